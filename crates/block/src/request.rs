@@ -1,0 +1,371 @@
+//! From a message of the peer to a request that holds only checked values.
+//!
+//! The message was copied out of shared memory once; everything here looks at that copy. An indirect table is copied
+//! once, too, before its first entry is looked at.
+#![deny(clippy::as_conversions)]
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use fipsee_ring::Message;
+use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, MAX_REGIONS};
+use fipsee_ring::region::Region;
+
+use crate::wire::{
+    BlockInfo, CAPABILITY_DISCARD, CAPABILITY_FLUSH, CAPABILITY_FUA, CAPABILITY_WRITE, CAPABILITY_WRITE_ZEROES, FLAG_FUA,
+    FLAG_UNMAP, MAX_INDIRECT_ENTRIES, MAX_INLINE_SEGMENTS, Operation, SECTOR_BYTES, SECTOR_SHIFT, SEGMENTS_INDIRECT, Segment,
+    Status,
+};
+
+/// A checked request. Its memory, if any, is in the [`Span`]s that [`parse`] filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// What to do.
+    pub operation: Operation,
+    /// The client's name for it; any value.
+    pub tag: u16,
+    /// Durable before the completion (writes only).
+    pub fua: bool,
+    /// May deallocate (write-zeroes only).
+    pub unmap: bool,
+    /// First sector.
+    pub sector: u64,
+    /// Sectors to transfer, discard or zero; they end within the disk.
+    pub length_sectors: u64,
+    /// Kind of the acknowledged event (ack-event only).
+    pub aux: u32,
+}
+
+impl Request {
+    /// Offset on the disk in bytes.
+    #[must_use]
+    #[inline(always)]
+    pub const fn offset_bytes(&self) -> u64 {
+        self.sector << SECTOR_SHIFT
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    #[inline(always)]
+    pub const fn length_bytes(&self) -> u64 {
+        self.length_sectors << SECTOR_SHIFT
+    }
+}
+
+/// A checked piece of the client's memory, laid out as an `iovec`.
+///
+/// It names memory that the client may change at any time. It stays mapped as long as the [`RegionTable`] it came from
+/// keeps the region, which a server does until no request that names it is in flight.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    base: NonNull<u8>,
+    length_bytes: usize,
+}
+
+// SAFETY: a span is an address and a length; whoever dereferences it proves that the memory is still mapped.
+unsafe impl Send for Span {}
+
+impl Span {
+    /// A span of memory that the caller vouches for, for disks' own tests and for in-process use.
+    ///
+    /// # Safety
+    /// The memory is valid for loads and stores of `length_bytes` for as long as the span is used.
+    #[must_use]
+    pub const unsafe fn new(base: NonNull<u8>, length_bytes: usize) -> Self {
+        Self { base, length_bytes }
+    }
+
+    /// First byte.
+    #[must_use]
+    #[inline(always)]
+    pub const fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Length in bytes, a multiple of 512.
+    #[must_use]
+    #[inline(always)]
+    pub const fn length_bytes(&self) -> usize {
+        self.length_bytes
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct View {
+    base: NonNull<u8>,
+    length_sectors: u64,
+    access: u16,
+}
+
+const NO_VIEW: View = View { base: NonNull::dangling(), length_sectors: 0, access: 0 };
+
+/// The memory a client has handed over, by region id.
+#[derive(Debug)]
+pub struct RegionTable {
+    views: Vec<View>,
+    regions: Vec<Option<Arc<Region>>>,
+}
+
+// SAFETY: the pointers lead into regions that `regions` keeps mapped, and which any thread may access.
+unsafe impl Send for RegionTable {}
+
+impl Default for RegionTable {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl RegionTable {
+    /// A table without memory: every segment is refused.
+    #[must_use]
+    pub fn new() -> Self {
+        let count = usize::from(MAX_REGIONS);
+        Self { views: vec![NO_VIEW; count], regions: vec![None; count] }
+    }
+
+    /// Give `length_bytes` at `offset_bytes` of `memory` the id `region`. `access` is `ACCESS_*` bits.
+    ///
+    /// # Errors
+    /// The id is out of range or taken, or the range is outside the memory.
+    pub fn insert(&mut self, region: u16, memory: &Arc<Region>, offset_bytes: u64, length_bytes: u64, access: u16) -> Result<(), Status> {
+        let index = usize::from(region);
+        let base = memory.pointer("registered memory", offset_bytes, length_bytes).map_err(|_| Status::BadMemory)?;
+        match self.regions.get_mut(index) {
+            Some(slot @ None) => *slot = Some(Arc::clone(memory)),
+            _ => return Err(Status::BadMemory),
+        }
+        self.views[index] = View { base, length_sectors: length_bytes >> SECTOR_SHIFT, access };
+        Ok(())
+    }
+
+    /// Forget a region. The caller has seen that no request in flight names it.
+    ///
+    /// # Errors
+    /// There is none of that id.
+    pub fn remove(&mut self, region: u16) -> Result<(), Status> {
+        let index = usize::from(region);
+        self.regions.get_mut(index).and_then(Option::take).ok_or(Status::BadMemory)?;
+        self.views[index] = NO_VIEW;
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn span(&self, segment: Segment, access: u16) -> Result<Span, Status> {
+        let Some(view) = self.views.get(usize::from(segment.region)) else {
+            return Err(Status::BadMemory);
+        };
+        let (offset, length) = (u64::from(segment.offset_sectors), u64::from(segment.length_sectors));
+        if length == 0 {
+            return Err(Status::NoSegments);
+        }
+        if view.access & access != access || offset + length > view.length_sectors {
+            return Err(Status::BadMemory);
+        }
+        let bytes = usize::from(segment.length_sectors) << SECTOR_SHIFT;
+        let Ok(skip) = usize::try_from(offset << SECTOR_SHIFT) else {
+            return Err(Status::BadMemory);
+        };
+        // SAFETY: offset and length lie within the view, and the view within its region.
+        Ok(Span { base: unsafe { view.base.add(skip) }, length_bytes: bytes })
+    }
+}
+
+/// What of a disk decides whether a request is valid, kept beside the queue.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts {
+    /// Size in sectors.
+    pub sector_count: u64,
+    /// Sectors of a logical block minus one.
+    pub block_mask: u64,
+    /// Most sectors of one transfer.
+    pub max_transfer_sectors: u64,
+    /// Most sectors of one discard or write-zeroes.
+    pub max_range_sectors: u64,
+    /// `CAPABILITY_*` bits.
+    pub capabilities: u32,
+}
+
+impl Facts {
+    /// The facts of a disk of this description.
+    #[must_use]
+    pub fn new(info: &BlockInfo) -> Self {
+        Self {
+            sector_count: info.sector_count,
+            block_mask: u64::from(info.block_bytes) / SECTOR_BYTES - 1,
+            max_transfer_sectors: u64::from(info.max_transfer_bytes) >> SECTOR_SHIFT,
+            max_range_sectors: u64::from(info.max_range_sectors),
+            capabilities: info.capabilities,
+        }
+    }
+
+    #[inline(always)]
+    fn range(&self, sector: u64, length_sectors: u64) -> Result<(), Status> {
+        if (sector | length_sectors) & self.block_mask != 0 {
+            return Err(Status::Misaligned);
+        }
+        if sector > self.sector_count || length_sectors > self.sector_count - sector {
+            return Err(Status::OutOfRange);
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    const fn needs(&self, capabilities: u32) -> Result<(), Status> {
+        if self.capabilities & capabilities == capabilities {
+            return Ok(());
+        }
+        Err(if capabilities & !self.capabilities & CAPABILITY_WRITE != 0 { Status::ReadOnly } else { Status::Unsupported })
+    }
+}
+
+/// Check `message` and fill `spans` with its memory.
+///
+/// # Errors
+/// The status to answer; the tag is in bytes 4..6 whatever the rest holds ([`tag_of`]).
+#[inline(always)]
+pub fn parse(message: &Message, facts: &Facts, regions: &RegionTable, spans: &mut Vec<Span>) -> Result<Request, Status> {
+    let head = message.word(0);
+    let [operation, segments, flags_low, flags_high, tag_low, tag_high, reserved_low, reserved_high] = head.to_le_bytes();
+    let flags = u16::from_le_bytes([flags_low, flags_high]);
+    let tag = u16::from_le_bytes([tag_low, tag_high]);
+    spans.clear();
+    let Some(operation) = Operation::from_wire(operation) else {
+        return Err(Status::Unsupported);
+    };
+    if reserved_low | reserved_high != 0 {
+        return Err(Status::Invalid);
+    }
+    let (fua, unmap) = (flags & FLAG_FUA != 0, flags & FLAG_UNMAP != 0);
+    let mut request = Request { operation, tag, fua, unmap, sector: message.word(1), length_sectors: 0, aux: aux_of(message) };
+    match operation {
+        Operation::Read | Operation::Write => {
+            let (need, access) = match operation {
+                Operation::Read => (0, ACCESS_WRITE),
+                _ => (CAPABILITY_WRITE, ACCESS_READ),
+            };
+            let fua_ok = !fua || (operation == Operation::Write && facts.capabilities & CAPABILITY_FUA != 0);
+            if flags & !FLAG_FUA != 0 || !fua_ok {
+                return Err(Status::Invalid);
+            }
+            facts.needs(need)?;
+            request.length_sectors = gather(message, segments, regions, access, spans)?;
+            if request.length_sectors > facts.max_transfer_sectors {
+                return Err(Status::TooLong);
+            }
+            facts.range(request.sector, request.length_sectors)?;
+        }
+        _ => parse_rare(message, segments, flags, facts, regions, spans, &mut request)?,
+    }
+    Ok(request)
+}
+
+#[cold]
+fn parse_rare(
+    message: &Message,
+    segments: u8,
+    flags: u16,
+    facts: &Facts,
+    regions: &RegionTable,
+    spans: &mut Vec<Span>,
+    request: &mut Request,
+) -> Result<(), Status> {
+    let flags_allowed = if request.operation == Operation::WriteZeroes { FLAG_FUA | FLAG_UNMAP } else { 0 };
+    let words_used = match request.operation {
+        Operation::Discard | Operation::WriteZeroes | Operation::GetInfo => 3,
+        _ => 2,
+    };
+    let unused_set = (words_used..7).any(|index| message.word(index) != 0);
+    let segments_expected = u8::from(request.operation == Operation::GetInfo);
+    let aux_set = request.operation != Operation::AckEvent && request.aux != 0;
+    if flags & !flags_allowed != 0 || unused_set || segments != segments_expected || aux_set {
+        return Err(Status::Invalid);
+    }
+    match request.operation {
+        Operation::Discard | Operation::WriteZeroes => {
+            let wanted = if request.operation == Operation::Discard { CAPABILITY_DISCARD } else { CAPABILITY_WRITE_ZEROES };
+            facts.needs(CAPABILITY_WRITE | wanted)?;
+            request.length_sectors = message.word(2);
+            if request.length_sectors == 0 {
+                return Err(Status::NoSegments);
+            }
+            if request.length_sectors > facts.max_range_sectors {
+                return Err(Status::TooLong);
+            }
+            facts.range(request.sector, request.length_sectors)
+        }
+        Operation::Flush => facts.needs(CAPABILITY_FLUSH),
+        Operation::GetInfo => {
+            spans.push(regions.span(Segment::from_word(message.word(2)), ACCESS_WRITE)?);
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Turn the segments, inline or indirect, into spans; returns the sectors they hold together.
+#[inline(always)]
+fn gather(message: &Message, segments: u8, regions: &RegionTable, access: u16, spans: &mut Vec<Span>) -> Result<u64, Status> {
+    if segments == 1 {
+        let segment = Segment::from_word(message.word(2));
+        spans.push(regions.span(segment, access)?);
+        return Ok(u64::from(segment.length_sectors));
+    }
+    gather_several(message, segments, regions, access, spans)
+}
+
+fn gather_several(message: &Message, segments: u8, regions: &RegionTable, access: u16, spans: &mut Vec<Span>) -> Result<u64, Status> {
+    let mut total_sectors = 0;
+    let mut add = |segment: Segment| {
+        spans.push(regions.span(segment, access)?);
+        total_sectors += u64::from(segment.length_sectors);
+        Ok(())
+    };
+    match segments {
+        0 => return Err(Status::NoSegments),
+        SEGMENTS_INDIRECT => {
+            let mut table = [0_u8; MAX_INDIRECT_ENTRIES * 8];
+            let entries = usize::try_from(aux_of(message)).unwrap_or(usize::MAX);
+            if entries == 0 {
+                return Err(Status::NoSegments);
+            }
+            let bytes = table.get_mut(..entries.saturating_mul(8)).ok_or(Status::TooLong)?;
+            let span = regions.span(Segment::from_word(message.word(2)), ACCESS_READ)?;
+            if span.length_bytes < bytes.len() {
+                return Err(Status::BadMemory);
+            }
+            // SAFETY: the span holds at least that many bytes and stays mapped during this call; the destination is
+            // ours. The client may write meanwhile: only this copy is looked at.
+            unsafe { std::ptr::copy_nonoverlapping(span.base.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
+            // Without this the compiler may read an entry again from where it was copied from.
+            let bytes = std::hint::black_box(bytes);
+            for entry in bytes.as_chunks::<8>().0 {
+                add(Segment::from_word(u64::from_le_bytes(*entry)))?;
+            }
+        }
+        count => {
+            let count = usize::from(count);
+            if count > MAX_INLINE_SEGMENTS {
+                return Err(Status::Invalid);
+            }
+            for index in 2..2 + count {
+                add(Segment::from_word(message.word(index)))?;
+            }
+        }
+    }
+    Ok(total_sectors)
+}
+
+/// The tag of a request message, valid or not.
+#[must_use]
+#[inline(always)]
+pub fn tag_of(message: &Message) -> u16 {
+    let [.., low, high, _, _] = message.word(0).to_le_bytes();
+    u16::from_le_bytes([low, high])
+}
+
+#[inline(always)]
+fn aux_of(message: &Message) -> u32 {
+    let [a, b, c, d, ..] = message.word(7).to_le_bytes();
+    u32::from_le_bytes([a, b, c, d])
+}

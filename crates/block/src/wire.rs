@@ -1,0 +1,370 @@
+//! The block protocol on the wire (docs/protocol.md section 5). Twin of `include/fipsee.h`.
+//!
+//! Offsets and lengths on the wire are in sectors of 512 bytes, whatever the disk's logical block size.
+#![deny(clippy::as_conversions)]
+
+use fipsee_ring::Message;
+use fipsee_ring::control::SERVICE_INFO_BYTES;
+
+/// Bytes of a sector, the unit of the wire.
+pub const SECTOR_BYTES: u64 = 512;
+/// `SECTOR_BYTES` as a shift.
+pub const SECTOR_SHIFT: u32 = 9;
+/// Most segments that stand in the request itself.
+pub const MAX_INLINE_SEGMENTS: usize = 5;
+/// Value of the segment count that says "the first segment is a table".
+pub const SEGMENTS_INDIRECT: u8 = 0xff;
+/// Most entries of an indirect table: 2 KiB, copied once. 256 pages make the 1 MiB that guests send at most.
+pub const MAX_INDIRECT_ENTRIES: usize = 256;
+/// Most data of one read or write: what one inline segment can carry, rounded down to MiB.
+pub const MAX_TRANSFER_BYTES: u64 = 16 << 20;
+/// Most completions in one message.
+pub const MAX_PACKED: usize = 14;
+
+/// Request flag: the data is durable before the completion (forced unit access).
+pub const FLAG_FUA: u16 = 1;
+/// Request flag of write-zeroes: the blocks may be deallocated.
+pub const FLAG_UNMAP: u16 = 2;
+
+/// Completion kind: answers to requests.
+pub const KIND_COMPLETIONS: u8 = 0;
+/// Completion kind: the disk's size changed; the new size in sectors stands at bytes 8..16.
+pub const KIND_RESIZE: u8 = 1;
+/// Completion kind: the back end takes the disk away; requests are answered DETACHED from here on.
+pub const KIND_DETACH: u8 = 2;
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// Disk to memory.
+    Read,
+    /// Memory to disk.
+    Write,
+    /// Everything completed before is durable after.
+    Flush,
+    /// The blocks' content is no longer needed; reads return zeroes or the old content.
+    Discard,
+    /// The blocks read as zeroes.
+    WriteZeroes,
+    /// Put a [`BlockInfo`] into the (single) segment.
+    GetInfo,
+    /// The client has seen the event whose kind stands in `aux`.
+    AckEvent,
+}
+
+impl Operation {
+    /// Every operation, in the order of their numbers.
+    pub const ALL: [Self; 7] =
+        [Self::Read, Self::Write, Self::Flush, Self::Discard, Self::WriteZeroes, Self::GetInfo, Self::AckEvent];
+
+    /// The number on the wire.
+    #[must_use]
+    #[inline(always)]
+    pub const fn to_wire(self) -> u8 {
+        match self {
+            Self::Read => 1,
+            Self::Write => 2,
+            Self::Flush => 3,
+            Self::Discard => 4,
+            Self::WriteZeroes => 5,
+            Self::GetInfo => 6,
+            Self::AckEvent => 7,
+        }
+    }
+
+    /// The operation of this number, if there is one.
+    #[must_use]
+    #[inline(always)]
+    pub const fn from_wire(wire: u8) -> Option<Self> {
+        Some(match wire {
+            1 => Self::Read,
+            2 => Self::Write,
+            3 => Self::Flush,
+            4 => Self::Discard,
+            5 => Self::WriteZeroes,
+            6 => Self::GetInfo,
+            7 => Self::AckEvent,
+            _ => return None,
+        })
+    }
+}
+
+macro_rules! statuses {
+    ($($(#[doc = $doc:literal])+ $name:ident = $wire:literal, $errno:ident, $text:literal;)+) => {
+        /// How a request ended. One table gives its number, its errno and its words.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Status { $($(#[doc = $doc])+ $name,)+ }
+
+        impl Status {
+            /// Every status, in the order of their numbers.
+            pub const ALL: [Self; [$($wire),+].len()] = [$(Self::$name),+];
+
+            /// The number on the wire.
+            #[must_use]
+            #[inline(always)]
+            pub const fn to_wire(self) -> u16 {
+                match self { $(Self::$name => $wire,)+ }
+            }
+
+            /// The status of this number, if there is one.
+            #[must_use]
+            #[inline(always)]
+            pub const fn from_wire(wire: u16) -> Option<Self> {
+                match wire { $($wire => Some(Self::$name),)+ _ => None }
+            }
+
+            /// The errno a caller of read(2) or write(2) would see; 0 for success.
+            #[must_use]
+            pub fn errno(self) -> i32 {
+                match self { $(Self::$name => statuses!(@errno $errno),)+ }
+            }
+
+            /// What was wrong and what to do.
+            #[must_use]
+            pub const fn text(self) -> &'static str {
+                match self { $(Self::$name => $text,)+ }
+            }
+        }
+    };
+    (@errno ZERO) => { 0 };
+    (@errno $errno:ident) => { rustix::io::Errno::$errno.raw_os_error() };
+}
+
+statuses! {
+    /// Done.
+    Ok = 0, ZERO, "done";
+    /// The device failed.
+    IoError = 1, IO, "the disk failed to do it (EIO); see the daemon's log and the kernel's for the device";
+    /// A field of the request is wrong.
+    Invalid = 2, INVAL, "a field of the request is not what the protocol allows; the client library is at fault";
+    /// The disk does not know the operation.
+    Unsupported = 3, OPNOTSUPP, "the disk does not do this operation; see its capabilities (fipsee info)";
+    /// A segment lies outside the memory that was handed over, or access to it was not granted.
+    BadMemory = 4, FAULT, "a buffer lies outside the memory registered with the channel; register it with the access needed";
+    /// The disk is attached, or exported, for reading only.
+    ReadOnly = 5, ROFS, "the disk is read-only; export it without ro and attach it for writing";
+    /// The blocks lie beyond the end of the disk.
+    OutOfRange = 6, NXIO, "the request reaches past the end of the disk; ask for its size (fipsee info)";
+    /// The file system below is full.
+    NoSpace = 7, NOSPC, "no space left where the disk is stored; free some, the request can be repeated";
+    /// The disk was taken away.
+    Detached = 8, NODEV, "the disk was detached by the daemon";
+    /// Offset or length is no multiple of the logical block size.
+    Misaligned = 9, INVAL, "offset and length must be multiples of the disk's logical block size";
+    /// More data, segments or blocks than one request may carry.
+    TooLong = 10, MSGSIZE, "the request is longer than the disk's maximum; split it";
+    /// A read or write without data.
+    NoSegments = 11, INVAL, "a read or write needs at least one segment with data";
+}
+
+/// A piece of memory named on the wire: `offset:32 | length:16 | region:16`, the first two in sectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Offset in the region, in sectors.
+    pub offset_sectors: u32,
+    /// Length, in sectors.
+    pub length_sectors: u16,
+    /// The region's id.
+    pub region: u16,
+}
+
+impl Segment {
+    /// As one word of the wire.
+    #[must_use]
+    #[inline(always)]
+    pub fn to_word(self) -> u64 {
+        u64::from(self.offset_sectors) | u64::from(self.length_sectors) << 32 | u64::from(self.region) << 48
+    }
+
+    /// From one word of the wire; any word is a segment, its meaning is checked later.
+    #[must_use]
+    #[inline(always)]
+    pub const fn from_word(word: u64) -> Self {
+        let [a, b, c, d, e, f, g, h] = word.to_le_bytes();
+        Self {
+            offset_sectors: u32::from_le_bytes([a, b, c, d]),
+            length_sectors: u16::from_le_bytes([e, f]),
+            region: u16::from_le_bytes([g, h]),
+        }
+    }
+}
+
+/// The first word of a request: operation, segment count, flags, tag.
+#[must_use]
+#[inline(always)]
+pub fn request_head(operation: Operation, segments: u8, flags: u16, tag: u16) -> u64 {
+    u64::from(operation.to_wire()) | u64::from(segments) << 8 | u64::from(flags) << 16 | u64::from(tag) << 32
+}
+
+/// A read, write or get-info of one contiguous piece: the common case, built in registers.
+#[must_use]
+#[inline(always)]
+pub fn request_one_segment(operation: Operation, flags: u16, tag: u16, sector: u64, segment: Segment) -> Message {
+    Message::from_words([request_head(operation, 1, flags, tag), sector, segment.to_word(), 0, 0, 0, 0, 0])
+}
+
+/// A read or write of up to [`MAX_INLINE_SEGMENTS`] pieces. More are a mistake of the caller and are left out, which
+/// the server answers with [`Status::Invalid`].
+#[must_use]
+pub fn request_inline(operation: Operation, flags: u16, tag: u16, sector: u64, segments: &[Segment]) -> Message {
+    let count = u8::try_from(segments.len()).unwrap_or(SEGMENTS_INDIRECT - 1);
+    let mut message = Message::from_words([request_head(operation, count, flags, tag), sector, 0, 0, 0, 0, 0, 0]);
+    for (index, segment) in segments.iter().take(MAX_INLINE_SEGMENTS).enumerate() {
+        message.set_word(2 + index, segment.to_word());
+    }
+    message
+}
+
+/// A read or write whose `entry_count` segments stand in a table at `table`.
+#[must_use]
+pub fn request_indirect(operation: Operation, flags: u16, tag: u16, sector: u64, table: Segment, entry_count: u32) -> Message {
+    let head = request_head(operation, SEGMENTS_INDIRECT, flags, tag);
+    Message::from_words([head, sector, table.to_word(), 0, 0, 0, 0, u64::from(entry_count)])
+}
+
+/// A discard or write-zeroes of `length_sectors`.
+#[must_use]
+pub fn request_range(operation: Operation, flags: u16, tag: u16, sector: u64, length_sectors: u64) -> Message {
+    Message::from_words([request_head(operation, 0, flags, tag), sector, length_sectors, 0, 0, 0, 0, 0])
+}
+
+/// A flush.
+#[must_use]
+pub fn request_flush(tag: u16) -> Message {
+    Message::from_words([request_head(Operation::Flush, 0, 0, tag), 0, 0, 0, 0, 0, 0, 0])
+}
+
+/// The client has seen an event of `kind`.
+#[must_use]
+pub fn request_ack_event(tag: u16, kind: u8) -> Message {
+    Message::from_words([request_head(Operation::AckEvent, 0, 0, tag), 0, 0, 0, 0, 0, 0, u64::from(kind)])
+}
+
+/// The first word of a completion message.
+#[must_use]
+#[inline(always)]
+pub fn completion_head(count: u8, kind: u8) -> u32 {
+    u32::from(count) | u32::from(kind) << 8
+}
+
+/// One entry of a completion message.
+#[must_use]
+#[inline(always)]
+pub fn completion_entry(tag: u16, status: Status) -> u32 {
+    u32::from(tag) | u32::from(status.to_wire()) << 16
+}
+
+/// A resize event.
+#[must_use]
+pub fn event_resize(sector_count: u64) -> Message {
+    Message::from_words([u64::from(completion_head(1, KIND_RESIZE)), sector_count, 0, 0, 0, 0, 0, 0])
+}
+
+/// A detach event.
+#[must_use]
+pub fn event_detach() -> Message {
+    Message::from_words([u64::from(completion_head(1, KIND_DETACH)), 0, 0, 0, 0, 0, 0, 0])
+}
+
+/// Capability: the export takes writes.
+pub const CAPABILITY_WRITE: u32 = 1;
+/// Capability: a flush is needed for durability and is honoured.
+pub const CAPABILITY_FLUSH: u32 = 2;
+/// Capability: FUA writes.
+pub const CAPABILITY_FUA: u32 = 4;
+/// Capability: discard.
+pub const CAPABILITY_DISCARD: u32 = 8;
+/// Capability: write-zeroes.
+pub const CAPABILITY_WRITE_ZEROES: u32 = 16;
+
+/// What a client is told of a disk: in ATTACHED, and as the answer to get-info. 64 bytes on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockInfo {
+    /// First sector of the disk that the client may use (0 unless the export is a part of a disk).
+    pub first_sector: u64,
+    /// Size in sectors of 512 bytes.
+    pub sector_count: u64,
+    /// Logical block size in bytes: the unit of offset and length.
+    pub block_bytes: u32,
+    /// Preferred size and alignment of a transfer, in bytes.
+    pub optimal_bytes: u32,
+    /// Most data of one read or write, in bytes.
+    pub max_transfer_bytes: u32,
+    /// Most sectors of one discard or write-zeroes.
+    pub max_range_sectors: u32,
+    /// Most segments of one request.
+    pub max_segments: u32,
+    /// `CAPABILITY_*` bits.
+    pub capabilities: u32,
+    /// Names this disk and its content: the same after a daemon restart; a client that reconnects compares it.
+    pub identity: [u8; 16],
+}
+
+impl BlockInfo {
+    /// The 64 bytes on the wire.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; SERVICE_INFO_BYTES] {
+        let mut bytes = [0; SERVICE_INFO_BYTES];
+        bytes[0..8].copy_from_slice(&self.first_sector.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.sector_count.to_le_bytes());
+        let words = [
+            self.block_bytes,
+            self.optimal_bytes,
+            self.max_transfer_bytes,
+            self.max_range_sectors,
+            self.max_segments,
+            self.capabilities,
+        ];
+        for (chunk, word) in bytes[16..40].as_chunks_mut::<4>().0.iter_mut().zip(words) {
+            *chunk = word.to_le_bytes();
+        }
+        bytes[40..56].copy_from_slice(&self.identity);
+        bytes
+    }
+
+    /// Understand what a daemon says of a disk.
+    ///
+    /// # Errors
+    /// A value that no disk can have.
+    pub fn from_bytes(bytes: &[u8; SERVICE_INFO_BYTES]) -> Result<Self, fipsee_ring::PeerFault> {
+        let message = Message::from_bytes(bytes);
+        let half = |index: usize| {
+            let [a, b, c, d, e, f, g, h] = message.word(2 + index / 2).to_le_bytes();
+            u32::from_le_bytes(if index.is_multiple_of(2) { [a, b, c, d] } else { [e, f, g, h] })
+        };
+        let mut identity = [0; 16];
+        identity.copy_from_slice(&bytes[40..56]);
+        let info = Self {
+            first_sector: message.word(0),
+            sector_count: message.word(1),
+            block_bytes: half(0),
+            optimal_bytes: half(1),
+            max_transfer_bytes: half(2),
+            max_range_sectors: half(3),
+            max_segments: half(4),
+            capabilities: half(5),
+            identity,
+        };
+        let expect = |what, value: u64, ok: bool| if ok { Ok(()) } else { Err(fipsee_ring::PeerFault::Value { what, value }) };
+        let block_ok = matches!(info.block_bytes, 512 | 1024 | 2048 | 4096);
+        expect("the logical block size", info.block_bytes.into(), block_ok)?;
+        let end = info.first_sector.checked_add(info.sector_count).filter(|end| *end < 1 << 55);
+        expect("the size of the disk in sectors", info.sector_count, end.is_some() && info.sector_count > 0)?;
+        expect("the longest transfer", info.max_transfer_bytes.into(), info.max_transfer_bytes >= info.block_bytes)?;
+        expect("the most segments", info.max_segments.into(), info.max_segments >= 1)?;
+        expect("the reserved end of the disk's description", message.word(7), message.word(7) == 0)?;
+        Ok(info)
+    }
+
+    /// Size in bytes.
+    #[must_use]
+    pub const fn size_bytes(&self) -> u64 {
+        self.sector_count << SECTOR_SHIFT
+    }
+
+    /// Does it have all of these `CAPABILITY_*` bits?
+    #[must_use]
+    pub const fn can(&self, capabilities: u32) -> bool {
+        self.capabilities & capabilities == capabilities
+    }
+}

@@ -1,0 +1,91 @@
+//! What this CPU can do, asked once.
+
+use std::sync::LazyLock;
+
+/// How a 64-byte message is put into its slot so that no reader sees the stamp before the payload.
+///
+/// No architecture guarantees a 64-byte store to be atomic, so the wide store is used only on CPU models whose data
+/// path is 64 bytes wide; elsewhere the stamp goes last (docs/decisions/0002-store-variants.md).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreVariant {
+    /// One 64-byte AVX-512 store, on CPU models that make it visible at once.
+    Wide64,
+    /// Four 16-byte stores in order, the stamp in the last: CPUs with AVX guarantee that each is atomic
+    /// (Intel SDM vol. 3 section 9.1.1; AMD APM vol. 2 section 7.3.2), and x86 keeps stores in order.
+    Wide16,
+    /// Eight-byte stores, then a release store of the word with the stamp: correct everywhere.
+    Portable,
+}
+
+/// Facts about this CPU that choose code paths.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuFeatures {
+    /// The store variant for new rings.
+    pub store: StoreVariant,
+    /// The model name, for reports.
+    pub vendor: [u8; 12],
+    /// Display family, as CPUID leaf 1 composes it; 0 off x86-64.
+    pub family: u32,
+    /// Display model; 0 off x86-64.
+    pub model: u32,
+}
+
+/// The facts of the CPU this process runs on.
+#[must_use]
+pub fn features() -> CpuFeatures {
+    static FEATURES: LazyLock<CpuFeatures> = LazyLock::new(detect);
+    *FEATURES
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+fn detect() -> CpuFeatures {
+    use core::arch::x86_64::__cpuid;
+    let leaf0 = __cpuid(0);
+    let mut vendor = [0_u8; 12];
+    for (chunk, register) in vendor.as_chunks_mut::<4>().0.iter_mut().zip([leaf0.ebx, leaf0.edx, leaf0.ecx]) {
+        *chunk = register.to_le_bytes();
+    }
+    let signature = __cpuid(1).eax;
+    let (base_family, extended_family) = (signature >> 8 & 0xf, signature >> 20 & 0xff);
+    let family = if base_family == 0xf { base_family + extended_family } else { base_family };
+    let model = (signature >> 4 & 0xf) | (signature >> 16 & 0xf) << 4;
+    let has_avx512 = std::arch::is_x86_feature_detected!("avx512f");
+    let store = if has_avx512 && wide_store_is_atomic(&vendor, family, model) {
+        StoreVariant::Wide64
+    } else if std::arch::is_x86_feature_detected!("avx") {
+        StoreVariant::Wide16
+    } else {
+        StoreVariant::Portable
+    };
+    CpuFeatures { store, vendor, family, model }
+}
+
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+fn detect() -> CpuFeatures {
+    CpuFeatures { store: StoreVariant::Portable, vendor: *b"other       ", family: 0, model: 0 }
+}
+
+/// Does an aligned 64-byte store of this model reach the cache as one? Intel: every core with AVX-512 has a 64-byte
+/// store path. AMD: Zen 5 server (model 00h-1Fh) and desktop (40h-4Fh) have; Zen 4 and mobile Zen 5 split it in two.
+#[cfg_attr(not(all(target_arch = "x86_64", not(miri))), allow(dead_code, reason = "x86-64 only; its table is tested everywhere"))]
+fn wide_store_is_atomic(vendor: &[u8; 12], family: u32, model: u32) -> bool {
+    match vendor {
+        b"GenuineIntel" => family == 6,
+        b"AuthenticAMD" => family == 0x1a && matches!(model, 0x00..=0x1f | 0x40..=0x4f),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_known_full_width_models_get_the_wide_store() {
+        assert!(wide_store_is_atomic(b"GenuineIntel", 6, 143)); // Sapphire Rapids
+        assert!(wide_store_is_atomic(b"AuthenticAMD", 0x1a, 2)); // Zen 5 server
+        assert!(!wide_store_is_atomic(b"AuthenticAMD", 0x1a, 0x24)); // Zen 5 mobile
+        assert!(!wide_store_is_atomic(b"AuthenticAMD", 0x19, 0x11)); // Zen 4
+        assert!(!wide_store_is_atomic(b"CentaurHauls", 7, 0));
+    }
+}

@@ -1,0 +1,90 @@
+//! Doorbells: how a writer wakes a reader that sleeps.
+//!
+//! Towards the daemon a doorbell is an eventfd that the daemon watches edge-triggered and never reads. Towards the
+//! client it is a socket pair, because a client could make a write to a shared eventfd block for ever (clear
+//! O_NONBLOCK on the shared file description, fill the counter), and because a hang-up on it tells a sleeping client
+//! at once that the daemon died. See docs/decisions/0003-doorbells.md.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::EventfdFlags;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+
+/// The ringing end of a client-to-daemon doorbell, or the daemon's watched end: the same eventfd.
+#[derive(Debug)]
+pub struct EventDoorbell(OwnedFd);
+
+impl EventDoorbell {
+    /// A new, silent doorbell.
+    ///
+    /// # Errors
+    /// The process or the system has no descriptor left.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+    }
+
+    /// Wrap a descriptor received from the daemon.
+    #[must_use]
+    pub const fn from_fd(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+
+    /// Ring. A full counter means that the bell has long been ringing.
+    pub fn ring(&self) {
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+}
+
+impl AsFd for EventDoorbell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// One end of a daemon-to-client doorbell.
+#[derive(Debug)]
+pub struct SocketDoorbell(OwnedFd);
+
+impl SocketDoorbell {
+    /// A new doorbell: the daemon's end and the client's end.
+    ///
+    /// # Errors
+    /// The process or the system has no descriptor left.
+    pub fn pair() -> io::Result<(Self, Self)> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        Ok((Self(ours), Self(theirs)))
+    }
+
+    /// Wrap a descriptor received from the daemon.
+    #[must_use]
+    pub const fn from_fd(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+
+    /// Ring; never blocks. A full socket means that the bell has long been ringing.
+    pub fn ring(&self) {
+        let _ = rustix::net::send(&self.0, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
+
+    /// Take all rings so far; `false` when the peer has closed its end.
+    #[must_use]
+    pub fn drain(&self) -> bool {
+        let mut byte = [0_u8; 8];
+        loop {
+            match rustix::net::recv(&self.0, &mut byte, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return false,
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => return true,
+                Err(_) => return false,
+            }
+        }
+    }
+}
+
+impl AsFd for SocketDoorbell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

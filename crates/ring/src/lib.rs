@@ -1,0 +1,36 @@
+//! Rings of 64-byte messages in shared memory, and the channel built from them.
+//!
+//! One writer and one reader share a [`ring`]; the peer at the other end is never trusted. What each part does
+//! and does not know is in `ARCHITECTURE.md`; the bytes are in `docs/protocol.md`; the memory-ordering argument,
+//! with the letters used in comments here, is in `docs/memory-order.md`.
+//!
+//! This crate knows nothing of requests, disks or sockets' meaning: it moves 60-byte payloads and file
+//! descriptors.
+
+#[cfg(not(loom))]
+pub mod channel;
+#[cfg(not(loom))]
+pub mod clock;
+#[cfg(not(loom))]
+pub mod control;
+#[cfg(not(loom))]
+pub mod cpu;
+#[cfg(not(loom))]
+pub mod doorbell;
+pub mod fault;
+pub mod layout;
+#[cfg(not(loom))]
+pub mod mapped;
+pub mod message;
+#[cfg(not(loom))]
+pub mod region;
+pub mod ring;
+#[cfg(not(loom))]
+pub mod seqpacket;
+mod sync;
+#[cfg(not(loom))]
+pub mod wait;
+
+pub use fault::PeerFault;
+pub use message::Message;
+pub use sync::{AtomicU32, Ordering, full_fence};

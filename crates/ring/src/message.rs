@@ -1,0 +1,82 @@
+//! The 64-byte unit every ring carries.
+
+use crate::layout::SLOT_BYTES;
+
+/// One message: 60 bytes of payload; the last four bytes belong to the ring (the stamp).
+///
+/// Held as eight little-endian words, so that a field is a shift of a register, not a load that waits for an
+/// earlier narrower store to the same line (store forwarding).
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Message {
+    words: [u64; 8],
+}
+
+const _: () = assert!(size_of::<Message>() == SLOT_BYTES);
+const _: () = assert!(align_of::<Message>() == SLOT_BYTES);
+
+impl Message {
+    /// A message of zeroes.
+    pub const ZERO: Self = Self { words: [0; 8] };
+
+    /// A message from its eight words; the upper half of `words[7]` is overwritten by the stamp when published.
+    #[must_use]
+    #[inline]
+    pub const fn from_words(words: [u64; 8]) -> Self {
+        Self { words }
+    }
+
+    /// A message whose payload is `payload`, 60 bytes.
+    #[must_use]
+    pub fn from_payload(payload: &[u8; 60]) -> Self {
+        let mut bytes = [0_u8; SLOT_BYTES];
+        bytes[..60].copy_from_slice(payload);
+        Self::from_bytes(&bytes)
+    }
+
+    /// A message from 64 bytes as they stand in a slot.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8; SLOT_BYTES]) -> Self {
+        let mut words = [0_u64; 8];
+        for (word, chunk) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+            *word = u64::from_le_bytes(*chunk);
+        }
+        Self { words }
+    }
+
+    /// The 64 bytes as they stand in a slot.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; SLOT_BYTES] {
+        let mut bytes = [0_u8; SLOT_BYTES];
+        for (chunk, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(self.words) {
+            *chunk = word.to_le_bytes();
+        }
+        bytes
+    }
+
+    /// Word `index` (0..8), bytes `8 * index ..` of the slot.
+    #[must_use]
+    #[inline(always)]
+    pub const fn word(&self, index: usize) -> u64 {
+        self.words[index]
+    }
+
+    /// Replace word `index` (0..8).
+    #[inline(always)]
+    pub const fn set_word(&mut self, index: usize, value: u64) {
+        self.words[index] = value;
+    }
+
+    /// All eight words.
+    #[must_use]
+    #[inline(always)]
+    pub const fn words(&self) -> &[u64; 8] {
+        &self.words
+    }
+
+    /// For the copy-in primitive, which writes all 64 bytes at once.
+    #[inline(always)]
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut u64 {
+        self.words.as_mut_ptr()
+    }
+}

@@ -1,0 +1,204 @@
+//! Shared memory: sealed memory files of ours, and memory files handed over by a peer.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::fault::PeerFault;
+
+/// Largest memory a peer may hand over in one region: 2 TiB, what 32 bits of 512-byte units reach.
+pub const MAX_REGION_BYTES: u64 = 1 << 41;
+
+/// What the mapping is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Loads only.
+    Read,
+    /// Loads and stores.
+    ReadWrite,
+}
+
+/// A mapped memory file. Shared memory is only ever reached through raw pointers, atomics and copies: no Rust
+/// reference to its bytes exists, because the peer may change them at any moment.
+#[derive(Debug)]
+pub struct Region {
+    base: NonNull<u8>,
+    length_bytes: usize,
+    access: Access,
+    file: OwnedFd,
+}
+
+// SAFETY: a region is plain mapped memory; the mapping is valid in every thread and unmapped only on drop.
+unsafe impl Send for Region {}
+// SAFETY: no method hands out a reference to the bytes; copies race with the peer anyway and are treated as such.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// A new region of zeroes, `length_bytes` rounded up to whole pages, that nobody can shrink or grow.
+    ///
+    /// # Errors
+    /// What memfd_create, ftruncate, fcntl or mmap report.
+    pub fn create(name: &str, length_bytes: u64) -> io::Result<Self> {
+        let page = rustix::param::page_size() as u64;
+        let length_bytes = length_bytes
+            .checked_next_multiple_of(page)
+            .filter(|&bytes| bytes > 0)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a region cannot be empty"))?;
+        let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&file, length_bytes)?;
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Self::map(file, length_bytes, Access::ReadWrite)
+    }
+
+    /// Map memory that a peer handed over. It must be a memory file that nobody can shrink: otherwise a truncation
+    /// would turn our next access into SIGBUS.
+    ///
+    /// # Errors
+    /// [`PeerFault`] when the file is of the wrong kind, unsealed, or shorter than `length_bytes`; an I/O error from
+    /// mmap otherwise.
+    pub fn from_peer(file: OwnedFd, length_bytes: u64, access: Access) -> Result<Self, RegionError> {
+        let unsafe_memory = |why| Err(RegionError::Fault(PeerFault::UnsafeMemory { why }));
+        let Ok(seals) = rustix::fs::fcntl_get_seals(&file) else {
+            return unsafe_memory("the descriptor is not a memory file (memfd_create) that allows sealing");
+        };
+        if !seals.contains(SealFlags::SHRINK) {
+            return unsafe_memory("the memory file can be shrunk; seal it with F_SEAL_SHRINK");
+        }
+        if access == Access::ReadWrite && seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
+            return unsafe_memory("the memory file is sealed against writing, but write access is asked for");
+        }
+        // A hole in a hugetlbfs file faults with SIGBUS when the pool is empty; tmpfs only when the machine is out of memory.
+        const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
+        if rustix::fs::fstatfs(&file)?.f_type == HUGETLBFS_MAGIC {
+            return unsafe_memory("the memory file is on hugetlbfs, whose pages may be missing when they are touched");
+        }
+        let actual_bytes = u64::try_from(rustix::fs::fstat(&file)?.st_size).unwrap_or(0);
+        if length_bytes == 0 || length_bytes > MAX_REGION_BYTES || length_bytes > actual_bytes {
+            return Err(RegionError::Fault(PeerFault::OutOfRegion {
+                what: "memory",
+                offset_bytes: 0,
+                length_bytes,
+                region_bytes: actual_bytes.min(MAX_REGION_BYTES),
+            }));
+        }
+        Ok(Self::map(file, length_bytes, access)?)
+    }
+
+    fn map(file: OwnedFd, length_bytes: u64, access: Access) -> io::Result<Self> {
+        let length_bytes = usize::try_from(length_bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let protection = match access {
+            Access::Read => ProtFlags::READ,
+            Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        };
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing of ours.
+        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), length_bytes, protection, MapFlags::SHARED, &file, 0) }?;
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { base, length_bytes, access, file })
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub const fn length_bytes(&self) -> u64 {
+        self.length_bytes as u64
+    }
+
+    /// What the mapping allows.
+    #[must_use]
+    pub const fn access(&self) -> Access {
+        self.access
+    }
+
+    /// The first byte. Valid for `length_bytes` as long as the region lives.
+    #[must_use]
+    pub const fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// The place of `length_bytes` bytes at `offset_bytes`.
+    ///
+    /// # Errors
+    /// They do not lie within the region.
+    pub fn pointer(&self, what: &'static str, offset_bytes: u64, length_bytes: u64) -> Result<NonNull<u8>, PeerFault> {
+        let fits = offset_bytes.checked_add(length_bytes).is_some_and(|end| end <= self.length_bytes());
+        match usize::try_from(offset_bytes) {
+            // SAFETY: the offset is within the mapping.
+            Ok(offset) if fits => Ok(unsafe { self.base.add(offset) }),
+            _ => Err(PeerFault::OutOfRegion { what, offset_bytes, length_bytes, region_bytes: self.length_bytes() }),
+        }
+    }
+
+    /// Copy bytes out of the region, once.
+    ///
+    /// # Errors
+    /// They do not lie within the region.
+    pub fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), PeerFault> {
+        let from = self.pointer("read", offset_bytes, into.len() as u64)?;
+        // SAFETY: the source is inside the mapping and the destination is ours, so they do not overlap. The peer may
+        // write meanwhile: the copy then holds some mixture, which callers validate before use.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into.as_mut_ptr(), into.len()) };
+        Ok(())
+    }
+
+    /// Copy bytes into the region.
+    ///
+    /// # Errors
+    /// They do not lie within the region, or it is mapped for reading only.
+    pub fn write(&self, offset_bytes: u64, from: &[u8]) -> Result<(), PeerFault> {
+        if self.access == Access::Read {
+            return Err(PeerFault::UnsafeMemory { why: "the region is mapped for reading only" });
+        }
+        let to = self.pointer("write", offset_bytes, from.len() as u64)?;
+        // SAFETY: as in `read`, the other way round, and the mapping is writable.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), from.len()) };
+        Ok(())
+    }
+}
+
+impl AsFd for Region {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, whole, and nothing that points into it outlives the region.
+        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.length_bytes) };
+        debug_assert!(unmapped.is_ok());
+    }
+}
+
+/// Why memory could not be taken over.
+#[derive(Debug)]
+pub enum RegionError {
+    /// The peer's mistake.
+    Fault(PeerFault),
+    /// The machine's refusal.
+    Io(io::Error),
+}
+
+impl From<io::Error> for RegionError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<rustix::io::Errno> for RegionError {
+    fn from(error: rustix::io::Errno) -> Self {
+        Self::Io(error.into())
+    }
+}
+
+impl core::fmt::Display for RegionError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Fault(fault) => fault.fmt(f),
+            Self::Io(error) => write!(f, "cannot map memory: {error}"),
+        }
+    }
+}
+
+impl core::error::Error for RegionError {}

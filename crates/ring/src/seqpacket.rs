@@ -1,0 +1,158 @@
+//! Control messages with descriptors over a Unix SOCK_SEQPACKET socket: boundaries kept, half a message impossible.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+
+use crate::control::{MAX_DESCRIPTORS, MAX_MESSAGE_BYTES};
+
+/// Longest path a Unix socket address can hold, without the terminating zero byte.
+pub const MAX_SOCKET_PATH_BYTES: usize = 107;
+
+/// One connected control socket.
+#[derive(Debug)]
+pub struct Seqpacket(OwnedFd);
+
+/// One message as it arrived.
+#[derive(Debug)]
+pub struct Packet {
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// The descriptors that came with them, close-on-exec.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+/// A socket address for `path`.
+///
+/// # Errors
+/// The path is too long for a Unix socket; the message says how long it may be.
+pub fn socket_address(path: &Path) -> io::Result<SocketAddrUnix> {
+    let length = path.as_os_str().len();
+    if length > MAX_SOCKET_PATH_BYTES {
+        let text = format!(
+            "socket path {} has {length} bytes; a Unix socket path holds at most {MAX_SOCKET_PATH_BYTES}; choose a shorter one",
+            path.display()
+        );
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    Ok(SocketAddrUnix::new(path)?)
+}
+
+impl Seqpacket {
+    /// Connect to the daemon that listens at `path`.
+    ///
+    /// # Errors
+    /// What connect(2) reports, or a path that is too long.
+    pub fn connect(path: &Path) -> io::Result<Self> {
+        let address = socket_address(path)?;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        rustix::net::connect(&socket, &address)?;
+        Ok(Self(socket))
+    }
+
+    /// Wrap an accepted connection.
+    #[must_use]
+    pub const fn from_fd(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+
+    /// Send one message with its descriptors; never blocks.
+    ///
+    /// # Errors
+    /// The peer is gone, or does not read its messages.
+    pub fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "more descriptors than one message carries"));
+        }
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let sent = rustix::net::sendmsg(&self.0, &[IoSlice::new(bytes)], &mut ancillary, flags)?;
+        if sent != bytes.len() {
+            return Err(io::Error::new(io::ErrorKind::WriteZero, "control message cut short"));
+        }
+        Ok(())
+    }
+
+    /// Take one message if one is there; `None` when there is none yet.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` when the peer closed; `InvalidData` when the message is longer than any may be; `Other` when
+    /// its descriptors did not fit this process's limit.
+    pub fn try_receive(&self) -> io::Result<Option<Packet>> {
+        let mut bytes = vec![0_u8; MAX_MESSAGE_BYTES];
+        let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let received = match rustix::net::recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags) {
+            Ok(received) => received,
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(None),
+            Err(rustix::io::Errno::CONNRESET) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) => return Err(error.into()),
+        };
+        let mut descriptors = Vec::new();
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                descriptors.extend(rights);
+            }
+        }
+        if received.bytes == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if received.flags.contains(ReturnFlags::TRUNC) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "control message longer than the protocol allows"));
+        }
+        if received.flags.contains(ReturnFlags::CTRUNC) {
+            let text = "descriptors did not fit: raise the limit of open files (ulimit -n, or LimitNOFILE= in the unit)";
+            return Err(io::Error::other(text));
+        }
+        bytes.truncate(received.bytes);
+        Ok(Some(Packet { bytes, descriptors }))
+    }
+
+    /// Wait for one message, at most `timeout`.
+    ///
+    /// # Errors
+    /// As [`try_receive`](Self::try_receive), and `TimedOut`.
+    pub fn receive(&self, timeout: Duration) -> io::Result<Packet> {
+        let deadline = std::time::Instant::now() + timeout;
+        loop {
+            if let Some(packet) = self.try_receive()? {
+                return Ok(packet);
+            }
+            let left = deadline.saturating_duration_since(std::time::Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            let left = Timespec::try_from(left).map_err(|_| io::ErrorKind::InvalidInput)?;
+            match rustix::event::poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&left)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Has the peer closed its end? One system call.
+    #[must_use]
+    pub fn is_hung_up(&self) -> bool {
+        let mut fds = [PollFd::new(&self.0, PollFlags::RDHUP)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let polled = rustix::event::poll(&mut fds, Some(&now));
+        polled.is_ok_and(|count| count > 0)
+            && fds[0].revents().intersects(PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR | PollFlags::NVAL)
+    }
+}
+
+impl AsFd for Seqpacket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

@@ -1,0 +1,25 @@
+//! The one file that names atomics: loom's under `--cfg loom`, the machine's otherwise.
+#![allow(clippy::disallowed_types)]
+
+#[cfg(not(loom))]
+pub use core::sync::atomic::{AtomicU32, Ordering};
+#[cfg(loom)]
+pub use loom::sync::atomic::{AtomicU32, Ordering};
+
+/// Order every earlier store before every later load of this thread, as seen by all processors.
+///
+/// On x86-64 a locked operation on the stack does this in about a third of the time of `mfence`
+/// (docs/memory-order.md, "The full fence").
+#[inline(always)]
+pub fn full_fence() {
+    #[cfg(loom)]
+    loom::sync::atomic::fence(Ordering::SeqCst);
+    #[cfg(all(not(loom), target_arch = "x86_64", not(miri)))]
+    {
+        // SAFETY: the operand lies on this thread's own stack, and OR with zero leaves whatever is there unchanged.
+        // The flags are declared clobbered by the absence of `preserves_flags`; memory by that of `nomem`.
+        unsafe { core::arch::asm!("lock or dword ptr [rsp - 64], 0") };
+    }
+    #[cfg(all(not(loom), any(not(target_arch = "x86_64"), miri)))]
+    core::sync::atomic::fence(Ordering::SeqCst);
+}
