@@ -166,14 +166,19 @@ fn read_queue(region: &Region, queue: u64) -> Result<QueueGeometry, PeerFault> {
     expect("the slots of the request ring", geometry.request_slots.into(), slots_ok)?;
     expect("the slots of the completion ring", geometry.completion_slots.into(), slots_ok)?;
     expect("the start of the request ring", geometry.request_start.into(), |start| start < geometry.request_slots.into())?;
-    expect("the start of the completion ring", geometry.completion_start.into(), |start| start < geometry.completion_slots.into())?;
+    expect("the start of the completion ring", geometry.completion_start.into(), |start| {
+        start < geometry.completion_slots.into()
+    })?;
     expect("the depth of the queue", geometry.depth.into(), |depth| {
         let most = geometry.request_slots.min(geometry.completion_slots.saturating_sub(EVENT_CREDITS)).min(MAX_DEPTH);
         (1..=u64::from(most)).contains(&depth)
     })?;
     for index in 5..10 {
         if half(index) != 0 {
-            return Err(PeerFault::ReservedSet { offset_bytes: 24 + 4 * u32::try_from(index).unwrap_or(0), value: half(index).into() });
+            return Err(PeerFault::ReservedSet {
+                offset_bytes: 24 + 4 * u32::try_from(index).unwrap_or(0),
+                value: half(index).into(),
+            });
         }
     }
     Ok(geometry)
@@ -204,7 +209,12 @@ fn rings(region: &Arc<Region>, geometry: &QueueGeometry) -> Result<(MappedRing, 
     let cold = geometry.cold_offset_bytes;
     Ok((
         MappedRing::new(region, geometry.request_offset_bytes, geometry.request_slots, cold)?,
-        MappedRing::new(region, geometry.completion_offset_bytes, geometry.completion_slots, cold.saturating_add(COLD_BYTES as u64))?,
+        MappedRing::new(
+            region,
+            geometry.completion_offset_bytes,
+            geometry.completion_slots,
+            cold.saturating_add(COLD_BYTES as u64),
+        )?,
     ))
 }
 
@@ -226,7 +236,12 @@ impl ClientQueue {
     ///
     /// # Errors
     /// The rings do not fit the region.
-    pub fn open(region: &Arc<Region>, geometry: &QueueGeometry, daemon_bell: EventDoorbell, our_bell: SocketDoorbell) -> Result<Self, PeerFault> {
+    pub fn open(
+        region: &Arc<Region>,
+        geometry: &QueueGeometry,
+        daemon_bell: EventDoorbell,
+        our_bell: SocketDoorbell,
+    ) -> Result<Self, PeerFault> {
         let (requests, completions) = rings(region, geometry)?;
         Ok(Self {
             requests: CallWriter::new(requests, Cursor::at_start(geometry.request_start), geometry.depth),
@@ -255,7 +270,12 @@ impl ServerQueue {
     ///
     /// # Errors
     /// The rings do not fit the region.
-    pub fn open(region: &Arc<Region>, geometry: &QueueGeometry, our_bell: EventDoorbell, client_bell: SocketDoorbell) -> Result<Self, PeerFault> {
+    pub fn open(
+        region: &Arc<Region>,
+        geometry: &QueueGeometry,
+        our_bell: EventDoorbell,
+        client_bell: SocketDoorbell,
+    ) -> Result<Self, PeerFault> {
         let (requests, completions) = rings(region, geometry)?;
         Ok(Self {
             requests: Reader::new(requests, Cursor::at_start(geometry.request_start)),

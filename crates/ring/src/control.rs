@@ -181,7 +181,11 @@ pub struct Malformed {
 
 impl fmt::Display for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "malformed control message: {} is {:#x}; the peer is not a Fip-see program or speaks another version", self.what, self.value)
+        write!(
+            f,
+            "malformed control message: {} is {:#x}; the peer is not a Fip-see program or speaks another version",
+            self.what, self.value
+        )
     }
 }
 
@@ -287,11 +291,7 @@ impl Control {
                 pool_bytes: input.u64(24)?,
                 name: input.text(32, MAX_NAME_BYTES)?,
             },
-            4 => Self::Attached {
-                queue_count: input.u16(12)?,
-                region_bytes: input.u64(16)?,
-                service_info: input.array(24)?,
-            },
+            4 => Self::Attached { queue_count: input.u16(12)?, region_bytes: input.u64(16)?, service_info: input.array(24)? },
             5 => Self::Refused { code: RefusalCode::from_wire(input.u32(12)?), text: input.refusal()? },
             6 => Self::Register { region: input.u16(12)?, access: input.u16(14)?, length_bytes: input.u64(16)? },
             7 => Self::Registered { region: input.u16(12)? },

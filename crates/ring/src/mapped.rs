@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use crate::cpu::{self, StoreVariant};
+use crate::fault::PeerFault;
 use crate::layout::{
     COLD_ASLEEP_OFFSET_BYTES, COLD_BYTES, COLD_RELEASED_OFFSET_BYTES, MAX_SLOTS, MIN_SLOTS, SLOT_BYTES, STAMP_OFFSET_BYTES,
 };
@@ -12,7 +13,6 @@ use crate::message::Message;
 use crate::region::Region;
 use crate::ring::RingMemory;
 use crate::sync::{AtomicU32, Ordering};
-use crate::fault::PeerFault;
 
 /// Slots and cold words of one ring inside a [`Region`], which it keeps mapped.
 #[derive(Debug)]
@@ -33,7 +33,12 @@ impl MappedRing {
     ///
     /// # Errors
     /// Any of the three does not fit the region, or is misaligned.
-    pub fn new(region: &Arc<Region>, slots_offset_bytes: u64, slot_count: u32, cold_offset_bytes: u64) -> Result<Self, PeerFault> {
+    pub fn new(
+        region: &Arc<Region>,
+        slots_offset_bytes: u64,
+        slot_count: u32,
+        cold_offset_bytes: u64,
+    ) -> Result<Self, PeerFault> {
         if !slot_count.is_power_of_two() || !(MIN_SLOTS..=MAX_SLOTS).contains(&slot_count) {
             return Err(PeerFault::Value { what: "the slot count of a ring", value: u64::from(slot_count) });
         }
