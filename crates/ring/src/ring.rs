@@ -398,6 +398,21 @@ impl<M: RingMemory> CallWriter<M> {
         }
     }
 
+    /// Publish one call.
+    ///
+    /// # Errors
+    /// [`Full`] when `depth` are unanswered; nothing was published.
+    #[inline(always)]
+    pub fn publish(&mut self, call: &Message) -> Result<(), Full> {
+        if self.outstanding == self.depth {
+            return Err(Full);
+        }
+        self.outstanding += 1;
+        self.writer.publish(call);
+        self.writer.prefetch_ahead();
+        Ok(())
+    }
+
     /// One outstanding call was answered: its slot is free.
     ///
     /// # Panics

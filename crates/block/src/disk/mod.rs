@@ -18,6 +18,8 @@ pub struct Ticket {
     pub queue: u32,
     /// The client's tag.
     pub tag: u16,
+    /// When it was taken from its queue; 0 for disks that answer at once.
+    pub started_ticks: u64,
 }
 
 /// What became of a request handed to a disk.
@@ -31,6 +33,9 @@ pub enum Submitted {
 
 /// A disk: takes checked requests, several threads at a time.
 pub trait Disk: Send + Sync {
+    /// Does `submit` always return [`Submitted::Done`]? The server then times only a sample of its visits.
+    const ANSWERS_AT_ONCE: bool;
+
     /// What clients are told. The size may change; everything else is fixed.
     fn info(&self) -> BlockInfo;
 

@@ -1,0 +1,371 @@
+//! The daemon's end of one block queue: visit it, answer it.
+
+use std::sync::Arc;
+
+use fipsee_ring::channel::ServerQueue;
+use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE};
+use fipsee_ring::region::Region;
+use fipsee_ring::{AtomicU32, Message, clock};
+
+use crate::disk::{Disk, Engine, Submitted, Ticket};
+use crate::request::{Facts, RegionTable, Request, Span, parse, tag_of};
+use crate::stats::QueueCounters;
+use crate::wire::{
+    BlockInfo, CAPABILITY_WRITE, KIND_COMPLETIONS, KIND_DETACH, KIND_RESIZE, MAX_INDIRECT_ENTRIES, MAX_PACKED, Operation,
+    Status, completion_entry, completion_head, event_detach, event_resize,
+};
+
+/// Most requests taken from one queue before the next is looked at: a full completion message. More gains nothing at
+/// any depth (DESIGN section 4), and other queues wait for no longer than this.
+pub const MAX_BUDGET: u32 = 14;
+/// One visit in so many is timed when the disk answers at once: two time stamps cost as much as three requests.
+const VISITS_PER_SAMPLE: u64 = 64;
+
+/// Collects completions until a message is full or the visit ends.
+#[derive(Debug)]
+struct Packer {
+    message: Message,
+    count: usize,
+}
+
+impl Packer {
+    #[inline(always)]
+    fn push(&mut self, tag: u16, status: Status) {
+        self.count += 1;
+        let (word, shift) = (self.count / 2, 32 * (self.count % 2));
+        let entry = u64::from(completion_entry(tag, status)) << shift;
+        self.message.set_word(word, self.message.word(word) | entry);
+    }
+
+    #[inline(always)]
+    fn take(&mut self) -> Message {
+        let count = u8::try_from(self.count).unwrap_or(0);
+        let head = u64::from(completion_head(count, KIND_COMPLETIONS));
+        self.message.set_word(0, self.message.word(0) | head);
+        self.count = 0;
+        std::mem::replace(&mut self.message, Message::ZERO)
+    }
+}
+
+/// What is counted during a visit and written out once at its end.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    reads: u64,
+    writes: u64,
+    others: u64,
+    errors: u64,
+    read_sectors: u64,
+    written_sectors: u64,
+}
+
+/// An event that waits for its credit.
+#[derive(Debug, Default)]
+struct Event {
+    unacknowledged: bool,
+    wanted: Option<u64>,
+}
+
+/// The daemon's end of one queue.
+#[derive(Debug)]
+pub struct QueueServer {
+    queue: ServerQueue,
+    id: u32,
+    depth: u32,
+    facts: Facts,
+    read_only: bool,
+    regions: RegionTable,
+    spans: Vec<Span>,
+    packer: Packer,
+    in_flight: u32,
+    budget: u32,
+    visits: u64,
+    resize: Event,
+    detach: Event,
+    detached: bool,
+    tally: Tally,
+    counters: Arc<QueueCounters>,
+}
+
+impl QueueServer {
+    /// Serve `queue`, whose requests the worker knows as `id`.
+    ///
+    /// # Errors
+    /// The pool does not fit the region.
+    pub fn new(
+        queue: ServerQueue,
+        id: u32,
+        depth: u32,
+        info: &BlockInfo,
+        read_only: bool,
+        pool: (&Arc<Region>, u64, u64),
+    ) -> Result<Self, Status> {
+        let mut regions = RegionTable::new();
+        let (region, pool_offset_bytes, pool_bytes) = pool;
+        regions.insert(0, region, pool_offset_bytes, pool_bytes, ACCESS_READ | ACCESS_WRITE)?;
+        let mut server = Self {
+            queue,
+            id,
+            depth,
+            facts: Facts::new(info),
+            read_only,
+            regions,
+            spans: Vec::with_capacity(MAX_INDIRECT_ENTRIES),
+            packer: Packer { message: Message::ZERO, count: 0 },
+            in_flight: 0,
+            budget: 1,
+            visits: 0,
+            resize: Event::default(),
+            detach: Event::default(),
+            detached: false,
+            tally: Tally::default(),
+            counters: Arc::new(QueueCounters::default()),
+        };
+        server.set_facts(info);
+        Ok(server)
+    }
+
+    fn set_facts(&mut self, info: &BlockInfo) {
+        self.facts = Facts::new(info);
+        if self.read_only {
+            self.facts.capabilities &= !CAPABILITY_WRITE;
+        }
+    }
+
+    /// The numbers of this queue, readable by any thread.
+    #[must_use]
+    pub fn counters(&self) -> Arc<QueueCounters> {
+        Arc::clone(&self.counters)
+    }
+
+    /// The memory the client has handed over.
+    pub const fn regions_mut(&mut self) -> &mut RegionTable {
+        &mut self.regions
+    }
+
+    /// Requests begun and not yet finished: while there are any, regions must stay.
+    #[must_use]
+    pub const fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    /// The channel's end, for its doorbells.
+    #[must_use]
+    pub const fn queue(&self) -> &ServerQueue {
+        &self.queue
+    }
+
+    /// Is a request waiting that may be taken?
+    #[must_use]
+    #[inline(always)]
+    pub fn has_work(&self) -> bool {
+        self.in_flight < self.depth && self.queue.requests.has_message()
+    }
+
+    /// Where the next request's stamp will stand and what it will be: 16 bytes are all a poller of many queues needs.
+    #[must_use]
+    pub fn next_stamp(&self) -> (*const AtomicU32, u32) {
+        let cursor = self.queue.requests.cursor();
+        (self.queue.requests.memory().stamp_address(cursor.index()), cursor.stamp())
+    }
+
+    /// Ask for the doorbell, then look once more: is there work after all?
+    #[must_use = "sleeping while work remains loses a wake-up"]
+    pub fn arm_and_work_remains(&mut self) -> bool {
+        self.queue.requests.arm_and_work_remains() && self.in_flight < self.depth
+    }
+
+    /// Is the doorbell asked for?
+    #[must_use]
+    pub const fn is_armed(&self) -> bool {
+        self.queue.requests.is_armed()
+    }
+
+    /// Take up to a budget of requests and answer what `disk` finishes at once. Returns how many were taken.
+    ///
+    /// The budget starts at 1, doubles after a full visit and falls back after a short one: looking ahead costs a line
+    /// transfer when nothing can be there.
+    #[inline(always)]
+    pub fn visit<D: Disk>(&mut self, disk: &D, engine: &mut Engine) -> u32 {
+        let limit = self.budget.min(self.depth - self.in_flight);
+        let mut message = Message::ZERO;
+        if limit == 0 || !self.queue.requests.receive(&mut message) {
+            return 0;
+        }
+        self.queue.requests.disarm();
+        self.visits += 1;
+        let sampled = !D::ANSWERS_AT_ONCE || self.visits.is_multiple_of(VISITS_PER_SAMPLE);
+        let started_ticks = if sampled { clock::ticks() } else { 0 };
+        let mut taken = 1;
+        self.serve(&message, disk, engine, started_ticks);
+        while taken < limit && self.queue.requests.receive(&mut message) {
+            taken += 1;
+            self.serve(&message, disk, engine, started_ticks);
+        }
+        self.budget = if taken == self.budget { (self.budget * 2).min(MAX_BUDGET) } else { 1 };
+        self.flush();
+        if D::ANSWERS_AT_ONCE && sampled {
+            self.counters.latency.record(clock::ticks().wrapping_sub(started_ticks), taken.into());
+        }
+        self.count();
+        taken
+    }
+
+    #[inline(always)]
+    fn serve<D: Disk>(&mut self, message: &Message, disk: &D, engine: &mut Engine, started_ticks: u64) {
+        let request = match parse(message, &self.facts, &self.regions, &mut self.spans) {
+            Ok(request) if !self.detached => request,
+            Ok(_) => return self.refuse(message, Status::Detached),
+            Err(status) => return self.refuse(message, status),
+        };
+        match request.operation {
+            Operation::Read => {
+                self.tally.reads += 1;
+                self.tally.read_sectors += request.length_sectors;
+            }
+            Operation::Write => {
+                self.tally.writes += 1;
+                self.tally.written_sectors += request.length_sectors;
+            }
+            Operation::GetInfo | Operation::AckEvent => return self.serve_service(&request, disk),
+            _ => self.tally.others += 1,
+        }
+        let ticket = Ticket { queue: self.id, tag: request.tag, started_ticks };
+        // SAFETY: the spans come from `self.regions`, which keeps them mapped; regions are removed, and this server is
+        // dropped, only when nothing is in flight (`in_flight`).
+        match unsafe { disk.submit(&request, &self.spans, ticket, engine) } {
+            Submitted::Done(status) => self.answer(request.tag, status),
+            Submitted::Pending => self.in_flight += 1,
+        }
+    }
+
+    #[cold]
+    fn refuse(&mut self, message: &Message, status: Status) {
+        self.tally.others += 1;
+        // The client must be able to acknowledge the detachment and be rid of its events.
+        self.answer(tag_of(message), status);
+    }
+
+    #[cold]
+    fn serve_service<D: Disk>(&mut self, request: &Request, disk: &D) {
+        self.tally.others += 1;
+        let status = match request.operation {
+            Operation::GetInfo => self.put_info(disk),
+            _ => self.acknowledge(request.aux),
+        };
+        self.answer(request.tag, status);
+    }
+
+    fn put_info<D: Disk>(&self, disk: &D) -> Status {
+        let mut info = disk.info();
+        info.capabilities = self.facts.capabilities;
+        let bytes = info.to_bytes();
+        let Some(span) = self.spans.first().filter(|span| span.length_bytes() >= bytes.len()) else {
+            return Status::Invalid;
+        };
+        // SAFETY: `parse` checked that the span lies in memory the client lets us write; it stays mapped.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), span.base().as_ptr(), bytes.len()) };
+        Status::Ok
+    }
+
+    fn acknowledge(&mut self, kind: u32) -> Status {
+        let event = match u8::try_from(kind) {
+            Ok(KIND_RESIZE) => &mut self.resize,
+            Ok(KIND_DETACH) => &mut self.detach,
+            _ => return Status::Invalid,
+        };
+        if !std::mem::take(&mut event.unacknowledged) {
+            return Status::Invalid;
+        }
+        self.send_events();
+        Status::Ok
+    }
+
+    #[inline(always)]
+    fn answer(&mut self, tag: u16, status: Status) {
+        if status != Status::Ok {
+            self.tally.errors += 1;
+        }
+        self.packer.push(tag, status);
+        if self.packer.count == MAX_PACKED {
+            self.publish_packed();
+        }
+    }
+
+    #[inline(always)]
+    fn publish_packed(&mut self) {
+        let message = self.packer.take();
+        self.queue.completions.publish(&message);
+        self.queue.completions.prefetch_ahead();
+    }
+
+    /// A request that was pending is finished. [`flush`](Self::flush) publishes it.
+    pub fn finish(&mut self, ticket: Ticket, status: Status) {
+        self.in_flight -= 1;
+        self.counters.latency.record(clock::ticks().wrapping_sub(ticket.started_ticks), 1);
+        self.answer(ticket.tag, status);
+    }
+
+    /// Publish what is complete and wake the client if it sleeps.
+    #[inline(always)]
+    pub fn flush(&mut self) {
+        if self.packer.count > 0 {
+            self.publish_packed();
+        }
+        if self.queue.completions.reader_needs_doorbell() {
+            self.ring();
+        }
+    }
+
+    #[cold]
+    fn ring(&self) {
+        self.counters.doorbells.add(1);
+        self.queue.client_bell.ring();
+    }
+
+    #[inline(always)]
+    fn count(&mut self) {
+        let (tally, counters) = (std::mem::take(&mut self.tally), &self.counters);
+        counters.visits.add(1);
+        for (counter, value) in [
+            (&counters.reads, tally.reads),
+            (&counters.writes, tally.writes),
+            (&counters.others, tally.others),
+            (&counters.errors, tally.errors),
+            (&counters.read_bytes, tally.read_sectors << crate::wire::SECTOR_SHIFT),
+            (&counters.written_bytes, tally.written_sectors << crate::wire::SECTOR_SHIFT),
+        ] {
+            if value != 0 {
+                counter.add(value);
+            }
+        }
+    }
+
+    /// The disk's size changed.
+    pub fn announce_resize(&mut self, info: &BlockInfo) {
+        self.set_facts(info);
+        self.resize.wanted = Some(info.sector_count);
+        self.send_events();
+        self.flush();
+    }
+
+    /// The disk goes away: answer everything with [`Status::Detached`] from here on.
+    pub fn announce_detach(&mut self) {
+        self.detached = true;
+        self.detach.wanted = Some(0);
+        self.send_events();
+        self.flush();
+    }
+
+    fn send_events(&mut self) {
+        if !self.resize.unacknowledged
+            && let Some(sector_count) = self.resize.wanted.take()
+        {
+            self.resize.unacknowledged = true;
+            self.queue.completions.publish(&event_resize(sector_count));
+        }
+        if !self.detach.unacknowledged && self.detach.wanted.take().is_some() {
+            self.detach.unacknowledged = true;
+            self.queue.completions.publish(&event_detach());
+        }
+    }
+}

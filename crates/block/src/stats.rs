@@ -1,0 +1,137 @@
+//! Counters and a latency histogram that one thread writes and any thread reads.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Sub-buckets per power of two: values are off by at most 1/8.
+const SUB_BITS: u32 = 3;
+const SUB_COUNT: u64 = 1 << SUB_BITS;
+/// Powers of two covered: 2^48 ticks are more than a day.
+const OCTAVES: usize = 48;
+const BUCKETS: usize = OCTAVES << SUB_BITS;
+
+/// A counter with one writer: a plain load and store, no locked operation.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Add, from the one thread that writes.
+    #[inline(always)]
+    pub fn add(&self, value: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(value), Ordering::Relaxed);
+    }
+
+    /// The value now.
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A log-linear histogram of ticks.
+#[derive(Debug)]
+pub struct Histogram {
+    buckets: Vec<Counter>,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self { buckets: (0..BUCKETS).map(|_| Counter::default()).collect() }
+    }
+}
+
+fn bucket_of(ticks: u64) -> usize {
+    let octave = (63 - (ticks | 1).leading_zeros()).max(SUB_BITS) - SUB_BITS;
+    let index = (u64::from(octave) << SUB_BITS) + (ticks >> octave);
+    usize::try_from(index).map_or(BUCKETS - 1, |index| index.min(BUCKETS - 1))
+}
+
+/// The smallest value that falls into `bucket`.
+fn lower_bound(bucket: usize) -> u64 {
+    let bucket = bucket as u64;
+    if bucket < 2 * SUB_COUNT {
+        return bucket;
+    }
+    let octave = (bucket >> SUB_BITS) - 1;
+    (SUB_COUNT + (bucket & (SUB_COUNT - 1))) << octave
+}
+
+impl Histogram {
+    /// Record `count` requests that took `ticks` each.
+    #[inline]
+    pub fn record(&self, ticks: u64, count: u64) {
+        self.buckets[bucket_of(ticks)].add(count);
+    }
+
+    /// How many were recorded.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().map(Counter::get).sum()
+    }
+
+    /// The value that `numerator / denominator` of the recorded do not exceed, in ticks; 0 when nothing was recorded.
+    #[must_use]
+    pub fn quantile(&self, numerator: u64, denominator: u64) -> u64 {
+        let counts: Vec<u64> = self.buckets.iter().map(Counter::get).collect();
+        let total: u64 = counts.iter().sum();
+        let rank = (total * numerator).div_ceil(denominator).max(1);
+        let mut seen = 0;
+        for (bucket, count) in counts.iter().enumerate() {
+            seen += count;
+            if seen >= rank {
+                return u64::midpoint(lower_bound(bucket), lower_bound(bucket + 1).saturating_sub(1));
+            }
+        }
+        0
+    }
+}
+
+/// What one queue has done. Written by the worker that serves it.
+#[derive(Debug, Default)]
+pub struct QueueCounters {
+    /// Reads answered.
+    pub reads: Counter,
+    /// Writes answered.
+    pub writes: Counter,
+    /// Flushes, discards, write-zeroes and everything else answered.
+    pub others: Counter,
+    /// Requests answered with an error.
+    pub errors: Counter,
+    /// Bytes of reads begun.
+    pub read_bytes: Counter,
+    /// Bytes of writes begun.
+    pub written_bytes: Counter,
+    /// Visits that found work.
+    pub visits: Counter,
+    /// Times the sleeping client was woken.
+    pub doorbells: Counter,
+    /// From the request being seen to its completion being published, in ticks: every request of an asynchronous disk,
+    /// one visit in 64 of a synchronous one.
+    pub latency: Histogram,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_contiguous_and_hold_their_bounds() {
+        for bucket in 0..BUCKETS - 1 {
+            let (low, next) = (lower_bound(bucket), lower_bound(bucket + 1));
+            assert!(low < next, "bucket {bucket}");
+            assert_eq!(bucket_of(low), bucket);
+            assert_eq!(bucket_of(next - 1), bucket);
+        }
+        assert_eq!(bucket_of(u64::MAX), BUCKETS - 1);
+    }
+
+    #[test]
+    fn quantiles_come_from_the_counts() {
+        let histogram = Histogram::default();
+        assert_eq!(histogram.quantile(1, 2), 0);
+        histogram.record(10, 98);
+        histogram.record(1000, 2);
+        assert_eq!(histogram.quantile(50, 100), 10);
+        assert!(histogram.quantile(99, 100).abs_diff(1000) < 64);
+        assert_eq!(histogram.count(), 100);
+    }
+}
