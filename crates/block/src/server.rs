@@ -174,7 +174,12 @@ impl QueueServer {
         self.queue.requests.arm_and_work_remains() && self.in_flight < self.depth
     }
 
-    /// Is the doorbell asked for?
+    /// The doorbell rang: whoever rang it may have cleared the flag, so it must be asked for again before sleeping.
+    pub fn bell_rang(&mut self) {
+        self.queue.requests.disarm();
+    }
+
+    /// Is the doorbell asked for, and has not rung since?
     #[must_use]
     pub const fn is_armed(&self) -> bool {
         self.queue.requests.is_armed()
@@ -241,7 +246,6 @@ impl QueueServer {
     #[cold]
     fn refuse(&mut self, message: &Message, status: Status) {
         self.tally.others += 1;
-        // The client must be able to acknowledge the detachment and be rid of its events.
         self.answer(tag_of(message), status);
     }
 
