@@ -54,12 +54,26 @@ pub struct Admin {
     pub started: Instant,
 }
 
+/// The running admin socket.
+pub struct AdminHandle {
+    listener: Arc<Listener>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl AdminHandle {
+    /// Stop listening and remove the socket.
+    pub fn stop(self) {
+        let _ = rustix::net::shutdown(self.listener.socket(), rustix::net::Shutdown::Both);
+        let _ = self.thread.join();
+    }
+}
+
 impl Admin {
     /// Listen beside the client socket and answer, one connection at a time, on a thread of its own.
     ///
     /// # Errors
     /// In words, why the socket cannot be had.
-    pub fn spawn(self, client_socket: &Path) -> Result<Arc<Listener>, String> {
+    pub fn spawn(self, client_socket: &Path) -> Result<AdminHandle, String> {
         let listener = Arc::new(Listener::bind(&admin_path(client_socket), SocketType::STREAM, 0o600)?);
         let served = Arc::clone(&listener);
         let run = move || {
@@ -76,8 +90,8 @@ impl Admin {
             }
         };
         let thread = std::thread::Builder::new().name("fip-admin".to_owned()).spawn(run);
-        thread.map_err(|error| format!("cannot start the admin thread: {error}"))?;
-        Ok(listener)
+        let thread = thread.map_err(|error| format!("cannot start the admin thread: {error}"))?;
+        Ok(AdminHandle { listener, thread })
     }
 
     fn serve(&self, stream: &UnixStream) -> std::io::Result<()> {

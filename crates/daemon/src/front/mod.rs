@@ -1,5 +1,5 @@
 //! Fronts: ways in for clients. One file per kind.
 
 pub mod local;
-mod session;
+pub mod session;
 pub mod socket;
