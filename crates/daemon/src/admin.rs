@@ -116,7 +116,8 @@ impl Admin {
             Request::Info { disk } => {
                 let export = self.find(&disk)?;
                 let mut description = describe(export);
-                let clients = export.attached().iter().map(|client| {
+                let clients = export.attached();
+                let clients = clients.iter().map(|client| {
                     json!({ "client": client.client, "pid": client.pid, "uid": client.uid, "queues": client.queues.len() })
                 });
                 description["clients"] = clients.collect();
