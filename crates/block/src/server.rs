@@ -11,8 +11,8 @@ use crate::disk::{Disk, Engine, Submitted, Ticket};
 use crate::request::{Facts, RegionTable, Request, Span, parse, tag_of};
 use crate::stats::QueueCounters;
 use crate::wire::{
-    BlockInfo, CAPABILITY_WRITE, KIND_COMPLETIONS, KIND_DETACH, KIND_RESIZE, MAX_INDIRECT_ENTRIES, MAX_PACKED, Operation,
-    Status, completion_entry, completion_head, event_detach, event_resize,
+    BlockInfo, CAPABILITY_WRITE, KIND_COMPLETIONS, KIND_DETACH, KIND_RESIZE, MAX_INDIRECT_ENTRIES, MAX_PACKED, Operation, Status,
+    completion_entry, completion_head, event_detach, event_resize,
 };
 
 /// Most requests taken from one queue before the next is looked at: a full completion message. More gains nothing at

@@ -83,7 +83,11 @@ pub fn run(socket: &Path, options: &Options) -> Result<(), String> {
         range_bytes: (options.offset, options.range),
     };
     let report = load::run(&settings).map_err(|error| error.to_string())?;
-    if options.json { print_json(options, &report) } else { print_table(options, &report) }
+    if options.json {
+        print_json(options, &report)
+    } else {
+        print_table(options, &report)
+    }
     Ok(())
 }
 

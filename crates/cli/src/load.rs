@@ -223,13 +223,22 @@ fn divide(settings: &Settings, disk: &Disk, queues: usize) -> Result<Vec<Blocks>
     }
     let wrong = |text: String| Err(LoadError::Settings(text));
     if settings.block_bytes == 0 || !settings.block_bytes.is_multiple_of(u64::from(info.block_bytes)) {
-        return wrong(format!("--bs {} is no multiple of the disk's logical block size {}", settings.block_bytes, info.block_bytes));
+        return wrong(format!(
+            "--bs {} is no multiple of the disk's logical block size {}",
+            settings.block_bytes, info.block_bytes
+        ));
     }
     if settings.block_bytes > u64::from(info.max_transfer_bytes) {
-        return wrong(format!("--bs {} is more than the disk's longest request, {}", settings.block_bytes, info.max_transfer_bytes));
+        return wrong(format!(
+            "--bs {} is more than the disk's longest request, {}",
+            settings.block_bytes, info.max_transfer_bytes
+        ));
     }
     if start_bytes.saturating_add(length_bytes) > info.size_bytes() || !start_bytes.is_multiple_of(settings.block_bytes) {
-        return wrong(format!("the range does not lie on the disk of {} bytes, or does not start at a multiple of --bs", info.size_bytes()));
+        return wrong(format!(
+            "the range does not lie on the disk of {} bytes, or does not start at a multiple of --bs",
+            info.size_bytes()
+        ));
     }
     let per_queue = length_bytes / settings.block_bytes / queues as u64;
     if per_queue < u64::from(settings.depth) {
@@ -237,7 +246,9 @@ fn divide(settings: &Settings, disk: &Disk, queues: usize) -> Result<Vec<Blocks>
         return wrong(format!("the range is too small: {queues} queues of depth {} need {needed} bytes", settings.depth));
     }
     let first = start_bytes / settings.block_bytes;
-    Ok((0..queues as u64).map(|queue| Blocks::new(first + queue * per_queue, per_queue, settings.block_bytes, settings.verify)).collect())
+    Ok((0..queues as u64)
+        .map(|queue| Blocks::new(first + queue * per_queue, per_queue, settings.block_bytes, settings.verify))
+        .collect())
 }
 
 fn allocate(settings: &Settings, disk: &Disk, queues: usize) -> Result<Vec<Vec<Buffer>>, Error> {
@@ -248,7 +259,9 @@ fn allocate(settings: &Settings, disk: &Disk, queues: usize) -> Result<Vec<Vec<B
             DataPath::Pool => (0..depth).map(|_| disk.allocate(settings.block_bytes)).collect::<Result<_, _>>()?,
             DataPath::Memshare => {
                 let memory = disk.create_memory(depth * settings.block_bytes)?;
-                (0..depth).map(|slot| memory.buffer(slot * settings.block_bytes, settings.block_bytes)).collect::<Result<_, _>>()?
+                (0..depth)
+                    .map(|slot| memory.buffer(slot * settings.block_bytes, settings.block_bytes))
+                    .collect::<Result<_, _>>()?
             }
         });
     }

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use fipsee_block::disk::Disk;
 use fipsee_block::stats::QueueCounters;
-use fipsee_block::wire::{BlockInfo, CAPABILITY_DISCARD, CAPABILITY_FLUSH, CAPABILITY_FUA, CAPABILITY_WRITE, CAPABILITY_WRITE_ZEROES};
+use fipsee_block::wire::{
+    BlockInfo, CAPABILITY_DISCARD, CAPABILITY_FLUSH, CAPABILITY_FUA, CAPABILITY_WRITE, CAPABILITY_WRITE_ZEROES,
+};
 use fipsee_ring::clock;
 use fipsee_ring::doorbell::EventDoorbell;
 use rustix::event::{PollFd, PollFlags};
@@ -175,7 +177,9 @@ impl Admin {
         let export = self.find(disk)?;
         let block_bytes = u64::from(export.disk().info().block_bytes);
         if size_bytes == 0 || !size_bytes.is_multiple_of(block_bytes) {
-            return Err(format!("size {size_bytes} is 0 or no multiple of the logical block size {block_bytes}; choose one that is"));
+            return Err(format!(
+                "size {size_bytes} is 0 or no multiple of the logical block size {block_bytes}; choose one that is"
+            ));
         }
         export.disk().resize(size_bytes / 512)?;
         let info = export.disk().info();

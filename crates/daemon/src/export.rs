@@ -105,7 +105,8 @@ impl Export {
     pub fn admit(&self, client: u64, (pid, uid, gid): (i32, u32, u32), exclusive: bool) -> Result<(), Denied> {
         let name = &self.name;
         if !self.allow.allows(uid, gid) {
-            let text = format!("disk '{name}' is not for user {uid} (group {gid}); add them to allow_uids or allow_gids of the disk");
+            let text =
+                format!("disk '{name}' is not for user {uid} (group {gid}); add them to allow_uids or allow_gids of the disk");
             return Err(Denied::NotAllowed(text));
         }
         let mut attached = self.lock();

@@ -27,7 +27,8 @@ pub fn run(config: Config) -> Result<(), String> {
     let exports = open_exports(&config)?;
     let (mut workers, mut threads) = (Vec::new(), Vec::new());
     for (index, cpu) in worker_cpus(&config).into_iter().enumerate() {
-        let (handle, thread) = worker::spawn(index, cpu, config.wait, config.look).map_err(|error| format!("cannot start worker {index}: {error}"))?;
+        let (handle, thread) = worker::spawn(index, cpu, config.wait, config.look)
+            .map_err(|error| format!("cannot start worker {index}: {error}"))?;
         workers.push(handle);
         threads.push(thread);
     }
@@ -37,7 +38,13 @@ pub fn run(config: Config) -> Result<(), String> {
     let front = front.map_err(|error| format!("cannot watch the socket: {error}"))?;
     for export in &exports {
         let size_bytes = export.info(false).size_bytes();
-        tracing::info!(disk = export.name(), kind = export.disk().kind(), size_bytes, read_only = export.is_read_only(), "exported");
+        tracing::info!(
+            disk = export.name(),
+            kind = export.disk().kind(),
+            size_bytes,
+            read_only = export.is_read_only(),
+            "exported"
+        );
     }
     tracing::info!(socket = %config.listen.display(), workers = workers.len(), "ready");
     front.run();
@@ -107,13 +114,21 @@ fn open_exports(config: &Config) -> Result<Vec<Arc<Export>>, String> {
 /// more workers than CPUs nobody is bound.
 fn worker_cpus(config: &Config) -> Vec<Option<usize>> {
     if !config.cpus.is_empty() {
-        return config.cpus.iter().take(config.workers).map(|cpu| Some(*cpu)).chain(std::iter::repeat(None)).take(config.workers).collect();
+        return config
+            .cpus
+            .iter()
+            .take(config.workers)
+            .map(|cpu| Some(*cpu))
+            .chain(std::iter::repeat(None))
+            .take(config.workers)
+            .collect();
     }
-    let allowed = rustix::thread::sched_getaffinity(None).map(|set| {
-        (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect::<Vec<_>>()
-    });
+    let allowed = rustix::thread::sched_getaffinity(None)
+        .map(|set| (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect::<Vec<_>>());
     match allowed {
-        Ok(cpus) if cpus.len() >= config.workers && cpus.len() > 1 => cpus.into_iter().rev().take(config.workers).map(Some).collect(),
+        Ok(cpus) if cpus.len() >= config.workers && cpus.len() > 1 => {
+            cpus.into_iter().rev().take(config.workers).map(Some).collect()
+        }
         _ => vec![None; config.workers],
     }
 }

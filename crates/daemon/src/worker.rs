@@ -12,9 +12,9 @@ use std::time::Duration;
 use fipsee_block::disk::{AnyDisk, Engine, Ticket};
 use fipsee_block::server::QueueServer;
 use fipsee_block::wire::{BlockInfo, Status};
-use fipsee_ring::{AtomicU32, Ordering as RingOrdering};
 use fipsee_ring::region::Region;
 use fipsee_ring::wait::{Backoff, Next, WaitMode};
+use fipsee_ring::{AtomicU32, Ordering as RingOrdering};
 use rustix::event::epoll;
 
 use crate::export::Export;
@@ -110,9 +110,14 @@ enum Closing {
     No,
     /// Serve what was published, then go: at most so many requests, because a correct client has no more outstanding,
     /// and one that goes on publishing must not keep us.
-    Finish { left: u32, _ack: Ack },
+    Finish {
+        left: u32,
+        _ack: Ack,
+    },
     /// Go as soon as nothing is in flight.
-    Now { _ack: Ack },
+    Now {
+        _ack: Ack,
+    },
 }
 
 struct Slot {
@@ -179,7 +184,12 @@ struct Worker {
 ///
 /// # Errors
 /// No descriptor or thread left.
-pub fn spawn(index: usize, cpu: Option<usize>, wait: WaitMode, look: Duration) -> io::Result<(WorkerHandle, std::thread::JoinHandle<()>)> {
+pub fn spawn(
+    index: usize,
+    cpu: Option<usize>,
+    wait: WaitMode,
+    look: Duration,
+) -> io::Result<(WorkerHandle, std::thread::JoinHandle<()>)> {
     let handle = WorkerHandle { mailbox: Arc::new(Mailbox::new()?), counters: Arc::default(), cpu };
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let on = epoll::EventFlags::IN | epoll::EventFlags::ET;
@@ -395,7 +405,8 @@ impl Worker {
                 }
                 Command::RemoveClient { client, finish, ack } => self.unsettle(client, |slot| {
                     let _ack = Arc::clone(&ack);
-                    slot.closing = if finish { Closing::Finish { left: slot.server.depth(), _ack } } else { Closing::Now { _ack } };
+                    slot.closing =
+                        if finish { Closing::Finish { left: slot.server.depth(), _ack } } else { Closing::Now { _ack } };
                 }),
                 Command::Resized { export, info } => {
                     for slot in self.slots.iter_mut().flatten().filter(|slot| Arc::ptr_eq(&slot.export, &export)) {
@@ -417,7 +428,12 @@ impl Worker {
         self.settle();
     }
 
-    fn add_queue(&mut self, server: Box<dyn FnOnce(u32) -> Result<QueueServer, Status> + Send>, export: Arc<Export>, client: u64) {
+    fn add_queue(
+        &mut self,
+        server: Box<dyn FnOnce(u32) -> Result<QueueServer, Status> + Send>,
+        export: Arc<Export>,
+        client: u64,
+    ) {
         let id = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
         let Ok(server) = server(u32::try_from(id).unwrap_or(u32::MAX)) else {
             tracing::error!(client, "a queue does not fit the region that was laid out for it");

@@ -10,8 +10,8 @@ use std::time::Duration;
 use fipsee_ring::PeerFault;
 use fipsee_ring::channel::{ClientQueue, RegionLayout};
 use fipsee_ring::control::{
-    ACCESS_READ, ACCESS_WRITE, ATTACH_EXCLUSIVE, ATTACH_READ_ONLY, Control, MAX_NAME_BYTES, MAX_REGIONS, RefusalCode, SERVICE_BLOCK,
-    VERSION,
+    ACCESS_READ, ACCESS_WRITE, ATTACH_EXCLUSIVE, ATTACH_READ_ONLY, Control, MAX_NAME_BYTES, MAX_REGIONS, RefusalCode,
+    SERVICE_BLOCK, VERSION,
 };
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::region::{Access, Region};
@@ -173,7 +173,11 @@ impl Disk {
     fn register(&self, region: Arc<Region>) -> Result<Memory, Error> {
         let mut memories = lock(&self.memories);
         let id = (1..MAX_REGIONS).find(|id| memories.iter().all(|memory| memory.id != *id));
-        let id = id.ok_or(Error::Fault(PeerFault::Count { what: "memory regions", value: MAX_REGIONS.into(), limit: (MAX_REGIONS - 1).into() }))?;
+        let id = id.ok_or(Error::Fault(PeerFault::Count {
+            what: "memory regions",
+            value: MAX_REGIONS.into(),
+            limit: (MAX_REGIONS - 1).into(),
+        }))?;
         let memory = Memory { region, id };
         register_with(&lock(&self.shared.control), &memory)?;
         memories.push(memory.clone());
@@ -216,7 +220,10 @@ impl Disk {
             ("logical block size", attachment.info.block_bytes == known.block_bytes),
             ("(smaller) size", attachment.info.sector_count >= known.sector_count),
             ("(smaller) number of queues", attachment.channels.len() >= queues.len()),
-            ("(smaller) depth", attachment.layout.queues.iter().zip(&*queues).all(|(new, old)| new.depth as usize >= old.depth())),
+            (
+                "(smaller) depth",
+                attachment.layout.queues.iter().zip(&*queues).all(|(new, old)| new.depth as usize >= old.depth()),
+            ),
         ];
         if let Some((what, _)) = checks.iter().find(|(_, same)| !same) {
             return Err(Error::DifferentDisk(what));
@@ -275,7 +282,8 @@ fn ask(
 
 fn handshake(socket_path: &Path, options: &AttachOptions) -> Result<Attachment, Error> {
     if options.name.is_empty() || options.name.len() > MAX_NAME_BYTES {
-        let text = format!("the name '{}' has {} bytes; an export's name has 1 to {MAX_NAME_BYTES}", options.name, options.name.len());
+        let text =
+            format!("the name '{}' has {} bytes; an export's name has 1 to {MAX_NAME_BYTES}", options.name, options.name.len());
         return Err(Error::Refused { code: RefusalCode::UnknownExport, text });
     }
     let control = Seqpacket::connect(socket_path);
@@ -286,7 +294,9 @@ fn handshake(socket_path: &Path, options: &AttachOptions) -> Result<Attachment, 
         Control::Welcome { version, .. } if version != VERSION => {
             return Err(PeerFault::Value { what: "the protocol version", value: version.into() }.into());
         }
-        Control::Welcome { features, .. } => return Err(PeerFault::Value { what: "features we did not offer", value: features }.into()),
+        Control::Welcome { features, .. } => {
+            return Err(PeerFault::Value { what: "features we did not offer", value: features }.into());
+        }
         other => return Err(unexpected(&other)),
     }
     let flag = |set, bit| if set { bit } else { 0 };
@@ -306,7 +316,13 @@ fn handshake(socket_path: &Path, options: &AttachOptions) -> Result<Attachment, 
 }
 
 /// Check everything the daemon handed over and open our end of it.
-fn open(control: Seqpacket, queue_count: u16, region_bytes: u64, service_info: &[u8; 64], descriptors: Vec<OwnedFd>) -> Result<Attachment, Error> {
+fn open(
+    control: Seqpacket,
+    queue_count: u16,
+    region_bytes: u64,
+    service_info: &[u8; 64],
+    descriptors: Vec<OwnedFd>,
+) -> Result<Attachment, Error> {
     let info = BlockInfo::from_bytes(service_info)?;
     let expected = 1 + 2 * usize::from(queue_count);
     let given = descriptors.len();
@@ -317,7 +333,12 @@ fn open(control: Seqpacket, queue_count: u16, region_bytes: u64, service_info: &
     let region = Arc::new(Region::from_peer(file, region_bytes, Access::ReadWrite)?);
     let layout = RegionLayout::read_from(&region)?;
     if layout.queues.len() != usize::from(queue_count) {
-        return Err(PeerFault::Count { what: "queues in the region", value: layout.queues.len() as u64, limit: queue_count.into() }.into());
+        return Err(PeerFault::Count {
+            what: "queues in the region",
+            value: layout.queues.len() as u64,
+            limit: queue_count.into(),
+        }
+        .into());
     }
     let mut channels = Vec::with_capacity(layout.queues.len());
     for geometry in &layout.queues {

@@ -63,7 +63,11 @@ impl fmt::Display for Error {
         match self {
             Self::Connect { path, source } => match source.kind() {
                 io::ErrorKind::NotFound => {
-                    write!(f, "no daemon at {}: there is no such socket; start fipseed, or name its socket with --connect or FIPSEE_SOCKET", path.display())
+                    write!(
+                        f,
+                        "no daemon at {}: there is no such socket; start fipseed, or name its socket with --connect or FIPSEE_SOCKET",
+                        path.display()
+                    )
                 }
                 io::ErrorKind::ConnectionRefused => {
                     write!(f, "no daemon at {}: the socket is there but nobody listens; start fipseed", path.display())

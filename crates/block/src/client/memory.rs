@@ -137,7 +137,10 @@ impl Memory {
     /// # Panics
     /// When offset or length is no multiple of 512.
     pub fn buffer(&self, offset_bytes: u64, length_bytes: u64) -> Result<Buffer, Error> {
-        assert!(offset_bytes.is_multiple_of(SECTOR_BYTES) && length_bytes.is_multiple_of(SECTOR_BYTES), "buffers consist of sectors");
+        assert!(
+            offset_bytes.is_multiple_of(SECTOR_BYTES) && length_bytes.is_multiple_of(SECTOR_BYTES),
+            "buffers consist of sectors"
+        );
         self.region.pointer("buffer", offset_bytes, length_bytes)?;
         Ok(Buffer { place: Place::Own(self.clone()), offset_bytes, length_bytes, taken_bytes: length_bytes })
     }
@@ -175,7 +178,10 @@ impl Buffer {
     pub fn segment(&self, offset_bytes: u64, length_bytes: u64) -> Segment {
         assert!(offset_bytes + length_bytes <= self.length_bytes, "segment outside its buffer");
         let start_bytes = self.offset_bytes + offset_bytes;
-        assert!(start_bytes.is_multiple_of(SECTOR_BYTES) && length_bytes.is_multiple_of(SECTOR_BYTES), "segments consist of sectors");
+        assert!(
+            start_bytes.is_multiple_of(SECTOR_BYTES) && length_bytes.is_multiple_of(SECTOR_BYTES),
+            "segments consist of sectors"
+        );
         let region = match &self.place {
             Place::Pool(_) => 0,
             Place::Own(memory) => memory.id,

@@ -14,8 +14,8 @@ use super::connection::Shared;
 use super::error::Error;
 use super::memory::Buffer;
 use crate::wire::{
-    self, FLAG_FUA, FLAG_UNMAP, KIND_COMPLETIONS, KIND_DETACH, KIND_RESIZE, MAX_INDIRECT_ENTRIES, MAX_INLINE_SEGMENTS, MAX_PACKED,
-    Operation, SECTOR_BYTES, Segment, Status,
+    self, FLAG_FUA, FLAG_UNMAP, KIND_COMPLETIONS, KIND_DETACH, KIND_RESIZE, MAX_INDIRECT_ENTRIES, MAX_INLINE_SEGMENTS,
+    MAX_PACKED, Operation, SECTOR_BYTES, Segment, Status,
 };
 
 /// A finished request.
@@ -148,7 +148,14 @@ impl Queue {
     /// # Errors
     /// [`Error::QueueFull`] when `depth` requests are outstanding; [`Error::Request`] with [`Status::TooLong`] beyond
     /// 256 pieces; [`Error::PoolExhausted`] when the pool has no room for the table.
-    pub fn transfer(&mut self, operation: Operation, sector: u64, segments: &[Segment], fua: bool, token: u64) -> Result<(), Error> {
+    pub fn transfer(
+        &mut self,
+        operation: Operation,
+        sector: u64,
+        segments: &[Segment],
+        fua: bool,
+        token: u64,
+    ) -> Result<(), Error> {
         let flags = if fua { FLAG_FUA } else { 0 };
         let tag = self.free_tags.last().copied().ok_or(Error::QueueFull)?;
         if segments.len() <= MAX_INLINE_SEGMENTS {

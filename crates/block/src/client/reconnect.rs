@@ -70,7 +70,8 @@ impl Disk {
                 Err(error) => error,
             };
             hook(ReconnectEvent::AttemptFailed { attempts, error: &error });
-            let transient = matches!(error, Error::Connect { .. } | Error::Disconnected | Error::TimedOut(_) | Error::Refused { .. });
+            let transient =
+                matches!(error, Error::Connect { .. } | Error::Disconnected | Error::TimedOut(_) | Error::Refused { .. });
             if !transient || lost.elapsed() + pause > policy.give_up_after {
                 return Err(error);
             }

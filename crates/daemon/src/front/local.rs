@@ -113,7 +113,9 @@ impl LocalFront {
     pub fn run(mut self) {
         let mut stopping: Option<Instant> = None;
         loop {
-            if stopping.is_some_and(|since| (self.sessions.is_empty() && self.leaving.is_empty()) || since.elapsed() > DRAIN_TIMEOUT) {
+            if stopping
+                .is_some_and(|since| (self.sessions.is_empty() && self.leaving.is_empty()) || since.elapsed() > DRAIN_TIMEOUT)
+            {
                 break;
             }
             for token in self.wait() {
@@ -276,7 +278,13 @@ impl LocalFront {
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
         let memory = session.register(region, access, length_bytes, files)?;
         self.descriptors += 1;
-        self.tell_workers(id, Done::Registered(region), |ack| Command::AddRegion { client: id, id: region, region: Arc::clone(&memory), access, ack });
+        self.tell_workers(id, Done::Registered(region), |ack| Command::AddRegion {
+            client: id,
+            id: region,
+            region: Arc::clone(&memory),
+            access,
+            ack,
+        });
         Ok(())
     }
 
@@ -397,7 +405,8 @@ impl LocalFront {
         };
         let late: Vec<u64> = self.sessions.values().filter(|session| late(session)).map(|session| session.id).collect();
         for id in late {
-            let text = format!("nothing was said within {} s; greet and attach right after connecting", HANDSHAKE_TIMEOUT.as_secs());
+            let text =
+                format!("nothing was said within {} s; greet and attach right after connecting", HANDSHAKE_TIMEOUT.as_secs());
             self.refuse_and_close(id, refuse(RefusalCode::Malformed, text));
         }
     }
@@ -413,7 +422,10 @@ impl LocalFront {
                     let _ = self.detach(id);
                 }
                 Some(State::Detaching(_)) => {}
-                _ => self.refuse_and_close(id, refuse(RefusalCode::ShuttingDown, "the daemon is shutting down; try again when it is back")),
+                _ => self.refuse_and_close(
+                    id,
+                    refuse(RefusalCode::ShuttingDown, "the daemon is shutting down; try again when it is back"),
+                ),
             }
         }
     }
@@ -421,9 +433,10 @@ impl LocalFront {
 
 fn send(session: &Session, message: &Control, descriptors: &[std::os::fd::BorrowedFd<'_>]) -> Result<(), Refusal> {
     // A client that does not read its answers loses its connection, never our time.
-    session.socket.send(&message.encode(), descriptors).map_err(|error| {
-        refuse(RefusalCode::Malformed, format!("the client does not take its answers: {error}"))
-    })
+    session
+        .socket
+        .send(&message.encode(), descriptors)
+        .map_err(|error| refuse(RefusalCode::Malformed, format!("the client does not take its answers: {error}")))
 }
 
 fn send_refusal(socket: &Seqpacket, refusal: Refusal) {

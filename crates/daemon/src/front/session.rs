@@ -7,7 +7,8 @@ use std::time::Instant;
 use fipsee_block::server::{QueueServer, QueueSetup};
 use fipsee_ring::channel::{MAX_DEPTH, RegionLayout, ServerQueue};
 use fipsee_ring::control::{
-    ACCESS_READ, ACCESS_WRITE, ATTACH_EXCLUSIVE, ATTACH_READ_ONLY, Control, MAX_QUEUES, MAX_REGIONS, RefusalCode, SERVICE_BLOCK, VERSION,
+    ACCESS_READ, ACCESS_WRITE, ATTACH_EXCLUSIVE, ATTACH_READ_ONLY, Control, MAX_QUEUES, MAX_REGIONS, RefusalCode, SERVICE_BLOCK,
+    VERSION,
 };
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::region::{Access, Region};
@@ -87,7 +88,13 @@ pub(super) struct Granted {
 
 impl Session {
     /// HELLO: agree on a version.
-    pub(super) fn greet(&mut self, version_min: u16, version_max: u16, features: u64, limits: &ClientLimits) -> Result<Control, Refusal> {
+    pub(super) fn greet(
+        &mut self,
+        version_min: u16,
+        version_max: u16,
+        features: u64,
+        limits: &ClientLimits,
+    ) -> Result<Control, Refusal> {
         if !matches!(self.state, State::Silent { .. }) {
             return Err(refuse(RefusalCode::Malformed, "HELLO came twice; it is the first message and the only one of its kind"));
         }
@@ -109,13 +116,20 @@ impl Session {
     }
 
     /// ATTACH: check, lay out memory, and prepare what the workers must do. Nothing is held when this fails.
-    pub(super) fn attach(&self, wanted: &Wanted<'_>, exports: &[Arc<Export>], limits: &ClientLimits, loads: &mut [u64]) -> Result<Granted, Refusal> {
+    pub(super) fn attach(
+        &self,
+        wanted: &Wanted<'_>,
+        exports: &[Arc<Export>],
+        limits: &ClientLimits,
+        loads: &mut [u64],
+    ) -> Result<Granted, Refusal> {
         if !matches!(self.state, State::Greeted { .. }) {
             return Err(refuse(RefusalCode::Malformed, "ATTACH follows HELLO, once"));
         }
         let unknown_flags = wanted.flags & !(ATTACH_READ_ONLY | ATTACH_EXCLUSIVE);
         if wanted.service != SERVICE_BLOCK || unknown_flags != 0 || wanted.queue_count == 0 || wanted.depth == 0 {
-            let text = "ATTACH asks for an unknown service or flag, or for no queue or depth 0; upgrade the daemon or mend the client";
+            let text =
+                "ATTACH asks for an unknown service or flag, or for no queue or depth 0; upgrade the daemon or mend the client";
             return Err(refuse(RefusalCode::Malformed, text));
         }
         let Some(export) = exports.iter().find(|export| export.name() == wanted.name) else {
@@ -131,16 +145,25 @@ impl Session {
         self.lay_out(wanted, export, limits, loads).inspect_err(|_| export.leave(self.id))
     }
 
-    fn lay_out(&self, wanted: &Wanted<'_>, export: &Arc<Export>, limits: &ClientLimits, loads: &mut [u64]) -> Result<Granted, Refusal> {
+    fn lay_out(
+        &self,
+        wanted: &Wanted<'_>,
+        export: &Arc<Export>,
+        limits: &ClientLimits,
+        loads: &mut [u64],
+    ) -> Result<Granted, Refusal> {
         let scarce = |what: &str, error: &dyn std::fmt::Display| {
-            let text = format!("the daemon cannot create {what}: {error}; raise its limits (LimitNOFILE=, memory) or detach other clients");
+            let text = format!(
+                "the daemon cannot create {what}: {error}; raise its limits (LimitNOFILE=, memory) or detach other clients"
+            );
             refuse(RefusalCode::Limit, text)
         };
         let queue_count = wanted.queue_count.min(limits.max_queues).min(MAX_QUEUES);
         let depth = wanted.depth.min(limits.max_depth).min(MAX_DEPTH);
         let seed = u32::try_from(self.id & 0xffff_ffff).unwrap_or(0);
         let layout = RegionLayout::plan(queue_count, depth, wanted.pool_bytes.min(limits.max_pool_bytes), seed);
-        let region = Region::create("fipsee-channel", layout.region_bytes).map_err(|error| scarce("the channel's memory", &error))?;
+        let region =
+            Region::create("fipsee-channel", layout.region_bytes).map_err(|error| scarce("the channel's memory", &error))?;
         let region = Arc::new(region);
         layout.write_to(&region).map_err(|fault| scarce("the channel", &fault))?;
         let read_only = export.is_read_only() || wanted.flags & ATTACH_READ_ONLY != 0;
@@ -179,7 +202,13 @@ impl Session {
     }
 
     /// REGISTER: check the id and map the memory.
-    pub(super) fn register(&mut self, id: u16, access: u16, length_bytes: u64, mut files: Vec<std::os::fd::OwnedFd>) -> Result<Arc<Region>, Refusal> {
+    pub(super) fn register(
+        &mut self,
+        id: u16,
+        access: u16,
+        length_bytes: u64,
+        mut files: Vec<std::os::fd::OwnedFd>,
+    ) -> Result<Arc<Region>, Refusal> {
         let State::Attached(attachment) = &mut self.state else {
             return Err(refuse(RefusalCode::Malformed, "REGISTER follows ATTACH"));
         };
@@ -194,7 +223,8 @@ impl Session {
             return Err(refuse(RefusalCode::BadMemory, "REGISTER carries exactly one descriptor, the memory file"));
         };
         let mapping = if access & ACCESS_WRITE != 0 { Access::ReadWrite } else { Access::Read };
-        let region = Region::from_peer(file, length_bytes, mapping).map_err(|error| refuse(RefusalCode::BadMemory, error.to_string()))?;
+        let region =
+            Region::from_peer(file, length_bytes, mapping).map_err(|error| refuse(RefusalCode::BadMemory, error.to_string()))?;
         attachment.regions |= 1 << id;
         attachment.descriptors += 1;
         Ok(Arc::new(region))

@@ -30,8 +30,9 @@ impl Listener {
         let address = socket_address(path).map_err(|error| error.to_string())?;
         let shown = path.display();
         if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
-            std::fs::create_dir_all(directory)
-                .map_err(|error| format!("cannot create {} for the socket: {error}; choose another with --listen", directory.display()))?;
+            std::fs::create_dir_all(directory).map_err(|error| {
+                format!("cannot create {} for the socket: {error}; choose another with --listen", directory.display())
+            })?;
         }
         let lock = lock_beside(path)?;
         match std::fs::symlink_metadata(path) {
@@ -88,8 +89,9 @@ fn lock_beside(path: &Path) -> Result<File, String> {
     // The file may vanish between open and lock when its owner is just leaving; then the lock is on a dead file.
     for _ in 0..100 {
         let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = rustix::fs::open(&lock_path, flags, Mode::RUSR | Mode::WUSR)
-            .map_err(|error| format!("cannot create {shown}: {error}; check the directory's permissions or choose another --listen"))?;
+        let file = rustix::fs::open(&lock_path, flags, Mode::RUSR | Mode::WUSR).map_err(|error| {
+            format!("cannot create {shown}: {error}; check the directory's permissions or choose another --listen")
+        })?;
         if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Err(format!("a daemon already listens at {}; stop it, or choose another path with --listen", path.display()));
         }
