@@ -369,6 +369,48 @@ mod tests {
         assert!(huge_text(1, Some(&HugePool { pages: 1, free_pages: 1 }), Errno::FAULT).contains("cgroup"));
     }
 
+    /// Bytes of the disk's mapping that are in memory.
+    fn resident_bytes(disk: &MemoryDisk) -> u64 {
+        let maps = std::fs::read_to_string("/proc/self/smaps").expect("smaps");
+        let (start, end) = (disk.memory.base.addr().get(), disk.memory.base.addr().get() + disk.memory.length_bytes);
+        let mut is_ours = false;
+        let mut total = 0;
+        for line in maps.lines() {
+            let first = line.split_whitespace().next().unwrap_or_default();
+            if let Some((from, _)) = first.split_once('-') {
+                is_ours = usize::from_str_radix(from, 16).is_ok_and(|from| (start..end).contains(&from));
+            } else if is_ours && first == "Rss:" {
+                total += line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("a number") * 1024;
+            }
+        }
+        total
+    }
+
+    #[test]
+    fn discard_zeroes_and_shrink_give_memory_back() {
+        for thp in [false, true] {
+            let options = MemoryOptions { size_bytes: 64 << 20, max_bytes: Some(256 << 20), thp, ..Default::default() };
+            let disk = MemoryDisk::new(&options).expect("a disk");
+            assert!(resident_bytes(&disk) <= 4 << 20, "a new disk is sparse");
+            // SAFETY: the range lies within the mapping, which nobody else uses.
+            unsafe { std::ptr::write_bytes(disk.memory.base.as_ptr(), 1, 64 << 20) };
+            assert_eq!(resident_bytes(&disk), 64 << 20);
+            let mut engine = Engine::new(1).expect("engine");
+            let mut zero = |operation, sector, length_sectors| {
+                let request = Request { operation, tag: 0, fua: true, unmap: false, sector, length_sectors, aux: 0 };
+                let ticket = Ticket { queue: 0, tag: 0 };
+                // SAFETY: there are no spans.
+                unsafe { disk.submit(&request, &[], ticket, &mut engine) }
+            };
+            assert_eq!(zero(Operation::Discard, 1, 32 << 11), Submitted::Done(Status::Ok));
+            assert_eq!(resident_bytes(&disk), (32 << 20) + 4096, "all but the two pages at the edges");
+            assert_eq!(zero(Operation::WriteZeroes, 0, 48 << 11), Submitted::Done(Status::Ok));
+            assert_eq!(resident_bytes(&disk), 16 << 20);
+            disk.resize(1).expect("shrink");
+            assert_eq!(resident_bytes(&disk), 0);
+        }
+    }
+
     #[test]
     fn memlock_error_names_size_limit_and_both_remedies() {
         let text = memlock_text(1 << 20, Some(65536), Errno::NOMEM);
