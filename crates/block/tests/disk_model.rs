@@ -118,7 +118,7 @@ fn check_disk(disk: &AnyDisk, block_bytes: u64, seed: u64, rounds: u32) -> Model
                 continue;
             };
             let spans: Vec<Span> = pending.spans.iter().map(|&(offset, length)| worker.span(offset, length)).collect();
-            let ticket = Ticket { queue: round, tag: pending.request.tag };
+            let ticket = Ticket { queue: round, tag: pending.request.tag, started_ticks: 0 };
             // SAFETY: the worker's memory outlives its engine's requests: each batch is waited for.
             match unsafe { disk.submit(&pending.request, &spans, ticket, &mut worker.engine) } {
                 Submitted::Done(status) => assert_eq!(status, Status::Ok, "{:?}", pending.request),

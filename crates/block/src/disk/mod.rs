@@ -76,7 +76,21 @@ pub enum AnyDisk {
     File(FileDisk),
 }
 
+impl AnyDisk {
+    /// The kind, as it stands in a specification.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Null(_) => "null",
+            Self::Memory(_) => "memory",
+            Self::File(_) => "file",
+        }
+    }
+}
+
 impl Disk for AnyDisk {
+    const ANSWERS_AT_ONCE: bool = false;
+
     fn info(&self) -> BlockInfo {
         match self {
             Self::Null(disk) => disk.info(),

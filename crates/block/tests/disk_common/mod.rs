@@ -85,7 +85,7 @@ impl Worker {
     }
 
     pub(crate) fn finish(&mut self, disk: &impl Disk, request: &Request, spans: &[Span]) -> Status {
-        let ticket = Ticket { queue: 7, tag: request.tag };
+        let ticket = Ticket { queue: 7, tag: request.tag, started_ticks: 0 };
         // SAFETY: the spans name memory of ours that outlives this call, which waits for the end.
         match unsafe { disk.submit(request, spans, ticket, &mut self.engine) } {
             Submitted::Done(status) => status,
