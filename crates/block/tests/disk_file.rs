@@ -191,7 +191,7 @@ fn more_requests_than_the_queue_holds_all_finish() {
         write.tag = tag;
         let span = worker.span(u64::from(tag) * 4096, 4096);
         // SAFETY: the memory outlives the requests, all of which are waited for.
-        let submitted = unsafe { disk.submit(&write, &[span], Ticket { queue: 0, tag }, &mut worker.engine) };
+        let submitted = unsafe { disk.submit(&write, &[span], Ticket { queue: 0, tag, started_ticks: 0 }, &mut worker.engine) };
         assert_eq!(submitted, Submitted::Pending);
     }
     assert_eq!(worker.engine.in_flight(), 256);
@@ -219,7 +219,7 @@ fn engine_dropped_with_writes_in_flight_waits_for_them() {
         let span = worker.span(u64::from(tag) << 20, 1 << 20);
         let write = request(Operation::Write, u64::from(tag) << 11, 2048);
         // SAFETY: the memory outlives the engine, which is dropped first.
-        let submitted = unsafe { disk.submit(&write, &[span], Ticket { queue: 0, tag }, &mut worker.engine) };
+        let submitted = unsafe { disk.submit(&write, &[span], Ticket { queue: 0, tag, started_ticks: 0 }, &mut worker.engine) };
         assert_eq!(submitted, Submitted::Pending);
     }
     worker.engine.flush();
@@ -241,7 +241,7 @@ fn sleeper_on_the_engines_descriptor_wakes_for_a_completion() {
     for round in 0..200_u64 {
         let operation = [Operation::Write, Operation::Read, Operation::Flush][usize::try_from(round % 3).expect("small")];
         let (spans, length) = if operation == Operation::Flush { (vec![], 0) } else { (vec![worker.span(0, 65536)], 128) };
-        let ticket = Ticket { queue: 0, tag: 3 };
+        let ticket = Ticket { queue: 0, tag: 3, started_ticks: 0 };
         // SAFETY: the memory outlives the request, which is waited for.
         let submitted = unsafe { disk.submit(&request(operation, 0, length), &spans, ticket, &mut worker.engine) };
         assert_eq!(submitted, Submitted::Pending);

@@ -15,7 +15,8 @@ fn locked_disk_above_the_limit_is_refused_with_the_remedy() {
         let none = CapabilitySet::empty();
         set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none }).expect("capset");
     }
-    let locked = |size_bytes, max_bytes| MemoryDisk::new(&MemoryOptions { size_bytes, max_bytes, lock: true, ..Default::default() });
+    let locked =
+        |size_bytes, max_bytes| MemoryDisk::new(&MemoryOptions { size_bytes, max_bytes, lock: true, ..Default::default() });
     let text = locked(8 << 20, None).map(|_| ()).expect_err("refused");
     expect_parts(&text, &["cannot lock 8388608 bytes", "is 1048576 bytes", "ulimit -l 8192", "LimitMEMLOCK=", "leave out lock"]);
 

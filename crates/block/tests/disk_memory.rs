@@ -14,7 +14,7 @@ fn memory(size_bytes: u64, max_bytes: Option<u64>) -> MemoryDisk {
 fn shrunk_memory_disk_grows_back_with_zeroes() {
     let disk = memory(1 << 20, None);
     let mut worker = Worker::new();
-    assert_eq!(worker.write(&disk, 0, &[5; 1 << 20]), Status::Ok);
+    assert_eq!(worker.write(&disk, 0, &vec![5; 1 << 20]), Status::Ok);
     disk.resize(3).expect("shrink");
     assert_eq!(worker.read(&disk, 3, 512), Err(Status::OutOfRange));
     assert_eq!(worker.write(&disk, 2, &[5; 1024]), Status::OutOfRange);
@@ -79,7 +79,7 @@ fn huge_disk_serves_from_the_pool() {
         Err(why) => return eprintln!("skipped: a disk in huge pages: {why}"),
     };
     let mut worker = Worker::new();
-    assert_eq!(worker.write(&disk, 0, &[8; 3 << 20]), Status::Ok);
+    assert_eq!(worker.write(&disk, 0, &vec![8; 3 << 20]), Status::Ok);
     assert_eq!(worker.do_range(&disk, Operation::Discard, 1, 4096), Status::Ok);
     let bytes = worker.read(&disk, 0, 3 << 20).expect("read");
     assert!(bytes.iter().enumerate().all(|(at, byte)| *byte == if (512..512 + (2 << 20)).contains(&at) { 0 } else { 8 }));

@@ -83,7 +83,8 @@ fn opening_errors_begin_with_the_disks_name() {
 
 #[test]
 fn sizes_are_powers_of_1024() {
-    for (text, bytes) in [("0", 0), ("512", 512), ("4k", 4096), ("1K", 1024), ("3MiB", 3 << 20), ("2G", 2 << 30), ("8T", 8 << 40)] {
+    for (text, bytes) in [("0", 0), ("512", 512), ("4k", 4096), ("1K", 1024), ("3MiB", 3 << 20), ("2G", 2 << 30), ("8T", 8 << 40)]
+    {
         assert_eq!(parse_size(text), Ok(bytes), "{text}");
     }
     for text in ["", "K", "1KB", "1.5G", " 1", "1 ", "0x10", "+1", "18446744073709551616", "16777216T"] {

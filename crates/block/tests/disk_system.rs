@@ -85,7 +85,7 @@ fn check_device(device: &Path) {
     assert!(disk.is_direct() && info.can(CAPABILITY_WRITE | CAPABILITY_DISCARD));
     expect_parts(&refusal(&options(device)), &["is in use"]);
     let mut worker = Worker::new();
-    assert_eq!(worker.write(&disk, 16, &[6; 65536]), Status::Ok);
+    assert_eq!(worker.write(&disk, 16, &vec![6; 65536]), Status::Ok);
     assert_eq!(worker.do_range(&disk, Operation::WriteZeroes, 24, 56), Status::Ok);
     assert_eq!(worker.do_range(&disk, Operation::Discard, 80, 64), Status::Ok);
     assert_eq!(worker.do_range(&disk, Operation::Flush, 0, 0), Status::Ok);
@@ -132,11 +132,11 @@ fn full_file_system_answers_no_space_and_recovers() {
     within_mount("tmpfs", "size=1M", |directory| {
         let disk = create(&directory.join("disk"), 4 << 20);
         let mut worker = Worker::new();
-        assert_eq!(worker.write(&disk, 0, &[1; 512 << 10]), Status::Ok);
+        assert_eq!(worker.write(&disk, 0, &vec![1; 512 << 10]), Status::Ok);
         assert_eq!(worker.write(&disk, 1024, &vec![2; 2 << 20]), Status::NoSpace);
         assert_eq!(worker.read(&disk, 0, 512 << 10), Ok(vec![1; 512 << 10]), "what was there is still there");
         assert_eq!(worker.do_range(&disk, Operation::Discard, 0, 8192), Status::Ok);
-        assert_eq!(worker.write(&disk, 1024, &[3; 512 << 10]), Status::Ok, "the request can be repeated");
+        assert_eq!(worker.write(&disk, 1024, &vec![3; 512 << 10]), Status::Ok, "the request can be repeated");
         assert_eq!(worker.read(&disk, 1024, 512 << 10), Ok(vec![3; 512 << 10]));
     });
 }
@@ -149,7 +149,7 @@ fn file_system_without_direct_io_or_holes_still_serves() {
         assert!(!disk.is_direct());
         assert!(!disk.info().can(CAPABILITY_DISCARD));
         let mut worker = Worker::new();
-        assert_eq!(worker.write(&disk, 0, &[1; 65536]), Status::Ok);
+        assert_eq!(worker.write(&disk, 0, &vec![1; 65536]), Status::Ok);
         assert_eq!(worker.do_range(&disk, Operation::Discard, 0, 8), Status::Unsupported);
         assert_eq!(worker.do_range(&disk, Operation::WriteZeroes, 1, 9), Status::Ok, "written out");
         let bytes = worker.read(&disk, 0, 65536).expect("read");

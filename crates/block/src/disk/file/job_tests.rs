@@ -124,7 +124,7 @@ fn write_zeroes_without_a_method_really_writes_them() {
     target.forget_zero_method(ZeroMethod::ZeroRange);
     target.forget_zero_method(ZeroMethod::PunchHole);
     let mut engine = crate::disk::Engine::new(4).expect("engine");
-    let ticket = crate::disk::Ticket { queue: 0, tag: 0 };
+    let ticket = crate::disk::Ticket { queue: 0, tag: 0, started_ticks: 0 };
     let (start, length) = (512, (35 << 20) + 512);
     let step = Step::Zero { unmap: false, durable: true };
     // SAFETY: the job names no memory of ours.
