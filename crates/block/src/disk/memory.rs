@@ -258,14 +258,14 @@ impl Mapping {
         let page = page_bytes();
         let end = offset_bytes + length_bytes;
         let (first_page, end_page) = (offset_bytes.next_multiple_of(page), end / page * page);
-        if gives_back
-            && first_page < end_page
-            && let (Ok(start), Ok(length)) = (usize::try_from(first_page), usize::try_from(end_page - first_page))
-            && self.advise(start, length, Advice::LinuxDontNeed).is_ok()
-        {
+        let pages = (usize::try_from(first_page), usize::try_from(end_page.saturating_sub(first_page)));
+        if let (true, (Ok(start), Ok(length @ 1..))) = (gives_back, pages) {
+            // The edges first: writing to a page that is not there may bring in a huge one, whose rest then goes, too.
             self.write_zeroes(offset_bytes, first_page);
             self.write_zeroes(end_page, end);
-            return;
+            if self.advise(start, length, Advice::LinuxDontNeed).is_ok() {
+                return;
+            }
         }
         self.write_zeroes(offset_bytes, end);
     }
