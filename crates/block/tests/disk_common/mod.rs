@@ -131,3 +131,9 @@ impl Worker {
         self.finish(disk, &request(operation, sector, length_sectors), &[])
     }
 }
+
+pub(crate) fn expect_parts(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "'{part}' is not in: {text}");
+    }
+}
