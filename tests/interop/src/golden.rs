@@ -89,13 +89,7 @@ fn read_one() -> Message {
 }
 
 fn messages() -> Vec<(&'static str, Message)> {
-    let five = [
-        segment(0, 1, 0),
-        segment(2, 1, 0),
-        segment(8, 8, 1),
-        segment(0xffff_fff0, 8, 2),
-        segment(64, 0xffff, 63),
-    ];
+    let five = [segment(0, 1, 0), segment(2, 1, 0), segment(8, 8, 1), segment(0xffff_fff0, 8, 2), segment(64, 0xffff, 63)];
     let mut fourteen: Vec<(u16, Status)> = (0..).zip(Status::ALL).collect();
     fourteen.extend([(0x1234, Status::Ok), (0xffff, Status::Ok)]);
     vec![

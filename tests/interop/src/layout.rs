@@ -297,7 +297,8 @@ fn block_structures(table: &mut Table) {
     let segment = |offset_sectors, length_sectors, region| {
         Segment { offset_sectors, length_sectors, region }.to_word().to_le_bytes().to_vec()
     };
-    let fields = [("offset_sectors", segment(word, 0, 0)), ("length_sectors", segment(0, half, 0)), ("region", segment(0, 0, half))];
+    let fields =
+        [("offset_sectors", segment(word, 0, 0)), ("length_sectors", segment(0, half, 0)), ("region", segment(0, 0, half))];
     structure(table, "segment", &segment(0, 0, 0), &fields);
 
     let read = Operation::Read;

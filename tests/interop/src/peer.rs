@@ -85,8 +85,7 @@ impl Peer {
             WaitMode::Adaptive => 1,
             WaitMode::Sleep => 2,
         };
-        let numbers =
-            [setup.slots, setup.to_c.0, setup.to_c.1, setup.from_c.0, setup.from_c.1, setup.count, wait, setup.burst];
+        let numbers = [setup.slots, setup.to_c.0, setup.to_c.1, setup.from_c.0, setup.from_c.1, setup.count, wait, setup.burst];
         command.args(numbers.map(|number| number.to_string()));
         let child = command.spawn().expect("the C peer starts");
         let pid = Pid::from_child(&child);
@@ -169,9 +168,12 @@ impl Peer {
             rustix::io::read(&self.our_bell, &mut rings).expect("the bell has rung");
             return Ok(());
         }
-        self.child.wait().map(PeerGone).map_or_else(|error| panic!("cannot wait for the peer: {error}"), |gone| {
-            if self.reader.has_message() { Ok(()) } else { Err(gone) }
-        })
+        self.child.wait().map(PeerGone).map_or_else(
+            |error| panic!("cannot wait for the peer: {error}"),
+            |gone| {
+                if self.reader.has_message() { Ok(()) } else { Err(gone) }
+            },
+        )
     }
 
     /// Kill the peer at once.
