@@ -128,7 +128,14 @@ impl RegionTable {
     ///
     /// # Errors
     /// The id is out of range or taken, or the range is outside the memory.
-    pub fn insert(&mut self, region: u16, memory: &Arc<Region>, offset_bytes: u64, length_bytes: u64, access: u16) -> Result<(), Status> {
+    pub fn insert(
+        &mut self,
+        region: u16,
+        memory: &Arc<Region>,
+        offset_bytes: u64,
+        length_bytes: u64,
+        access: u16,
+    ) -> Result<(), Status> {
         let index = usize::from(region);
         let base = memory.pointer("registered memory", offset_bytes, length_bytes).map_err(|_| Status::BadMemory)?;
         match self.regions.get_mut(index) {
@@ -314,7 +321,13 @@ fn gather(message: &Message, segments: u8, regions: &RegionTable, access: u16, s
     gather_several(message, segments, regions, access, spans)
 }
 
-fn gather_several(message: &Message, segments: u8, regions: &RegionTable, access: u16, spans: &mut Vec<Span>) -> Result<u64, Status> {
+fn gather_several(
+    message: &Message,
+    segments: u8,
+    regions: &RegionTable,
+    access: u16,
+    spans: &mut Vec<Span>,
+) -> Result<u64, Status> {
     let mut total_sectors = 0;
     let mut add = |segment: Segment| {
         spans.push(regions.span(segment, access)?);

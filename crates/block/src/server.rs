@@ -11,13 +11,15 @@ use crate::disk::{Disk, Engine, Submitted, Ticket};
 use crate::request::{Facts, RegionTable, Request, Span, parse, tag_of};
 use crate::stats::QueueCounters;
 use crate::wire::{
-    BlockInfo, CAPABILITY_WRITE, KIND_COMPLETIONS, KIND_DETACH, KIND_RESIZE, MAX_INDIRECT_ENTRIES, MAX_PACKED, Operation,
-    Status, completion_entry, completion_head, event_detach, event_resize,
+    BlockInfo, CAPABILITY_WRITE, KIND_COMPLETIONS, KIND_DETACH, KIND_RESIZE, MAX_INDIRECT_ENTRIES, MAX_PACKED, Operation, Status,
+    completion_entry, completion_head, event_detach, event_resize,
 };
 
 /// Most requests taken from one queue before the next is looked at: a full completion message. More gains nothing at
 /// any depth (DESIGN section 4), and other queues wait for no longer than this.
 pub const MAX_BUDGET: u32 = 14;
+/// Once a visit has moved so much data (1 MiB) it ends, so that a client with long requests does not hold up the others.
+const MAX_VISIT_SECTORS: u64 = 2048;
 /// One visit in so many is timed when the disk answers at once: two time stamps cost as much as three requests.
 const VISITS_PER_SAMPLE: u64 = 64;
 
@@ -58,11 +60,33 @@ struct Tally {
     written_sectors: u64,
 }
 
+impl Tally {
+    #[inline(always)]
+    const fn moved_sectors(&self) -> u64 {
+        self.read_sectors + self.written_sectors
+    }
+}
+
 /// An event that waits for its credit.
 #[derive(Debug, Default)]
 struct Event {
     unacknowledged: bool,
     wanted: Option<u64>,
+}
+
+/// What a queue is served with.
+#[derive(Debug)]
+pub struct QueueSetup {
+    /// Requests in flight at most.
+    pub depth: u32,
+    /// The disk's description.
+    pub info: BlockInfo,
+    /// Refuse writes?
+    pub read_only: bool,
+    /// The channel's region, and offset and length of the pool in it, in bytes.
+    pub pool: (Arc<Region>, u64, u64),
+    /// Where the queue counts what it does.
+    pub counters: Arc<QueueCounters>,
 }
 
 /// The daemon's end of one queue.
@@ -91,23 +115,16 @@ impl QueueServer {
     ///
     /// # Errors
     /// The pool does not fit the region.
-    pub fn new(
-        queue: ServerQueue,
-        id: u32,
-        depth: u32,
-        info: &BlockInfo,
-        read_only: bool,
-        pool: (&Arc<Region>, u64, u64),
-    ) -> Result<Self, Status> {
+    pub fn new(queue: ServerQueue, id: u32, setup: QueueSetup) -> Result<Self, Status> {
         let mut regions = RegionTable::new();
-        let (region, pool_offset_bytes, pool_bytes) = pool;
-        regions.insert(0, region, pool_offset_bytes, pool_bytes, ACCESS_READ | ACCESS_WRITE)?;
+        let (region, pool_offset_bytes, pool_bytes) = &setup.pool;
+        regions.insert(0, region, *pool_offset_bytes, *pool_bytes, ACCESS_READ | ACCESS_WRITE)?;
         let mut server = Self {
             queue,
             id,
-            depth,
-            facts: Facts::new(info),
-            read_only,
+            depth: setup.depth,
+            facts: Facts::new(&setup.info),
+            read_only: setup.read_only,
             regions,
             spans: Vec::with_capacity(MAX_INDIRECT_ENTRIES),
             packer: Packer { message: Message::ZERO, count: 0 },
@@ -118,9 +135,9 @@ impl QueueServer {
             detach: Event::default(),
             detached: false,
             tally: Tally::default(),
-            counters: Arc::new(QueueCounters::default()),
+            counters: setup.counters,
         };
-        server.set_facts(info);
+        server.set_facts(&setup.info);
         Ok(server)
     }
 
@@ -129,12 +146,6 @@ impl QueueServer {
         if self.read_only {
             self.facts.capabilities &= !CAPABILITY_WRITE;
         }
-    }
-
-    /// The numbers of this queue, readable by any thread.
-    #[must_use]
-    pub fn counters(&self) -> Arc<QueueCounters> {
-        Arc::clone(&self.counters)
     }
 
     /// The memory the client has handed over.
@@ -146,6 +157,12 @@ impl QueueServer {
     #[must_use]
     pub const fn in_flight(&self) -> u32 {
         self.in_flight
+    }
+
+    /// Requests a correct client has outstanding at most.
+    #[must_use]
+    pub const fn depth(&self) -> u32 {
+        self.depth
     }
 
     /// The channel's end, for its doorbells.
@@ -174,7 +191,12 @@ impl QueueServer {
         self.queue.requests.arm_and_work_remains() && self.in_flight < self.depth
     }
 
-    /// Is the doorbell asked for?
+    /// The doorbell rang: whoever rang it may have cleared the flag, so it must be asked for again before sleeping.
+    pub fn bell_rang(&mut self) {
+        self.queue.requests.disarm();
+    }
+
+    /// Is the doorbell asked for, and has not rung since?
     #[must_use]
     pub const fn is_armed(&self) -> bool {
         self.queue.requests.is_armed()
@@ -197,7 +219,7 @@ impl QueueServer {
         let started_ticks = if sampled { clock::ticks() } else { 0 };
         let mut taken = 1;
         self.serve(&message, disk, engine, started_ticks);
-        while taken < limit && self.queue.requests.receive(&mut message) {
+        while taken < limit && self.tally.moved_sectors() < MAX_VISIT_SECTORS && self.queue.requests.receive(&mut message) {
             taken += 1;
             self.serve(&message, disk, engine, started_ticks);
         }
@@ -241,7 +263,6 @@ impl QueueServer {
     #[cold]
     fn refuse(&mut self, message: &Message, status: Status) {
         self.tally.others += 1;
-        // The client must be able to acknowledge the detachment and be rid of its events.
         self.answer(tag_of(message), status);
     }
 

@@ -177,7 +177,7 @@ unsafe fn copy_in(store: StoreVariant, slot: *const u8, into: &mut Message) {
         // SAFETY: in bounds and 8-byte aligned. An atomic load is never repeated or split by the compiler.
         let word = unsafe { AtomicU64::from_ptr(slot.cast_mut().cast::<u64>().wrapping_add(index)) }.load(Ordering::Relaxed);
         // SAFETY: `to` leads to eight words of our own.
-        unsafe { to.add(index).write(word) };
+        unsafe { to.wrapping_add(index).write(word) };
     }
 }
 

@@ -1,0 +1,351 @@
+//! Attaching to an export: the handshake, and the memory that goes with it.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fipsee_ring::PeerFault;
+use fipsee_ring::channel::{ClientQueue, RegionLayout};
+use fipsee_ring::control::{
+    ACCESS_READ, ACCESS_WRITE, ATTACH_EXCLUSIVE, ATTACH_READ_ONLY, Control, MAX_NAME_BYTES, MAX_REGIONS, RefusalCode,
+    SERVICE_BLOCK, VERSION,
+};
+use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
+use fipsee_ring::region::{Access, Region};
+use fipsee_ring::seqpacket::{Packet, Seqpacket};
+use fipsee_ring::wait::{Backoff, DEFAULT_LOOK, WaitMode};
+
+use super::error::Error;
+use super::memory::{Buffer, Memory, Pool, lock};
+use super::queue::Queue;
+use crate::wire::BlockInfo;
+
+/// How long the daemon may take to answer a control message. It answers in microseconds unless the machine stalls or it
+/// drains a slow disk.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How to attach.
+#[derive(Clone, Debug)]
+pub struct AttachOptions {
+    /// Name of the export.
+    pub name: String,
+    /// Queues wanted; the daemon may grant fewer.
+    pub queue_count: u16,
+    /// Requests outstanding per queue; the daemon may grant fewer.
+    pub depth: u32,
+    /// Bytes of pool wanted; the daemon may grant fewer. Needed for [`Disk::allocate`] and for more than five segments.
+    pub pool_bytes: u64,
+    /// Refuse writes on the daemon's side.
+    pub read_only: bool,
+    /// Be the only one, or be refused.
+    pub exclusive: bool,
+    /// How [`Queue::wait`] waits.
+    pub wait: WaitMode,
+    /// In adaptive mode, how long to look before sleeping.
+    pub look: Duration,
+}
+
+impl AttachOptions {
+    /// One queue of depth 64, 4 MiB of pool, adaptive waiting.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            queue_count: 1,
+            depth: 64,
+            pool_bytes: 4 << 20,
+            read_only: false,
+            exclusive: false,
+            wait: WaitMode::Adaptive,
+            look: DEFAULT_LOOK,
+        }
+    }
+}
+
+/// Where the daemon listens unless told otherwise: `FIPSEE_SOCKET`; else the user's own daemon under `XDG_RUNTIME_DIR`
+/// if it is there; else the system's, `/run/fipsee/fipsee.sock`.
+#[must_use]
+pub fn default_socket_path() -> PathBuf {
+    if let Some(path) = std::env::var_os("FIPSEE_SOCKET") {
+        return path.into();
+    }
+    let own = std::env::var_os("XDG_RUNTIME_DIR").map(|base| Path::new(&base).join("fipsee/fipsee.sock"));
+    let own = own.filter(|path| !rustix::process::geteuid().is_root() && path.exists());
+    own.unwrap_or_else(|| PathBuf::from("/run/fipsee/fipsee.sock"))
+}
+
+/// What the queues and the disk handle share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    control: Mutex<Seqpacket>,
+    pub(super) pool: Arc<Pool>,
+    pub(super) sector_count: AtomicU64,
+    options: AttachOptions,
+}
+
+impl Shared {
+    pub(super) fn backoff(&self) -> Backoff {
+        Backoff::new(self.options.wait, self.options.look)
+    }
+
+    pub(super) fn is_hung_up(&self) -> bool {
+        // Held by a registration in progress: that will notice.
+        self.control.try_lock().is_ok_and(|control| control.is_hung_up())
+    }
+}
+
+/// What an attachment consists of before it becomes a disk and its queues.
+pub(super) struct Attachment {
+    control: Seqpacket,
+    region: Arc<Region>,
+    layout: RegionLayout,
+    info: BlockInfo,
+    channels: Vec<ClientQueue>,
+}
+
+/// An attached disk.
+#[derive(Debug)]
+pub struct Disk {
+    socket_path: PathBuf,
+    info: BlockInfo,
+    shared: Arc<Shared>,
+    memories: Mutex<Vec<Memory>>,
+}
+
+impl Disk {
+    /// Attach to the export `options.name` of the daemon at `socket_path`; returns the disk and its queues.
+    ///
+    /// # Errors
+    /// [`Error::Connect`] when nobody listens, [`Error::Refused`] with the daemon's words, and whatever else can go
+    /// wrong with a peer or the system.
+    pub fn attach(socket_path: &Path, options: &AttachOptions) -> Result<(Self, Vec<Queue>), Error> {
+        let attachment = handshake(socket_path, options)?;
+        let pool = Pool::new(attachment.region, attachment.layout.pool_offset_bytes, attachment.layout.pool_bytes);
+        let shared = Arc::new(Shared {
+            control: Mutex::new(attachment.control),
+            pool: Arc::new(pool),
+            sector_count: AtomicU64::new(attachment.info.sector_count),
+            options: options.clone(),
+        });
+        let depths = attachment.layout.queues.iter().map(|geometry| geometry.depth);
+        let queues = attachment.channels.into_iter().zip(depths);
+        let queues = queues.map(|(channel, depth)| Queue::new(channel, depth, Arc::clone(&shared))).collect();
+        let disk = Self { socket_path: socket_path.to_owned(), info: attachment.info, shared, memories: Mutex::default() };
+        Ok((disk, queues))
+    }
+
+    /// What the daemon says of the disk; the size is the newest known.
+    #[must_use]
+    pub fn info(&self) -> BlockInfo {
+        BlockInfo { sector_count: self.shared.sector_count.load(Ordering::Relaxed), ..self.info }
+    }
+
+    /// Take `length_bytes` of the pool, aligned to 4096 bytes; given back on drop.
+    ///
+    /// # Errors
+    /// [`Error::PoolExhausted`].
+    pub fn allocate(&self, length_bytes: u64) -> Result<Buffer, Error> {
+        self.shared.pool.allocate(length_bytes)
+    }
+
+    /// Make `length_bytes` of new memory that the daemon maps whole ("memshare"): the disk's data moves straight between
+    /// it and the disk.
+    ///
+    /// # Errors
+    /// No memory or descriptor left here, or the daemon's refusal.
+    pub fn create_memory(&self, length_bytes: u64) -> Result<Memory, Error> {
+        let region = Region::create("fipsee-memory", length_bytes);
+        let region = region.map_err(|source| Error::Io { context: "create shared memory", source })?;
+        self.register(Arc::new(region))
+    }
+
+    /// Hand over an existing memory file, sealed with F_SEAL_SHRINK.
+    ///
+    /// # Errors
+    /// The file cannot be used safely, or the daemon's refusal.
+    pub fn register_file(&self, file: OwnedFd, length_bytes: u64) -> Result<Memory, Error> {
+        self.register(Arc::new(Region::from_peer(file, length_bytes, Access::ReadWrite)?))
+    }
+
+    fn register(&self, region: Arc<Region>) -> Result<Memory, Error> {
+        let mut memories = lock(&self.memories);
+        let id = (1..MAX_REGIONS).find(|id| memories.iter().all(|memory| memory.id != *id));
+        let id = id.ok_or(Error::Fault(PeerFault::Count {
+            what: "memory regions",
+            value: MAX_REGIONS.into(),
+            limit: (MAX_REGIONS - 1).into(),
+        }))?;
+        let memory = Memory { region, id };
+        register_with(&lock(&self.shared.control), &memory)?;
+        memories.push(memory.clone());
+        Ok(memory)
+    }
+
+    /// Take memory back: the daemon unmaps it. No request that names it may be outstanding.
+    ///
+    /// # Errors
+    /// The daemon's refusal, for example while requests are in flight.
+    pub fn unregister(&self, memory: &Memory) -> Result<(), Error> {
+        let mut memories = lock(&self.memories);
+        let question = Control::Unregister { region: memory.id };
+        match ask(&lock(&self.shared.control), &question, &[], "the request to unregister memory")?.0 {
+            Control::Unregistered { region } if region == memory.id => {
+                memories.retain(|known| known.id != memory.id);
+                Ok(())
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Let go in order: the daemon finishes what was published. Dropping the disk and its queues lets go at once.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`] when requests in flight do not finish.
+    pub fn detach(self, queues: Vec<Queue>) -> Result<(), Error> {
+        let answer = ask(&lock(&self.shared.control), &Control::Detach, &[], "the request to detach")?.0;
+        drop(queues);
+        if answer == Control::Detached { Ok(()) } else { Err(unexpected(&answer)) }
+    }
+
+    /// Attach anew to the same export and put the queues on the new channel. One attempt.
+    pub(super) fn attach_again(&self, queues: &mut [Queue]) -> Result<(), Error> {
+        let options = &self.shared.options;
+        let attachment = handshake(&self.socket_path, options)?;
+        let known = self.info();
+        let checks = [
+            ("identity", attachment.info.identity == known.identity),
+            ("logical block size", attachment.info.block_bytes == known.block_bytes),
+            ("(smaller) size", attachment.info.sector_count >= known.sector_count),
+            ("(smaller) number of queues", attachment.channels.len() >= queues.len()),
+            (
+                "(smaller) depth",
+                attachment.layout.queues.iter().zip(&*queues).all(|(new, old)| new.depth as usize >= old.depth()),
+            ),
+        ];
+        if let Some((what, _)) = checks.iter().find(|(_, same)| !same) {
+            return Err(Error::DifferentDisk(what));
+        }
+        for memory in &*lock(&self.memories) {
+            register_with(&attachment.control, memory)?;
+        }
+        let layout = &attachment.layout;
+        self.shared.pool.move_to(attachment.region, layout.pool_offset_bytes, layout.pool_bytes)?;
+        *lock(&self.shared.control) = attachment.control;
+        self.shared.sector_count.store(attachment.info.sector_count, Ordering::Relaxed);
+        for (queue, channel) in queues.iter_mut().zip(attachment.channels) {
+            queue.resume(channel);
+        }
+        Ok(())
+    }
+}
+
+fn register_with(control: &Seqpacket, memory: &Memory) -> Result<(), Error> {
+    let length_bytes = memory.region.length_bytes();
+    let question = Control::Register { region: memory.id, access: ACCESS_READ | ACCESS_WRITE, length_bytes };
+    match ask(control, &question, &[memory.region.as_fd()], "the request to register memory")?.0 {
+        Control::Registered { region } if region == memory.id => Ok(()),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn unexpected(message: &Control) -> Error {
+    let [.., low, high, _, _, _, _, _, _] = message.encode()[..12] else { return Error::Disconnected };
+    Error::Fault(PeerFault::UnknownKind { kind: u16::from_le_bytes([low, high]).into() })
+}
+
+/// Send a control message and await the answer.
+fn ask(
+    control: &Seqpacket,
+    question: &Control,
+    descriptors: &[std::os::fd::BorrowedFd<'_>],
+    what: &'static str,
+) -> Result<(Control, Vec<OwnedFd>), Error> {
+    let gone = |source: io::Error| match source.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Error::Disconnected,
+        io::ErrorKind::TimedOut => Error::TimedOut(what),
+        _ => Error::Io { context: "talk to the daemon", source },
+    };
+    // A refusal may already be waiting when the daemon hangs up, so a failed send is told by what can be read.
+    let sent = control.send(&question.encode(), descriptors);
+    let packet: Packet = match (control.receive(ANSWER_TIMEOUT), sent) {
+        (Ok(packet), _) => packet,
+        (Err(_), Err(source)) | (Err(source), Ok(())) => return Err(gone(source)),
+    };
+    match Control::decode(&packet.bytes)? {
+        Control::Refused { code, text } => Err(Error::Refused { code, text }),
+        answer => Ok((answer, packet.descriptors)),
+    }
+}
+
+fn handshake(socket_path: &Path, options: &AttachOptions) -> Result<Attachment, Error> {
+    if options.name.is_empty() || options.name.len() > MAX_NAME_BYTES {
+        let text =
+            format!("the name '{}' has {} bytes; an export's name has 1 to {MAX_NAME_BYTES}", options.name, options.name.len());
+        return Err(Error::Refused { code: RefusalCode::UnknownExport, text });
+    }
+    let control = Seqpacket::connect(socket_path);
+    let control = control.map_err(|source| Error::Connect { path: socket_path.to_owned(), source })?;
+    let hello = Control::Hello { version_min: VERSION, version_max: VERSION, features: 0 };
+    match ask(&control, &hello, &[], "the greeting")?.0 {
+        Control::Welcome { version: VERSION, features: 0, .. } => {}
+        Control::Welcome { version, .. } if version != VERSION => {
+            return Err(PeerFault::Value { what: "the protocol version", value: version.into() }.into());
+        }
+        Control::Welcome { features, .. } => {
+            return Err(PeerFault::Value { what: "features we did not offer", value: features }.into());
+        }
+        other => return Err(unexpected(&other)),
+    }
+    let flag = |set, bit| if set { bit } else { 0 };
+    let attach = Control::Attach {
+        service: SERVICE_BLOCK,
+        queue_count: options.queue_count,
+        depth: options.depth,
+        flags: flag(options.read_only, ATTACH_READ_ONLY) | flag(options.exclusive, ATTACH_EXCLUSIVE),
+        pool_bytes: options.pool_bytes,
+        name: options.name.clone(),
+    };
+    let (answer, descriptors) = ask(&control, &attach, &[], "the request to attach")?;
+    let Control::Attached { queue_count, region_bytes, service_info } = answer else {
+        return Err(unexpected(&answer));
+    };
+    open(control, queue_count, region_bytes, &service_info, descriptors)
+}
+
+/// Check everything the daemon handed over and open our end of it.
+fn open(
+    control: Seqpacket,
+    queue_count: u16,
+    region_bytes: u64,
+    service_info: &[u8; 64],
+    descriptors: Vec<OwnedFd>,
+) -> Result<Attachment, Error> {
+    let info = BlockInfo::from_bytes(service_info)?;
+    let expected = 1 + 2 * usize::from(queue_count);
+    let given = descriptors.len();
+    let mut descriptors = descriptors.into_iter();
+    let Some(file) = descriptors.next().filter(|_| given == expected) else {
+        return Err(PeerFault::Count { what: "descriptors", value: given as u64, limit: expected as u64 }.into());
+    };
+    let region = Arc::new(Region::from_peer(file, region_bytes, Access::ReadWrite)?);
+    let layout = RegionLayout::read_from(&region)?;
+    if layout.queues.len() != usize::from(queue_count) {
+        return Err(PeerFault::Count {
+            what: "queues in the region",
+            value: layout.queues.len() as u64,
+            limit: queue_count.into(),
+        }
+        .into());
+    }
+    let mut channels = Vec::with_capacity(layout.queues.len());
+    for geometry in &layout.queues {
+        if let (Some(daemon_bell), Some(our_bell)) = (descriptors.next(), descriptors.next()) {
+            let (daemon_bell, our_bell) = (EventDoorbell::from_fd(daemon_bell), SocketDoorbell::from_fd(our_bell));
+            channels.push(ClientQueue::open(&region, geometry, daemon_bell, our_bell)?);
+        }
+    }
+    Ok(Attachment { control, region, layout, info, channels })
+}

@@ -1,0 +1,236 @@
+//! Memory that both sides reach: the channel's pool, and memory of the client's own.
+
+use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use fipsee_ring::region::Region;
+
+use super::error::Error;
+use crate::wire::{SECTOR_BYTES, SECTOR_SHIFT, Segment};
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What the lock protects is consistent at every point where a panic could strike.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The channel's pool: region id 0. Its place moves when the client reconnects, so it is reached by copies only.
+#[derive(Debug)]
+pub(super) struct Pool {
+    state: Mutex<PoolState>,
+}
+
+#[derive(Debug)]
+struct PoolState {
+    region: Arc<Region>,
+    offset_bytes: u64,
+    length_bytes: u64,
+    /// Free pieces: offset to length, in bytes from the pool's start, never adjacent.
+    free: BTreeMap<u64, u64>,
+}
+
+/// Buffers start at pages, so that a disk with O_DIRECT can use them as they are.
+const BUFFER_ALIGN_BYTES: u64 = 4096;
+
+impl Pool {
+    pub(super) fn new(region: Arc<Region>, offset_bytes: u64, length_bytes: u64) -> Self {
+        let free = if length_bytes > 0 { BTreeMap::from([(0, length_bytes)]) } else { BTreeMap::new() };
+        Self { state: Mutex::new(PoolState { region, offset_bytes, length_bytes, free }) }
+    }
+
+    pub(super) fn allocate(self: &Arc<Self>, wanted_bytes: u64) -> Result<Buffer, Error> {
+        let mut state = lock(&self.state);
+        let pool_bytes = state.length_bytes;
+        let refused = Error::PoolExhausted { wanted_bytes, pool_bytes };
+        if wanted_bytes == 0 || wanted_bytes > pool_bytes {
+            return Err(refused);
+        }
+        let taken_bytes = wanted_bytes.next_multiple_of(BUFFER_ALIGN_BYTES);
+        let found = state.free.iter().find(|(_, length)| **length >= taken_bytes).map(|(offset, length)| (*offset, *length));
+        let Some((offset_bytes, free_bytes)) = found else {
+            return Err(refused);
+        };
+        state.free.remove(&offset_bytes);
+        if free_bytes > taken_bytes {
+            state.free.insert(offset_bytes + taken_bytes, free_bytes - taken_bytes);
+        }
+        Ok(Buffer { place: Place::Pool(Arc::clone(self)), offset_bytes, length_bytes: wanted_bytes, taken_bytes })
+    }
+
+    fn give_back(&self, offset_bytes: u64, length_bytes: u64) {
+        let mut state = lock(&self.state);
+        let (mut offset_bytes, mut length_bytes) = (offset_bytes, length_bytes);
+        if let Some((before, before_bytes)) = state.free.range(..offset_bytes).next_back().map(|(o, l)| (*o, *l))
+            && before + before_bytes == offset_bytes
+        {
+            state.free.remove(&before);
+            (offset_bytes, length_bytes) = (before, before_bytes + length_bytes);
+        }
+        if let Some(after_bytes) = state.free.remove(&(offset_bytes + length_bytes)) {
+            length_bytes += after_bytes;
+        }
+        state.free.insert(offset_bytes, length_bytes);
+    }
+
+    /// Move to the pool of a new channel: its content comes along, because requests without an answer still name it.
+    pub(super) fn move_to(&self, region: Arc<Region>, offset_bytes: u64, length_bytes: u64) -> Result<(), Error> {
+        let mut state = lock(&self.state);
+        if length_bytes < state.length_bytes {
+            return Err(Error::DifferentDisk("(smaller) pool size"));
+        }
+        let mut piece = vec![0; 1 << 20];
+        let mut done_bytes = 0;
+        while done_bytes < state.length_bytes {
+            let left = usize::try_from(state.length_bytes - done_bytes).unwrap_or(usize::MAX);
+            let count = piece.len().min(left);
+            let bytes = &mut piece[..count];
+            state.region.read(state.offset_bytes + done_bytes, bytes)?;
+            if bytes.iter().any(|byte| *byte != 0) {
+                region.write(offset_bytes + done_bytes, bytes)?;
+            }
+            done_bytes += count as u64;
+        }
+        (state.region, state.offset_bytes) = (region, offset_bytes);
+        Ok(())
+    }
+}
+
+/// Memory of the client's own that the daemon has mapped: data moves between it and the disk without a copy.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    pub(super) region: Arc<Region>,
+    pub(super) id: u16,
+}
+
+impl Memory {
+    /// Its id on the wire.
+    #[must_use]
+    pub const fn id(&self) -> u16 {
+        self.id
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub fn length_bytes(&self) -> u64 {
+        self.region.length_bytes()
+    }
+
+    /// First byte. The daemon may write to this memory at any time, so do not make references into it while requests
+    /// are in flight.
+    #[must_use]
+    pub fn base(&self) -> NonNull<u8> {
+        self.region.base()
+    }
+
+    /// The memory file, for handing the same memory to another process.
+    #[must_use]
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        std::os::fd::AsFd::as_fd(&*self.region)
+    }
+
+    /// A piece of it to use in requests.
+    ///
+    /// # Errors
+    /// [`Error::Fault`] when it does not lie within the memory.
+    ///
+    /// # Panics
+    /// When offset or length is no multiple of 512.
+    pub fn buffer(&self, offset_bytes: u64, length_bytes: u64) -> Result<Buffer, Error> {
+        assert!(
+            offset_bytes.is_multiple_of(SECTOR_BYTES) && length_bytes.is_multiple_of(SECTOR_BYTES),
+            "buffers consist of sectors"
+        );
+        self.region.pointer("buffer", offset_bytes, length_bytes)?;
+        Ok(Buffer { place: Place::Own(self.clone()), offset_bytes, length_bytes, taken_bytes: length_bytes })
+    }
+}
+
+#[derive(Debug)]
+enum Place {
+    Pool(Arc<Pool>),
+    Own(Memory),
+}
+
+/// A piece of shared memory for the data of requests. Its bytes are reached by copies: the daemon may change them at
+/// any moment.
+#[derive(Debug)]
+pub struct Buffer {
+    place: Place,
+    offset_bytes: u64,
+    length_bytes: u64,
+    taken_bytes: u64,
+}
+
+impl Buffer {
+    /// Length in bytes.
+    #[must_use]
+    pub const fn length_bytes(&self) -> u64 {
+        self.length_bytes
+    }
+
+    /// `length_bytes` at `offset_bytes` of this buffer, as requests name it.
+    ///
+    /// # Panics
+    /// When it lies outside the buffer, is no whole number of sectors, or is longer than 65,535 sectors.
+    #[must_use]
+    #[track_caller]
+    pub fn segment(&self, offset_bytes: u64, length_bytes: u64) -> Segment {
+        assert!(offset_bytes + length_bytes <= self.length_bytes, "segment outside its buffer");
+        let start_bytes = self.offset_bytes + offset_bytes;
+        assert!(
+            start_bytes.is_multiple_of(SECTOR_BYTES) && length_bytes.is_multiple_of(SECTOR_BYTES),
+            "segments consist of sectors"
+        );
+        let region = match &self.place {
+            Place::Pool(_) => 0,
+            Place::Own(memory) => memory.id,
+        };
+        match (u32::try_from(start_bytes >> SECTOR_SHIFT), u16::try_from(length_bytes >> SECTOR_SHIFT)) {
+            (Ok(offset_sectors), Ok(length_sectors)) => Segment { offset_sectors, length_sectors, region },
+            _ => panic!("a segment is at most 65,535 sectors within 2 TiB"),
+        }
+    }
+
+    /// Copy bytes into the buffer at `offset_bytes`.
+    ///
+    /// # Panics
+    /// When they do not fit.
+    #[track_caller]
+    pub fn fill(&self, offset_bytes: u64, from: &[u8]) {
+        assert!(offset_bytes + from.len() as u64 <= self.length_bytes, "bytes outside the buffer");
+        let written = match &self.place {
+            Place::Pool(pool) => {
+                let state = lock(&pool.state);
+                state.region.write(state.offset_bytes + self.offset_bytes + offset_bytes, from)
+            }
+            Place::Own(memory) => memory.region.write(self.offset_bytes + offset_bytes, from),
+        };
+        assert!(written.is_ok(), "a buffer lies within its memory");
+    }
+
+    /// Copy bytes out of the buffer from `offset_bytes`.
+    ///
+    /// # Panics
+    /// When there are not so many.
+    #[track_caller]
+    pub fn copy_to(&self, offset_bytes: u64, into: &mut [u8]) {
+        assert!(offset_bytes + into.len() as u64 <= self.length_bytes, "bytes outside the buffer");
+        let read = match &self.place {
+            Place::Pool(pool) => {
+                let state = lock(&pool.state);
+                state.region.read(state.offset_bytes + self.offset_bytes + offset_bytes, into)
+            }
+            Place::Own(memory) => memory.region.read(self.offset_bytes + offset_bytes, into),
+        };
+        assert!(read.is_ok(), "a buffer lies within its memory");
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Place::Pool(pool) = &self.place {
+            pool.give_back(self.offset_bytes, self.taken_bytes);
+        }
+    }
+}

@@ -1,0 +1,426 @@
+//! One queue: stage requests, publish them in a burst, reap completions.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use fipsee_ring::channel::ClientQueue;
+use fipsee_ring::ring::Full;
+use fipsee_ring::wait::{Backoff, Next};
+use fipsee_ring::{Message, PeerFault};
+use rustix::event::{PollFd, PollFlags};
+
+use super::connection::Shared;
+use super::error::Error;
+use super::memory::Buffer;
+use crate::wire::{
+    self, FLAG_FUA, FLAG_UNMAP, KIND_COMPLETIONS, KIND_DETACH, KIND_RESIZE, MAX_INDIRECT_ENTRIES, MAX_INLINE_SEGMENTS,
+    MAX_PACKED, Operation, SECTOR_BYTES, Segment, Status,
+};
+
+/// A finished request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// What the caller gave when submitting.
+    pub token: u64,
+    /// How it ended.
+    pub status: Status,
+}
+
+/// Something the daemon says about the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The disk has a new size.
+    Resized {
+        /// In sectors of 512 bytes.
+        sector_count: u64,
+    },
+    /// The disk is being taken away; requests are answered with [`Status::Detached`].
+    Detached,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    Free,
+    Caller,
+    /// An acknowledgement of ours, which the caller does not see.
+    Internal,
+}
+
+/// How many empty looks may pass before a polling client asks the kernel whether the daemon still lives: a few
+/// milliseconds, far below the 100 ms in which a death must be noticed.
+const LOOKS_PER_LIVENESS_CHECK: u32 = 4096;
+
+/// One queue of an attached disk, for one thread at a time.
+///
+/// Requests are staged by [`read`](Self::read) and its siblings, published together by [`submit`](Self::submit), and
+/// come back through [`reap`](Self::reap) or [`wait`](Self::wait) in any order.
+#[derive(Debug)]
+pub struct Queue {
+    channel: ClientQueue,
+    shared: Arc<Shared>,
+    backoff: Backoff,
+    /// By tag: the request as published, for resubmission.
+    messages: Vec<Message>,
+    tokens: Vec<u64>,
+    uses: Vec<Use>,
+    /// By tag: where the indirect table of its request stands; kept for the next one.
+    tables: Vec<Option<Buffer>>,
+    free_tags: Vec<u16>,
+    staged: Vec<u16>,
+    /// Events the daemon waits to see acknowledged, by kind.
+    unacknowledged: Vec<u8>,
+    events: Vec<Event>,
+    looks: u32,
+}
+
+impl Queue {
+    pub(super) fn new(channel: ClientQueue, depth: u32, shared: Arc<Shared>) -> Self {
+        let slots = depth as usize;
+        let free_tags = (0..u16::try_from(depth).unwrap_or(u16::MAX)).rev().collect();
+        Self {
+            channel,
+            backoff: shared.backoff(),
+            shared,
+            messages: vec![Message::ZERO; slots],
+            tokens: vec![0; slots],
+            uses: vec![Use::Free; slots],
+            tables: std::iter::repeat_with(|| None).take(slots).collect(),
+            free_tags,
+            staged: Vec::with_capacity(slots),
+            unacknowledged: Vec::new(),
+            events: Vec::new(),
+            looks: 0,
+        }
+    }
+
+    /// Requests that can be staged now.
+    #[must_use]
+    #[inline(always)]
+    pub const fn free(&self) -> usize {
+        self.free_tags.len()
+    }
+
+    /// Requests that can be outstanding at a time.
+    #[must_use]
+    pub const fn depth(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// Requests staged or published and not yet reaped.
+    #[must_use]
+    pub const fn outstanding(&self) -> usize {
+        self.messages.len() - self.free_tags.len()
+    }
+
+    #[inline(always)]
+    fn stage(&mut self, token: u64, build: impl FnOnce(u16) -> Message) -> Result<(), Full> {
+        let tag = self.free_tags.pop().ok_or(Full)?;
+        let index = usize::from(tag);
+        self.messages[index] = build(tag);
+        self.tokens[index] = token;
+        self.uses[index] = Use::Caller;
+        self.staged.push(tag);
+        Ok(())
+    }
+
+    /// Stage a read of `segment` from `sector` on.
+    ///
+    /// # Errors
+    /// [`Full`] when `depth` requests are outstanding.
+    #[inline(always)]
+    pub fn read(&mut self, sector: u64, segment: Segment, token: u64) -> Result<(), Full> {
+        self.stage(token, |tag| wire::request_one_segment(Operation::Read, 0, tag, sector, segment))
+    }
+
+    /// Stage a write of `segment` to `sector` on; `fua`: durable before its completion.
+    ///
+    /// # Errors
+    /// [`Full`] when `depth` requests are outstanding.
+    #[inline(always)]
+    pub fn write(&mut self, sector: u64, segment: Segment, fua: bool, token: u64) -> Result<(), Full> {
+        let flags = if fua { FLAG_FUA } else { 0 };
+        self.stage(token, |tag| wire::request_one_segment(Operation::Write, flags, tag, sector, segment))
+    }
+
+    /// Stage a read or write of several pieces of memory; more than five go through a table in the pool.
+    ///
+    /// # Errors
+    /// [`Error::QueueFull`] when `depth` requests are outstanding; [`Error::Request`] with [`Status::TooLong`] beyond
+    /// 256 pieces; [`Error::PoolExhausted`] when the pool has no room for the table.
+    pub fn transfer(
+        &mut self,
+        operation: Operation,
+        sector: u64,
+        segments: &[Segment],
+        fua: bool,
+        token: u64,
+    ) -> Result<(), Error> {
+        let flags = if fua { FLAG_FUA } else { 0 };
+        let tag = self.free_tags.last().copied().ok_or(Error::QueueFull)?;
+        if segments.len() <= MAX_INLINE_SEGMENTS {
+            let build = |tag| wire::request_inline(operation, flags, tag, sector, segments);
+            return self.stage(token, build).map_err(|Full| Error::QueueFull);
+        }
+        let entry_count = u32::try_from(segments.len()).unwrap_or(u32::MAX);
+        if segments.len() > MAX_INDIRECT_ENTRIES {
+            return Err(Error::Request(Status::TooLong));
+        }
+        let table_bytes = (MAX_INDIRECT_ENTRIES * 8) as u64;
+        let slot = &mut self.tables[usize::from(tag)];
+        let table = match slot.take() {
+            Some(table) => table,
+            None => self.shared.pool.allocate(table_bytes)?,
+        };
+        let bytes: Vec<u8> = segments.iter().flat_map(|segment| segment.to_word().to_le_bytes()).collect();
+        table.fill(0, &bytes);
+        let place = table.segment(0, (bytes.len() as u64).next_multiple_of(SECTOR_BYTES));
+        *slot = Some(table);
+        let build = |tag| wire::request_indirect(operation, flags, tag, sector, place, entry_count);
+        self.stage(token, build).map_err(|Full| Error::QueueFull)
+    }
+
+    /// Stage a flush: everything completed before is durable after.
+    ///
+    /// # Errors
+    /// [`Full`] when `depth` requests are outstanding.
+    pub fn flush(&mut self, token: u64) -> Result<(), Full> {
+        self.stage(token, wire::request_flush)
+    }
+
+    /// Stage a discard.
+    ///
+    /// # Errors
+    /// [`Full`] when `depth` requests are outstanding.
+    pub fn discard(&mut self, sector: u64, length_sectors: u64, token: u64) -> Result<(), Full> {
+        self.stage(token, |tag| wire::request_range(Operation::Discard, 0, tag, sector, length_sectors))
+    }
+
+    /// Stage a write of zeroes; `unmap`: the blocks may be deallocated; `fua`: durable before its completion.
+    ///
+    /// # Errors
+    /// [`Full`] when `depth` requests are outstanding.
+    pub fn write_zeroes(&mut self, sector: u64, length_sectors: u64, unmap: bool, fua: bool, token: u64) -> Result<(), Full> {
+        let flags = if unmap { FLAG_UNMAP } else { 0 } | if fua { FLAG_FUA } else { 0 };
+        self.stage(token, |tag| wire::request_range(Operation::WriteZeroes, flags, tag, sector, length_sectors))
+    }
+
+    /// Stage a question for the disk's description, answered into `segment` (64 bytes of a sector).
+    ///
+    /// # Errors
+    /// [`Full`] when `depth` requests are outstanding.
+    pub fn get_info(&mut self, segment: Segment, token: u64) -> Result<(), Full> {
+        self.stage(token, |tag| wire::request_one_segment(Operation::GetInfo, 0, tag, 0, segment))
+    }
+
+    /// Publish what is staged, in one burst, and wake the daemon if it sleeps.
+    #[inline(always)]
+    pub fn submit(&mut self) {
+        if !self.unacknowledged.is_empty() {
+            self.stage_acknowledgements();
+        }
+        if self.staged.is_empty() {
+            return;
+        }
+        for tag in self.staged.drain(..) {
+            let published = self.channel.requests.publish(&self.messages[usize::from(tag)]);
+            debug_assert!(published.is_ok(), "as many tags as the ring may hold");
+        }
+        if self.channel.requests.reader_needs_doorbell() {
+            self.channel.daemon_bell.ring();
+        }
+    }
+
+    #[cold]
+    fn stage_acknowledgements(&mut self) {
+        while let Some(kind) = self.unacknowledged.last().copied() {
+            if self.stage(0, |tag| wire::request_ack_event(tag, kind)).is_err() {
+                return;
+            }
+            if let Some(tag) = self.staged.last() {
+                self.uses[usize::from(*tag)] = Use::Internal;
+            }
+            self.unacknowledged.pop();
+        }
+    }
+
+    /// Hand every completion that is there to `done`; returns how many. Never blocks.
+    ///
+    /// # Errors
+    /// [`Error::Fault`] when the daemon broke the protocol.
+    #[inline(always)]
+    pub fn reap(&mut self, done: &mut impl FnMut(Completion)) -> Result<usize, Error> {
+        let mut message = Message::ZERO;
+        let mut count = 0;
+        while self.channel.completions.receive(&mut message) {
+            let [entries, kind, reserved @ .., _, _, _, _] = message.word(0).to_le_bytes();
+            if kind != KIND_COMPLETIONS {
+                self.take_event(&message, entries, kind, reserved)?;
+                continue;
+            }
+            let entries = usize::from(entries);
+            if entries == 0 || entries > MAX_PACKED || reserved != [0, 0] {
+                return Err(bad_head(&message));
+            }
+            for position in 1..=entries {
+                let word = message.word(position / 2) >> (32 * (position % 2));
+                let [tag_low, tag_high, status_low, status_high, ..] = word.to_le_bytes();
+                let tag = u16::from_le_bytes([tag_low, tag_high]);
+                let status = u16::from_le_bytes([status_low, status_high]);
+                count += self.finish(tag, status, done)?;
+            }
+            if self.free_tags.len() == self.messages.len() {
+                break; // Nothing outstanding: looking at the next slot would only take its line from the daemon.
+            }
+        }
+        Ok(count)
+    }
+
+    #[inline(always)]
+    fn finish(&mut self, tag: u16, status: u16, done: &mut impl FnMut(Completion)) -> Result<usize, Error> {
+        let index = usize::from(tag);
+        let in_use = self.uses.get(index).copied().unwrap_or(Use::Free);
+        if in_use == Use::Free || self.channel.requests.outstanding() == 0 {
+            return Err(Error::Fault(PeerFault::UnknownTag { tag }));
+        }
+        let Some(status) = Status::from_wire(status) else {
+            return Err(Error::Fault(PeerFault::Value { what: "a completion's status", value: status.into() }));
+        };
+        self.uses[index] = Use::Free;
+        self.free_tags.push(tag);
+        self.channel.requests.answered();
+        if in_use == Use::Internal {
+            return Ok(0);
+        }
+        done(Completion { token: self.tokens[index], status });
+        Ok(1)
+    }
+
+    #[cold]
+    fn take_event(&mut self, message: &Message, entries: u8, kind: u8, reserved: [u8; 2]) -> Result<(), Error> {
+        if entries != 1 || reserved != [0, 0] {
+            return Err(bad_head(message));
+        }
+        if self.unacknowledged.contains(&kind) {
+            return Err(Error::Fault(PeerFault::Count { what: "unacknowledged events of one kind", value: 2, limit: 1 }));
+        }
+        match kind {
+            KIND_RESIZE => {
+                let sector_count = message.word(1);
+                self.shared.sector_count.store(sector_count, Ordering::Relaxed);
+                self.events.retain(|event| *event == Event::Detached);
+                self.events.push(Event::Resized { sector_count });
+            }
+            KIND_DETACH => self.events.push(Event::Detached),
+            _ => return Err(Error::Fault(PeerFault::UnknownKind { kind: kind.into() })),
+        }
+        self.unacknowledged.push(kind);
+        self.submit();
+        Ok(())
+    }
+
+    /// The oldest event not yet taken. Look after [`reap`](Self::reap) or [`wait`](Self::wait).
+    pub fn next_event(&mut self) -> Option<Event> {
+        (!self.events.is_empty()).then(|| self.events.remove(0))
+    }
+
+    /// Publish what is staged and wait, in the way chosen when attaching, until at least one completion or event came;
+    /// returns how many completions were handed to `done`. Returns 0 at once when nothing is outstanding.
+    ///
+    /// # Errors
+    /// [`Error::Disconnected`] when the daemon died or closed the channel; [`Error::Fault`] when it broke the protocol.
+    #[inline(always)]
+    pub fn wait(&mut self, done: &mut impl FnMut(Completion)) -> Result<usize, Error> {
+        self.submit();
+        let known_events = self.events.len();
+        loop {
+            let count = self.reap(done)?;
+            if count > 0 || self.events.len() > known_events || self.outstanding() == 0 {
+                self.backoff.reset();
+                return Ok(count);
+            }
+            match self.backoff.step() {
+                Next::Look => self.check_liveness_now_and_then()?,
+                Next::Sleep => self.sleep()?,
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn check_liveness_now_and_then(&mut self) -> Result<(), Error> {
+        self.looks = self.looks.wrapping_add(1);
+        if self.looks.is_multiple_of(LOOKS_PER_LIVENESS_CHECK) { self.check_liveness() } else { Ok(()) }
+    }
+
+    #[cold]
+    fn check_liveness(&self) -> Result<(), Error> {
+        // What the daemon published before it died still counts.
+        if self.shared.is_hung_up() && !self.channel.completions.has_message() {
+            return Err(Error::Disconnected);
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn sleep(&mut self) -> Result<(), Error> {
+        if !self.arm_and_work_remains() {
+            let mut fds = [PollFd::new(&self.channel.our_bell, PollFlags::IN)];
+            match rustix::event::poll(&mut fds, None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(Error::Io { context: "wait for the daemon's doorbell", source: error.into() }),
+            }
+        }
+        self.woken()
+    }
+
+    /// For event loops: ask to have the descriptor ([`AsFd`]) made readable by the next completion, then look once
+    /// more. Only on `false` may the caller wait on the descriptor; afterwards it calls [`woken`](Self::woken).
+    #[must_use = "waiting while work remains loses a wake-up"]
+    pub fn arm_and_work_remains(&mut self) -> bool {
+        self.submit();
+        self.channel.completions.arm_and_work_remains()
+    }
+
+    /// The descriptor became readable, or the wait was given up: silence it.
+    ///
+    /// # Errors
+    /// [`Error::Disconnected`] when the daemon died or closed the channel and nothing is left to reap.
+    pub fn woken(&mut self) -> Result<(), Error> {
+        self.channel.completions.disarm();
+        self.backoff.reset();
+        if self.channel.our_bell.drain() || self.channel.completions.has_message() {
+            return Ok(());
+        }
+        Err(Error::Disconnected)
+    }
+
+    /// Replace the dead channel by a new one and publish everything unanswered again, oldest tag numbers first. The
+    /// order among requests in flight was never guaranteed.
+    pub(super) fn resume(&mut self, channel: ClientQueue) {
+        self.channel = channel;
+        self.unacknowledged.clear();
+        self.staged.clear();
+        for tag in 0..u16::try_from(self.uses.len()).unwrap_or(u16::MAX) {
+            match self.uses[usize::from(tag)] {
+                Use::Caller => self.staged.push(tag),
+                Use::Internal => {
+                    self.uses[usize::from(tag)] = Use::Free;
+                    self.free_tags.push(tag);
+                }
+                Use::Free => {}
+            }
+        }
+        self.submit();
+    }
+}
+
+#[cold]
+fn bad_head(message: &Message) -> Error {
+    Error::Fault(PeerFault::Value { what: "the head of a completion message", value: message.word(0) })
+}
+
+impl AsFd for Queue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.our_bell.as_fd()
+    }
+}

@@ -1,0 +1,83 @@
+//! Coming back after the daemon did.
+
+use std::time::{Duration, Instant};
+
+use super::connection::Disk;
+use super::error::Error;
+use super::queue::Queue;
+
+/// What happens while reconnecting.
+#[derive(Debug)]
+pub enum ReconnectEvent<'a> {
+    /// The connection was lost.
+    Lost,
+    /// An attempt failed; the next follows after the pause.
+    AttemptFailed {
+        /// Attempts so far.
+        attempts: u32,
+        /// Why.
+        error: &'a Error,
+    },
+    /// Attached again, everything unanswered was submitted again.
+    Resumed {
+        /// Attempts it took.
+        attempts: u32,
+    },
+}
+
+/// How long and how often to try.
+#[derive(Clone, Copy, Debug)]
+pub struct ReconnectPolicy {
+    /// Give up when so long has passed since the loss.
+    pub give_up_after: Duration,
+    /// Pause before the second attempt; doubles up to `pause_max`.
+    pub pause_first: Duration,
+    /// Longest pause.
+    pub pause_max: Duration,
+}
+
+impl Default for ReconnectPolicy {
+    fn default() -> Self {
+        Self { give_up_after: Duration::from_secs(60), pause_first: Duration::from_millis(5), pause_max: Duration::from_secs(1) }
+    }
+}
+
+impl Disk {
+    /// After [`Error::Disconnected`]: attach again as `policy` says, hand the same memory over, and submit every request
+    /// without an answer again, on all `queues` of this disk. `hook` is told of each step.
+    ///
+    /// A write without an answer may have been done before; doing it again is harmless as long as the caller had no
+    /// other request on the same blocks in flight, whose order was never promised.
+    ///
+    /// # Errors
+    /// The last attempt's error when the time is up; at once when the daemon came back with a different disk or refuses
+    /// for good.
+    pub fn reconnect(
+        &self,
+        queues: &mut [Queue],
+        policy: &ReconnectPolicy,
+        hook: &mut dyn FnMut(ReconnectEvent<'_>),
+    ) -> Result<(), Error> {
+        let lost = Instant::now();
+        let mut pause = policy.pause_first;
+        hook(ReconnectEvent::Lost);
+        for attempts in 1.. {
+            let error = match self.attach_again(queues) {
+                Ok(()) => {
+                    hook(ReconnectEvent::Resumed { attempts });
+                    return Ok(());
+                }
+                Err(error) => error,
+            };
+            hook(ReconnectEvent::AttemptFailed { attempts, error: &error });
+            let transient =
+                matches!(error, Error::Connect { .. } | Error::Disconnected | Error::TimedOut(_) | Error::Refused { .. });
+            if !transient || lost.elapsed() + pause > policy.give_up_after {
+                return Err(error);
+            }
+            std::thread::sleep(pause); // tidy: allow sleep, the pause between attempts is what the caller asked for
+            pause = (pause * 2).min(policy.pause_max);
+        }
+        Err(Error::Disconnected)
+    }
+}

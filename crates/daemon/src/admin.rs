@@ -1,0 +1,234 @@
+//! The admin socket: one JSON request per line, one JSON answer per line (docs/admin.md).
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use fipsee_block::disk::Disk;
+use fipsee_block::stats::QueueCounters;
+use fipsee_block::wire::{
+    BlockInfo, CAPABILITY_DISCARD, CAPABILITY_FLUSH, CAPABILITY_FUA, CAPABILITY_WRITE, CAPABILITY_WRITE_ZEROES,
+};
+use fipsee_ring::clock;
+use fipsee_ring::doorbell::EventDoorbell;
+use rustix::event::{PollFd, PollFlags};
+use rustix::net::{SocketFlags, SocketType};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::export::Export;
+use crate::front::socket::Listener;
+use crate::worker::{Command, WorkerHandle};
+
+/// Longest request line.
+const MAX_REQUEST_BYTES: u64 = 4096;
+/// A connection that says nothing for so long is closed.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The admin socket that belongs to the client socket `path`.
+#[must_use]
+pub fn admin_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".admin");
+    name.into()
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
+enum Request {
+    /// All disks.
+    List,
+    /// One disk and its clients.
+    Info { disk: String },
+    /// Counters of everything.
+    Stat,
+    /// Change a disk's size.
+    Resize { disk: String, size_bytes: u64 },
+}
+
+/// What the admin socket can see and do.
+pub struct Admin {
+    /// The disks.
+    pub exports: Vec<Arc<Export>>,
+    /// The workers.
+    pub workers: Vec<WorkerHandle>,
+    /// When the daemon started.
+    pub started: Instant,
+}
+
+/// The running admin socket.
+pub struct AdminHandle {
+    stop: Arc<EventDoorbell>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl AdminHandle {
+    /// Stop listening and remove the socket.
+    pub fn stop(self) {
+        self.stop.ring();
+        let _ = self.thread.join();
+    }
+}
+
+impl Admin {
+    /// Listen beside the client socket and answer, one connection at a time, on a thread of its own.
+    ///
+    /// # Errors
+    /// In words, why the socket cannot be had.
+    pub fn spawn(self, client_socket: &Path) -> Result<AdminHandle, String> {
+        let listener = Listener::bind(&admin_path(client_socket), SocketType::STREAM, 0o600)?;
+        let start = || -> std::io::Result<AdminHandle> {
+            let stop = Arc::new(EventDoorbell::new()?);
+            let stopped = Arc::clone(&stop);
+            let run = move || self.run(&listener, &stopped);
+            let thread = std::thread::Builder::new().name("fip-admin".to_owned()).spawn(run)?;
+            Ok(AdminHandle { stop, thread })
+        };
+        start().map_err(|error| format!("cannot start the admin thread: {error}"))
+    }
+
+    fn run(&self, listener: &Listener, stop: &EventDoorbell) {
+        loop {
+            let mut fds = [PollFd::new(listener.socket(), PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+            let _ = rustix::event::poll(&mut fds, None);
+            if !fds[1].revents().is_empty() {
+                return;
+            }
+            if let Ok(socket) = rustix::net::accept_with(listener.socket(), SocketFlags::CLOEXEC) {
+                let _ = self.serve(&UnixStream::from(socket));
+            }
+        }
+    }
+
+    fn serve(&self, stream: &UnixStream) -> std::io::Result<()> {
+        stream.set_read_timeout(Some(IDLE_TIMEOUT))?;
+        stream.set_write_timeout(Some(IDLE_TIMEOUT))?;
+        let mut reader = BufReader::new(stream);
+        loop {
+            let mut line = String::new();
+            if reader.by_ref().take(MAX_REQUEST_BYTES).read_line(&mut line)? == 0 {
+                return Ok(());
+            }
+            let answer = self.answer(&line).unwrap_or_else(|text| json!({ "error": text }));
+            let mut writer = stream;
+            writer.write_all(format!("{answer}\n").as_bytes())?;
+        }
+    }
+
+    fn answer(&self, line: &str) -> Result<Value, String> {
+        let request: Request = serde_json::from_str(line).map_err(|error| format!("cannot understand the request: {error}"))?;
+        match request {
+            Request::List => Ok(json!({ "disks": self.exports.iter().map(|export| describe(export)).collect::<Vec<_>>() })),
+            Request::Info { disk } => {
+                let export = self.find(&disk)?;
+                let mut description = describe(export);
+                let clients = export.attached();
+                let clients = clients.iter().map(|client| {
+                    json!({ "client": client.client, "pid": client.pid, "uid": client.uid, "queues": client.queues.len() })
+                });
+                description["clients"] = clients.collect();
+                Ok(description)
+            }
+            Request::Stat => Ok(self.stat()),
+            Request::Resize { disk, size_bytes } => self.resize(&disk, size_bytes),
+        }
+    }
+
+    fn find(&self, name: &str) -> Result<&Arc<Export>, String> {
+        self.exports.iter().find(|export| export.name() == name).ok_or_else(|| {
+            let names: Vec<_> = self.exports.iter().map(|export| export.name()).collect();
+            format!("no disk '{name}' here; there are: {}", names.join(", "))
+        })
+    }
+
+    fn stat(&self) -> Value {
+        let workers = self.workers.iter().enumerate().map(|(index, worker)| {
+            json!({
+                "worker": index,
+                "cpu": worker.cpu,
+                "queues": worker.counters.queues.load(Ordering::Relaxed),
+                "sleeps": worker.counters.sleeps.load(Ordering::Relaxed),
+            })
+        });
+        let queues = self.exports.iter().flat_map(|export| {
+            export.attached().into_iter().flat_map(move |client| {
+                let name = export.name().to_owned();
+                client.queues.clone().into_iter().enumerate().map(move |(queue, counters)| {
+                    let mut entry = count(&counters);
+                    entry["disk"] = json!(name);
+                    entry["client"] = json!(client.client);
+                    entry["pid"] = json!(client.pid);
+                    entry["queue"] = json!(queue);
+                    entry
+                })
+            })
+        });
+        json!({
+            "uptime_s": self.started.elapsed().as_secs(),
+            "workers": workers.collect::<Vec<_>>(),
+            "queues": queues.collect::<Vec<_>>(),
+        })
+    }
+
+    fn resize(&self, disk: &str, size_bytes: u64) -> Result<Value, String> {
+        let export = self.find(disk)?;
+        let block_bytes = u64::from(export.disk().info().block_bytes);
+        if size_bytes == 0 || !size_bytes.is_multiple_of(block_bytes) {
+            return Err(format!(
+                "size {size_bytes} is 0 or no multiple of the logical block size {block_bytes}; choose one that is"
+            ));
+        }
+        export.disk().resize(size_bytes / 512)?;
+        let info = export.disk().info();
+        for worker in &self.workers {
+            worker.mailbox.send(Command::Resized { export: Arc::clone(export), info });
+        }
+        tracing::info!(disk, size_bytes, "resized");
+        Ok(describe(export))
+    }
+}
+
+fn describe(export: &Export) -> Value {
+    let info: BlockInfo = export.info(false);
+    let names = [
+        (CAPABILITY_WRITE, "write"),
+        (CAPABILITY_FLUSH, "flush"),
+        (CAPABILITY_FUA, "fua"),
+        (CAPABILITY_DISCARD, "discard"),
+        (CAPABILITY_WRITE_ZEROES, "write_zeroes"),
+    ];
+    json!({
+        "disk": export.name(),
+        "kind": export.disk().kind(),
+        "size_bytes": info.size_bytes(),
+        "first_sector": info.first_sector,
+        "last_sector": info.first_sector + info.sector_count - 1,
+        "block_bytes": info.block_bytes,
+        "max_transfer_bytes": info.max_transfer_bytes,
+        "read_only": !info.can(CAPABILITY_WRITE),
+        "exclusive": export.is_exclusive(),
+        "capabilities": names.iter().filter(|(bit, _)| info.can(*bit)).map(|(_, name)| *name).collect::<Vec<_>>(),
+        "attached": export.attached().len(),
+    })
+}
+
+fn count(counters: &QueueCounters) -> Value {
+    let quantile = |numerator, denominator| clock::ticks_to_ns(counters.latency.quantile(numerator, denominator));
+    json!({
+        "reads": counters.reads.get(),
+        "writes": counters.writes.get(),
+        "others": counters.others.get(),
+        "errors": counters.errors.get(),
+        "read_bytes": counters.read_bytes.get(),
+        "written_bytes": counters.written_bytes.get(),
+        "visits": counters.visits.get(),
+        "doorbells": counters.doorbells.get(),
+        "service_samples": counters.latency.count(),
+        "service_ns_p50": quantile(50, 100),
+        "service_ns_p99": quantile(99, 100),
+        "service_ns_p999": quantile(999, 1000),
+    })
+}

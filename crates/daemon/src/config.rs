@@ -1,0 +1,217 @@
+//! The daemon's configuration: command line, and a TOML file (docs/configuration.md).
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use fipsee_block::disk::{DiskSpec, KindSpec};
+use fipsee_ring::wait::{DEFAULT_LOOK, WaitMode};
+use serde::Deserialize;
+
+use crate::export::AllowList;
+use crate::front::local::FrontSettings;
+use crate::front::session::ClientLimits;
+
+/// Clients connected at a time, unless set.
+const DEFAULT_MAX_CLIENTS: usize = 4096;
+/// More workers than this are a mistake: no machine has the CPUs.
+const MAX_WORKERS: usize = 512;
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogFormat {
+    /// One line of text.
+    #[default]
+    Text,
+    /// One JSON object.
+    Json,
+}
+
+/// Serve disks to programs on this host over shared-memory rings.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "fipseed", version, about, max_term_width = 110)]
+pub struct Arguments {
+    /// A disk to serve; may be repeated. KIND:ARGS is null:SIZE, memory:SIZE[,huge|thp][,lock], or
+    /// file:PATH[,size=SIZE][,block=512|4096][,direct=on|off|auto]; any kind takes ,ro and ,exclusive.
+    #[arg(long = "disk", value_name = "NAME=KIND:ARGS")]
+    disks: Vec<String>,
+    /// Read settings and disks from a TOML file; options given here win.
+    #[arg(long, value_name = "FILE.toml")]
+    config: Option<PathBuf>,
+    /// Listen at this Unix socket [default: $FIPSEE_SOCKET, /run/fipsee/fipsee.sock for root, else
+    /// $XDG_RUNTIME_DIR/fipsee/fipsee.sock].
+    #[arg(long, value_name = "PATH")]
+    listen: Option<PathBuf>,
+    /// Worker threads; one serves 15 million requests a second and more [default: 1].
+    #[arg(long, value_name = "N")]
+    workers: Option<usize>,
+    /// CPUs to bind the workers to, for example 2,3 [default: the last ones].
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    cpus: Vec<usize>,
+    /// How workers wait: poll (never sleep), adaptive, sleep [default: adaptive].
+    #[arg(long, value_name = "MODE")]
+    wait: Option<WaitMode>,
+    /// In adaptive mode, look for so many microseconds before sleeping [default: 200].
+    #[arg(long, value_name = "US")]
+    look_us: Option<u64>,
+    /// Clients connected at a time [default: 4096].
+    #[arg(long, value_name = "N")]
+    max_clients: Option<usize>,
+    /// Let this user attach to the disks given with --disk, beside root and the daemon's own; may be repeated.
+    #[arg(long, value_name = "UID")]
+    allow_uid: Vec<u32>,
+    /// Let this primary group attach to the disks given with --disk; may be repeated.
+    #[arg(long, value_name = "GID")]
+    allow_gid: Vec<u32>,
+    /// Log level: error, warn, info, debug, trace [default: info].
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<String>,
+    /// Log format [default: text].
+    #[arg(long, value_enum)]
+    log_format: Option<LogFormat>,
+}
+
+/// A disk and who may use it.
+#[derive(Clone, Debug)]
+pub struct DiskConfig {
+    /// What it is.
+    pub spec: DiskSpec,
+    /// Who may attach.
+    pub allow: AllowList,
+}
+
+/// Everything the daemon needs to know.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where to listen.
+    pub listen: PathBuf,
+    /// The disks.
+    pub disks: Vec<DiskConfig>,
+    /// Worker threads.
+    pub workers: usize,
+    /// CPUs for them; empty: choose.
+    pub cpus: Vec<usize>,
+    /// How they wait.
+    pub wait: WaitMode,
+    /// How long they look before sleeping.
+    pub look: Duration,
+    /// The local front.
+    pub front: FrontSettings,
+    /// Log level or filter.
+    pub log_level: String,
+    /// Log format.
+    pub log_format: LogFormat,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct FileConfig {
+    listen: Option<PathBuf>,
+    workers: Option<usize>,
+    cpus: Vec<usize>,
+    wait: Option<String>,
+    look_us: Option<u64>,
+    max_clients: Option<usize>,
+    max_queues: Option<u16>,
+    max_depth: Option<u32>,
+    max_pool_bytes: Option<u64>,
+    log_level: Option<String>,
+    log_format: Option<LogFormat>,
+    disk: Vec<DiskTable>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DiskTable {
+    name: String,
+    /// KIND:ARGS as on the command line; `path` is used instead of the path in it when given.
+    spec: String,
+    path: Option<PathBuf>,
+    #[serde(default)]
+    allow_uids: Vec<u32>,
+    #[serde(default)]
+    allow_gids: Vec<u32>,
+    #[serde(default)]
+    allow_everyone: bool,
+}
+
+impl DiskTable {
+    fn into_disk(self) -> Result<DiskConfig, String> {
+        let mut spec = DiskSpec::parse(&format!("{}={}", self.name, self.spec))?;
+        match (&mut spec.kind, self.path) {
+            (KindSpec::File(options), Some(path)) => options.path = path,
+            (_, Some(_)) => return Err(format!("disk '{}': only a file disk has a path; remove it", self.name)),
+            (_, None) => {}
+        }
+        let allow = AllowList { everyone: self.allow_everyone, uids: self.allow_uids, gids: self.allow_gids };
+        Ok(DiskConfig { spec, allow })
+    }
+}
+
+impl Arguments {
+    /// Read the file, if there is one, and put both together.
+    ///
+    /// # Errors
+    /// What is wrong, where (line and column for the file), and what to do.
+    pub fn into_config(self) -> Result<Config, String> {
+        let file = self.config.as_deref().map(read_file).transpose()?.unwrap_or_default();
+        let mut disks = Vec::new();
+        for table in file.disk {
+            disks.push(table.into_disk()?);
+        }
+        let allow = AllowList { everyone: false, uids: self.allow_uid, gids: self.allow_gid };
+        for disk in &self.disks {
+            disks.push(DiskConfig { spec: DiskSpec::parse(disk)?, allow: allow.clone() });
+        }
+        if disks.is_empty() {
+            return Err("no disk to serve; name one with --disk, for example --disk a=memory:256M".to_owned());
+        }
+        let wait = match (self.wait, file.wait) {
+            (Some(wait), _) => wait,
+            (None, Some(text)) => text.parse()?,
+            (None, None) => WaitMode::Adaptive,
+        };
+        let workers = self.workers.or(file.workers).unwrap_or(1);
+        if workers == 0 || workers > MAX_WORKERS {
+            return Err(format!("{workers} workers; use 1 to {MAX_WORKERS}"));
+        }
+        let limits = ClientLimits::default();
+        Ok(Config {
+            listen: self.listen.or(file.listen).map_or_else(default_listen, Ok)?,
+            disks,
+            workers,
+            cpus: if self.cpus.is_empty() { file.cpus } else { self.cpus },
+            wait,
+            look: self.look_us.or(file.look_us).map_or(DEFAULT_LOOK, Duration::from_micros),
+            front: FrontSettings {
+                max_clients: self.max_clients.or(file.max_clients).unwrap_or(DEFAULT_MAX_CLIENTS),
+                limits: ClientLimits {
+                    max_queues: file.max_queues.unwrap_or(limits.max_queues),
+                    max_depth: file.max_depth.unwrap_or(limits.max_depth),
+                    max_pool_bytes: file.max_pool_bytes.unwrap_or(limits.max_pool_bytes),
+                },
+            },
+            log_level: self.log_level.or(file.log_level).unwrap_or_else(|| "info".to_owned()),
+            log_format: self.log_format.or(file.log_format).unwrap_or_default(),
+        })
+    }
+}
+
+fn read_file(path: &Path) -> Result<FileConfig, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    // The error of the toml crate names line and column and shows the line.
+    toml::from_str(&text).map_err(|error| format!("in {}: {}", path.display(), error.to_string().trim_end()))
+}
+
+/// Where a daemon listens unless told otherwise (docs/protocol.md section 4).
+fn default_listen() -> Result<PathBuf, String> {
+    if let Some(path) = std::env::var_os("FIPSEE_SOCKET") {
+        return Ok(path.into());
+    }
+    if rustix::process::geteuid().is_root() {
+        return Ok(PathBuf::from("/run/fipsee/fipsee.sock"));
+    }
+    let base = std::env::var_os("XDG_RUNTIME_DIR").ok_or("nowhere to listen: XDG_RUNTIME_DIR is not set; use --listen PATH")?;
+    Ok(Path::new(&base).join("fipsee/fipsee.sock"))
+}

@@ -1,0 +1,144 @@
+//! Exports: disks under a name, who may use them, and who does.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use fipsee_block::disk::{AnyDisk, Disk};
+use fipsee_block::stats::QueueCounters;
+use fipsee_block::wire::{BlockInfo, CAPABILITY_WRITE};
+
+/// Who may attach, beside root and the daemon's own user.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AllowList {
+    /// Everyone who can open the socket.
+    pub everyone: bool,
+    /// Users.
+    pub uids: Vec<u32>,
+    /// Primary groups.
+    pub gids: Vec<u32>,
+}
+
+impl AllowList {
+    fn allows(&self, uid: u32, gid: u32) -> bool {
+        let own = rustix::process::geteuid().as_raw();
+        self.everyone || uid == 0 || uid == own || self.uids.contains(&uid) || self.gids.contains(&gid)
+    }
+}
+
+/// An attached client, as `fipsee stat` shows it.
+#[derive(Clone, Debug)]
+pub struct Attached {
+    /// The front's number for it.
+    pub client: u64,
+    /// Its process, as the kernel told when it connected.
+    pub pid: i32,
+    /// Its user.
+    pub uid: u32,
+    /// The numbers of its queues.
+    pub queues: Vec<Arc<QueueCounters>>,
+    exclusive: bool,
+}
+
+/// A disk under a name.
+pub struct Export {
+    name: String,
+    disk: AnyDisk,
+    read_only: bool,
+    exclusive: bool,
+    allow: AllowList,
+    attached: Mutex<Vec<Attached>>,
+}
+
+/// Why a client may not attach.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Denied {
+    /// It is not on the list.
+    NotAllowed(String),
+    /// Someone has exclusive use, or it asked for exclusive use of a disk others use.
+    Busy(String),
+}
+
+impl Export {
+    /// Put `disk` under `name`.
+    #[must_use]
+    pub const fn new(name: String, disk: AnyDisk, read_only: bool, exclusive: bool, allow: AllowList) -> Self {
+        Self { name, disk, read_only, exclusive, allow, attached: Mutex::new(Vec::new()) }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The disk.
+    #[must_use]
+    pub const fn disk(&self) -> &AnyDisk {
+        &self.disk
+    }
+
+    /// Is it exported for reading only?
+    #[must_use]
+    pub const fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Does it take one client at a time?
+    #[must_use]
+    pub const fn is_exclusive(&self) -> bool {
+        self.exclusive
+    }
+
+    /// What clients are told.
+    #[must_use]
+    pub fn info(&self, read_only: bool) -> BlockInfo {
+        let mut info = self.disk.info();
+        if self.read_only || read_only {
+            info.capabilities &= !CAPABILITY_WRITE;
+        }
+        info
+    }
+
+    /// Take a place among the attached, or say why not.
+    ///
+    /// # Errors
+    /// [`Denied`], in words for the client.
+    pub fn admit(&self, client: u64, (pid, uid, gid): (i32, u32, u32), exclusive: bool) -> Result<(), Denied> {
+        let name = &self.name;
+        if !self.allow.allows(uid, gid) {
+            let text =
+                format!("disk '{name}' is not for user {uid} (group {gid}); add them to allow_uids or allow_gids of the disk");
+            return Err(Denied::NotAllowed(text));
+        }
+        let mut attached = self.lock();
+        let exclusive = exclusive || self.exclusive;
+        if let Some(holder) = attached.iter().find(|other| exclusive || other.exclusive) {
+            let how = if holder.exclusive { "exclusively" } else { "and exclusive use was asked for" };
+            let text = format!("disk '{name}' is in use {how} by process {}; detach that first", holder.pid);
+            return Err(Denied::Busy(text));
+        }
+        attached.push(Attached { client, pid, uid, queues: Vec::new(), exclusive });
+        Ok(())
+    }
+
+    /// Publish the numbers of an admitted client's queues.
+    pub fn set_queues(&self, client: u64, queues: Vec<Arc<QueueCounters>>) {
+        if let Some(attached) = self.lock().iter_mut().find(|attached| attached.client == client) {
+            attached.queues = queues;
+        }
+    }
+
+    /// Give the place back.
+    pub fn leave(&self, client: u64) {
+        self.lock().retain(|attached| attached.client != client);
+    }
+
+    /// Who is attached now.
+    #[must_use]
+    pub fn attached(&self) -> Vec<Attached> {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Attached>> {
+        self.attached.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,445 @@
+//! The local front: programs on this host, over a Unix socket. One thread, never on the data path.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fipsee_ring::control::{Control, RefusalCode};
+use fipsee_ring::seqpacket::{Packet, Seqpacket};
+use rustix::event::epoll;
+use rustix::net::SocketFlags;
+
+use super::session::{Attachment, ClientLimits, Granted, Refusal, Session, State, Wanted, refuse};
+use super::socket::Listener;
+use crate::export::Export;
+use crate::mailbox::Mailbox;
+use crate::worker::{Ack, Command, WorkerHandle};
+
+/// A client that connects must greet and attach within this time; it needs microseconds.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Descriptors kept back for the daemon's own files and for telling clients that there are none left.
+const RESERVED_DESCRIPTORS: u64 = 64;
+/// How long a drain waits for requests in flight before it gives up on them.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
+
+const TOKEN_LISTENER: u64 = u64::MAX;
+const TOKEN_MAILBOX: u64 = u64::MAX - 1;
+const TOKEN_STOP: u64 = u64::MAX - 2;
+
+/// What the workers have finished for a client.
+#[derive(Clone, Copy, Debug)]
+enum Done {
+    Registered(u16),
+    Unregistered(u16),
+    Finished,
+    Gone,
+}
+
+/// Reports when the last worker concerned lets go of it.
+struct Reporter {
+    mailbox: Arc<Mailbox<(u64, Done)>>,
+    client: u64,
+    done: Done,
+}
+
+impl Drop for Reporter {
+    fn drop(&mut self) {
+        self.mailbox.send((self.client, self.done));
+    }
+}
+
+/// Settings of the front.
+#[derive(Clone, Copy, Debug)]
+pub struct FrontSettings {
+    /// Clients connected at a time.
+    pub max_clients: usize,
+    /// Per client.
+    pub limits: ClientLimits,
+}
+
+/// The local front.
+pub struct LocalFront {
+    listener: Listener,
+    epoll: OwnedFd,
+    mailbox: Arc<Mailbox<(u64, Done)>>,
+    workers: Vec<WorkerHandle>,
+    loads: Vec<u64>,
+    exports: Vec<Arc<Export>>,
+    settings: FrontSettings,
+    sessions: HashMap<u64, Session>,
+    /// Clients whose sockets are closed and whose requests are still in flight.
+    leaving: HashMap<u64, Attachment>,
+    next_id: u64,
+    descriptors: u64,
+}
+
+impl LocalFront {
+    /// A front that serves `exports` through `workers` to whoever connects to `listener`; `stop` becomes readable when
+    /// it is to drain and return.
+    ///
+    /// # Errors
+    /// No descriptor left.
+    pub fn new(
+        listener: Listener,
+        stop: &impl AsFd,
+        workers: Vec<WorkerHandle>,
+        exports: Vec<Arc<Export>>,
+        settings: FrontSettings,
+    ) -> std::io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let mailbox = Arc::new(Mailbox::new()?);
+        epoll::add(&epoll, listener.socket(), epoll::EventData::new_u64(TOKEN_LISTENER), epoll::EventFlags::IN)?;
+        let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&epoll, &*mailbox, epoll::EventData::new_u64(TOKEN_MAILBOX), edge)?;
+        epoll::add(&epoll, stop, epoll::EventData::new_u64(TOKEN_STOP), epoll::EventFlags::IN)?;
+        let loads = vec![0; workers.len()];
+        Ok(Self {
+            listener,
+            epoll,
+            mailbox,
+            workers,
+            loads,
+            exports,
+            settings,
+            sessions: HashMap::new(),
+            leaving: HashMap::new(),
+            next_id: 1,
+            descriptors: 0,
+        })
+    }
+
+    /// Serve until told to stop, then let every client finish.
+    pub fn run(mut self) {
+        let mut stopping: Option<Instant> = None;
+        loop {
+            if stopping
+                .is_some_and(|since| (self.sessions.is_empty() && self.leaving.is_empty()) || since.elapsed() > DRAIN_TIMEOUT)
+            {
+                break;
+            }
+            for token in self.wait() {
+                match token {
+                    TOKEN_LISTENER => self.accept(),
+                    TOKEN_MAILBOX => {}
+                    TOKEN_STOP if stopping.is_none() => {
+                        stopping = Some(Instant::now());
+                        self.begin_drain();
+                    }
+                    TOKEN_STOP => {}
+                    id => self.hear(id),
+                }
+            }
+            for (id, done) in self.mailbox.take() {
+                self.workers_did(id, done);
+            }
+            self.drop_silent();
+        }
+        if !self.leaving.is_empty() || !self.sessions.is_empty() {
+            tracing::error!(clients = self.leaving.len() + self.sessions.len(), "requests did not finish in time; leaving them");
+        }
+    }
+
+    fn wait(&self) -> Vec<u64> {
+        let pending = |session: &Session| matches!(session.state, State::Silent { .. } | State::Greeted { .. });
+        // Coarse: a silent client costs nothing but its place.
+        let tick = (self.sessions.values().any(pending) || !self.leaving.is_empty()).then_some(Duration::from_millis(250));
+        let timeout = tick.and_then(|tick| rustix::event::Timespec::try_from(tick).ok());
+        let mut events = Vec::<epoll::Event>::with_capacity(128);
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => tracing::error!(%error, "epoll failed"),
+        }
+        events.iter().map(|event| event.data.u64()).collect()
+    }
+
+    fn accept(&mut self) {
+        loop {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let socket = match rustix::net::accept_with(self.listener.socket(), flags) {
+                Ok(socket) => socket,
+                Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => continue,
+                Err(rustix::io::Errno::AGAIN) => return,
+                Err(error) => {
+                    tracing::error!(%error, "cannot accept a client; raise LimitNOFILE= or detach clients");
+                    return;
+                }
+            };
+            self.admit(socket);
+        }
+    }
+
+    fn admit(&mut self, socket: OwnedFd) {
+        let credentials = rustix::net::sockopt::socket_peercred(&socket);
+        let socket = Seqpacket::from_fd(socket);
+        let Ok(credentials) = credentials else { return };
+        let refusal = if self.sessions.len() + self.leaving.len() >= self.settings.max_clients {
+            Some(format!("the daemon serves its limit of {} clients; raise max_clients", self.settings.max_clients))
+        } else {
+            self.lacks_descriptors(1)
+        };
+        if let Some(text) = refusal {
+            send_refusal(&socket, refuse(RefusalCode::Limit, text));
+            return;
+        }
+        let id = self.next_id;
+        self.next_id += 1;
+        let on = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
+        if epoll::add(&self.epoll, &socket, epoll::EventData::new_u64(id), on).is_err() {
+            return;
+        }
+        let credentials = (credentials.pid.as_raw_nonzero().get(), credentials.uid.as_raw(), credentials.gid.as_raw());
+        self.descriptors += 1;
+        self.sessions.insert(id, Session { id, socket, credentials, state: State::Silent { since: Instant::now() } });
+    }
+
+    /// Would `more` descriptors exceed the limit? In words for the client.
+    fn lacks_descriptors(&self, more: u64) -> Option<String> {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+        (self.descriptors + more + RESERVED_DESCRIPTORS > limit).then(|| {
+            format!("the daemon may open {limit} files and needs them all; raise its limit (ulimit -n, or LimitNOFILE= in the unit) or detach clients")
+        })
+    }
+
+    /// Take every message that a client sent, and notice when it is gone.
+    fn hear(&mut self, id: u64) {
+        loop {
+            let Some(session) = self.sessions.get(&id) else { return };
+            match session.socket.try_receive() {
+                Ok(None) => {
+                    if session.socket.is_hung_up() {
+                        self.lost(id);
+                    }
+                    return;
+                }
+                Ok(Some(packet)) => {
+                    if let Err(refusal) = self.obey(id, packet) {
+                        self.refuse(id, refusal);
+                    }
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return self.lost(id),
+                Err(error) => {
+                    self.refuse_and_close(id, refuse(RefusalCode::Malformed, error.to_string()));
+                    return;
+                }
+            }
+        }
+    }
+
+    fn obey(&mut self, id: u64, packet: Packet) -> Result<(), Refusal> {
+        let message = Control::decode(&packet.bytes).map_err(|error| refuse(RefusalCode::Malformed, error.to_string()))?;
+        if !packet.descriptors.is_empty() && !matches!(message, Control::Register { .. }) {
+            return Err(refuse(RefusalCode::Malformed, "only REGISTER carries a descriptor"));
+        }
+        let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
+        match message {
+            Control::Hello { version_min, version_max, features } => {
+                let reply = session.greet(version_min, version_max, features, &self.settings.limits)?;
+                send(session, &reply, &[])
+            }
+            Control::Attach { service, queue_count, depth, flags, pool_bytes, ref name } => {
+                let wanted = Wanted { service, queue_count, depth, flags, pool_bytes, name };
+                self.attach(id, &wanted)
+            }
+            Control::Register { region, access, length_bytes } => {
+                if let Some(text) = self.lacks_descriptors(1) {
+                    return Err(refuse(RefusalCode::Limit, text));
+                }
+                self.register(id, region, access, length_bytes, packet.descriptors)
+            }
+            Control::Unregister { region } => self.unregister(id, region),
+            Control::Detach => self.detach(id),
+            _ => Err(refuse(RefusalCode::Malformed, "that message goes from the daemon to the client")),
+        }
+    }
+
+    fn attach(&mut self, id: u64, wanted: &Wanted<'_>) -> Result<(), Refusal> {
+        if let Some(text) = self.lacks_descriptors(1 + 4 * u64::from(wanted.queue_count.min(self.settings.limits.max_queues))) {
+            return Err(refuse(RefusalCode::Limit, text));
+        }
+        let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
+        let granted = session.attach(wanted, &self.exports, &self.settings.limits, &mut self.loads)?;
+        let Granted { attachment, reply, region, client_ends, commands } = granted;
+        self.descriptors += attachment.descriptors;
+        let (pid, uid, _) = session.credentials;
+        tracing::info!(client = id, pid, uid, disk = wanted.name, queues = attachment.workers.len(), "attached");
+        session.state = State::Attached(attachment);
+        for (worker, command) in commands {
+            self.workers[worker].mailbox.send(command);
+        }
+        let mut descriptors = vec![region.as_fd()];
+        for (bell, client_end) in &client_ends {
+            descriptors.extend([bell.as_fd(), client_end.as_fd()]);
+        }
+        send(session, &reply, &descriptors)
+    }
+
+    fn register(&mut self, id: u64, region: u16, access: u16, length_bytes: u64, files: Vec<OwnedFd>) -> Result<(), Refusal> {
+        let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
+        let memory = session.register(region, access, length_bytes, files)?;
+        self.descriptors += 1;
+        self.tell_workers(id, Done::Registered(region), |ack| Command::AddRegion {
+            client: id,
+            id: region,
+            region: Arc::clone(&memory),
+            access,
+            ack,
+        });
+        Ok(())
+    }
+
+    fn unregister(&mut self, id: u64, region: u16) -> Result<(), Refusal> {
+        match self.sessions.get(&id).map(|session| &session.state) {
+            Some(State::Attached(held)) if (1..64).contains(&region) && held.regions >> region & 1 != 0 => {}
+            _ => return Err(refuse(RefusalCode::BadMemory, format!("there is no registered region {region}"))),
+        }
+        self.tell_workers(id, Done::Unregistered(region), |ack| Command::RemoveRegion { client: id, id: region, ack });
+        Ok(())
+    }
+
+    fn detach(&mut self, id: u64) -> Result<(), Refusal> {
+        let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
+        match std::mem::replace(&mut session.state, State::Done) {
+            State::Attached(attachment) => session.state = State::Detaching(attachment),
+            _ => return Err(refuse(RefusalCode::Malformed, "DETACH follows ATTACH, once")),
+        }
+        self.tell_workers(id, Done::Finished, |ack| Command::RemoveClient { client: id, finish: true, ack });
+        Ok(())
+    }
+
+    /// Send a command to every worker of a client; the front hears `done` when the last has obeyed.
+    fn tell_workers(&self, id: u64, done: Done, command: impl Fn(Ack) -> Command) {
+        let ack: Ack = Arc::new(Reporter { mailbox: Arc::clone(&self.mailbox), client: id, done });
+        let held = match self.sessions.get(&id).map(|session| &session.state) {
+            Some(State::Attached(held) | State::Detaching(held)) => Some(held),
+            _ => self.leaving.get(&id),
+        };
+        let mut workers = held.map(|held| held.workers.clone()).unwrap_or_default();
+        workers.sort_unstable();
+        workers.dedup();
+        for worker in workers {
+            self.workers[worker].mailbox.send(command(Arc::clone(&ack)));
+        }
+    }
+
+    fn workers_did(&mut self, id: u64, done: Done) {
+        if let Done::Gone = done {
+            if let Some(attachment) = self.leaving.remove(&id) {
+                self.release(id, &attachment);
+            }
+            return;
+        }
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let reply = match done {
+            Done::Registered(region) => Control::Registered { region },
+            Done::Unregistered(region) => {
+                if let State::Attached(attachment) = &mut session.state {
+                    attachment.regions &= !(1 << region);
+                    attachment.descriptors -= 1;
+                    self.descriptors -= 1;
+                }
+                Control::Unregistered { region }
+            }
+            Done::Finished | Done::Gone => Control::Detached,
+        };
+        let sent = send(session, &reply, &[]);
+        if let Done::Finished = done
+            && let State::Detaching(attachment) = std::mem::replace(&mut session.state, State::Done)
+        {
+            self.release(id, &attachment);
+            self.close(id);
+        } else if let Err(refusal) = sent {
+            self.refuse_and_close(id, refusal);
+        }
+    }
+
+    fn release(&mut self, id: u64, attachment: &Attachment) {
+        attachment.export.leave(id);
+        self.descriptors = self.descriptors.saturating_sub(attachment.descriptors);
+        for worker in &attachment.workers {
+            self.loads[*worker] = self.loads[*worker].saturating_sub(1);
+        }
+        tracing::info!(client = id, disk = attachment.export.name(), "gone; everything of it is released");
+    }
+
+    /// The client closed its socket or died.
+    fn lost(&mut self, id: u64) {
+        let Some(session) = self.close(id) else { return };
+        if let State::Attached(attachment) | State::Detaching(attachment) = session.state {
+            self.leaving.insert(id, attachment);
+            self.tell_workers(id, Done::Gone, |ack| Command::RemoveClient { client: id, finish: false, ack });
+        }
+    }
+
+    fn close(&mut self, id: u64) -> Option<Session> {
+        let session = self.sessions.remove(&id)?;
+        let _ = epoll::delete(&self.epoll, &session.socket);
+        self.descriptors = self.descriptors.saturating_sub(1);
+        Some(session)
+    }
+
+    /// Memory that was refused leaves the attachment as it was; any other refusal ends the connection.
+    fn refuse(&mut self, id: u64, refusal: Refusal) {
+        match self.sessions.get(&id) {
+            Some(Session { state: State::Attached(_), socket, .. })
+                if matches!(refusal.code, RefusalCode::BadMemory | RefusalCode::Limit) =>
+            {
+                send_refusal(socket, refusal);
+            }
+            _ => self.refuse_and_close(id, refusal),
+        }
+    }
+
+    fn refuse_and_close(&mut self, id: u64, refusal: Refusal) {
+        let Some(session) = self.sessions.get(&id) else { return };
+        let (pid, uid, _) = session.credentials;
+        tracing::warn!(client = id, pid, uid, reason = refusal.text, "refused");
+        send_refusal(&session.socket, refusal);
+        self.lost(id);
+    }
+
+    fn drop_silent(&mut self) {
+        let late = |session: &Session| match session.state {
+            State::Silent { since } | State::Greeted { since } => since.elapsed() > HANDSHAKE_TIMEOUT,
+            _ => false,
+        };
+        let late: Vec<u64> = self.sessions.values().filter(|session| late(session)).map(|session| session.id).collect();
+        for id in late {
+            let text =
+                format!("nothing was said within {} s; greet and attach right after connecting", HANDSHAKE_TIMEOUT.as_secs());
+            self.refuse_and_close(id, refuse(RefusalCode::Malformed, text));
+        }
+    }
+
+    /// Take nobody new, and let everyone attached finish what they published.
+    fn begin_drain(&mut self) {
+        let _ = epoll::delete(&self.epoll, self.listener.socket());
+        let ids: Vec<u64> = self.sessions.keys().copied().collect();
+        tracing::info!(clients = ids.len(), "draining");
+        for id in ids {
+            match self.sessions.get(&id).map(|session| &session.state) {
+                Some(State::Attached(_)) => {
+                    let _ = self.detach(id);
+                }
+                Some(State::Detaching(_)) => {}
+                _ => self.refuse_and_close(
+                    id,
+                    refuse(RefusalCode::ShuttingDown, "the daemon is shutting down; try again when it is back"),
+                ),
+            }
+        }
+    }
+}
+
+fn send(session: &Session, message: &Control, descriptors: &[std::os::fd::BorrowedFd<'_>]) -> Result<(), Refusal> {
+    // A client that does not read its answers loses its connection, never our time.
+    session
+        .socket
+        .send(&message.encode(), descriptors)
+        .map_err(|error| refuse(RefusalCode::Malformed, format!("the client does not take its answers: {error}")))
+}
+
+fn send_refusal(socket: &Seqpacket, refusal: Refusal) {
+    let message = Control::Refused { code: refusal.code, text: refusal.text };
+    let _ = socket.send(&message.encode(), &[]);
+}

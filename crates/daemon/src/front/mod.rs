@@ -1,0 +1,5 @@
+//! Fronts: ways in for clients. One file per kind.
+
+pub mod local;
+pub mod session;
+pub mod socket;

@@ -1,0 +1,104 @@
+//! Taking possession of a socket path.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use fipsee_ring::seqpacket::socket_address;
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 512;
+
+/// A listening socket that owns its path: a lock file beside it keeps a second daemon off, even across a crash.
+#[derive(Debug)]
+pub struct Listener {
+    path: PathBuf,
+    socket: OwnedFd,
+    _lock: File,
+}
+
+impl Listener {
+    /// Listen at `path` with `mode` permissions; a path left behind by a dead daemon is taken over.
+    ///
+    /// # Errors
+    /// In words: a live daemon, a file that is no socket, a path too long, no permission.
+    pub fn bind(path: &Path, kind: SocketType, mode: u32) -> Result<Self, String> {
+        let address = socket_address(path).map_err(|error| error.to_string())?;
+        let shown = path.display();
+        if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
+            std::fs::create_dir_all(directory).map_err(|error| {
+                format!("cannot create {} for the socket: {error}; choose another with --listen", directory.display())
+            })?;
+        }
+        let lock = lock_beside(path)?;
+        match std::fs::symlink_metadata(path) {
+            Ok(found) if !found.file_type().is_socket() => {
+                return Err(format!("{shown} exists and is not a socket; remove it or choose another path with --listen"));
+            }
+            Ok(_) => {
+                tracing::info!(path = %shown, "taking over the socket of a daemon that is gone");
+                std::fs::remove_file(path).map_err(|error| format!("cannot remove the stale socket {shown}: {error}"))?;
+            }
+            Err(_) => {}
+        }
+        let listen = || -> io::Result<OwnedFd> {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
+            rustix::net::bind(&socket, &address)?;
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+            rustix::net::listen(&socket, BACKLOG)?;
+            Ok(socket)
+        };
+        let socket = listen().map_err(|error| format!("cannot listen at {shown}: {error}; check the directory's permissions"))?;
+        Ok(Self { path: path.to_owned(), socket, _lock: lock })
+    }
+
+    /// The socket, for epoll and accept.
+    #[must_use]
+    pub const fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+        let _ = std::fs::remove_file(lock_path(&self.path));
+    }
+}
+
+fn lock_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    name.into()
+}
+
+fn lock_beside(path: &Path) -> Result<File, String> {
+    let lock_path = lock_path(path);
+    let shown = lock_path.display();
+    // The file may vanish between open and lock when its owner is just leaving; then the lock is on a dead file.
+    for _ in 0..100 {
+        let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = rustix::fs::open(&lock_path, flags, Mode::RUSR | Mode::WUSR).map_err(|error| {
+            format!("cannot create {shown}: {error}; check the directory's permissions or choose another --listen")
+        })?;
+        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Err(format!("a daemon already listens at {}; stop it, or choose another path with --listen", path.display()));
+        }
+        let ours = rustix::fs::fstat(&file).map_err(|error| format!("cannot look at {shown}: {error}"))?;
+        if rustix::fs::stat(&lock_path).is_ok_and(|there| there.st_ino == ours.st_ino && there.st_dev == ours.st_dev) {
+            return Ok(File::from(file));
+        }
+    }
+    Err(format!("{shown} keeps vanishing; is something else using this path?"))
+}

@@ -1,0 +1,14 @@
+//! `fipseed`: serves disks to local programs over Fip-see channels.
+//!
+//! A [`front`] finds clients and hands them memory; a [`worker`] serves their queues. Nothing here runs per request
+//! except the worker's loop.
+
+pub mod admin;
+pub mod config;
+pub mod export;
+pub mod front;
+pub mod mailbox;
+mod run;
+pub mod worker;
+
+pub use run::run;

@@ -1,0 +1,51 @@
+//! Messages between threads that may be asleep in epoll.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use fipsee_ring::doorbell::EventDoorbell;
+
+/// Many senders, one receiver. Looking whether something is there costs one load.
+#[derive(Debug)]
+pub struct Mailbox<T> {
+    messages: Mutex<Vec<T>>,
+    pending: AtomicBool,
+    bell: EventDoorbell,
+}
+
+impl<T> Mailbox<T> {
+    /// An empty mailbox.
+    ///
+    /// # Errors
+    /// No descriptor left.
+    pub fn new() -> std::io::Result<Self> {
+        Ok(Self { messages: Mutex::new(Vec::new()), pending: AtomicBool::new(false), bell: EventDoorbell::new()? })
+    }
+
+    /// Add a message and wake the receiver.
+    pub fn send(&self, message: T) {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner).push(message);
+        self.pending.store(true, Ordering::Release);
+        self.bell.ring();
+    }
+
+    /// Is something there?
+    #[inline(always)]
+    pub fn has_messages(&self) -> bool {
+        self.pending.load(Ordering::Relaxed)
+    }
+
+    /// Take everything.
+    pub fn take(&self) -> Vec<T> {
+        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        self.pending.store(false, Ordering::Relaxed);
+        std::mem::take(&mut messages)
+    }
+}
+
+impl<T> AsFd for Mailbox<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
