@@ -128,8 +128,12 @@ impl CParsed {
 /// When a name is not UTF-8.
 #[must_use]
 pub fn layout() -> Vec<(String, u64)> {
-    // SAFETY: any index is allowed; the entry and its name are static.
-    let entry = |index| unsafe { interop_layout(index).as_ref() };
+    let entry = |index| {
+        // SAFETY: any index is allowed.
+        let entry = unsafe { interop_layout(index) };
+        // SAFETY: null or an entry of a static table.
+        unsafe { entry.as_ref() }
+    };
     (0..)
         .map_while(entry)
         .map(|entry| {

@@ -50,7 +50,11 @@ fn control(random: &mut Random) -> Control {
             random.fill(&mut service_info);
             Control::Attached { queue_count: a, region_bytes: random.number(), service_info }
         }
-        4 => Control::Refused { code: RefusalCode::Other(100 + (c >> 1)), text: text(random, 410) },
+        4 => {
+            let known = [RefusalCode::Version, RefusalCode::NotAllowed, RefusalCode::ShuttingDown];
+            let code = if c & 1 == 0 { random.pick(&known) } else { RefusalCode::Other(100 + (c >> 1)) };
+            Control::Refused { code, text: text(random, 410) }
+        }
         5 => Control::Register { region: a, access: b, length_bytes: random.number() },
         6 => Control::Registered { region: a },
         7 => Control::Unregister { region: a },
