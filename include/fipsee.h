@@ -1,0 +1,498 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * The Fip-see wire: every size, offset, number and structure that two programs exchange. docs/protocol.md says what
+ * they mean together; the section is named at each part. Twin of crates/ring/src/{layout,control,channel}.rs and
+ * crates/block/src/wire.rs; tests/interop compares the two as whole tables.
+ *
+ * C11, C++17 and kernel C, with gcc or clang. All values are little-endian, and so must the machine be. Reserved
+ * fields are sent as 0 and refused if they are not, except where a comment says "ignored".
+ *
+ * Structures lie in memory that a peer may write at any moment only where that is said. Copy once, then look.
+ */
+#ifndef FIPSEE_H
+#define FIPSEE_H
+
+#ifdef __KERNEL__
+#include <linux/errno.h>
+#include <linux/stddef.h>
+#include <linux/types.h>
+#else
+#include <stddef.h>
+#include <stdint.h>
+#if __STDC_HOSTED__
+#include <errno.h>
+#endif
+#endif
+
+#if !defined(__BYTE_ORDER__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "fipsee.h describes little-endian values and is written for little-endian machines"
+#endif
+
+#ifdef __cplusplus
+#define FIPSEE_ASSERT(condition) static_assert(condition, #condition)
+#else
+#define FIPSEE_ASSERT(condition) _Static_assert(condition, #condition)
+#endif
+/* The size of a structure and, at each field, its place: what the other side of the wire counts on. */
+#define FIPSEE_ASSERT_SIZE(type, bytes) FIPSEE_ASSERT(sizeof(type) == (bytes))
+#define FIPSEE_ASSERT_AT(type, field, offset_bytes) FIPSEE_ASSERT(offsetof(type, field) == (offset_bytes))
+
+/* ---- Ring (section 2) ------------------------------------------------------------------------------------------ */
+
+/* Bytes of one slot: a cache line. Rings are aligned to it. */
+#define FIPSEE_SLOT_BYTES 64
+/* Bytes of a message; the rest of the slot is the stamp. */
+#define FIPSEE_PAYLOAD_BYTES 60
+/* Byte offset of the stamp in a slot. */
+#define FIPSEE_STAMP_OFFSET_BYTES 60
+/* Fewest and most slots of a ring; always a power of two. */
+#define FIPSEE_MIN_SLOTS 2
+#define FIPSEE_MAX_SLOTS 65536
+/* Bytes of one ring's cold words, and where the two stand. */
+#define FIPSEE_COLD_BYTES 128
+#define FIPSEE_COLD_RELEASED_OFFSET_BYTES 0
+#define FIPSEE_COLD_ASLEEP_OFFSET_BYTES 4
+
+/* One slot, in shared memory. Written by the ring's writer only. */
+struct fipsee_slot {
+	uint8_t payload[FIPSEE_PAYLOAD_BYTES];	/* the message; meaningful once the stamp is seen */
+	uint32_t stamp;				/* lap number of the message, never 0; stored last (letter A) */
+} __attribute__((aligned(FIPSEE_SLOT_BYTES)));
+FIPSEE_ASSERT_SIZE(struct fipsee_slot, FIPSEE_SLOT_BYTES);
+FIPSEE_ASSERT_AT(struct fipsee_slot, stamp, FIPSEE_STAMP_OFFSET_BYTES);
+
+/* The cold words of one ring, in shared memory. Written by the ring's reader; the writer may only clear `asleep`. */
+struct fipsee_cold {
+	uint32_t released;			/* streams: messages released since the start, modulo 2^32 (letter B) */
+	uint32_t asleep;			/* not 0: the reader wants the doorbell (letter S) */
+	uint8_t reserved[FIPSEE_COLD_BYTES - 8];	/* 0 at the start, ignored */
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_cold, FIPSEE_COLD_BYTES);
+FIPSEE_ASSERT_AT(struct fipsee_cold, released, FIPSEE_COLD_RELEASED_OFFSET_BYTES);
+FIPSEE_ASSERT_AT(struct fipsee_cold, asleep, FIPSEE_COLD_ASLEEP_OFFSET_BYTES);
+
+/* ---- Region (section 3) ---------------------------------------------------------------------------------------- */
+
+/* "FIPSEE01", the first eight bytes of a region. */
+#define FIPSEE_REGION_MAGIC 0x3130454553504946ULL
+/* The only layout version. */
+#define FIPSEE_REGION_VERSION 1
+#define FIPSEE_REGION_HEADER_BYTES 64
+#define FIPSEE_QUEUE_ENTRY_BYTES 64
+/* Unit of the pool's offset and length, in bytes. */
+#define FIPSEE_REGION_PAGE_BYTES 4096
+/* Most requests outstanding in one queue. */
+#define FIPSEE_MAX_DEPTH 4096
+/* Slots that a completion ring has beyond the depth: one unacknowledged event of each kind. */
+#define FIPSEE_EVENT_CREDITS 2
+/* Most bytes of the pool of one attachment. */
+#define FIPSEE_MAX_POOL_BYTES (1ULL << 30)
+/* Most bytes of one region, of the daemon or of a client: what 32 bits of sectors reach. */
+#define FIPSEE_MAX_REGION_BYTES (1ULL << 41)
+
+/* At byte 0 of the region; written once by the daemon before the region is handed over. */
+struct fipsee_region_header {
+	uint64_t magic;				/* FIPSEE_REGION_MAGIC */
+	uint32_t version;			/* FIPSEE_REGION_VERSION */
+	uint32_t queue_count;			/* entries of the table that follows, 1..FIPSEE_MAX_QUEUES */
+	uint64_t region_bytes;			/* equals the length in ATTACHED */
+	uint64_t features;			/* features in force; none are defined, 0 */
+	uint64_t pool_offset_bytes;		/* multiple of FIPSEE_REGION_PAGE_BYTES */
+	uint64_t pool_bytes;			/* multiple of FIPSEE_REGION_PAGE_BYTES; 0: no pool */
+	uint64_t reserved[2];
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_region_header, FIPSEE_REGION_HEADER_BYTES);
+FIPSEE_ASSERT_AT(struct fipsee_region_header, version, 8);
+FIPSEE_ASSERT_AT(struct fipsee_region_header, queue_count, 12);
+FIPSEE_ASSERT_AT(struct fipsee_region_header, region_bytes, 16);
+FIPSEE_ASSERT_AT(struct fipsee_region_header, features, 24);
+FIPSEE_ASSERT_AT(struct fipsee_region_header, pool_offset_bytes, 32);
+FIPSEE_ASSERT_AT(struct fipsee_region_header, pool_bytes, 40);
+FIPSEE_ASSERT_AT(struct fipsee_region_header, reserved, 48);
+
+/* Entry q of the table stands at FIPSEE_REGION_HEADER_BYTES + q * FIPSEE_QUEUE_ENTRY_BYTES. */
+struct fipsee_queue_entry {
+	uint64_t request_offset_bytes;		/* ring from client to daemon; multiple of 64 */
+	uint64_t completion_offset_bytes;	/* ring from daemon to client; multiple of 64 */
+	uint64_t cold_offset_bytes;		/* two fipsee_cold: request ring, completion ring; multiple of 64 */
+	uint32_t request_slots;			/* power of two, FIPSEE_MIN_SLOTS..FIPSEE_MAX_SLOTS */
+	uint32_t completion_slots;		/* as above */
+	uint32_t request_start;			/* slot index of the first request, below request_slots */
+	uint32_t completion_start;		/* slot index of the first completion, below completion_slots */
+	uint32_t depth;				/* requests that may be outstanding; at most request_slots and
+						   completion_slots - FIPSEE_EVENT_CREDITS */
+	uint32_t reserved[5];
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_queue_entry, FIPSEE_QUEUE_ENTRY_BYTES);
+FIPSEE_ASSERT_AT(struct fipsee_queue_entry, completion_offset_bytes, 8);
+FIPSEE_ASSERT_AT(struct fipsee_queue_entry, cold_offset_bytes, 16);
+FIPSEE_ASSERT_AT(struct fipsee_queue_entry, request_slots, 24);
+FIPSEE_ASSERT_AT(struct fipsee_queue_entry, completion_slots, 28);
+FIPSEE_ASSERT_AT(struct fipsee_queue_entry, request_start, 32);
+FIPSEE_ASSERT_AT(struct fipsee_queue_entry, completion_start, 36);
+FIPSEE_ASSERT_AT(struct fipsee_queue_entry, depth, 40);
+FIPSEE_ASSERT_AT(struct fipsee_queue_entry, reserved, 44);
+
+/* ---- Control plane (section 4) --------------------------------------------------------------------------------- */
+
+/* "FPSC", the first four bytes of every control message. */
+#define FIPSEE_CONTROL_MAGIC 0x43535046U
+/* The protocol version described here. */
+#define FIPSEE_VERSION 1
+/* Longest control message, in bytes. */
+#define FIPSEE_MAX_MESSAGE_BYTES 512
+/* Most descriptors that come with one message: a region and two doorbells per queue. */
+#define FIPSEE_MAX_DESCRIPTORS 129
+/* Most queues of one attachment. */
+#define FIPSEE_MAX_QUEUES 64
+/* Most memory regions of one attachment; id 0 is the pool. */
+#define FIPSEE_MAX_REGIONS 64
+/* Longest name of an export and longest text of a refusal, in bytes of UTF-8. */
+#define FIPSEE_MAX_NAME_BYTES 64
+#define FIPSEE_MAX_REFUSAL_BYTES 400
+/* Bytes of service-specific information in ATTACHED. */
+#define FIPSEE_SERVICE_INFO_BYTES 64
+/* Longest path of the control socket, in bytes, without a terminating zero. */
+#define FIPSEE_MAX_SOCKET_PATH_BYTES 107
+
+/* Control message kinds. */
+#define FIPSEE_HELLO 1
+#define FIPSEE_WELCOME 2
+#define FIPSEE_ATTACH 3
+#define FIPSEE_ATTACHED 4
+#define FIPSEE_REFUSED 5
+#define FIPSEE_REGISTER 6
+#define FIPSEE_REGISTERED 7
+#define FIPSEE_UNREGISTER 8
+#define FIPSEE_UNREGISTERED 9
+#define FIPSEE_DETACH 10
+#define FIPSEE_DETACHED 11
+
+/* Services. */
+#define FIPSEE_SERVICE_BLOCK 1
+
+/* ATTACH flags: the client will not write; nobody else may be attached meanwhile. */
+#define FIPSEE_ATTACH_READ_ONLY 1
+#define FIPSEE_ATTACH_EXCLUSIVE 2
+
+/* REGISTER access bits, from the daemon's view: it may load (the client writes to the disk), it may store. */
+#define FIPSEE_ACCESS_READ 1
+#define FIPSEE_ACCESS_WRITE 2
+
+/* Refusal codes. Others may come from later daemons; show the text. */
+#define FIPSEE_REFUSAL_VERSION 1
+#define FIPSEE_REFUSAL_MALFORMED 2
+#define FIPSEE_REFUSAL_UNKNOWN_EXPORT 3
+#define FIPSEE_REFUSAL_NOT_ALLOWED 4
+#define FIPSEE_REFUSAL_BUSY 5
+#define FIPSEE_REFUSAL_LIMIT 6
+#define FIPSEE_REFUSAL_BAD_MEMORY 7
+#define FIPSEE_REFUSAL_SHUTTING_DOWN 8
+
+/* The start of every control message; alone: DETACH (client) and DETACHED (daemon). */
+struct fipsee_control_header {
+	uint32_t magic;				/* FIPSEE_CONTROL_MAGIC */
+	uint16_t kind;				/* FIPSEE_HELLO .. FIPSEE_DETACHED */
+	uint16_t version;			/* FIPSEE_VERSION; not looked at in HELLO and REFUSED */
+	uint32_t length_bytes;			/* of the whole message; equals the packet's length */
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_control_header, 12);
+FIPSEE_ASSERT_AT(struct fipsee_control_header, kind, 4);
+FIPSEE_ASSERT_AT(struct fipsee_control_header, version, 6);
+FIPSEE_ASSERT_AT(struct fipsee_control_header, length_bytes, 8);
+
+/* Client, first: what it speaks. */
+struct fipsee_hello {
+	struct fipsee_control_header header;
+	uint16_t version_min;			/* lowest version spoken */
+	uint16_t version_max;			/* highest version spoken, not below version_min */
+	uint64_t features;			/* features offered; bits the daemon does not know are ignored */
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_hello, 24);
+FIPSEE_ASSERT_AT(struct fipsee_hello, version_min, 12);
+FIPSEE_ASSERT_AT(struct fipsee_hello, version_max, 14);
+FIPSEE_ASSERT_AT(struct fipsee_hello, features, 16);
+
+/* Daemon: the version in force and its limits. */
+struct fipsee_welcome {
+	struct fipsee_control_header header;
+	uint16_t version;			/* within the range of HELLO */
+	uint16_t max_queues;			/* most queues it grants, 1..FIPSEE_MAX_QUEUES */
+	uint32_t max_depth;			/* most requests outstanding in one queue, 1..FIPSEE_MAX_DEPTH */
+	uint32_t reserved;
+	uint64_t features;			/* features that both have */
+	uint64_t max_pool_bytes;		/* largest pool it grants */
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_welcome, 40);
+FIPSEE_ASSERT_AT(struct fipsee_welcome, version, 12);
+FIPSEE_ASSERT_AT(struct fipsee_welcome, max_queues, 14);
+FIPSEE_ASSERT_AT(struct fipsee_welcome, max_depth, 16);
+FIPSEE_ASSERT_AT(struct fipsee_welcome, reserved, 20);
+FIPSEE_ASSERT_AT(struct fipsee_welcome, features, 24);
+FIPSEE_ASSERT_AT(struct fipsee_welcome, max_pool_bytes, 32);
+
+/* Client: asks for an export. */
+struct fipsee_attach {
+	struct fipsee_control_header header;
+	uint16_t service;			/* FIPSEE_SERVICE_BLOCK */
+	uint16_t queue_count;			/* queues wanted, at least 1; the daemon caps */
+	uint32_t depth;				/* requests outstanding per queue, at least 1; the daemon caps */
+	uint32_t flags;				/* FIPSEE_ATTACH_* */
+	uint64_t pool_bytes;			/* pool wanted, 0 for none; the daemon caps */
+	uint8_t name[FIPSEE_MAX_NAME_BYTES];	/* UTF-8, filled with zeroes; unterminated at full length */
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_attach, 96);
+FIPSEE_ASSERT_AT(struct fipsee_attach, service, 12);
+FIPSEE_ASSERT_AT(struct fipsee_attach, queue_count, 14);
+FIPSEE_ASSERT_AT(struct fipsee_attach, depth, 16);
+FIPSEE_ASSERT_AT(struct fipsee_attach, flags, 20);
+FIPSEE_ASSERT_AT(struct fipsee_attach, pool_bytes, 24);
+FIPSEE_ASSERT_AT(struct fipsee_attach, name, 32);
+
+/* Daemon: granted. Descriptors: the region, then per queue the daemon's eventfd and the client's socket doorbell. */
+struct fipsee_attached {
+	struct fipsee_control_header header;
+	uint16_t queue_count;			/* queues granted */
+	uint16_t reserved;
+	uint64_t region_bytes;			/* bytes of the region to map */
+	uint8_t service_info[FIPSEE_SERVICE_INFO_BYTES];	/* block service: struct fipsee_block_info */
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_attached, 88);
+FIPSEE_ASSERT_AT(struct fipsee_attached, queue_count, 12);
+FIPSEE_ASSERT_AT(struct fipsee_attached, region_bytes, 16);
+FIPSEE_ASSERT_AT(struct fipsee_attached, service_info, 24);
+
+/* Daemon: refused. */
+struct fipsee_refused {
+	struct fipsee_control_header header;
+	uint32_t code;				/* FIPSEE_REFUSAL_*, for programs */
+	uint32_t text_bytes;			/* bytes used of the text, at most FIPSEE_MAX_REFUSAL_BYTES */
+	uint8_t text[FIPSEE_MAX_REFUSAL_BYTES];	/* UTF-8 without zero bytes, for people; zeroes after it */
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_refused, 420);
+FIPSEE_ASSERT_AT(struct fipsee_refused, code, 12);
+FIPSEE_ASSERT_AT(struct fipsee_refused, text_bytes, 16);
+FIPSEE_ASSERT_AT(struct fipsee_refused, text, 20);
+
+/* Client: memory of its own, with one descriptor. */
+struct fipsee_register {
+	struct fipsee_control_header header;
+	uint16_t region;			/* id it gets, 1..FIPSEE_MAX_REGIONS - 1, not in use */
+	uint16_t access;			/* FIPSEE_ACCESS_*, at least one */
+	uint64_t length_bytes;			/* bytes to map from offset 0 of the descriptor */
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_register, 24);
+FIPSEE_ASSERT_AT(struct fipsee_register, region, 12);
+FIPSEE_ASSERT_AT(struct fipsee_register, access, 14);
+FIPSEE_ASSERT_AT(struct fipsee_register, length_bytes, 16);
+
+/* REGISTERED (daemon), UNREGISTER (client), UNREGISTERED (daemon). */
+struct fipsee_region_id {
+	struct fipsee_control_header header;
+	uint16_t region;			/* the id */
+	uint16_t reserved;
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_region_id, 16);
+FIPSEE_ASSERT_AT(struct fipsee_region_id, region, 12);
+
+/* ---- Block protocol (section 5) -------------------------------------------------------------------------------- */
+
+/* The unit of offsets and lengths, whatever the logical block size of the disk. */
+#define FIPSEE_SECTOR_BYTES 512
+#define FIPSEE_SECTOR_SHIFT 9
+/* Most segments that stand in the request itself. */
+#define FIPSEE_MAX_INLINE_SEGMENTS 5
+/* Segment count that says: segment 0 is where a table of segments stands. */
+#define FIPSEE_SEGMENTS_INDIRECT 0xff
+/* Most entries of that table. */
+#define FIPSEE_MAX_INDIRECT_ENTRIES 256
+/* Most bytes of one read or write of any disk; a disk may allow less (block info). */
+#define FIPSEE_MAX_TRANSFER_BYTES (16ULL << 20)
+/* Most completions in one message. */
+#define FIPSEE_MAX_PACKED 14
+
+/* Operations. */
+#define FIPSEE_READ 1
+#define FIPSEE_WRITE 2
+#define FIPSEE_FLUSH 3
+#define FIPSEE_DISCARD 4
+#define FIPSEE_WRITE_ZEROES 5
+#define FIPSEE_GET_INFO 6
+#define FIPSEE_ACK_EVENT 7
+
+/* Request flags: durable before the completion (write, write-zeroes); may deallocate (write-zeroes). */
+#define FIPSEE_FLAG_FUA 1
+#define FIPSEE_FLAG_UNMAP 2
+
+/* Kinds of message on the completion ring. */
+#define FIPSEE_KIND_COMPLETIONS 0
+#define FIPSEE_KIND_RESIZE 1
+#define FIPSEE_KIND_DETACH 2
+
+/* Statuses; fipsee_status_errno() gives their errno. */
+#define FIPSEE_STATUS_OK 0
+#define FIPSEE_STATUS_IO_ERROR 1
+#define FIPSEE_STATUS_INVALID 2
+#define FIPSEE_STATUS_UNSUPPORTED 3
+#define FIPSEE_STATUS_BAD_MEMORY 4
+#define FIPSEE_STATUS_READ_ONLY 5
+#define FIPSEE_STATUS_OUT_OF_RANGE 6
+#define FIPSEE_STATUS_NO_SPACE 7
+#define FIPSEE_STATUS_DETACHED 8
+#define FIPSEE_STATUS_MISALIGNED 9
+#define FIPSEE_STATUS_TOO_LONG 10
+#define FIPSEE_STATUS_NO_SEGMENTS 11
+/* Numbers from here on are none. */
+#define FIPSEE_STATUS_COUNT 12
+
+/* Capabilities of a disk: takes writes; has a cache that a flush makes durable; FUA; discard; write-zeroes. */
+#define FIPSEE_CAPABILITY_WRITE 1
+#define FIPSEE_CAPABILITY_FLUSH 2
+#define FIPSEE_CAPABILITY_FUA 4
+#define FIPSEE_CAPABILITY_DISCARD 8
+#define FIPSEE_CAPABILITY_WRITE_ZEROES 16
+
+/* A piece of registered memory. */
+struct fipsee_segment {
+	uint32_t offset_sectors;		/* from the start of the region, in sectors of 512 bytes */
+	uint16_t length_sectors;		/* at least 1 */
+	uint16_t region;			/* id; 0 is the pool */
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_segment, 8);
+FIPSEE_ASSERT_AT(struct fipsee_segment, length_sectors, 4);
+FIPSEE_ASSERT_AT(struct fipsee_segment, region, 6);
+
+/* A request, as it stands in a slot of the request ring. */
+struct fipsee_request {
+	uint8_t operation;			/* FIPSEE_READ .. FIPSEE_ACK_EVENT */
+	uint8_t segment_count;			/* read, write: 1..5 or 0xff; get-info: 1; others: 0 */
+	uint16_t flags;				/* FIPSEE_FLAG_* */
+	uint16_t tag;				/* the client's name for it, unique among those outstanding */
+	uint16_t reserved;
+	uint64_t sector;			/* first sector on the disk; 0 where the operation has none */
+	union {
+		struct fipsee_segment segments[FIPSEE_MAX_INLINE_SEGMENTS];	/* read, write, get-info; 0 beyond
+										   the count */
+		uint64_t length_sectors;	/* discard, write-zeroes: at least 1; the words after it are 0 */
+	};
+	uint32_t aux;				/* indirect: entries of the table; ack-event: kind; otherwise 0 */
+	uint32_t stamp;				/* the ring's */
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_request, FIPSEE_SLOT_BYTES);
+FIPSEE_ASSERT_AT(struct fipsee_request, segment_count, 1);
+FIPSEE_ASSERT_AT(struct fipsee_request, flags, 2);
+FIPSEE_ASSERT_AT(struct fipsee_request, tag, 4);
+FIPSEE_ASSERT_AT(struct fipsee_request, sector, 8);
+FIPSEE_ASSERT_AT(struct fipsee_request, segments, 16);
+FIPSEE_ASSERT_AT(struct fipsee_request, length_sectors, 16);
+FIPSEE_ASSERT_AT(struct fipsee_request, aux, 56);
+FIPSEE_ASSERT_AT(struct fipsee_request, stamp, FIPSEE_STAMP_OFFSET_BYTES);
+
+/* One finished request. */
+struct fipsee_completion_entry {
+	uint16_t tag;				/* of an outstanding request */
+	uint16_t status;			/* FIPSEE_STATUS_* */
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_completion_entry, 4);
+FIPSEE_ASSERT_AT(struct fipsee_completion_entry, status, 2);
+
+/* A message of kind FIPSEE_KIND_COMPLETIONS on the completion ring. */
+struct fipsee_completion {
+	uint8_t count;				/* entries used, 1..FIPSEE_MAX_PACKED */
+	uint8_t kind;				/* FIPSEE_KIND_COMPLETIONS */
+	uint16_t reserved;
+	struct fipsee_completion_entry entries[FIPSEE_MAX_PACKED];	/* zeroes beyond the count */
+	uint32_t stamp;				/* the ring's */
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_completion, FIPSEE_SLOT_BYTES);
+FIPSEE_ASSERT_AT(struct fipsee_completion, kind, 1);
+FIPSEE_ASSERT_AT(struct fipsee_completion, entries, 4);
+FIPSEE_ASSERT_AT(struct fipsee_completion, stamp, FIPSEE_STAMP_OFFSET_BYTES);
+
+/* A message of kind FIPSEE_KIND_RESIZE or FIPSEE_KIND_DETACH on the completion ring. */
+struct fipsee_event {
+	uint8_t count;				/* 1 */
+	uint8_t kind;				/* FIPSEE_KIND_RESIZE, FIPSEE_KIND_DETACH */
+	uint16_t reserved;
+	uint32_t reserved_too;
+	uint64_t sector_count;			/* resize: the new size in sectors of 512 bytes; detach: 0 */
+	uint8_t reserved_end[44];
+	uint32_t stamp;				/* the ring's */
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_event, FIPSEE_SLOT_BYTES);
+FIPSEE_ASSERT_AT(struct fipsee_event, kind, 1);
+FIPSEE_ASSERT_AT(struct fipsee_event, sector_count, 8);
+FIPSEE_ASSERT_AT(struct fipsee_event, reserved_end, 16);
+FIPSEE_ASSERT_AT(struct fipsee_event, stamp, FIPSEE_STAMP_OFFSET_BYTES);
+
+/* A private copy of one slot, and the views of it. */
+union fipsee_message {
+	struct fipsee_slot slot;
+	struct fipsee_request request;
+	struct fipsee_completion completion;
+	struct fipsee_event event;
+	uint64_t words[FIPSEE_SLOT_BYTES / 8];
+};
+FIPSEE_ASSERT_SIZE(union fipsee_message, FIPSEE_SLOT_BYTES);
+
+/* What a disk is, in ATTACHED and as the answer to get-info. */
+struct fipsee_block_info {
+	uint64_t first_sector;			/* where the export begins in the disk below; requests count from 0 */
+	uint64_t sector_count;			/* size in sectors of 512 bytes, at least 1 */
+	uint32_t block_bytes;			/* logical block: 512, 1024, 2048 or 4096 */
+	uint32_t optimal_bytes;			/* preferred size and alignment of a transfer; 0: none */
+	uint32_t max_transfer_bytes;		/* most data of one read or write, at least block_bytes */
+	uint32_t max_range_sectors;		/* most sectors of one discard or write-zeroes */
+	uint32_t max_segments;			/* most segments of one request, at least 1 */
+	uint32_t capabilities;			/* FIPSEE_CAPABILITY_* */
+	uint8_t identity[16];			/* names disk and content; the same after the daemon restarted */
+	uint64_t reserved;
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_block_info, FIPSEE_SERVICE_INFO_BYTES);
+FIPSEE_ASSERT_AT(struct fipsee_block_info, sector_count, 8);
+FIPSEE_ASSERT_AT(struct fipsee_block_info, block_bytes, 16);
+FIPSEE_ASSERT_AT(struct fipsee_block_info, optimal_bytes, 20);
+FIPSEE_ASSERT_AT(struct fipsee_block_info, max_transfer_bytes, 24);
+FIPSEE_ASSERT_AT(struct fipsee_block_info, max_range_sectors, 28);
+FIPSEE_ASSERT_AT(struct fipsee_block_info, max_segments, 32);
+FIPSEE_ASSERT_AT(struct fipsee_block_info, capabilities, 36);
+FIPSEE_ASSERT_AT(struct fipsee_block_info, identity, 40);
+FIPSEE_ASSERT_AT(struct fipsee_block_info, reserved, 56);
+
+#if defined(__KERNEL__) || __STDC_HOSTED__
+/*
+ * The errno (positive) that a caller of read(2) or write(2) would see for a status; 0 for success. A number that is
+ * no status gives EPROTO: the peer lies, close the channel.
+ */
+static inline int fipsee_status_errno(uint16_t status)
+{
+	switch (status) {
+	case FIPSEE_STATUS_OK:
+		return 0;
+	case FIPSEE_STATUS_IO_ERROR:
+		return EIO;
+	case FIPSEE_STATUS_INVALID:
+	case FIPSEE_STATUS_MISALIGNED:
+	case FIPSEE_STATUS_NO_SEGMENTS:
+		return EINVAL;
+	case FIPSEE_STATUS_UNSUPPORTED:
+		return EOPNOTSUPP;
+	case FIPSEE_STATUS_BAD_MEMORY:
+		return EFAULT;
+	case FIPSEE_STATUS_READ_ONLY:
+		return EROFS;
+	case FIPSEE_STATUS_OUT_OF_RANGE:
+		return ENXIO;
+	case FIPSEE_STATUS_NO_SPACE:
+		return ENOSPC;
+	case FIPSEE_STATUS_DETACHED:
+		return ENODEV;
+	case FIPSEE_STATUS_TOO_LONG:
+		return EMSGSIZE;
+	default:
+		return EPROTO;
+	}
+}
+#endif
+
+#endif /* FIPSEE_H */

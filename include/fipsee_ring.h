@@ -1,0 +1,377 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * The Fip-see ring (docs/protocol.md section 2) as inline functions: the second implementation, independent of
+ * crates/ring, against which it is tested. No allocation, no library, no system call: the includer maps the memory
+ * and rings the doorbell.
+ *
+ * Position p of a ring uses slot p mod n and is published when the slot's stamp equals the lap number of p. The reader
+ * never writes into a slot. Memory order, as in docs/memory-order.md and crates/ring/src/ring.rs:
+ *
+ *   A  the writer publishes a stamp with Release; the reader looks at it with Acquire.
+ *   B  the reader publishes the release counter with Release, after its copies; the writer looks with Acquire.
+ *   S  both sides put a full fence between their own store and the look at the other's word, where sleeping is decided.
+ *
+ * The peer is never trusted: each slot is copied once, all cursors are private, and a counter that cannot be true is
+ * FIPSEE_RING_FAULT, after which the channel is closed.
+ *
+ * The machine is reached through five hooks. Define any of them before including this file:
+ *
+ *   FIPSEE_LOAD_ACQUIRE(word)               value of a shared uint32_t; later accesses stay after it
+ *   FIPSEE_STORE_RELEASE(word, value)       store to a shared uint32_t; earlier accesses stay before it
+ *   FIPSEE_FULL_FENCE()                     orders earlier stores before later loads
+ *   FIPSEE_COPY_IN(into, slot)              copies 64 bytes out of a shared slot, each byte read exactly once
+ *   FIPSEE_PUBLISH(slot, message, stamp)    writes 60 bytes and then, with Release, the stamp; no reader may see the
+ *                                           stamp before the bytes
+ *
+ * The defaults use stores of one machine word, which every CPU keeps in order with the stamp. A wider store belongs
+ * into FIPSEE_PUBLISH, and only where the CPU is known to make it visible at once.
+ */
+#ifndef FIPSEE_RING_H
+#define FIPSEE_RING_H
+
+#include "fipsee.h"
+
+#if !defined(__KERNEL__) && !defined(__cplusplus)
+#include <stdbool.h>
+#endif
+
+/* What an operation came to. */
+#define FIPSEE_RING_OK 0
+#define FIPSEE_RING_FULL 1	/* no slot is free; nothing was published; try again later */
+#define FIPSEE_RING_FAULT (-1)	/* the peer lies, or the geometry is none; close the channel */
+
+/* ---- The hooks' defaults: userspace, gcc and clang ------------------------------------------------------------- */
+
+/* Slots are bytes to the type system; these words may alias them. One machine word is loaded and stored at once. */
+#if __SIZEOF_POINTER__ == 8
+typedef uint64_t __attribute__((__may_alias__)) fipsee_ring_word;
+#else
+typedef uint32_t __attribute__((__may_alias__)) fipsee_ring_word;
+#endif
+typedef uint32_t __attribute__((__may_alias__)) fipsee_ring_half;
+
+#ifndef FIPSEE_LOAD_ACQUIRE
+#define FIPSEE_LOAD_ACQUIRE(word) __atomic_load_n((word), __ATOMIC_ACQUIRE)
+#endif
+
+#ifndef FIPSEE_STORE_RELEASE
+#define FIPSEE_STORE_RELEASE(word, value) __atomic_store_n((word), (value), __ATOMIC_RELEASE)
+#endif
+
+#ifndef FIPSEE_FULL_FENCE
+#define FIPSEE_FULL_FENCE() __atomic_thread_fence(__ATOMIC_SEQ_CST)
+#endif
+
+#ifndef FIPSEE_COPY_IN
+/* Atomic loads are neither repeated nor split nor merged by the compiler: each byte is read once. */
+static inline void fipsee_copy_in(union fipsee_message *into, const struct fipsee_slot *slot)
+{
+	const fipsee_ring_word *from = (const fipsee_ring_word *)(const void *)slot;
+	fipsee_ring_word *to = (fipsee_ring_word *)(void *)into;
+	unsigned int index;
+
+	for (index = 0; index < FIPSEE_SLOT_BYTES / sizeof(*from); index++)
+		to[index] = __atomic_load_n(&from[index], __ATOMIC_RELAXED);
+}
+#define FIPSEE_COPY_IN(into, slot) fipsee_copy_in((into), (slot))
+#endif
+
+#ifndef FIPSEE_PUBLISH
+static inline void fipsee_publish(struct fipsee_slot *slot, const union fipsee_message *message, uint32_t stamp)
+{
+	fipsee_ring_word *to = (fipsee_ring_word *)(void *)slot;
+	const fipsee_ring_word *from = (const fipsee_ring_word *)(const void *)message;
+	fipsee_ring_half *last = (fipsee_ring_half *)(void *)&slot->payload[56];
+	const fipsee_ring_half *last_from = (const fipsee_ring_half *)(const void *)&message->slot.payload[56];
+	unsigned int index;
+
+	for (index = 0; index < 56 / sizeof(*to); index++)
+		__atomic_store_n(&to[index], from[index], __ATOMIC_RELAXED);
+	__atomic_store_n(last, *last_from, __ATOMIC_RELAXED);
+	FIPSEE_STORE_RELEASE(&slot->stamp, stamp); /* A */
+}
+#define FIPSEE_PUBLISH(slot, message, stamp) fipsee_publish((slot), (message), (stamp))
+#endif
+
+/* ---- Geometry and cursor --------------------------------------------------------------------------------------- */
+
+/* Where one ring lies. The pointers lead into memory shared with the peer; the count is a private copy. */
+struct fipsee_ring {
+	struct fipsee_slot *slots;	/* slot_count slots, aligned to 64 bytes */
+	struct fipsee_cold *cold;	/* this ring's cold words, aligned to 64 bytes */
+	uint32_t slot_count;		/* power of two, FIPSEE_MIN_SLOTS..FIPSEE_MAX_SLOTS */
+};
+
+/* A place in the free-running sequence of positions. */
+struct fipsee_cursor {
+	uint32_t index;			/* slot, below slot_count */
+	uint32_t stamp;			/* lap number, never 0 */
+};
+
+/* The lap after `stamp`: 1, 2, .. 2^32 - 1, 1. Fresh memory is 0, so no lap is. */
+static inline uint32_t fipsee_next_stamp(uint32_t stamp)
+{
+	return stamp == 0xffffffffU ? 1 : stamp + 1;
+}
+
+/* The first position of a ring whose geometry says `start`. */
+static inline struct fipsee_cursor fipsee_cursor_at_start(uint32_t start)
+{
+	struct fipsee_cursor cursor = { start, 1 };
+
+	return cursor;
+}
+
+static inline void fipsee_cursor_advance(struct fipsee_cursor *cursor, uint32_t slot_count)
+{
+	cursor->index++;
+	if (cursor->index == slot_count) {
+		cursor->index = 0;
+		cursor->stamp = fipsee_next_stamp(cursor->stamp);
+	}
+}
+
+/*
+ * Is this a ring, and does the cursor lie in it? The caller has checked that slots and cold words lie within the
+ * mapped region. The functions below require it.
+ */
+static inline bool fipsee_ring_is_valid(const struct fipsee_ring *ring, struct fipsee_cursor cursor)
+{
+	uint32_t count = ring->slot_count;
+
+	return count >= FIPSEE_MIN_SLOTS && count <= FIPSEE_MAX_SLOTS && (count & (count - 1)) == 0 &&
+	       cursor.index < count && cursor.stamp != 0 &&
+	       ((uintptr_t)ring->slots | (uintptr_t)ring->cold) % FIPSEE_SLOT_BYTES == 0;
+}
+
+/* ---- Writer ---------------------------------------------------------------------------------------------------- */
+
+/* The writing end, without flow control of its own. */
+struct fipsee_writer {
+	struct fipsee_ring ring;
+	struct fipsee_cursor cursor;	/* where the next message goes */
+};
+
+/* FIPSEE_RING_OK, or FIPSEE_RING_FAULT when the geometry is none. */
+static inline int fipsee_writer_init(struct fipsee_writer *writer, struct fipsee_ring ring, struct fipsee_cursor cursor)
+{
+	writer->ring = ring;
+	writer->cursor = cursor;
+	return fipsee_ring_is_valid(&ring, cursor) ? FIPSEE_RING_OK : FIPSEE_RING_FAULT;
+}
+
+/* Publish one message. The protocol above the ring guarantees that the slot is free. */
+static inline void fipsee_writer_publish(struct fipsee_writer *writer, const union fipsee_message *message)
+{
+	FIPSEE_PUBLISH(&writer->ring.slots[writer->cursor.index], message, writer->cursor.stamp);
+	fipsee_cursor_advance(&writer->cursor, writer->ring.slot_count);
+}
+
+/* Publish `count` messages in one burst, in order. Same contract. */
+static inline void fipsee_writer_publish_all(struct fipsee_writer *writer, const union fipsee_message *messages,
+					     uint32_t count)
+{
+	uint32_t index;
+
+	for (index = 0; index < count; index++)
+		fipsee_writer_publish(writer, &messages[index]);
+}
+
+/*
+ * Must the doorbell be rung for what was published? Ask once per batch, after publishing; on true, ring after this
+ * returns. The flag is cleared so that a burst of batches rings once. A plain store does: should it hit a flag that the
+ * reader has set anew, the ring that follows reaches that reader, because the reader emptied its bell before setting
+ * the flag.
+ */
+static inline bool fipsee_writer_needs_doorbell(struct fipsee_writer *writer)
+{
+	FIPSEE_FULL_FENCE(); /* S: between our stamp and the peer's flag; pairs with fipsee_reader_arm_and_work_remains(). */
+	if (FIPSEE_LOAD_ACQUIRE(&writer->ring.cold->asleep) == 0)
+		return false;
+	FIPSEE_STORE_RELEASE(&writer->ring.cold->asleep, 0);
+	return true;
+}
+
+/* ---- Reader ---------------------------------------------------------------------------------------------------- */
+
+/* The reading end. */
+struct fipsee_reader {
+	struct fipsee_ring ring;
+	struct fipsee_cursor cursor;	/* the next message */
+	uint32_t received;		/* messages received, modulo 2^32 */
+	uint32_t released;		/* value of `received` when the release counter was last written */
+	bool armed;
+};
+
+/* FIPSEE_RING_OK, or FIPSEE_RING_FAULT when the geometry is none. */
+static inline int fipsee_reader_init(struct fipsee_reader *reader, struct fipsee_ring ring, struct fipsee_cursor cursor)
+{
+	reader->ring = ring;
+	reader->cursor = cursor;
+	reader->received = 0;
+	reader->released = 0;
+	reader->armed = false;
+	return fipsee_ring_is_valid(&ring, cursor) ? FIPSEE_RING_OK : FIPSEE_RING_FAULT;
+}
+
+/* Is a message there? Any stamp but that of this lap means no. */
+static inline bool fipsee_reader_has_message(const struct fipsee_reader *reader)
+{
+	return FIPSEE_LOAD_ACQUIRE(&reader->ring.slots[reader->cursor.index].stamp) == reader->cursor.stamp; /* A */
+}
+
+/* Copy the next message and step past it; false, and `into` untouched, when there is none. */
+static inline bool fipsee_reader_receive(struct fipsee_reader *reader, union fipsee_message *into)
+{
+	if (!fipsee_reader_has_message(reader))
+		return false;
+	FIPSEE_COPY_IN(into, &reader->ring.slots[reader->cursor.index]);
+	fipsee_cursor_advance(&reader->cursor, reader->ring.slot_count);
+	reader->received++;
+	return true;
+}
+
+/* Streams: everything received is free again. Call before sleeping. */
+static inline void fipsee_reader_release_all(struct fipsee_reader *reader)
+{
+	if (reader->released == reader->received)
+		return;
+	reader->released = reader->received;
+	FIPSEE_STORE_RELEASE(&reader->ring.cold->released, reader->released); /* B */
+}
+
+/* Streams: release if a quarter of the ring can be. Call after each batch. */
+static inline void fipsee_reader_release_some(struct fipsee_reader *reader)
+{
+	uint32_t quarter = reader->ring.slot_count / 4;
+
+	if (reader->received - reader->released >= (quarter ? quarter : 1))
+		fipsee_reader_release_all(reader);
+}
+
+/*
+ * Announce that we are about to sleep, then look again: does work remain? Only on false may the caller sleep on its
+ * doorbell, which it drained before this call. Stays armed until fipsee_reader_disarm().
+ */
+static inline bool fipsee_reader_arm_and_work_remains(struct fipsee_reader *reader)
+{
+	reader->armed = true;
+	FIPSEE_STORE_RELEASE(&reader->ring.cold->asleep, 1);
+	FIPSEE_FULL_FENCE(); /* S: between our flag and the peer's stamp; pairs with fipsee_writer_needs_doorbell(). */
+	return fipsee_reader_has_message(reader);
+}
+
+/* Awake again: the writer need not ring. */
+static inline void fipsee_reader_disarm(struct fipsee_reader *reader)
+{
+	if (!reader->armed)
+		return;
+	reader->armed = false;
+	FIPSEE_STORE_RELEASE(&reader->ring.cold->asleep, 0);
+}
+
+/* ---- Stream: flow control by the release counter ---------------------------------------------------------------- */
+
+/* The writing end of a one-way stream. */
+struct fipsee_stream_writer {
+	struct fipsee_writer writer;
+	uint32_t published;		/* messages published, modulo 2^32 */
+	uint32_t released;		/* the release counter as last believed */
+};
+
+/* FIPSEE_RING_OK, or FIPSEE_RING_FAULT when the geometry is none. */
+static inline int fipsee_stream_init(struct fipsee_stream_writer *stream, struct fipsee_ring ring,
+				     struct fipsee_cursor cursor)
+{
+	stream->published = 0;
+	stream->released = 0;
+	return fipsee_writer_init(&stream->writer, ring, cursor);
+}
+
+/*
+ * Slots free now, into `*free_slots`; looks at the shared counter only when fewer than `wanted` are known to be.
+ * FIPSEE_RING_FAULT when the counter moved by more than is outstanding.
+ */
+static inline int fipsee_stream_free(struct fipsee_stream_writer *stream, uint32_t wanted, uint32_t *free_slots)
+{
+	uint32_t slot_count = stream->writer.ring.slot_count;
+	uint32_t outstanding = stream->published - stream->released;
+
+	if (slot_count - outstanding < wanted) {
+		uint32_t released = FIPSEE_LOAD_ACQUIRE(&stream->writer.ring.cold->released); /* B */
+
+		if (released - stream->released > outstanding)
+			return FIPSEE_RING_FAULT;
+		stream->released = released;
+		outstanding = stream->published - released;
+	}
+	*free_slots = slot_count - outstanding;
+	return FIPSEE_RING_OK;
+}
+
+/* Publish as many of `count` messages as fit, in one burst; `*published` says how many. FIPSEE_RING_FAULT as above. */
+static inline int fipsee_stream_publish_burst(struct fipsee_stream_writer *stream, const union fipsee_message *messages,
+					      uint32_t count, uint32_t *published)
+{
+	uint32_t free_slots = 0;
+
+	*published = 0;
+	if (count > stream->writer.ring.slot_count)
+		count = stream->writer.ring.slot_count;
+	if (fipsee_stream_free(stream, count, &free_slots) != FIPSEE_RING_OK)
+		return FIPSEE_RING_FAULT;
+	if (count > free_slots)
+		count = free_slots;
+	fipsee_writer_publish_all(&stream->writer, messages, count);
+	stream->published += count;
+	*published = count;
+	return FIPSEE_RING_OK;
+}
+
+/* ---- Call and reply: flow control by the answers ---------------------------------------------------------------- */
+
+/* The writing end of a call ring. */
+struct fipsee_call_writer {
+	struct fipsee_writer writer;
+	uint32_t outstanding;		/* calls published and not answered */
+	uint32_t depth;			/* most of them, 1..slot_count */
+};
+
+/* FIPSEE_RING_OK, or FIPSEE_RING_FAULT when the geometry is none or `depth` exceeds it. */
+static inline int fipsee_call_init(struct fipsee_call_writer *call, struct fipsee_ring ring, struct fipsee_cursor cursor,
+				   uint32_t depth)
+{
+	call->outstanding = 0;
+	call->depth = depth;
+	if (depth < 1 || depth > ring.slot_count)
+		return FIPSEE_RING_FAULT;
+	return fipsee_writer_init(&call->writer, ring, cursor);
+}
+
+/* Calls that may be published now. */
+static inline uint32_t fipsee_call_free(const struct fipsee_call_writer *call)
+{
+	return call->depth - call->outstanding;
+}
+
+/* Publish `count` calls in one burst, all or none: FIPSEE_RING_OK or FIPSEE_RING_FULL. */
+static inline int fipsee_call_publish_all(struct fipsee_call_writer *call, const union fipsee_message *messages,
+					  uint32_t count)
+{
+	if (count > fipsee_call_free(call))
+		return FIPSEE_RING_FULL;
+	fipsee_writer_publish_all(&call->writer, messages, count);
+	call->outstanding += count;
+	return FIPSEE_RING_OK;
+}
+
+/* One call was answered: its slot is free. FIPSEE_RING_FAULT when none is outstanding: the peer answered twice. */
+static inline int fipsee_call_answered(struct fipsee_call_writer *call)
+{
+	if (call->outstanding == 0)
+		return FIPSEE_RING_FAULT;
+	call->outstanding--;
+	return FIPSEE_RING_OK;
+}
+
+#endif /* FIPSEE_RING_H */

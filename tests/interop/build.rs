@@ -1,0 +1,31 @@
+//! Builds the C half: a library for tests in one process, and the peer program for tests across processes.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+fn main() {
+    let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let include = root.join("../../include");
+    println!("cargo::rerun-if-changed=c");
+    println!("cargo::rerun-if-changed={}", include.display());
+    let mut build = cc::Build::new();
+    build.include(&include).std("c11").warnings(true).extra_warnings(true).warnings_into_errors(true).flag("-pedantic");
+    let compiler = build.get_compiler();
+    for entry in fs::read_dir(root.join("c")).expect("the C sources are beside the manifest") {
+        let path = entry.expect("the directory of C sources is readable").path();
+        if path.extension().is_some_and(|extension| extension == "c") && !path.ends_with("peer.c") {
+            build.file(path);
+        }
+    }
+    build.compile("fipsee_interop_c");
+    build_peer(compiler.to_command(), &root.join("c"), &out.join("interop-peer"));
+}
+
+fn build_peer(mut compiler: Command, sources: &Path, program: &Path) {
+    compiler.arg("-O2").arg("-o").arg(program).arg(sources.join("peer.c")).arg(sources.join("messages.c"));
+    let status = compiler.status().unwrap_or_else(|error| panic!("cannot run the C compiler: {error}; install gcc"));
+    assert!(status.success(), "the C compiler refused peer.c: {status}");
+    println!("cargo::rustc-env=FIPSEE_INTEROP_PEER={}", program.display());
+}

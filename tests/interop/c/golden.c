@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* The examples of docs/protocol.md section 7, built through the C structures. src/golden.rs builds the same in Rust. */
+#include <string.h>
+
+#include "fipsee_ring.h"
+#include "interop.h"
+
+#define HEADER(structure, number) \
+	{ FIPSEE_CONTROL_MAGIC, FIPSEE_##number, FIPSEE_VERSION, sizeof(struct fipsee_##structure) }
+
+static const struct fipsee_block_info info = {
+	.first_sector = 0, .sector_count = 2097152, .block_bytes = 4096, .optimal_bytes = 131072,
+	.max_transfer_bytes = 16777216, .max_range_sectors = 8388608, .max_segments = 256, .capabilities = 31,
+	.identity = { 0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1a, 0x1b, 0x1c, 0x1d, 0x1e, 0x1f },
+	.reserved = 0,
+};
+
+static const struct fipsee_hello hello = { HEADER(hello, HELLO), 1, 1, 0 };
+static const struct fipsee_welcome welcome = { HEADER(welcome, WELCOME), 1, 64, 4096, 0, 0, 1 << 30 };
+static const struct fipsee_attach attach = {
+	HEADER(attach, ATTACH), FIPSEE_SERVICE_BLOCK, 2, 64, FIPSEE_ATTACH_READ_ONLY, 1 << 20, { 'd', 'i', 's', 'k', '0' },
+};
+static const struct fipsee_refused refused = {
+	HEADER(refused, REFUSED), FIPSEE_REFUSAL_UNKNOWN_EXPORT, 13, "no export 'a'",
+};
+static const struct fipsee_register reg = {
+	HEADER(register, REGISTER), 1, FIPSEE_ACCESS_READ | FIPSEE_ACCESS_WRITE, 1 << 21,
+};
+static const struct fipsee_region_id registered = { HEADER(region_id, REGISTERED), 1, 0 };
+static const struct fipsee_region_id unregister = { HEADER(region_id, UNREGISTER), 1, 0 };
+static const struct fipsee_region_id unregistered = { HEADER(region_id, UNREGISTERED), 1, 0 };
+static const struct fipsee_control_header detach = HEADER(control_header, DETACH);
+static const struct fipsee_control_header detached = HEADER(control_header, DETACHED);
+
+static const struct fipsee_region_header region_header = {
+	FIPSEE_REGION_MAGIC, FIPSEE_REGION_VERSION, 1, 1064960, 0, 16384, 1048576, { 0, 0 },
+};
+static const struct fipsee_queue_entry queue_entry = {
+	384, 4480, 128, 64, 128, 5, 9, 64, { 0, 0, 0, 0, 0 },
+};
+
+static const struct fipsee_request read_one = {
+	.operation = FIPSEE_READ, .segment_count = 1, .tag = 7, .sector = 8, .segments = { { 16, 8, 0 } },
+};
+static const struct fipsee_request write_five = {
+	.operation = FIPSEE_WRITE, .segment_count = 5, .flags = FIPSEE_FLAG_FUA, .tag = 0x1234, .sector = 0x123456789aULL,
+	.segments = { { 0, 1, 0 }, { 2, 1, 0 }, { 8, 8, 1 }, { 0xfffffff0U, 8, 2 }, { 64, 0xffff, 63 } },
+};
+static const struct fipsee_request read_indirect = {
+	.operation = FIPSEE_READ, .segment_count = FIPSEE_SEGMENTS_INDIRECT, .tag = 8, .sector = 4096,
+	.segments = { { 32, 1, 0 } }, .aux = 3,
+};
+static const struct fipsee_segment table[3] = { { 40, 8, 0 }, { 0, 256, 1 }, { 512, 8, 1 } };
+static const struct fipsee_request flush = { .operation = FIPSEE_FLUSH, .tag = 9 };
+static const struct fipsee_request discard = {
+	.operation = FIPSEE_DISCARD, .tag = 10, .sector = 2048, .length_sectors = 65536,
+};
+static const struct fipsee_request write_zeroes = {
+	.operation = FIPSEE_WRITE_ZEROES, .flags = FIPSEE_FLAG_FUA | FIPSEE_FLAG_UNMAP, .tag = 11, .sector = 2048,
+	.length_sectors = 16,
+};
+static const struct fipsee_request get_info = {
+	.operation = FIPSEE_GET_INFO, .segment_count = 1, .tag = 12, .segments = { { 48, 1, 0 } },
+};
+static const struct fipsee_request ack_event = {
+	.operation = FIPSEE_ACK_EVENT, .tag = 13, .aux = FIPSEE_KIND_RESIZE,
+};
+
+static const struct fipsee_completion one = { .count = 1, .entries = { { 7, FIPSEE_STATUS_OK } } };
+static const struct fipsee_completion fourteen = {
+	.count = 14,
+	.entries = {
+		{ 0, FIPSEE_STATUS_OK }, { 1, FIPSEE_STATUS_IO_ERROR }, { 2, FIPSEE_STATUS_INVALID },
+		{ 3, FIPSEE_STATUS_UNSUPPORTED }, { 4, FIPSEE_STATUS_BAD_MEMORY }, { 5, FIPSEE_STATUS_READ_ONLY },
+		{ 6, FIPSEE_STATUS_OUT_OF_RANGE }, { 7, FIPSEE_STATUS_NO_SPACE }, { 8, FIPSEE_STATUS_DETACHED },
+		{ 9, FIPSEE_STATUS_MISALIGNED }, { 10, FIPSEE_STATUS_TOO_LONG }, { 11, FIPSEE_STATUS_NO_SEGMENTS },
+		{ 0x1234, FIPSEE_STATUS_OK }, { 0xffff, FIPSEE_STATUS_OK },
+	},
+};
+static const struct fipsee_event resize = { .count = 1, .kind = FIPSEE_KIND_RESIZE, .sector_count = 4194304 };
+static const struct fipsee_event detach_event = { .count = 1, .kind = FIPSEE_KIND_DETACH };
+
+static const char *put(const char *name, const void *bytes, size_t count, uint8_t *into, size_t *length_bytes)
+{
+	memcpy(into, bytes, count);
+	*length_bytes = count;
+	return name;
+}
+
+static const char *put_attached(uint8_t *into, size_t *length_bytes)
+{
+	struct fipsee_attached attached = { HEADER(attached, ATTACHED), 1, 0, 1064960, { 0 } };
+
+	memcpy(attached.service_info, &info, sizeof(info));
+	return put("attached", &attached, sizeof(attached), into, length_bytes);
+}
+
+/* The read-one request as it stands in slot 1 of a ring of 2 whose writer is in its second lap. */
+static const char *put_slot(uint8_t *into, size_t *length_bytes)
+{
+	static struct fipsee_slot slots[2];
+	static struct fipsee_cold cold __attribute__((aligned(FIPSEE_SLOT_BYTES)));
+	const struct fipsee_ring ring = { slots, &cold, 2 };
+	const struct fipsee_cursor cursor = { 1, 2 };
+	union fipsee_message message;
+	struct fipsee_writer writer;
+
+	message.request = read_one;
+	if (fipsee_writer_init(&writer, ring, cursor) != FIPSEE_RING_OK)
+		return "slot of a refused ring";
+	fipsee_writer_publish(&writer, &message);
+	return put("slot", &slots[1], sizeof(slots[1]), into, length_bytes);
+}
+
+const char *interop_golden(size_t index, uint8_t *into, size_t *length_bytes)
+{
+#define STRUCTURE(name, variable) { name, &(variable), sizeof(variable) }
+#define PAYLOAD(name, variable) { name, &(variable), FIPSEE_PAYLOAD_BYTES }
+	static const struct {
+		const char *name;
+		const void *bytes;
+		size_t count;
+	} plain[] = {
+		STRUCTURE("hello", hello), STRUCTURE("welcome", welcome), STRUCTURE("attach", attach),
+		STRUCTURE("refused", refused), STRUCTURE("register", reg), STRUCTURE("registered", registered),
+		STRUCTURE("unregister", unregister), STRUCTURE("unregistered", unregistered), STRUCTURE("detach", detach),
+		STRUCTURE("detached", detached), STRUCTURE("region-header", region_header),
+		STRUCTURE("queue-entry", queue_entry), STRUCTURE("block-info", info), STRUCTURE("indirect-table", table),
+		PAYLOAD("request-read", read_one), PAYLOAD("request-write-fua", write_five),
+		PAYLOAD("request-read-indirect", read_indirect), PAYLOAD("request-flush", flush),
+		PAYLOAD("request-discard", discard), PAYLOAD("request-write-zeroes", write_zeroes),
+		PAYLOAD("request-get-info", get_info), PAYLOAD("request-ack-event", ack_event),
+		PAYLOAD("completion-one", one), PAYLOAD("completion-fourteen", fourteen),
+		PAYLOAD("event-resize", resize), PAYLOAD("event-detach", detach_event),
+	};
+	const size_t plain_count = sizeof(plain) / sizeof(plain[0]);
+
+	if (index < plain_count)
+		return put(plain[index].name, plain[index].bytes, plain[index].count, into, length_bytes);
+	if (index == plain_count)
+		return put_attached(into, length_bytes);
+	return index == plain_count + 1 ? put_slot(into, length_bytes) : NULL;
+}

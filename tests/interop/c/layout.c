@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* Everything that fipsee.h fixes, by name. src/layout.rs derives the same names from the Rust code. */
+#include "interop.h"
+
+#define CONSTANT(name) { #name, FIPSEE_##name }
+#define SIZE(name) { #name ".bytes", sizeof(struct fipsee_##name) }
+#define FIELD(name, field) \
+	{ #name "." #field ".offset", offsetof(struct fipsee_##name, field) }, \
+	{ #name "." #field ".bytes", sizeof(((struct fipsee_##name *)0)->field) }
+
+static const struct interop_entry table[] = {
+	CONSTANT(SLOT_BYTES), CONSTANT(PAYLOAD_BYTES), CONSTANT(STAMP_OFFSET_BYTES), CONSTANT(MIN_SLOTS),
+	CONSTANT(MAX_SLOTS), CONSTANT(COLD_BYTES), CONSTANT(COLD_RELEASED_OFFSET_BYTES),
+	CONSTANT(COLD_ASLEEP_OFFSET_BYTES), CONSTANT(REGION_MAGIC), CONSTANT(REGION_HEADER_BYTES),
+	CONSTANT(QUEUE_ENTRY_BYTES), CONSTANT(MAX_DEPTH), CONSTANT(EVENT_CREDITS), CONSTANT(MAX_POOL_BYTES),
+	CONSTANT(MAX_REGION_BYTES), CONSTANT(CONTROL_MAGIC), CONSTANT(VERSION), CONSTANT(MAX_MESSAGE_BYTES),
+	CONSTANT(MAX_DESCRIPTORS), CONSTANT(MAX_QUEUES), CONSTANT(MAX_REGIONS), CONSTANT(MAX_NAME_BYTES),
+	CONSTANT(MAX_REFUSAL_BYTES), CONSTANT(SERVICE_INFO_BYTES), CONSTANT(MAX_SOCKET_PATH_BYTES),
+	CONSTANT(SERVICE_BLOCK), CONSTANT(ATTACH_READ_ONLY), CONSTANT(ATTACH_EXCLUSIVE), CONSTANT(ACCESS_READ),
+	CONSTANT(ACCESS_WRITE), CONSTANT(SECTOR_BYTES), CONSTANT(SECTOR_SHIFT), CONSTANT(MAX_INLINE_SEGMENTS),
+	CONSTANT(SEGMENTS_INDIRECT), CONSTANT(MAX_INDIRECT_ENTRIES), CONSTANT(MAX_TRANSFER_BYTES),
+	CONSTANT(MAX_PACKED), CONSTANT(FLAG_FUA), CONSTANT(FLAG_UNMAP), CONSTANT(KIND_COMPLETIONS),
+	CONSTANT(KIND_RESIZE), CONSTANT(KIND_DETACH), CONSTANT(CAPABILITY_WRITE), CONSTANT(CAPABILITY_FLUSH),
+	CONSTANT(CAPABILITY_FUA), CONSTANT(CAPABILITY_DISCARD), CONSTANT(CAPABILITY_WRITE_ZEROES),
+
+	CONSTANT(HELLO), CONSTANT(WELCOME), CONSTANT(ATTACH), CONSTANT(ATTACHED), CONSTANT(REFUSED),
+	CONSTANT(REGISTER), CONSTANT(REGISTERED), CONSTANT(UNREGISTER), CONSTANT(UNREGISTERED), CONSTANT(DETACH),
+	CONSTANT(DETACHED),
+	CONSTANT(REFUSAL_VERSION), CONSTANT(REFUSAL_MALFORMED), CONSTANT(REFUSAL_UNKNOWN_EXPORT),
+	CONSTANT(REFUSAL_NOT_ALLOWED), CONSTANT(REFUSAL_BUSY), CONSTANT(REFUSAL_LIMIT), CONSTANT(REFUSAL_BAD_MEMORY),
+	CONSTANT(REFUSAL_SHUTTING_DOWN),
+	CONSTANT(READ), CONSTANT(WRITE), CONSTANT(FLUSH), CONSTANT(DISCARD), CONSTANT(WRITE_ZEROES),
+	CONSTANT(GET_INFO), CONSTANT(ACK_EVENT),
+	CONSTANT(STATUS_OK), CONSTANT(STATUS_IO_ERROR), CONSTANT(STATUS_INVALID), CONSTANT(STATUS_UNSUPPORTED),
+	CONSTANT(STATUS_BAD_MEMORY), CONSTANT(STATUS_READ_ONLY), CONSTANT(STATUS_OUT_OF_RANGE),
+	CONSTANT(STATUS_NO_SPACE), CONSTANT(STATUS_DETACHED), CONSTANT(STATUS_MISALIGNED), CONSTANT(STATUS_TOO_LONG),
+	CONSTANT(STATUS_NO_SEGMENTS), CONSTANT(STATUS_COUNT),
+
+	SIZE(slot), FIELD(slot, stamp), SIZE(cold), FIELD(cold, released), FIELD(cold, asleep),
+
+	SIZE(region_header), FIELD(region_header, magic), FIELD(region_header, version),
+	FIELD(region_header, queue_count), FIELD(region_header, region_bytes), FIELD(region_header, features),
+	FIELD(region_header, pool_offset_bytes), FIELD(region_header, pool_bytes),
+	SIZE(queue_entry), FIELD(queue_entry, request_offset_bytes), FIELD(queue_entry, completion_offset_bytes),
+	FIELD(queue_entry, cold_offset_bytes), FIELD(queue_entry, request_slots), FIELD(queue_entry, completion_slots),
+	FIELD(queue_entry, request_start), FIELD(queue_entry, completion_start), FIELD(queue_entry, depth),
+
+	SIZE(control_header), FIELD(control_header, magic), FIELD(control_header, kind),
+	FIELD(control_header, version), FIELD(control_header, length_bytes),
+	SIZE(hello), FIELD(hello, version_min), FIELD(hello, version_max), FIELD(hello, features),
+	SIZE(welcome), FIELD(welcome, version), FIELD(welcome, max_queues), FIELD(welcome, max_depth),
+	FIELD(welcome, features), FIELD(welcome, max_pool_bytes),
+	SIZE(attach), FIELD(attach, service), FIELD(attach, queue_count), FIELD(attach, depth), FIELD(attach, flags),
+	FIELD(attach, pool_bytes), FIELD(attach, name),
+	SIZE(attached), FIELD(attached, queue_count), FIELD(attached, region_bytes), FIELD(attached, service_info),
+	SIZE(refused), FIELD(refused, code), FIELD(refused, text_bytes), FIELD(refused, text),
+	SIZE(register), FIELD(register, region), FIELD(register, access), FIELD(register, length_bytes),
+	SIZE(region_id), FIELD(region_id, region),
+
+	SIZE(segment), FIELD(segment, offset_sectors), FIELD(segment, length_sectors), FIELD(segment, region),
+	SIZE(request), FIELD(request, operation), FIELD(request, segment_count), FIELD(request, flags),
+	FIELD(request, tag), FIELD(request, sector), FIELD(request, segments), FIELD(request, length_sectors),
+	FIELD(request, aux),
+	SIZE(completion), FIELD(completion, count), FIELD(completion, kind), FIELD(completion, entries),
+	SIZE(completion_entry), FIELD(completion_entry, tag), FIELD(completion_entry, status),
+	SIZE(event), FIELD(event, count), FIELD(event, kind), FIELD(event, sector_count),
+	SIZE(block_info), FIELD(block_info, first_sector), FIELD(block_info, sector_count),
+	FIELD(block_info, block_bytes), FIELD(block_info, optimal_bytes), FIELD(block_info, max_transfer_bytes),
+	FIELD(block_info, max_range_sectors), FIELD(block_info, max_segments), FIELD(block_info, capabilities),
+	FIELD(block_info, identity),
+};
+
+const struct interop_entry *interop_layout(size_t index)
+{
+	return index < sizeof(table) / sizeof(table[0]) ? &table[index] : NULL;
+}

@@ -1,0 +1,56 @@
+//! Control messages of Rust in the neutral form of C.
+
+use fipsee_ring::control::{Control, RefusalCode};
+
+use crate::ffi::CControl;
+
+/// The number of a refusal code, as the protocol's table has it.
+#[must_use]
+pub const fn refusal_number(code: RefusalCode) -> u32 {
+    match code {
+        RefusalCode::Version => 1,
+        RefusalCode::Malformed => 2,
+        RefusalCode::UnknownExport => 3,
+        RefusalCode::NotAllowed => 4,
+        RefusalCode::Busy => 5,
+        RefusalCode::Limit => 6,
+        RefusalCode::BadMemory => 7,
+        RefusalCode::ShuttingDown => 8,
+        RefusalCode::Other(number) => number,
+        _ => u32::MAX,
+    }
+}
+
+/// `control` in the form that C gives and takes.
+///
+/// # Panics
+/// When its text is longer than the protocol allows.
+#[must_use]
+pub fn neutral(control: &Control) -> CControl {
+    let mut out = CControl::EMPTY;
+    let (fields, text): (Vec<u64>, &[u8]) = match control {
+        Control::Hello { version_min, version_max, features } => {
+            (vec![1, (*version_min).into(), (*version_max).into(), *features], &[])
+        }
+        Control::Welcome { version, max_queues, max_depth, features, max_pool_bytes } => {
+            (vec![2, (*version).into(), (*max_queues).into(), (*max_depth).into(), *features, *max_pool_bytes], &[])
+        }
+        Control::Attach { service, queue_count, depth, flags, pool_bytes, name } => {
+            (vec![3, (*service).into(), (*queue_count).into(), (*depth).into(), (*flags).into(), *pool_bytes], name.as_bytes())
+        }
+        Control::Attached { queue_count, region_bytes, service_info } => {
+            (vec![4, (*queue_count).into(), *region_bytes], service_info)
+        }
+        Control::Refused { code, text } => (vec![5, refusal_number(*code).into()], text.as_bytes()),
+        Control::Register { region, access, length_bytes } => (vec![6, (*region).into(), (*access).into(), *length_bytes], &[]),
+        Control::Registered { region } => (vec![7, (*region).into()], &[]),
+        Control::Unregister { region } => (vec![8, (*region).into()], &[]),
+        Control::Unregistered { region } => (vec![9, (*region).into()], &[]),
+        Control::Detach => (vec![10], &[]),
+        Control::Detached => (vec![11], &[]),
+    };
+    out.values[..fields.len()].copy_from_slice(&fields);
+    out.text[..text.len()].copy_from_slice(text);
+    out.text_bytes = u32::try_from(text.len()).expect("texts are short");
+    out
+}

@@ -1,0 +1,244 @@
+//! The C half in this process: `c/interop.h`.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::sync::Mutex;
+
+use fipsee_ring::Message;
+use fipsee_ring::control::MAX_REFUSAL_BYTES;
+
+/// Words of a message's fields.
+pub const FIELDS: usize = 45;
+
+/// A control message in neutral form: the kind, its fields in wire order, its bytes.
+#[repr(C)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CControl {
+    /// The kind, then the fields.
+    pub values: [u64; 8],
+    /// Bytes used of `text`.
+    pub text_bytes: u32,
+    /// Name, text or service information.
+    pub text: [u8; MAX_REFUSAL_BYTES],
+}
+
+/// The facts of a disk.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CFacts {
+    /// Size in sectors.
+    pub sector_count: u64,
+    /// Sectors of a logical block minus one.
+    pub block_mask: u64,
+    /// Most sectors of a transfer.
+    pub max_transfer_sectors: u64,
+    /// Most sectors of a range.
+    pub max_range_sectors: u64,
+    /// `CAPABILITY_*`.
+    pub capabilities: u32,
+}
+
+/// One region.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CView {
+    /// First byte.
+    pub base: *const u8,
+    /// Length.
+    pub length_sectors: u64,
+    /// `ACCESS_*`.
+    pub access: u16,
+}
+
+/// A piece of memory found.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CSpan {
+    /// Where.
+    pub address: u64,
+    /// How long.
+    pub length_bytes: u64,
+}
+
+/// A request understood.
+#[repr(C)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CParsed {
+    /// First sector.
+    pub sector: u64,
+    /// Sectors.
+    pub length_sectors: u64,
+    /// The aux field.
+    pub aux: u32,
+    /// Spans used.
+    pub span_count: u32,
+    /// The tag.
+    pub tag: u16,
+    /// The operation's number.
+    pub operation: u8,
+    /// FUA.
+    pub fua: u8,
+    /// UNMAP.
+    pub unmap: u8,
+    /// The memory.
+    pub spans: [CSpan; 256],
+}
+
+#[repr(C)]
+struct Entry {
+    name: *const c_char,
+    value: u64,
+}
+
+// SAFETY: the signatures are those of c/interop.h, which build.rs compiles into this crate.
+unsafe extern "C" {
+    fn interop_layout(index: usize) -> *const Entry;
+    fn interop_golden(index: usize, into: *mut u8, length_bytes: *mut usize) -> *const c_char;
+    fn interop_control_decode(bytes: *const u8, length_bytes: usize, out: *mut CControl) -> c_int;
+    fn interop_control_encode(input: *const CControl, into: *mut u8) -> usize;
+    fn interop_block_info_is_valid(info: *const Message) -> c_int;
+    fn interop_region_is_valid(bytes: *const u8, region_bytes: u64) -> c_int;
+    fn interop_request_parse(message: *const Message, facts: *const CFacts, views: *const CView, out: *mut CParsed) -> u16;
+    fn interop_describe(kind: u32, message: *const Message, fields: *mut u32) -> c_int;
+    fn interop_build(kind: u32, fields: *const u32, message: *mut Message) -> c_int;
+}
+
+impl CControl {
+    /// Nothing yet.
+    pub const EMPTY: Self = Self { values: [0; 8], text_bytes: 0, text: [0; MAX_REFUSAL_BYTES] };
+}
+
+impl CParsed {
+    /// Nothing yet.
+    pub const EMPTY: Self = Self {
+        sector: 0,
+        length_sectors: 0,
+        aux: 0,
+        span_count: 0,
+        tag: 0,
+        operation: 0,
+        fua: 0,
+        unmap: 0,
+        spans: [CSpan { address: 0, length_bytes: 0 }; 256],
+    };
+}
+
+/// Everything the C headers fix, by name.
+///
+/// # Panics
+/// When a name is not UTF-8.
+#[must_use]
+pub fn layout() -> Vec<(String, u64)> {
+    let entry = |index| {
+        // SAFETY: any index is allowed.
+        let entry = unsafe { interop_layout(index) };
+        // SAFETY: null or an entry of a static table.
+        unsafe { entry.as_ref() }
+    };
+    (0..)
+        .map_while(entry)
+        .map(|entry| {
+            // SAFETY: names in the table are string literals.
+            let name = unsafe { CStr::from_ptr(entry.name) };
+            (name.to_str().expect("names are ASCII").to_owned(), entry.value)
+        })
+        .collect()
+}
+
+/// Every example of the protocol's golden bytes, built in C.
+///
+/// # Panics
+/// When a name is not UTF-8.
+#[must_use]
+pub fn golden() -> Vec<(String, Vec<u8>)> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(()); // The C side publishes into a static ring.
+    let _guard = ONE_AT_A_TIME.lock();
+    let mut examples = Vec::new();
+    loop {
+        let (mut bytes, mut length) = (vec![0_u8; 512], 0);
+        // SAFETY: the buffer has the 512 bytes that every example fits; the length is ours.
+        let name = unsafe { interop_golden(examples.len(), bytes.as_mut_ptr(), &raw mut length) };
+        if name.is_null() {
+            return examples;
+        }
+        bytes.truncate(length);
+        // SAFETY: not null, so a string literal.
+        let name = unsafe { CStr::from_ptr(name) };
+        examples.push((name.to_str().expect("names are ASCII").to_owned(), bytes));
+    }
+}
+
+/// What C understands of a control message.
+#[must_use]
+pub fn control_decode(bytes: &[u8]) -> Option<CControl> {
+    let mut out = CControl::EMPTY;
+    // SAFETY: the bytes are as many as said; `out` is ours.
+    let understood = unsafe { interop_control_decode(bytes.as_ptr(), bytes.len(), &raw mut out) };
+    (understood == 1).then_some(out)
+}
+
+/// The bytes C makes of a control message.
+#[must_use]
+pub fn control_encode(control: &CControl) -> Vec<u8> {
+    let mut bytes = vec![0_u8; 512];
+    // SAFETY: the buffer has the length of the longest message.
+    let length = unsafe { interop_control_encode(control, bytes.as_mut_ptr()) };
+    bytes.truncate(length);
+    bytes
+}
+
+/// Does C take this for a disk's description?
+#[must_use]
+pub fn block_info_is_valid(bytes: &[u8; 64]) -> bool {
+    // SAFETY: a message has the size and at least the alignment of a block info.
+    unsafe { interop_block_info_is_valid(&Message::from_bytes(bytes)) == 1 }
+}
+
+/// Does C take this for a sound region header with its table?
+///
+/// # Panics
+/// When `bytes` is shorter than header and longest table.
+#[must_use]
+pub fn region_is_valid(bytes: &[u8], region_bytes: u64) -> bool {
+    assert!(bytes.len() >= 64 * 65, "header and longest table");
+    // SAFETY: just checked.
+    unsafe { interop_region_is_valid(bytes.as_ptr(), region_bytes) == 1 }
+}
+
+/// What C makes of a request: its status and, if that is 0, its fields in `out`.
+///
+/// # Safety
+/// Each view's memory is valid for its length.
+///
+/// # Panics
+/// When there are not 64 views.
+pub unsafe fn request_parse(message: &Message, facts: &CFacts, views: &[CView], out: &mut CParsed) -> u16 {
+    assert_eq!(views.len(), 64, "one view for each region id");
+    // SAFETY: all four are valid and of the C types; the views' memory is the caller's promise.
+    unsafe { interop_request_parse(message, facts, views.as_ptr(), out) }
+}
+
+/// The fields C finds in a message of `kind`.
+///
+/// # Panics
+/// When C knows no such kind.
+#[must_use]
+pub fn describe(kind: u32, message: &Message) -> [u32; FIELDS] {
+    let mut fields = [0; FIELDS];
+    // SAFETY: the array has the length that C writes.
+    let known = unsafe { interop_describe(kind, message, fields.as_mut_ptr()) };
+    assert_eq!(known, 1, "C does not know kind {kind}");
+    fields
+}
+
+/// The message C builds from fields.
+///
+/// # Panics
+/// When C knows no such kind.
+#[must_use]
+pub fn build(kind: u32, fields: &[u32; FIELDS]) -> Message {
+    let mut message = Message::ZERO;
+    // SAFETY: the array has the length that C reads; a message is 64 bytes.
+    let known = unsafe { interop_build(kind, fields.as_ptr(), &raw mut message) };
+    assert_eq!(known, 1, "C does not know kind {kind}");
+    message
+}

@@ -1,0 +1,377 @@
+//! What `fipsee.h` fixes, derived from what the Rust code does: constants by their values, fields by encoding a message
+//! twice and looking where the bytes differ.
+
+use std::ops::Range;
+
+use fipsee_block::wire::{self, BlockInfo, Operation, Segment, Status};
+use fipsee_ring::channel::{self, QueueGeometry, RegionLayout};
+use fipsee_ring::control::{self, Control, RefusalCode};
+use fipsee_ring::region::{self, Region};
+use fipsee_ring::{Message, layout, seqpacket};
+
+use crate::control::refusal_number;
+use crate::messages::completions;
+
+/// Names and values.
+pub type Table = Vec<(String, u64)>;
+
+fn number(value: usize) -> u64 {
+    u64::try_from(value).expect("sizes are small")
+}
+
+/// Where two encodings differ, from the first byte to the last.
+fn difference(one: &[u8], other: &[u8]) -> Range<usize> {
+    let differs = |index: &usize| one[*index] != other[*index];
+    let length = one.len().min(other.len());
+    let start = (0..length).find(differs).expect("the field changes the message");
+    let end = (0..length).rfind(differs).expect("the field changes the message") + 1;
+    assert!((start..end).all(|index| differs(&index)), "bytes {start}..{end} are not one field");
+    start..end
+}
+
+fn put(table: &mut Table, name: &str, field: Range<usize>) {
+    table.push((format!("{name}.offset"), number(field.start)));
+    table.push((format!("{name}.bytes"), number(field.len())));
+}
+
+fn constants(table: &mut Table) {
+    let plain = [
+        ("SLOT_BYTES", number(layout::SLOT_BYTES)),
+        ("PAYLOAD_BYTES", number(layout::PAYLOAD_BYTES)),
+        ("STAMP_OFFSET_BYTES", number(layout::STAMP_OFFSET_BYTES)),
+        ("MIN_SLOTS", layout::MIN_SLOTS.into()),
+        ("MAX_SLOTS", layout::MAX_SLOTS.into()),
+        ("COLD_BYTES", number(layout::COLD_BYTES)),
+        ("COLD_RELEASED_OFFSET_BYTES", number(layout::COLD_RELEASED_OFFSET_BYTES)),
+        ("COLD_ASLEEP_OFFSET_BYTES", number(layout::COLD_ASLEEP_OFFSET_BYTES)),
+        ("REGION_MAGIC", channel::REGION_MAGIC),
+        ("REGION_HEADER_BYTES", number(channel::REGION_HEADER_BYTES)),
+        ("QUEUE_ENTRY_BYTES", number(channel::QUEUE_ENTRY_BYTES)),
+        ("MAX_DEPTH", channel::MAX_DEPTH.into()),
+        ("EVENT_CREDITS", channel::EVENT_CREDITS.into()),
+        ("MAX_POOL_BYTES", channel::MAX_POOL_BYTES),
+        ("MAX_REGION_BYTES", region::MAX_REGION_BYTES),
+        ("CONTROL_MAGIC", control::MAGIC.into()),
+        ("VERSION", control::VERSION.into()),
+        ("MAX_MESSAGE_BYTES", number(control::MAX_MESSAGE_BYTES)),
+        ("MAX_DESCRIPTORS", number(control::MAX_DESCRIPTORS)),
+        ("MAX_QUEUES", control::MAX_QUEUES.into()),
+        ("MAX_REGIONS", control::MAX_REGIONS.into()),
+        ("MAX_NAME_BYTES", number(control::MAX_NAME_BYTES)),
+        ("MAX_REFUSAL_BYTES", number(control::MAX_REFUSAL_BYTES)),
+        ("SERVICE_INFO_BYTES", number(control::SERVICE_INFO_BYTES)),
+        ("MAX_SOCKET_PATH_BYTES", number(seqpacket::MAX_SOCKET_PATH_BYTES)),
+        ("SERVICE_BLOCK", control::SERVICE_BLOCK.into()),
+        ("ATTACH_READ_ONLY", control::ATTACH_READ_ONLY.into()),
+        ("ATTACH_EXCLUSIVE", control::ATTACH_EXCLUSIVE.into()),
+        ("ACCESS_READ", control::ACCESS_READ.into()),
+        ("ACCESS_WRITE", control::ACCESS_WRITE.into()),
+        ("SECTOR_BYTES", wire::SECTOR_BYTES),
+        ("SECTOR_SHIFT", wire::SECTOR_SHIFT.into()),
+        ("MAX_INLINE_SEGMENTS", number(wire::MAX_INLINE_SEGMENTS)),
+        ("SEGMENTS_INDIRECT", wire::SEGMENTS_INDIRECT.into()),
+        ("MAX_INDIRECT_ENTRIES", number(wire::MAX_INDIRECT_ENTRIES)),
+        ("MAX_TRANSFER_BYTES", wire::MAX_TRANSFER_BYTES),
+        ("MAX_PACKED", number(wire::MAX_PACKED)),
+        ("FLAG_FUA", wire::FLAG_FUA.into()),
+        ("FLAG_UNMAP", wire::FLAG_UNMAP.into()),
+        ("KIND_COMPLETIONS", wire::KIND_COMPLETIONS.into()),
+        ("KIND_RESIZE", wire::KIND_RESIZE.into()),
+        ("KIND_DETACH", wire::KIND_DETACH.into()),
+        ("CAPABILITY_WRITE", wire::CAPABILITY_WRITE.into()),
+        ("CAPABILITY_FLUSH", wire::CAPABILITY_FLUSH.into()),
+        ("CAPABILITY_FUA", wire::CAPABILITY_FUA.into()),
+        ("CAPABILITY_DISCARD", wire::CAPABILITY_DISCARD.into()),
+        ("CAPABILITY_WRITE_ZEROES", wire::CAPABILITY_WRITE_ZEROES.into()),
+        ("STATUS_COUNT", number(Status::ALL.len())),
+    ];
+    table.extend(plain.map(|(name, value)| (name.to_owned(), value)));
+    for operation in Operation::ALL {
+        table.push((shout(&format!("{operation:?}")), operation.to_wire().into()));
+    }
+    for status in Status::ALL {
+        table.push((format!("STATUS_{}", shout(&format!("{status:?}"))), status.to_wire().into()));
+    }
+}
+
+/// `WriteZeroes` as `WRITE_ZEROES`.
+fn shout(name: &str) -> String {
+    let mut out = String::new();
+    for letter in name.chars() {
+        if letter.is_uppercase() && !out.is_empty() {
+            out.push('_');
+        }
+        out.extend(letter.to_uppercase());
+    }
+    out
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from(bytes[at]) | u64::from(bytes[at + 1]) << 8
+}
+
+fn refused(code: RefusalCode, text: &str) -> Vec<u8> {
+    Control::Refused { code, text: text.to_owned() }.encode()
+}
+
+fn control_numbers(table: &mut Table) {
+    use RefusalCode as Code;
+    let every = [
+        Code::Version,
+        Code::Malformed,
+        Code::UnknownExport,
+        Code::NotAllowed,
+        Code::Busy,
+        Code::Limit,
+        Code::BadMemory,
+        Code::ShuttingDown,
+    ];
+    for code in every {
+        let bytes = refused(code, "");
+        let wire = u16_at(&bytes, 12) | u16_at(&bytes, 14) << 16;
+        assert_eq!(wire, u64::from(refusal_number(code)));
+        table.push((format!("REFUSAL_{}", shout(&format!("{code:?}"))), wire));
+    }
+    let kinds = [
+        ("HELLO", hello(0, 0, 0)),
+        ("WELCOME", welcome(0, 0, 0, 0, 0)),
+        ("ATTACH", attach(0, 0, 0, 0, 0, "")),
+        ("ATTACHED", attached(0, 0, 0)),
+        ("REFUSED", refused(Code::Version, "")),
+        ("REGISTER", register(0, 0, 0)),
+        ("REGISTERED", Control::Registered { region: 0 }.encode()),
+        ("UNREGISTER", Control::Unregister { region: 0 }.encode()),
+        ("UNREGISTERED", Control::Unregistered { region: 0 }.encode()),
+        ("DETACH", Control::Detach.encode()),
+        ("DETACHED", Control::Detached.encode()),
+    ];
+    for (name, bytes) in kinds {
+        table.push((name.to_owned(), u16_at(&bytes, 4)));
+    }
+}
+
+fn hello(version_min: u16, version_max: u16, features: u64) -> Vec<u8> {
+    Control::Hello { version_min, version_max, features }.encode()
+}
+
+fn welcome(version: u16, max_queues: u16, max_depth: u32, features: u64, max_pool_bytes: u64) -> Vec<u8> {
+    Control::Welcome { version, max_queues, max_depth, features, max_pool_bytes }.encode()
+}
+
+fn attach(service: u16, queue_count: u16, depth: u32, flags: u32, pool_bytes: u64, name: &str) -> Vec<u8> {
+    Control::Attach { service, queue_count, depth, flags, pool_bytes, name: name.to_owned() }.encode()
+}
+
+fn attached(queue_count: u16, region_bytes: u64, info: u8) -> Vec<u8> {
+    Control::Attached { queue_count, region_bytes, service_info: [info; 64] }.encode()
+}
+
+fn register(region: u16, access: u16, length_bytes: u64) -> Vec<u8> {
+    Control::Register { region, access, length_bytes }.encode()
+}
+
+fn structure(table: &mut Table, name: &str, zero: &[u8], fields: &[(&str, Vec<u8>)]) {
+    table.push((format!("{name}.bytes"), number(zero.len())));
+    for (field, bytes) in fields {
+        put(table, &format!("{name}.{field}"), difference(zero, bytes));
+    }
+}
+
+fn control_structures(table: &mut Table) {
+    let (half, word, long) = (u16::MAX, u32::MAX, u64::MAX);
+    let fields = [("version_min", hello(half, 0, 0)), ("version_max", hello(0, half, 0)), ("features", hello(0, 0, long))];
+    structure(table, "hello", &hello(0, 0, 0), &fields);
+    let fields = [
+        ("version", welcome(half, 0, 0, 0, 0)),
+        ("max_queues", welcome(0, half, 0, 0, 0)),
+        ("max_depth", welcome(0, 0, word, 0, 0)),
+        ("features", welcome(0, 0, 0, long, 0)),
+        ("max_pool_bytes", welcome(0, 0, 0, 0, long)),
+    ];
+    structure(table, "welcome", &welcome(0, 0, 0, 0, 0), &fields);
+    let fields = [
+        ("service", attach(half, 0, 0, 0, 0, "")),
+        ("queue_count", attach(0, half, 0, 0, 0, "")),
+        ("depth", attach(0, 0, word, 0, 0, "")),
+        ("flags", attach(0, 0, 0, word, 0, "")),
+        ("pool_bytes", attach(0, 0, 0, 0, long, "")),
+        ("name", attach(0, 0, 0, 0, 0, &"n".repeat(100))),
+    ];
+    structure(table, "attach", &attach(0, 0, 0, 0, 0, ""), &fields);
+    let fields =
+        [("queue_count", attached(half, 0, 0)), ("region_bytes", attached(0, long, 0)), ("service_info", attached(0, 0, 0xff))];
+    structure(table, "attached", &attached(0, 0, 0), &fields);
+    let fields = [("region", register(half, 0, 0)), ("access", register(0, half, 0)), ("length_bytes", register(0, 0, long))];
+    structure(table, "register", &register(0, 0, 0), &fields);
+    let id = |region| Control::Unregister { region }.encode();
+    structure(table, "region_id", &id(0), &[("region", id(half))]);
+
+    let empty = refused(RefusalCode::Other(0), "");
+    structure(table, "refused", &empty, &[("code", refused(RefusalCode::Other(word), ""))]);
+    let full = refused(RefusalCode::Other(0), &"t".repeat(1000));
+    let text = full.iter().position(|byte| *byte == b't').expect("the text is in the message")..full.len();
+    let length_start = (0..text.start).find(|index| full[*index] != empty[*index]).expect("the length is in the message");
+    put(table, "refused.text_bytes", length_start..text.start);
+    put(table, "refused.text", text);
+
+    let header = Control::Detach.encode();
+    table.push(("control_header.bytes".to_owned(), number(header.len())));
+    put(table, "control_header.magic", 0..header.iter().position(|byte| *byte == 10).expect("DETACH is 10"));
+    let kind = header.iter().position(|byte| *byte == 10).expect("DETACH is 10");
+    let version = kind + 1 + header[kind + 1..].iter().position(|byte| *byte == 1).expect("the version is 1");
+    let length = version + 1 + header[version + 1..].iter().position(|byte| *byte == 12).expect("the length is 12");
+    put(table, "control_header.kind", kind..version);
+    put(table, "control_header.version", version..length);
+    put(table, "control_header.length_bytes", length..header.len());
+}
+
+const NO_QUEUE: QueueGeometry = QueueGeometry {
+    request_offset_bytes: 0,
+    completion_offset_bytes: 0,
+    cold_offset_bytes: 0,
+    request_slots: 0,
+    completion_slots: 0,
+    request_start: 0,
+    completion_start: 0,
+    depth: 0,
+};
+const NO_LAYOUT: RegionLayout =
+    RegionLayout { features: 0, pool_offset_bytes: 0, pool_bytes: 0, region_bytes: 0, queues: Vec::new() };
+
+/// Header and table of `layout` as the Rust code writes them.
+///
+/// # Panics
+/// When the machine has no memory for a region.
+#[must_use]
+pub fn region_bytes(layout: &RegionLayout) -> Vec<u8> {
+    let region = Region::create("interop-layout", 8192).expect("memory for a region");
+    layout.write_to(&region).expect("the layout fits");
+    let mut bytes = vec![0; 64 * (1 + layout.queues.len())];
+    region.read(0, &mut bytes).expect("within the region");
+    bytes
+}
+
+fn region_structures(table: &mut Table) {
+    let empty = region_bytes(&NO_LAYOUT);
+    let long = u64::MAX;
+    let fields = [
+        ("region_bytes", region_bytes(&RegionLayout { region_bytes: long, ..NO_LAYOUT })),
+        ("features", region_bytes(&RegionLayout { features: long, ..NO_LAYOUT })),
+        ("pool_offset_bytes", region_bytes(&RegionLayout { pool_offset_bytes: long, ..NO_LAYOUT })),
+        ("pool_bytes", region_bytes(&RegionLayout { pool_bytes: long, ..NO_LAYOUT })),
+    ];
+    structure(table, "region_header", &empty, &fields);
+    let one = region_bytes(&RegionLayout { queues: vec![NO_QUEUE], ..NO_LAYOUT });
+    let count = difference(&empty, &one[..64]).start;
+    let version = 1 + empty.iter().rposition(|byte| *byte == b'1').expect("the magic ends in 01");
+    put(table, "region_header.magic", 0..version);
+    put(table, "region_header.version", version..count);
+    put(table, "region_header.queue_count", count..difference(&empty, &fields[0].1).start);
+
+    let entry = |queue| region_bytes(&RegionLayout { queues: vec![queue], ..NO_LAYOUT })[64..].to_vec();
+    let word = u32::MAX;
+    let fields = [
+        ("request_offset_bytes", entry(QueueGeometry { request_offset_bytes: long, ..NO_QUEUE })),
+        ("completion_offset_bytes", entry(QueueGeometry { completion_offset_bytes: long, ..NO_QUEUE })),
+        ("cold_offset_bytes", entry(QueueGeometry { cold_offset_bytes: long, ..NO_QUEUE })),
+        ("request_slots", entry(QueueGeometry { request_slots: word, ..NO_QUEUE })),
+        ("completion_slots", entry(QueueGeometry { completion_slots: word, ..NO_QUEUE })),
+        ("request_start", entry(QueueGeometry { request_start: word, ..NO_QUEUE })),
+        ("completion_start", entry(QueueGeometry { completion_start: word, ..NO_QUEUE })),
+        ("depth", entry(QueueGeometry { depth: word, ..NO_QUEUE })),
+    ];
+    structure(table, "queue_entry", &entry(NO_QUEUE), &fields);
+    table.push(("slot.bytes".to_owned(), number(size_of::<Message>())));
+    put(table, "slot.stamp", layout::STAMP_OFFSET_BYTES..layout::SLOT_BYTES);
+    table.push(("cold.bytes".to_owned(), number(layout::COLD_BYTES)));
+    put(table, "cold.released", layout::COLD_RELEASED_OFFSET_BYTES..layout::COLD_RELEASED_OFFSET_BYTES + 4);
+    put(table, "cold.asleep", layout::COLD_ASLEEP_OFFSET_BYTES..layout::COLD_ASLEEP_OFFSET_BYTES + 4);
+}
+
+fn head(operation: Operation, segments: u8, flags: u16, tag: u16) -> Vec<u8> {
+    Message::from_words([wire::request_head(operation, segments, flags, tag), 0, 0, 0, 0, 0, 0, 0]).to_bytes().to_vec()
+}
+
+fn block_structures(table: &mut Table) {
+    let (long, word, half) = (u64::MAX, u32::MAX, u16::MAX);
+    let segment = |offset_sectors, length_sectors, region| {
+        Segment { offset_sectors, length_sectors, region }.to_word().to_le_bytes().to_vec()
+    };
+    let fields =
+        [("offset_sectors", segment(word, 0, 0)), ("length_sectors", segment(0, half, 0)), ("region", segment(0, 0, half))];
+    structure(table, "segment", &segment(0, 0, 0), &fields);
+
+    let read = Operation::Read;
+    let fields = [
+        ("operation", head(Operation::Write, 0, 0, 0)),
+        ("segment_count", head(read, 0xff, 0, 0)),
+        ("flags", head(read, 0, half, 0)),
+        ("tag", head(read, 0, 0, half)),
+        ("sector", wire::request_range(read, 0, 0, long, 0).to_bytes().to_vec()),
+        ("length_sectors", wire::request_range(read, 0, 0, 0, long).to_bytes().to_vec()),
+    ];
+    structure(table, "request", &head(read, 0, 0, 0), &fields);
+    let inline = |word| wire::request_inline(read, 0, 0, 0, &[Segment::from_word(word); 5]).to_bytes();
+    put(table, "request.segments", difference(&inline(0), &inline(long)));
+    let indirect = |entries| wire::request_indirect(read, 0, 0, 0, Segment::from_word(0), entries).to_bytes();
+    put(table, "request.aux", difference(&indirect(0), &indirect(word)));
+
+    let entry = |tag, status| wire::completion_entry(tag, status).to_le_bytes();
+    table.push(("completion_entry.bytes".to_owned(), number(entry(0, Status::Ok).len())));
+    put(table, "completion_entry.tag", difference(&entry(0, Status::Ok), &entry(half, Status::Ok)));
+    let status = difference(&entry(0, Status::Ok), &entry(0, Status::NoSegments)).start;
+    put(table, "completion_entry.status", status..status + size_of_val(&Status::Ok.to_wire()));
+    let packed = |tag, status| completions(&[(tag, status); wire::MAX_PACKED]).to_bytes();
+    let first = difference(&packed(0, Status::Ok)[..6], &packed(half, Status::Ok)[..6]).start;
+    put(table, "completion.entries", first..first + wire::MAX_PACKED * 4);
+    for name in ["completion", "event"] {
+        let head = |count, kind| wire::completion_head(count, kind).to_le_bytes();
+        table.push((format!("{name}.bytes"), number(size_of::<Message>())));
+        put(table, &format!("{name}.count"), difference(&head(0, 0), &head(0xff, 0)));
+        put(table, &format!("{name}.kind"), difference(&head(0, 0), &head(0, 0xff)));
+    }
+    let resize = |sectors| wire::event_resize(sectors).to_bytes();
+    put(table, "event.sector_count", difference(&resize(0), &resize(long)));
+}
+
+fn block_info_structure(table: &mut Table) {
+    let zero = BlockInfo {
+        first_sector: 0,
+        sector_count: 0,
+        block_bytes: 0,
+        optimal_bytes: 0,
+        max_transfer_bytes: 0,
+        max_range_sectors: 0,
+        max_segments: 0,
+        capabilities: 0,
+        identity: [0; 16],
+    };
+    let (long, word) = (u64::MAX, u32::MAX);
+    let fields = [
+        ("first_sector", BlockInfo { first_sector: long, ..zero }),
+        ("sector_count", BlockInfo { sector_count: long, ..zero }),
+        ("block_bytes", BlockInfo { block_bytes: word, ..zero }),
+        ("optimal_bytes", BlockInfo { optimal_bytes: word, ..zero }),
+        ("max_transfer_bytes", BlockInfo { max_transfer_bytes: word, ..zero }),
+        ("max_range_sectors", BlockInfo { max_range_sectors: word, ..zero }),
+        ("max_segments", BlockInfo { max_segments: word, ..zero }),
+        ("capabilities", BlockInfo { capabilities: word, ..zero }),
+        ("identity", BlockInfo { identity: [0xff; 16], ..zero }),
+    ]
+    .map(|(name, info)| (name, info.to_bytes().to_vec()));
+    structure(table, "block_info", &zero.to_bytes(), &fields);
+}
+
+/// The whole table, sorted by name.
+#[must_use]
+pub fn table() -> Table {
+    let mut table = Vec::new();
+    constants(&mut table);
+    control_numbers(&mut table);
+    control_structures(&mut table);
+    region_structures(&mut table);
+    block_structures(&mut table);
+    block_info_structure(&mut table);
+    table.sort();
+    table
+}

@@ -1,0 +1,206 @@
+//! The ring in C and the ring in Rust, in two processes, both ways.
+
+use fipsee_interop::peer::{Peer, PeerGone, Setup, is_pattern, pattern};
+use fipsee_ring::Message;
+use fipsee_ring::cpu::{self, StoreVariant};
+use fipsee_ring::ring::{CallWriter, StreamError, StreamWriter, Writer};
+use fipsee_ring::wait::WaitMode;
+
+const COUNT: u32 = 12_000;
+const LONG_COUNT: u32 = 250_000;
+const WAITS: [WaitMode; 3] = [WaitMode::Poll, WaitMode::Adaptive, WaitMode::Sleep];
+
+/// Ring sizes, each with starts at different indices; most are about to wrap their stamp.
+fn setups(role: &'static str) -> Vec<Setup> {
+    let mut setups = Vec::new();
+    let wraps = [1, u32::MAX, u32::MAX - 1, 7];
+    for (slots, waits) in [(2, 0), (4, 1), (64, 2), (8192, 0)] {
+        for (turn, lap) in wraps.iter().enumerate() {
+            let index = [0, slots - 1, slots / 2, 1][turn];
+            setups.push(Setup {
+                role,
+                slots,
+                to_c: (index, *lap),
+                from_c: (slots - 1 - index, wraps[(turn + 1) % wraps.len()]),
+                count: COUNT,
+                wait: WAITS[(waits + turn) % WAITS.len()],
+                burst: [1, 7, 32, 64][turn],
+                store: cpu::features().store,
+            });
+        }
+    }
+    setups
+}
+
+fn expect_success(peer: &mut Peer, setup: Setup) {
+    let status = peer.end();
+    assert!(status.success(), "the C peer ended with {status}: {setup:?}");
+}
+
+fn stream_to_c(setup: Setup) {
+    let mut peer = Peer::start(setup);
+    let (memory, cursor) = peer.to_c();
+    let mut stream = StreamWriter::new(memory, cursor);
+    let mut sequence = 0;
+    while sequence < setup.count {
+        let end = (sequence + setup.burst).min(setup.count);
+        let batch: Vec<Message> = (sequence..end).map(|number| pattern(number, 0)).collect();
+        let sent = stream.publish_burst(&batch).expect("C counts what it releases");
+        sequence += u32::try_from(sent).expect("a batch is small");
+        if stream.reader_needs_doorbell() {
+            peer.ring();
+        }
+        if sent == 0 {
+            peer.let_it_run().unwrap_or_else(|gone| panic!("at {sequence}: {gone:?}: {setup:?}"));
+        }
+    }
+    expect_success(&mut peer, setup);
+}
+
+fn stream_from_c(setup: Setup) {
+    let mut peer = Peer::start(setup);
+    let (mut sequence, mut message) = (0, Message::ZERO);
+    while sequence < setup.count {
+        peer.wait_for_message().unwrap_or_else(|gone| panic!("at {sequence}: {gone:?}: {setup:?}"));
+        for _ in 0..setup.burst {
+            if !peer.reader.receive(&mut message) {
+                break;
+            }
+            assert!(is_pattern(&message, sequence, 0), "message {sequence} is {message:?}: {setup:?}");
+            sequence += 1;
+        }
+        peer.reader.release_some();
+    }
+    peer.reader.release_all();
+    expect_success(&mut peer, setup);
+}
+
+fn call_c(setup: Setup) {
+    let mut peer = Peer::start(setup);
+    let (memory, cursor) = peer.to_c();
+    let mut calls = CallWriter::new(memory, cursor, setup.slots);
+    let (mut sent, mut answered, mut reply) = (0, 0, Message::ZERO);
+    while answered < setup.count {
+        let end = (sent + setup.burst.min(calls.free())).min(setup.count);
+        let batch: Vec<Message> = (sent..end).map(|number| pattern(number, 1)).collect();
+        calls.publish_all(&batch).expect("as many as are free");
+        sent = end;
+        if calls.reader_needs_doorbell() {
+            peer.ring();
+        }
+        peer.wait_for_message().unwrap_or_else(|gone| panic!("at {answered}: {gone:?}: {setup:?}"));
+        while peer.reader.receive(&mut reply) {
+            assert!(is_pattern(&reply, answered, 2), "reply {answered} is {reply:?}: {setup:?}");
+            answered += 1;
+            calls.answered();
+        }
+    }
+    expect_success(&mut peer, setup);
+}
+
+fn answer_c(setup: Setup) {
+    let mut peer = Peer::start(setup);
+    let (memory, cursor) = peer.to_c();
+    let mut replies = Writer::new(memory, cursor);
+    let (mut sequence, mut message) = (0, Message::ZERO);
+    while sequence < setup.count {
+        peer.wait_for_message().unwrap_or_else(|gone| panic!("at {sequence}: {gone:?}: {setup:?}"));
+        let mut batch = Vec::new();
+        while batch.len() < 64 && peer.reader.receive(&mut message) {
+            assert!(is_pattern(&message, sequence, 1), "call {sequence} is {message:?}: {setup:?}");
+            batch.push(pattern(sequence, 2));
+            sequence += 1;
+        }
+        replies.publish_all(&batch);
+        if replies.reader_needs_doorbell() {
+            peer.ring();
+        }
+    }
+    expect_success(&mut peer, setup);
+}
+
+#[test]
+fn c_reads_what_rust_streams() {
+    setups("stream-read").into_iter().for_each(stream_to_c);
+}
+
+#[test]
+fn rust_reads_what_c_streams() {
+    setups("stream-write").into_iter().for_each(stream_from_c);
+}
+
+#[test]
+fn c_answers_what_rust_calls() {
+    setups("serve").into_iter().for_each(call_c);
+}
+
+#[test]
+fn rust_answers_what_c_calls() {
+    setups("call").into_iter().for_each(answer_c);
+}
+
+fn long(role: &'static str, slots: u32, wait: WaitMode, burst: u32) -> Setup {
+    let store = cpu::features().store;
+    Setup { role, slots, to_c: (0, 1), from_c: (1, 1), count: LONG_COUNT, wait, burst, store }
+}
+
+#[test]
+fn no_wakeup_is_lost_between_sleeping_c_and_rust_ends_of_a_call_ring() {
+    call_c(long("serve", 4, WaitMode::Adaptive, 1));
+    answer_c(long("call", 4, WaitMode::Sleep, 2));
+}
+
+#[test]
+fn no_wakeup_is_lost_between_sleeping_c_and_rust_ends_of_a_stream() {
+    stream_to_c(long("stream-read", 64, WaitMode::Sleep, 3));
+    stream_from_c(long("stream-write", 64, WaitMode::Adaptive, 3));
+}
+
+#[test]
+fn c_reads_every_store_variant_of_rust() {
+    let best = cpu::features().store;
+    let variants = match best {
+        StoreVariant::Wide64 => vec![StoreVariant::Portable, StoreVariant::Wide16, StoreVariant::Wide64],
+        StoreVariant::Wide16 => vec![StoreVariant::Portable, StoreVariant::Wide16],
+        StoreVariant::Portable => vec![StoreVariant::Portable],
+    };
+    eprintln!("store variants of this CPU: {variants:?}; the others are skipped because it does not have them");
+    for store in variants {
+        for (slots, burst) in [(2, 1), (64, 16), (8192, 64)] {
+            let setup = Setup { store, to_c: (1, u32::MAX), count: 40_000, ..long("stream-read", slots, WaitMode::Poll, burst) };
+            stream_to_c(setup);
+        }
+        call_c(Setup { store, count: 20_000, ..long("serve", 4, WaitMode::Adaptive, 2) });
+    }
+}
+
+#[test]
+fn a_c_writer_refuses_a_release_counter_that_lies() {
+    let setup = long("stream-write", 64, WaitMode::Poll, 8);
+    let mut peer = Peer::start(setup);
+    peer.wait_for_message().expect("C streams until the ring is full");
+    // One more than was ever published: the ring holds 64.
+    peer.region.write(128, &65_u32.to_le_bytes()).expect("within the region");
+    assert_eq!(peer.end().code(), Some(3), "C took the lie");
+}
+
+#[test]
+fn a_rust_writer_refuses_a_release_counter_that_lies() {
+    let setup = long("stream-read", 64, WaitMode::Sleep, 8);
+    let mut peer = Peer::start(setup);
+    peer.kill();
+    peer.end();
+    let (memory, cursor) = peer.to_c();
+    let mut stream = StreamWriter::new(memory, cursor);
+    while stream.try_publish(&Message::ZERO).is_ok() {}
+    peer.region.write(0, &65_u32.to_le_bytes()).expect("within the region");
+    assert!(matches!(stream.try_publish(&Message::ZERO), Err(StreamError::Fault(_))));
+}
+
+#[test]
+fn a_rust_reader_that_sleeps_notices_the_death_of_the_c_peer() {
+    let mut peer = Peer::start(long("serve", 4, WaitMode::Sleep, 1));
+    peer.kill();
+    let PeerGone(status) = peer.wait_for_message().expect_err("nothing was called");
+    assert!(!status.success());
+}
