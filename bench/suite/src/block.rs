@@ -60,7 +60,8 @@ const CANDIDATES: [Candidate; 11] = [
 /// Run everything, print the table and the claims, append the results.
 pub(crate) fn run(settings: &Settings) -> Result<(), String> {
     let file = settings.file_directory.join("fipsee-bench.img");
-    let disks = ["n=null:1G".to_owned(), format!("m=memory:{MEMORY_BYTES}"), format!("f=file:{},size={FILE_BYTES}", file.display())];
+    let disks =
+        ["n=null:1G".to_owned(), format!("m=memory:{MEMORY_BYTES}"), format!("f=file:{},size={FILE_BYTES}", file.display())];
     let region = |bytes| Region::create("bench", bytes).map_err(|error| format!("cannot create memory: {error}"));
     let mut bench = Bench {
         settings,
@@ -197,9 +198,19 @@ impl Bench<'_> {
         vec![
             claim("null disk, QD1: p50 latency in ns", best("null QD1", QD1), true, 500.0),
             claim("null disk, QD64: requests per second", best("null QD64", IOPS), false, 15e6),
-            claim("memory disk, QD64: bandwidth over a plain memcpy loop's", ratio(best("memory QD64", BANDWIDTH), best("plain memcpy loop", BANDWIDTH)), false, 0.8),
+            claim(
+                "memory disk, QD64: bandwidth over a plain memcpy loop's",
+                ratio(best("memory QD64", BANDWIDTH), best("plain memcpy loop", BANDWIDTH)),
+                false,
+                0.8,
+            ),
             claim("QD1 p50 beside 1000 idle clients over beside 1", beside, true, 1.2),
-            claim("file disk, QD64: IOPS over fio's", ratio(best("file QD64", IOPS), best("fio io_uring QD64", IOPS)), false, 0.95),
+            claim(
+                "file disk, QD64: IOPS over fio's",
+                ratio(best("file QD64", IOPS), best("fio io_uring QD64", IOPS)),
+                false,
+                0.95,
+            ),
             claim("file disk, QD1: p50 latency in ns added to fio's", added(), true, 1500.0),
             claim("idle daemon, 1000 clients: CPU in percent", best("daemon with 1000 idle clients", "cpu_percent"), true, 1.0),
         ]

@@ -45,7 +45,8 @@ impl Daemon {
         let (mut ticks, mut sleeps) = (0, 0);
         for task in std::fs::read_dir(&tasks).map_err(|error| error.to_string())?.flatten() {
             let stat = read(&task.path().join("stat"))?;
-            let fields: Vec<u64> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().map(|field| field.parse().unwrap_or(0)).collect();
+            let fields: Vec<u64> =
+                stat.rsplit(')').next().unwrap_or_default().split_whitespace().map(|field| field.parse().unwrap_or(0)).collect();
             ticks += fields.get(11).copied().unwrap_or(0) + fields.get(12).copied().unwrap_or(0);
             let status = read(&task.path().join("status"))?;
             let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));

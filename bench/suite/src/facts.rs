@@ -14,7 +14,8 @@ fn first_line(program: &str, arguments: &[&str]) -> String {
 /// Machine, kernel, revision, load: without them a figure says nothing.
 pub(crate) fn machine() -> Value {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info.lines().find_map(|line| line.strip_prefix("model name")).map(|rest| rest.trim_start_matches([' ', '\t', ':']));
+    let model =
+        info.lines().find_map(|line| line.strip_prefix("model name")).map(|rest| rest.trim_start_matches([' ', '\t', ':']));
     let features = cpu::features();
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     json!({

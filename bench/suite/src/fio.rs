@@ -14,10 +14,20 @@ pub(crate) struct Fio {
 /// Random reads of `path` with io_uring and O_DIRECT on CPU 0; `None` when there is no fio.
 pub(crate) fn run(path: &Path, block_bytes: u64, depth: u32, seconds: f64) -> Result<Option<Fio>, String> {
     let mut command = Command::new("fio");
-    command.args(["--name=yardstick", "--ioengine=io_uring", "--direct=1", "--rw=randread", "--time_based", "--output-format=json"]);
+    command.args([
+        "--name=yardstick",
+        "--ioengine=io_uring",
+        "--direct=1",
+        "--rw=randread",
+        "--time_based",
+        "--output-format=json",
+    ]);
     command.args(["--cpus_allowed=0", "--lat_percentiles=1", "--clat_percentiles=0"]);
     // fio parses fractions of a second as 0.
-    command.arg(format!("--runtime={}", seconds.ceil().max(1.0))).arg(format!("--bs={block_bytes}")).arg(format!("--iodepth={depth}"));
+    command
+        .arg(format!("--runtime={}", seconds.ceil().max(1.0)))
+        .arg(format!("--bs={block_bytes}"))
+        .arg(format!("--iodepth={depth}"));
     let output = match command.arg(format!("--filename={}", path.display())).output() {
         Ok(output) => output,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
