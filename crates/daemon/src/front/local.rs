@@ -299,9 +299,11 @@ impl LocalFront {
 
     fn detach(&mut self, id: u64) -> Result<(), Refusal> {
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
-        match std::mem::replace(&mut session.state, State::Done) {
-            State::Attached(attachment) => session.state = State::Detaching(attachment),
-            _ => return Err(refuse(RefusalCode::Malformed, "DETACH follows ATTACH, once")),
+        if !matches!(session.state, State::Attached(_)) {
+            return Err(refuse(RefusalCode::Malformed, "DETACH follows ATTACH, once"));
+        }
+        if let State::Attached(attachment) = std::mem::replace(&mut session.state, State::Done) {
+            session.state = State::Detaching(attachment);
         }
         self.tell_workers(id, Done::Finished, |ack| Command::RemoveClient { client: id, finish: true, ack });
         Ok(())
