@@ -289,10 +289,8 @@ impl LocalFront {
     }
 
     fn unregister(&mut self, id: u64, region: u16) -> Result<(), Refusal> {
-        match self.sessions.get(&id).map(|session| &session.state) {
-            Some(State::Attached(held)) if (1..64).contains(&region) && held.regions >> region & 1 != 0 => {}
-            _ => return Err(refuse(RefusalCode::BadMemory, format!("there is no registered region {region}"))),
-        }
+        let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
+        session.unregister(region)?;
         self.tell_workers(id, Done::Unregistered(region), |ack| Command::RemoveRegion { client: id, id: region, ack });
         Ok(())
     }
@@ -337,6 +335,7 @@ impl LocalFront {
             Done::Unregistered(region) => {
                 if let State::Attached(attachment) = &mut session.state {
                     attachment.regions &= !(1 << region);
+                    attachment.removing &= !(1 << region);
                     attachment.descriptors -= 1;
                     self.descriptors -= 1;
                 }

@@ -66,6 +66,8 @@ pub(super) struct Attachment {
     pub(super) workers: Vec<usize>,
     /// Ids of regions in use; bit 0 is the pool.
     pub(super) regions: u64,
+    /// Those of them that the workers are about to let go.
+    pub(super) removing: u64,
     pub(super) descriptors: u64,
 }
 
@@ -193,7 +195,7 @@ impl Session {
         export.set_queues(self.id, counters);
         let descriptors = 1 + 2 * u64::from(queue_count);
         Ok(Granted {
-            attachment: Attachment { export: Arc::clone(export), workers, regions: 1, descriptors },
+            attachment: Attachment { export: Arc::clone(export), workers, regions: 1, removing: 0, descriptors },
             reply: Control::Attached { queue_count, region_bytes: layout.region_bytes, service_info: info.to_bytes() },
             region,
             client_ends,
@@ -228,6 +230,18 @@ impl Session {
         attachment.regions |= 1 << id;
         attachment.descriptors += 1;
         Ok(Arc::new(region))
+    }
+
+    /// UNREGISTER: check the id. It stays in use until the workers have let go of it.
+    pub(super) fn unregister(&mut self, id: u16) -> Result<(), Refusal> {
+        let bit = if (1..MAX_REGIONS).contains(&id) { 1_u64 << id } else { 0 };
+        match &mut self.state {
+            State::Attached(held) if held.regions & !held.removing & bit != 0 => {
+                held.removing |= bit;
+                Ok(())
+            }
+            _ => Err(refuse(RefusalCode::BadMemory, format!("there is no registered region {id}"))),
+        }
     }
 }
 
