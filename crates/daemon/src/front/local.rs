@@ -20,6 +20,8 @@ use crate::worker::{Ack, Command, WorkerHandle};
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Descriptors kept back for the daemon's own files and for telling clients that there are none left.
 const RESERVED_DESCRIPTORS: u64 = 64;
+/// Messages taken from one client before the others are looked at again; a correct one has one unanswered at most.
+const MESSAGES_PER_TURN: usize = 16;
 /// How long a drain waits for requests in flight before it gives up on them.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -179,7 +181,7 @@ impl LocalFront {
             self.lacks_descriptors(1)
         };
         if let Some(text) = refusal {
-            send_refusal(&socket, refuse(RefusalCode::Limit, text));
+            send_refusal(&socket, &refuse(RefusalCode::Limit, text));
             return;
         }
         let id = self.next_id;
@@ -201,9 +203,10 @@ impl LocalFront {
         })
     }
 
-    /// Take every message that a client sent, and notice when it is gone.
+    /// Take the messages that a client sent, and notice when it is gone. What is left is reported again: the socket is
+    /// watched level-triggered.
     fn hear(&mut self, id: u64) {
-        loop {
+        for _ in 0..MESSAGES_PER_TURN {
             let Some(session) = self.sessions.get(&id) else { return };
             match session.socket.try_receive() {
                 Ok(None) => {
@@ -381,11 +384,12 @@ impl LocalFront {
 
     /// Memory that was refused leaves the attachment as it was; any other refusal ends the connection.
     fn refuse(&mut self, id: u64, refusal: Refusal) {
+        let survives = matches!(refusal.code, RefusalCode::BadMemory | RefusalCode::Limit);
         match self.sessions.get(&id) {
-            Some(Session { state: State::Attached(_), socket, .. })
-                if matches!(refusal.code, RefusalCode::BadMemory | RefusalCode::Limit) =>
-            {
-                send_refusal(socket, refusal);
+            Some(Session { state: State::Attached(_), socket, .. }) if survives => {
+                if !send_refusal(socket, &refusal) {
+                    self.refuse_and_close(id, refuse(RefusalCode::Malformed, "the client does not take its answers"));
+                }
             }
             _ => self.refuse_and_close(id, refusal),
         }
@@ -395,7 +399,7 @@ impl LocalFront {
         let Some(session) = self.sessions.get(&id) else { return };
         let (pid, uid, _) = session.credentials;
         tracing::warn!(client = id, pid, uid, reason = refusal.text, "refused");
-        send_refusal(&session.socket, refusal);
+        send_refusal(&session.socket, &refusal);
         self.lost(id);
     }
 
@@ -440,7 +444,8 @@ fn send(session: &Session, message: &Control, descriptors: &[std::os::fd::Borrow
         .map_err(|error| refuse(RefusalCode::Malformed, format!("the client does not take its answers: {error}")))
 }
 
-fn send_refusal(socket: &Seqpacket, refusal: Refusal) {
-    let message = Control::Refused { code: refusal.code, text: refusal.text };
-    let _ = socket.send(&message.encode(), &[]);
+/// False when the client does not take it.
+fn send_refusal(socket: &Seqpacket, refusal: &Refusal) -> bool {
+    let message = Control::Refused { code: refusal.code, text: refusal.text.clone() };
+    socket.send(&message.encode(), &[]).is_ok()
 }
