@@ -94,7 +94,9 @@ impl LocalFront {
         epoll::add(&epoll, listener.socket(), epoll::EventData::new_u64(TOKEN_LISTENER), epoll::EventFlags::IN)?;
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, &*mailbox, epoll::EventData::new_u64(TOKEN_MAILBOX), edge)?;
-        epoll::add(&epoll, stop, epoll::EventData::new_u64(TOKEN_STOP), epoll::EventFlags::IN)?;
+        // Once: nobody reads the signal, and it must not keep the drain from sleeping.
+        let once = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
+        epoll::add(&epoll, stop, epoll::EventData::new_u64(TOKEN_STOP), once)?;
         let loads = vec![0; workers.len()];
         Ok(Self {
             listener,
@@ -120,15 +122,14 @@ impl LocalFront {
             {
                 break;
             }
-            for token in self.wait() {
+            for token in self.wait(stopping.is_some()) {
                 match token {
                     TOKEN_LISTENER => self.accept(),
                     TOKEN_MAILBOX => {}
-                    TOKEN_STOP if stopping.is_none() => {
+                    TOKEN_STOP => {
                         stopping = Some(Instant::now());
                         self.begin_drain();
                     }
-                    TOKEN_STOP => {}
                     id => self.hear(id),
                 }
             }
@@ -142,10 +143,10 @@ impl LocalFront {
         }
     }
 
-    fn wait(&self) -> Vec<u64> {
+    fn wait(&self, stopping: bool) -> Vec<u64> {
         let pending = |session: &Session| matches!(session.state, State::Silent { .. } | State::Greeted { .. });
-        // Coarse: a silent client costs nothing but its place.
-        let tick = (self.sessions.values().any(pending) || !self.leaving.is_empty()).then_some(Duration::from_millis(250));
+        // Coarse: a silent client costs nothing but its place, and a drain ends with the last client, not with a tick.
+        let tick = (stopping || self.sessions.values().any(pending)).then_some(Duration::from_millis(250));
         let timeout = tick.and_then(|tick| rustix::event::Timespec::try_from(tick).ok());
         let mut events = Vec::<epoll::Event>::with_capacity(128);
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
