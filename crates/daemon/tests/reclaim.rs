@@ -1,0 +1,79 @@
+//! What clients take, they give back: descriptors, mappings and memory on both sides, however they leave.
+//! One test in this binary, because it counts what its own process holds.
+
+mod common;
+
+use common::{Daemon, eventually, fd_count, mapping_count, resident_bytes};
+use fipsee_block::client::AttachOptions;
+use fipsee_block::wire::SECTOR_SHIFT;
+
+const WARM_UP_CYCLES: u32 = 200;
+const CYCLES: u32 = 10_000;
+/// Allocators keep some of what was freed. A leak of 256 bytes a cycle would exceed this.
+const RESIDENT_SLACK_BYTES: u64 = 2 << 20;
+
+/// Connect, attach, and leave in one of the ways a client can.
+fn one_cycle(daemon: &Daemon, cycle: u32) {
+    let disk_name = if cycle.is_multiple_of(2) { "f" } else { "a" };
+    let options = AttachOptions { queue_count: 1 + u16::from(cycle % 8 == 7), ..Daemon::options(disk_name) };
+    let (disk, mut queues) = daemon.attach(&options).expect("attached");
+    match cycle / 2 % 4 {
+        0 => disk.detach(queues).expect("detached"),
+        1 => drop((disk, queues)),
+        2 => {
+            let memory = disk.create_memory(64 << 10).expect("registered");
+            let other = disk.create_memory(4096).expect("registered");
+            disk.unregister(&memory).expect("unregistered");
+            let buffer = other.buffer(0, 4096).expect("inside");
+            queues[0].read(0, buffer.segment(0, 4096), 1).expect("room");
+            assert_eq!(common::finish_all(&mut queues[0]).expect("connected").len(), 1);
+            drop(queues);
+        }
+        _ => {
+            let memory = disk.create_memory(256 << 10).expect("registered");
+            let buffer = memory.buffer(0, 4096).expect("inside");
+            for token in 0..64 {
+                queues[0].write(token * 4096 >> SECTOR_SHIFT, buffer.segment(0, 4096), false, token).expect("room");
+            }
+            queues[0].submit();
+            drop((queues, disk));
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Held {
+    fds: usize,
+    mappings: usize,
+    resident_bytes: u64,
+}
+
+fn held(pid: u32) -> Held {
+    Held { fds: fd_count(pid), mappings: mapping_count(pid), resident_bytes: resident_bytes(pid) }
+}
+
+/// What both processes hold once nobody is attached.
+fn settled(daemon: &Daemon) -> [Held; 2] {
+    for disk in ["a", "f"] {
+        eventually("nobody is attached", || daemon.attached_count(disk) == 0);
+    }
+    [held(daemon.pid()), held(std::process::id())]
+}
+
+#[test]
+fn ten_thousand_clients_leave_descriptors_mappings_and_memory_as_they_were() {
+    let disks = ["--disk", "a=memory:1M", "--disk", "f=file:{dir}/disk,size=1M", "--log-level", "warn"];
+    let daemon = Daemon::start(&disks);
+    (0..WARM_UP_CYCLES).for_each(|cycle| one_cycle(&daemon, cycle));
+    let before = settled(&daemon);
+    (0..CYCLES).for_each(|cycle| one_cycle(&daemon, cycle));
+    let after = settled(&daemon);
+    for ((who, before), after) in ["daemon", "client"].iter().zip(before).zip(after) {
+        println!("{who}: {before:?} before, {after:?} after {CYCLES} cycles");
+        assert_eq!(after.fds, before.fds, "{who}: descriptors");
+        // An allocator may map a few heaps of its own, but not one per cycle.
+        assert!(after.mappings <= before.mappings + 4, "{who}: {} mappings became {}", before.mappings, after.mappings);
+        let grown = after.resident_bytes.saturating_sub(before.resident_bytes);
+        assert!(grown < RESIDENT_SLACK_BYTES, "{who}: {grown} bytes more");
+    }
+}
