@@ -1,0 +1,198 @@
+//! A disk changes its size under its clients, and the daemon goes away in order.
+
+mod common;
+
+use std::sync::mpsc;
+
+use common::raw::{RawClient, attach_message};
+use common::{Daemon, assert_says, eventually, finish_all, finish_one, stamp};
+use fipsee_block::client::{Error, Event, Queue};
+use fipsee_block::wire::{KIND_RESIZE, Operation, SECTOR_SHIFT, Segment, Status, request_ack_event, request_one_segment};
+use fipsee_ring::control::Control;
+use serde_json::{Value, json};
+
+fn resize(daemon: &Daemon, disk: &str, size_bytes: u64) -> Value {
+    daemon.admin(&json!({ "request": "resize", "disk": disk, "size_bytes": size_bytes }))
+}
+
+/// Reap until an event is there.
+fn next_event(queue: &mut Queue) -> Event {
+    let mut event = None;
+    eventually("an event", || {
+        queue.reap(&mut |_| {}).expect("a correct daemon");
+        event = queue.next_event();
+        event.is_some()
+    });
+    event.expect("just seen")
+}
+
+#[test]
+fn resize_reaches_the_client_and_the_new_range_is_usable() {
+    let daemon = Daemon::start(&["--disk", "m=memory:8M,max=64M", "--disk", "f=file:{dir}/disk,size=8M"]);
+    for name in ["m", "f"] {
+        let (disk, mut queue) = daemon.client(&Daemon::options(name));
+        let buffer = disk.allocate(4096).expect("a pool");
+        let (old_end, new_bytes) = (8 << 20 >> SECTOR_SHIFT, 32 << 20);
+        queue.write(old_end, buffer.segment(0, 4096), false, 1).expect("room");
+        assert_eq!(finish_one(&mut queue), Status::OutOfRange, "{name}: before");
+        assert_eq!(resize(&daemon, name, new_bytes)["size_bytes"], new_bytes);
+        assert_eq!(next_event(&mut queue), Event::Resized { sector_count: new_bytes >> SECTOR_SHIFT });
+        assert_eq!(disk.info().size_bytes(), new_bytes);
+        let data = stamp(4096, 1, 1);
+        buffer.fill(0, &data);
+        queue.write((new_bytes >> SECTOR_SHIFT) - 8, buffer.segment(0, 4096), true, 1).expect("room");
+        // The acknowledgement of the event may be among what is waited for, and is not shown.
+        assert_eq!(finish_one(&mut queue), Status::Ok, "{name}: after");
+        buffer.fill(0, &[0; 4096]);
+        queue.read((new_bytes >> SECTOR_SHIFT) - 8, buffer.segment(0, 4096), 1).expect("room");
+        assert_eq!(finish_one(&mut queue), Status::Ok);
+        assert!(common::bytes_of(&buffer) == data, "{name}");
+        assert_eq!(resize(&daemon, name, 4 << 20)["size_bytes"], 4 << 20);
+        assert_eq!(next_event(&mut queue), Event::Resized { sector_count: 4 << 20 >> SECTOR_SHIFT });
+        queue.read(old_end - 8, buffer.segment(0, 4096), 1).expect("room");
+        assert_eq!(finish_one(&mut queue), Status::OutOfRange, "{name}: smaller again");
+    }
+}
+
+#[test]
+fn second_resize_waits_for_the_acknowledgement_and_carries_the_newest_size() {
+    let daemon = Daemon::start(&["--disk", "m=memory:8M,max=64M"]);
+    let mut client = RawClient::attach(&daemon, &attach_message("m", 1, 4, 0));
+    let resized = |message: fipsee_ring::Message| {
+        assert_eq!(message.word(0), 1 | u64::from(KIND_RESIZE) << 8, "a resize event");
+        message.word(1) << SECTOR_SHIFT
+    };
+    for mebibytes in [16_u64, 24, 32, 40] {
+        assert_eq!(resize(&daemon, "m", mebibytes << 20)["size_bytes"], mebibytes << 20);
+    }
+    assert_eq!(resized(client.next_completion()), 16 << 20);
+    // Whatever else comes is in order behind it: the next message is the answer to this request, not another event.
+    let piece = RawClient::pool(0, 512);
+    let last = (40 << 20 >> SECTOR_SHIFT) - 1;
+    assert_eq!(client.ask(&request_one_segment(Operation::Read, 0, 3, last, piece)), Status::Ok);
+    client.publish(&request_ack_event(7, KIND_RESIZE));
+    let (first, second) = (client.next_completion(), client.next_completion());
+    client.queues[0].requests.answered();
+    let is_event = |message: &fipsee_ring::Message| message.word(0) >> 8 & 0xff == u64::from(KIND_RESIZE);
+    let (event, answer) = if is_event(&first) { (first, second) } else { (second, first) };
+    assert_eq!(resized(event), 40 << 20, "the sizes in between are not reported");
+    assert_eq!(answer.word(0) >> 32, 7, "the acknowledgement is answered: done");
+    assert_eq!(client.ask(&request_ack_event(8, KIND_RESIZE)), Status::Ok);
+    assert_eq!(client.ask(&request_ack_event(9, KIND_RESIZE)), Status::Invalid, "nothing is left to acknowledge");
+}
+
+#[test]
+fn impossible_sizes_are_refused_and_nothing_changes() {
+    let daemon = Daemon::start(&["--disk", "m=memory:8M", "--disk", "n=null:1G", "--disk", "r=memory:1M,ro"]);
+    let (disk, mut queue) = daemon.client(&Daemon::options("m"));
+    for (name, size_bytes, pieces) in [
+        ("m", 0, ["size 0 is 0", "choose one that is"]),
+        ("m", 1000, ["no multiple of the logical block size 512", "choose one that is"]),
+        ("m", 1 << 30, ["can grow to 8388608 bytes", "max=1073741824"]),
+        ("x", 512, ["no disk 'x' here", "there are: m, n, r"]),
+    ] {
+        let answer = resize(&daemon, name, size_bytes);
+        assert_says(answer["error"].as_str().unwrap_or_default(), &pieces);
+    }
+    assert_eq!(disk.info().size_bytes(), 8 << 20);
+    queue.flush(1).expect("room");
+    assert_eq!(finish_one(&mut queue), Status::Ok);
+    assert!(queue.next_event().is_none());
+}
+
+#[test]
+fn terminated_daemon_answers_everything_published_and_leaves_no_socket() {
+    for disk in ["m", "f"] {
+        let mut daemon = Daemon::start(&["--disk", "m=memory:64M", "--disk", "f=file:{dir}/disk,size=64M", "--workers", "2"]);
+        let (attached, mut queue) = daemon.client(&Daemon::options(disk));
+        let buffer = attached.allocate(1 << 20).expect("a pool");
+        let data = stamp(1 << 20, 4, 4);
+        buffer.fill(0, &data);
+        for token in 0..60_u64 {
+            queue.write(token << 11, buffer.segment(0, 1 << 20), token.is_multiple_of(8), token).expect("room");
+        }
+        queue.submit();
+        daemon.signal_term();
+        let mut tokens: Vec<u64> = Vec::new();
+        for completion in finish_all(&mut queue).expect("every request is answered") {
+            assert_eq!(completion.status, Status::Ok);
+            tokens.push(completion.token);
+        }
+        tokens.sort_unstable();
+        assert!(tokens.iter().copied().eq(0..60), "{disk}: {tokens:?}");
+        let status = daemon.await_exit();
+        assert!(status.success(), "{disk}: {status}; {}", daemon.log());
+        queue.flush(1).expect("room");
+        assert!(matches!(finish_all(&mut queue), Err(Error::Disconnected)), "{disk}");
+        for left in ["s", "s.admin", "s.lock", "s.admin.lock"] {
+            assert!(!daemon.dir.path(left).exists(), "{left} is left behind");
+        }
+        if disk == "f" {
+            let file = std::fs::read(daemon.dir.path("disk")).expect("the disk");
+            assert!((0..60).all(|part| file[part << 20..(part + 1) << 20] == data), "the file holds every write");
+        }
+    }
+}
+
+/// Keep the queue full until the daemon is gone; every token that was answered, and how many were published.
+fn load_until_gone(mut queue: Queue, segment: Segment, tell: &mpsc::Sender<()>) -> (Vec<u64>, u64) {
+    let (mut answered, mut next) = (Vec::new(), 0_u64);
+    loop {
+        while queue.free() > 0 {
+            queue.write(next % 64 * 8, segment, false, next).expect("room");
+            next += 1;
+        }
+        let waited = queue.wait(&mut |completion| {
+            assert_eq!(completion.status, Status::Ok);
+            answered.push(completion.token);
+        });
+        match waited {
+            Ok(_) if answered.len() >= 1000 => tell.send(()).unwrap_or(()),
+            Ok(_) => {}
+            Err(Error::Disconnected) => return (answered, next),
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+#[test]
+fn termination_under_load_drains_and_answers_nothing_twice() {
+    for disk in ["m", "f"] {
+        let mut daemon = Daemon::start(&["--disk", "m=memory:64M", "--disk", "f=file:{dir}/disk,size=64M"]);
+        let (attached, queue) = daemon.client(&Daemon::options(disk));
+        let buffer = attached.allocate(4096).expect("a pool");
+        let segment = buffer.segment(0, 4096);
+        let (tell, hear) = mpsc::channel();
+        let load = std::thread::spawn(move || load_until_gone(queue, segment, &tell));
+        hear.recv().expect("it runs");
+        daemon.signal_term();
+        let (mut answered, published) = load.join().expect("no panic");
+        assert!(daemon.await_exit().success(), "{}", daemon.log());
+        let count = answered.len();
+        answered.sort_unstable();
+        answered.dedup();
+        assert_eq!(answered.len(), count, "{disk}: answered twice");
+        // What was published before the signal was answered; of the last 64 some may have come after the last look.
+        assert!(answered[count - 64..].iter().all(|token| *token < published), "{disk}");
+        let unanswered = published - count as u64;
+        assert!(unanswered <= 64, "{disk}: {unanswered} of {published} are unanswered");
+        assert!(
+            answered.iter().copied().take(count.saturating_sub(128)).eq(0..count.saturating_sub(128) as u64),
+            "{disk}: a gap"
+        );
+    }
+}
+
+#[test]
+fn client_in_the_handshake_is_told_that_the_daemon_goes() {
+    let mut daemon = Daemon::start(&["--disk", "a=memory:1M"]);
+    let silent = common::raw::connect(&daemon);
+    let attached = RawClient::attach(&daemon, &attach_message("a", 1, 1, 0));
+    // Both are known to the daemon: the second came after the first.
+    daemon.signal_term();
+    let text = common::raw::hear_refusal(&silent, fipsee_ring::control::RefusalCode::ShuttingDown);
+    assert_says(&text, &["shutting down", "try again when it is back"]);
+    assert_eq!(common::raw::hear(&attached.control).0, Control::Detached);
+    common::raw::assert_closed(&attached.control);
+    assert!(daemon.await_exit().success());
+}
