@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use fipsee_ring::PeerFault;
 use fipsee_ring::control::{Malformed, RefusalCode};
 use fipsee_ring::region::RegionError;
+use fipsee_ring::ring::Full;
 
 use crate::wire::Status;
 
@@ -97,6 +98,12 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+impl From<Full> for Error {
+    fn from(Full: Full) -> Self {
+        Self::QueueFull
+    }
+}
 
 impl From<PeerFault> for Error {
     fn from(fault: PeerFault) -> Self {
