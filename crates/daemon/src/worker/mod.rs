@@ -134,6 +134,7 @@ pub fn spawn(
     epoll::add(&epoll, &*handle.mailbox, epoll::EventData::new_u64(TOKEN_MAILBOX), on)?;
     let given = handle.clone();
     let thread = std::thread::Builder::new().name(format!("fip-worker-{index}")).spawn(move || {
+        let _guard = AbortOnPanic;
         bind_to(cpu);
         let engine = match Engine::new(ENGINE_ENTRIES) {
             Ok(engine) => engine,
@@ -152,6 +153,17 @@ pub fn spawn(
         worker.run(Backoff::new(wait, look));
     })?;
     Ok((handle, thread))
+}
+
+/// A worker that panics takes the process with it: its clients then see a hang-up instead of silence.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
 }
 
 fn bind_to(cpu: Option<usize>) {
