@@ -267,6 +267,13 @@ mod tests {
     // SAFETY: the slot outlives both threads and is accessed through atomics only.
     unsafe impl Send for Shared {}
 
+    impl Shared {
+        /// Through a method, so that a closure captures the whole and not the pointer in it.
+        fn address(&self) -> *mut u8 {
+            self.0
+        }
+    }
+
     #[test]
     fn portable_copies_pass_a_message_between_threads() {
         let mut slot = Slot([0; SLOT_BYTES]);
@@ -280,12 +287,12 @@ mod tests {
         let mut received = Message::ZERO;
         std::thread::scope(|scope| {
             scope.spawn(move || {
-                let Shared(to) = to;
+                let to = to.address();
                 // SAFETY: the slot is valid and aligned.
                 unsafe { store_words(to, &sent) };
                 stamp_of(to).store(1, Ordering::Release);
             });
-            let Shared(from) = from;
+            let from = from.address();
             while stamp_of(from).load(Ordering::Acquire) == 0 {
                 std::thread::yield_now();
             }
