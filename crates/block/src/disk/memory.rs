@@ -258,14 +258,14 @@ impl Mapping {
         let page = page_bytes();
         let end = offset_bytes + length_bytes;
         let (first_page, end_page) = (offset_bytes.next_multiple_of(page), end / page * page);
-        if gives_back
-            && first_page < end_page
-            && let (Ok(start), Ok(length)) = (usize::try_from(first_page), usize::try_from(end_page - first_page))
-            && self.advise(start, length, Advice::LinuxDontNeed).is_ok()
-        {
+        let pages = (usize::try_from(first_page), usize::try_from(end_page.saturating_sub(first_page)));
+        if let (true, (Ok(start), Ok(length @ 1..))) = (gives_back, pages) {
+            // The edges first: writing to a page that is not there may bring in a huge one, whose rest then goes, too.
             self.write_zeroes(offset_bytes, first_page);
             self.write_zeroes(end_page, end);
-            return;
+            if self.advise(start, length, Advice::LinuxDontNeed).is_ok() {
+                return;
+            }
         }
         self.write_zeroes(offset_bytes, end);
     }
@@ -367,6 +367,43 @@ mod tests {
         assert!(text.contains("vm.nr_hugepages to at least 70 (now 10)"), "{text}");
         assert!(huge_text(1, None, Errno::INVAL).contains("no huge pages"));
         assert!(huge_text(1, Some(&HugePool { pages: 1, free_pages: 1 }), Errno::FAULT).contains("cgroup"));
+    }
+
+    /// Bytes of the disk's mapping that take memory or swap.
+    fn resident_bytes(disk: &MemoryDisk) -> u64 {
+        use std::os::unix::fs::FileExt;
+        let page = rustix::param::page_size();
+        let mut entries = vec![0; disk.memory.length_bytes / page * 8];
+        let pagemap = std::fs::File::open("/proc/self/pagemap").expect("pagemap");
+        pagemap.read_exact_at(&mut entries, (disk.memory.base.addr().get() / page * 8) as u64).expect("one entry for each page");
+        // Bit 63: in memory; bit 62: in swap.
+        let is_taken = |entry: &&[u8; 8]| u64::from_ne_bytes(**entry) >> 62 != 0;
+        (entries.as_chunks::<8>().0.iter().filter(is_taken).count() * page) as u64
+    }
+
+    #[test]
+    fn discard_zeroes_and_shrink_give_memory_back() {
+        for thp in [false, true] {
+            let options = MemoryOptions { size_bytes: 64 << 20, max_bytes: Some(256 << 20), thp, ..Default::default() };
+            let disk = MemoryDisk::new(&options).expect("a disk");
+            assert!(resident_bytes(&disk) <= 4 << 20, "a new disk is sparse");
+            // SAFETY: the range lies within the mapping, which nobody else uses.
+            unsafe { std::ptr::write_bytes(disk.memory.base.as_ptr(), 1, 64 << 20) };
+            assert_eq!(resident_bytes(&disk), 64 << 20);
+            let mut engine = Engine::new(1).expect("engine");
+            let mut zero = |operation, sector, length_sectors| {
+                let request = Request { operation, tag: 0, fua: true, unmap: false, sector, length_sectors, aux: 0 };
+                let ticket = Ticket { queue: 0, tag: 0, started_ticks: 0 };
+                // SAFETY: there are no spans.
+                unsafe { disk.submit(&request, &[], ticket, &mut engine) }
+            };
+            assert_eq!(zero(Operation::Discard, 1, 32 << 11), Submitted::Done(Status::Ok));
+            assert_eq!(resident_bytes(&disk), (32 << 20) + 4096, "all but the two pages at the edges");
+            assert_eq!(zero(Operation::WriteZeroes, 0, 48 << 11), Submitted::Done(Status::Ok));
+            assert_eq!(resident_bytes(&disk), 16 << 20);
+            disk.resize(1).expect("shrink");
+            assert_eq!(resident_bytes(&disk), 4096, "the page of the sector that is left");
+        }
     }
 
     #[test]

@@ -1,0 +1,71 @@
+//! A daemon of our own for the duration of a benchmark.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use fipsee_ring::seqpacket::Seqpacket;
+
+/// A running fipseed with its own directory; stopped and removed on drop.
+pub(crate) struct Daemon {
+    child: Child,
+    directory: PathBuf,
+}
+
+impl Daemon {
+    /// Start the `fipseed` that was built beside this program.
+    pub(crate) fn start(disks: &[String], more: &[&str]) -> Result<Self, String> {
+        let program = std::env::current_exe().map_err(|error| error.to_string())?.with_file_name("fipseed");
+        let directory = std::env::temp_dir().join(format!("fipsee-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).map_err(|error| format!("cannot create {}: {error}", directory.display()))?;
+        let mut command = Command::new(&program);
+        command.arg("--listen").arg(directory.join("s")).args(["--log-level", "error"]).args(more).stdin(Stdio::null());
+        for disk in disks {
+            command.args(["--disk", disk]);
+        }
+        let child = command.spawn().map_err(|error| format!("cannot start {}: {error}; build it first", program.display()))?;
+        let mut daemon = Self { child, directory };
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while Seqpacket::connect(&daemon.socket()).is_err() {
+            if Instant::now() > deadline || daemon.child.try_wait().is_ok_and(|ended| ended.is_some()) {
+                return Err("the daemon did not come up; its message stands above".to_owned());
+            }
+            std::thread::yield_now();
+        }
+        Ok(daemon)
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.directory.join("s")
+    }
+
+    /// Processor time used so far, and voluntary context switches: each is one time a thread went to sleep.
+    pub(crate) fn usage(&self) -> Result<(Duration, u64), String> {
+        let tasks = PathBuf::from(format!("/proc/{}/task", self.child.id()));
+        let (mut ticks, mut sleeps) = (0, 0);
+        for task in std::fs::read_dir(&tasks).map_err(|error| error.to_string())?.flatten() {
+            let stat = read(&task.path().join("stat"))?;
+            let fields: Vec<u64> =
+                stat.rsplit(')').next().unwrap_or_default().split_whitespace().map(|field| field.parse().unwrap_or(0)).collect();
+            ticks += fields.get(11).copied().unwrap_or(0) + fields.get(12).copied().unwrap_or(0);
+            let status = read(&task.path().join("status"))?;
+            let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            sleeps += line.and_then(|count| count.trim().parse::<u64>().ok()).unwrap_or(0);
+        }
+        // USER_HZ is 100 on every Linux.
+        Ok((Duration::from_millis(ticks * 10), sleeps))
+    }
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}

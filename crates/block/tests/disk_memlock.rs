@@ -1,0 +1,30 @@
+//! A locked memory disk under a limit. Alone in its process: limits are the process's.
+
+mod disk_common;
+
+use disk_common::expect_parts;
+use fipsee_block::disk::{Disk, MemoryDisk, MemoryOptions};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+
+#[test]
+fn locked_disk_above_the_limit_is_refused_with_the_remedy() {
+    setrlimit(Resource::Memlock, Rlimit { current: Some(1 << 20), maximum: Some(1 << 20) }).expect("lowering is allowed");
+    if rustix::process::getuid().is_root() {
+        // Root is above limits: this thread gives that up.
+        let none = CapabilitySet::empty();
+        set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none }).expect("capset");
+    }
+    let locked =
+        |size_bytes, max_bytes| MemoryDisk::new(&MemoryOptions { size_bytes, max_bytes, lock: true, ..Default::default() });
+    let text = locked(8 << 20, None).map(|_| ()).expect_err("refused");
+    expect_parts(&text, &["cannot lock 8388608 bytes", "is 1048576 bytes", "ulimit -l 8192", "LimitMEMLOCK=", "leave out lock"]);
+
+    let disk = locked(256 << 10, Some(8 << 20)).expect("below the limit");
+    expect_parts(&disk.resize(8 << 11).expect_err("refused"), &["cannot lock 8388608 bytes", "ulimit -l"]);
+    assert_eq!(disk.info().sector_count, 512, "a refused resize changes nothing");
+    disk.resize(1024).expect("below the limit");
+    disk.resize(128).expect("smaller");
+    // What the shrink unlocked can be locked by another.
+    locked(896 << 10, None).expect("the shrunk disk holds 64 KiB");
+}

@@ -1,0 +1,327 @@
+//! The ring algorithm under the model checker: every interleaving (up to the preemption bound) and every value that
+//! the memory model lets a load return. Run by `cargo xtask loom`, which also runs the known-bad variants and demands
+//! that the tests it names fail (docs/memory-order.md, "What is checked").
+#![cfg(loom)]
+
+use fipsee_ring::ring::{CallWriter, Cursor, Full, Reader, RingMemory, StreamError, StreamWriter, Writer};
+use fipsee_ring::{AtomicU32, Message, Ordering, PeerFault};
+use loom::cell::UnsafeCell;
+use loom::sync::{Condvar, Mutex};
+use loom::thread;
+use std::sync::Arc;
+
+/// Preemptions explored per execution. Every known-bad variant is found with 2.
+const PREEMPTION_BOUND: usize = 3;
+
+struct Slot {
+    /// Tracked: an access that races with another panics, which is how a torn or overwritten message shows.
+    payload: UnsafeCell<Message>,
+    stamp: AtomicU32,
+}
+
+struct Cells {
+    slots: Vec<Slot>,
+    released: AtomicU32,
+    asleep: AtomicU32,
+}
+
+/// A ring in loom's cells. Shared by the plain `Arc`: loom's would add steps that the ring does not have.
+#[derive(Clone)]
+struct CellRing(Arc<Cells>);
+
+impl CellRing {
+    fn new(slot_count: usize) -> Self {
+        let slot = || Slot { payload: UnsafeCell::new(Message::ZERO), stamp: AtomicU32::new(0) };
+        let slots = (0..slot_count).map(|_| slot()).collect();
+        Self(Arc::new(Cells { slots, released: AtomicU32::new(0), asleep: AtomicU32::new(0) }))
+    }
+
+    fn slot(&self, index: u32) -> &Slot {
+        &self.0.slots[usize::try_from(index).expect("an index fits usize")]
+    }
+}
+
+// SAFETY: the vector never changes, so neither do its length (2 or 4) and the words; both copies use only slot
+// `index`, which the vector's own bounds check confirms.
+unsafe impl RingMemory for CellRing {
+    fn slot_count(&self) -> u32 {
+        u32::try_from(self.0.slots.len()).expect("few slots")
+    }
+
+    fn stamp(&self, index: u32) -> &AtomicU32 {
+        &self.slot(index).stamp
+    }
+
+    fn released(&self) -> &AtomicU32 {
+        &self.0.released
+    }
+
+    fn asleep(&self) -> &AtomicU32 {
+        &self.0.asleep
+    }
+
+    unsafe fn copy_in(&self, index: u32, into: &mut Message) {
+        // SAFETY: loom panics before the access if any other access to the cell is concurrent.
+        self.slot(index).payload.with(|payload| *into = unsafe { *payload });
+    }
+
+    unsafe fn write_payload(&self, index: u32, message: &Message) {
+        // SAFETY: as above.
+        self.slot(index).payload.with_mut(|payload| unsafe { *payload = *message });
+    }
+}
+
+/// A doorbell that remembers one ring, as an eventfd does. A reader that waits for ever is loom's deadlock.
+#[derive(Clone)]
+struct Doorbell(Arc<(Mutex<bool>, Condvar)>);
+
+impl Doorbell {
+    fn new() -> Self {
+        Self(Arc::new((Mutex::new(false), Condvar::new())))
+    }
+
+    fn ring(&self) {
+        *self.0.0.lock().expect("no panic while held") = true;
+        self.0.1.notify_one();
+    }
+
+    fn wait(&self) {
+        let mut rung = self.0.0.lock().expect("no panic while held");
+        while !*rung {
+            rung = self.0.1.wait(rung).expect("no panic while held");
+        }
+        *rung = false;
+    }
+}
+
+fn model(run: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(PREEMPTION_BOUND);
+    builder.check(run);
+}
+
+/// A message of which every word names its number, so that a mixture of two is neither.
+fn numbered(number: u64) -> Message {
+    Message::from_words([number; 8])
+}
+
+fn receive_polling(reader: &mut Reader<CellRing>) -> Message {
+    let mut message = Message::ZERO;
+    while !reader.receive(&mut message) {
+        thread::yield_now();
+    }
+    message
+}
+
+fn receive_sleeping(reader: &mut Reader<CellRing>, bell: &Doorbell) -> Message {
+    let mut message = Message::ZERO;
+    while !reader.receive(&mut message) {
+        reader.release_all();
+        if !reader.arm_and_work_remains() {
+            bell.wait();
+        }
+        reader.disarm();
+    }
+    message
+}
+
+/// Send `count` numbered messages through a stream, ringing after each if `bell` is given.
+fn stream_from(memory: CellRing, start: Cursor, count: u64, bell: Option<Doorbell>) {
+    let mut writer = StreamWriter::new(memory, start);
+    for number in 1..=count {
+        while let Err(error) = writer.try_publish(&numbered(number)) {
+            assert_eq!(error, StreamError::Full, "an honest reader was called a liar");
+            thread::yield_now();
+        }
+        if let Some(bell) = &bell
+            && writer.reader_needs_doorbell()
+        {
+            bell.ring();
+        }
+    }
+}
+
+#[test]
+fn stream_reuses_released_slots_only() {
+    model(|| {
+        let ring = CellRing::new(2);
+        let peer = ring.clone();
+        let writer = thread::spawn(move || stream_from(peer, Cursor::at_start(0), 4, None));
+        let mut reader = Reader::new(ring, Cursor::at_start(0));
+        for number in 1..=4 {
+            assert_eq!(receive_polling(&mut reader), numbered(number));
+            reader.release_some();
+        }
+        writer.join().expect("the writer finishes");
+    });
+}
+
+#[test]
+fn stream_burst_is_seen_whole_and_in_order() {
+    model(|| {
+        let ring = CellRing::new(2);
+        let peer = ring.clone();
+        let writer = thread::spawn(move || {
+            let mut writer = StreamWriter::new(peer, Cursor::at_start(1));
+            let messages = [numbered(1), numbered(2), numbered(3)];
+            let mut sent = 0;
+            while sent < messages.len() {
+                let count = writer.publish_burst(&messages[sent..]).expect("the reader is honest");
+                sent += count;
+                if count == 0 {
+                    thread::yield_now();
+                }
+            }
+        });
+        let mut reader = Reader::new(ring, Cursor::at_start(1));
+        for number in 1..=3 {
+            assert_eq!(receive_polling(&mut reader), numbered(number));
+            reader.release_all();
+        }
+        writer.join().expect("the writer finishes");
+    });
+}
+
+#[test]
+fn stamp_wraps_past_its_largest_value() {
+    model(|| {
+        let ring = CellRing::new(2);
+        let start = Cursor::at(1, u32::MAX);
+        let peer = ring.clone();
+        let writer = thread::spawn(move || stream_from(peer, start, 4, None));
+        let mut reader = Reader::new(ring, start);
+        for number in 1..=4 {
+            assert_eq!(receive_polling(&mut reader), numbered(number));
+            reader.release_some();
+        }
+        assert_eq!(reader.cursor(), Cursor::at(1, 2), "laps count 2^32 - 1, 1, 2");
+        writer.join().expect("the writer finishes");
+    });
+}
+
+#[test]
+fn answers_return_the_slots_of_their_calls() {
+    model(|| {
+        let (calls, answers) = (CellRing::new(2), CellRing::new(2));
+        let (peer_calls, peer_answers) = (calls.clone(), answers.clone());
+        let server = thread::spawn(move || {
+            let mut calls = Reader::new(peer_calls, Cursor::at_start(0));
+            let mut answers = Writer::new(peer_answers, Cursor::at_start(1));
+            for _ in 0..3 {
+                let call = receive_polling(&mut calls);
+                answers.publish(&numbered(10 * call.word(0)));
+            }
+        });
+        let mut calls = CallWriter::new(calls, Cursor::at_start(0), 2);
+        let mut answers = Reader::new(answers, Cursor::at_start(1));
+        calls.publish_all(&[numbered(1), numbered(2)]).expect("two fit");
+        assert_eq!(calls.publish_all(&[numbered(3)]), Err(Full));
+        for number in 1..=3 {
+            assert_eq!(receive_polling(&mut answers), numbered(10 * number));
+            calls.answered();
+            if number == 1 {
+                calls.publish_all(&[numbered(3)]).expect("the answer freed a slot");
+            }
+        }
+        server.join().expect("the server finishes");
+    });
+}
+
+#[test]
+fn sleeping_reader_is_woken_for_every_message() {
+    model(|| {
+        let (ring, bell) = (CellRing::new(2), Doorbell::new());
+        let (peer, peer_bell) = (ring.clone(), bell.clone());
+        let writer = thread::spawn(move || stream_from(peer, Cursor::at_start(0), 3, Some(peer_bell)));
+        let mut reader = Reader::new(ring, Cursor::at_start(0));
+        for number in 1..=3 {
+            assert_eq!(receive_sleeping(&mut reader, &bell), numbered(number));
+            reader.release_some();
+        }
+        writer.join().expect("the writer finishes");
+    });
+}
+
+#[test]
+fn sleeping_reader_is_woken_for_a_batch_with_one_look_at_its_flag() {
+    model(|| {
+        let (ring, bell) = (CellRing::new(4), Doorbell::new());
+        let (peer, peer_bell) = (ring.clone(), bell.clone());
+        let writer = thread::spawn(move || {
+            let mut writer = Writer::new(peer, Cursor::at_start(3));
+            for batch in [[1, 2], [3, 4]] {
+                writer.publish_all(&batch.map(numbered));
+                if writer.reader_needs_doorbell() {
+                    peer_bell.ring();
+                }
+            }
+        });
+        let mut reader = Reader::new(ring, Cursor::at_start(3));
+        for number in 1..=4 {
+            assert_eq!(receive_sleeping(&mut reader, &bell), numbered(number));
+        }
+        writer.join().expect("the writer finishes");
+    });
+}
+
+#[test]
+fn caller_and_server_both_sleep_and_both_wake() {
+    model(|| {
+        let (calls, answers) = (CellRing::new(2), CellRing::new(2));
+        let (server_bell, client_bell) = (Doorbell::new(), Doorbell::new());
+        let server = {
+            let (calls, answers) = (calls.clone(), answers.clone());
+            let (server_bell, client_bell) = (server_bell.clone(), client_bell.clone());
+            thread::spawn(move || {
+                let mut calls = Reader::new(calls, Cursor::at_start(0));
+                let mut answers = Writer::new(answers, Cursor::at_start(0));
+                for _ in 0..2 {
+                    let call = receive_sleeping(&mut calls, &server_bell);
+                    answers.publish(&call);
+                    if answers.reader_needs_doorbell() {
+                        client_bell.ring();
+                    }
+                }
+            })
+        };
+        let mut calls = CallWriter::new(calls, Cursor::at_start(0), 1);
+        let mut answers = Reader::new(answers, Cursor::at_start(0));
+        for number in 1..=2 {
+            calls.publish_all(&[numbered(number)]).expect("one call at a time");
+            if calls.reader_needs_doorbell() {
+                server_bell.ring();
+            }
+            assert_eq!(receive_sleeping(&mut answers, &client_bell), numbered(number));
+            calls.answered();
+        }
+        server.join().expect("the server finishes");
+    });
+}
+
+#[test]
+fn lying_release_counter_is_a_fault_and_never_a_count_beyond_the_ring() {
+    for lie in [1, 2, 3, 0x8000_0000, u32::MAX] {
+        model(move || {
+            let ring = CellRing::new(2);
+            let peer = ring.clone();
+            let liar = thread::spawn(move || peer.released().store(lie, Ordering::Relaxed));
+            let mut writer = StreamWriter::new(ring, Cursor::at_start(0));
+            let mut published = 0;
+            for number in 1..=3 {
+                match writer.try_publish(&numbered(number)) {
+                    Ok(()) => published += 1,
+                    Err(StreamError::Full) => assert!(published >= 2, "full with a free slot"),
+                    Err(StreamError::Fault(fault)) => {
+                        let outstanding = published;
+                        assert_eq!(fault, PeerFault::ReleasedTooMany { moved: lie, outstanding });
+                        assert!(lie > outstanding, "a possible count was called a lie");
+                        break;
+                    }
+                }
+                let free = writer.free_slots(2);
+                assert!(free.is_err() || free.is_ok_and(|count| count <= 2), "more free slots than slots");
+            }
+            liar.join().expect("the liar finishes");
+        });
+    }
+}

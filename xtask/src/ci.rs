@@ -1,0 +1,103 @@
+//! Tier 1: what a change must pass besides its tests.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::setup::is_installed;
+use crate::step::{self, Tally};
+use crate::{cargo, loom, tidy};
+
+/// Run every check of tier 1.
+pub(crate) fn run(root: &Path, tally: &mut Tally) {
+    tally.check("tier 1 format", || step::succeed(cargo(root).args(["fmt", "--all", "--check"])));
+    tally.check("tier 1 clippy", || {
+        step::succeed(cargo(root).args(["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]))
+    });
+    tidy(root, tally);
+    loom::run(root, tally);
+    headers(root, tally);
+    tally.check("tier 1 documentation", || {
+        step::succeed(cargo(root).args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "--deny warnings"))
+    });
+    miri(root, tally);
+}
+
+/// The project's own rules.
+pub(crate) fn tidy(root: &Path, tally: &mut Tally) {
+    tally.check("tier 1 tidy", || {
+        let report = tidy::run(root)?;
+        for warning in &report.warnings {
+            println!("\nwarning: {warning}");
+        }
+        match report.errors.len() {
+            0 => Ok(format!("{} files", report.file_count)),
+            count => Err(format!("{}\n{count} rules broken", report.errors.join("\n"))),
+        }
+    });
+}
+
+/// How one header is compiled alone.
+const HEADER_COMPILERS: [(&str, &str, &str); 4] =
+    [("gcc", "c", "c11"), ("g++", "c++", "c++17"), ("clang", "c", "c11"), ("clang", "c++", "c++17")];
+
+fn headers(root: &Path, tally: &mut Tally) {
+    let headers = headers_in(&root.join("include"));
+    if headers.is_empty() {
+        return tally.skip("tier 1 C headers", "include/ holds no headers");
+    }
+    for (compiler, language, standard) in HEADER_COMPILERS {
+        let name = format!("tier 1 C headers, {compiler} as {standard}");
+        if !is_installed(compiler) {
+            tally.skip(&name, &format!("{compiler} is not installed; run `cargo xtask setup` as root"));
+            continue;
+        }
+        tally.check(&name, || {
+            for header in &headers {
+                let mut command = Command::new(compiler);
+                command.args(["-fsyntax-only", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-x", language]);
+                step::succeed(command.arg(format!("-std={standard}")).arg(header))?;
+            }
+            Ok(format!("{} headers", headers.len()))
+        });
+    }
+}
+
+fn headers_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut headers: Vec<_> =
+        entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|end| end == "h")).collect();
+    headers.sort();
+    headers
+}
+
+/// Miri runs what needs no system call: the algorithm over plain memory, and the parsers.
+fn miri(root: &Path, tally: &mut Tally) {
+    const NAME: &str = "tier 1 miri";
+    let rustup = |arguments: &[&str]| {
+        let mut command = Command::new("rustup");
+        // The toolchain that runs us must not choose the one we ask for.
+        command.current_dir(root).env_remove("RUSTUP_TOOLCHAIN").env_remove("CARGO").env_remove("RUSTC");
+        step::output(command.args(arguments))
+    };
+    if !is_installed("rustup") || !rustup(&["run", "nightly", "rustc", "--version"]).succeeded {
+        return tally.skip(NAME, "needs the nightly toolchain: rustup toolchain install nightly");
+    }
+    let is_there = || rustup(&["run", "nightly", "cargo", "miri", "--version"]).succeeded;
+    let add = || rustup(&["component", "add", "miri", "rust-src", "--toolchain", "nightly"]).succeeded;
+    let is_usable = is_there() || (add() && is_there());
+    if !is_usable {
+        return tally.skip(NAME, "its component cannot be added: rustup component add miri rust-src --toolchain nightly");
+    }
+    tally.measure(NAME, || {
+        let arguments = ["run", "nightly", "cargo", "miri", "test", "--package", "fipsee-ring", "--lib"];
+        let tests = ["--test", "ring_over_heap", "--test", "control_messages"];
+        let output = rustup(&[&arguments[..], &tests[..]].concat());
+        let mut counted = step::count_tests(&output.text);
+        if output.succeeded && counted.passed > 0 {
+            return (counted, Ok(format!("{} tests", counted.passed)));
+        }
+        counted.failed = counted.failed.max(1);
+        (counted, Err(output.text))
+    });
+}

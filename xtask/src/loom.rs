@@ -1,0 +1,100 @@
+//! The ring under the model checker. A model that passes says nothing until it is seen to fail: each known-bad
+//! variant of the algorithm must break the tests that exist because of it.
+
+use std::env;
+use std::path::Path;
+
+use crate::cargo;
+use crate::step::{self, Output, Tally};
+
+/// A wrong ordering that `crates/ring/src/ring.rs` knows under this name, and a test that must notice.
+struct KnownBad {
+    name: &'static str,
+    must_fail: &'static [&'static str],
+}
+
+const KNOWN_BAD: [KnownBad; 3] = [
+    KnownBad {
+        name: "relaxed_publish",
+        must_fail: &["stream_reuses_released_slots_only", "answers_return_the_slots_of_their_calls"],
+    },
+    KnownBad {
+        name: "no_sleep_fence",
+        must_fail: &[
+            "sleeping_reader_is_woken_for_every_message",
+            "sleeping_reader_is_woken_for_a_batch_with_one_look_at_its_flag",
+            "caller_and_server_both_sleep_and_both_wake",
+        ],
+    },
+    KnownBad {
+        name: "release_before_copy",
+        must_fail: &["stream_reuses_released_slots_only", "stream_burst_is_seen_whole_and_in_order"],
+    },
+];
+
+/// Run the models, then each known-bad variant.
+pub(crate) fn run(root: &Path, tally: &mut Tally) {
+    tally.measure("tier 1 loom", || {
+        let output = models(root, "--cfg loom");
+        let mut counted = step::count_tests(&output.text);
+        if output.succeeded && counted.passed > 0 {
+            return (counted, Ok(format!("{} models", counted.passed)));
+        }
+        counted.failed = counted.failed.max(1);
+        (counted, Err(output.text))
+    });
+    for bad in &KNOWN_BAD {
+        tally.check(&format!("tier 1 loom known-bad {}", bad.name), || {
+            let output = models(root, &format!("--cfg loom --cfg fipsee_known_bad=\"{}\"", bad.name));
+            verdict(bad, &output)
+        });
+    }
+}
+
+fn models(root: &Path, flags: &str) -> Output {
+    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
+    let mut command = cargo(root);
+    command.args(["test", "--release", "--package", "fipsee-ring", "--test", "loom"]);
+    // Optimised, but without the slow last steps of a release that is shipped.
+    command.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
+    // Flags of their own would otherwise rebuild everything at each turn.
+    command.env("RUSTFLAGS", flags).env("CARGO_TARGET_DIR", target.join("loom")).env("RUST_BACKTRACE", "0");
+    step::output(&mut command)
+}
+
+/// A known-bad variant passes this step when its tests ran, and the named ones failed.
+fn verdict(bad: &KnownBad, output: &Output) -> Result<String, String> {
+    if output.succeeded || !output.text.contains("test result: FAILED") {
+        let what = if output.succeeded { "passed: the models do not notice this mistake" } else { "did not run to its end" };
+        return Err(format!("the known-bad variant {} {what}\n{}", bad.name, output.text));
+    }
+    let failed = |test: &&&str| output.text.contains(&format!("test {test} ... FAILED"));
+    match bad.must_fail.iter().find(|test| !failed(test)) {
+        Some(test) => Err(format!("{test} does not notice the known-bad variant {}\n{}", bad.name, output.text)),
+        None => Ok(format!("noticed by {} models", step::count_tests(&output.text).failed)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BAD: KnownBad = KnownBad { name: "example", must_fail: &["first", "second"] };
+
+    fn judged(succeeded: bool, text: &str) -> Result<String, String> {
+        verdict(&BAD, &Output { succeeded, text: text.to_owned() })
+    }
+
+    #[test]
+    fn variant_that_every_named_test_notices_is_accepted() {
+        let text = "test first ... FAILED\ntest second ... FAILED\ntest result: FAILED. 1 passed; 2 failed; 0 ignored";
+        assert_eq!(judged(false, text), Ok("noticed by 2 models".to_owned()));
+    }
+
+    #[test]
+    fn variant_that_passes_or_does_not_compile_or_is_noticed_by_chance_is_not_accepted() {
+        assert!(judged(true, "test result: ok. 3 passed; 0 failed").is_err());
+        assert!(judged(false, "error: could not compile `fipsee-ring`").is_err());
+        assert!(judged(false, "test first ... FAILED\ntest second ... ok\ntest result: FAILED. 1 passed; 1 failed").is_err());
+    }
+}

@@ -1,0 +1,93 @@
+//! `cargo xtask`: everything that is done to this repository besides compiling it. No dependencies, so that it
+//! builds in a second on a clean clone.
+
+mod ci;
+mod loom;
+mod setup;
+mod step;
+mod test;
+mod tidy;
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use step::Tally;
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND
+
+  setup   install what the tests need (as root, on Debian), or say what to install
+  test    setup, then every tier this machine can run; ends with 'N passed, N failed, N skipped'
+  ci      tier 1: format, clippy, tidy, loom, C headers, documentation, Miri
+  tidy    the project's own rules, file by file
+  loom    the ring under the model checker, and its known-bad variants, which must fail
+  bench   the benchmarks, on a quiet machine; arguments go to fipsee-bench";
+
+/// Exit code for a command line that makes no sense, or asks for what is not there.
+const USAGE_ERROR: u8 = 2;
+
+fn main() -> ExitCode {
+    let mut arguments = env::args().skip(1);
+    let command = arguments.next().unwrap_or_default();
+    let rest: Vec<String> = arguments.collect();
+    if command != "bench" && !rest.is_empty() {
+        eprintln!("error: 'cargo xtask {command}' takes no arguments\n\n{USAGE}");
+        return ExitCode::from(USAGE_ERROR);
+    }
+    let root = root();
+    let mut tally = Tally::default();
+    match command.as_str() {
+        "setup" => {
+            if !setup::run().missing.is_empty() {
+                return ExitCode::FAILURE;
+            }
+            return ExitCode::SUCCESS;
+        }
+        "test" => test::run(&root, &mut tally),
+        "ci" => ci::run(&root, &mut tally),
+        "tidy" => ci::tidy(&root, &mut tally),
+        "loom" => loom::run(&root, &mut tally),
+        "bench" => return bench(&root, &rest),
+        "help" | "--help" | "-h" => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        other => {
+            eprintln!("error: no command '{other}'\n\n{USAGE}");
+            return ExitCode::from(USAGE_ERROR);
+        }
+    }
+    println!("{tally}");
+    if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The repository this tool was built from.
+fn root() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().unwrap_or(manifest).to_path_buf()
+}
+
+/// The cargo that runs us.
+fn cargo(root: &Path) -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root);
+    command
+}
+
+fn bench(root: &Path, arguments: &[String]) -> ExitCode {
+    if !root.join("bench/suite/Cargo.toml").exists() {
+        eprintln!("error: this checkout has no benchmark suite (bench/suite, package fipsee-bench)");
+        return ExitCode::from(USAGE_ERROR);
+    }
+    let mut command = cargo(root);
+    command.args(["run", "--release", "--package", "fipsee-bench", "--"]).args(arguments);
+    match command.status() {
+        Ok(status) if status.success() => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: cannot run cargo: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

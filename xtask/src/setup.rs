@@ -1,0 +1,120 @@
+//! The programs the tests need, and where Debian has them.
+
+use std::env;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
+
+use crate::step;
+
+/// A program, its Debian package, and what cannot be tested without it.
+struct Tool {
+    program: &'static str,
+    package: &'static str,
+    needed_for: &'static str,
+}
+
+const TOOLS: [Tool; 7] = [
+    Tool { program: "gcc", package: "gcc", needed_for: "the C headers and the interop tests" },
+    Tool { program: "g++", package: "g++", needed_for: "the C headers as C++" },
+    Tool { program: "clang", package: "clang", needed_for: "the C headers with a second compiler" },
+    Tool { program: "objdump", package: "binutils", needed_for: "the test of the copy-in primitive's machine code" },
+    Tool { program: "mke2fs", package: "e2fsprogs", needed_for: "the tests with a real ext4 image" },
+    Tool { program: "e2fsck", package: "e2fsprogs", needed_for: "the tests with a real ext4 image" },
+    Tool { program: "fio", package: "fio", needed_for: "the comparison of file disks with fio" },
+];
+
+/// Environment variable that lists what is missing, for tests that skip themselves with a reason.
+pub(crate) const MISSING_VARIABLE: &str = "FIPSEE_MISSING_TOOLS";
+
+/// What setup could not provide.
+pub(crate) struct Setup {
+    pub(crate) missing: Vec<&'static str>,
+}
+
+/// Install what is missing if we may; say what to install otherwise.
+pub(crate) fn run() -> Setup {
+    let missing = missing_tools();
+    if missing.is_empty() {
+        println!("setup ... nothing missing");
+        return Setup { missing: Vec::new() };
+    }
+    let packages = packages_of(&missing);
+    if !is_root() || !is_installed("apt-get") {
+        return report(&missing, &format!("install them: sudo apt-get install {}", packages.join(" ")));
+    }
+    println!("setup ... installing {}", packages.join(" "));
+    // Stale or absent package lists are the common reason for a first failure.
+    let outcome = install(&packages).or_else(|_| {
+        apt_get(&["update"]).and_then(|_| install(&packages)).or_else(|_| apt_get(&["update"]).and_then(|_| install(&packages)))
+    });
+    let missing = missing_tools();
+    match outcome {
+        Ok(_) if missing.is_empty() => {
+            println!("setup ... done");
+            Setup { missing: Vec::new() }
+        }
+        Ok(_) => report(&missing, "the packages were installed but do not hold these programs; look at PATH"),
+        Err(text) => report(&missing, &format!("apt-get failed:\n{text}")),
+    }
+}
+
+fn report(missing: &[&Tool], what_to_do: &str) -> Setup {
+    for tool in missing {
+        println!("setup ... {} is missing: {} will be skipped", tool.program, tool.needed_for);
+    }
+    println!("setup ... {what_to_do}");
+    Setup { missing: missing.iter().map(|tool| tool.program).collect() }
+}
+
+fn missing_tools() -> Vec<&'static Tool> {
+    TOOLS.iter().filter(|tool| !is_installed(tool.program)).collect()
+}
+
+fn packages_of(tools: &[&Tool]) -> Vec<&'static str> {
+    let mut packages: Vec<_> = tools.iter().map(|tool| tool.package).collect();
+    packages.sort_unstable();
+    packages.dedup();
+    packages
+}
+
+/// Is `program` on PATH, or where only root's PATH leads?
+pub(crate) fn is_installed(program: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let mut folders = env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    folders.any(|folder| folder.join(program).is_file())
+}
+
+fn is_root() -> bool {
+    Path::new("/proc/self").metadata().is_ok_and(|metadata| metadata.uid() == 0)
+}
+
+fn install(packages: &[&str]) -> Result<String, String> {
+    let mut arguments = vec!["install", "--yes", "--no-install-recommends"];
+    arguments.extend(packages);
+    apt_get(&arguments)
+}
+
+fn apt_get(arguments: &[&str]) -> Result<String, String> {
+    let mut command = Command::new("apt-get");
+    command.env("DEBIAN_FRONTEND", "noninteractive").args(["-o", "DPkg::Lock::Timeout=300", "-o", "Acquire::Retries=3"]);
+    step::succeed(command.args(arguments))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_package_is_asked_for_once() {
+        let tools: Vec<&Tool> = TOOLS.iter().collect();
+        let packages = packages_of(&tools);
+        assert_eq!(packages, ["binutils", "clang", "e2fsprogs", "fio", "g++", "gcc"]);
+    }
+
+    #[test]
+    fn programs_are_found_only_where_they_are() {
+        assert!(is_installed("sh"));
+        assert!(!is_installed("no-such-program-here"));
+    }
+}

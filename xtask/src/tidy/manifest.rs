@@ -1,0 +1,99 @@
+//! Which part may depend on which (ARCHITECTURE.md).
+
+use std::collections::HashMap;
+
+use super::{File, at};
+
+/// A part, and the parts it may depend on. A part that is not listed here may depend on the first three.
+const ARROWS: [(&str, &[&str]); 6] = [
+    ("crates/ring", &[]),
+    ("crates/block", &["crates/ring"]),
+    ("crates/daemon", &["crates/ring", "crates/block"]),
+    ("crates/cli", &["crates/ring", "crates/block", "crates/daemon"]),
+    // The benchmarks use the load generator that users use.
+    ("bench/suite", &["crates/ring", "crates/block", "crates/daemon", "crates/cli"]),
+    ("xtask", &[]),
+];
+const UNLISTED: &[&str] = &["crates/ring", "crates/block", "crates/daemon"];
+
+pub(crate) fn check(files: &[File]) -> Vec<String> {
+    let manifests: Vec<(&str, &File)> =
+        files.iter().filter_map(|file| Some((file.path.strip_suffix("/Cargo.toml")?, file))).collect();
+    let folder_of: HashMap<String, &str> =
+        manifests.iter().filter_map(|(folder, file)| Some((package_name(&file.text)?, *folder))).collect();
+    let mut errors = Vec::new();
+    for (folder, file) in manifests {
+        let allowed = ARROWS.iter().find(|(part, _)| *part == folder).map_or(UNLISTED, |(_, allowed)| allowed);
+        for (index, name) in dependencies(&file.text) {
+            let Some(target) = folder_of.get(&name).filter(|target| !allowed.contains(target)) else { continue };
+            let what = match allowed {
+                [] => "no part of this workspace".to_owned(),
+                parts => format!("only {}", parts.join(", ")),
+            };
+            errors.push(at(file, index, &format!("{folder} must not depend on {target}; it may use {what}")));
+        }
+    }
+    errors
+}
+
+fn package_name(text: &str) -> Option<String> {
+    let line = text.lines().find(|line| line.starts_with("name"))?;
+    Some(line.split('"').nth(1)?.to_owned())
+}
+
+/// Names in every table of dependencies, with their line.
+fn dependencies(text: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    let mut in_table = false;
+    for (index, line) in text.lines().enumerate() {
+        if let Some(table) = line.trim().strip_prefix('[') {
+            let table = table.trim_end_matches(']');
+            in_table = table.ends_with("dependencies");
+            if let Some((_, name)) = table.split_once("dependencies.") {
+                found.push((index, name.to_owned()));
+            }
+        } else if in_table && let Some(name) = line.split(['=', '.', ' ']).next().filter(|name| !name.is_empty()) {
+            found.push((index, name.to_owned()));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest(folder: &str, name: &str, dependencies: &str) -> File {
+        let text = format!("[package]\nname = \"{name}\"\n\n{dependencies}");
+        File { path: format!("{folder}/Cargo.toml"), text }
+    }
+
+    fn workspace(part: File) -> Vec<File> {
+        vec![
+            manifest("crates/ring", "fipsee-ring", ""),
+            manifest("crates/cli", "fipsee", ""),
+            manifest("crates/block", "fipsee-block", "[dependencies]\nfipsee-ring.workspace = true\nio-uring = \"1\"\n"),
+            part,
+        ]
+    }
+
+    #[test]
+    fn arrows_point_down() {
+        let good = manifest("crates/daemon", "fipseed", "[dependencies]\nfipsee-block = { path = \"../block\" }\n");
+        assert_eq!(check(&workspace(good)), [""; 0]);
+    }
+
+    #[test]
+    fn arrows_up_and_arrows_to_the_command_line_are_errors() {
+        for (folder, table) in [
+            ("crates/ring2", "[dependencies]\nfipsee.workspace = true\n"),
+            ("crates/daemon", "[dev-dependencies]\nfipsee = { path = \"../cli\" }\n"),
+            ("tests/part", "[dependencies.fipsee]\npath = \"../cli\"\n"),
+            ("xtask", "[target.'cfg(unix)'.dependencies]\nfipsee-ring.workspace = true\n"),
+        ] {
+            let errors = check(&workspace(manifest(folder, "part", table)));
+            assert_eq!(errors.len(), 1, "{folder}: {errors:?}");
+            assert!(errors[0].starts_with(&format!("{folder}/Cargo.toml:")), "{errors:?}");
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Rules for Rust.
+
+use super::code::without_comments_and_literals;
+use super::{File, at, is_allowed};
+
+/// Where unsafe code may stand. Everything else is safe Rust over these.
+const UNSAFE_FILES: [&str; 11] = [
+    "crates/ring/src/mapped.rs",
+    "crates/ring/src/region.rs",
+    "crates/ring/src/clock.rs",
+    "crates/ring/src/sync.rs",
+    "crates/ring/src/ring.rs",
+    "crates/ring/src/cpu.rs",
+    "crates/block/src/request.rs",
+    "crates/block/src/disk/",
+    "crates/block/src/server",
+    "crates/block/src/client/",
+    "crates/daemon/src/worker/roster.rs",
+];
+
+/// The one file that names the machine's atomics.
+const ATOMICS_FILE: &str = "crates/ring/src/sync.rs";
+
+/// How far above unsafe code its proof may end: a statement that begins some lines earlier carries it.
+const PROOF_REACH_LINES: usize = 12;
+
+/// A call that must not stand in code, and what to do instead.
+const FORBIDDEN_CALLS: [(&str, &str); 3] = [
+    ("todo!", "write it, or leave it out of this change"),
+    ("unimplemented!", "write it, or return an error that says what is not supported"),
+    ("dbg!", "remove it; use the log"),
+];
+
+pub(crate) fn check(file: &File) -> Vec<String> {
+    let code = without_comments_and_literals(&file.text);
+    let lines: Vec<&str> = file.text.lines().collect();
+    let code_lines: Vec<&str> = code.lines().collect();
+    let test_start = test_start(file, &code_lines);
+    let mut errors = Vec::new();
+    for (index, code) in code_lines.iter().enumerate() {
+        let in_test = index >= test_start;
+        let mut report = |what: &str| errors.push(at(file, index, what));
+        for (call, instead) in FORBIDDEN_CALLS {
+            if has_word(code, call) {
+                report(&format!("{call} is forbidden: {instead}"));
+            }
+        }
+        if has_word(code, "thread::sleep") && !in_test && !is_allowed(&lines, index, "sleep") {
+            report("sleeping is no synchronisation: wait for the event, or say `tidy: allow sleep, <reason>`");
+        }
+        if names_machine_atomic(code) && file.path != ATOMICS_FILE && !is_allowed(&lines, index, "atomic") {
+            report("use fipsee_ring::AtomicU32, which the model checker can replace; only crates/ring/src/sync.rs names atomics");
+        }
+        if is_unsafe(code) {
+            if !may_be_unsafe(&file.path) && !in_test {
+                report("unsafe code outside the files for it (xtask/src/tidy/source.rs): build on what those offer");
+            }
+            if needs_proof(code) && !has_proof(&lines, &code_lines, index) {
+                report("unsafe without a `// SAFETY:` proof above it");
+            }
+        }
+    }
+    errors
+}
+
+/// The first line of test code: line 0 of a test file, else where the test module begins.
+fn test_start(file: &File, code_lines: &[&str]) -> usize {
+    if is_test_file(&file.path) {
+        return 0;
+    }
+    code_lines.iter().position(|line| line.contains("#[cfg(test)]")).unwrap_or(usize::MAX)
+}
+
+fn is_test_file(path: &str) -> bool {
+    path.starts_with("tests/") || path.contains("/tests/") || path.starts_with("bench/")
+}
+
+fn may_be_unsafe(path: &str) -> bool {
+    let is_listed = |listed: &&str| path == *listed || (!listed.ends_with(".rs") && path.starts_with(*listed));
+    is_test_file(path) || UNSAFE_FILES.iter().any(is_listed)
+}
+
+/// Does `word` stand in `code`, not as the end of a longer name?
+fn has_word(code: &str, word: &str) -> bool {
+    let is_name = |character: char| character.is_alphanumeric() || character == '_';
+    code.match_indices(word).any(|(position, _)| !code[..position].ends_with(is_name))
+}
+
+fn names_machine_atomic(code: &str) -> bool {
+    let Some((_, after)) = code.split_once("sync::atomic::") else { return false };
+    after.contains("AtomicU32") && (code.contains("core::") || code.contains("std::"))
+}
+
+/// What follows the keyword `unsafe` in this line, if it stands there.
+fn after_unsafe(code: &str) -> Option<&str> {
+    let (before, after) = code.split_once("unsafe")?;
+    let is_name = |character: char| character.is_alphanumeric() || character == '_';
+    (!before.ends_with(is_name) && after.starts_with([' ', '{'])).then(|| after.trim_start())
+}
+
+fn is_unsafe(code: &str) -> bool {
+    after_unsafe(code).is_some()
+}
+
+/// Blocks and impls prove something; an unsafe function or trait states what its caller must prove.
+fn needs_proof(code: &str) -> bool {
+    after_unsafe(code).is_some_and(|after| after.starts_with('{') || after.starts_with("impl"))
+}
+
+fn has_proof(lines: &[&str], code_lines: &[&str], index: usize) -> bool {
+    if lines[index].contains("SAFETY:") {
+        return true;
+    }
+    for above in (index.saturating_sub(PROOF_REACH_LINES)..index).rev() {
+        if lines[above].contains("SAFETY:") {
+            return true;
+        }
+        // Another unsafe block in between has used the proof up; an empty line separates it from this code.
+        if lines[above].trim().is_empty() || needs_proof(code_lines[above]) {
+            return false;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn errors(path: &str, text: &str) -> Vec<String> {
+        check(&File { path: path.to_owned(), text: text.to_owned() })
+    }
+
+    #[test]
+    fn forbidden_calls_are_found_in_code_and_not_in_words_about_them() {
+        for call in ["todo!()", "unimplemented!(\"x\")", "dbg!(x)"] {
+            assert_eq!(errors("crates/block/src/a.rs", &format!("fn f() {{ {call} }}\n")).len(), 1, "{call}");
+            assert_eq!(errors("crates/block/src/a.rs", &format!("// {call}\nlet a = r\"{call}\"; my_{call};\n")), [""; 0]);
+        }
+    }
+
+    #[test]
+    fn sleep_needs_a_reason_outside_tests() {
+        let sleep = "std::thread::sleep(pause);\n";
+        assert_eq!(errors("crates/daemon/src/a.rs", sleep).len(), 1);
+        assert_eq!(errors("crates/daemon/src/a.rs", &format!("// tidy: allow sleep, rate limit\n{sleep}")), [""; 0]);
+        assert_eq!(errors("crates/daemon/src/a.rs", &format!("// tidy: allow sleep, \n{sleep}")).len(), 1, "no reason");
+        assert_eq!(errors("crates/daemon/src/a.rs", &format!("#[cfg(test)]\nmod tests {{}}\n{sleep}")), [""; 0]);
+        assert_eq!(errors("crates/daemon/tests/a.rs", sleep), [""; 0]);
+    }
+
+    #[test]
+    fn machine_atomics_stand_in_one_file() {
+        for text in ["use core::sync::atomic::AtomicU32;\n", "use std::sync::atomic::{AtomicBool, AtomicU32};\n"] {
+            assert_eq!(errors("crates/daemon/src/a.rs", text).len(), 1, "{text}");
+            assert_eq!(errors("crates/ring/src/sync.rs", text), [""; 0]);
+        }
+        assert_eq!(errors("crates/daemon/src/a.rs", "use std::sync::atomic::AtomicU64;\n"), [""; 0]);
+    }
+
+    #[test]
+    fn unsafe_code_needs_a_proof_and_a_place() {
+        let proven = "// SAFETY: fine.\nunsafe { f() };\n";
+        assert_eq!(errors("crates/ring/src/mapped.rs", proven), [""; 0]);
+        assert_eq!(errors("crates/block/src/disk/file.rs", proven), [""; 0]);
+        assert_eq!(errors("crates/daemon/src/worker.rs", proven).len(), 1);
+        assert_eq!(errors("crates/ring/src/mapped.rs", "unsafe { f() };\n").len(), 1);
+        assert_eq!(errors("crates/ring/src/mapped.rs", "unsafe impl Send for A {}\n").len(), 1);
+        assert_eq!(
+            errors("crates/ring/src/mapped.rs", &format!("{proven}unsafe {{ g() }};\n")).len(),
+            1,
+            "one proof, two blocks"
+        );
+        assert_eq!(errors("crates/ring/src/mapped.rs", "unsafe fn f() {}\n#[unsafe(no_mangle)]\nfn g() {}\n"), [""; 0]);
+        assert_eq!(errors("crates/daemon/src/a.rs", "#![deny(unsafe_op_in_unsafe_fn)]\n"), [""; 0]);
+    }
+}
