@@ -3,8 +3,6 @@
 //! One file or folder per subcommand; this one only reads the command line.
 
 mod admin;
-mod cp;
-mod demo;
 mod error;
 mod info;
 mod ls;
@@ -37,8 +35,6 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// See it work: start a daemon, write and verify data, compare with a Unix socket
-    Demo(demo::Arguments),
     /// List the daemon's disks
     Ls(ls::Arguments),
     /// Describe a disk and its clients
@@ -47,16 +43,14 @@ enum Command {
     Stat(stat::Arguments),
     /// Change the size of a disk
     Resize(resize::Arguments),
-    /// Copy a file to a disk, a disk to a file, or a disk to a disk
-    Cp(cp::Arguments),
+    /// Put load on a disk and measure it
+    Bench(fipsee::bench::Options),
     /// Measure the ring alone: bursts of messages between two processes, no daemon
     Ping(ping::Arguments),
     /// Serve disks exactly as fipseed does
     #[command(hide = true)]
     Serve(serve::Arguments),
-    /// The second process of `demo`
     #[command(hide = true)]
-    DemoDaemon(demo::DaemonArguments),
     /// The second process of `ping`
     #[command(hide = true)]
     PingPeer(ping::PeerArguments),
@@ -76,15 +70,13 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> Result<(), Error> {
     let socket = cli.connect.unwrap_or_else(default_socket_path);
     match cli.command {
-        Command::Demo(arguments) => demo::run(&arguments),
         Command::Ls(arguments) => ls::run(&socket, &arguments),
         Command::Info(arguments) => info::run(&socket, &arguments),
         Command::Stat(arguments) => stat::run(&socket, &arguments),
         Command::Resize(arguments) => resize::run(&socket, &arguments),
-        Command::Cp(arguments) => cp::run(&socket, &arguments),
+        Command::Bench(options) => Ok(fipsee::bench::run(&socket, &options)?),
         Command::Ping(arguments) => ping::run(&arguments),
         Command::Serve(arguments) => serve::run(arguments),
-        Command::DemoDaemon(arguments) => demo::run_daemon(&arguments),
         Command::PingPeer(arguments) => ping::run_peer(&arguments),
     }
 }

@@ -7,10 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use fipsee_block::disk::Disk;
 use fipsee_block::stats::QueueCounters;
 use fipsee_block::wire::{BlockInfo, CAPABILITY_DISCARD, CAPABILITY_FLUSH, CAPABILITY_FUA, CAPABILITY_WRITE, CAPABILITY_WRITE_ZEROES};
 use fipsee_ring::clock;
-use rustix::net::SocketType;
+use fipsee_ring::doorbell::EventDoorbell;
+use rustix::event::{PollFd, PollFlags};
+use rustix::net::{SocketFlags, SocketType};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -56,14 +59,14 @@ pub struct Admin {
 
 /// The running admin socket.
 pub struct AdminHandle {
-    listener: Arc<Listener>,
+    stop: Arc<EventDoorbell>,
     thread: std::thread::JoinHandle<()>,
 }
 
 impl AdminHandle {
     /// Stop listening and remove the socket.
     pub fn stop(self) {
-        let _ = rustix::net::shutdown(self.listener.socket(), rustix::net::Shutdown::Both);
+        self.stop.ring();
         let _ = self.thread.join();
     }
 }
@@ -74,24 +77,28 @@ impl Admin {
     /// # Errors
     /// In words, why the socket cannot be had.
     pub fn spawn(self, client_socket: &Path) -> Result<AdminHandle, String> {
-        let listener = Arc::new(Listener::bind(&admin_path(client_socket), SocketType::STREAM, 0o600)?);
-        let served = Arc::clone(&listener);
-        let run = move || {
-            loop {
-                let mut fds = [rustix::event::PollFd::new(served.socket(), rustix::event::PollFlags::IN)];
-                let _ = rustix::event::poll(&mut fds, None);
-                match rustix::net::accept_with(served.socket(), rustix::net::SocketFlags::CLOEXEC) {
-                    Ok(socket) => {
-                        let _ = self.serve(&UnixStream::from(socket));
-                    }
-                    Err(rustix::io::Errno::INVAL | rustix::io::Errno::BADF) => return,
-                    Err(_) => {}
-                }
-            }
+        let listener = Listener::bind(&admin_path(client_socket), SocketType::STREAM, 0o600)?;
+        let start = || -> std::io::Result<AdminHandle> {
+            let stop = Arc::new(EventDoorbell::new()?);
+            let stopped = Arc::clone(&stop);
+            let run = move || self.run(&listener, &stopped);
+            let thread = std::thread::Builder::new().name("fip-admin".to_owned()).spawn(run)?;
+            Ok(AdminHandle { stop, thread })
         };
-        let thread = std::thread::Builder::new().name("fip-admin".to_owned()).spawn(run);
-        let thread = thread.map_err(|error| format!("cannot start the admin thread: {error}"))?;
-        Ok(AdminHandle { listener, thread })
+        start().map_err(|error| format!("cannot start the admin thread: {error}"))
+    }
+
+    fn run(&self, listener: &Listener, stop: &EventDoorbell) {
+        loop {
+            let mut fds = [PollFd::new(listener.socket(), PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+            let _ = rustix::event::poll(&mut fds, None);
+            if !fds[1].revents().is_empty() {
+                return;
+            }
+            if let Ok(socket) = rustix::net::accept_with(listener.socket(), SocketFlags::CLOEXEC) {
+                let _ = self.serve(&UnixStream::from(socket));
+            }
+        }
     }
 
     fn serve(&self, stream: &UnixStream) -> std::io::Result<()> {
@@ -116,7 +123,8 @@ impl Admin {
             Request::Info { disk } => {
                 let export = self.find(&disk)?;
                 let mut description = describe(export);
-                let clients = export.attached().iter().map(|client| {
+                let clients = export.attached();
+                let clients = clients.iter().map(|client| {
                     json!({ "client": client.client, "pid": client.pid, "uid": client.uid, "queues": client.queues.len() })
                 });
                 description["clients"] = clients.collect();

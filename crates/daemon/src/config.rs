@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use fipsee_block::disk::spec::DiskSpec;
+use fipsee_block::disk::{DiskSpec, KindSpec};
 use fipsee_ring::wait::{DEFAULT_LOOK, WaitMode};
 use serde::Deserialize;
 
@@ -134,6 +134,19 @@ struct DiskTable {
     allow_gids: Vec<u32>,
     #[serde(default)]
     allow_everyone: bool,
+}
+
+impl DiskTable {
+    fn into_disk(self) -> Result<DiskConfig, String> {
+        let mut spec = DiskSpec::parse(&format!("{}={}", self.name, self.spec))?;
+        match (&mut spec.kind, self.path) {
+            (KindSpec::File(options), Some(path)) => options.path = path,
+            (_, Some(_)) => return Err(format!("disk '{}': only a file disk has a path; remove it", self.name)),
+            (_, None) => {}
+        }
+        let allow = AllowList { everyone: self.allow_everyone, uids: self.allow_uids, gids: self.allow_gids };
+        Ok(DiskConfig { spec, allow })
+    }
 }
 
 impl Arguments {

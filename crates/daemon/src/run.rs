@@ -98,7 +98,7 @@ fn open_exports(config: &Config) -> Result<Vec<Arc<Export>>, String> {
             return Err(format!("disk '{}' is defined twice; give each its own name", spec.name));
         }
         let opened = spec.open()?;
-        exports.push(Arc::new(Export::new(spec.name.clone(), opened, spec.read_only, spec.exclusive, disk.allow.clone())));
+        exports.push(Arc::new(Export::new(spec.name.clone(), opened, spec.ro, spec.exclusive, disk.allow.clone())));
     }
     Ok(exports)
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use fipsee_block::disk::{AnyDisk, Engine, Ticket};
 use fipsee_block::server::QueueServer;
 use fipsee_block::wire::{BlockInfo, Status};
-use fipsee_ring::AtomicU32;
+use fipsee_ring::{AtomicU32, Ordering as RingOrdering};
 use fipsee_ring::region::Region;
 use fipsee_ring::wait::{Backoff, Next, WaitMode};
 use rustix::event::epoll;
@@ -110,9 +110,9 @@ enum Closing {
     No,
     /// Serve what was published, then go: at most so many requests, because a correct client has no more outstanding,
     /// and one that goes on publishing must not keep us.
-    Finish(Ack, u32),
+    Finish { left: u32, _ack: Ack },
     /// Go as soon as nothing is in flight.
-    Now(Ack),
+    Now { _ack: Ack },
 }
 
 struct Slot {
@@ -129,7 +129,7 @@ impl Slot {
     /// May requests be taken? Not while memory waits to be removed, nor when the client is gone.
     #[inline(always)]
     fn takes_requests(&self) -> bool {
-        self.removals.is_empty() && !matches!(self.closing, Closing::Now(_) | Closing::Finish(_, 0))
+        self.removals.is_empty() && !matches!(self.closing, Closing::Now { .. } | Closing::Finish { left: 0, .. })
     }
 
     #[inline(always)]
@@ -142,7 +142,7 @@ impl Slot {
             AnyDisk::Memory(disk) => self.server.visit(disk, engine),
             AnyDisk::File(disk) => self.server.visit(disk, engine),
         };
-        if let Closing::Finish(_, left) = &mut self.closing {
+        if let Closing::Finish { left, .. } = &mut self.closing {
             *left = left.saturating_sub(taken);
         }
         taken
@@ -184,10 +184,13 @@ pub fn spawn(index: usize, cpu: Option<usize>, wait: WaitMode, look: Duration) -
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let on = epoll::EventFlags::IN | epoll::EventFlags::ET;
     epoll::add(&epoll, &*handle.mailbox, epoll::EventData::new_u64(TOKEN_MAILBOX), on)?;
-    let engine = Engine::new(ENGINE_ENTRIES)?;
     let given = handle.clone();
     let thread = std::thread::Builder::new().name(format!("fip-worker-{index}")).spawn(move || {
         bind_to(cpu);
+        let engine = match Engine::new(ENGINE_ENTRIES) {
+            Ok(engine) => engine,
+            Err(error) => return tracing::error!(index, %error, "a worker cannot prepare for asynchronous I/O"),
+        };
         let worker = Worker {
             slots: Vec::new(),
             polls: Vec::new(),
@@ -305,7 +308,7 @@ impl Worker {
             // SAFETY: the address lies in the region of a queue that this worker holds: `polls[id]` is cleared when
             // slot `id` is dropped or becomes hot. Every access to a stamp is atomic.
             let stamp = unsafe { &*poll.stamp };
-            if stamp.load(fipsee_ring::Ordering::Acquire) == poll.expected {
+            if stamp.load(RingOrdering::Acquire) == poll.expected {
                 self.heat(id);
                 work += 1;
             }
@@ -347,8 +350,8 @@ impl Worker {
             }
             let gone = match slot.closing {
                 Closing::No => false,
-                Closing::Finish(_, left) => idle && (left == 0 || !slot.server.has_work()),
-                Closing::Now(_) => idle,
+                Closing::Finish { left, .. } => idle && (left == 0 || !slot.server.has_work()),
+                Closing::Now { .. } => idle,
             };
             if gone {
                 self.drop_slot(id as usize);
@@ -391,8 +394,8 @@ impl Worker {
                     self.unsettle(client, |slot| slot.removals.push((id, Arc::clone(&ack))));
                 }
                 Command::RemoveClient { client, finish, ack } => self.unsettle(client, |slot| {
-                    let ack = Arc::clone(&ack);
-                    slot.closing = if finish { Closing::Finish(ack, slot.server.depth()) } else { Closing::Now(ack) };
+                    let _ack = Arc::clone(&ack);
+                    slot.closing = if finish { Closing::Finish { left: slot.server.depth(), _ack } } else { Closing::Now { _ack } };
                 }),
                 Command::Resized { export, info } => {
                     for slot in self.slots.iter_mut().flatten().filter(|slot| Arc::ptr_eq(&slot.export, &export)) {
@@ -438,7 +441,7 @@ impl Worker {
 
     /// Ask every client for its doorbell, then look once more.
     fn nothing_remains_after_arming(&mut self) -> bool {
-        if !self.unsettled.is_empty() && self.engine.in_flight() == 0 {
+        if self.engine.has_unsent() || (!self.unsettled.is_empty() && self.engine.in_flight() == 0) {
             return false;
         }
         let mut waiting = Vec::new();

@@ -1,7 +1,14 @@
 //! Disks: one file per kind, behind one small trait.
+//!
+//! A worker owns one [`Engine`] and shares the disks with the other workers. Null and memory disks finish every request
+//! in [`Disk::submit`]; file disks leave it to the engine. [`AnyDisk`] lets a worker match once per visit to a queue and
+//! run a loop made for that kind.
 
 use crate::request::{Request, Span};
-use crate::wire::{BlockInfo, Status};
+use crate::wire::{
+    BlockInfo, CAPABILITY_DISCARD, CAPABILITY_FLUSH, CAPABILITY_FUA, CAPABILITY_WRITE, CAPABILITY_WRITE_ZEROES, SECTOR_BYTES,
+    Status,
+};
 
 pub mod engine;
 pub mod file;
@@ -10,6 +17,10 @@ pub mod null;
 pub mod spec;
 
 pub use engine::Engine;
+pub use file::{DirectMode, FileDisk, FileOptions};
+pub use memory::{MemoryDisk, MemoryOptions};
+pub use null::{NullDisk, NullOptions};
+pub use spec::{DiskSpec, KindSpec};
 
 /// Names one request in flight to whoever is told of its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,4 +63,112 @@ pub trait Disk: Send + Sync {
     /// # Errors
     /// Why not, in words that say what to do.
     fn resize(&self, sector_count: u64) -> Result<(), String>;
+}
+
+/// A disk of any kind, to be matched once per visit rather than called through once per request.
+#[derive(Debug)]
+pub enum AnyDisk {
+    /// `null:SIZE`
+    Null(NullDisk),
+    /// `memory:SIZE`
+    Memory(MemoryDisk),
+    /// `file:PATH`
+    File(FileDisk),
+}
+
+impl AnyDisk {
+    /// The kind, as it stands in a specification.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Null(_) => "null",
+            Self::Memory(_) => "memory",
+            Self::File(_) => "file",
+        }
+    }
+}
+
+impl Disk for AnyDisk {
+    const ANSWERS_AT_ONCE: bool = false;
+
+    fn info(&self) -> BlockInfo {
+        match self {
+            Self::Null(disk) => disk.info(),
+            Self::Memory(disk) => disk.info(),
+            Self::File(disk) => disk.info(),
+        }
+    }
+
+    unsafe fn submit(&self, request: &Request, spans: &[Span], ticket: Ticket, engine: &mut Engine) -> Submitted {
+        match self {
+            // SAFETY: the contract is passed on.
+            Self::Null(disk) => unsafe { disk.submit(request, spans, ticket, engine) },
+            // SAFETY: as above.
+            Self::Memory(disk) => unsafe { disk.submit(request, spans, ticket, engine) },
+            // SAFETY: as above.
+            Self::File(disk) => unsafe { disk.submit(request, spans, ticket, engine) },
+        }
+    }
+
+    fn resize(&self, sector_count: u64) -> Result<(), String> {
+        match self {
+            Self::Null(disk) => disk.resize(sector_count),
+            Self::Memory(disk) => disk.resize(sector_count),
+            Self::File(disk) => disk.resize(sector_count),
+        }
+    }
+}
+
+/// Largest size of a disk in bytes: file offsets are signed.
+const MAX_SIZE_BYTES: u64 = i64::MAX as u64;
+
+/// Every capability, or those of a disk that is only read.
+const fn capabilities(read_only: bool) -> u32 {
+    match read_only {
+        true => CAPABILITY_FLUSH,
+        false => CAPABILITY_WRITE | CAPABILITY_FLUSH | CAPABILITY_FUA | CAPABILITY_DISCARD | CAPABILITY_WRITE_ZEROES,
+    }
+}
+
+/// The size in sectors, if a disk can have it.
+fn sectors_of(size_bytes: u64, block_bytes: u32) -> Result<u64, String> {
+    let block = u64::from(block_bytes);
+    if size_bytes == 0 {
+        return Err(format!("the size is 0; a disk needs at least one block of {block} bytes"));
+    }
+    if size_bytes > MAX_SIZE_BYTES {
+        return Err(format!("the size of {size_bytes} bytes is more than a disk can have; use at most {MAX_SIZE_BYTES}"));
+    }
+    if !size_bytes.is_multiple_of(block) {
+        let (below, above) = (size_bytes / block * block, size_bytes.next_multiple_of(block));
+        return Err(format!(
+            "the size of {size_bytes} bytes is not a multiple of the block size, {block} bytes; use {below} or {above}"
+        ));
+    }
+    Ok(size_bytes / SECTOR_BYTES)
+}
+
+fn bytes_of(sector_count: u64) -> Result<u64, String> {
+    sector_count.checked_mul(SECTOR_BYTES).ok_or_else(|| format!("{sector_count} sectors are more than a disk can have"))
+}
+
+fn check_block(block_bytes: u32) -> Result<(), String> {
+    match block_bytes {
+        512 | 4096 => Ok(()),
+        _ => Err(format!("the block size {block_bytes} is not possible; use block=512 or block=4096")),
+    }
+}
+
+/// The identity of a disk whose content is new: clients that reconnect must not take it for the one they knew.
+fn random_identity() -> Result<[u8; 16], String> {
+    let mut identity = [0; 16];
+    let mut filled = 0;
+    while filled < identity.len() {
+        match rustix::rand::getrandom(&mut identity[filled..], rustix::rand::GetRandomFlags::empty()) {
+            Ok(bytes) => filled += bytes,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(format!("no random number for the disk's identity: getrandom says {errno}")),
+        }
+    }
+    Ok(identity)
 }

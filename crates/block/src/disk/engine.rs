@@ -1,0 +1,358 @@
+//! One io_uring per worker: carries the requests of all its file disks.
+
+use std::collections::VecDeque;
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use io_uring::{EnterFlags, IoUring, Probe, opcode};
+use rustix::io::Errno;
+
+use super::file::job::{Job, Progress};
+use super::{Submitted, Ticket};
+use crate::wire::Status;
+
+/// Most submission entries the kernel grants.
+const MAX_ENTRIES: u32 = 32768;
+
+struct Slot {
+    ticket: Ticket,
+    job: Job,
+}
+
+/// The requests of one worker that the kernel works on, and those that wait for it.
+///
+/// The io_uring is made when the first file disk needs it: a worker with only null and memory disks runs on a machine
+/// that has none. The engine stays on its thread (it is not [`Send`]), because the kernel may be told that only one
+/// thread submits; make it on the worker's thread.
+///
+/// A worker's pass is: submit requests, [`flush`](Self::flush), [`poll`](Self::poll). Before sleeping it adds
+/// [`as_fd`](Self::as_fd) to its epoll set and asks [`has_unsent`](Self::has_unsent). epoll_wait(2) may end with EINTR
+/// when a completion arrives: treat that as a wake-up and poll.
+pub struct Engine {
+    entries: u32,
+    ring: Option<IoUring>,
+    /// Grows to the most requests ever in flight, which the queue depths bound. A job's spans are on the heap, so they
+    /// stay where the kernel found them when this grows.
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// Not yet in the submission queue: it, or the completion queue's worth of requests in the kernel, was full.
+    waiting: VecDeque<u32>,
+    /// In the submission queue, oldest first; the kernel has not taken them.
+    pushed: VecDeque<u32>,
+    in_kernel: usize,
+    /// The kernel refused io_uring_enter for good; everything it has not taken fails.
+    broken: Option<Errno>,
+    _stays_on_its_thread: PhantomData<*const ()>,
+}
+
+impl core::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let mut text = f.debug_struct("Engine");
+        text.field("entries", &self.entries).field("in_flight", &self.in_flight()).field("in_kernel", &self.in_kernel);
+        text.field("broken", &self.broken).finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// An engine whose submission queue will have `entries` entries (rounded up to a power of two). More requests than
+    /// twice that wait inside the engine.
+    ///
+    /// # Errors
+    /// `entries` is 0 or above 32768.
+    pub fn new(entries: u32) -> io::Result<Self> {
+        if !(1..=MAX_ENTRIES).contains(&entries) {
+            let text = format!("an engine of {entries} entries cannot be made; use 1 to {MAX_ENTRIES}");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        Ok(Self {
+            entries,
+            ring: None,
+            slots: Vec::new(),
+            free: Vec::new(),
+            waiting: VecDeque::new(),
+            pushed: VecDeque::new(),
+            in_kernel: 0,
+            broken: None,
+            _stays_on_its_thread: PhantomData,
+        })
+    }
+
+    /// Find out whether this machine lets us use io_uring for disks.
+    ///
+    /// # Errors
+    /// Why not, in words that say what to do.
+    pub fn check() -> Result<(), String> {
+        let ring = build(1)?;
+        let mut probe = Probe::new();
+        ring.submitter().register_probe(&mut probe).map_err(|error| explain_setup(&error))?;
+        let needed = [
+            ("read", opcode::Read::CODE),
+            ("write", opcode::Write::CODE),
+            ("readv", opcode::Readv::CODE),
+            ("writev", opcode::Writev::CODE),
+            ("fsync", opcode::Fsync::CODE),
+            ("fallocate", opcode::Fallocate::CODE),
+        ];
+        match needed.iter().find(|(_, code)| !probe.is_supported(*code)) {
+            Some((name, _)) => Err(format!("the kernel's io_uring has no {name} operation; file disks need Linux 5.6 or newer")),
+            None => Ok(()),
+        }
+    }
+
+    /// Make the io_uring now rather than at the first request, for a worker that is about to give up its right to.
+    ///
+    /// # Errors
+    /// Why the machine has none, in words that say what to do.
+    pub fn start(&mut self) -> Result<(), String> {
+        if self.ring.is_none() {
+            self.ring = Some(build(self.entries)?);
+        }
+        Ok(())
+    }
+
+    /// Requests that were submitted and not yet reported.
+    #[must_use]
+    #[inline(always)]
+    pub fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Must [`flush`](Self::flush) or [`poll`](Self::poll) be called before the worker may sleep? True for requests that
+    /// were submitted and not flushed, and when the kernel could not take them.
+    #[must_use]
+    pub fn has_unsent(&self) -> bool {
+        !self.pushed.is_empty()
+            || (self.in_kernel == 0 && !self.waiting.is_empty())
+            || (self.broken.is_some() && self.in_flight() > 0)
+    }
+
+    /// Readable when there is something to [`poll`](Self::poll). `None` until the first file disk was used.
+    #[must_use]
+    pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        // SAFETY: the descriptor stays open as long as the ring, which the engine keeps until it is dropped.
+        self.ring.as_ref().map(|ring| unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) })
+    }
+
+    /// Queue a job that `prepare` sets up.
+    ///
+    /// # Safety
+    /// The memory that the job names stays valid until its ticket is reported.
+    pub(in crate::disk) unsafe fn begin(&mut self, ticket: Ticket, prepare: impl FnOnce(&mut Job)) -> Submitted {
+        if self.broken.is_some() || self.start().is_err() {
+            return Submitted::Done(Status::IoError);
+        }
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => match u32::try_from(self.slots.len()) {
+                Ok(index) => {
+                    self.slots.push(Slot { ticket, job: Job::idle() });
+                    index
+                }
+                Err(_) => return Submitted::Done(Status::IoError),
+            },
+        };
+        let slot = &mut self.slots[index as usize];
+        slot.ticket = ticket;
+        prepare(&mut slot.job);
+        self.waiting.push_back(index);
+        Submitted::Pending
+    }
+
+    /// Hand everything submitted to the kernel, with one system call unless there is more than the queue holds.
+    pub fn flush(&mut self) {
+        while (!self.waiting.is_empty() || !self.pushed.is_empty()) && self.send() {}
+    }
+
+    /// Fill the submission queue and enter the kernel once. True if it took everything and there is room for more.
+    fn send(&mut self) -> bool {
+        let (Some(ring), None) = (self.ring.as_mut(), self.broken) else {
+            return false;
+        };
+        let limit = ring.params().cq_entries() as usize;
+        let mut queue = ring.submission();
+        while self.in_kernel + self.pushed.len() < limit && !queue.is_full() {
+            let Some(index) = self.waiting.pop_front() else {
+                break;
+            };
+            let entry = self.slots[index as usize].job.entry().user_data(u64::from(index));
+            // SAFETY: the entry names a descriptor that the job keeps open, an array of spans that the job keeps in
+            // place, and memory that is valid until the ticket is reported, which `begin`'s caller promised.
+            let pushed = unsafe { queue.push(&entry) };
+            debug_assert!(pushed.is_ok(), "there was room");
+            self.pushed.push_back(index);
+        }
+        drop(queue);
+        if self.pushed.is_empty() {
+            return false;
+        }
+        match ring.submit() {
+            Ok(taken) => {
+                let taken = taken.min(self.pushed.len());
+                self.pushed.drain(..taken);
+                self.in_kernel += taken;
+                taken > 0 && self.pushed.is_empty() && self.in_kernel < limit
+            }
+            Err(error) => {
+                let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+                // Out of memory for the moment, or completions must be reaped first: the entries stay where they are.
+                if !matches!(errno, Errno::AGAIN | Errno::BUSY | Errno::INTR | Errno::NOMEM) {
+                    self.broken = Some(errno);
+                }
+                false
+            }
+        }
+    }
+
+    /// Report every finished request to `finished`; returns how many. Makes no system call, except when the kernel asks
+    /// for one or when a request needs a further step.
+    pub fn poll(&mut self, finished: &mut impl FnMut(Ticket, Status)) -> usize {
+        if self.in_flight() == 0 {
+            return 0;
+        }
+        let mut count = self.reap(finished);
+        if count == 0 && self.kernel_asks() {
+            // The completions are ready but held back until this thread enters the kernel.
+            let _ = self.enter(0);
+            count = self.reap(finished);
+        }
+        self.flush();
+        count + self.fail_unsent(finished)
+    }
+
+    fn kernel_asks(&mut self) -> bool {
+        let Some(ring) = self.ring.as_mut() else {
+            return false;
+        };
+        let queue = ring.submission();
+        queue.taskrun() || queue.cq_overflow()
+    }
+
+    /// Enter the kernel without submitting; wait for `completion_count` completions.
+    fn enter(&self, completion_count: u32) -> io::Result<usize> {
+        let Some(ring) = self.ring.as_ref() else {
+            return Ok(0);
+        };
+        // SAFETY: nothing is submitted and no argument is passed, so the kernel reads none of our memory.
+        unsafe { ring.submitter().enter::<u8>(0, completion_count, EnterFlags::GETEVENTS.bits(), None) }
+    }
+
+    fn reap(&mut self, finished: &mut impl FnMut(Ticket, Status)) -> usize {
+        let Some(ring) = self.ring.as_mut() else {
+            return 0;
+        };
+        let mut count = 0;
+        for entry in ring.completion() {
+            let Some((index, slot)) =
+                u32::try_from(entry.user_data()).ok().and_then(|index| Some((index, self.slots.get_mut(index as usize)?)))
+            else {
+                debug_assert!(false, "the kernel returned a number it was not given");
+                continue;
+            };
+            self.in_kernel -= 1;
+            match slot.job.advance(entry.result()) {
+                Progress::Again => self.waiting.push_back(index),
+                Progress::Finished(status) => {
+                    slot.job.release();
+                    self.free.push(index);
+                    count += 1;
+                    finished(slot.ticket, status);
+                }
+            }
+        }
+        count
+    }
+
+    /// After the kernel refused for good: nothing that it has not taken will ever be done.
+    fn fail_unsent(&mut self, finished: &mut impl FnMut(Ticket, Status)) -> usize {
+        if self.broken.is_none() {
+            return 0;
+        }
+        let mut count = 0;
+        while let Some(index) = self.pushed.pop_front().or_else(|| self.waiting.pop_front()) {
+            let slot = &mut self.slots[index as usize];
+            slot.job.release();
+            self.free.push(index);
+            count += 1;
+            finished(slot.ticket, Status::IoError);
+        }
+        count
+    }
+}
+
+impl Drop for Engine {
+    /// Waits until the kernel has finished everything it took: it may still write into clients' memory. What it has not
+    /// taken is forgotten.
+    fn drop(&mut self) {
+        while self.in_kernel > 0 {
+            let Some(ring) = self.ring.as_mut() else {
+                return;
+            };
+            let reaped = ring.completion().count();
+            self.in_kernel = self.in_kernel.saturating_sub(reaped);
+            if reaped == 0 && self.enter(1).is_err() {
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+fn build(entries: u32) -> Result<IoUring, String> {
+    let mut builder = IoUring::builder();
+    // Completions are posted when this thread next enters the kernel, not by interrupting it (5.19); one submitter (6.0).
+    builder.setup_coop_taskrun().setup_taskrun_flag().setup_submit_all().setup_single_issuer();
+    let ring = builder.build(entries).or_else(|error| match Errno::from_io_error(&error) {
+        // An older kernel does not know one of the flags. None of them is needed.
+        Some(Errno::INVAL) => IoUring::new(entries),
+        _ => Err(error),
+    });
+    ring.map_err(|error| explain_setup(&error))
+}
+
+fn explain_setup(error: &io::Error) -> String {
+    let advice = match Errno::from_io_error(error) {
+        Some(Errno::NOSYS) => "the kernel has none; use Linux 5.6 or newer with CONFIG_IO_URING",
+        Some(Errno::PERM | Errno::ACCESS) => {
+            "it is forbidden; set the sysctl kernel.io_uring_disabled=0, or allow io_uring_setup in the container's seccomp profile"
+        }
+        Some(Errno::NOMEM) => {
+            "raise the limit of locked memory (`ulimit -l`, LimitMEMLOCK=), which kernels before 5.12 count it against"
+        }
+        Some(Errno::MFILE | Errno::NFILE) => "raise the limit of open files (`ulimit -n`, LimitNOFILE=)",
+        _ => "see the kernel's log",
+    };
+    format!("file disks need io_uring, which cannot be set up ({error}): {advice}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn setup_errors_say_what_to_do() {
+        let text = |errno: Errno| explain_setup(&errno.into());
+        assert!(text(Errno::PERM).contains("kernel.io_uring_disabled=0"), "{}", text(Errno::PERM));
+        assert!(text(Errno::NOSYS).contains("CONFIG_IO_URING"), "{}", text(Errno::NOSYS));
+        assert!(text(Errno::MFILE).contains("LimitNOFILE="), "{}", text(Errno::MFILE));
+        assert!(text(Errno::NOMEM).contains("LimitMEMLOCK="), "{}", text(Errno::NOMEM));
+    }
+
+    #[test]
+    fn engine_of_zero_or_too_many_entries_is_refused() {
+        for entries in [0, MAX_ENTRIES + 1] {
+            let text = Engine::new(entries).map(|_| ()).expect_err("refused").to_string();
+            assert!(text.contains(&entries.to_string()) && text.contains("1 to 32768"), "{text}");
+        }
+    }
+
+    #[test]
+    fn engine_without_file_disks_makes_no_ring() {
+        let mut engine = Engine::new(8).expect("engine");
+        engine.flush();
+        assert_eq!(engine.poll(&mut |_, _| {}), 0);
+        assert!(engine.as_fd().is_none());
+        assert!(!engine.has_unsent());
+        engine.start().expect("this machine has io_uring");
+        assert!(engine.as_fd().is_some());
+    }
+}

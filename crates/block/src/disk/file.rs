@@ -1,0 +1,177 @@
+//! `file:PATH`: a disk in a regular file or on a block device, through io_uring.
+//!
+//! # Page cache and direct I/O
+//! The file is open twice: through the page cache, and past it (`O_DIRECT`) where the file system allows. A transfer
+//! goes past the cache if its memory meets the file system's alignment, its offset and length too, and, for a write, if
+//! it covers whole pages; anything else goes through the cache. With `block=4096` and ordinary client memory, that is
+//! every request.
+//!
+//! The kernel keeps the two coherent for requests that do not overlap in time: a completed write is seen by every later
+//! read, whichever way either goes. Requests that overlap in time and place have no defined outcome, as on any disk.
+//! Requests that overlap in time but not in place never disturb each other. This is why direct writes must cover whole
+//! pages: a cached write of one sector reads its page, and writes the page back later, over whatever a direct write had
+//! put into a neighbouring sector meanwhile. Readahead is off beside a direct descriptor for a similar reason: it makes
+//! large folios, and a direct write next to a dirty part of the same folio makes a later fdatasync fail.
+//!
+//! Durable is what a flush (fdatasync) or an FUA write (`RWF_DSYNC`) says is durable, whichever way it went.
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::{Disk, Engine, Submitted, Ticket, bytes_of, sectors_of};
+use crate::request::{Request, Span};
+use crate::wire::{
+    BlockInfo, CAPABILITY_DISCARD, CAPABILITY_WRITE, MAX_INDIRECT_ENTRIES, MAX_TRANSFER_BYTES, Operation, SECTOR_BYTES, Status,
+};
+
+pub(super) mod job;
+mod open;
+mod target;
+
+use job::Step;
+use target::Target;
+
+/// Most sectors of one discard or write-zeroes: 4 GiB. The kernel does it on a thread of its own, so its duration holds
+/// up nobody else.
+const MAX_RANGE_SECTORS: u32 = 8 << 20;
+
+/// Whether to bypass the page cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DirectMode {
+    /// Where the file system allows.
+    #[default]
+    Auto,
+    /// Refuse to open a file whose file system does not allow it.
+    On,
+    /// Never.
+    Off,
+}
+
+/// What a file disk is made from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FileOptions {
+    /// The file or block device.
+    pub path: PathBuf,
+    /// Size in bytes. A missing file is created with it; an existing one must have it.
+    pub size_bytes: Option<u64>,
+    /// Logical block size: 512 or 4096. Without, 512 for a file and its own for a device.
+    pub block_bytes: Option<u32>,
+    /// Whether to bypass the page cache.
+    pub direct: DirectMode,
+    /// Open for reading only.
+    pub read_only: bool,
+}
+
+/// A disk in a file.
+#[derive(Debug)]
+pub struct FileDisk {
+    target: Arc<Target>,
+    path: PathBuf,
+    block_bytes: u32,
+    optimal_bytes: u32,
+    capabilities: u32,
+    identity: [u8; 16],
+}
+
+impl FileDisk {
+    /// Open, and if need be create, the file, and lock it against other daemons.
+    ///
+    /// # Errors
+    /// What is wrong with the path, its size, its permissions, its file system or this machine's io_uring, and what to do.
+    pub fn open(options: &FileOptions) -> Result<Self, String> {
+        open::open(options)
+    }
+
+    /// Do suitable transfers bypass the page cache?
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        self.target.alignment().is_some()
+    }
+
+    /// The step that does a request, and whether it is inside the disk.
+    fn plan(&self, request: &Request, spans: &[Span]) -> Result<Step, Status> {
+        let step = match request.operation {
+            Operation::Flush => return Ok(Step::Sync),
+            Operation::Read => Step::Read,
+            Operation::Write => Step::Write { durable: request.fua },
+            Operation::Discard => Step::Discard,
+            Operation::WriteZeroes => Step::Zero { unmap: request.unmap, durable: request.fua },
+            Operation::GetInfo | Operation::AckEvent => return Err(Status::Unsupported),
+        };
+        if step != Step::Read && self.capabilities & CAPABILITY_WRITE == 0 {
+            return Err(Status::ReadOnly);
+        }
+        if step == Step::Discard && self.capabilities & CAPABILITY_DISCARD == 0 {
+            return Err(Status::Unsupported);
+        }
+        // What the request was checked against may be a size ago.
+        let sector_count = self.target.size_bytes() / SECTOR_BYTES;
+        if request.sector > sector_count || request.length_sectors > sector_count - request.sector {
+            return Err(Status::OutOfRange);
+        }
+        let has_memory = matches!(step, Step::Read | Step::Write { .. });
+        let span_bytes = spans.iter().map(|span| span.length_bytes() as u64).sum::<u64>();
+        if request.length_sectors == 0
+            || (has_memory && span_bytes != request.length_bytes())
+            || spans.len() > MAX_INDIRECT_ENTRIES
+        {
+            return Err(Status::Invalid);
+        }
+        Ok(step)
+    }
+}
+
+impl Disk for FileDisk {
+    const ANSWERS_AT_ONCE: bool = false;
+
+    fn info(&self) -> BlockInfo {
+        BlockInfo {
+            first_sector: 0,
+            sector_count: self.target.size_bytes() / SECTOR_BYTES,
+            block_bytes: self.block_bytes,
+            optimal_bytes: self.optimal_bytes,
+            max_transfer_bytes: u32::try_from(MAX_TRANSFER_BYTES).unwrap_or(u32::MAX),
+            max_range_sectors: MAX_RANGE_SECTORS,
+            max_segments: u32::try_from(MAX_INDIRECT_ENTRIES).unwrap_or(u32::MAX),
+            capabilities: self.capabilities,
+            identity: self.identity,
+        }
+    }
+
+    unsafe fn submit(&self, request: &Request, spans: &[Span], ticket: Ticket, engine: &mut Engine) -> Submitted {
+        let step = match self.plan(request, spans) {
+            Ok(step) => step,
+            Err(status) => return Submitted::Done(status),
+        };
+        let (offset, length, spans) = match step {
+            Step::Sync => (0, 0, [].as_slice()),
+            Step::Read | Step::Write { .. } => (request.offset_bytes(), request.length_bytes(), spans),
+            _ => (request.offset_bytes(), request.length_bytes(), [].as_slice()),
+        };
+        // SAFETY: the spans stay valid until the ticket is reported, by this function's own contract.
+        unsafe { engine.begin(ticket, |job| job.set_up(&self.target, step, offset, length, spans)) }
+    }
+
+    /// A regular file is grown or cut. A block device has the size it has: `sector_count` must be what the device says.
+    fn resize(&self, sector_count: u64) -> Result<(), String> {
+        let path = self.path.display();
+        let new_bytes = bytes_of(sector_count)?;
+        sectors_of(new_bytes, self.block_bytes)?;
+        if !self.target.is_regular() {
+            let device_bytes = open::device_bytes(self.target.buffered().as_fd()).map_err(|errno| format!("{path}: {errno}"))?;
+            if device_bytes != new_bytes {
+                return Err(format!(
+                    "the device {path} has {device_bytes} bytes, not {new_bytes}; resize the device first, then give its size"
+                ));
+            }
+            self.target.set_size_bytes(device_bytes);
+            return Ok(());
+        }
+        if self.capabilities & CAPABILITY_WRITE == 0 {
+            return Err(format!("{path} is open for reading only; leave out ro to resize it"));
+        }
+        self.target.resize(new_bytes).map_err(|errno| {
+            format!("{path} cannot be made {new_bytes} bytes long ({errno}); the file system may be full or limit file sizes")
+        })
+    }
+}

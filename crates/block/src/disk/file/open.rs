@@ -1,0 +1,283 @@
+//! Opening: every check that a file can be a disk, each with words that say what to do.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{Advice, AtFlags, FallocateFlags, FlockOperation, OFlags, SeekFrom, StatxFlags};
+use rustix::io::Errno;
+
+use super::target::{Alignment, Target};
+use super::{DirectMode, FileDisk, FileOptions};
+use crate::disk::{Engine, capabilities, check_block, sectors_of};
+use crate::wire::CAPABILITY_DISCARD;
+
+/// Bytes that the page cache may write back together, at most, whatever the file system calls its block: 64 KiB.
+const MAX_CACHE_UNIT_BYTES: u64 = 64 << 10;
+
+pub(super) fn open(options: &FileOptions) -> Result<FileDisk, String> {
+    let path = options.path.display();
+    options.block_bytes.map_or(Ok(()), check_block)?;
+    Engine::check()?;
+    let file = match std::fs::metadata(&options.path) {
+        Ok(metadata) => open_existing(options, &metadata)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => create(options)?,
+        Err(error) => {
+            return Err(format!("{path} cannot be looked at: {error}; check the path and its directories' permissions"));
+        }
+    };
+    let metadata = file.metadata().map_err(|error| format!("{path}: {error}"))?;
+    let is_regular = metadata.is_file();
+    let (size_bytes, device_block) = if is_regular {
+        (metadata.len(), None)
+    } else {
+        let size = device_bytes(file.as_fd()).map_err(|errno| format!("{path}: its size cannot be found: {errno}"))?;
+        let block =
+            rustix::fs::ioctl_blksszget(&file).map_err(|errno| format!("{path}: its block size cannot be found: {errno}"))?;
+        (size, Some(block))
+    };
+    let block_bytes = choose_block(options, device_block)?;
+    check_size(options, size_bytes, block_bytes)?;
+
+    let direct = open_direct(options, &file, &metadata)?;
+    let alignment = direct.as_ref().map(|(_, alignment)| *alignment);
+    if direct.is_some() {
+        // Advice only; see the module's text for what it avoids.
+        let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
+    }
+    let mut capabilities = capabilities(options.read_only);
+    if !options.read_only && !can_discard(&file, &metadata, size_bytes) {
+        capabilities &= !CAPABILITY_DISCARD;
+    }
+    let (device, number) = if is_regular { (metadata.dev(), metadata.ino()) } else { (metadata.rdev(), 0) };
+    let mut identity = [0; 16];
+    identity[..8].copy_from_slice(&device.to_le_bytes());
+    identity[8..].copy_from_slice(&number.to_le_bytes());
+    let optimal = alignment.map_or(page_bytes(), |alignment| alignment.write_mask + 1);
+    Ok(FileDisk {
+        target: Arc::new(Target::new(file.into(), direct, size_bytes, is_regular)),
+        path: options.path.clone(),
+        block_bytes,
+        optimal_bytes: u32::try_from(optimal).unwrap_or(block_bytes).max(block_bytes),
+        capabilities,
+        identity,
+    })
+}
+
+fn open_existing(options: &FileOptions, metadata: &std::fs::Metadata) -> Result<File, String> {
+    let path = options.path.display();
+    let kind = metadata.file_type();
+    if kind.is_dir() {
+        return Err(format!("{path} is a directory; give the path of a file in it, with size=SIZE if it is to be created"));
+    }
+    if !kind.is_file() && !kind.is_block_device() {
+        return Err(format!("{path} is neither a regular file nor a block device; give one of these"));
+    }
+    let mut how = OpenOptions::new();
+    how.read(true).write(!options.read_only);
+    if kind.is_block_device() && !options.read_only {
+        // Exclusive: the kernel refuses while the device is mounted or part of another one.
+        how.custom_flags(OFlags::EXCL.bits().cast_signed());
+    }
+    let file = how.open(&options.path).map_err(|error| open_text(options, metadata, &error))?;
+    let opened = file.metadata().map_err(|error| format!("{path}: {error}"))?;
+    if !is_same(metadata, &opened) {
+        return Err(format!("{path} was replaced while it was opened; try again"));
+    }
+    lock(options, &file)?;
+    Ok(file)
+}
+
+fn open_text(options: &FileOptions, metadata: &std::fs::Metadata, error: &io::Error) -> String {
+    let path = options.path.display();
+    let purpose = if options.read_only { "reading" } else { "reading and writing" };
+    let advice = match Errno::from_io_error(error) {
+        Some(Errno::ACCESS) => {
+            let (mode, user, group) = (metadata.mode() & 0o7777, metadata.uid(), metadata.gid());
+            let remedy = if options.read_only { "" } else { ", or add ro" };
+            format!("it has mode {mode:04o} and belongs to user {user}, group {group}; change these or the daemon's user{remedy}")
+        }
+        Some(Errno::ROFS) => "its file system is read-only; add ro".into(),
+        Some(Errno::PERM) => "it is immutable or append-only (lsattr); clear that with chattr, or add ro".into(),
+        Some(Errno::BUSY) => "the device is in use (mounted, swap, or part of RAID or LVM); release it, or add ro".into(),
+        Some(Errno::TXTBSY) => "it is a program that runs, or an active swap file; give another file".into(),
+        Some(Errno::MFILE | Errno::NFILE) => "raise the limit of open files (`ulimit -n`, LimitNOFILE=)".into(),
+        _ => "check the path and the device".into(),
+    };
+    format!("{path} cannot be opened for {purpose} ({error}): {advice}")
+}
+
+fn create(options: &FileOptions) -> Result<File, String> {
+    let path = options.path.display();
+    let Some(size_bytes) = options.size_bytes else {
+        return Err(format!("{path} does not exist; add size=SIZE to create it, or correct the path"));
+    };
+    if options.read_only {
+        return Err(format!("{path} does not exist and ro does not create it; leave out ro, or correct the path"));
+    }
+    sectors_of(size_bytes, options.block_bytes.unwrap_or(512))?;
+    let created = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&options.path);
+    let file = created.map_err(|error| {
+        format!("{path} cannot be created ({error}); check that its directory exists and that the daemon may write there")
+    })?;
+    lock(options, &file)?;
+    file.set_len(size_bytes).map_err(|error| {
+        let _ = std::fs::remove_file(&options.path);
+        format!(
+            "{path} cannot be made {size_bytes} bytes long ({error}); the file system may limit file sizes, give a smaller size"
+        )
+    })?;
+    Ok(file)
+}
+
+/// Lock the file for as long as it is open: many may serve it for reading, or one for writing.
+fn lock(options: &FileOptions, file: &File) -> Result<(), String> {
+    let path = options.path.display();
+    let how = if options.read_only { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
+    rustix::fs::flock(file, how).map_err(|errno| match errno {
+        Errno::WOULDBLOCK => {
+            let holder = file.metadata().ok().and_then(|metadata| lock_holder(metadata.ino())).unwrap_or_default();
+            format!("{path} is in use{holder}: it is locked with flock(2), and one writer or many readers (ro) may have it; stop the other one")
+        }
+        _ => format!("{path} cannot be locked ({errno}); its file system must support flock(2), or another daemon could serve it too"),
+    })
+}
+
+/// Who has a lock on the file of this inode number, as far as the kernel tells.
+fn lock_holder(inode: u64) -> Option<String> {
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    let suffix = format!(":{inode}");
+    let process = locks.lines().find_map(|line| {
+        let mut fields = line.split_whitespace().skip(1).filter(|field| *field != "->");
+        let is_flock = fields.next() == Some("FLOCK");
+        let process = fields.nth(2)?;
+        (is_flock && fields.next()?.ends_with(&suffix)).then(|| process.to_owned())
+    })?;
+    if process == std::process::id().to_string() {
+        return Some(" by this very process, as another disk".into());
+    }
+    let name = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+    Some(format!(" by process {process} ({})", name.trim()))
+}
+
+fn choose_block(options: &FileOptions, device_block: Option<u32>) -> Result<u32, String> {
+    let path = options.path.display();
+    match (options.block_bytes, device_block) {
+        (_, Some(device)) if !matches!(device, 512 | 1024 | 2048 | 4096) => {
+            Err(format!("the device {path} has blocks of {device} bytes; 512 to 4096 are supported"))
+        }
+        (Some(wanted), Some(device)) if wanted < device => {
+            Err(format!("the device {path} has blocks of {device} bytes; block={wanted} is too small, leave it out"))
+        }
+        (wanted, device) => Ok(wanted.or(device).unwrap_or(512)),
+    }
+}
+
+fn check_size(options: &FileOptions, size_bytes: u64, block_bytes: u32) -> Result<(), String> {
+    let path = options.path.display();
+    match options.size_bytes {
+        Some(wanted) if wanted > size_bytes => {
+            return Err(format!(
+                "{path} has {size_bytes} bytes, less than size={wanted}; leave out size= and resize the disk, or grow the file with \
+                 `truncate -s {wanted}`"
+            ));
+        }
+        Some(wanted) if wanted < size_bytes => {
+            return Err(format!(
+                "{path} has {size_bytes} bytes, more than size={wanted}; leave out size=, or give size={size_bytes} (cutting the \
+                 file with `truncate -s` would lose data)"
+            ));
+        }
+        _ => {}
+    }
+    if size_bytes == 0 {
+        return Err(format!(
+            "{path} is empty; give it a size with `truncate -s SIZE`, or remove it and add size=SIZE to create it"
+        ));
+    }
+    sectors_of(size_bytes, block_bytes).map(|_| ()).map_err(|text| format!("{path}: {text} (`truncate -s` changes it)"))
+}
+
+pub(super) fn device_bytes(file: BorrowedFd<'_>) -> Result<u64, Errno> {
+    rustix::fs::seek(file, SeekFrom::End(0))
+}
+
+fn is_same(a: &std::fs::Metadata, b: &std::fs::Metadata) -> bool {
+    (a.dev(), a.ino(), a.rdev()) == (b.dev(), b.ino(), b.rdev())
+}
+
+fn page_bytes() -> u64 {
+    rustix::param::page_size() as u64
+}
+
+/// The descriptor that bypasses the page cache, if it is wanted and possible.
+fn open_direct(options: &FileOptions, file: &File, metadata: &std::fs::Metadata) -> Result<Option<(OwnedFd, Alignment)>, String> {
+    let path = options.path.display();
+    if options.direct == DirectMode::Off {
+        return Ok(None);
+    }
+    let flags = OFlags::DIRECT.bits().cast_signed();
+    let opened = OpenOptions::new().read(true).write(!options.read_only).custom_flags(flags).open(&options.path);
+    let found = match opened {
+        Ok(direct) => {
+            let opened = direct.metadata().map_err(|error| format!("{path}: {error}"))?;
+            if !is_same(metadata, &opened) {
+                return Err(format!("{path} was replaced while it was opened; try again"));
+            }
+            transfer_alignment(&direct).map(|(memory, offset)| (direct, memory, offset))
+        }
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => None,
+        Err(error) => return Err(open_text(options, metadata, &error)),
+    };
+    match found {
+        Some((direct, memory_bytes, offset_bytes)) => {
+            let cache_unit = rustix::fs::fstatvfs(file).map_or(0, |stat| stat.f_frsize).clamp(page_bytes(), MAX_CACHE_UNIT_BYTES);
+            let alignment = Alignment {
+                memory_mask: memory_bytes - 1,
+                read_mask: offset_bytes - 1,
+                write_mask: offset_bytes.max(cache_unit.next_power_of_two()) - 1,
+            };
+            Ok(Some((direct.into(), alignment)))
+        }
+        None if options.direct == DirectMode::On => Err(format!(
+            "{path}: its file system refuses O_DIRECT; use direct=auto or direct=off, or move it to another file system"
+        )),
+        None => Ok(None),
+    }
+}
+
+/// What direct transfers must be aligned to, in bytes: memory, offset. Powers of two.
+fn transfer_alignment(direct: &File) -> Option<(u64, u64)> {
+    if let Ok(stat) = rustix::fs::statx(direct, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
+        && StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::DIOALIGN)
+    {
+        let (memory, offset) = (u64::from(stat.stx_dio_mem_align), u64::from(stat.stx_dio_offset_align));
+        return (memory.is_power_of_two() && offset.is_power_of_two()).then_some((memory, offset));
+    }
+    // Linux before 6.1, or a file system that does not say: try.
+    let mut memory = vec![0_u8; 3 * 4096];
+    let start = memory.as_ptr().align_offset(4096);
+    [512, 4096].into_iter().find_map(|bytes| {
+        // Aligned to `bytes` and to nothing more.
+        let place = memory.get_mut(start + bytes..start + 2 * bytes)?;
+        rustix::io::pread(direct, place, 0).ok().map(|_| (bytes as u64, bytes as u64))
+    })
+}
+
+/// Can ranges be given back? Asked in a way that changes nothing.
+fn can_discard(file: &File, metadata: &std::fs::Metadata, size_bytes: u64) -> bool {
+    if metadata.is_file() {
+        // A hole behind the end of the file.
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        return rustix::fs::fallocate(file, how, size_bytes.next_multiple_of(page_bytes()), page_bytes()).is_ok();
+    }
+    // The kernel punches holes into devices by their write-zeroes command. A partition's limits are its parent's.
+    let (major, minor) = (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
+    ["queue", "../queue"].into_iter().any(|queue| {
+        let limit = Path::new("/sys/dev/block").join(format!("{major}:{minor}")).join(queue).join("write_zeroes_max_bytes");
+        std::fs::read_to_string(limit).is_ok_and(|text| text.trim() != "0")
+    })
+}

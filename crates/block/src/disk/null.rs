@@ -1,0 +1,89 @@
+//! `null:SIZE`: a disk without content, which measures everything but the disk.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Disk, Engine, Submitted, Ticket, bytes_of, capabilities, check_block, sectors_of};
+use crate::request::{Request, Span};
+use crate::wire::{BlockInfo, MAX_INDIRECT_ENTRIES, MAX_TRANSFER_BYTES, Operation, Status};
+
+/// Most sectors of one discard or write-zeroes: 4 GiB, since it costs nothing here.
+const MAX_RANGE_SECTORS: u32 = 8 << 20;
+
+/// What a null disk is made from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NullOptions {
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Logical block size: 512 or 4096.
+    pub block_bytes: u32,
+    /// Refuse writes.
+    pub read_only: bool,
+}
+
+impl Default for NullOptions {
+    fn default() -> Self {
+        Self { size_bytes: 0, block_bytes: 512, read_only: false }
+    }
+}
+
+/// Writes vanish; reads succeed and leave the buffer as it was. It holds nothing, so what a client reads is whatever
+/// was in the client's own memory.
+#[derive(Debug)]
+pub struct NullDisk {
+    sector_count: AtomicU64,
+    options: NullOptions,
+    identity: [u8; 16],
+}
+
+impl NullDisk {
+    /// A disk of this description. Its identity depends on `name` alone: all content is alike.
+    ///
+    /// # Errors
+    /// A size or block size that no disk can have.
+    pub fn new(name: &str, options: &NullOptions) -> Result<Self, String> {
+        check_block(options.block_bytes)?;
+        let sector_count = AtomicU64::new(sectors_of(options.size_bytes, options.block_bytes)?);
+        Ok(Self { sector_count, options: options.clone(), identity: name_identity(name) })
+    }
+}
+
+impl Disk for NullDisk {
+    const ANSWERS_AT_ONCE: bool = true;
+
+    fn info(&self) -> BlockInfo {
+        BlockInfo {
+            first_sector: 0,
+            sector_count: self.sector_count.load(Ordering::Relaxed),
+            block_bytes: self.options.block_bytes,
+            optimal_bytes: self.options.block_bytes,
+            max_transfer_bytes: u32::try_from(MAX_TRANSFER_BYTES).unwrap_or(u32::MAX),
+            max_range_sectors: MAX_RANGE_SECTORS,
+            max_segments: u32::try_from(MAX_INDIRECT_ENTRIES).unwrap_or(u32::MAX),
+            capabilities: capabilities(self.options.read_only),
+            identity: self.identity,
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn submit(&self, request: &Request, _: &[Span], _: Ticket, _: &mut Engine) -> Submitted {
+        Submitted::Done(match request.operation {
+            Operation::Read | Operation::Flush => Status::Ok,
+            Operation::Write | Operation::Discard | Operation::WriteZeroes if self.options.read_only => Status::ReadOnly,
+            Operation::Write | Operation::Discard | Operation::WriteZeroes => Status::Ok,
+            Operation::GetInfo | Operation::AckEvent => Status::Unsupported,
+        })
+    }
+
+    fn resize(&self, sector_count: u64) -> Result<(), String> {
+        let sector_count = sectors_of(bytes_of(sector_count)?, self.options.block_bytes)?;
+        self.sector_count.store(sector_count, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// FNV-1a in 128 bits: the same in every run and version.
+fn name_identity(name: &str) -> [u8; 16] {
+    let basis = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128;
+    let mix = |hash: u128, byte: &u8| (hash ^ u128::from(*byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b);
+    name.as_bytes().iter().fold(basis, mix).to_le_bytes()
+}

@@ -1,0 +1,189 @@
+//! Descriptions of disks, as the command line writes them: `NAME=KIND:ARGS`.
+//!
+//! ```text
+//! a=null:1G
+//! b=memory:256M,max=1G,thp
+//! c=file:PATH,size=512M,ro
+//! ```
+//! ARGS is the size or path up to the first comma, then options, separated by commas. A path may hold `:` and `=`. A
+//! path with a comma cannot be written this way: name it in the configuration file, which fills in a [`DiskSpec`] itself.
+
+use std::path::PathBuf;
+
+use fipsee_ring::control::MAX_NAME_BYTES;
+
+use super::{AnyDisk, DirectMode, FileDisk, FileOptions, MemoryDisk, MemoryOptions, NullDisk, NullOptions};
+
+/// What a disk is made from, by kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KindSpec {
+    /// `null:SIZE`
+    Null(NullOptions),
+    /// `memory:SIZE`
+    Memory(MemoryOptions),
+    /// `file:PATH`
+    File(FileOptions),
+}
+
+/// A disk to be served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskSpec {
+    /// What clients call it: 1 to 64 letters, digits, `-`, `_` and `.`.
+    pub name: String,
+    /// What it is made from. `open` sets its `read_only` from [`ro`](Self::ro).
+    pub kind: KindSpec,
+    /// Nobody may write it.
+    pub ro: bool,
+    /// One client at a time.
+    pub exclusive: bool,
+}
+
+impl DiskSpec {
+    /// Understand `NAME=KIND:ARGS`.
+    ///
+    /// # Errors
+    /// The piece that is wrong and what to write instead.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let Some((name, rest)) = text.split_once('=') else {
+            return Err(format!("disk '{text}': there is no '='; write NAME=KIND:ARGS, for example a=memory:256M"));
+        };
+        Self::parse_named(name, rest).map_err(|problem| format!("disk '{name}': {problem}"))
+    }
+
+    fn parse_named(name: &str, rest: &str) -> Result<Self, String> {
+        check_name(name)?;
+        let (kind, arguments) = rest.split_once(':').unwrap_or((rest, ""));
+        let mut pieces = arguments.split(',');
+        let first = pieces.next().unwrap_or_default();
+        let kind = match kind {
+            "null" => KindSpec::Null(NullOptions { size_bytes: size_argument(kind, first)?, ..Default::default() }),
+            "memory" => KindSpec::Memory(MemoryOptions { size_bytes: size_argument(kind, first)?, ..Default::default() }),
+            "file" if first.is_empty() => return Err("the path is missing; write file:PATH".into()),
+            "file" => KindSpec::File(FileOptions { path: PathBuf::from(first), ..Default::default() }),
+            _ => return Err(format!("unknown kind '{kind}'; use null, memory or file")),
+        };
+        let mut spec = Self { name: name.into(), kind, ro: false, exclusive: false };
+        let mut seen = Vec::new();
+        for piece in pieces {
+            let (key, value) = piece.split_once('=').map_or((piece, None), |(key, value)| (key, Some(value)));
+            if seen.contains(&key) {
+                return Err(format!("option '{key}' is given twice; give it once"));
+            }
+            seen.push(key);
+            spec.set(key, value)?;
+        }
+        Ok(spec)
+    }
+
+    fn set(&mut self, key: &str, value: Option<&str>) -> Result<(), String> {
+        match (&mut self.kind, key) {
+            (_, "ro") => flag(&mut self.ro, key, value)?,
+            (_, "exclusive") => flag(&mut self.exclusive, key, value)?,
+            (KindSpec::Null(options), "block") => options.block_bytes = block_of(value)?,
+            (KindSpec::Memory(options), "block") => options.block_bytes = block_of(value)?,
+            (KindSpec::Memory(options), "max") => options.max_bytes = Some(size_option(key, value)?),
+            (KindSpec::Memory(options), "huge") => flag(&mut options.huge, key, value)?,
+            (KindSpec::Memory(options), "thp") => flag(&mut options.thp, key, value)?,
+            (KindSpec::Memory(options), "lock") => flag(&mut options.lock, key, value)?,
+            (KindSpec::File(options), "block") => options.block_bytes = Some(block_of(value)?),
+            (KindSpec::File(options), "size") => options.size_bytes = Some(size_option(key, value)?),
+            (KindSpec::File(options), "direct") => options.direct = direct_of(value)?,
+            (kind, _) => {
+                let known = match kind {
+                    KindSpec::Null(_) => "a null disk takes block=, ro and exclusive",
+                    KindSpec::Memory(_) => "a memory disk takes max=, block=, huge, thp, lock, ro and exclusive",
+                    KindSpec::File(_) => {
+                        "a file disk takes size=, block=, direct=, ro and exclusive (a path with a comma needs the configuration file)"
+                    }
+                };
+                return Err(format!("unknown option '{key}'; {known}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Make or open the disk.
+    ///
+    /// # Errors
+    /// Why not, beginning with the disk's name, in words that say what to do.
+    pub fn open(&self) -> Result<AnyDisk, String> {
+        let opened = check_name(&self.name).and_then(|()| match &self.kind {
+            KindSpec::Null(options) => {
+                NullDisk::new(&self.name, &NullOptions { read_only: options.read_only || self.ro, ..options.clone() })
+                    .map(AnyDisk::Null)
+            }
+            KindSpec::Memory(options) => {
+                MemoryDisk::new(&MemoryOptions { read_only: options.read_only || self.ro, ..options.clone() })
+                    .map(AnyDisk::Memory)
+            }
+            KindSpec::File(options) => {
+                FileDisk::open(&FileOptions { read_only: options.read_only || self.ro, ..options.clone() }).map(AnyDisk::File)
+            }
+        });
+        opened.map_err(|problem| format!("disk '{}': {problem}", self.name))
+    }
+}
+
+fn check_name(name: &str) -> Result<(), String> {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.bytes().all(is_allowed) {
+        return Err(format!("this name is not possible; use 1 to {MAX_NAME_BYTES} letters, digits, '-', '_' and '.'"));
+    }
+    Ok(())
+}
+
+fn flag(target: &mut bool, key: &str, value: Option<&str>) -> Result<(), String> {
+    *target = true;
+    value.map_or(Ok(()), |value| Err(format!("option '{key}' takes no value; write {key}, not {key}={value}, or leave it out")))
+}
+
+fn size_argument(kind: &str, text: &str) -> Result<u64, String> {
+    if text.is_empty() {
+        return Err(format!("the size is missing; write {kind}:SIZE, for example {kind}:256M"));
+    }
+    parse_size(text)
+}
+
+fn size_option(key: &str, value: Option<&str>) -> Result<u64, String> {
+    let value = value.ok_or_else(|| format!("option '{key}' needs a value; write {key}=SIZE, for example {key}=1G"))?;
+    parse_size(value).map_err(|problem| format!("{key}: {problem}"))
+}
+
+fn block_of(value: Option<&str>) -> Result<u32, String> {
+    match value {
+        Some("512") => Ok(512),
+        Some("4096" | "4K" | "4k" | "4KiB") => Ok(4096),
+        _ => Err(format!("the block size '{}' is not possible; use block=512 or block=4096", value.unwrap_or_default())),
+    }
+}
+
+fn direct_of(value: Option<&str>) -> Result<DirectMode, String> {
+    match value {
+        Some("auto") => Ok(DirectMode::Auto),
+        Some("on") => Ok(DirectMode::On),
+        Some("off") => Ok(DirectMode::Off),
+        _ => Err(format!("direct={} is not possible; use direct=auto, direct=on or direct=off", value.unwrap_or_default())),
+    }
+}
+
+/// A size in bytes: an integer, alone or with K, M, G or T (or KiB, MiB, GiB, TiB), which are powers of 1024.
+///
+/// # Errors
+/// The text is none, or the size does not fit 64 bits.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.to_ascii_lowercase().as_str() {
+        "" => Some(0),
+        "k" | "kib" => Some(10),
+        "m" | "mib" => Some(20),
+        "g" | "gib" => Some(30),
+        "t" | "tib" => Some(40),
+        _ => None,
+    };
+    let (Some(shift), false) = (shift, number.is_empty()) else {
+        return Err(format!("'{text}' is not a size; write an integer, alone (bytes) or with K, M, G or T (powers of 1024)"));
+    };
+    let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
+    bytes.ok_or_else(|| format!("the size '{text}' does not fit 64 bits; give a smaller one"))
+}

@@ -1,0 +1,146 @@
+//! `fipsee bench`: put load on a disk and say what came out.
+
+use std::path::Path;
+use std::time::Duration;
+
+use fipsee_block::disk::spec::parse_size;
+use fipsee_ring::clock;
+use fipsee_ring::wait::WaitMode;
+use serde_json::json;
+
+use crate::load::{self, DataPath, Mix, Report, Settings};
+
+/// Options of `fipsee bench`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// The disk.
+    disk: String,
+    /// What the requests are.
+    #[arg(long, value_enum, default_value = "randread")]
+    rw: Mix,
+    /// Bytes of one request, for example 512, 4k, 1M.
+    #[arg(long, value_parser = parse_size, default_value = "4k")]
+    bs: u64,
+    /// Requests outstanding per queue.
+    #[arg(long, default_value_t = 64)]
+    depth: u32,
+    /// Queues, each on a thread of its own.
+    #[arg(long, default_value_t = 1)]
+    queues: u16,
+    /// How long to run.
+    #[arg(long, default_value_t = 3.0)]
+    seconds: f64,
+    /// How to wait for completions: poll, adaptive, sleep.
+    #[arg(long, default_value = "adaptive")]
+    wait: WaitMode,
+    /// Where the data lies.
+    #[arg(long, value_enum, default_value = "memshare")]
+    data_path: DataPath,
+    /// CPUs to bind the queues' threads to, in turn [default: the first one, for one queue].
+    #[arg(long, value_delimiter = ',')]
+    cpus: Vec<usize>,
+    /// Write recognisable data, check it whenever it is read, and read everything back at the end.
+    #[arg(long)]
+    verify: bool,
+    /// Use the disk from this offset on.
+    #[arg(long, value_parser = parse_size, default_value = "0")]
+    offset: u64,
+    /// Use so much of the disk [default: all].
+    #[arg(long, value_parser = parse_size, default_value = "0")]
+    range: u64,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Run it.
+///
+/// # Errors
+/// In words that say what to do.
+pub fn run(socket: &Path, options: &Options) -> Result<(), String> {
+    if !(options.seconds > 0.0 && options.seconds < 1e6) {
+        return Err(format!("--seconds {}: choose more than 0", options.seconds));
+    }
+    if options.verify && !options.rw.writes() {
+        return Err("--verify needs a load that writes; use --rw randwrite, write or randrw".to_owned());
+    }
+    let mut cpus = options.cpus.clone();
+    if cpus.is_empty() && options.queues == 1 {
+        cpus.extend(first_cpu());
+    }
+    let settings = Settings {
+        socket: socket.to_owned(),
+        disk: options.disk.clone(),
+        mix: options.rw,
+        block_bytes: options.bs,
+        depth: options.depth,
+        queues: options.queues,
+        duration: Duration::from_secs_f64(options.seconds),
+        wait: options.wait,
+        data_path: options.data_path,
+        cpus,
+        verify: options.verify,
+        range_bytes: (options.offset, options.range),
+    };
+    let report = load::run(&settings).map_err(|error| error.to_string())?;
+    if options.json { print_json(options, &report) } else { print_table(options, &report) }
+    Ok(())
+}
+
+/// The first CPU this process may use, when there are several: the daemon's workers take the last ones.
+pub fn first_cpu() -> Option<usize> {
+    let allowed = rustix::thread::sched_getaffinity(None).ok()?;
+    (allowed.count() > 1).then(|| (0..rustix::thread::CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)))?
+}
+
+fn sorted_intervals(report: &Report) -> Vec<f64> {
+    let mut intervals = report.interval_iops.clone();
+    intervals.sort_by(f64::total_cmp);
+    intervals
+}
+
+fn quantile_ns(report: &Report, numerator: u64, denominator: u64) -> u64 {
+    clock::ticks_to_ns(report.latency.quantile(numerator, denominator))
+}
+
+fn print_json(options: &Options, report: &Report) {
+    let intervals = sorted_intervals(report);
+    let value = json!({
+        "disk": options.disk,
+        "rw": format!("{:?}", options.rw).to_lowercase(),
+        "block_bytes": options.bs,
+        "depth": options.depth,
+        "queues": options.queues,
+        "requests": report.requests,
+        "iops": report.iops,
+        "iops_interval_min": intervals.first(),
+        "iops_interval_median": intervals.get(intervals.len() / 2),
+        "iops_interval_max": intervals.last(),
+        "bandwidth_bytes_per_s": report.bandwidth_bytes_per_s,
+        "latency_ns_p50": quantile_ns(report, 50, 100),
+        "latency_ns_p99": quantile_ns(report, 99, 100),
+        "latency_ns_p999": quantile_ns(report, 999, 1000),
+        "latency_ns_mean": clock::ticks_to_ns(report.latency.mean()),
+        "latency_samples": report.latency.count(),
+        "cpu_ns_per_io": report.cpu_ns_per_io,
+        "verified_blocks": report.verified_blocks,
+    });
+    println!("{value}");
+}
+
+fn print_table(options: &Options, report: &Report) {
+    let intervals = sorted_intervals(report);
+    let (least, most) = (intervals.first().copied().unwrap_or(0.0), intervals.last().copied().unwrap_or(0.0));
+    println!("{}: {:?}, {} bytes, depth {}, {} queue(s)", options.disk, options.rw, options.bs, options.depth, options.queues);
+    println!("  IOPS       {:>14.0}   tenths of the run: {least:.0} to {most:.0}", report.iops);
+    println!("  bandwidth  {:>11.1} MB/s", report.bandwidth_bytes_per_s / 1e6);
+    let [p50, p99, p999] = [(50, 100), (99, 100), (999, 1000)].map(|(n, d)| quantile_ns(report, n, d));
+    println!("  latency    {p50:>11} ns p50   {p99} ns p99   {p999} ns p99.9   ({} sampled)", report.latency.count());
+    println!("  CPU here   {:>11.0} ns per request", report.cpu_ns_per_io);
+    if report.verified_blocks > 0 {
+        println!("  verified   {:>11} blocks, all as written", report.verified_blocks);
+    }
+    if most > 2.0 * least {
+        println!("  note: the rate varied more than twofold; is something else running on this machine?");
+    }
+}

@@ -1,0 +1,5 @@
+//! The parts of `fipsee` that the benchmark suite uses, too.
+
+pub mod bench;
+pub mod load;
+pub mod pattern;

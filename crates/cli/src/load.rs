@@ -1,0 +1,434 @@
+//! The load generator: keeps queues full and measures, as `fipsee bench`, the demo and the benchmark suite use it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use fipsee_block::client::{AttachOptions, Buffer, Completion, Disk, Error, Queue};
+use fipsee_block::stats::Histogram;
+use fipsee_block::wire::{SECTOR_SHIFT, Segment, Status};
+use fipsee_ring::clock;
+use fipsee_ring::wait::WaitMode;
+
+use crate::pattern::{Blocks, Mismatch};
+
+/// What the requests are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Mix {
+    /// Random reads.
+    #[value(name = "randread")]
+    RandRead,
+    /// Random writes.
+    #[value(name = "randwrite")]
+    RandWrite,
+    /// Sequential reads.
+    Read,
+    /// Sequential writes.
+    Write,
+    /// Random, half reads, half writes.
+    #[value(name = "randrw")]
+    RandRw,
+}
+
+impl Mix {
+    const fn is_random(self) -> bool {
+        matches!(self, Self::RandRead | Self::RandWrite | Self::RandRw)
+    }
+
+    /// Does it write?
+    pub const fn writes(self) -> bool {
+        matches!(self, Self::RandWrite | Self::Write | Self::RandRw)
+    }
+}
+
+/// Where the data of requests lies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum DataPath {
+    /// The client's own memory, mapped whole by the daemon: no copy.
+    #[default]
+    Memshare,
+    /// The channel's pool.
+    Pool,
+}
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The daemon.
+    pub socket: PathBuf,
+    /// The export.
+    pub disk: String,
+    /// What the requests are.
+    pub mix: Mix,
+    /// Bytes of one request.
+    pub block_bytes: u64,
+    /// Requests outstanding per queue.
+    pub depth: u32,
+    /// Queues, each on a thread of its own.
+    pub queues: u16,
+    /// How long.
+    pub duration: Duration,
+    /// How clients wait.
+    pub wait: WaitMode,
+    /// Where the data lies.
+    pub data_path: DataPath,
+    /// CPUs to bind the threads to, in turn; empty: leave it to the scheduler.
+    pub cpus: Vec<usize>,
+    /// Check every byte that is read against what was written.
+    pub verify: bool,
+    /// The part of the disk to use, in bytes: start and length; length 0: to the end.
+    pub range_bytes: (u64, u64),
+}
+
+/// What came out.
+#[derive(Debug)]
+pub struct Report {
+    /// Requests finished per second.
+    pub iops: f64,
+    /// Bytes per second.
+    pub bandwidth_bytes_per_s: f64,
+    /// Requests per second in each tenth of the time, for the spread.
+    pub interval_iops: Vec<f64>,
+    /// From publishing to reaping, in ticks; a sample of the requests that covers every slot in turn.
+    pub latency: Histogram,
+    /// Processor time of this process per request, in nanoseconds.
+    pub cpu_ns_per_io: f64,
+    /// Requests finished.
+    pub requests: u64,
+    /// Blocks compared with what was written.
+    pub verified_blocks: u64,
+}
+
+/// Why a run failed.
+#[derive(Debug)]
+pub enum LoadError {
+    /// Setting up, or the connection.
+    Client(Error),
+    /// A request failed.
+    Request {
+        /// How.
+        status: Status,
+        /// First sector of the request.
+        sector: u64,
+    },
+    /// Data read is not data written.
+    Mismatch(Mismatch),
+    /// The settings do not fit the disk.
+    Settings(String),
+}
+
+impl std::fmt::Display for LoadError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Client(error) => error.fmt(f),
+            Self::Request { status, sector } => write!(f, "a request at sector {sector} failed: {}", status.text()),
+            Self::Mismatch(mismatch) => mismatch.fmt(f),
+            Self::Settings(text) => f.write_str(text),
+        }
+    }
+}
+
+impl From<Error> for LoadError {
+    fn from(error: Error) -> Self {
+        Self::Client(error)
+    }
+}
+
+struct Shared {
+    stop: AtomicBool,
+    finished: Vec<AtomicU64>,
+    latency: Vec<Histogram>,
+    verified: AtomicU64,
+}
+
+/// Attach, run for the time set, and report.
+///
+/// # Errors
+/// See [`LoadError`].
+pub fn run(settings: &Settings) -> Result<Report, LoadError> {
+    let mut options = AttachOptions::new(&settings.disk);
+    options.queue_count = settings.queues;
+    options.depth = settings.depth;
+    options.wait = settings.wait;
+    options.read_only = !settings.mix.writes();
+    let data_bytes = settings.block_bytes * u64::from(settings.depth) * u64::from(settings.queues);
+    options.pool_bytes = if settings.data_path == DataPath::Pool { data_bytes } else { 0 };
+    let (disk, queues) = Disk::attach(&settings.socket, &options)?;
+    let parts = divide(settings, &disk, queues.len())?;
+    let buffers = allocate(settings, &disk, queues.len())?;
+    let shared = Arc::new(Shared {
+        stop: AtomicBool::new(false),
+        finished: queues.iter().map(|_| AtomicU64::new(0)).collect(),
+        latency: queues.iter().map(|_| Histogram::default()).collect(),
+        verified: AtomicU64::new(0),
+    });
+    let (cpu_before, started) = (cpu_time(), Instant::now());
+    let mut threads = Vec::new();
+    for (index, ((queue, buffers), blocks)) in queues.into_iter().zip(buffers).zip(parts).enumerate() {
+        let generator = Generator::new(settings, queue, buffers, blocks, Arc::clone(&shared), index);
+        let cpu = settings.cpus.get(index % settings.cpus.len().max(1)).copied();
+        threads.push(std::thread::spawn(move || {
+            bind_to(cpu);
+            generator.run()
+        }));
+    }
+    let interval_iops = watch(settings.duration, &shared, &threads);
+    shared.stop.store(true, Ordering::Relaxed);
+    let elapsed = started.elapsed();
+    let requests: u64 = shared.finished.iter().map(|counter| counter.load(Ordering::Relaxed)).sum();
+    let cpu_ns = cpu_time().saturating_sub(cpu_before).as_nanos();
+    for thread in threads {
+        thread.join().map_err(|_| LoadError::Settings("a generator thread panicked".to_owned()))??;
+    }
+    let seconds = elapsed.as_secs_f64();
+    let iops = count_f64(requests) / seconds;
+    let latency = Histogram::default();
+    shared.latency.iter().for_each(|part| latency.merge(part));
+    Ok(Report {
+        iops,
+        bandwidth_bytes_per_s: iops * count_f64(settings.block_bytes),
+        interval_iops,
+        latency,
+        cpu_ns_per_io: count_f64(u64::try_from(cpu_ns).unwrap_or(u64::MAX)) / count_f64(requests.max(1)),
+        requests,
+        verified_blocks: shared.verified.load(Ordering::Relaxed),
+    })
+}
+
+/// Sleep through the run, counting what each tenth of it brought.
+fn watch<T>(duration: Duration, shared: &Shared, threads: &[std::thread::JoinHandle<T>]) -> Vec<f64> {
+    let mut intervals = Vec::new();
+    let (started, mut last_count, mut last_time) = (Instant::now(), 0, Instant::now());
+    for tenth in 1..=10_u32 {
+        let until = started + duration * tenth / 10;
+        while Instant::now() < until && threads.iter().any(|thread| !thread.is_finished()) {
+            let left = until.saturating_duration_since(Instant::now());
+            std::thread::sleep(left.min(Duration::from_millis(50))); // tidy: allow sleep, the run lasts as long as asked
+        }
+        let count: u64 = shared.finished.iter().map(|counter| counter.load(Ordering::Relaxed)).sum();
+        let now = Instant::now();
+        intervals.push(count_f64(count - last_count) / (now - last_time).as_secs_f64().max(1e-9));
+        (last_count, last_time) = (count, now);
+    }
+    intervals
+}
+
+/// Give each queue blocks of its own, so that what it wrote is what it must read.
+fn divide(settings: &Settings, disk: &Disk, queues: usize) -> Result<Vec<Blocks>, LoadError> {
+    let info = disk.info();
+    let (start_bytes, mut length_bytes) = settings.range_bytes;
+    if length_bytes == 0 {
+        length_bytes = info.size_bytes().saturating_sub(start_bytes);
+    }
+    let wrong = |text: String| Err(LoadError::Settings(text));
+    if settings.block_bytes == 0 || !settings.block_bytes.is_multiple_of(u64::from(info.block_bytes)) {
+        return wrong(format!("--bs {} is no multiple of the disk's logical block size {}", settings.block_bytes, info.block_bytes));
+    }
+    if settings.block_bytes > u64::from(info.max_transfer_bytes) {
+        return wrong(format!("--bs {} is more than the disk's longest request, {}", settings.block_bytes, info.max_transfer_bytes));
+    }
+    if start_bytes.saturating_add(length_bytes) > info.size_bytes() || !start_bytes.is_multiple_of(settings.block_bytes) {
+        return wrong(format!("the range does not lie on the disk of {} bytes, or does not start at a multiple of --bs", info.size_bytes()));
+    }
+    let per_queue = length_bytes / settings.block_bytes / queues as u64;
+    if per_queue < u64::from(settings.depth) {
+        let needed = u64::from(settings.depth) * queues as u64 * settings.block_bytes;
+        return wrong(format!("the range is too small: {queues} queues of depth {} need {needed} bytes", settings.depth));
+    }
+    let first = start_bytes / settings.block_bytes;
+    Ok((0..queues as u64).map(|queue| Blocks::new(first + queue * per_queue, per_queue, settings.block_bytes, settings.verify)).collect())
+}
+
+fn allocate(settings: &Settings, disk: &Disk, queues: usize) -> Result<Vec<Vec<Buffer>>, Error> {
+    let depth = u64::from(settings.depth);
+    let mut all = Vec::with_capacity(queues);
+    for _ in 0..queues {
+        all.push(match settings.data_path {
+            DataPath::Pool => (0..depth).map(|_| disk.allocate(settings.block_bytes)).collect::<Result<_, _>>()?,
+            DataPath::Memshare => {
+                let memory = disk.create_memory(depth * settings.block_bytes)?;
+                (0..depth).map(|slot| memory.buffer(slot * settings.block_bytes, settings.block_bytes)).collect::<Result<_, _>>()?
+            }
+        });
+    }
+    Ok(all)
+}
+
+struct Generator {
+    queue: Queue,
+    buffers: Vec<Buffer>,
+    segments: Vec<Segment>,
+    blocks: Blocks,
+    mix: Mix,
+    block_sectors: u64,
+    shared: Arc<Shared>,
+    index: usize,
+    random: u64,
+    next: u64,
+    free_slots: Vec<usize>,
+    /// By slot: block in flight, and whether it is a write.
+    in_flight: Vec<(u64, bool)>,
+    started_ticks: Vec<u64>,
+    probe: usize,
+    verified: u64,
+}
+
+impl Generator {
+    fn new(settings: &Settings, queue: Queue, buffers: Vec<Buffer>, blocks: Blocks, shared: Arc<Shared>, index: usize) -> Self {
+        let depth = queue.depth().min(buffers.len());
+        let segments = buffers.iter().map(|buffer| buffer.segment(0, settings.block_bytes)).collect();
+        Self {
+            queue,
+            segments,
+            blocks,
+            mix: settings.mix,
+            block_sectors: settings.block_bytes >> SECTOR_SHIFT,
+            shared,
+            index,
+            random: 0x9e37_79b9_7f4a_7c15 ^ (index as u64) << 32,
+            next: 0,
+            free_slots: (0..depth).rev().collect(),
+            in_flight: vec![(0, false); depth],
+            started_ticks: vec![0; depth],
+            probe: 0,
+            verified: 0,
+            buffers,
+        }
+    }
+
+    fn run(mut self) -> Result<(), LoadError> {
+        let mut finished = Vec::with_capacity(self.in_flight.len());
+        let mut total = 0;
+        while !self.shared.stop.load(Ordering::Relaxed) {
+            self.fill();
+            self.queue.wait(&mut |completion| finished.push(completion))?;
+            total += finished.len() as u64;
+            self.settle(&mut finished)?;
+            self.shared.finished[self.index].store(total, Ordering::Relaxed);
+        }
+        while self.queue.outstanding() > 0 {
+            self.queue.wait(&mut |completion| finished.push(completion))?;
+            self.settle(&mut finished)?;
+        }
+        if self.blocks.verifies() {
+            self.read_back()?;
+        }
+        self.shared.verified.fetch_add(self.verified, Ordering::Relaxed);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn fill(&mut self) {
+        let now_ticks = clock::ticks();
+        while let Some(slot) = self.free_slots.pop() {
+            let block = self.choose();
+            let write = match self.mix {
+                Mix::RandRw => self.random >> 20 & 1 == 1,
+                other => other.writes(),
+            };
+            self.start(slot, block, write, now_ticks);
+        }
+    }
+
+    #[inline(always)]
+    fn start(&mut self, slot: usize, block: u64, write: bool, now_ticks: u64) {
+        if self.blocks.verifies() {
+            self.blocks.begin(block);
+            if write {
+                self.blocks.write_pattern(block, &self.buffers[slot]);
+            }
+        }
+        let sector = self.blocks.number(block) * self.block_sectors;
+        let token = slot as u64;
+        let staged = if write {
+            self.queue.write(sector, self.segments[slot], false, token)
+        } else {
+            self.queue.read(sector, self.segments[slot], token)
+        };
+        debug_assert!(staged.is_ok(), "as many slots as the queue is deep");
+        self.in_flight[slot] = (block, write);
+        self.started_ticks[slot] = now_ticks;
+    }
+
+    #[inline(always)]
+    fn choose(&mut self) -> u64 {
+        loop {
+            let block = if self.mix.is_random() {
+                self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                ((self.random >> 32) * self.blocks.count()) >> 32
+            } else {
+                self.next = if self.next + 1 >= self.blocks.count() { 0 } else { self.next + 1 };
+                self.next
+            };
+            // The order among requests in flight is not promised, so a block that must be verified is used once at a time.
+            if !self.blocks.verifies() || !self.blocks.is_busy(block) {
+                return block;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn settle(&mut self, finished: &mut Vec<Completion>) -> Result<(), LoadError> {
+        for completion in finished.drain(..) {
+            let slot = usize::try_from(completion.token).unwrap_or(0);
+            if completion.status != Status::Ok {
+                let sector = self.blocks.number(self.in_flight[slot].0) * self.block_sectors;
+                return Err(LoadError::Request { status: completion.status, sector });
+            }
+            if slot == self.probe {
+                let ticks = clock::ticks().saturating_sub(self.started_ticks[slot]);
+                self.shared.latency[self.index].record(ticks, 1);
+                self.probe = (self.probe + 7) % self.in_flight.len();
+            }
+            if self.blocks.verifies() {
+                let (block, write) = self.in_flight[slot];
+                if !write && self.blocks.check(block, &self.buffers[slot]).map_err(LoadError::Mismatch)? {
+                    self.verified += 1;
+                }
+                self.blocks.end(block, write);
+            }
+            self.free_slots.push(slot);
+        }
+        Ok(())
+    }
+
+    /// Read everything that was written and compare.
+    fn read_back(&mut self) -> Result<(), LoadError> {
+        let mut finished = Vec::new();
+        let written: Vec<u64> = self.blocks.written().collect();
+        let mut next = written.into_iter().peekable();
+        while next.peek().is_some() || self.queue.outstanding() > 0 {
+            while next.peek().is_some()
+                && let Some(slot) = self.free_slots.pop()
+            {
+                let block = next.next().unwrap_or(0);
+                self.start(slot, block, false, clock::ticks());
+            }
+            self.queue.wait(&mut |completion| finished.push(completion))?;
+            self.settle(&mut finished)?;
+        }
+        Ok(())
+    }
+}
+
+fn bind_to(cpu: Option<usize>) {
+    if let Some(cpu) = cpu {
+        let mut set = rustix::thread::CpuSet::new();
+        set.set(cpu);
+        if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
+            eprintln!("warning: cannot bind to CPU {cpu}: {error}");
+        }
+    }
+}
+
+fn cpu_time() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
+}
+
+/// A count as a float: exact up to 2^53, which is all a rate needs.
+#[expect(clippy::cast_precision_loss, reason = "rates are rounded for people")]
+pub fn count_f64(count: u64) -> f64 {
+    count as f64
+}
