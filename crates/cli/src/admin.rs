@@ -62,7 +62,8 @@ pub(crate) fn ask(socket: &Path, request: &Value) -> Result<Value, NoAnswer> {
         _ => other(&error),
     })?;
     let answer: Value = serde_json::from_str(&line).map_err(|error| {
-        let text = format!("the daemon at {shown} did not answer in JSON ({error}); is {} another program's socket?", socket.display());
+        let text =
+            format!("the daemon at {shown} did not answer in JSON ({error}); is {} another program's socket?", socket.display());
         NoAnswer::Other(text.into())
     })?;
     match answer.get("error").and_then(Value::as_str) {

@@ -79,7 +79,11 @@ fn render(disk: &Value) -> String {
     line("first sector", admin::number(disk, "first_sector").to_string());
     line("last sector", format!("{} (of {SECTOR_BYTES} bytes)", admin::number(disk, "last_sector")));
     line("block size", format!("{} bytes", admin::number(disk, "block_bytes")));
-    let sizes = [("optimal_bytes", "optimal transfer"), ("max_transfer_bytes", "longest transfer"), ("max_range_bytes", "longest zeroing")];
+    let sizes = [
+        ("optimal_bytes", "optimal transfer"),
+        ("max_transfer_bytes", "longest transfer"),
+        ("max_range_bytes", "longest zeroing"),
+    ];
     for (key, name) in sizes {
         if let Some(length_bytes) = number(key) {
             line(name, units::bytes(length_bytes));
@@ -127,7 +131,9 @@ mod tests {
             identity: [0; 16],
         };
         let text = render(&describe("a", &info));
-        for part in ["1 MiB (1048576 bytes)", "last sector:        2047", "4096 bytes", "512 KiB", "256", "read, flush", "unknown: only"] {
+        for part in
+            ["1 MiB (1048576 bytes)", "last sector:        2047", "4096 bytes", "512 KiB", "256", "read, flush", "unknown: only"]
+        {
             assert!(text.contains(part), "{part}: {text}");
         }
     }

@@ -3,6 +3,7 @@
 //! One file or folder per subcommand; this one only reads the command line.
 
 mod admin;
+mod cp;
 mod error;
 mod info;
 mod ls;
@@ -43,6 +44,8 @@ enum Command {
     Stat(stat::Arguments),
     /// Change the size of a disk
     Resize(resize::Arguments),
+    /// Copy a file to a disk, a disk to a file, or a disk to a disk
+    Cp(cp::Arguments),
     /// Put load on a disk and measure it
     Bench(fipsee::bench::Options),
     /// Measure the ring alone: bursts of messages between two processes, no daemon
@@ -74,6 +77,7 @@ fn run(cli: Cli) -> Result<(), Error> {
         Command::Info(arguments) => info::run(&socket, &arguments),
         Command::Stat(arguments) => stat::run(&socket, &arguments),
         Command::Resize(arguments) => resize::run(&socket, &arguments),
+        Command::Cp(arguments) => cp::run(&socket, &arguments),
         Command::Bench(options) => Ok(fipsee::bench::run(&socket, &options)?),
         Command::Ping(arguments) => ping::run(&arguments),
         Command::Serve(arguments) => serve::run(arguments),

@@ -49,7 +49,11 @@ pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
         std::thread::sleep(interval); // tidy: allow sleep, the time between two looks is what the caller asked for
         let (mut now, asked_now) = (ask()?, Instant::now());
         add_rates(&before, &mut now, (asked_now - asked).as_secs_f64());
-        if arguments.json { output::print_json(&now)? } else { output::print(&render_rates(&now))? }
+        if arguments.json {
+            output::print_json(&now)?
+        } else {
+            output::print(&render_rates(&now))?
+        }
         (before, asked) = (now, asked_now);
         left -= 1;
     }
@@ -95,7 +99,8 @@ fn name_cells(queue: &Value) -> Vec<String> {
 }
 
 fn render_totals(stat: &Value) -> String {
-    let headings = ["DISK", "CLIENT", "PID", "QUEUE", "READS", "WRITES", "OTHERS", "ERRORS", "READ", "WRITTEN", "P50", "P99", "P99.9"];
+    let headings =
+        ["DISK", "CLIENT", "PID", "QUEUE", "READS", "WRITES", "OTHERS", "ERRORS", "READ", "WRITTEN", "P50", "P99", "P99.9"];
     let mut queues = Table::new(1, &headings);
     for queue in admin::list(stat, "queues") {
         let mut row = name_cells(queue);
@@ -111,11 +116,29 @@ fn render_totals(stat: &Value) -> String {
         workers.push(vec![index, cpu, queue_count, sleeps]);
     }
     let uptime_s = admin::number(stat, "uptime_s");
-    format!("up {uptime_s} s; times are the daemon's own, from seeing a request to answering it\n{}\n{}", queues.render(), workers.render())
+    format!(
+        "up {uptime_s} s; times are the daemon's own, from seeing a request to answering it\n{}\n{}",
+        queues.render(),
+        workers.render()
+    )
 }
 
 fn render_rates(stat: &Value) -> String {
-    let headings = ["DISK", "CLIENT", "PID", "QUEUE", "READS/s", "WRITES/s", "OTHERS/s", "ERRORS/s", "READ/s", "WRITTEN/s", "P50", "P99", "P99.9"];
+    let headings = [
+        "DISK",
+        "CLIENT",
+        "PID",
+        "QUEUE",
+        "READS/s",
+        "WRITES/s",
+        "OTHERS/s",
+        "ERRORS/s",
+        "READ/s",
+        "WRITTEN/s",
+        "P50",
+        "P99",
+        "P99.9",
+    ];
     let mut queues = Table::new(1, &headings);
     for queue in admin::list(stat, "queues") {
         let rate = |key: &str| queue.get(key).and_then(Value::as_f64).unwrap_or(0.0);

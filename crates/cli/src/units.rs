@@ -14,7 +14,13 @@ pub(crate) fn bytes(count: u64) -> String {
 pub(crate) fn count(value: f64) -> String {
     const UNITS: [(f64, &str); 3] = [(1e9, " G"), (1e6, " M"), (1e3, " k")];
     let (scaled, unit) = UNITS.iter().find(|(unit, _)| value >= *unit).map_or((value, ""), |(unit, name)| (value / unit, *name));
-    let digits = if unit.is_empty() || scaled >= 100.0 { 0 } else if scaled >= 10.0 { 1 } else { 2 };
+    let digits = if unit.is_empty() || scaled >= 100.0 {
+        0
+    } else if scaled >= 10.0 {
+        1
+    } else {
+        2
+    };
     format!("{scaled:.digits$}{unit}")
 }
 

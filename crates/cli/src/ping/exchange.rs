@@ -95,7 +95,16 @@ pub(super) fn answer_to(message: &Message) -> Message {
 /// Message `sequence`: 60 bytes that differ from those of every other.
 fn call(sequence: u64) -> Message {
     let mixed = sequence.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    Message::from_words([sequence, 0, mixed, !mixed, mixed.rotate_left(17), sequence.rotate_left(32), mixed ^ sequence, mixed >> 32])
+    Message::from_words([
+        sequence,
+        0,
+        mixed,
+        !mixed,
+        mixed.rotate_left(17),
+        sequence.rotate_left(32),
+        mixed ^ sequence,
+        mixed >> 32,
+    ])
 }
 
 /// Is `answer` the answer to `call`, in all 60 bytes?
@@ -182,7 +191,9 @@ impl Exchange {
 
     fn obituary(&mut self) -> Error {
         let how = match &mut self.other {
-            Some(Other::Process { child, .. }) => child.wait().map_or_else(|error| error.to_string(), |status| status.to_string()),
+            Some(Other::Process { child, .. }) => {
+                child.wait().map_or_else(|error| error.to_string(), |status| status.to_string())
+            }
             _ => "its thread ended".to_owned(),
         };
         format!("the answering side is gone ({how}); nothing of this size was measured, repeat the command").into()
@@ -194,7 +205,11 @@ impl Exchange {
         match self.other.take() {
             Some(Other::Process { mut child, .. }) => {
                 let status = child.wait().map_err(|error| Error::io("wait for the answering process", &error))?;
-                if status.success() { Ok(()) } else { Err(format!("the answering process failed ({status}); see its message above").into()) }
+                if status.success() {
+                    Ok(())
+                } else {
+                    Err(format!("the answering process failed ({status}); see its message above").into())
+                }
             }
             Some(Other::Thread { thread, .. }) => thread.join().map_err(|_| "the answering thread panicked; report this".into()),
             None => Ok(()),

@@ -40,7 +40,8 @@ pub(crate) fn run_peer(arguments: &PeerArguments) -> Result<(), Error> {
     let socket = std::io::stdin().as_fd().try_clone_to_owned().map_err(|error| Error::io("take over the socket", &error))?;
     let socket = Seqpacket::from_fd(socket);
     let packet = socket.receive(MEMORY_TIMEOUT).map_err(|error| Error::io("receive the shared memory", &error))?;
-    let [file] = <[_; 1]>::try_from(packet.descriptors).map_err(|_| "no memory came with the message; this subcommand is not for people")?;
+    let [file] = <[_; 1]>::try_from(packet.descriptors)
+        .map_err(|_| "no memory came with the message; this subcommand is not for people")?;
     let region = Region::from_peer(file, REGION_BYTES, Access::ReadWrite).map_err(|error| error.to_string())?;
     let ends = open_ends(&Arc::new(region), false).map_err(|fault| fault.to_string())?;
     if let Some(cpu) = arguments.cpu {
