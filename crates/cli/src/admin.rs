@@ -44,7 +44,9 @@ pub(crate) fn ask(socket: &Path, request: &Value) -> Result<Value, NoAnswer> {
             let text = format!("no permission to open {shown}; use the daemon's user or root for this command");
             return NoAnswer::NoPermission(text.into());
         }
-        NoAnswer::Other(client::Error::Connect { path: path.clone(), source }.into())
+        // Where there is no daemon at all, its own socket is the one the user knows.
+        let missing = if socket.exists() { path.clone() } else { socket.to_owned() };
+        NoAnswer::Other(client::Error::Connect { path: missing, source }.into())
     })?;
     let exchange = || -> io::Result<String> {
         stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;

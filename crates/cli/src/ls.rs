@@ -20,15 +20,15 @@ pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
     if arguments.json {
         return output::print_json(&answer);
     }
-    let mut table = Table::new(2, &["DISK", "KIND", "SIZE", "BLOCK", "CLIENTS", "ACCESS"]);
+    let mut table = Table::new(3, &["DISK", "KIND", "ACCESS", "SIZE", "BLOCK", "CLIENTS"]);
     for disk in admin::list(&answer, "disks") {
         table.push(vec![
             admin::text(disk, "disk").to_owned(),
             admin::text(disk, "kind").to_owned(),
+            access(disk),
             units::bytes(admin::number(disk, "size_bytes")),
             admin::number(disk, "block_bytes").to_string(),
             admin::number(disk, "attached").to_string(),
-            access(disk),
         ]);
     }
     output::print(&table.render())

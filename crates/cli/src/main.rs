@@ -4,6 +4,7 @@
 
 mod admin;
 mod cp;
+mod demo;
 mod error;
 mod info;
 mod ls;
@@ -36,6 +37,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// See it work: start a daemon, write and verify data, compare with a Unix socket
+    Demo(demo::Arguments),
     /// List the daemon's disks
     Ls(ls::Arguments),
     /// Describe a disk and its clients
@@ -54,6 +57,9 @@ enum Command {
     #[command(hide = true)]
     Serve(serve::Arguments),
     #[command(hide = true)]
+    /// The second process of `demo`
+    #[command(hide = true)]
+    DemoDaemon(demo::DaemonArguments),
     /// The second process of `ping`
     #[command(hide = true)]
     PingPeer(ping::PeerArguments),
@@ -73,6 +79,7 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> Result<(), Error> {
     let socket = cli.connect.unwrap_or_else(default_socket_path);
     match cli.command {
+        Command::Demo(arguments) => demo::run(&arguments),
         Command::Ls(arguments) => ls::run(&socket, &arguments),
         Command::Info(arguments) => info::run(&socket, &arguments),
         Command::Stat(arguments) => stat::run(&socket, &arguments),
@@ -81,6 +88,7 @@ fn run(cli: Cli) -> Result<(), Error> {
         Command::Bench(options) => Ok(fipsee::bench::run(&socket, &options)?),
         Command::Ping(arguments) => ping::run(&arguments),
         Command::Serve(arguments) => serve::run(arguments),
+        Command::DemoDaemon(arguments) => demo::run_daemon(&arguments),
         Command::PingPeer(arguments) => ping::run_peer(&arguments),
     }
 }

@@ -37,6 +37,11 @@ impl Place {
         Ok(Self::Disk { name: name.to_owned(), socket: socket.to_owned() })
     }
 
+    /// For messages about the source.
+    pub(super) fn shown_as_source(&self) -> String {
+        if *self == Self::Standard { "standard input".to_owned() } else { self.to_string() }
+    }
+
     const fn is_disk(&self) -> bool {
         matches!(self, Self::Disk { .. })
     }

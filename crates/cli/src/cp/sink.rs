@@ -79,7 +79,7 @@ impl DiskSink {
         let longest_bytes = u64::from(info.max_range_sectors) * SECTOR_BYTES / ALIGN_BYTES as u64 * ALIGN_BYTES as u64;
         let zero_range_bytes = if info.can(CAPABILITY_WRITE_ZEROES) { longest_bytes } else { 0 };
         let block_bytes = u64::from(info.block_bytes);
-        Ok(Self { session, source: source.to_string(), block_bytes, size_bytes, zero_range_bytes, pending_zeroes: (0, 0) })
+        Ok(Self { session, source: source.shown_as_source(), block_bytes, size_bytes, zero_range_bytes, pending_zeroes: (0, 0) })
     }
 
     /// A stream may turn out to be too long while it is copied.
