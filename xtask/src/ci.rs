@@ -25,16 +25,18 @@ pub(crate) fn run(root: &Path, tally: &mut Tally) {
 
 /// The project's own rules.
 pub(crate) fn tidy(root: &Path, tally: &mut Tally) {
+    let mut warnings = Vec::new();
     tally.check("tier 1 tidy", || {
         let report = tidy::run(root)?;
-        for warning in &report.warnings {
-            println!("\nwarning: {warning}");
-        }
+        warnings = report.warnings;
         match report.errors.len() {
             0 => Ok(format!("{} files", report.file_count)),
             count => Err(format!("{}\n{count} rules broken", report.errors.join("\n"))),
         }
     });
+    for warning in &warnings {
+        println!("warning: {warning}");
+    }
 }
 
 /// How one header is compiled alone.
