@@ -323,9 +323,11 @@ impl LocalFront {
     }
 
     fn unregister(&mut self, id: u64, region: u16) -> Result<(), Refusal> {
-        match self.sessions.get(&id).map(|session| &session.state) {
-            Some(State::Attached(held)) if (1..64).contains(&region) && held.regions >> region & 1 != 0 => {}
-            _ => return Err(refuse(RefusalCode::BadMemory, format!("there is no registered region {region}"))),
+        match self.sessions.get_mut(&id).map(|session| &mut session.state) {
+            Some(State::Attached(held)) if (1..64).contains(&region) && (held.regions & !held.removing) >> region & 1 != 0 => {
+                held.removing |= 1 << region;
+            }
+            _ => return Err(refuse(RefusalCode::BadMemory, format!("there is no registered region {region}, or it is going"))),
         }
         self.tell_workers(id, Done::Unregistered(region), |ack| Command::RemoveRegion { client: id, id: region, ack });
         Ok(())
@@ -333,10 +335,13 @@ impl LocalFront {
 
     fn detach(&mut self, id: u64) -> Result<(), Refusal> {
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
-        match std::mem::replace(&mut session.state, State::Done) {
-            State::Attached(attachment) => session.state = State::Detaching(attachment),
-            _ => return Err(refuse(RefusalCode::Malformed, "DETACH follows ATTACH, once")),
-        }
+        session.state = match std::mem::replace(&mut session.state, State::Done) {
+            State::Attached(attachment) => State::Detaching(attachment),
+            other => {
+                session.state = other;
+                return Err(refuse(RefusalCode::Malformed, "DETACH follows ATTACH, once"));
+            }
+        };
         self.tell_workers(id, Done::Finished, |ack| Command::RemoveClient { client: id, finish: true, ack });
         Ok(())
     }
@@ -369,9 +374,10 @@ impl LocalFront {
             Done::Unregistered(region) => {
                 if let State::Attached(attachment) = &mut session.state {
                     attachment.regions &= !(1 << region);
+                    attachment.removing &= !(1 << region);
                     attachment.region_bytes[usize::from(region)] = 0;
-                    attachment.descriptors -= 1;
-                    self.descriptors -= 1;
+                    attachment.descriptors = attachment.descriptors.saturating_sub(1);
+                    self.descriptors = self.descriptors.saturating_sub(1);
                 }
                 Control::Unregistered { region }
             }

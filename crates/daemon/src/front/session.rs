@@ -68,6 +68,8 @@ pub(super) struct Attachment {
     pub(super) workers: Vec<usize>,
     /// Ids of regions in use; bit 0 is the pool.
     pub(super) regions: u64,
+    /// Ids whose removal the workers have not confirmed.
+    pub(super) removing: u64,
     /// Length of each registered region, by id.
     pub(super) region_bytes: [u64; MAX_REGIONS as usize],
     pub(super) descriptors: u64,
@@ -201,6 +203,7 @@ impl Session {
                 export: Arc::clone(export),
                 workers,
                 regions: 1,
+                removing: 0,
                 region_bytes: [0; MAX_REGIONS as usize],
                 descriptors,
             },
