@@ -250,6 +250,18 @@ impl Session {
         attachment.descriptors += 1;
         Ok(Arc::new(region))
     }
+
+    /// UNREGISTER: check the id. It stays in use until the workers have let go of it.
+    pub(super) fn unregister(&mut self, id: u16) -> Result<(), Refusal> {
+        let bit = if (1..MAX_REGIONS).contains(&id) { 1_u64 << id } else { 0 };
+        match &mut self.state {
+            State::Attached(held) if held.regions & !held.removing & bit != 0 => {
+                held.removing |= bit;
+                Ok(())
+            }
+            _ => Err(refuse(RefusalCode::BadMemory, format!("there is no registered region {id}"))),
+        }
+    }
 }
 
 /// The fields of an ATTACH.
