@@ -19,7 +19,9 @@ pub(crate) fn again(subcommand: &str) -> Command {
 pub(crate) fn die_with_parent(parent: i32, signal: Signal) -> Result<(), Error> {
     let tied = rustix::process::set_parent_process_death_signal(Some(signal));
     tied.map_err(|error| Error::io("ask for a signal at the parent's death", &error.into()))?;
-    // It may have died before that.
+    // The file it was started from, /proc/self/exe, is no name to find it by.
+    let _ = rustix::thread::set_name(c"fipsee");
+    // The parent may have died before that.
     if rustix::process::getppid() != Pid::from_raw(parent) {
         return Err("the process that started this one is gone; this subcommand is not for people".into());
     }

@@ -59,7 +59,11 @@ struct Measured {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     let cpus = choose_cpus(&arguments.cpus)?;
-    let spin = if arguments.no_pause { Spin::Bare } else { Spin::Pause };
+    let spin = match (cpus, arguments.no_pause) {
+        (None, _) => Spin::Yield,
+        (Some(_), true) => Spin::Bare,
+        (Some(_), false) => Spin::Pause,
+    };
     let sizes = match (arguments.queue, arguments.queues.as_slice()) {
         (Some(queue), _) => vec![queue],
         (None, []) => vec![1, 2, 4, 8, 16, 32, 64],
