@@ -4,7 +4,7 @@ mod common;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Instant;
 
 use common::{DEADLINE, Directory, FIPSEE, Guard, assert_error, assert_keys, assert_success};
@@ -76,6 +76,11 @@ fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// How a child of ours ended.
+fn ending(child: &mut Guard) -> ExitStatus {
+    wait_for("the process ends", || child.0.try_wait().expect("a child to ask"))
+}
+
 /// Has it ended? A process whose parent is gone may stay a zombie where nobody reaps it.
 fn has_ended(pid: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
@@ -93,7 +98,7 @@ fn ping_ends_when_its_second_process_is_killed() {
     let mut ping = start_ping();
     let peer = wait_for("ping has a second process", || children(ping.0.id()).first().copied());
     kill_process(peer, Signal::KILL).expect("it is killed");
-    assert_eq!(ping.0.wait().expect("it ends").code(), Some(1));
+    assert_eq!(ending(&mut ping).code(), Some(1));
 }
 
 #[test]
@@ -157,7 +162,7 @@ fn demo_that_is_killed_or_interrupted_leaves_no_daemon_and_no_directory() {
         let (mut demo, daemon) = start_demo(&place);
         let pid = i32::try_from(demo.0.id()).ok().and_then(Pid::from_raw).expect("a process");
         kill_process(pid, signal).expect("a signal");
-        demo.0.wait().expect("it ends");
+        ending(&mut demo);
         wait_for("the daemon ends", || has_ended(daemon).then_some(()));
         assert!(is_empty(&place), "signal {signal:?} leaves a directory");
     }
@@ -169,6 +174,6 @@ fn demo_whose_daemon_is_killed_says_so_and_cleans_up() {
     let place = directory.path("");
     let (mut demo, daemon) = start_demo(&place);
     kill_process(daemon, Signal::KILL).expect("it is killed");
-    assert_eq!(demo.0.wait().expect("it ends").code(), Some(1));
+    assert_eq!(ending(&mut demo).code(), Some(1));
     assert!(is_empty(&place));
 }
