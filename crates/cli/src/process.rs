@@ -19,7 +19,9 @@ pub(crate) fn again(subcommand: &str) -> Command {
 pub(crate) fn die_with_parent(parent: i32, signal: Signal) -> Result<(), Error> {
     let tied = rustix::process::set_parent_process_death_signal(Some(signal));
     tied.map_err(|error| Error::io("ask for a signal at the parent's death", &error.into()))?;
-    // It may have died before that.
+    // The file it was started from, /proc/self/exe, is no name to find it by.
+    let _ = rustix::thread::set_name(c"fipsee");
+    // The parent may have died before that.
     if rustix::process::getppid() != Pid::from_raw(parent) {
         return Err("the process that started this one is gone; this subcommand is not for people".into());
     }
@@ -32,11 +34,8 @@ pub(crate) fn allowed_cpus() -> Vec<usize> {
     set.map_or_else(|_| Vec::new(), |set| (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
 }
 
-/// Bind this thread to one CPU.
+/// Bind this thread to one of the allowed CPUs.
 pub(crate) fn bind_to_cpu(cpu: usize) -> Result<(), Error> {
-    if cpu >= CpuSet::MAX_CPU || !allowed_cpus().contains(&cpu) {
-        return Err(format!("CPU {cpu} is not one this process may use; it may use {:?}", allowed_cpus()).into());
-    }
     let mut set = CpuSet::new();
     set.set(cpu);
     rustix::thread::sched_setaffinity(None, &set).map_err(|error| Error::io(format_args!("run on CPU {cpu}"), &error.into()))

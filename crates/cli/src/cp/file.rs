@@ -5,8 +5,8 @@ use std::io::{ErrorKind, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 
-use super::ZERO_RUN_BYTES;
 use super::source::{Piece, Source};
+use super::{ZERO_RUN_BYTES, ZEROES};
 use crate::error::Error;
 
 /// A file or block device that is read from its start.
@@ -159,11 +159,10 @@ impl FileSink {
         if self.kind == SinkKind::Regular {
             return Ok(());
         }
-        let zeroes = vec![0; ZERO_RUN_BYTES];
         let mut done_bytes = 0;
         while done_bytes < length_bytes {
-            let part = usize::try_from(length_bytes - done_bytes).unwrap_or(usize::MAX).min(zeroes.len());
-            self.data(offset_bytes + done_bytes, &zeroes[..part])?;
+            let part = usize::try_from(length_bytes - done_bytes).unwrap_or(usize::MAX).min(ZEROES.len());
+            self.data(offset_bytes + done_bytes, &ZEROES[..part])?;
             done_bytes += part as u64;
         }
         Ok(())

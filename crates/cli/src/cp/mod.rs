@@ -28,6 +28,8 @@ const DEFAULT_REQUEST_BYTES: usize = 1 << 20;
 const ALIGN_BYTES: usize = 4096;
 /// Shorter runs of zeroes are written as data: what they save is less than what a request costs.
 const ZERO_RUN_BYTES: usize = 64 << 10;
+/// To compare with and to write: a comparison of slices is many times faster than a look at each byte.
+static ZEROES: [u8; ZERO_RUN_BYTES] = [0; ZERO_RUN_BYTES];
 
 #[derive(Debug, clap::Args)]
 #[command(
@@ -154,7 +156,7 @@ fn copy(source: &mut Source, sink: &mut Sink, mut digests: Option<Digests>, bar:
 fn write_runs(sink: &mut Sink, offset_bytes: u64, data: &[u8]) -> Result<u64, Error> {
     let (mut done, mut zero_bytes) = (0, 0);
     while done < data.len() {
-        let is_zero = |part: &[u8]| part.iter().all(|byte| *byte == 0);
+        let is_zero = |part: &[u8]| *part == ZEROES[..part.len()];
         let mut parts = data[done..].chunks(ZERO_RUN_BYTES);
         let zero = parts.next().is_some_and(is_zero);
         let more: usize = parts.take_while(|part| is_zero(part) == zero).map(<[u8]>::len).sum();

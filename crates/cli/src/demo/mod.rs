@@ -130,8 +130,8 @@ fn over_fipsee(daemon: &Daemon, which: Which, duration: Duration) -> Result<Meas
 
 fn notes() -> String {
     let mut text = String::from(
-        "Fip-see and Unix socket: client and server are two processes. Unix socket: one request and one answer with its data\n\
-         per message. In-process: the disk's code called as a function, one request at a time.\n",
+        "Fip-see and Unix socket: client and server are two processes. The socket carries 16 bytes there and 4 KiB of data\n\
+         back. In-process: the disk's code called as a function, one request at a time.\n",
     );
     if cfg!(debug_assertions) {
         text.push_str("This is a debug build: times are many times longer than in a release build (cargo run --release).\n");

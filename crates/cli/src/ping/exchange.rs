@@ -35,12 +35,14 @@ const LOOKS_PER_YIELD: u32 = 4096;
 const YIELDS_PER_LIFE_CHECK: u32 = 16;
 
 /// Between two empty looks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Spin {
     /// A PAUSE instruction.
     Pause,
     /// Nothing.
     Bare,
+    /// The CPU goes to whoever wants it: the two sides share one.
+    Yield,
 }
 
 /// The two rings as one side sees them.
@@ -70,8 +72,10 @@ pub(super) fn receive(reader: &mut Reader<MappedRing>, into: &mut Message, spin:
     let mut looks = 0;
     while !reader.receive(into) {
         looks += 1;
-        if spin == Spin::Pause {
-            core::hint::spin_loop();
+        match spin {
+            Spin::Pause => core::hint::spin_loop(),
+            Spin::Bare => {}
+            Spin::Yield => std::thread::yield_now(),
         }
         if looks == LOOKS_PER_YIELD * YIELDS_PER_LIFE_CHECK {
             looks = 0;
@@ -265,9 +269,11 @@ fn start_process(region: &Arc<Region>, cpu: Option<usize>, spin: Spin) -> Result
     if let Some(cpu) = cpu {
         command.arg("--cpu").arg(cpu.to_string());
     }
-    if spin == Spin::Bare {
-        command.arg("--no-pause");
-    }
+    command.arg("--spin").arg(match spin {
+        Spin::Pause => "pause",
+        Spin::Bare => "bare",
+        Spin::Yield => "yield",
+    });
     let child = command.stdin(Stdio::from(theirs)).spawn().map_err(|error| Error::io("start the answering process", &error))?;
     // Closes its copy of the other end: from here on a hang-up means that the child is gone.
     drop(command);

@@ -59,7 +59,11 @@ struct Measured {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     let cpus = choose_cpus(&arguments.cpus)?;
-    let spin = if arguments.no_pause { Spin::Bare } else { Spin::Pause };
+    let spin = match (cpus, arguments.no_pause) {
+        (None, _) => Spin::Yield,
+        (Some(_), true) => Spin::Bare,
+        (Some(_), false) => Spin::Pause,
+    };
     let sizes = match (arguments.queue, arguments.queues.as_slice()) {
         (Some(queue), _) => vec![queue],
         (None, []) => vec![1, 2, 4, 8, 16, 32, 64],
@@ -85,11 +89,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
 
 /// A CPU for each side; `None` where there is only one, or none was asked for and two are not to be had.
 fn choose_cpus(wanted: &[usize]) -> Result<Option<[usize; 2]>, Error> {
-    match (wanted, process::allowed_cpus().as_slice()) {
-        ([a, b], _) if a != b => Ok(Some([*a, *b])),
-        ([], [a, b, ..]) => Ok(Some([*a, *b])),
-        ([], _) => Ok(None),
-        _ => Err("--cpus takes two different CPUs; write them as A,B, for example --cpus 0,1".into()),
+    let allowed = process::allowed_cpus();
+    let pair = match (wanted, allowed.as_slice()) {
+        ([a, b], _) if a != b => [*a, *b],
+        ([], [a, b, ..]) => [*a, *b],
+        ([], _) => return Ok(None),
+        _ => return Err("--cpus takes two different CPUs; write them as A,B, for example --cpus 0,1".into()),
+    };
+    match pair.iter().find(|cpu| !allowed.contains(*cpu)) {
+        Some(cpu) => Err(format!("CPU {cpu} is not one this process may use; choose two of {allowed:?}").into()),
+        None => Ok(Some(pair)),
     }
 }
 

@@ -23,8 +23,8 @@ pub(crate) struct PeerArguments {
     parent: i32,
     #[arg(long)]
     cpu: Option<usize>,
-    #[arg(long)]
-    no_pause: bool,
+    #[arg(long, value_enum)]
+    spin: Spin,
 }
 
 /// When to give up.
@@ -47,7 +47,7 @@ pub(crate) fn run_peer(arguments: &PeerArguments) -> Result<(), Error> {
     if let Some(cpu) = arguments.cpu {
         process::bind_to_cpu(cpu)?;
     }
-    answer_all(ends, if arguments.no_pause { Spin::Bare } else { Spin::Pause }, &Life::AsLongAs(&socket));
+    answer_all(ends, arguments.spin, &Life::AsLongAs(&socket));
     Ok(())
 }
 
