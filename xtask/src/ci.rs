@@ -25,16 +25,18 @@ pub(crate) fn run(root: &Path, tally: &mut Tally) {
 
 /// The project's own rules.
 pub(crate) fn tidy(root: &Path, tally: &mut Tally) {
+    let mut warnings = Vec::new();
     tally.check("tier 1 tidy", || {
         let report = tidy::run(root)?;
-        for warning in &report.warnings {
-            println!("\nwarning: {warning}");
-        }
+        warnings = report.warnings;
         match report.errors.len() {
             0 => Ok(format!("{} files", report.file_count)),
             count => Err(format!("{}\n{count} rules broken", report.errors.join("\n"))),
         }
     });
+    for warning in &warnings {
+        println!("warning: {warning}");
+    }
 }
 
 /// How one header is compiled alone.
@@ -56,7 +58,8 @@ fn headers(root: &Path, tally: &mut Tally) {
             for header in &headers {
                 let mut command = Command::new(compiler);
                 command.args(["-fsyntax-only", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-x", language]);
-                step::succeed(command.arg(format!("-std={standard}")).arg(header))?;
+                // Included alone into nothing: given as the main file, its unused inline functions would be warned of.
+                step::succeed(command.arg(format!("-std={standard}")).arg("-include").arg(header).arg("/dev/null"))?;
             }
             Ok(format!("{} headers", headers.len()))
         });
@@ -71,7 +74,7 @@ fn headers_in(folder: &Path) -> Vec<PathBuf> {
     headers
 }
 
-/// Miri runs what needs no system call: the algorithm over plain memory, and the parsers.
+/// Miri runs what needs no system call: the algorithm and the copies over plain memory.
 fn miri(root: &Path, tally: &mut Tally) {
     const NAME: &str = "tier 1 miri";
     let rustup = |arguments: &[&str]| {
@@ -90,9 +93,8 @@ fn miri(root: &Path, tally: &mut Tally) {
         return tally.skip(NAME, "its component cannot be added: rustup component add miri rust-src --toolchain nightly");
     }
     tally.measure(NAME, || {
-        let arguments = ["run", "nightly", "cargo", "miri", "test", "--package", "fipsee-ring", "--lib"];
-        let tests = ["--test", "ring_over_heap", "--test", "control_messages"];
-        let output = rustup(&[&arguments[..], &tests[..]].concat());
+        let output =
+            rustup(&["run", "nightly", "cargo", "miri", "test", "-p", "fipsee-ring", "--lib", "--test", "ring_over_heap"]);
         let mut counted = step::count_tests(&output.text);
         if output.succeeded && counted.passed > 0 {
             return (counted, Ok(format!("{} tests", counted.passed)));

@@ -274,3 +274,34 @@ fn one_request_may_have_256_spans_and_16_mib() {
     let short = &spans[..255];
     assert_eq!(worker.finish(&disk, &request(Operation::Write, 0, 32768), short), Status::Invalid);
 }
+
+#[test]
+fn neighbouring_sectors_written_both_ways_at_once_both_stay() {
+    const PAGES: u16 = 64;
+    let scratch = Scratch::temporary();
+    let disk = create(&scratch.path("disk"), u64::from(PAGES) * 4096);
+    let mut worker = Worker::new();
+    worker.engine = Engine::new(256).expect("engine");
+    assert_eq!(worker.write(&disk, 0, &vec![0; usize::from(PAGES) * 4096]), Status::Ok);
+    for round in 1..=60_u8 {
+        // Drop the cached pages by reading past the cache, so that cached writes must read them again.
+        worker.read(&disk, 0, usize::from(PAGES) * 4096).expect("read");
+        worker.memory.write(0, &[round; 4096]).expect("fits");
+        for tag in 0..PAGES * 2 {
+            // The first sector from memory that suits direct I/O, the second from memory that does not.
+            let (page, second) = (u64::from(tag / 2), u64::from(tag % 2));
+            let span = worker.span(second, 512);
+            let write = request(Operation::Write, page * 8 + second, 1);
+            // SAFETY: the memory outlives the requests, all of which are waited for.
+            let submitted =
+                unsafe { disk.submit(&write, &[span], Ticket { queue: 0, tag, started_ticks: 0 }, &mut worker.engine) };
+            assert_eq!(submitted, Submitted::Pending);
+        }
+        worker.wait(usize::from(PAGES) * 2, |_, status| assert_eq!(status, Status::Ok));
+        assert_eq!(worker.do_range(&disk, Operation::Flush, 0, 0), Status::Ok);
+        let bytes = worker.read(&disk, 0, usize::from(PAGES) * 4096).expect("read");
+        for page in bytes.chunks(4096) {
+            assert!(page[..1024].iter().all(|byte| *byte == round), "round {round}");
+        }
+    }
+}

@@ -1,17 +1,94 @@
-//! t
-use clap::Parser;
-use fipsee::bench;
-#[derive(Parser)]
-struct A {
-    #[arg(long)]
-    connect: std::path::PathBuf,
-    #[command(flatten)]
-    o: bench::Options,
+//! `fipsee`: look at, copy and measure disks served over Fip-see channels.
+//!
+//! One file or folder per subcommand; this one only reads the command line.
+
+mod admin;
+mod cp;
+mod demo;
+mod error;
+mod info;
+mod ls;
+mod output;
+mod ping;
+mod process;
+mod resize;
+mod serve;
+mod stat;
+mod units;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use fipsee_block::client::default_socket_path;
+
+use crate::error::Error;
+
+/// Look at, copy and measure disks served over Fip-see channels.
+#[derive(Debug, Parser)]
+#[command(name = "fipsee", version, about, max_term_width = 110)]
+struct Cli {
+    /// The daemon's socket [default: $FIPSEE_SOCKET, then your own daemon's, then /run/fipsee/fipsee.sock]
+    #[arg(long, global = true, value_name = "SOCKET")]
+    connect: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Command,
 }
-fn main() {
-    let a = A::parse();
-    if let Err(e) = bench::run(&a.connect, &a.o) {
-        eprintln!("error: {e}");
-        std::process::exit(1);
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// See it work: start a daemon, write and verify data, compare with a Unix socket
+    Demo(demo::Arguments),
+    /// List the daemon's disks
+    Ls(ls::Arguments),
+    /// Describe a disk and its clients
+    Info(info::Arguments),
+    /// Show what queues and workers have done
+    Stat(stat::Arguments),
+    /// Change the size of a disk
+    Resize(resize::Arguments),
+    /// Copy a file to a disk, a disk to a file, or a disk to a disk
+    Cp(cp::Arguments),
+    /// Put load on a disk and measure it
+    Bench(fipsee::bench::Options),
+    /// Measure the ring alone: bursts of messages between two processes, no daemon
+    Ping(ping::Arguments),
+    /// Serve disks exactly as fipseed does
+    #[command(hide = true)]
+    Serve(serve::Arguments),
+    #[command(hide = true)]
+    /// The second process of `demo`
+    #[command(hide = true)]
+    DemoDaemon(demo::DaemonArguments),
+    /// The second process of `ping`
+    #[command(hide = true)]
+    PingPeer(ping::PeerArguments),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<(), Error> {
+    let socket = cli.connect.unwrap_or_else(default_socket_path);
+    match cli.command {
+        Command::Demo(arguments) => demo::run(&arguments),
+        Command::Ls(arguments) => ls::run(&socket, &arguments),
+        Command::Info(arguments) => info::run(&socket, &arguments),
+        Command::Stat(arguments) => stat::run(&socket, &arguments),
+        Command::Resize(arguments) => resize::run(&socket, &arguments),
+        Command::Cp(arguments) => cp::run(&socket, &arguments),
+        Command::Bench(options) => Ok(fipsee::bench::run(&socket, &options)?),
+        Command::Ping(arguments) => ping::run(&arguments),
+        Command::Serve(arguments) => serve::run(arguments),
+        Command::DemoDaemon(arguments) => demo::run_daemon(&arguments),
+        Command::PingPeer(arguments) => ping::run_peer(&arguments),
     }
 }

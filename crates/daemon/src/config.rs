@@ -116,6 +116,7 @@ struct FileConfig {
     max_queues: Option<u16>,
     max_depth: Option<u32>,
     max_pool_bytes: Option<u64>,
+    max_memory_bytes: Option<u64>,
     log_level: Option<String>,
     log_format: Option<LogFormat>,
     disk: Vec<DiskTable>,
@@ -125,7 +126,7 @@ struct FileConfig {
 #[serde(deny_unknown_fields)]
 struct DiskTable {
     name: String,
-    /// KIND:ARGS as on the command line; `path` is used instead of the path in it when given.
+    /// KIND:ARGS as on the command line; with `path` given, the path in it is left empty.
     spec: String,
     path: Option<PathBuf>,
     #[serde(default)]
@@ -138,7 +139,9 @@ struct DiskTable {
 
 impl DiskTable {
     fn into_disk(self) -> Result<DiskConfig, String> {
-        let mut spec = DiskSpec::parse(&format!("{}={}", self.name, self.spec))?;
+        // A path with a comma cannot stand in a specification, so the one given apart is put in after parsing.
+        let text = if self.path.is_some() { self.spec.replacen("file:", "file:path", 1) } else { self.spec };
+        let mut spec = DiskSpec::parse(&format!("{}={text}", self.name))?;
         match (&mut spec.kind, self.path) {
             (KindSpec::File(options), Some(path)) => options.path = path,
             (_, Some(_)) => return Err(format!("disk '{}': only a file disk has a path; remove it", self.name)),
@@ -190,6 +193,7 @@ impl Arguments {
                     max_queues: file.max_queues.unwrap_or(limits.max_queues),
                     max_depth: file.max_depth.unwrap_or(limits.max_depth),
                     max_pool_bytes: file.max_pool_bytes.unwrap_or(limits.max_pool_bytes),
+                    max_memory_bytes: file.max_memory_bytes.unwrap_or(limits.max_memory_bytes),
                 },
             },
             log_level: self.log_level.or(file.log_level).unwrap_or_else(|| "info".to_owned()),

@@ -243,6 +243,6 @@ fn daemon_caps_what_a_client_asks_for() {
     };
     let client = RawClient::attach(&daemon, &wanted);
     assert_eq!(client.queues.len(), 16);
-    assert!(client.layout.queues.iter().all(|queue| queue.depth == 1024));
+    assert!(client.layout.queues.iter().all(|queue| queue.depth == 256));
     assert_eq!(client.layout.pool_bytes, 64 << 20);
 }

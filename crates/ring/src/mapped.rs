@@ -129,9 +129,8 @@ unsafe impl RingMemory for MappedRing {
             _ => {
                 // SAFETY: as above.
                 unsafe { store_words(slot, message) };
-                let last = message.word(7) & 0xffff_ffff | u64::from(stamp) << 32;
-                // SAFETY: as above; byte 56 of a slot is 8-byte aligned. A: pairs with `Reader::has_message`.
-                unsafe { AtomicU64::from_ptr(slot.wrapping_add(56).cast()) }.store(last, Ordering::Release);
+                // Of the size the reader loads: racing accesses of different sizes have no meaning in Rust.
+                self.stamp(index).store(stamp, Ordering::Release); // A: pairs with `Reader::has_message`.
             }
         }
     }
@@ -251,5 +250,56 @@ unsafe fn store_wide16(slot: *mut u8, message: &Message, stamp: u32) {
             e = out(xmm_reg) _,
             options(nostack, preserves_flags),
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A slot of ordinary memory: no system call, so that Miri can watch the raw copies too.
+    #[repr(align(64))]
+    struct Slot([u8; SLOT_BYTES]);
+
+    /// The address of a slot that two threads share.
+    struct Shared(*mut u8);
+    // SAFETY: the slot outlives both threads and is accessed through atomics only.
+    unsafe impl Send for Shared {}
+
+    impl Shared {
+        /// Through a method, so that a closure captures the whole and not the pointer in it.
+        fn address(&self) -> *mut u8 {
+            self.0
+        }
+    }
+
+    #[test]
+    fn portable_copies_pass_a_message_between_threads() {
+        let mut slot = Slot([0; SLOT_BYTES]);
+        let base = slot.0.as_mut_ptr();
+        let (to, from) = (Shared(base), Shared(base));
+        let sent = Message::from_bytes(&std::array::from_fn(|index| if index < STAMP_OFFSET_BYTES { 0xa5 } else { 0 }));
+        let stamp_of = |slot: *mut u8| {
+            // SAFETY: inside the slot, 4-byte aligned, and every access to it is atomic.
+            unsafe { AtomicU32::from_ptr(slot.wrapping_add(STAMP_OFFSET_BYTES).cast()) }
+        };
+        let mut received = Message::ZERO;
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let to = to.address();
+                // SAFETY: the slot is valid and aligned.
+                unsafe { store_words(to, &sent) };
+                stamp_of(to).store(1, Ordering::Release);
+            });
+            let from = from.address();
+            while stamp_of(from).load(Ordering::Acquire) == 0 {
+                std::thread::yield_now();
+            }
+            // SAFETY: as above; the portable variant suits every CPU.
+            unsafe { copy_in(StoreVariant::Portable, from, &mut received) };
+        });
+        let mut expected = sent;
+        expected.set_word(7, sent.word(7) & 0xffff_ffff | 1 << 32);
+        assert_eq!(received, expected);
     }
 }

@@ -80,4 +80,7 @@ uint16_t interop_request_parse(const union fipsee_message *message, const struct
 int interop_describe(uint32_t kind, const union fipsee_message *message, uint32_t *fields);
 int interop_build(uint32_t kind, const uint32_t *fields, union fipsee_message *message);
 
+/* The accesses of each ring operation, in order: see trace.c. Not for two threads at a time. */
+const char *interop_trace(void);
+
 #endif

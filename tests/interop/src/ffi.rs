@@ -99,6 +99,7 @@ unsafe extern "C" {
     fn interop_region_is_valid(bytes: *const u8, region_bytes: u64) -> c_int;
     fn interop_request_parse(message: *const Message, facts: *const CFacts, views: *const CView, out: *mut CParsed) -> u16;
     fn interop_describe(kind: u32, message: *const Message, fields: *mut u32) -> c_int;
+    fn interop_trace() -> *const c_char;
     fn interop_build(kind: u32, fields: *const u32, message: *mut Message) -> c_int;
 }
 
@@ -184,6 +185,20 @@ pub fn control_encode(control: &CControl) -> Vec<u8> {
     let length = unsafe { interop_control_encode(control, bytes.as_mut_ptr()) };
     bytes.truncate(length);
     bytes
+}
+
+/// The accesses that each operation of the C ring makes, in order, a letter each (`c/trace.c`).
+///
+/// # Panics
+/// When another thread is in here.
+#[must_use]
+pub fn trace() -> String {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(()); // The C side keeps its trace in a static.
+    let _guard = ONE_AT_A_TIME.try_lock().expect("one thread at a time");
+    // SAFETY: alone in here.
+    let trace = unsafe { interop_trace() };
+    // SAFETY: a terminated string that stays as it is while we are alone.
+    unsafe { CStr::from_ptr(trace) }.to_str().expect("the trace is ASCII").to_owned()
 }
 
 /// Does C take this for a disk's description?

@@ -1,5 +1,6 @@
 //! The ring in C and the ring in Rust, in two processes, both ways.
 
+use fipsee_interop::ffi;
 use fipsee_interop::peer::{Peer, PeerGone, Setup, is_pattern, pattern};
 use fipsee_ring::Message;
 use fipsee_ring::cpu::{self, StoreVariant};
@@ -172,6 +173,21 @@ fn c_reads_every_store_variant_of_rust() {
         }
         call_c(Setup { store, count: 20_000, ..long("serve", 4, WaitMode::Adaptive, 2) });
     }
+}
+
+#[test]
+fn c_accesses_shared_words_in_the_order_of_the_protocol() {
+    let expected = [
+        "Ss",    // Publish: the stamp, when the payload stands ("!" would follow otherwise).
+        "FLa",   // Doorbell: fence, then the flag.
+        "LsC",   // Receive: the stamp, then one copy.
+        "Sr",    // Release.
+        "SaFLs", // Arm: flag, fence, look again.
+        "FLaSa", // Doorbell of a sleeper: clear the flag.
+        "Sa",    // Disarm.
+        "Lr",    // Free slots.
+    ];
+    assert_eq!(ffi::trace(), expected.join(" "));
 }
 
 #[test]

@@ -5,11 +5,13 @@ use std::collections::HashMap;
 use super::{File, at};
 
 /// A part, and the parts it may depend on. A part that is not listed here may depend on the first three.
-const ARROWS: [(&str, &[&str]); 5] = [
+const ARROWS: [(&str, &[&str]); 6] = [
     ("crates/ring", &[]),
     ("crates/block", &["crates/ring"]),
     ("crates/daemon", &["crates/ring", "crates/block"]),
     ("crates/cli", &["crates/ring", "crates/block", "crates/daemon"]),
+    // The benchmarks use the load generator that users use.
+    ("bench/suite", &["crates/ring", "crates/block", "crates/daemon", "crates/cli"]),
     ("xtask", &[]),
 ];
 const UNLISTED: &[&str] = &["crates/ring", "crates/block", "crates/daemon"];
@@ -86,7 +88,7 @@ mod tests {
         for (folder, table) in [
             ("crates/ring2", "[dependencies]\nfipsee.workspace = true\n"),
             ("crates/daemon", "[dev-dependencies]\nfipsee = { path = \"../cli\" }\n"),
-            ("bench/suite", "[dependencies.fipsee]\npath = \"../cli\"\n"),
+            ("tests/part", "[dependencies.fipsee]\npath = \"../cli\"\n"),
             ("xtask", "[target.'cfg(unix)'.dependencies]\nfipsee-ring.workspace = true\n"),
         ] {
             let errors = check(&workspace(manifest(folder, "part", table)));

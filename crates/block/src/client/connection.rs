@@ -282,6 +282,8 @@ fn ask(
     };
     match Control::decode(&packet.bytes)? {
         Control::Refused { code, text } => Err(Error::Refused { code, text }),
+        // Unasked: the daemon is shutting down and let us go.
+        Control::Detached if *question != Control::Detach => Err(Error::Disconnected),
         answer => Ok((answer, packet.descriptors)),
     }
 }

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use fipsee_block::disk::{Disk, Engine, Submitted, Ticket};
 use fipsee_block::request::{Request, Span};
@@ -39,7 +39,7 @@ pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
     pub(crate) fn new(parent: &Path) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
+        static COUNT: AtomicU64 = AtomicU64::new(0);
         let name = format!("fipsee-disk-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let path = parent.join(name);
         std::fs::create_dir_all(&path).expect("a directory for the test's files");

@@ -74,6 +74,34 @@ pub struct LocalFront {
     leaving: HashMap<u64, Attachment>,
     next_id: u64,
     descriptors: u64,
+    quota: LogQuota,
+}
+
+/// Lines per second that clients may cause in the log; more are counted and left out.
+const LOG_LINES_PER_SECOND: u32 = 50;
+
+/// Keeps clients from filling the log.
+#[derive(Debug, Default)]
+struct LogQuota {
+    second: Option<Instant>,
+    lines: u32,
+    left_out: u64,
+}
+
+impl LogQuota {
+    /// May a line about a client be logged now?
+    fn allows(&mut self) -> bool {
+        if self.second.is_none_or(|second| second.elapsed() >= Duration::from_secs(1)) {
+            if self.left_out > 0 {
+                tracing::warn!(lines = self.left_out, "lines about clients were left out");
+            }
+            *self = Self { second: Some(Instant::now()), lines: 0, left_out: 0 };
+        }
+        self.lines += 1;
+        let allowed = self.lines <= LOG_LINES_PER_SECOND;
+        self.left_out += u64::from(!allowed);
+        allowed
+    }
 }
 
 impl LocalFront {
@@ -109,7 +137,9 @@ impl LocalFront {
             sessions: HashMap::new(),
             leaving: HashMap::new(),
             next_id: 1,
-            descriptors: 0,
+            // What is open now stays open: disks, workers, logs.
+            descriptors: std::fs::read_dir("/proc/self/fd").map_or(0, |open| open.count() as u64),
+            quota: LogQuota::default(),
         })
     }
 
@@ -164,7 +194,9 @@ impl LocalFront {
                 Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => continue,
                 Err(rustix::io::Errno::AGAIN) => return,
                 Err(error) => {
-                    tracing::error!(%error, "cannot accept a client; raise LimitNOFILE= or detach clients");
+                    if self.quota.allows() {
+                        tracing::error!(%error, "cannot accept a client; raise LimitNOFILE= or detach clients");
+                    }
                     return;
                 }
             };
@@ -266,7 +298,9 @@ impl LocalFront {
         let Granted { attachment, reply, region, client_ends, commands } = granted;
         self.descriptors += attachment.descriptors;
         let (pid, uid, _) = session.credentials;
-        tracing::info!(client = id, pid, uid, disk = wanted.name, queues = attachment.workers.len(), "attached");
+        if self.quota.allows() {
+            tracing::info!(client = id, pid, uid, disk = wanted.name, queues = attachment.workers.len(), "attached");
+        }
         session.state = State::Attached(attachment);
         for (worker, command) in commands {
             self.workers[worker].mailbox.send(command);
@@ -280,7 +314,7 @@ impl LocalFront {
 
     fn register(&mut self, id: u64, region: u16, access: u16, length_bytes: u64, files: Vec<OwnedFd>) -> Result<(), Refusal> {
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
-        let memory = session.register(region, access, length_bytes, files)?;
+        let memory = session.register((region, access, length_bytes), files, &self.settings.limits)?;
         self.descriptors += 1;
         self.tell_workers(id, Done::Registered(region), |ack| Command::AddRegion {
             client: id,
@@ -340,8 +374,9 @@ impl LocalFront {
                 if let State::Attached(attachment) = &mut session.state {
                     attachment.regions &= !(1 << region);
                     attachment.removing &= !(1 << region);
-                    attachment.descriptors -= 1;
-                    self.descriptors -= 1;
+                    attachment.region_bytes[usize::from(region)] = 0;
+                    attachment.descriptors = attachment.descriptors.saturating_sub(1);
+                    self.descriptors = self.descriptors.saturating_sub(1);
                 }
                 Control::Unregistered { region }
             }
@@ -364,7 +399,9 @@ impl LocalFront {
         for worker in &attachment.workers {
             self.loads[*worker] = self.loads[*worker].saturating_sub(1);
         }
-        tracing::info!(client = id, disk = attachment.export.name(), "gone; everything of it is released");
+        if self.quota.allows() {
+            tracing::info!(client = id, disk = attachment.export.name(), "gone; everything of it is released");
+        }
     }
 
     /// The client closed its socket or died.
@@ -399,7 +436,9 @@ impl LocalFront {
     fn refuse_and_close(&mut self, id: u64, refusal: Refusal) {
         let Some(session) = self.sessions.get(&id) else { return };
         let (pid, uid, _) = session.credentials;
-        tracing::warn!(client = id, pid, uid, reason = refusal.text, "refused");
+        if self.quota.allows() {
+            tracing::warn!(client = id, pid, uid, reason = refusal.text, "refused");
+        }
         send_refusal(&session.socket, &refusal);
         self.lost(id);
     }

@@ -1,6 +1,6 @@
 //! One client of the local front: where it stands in the handshake, and what it holds.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -26,11 +26,13 @@ pub struct ClientLimits {
     pub max_depth: u32,
     /// Pool bytes granted at most.
     pub max_pool_bytes: u64,
+    /// Bytes of its own memory that it may register in all.
+    pub max_memory_bytes: u64,
 }
 
 impl Default for ClientLimits {
     fn default() -> Self {
-        Self { max_queues: 16, max_depth: 1024, max_pool_bytes: 64 << 20 }
+        Self { max_queues: 16, max_depth: 256, max_pool_bytes: 64 << 20, max_memory_bytes: 16 << 30 }
     }
 }
 
@@ -66,8 +68,10 @@ pub(super) struct Attachment {
     pub(super) workers: Vec<usize>,
     /// Ids of regions in use; bit 0 is the pool.
     pub(super) regions: u64,
-    /// Those of them that the workers are about to let go.
+    /// Ids whose removal the workers have not confirmed.
     pub(super) removing: u64,
+    /// Length of each registered region, by id.
+    pub(super) region_bytes: [u64; MAX_REGIONS as usize],
     pub(super) descriptors: u64,
 }
 
@@ -195,7 +199,14 @@ impl Session {
         export.set_queues(self.id, counters);
         let descriptors = 1 + 2 * u64::from(queue_count);
         Ok(Granted {
-            attachment: Attachment { export: Arc::clone(export), workers, regions: 1, removing: 0, descriptors },
+            attachment: Attachment {
+                export: Arc::clone(export),
+                workers,
+                regions: 1,
+                removing: 0,
+                region_bytes: [0; MAX_REGIONS as usize],
+                descriptors,
+            },
             reply: Control::Attached { queue_count, region_bytes: layout.region_bytes, service_info: info.to_bytes() },
             region,
             client_ends,
@@ -206,10 +217,9 @@ impl Session {
     /// REGISTER: check the id and map the memory.
     pub(super) fn register(
         &mut self,
-        id: u16,
-        access: u16,
-        length_bytes: u64,
-        mut files: Vec<std::os::fd::OwnedFd>,
+        (id, access, length_bytes): (u16, u16, u64),
+        mut files: Vec<OwnedFd>,
+        limits: &ClientLimits,
     ) -> Result<Arc<Region>, Refusal> {
         let State::Attached(attachment) = &mut self.state else {
             return Err(refuse(RefusalCode::Malformed, "REGISTER follows ATTACH"));
@@ -221,6 +231,14 @@ impl Session {
         if access == 0 || access & !(ACCESS_READ | ACCESS_WRITE) != 0 {
             return Err(refuse(RefusalCode::BadMemory, format!("access {access:#x} is neither reading nor writing nor both")));
         }
+        let held_bytes: u64 = attachment.region_bytes.iter().sum();
+        if length_bytes > limits.max_memory_bytes.saturating_sub(held_bytes) {
+            let text = format!(
+                "{held_bytes} bytes are registered and {length_bytes} more asked for; a client may register {} (max_memory_bytes)",
+                limits.max_memory_bytes
+            );
+            return Err(refuse(RefusalCode::Limit, text));
+        }
         let (Some(file), true) = (files.pop(), files.is_empty()) else {
             return Err(refuse(RefusalCode::BadMemory, "REGISTER carries exactly one descriptor, the memory file"));
         };
@@ -228,6 +246,7 @@ impl Session {
         let region =
             Region::from_peer(file, length_bytes, mapping).map_err(|error| refuse(RefusalCode::BadMemory, error.to_string()))?;
         attachment.regions |= 1 << id;
+        attachment.region_bytes[usize::from(id)] = length_bytes;
         attachment.descriptors += 1;
         Ok(Arc::new(region))
     }

@@ -98,6 +98,15 @@ fn part_of_a_page_is_written_through_the_page_cache_and_read_past_it() {
 }
 
 #[test]
+fn memory_at_an_odd_address_goes_through_the_page_cache() {
+    let target = target(1 << 20);
+    let mut memory = vec![0; 16384];
+    let odd = spans(&mut memory, &[4, 4096])[1];
+    assert!(!job(&target, Step::Read, 4096, 4096, &[odd]).is_direct);
+    assert!(!job(&target, Step::Write { durable: false }, 4096, 4096, &[odd]).is_direct);
+}
+
+#[test]
 fn write_zeroes_falls_back_from_zero_range_to_hole_to_writing() {
     let target = target(8 << 20);
     let mut first = job(&target, Step::Zero { unmap: false, durable: true }, 0, 5 << 20, &[]);

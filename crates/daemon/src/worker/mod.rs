@@ -4,26 +4,24 @@
 //! looking at 16 bytes each (docs/decisions/0004-hot-and-cold-queues.md). A worker that finds nothing for a while arms
 //! all doorbells and sleeps.
 
+mod roster;
+
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use fipsee_block::disk::{AnyDisk, Engine, Ticket};
+use fipsee_block::disk::{Engine, Ticket};
 use fipsee_block::server::QueueServer;
 use fipsee_block::wire::{BlockInfo, Status};
 use fipsee_ring::region::Region;
 use fipsee_ring::wait::{Backoff, Next, WaitMode};
-use fipsee_ring::{AtomicU32, Ordering as RingOrdering};
 use rustix::event::epoll;
 
+use self::roster::{Closing, Roster, Slot};
 use crate::export::Export;
 use crate::mailbox::Mailbox;
 
-/// Empty visits after which a queue is sampled instead of visited every pass.
-const EMPTY_VISITS_BEFORE_COLD: u32 = 1000;
-/// Cold queues looked at per pass.
-const COLD_SAMPLES_PER_PASS: usize = 16;
 /// Operations in flight that the kernel ring of a worker holds; more wait in the engine.
 const ENGINE_ENTRIES: u32 = 256;
 
@@ -106,69 +104,9 @@ pub struct WorkerHandle {
     pub cpu: Option<usize>,
 }
 
-enum Closing {
-    No,
-    /// Serve what was published, then go: at most so many requests, because a correct client has no more outstanding,
-    /// and one that goes on publishing must not keep us.
-    Finish {
-        left: u32,
-        _ack: Ack,
-    },
-    /// Go as soon as nothing is in flight.
-    Now {
-        _ack: Ack,
-    },
-}
-
-struct Slot {
-    server: QueueServer,
-    export: Arc<Export>,
-    client: u64,
-    hot: bool,
-    empty_visits: u32,
-    closing: Closing,
-    removals: Vec<(u16, Ack)>,
-}
-
-impl Slot {
-    /// May requests be taken? Not while memory waits to be removed, nor when the client is gone.
-    #[inline(always)]
-    fn takes_requests(&self) -> bool {
-        self.removals.is_empty() && !matches!(self.closing, Closing::Now { .. } | Closing::Finish { left: 0, .. })
-    }
-
-    #[inline(always)]
-    fn visit(&mut self, engine: &mut Engine) -> u32 {
-        if !self.takes_requests() {
-            return 0;
-        }
-        let taken = match self.export.disk() {
-            AnyDisk::Null(disk) => self.server.visit(disk, engine),
-            AnyDisk::Memory(disk) => self.server.visit(disk, engine),
-            AnyDisk::File(disk) => self.server.visit(disk, engine),
-        };
-        if let Closing::Finish { left, .. } = &mut self.closing {
-            *left = left.saturating_sub(taken);
-        }
-        taken
-    }
-}
-
-/// What a poller needs of a cold queue.
-#[derive(Clone, Copy)]
-struct Poll {
-    stamp: *const AtomicU32,
-    expected: u32,
-}
-
-const NOTHING_TO_POLL: Poll = Poll { stamp: std::ptr::null(), expected: 0 };
-
 /// The worker's own state; lives on its thread.
 struct Worker {
-    slots: Vec<Option<Slot>>,
-    polls: Vec<Poll>,
-    hot: Vec<u32>,
-    cold_cursor: usize,
+    roster: Roster,
     /// Queues that are closing or have memory to remove.
     unsettled: Vec<u32>,
     /// Queues with completions to publish.
@@ -196,16 +134,14 @@ pub fn spawn(
     epoll::add(&epoll, &*handle.mailbox, epoll::EventData::new_u64(TOKEN_MAILBOX), on)?;
     let given = handle.clone();
     let thread = std::thread::Builder::new().name(format!("fip-worker-{index}")).spawn(move || {
+        let _guard = AbortOnPanic;
         bind_to(cpu);
         let engine = match Engine::new(ENGINE_ENTRIES) {
             Ok(engine) => engine,
             Err(error) => return tracing::error!(index, %error, "a worker cannot prepare for asynchronous I/O"),
         };
         let worker = Worker {
-            slots: Vec::new(),
-            polls: Vec::new(),
-            hot: Vec::new(),
-            cold_cursor: 0,
+            roster: Roster::default(),
             unsettled: Vec::new(),
             touched: Vec::new(),
             engine,
@@ -217,6 +153,17 @@ pub fn spawn(
         worker.run(Backoff::new(wait, look));
     })?;
     Ok((handle, thread))
+}
+
+/// A worker that panics takes the process with it: its clients then see a hang-up instead of silence.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
 }
 
 fn bind_to(cpu: Option<usize>) {
@@ -231,7 +178,7 @@ fn bind_to(cpu: Option<usize>) {
 impl Worker {
     fn run(mut self, mut backoff: Backoff) {
         loop {
-            let mut work = self.visit_hot() + self.sample_cold();
+            let mut work = self.roster.visit_hot(&mut self.engine) + self.roster.sample_cold();
             if self.engine.in_flight() > 0 {
                 work += self.run_engine();
             }
@@ -244,7 +191,7 @@ impl Worker {
             }
             if work > 0 {
                 backoff.reset();
-            } else if self.stopping && self.slots.iter().all(Option::is_none) {
+            } else if self.stopping && self.roster.is_empty() {
                 return;
             } else if backoff.step() == Next::Sleep && self.nothing_remains_after_arming() {
                 self.sleep();
@@ -253,84 +200,11 @@ impl Worker {
         }
     }
 
-    #[inline(always)]
-    fn visit_hot(&mut self) -> u32 {
-        let mut work = 0;
-        let mut place = 0;
-        while let Some(&id) = self.hot.get(place) {
-            let Some(slot) = self.slots.get_mut(id as usize).and_then(Option::as_mut) else {
-                self.hot.swap_remove(place);
-                continue;
-            };
-            let taken = slot.visit(&mut self.engine);
-            work += taken;
-            if taken > 0 {
-                slot.empty_visits = 0;
-            } else {
-                slot.empty_visits += 1;
-                if slot.empty_visits > EMPTY_VISITS_BEFORE_COLD {
-                    self.cool(place);
-                    continue;
-                }
-            }
-            place += 1;
-        }
-        work
-    }
-
-    #[cold]
-    fn cool(&mut self, place: usize) {
-        // The last hot queue stays so: sampling would cost it nothing less.
-        let id = self.hot[place] as usize;
-        self.hot.swap_remove(place);
-        if let Some(slot) = self.slots.get_mut(id).and_then(Option::as_mut) {
-            slot.hot = false;
-            let (stamp, expected) = slot.server.next_stamp();
-            self.polls[id] = Poll { stamp, expected };
-        }
-    }
-
-    #[cold]
-    fn heat(&mut self, id: usize) {
-        if let Some(slot) = self.slots.get_mut(id).and_then(Option::as_mut) {
-            slot.empty_visits = 0;
-            if !slot.hot {
-                slot.hot = true;
-                self.polls[id] = NOTHING_TO_POLL;
-                self.hot.push(u32::try_from(id).unwrap_or(u32::MAX));
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn sample_cold(&mut self) -> u32 {
-        if self.hot.len() == self.slots.len() {
-            return 0;
-        }
-        let mut work = 0;
-        for _ in 0..COLD_SAMPLES_PER_PASS.min(self.polls.len()) {
-            let id = self.cold_cursor;
-            self.cold_cursor = if id + 1 >= self.polls.len() { 0 } else { id + 1 };
-            let poll = self.polls[id];
-            if poll.stamp.is_null() {
-                continue;
-            }
-            // SAFETY: the address lies in the region of a queue that this worker holds: `polls[id]` is cleared when
-            // slot `id` is dropped or becomes hot. Every access to a stamp is atomic.
-            let stamp = unsafe { &*poll.stamp };
-            if stamp.load(RingOrdering::Acquire) == poll.expected {
-                self.heat(id);
-                work += 1;
-            }
-        }
-        work
-    }
-
     fn run_engine(&mut self) -> u32 {
-        let (slots, touched) = (&mut self.slots, &mut self.touched);
+        let (roster, touched) = (&mut self.roster, &mut self.touched);
         self.engine.flush();
         let finished = self.engine.poll(&mut |ticket: Ticket, status| {
-            if let Some(slot) = slots.get_mut(ticket.queue as usize).and_then(Option::as_mut) {
+            if let Some(slot) = roster.get_mut(ticket.queue as usize) {
                 slot.server.finish(ticket, status);
                 if touched.last() != Some(&ticket.queue) {
                     touched.push(ticket.queue);
@@ -338,11 +212,11 @@ impl Worker {
             }
         });
         for id in std::mem::take(&mut self.touched) {
-            if let Some(slot) = self.slots.get_mut(id as usize).and_then(Option::as_mut) {
+            if let Some(slot) = self.roster.get_mut(id as usize) {
                 slot.server.flush();
             }
             // A request may have waited for this one's place among those in flight.
-            self.heat(id as usize);
+            self.roster.heat(id as usize);
         }
         u32::try_from(finished).unwrap_or(u32::MAX)
     }
@@ -351,7 +225,7 @@ impl Worker {
     #[cold]
     fn settle(&mut self) {
         for id in std::mem::take(&mut self.unsettled) {
-            let Some(slot) = self.slots.get_mut(id as usize).and_then(Option::as_mut) else { continue };
+            let Some(slot) = self.roster.get_mut(id as usize) else { continue };
             let idle = slot.server.in_flight() == 0;
             if idle {
                 for (region, _ack) in slot.removals.drain(..) {
@@ -367,24 +241,15 @@ impl Worker {
                 self.drop_slot(id as usize);
             } else if !idle || !matches!(slot.closing, Closing::No) {
                 self.unsettled.push(id);
-                self.heat(id as usize);
+                self.roster.heat(id as usize);
             }
         }
     }
 
     fn drop_slot(&mut self, id: usize) {
-        self.polls[id] = NOTHING_TO_POLL;
-        let Some(slot) = self.slots[id].take() else { return };
+        let Some(slot) = self.roster.remove(id) else { return };
         let _ = epoll::delete(&self.epoll, &slot.server.queue().our_bell);
-        if slot.hot {
-            self.hot.retain(|hot| *hot as usize != id);
-        }
         self.handle.counters.queues.fetch_sub(1, Ordering::Relaxed);
-        while self.slots.last().is_some_and(Option::is_none) {
-            self.slots.pop();
-            self.polls.pop();
-        }
-        self.cold_cursor = 0;
     }
 
     #[cold]
@@ -394,7 +259,7 @@ impl Worker {
                 Command::AddQueue { server, export, client } => self.add_queue(server, export, client),
                 Command::AddRegion { client, id, region, access, ack } => {
                     let length_bytes = region.length_bytes();
-                    for slot in self.slots.iter_mut().flatten().filter(|slot| slot.client == client) {
+                    for (_, slot) in self.roster.iter_mut().filter(|(_, slot)| slot.client == client) {
                         let added = slot.server.regions_mut().insert(id, &region, 0, length_bytes, access);
                         debug_assert!(added.is_ok(), "the front keeps the ids");
                     }
@@ -409,7 +274,7 @@ impl Worker {
                         if finish { Closing::Finish { left: slot.server.depth(), _ack } } else { Closing::Now { _ack } };
                 }),
                 Command::Resized { export, info } => {
-                    for slot in self.slots.iter_mut().flatten().filter(|slot| Arc::ptr_eq(&slot.export, &export)) {
+                    for (_, slot) in self.roster.iter_mut().filter(|(_, slot)| Arc::ptr_eq(&slot.export, &export)) {
                         slot.server.announce_resize(&info);
                     }
                 }
@@ -419,11 +284,9 @@ impl Worker {
     }
 
     fn unsettle(&mut self, client: u64, mut change: impl FnMut(&mut Slot)) {
-        for (id, slot) in self.slots.iter_mut().enumerate() {
-            if let Some(slot) = slot.as_mut().filter(|slot| slot.client == client) {
-                change(slot);
-                self.unsettled.push(u32::try_from(id).unwrap_or(u32::MAX));
-            }
+        for (id, slot) in self.roster.iter_mut().filter(|(_, slot)| slot.client == client) {
+            change(slot);
+            self.unsettled.push(u32::try_from(id).unwrap_or(u32::MAX));
         }
         self.settle();
     }
@@ -434,7 +297,7 @@ impl Worker {
         export: Arc<Export>,
         client: u64,
     ) {
-        let id = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
+        let id = self.roster.next_id();
         let Ok(server) = server(u32::try_from(id).unwrap_or(u32::MAX)) else {
             tracing::error!(client, "a queue does not fit the region that was laid out for it");
             return;
@@ -444,15 +307,8 @@ impl Worker {
             tracing::error!(client, %error, "cannot watch a doorbell; the queue is not served");
             return;
         }
-        let slot = Slot { server, export, client, hot: false, empty_visits: 0, closing: Closing::No, removals: Vec::new() };
-        if id == self.slots.len() {
-            self.slots.push(Some(slot));
-            self.polls.push(NOTHING_TO_POLL);
-        } else {
-            self.slots[id] = Some(slot);
-        }
+        self.roster.add(Slot::new(server, export, client));
         self.handle.counters.queues.fetch_add(1, Ordering::Relaxed);
-        self.heat(id);
     }
 
     /// Ask every client for its doorbell, then look once more.
@@ -461,14 +317,13 @@ impl Worker {
             return false;
         }
         let mut waiting = Vec::new();
-        for (id, slot) in self.slots.iter_mut().enumerate() {
-            let Some(slot) = slot.as_mut().filter(|slot| slot.takes_requests()) else { continue };
+        for (id, slot) in self.roster.iter_mut().filter(|(_, slot)| slot.takes_requests()) {
             if !slot.server.is_armed() && slot.server.arm_and_work_remains() {
                 waiting.push(id);
             }
         }
         for id in &waiting {
-            self.heat(*id);
+            self.roster.heat(*id);
         }
         waiting.is_empty() && !self.handle.mailbox.has_messages()
     }
@@ -490,9 +345,9 @@ impl Worker {
                 continue;
             }
             let id = usize::try_from(token).unwrap_or(usize::MAX);
-            if let Some(slot) = self.slots.get_mut(id).and_then(Option::as_mut) {
+            if let Some(slot) = self.roster.get_mut(id) {
                 slot.server.bell_rang();
-                self.heat(id);
+                self.roster.heat(id);
             }
         }
     }

@@ -1,0 +1,123 @@
+//! Reading, piece by piece and in order.
+
+use std::io::Read;
+
+use super::Manner;
+use super::file::FileSource;
+use super::place::Place;
+use super::session::{Session, Work};
+use crate::error::Error;
+
+/// What comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Piece {
+    /// The bytes that were put into the caller's vector: a whole request, except at the end.
+    Data,
+    /// So many zeroes that need not be looked at.
+    Zeroes(u64),
+}
+
+/// Where the bytes come from.
+pub(super) enum Source {
+    /// A disk.
+    Disk(DiskSource),
+    /// Something with offsets.
+    File(FileSource),
+    /// Something without.
+    Stream {
+        /// To read from.
+        reader: Box<dyn Read>,
+        /// What it is, for errors.
+        shown: String,
+        /// Bytes of a piece.
+        request_bytes: usize,
+    },
+}
+
+impl Source {
+    pub(super) fn open(place: &Place, manner: Manner) -> Result<Self, Error> {
+        match place {
+            Place::Disk { name, socket } => {
+                let session = Session::attach(socket, name, true, manner)?;
+                let size_bytes = session.info().size_bytes();
+                Ok(Self::Disk(DiskSource::new(session, size_bytes)?))
+            }
+            Place::File(path) => super::file::open_source(path, manner.request_bytes),
+            Place::Standard => Ok(Self::Stream {
+                reader: Box::new(std::io::stdin().lock()),
+                shown: "standard input".to_owned(),
+                request_bytes: manner.request_bytes,
+            }),
+        }
+    }
+
+    /// Size in bytes, where it is known before the end.
+    pub(super) const fn size_bytes(&self) -> Option<u64> {
+        match self {
+            Self::Disk(disk) => Some(disk.end_bytes),
+            Self::File(file) => Some(file.size_bytes()),
+            Self::Stream { .. } => None,
+        }
+    }
+
+    pub(super) const fn can_be_read_again(&self) -> bool {
+        !matches!(self, Self::Stream { .. })
+    }
+
+    /// The next piece; `None` at the end.
+    pub(super) fn next(&mut self, data: &mut Vec<u8>) -> Result<Option<Piece>, Error> {
+        match self {
+            Self::Disk(disk) => disk.next(data),
+            Self::File(file) => file.next(data),
+            Self::Stream { reader, shown, request_bytes } => {
+                data.clear();
+                let read = reader.take(*request_bytes as u64).read_to_end(data);
+                let count = read.map_err(|error| Error::io(format_args!("read {shown}"), &error))?;
+                Ok((count > 0).then_some(Piece::Data))
+            }
+        }
+    }
+}
+
+/// Reads a disk from its start, as many requests ahead as there are lanes.
+pub(super) struct DiskSource {
+    session: Session,
+    /// What is asked for next.
+    ahead_bytes: u64,
+    /// What the caller gets next.
+    taken_bytes: u64,
+    end_bytes: u64,
+    lane: usize,
+}
+
+impl DiskSource {
+    /// Read `end_bytes`, a multiple of the block size.
+    pub(super) fn new(session: Session, end_bytes: u64) -> Result<Self, Error> {
+        let mut source = Self { session, ahead_bytes: 0, taken_bytes: 0, end_bytes, lane: 0 };
+        for lane in 0..source.session.lane_count() {
+            source.ask(lane)?;
+        }
+        Ok(source)
+    }
+
+    fn ask(&mut self, lane: usize) -> Result<(), Error> {
+        let length_bytes = (self.end_bytes - self.ahead_bytes).min(self.session.request_bytes() as u64);
+        if length_bytes > 0 {
+            self.session.start(lane, Work::Read, self.ahead_bytes, length_bytes)?;
+            self.ahead_bytes += length_bytes;
+        }
+        Ok(())
+    }
+
+    /// The next piece, always data.
+    pub(super) fn next(&mut self, data: &mut Vec<u8>) -> Result<Option<Piece>, Error> {
+        if self.taken_bytes == self.end_bytes {
+            return Ok(None);
+        }
+        self.session.take(self.lane, data)?;
+        self.taken_bytes += data.len() as u64;
+        self.ask(self.lane)?;
+        self.lane = (self.lane + 1) % self.session.lane_count();
+        Ok(Some(Piece::Data))
+    }
+}

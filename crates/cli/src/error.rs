@@ -1,0 +1,62 @@
+//! Why a subcommand failed: one line for a person, which says what to do.
+
+use std::fmt;
+use std::io;
+
+use fipsee_block::client;
+use rustix::io::Errno;
+
+/// One line that ends with what to do; `main` puts `error: ` before it.
+#[derive(Debug)]
+pub(crate) struct Error(String);
+
+impl Error {
+    /// An operation of the system failed: `what` completes "cannot ...".
+    pub(crate) fn io(what: impl fmt::Display, error: &io::Error) -> Self {
+        Self(format!("cannot {what}: {error}; {}", advice(error)))
+    }
+
+    /// The same error with the place where it happened before it.
+    pub(crate) fn at(place: impl fmt::Display, error: impl fmt::Display) -> Self {
+        Self(format!("{place}: {error}"))
+    }
+}
+
+fn advice(error: &io::Error) -> &'static str {
+    match Errno::from_io_error(error) {
+        Some(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => "make room there and repeat the command",
+        Some(Errno::NOENT) => "check the name",
+        Some(Errno::ACCESS | Errno::PERM) => "ask for the permission, or run as a user who has it",
+        Some(Errno::ISDIR) => "name a file, not a directory",
+        Some(Errno::ROFS) => "choose a place that can be written",
+        Some(Errno::IO) => "see the kernel's log for the device",
+        Some(Errno::NOMEM | Errno::MFILE | Errno::NFILE) => "raise the limit (ulimit -a shows them)",
+        _ => "remove the cause and repeat the command",
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<String> for Error {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+impl From<&str> for Error {
+    fn from(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
+impl From<client::Error> for Error {
+    fn from(error: client::Error) -> Self {
+        Self(error.to_string())
+    }
+}

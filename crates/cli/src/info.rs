@@ -1,0 +1,140 @@
+//! `fipsee info DISK`: what the daemon says of a disk, and who uses it.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use fipsee_block::client::{AttachOptions, Disk};
+use fipsee_block::wire::{
+    BlockInfo, CAPABILITY_DISCARD, CAPABILITY_FLUSH, CAPABILITY_FUA, CAPABILITY_WRITE, CAPABILITY_WRITE_ZEROES, SECTOR_BYTES,
+};
+use serde_json::{Value, json};
+
+use crate::admin::{self, NoAnswer};
+use crate::error::Error;
+use crate::{output, units};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Name of the disk
+    disk: String,
+    /// Print JSON: {"disk", "size_bytes", "first_sector", "last_sector", "block_bytes", "capabilities", ...}
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
+    let description = match admin::ask(socket, &json!({ "request": "info", "disk": arguments.disk })) {
+        Ok(description) => description,
+        // Not our daemon: a client may still attach, and is told the same of the disk, though not of its clients.
+        Err(NoAnswer::NoPermission(_)) => attach_and_describe(socket, &arguments.disk)?,
+        Err(NoAnswer::Other(error)) => return Err(error),
+    };
+    if arguments.json { output::print_json(&description) } else { output::print(&render(&description)) }
+}
+
+fn attach_and_describe(socket: &Path, name: &str) -> Result<Value, Error> {
+    let options = AttachOptions { read_only: true, depth: 1, pool_bytes: 0, ..AttachOptions::new(name) };
+    let (disk, queues) = Disk::attach(socket, &options)?;
+    let info = disk.info();
+    disk.detach(queues)?;
+    Ok(describe(name, &info))
+}
+
+/// The admin socket's words for what a client is told. The capability to write is missing, because we asked for none.
+fn describe(name: &str, info: &BlockInfo) -> Value {
+    let names = [
+        (CAPABILITY_WRITE, "write"),
+        (CAPABILITY_FLUSH, "flush"),
+        (CAPABILITY_FUA, "fua"),
+        (CAPABILITY_DISCARD, "discard"),
+        (CAPABILITY_WRITE_ZEROES, "write_zeroes"),
+    ];
+    json!({
+        "disk": name,
+        "size_bytes": info.size_bytes(),
+        "first_sector": info.first_sector,
+        "last_sector": info.first_sector + info.sector_count - 1,
+        "block_bytes": info.block_bytes,
+        "optimal_bytes": info.optimal_bytes,
+        "max_transfer_bytes": info.max_transfer_bytes,
+        "max_range_bytes": u64::from(info.max_range_sectors) * SECTOR_BYTES,
+        "max_segments": info.max_segments,
+        "capabilities": names.iter().filter(|(bit, _)| info.can(*bit)).map(|(_, name)| *name).collect::<Vec<_>>(),
+        "attached_as": "read-only client",
+    })
+}
+
+fn render(disk: &Value) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "{:<20}{value}", format!("{name}:"));
+    };
+    let number = |key| disk.get(key).and_then(Value::as_u64);
+    line("disk", admin::text(disk, "disk").to_owned());
+    if let Some(kind) = disk.get("kind").and_then(Value::as_str) {
+        line("kind", kind.to_owned());
+    }
+    let size_bytes = admin::number(disk, "size_bytes");
+    line("size", format!("{} ({size_bytes} bytes)", units::bytes(size_bytes)));
+    line("first sector", admin::number(disk, "first_sector").to_string());
+    line("last sector", format!("{} (of {SECTOR_BYTES} bytes)", admin::number(disk, "last_sector")));
+    line("block size", format!("{} bytes", admin::number(disk, "block_bytes")));
+    let sizes = [
+        ("optimal_bytes", "optimal transfer"),
+        ("max_transfer_bytes", "longest transfer"),
+        ("max_range_bytes", "longest zeroing"),
+    ];
+    for (key, name) in sizes {
+        if let Some(length_bytes) = number(key) {
+            line(name, units::bytes(length_bytes));
+        }
+    }
+    if let Some(segments) = number("max_segments") {
+        line("most segments", segments.to_string());
+    }
+    let capabilities: Vec<&str> = admin::list(disk, "capabilities").iter().filter_map(Value::as_str).collect();
+    line("capabilities", if capabilities.is_empty() { "read".to_owned() } else { format!("read, {}", capabilities.join(", ")) });
+    let flags = [("read_only", "read-only"), ("exclusive", "exclusive")];
+    for (key, name) in flags {
+        if let Some(set) = disk.get(key).and_then(Value::as_bool) {
+            line(name, if set { "yes" } else { "no" }.to_owned());
+        }
+    }
+    match disk.get("clients").and_then(Value::as_array) {
+        Some(clients) => {
+            line("clients", clients.len().to_string());
+            for client in clients {
+                let (pid, uid, queues) = (&client["pid"], &client["uid"], &client["queues"]);
+                line(&format!("  client {}", client["client"]), format!("process {pid}, user {uid}, {queues} queues"));
+            }
+        }
+        None => line("clients", "unknown: only the daemon's user and root may ask".to_owned()),
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_without_the_admin_socket_learns_size_block_and_limits() {
+        let info = BlockInfo {
+            first_sector: 0,
+            sector_count: 2048,
+            block_bytes: 4096,
+            optimal_bytes: 4096,
+            max_transfer_bytes: 1 << 20,
+            max_range_sectors: 1024,
+            max_segments: 256,
+            capabilities: CAPABILITY_FLUSH,
+            identity: [0; 16],
+        };
+        let text = render(&describe("a", &info));
+        for part in
+            ["1 MiB (1048576 bytes)", "last sector:        2047", "4096 bytes", "512 KiB", "256", "read, flush", "unknown: only"]
+        {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! `fipsee serve` (hidden): the daemon, for tests and for machines where only this program is installed.
+
+use crate::error::Error;
+
+/// The command line of fipseed.
+pub(crate) use fipsee_daemon::config::Arguments;
+
+pub(crate) fn run(arguments: Arguments) -> Result<(), Error> {
+    Ok(arguments.into_config().and_then(fipsee_daemon::run)?)
+}

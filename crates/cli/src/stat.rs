@@ -1,0 +1,167 @@
+//! `fipsee stat`: what queues and workers have done, once or again and again with rates.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value, json};
+
+use crate::error::Error;
+use crate::output::{self, Table};
+use crate::{admin, units};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Print JSON, one object per line: {"uptime_s", "workers": [...], "queues": [...]}
+    #[arg(long)]
+    json: bool,
+    /// Repeat after so many seconds, with rates over that time
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    interval: Option<Duration>,
+    /// With --interval: stop after so many repetitions [default: never]
+    #[arg(long, value_name = "N", requires = "interval")]
+    count: Option<u64>,
+}
+
+fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| *seconds > 0.0);
+    let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    duration.ok_or_else(|| format!("'{text}' is no time; write seconds above 0, for example 0.5"))
+}
+
+/// Counters that become rates: key, key of the rate.
+const RATES: [(&str, &str); 6] = [
+    ("reads", "reads_per_s"),
+    ("writes", "writes_per_s"),
+    ("others", "others_per_s"),
+    ("errors", "errors_per_s"),
+    ("read_bytes", "read_bytes_per_s"),
+    ("written_bytes", "written_bytes_per_s"),
+];
+
+pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
+    let ask = || admin::ask(socket, &json!({ "request": "stat" }));
+    let (mut before, mut asked) = (ask()?, Instant::now());
+    let Some(interval) = arguments.interval else {
+        return if arguments.json { output::print_json(&before) } else { output::print(&render_totals(&before)) };
+    };
+    let mut left = arguments.count.unwrap_or(u64::MAX);
+    while left > 0 {
+        std::thread::sleep(interval); // tidy: allow sleep, the time between two looks is what the caller asked for
+        let (mut now, asked_now) = (ask()?, Instant::now());
+        add_rates(&before, &mut now, (asked_now - asked).as_secs_f64());
+        if arguments.json {
+            output::print_json(&now)?
+        } else {
+            output::print(&render_rates(&now))?
+        }
+        (before, asked) = (now, asked_now);
+        left -= 1;
+    }
+    Ok(())
+}
+
+/// A queue's name for as long as its client is attached.
+fn identity(queue: &Value) -> (u64, u64) {
+    (admin::number(queue, "client"), admin::number(queue, "queue"))
+}
+
+/// Put rates beside the counters of `now`. A queue that was not there before started from 0.
+fn add_rates(before: &Value, now: &mut Value, seconds: f64) {
+    let old = admin::list(before, "queues");
+    let queues = now.get_mut("queues").and_then(Value::as_array_mut);
+    for queue in queues.into_iter().flatten() {
+        let known = old.iter().find(|other| identity(other) == identity(queue));
+        let mut rates = Map::new();
+        for (key, rate_key) in RATES {
+            let started = known.map_or(0, |known| admin::number(known, key));
+            let rate = units::per_second(admin::number(queue, key).saturating_sub(started), seconds);
+            rates.insert(rate_key.to_owned(), json!(rate));
+        }
+        if let Some(object) = queue.as_object_mut() {
+            object.extend(rates);
+        }
+    }
+    if let Some(object) = now.as_object_mut() {
+        object.insert("interval_s".to_owned(), json!(seconds));
+    }
+}
+
+fn latencies(queue: &Value) -> [String; 3] {
+    ["service_ns_p50", "service_ns_p99", "service_ns_p999"].map(|key| match admin::number(queue, "service_samples") {
+        0 => "-".to_owned(),
+        _ => units::nanoseconds(admin::number(queue, key)),
+    })
+}
+
+fn name_cells(queue: &Value) -> Vec<String> {
+    let numbers = ["client", "pid", "queue"].map(|key| admin::number(queue, key).to_string());
+    std::iter::once(admin::text(queue, "disk").to_owned()).chain(numbers).collect()
+}
+
+fn render_totals(stat: &Value) -> String {
+    let headings =
+        ["DISK", "CLIENT", "PID", "QUEUE", "READS", "WRITES", "OTHERS", "ERRORS", "READ", "WRITTEN", "P50", "P99", "P99.9"];
+    let mut queues = Table::new(1, &headings);
+    for queue in admin::list(stat, "queues") {
+        let mut row = name_cells(queue);
+        row.extend(["reads", "writes", "others", "errors"].map(|key| admin::number(queue, key).to_string()));
+        row.extend(["read_bytes", "written_bytes"].map(|key| units::bytes(admin::number(queue, key))));
+        row.extend(latencies(queue));
+        queues.push(row);
+    }
+    let mut workers = Table::new(0, &["WORKER", "CPU", "QUEUES", "SLEEPS"]);
+    for worker in admin::list(stat, "workers") {
+        let cpu = worker.get("cpu").and_then(Value::as_u64).map_or_else(|| "any".to_owned(), |cpu| cpu.to_string());
+        let [index, queue_count, sleeps] = ["worker", "queues", "sleeps"].map(|key| admin::number(worker, key).to_string());
+        workers.push(vec![index, cpu, queue_count, sleeps]);
+    }
+    let uptime_s = admin::number(stat, "uptime_s");
+    format!(
+        "up {uptime_s} s; times are the daemon's own, from seeing a request to answering it\n{}\n{}",
+        queues.render(),
+        workers.render()
+    )
+}
+
+fn render_rates(stat: &Value) -> String {
+    let headings = [
+        "DISK",
+        "CLIENT",
+        "PID",
+        "QUEUE",
+        "READS/s",
+        "WRITES/s",
+        "OTHERS/s",
+        "ERRORS/s",
+        "READ/s",
+        "WRITTEN/s",
+        "P50",
+        "P99",
+        "P99.9",
+    ];
+    let mut queues = Table::new(1, &headings);
+    for queue in admin::list(stat, "queues") {
+        let rate = |key: &str| queue.get(key).and_then(Value::as_f64).unwrap_or(0.0);
+        let mut row = name_cells(queue);
+        row.extend(["reads_per_s", "writes_per_s", "others_per_s", "errors_per_s"].map(|key| units::count(rate(key))));
+        row.extend(["read_bytes_per_s", "written_bytes_per_s"].map(|key| format!("{}B", units::count(rate(key)))));
+        row.extend(latencies(queue));
+        queues.push(row);
+    }
+    format!("{}\n", queues.render())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_differences_over_time_and_new_queues_start_from_zero() {
+        let before = json!({ "queues": [{ "client": 1, "queue": 0, "reads": 100 }] });
+        let mut now = json!({ "queues": [{ "client": 1, "queue": 0, "reads": 300 }, { "client": 2, "queue": 0, "reads": 50 }] });
+        add_rates(&before, &mut now, 2.0);
+        assert_eq!(now["queues"][0]["reads_per_s"], json!(100.0));
+        assert_eq!(now["queues"][1]["reads_per_s"], json!(25.0));
+        assert_eq!(now["interval_s"], json!(2.0));
+    }
+}

@@ -1,0 +1,99 @@
+//! `fipsee ls`, `info`, `stat` and `resize` against a real daemon.
+
+mod common;
+
+use common::{Daemon, Directory, FIPSEE, assert_error, assert_keys, assert_success, json, text};
+
+const SIZES: [&str; 3] = ["size_bytes", "block_bytes", "max_transfer_bytes"];
+
+#[test]
+fn ls_names_every_disk() {
+    let daemon = Daemon::start("ls", &["a=null:1G", "b=memory:3M,block=4096,ro"]);
+    let answer = json(&daemon.fipsee(&["ls", "--json"]));
+    let disks = answer["disks"].as_array().expect("a list");
+    assert_eq!(disks.len(), 2);
+    for disk in disks {
+        assert_keys(disk, &["disk", "kind", "read_only", "exclusive", "capabilities", "attached"]);
+        assert_keys(disk, &SIZES);
+    }
+    let table = daemon.fipsee(&["ls"]);
+    assert_success(&table);
+    let table = String::from_utf8_lossy(&table.stdout).into_owned();
+    let words: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(words[1], ["a", "null", "read-write", "1", "GiB", "512", "0"]);
+    assert_eq!(words[2], ["b", "memory", "read-only", "3", "MiB", "4096", "0"]);
+}
+
+#[test]
+fn info_describes_a_disk_and_its_clients() {
+    let daemon = Daemon::start("info", &["a=memory:1M"]);
+    let _client = daemon.attach("a");
+    let answer = json(&daemon.fipsee(&["info", "a", "--json"]));
+    assert_keys(&answer, &["disk", "first_sector", "last_sector", "capabilities"]);
+    assert_keys(&answer, &SIZES);
+    assert_eq!(answer["last_sector"], 2047);
+    assert_eq!(answer["clients"][0]["pid"], std::process::id());
+    let shown = daemon.fipsee(&["info", "a"]);
+    assert_success(&shown);
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    for part in ["1 MiB (1048576 bytes)", "last sector:        2047", "write_zeroes", &format!("process {}", std::process::id())]
+    {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    assert_error(&daemon.fipsee(&["info", "zz"]), &["no disk 'zz'"]);
+}
+
+#[test]
+fn stat_counts_what_a_client_did() {
+    let daemon = Daemon::start("stat", &["a=memory:1M"]);
+    let mut client = daemon.attach("a");
+    client.write_at(&[1; 4096], 0).expect("a write");
+    client.read_at(&mut [0; 8192], 0).expect("a read");
+    client.flush().expect("a flush");
+    let answer = json(&daemon.fipsee(&["stat", "--json"]));
+    assert_keys(&answer, &["uptime_s", "workers", "queues"]);
+    assert_keys(&answer["workers"][0], &["worker", "queues", "sleeps"]);
+    let queue = &answer["queues"][0];
+    assert_keys(queue, &["disk", "client", "pid", "queue", "service_ns_p50", "service_ns_p99", "service_ns_p999"]);
+    let counters = [("reads", 1), ("writes", 1), ("others", 1), ("errors", 0), ("read_bytes", 8192), ("written_bytes", 4096)];
+    for (key, expected) in counters {
+        assert_eq!(queue[key], expected, "{key}");
+    }
+    let table = daemon.fipsee(&["stat"]);
+    assert_success(&table);
+    let table = String::from_utf8_lossy(&table.stdout).into_owned();
+    assert!(table.contains("P99.9") && table.contains("8 KiB") && table.contains("WORKER"), "{table}");
+    let rates = json(&daemon.fipsee(&["stat", "--json", "--interval", "0.01", "--count", "1"]));
+    assert_keys(&rates, &["interval_s"]);
+    assert_keys(&rates["queues"][0], &["reads_per_s", "writes_per_s", "errors_per_s", "read_bytes_per_s", "written_bytes_per_s"]);
+    assert_eq!(rates["queues"][0]["reads_per_s"], 0.0);
+}
+
+#[test]
+fn resize_reaches_the_daemon() {
+    let daemon = Daemon::start("resize", &["a=memory:1M,max=4M"]);
+    assert_eq!(json(&daemon.fipsee(&["resize", "a", "2M", "--json"]))["size_bytes"], 2 << 20);
+    let said = daemon.fipsee(&["resize", "a", "3M"]);
+    assert_success(&said);
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "disk 'a' has 3 MiB (3145728 bytes) now\n");
+    assert_eq!(json(&daemon.fipsee(&["info", "a", "--json"]))["size_bytes"], 3 << 20);
+    assert_error(&daemon.fipsee(&["resize", "a", "1000"]), &["1000", "block size 512"]);
+    assert_eq!(daemon.fipsee(&["resize", "a", "big"]).status.code(), Some(2), "a usage error");
+}
+
+#[test]
+fn without_a_daemon_every_command_says_so() {
+    let directory = Directory::new("nobody");
+    let socket = text(&directory.path("s"));
+    for arguments in [&["ls"][..], &["info", "a"], &["stat"], &["resize", "a", "1M"], &["cp", "/dev/null", "fip:a"]] {
+        let output = std::process::Command::new(FIPSEE).args(arguments).arg("--connect").arg(&socket).output();
+        assert_error(&output.expect("fipsee runs"), &["no daemon at", &format!("{socket}:"), "start fipseed"]);
+    }
+}
+
+#[test]
+fn the_environment_names_the_socket() {
+    let daemon = Daemon::start("environment", &["a=null:1M"]);
+    let output = std::process::Command::new(FIPSEE).arg("ls").env("FIPSEE_SOCKET", &daemon.socket).output();
+    assert_success(&output.expect("fipsee runs"));
+}

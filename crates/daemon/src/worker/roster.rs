@@ -1,0 +1,208 @@
+//! The queues of a worker: hot ones, visited every pass, and cold ones, sampled.
+
+use std::sync::Arc;
+
+use fipsee_block::disk::{AnyDisk, Engine};
+use fipsee_block::server::QueueServer;
+use fipsee_ring::{AtomicU32, Ordering};
+
+use super::Ack;
+use crate::export::Export;
+
+/// Empty visits after which a queue is sampled instead of visited every pass.
+const EMPTY_VISITS_BEFORE_COLD: u32 = 1000;
+/// Cold queues looked at per pass.
+const COLD_SAMPLES_PER_PASS: usize = 16;
+
+/// Is a queue on its way out?
+pub(super) enum Closing {
+    No,
+    /// Serve what was published, then go: at most so many requests, because a correct client has no more outstanding,
+    /// and one that goes on publishing must not keep us.
+    Finish {
+        left: u32,
+        _ack: Ack,
+    },
+    /// Go as soon as nothing is in flight.
+    Now {
+        _ack: Ack,
+    },
+}
+
+/// One queue and what belongs to it.
+pub(super) struct Slot {
+    pub(super) server: QueueServer,
+    pub(super) export: Arc<Export>,
+    pub(super) client: u64,
+    hot: bool,
+    pub(super) empty_visits: u32,
+    pub(super) closing: Closing,
+    pub(super) removals: Vec<(u16, Ack)>,
+}
+
+impl Slot {
+    pub(super) fn new(server: QueueServer, export: Arc<Export>, client: u64) -> Self {
+        Self { server, export, client, hot: false, empty_visits: 0, closing: Closing::No, removals: Vec::new() }
+    }
+
+    /// May requests be taken? Not while memory waits to be removed, nor when the client is gone.
+    #[inline(always)]
+    pub(super) fn takes_requests(&self) -> bool {
+        self.removals.is_empty() && !matches!(self.closing, Closing::Now { .. } | Closing::Finish { left: 0, .. })
+    }
+
+    #[inline(always)]
+    fn visit(&mut self, engine: &mut Engine) -> u32 {
+        if !self.takes_requests() {
+            return 0;
+        }
+        let taken = match self.export.disk() {
+            AnyDisk::Null(disk) => self.server.visit(disk, engine),
+            AnyDisk::Memory(disk) => self.server.visit(disk, engine),
+            AnyDisk::File(disk) => self.server.visit(disk, engine),
+        };
+        if let Closing::Finish { left, .. } = &mut self.closing {
+            *left = left.saturating_sub(taken);
+        }
+        taken
+    }
+}
+
+/// What a poller needs of a cold queue.
+#[derive(Clone, Copy)]
+struct Poll {
+    stamp: *const AtomicU32,
+    expected: u32,
+}
+
+const NOTHING_TO_POLL: Poll = Poll { stamp: std::ptr::null(), expected: 0 };
+
+/// All queues of a worker, by their number.
+#[derive(Default)]
+pub(super) struct Roster {
+    slots: Vec<Option<Slot>>,
+    polls: Vec<Poll>,
+    hot: Vec<u32>,
+    cold_cursor: usize,
+}
+
+impl Roster {
+    /// The number the next queue will get.
+    pub(super) fn next_id(&self) -> usize {
+        self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len())
+    }
+
+    /// Take a queue in, under [`next_id`](Self::next_id).
+    pub(super) fn add(&mut self, slot: Slot) {
+        let id = self.next_id();
+        if id == self.slots.len() {
+            self.slots.push(Some(slot));
+            self.polls.push(NOTHING_TO_POLL);
+        } else {
+            self.slots[id] = Some(slot);
+        }
+        self.heat(id);
+    }
+
+    /// Let a queue go.
+    pub(super) fn remove(&mut self, id: usize) -> Option<Slot> {
+        let slot = self.slots.get_mut(id)?.take()?;
+        self.polls[id] = NOTHING_TO_POLL;
+        self.hot.retain(|hot| *hot as usize != id);
+        while self.slots.last().is_some_and(Option::is_none) {
+            self.slots.pop();
+            self.polls.pop();
+        }
+        self.cold_cursor = 0;
+        Some(slot)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    #[inline(always)]
+    pub(super) fn get_mut(&mut self, id: usize) -> Option<&mut Slot> {
+        self.slots.get_mut(id).and_then(Option::as_mut)
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut Slot)> {
+        self.slots.iter_mut().enumerate().filter_map(|(id, slot)| slot.as_mut().map(|slot| (id, slot)))
+    }
+
+    /// Visit every hot queue once; returns how many requests were taken.
+    #[inline(always)]
+    pub(super) fn visit_hot(&mut self, engine: &mut Engine) -> u32 {
+        let mut work = 0;
+        let mut place = 0;
+        while let Some(&id) = self.hot.get(place) {
+            let Some(slot) = self.slots.get_mut(id as usize).and_then(Option::as_mut) else {
+                self.hot.swap_remove(place);
+                continue;
+            };
+            let taken = slot.visit(engine);
+            work += taken;
+            if taken > 0 {
+                slot.empty_visits = 0;
+            } else {
+                slot.empty_visits += 1;
+                if slot.empty_visits > EMPTY_VISITS_BEFORE_COLD {
+                    self.cool(place);
+                    continue;
+                }
+            }
+            place += 1;
+        }
+        work
+    }
+
+    #[cold]
+    fn cool(&mut self, place: usize) {
+        // The last hot queue stays so: sampling would cost it nothing less.
+        let id = self.hot[place] as usize;
+        self.hot.swap_remove(place);
+        if let Some(slot) = self.slots.get_mut(id).and_then(Option::as_mut) {
+            slot.hot = false;
+            let (stamp, expected) = slot.server.next_stamp();
+            self.polls[id] = Poll { stamp, expected };
+        }
+    }
+
+    /// Visit this queue every pass from now on.
+    #[cold]
+    pub(super) fn heat(&mut self, id: usize) {
+        if let Some(slot) = self.slots.get_mut(id).and_then(Option::as_mut) {
+            slot.empty_visits = 0;
+            if !slot.hot {
+                slot.hot = true;
+                self.polls[id] = NOTHING_TO_POLL;
+                self.hot.push(u32::try_from(id).unwrap_or(u32::MAX));
+            }
+        }
+    }
+
+    /// Look at a few cold queues; one that has a request becomes hot.
+    #[inline(always)]
+    pub(super) fn sample_cold(&mut self) -> u32 {
+        if self.hot.len() == self.slots.len() {
+            return 0;
+        }
+        let mut work = 0;
+        for _ in 0..COLD_SAMPLES_PER_PASS.min(self.polls.len()) {
+            let id = self.cold_cursor;
+            self.cold_cursor = if id + 1 >= self.polls.len() { 0 } else { id + 1 };
+            let poll = self.polls[id];
+            if poll.stamp.is_null() {
+                continue;
+            }
+            // SAFETY: the address lies in the region of a queue that this worker holds: `polls[id]` is cleared when
+            // slot `id` is dropped or becomes hot. Every access to a stamp is atomic.
+            let stamp = unsafe { &*poll.stamp };
+            if stamp.load(Ordering::Acquire) == poll.expected {
+                self.heat(id);
+                work += 1;
+            }
+        }
+        work
+    }
+}
