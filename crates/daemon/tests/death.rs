@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use common::{Daemon, await_word, child_process, eventually, finish_all, socket_given};
 use fipsee_block::client::{AttachOptions, Disk, Error, Queue};
-use fipsee_block::wire::{SECTOR_SHIFT, Status};
+use fipsee_block::wire::{SECTOR_BYTES, Status};
 use fipsee_ring::wait::WaitMode;
 use rustix::process::{Pid, Signal};
 
@@ -27,7 +27,7 @@ fn write_with_depth_64(queue: &mut Queue, disk: &Disk, rounds: u64) -> Result<()
     let mut next = 0;
     while next < 64 * rounds || queue.outstanding() > 0 {
         while queue.free() > 0 && next < 64 * rounds {
-            queue.write(next % 64 * (16 << 10) >> SECTOR_SHIFT, buffer.segment(0, 16 << 10), false, next).expect("room");
+            queue.write(next % 64 * (16 << 10) / SECTOR_BYTES, buffer.segment(0, 16 << 10), false, next).expect("room");
             next += 1;
         }
         queue.wait(&mut |completion| assert_eq!(completion.status, Status::Ok))?;

@@ -5,7 +5,7 @@ mod common;
 
 use common::{Daemon, eventually, fd_count, mapping_count, resident_bytes};
 use fipsee_block::client::AttachOptions;
-use fipsee_block::wire::SECTOR_SHIFT;
+use fipsee_block::wire::SECTOR_BYTES;
 
 const WARM_UP_CYCLES: u32 = 200;
 const CYCLES: u32 = 10_000;
@@ -33,7 +33,7 @@ fn one_cycle(daemon: &Daemon, cycle: u32) {
             let memory = disk.create_memory(256 << 10).expect("registered");
             let buffer = memory.buffer(0, 4096).expect("inside");
             for token in 0..64 {
-                queues[0].write(token * 4096 >> SECTOR_SHIFT, buffer.segment(0, 4096), false, token).expect("room");
+                queues[0].write(token * 4096 / SECTOR_BYTES, buffer.segment(0, 4096), false, token).expect("room");
             }
             queues[0].submit();
             drop((queues, disk));

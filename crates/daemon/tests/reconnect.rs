@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{Daemon, eventually, finish_all, stamp};
 use fipsee_block::client::{Blocking, Completion, Disk, Error, Queue, ReconnectEvent, ReconnectPolicy};
-use fipsee_block::wire::{Operation, SECTOR_SHIFT, Segment, Status};
+use fipsee_block::wire::{Operation, SECTOR_BYTES, Segment, Status};
 use rustix::process::{Pid, Signal};
 
 const POLICY: ReconnectPolicy = ReconnectPolicy {
@@ -82,7 +82,7 @@ fn requests_that_no_daemon_had_seen_complete_once_after_the_restart() {
         // A daemon that is stopped takes nothing, so none of these is answered before it dies.
         stop(&daemon);
         for block in 0..64 {
-            queues[0].write(block * BLOCK_BYTES >> SECTOR_SHIFT, segment(block), block % 7 == 0, block).expect("room");
+            queues[0].write(block * BLOCK_BYTES / SECTOR_BYTES, segment(block), block % 7 == 0, block).expect("room");
         }
         queues[0].submit();
         daemon.kill_9();
@@ -106,7 +106,7 @@ fn reads_flushes_and_tables_without_an_answer_are_submitted_again_on_every_queue
     let buffer = disk.allocate(1 << 20).expect("a pool");
     stop(&daemon);
     let segments: Vec<Segment> = (0..64).map(|piece| buffer.segment(piece * BLOCK_BYTES, BLOCK_BYTES)).collect();
-    queues[0].transfer(Operation::Read, 1 << 20 >> SECTOR_SHIFT, &segments, false, 0).expect("staged");
+    queues[0].transfer(Operation::Read, (1 << 20) / SECTOR_BYTES, &segments, false, 0).expect("staged");
     queues[1].flush(1).expect("room");
     queues[1].write_zeroes(0, 128, false, true, 2).expect("room");
     queues.iter_mut().for_each(Queue::submit);
@@ -130,7 +130,7 @@ fn load_survives_a_daemon_killed_at_any_moment() {
             for block in 0..64 {
                 buffer.fill(block * BLOCK_BYTES, &stamp(16 << 10, block, version));
                 let segment = buffer.segment(block * BLOCK_BYTES, BLOCK_BYTES);
-                queues[0].write(block * BLOCK_BYTES >> SECTOR_SHIFT, segment, false, block).expect("room");
+                queues[0].write(block * BLOCK_BYTES / SECTOR_BYTES, segment, false, block).expect("room");
             }
             assert_each_once(&finish_across(&disk, &mut queues), 64);
             progress.store(version, Ordering::Relaxed);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{Daemon, cpu_ticks, stamp};
 use fipsee_block::client::{AttachOptions, Disk, Queue};
-use fipsee_block::wire::{SECTOR_SHIFT, Status};
+use fipsee_block::wire::{SECTOR_BYTES, Status};
 use fipsee_ring::wait::WaitMode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::CpuSet;
@@ -23,7 +23,7 @@ const BLOCK_BYTES: u64 = 4096;
 fn write_and_verify(disk: &Disk, queue: &mut Queue, first_block: u64, block_count: u64, version: u64) {
     let depth = queue.depth() as u64;
     let buffer = disk.allocate(depth * BLOCK_BYTES).expect("a pool");
-    let place = |block: u64| (first_block + block) * BLOCK_BYTES >> SECTOR_SHIFT;
+    let place = |block: u64| (first_block + block) * BLOCK_BYTES / SECTOR_BYTES;
     for start in (0..block_count).step_by(queue.depth()) {
         let blocks = start..block_count.min(start + depth);
         for block in blocks.clone() {
