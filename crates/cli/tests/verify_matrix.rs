@@ -6,7 +6,7 @@ use std::process::{Child, Output, Stdio};
 
 use common::{Daemon, assert_error, json};
 
-const DISKS: [&str; 2] = ["m=memory:64M", "f=file:DIR/disk,size=64M"];
+const DISKS: [&str; 2] = ["m=memory:256M", "f=file:DIR/disk,size=256M"];
 
 /// Run a verifying load. Blocks that were never written are not compared, so how many are depends on the machine.
 #[track_caller]
@@ -25,8 +25,8 @@ fn assert_compared(output: &Output, arguments: &[&str]) {
 #[test]
 fn every_block_size_at_every_depth_reads_what_it_wrote() {
     let daemon = Daemon::start("matrix", &DISKS);
-    // The range is read back whole at the end, so small requests get a small one.
-    for (block, range) in [("512", "2M"), ("4k", "8M"), ("64k", "32M"), ("1M", "64M"), ("4M", "64M")] {
+    // The range holds a full queue, and is read back whole at the end, so small requests get a small one.
+    for (block, range) in [("512", "2M"), ("4k", "8M"), ("64k", "32M"), ("1M", "64M"), ("4M", "256M")] {
         for disk in ["m", "f"] {
             for depth in ["1", "64"] {
                 for (mix, path) in [("randrw", "memshare"), ("randwrite", "pool")] {
