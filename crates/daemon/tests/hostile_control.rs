@@ -241,7 +241,7 @@ fn memory_that_cannot_be_used_is_refused_and_the_attachment_survives() {
         (1, BOTH, 4096, sealed_memory(4096, shrink | SealFlags::FUTURE_WRITE), "sealed against writing"),
         (1, BOTH, 8192, sealed_memory(4096, shrink), "outside a region of 4096 bytes"),
         (1, BOTH, 0, sealed_memory(4096, shrink), "0 bytes, outside a region"),
-        (1, BOTH, u64::MAX, sealed_memory(4096, shrink), "outside a region of 4096 bytes"),
+        (1, BOTH, 1 << 30, sealed_memory(4096, shrink), "outside a region of 4096 bytes"),
         (0, BOTH, 4096, sealed_memory(4096, shrink), "region id 0 is in use or not in 1..64"),
         (64, BOTH, 4096, sealed_memory(4096, shrink), "region id 64 is in use or not in 1..64"),
         (u16::MAX, BOTH, 4096, sealed_memory(4096, shrink), "not in 1..64; choose a free one"),
@@ -253,6 +253,12 @@ fn memory_that_cannot_be_used_is_refused_and_the_attachment_survives() {
             Control::Refused { code: RefusalCode::BadMemory, text } => assert_says(&text, &[what]),
             other => panic!("id {id}, access {access}, {length_bytes} bytes: {other:?} instead of '{what}'"),
         }
+    }
+    match client.register(1, BOTH, u64::MAX, &good) {
+        Control::Refused { code: RefusalCode::Limit, text } => {
+            assert_says(&text, &["8192 bytes are registered", "max_memory_bytes"])
+        }
+        other => panic!("more memory than a client may register: {other:?}"),
     }
     for region in [0, 1, 63, 64, u16::MAX] {
         say(&client.control, &Control::Unregister { region }, &[]);

@@ -8,12 +8,13 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use fipsee_block::client::{AttachOptions, Blocking, Buffer, Completion, Disk, Error, Queue};
 use fipsee_block::wire::Status;
 use fipsee_ring::control::RefusalCode;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 pub(crate) mod raw;
@@ -23,7 +24,11 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Tell `cargo xtask test`, past libtest's capture, that a check could not run here.
 pub(crate) fn skip(what: &str, reason: &str) {
-    writeln!(std::io::stderr(), "fipsee-skip: {what}: {reason}").expect("standard error is open");
+    skip_capture(&format!("fipsee-skip: {what}: {reason}"));
+}
+
+fn skip_capture(line: &str) {
+    writeln!(std::io::stderr(), "{line}").expect("standard error is open");
 }
 
 pub(crate) fn is_root() -> bool {
@@ -61,6 +66,28 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
+}
+
+/// Longest life of a test binary. A lost wake-up would hang it; each takes seconds.
+const BINARY_PATIENCE: Duration = Duration::from_secs(300);
+
+/// The daemons that run now.
+static RUNNING: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
+
+/// Turn a hang into a failure that names it, and leave no daemon behind.
+fn bound_hangs() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        std::thread::spawn(|| {
+            std::thread::sleep(BINARY_PATIENCE);
+            let pids = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+            for pid in pids.iter() {
+                let _ = rustix::process::kill_process(*pid, Signal::KILL);
+            }
+            skip_capture(&format!("a test hangs: not finished within {BINARY_PATIENCE:?}"));
+            std::process::exit(101);
+        });
+    });
 }
 
 /// A running `fipseed`; killed when dropped.
@@ -118,11 +145,12 @@ impl Daemon {
     pub(crate) fn kill_9(&mut self) {
         self.child.kill().expect("a child can be killed");
         self.exited = Some(self.child.wait().expect("a child can be awaited"));
+        forget(&self.child);
     }
 
     /// Ask it to stop.
     pub(crate) fn signal_term(&self) {
-        let pid = rustix::process::Pid::from_child(&self.child);
+        let pid = Pid::from_child(&self.child);
         rustix::process::kill_process(pid, Signal::TERM).expect("a child can be signalled");
     }
 
@@ -132,6 +160,7 @@ impl Daemon {
         loop {
             if let Some(status) = self.child.try_wait().expect("a child can be asked") {
                 self.exited = Some(status);
+                forget(&self.child);
                 return status;
             }
             assert!(Instant::now() < deadline, "the daemon does not stop: {}", self.log());
@@ -202,6 +231,7 @@ impl Drop for Daemon {
         if self.exited.is_none() {
             let _ = self.child.kill();
             let _ = self.child.wait();
+            forget(&self.child);
         }
         if std::thread::panicking() {
             eprintln!("--- log of the daemon ---\n{}", self.log());
@@ -211,13 +241,22 @@ impl Drop for Daemon {
 
 /// The command line of a daemon whose standard error is `log` in `dir`.
 fn launch(dir: &Scratch, prefix: &[String], arguments: &[String]) -> Child {
+    bound_hangs();
     let program = env!("CARGO_BIN_EXE_fipseed").to_owned();
     let mut words = prefix.iter().cloned().chain([program]);
     let log = File::options().create(true).append(true).open(dir.path("log")).expect("a log file");
     let mut command = Command::new(words.next().expect("a program"));
     command.args(words).arg("--listen").arg(dir.path("s")).args(arguments);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).env_remove("FIPSEE_SOCKET");
-    command.spawn().expect("the daemon can be started")
+    let child = command.spawn().expect("the daemon can be started");
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner).push(Pid::from_child(&child));
+    child
+}
+
+/// It was awaited, so its number may be given to another process.
+fn forget(child: &Child) {
+    let pid = Pid::from_child(child);
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| *other != pid);
 }
 
 /// Start a daemon that must refuse to run; what it says.
@@ -245,6 +284,7 @@ pub(crate) fn refused_in(dir: &Scratch, prefix: &[&str], arguments: &[&str]) -> 
         }
         std::thread::sleep(Duration::from_millis(1));
     };
+    forget(&child);
     let text = std::fs::read_to_string(dir.path("log")).unwrap_or_default();
     assert!(!status.success(), "it stopped without an error with {arguments:?}: {text}");
     assert!(text.contains("error: "), "no error in: {text}");
