@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::time::Instant;
+
 use common::Daemon;
 use fipsee_block::client::{Buffer, Queue};
 use fipsee_block::wire::Status;
@@ -65,6 +67,29 @@ fn hundred_thousand_requests_through_epoll_lose_no_wake_up() {
         let ready = epoll::wait(&set, rustix::buffer::spare_capacity(&mut events), Some(&WAKE_UP_TIMEOUT));
         assert_eq!(ready.expect("epoll"), 1, "a wake-up was lost");
     });
+}
+
+/// Publishing sweeps over the moment in which the worker decides to sleep.
+#[test]
+fn sleeping_worker_hears_of_every_request_of_a_client_that_never_sleeps() {
+    let daemon = Daemon::start(&["--disk", "a=null:1M", "--wait", "sleep"]);
+    let (disk, mut queue) = daemon.client(&Daemon::options("a"));
+    let buffer = disk.allocate(512).expect("a pool");
+    for request in 0..2 * REQUESTS {
+        // From none to about a microsecond.
+        (0..request % 64).for_each(|_| std::hint::spin_loop());
+        queue.read(0, buffer.segment(0, 512), request).expect("room");
+        queue.submit();
+        let asked = Instant::now();
+        let mut looks = 0_u32;
+        while queue.reap(&mut |_| {}).expect("a correct daemon") == 0 {
+            looks = looks.wrapping_add(1);
+            if looks.is_multiple_of(1024) {
+                assert!(asked.elapsed() < common::PATIENCE, "request {request} woke nobody");
+                std::thread::yield_now();
+            }
+        }
+    }
 }
 
 #[test]
