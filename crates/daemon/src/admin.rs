@@ -98,16 +98,24 @@ impl Admin {
                 return;
             }
             if let Ok(socket) = rustix::net::accept_with(listener.socket(), SocketFlags::CLOEXEC) {
-                let _ = self.serve(&UnixStream::from(socket));
+                let _ = self.serve(&UnixStream::from(socket), stop);
             }
         }
     }
 
-    fn serve(&self, stream: &UnixStream) -> std::io::Result<()> {
+    fn serve(&self, stream: &UnixStream, stop: &EventDoorbell) -> std::io::Result<()> {
         stream.set_read_timeout(Some(IDLE_TIMEOUT))?;
         stream.set_write_timeout(Some(IDLE_TIMEOUT))?;
         let mut reader = BufReader::new(stream);
         loop {
+            // An end of the daemon waits for nobody who has a connection open, or goes on asking.
+            let mut fds = [PollFd::new(stop, PollFlags::IN), PollFd::new(stream, PollFlags::IN)];
+            let asked_already = !reader.buffer().is_empty();
+            let timeout = if asked_already { Duration::ZERO } else { IDLE_TIMEOUT };
+            rustix::event::poll(&mut fds, rustix::event::Timespec::try_from(timeout).ok().as_ref())?;
+            if !fds[0].revents().is_empty() || (!asked_already && fds[1].revents().is_empty()) {
+                return Ok(());
+            }
             let mut line = String::new();
             if reader.by_ref().take(MAX_REQUEST_BYTES).read_line(&mut line)? == 0 {
                 return Ok(());
