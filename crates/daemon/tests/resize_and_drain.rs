@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 
 use common::raw::{RawClient, attach_message};
@@ -194,5 +196,21 @@ fn client_in_the_handshake_is_told_that_the_daemon_goes() {
     assert_says(&text, &["shutting down", "try again when it is back"]);
     assert_eq!(common::raw::hear(&attached.control).0, Control::Detached);
     common::raw::assert_closed(&attached.control);
+    assert!(daemon.await_exit().success());
+}
+
+#[test]
+fn admin_connection_that_goes_on_asking_does_not_hold_up_the_end() {
+    let mut daemon = Daemon::start(&["--disk", "a=memory:1M"]);
+    let mut stream = UnixStream::connect(fipsee_daemon::admin::admin_path(&daemon.socket())).expect("an admin socket");
+    let mut reader = BufReader::new(stream.try_clone().expect("a descriptor"));
+    let mut ask = move || {
+        let mut line = String::new();
+        let asked = stream.write_all(b"{\"request\":\"list\"}\n").is_ok();
+        asked && reader.read_line(&mut line).is_ok_and(|length| length > 0) && line.contains("\"disk\":\"a\"")
+    };
+    assert!(ask(), "it answers");
+    daemon.signal_term();
+    eventually("the daemon hangs up", || !ask());
     assert!(daemon.await_exit().success());
 }
