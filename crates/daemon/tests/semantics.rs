@@ -242,6 +242,30 @@ fn memory_taken_back_too_early_stays_mapped_until_the_daemon_is_done() {
     assert!(done > 0, "no request that was in flight was done");
 }
 
+/// The place of a client that left in the middle is not given to the next one until its requests are done with.
+#[test]
+fn client_that_leaves_in_the_middle_of_long_writes_does_not_disturb_the_next_one() {
+    let daemon = Daemon::start(&["--disk", "f=file:{dir}/disk,size=96M,direct=off"]);
+    for round in 0..20_u64 {
+        let (disk, mut queue) = daemon.client(&options("f"));
+        let memory = disk.create_memory(64 << 20).expect("registered");
+        let buffer = memory.buffer(0, 64 << 20).expect("inside");
+        for part in 0..4_u64 {
+            queue.write(part << 15, buffer.segment(part << 24, 16 << 20), true, part).expect("room");
+        }
+        queue.submit();
+        drop((queue, disk, memory, buffer));
+        let (disk, mut next) = daemon.client(&options("f"));
+        let piece = disk.allocate(4096).expect("a pool");
+        piece.fill(0, &stamp(4096, 1, round));
+        // Behind what the other one writes.
+        write(&mut next, 80 << 20, piece.segment(0, 4096), false);
+        assert!(on_disk(&mut next, &piece, 80 << 20) == stamp(4096, 1, round), "round {round}");
+        disk.detach(vec![next]).expect("detached");
+    }
+    common::eventually("everyone is gone", || daemon.attached_count("f") == 0);
+}
+
 fn used(disk: &Disk) -> u64 {
     disk.info().size_bytes()
 }
