@@ -58,7 +58,8 @@ fn headers(root: &Path, tally: &mut Tally) {
             for header in &headers {
                 let mut command = Command::new(compiler);
                 command.args(["-fsyntax-only", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-x", language]);
-                step::succeed(command.arg(format!("-std={standard}")).arg(header))?;
+                // Included alone into nothing: given as the main file, its unused inline functions would be warned of.
+                step::succeed(command.arg(format!("-std={standard}")).arg("-include").arg(header).arg("/dev/null"))?;
             }
             Ok(format!("{} headers", headers.len()))
         });

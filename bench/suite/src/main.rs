@@ -5,6 +5,7 @@ mod block;
 mod daemon;
 mod facts;
 mod fio;
+mod headline;
 mod idle;
 mod memcpy;
 mod table;
@@ -36,6 +37,9 @@ struct Arguments {
     /// Only candidates whose name contains this.
     #[arg(long, default_value = "")]
     only: String,
+    /// Renew the headline in this README from the run.
+    #[arg(long, value_name = "README.md")]
+    readme: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -46,6 +50,7 @@ fn main() -> ExitCode {
         results: arguments.results,
         file_directory: arguments.file_directory,
         only: arguments.only,
+        readme: arguments.readme,
     };
     match block::run(&settings) {
         Ok(()) => ExitCode::SUCCESS,

@@ -280,12 +280,14 @@ fn parse_rare(
     let flags_allowed = if request.operation == Operation::WriteZeroes { FLAG_FUA | FLAG_UNMAP } else { 0 };
     let words_used = match request.operation {
         Operation::Discard | Operation::WriteZeroes | Operation::GetInfo => 3,
-        _ => 2,
+        _ => 1,
     };
-    let unused_set = (words_used..7).any(|index| message.word(index) != 0);
+    let sector_set = request.operation == Operation::GetInfo && request.sector != 0;
+    let unused_set = sector_set || (words_used..7).any(|index| message.word(index) != 0);
+    let fua_refused = request.fua && facts.capabilities & CAPABILITY_FUA == 0;
     let segments_expected = u8::from(request.operation == Operation::GetInfo);
     let aux_set = request.operation != Operation::AckEvent && request.aux != 0;
-    if flags & !flags_allowed != 0 || unused_set || segments != segments_expected || aux_set {
+    if flags & !flags_allowed != 0 || fua_refused || unused_set || segments != segments_expected || aux_set {
         return Err(Status::Invalid);
     }
     match request.operation {

@@ -235,7 +235,8 @@ impl QueueServer {
     #[inline(always)]
     fn serve<D: Disk>(&mut self, message: &Message, disk: &D, engine: &mut Engine, started_ticks: u64) {
         let request = match parse(message, &self.facts, &self.regions, &mut self.spans) {
-            Ok(request) if !self.detached => request,
+            // Events can be acknowledged to the end.
+            Ok(request) if !self.detached || request.operation == Operation::AckEvent => request,
             Ok(_) => return self.refuse(message, Status::Detached),
             Err(status) => return self.refuse(message, status),
         };

@@ -62,25 +62,6 @@ impl Histogram {
         self.buckets[bucket_of(ticks)].add(count);
     }
 
-    /// Add everything recorded in `other`.
-    pub fn merge(&self, other: &Self) {
-        for (ours, theirs) in self.buckets.iter().zip(&other.buckets) {
-            ours.add(theirs.get());
-        }
-    }
-
-    /// The mean, as far as the buckets tell, in ticks; 0 when nothing was recorded.
-    #[must_use]
-    pub fn mean(&self) -> u64 {
-        let middle = |bucket| u128::from(u64::midpoint(lower_bound(bucket), lower_bound(bucket + 1)));
-        let (mut sum, mut count) = (0_u128, 0_u128);
-        for (bucket, counter) in self.buckets.iter().enumerate() {
-            sum += middle(bucket) * u128::from(counter.get());
-            count += u128::from(counter.get());
-        }
-        u64::try_from(sum / count.max(1)).unwrap_or(u64::MAX)
-    }
-
     /// How many were recorded.
     #[must_use]
     pub fn count(&self) -> u64 {

@@ -16,7 +16,9 @@ pub const MAX_INLINE_SEGMENTS: usize = 5;
 pub const SEGMENTS_INDIRECT: u8 = 0xff;
 /// Most entries of an indirect table: 2 KiB, copied once. 256 pages make the 1 MiB that guests send at most.
 pub const MAX_INDIRECT_ENTRIES: usize = 256;
-/// Most data of one read or write: what one inline segment can carry, rounded down to MiB.
+/// Largest disk in sectors: its last byte has an offset that a signed 64-bit number holds, with room to add lengths.
+pub const MAX_SECTOR_COUNT: u64 = (1 << 55) - 1;
+/// Most data of one read or write: half of what one inline segment can carry, and more than any disk gains from.
 pub const MAX_TRANSFER_BYTES: u64 = 16 << 20;
 /// Most completions in one message.
 pub const MAX_PACKED: usize = 14;
@@ -280,7 +282,7 @@ pub const CAPABILITY_WRITE_ZEROES: u32 = 16;
 /// What a client is told of a disk: in ATTACHED, and as the answer to get-info. 64 bytes on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockInfo {
-    /// First sector of the disk that the client may use (0 unless the export is a part of a disk).
+    /// Where the export begins on the disk it is a part of, for information; sectors in requests count from 0.
     pub first_sector: u64,
     /// Size in sectors of 512 bytes.
     pub sector_count: u64,
@@ -348,7 +350,7 @@ impl BlockInfo {
         let expect = |what, value: u64, ok: bool| if ok { Ok(()) } else { Err(fipsee_ring::PeerFault::Value { what, value }) };
         let block_ok = matches!(info.block_bytes, 512 | 1024 | 2048 | 4096);
         expect("the logical block size", info.block_bytes.into(), block_ok)?;
-        let end = info.first_sector.checked_add(info.sector_count).filter(|end| *end < 1 << 55);
+        let end = info.first_sector.checked_add(info.sector_count).filter(|end| *end <= MAX_SECTOR_COUNT);
         expect("the size of the disk in sectors", info.sector_count, end.is_some() && info.sector_count > 0)?;
         expect("the longest transfer", info.max_transfer_bytes.into(), info.max_transfer_bytes >= info.block_bytes)?;
         expect("the most segments", info.max_segments.into(), info.max_segments >= 1)?;

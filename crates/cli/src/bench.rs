@@ -103,10 +103,6 @@ fn sorted_intervals(report: &Report) -> Vec<f64> {
     intervals
 }
 
-fn quantile_ns(report: &Report, numerator: u64, denominator: u64) -> u64 {
-    clock::ticks_to_ns(report.latency.quantile(numerator, denominator))
-}
-
 fn print_json(options: &Options, report: &Report) {
     let intervals = sorted_intervals(report);
     let value = json!({
@@ -121,11 +117,11 @@ fn print_json(options: &Options, report: &Report) {
         "iops_interval_median": intervals.get(intervals.len() / 2),
         "iops_interval_max": intervals.last(),
         "bandwidth_bytes_per_s": report.bandwidth_bytes_per_s,
-        "latency_ns_p50": quantile_ns(report, 50, 100),
-        "latency_ns_p99": quantile_ns(report, 99, 100),
-        "latency_ns_p999": quantile_ns(report, 999, 1000),
-        "latency_ns_mean": clock::ticks_to_ns(report.latency.mean()),
-        "latency_samples": report.latency.count(),
+        "latency_ns_p50": report.latency_ns(0.5),
+        "latency_ns_p99": report.latency_ns(0.99),
+        "latency_ns_p999": report.latency_ns(0.999),
+        "latency_ns_mean": report.latency.mean() * 1e9 / load::count_f64(clock::ticks_per_second()),
+        "latency_samples": report.latency.len(),
         "cpu_ns_per_io": report.cpu_ns_per_io,
         "verified_blocks": report.verified_blocks,
     });
@@ -138,8 +134,8 @@ fn print_table(options: &Options, report: &Report) {
     println!("{}: {:?}, {} bytes, depth {}, {} queue(s)", options.disk, options.rw, options.bs, options.depth, options.queues);
     println!("  IOPS       {:>14.0}   tenths of the run: {least:.0} to {most:.0}", report.iops);
     println!("  bandwidth  {:>11.1} MB/s", report.bandwidth_bytes_per_s / 1e6);
-    let [p50, p99, p999] = [(50, 100), (99, 100), (999, 1000)].map(|(n, d)| quantile_ns(report, n, d));
-    println!("  latency    {p50:>11} ns p50   {p99} ns p99   {p999} ns p99.9   ({} sampled)", report.latency.count());
+    let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|quantile| report.latency_ns(quantile));
+    println!("  latency    {p50:>11} ns p50   {p99} ns p99   {p999} ns p99.9   ({} sampled)", report.latency.len());
     println!("  CPU here   {:>11.0} ns per request", report.cpu_ns_per_io);
     if report.verified_blocks > 0 {
         println!("  verified   {:>11} blocks, all as written", report.verified_blocks);

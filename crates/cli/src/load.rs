@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fipsee_block::client::{AttachOptions, Buffer, Completion, Disk, Error, Queue};
-use fipsee_block::stats::Histogram;
 use fipsee_block::wire::{SECTOR_SHIFT, Segment, Status};
 use fipsee_ring::clock;
 use fipsee_ring::wait::WaitMode;
+use hdrhistogram::Histogram;
 
 use crate::pattern::{Blocks, Mismatch};
 
@@ -29,6 +29,14 @@ pub enum Mix {
     /// Random, half reads, half writes.
     #[value(name = "randrw")]
     RandRw,
+}
+
+impl Report {
+    /// The latency that `quantile` (0 to 1) of the sampled requests did not exceed, in nanoseconds.
+    #[must_use]
+    pub fn latency_ns(&self, quantile: f64) -> u64 {
+        clock::ticks_to_ns(self.latency.value_at_quantile(quantile))
+    }
 }
 
 impl Mix {
@@ -90,8 +98,9 @@ pub struct Report {
     pub bandwidth_bytes_per_s: f64,
     /// Requests per second in each tenth of the time, for the spread.
     pub interval_iops: Vec<f64>,
-    /// From publishing to reaping, in ticks; a sample of the requests that covers every slot in turn.
-    pub latency: Histogram,
+    /// From publishing to reaping, in ticks of the time-stamp counter; a sample of the requests that covers every slot in
+    /// turn.
+    pub latency: Histogram<u64>,
     /// Processor time of this process per request, in nanoseconds.
     pub cpu_ns_per_io: f64,
     /// Requests finished.
@@ -138,7 +147,6 @@ impl From<Error> for LoadError {
 struct Shared {
     stop: AtomicBool,
     finished: Vec<AtomicU64>,
-    latency: Vec<Histogram>,
     verified: AtomicU64,
 }
 
@@ -160,7 +168,6 @@ pub fn run(settings: &Settings) -> Result<Report, LoadError> {
     let shared = Arc::new(Shared {
         stop: AtomicBool::new(false),
         finished: queues.iter().map(|_| AtomicU64::new(0)).collect(),
-        latency: queues.iter().map(|_| Histogram::default()).collect(),
         verified: AtomicU64::new(0),
     });
     let (cpu_before, started) = (cpu_time(), Instant::now());
@@ -178,13 +185,13 @@ pub fn run(settings: &Settings) -> Result<Report, LoadError> {
     let elapsed = started.elapsed();
     let requests: u64 = shared.finished.iter().map(|counter| counter.load(Ordering::Relaxed)).sum();
     let cpu_ns = cpu_time().saturating_sub(cpu_before).as_nanos();
+    let mut latency = new_histogram();
     for thread in threads {
-        thread.join().map_err(|_| LoadError::Settings("a generator thread panicked".to_owned()))??;
+        let part = thread.join().map_err(|_| LoadError::Settings("a generator thread panicked".to_owned()))??;
+        latency += part;
     }
     let seconds = elapsed.as_secs_f64();
     let iops = count_f64(requests) / seconds;
-    let latency = Histogram::default();
-    shared.latency.iter().for_each(|part| latency.merge(part));
     Ok(Report {
         iops,
         bandwidth_bytes_per_s: iops * count_f64(settings.block_bytes),
@@ -284,7 +291,13 @@ struct Generator {
     in_flight: Vec<(u64, bool)>,
     started_ticks: Vec<u64>,
     probe: usize,
+    latency: Histogram<u64>,
     verified: u64,
+}
+
+/// Three significant digits from one tick to about a minute; what takes longer counts as that.
+fn new_histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 1 << 37, 3).unwrap_or_else(|_| unreachable!("the bounds are in order"))
 }
 
 impl Generator {
@@ -305,12 +318,13 @@ impl Generator {
             in_flight: vec![(0, false); depth],
             started_ticks: vec![0; depth],
             probe: 0,
+            latency: new_histogram(),
             verified: 0,
             buffers,
         }
     }
 
-    fn run(mut self) -> Result<(), LoadError> {
+    fn run(mut self) -> Result<Histogram<u64>, LoadError> {
         let mut finished = Vec::with_capacity(self.in_flight.len());
         let mut total = 0;
         while !self.shared.stop.load(Ordering::Relaxed) {
@@ -328,7 +342,7 @@ impl Generator {
             self.read_back()?;
         }
         self.shared.verified.fetch_add(self.verified, Ordering::Relaxed);
-        Ok(())
+        Ok(self.latency)
     }
 
     #[inline(always)]
@@ -391,7 +405,7 @@ impl Generator {
             }
             if slot == self.probe {
                 let ticks = clock::ticks().saturating_sub(self.started_ticks[slot]);
-                self.shared.latency[self.index].record(ticks, 1);
+                self.latency.saturating_record(ticks);
                 self.probe = (self.probe + 7) % self.in_flight.len();
             }
             if self.blocks.verifies() {

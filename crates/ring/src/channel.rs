@@ -134,6 +134,7 @@ impl RegionLayout {
         expect("the layout version of the region", version, |version| version == 1)?;
         expect("the queue count of the region", queue_count, |count| (1..=u64::from(MAX_QUEUES)).contains(&count))?;
         expect("the length in the region header", word(2), |bytes| bytes == region.length_bytes() && bytes <= MAX_REGION_BYTES)?;
+        expect("the features of the region", word(3), |features| features == 0)?;
         for index in [6, 7] {
             if word(index) != 0 {
                 return Err(PeerFault::ReservedSet { offset_bytes: 8 * u32::try_from(index).unwrap_or(0), value: word(index) });

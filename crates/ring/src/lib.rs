@@ -7,6 +7,9 @@
 //! This crate knows nothing of requests, disks or sockets' meaning: it moves 60-byte payloads and file
 //! descriptors.
 
+#[cfg(target_endian = "big")]
+compile_error!("the wire is little-endian and messages are moved as they stand: Fip-see needs a little-endian machine");
+
 #[cfg(not(loom))]
 pub mod channel;
 #[cfg(not(loom))]

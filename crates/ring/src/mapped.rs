@@ -129,9 +129,8 @@ unsafe impl RingMemory for MappedRing {
             _ => {
                 // SAFETY: as above.
                 unsafe { store_words(slot, message) };
-                let last = message.word(7) & 0xffff_ffff | u64::from(stamp) << 32;
-                // SAFETY: as above; byte 56 of a slot is 8-byte aligned. A: pairs with `Reader::has_message`.
-                unsafe { AtomicU64::from_ptr(slot.wrapping_add(56).cast()) }.store(last, Ordering::Release);
+                // Of the size the reader loads: racing accesses of different sizes have no meaning in Rust.
+                self.stamp(index).store(stamp, Ordering::Release); // A: pairs with `Reader::has_message`.
             }
         }
     }

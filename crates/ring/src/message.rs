@@ -75,6 +75,7 @@ impl Message {
     }
 
     /// For the copy-in primitive, which writes all 64 bytes at once.
+    #[cfg(not(loom))]
     #[inline(always)]
     pub(crate) fn as_mut_ptr(&mut self) -> *mut u64 {
         self.words.as_mut_ptr()

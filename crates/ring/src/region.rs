@@ -139,6 +139,8 @@ impl Region {
         // SAFETY: the source is inside the mapping and the destination is ours, so they do not overlap. The peer may
         // write meanwhile: the copy then holds some mixture, which callers validate before use.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into.as_mut_ptr(), into.len()) };
+        // Without this the compiler may load from the region again, after a check, what was copied here.
+        std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
         Ok(())
     }
 

@@ -232,7 +232,8 @@ impl<M: RingMemory> Reader<M> {
     #[must_use = "sleeping while work remains loses a wake-up"]
     pub fn arm_and_work_remains(&mut self) -> bool {
         self.armed = true;
-        self.memory.asleep().store(1, Ordering::Relaxed);
+        // A swap, not a store: loom does not order a plain store after the writer's swap (docs/memory-order.md).
+        self.memory.asleep().swap(1, Ordering::Relaxed);
         if !cfg!(fipsee_known_bad = "no_sleep_fence") {
             full_fence(); // S: between our flag and the peer's stamp; pairs with `Writer::reader_needs_doorbell`.
         }

@@ -71,7 +71,9 @@ impl Seqpacket {
     pub fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        // The space is rounded up and would take a few more.
+        let too_many = descriptors.len() > MAX_DESCRIPTORS;
+        if too_many || !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "more descriptors than one message carries"));
         }
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;

@@ -8,7 +8,7 @@ mod common;
 use std::thread;
 use std::time::Duration;
 
-use common::{Bell, Random, assert_is_numbered, numbered, receive_sleeping, ring_pair, sleep_on};
+use common::{Bell, Random, assert_is_numbered, numbered, receive_sleeping, ring_pair, sleep_on, yield_to_peer};
 use fipsee_ring::Message;
 use fipsee_ring::cpu;
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
@@ -87,7 +87,7 @@ fn race(bell: &(impl Bell + Sync), ring_bell: impl Fn() + Send) -> u64 {
             for number in 0..RACING_MESSAGES {
                 while let Err(error) = writer.try_publish(&numbered(number)) {
                     assert_eq!(error, StreamError::Full);
-                    thread::yield_now();
+                    yield_to_peer();
                 }
                 if writer.reader_needs_doorbell() {
                     ring_bell();

@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 use std::thread;
 
-use common::{assert_is_numbered, numbered, ring_pair, store_variants};
+use common::{assert_is_numbered, numbered, ring_pair, store_variants, yield_to_peer};
 use fipsee_ring::Message;
 use fipsee_ring::cpu::StoreVariant;
 use fipsee_ring::mapped::MappedRing;
@@ -23,7 +23,7 @@ fn receive_polling<M: RingMemory>(reader: &mut Reader<M>) -> Message {
     while !reader.receive(&mut message) {
         looks += 1;
         if looks.is_multiple_of(64) {
-            thread::yield_now();
+            yield_to_peer();
         }
         std::hint::spin_loop();
     }
@@ -38,7 +38,7 @@ fn stream(store: StoreVariant, slot_count: u32, start: Cursor, message_count: u6
             for number in 0..message_count {
                 while let Err(error) = writer.try_publish(&numbered(number)) {
                     assert_eq!(error, StreamError::Full);
-                    thread::yield_now();
+                    yield_to_peer();
                 }
             }
         });

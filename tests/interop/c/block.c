@@ -43,7 +43,7 @@ int interop_region_is_valid(const uint8_t *bytes, uint64_t region_bytes)
 		return 0;
 	if (header.region_bytes != region_bytes || region_bytes > FIPSEE_MAX_REGION_BYTES)
 		return 0;
-	if (header.reserved[0] != 0 || header.reserved[1] != 0)
+	if (header.features != 0 || header.reserved[0] != 0 || header.reserved[1] != 0)
 		return 0;
 	if (header.pool_offset_bytes % FIPSEE_REGION_PAGE_BYTES != 0 ||
 	    header.pool_bytes % FIPSEE_REGION_PAGE_BYTES != 0 || header.pool_bytes > FIPSEE_MAX_POOL_BYTES ||
@@ -185,14 +185,17 @@ static uint16_t parse_range(struct parse *parse, const struct fipsee_request *re
 static int rare_is_canonical(const union fipsee_message *message)
 {
 	const struct fipsee_request *request = &message->request;
-	int flags = 0, words_used = 2, segment_count = 0, index;
+	int flags = 0, words_used = 1, segment_count = 0, index;
 
 	if (request->operation == FIPSEE_WRITE_ZEROES)
 		flags = FIPSEE_FLAG_FUA | FIPSEE_FLAG_UNMAP;
 	if (request->operation >= FIPSEE_DISCARD && request->operation <= FIPSEE_GET_INFO)
 		words_used = 3;
-	if (request->operation == FIPSEE_GET_INFO)
+	if (request->operation == FIPSEE_GET_INFO) {
 		segment_count = 1;
+		if (request->sector != 0)
+			return 0;
+	}
 	for (index = words_used; index < 7; index++)
 		if (message->words[index] != 0)
 			return 0;
@@ -206,6 +209,8 @@ static uint16_t parse_rare(struct parse *parse, const union fipsee_message *mess
 	uint16_t status;
 
 	if (!rare_is_canonical(message))
+		return FIPSEE_STATUS_INVALID;
+	if ((request->flags & FIPSEE_FLAG_FUA) && !(parse->facts->capabilities & FIPSEE_CAPABILITY_FUA))
 		return FIPSEE_STATUS_INVALID;
 	switch (request->operation) {
 	case FIPSEE_FLUSH:

@@ -270,7 +270,13 @@ fn ask(
     };
     // A refusal may already be waiting when the daemon hangs up, so a failed send is told by what can be read.
     let sent = control.send(&question.encode(), descriptors);
-    let packet: Packet = match (control.receive(ANSWER_TIMEOUT), sent) {
+    // And when it hangs up with our question unread, the kernel reports the reset first and hands out the refusal, which
+    // was sent before, only to those who look again.
+    let received = control.receive(ANSWER_TIMEOUT).or_else(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => control.try_receive().ok().flatten().ok_or(error),
+        _ => Err(error),
+    });
+    let packet: Packet = match (received, sent) {
         (Ok(packet), _) => packet,
         (Err(_), Err(source)) | (Err(source), Ok(())) => return Err(gone(source)),
     };

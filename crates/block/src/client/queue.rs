@@ -15,7 +15,7 @@ use super::error::Error;
 use super::memory::Buffer;
 use crate::wire::{
     self, FLAG_FUA, FLAG_UNMAP, KIND_COMPLETIONS, KIND_DETACH, KIND_RESIZE, MAX_INDIRECT_ENTRIES, MAX_INLINE_SEGMENTS,
-    MAX_PACKED, Operation, SECTOR_BYTES, Segment, Status,
+    MAX_PACKED, MAX_SECTOR_COUNT, Operation, SECTOR_BYTES, Segment, Status,
 };
 
 /// A finished request.
@@ -298,7 +298,9 @@ impl Queue {
 
     #[cold]
     fn take_event(&mut self, message: &Message, entries: u8, kind: u8, reserved: [u8; 2]) -> Result<(), Error> {
-        if entries != 1 || reserved != [0, 0] {
+        let words_used = if kind == KIND_RESIZE { 2 } else { 1 };
+        let unused_set = message.word(0) >> 32 != 0 || (words_used..7).any(|index| message.word(index) != 0);
+        if entries != 1 || reserved != [0, 0] || unused_set {
             return Err(bad_head(message));
         }
         if self.unacknowledged.contains(&kind) {
@@ -307,6 +309,9 @@ impl Queue {
         match kind {
             KIND_RESIZE => {
                 let sector_count = message.word(1);
+                if sector_count == 0 || sector_count > MAX_SECTOR_COUNT {
+                    return Err(Error::Fault(PeerFault::Value { what: "the new size in sectors", value: sector_count }));
+                }
                 self.shared.sector_count.store(sector_count, Ordering::Relaxed);
                 self.events.retain(|event| *event == Event::Detached);
                 self.events.push(Event::Resized { sector_count });

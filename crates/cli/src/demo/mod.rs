@@ -124,7 +124,7 @@ fn over_fipsee(daemon: &Daemon, which: Which, duration: Duration) -> Result<Meas
         load::run(&settings).map_err(|error| Error::from(error.to_string()))
     };
     let (one, many) = (run(1)?, run(DEPTH)?);
-    let quantile_ns = |percent| clock::ticks_to_ns(one.latency.quantile(percent, 100));
+    let quantile_ns = |percent: u32| one.latency_ns(f64::from(percent) / 100.0);
     Ok(Measured { ns_p50: quantile_ns(50), ns_p99: quantile_ns(99), iops: many.iops })
 }
 

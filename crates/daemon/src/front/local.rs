@@ -20,6 +20,8 @@ use crate::worker::{Ack, Command, WorkerHandle};
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Descriptors kept back for the daemon's own files and for telling clients that there are none left.
 const RESERVED_DESCRIPTORS: u64 = 64;
+/// Messages taken from one client before the others are looked at again; a correct one has one unanswered at most.
+const MESSAGES_PER_TURN: usize = 16;
 /// How long a drain waits for requests in flight before it gives up on them.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -120,7 +122,9 @@ impl LocalFront {
         epoll::add(&epoll, listener.socket(), epoll::EventData::new_u64(TOKEN_LISTENER), epoll::EventFlags::IN)?;
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, &*mailbox, epoll::EventData::new_u64(TOKEN_MAILBOX), edge)?;
-        epoll::add(&epoll, stop, epoll::EventData::new_u64(TOKEN_STOP), epoll::EventFlags::IN)?;
+        // Once: nobody reads the signal, and it must not keep the drain from sleeping.
+        let once = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
+        epoll::add(&epoll, stop, epoll::EventData::new_u64(TOKEN_STOP), once)?;
         let loads = vec![0; workers.len()];
         Ok(Self {
             listener,
@@ -148,15 +152,14 @@ impl LocalFront {
             {
                 break;
             }
-            for token in self.wait() {
+            for token in self.wait(stopping.is_some()) {
                 match token {
                     TOKEN_LISTENER => self.accept(),
                     TOKEN_MAILBOX => {}
-                    TOKEN_STOP if stopping.is_none() => {
+                    TOKEN_STOP => {
                         stopping = Some(Instant::now());
                         self.begin_drain();
                     }
-                    TOKEN_STOP => {}
                     id => self.hear(id),
                 }
             }
@@ -170,10 +173,10 @@ impl LocalFront {
         }
     }
 
-    fn wait(&self) -> Vec<u64> {
+    fn wait(&self, stopping: bool) -> Vec<u64> {
         let pending = |session: &Session| matches!(session.state, State::Silent { .. } | State::Greeted { .. });
-        // Coarse: a silent client costs nothing but its place.
-        let tick = (self.sessions.values().any(pending) || !self.leaving.is_empty()).then_some(Duration::from_millis(250));
+        // Coarse: a silent client costs nothing but its place, and a drain ends with the last client, not with a tick.
+        let tick = (stopping || self.sessions.values().any(pending)).then_some(Duration::from_millis(250));
         let timeout = tick.and_then(|tick| rustix::event::Timespec::try_from(tick).ok());
         let mut events = Vec::<epoll::Event>::with_capacity(128);
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
@@ -211,7 +214,7 @@ impl LocalFront {
             self.lacks_descriptors(1)
         };
         if let Some(text) = refusal {
-            send_refusal(&socket, refuse(RefusalCode::Limit, text));
+            send_refusal(&socket, &refuse(RefusalCode::Limit, text));
             return;
         }
         let id = self.next_id;
@@ -233,9 +236,10 @@ impl LocalFront {
         })
     }
 
-    /// Take every message that a client sent, and notice when it is gone.
+    /// Take the messages that a client sent, and notice when it is gone. What is left is reported again: the socket is
+    /// watched level-triggered.
     fn hear(&mut self, id: u64) {
-        loop {
+        for _ in 0..MESSAGES_PER_TURN {
             let Some(session) = self.sessions.get(&id) else { return };
             match session.socket.try_receive() {
                 Ok(None) => {
@@ -323,19 +327,19 @@ impl LocalFront {
     }
 
     fn unregister(&mut self, id: u64, region: u16) -> Result<(), Refusal> {
-        match self.sessions.get(&id).map(|session| &session.state) {
-            Some(State::Attached(held)) if (1..64).contains(&region) && held.regions >> region & 1 != 0 => {}
-            _ => return Err(refuse(RefusalCode::BadMemory, format!("there is no registered region {region}"))),
-        }
+        let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
+        session.unregister(region)?;
         self.tell_workers(id, Done::Unregistered(region), |ack| Command::RemoveRegion { client: id, id: region, ack });
         Ok(())
     }
 
     fn detach(&mut self, id: u64) -> Result<(), Refusal> {
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
-        match std::mem::replace(&mut session.state, State::Done) {
-            State::Attached(attachment) => session.state = State::Detaching(attachment),
-            _ => return Err(refuse(RefusalCode::Malformed, "DETACH follows ATTACH, once")),
+        if !matches!(session.state, State::Attached(_)) {
+            return Err(refuse(RefusalCode::Malformed, "DETACH follows ATTACH, once"));
+        }
+        if let State::Attached(attachment) = std::mem::replace(&mut session.state, State::Done) {
+            session.state = State::Detaching(attachment);
         }
         self.tell_workers(id, Done::Finished, |ack| Command::RemoveClient { client: id, finish: true, ack });
         Ok(())
@@ -369,9 +373,10 @@ impl LocalFront {
             Done::Unregistered(region) => {
                 if let State::Attached(attachment) = &mut session.state {
                     attachment.regions &= !(1 << region);
+                    attachment.removing &= !(1 << region);
                     attachment.region_bytes[usize::from(region)] = 0;
-                    attachment.descriptors -= 1;
-                    self.descriptors -= 1;
+                    attachment.descriptors = attachment.descriptors.saturating_sub(1);
+                    self.descriptors = self.descriptors.saturating_sub(1);
                 }
                 Control::Unregistered { region }
             }
@@ -417,11 +422,12 @@ impl LocalFront {
 
     /// Memory that was refused leaves the attachment as it was; any other refusal ends the connection.
     fn refuse(&mut self, id: u64, refusal: Refusal) {
+        let survives = matches!(refusal.code, RefusalCode::BadMemory | RefusalCode::Limit);
         match self.sessions.get(&id) {
-            Some(Session { state: State::Attached(_), socket, .. })
-                if matches!(refusal.code, RefusalCode::BadMemory | RefusalCode::Limit) =>
-            {
-                send_refusal(socket, refusal);
+            Some(Session { state: State::Attached(_), socket, .. }) if survives => {
+                if !send_refusal(socket, &refusal) {
+                    self.refuse_and_close(id, refuse(RefusalCode::Malformed, "the client does not take its answers"));
+                }
             }
             _ => self.refuse_and_close(id, refusal),
         }
@@ -433,7 +439,7 @@ impl LocalFront {
         if self.quota.allows() {
             tracing::warn!(client = id, pid, uid, reason = refusal.text, "refused");
         }
-        send_refusal(&session.socket, refusal);
+        send_refusal(&session.socket, &refusal);
         self.lost(id);
     }
 
@@ -478,7 +484,8 @@ fn send(session: &Session, message: &Control, descriptors: &[std::os::fd::Borrow
         .map_err(|error| refuse(RefusalCode::Malformed, format!("the client does not take its answers: {error}")))
 }
 
-fn send_refusal(socket: &Seqpacket, refusal: Refusal) {
-    let message = Control::Refused { code: refusal.code, text: refusal.text };
-    let _ = socket.send(&message.encode(), &[]);
+/// False when the client does not take it.
+fn send_refusal(socket: &Seqpacket, refusal: &Refusal) -> bool {
+    let message = Control::Refused { code: refusal.code, text: refusal.text.clone() };
+    socket.send(&message.encode(), &[]).is_ok()
 }

@@ -68,6 +68,8 @@ pub(super) struct Attachment {
     pub(super) workers: Vec<usize>,
     /// Ids of regions in use; bit 0 is the pool.
     pub(super) regions: u64,
+    /// Ids whose removal the workers have not confirmed.
+    pub(super) removing: u64,
     /// Length of each registered region, by id.
     pub(super) region_bytes: [u64; MAX_REGIONS as usize],
     pub(super) descriptors: u64,
@@ -201,6 +203,7 @@ impl Session {
                 export: Arc::clone(export),
                 workers,
                 regions: 1,
+                removing: 0,
                 region_bytes: [0; MAX_REGIONS as usize],
                 descriptors,
             },
@@ -246,6 +249,18 @@ impl Session {
         attachment.region_bytes[usize::from(id)] = length_bytes;
         attachment.descriptors += 1;
         Ok(Arc::new(region))
+    }
+
+    /// UNREGISTER: check the id. It stays in use until the workers have let go of it.
+    pub(super) fn unregister(&mut self, id: u16) -> Result<(), Refusal> {
+        let bit = if (1..MAX_REGIONS).contains(&id) { 1_u64 << id } else { 0 };
+        match &mut self.state {
+            State::Attached(held) if held.regions & !held.removing & bit != 0 => {
+                held.removing |= bit;
+                Ok(())
+            }
+            _ => Err(refuse(RefusalCode::BadMemory, format!("there is no registered region {id}"))),
+        }
     }
 }
 

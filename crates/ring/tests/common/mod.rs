@@ -2,7 +2,8 @@
 #![allow(dead_code, reason = "every test file uses its own part")]
 
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Once};
 
 use fipsee_ring::Message;
 use fipsee_ring::cpu::{self, StoreVariant};
@@ -14,6 +15,26 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 /// After so long without a ring the state of the ring is looked at: a message that waits there is a lost wake-up.
 const WAKE_UP_TIMEOUT_S: i64 = 10;
+
+static ANY_THREAD_PANICKED: AtomicBool = AtomicBool::new(false);
+
+/// Note panics, so that the threads which wait for the one that failed end too and the test fails instead of hanging.
+fn watch_for_panics() {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let print = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            ANY_THREAD_PANICKED.store(true, Ordering::Relaxed);
+            print(panic);
+        }));
+    });
+}
+
+/// Give the CPU away while the peer is waited for; fail when a thread of this program has failed.
+pub(crate) fn yield_to_peer() {
+    assert!(!ANY_THREAD_PANICKED.load(Ordering::Relaxed), "gave up waiting: another thread failed");
+    std::thread::yield_now();
+}
 
 /// The variants that this CPU may use; the widest only where detection allows it.
 pub(crate) fn store_variants() -> Vec<StoreVariant> {
@@ -32,6 +53,7 @@ pub(crate) fn skip(what: &str, reason: &str) {
 
 /// Both ends' views of a fresh ring.
 pub(crate) fn ring_pair(slot_count: u32, store: StoreVariant) -> (MappedRing, MappedRing) {
+    watch_for_panics();
     let region = Arc::new(Region::create("fipsee-test", 128 + 64 * u64::from(slot_count)).expect("memory for a ring"));
     let end = || MappedRing::new(&region, 128, slot_count, 0).expect("the ring fits").with_store(store);
     (end(), end())
@@ -81,7 +103,10 @@ pub(crate) fn sleep_on<M: RingMemory>(bell: &impl Bell, reader: &Reader<M>) {
     loop {
         let timeout = Timespec { tv_sec: WAKE_UP_TIMEOUT_S, tv_nsec: 0 };
         match rustix::event::poll(&mut [PollFd::new(bell, PollFlags::IN)], Some(&timeout)) {
-            Ok(0) => assert!(!reader.has_message(), "a wake-up was lost: a message waits and nobody rang"),
+            Ok(0) => {
+                assert!(!reader.has_message(), "a wake-up was lost: a message waits and nobody rang");
+                yield_to_peer();
+            }
             Ok(_) => return,
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => panic!("poll: {error}"),

@@ -1,0 +1,248 @@
+//! Whom the daemon refuses to attach, with which words, and that those who are attached do not notice.
+
+mod common;
+
+use std::time::Instant;
+
+use common::raw::{HELLO, RawClient, assert_closed, attach_message, connect, hear, hear_refusal, say};
+use common::{Daemon, Scratch, Witness, assert_says, eventually, is_root, refusal_of};
+use fipsee_block::client::{AttachOptions, Error};
+use fipsee_ring::control::{Control, RefusalCode};
+use fipsee_ring::seqpacket::Seqpacket;
+use rustix::process::{Gid, Uid};
+
+#[test]
+fn unknown_disk_is_refused_with_the_names_there_are() {
+    let daemon = Daemon::start(&["--disk", "a=memory:1M", "--disk", "b=null:1G"]);
+    let mut witness = Witness::new(&daemon, "a");
+    let text = refusal_of(daemon.attach(&Daemon::options("c")), RefusalCode::UnknownExport);
+    assert_says(&text, &["no disk 'c' here", "there are: a, b", "fipsee ls"]);
+    for name in ["", &"x".repeat(65)] {
+        let text = refusal_of(daemon.attach(&Daemon::options(name)), RefusalCode::UnknownExport);
+        assert_says(&text, &["an export's name has 1 to 64"]);
+    }
+    witness.check();
+}
+
+#[test]
+fn absent_daemon_is_told_apart_from_a_dead_one() {
+    let mut daemon = Daemon::start(&["--disk", "a=memory:1M"]);
+    daemon.kill_9();
+    let dead = daemon.attach(&Daemon::options("a")).expect_err("nobody there").to_string();
+    assert_says(&dead, &["the socket is there but nobody listens; start fipseed"]);
+    std::fs::remove_file(daemon.socket()).expect("the stale socket");
+    let absent = daemon.attach(&Daemon::options("a")).expect_err("nobody there").to_string();
+    assert_says(&absent, &["there is no such socket", "--connect or FIPSEE_SOCKET"]);
+}
+
+/// Attach as another user, from a thread with credentials of its own.
+fn attach_as(daemon: &Daemon, id: u32, options: &AttachOptions) -> Result<(), Error> {
+    let (socket, options) = (daemon.socket(), options.clone());
+    let attach = move || {
+        let group = Gid::from_raw(id);
+        rustix::thread::set_thread_groups(&[]).expect("root may");
+        rustix::thread::set_thread_res_gid(group, group, group).expect("root may");
+        let user = Uid::from_raw(id);
+        rustix::thread::set_thread_res_uid(user, user, user).expect("root may");
+        fipsee_block::client::Disk::attach(&socket, &options).map(|_| ())
+    };
+    std::thread::spawn(attach).join().expect("a thread")
+}
+
+#[test]
+fn user_who_is_not_on_the_list_is_refused_and_those_on_it_attach() {
+    if !is_root() {
+        return common::skip("attach as other users", "only root can become another user");
+    }
+    let daemon = Daemon::start(&["--disk", "a=memory:1M", "--allow-uid", "4001", "--allow-gid", "4002"]);
+    let mut witness = Witness::new(&daemon, "a");
+    let options = Daemon::options("a");
+    let text = refusal_of(attach_as(&daemon, 4000, &options), RefusalCode::NotAllowed);
+    assert_says(&text, &["disk 'a' is not for user 4000 (group 4000)", "allow_uids or allow_gids"]);
+    for id in [4001, 4002] {
+        attach_as(&daemon, id, &options).unwrap_or_else(|error| panic!("user {id}: {error}"));
+    }
+    witness.check();
+    eventually("only the witness is attached", || daemon.attached_count("a") == 1);
+}
+
+#[test]
+fn configured_list_opens_a_disk_to_everyone_it_names() {
+    if !is_root() {
+        return common::skip("attach as other users", "only root can become another user");
+    }
+    let dir = Scratch::new();
+    let toml =
+        "[[disk]]\nname = \"a\"\nspec = \"memory:1M\"\nallow_everyone = true\n[[disk]]\nname = \"b\"\nspec = \"memory:1M\"\n";
+    std::fs::write(dir.path("fip.toml"), toml).expect("a file");
+    let daemon = Daemon::start_in(dir, &[], &["--config", "{dir}/fip.toml"]);
+    attach_as(&daemon, 4000, &Daemon::options("a")).expect("everyone may");
+    refusal_of(attach_as(&daemon, 4000, &Daemon::options("b")), RefusalCode::NotAllowed);
+}
+
+#[test]
+fn version_range_without_ours_is_refused_with_both_versions() {
+    let daemon = Daemon::start(&["--disk", "a=memory:1M"]);
+    let mut witness = Witness::new(&daemon, "a");
+    let control = connect(&daemon);
+    say(&control, &Control::Hello { version_min: 2, version_max: 3, features: 0 }, &[]);
+    let text = hear_refusal(&control, RefusalCode::Version);
+    assert_says(&text, &["versions 2 to 3", "speaks 1", "upgrade the older"]);
+    assert_closed(&control);
+    witness.check();
+}
+
+/// A message whose header says version 2.
+fn of_version_2(message: &Control) -> Vec<u8> {
+    let mut bytes = message.encode();
+    bytes[6] = 2;
+    bytes
+}
+
+#[test]
+fn hello_of_a_newer_client_is_read_and_its_range_decides() {
+    let daemon = Daemon::start(&["--disk", "a=memory:1M"]);
+    let mut witness = Witness::new(&daemon, "a");
+    let control = connect(&daemon);
+    let hello = of_version_2(&Control::Hello { version_min: 1, version_max: 2, features: u64::MAX });
+    control.send(&hello, &[]).expect("sent");
+    assert!(matches!(hear(&control).0, Control::Welcome { version: 1, features: 0, .. }));
+    control.send(&of_version_2(&attach_message("a", 1, 1, 0)), &[]).expect("sent");
+    let text = hear_refusal(&control, RefusalCode::Malformed);
+    assert_says(&text, &["the version is 0x2", "speaks another version"]);
+    assert_closed(&control);
+    let control = connect(&daemon);
+    control.send(&of_version_2(&Control::Hello { version_min: 2, version_max: 9, features: 0 }), &[]).expect("sent");
+    assert_says(&hear_refusal(&control, RefusalCode::Version), &["versions 2 to 9"]);
+    witness.check();
+}
+
+#[test]
+fn exclusive_disk_takes_one_client_at_a_time() {
+    let daemon = Daemon::start(&["--disk", "a=memory:1M,exclusive"]);
+    let mut holder = Witness::new(&daemon, "a");
+    let text = refusal_of(daemon.attach(&Daemon::options("a")), RefusalCode::Busy);
+    let pid = std::process::id().to_string();
+    assert_says(&text, &["disk 'a' is in use exclusively by process", &pid, "detach that first"]);
+    holder.check();
+    drop(holder);
+    eventually("the place is free again", || daemon.attach(&Daemon::options("a")).is_ok());
+}
+
+#[test]
+fn exclusive_attachment_excludes_both_ways() {
+    let daemon = Daemon::start(&["--disk", "a=memory:1M"]);
+    let exclusive = AttachOptions { exclusive: true, ..Daemon::options("a") };
+    let mut sharer = Witness::new(&daemon, "a");
+    let text = refusal_of(daemon.attach(&exclusive), RefusalCode::Busy);
+    assert_says(&text, &["in use and exclusive use was asked for by process", "detach that first"]);
+    sharer.check();
+    drop(sharer);
+    let (mut disk, mut queue) = (None, None);
+    eventually("exclusive use is granted to the only one", || {
+        let Ok((given, mut queues)) = daemon.attach(&exclusive) else { return false };
+        (disk, queue) = (Some(given), queues.pop());
+        true
+    });
+    refusal_of(daemon.attach(&Daemon::options("a")), RefusalCode::Busy);
+    refusal_of(daemon.attach(&exclusive), RefusalCode::Busy);
+    let mut queue = queue.expect("one queue");
+    queue.flush(1).expect("room");
+    assert_eq!(common::finish_one(&mut queue), fipsee_block::wire::Status::Ok);
+}
+
+#[test]
+fn clients_beyond_the_limit_are_refused_and_those_within_it_work() {
+    let daemon = Daemon::start(&["--disk", "a=memory:1M", "--max-clients", "2"]);
+    let mut witnesses = [Witness::new(&daemon, "a"), Witness::new(&daemon, "a")];
+    // Often, because the client greets while the daemon closes, and the words must arrive all the same.
+    for _ in 0..500 {
+        let text = refusal_of(daemon.attach(&Daemon::options("a")), RefusalCode::Limit);
+        assert_says(&text, &["its limit of 2 clients", "raise max_clients"]);
+    }
+    witnesses.iter_mut().for_each(Witness::check);
+}
+
+#[test]
+fn clients_beyond_the_limit_of_open_files_are_refused_and_those_within_it_work() {
+    let prefix = ["sh", "-c", "ulimit -n 160; exec \"$@\"", "sh"];
+    let daemon = Daemon::start_in(Scratch::new(), &prefix, &["--disk", "a=memory:16M"]);
+    let mut witnesses = Vec::new();
+    let text = loop {
+        match Witness::try_new(&daemon, "a") {
+            Ok(witness) => witnesses.push(witness),
+            refused => break refusal_of(refused, RefusalCode::Limit),
+        }
+        assert!(witnesses.len() < 160, "the limit does not bind");
+    };
+    assert_says(&text, &["160 files", "ulimit -n", "LimitNOFILE=", "detach clients"]);
+    assert!(witnesses.len() > 10, "only {} clients fit", witnesses.len());
+    witnesses.iter_mut().for_each(Witness::check);
+    let silent: Vec<Seqpacket> = (0..200).map(|_| connect(&daemon)).collect();
+    witnesses.iter_mut().for_each(Witness::check);
+    drop(silent);
+    let count = witnesses.len();
+    drop(witnesses);
+    eventually("all descriptors are back", || daemon.attached_count("a") == 0);
+    let again: Vec<Witness> = (0..count).map(|_| Witness::new(&daemon, "a")).collect();
+    assert_eq!(again.len(), count);
+}
+
+#[test]
+fn silent_clients_are_dropped_and_others_do_not_notice() {
+    let daemon = Daemon::start(&["--disk", "a=memory:1M"]);
+    let mut witness = Witness::new(&daemon, "a");
+    let before = daemon.fd_count();
+    let started = Instant::now();
+    let silent = connect(&daemon);
+    let greeted = connect(&daemon);
+    say(&greeted, &HELLO, &[]);
+    assert!(matches!(hear(&greeted).0, Control::Welcome { .. }));
+    for control in [&silent, &greeted] {
+        witness.check();
+        let text = hear_refusal(control, RefusalCode::Malformed);
+        assert_says(&text, &["nothing was said within 5 s", "greet and attach right after connecting"]);
+        assert_closed(control);
+    }
+    assert!(started.elapsed().as_secs() >= 5, "dropped before its time");
+    witness.check();
+    eventually("their descriptors are closed", || daemon.fd_count() == before);
+}
+
+#[test]
+fn attach_asks_for_what_exists() {
+    let daemon = Daemon::start(&["--disk", "a=memory:1M"]);
+    let mut witness = Witness::new(&daemon, "a");
+    let good = (1_u16, 1_u16, 1_u32, 0_u32);
+    for (service, queue_count, depth, flags) in
+        [(2, good.1, good.2, good.3), (good.0, 0, good.2, good.3), (good.0, good.1, 0, good.3), (good.0, good.1, good.2, 4)]
+    {
+        let control = connect(&daemon);
+        say(&control, &HELLO, &[]);
+        hear(&control);
+        let name = "a".to_owned();
+        say(&control, &Control::Attach { service, queue_count, depth, flags, pool_bytes: 0, name }, &[]);
+        let text = hear_refusal(&control, RefusalCode::Malformed);
+        assert_says(&text, &["unknown service or flag, or for no queue or depth 0", "upgrade the daemon or mend the client"]);
+        assert_closed(&control);
+    }
+    witness.check();
+    eventually("nobody else is attached", || daemon.attached_count("a") == 1);
+}
+
+#[test]
+fn daemon_caps_what_a_client_asks_for() {
+    let daemon = Daemon::start(&["--disk", "a=memory:1M"]);
+    let wanted = Control::Attach {
+        service: 1,
+        queue_count: u16::MAX,
+        depth: u32::MAX,
+        flags: 0,
+        pool_bytes: u64::MAX,
+        name: "a".to_owned(),
+    };
+    let client = RawClient::attach(&daemon, &wanted);
+    assert_eq!(client.queues.len(), 16);
+    assert!(client.layout.queues.iter().all(|queue| queue.depth == 256));
+    assert_eq!(client.layout.pool_bytes, 64 << 20);
+}

@@ -1,0 +1,158 @@
+//! A client without the client library: it can say what a correct one never would.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use fipsee_block::wire::{BlockInfo, SECTOR_SHIFT, Segment, Status};
+use fipsee_ring::Message;
+use fipsee_ring::channel::{ClientQueue, RegionLayout};
+use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, RefusalCode, SERVICE_BLOCK, VERSION};
+use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
+use fipsee_ring::region::{Access, Region};
+use fipsee_ring::seqpacket::{Packet, Seqpacket};
+use rustix::fs::{MemfdFlags, SealFlags};
+
+use super::{Daemon, PATIENCE};
+
+pub(crate) const HELLO: Control = Control::Hello { version_min: VERSION, version_max: VERSION, features: 0 };
+
+pub(crate) fn attach_message(name: &str, queue_count: u16, depth: u32, flags: u32) -> Control {
+    Control::Attach { service: SERVICE_BLOCK, queue_count, depth, flags, pool_bytes: 1 << 20, name: name.to_owned() }
+}
+
+/// A connection that has said nothing.
+pub(crate) fn connect(daemon: &Daemon) -> Seqpacket {
+    Seqpacket::connect(&daemon.socket()).expect("the daemon listens")
+}
+
+pub(crate) fn say(control: &Seqpacket, message: &Control, descriptors: &[BorrowedFd<'_>]) {
+    control.send(&message.encode(), descriptors).expect("sent");
+}
+
+#[track_caller]
+pub(crate) fn hear(control: &Seqpacket) -> (Control, Vec<OwnedFd>) {
+    let Packet { bytes, descriptors } = control.receive(PATIENCE).expect("an answer");
+    (Control::decode(&bytes).expect("a control message"), descriptors)
+}
+
+#[track_caller]
+pub(crate) fn hear_refusal(control: &Seqpacket, expected: RefusalCode) -> String {
+    match hear(control).0 {
+        Control::Refused { code, text } => {
+            assert_eq!(code, expected, "{text}");
+            text
+        }
+        other => panic!("not refused, but {other:?}"),
+    }
+}
+
+/// The daemon closed the connection.
+#[track_caller]
+pub(crate) fn assert_closed(control: &Seqpacket) {
+    let error = control.receive(PATIENCE).expect_err("nothing more is said");
+    assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof, "{error}");
+}
+
+/// An attached client with its rings in its own hands.
+pub(crate) struct RawClient {
+    pub(crate) control: Seqpacket,
+    pub(crate) region: Arc<Region>,
+    pub(crate) layout: RegionLayout,
+    pub(crate) queues: Vec<ClientQueue>,
+    pub(crate) info: BlockInfo,
+}
+
+impl RawClient {
+    pub(crate) fn attach(daemon: &Daemon, message: &Control) -> Self {
+        let control = connect(daemon);
+        say(&control, &HELLO, &[]);
+        assert!(matches!(hear(&control).0, Control::Welcome { .. }));
+        say(&control, message, &[]);
+        let (answer, descriptors) = hear(&control);
+        let Control::Attached { region_bytes, service_info, .. } = answer else { panic!("not attached, but {answer:?}") };
+        let mut descriptors = descriptors.into_iter();
+        let mut next = || descriptors.next().expect("as many descriptors as promised");
+        let region = Region::from_peer(next(), region_bytes, Access::ReadWrite).expect("a sealed region");
+        let region = Arc::new(region);
+        let layout = RegionLayout::read_from(&region).expect("a layout");
+        let open = |geometry| {
+            let (daemon_bell, our_bell) = (EventDoorbell::from_fd(next()), SocketDoorbell::from_fd(next()));
+            ClientQueue::open(&region, geometry, daemon_bell, our_bell).expect("rings inside the region")
+        };
+        let queues = layout.queues.iter().map(open).collect();
+        let info = BlockInfo::from_bytes(&service_info).expect("a disk");
+        Self { control, region, layout, queues, info }
+    }
+
+    /// A piece of the pool.
+    pub(crate) fn pool(offset_bytes: u64, length_bytes: u64) -> Segment {
+        let sectors = |bytes: u64| u32::try_from(bytes >> SECTOR_SHIFT).expect("a small pool");
+        let length_sectors = u16::try_from(sectors(length_bytes)).expect("short");
+        Segment { offset_sectors: sectors(offset_bytes), length_sectors, region: 0 }
+    }
+
+    pub(crate) fn fill_pool(&self, offset_bytes: u64, bytes: &[u8]) {
+        self.region.write(self.layout.pool_offset_bytes + offset_bytes, bytes).expect("within the pool");
+    }
+
+    pub(crate) fn read_pool(&self, offset_bytes: u64, bytes: &mut [u8]) {
+        self.region.read(self.layout.pool_offset_bytes + offset_bytes, bytes).expect("within the pool");
+    }
+
+    pub(crate) fn publish(&mut self, message: &Message) {
+        let queue = &mut self.queues[0];
+        queue.requests.publish(message).expect("the depth allows it");
+        if queue.requests.reader_needs_doorbell() {
+            queue.daemon_bell.ring();
+        }
+    }
+
+    /// The next message of the completion ring.
+    #[track_caller]
+    pub(crate) fn next_completion(&mut self) -> Message {
+        let deadline = Instant::now() + PATIENCE;
+        let mut message = Message::ZERO;
+        while !self.queues[0].completions.receive(&mut message) {
+            assert!(Instant::now() < deadline, "no completion");
+            std::thread::yield_now();
+        }
+        message
+    }
+
+    /// Publish one request and take its answer, which must be for its tag and alone.
+    #[track_caller]
+    pub(crate) fn ask(&mut self, message: &Message) -> Status {
+        self.publish(message);
+        let answer = self.next_completion();
+        self.queues[0].requests.answered();
+        assert_eq!(answer.word(0) & 0xffff_ffff, 1, "one completion: {answer:?}");
+        let entry = answer.word(0) >> 32;
+        assert_eq!(entry & 0xffff, message.word(0) >> 32 & 0xffff, "the tag");
+        let status = u16::try_from(entry >> 16).expect("the upper half");
+        Status::from_wire(status).expect("a known status")
+    }
+
+    /// Hand memory over; what the daemon answers.
+    pub(crate) fn register(&self, id: u16, access: u16, length_bytes: u64, file: &impl AsFd) -> Control {
+        say(&self.control, &Control::Register { region: id, access, length_bytes }, &[file.as_fd()]);
+        hear(&self.control).0
+    }
+
+    /// Hand over `length_bytes` of new sealed memory.
+    pub(crate) fn register_new(&self, id: u16, access: u16, length_bytes: u64) -> OwnedFd {
+        let file = sealed_memory(length_bytes, SealFlags::SHRINK);
+        assert_eq!(self.register(id, access, length_bytes, &file), Control::Registered { region: id });
+        file
+    }
+}
+
+pub(crate) const BOTH: u16 = ACCESS_READ | ACCESS_WRITE;
+
+/// A memory file with these seals.
+pub(crate) fn sealed_memory(length_bytes: u64, seals: SealFlags) -> OwnedFd {
+    let file = rustix::fs::memfd_create("fipsee-test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("memfd_create");
+    rustix::fs::ftruncate(&file, length_bytes).expect("ftruncate");
+    rustix::fs::fcntl_add_seals(&file, seals).expect("seals");
+    file
+}
