@@ -93,10 +93,24 @@ fn start_ping() -> Guard {
     Guard(command.spawn().expect("fipsee runs"))
 }
 
+/// The second process, once it has the memory of the rings: from there on nothing but the rings connects the two.
+fn peer_at_work(ping: &Guard) -> Pid {
+    let maps_rings = |pid: &Pid| {
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", pid.as_raw_nonzero())).unwrap_or_default();
+        maps.contains("memfd:fipsee-ping")
+    };
+    // Until it becomes another program, a child has the mappings of its parent.
+    let is_peer = |pid: &Pid| {
+        let command_line = std::fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
+        command_line.split(|byte| *byte == 0).any(|argument| argument == b"ping-peer")
+    };
+    wait_for("ping has a second process", || children(ping.0.id()).into_iter().find(|pid| is_peer(pid) && maps_rings(pid)))
+}
+
 #[test]
 fn ping_ends_when_its_second_process_is_killed() {
     let mut ping = start_ping();
-    let peer = wait_for("ping has a second process", || children(ping.0.id()).first().copied());
+    let peer = peer_at_work(&ping);
     kill_process(peer, Signal::KILL).expect("it is killed");
     assert_eq!(ending(&mut ping).code(), Some(1));
 }
@@ -104,7 +118,7 @@ fn ping_ends_when_its_second_process_is_killed() {
 #[test]
 fn the_second_process_of_ping_ends_when_the_first_is_killed() {
     let ping = start_ping();
-    let peer = wait_for("ping has a second process", || children(ping.0.id()).first().copied());
+    let peer = peer_at_work(&ping);
     drop(ping);
     wait_for("the second process ends", || has_ended(peer).then_some(()));
 }
