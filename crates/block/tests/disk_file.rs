@@ -246,7 +246,7 @@ fn sleeper_on_the_engines_descriptor_wakes_for_a_completion() {
         let submitted = unsafe { disk.submit(&request(operation, 0, length), &spans, ticket, &mut worker.engine) };
         assert_eq!(submitted, Submitted::Pending);
         worker.engine.flush();
-        while worker.engine.poll(&mut |_, status| assert_eq!(status, Status::Ok)) == 0 {
+        while worker.engine.poll(usize::MAX, &mut |_, status| assert_eq!(status, Status::Ok)) == 0 {
             assert!(!worker.engine.has_unsent());
             let mut events = Vec::with_capacity(1);
             // Without an end: a lost wake-up hangs the test.

@@ -11,24 +11,24 @@ const MANY_LOOKS: u32 = 20_000;
 #[test]
 fn sleep_mode_sleeps_after_the_first_empty_look() {
     let mut backoff = Backoff::new(WaitMode::Sleep, Duration::from_secs(3600));
-    assert_eq!(backoff.step(), Next::Sleep);
+    assert_eq!(backoff.step(false), Next::Sleep);
     backoff.reset();
-    assert_eq!(backoff.step(), Next::Sleep);
+    assert_eq!(backoff.step(false), Next::Sleep);
 }
 
 #[test]
 fn poll_mode_never_sleeps() {
     let mut backoff = Backoff::new(WaitMode::Poll, Duration::ZERO);
-    assert!((0..MANY_LOOKS).all(|_| backoff.step() == Next::Look));
+    assert!((0..MANY_LOOKS).all(|_| backoff.step(false) == Next::Look));
 }
 
 #[test]
 fn adaptive_mode_looks_first_and_then_sleeps() {
     let mut backoff = Backoff::new(WaitMode::Adaptive, Duration::ZERO);
-    let looks_before_sleep = |backoff: &mut Backoff| (0..MANY_LOOKS).take_while(|_| backoff.step() == Next::Look).count();
+    let looks_before_sleep = |backoff: &mut Backoff| (0..MANY_LOOKS).take_while(|_| backoff.step(false) == Next::Look).count();
     let looks = looks_before_sleep(&mut backoff);
     assert!((1..20_000).contains(&looks), "{looks} looks before the first sleep");
-    assert_eq!(backoff.step(), Next::Sleep, "an empty look after that sleeps again");
+    assert_eq!(backoff.step(false), Next::Sleep, "an empty look after that sleeps again");
     backoff.reset();
     assert_eq!(looks_before_sleep(&mut backoff), looks, "work starts the count again");
 }
@@ -36,7 +36,7 @@ fn adaptive_mode_looks_first_and_then_sleeps() {
 #[test]
 fn adaptive_mode_looks_as_long_as_it_was_told() {
     let mut backoff = Backoff::new(WaitMode::Adaptive, Duration::from_secs(3600));
-    assert!((0..MANY_LOOKS).all(|_| backoff.step() == Next::Look));
+    assert!((0..MANY_LOOKS).all(|_| backoff.step(false) == Next::Look));
 }
 
 #[test]

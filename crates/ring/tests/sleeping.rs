@@ -125,7 +125,7 @@ fn socket_wakes_a_reader_that_goes_to_sleep_at_any_moment() {
 fn receive_backing_off(reader: &mut Reader<MappedRing>, bell: &impl Bell, backoff: &mut Backoff) -> Message {
     let mut message = Message::ZERO;
     while !reader.receive(&mut message) {
-        if backoff.step() == Next::Sleep {
+        if backoff.step(false) == Next::Sleep {
             if !reader.arm_and_work_remains() {
                 sleep_on(bell, reader);
                 bell.silence();

@@ -133,7 +133,7 @@ impl Peer {
         let mut backoff = Backoff::new(self.setup.wait, Duration::from_micros(20));
         let mut looks = 0_u32;
         while !self.reader.has_message() {
-            if backoff.step() == Next::Look {
+            if backoff.step(false) == Next::Look {
                 looks += 1;
                 if looks.is_multiple_of(LOOKS_PER_LIFE_CHECK) {
                     self.check_alive()?;

@@ -344,7 +344,7 @@ impl Queue {
                 self.backoff.reset();
                 return Ok(count);
             }
-            match self.backoff.step() {
+            match self.backoff.step(true) {
                 Next::Look => self.check_liveness_now_and_then()?,
                 Next::Sleep => self.sleep()?,
             }

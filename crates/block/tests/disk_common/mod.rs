@@ -105,7 +105,7 @@ impl Worker {
         let mut seen = 0;
         self.engine.flush();
         while seen < count {
-            seen += self.engine.poll(&mut report);
+            seen += self.engine.poll(usize::MAX, &mut report);
             std::thread::yield_now();
         }
         assert_eq!(seen, count);

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use fipsee_block::disk::{Engine, Ticket};
 use fipsee_block::server::QueueServer;
-use fipsee_block::wire::{BlockInfo, Status};
+use fipsee_block::wire::{BlockInfo, MAX_PACKED, Status};
 use fipsee_ring::region::Region;
 use fipsee_ring::wait::{Backoff, Next, WaitMode};
 use rustix::event::epoll;
@@ -24,6 +24,9 @@ use crate::mailbox::Mailbox;
 
 /// Operations in flight that the kernel ring of a worker holds; more wait in the engine.
 const ENGINE_ENTRIES: u32 = 256;
+
+/// Finished operations looked at per pass: one completion message's worth.
+const FINISHED_PER_PASS: usize = MAX_PACKED;
 
 const TOKEN_MAILBOX: u64 = u64::MAX;
 const TOKEN_ENGINE: u64 = u64::MAX - 1;
@@ -193,7 +196,7 @@ impl Worker {
                 backoff.reset();
             } else if self.stopping && self.roster.is_empty() {
                 return;
-            } else if backoff.step() == Next::Sleep && self.nothing_remains_after_arming() {
+            } else if backoff.step(self.engine.in_flight() > 0) == Next::Sleep && self.nothing_remains_after_arming() {
                 self.sleep();
                 backoff.reset();
             }
@@ -203,7 +206,7 @@ impl Worker {
     fn run_engine(&mut self) -> u32 {
         let (roster, touched) = (&mut self.roster, &mut self.touched);
         self.engine.flush();
-        let finished = self.engine.poll(&mut |ticket: Ticket, status| {
+        let finished = self.engine.poll(FINISHED_PER_PASS, &mut |ticket: Ticket, status| {
             if let Some(slot) = roster.get_mut(ticket.queue as usize) {
                 slot.server.finish(ticket, status);
                 if touched.last() != Some(&ticket.queue) {

@@ -142,7 +142,7 @@ fn write_zeroes_without_a_method_really_writes_them() {
     engine.flush();
     let mut result = None;
     while result.is_none() {
-        engine.poll(&mut |_, status| result = Some(status));
+        engine.poll(1, &mut |_, status| result = Some(status));
     }
     assert_eq!(result, Some(Status::Ok));
     let mut bytes = vec![0; 40 << 20];
