@@ -1,5 +1,6 @@
 //! `fipsee bench`: put load on a disk and say what came out.
 
+use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -83,12 +84,11 @@ pub fn run(socket: &Path, options: &Options) -> Result<(), String> {
         range_bytes: (options.offset, options.range),
     };
     let report = load::run(&settings).map_err(|error| error.to_string())?;
-    if options.json {
-        print_json(options, &report)
-    } else {
-        print_table(options, &report)
+    let text = if options.json { json_line(options, &report) } else { table(options, &report) };
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(format!("cannot print: {error}")),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// The first CPU this process may use, when there are several: the daemon's workers take the last ones.
@@ -103,7 +103,7 @@ fn sorted_intervals(report: &Report) -> Vec<f64> {
     intervals
 }
 
-fn print_json(options: &Options, report: &Report) {
+fn json_line(options: &Options, report: &Report) -> String {
     let intervals = sorted_intervals(report);
     let value = json!({
         "disk": options.disk,
@@ -125,22 +125,28 @@ fn print_json(options: &Options, report: &Report) {
         "cpu_ns_per_io": report.cpu_ns_per_io,
         "verified_blocks": report.verified_blocks,
     });
-    println!("{value}");
+    format!("{value}\n")
 }
 
-fn print_table(options: &Options, report: &Report) {
+fn table(options: &Options, report: &Report) -> String {
+    let mut lines = Vec::new();
     let intervals = sorted_intervals(report);
     let (least, most) = (intervals.first().copied().unwrap_or(0.0), intervals.last().copied().unwrap_or(0.0));
-    println!("{}: {:?}, {} bytes, depth {}, {} queue(s)", options.disk, options.rw, options.bs, options.depth, options.queues);
-    println!("  IOPS       {:>14.0}   tenths of the run: {least:.0} to {most:.0}", report.iops);
-    println!("  bandwidth  {:>11.1} MB/s", report.bandwidth_bytes_per_s / 1e6);
+    lines.push(format!(
+        "{}: {:?}, {} bytes, depth {}, {} queue(s)",
+        options.disk, options.rw, options.bs, options.depth, options.queues
+    ));
+    lines.push(format!("  IOPS       {:>14.0}   tenths of the run: {least:.0} to {most:.0}", report.iops));
+    lines.push(format!("  bandwidth  {:>11.1} MB/s", report.bandwidth_bytes_per_s / 1e6));
     let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|quantile| report.latency_ns(quantile));
-    println!("  latency    {p50:>11} ns p50   {p99} ns p99   {p999} ns p99.9   ({} sampled)", report.latency.len());
-    println!("  CPU here   {:>11.0} ns per request", report.cpu_ns_per_io);
+    lines.push(format!("  latency    {p50:>11} ns p50   {p99} ns p99   {p999} ns p99.9   ({} sampled)", report.latency.len()));
+    lines.push(format!("  CPU here   {:>11.0} ns per request", report.cpu_ns_per_io));
     if report.verified_blocks > 0 {
-        println!("  verified   {:>11} blocks, all as written", report.verified_blocks);
+        lines.push(format!("  verified   {:>11} blocks, all as written", report.verified_blocks));
     }
     if most > 2.0 * least {
-        println!("  note: the rate varied more than twofold; is something else running on this machine?");
+        lines.push("  note: the rate varied more than twofold; is something else running on this machine?".to_owned());
     }
+    lines.push(String::new());
+    lines.join("\n")
 }

@@ -13,6 +13,8 @@ use hdrhistogram::Histogram;
 
 use crate::pattern::{Blocks, Mismatch};
 
+const PAGE_BYTES: u64 = 4096;
+
 /// What the requests are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Mix {
@@ -160,7 +162,9 @@ pub fn run(settings: &Settings) -> Result<Report, LoadError> {
     options.depth = settings.depth;
     options.wait = settings.wait;
     options.read_only = !settings.mix.writes();
-    let data_bytes = settings.block_bytes * u64::from(settings.depth) * u64::from(settings.queues);
+    // Buffers of the pool start at pages.
+    let buffer_bytes = settings.block_bytes.saturating_add(PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+    let data_bytes = buffer_bytes.saturating_mul(u64::from(settings.depth) * u64::from(settings.queues));
     options.pool_bytes = if settings.data_path == DataPath::Pool { data_bytes } else { 0 };
     let (disk, queues) = Disk::attach(&settings.socket, &options)?;
     let parts = divide(settings, &disk, queues.len())?;

@@ -47,14 +47,18 @@ pub fn run(config: Config) -> Result<(), String> {
         );
     }
     tracing::info!(socket = %config.listen.display(), workers = workers.len(), "ready");
-    front.run();
+    let drained = front.run();
+    admin.stop();
+    if !drained {
+        // The workers still wait for a disk, and would keep the process.
+        return Err("requests in flight did not finish; the daemon ends without them, their clients have no answer".to_owned());
+    }
     for worker in &workers {
         worker.mailbox.send(Command::Stop);
     }
     for thread in threads {
         thread.join().map_err(|_| "a worker panicked; see the log above")?;
     }
-    admin.stop();
     tracing::info!("stopped");
     Ok(())
 }

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use fipsee_ring::control::RefusalCode;
+
 use super::connection::Disk;
 use super::error::Error;
 use super::queue::Queue;
@@ -70,8 +72,14 @@ impl Disk {
                 Err(error) => error,
             };
             hook(ReconnectEvent::AttemptFailed { attempts, error: &error });
-            let transient =
-                matches!(error, Error::Connect { .. } | Error::Disconnected | Error::TimedOut(_) | Error::Refused { .. });
+            let transient = match &error {
+                // The old attachment may not be released yet, or the new daemon not complete.
+                Error::Refused { code, .. } => {
+                    !matches!(code, RefusalCode::Version | RefusalCode::Malformed | RefusalCode::NotAllowed)
+                }
+                Error::Connect { .. } | Error::Disconnected | Error::TimedOut(_) => true,
+                _ => false,
+            };
             if !transient || lost.elapsed() + pause > policy.give_up_after {
                 return Err(error);
             }

@@ -10,6 +10,7 @@ use crate::wire::{
     Status,
 };
 
+pub mod direct;
 pub mod engine;
 pub mod file;
 pub mod memory;

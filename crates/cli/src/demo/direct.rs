@@ -1,10 +1,9 @@
 //! Disks called as functions: what the work itself costs, in the comparison and behind the plain socket.
 
-use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-use fipsee_block::disk::{Disk, Engine, Submitted, Ticket};
-use fipsee_block::request::{Request, Span};
+use fipsee_block::disk::{Disk, Engine, direct};
+use fipsee_block::request::Request;
 use fipsee_block::stats::Histogram;
 use fipsee_block::wire::{Operation, SECTOR_BYTES, Status};
 use fipsee_ring::clock;
@@ -44,7 +43,6 @@ impl<D: Disk> Direct<D> {
 
     #[inline(always)]
     fn call(&mut self, operation: Operation, block: u64) -> Result<(), Error> {
-        const { assert!(D::ANSWERS_AT_ONCE, "the buffer is lent for the time of the call only") };
         let sector = block * BLOCK_SECTORS;
         // Not known to the compiler, or it would measure nothing on a disk that does nothing.
         let request = std::hint::black_box(Request {
@@ -56,15 +54,9 @@ impl<D: Disk> Direct<D> {
             length_sectors: BLOCK_SECTORS,
             aux: 0,
         });
-        let ticket = Ticket { queue: 0, tag: 0, started_ticks: 0 };
-        let base = NonNull::from(self.buffer.as_mut_slice()).cast();
-        // SAFETY: the buffer is valid for its length and not used until the span is gone, at the end of this function.
-        let span = unsafe { Span::new(base, self.buffer.len()) };
-        // SAFETY: a disk that answers at once has finished with the span when this returns.
-        match unsafe { self.disk.submit(&request, &[span], ticket, &mut self.engine) } {
-            Submitted::Done(Status::Ok) => Ok(()),
-            Submitted::Done(status) => Err(status.text().into()),
-            Submitted::Pending => Err("a disk that answers at once did not; report this".into()),
+        match direct::call(&self.disk, &request, &mut self.buffer, &mut self.engine) {
+            Status::Ok => Ok(()),
+            status => Err(status.text().into()),
         }
     }
 }

@@ -148,7 +148,11 @@ impl Session {
             Denied::NotAllowed(text) => refuse(RefusalCode::NotAllowed, text),
             Denied::Busy(text) => refuse(RefusalCode::Busy, text),
         })?;
-        self.lay_out(wanted, export, limits, loads).inspect_err(|_| export.leave(self.id))
+        let loads_before = loads.to_vec();
+        self.lay_out(wanted, export, limits, loads).inspect_err(|_| {
+            export.leave(self.id);
+            loads.copy_from_slice(&loads_before);
+        })
     }
 
     fn lay_out(
