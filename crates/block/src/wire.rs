@@ -279,6 +279,15 @@ pub const CAPABILITY_DISCARD: u32 = 8;
 /// Capability: write-zeroes.
 pub const CAPABILITY_WRITE_ZEROES: u32 = 16;
 
+/// What people call the capabilities.
+pub const CAPABILITY_NAMES: [(u32, &str); 5] = [
+    (CAPABILITY_WRITE, "write"),
+    (CAPABILITY_FLUSH, "flush"),
+    (CAPABILITY_FUA, "fua"),
+    (CAPABILITY_DISCARD, "discard"),
+    (CAPABILITY_WRITE_ZEROES, "write_zeroes"),
+];
+
 /// What a client is told of a disk: in ATTACHED, and as the answer to get-info. 64 bytes on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockInfo {

@@ -66,7 +66,7 @@ fn huge_disk_beyond_the_pool_says_how_many_pages_are_missing() {
     let options = MemoryOptions { size_bytes: 64 << 40, huge: true, ..Default::default() };
     let text = MemoryDisk::new(&options).map(|_| ()).expect_err("refused");
     if text.contains("has no huge pages") {
-        return eprintln!("skipped: the count of missing huge pages: {text}");
+        return disk_common::skip(&format!("the count of missing huge pages: {text}"));
     }
     expect_parts(&text, &["needs 33554432 huge pages of 2 MiB", "are free", "vm.nr_hugepages"]);
 }
@@ -76,7 +76,7 @@ fn huge_disk_serves_from_the_pool() {
     let options = MemoryOptions { size_bytes: 3 << 20, huge: true, ..Default::default() };
     let disk = match MemoryDisk::new(&options) {
         Ok(disk) => disk,
-        Err(why) => return eprintln!("skipped: a disk in huge pages: {why}"),
+        Err(why) => return disk_common::skip(&format!("a disk in huge pages: {why}")),
     };
     let mut worker = Worker::new();
     assert_eq!(worker.write(&disk, 0, &vec![8; 3 << 20]), Status::Ok);

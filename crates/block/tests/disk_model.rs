@@ -180,7 +180,7 @@ fn memory_disk_equals_array() {
     for (seed, options) in ["", ",thp", ",max=16M", ",lock"].into_iter().enumerate() {
         for block in [512, 4096] {
             if options == ",lock" && !can_lock() {
-                eprintln!("skipped: memory,lock: RLIMIT_MEMLOCK is below 8 MiB and the test is not root");
+                disk_common::skip("memory,lock: RLIMIT_MEMLOCK is below 8 MiB and the test is not root");
                 continue;
             }
             check_disk(&open(&format!("m=memory:6M,block={block}{options}")), block, seed as u64, 150);
@@ -212,7 +212,7 @@ fn file_disk_equals_array_through_the_page_cache() {
 fn file_disk_equals_array_on_tmpfs() {
     let shm = Path::new("/dev/shm");
     if rustix::fs::statfs(shm).map_or(true, |stat| stat.f_type != 0x0102_1994) {
-        eprintln!("skipped: file disk on tmpfs: /dev/shm is not a tmpfs here");
+        disk_common::skip("file disk on tmpfs: /dev/shm is not a tmpfs here");
         return;
     }
     check_file(shm, "", 512, 14);

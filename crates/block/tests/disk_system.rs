@@ -45,7 +45,7 @@ fn lock_holder_in_another_process_is_named() {
         .spawn();
     let mut holder = match holder {
         Ok(holder) => holder,
-        Err(error) => return eprintln!("skipped: lock of another process: flock(1) of util-linux is needed: {error}"),
+        Err(error) => return disk_common::skip(&format!("lock of another process: flock(1) of util-linux is needed: {error}")),
     };
     let mut line = String::new();
     let output = holder.stdout.take().expect("piped");
@@ -65,8 +65,8 @@ fn block_device_is_a_disk_of_its_own_size() {
     std::fs::File::create(&image).expect("create").set_len(4 << 20).expect("size");
     let output = match Command::new("losetup").args(["--find", "--show", "--sector-size", "4096"]).arg(&image).output() {
         Ok(output) if output.status.success() => output,
-        Ok(output) => return eprintln!("skipped: block device: losetup: {}", String::from_utf8_lossy(&output.stderr)),
-        Err(error) => return eprintln!("skipped: block device: losetup of util-linux is needed: {error}"),
+        Ok(output) => return disk_common::skip(&format!("block device: losetup: {}", String::from_utf8_lossy(&output.stderr))),
+        Err(error) => return disk_common::skip(&format!("block device: losetup of util-linux is needed: {error}")),
     };
     let device = String::from_utf8(output.stdout).expect("text").trim().to_owned();
     let checked = std::panic::catch_unwind(|| check_device(Path::new(&device)));
@@ -122,7 +122,7 @@ fn within_mount(kind: &'static str, mount_options: &'static str, check: fn(&Path
     };
     match std::thread::spawn(run).join() {
         Ok(Ok(())) => {}
-        Ok(Err(why)) => eprintln!("skipped: disk on a {kind} of its own: {why}"),
+        Ok(Err(why)) => disk_common::skip(&format!("disk on a {kind} of its own: {why}")),
         Err(panic) => std::panic::resume_unwind(panic),
     }
 }

@@ -4,9 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use fipsee_block::client::{AttachOptions, Disk};
-use fipsee_block::wire::{
-    BlockInfo, CAPABILITY_DISCARD, CAPABILITY_FLUSH, CAPABILITY_FUA, CAPABILITY_WRITE, CAPABILITY_WRITE_ZEROES, SECTOR_BYTES,
-};
+use fipsee_block::wire::{BlockInfo, CAPABILITY_NAMES, SECTOR_BYTES};
 use serde_json::{Value, json};
 
 use crate::admin::{self, NoAnswer};
@@ -42,13 +40,6 @@ fn attach_and_describe(socket: &Path, name: &str) -> Result<Value, Error> {
 
 /// The admin socket's words for what a client is told. The capability to write is missing, because we asked for none.
 fn describe(name: &str, info: &BlockInfo) -> Value {
-    let names = [
-        (CAPABILITY_WRITE, "write"),
-        (CAPABILITY_FLUSH, "flush"),
-        (CAPABILITY_FUA, "fua"),
-        (CAPABILITY_DISCARD, "discard"),
-        (CAPABILITY_WRITE_ZEROES, "write_zeroes"),
-    ];
     json!({
         "disk": name,
         "size_bytes": info.size_bytes(),
@@ -59,7 +50,7 @@ fn describe(name: &str, info: &BlockInfo) -> Value {
         "max_transfer_bytes": info.max_transfer_bytes,
         "max_range_bytes": u64::from(info.max_range_sectors) * SECTOR_BYTES,
         "max_segments": info.max_segments,
-        "capabilities": names.iter().filter(|(bit, _)| info.can(*bit)).map(|(_, name)| *name).collect::<Vec<_>>(),
+        "capabilities": CAPABILITY_NAMES.iter().filter(|(bit, _)| info.can(*bit)).map(|(_, name)| *name).collect::<Vec<_>>(),
         "attached_as": "read-only client",
     })
 }

@@ -9,9 +9,7 @@ use std::time::{Duration, Instant};
 
 use fipsee_block::disk::Disk;
 use fipsee_block::stats::QueueCounters;
-use fipsee_block::wire::{
-    BlockInfo, CAPABILITY_DISCARD, CAPABILITY_FLUSH, CAPABILITY_FUA, CAPABILITY_WRITE, CAPABILITY_WRITE_ZEROES,
-};
+use fipsee_block::wire::{BlockInfo, CAPABILITY_NAMES, CAPABILITY_WRITE};
 use fipsee_ring::clock;
 use fipsee_ring::doorbell::EventDoorbell;
 use rustix::event::{PollFd, PollFlags};
@@ -201,13 +199,6 @@ impl Admin {
 
 fn describe(export: &Export) -> Value {
     let info: BlockInfo = export.info(false);
-    let names = [
-        (CAPABILITY_WRITE, "write"),
-        (CAPABILITY_FLUSH, "flush"),
-        (CAPABILITY_FUA, "fua"),
-        (CAPABILITY_DISCARD, "discard"),
-        (CAPABILITY_WRITE_ZEROES, "write_zeroes"),
-    ];
     json!({
         "disk": export.name(),
         "kind": export.disk().kind(),
@@ -221,7 +212,7 @@ fn describe(export: &Export) -> Value {
         "max_segments": info.max_segments,
         "read_only": !info.can(CAPABILITY_WRITE),
         "exclusive": export.is_exclusive(),
-        "capabilities": names.iter().filter(|(bit, _)| info.can(*bit)).map(|(_, name)| *name).collect::<Vec<_>>(),
+        "capabilities": CAPABILITY_NAMES.iter().filter(|(bit, _)| info.can(*bit)).map(|(_, name)| *name).collect::<Vec<_>>(),
         "attached": export.attached().len(),
     })
 }
