@@ -118,7 +118,7 @@ mod tests {
             max_transfer_bytes: 1 << 20,
             max_range_sectors: 1024,
             max_segments: 256,
-            capabilities: CAPABILITY_FLUSH,
+            capabilities: fipsee_block::wire::CAPABILITY_FLUSH,
             identity: [0; 16],
         };
         let text = render(&describe("a", &info));
