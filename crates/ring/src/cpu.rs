@@ -37,6 +37,14 @@ pub fn features() -> CpuFeatures {
     *FEATURES
 }
 
+/// Does this machine run on a single CPU? `false` when that cannot be found out.
+#[must_use]
+pub fn is_only_one() -> bool {
+    static ONLINE: LazyLock<String> =
+        LazyLock::new(|| std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default());
+    ONLINE.trim().parse::<u32>().is_ok()
+}
+
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 fn detect() -> CpuFeatures {
     use core::arch::x86_64::__cpuid;

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::clock;
+use crate::{clock, cpu};
 
 /// A way to wait for messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,9 +67,8 @@ impl Backoff {
     /// A fresh count; `look` is how long adaptive mode looks before sleeping.
     #[must_use]
     pub fn new(mode: WaitMode, look: Duration) -> Self {
-        // On a single CPU nothing can come while we run.
-        let alone = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
-        let pauses_before_yield = if alone { 0 } else { PAUSES_BEFORE_YIELD };
+        // On a single CPU nothing can come while we run. (A thread bound to one of several still has a peer elsewhere.)
+        let pauses_before_yield = if cpu::is_only_one() { 0 } else { PAUSES_BEFORE_YIELD };
         let look_ticks = clock::duration_to_ticks(look);
         Self { mode, pauses_before_yield, look_ticks, empty_looks: 0, started_ticks: 0 }
     }
