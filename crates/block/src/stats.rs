@@ -62,6 +62,12 @@ impl Histogram {
         self.buckets[bucket_of(ticks)].add(count);
     }
 
+    /// The buckets that hold something: smallest value in ticks, and count.
+    pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> {
+        let counts = self.buckets.iter().map(Counter::get).enumerate();
+        counts.filter(|(_, count)| *count > 0).map(|(bucket, count)| (lower_bound(bucket), count))
+    }
+
     /// How many were recorded.
     #[must_use]
     pub fn count(&self) -> u64 {
@@ -133,5 +139,6 @@ mod tests {
         assert_eq!(histogram.quantile(50, 100), 10);
         assert!(histogram.quantile(99, 100).abs_diff(1000) < 32);
         assert_eq!(histogram.count(), 100);
+        assert_eq!(histogram.buckets().map(|(_, count)| count).collect::<Vec<_>>(), [98, 2]);
     }
 }

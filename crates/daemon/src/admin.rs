@@ -219,6 +219,8 @@ fn describe(export: &Export) -> Value {
 
 fn count(counters: &QueueCounters) -> Value {
     let quantile = |numerator, denominator| clock::ticks_to_ns(counters.latency.quantile(numerator, denominator));
+    let histogram = counters.latency.buckets().map(|(ticks, count)| json!([clock::ticks_to_ns(ticks), count]));
+    let histogram: Value = histogram.collect();
     json!({
         "reads": counters.reads.get(),
         "writes": counters.writes.get(),
@@ -232,5 +234,6 @@ fn count(counters: &QueueCounters) -> Value {
         "service_ns_p50": quantile(50, 100),
         "service_ns_p99": quantile(99, 100),
         "service_ns_p999": quantile(999, 1000),
+        "service_ns_histogram": histogram,
     })
 }
