@@ -43,7 +43,7 @@ pub struct Arguments {
     /// $XDG_RUNTIME_DIR/fipsee/fipsee.sock].
     #[arg(long, value_name = "PATH")]
     listen: Option<PathBuf>,
-    /// Worker threads; one serves 15 million requests a second and more [default: 1].
+    /// Worker threads; each polls on a CPU of its own [default: 1].
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
     /// CPUs to bind the workers to, for example 2,3 [default: the last ones].
