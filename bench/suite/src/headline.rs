@@ -30,11 +30,13 @@ fn table(results: &Results, machine: &Value) -> Result<String, String> {
     let (shallow, deep) = (median("null QD1", "iops")? / 1e6, median("null QD64", "iops")? / 1e6);
     let (memory, copy) =
         (median("memory QD64", "bandwidth_bytes_per_s")? / 1e9, median("plain memcpy loop", "bandwidth_bytes_per_s")? / 1e9);
+    let floor = median("one line bounced, null QD1's floor", "round_trip_ns")?;
     let text = |key: &str| machine[key].as_str().unwrap_or("unknown").to_owned();
     Ok(format!(
         "| | p50 | p99 | requests per second |\n|---|---|---|---|\n\
          | one at a time | {p50:.0} ns | {p99:.0} ns | {shallow:.1} million |\n\
          | 64 at a time | | | {deep:.0} million |\n\n\
+         One cache line bounced between the two CPUs took {floor:.0} ns in the same run: the floor of the first row.\n\
          Reading a memory disk, 64 at a time: {memory:.1} GB/s; a plain memcpy loop over the same amounts of memory: {copy:.1} GB/s.\n\
          Medians of one run on {} (family {}, model {}), {} CPUs, Linux {}.\n",
         text("cpu"),

@@ -5,6 +5,7 @@ mod block;
 mod daemon;
 mod facts;
 mod fio;
+mod floor;
 mod headline;
 mod idle;
 mod memcpy;

@@ -2,6 +2,11 @@
 
 use serde_json::{Value, json};
 
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
 /// All rounds of one figure of one candidate.
 #[derive(Clone, Debug)]
 pub(crate) struct Series {
@@ -13,9 +18,12 @@ pub(crate) struct Series {
 
 impl Series {
     pub(crate) fn median(&self) -> f64 {
-        let mut sorted = self.values.clone();
-        sorted.sort_by(f64::total_cmp);
-        sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+        median(self.values.clone())
+    }
+
+    /// The median of the ratios of each round's values.
+    pub(crate) fn ratio_to(&self, other: &Self) -> f64 {
+        median(self.values.iter().zip(&other.values).map(|(ours, theirs)| ours / theirs).collect())
     }
 
     pub(crate) fn best(&self) -> f64 {
