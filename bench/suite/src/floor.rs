@@ -13,7 +13,7 @@ pub(crate) fn round_trip_ns(duration: Duration) -> Option<f64> {
     let mut cpus = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
     let (here, there) = (cpus.next()?, cpus.next_back()?);
     let line = Line(AtomicU64::new(0));
-    let best = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         scope.spawn(|| {
             bind_to(there);
             // Odd numbers are ours to answer; the largest ends it.
@@ -44,8 +44,7 @@ pub(crate) fn round_trip_ns(duration: Duration) -> Option<f64> {
             best
         };
         scope.spawn(measure).join().ok()
-    });
-    best
+    })
 }
 
 #[repr(align(128))]
