@@ -12,7 +12,7 @@ use crate::export::Export;
 /// Empty visits after which a queue is sampled instead of visited every pass.
 const EMPTY_VISITS_BEFORE_COLD: u32 = 1000;
 /// Cold queues looked at per pass.
-const COLD_SAMPLES_PER_PASS: usize = 16;
+const COLD_SAMPLES_PER_PASS: usize = 4;
 
 /// Is a queue on its way out?
 pub(super) enum Closing {
