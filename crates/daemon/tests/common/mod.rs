@@ -386,8 +386,19 @@ pub(crate) fn bytes_of(buffer: &Buffer) -> Vec<u8> {
     bytes
 }
 
+/// Descriptors of a process that is at rest: what it has just been asked may leave some open for a moment after the
+/// answer (its copies of a client's ends, an admin connection), so the count must stand still first.
 pub(crate) fn fd_count(pid: u32) -> usize {
-    std::fs::read_dir(format!("/proc/{pid}/fd")).expect("a live process").count()
+    const EQUAL_LOOKS: u32 = 30;
+    let count_now = || std::fs::read_dir(format!("/proc/{pid}/fd")).expect("a live process").count();
+    let (mut count, mut looks) = (count_now(), 0);
+    eventually("the number of descriptors stands still", || {
+        let now = count_now();
+        looks = if now == count { looks + 1 } else { 0 };
+        count = now;
+        looks >= EQUAL_LOOKS
+    });
+    count
 }
 
 pub(crate) fn mapping_count(pid: u32) -> usize {
