@@ -1,7 +1,8 @@
 //! What the machine itself takes: one cache line bounced between the client's CPU and the worker's.
 //!
-//! On a virtual machine this changes when the host moves virtual CPUs between cores: 100 ns became 460 ns and went back
-//! within minutes on the machine of the first results. Latencies of different runs compare only if this does.
+//! On a virtual machine this changes when the host moves virtual CPUs between cores. On the machine of the first results a
+//! message's round trip (`fipsee ping --queue 1`) became 460 ns instead of 110 and went back within minutes. Latencies of
+//! different runs compare only if this does.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -43,11 +43,11 @@ pub enum Next {
 /// each): a request that comes within this time finds us awake, and what an idle spell wastes at most is this.
 pub const DEFAULT_LOOK: Duration = Duration::from_micros(200);
 /// How many times longer it looks for what must come: the answer to a request, the end of a disk operation. A batch of
-/// 64 reads takes a virtual disk 650 us, and sleeping through it costs 15 us at its end, for every batch; a disk that
+/// 64 reads takes a virtual disk 650 us, and sleeping through it cost 27 us at its end, for every batch; a disk that
 /// takes 10 ms costs a tenth of a CPU.
 pub const EXPECTED_LOOK_FACTOR: u64 = 5;
 
-/// Empty looks with a pause between them before the first yield: about 10 us. Longer, and a peer on the same CPU
+/// Empty looks with a pause between them before the first yield: microseconds. Longer, and a peer on the same CPU
 /// waits for us to see that nothing can come while we run.
 const PAUSES_BEFORE_YIELD: u32 = 256;
 /// In poll mode, yield once in so many looks after that.
