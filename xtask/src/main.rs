@@ -2,6 +2,7 @@
 //! builds in a second on a clean clone.
 
 mod ci;
+mod dist;
 mod loom;
 mod setup;
 mod step;
@@ -19,6 +20,7 @@ usage: cargo xtask COMMAND
 
   setup   install what the tests need (as root, on Debian), or say what to install
   test    setup, then every tier this machine can run; ends with 'N passed, N failed, N skipped'
+  dist    build everything that ships into target/dist, laid out as below /usr
   ci      tier 1: format, clippy, tidy, loom, C headers, documentation, Miri
   tidy    the project's own rules, file by file
   loom    the ring under the model checker, and its known-bad variants, which must fail
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         "test" => test::run(&root, &mut tally),
+        "dist" => dist::run(&dist::Dist::new(&root), &mut tally),
         "ci" => ci::run(&root, &mut tally),
         "tidy" => ci::tidy(&root, &mut tally),
         "loom" => loom::run(&root, &mut tally),

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::dist::{self, Dist};
 use crate::step::{self, Tally};
 use crate::{cargo, ci, setup};
 
@@ -11,11 +12,14 @@ const SKIP_MARK: &str = "fipsee-skip: ";
 /// Setup, then every tier.
 pub(crate) fn run(root: &Path, tally: &mut Tally) {
     let setup = setup::run();
+    let dist = Dist::new(root);
+    dist::run(&dist, tally);
     let mut skips = Vec::new();
     tally.measure("tier 0 cargo test", || {
         let mut command = cargo(root);
         command.args(["test", "--workspace", "--no-fail-fast"]);
-        let output = step::output(command.env(setup::MISSING_VARIABLE, setup.missing.join(" ")));
+        command.env(setup::MISSING_VARIABLE, setup.missing.join(" ")).env(dist::DIST_VARIABLE, &dist.prefix);
+        let output = step::output(&mut command);
         skips = skip_lines(&output.text);
         let counted = step::count_tests(&output.text);
         judge_tests(counted, output.succeeded, output.text)

@@ -1,0 +1,62 @@
+//! `cargo xtask dist`: everything that ships, built into one prefix as it is installed below `/usr`.
+
+mod programs;
+
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+use crate::setup::is_installed;
+use crate::step::Tally;
+
+/// Environment variable that tells the tests of what ships where it lies.
+pub(crate) const DIST_VARIABLE: &str = "FIPSEE_DIST";
+
+/// Something that ships.
+struct Part {
+    name: &'static str,
+    /// Programs without which it cannot be built.
+    needs: &'static [&'static str],
+    /// Build it and put it into the prefix; gives what to say of success, or what went wrong, in full.
+    build: fn(&Dist) -> Result<String, String>,
+}
+
+const PARTS: [Part; 1] = [Part { name: "programs", needs: &[], build: programs::build }];
+
+/// Where things are built from and to.
+pub(crate) struct Dist {
+    /// The repository.
+    pub(crate) root: PathBuf,
+    /// Cargo's target directory.
+    pub(crate) target: PathBuf,
+    /// What is to be installed: `bin`, `lib`, `include`, `share`.
+    pub(crate) prefix: PathBuf,
+}
+
+impl Dist {
+    pub(crate) fn new(root: &Path) -> Self {
+        let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |path| root.join(path));
+        Self { root: root.to_owned(), prefix: target.join("dist"), target }
+    }
+
+    /// Copy a file into the prefix, executable if it is.
+    pub(crate) fn install(&self, from: &Path, to: &str) -> Result<(), String> {
+        let to = self.prefix.join(to);
+        let folder = to.parent().unwrap_or(&self.prefix);
+        fs::create_dir_all(folder).map_err(|error| format!("cannot create {}: {error}", folder.display()))?;
+        // A program that runs cannot be written, but it can be replaced.
+        let _ = fs::remove_file(&to);
+        fs::copy(from, &to).map_err(|error| format!("cannot copy {} to {}: {error}", from.display(), to.display()))?;
+        Ok(())
+    }
+}
+
+/// Build every part that this machine can build.
+pub(crate) fn run(dist: &Dist, tally: &mut Tally) {
+    for part in &PARTS {
+        let name = format!("dist {}", part.name);
+        match part.needs.iter().find(|program| !is_installed(program)) {
+            Some(program) => tally.skip(&name, &format!("{program} is not installed; run `cargo xtask setup` as root")),
+            None => tally.check(&name, || (part.build)(dist)),
+        }
+    }
+}
