@@ -1,0 +1,245 @@
+//! The documents that users follow, run as they stand.
+//!
+//! The fences of a page mean:
+//!
+//! | fence | |
+//! |---|---|
+//! | `sh` | run by bash, all such blocks of a page in one shell, in order, in an empty directory |
+//! | `sh expect="TEXT"` | the same, and what it prints holds TEXT |
+//! | `sh fails="TEXT"` | it must fail and print TEXT |
+//! | `sh elsewhere="WHO"` | not run here; WHO runs it |
+//! | `c file=NAME`, any language | written to NAME for later blocks |
+//! | `text` and others without `file` | shown, not run |
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use crate::{DEADLINE, Daemon, Directory};
+
+/// One fenced block.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Block {
+    /// Line of the opening fence, from 1.
+    pub line: usize,
+    /// First word of the fence.
+    pub language: String,
+    /// `file=NAME`.
+    pub file: Option<String>,
+    /// `expect="TEXT"`.
+    pub expect: Option<String>,
+    /// `fails="TEXT"`.
+    pub fails: Option<String>,
+    /// `elsewhere="WHO"`.
+    pub elsewhere: Option<String>,
+    /// `root`: run in the throwaway root, where the packages are installed and systemd runs.
+    pub in_root: bool,
+    /// What stands in it, each line ended.
+    pub body: String,
+}
+
+/// The blocks of a page.
+///
+/// # Errors
+/// A fence that says what no fence can say, or is never closed.
+pub fn blocks(text: &str) -> Result<Vec<Block>, String> {
+    let mut found = Vec::new();
+    let mut open: Option<Block> = None;
+    for (index, line) in text.lines().enumerate() {
+        match (line.strip_prefix("```"), open.take()) {
+            (Some(info), None) => open = Some(fence(index + 1, info)?),
+            (Some(_), Some(block)) => found.push(block),
+            (None, Some(mut block)) => {
+                block.body.push_str(line);
+                block.body.push('\n');
+                open = Some(block);
+            }
+            (None, None) => {}
+        }
+    }
+    match open {
+        Some(block) => Err(format!("line {}: the block is never closed", block.line)),
+        None => Ok(found),
+    }
+}
+
+fn fence(line: usize, info: &str) -> Result<Block, String> {
+    let (language, mut rest) = info.trim().split_once(' ').unwrap_or((info.trim(), ""));
+    let mut block = Block { line, language: language.to_owned(), ..Block::default() };
+    while !rest.trim().is_empty() {
+        rest = rest.trim_start();
+        if let Some(after) = rest.strip_prefix("root").filter(|after| after.is_empty() || after.starts_with(' ')) {
+            (block.in_root, rest) = (true, after);
+            continue;
+        }
+        let wrong = || format!("line {line}: cannot read the fence from '{rest}' on");
+        let (key, value) = rest.split_once('=').ok_or_else(wrong)?;
+        let (value, after) = match value.strip_prefix('"') {
+            Some(quoted) => quoted.split_once('"').ok_or_else(wrong)?,
+            None => value.split_once(' ').unwrap_or((value, "")),
+        };
+        let slot = match key {
+            "file" => &mut block.file,
+            "expect" => &mut block.expect,
+            "fails" => &mut block.fails,
+            "elsewhere" => &mut block.elsewhere,
+            _ => return Err(format!("line {line}: a fence has no '{key}'")),
+        };
+        (*slot, rest) = (Some(value.to_owned()), after);
+    }
+    Ok(block)
+}
+
+const MARK: &str = "@@ block of line ";
+
+/// One shell script of all blocks; it prints a mark before each and ends at the first that went wrong.
+fn script(blocks: &[Block], files: &Path) -> Result<String, String> {
+    let mut script = String::from("set -euo pipefail\n");
+    for block in blocks {
+        let line = block.line;
+        if let Some(name) = &block.file {
+            let kept = files.join(line.to_string());
+            std::fs::write(&kept, &block.body).map_err(|error| format!("cannot write {}: {error}", kept.display()))?;
+            let _ = writeln!(script, "cp '{}' '{name}'", kept.display());
+        } else if block.language == "sh" && block.elsewhere.is_none() && !block.in_root {
+            let _ = writeln!(script, "echo '{MARK}{line}'");
+            if block.fails.is_some() {
+                let _ = writeln!(script, "set +e; (set -e\n{}); code=$?; set -e", block.body);
+                let _ = writeln!(script, "[ $code -ne 0 ] || {{ echo 'this should have failed'; exit 1; }}");
+            } else {
+                script.push_str(&block.body);
+            }
+        }
+    }
+    script.push_str("echo '@@ end'\n");
+    Ok(script)
+}
+
+/// What each block printed, by line, if the script came to its end; else everything it printed.
+fn judge(blocks: &[Block], printed: &str) -> Result<(), String> {
+    if !printed.ends_with("@@ end\n") {
+        return Err(format!("stopped in the last block named here:\n{printed}"));
+    }
+    for block in blocks {
+        let Some(text) = block.expect.as_ref().or(block.fails.as_ref()) else { continue };
+        let said = printed.split_once(&format!("{MARK}{}\n", block.line)).map_or("", |(_, after)| after);
+        let said = said.split("@@ ").next().unwrap_or_default();
+        if !said.contains(text) {
+            return Err(format!("the block of line {} did not print '{text}' but:\n{said}", block.line));
+        }
+    }
+    Ok(())
+}
+
+/// Run a page beside a daemon of its own.
+///
+/// # Errors
+/// What went wrong, with all that was printed.
+pub fn run(page: &Path, path: &str) -> Result<(), String> {
+    let read = |path: &Path| std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()));
+    let blocks = blocks(&read(page)?)?;
+    let stem = page.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let disks = ["a=memory:256M", "b=file:DIR/b.img,size=1G", "n=null:1G"];
+    let Some(daemon) = Daemon::start(&format!("guide-{stem}"), &disks) else { return Ok(()) };
+    let place = Directory::new(&format!("page-{stem}"));
+    let kept = Directory::new(&format!("page-files-{stem}"));
+    let script = script(&blocks, &kept.path(""))?;
+    let output = kept.path("output");
+    let ended = run_shell(&script, &place, &output, &daemon.socket, path)?;
+    judge(&blocks, &read(&output)?).map_err(|what| format!("{}: {ended}: {what}", page.display()))
+}
+
+fn run_shell(script: &str, place: &Directory, output: &Path, socket: &Path, path: &str) -> Result<String, String> {
+    let failed = |error: std::io::Error| format!("cannot run bash: {error}");
+    let file = File::create(output).map_err(failed)?;
+    let mut command = Command::new("bash");
+    command.arg("-c").arg(script).current_dir(place.path("")).env("PATH", path).env("FIPSEE_SOCKET", socket);
+    command.stdin(Stdio::null()).stdout(file.try_clone().map_err(failed)?).stderr(file).process_group(0);
+    let mut child = command.spawn().map_err(failed)?;
+    let deadline = Instant::now() + DEADLINE;
+    let ended = loop {
+        match child.try_wait().map_err(failed)? {
+            Some(status) => break status.to_string(),
+            None if Instant::now() > deadline => break "not ended in time".to_owned(),
+            None => std::thread::sleep(std::time::Duration::from_millis(10)),
+        }
+    };
+    // What the page started in the background, and the shell itself if it hangs.
+    let group = rustix::process::Pid::from_child(&child);
+    let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+    let _ = child.wait();
+    Ok(ended)
+}
+
+/// The pages of `docs/guide`, and the README.
+#[must_use]
+pub fn pages() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let entries = std::fs::read_dir(root.join("docs/guide")).into_iter().flatten().flatten();
+    let mut pages: Vec<_> =
+        entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|end| end == "md")).collect();
+    pages.push(root.join("README.md"));
+    pages.sort();
+    pages
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(text: &str) -> Vec<Block> {
+        blocks(text).expect("a page that can be read")
+    }
+
+    fn run_alone(blocks: &[Block]) -> Result<(), String> {
+        static COUNT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+        let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let place = Directory::new(&format!("guide-alone-{number}"));
+        let kept = Directory::new(&format!("guide-alone-files-{number}"));
+        let script = script(blocks, &kept.path(""))?;
+        let output = kept.path("output");
+        run_shell(&script, &place, &output, Path::new("/nowhere"), &std::env::var("PATH").unwrap_or_default())?;
+        judge(blocks, &std::fs::read_to_string(output).unwrap_or_default())
+    }
+
+    #[test]
+    fn fences_say_what_is_to_be_done() {
+        let text = "x\n```sh expect=\"a b\"\necho a b\n```\n```c file=a.c\nint a;\n```\n```sh root\nls\n```\n";
+        let blocks = page(text);
+        assert_eq!((blocks[0].line, blocks[0].expect.as_deref(), &*blocks[0].body), (2, Some("a b"), "echo a b\n"));
+        assert_eq!((blocks[1].file.as_deref(), &*blocks[1].language), (Some("a.c"), "c"));
+        assert!(blocks[2].in_root && blocks[2].language == "sh");
+        assert!(super::blocks("```sh expects=\"a\"\n```\n").is_err(), "a misspelt word would switch a check off");
+        assert!(super::blocks("```sh\nls\n").is_err());
+    }
+
+    #[test]
+    fn blocks_share_a_shell_and_files() {
+        assert_eq!(
+            run_alone(&page("```sh\na=5\n```\n```text file=f\nhello\n```\n```sh expect=\"hello 5\"\necho $(cat f) $a\n```\n")),
+            Ok(())
+        );
+    }
+
+    #[test]
+    fn pages_that_lie_are_found() {
+        for lie in [
+            "```sh\nfalse\ntrue\n```\n",
+            "```sh expect=\"a\"\necho b\n```\n```sh\necho a\n```\n",
+            "```sh fails=\"a\"\necho a\n```\n",
+            "```sh fails=\"a\"\necho b; false\n```\n",
+            "```sh fails=\"a\"\nfalse\necho a\n```\n",
+            "```sh\nexit 0\n```\n",
+        ] {
+            assert!(run_alone(&page(lie)).is_err(), "{lie}");
+        }
+    }
+
+    #[test]
+    fn a_failure_that_is_told_is_no_lie() {
+        assert_eq!(run_alone(&page("```sh fails=\"oh\"\necho oh >&2\nfalse\n```\n")), Ok(()));
+    }
+}

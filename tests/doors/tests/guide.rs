@@ -1,0 +1,13 @@
+//! Every command block of the documents that users follow does what the document says.
+
+use fipsee_doors::{guide, shipped};
+
+#[test]
+fn every_page_does_what_it_says() {
+    let Some(programs) = shipped("guide", "bin") else { return };
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap_or_default());
+    let pages = guide::pages();
+    assert!(pages.len() > 1, "no pages found");
+    let failures: Vec<String> = pages.iter().filter_map(|page| guide::run(page, &path).err()).collect();
+    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+}
