@@ -3,12 +3,13 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use fipsee_ring::channel::ClientQueue;
 use fipsee_ring::ring::Full;
 use fipsee_ring::wait::{Backoff, Next};
-use fipsee_ring::{Message, PeerFault};
-use rustix::event::{PollFd, PollFlags};
+use fipsee_ring::{Message, PeerFault, clock};
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::connection::Shared;
 use super::error::Error;
@@ -336,6 +337,19 @@ impl Queue {
     /// [`Error::Disconnected`] when the daemon died or closed the channel; [`Error::Fault`] when it broke the protocol.
     #[inline(always)]
     pub fn wait(&mut self, done: &mut impl FnMut(Completion)) -> Result<usize, Error> {
+        self.wait_until(None, done)
+    }
+
+    /// As [`wait`](Self::wait), but returns 0 when nothing came within `timeout`.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub fn wait_timeout(&mut self, timeout: Duration, done: &mut impl FnMut(Completion)) -> Result<usize, Error> {
+        self.wait_until(Some(clock::ticks().saturating_add(clock::duration_to_ticks(timeout))), done)
+    }
+
+    #[inline(always)]
+    fn wait_until(&mut self, deadline_ticks: Option<u64>, done: &mut impl FnMut(Completion)) -> Result<usize, Error> {
         self.submit();
         let known_events = self.events.len();
         loop {
@@ -344,9 +358,13 @@ impl Queue {
                 self.backoff.reset();
                 return Ok(count);
             }
+            if deadline_ticks.is_some_and(|deadline| clock::ticks() >= deadline) {
+                self.backoff.reset();
+                return Ok(0);
+            }
             match self.backoff.step(true) {
                 Next::Look => self.check_liveness_now_and_then()?,
-                Next::Sleep => self.sleep()?,
+                Next::Sleep => self.sleep(deadline_ticks)?,
             }
         }
     }
@@ -367,10 +385,12 @@ impl Queue {
     }
 
     #[cold]
-    fn sleep(&mut self) -> Result<(), Error> {
+    fn sleep(&mut self, deadline_ticks: Option<u64>) -> Result<(), Error> {
         if !self.arm_and_work_remains() {
+            let left = deadline_ticks.map(|deadline| clock::ticks_to_ns(deadline.saturating_sub(clock::ticks())));
+            let left = left.and_then(|ns| Timespec::try_from(Duration::from_nanos(ns)).ok());
             let mut fds = [PollFd::new(&self.channel.our_bell, PollFlags::IN)];
-            match rustix::event::poll(&mut fds, None) {
+            match rustix::event::poll(&mut fds, left.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(Error::Io { context: "wait for the daemon's doorbell", source: error.into() }),
             }
@@ -397,6 +417,21 @@ impl Queue {
             return Ok(());
         }
         Err(Error::Disconnected)
+    }
+
+    /// After an error of the channel: forget every request without an answer, so that a reconnection does not repeat it.
+    /// Whether it was done is unknown.
+    pub fn abandon(&mut self) {
+        for tag in self.staged.drain(..) {
+            self.uses[usize::from(tag)] = Use::Free;
+            self.free_tags.push(tag);
+        }
+        for tag in (0..u16::MAX).take(self.uses.len()) {
+            if std::mem::replace(&mut self.uses[usize::from(tag)], Use::Free) != Use::Free {
+                self.channel.requests.answered();
+                self.free_tags.push(tag);
+            }
+        }
     }
 
     /// Replace the dead channel by a new one and publish everything unanswered again, oldest tag numbers first. The
