@@ -148,7 +148,7 @@ static double measure_ns_per_tick(void)
 
 int main(int argc, char **argv)
 {
-	static struct load load = { .random = 0x9e3779b97f4a7c15 };
+	static struct load load;
 	struct fipsee_options options;
 	struct fipsee_info info = { .size_bytes = sizeof(info) };
 	struct fipsee_disk *disk;
@@ -160,6 +160,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: fipsee-bench-c SOCKET DISK DEPTH SECONDS BLOCK_BYTES read|write\n");
 		return 2;
 	}
+	load.random = 0x9e3779b97f4a7c15;
 	load.depth = atoi(argv[3]);
 	seconds = atof(argv[4]);
 	load.block_bytes = strtoull(argv[5], NULL, 10);
