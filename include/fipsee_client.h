@@ -17,6 +17,7 @@
  *   -EINVAL    a null pointer, or a value that cannot be; nothing was done
  *   -ENOTCONN  the daemon died or closed the connection; see fipsee_reconnect
  *   -EPROTO    the daemon broke the protocol; close the disk
+ *   -ETIMEDOUT the daemon did not answer within 10 s; close the disk
  *   -EPERM     the disk was opened before fork(); see below
  *   -ENOTRECOVERABLE  an error in this library; close the disk, please report the message
  * Results of requests, in addition: -EIO, -EROFS (read-only), -ENXIO (beyond the end), -ENOSPC, -ENODEV (the daemon took
@@ -81,7 +82,7 @@ struct fipsee_options {
 	const char *disk;		/* name of the disk; must be given */
 	uint32_t queue_count;		/* queues wanted, default 1; the daemon may grant fewer */
 	uint32_t depth;			/* requests outstanding per queue, default 64; the daemon may grant fewer */
-	uint64_t pool_bytes;		/* memory for the library's own copies, default 2 MiB per queue */
+	uint64_t pool_bytes;		/* memory for the library's own copies and tables, default 2.25 MiB per queue */
 	uint32_t wait;			/* FIPSEE_WAIT_* */
 	uint32_t flags;			/* FIPSEE_OPEN_* */
 	uint64_t look_ns;		/* adaptive waiting: how long to look before sleeping, default 200 us */
@@ -106,8 +107,8 @@ static inline void fipsee_options_init(struct fipsee_options *options)
  * Open the disk options->disk. On success *disk is the caller's, to be given to fipsee_close. `options` and its strings
  * are not needed afterwards.
  * Errors: -ENOENT (no socket there, or no disk of this name: the message tells which), -ECONNREFUSED (nobody listens),
- * -EACCES (the socket or the disk is not for this user), -EBUSY (exclusive), -EMFILE, -ENOMEM, -ETIMEDOUT,
- * -EPROTONOSUPPORT.
+ * -EACCES (the socket or the disk is not for this user), -EBUSY (exclusive), -EDQUOT (a limit of the
+ * daemon), -EMFILE, -ENOMEM, -EPROTONOSUPPORT, -E2BIG (options of a newer library are set).
  */
 int fipsee_open(const struct fipsee_options *options, struct fipsee_disk **disk);
 
@@ -160,7 +161,7 @@ int fipsee_reconnect(struct fipsee_disk *disk, uint64_t give_up_after_ns);
 /*
  * `length_bytes` of new memory, all zeroes, rounded up to pages, that the daemon reaches too: data moves between it and
  * the disk without being copied. It belongs to the disk until fipsee_memory_free or fipsee_close. Up to 63 at a time.
- * Errors: -ENOMEM, -EMFILE, -ENOSPC (a limit, see the message), -ETIMEDOUT.
+ * Errors: -ENOMEM, -EMFILE, -EDQUOT (a limit, see the message).
  */
 int fipsee_memory_create(struct fipsee_disk *disk, uint64_t length_bytes, struct fipsee_memory **memory);
 
@@ -182,9 +183,8 @@ uint64_t fipsee_memory_length(const struct fipsee_memory *memory);
 int fipsee_memory_descriptor(const struct fipsee_memory *memory);
 
 /*
- * Take it back from the daemon and unmap it. No request that uses it may be outstanding on any queue.
- * Errors: -EBUSY when one is: nothing was done; -EINVAL when it is not memory of this disk; -ENOTCONN: call it again
- * after fipsee_reconnect, or close the disk.
+ * Take it back from the daemon and unmap it. No request that uses it may be staged; the daemon finishes those in flight.
+ * Errors: -EINVAL when it is not memory of this disk; -ENOTCONN: call it again after fipsee_reconnect, or close the disk.
  */
 int fipsee_memory_free(struct fipsee_disk *disk, struct fipsee_memory *memory);
 
@@ -219,7 +219,7 @@ int fipsee_write_zeroes(struct fipsee_queue *queue, uint64_t length_bytes, uint6
  * Stage a request; `token` comes back with its result. The daemon does not see it before fipsee_submit or fipsee_wait.
  * Buffers lie in memory of the disk, start at a multiple of 512 bytes, and are left alone until the result is reaped.
  * A request is of at least one block and at most what fipsee_info says.
- * Errors: -EAGAIN: fipsee_depth requests are outstanding, reap first; -EFAULT: the buffer is not in memory of this disk;
+ * Errors: -EAGAIN: fipsee_depth requests are outstanding (one less while an event is acknowledged), reap first; -EFAULT: the buffer is not in memory of this disk;
  * -EMSGSIZE: too long; -EINVAL: not aligned.
  */
 int fipsee_stage_read(struct fipsee_queue *queue, void *buffer, size_t length_bytes, uint64_t offset_bytes,

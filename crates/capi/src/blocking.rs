@@ -57,6 +57,16 @@ impl OpenQueue {
         Ok(common.disk.reconnect(std::slice::from_mut(self), &policy, &mut |_| {})?)
     }
 
+    /// Nothing of the caller is in flight, but the acknowledgement of an event may hold the only place of the queue.
+    #[inline(always)]
+    fn await_room(&mut self) -> Result<(), Failure> {
+        while self.queue.free() == 0 {
+            let waited = self.queue.wait(&mut |_| {});
+            self.settle(waited)?;
+        }
+        Ok(())
+    }
+
     /// Wait for something to finish, across a reconnection if that was asked for when opening.
     #[inline(always)]
     fn wait_own(&mut self) -> Result<Finished, Failure> {
@@ -94,6 +104,7 @@ impl OpenQueue {
         let mut at_bytes = offset_bytes;
         while at_bytes < end_bytes {
             let part_bytes = step_bytes.min(end_bytes - at_bytes);
+            self.await_room()?;
             stage(self, at_bytes >> SECTOR_SHIFT, part_bytes >> SECTOR_SHIFT)?;
             self.wait_one()?;
             at_bytes += part_bytes;
@@ -166,9 +177,10 @@ impl OpenQueue {
         let window = if transfer.direct.is_some() { self.queue.depth().min(MAX_PIECES) } else { self.pieces.len() };
         let mut parts: [Part; MAX_PIECES] = [(0, 0); MAX_PIECES];
         let mut failure = None;
+        self.await_room()?;
         loop {
             for (slot, part) in parts.iter_mut().enumerate().take(window).filter(|(_, part)| part.1 == 0) {
-                if transfer.next_bytes == transfer.length_bytes || failure.is_some() {
+                if transfer.next_bytes == transfer.length_bytes || failure.is_some() || self.queue.free() == 0 {
                     break;
                 }
                 // SAFETY: promised by the caller.
@@ -295,6 +307,7 @@ pub(crate) unsafe extern "C" fn fipsee_flush(queue: *mut OpenQueue) -> c_int {
         // SAFETY: promised by the caller.
         let queue = unsafe { OpenQueue::from_c(queue) }?;
         queue.check_idle()?;
+        queue.await_room()?;
         queue.queue.flush(0).map_err(Error::from)?;
         queue.wait_one()?;
         Ok(0)

@@ -79,7 +79,7 @@ impl OpenQueue {
 
     /// Reconnect if that was asked for when opening; the caller waits again.
     #[cold]
-    fn settle(&mut self, outcome: Result<usize, Error>) -> Result<(), Failure> {
+    pub(crate) fn settle(&mut self, outcome: Result<usize, Error>) -> Result<(), Failure> {
         match outcome {
             Ok(_) => Ok(()),
             Err(Error::Disconnected) if self.common.reconnect.is_some() => self.reconnect(),

@@ -65,12 +65,19 @@ static inline uint64_t next_random(uint64_t *state)
 	return *state >> 32;
 }
 
-/* A line to the harness, and its answer. */
+/* Ask the harness (tests/doors/tests/c_library.rs) for something, without waiting for it. It answers lines with a '?'. */
+static inline void ask(const char *line)
+{
+	printf("%s\n", line);
+	fflush(stdout);
+}
+
+/* Ask, and wait until it is done. */
 static inline void tell(const char *line)
 {
 	char answer[16];
 
-	printf("%s\n", line);
+	printf("%s?\n", line);
 	fflush(stdout);
 	if (fgets(answer, sizeof(answer), stdin) == NULL) {
 		fprintf(stderr, "the harness went away after '%s'\n", line);

@@ -71,6 +71,8 @@ pub struct Queue {
     staged: Vec<u16>,
     /// Events the daemon waits to see acknowledged, by kind.
     unacknowledged: Vec<u8>,
+    /// Requests of our own in flight.
+    acknowledging: usize,
     events: Vec<Event>,
     looks: u32,
 }
@@ -90,6 +92,7 @@ impl Queue {
             free_tags,
             staged: Vec::with_capacity(slots),
             unacknowledged: Vec::new(),
+            acknowledging: 0,
             events: Vec::new(),
             looks: 0,
         }
@@ -108,10 +111,16 @@ impl Queue {
         self.messages.len()
     }
 
-    /// Requests staged or published and not yet reaped.
+    /// The caller's requests staged or published and not yet reaped. With [`free`](Self::free) less than the depth while
+    /// an event is being acknowledged.
     #[must_use]
     pub const fn outstanding(&self) -> usize {
-        self.messages.len() - self.free_tags.len()
+        self.messages.len() - self.free_tags.len() - self.acknowledging
+    }
+
+    #[inline(always)]
+    const fn is_idle(&self) -> bool {
+        self.free_tags.len() == self.messages.len()
     }
 
     #[inline(always)]
@@ -240,6 +249,7 @@ impl Queue {
             }
             if let Some(tag) = self.staged.last() {
                 self.uses[usize::from(*tag)] = Use::Internal;
+                self.acknowledging += 1;
             }
             self.unacknowledged.pop();
         }
@@ -270,7 +280,7 @@ impl Queue {
                 let status = u16::from_le_bytes([status_low, status_high]);
                 count += self.finish(tag, status, done)?;
             }
-            if self.free_tags.len() == self.messages.len() {
+            if self.is_idle() {
                 break; // Nothing outstanding: looking at the next slot would only take its line from the daemon.
             }
         }
@@ -291,6 +301,7 @@ impl Queue {
         self.free_tags.push(tag);
         self.channel.requests.answered();
         if in_use == Use::Internal {
+            self.acknowledging -= 1;
             return Ok(0);
         }
         done(Completion { token: self.tokens[index], status });
@@ -354,7 +365,7 @@ impl Queue {
         let known_events = self.events.len();
         loop {
             let count = self.reap(done)?;
-            if count > 0 || self.events.len() > known_events || self.outstanding() == 0 {
+            if count > 0 || self.events.len() > known_events || self.is_idle() {
                 self.backoff.reset();
                 return Ok(count);
             }
@@ -422,6 +433,7 @@ impl Queue {
     /// After an error of the channel: forget every request without an answer, so that a reconnection does not repeat it.
     /// Whether it was done is unknown.
     pub fn abandon(&mut self) {
+        self.acknowledging = 0;
         for tag in self.staged.drain(..) {
             self.uses[usize::from(tag)] = Use::Free;
             self.free_tags.push(tag);
@@ -439,6 +451,7 @@ impl Queue {
     pub(super) fn resume(&mut self, channel: ClientQueue) {
         self.channel = channel;
         self.unacknowledged.clear();
+        self.acknowledging = 0;
         self.staged.clear();
         for tag in 0..u16::try_from(self.uses.len()).unwrap_or(u16::MAX) {
             match self.uses[usize::from(tag)] {
