@@ -283,7 +283,7 @@ int fipsee_next_event(struct fipsee_queue *queue);
 
 /*
  * A descriptor that becomes readable (poll, level-triggered epoll) when results or events came, or the daemon died. It
- * is silent until armed. It belongs to the queue; do not read, write or close it. Another one after fipsee_reconnect.
+ * is silent until armed; now and then it is readable for nothing. It belongs to the queue; do not read, write or close it. Another one after fipsee_reconnect.
  *
  *	for (;;) {
  *		reap until 0, take events, stage;

@@ -206,10 +206,14 @@ static void event_loop(void)
 		EXPECT(fipsee_woken(queue), 0);
 		EXPECT(fipsee_reap(queue, results, 1) >= 0, 1);
 	}
-	/* Silent when nothing is to come. */
-	EXPECT(fipsee_arm(queue), 0);
-	EXPECT(poll(&poller, 1, 0), 0);
-	EXPECT(fipsee_woken(queue), 0);
+	/* Silent when nothing is to come; the last doorbell may be late. */
+	staged = 0;
+	do {
+		EXPECT(fipsee_arm(queue), 0);
+		count = poll(&poller, 1, 0);
+		EXPECT(fipsee_woken(queue), 0);
+	} while (count != 0 && ++staged < 10);
+	EXPECT(count, 0);
 }
 
 static void timeouts(void)
