@@ -283,12 +283,12 @@ int fipsee_next_event(struct fipsee_queue *queue);
 
 /*
  * A descriptor that becomes readable (poll, level-triggered epoll) when results or events came, or the daemon died. It
- * is silent until armed; now and then it is readable for nothing. It belongs to the queue; do not read, write or close it. Another one after fipsee_reconnect.
+ * is silent until armed; now and then it is readable for nothing. It belongs to the queue: do not read, write or close
+ * it. fipsee_reconnect makes a new one.
  *
  *	for (;;) {
  *		reap until 0, take events, stage;
- *		armed = fipsee_arm(queue);
- *		if (armed == 1)
+ *		if (fipsee_arm(queue) == 1)
  *			continue;		something came meanwhile: waiting now would miss it
  *		poll, with the loop's other descriptors;
  *		fipsee_woken(queue);		whatever poll said
