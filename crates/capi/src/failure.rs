@@ -40,7 +40,13 @@ impl Failure {
 impl From<Error> for Failure {
     #[cold]
     fn from(error: Error) -> Self {
-        let text = error.to_string();
+        let text = match &error {
+            Error::Connect { path, source } if source.kind() == std::io::ErrorKind::NotFound => format!(
+                "no daemon at {}: there is no such socket; start fipseed, or name its socket in options.socket_path or FIPSEE_SOCKET",
+                path.display()
+            ),
+            other => other.to_string(),
+        };
         Self::new(errno_of(&error), text)
     }
 }

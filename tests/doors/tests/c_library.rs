@@ -315,7 +315,8 @@ fn the_binary_interface_is_the_committed_one() {
     assert!(
         gone.is_empty(),
         "programs linked with libfipsee would break; gone or changed:\n  {gone}\nnow there is:\n  {new}\n\
-         Undo the change (add a function, or a field at the end, instead), or see crates/capi/abi/README.md."
+         Undo the change: add a function, or a field at the end of a structure that begins with size_bytes, instead. If such a \
+         structure merely grew, replace its line in crates/capi/abi/abi.txt. README.md beside it says more."
     );
     assert!(
         new.is_empty(),
