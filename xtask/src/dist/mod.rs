@@ -1,5 +1,6 @@
 //! `cargo xtask dist`: everything that ships, built into one prefix as it is installed below `/usr`.
 
+mod c_library;
 mod programs;
 
 use std::path::{Path, PathBuf};
@@ -20,7 +21,10 @@ struct Part {
     build: fn(&Dist) -> Result<String, String>,
 }
 
-const PARTS: [Part; 1] = [Part { name: "programs", needs: &[], build: programs::build }];
+const PARTS: [Part; 2] = [
+    Part { name: "programs", needs: &[], build: programs::build },
+    Part { name: "C library", needs: &["cc", "ld", "objcopy", "ar"], build: c_library::build },
+];
 
 /// Where things are built from and to.
 pub(crate) struct Dist {

@@ -1,5 +1,6 @@
 //! Attaching to an export: the handshake, and the memory that goes with it.
 
+use std::borrow::BorrowMut;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -211,7 +212,7 @@ impl Disk {
     }
 
     /// Attach anew to the same export and put the queues on the new channel. One attempt.
-    pub(super) fn attach_again(&self, queues: &mut [Queue]) -> Result<(), Error> {
+    pub(super) fn attach_again<Q: BorrowMut<Queue>>(&self, queues: &mut [Q]) -> Result<(), Error> {
         let options = &self.shared.options;
         let attachment = handshake(&self.socket_path, options)?;
         let known = self.info();
@@ -222,7 +223,7 @@ impl Disk {
             ("(smaller) number of queues", attachment.channels.len() >= queues.len()),
             (
                 "(smaller) depth",
-                attachment.layout.queues.iter().zip(&*queues).all(|(new, old)| new.depth as usize >= old.depth()),
+                attachment.layout.queues.iter().zip(&*queues).all(|(new, old)| new.depth as usize >= old.borrow().depth()),
             ),
         ];
         if let Some((what, _)) = checks.iter().find(|(_, same)| !same) {
@@ -236,7 +237,7 @@ impl Disk {
         *lock(&self.shared.control) = attachment.control;
         self.shared.sector_count.store(attachment.info.sector_count, Ordering::Relaxed);
         for (queue, channel) in queues.iter_mut().zip(attachment.channels) {
-            queue.resume(channel);
+            queue.borrow_mut().resume(channel);
         }
         Ok(())
     }

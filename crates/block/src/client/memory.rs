@@ -198,15 +198,8 @@ impl Buffer {
     /// When they do not fit.
     #[track_caller]
     pub fn fill(&self, offset_bytes: u64, from: &[u8]) {
-        assert!(offset_bytes + from.len() as u64 <= self.length_bytes, "bytes outside the buffer");
-        let written = match &self.place {
-            Place::Pool(pool) => {
-                let state = lock(&pool.state);
-                state.region.write(state.offset_bytes + self.offset_bytes + offset_bytes, from)
-            }
-            Place::Own(memory) => memory.region.write(self.offset_bytes + offset_bytes, from),
-        };
-        assert!(written.is_ok(), "a buffer lies within its memory");
+        // SAFETY: a slice is readable memory, and no Rust reference leads into shared memory.
+        unsafe { self.copy_from_raw(offset_bytes, from.as_ptr(), from.len() as u64) };
     }
 
     /// Copy bytes out of the buffer from `offset_bytes`.
@@ -215,15 +208,55 @@ impl Buffer {
     /// When there are not so many.
     #[track_caller]
     pub fn copy_to(&self, offset_bytes: u64, into: &mut [u8]) {
-        assert!(offset_bytes + into.len() as u64 <= self.length_bytes, "bytes outside the buffer");
-        let read = match &self.place {
+        // SAFETY: a slice is writable memory, and no Rust reference leads into shared memory.
+        unsafe { self.copy_to_raw(offset_bytes, into.as_mut_ptr(), into.len() as u64) };
+    }
+
+    /// [`fill`](Self::fill) from memory that no Rust reference may lead to: another program's, or never written.
+    ///
+    /// # Panics
+    /// When they do not fit.
+    ///
+    /// # Safety
+    /// `from` is valid for reads of `length_bytes` that do not overlap the buffer.
+    #[track_caller]
+    pub unsafe fn copy_from_raw(&self, offset_bytes: u64, from: *const u8, length_bytes: u64) {
+        self.with_place(offset_bytes, length_bytes, |to, length| {
+            // SAFETY: the place is inside a mapping that is held meanwhile; the source is the caller's promise.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, length) };
+        });
+    }
+
+    /// [`copy_to`](Self::copy_to) to memory that no Rust reference may lead to.
+    ///
+    /// # Panics
+    /// When there are not so many.
+    ///
+    /// # Safety
+    /// `to` is valid for writes of `length_bytes` that do not overlap the buffer.
+    #[track_caller]
+    pub unsafe fn copy_to_raw(&self, offset_bytes: u64, to: *mut u8, length_bytes: u64) {
+        self.with_place(offset_bytes, length_bytes, |from, length| {
+            // SAFETY: as above. The daemon may write meanwhile: data is the disk's, it is not trusted.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, length) };
+        });
+    }
+
+    #[track_caller]
+    fn with_place(&self, offset_bytes: u64, length_bytes: u64, copy: impl FnOnce(*mut u8, usize)) {
+        assert!(offset_bytes.checked_add(length_bytes).is_some_and(|end| end <= self.length_bytes), "bytes outside the buffer");
+        let start_bytes = self.offset_bytes + offset_bytes;
+        let length = usize::try_from(length_bytes).unwrap_or(usize::MAX);
+        // Copied without the lock: queues of other threads copy at the same time.
+        let (region, start_bytes) = match &self.place {
             Place::Pool(pool) => {
                 let state = lock(&pool.state);
-                state.region.read(state.offset_bytes + self.offset_bytes + offset_bytes, into)
+                (Arc::clone(&state.region), state.offset_bytes + start_bytes)
             }
-            Place::Own(memory) => memory.region.read(self.offset_bytes + offset_bytes, into),
+            Place::Own(memory) => (Arc::clone(&memory.region), start_bytes),
         };
-        assert!(read.is_ok(), "a buffer lies within its memory");
+        let copied = region.pointer("buffer", start_bytes, length_bytes).map(|place| copy(place.as_ptr(), length));
+        assert!(copied.is_ok(), "a buffer lies within its memory");
     }
 }
 

@@ -3,12 +3,13 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use fipsee_ring::channel::ClientQueue;
 use fipsee_ring::ring::Full;
 use fipsee_ring::wait::{Backoff, Next};
-use fipsee_ring::{Message, PeerFault};
-use rustix::event::{PollFd, PollFlags};
+use fipsee_ring::{Message, PeerFault, clock};
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::connection::Shared;
 use super::error::Error;
@@ -70,6 +71,8 @@ pub struct Queue {
     staged: Vec<u16>,
     /// Events the daemon waits to see acknowledged, by kind.
     unacknowledged: Vec<u8>,
+    /// Requests of our own in flight.
+    acknowledging: usize,
     events: Vec<Event>,
     looks: u32,
 }
@@ -89,6 +92,7 @@ impl Queue {
             free_tags,
             staged: Vec::with_capacity(slots),
             unacknowledged: Vec::new(),
+            acknowledging: 0,
             events: Vec::new(),
             looks: 0,
         }
@@ -107,10 +111,16 @@ impl Queue {
         self.messages.len()
     }
 
-    /// Requests staged or published and not yet reaped.
+    /// The caller's requests staged or published and not yet reaped. With [`free`](Self::free) less than the depth while
+    /// an event is being acknowledged.
     #[must_use]
     pub const fn outstanding(&self) -> usize {
-        self.messages.len() - self.free_tags.len()
+        self.messages.len() - self.free_tags.len() - self.acknowledging
+    }
+
+    #[inline(always)]
+    const fn is_idle(&self) -> bool {
+        self.free_tags.len() == self.messages.len()
     }
 
     #[inline(always)]
@@ -239,6 +249,7 @@ impl Queue {
             }
             if let Some(tag) = self.staged.last() {
                 self.uses[usize::from(*tag)] = Use::Internal;
+                self.acknowledging += 1;
             }
             self.unacknowledged.pop();
         }
@@ -269,7 +280,7 @@ impl Queue {
                 let status = u16::from_le_bytes([status_low, status_high]);
                 count += self.finish(tag, status, done)?;
             }
-            if self.free_tags.len() == self.messages.len() {
+            if self.is_idle() {
                 break; // Nothing outstanding: looking at the next slot would only take its line from the daemon.
             }
         }
@@ -290,6 +301,7 @@ impl Queue {
         self.free_tags.push(tag);
         self.channel.requests.answered();
         if in_use == Use::Internal {
+            self.acknowledging -= 1;
             return Ok(0);
         }
         done(Completion { token: self.tokens[index], status });
@@ -336,17 +348,34 @@ impl Queue {
     /// [`Error::Disconnected`] when the daemon died or closed the channel; [`Error::Fault`] when it broke the protocol.
     #[inline(always)]
     pub fn wait(&mut self, done: &mut impl FnMut(Completion)) -> Result<usize, Error> {
+        self.wait_until(None, done)
+    }
+
+    /// As [`wait`](Self::wait), but returns 0 when nothing came within `timeout`.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub fn wait_timeout(&mut self, timeout: Duration, done: &mut impl FnMut(Completion)) -> Result<usize, Error> {
+        self.wait_until(Some(clock::ticks().saturating_add(clock::duration_to_ticks(timeout))), done)
+    }
+
+    #[inline(always)]
+    fn wait_until(&mut self, deadline_ticks: Option<u64>, done: &mut impl FnMut(Completion)) -> Result<usize, Error> {
         self.submit();
         let known_events = self.events.len();
         loop {
             let count = self.reap(done)?;
-            if count > 0 || self.events.len() > known_events || self.outstanding() == 0 {
+            if count > 0 || self.events.len() > known_events || self.is_idle() {
                 self.backoff.reset();
                 return Ok(count);
             }
+            if deadline_ticks.is_some_and(|deadline| clock::ticks() >= deadline) {
+                self.backoff.reset();
+                return Ok(0);
+            }
             match self.backoff.step(true) {
                 Next::Look => self.check_liveness_now_and_then()?,
-                Next::Sleep => self.sleep()?,
+                Next::Sleep => self.sleep(deadline_ticks)?,
             }
         }
     }
@@ -367,10 +396,12 @@ impl Queue {
     }
 
     #[cold]
-    fn sleep(&mut self) -> Result<(), Error> {
+    fn sleep(&mut self, deadline_ticks: Option<u64>) -> Result<(), Error> {
         if !self.arm_and_work_remains() {
+            let left = deadline_ticks.map(|deadline| clock::ticks_to_ns(deadline.saturating_sub(clock::ticks())));
+            let left = left.and_then(|ns| Timespec::try_from(Duration::from_nanos(ns)).ok());
             let mut fds = [PollFd::new(&self.channel.our_bell, PollFlags::IN)];
-            match rustix::event::poll(&mut fds, None) {
+            match rustix::event::poll(&mut fds, left.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(Error::Io { context: "wait for the daemon's doorbell", source: error.into() }),
             }
@@ -399,11 +430,28 @@ impl Queue {
         Err(Error::Disconnected)
     }
 
+    /// After an error of the channel: forget every request without an answer, so that a reconnection does not repeat it.
+    /// Whether it was done is unknown.
+    pub fn abandon(&mut self) {
+        self.acknowledging = 0;
+        for tag in self.staged.drain(..) {
+            self.uses[usize::from(tag)] = Use::Free;
+            self.free_tags.push(tag);
+        }
+        for tag in (0..u16::MAX).take(self.uses.len()) {
+            if std::mem::replace(&mut self.uses[usize::from(tag)], Use::Free) != Use::Free {
+                self.channel.requests.answered();
+                self.free_tags.push(tag);
+            }
+        }
+    }
+
     /// Replace the dead channel by a new one and publish everything unanswered again, oldest tag numbers first. The
     /// order among requests in flight was never guaranteed.
     pub(super) fn resume(&mut self, channel: ClientQueue) {
         self.channel = channel;
         self.unacknowledged.clear();
+        self.acknowledging = 0;
         self.staged.clear();
         for tag in 0..u16::try_from(self.uses.len()).unwrap_or(u16::MAX) {
             match self.uses[usize::from(tag)] {

@@ -1,5 +1,6 @@
 //! Coming back after the daemon did.
 
+use std::borrow::BorrowMut;
 use std::time::{Duration, Instant};
 
 use fipsee_ring::control::RefusalCode;
@@ -54,9 +55,9 @@ impl Disk {
     /// # Errors
     /// The last attempt's error when the time is up; at once when the daemon came back with a different disk or refuses
     /// for good.
-    pub fn reconnect(
+    pub fn reconnect<Q: BorrowMut<Queue>>(
         &self,
-        queues: &mut [Queue],
+        queues: &mut [Q],
         policy: &ReconnectPolicy,
         hook: &mut dyn FnMut(ReconnectEvent<'_>),
     ) -> Result<(), Error> {

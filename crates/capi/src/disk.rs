@@ -1,0 +1,183 @@
+//! Opening, describing, reconnecting and closing a disk.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fipsee_block::client::{Disk, Error, ReconnectPolicy};
+use fipsee_block::wire::SECTOR_SHIFT;
+
+use crate::failure::{Failure, guarded, null};
+use crate::fork::Opener;
+use crate::memory::Registry;
+use crate::options::{self, Info, Options, Wanted};
+use crate::queue::OpenQueue;
+
+/// What a disk and its queues share.
+#[derive(Debug)]
+pub(crate) struct Common {
+    pub(crate) disk: Disk,
+    pub(crate) registry: Registry,
+    /// How long waiting calls try to reconnect.
+    pub(crate) reconnect: Option<Duration>,
+}
+
+/// `struct fipsee_disk`.
+pub(crate) struct OpenDisk {
+    pub(crate) common: Arc<Common>,
+    /// From a box. Raw, because C uses each queue through a pointer of its own, in threads of its own, at any time.
+    queues: *mut [OpenQueue],
+    opener: Opener,
+}
+
+impl OpenDisk {
+    fn open(wanted: Wanted) -> Result<Self, Failure> {
+        let opener = Opener::this();
+        let (disk, queues) = Disk::attach(&wanted.socket, &wanted.attach).map_err(|error| match error {
+            Error::Refused { text, .. } if wanted.attach.name.is_empty() => {
+                Failure::invalid(format!("{text}; set options->disk"))
+            }
+            other => other.into(),
+        })?;
+        let common = Arc::new(Common { disk, registry: Registry::default(), reconnect: wanted.reconnect });
+        let queues = queues.into_iter().map(|queue| OpenQueue::new(queue, Arc::clone(&common), opener));
+        let queues = Box::into_raw(queues.collect::<Box<[_]>>());
+        Ok(Self { common, queues, opener })
+    }
+
+    /// What C calls a disk.
+    ///
+    /// # Safety
+    /// `disk` is null or open, and stays so while the reference lives.
+    pub(crate) unsafe fn from_c<'a>(disk: *const Self) -> Result<&'a Self, Failure> {
+        // SAFETY: promised by the caller; only `fipsee_close` ever makes a `&mut` of it.
+        let disk = unsafe { disk.as_ref() }.ok_or_else(|| null("disk"))?;
+        disk.opener.check()?;
+        Ok(disk)
+    }
+
+    fn describe(&self) -> Info {
+        let info = self.common.disk.info();
+        Info {
+            size_bytes: 0,
+            capacity_bytes: info.size_bytes(),
+            block_bytes: info.block_bytes,
+            optimal_bytes: info.optimal_bytes,
+            max_transfer_bytes: info.max_transfer_bytes,
+            max_segments: info.max_segments,
+            max_range_bytes: u64::from(info.max_range_sectors) << SECTOR_SHIFT,
+            capabilities: info.capabilities,
+            queue_count: u32::try_from(self.queues.len()).unwrap_or(u32::MAX),
+            identity: info.identity,
+        }
+    }
+
+    /// Let go of everything in order.
+    ///
+    /// # Safety
+    /// Nobody uses the disk's queues or memory any more.
+    unsafe fn close(self) -> Result<(), Failure> {
+        // SAFETY: it came from a box, and nobody else has it.
+        let queues = unsafe { Box::from_raw(self.queues) };
+        let queues = queues.into_iter().map(OpenQueue::into_queue).collect();
+        // The queues' shares are gone, so ours is the last.
+        match Arc::into_inner(self.common) {
+            Some(common) => Ok(common.disk.detach(queues)?),
+            None => Ok(()),
+        }
+    }
+}
+
+/// See the header.
+///
+/// # Safety
+/// `options` is null or as the header says; `disk` is null or valid for a write.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn fipsee_open(options: *const Options, disk: *mut *mut OpenDisk) -> c_int {
+    guarded(|| {
+        if disk.is_null() {
+            return Err(null("disk"));
+        }
+        // SAFETY: promised by the caller.
+        let wanted = unsafe { options::read(options) }?;
+        let open = Box::into_raw(Box::new(OpenDisk::open(wanted)?));
+        // SAFETY: not null, the rest was promised.
+        unsafe { disk.write(open) };
+        Ok(0)
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+/// `disk` is null or open, and nobody uses it, its queues or its memory any more.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn fipsee_close(disk: *mut OpenDisk) -> c_int {
+    guarded(|| {
+        if disk.is_null() {
+            return Ok(0);
+        }
+        // SAFETY: promised by the caller.
+        unsafe { OpenDisk::from_c(disk) }?;
+        // SAFETY: it came from a box in `fipsee_open`, and it is the caller's to give.
+        let open = unsafe { Box::from_raw(disk) };
+        // SAFETY: promised by the caller.
+        unsafe { open.close() }?;
+        Ok(0)
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+/// `disk` is null or open; `info` is null or as long as it says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn fipsee_get_info(disk: *const OpenDisk, info: *mut Info) -> c_int {
+    guarded(|| {
+        // SAFETY: promised by the caller.
+        let disk = unsafe { OpenDisk::from_c(disk) }?;
+        // SAFETY: promised by the caller.
+        unsafe { disk.describe().give(info) }?;
+        Ok(0)
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+/// `disk` is null or open.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn fipsee_get_queue(disk: *const OpenDisk, index: u32) -> *mut OpenQueue {
+    let mut queue = std::ptr::null_mut();
+    guarded(|| {
+        // SAFETY: promised by the caller.
+        let disk = unsafe { OpenDisk::from_c(disk) }?;
+        let (index, count) = (index as usize, disk.queues.len());
+        if index >= count {
+            let text =
+                format!("there is no queue {index}; the disk has {count}, numbered from 0 (options.queue_count asks for more)");
+            return Err(Failure::invalid(text));
+        }
+        // Address only: another thread may be using the queue.
+        queue = disk.queues.cast::<OpenQueue>().wrapping_add(index);
+        Ok(0)
+    });
+    queue
+}
+
+/// See the header.
+///
+/// # Safety
+/// `disk` is null or open, and no other thread uses it, its queues or its memory meanwhile.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn fipsee_reconnect(disk: *mut OpenDisk, give_up_after_ns: u64) -> c_int {
+    guarded(|| {
+        // SAFETY: promised by the caller.
+        let disk = unsafe { OpenDisk::from_c(disk) }?;
+        // SAFETY: the queues are ours alone meanwhile, and live as long as the disk.
+        let queues = unsafe { &mut *disk.queues };
+        let policy = ReconnectPolicy { give_up_after: Duration::from_nanos(give_up_after_ns), ..ReconnectPolicy::default() };
+        disk.common.disk.reconnect(queues, &policy, &mut |_| {})?;
+        Ok(0)
+    })
+}

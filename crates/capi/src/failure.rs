@@ -1,0 +1,167 @@
+//! Errors as C sees them: a negative errno, and words for people.
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use fipsee_block::client::Error;
+use fipsee_block::wire::Status;
+use fipsee_ring::control::RefusalCode;
+use rustix::io::Errno;
+
+/// Why a call failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    errno: Errno,
+    text: Cow<'static, str>,
+}
+
+impl Failure {
+    /// A failure with its words: what was wrong and what to do.
+    pub(crate) fn new(errno: Errno, text: impl Into<Cow<'static, str>>) -> Self {
+        Self { errno, text: text.into() }
+    }
+
+    /// The caller's mistake.
+    pub(crate) fn invalid(text: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(Errno::INVAL, text)
+    }
+
+    /// Remember the words for `fipsee_error_message` and give the number to return.
+    #[cold]
+    fn report(self) -> c_int {
+        // A thread that is ending may have lost its message; the number still tells.
+        let _ = MESSAGE.try_with(|message| message.replace(Message { text: self.text, printed: None }));
+        -self.errno.raw_os_error()
+    }
+}
+
+impl From<Error> for Failure {
+    #[cold]
+    fn from(error: Error) -> Self {
+        let text = match &error {
+            Error::Connect { path, source } if source.kind() == std::io::ErrorKind::NotFound => format!(
+                "no daemon at {}: there is no such socket; start fipseed, or name its socket in options.socket_path or FIPSEE_SOCKET",
+                path.display()
+            ),
+            other => other.to_string(),
+        };
+        Self::new(errno_of(&error), text)
+    }
+}
+
+fn errno_of(error: &Error) -> Errno {
+    let of_io = |source: &std::io::Error| source.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
+    match error {
+        Error::Connect { source, .. } | Error::Io { source, .. } => of_io(source),
+        Error::Refused { code, .. } => match code {
+            RefusalCode::Version => Errno::PROTONOSUPPORT,
+            RefusalCode::UnknownExport => Errno::NOENT,
+            RefusalCode::NotAllowed => Errno::ACCESS,
+            RefusalCode::Busy => Errno::BUSY,
+            RefusalCode::Limit => Errno::DQUOT,
+            RefusalCode::BadMemory => Errno::INVAL,
+            RefusalCode::ShuttingDown => Errno::CONNREFUSED,
+            _ => Errno::PROTO,
+        },
+        Error::Disconnected => Errno::NOTCONN,
+        Error::TimedOut(_) => Errno::TIMEDOUT,
+        Error::QueueFull => Errno::AGAIN,
+        Error::Request(status) => Errno::from_raw_os_error(status.errno()),
+        Error::PoolExhausted { .. } => Errno::NOMEM,
+        Error::DifferentDisk(_) => Errno::STALE,
+        _ => Errno::PROTO,
+    }
+}
+
+/// How a request ended, as a C result: 0 or a negative errno.
+#[inline(always)]
+pub(crate) fn result_of(status: Status) -> i32 {
+    if status == Status::Ok { 0 } else { -status.errno() }
+}
+
+struct Message {
+    text: Cow<'static, str>,
+    /// The same for C, made when somebody asks: a full queue is no reason to allocate.
+    printed: Option<CString>,
+}
+
+thread_local! {
+    static MESSAGE: RefCell<Message> = const { RefCell::new(Message { text: Cow::Borrowed(""), printed: None }) };
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn fipsee_error_message() -> *const c_char {
+    let printed = MESSAGE.try_with(|message| {
+        let Message { text, printed } = &mut *message.borrow_mut();
+        let printed = printed.get_or_insert_with(|| CString::new(text.replace('\0', "?")).unwrap_or_default());
+        printed.as_ptr()
+    });
+    printed.unwrap_or(c"".as_ptr())
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn fipsee_version() -> *const c_char {
+    const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+        Ok(version) => version,
+        Err(_) => c"",
+    };
+    VERSION.as_ptr()
+}
+
+/// Run the body of a C function: its value, or the negative errno of its failure. A panic is a failure, too.
+#[inline(always)]
+pub(crate) fn guarded(run: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(Ok(value)) => value,
+        Ok(Err(failure)) => failure.report(),
+        Err(panic) => report_panic(&*panic),
+    }
+}
+
+#[cold]
+fn report_panic(panic: &(dyn std::any::Any + Send)) -> c_int {
+    let said = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    let text = format!("libfipsee met an error of its own ({}); close the disk, please report this", said.unwrap_or("no words"));
+    Failure::new(Errno::NOTRECOVERABLE, text).report()
+}
+
+/// What a null pointer in place of `what` gives.
+#[cold]
+pub(crate) fn null(what: &str) -> Failure {
+    Failure::invalid(format!("{what} is a null pointer"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message() -> String {
+        // SAFETY: the function returns a string that ends in a zero byte and lives until the next failure.
+        unsafe { CStr::from_ptr(fipsee_error_message()) }.to_string_lossy().into_owned()
+    }
+
+    #[test]
+    fn a_panic_becomes_an_error_that_says_what_happened() {
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(|_| {}));
+        let result = guarded(|| panic!("broken by {}", "a test"));
+        std::panic::set_hook(hook);
+        assert_eq!(result, -Errno::NOTRECOVERABLE.raw_os_error());
+        assert!(message().contains("broken by a test"), "{}", message());
+    }
+
+    #[test]
+    fn the_message_is_that_of_the_last_failure_of_this_thread() {
+        assert_eq!(message(), "");
+        assert_eq!(guarded(|| Err(Failure::invalid("first"))), -22);
+        assert_eq!((message(), message()), ("first".to_owned(), "first".to_owned()));
+        assert_eq!(guarded(|| Ok(7)), 7);
+        assert_eq!(guarded(|| Err(Error::QueueFull.into())), -11);
+        assert!(message().contains("reap"), "{}", message());
+        std::thread::scope(|scope| scope.spawn(|| assert_eq!(message(), "")).join()).expect("no panic in the thread");
+    }
+}

@@ -1,0 +1,211 @@
+//! The structures of the header, field by field; `crates/capi/abi/abi.txt` pins both sides to the same places.
+
+use std::ffi::{CStr, OsStr, c_char};
+use std::mem::{MaybeUninit, size_of};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use fipsee_block::client::{AttachOptions, default_socket_path};
+use fipsee_ring::wait::WaitMode;
+use rustix::io::Errno;
+
+use crate::blocking::{MAX_PIECES, PIECE_BYTES};
+use crate::failure::{Failure, null};
+
+/// `struct fipsee_options`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Options {
+    pub(crate) size_bytes: usize,
+    pub(crate) socket_path: *const c_char,
+    pub(crate) disk: *const c_char,
+    pub(crate) queue_count: u32,
+    pub(crate) depth: u32,
+    pub(crate) pool_bytes: u64,
+    pub(crate) wait: u32,
+    pub(crate) flags: u32,
+    pub(crate) look_ns: u64,
+    pub(crate) reconnect_ns: u64,
+}
+
+/// `struct fipsee_info`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Info {
+    pub(crate) size_bytes: usize,
+    pub(crate) capacity_bytes: u64,
+    pub(crate) block_bytes: u32,
+    pub(crate) optimal_bytes: u32,
+    pub(crate) max_transfer_bytes: u32,
+    pub(crate) max_segments: u32,
+    pub(crate) max_range_bytes: u64,
+    pub(crate) capabilities: u32,
+    pub(crate) queue_count: u32,
+    pub(crate) identity: [u8; 16],
+}
+
+/// `struct fipsee_result`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Outcome {
+    pub(crate) token: u64,
+    pub(crate) result: i32,
+    pub(crate) status: u32,
+}
+
+/// `struct iovec`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Piece {
+    pub(crate) base: *mut u8,
+    pub(crate) length_bytes: usize,
+}
+
+const OPEN_READ_ONLY: u32 = 1;
+const OPEN_EXCLUSIVE: u32 = 2;
+
+/// A table for a request of many pieces, as the pool hands them out.
+const TABLE_BYTES: u64 = 4096;
+
+/// What `fipsee_open` was asked for, checked.
+pub(crate) struct Wanted {
+    pub(crate) socket: PathBuf,
+    pub(crate) attach: AttachOptions,
+    pub(crate) reconnect: Option<Duration>,
+}
+
+/// Copy and check the caller's options.
+///
+/// # Safety
+/// `options` is null or leads to as many bytes as its first field says; its strings are null or end in a zero byte.
+pub(crate) unsafe fn read(options: *const Options) -> Result<Wanted, Failure> {
+    // SAFETY: promised by the caller.
+    let options = unsafe { copy(options) }?;
+    // SAFETY: promised by the caller.
+    let name = unsafe { text(options.disk) }.ok_or_else(|| null("options->disk, the name of the disk,"))?;
+    let name = name.to_str().map_err(|_| Failure::invalid("options->disk is no UTF-8; fipsee ls shows the disks' names"))?;
+    // SAFETY: promised by the caller.
+    let socket = unsafe { text(options.socket_path) };
+    let socket = socket.map_or_else(default_socket_path, |path| OsStr::from_bytes(path.to_bytes()).into());
+    let mut attach = AttachOptions::new(name);
+    let queue_count = options.queue_count.max(1);
+    attach.queue_count = u16::try_from(queue_count)
+        .map_err(|_| Failure::invalid(format!("options->queue_count is {queue_count}; ask for at most 65535")))?;
+    if options.depth != 0 {
+        attach.depth = options.depth;
+    }
+    let pieces_bytes = MAX_PIECES as u64 * PIECE_BYTES;
+    let per_queue_bytes = u64::from(attach.depth.min(4096)) * TABLE_BYTES + pieces_bytes;
+    attach.pool_bytes = if options.pool_bytes == 0 { u64::from(queue_count) * per_queue_bytes } else { options.pool_bytes };
+    attach.wait = match options.wait {
+        0 => WaitMode::Adaptive,
+        1 => WaitMode::Poll,
+        2 => WaitMode::Sleep,
+        other => return Err(Failure::invalid(format!("options->wait is {other}; use one of FIPSEE_WAIT_*"))),
+    };
+    if options.flags & !(OPEN_READ_ONLY | OPEN_EXCLUSIVE) != 0 {
+        let text =
+            format!("options->flags is {:#x}, this library knows FIPSEE_OPEN_READ_ONLY and FIPSEE_OPEN_EXCLUSIVE", options.flags);
+        return Err(Failure::invalid(text));
+    }
+    attach.read_only = options.flags & OPEN_READ_ONLY != 0;
+    attach.exclusive = options.flags & OPEN_EXCLUSIVE != 0;
+    if options.look_ns != 0 {
+        attach.look = Duration::from_nanos(options.look_ns);
+    }
+    let reconnect = (options.reconnect_ns != 0).then(|| Duration::from_nanos(options.reconnect_ns));
+    if reconnect.is_some() && queue_count > 1 {
+        return Err(Failure::invalid("options->reconnect_ns works with one queue; with more, call fipsee_reconnect"));
+    }
+    Ok(Wanted { socket, attach, reconnect })
+}
+
+/// # Safety
+/// As [`read`].
+unsafe fn copy(options: *const Options) -> Result<Options, Failure> {
+    if options.is_null() {
+        return Err(null("options"));
+    }
+    // SAFETY: the caller promised that the structure is as long as it says, so its first field is there.
+    let given_bytes = unsafe { options.cast::<usize>().read() };
+    if given_bytes < std::mem::offset_of!(Options, queue_count) {
+        let text = format!("options->size_bytes is {given_bytes}; call fipsee_options_init first");
+        return Err(Failure::invalid(text));
+    }
+    let mut known = MaybeUninit::<Options>::zeroed();
+    let known_bytes = given_bytes.min(size_of::<Options>());
+    // SAFETY: both sides are at least so long, and ours is not the caller's.
+    unsafe { std::ptr::copy_nonoverlapping(options.cast::<u8>(), known.as_mut_ptr().cast::<u8>(), known_bytes) };
+    for offset in known_bytes..given_bytes {
+        // SAFETY: inside what the caller promised.
+        if unsafe { options.cast::<u8>().wrapping_add(offset).read() } != 0 {
+            let text = "options holds fields that this version of the library does not know; install a newer libfipsee";
+            return Err(Failure::new(Errno::TOOBIG, text));
+        }
+    }
+    // SAFETY: numbers and pointers, for which every pattern of bits is a value; all of them were set.
+    Ok(unsafe { known.assume_init() })
+}
+
+/// # Safety
+/// `text` is null or ends in a zero byte.
+unsafe fn text<'a>(text: *const c_char) -> Option<&'a CStr> {
+    // SAFETY: promised by the caller.
+    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) })
+}
+
+impl Info {
+    /// Give as much of it as the caller knows.
+    ///
+    /// # Safety
+    /// `to` is null or leads to as many bytes as its first field says.
+    pub(crate) unsafe fn give(mut self, to: *mut Self) -> Result<(), Failure> {
+        if to.is_null() {
+            return Err(null("info"));
+        }
+        // SAFETY: as in `copy`.
+        let given_bytes = unsafe { to.cast::<usize>().read() };
+        if given_bytes < std::mem::offset_of!(Self, block_bytes) {
+            let text = format!("info->size_bytes is {given_bytes}; set it to sizeof(struct fipsee_info) first");
+            return Err(Failure::invalid(text));
+        }
+        self.size_bytes = given_bytes.min(size_of::<Self>());
+        // SAFETY: the caller's structure is so long.
+        unsafe { to.cast::<u8>().write_bytes(0, given_bytes) };
+        // SAFETY: both sides are so long, and they are different objects.
+        unsafe { std::ptr::copy_nonoverlapping((&raw const self).cast::<u8>(), to.cast::<u8>(), self.size_bytes) };
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What crates/capi/abi/abi.txt says of a structure, from Rust's side; tests/doors compares the header's.
+    macro_rules! layout {
+        ($c_name:literal, $type:ty: $($field:ident = $c_field:literal),+) => {{
+            let mut lines = vec![format!("struct {} {}", $c_name, size_of::<$type>())];
+            $(lines.push(format!("struct {} {} {}", $c_name, $c_field, std::mem::offset_of!($type, $field)));)+
+            lines
+        }};
+    }
+
+    #[test]
+    fn structures_lie_where_the_committed_layout_says() {
+        let here = [
+            layout!("fipsee_options", Options: size_bytes = "size_bytes", socket_path = "socket_path", disk = "disk",
+                queue_count = "queue_count", depth = "depth", pool_bytes = "pool_bytes", wait = "wait", flags = "flags",
+                look_ns = "look_ns", reconnect_ns = "reconnect_ns"),
+            layout!("fipsee_info", Info: size_bytes = "size_bytes", capacity_bytes = "capacity_bytes",
+                block_bytes = "block_bytes", optimal_bytes = "optimal_bytes", max_transfer_bytes = "max_transfer_bytes",
+                max_segments = "max_segments", max_range_bytes = "max_range_bytes", capabilities = "capabilities",
+                queue_count = "queue_count", identity = "identity"),
+            layout!("fipsee_result", Outcome: token = "token", result = "result", status = "status"),
+        ];
+        let committed = include_str!("../abi/abi.txt").lines().filter(|line| line.starts_with("struct "));
+        assert_eq!(here.concat(), committed.collect::<Vec<_>>(), "left: Rust, right: crates/capi/abi/abi.txt");
+        assert_eq!((size_of::<Piece>(), std::mem::offset_of!(Piece, length_bytes)), (16, 8));
+    }
+}

@@ -1,0 +1,174 @@
+//! A queue as C holds it.
+
+use std::borrow::{Borrow, BorrowMut};
+use std::collections::VecDeque;
+use std::ffi::c_int;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+
+use fipsee_block::client::{Buffer, Completion, Event, Queue};
+use fipsee_block::wire::{MAX_TRANSFER_BYTES, SECTOR_SHIFT};
+
+use crate::disk::Common;
+use crate::failure::{Failure, guarded, null};
+use crate::fork::Opener;
+use crate::memory::Places;
+
+/// `struct fipsee_queue`.
+#[derive(Debug)]
+pub(crate) struct OpenQueue {
+    pub(crate) queue: Queue,
+    pub(crate) places: Places,
+    /// Completions that did not fit the caller's array. Only when there is none is the ring looked at, so there are never
+    /// more than the queue is deep.
+    pub(crate) kept: VecDeque<Completion>,
+    /// What the blocking calls copy through; taken from the pool when first needed.
+    pub(crate) pieces: Vec<Buffer>,
+    pub(crate) common: Arc<Common>,
+    pub(crate) block_bytes: u64,
+    /// Most data of one request: whole blocks.
+    pub(crate) max_transfer_bytes: u64,
+    /// Longest discard or write-zeroes: whole blocks; 0: the disk does not say.
+    pub(crate) max_range_bytes: u64,
+    opener: Opener,
+}
+
+impl OpenQueue {
+    pub(crate) fn new(queue: Queue, common: Arc<Common>, opener: Opener) -> Self {
+        let info = common.disk.info();
+        let block_bytes = u64::from(info.block_bytes);
+        let whole_blocks = |bytes: u64| bytes / block_bytes * block_bytes;
+        Self {
+            kept: VecDeque::with_capacity(queue.depth()),
+            queue,
+            places: Places::default(),
+            pieces: Vec::new(),
+            common,
+            block_bytes,
+            max_transfer_bytes: whole_blocks(u64::from(info.max_transfer_bytes).min(MAX_TRANSFER_BYTES)),
+            max_range_bytes: whole_blocks(u64::from(info.max_range_sectors) << SECTOR_SHIFT),
+            opener,
+        }
+    }
+
+    pub(crate) fn into_queue(self) -> Queue {
+        self.queue
+    }
+
+    /// What C calls a queue.
+    ///
+    /// # Safety
+    /// `queue` is null or of an open disk, and no other call on it runs while the reference lives.
+    #[inline(always)]
+    pub(crate) unsafe fn from_c<'a>(queue: *mut Self) -> Result<&'a mut Self, Failure> {
+        // SAFETY: promised by the caller.
+        let queue = unsafe { queue.as_mut() }.ok_or_else(no_queue)?;
+        queue.opener.check()?;
+        Ok(queue)
+    }
+
+    /// Requests staged and not yet taken by the caller.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.queue.outstanding() + self.kept.len()
+    }
+}
+
+#[cold]
+fn no_queue() -> Failure {
+    null("queue")
+}
+
+impl Borrow<Queue> for OpenQueue {
+    fn borrow(&self) -> &Queue {
+        &self.queue
+    }
+}
+
+impl BorrowMut<Queue> for OpenQueue {
+    fn borrow_mut(&mut self) -> &mut Queue {
+        &mut self.queue
+    }
+}
+
+/// See the header.
+///
+/// # Safety
+/// `queue` is null or of an open disk, and no other call on it runs meanwhile. So for all functions below.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn fipsee_depth(queue: *mut OpenQueue) -> c_int {
+    // SAFETY: promised by the caller.
+    guarded(|| Ok(count(unsafe { OpenQueue::from_c(queue) }?.queue.depth())))
+}
+
+/// See the header.
+///
+/// # Safety
+/// As [`fipsee_depth`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn fipsee_outstanding(queue: *mut OpenQueue) -> c_int {
+    // SAFETY: promised by the caller.
+    guarded(|| Ok(count(unsafe { OpenQueue::from_c(queue) }?.outstanding())))
+}
+
+/// See the header.
+///
+/// # Safety
+/// As [`fipsee_depth`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn fipsee_next_event(queue: *mut OpenQueue) -> c_int {
+    guarded(|| {
+        // SAFETY: promised by the caller.
+        let event = unsafe { OpenQueue::from_c(queue) }?.queue.next_event();
+        Ok(match event {
+            None => 0,
+            Some(Event::Resized { .. }) => 1,
+            Some(Event::Detached) => 2,
+        })
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+/// As [`fipsee_depth`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn fipsee_descriptor(queue: *mut OpenQueue) -> c_int {
+    // SAFETY: promised by the caller.
+    guarded(|| Ok(unsafe { OpenQueue::from_c(queue) }?.queue.as_fd().as_raw_fd()))
+}
+
+/// See the header.
+///
+/// # Safety
+/// As [`fipsee_depth`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn fipsee_arm(queue: *mut OpenQueue) -> c_int {
+    guarded(|| {
+        // SAFETY: promised by the caller.
+        let queue = unsafe { OpenQueue::from_c(queue) }?;
+        let work_remains = queue.queue.arm_and_work_remains();
+        Ok(c_int::from(work_remains || !queue.kept.is_empty()))
+    })
+}
+
+/// See the header.
+///
+/// # Safety
+/// As [`fipsee_depth`].
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn fipsee_woken(queue: *mut OpenQueue) -> c_int {
+    guarded(|| {
+        // SAFETY: promised by the caller.
+        let queue = unsafe { OpenQueue::from_c(queue) }?;
+        match queue.queue.woken() {
+            Err(error) if queue.kept.is_empty() => Err(error.into()),
+            _ => Ok(0),
+        }
+    })
+}
+
+/// A count that the depth of a queue bounds.
+#[inline(always)]
+pub(crate) fn count(count: usize) -> c_int {
+    c_int::try_from(count).unwrap_or(c_int::MAX)
+}

@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * libfipsee: use the disks that a Fip-see daemon serves.
+ *
+ * Build: cc program.c $(pkg-config --cflags --libs fipsee). Guide with examples: docs/guide/c.md. C11 and C++17; Linux.
+ *
+ * A disk (fipsee_open) has queues (fipsee_get_queue), and memory that the daemon reaches too (fipsee_memory_create).
+ * A queue takes blocking calls (fipsee_read ...), and batches: stage requests (fipsee_stage_read ...), publish them
+ * (fipsee_submit), collect results in whatever order they come (fipsee_reap, fipsee_wait, or fipsee_descriptor in an
+ * event loop).
+ *
+ * Units. Offsets and lengths are in bytes. On the disk they must be multiples of its logical block size
+ * (fipsee_info.block_bytes); buffers of staged requests must start at a multiple of 512 bytes. Times are in nanoseconds.
+ *
+ * Errors. A call that returns int gives 0 or a count on success, and a negative errno on failure; then
+ * fipsee_error_message() says in words what was wrong and what to do. What several calls have in common:
+ *   -EINVAL    a null pointer, or a value that cannot be; nothing was done
+ *   -ENOTCONN  the daemon died or closed the connection; see fipsee_reconnect
+ *   -EPROTO    the daemon broke the protocol; close the disk
+ *   -ETIMEDOUT the daemon did not answer within 10 s; close the disk
+ *   -EPERM     the disk was opened before fork(); see below
+ *   -ENOTRECOVERABLE  an error in this library; close the disk, please report the message
+ * Results of requests, in addition: -EIO, -EROFS (read-only), -ENXIO (beyond the end), -ENOSPC, -ENODEV (the daemon took
+ * the disk away), -EOPNOTSUPP (see fipsee_info.capabilities), -EMSGSIZE (too long), -EFAULT (memory not registered).
+ *
+ * Threads. A queue is for one thread at a time: two calls on the same queue must not overlap, and there is no lock
+ * inside. Different queues of a disk can be used by different threads at the same time without any care; so can the
+ * calls that take a disk, except fipsee_reconnect and fipsee_close, during which no other call on the disk, its queues
+ * or its memory may run. fipsee_error_message() is per thread. Signals do not interrupt any call, and no call raises one.
+ *
+ * fork(). The child must not use what its parent opened: calls return -EPERM there. It opens disks of its own. All
+ * descriptors are closed by execve().
+ *
+ * Durability. A write is durable once a flush that was submitted after its completion has completed, or on its own
+ * completion with FIPSEE_DURABLE. Requests in flight at the same time are done in any order.
+ */
+#ifndef FIPSEE_CLIENT_H
+#define FIPSEE_CLIENT_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The version of this header; fipsee_version() tells that of the library in use. */
+#define FIPSEE_CLIENT_VERSION "0.1.0"
+
+struct fipsee_disk;	/* an opened disk; from fipsee_open to fipsee_close */
+struct fipsee_queue;	/* one of its queues; belongs to the disk */
+struct fipsee_memory;	/* memory shared with the daemon; belongs to the disk */
+
+/* The library's version, as in "0.1.0". Static. */
+const char *fipsee_version(void);
+
+/*
+ * What was wrong in the last call of this thread that failed, and what to do. Never NULL; "" if none has failed yet.
+ * Valid until the next failing call of this thread.
+ */
+const char *fipsee_error_message(void);
+
+/* ---- Disk ------------------------------------------------------------------------------------------------------ */
+
+/* How to wait (fipsee_options.wait). */
+#define FIPSEE_WAIT_ADAPTIVE 0	/* look for a while, then sleep; the default */
+#define FIPSEE_WAIT_POLL 1	/* never sleep: the shortest latency, for the price of a CPU */
+#define FIPSEE_WAIT_SLEEP 2	/* sleep at once: the least CPU */
+
+/* fipsee_options.flags */
+#define FIPSEE_OPEN_READ_ONLY 1	/* the daemon refuses writes of this client */
+#define FIPSEE_OPEN_EXCLUSIVE 2	/* be the only client of the disk, or fail with -EBUSY */
+
+/*
+ * How to open a disk. Set it up with fipsee_options_init; 0 or NULL in a field means its default. It may grow at its
+ * end: size_bytes tells the library which fields the program knows.
+ */
+struct fipsee_options {
+	size_t size_bytes;		/* sizeof(struct fipsee_options) */
+	const char *socket_path;	/* the daemon's socket; default: $FIPSEE_SOCKET, else the user's, else the system's */
+	const char *disk;		/* name of the disk; must be given */
+	uint32_t queue_count;		/* queues wanted, default 1; the daemon may grant fewer */
+	uint32_t depth;			/* requests outstanding per queue, default 64; the daemon may grant fewer */
+	uint64_t pool_bytes;		/* memory for the library's own copies and tables, default 2.25 MiB per queue */
+	uint32_t wait;			/* FIPSEE_WAIT_* */
+	uint32_t flags;			/* FIPSEE_OPEN_* */
+	uint64_t look_ns;		/* adaptive waiting: how long to look before sleeping, default 200 us */
+	/*
+	 * Not 0: fipsee_wait and the blocking calls outlive the daemon. They reconnect, for so long at most, and submit what
+	 * has no answer again. Only with one queue; with more, call fipsee_reconnect.
+	 */
+	uint64_t reconnect_ns;
+};
+
+/* Every default. */
+static inline void fipsee_options_init(struct fipsee_options *options)
+{
+	static const struct fipsee_options defaults = {
+		sizeof(struct fipsee_options), NULL, NULL, 0, 0, 0, 0, 0, 0, 0,
+	};
+
+	*options = defaults;
+}
+
+/*
+ * Open the disk options->disk. On success *disk is the caller's, to be given to fipsee_close. `options` and its strings
+ * are not needed afterwards.
+ * Errors: -ENOENT (no socket there, or no disk of this name: the message tells which), -ECONNREFUSED (nobody listens),
+ * -EACCES (the socket or the disk is not for this user), -EBUSY (exclusive), -EDQUOT (a limit of the
+ * daemon), -EMFILE, -ENOMEM, -EPROTONOSUPPORT, -E2BIG (options of a newer library are set).
+ */
+int fipsee_open(const struct fipsee_options *options, struct fipsee_disk **disk);
+
+/*
+ * Close it: the daemon finishes what was submitted, then its queues and all of its memory are freed, whatever is
+ * returned. NULL is allowed.
+ * Errors: -ENOTCONN, -ETIMEDOUT: requests without a result may or may not have been done.
+ */
+int fipsee_close(struct fipsee_disk *disk);
+
+/* fipsee_info.capabilities; the same numbers stand in fipsee.h. */
+#define FIPSEE_CAPABILITY_WRITE 1
+#define FIPSEE_CAPABILITY_FLUSH 2
+#define FIPSEE_CAPABILITY_FUA 4
+#define FIPSEE_CAPABILITY_DISCARD 8
+#define FIPSEE_CAPABILITY_WRITE_ZEROES 16
+
+/* A disk. It may grow at its end. */
+struct fipsee_info {
+	size_t size_bytes;		/* in: sizeof(struct fipsee_info) */
+	uint64_t capacity_bytes;	/* size of the disk, the newest known */
+	uint32_t block_bytes;		/* logical block size: the unit of offset and length; 512 to 4096 */
+	uint32_t optimal_bytes;		/* preferred size and alignment of a transfer */
+	uint32_t max_transfer_bytes;	/* most data of one staged read or write; blocking calls split */
+	uint32_t max_segments;		/* most pieces of one staged readv or writev */
+	uint64_t max_range_bytes;	/* longest staged discard or write_zeroes; blocking calls split */
+	uint32_t capabilities;		/* FIPSEE_CAPABILITY_* */
+	uint32_t queue_count;		/* queues granted */
+	uint8_t identity[16];		/* names the disk and its content; the same after a restart of the daemon */
+};
+
+/* Describe the disk. Set info->size_bytes first; the library fills as much. Never asks the daemon, never blocks. */
+int fipsee_get_info(const struct fipsee_disk *disk, struct fipsee_info *info);
+
+/* Queue `index`, 0 to fipsee_info.queue_count - 1; always the same for the same index. NULL if there is none. */
+struct fipsee_queue *fipsee_get_queue(const struct fipsee_disk *disk, uint32_t index);
+
+/*
+ * After -ENOTCONN from any queue, or at will: connect anew to the same disk, hand its memory over, and submit every
+ * staged request without a result again, on all queues. Tries until give_up_after_ns have passed since the call, at least
+ * once. The descriptors of the queues are new ones. On failure everything stays as it was, and it may be called again.
+ * A write without a result may have been done before; doing it again is harmless unless other requests on the same
+ * blocks were in flight. Blocking calls that failed are not repeated.
+ * Errors: those of fipsee_open; -ESTALE when another disk has taken its place: close it.
+ */
+int fipsee_reconnect(struct fipsee_disk *disk, uint64_t give_up_after_ns);
+
+/* ---- Memory ---------------------------------------------------------------------------------------------------- */
+
+/*
+ * `length_bytes` of new memory, all zeroes, rounded up to pages, that the daemon reaches too: data moves between it and
+ * the disk without being copied. It belongs to the disk until fipsee_memory_free or fipsee_close. Up to 63 at a time.
+ * Errors: -ENOMEM, -EMFILE, -EDQUOT (a limit, see the message).
+ */
+int fipsee_memory_create(struct fipsee_disk *disk, uint64_t length_bytes, struct fipsee_memory **memory);
+
+/*
+ * The same with the first `length_bytes` of a memory file of the caller's: from memfd_create(2), sealed with
+ * F_SEAL_SHRINK. The descriptor stays the caller's and may be closed. Requests use the addresses of this mapping
+ * (fipsee_memory_address), not of another one of the same file.
+ * Errors: as above; -EINVAL when the file cannot be used safely.
+ */
+int fipsee_memory_register(struct fipsee_disk *disk, int descriptor, uint64_t length_bytes, struct fipsee_memory **memory);
+
+/* Its first byte, aligned to pages; stays the same, also over fipsee_reconnect. NULL if memory is NULL. */
+void *fipsee_memory_address(const struct fipsee_memory *memory);
+
+/* Its length in bytes; 0 if memory is NULL. */
+uint64_t fipsee_memory_length(const struct fipsee_memory *memory);
+
+/* Its file, to be mapped by another process; do not close it. -EINVAL if memory is NULL. */
+int fipsee_memory_descriptor(const struct fipsee_memory *memory);
+
+/*
+ * Take it back from the daemon and unmap it. No request that uses it may be staged; the daemon finishes those in flight.
+ * Errors: -EINVAL when it is not memory of this disk; -ENOTCONN: call it again after fipsee_reconnect, or close the disk.
+ */
+int fipsee_memory_free(struct fipsee_disk *disk, struct fipsee_memory *memory);
+
+/* ---- Blocking calls -------------------------------------------------------------------------------------------- */
+
+/* Flags of writes and write_zeroes. */
+#define FIPSEE_DURABLE 1	/* durable on completion (FUA); needs FIPSEE_CAPABILITY_FUA */
+#define FIPSEE_UNMAP 2		/* write_zeroes only: the blocks may be deallocated */
+
+/*
+ * Read or write at any length and alignment of `buffer`; offset and length are multiples of the logical block size. Not
+ * copied when the buffer lies in memory of the disk and starts at a multiple of 512 bytes; otherwise copied through the
+ * pool. After a failure some of the data may have been moved.
+ * These calls, like the three below, need a queue without staged requests: -EBUSY when some are not reaped yet.
+ */
+int fipsee_read(struct fipsee_queue *queue, void *buffer, size_t length_bytes, uint64_t offset_bytes);
+int fipsee_write(struct fipsee_queue *queue, const void *buffer, size_t length_bytes, uint64_t offset_bytes,
+		 uint32_t flags);
+
+/* Make durable whatever was completed before, on any queue. */
+int fipsee_flush(struct fipsee_queue *queue);
+
+/* The content of a range is no longer needed: it reads as zeroes or as before. */
+int fipsee_discard(struct fipsee_queue *queue, uint64_t length_bytes, uint64_t offset_bytes);
+
+/* Make a range read as zeroes. */
+int fipsee_write_zeroes(struct fipsee_queue *queue, uint64_t length_bytes, uint64_t offset_bytes, uint32_t flags);
+
+/* ---- Batches --------------------------------------------------------------------------------------------------- */
+
+/*
+ * Stage a request; `token` comes back with its result. The daemon does not see it before fipsee_submit or fipsee_wait.
+ * Buffers lie in memory of the disk, start at a multiple of 512 bytes, and are left alone until the result is reaped.
+ * A request is of at least one block and at most what fipsee_info says.
+ * Errors: -EAGAIN: fipsee_depth requests are outstanding (one less while an event is acknowledged), reap first; -EFAULT: the buffer is not in memory of this disk;
+ * -EMSGSIZE: too long; -EINVAL: not aligned.
+ */
+int fipsee_stage_read(struct fipsee_queue *queue, void *buffer, size_t length_bytes, uint64_t offset_bytes,
+		      uint64_t token);
+int fipsee_stage_write(struct fipsee_queue *queue, const void *buffer, size_t length_bytes, uint64_t offset_bytes,
+		       uint32_t flags, uint64_t token);
+
+/*
+ * The same with 1 to 256 pieces; each starts at a multiple of 512 bytes and is a multiple of 512 bytes long, their sum a
+ * multiple of the logical block size. The array is not needed afterwards. -ENOMEM: more than 5 pieces, and no room for
+ * their table (2 KiB) in the pool.
+ */
+int fipsee_stage_readv(struct fipsee_queue *queue, const struct iovec *pieces, uint32_t piece_count,
+		       uint64_t offset_bytes, uint64_t token);
+int fipsee_stage_writev(struct fipsee_queue *queue, const struct iovec *pieces, uint32_t piece_count,
+			uint64_t offset_bytes, uint32_t flags, uint64_t token);
+
+int fipsee_stage_flush(struct fipsee_queue *queue, uint64_t token);
+int fipsee_stage_discard(struct fipsee_queue *queue, uint64_t length_bytes, uint64_t offset_bytes, uint64_t token);
+int fipsee_stage_write_zeroes(struct fipsee_queue *queue, uint64_t length_bytes, uint64_t offset_bytes, uint32_t flags,
+			      uint64_t token);
+
+/* Publish what is staged, together. Cheap when nothing is. Never blocks. */
+int fipsee_submit(struct fipsee_queue *queue);
+
+/* A finished request. */
+struct fipsee_result {
+	uint64_t token;		/* as staged */
+	int32_t result;		/* 0, or a negative errno */
+	uint32_t status;	/* finer than the errno: FIPSEE_STATUS_* in fipsee.h */
+};
+
+/*
+ * Take up to `max_results` finished requests, in any order. Returns how many; 0 when none is there. Never blocks.
+ * -ENOTCONN is told by fipsee_wait and fipsee_woken only.
+ */
+int fipsee_reap(struct fipsee_queue *queue, struct fipsee_result *results, uint32_t max_results);
+
+/*
+ * fipsee_submit, then wait for at least one result or event; returns the number of results. 0 means that an event came,
+ * that timeout_ns passed (negative: wait for ever), or that nothing is outstanding.
+ * Errors: -ENOTCONN when the daemon is gone and nothing is left to reap.
+ */
+int fipsee_wait(struct fipsee_queue *queue, struct fipsee_result *results, uint32_t max_results, int64_t timeout_ns);
+
+/* What was wrong with a request, and what to do; "done" if nothing was. Never NULL, static. */
+const char *fipsee_result_message(const struct fipsee_result *result);
+
+/* Requests that can be outstanding at a time: staged and not reaped. Negative errno on misuse, as the next one. */
+int fipsee_depth(const struct fipsee_queue *queue);
+int fipsee_outstanding(const struct fipsee_queue *queue);
+
+#define FIPSEE_EVENT_NONE 0
+#define FIPSEE_EVENT_RESIZED 1	/* the disk has a new size: fipsee_get_info */
+#define FIPSEE_EVENT_DETACHED 2	/* the daemon takes the disk away: requests end with -ENODEV; close it */
+
+/* The oldest event not yet taken, FIPSEE_EVENT_*. Look after fipsee_reap or fipsee_wait. Each queue is told. */
+int fipsee_next_event(struct fipsee_queue *queue);
+
+/* ---- Event loops ----------------------------------------------------------------------------------------------- */
+
+/*
+ * A descriptor that becomes readable (poll, level-triggered epoll) when results or events came, or the daemon died. It
+ * is silent until armed; now and then it is readable for nothing. It belongs to the queue: do not read, write or close
+ * it. fipsee_reconnect makes a new one.
+ *
+ *	for (;;) {
+ *		reap until 0, take events, stage;
+ *		if (fipsee_arm(queue) == 1)
+ *			continue;		something came meanwhile: waiting now would miss it
+ *		poll, with the loop's other descriptors;
+ *		fipsee_woken(queue);		whatever poll said
+ *	}
+ */
+int fipsee_descriptor(const struct fipsee_queue *queue);
+
+/* fipsee_submit, and ask for the descriptor to be made readable. Returns 1 when work remains: reap, do not wait. */
+int fipsee_arm(struct fipsee_queue *queue);
+
+/* The wait is over: silence the descriptor. Errors: -ENOTCONN when the daemon is gone and nothing is left to reap. */
+int fipsee_woken(struct fipsee_queue *queue);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* FIPSEE_CLIENT_H */
