@@ -1,6 +1,7 @@
 //! `cargo xtask dist`: everything that ships, built into one prefix as it is installed below `/usr`.
 
 mod programs;
+mod python;
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -20,7 +21,10 @@ struct Part {
     build: fn(&Dist) -> Result<String, String>,
 }
 
-const PARTS: [Part; 1] = [Part { name: "programs", needs: &[], build: programs::build }];
+const PARTS: [Part; 2] = [
+    Part { name: "programs", needs: &[], build: programs::build },
+    Part { name: "python", needs: &["python3", "pip3"], build: python::build },
+];
 
 /// Where things are built from and to.
 pub(crate) struct Dist {
