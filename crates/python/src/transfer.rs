@@ -110,6 +110,10 @@ pub(crate) fn run(
     plan: &Plan<'_>,
     place: &Place<'_>,
 ) -> Result<Vec<(usize, Status)>, Failure> {
+    let has_data = matches!(plan.action, Action::Read | Action::Write { .. });
+    if has_data && plan.length_bytes == 0 {
+        return Ok(Vec::new());
+    }
     drain(disk, lane)?;
     let (action, keep_going) = (plan.action, plan.keep_going);
     let piece_bytes = place.piece_bytes(disk, action).min(plan.length_bytes.max(1));
