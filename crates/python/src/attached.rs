@@ -1,8 +1,9 @@
 //! An attached disk and its queues, which threads borrow one at a time.
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,9 @@ use crate::wait::{self, SIGNAL_PERIOD};
 pub(crate) const BOUNCE_PIECE_BYTES: u64 = 256 << 10;
 /// Pause between attempts to reconnect.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(20);
+
+/// How long those who have a lane may take it again before those who wait: handing it over costs a wake-up.
+const LONGEST_OVERTAKING: Duration = Duration::from_millis(1);
 
 /// How often this process has forked off from its parent, its parent's parent and so on.
 static GENERATION: AtomicU64 = AtomicU64::new(0);
@@ -47,7 +51,41 @@ pub(crate) struct Lane {
 struct Lanes {
     free: Vec<Lane>,
     borrowers: Vec<ThreadId>,
+    /// Who waits for a lane, the longest-waiting first.
+    waiting: VecDeque<(u64, Instant)>,
+    last_ticket: u64,
     is_closed: bool,
+}
+
+impl Lanes {
+    /// Is a lane free for this thread? For whoever comes first, unless somebody has waited too long.
+    fn may_take(&self, ticket: Option<u64>) -> bool {
+        let is_reserved = |(first, since): &(u64, Instant)| Some(*first) != ticket && since.elapsed() > LONGEST_OVERTAKING;
+        !self.free.is_empty() && !self.waiting.front().is_some_and(is_reserved)
+    }
+}
+
+/// A place among those who wait for a lane, given up when dropped.
+struct Ticket<'a> {
+    disk: &'a Attached,
+    number: u64,
+}
+
+impl<'a> Ticket<'a> {
+    fn new(disk: &'a Attached) -> Self {
+        let mut lanes = lock(&disk.lanes);
+        lanes.last_ticket += 1;
+        let number = lanes.last_ticket;
+        lanes.waiting.push_back((number, Instant::now()));
+        Self { disk, number }
+    }
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        lock(&self.disk.lanes).waiting.retain(|(number, _)| *number != self.number);
+        self.disk.returned.notify_all();
+    }
 }
 
 /// Registered memory, by address.
@@ -109,10 +147,14 @@ impl Attached {
             depth,
             reconnect_for,
             generation: GENERATION.load(Ordering::Relaxed),
-            lanes: Mutex::new(Lanes { free, borrowers: Vec::new(), is_closed: false }),
+            lanes: Mutex::new(Lanes { free, borrowers: Vec::new(), waiting: VecDeque::new(), last_ticket: 0, is_closed: false }),
             returned: Condvar::new(),
             known: Mutex::default(),
         }))
+    }
+
+    pub(crate) const fn reconnects(&self) -> bool {
+        !self.reconnect_for.is_zero()
     }
 
     fn is_inherited(&self) -> bool {
@@ -133,32 +175,47 @@ impl Attached {
     /// Borrow a lane, waiting for one if all are in use.
     pub(crate) fn borrow(&self, py: Python<'_>) -> PyResult<Borrowed<'_>> {
         self.check_process()?;
+        if let Some(borrowed) = self.try_borrow()? {
+            return Ok(borrowed);
+        }
+        let ticket = Ticket::new(self);
         loop {
-            if let Some(borrowed) = self.try_borrow()? {
+            if let Some(borrowed) = py.detach(|| self.wait_to_borrow(&ticket))? {
                 return Ok(borrowed);
             }
-            py.detach(|| self.wait_for_lane(|lanes| !lanes.free.is_empty() || lanes.is_closed));
             py.check_signals()?;
         }
     }
 
     /// Borrow a lane if one is free.
     pub(crate) fn try_borrow(&self) -> PyResult<Option<Borrowed<'_>>> {
-        let mut lanes = lock(&self.lanes);
+        self.borrow_of(&mut lock(&self.lanes), None)
+    }
+
+    /// Wait a little for a lane.
+    fn wait_to_borrow(&self, ticket: &Ticket<'_>) -> PyResult<Option<Borrowed<'_>>> {
+        let number = Some(ticket.number);
+        let is_met = |lanes: &Lanes| lanes.is_closed || lanes.may_take(number);
+        let waited = self.returned.wait_timeout_while(lock(&self.lanes), SIGNAL_PERIOD, |lanes| !is_met(lanes));
+        let (mut lanes, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        self.borrow_of(&mut lanes, number)
+    }
+
+    fn borrow_of(&self, lanes: &mut Lanes, ticket: Option<u64>) -> PyResult<Option<Borrowed<'_>>> {
         if lanes.is_closed {
             return Err(closed());
         }
         let own = std::thread::current().id();
-        match lanes.free.pop() {
-            Some(lane) => {
-                lanes.borrowers.push(own);
-                Ok(Some(Borrowed { disk: self, lane: Some(lane) }))
-            }
-            None if lanes.borrowers.contains(&own) => Err(PyRuntimeError::new_err(
-                "a signal handler or destructor uses the disk while the same thread waits for it; open it a second time for that",
-            )),
-            None => Ok(None),
+        if let Some(lane) = lanes.may_take(ticket).then(|| lanes.free.pop()).flatten() {
+            lanes.borrowers.push(own);
+            return Ok(Some(Borrowed { disk: self, lane: Some(lane) }));
         }
+        if lanes.borrowers.contains(&own) {
+            let text =
+                "a signal handler or destructor uses the disk while the same thread waits for it; open it a second time for that";
+            return Err(PyRuntimeError::new_err(text));
+        }
+        Ok(None)
     }
 
     /// Wait a little for `is_met`.
@@ -229,12 +286,22 @@ impl Attached {
         Ok(registered)
     }
 
+    /// The same, and outlive the daemon if the disk was opened so.
+    pub(crate) fn allocate_across(self: &Arc<Self>, lane: &mut Lane, length_bytes: u64) -> Result<Arc<Registered>, Failure> {
+        loop {
+            match self.allocate(length_bytes) {
+                Err(Failure::Client(Error::Disconnected)) => self.reconnect(&mut lane.queue)?,
+                done => return done,
+            }
+        }
+    }
+
     /// The lane's bounce memory.
     pub(crate) fn bounce_of(self: &Arc<Self>, lane: &mut Lane) -> Result<Arc<Registered>, Failure> {
         if let Some(bounce) = &lane.bounce {
             return Ok(Arc::clone(bounce));
         }
-        let bounce = self.allocate(BOUNCE_BYTES)?;
+        let bounce = self.allocate_across(lane, BOUNCE_BYTES)?;
         lane.bounce = Some(Arc::clone(&bounce));
         Ok(bounce)
     }
@@ -243,6 +310,9 @@ impl Attached {
     pub(crate) fn take_lane(&self) -> PyResult<Lane> {
         self.check_process()?;
         let mut lanes = lock(&self.lanes);
+        if lanes.is_closed {
+            return Err(closed());
+        }
         lanes.free.pop().ok_or_else(|| PyRuntimeError::new_err("every queue of the disk is in use; open it with more"))
     }
 
@@ -279,7 +349,7 @@ impl Attached {
     pub(crate) fn reconnect(&self, queue: &mut Queue) -> Result<(), Failure> {
         let lost = Instant::now();
         let once = ReconnectPolicy { give_up_after: Duration::ZERO, pause_first: RECONNECT_PAUSE, pause_max: RECONNECT_PAUSE };
-        while !self.reconnect_for.is_zero() {
+        while self.reconnects() {
             let attempt = self.with_disk(|disk| Ok(disk.reconnect(std::slice::from_mut(queue), &once, &mut |_| {})))?;
             match attempt {
                 Ok(()) => return Ok(()),

@@ -11,7 +11,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::attached::Attached;
+use crate::attached::{Attached, Borrowed};
 use crate::error::{Failure, batch_exception};
 use crate::events::EventQueue;
 use crate::memory::{Bytes, Memory, View};
@@ -239,7 +239,12 @@ impl Disk {
         self.attached.check_process()?;
         let length_bytes = usize::try_from(nbytes).ok().filter(|bytes| (1..=isize::MAX as usize).contains(bytes));
         let length_bytes = length_bytes.ok_or_else(|| PyValueError::new_err("memory has 1 byte to half the address space"))?;
-        let registered = py.detach(|| self.attached.allocate(nbytes.next_multiple_of(SECTOR_BYTES)))?;
+        let rounded_bytes = nbytes.next_multiple_of(SECTOR_BYTES);
+        let mut borrowed = if self.attached.reconnects() { Some(self.attached.borrow(py)?) } else { None };
+        let registered = py.detach(|| match borrowed.as_mut().and_then(Borrowed::lane) {
+            Some(lane) => self.attached.allocate_across(lane, rounded_bytes),
+            None => self.attached.allocate(rounded_bytes),
+        })?;
         Ok(Memory::new(registered, length_bytes))
     }
 
@@ -265,11 +270,13 @@ impl Disk {
     fn __exit__(
         &self,
         py: Python<'_>,
-        _kind: &Bound<'_, PyAny>,
+        kind: &Bound<'_, PyAny>,
         _value: &Bound<'_, PyAny>,
         _trace: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        self.close(py)
+        let closed = self.close(py);
+        // What went wrong first is what is told.
+        if kind.is_none() { closed } else { Ok(()) }
     }
 
     fn __repr__(&self) -> String {

@@ -188,8 +188,10 @@ impl Memory {
         slf
     }
 
-    fn __exit__(&self, _kind: &Bound<'_, PyAny>, _value: &Bound<'_, PyAny>, _trace: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.close()
+    fn __exit__(&self, kind: &Bound<'_, PyAny>, _value: &Bound<'_, PyAny>, _trace: &Bound<'_, PyAny>) -> PyResult<()> {
+        let closed = self.close();
+        // What went wrong first is what is told.
+        if kind.is_none() { closed } else { Ok(()) }
     }
 
     fn __repr__(&self) -> String {

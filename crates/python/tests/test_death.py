@@ -107,6 +107,7 @@ def test_memory_of_an_interrupted_read_lives_until_it_is_answered(own_daemon):
 def test_signal_handler_that_uses_the_waiting_disk_is_told(own_daemon):
     told = []
     with fipsee.open("a", socket=own_daemon.socket) as disk:
+        disk.read(0, 512)
 
         def handler(number, frame) -> None:
             for use in (lambda: disk.read(0, 512), disk.close):
@@ -159,3 +160,15 @@ def test_disk_that_reconnects_gives_up_and_obeys_ctrl_c(own_daemon):
             timer.start()
             disk.read(0, 512)
         timer.join()
+
+
+def test_answer_that_comes_too_late_is_not_taken_for_another(own_daemon):
+    with fipsee.open("a", socket=own_daemon.socket) as disk:
+        disk.write(0, b"l" * 4096)
+        own_daemon.stop()
+        with pytest.raises(TimeoutError, match="is it stopped or overloaded"):
+            disk.alloc(4096)
+        own_daemon.go_on()
+        # The answer to the first question is on its way; it must not be believed of the second.
+        with pytest.raises(fipsee.DisconnectedError):
+            disk.alloc(4096)

@@ -27,7 +27,15 @@ def test_wrong_use_is_found_in_the_lines_that_are_wrong(tmp_path):
     assert found == [f"wrong.py:{number}: error" for number in range(3, 8)], checked.stdout
 
 
+NOT_AT_RUN_TIME = """
+fipsee._fipsee.(Data|Offsets|Wait)
+# What Python before 3.12 does not show of a class with the buffer protocol.
+fipsee._fipsee.Memory.__(buffer|release_buffer)__
+"""
+
+
 def test_stubs_have_what_the_module_has(tmp_path):
-    # What a final class and a constructor of the interpreter look like from outside is not ours to say.
-    checked = mypy("mypy.stubtest", "fipsee", "--mypy-config-file", str(HERE.parent / "pyproject.toml"))
+    allowed = tmp_path / "allowed"
+    allowed.write_text(NOT_AT_RUN_TIME)
+    checked = mypy("mypy.stubtest", "fipsee", "--allowlist", str(allowed), "--ignore-unused-allowlist")
     assert checked.returncode == 0, checked.stdout + checked.stderr

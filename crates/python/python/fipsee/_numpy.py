@@ -22,4 +22,5 @@ def array(
         raise TypeError("a disk holds bytes, no Python objects: use a numeric dtype")
     lengths = (shape,) if isinstance(shape, int) else tuple(shape)
     count = math.prod(lengths)
-    return numpy.frombuffer(disk.alloc(count * kind.itemsize), dtype=kind, count=count).reshape(lengths)
+    memory = memoryview(disk.alloc(count * kind.itemsize))
+    return numpy.frombuffer(memory, dtype=kind, count=count).reshape(lengths)

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Deque, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, Deque, NamedTuple, Optional, Union, cast
 
 from ._errors import Error
 from ._fipsee import Disk, EventQueue, Memory
@@ -14,9 +14,8 @@ from ._fipsee import Disk, EventQueue, Memory
 if TYPE_CHECKING:
     import numpy
     import numpy.typing
-    from typing_extensions import Buffer
 
-    from ._fipsee import Wait
+    from ._fipsee import Data, Wait
 
 _LOOKS_BEFORE_SLEEP = {"adaptive": 8, "poll": 1 << 62, "sleep": 0}
 """Rounds of the event loop without a completion before the queue asks to be woken: a wake-up costs more than a few."""
@@ -44,7 +43,7 @@ class _Request(NamedTuple):
     future: asyncio.Future[Any]
     operation: str
     offset: int
-    buffer: Optional[Buffer]
+    buffer: Optional[Data]
     start: int
     length: int
     flag: bool
@@ -122,11 +121,11 @@ class AsyncDisk:
         await self._transfer("readinto", offset, buffer, False)
         return bytes(buffer)
 
-    async def readinto(self, offset: int, buffer: Buffer) -> int:
+    async def readinto(self, offset: int, buffer: Data) -> int:
         """Fill `buffer` with what stands at `offset`; returns how many bytes. Without a copy if it is memory of `alloc`."""
         return await self._transfer("readinto", offset, buffer, False)
 
-    async def write(self, offset: int, buffer: Buffer, fua: bool = False) -> int:
+    async def write(self, offset: int, buffer: Data, fua: bool = False) -> int:
         """Write `buffer` at `offset`; returns how many bytes. Durable after the next flush, or, with `fua`, on return."""
         return await self._transfer("write", offset, buffer, fua)
 
@@ -164,8 +163,8 @@ class AsyncDisk:
     ) -> None:
         await self.close()
 
-    async def _transfer(self, operation: str, offset: int, buffer: Buffer, flag: bool) -> int:
-        length, piece = memoryview(buffer).nbytes, self._piece_bytes
+    async def _transfer(self, operation: str, offset: int, buffer: Data, flag: bool) -> int:
+        length, piece = memoryview(cast(Any, buffer)).nbytes, self._piece_bytes
         if length <= piece:
             await self._begin(operation, offset, buffer, 0, length, flag)
             return length
@@ -181,7 +180,7 @@ class AsyncDisk:
         return length
 
     def _begin(
-        self, operation: str, offset: int, buffer: Optional[Buffer], start: int, length: int, flag: bool
+        self, operation: str, offset: int, buffer: Optional[Data], start: int, length: int, flag: bool
     ) -> asyncio.Future[Any]:
         if self._is_closing:
             raise ValueError("the disk is closed; open it again")
