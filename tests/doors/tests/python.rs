@@ -92,8 +92,10 @@ fn module_is_installed_from_its_source() {
     let mut install = Command::new("python3");
     install.args(["-m", "pip", "--disable-pip-version-check", "--quiet", "--python"]).arg(&python);
     install.args(["install", "--no-build-isolation", "--no-deps", "--no-index", "--target"]).arg(directory.path("site"));
-    let tools = python.parent().map(|bin| std::env::join_paths([bin.to_owned()].into_iter().chain(paths())));
-    let Some(Ok(path)) = tools else { panic!("a path for maturin") };
+    // Last, so that the machine's pip is found before.
+    let tools = python.parent().map(Path::to_owned);
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths(std::env::split_paths(&paths).chain(tools)).expect("a path that has maturin");
     // The same release build as the wheel's: nothing is compiled twice.
     let target = python.parent().and_then(Path::parent).and_then(Path::parent).expect("the venv lies in the target directory");
     run(install.arg(source()).env("PATH", path).env("CARGO_TARGET_DIR", target.canonicalize().expect("it exists")));
@@ -101,8 +103,4 @@ fn module_is_installed_from_its_source() {
     import.args(["-c", "import fipsee; print(fipsee.__file__, fipsee.Disk)"]);
     let said = run(import.env("PYTHONPATH", directory.path("site")));
     assert!(said.contains("python-source") && said.contains("fipsee.Disk"), "{said}");
-}
-
-fn paths() -> Vec<PathBuf> {
-    std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).collect()
 }
