@@ -1,5 +1,5 @@
-//! The Python module `fipsee._fipsee`: [`disk::Disk`] with blocking calls and batches, [`events::EventQueue`] for
-//! asyncio, [`memory::Memory`] that the daemon reaches, too. What users import is `python/fipsee`.
+//! The Python module `fipsee._fipsee`: `Disk` with blocking calls and batches, `EventQueue` for
+//! asyncio, `Memory` that the daemon reaches, too. What users import is `python/fipsee`.
 //!
 //! Whoever waits has released the interpreter; nothing here takes it while it holds a lock.
 
