@@ -2,6 +2,7 @@
 
 mod c_library;
 mod programs;
+mod python;
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -21,9 +22,10 @@ struct Part {
     build: fn(&Dist) -> Result<String, String>,
 }
 
-const PARTS: [Part; 2] = [
+const PARTS: &[Part] = &[
     Part { name: "programs", needs: &[], build: programs::build },
     Part { name: "C library", needs: &["cc", "ld", "objcopy", "ar"], build: c_library::build },
+    Part { name: "python", needs: &["python3", "pip3"], build: python::build },
 ];
 
 /// Where things are built from and to.
@@ -56,7 +58,7 @@ impl Dist {
 
 /// Build every part that this machine can build.
 pub(crate) fn run(dist: &Dist, tally: &mut Tally) {
-    for part in &PARTS {
+    for part in PARTS {
         let name = format!("dist {}", part.name);
         match part.needs.iter().find(|program| !is_installed(program)) {
             Some(program) => tally.skip(&name, &format!("{program} is not installed; run `cargo xtask setup` as root")),

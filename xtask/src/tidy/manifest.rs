@@ -5,12 +5,13 @@ use std::collections::HashMap;
 use super::{File, at};
 
 /// A part, and the parts it may depend on. A part that is not listed here may depend on the first three.
-const ARROWS: [(&str, &[&str]); 7] = [
+const ARROWS: &[(&str, &[&str])] = &[
     ("crates/ring", &[]),
     ("crates/block", &["crates/ring"]),
     ("crates/daemon", &["crates/ring", "crates/block"]),
     ("crates/cli", &["crates/ring", "crates/block", "crates/daemon"]),
     ("crates/capi", &["crates/ring", "crates/block"]),
+    ("crates/python", &["crates/ring", "crates/block"]),
     // The benchmarks use the load generator that users use.
     ("bench/suite", &["crates/ring", "crates/block", "crates/daemon", "crates/cli"]),
     ("xtask", &[]),

@@ -266,7 +266,10 @@ fn ask(
 ) -> Result<(Control, Vec<OwnedFd>), Error> {
     let gone = |source: io::Error| match source.kind() {
         io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Error::Disconnected,
-        io::ErrorKind::TimedOut => Error::TimedOut(what),
+        io::ErrorKind::TimedOut => {
+            give_up(control);
+            Error::TimedOut(what)
+        }
         _ => Error::Io { context: "talk to the daemon", source },
     };
     // A refusal may already be waiting when the daemon hangs up, so a failed send is told by what can be read.
@@ -287,6 +290,15 @@ fn ask(
         Control::Detached if *question != Control::Detach => Err(Error::Disconnected),
         answer => Ok((answer, packet.descriptors)),
     }
+}
+
+/// No question of this connection is answered any more: a late answer would be taken for that of a later question, and
+/// memory believed to be registered that is not.
+#[cold]
+fn give_up(control: &Seqpacket) {
+    // Either end may have closed it already.
+    let _ = rustix::net::shutdown(control, rustix::net::Shutdown::Both);
+    while let Ok(Some(_)) = control.try_receive() {}
 }
 
 fn handshake(socket_path: &Path, options: &AttachOptions) -> Result<Attachment, Error> {

@@ -1,0 +1,49 @@
+"""Disks of a Fip-see daemon over shared memory: blocking calls, batches, numpy arrays without copies, asyncio.
+
+    import fipsee
+
+    with fipsee.open("a") as disk:
+        disk.write(0, b"x" * 4096)
+        disk.flush()
+        assert disk.read(0, 4096) == b"x" * 4096
+
+Threads may share a `Disk`; `queues=N` lets N of them work at once. After `os.fork` (multiprocessing's "fork") the child
+opens disks of its own: those of its parent raise ValueError there. Everything closed raises ValueError.
+"""
+
+from __future__ import annotations
+
+import os as _os
+
+from . import aio
+from ._errors import (
+    BatchError,
+    BusyError,
+    DisconnectedError,
+    Error,
+    NotAllowedError,
+    NotFoundError,
+    TimedOutError,
+)
+from ._fipsee import Disk, Memory, _forked
+from .aio import AsyncDisk
+from .aio import open as aopen
+
+__all__ = [
+    "AsyncDisk",
+    "BatchError",
+    "BusyError",
+    "DisconnectedError",
+    "Disk",
+    "Error",
+    "Memory",
+    "NotAllowedError",
+    "NotFoundError",
+    "TimedOutError",
+    "aio",
+    "aopen",
+    "open",
+]
+
+open = Disk
+_os.register_at_fork(after_in_child=_forked)

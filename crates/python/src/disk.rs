@@ -1,0 +1,311 @@
+//! `fipsee.Disk`: calls that return when they are done.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fipsee_block::client::{AttachOptions, Error};
+use fipsee_block::wire::{CAPABILITY_NAMES, CAPABILITY_WRITE, SECTOR_BYTES, Status};
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::attached::{Attached, Borrowed};
+use crate::error::{Failure, batch_exception};
+use crate::events::EventQueue;
+use crate::memory::{Bytes, Memory, View};
+use crate::transfer::{self, Action, Place, Plan};
+
+/// A disk of a daemon. Offsets and lengths are in bytes and multiples of `block_size`.
+///
+/// Several threads may use it at a time: as many as it has queues work at once, the others wait for their turn.
+#[pyclass(frozen, module = "fipsee")]
+pub(crate) struct Disk {
+    attached: Arc<Attached>,
+}
+
+impl Disk {
+    /// Carry out `plan`, with the interpreter released.
+    fn run(&self, py: Python<'_>, plan: &Plan<'_>, place: &Place<'_>) -> PyResult<Vec<(usize, Status)>> {
+        let mut borrowed = self.attached.borrow(py)?;
+        let done = py.detach(|| match borrowed.lane() {
+            Some(lane) => transfer::run(&self.attached, lane, plan, place),
+            None => Err(Error::QueueFull.into()),
+        });
+        Ok(done?)
+    }
+
+    /// One action on one range.
+    fn run_one(&self, py: Python<'_>, action: Action, offset: u64, length_bytes: u64, place: &Place<'_>) -> PyResult<()> {
+        let plan = Plan { action, disk_offsets: &[offset], length_bytes, keep_going: false };
+        match self.run(py, &plan, place)?.first() {
+            Some((_, status)) => Err(Failure::from(Error::Request(*status)).into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Carry out `plan` on the bytes of a view, which are kept if the daemon may still use them.
+    fn run_on_view(&self, py: Python<'_>, plan: &Plan<'_>, view: View) -> PyResult<Vec<(usize, Status)>> {
+        let found = self.attached.find(&view);
+        let mut borrowed = self.attached.borrow(py)?;
+        // A view that is not kept goes out with us: dropping it takes the interpreter.
+        let (done, _view) = py.detach(|| {
+            let Some(lane) = borrowed.lane() else { return (Err(Error::QueueFull.into()), Some(view)) };
+            let Some((registered, offset_bytes)) = found else {
+                return (transfer::run(&self.attached, lane, plan, &Place::Bounce(view.bytes())), Some(view));
+            };
+            let done = transfer::run(&self.attached, lane, plan, &Place::Direct(&registered, offset_bytes));
+            if lane.queue.outstanding() == 0 {
+                return (done, Some(view));
+            }
+            lane.kept.push((view, registered));
+            (done, None)
+        });
+        Ok(done?)
+    }
+
+    fn batch(&self, offsets: &Bound<'_, PyAny>, memory: &Bound<'_, PyAny>, block_bytes: u64, action: Action) -> PyResult<()> {
+        let py = memory.py();
+        let disk_offsets = extract_offsets(offsets)?;
+        let view = View::of(memory, matches!(action, Action::Read))?;
+        let wanted_bytes = (disk_offsets.len() as u64).checked_mul(block_bytes);
+        if block_bytes == 0 || wanted_bytes.is_none_or(|wanted| wanted > view.length_bytes() as u64) {
+            return Err(PyValueError::new_err(format!(
+                "{} blocks of {block_bytes} bytes do not fit into the memory of {} bytes; give larger memory, or fewer offsets",
+                disk_offsets.len(),
+                view.length_bytes()
+            )));
+        }
+        let plan = Plan { action, disk_offsets: &disk_offsets, length_bytes: block_bytes, keep_going: true };
+        let mut failures = self.run_on_view(py, &plan, view)?;
+        if failures.is_empty() {
+            return Ok(());
+        }
+        failures.sort_unstable_by_key(|(index, _)| *index);
+        failures.dedup_by_key(|(index, _)| *index);
+        Err(batch_exception(disk_offsets.len(), &failures))
+    }
+}
+
+#[pymethods]
+impl Disk {
+    #[new]
+    #[pyo3(signature = (name, *, socket=None, queues=1, depth=64, read_only=false, exclusive=false, wait="adaptive", reconnect=0.0))]
+    #[expect(clippy::too_many_arguments, reason = "Python has keywords for them")]
+    fn new(
+        py: Python<'_>,
+        name: String,
+        socket: Option<PathBuf>,
+        queues: u16,
+        depth: u32,
+        read_only: bool,
+        exclusive: bool,
+        wait: &str,
+        reconnect: f64,
+    ) -> PyResult<Self> {
+        let mode = wait.parse().map_err(PyValueError::new_err)?;
+        let reconnect_for = Duration::try_from_secs_f64(reconnect)
+            .map_err(|error| PyValueError::new_err(format!("reconnect is a number of seconds: {error}")))?;
+        if queues == 0 || depth == 0 {
+            return Err(PyValueError::new_err("a disk needs at least one queue of depth 1"));
+        }
+        if queues > 1 && !reconnect_for.is_zero() {
+            return Err(PyValueError::new_err("a disk that reconnects has one queue; open it once per thread instead"));
+        }
+        let options = AttachOptions {
+            queue_count: queues,
+            depth,
+            pool_bytes: 0,
+            read_only,
+            exclusive,
+            wait: mode,
+            ..AttachOptions::new(&name)
+        };
+        let attached = py.detach(|| Attached::open(socket, &options, reconnect_for)).map_err(Failure::from)?;
+        Ok(Self { attached })
+    }
+
+    /// The name of the export.
+    #[getter]
+    fn name(&self) -> &str {
+        &self.attached.name
+    }
+
+    /// Size in bytes, the newest known.
+    #[getter]
+    fn size(&self) -> PyResult<u64> {
+        self.attached.check_process()?;
+        if let Some(mut borrowed) = self.attached.try_borrow()?
+            && let Some(lane) = borrowed.lane()
+        {
+            // Not for its completions, of which nobody waits, but for a new size.
+            let _ = lane.queue.reap(&mut |_| {});
+        }
+        Ok(self.attached.newest_info()?.size_bytes())
+    }
+
+    /// Logical block size in bytes: the unit of offsets and lengths.
+    #[getter]
+    fn block_size(&self) -> u32 {
+        self.attached.info.block_bytes
+    }
+
+    /// Preferred size and alignment of a request, in bytes.
+    #[getter]
+    fn optimal_size(&self) -> u32 {
+        self.attached.info.optimal_bytes
+    }
+
+    /// Are writes refused?
+    #[getter]
+    fn read_only(&self) -> bool {
+        !self.attached.info.can(CAPABILITY_WRITE)
+    }
+
+    /// What the disk can do: some of write, flush, fua, discard, write_zeroes.
+    #[getter]
+    fn capabilities(&self) -> Vec<&'static str> {
+        let can = |(bit, name): &(u32, &'static str)| self.attached.info.can(*bit).then_some(*name);
+        CAPABILITY_NAMES.iter().filter_map(can).collect()
+    }
+
+    /// Queues the daemon granted.
+    #[getter]
+    fn queues(&self) -> usize {
+        self.attached.queue_count
+    }
+
+    /// Requests at a time the daemon granted, per queue.
+    #[getter]
+    fn depth(&self) -> usize {
+        self.attached.depth
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.attached.is_closed()
+    }
+
+    /// Read `length` bytes at `offset`.
+    fn read<'py>(&self, py: Python<'py>, offset: u64, length: usize) -> PyResult<Bound<'py, PyBytes>> {
+        self.attached.check_process()?;
+        let wanted = length as u64;
+        PyBytes::new_with(py, length, |bytes| {
+            self.run_one(py, Action::Read, offset, wanted, &Place::Bounce(Bytes::of_slice(bytes)))
+        })
+    }
+
+    /// Fill `buffer` with what stands at `offset`; returns how many bytes. Straight, without a copy, if it is memory of `alloc`.
+    fn readinto(&self, py: Python<'_>, offset: u64, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
+        self.transfer(py, Action::Read, offset, buffer)
+    }
+
+    /// Write `buffer` at `offset`; returns how many bytes. Durable after the next flush, or, with `fua`, on return.
+    #[pyo3(signature = (offset, buffer, fua=false))]
+    fn write(&self, py: Python<'_>, offset: u64, buffer: &Bound<'_, PyAny>, fua: bool) -> PyResult<usize> {
+        self.transfer(py, Action::Write { fua }, offset, buffer)
+    }
+
+    /// Make everything written so far durable.
+    fn flush(&self, py: Python<'_>) -> PyResult<()> {
+        self.run_one(py, Action::Flush, 0, 0, &Place::None)
+    }
+
+    /// Tell the disk that a range's content is no longer needed.
+    fn discard(&self, py: Python<'_>, offset: u64, length: u64) -> PyResult<()> {
+        self.run_one(py, Action::Discard, offset, length, &Place::None)
+    }
+
+    /// Make a range read as zeroes; `unmap`: its blocks may be deallocated.
+    #[pyo3(signature = (offset, length, unmap=false))]
+    fn write_zeroes(&self, py: Python<'_>, offset: u64, length: u64, unmap: bool) -> PyResult<()> {
+        self.run_one(py, Action::WriteZeroes { unmap }, offset, length, &Place::None)
+    }
+
+    /// Read `block_bytes` at each of `offsets`, number `i` to `memory[i * block_bytes:]`, as many at a time as the queue takes.
+    fn read_batch(&self, offsets: &Bound<'_, PyAny>, memory: &Bound<'_, PyAny>, block_bytes: u64) -> PyResult<()> {
+        self.batch(offsets, memory, block_bytes, Action::Read)
+    }
+
+    /// Write `block_bytes` at each of `offsets`, number `i` from `memory[i * block_bytes:]`, in no order.
+    #[pyo3(signature = (offsets, memory, block_bytes, fua=false))]
+    fn write_batch(&self, offsets: &Bound<'_, PyAny>, memory: &Bound<'_, PyAny>, block_bytes: u64, fua: bool) -> PyResult<()> {
+        self.batch(offsets, memory, block_bytes, Action::Write { fua })
+    }
+
+    /// New memory that the daemon reaches, too: data moves between it and the disk without a copy. Up to 62 a disk.
+    fn alloc(&self, py: Python<'_>, nbytes: u64) -> PyResult<Memory> {
+        self.attached.check_process()?;
+        let length_bytes = usize::try_from(nbytes).ok().filter(|bytes| (1..=isize::MAX as usize).contains(bytes));
+        let length_bytes = length_bytes.ok_or_else(|| PyValueError::new_err("memory has 1 byte to half the address space"))?;
+        let rounded_bytes = nbytes.next_multiple_of(SECTOR_BYTES);
+        let mut borrowed = if self.attached.reconnects() { Some(self.attached.borrow(py)?) } else { None };
+        let registered = py.detach(|| match borrowed.as_mut().and_then(Borrowed::lane) {
+            Some(lane) => self.attached.allocate_across(lane, rounded_bytes),
+            None => self.attached.allocate(rounded_bytes),
+        })?;
+        Ok(Memory::new(registered, length_bytes))
+    }
+
+    /// A numpy array in memory of its own from `alloc`.
+    fn array<'py>(slf: Bound<'py, Self>, shape: Bound<'py, PyAny>, dtype: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("fipsee._numpy")?.getattr("array")?.call1((slf, shape, dtype))
+    }
+
+    /// For event loops: take a queue of this disk.
+    fn _event_queue(&self, py: Python<'_>) -> PyResult<EventQueue> {
+        EventQueue::new(py, &self.attached)
+    }
+
+    /// Wait until no thread uses the disk, and let go of it. Memory and its arrays stay.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.attached.close(py)
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        kind: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _trace: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let closed = self.close(py);
+        // What went wrong first is what is told.
+        if kind.is_none() { closed } else { Ok(()) }
+    }
+
+    fn __repr__(&self) -> String {
+        let state = if self.closed() { ", closed" } else { "" };
+        format!("<fipsee.Disk '{}' of {} bytes{state}>", self.attached.name, self.attached.info.size_bytes())
+    }
+}
+
+impl Disk {
+    fn transfer(&self, py: Python<'_>, action: Action, offset: u64, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let view = View::of(buffer, matches!(action, Action::Read))?;
+        let length = view.length_bytes();
+        let plan = Plan { action, disk_offsets: &[offset], length_bytes: length as u64, keep_going: false };
+        match self.run_on_view(py, &plan, view)?.first() {
+            Some((_, status)) => Err(Failure::from(Error::Request(*status)).into()),
+            None => Ok(length),
+        }
+    }
+}
+
+/// Offsets from an array of 64-bit numbers, or from any sequence of numbers.
+fn extract_offsets(offsets: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
+    let py = offsets.py();
+    if let Ok(unsigned) = PyBuffer::<u64>::get(offsets) {
+        return unsigned.to_vec(py);
+    }
+    if let Ok(signed) = PyBuffer::<i64>::get(offsets) {
+        let negative = |offset| PyValueError::new_err(format!("the offset {offset} is negative"));
+        return signed.to_vec(py)?.into_iter().map(|offset| u64::try_from(offset).map_err(|_| negative(offset))).collect();
+    }
+    offsets.extract()
+}

@@ -1,0 +1,93 @@
+//! What Python sees of what goes wrong: `fipsee.Error` with an errno and the words of the Rust error.
+
+use std::io;
+
+use fipsee_block::client::Error;
+use fipsee_block::wire::Status;
+use fipsee_ring::PeerFault;
+use fipsee_ring::control::RefusalCode;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use rustix::io::Errno;
+
+/// Why a call ended without what it was asked for.
+pub(crate) enum Failure {
+    /// The client library's error.
+    Client(Error),
+    /// An exception: a signal handler's (KeyboardInterrupt), or of a wrong argument.
+    Python(PyErr),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Client(error)
+    }
+}
+
+impl From<PyErr> for Failure {
+    fn from(error: PyErr) -> Self {
+        Self::Python(error)
+    }
+}
+
+impl From<Failure> for PyErr {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Client(error) => exception(&error),
+            Failure::Python(error) => error,
+        }
+    }
+}
+
+/// The exception for `error`.
+pub(crate) fn exception(error: &Error) -> PyErr {
+    Python::attach(|py| make(py, "error", (errno(error), error.to_string())))
+}
+
+/// The exception for a batch of which these requests failed: index and status, at least one.
+pub(crate) fn batch_exception(count: usize, failures: &[(usize, Status)]) -> PyErr {
+    Python::attach(|py| {
+        let list: Vec<(usize, i32)> = failures.iter().map(|(index, status)| (*index, status.errno())).collect();
+        let (index, status) = failures.first().copied().unwrap_or((0, Status::IoError));
+        let text = format!("{} of {count} requests failed (.failures names them); number {index}: {}", list.len(), status.text());
+        make(py, "batch_error", (status.errno(), text, list))
+    })
+}
+
+/// Ask `fipsee._errors`, which has the classes, for an exception.
+fn make<'py>(py: Python<'py>, function: &str, arguments: impl pyo3::call::PyCallArgs<'py>) -> PyErr {
+    let made = py.import("fipsee._errors").and_then(|module| module.getattr(function)?.call1(arguments));
+    made.map_or_else(|error| error, PyErr::from_value)
+}
+
+pub(crate) fn closed() -> PyErr {
+    PyValueError::new_err("the disk is closed; open it again")
+}
+
+fn errno(error: &Error) -> i32 {
+    let errno = match error {
+        Error::Connect { source, .. } | Error::Io { source, .. } => return of_io(source),
+        Error::Request(status) => return status.errno(),
+        Error::Refused { code, .. } => match code {
+            RefusalCode::UnknownExport => Errno::NOENT,
+            RefusalCode::NotAllowed => Errno::ACCESS,
+            RefusalCode::Busy => Errno::BUSY,
+            RefusalCode::Limit => Errno::NOBUFS,
+            RefusalCode::ShuttingDown => Errno::SHUTDOWN,
+            _ => Errno::PROTO,
+        },
+        Error::Disconnected => Errno::NOTCONN,
+        Error::TimedOut(_) => Errno::TIMEDOUT,
+        Error::Fault(PeerFault::Count { what: "memory regions", .. }) => Errno::NOBUFS,
+        Error::Fault(_) | Error::Malformed(_) => Errno::PROTO,
+        Error::QueueFull => Errno::AGAIN,
+        Error::PoolExhausted { .. } => Errno::NOBUFS,
+        Error::DifferentDisk(_) => Errno::STALE,
+        _ => Errno::IO,
+    };
+    errno.raw_os_error()
+}
+
+fn of_io(source: &io::Error) -> i32 {
+    source.raw_os_error().unwrap_or(Errno::IO.raw_os_error())
+}

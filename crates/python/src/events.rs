@@ -1,0 +1,296 @@
+//! A queue for event loops: nothing here waits. `python/fipsee/aio.py` is the loop's side of it.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::{Arc, Mutex, TryLockError};
+
+use fipsee_block::client::{Completion, Error};
+use fipsee_block::wire::{SECTOR_BYTES, SECTOR_SHIFT, Status};
+use fipsee_ring::ring::Full;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::attached::{Attached, BOUNCE_PIECE_BYTES, Lane};
+use crate::error::{Failure, closed, exception};
+use crate::memory::{Bytes, Registered, View};
+use crate::transfer::NO_SEGMENT;
+
+/// What becomes of the data when it is there.
+enum Delivery {
+    Nothing,
+    /// So many bytes, as a bytes object.
+    Bytes(u64),
+    /// So many bytes from the bounce memory into the view, at this place.
+    Copy {
+        start_bytes: u64,
+        length_bytes: u64,
+    },
+}
+
+/// A request and what it must keep alive.
+struct Entry {
+    future: Py<PyAny>,
+    view: Option<View>,
+    /// Where the daemon finds the data, if not in the slot of the bounce memory.
+    _direct: Option<Arc<Registered>>,
+    delivery: Delivery,
+}
+
+struct State {
+    lane: Lane,
+    /// One piece per request.
+    bounce: Arc<Registered>,
+    /// By token.
+    entries: Vec<Option<Entry>>,
+    free: Vec<usize>,
+}
+
+/// A queue in an event loop. Not for users.
+#[pyclass(frozen, module = "fipsee._fipsee")]
+pub(crate) struct EventQueue {
+    disk: Arc<Attached>,
+    state: Mutex<Option<State>>,
+}
+
+/// A future, its exception, its result.
+type Done = (Py<PyAny>, Option<Py<PyAny>>, Option<Py<PyAny>>);
+
+impl EventQueue {
+    pub(crate) fn new(py: Python<'_>, disk: &Arc<Attached>) -> PyResult<Self> {
+        let lane = disk.take_lane()?;
+        let depth = lane.queue.depth();
+        let bounce = py.detach(|| disk.allocate(depth as u64 * BOUNCE_PIECE_BYTES));
+        let bounce = match bounce {
+            Ok(bounce) => bounce,
+            Err(failure) => {
+                disk.give_lane(lane);
+                return Err(failure.into());
+            }
+        };
+        let state = State { lane, bounce, entries: (0..depth).map(|_| None).collect(), free: (0..depth).rev().collect() };
+        Ok(Self { disk: Arc::clone(disk), state: Mutex::new(Some(state)) })
+    }
+
+    fn with<R>(&self, call: impl FnOnce(&mut State) -> Result<R, Failure>) -> PyResult<R> {
+        self.disk.check_process()?;
+        let mut state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                return Err(PyRuntimeError::new_err("two threads use the queue of one event loop"));
+            }
+        };
+        match state.as_mut() {
+            Some(state) => Ok(call(state)?),
+            None => Err(closed()),
+        }
+    }
+}
+
+impl State {
+    fn stage(
+        &mut self,
+        request: &Request,
+        view: Option<View>,
+        direct: Option<(Arc<Registered>, u64)>,
+        future: Py<PyAny>,
+    ) -> Result<(), Full> {
+        if self.lane.queue.free() == 0 {
+            return Err(Full);
+        }
+        let slot = self.free.pop().ok_or(Full)?;
+        let (token, length_bytes) = (slot as u64, request.length_bytes);
+        let slot_bytes = token * BOUNCE_PIECE_BYTES;
+        let segment = match (&direct, request.operation.has_data()) {
+            (Some((registered, offset_bytes)), _) => registered.whole.segment(offset_bytes + request.start_bytes, length_bytes),
+            (None, true) => self.bounce.whole.segment(slot_bytes, length_bytes),
+            (None, false) => NO_SEGMENT,
+        };
+        let queue = &mut self.lane.queue;
+        let (sector, sectors) = (request.offset_bytes >> SECTOR_SHIFT, length_bytes >> SECTOR_SHIFT);
+        let mut delivery = Delivery::Nothing;
+        match request.operation {
+            Operation::Read => {
+                delivery = Delivery::Bytes(length_bytes);
+                queue.read(sector, segment, token)
+            }
+            Operation::ReadInto => {
+                delivery =
+                    if direct.is_some() { delivery } else { Delivery::Copy { start_bytes: request.start_bytes, length_bytes } };
+                queue.read(sector, segment, token)
+            }
+            Operation::Write { fua } => {
+                if let (Some(view), None) = (&view, &direct) {
+                    view.bytes().copy_to(request.start_bytes, self.bounce.bytes(), slot_bytes, length_bytes);
+                }
+                queue.write(sector, segment, fua, token)
+            }
+            Operation::Flush => queue.flush(token),
+            Operation::Discard => queue.discard(sector, sectors, token),
+            Operation::WriteZeroes { unmap } => queue.write_zeroes(sector, sectors, unmap, false, token),
+        }?;
+        let direct = direct.map(|(registered, _)| registered);
+        self.entries[slot] = Some(Entry { future, view, _direct: direct, delivery });
+        Ok(())
+    }
+
+    /// Deliver what a request brought, before its slot is used again.
+    fn finish(&mut self, py: Python<'_>, completion: Completion) -> Option<(Entry, Status, Option<Py<PyAny>>)> {
+        let slot = usize::try_from(completion.token).ok()?;
+        let entry = self.entries.get_mut(slot)?.take()?;
+        self.free.push(slot);
+        let slot_bytes = completion.token * BOUNCE_PIECE_BYTES;
+        let value = match (&entry.delivery, &entry.view, completion.status) {
+            (Delivery::Bytes(length_bytes), _, Status::Ok) => {
+                let length = usize::try_from(*length_bytes).unwrap_or(usize::MAX);
+                let copied = PyBytes::new_with(py, length, |bytes| {
+                    self.bounce.bytes().copy_to(slot_bytes, Bytes::of_slice(bytes), 0, *length_bytes);
+                    Ok(())
+                });
+                // Without memory for it the future gets None, which is not bytes.
+                copied.ok().map(|bytes| bytes.into_any().unbind())
+            }
+            (Delivery::Copy { start_bytes, length_bytes }, Some(view), Status::Ok) => {
+                self.bounce.bytes().copy_to(slot_bytes, view.bytes(), *start_bytes, *length_bytes);
+                None
+            }
+            _ => None,
+        };
+        Some((entry, completion.status, value))
+    }
+}
+
+/// What `stage` is asked for, checked.
+struct Request {
+    operation: Operation,
+    offset_bytes: u64,
+    /// Where in the view its data begins.
+    start_bytes: u64,
+    length_bytes: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Operation {
+    Read,
+    ReadInto,
+    Write { fua: bool },
+    Flush,
+    Discard,
+    WriteZeroes { unmap: bool },
+}
+
+impl Operation {
+    const fn has_data(self) -> bool {
+        matches!(self, Self::Read | Self::ReadInto | Self::Write { .. })
+    }
+
+    fn from_name(name: &str, flag: bool) -> PyResult<Self> {
+        Ok(match name {
+            "read" => Self::Read,
+            "readinto" => Self::ReadInto,
+            "write" => Self::Write { fua: flag },
+            "flush" => Self::Flush,
+            "discard" => Self::Discard,
+            "write_zeroes" => Self::WriteZeroes { unmap: flag },
+            other => return Err(PyValueError::new_err(format!("no operation '{other}'"))),
+        })
+    }
+}
+
+#[pymethods]
+impl EventQueue {
+    /// Longest data of one request, in bytes.
+    #[getter]
+    fn piece_bytes(&self) -> u64 {
+        let (block, longest) = (u64::from(self.disk.info.block_bytes), u64::from(self.disk.info.max_transfer_bytes));
+        let longest = BOUNCE_PIECE_BYTES.min(longest);
+        longest - longest % block
+    }
+
+    /// The descriptor to watch.
+    fn fileno(&self) -> PyResult<i32> {
+        self.with(|state| Ok(state.lane.queue.as_fd().as_raw_fd()))
+    }
+
+    /// Requests without an answer.
+    fn outstanding(&self) -> PyResult<usize> {
+        self.with(|state| Ok(state.entries.len() - state.free.len()))
+    }
+
+    /// Stage a request that completes `future`, with `length` bytes of `buffer` from `start` on for readinto and write.
+    /// False when the queue is full.
+    #[expect(clippy::too_many_arguments, reason = "a request has so many fields")]
+    fn stage(
+        &self,
+        future: Bound<'_, PyAny>,
+        operation: &str,
+        offset: u64,
+        buffer: Option<Bound<'_, PyAny>>,
+        start: u64,
+        length: u64,
+        flag: bool,
+    ) -> PyResult<bool> {
+        let operation = Operation::from_name(operation, flag)?;
+        let view = buffer.map(|buffer| View::of(&buffer, operation == Operation::ReadInto)).transpose()?;
+        let most = view.as_ref().map_or(u64::MAX, |view| view.length_bytes() as u64);
+        if operation.has_data() && (length > self.piece_bytes() || start.checked_add(length).is_none_or(|end| end > most)) {
+            return Err(PyValueError::new_err("more data than the buffer, or one request, has"));
+        }
+        if !(offset | length).is_multiple_of(SECTOR_BYTES) {
+            return Err(exception(&Error::Request(Status::Misaligned)));
+        }
+        let direct = view.as_ref().and_then(|view| self.disk.find(view));
+        let request = Request { operation, offset_bytes: offset, start_bytes: start, length_bytes: length };
+        let future = future.unbind();
+        self.with(|state| Ok(state.stage(&request, view, direct, future).is_ok()))
+    }
+
+    /// Publish what is staged.
+    fn submit(&self) -> PyResult<()> {
+        self.with(|state| {
+            state.lane.queue.submit();
+            Ok(())
+        })
+    }
+
+    /// Publish what is staged and ask for the descriptor to become readable. True: something came meanwhile; reap again.
+    fn arm(&self) -> PyResult<bool> {
+        self.with(|state| Ok(state.lane.queue.arm_and_work_remains()))
+    }
+
+    /// Silence the descriptor and take what is done: a list of future, exception or None, result or None.
+    fn reap(&self, py: Python<'_>) -> PyResult<Vec<Done>> {
+        let finished = self.with(|state| {
+            if state.lane.is_faulty {
+                return Err(Error::Disconnected.into());
+            }
+            let mut done: Vec<Completion> = Vec::new();
+            let reaped = state.lane.queue.woken().and_then(|()| state.lane.queue.reap(&mut |completion| done.push(completion)));
+            state.lane.is_faulty |= matches!(reaped, Err(Error::Fault(_)));
+            reaped?;
+            while state.lane.queue.next_event().is_some() {} // The new size is in the disk's description.
+            Ok(done.into_iter().filter_map(|completion| state.finish(py, completion)).collect::<Vec<_>>())
+        })?;
+        // The state is free again: what follows may run Python's code.
+        finished
+            .into_iter()
+            .map(|(entry, status, value)| {
+                let error = (status != Status::Ok).then(|| exception(&Error::Request(status)).into_value(py).into_any());
+                Ok((entry.future, error, value))
+            })
+            .collect()
+    }
+
+    /// Give the queue back to its disk; futures of requests in flight are never completed.
+    fn close(&self) -> PyResult<()> {
+        if self.disk.check_process().is_err() {
+            return Ok(());
+        }
+        let state = self.with(|_| Ok(())).ok().and_then(|()| self.state.try_lock().ok()?.take());
+        if let Some(State { lane, bounce, entries, .. }) = state {
+            self.disk.give_lane(lane);
+            drop((bounce, entries));
+        }
+        Ok(())
+    }
+}

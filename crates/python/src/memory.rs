@@ -1,0 +1,226 @@
+//! Memory that Python and the daemon share, and the bytes of Python's buffers. The only unsafe code of this crate.
+
+use std::ffi::c_int;
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use fipsee_block::client::{Buffer, Error, Memory as ClientMemory};
+use fipsee_block::wire::SECTOR_BYTES;
+use pyo3::buffer::PyUntypedBuffer;
+use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use crate::attached::Attached;
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What the locks of this crate protect is consistent wherever a panic could strike.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Memory that a disk's daemon has mapped, until nobody uses it any more.
+pub(crate) struct Registered {
+    memory: ClientMemory,
+    /// All of it, for requests.
+    pub(crate) whole: Buffer,
+    disk: Weak<Attached>,
+}
+
+impl Registered {
+    pub(crate) fn new(memory: ClientMemory, disk: Weak<Attached>) -> Result<Self, Error> {
+        let whole = memory.buffer(0, memory.length_bytes())?;
+        Ok(Self { memory, whole, disk })
+    }
+
+    fn length_bytes(&self) -> usize {
+        usize::try_from(self.memory.length_bytes()).unwrap_or(usize::MAX)
+    }
+
+    /// Where in this memory `length_bytes` bytes at `start` lie, if they do and requests can name them.
+    pub(crate) fn offset_of(&self, start: usize, length_bytes: usize) -> Option<u64> {
+        let offset = start.checked_sub(self.memory.base().as_ptr().addr())?;
+        let end = offset.checked_add(length_bytes)?;
+        let offset_bytes = u64::try_from(offset).ok()?;
+        (end <= self.length_bytes() && offset_bytes.is_multiple_of(SECTOR_BYTES)).then_some(offset_bytes)
+    }
+
+    /// All of its bytes, for copies.
+    pub(crate) fn bytes(&self) -> Bytes<'_> {
+        Bytes { base: self.memory.base().as_ptr(), length_bytes: self.length_bytes(), owner: PhantomData }
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        if let Some(disk) = self.disk.upgrade() {
+            disk.forget(&self.memory);
+        }
+    }
+}
+
+/// Bytes that stay mapped for `'a`. Others may change them at any time, so they are reached by copies only.
+#[derive(Clone, Copy)]
+pub(crate) struct Bytes<'a> {
+    base: *mut u8,
+    length_bytes: usize,
+    owner: PhantomData<&'a ()>,
+}
+
+// SAFETY: `'a` keeps the bytes mapped, in every thread, and no reference to them is made.
+unsafe impl Send for Bytes<'_> {}
+// SAFETY: as above; copies that race bring some mixture of what was written.
+unsafe impl Sync for Bytes<'_> {}
+
+impl<'a> Bytes<'a> {
+    pub(crate) const fn of_slice(slice: &'a mut [u8]) -> Self {
+        Self { base: slice.as_mut_ptr(), length_bytes: slice.len(), owner: PhantomData }
+    }
+
+    /// Copy `length_bytes` bytes to `other`.
+    ///
+    /// # Panics
+    /// When one of the two ranges is not there.
+    #[track_caller]
+    pub(crate) fn copy_to(self, start_bytes: u64, other: Bytes<'_>, other_start_bytes: u64, length_bytes: u64) {
+        let (Some((from, length)), Some((to, _))) =
+            (self.range(start_bytes, length_bytes), other.range(other_start_bytes, length_bytes))
+        else {
+            panic!("a copy outside its memory");
+        };
+        // SAFETY: both ranges are mapped for as long as `self` and `other` live; the target is writable, because `View::of`
+        // was asked for that, or it is ours. `copy` allows overlap. Bytes that others change meanwhile arrive as some mixture.
+        unsafe { std::ptr::copy(from, to, length) };
+    }
+
+    /// Where these bytes are, and how many, if they are there.
+    fn range(self, start_bytes: u64, length_bytes: u64) -> Option<(*mut u8, usize)> {
+        let (start, length) = (usize::try_from(start_bytes).ok()?, usize::try_from(length_bytes).ok()?);
+        let fits = start.checked_add(length).is_some_and(|end| end <= self.length_bytes);
+        // SAFETY: the range lies within the bytes.
+        fits.then(|| (unsafe { self.base.add(start) }, length))
+    }
+}
+
+/// The bytes of a Python object, which cannot move or go away meanwhile.
+pub(crate) struct View {
+    buffer: PyUntypedBuffer,
+}
+
+impl View {
+    /// Of any object with the buffer protocol whose bytes lie one behind the other.
+    pub(crate) fn of(object: &Bound<'_, PyAny>, is_written_to: bool) -> PyResult<Self> {
+        let buffer = PyUntypedBuffer::get(object)?;
+        if is_written_to && buffer.readonly() {
+            return Err(PyTypeError::new_err("the buffer is read-only; give one that can be written, such as a bytearray"));
+        }
+        if !buffer.is_c_contiguous() {
+            return Err(PyBufferError::new_err("the buffer is not contiguous; give a contiguous one or a copy"));
+        }
+        Ok(Self { buffer })
+    }
+
+    pub(crate) fn length_bytes(&self) -> usize {
+        self.buffer.len_bytes()
+    }
+
+    pub(crate) fn address(&self) -> usize {
+        self.buffer.buf_ptr().addr()
+    }
+
+    pub(crate) fn bytes(&self) -> Bytes<'_> {
+        Bytes { base: self.buffer.buf_ptr().cast(), length_bytes: self.length_bytes(), owner: PhantomData }
+    }
+}
+
+/// Memory shared with the daemon of one disk: data moves between it and the disk without a copy.
+///
+/// It has the buffer protocol: `numpy.frombuffer(memory, dtype)` and `memoryview(memory)` are views of the same bytes. It
+/// stays mapped as long as it or a view of it is used, longer than the disk.
+#[pyclass(frozen, module = "fipsee")]
+pub(crate) struct Memory {
+    registered: Mutex<Option<Arc<Registered>>>,
+    length_bytes: usize,
+    exports: AtomicUsize,
+}
+
+impl Memory {
+    pub(crate) fn new(registered: Arc<Registered>, length_bytes: usize) -> Self {
+        Self { registered: Mutex::new(Some(registered)), length_bytes, exports: AtomicUsize::new(0) }
+    }
+}
+
+#[pymethods]
+impl Memory {
+    /// Length in bytes.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.length_bytes
+    }
+
+    fn __len__(&self) -> usize {
+        self.length_bytes
+    }
+
+    /// Has it been given back?
+    #[getter]
+    fn closed(&self) -> bool {
+        lock(&self.registered).is_none()
+    }
+
+    /// Give the memory back now. BufferError while views of it exist.
+    fn close(&self) -> PyResult<()> {
+        let mut registered = lock(&self.registered);
+        let exports = self.exports.load(Ordering::Relaxed);
+        if exports > 0 {
+            return Err(PyBufferError::new_err(format!(
+                "{exports} views of this memory exist (arrays, memoryviews, requests in flight); delete them first"
+            )));
+        }
+        let last = registered.take();
+        drop(registered);
+        drop(last);
+        Ok(())
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __exit__(&self, kind: &Bound<'_, PyAny>, _value: &Bound<'_, PyAny>, _trace: &Bound<'_, PyAny>) -> PyResult<()> {
+        let closed = self.close();
+        // What went wrong first is what is told.
+        if kind.is_none() { closed } else { Ok(()) }
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<fipsee.Memory of {} bytes{}>", self.length_bytes, if self.closed() { ", closed" } else { "" })
+    }
+
+    /// # Safety
+    /// Called by the interpreter, with a view to fill.
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let this = slf.get();
+        let registered = lock(&this.registered);
+        let Some(base) = registered.as_ref().map(|registered| registered.memory.base()) else {
+            return Err(PyValueError::new_err("the memory is closed; allocate some anew"));
+        };
+        let length = ffi::Py_ssize_t::try_from(this.length_bytes)?;
+        let base: NonNull<std::ffi::c_void> = base.cast();
+        // SAFETY: `view` is the interpreter's to fill, the object is alive, and the bytes stay mapped while the view
+        // counts in `exports`: `close` refuses, and the view holds a reference to the object.
+        let outcome = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), base.as_ptr(), length, 0, flags) };
+        if outcome != 0 {
+            return Err(PyErr::fetch(slf.py()));
+        }
+        this.exports.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// # Safety
+    /// Called by the interpreter, with a view that `__getbuffer__` filled.
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
+        self.exports.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,98 @@
+"""A daemon that ships, serving disks for a test; every test is run by tests/doors/tests/python.rs."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pathlib
+import signal
+import socket as sockets
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+DEADLINE_S = 240
+"""Gives up on a machine that does nothing any more; nothing is expected to take long."""
+FIPSEED = pathlib.Path(os.environ["FIPSEE_DIST"]) / "bin/fipseed"
+
+
+def eventually(what: str, is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not is_true():
+        assert time.monotonic() < deadline, f"still not: {what}"
+        time.sleep(0.001)
+
+
+class Daemon:
+    def __init__(self, directory: pathlib.Path, *disks: str, wait: str = "adaptive") -> None:
+        self.socket = directory / "s"
+        given = [f"--disk={disk.replace('DIR', str(directory))}" for disk in disks]
+        self._command = [FIPSEED, "--log-level=error", f"--listen={self.socket}", f"--wait={wait}", *given]
+        self.start()
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL)
+        eventually("the daemon listens", self._listens)
+
+    def _listens(self) -> bool:
+        assert self._process.poll() is None, "the daemon ended"
+        with sockets.socket(sockets.AF_UNIX, sockets.SOCK_SEQPACKET) as probe:
+            return probe.connect_ex(str(self.socket)) == 0
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        """It stays, but does nothing."""
+        os.kill(self.pid, signal.SIGSTOP)
+        # The signal was sent, but threads on other CPUs stop a little later.
+        status = pathlib.Path(f"/proc/{self.pid}/task")
+        eventually("the daemon is stopped", lambda: all("\nState:\tT" in read(task / "status") for task in status.iterdir()))
+
+    def go_on(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+
+def read(path: pathlib.Path) -> str:
+    return path.read_text()
+
+
+DISKS = ("a=memory:64M", "b=file:DIR/b.img,size=64M", "n=null:1G", "r=memory:1M,ro")
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """For tests that leave it as it is."""
+    served = Daemon(tmp_path_factory.mktemp("daemon"), *DISKS)
+    yield served
+    served.kill()
+
+
+@pytest.fixture
+def own_daemon(tmp_path: pathlib.Path) -> Iterator[Daemon]:
+    """To be killed and stopped."""
+    served = Daemon(tmp_path, *DISKS)
+    yield served
+    served.kill()
+
+
+def mappings() -> int:
+    """Memory that this process shares with daemons besides the channels' own."""
+    gc.collect()  # What another test left in a cycle would go at some moment.
+    return read(pathlib.Path("/proc/self/maps")).count("memfd:fipsee-memory")
+
+
+def descriptors() -> int:
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+
+def resident_bytes() -> int:
+    return int(read(pathlib.Path("/proc/self/statm")).split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,30 @@
+"""Uses that must pass mypy --strict; never run."""
+
+import asyncio
+import pathlib
+from collections.abc import Sequence
+
+import fipsee
+import numpy as np
+
+
+def blocking(offsets: Sequence[int]) -> bytes:
+    with fipsee.open("a", socket=pathlib.Path("s"), queues=2, wait="poll", reconnect=1.5) as disk:
+        memory: fipsee.Memory = disk.alloc(4096)
+        count: int = disk.readinto(0, memory) + disk.write(0, memoryview(memory)[512:], fua=True)
+        array = disk.array((2, 3), np.float32)
+        disk.read_batch(np.zeros(4, np.uint64), memory, 1024)
+        disk.write_batch(offsets, array, np.uint64(512))
+        disk.discard(0, count)
+        try:
+            return disk.read(0, disk.size)
+        except fipsee.BatchError as error:
+            index, number = error.failures[0]
+            return bytes([index, number, error.errno or 0])
+
+
+async def awaited() -> int:
+    async with await fipsee.aopen("a", depth=8, wait="sleep") as disk:
+        one, two = await asyncio.gather(disk.read(0, 512), disk.readinto(0, bytearray(512)))
+        await disk.write(0, one + one)
+        return two + disk.size
