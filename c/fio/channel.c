@@ -257,7 +257,6 @@ int channel_open(struct channel *channel, const struct channel_options *options,
 	if (name_bytes == 0 || name_bytes > FIPSEE_MAX_NAME_BYTES)
 		return channel_fail(error, ENOENT, "the name '%.80s' has %zu bytes; a disk's name has 1 to %d", options->disk,
 				    name_bytes, FIPSEE_MAX_NAME_BYTES);
-	publish_choose();
 	channel->control = control_connect(options->socket_path, error);
 	if (channel->control < 0)
 		return channel->control;

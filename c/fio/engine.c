@@ -4,7 +4,7 @@
  *
  * Each job (thread or process) has a channel of its own, opened in init(), because without --thread fio forks after
  * setup(). fio's buffers lie in memory shared with the daemon, so data is copied once, between them and the disk;
- * buffers of another origin (mem=, offloaded submission) go through a bounce buffer.
+ * buffers of another origin (mem=) go through a bounce buffer.
  */
 #define _GNU_SOURCE
 #include "fio.h"
@@ -96,7 +96,7 @@ static const char *disk_name(const struct thread_data *td)
 static int report(struct thread_data *td, const struct channel_error *error)
 {
 	log_err("fipsee: %s\n", error->text);
-	td_vmsg(td, error->number, error->text, "fipsee");
+	td_verror(td, error->number, "fipsee");
 	return 1;
 }
 
@@ -169,6 +169,10 @@ static int fipsee_setup(struct thread_data *td)
 		channel_fail(&error, EINVAL, "a job uses one disk; give each of the %u its own job", td->files_index);
 		return report(td, &error);
 	}
+	if (td->o.io_submit_mode == IO_MODE_OFFLOAD) {
+		channel_fail(&error, EOPNOTSUPP, "fio does not load external engines for io_submit_mode=offload; use inline");
+		return report(td, &error);
+	}
 	outcome = open_channel(td, &channel, 1, &error);
 	if (outcome == 0) {
 		outcome = check_job(td, &channel.info, &error);
@@ -222,7 +226,8 @@ static int fipsee_init(struct thread_data *td)
 	depth = engine->channel.queue.depth;
 	engine->transfers = calloc(depth, sizeof(*engine->transfers));
 	engine->staged = calloc(depth, sizeof(*engine->staged));
-	engine->ready = calloc(depth, sizeof(*engine->ready));
+	/* A finished request leaves its tag at once and stays here until fio asks. */
+	engine->ready = calloc(td->o.iodepth > depth ? td->o.iodepth : depth, sizeof(*engine->ready));
 	if (!engine->transfers || !engine->staged || !engine->ready) {
 		channel_close(&engine->channel);
 		free_engine(engine);
@@ -424,7 +429,7 @@ static int fipsee_commit(struct thread_data *td)
 	return 0;
 }
 
-static void finish_slowly(struct engine *engine, const struct transfer *transfer, uint16_t status)
+static void finish_slowly(const struct transfer *transfer, uint16_t status)
 {
 	struct io_u *io_u = transfer->io_u;
 
@@ -434,7 +439,6 @@ static void finish_slowly(struct engine *engine, const struct transfer *transfer
 	io_u->resid = transfer->left_bytes;
 	if (transfer->bounce && io_u->ddir == DDIR_READ)
 		memcpy(io_u->xfer_buf, transfer->bounce, transfer->length_bytes);
-	(void)engine;
 }
 
 static inline void finish(void *context, uint16_t tag, uint16_t status)
@@ -443,7 +447,7 @@ static inline void finish(void *context, uint16_t tag, uint16_t status)
 	const struct transfer *transfer = &engine->transfers[tag];
 
 	if (UNLIKELY(status != FIPSEE_STATUS_OK || transfer->left_bytes != 0 || transfer->bounce))
-		finish_slowly(engine, transfer, status);
+		finish_slowly(transfer, status);
 	engine->ready[engine->ready_count++] = transfer->io_u;
 }
 
@@ -464,9 +468,9 @@ static int fipsee_getevents(struct thread_data *td, unsigned int min, unsigned i
 		for (;;) {
 			int outcome = engine->failed ? -engine->failed : queue_reap(queue, finish, engine);
 
-			if (outcome >= 0 && engine->ready_count < min && outcome == 0)
+			if (outcome == 0 && engine->ready_count < min)
 				outcome = queue_look_again(queue);
-			else if (outcome >= 0 && min == 0 && outcome == 0)
+			else if (outcome == 0 && min == 0)
 				outcome = queue_check_liveness(queue);
 			if (UNLIKELY(outcome < 0)) {
 				fail(td, engine, outcome);

@@ -9,7 +9,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "publish.h"
+#include "fipsee_ring.h"
 
 #define QUEUE_DISCONNECTED_TEXT \
 	"the daemon closed the connection; see its log; requests without an answer may or may not have been done"
@@ -70,6 +70,16 @@ int queue_fault(struct queue *queue, const char *what);
 /* Has the daemon closed the connection, with nothing left to reap? -ENOTCONN if so, else 0. */
 int queue_check_liveness(struct queue *queue);
 
+/* Have the line of a slot brought here, ours to write. Never faults. */
+static inline void queue_prefetch(const struct fipsee_slot *slot)
+{
+#if defined(__x86_64__)
+	__asm__ volatile("prefetchw (%[slot])" : : [slot] "r"(slot));
+#else
+	__builtin_prefetch(slot, 1);
+#endif
+}
+
 /* Requests that can be staged now. */
 static inline uint32_t queue_free(const struct queue *queue)
 {
@@ -85,8 +95,13 @@ static inline uint32_t queue_outstanding(const struct queue *queue)
 /* A request of zeroes to fill in, with its tag set; only while queue_free() is not 0. */
 static inline struct fipsee_request *queue_stage(struct queue *queue)
 {
+	const struct fipsee_writer *writer = &queue->requests.writer;
+	uint32_t slot = (writer->cursor.index + queue->staged_count) & (writer->ring.slot_count - 1);
 	uint16_t tag = queue->free_tags[--queue->free_count];
 	struct fipsee_request *request = &queue->staged[queue->staged_count++].request;
+
+	/* The daemon's cache has its slot, which can be on its way until we publish: 40 ns of 200 at depth 64. */
+	queue_prefetch(&writer->ring.slots[slot]);
 
 	memset(request, 0, sizeof(*request));
 	request->tag = tag;
