@@ -14,14 +14,15 @@ struct Tool {
     needed_for: &'static str,
 }
 
-const TOOLS: [Tool; 7] = [
+const TOOLS: [Tool; 8] = [
     Tool { program: "gcc", package: "gcc", needed_for: "the C headers and the interop tests" },
     Tool { program: "g++", package: "g++", needed_for: "the C headers as C++" },
     Tool { program: "clang", package: "clang", needed_for: "the C headers with a second compiler" },
     Tool { program: "objdump", package: "binutils", needed_for: "the test of the copy-in primitive's machine code" },
     Tool { program: "mke2fs", package: "e2fsprogs", needed_for: "the tests with a real ext4 image" },
     Tool { program: "e2fsck", package: "e2fsprogs", needed_for: "the tests with a real ext4 image" },
-    Tool { program: "fio", package: "fio", needed_for: "the comparison of file disks with fio" },
+    Tool { program: "fio", package: "fio", needed_for: "the fio engine and the comparison of file disks with fio" },
+    Tool { program: "dpkg-source", package: "dpkg-dev", needed_for: "the fio engine, which needs fio's headers" },
 ];
 
 /// Environment variable that lists what is missing, for tests that skip themselves with a reason.
@@ -109,7 +110,7 @@ mod tests {
     fn each_package_is_asked_for_once() {
         let tools: Vec<&Tool> = TOOLS.iter().collect();
         let packages = packages_of(&tools);
-        assert_eq!(packages, ["binutils", "clang", "e2fsprogs", "fio", "g++", "gcc"]);
+        assert_eq!(packages, ["binutils", "clang", "dpkg-dev", "e2fsprogs", "fio", "g++", "gcc"]);
     }
 
     #[test]

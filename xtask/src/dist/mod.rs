@@ -1,5 +1,7 @@
 //! `cargo xtask dist`: everything that ships, built into one prefix as it is installed below `/usr`.
 
+mod fio_engine;
+mod fio_source;
 mod programs;
 
 use std::path::{Path, PathBuf};
@@ -20,7 +22,10 @@ struct Part {
     build: fn(&Dist) -> Result<String, String>,
 }
 
-const PARTS: [Part; 1] = [Part { name: "programs", needs: &[], build: programs::build }];
+const PARTS: [Part; 2] = [
+    Part { name: "programs", needs: &[], build: programs::build },
+    Part { name: "fio engine", needs: &["fio", "gcc", "dpkg-source", "apt-get"], build: fio_engine::build },
+];
 
 /// Where things are built from and to.
 pub(crate) struct Dist {
