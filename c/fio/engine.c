@@ -40,8 +40,7 @@ static uint8_t *bounce_of(struct thread_data *td, struct engine *engine, uint16_
 	struct channel_error error;
 
 	if (!engine->bounce.base) {
-		uint64_t most_bytes = td_max_bs(td) < engine->most_bytes ? td_max_bs(td) : engine->most_bytes;
-		uint64_t piece_bytes = (most_bytes + 4095) / 4096 * 4096;
+		uint64_t piece_bytes = (td_max_bs(td) + 4095) / 4096 * 4096;
 
 		if (channel_share(&engine->channel, piece_bytes * engine->channel.queue.depth, &engine->bounce, &error) != 0) {
 			fipsee_report(td, &error);
@@ -84,7 +83,7 @@ static enum fio_q_status fipsee_queue(struct thread_data *td, struct io_u *io_u)
 	bool has_data = io_u->ddir == DDIR_READ || io_u->ddir == DDIR_WRITE;
 	struct fipsee_segment segment = { 0 };
 	struct fipsee_request *request;
-	uint64_t length_bytes = 0;
+	uint64_t length_bytes = io_u->xfer_buflen;
 	uint16_t tag;
 
 	fio_ro_check(td, io_u);
@@ -96,9 +95,8 @@ static enum fio_q_status fipsee_queue(struct thread_data *td, struct io_u *io_u)
 		return FIO_Q_BUSY;
 	tag = queue->free_tags[queue->free_count - 1];
 	if (ddir_rw(io_u->ddir)) {
-		uint64_t most_bytes = has_data ? engine->most_bytes : engine->most_range_bytes;
-
-		length_bytes = io_u->xfer_buflen < most_bytes ? io_u->xfer_buflen : most_bytes;
+		if (UNLIKELY(length_bytes > (has_data ? engine->most_bytes : engine->most_range_bytes)))
+			return refuse(engine, io_u, EMSGSIZE, "more than one request carries");
 		if (UNLIKELY((length_bytes | io_u->offset) % FIPSEE_SECTOR_BYTES != 0))
 			return refuse(engine, io_u, EINVAL, "disks are read and written in sectors of 512 bytes");
 		if (has_data && UNLIKELY(!place(td, engine, io_u, tag, length_bytes, &segment)))
@@ -122,8 +120,6 @@ static enum fio_q_status fipsee_queue(struct thread_data *td, struct io_u *io_u)
 		request->operation = FIPSEE_FLUSH;
 	}
 	engine->transfers[tag].io_u = io_u;
-	engine->transfers[tag].length_bytes = length_bytes;
-	engine->transfers[tag].left_bytes = ddir_rw(io_u->ddir) ? io_u->xfer_buflen - length_bytes : 0;
 	engine->staged[engine->staged_count++] = io_u;
 	return FIO_Q_QUEUED;
 }
@@ -162,11 +158,8 @@ static void finish_slowly(const struct transfer *transfer, uint16_t status)
 	struct io_u *io_u = transfer->io_u;
 
 	io_u->error = (unsigned int)fipsee_status_errno(status);
-	if (status != FIPSEE_STATUS_OK)
-		return;
-	io_u->resid = transfer->left_bytes;
-	if (transfer->bounce && io_u->ddir == DDIR_READ)
-		memcpy(io_u->xfer_buf, transfer->bounce, transfer->length_bytes);
+	if (status == FIPSEE_STATUS_OK && io_u->ddir == DDIR_READ)
+		memcpy(io_u->xfer_buf, transfer->bounce, io_u->xfer_buflen);
 }
 
 static inline void finish(void *context, uint16_t tag, uint16_t status)
@@ -174,7 +167,7 @@ static inline void finish(void *context, uint16_t tag, uint16_t status)
 	struct engine *engine = context;
 	const struct transfer *transfer = &engine->transfers[tag];
 
-	if (UNLIKELY(status != FIPSEE_STATUS_OK || transfer->left_bytes != 0 || transfer->bounce))
+	if (UNLIKELY(status != FIPSEE_STATUS_OK || transfer->bounce))
 		finish_slowly(transfer, status);
 	engine->ready[engine->ready_count++] = transfer->io_u;
 }

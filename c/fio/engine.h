@@ -16,12 +16,11 @@ struct engine_options {
 	unsigned int wait;
 };
 
-/* What is known of a request by its tag. */
+/* What is known of a request by its tag. Requests are never split or short: fio would fill a buffer anew before it sends
+ * the rest of it, and its verify phase would miss what was written first. */
 struct transfer {
 	struct io_u *io_u;
 	uint8_t *bounce;		/* where its data is, if not in fio's buffer */
-	uint64_t length_bytes;		/* asked for now; less than fio wants when that is more than one request takes */
-	uint64_t left_bytes;		/* of what fio wants, beyond that: fio asks again for it */
 };
 
 struct engine {

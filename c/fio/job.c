@@ -56,14 +56,16 @@ int fipsee_report(struct thread_data *td, const struct channel_error *error)
 	return 1;
 }
 
-static int open_channel(struct thread_data *td, struct channel *channel, uint32_t depth, struct channel_error *error)
+static int open_channel(struct thread_data *td, struct channel *channel, struct channel_error *error)
 {
 	const struct engine_options *given = td->eo;
 	char path[PATH_MAX];
 	struct channel_options wanted = {
 		.socket_path = given->socket,
 		.disk = disk_name(td),
-		.depth = depth < FIPSEE_MAX_DEPTH ? depth : FIPSEE_MAX_DEPTH,
+		/* Acknowledgements of events take no tag from fio, whose verify phase does not bear a queue that is busy. */
+		.depth = td->o.iodepth < FIPSEE_MAX_DEPTH - FIPSEE_EVENT_CREDITS ? td->o.iodepth + FIPSEE_EVENT_CREDITS :
+										   FIPSEE_MAX_DEPTH,
 		.read_only = !td_write(td) && !td_trim(td),
 		.wait = (enum wait_mode)given->wait,
 	};
@@ -77,13 +79,32 @@ static int open_channel(struct thread_data *td, struct channel *channel, uint32_
 	return channel_open(channel, &wanted, error);
 }
 
-/* Can the disk do what the job wants? 0, or a negative errno with `error`. */
-static int check_job(struct thread_data *td, const struct fipsee_block_info *info, struct channel_error *error)
+/* Most bytes of one read or write. */
+static uint64_t most_bytes(const struct fipsee_block_info *info)
 {
+	uint64_t sectors = info->max_transfer_bytes / FIPSEE_SECTOR_BYTES;
+
+	return (sectors < UINT16_MAX ? sectors : UINT16_MAX) * FIPSEE_SECTOR_BYTES / info->block_bytes * info->block_bytes;
+}
+
+/* Most bytes of one trim. */
+static uint64_t most_range_bytes(const struct fipsee_block_info *info)
+{
+	return (uint64_t)info->max_range_sectors * FIPSEE_SECTOR_BYTES / info->block_bytes * info->block_bytes;
+}
+
+/* Can the disk and the daemon do what the job wants? 0, or a negative errno with `error`. */
+static int check_job(struct thread_data *td, const struct channel *channel, struct channel_error *error)
+{
+	const struct fipsee_block_info *info = &channel->info;
 	const struct thread_options *o = &td->o;
 	const char *disk = disk_name(td);
 	unsigned int block = info->block_bytes;
 
+	if (channel->queue.depth < o->iodepth)
+		return channel_fail(error, EINVAL, "the daemon grants %u requests at a time, but iodepth is %u; use iodepth=%u, or "
+				    "set max_depth in the daemon's configuration", channel->queue.depth, o->iodepth,
+				    channel->queue.depth);
 	if ((td_write(td) || td_trim(td)) && !(info->capabilities & FIPSEE_CAPABILITY_WRITE))
 		return channel_fail(error, EROFS, "disk '%s' is read-only, but the job writes; use rw=read or rw=randread", disk);
 	if ((td_trim(td) || o->trim_percentage) && !(info->capabilities & FIPSEE_CAPABILITY_DISCARD))
@@ -94,7 +115,11 @@ static int check_job(struct thread_data *td, const struct fipsee_block_info *inf
 				    disk);
 	for_each_rw_ddir(ddir) {
 		bool is_used = ddir == DDIR_READ ? td_read(td) : ddir == DDIR_WRITE ? td_write(td) : td_trim(td);
+		unsigned long long most = ddir == DDIR_TRIM ? most_range_bytes(info) : most_bytes(info);
 
+		if (is_used && o->max_bs[ddir] > most)
+			return channel_fail(error, EMSGSIZE, "a request to disk '%s' carries at most %llu bytes, but the job's bs is "
+					    "%llu; use a smaller bs", disk, most, o->max_bs[ddir]);
 		if (is_used && (o->min_bs[ddir] % block != 0 || o->max_bs[ddir] % block != 0 || o->ba[ddir] % block != 0 ||
 				o->bs_unaligned))
 			return channel_fail(error, EINVAL, "disk '%s' has blocks of %u bytes, but the job's bs, bsrange or "
@@ -111,9 +136,11 @@ static struct ioengine_ops with_foreign_memory;
 /* fio asks once per job for the size of its files, before it forks. */
 int fipsee_setup(struct thread_data *td)
 {
+	const struct engine *engine = td->io_ops_data;
 	struct channel_error error;
 	struct channel channel;
 	struct fio_file *file;
+	uint64_t sector_count = 0;
 	int outcome;
 
 	if (strcmp(fio_version_string, FIPSEE_FIO_VERSION) != 0) {
@@ -129,10 +156,17 @@ int fipsee_setup(struct thread_data *td)
 		channel_fail(&error, EOPNOTSUPP, "fio does not load external engines for io_submit_mode=offload; use inline");
 		return fipsee_report(td, &error);
 	}
-	outcome = open_channel(td, &channel, 1, &error);
-	if (outcome == 0) {
-		outcome = check_job(td, &channel.info, &error);
-		channel_close(&channel);
+	if (engine) {
+		/* With create_serialize=0 fio asks late. */
+		outcome = check_job(td, &engine->channel, &error);
+		sector_count = engine->channel.info.sector_count;
+	} else {
+		outcome = open_channel(td, &channel, &error);
+		if (outcome == 0) {
+			sector_count = channel.info.sector_count;
+			outcome = check_job(td, &channel, &error);
+			channel_close(&channel);
+		}
 	}
 	if (outcome != 0)
 		return fipsee_report(td, &error);
@@ -144,7 +178,7 @@ int fipsee_setup(struct thread_data *td)
 	}
 	file = td->files[0];
 	file->filetype = FIO_TYPE_BLOCK;	/* fio does not create, extend or unlink those */
-	file->real_file_size = channel.info.sector_count * FIPSEE_SECTOR_BYTES;
+	file->real_file_size = sector_count * FIPSEE_SECTOR_BYTES;
 	if (fio_option_is_set(&td->o, mem_type) && td->io_ops->iomem_alloc) {
 		/* fio refuses mem= with an engine that offers memory, so for this job we offer none. */
 		with_foreign_memory = *td->io_ops;
@@ -169,36 +203,29 @@ int fipsee_init(struct thread_data *td)
 	struct channel_error error;
 	const struct fipsee_block_info *info;
 	uint32_t depth;
-	uint64_t most_sectors;
 
 	if (!engine) {
 		channel_fail(&error, ENOMEM, "no memory");
 		return fipsee_report(td, &error);
 	}
-	if (open_channel(td, &engine->channel, td->o.iodepth, &error) != 0) {
+	if (open_channel(td, &engine->channel, &error) != 0) {
 		free(engine);
 		return fipsee_report(td, &error);
 	}
 	depth = engine->channel.queue.depth;
 	engine->transfers = calloc(depth, sizeof(*engine->transfers));
 	engine->staged = calloc(depth, sizeof(*engine->staged));
-	/* A finished request leaves its tag at once and stays here until fio asks. */
-	engine->ready = calloc(td->o.iodepth > depth ? td->o.iodepth : depth, sizeof(*engine->ready));
+	/* A finished request leaves its tag at once and stays here until fio asks; fio has `iodepth`. */
+	engine->ready = calloc(td->o.iodepth, sizeof(*engine->ready));
 	if (!engine->transfers || !engine->staged || !engine->ready) {
 		channel_close(&engine->channel);
 		free_engine(engine);
 		channel_fail(&error, ENOMEM, "no memory for a queue of depth %u", depth);
 		return fipsee_report(td, &error);
 	}
-	if (depth < td->o.iodepth)
-		log_info("fipsee: the daemon grants %u requests at a time of the %u of iodepth=; its max_depth limits them\n", depth,
-			 td->o.iodepth);
 	info = &engine->channel.info;
-	most_sectors = info->max_transfer_bytes / FIPSEE_SECTOR_BYTES;
-	if (most_sectors > UINT16_MAX)
-		most_sectors = UINT16_MAX;
-	engine->most_bytes = most_sectors * FIPSEE_SECTOR_BYTES / info->block_bytes * info->block_bytes;
-	engine->most_range_bytes = (uint64_t)info->max_range_sectors * FIPSEE_SECTOR_BYTES / info->block_bytes * info->block_bytes;
+	engine->most_bytes = most_bytes(info);
+	engine->most_range_bytes = most_range_bytes(info);
 	engine->has_flush = info->capabilities & FIPSEE_CAPABILITY_FLUSH;
 	if (td->o.sync_io && info->capabilities & FIPSEE_CAPABILITY_FUA)
 		engine->write_flags = FIPSEE_FLAG_FUA;
