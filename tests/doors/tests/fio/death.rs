@@ -1,8 +1,10 @@
 //! A daemon that dies or ends while fio runs.
 
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
-use fipsee_doors::{Daemon, run, shipped, text_of};
+use fipsee_doors::{DEADLINE, Daemon, shipped, text_of};
+use serde_json::Value;
 
 use super::{Fio, not_hung};
 
@@ -15,12 +17,15 @@ fn fio_meets(test: &str, options: &str, what: &dyn Fn(&mut Daemon)) {
     let mut command = fio.job(&format!("{options} bs=4k norandommap time_based runtime=200"));
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("fio starts");
     let is_busy = || {
-        let text = run(Command::new(&fipsee).arg("--connect").arg(&daemon.socket).args(["stat", "--json"]));
-        let parsed: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-        let queues = parsed["queues"].as_array().expect("a list of queues").clone();
+        // The admin socket is there a moment after the other one.
+        let output = Command::new(&fipsee).arg("--connect").arg(&daemon.socket).args(["stat", "--json"]).output();
+        let parsed: Option<Value> = output.ok().and_then(|output| serde_json::from_slice(&output.stdout).ok());
+        let queues = parsed.and_then(|parsed| parsed["queues"].as_array().cloned()).unwrap_or_default();
         queues.iter().any(|queue| queue["reads"].as_u64() > Some(100))
     };
+    let deadline = Instant::now() + DEADLINE;
     while !is_busy() {
+        assert!(Instant::now() < deadline, "no request reaches the daemon");
         std::thread::yield_now();
     }
     what(&mut daemon);

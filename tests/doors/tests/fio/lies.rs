@@ -19,6 +19,7 @@ use super::client::sanitized;
 use super::{Fio, not_hung};
 
 type Bytes = fn(&mut Vec<u8>);
+type Answers = fn(u16) -> Vec<Message>;
 
 /// Where the daemon leaves the truth.
 #[derive(Clone, Copy)]
@@ -33,7 +34,7 @@ enum Lie {
     /// Bytes of the region.
     Region(u64, &'static [u8]),
     /// Messages instead of the completion of a request with that tag.
-    Answer(fn(u16) -> Vec<Message>),
+    Answer(Answers),
 }
 
 /// A completion message of one entry, as words: whatever `head` and `status` say.
@@ -280,7 +281,9 @@ fn honest_daemon_is_believed_and_durable_writes_say_so() {
     assert!(run("rw=randwrite").iter().all(|request| *request == (2, 0)));
     assert!(run("rw=randwrite sync=1").iter().all(|request| *request == (2, 1)), "FUA");
     assert!(run("rw=randread sync=1").iter().all(|request| *request == (1, 0)), "reads have no flags");
-    assert!(run("rw=randwrite fsync=4").iter().filter(|request| **request == (3, 0)).count() >= 9, "flushes");
+    for options in ["rw=randwrite fsync=4", "rw=randwrite fdatasync=4"] {
+        assert!(run(options).iter().filter(|request| **request == (3, 0)).count() >= 9, "flushes");
+    }
     assert!(run("rw=randtrim").iter().all(|request| *request == (4, 0)));
 }
 
@@ -288,7 +291,7 @@ fn honest_daemon_is_believed_and_durable_writes_say_so() {
 fn statuses_reach_the_user_as_errors() {
     let Some((_directory, fio, _)) = stage("fio-statuses") else { return };
     let Some(fio) = Fio::at("fio-statuses", &fio.socket, &fio.directory) else { return };
-    let cases: [(&str, fn(u16) -> Vec<Message>); 3] = [
+    let cases: [(&str, Answers); 3] = [
         ("Input/output error", |tag| vec![completion(1, tag, 1)]),
         ("No space left on device", |tag| vec![completion(1, tag, 7)]),
         ("No such device", |tag| vec![completion(1, tag, 8)]),
