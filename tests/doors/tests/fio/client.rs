@@ -5,7 +5,7 @@ use std::process::Command;
 
 use fipsee_doors::{Daemon, has_program, run, shipped};
 
-use super::{Fio, jobs_of};
+use super::Fio;
 
 /// The protocol's half, which needs nothing of fio, and fio's half.
 const CLIENT: [&str; 3] = ["channel.c", "control.c", "queue.c"];
@@ -83,6 +83,6 @@ fn sanitizers_find_nothing_in_jobs_that_succeed() {
     ] {
         // fio itself does not free everything.
         let mut command = fio.job(options);
-        jobs_of(command.env("LD_PRELOAD", &preload).env("ASAN_OPTIONS", "detect_leaks=0"));
+        fio.jobs_of(command.env("LD_PRELOAD", &preload).env("ASAN_OPTIONS", "detect_leaks=0"));
     }
 }

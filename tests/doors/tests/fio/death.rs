@@ -1,6 +1,6 @@
 //! A daemon that dies or ends while fio runs.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Instant;
 
 use fipsee_doors::{DEADLINE, Daemon, shipped, text_of};
@@ -14,8 +14,7 @@ const GONE: &str = "fipsee: the daemon closed the connection";
 fn fio_meets(test: &str, options: &str, what: &dyn Fn(&mut Daemon)) {
     let Some(mut daemon) = Daemon::start(test, &["n=null:1G", "b=file:DIR/b.img,size=64M"]) else { return };
     let (Some(fio), Some(fipsee)) = (Fio::new(test, &daemon), shipped(test, "bin/fipsee")) else { return };
-    let mut command = fio.job(&format!("{options} bs=4k norandommap time_based runtime=200"));
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("fio starts");
+    let running = fio.start(&mut fio.job(&format!("{options} bs=4k norandommap time_based runtime=200")));
     let is_busy = || {
         // The admin socket is there a moment after the other one.
         let output = Command::new(&fipsee).arg("--connect").arg(&daemon.socket).args(["stat", "--json"]).output();
@@ -29,7 +28,7 @@ fn fio_meets(test: &str, options: &str, what: &dyn Fn(&mut Daemon)) {
         std::thread::yield_now();
     }
     what(&mut daemon);
-    let output = child.wait_with_output().expect("fio ends");
+    let output = running.end();
     let text = text_of(&output);
     not_hung(&output, options);
     assert!(!output.status.success() && text.contains(GONE), "{options}\n{text}");

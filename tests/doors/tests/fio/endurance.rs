@@ -1,7 +1,6 @@
 //! Memory and descriptors over ten million requests.
 
 use std::fs;
-use std::process::Stdio;
 use std::time::Duration;
 
 use fipsee_doors::{Daemon, text_of};
@@ -34,19 +33,18 @@ fn child_of(pid: u32) -> Option<u32> {
 fn memory_and_descriptors_stay_flat_over_ten_million_requests() {
     let Some(daemon) = Daemon::start("fio-flat", &["n=null:1G"]) else { return };
     let Some(fio) = Fio::new("fio-flat", &daemon) else { return };
-    let mut command = fio.job(
+    let mut running = fio.start(&mut fio.job(
         "filename=n rw=randrw bs=4k iodepth=64 iodepth_batch_submit=16 iodepth_batch_complete_max=64 norandommap thread=1 \
          number_ios=10000000 io_size=1t",
-    );
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("fio starts");
+    ));
     let mut samples = Vec::new();
-    while child.try_wait().expect("a child to ask").is_none() {
-        let pair = child_of(child.id()).and_then(sample).zip(sample(daemon.pid()));
+    while !running.has_ended() {
+        let pair = child_of(running.child.0.id()).and_then(sample).zip(sample(daemon.pid()));
         samples.extend(pair);
         // Nothing is waited for: this is the distance between samples.
         std::thread::sleep(Duration::from_millis(20));
     }
-    let output = child.wait_with_output().expect("fio ends");
+    let output = running.end();
     assert!(output.status.success(), "{}", text_of(&output));
     // What came first is fio setting itself up, what comes last is fio tidying up.
     let steady = &samples[samples.len() / 4..samples.len() - samples.len() / 20 - 1];

@@ -1,11 +1,11 @@
 //! Jobs that succeed, and verification that does not.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Instant;
 
-use fipsee_doors::{DEADLINE, Daemon, Guard, run, shipped, text_of};
+use fipsee_doors::{DEADLINE, Daemon, run, shipped, text_of};
 
-use super::{Fio, jobs_of, not_hung, number};
+use super::{Fio, not_hung, number};
 
 const DISKS: [&str; 2] = ["a=memory:256M", "b=file:DIR/b.img,size=256M"];
 
@@ -17,7 +17,7 @@ fn run_shipped_job_file(test: &str, file: &str, disks: &[&str]) {
     for disk in disks {
         let mut command = fio.command();
         command.arg("--output-format=json").env("DISK", disk).env("JOBS", "2").arg(&path);
-        for job in jobs_of(&mut command) {
+        for job in fio.jobs_of(&mut command) {
             let done = number(&job, "read total_ios") + number(&job, "write total_ios");
             assert!(done > 0.0, "{file} on {disk}: {job}");
             if file == "verify" {
@@ -173,7 +173,7 @@ fn idle_profile_and_rates_work_with_the_engine() {
     let Some(daemon) = Daemon::start("fio-idle", &DISKS) else { return };
     let Some(fio) = Fio::new("fio-idle", &daemon) else { return };
     let mut command = fio.job("filename=a rw=randread bs=4k iodepth=4 rate_iops=500 time_based runtime=1");
-    let output = command.arg("--idle-prof=system").output().expect("fio starts");
+    let output = fio.output(command.arg("--idle-prof=system"));
     not_hung(&output, "--idle-prof");
     assert!(output.status.success(), "{}", text_of(&output));
 }
@@ -182,8 +182,7 @@ fn idle_profile_and_rates_work_with_the_engine() {
 fn growing_disk_does_not_disturb_a_job() {
     let Some(daemon) = Daemon::start("fio-resize", &["a=memory:16M,max=64M"]) else { return };
     let (Some(fio), Some(fipsee)) = (Fio::new("fio-resize", &daemon), shipped("fio-resize", "bin/fipsee")) else { return };
-    let mut command = fio.job("filename=a rw=randrw verify=crc32c bs=4k iodepth=16 time_based runtime=3");
-    let mut job = Guard(command.stdout(Stdio::null()).spawn().expect("fio starts"));
+    let job = fio.start(&mut fio.job("filename=a rw=randrw verify=crc32c bs=4k iodepth=16 time_based runtime=3"));
     let ask = |arguments: &[&str]| {
         let output = Command::new(&fipsee).arg("--connect").arg(&daemon.socket).args(arguments).output().expect("fipsee starts");
         text_of(&output)
@@ -197,8 +196,8 @@ fn growing_disk_does_not_disturb_a_job() {
         let text = ask(&["resize", "a", size]);
         assert!(text.contains("disk 'a' has"), "{text}");
     }
-    let status = job.0.wait().expect("fio ends");
-    assert!(status.success(), "{status}");
+    let output = job.end();
+    assert!(output.status.success(), "{}", text_of(&output));
     let jobs = fio.run("filename=a rw=write bs=1m");
     assert_eq!(number(&jobs[0], "write io_bytes"), 64.0 * 1024.0 * 1024.0);
 }

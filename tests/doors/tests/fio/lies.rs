@@ -55,7 +55,7 @@ fn memory_file(flags: MemfdFlags) -> OwnedFd {
 const HEADER: u64 = 0;
 const ENTRY: u64 = 64;
 
-const LIES: [(&str, Lie); 39] = [
+const LIES: [(&str, Lie); 40] = [
     ("6 as the protocol version", Lie::Welcome(|bytes| bytes[12] = 6)),
     ("1 as features we did not offer", Lie::Welcome(|bytes| bytes[24] = 1)),
     ("a reserved field of WELCOME", Lie::Welcome(|bytes| bytes[20] = 1)),
@@ -86,6 +86,7 @@ const LIES: [(&str, Lie); 39] = [
     ("as the place of the pool", Lie::Region(HEADER + 36, &[1])),
     ("as the place of a ring", Lie::Region(ENTRY + 6, &[1])),
     ("as the place of a ring", Lie::Region(ENTRY + 8, &[1])),
+    ("as the place of a ring", Lie::Region(ENTRY + 14, &[1])),
     ("as the place of a ring", Lie::Region(ENTRY + 16, &[0xc0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff])),
     ("as the slots of a ring", Lie::Region(ENTRY + 24, &[3])),
     ("as the start of a ring", Lie::Region(ENTRY + 34, &[1])),
@@ -248,7 +249,7 @@ fn expect_each(test: &str, lies: &[(&str, Lie)]) {
     for (index, (expected, lie)) in lies.iter().enumerate() {
         let _liar = Liar::start(&fio.socket, *lie);
         let mut command = fio.job(JOB);
-        let output = command.env("LD_PRELOAD", &preload).env("ASAN_OPTIONS", "detect_leaks=0").output().expect("fio starts");
+        let output = fio.output(command.env("LD_PRELOAD", &preload).env("ASAN_OPTIONS", "detect_leaks=0"));
         let (text, what) = (text_of(&output), format!("lie {index}: {expected}"));
         not_hung(&output, &what);
         assert!(!output.status.success() && text.contains(expected), "{what}\n{text}");
@@ -269,8 +270,8 @@ fn lies_in_events_are_found() {
 
 #[test]
 fn honest_daemon_is_believed_and_durable_writes_say_so() {
-    let Some((_directory, fio, _)) = stage("fio-honest") else { return };
-    let Some(fio) = Fio::at("fio-honest", &fio.socket, &fio.directory) else { return };
+    let directory = Directory::new("fio-honest");
+    let Some(fio) = Fio::at("fio-honest", &directory.path("s"), &directory.path("")) else { return };
     let liar = Liar::start(&fio.socket, Lie::None);
     let run = |options: &str| {
         liar.requests.lock().expect("no panic").clear();
@@ -289,8 +290,8 @@ fn honest_daemon_is_believed_and_durable_writes_say_so() {
 
 #[test]
 fn statuses_reach_the_user_as_errors() {
-    let Some((_directory, fio, _)) = stage("fio-statuses") else { return };
-    let Some(fio) = Fio::at("fio-statuses", &fio.socket, &fio.directory) else { return };
+    let directory = Directory::new("fio-statuses");
+    let Some(fio) = Fio::at("fio-statuses", &directory.path("s"), &directory.path("")) else { return };
     let cases: [(&str, Answers); 3] = [
         ("Input/output error", |tag| vec![completion(1, tag, 1)]),
         ("No space left on device", |tag| vec![completion(1, tag, 7)]),
@@ -305,12 +306,12 @@ fn statuses_reach_the_user_as_errors() {
 
 #[test]
 fn daemon_that_does_not_answer_in_time_is_named() {
-    let Some((_directory, fio, _)) = stage("fio-mute") else { return };
+    let directory = Directory::new("fio-mute");
+    let Some(fio) = Fio::at("fio-mute", &directory.path("s"), &directory.path("")) else { return };
     let listener =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::empty(), None).expect("a socket");
     rustix::net::bind(&listener, &socket_address(&fio.socket).expect("a path")).expect("the path is free");
     rustix::net::listen(&listener, 8).expect("it listens");
-    let Some(fio) = Fio::at("fio-mute", &fio.socket, &fio.directory) else { return };
     let text = fio.fail(JOB);
     assert!(text.contains("the daemon did not answer the greeting in time; is it stopped or overloaded?"), "{text}");
 }
