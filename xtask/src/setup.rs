@@ -25,7 +25,8 @@ const TOOLS: &[Tool] = &[
     Tool { program: "valgrind", package: "valgrind", needed_for: "the tests of the C library for leaks" },
     Tool { program: "python3", package: "python3", needed_for: "the Python module" },
     Tool { program: "pip3", package: "python3-pip", needed_for: "the Python module" },
-    Tool { program: "fio", package: "fio", needed_for: "the comparison of file disks with fio" },
+    Tool { program: "fio", package: "fio", needed_for: "the fio engine and the comparison of file disks with fio" },
+    Tool { program: "dpkg-source", package: "dpkg-dev", needed_for: "the fio engine, which needs fio's headers" },
 ];
 
 /// Environment variable that lists what is missing, for tests that skip themselves with a reason.

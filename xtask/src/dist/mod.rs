@@ -1,6 +1,8 @@
 //! `cargo xtask dist`: everything that ships, built into one prefix as it is installed below `/usr`.
 
 mod c_library;
+mod fio_engine;
+mod fio_source;
 mod programs;
 mod python;
 
@@ -26,6 +28,7 @@ const PARTS: &[Part] = &[
     Part { name: "programs", needs: &[], build: programs::build },
     Part { name: "C library", needs: &["cc", "ld", "objcopy", "ar"], build: c_library::build },
     Part { name: "python", needs: &["python3", "pip3"], build: python::build },
+    Part { name: "fio engine", needs: &["fio", "gcc", "dpkg-source", "apt-get"], build: fio_engine::build },
 ];
 
 /// Where things are built from and to.

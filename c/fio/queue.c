@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+#define _GNU_SOURCE
+#include "queue.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+/* As crates/ring/src/wait.rs: pauses before the first yield, about ten microseconds. Longer, and a daemon on the same CPU waits
+ * for us to see that nothing can come while we run. */
+#define LOOKS_BEFORE_YIELD 256
+/* In poll mode, one yield in so many looks after that. */
+#define POLL_LOOKS_PER_YIELD 64
+/* Adaptive mode looks this long for an answer before it sleeps: a sleep and a wake-up cost up to 27 us. */
+#define LOOK_NS 1000000
+/* How often a client that looks asks the kernel whether the daemon lives; its death is to be noticed within 100 ms. */
+#define LIVENESS_NS 10000000
+/* A new size must leave room for every sector number (docs/protocol.md section 5.8). */
+#define MAX_SECTOR_COUNT ((1ULL << 55) - 1)
+
+int queue_init(struct queue *queue, uint32_t depth)
+{
+	uint32_t tag;
+
+	queue->depth = depth;
+	queue->free_count = depth;
+	queue->staged_count = 0;
+	queue->unacknowledged = 0;
+	queue->acknowledging = 0;
+	queue->empty_looks = 0;
+	/* On a single CPU nothing can come while we run. */
+	queue->looks_before_yield = sysconf(_SC_NPROCESSORS_ONLN) == 1 ? 0 : LOOKS_BEFORE_YIELD;
+	queue->fault = NULL;
+	queue->staged = aligned_alloc(FIPSEE_SLOT_BYTES, (size_t)depth * sizeof(*queue->staged));
+	queue->free_tags = malloc((size_t)depth * sizeof(*queue->free_tags));
+	queue->uses = calloc(depth, sizeof(*queue->uses));
+	if (!queue->staged || !queue->free_tags || !queue->uses) {
+		queue_free_tables(queue);
+		return -ENOMEM;
+	}
+	for (tag = 0; tag < depth; tag++)
+		queue->free_tags[tag] = (uint16_t)(depth - 1 - tag);
+	return 0;
+}
+
+void queue_free_tables(struct queue *queue)
+{
+	free(queue->staged);
+	free(queue->free_tags);
+	free(queue->uses);
+	queue->staged = NULL;
+	queue->free_tags = NULL;
+	queue->uses = NULL;
+}
+
+int queue_fault(struct queue *queue, const char *what)
+{
+	queue->fault = what;
+	return -EPROTO;
+}
+
+void queue_ring(struct queue *queue)
+{
+	uint64_t one = 1;
+	ssize_t written;
+
+	do {
+		written = write(queue->daemon_bell, &one, sizeof(one));
+	} while (written < 0 && errno == EINTR);
+	/* A full counter means that it has long been ringing; a dead daemon is noticed where we wait. */
+}
+
+void queue_stage_acknowledgements(struct queue *queue)
+{
+	uint32_t kind;
+
+	for (kind = FIPSEE_KIND_RESIZE; kind <= FIPSEE_KIND_DETACH; kind++) {
+		struct fipsee_request *request;
+
+		if (!(queue->acknowledging & 1U << kind) || queue->free_count == 0)
+			continue;
+		request = queue_stage(queue);
+		request->operation = FIPSEE_ACK_EVENT;
+		request->aux = kind;
+		queue->uses[request->tag] = TAG_INTERNAL;
+		queue->acknowledging &= ~(1U << kind);
+		/* Once it is published the daemon may send the next. */
+		queue->unacknowledged &= ~(1U << kind);
+	}
+}
+
+int queue_take_event(struct queue *queue, const union fipsee_message *message)
+{
+	const struct fipsee_event *event = &message->event;
+	uint32_t bit = event->kind <= FIPSEE_KIND_DETACH ? 1U << event->kind : 0;
+	unsigned int index;
+	bool is_clean = event->count == 1 && event->reserved == 0 && event->reserved_too == 0;
+
+	for (index = 0; index < sizeof(event->reserved_end); index++)
+		is_clean = is_clean && event->reserved_end[index] == 0;
+	if (bit == 0)
+		return queue_fault(queue, "the kind of an event");
+	if (!is_clean || (event->kind == FIPSEE_KIND_DETACH && event->sector_count != 0))
+		return queue_fault(queue, "the head of an event");
+	if (queue->unacknowledged & bit)
+		return queue_fault(queue, "a second event of a kind that was not acknowledged");
+	if (event->kind == FIPSEE_KIND_RESIZE) {
+		if (event->sector_count == 0 || event->sector_count > MAX_SECTOR_COUNT)
+			return queue_fault(queue, "the new size of the disk");
+		queue->sector_count = event->sector_count;
+	}
+	queue->unacknowledged |= bit;
+	queue->acknowledging |= bit;
+	queue_submit(queue);
+	return 0;
+}
+
+static int64_t now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+int queue_check_liveness(struct queue *queue)
+{
+	struct pollfd control = { .fd = queue->control, .events = POLLRDHUP };
+
+	if (poll(&control, 1, 0) <= 0 || !(control.revents & (POLLHUP | POLLRDHUP | POLLERR | POLLNVAL)))
+		return 0;
+	/* What the daemon published before it died still counts. */
+	return fipsee_reader_has_message(&queue->completions) ? 0 : -ENOTCONN;
+}
+
+/* Empty our doorbell: false when the daemon has closed its end. */
+static bool drain(int bell)
+{
+	uint8_t bytes[8];
+
+	for (;;) {
+		ssize_t received = recv(bell, bytes, sizeof(bytes), MSG_DONTWAIT);
+
+		if (received == 0 || (received < 0 && errno != EINTR && errno != EAGAIN))
+			return false;
+		if (received < 0 && errno == EAGAIN)
+			return true;
+	}
+}
+
+int queue_sleep(struct queue *queue)
+{
+	struct pollfd ready[2] = { { .fd = queue->our_bell, .events = POLLIN }, { .fd = queue->control, .events = POLLRDHUP } };
+	bool is_alive;
+
+	if (!fipsee_reader_arm_and_work_remains(&queue->completions))
+		(void)poll(ready, 2, -1);	/* a signal wakes as well as a ring: we look again */
+	fipsee_reader_disarm(&queue->completions);
+	queue->empty_looks = 0;
+	is_alive = drain(queue->our_bell) && !(ready[1].revents & (POLLHUP | POLLRDHUP | POLLERR | POLLNVAL));
+	return is_alive || fipsee_reader_has_message(&queue->completions) ? 0 : -ENOTCONN;
+}
+
+int queue_look_slowly(struct queue *queue)
+{
+	int64_t time_ns;
+
+	if (queue->mode == WAIT_SLEEP)
+		return queue_sleep(queue);
+	if (queue->mode == WAIT_POLL) {
+#if defined(__x86_64__)
+		__builtin_ia32_pause();
+#endif
+		if (++queue->empty_looks % POLL_LOOKS_PER_YIELD != 0)
+			return 0;
+	}
+	sched_yield();
+	time_ns = now_ns();
+	if (queue->started_ns == 0 || queue->empty_looks == queue->looks_before_yield) {
+		queue->started_ns = time_ns;
+		queue->checked_ns = time_ns;
+	}
+	if (queue->mode == WAIT_ADAPTIVE) {
+		queue->empty_looks = queue->looks_before_yield + 1;
+		return time_ns - queue->started_ns >= LOOK_NS ? queue_sleep(queue) : 0;
+	}
+	if (time_ns - queue->checked_ns < LIVENESS_NS)
+		return 0;
+	queue->checked_ns = time_ns;
+	return queue_check_liveness(queue);
+}

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * One queue of an attached disk: stage requests, publish them in a burst, reap completions, wait for them. The hot path
+ * is inline, allocates nothing and makes no system call; waiting for long is in queue.c.
+ */
+#ifndef FIPSEE_FIO_QUEUE_H
+#define FIPSEE_FIO_QUEUE_H
+
+#include <errno.h>
+#include <string.h>
+
+#include "fipsee_ring.h"
+
+#define QUEUE_DISCONNECTED_TEXT \
+	"the daemon closed the connection; see its log; requests without an answer may or may not have been done"
+
+/* How to wait for completions. */
+enum wait_mode {
+	WAIT_ADAPTIVE,			/* look for a while, then sleep on the doorbell */
+	WAIT_POLL,			/* never sleep */
+	WAIT_SLEEP,			/* sleep on the doorbell at once */
+};
+
+enum tag_use {
+	TAG_FREE,
+	TAG_CALLER,
+	TAG_INTERNAL,			/* an acknowledgement of ours, which the caller does not see */
+};
+
+struct queue {
+	struct fipsee_call_writer requests;
+	struct fipsee_reader completions;
+	union fipsee_message *staged;	/* of `depth`, aligned to 64 bytes */
+	uint32_t staged_count;
+	uint32_t free_count;
+	uint16_t *free_tags;		/* of `depth` */
+	uint8_t *uses;			/* of `depth`: enum tag_use, by tag */
+	uint32_t depth;
+	uint32_t unacknowledged;	/* events the daemon waits to see acknowledged: bit per kind */
+	uint32_t acknowledging;		/* of those, whose acknowledgement is not staged yet */
+	uint64_t sector_count;		/* newest size known */
+	/* Waiting. */
+	enum wait_mode mode;
+	uint32_t empty_looks;
+	uint32_t looks_before_yield;
+	int64_t started_ns;
+	int64_t checked_ns;
+	/* Doorbells, and the control socket, whose hang-up is the daemon's end. */
+	int daemon_bell;
+	int our_bell;
+	int control;
+	const char *fault;		/* what the daemon got wrong, once it did */
+};
+
+/* Called for each finished request with its tag and status, which is below FIPSEE_STATUS_COUNT. */
+typedef void (*queue_done)(void *context, uint16_t tag, uint16_t status);
+
+/* Make the tables for `depth` requests. 0 or -ENOMEM. */
+int queue_init(struct queue *queue, uint32_t depth);
+void queue_free_tables(struct queue *queue);
+
+/* Cold halves of the functions below. */
+void queue_ring(struct queue *queue);
+void queue_stage_acknowledgements(struct queue *queue);
+int queue_take_event(struct queue *queue, const union fipsee_message *message);
+int queue_look_slowly(struct queue *queue);
+int queue_sleep(struct queue *queue);
+int queue_fault(struct queue *queue, const char *what);
+
+/* Has the daemon closed the connection, with nothing left to reap? -ENOTCONN if so, else 0. */
+int queue_check_liveness(struct queue *queue);
+
+/* Have the line of a slot brought here, ours to write. Never faults. */
+static inline void queue_prefetch(const struct fipsee_slot *slot)
+{
+#if defined(__x86_64__)
+	__asm__ volatile("prefetchw (%[slot])" : : [slot] "r"(slot));
+#else
+	__builtin_prefetch(slot, 1);
+#endif
+}
+
+/* Requests that can be staged now. */
+static inline uint32_t queue_free(const struct queue *queue)
+{
+	return queue->free_count;
+}
+
+/* Requests staged or published whose completion was not reaped. */
+static inline uint32_t queue_outstanding(const struct queue *queue)
+{
+	return queue->depth - queue->free_count;
+}
+
+/* A request of zeroes to fill in, with its tag set; only while queue_free() is not 0. */
+static inline struct fipsee_request *queue_stage(struct queue *queue)
+{
+	const struct fipsee_writer *writer = &queue->requests.writer;
+	uint32_t slot = (writer->cursor.index + queue->staged_count) & (writer->ring.slot_count - 1);
+	uint16_t tag = queue->free_tags[--queue->free_count];
+	struct fipsee_request *request = &queue->staged[queue->staged_count++].request;
+
+	/* The daemon's cache has its slot, which can be on its way until we publish: a seventh more requests at depth 64. */
+	queue_prefetch(&writer->ring.slots[slot]);
+
+	memset(request, 0, sizeof(*request));
+	request->tag = tag;
+	queue->uses[tag] = TAG_CALLER;
+	return request;
+}
+
+/* Publish what is staged in one burst, and wake the daemon if it sleeps. */
+static inline void queue_submit(struct queue *queue)
+{
+	if (__builtin_expect(queue->acknowledging != 0, 0))
+		queue_stage_acknowledgements(queue);
+	if (queue->staged_count == 0)
+		return;
+	/* As many tags as calls that may be outstanding: it never is full. */
+	(void)fipsee_call_publish_all(&queue->requests, queue->staged, queue->staged_count);
+	queue->staged_count = 0;
+	if (__builtin_expect(fipsee_writer_needs_doorbell(&queue->requests.writer), 0))
+		queue_ring(queue);
+}
+
+static inline int queue_finish(struct queue *queue, struct fipsee_completion_entry entry, queue_done done, void *context)
+{
+	uint8_t use;
+
+	if (__builtin_expect(entry.tag >= queue->depth || queue->uses[entry.tag] == TAG_FREE ||
+			     fipsee_call_answered(&queue->requests) != FIPSEE_RING_OK, 0))
+		return queue_fault(queue, "the tag of a completion that has no request outstanding");
+	if (__builtin_expect(entry.status >= FIPSEE_STATUS_COUNT, 0))
+		return queue_fault(queue, "the status of a completion");
+	use = queue->uses[entry.tag];
+	queue->uses[entry.tag] = TAG_FREE;
+	queue->free_tags[queue->free_count++] = entry.tag;
+	if (__builtin_expect(use == TAG_INTERNAL, 0))
+		return 0;
+	done(context, entry.tag, entry.status);
+	return 1;
+}
+
+/* Hand every completion that is there to `done`; how many, or -EPROTO when the daemon broke the protocol. */
+static inline int queue_reap(struct queue *queue, queue_done done, void *context)
+{
+	union fipsee_message message;
+	int finished = 0;
+
+	while (queue->free_count < queue->depth && fipsee_reader_receive(&queue->completions, &message)) {
+		uint32_t count = message.completion.count;
+		uint32_t index;
+
+		if (__builtin_expect(message.completion.kind != FIPSEE_KIND_COMPLETIONS, 0)) {
+			int outcome = queue_take_event(queue, &message);
+
+			if (outcome < 0)
+				return outcome;
+			continue;
+		}
+		if (__builtin_expect(count == 0 || count > FIPSEE_MAX_PACKED || message.completion.reserved != 0, 0))
+			return queue_fault(queue, "the head of a completion message");
+		for (index = 0; index < count; index++) {
+			int outcome = queue_finish(queue, message.completion.entries[index], done, context);
+
+			if (__builtin_expect(outcome < 0, 0))
+				return outcome;
+			finished += outcome;
+		}
+	}
+	if (finished > 0)
+		queue->empty_looks = 0;
+	return finished;
+}
+
+/*
+ * Nothing was there and something must come: pause, yield or sleep, as the mode says. 0: look again. -ENOTCONN: the
+ * daemon died or closed the channel.
+ */
+static inline int queue_look_again(struct queue *queue)
+{
+	if (queue->mode != WAIT_SLEEP && queue->empty_looks < queue->looks_before_yield) {
+		queue->empty_looks++;
+#if defined(__x86_64__)
+		__builtin_ia32_pause();
+#endif
+		return 0;
+	}
+	return queue_look_slowly(queue);
+}
+
+#endif /* FIPSEE_FIO_QUEUE_H */

@@ -1,0 +1,117 @@
+//! The source of the installed fio, for its headers: Debian has no package of them.
+//!
+//! The machine's apt sources name packages, seldom sources of packages; so they are copied into a private list that
+//! asks for those, and apt works in folders of ours.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::step;
+
+/// Source, unpacked and configured, of the fio that is installed; kept in `cache` for the next time.
+pub(super) fn prepare(cache: &Path) -> Result<PathBuf, String> {
+    let wanted = installed()?;
+    let folder = cache.join(wanted.replace('=', "-"));
+    let (source, stamp) = (folder.join("source"), folder.join("configured"));
+    if stamp.exists() {
+        return Ok(source);
+    }
+    // Whatever a run that was cut short has left.
+    let _ = fs::remove_dir_all(&folder);
+    let lists = folder.join("apt/sources.list.d");
+    make_folder(&lists)?;
+    for name in ["state/partial", "cache/archives/partial"] {
+        make_folder(&folder.join("apt").join(name))?;
+    }
+    write_lists(&lists)?;
+    download(&folder, &wanted)?;
+    let description = fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let description = description.filter(|path| path.extension().is_some_and(|end| end == "dsc")).last();
+    let description = description.ok_or_else(|| format!("apt-get source {wanted} left no .dsc in {}", folder.display()))?;
+    step::succeed(Command::new("dpkg-source").args(["--no-check", "--extract"]).arg(description).arg(&source))?;
+    step::succeed(Command::new("./configure").arg("--disable-native").current_dir(&source))?;
+    fs::write(&stamp, "").map_err(|error| format!("cannot write {}: {error}", stamp.display()))?;
+    Ok(source)
+}
+
+fn make_folder(path: &Path) -> Result<(), String> {
+    fs::create_dir_all(path).map_err(|error| format!("cannot create {}: {error}", path.display()))
+}
+
+/// Source package and version of the installed fio, as apt-get takes them.
+fn installed() -> Result<String, String> {
+    let output =
+        step::output(Command::new("dpkg-query").args(["--show", "--showformat=${source:Package}=${source:Version}", "fio"]));
+    if output.succeeded {
+        return Ok(output.text.trim().to_owned());
+    }
+    Err(format!("the installed fio is no Debian package, and only of those the source is found:\n{}", output.text))
+}
+
+fn download(folder: &Path, wanted: &str) -> Result<(), String> {
+    let apt = folder.join("apt");
+    let get = |arguments: &[&str]| {
+        let mut command = Command::new("apt-get");
+        command.current_dir(folder).args(["-o", "Acquire::Retries=3", "-o", "Dir::Etc::SourceList=/dev/null"]);
+        for (option, path) in
+            [("Dir::Etc::SourceParts", "sources.list.d"), ("Dir::State::Lists", "state"), ("Dir::Cache", "cache")]
+        {
+            command.arg("-o").arg(format!("{option}={}", apt.join(path).display()));
+        }
+        // The user apt drops to cannot write into a folder of ours.
+        step::output(command.args(["-o", "APT::Sandbox::User=root"]).args(arguments))
+    };
+    // A source without an index of source packages fails the update and need not be the one that has fio.
+    let updated = get(&["update"]);
+    let fetched = get(&["source", "--download-only", wanted]);
+    if fetched.succeeded { Ok(()) } else { Err(format!("apt-get source {wanted} failed:\n{}{}", updated.text, fetched.text)) }
+}
+
+/// Copy the machine's apt sources into `into`, asking for source packages.
+fn write_lists(into: &Path) -> Result<(), String> {
+    let parts = fs::read_dir("/etc/apt/sources.list.d").into_iter().flatten().flatten().map(|entry| entry.path());
+    for path in parts.chain([PathBuf::from("/etc/apt/sources.list")]) {
+        let convert = match path.extension().and_then(|end| end.to_str()) {
+            Some("list") => one_line,
+            Some("sources") => deb822,
+            _ => continue,
+        };
+        // A list that is not there, or not ours to read, has nothing for us.
+        let converted = convert(&fs::read_to_string(&path).unwrap_or_default());
+        let to = into.join(path.file_name().unwrap_or_default());
+        fs::write(&to, converted).map_err(|error| format!("cannot write {}: {error}", to.display()))?;
+    }
+    Ok(())
+}
+
+/// `deb [options] uri suite component...` for packages becomes `deb-src ...`.
+fn one_line(text: &str) -> String {
+    let lines = text.lines().map(str::trim).filter_map(|line| line.strip_prefix("deb"));
+    let packages = lines.filter(|rest| rest.starts_with([' ', '\t', '[']));
+    packages.map(|rest| format!("deb-src{rest}\n")).collect()
+}
+
+/// In stanzas of fields, `Types: deb` becomes `Types: deb-src`.
+fn deb822(text: &str) -> String {
+    let is_types = |line: &str| line.split_once(':').is_some_and(|(name, _)| name.eq_ignore_ascii_case("types"));
+    text.lines().map(|line| if is_types(line) { "Types: deb-src\n".to_owned() } else { format!("{line}\n") }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_formats_of_sources_ask_for_source_packages() {
+        let list = "# a comment\ndeb [signed-by=/k.gpg] http://example.org/debian stable main\n\
+                    deb-src http://example.org/debian stable main\n\n  deb\thttp://example.org/more stable main\n";
+        assert_eq!(
+            one_line(list),
+            "deb-src [signed-by=/k.gpg] http://example.org/debian stable main\ndeb-src\thttp://example.org/more stable main\n"
+        );
+        let stanza = "Types: deb\n# why\nURIs: http://example.org/debian\nSuites: stable\n";
+        assert_eq!(deb822(stanza), "Types: deb-src\n# why\nURIs: http://example.org/debian\nSuites: stable\n");
+        assert_eq!(deb822("types: deb deb-src\nEnabled: no\n"), "Types: deb-src\nEnabled: no\n");
+    }
+}
