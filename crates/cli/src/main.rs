@@ -11,6 +11,7 @@ mod ls;
 mod output;
 mod ping;
 mod process;
+mod reload;
 mod resize;
 mod serve;
 mod stat;
@@ -47,6 +48,8 @@ enum Command {
     Stat(stat::Arguments),
     /// Change the size of a disk
     Resize(resize::Arguments),
+    /// Have the daemon read its configuration file again: disks, who may use them, limits, log level
+    Reload(reload::Arguments),
     /// Copy a file to a disk, a disk to a file, or a disk to a disk
     Cp(cp::Arguments),
     /// Put load on a disk and measure it
@@ -84,6 +87,7 @@ fn run(cli: Cli) -> Result<(), Error> {
         Command::Info(arguments) => info::run(&socket, &arguments),
         Command::Stat(arguments) => stat::run(&socket, &arguments),
         Command::Resize(arguments) => resize::run(&socket, &arguments),
+        Command::Reload(arguments) => reload::run(&socket, &arguments),
         Command::Cp(arguments) => cp::run(&socket, &arguments),
         Command::Bench(options) => Ok(fipsee::bench::run(&socket, &options)?),
         Command::Ping(arguments) => ping::run(&arguments),
