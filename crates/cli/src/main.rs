@@ -6,6 +6,7 @@ mod admin;
 mod cp;
 mod demo;
 mod error;
+mod generate;
 mod info;
 mod ls;
 mod output;
@@ -59,7 +60,9 @@ enum Command {
     /// Serve disks exactly as fipseed does
     #[command(hide = true)]
     Serve(serve::Arguments),
+    /// Write manual pages and completions
     #[command(hide = true)]
+    Generate(generate::Arguments),
     /// The second process of `demo`
     #[command(hide = true)]
     DemoDaemon(demo::DaemonArguments),
@@ -92,6 +95,7 @@ fn run(cli: Cli) -> Result<(), Error> {
         Command::Bench(options) => Ok(fipsee::bench::run(&socket, &options)?),
         Command::Ping(arguments) => ping::run(&arguments),
         Command::Serve(arguments) => serve::run(arguments),
+        Command::Generate(arguments) => generate::run(&arguments),
         Command::DemoDaemon(arguments) => demo::run_daemon(&arguments),
         Command::PingPeer(arguments) => ping::run_peer(&arguments),
     }
