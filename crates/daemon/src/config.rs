@@ -90,8 +90,8 @@ pub struct DiskConfig {
 /// Everything the daemon needs to know.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where to listen.
-    pub listen: PathBuf,
+    /// Where to listen; `None`: where [`default_listen`] says.
+    pub listen: Option<PathBuf>,
     /// The disks.
     pub disks: Vec<DiskConfig>,
     /// Worker threads.
@@ -200,7 +200,7 @@ impl Arguments {
         }
         let limits = ClientLimits::default();
         Ok(Config {
-            listen: self.listen.or(file.listen).map_or_else(default_listen, Ok)?,
+            listen: self.listen.or(file.listen),
             disks,
             workers,
             cpus: if self.cpus.is_empty() { file.cpus } else { self.cpus },
@@ -253,7 +253,10 @@ fn read_file(path: &Path) -> Result<(FileConfig, Vec<DiskConfig>), String> {
 }
 
 /// Where a daemon listens unless told otherwise (docs/protocol.md section 4).
-fn default_listen() -> Result<PathBuf, String> {
+///
+/// # Errors
+/// There is no such place.
+pub fn default_listen() -> Result<PathBuf, String> {
     if let Some(path) = std::env::var_os("FIPSEE_SOCKET") {
         return Ok(path.into());
     }

@@ -8,7 +8,7 @@ use rustix::net::SocketType;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::admin::{Admin, admin_path};
-use crate::config::{Arguments, Config};
+use crate::config::{Arguments, Config, default_listen};
 use crate::export::Export;
 use crate::front::inherited::{self, Inherited};
 use crate::front::local::LocalFront;
@@ -45,7 +45,7 @@ pub fn run(config: Config) -> Result<(), String> {
     // Without a file there is nothing to read again, and a terminal that hangs up ends the daemon as ever.
     let hang_up = config.arguments.file().map(|_| readable_signals(&[signal_hook::consts::SIGHUP])).transpose()?;
     let Inherited { client, admin } = inherited?;
-    let listener = client.map_or_else(|| Listener::bind(&config.listen, SocketType::SEQPACKET, 0o666), Ok)?;
+    let listener = client.map_or_else(|| listen(&config), Ok)?;
     let socket = listener.path().to_owned();
     let exports = config.disks.iter().map(Export::open).collect::<Result<_, _>>()?;
     let live = Arc::new(Live::new(exports, config.front));
@@ -78,6 +78,11 @@ pub fn run(config: Config) -> Result<(), String> {
     }
     tracing::info!("stopped");
     Ok(())
+}
+
+fn listen(config: &Config) -> Result<Listener, String> {
+    let path = config.listen.clone().map_or_else(default_listen, Ok)?;
+    Listener::bind(&path, SocketType::SEQPACKET, 0o666)
 }
 
 /// Descriptors that a daemon with one disk, one worker and one client needs.

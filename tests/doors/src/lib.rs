@@ -2,6 +2,8 @@
 //!
 //! `cargo xtask test` builds the prefix and names it in `FIPSEE_DIST`; without it each test skips itself with a reason.
 
+pub mod throwaway;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};

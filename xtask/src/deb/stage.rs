@@ -72,8 +72,21 @@ impl<'a> Stage<'a> {
         if let Ok(target) = fs::read_link(from) {
             return std::os::unix::fs::symlink(target, &to).map_err(failed);
         }
+        if from.extension().is_some_and(|end| end == "pc") {
+            return fs::read_to_string(from).and_then(|text| fs::write(&to, self.located(&text))).map_err(failed);
+        }
         fs::copy(from, &to).map_err(failed)?;
         Ok(())
+    }
+
+    /// A description for pkg-config, which says where the prefix has things, with where Debian has them.
+    fn located(&self, description: &str) -> String {
+        let line = |line: &str| match line.split_once('=').map(|(key, _)| key) {
+            Some("prefix") => "prefix=/usr\n".to_owned(),
+            Some("libdir") => format!("libdir=${{prefix}}/lib/{}\n", self.build.multiarch),
+            _ => format!("{line}\n"),
+        };
+        description.lines().map(line).collect()
     }
 
     pub(super) fn write(&self, to: &str, text: &str) -> Result<(), String> {
