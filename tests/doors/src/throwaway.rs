@@ -20,6 +20,9 @@ const CONTENT: &str = "systemd,systemd-sysv,init-system-helpers,man-db,gcc,libc6
 /// A number in the name of the kept tree: another when its content changes.
 const GENERATION: u32 = 1;
 
+/// Longest time of one script.
+const SCRIPT_SECONDS: &str = "150";
+
 /// The booted system.
 #[derive(Debug)]
 pub struct ThrowawayRoot {
@@ -105,7 +108,8 @@ impl ThrowawayRoot {
         assert!(matches!(state.as_str(), "running" | "degraded"), "{}\n{}", text_of(&booted), log(self));
     }
 
-    /// Run a script in the system, as root in `/root`, by `bash -euo pipefail`.
+    /// Run a script in the system, as root in `/root`, by `bash -euo pipefail`. One that waits for what never comes is
+    /// ended and fails.
     ///
     /// # Panics
     /// When it cannot be started.
@@ -115,7 +119,17 @@ impl ThrowawayRoot {
         command.arg("--target").arg(self.init.as_raw_nonzero().to_string());
         command.args(["--mount", "--uts", "--ipc", "--pid", "--cgroup", "--root"]);
         command
-            .args(["--", "/bin/bash", "-euo", "pipefail", "-c", &format!("cd /root\n{script}")])
+            .args([
+                "--",
+                "/usr/bin/timeout",
+                "--kill-after=5",
+                SCRIPT_SECONDS,
+                "/bin/bash",
+                "-euo",
+                "pipefail",
+                "-c",
+                &format!("cd /root\n{script}"),
+            ])
             .env_clear()
             .stdin(Stdio::null());
         command.env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin").env("HOME", "/root");
@@ -132,7 +146,7 @@ impl ThrowawayRoot {
     pub fn succeed(&self, script: &str) -> String {
         let output = self.run(script);
         if !output.status.success() {
-            let journal = self.run("journalctl --no-pager --lines=60 --output=short-monotonic");
+            let journal = self.run("journalctl --no-pager --lines=30 --output=short-monotonic");
             panic!("{script}\n{}\n--- journal ---\n{}", text_of(&output), String::from_utf8_lossy(&journal.stdout));
         }
         String::from_utf8_lossy(&output.stdout).into_owned()
