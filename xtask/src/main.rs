@@ -2,6 +2,7 @@
 //! builds in a second on a clean clone.
 
 mod ci;
+mod deb;
 mod dist;
 mod loom;
 mod setup;
@@ -21,6 +22,7 @@ usage: cargo xtask COMMAND
   setup   install what the tests need (as root, on Debian), or say what to install
   test    setup, then every tier this machine can run; ends with 'N passed, N failed, N skipped'
   dist    build everything that ships into target/dist, laid out as below /usr
+  deb     dist, then Debian packages of it into target/debian
   ci      tier 1: format, clippy, tidy, loom, C headers, documentation, Miri
   tidy    the project's own rules, file by file
   loom    the ring under the model checker, and its known-bad variants, which must fail
@@ -48,6 +50,11 @@ fn main() -> ExitCode {
         }
         "test" => test::run(&root, &mut tally),
         "dist" => dist::run(&dist::Dist::new(&root), &mut tally),
+        "deb" => {
+            let dist = dist::Dist::new(&root);
+            dist::run(&dist, &mut tally);
+            deb::run(&dist, &mut tally);
+        }
         "ci" => ci::run(&root, &mut tally),
         "tidy" => ci::tidy(&root, &mut tally),
         "loom" => loom::run(&root, &mut tally),

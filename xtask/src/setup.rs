@@ -27,6 +27,17 @@ const TOOLS: &[Tool] = &[
     Tool { program: "pip3", package: "python3-pip", needed_for: "the Python module" },
     Tool { program: "fio", package: "fio", needed_for: "the fio engine and the comparison of file disks with fio" },
     Tool { program: "dpkg-source", package: "dpkg-dev", needed_for: "the fio engine, which needs fio's headers" },
+    Tool { program: "dpkg-shlibdeps", package: "dpkg-dev", needed_for: "the Debian packages" },
+    Tool { program: "lintian", package: "lintian", needed_for: "the test of the Debian packages against Debian's rules" },
+    Tool { program: "man", package: "man-db", needed_for: "the test of the manual pages" },
+    Tool { program: "mandoc", package: "mandoc", needed_for: "the test of the manual pages" },
+    Tool { program: "mmdebstrap", package: "mmdebstrap", needed_for: "the throwaway system the packages are tested in" },
+    Tool {
+        program: "systemd-nspawn",
+        package: "systemd-container",
+        needed_for: "the throwaway system the packages are tested in",
+    },
+    Tool { program: "systemd-analyze", package: "systemd", needed_for: "the test of the daemon's confinement" },
 ];
 
 /// Environment variable that lists what is missing, for tests that skip themselves with a reason.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::dist::{self, Dist};
 use crate::step::{self, Tally};
-use crate::{cargo, ci, setup};
+use crate::{cargo, ci, deb, setup};
 
 /// How a test says, past the capture of its output, that a check could not run; see `crates/ring/tests/common`.
 const SKIP_MARK: &str = "fipsee-skip: ";
@@ -14,6 +14,7 @@ pub(crate) fn run(root: &Path, tally: &mut Tally) {
     let setup = setup::run();
     let dist = Dist::new(root);
     dist::run(&dist, tally);
+    deb::run(&dist, tally);
     let mut skips = Vec::new();
     tally.measure("tier 0 cargo test", || {
         let mut command = cargo(root);

@@ -6,11 +6,13 @@ mod admin;
 mod cp;
 mod demo;
 mod error;
+mod generate;
 mod info;
 mod ls;
 mod output;
 mod ping;
 mod process;
+mod reload;
 mod resize;
 mod serve;
 mod stat;
@@ -47,6 +49,8 @@ enum Command {
     Stat(stat::Arguments),
     /// Change the size of a disk
     Resize(resize::Arguments),
+    /// Have the daemon read its configuration file again: disks, who may use them, limits, log level
+    Reload(reload::Arguments),
     /// Copy a file to a disk, a disk to a file, or a disk to a disk
     Cp(cp::Arguments),
     /// Put load on a disk and measure it
@@ -56,7 +60,9 @@ enum Command {
     /// Serve disks exactly as fipseed does
     #[command(hide = true)]
     Serve(serve::Arguments),
+    /// Write manual pages and completions
     #[command(hide = true)]
+    Generate(generate::Arguments),
     /// The second process of `demo`
     #[command(hide = true)]
     DemoDaemon(demo::DaemonArguments),
@@ -84,10 +90,12 @@ fn run(cli: Cli) -> Result<(), Error> {
         Command::Info(arguments) => info::run(&socket, &arguments),
         Command::Stat(arguments) => stat::run(&socket, &arguments),
         Command::Resize(arguments) => resize::run(&socket, &arguments),
+        Command::Reload(arguments) => reload::run(&socket, &arguments),
         Command::Cp(arguments) => cp::run(&socket, &arguments),
         Command::Bench(options) => Ok(fipsee::bench::run(&socket, &options)?),
         Command::Ping(arguments) => ping::run(&arguments),
         Command::Serve(arguments) => serve::run(arguments),
+        Command::Generate(arguments) => generate::run(&arguments),
         Command::DemoDaemon(arguments) => demo::run_daemon(&arguments),
         Command::PingPeer(arguments) => ping::run_peer(&arguments),
     }

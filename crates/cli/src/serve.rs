@@ -6,5 +6,5 @@ use crate::error::Error;
 pub(crate) use fipsee_daemon::config::Arguments;
 
 pub(crate) fn run(arguments: Arguments) -> Result<(), Error> {
-    Ok(arguments.into_config().and_then(fipsee_daemon::run)?)
+    Ok(fipsee_daemon::start(arguments)?)
 }

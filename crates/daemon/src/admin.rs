@@ -1,6 +1,7 @@
 //! The admin socket: one JSON request per line, one JSON answer per line (docs/admin.md).
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,12 +14,14 @@ use fipsee_block::wire::{BlockInfo, CAPABILITY_NAMES, CAPABILITY_WRITE};
 use fipsee_ring::clock;
 use fipsee_ring::doorbell::EventDoorbell;
 use rustix::event::{PollFd, PollFlags};
-use rustix::net::{SocketFlags, SocketType};
+use rustix::net::SocketFlags;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::export::Export;
 use crate::front::socket::Listener;
+use crate::live::Live;
+use crate::reload::Reloader;
 use crate::worker::{Command, WorkerHandle};
 
 /// Longest request line.
@@ -45,16 +48,22 @@ enum Request {
     Stat,
     /// Change a disk's size.
     Resize { disk: String, size_bytes: u64 },
+    /// Read the configuration again.
+    Reload,
 }
 
-/// What the admin socket can see and do.
+/// What the admin thread can see and do.
 pub struct Admin {
     /// The disks.
-    pub exports: Vec<Arc<Export>>,
+    pub(crate) live: Arc<Live>,
     /// The workers.
-    pub workers: Vec<WorkerHandle>,
+    pub(crate) workers: Vec<WorkerHandle>,
     /// When the daemon started.
-    pub started: Instant,
+    pub(crate) started: Instant,
+    /// Changes the configuration.
+    pub(crate) reloader: Reloader,
+    /// Becomes readable when SIGHUP comes, which asks for a reload, too.
+    pub(crate) hang_up: Option<UnixStream>,
 }
 
 /// The running admin socket.
@@ -72,12 +81,11 @@ impl AdminHandle {
 }
 
 impl Admin {
-    /// Listen beside the client socket and answer, one connection at a time, on a thread of its own.
+    /// Answer, one connection at a time, on a thread of its own.
     ///
     /// # Errors
-    /// In words, why the socket cannot be had.
-    pub fn spawn(self, client_socket: &Path) -> Result<AdminHandle, String> {
-        let listener = Listener::bind(&admin_path(client_socket), SocketType::STREAM, 0o600)?;
+    /// In words: no thread or descriptor left.
+    pub(crate) fn spawn(mut self, listener: Listener) -> Result<AdminHandle, String> {
         let start = || -> std::io::Result<AdminHandle> {
             let stop = Arc::new(EventDoorbell::new()?);
             let stopped = Arc::clone(&stop);
@@ -88,34 +96,55 @@ impl Admin {
         start().map_err(|error| format!("cannot start the admin thread: {error}"))
     }
 
-    fn run(&self, listener: &Listener, stop: &EventDoorbell) {
-        loop {
-            let mut fds = [PollFd::new(listener.socket(), PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
-            let _ = rustix::event::poll(&mut fds, None);
-            if !fds[1].revents().is_empty() {
-                return;
-            }
+    fn run(&mut self, listener: &Listener, stop: &EventDoorbell) {
+        while self.wait(listener.socket(), stop, None) {
             if let Ok(socket) = rustix::net::accept_with(listener.socket(), SocketFlags::CLOEXEC) {
                 let _ = self.serve(&UnixStream::from(socket), stop);
             }
         }
     }
 
-    fn serve(&self, stream: &UnixStream, stop: &EventDoorbell) -> std::io::Result<()> {
+    /// Reload when a signal asks for it, until `fd` is readable; `false` at the end of the daemon or of the time.
+    fn wait(&mut self, fd: &impl AsFd, stop: &EventDoorbell, patience: Option<Duration>) -> bool {
+        let deadline = patience.map(|patience| Instant::now() + patience);
+        loop {
+            let mut fds = vec![PollFd::new(stop, PollFlags::IN), PollFd::new(fd, PollFlags::IN)];
+            fds.extend(self.hang_up.iter().map(|hang_up| PollFd::new(hang_up, PollFlags::IN)));
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let timeout = left.and_then(|left| rustix::event::Timespec::try_from(left).ok());
+            let _ = rustix::event::poll(&mut fds, timeout.as_ref());
+            // An end of the daemon waits for nobody who has a connection open, or goes on asking.
+            let [ends, is_ready, hangs_up] = [0, 1, 2].map(|index| fds.get(index).is_some_and(|fd| !fd.revents().is_empty()));
+            if ends {
+                return false;
+            }
+            if hangs_up {
+                self.take_signals();
+                // It is in the log; whoever sends a signal hears no answer.
+                let _ = self.reloader.run();
+            } else if is_ready {
+                return true;
+            } else if left == Some(Duration::ZERO) {
+                return false;
+            }
+        }
+    }
+
+    /// Signals that came together ask for one reload.
+    fn take_signals(&self) {
+        let mut bytes = [0; 64];
+        while self.hang_up.as_ref().is_some_and(|mut hang_up| hang_up.read(&mut bytes).is_ok_and(|length| length > 0)) {}
+    }
+
+    fn serve(&mut self, stream: &UnixStream, stop: &EventDoorbell) -> std::io::Result<()> {
         stream.set_read_timeout(Some(IDLE_TIMEOUT))?;
         stream.set_write_timeout(Some(IDLE_TIMEOUT))?;
         let mut reader = BufReader::new(stream);
         loop {
-            // An end of the daemon waits for nobody who has a connection open, or goes on asking.
-            let mut fds = [PollFd::new(stop, PollFlags::IN), PollFd::new(stream, PollFlags::IN)];
-            let asked_already = !reader.buffer().is_empty();
-            let timeout = if asked_already { Duration::ZERO } else { IDLE_TIMEOUT };
-            rustix::event::poll(&mut fds, rustix::event::Timespec::try_from(timeout).ok().as_ref())?;
-            if !fds[0].revents().is_empty() || (!asked_already && fds[1].revents().is_empty()) {
-                return Ok(());
-            }
+            let is_asked =
+                if reader.buffer().is_empty() { self.wait(stream, stop, Some(IDLE_TIMEOUT)) } else { !is_readable(stop) };
             let mut line = String::new();
-            if reader.by_ref().take(MAX_REQUEST_BYTES).read_line(&mut line)? == 0 {
+            if !is_asked || reader.by_ref().take(MAX_REQUEST_BYTES).read_line(&mut line)? == 0 {
                 return Ok(());
             }
             let answer = self.answer(&line).unwrap_or_else(|text| json!({ "error": text }));
@@ -124,13 +153,15 @@ impl Admin {
         }
     }
 
-    fn answer(&self, line: &str) -> Result<Value, String> {
+    fn answer(&mut self, line: &str) -> Result<Value, String> {
         let request: Request = serde_json::from_str(line).map_err(|error| format!("cannot understand the request: {error}"))?;
         match request {
-            Request::List => Ok(json!({ "disks": self.exports.iter().map(|export| describe(export)).collect::<Vec<_>>() })),
+            Request::List => {
+                Ok(json!({ "disks": self.live.now().exports.iter().map(|export| describe(export)).collect::<Vec<_>>() }))
+            }
             Request::Info { disk } => {
                 let export = self.find(&disk)?;
-                let mut description = describe(export);
+                let mut description = describe(&export);
                 let clients = export.attached();
                 let clients = clients.iter().map(|client| {
                     json!({ "client": client.client, "pid": client.pid, "uid": client.uid, "queues": client.queues.len() })
@@ -140,12 +171,17 @@ impl Admin {
             }
             Request::Stat => Ok(self.stat()),
             Request::Resize { disk, size_bytes } => self.resize(&disk, size_bytes),
+            Request::Reload => {
+                let outcome = self.reloader.run()?;
+                serde_json::to_value(outcome).map_err(|error| error.to_string())
+            }
         }
     }
 
-    fn find(&self, name: &str) -> Result<&Arc<Export>, String> {
-        self.exports.iter().find(|export| export.name() == name).ok_or_else(|| {
-            let names: Vec<_> = self.exports.iter().map(|export| export.name()).collect();
+    fn find(&self, name: &str) -> Result<Arc<Export>, String> {
+        let served = self.live.now();
+        served.exports.iter().find(|export| export.name() == name).cloned().ok_or_else(|| {
+            let names: Vec<_> = served.exports.iter().map(|export| export.name()).collect();
             format!("no disk '{name}' here; there are: {}", names.join(", "))
         })
     }
@@ -159,7 +195,8 @@ impl Admin {
                 "sleeps": worker.counters.sleeps.load(Ordering::Relaxed),
             })
         });
-        let queues = self.exports.iter().flat_map(|export| {
+        let served = self.live.now();
+        let queues = served.exports.iter().flat_map(|export| {
             export.attached().into_iter().flat_map(move |client| {
                 let name = export.name().to_owned();
                 client.queues.clone().into_iter().enumerate().map(move |(queue, counters)| {
@@ -190,11 +227,17 @@ impl Admin {
         export.disk().resize(size_bytes / 512)?;
         let info = export.disk().info();
         for worker in &self.workers {
-            worker.mailbox.send(Command::Resized { export: Arc::clone(export), info });
+            worker.mailbox.send(Command::Resized { export: Arc::clone(&export), info });
         }
         tracing::info!(disk, size_bytes, "resized");
-        Ok(describe(export))
+        Ok(describe(&export))
     }
+}
+
+fn is_readable(fd: &impl AsFd) -> bool {
+    let mut fds = [PollFd::new(fd, PollFlags::IN)];
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|count| count > 0)
 }
 
 fn describe(export: &Export) -> Value {

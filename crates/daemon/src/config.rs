@@ -1,16 +1,19 @@
 //! The daemon's configuration: command line, and a TOML file (docs/configuration.md).
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use fipsee_block::disk::{DiskSpec, KindSpec};
 use fipsee_ring::wait::{DEFAULT_LOOK, WaitMode};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de};
+use toml::Spanned;
 
 use crate::export::AllowList;
 use crate::front::local::FrontSettings;
 use crate::front::session::ClientLimits;
+use crate::log;
 
 /// Clients connected at a time, unless set.
 const DEFAULT_MAX_CLIENTS: usize = 4096;
@@ -70,6 +73,9 @@ pub struct Arguments {
     /// Log format [default: text].
     #[arg(long, value_enum)]
     log_format: Option<LogFormat>,
+    /// Say whether this configuration is sound, and end; disks are not opened.
+    #[arg(long)]
+    pub(crate) check_config: bool,
 }
 
 /// A disk and who may use it.
@@ -84,8 +90,8 @@ pub struct DiskConfig {
 /// Everything the daemon needs to know.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where to listen.
-    pub listen: PathBuf,
+    /// Where to listen; `None`: where [`default_listen`] says.
+    pub listen: Option<PathBuf>,
     /// The disks.
     pub disks: Vec<DiskConfig>,
     /// Worker threads.
@@ -102,6 +108,8 @@ pub struct Config {
     pub log_level: String,
     /// Log format.
     pub log_format: LogFormat,
+    /// What it was made from, to be read again.
+    pub arguments: Arguments,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -110,13 +118,15 @@ struct FileConfig {
     listen: Option<PathBuf>,
     workers: Option<usize>,
     cpus: Vec<usize>,
-    wait: Option<String>,
+    #[serde(deserialize_with = "wait_mode")]
+    wait: Option<WaitMode>,
     look_us: Option<u64>,
     max_clients: Option<usize>,
     max_queues: Option<u16>,
     max_depth: Option<u32>,
     max_pool_bytes: Option<u64>,
     max_memory_bytes: Option<u64>,
+    #[serde(deserialize_with = "level")]
     log_level: Option<String>,
     log_format: Option<LogFormat>,
     disk: Vec<DiskTable>,
@@ -127,7 +137,7 @@ struct FileConfig {
 struct DiskTable {
     name: String,
     /// KIND:ARGS as on the command line; with `path` given, the path in it is left empty.
-    spec: String,
+    spec: Spanned<String>,
     path: Option<PathBuf>,
     #[serde(default)]
     allow_uids: Vec<u32>,
@@ -138,54 +148,63 @@ struct DiskTable {
 }
 
 impl DiskTable {
-    fn into_disk(self) -> Result<DiskConfig, String> {
+    fn to_disk(&self) -> Result<DiskConfig, String> {
         // A path with a comma cannot stand in a specification, so the one given apart is put in after parsing.
-        let text = if self.path.is_some() { self.spec.replacen("file:", "file:path", 1) } else { self.spec };
+        let text = self.spec.get_ref();
+        let text = if self.path.is_some() { text.replacen("file:", "file:path", 1) } else { text.clone() };
         let mut spec = DiskSpec::parse(&format!("{}={text}", self.name))?;
-        match (&mut spec.kind, self.path) {
-            (KindSpec::File(options), Some(path)) => options.path = path,
+        match (&mut spec.kind, &self.path) {
+            (KindSpec::File(options), Some(path)) => options.path.clone_from(path),
             (_, Some(_)) => return Err(format!("disk '{}': only a file disk has a path; remove it", self.name)),
             (_, None) => {}
         }
-        let allow = AllowList { everyone: self.allow_everyone, uids: self.allow_uids, gids: self.allow_gids };
-        Ok(DiskConfig { spec, allow })
+        let (uids, gids) = (self.allow_uids.clone(), self.allow_gids.clone());
+        Ok(DiskConfig { spec, allow: AllowList { everyone: self.allow_everyone, uids, gids } })
     }
 }
 
+fn wait_mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<WaitMode>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    text.parse().map(Some).map_err(de::Error::custom)
+}
+
+fn level<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    log::parse_level(&text).map_err(de::Error::custom)?;
+    Ok(Some(text))
+}
+
 impl Arguments {
+    /// The file that was named.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        self.config.as_deref()
+    }
+
     /// Read the file, if there is one, and put both together.
     ///
     /// # Errors
     /// What is wrong, where (line and column for the file), and what to do.
     pub fn into_config(self) -> Result<Config, String> {
-        let file = self.config.as_deref().map(read_file).transpose()?.unwrap_or_default();
-        let mut disks = Vec::new();
-        for table in file.disk {
-            disks.push(table.into_disk()?);
-        }
+        let arguments = self.clone();
+        let (file, mut disks) = self.config.as_deref().map(read_file).transpose()?.unwrap_or_default();
         let allow = AllowList { everyone: false, uids: self.allow_uid, gids: self.allow_gid };
         for disk in &self.disks {
             disks.push(DiskConfig { spec: DiskSpec::parse(disk)?, allow: allow.clone() });
         }
-        if disks.is_empty() {
-            return Err("no disk to serve; name one with --disk, for example --disk a=memory:256M".to_owned());
-        }
-        let wait = match (self.wait, file.wait) {
-            (Some(wait), _) => wait,
-            (None, Some(text)) => text.parse()?,
-            (None, None) => WaitMode::Adaptive,
-        };
+        check_names(&disks)?;
+        let log_level = self.log_level.or(file.log_level).unwrap_or_else(|| "info".to_owned());
+        log::parse_level(&log_level)?;
         let workers = self.workers.or(file.workers).unwrap_or(1);
         if workers == 0 || workers > MAX_WORKERS {
             return Err(format!("{workers} workers; use 1 to {MAX_WORKERS}"));
         }
         let limits = ClientLimits::default();
         Ok(Config {
-            listen: self.listen.or(file.listen).map_or_else(default_listen, Ok)?,
+            listen: self.listen.or(file.listen),
             disks,
             workers,
             cpus: if self.cpus.is_empty() { file.cpus } else { self.cpus },
-            wait,
+            wait: self.wait.or(file.wait).unwrap_or(WaitMode::Adaptive),
             look: self.look_us.or(file.look_us).map_or(DEFAULT_LOOK, Duration::from_micros),
             front: FrontSettings {
                 max_clients: self.max_clients.or(file.max_clients).unwrap_or(DEFAULT_MAX_CLIENTS),
@@ -196,20 +215,48 @@ impl Arguments {
                     max_memory_bytes: file.max_memory_bytes.unwrap_or(limits.max_memory_bytes),
                 },
             },
-            log_level: self.log_level.or(file.log_level).unwrap_or_else(|| "info".to_owned()),
+            log_level,
             log_format: self.log_format.or(file.log_format).unwrap_or_default(),
+            arguments,
         })
     }
 }
 
-fn read_file(path: &Path) -> Result<FileConfig, String> {
+fn check_names(disks: &[DiskConfig]) -> Result<(), String> {
+    if disks.is_empty() {
+        return Err("no disk to serve; name one with --disk, for example --disk a=memory:256M".to_owned());
+    }
+    for (index, disk) in disks.iter().enumerate() {
+        let name = &disk.spec.name;
+        if disks[..index].iter().any(|other| other.spec.name == *name) {
+            return Err(format!("disk '{name}' is defined twice; give each its own name"));
+        }
+    }
+    Ok(())
+}
+
+fn read_file(path: &Path) -> Result<(FileConfig, Vec<DiskConfig>), String> {
     let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
     // The error of the toml crate names line and column and shows the line.
-    toml::from_str(&text).map_err(|error| format!("in {}: {}", path.display(), error.to_string().trim_end()))
+    let place = |problem: &dyn Display| format!("in {}: {problem}", path.display());
+    let file: FileConfig = toml::from_str(&text).map_err(|error| place(&error.to_string().trim_end()))?;
+    let mut disks = Vec::new();
+    for table in &file.disk {
+        let disk = table.to_disk().map_err(|problem| {
+            let before = text.get(..table.spec.span().start).unwrap_or(&text);
+            let (line, column) = (before.matches('\n').count() + 1, before.chars().rev().take_while(|c| *c != '\n').count() + 1);
+            place(&format_args!("line {line}, column {column}: {problem}"))
+        });
+        disks.push(disk?);
+    }
+    Ok((file, disks))
 }
 
 /// Where a daemon listens unless told otherwise (docs/protocol.md section 4).
-fn default_listen() -> Result<PathBuf, String> {
+///
+/// # Errors
+/// There is no such place.
+pub fn default_listen() -> Result<PathBuf, String> {
     if let Some(path) = std::env::var_os("FIPSEE_SOCKET") {
         return Ok(path.into());
     }

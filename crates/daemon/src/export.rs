@@ -6,6 +6,8 @@ use fipsee_block::disk::{AnyDisk, Disk};
 use fipsee_block::stats::QueueCounters;
 use fipsee_block::wire::{BlockInfo, CAPABILITY_WRITE};
 
+use crate::config::DiskConfig;
+
 /// Who may attach, beside root and the daemon's own user.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllowList {
@@ -44,8 +46,15 @@ pub struct Export {
     disk: AnyDisk,
     read_only: bool,
     exclusive: bool,
+    users: Mutex<Users>,
+}
+
+/// Who may use a disk, and who does.
+struct Users {
     allow: AllowList,
-    attached: Mutex<Vec<Attached>>,
+    attached: Vec<Attached>,
+    /// It is being removed: nobody attaches any more.
+    retired: bool,
 }
 
 /// Why a client may not attach.
@@ -55,13 +64,27 @@ pub enum Denied {
     NotAllowed(String),
     /// Someone has exclusive use, or it asked for exclusive use of a disk others use.
     Busy(String),
+    /// It has just been removed.
+    Gone,
 }
 
 impl Export {
     /// Put `disk` under `name`.
     #[must_use]
     pub const fn new(name: String, disk: AnyDisk, read_only: bool, exclusive: bool, allow: AllowList) -> Self {
-        Self { name, disk, read_only, exclusive, allow, attached: Mutex::new(Vec::new()) }
+        Self { name, disk, read_only, exclusive, users: Mutex::new(Users { allow, attached: Vec::new(), retired: false }) }
+    }
+
+    /// Open the disk that `disk` describes.
+    ///
+    /// # Errors
+    /// Why not, in words that say what to do.
+    pub fn open(disk: &DiskConfig) -> Result<Arc<Self>, String> {
+        let spec = &disk.spec;
+        let export = Self::new(spec.name.clone(), spec.open()?, spec.ro, spec.exclusive, disk.allow.clone());
+        let size_bytes = export.info(false).size_bytes();
+        tracing::info!(disk = spec.name, kind = export.disk.kind(), size_bytes, read_only = spec.ro, "opened");
+        Ok(Arc::new(export))
     }
 
     /// Its name.
@@ -104,41 +127,75 @@ impl Export {
     /// [`Denied`], in words for the client.
     pub fn admit(&self, client: u64, (pid, uid, gid): (i32, u32, u32), exclusive: bool) -> Result<(), Denied> {
         let name = &self.name;
-        if !self.allow.allows(uid, gid) {
+        let mut users = self.lock();
+        if users.retired {
+            return Err(Denied::Gone);
+        }
+        if !users.allow.allows(uid, gid) {
             let text =
                 format!("disk '{name}' is not for user {uid} (group {gid}); add them to allow_uids or allow_gids of the disk");
             return Err(Denied::NotAllowed(text));
         }
-        let mut attached = self.lock();
         let exclusive = exclusive || self.exclusive;
-        if let Some(holder) = attached.iter().find(|other| exclusive || other.exclusive) {
+        if let Some(holder) = users.attached.iter().find(|other| exclusive || other.exclusive) {
             let how = if holder.exclusive { "exclusively" } else { "and exclusive use was asked for" };
             let text = format!("disk '{name}' is in use {how} by process {}; detach that first", holder.pid);
             return Err(Denied::Busy(text));
         }
-        attached.push(Attached { client, pid, uid, queues: Vec::new(), exclusive });
+        users.attached.push(Attached { client, pid, uid, queues: Vec::new(), exclusive });
         Ok(())
     }
 
     /// Publish the numbers of an admitted client's queues.
     pub fn set_queues(&self, client: u64, queues: Vec<Arc<QueueCounters>>) {
-        if let Some(attached) = self.lock().iter_mut().find(|attached| attached.client == client) {
+        if let Some(attached) = self.lock().attached.iter_mut().find(|attached| attached.client == client) {
             attached.queues = queues;
         }
     }
 
     /// Give the place back.
     pub fn leave(&self, client: u64) {
-        self.lock().retain(|attached| attached.client != client);
+        self.lock().attached.retain(|attached| attached.client != client);
     }
 
     /// Who is attached now.
     #[must_use]
     pub fn attached(&self) -> Vec<Attached> {
-        self.lock().clone()
+        self.lock().attached.clone()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Attached>> {
-        self.attached.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Who may attach.
+    #[must_use]
+    pub fn allow(&self) -> AllowList {
+        self.lock().allow.clone()
+    }
+
+    /// Change who may attach. Who is attached stays.
+    pub fn set_allow(&self, allow: AllowList) {
+        self.lock().allow = allow;
+    }
+
+    /// Let nobody attach any more, if nobody is; else the process that is.
+    ///
+    /// # Errors
+    /// The process of an attached client.
+    pub fn retire(&self) -> Result<(), i32> {
+        let mut users = self.lock();
+        match users.attached.first() {
+            Some(client) => Err(client.pid),
+            None => {
+                users.retired = true;
+                Ok(())
+            }
+        }
+    }
+
+    /// Take back [`retire`](Self::retire).
+    pub fn reinstate(&self) {
+        self.lock().retired = false;
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Users> {
+        self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -7,8 +7,12 @@ pub mod admin;
 pub mod config;
 pub mod export;
 pub mod front;
+pub mod live;
+mod log;
 pub mod mailbox;
+pub mod notify;
+pub mod reload;
 mod run;
 pub mod worker;
 
-pub use run::run;
+pub use run::{run, start};

@@ -6,7 +6,7 @@ use clap::Parser;
 use fipsee_daemon::config::Arguments;
 
 fn main() -> ExitCode {
-    match Arguments::parse().into_config().and_then(fipsee_daemon::run) {
+    match fipsee_daemon::start(Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");

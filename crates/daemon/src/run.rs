@@ -6,25 +6,49 @@ use std::time::Instant;
 
 use rustix::net::SocketType;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tracing_subscriber::EnvFilter;
 
-use crate::admin::Admin;
-use crate::config::{Config, LogFormat};
+use crate::admin::{Admin, admin_path};
+use crate::config::{Arguments, Config, default_listen};
 use crate::export::Export;
+use crate::front::inherited::{self, Inherited};
 use crate::front::local::LocalFront;
 use crate::front::socket::Listener;
+use crate::live::Live;
+use crate::reload::{self, Reloader};
 use crate::worker::{self, Command};
+use crate::{log, notify};
+
+/// What a command line asks for: to serve, or to check the configuration.
+///
+/// # Errors
+/// As [`run`], and what is wrong with the configuration.
+pub fn start(arguments: Arguments) -> Result<(), String> {
+    let is_check = arguments.check_config;
+    let config = arguments.into_config()?;
+    if is_check {
+        println!("the configuration is sound: {} disks", config.disks.len());
+        return Ok(());
+    }
+    run(config)
+}
 
 /// Serve until SIGTERM or SIGINT, then let clients finish.
 ///
 /// # Errors
 /// In words that say what to do: a disk cannot be opened, a socket cannot be had, a limit is too low.
 pub fn run(config: Config) -> Result<(), String> {
-    start_log(&config)?;
+    // First: no file may be opened where the inherited sockets are.
+    let inherited = inherited::take();
+    let log = log::start(&config.log_level, config.log_format)?;
     raise_descriptor_limit()?;
-    let stop = stop_signals()?;
-    let listener = Listener::bind(&config.listen, SocketType::SEQPACKET, 0o666)?;
-    let exports = open_exports(&config)?;
+    let stop = readable_signals(&[signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT])?;
+    // Without a file there is nothing to read again, and a terminal that hangs up ends the daemon as ever.
+    let hang_up = config.arguments.file().map(|_| readable_signals(&[signal_hook::consts::SIGHUP])).transpose()?;
+    let Inherited { client, admin } = inherited?;
+    let listener = client.map_or_else(|| listen(&config), Ok)?;
+    let socket = listener.path().to_owned();
+    let exports = config.disks.iter().map(Export::open).collect::<Result<_, _>>()?;
+    let live = Arc::new(Live::new(exports, config.front));
     let (mut workers, mut threads) = (Vec::new(), Vec::new());
     for (index, cpu) in worker_cpus(&config).into_iter().enumerate() {
         let (handle, thread) = worker::spawn(index, cpu, config.wait, config.look)
@@ -32,21 +56,14 @@ pub fn run(config: Config) -> Result<(), String> {
         workers.push(handle);
         threads.push(thread);
     }
-    let admin = Admin { exports: exports.clone(), workers: workers.clone(), started: Instant::now() };
-    let admin = admin.spawn(&config.listen)?;
-    let front = LocalFront::new(listener, &stop, workers.clone(), exports.clone(), config.front);
+    let admin_listener = admin.map_or_else(|| Listener::bind(&admin_path(&socket), SocketType::STREAM, 0o600), Ok)?;
+    let reloader = Reloader::new(Arc::clone(&live), config, log);
+    let admin = Admin { live: Arc::clone(&live), workers: workers.clone(), started: Instant::now(), reloader, hang_up };
+    let admin = admin.spawn(admin_listener)?;
+    let front = LocalFront::new(listener, &stop, workers.clone(), Arc::clone(&live));
     let front = front.map_err(|error| format!("cannot watch the socket: {error}"))?;
-    for export in &exports {
-        let size_bytes = export.info(false).size_bytes();
-        tracing::info!(
-            disk = export.name(),
-            kind = export.disk().kind(),
-            size_bytes,
-            read_only = export.is_read_only(),
-            "exported"
-        );
-    }
-    tracing::info!(socket = %config.listen.display(), workers = workers.len(), "ready");
+    tracing::info!(socket = %socket.display(), workers = workers.len(), "ready");
+    notify::ready(&reload::serving(&live));
     let drained = front.run();
     admin.stop();
     if !drained {
@@ -63,16 +80,9 @@ pub fn run(config: Config) -> Result<(), String> {
     Ok(())
 }
 
-fn start_log(config: &Config) -> Result<(), String> {
-    let filter = EnvFilter::try_new(&config.log_level).map_err(|error| format!("log level '{}': {error}", config.log_level))?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
-    let started = match config.log_format {
-        LogFormat::Text => log.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init(),
-        LogFormat::Json => log.json().try_init(),
-    };
-    // A program that embeds the daemon may have a log of its own.
-    drop(started);
-    Ok(())
+fn listen(config: &Config) -> Result<Listener, String> {
+    let path = config.listen.clone().map_or_else(default_listen, Ok)?;
+    Listener::bind(&path, SocketType::SEQPACKET, 0o666)
 }
 
 /// Descriptors that a daemon with one disk, one worker and one client needs.
@@ -90,28 +100,17 @@ fn raise_descriptor_limit() -> Result<(), String> {
     }
 }
 
-fn stop_signals() -> Result<UnixStream, String> {
+/// A stream that becomes readable when one of these comes.
+fn readable_signals(signals: &[i32]) -> Result<UnixStream, String> {
     let pipe = || -> std::io::Result<UnixStream> {
         let (read, write) = UnixStream::pair()?;
-        for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
-            signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
+        read.set_nonblocking(true)?;
+        for signal in signals {
+            signal_hook::low_level::pipe::register(*signal, write.try_clone()?)?;
         }
         Ok(read)
     };
     pipe().map_err(|error| format!("cannot watch for signals: {error}"))
-}
-
-fn open_exports(config: &Config) -> Result<Vec<Arc<Export>>, String> {
-    let mut exports = Vec::<Arc<Export>>::new();
-    for disk in &config.disks {
-        let spec = &disk.spec;
-        if exports.iter().any(|export| export.name() == spec.name) {
-            return Err(format!("disk '{}' is defined twice; give each its own name", spec.name));
-        }
-        let opened = spec.open()?;
-        exports.push(Arc::new(Export::new(spec.name.clone(), opened, spec.ro, spec.exclusive, disk.allow.clone())));
-    }
-    Ok(exports)
 }
 
 /// The CPU of each worker: as configured, else the last of those this process may use, leaving the first to clients; with

@@ -3,14 +3,16 @@
 mod c_library;
 mod fio_engine;
 mod fio_source;
+mod manual;
 mod programs;
 mod python;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::{env, fs};
 
 use crate::setup::is_installed;
-use crate::step::Tally;
+use crate::step::{self, Tally};
 
 /// Environment variable that tells the tests of what ships where it lies.
 pub(crate) const DIST_VARIABLE: &str = "FIPSEE_DIST";
@@ -29,6 +31,8 @@ const PARTS: &[Part] = &[
     Part { name: "C library", needs: &["cc", "ld", "objcopy", "ar"], build: c_library::build },
     Part { name: "python", needs: &["python3", "pip3"], build: python::build },
     Part { name: "fio engine", needs: &["fio", "gcc", "dpkg-source", "apt-get"], build: fio_engine::build },
+    // After the programs, which write it.
+    Part { name: "manual", needs: &[], build: manual::build },
 ];
 
 /// Where things are built from and to.
@@ -45,6 +49,16 @@ impl Dist {
     pub(crate) fn new(root: &Path) -> Self {
         let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |path| root.join(path));
         Self { root: root.to_owned(), prefix: target.join("dist"), target }
+    }
+
+    /// When this commit was made, or what `SOURCE_DATE_EPOCH` says, in seconds: the time of what ships.
+    pub(crate) fn epoch(&self) -> Result<u64, String> {
+        let seconds = env::var("SOURCE_DATE_EPOCH").or_else(|_| {
+            let output = step::output(Command::new("git").current_dir(&self.root).args(["log", "-1", "--format=%ct"]));
+            if output.succeeded { Ok(output.text) } else { Err(output.text) }
+        });
+        let seconds = seconds.map_err(|text| format!("SOURCE_DATE_EPOCH is not set, and git does not tell: {text}"))?;
+        seconds.trim().parse().map_err(|_| format!("SOURCE_DATE_EPOCH is '{}' and must be a number of seconds", seconds.trim()))
     }
 
     /// Copy a file into the prefix, executable if it is.

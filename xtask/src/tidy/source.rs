@@ -18,6 +18,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/daemon/src/worker/roster.rs",
     "crates/capi/src/",
     "crates/python/src/memory.rs",
+    "crates/daemon/src/front/inherited.rs",
 ];
 
 /// The one file that names the machine's atomics.

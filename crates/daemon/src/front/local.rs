@@ -12,8 +12,9 @@ use rustix::net::SocketFlags;
 
 use super::session::{Attachment, ClientLimits, Granted, Refusal, Session, State, Wanted, refuse};
 use super::socket::Listener;
-use crate::export::Export;
+use crate::live::Live;
 use crate::mailbox::Mailbox;
+use crate::notify::{self, Watchdog};
 use crate::worker::{Ack, Command, WorkerHandle};
 
 /// A client that connects must greet and attach within this time; it needs microseconds.
@@ -67,8 +68,8 @@ pub struct LocalFront {
     mailbox: Arc<Mailbox<(u64, Done)>>,
     workers: Vec<WorkerHandle>,
     loads: Vec<u64>,
-    exports: Vec<Arc<Export>>,
-    settings: FrontSettings,
+    live: Arc<Live>,
+    watchdog: Watchdog,
     sessions: HashMap<u64, Session>,
     /// Clients whose sockets are closed and whose requests are still in flight.
     leaving: HashMap<u64, Attachment>,
@@ -105,18 +106,12 @@ impl LogQuota {
 }
 
 impl LocalFront {
-    /// A front that serves `exports` through `workers` to whoever connects to `listener`; `stop` becomes readable when
+    /// A front that serves what is `live` through `workers` to whoever connects to `listener`; `stop` becomes readable when
     /// it is to drain and return.
     ///
     /// # Errors
     /// No descriptor left.
-    pub fn new(
-        listener: Listener,
-        stop: &impl AsFd,
-        workers: Vec<WorkerHandle>,
-        exports: Vec<Arc<Export>>,
-        settings: FrontSettings,
-    ) -> std::io::Result<Self> {
+    pub fn new(listener: Listener, stop: &impl AsFd, workers: Vec<WorkerHandle>, live: Arc<Live>) -> std::io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mailbox = Arc::new(Mailbox::new()?);
         epoll::add(&epoll, listener.socket(), epoll::EventData::new_u64(TOKEN_LISTENER), epoll::EventFlags::IN)?;
@@ -132,8 +127,8 @@ impl LocalFront {
             mailbox,
             workers,
             loads,
-            exports,
-            settings,
+            live,
+            watchdog: Watchdog::from_environment(),
             sessions: HashMap::new(),
             leaving: HashMap::new(),
             next_id: 1,
@@ -167,6 +162,7 @@ impl LocalFront {
                 self.workers_did(id, done);
             }
             self.drop_silent();
+            self.watchdog.beat();
         }
         self.leaving.is_empty() && self.sessions.is_empty()
     }
@@ -175,7 +171,8 @@ impl LocalFront {
         let pending = |session: &Session| matches!(session.state, State::Silent { .. } | State::Greeted { .. });
         // Coarse: a silent client costs nothing but its place, and a drain ends with the last client, not with a tick.
         let tick = (stopping || self.sessions.values().any(pending)).then_some(Duration::from_millis(250));
-        let timeout = tick.and_then(|tick| rustix::event::Timespec::try_from(tick).ok());
+        let sleep = [tick, self.watchdog.longest_sleep()].into_iter().flatten().min();
+        let timeout = sleep.and_then(|tick| rustix::event::Timespec::try_from(tick).ok());
         let mut events = Vec::<epoll::Event>::with_capacity(128);
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -206,8 +203,9 @@ impl LocalFront {
         let credentials = rustix::net::sockopt::socket_peercred(&socket);
         let socket = Seqpacket::from_fd(socket);
         let Ok(credentials) = credentials else { return };
-        let refusal = if self.sessions.len() + self.leaving.len() >= self.settings.max_clients {
-            Some(format!("the daemon serves its limit of {} clients; raise max_clients", self.settings.max_clients))
+        let FrontSettings { max_clients, limits } = self.live.now().settings;
+        let refusal = if self.sessions.len() + self.leaving.len() >= max_clients {
+            Some(format!("the daemon serves its limit of {max_clients} clients; raise max_clients"))
         } else {
             self.lacks_descriptors(1)
         };
@@ -223,13 +221,15 @@ impl LocalFront {
         }
         let credentials = (credentials.pid.as_raw_nonzero().get(), credentials.uid.as_raw(), credentials.gid.as_raw());
         self.descriptors += 1;
-        self.sessions.insert(id, Session { id, socket, credentials, state: State::Silent { since: Instant::now() } });
+        let state = State::Silent { since: Instant::now() };
+        self.sessions.insert(id, Session { id, socket, credentials, limits, state });
     }
 
     /// Would `more` descriptors exceed the limit? In words for the client.
     fn lacks_descriptors(&self, more: u64) -> Option<String> {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
-        (self.descriptors + more + RESERVED_DESCRIPTORS > limit).then(|| {
+        let held = self.descriptors + self.live.now().added_descriptors;
+        (held + more + RESERVED_DESCRIPTORS > limit).then(|| {
             format!("the daemon may open {limit} files and needs them all; raise its limit (ulimit -n, or LimitNOFILE= in the unit) or detach clients")
         })
     }
@@ -268,7 +268,7 @@ impl LocalFront {
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
         match message {
             Control::Hello { version_min, version_max, features } => {
-                let reply = session.greet(version_min, version_max, features, &self.settings.limits)?;
+                let reply = session.greet(version_min, version_max, features)?;
                 send(session, &reply, &[])
             }
             Control::Attach { service, queue_count, depth, flags, pool_bytes, ref name } => {
@@ -288,11 +288,12 @@ impl LocalFront {
     }
 
     fn attach(&mut self, id: u64, wanted: &Wanted<'_>) -> Result<(), Refusal> {
-        if let Some(text) = self.lacks_descriptors(1 + 4 * u64::from(wanted.queue_count.min(self.settings.limits.max_queues))) {
+        let Some(max_queues) = self.sessions.get(&id).map(|session| session.limits.max_queues) else { return Ok(()) };
+        if let Some(text) = self.lacks_descriptors(1 + 4 * u64::from(wanted.queue_count.min(max_queues))) {
             return Err(refuse(RefusalCode::Limit, text));
         }
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
-        let granted = session.attach(wanted, &self.exports, &self.settings.limits, &mut self.loads)?;
+        let granted = session.attach(wanted, &self.live.now().exports, &mut self.loads)?;
         let Granted { attachment, reply, region, client_ends, commands } = granted;
         self.descriptors += attachment.descriptors;
         let (pid, uid, _) = session.credentials;
@@ -312,7 +313,7 @@ impl LocalFront {
 
     fn register(&mut self, id: u64, region: u16, access: u16, length_bytes: u64, files: Vec<OwnedFd>) -> Result<(), Refusal> {
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
-        let memory = session.register((region, access, length_bytes), files, &self.settings.limits)?;
+        let memory = session.register((region, access, length_bytes), files)?;
         self.descriptors += 1;
         self.tell_workers(id, Done::Registered(region), |ack| Command::AddRegion {
             client: id,
@@ -459,6 +460,7 @@ impl LocalFront {
         let _ = epoll::delete(&self.epoll, self.listener.socket());
         let ids: Vec<u64> = self.sessions.keys().copied().collect();
         tracing::info!(clients = ids.len(), "draining");
+        notify::stopping(&format!("letting {} clients finish", ids.len()));
         for id in ids {
             match self.sessions.get(&id).map(|session| &session.state) {
                 Some(State::Attached(_)) => {

@@ -1,5 +1,6 @@
 //! Fronts: ways in for clients. One file per kind.
 
+pub mod inherited;
 pub mod local;
 pub mod session;
 pub mod socket;

@@ -80,6 +80,8 @@ pub(super) struct Session {
     pub(super) id: u64,
     pub(super) socket: Seqpacket,
     pub(super) credentials: (i32, u32, u32),
+    /// Those in force when it connected.
+    pub(super) limits: ClientLimits,
     pub(super) state: State,
 }
 
@@ -94,13 +96,7 @@ pub(super) struct Granted {
 
 impl Session {
     /// HELLO: agree on a version.
-    pub(super) fn greet(
-        &mut self,
-        version_min: u16,
-        version_max: u16,
-        features: u64,
-        limits: &ClientLimits,
-    ) -> Result<Control, Refusal> {
+    pub(super) fn greet(&mut self, version_min: u16, version_max: u16, features: u64) -> Result<Control, Refusal> {
         if !matches!(self.state, State::Silent { .. }) {
             return Err(refuse(RefusalCode::Malformed, "HELLO came twice; it is the first message and the only one of its kind"));
         }
@@ -112,6 +108,7 @@ impl Session {
         }
         let _ = features; // None are defined in version 1, so none are in force.
         self.state = State::Greeted { since: Instant::now() };
+        let limits = &self.limits;
         Ok(Control::Welcome {
             version: VERSION,
             max_queues: limits.max_queues,
@@ -122,13 +119,7 @@ impl Session {
     }
 
     /// ATTACH: check, lay out memory, and prepare what the workers must do. Nothing is held when this fails.
-    pub(super) fn attach(
-        &self,
-        wanted: &Wanted<'_>,
-        exports: &[Arc<Export>],
-        limits: &ClientLimits,
-        loads: &mut [u64],
-    ) -> Result<Granted, Refusal> {
+    pub(super) fn attach(&self, wanted: &Wanted<'_>, exports: &[Arc<Export>], loads: &mut [u64]) -> Result<Granted, Refusal> {
         if !matches!(self.state, State::Greeted { .. }) {
             return Err(refuse(RefusalCode::Malformed, "ATTACH follows HELLO, once"));
         }
@@ -138,30 +129,27 @@ impl Session {
                 "ATTACH asks for an unknown service or flag, or for no queue or depth 0; upgrade the daemon or mend the client";
             return Err(refuse(RefusalCode::Malformed, text));
         }
-        let Some(export) = exports.iter().find(|export| export.name() == wanted.name) else {
-            let names: Vec<_> = exports.iter().take(8).map(|export| export.name()).collect();
+        let unknown = || {
+            let names: Vec<_> = exports.iter().map(|export| export.name()).filter(|name| *name != wanted.name).take(8).collect();
             let text = format!("no disk '{}' here; there are: {} (fipsee ls shows all)", wanted.name, names.join(", "));
-            return Err(refuse(RefusalCode::UnknownExport, text));
+            refuse(RefusalCode::UnknownExport, text)
         };
+        let export = exports.iter().find(|export| export.name() == wanted.name).ok_or_else(unknown)?;
         let exclusive = wanted.flags & ATTACH_EXCLUSIVE != 0;
         export.admit(self.id, self.credentials, exclusive).map_err(|denied| match denied {
             Denied::NotAllowed(text) => refuse(RefusalCode::NotAllowed, text),
             Denied::Busy(text) => refuse(RefusalCode::Busy, text),
+            Denied::Gone => unknown(),
         })?;
         let loads_before = loads.to_vec();
-        self.lay_out(wanted, export, limits, loads).inspect_err(|_| {
+        self.lay_out(wanted, export, loads).inspect_err(|_| {
             export.leave(self.id);
             loads.copy_from_slice(&loads_before);
         })
     }
 
-    fn lay_out(
-        &self,
-        wanted: &Wanted<'_>,
-        export: &Arc<Export>,
-        limits: &ClientLimits,
-        loads: &mut [u64],
-    ) -> Result<Granted, Refusal> {
+    fn lay_out(&self, wanted: &Wanted<'_>, export: &Arc<Export>, loads: &mut [u64]) -> Result<Granted, Refusal> {
+        let limits = &self.limits;
         let scarce = |what: &str, error: &dyn std::fmt::Display| {
             let text = format!(
                 "the daemon cannot create {what}: {error}; raise its limits (LimitNOFILE=, memory) or detach other clients"
@@ -223,8 +211,8 @@ impl Session {
         &mut self,
         (id, access, length_bytes): (u16, u16, u64),
         mut files: Vec<OwnedFd>,
-        limits: &ClientLimits,
     ) -> Result<Arc<Region>, Refusal> {
+        let limits = self.limits;
         let State::Attached(attachment) = &mut self.state else {
             return Err(refuse(RefusalCode::Malformed, "REGISTER follows ATTACH"));
         };

@@ -13,12 +13,13 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 512;
 
-/// A listening socket that owns its path: a lock file beside it keeps a second daemon off, even across a crash.
+/// A listening socket. One that we made owns its path: a lock file beside it keeps a second daemon off, even across a
+/// crash. One that was made for us belongs to the service manager, which keeps it for the next daemon.
 #[derive(Debug)]
 pub struct Listener {
     path: PathBuf,
     socket: OwnedFd,
-    _lock: File,
+    lock: Option<File>,
 }
 
 impl Listener {
@@ -54,7 +55,12 @@ impl Listener {
             Ok(socket)
         };
         let socket = listen().map_err(|error| format!("cannot listen at {shown}: {error}; check the directory's permissions"))?;
-        Ok(Self { path: path.to_owned(), socket, _lock: lock })
+        Ok(Self { path: path.to_owned(), socket, lock: Some(lock) })
+    }
+
+    /// A socket that somebody else made, listens with, and will remove.
+    pub(super) const fn inherited(path: PathBuf, socket: OwnedFd) -> Self {
+        Self { path, socket, lock: None }
     }
 
     /// The socket, for epoll and accept.
@@ -72,8 +78,10 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
-        let _ = std::fs::remove_file(lock_path(&self.path));
+        if self.lock.is_some() {
+            let _ = std::fs::remove_file(&self.path);
+            let _ = std::fs::remove_file(lock_path(&self.path));
+        }
     }
 }
 

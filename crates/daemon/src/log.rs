@@ -1,0 +1,102 @@
+//! The daemon's log: on standard error, with a level that a reload may change.
+
+use std::fmt;
+use std::io::IsTerminal;
+use std::os::linux::fs::MetadataExt;
+
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::EnvFilter;
+use tracing_subscriber::fmt::format::{Format, FormatEvent, FormatFields, Full, Writer};
+use tracing_subscriber::fmt::{FmtContext, layer};
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::registry::{LookupSpan, Registry};
+use tracing_subscriber::reload::{self, Handle};
+use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::config::LogFormat;
+
+/// The level of the running log; `None` inside a program that has a log of its own.
+#[derive(Debug)]
+pub(crate) struct LogLevel(Option<Handle<EnvFilter, Registry>>);
+
+/// Understand a level or filter.
+pub(crate) fn parse_level(text: &str) -> Result<EnvFilter, String> {
+    let expect = "use error, warn, info, debug or trace";
+    // A lone word that is no level would be taken for the name of a module, and silence everything else.
+    let is_lone_word = !text.contains(['=', ',', '[']);
+    if text.trim().is_empty() || is_lone_word && text.parse::<tracing::level_filters::LevelFilter>().is_err() {
+        return Err(format!("unknown log level '{text}'; {expect}"));
+    }
+    EnvFilter::try_new(text).map_err(|error| format!("log level '{text}': {error}; {expect}"))
+}
+
+/// Start the log.
+pub(crate) fn start(level: &str, format: LogFormat) -> Result<LogLevel, String> {
+    let (filter, handle) = reload::Layer::new(parse_level(level)?);
+    let lines = layer().with_writer(std::io::stderr).with_target(false);
+    let lines = match format {
+        LogFormat::Json => lines.json().boxed(),
+        LogFormat::Text if is_journal() => lines
+            .with_ansi(false)
+            .event_format(ForJournal(Format::default().without_time().with_level(false).with_target(false)))
+            .boxed(),
+        LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).boxed(),
+    };
+    let started = tracing_subscriber::registry().with(filter).with(lines).try_init();
+    // A program that embeds the daemon may have a log of its own.
+    Ok(LogLevel(started.ok().map(|()| handle)))
+}
+
+impl LogLevel {
+    /// Change it.
+    pub(crate) fn set(&self, filter: EnvFilter) {
+        if let Some(handle) = &self.0
+            && let Err(error) = handle.reload(filter)
+        {
+            tracing::warn!(%error, "the log level cannot be changed");
+        }
+    }
+}
+
+/// Is standard error the journal, which knows the time itself?
+fn is_journal() -> bool {
+    let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
+    // The variable is inherited by programs whose standard error goes elsewhere, so it names the one that is meant.
+    std::fs::metadata("/proc/self/fd/2").is_ok_and(|found| stream == format!("{}:{}", found.st_dev(), found.st_ino()))
+}
+
+/// Lines that begin with the priority as the journal understands it (sd-daemon(3)), so that `journalctl -p` works.
+struct ForJournal(Format<Full, ()>);
+
+impl<S, N> FormatEvent<S, N> for ForJournal
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(&self, context: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        let priority = match *event.metadata().level() {
+            Level::ERROR => 3,
+            Level::WARN => 4,
+            Level::INFO => 6,
+            _ => 7,
+        };
+        write!(writer, "<{priority}>")?;
+        self.0.format_event(context, writer, event)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_level;
+
+    #[test]
+    fn word_that_is_no_level_is_refused() {
+        for level in ["error", "warn", "info", "debug", "trace", "off", "INFO", "info,fipsee_daemon=debug"] {
+            assert!(parse_level(level).is_ok(), "{level}");
+        }
+        for level in ["verbose", "", "fipsee_daemon=loud"] {
+            let text = parse_level(level).expect_err(level);
+            assert!(text.contains("use error, warn, info, debug or trace"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! What the service manager is told (sd_notify(3)). Without one, nothing happens.
+
+use std::time::{Duration, Instant};
+
+use sd_notify::NotifyState;
+
+/// Says that the daemon serves, or serves again after a reload.
+pub fn ready(status: &str) {
+    tell(&[NotifyState::Ready, NotifyState::Status(status)]);
+}
+
+/// Says that a reload begins; [`ready`] ends it, whatever came of it.
+pub fn reloading() {
+    match NotifyState::monotonic_usec_now() {
+        Ok(now) => tell(&[NotifyState::Reloading, now]),
+        Err(error) => tracing::warn!(%error, "the service manager is not told of the reload: no monotonic clock"),
+    }
+}
+
+/// Says that the daemon is going.
+pub fn stopping(status: &str) {
+    tell(&[NotifyState::Stopping, NotifyState::Status(status)]);
+}
+
+fn tell(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::warn!(%error, "the service manager at NOTIFY_SOCKET cannot be told how the daemon is");
+    }
+}
+
+/// Signs of life for a service manager that wants them (WatchdogSec=). The thread that must be alive gives them itself.
+#[derive(Debug)]
+pub struct Watchdog {
+    /// Half of the time after which we would be taken for dead.
+    interval: Option<Duration>,
+    last: Instant,
+}
+
+impl Watchdog {
+    /// As the environment says.
+    #[must_use]
+    pub fn from_environment() -> Self {
+        Self { interval: sd_notify::watchdog_enabled().map(|patience| patience / 2), last: Instant::now() }
+    }
+
+    /// How long the thread may sleep, if that matters to anyone.
+    #[must_use]
+    pub fn longest_sleep(&self) -> Option<Duration> {
+        self.interval.map(|interval| interval.saturating_sub(self.last.elapsed()))
+    }
+
+    /// A sign of life, when one is due.
+    pub fn beat(&mut self) {
+        if self.interval.is_some_and(|interval| self.last.elapsed() >= interval) {
+            self.last = Instant::now();
+            tell(&[NotifyState::Watchdog]);
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Reading the configuration again while clients are served: all of it takes effect at once, or nothing does.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::config::{Config, DiskConfig};
+use crate::export::Export;
+use crate::live::Live;
+use crate::log::{LogLevel, parse_level};
+use crate::notify;
+
+/// What a reload did, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Outcome {
+    /// Disks that are served now and were not before.
+    pub added: Vec<String>,
+    /// Disks that are served no more.
+    pub removed: Vec<String>,
+    /// Settings, and disks (`disk 'a'`) whose lists changed.
+    pub changed: Vec<String>,
+    /// Settings and disks (`disk 'a'`) that stay as they were until the daemon is restarted.
+    pub needs_restart: Vec<String>,
+}
+
+/// Knows what is in force, and puts something else in its place.
+pub(crate) struct Reloader {
+    live: Arc<Live>,
+    running: Config,
+    log: LogLevel,
+}
+
+impl Reloader {
+    /// `running` is what the daemon was started with.
+    pub(crate) const fn new(live: Arc<Live>, running: Config, log: LogLevel) -> Self {
+        Self { live, running, log }
+    }
+
+    /// Read the file again and do what it says. The log and the service manager hear of it, too.
+    pub(crate) fn run(&mut self) -> Result<Outcome, String> {
+        notify::reloading();
+        let outcome = self.change();
+        match &outcome {
+            Ok(Outcome { added, removed, changed, needs_restart }) => {
+                tracing::info!(?added, ?removed, ?changed, "reloaded");
+                if !needs_restart.is_empty() {
+                    tracing::warn!(settings = ?needs_restart, "changed in the file, and needs a restart");
+                }
+            }
+            Err(reason) => tracing::error!(reason, "not reloaded; everything stays as it was"),
+        }
+        notify::ready(&serving(&self.live));
+        outcome
+    }
+
+    fn change(&mut self) -> Result<Outcome, String> {
+        let arguments = self.running.arguments.clone();
+        if arguments.file().is_none() {
+            return Err("there is no configuration file to read again; start fipseed with --config FILE.toml".to_owned());
+        }
+        let mut next = arguments.into_config()?;
+        let level = parse_level(&next.log_level)?;
+        let served = self.live.now();
+        let find = |name: &str| served.exports.iter().find(|export| export.name() == name);
+        let new = |disk: &&DiskConfig| find(&disk.spec.name).is_none();
+        let added: Vec<_> = next.disks.iter().filter(new).map(Export::open).collect::<Result<_, _>>()?;
+        let is_wanted = |export: &Export| next.disks.iter().any(|disk| disk.spec.name == export.name());
+        let removed: Vec<_> = served.exports.iter().filter(|export| !is_wanted(export)).collect();
+        retire(&removed)?;
+        // From here on nothing can fail.
+        let names = |exports: &mut dyn Iterator<Item = &Arc<Export>>| exports.map(|export| export.name().to_owned()).collect();
+        let mut outcome =
+            Outcome { added: names(&mut added.iter()), removed: names(&mut removed.into_iter()), ..Outcome::default() };
+        keep_what_cannot_change(&mut next, &self.running, &mut outcome.needs_restart);
+        outcome.changed = self.changed_settings(&next);
+        for (disk, export) in next.disks.iter().filter_map(|disk| Some((disk, find(&disk.spec.name)?))) {
+            if export.allow() != disk.allow {
+                export.set_allow(disk.allow.clone());
+                outcome.changed.push(format!("disk '{}'", disk.spec.name));
+            }
+        }
+        let exports = next.disks.iter().filter_map(|disk| {
+            let named = |export: &&Arc<Export>| export.name() == disk.spec.name;
+            find(&disk.spec.name).or_else(|| added.iter().find(named)).cloned()
+        });
+        self.live.replace(exports.collect(), next.front, added.len());
+        self.log.set(level);
+        self.running = next;
+        Ok(outcome)
+    }
+
+    fn changed_settings(&self, next: &Config) -> Vec<String> {
+        let (old, new) = (&self.running.front, &next.front);
+        let settings = [
+            ("log_level", self.running.log_level != next.log_level),
+            ("max_clients", old.max_clients != new.max_clients),
+            ("max_queues", old.limits.max_queues != new.limits.max_queues),
+            ("max_depth", old.limits.max_depth != new.limits.max_depth),
+            ("max_pool_bytes", old.limits.max_pool_bytes != new.limits.max_pool_bytes),
+            ("max_memory_bytes", old.limits.max_memory_bytes != new.limits.max_memory_bytes),
+        ];
+        settings.into_iter().filter(|(_, changed)| *changed).map(|(name, _)| name.to_owned()).collect()
+    }
+}
+
+/// For people who ask the service manager.
+pub(crate) fn serving(live: &Live) -> String {
+    let served = live.now();
+    let names: Vec<_> = served.exports.iter().take(8).map(|export| export.name()).collect();
+    let more = served.exports.len() - names.len();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("serving {}{more}", names.join(", "))
+}
+
+/// Let nobody attach to these any more, if nobody uses any of them.
+fn retire(exports: &[&Arc<Export>]) -> Result<(), String> {
+    for (index, export) in exports.iter().enumerate() {
+        if let Err(pid) = export.retire() {
+            exports[..index].iter().for_each(|retired| retired.reinstate());
+            return Err(format!(
+                "disk '{}' is gone from the configuration and in use by process {pid}; detach that, or keep the disk",
+                export.name()
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// What only a restart can change stays as it is, and is told.
+fn keep_what_cannot_change(next: &mut Config, running: &Config, told: &mut Vec<String>) {
+    fn keep<T: PartialEq + Clone>(name: &str, next: &mut T, running: &T, told: &mut Vec<String>) {
+        if next != running {
+            next.clone_from(running);
+            told.push(name.to_owned());
+        }
+    }
+    keep("listen", &mut next.listen, &running.listen, told);
+    keep("workers", &mut next.workers, &running.workers, told);
+    keep("cpus", &mut next.cpus, &running.cpus, told);
+    keep("wait", &mut next.wait, &running.wait, told);
+    keep("look_us", &mut next.look, &running.look, told);
+    keep("log_format", &mut next.log_format, &running.log_format, told);
+    for disk in &mut next.disks {
+        if let Some(old) = running.disks.iter().find(|old| old.spec.name == disk.spec.name) {
+            keep(&format!("disk '{}'", old.spec.name), &mut disk.spec, &old.spec, told);
+        }
+    }
+}
