@@ -102,12 +102,26 @@ mod tests {
 
     #[test]
     fn work_of_children_and_their_children_is_counted() {
-        let meter = Meter::start(&[]).expect("clocks to read");
-        let shell = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done";
+        let before = children_time();
+        let shell = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
         let nested = format!("sh -c '{shell}'; {shell}");
         let ended = std::process::Command::new("sh").args(["-c", &nested]).status().expect("a shell");
         assert!(ended.success());
-        assert!(meter.stop().expect("clocks to read").processes > Duration::from_millis(1), "two loops took no time");
+        // Far below what 400,000 rounds take, far above what the children of other tests do.
+        assert!(children_time() - before > Duration::from_millis(20), "two loops took no time");
+    }
+
+    #[test]
+    fn work_of_servers_is_counted_while_they_run() {
+        let mut shell = std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("a shell");
+        let servers = [shell.id()];
+        let meter = Meter::start(&servers).expect("clocks to read");
+        let before = process_time(shell.id()).expect("its clock");
+        while process_time(shell.id()).expect("its clock") - before < Duration::from_millis(20) {
+            std::thread::yield_now();
+        }
+        assert!(meter.stop().expect("clocks to read").processes >= Duration::from_millis(20));
+        shell.kill().and_then(|()| shell.wait()).expect("its end");
     }
 
     #[test]

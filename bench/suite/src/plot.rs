@@ -94,7 +94,7 @@ fn footer(entry: &Value) -> [String; 2] {
     let text = |key: &str| machine[key].as_str().unwrap_or("unknown");
     [
         format!(
-            "Random reads of 4 KiB. Medians of {} rounds of {} s, all in one run; client on one CPU, server on another.",
+            "Medians of one run, {} times {} s each. Logarithmic scales. Client on one CPU, server on another.",
             entry["rounds"], entry["seconds"]
         ),
         format!("{}; revision {}, {}", facts::describe(machine), text("revision"), text("date").split('T').next().unwrap_or("")),
@@ -124,16 +124,16 @@ fn paint(canvas: &Canvas<'_>, rows: &[Row], footer: &[String], bottom: i32) -> R
         let style = (FONT, size).into_font().color(color).pos(Pos::new(side, VPos::Center));
         canvas.draw_text(words, &style, (x, y))
     };
-    text(LABEL_X, 28, 19, &INK, HPos::Left, "Ways to a disk in another process, and beside them no way at all")?;
+    text(LABEL_X, 28, 19, &INK, HPos::Left, "Random reads of 4 KiB: Fip-see and what people use today")?;
     for (place, kind) in [Kind::Ours, Kind::Peer, Kind::Yardstick].into_iter().enumerate() {
-        let x = LABEL_X + [0, 110, 240][place];
-        canvas.draw(&Circle::new((x + 5, 57), 5, color_of(kind).filled()))?;
-        text(x + 16, 57, 13, &INK, HPos::Left, legend(kind))?;
+        let x = RATE.left + [0, 100, 230][place];
+        canvas.draw(&Circle::new((x + 5, 28), 5, color_of(kind).filled()))?;
+        text(x + 16, 28, 13, &INK, HPos::Left, legend(kind))?;
     }
     let latencies = decades(rows.iter().filter_map(|row| row.latency_ns).flat_map(|(p50, p99)| [p50, p99]));
     let rates = decades(rows.iter().filter_map(|row| row.iops));
-    text(LATENCY.left, 57, 13, &INK, HPos::Left, "one at a time: latency, dot p50, bar to p99; left is better")?;
-    text(RATE.left, 57, 13, &INK, HPos::Left, "64 at a time: requests per second; right is better")?;
+    text(LATENCY.left, 62, 13, &INK, HPos::Left, "One at a time: latency, p50 to p99. Left is better.")?;
+    text(RATE.left, 62, 13, &INK, HPos::Left, "64 at a time: requests per second. Right is better.")?;
     for (panel, range, label) in [(LATENCY, latencies, duration as fn(f64) -> String), (RATE, rates, rate)] {
         for power in range.from..=range.to {
             let x = panel.place(10_f64.powi(power), range);
@@ -157,8 +157,8 @@ fn paint(canvas: &Canvas<'_>, rows: &[Row], footer: &[String], bottom: i32) -> R
         }
         if let Some(iops) = row.iops {
             let x = RATE.place(iops, rates);
-            canvas.draw(&Rectangle::new([(RATE.left, y - 5), (x, y + 5)], color.filled()))?;
-            text(x + 8, y, 12, &INK, HPos::Left, &rate(iops))?;
+            canvas.draw(&Circle::new((x, y), 5, color.filled()))?;
+            text(x + 12, y, 12, &INK, HPos::Left, &rate(iops))?;
         }
         y += LINE;
     }

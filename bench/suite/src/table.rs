@@ -152,7 +152,8 @@ impl Claim {
             Some(false) => "DOES NOT HOLD",
             None => "not measured",
         };
-        println!("{:<70} {:>14.3} {sign} {:<12} {verdict}", self.text, self.value.unwrap_or(f64::NAN), self.limit);
+        let value = self.value.map_or("-".to_owned(), |value| format!("{value:.3}"));
+        println!("{:<70} {value:>14} {sign} {:<12} {verdict}", self.text, self.limit);
     }
 
     pub(crate) fn to_json(&self) -> Value {

@@ -8,7 +8,6 @@ use serde_json::Value;
 use super::{Measured, Site, Way};
 use crate::matrix::Cell;
 use crate::place;
-use crate::server::find_program;
 
 /// A program that measures on its own and prints JSON.
 struct Program {
@@ -44,15 +43,13 @@ impl Way for Program {
 
 /// `fipsee-bench-c`, over libfipsee.so.
 pub(super) fn c_library(site: &Site, disk: &str) -> Result<Box<dyn Way>, String> {
-    const PLACES: [&str; 3] = ["bin/fipsee-bench-c", "lib/fipsee/fipsee-bench-c", "libexec/fipsee-bench-c"];
-    let found = PLACES.iter().find_map(|place| site.shipped(place).ok());
-    let program = found.map_or_else(|| site.shipped(PLACES[0]), Ok)?;
+    let program = site.shipped("libexec/fipsee-bench-c")?;
     let dist = site.dist.as_deref().unwrap_or(Path::new(""));
     Ok(Box::new(Program {
         start: vec![program, site.socket.clone(), disk.into()],
         environment: vec![("LD_LIBRARY_PATH", dist.join("lib"))],
         arguments: |cell, seconds| {
-            let operation = if cell.write { "randwrite" } else { "randread" };
+            let operation = cell.operation();
             vec![cell.depth.to_string(), seconds.to_string(), cell.block_bytes.to_string(), operation.to_owned()]
         },
         read: |answer, _, seconds| {
@@ -70,10 +67,11 @@ pub(super) fn python(site: &Site) -> Result<Box<dyn Way>, String> {
     if !script.exists() {
         return Err(format!("there is no {}; run from the top of a checkout that has it", script.display()));
     }
-    let interpreter = find_program("python3")?;
+    // `cargo xtask dist` puts a virtual environment that has the module beside the prefix.
+    let interpreter = site.shipped("../python-venv/bin/python3")?;
     Ok(Box::new(Program {
         start: vec![interpreter, script, site.socket.clone(), "n".into()],
-        environment: vec![("PYTHONPATH", site.shipped("lib/python")?)],
+        environment: Vec::new(),
         arguments: |_, seconds| vec![seconds.to_string()],
         read: read_python,
         cpu: site.cpus.client,
