@@ -43,7 +43,7 @@ struct Arguments {
     /// Instead of everything, the peers with different settings, to see which is best for each.
     #[arg(long)]
     tune: bool,
-    /// One round of a fifth of a second: does everything still run?
+    /// One round of a fifth of a second, servers anywhere: does everything still run?
     #[arg(long, conflicts_with_all = ["rounds", "seconds"])]
     quick: bool,
     /// Only candidates whose name contains this; may be given several times.
@@ -79,6 +79,7 @@ fn main() -> ExitCode {
         only: arguments.only,
         claims: arguments.claims,
         tune: arguments.tune,
+        places: !arguments.quick,
         readme: arguments.readme,
     };
     match block::run(settings) {

@@ -1,5 +1,6 @@
 //! Which CPU does what: the client on the first, the server on the last.
 
+use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// The two CPUs of a measurement; the same one twice on a machine that has no more.
@@ -40,9 +41,67 @@ pub(crate) fn on<T: Send>(cpu: usize, work: impl FnOnce() -> Result<T, String> +
     })
 }
 
+/// Where a server runs that does not choose for itself. Which is best differs: a server that sleeps between requests wakes
+/// faster on its client's CPU, one that is always busy needs its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Placement {
+    ServerCpu,
+    ClientCpu,
+    /// Wherever the scheduler puts it.
+    Free,
+}
+
+impl Placement {
+    pub(crate) const ALL: [Self; 3] = [Self::ServerCpu, Self::ClientCpu, Self::Free];
+
+    pub(crate) const fn text(self) -> &'static str {
+        match self {
+            Self::ServerCpu => "a CPU of its own",
+            Self::ClientCpu => "its client's CPU",
+            Self::Free => "any CPU",
+        }
+    }
+
+    fn set(self, cpus: Cpus) -> Result<CpuSet, String> {
+        let mut set = CpuSet::new();
+        match self {
+            Self::ServerCpu => set.set(cpus.server),
+            Self::ClientCpu => set.set(cpus.client),
+            Self::Free => return sched_getaffinity(None).map_err(|error| format!("cannot ask for the CPUs: {error}")),
+        }
+        Ok(set)
+    }
+
+    /// Move the process `pid` there, all its threads.
+    pub(crate) fn apply(self, pid: u32, cpus: Cpus) -> Result<(), String> {
+        let set = self.set(cpus)?;
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).map_err(|error| format!("process {pid} is gone: {error}"))?;
+        for task in tasks.flatten() {
+            let number = task.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
+            // A thread that has ended meanwhile needs no place.
+            let _ = number.map(|thread| sched_setaffinity(Some(thread), &set));
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn running_programs_are_moved() {
+        let cpus = Cpus::choose();
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().expect("a child");
+        let pid = Pid::from_child(&child);
+        for placement in Placement::ALL {
+            placement.apply(child.id(), cpus).expect("it is moved");
+            let set = sched_getaffinity(Some(pid)).expect("its CPUs");
+            assert_eq!(set, placement.set(cpus).expect("the CPUs wanted"), "{placement:?}");
+        }
+        child.kill().and_then(|()| child.wait()).expect("its end");
+        assert!(Placement::Free.apply(child.id(), cpus).is_err());
+    }
 
     #[test]
     fn programs_started_on_a_cpu_stay_there() {

@@ -6,8 +6,6 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::place;
-
 /// A machine that needs longer to start a program does nothing any more.
 const START_DEADLINE: Duration = Duration::from_secs(30);
 const STOP_DEADLINE: Duration = Duration::from_secs(10);
@@ -21,24 +19,13 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Start `command` on `cpu` (`None`: wherever the scheduler puts it) and wait until `is_ready`. What it prints goes to
-    /// `log`, and into the error when it ends too early.
-    pub(crate) fn start(
-        mut command: Command,
-        cpu: Option<usize>,
-        log: &Path,
-        is_ready: impl Fn() -> bool,
-    ) -> Result<Self, String> {
+    /// Start `command` and wait until `is_ready`. What it prints goes to `log`, and into the error when it ends too early.
+    pub(crate) fn start(mut command: Command, log: &Path, is_ready: impl Fn() -> bool) -> Result<Self, String> {
         let name = command.get_program().to_string_lossy().into_owned();
         let file = std::fs::File::create(log).map_err(|error| format!("cannot create {}: {error}", log.display()))?;
         let errors = file.try_clone().map_err(|error| error.to_string())?;
         command.stdin(Stdio::null()).stdout(file).stderr(errors);
-        let mut spawn =
-            move || command.spawn().map_err(|error| format!("cannot start {}: {error}", command.get_program().display()));
-        let child = match cpu {
-            Some(cpu) => place::on(cpu, spawn)?,
-            None => spawn()?,
-        };
+        let child = command.spawn().map_err(|error| format!("cannot start {name}: {error}"))?;
         let mut server = Self { child, log: log.to_owned(), mount: None };
         let deadline = Instant::now() + START_DEADLINE;
         while !is_ready() {
@@ -117,7 +104,7 @@ mod tests {
     #[test]
     fn server_that_ends_too_early_says_why() {
         let log = log("early");
-        let error = Server::start(shell("echo out of disks >&2; exit 3"), None, &log, || false).err();
+        let error = Server::start(shell("echo out of disks >&2; exit 3"), &log, || false).err();
         let error = error.expect("it cannot become ready");
         assert!(error.contains("out of disks") && error.contains('3'), "{error}");
         std::fs::remove_file(&log).expect("its log");
@@ -127,7 +114,7 @@ mod tests {
     fn server_is_stopped_with_its_owner() {
         let (log, flag) = (log("stopped"), log("flag"));
         let script = format!("trap 'exit 0' TERM; touch {}; while :; do sleep 0.01; done", flag.display());
-        let server = Server::start(shell(&script), Some(place::Cpus::choose().server), &log, || flag.exists()).expect("a server");
+        let server = Server::start(shell(&script), &log, || flag.exists()).expect("a server");
         let pid = server.pid();
         drop(server);
         assert!(!Path::new(&format!("/proc/{pid}")).exists());

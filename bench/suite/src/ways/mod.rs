@@ -9,7 +9,7 @@ mod vhost;
 
 use std::path::PathBuf;
 
-use peers::{MAIN_LOOP, Setting, USUAL};
+use peers::{Loop, THREAD};
 
 use crate::fio::Fio;
 use crate::matrix::Cell;
@@ -43,6 +43,11 @@ pub(crate) trait Way {
 
     /// Processes that work for it and go on after the measurement.
     fn servers(&self) -> Vec<u32>;
+
+    /// Those of them that run where they are put.
+    fn placeable(&self) -> Vec<u32> {
+        Vec::new()
+    }
 
     /// Processor time of a measurement that does nothing.
     fn start_cost(&self) -> std::time::Duration {
@@ -134,27 +139,22 @@ pub(crate) const QEMU_NBD: &str = "qemu NBD";
 pub(crate) const NBDKIT: &str = "nbdkit null";
 pub(crate) const QEMU_FUSE: &str = "qemu FUSE";
 
-const FREE: Setting = Setting { bound: false, ..USUAL };
-const FREE_MAIN_LOOP: Setting = Setting { bound: false, ..MAIN_LOOP };
-const NO_POLLING: Setting = Setting { thread_polls_ns: Some(0), ..USUAL };
-const LONG_POLLING: Setting = Setting { thread_polls_ns: Some(1_000_000), ..USUAL };
+/// What nbdkit takes when nobody says otherwise.
+const NBDKIT_THREADS: u32 = 16;
 
 /// The peers with other settings, to see which are best for them; on demand.
-pub(crate) const TUNING: [Entry; 14] = [
-    entry("vhost polling, thread", Peer, any, |site| peers::vhost(site, true, USUAL)),
-    entry("vhost polling, thread, polls 0 ns", Peer, any, |site| peers::vhost(site, true, NO_POLLING)),
-    entry("vhost polling, thread, polls 1 ms", Peer, any, |site| peers::vhost(site, true, LONG_POLLING)),
-    entry("vhost polling, thread, free", Peer, any, |site| peers::vhost(site, true, FREE)),
-    entry("vhost polling, main loop", Peer, any, |site| peers::vhost(site, true, MAIN_LOOP)),
-    entry("NBD, main loop", Peer, any, |site| peers::nbd(site, MAIN_LOOP)),
-    entry("NBD, main loop, free", Peer, any, |site| peers::nbd(site, FREE_MAIN_LOOP)),
-    entry("nbdkit", Peer, any, |site| peers::nbdkit(site, USUAL)),
-    entry("nbdkit, free", Peer, any, |site| peers::nbdkit(site, FREE)),
-    entry("FUSE, thread", Peer, any, |site| peers::fuse(site, USUAL)),
-    entry("FUSE, thread, polls 0 ns", Peer, any, |site| peers::fuse(site, NO_POLLING)),
-    entry("FUSE, thread, polls 1 ms", Peer, any, |site| peers::fuse(site, LONG_POLLING)),
-    entry("FUSE, thread, free", Peer, any, |site| peers::fuse(site, FREE)),
-    entry("FUSE, main loop", Peer, any, |site| peers::fuse(site, MAIN_LOOP)),
+pub(crate) const TUNING: [Entry; 11] = [
+    entry("vhost polling, thread", Peer, any, |site| peers::vhost(site, true, THREAD)),
+    entry("vhost polling, thread, polls 0 ns", Peer, any, |site| peers::vhost(site, true, Loop::Thread(0))),
+    entry("vhost polling, thread, polls 1 ms", Peer, any, |site| peers::vhost(site, true, Loop::Thread(1_000_000))),
+    entry("vhost polling, main loop", Peer, any, |site| peers::vhost(site, true, Loop::Main)),
+    entry("NBD, main loop", Peer, any, |site| peers::nbd(site, Loop::Main)),
+    entry("nbdkit, 16 threads", Peer, any, |site| peers::nbdkit(site, NBDKIT_THREADS)),
+    entry("nbdkit, 1 thread", Peer, any, |site| peers::nbdkit(site, 1)),
+    entry("FUSE, thread", Peer, any, |site| peers::fuse(site, THREAD)),
+    entry("FUSE, thread, polls 0 ns", Peer, any, |site| peers::fuse(site, Loop::Thread(0))),
+    entry("FUSE, thread, polls 1 ms", Peer, any, |site| peers::fuse(site, Loop::Thread(1_000_000))),
+    entry("FUSE, main loop", Peer, any, |site| peers::fuse(site, Loop::Main)),
 ];
 
 /// Everything, in the order in which it is measured: what claims compare stands side by side.
@@ -168,11 +168,11 @@ pub(crate) const WAYS: [Entry; 19] = [
     entry(FIO_NULL, Yardstick, any, through_fio::null),
     entry(ENGINE, Ours, any, |site| through_fio::engine(site, "n")),
     entry("fio engine, memory disk", Ours, any, |site| through_fio::engine(site, "m")),
-    entry(VHOST_POLLING, Peer, any, |site| peers::vhost(site, true, USUAL)),
-    entry(VHOST_EVENTFD, Peer, any, |site| peers::vhost(site, false, USUAL)),
-    entry(QEMU_NBD, Peer, any, |site| peers::nbd(site, MAIN_LOOP)),
-    entry(NBDKIT, Peer, any, |site| peers::nbdkit(site, USUAL)),
-    entry(QEMU_FUSE, Peer, any, |site| peers::fuse(site, USUAL)),
+    entry(VHOST_POLLING, Peer, any, |site| peers::vhost(site, true, THREAD)),
+    entry(VHOST_EVENTFD, Peer, any, |site| peers::vhost(site, false, THREAD)),
+    entry(QEMU_NBD, Peer, any, |site| peers::nbd(site, Loop::Main)),
+    entry(NBDKIT, Peer, any, |site| peers::nbdkit(site, NBDKIT_THREADS)),
+    entry(QEMU_FUSE, Peer, any, |site| peers::fuse(site, THREAD)),
     entry(FUSE, Ours, any, |site| ours::fuse(site, "n")),
     entry("FUSE mount, memory disk", Ours, any, |site| ours::fuse(site, "m")),
     entry(PYTHON, Ours, claimed, programs::python),

@@ -60,8 +60,7 @@ pub(super) fn fuse(site: &Site, disk: &str) -> Result<Box<dyn Way>, String> {
     std::fs::write(&file, "").map_err(|error| format!("cannot create {}: {error}", file.display()))?;
     let mut command = Command::new(program);
     command.env("FIPSEE_SOCKET", &site.socket).arg("mount").arg(disk).arg(&file);
-    // Neither the client's CPU nor the worker's: what stands between the two belongs to both.
-    let server = Server::start(command, None, &site.log("mount"), || is_mounted(&file))?.mounted_on(&file);
+    let server = Server::start(command, &site.log("mount"), || is_mounted(&file))?.mounted_on(&file);
     let mut way = ThroughFio::new(fio, site.cpus.client, Vec::new());
     way.on_fuse(&file);
     way.add_pid(site.daemon_pid);

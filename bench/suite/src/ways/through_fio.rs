@@ -58,7 +58,11 @@ impl Way for ThroughFio {
     }
 
     fn servers(&self) -> Vec<u32> {
-        self.servers.iter().map(Server::pid).chain(self.others.iter().copied()).collect()
+        self.placeable().into_iter().chain(self.others.iter().copied()).collect()
+    }
+
+    fn placeable(&self) -> Vec<u32> {
+        self.servers.iter().map(Server::pid).collect()
     }
 
     fn start_cost(&self) -> Duration {

@@ -38,6 +38,10 @@ impl Way for Vhost {
     fn servers(&self) -> Vec<u32> {
         vec![self.server.pid()]
     }
+
+    fn placeable(&self) -> Vec<u32> {
+        self.servers()
+    }
 }
 
 impl Vhost {
