@@ -94,7 +94,7 @@ fn footer(entry: &Value) -> [String; 2] {
     let text = |key: &str| machine[key].as_str().unwrap_or("unknown");
     [
         format!(
-            "Medians of one run, {} times {} s each. Logarithmic scales. Client on one CPU, server on another.",
+            "Medians of one run, {} times {} s each; logarithmic scales. Other servers serve null disks, each on the CPU where it was fastest.",
             entry["rounds"], entry["seconds"]
         ),
         format!("{}; revision {}, {}", facts::describe(machine), text("revision"), text("date").split('T').next().unwrap_or("")),
@@ -124,6 +124,12 @@ fn paint(canvas: &Canvas<'_>, rows: &[Row], footer: &[String], bottom: i32) -> R
         let style = (FONT, size).into_font().color(color).pos(Pos::new(side, VPos::Center));
         canvas.draw_text(words, &style, (x, y))
     };
+    // A figure must stay readable where it crosses the grid.
+    let figure = |x, y, words: &str| {
+        let width = 8 * i32::try_from(words.chars().count()).unwrap_or(0);
+        canvas.draw(&Rectangle::new([(x - 3, y - 8), (x + width, y + 8)], PAPER.filled()))?;
+        text(x, y, 12, &INK, HPos::Left, words)
+    };
     text(LABEL_X, 28, 19, &INK, HPos::Left, "Random reads of 4 KiB: Fip-see and what people use today")?;
     for (place, kind) in [Kind::Ours, Kind::Peer, Kind::Yardstick].into_iter().enumerate() {
         let x = RATE.left + [0, 100, 230][place];
@@ -132,7 +138,7 @@ fn paint(canvas: &Canvas<'_>, rows: &[Row], footer: &[String], bottom: i32) -> R
     }
     let latencies = decades(rows.iter().filter_map(|row| row.latency_ns).flat_map(|(p50, p99)| [p50, p99]));
     let rates = decades(rows.iter().filter_map(|row| row.iops));
-    text(LATENCY.left, 62, 13, &INK, HPos::Left, "One at a time: latency, p50 to p99. Left is better.")?;
+    text(LATENCY.left, 62, 13, &INK, HPos::Left, "One at a time: latency, dot p50, tick p99. Left is better.")?;
     text(RATE.left, 62, 13, &INK, HPos::Left, "64 at a time: requests per second. Right is better.")?;
     for (panel, range, label) in [(LATENCY, latencies, duration as fn(f64) -> String), (RATE, rates, rate)] {
         for power in range.from..=range.to {
@@ -153,12 +159,12 @@ fn paint(canvas: &Canvas<'_>, rows: &[Row], footer: &[String], bottom: i32) -> R
             canvas.draw(&PathElement::new([(from, y), (to, y)], color.stroke_width(2)))?;
             canvas.draw(&PathElement::new([(to, y - 5), (to, y + 5)], color.stroke_width(2)))?;
             canvas.draw(&Circle::new((from, y), 5, color.filled()))?;
-            text(to + 9, y, 12, &INK, HPos::Left, &duration(p50))?;
+            figure(to + 9, y, &duration(p50))?;
         }
         if let Some(iops) = row.iops {
             let x = RATE.place(iops, rates);
             canvas.draw(&Circle::new((x, y), 5, color.filled()))?;
-            text(x + 12, y, 12, &INK, HPos::Left, &rate(iops))?;
+            figure(x + 12, y, &rate(iops))?;
         }
         y += LINE;
     }

@@ -65,5 +65,7 @@ pub(super) fn fuse(site: &Site, disk: &str) -> Result<Box<dyn Way>, String> {
     way.on_fuse(&file);
     way.add_pid(site.daemon_pid);
     way.keep(server);
+    // By default it leaves the daemon's CPU alone, as it does for users.
+    way.leave_placing();
     Ok(Box::new(way))
 }

@@ -17,6 +17,8 @@ pub(super) struct ThroughFio {
     /// The same where many are.
     deep: Vec<String>,
     servers: Vec<Server>,
+    /// The servers choose their CPUs themselves.
+    place_themselves: bool,
     /// Servers that are not ours to stop.
     others: Vec<u32>,
     file: Option<TemporaryFile>,
@@ -25,7 +27,16 @@ pub(super) struct ThroughFio {
 impl ThroughFio {
     pub(super) fn new(fio: &Fio, cpu: usize, arguments: Vec<String>) -> Self {
         let deep = arguments.clone();
-        Self { fio: fio.clone(), cpu, shallow: arguments, deep, servers: Vec::new(), others: Vec::new(), file: None }
+        Self {
+            fio: fio.clone(),
+            cpu,
+            shallow: arguments,
+            deep,
+            servers: Vec::new(),
+            place_themselves: false,
+            others: Vec::new(),
+            file: None,
+        }
     }
 
     /// Let fio use a file that a FUSE server answers for: plain system calls one at a time, libaio for more.
@@ -37,6 +48,11 @@ impl ThroughFio {
     /// Count the processor time of this process, too.
     pub(super) fn add_pid(&mut self, pid: u32) {
         self.others.push(pid);
+    }
+
+    /// Leave the choice of CPUs to the servers.
+    pub(super) fn leave_placing(&mut self) {
+        self.place_themselves = true;
     }
 
     /// Stop this server with the way, and count its processor time.
@@ -58,11 +74,11 @@ impl Way for ThroughFio {
     }
 
     fn servers(&self) -> Vec<u32> {
-        self.placeable().into_iter().chain(self.others.iter().copied()).collect()
+        self.servers.iter().map(Server::pid).chain(self.others.iter().copied()).collect()
     }
 
     fn placeable(&self) -> Vec<u32> {
-        self.servers.iter().map(Server::pid).collect()
+        if self.place_themselves { Vec::new() } else { self.servers.iter().map(Server::pid).collect() }
     }
 
     fn start_cost(&self) -> Duration {
