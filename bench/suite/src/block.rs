@@ -37,6 +37,11 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
+    /// What the files of results are called: only a whole run may become what the README shows.
+    fn stem(&self) -> &'static str {
+        if self.only.is_empty() && self.places { "block" } else { "block-part" }
+    }
+
     fn chooses(&self, name: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|part| name.contains(part))
     }
@@ -265,8 +270,9 @@ impl Bench {
         let claims = claims::all(&self.results);
         claims.iter().for_each(Claim::print);
         let entry = self.entry(machine, idle, &claims);
-        append(&self.settings.results, &entry.to_string())?;
-        match plot::write(&self.settings.results, &self.results, &entry) {
+        let stem = self.settings.results.join(self.settings.stem());
+        append(&stem.with_extension("jsonl"), &entry.to_string())?;
+        match plot::write(&stem, &self.results, &entry) {
             Ok(said) => println!("\n{said}"),
             Err(reason) => println!("\nno plot: {reason}"),
         }
@@ -294,10 +300,9 @@ impl Bench {
     }
 }
 
-fn append(directory: &Path, line: &str) -> Result<(), String> {
-    let path = directory.join("block.jsonl");
+fn append(path: &Path, line: &str) -> Result<(), String> {
     let mut open = std::fs::OpenOptions::new();
-    let file = open.create(true).append(true).open(&path);
+    let file = open.create(true).append(true).open(path);
     let written = file.and_then(|mut file| writeln!(file, "{line}"));
     written.map_err(|error| format!("cannot append to {}: {error}; run from the top of the repository", path.display()))
 }

@@ -57,10 +57,10 @@ struct Decades {
     to: i32,
 }
 
-/// Draw `block.svg`, and `block.png` from it; returns what to say of it.
-pub(crate) fn write(directory: &Path, results: &Results, entry: &Value) -> Result<String, String> {
+/// Draw `stem`.svg, and `stem`.png from it; returns what to say of it.
+pub(crate) fn write(stem: &Path, results: &Results, entry: &Value) -> Result<String, String> {
     let svg = draw(&rows(results), &footer(entry))?;
-    let (svg_path, png_path) = (directory.join("block.svg"), directory.join("block.png"));
+    let (svg_path, png_path) = (stem.with_extension("svg"), stem.with_extension("png"));
     std::fs::write(&svg_path, svg).map_err(|error| format!("cannot write {}: {error}", svg_path.display()))?;
     let said = format!("plot: {}", svg_path.display());
     let converter = match find_program("rsvg-convert") {

@@ -50,6 +50,7 @@ pub(crate) const CANDIDATES: [Candidate; 12] = [
 
 impl Service {
     pub(crate) fn start(null_bytes: u64, folder: &Path, seconds: f64, cpus: Cpus, fio: Option<Fio>) -> Result<Self, String> {
+        std::fs::create_dir_all(folder).map_err(|error| format!("cannot create {}: {error}", folder.display()))?;
         let file = folder.join("fipsee-bench.img");
         let disks = [
             format!("n=null:{null_bytes}"),

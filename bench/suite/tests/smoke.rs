@@ -55,7 +55,7 @@ fn every_way_that_is_there_is_measured_and_nothing_is_left_behind() {
     let output = command.output().expect("the benchmark starts");
     let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{text}");
-    let lines = std::fs::read_to_string(directory.0.join("block.jsonl")).expect("results");
+    let lines = std::fs::read_to_string(directory.0.join("block-part.jsonl")).expect("results");
     assert_eq!(lines.lines().count(), 1, "one line per run");
     let run: Value = serde_json::from_str(&lines).expect("JSON");
     let series = run["series"].as_array().expect("series");
@@ -79,12 +79,12 @@ fn every_way_that_is_there_is_measured_and_nothing_is_left_behind() {
     for skip in run["skipped"].as_array().expect("skips") {
         assert!(skip["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{skip}");
     }
-    let svg = std::fs::read_to_string(directory.0.join("block.svg")).expect("a plot");
+    let svg = std::fs::read_to_string(directory.0.join("block-part.svg")).expect("a plot");
     assert!(svg.contains("Rust library, null disk") && svg.trim_end().ends_with("</svg>"));
-    assert_eq!(directory.0.join("block.png").exists(), has("rsvg-convert"), "{text}");
+    assert_eq!(directory.0.join("block-part.png").exists(), has("rsvg-convert"), "{text}");
     let mut left: Vec<_> =
         std::fs::read_dir(&directory.0).expect("the directory").flatten().map(|entry| entry.file_name()).collect();
-    left.retain(|name| !name.to_string_lossy().starts_with("block."));
+    left.retain(|name| !name.to_string_lossy().starts_with("block-part."));
     assert!(left.is_empty(), "left behind: {left:?}");
     let mounts = std::fs::read_to_string("/proc/self/mounts").expect("mounts");
     assert!(!mounts.contains(&*directory.0.to_string_lossy()), "a mount is left:\n{mounts}");
@@ -97,5 +97,5 @@ fn nothing_to_measure_is_an_error() {
     let output = command.args(["--quick", "--only=no such candidate"]).output().expect("the benchmark starts");
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("--only"), "{output:?}");
-    assert!(!directory.0.join("block.jsonl").exists());
+    assert_eq!(std::fs::read_dir(&directory.0).expect("the directory").count(), 0, "something is left behind");
 }
