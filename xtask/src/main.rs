@@ -26,7 +26,7 @@ usage: cargo xtask COMMAND
   ci      tier 1: format, clippy, tidy, loom, C headers, documentation, Miri
   tidy    the project's own rules, file by file
   loom    the ring under the model checker, and its known-bad variants, which must fail
-  bench   the benchmarks, on a quiet machine; arguments go to fipsee-bench";
+  bench   setup, dist, then the benchmarks, on a quiet machine; arguments go to fipsee-bench";
 
 /// Exit code for a command line that makes no sense, or asks for what is not there.
 const USAGE_ERROR: u8 = 2;
@@ -90,8 +90,21 @@ fn bench(root: &Path, arguments: &[String]) -> ExitCode {
         eprintln!("error: this checkout has no benchmark suite (bench/suite, package fipsee-bench)");
         return ExitCode::from(USAGE_ERROR);
     }
+    // Questions about the command line need nothing that ships.
+    let measures = !arguments.iter().any(|argument| ["--help", "-h", "--version", "-V"].contains(&argument.as_str()));
     let mut command = cargo(root);
     command.args(["run", "--release", "--package", "fipsee-bench", "--"]).args(arguments);
+    if measures && env::var_os(dist::DIST_VARIABLE).is_none() {
+        setup::run();
+        let dist = dist::Dist::new(root);
+        let mut tally = Tally::default();
+        dist::run(&dist, &mut tally);
+        if tally.failed > 0 {
+            eprintln!("error: what is to be measured cannot be built, as shown above");
+            return ExitCode::FAILURE;
+        }
+        command.env(dist::DIST_VARIABLE, &dist.prefix);
+    }
     match command.status() {
         Ok(status) if status.success() => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,

@@ -38,6 +38,14 @@ const TOOLS: &[Tool] = &[
         needed_for: "the throwaway system the packages are tested in",
     },
     Tool { program: "systemd-analyze", package: "systemd", needed_for: "the test of the daemon's confinement" },
+    Tool {
+        program: "qemu-storage-daemon",
+        package: "qemu-system-common",
+        needed_for: "the benchmark's peers: vhost-user, NBD, FUSE",
+    },
+    Tool { program: "nbdkit", package: "nbdkit", needed_for: "the benchmark's peer over NBD" },
+    Tool { program: "fusermount3", package: "fuse3", needed_for: "the benchmark's peers through FUSE" },
+    Tool { program: "rsvg-convert", package: "librsvg2-bin", needed_for: "the benchmark's plot as PNG" },
 ];
 
 /// Environment variable that lists what is missing, for tests that skip themselves with a reason.

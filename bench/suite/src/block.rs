@@ -1,27 +1,22 @@
-//! `cargo xtask bench block`: what the block service must show.
+//! `cargo xtask bench block`: every way to a disk, ours and those of others, in one run.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use fipsee::load::{self, DataPath, Mix, Report};
-use fipsee_ring::region::Region;
-use fipsee_ring::wait::WaitMode;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::daemon::Daemon;
-use crate::table::{Claim, Results};
-use crate::{facts, fio, floor, headline, idle, memcpy};
+use crate::cost::{Meter, per_request_ns};
+use crate::fio::Fio;
+use crate::matrix::{CELLS, Cell, DEEP, SHALLOW, candidate};
+use crate::place::{Cpus, Placement};
+use crate::service::{self, CANDIDATES, Service};
+use crate::table::{CPU, Claim, IOPS, MACHINE_CPU, P50, P99, Results};
+use crate::ways::{Entry, Measured, Site, TUNING, WAYS, Way};
+use crate::{claims, facts, headline, idle, plot};
 
-/// Size of the memory disk and of the copy loop's memory: beyond the second-level cache, as the prototype had it.
-const MEMORY_BYTES: u64 = 64 << 20;
-const FILE_BYTES: u64 = 1 << 30;
-const BLOCK_BYTES: u64 = 4096;
-
-const QD1: &str = "latency_ns_p50";
-const P99: &str = "latency_ns_p99";
-const IOPS: &str = "iops";
-const BANDWIDTH: &str = "bandwidth_bytes_per_s";
+/// Size of null disks, ours and those of others.
+const NULL_BYTES: u64 = 1 << 30;
 
 /// How to run.
 pub(crate) struct Settings {
@@ -29,216 +24,285 @@ pub(crate) struct Settings {
     pub(crate) seconds: f64,
     pub(crate) results: PathBuf,
     pub(crate) file_directory: PathBuf,
-    pub(crate) only: String,
+    pub(crate) memory_directory: PathBuf,
+    pub(crate) only: Vec<String>,
+    /// Leave out the loads that no claim speaks of.
+    pub(crate) claims: bool,
+    /// Try where each server runs best.
+    pub(crate) places: bool,
+    /// Measure only the peers, with other settings.
+    pub(crate) tune: bool,
     /// The README whose headline is to be renewed.
     pub(crate) readme: Option<PathBuf>,
 }
 
-struct Bench<'a> {
-    settings: &'a Settings,
-    daemon: Daemon,
-    file: PathBuf,
-    copy_from: Region,
-    copy_to: Region,
-    results: Results,
+impl Settings {
+    /// What the files of results are called: only a whole run may become what the README shows.
+    fn stem(&self) -> &'static str {
+        if self.only.is_empty() && self.places { "block" } else { "block-part" }
+    }
+
+    fn chooses(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|part| name.contains(part))
+    }
 }
 
-type Candidate = (&'static str, fn(&mut Bench<'_>, &'static str) -> Result<(), String>);
+/// A way that is there, and where its server runs when one request is in flight, and when many are.
+struct Open {
+    entry: &'static Entry,
+    way: Box<dyn Way>,
+    shallow: Placement,
+    deep: Placement,
+}
 
-const CANDIDATES: [Candidate; 12] = [
-    ("one line bounced, null QD1's floor", |bench, name| bench.floor(name)),
-    ("null QD1", |bench, name| bench.load(name, "n", 1, &[QD1, P99, IOPS])),
-    ("null QD4", |bench, name| bench.load(name, "n", 4, &[QD1, P99, IOPS])),
-    ("null QD16", |bench, name| bench.load(name, "n", 16, &[QD1, P99, IOPS])),
-    ("null QD64", |bench, name| bench.load(name, "n", 64, &[QD1, P99, IOPS])),
-    ("memory QD1", |bench, name| bench.load(name, "m", 1, &[QD1, P99, IOPS])),
-    ("memory QD64", |bench, name| bench.load(name, "m", 64, &[BANDWIDTH, IOPS])),
-    ("plain memcpy loop", |bench, name| bench.memcpy(name)),
-    ("file QD1", |bench, name| bench.load(name, "f", 1, &[QD1, P99, IOPS])),
-    ("fio io_uring QD1", |bench, name| bench.fio(name, 1)),
-    ("file QD64", |bench, name| bench.load(name, "f", 64, &[QD1, P99, IOPS])),
-    ("fio io_uring QD64", |bench, name| bench.fio(name, 64)),
-];
+impl Open {
+    /// Measure it once, its server where it belongs under this load.
+    fn run(&mut self, cell: Cell, seconds: f64, cpus: Cpus) -> Result<Measured, String> {
+        let placement = if cell.depth == 1 { self.shallow } else { self.deep };
+        self.way.placeable().into_iter().try_for_each(|pid| placement.apply(pid, cpus))?;
+        self.way.measure(cell, seconds)
+    }
+}
 
-/// Run everything, print the table and the claims, append the results.
-pub(crate) fn run(settings: &Settings) -> Result<(), String> {
-    let file = settings.file_directory.join("fipsee-bench.img");
-    let disks =
-        ["n=null:1G".to_owned(), format!("m=memory:{MEMORY_BYTES}"), format!("f=file:{},size={FILE_BYTES}", file.display())];
-    let region = |bytes| Region::create("bench", bytes).map_err(|error| format!("cannot create memory: {error}"));
-    let mut bench = Bench {
-        settings,
-        daemon: Daemon::start(&disks, &[])?,
-        file,
-        copy_from: region(MEMORY_BYTES)?,
-        copy_to: region(BLOCK_BYTES * 64)?,
-        results: Results::default(),
-    };
+/// One thing to measure in a round.
+#[derive(Clone, Copy)]
+enum Item {
+    Service(usize),
+    Matrix(usize, Cell),
+}
+
+/// What was not measured, and why.
+struct Skip {
+    name: String,
+    reason: String,
+    /// It was there, but went wrong.
+    failed: bool,
+}
+
+struct Bench {
+    settings: Settings,
+    // Ways end before the daemon does: a mount of it must not outlive it.
+    ways: Vec<Open>,
+    service: Service,
+    cpus: Cpus,
+    results: Results,
+    skips: Vec<Skip>,
+}
+
+/// Run everything, print the tables and the claims, draw the plot, append the results.
+pub(crate) fn run(settings: Settings) -> Result<(), String> {
     let machine = facts::machine();
     println!("{machine:#}");
-    bench.prepare()?;
-    let chosen: Vec<&Candidate> = CANDIDATES.iter().filter(|(name, _)| name.contains(&settings.only)).collect();
-    for round in 0..settings.rounds {
-        for place in 0..chosen.len() {
-            let (name, candidate) = chosen[(place + round) % chosen.len()];
-            candidate(&mut bench, name)?;
-        }
-        eprintln!("round {} of {}", round + 1, settings.rounds);
+    let mut bench = Bench::start(settings)?;
+    let items = bench.items();
+    if items.is_empty() {
+        return Err("--only leaves nothing to measure".to_owned());
     }
-    if "idle".contains(&settings.only) {
-        bench.idle_clients()?;
+    let idle = bench.idle_servers()?;
+    if bench.settings.places {
+        bench.choose_places();
+    }
+    for round in 0..bench.settings.rounds {
+        for place in 0..items.len() {
+            bench.measure(items[(place + round) % items.len()]);
+        }
+        eprintln!("round {} of {}", round + 1, bench.settings.rounds);
+    }
+    if !bench.settings.tune && bench.settings.chooses("idle") {
+        bench.service.idle_clients(bench.settings.rounds, &mut bench.results)?;
     }
     bench.results.print();
-    let claims = bench.claims();
-    println!();
-    claims.iter().for_each(Claim::print);
-    let entry = json!({
-        "suite": "block",
-        "machine": machine,
-        "rounds": settings.rounds,
-        "seconds": settings.seconds,
-        "series": bench.results.series.iter().map(|series| series.to_json()).collect::<Vec<_>>(),
-        "claims": claims.iter().map(Claim::to_json).collect::<Vec<_>>(),
-    });
-    append(&settings.results, &entry.to_string())?;
-    if let Some(readme) = &settings.readme {
-        headline::write(readme, &bench.results, &entry["machine"])?;
+    bench
+        .skips
+        .iter()
+        .for_each(|skip| println!("{}: {}: {}", if skip.failed { "FAILED" } else { "skipped" }, skip.name, skip.reason));
+    if !bench.settings.tune {
+        bench.conclude(&machine, idle)?;
     }
-    std::fs::remove_file(&bench.file).map_err(|error| format!("cannot remove {}: {error}", bench.file.display()))
+    match bench.skips.iter().filter(|skip| skip.failed).count() {
+        0 => Ok(()),
+        count => Err(format!("{count} candidates failed; their reasons stand above")),
+    }
 }
 
-impl Bench<'_> {
-    /// Put real content under the disks: untouched memory and holes read faster than data.
-    fn prepare(&self) -> Result<(), String> {
-        for (disk, bytes) in [("m", MEMORY_BYTES), ("f", FILE_BYTES)] {
-            let mut settings = self.load_settings(disk, 8);
-            (settings.mix, settings.block_bytes, settings.duration) = (Mix::Write, 1 << 20, Duration::from_millis(100));
-            let mut written = 0;
-            // The generator writes in sequence from the start; go on until the whole disk has been written.
-            while written < 2 * bytes {
-                settings.duration *= 2;
-                written = load::run(&settings).map_err(|error| error.to_string())?.requests << 20;
+impl Bench {
+    fn start(settings: Settings) -> Result<Self, String> {
+        let (cpus, fio) = (Cpus::choose(), Fio::find());
+        let service = Service::start(NULL_BYTES, &settings.file_directory, settings.seconds, cpus, fio.clone().ok())?;
+        service.prepare(CANDIDATES.iter().any(|(name, _)| name.contains("file") && settings.chooses(name)))?;
+        let site = Site {
+            socket: service.daemon.socket(),
+            daemon_pid: service.daemon.pid(),
+            directory: service.daemon.directory().to_owned(),
+            memory_directory: settings.memory_directory.clone(),
+            dist: std::env::var_os("FIPSEE_DIST").map(PathBuf::from),
+            cpus,
+            fio,
+            memory_bytes: service::MEMORY_BYTES,
+            null_bytes: NULL_BYTES,
+            used_names: std::cell::Cell::new(0),
+        };
+        let mut bench = Self { settings, ways: Vec::new(), service, cpus, results: Results::default(), skips: Vec::new() };
+        let ways: &'static [Entry] = if bench.settings.tune { &TUNING } else { &WAYS };
+        for entry in ways {
+            if bench.cells(entry).next().is_none() {
+                continue;
+            }
+            match (entry.open)(&site) {
+                Ok(way) => bench.ways.push(Open { entry, way, shallow: Placement::Free, deep: Placement::Free }),
+                Err(reason) => {
+                    println!("{} ... skipped: {reason}", entry.name);
+                    bench.skips.push(Skip { name: entry.name.to_owned(), reason, failed: false });
+                }
             }
         }
-        let noise: Vec<u8> = (0..1 << 20).map(|index: u32| (index.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-        for offset in (0..MEMORY_BYTES).step_by(noise.len()) {
-            self.copy_from.write(offset, &noise).map_err(|fault| fault.to_string())?;
-        }
-        Ok(())
+        Ok(bench)
     }
 
-    fn load_settings(&self, disk: &str, depth: u32) -> load::Settings {
-        load::Settings {
-            socket: self.daemon.socket(),
-            disk: disk.to_owned(),
-            mix: Mix::RandRead,
-            block_bytes: BLOCK_BYTES,
-            depth,
-            queues: 1,
-            duration: Duration::from_secs_f64(self.settings.seconds),
-            wait: WaitMode::Adaptive,
-            data_path: DataPath::Memshare,
-            cpus: fipsee::bench::first_cpu().into_iter().collect(),
-            verify: false,
-            range_bytes: (0, 0),
+    /// The loads that this run puts on a way.
+    fn cells<'a>(&'a self, entry: &'a Entry) -> impl Iterator<Item = Cell> + 'a {
+        let is_wanted = |cell: Cell| !self.settings.claims || cell.is_claimed();
+        let takes =
+            move |cell: &Cell| is_wanted(*cell) && (entry.takes)(*cell) && self.settings.chooses(&candidate(entry.name, *cell));
+        CELLS.into_iter().filter(takes)
+    }
+
+    /// Load by load, so that ways that are compared run one after the other.
+    fn items(&self) -> Vec<Item> {
+        let is_wanted = |index: &usize| !self.settings.tune && self.settings.chooses(CANDIDATES[*index].0);
+        let service = (0..CANDIDATES.len()).filter(is_wanted).map(Item::Service);
+        let matrix = CELLS.into_iter().flat_map(|cell| {
+            let ways = self.ways.iter().enumerate();
+            ways.filter(move |(_, open)| self.cells(open.entry).any(|taken| taken == cell))
+                .map(move |(index, _)| Item::Matrix(index, cell))
+        });
+        service.chain(matrix).collect()
+    }
+
+    /// Nobody who waits may disturb those who are measured.
+    fn idle_servers(&self) -> Result<Value, String> {
+        let named = self.ways.iter().flat_map(|open| open.way.servers().into_iter().map(|pid| (open.entry.name, pid)));
+        let mut servers: Vec<(&str, u32)> = vec![("fipseed", self.service.daemon.pid())];
+        servers.extend(named.filter(|(_, pid)| *pid != self.service.daemon.pid()));
+        let pids: Vec<u32> = servers.iter().map(|(_, pid)| *pid).collect();
+        let shares = idle::server_shares(&pids, Duration::from_secs(1))?;
+        let mut said = Vec::new();
+        for ((name, _), percent) in servers.iter().zip(shares) {
+            if percent > 1.0 {
+                println!("warning: idle, the server of '{name}' takes {percent:.1} % of a CPU from the others");
+            }
+            said.push(json!({ "server": name, "cpu_percent": percent }));
+        }
+        Ok(said.into())
+    }
+
+    /// Give every server that does not choose for itself the place where it does most, one request at a time and many.
+    fn choose_places(&mut self) {
+        for index in 0..self.ways.len() {
+            let wanted: Vec<Cell> = self.cells(self.ways[index].entry).collect();
+            for cell in [SHALLOW, DEEP] {
+                if wanted.iter().any(|wanted| wanted.depth == cell.depth) && !self.ways[index].way.placeable().is_empty() {
+                    self.choose_place(index, cell);
+                }
+            }
         }
     }
 
-    fn load(&mut self, name: &'static str, disk: &str, depth: u32, metrics: &[&'static str]) -> Result<(), String> {
-        let report = load::run(&self.load_settings(disk, depth)).map_err(|error| error.to_string())?;
-        for metric in metrics {
-            self.record(name, metric, &report);
+    /// The best of two rounds counts.
+    fn choose_place(&mut self, index: usize, cell: Cell) {
+        let (open, seconds) = (&mut self.ways[index], self.settings.seconds);
+        let mut best = (0.0, Placement::Free);
+        for placement in Placement::ALL.into_iter().cycle().take(2 * Placement::ALL.len()) {
+            *(if cell.depth == 1 { &mut open.shallow } else { &mut open.deep }) = placement;
+            // What goes wrong here goes wrong again where it is measured, and is said there.
+            let iops = open.run(cell, seconds, self.cpus).ok().and_then(|measured| measured.iops).unwrap_or(0.0);
+            if iops > best.0 {
+                best = (iops, placement);
+            }
         }
-        Ok(())
+        *(if cell.depth == 1 { &mut open.shallow } else { &mut open.deep }) = best.1;
+        println!("{}, QD{}: server on {}", open.entry.name, cell.depth, best.1.text());
     }
 
-    fn record(&mut self, name: &'static str, metric: &'static str, report: &Report) {
-        let value = match metric {
-            QD1 => load::count_f64(report.latency_ns(0.5)),
-            P99 => load::count_f64(report.latency_ns(0.99)),
-            BANDWIDTH => report.bandwidth_bytes_per_s,
-            _ => report.iops,
+    fn measure(&mut self, item: Item) {
+        let name = match item {
+            Item::Service(index) => CANDIDATES[index].0.to_owned(),
+            Item::Matrix(index, cell) => candidate(self.ways[index].entry.name, cell),
         };
-        self.results.add(name, metric, metric == QD1 || metric == P99, value);
+        if self.skips.iter().any(|skip| skip.name == name) {
+            return;
+        }
+        let outcome = match item {
+            Item::Service(index) => CANDIDATES[index].1(&self.service, &name, &mut self.results),
+            Item::Matrix(index, cell) => self.measure_way(index, cell),
+        };
+        if let Err(reason) = outcome {
+            println!("{name} ... FAILED: {reason}");
+            self.skips.push(Skip { name, reason, failed: true });
+        }
     }
 
-    fn floor(&mut self, name: &'static str) -> Result<(), String> {
-        if let Some(ns) = floor::round_trip_ns(Duration::from_millis(100)) {
-            self.results.add(name, "round_trip_ns", true, ns);
+    fn measure_way(&mut self, index: usize, cell: Cell) -> Result<(), String> {
+        let open = &mut self.ways[index];
+        let servers = open.way.servers();
+        let meter = Meter::start(&servers)?;
+        let measured = open.run(cell, self.settings.seconds, self.cpus)?;
+        let cost = meter.stop()?;
+        let (entry, start_cost) = (open.entry, open.way.start_cost());
+        let mut add = |metric, value| self.results.add_cell(entry.name, cell, metric, value);
+        if let Some(iops) = measured.iops {
+            add(IOPS, iops);
+        }
+        if let Some((p50, p99)) = measured.latency_ns {
+            add(P50, p50);
+            add(P99, p99);
+        }
+        if let Some(requests) = measured.requests {
+            add(CPU, per_request_ns(cost.processes.saturating_sub(start_cost), requests));
+            add(MACHINE_CPU, per_request_ns(cost.machine.saturating_sub(start_cost), requests));
         }
         Ok(())
     }
 
-    fn memcpy(&mut self, name: &'static str) -> Result<(), String> {
-        let duration = Duration::from_secs_f64(self.settings.seconds);
-        let rate = memcpy::run(&self.copy_from, &self.copy_to, BLOCK_BYTES, 64, duration)?;
-        self.results.add(name, BANDWIDTH, false, rate);
-        Ok(())
-    }
-
-    fn fio(&mut self, name: &'static str, depth: u32) -> Result<(), String> {
-        if let Some(fio) = fio::run(&self.file, BLOCK_BYTES, depth, self.settings.seconds)? {
-            self.results.add(name, IOPS, false, fio.iops);
-            self.results.add(name, QD1, true, fio.latency_ns_p50);
+    /// Say what it means and keep it.
+    fn conclude(&self, machine: &Value, idle: Value) -> Result<(), String> {
+        println!();
+        let claims = claims::all(&self.results);
+        claims.iter().for_each(Claim::print);
+        let entry = self.entry(machine, idle, &claims);
+        let stem = self.settings.results.join(self.settings.stem());
+        append(&stem.with_extension("jsonl"), &entry.to_string())?;
+        match plot::write(&stem, &self.results, &entry) {
+            Ok(said) => println!("\n{said}"),
+            Err(reason) => println!("\nno plot: {reason}"),
         }
-        Ok(())
-    }
-
-    /// One active client beside one idle one, then beside a thousand; then nobody active.
-    fn idle_clients(&mut self) -> Result<(), String> {
-        let attach = |socket: &Path, count| idle::attach(socket, "n", count).map_err(|error| error.to_string());
-        let socket = self.daemon.socket();
-        for _ in 0..self.settings.rounds {
-            let few = attach(&socket, 1)?;
-            self.load("null QD1 beside 1 idle client", "n", 1, &[QD1, P99, IOPS])?;
-            drop(few);
-            let many = attach(&socket, 1000)?;
-            self.load("null QD1 beside 1000 idle clients", "n", 1, &[QD1, P99, IOPS])?;
-            drop(many);
+        match &self.settings.readme {
+            Some(readme) => headline::write(readme, &self.results, machine),
+            None => Ok(()),
         }
-        let _many = attach(&socket, 1000)?;
-        let (cpu_percent, sleeps) = idle::daemon_usage(&self.daemon, Duration::from_secs(5))?;
-        self.results.add("daemon with 1000 idle clients", "cpu_percent", true, cpu_percent);
-        self.results.add("daemon with 1000 idle clients", "wakeups_per_s", true, sleeps);
-        Ok(())
     }
 
-    fn claims(&self) -> Vec<Claim> {
-        let best = |candidate, metric| self.results.get(candidate, metric).map(|series| series.best());
-        let ratio = |a: Option<f64>, b: Option<f64>| Some(a? / b?);
-        let claim = |text, value, at_most, limit| Claim { text, value, limit, at_most };
-        let added = || Some(best("file QD1", QD1)? - best("fio io_uring QD1", QD1)?);
-        // Measured in pairs: the median of the ratios stands even if the machine changes in between.
-        let paired = |ours, theirs, metric| Some(self.results.get(ours, metric)?.ratio_to(self.results.get(theirs, metric)?));
-        let beside = paired("null QD1 beside 1000 idle clients", "null QD1 beside 1 idle client", QD1);
-        let over_fio = paired("file QD64", "fio io_uring QD64", IOPS);
-        vec![
-            claim("null disk, QD1: p50 latency in ns", best("null QD1", QD1), true, 500.0),
-            claim("null disk, QD64: requests per second", best("null QD64", IOPS), false, 15e6),
-            claim(
-                "memory disk, QD64: bandwidth over a plain memcpy loop's",
-                ratio(best("memory QD64", BANDWIDTH), best("plain memcpy loop", BANDWIDTH)),
-                false,
-                0.8,
-            ),
-            claim("QD1 p50 beside 1000 idle clients over beside 1, median of pairs", beside, true, 1.2),
-            claim("file disk, QD64: IOPS over fio's, median of pairs", over_fio, false, 0.95),
-            claim(
-                "file disk, QD64: IOPS over fio's, best over best",
-                ratio(best("file QD64", IOPS), best("fio io_uring QD64", IOPS)),
-                false,
-                0.95,
-            ),
-            claim("file disk, QD1: p50 latency in ns added to fio's", added(), true, 1500.0),
-            claim("idle daemon, 1000 clients: CPU in percent", best("daemon with 1000 idle clients", "cpu_percent"), true, 1.0),
-        ]
+    fn entry(&self, machine: &Value, idle: Value, claims: &[Claim]) -> Value {
+        let place = |open: &Open| json!({ "way": open.entry.name, "QD1": open.shallow.text(), "QD64": open.deep.text() });
+        let placed = self.ways.iter().filter(|open| !open.way.placeable().is_empty());
+        let skip = |skip: &Skip| json!({ "candidate": skip.name, "reason": skip.reason, "failed": skip.failed });
+        json!({
+            "suite": "block",
+            "machine": machine,
+            "rounds": self.settings.rounds,
+            "seconds": self.settings.seconds,
+            "series": self.results.series.iter().map(|series| series.to_json()).collect::<Vec<_>>(),
+            "claims": claims.iter().map(Claim::to_json).collect::<Vec<_>>(),
+            "skipped": self.skips.iter().map(skip).collect::<Vec<_>>(),
+            "idle_servers": idle,
+            "server_places": placed.map(place).collect::<Vec<_>>(),
+        })
     }
 }
 
-fn append(directory: &Path, line: &str) -> Result<(), String> {
-    let path = directory.join("block.jsonl");
+fn append(path: &Path, line: &str) -> Result<(), String> {
     let mut open = std::fs::OpenOptions::new();
-    let file = open.create(true).append(true).open(&path);
+    let file = open.create(true).append(true).open(path);
     let written = file.and_then(|mut file| writeln!(file, "{line}"));
     written.map_err(|error| format!("cannot append to {}: {error}; run from the top of the repository", path.display()))
 }

@@ -13,9 +13,12 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Start the `fipseed` that was built beside this program.
+    /// Start the `fipseed` that ships, or else the one that was built beside this program.
     pub(crate) fn start(disks: &[String], more: &[&str]) -> Result<Self, String> {
-        let program = std::env::current_exe().map_err(|error| error.to_string())?.with_file_name("fipseed");
+        let program = match std::env::var_os("FIPSEE_DIST") {
+            Some(dist) => Path::new(&dist).join("bin/fipseed"),
+            None => std::env::current_exe().map_err(|error| error.to_string())?.with_file_name("fipseed"),
+        };
         let directory = std::env::temp_dir().join(format!("fipsee-bench-{}", std::process::id()));
         std::fs::create_dir_all(&directory).map_err(|error| format!("cannot create {}: {error}", directory.display()))?;
         let mut command = Command::new(&program);
@@ -37,6 +40,15 @@ impl Daemon {
 
     pub(crate) fn socket(&self) -> PathBuf {
         self.directory.join("s")
+    }
+
+    /// A directory for what lives as long as the daemon.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Processor time used so far, and voluntary context switches: each is one time a thread went to sleep.

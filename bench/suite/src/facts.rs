@@ -31,3 +31,16 @@ pub(crate) fn machine() -> Value {
         "load_average_at_start": load.split(' ').next().unwrap_or("unknown"),
     })
 }
+
+/// The machine in a few words.
+pub(crate) fn describe(machine: &Value) -> String {
+    let text = |key: &str| machine[key].as_str().unwrap_or("unknown");
+    format!(
+        "{} (family {}, model {}), {} CPUs, Linux {}",
+        text("cpu"),
+        machine["cpu_family"],
+        machine["cpu_model"],
+        machine["cpus"],
+        text("kernel")
+    )
+}

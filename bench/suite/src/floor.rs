@@ -7,12 +7,15 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::place::{Cpus, bind_to};
+
 /// Nanoseconds per round trip, the best of short stretches over `duration`; `None` with fewer than two CPUs.
 pub(crate) fn round_trip_ns(duration: Duration) -> Option<f64> {
     const ROUND_TRIPS: u32 = 1000;
-    let allowed = rustix::thread::sched_getaffinity(None).ok()?;
-    let mut cpus = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
-    let (here, there) = (cpus.next()?, cpus.next_back()?);
+    let Cpus { client: here, server: there } = Cpus::choose();
+    if here == there {
+        return None;
+    }
     let line = Line(AtomicU64::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -50,9 +53,3 @@ pub(crate) fn round_trip_ns(duration: Duration) -> Option<f64> {
 
 #[repr(align(128))]
 struct Line(AtomicU64);
-
-fn bind_to(cpu: usize) {
-    let mut set = rustix::thread::CpuSet::new();
-    set.set(cpu);
-    let _ = rustix::thread::sched_setaffinity(None, &set);
-}

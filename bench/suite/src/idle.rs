@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use fipsee_block::client::{AttachOptions, Disk, Error, Queue};
 
+use crate::cost::process_time;
 use crate::daemon::Daemon;
 
 /// Attach `count` clients and leave them idle.
@@ -23,4 +24,14 @@ pub(crate) fn daemon_usage(daemon: &Daemon, duration: Duration) -> Result<(f64, 
     let seconds = started.elapsed().as_secs_f64();
     let count = fipsee::load::count_f64(sleeps - sleeps_before);
     Ok((100.0 * (cpu - cpu_before).as_secs_f64() / seconds, count / seconds))
+}
+
+/// Processor share in percent of each of `servers` while nobody asks anything of them.
+pub(crate) fn server_shares(servers: &[u32], duration: Duration) -> Result<Vec<f64>, String> {
+    let times = || servers.iter().map(|pid| process_time(*pid)).collect::<Result<Vec<_>, _>>();
+    std::thread::sleep(Duration::from_millis(200)); // tidy: allow sleep, they need time to fall asleep
+    let (before, started) = (times()?, Instant::now());
+    std::thread::sleep(duration); // tidy: allow sleep, idleness is what is measured
+    let (after, seconds) = (times()?, started.elapsed().as_secs_f64());
+    Ok(after.iter().zip(&before).map(|(after, before)| 100.0 * (*after - *before).as_secs_f64() / seconds).collect())
 }

@@ -2,14 +2,22 @@
 //! bests of several rounds, appended to `bench/results/` with the facts of the machine.
 
 mod block;
+mod claims;
+mod cost;
 mod daemon;
 mod facts;
 mod fio;
 mod floor;
 mod headline;
 mod idle;
+mod matrix;
 mod memcpy;
+mod place;
+mod plot;
+mod server;
+mod service;
 mod table;
+mod ways;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,20 +32,32 @@ struct Arguments {
     #[arg(value_parser = ["block"], default_value = "block")]
     suite: String,
     /// Rounds; each round runs every candidate once, in rotating order.
-    #[arg(long, default_value_t = 7)]
+    #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Seconds per candidate and round.
+    /// Seconds per candidate and round; fio rounds up to whole ones.
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// Where to append the results.
+    /// Only what claims are about: of the matrix, 4 KiB reads.
+    #[arg(long)]
+    claims: bool,
+    /// Instead of everything, the peers with different settings, to see which is best for each.
+    #[arg(long)]
+    tune: bool,
+    /// One round of a fifth of a second, servers anywhere: does everything still run?
+    #[arg(long, conflicts_with_all = ["rounds", "seconds"])]
+    quick: bool,
+    /// Only candidates whose name contains this; may be given several times.
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+    /// Where to append the results and to draw the plot.
     #[arg(long, default_value = "bench/results")]
     results: PathBuf,
     /// Where the file disk's file goes: a directory on ext4.
     #[arg(long, default_value = "target")]
     file_directory: PathBuf,
-    /// Only candidates whose name contains this.
-    #[arg(long, default_value = "")]
-    only: String,
+    /// Where files in memory go: a directory on a tmpfs.
+    #[arg(long, default_value = "/dev/shm")]
+    memory_directory: PathBuf,
     /// Renew the headline in this README from the run.
     #[arg(long, value_name = "README.md")]
     readme: Option<PathBuf>,
@@ -45,15 +65,24 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    let (rounds, seconds) = if arguments.quick { (1, 0.2) } else { (arguments.rounds.max(1), arguments.seconds) };
+    if !(seconds > 0.0 && seconds < 1e6) {
+        eprintln!("error: --seconds {seconds}: choose more than 0");
+        return ExitCode::FAILURE;
+    }
     let settings = block::Settings {
-        rounds: arguments.rounds.max(1),
-        seconds: arguments.seconds,
+        rounds,
+        seconds,
         results: arguments.results,
         file_directory: arguments.file_directory,
+        memory_directory: arguments.memory_directory,
         only: arguments.only,
+        claims: arguments.claims,
+        tune: arguments.tune,
+        places: !arguments.quick,
         readme: arguments.readme,
     };
-    match block::run(&settings) {
+    match block::run(settings) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");

@@ -2,6 +2,17 @@
 
 use serde_json::{Value, json};
 
+use crate::matrix::{CELLS, Cell, candidate};
+
+pub(crate) const P50: &str = "latency_ns_p50";
+pub(crate) const P99: &str = "latency_ns_p99";
+pub(crate) const IOPS: &str = "iops";
+pub(crate) const BANDWIDTH: &str = "bandwidth_bytes_per_s";
+/// Processor time of every process that took part, per request.
+pub(crate) const CPU: &str = "cpu_ns_per_io";
+/// Processor time of the whole machine, per request: bystanders too, in steps of 10 ms.
+pub(crate) const MACHINE_CPU: &str = "machine_cpu_ns_per_io";
+
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
@@ -10,9 +21,10 @@ fn median(mut values: Vec<f64>) -> f64 {
 /// All rounds of one figure of one candidate.
 #[derive(Clone, Debug)]
 pub(crate) struct Series {
-    pub(crate) candidate: &'static str,
+    pub(crate) candidate: String,
+    /// The way and the load, of a candidate of the matrix.
+    pub(crate) of_matrix: Option<(&'static str, Cell)>,
     pub(crate) metric: &'static str,
-    pub(crate) lower_is_better: bool,
     pub(crate) values: Vec<f64>,
 }
 
@@ -27,18 +39,25 @@ impl Series {
     }
 
     pub(crate) fn best(&self) -> f64 {
-        let pick = if self.lower_is_better { f64::min } else { f64::max };
+        let pick = if matches!(self.metric, IOPS | BANDWIDTH) { f64::max } else { f64::min };
         self.values.iter().copied().reduce(pick).unwrap_or(f64::NAN)
     }
 
     pub(crate) fn to_json(&self) -> Value {
-        json!({
+        let mut json = json!({
             "candidate": self.candidate,
             "metric": self.metric,
             "median": self.median(),
             "best": self.best(),
             "rounds": self.values,
-        })
+        });
+        if let Some((way, cell)) = self.of_matrix {
+            json["way"] = way.into();
+            json["block_bytes"] = cell.block_bytes.into();
+            json["operation"] = cell.operation().into();
+            json["depth"] = cell.depth.into();
+        }
+        json
     }
 }
 
@@ -49,11 +68,21 @@ pub(crate) struct Results {
 }
 
 impl Results {
-    pub(crate) fn add(&mut self, candidate: &'static str, metric: &'static str, lower_is_better: bool, value: f64) {
+    /// Add a round's value of a candidate outside the matrix.
+    pub(crate) fn add(&mut self, candidate: &str, metric: &'static str, value: f64) {
+        self.insert(candidate, None, metric, value);
+    }
+
+    /// Add a round's value of a way under a load.
+    pub(crate) fn add_cell(&mut self, way: &'static str, cell: Cell, metric: &'static str, value: f64) {
+        self.insert(&candidate(way, cell), Some((way, cell)), metric, value);
+    }
+
+    fn insert(&mut self, candidate: &str, of_matrix: Option<(&'static str, Cell)>, metric: &'static str, value: f64) {
         let known = self.series.iter_mut().find(|series| series.candidate == candidate && series.metric == metric);
         match known {
             Some(series) => series.values.push(value),
-            None => self.series.push(Series { candidate, metric, lower_is_better, values: vec![value] }),
+            None => self.series.push(Series { candidate: candidate.to_owned(), of_matrix, metric, values: vec![value] }),
         }
     }
 
@@ -61,12 +90,45 @@ impl Results {
         self.series.iter().find(|series| series.candidate == candidate && series.metric == metric)
     }
 
+    /// The median over the rounds of one figure of the matrix.
+    pub(crate) fn median(&self, way: &str, cell: Cell, metric: &str) -> Option<f64> {
+        self.get(&candidate(way, cell), metric).map(Series::median)
+    }
+
     pub(crate) fn print(&self) {
         println!("{:<44} {:<26} {:>14} {:>14} {:>7}", "candidate", "metric", "median", "best", "rounds");
-        for series in &self.series {
+        for series in self.series.iter().filter(|series| series.of_matrix.is_none()) {
             let (median, best) = (series.median(), series.best());
             println!("{:<44} {:<26} {median:>14.1} {best:>14.1} {:>7}", series.candidate, series.metric, series.values.len());
         }
+        CELLS.iter().for_each(|cell| print!("{}", self.cell_table(*cell)));
+    }
+
+    /// The medians of every way under one load; nothing when nothing was measured.
+    fn cell_table(&self, cell: Cell) -> String {
+        let mut ways: Vec<&str> = Vec::new();
+        let measured = self.series.iter().filter_map(|series| series.of_matrix.filter(|(_, of)| *of == cell));
+        for (way, _) in measured {
+            if !ways.contains(&way) {
+                ways.push(way);
+            }
+        }
+        if ways.is_empty() {
+            return String::new();
+        }
+        let title = format!("{cell}, medians");
+        let mut text =
+            format!("\n{title:<32} {:>10} {:>10} {:>10} {:>12} {:>7}\n", "kIOPS", "p50 ns", "p99 ns", "CPU ns/IO", "rounds");
+        for way in ways {
+            let figure = |metric, divisor: f64, digits: usize| {
+                self.median(way, cell, metric).map_or("-".to_owned(), |value| format!("{:.digits$}", value / divisor))
+            };
+            let rounds = [IOPS, P50].iter().filter_map(|metric| self.get(&candidate(way, cell), metric));
+            let rounds = rounds.map(|series| series.values.len()).max().unwrap_or(0);
+            let (iops, p50, p99, cpu) = (figure(IOPS, 1e3, 1), figure(P50, 1.0, 0), figure(P99, 1.0, 0), figure(CPU, 1.0, 0));
+            text += &format!("{way:<32} {iops:>10} {p50:>10} {p99:>10} {cpu:>12} {rounds:>7}\n");
+        }
+        text
     }
 }
 
@@ -90,10 +152,71 @@ impl Claim {
             Some(false) => "DOES NOT HOLD",
             None => "not measured",
         };
-        println!("{:<70} {:>14.3} {sign} {:<12} {verdict}", self.text, self.value.unwrap_or(f64::NAN), self.limit);
+        let value = self.value.map_or("-".to_owned(), |value| format!("{value:.3}"));
+        println!("{:<70} {value:>14} {sign} {:<12} {verdict}", self.text, self.limit);
     }
 
     pub(crate) fn to_json(&self) -> Value {
         json!({ "claim": self.text, "value": self.value, "limit": self.limit, "at_most": self.at_most, "holds": self.holds() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::matrix::{DEEP, SHALLOW};
+
+    fn results(rounds: &[(&'static str, &'static str, f64)]) -> Results {
+        let mut results = Results::default();
+        rounds.iter().for_each(|(way, metric, value)| results.add_cell(way, SHALLOW, metric, *value));
+        results
+    }
+
+    #[test]
+    fn median_and_best_are_of_all_rounds() {
+        let results = results(&[("a", IOPS, 3.0), ("a", IOPS, 9.0), ("a", IOPS, 4.0), ("a", P50, 7.0), ("a", P50, 5.0)]);
+        let of = |metric| results.get("a, 4 KiB read QD1", metric).expect("a series");
+        assert_eq!((of(IOPS).median(), of(IOPS).best()), (4.0, 9.0));
+        assert_eq!(of(P50).best(), 5.0);
+        assert!(median(Vec::new()).is_nan());
+    }
+
+    #[test]
+    fn ratio_is_that_of_rounds_not_of_medians() {
+        let rounds =
+            [("a", IOPS, 10.0), ("b", IOPS, 1.0), ("a", IOPS, 2.0), ("b", IOPS, 1.0), ("a", IOPS, 90.0), ("b", IOPS, 30.0)];
+        let results = results(&rounds);
+        let of = |way| results.get(&candidate(way, SHALLOW), IOPS).expect("a series");
+        assert_eq!(of("a").ratio_to(of("b")), 3.0);
+    }
+
+    #[test]
+    fn table_of_a_load_has_a_line_for_each_way_that_was_measured() {
+        let results = results(&[("fast", IOPS, 2_500_000.0), ("fast", P50, 120.4), ("slow", P50, 9000.0)]);
+        let table = results.cell_table(SHALLOW);
+        let lines: Vec<Vec<&str>> = table.trim().lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[1], ["fast", "2500.0", "120", "-", "-", "1"]);
+        assert_eq!(lines[2], ["slow", "-", "9000", "-", "-", "1"]);
+        assert_eq!(results.cell_table(DEEP), "");
+    }
+
+    #[test]
+    fn series_of_the_matrix_say_what_they_are_of() {
+        let json = results(&[("a", IOPS, 1.0)]).series[0].to_json();
+        assert_eq!((&json["way"], &json["operation"], &json["depth"]), (&json!("a"), &json!("read"), &json!(1)));
+        let mut plain = Results::default();
+        plain.add("b", BANDWIDTH, 1.0);
+        assert_eq!(plain.series[0].to_json().get("way"), None);
+    }
+
+    #[test]
+    fn claim_holds_at_its_limit_and_says_when_nothing_was_measured() {
+        let claim = |value, at_most| Claim { text: "x", value, limit: 2.0, at_most };
+        assert_eq!(claim(Some(2.0), true).holds(), Some(true));
+        assert_eq!(claim(Some(2.0), false).holds(), Some(true));
+        assert_eq!(claim(Some(2.1), true).holds(), Some(false));
+        assert_eq!(claim(Some(1.9), false).holds(), Some(false));
+        assert_eq!(claim(Some(f64::NAN), false).holds(), Some(false));
+        assert_eq!(claim(None, true).holds(), None);
     }
 }

@@ -1,0 +1,71 @@
+//! Our own clients that are no separate program: the Rust library and the FUSE mount.
+
+use std::process::Command;
+use std::time::Duration;
+
+use fipsee::load::{self, DataPath, Mix, Settings, count_f64};
+use fipsee_ring::wait::WaitMode;
+
+use super::through_fio::ThroughFio;
+use super::{Measured, Site, Way};
+use crate::matrix::Cell;
+use crate::server::{Server, find_program, is_mounted};
+
+struct Library {
+    settings: Settings,
+    daemon_pid: u32,
+}
+
+/// The load generator of `fipsee bench`, with memory of its own that the daemon maps.
+pub(super) fn library(site: &Site, disk: &str) -> Result<Box<dyn Way>, String> {
+    let settings = Settings {
+        socket: site.socket.clone(),
+        disk: disk.to_owned(),
+        mix: Mix::RandRead,
+        block_bytes: 0,
+        depth: 0,
+        queues: 1,
+        duration: Duration::ZERO,
+        wait: WaitMode::Adaptive,
+        data_path: DataPath::Memshare,
+        cpus: vec![site.cpus.client],
+        verify: false,
+        range_bytes: (0, 0),
+    };
+    Ok(Box::new(Library { settings, daemon_pid: site.daemon_pid }))
+}
+
+impl Way for Library {
+    fn measure(&mut self, cell: Cell, seconds: f64) -> Result<Measured, String> {
+        let settings = &mut self.settings;
+        settings.mix = if cell.write { Mix::RandWrite } else { Mix::RandRead };
+        (settings.block_bytes, settings.depth) = (cell.block_bytes, cell.depth);
+        settings.duration = Duration::from_secs_f64(seconds);
+        let report = load::run(settings).map_err(|error| error.to_string())?;
+        let latency = (count_f64(report.latency_ns(0.5)), count_f64(report.latency_ns(0.99)));
+        Ok(Measured { iops: Some(report.iops), latency_ns: Some(latency), requests: Some(count_f64(report.requests)) })
+    }
+
+    fn servers(&self) -> Vec<u32> {
+        vec![self.daemon_pid]
+    }
+}
+
+/// `fipsee mount`, with fio on the file.
+pub(super) fn fuse(site: &Site, disk: &str) -> Result<Box<dyn Way>, String> {
+    let fio = site.fio()?;
+    let program = site.shipped("bin/fipsee")?;
+    find_program("fusermount3")?;
+    let file = site.fresh("mount");
+    std::fs::write(&file, "").map_err(|error| format!("cannot create {}: {error}", file.display()))?;
+    let mut command = Command::new(program);
+    command.env("FIPSEE_SOCKET", &site.socket).arg("mount").arg(disk).arg(&file);
+    let server = Server::start(command, &site.log("mount"), || is_mounted(&file))?.mounted_on(&file);
+    let mut way = ThroughFio::new(fio, site.cpus.client, Vec::new());
+    way.on_fuse(&file);
+    way.add_pid(site.daemon_pid);
+    way.keep(server);
+    // By default it leaves the daemon's CPU alone, as it does for users.
+    way.leave_placing();
+    Ok(Box::new(way))
+}

@@ -1,0 +1,131 @@
+//! A client of vhost-user-blk: libblkio, which polls the used ring or sleeps on its eventfd.
+
+use std::mem::MaybeUninit;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use blkio::{Blkio, Blkioq, Completion, MemoryRegion, ReqFlags};
+use fipsee::load::count_f64;
+use fipsee_block::stats::Histogram;
+use fipsee_ring::clock;
+
+use super::{Measured, Way};
+use crate::matrix::Cell;
+use crate::place;
+use crate::server::Server;
+
+/// What libblkio takes when nobody says otherwise.
+const QUEUE_SIZE: i32 = 256;
+/// Requests in flight at most.
+const MAX_DEPTH: usize = 64;
+/// Rounds of submitting and reaping between two looks at the wall clock.
+const ROUNDS_PER_LOOK: u32 = 64;
+
+pub(super) struct Vhost {
+    pub(super) server: Server,
+    pub(super) socket: PathBuf,
+    pub(super) polling: bool,
+    pub(super) cpu: usize,
+    pub(super) disk_bytes: u64,
+}
+
+impl Way for Vhost {
+    fn measure(&mut self, cell: Cell, seconds: f64) -> Result<Measured, String> {
+        let run = || self.run(cell, Duration::from_secs_f64(seconds)).map_err(|error| format!("libblkio: {error}"));
+        place::on(self.cpu, run).map_err(|error| self.server.explain(error))
+    }
+
+    fn servers(&self) -> Vec<u32> {
+        vec![self.server.pid()]
+    }
+
+    fn placeable(&self) -> Vec<u32> {
+        self.servers()
+    }
+}
+
+impl Vhost {
+    fn run(&self, cell: Cell, duration: Duration) -> Result<Measured, blkio::Error> {
+        let mut device = Blkio::new("virtio-blk-vhost-user")?;
+        device.set_str("path", &self.socket.to_string_lossy())?;
+        device.connect()?;
+        device.set_i32("num-queues", i32::from(!self.polling))?;
+        device.set_i32("num-poll-queues", i32::from(self.polling))?;
+        device.set_i32("queue-size", QUEUE_SIZE)?;
+        let mut started = device.start()?;
+        let queues = if self.polling { &mut started.poll_queues } else { &mut started.queues };
+        let queue = queues.first_mut().ok_or_else(|| blkio::Error::from(blkio::Errno::NOENT))?;
+        let depth = usize::try_from(cell.depth).unwrap_or(MAX_DEPTH).min(MAX_DEPTH);
+        let block_bytes = usize::try_from(cell.block_bytes).unwrap_or(0);
+        let region = device.alloc_mem_region((depth * block_bytes).next_multiple_of(4096))?;
+        device.map_mem_region(&region)?;
+        let blocks = self.disk_bytes / cell.block_bytes;
+        Client { queue, region, cell, block_bytes, blocks, depth, random: 0x9e37_79b9_7f4a_7c15 }.run(duration)
+    }
+}
+
+struct Client<'a> {
+    queue: &'a mut Blkioq,
+    region: MemoryRegion,
+    cell: Cell,
+    block_bytes: usize,
+    blocks: u64,
+    depth: usize,
+    random: u64,
+}
+
+impl Client<'_> {
+    /// Keep `depth` requests in flight, as the generator of our own clients does, and sample latency as it does: every slot
+    /// in turn, from submitting to reaping.
+    fn run(mut self, duration: Duration) -> Result<Measured, blkio::Error> {
+        let ticks = Histogram::default();
+        let mut done = [const { MaybeUninit::<Completion>::uninit() }; MAX_DEPTH];
+        let mut started_ticks = [0; MAX_DEPTH];
+        let (mut free, mut probe, mut requests): (Vec<usize>, _, _) = ((0..self.depth).collect(), 0, 0_u64);
+        let started = Instant::now();
+        while started.elapsed() < duration {
+            for _ in 0..ROUNDS_PER_LOOK {
+                let now_ticks = clock::ticks();
+                while let Some(slot) = free.pop() {
+                    self.submit(slot);
+                    started_ticks[slot] = now_ticks;
+                }
+                let count = self.queue.do_io(&mut done[..self.depth], 1, None, None)?;
+                requests += count as u64;
+                for completion in &done[..count] {
+                    // SAFETY: do_io wrote as many completions as it returned.
+                    let completion = unsafe { completion.assume_init_ref() };
+                    if completion.ret != 0 {
+                        return Err(blkio::Error::from(blkio::Errno::from_raw_os_error(-completion.ret)));
+                    }
+                    let slot = completion.user_data;
+                    if slot == probe {
+                        ticks.record(clock::ticks().saturating_sub(started_ticks[slot]), 1);
+                        probe = (probe + 7) % self.depth;
+                    }
+                    free.push(slot);
+                }
+            }
+        }
+        let iops = count_f64(requests) / started.elapsed().as_secs_f64();
+        while free.len() < self.depth {
+            let count = self.queue.do_io(&mut done[..self.depth], 1, None, None)?;
+            free.extend(0..count);
+        }
+        let quantile_ns = |percent| count_f64(clock::ticks_to_ns(ticks.quantile(percent, 100)));
+        let latency_ns = Some((quantile_ns(50), quantile_ns(99)));
+        Ok(Measured { iops: Some(iops), latency_ns, requests: Some(count_f64(requests)) })
+    }
+
+    #[inline(always)]
+    fn submit(&mut self, slot: usize) {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let offset = (((self.random >> 32) * self.blocks) >> 32) * self.cell.block_bytes;
+        let buffer = (self.region.addr + slot * self.block_bytes) as *mut u8;
+        if self.cell.write {
+            self.queue.write(offset, buffer, self.block_bytes, slot, ReqFlags::empty());
+        } else {
+            self.queue.read(offset, buffer, self.block_bytes, slot, ReqFlags::empty());
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The benchmark from end to end, as briefly as it goes: what it measures is nonsense, that it measures is not.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+/// A directory that goes away with the test.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("fipsee-bench-{name}-{}", std::process::id()));
+        std::fs::create_dir(&path).expect("a fresh directory");
+        Self(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The benchmark over what ships, its files in `directory`; `None`, said aloud, when nothing was built.
+fn bench(what: &str, directory: &Path) -> Option<Command> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let is_built = std::env::var_os("FIPSEE_DIST").is_some_and(|dist| root.join(dist).join("bin/fipseed").exists());
+    if !is_built {
+        let _ = writeln!(std::io::stderr(), "fipsee-skip: {what}: needs what ships; run `cargo xtask test`");
+        return None;
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fipsee-bench"));
+    command.current_dir(root).env("TMPDIR", directory).stdin(Stdio::null());
+    command.arg("--results").arg(directory).arg("--file-directory").arg(directory);
+    Some(command)
+}
+
+fn has(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+fn number(series: &[Value], candidate: &str, metric: &str) -> f64 {
+    let found = series.iter().find(|one| one["candidate"] == candidate && one["metric"] == metric);
+    found.and_then(|one| one["median"].as_f64()).unwrap_or_else(|| panic!("no {metric} of {candidate} in {series:#?}"))
+}
+
+#[test]
+fn every_way_that_is_there_is_measured_and_nothing_is_left_behind() {
+    let directory = Directory::new("smoke");
+    let Some(mut command) = bench("benchmark", &directory.0) else { return };
+    command.args(["--quick", "--only=4 KiB read QD1", "--only=plain memcpy", "--only=one line"]);
+    let output = command.output().expect("the benchmark starts");
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{text}");
+    let lines = std::fs::read_to_string(directory.0.join("block-part.jsonl")).expect("results");
+    assert_eq!(lines.lines().count(), 1, "one line per run");
+    let run: Value = serde_json::from_str(&lines).expect("JSON");
+    let series = run["series"].as_array().expect("series");
+    let mut expected = vec!["in-process call, null disk", "in-process call, memory disk", "Rust library, null disk"];
+    for (program, ways) in [
+        ("fio", &["fio's null engine", "psync on tmpfs", "io_uring on tmpfs"][..]),
+        ("qemu-storage-daemon", &["qemu vhost-user-blk, polling", "qemu vhost-user-blk, eventfd"]),
+        ("nbdkit", &["nbdkit null"]),
+    ] {
+        expected.extend(if has(program) { ways } else { &[] });
+    }
+    for way in expected {
+        let candidate = format!("{way}, 4 KiB read QD1");
+        assert!(number(series, &candidate, "iops") > 0.0, "{candidate}\n{text}");
+        assert!(number(series, &candidate, "latency_ns_p99") >= number(series, &candidate, "latency_ns_p50"), "{candidate}");
+        if !way.starts_with("in-process") {
+            assert!(number(series, &candidate, "cpu_ns_per_io") > 0.0, "{candidate}\n{text}");
+        }
+    }
+    assert!(number(series, "plain memcpy loop", "bandwidth_bytes_per_s") > 0.0);
+    for skip in run["skipped"].as_array().expect("skips") {
+        assert!(skip["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{skip}");
+    }
+    let svg = std::fs::read_to_string(directory.0.join("block-part.svg")).expect("a plot");
+    assert!(svg.contains("Rust library, null disk") && svg.trim_end().ends_with("</svg>"));
+    assert_eq!(directory.0.join("block-part.png").exists(), has("rsvg-convert"), "{text}");
+    let mut left: Vec<_> =
+        std::fs::read_dir(&directory.0).expect("the directory").flatten().map(|entry| entry.file_name()).collect();
+    left.retain(|name| !name.to_string_lossy().starts_with("block-part."));
+    assert!(left.is_empty(), "left behind: {left:?}");
+    let mounts = std::fs::read_to_string("/proc/self/mounts").expect("mounts");
+    assert!(!mounts.contains(&*directory.0.to_string_lossy()), "a mount is left:\n{mounts}");
+}
+
+#[test]
+fn nothing_to_measure_is_an_error() {
+    let directory = Directory::new("nothing");
+    let Some(mut command) = bench("benchmark of nothing", &directory.0) else { return };
+    let output = command.args(["--quick", "--only=no such candidate"]).output().expect("the benchmark starts");
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--only"), "{output:?}");
+    assert_eq!(std::fs::read_dir(&directory.0).expect("the directory").count(), 0, "something is left behind");
+}
