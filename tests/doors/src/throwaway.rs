@@ -95,7 +95,7 @@ impl ThrowawayRoot {
             assert!(ended.is_none(), "systemd-nspawn ended: {ended:?}\n{}", log(self));
             assert!(Instant::now() < deadline, "the system does not boot\n{}", log(self));
             if let Some(init) = child_of(self.nspawn.0.id())
-                && Path::new(&format!("/proc/{init}/root/run/systemd/private")).exists()
+                && Path::new("/proc").join(init.to_string()).join("root").join("run/systemd/private").exists()
             {
                 self.init = Pid::from_raw(init).expect("not 0");
                 break;
