@@ -7,6 +7,7 @@
 //! | `sh` | run by bash, all such blocks of a page in one shell, in order, in an empty directory |
 //! | `sh expect="TEXT"` | the same, and what it prints holds TEXT |
 //! | `sh fails="TEXT"` | it must fail and print TEXT |
+//! | `sh root`, with the others | the same, by root in a Debian that has the packages in `/packages` and is booted for the page |
 //! | `sh elsewhere="WHO"` | not run here; WHO runs it |
 //! | `c file=NAME`, any language | written to NAME for later blocks |
 //! | `text` and others without `file` | shown, not run |
@@ -18,7 +19,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use crate::{DEADLINE, Daemon, Directory};
+use crate::throwaway::{self, ThrowawayRoot};
+use crate::{DEADLINE, Daemon, Directory, text_of};
 
 /// One fenced block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -95,8 +97,8 @@ fn fence(line: usize, info: &str) -> Result<Block, String> {
 
 const MARK: &str = "@@ block of line ";
 
-/// One shell script of all blocks; it prints a mark before each and ends at the first that went wrong.
-fn script(blocks: &[Block], files: &Path) -> Result<String, String> {
+/// One shell script of all blocks of one place; it prints a mark before each and ends at the first that went wrong.
+fn script<'a>(blocks: impl Iterator<Item = &'a Block>, files: &Path) -> Result<String, String> {
     let mut script = String::from("set -euo pipefail\n");
     for block in blocks {
         let line = block.line;
@@ -104,7 +106,7 @@ fn script(blocks: &[Block], files: &Path) -> Result<String, String> {
             let kept = files.join(line.to_string());
             std::fs::write(&kept, &block.body).map_err(|error| format!("cannot write {}: {error}", kept.display()))?;
             let _ = writeln!(script, "cp '{}' '{name}'", kept.display());
-        } else if block.language == "sh" && block.elsewhere.is_none() && !block.in_root {
+        } else if block.language == "sh" && block.elsewhere.is_none() {
             let _ = writeln!(script, "echo '{MARK}{line}'");
             if block.fails.is_some() {
                 let _ = writeln!(script, "set +e; (set -e\n{}); code=$?; set -e", block.body);
@@ -119,7 +121,7 @@ fn script(blocks: &[Block], files: &Path) -> Result<String, String> {
 }
 
 /// What each block printed, by line, if the script came to its end; else everything it printed.
-fn judge(blocks: &[Block], printed: &str) -> Result<(), String> {
+fn judge<'a>(blocks: impl Iterator<Item = &'a Block>, printed: &str) -> Result<(), String> {
     if !printed.ends_with("@@ end\n") {
         return Err(format!("stopped in the last block named here:\n{printed}"));
     }
@@ -146,10 +148,23 @@ pub fn run(page: &Path, path: &str) -> Result<(), String> {
     let Some(daemon) = Daemon::start(&format!("guide-{stem}"), &disks) else { return Ok(()) };
     let place = Directory::new(&format!("page-{stem}"));
     let kept = Directory::new(&format!("page-files-{stem}"));
-    let script = script(&blocks, &kept.path(""))?;
+    let here = || blocks.iter().filter(|block| !block.in_root);
     let output = kept.path("output");
-    let ended = run_shell(&script, &place, &output, &daemon.socket, path)?;
-    judge(&blocks, &read(&output)?).map_err(|what| format!("{}: {ended}: {what}", page.display()))
+    let ended = run_shell(&script(here(), &kept.path(""))?, &place, &output, &daemon.socket, path)?;
+    let fail = |what| format!("{}: {what}", page.display());
+    judge(here(), &read(&output)?).map_err(|what| fail(format!("{ended}: {what}")))?;
+    let there: Vec<&Block> = blocks.iter().filter(|block| block.in_root).collect();
+    if there.is_empty() { Ok(()) } else { run_in_root(&there, &stem, &kept).map_err(fail) }
+}
+
+fn run_in_root(blocks: &[&Block], stem: &str, kept: &Directory) -> Result<(), String> {
+    let what = format!("guide-{stem}");
+    let packages = throwaway::packages(&what, &throwaway::PACKAGES);
+    let Some(root) = ThrowawayRoot::boot(&what, &packages) else { return Ok(()) };
+    let script = script(blocks.iter().copied(), &kept.path(""))?;
+    let output = root.run(&format!("exec 2>&1\n{script}"));
+    judge(blocks.iter().copied(), &String::from_utf8_lossy(&output.stdout))
+        .map_err(|error| format!("{}: {error}", text_of(&output)))
 }
 
 fn run_shell(script: &str, place: &Directory, output: &Path, socket: &Path, path: &str) -> Result<String, String> {
@@ -199,10 +214,10 @@ mod tests {
         let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let place = Directory::new(&format!("guide-alone-{number}"));
         let kept = Directory::new(&format!("guide-alone-files-{number}"));
-        let script = script(blocks, &kept.path(""))?;
+        let script = script(blocks.iter(), &kept.path(""))?;
         let output = kept.path("output");
         run_shell(&script, &place, &output, Path::new("/nowhere"), &std::env::var("PATH").unwrap_or_default())?;
-        judge(blocks, &std::fs::read_to_string(output).unwrap_or_default())
+        judge(blocks.iter(), &std::fs::read_to_string(output).unwrap_or_default())
     }
 
     #[test]

@@ -20,6 +20,9 @@ const CONTENT: &str = "systemd,systemd-sysv,init-system-helpers,man-db,gcc,libc6
 /// A number in the name of the kept tree: another when its content changes.
 const GENERATION: u32 = 1;
 
+/// Every package that `cargo xtask deb` makes.
+pub const PACKAGES: [&str; 6] = ["fipsee-daemon", "fipsee", "libfipsee0", "libfipsee-dev", "python3-fipsee", "fipsee-fio"];
+
 /// Longest time of one script.
 const SCRIPT_SECONDS: &str = "150";
 

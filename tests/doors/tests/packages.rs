@@ -4,10 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use fipsee_doors::throwaway::{ThrowawayRoot, packages};
+use fipsee_doors::throwaway::{PACKAGES, ThrowawayRoot, packages};
 use fipsee_doors::{Directory, has_program, run, shipped, text_of};
-
-const ALL: [&str; 6] = ["fipsee-daemon", "fipsee", "libfipsee0", "libfipsee-dev", "python3-fipsee", "fipsee-fio"];
 
 /// Most that `systemd-analyze security` may find to complain about; 10 is a service without any confinement.
 const MAX_EXPOSURE: f64 = 1.0;
@@ -22,7 +20,7 @@ const NO_DAEMON: &str = "test -z \"$(grep --line-regexp --files-with-matches fip
 
 #[test]
 fn installed_packages_work_until_they_are_purged() {
-    let packages = packages("packages", &ALL);
+    let packages = packages("packages", &PACKAGES);
     if packages.is_empty() {
         return;
     }
@@ -233,7 +231,7 @@ fn purge_leaves_nothing_but_data(root: &ThrowawayRoot, before: &str) {
 
 #[test]
 fn packages_keep_the_rules_of_debian() {
-    let packages = packages("lintian", &ALL);
+    let packages = packages("lintian", &PACKAGES);
     if packages.is_empty() || !has_program("lintian", "lintian") {
         return;
     }
@@ -246,7 +244,7 @@ fn packages_keep_the_rules_of_debian() {
 
 #[test]
 fn same_commit_makes_the_same_packages() {
-    for package in packages("same packages", &ALL) {
+    for package in packages("same packages", &PACKAGES) {
         // Owner, permissions and time of each file; what else could differ is in the files, and made by the compiler.
         let listing = run(Command::new("dpkg-deb").arg("--contents").arg(&package));
         assert!(listing.lines().all(|line| line.contains(" root/root ")), "{listing}");
