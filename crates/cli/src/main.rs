@@ -8,6 +8,7 @@ mod demo;
 mod error;
 mod info;
 mod ls;
+mod mount;
 mod output;
 mod ping;
 mod process;
@@ -49,6 +50,8 @@ enum Command {
     Resize(resize::Arguments),
     /// Copy a file to a disk, a disk to a file, or a disk to a disk
     Cp(cp::Arguments),
+    /// Serve a disk as a file, through FUSE, to programs that know only files
+    Mount(mount::Arguments),
     /// Put load on a disk and measure it
     Bench(fipsee::bench::Options),
     /// Measure the ring alone: bursts of messages between two processes, no daemon
@@ -85,6 +88,7 @@ fn run(cli: Cli) -> Result<(), Error> {
         Command::Stat(arguments) => stat::run(&socket, &arguments),
         Command::Resize(arguments) => resize::run(&socket, &arguments),
         Command::Cp(arguments) => cp::run(&socket, &arguments),
+        Command::Mount(arguments) => mount::run(&socket, &arguments),
         Command::Bench(options) => Ok(fipsee::bench::run(&socket, &options)?),
         Command::Ping(arguments) => ping::run(&arguments),
         Command::Serve(arguments) => serve::run(arguments),
