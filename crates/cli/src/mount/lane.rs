@@ -8,7 +8,7 @@
 use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::Sender;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use fipsee_block::client::{Buffer, Completion, Disk, Error, Event, Queue};
@@ -16,7 +16,7 @@ use fipsee_block::wire::{SECTOR_SHIFT, Status};
 use fipsee_ring::clock;
 use fipsee_ring::ring::Full;
 use fuser::Errno;
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::answer::Answer;
 use super::ranges::Claim;
@@ -33,11 +33,12 @@ const SMALL_BYTES: u64 = (64 << 10) + MARGIN_BYTES;
 const LARGE_BYTES: u64 = MAX_DATA_BYTES + MARGIN_BYTES;
 const LARGE_COUNT: u64 = 16;
 
-/// How long the thread that submitted the only request looks for its completion before it goes back to the kernel: more
-/// than a memory disk takes, and than waking a worker that sleeps; less than a disk that makes waiting worth a wake-up.
-const LOOK: Duration = Duration::from_micros(30);
-/// Looks before the first yield: about a microsecond.
-const LOOKS_BEFORE_YIELD: u32 = 64;
+/// How long a thread of the kernel's side looks for completions before it goes back to the kernel, if that has nothing for
+/// it: longer than a memory disk takes, and than a worker that sleeps takes to wake; shorter than is worth a CPU.
+const LOOK: Duration = Duration::from_micros(50);
+/// How long it looks before it asks the kernel, or lets others of its CPU run: about one round trip to a worker that polls on
+/// another CPU.
+const LOOK_ALONE: Duration = Duration::from_nanos(1500);
 
 /// What to do.
 #[derive(Clone, Copy, Debug)]
@@ -157,6 +158,7 @@ pub(super) struct Lane {
     state: Mutex<State>,
     /// There is room, or the connection changed.
     changed: Condvar,
+    device: OnceLock<OwnedFd>,
     news: Sender<News>,
 }
 
@@ -176,7 +178,7 @@ impl Lane {
     pub(super) const fn new(channel: Channel, news: Sender<News>) -> Self {
         let state =
             State { channel: Some(channel), attachment: 0, connection: 0, is_broken: false, is_stopping: false, waiting: 0 };
-        Self { state: Mutex::new(state), changed: Condvar::new(), news }
+        Self { state: Mutex::new(state), changed: Condvar::new(), device: OnceLock::new(), news }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -213,11 +215,48 @@ impl Lane {
                 return answer.send(Err(Errno::EIO));
             };
             channel.start(work, answer, claim);
-            if channel.slots.in_flight() == 1 {
-                channel.look(&mut scratch.finished);
-            }
-            drop(self.settle(state, scratch));
+            drop(self.settle(self.look(state, scratch), scratch));
         });
+    }
+
+    /// Answer what completes while nobody else needs this thread.
+    fn look<'a>(&'a self, mut state: MutexGuard<'a, State>, scratch: &mut Scratch) -> MutexGuard<'a, State> {
+        let (look, alone) = (clock::duration_to_ticks(LOOK), clock::duration_to_ticks(LOOK_ALONE));
+        let mut started = clock::ticks();
+        loop {
+            let Some(channel) = &mut state.channel else { return state };
+            if channel.reap(&mut scratch.finished).is_err() {
+                return state; // Found again by who comes next.
+            }
+            if !scratch.finished.is_empty() {
+                state = self.answer(state, scratch);
+                started = clock::ticks();
+                continue;
+            }
+            let elapsed = clock::ticks().wrapping_sub(started);
+            if channel.slots.in_flight() == 0 || elapsed > look {
+                return state;
+            }
+            if elapsed < alone {
+                std::hint::spin_loop();
+            } else if self.kernel_has_more() {
+                return state;
+            } else {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    fn kernel_has_more(&self) -> bool {
+        let Some(device) = self.device.get() else { return false };
+        let mut fds = [PollFd::new(device, PollFlags::IN)];
+        rustix::event::poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+    }
+
+    /// The other end of the kernel's requests, to see whether there are more.
+    pub(super) fn set_device(&self, device: OwnedFd) {
+        // Set once, before the first request.
+        let _ = self.device.set(device);
     }
 
     /// The lane, its doorbell silent, with room for a request of `data_bytes`, or without a channel.
@@ -252,19 +291,25 @@ impl Lane {
             if scratch.finished.is_empty() {
                 return state;
             }
-            let attachment = state.attachment;
-            drop(state);
-            scratch.answer();
-            state = self.lock();
-            let is_the_same = attachment == state.attachment;
-            match &mut state.channel {
-                Some(channel) if is_the_same => channel.slots.take_back(&mut scratch.buffers),
-                _ => scratch.buffers.clear(),
-            }
-            if state.waiting > 0 {
-                self.changed.notify_all();
-            }
+            state = self.answer(state, scratch);
         }
+    }
+
+    /// Answer what is finished, without the lock.
+    fn answer<'a>(&'a self, state: MutexGuard<'a, State>, scratch: &mut Scratch) -> MutexGuard<'a, State> {
+        let attachment = state.attachment;
+        drop(state);
+        scratch.answer();
+        let mut state = self.lock();
+        let is_the_same = attachment == state.attachment;
+        match &mut state.channel {
+            Some(channel) if is_the_same => channel.slots.take_back(&mut scratch.buffers),
+            _ => scratch.buffers.clear(),
+        }
+        if state.waiting > 0 {
+            self.changed.notify_all();
+        }
+        state
     }
 
     /// The lane's own thread: answer what nobody else answers, until [`stop`](Self::stop). `stop` is readable from then on.
@@ -362,23 +407,6 @@ impl Channel {
             }
         };
         queue.reap(&mut take).map(drop)
-    }
-
-    /// Look for a completion, for a while.
-    fn look(&mut self, finished: &mut Vec<(Pending, Status)>) {
-        let (started, limit) = (clock::ticks(), clock::duration_to_ticks(LOOK));
-        for looks in 0_u32.. {
-            if self.reap(finished).is_err() || !finished.is_empty() {
-                return; // An error is found again by who comes next.
-            }
-            if looks < LOOKS_BEFORE_YIELD {
-                std::hint::spin_loop();
-            } else if clock::ticks().wrapping_sub(started) < limit {
-                std::thread::yield_now();
-            } else {
-                return;
-            }
-        }
     }
 }
 

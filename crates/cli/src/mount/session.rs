@@ -140,6 +140,9 @@ fn serve(arguments: &Arguments, place: &Place, read_only: bool, threads: &Thread
     };
     let options = kernel::Options { disk: &arguments.disk, read_only, allow_other: arguments.allow_other };
     let device = kernel::mount(place.path(), options)?;
+    for lane in &threads.lanes {
+        lane.set_device(device.try_clone().map_err(|error| undo(place, &error))?);
+    }
     let mut config = Config::default();
     config.n_threads = Some(arguments.threads.into());
     config.clone_fd = true;
