@@ -14,7 +14,7 @@ struct Tool {
     needed_for: &'static str,
 }
 
-const TOOLS: [Tool; 7] = [
+const TOOLS: [Tool; 12] = [
     Tool { program: "gcc", package: "gcc", needed_for: "the C headers and the interop tests" },
     Tool { program: "g++", package: "g++", needed_for: "the C headers as C++" },
     Tool { program: "clang", package: "clang", needed_for: "the C headers with a second compiler" },
@@ -22,6 +22,11 @@ const TOOLS: [Tool; 7] = [
     Tool { program: "mke2fs", package: "e2fsprogs", needed_for: "the tests with a real ext4 image" },
     Tool { program: "e2fsck", package: "e2fsprogs", needed_for: "the tests with a real ext4 image" },
     Tool { program: "fio", package: "fio", needed_for: "the comparison of file disks with fio" },
+    Tool { program: "fusermount3", package: "fuse3", needed_for: "mounts by users who are not root" },
+    Tool { program: "losetup", package: "mount", needed_for: "file systems on mounted disks" },
+    Tool { program: "setpriv", package: "util-linux", needed_for: "the tests of who may use a mounted disk" },
+    Tool { program: "qemu-img", package: "qemu-utils", needed_for: "images on mounted disks" },
+    Tool { program: "python3", package: "python3", needed_for: "databases and mappings on mounted disks" },
 ];
 
 /// Environment variable that lists what is missing, for tests that skip themselves with a reason.
@@ -109,7 +114,10 @@ mod tests {
     fn each_package_is_asked_for_once() {
         let tools: Vec<&Tool> = TOOLS.iter().collect();
         let packages = packages_of(&tools);
-        assert_eq!(packages, ["binutils", "clang", "e2fsprogs", "fio", "g++", "gcc"]);
+        assert_eq!(
+            packages,
+            ["binutils", "clang", "e2fsprogs", "fio", "fuse3", "g++", "gcc", "mount", "python3", "qemu-utils", "util-linux"]
+        );
     }
 
     #[test]

@@ -47,6 +47,9 @@ pub(crate) struct Arguments {
     /// Threads that serve the file, each with a queue of the disk
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_THREADS)))]
     threads: u16,
+    /// CPUs for them [default: all but the last, where a daemon's worker polls unless told otherwise]
+    #[arg(long, value_delimiter = ',')]
+    cpus: Vec<usize>,
     /// What the kernel keeps of the file's content
     #[arg(long, value_enum, default_value = "none")]
     cache: Cache,
@@ -69,6 +72,10 @@ impl Arguments {
             format!("--reconnect={}", self.reconnect),
             format!("--cache={}", if self.cache == Cache::Kernel { "kernel" } else { "none" }),
         ];
+        if !self.cpus.is_empty() {
+            let cpus: Vec<String> = self.cpus.iter().map(ToString::to_string).collect();
+            words.push(format!("--cpus={}", cpus.join(",")));
+        }
         let flags = [(self.read_only, "--read-only"), (self.allow_other, "--allow-other")];
         words.extend(flags.iter().filter(|(is_set, _)| *is_set).map(|(_, word)| (*word).to_owned()));
         words

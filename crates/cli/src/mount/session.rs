@@ -24,7 +24,7 @@ use super::ranges::Ranges;
 use super::tell::tell;
 use super::{Arguments, Cache, background, kernel};
 use crate::error::Error;
-use crate::{output, units};
+use crate::{output, process, units};
 
 /// Where the kernel hears of a new size, once it listens.
 type SharedNotifier = Arc<Mutex<Option<Notifier>>>;
@@ -150,8 +150,12 @@ fn serve(arguments: &Arguments, place: &Place, read_only: bool, threads: &Thread
     let session = Session::from_fd(file, device, acl, config);
     let session = session.map_err(|error| undo(place, &error))?;
     *threads.notifier.lock().unwrap_or_else(PoisonError::into_inner) = Some(session.notifier());
+    let cpus = cpus(&arguments.cpus);
     let (ended, end) = UnixStream::pair().map_err(|error| undo(place, &error))?;
     let running = std::thread::Builder::new().name("fip-mount".to_owned()).spawn(move || {
+        // fuser's threads inherit it.
+        let bound = process::bind_to_cpus(&cpus);
+        bound.unwrap_or_else(|error| tell(&format!("{error}; going on without")));
         let outcome = session.run();
         drop(end);
         outcome
@@ -168,6 +172,19 @@ fn serve(arguments: &Arguments, place: &Place, read_only: bool, threads: &Thread
         return Err(Error::io(format_args!("flush disk '{}' at the end", arguments.disk), &error));
     }
     outcome.map_err(|error| Error::io(format_args!("serve {}", place.path().display()), &error))
+}
+
+/// A worker that polls and a thread that waits for it gain nothing from one CPU: leave the last one, where the daemon puts its
+/// worker, to that.
+fn cpus(wanted: &[usize]) -> Vec<usize> {
+    if !wanted.is_empty() {
+        return wanted.to_vec();
+    }
+    let mut cpus = process::allowed_cpus();
+    if cpus.len() > 1 {
+        cpus.pop();
+    }
+    cpus
 }
 
 /// Unmount what cannot be served.
