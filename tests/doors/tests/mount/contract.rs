@@ -136,7 +136,7 @@ fn flushes(device: &Loop) -> u64 {
 
 #[test]
 fn fsync_and_synchronous_writes_reach_the_device_as_such() {
-    let (directory, block_file) = (Directory::new("mount-sync"), "device.img");
+    let (directory, block_file) = (Directory::new("mount-sync-device"), "device.img");
     if !can_mount("sync") {
         return;
     }

@@ -78,7 +78,7 @@ impl Mount {
 
     /// Unmount and wait for the process.
     pub(crate) fn unmount(&mut self) {
-        run(Command::new("umount").arg(&self.file));
+        unmount(&self.file);
         let status = self.wait();
         assert!(status.success(), "{status}: {}", self.words());
     }
@@ -100,6 +100,17 @@ impl Drop for Mount {
     fn drop(&mut self) {
         detach(&self.file);
     }
+}
+
+/// Unmount. What other threads of this test start has our files open for a moment, so that it may be busy first.
+pub(crate) fn unmount(path: &Path) {
+    let mut words = String::new();
+    wait_until("unmounted", || {
+        let output = Command::new("umount").arg(path).output().expect("umount starts");
+        words = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() || words.contains("busy"), "{words}");
+        output.status.success()
+    });
 }
 
 /// Take a mount away whatever uses it; in vain if there is none.
@@ -160,7 +171,7 @@ impl Mounted {
     }
 
     pub(crate) fn unmount(self) {
-        run(Command::new("umount").arg(&self.place));
+        unmount(&self.place);
     }
 }
 
@@ -176,6 +187,14 @@ impl Drop for Mounted {
 pub(crate) fn fipsee(daemon: &Daemon, arguments: &[&str]) -> String {
     let program = shipped("mount", "bin/fipsee").expect("shipped together with the daemon");
     run(Command::new(program).arg("--connect").arg(&daemon.socket).args(arguments))
+}
+
+/// The same, which may fail.
+pub(crate) fn fipsee_output(daemon: &Daemon, arguments: &[&str]) -> Option<String> {
+    let program = shipped("mount", "bin/fipsee").expect("shipped together with the daemon");
+    let output = Command::new(program).arg("--connect").arg(&daemon.socket).args(arguments).output();
+    let output = output.expect("fipsee starts");
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// A command that must fail; what it said.
