@@ -23,7 +23,7 @@ const TOOLS: &[Tool] = &[
     Tool { program: "e2fsck", package: "e2fsprogs", needed_for: "the tests with a real ext4 image" },
     Tool { program: "pkg-config", package: "pkgconf", needed_for: "the tests of the C library" },
     Tool { program: "valgrind", package: "valgrind", needed_for: "the tests of the C library for leaks" },
-    Tool { program: "python3", package: "python3", needed_for: "the Python module" },
+    Tool { program: "python3", package: "python3", needed_for: "the Python module, databases on mounted disks" },
     Tool { program: "pip3", package: "python3-pip", needed_for: "the Python module" },
     Tool { program: "fio", package: "fio", needed_for: "the fio engine and the comparison of file disks with fio" },
     Tool { program: "dpkg-source", package: "dpkg-dev", needed_for: "the fio engine, which needs fio's headers" },
@@ -44,8 +44,15 @@ const TOOLS: &[Tool] = &[
         needed_for: "the benchmark's peers: vhost-user, NBD, FUSE",
     },
     Tool { program: "nbdkit", package: "nbdkit", needed_for: "the benchmark's peer over NBD" },
-    Tool { program: "fusermount3", package: "fuse3", needed_for: "the benchmark's peers through FUSE" },
+    Tool {
+        program: "fusermount3",
+        package: "fuse3",
+        needed_for: "mounts by users who are not root, the benchmark's peers through FUSE",
+    },
     Tool { program: "rsvg-convert", package: "librsvg2-bin", needed_for: "the benchmark's plot as PNG" },
+    Tool { program: "losetup", package: "mount", needed_for: "file systems on mounted disks" },
+    Tool { program: "setpriv", package: "util-linux", needed_for: "the tests of who may use a mounted disk" },
+    Tool { program: "qemu-img", package: "qemu-utils", needed_for: "images on mounted disks" },
 ];
 
 /// Environment variable that lists what is missing, for tests that skip themselves with a reason.

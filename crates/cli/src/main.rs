@@ -9,6 +9,7 @@ mod error;
 mod generate;
 mod info;
 mod ls;
+mod mount;
 mod output;
 mod ping;
 mod process;
@@ -53,6 +54,8 @@ enum Command {
     Reload(reload::Arguments),
     /// Copy a file to a disk, a disk to a file, or a disk to a disk
     Cp(cp::Arguments),
+    /// Serve a disk as a file, through FUSE, to programs that know only files
+    Mount(mount::Arguments),
     /// Put load on a disk and measure it
     Bench(fipsee::bench::Options),
     /// Measure the ring alone: bursts of messages between two processes, no daemon
@@ -92,6 +95,7 @@ fn run(cli: Cli) -> Result<(), Error> {
         Command::Resize(arguments) => resize::run(&socket, &arguments),
         Command::Reload(arguments) => reload::run(&socket, &arguments),
         Command::Cp(arguments) => cp::run(&socket, &arguments),
+        Command::Mount(arguments) => mount::run(&socket, &arguments),
         Command::Bench(options) => Ok(fipsee::bench::run(&socket, &options)?),
         Command::Ping(arguments) => ping::run(&arguments),
         Command::Serve(arguments) => serve::run(arguments),

@@ -36,7 +36,17 @@ pub(crate) fn allowed_cpus() -> Vec<usize> {
 
 /// Bind this thread to one of the allowed CPUs.
 pub(crate) fn bind_to_cpu(cpu: usize) -> Result<(), Error> {
+    bind_to_cpus(&[cpu])
+}
+
+/// Bind this thread, and those it starts, to some of the allowed CPUs.
+pub(crate) fn bind_to_cpus(cpus: &[usize]) -> Result<(), Error> {
     let mut set = CpuSet::new();
-    set.set(cpu);
-    rustix::thread::sched_setaffinity(None, &set).map_err(|error| Error::io(format_args!("run on CPU {cpu}"), &error.into()))
+    for cpu in cpus {
+        if *cpu >= CpuSet::MAX_CPU {
+            return Err(Error::from(format!("there is no CPU {cpu}; name one of {:?}", allowed_cpus())));
+        }
+        set.set(*cpu);
+    }
+    rustix::thread::sched_setaffinity(None, &set).map_err(|error| Error::io(format_args!("run on CPUs {cpus:?}"), &error.into()))
 }

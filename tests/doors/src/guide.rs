@@ -20,7 +20,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use crate::throwaway::{self, ThrowawayRoot};
-use crate::{DEADLINE, Daemon, Directory, text_of};
+use crate::{DEADLINE, Daemon, Directory, shipped, text_of};
 
 /// One fenced block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -172,6 +172,10 @@ fn run_shell(script: &str, place: &Directory, output: &Path, socket: &Path, path
     let file = File::create(output).map_err(failed)?;
     let mut command = Command::new("bash");
     command.arg("-c").arg(script).current_dir(place.path("")).env("PATH", path).env("FIPSEE_SOCKET", socket);
+    // As users have it, from anywhere.
+    if let Some(prefix) = shipped("guide", "") {
+        command.env("FIPSEE_DIST", prefix);
+    }
     command.stdin(Stdio::null()).stdout(file.try_clone().map_err(failed)?).stderr(file).process_group(0);
     let mut child = command.spawn().map_err(failed)?;
     let deadline = Instant::now() + DEADLINE;

@@ -417,6 +417,12 @@ impl Queue {
         self.channel.completions.arm_and_work_remains()
     }
 
+    /// Take [`arm_and_work_remains`](Self::arm_and_work_remains) back without a system call, because the caller is about to
+    /// look itself. The descriptor may be or become readable once more; whoever waits on it calls [`woken`](Self::woken).
+    pub fn disarm(&mut self) {
+        self.channel.completions.disarm();
+    }
+
     /// The descriptor became readable, or the wait was given up: silence it.
     ///
     /// # Errors

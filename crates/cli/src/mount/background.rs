@@ -1,0 +1,50 @@
+//! `--background`: the same program again, in a session of its own; this one waits until the disk is mounted.
+
+use std::io::{BufRead, BufReader};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::fs::{Mode, OFlags};
+
+use super::{Arguments, tell};
+use crate::error::Error;
+use crate::output;
+
+/// Start the second process and repeat what it says once it has mounted.
+pub(super) fn start(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg("--connect").arg(socket).arg("mount").arg("--in-background").args(arguments.to_words());
+    command.arg("--").arg(&arguments.disk).arg(&arguments.file);
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+    let mut child = child.map_err(|error| Error::io("start the process that serves", &error))?;
+    let mut line = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        let read = BufReader::new(stdout).read_line(&mut line);
+        read.map_err(|error| Error::io("hear from the process that serves", &error))?;
+    }
+    if line.is_empty() {
+        // It has said why on the standard error that it shares with us.
+        let _ = child.wait();
+        std::process::exit(1);
+    }
+    output::print(&line)
+}
+
+/// In the second process, at its start.
+pub(super) fn leave_session() {
+    // It was started by us and leads no group, so this cannot fail; were it to, signals of the terminal would reach it.
+    let _ = rustix::process::setsid();
+    // The file it was started from, /proc/self/exe, is no name to find it by.
+    let _ = rustix::thread::set_name(c"fipsee");
+}
+
+/// In the second process, once it has mounted and said so: let go of everything of who started it.
+pub(super) fn let_go() -> Result<(), Error> {
+    tell::use_system_log();
+    let null = rustix::fs::open("/dev/null", OFlags::RDWR, Mode::empty());
+    let null = null.map_err(|error| Error::io("open /dev/null", &error.into()))?;
+    let redirected = rustix::stdio::dup2_stdout(null.as_fd()).and_then(|()| rustix::stdio::dup2_stderr(null.as_fd()));
+    redirected.map_err(|error| Error::io("let go of the terminal", &error.into()))?;
+    rustix::process::chdir("/").map_err(|error| Error::io("change to /", &error.into()))
+}

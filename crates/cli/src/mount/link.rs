@@ -1,0 +1,226 @@
+//! The attachment to the daemon that all lanes share: made, kept over a restart of the daemon, made anew.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
+
+use fipsee_block::client::{self, AttachOptions, Disk, Event, Queue, ReconnectEvent, ReconnectPolicy};
+use fipsee_block::wire::{BlockInfo, SECTOR_BYTES};
+
+use super::lane::{Channel, DEPTH, Lane, News, Slots, State};
+use super::tell::tell;
+
+/// Pause between attempts to attach to a disk that was given up.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What everybody needs to know of the disk.
+#[derive(Debug)]
+pub(super) struct Facts {
+    /// As at the first attachment; only the size may change.
+    info: BlockInfo,
+    size_bytes: AtomicU64,
+}
+
+impl Facts {
+    pub(super) fn size_bytes(&self) -> u64 {
+        self.size_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn block_bytes(&self) -> u64 {
+        self.info.block_bytes.into()
+    }
+
+    pub(super) fn max_transfer_bytes(&self) -> u64 {
+        u64::from(self.info.max_transfer_bytes) / self.block_bytes() * self.block_bytes()
+    }
+
+    /// Most bytes of one request that zeroes.
+    pub(super) fn max_range_bytes(&self) -> u64 {
+        u64::from(self.info.max_range_sectors) * SECTOR_BYTES / self.block_bytes() * self.block_bytes()
+    }
+
+    pub(super) const fn can(&self, capabilities: u32) -> bool {
+        self.info.can(capabilities)
+    }
+}
+
+/// What to attach to, and how patient to be.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    pub(super) socket: PathBuf,
+    pub(super) disk: String,
+    pub(super) read_only: bool,
+    pub(super) lane_count: u16,
+    /// How long to try to get a lost connection back before requests fail.
+    pub(super) reconnect: Duration,
+}
+
+impl Target {
+    fn attach(&self) -> Result<(Disk, Vec<Channel>), client::Error> {
+        let options = AttachOptions {
+            queue_count: self.lane_count,
+            depth: DEPTH,
+            pool_bytes: 0,
+            read_only: self.read_only,
+            ..AttachOptions::new(&self.disk)
+        };
+        let (disk, queues) = Disk::attach(&self.socket, &options)?;
+        let channel = |queue: Queue| Ok(Channel { slots: Slots::new(&disk, queue.depth())?, queue });
+        let channels = queues.into_iter().map(channel).collect::<Result<_, client::Error>>()?;
+        Ok((disk, channels))
+    }
+}
+
+/// Keeps the lanes connected. Runs on a thread of its own.
+pub(super) struct Supervisor {
+    target: Target,
+    /// `None`: lost.
+    disk: Option<Disk>,
+    /// The daemon has another disk of this name now; nothing can be done.
+    is_hopeless: bool,
+    lanes: Vec<Arc<Lane>>,
+    facts: Arc<Facts>,
+    news: Receiver<News>,
+}
+
+/// The lanes of a new attachment.
+pub(super) struct Attached {
+    pub(super) supervisor: Supervisor,
+    pub(super) lanes: Vec<Arc<Lane>>,
+    pub(super) facts: Arc<Facts>,
+    /// To stop the supervisor.
+    pub(super) sender: Sender<News>,
+}
+
+/// Attach to the disk.
+pub(super) fn attach(target: Target) -> Result<Attached, client::Error> {
+    let (disk, channels) = target.attach()?;
+    let info = disk.info();
+    let facts = Arc::new(Facts { info, size_bytes: AtomicU64::new(info.size_bytes()) });
+    let (sender, news) = mpsc::channel();
+    let lanes: Vec<_> = channels.into_iter().map(|channel| Arc::new(Lane::new(channel, sender.clone()))).collect();
+    let supervisor =
+        Supervisor { target, disk: Some(disk), is_hopeless: false, lanes: lanes.clone(), facts: Arc::clone(&facts), news };
+    Ok(Attached { supervisor, lanes, facts, sender })
+}
+
+impl Supervisor {
+    /// Work until [`News::Stop`], then let go of the disk in order. `resized` is told of each new size.
+    pub(super) fn run(mut self, resized: &dyn Fn()) {
+        loop {
+            let news = if self.disk.is_some() || self.is_hopeless {
+                self.news.recv().unwrap_or(News::Stop)
+            } else {
+                match self.news.recv_timeout(RETRY) {
+                    Ok(news) => news,
+                    Err(mpsc::RecvTimeoutError::Disconnected) => News::Stop,
+                    Err(mpsc::RecvTimeoutError::Timeout) => {
+                        self.attach_again();
+                        self.take_size(resized);
+                        continue;
+                    }
+                }
+            };
+            match news {
+                News::Stop => return self.detach(),
+                News::Lost { connection } => self.recover(connection),
+                News::Event(Event::Resized { .. }) => {}
+                News::Event(Event::Detached) => {
+                    tell(&format!("disk '{}' was taken away by the daemon; its requests fail with ENODEV", self.target.disk));
+                }
+            }
+            self.take_size(resized);
+        }
+    }
+
+    fn take_size(&self, resized: &dyn Fn()) {
+        let Some(disk) = &self.disk else { return };
+        let size_bytes = disk.info().size_bytes();
+        if self.facts.size_bytes.swap(size_bytes, Ordering::Relaxed) != size_bytes {
+            resized();
+        }
+    }
+
+    fn lock_lanes(lanes: &[Arc<Lane>]) -> Vec<MutexGuard<'_, State>> {
+        lanes.iter().map(|lane| lane.lock()).collect()
+    }
+
+    /// Put every lane on a new connection, with all that is in flight; or fail that, and be lost.
+    fn recover(&mut self, connection: u64) {
+        let mut states = Self::lock_lanes(&self.lanes);
+        let is_news = states.first().is_some_and(|state| state.connection == connection);
+        let Some(disk) = self.disk.as_ref().filter(|_| is_news) else { return };
+        let channels = states.iter_mut().filter_map(|state| state.channel.take());
+        let (mut queues, slots): (Vec<_>, Vec<_>) = channels.map(|channel| (channel.queue, channel.slots)).unzip();
+        let (name, patience) = (&self.target.disk, self.target.reconnect);
+        let policy = ReconnectPolicy { give_up_after: patience, ..ReconnectPolicy::default() };
+        let mut hook = |event: ReconnectEvent<'_>| match event {
+            ReconnectEvent::Lost => {
+                tell(&format!("disk '{name}': connection to the daemon lost; trying again for {} s", patience.as_secs()));
+            }
+            ReconnectEvent::AttemptFailed { .. } => {}
+            ReconnectEvent::Resumed { attempts } => {
+                tell(&format!("disk '{name}': connected again after {attempts} attempts; nothing was lost"));
+            }
+        };
+        let outcome = disk.reconnect(&mut queues, &policy, &mut hook);
+        for state in &mut states {
+            state.connection += 1;
+            state.is_broken = false;
+        }
+        match outcome {
+            Ok(()) => {
+                for ((state, queue), slots) in states.iter_mut().zip(queues).zip(slots) {
+                    state.channel = Some(Channel { queue, slots });
+                }
+            }
+            Err(error) => {
+                tell(&format!("disk '{name}' did not come back ({error}); its requests fail with EIO until it does"));
+                // The unanswered requests must not be done later, when their programs have been told that they failed: their
+                // queues go.
+                drop(queues);
+                self.disk = None;
+                slots.into_iter().for_each(Slots::fail);
+            }
+        }
+        drop(states);
+        self.lanes.iter().for_each(|lane| lane.announce());
+    }
+
+    /// One attempt to get a lost disk back.
+    fn attach_again(&mut self) {
+        let Ok((disk, channels)) = self.target.attach() else { return };
+        let (info, known) = (disk.info(), self.facts.info);
+        let name = &self.target.disk;
+        let is_same = BlockInfo { sector_count: known.sector_count, optimal_bytes: known.optimal_bytes, ..info } == known;
+        if !is_same || channels.len() < self.lanes.len() {
+            self.is_hopeless = true;
+            tell(&format!("the daemon has another disk '{name}' now; its requests fail with EIO; unmount and mount again"));
+            return;
+        }
+        let mut states = Self::lock_lanes(&self.lanes);
+        for (state, channel) in states.iter_mut().zip(channels) {
+            state.channel = Some(channel);
+            state.attachment += 1;
+            state.connection += 1;
+            state.is_broken = false;
+        }
+        drop(states);
+        self.disk = Some(disk);
+        self.lanes.iter().for_each(|lane| lane.announce());
+        tell(&format!("disk '{name}' is back; what failed meanwhile was not written"));
+    }
+
+    fn detach(self) {
+        let mut states = Self::lock_lanes(&self.lanes);
+        let channels = states.iter_mut().filter_map(|state| state.channel.take());
+        let (queues, slots): (Vec<_>, Vec<_>) = channels.map(|channel| (channel.queue, channel.slots)).unzip();
+        // Nothing is in flight any more: whoever submitted has been answered.
+        drop(slots);
+        if let Some(Err(error)) = self.disk.map(|disk| disk.detach(queues)) {
+            tell(&format!("disk '{}': {error}", self.target.disk));
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! `fipsee mount DISK FILE`: the disk as a file, for programs that know nothing else.
+
+mod answer;
+mod background;
+mod filesystem;
+mod kernel;
+mod lane;
+mod link;
+mod patient;
+mod place;
+mod ranges;
+mod session;
+mod tell;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::error::Error;
+
+/// Most threads: what a daemon grants unless configured otherwise.
+const MAX_THREADS: u16 = 16;
+
+/// What the kernel keeps of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Cache {
+    /// Nothing, except pages of programs that map it: every read and write reaches the disk
+    None,
+    /// Pages, as of any file: for a disk that nobody else writes to
+    Kernel,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Any user of FILE sees the disk: mkfs, dd, qemu-img, mount -o loop. It has the disk's size, cannot grow, and ignores O_TRUNC, as a
+block device does. `umount FILE` (for a user: fusermount3 -u FILE), SIGTERM and SIGINT end it.")]
+pub(crate) struct Arguments {
+    /// Name of the disk
+    disk: String,
+    /// A regular file to mount onto; made, and removed at the end, if it does not exist
+    file: PathBuf,
+    /// Do not write to the disk
+    #[arg(long)]
+    read_only: bool,
+    /// Let other users in, as far as FILE's owner and mode allow (for users: only if /etc/fuse.conf says user_allow_other)
+    #[arg(long)]
+    allow_other: bool,
+    /// Threads that serve the file, each with a queue of the disk
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_THREADS)))]
+    threads: u16,
+    /// CPUs for them [default: all but the last, where a daemon's worker polls unless told otherwise]
+    #[arg(long, value_delimiter = ',')]
+    cpus: Vec<usize>,
+    /// What the kernel keeps of the file's content
+    #[arg(long, value_enum, default_value = "none")]
+    cache: Cache,
+    /// When the daemon goes away, wait so long for it to come back before reads and writes fail (EIO)
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    reconnect: u64,
+    /// Return once the disk is mounted; later messages go to the system's log
+    #[arg(long)]
+    background: bool,
+    /// The second process of --background
+    #[arg(long, hide = true)]
+    in_background: bool,
+}
+
+impl Arguments {
+    /// The options that the second process needs.
+    fn to_words(&self) -> Vec<String> {
+        let mut words = vec![
+            format!("--threads={}", self.threads),
+            format!("--reconnect={}", self.reconnect),
+            format!("--cache={}", if self.cache == Cache::Kernel { "kernel" } else { "none" }),
+        ];
+        if !self.cpus.is_empty() {
+            let cpus: Vec<String> = self.cpus.iter().map(ToString::to_string).collect();
+            words.push(format!("--cpus={}", cpus.join(",")));
+        }
+        let flags = [(self.read_only, "--read-only"), (self.allow_other, "--allow-other")];
+        words.extend(flags.iter().filter(|(is_set, _)| *is_set).map(|(_, word)| (*word).to_owned()));
+        words
+    }
+
+    const fn patience(&self) -> Duration {
+        Duration::from_secs(self.reconnect)
+    }
+}
+
+pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
+    if arguments.background { background::start(socket, arguments) } else { session::run(socket, arguments) }
+}

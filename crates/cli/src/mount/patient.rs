@@ -1,0 +1,168 @@
+//! The requests that take more than one of the disk's: parts of blocks, long ranges, writes that overlap others. A thread of
+//! its own does them one after the other, so that the threads that serve the kernel never wait for them.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
+
+use fipsee_block::wire::{CAPABILITY_FLUSH, CAPABILITY_FUA, CAPABILITY_WRITE_ZEROES};
+use fuser::{Errno, ReplyData, ReplyEmpty, ReplyWrite};
+
+use super::answer::Answer;
+use super::lane::{Lane, MAX_DATA_BYTES, Work};
+use super::link::Facts;
+use super::ranges::Ranges;
+
+/// Such a request.
+#[derive(Debug)]
+pub(super) enum Job {
+    Read { bytes: Range<u64>, reply: ReplyData },
+    Write { offset_bytes: u64, data: Vec<u8>, durably: bool, reply: ReplyWrite },
+    Zero { bytes: Range<u64>, unmap: bool, reply: ReplyEmpty },
+}
+
+/// What the thread works with.
+pub(super) struct Patient {
+    pub(super) lane: Arc<Lane>,
+    pub(super) facts: Arc<Facts>,
+    pub(super) ranges: Arc<Ranges>,
+}
+
+impl Patient {
+    /// Work until nobody can send any more.
+    pub(super) fn run(&self, jobs: &Receiver<Job>) {
+        while let Ok(job) = jobs.recv() {
+            match job {
+                Job::Read { bytes, reply } => match self.read(bytes) {
+                    Ok(data) => reply.data(&data),
+                    Err(errno) => reply.error(errno),
+                },
+                Job::Write { offset_bytes, data, durably, reply } => match self.write(offset_bytes, &data, durably) {
+                    Ok(()) => reply.written(u32::try_from(data.len()).unwrap_or(u32::MAX)),
+                    Err(errno) => reply.error(errno),
+                },
+                Job::Zero { bytes, unmap, reply } => match self.zero(&bytes, unmap) {
+                    Ok(()) => reply.ok(),
+                    Err(errno) => reply.error(errno),
+                },
+            }
+        }
+    }
+
+    /// Make everything written so far durable.
+    pub(super) fn flush(&self) -> Result<(), Errno> {
+        if !self.facts.can(CAPABILITY_FLUSH) {
+            return Ok(());
+        }
+        self.one(Work::Flush).map(drop)
+    }
+
+    fn one(&self, work: Work<'_>) -> Result<Vec<u8>, Errno> {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        self.lane.submit(work, Answer::Thread(sender), None);
+        receiver.recv().unwrap_or(Err(Errno::EIO))
+    }
+
+    /// The whole blocks that `bytes` touch.
+    fn blocks(&self, bytes: &Range<u64>) -> Range<u64> {
+        whole_blocks(bytes, self.facts.block_bytes())
+    }
+
+    fn piece_bytes(&self) -> u64 {
+        MAX_DATA_BYTES.min(self.facts.max_transfer_bytes())
+    }
+
+    fn read(&self, bytes: Range<u64>) -> Result<Vec<u8>, Errno> {
+        let blocks = self.blocks(&bytes);
+        let mut data = Vec::new();
+        for piece in pieces(blocks.clone(), self.piece_bytes()) {
+            data.append(&mut self.one(Work::Read { offset_bytes: piece.start, length_bytes: piece.end - piece.start })?);
+        }
+        let index = |offset_bytes| usize::try_from(offset_bytes - blocks.start).unwrap_or(usize::MAX);
+        data.get(index(bytes.start)..index(bytes.end)).map(<[u8]>::to_vec).ok_or(Errno::EIO)
+    }
+
+    fn write(&self, offset_bytes: u64, data: &[u8], durably: bool) -> Result<(), Errno> {
+        let bytes = offset_bytes..offset_bytes + data.len() as u64;
+        let _claim = self.ranges.claim(self.blocks(&bytes));
+        self.write_claimed(&bytes, data, durably)
+    }
+
+    /// Write whole blocks, with what the disk has around `bytes`. The caller holds the claim.
+    fn write_claimed(&self, bytes: &Range<u64>, data: &[u8], durably: bool) -> Result<(), Errno> {
+        let blocks = self.blocks(bytes);
+        let mut whole = if blocks.start < bytes.start { self.read(blocks.start..bytes.start)? } else { Vec::new() };
+        whole.extend_from_slice(data);
+        if bytes.end < blocks.end {
+            whole.append(&mut self.read(bytes.end..blocks.end)?);
+        }
+        let by_flag = durably && self.facts.can(CAPABILITY_FUA);
+        let mut rest = whole.as_slice();
+        for piece in pieces(blocks, self.piece_bytes()) {
+            let (now, later) = rest.split_at(usize::try_from(piece.end - piece.start).unwrap_or(usize::MAX).min(rest.len()));
+            rest = later;
+            self.one(Work::Write { offset_bytes: piece.start, data: now, durably: by_flag })?;
+        }
+        if durably && !by_flag { self.flush() } else { Ok(()) }
+    }
+
+    fn zero(&self, bytes: &Range<u64>, unmap: bool) -> Result<(), Errno> {
+        let max_range_bytes = self.facts.max_range_bytes();
+        if !self.facts.can(CAPABILITY_WRITE_ZEROES) || max_range_bytes == 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let _claim = self.ranges.claim(self.blocks(bytes));
+        let block_bytes = self.facts.block_bytes();
+        let first = bytes.start.next_multiple_of(block_bytes);
+        let last = bytes.end / block_bytes * block_bytes;
+        if first > last {
+            return self.write_zeroes(bytes); // Within one block.
+        }
+        self.write_zeroes(&(bytes.start..first))?;
+        for piece in pieces(first..last, max_range_bytes) {
+            self.one(Work::Zero { offset_bytes: piece.start, length_bytes: piece.end - piece.start, unmap })?;
+        }
+        self.write_zeroes(&(last..bytes.end))
+    }
+
+    /// Zeroes as data, for a part of a block.
+    fn write_zeroes(&self, bytes: &Range<u64>) -> Result<(), Errno> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let zeroes = vec![0; usize::try_from(bytes.end - bytes.start).unwrap_or(usize::MAX)];
+        self.write_claimed(bytes, &zeroes, false)
+    }
+}
+
+/// The whole blocks that `bytes` touch.
+pub(super) const fn whole_blocks(bytes: &Range<u64>, block_bytes: u64) -> Range<u64> {
+    bytes.start / block_bytes * block_bytes..bytes.end.next_multiple_of(block_bytes)
+}
+
+fn pieces(bytes: Range<u64>, piece_bytes: u64) -> impl Iterator<Item = Range<u64>> {
+    let mut next = bytes.start;
+    std::iter::from_fn(move || {
+        let start = next;
+        next = start.saturating_add(piece_bytes).min(bytes.end);
+        (start < next).then_some(start..next)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_a_range_once() {
+        assert_eq!(pieces(512..512, 1024).count(), 0);
+        assert_eq!(pieces(512..3000, 1024).collect::<Vec<_>>(), [512..1536, 1536..2560, 2560..3000]);
+    }
+
+    #[test]
+    fn blocks_that_are_touched_are_whole() {
+        assert_eq!(whole_blocks(&(1..2), 512), 0..512);
+        assert_eq!(whole_blocks(&(512..1024), 512), 512..1024);
+        assert_eq!(whole_blocks(&(4095..4097), 4096), 0..8192);
+    }
+}

@@ -1,0 +1,251 @@
+//! From attaching to letting go.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::AtomicUsize;
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::SystemTime;
+
+use fipsee_block::wire::CAPABILITY_WRITE;
+use fuser::{Config, INodeNo, Notifier, Session, SessionACL};
+use rustix::event::{EventfdFlags, PollFd, PollFlags};
+use rustix::io::Errno;
+
+use super::filesystem::DiskFile;
+use super::lane::{Lane, News};
+use super::link::{self, Attached, Facts, Target};
+use super::patient::Patient;
+use super::place::Place;
+use super::ranges::Ranges;
+use super::tell::tell;
+use super::{Arguments, Cache, background, kernel};
+use crate::error::Error;
+use crate::{output, process, units};
+
+/// Where the kernel hears of a new size, once it listens.
+type SharedNotifier = Arc<Mutex<Option<Notifier>>>;
+
+pub(super) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
+    if arguments.in_background {
+        background::leave_session();
+    }
+    let signals = stop_signals()?;
+    let place = Place::prepare(&arguments.file)?;
+    let target = Target {
+        socket: std::path::absolute(socket).unwrap_or_else(|_| socket.to_owned()),
+        disk: arguments.disk.clone(),
+        read_only: arguments.read_only,
+        lane_count: arguments.threads,
+        reconnect: arguments.patience(),
+    };
+    let attached = link::attach(target)?;
+    let read_only = !attached.facts.can(CAPABILITY_WRITE);
+    if read_only && !arguments.read_only {
+        tell(&format!("disk '{}' is read-only; so is {}", arguments.disk, arguments.file.display()));
+    }
+    let threads = Threads::start(attached)?;
+    let served = serve(arguments, &place, read_only, &threads, &signals);
+    threads.end();
+    served
+}
+
+fn stop_signals() -> Result<UnixStream, Error> {
+    let pipe = || -> io::Result<UnixStream> {
+        let (read, write) = UnixStream::pair()?;
+        for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+            signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
+        }
+        read.set_nonblocking(true)?;
+        Ok(read)
+    };
+    pipe().map_err(|error| Error::io("watch for signals", &error))
+}
+
+/// Our threads, apart from fuser's.
+struct Threads {
+    lanes: Vec<Arc<Lane>>,
+    facts: Arc<Facts>,
+    ranges: Arc<Ranges>,
+    notifier: SharedNotifier,
+    news: mpsc::Sender<News>,
+    stop: Arc<OwnedFd>,
+    attendants: Vec<JoinHandle<()>>,
+    supervisor: JoinHandle<()>,
+}
+
+fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
+    std::thread::Builder::new().name(name).spawn(body).map_err(|error| Error::io("start a thread", &error))
+}
+
+impl Threads {
+    fn start(attached: Attached) -> Result<Self, Error> {
+        let Attached { supervisor, lanes, facts, sender } = attached;
+        let stop = rustix::event::eventfd(0, EventfdFlags::CLOEXEC);
+        let stop = Arc::new(stop.map_err(|error| Error::io("make an eventfd", &error.into()))?);
+        let notifier = SharedNotifier::default();
+        let attend = |(index, lane): (usize, &Arc<Lane>)| {
+            let (lane, stop) = (Arc::clone(lane), Arc::clone(&stop));
+            spawn(format!("fip-lane-{index}"), move || lane.attend(stop.as_fd()))
+        };
+        let attendants = lanes.iter().enumerate().map(attend).collect::<Result<_, _>>()?;
+        let supervisor = {
+            let notifier = Arc::clone(&notifier);
+            spawn("fip-link".to_owned(), move || supervisor.run(&|| notify_of_size(&notifier)))?
+        };
+        Ok(Self { lanes, facts, ranges: Arc::default(), notifier, news: sender, stop, attendants, supervisor })
+    }
+
+    fn patient(&self) -> Patient {
+        Patient { lane: Arc::clone(&self.lanes[0]), facts: Arc::clone(&self.facts), ranges: Arc::clone(&self.ranges) }
+    }
+
+    /// Nobody submits any more: let go of the disk.
+    fn end(self) {
+        self.lanes.iter().for_each(|lane| lane.stop());
+        // Nothing else is to be done about an eventfd that cannot be written.
+        let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
+        for attendant in self.attendants {
+            let _ = attendant.join();
+        }
+        let _ = self.news.send(News::Stop);
+        let _ = self.supervisor.join();
+    }
+}
+
+fn notify_of_size(notifier: &SharedNotifier) {
+    if let Some(notifier) = &*notifier.lock().unwrap_or_else(PoisonError::into_inner) {
+        // A negative offset: the attributes only. The kernel drops pages beyond a new end when it asks for the size.
+        let _ = notifier.inval_inode(INodeNo::ROOT, -1, 0);
+    }
+}
+
+fn serve(arguments: &Arguments, place: &Place, read_only: bool, threads: &Threads, signals: &UnixStream) -> Result<(), Error> {
+    let (jobs, patient_jobs) = mpsc::channel();
+    let patient = threads.patient();
+    let patient_thread = spawn("fip-patient".to_owned(), move || patient.run(&patient_jobs))?;
+    let file = DiskFile {
+        lanes: threads.lanes.clone(),
+        facts: Arc::clone(&threads.facts),
+        ranges: Arc::clone(&threads.ranges),
+        patient: jobs,
+        owner: place.owner(read_only),
+        read_only,
+        kernel_cache: arguments.cache == Cache::Kernel,
+        mounted_at: SystemTime::now(),
+        next_lane: AtomicUsize::new(0),
+    };
+    let options = kernel::Options { disk: &arguments.disk, read_only, allow_other: arguments.allow_other };
+    let device = kernel::mount(place.path(), options)?;
+    for lane in &threads.lanes {
+        lane.set_device(device.try_clone().map_err(|error| undo(place, &error))?);
+    }
+    let mut config = Config::default();
+    config.n_threads = Some(arguments.threads.into());
+    config.clone_fd = true;
+    let acl = if arguments.allow_other { SessionACL::All } else { SessionACL::Owner };
+    let session = Session::from_fd(file, device, acl, config);
+    let session = session.map_err(|error| undo(place, &error))?;
+    *threads.notifier.lock().unwrap_or_else(PoisonError::into_inner) = Some(session.notifier());
+    let cpus = cpus(&arguments.cpus);
+    let (ended, end) = UnixStream::pair().map_err(|error| undo(place, &error))?;
+    let running = std::thread::Builder::new().name("fip-mount".to_owned()).spawn(move || {
+        // fuser's threads inherit it.
+        let bound = process::bind_to_cpus(&cpus);
+        bound.unwrap_or_else(|error| tell(&format!("{error}; going on without")));
+        let outcome = session.run();
+        drop(end);
+        outcome
+    });
+    let running = running.map_err(|error| undo(place, &error))?;
+    say_ready(arguments, place, threads)?;
+    wait_for_the_end(place, threads, signals, &ended);
+    // The kernel let go of the file; what it had not written before is with us now.
+    *threads.notifier.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    let outcome = running.join().unwrap_or_else(|_| Err(io::Error::other("a thread that served the file panicked")));
+    let _ = patient_thread.join();
+    if !read_only && let Err(errno) = threads.patient().flush() {
+        let error = io::Error::from_raw_os_error(errno.into());
+        return Err(Error::io(format_args!("flush disk '{}' at the end", arguments.disk), &error));
+    }
+    outcome.map_err(|error| Error::io(format_args!("serve {}", place.path().display()), &error))
+}
+
+/// A worker that polls and a thread that waits for it gain nothing from one CPU: leave the last one, where the daemon puts its
+/// worker, to that.
+fn cpus(wanted: &[usize]) -> Vec<usize> {
+    if !wanted.is_empty() {
+        return wanted.to_vec();
+    }
+    let mut cpus = process::allowed_cpus();
+    if cpus.len() > 1 {
+        cpus.pop();
+    }
+    cpus
+}
+
+/// Unmount what cannot be served.
+fn undo(place: &Place, error: &io::Error) -> Error {
+    let _ = kernel::unmount(place.path(), true);
+    Error::io(format_args!("serve {}", place.path().display()), error)
+}
+
+fn say_ready(arguments: &Arguments, place: &Place, threads: &Threads) -> Result<(), Error> {
+    let (path, size) = (place.path().display(), units::bytes(threads.facts.size_bytes()));
+    output::print(&format!(
+        "mounted {} on {path} ({size}); unmount with {} {path}\n",
+        arguments.disk,
+        kernel::unmount_command()
+    ))?;
+    if arguments.in_background { background::let_go() } else { Ok(()) }
+}
+
+/// Until the file is unmounted. A signal unmounts it.
+fn wait_for_the_end(place: &Place, threads: &Threads, signals: &UnixStream, ended: &UnixStream) {
+    let mut is_asked = false;
+    while !wait_for_either(signals.as_fd(), ended.as_fd()) {
+        // One byte per signal; each counts.
+        let _ = io::Read::read(&mut &*signals, &mut [0]);
+        if is_asked {
+            tell(&format!("second signal: {} is no longer served; its users get errors", place.path().display()));
+            std::process::exit(1);
+        }
+        is_asked = true;
+        unmount_at_signal(place, threads);
+    }
+}
+
+/// Did the session end? Else a signal came.
+fn wait_for_either(signals: BorrowedFd<'_>, ended: BorrowedFd<'_>) -> bool {
+    loop {
+        let mut fds = [PollFd::new(&signals, PollFlags::IN), PollFd::new(&ended, PollFlags::IN)];
+        // Interrupted by the very signal: look again.
+        let _ = rustix::event::poll(&mut fds, None);
+        if !fds[1].revents().is_empty() {
+            return true;
+        }
+        if !fds[0].revents().is_empty() {
+            return false;
+        }
+    }
+}
+
+fn unmount_at_signal(place: &Place, threads: &Threads) {
+    let path = place.path().display();
+    if let Err(errno) = threads.patient().flush() {
+        tell(&format!("cannot flush the disk before unmounting: {}", io::Error::from_raw_os_error(errno.into())));
+    }
+    match kernel::unmount(place.path(), false) {
+        Ok(()) => {}
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => match kernel::unmount(place.path(), true) {
+            Ok(()) => tell(&format!(
+                "{path} is in use; its name is gone, and it is served until its users close it; a second signal ends it at once"
+            )),
+            Err(error) => tell(&format!("cannot unmount {path}, which is in use: {error}")),
+        },
+        Err(error) => tell(&format!("cannot unmount {path}: {error}; a second signal ends it at once")),
+    }
+}
