@@ -234,7 +234,7 @@ impl Disk {
         self.batch(offsets, memory, block_bytes, Action::Write { fua })
     }
 
-    /// New memory that the daemon reaches, too: data moves between it and the disk without a copy. Up to 62 a disk.
+    /// New memory that the daemon reaches, too: data moves between it and the disk without a copy. Up to 63 a disk, less one per queue that copies.
     fn alloc(&self, py: Python<'_>, nbytes: u64) -> PyResult<Memory> {
         self.attached.check_process()?;
         let length_bytes = usize::try_from(nbytes).ok().filter(|bytes| (1..=isize::MAX as usize).contains(bytes));
