@@ -177,8 +177,10 @@ impl OpenQueue {
         let window = if transfer.direct.is_some() { self.queue.depth().min(MAX_PIECES) } else { self.pieces.len() };
         let mut parts: [Part; MAX_PIECES] = [(0, 0); MAX_PIECES];
         let mut failure = None;
-        self.await_room()?;
         loop {
+            if self.queue.outstanding() == 0 {
+                self.await_room()?;
+            }
             for (slot, part) in parts.iter_mut().enumerate().take(window).filter(|(_, part)| part.1 == 0) {
                 if transfer.next_bytes == transfer.length_bytes || failure.is_some() || self.queue.free() == 0 {
                     break;

@@ -42,6 +42,32 @@ static int wait_busy(struct fipsee_result *result, char *buffer)
 	return event;
 }
 
+/* A queue of depth 1: the acknowledgement of an event takes the only place between two parts of a transfer. */
+static void events_between_parts(void)
+{
+	static char data[1 << 20], copy[sizeof(data)];
+	struct fipsee_disk *narrow = open_disk("a", 1, 1);
+	struct fipsee_queue *only = fipsee_get_queue(narrow, 0);
+	uint64_t seed = 1;
+	size_t i;
+	int round;
+
+	for (i = 0; i < sizeof(data); i++)
+		data[i] = (char)next_random(&seed);
+	EXPECT(fipsee_write(only, data, sizeof(data), 0, 0), 0);
+	for (round = 0; round < 40; round++) {
+		ask(round % 2 ? "resize 16M" : "resize 17M");
+		do {
+			memset(copy, 0, sizeof(copy));
+			EXPECT(fipsee_read(only, copy, sizeof(copy), 0), 0);
+			EXPECT(memcmp(data, copy, sizeof(data)), 0);
+		} while (fipsee_next_event(only) != FIPSEE_EVENT_RESIZED);
+		EXPECT(fipsee_flush(only), 0);
+		EXPECT(fipsee_discard(only, 512, 2 << 20), 0);
+	}
+	EXPECT(fipsee_close(narrow), 0);
+}
+
 int main(int argc, char **argv)
 {
 	struct fipsee_memory *memory;
@@ -52,6 +78,7 @@ int main(int argc, char **argv)
 
 	EXPECT(argc, 2);
 	the_socket = argv[1];
+	events_between_parts();
 	disk = open_disk("a", 1, 8);
 	queue = fipsee_get_queue(disk, 0);
 	poller.fd = fipsee_descriptor(queue);

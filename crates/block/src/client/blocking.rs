@@ -120,7 +120,16 @@ impl Blocking {
         self.disk.detach(self.queues)
     }
 
+    /// The acknowledgement of an event may hold the only place of a queue of which we use none.
+    fn await_room(&mut self) -> Result<(), Error> {
+        while self.queues[0].free() == 0 {
+            self.wait()?;
+        }
+        Ok(())
+    }
+
     fn one(&mut self, stage: impl FnOnce(&mut Queue) -> Result<(), Full>) -> Result<(), Error> {
+        self.await_room()?;
         stage(&mut self.queues[0]).map_err(|Full| Error::QueueFull)?;
         match self.wait()?.first() {
             Some(Completion { status: Status::Ok, .. }) => Ok(()),
@@ -150,9 +159,12 @@ impl Blocking {
         let mut in_flight: Vec<Option<(u64, u64)>> = vec![None; self.pieces.len()];
         let (mut next_bytes, mut failure) = (0, None);
         loop {
+            if in_flight.iter().all(Option::is_none) {
+                self.await_room()?;
+            }
             for (slot, place) in in_flight.iter_mut().enumerate().filter(|(_, place)| place.is_none()) {
                 let length_bytes = PIECE_BYTES.min(total_bytes - next_bytes);
-                if length_bytes == 0 || failure.is_some() {
+                if length_bytes == 0 || failure.is_some() || self.queues[0].free() == 0 {
                     break;
                 }
                 data.stage(&mut self.queues[0], &self.pieces[slot], offset_bytes, (next_bytes, length_bytes), slot)?;

@@ -284,6 +284,9 @@ impl Queue {
                 break; // Nothing outstanding: looking at the next slot would only take its line from the daemon.
             }
         }
+        if !self.unacknowledged.is_empty() && !self.free_tags.is_empty() {
+            self.submit(); // Now: a caller who keeps the queue full would never leave room for it.
+        }
         Ok(count)
     }
 
