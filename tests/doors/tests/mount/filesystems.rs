@@ -10,19 +10,23 @@ use crate::support::{Loop, Mount, Mounted, daemon, pattern};
 
 /// Name and content of every file.
 fn contents(place: &Path) -> BTreeMap<String, Vec<u8>> {
-    let entries = std::fs::read_dir(place).unwrap().map(|entry| entry.unwrap());
-    let files = entries.filter(|entry| entry.file_type().unwrap().is_file());
-    files.map(|entry| (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap())).collect()
+    let entries = std::fs::read_dir(place).expect("a working system").map(|entry| entry.expect("a working system"));
+    let files = entries.filter(|entry| entry.file_type().expect("a working system").is_file());
+    files
+        .map(|entry| {
+            (entry.file_name().into_string().expect("a working system"), std::fs::read(entry.path()).expect("a working system"))
+        })
+        .collect()
 }
 
 fn fill(place: &Path) -> BTreeMap<String, Vec<u8>> {
     let files = (0_u64..60).map(|index| {
-        let length = usize::try_from(1 + index * index * 400).unwrap();
+        let length = usize::try_from(1 + index * index * 400).expect("a working system");
         (format!("file-{index}"), pattern(index, length))
     });
     let files: BTreeMap<_, _> = files.collect();
     for (name, bytes) in &files {
-        std::fs::write(place.join(name), bytes).unwrap();
+        std::fs::write(place.join(name), bytes).expect("a working system");
     }
     files
 }
@@ -50,11 +54,11 @@ fn ext4_through_a_loop_device_keeps_its_files() {
         let place = daemon.directory.path("place");
         let mounted = Mounted::new(Loop::new(&mount.file, direct), place.clone());
         let files = fill(&mounted.place);
-        std::fs::create_dir(place.join("db")).unwrap();
+        std::fs::create_dir(place.join("db")).expect("a working system");
         let database = place.join("db/data");
         let rows = run(Command::new("python3").args(["-c", DATABASE]).arg(&database));
         assert_eq!(rows.trim(), "2000");
-        std::fs::remove_file(place.join("file-7")).unwrap();
+        std::fs::remove_file(place.join("file-7")).expect("a working system");
         run(Command::new("fstrim").arg(&place));
         mounted.unmount();
         run(Command::new("e2fsck").arg("-fn").arg(&mount.file));
@@ -84,14 +88,14 @@ fn qemu_img_reads_and_writes_it() {
     let source = daemon.directory.path("source.img");
     let mut bytes = pattern(11, 16 << 20);
     bytes[3 << 20..9 << 20].fill(0);
-    std::fs::write(&source, &bytes).unwrap();
+    std::fs::write(&source, &bytes).expect("a working system");
     let qemu_img = |arguments: &[&str], files: &[&Path]| run(Command::new("qemu-img").args(arguments).args(files));
     assert!(qemu_img(&["info", "-f", "raw"], &[&raw.file]).contains("16 MiB"));
     qemu_img(&["convert", "-n", "-f", "raw", "-O", "raw"], &[&source, &raw.file]);
     assert!(qemu_img(&["compare", "-f", "raw", "-F", "raw"], &[&source, &raw.file]).contains("identical"));
     // Past its own cache, with its own asynchronous reads and writes.
     qemu_img(&["convert", "-n", "-t", "none", "-T", "none", "-f", "raw", "-O", "raw"], &[&source, &raw.file]);
-    assert!(std::fs::read(&raw.file).unwrap() == bytes);
+    assert!(std::fs::read(&raw.file).expect("a working system") == bytes);
     // An image with a format of its own inside the disk.
     let made = daemon.directory.path("made.qcow2");
     qemu_img(&["convert", "-f", "raw", "-O", "qcow2"], &[&source, &made]);
@@ -112,10 +116,10 @@ fn dd_copies_in_every_way() {
     for (seed, options) in ["bs=1000", "bs=512 oflag=direct", "bs=64k oflag=sync", "bs=4M oflag=direct,dsync"].iter().enumerate()
     {
         let bytes = pattern(seed as u64, 3 << 20);
-        std::fs::write(&source, &bytes).unwrap();
+        std::fs::write(&source, &bytes).expect("a working system");
         let (from, to) = (format!("if={}", source.display()), format!("of={}", mount.file.display()));
         run(Command::new("dd").args([&from, &to]).args(options.split(' ')));
-        assert!(std::fs::read(&mount.file).unwrap()[..3 << 20] == bytes, "{options}");
+        assert!(std::fs::read(&mount.file).expect("a working system")[..3 << 20] == bytes, "{options}");
         let back = run(Command::new("sh").arg("-c").arg(format!(
             "dd if={} bs=1M count=3 iflag=direct 2>/dev/null | cmp - {} && echo same",
             mount.file.display(),

@@ -113,6 +113,16 @@ pub(crate) fn unmount(path: &Path) {
     });
 }
 
+/// A mount of a process that nobody waits for.
+#[derive(Debug)]
+pub(crate) struct Detached(pub(crate) PathBuf);
+
+impl Drop for Detached {
+    fn drop(&mut self) {
+        detach(&self.0);
+    }
+}
+
 /// Take a mount away whatever uses it; in vain if there is none.
 fn detach(path: &Path) {
     let _ = Command::new("umount").arg("-l").arg(path).stderr(Stdio::null()).status();
