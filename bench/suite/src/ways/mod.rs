@@ -55,6 +55,27 @@ pub(crate) trait Way {
     }
 }
 
+/// A way whose servers stay where the scheduler puts them, as those do that somebody just starts.
+struct Unbound(Box<dyn Way>);
+
+fn unbound(way: Box<dyn Way>) -> Result<Box<dyn Way>, String> {
+    Ok(Box::new(Unbound(way)))
+}
+
+impl Way for Unbound {
+    fn measure(&mut self, cell: Cell, seconds: f64) -> Result<Measured, String> {
+        self.0.measure(cell, seconds)
+    }
+
+    fn servers(&self) -> Vec<u32> {
+        self.0.servers()
+    }
+
+    fn start_cost(&self) -> std::time::Duration {
+        self.0.start_cost()
+    }
+}
+
 /// Start what a way needs; an error is the reason why it is skipped.
 type Open = fn(&Site) -> Result<Box<dyn Way>, String>;
 
@@ -137,6 +158,8 @@ pub(crate) const VHOST_POLLING: &str = "qemu vhost-user-blk, polling";
 pub(crate) const VHOST_EVENTFD: &str = "qemu vhost-user-blk, eventfd";
 pub(crate) const QEMU_NBD: &str = "qemu NBD";
 pub(crate) const NBDKIT: &str = "nbdkit null";
+pub(crate) const QEMU_NBD_UNBOUND: &str = "qemu NBD, not bound to a CPU";
+pub(crate) const NBDKIT_UNBOUND: &str = "nbdkit null, not bound to a CPU";
 pub(crate) const QEMU_FUSE: &str = "qemu FUSE";
 
 /// What nbdkit takes when nobody says otherwise.
@@ -158,7 +181,7 @@ pub(crate) const TUNING: [Entry; 11] = [
 ];
 
 /// Everything, in the order in which it is measured: what claims compare stands side by side.
-pub(crate) const WAYS: [Entry; 19] = [
+pub(crate) const WAYS: [Entry; 21] = [
     entry(CALL, Yardstick, one_at_a_time, |site| call::open(site, false)),
     entry("in-process call, memory disk", Yardstick, one_at_a_time, |site| call::open(site, true)),
     entry(C_LIBRARY, Ours, any, |site| programs::c_library(site, "n")),
@@ -172,6 +195,8 @@ pub(crate) const WAYS: [Entry; 19] = [
     entry(VHOST_EVENTFD, Peer, any, |site| peers::vhost(site, false, THREAD)),
     entry(QEMU_NBD, Peer, any, |site| peers::nbd(site, Loop::Main)),
     entry(NBDKIT, Peer, any, |site| peers::nbdkit(site, NBDKIT_THREADS)),
+    entry(QEMU_NBD_UNBOUND, Peer, claimed, |site| unbound(peers::nbd(site, Loop::Main)?)),
+    entry(NBDKIT_UNBOUND, Peer, claimed, |site| unbound(peers::nbdkit(site, NBDKIT_THREADS)?)),
     entry(QEMU_FUSE, Peer, any, |site| peers::fuse(site, THREAD)),
     entry(FUSE, Ours, any, |site| ours::fuse(site, "n")),
     entry("FUSE mount, memory disk", Ours, any, |site| ours::fuse(site, "m")),
