@@ -18,7 +18,8 @@ use super::answer::Answer;
 use super::lane::{Lane, MAX_DATA_BYTES, Work};
 use super::link::Facts;
 use super::patient::{Job, whole_blocks};
-use super::ranges::Ranges;
+use super::placement::Placement;
+use super::ranges::{Claim, Ranges};
 
 /// How long the kernel may believe what it was told of the file; a resize is told at once.
 const ATTRIBUTES_LIVE: Duration = Duration::from_secs(1);
@@ -50,6 +51,7 @@ pub(super) struct DiskFile {
     pub(super) kernel_cache: bool,
     pub(super) mounted_at: SystemTime,
     pub(super) next_lane: AtomicUsize,
+    pub(super) placement: Placement,
 }
 
 thread_local! {
@@ -58,6 +60,12 @@ thread_local! {
 }
 
 impl DiskFile {
+    fn submit(&self, work: Work<'_>, answer: Answer, claim: Option<Claim>) {
+        let lane = self.lane();
+        lane.submit(work, answer, claim);
+        self.placement.after_request(|| lane.kernel_has_more());
+    }
+
     fn lane(&self) -> &Lane {
         let index = LANE.get().unwrap_or_else(|| {
             let index = self.next_lane.fetch_add(1, Ordering::Relaxed) % self.lanes.len();
@@ -97,7 +105,7 @@ impl DiskFile {
         if self.read_only || !self.facts.can(CAPABILITY_FLUSH) {
             return reply.ok();
         }
-        self.lane().submit(Work::Flush, Answer::Done(reply), None);
+        self.submit(Work::Flush, Answer::Done(reply), None);
     }
 
     fn hand_over(&self, job: Job) {
@@ -115,7 +123,7 @@ impl DiskFile {
         {
             let length_bytes = u32::try_from(data.len()).unwrap_or(u32::MAX);
             let work = Work::Write { offset_bytes: bytes.start, data, durably: durably && self.facts.can(CAPABILITY_FUA) };
-            return self.lane().submit(work, Answer::Write { reply, length_bytes }, Some(claim));
+            return self.submit(work, Answer::Write { reply, length_bytes }, Some(claim));
         }
         self.hand_over(Job::Write { offset_bytes: bytes.start, data: data.to_vec(), durably, reply });
     }
@@ -225,7 +233,7 @@ impl Filesystem for DiskFile {
         }
         let index = |bytes| usize::try_from(bytes).unwrap_or(usize::MAX);
         let answer = Answer::Read { reply, skip_bytes: index(offset - blocks.start), length_bytes: index(end - offset) };
-        self.lane().submit(Work::Read { offset_bytes: blocks.start, length_bytes: blocks.end - blocks.start }, answer, None);
+        self.submit(Work::Read { offset_bytes: blocks.start, length_bytes: blocks.end - blocks.start }, answer, None);
     }
 
     fn write(
@@ -300,7 +308,7 @@ impl Filesystem for DiskFile {
                 match is_one_request.then(|| self.ranges.try_claim(bytes.clone())).flatten() {
                     Some(claim) => {
                         let work = Work::Zero { offset_bytes: bytes.start, length_bytes: bytes.end - bytes.start, unmap };
-                        self.lane().submit(work, Answer::Done(reply), Some(claim));
+                        self.submit(work, Answer::Done(reply), Some(claim));
                     }
                     None => self.hand_over(Job::Zero { bytes, unmap, reply }),
                 }

@@ -237,17 +237,19 @@ impl Lane {
             if channel.slots.in_flight() == 0 || elapsed > look {
                 return state;
             }
+            if self.kernel_has_more() {
+                return state;
+            }
             if elapsed < alone {
                 std::hint::spin_loop();
-            } else if self.kernel_has_more() {
-                return state;
             } else {
                 std::thread::yield_now();
             }
         }
     }
 
-    fn kernel_has_more(&self) -> bool {
+    /// Does the kernel have another request already?
+    pub(super) fn kernel_has_more(&self) -> bool {
         let Some(device) = self.device.get() else { return false };
         let mut fds = [PollFd::new(device, PollFlags::IN)];
         rustix::event::poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)

@@ -8,6 +8,7 @@ mod lane;
 mod link;
 mod patient;
 mod place;
+mod placement;
 mod ranges;
 mod session;
 mod tell;
@@ -47,7 +48,7 @@ pub(crate) struct Arguments {
     /// Threads that serve the file, each with a queue of the disk
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_THREADS)))]
     threads: u16,
-    /// CPUs for them [default: all but the last, where a daemon's worker polls unless told otherwise]
+    /// CPUs for them [default: all but the last, where a daemon's worker polls; of only two, either, as the load wants]
     #[arg(long, value_delimiter = ',')]
     cpus: Vec<usize>,
     /// What the kernel keeps of the file's content

@@ -20,6 +20,7 @@ use super::lane::{Lane, News};
 use super::link::{self, Attached, Facts, Target};
 use super::patient::Patient;
 use super::place::Place;
+use super::placement::Placement;
 use super::ranges::Ranges;
 use super::tell::tell;
 use super::{Arguments, Cache, background, kernel};
@@ -127,6 +128,8 @@ fn serve(arguments: &Arguments, place: &Place, read_only: bool, threads: &Thread
     let (jobs, patient_jobs) = mpsc::channel();
     let patient = threads.patient();
     let patient_thread = spawn("fip-patient".to_owned(), move || patient.run(&patient_jobs))?;
+    let placement = Placement::choose(&arguments.cpus, &process::allowed_cpus(), arguments.threads);
+    let cpus = placement.first_cpus();
     let file = DiskFile {
         lanes: threads.lanes.clone(),
         facts: Arc::clone(&threads.facts),
@@ -137,6 +140,7 @@ fn serve(arguments: &Arguments, place: &Place, read_only: bool, threads: &Thread
         kernel_cache: arguments.cache == Cache::Kernel,
         mounted_at: SystemTime::now(),
         next_lane: AtomicUsize::new(0),
+        placement,
     };
     let options = kernel::Options { disk: &arguments.disk, read_only, allow_other: arguments.allow_other };
     let device = kernel::mount(place.path(), options)?;
@@ -150,7 +154,6 @@ fn serve(arguments: &Arguments, place: &Place, read_only: bool, threads: &Thread
     let session = Session::from_fd(file, device, acl, config);
     let session = session.map_err(|error| undo(place, &error))?;
     *threads.notifier.lock().unwrap_or_else(PoisonError::into_inner) = Some(session.notifier());
-    let cpus = cpus(&arguments.cpus);
     let (ended, end) = UnixStream::pair().map_err(|error| undo(place, &error))?;
     let running = std::thread::Builder::new().name("fip-mount".to_owned()).spawn(move || {
         // fuser's threads inherit it.
@@ -172,19 +175,6 @@ fn serve(arguments: &Arguments, place: &Place, read_only: bool, threads: &Thread
         return Err(Error::io(format_args!("flush disk '{}' at the end", arguments.disk), &error));
     }
     outcome.map_err(|error| Error::io(format_args!("serve {}", place.path().display()), &error))
-}
-
-/// A worker that polls and a thread that waits for it gain nothing from one CPU: leave the last one, where the daemon puts its
-/// worker, to that.
-fn cpus(wanted: &[usize]) -> Vec<usize> {
-    if !wanted.is_empty() {
-        return wanted.to_vec();
-    }
-    let mut cpus = process::allowed_cpus();
-    if cpus.len() > 1 {
-        cpus.pop();
-    }
-    cpus
 }
 
 /// Unmount what cannot be served.

@@ -1,0 +1,179 @@
+//! On which CPU the thread that serves the kernel runs, on a machine with two CPUs for three threads: the program's, ours, and
+//! the daemon's worker, which polls on the last CPU.
+//!
+//! A program that waits for each request is served fastest on its own CPU: nobody is woken from elsewhere. One with many requests
+//! outstanding needs its CPU for itself: then our place is with the worker, and we take turns with it, a batch of requests at a
+//! time. Where the break-even lies was measured: between 8 and 16 outstanding requests.
+//!
+//! Beside the program we cannot see how many are outstanding, for it runs, and submits the next, whenever one is answered. Beside
+//! the worker we can: with many outstanding, the kernel nearly always has another. So we go and look now and then. With a CPU
+//! for each of the three there is nothing to choose.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use fipsee_ring::clock;
+
+use crate::process;
+
+/// Load must last so long before the first look, and again after idling.
+const FIRST_LOOK: Duration = Duration::from_millis(50);
+/// After each look in vain, twice as long passes before the next, up to this.
+const LOOKS_APART: Duration = Duration::from_secs(2);
+/// Without a request for so long, the load is over.
+const IDLE: Duration = Duration::from_millis(10);
+/// The first requests after a move say nothing.
+const SETTLING: u32 = 8;
+/// Requests of a look: at worst, each takes a wake-up from elsewhere.
+const LOOK_REQUESTS: u32 = 32;
+/// Requests between decisions to stay.
+const STAY_REQUESTS: u32 = 256;
+/// Stay beside the worker if so many of a hundred requests had another behind them.
+const MANY_PERCENT: u32 = 92;
+
+/// Where threads may run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Placement {
+    /// On these CPUs.
+    Fixed(Vec<usize>),
+    /// On either of two.
+    ByLoad { with_program: usize, with_worker: usize },
+}
+
+impl Placement {
+    /// What the user wants, or what fits `allowed`.
+    pub(super) fn choose(wanted: &[usize], allowed: &[usize], threads: u16) -> Self {
+        match (wanted, allowed) {
+            ([], [first, last]) if threads == 1 => Self::ByLoad { with_program: *first, with_worker: *last },
+            // Leave the last CPU to the worker.
+            ([], [rest @ .., _]) if !rest.is_empty() => Self::Fixed(rest.to_vec()),
+            ([], all) => Self::Fixed(all.to_vec()),
+            (wanted, _) => Self::Fixed(wanted.to_vec()),
+        }
+    }
+
+    /// The CPUs to begin on.
+    pub(super) fn first_cpus(&self) -> Vec<usize> {
+        match self {
+            Self::Fixed(cpus) => cpus.clone(),
+            Self::ByLoad { with_program, .. } => vec![*with_program],
+        }
+    }
+
+    /// This thread has served a request: move, if it is time to. `has_more`: does the kernel have another already?
+    pub(super) fn after_request(&self, has_more: impl FnOnce() -> bool) {
+        let Self::ByLoad { with_program, with_worker } = self else { return };
+        let moved = PACE.with_borrow_mut(|pace| pace.count(clock::ticks(), has_more));
+        if let Some(beside) = moved {
+            let cpu = if beside == Beside::Worker { *with_worker } else { *with_program };
+            // A thread that may not move stays where it is.
+            let _ = process::bind_to_cpu(cpu);
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Beside {
+    #[default]
+    Program,
+    Worker,
+}
+
+/// What this thread knows of its load.
+#[derive(Debug, Default)]
+struct Pace {
+    beside: Beside,
+    last_ticks: u64,
+    /// When to look, and how long after that again.
+    look_at_ticks: u64,
+    apart_ticks: u64,
+    /// Beside the worker: requests of this window, and those with another behind them.
+    total: u32,
+    followed: u32,
+    window: u32,
+}
+
+thread_local! {
+    static PACE: RefCell<Pace> = RefCell::default();
+}
+
+impl Pace {
+    /// Count a request that was served at `now`; says where to go.
+    fn count(&mut self, now: u64, has_more: impl FnOnce() -> bool) -> Option<Beside> {
+        if now.saturating_sub(self.last_ticks) > clock::duration_to_ticks(IDLE) {
+            self.apart_ticks = clock::duration_to_ticks(FIRST_LOOK);
+            self.look_at_ticks = now + self.apart_ticks;
+        }
+        self.last_ticks = now;
+        if self.beside == Beside::Program {
+            if now < self.look_at_ticks {
+                return None;
+            }
+            (self.beside, self.total, self.followed, self.window) = (Beside::Worker, 0, 0, SETTLING + LOOK_REQUESTS);
+            return Some(Beside::Worker);
+        }
+        self.total += 1;
+        if self.total <= SETTLING && self.window == SETTLING + LOOK_REQUESTS {
+            return None;
+        }
+        self.followed += u32::from(has_more());
+        if self.total < self.window {
+            return None;
+        }
+        let was_look = self.window == SETTLING + LOOK_REQUESTS;
+        let counted = if was_look { LOOK_REQUESTS } else { STAY_REQUESTS };
+        let is_much = self.followed * 100 >= counted * MANY_PERCENT;
+        (self.total, self.followed, self.window) = (0, 0, STAY_REQUESTS);
+        if is_much {
+            return None;
+        }
+        let longest_ticks = clock::duration_to_ticks(LOOKS_APART);
+        self.apart_ticks =
+            if was_look { (self.apart_ticks * 2).min(longest_ticks) } else { clock::duration_to_ticks(FIRST_LOOK) };
+        self.look_at_ticks = now + self.apart_ticks;
+        self.beside = Beside::Program;
+        Some(Beside::Program)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_three_threads_on_two_cpus_need_a_choice() {
+        assert_eq!(Placement::choose(&[], &[0, 1], 1), Placement::ByLoad { with_program: 0, with_worker: 1 });
+        assert_eq!(Placement::choose(&[], &[0, 1], 2), Placement::Fixed(vec![0]));
+        assert_eq!(Placement::choose(&[], &[2, 3, 5], 1), Placement::Fixed(vec![2, 3]));
+        assert_eq!(Placement::choose(&[], &[4], 1), Placement::Fixed(vec![4]));
+        assert_eq!(Placement::choose(&[1], &[0, 1], 1), Placement::Fixed(vec![1]));
+    }
+
+    /// Requests a microsecond apart from `now` on, each with another behind it or not; where to, and after how many.
+    fn first_move(pace: &mut Pace, now: &mut u64, has_more: bool) -> (Option<Beside>, u32) {
+        let step = clock::duration_to_ticks(Duration::from_micros(1));
+        for requests in 1..3_000_000 {
+            *now += step;
+            if let Some(beside) = pace.count(*now, || has_more) {
+                return (Some(beside), requests);
+            }
+        }
+        (None, 0)
+    }
+
+    #[test]
+    fn goes_to_the_worker_for_long_only_when_there_is_always_more() {
+        let (mut pace, mut now) = (Pace::default(), clock::duration_to_ticks(Duration::from_secs(100)));
+        let (beside, requests) = first_move(&mut pace, &mut now, false);
+        assert_eq!(beside, Some(Beside::Worker));
+        assert!(requests > 40_000, "looks only under lasting load: {requests}");
+        assert_eq!(first_move(&mut pace, &mut now, false), (Some(Beside::Program), SETTLING + LOOK_REQUESTS));
+        let (beside, later) = first_move(&mut pace, &mut now, true);
+        assert_eq!(beside, Some(Beside::Worker));
+        assert!(later > requests * 3 / 2, "looks less often after one in vain: {later}");
+        assert_eq!(first_move(&mut pace, &mut now, true).0, None, "stays");
+        let (beside, requests) = first_move(&mut pace, &mut now, false);
+        assert_eq!(beside, Some(Beside::Program));
+        assert!(requests <= 2 * STAY_REQUESTS);
+    }
+}
