@@ -5,9 +5,11 @@
 
 mod disk_common;
 
+use std::io::Read;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use disk_common::{Scratch, Worker, expect_parts};
 use fipsee_block::disk::{DirectMode, Disk, FileDisk, FileOptions};
@@ -31,6 +33,28 @@ fn refusal(options: &FileOptions) -> String {
     FileDisk::open(options).map(|_| ()).expect_err("refused")
 }
 
+/// As after the death of a daemon whose requests the kernel still has: flock(1) took the lock and is gone, the shell has it.
+#[test]
+fn lock_of_a_process_that_is_gone_is_waited_for() {
+    let _alone = alone();
+    let scratch = Scratch::temporary();
+    let path = scratch.path("disk");
+    drop(create(&path, 8192));
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "exec 9<>\"$0\" && flock 9 && echo locked && read -r line"]).arg(&path);
+    let mut shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a shell");
+    let mut said = [0; 7];
+    shell.stdout.take().expect("its output").read_exact(&mut said).expect("it has the lock");
+    let input = shell.stdin.take();
+    let release = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        drop(input);
+        shell.wait().expect("its end");
+    });
+    FileDisk::open(&options(&path)).expect("open once the lock is let go");
+    release.join().expect("the release");
+}
+
 #[test]
 fn lock_holder_in_another_process_is_named() {
     let _alone = alone();
@@ -40,8 +64,8 @@ fn lock_holder_in_another_process_is_named() {
     let holder = Command::new("flock")
         .arg(&path)
         .args(["sh", "-c", "echo locked; read line"])
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
         .spawn();
     let mut holder = match holder {
         Ok(holder) => holder,
