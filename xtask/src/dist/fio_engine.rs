@@ -35,6 +35,8 @@ fn compiler(root: &Path, source: &Path, version: &str) -> Command {
     let folder = root.join(SOURCES);
     let mut command = Command::new("gcc");
     command.args(["-std=gnu11", "-O2", "-g1", "-fPIC", "-shared", "-fvisibility=hidden"]);
+    // fio names the source file of an error: without the folder it was built in.
+    command.arg(format!("-ffile-prefix-map={}=.", root.display()));
     // fio's headers leave parameters unused and mix signs.
     command.args(["-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-Wno-sign-compare"]);
     command.arg(format!("-DFIPSEE_FIO_VERSION=\"{version}\"")).arg("-I").arg(root.join("include"));
