@@ -2,7 +2,7 @@
 /*
  * The Fip-see wire: every size, offset, number and structure that two programs exchange. docs/protocol.md says what
  * they mean together; the section is named at each part. Twin of crates/ring/src/{layout,control,channel}.rs and
- * crates/block/src/wire.rs; tests/interop compares the two as whole tables.
+ * crates/{block,call}/src/wire.rs; tests/interop compares the two as whole tables.
  *
  * C11, C++17 and kernel C, with gcc or clang. All values are little-endian, and so must the machine be. Reserved
  * fields are sent as 0 and refused if they are not, except where a comment says "ignored".
@@ -52,6 +52,7 @@
 #define FIPSEE_COLD_BYTES 128
 #define FIPSEE_COLD_RELEASED_OFFSET_BYTES 0
 #define FIPSEE_COLD_ASLEEP_OFFSET_BYTES 4
+#define FIPSEE_COLD_HOLD_OFFSET_BYTES 8
 
 /* One slot, in shared memory. Written by the ring's writer only. */
 struct fipsee_slot {
@@ -65,11 +66,15 @@ FIPSEE_ASSERT_AT(struct fipsee_slot, stamp, FIPSEE_STAMP_OFFSET_BYTES);
 struct fipsee_cold {
 	uint32_t released;			/* streams: messages released since the start, modulo 2^32 (letter B) */
 	uint32_t asleep;			/* not 0: the reader wants the doorbell (letter S) */
-	uint8_t reserved[FIPSEE_COLD_BYTES - 8];	/* 0 at the start, ignored */
+	uint32_t hold;				/* answers: nanoseconds the writer may wait before it looks for the next call */
+	uint8_t reserved[FIPSEE_COLD_BYTES - 12];	/* 0 at the start, ignored */
 };
 FIPSEE_ASSERT_SIZE(struct fipsee_cold, FIPSEE_COLD_BYTES);
 FIPSEE_ASSERT_AT(struct fipsee_cold, released, FIPSEE_COLD_RELEASED_OFFSET_BYTES);
 FIPSEE_ASSERT_AT(struct fipsee_cold, asleep, FIPSEE_COLD_ASLEEP_OFFSET_BYTES);
+FIPSEE_ASSERT_AT(struct fipsee_cold, hold, FIPSEE_COLD_HOLD_OFFSET_BYTES);
+/* Most that a writer believes of `hold` (section 2.5). */
+#define FIPSEE_MAX_HOLD_NS 1000
 
 /* ---- Region (section 3) ---------------------------------------------------------------------------------------- */
 
@@ -89,6 +94,9 @@ FIPSEE_ASSERT_AT(struct fipsee_cold, asleep, FIPSEE_COLD_ASLEEP_OFFSET_BYTES);
 #define FIPSEE_MAX_POOL_BYTES (1ULL << 30)
 /* Most bytes of one region, of the daemon or of a client: what 32 bits of sectors reach. */
 #define FIPSEE_MAX_REGION_BYTES (1ULL << 41)
+/* Feature: the table of queues tells where the daemon's workers run. And all features that this header knows. */
+#define FIPSEE_FEATURE_WORKER_CPU (1ULL << 0)
+#define FIPSEE_FEATURES FIPSEE_FEATURE_WORKER_CPU
 
 /* At byte 0 of the region; written once by the daemon before the region is handed over. */
 struct fipsee_region_header {
@@ -96,7 +104,7 @@ struct fipsee_region_header {
 	uint32_t version;			/* FIPSEE_REGION_VERSION */
 	uint32_t queue_count;			/* entries of the table that follows, 1..FIPSEE_MAX_QUEUES */
 	uint64_t region_bytes;			/* equals the length in ATTACHED */
-	uint64_t features;			/* features in force; none are defined, 0 */
+	uint64_t features;			/* features in force, FIPSEE_FEATURE_* */
 	uint64_t pool_offset_bytes;		/* multiple of FIPSEE_REGION_PAGE_BYTES */
 	uint64_t pool_bytes;			/* multiple of FIPSEE_REGION_PAGE_BYTES; 0: no pool */
 	uint64_t reserved[2];
@@ -121,7 +129,9 @@ struct fipsee_queue_entry {
 	uint32_t completion_start;		/* slot index of the first completion, below completion_slots */
 	uint32_t depth;				/* requests that may be outstanding; at most request_slots and
 						   completion_slots - FIPSEE_EVENT_CREDITS */
-	uint32_t reserved[5];
+	uint32_t worker_cpu_plus_1;		/* CPU that the daemon's worker is bound to, plus 1; 0: unknown. Only with
+						   FIPSEE_FEATURE_WORKER_CPU in force, else 0 */
+	uint32_t reserved[4];
 };
 FIPSEE_ASSERT_SIZE(struct fipsee_queue_entry, FIPSEE_QUEUE_ENTRY_BYTES);
 FIPSEE_ASSERT_AT(struct fipsee_queue_entry, completion_offset_bytes, 8);
@@ -131,7 +141,8 @@ FIPSEE_ASSERT_AT(struct fipsee_queue_entry, completion_slots, 28);
 FIPSEE_ASSERT_AT(struct fipsee_queue_entry, request_start, 32);
 FIPSEE_ASSERT_AT(struct fipsee_queue_entry, completion_start, 36);
 FIPSEE_ASSERT_AT(struct fipsee_queue_entry, depth, 40);
-FIPSEE_ASSERT_AT(struct fipsee_queue_entry, reserved, 44);
+FIPSEE_ASSERT_AT(struct fipsee_queue_entry, worker_cpu_plus_1, 44);
+FIPSEE_ASSERT_AT(struct fipsee_queue_entry, reserved, 48);
 
 /* ---- Control plane (section 4) --------------------------------------------------------------------------------- */
 
@@ -170,6 +181,7 @@ FIPSEE_ASSERT_AT(struct fipsee_queue_entry, reserved, 44);
 
 /* Services. */
 #define FIPSEE_SERVICE_BLOCK 1
+#define FIPSEE_SERVICE_CALLS 2
 
 /* ATTACH flags: the client will not write; nobody else may be attached meanwhile. */
 #define FIPSEE_ATTACH_READ_ONLY 1
@@ -234,7 +246,7 @@ FIPSEE_ASSERT_AT(struct fipsee_welcome, max_pool_bytes, 32);
 /* Client: asks for an export. */
 struct fipsee_attach {
 	struct fipsee_control_header header;
-	uint16_t service;			/* FIPSEE_SERVICE_BLOCK */
+	uint16_t service;			/* FIPSEE_SERVICE_* */
 	uint16_t queue_count;			/* queues wanted, at least 1; the daemon caps */
 	uint32_t depth;				/* requests outstanding per queue, at least 1; the daemon caps */
 	uint32_t flags;				/* FIPSEE_ATTACH_* */
@@ -255,7 +267,7 @@ struct fipsee_attached {
 	uint16_t queue_count;			/* queues granted */
 	uint16_t reserved;
 	uint64_t region_bytes;			/* bytes of the region to map */
-	uint8_t service_info[FIPSEE_SERVICE_INFO_BYTES];	/* block service: struct fipsee_block_info */
+	uint8_t service_info[FIPSEE_SERVICE_INFO_BYTES];	/* struct fipsee_block_info or fipsee_call_info */
 };
 FIPSEE_ASSERT_SIZE(struct fipsee_attached, 88);
 FIPSEE_ASSERT_AT(struct fipsee_attached, queue_count, 12);
@@ -295,204 +307,25 @@ struct fipsee_region_id {
 FIPSEE_ASSERT_SIZE(struct fipsee_region_id, 16);
 FIPSEE_ASSERT_AT(struct fipsee_region_id, region, 12);
 
-/* ---- Block protocol (section 5) -------------------------------------------------------------------------------- */
+/* ---- Calls (section 8) ----------------------------------------------------------------------------------------- */
 
-/* The unit of offsets and lengths, whatever the logical block size of the disk. */
-#define FIPSEE_SECTOR_BYTES 512
-#define FIPSEE_SECTOR_SHIFT 9
-/* Most segments that stand in the request itself. */
-#define FIPSEE_MAX_INLINE_SEGMENTS 5
-/* Segment count that says: segment 0 is where a table of segments stands. */
-#define FIPSEE_SEGMENTS_INDIRECT 0xff
-/* Most entries of that table. */
-#define FIPSEE_MAX_INDIRECT_ENTRIES 256
-/* Most bytes of one read or write of any disk; a disk may allow less (block info). */
-#define FIPSEE_MAX_TRANSFER_BYTES (16ULL << 20)
-/* Most completions in one message. */
-#define FIPSEE_MAX_PACKED 14
+/* Unit of the lengths of payloads. A request or reply has at most FIPSEE_PAYLOAD_BYTES. */
+#define FIPSEE_CALL_PAYLOAD_UNIT_BYTES 64
 
-/* Operations. */
-#define FIPSEE_READ 1
-#define FIPSEE_WRITE 2
-#define FIPSEE_FLUSH 3
-#define FIPSEE_DISCARD 4
-#define FIPSEE_WRITE_ZEROES 5
-#define FIPSEE_GET_INFO 6
-#define FIPSEE_ACK_EVENT 7
-
-/* Request flags: durable before the completion (write, write-zeroes); may deallocate (write-zeroes). */
-#define FIPSEE_FLAG_FUA 1
-#define FIPSEE_FLAG_UNMAP 2
-
-/* Kinds of message on the completion ring. */
-#define FIPSEE_KIND_COMPLETIONS 0
-#define FIPSEE_KIND_RESIZE 1
-#define FIPSEE_KIND_DETACH 2
-
-/* Statuses; fipsee_status_errno() gives their errno. */
-#define FIPSEE_STATUS_OK 0
-#define FIPSEE_STATUS_IO_ERROR 1
-#define FIPSEE_STATUS_INVALID 2
-#define FIPSEE_STATUS_UNSUPPORTED 3
-#define FIPSEE_STATUS_BAD_MEMORY 4
-#define FIPSEE_STATUS_READ_ONLY 5
-#define FIPSEE_STATUS_OUT_OF_RANGE 6
-#define FIPSEE_STATUS_NO_SPACE 7
-#define FIPSEE_STATUS_DETACHED 8
-#define FIPSEE_STATUS_MISALIGNED 9
-#define FIPSEE_STATUS_TOO_LONG 10
-#define FIPSEE_STATUS_NO_SEGMENTS 11
-/* Numbers from here on are none. */
-#define FIPSEE_STATUS_COUNT 12
-
-/* Capabilities of a disk: takes writes; has a cache that a flush makes durable; FUA; discard; write-zeroes. */
-#define FIPSEE_CAPABILITY_WRITE 1
-#define FIPSEE_CAPABILITY_FLUSH 2
-#define FIPSEE_CAPABILITY_FUA 4
-#define FIPSEE_CAPABILITY_DISCARD 8
-#define FIPSEE_CAPABILITY_WRITE_ZEROES 16
-
-/* A piece of registered memory. */
-struct fipsee_segment {
-	uint32_t offset_sectors;		/* from the start of the region, in sectors of 512 bytes */
-	uint16_t length_sectors;		/* at least 1 */
-	uint16_t region;			/* id; 0 is the pool */
+/* What a service of calls is, in ATTACHED. */
+struct fipsee_call_info {
+	uint32_t request_bytes;			/* length of a request, at most FIPSEE_PAYLOAD_BYTES */
+	uint32_t reply_bytes;			/* length of a reply, at most FIPSEE_PAYLOAD_BYTES */
+	uint32_t request_payload_bytes;		/* multiple of FIPSEE_CALL_PAYLOAD_UNIT_BYTES; 0: none */
+	uint32_t reply_payload_bytes;		/* as above */
+	uint8_t reserved[48];
 };
-FIPSEE_ASSERT_SIZE(struct fipsee_segment, 8);
-FIPSEE_ASSERT_AT(struct fipsee_segment, length_sectors, 4);
-FIPSEE_ASSERT_AT(struct fipsee_segment, region, 6);
+FIPSEE_ASSERT_SIZE(struct fipsee_call_info, FIPSEE_SERVICE_INFO_BYTES);
+FIPSEE_ASSERT_AT(struct fipsee_call_info, reply_bytes, 4);
+FIPSEE_ASSERT_AT(struct fipsee_call_info, request_payload_bytes, 8);
+FIPSEE_ASSERT_AT(struct fipsee_call_info, reply_payload_bytes, 12);
+FIPSEE_ASSERT_AT(struct fipsee_call_info, reserved, 16);
 
-/* A request, as it stands in a slot of the request ring. */
-struct fipsee_request {
-	uint8_t operation;			/* FIPSEE_READ .. FIPSEE_ACK_EVENT */
-	uint8_t segment_count;			/* read, write: 1..5 or 0xff; get-info: 1; others: 0 */
-	uint16_t flags;				/* FIPSEE_FLAG_* */
-	uint16_t tag;				/* the client's name for it, unique among those outstanding */
-	uint16_t reserved;
-	uint64_t sector;			/* first sector on the disk; 0 where the operation has none */
-	union {
-		struct fipsee_segment segments[FIPSEE_MAX_INLINE_SEGMENTS];	/* read, write, get-info; 0 beyond
-										   the count */
-		uint64_t length_sectors;	/* discard, write-zeroes: at least 1; the words after it are 0 */
-	};
-	uint32_t aux;				/* indirect: entries of the table; ack-event: kind; otherwise 0 */
-	uint32_t stamp;				/* the ring's */
-};
-FIPSEE_ASSERT_SIZE(struct fipsee_request, FIPSEE_SLOT_BYTES);
-FIPSEE_ASSERT_AT(struct fipsee_request, segment_count, 1);
-FIPSEE_ASSERT_AT(struct fipsee_request, flags, 2);
-FIPSEE_ASSERT_AT(struct fipsee_request, tag, 4);
-FIPSEE_ASSERT_AT(struct fipsee_request, sector, 8);
-FIPSEE_ASSERT_AT(struct fipsee_request, segments, 16);
-FIPSEE_ASSERT_AT(struct fipsee_request, length_sectors, 16);
-FIPSEE_ASSERT_AT(struct fipsee_request, aux, 56);
-FIPSEE_ASSERT_AT(struct fipsee_request, stamp, FIPSEE_STAMP_OFFSET_BYTES);
-
-/* One finished request. */
-struct fipsee_completion_entry {
-	uint16_t tag;				/* of an outstanding request */
-	uint16_t status;			/* FIPSEE_STATUS_* */
-};
-FIPSEE_ASSERT_SIZE(struct fipsee_completion_entry, 4);
-FIPSEE_ASSERT_AT(struct fipsee_completion_entry, status, 2);
-
-/* A message of kind FIPSEE_KIND_COMPLETIONS on the completion ring. */
-struct fipsee_completion {
-	uint8_t count;				/* entries used, 1..FIPSEE_MAX_PACKED */
-	uint8_t kind;				/* FIPSEE_KIND_COMPLETIONS */
-	uint16_t reserved;
-	struct fipsee_completion_entry entries[FIPSEE_MAX_PACKED];	/* zeroes beyond the count */
-	uint32_t stamp;				/* the ring's */
-};
-FIPSEE_ASSERT_SIZE(struct fipsee_completion, FIPSEE_SLOT_BYTES);
-FIPSEE_ASSERT_AT(struct fipsee_completion, kind, 1);
-FIPSEE_ASSERT_AT(struct fipsee_completion, entries, 4);
-FIPSEE_ASSERT_AT(struct fipsee_completion, stamp, FIPSEE_STAMP_OFFSET_BYTES);
-
-/* A message of kind FIPSEE_KIND_RESIZE or FIPSEE_KIND_DETACH on the completion ring. */
-struct fipsee_event {
-	uint8_t count;				/* 1 */
-	uint8_t kind;				/* FIPSEE_KIND_RESIZE, FIPSEE_KIND_DETACH */
-	uint16_t reserved;
-	uint32_t reserved_too;
-	uint64_t sector_count;			/* resize: the new size in sectors of 512 bytes; detach: 0 */
-	uint8_t reserved_end[44];
-	uint32_t stamp;				/* the ring's */
-};
-FIPSEE_ASSERT_SIZE(struct fipsee_event, FIPSEE_SLOT_BYTES);
-FIPSEE_ASSERT_AT(struct fipsee_event, kind, 1);
-FIPSEE_ASSERT_AT(struct fipsee_event, sector_count, 8);
-FIPSEE_ASSERT_AT(struct fipsee_event, reserved_end, 16);
-FIPSEE_ASSERT_AT(struct fipsee_event, stamp, FIPSEE_STAMP_OFFSET_BYTES);
-
-/* A private copy of one slot, and the views of it. */
-union fipsee_message {
-	struct fipsee_slot slot;
-	struct fipsee_request request;
-	struct fipsee_completion completion;
-	struct fipsee_event event;
-	uint64_t words[FIPSEE_SLOT_BYTES / 8];
-};
-FIPSEE_ASSERT_SIZE(union fipsee_message, FIPSEE_SLOT_BYTES);
-
-/* What a disk is, in ATTACHED and as the answer to get-info. */
-struct fipsee_block_info {
-	uint64_t first_sector;			/* where the export begins in the disk below; requests count from 0 */
-	uint64_t sector_count;			/* size in sectors of 512 bytes, at least 1 */
-	uint32_t block_bytes;			/* logical block: 512, 1024, 2048 or 4096 */
-	uint32_t optimal_bytes;			/* preferred size and alignment of a transfer; 0: none */
-	uint32_t max_transfer_bytes;		/* most data of one read or write, at least block_bytes */
-	uint32_t max_range_sectors;		/* most sectors of one discard or write-zeroes */
-	uint32_t max_segments;			/* most segments of one request, at least 1 */
-	uint32_t capabilities;			/* FIPSEE_CAPABILITY_* */
-	uint8_t identity[16];			/* names disk and content; the same after the daemon restarted */
-	uint64_t reserved;
-};
-FIPSEE_ASSERT_SIZE(struct fipsee_block_info, FIPSEE_SERVICE_INFO_BYTES);
-FIPSEE_ASSERT_AT(struct fipsee_block_info, sector_count, 8);
-FIPSEE_ASSERT_AT(struct fipsee_block_info, block_bytes, 16);
-FIPSEE_ASSERT_AT(struct fipsee_block_info, optimal_bytes, 20);
-FIPSEE_ASSERT_AT(struct fipsee_block_info, max_transfer_bytes, 24);
-FIPSEE_ASSERT_AT(struct fipsee_block_info, max_range_sectors, 28);
-FIPSEE_ASSERT_AT(struct fipsee_block_info, max_segments, 32);
-FIPSEE_ASSERT_AT(struct fipsee_block_info, capabilities, 36);
-FIPSEE_ASSERT_AT(struct fipsee_block_info, identity, 40);
-FIPSEE_ASSERT_AT(struct fipsee_block_info, reserved, 56);
-
-#if defined(__KERNEL__) || __STDC_HOSTED__
-/*
- * The errno (positive) that a caller of read(2) or write(2) would see for a status; 0 for success. A number that is
- * no status gives EPROTO: the peer lies, close the channel.
- */
-static inline int fipsee_status_errno(uint16_t status)
-{
-	switch (status) {
-	case FIPSEE_STATUS_OK:
-		return 0;
-	case FIPSEE_STATUS_IO_ERROR:
-		return EIO;
-	case FIPSEE_STATUS_INVALID:
-	case FIPSEE_STATUS_MISALIGNED:
-	case FIPSEE_STATUS_NO_SEGMENTS:
-		return EINVAL;
-	case FIPSEE_STATUS_UNSUPPORTED:
-		return EOPNOTSUPP;
-	case FIPSEE_STATUS_BAD_MEMORY:
-		return EFAULT;
-	case FIPSEE_STATUS_READ_ONLY:
-		return EROFS;
-	case FIPSEE_STATUS_OUT_OF_RANGE:
-		return ENXIO;
-	case FIPSEE_STATUS_NO_SPACE:
-		return ENOSPC;
-	case FIPSEE_STATUS_DETACHED:
-		return ENODEV;
-	case FIPSEE_STATUS_TOO_LONG:
-		return EMSGSIZE;
-	default:
-		return EPROTO;
-	}
-}
-#endif
+#include "fipsee_block.h" /* section 5 */
 
 #endif /* FIPSEE_H */

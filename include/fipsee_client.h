@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * libfipsee: use the disks that a Fip-see daemon serves.
+ * libfipsee: use the disks that a Fip-see daemon serves; serve calls and make calls ("Calls", at the end).
  *
  * Build: cc program.c $(pkg-config --cflags --libs fipsee). Guide with examples: docs/guide/c.md. C11 and C++17; Linux.
  *
@@ -65,8 +65,18 @@ const char *fipsee_error_message(void);
 
 /* How to wait (fipsee_options.wait). */
 #define FIPSEE_WAIT_ADAPTIVE 0	/* look for a while, then sleep; the default */
-#define FIPSEE_WAIT_POLL 1	/* never sleep: the shortest latency, for the price of a CPU */
+#define FIPSEE_WAIT_PAUSE 1	/* never sleep: the shortest latency, for the price of a CPU */
+#define FIPSEE_WAIT_POLL 1	/* another name of it */
 #define FIPSEE_WAIT_SLEEP 2	/* sleep at once: the least CPU */
+/*
+ * Never sleep either, but do something else than PAUSE between two looks: nothing; yield the CPU; UMWAIT, TPAUSE or MWAITX,
+ * which save power and are not in every CPU (fipsee ping --waits shows which; fipsee_open fails with -EOPNOTSUPP).
+ */
+#define FIPSEE_WAIT_SPIN 3
+#define FIPSEE_WAIT_YIELD 4
+#define FIPSEE_WAIT_UMWAIT 5
+#define FIPSEE_WAIT_TPAUSE 6
+#define FIPSEE_WAIT_MONITORX 7
 
 /* fipsee_options.flags */
 #define FIPSEE_OPEN_READ_ONLY 1	/* the daemon refuses writes of this client */
@@ -301,6 +311,146 @@ int fipsee_arm(struct fipsee_queue *queue);
 
 /* The wait is over: silence the descriptor. Errors: -ENOTCONN when the daemon is gone and nothing is left to reap. */
 int fipsee_woken(struct fipsee_queue *queue);
+
+/* ---- Calls ----------------------------------------------------------------------------------------------------- */
+
+/*
+ * One program serves functions at a socket, others call them. Guide with examples: docs/guide/calls.md.
+ *
+ * A request and its reply are structures of at most 60 bytes, without padding, whose meaning the two programs agree on;
+ * the name of the service stands for it and ends in a version, as in "org.example.counter/1". Larger data is payload:
+ * memory that both sides reach, of its own for each call, whose used length the request or reply tells. Replies come in
+ * the order of the calls. An error of a call is part of the reply.
+ *
+ * Errors and threads are as above: a caller, and each handle of a service, is for one thread at a time; -ENOTCONN means
+ * that the server died. fork() likewise: both belong to the process that opened them.
+ */
+#define FIPSEE_CALL_MAX_BYTES 60
+
+struct fipsee_caller;	/* a connection to a service; from fipsee_caller_open to fipsee_caller_close */
+struct fipsee_service;	/* a service, or another thread's handle of it */
+
+/* How to connect; 0 means default. It may grow at its end. */
+struct fipsee_caller_options {
+	size_t size_bytes;		/* sizeof(struct fipsee_caller_options) */
+	const char *socket_path;	/* the server's socket; must be given */
+	const char *name;		/* the service and the version of its types, 1 to 64 bytes; must be given */
+	uint32_t request_bytes;		/* sizeof a request */
+	uint32_t reply_bytes;		/* sizeof a reply */
+	uint32_t depth;			/* calls outstanding, default 64; the server may grant fewer */
+	uint32_t wait;			/* FIPSEE_WAIT_* */
+	uint64_t look_ns;		/* adaptive waiting: how long to look before sleeping, default 200 us */
+};
+
+/*
+ * Connect. On success *caller is the caller's own, to be given to fipsee_caller_close.
+ * Errors: as fipsee_open; -ENOENT also when the server serves another name or version; -EMSGSIZE when its types have
+ * other sizes.
+ */
+int fipsee_caller_open(const struct fipsee_caller_options *options, struct fipsee_caller **caller);
+
+/* Hang up. Calls without a reply may or may not be carried out. NULL is allowed. */
+int fipsee_caller_close(struct fipsee_caller *caller);
+
+/*
+ * Call and wait for the reply, at most timeout_ns (negative: for ever).
+ * Errors: -EBUSY when replies to started calls were not taken; -ETIMEDOUT, after which the reply is still due
+ * (fipsee_call_wait); -ENOTCONN; -EPROTO with the server's words when it took the request for no value of its type.
+ */
+int fipsee_call(struct fipsee_caller *caller, const void *request, void *reply, int64_t timeout_ns);
+
+/* Start a call; fipsee_call_submit publishes what was started, in one burst. -EAGAIN when `depth` are outstanding. */
+int fipsee_call_start(struct fipsee_caller *caller, const void *request);
+int fipsee_call_submit(struct fipsee_caller *caller);
+
+/* Take up to max_replies replies, in the order of their calls, into an array. Returns how many; never blocks. */
+int fipsee_call_poll(struct fipsee_caller *caller, void *replies, uint32_t max_replies);
+
+/*
+ * fipsee_call_submit, then wait for at least one reply and take those that are there; returns how many. 0 when
+ * timeout_ns passed (negative: for ever), or when nothing is outstanding.
+ */
+int fipsee_call_wait(struct fipsee_caller *caller, void *replies, uint32_t max_replies, int64_t timeout_ns);
+
+/*
+ * The payload of the next call, to be filled before it, and its length. NULL when there is none, or (-EAGAIN in words)
+ * when `depth` calls are outstanding. length_bytes may be NULL.
+ */
+void *fipsee_request_payload(struct fipsee_caller *caller, uint32_t *length_bytes);
+
+/*
+ * The payload of a reply that was taken: `age` 0 is the newest, 1 the one before. It stays until `depth` calls were
+ * started after its call. The server can write there at any time: copy first what must be checked.
+ */
+const void *fipsee_reply_payload(struct fipsee_caller *caller, uint32_t age, uint32_t *length_bytes);
+
+/* For event loops, as fipsee_descriptor, fipsee_arm (1: take replies, do not wait) and fipsee_woken. */
+int fipsee_caller_descriptor(const struct fipsee_caller *caller);
+int fipsee_caller_arm(struct fipsee_caller *caller);
+int fipsee_caller_woken(struct fipsee_caller *caller);
+
+/* How to serve; 0 means default. It may grow at its end. */
+struct fipsee_service_options {
+	size_t size_bytes;		/* sizeof(struct fipsee_service_options) */
+	const char *socket_path;	/* where to listen; must be given. What a dead server left there is taken over */
+	const char *name;		/* as fipsee_caller_options.name */
+	uint32_t request_bytes;		/* sizeof a request, at most 60 */
+	uint32_t reply_bytes;		/* sizeof a reply, at most 60 */
+	uint32_t request_payload_bytes;	/* payload with each request, rounded up to 64; each outstanding call has its own */
+	uint32_t reply_payload_bytes;	/* payload with each reply */
+	uint32_t max_clients;		/* clients at a time, default 1000 */
+	uint32_t max_depth;		/* calls that a client may have outstanding, default 256 */
+	uint32_t wait;			/* FIPSEE_WAIT_* */
+	uint32_t socket_mode;		/* permissions of the socket, default 0666 */
+	uint64_t look_ns;		/* as fipsee_caller_options.look_ns */
+	/*
+	 * Not 0: may this client call? NULL: the same user and root may. Called on a thread of the library, with `context`.
+	 */
+	int (*allow)(void *context, int32_t pid, uint32_t uid, uint32_t gid);
+	void *context;
+};
+
+/* A call that was taken. The pointers are valid until it is answered. */
+struct fipsee_taken {
+	const void *request;		/* a copy of request_bytes bytes, aligned to 64 */
+	const void *request_payload;	/* shared memory: the client can write there at any time. NULL: none */
+	void *reply_payload;		/* shared memory, to be filled before the reply. NULL: none */
+	uint32_t request_payload_bytes;
+	uint32_t reply_payload_bytes;
+	uint64_t client;		/* a number of its own for each client */
+	int32_t pid;			/* who the client is */
+	uint32_t uid;
+	uint32_t gid;
+	uint32_t reserved;
+};
+
+/*
+ * Serve. Clients are let in from now on; their calls are answered by fipsee_service_next and fipsee_service_reply.
+ * Errors: -EADDRINUSE (another server listens there, or the path cannot be used), -EINVAL, -EMFILE.
+ */
+int fipsee_service_open(const struct fipsee_service_options *options, struct fipsee_service **service);
+
+/* A handle for another thread: each answers the calls of its own clients. To be given to fipsee_service_close, too. */
+int fipsee_service_share(const struct fipsee_service *service, struct fipsee_service **another);
+
+/*
+ * Take the next call, waiting for it at most timeout_ns (negative: for ever). Returns 1 with a call, which must be
+ * answered before the next is taken (-EBUSY), and 0 when none came. -ESHUTDOWN: fipsee_service_stop was called, and all
+ * clients of this handle were let go.
+ */
+int fipsee_service_next(struct fipsee_service *service, struct fipsee_taken *call, int64_t timeout_ns);
+
+/* Answer the call that was taken. -EINVAL when there is none. */
+int fipsee_service_reply(struct fipsee_service *service, const void *reply);
+
+/* Instead of a reply: the request is no value of its type. Hang up on the client and tell it why. */
+int fipsee_service_refuse(struct fipsee_service *service, const char *why);
+
+/* From any thread: let nobody new in, answer what was published, then fail with -ESHUTDOWN. Returns at once. */
+int fipsee_service_stop(const struct fipsee_service *service);
+
+/* Give a handle back: hang up on its clients. With the last handle the socket goes. NULL is allowed. */
+int fipsee_service_close(struct fipsee_service *service);
 
 #ifdef __cplusplus
 }

@@ -39,6 +39,7 @@ static uint64_t now_ns(void)
 static inline uint64_t ticks(void)
 {
 #ifdef __x86_64__
+	__builtin_ia32_lfence();	/* an unfenced stamp is read past the spin that it ends */
 	return __builtin_ia32_rdtsc();
 #else
 	return now_ns();

@@ -126,6 +126,8 @@ static int check_entry(const struct channel *channel, const struct fipsee_queue_
 	    !is_within(channel, entry->completion_offset_bytes, (uint64_t)entry->completion_slots * FIPSEE_SLOT_BYTES) ||
 	    !is_within(channel, entry->cold_offset_bytes, 2 * (uint64_t)FIPSEE_COLD_BYTES))
 		return fault(error, "the place of a ring", entry->request_offset_bytes);
+	if (entry->worker_cpu_plus_1 != 0)
+		return fault(error, "a CPU in the table of queues, which we did not ask for", entry->worker_cpu_plus_1);
 	for (index = 0; index < sizeof(entry->reserved) / sizeof(entry->reserved[0]); index++)
 		if (entry->reserved[index] != 0)
 			return fault(error, "a reserved field of the table of queues", entry->reserved[index]);
@@ -240,9 +242,7 @@ static int attach(struct channel *channel, const struct channel_options *options
 	channel->queue.daemon_bell = answer->descriptors[1];
 	channel->queue.our_bell = answer->descriptors[2];
 	channel->queue.control = channel->control;
-	channel->queue.mode = options->wait;
-	channel->queue.started_ns = 0;
-	channel->queue.checked_ns = 0;
+	queue_set_wait(&channel->queue, options->wait);
 	channel->queue.sector_count = channel->info.sector_count;
 	channel->regions_in_use = 1;
 	return 0;

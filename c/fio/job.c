@@ -33,7 +33,10 @@ struct fio_option fipsee_options[] = {
 		.def = "adaptive",
 		.posval = {
 			{ .ival = "adaptive", .oval = WAIT_ADAPTIVE, .help = "Look for a millisecond, then sleep" },
-			{ .ival = "poll", .oval = WAIT_POLL, .help = "Never sleep" },
+			{ .ival = "pause", .oval = WAIT_PAUSE, .help = "Never sleep, PAUSE between two looks" },
+			{ .ival = "poll", .oval = WAIT_PAUSE, .help = "Another name of pause" },
+			{ .ival = "spin", .oval = WAIT_SPIN, .help = "Never sleep, nothing between two looks" },
+			{ .ival = "yield", .oval = WAIT_YIELD, .help = "Never sleep, yield between two looks" },
 			{ .ival = "sleep", .oval = WAIT_SLEEP, .help = "Sleep at once" },
 		},
 		.category = FIO_OPT_C_ENGINE,

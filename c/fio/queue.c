@@ -9,17 +9,38 @@
 #include <time.h>
 #include <unistd.h>
 
-/* As crates/ring/src/wait.rs: pauses before the first yield, about ten microseconds. Longer, and a daemon on the same CPU waits
+/* As crates/ring/src/wait/backoff.rs: pauses before the first yield, about ten microseconds. Longer, and a daemon on the same CPU waits
  * for us to see that nothing can come while we run. */
 #define LOOKS_BEFORE_YIELD 256
-/* In poll mode, one yield in so many looks after that. */
-#define POLL_LOOKS_PER_YIELD 64
+/* Who never sleeps yields once in so many looks after that. */
+#define PAUSES_PER_YIELD 64
+#define SPINS_PER_YIELD 4096
 /* Adaptive mode looks this long for an answer before it sleeps: a sleep and a wake-up cost up to 27 us. */
 #define LOOK_NS 1000000
 /* How often a client that looks asks the kernel whether the daemon lives; its death is to be noticed within 100 ms. */
 #define LIVENESS_NS 10000000
 /* A new size must leave room for every sector number (docs/protocol.md section 5.8). */
 #define MAX_SECTOR_COUNT ((1ULL << 55) - 1)
+
+static int64_t now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* How fast the counter runs, measured over 5 ms; 0 where there is none. */
+static uint32_t ticks_per_us(void)
+{
+	int64_t from_ns = now_ns(), to_ns;
+	uint64_t from = queue_ticks();
+
+	do {
+		to_ns = now_ns();
+	} while (to_ns - from_ns < 5000000);
+	return (uint32_t)((queue_ticks() - from) * 1000 / (uint64_t)(to_ns - from_ns));
+}
 
 int queue_init(struct queue *queue, uint32_t depth)
 {
@@ -30,10 +51,8 @@ int queue_init(struct queue *queue, uint32_t depth)
 	queue->staged_count = 0;
 	queue->unacknowledged = 0;
 	queue->acknowledging = 0;
-	queue->empty_looks = 0;
-	/* On a single CPU nothing can come while we run. */
-	queue->looks_before_yield = sysconf(_SC_NPROCESSORS_ONLN) == 1 ? 0 : LOOKS_BEFORE_YIELD;
 	queue->fault = NULL;
+	fipsee_pace_init(&queue->pace, ticks_per_us());
 	queue->staged = aligned_alloc(FIPSEE_SLOT_BYTES, (size_t)depth * sizeof(*queue->staged));
 	queue->free_tags = malloc((size_t)depth * sizeof(*queue->free_tags));
 	queue->uses = calloc(depth, sizeof(*queue->uses));
@@ -44,6 +63,18 @@ int queue_init(struct queue *queue, uint32_t depth)
 	for (tag = 0; tag < depth; tag++)
 		queue->free_tags[tag] = (uint16_t)(depth - 1 - tag);
 	return 0;
+}
+
+void queue_set_wait(struct queue *queue, enum wait_mode mode)
+{
+	bool pauses = mode == WAIT_ADAPTIVE || mode == WAIT_PAUSE;
+
+	queue->mode = mode;
+	queue->empty_looks = 0;
+	/* On a single CPU nothing can come while we run. */
+	queue->looks_before_yield = pauses && sysconf(_SC_NPROCESSORS_ONLN) != 1 ? LOOKS_BEFORE_YIELD : 0;
+	queue->started_ns = 0;
+	queue->checked_ns = 0;
 }
 
 void queue_free_tables(struct queue *queue)
@@ -118,14 +149,6 @@ int queue_take_event(struct queue *queue, const union fipsee_message *message)
 	return 0;
 }
 
-static int64_t now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
 int queue_check_liveness(struct queue *queue)
 {
 	struct pollfd control = { .fd = queue->control, .events = POLLRDHUP };
@@ -168,14 +191,25 @@ int queue_look_slowly(struct queue *queue)
 {
 	int64_t time_ns;
 
-	if (queue->mode == WAIT_SLEEP)
+	switch (queue->mode) {
+	case WAIT_SLEEP:
 		return queue_sleep(queue);
-	if (queue->mode == WAIT_POLL) {
+	case WAIT_PAUSE:
 #if defined(__x86_64__)
 		__builtin_ia32_pause();
 #endif
-		if (++queue->empty_looks % POLL_LOOKS_PER_YIELD != 0)
+		if (++queue->empty_looks % PAUSES_PER_YIELD != 0)
 			return 0;
+		break;
+	case WAIT_SPIN:
+		if (++queue->empty_looks % SPINS_PER_YIELD != 0)
+			return 0;
+		break;
+	case WAIT_YIELD:
+		queue->empty_looks++;
+		break;
+	case WAIT_ADAPTIVE:
+		break;
 	}
 	sched_yield();
 	time_ns = now_ns();

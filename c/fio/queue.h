@@ -9,7 +9,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "fipsee_ring.h"
+#include "fipsee_pace.h"
 
 #define QUEUE_DISCONNECTED_TEXT \
 	"the daemon closed the connection; see its log; requests without an answer may or may not have been done"
@@ -17,7 +17,9 @@
 /* How to wait for completions. */
 enum wait_mode {
 	WAIT_ADAPTIVE,			/* look for a while, then sleep on the doorbell */
-	WAIT_POLL,			/* never sleep */
+	WAIT_PAUSE,			/* never sleep: PAUSE between two looks */
+	WAIT_SPIN,			/* never sleep: nothing between two looks */
+	WAIT_YIELD,			/* never sleep: yield between two looks */
 	WAIT_SLEEP,			/* sleep on the doorbell at once */
 };
 
@@ -39,6 +41,7 @@ struct queue {
 	uint32_t unacknowledged;	/* events the daemon waits to see acknowledged: bit per kind */
 	uint32_t acknowledging;		/* of those, whose acknowledgement is not staged yet */
 	uint64_t sector_count;		/* newest size known */
+	struct fipsee_pace pace;
 	/* Waiting. */
 	enum wait_mode mode;
 	uint32_t empty_looks;
@@ -57,6 +60,8 @@ typedef void (*queue_done)(void *context, uint16_t tag, uint16_t status);
 
 /* Make the tables for `depth` requests. 0 or -ENOMEM. */
 int queue_init(struct queue *queue, uint32_t depth);
+/* Choose how to wait; before the first wait. */
+void queue_set_wait(struct queue *queue, enum wait_mode mode);
 void queue_free_tables(struct queue *queue);
 
 /* Cold halves of the functions below. */
@@ -77,6 +82,16 @@ static inline void queue_prefetch(const struct fipsee_slot *slot)
 	__asm__ volatile("prefetchw (%[slot])" : : [slot] "r"(slot));
 #else
 	__builtin_prefetch(slot, 1);
+#endif
+}
+
+/* The counter that paces calls; 0 where there is none. */
+static inline uint64_t queue_ticks(void)
+{
+#if defined(__x86_64__)
+	return __builtin_ia32_rdtsc();
+#else
+	return 0;
 #endif
 }
 
@@ -121,6 +136,10 @@ static inline void queue_submit(struct queue *queue)
 	queue->staged_count = 0;
 	if (__builtin_expect(fipsee_writer_needs_doorbell(&queue->requests.writer), 0))
 		queue_ring(queue);
+	if (queue->requests.outstanding == 1)
+		fipsee_pace_begin(&queue->pace, queue_ticks(), queue->completions.ring.cold);
+	else
+		fipsee_pace_interrupt(&queue->pace);
 }
 
 static inline int queue_finish(struct queue *queue, struct fipsee_completion_entry entry, queue_done done, void *context)
@@ -147,6 +166,8 @@ static inline int queue_reap(struct queue *queue, queue_done done, void *context
 	union fipsee_message message;
 	int finished = 0;
 
+	if (fipsee_pace_is_early(&queue->pace, queue_ticks()))
+		return 0;
 	while (queue->free_count < queue->depth && fipsee_reader_receive(&queue->completions, &message)) {
 		uint32_t count = message.completion.count;
 		uint32_t index;
@@ -179,7 +200,7 @@ static inline int queue_reap(struct queue *queue, queue_done done, void *context
  */
 static inline int queue_look_again(struct queue *queue)
 {
-	if (queue->mode != WAIT_SLEEP && queue->empty_looks < queue->looks_before_yield) {
+	if (queue->empty_looks < queue->looks_before_yield) {
 		queue->empty_looks++;
 #if defined(__x86_64__)
 		__builtin_ia32_pause();

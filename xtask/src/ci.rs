@@ -14,6 +14,7 @@ pub(crate) fn run(root: &Path, tally: &mut Tally) {
     tally.check("tier 1 clippy", || {
         step::succeed(cargo(root).args(["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]))
     });
+    peers(root, tally);
     tidy(root, tally);
     loom::run(root, tally);
     headers(root, tally);
@@ -21,6 +22,17 @@ pub(crate) fn run(root: &Path, tally: &mut Tally) {
         step::succeed(cargo(root).args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "--deny warnings"))
     });
     miri(root, tally);
+}
+
+/// Format and lints of the workspace that holds the peers of the benchmark; their crates are not needed for that.
+fn peers(root: &Path, tally: &mut Tally) {
+    const MANIFEST: [&str; 2] = ["--manifest-path", "bench/peers/Cargo.toml"];
+    tally.check("tier 1 format of bench/peers", || step::succeed(cargo(root).arg("fmt").args(MANIFEST).arg("--check")));
+    tally.check("tier 1 clippy of bench/peers", || {
+        let mut command = cargo(root);
+        command.arg("clippy").args(MANIFEST).args(["--no-default-features", "--all-targets", "--", "--deny", "warnings"]);
+        step::succeed(&mut command)
+    });
 }
 
 /// The project's own rules.

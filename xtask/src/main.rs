@@ -4,6 +4,7 @@
 mod ci;
 mod deb;
 mod dist;
+mod ipc;
 mod loom;
 mod setup;
 mod step;
@@ -26,7 +27,8 @@ usage: cargo xtask COMMAND
   ci      tier 1: format, clippy, tidy, loom, C headers, documentation, Miri
   tidy    the project's own rules, file by file
   loom    the ring under the model checker, and its known-bad variants, which must fail
-  bench   setup, dist, then the benchmarks, on a quiet machine; arguments go to fipsee-bench";
+  bench   setup, dist, then the benchmarks, on a quiet machine; arguments go to fipsee-bench
+  bench ipc   messages between two CPUs, ours and everybody's, on a quiet machine; `bench ipc --help` tells more";
 
 /// Exit code for a command line that makes no sense, or asks for what is not there.
 const USAGE_ERROR: u8 = 2;
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
         "ci" => ci::run(&root, &mut tally),
         "tidy" => ci::tidy(&root, &mut tally),
         "loom" => loom::run(&root, &mut tally),
+        "bench" if rest.first().is_some_and(|suite| suite == "ipc") => return ipc::run(&root, &rest[1..]),
         "bench" => return bench(&root, &rest),
         "help" | "--help" | "-h" => {
             println!("{USAGE}");

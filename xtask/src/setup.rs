@@ -75,10 +75,7 @@ pub(crate) fn run() -> Setup {
         return report(&missing, &format!("install them: sudo apt-get install {}", packages.join(" ")));
     }
     println!("setup ... installing {}", packages.join(" "));
-    // Stale or absent package lists are the common reason for a first failure.
-    let outcome = install(&packages).or_else(|_| {
-        apt_get(&["update"]).and_then(|_| install(&packages)).or_else(|_| apt_get(&["update"]).and_then(|_| install(&packages)))
-    });
+    let outcome = install_with_fresh_lists(&packages);
     let missing = missing_tools();
     match outcome {
         Ok(_) if missing.is_empty() => {
@@ -116,8 +113,15 @@ pub(crate) fn is_installed(program: &str) -> bool {
     folders.any(|folder| folder.join(program).is_file())
 }
 
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     Path::new("/proc/self").metadata().is_ok_and(|metadata| metadata.uid() == 0)
+}
+
+/// Install `packages`, the lists of packages renewed if that fails at first: stale or absent lists are the common reason.
+pub(crate) fn install_with_fresh_lists(packages: &[&str]) -> Result<String, String> {
+    install(packages).or_else(|_| {
+        apt_get(&["update"]).and_then(|_| install(packages)).or_else(|_| apt_get(&["update"]).and_then(|_| install(packages)))
+    })
 }
 
 fn install(packages: &[&str]) -> Result<String, String> {

@@ -30,9 +30,16 @@ pub(crate) fn run(root: &Path, tally: &mut Tally) {
         // It ended well, so cargo counted it as passed.
         tally.passed = tally.passed.saturating_sub(1);
     }
+    // A workspace of its own. Without the crates it compares us to, which are for the benchmark.
+    tally.measure("tier 0 bench/peers", || {
+        let mut command = cargo(root);
+        command.args(["test", "--no-default-features", "--manifest-path", "bench/peers/Cargo.toml"]);
+        let output = step::output(&mut command);
+        judge_tests(step::count_tests(&output.text), output.succeeded, output.text)
+    });
     ci::run(root, tally);
     tally.skip("tier 2 vm", "arrives with the virtual-machine front, not in this release");
-    tally.skip("tier 3 bench", "needs a quiet machine, run `cargo xtask bench`");
+    tally.skip("tier 3 bench", "needs a quiet machine, run `cargo xtask bench` and `cargo xtask bench ipc`");
 }
 
 fn judge_tests(mut counted: Tally, succeeded: bool, text: String) -> (Tally, Result<String, String>) {

@@ -1,8 +1,10 @@
 //! What the daemon and the Rust library are measured by alone: depths, copies, a file, idle clients.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
+use fipsee::cpus::CpuChoice;
 use fipsee::load::{self, DataPath, Mix, Report};
 use fipsee_ring::region::Region;
 use fipsee_ring::wait::WaitMode;
@@ -30,11 +32,15 @@ pub(crate) struct Service {
     copy_to: Region,
 }
 
+/// A message and its answer through the rings of a channel, without a daemon.
+pub(crate) const RING: &str = "round trip of a channel's rings";
+
 /// Something to measure, by its name.
 pub(crate) type Candidate = (&'static str, fn(&Service, &str, &mut Results) -> Result<(), String>);
 
-pub(crate) const CANDIDATES: [Candidate; 12] = [
+pub(crate) const CANDIDATES: [Candidate; 13] = [
     ("one line bounced, null QD1's floor", Service::floor),
+    (RING, Service::ring),
     ("null QD1", |service, name, results| service.load(name, "n", 1, &[P50, P99, IOPS], results)),
     ("null QD4", |service, name, results| service.load(name, "n", 4, &[P50, P99, IOPS], results)),
     ("null QD16", |service, name, results| service.load(name, "n", 16, &[P50, P99, IOPS], results)),
@@ -93,7 +99,7 @@ impl Service {
             duration: Duration::from_secs_f64(self.seconds),
             wait: WaitMode::Adaptive,
             data_path: DataPath::Memshare,
-            cpus: fipsee::bench::first_cpu().into_iter().collect(),
+            cpus: CpuChoice::Auto,
             verify: false,
             range_bytes: (0, 0),
         }
@@ -111,6 +117,20 @@ impl Service {
         if let Some(ns) = floor::round_trip_ns(Duration::from_millis(100)) {
             results.add(name, "round_trip_ns", ns);
         }
+        Ok(())
+    }
+
+    /// `fipsee ping --queue 1`, the program that ships.
+    fn ring(&self, name: &str, results: &mut Results) -> Result<(), String> {
+        let dist =
+            std::env::var_os("FIPSEE_DIST").ok_or("FIPSEE_DIST is not set; run `cargo xtask bench`, which builds what ships")?;
+        let mut command = Command::new(Path::new(&dist).join("bin/fipsee"));
+        command.args(["ping", "--queue", "1", "--json", "--seconds", &self.seconds.to_string()]);
+        let output = command.output().map_err(|error| format!("cannot run fipsee ping: {error}"))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let line: serde_json::Value =
+            serde_json::from_str(text.trim()).map_err(|error| format!("fipsee ping printed no JSON: {error}: {text}"))?;
+        results.add(name, P50, line["ns_per_batch_p50"].as_f64().ok_or("fipsee ping names no median")?);
         Ok(())
     }
 

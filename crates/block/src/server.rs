@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use fipsee_ring::channel::ServerQueue;
 use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE};
+use fipsee_ring::pace::AnswererPace;
 use fipsee_ring::region::Region;
+use fipsee_ring::wait::Watch;
 use fipsee_ring::{AtomicU32, Message, clock};
 
 use crate::disk::{Disk, Engine, Submitted, Ticket};
@@ -22,6 +24,11 @@ pub const MAX_BUDGET: u32 = 14;
 const MAX_VISIT_SECTORS: u64 = 2048;
 /// One visit in so many is timed when the disk answers at once: two time stamps cost as much as three requests.
 const VISITS_PER_SAMPLE: u64 = 64;
+
+/// So many visits in a row that found a single request: the client calls and waits for the reply.
+const LONE_VISITS_OF_CALLS: u32 = 4;
+/// Then only one visit in so many looks whether there is a second request, at the cost of a line transfer.
+const VISITS_PER_LOOK_AHEAD: u32 = 16;
 
 /// Collects completions until a message is full or the visit ends.
 #[derive(Debug)]
@@ -108,6 +115,9 @@ pub struct QueueServer {
     detached: bool,
     tally: Tally,
     counters: Arc<QueueCounters>,
+    /// Visits in a row that found a single request.
+    lone_visits: u32,
+    pace: AnswererPace,
 }
 
 impl QueueServer {
@@ -136,6 +146,8 @@ impl QueueServer {
             detached: false,
             tally: Tally::default(),
             counters: setup.counters,
+            lone_visits: 0,
+            pace: AnswererPace::default(),
         };
         server.set_facts(&setup.info);
         Ok(server)
@@ -185,6 +197,12 @@ impl QueueServer {
         (self.queue.requests.memory().stamp_address(cursor.index()), cursor.stamp())
     }
 
+    /// As [`next_stamp`](Self::next_stamp), for who waits for this queue alone.
+    #[must_use]
+    pub fn watch(&self) -> Watch<'_> {
+        self.queue.requests.watch()
+    }
+
     /// Ask for the doorbell, then look once more: is there work after all?
     #[must_use = "sleeping while work remains loses a wake-up"]
     pub fn arm_and_work_remains(&mut self) -> bool {
@@ -200,6 +218,17 @@ impl QueueServer {
     #[must_use]
     pub const fn is_armed(&self) -> bool {
         self.queue.requests.is_armed()
+    }
+
+    /// Before a visit: if the caller has no other queue to look at, wait until the next request can be there, a fraction of
+    /// a microsecond.
+    #[inline(always)]
+    pub fn hold(&mut self, alone: bool) {
+        if alone {
+            self.pace.hold();
+        } else {
+            self.pace.interrupt();
+        }
     }
 
     /// Take up to a budget of requests and answer what `disk` finishes at once. Returns how many were taken.
@@ -223,8 +252,16 @@ impl QueueServer {
             taken += 1;
             self.serve(&message, disk, engine, started_ticks);
         }
-        self.budget = if taken == self.budget { (self.budget * 2).min(MAX_BUDGET) } else { 1 };
         self.flush();
+        self.lone_visits = if taken == 1 { self.lone_visits.wrapping_add(1) } else { 0 };
+        let calls = D::ANSWERS_AT_ONCE && self.lone_visits >= LONE_VISITS_OF_CALLS;
+        if calls {
+            self.pace.begin(self.queue.completions.memory().asked_hold());
+        } else {
+            self.pace.interrupt();
+        }
+        let look_ahead = !calls || self.lone_visits.is_multiple_of(VISITS_PER_LOOK_AHEAD);
+        self.budget = if taken == self.budget && look_ahead { (self.budget * 2).min(MAX_BUDGET) } else { 1 };
         if D::ANSWERS_AT_ONCE && sampled {
             self.counters.latency.record(clock::ticks().wrapping_sub(started_ticks), taken.into());
         }
@@ -317,7 +354,7 @@ impl QueueServer {
     fn publish_packed(&mut self) {
         let message = self.packer.take();
         self.queue.completions.publish(&message);
-        self.queue.completions.prefetch_ahead();
+        self.queue.completions.prefetch(1);
     }
 
     /// A request that was pending is finished. [`flush`](Self::flush) publishes it.

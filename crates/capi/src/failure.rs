@@ -51,20 +51,49 @@ impl From<Error> for Failure {
     }
 }
 
-fn errno_of(error: &Error) -> Errno {
-    let of_io = |source: &std::io::Error| source.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
-    match error {
-        Error::Connect { source, .. } | Error::Io { source, .. } => of_io(source),
-        Error::Refused { code, .. } => match code {
-            RefusalCode::Version => Errno::PROTONOSUPPORT,
-            RefusalCode::UnknownExport => Errno::NOENT,
-            RefusalCode::NotAllowed => Errno::ACCESS,
-            RefusalCode::Busy => Errno::BUSY,
-            RefusalCode::Limit => Errno::DQUOT,
-            RefusalCode::BadMemory => Errno::INVAL,
-            RefusalCode::ShuttingDown => Errno::CONNREFUSED,
+impl From<fipsee_call::Error> for Failure {
+    #[cold]
+    fn from(error: fipsee_call::Error) -> Self {
+        use fipsee_call::Error as Call;
+        let errno = match &error {
+            Call::Wait(_) => Errno::OPNOTSUPP,
+            Call::Connect { source, .. } | Call::Io { source, .. } => errno_of_io(source),
+            Call::Refused { code, .. } => errno_of_refusal(*code),
+            Call::Disconnected => Errno::NOTCONN,
+            Call::TimedOut(_) => Errno::TIMEDOUT,
+            Call::Full => Errno::AGAIN,
+            Call::RepliesDue { .. } => Errno::BUSY,
+            Call::OtherTypes { .. } => Errno::MSGSIZE,
+            Call::OutsidePayload { .. } => Errno::INVAL,
+            Call::Serve(_) => Errno::ADDRINUSE,
             _ => Errno::PROTO,
-        },
+        };
+        Self::new(errno, error.to_string())
+    }
+}
+
+fn errno_of_io(source: &std::io::Error) -> Errno {
+    source.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
+}
+
+const fn errno_of_refusal(code: RefusalCode) -> Errno {
+    match code {
+        RefusalCode::Version => Errno::PROTONOSUPPORT,
+        RefusalCode::UnknownExport => Errno::NOENT,
+        RefusalCode::NotAllowed => Errno::ACCESS,
+        RefusalCode::Busy => Errno::BUSY,
+        RefusalCode::Limit => Errno::DQUOT,
+        RefusalCode::BadMemory => Errno::INVAL,
+        RefusalCode::ShuttingDown => Errno::CONNREFUSED,
+        _ => Errno::PROTO,
+    }
+}
+
+fn errno_of(error: &Error) -> Errno {
+    match error {
+        Error::Wait(_) => Errno::OPNOTSUPP,
+        Error::Connect { source, .. } | Error::Io { source, .. } => errno_of_io(source),
+        Error::Refused { code, .. } => errno_of_refusal(*code),
         Error::Disconnected => Errno::NOTCONN,
         Error::TimedOut(_) => Errno::TIMEDOUT,
         Error::QueueFull => Errno::AGAIN,

@@ -46,5 +46,5 @@ impl Opener {
 
 #[cold]
 fn forked() -> Failure {
-    Failure::new(Errno::PERM, "the disk was opened before fork(), and belongs to the parent; open it again in this process")
+    Failure::new(Errno::PERM, "this was opened before fork(), and belongs to the parent; open it again in this process")
 }

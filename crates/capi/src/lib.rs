@@ -6,6 +6,8 @@
 //! found out.
 
 mod blocking;
+mod call_options;
+mod caller;
 mod disk;
 mod failure;
 mod fork;
@@ -13,4 +15,5 @@ mod memory;
 mod options;
 mod queue;
 mod reap;
+mod service;
 mod stage;

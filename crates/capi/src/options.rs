@@ -80,8 +80,9 @@ pub(crate) struct Wanted {
 /// # Safety
 /// `options` is null or leads to as many bytes as its first field says; its strings are null or end in a zero byte.
 pub(crate) unsafe fn read(options: *const Options) -> Result<Wanted, Failure> {
-    // SAFETY: promised by the caller.
-    let options = unsafe { copy(options) }?;
+    const FEWEST_BYTES: usize = std::mem::offset_of!(Options, queue_count);
+    // SAFETY: promised by the caller; numbers and pointers, for which every pattern of bits is a value.
+    let options = unsafe { copy::<Options>(options, FEWEST_BYTES, "call fipsee_options_init first") }?;
     // SAFETY: promised by the caller.
     let name = unsafe { text(options.disk) }.ok_or_else(|| null("options->disk, the name of the disk,"))?;
     let name = name.to_str().map_err(|_| Failure::invalid("options->disk is no UTF-8; fipsee ls shows the disks' names"))?;
@@ -98,12 +99,7 @@ pub(crate) unsafe fn read(options: *const Options) -> Result<Wanted, Failure> {
     let pieces_bytes = MAX_PIECES as u64 * PIECE_BYTES;
     let per_queue_bytes = u64::from(attach.depth.min(4096)) * TABLE_BYTES + pieces_bytes;
     attach.pool_bytes = if options.pool_bytes == 0 { u64::from(queue_count) * per_queue_bytes } else { options.pool_bytes };
-    attach.wait = match options.wait {
-        0 => WaitMode::Adaptive,
-        1 => WaitMode::Poll,
-        2 => WaitMode::Sleep,
-        other => return Err(Failure::invalid(format!("options->wait is {other}; use one of FIPSEE_WAIT_*"))),
-    };
+    attach.wait = wait_mode(options.wait)?;
     if options.flags & !(OPEN_READ_ONLY | OPEN_EXCLUSIVE) != 0 {
         let text =
             format!("options->flags is {:#x}, this library knows FIPSEE_OPEN_READ_ONLY and FIPSEE_OPEN_EXCLUSIVE", options.flags);
@@ -121,20 +117,36 @@ pub(crate) unsafe fn read(options: *const Options) -> Result<Wanted, Failure> {
     Ok(Wanted { socket, attach, reconnect })
 }
 
+/// One of `FIPSEE_WAIT_*`.
+pub(crate) fn wait_mode(wait: u32) -> Result<WaitMode, Failure> {
+    match wait {
+        0 => Ok(WaitMode::Adaptive),
+        1 => Ok(WaitMode::Pause),
+        2 => Ok(WaitMode::Sleep),
+        3 => Ok(WaitMode::Spin),
+        4 => Ok(WaitMode::Yield),
+        5 => Ok(WaitMode::Umwait),
+        6 => Ok(WaitMode::Tpause),
+        7 => Ok(WaitMode::Monitorx),
+        other => Err(Failure::invalid(format!("options->wait is {other}; use one of FIPSEE_WAIT_*"))),
+    }
+}
+
+/// Copy a structure that begins with its size, as much of it as the caller knows; the rest is 0.
+///
 /// # Safety
-/// As [`read`].
-unsafe fn copy(options: *const Options) -> Result<Options, Failure> {
+/// `options` is null or leads to as many bytes as its first field says; every pattern of bits is a value of `T`.
+pub(crate) unsafe fn copy<T: Copy>(options: *const T, fewest_bytes: usize, advice: &str) -> Result<T, Failure> {
     if options.is_null() {
         return Err(null("options"));
     }
     // SAFETY: the caller promised that the structure is as long as it says, so its first field is there.
     let given_bytes = unsafe { options.cast::<usize>().read() };
-    if given_bytes < std::mem::offset_of!(Options, queue_count) {
-        let text = format!("options->size_bytes is {given_bytes}; call fipsee_options_init first");
-        return Err(Failure::invalid(text));
+    if given_bytes < fewest_bytes {
+        return Err(Failure::invalid(format!("options->size_bytes is {given_bytes}; {advice}")));
     }
-    let mut known = MaybeUninit::<Options>::zeroed();
-    let known_bytes = given_bytes.min(size_of::<Options>());
+    let mut known = MaybeUninit::<T>::zeroed();
+    let known_bytes = given_bytes.min(size_of::<T>());
     // SAFETY: both sides are at least so long, and ours is not the caller's.
     unsafe { std::ptr::copy_nonoverlapping(options.cast::<u8>(), known.as_mut_ptr().cast::<u8>(), known_bytes) };
     for offset in known_bytes..given_bytes {
@@ -144,13 +156,13 @@ unsafe fn copy(options: *const Options) -> Result<Options, Failure> {
             return Err(Failure::new(Errno::TOOBIG, text));
         }
     }
-    // SAFETY: numbers and pointers, for which every pattern of bits is a value; all of them were set.
+    // SAFETY: every pattern of bits is a value, as promised; all of them were set.
     Ok(unsafe { known.assume_init() })
 }
 
 /// # Safety
 /// `text` is null or ends in a zero byte.
-unsafe fn text<'a>(text: *const c_char) -> Option<&'a CStr> {
+pub(crate) unsafe fn text<'a>(text: *const c_char) -> Option<&'a CStr> {
     // SAFETY: promised by the caller.
     (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) })
 }
@@ -180,7 +192,7 @@ impl Info {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// What crates/capi/abi/abi.txt says of a structure, from Rust's side; tests/doors compares the header's.
@@ -191,6 +203,8 @@ mod tests {
             lines
         }};
     }
+
+    pub(crate) use layout;
 
     #[test]
     fn structures_lie_where_the_committed_layout_says() {
@@ -205,6 +219,7 @@ mod tests {
             layout!("fipsee_result", Outcome: token = "token", result = "result", status = "status"),
         ];
         let committed = include_str!("../abi/abi.txt").lines().filter(|line| line.starts_with("struct "));
+        let here = [here.concat(), crate::call_options::layouts().concat()];
         assert_eq!(here.concat(), committed.collect::<Vec<_>>(), "left: Rust, right: crates/capi/abi/abi.txt");
         assert_eq!((size_of::<Piece>(), std::mem::offset_of!(Piece, length_bytes)), (16, 8));
     }

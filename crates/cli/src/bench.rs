@@ -9,6 +9,7 @@ use fipsee_ring::clock;
 use fipsee_ring::wait::WaitMode;
 use serde_json::json;
 
+use crate::cpus::CpuChoice;
 use crate::load::{self, DataPath, Mix, Report, Settings};
 
 /// Options of `fipsee bench`.
@@ -31,15 +32,17 @@ pub struct Options {
     /// How long to run.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// How to wait for completions: poll, adaptive, sleep.
+    /// How to wait for completions: adaptive, sleep, or never sleep and pause, spin, yield, umwait, tpause, monitorx
+    /// between two looks.
     #[arg(long, default_value = "adaptive")]
     wait: WaitMode,
     /// Where the data lies.
     #[arg(long, value_enum, default_value = "memshare")]
     data_path: DataPath,
-    /// CPUs to bind the queues' threads to, in turn [default: the first one, for one queue].
-    #[arg(long, value_delimiter = ',')]
-    cpus: Vec<usize>,
+    /// CPUs to bind the queues' threads to, in turn, or auto: for each one near the daemon's worker [default: auto for one
+    /// queue, else where the scheduler puts them].
+    #[arg(long, value_name = "auto|LIST")]
+    cpus: Option<CpuChoice>,
     /// Write recognisable data, check it whenever it is read, and read everything back at the end.
     #[arg(long)]
     verify: bool,
@@ -65,10 +68,7 @@ pub fn run(socket: &Path, options: &Options) -> Result<(), String> {
     if options.verify && !options.rw.writes() {
         return Err("--verify needs a load that writes; use --rw randwrite, write or randrw".to_owned());
     }
-    let mut cpus = options.cpus.clone();
-    if cpus.is_empty() && options.queues == 1 {
-        cpus.extend(first_cpu());
-    }
+    let default = if options.queues == 1 { CpuChoice::Auto } else { CpuChoice::List(Vec::new()) };
     let settings = Settings {
         socket: socket.to_owned(),
         disk: options.disk.clone(),
@@ -79,7 +79,7 @@ pub fn run(socket: &Path, options: &Options) -> Result<(), String> {
         duration: Duration::from_secs_f64(options.seconds),
         wait: options.wait,
         data_path: options.data_path,
-        cpus,
+        cpus: options.cpus.clone().unwrap_or(default),
         verify: options.verify,
         range_bytes: (options.offset, options.range),
     };
@@ -89,12 +89,6 @@ pub fn run(socket: &Path, options: &Options) -> Result<(), String> {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(format!("cannot print: {error}")),
         _ => Ok(()),
     }
-}
-
-/// The first CPU this process may use, when there are several: the daemon's workers take the last ones.
-pub fn first_cpu() -> Option<usize> {
-    let allowed = rustix::thread::sched_getaffinity(None).ok()?;
-    (allowed.count() > 1).then(|| (0..rustix::thread::CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)))?
 }
 
 fn sorted_intervals(report: &Report) -> Vec<f64> {

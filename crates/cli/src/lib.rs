@@ -1,5 +1,6 @@
 //! The parts of `fipsee` that the benchmark suite uses, too.
 
 pub mod bench;
+pub mod cpus;
 pub mod load;
 pub mod pattern;

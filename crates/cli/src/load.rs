@@ -9,8 +9,10 @@ use fipsee_block::client::{AttachOptions, Buffer, Completion, Disk, Error, Queue
 use fipsee_block::wire::{SECTOR_SHIFT, Segment, Status};
 use fipsee_ring::clock;
 use fipsee_ring::wait::WaitMode;
+use fipsee_topology::pin;
 use hdrhistogram::Histogram;
 
+use crate::cpus::CpuChoice;
 use crate::pattern::{Blocks, Mismatch};
 
 const PAGE_BYTES: u64 = 4096;
@@ -83,8 +85,8 @@ pub struct Settings {
     pub wait: WaitMode,
     /// Where the data lies.
     pub data_path: DataPath,
-    /// CPUs to bind the threads to, in turn; empty: leave it to the scheduler.
-    pub cpus: Vec<usize>,
+    /// CPUs to bind the threads to.
+    pub cpus: CpuChoice,
     /// Check every byte that is read against what was written.
     pub verify: bool,
     /// The part of the disk to use, in bytes: start and length; length 0: to the end.
@@ -174,11 +176,11 @@ pub fn run(settings: &Settings) -> Result<Report, LoadError> {
         finished: queues.iter().map(|_| AtomicU64::new(0)).collect(),
         verified: AtomicU64::new(0),
     });
+    let cpus = settings.cpus.for_queues(&queues.iter().map(Queue::worker_cpu).collect::<Vec<_>>());
     let (cpu_before, started) = (cpu_time(), Instant::now());
     let mut threads = Vec::new();
-    for (index, ((queue, buffers), blocks)) in queues.into_iter().zip(buffers).zip(parts).enumerate() {
+    for (index, (((queue, buffers), blocks), cpu)) in queues.into_iter().zip(buffers).zip(parts).zip(cpus).enumerate() {
         let generator = Generator::new(settings, queue, buffers, blocks, Arc::clone(&shared), index);
-        let cpu = settings.cpus.get(index % settings.cpus.len().max(1)).copied();
         threads.push(std::thread::spawn(move || {
             bind_to(cpu);
             generator.run()
@@ -351,7 +353,7 @@ impl Generator {
 
     #[inline(always)]
     fn fill(&mut self) {
-        let now_ticks = clock::ticks();
+        let now_ticks = clock::ticks_fenced();
         while let Some(slot) = self.free_slots.pop() {
             let block = self.choose();
             let write = match self.mix {
@@ -408,7 +410,7 @@ impl Generator {
                 return Err(LoadError::Request { status: completion.status, sector });
             }
             if slot == self.probe {
-                let ticks = clock::ticks().saturating_sub(self.started_ticks[slot]);
+                let ticks = clock::ticks_fenced().saturating_sub(self.started_ticks[slot]);
                 self.latency.saturating_record(ticks);
                 self.probe = (self.probe + 7) % self.in_flight.len();
             }
@@ -434,7 +436,7 @@ impl Generator {
                 && let Some(slot) = self.free_slots.pop()
             {
                 let block = next.next().unwrap_or(0);
-                self.start(slot, block, false, clock::ticks());
+                self.start(slot, block, false, clock::ticks_fenced());
             }
             self.queue.wait(&mut |completion| finished.push(completion))?;
             self.settle(&mut finished)?;
@@ -444,12 +446,10 @@ impl Generator {
 }
 
 fn bind_to(cpu: Option<usize>) {
-    if let Some(cpu) = cpu {
-        let mut set = rustix::thread::CpuSet::new();
-        set.set(cpu);
-        if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
-            eprintln!("warning: cannot bind to CPU {cpu}: {error}");
-        }
+    if let Some(cpu) = cpu
+        && let Err(error) = pin::bind(cpu)
+    {
+        eprintln!("warning: cannot bind to CPU {cpu}: {error}");
     }
 }
 

@@ -12,11 +12,13 @@ mod ls;
 mod mount;
 mod output;
 mod ping;
+mod plot;
 mod process;
 mod reload;
 mod resize;
 mod serve;
 mod stat;
+mod topology;
 mod units;
 
 use std::path::PathBuf;
@@ -60,6 +62,8 @@ enum Command {
     Bench(fipsee::bench::Options),
     /// Measure the ring alone: bursts of messages between two processes, no daemon
     Ping(ping::Arguments),
+    /// Show the machine's CPUs, measure what moving a cache line between them costs, recommend where workers and clients run
+    Topology(topology::Arguments),
     /// Serve disks exactly as fipseed does
     #[command(hide = true)]
     Serve(serve::Arguments),
@@ -72,6 +76,9 @@ enum Command {
     /// The second process of `ping`
     #[command(hide = true)]
     PingPeer(ping::PeerArguments),
+    /// The second process of `ping --waits`
+    #[command(hide = true)]
+    WaitsPeer(ping::waits::PeerArguments),
 }
 
 fn main() -> ExitCode {
@@ -98,9 +105,11 @@ fn run(cli: Cli) -> Result<(), Error> {
         Command::Mount(arguments) => mount::run(&socket, &arguments),
         Command::Bench(options) => Ok(fipsee::bench::run(&socket, &options)?),
         Command::Ping(arguments) => ping::run(&arguments),
+        Command::Topology(arguments) => topology::run(&arguments),
         Command::Serve(arguments) => serve::run(arguments),
         Command::Generate(arguments) => generate::run(&arguments),
         Command::DemoDaemon(arguments) => demo::run_daemon(&arguments),
         Command::PingPeer(arguments) => ping::run_peer(&arguments),
+        Command::WaitsPeer(arguments) => ping::waits::run_peer(&arguments),
     }
 }

@@ -2,61 +2,201 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Output, Stdio};
 use std::time::Instant;
 
-use common::{DEADLINE, Directory, FIPSEE, Guard, assert_error, assert_keys, assert_success};
+use common::{DEADLINE, Directory, FIPSEE, Guard, assert_error, assert_success};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const PING_KEYS: [&str; 10] = [
+    "design",
+    "wait",
+    "pause",
+    "cycles_per_message",
+    "ns_per_message",
+    "messages",
+    "messages_per_second",
+    "rounds",
+    "tsc_hz",
+    "cycles_per_message_min",
+];
+const BURST_KEYS: [&str; 10] = [
     "queue",
+    "batches",
+    "hold_ticks",
     "cycles_per_message_mean",
     "cycles_per_batch_min",
     "cycles_per_batch_mean",
     "cycles_per_batch_p50",
     "cycles_per_batch_p99",
+    "cycles_per_batch_p999",
     "ns_per_batch_p50",
-    "ns_per_message_mean",
-    "batches",
-    "tsc_hz",
 ];
 
+fn run_ping(arguments: &[&str]) -> Output {
+    Command::new(FIPSEE).args(["ping", "--seconds", "0.02"]).args(arguments).output().expect("fipsee runs")
+}
+
 fn ping(arguments: &[&str]) -> Vec<Value> {
-    let output =
-        Command::new(FIPSEE).args(["ping", "--json", "--seconds", "0.02"]).args(arguments).output().expect("fipsee runs");
+    let output = run_ping(&[arguments, &["--json"]].concat());
     assert_success(&output);
     let text = String::from_utf8(output.stdout).expect("text");
     text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
+fn number(object: &Value, key: &str) -> f64 {
+    object[key].as_f64().unwrap_or_else(|| panic!("{key} is a number: {object}"))
+}
+
+fn assert_burst(burst: &Value) {
+    let keys = burst.as_object().expect("an object");
+    for key in PING_KEYS.iter().chain(&BURST_KEYS) {
+        assert!(keys.contains_key(*key), "{key}: {burst}");
+    }
+    assert!(number(burst, "batches") >= 1.0 && number(burst, "tsc_hz") > 1e6, "{burst}");
+    assert!(number(burst, "messages") == number(burst, "batches") * number(burst, "queue"), "{burst}");
+    let batch = ["min", "p50", "p99", "p999"].map(|name| number(burst, &format!("cycles_per_batch_{name}")));
+    assert!(batch.is_sorted() && batch[0] > 0.0, "{burst}");
+    let per_message = number(burst, "cycles_per_batch_mean") / number(burst, "queue");
+    assert!((number(burst, "cycles_per_message_mean") - per_message).abs() < 1.0, "{burst}");
+}
+
 #[test]
 fn ping_reports_every_size_with_units() {
-    for how in [&["--queues", "1,2,64"][..], &["--queues", "1,2,64", "--threads"], &["--queues", "1,2,64", "--no-pause"]] {
-        let sizes = ping(how);
+    for how in [&[][..], &["--threads"], &["--no-pause"], &["--design", "bare"], &["--design", "classic"], &["--rounds", "2"]] {
+        let sizes = ping(&[&["--queues", "1,2,64"], how].concat());
         assert_eq!(sizes.iter().map(|size| size["queue"].as_u64()).collect::<Vec<_>>(), [Some(1), Some(2), Some(64)]);
-        for size in &sizes {
-            assert_keys(size, &PING_KEYS);
-            let number = |key: &str| size[key].as_f64().expect("a number");
-            assert!(number("batches") >= 1.0 && number("tsc_hz") > 1e6, "{size}");
-            assert!(number("cycles_per_batch_min") <= number("cycles_per_batch_p50"), "{size}");
-            assert!(number("cycles_per_batch_p50") <= number("cycles_per_batch_p99"), "{size}");
-            let per_message = number("cycles_per_batch_mean") / number("queue");
-            assert!((number("cycles_per_message_mean") - per_message).abs() < 1.0, "{size}");
+        sizes.iter().for_each(assert_burst);
+    }
+    for queue in ["8", "1000", "4096"] {
+        ping(&["--queue", queue]).iter().for_each(assert_burst);
+    }
+    for how in [["--design", "one-line"], ["--design", "two-lines"], ["--first-look", "40,80"]] {
+        ping(&[&["--queue", "1"], &how[..]].concat()).iter().for_each(assert_burst);
+    }
+}
+
+#[test]
+fn ping_waits_as_it_is_told() {
+    for wait in ["poll", "adaptive", "sleep"] {
+        let sizes = ping(&["--queues", "1,8", "--wait", wait]);
+        sizes.iter().for_each(assert_burst);
+        assert!(sizes.iter().all(|size| size["wait"] == wait));
+    }
+}
+
+#[test]
+fn ping_streams_through_rings_of_every_size() {
+    for how in [&[][..], &["--threads"], &["--wait", "sleep"], &["--design", "bare"], &["--design", "classic", "--no-pause"]] {
+        let slots = ping(&[&["--stream", "--slots", "2,64,1024"], how].concat());
+        assert_eq!(slots.iter().map(|line| line["slots"].as_u64()).collect::<Vec<_>>(), [Some(2), Some(64), Some(1024)]);
+        for line in &slots {
+            let cycles = number(line, "cycles_per_message");
+            assert!(cycles > 0.0 && number(line, "messages") >= 4096.0 && number(line, "gigabytes_per_second") > 0.0, "{line}");
+            assert!(number(line, "messages_per_second") * cycles < 2.0 * number(line, "tsc_hz"), "{line}");
         }
     }
-    assert_eq!(ping(&["--queue", "8"]).len(), 1);
+}
+
+#[test]
+fn ping_works_where_both_sides_share_one_cpu() {
+    let cpus = rustix::thread::sched_getaffinity(None).expect("the CPUs of this process");
+    let first = (0..rustix::thread::CpuSet::MAX_CPU).find(|cpu| cpus.is_set(*cpu)).expect("a CPU");
+    for how in [["--queues", "1,8"], ["--design", "one-line"], ["--design", "classic"], ["--stream", "--slots=64"]] {
+        let mut command = Command::new("taskset");
+        command.args(["-c", &first.to_string(), FIPSEE, "ping", "--json", "--seconds", "0.02"]).args(how);
+        let Ok(output) = command.output() else {
+            return writeln!(std::io::stderr(), "fipsee-skip: ping on one CPU: taskset is missing; install util-linux")
+                .expect("standard error is open");
+        };
+        assert_success(&output);
+        assert!(!output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn ping_compares_in_turn_and_says_of_each_claim_whether_it_holds() {
+    let objects = ping(&["--compare", "--rounds", "2"]);
+    let (claims, lines): (Vec<_>, Vec<_>) = objects.iter().partition(|object| object.get("claim").is_some());
+    assert_eq!(lines.len(), 17, "three rings at five tasks, two floors at one");
+    assert!(lines.iter().all(|line| number(line, "rounds") == 2.0));
+    let classic = lines.iter().filter(|line| line["design"] == "classic").collect::<Vec<_>>();
+    assert!(classic.len() == 5 && classic.iter().all(|line| number(&line["ratio_to_classic"], "median") == 1.0));
+    assert_eq!(lines.iter().filter(|line| line.get("ratio_to_one_line").is_some()).count(), 5);
+    assert!(claims.len() >= 10, "{claims:?}");
+    for claim in claims {
+        assert_eq!(claim["holds"], number(claim, "value") <= number(claim, "limit"), "{claim}");
+    }
+    let text = String::from_utf8(run_ping(&["--compare", "--rounds", "1"]).stdout).expect("text");
+    assert!(text.contains("classic ring") && (text.contains("holds") || text.contains("does not hold")), "{text}");
+}
+
+#[test]
+fn ping_ablates_one_choice_at_a_time() {
+    let lines = ping(&["--ablate", "--rounds", "1"]);
+    let changes = lines.iter().filter_map(|line| line["change"].as_str()).collect::<std::collections::HashSet<_>>();
+    assert!(changes.contains("no prefetch") && changes.contains("first look at once"), "{changes:?}");
+    for line in &lines {
+        assert_eq!(line["design"], "channel");
+        assert!(number(&line["ratio_to_channel"], "median") > 0.0, "{line}");
+    }
+}
+
+#[test]
+fn ping_draws_what_it_measured() {
+    let directory = Directory::new("ping-plot");
+    for how in [["--queues", "1,4"], ["--stream", "--slots=64,256"]] {
+        let picture = directory.path("ping.svg");
+        assert_success(&run_ping(&[&how[..], &["--plot", picture.to_str().expect("a path")]].concat()));
+        let text = std::fs::read_to_string(&picture).expect("a picture");
+        assert!(text.starts_with("<svg") && text.contains("Cycles per message"), "{text}");
+    }
+    assert_error(&run_ping(&["--plot", "ping.jpg"]), &["ping.jpg", ".svg or .png"]);
+}
+
+#[test]
+fn ping_measures_every_way_to_wait_or_says_why_not() {
+    let output = Command::new(FIPSEE).args(["ping", "--waits", "--json"]).output().expect("fipsee runs");
+    assert_success(&output);
+    let text = String::from_utf8(output.stdout).expect("text");
+    let ways: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let names: Vec<_> = ways.iter().filter_map(|way| way["wait"].as_str()).collect();
+    assert_eq!(names, ["adaptive", "pause", "spin", "yield", "sleep", "umwait", "tpause", "monitorx"]);
+    for way in &ways {
+        if let Some(reason) = way["unavailable"].as_str() {
+            assert!(reason.contains("CPUID leaf"), "{way}");
+            continue;
+        }
+        let number = |key: &str| way[key].as_f64().expect("a number");
+        assert!(number("round_trip_cycles_p50") > 0.0 && number("round_trips") > 0.0, "{way}");
+        assert!(number("round_trip_cycles_p50") <= number("round_trip_cycles_p99"), "{way}");
+        let wakeups = way["wakeups"].as_array().expect("a list");
+        assert_eq!(wakeups.iter().filter_map(|wakeup| wakeup["silence_us"].as_u64()).collect::<Vec<_>>(), [1, 50, 1000, 100_000]);
+        // A clock that the two sides do not share would show in these.
+        assert!(wakeups.iter().all(|wakeup| (2..1_000_000_000).contains(&wakeup["ns_p50"].as_u64().expect("ns"))), "{way}");
+        assert!((0.0..=101.0).contains(&number("idle_cpu_percent")), "{way}");
+    }
+    let usage = |name| ways.iter().find(|way| way["wait"] == name).and_then(|way| way["idle_cpu_percent"].as_f64()).expect(name);
+    assert!(usage("sleep") < usage("pause") && usage("adaptive") < usage("pause"), "who sleeps uses less than who polls");
 }
 
 #[test]
 fn ping_refuses_what_it_cannot_do() {
-    let run = |arguments: &[&str]| Command::new(FIPSEE).arg("ping").args(arguments).output().expect("fipsee runs");
-    assert_eq!(run(&["--queue", "65"]).status.code(), Some(2));
-    assert_eq!(run(&["--seconds", "0"]).status.code(), Some(2));
-    assert_error(&run(&["--cpus", "0,0"]), &["two different CPUs"]);
-    assert_error(&run(&["--cpus", "0,1000"]), &["CPU 1000 is not one"]);
+    assert_eq!(run_ping(&["--queue", "4097"]).status.code(), Some(2));
+    assert_eq!(run_ping(&["--stream", "--slots", "100"]).status.code(), Some(2));
+    assert_eq!(run_ping(&["--slots", "64"]).status.code(), Some(2));
+    assert_eq!(run_ping(&["--wait", "doze"]).status.code(), Some(2));
+    let seconds = Command::new(FIPSEE).args(["ping", "--seconds", "0"]).output().expect("fipsee runs");
+    assert_eq!(seconds.status.code(), Some(2));
+    assert_error(&run_ping(&["--cpus", "0,0"]), &["two different CPUs"]);
+    assert_error(&run_ping(&["--cpus", "0,1000"]), &["CPU 1000 is not one"]);
+    assert_error(&run_ping(&["--design", "one-line", "--queue", "2"]), &["holds one message"]);
+    assert_error(&run_ping(&["--design", "one-line", "--stream"]), &["no streams"]);
+    assert_error(&run_ping(&["--first-look", "7"]), &["takes two delays"]);
+    assert_eq!(run_ping(&["--waits", "--queue", "1"]).status.code(), Some(2));
 }
 
 /// The children of a process.
@@ -87,9 +227,9 @@ fn has_ended(pid: Pid) -> bool {
     stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z') || rest.starts_with('X'))
 }
 
-fn start_ping() -> Guard {
+fn start_ping(how: &[&str]) -> Guard {
     let mut command = Command::new(FIPSEE);
-    command.args(["ping", "--queue", "1", "--seconds", "3600"]).stderr(Stdio::piped());
+    command.args(["ping", "--seconds", "3600"]).args(how).stderr(Stdio::piped());
     Guard(command.spawn().expect("fipsee runs"))
 }
 
@@ -109,15 +249,21 @@ fn peer_at_work(ping: &Guard) -> Pid {
 
 #[test]
 fn ping_ends_when_its_second_process_is_killed() {
-    let mut ping = start_ping();
-    let peer = peer_at_work(&ping);
-    kill_process(peer, Signal::KILL).expect("it is killed");
-    assert_eq!(ending(&mut ping).code(), Some(1));
+    let ways = [&["--queue", "1"][..], &["--queue", "1", "--wait", "sleep"], &["--design", "classic"], &["--stream"]];
+    for how in ways {
+        let mut ping = start_ping(how);
+        let peer = peer_at_work(&ping);
+        kill_process(peer, Signal::KILL).expect("it is killed");
+        assert_eq!(ending(&mut ping).code(), Some(1), "{how:?}");
+        let mut text = String::new();
+        ping.0.stderr.take().expect("its errors").read_to_string(&mut text).expect("text");
+        assert!(text.contains("the answering side is gone") && text.contains("signal: 9"), "{how:?}: {text}");
+    }
 }
 
 #[test]
 fn the_second_process_of_ping_ends_when_the_first_is_killed() {
-    let ping = start_ping();
+    let ping = start_ping(&["--queue", "1"]);
     let peer = peer_at_work(&ping);
     drop(ping);
     wait_for("the second process ends", || has_ended(peer).then_some(()));

@@ -13,13 +13,13 @@ use fipsee_block::stats::QueueCounters;
 use fipsee_block::wire::{BlockInfo, CAPABILITY_NAMES, CAPABILITY_WRITE};
 use fipsee_ring::clock;
 use fipsee_ring::doorbell::EventDoorbell;
+use fipsee_ring::listener::Listener;
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::SocketFlags;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::export::Export;
-use crate::front::socket::Listener;
 use crate::live::Live;
 use crate::reload::Reloader;
 use crate::worker::{Command, WorkerHandle};
@@ -164,7 +164,13 @@ impl Admin {
                 let mut description = describe(&export);
                 let clients = export.attached();
                 let clients = clients.iter().map(|client| {
-                    json!({ "client": client.client, "pid": client.pid, "uid": client.uid, "queues": client.queues.len() })
+                    json!({
+                        "client": client.client,
+                        "pid": client.pid,
+                        "uid": client.uid,
+                        "queues": client.queues.len(),
+                        "worker_cpus": client.worker_cpus,
+                    })
                 });
                 description["clients"] = clients.collect();
                 Ok(description)
@@ -190,7 +196,7 @@ impl Admin {
         let workers = self.workers.iter().enumerate().map(|(index, worker)| {
             json!({
                 "worker": index,
-                "cpu": worker.cpu,
+                "cpu": worker.place.cpu,
                 "queues": worker.counters.queues.load(Ordering::Relaxed),
                 "sleeps": worker.counters.sleeps.load(Ordering::Relaxed),
             })

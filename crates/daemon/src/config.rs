@@ -14,6 +14,7 @@ use crate::export::AllowList;
 use crate::front::local::FrontSettings;
 use crate::front::session::ClientLimits;
 use crate::log;
+use crate::placement::Placement;
 
 /// Clients connected at a time, unless set.
 const DEFAULT_MAX_CLIENTS: usize = 4096;
@@ -49,10 +50,15 @@ pub struct Arguments {
     /// Worker threads; each polls on a CPU of its own [default: 1].
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
-    /// CPUs to bind the workers to, for example 2,3 [default: the last ones].
+    /// CPUs to bind the workers to, for example 2,3 [default: see --placement].
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     cpus: Vec<usize>,
-    /// How workers wait: poll (never sleep), adaptive, sleep [default: adaptive].
+    /// Choose the workers' CPUs by what is known of the machine (see fipsee topology), or leave them to the scheduler
+    /// [default: auto].
+    #[arg(long, value_enum)]
+    placement: Option<Placement>,
+    /// How workers wait: adaptive, sleep, or never sleep and pause, spin, yield, umwait, tpause, monitorx between two
+    /// looks; `fipsee ping --waits` measures them [default: adaptive].
     #[arg(long, value_name = "MODE")]
     wait: Option<WaitMode>,
     /// In adaptive mode, look for so many microseconds before sleeping [default: 200].
@@ -96,8 +102,10 @@ pub struct Config {
     pub disks: Vec<DiskConfig>,
     /// Worker threads.
     pub workers: usize,
-    /// CPUs for them; empty: choose.
+    /// CPUs for them; empty: see `placement`.
     pub cpus: Vec<usize>,
+    /// Who chooses the CPUs that are not given.
+    pub placement: Placement,
     /// How they wait.
     pub wait: WaitMode,
     /// How long they look before sleeping.
@@ -118,6 +126,7 @@ struct FileConfig {
     listen: Option<PathBuf>,
     workers: Option<usize>,
     cpus: Vec<usize>,
+    placement: Option<Placement>,
     #[serde(deserialize_with = "wait_mode")]
     wait: Option<WaitMode>,
     look_us: Option<u64>,
@@ -198,13 +207,16 @@ impl Arguments {
         if workers == 0 || workers > MAX_WORKERS {
             return Err(format!("{workers} workers; use 1 to {MAX_WORKERS}"));
         }
+        let wait = self.wait.or(file.wait).unwrap_or_default();
+        wait.available().map_err(|unavailable| unavailable.to_string())?;
         let limits = ClientLimits::default();
         Ok(Config {
             listen: self.listen.or(file.listen),
             disks,
             workers,
             cpus: if self.cpus.is_empty() { file.cpus } else { self.cpus },
-            wait: self.wait.or(file.wait).unwrap_or(WaitMode::Adaptive),
+            placement: self.placement.or(file.placement).unwrap_or_default(),
+            wait,
             look: self.look_us.or(file.look_us).map_or(DEFAULT_LOOK, Duration::from_micros),
             front: FrontSettings {
                 max_clients: self.max_clients.or(file.max_clients).unwrap_or(DEFAULT_MAX_CLIENTS),

@@ -37,6 +37,8 @@ pub struct Attached {
     pub uid: u32,
     /// The numbers of its queues.
     pub queues: Vec<Arc<QueueCounters>>,
+    /// The CPU of each queue's worker, if it is bound to one.
+    pub worker_cpus: Vec<Option<usize>>,
     exclusive: bool,
 }
 
@@ -142,14 +144,14 @@ impl Export {
             let text = format!("disk '{name}' is in use {how} by process {}; detach that first", holder.pid);
             return Err(Denied::Busy(text));
         }
-        users.attached.push(Attached { client, pid, uid, queues: Vec::new(), exclusive });
+        users.attached.push(Attached { client, pid, uid, queues: Vec::new(), worker_cpus: Vec::new(), exclusive });
         Ok(())
     }
 
-    /// Publish the numbers of an admitted client's queues.
-    pub fn set_queues(&self, client: u64, queues: Vec<Arc<QueueCounters>>) {
+    /// Publish the numbers of an admitted client's queues, and where they are served.
+    pub fn set_queues(&self, client: u64, queues: Vec<Arc<QueueCounters>>, worker_cpus: Vec<Option<usize>>) {
         if let Some(attached) = self.lock().attached.iter_mut().find(|attached| attached.client == client) {
-            attached.queues = queues;
+            (attached.queues, attached.worker_cpus) = (queues, worker_cpus);
         }
     }
 

@@ -137,6 +137,7 @@ fn keep_what_cannot_change(next: &mut Config, running: &Config, told: &mut Vec<S
     keep("listen", &mut next.listen, &running.listen, told);
     keep("workers", &mut next.workers, &running.workers, told);
     keep("cpus", &mut next.cpus, &running.cpus, told);
+    keep("placement", &mut next.placement, &running.placement, told);
     keep("wait", &mut next.wait, &running.wait, told);
     keep("look_us", &mut next.look, &running.look, told);
     keep("log_format", &mut next.log_format, &running.log_format, told);

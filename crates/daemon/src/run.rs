@@ -1,9 +1,11 @@
 //! From a configuration to a running daemon, and back.
 
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use fipsee_ring::listener::Listener;
 use rustix::net::SocketType;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -12,11 +14,10 @@ use crate::config::{Arguments, Config, default_listen};
 use crate::export::Export;
 use crate::front::inherited::{self, Inherited};
 use crate::front::local::LocalFront;
-use crate::front::socket::Listener;
 use crate::live::Live;
 use crate::reload::{self, Reloader};
 use crate::worker::{self, Command};
-use crate::{log, notify};
+use crate::{log, notify, placement};
 
 /// What a command line asks for: to serve, or to check the configuration.
 ///
@@ -47,16 +48,18 @@ pub fn run(config: Config) -> Result<(), String> {
     let Inherited { client, admin } = inherited?;
     let listener = client.map_or_else(|| listen(&config), Ok)?;
     let socket = listener.path().to_owned();
+    let places = placement::choose(&config);
+    placement::prefer_memory(&places);
     let exports = config.disks.iter().map(Export::open).collect::<Result<_, _>>()?;
     let live = Arc::new(Live::new(exports, config.front));
     let (mut workers, mut threads) = (Vec::new(), Vec::new());
-    for (index, cpu) in worker_cpus(&config).into_iter().enumerate() {
-        let (handle, thread) = worker::spawn(index, cpu, config.wait, config.look)
+    for (index, place) in places.into_iter().enumerate() {
+        let (handle, thread) = worker::spawn(index, place, config.wait, config.look)
             .map_err(|error| format!("cannot start worker {index}: {error}"))?;
         workers.push(handle);
         threads.push(thread);
     }
-    let admin_listener = admin.map_or_else(|| Listener::bind(&admin_path(&socket), SocketType::STREAM, 0o600), Ok)?;
+    let admin_listener = admin.map_or_else(|| bind(&admin_path(&socket), SocketType::STREAM, 0o600), Ok)?;
     let reloader = Reloader::new(Arc::clone(&live), config, log);
     let admin = Admin { live: Arc::clone(&live), workers: workers.clone(), started: Instant::now(), reloader, hang_up };
     let admin = admin.spawn(admin_listener)?;
@@ -82,7 +85,15 @@ pub fn run(config: Config) -> Result<(), String> {
 
 fn listen(config: &Config) -> Result<Listener, String> {
     let path = config.listen.clone().map_or_else(default_listen, Ok)?;
-    Listener::bind(&path, SocketType::SEQPACKET, 0o666)
+    bind(&path, SocketType::SEQPACKET, 0o666)
+}
+
+fn bind(path: &Path, kind: SocketType, mode: u32) -> Result<Listener, String> {
+    let listener = Listener::bind(path, kind, mode).map_err(|text| format!("{text} with --listen"))?;
+    if listener.took_over() {
+        tracing::info!(path = %path.display(), "taking over the socket of a daemon that is gone");
+    }
+    Ok(listener)
 }
 
 /// Descriptors that a daemon with one disk, one worker and one client needs.
@@ -111,27 +122,4 @@ fn readable_signals(signals: &[i32]) -> Result<UnixStream, String> {
         Ok(read)
     };
     pipe().map_err(|error| format!("cannot watch for signals: {error}"))
-}
-
-/// The CPU of each worker: as configured, else the last of those this process may use, leaving the first to clients; with
-/// more workers than CPUs nobody is bound.
-fn worker_cpus(config: &Config) -> Vec<Option<usize>> {
-    if !config.cpus.is_empty() {
-        return config
-            .cpus
-            .iter()
-            .take(config.workers)
-            .map(|cpu| Some(*cpu))
-            .chain(std::iter::repeat(None))
-            .take(config.workers)
-            .collect();
-    }
-    let allowed = rustix::thread::sched_getaffinity(None)
-        .map(|set| (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect::<Vec<_>>());
-    match allowed {
-        Ok(cpus) if cpus.len() >= config.workers && cpus.len() > 1 => {
-            cpus.into_iter().rev().take(config.workers).map(Some).collect()
-        }
-        _ => vec![None; config.workers],
-    }
 }

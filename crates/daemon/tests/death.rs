@@ -103,7 +103,7 @@ fn notice_of_death(wait: WaitMode) -> Duration {
         (ended, noticed)
     });
     let thread = hear.recv().expect("a thread");
-    if wait != WaitMode::Poll {
+    if matches!(wait, WaitMode::Adaptive | WaitMode::Sleep) {
         eventually("the client sleeps", || thread_state(thread) == 'S');
     }
     let killed = Instant::now();
@@ -115,7 +115,7 @@ fn notice_of_death(wait: WaitMode) -> Duration {
 
 #[test]
 fn death_of_the_daemon_is_noticed_by_a_spinning_client_within_100_ms() {
-    let mut times: Vec<Duration> = (0..TRIES).map(|_| notice_of_death(WaitMode::Poll)).collect();
+    let mut times: Vec<Duration> = (0..TRIES).map(|_| notice_of_death(WaitMode::Pause)).collect();
     assert_best_below_100_ms("daemon's death, polling", &mut times);
 }
 
@@ -129,6 +129,15 @@ fn death_of_the_daemon_is_noticed_by_an_adaptive_client_within_100_ms() {
 fn death_of_the_daemon_is_noticed_by_a_sleeping_client_within_100_ms() {
     let mut times: Vec<Duration> = (0..TRIES).map(|_| notice_of_death(WaitMode::Sleep)).collect();
     assert_best_below_100_ms("daemon's death, sleeping", &mut times);
+}
+
+#[test]
+fn death_of_the_daemon_is_noticed_by_a_client_that_waits_in_any_other_way_within_100_ms() {
+    let others = [WaitMode::Spin, WaitMode::Yield, WaitMode::Umwait, WaitMode::Tpause, WaitMode::Monitorx];
+    for mode in others.into_iter().filter(|mode| mode.available().is_ok()) {
+        let mut times: Vec<Duration> = (0..TRIES).map(|_| notice_of_death(mode)).collect();
+        assert_best_below_100_ms(&format!("daemon's death, {mode}"), &mut times);
+    }
 }
 
 #[test]

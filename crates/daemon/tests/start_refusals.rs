@@ -5,6 +5,8 @@ mod common;
 use std::os::unix::fs::FileTypeExt;
 use std::process::Command;
 
+use fipsee_ring::wait::WaitMode;
+
 use common::{Daemon, Scratch, Witness, assert_says, refused, refused_in};
 
 /// Run with both limits of a resource lowered; the hard one, too, because the daemon raises the soft one.
@@ -77,6 +79,18 @@ fn bad_configuration_is_told_with_file_line_and_column() {
 }
 
 #[test]
+fn way_to_wait_that_the_cpu_lacks_is_told_with_those_it_has() {
+    let dir = Scratch::new();
+    for mode in WaitMode::ALL.into_iter().filter(|mode| mode.available().is_err()) {
+        let pieces = ["this CPU has no ", "CPUID leaf", "use adaptive, pause, spin, yield"];
+        assert_says(&refused(&["--disk", "a=memory:1M", "--wait", mode.name()]), &pieces);
+        let toml = format!("wait = \"{mode}\"\n[[disk]]\nname = \"a\"\nspec = \"memory:1M\"\n");
+        std::fs::write(dir.path("fip.toml"), toml).expect("a file");
+        assert_says(&refused_in(&dir, &[], &["--config", "{dir}/fip.toml"]), &pieces);
+    }
+}
+
+#[test]
 fn missing_doubled_and_unknown_settings_are_told() {
     assert_says(&refused(&[]), &["no disk to serve", "--disk a=memory:256M"]);
     assert_says(
@@ -85,13 +99,13 @@ fn missing_doubled_and_unknown_settings_are_told() {
     );
     assert_says(
         &refused(&["--disk", "a=memory:1M", "--wait", "nap"]),
-        &["unknown wait mode 'nap'", "use poll, adaptive or sleep"],
+        &["unknown wait mode 'nap'", "use adaptive, pause, spin, yield, sleep, umwait, tpause or monitorx"],
     );
     assert_says(&refused(&["--disk", "a=memory:1M", "--workers", "0"]), &["0 workers", "use 1 to 512"]);
     let dir = Scratch::new();
     std::fs::write(dir.path("w.toml"), "wait = \"nap\"\n[[disk]]\nname = \"a\"\nspec = \"memory:1M\"\n").expect("a file");
     let text = refused_in(&dir, &[], &["--config", "{dir}/w.toml"]);
-    assert_says(&text, &["unknown wait mode 'nap'", "use poll, adaptive or sleep"]);
+    assert_says(&text, &["unknown wait mode 'nap'", "use adaptive, pause, spin, yield, sleep, umwait, tpause or monitorx"]);
 }
 
 #[test]
@@ -103,7 +117,7 @@ fn second_daemon_on_the_same_socket_is_refused_and_the_first_goes_on() {
     let output = second.args(["--disk", "b=memory:1M", "--listen"]).arg(&socket).output().expect("it can be started");
     assert!(!output.status.success(), "two daemons on one socket");
     let text = String::from_utf8_lossy(&output.stderr);
-    assert_says(&text, &["a daemon already listens at", "stop it, or choose another path with --listen"]);
+    assert_says(&text, &["another server already listens at", "stop it, or choose another path with --listen"]);
     witness.check();
     Witness::new(&daemon, "a").check();
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use fipsee_block::client::{Completion, Error};
+use fipsee_ring::clock;
 use fipsee_ring::wait::Next;
 use pyo3::prelude::*;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -12,10 +13,8 @@ use crate::error::Failure;
 
 /// How often whoever waits looks for signals: a signal may have come to another thread, which does not wake us.
 pub(crate) const SIGNAL_PERIOD: Duration = Duration::from_millis(50);
-/// How many empty looks may pass before one that asks whether the daemon still lives: some hundred microseconds.
+/// How many empty looks may pass before one that asks whether the daemon still lives and whether signals are due: at most 5 us each.
 const LOOKS_PER_LIVENESS_CHECK: u32 = 4096;
-/// And before one for signals: about [`SIGNAL_PERIOD`].
-const LOOKS_PER_SIGNAL_CHECK: u32 = 1 << 20;
 
 /// Run Python's signal handlers if we are the thread that does, and signals came. Call it with the interpreter released.
 pub(crate) fn check_signals() -> PyResult<()> {
@@ -32,9 +31,9 @@ pub(crate) fn wait(disk: &Attached, lane: &mut Lane, done: &mut impl FnMut(Compl
         return Err(Error::Disconnected.into());
     }
     lane.queue.submit();
-    let mut looks = 0_u32;
+    let mut looked = Looked { count: 0, signals_due_ticks: None };
     loop {
-        let step = reap_or_pause(lane, &mut looks, done);
+        let step = reap_or_pause(lane, &mut looked, done);
         match step {
             Ok(true) => {
                 lane.backoff.reset();
@@ -51,19 +50,37 @@ pub(crate) fn wait(disk: &Attached, lane: &mut Lane, done: &mut impl FnMut(Compl
     }
 }
 
+/// Empty looks of one wait, and when they are interrupted for signals.
+struct Looked {
+    count: u32,
+    signals_due_ticks: Option<u64>,
+}
+
+impl Looked {
+    #[cold]
+    fn signals_are_due(&mut self) -> bool {
+        let now_ticks = clock::ticks();
+        let is_due = self.signals_due_ticks.is_some_and(|due_ticks| now_ticks >= due_ticks);
+        if is_due || self.signals_due_ticks.is_none() {
+            self.signals_due_ticks = Some(now_ticks.saturating_add(clock::duration_to_ticks(SIGNAL_PERIOD)));
+        }
+        is_due
+    }
+}
+
 #[inline]
-fn reap_or_pause(lane: &mut Lane, looks: &mut u32, done: &mut impl FnMut(Completion)) -> Result<bool, Failure> {
+fn reap_or_pause(lane: &mut Lane, looked: &mut Looked, done: &mut impl FnMut(Completion)) -> Result<bool, Failure> {
     if lane.queue.reap(done)? > 0 || lane.queue.outstanding() == 0 {
         return Ok(true);
     }
-    match lane.backoff.step(true) {
+    match lane.backoff.step_watching(true, || Some(lane.queue.watch())) {
         Next::Look => {
-            *looks = looks.wrapping_add(1);
-            if looks.is_multiple_of(LOOKS_PER_LIVENESS_CHECK) {
+            looked.count = looked.count.wrapping_add(1);
+            if looked.count.is_multiple_of(LOOKS_PER_LIVENESS_CHECK) {
                 lane.queue.woken()?;
-            }
-            if looks.is_multiple_of(LOOKS_PER_SIGNAL_CHECK) {
-                check_signals()?;
+                if looked.signals_are_due() {
+                    check_signals()?;
+                }
             }
         }
         Next::Sleep => sleep(lane)?,

@@ -16,7 +16,7 @@ def run(coroutine):
     return asyncio.run(asyncio.wait_for(coroutine, DEADLINE_S))
 
 
-@pytest.mark.parametrize("wait", ["adaptive", "poll", "sleep"])
+@pytest.mark.parametrize("wait", ["adaptive", "poll", "spin", "yield", "sleep"])
 @pytest.mark.parametrize("depth", [1, 64])
 def test_thousand_concurrent_reads_bring_each_its_block(daemon, wait, depth):
     async def main() -> None:
@@ -174,7 +174,7 @@ def test_close_waits_for_what_was_begun(daemon):
     run(main())
 
 
-@pytest.mark.parametrize("wait", ["adaptive", "poll", "sleep"])
+@pytest.mark.parametrize("wait", ["adaptive", "poll", "spin", "yield", "sleep"])
 def test_death_of_the_daemon_ends_every_await(own_daemon, wait):
     async def main() -> None:
         async with await fipsee.aopen("a", socket=own_daemon.socket, wait=wait, depth=16) as disk:

@@ -113,7 +113,7 @@ def test_nothing_is_read_and_written_without_a_request(disk):
     assert disk.write(0, b"") == 0
 
 
-@pytest.mark.parametrize("wait", ["adaptive", "poll", "sleep"])
+@pytest.mark.parametrize("wait", ["adaptive", "poll", "spin", "yield", "sleep"])
 def test_every_way_of_waiting_reads(daemon, wait):
     with fipsee.open("b", socket=daemon.socket, wait=wait) as disk:
         disk.write(0, b"w" * 4096)

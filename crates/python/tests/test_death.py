@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from conftest import eventually
 
-WAITS = ["adaptive", "poll", "sleep"]
+WAITS = ["adaptive", "poll", "spin", "yield", "sleep"]
 
 
 @pytest.mark.parametrize("wait", WAITS)

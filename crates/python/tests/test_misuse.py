@@ -73,7 +73,7 @@ def test_numbers_and_things_of_the_wrong_kind_are_refused(disk):
 
 def test_wrong_options_are_refused(daemon):
     for options, words in (
-        ({"wait": "hard"}, "use poll, adaptive or sleep"),
+        ({"wait": "hard"}, "use adaptive, pause, spin, yield"),
         ({"queues": 0}, "at least one queue"),
         ({"depth": 0}, "depth 1"),
         ({"reconnect": -1}, "number of seconds"),

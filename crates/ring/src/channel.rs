@@ -1,7 +1,11 @@
 //! A channel: the region with its geometry, and the two ends of each queue in it (docs/protocol.md section 3).
 
+use std::io;
 use std::sync::Arc;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use crate::clock;
 use crate::control::MAX_QUEUES;
 use crate::doorbell::{EventDoorbell, SocketDoorbell};
 use crate::fault::PeerFault;
@@ -9,9 +13,14 @@ use crate::layout::{COLD_BYTES, MAX_SLOTS, MIN_SLOTS, SLOT_BYTES};
 use crate::mapped::MappedRing;
 use crate::region::{MAX_REGION_BYTES, Region};
 use crate::ring::{CallWriter, Cursor, Reader, Writer};
+use crate::tuning::Tuning;
 
 /// First eight bytes of a region: "FIPSEE" and the layout version in two digits.
 pub const REGION_MAGIC: u64 = u64::from_le_bytes(*b"FIPSEE01");
+/// Feature: each entry of the table of queues tells the CPU that the queue's worker is bound to.
+pub const FEATURE_WORKER_CPU: u64 = 1;
+/// The features that this build knows.
+pub const FEATURES: u64 = FEATURE_WORKER_CPU;
 /// Bytes of the region header; the table of queues follows.
 pub const REGION_HEADER_BYTES: usize = 64;
 /// Bytes of one entry in the table of queues.
@@ -45,6 +54,8 @@ pub struct QueueGeometry {
     pub completion_start: u32,
     /// Requests that may be outstanding.
     pub depth: u32,
+    /// The CPU that the worker is bound to, if it is and [`FEATURE_WORKER_CPU`] is in force. A hint, not to be relied on.
+    pub worker_cpu: Option<u32>,
 }
 
 /// The geometry of a whole region.
@@ -90,6 +101,7 @@ impl RegionLayout {
                 request_start: (start >> 16) & (request_slots - 1),
                 completion_start: (start >> 8) & (completion_slots - 1),
                 depth,
+                worker_cpu: None,
             });
         }
         let pool_offset_bytes = offset_bytes.next_multiple_of(PAGE_BYTES);
@@ -113,8 +125,9 @@ impl RegionLayout {
             for value in [queue.request_offset_bytes, queue.completion_offset_bytes, queue.cold_offset_bytes] {
                 header.extend(value.to_le_bytes());
             }
+            let worker_cpu_plus_1 = queue.worker_cpu.and_then(|cpu| cpu.checked_add(1)).unwrap_or(0);
             let counts = [queue.request_slots, queue.completion_slots, queue.request_start, queue.completion_start, queue.depth];
-            for value in counts.into_iter().chain([0; 5]) {
+            for value in counts.into_iter().chain([worker_cpu_plus_1]).chain([0; 4]) {
                 header.extend(value.to_le_bytes());
             }
         }
@@ -134,7 +147,7 @@ impl RegionLayout {
         expect("the layout version of the region", version, |version| version == 1)?;
         expect("the queue count of the region", queue_count, |count| (1..=u64::from(MAX_QUEUES)).contains(&count))?;
         expect("the length in the region header", word(2), |bytes| bytes == region.length_bytes() && bytes <= MAX_REGION_BYTES)?;
-        expect("the features of the region", word(3), |features| features == 0)?;
+        expect("the features of the region", word(3), |features| features & !FEATURES == 0)?;
         for index in [6, 7] {
             if word(index) != 0 {
                 return Err(PeerFault::ReservedSet { offset_bytes: 8 * u32::try_from(index).unwrap_or(0), value: word(index) });
@@ -144,12 +157,12 @@ impl RegionLayout {
         expect("the pool's offset", pool_offset_bytes, |offset| offset % PAGE_BYTES == 0)?;
         expect("the pool's length", pool_bytes, |bytes| bytes % PAGE_BYTES == 0 && bytes <= MAX_POOL_BYTES)?;
         region.pointer("pool", pool_offset_bytes, pool_bytes)?;
-        let queues = (0..queue_count).map(|queue| read_queue(region, queue)).collect::<Result<_, _>>()?;
+        let queues = (0..queue_count).map(|queue| read_queue(region, word(3), queue)).collect::<Result<_, _>>()?;
         Ok(Self { features: word(3), pool_offset_bytes, pool_bytes, region_bytes: word(2), queues })
     }
 }
 
-fn read_queue(region: &Region, queue: u64) -> Result<QueueGeometry, PeerFault> {
+fn read_queue(region: &Region, features: u64, queue: u64) -> Result<QueueGeometry, PeerFault> {
     let mut entry = [0_u8; QUEUE_ENTRY_BYTES];
     region.read(table_offset_bytes(queue), &mut entry)?;
     let half = |index: usize| u32_at(&entry, 24 + 4 * index);
@@ -162,6 +175,7 @@ fn read_queue(region: &Region, queue: u64) -> Result<QueueGeometry, PeerFault> {
         request_start: half(2),
         completion_start: half(3),
         depth: half(4),
+        worker_cpu: half(5).checked_sub(1),
     };
     let slots_ok = |slots: u64| slots.is_power_of_two() && (u64::from(MIN_SLOTS)..=u64::from(MAX_SLOTS)).contains(&slots);
     expect("the slots of the request ring", geometry.request_slots.into(), slots_ok)?;
@@ -174,7 +188,8 @@ fn read_queue(region: &Region, queue: u64) -> Result<QueueGeometry, PeerFault> {
         let most = geometry.request_slots.min(geometry.completion_slots.saturating_sub(EVENT_CREDITS)).min(MAX_DEPTH);
         (1..=u64::from(most)).contains(&depth)
     })?;
-    for index in 5..10 {
+    let first_reserved = if features & FEATURE_WORKER_CPU == 0 { 5 } else { 6 };
+    for index in first_reserved..10 {
         if half(index) != 0 {
             return Err(PeerFault::ReservedSet {
                 offset_bytes: 24 + 4 * u32::try_from(index).unwrap_or(0),
@@ -206,17 +221,25 @@ fn u32_at(bytes: &[u8], offset: usize) -> u32 {
     bytes.get(offset..).and_then(|rest| rest.first_chunk()).map_or(0, |chunk| u32::from_le_bytes(*chunk))
 }
 
-fn rings(region: &Arc<Region>, geometry: &QueueGeometry) -> Result<(MappedRing, MappedRing), PeerFault> {
-    let cold = geometry.cold_offset_bytes;
-    Ok((
-        MappedRing::new(region, geometry.request_offset_bytes, geometry.request_slots, cold)?,
-        MappedRing::new(
-            region,
-            geometry.completion_offset_bytes,
-            geometry.completion_slots,
-            cold.saturating_add(COLD_BYTES as u64),
-        )?,
-    ))
+impl QueueGeometry {
+    /// The request ring, client to daemon.
+    ///
+    /// # Errors
+    /// It does not fit the region.
+    pub fn request_ring(&self, region: &Arc<Region>, tuning: &Tuning) -> Result<MappedRing, PeerFault> {
+        let ring = MappedRing::new(region, self.request_offset_bytes, self.request_slots, self.cold_offset_bytes)?;
+        Ok(ring.with_store(tuning.store))
+    }
+
+    /// The completion ring, daemon to client.
+    ///
+    /// # Errors
+    /// It does not fit the region.
+    pub fn completion_ring(&self, region: &Arc<Region>, tuning: &Tuning) -> Result<MappedRing, PeerFault> {
+        let cold_offset_bytes = self.cold_offset_bytes.saturating_add(COLD_BYTES as u64);
+        let ring = MappedRing::new(region, self.completion_offset_bytes, self.completion_slots, cold_offset_bytes)?;
+        Ok(ring.with_store(tuning.store))
+    }
 }
 
 /// The client's end of one queue.
@@ -230,6 +253,8 @@ pub struct ClientQueue {
     pub daemon_bell: EventDoorbell,
     /// Wakes us.
     pub our_bell: SocketDoorbell,
+    /// The CPU that the worker is bound to, if the daemon told.
+    pub worker_cpu: Option<u32>,
 }
 
 impl ClientQueue {
@@ -243,13 +268,50 @@ impl ClientQueue {
         daemon_bell: EventDoorbell,
         our_bell: SocketDoorbell,
     ) -> Result<Self, PeerFault> {
-        let (requests, completions) = rings(region, geometry)?;
+        Self::open_tuned(region, geometry, daemon_bell, our_bell, &Tuning::default())
+    }
+
+    /// As [`open`](Self::open), with other choices than the best.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_tuned(
+        region: &Arc<Region>,
+        geometry: &QueueGeometry,
+        daemon_bell: EventDoorbell,
+        our_bell: SocketDoorbell,
+        tuning: &Tuning,
+    ) -> Result<Self, PeerFault> {
+        let (requests, completions) = (geometry.request_ring(region, tuning)?, geometry.completion_ring(region, tuning)?);
+        let request_start = Cursor::at_start(geometry.request_start);
+        let completion_start = Cursor::at_start(geometry.completion_start);
         Ok(Self {
-            requests: CallWriter::new(requests, Cursor::at_start(geometry.request_start), geometry.depth),
-            completions: Reader::new(completions, Cursor::at_start(geometry.completion_start)),
+            requests: CallWriter::with_tuning(requests, request_start, geometry.depth, tuning),
+            completions: Reader::with_tuning(completions, completion_start, tuning),
             daemon_bell,
             our_bell,
+            worker_cpu: geometry.worker_cpu,
         })
+    }
+
+    /// Sleep until the daemon rings, at most until `deadline_ticks`. Only after
+    /// [`Reader::arm_and_work_remains`] said no; afterwards [`woken`](Self::woken).
+    ///
+    /// # Errors
+    /// What poll(2) reports.
+    pub fn sleep(&self, deadline_ticks: Option<u64>) -> io::Result<()> {
+        let left = deadline_ticks.and_then(|deadline| Timespec::try_from(clock::until(deadline)).ok());
+        match rustix::event::poll(&mut [PollFd::new(&self.our_bell, PollFlags::IN)], left.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The sleep is over, or was given up: silence the doorbell. `false`: the daemon is gone and nothing is left to receive.
+    #[must_use = "a dead daemon answers nothing"]
+    pub fn woken(&mut self) -> bool {
+        self.completions.disarm();
+        self.our_bell.drain() || self.completions.has_message()
     }
 }
 
@@ -277,10 +339,26 @@ impl ServerQueue {
         our_bell: EventDoorbell,
         client_bell: SocketDoorbell,
     ) -> Result<Self, PeerFault> {
-        let (requests, completions) = rings(region, geometry)?;
+        Self::open_tuned(region, geometry, our_bell, client_bell, &Tuning::default())
+    }
+
+    /// As [`open`](Self::open), with other choices than the best.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_tuned(
+        region: &Arc<Region>,
+        geometry: &QueueGeometry,
+        our_bell: EventDoorbell,
+        client_bell: SocketDoorbell,
+        tuning: &Tuning,
+    ) -> Result<Self, PeerFault> {
+        let (requests, completions) = (geometry.request_ring(region, tuning)?, geometry.completion_ring(region, tuning)?);
+        let request_start = Cursor::at_start(geometry.request_start);
+        let completion_start = Cursor::at_start(geometry.completion_start);
         Ok(Self {
-            requests: Reader::new(requests, Cursor::at_start(geometry.request_start)),
-            completions: Writer::new(completions, Cursor::at_start(geometry.completion_start)),
+            requests: Reader::with_tuning(requests, request_start, tuning),
+            completions: Writer::with_tuning(completions, completion_start, tuning),
             our_bell,
             client_bell,
         })

@@ -60,3 +60,9 @@ pub fn duration_to_ticks(duration: Duration) -> u64 {
     let ticks = duration.as_nanos() * u128::from(ticks_per_second()) / 1_000_000_000;
     u64::try_from(ticks).unwrap_or(u64::MAX)
 }
+
+/// What is left until the counter reads `deadline_ticks`; nothing when it has.
+#[must_use]
+pub fn until(deadline_ticks: u64) -> Duration {
+    Duration::from_nanos(ticks_to_ns(deadline_ticks.saturating_sub(ticks())))
+}

@@ -23,6 +23,8 @@ pub const SERVICE_INFO_BYTES: usize = 64;
 pub const MAX_REGIONS: u16 = 64;
 /// Service number of block devices.
 pub const SERVICE_BLOCK: u16 = 1;
+/// Service number of calls (docs/protocol.md section 8).
+pub const SERVICE_CALLS: u16 = 2;
 
 /// Bytes of the header of every message.
 const HEADER_BYTES: usize = 12;
@@ -93,7 +95,7 @@ pub enum Control {
         version_min: u16,
         /// Highest version.
         version_max: u16,
-        /// Feature bits offered; none are defined in version 1.
+        /// Feature bits offered: [`FEATURES`](crate::channel::FEATURES) of the client.
         features: u64,
     },
     /// Daemon: the version in force and its limits.
@@ -111,7 +113,7 @@ pub enum Control {
     },
     /// Client: asks for an export.
     Attach {
-        /// Which service; [`SERVICE_BLOCK`].
+        /// Which service; [`SERVICE_BLOCK`] or [`SERVICE_CALLS`].
         service: u16,
         /// Queues wanted; the daemon caps.
         queue_count: u16,

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 ///
 /// No architecture guarantees a 64-byte store to be atomic, so the wide store is used only on CPU models whose data
 /// path is 64 bytes wide; elsewhere the stamp goes last (docs/decisions/0002-store-variants.md).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StoreVariant {
     /// One 64-byte AVX-512 store, on CPU models that make it visible at once.
     Wide64,
@@ -17,17 +17,33 @@ pub enum StoreVariant {
     Portable,
 }
 
+impl StoreVariant {
+    /// This variant, or `best` where a CPU whose best is `best` does not have it.
+    #[must_use]
+    pub fn or_best_below(self, best: Self) -> Self {
+        self.max(best) // The variants stand in falling order of what they ask of a CPU.
+    }
+}
+
 /// Facts about this CPU that choose code paths.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuFeatures {
     /// The store variant for new rings.
     pub store: StoreVariant,
+    /// Can it push a line out of its own cache towards the others' (CLDEMOTE)?
+    pub has_demote: bool,
     /// The model name, for reports.
     pub vendor: [u8; 12],
     /// Display family, as CPUID leaf 1 composes it; 0 off x86-64.
     pub family: u32,
     /// Display model; 0 off x86-64.
     pub model: u32,
+    /// UMONITOR, UMWAIT and TPAUSE (CPUID leaf 7, ECX bit 5).
+    pub has_waitpkg: bool,
+    /// MONITORX and MWAITX (CPUID leaf 8000_0001, ECX bit 29).
+    pub has_monitorx: bool,
+    /// The time-stamp counter runs at one rate, always (CPUID leaf 8000_0007, EDX bit 8): times of two CPUs may be compared.
+    pub has_invariant_tsc: bool,
 }
 
 /// The facts of the CPU this process runs on.
@@ -47,8 +63,14 @@ pub fn is_only_one() -> bool {
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 fn detect() -> CpuFeatures {
-    use core::arch::x86_64::__cpuid;
+    use core::arch::x86_64::{__cpuid, __cpuid_count};
     let leaf0 = __cpuid(0);
+    // A leaf beyond the last answers with the last one's bits.
+    let leaf7_ecx = if leaf0.eax >= 7 { __cpuid_count(7, 0).ecx } else { 0 };
+    let last_extended = __cpuid(0x8000_0000).eax;
+    let extended = |leaf: u32| (last_extended >= leaf).then(|| __cpuid(leaf));
+    let has_monitorx = extended(0x8000_0001).is_some_and(|leaf| leaf.ecx >> 29 & 1 != 0);
+    let has_invariant_tsc = extended(0x8000_0007).is_some_and(|leaf| leaf.edx >> 8 & 1 != 0);
     let mut vendor = [0_u8; 12];
     for (chunk, register) in vendor.as_chunks_mut::<4>().0.iter_mut().zip([leaf0.ebx, leaf0.edx, leaf0.ecx]) {
         *chunk = register.to_le_bytes();
@@ -65,12 +87,33 @@ fn detect() -> CpuFeatures {
     } else {
         StoreVariant::Portable
     };
-    CpuFeatures { store, vendor, family, model }
+    // Leaf 7 exists when leaf 0 says so; ECX bit 25 is CLDEMOTE (Intel SDM vol. 2, CPUID).
+    let has_demote = leaf7_ecx >> 25 & 1 != 0;
+    CpuFeatures {
+        store,
+        has_demote,
+        vendor,
+        family,
+        model,
+        has_waitpkg: leaf7_ecx >> 5 & 1 != 0,
+        has_monitorx,
+        has_invariant_tsc,
+    }
 }
 
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 fn detect() -> CpuFeatures {
-    CpuFeatures { store: StoreVariant::Portable, vendor: *b"other       ", family: 0, model: 0 }
+    CpuFeatures {
+        store: StoreVariant::Portable,
+        has_demote: false,
+        vendor: *b"other       ",
+        family: 0,
+        model: 0,
+        has_waitpkg: false,
+        has_monitorx: false,
+        // There is no such counter: `clock` takes the system's.
+        has_invariant_tsc: false,
+    }
 }
 
 /// Does an aligned 64-byte store of this model reach the cache as one? Intel: every core with AVX-512 has a 64-byte

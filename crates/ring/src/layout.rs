@@ -18,6 +18,8 @@ pub const COLD_BYTES: usize = 128;
 pub const COLD_RELEASED_OFFSET_BYTES: usize = 0;
 /// Byte offset of the asleep flag in the cold words.
 pub const COLD_ASLEEP_OFFSET_BYTES: usize = 4;
+/// Byte offset of the delay that the reader asks the writer for, in the cold words (docs/protocol.md section 2.5).
+pub const COLD_HOLD_OFFSET_BYTES: usize = 8;
 
 /// The stamp of the lap after `stamp`: laps count 1, 2, .. 2^32 - 1, 1, because fresh memory is zero and a stamp
 /// must differ from it.

@@ -12,26 +12,32 @@ compile_error!("the wire is little-endian and messages are moved as they stand: 
 
 #[cfg(not(loom))]
 pub mod channel;
-#[cfg(not(loom))]
 pub mod clock;
 #[cfg(not(loom))]
 pub mod control;
-#[cfg(not(loom))]
 pub mod cpu;
 #[cfg(not(loom))]
 pub mod doorbell;
 pub mod fault;
+#[cfg(not(loom))]
+pub mod handshake;
 pub mod layout;
+#[cfg(not(loom))]
+pub mod listener;
+#[cfg(not(loom))]
+pub mod mailbox;
 #[cfg(not(loom))]
 pub mod mapped;
 pub mod message;
+#[cfg(not(loom))]
+pub mod pace;
 #[cfg(not(loom))]
 pub mod region;
 pub mod ring;
 #[cfg(not(loom))]
 pub mod seqpacket;
 mod sync;
-#[cfg(not(loom))]
+pub mod tuning;
 pub mod wait;
 
 pub use fault::PeerFault;

@@ -1,5 +1,7 @@
 //! A ring in a mapped region: the one place that touches slots.
 
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use core::arch::x86_64::{__m128i, _mm_load_si128};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -7,7 +9,8 @@ use std::sync::atomic::AtomicU64;
 use crate::cpu::{self, StoreVariant};
 use crate::fault::PeerFault;
 use crate::layout::{
-    COLD_ASLEEP_OFFSET_BYTES, COLD_BYTES, COLD_RELEASED_OFFSET_BYTES, MAX_SLOTS, MIN_SLOTS, SLOT_BYTES, STAMP_OFFSET_BYTES,
+    COLD_ASLEEP_OFFSET_BYTES, COLD_BYTES, COLD_HOLD_OFFSET_BYTES, COLD_RELEASED_OFFSET_BYTES, MAX_SLOTS, MIN_SLOTS, SLOT_BYTES,
+    STAMP_OFFSET_BYTES,
 };
 use crate::message::Message;
 use crate::region::Region;
@@ -53,10 +56,10 @@ impl MappedRing {
         Ok(Self { slots, cold, slot_count, store: cpu::features().store, _region: Arc::clone(region) })
     }
 
-    /// Use another store variant than the CPU's best, for tests and comparisons.
+    /// Use another store variant than the CPU's best, for tests and comparisons. One that this CPU lacks is not used.
     #[must_use]
     pub fn with_store(mut self, store: StoreVariant) -> Self {
-        self.store = store;
+        self.store = store.or_best_below(cpu::features().store);
         self
     }
 
@@ -64,6 +67,24 @@ impl MappedRing {
     #[must_use]
     pub fn stamp_address(&self, index: u32) -> *const AtomicU32 {
         self.stamp(index)
+    }
+
+    /// The reader of answers asks whoever writes them to wait so many nanoseconds after an answer before it looks for the next
+    /// call.
+    pub fn ask_hold(&self, hold_ns: u32) {
+        self.hold_word().store(hold_ns, Ordering::Relaxed);
+    }
+
+    /// What the reader asks for: any value, from a peer. Costs nothing beside the look at its asleep flag: it is the same line.
+    #[must_use]
+    #[inline(always)]
+    pub fn asked_hold(&self) -> u32 {
+        self.hold_word().load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    fn hold_word(&self) -> &AtomicU32 {
+        self.word(self.cold.as_ptr(), COLD_HOLD_OFFSET_BYTES)
     }
 
     #[inline(always)]
@@ -145,6 +166,28 @@ unsafe impl RingMemory for MappedRing {
         #[cfg(not(all(target_arch = "x86_64", not(miri))))]
         let _ = index;
     }
+
+    #[inline(always)]
+    fn prefetch_for_read(&self, index: u32) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        // SAFETY: a hint that cannot fault.
+        unsafe {
+            core::arch::asm!("prefetcht0 [{}]", in(reg) self.slot(index), options(nostack, preserves_flags, readonly));
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        let _ = index;
+    }
+
+    #[inline(always)]
+    fn demote(&self, index: u32) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        // SAFETY: a hint that cannot fault, and a no-operation on CPUs without it.
+        unsafe {
+            core::arch::asm!("cldemote [{}]", in(reg) self.slot(index), options(nostack, preserves_flags, readonly));
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        let _ = index;
+    }
 }
 
 /// Copy one slot, each byte read exactly once.
@@ -154,19 +197,9 @@ unsafe impl RingMemory for MappedRing {
 #[inline(always)]
 unsafe fn copy_in(store: StoreVariant, slot: *const u8, into: &mut Message) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if store == StoreVariant::Wide64 {
-        // SAFETY: AVX-512 is present when this variant is chosen; both operands are aligned to 64 bytes. zmm16 is
-        // used because the upper sixteen registers leave the state that slows legacy SSE code untouched.
-        unsafe {
-            core::arch::asm!(
-                "vmovdqa64 zmm16, [{slot}]",
-                "vmovdqa64 [{into}], zmm16",
-                slot = in(reg) slot,
-                into = in(reg) into.as_mut_ptr(),
-                out("zmm16") _,
-                options(nostack, preserves_flags),
-            );
-        }
+    if store != StoreVariant::Portable {
+        // SAFETY: the caller's obligations are the same.
+        unsafe { copy_in_quarters(slot, into) };
         return;
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
@@ -178,6 +211,35 @@ unsafe fn copy_in(store: StoreVariant, slot: *const u8, into: &mut Message) {
         // SAFETY: `to` leads to eight words of our own.
         unsafe { to.wrapping_add(index).write(word) };
     }
+}
+
+/// As `copy_in`. The message stays in registers where its reader can use it there: one that is stored whole and then loaded in
+/// parts would wait for the store. VEX-encoded, which clears the upper parts of the registers: the older encoding would keep what
+/// code compiled for AVX left there, and so wait for the load of the message before.
+///
+/// # Safety
+/// As for `copy_in`; the CPU has AVX, as both variants with wide stores imply.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline(always)]
+unsafe fn copy_in_quarters(slot: *const u8, into: &mut Message) {
+    let (a, b, c, d): (__m128i, __m128i, __m128i, __m128i);
+    // SAFETY: the slot is aligned to 64 bytes; the CPU has AVX.
+    unsafe {
+        core::arch::asm!(
+            "vmovdqa {a}, [{slot}]",
+            "vmovdqa {b}, [{slot} + 16]",
+            "vmovdqa {c}, [{slot} + 32]",
+            "vmovdqa {d}, [{slot} + 48]",
+            slot = in(reg) slot,
+            a = out(xmm_reg) a,
+            b = out(xmm_reg) b,
+            c = out(xmm_reg) c,
+            d = out(xmm_reg) d,
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+    // SAFETY: a message is four quarters of 16 bytes, aligned to 64.
+    unsafe { into.as_mut_ptr().cast::<[__m128i; 4]>().write([a, b, c, d]) };
 }
 
 /// Store the first seven and a half words; the stamp is left alone.
@@ -195,25 +257,41 @@ unsafe fn store_words(slot: *mut u8, message: &Message) {
     unsafe { AtomicU32::from_ptr(slot.wrapping_add(56).cast()) }.store(low, Ordering::Relaxed);
 }
 
+/// A message in four registers. A wide load of a message that was just written to memory in narrower pieces would wait until
+/// those have left the store buffer, behind the slots that are still on their way.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline(always)]
+fn in_registers(message: &Message) -> [__m128i; 4] {
+    let quarters = message.words().as_ptr().cast::<__m128i>();
+    // SAFETY: a message is four quarters of 16 bytes, aligned to 64.
+    let quarter = |index| unsafe { _mm_load_si128(quarters.wrapping_add(index)) };
+    [quarter(0), quarter(1), quarter(2), quarter(3)]
+}
+
 /// # Safety
 /// As for `store_words`; the CPU has AVX-512F and stores 64 bytes at once. A: the store carries payload and stamp, and
 /// x86 makes it visible after everything stored before.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
 unsafe fn store_wide64(slot: *mut u8, message: &Message, stamp: u32) {
-    // SAFETY: both operands are aligned to 64 bytes; clobbers are declared.
+    let [a, b, c, d] = in_registers(message);
+    // SAFETY: the slot is aligned to 64 bytes; clobbers are declared. As in `copy_in`, zmm16 leaves the lower registers alone.
     unsafe {
         core::arch::asm!(
-            "vmovdqa64 zmm16, [{message}]",
-            "kmovw k1, {mask:e}",
-            "vpbroadcastd zmm16 {{k1}}, {stamp:e}",
+            "vpinsrd {d}, {d}, {stamp:e}, 3",
+            "vpxord zmm16, zmm16, zmm16",
+            "vinserti32x4 zmm16, zmm16, {a}, 0",
+            "vinserti32x4 zmm16, zmm16, {b}, 1",
+            "vinserti32x4 zmm16, zmm16, {c}, 2",
+            "vinserti32x4 zmm16, zmm16, {d}, 3",
             "vmovdqa64 [{slot}], zmm16",
-            message = in(reg) message.words().as_ptr(),
-            mask = in(reg) 0x8000_u32,
-            stamp = in(reg) stamp,
             slot = in(reg) slot,
+            stamp = in(reg) stamp,
+            a = in(xmm_reg) a,
+            b = in(xmm_reg) b,
+            c = in(xmm_reg) c,
+            d = inout(xmm_reg) d => _,
             out("zmm16") _,
-            out("k1") _,
             options(nostack, preserves_flags),
         );
     }
@@ -225,29 +303,21 @@ unsafe fn store_wide64(slot: *mut u8, message: &Message, stamp: u32) {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
 unsafe fn store_wide16(slot: *mut u8, message: &Message, stamp: u32) {
-    let last = message.word(7) & 0xffff_ffff | u64::from(stamp) << 32;
-    // SAFETY: both operands are aligned to 16 bytes; clobbers are declared.
+    let [a, b, c, d] = in_registers(message);
+    // SAFETY: the slot is aligned to 64 bytes.
     unsafe {
         core::arch::asm!(
-            "movdqa {a}, [{message}]",
-            "movdqa {b}, [{message} + 16]",
-            "movdqa {c}, [{message} + 32]",
-            "movq {d}, {six}",
-            "movq {e}, {last}",
-            "punpcklqdq {d}, {e}",
-            "movdqa [{slot}], {a}",
-            "movdqa [{slot} + 16], {b}",
-            "movdqa [{slot} + 32], {c}",
-            "movdqa [{slot} + 48], {d}",
-            message = in(reg) message.words().as_ptr(),
-            six = in(reg) message.word(6),
-            last = in(reg) last,
+            "vpinsrd {d}, {d}, {stamp:e}, 3",
+            "vmovdqa [{slot}], {a}",
+            "vmovdqa [{slot} + 16], {b}",
+            "vmovdqa [{slot} + 32], {c}",
+            "vmovdqa [{slot} + 48], {d}",
             slot = in(reg) slot,
-            a = out(xmm_reg) _,
-            b = out(xmm_reg) _,
-            c = out(xmm_reg) _,
-            d = out(xmm_reg) _,
-            e = out(xmm_reg) _,
+            stamp = in(reg) stamp,
+            a = in(xmm_reg) a,
+            b = in(xmm_reg) b,
+            c = in(xmm_reg) c,
+            d = inout(xmm_reg) d => _,
             options(nostack, preserves_flags),
         );
     }

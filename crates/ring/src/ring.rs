@@ -4,10 +4,18 @@
 //! writes into a slot. A slot may be written again when its message has been released; the writer learns that from
 //! the responses (call and reply) or from the release counter (streams). See docs/memory-order.md for the letters.
 
-use crate::fault::PeerFault;
+mod call;
+mod stream;
+
+pub use self::call::{CallWriter, Full};
+pub use self::stream::{StreamError, StreamWriter};
+
+use crate::cpu;
 use crate::layout::next_stamp;
 use crate::message::Message;
 use crate::sync::{AtomicU32, Ordering, full_fence};
+use crate::tuning::Tuning;
+use crate::wait::Watch;
 
 /// Where the words and slots of one ring live: mapped memory in the product, tracked cells under loom.
 ///
@@ -48,6 +56,12 @@ pub unsafe trait RingMemory {
     /// A hint that slot `index` will be written soon.
     #[inline(always)]
     fn prefetch_for_write(&self, _index: u32) {}
+    /// A hint that slot `index` will be read soon.
+    #[inline(always)]
+    fn prefetch_for_read(&self, _index: u32) {}
+    /// A hint that the reader will soon want slot `index`, just written.
+    #[inline(always)]
+    fn demote(&self, _index: u32) {}
 }
 
 /// A place in the free-running sequence of a ring: slot index and lap stamp.
@@ -98,10 +112,10 @@ impl Cursor {
 pub struct Writer<M> {
     memory: M,
     cursor: Cursor,
+    prefetch_slots: u32,
+    burst_prefetch_slots: u32,
+    demote: bool,
 }
-
-/// How many slots ahead of the one just written to ask for ownership.
-const PREFETCH_AHEAD_SLOTS: u32 = 4;
 
 impl<M: RingMemory> Writer<M> {
     /// A writer that continues at `cursor`.
@@ -109,17 +123,31 @@ impl<M: RingMemory> Writer<M> {
     /// # Panics
     /// When `cursor` lies outside the ring: geometry is validated before a ring is built.
     pub fn new(memory: M, cursor: Cursor) -> Self {
+        Self::with_tuning(memory, cursor, &Tuning::default())
+    }
+
+    /// As [`new`](Self::new), with other choices than the best.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    pub fn with_tuning(memory: M, cursor: Cursor, tuning: &Tuning) -> Self {
         assert!(cursor.index < memory.slot_count(), "cursor outside the ring");
-        Self { memory, cursor }
+        let Tuning { prefetch_slots, burst_prefetch_slots, .. } = *tuning;
+        let demote = tuning.demote && cpu::features().has_demote;
+        Self { memory, cursor, prefetch_slots, burst_prefetch_slots, demote }
     }
 
     /// Publish one message. The caller guarantees, from the protocol above the ring, that the slot is free: at most
     /// `slot_count` messages are unreleased. A broken guarantee overwrites a message; it is not memory-unsafe.
     #[inline(always)]
     pub fn publish(&mut self, message: &Message) {
+        let index = self.cursor.index;
         // SAFETY: the cursor is always inside the ring; the slot is free by this function's contract, and a slot that
         // is not only garbles a message, because slots are plain bytes that every reader copies and validates.
-        unsafe { self.memory.publish(self.cursor.index, message, self.cursor.stamp) };
+        unsafe { self.memory.publish(index, message, self.cursor.stamp) };
+        if self.demote {
+            self.memory.demote(index);
+        }
         self.cursor.advance(self.memory.slot_count());
     }
 
@@ -128,15 +156,23 @@ impl<M: RingMemory> Writer<M> {
     pub fn publish_all(&mut self, messages: &[Message]) {
         for message in messages {
             self.publish(message);
-            self.prefetch_ahead();
+            self.prefetch(messages.len());
         }
     }
 
-    /// Ask for ownership of a slot a few positions ahead.
+    /// After publishing a message of a burst of `burst`: ask for ownership of a slot to come. In a burst the transfers of
+    /// several slots overlap; between single messages only the very next slot must be asked for ([`Tuning`]).
     #[inline(always)]
-    pub fn prefetch_ahead(&self) {
-        let ahead = self.cursor.index.wrapping_add(PREFETCH_AHEAD_SLOTS - 1) & (self.memory.slot_count() - 1);
-        self.memory.prefetch_for_write(ahead);
+    pub fn prefetch(&self, burst: usize) {
+        self.prefetch_ahead(if burst > 1 { self.burst_prefetch_slots } else { self.prefetch_slots });
+    }
+
+    #[inline(always)]
+    fn prefetch_ahead(&self, slots: u32) {
+        if slots != 0 {
+            let ahead = self.cursor.index.wrapping_add(slots - 1) & (self.memory.slot_count() - 1);
+            self.memory.prefetch_for_write(ahead);
+        }
     }
 
     /// Must the doorbell be rung for what was published since the last call? Once per batch, after publishing.
@@ -150,6 +186,14 @@ impl<M: RingMemory> Writer<M> {
         }
         let asleep = self.memory.asleep();
         asleep.load(Ordering::Relaxed) != 0 && asleep.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// Does the reader sleep, as far as a look without the fence can tell? A hint between messages of a batch: "no" may be
+    /// out of date, so the batch still ends with [`reader_needs_doorbell`](Self::reader_needs_doorbell).
+    #[must_use]
+    #[inline(always)]
+    pub fn reader_seems_asleep(&self) -> bool {
+        self.memory.asleep().load(Ordering::Relaxed) != 0
     }
 
     /// The position the next message takes.
@@ -172,6 +216,12 @@ pub struct Reader<M> {
     received: u32,
     /// Value of `received` when the release counter was last written.
     released: u32,
+    /// Messages received for which it is worth writing the release counter.
+    release_slots: u32,
+    /// How far ahead a stream asks for slots.
+    ahead_slots: u32,
+    /// Messages of a stream received without an empty look between them.
+    run: u32,
     armed: bool,
 }
 
@@ -181,15 +231,31 @@ impl<M: RingMemory> Reader<M> {
     /// # Panics
     /// When `cursor` lies outside the ring: geometry is validated before a ring is built.
     pub fn new(memory: M, cursor: Cursor) -> Self {
+        Self::with_tuning(memory, cursor, &Tuning::default())
+    }
+
+    /// As [`new`](Self::new), with other choices than the best.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    pub fn with_tuning(memory: M, cursor: Cursor, tuning: &Tuning) -> Self {
         assert!(cursor.index < memory.slot_count(), "cursor outside the ring");
-        Self { memory, cursor, received: 0, released: 0, armed: false }
+        let release_slots = (memory.slot_count() / tuning.releases_per_lap.max(1)).max(1);
+        let ahead_slots = tuning.stream_read_ahead_slots.min(memory.slot_count() / 16);
+        Self { memory, cursor, received: 0, released: 0, release_slots, ahead_slots, run: 0, armed: false }
     }
 
     /// Is a message there? A stamp of neither this lap nor the last, which no correct writer leaves, reads as "no".
     #[inline(always)]
     pub fn has_message(&self) -> bool {
-        let stamp = self.memory.stamp(self.cursor.index).load(Ordering::Acquire); // A
-        stamp == self.cursor.stamp
+        self.watch().is_there()
+    }
+
+    /// Where the next message's stamp will stand, and what it will be.
+    #[must_use]
+    #[inline(always)]
+    pub fn watch(&self) -> Watch<'_> {
+        Watch::new(self.memory.stamp(self.cursor.index), self.cursor.stamp)
     }
 
     /// Copy the next message into `into` and step past it; `false` (and `into` untouched) when there is none.
@@ -210,10 +276,24 @@ impl<M: RingMemory> Reader<M> {
         true
     }
 
-    /// Streams: tell the writer which slots are free again, if a quarter of the ring is. Call after each batch.
+    /// Streams: as [`receive`](Self::receive), and ask for a slot further on, so that the transfers of several overlap. In call
+    /// and reply that would take the slot from the writer while it is written.
+    #[inline(always)]
+    pub fn receive_streamed(&mut self, into: &mut Message) -> bool {
+        let received = self.receive(into);
+        // Who keeps up with the writer must not take slots that it is about to write.
+        self.run = if received { self.run.saturating_add(1) } else { 0 };
+        if self.ahead_slots != 0 && self.run > self.ahead_slots {
+            let ahead = self.cursor.index.wrapping_add(self.ahead_slots) & (self.memory.slot_count() - 1);
+            self.memory.prefetch_for_read(ahead);
+        }
+        received
+    }
+
+    /// Streams: tell the writer which slots are free again, if enough are ([`Tuning`]). Call after each batch.
     #[inline(always)]
     pub fn release_some(&mut self) {
-        if self.received.wrapping_sub(self.released) >= (self.memory.slot_count() / 4).max(1) {
+        if self.received.wrapping_sub(self.released) >= self.release_slots {
             self.release_all();
         }
     }
@@ -263,171 +343,5 @@ impl<M: RingMemory> Reader<M> {
     /// The memory this ring stands on.
     pub const fn memory(&self) -> &M {
         &self.memory
-    }
-}
-
-/// The ring has no free slot; the message comes back to the caller, nothing was published.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Full;
-
-/// Why a stream could not take messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StreamError {
-    /// Try again after the reader released some.
-    Full,
-    /// The release counter lies; close the channel.
-    Fault(PeerFault),
-}
-
-/// The writing end of a one-way stream: flow control by the reader's release counter.
-#[derive(Debug)]
-pub struct StreamWriter<M> {
-    writer: Writer<M>,
-    /// Messages published since the start, modulo 2^32.
-    published: u32,
-    /// The release counter as last seen.
-    released: u32,
-}
-
-impl<M: RingMemory> StreamWriter<M> {
-    /// A stream writer at the start of its life: nothing published, nothing released.
-    pub fn new(memory: M, cursor: Cursor) -> Self {
-        Self { writer: Writer::new(memory, cursor), published: 0, released: 0 }
-    }
-
-    /// Slots free now, looking at the counter only when fewer than `wanted` are known to be.
-    ///
-    /// # Errors
-    /// The counter moved by more than is outstanding.
-    #[inline(always)]
-    pub fn free_slots(&mut self, wanted: u32) -> Result<u32, PeerFault> {
-        let slot_count = self.writer.memory.slot_count();
-        let outstanding = self.published.wrapping_sub(self.released);
-        if slot_count - outstanding >= wanted {
-            return Ok(slot_count - outstanding);
-        }
-        let released = self.writer.memory.released().load(Ordering::Acquire); // B
-        let moved = released.wrapping_sub(self.released);
-        if moved > outstanding {
-            return Err(PeerFault::ReleasedTooMany { moved, outstanding });
-        }
-        self.released = released;
-        Ok(slot_count - (outstanding - moved))
-    }
-
-    /// Publish one message if a slot is free.
-    ///
-    /// # Errors
-    /// [`StreamError::Full`] when none is; [`StreamError::Fault`] when the counter lies.
-    #[inline(always)]
-    pub fn try_publish(&mut self, message: &Message) -> Result<(), StreamError> {
-        if self.free_slots(1).map_err(StreamError::Fault)? == 0 {
-            return Err(StreamError::Full);
-        }
-        self.writer.publish(message);
-        self.published = self.published.wrapping_add(1);
-        self.writer.prefetch_ahead();
-        Ok(())
-    }
-
-    /// Publish as many of `messages` as fit, in one burst; returns how many.
-    ///
-    /// # Errors
-    /// The counter lies.
-    #[inline(always)]
-    pub fn publish_burst(&mut self, messages: &[Message]) -> Result<usize, PeerFault> {
-        let wanted = u32::try_from(messages.len()).unwrap_or(u32::MAX).min(self.writer.memory.slot_count());
-        let count = self.free_slots(wanted)?.min(wanted);
-        self.writer.publish_all(&messages[..count as usize]);
-        self.published = self.published.wrapping_add(count);
-        Ok(count as usize)
-    }
-
-    /// As [`Writer::reader_needs_doorbell`].
-    #[must_use = "a sleeping reader wakes only by its doorbell"]
-    #[inline(always)]
-    pub fn reader_needs_doorbell(&self) -> bool {
-        self.writer.reader_needs_doorbell()
-    }
-}
-
-/// The writing end of a call/reply ring: flow control by the answers.
-#[derive(Debug)]
-pub struct CallWriter<M> {
-    writer: Writer<M>,
-    outstanding: u32,
-    depth: u32,
-}
-
-impl<M: RingMemory> CallWriter<M> {
-    /// A writer that lets `depth` calls be unanswered at a time.
-    ///
-    /// # Panics
-    /// When `depth` exceeds the slots of the ring; geometry is validated before.
-    pub fn new(memory: M, cursor: Cursor, depth: u32) -> Self {
-        assert!(depth >= 1 && depth <= memory.slot_count(), "depth outside the ring");
-        Self { writer: Writer::new(memory, cursor), outstanding: 0, depth }
-    }
-
-    /// Calls that may be published now.
-    #[must_use]
-    #[inline(always)]
-    pub const fn free(&self) -> u32 {
-        self.depth - self.outstanding
-    }
-
-    /// Calls published and not yet answered.
-    #[must_use]
-    #[inline(always)]
-    pub const fn outstanding(&self) -> u32 {
-        self.outstanding
-    }
-
-    /// Publish `calls` in one burst, all or nothing.
-    ///
-    /// # Errors
-    /// [`Full`] when more than [`free`](Self::free); nothing was published.
-    #[inline(always)]
-    pub fn publish_all(&mut self, calls: &[Message]) -> Result<(), Full> {
-        match u32::try_from(calls.len()) {
-            Ok(count) if count <= self.free() => {
-                self.writer.publish_all(calls);
-                self.outstanding += count;
-                Ok(())
-            }
-            _ => Err(Full),
-        }
-    }
-
-    /// Publish one call.
-    ///
-    /// # Errors
-    /// [`Full`] when `depth` are unanswered; nothing was published.
-    #[inline(always)]
-    pub fn publish(&mut self, call: &Message) -> Result<(), Full> {
-        if self.outstanding == self.depth {
-            return Err(Full);
-        }
-        self.outstanding += 1;
-        self.writer.publish(call);
-        self.writer.prefetch_ahead();
-        Ok(())
-    }
-
-    /// One outstanding call was answered: its slot is free.
-    ///
-    /// # Panics
-    /// When none is outstanding: the caller matches answers to its own table first.
-    #[inline(always)]
-    pub const fn answered(&mut self) {
-        assert!(self.outstanding > 0, "an answer without a call");
-        self.outstanding -= 1;
-    }
-
-    /// As [`Writer::reader_needs_doorbell`].
-    #[must_use = "a sleeping reader wakes only by its doorbell"]
-    #[inline(always)]
-    pub fn reader_needs_doorbell(&self) -> bool {
-        self.writer.reader_needs_doorbell()
     }
 }

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use fipsee_ring::cpu;
 use fipsee_ring::wait::{Backoff, Next, WaitMode};
 
 /// More empty looks than any mode pauses before it yields.
@@ -17,9 +18,12 @@ fn sleep_mode_sleeps_after_the_first_empty_look() {
 }
 
 #[test]
-fn poll_mode_never_sleeps() {
-    let mut backoff = Backoff::new(WaitMode::Poll, Duration::ZERO);
-    assert!((0..MANY_LOOKS).all(|_| backoff.step(false) == Next::Look));
+fn modes_that_never_sleep_do_not_whether_the_cpu_has_them_or_not() {
+    let never_sleep = |mode: &WaitMode| !matches!(mode, WaitMode::Adaptive | WaitMode::Sleep);
+    for mode in WaitMode::ALL.into_iter().filter(never_sleep) {
+        let mut backoff = Backoff::new(mode, Duration::ZERO);
+        assert!((0..MANY_LOOKS).all(|_| backoff.step(false) == Next::Look), "{mode}");
+    }
 }
 
 #[test]
@@ -41,9 +45,31 @@ fn adaptive_mode_looks_as_long_as_it_was_told() {
 
 #[test]
 fn modes_are_read_from_their_names_only() {
-    assert_eq!("poll".parse(), Ok(WaitMode::Poll));
-    assert_eq!("adaptive".parse(), Ok(WaitMode::Adaptive));
-    assert_eq!("sleep".parse(), Ok(WaitMode::Sleep));
+    for mode in WaitMode::ALL {
+        assert_eq!(mode.to_string().parse(), Ok(mode));
+    }
+    assert_eq!("poll".parse(), Ok(WaitMode::Pause), "its name before there were others that never sleep");
     let error = "Poll".parse::<WaitMode>().expect_err("names are lower case");
-    assert!(error.contains("'Poll'") && error.contains("poll, adaptive or sleep"), "{error}");
+    let names = "adaptive, pause, spin, yield, sleep, umwait, tpause or monitorx";
+    assert!(error.contains("'Poll'") && error.contains(names), "{error}");
+}
+
+#[test]
+fn modes_without_instructions_of_their_own_are_there_and_the_others_if_the_cpu_says_so() {
+    for mode in WaitMode::ALL {
+        let has_instructions = match mode {
+            WaitMode::Umwait | WaitMode::Tpause => cpu::features().has_waitpkg,
+            WaitMode::Monitorx => cpu::features().has_monitorx,
+            _ => true,
+        };
+        match mode.available() {
+            Ok(()) => assert!(has_instructions, "{mode}"),
+            Err(unavailable) => {
+                assert!(!has_instructions, "{mode}");
+                let text = unavailable.to_string();
+                let says = text.starts_with(&format!("wait mode {mode}: this CPU has no ")) && text.contains("CPUID leaf");
+                assert!(says && text.contains("; use adaptive, pause, spin, yield"), "{text}");
+            }
+        }
+    }
 }

@@ -7,9 +7,10 @@
 #![cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
 
 mod common;
+#[path = "common/machine_code.rs"]
+mod machine_code;
 
 use std::collections::{HashMap, HashSet};
-use std::process::Command;
 
 const PROBE: &str = "fipsee_probe_receive";
 const STAMP_OFFSET: i64 = 60;
@@ -141,7 +142,7 @@ fn slot_loads_of_paths(code: &[Instruction]) -> Result<Vec<Vec<Load>>, String> {
 /// Which variants' paths were found, or what is wrong with one.
 fn check(code: &[Instruction]) -> Result<(bool, bool), String> {
     let portable: Vec<Load> = (0..8).map(|word| (8 * word, 8)).collect();
-    let wide = vec![(0, 64)];
+    let wide: Vec<Load> = (0..4).map(|quarter| (16 * quarter, 16)).collect();
     let (mut saw_portable, mut saw_wide) = (false, false);
     for loads in slot_loads_of_paths(code)? {
         let Some((stamp, rest)) = loads.split_first() else {
@@ -160,31 +161,15 @@ fn check(code: &[Instruction]) -> Result<(bool, bool), String> {
     Ok((saw_portable, saw_wide))
 }
 
-fn run(command: &mut Command, if_missing: &str) -> String {
-    let output = command.output().unwrap_or_else(|error| panic!("cannot run {command:?}: {error}; {if_missing}"));
-    assert!(output.status.success(), "{command:?} failed:\n{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("tools print UTF-8")
-}
-
 #[test]
 fn every_byte_of_a_slot_is_loaded_exactly_once_after_its_stamp() {
-    let missing = std::env::var("FIPSEE_MISSING_TOOLS").unwrap_or_default();
-    if missing.split_whitespace().any(|tool| tool == "objdump") {
+    if machine_code::is_objdump_missing() {
         return common::skip("machine code of the copy-in primitive", "objdump is missing; install binutils");
     }
-    let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--release", "--quiet", "--package", "fipsee-ring", "--example", "copy_in_probe"]);
-    let messages = run(build.arg("--message-format=json"), "install Rust");
-    let (_, rest) = messages.split_once("\"executable\":\"").expect("cargo names what it built");
-    let (program, _) = rest.split_once('"').expect("a string ends");
+    let program = machine_code::build_example("copy_in_probe");
+    let body = machine_code::disassemble(&program, PROBE, &["-M", "intel", "--no-show-raw-insn"]);
 
-    let mut disassemble = Command::new("objdump");
-    disassemble.args(["-M", "intel", "--no-show-raw-insn", &format!("--disassemble={PROBE}"), program]);
-    let listing = run(&mut disassemble, "install binutils: `cargo xtask setup` as root, or `apt-get install binutils`");
-    let (_, body) = listing.split_once(&format!("<{PROBE}>:")).expect("the probe keeps its name");
-    let (body, _) = body.split_once("\n\n").unwrap_or((body, ""));
-
-    let (portable, wide) = check(&parse(body)).unwrap_or_else(|fault| panic!("{fault} in:\n{body}"));
+    let (portable, wide) = check(&parse(&body)).unwrap_or_else(|fault| panic!("{fault} in:\n{body}"));
     assert!(portable, "no path copies eight words:\n{body}");
     assert!(wide, "no path copies 64 bytes at once:\n{body}");
 }

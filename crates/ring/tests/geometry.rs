@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use common::{Random, assert_is_numbered, numbered};
 use fipsee_ring::channel::{
-    ClientQueue, EVENT_CREDITS, MAX_DEPTH, MAX_POOL_BYTES, QUEUE_ENTRY_BYTES, QueueGeometry, REGION_HEADER_BYTES, RegionLayout,
-    ServerQueue,
+    ClientQueue, EVENT_CREDITS, FEATURE_WORKER_CPU, MAX_DEPTH, MAX_POOL_BYTES, QUEUE_ENTRY_BYTES, QueueGeometry,
+    REGION_HEADER_BYTES, RegionLayout, ServerQueue,
 };
 use fipsee_ring::control::MAX_QUEUES;
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
@@ -169,6 +169,30 @@ fn every_reserved_field_is_refused_when_set() {
         region.write(at, &[0]).expect("the header");
     }
     assert_eq!(RegionLayout::read_from(&region), Ok(layout));
+}
+
+#[test]
+fn cpu_of_a_worker_is_told_only_where_that_was_agreed() {
+    let mut layout = RegionLayout::plan(2, 4, 4096, 1);
+    layout.features = FEATURE_WORKER_CPU;
+    layout.queues[1].worker_cpu = Some(511);
+    let region = region_of(&layout);
+    assert_eq!(RegionLayout::read_from(&region), Ok(layout.clone()), "one queue with a CPU, one without");
+    layout.features = 0;
+    layout.write_to(&region).expect("it fits");
+    let refused = RegionLayout::read_from(&region);
+    assert_eq!(
+        refused,
+        Err(PeerFault::ReservedSet { offset_bytes: 44, value: 512 }),
+        "without the feature the field is reserved"
+    );
+    layout.features = FEATURE_WORKER_CPU | 1 << 63;
+    layout.write_to(&region).expect("it fits");
+    assert!(RegionLayout::read_from(&region).is_err(), "a feature nobody knows");
+    layout.features = FEATURE_WORKER_CPU;
+    layout.queues[1].worker_cpu = Some(u32::MAX);
+    layout.write_to(&region).expect("it fits");
+    assert_eq!(RegionLayout::read_from(&region).expect("valid").queues[1].worker_cpu, None, "a number that cannot be written");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use fipsee_ring::{AtomicU32, Message, Ordering, PeerFault};
 use loom::cell::UnsafeCell;
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
+use std::cell::Cell;
 use std::sync::Arc;
 
 /// Preemptions explored per execution. Every known-bad variant is found with 2.
@@ -125,6 +126,23 @@ fn receive_sleeping(reader: &mut Reader<CellRing>, bell: &Doorbell) -> Message {
     message
 }
 
+/// Wait as who has the CPU watch the line of the stamp: what the instructions do is a snapshot of the line, and a wait for as
+/// long as the line is what it was. Waiting for a write that has already come is loom's deadlock.
+fn receive_watching(reader: &mut Reader<CellRing>) -> Message {
+    let mut message = Message::ZERO;
+    while !reader.receive(&mut message) {
+        let (watch, watched) = (reader.watch(), Cell::new(None));
+        let arm = |stamp: &AtomicU32| watched.set(Some(stamp.load(Ordering::Relaxed)));
+        watch.wait(arm, || {
+            let ring = reader.memory();
+            while Some(ring.stamp(reader.cursor().index()).load(Ordering::Relaxed)) == watched.get() {
+                thread::yield_now();
+            }
+        });
+    }
+    message
+}
+
 /// Send `count` numbered messages through a stream, ringing after each if `bell` is given.
 fn stream_from(memory: CellRing, start: Cursor, count: u64, bell: Option<Doorbell>) {
     let mut writer = StreamWriter::new(memory, start);
@@ -151,6 +169,21 @@ fn stream_reuses_released_slots_only() {
         for number in 1..=4 {
             assert_eq!(receive_polling(&mut reader), numbered(number));
             reader.release_some();
+        }
+        writer.join().expect("the writer finishes");
+    });
+}
+
+#[test]
+fn watched_line_wakes_for_every_message() {
+    model(|| {
+        let ring = CellRing::new(2);
+        let peer = ring.clone();
+        let writer = thread::spawn(move || stream_from(peer, Cursor::at_start(0), 3, None));
+        let mut reader = Reader::new(ring, Cursor::at_start(0));
+        for number in 1..=3 {
+            assert_eq!(receive_watching(&mut reader), numbered(number));
+            reader.release_all();
         }
         writer.join().expect("the writer finishes");
     });

@@ -186,5 +186,5 @@ fn sleeping_pairs_that_outnumber_the_cpus_all_finish() {
 
 #[test]
 fn polling_pairs_that_outnumber_the_cpus_all_finish() {
-    crowd(WaitMode::Poll, 500);
+    crowd(WaitMode::Pause, 500);
 }

@@ -24,6 +24,7 @@ static void opening(void)
 {
 	struct fipsee_options options;
 	struct { struct fipsee_options known; uint64_t newer; } grown;
+	int outcome;
 
 	EXPECT(strcmp(fipsee_version(), FIPSEE_CLIENT_VERSION), 0);
 	EXPECT(strcmp(fipsee_error_message(), ""), 0);
@@ -41,10 +42,16 @@ static void opening(void)
 	options.disk = "nowhere";
 	FAILS(open_with(&options), -ENOENT, "there are: ");
 	options.disk = "a";
-	options.wait = 3;
+	options.wait = FIPSEE_WAIT_MONITORX + 1;
 	FAILS(open_with(&options), -EINVAL, "FIPSEE_WAIT_");
-	for (options.wait = FIPSEE_WAIT_ADAPTIVE; options.wait <= FIPSEE_WAIT_SLEEP; options.wait++)
+	for (options.wait = FIPSEE_WAIT_ADAPTIVE; options.wait <= FIPSEE_WAIT_YIELD; options.wait++)
 		EXPECT(open_with(&options), 0);
+	for (; options.wait <= FIPSEE_WAIT_MONITORX; options.wait++) {
+		/* No CPU has all of these. */
+		outcome = open_with(&options);
+		if (outcome != 0)
+			FAILS(outcome, -EOPNOTSUPP, "this CPU has no ");
+	}
 	options.wait = 0;
 	options.flags = 4;
 	FAILS(open_with(&options), -EINVAL, "flags");

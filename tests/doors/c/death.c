@@ -159,6 +159,8 @@ int main(int argc, char **argv)
 	the_socket = argv[1];
 	blocking_calls(FIPSEE_WAIT_ADAPTIVE);
 	blocking_calls(FIPSEE_WAIT_POLL);
+	blocking_calls(FIPSEE_WAIT_SPIN);
+	blocking_calls(FIPSEE_WAIT_YIELD);
 	blocking_calls(FIPSEE_WAIT_SLEEP);
 	batches();
 	event_loop();

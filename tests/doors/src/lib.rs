@@ -2,6 +2,7 @@
 //!
 //! `cargo xtask test` builds the prefix and names it in `FIPSEE_DIST`; without it each test skips itself with a reason.
 
+pub mod c;
 pub mod guide;
 pub mod throwaway;
 

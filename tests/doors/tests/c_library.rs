@@ -2,76 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 
+use fipsee_doors::c::{Library, Link, UNDEFINED, Under, root};
 use fipsee_doors::{DEADLINE, Daemon, Directory, Guard, has_program, run, shipped};
-
-/// The repository.
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-/// How a program is linked with the library.
-#[derive(Clone, Copy, PartialEq)]
-enum Link {
-    Shared,
-    Static,
-    /// The whole program, libc included.
-    AllStatic,
-}
-
-/// What ships, and the tools to use it with.
-struct Library {
-    prefix: PathBuf,
-}
-
-impl Library {
-    fn new(what: &str) -> Option<Self> {
-        let library = shipped(what, "lib/libfipsee.so")?;
-        let prefix = library.parent()?.parent()?.canonicalize().ok()?;
-        ["gcc", "clang", "pkg-config"].iter().all(|program| has_program(what, program)).then_some(Self { prefix })
-    }
-
-    fn pkg_config(&self, arguments: &[&str]) -> Vec<String> {
-        let mut command = Command::new("pkg-config");
-        command.env("PKG_CONFIG_PATH", self.prefix.join("lib/pkgconfig")).args(arguments).arg("fipsee");
-        run(&mut command).split_whitespace().map(str::to_owned).collect()
-    }
-
-    /// Compile `source` of the repository as strictly as our users might.
-    fn compile(&self, compiler: &str, link: Link, extra: &[&str], source: &str, program: &Path) {
-        let mut command = Command::new(compiler);
-        command.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-g", "-O1", "-pthread"]).args(extra);
-        command.args(self.pkg_config(&["--cflags"])).arg(root().join(source)).arg("-o").arg(program);
-        match link {
-            Link::Shared => command.args(self.pkg_config(&["--libs"])),
-            Link::AllStatic => command.arg("-static").args(self.pkg_config(&["--static", "--libs"])),
-            Link::Static => {
-                let libraries = self.pkg_config(&["--static", "--libs"]);
-                command.args(libraries.iter().map(|name| if name == "-lfipsee" { "-l:libfipsee.a" } else { name }))
-            }
-        };
-        run(&mut command);
-    }
-
-    /// `command`, able to find the shared library.
-    fn able<'a>(&self, command: &'a mut Command) -> &'a mut Command {
-        command.env("LD_LIBRARY_PATH", self.prefix.join("lib"))
-    }
-}
-
-/// What a test program runs in.
-#[derive(Clone, Copy, PartialEq)]
-enum Under {
-    Nothing,
-    /// AddressSanitizer, UndefinedBehaviorSanitizer, LeakSanitizer.
-    Sanitizers,
-    Valgrind,
-}
-
-const UNDEFINED: &[&str] = &["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"];
 
 const DISKS: [&str; 4] = ["a=memory:16M,max=64M", "f=file:DIR/f.img,size=16M,block=4096", "r=memory:1M,ro", "n=null:1G"];
 
@@ -88,17 +23,7 @@ fn play(name: &str, under: Under, arguments: &[&str]) {
     // The sanitizers see more of a static library: calls between it and the program go through nothing.
     let (link, extra) = if under == Under::Sanitizers { (Link::Static, UNDEFINED) } else { (Link::Shared, &[][..]) };
     library.compile("gcc", link, extra, &format!("tests/doors/c/{name}.c"), &program);
-    let mut command = match under {
-        Under::Valgrind => {
-            let mut command = Command::new("valgrind");
-            command.args(["--quiet", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite,possible"]);
-            // Spinning threads must not keep the others from running.
-            command.args(["--fair-sched=yes", "--track-fds=no"]).arg(&program);
-            command
-        }
-        _ => Command::new(&program),
-    };
-    command.env("ASAN_OPTIONS", "detect_leaks=1").env("UBSAN_OPTIONS", "print_stacktrace=1");
+    let mut command = under.command(&program);
     library.able(&mut command).arg(&daemon.socket).args(arguments);
     Play { what, daemon, measured: None }.run(command);
 }

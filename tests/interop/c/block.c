@@ -14,7 +14,7 @@ static int slots_are_valid(uint32_t slots)
 	return slots >= FIPSEE_MIN_SLOTS && slots <= FIPSEE_MAX_SLOTS && (slots & (slots - 1)) == 0;
 }
 
-static int entry_is_valid(const struct fipsee_queue_entry *entry)
+static int entry_is_valid(const struct fipsee_queue_entry *entry, uint64_t features)
 {
 	unsigned int index;
 
@@ -25,7 +25,9 @@ static int entry_is_valid(const struct fipsee_queue_entry *entry)
 	if (entry->depth < 1 || entry->depth > FIPSEE_MAX_DEPTH || entry->depth > entry->request_slots ||
 	    entry->depth + FIPSEE_EVENT_CREDITS > entry->completion_slots)
 		return 0;
-	for (index = 0; index < 5; index++)
+	if (entry->worker_cpu_plus_1 != 0 && !(features & FIPSEE_FEATURE_WORKER_CPU))
+		return 0;
+	for (index = 0; index < 4; index++)
 		if (entry->reserved[index] != 0)
 			return 0;
 	return 1;
@@ -43,7 +45,7 @@ int interop_region_is_valid(const uint8_t *bytes, uint64_t region_bytes)
 		return 0;
 	if (header.region_bytes != region_bytes || region_bytes > FIPSEE_MAX_REGION_BYTES)
 		return 0;
-	if (header.features != 0 || header.reserved[0] != 0 || header.reserved[1] != 0)
+	if ((header.features & ~FIPSEE_FEATURES) != 0 || header.reserved[0] != 0 || header.reserved[1] != 0)
 		return 0;
 	if (header.pool_offset_bytes % FIPSEE_REGION_PAGE_BYTES != 0 ||
 	    header.pool_bytes % FIPSEE_REGION_PAGE_BYTES != 0 || header.pool_bytes > FIPSEE_MAX_POOL_BYTES ||
@@ -55,7 +57,7 @@ int interop_region_is_valid(const uint8_t *bytes, uint64_t region_bytes)
 		if (!in_region(at, sizeof(entry), region_bytes))
 			return 0;
 		memcpy(&entry, bytes + at, sizeof(entry));
-		if (!entry_is_valid(&entry))
+		if (!entry_is_valid(&entry, header.features))
 			return 0;
 	}
 	return 1;

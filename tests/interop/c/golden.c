@@ -15,10 +15,17 @@ static const struct fipsee_block_info info = {
 	.reserved = 0,
 };
 
-static const struct fipsee_hello hello = { HEADER(hello, HELLO), 1, 1, 0 };
-static const struct fipsee_welcome welcome = { HEADER(welcome, WELCOME), 1, 64, 4096, 0, 0, 1 << 30 };
+static const struct fipsee_hello hello = { HEADER(hello, HELLO), 1, 1, FIPSEE_FEATURE_WORKER_CPU };
+static const struct fipsee_welcome welcome = { HEADER(welcome, WELCOME), 1, 64, 4096, 0, FIPSEE_FEATURE_WORKER_CPU, 1 << 30 };
 static const struct fipsee_attach attach = {
 	HEADER(attach, ATTACH), FIPSEE_SERVICE_BLOCK, 2, 64, FIPSEE_ATTACH_READ_ONLY, 1 << 20, { 'd', 'i', 's', 'k', '0' },
+};
+static const struct fipsee_attach attach_calls = {
+	HEADER(attach, ATTACH), FIPSEE_SERVICE_CALLS, 1, 64, 0, 0,
+	{ 'o', 'r', 'g', '.', 'e', 'x', 'a', 'm', 'p', 'l', 'e', '.', 'c', 'o', 'u', 'n', 't', 'e', 'r', '/', '1' },
+};
+static const struct fipsee_call_info calls = {
+	.request_bytes = 16, .reply_bytes = 60, .request_payload_bytes = 4096, .reply_payload_bytes = 64,
 };
 static const struct fipsee_refused refused = {
 	HEADER(refused, REFUSED), FIPSEE_REFUSAL_UNKNOWN_EXPORT, 13, "no export 'a'",
@@ -33,10 +40,10 @@ static const struct fipsee_control_header detach = HEADER(control_header, DETACH
 static const struct fipsee_control_header detached = HEADER(control_header, DETACHED);
 
 static const struct fipsee_region_header region_header = {
-	FIPSEE_REGION_MAGIC, FIPSEE_REGION_VERSION, 1, 1064960, 0, 16384, 1048576, { 0, 0 },
+	FIPSEE_REGION_MAGIC, FIPSEE_REGION_VERSION, 1, 1064960, FIPSEE_FEATURE_WORKER_CPU, 16384, 1048576, { 0, 0 },
 };
 static const struct fipsee_queue_entry queue_entry = {
-	384, 4480, 128, 64, 128, 5, 9, 64, { 0, 0, 0, 0, 0 },
+	384, 4480, 128, 64, 128, 5, 9, 64, 4, { 0, 0, 0, 0 },
 };
 
 static const struct fipsee_request read_one = {
@@ -122,6 +129,7 @@ const char *interop_golden(size_t index, uint8_t *into, size_t *length_bytes)
 		size_t count;
 	} plain[] = {
 		STRUCTURE("hello", hello), STRUCTURE("welcome", welcome), STRUCTURE("attach", attach),
+		STRUCTURE("attach-calls", attach_calls), STRUCTURE("call-info", calls),
 		STRUCTURE("refused", refused), STRUCTURE("register", reg), STRUCTURE("registered", registered),
 		STRUCTURE("unregister", unregister), STRUCTURE("unregistered", unregistered), STRUCTURE("detach", detach),
 		STRUCTURE("detached", detached), STRUCTURE("region-header", region_header),

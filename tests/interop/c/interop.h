@@ -80,6 +80,11 @@ uint16_t interop_request_parse(const union fipsee_message *message, const struct
 int interop_describe(uint32_t kind, const union fipsee_message *message, uint32_t *fields);
 int interop_build(uint32_t kind, const uint32_t *fields, union fipsee_message *message);
 
+/* The search for the delays of calls (fipsee_pace.h): afresh, and one window on, answering the caller's delay below the answerer's.
+ * Not for two threads at a time. */
+void interop_pace_reset(void);
+uint64_t interop_pace_window(uint32_t window);
+
 /* The accesses of each ring operation, in order: see trace.c. Not for two threads at a time. */
 const char *interop_trace(void);
 

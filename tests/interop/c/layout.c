@@ -11,12 +11,14 @@
 static const struct interop_entry table[] = {
 	CONSTANT(SLOT_BYTES), CONSTANT(PAYLOAD_BYTES), CONSTANT(STAMP_OFFSET_BYTES), CONSTANT(MIN_SLOTS),
 	CONSTANT(MAX_SLOTS), CONSTANT(COLD_BYTES), CONSTANT(COLD_RELEASED_OFFSET_BYTES),
-	CONSTANT(COLD_ASLEEP_OFFSET_BYTES), CONSTANT(REGION_MAGIC), CONSTANT(REGION_HEADER_BYTES),
+	CONSTANT(COLD_ASLEEP_OFFSET_BYTES), CONSTANT(COLD_HOLD_OFFSET_BYTES), CONSTANT(MAX_HOLD_NS),
+	CONSTANT(REGION_MAGIC), CONSTANT(REGION_HEADER_BYTES), CONSTANT(FEATURE_WORKER_CPU), CONSTANT(FEATURES),
 	CONSTANT(QUEUE_ENTRY_BYTES), CONSTANT(MAX_DEPTH), CONSTANT(EVENT_CREDITS), CONSTANT(MAX_POOL_BYTES),
 	CONSTANT(MAX_REGION_BYTES), CONSTANT(CONTROL_MAGIC), CONSTANT(VERSION), CONSTANT(MAX_MESSAGE_BYTES),
 	CONSTANT(MAX_DESCRIPTORS), CONSTANT(MAX_QUEUES), CONSTANT(MAX_REGIONS), CONSTANT(MAX_NAME_BYTES),
 	CONSTANT(MAX_REFUSAL_BYTES), CONSTANT(SERVICE_INFO_BYTES), CONSTANT(MAX_SOCKET_PATH_BYTES),
-	CONSTANT(SERVICE_BLOCK), CONSTANT(ATTACH_READ_ONLY), CONSTANT(ATTACH_EXCLUSIVE), CONSTANT(ACCESS_READ),
+	CONSTANT(SERVICE_BLOCK), CONSTANT(SERVICE_CALLS), CONSTANT(CALL_PAYLOAD_UNIT_BYTES),
+	CONSTANT(ATTACH_READ_ONLY), CONSTANT(ATTACH_EXCLUSIVE), CONSTANT(ACCESS_READ),
 	CONSTANT(ACCESS_WRITE), CONSTANT(SECTOR_BYTES), CONSTANT(SECTOR_SHIFT), CONSTANT(MAX_INLINE_SEGMENTS),
 	CONSTANT(SEGMENTS_INDIRECT), CONSTANT(MAX_INDIRECT_ENTRIES), CONSTANT(MAX_TRANSFER_BYTES),
 	CONSTANT(MAX_PACKED), CONSTANT(FLAG_FUA), CONSTANT(FLAG_UNMAP), CONSTANT(KIND_COMPLETIONS),
@@ -36,7 +38,7 @@ static const struct interop_entry table[] = {
 	CONSTANT(STATUS_NO_SPACE), CONSTANT(STATUS_DETACHED), CONSTANT(STATUS_MISALIGNED), CONSTANT(STATUS_TOO_LONG),
 	CONSTANT(STATUS_NO_SEGMENTS), CONSTANT(STATUS_COUNT),
 
-	SIZE(slot), FIELD(slot, stamp), SIZE(cold), FIELD(cold, released), FIELD(cold, asleep),
+	SIZE(slot), FIELD(slot, stamp), SIZE(cold), FIELD(cold, released), FIELD(cold, asleep), FIELD(cold, hold),
 
 	SIZE(region_header), FIELD(region_header, magic), FIELD(region_header, version),
 	FIELD(region_header, queue_count), FIELD(region_header, region_bytes), FIELD(region_header, features),
@@ -44,6 +46,7 @@ static const struct interop_entry table[] = {
 	SIZE(queue_entry), FIELD(queue_entry, request_offset_bytes), FIELD(queue_entry, completion_offset_bytes),
 	FIELD(queue_entry, cold_offset_bytes), FIELD(queue_entry, request_slots), FIELD(queue_entry, completion_slots),
 	FIELD(queue_entry, request_start), FIELD(queue_entry, completion_start), FIELD(queue_entry, depth),
+	FIELD(queue_entry, worker_cpu_plus_1),
 
 	SIZE(control_header), FIELD(control_header, magic), FIELD(control_header, kind),
 	FIELD(control_header, version), FIELD(control_header, length_bytes),
@@ -68,6 +71,8 @@ static const struct interop_entry table[] = {
 	FIELD(block_info, block_bytes), FIELD(block_info, optimal_bytes), FIELD(block_info, max_transfer_bytes),
 	FIELD(block_info, max_range_sectors), FIELD(block_info, max_segments), FIELD(block_info, capabilities),
 	FIELD(block_info, identity),
+	SIZE(call_info), FIELD(call_info, request_bytes), FIELD(call_info, reply_bytes),
+	FIELD(call_info, request_payload_bytes), FIELD(call_info, reply_payload_bytes),
 };
 
 const struct interop_entry *interop_layout(size_t index)

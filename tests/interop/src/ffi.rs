@@ -100,6 +100,8 @@ unsafe extern "C" {
     fn interop_request_parse(message: *const Message, facts: *const CFacts, views: *const CView, out: *mut CParsed) -> u16;
     fn interop_describe(kind: u32, message: *const Message, fields: *mut u32) -> c_int;
     fn interop_trace() -> *const c_char;
+    fn interop_pace_reset();
+    fn interop_pace_window(window: u32) -> u64;
     fn interop_build(kind: u32, fields: *const u32, message: *mut Message) -> c_int;
 }
 
@@ -256,4 +258,27 @@ pub fn build(kind: u32, fields: &[u32; FIELDS]) -> Message {
     let known = unsafe { interop_build(kind, fields.as_ptr(), &raw mut message) };
     assert_eq!(known, 1, "C does not know kind {kind}");
     message
+}
+
+/// C's search for the delays of calls; there is one at a time.
+#[derive(Debug)]
+pub struct CSearch(#[expect(dead_code, reason = "held, not read")] std::sync::MutexGuard<'static, ()>);
+
+impl CSearch {
+    /// A search that has seen nothing.
+    #[must_use]
+    pub fn start() -> Self {
+        static ONE: Mutex<()> = Mutex::new(());
+        let guard = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // SAFETY: the guard keeps other threads out of C's static.
+        unsafe { interop_pace_reset() };
+        Self(guard)
+    }
+
+    /// One window on: the delays of caller and answerer, in ticks.
+    pub fn window(&mut self, window_ticks: u32) -> (u64, u64) {
+        // SAFETY: as above.
+        let both = unsafe { interop_pace_window(window_ticks) };
+        (both & 0xffff_ffff, both >> 32)
+    }
 }

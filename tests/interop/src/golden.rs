@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use fipsee_block::wire::{self, BlockInfo, FLAG_FUA, FLAG_UNMAP, Operation, Segment, Status};
+use fipsee_call::ServiceInfo;
 use fipsee_ring::Message;
-use fipsee_ring::channel::{QueueGeometry, RegionLayout};
-use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, ATTACH_READ_ONLY, Control, RefusalCode, SERVICE_BLOCK};
+use fipsee_ring::channel::{FEATURE_WORKER_CPU, QueueGeometry, RegionLayout};
+use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, ATTACH_READ_ONLY, Control, RefusalCode, SERVICE_BLOCK, SERVICE_CALLS};
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::region::Region;
 use fipsee_ring::ring::{Cursor, Writer};
@@ -31,8 +32,17 @@ const INFO: BlockInfo = BlockInfo {
 
 fn control() -> Vec<(&'static str, Vec<u8>)> {
     [
-        ("hello", Control::Hello { version_min: 1, version_max: 1, features: 0 }),
-        ("welcome", Control::Welcome { version: 1, max_queues: 64, max_depth: 4096, features: 0, max_pool_bytes: 1 << 30 }),
+        ("hello", Control::Hello { version_min: 1, version_max: 1, features: FEATURE_WORKER_CPU }),
+        (
+            "welcome",
+            Control::Welcome {
+                version: 1,
+                max_queues: 64,
+                max_depth: 4096,
+                features: FEATURE_WORKER_CPU,
+                max_pool_bytes: 1 << 30,
+            },
+        ),
         (
             "attach",
             Control::Attach {
@@ -42,6 +52,17 @@ fn control() -> Vec<(&'static str, Vec<u8>)> {
                 flags: ATTACH_READ_ONLY,
                 pool_bytes: 1 << 20,
                 name: "disk0".to_owned(),
+            },
+        ),
+        (
+            "attach-calls",
+            Control::Attach {
+                service: SERVICE_CALLS,
+                queue_count: 1,
+                depth: 64,
+                flags: 0,
+                pool_bytes: 0,
+                name: "org.example.counter/1".to_owned(),
             },
         ),
         ("attached", Control::Attached { queue_count: 1, region_bytes: REGION_BYTES, service_info: INFO.to_bytes() }),
@@ -68,9 +89,10 @@ fn region() -> Vec<(&'static str, Vec<u8>)> {
         request_start: 5,
         completion_start: 9,
         depth: 64,
+        worker_cpu: Some(3),
     };
     let layout = RegionLayout {
-        features: 0,
+        features: FEATURE_WORKER_CPU,
         pool_offset_bytes: 16_384,
         pool_bytes: 1 << 20,
         region_bytes: REGION_BYTES,
@@ -134,6 +156,8 @@ pub fn examples() -> Examples {
     let table = [segment(40, 8, 0), segment(0, 256, 1), segment(512, 8, 1)];
     examples.push(("indirect-table".to_owned(), table.iter().flat_map(|entry| entry.to_word().to_le_bytes()).collect()));
     examples.push(("block-info".to_owned(), INFO.to_bytes().to_vec()));
+    let calls = ServiceInfo { request_bytes: 16, reply_bytes: 60, request_payload_bytes: 4096, reply_payload_bytes: 64 };
+    examples.push(("call-info".to_owned(), calls.to_bytes().to_vec()));
     examples.push(("slot".to_owned(), slot()));
     examples.sort();
     examples

@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use fipsee_block::wire::{self, BlockInfo, Operation, Segment, Status};
+use fipsee_call::{PAYLOAD_UNIT_BYTES, ServiceInfo};
 use fipsee_ring::channel::{self, QueueGeometry, RegionLayout};
 use fipsee_ring::control::{self, Control, RefusalCode};
 use fipsee_ring::region::{self, Region};
@@ -44,9 +45,13 @@ fn constants(table: &mut Table) {
         ("COLD_BYTES", number(layout::COLD_BYTES)),
         ("COLD_RELEASED_OFFSET_BYTES", number(layout::COLD_RELEASED_OFFSET_BYTES)),
         ("COLD_ASLEEP_OFFSET_BYTES", number(layout::COLD_ASLEEP_OFFSET_BYTES)),
+        ("COLD_HOLD_OFFSET_BYTES", number(layout::COLD_HOLD_OFFSET_BYTES)),
+        ("MAX_HOLD_NS", fipsee_ring::pace::MAX_HOLD_NS.into()),
         ("REGION_MAGIC", channel::REGION_MAGIC),
         ("REGION_HEADER_BYTES", number(channel::REGION_HEADER_BYTES)),
         ("QUEUE_ENTRY_BYTES", number(channel::QUEUE_ENTRY_BYTES)),
+        ("FEATURE_WORKER_CPU", channel::FEATURE_WORKER_CPU),
+        ("FEATURES", channel::FEATURES),
         ("MAX_DEPTH", channel::MAX_DEPTH.into()),
         ("EVENT_CREDITS", channel::EVENT_CREDITS.into()),
         ("MAX_POOL_BYTES", channel::MAX_POOL_BYTES),
@@ -62,6 +67,8 @@ fn constants(table: &mut Table) {
         ("SERVICE_INFO_BYTES", number(control::SERVICE_INFO_BYTES)),
         ("MAX_SOCKET_PATH_BYTES", number(seqpacket::MAX_SOCKET_PATH_BYTES)),
         ("SERVICE_BLOCK", control::SERVICE_BLOCK.into()),
+        ("SERVICE_CALLS", control::SERVICE_CALLS.into()),
+        ("CALL_PAYLOAD_UNIT_BYTES", PAYLOAD_UNIT_BYTES.into()),
         ("ATTACH_READ_ONLY", control::ATTACH_READ_ONLY.into()),
         ("ATTACH_EXCLUSIVE", control::ATTACH_EXCLUSIVE.into()),
         ("ACCESS_READ", control::ACCESS_READ.into()),
@@ -234,6 +241,7 @@ const NO_QUEUE: QueueGeometry = QueueGeometry {
     request_start: 0,
     completion_start: 0,
     depth: 0,
+    worker_cpu: None,
 };
 const NO_LAYOUT: RegionLayout =
     RegionLayout { features: 0, pool_offset_bytes: 0, pool_bytes: 0, region_bytes: 0, queues: Vec::new() };
@@ -279,6 +287,7 @@ fn region_structures(table: &mut Table) {
         ("request_start", entry(QueueGeometry { request_start: word, ..NO_QUEUE })),
         ("completion_start", entry(QueueGeometry { completion_start: word, ..NO_QUEUE })),
         ("depth", entry(QueueGeometry { depth: word, ..NO_QUEUE })),
+        ("worker_cpu_plus_1", entry(QueueGeometry { worker_cpu: Some(word - 1), ..NO_QUEUE })),
     ];
     structure(table, "queue_entry", &entry(NO_QUEUE), &fields);
     table.push(("slot.bytes".to_owned(), number(size_of::<Message>())));
@@ -286,6 +295,7 @@ fn region_structures(table: &mut Table) {
     table.push(("cold.bytes".to_owned(), number(layout::COLD_BYTES)));
     put(table, "cold.released", layout::COLD_RELEASED_OFFSET_BYTES..layout::COLD_RELEASED_OFFSET_BYTES + 4);
     put(table, "cold.asleep", layout::COLD_ASLEEP_OFFSET_BYTES..layout::COLD_ASLEEP_OFFSET_BYTES + 4);
+    put(table, "cold.hold", layout::COLD_HOLD_OFFSET_BYTES..layout::COLD_HOLD_OFFSET_BYTES + 4);
 }
 
 fn head(operation: Operation, segments: u8, flags: u16, tag: u16) -> Vec<u8> {
@@ -362,6 +372,19 @@ fn block_info_structure(table: &mut Table) {
     structure(table, "block_info", &zero.to_bytes(), &fields);
 }
 
+fn call_info_structure(table: &mut Table) {
+    let zero = ServiceInfo { request_bytes: 0, reply_bytes: 0, request_payload_bytes: 0, reply_payload_bytes: 0 };
+    let word = u32::MAX;
+    let fields = [
+        ("request_bytes", ServiceInfo { request_bytes: word, ..zero }),
+        ("reply_bytes", ServiceInfo { reply_bytes: word, ..zero }),
+        ("request_payload_bytes", ServiceInfo { request_payload_bytes: word, ..zero }),
+        ("reply_payload_bytes", ServiceInfo { reply_payload_bytes: word, ..zero }),
+    ]
+    .map(|(name, info)| (name, info.to_bytes().to_vec()));
+    structure(table, "call_info", &zero.to_bytes(), &fields);
+}
+
 /// The whole table, sorted by name.
 #[must_use]
 pub fn table() -> Table {
@@ -372,6 +395,7 @@ pub fn table() -> Table {
     region_structures(&mut table);
     block_structures(&mut table);
     block_info_structure(&mut table);
+    call_info_structure(&mut table);
     table.sort();
     table
 }

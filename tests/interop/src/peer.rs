@@ -81,9 +81,10 @@ impl Peer {
         command.arg(setup.role).stdin(Stdio::null());
         command.args(inherited.iter().map(|fd| fd.as_raw_fd().to_string()));
         let wait = match setup.wait {
-            WaitMode::Poll => 0,
+            WaitMode::Pause => 0,
             WaitMode::Adaptive => 1,
             WaitMode::Sleep => 2,
+            other => panic!("the C peer knows no wait mode {other}"),
         };
         let numbers = [setup.slots, setup.to_c.0, setup.to_c.1, setup.from_c.0, setup.from_c.1, setup.count, wait, setup.burst];
         command.args(numbers.map(|number| number.to_string()));

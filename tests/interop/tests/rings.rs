@@ -9,7 +9,7 @@ use fipsee_ring::wait::WaitMode;
 
 const COUNT: u32 = 12_000;
 const LONG_COUNT: u32 = 250_000;
-const WAITS: [WaitMode; 3] = [WaitMode::Poll, WaitMode::Adaptive, WaitMode::Sleep];
+const WAITS: [WaitMode; 3] = [WaitMode::Pause, WaitMode::Adaptive, WaitMode::Sleep];
 
 /// Ring sizes, each with starts at different indices; most are about to wrap their stamp.
 fn setups(role: &'static str) -> Vec<Setup> {
@@ -168,7 +168,7 @@ fn c_reads_every_store_variant_of_rust() {
     eprintln!("store variants of this CPU: {variants:?}; the others are skipped because it does not have them");
     for store in variants {
         for (slots, burst) in [(2, 1), (64, 16), (8192, 64)] {
-            let setup = Setup { store, to_c: (1, u32::MAX), count: 40_000, ..long("stream-read", slots, WaitMode::Poll, burst) };
+            let setup = Setup { store, to_c: (1, u32::MAX), count: 40_000, ..long("stream-read", slots, WaitMode::Pause, burst) };
             stream_to_c(setup);
         }
         call_c(Setup { store, count: 20_000, ..long("serve", 4, WaitMode::Adaptive, 2) });
@@ -192,7 +192,7 @@ fn c_accesses_shared_words_in_the_order_of_the_protocol() {
 
 #[test]
 fn a_c_writer_refuses_a_release_counter_that_lies() {
-    let setup = long("stream-write", 64, WaitMode::Poll, 8);
+    let setup = long("stream-write", 64, WaitMode::Pause, 8);
     let mut peer = Peer::start(setup);
     peer.wait_for_message().expect("C streams until the ring is full");
     // One more than was ever published: the ring holds 64.

@@ -3,6 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
+use fipsee::cpus::CpuChoice;
 use fipsee::load::{self, DataPath, Mix, Settings, count_f64};
 use fipsee_ring::wait::WaitMode;
 
@@ -28,7 +29,7 @@ pub(super) fn library(site: &Site, disk: &str) -> Result<Box<dyn Way>, String> {
         duration: Duration::ZERO,
         wait: WaitMode::Adaptive,
         data_path: DataPath::Memshare,
-        cpus: vec![site.cpus.client],
+        cpus: CpuChoice::List(vec![site.cpus.client]),
         verify: false,
         range_bytes: (0, 0),
     };

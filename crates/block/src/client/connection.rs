@@ -1,7 +1,6 @@
 //! Attaching to an export: the handshake, and the memory that goes with it.
 
 use std::borrow::BorrowMut;
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,14 +8,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fipsee_ring::PeerFault;
-use fipsee_ring::channel::{ClientQueue, RegionLayout};
-use fipsee_ring::control::{
-    ACCESS_READ, ACCESS_WRITE, ATTACH_EXCLUSIVE, ATTACH_READ_ONLY, Control, MAX_NAME_BYTES, MAX_REGIONS, RefusalCode,
-    SERVICE_BLOCK, VERSION,
-};
-use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
+use fipsee_ring::channel::{ClientQueue, FEATURE_WORKER_CPU, RegionLayout};
+use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, ATTACH_EXCLUSIVE, ATTACH_READ_ONLY, Control, MAX_REGIONS, SERVICE_BLOCK};
+use fipsee_ring::handshake::{self, Attached, Wanted, ask, unexpected};
 use fipsee_ring::region::{Access, Region};
-use fipsee_ring::seqpacket::{Packet, Seqpacket};
+use fipsee_ring::seqpacket::Seqpacket;
 use fipsee_ring::wait::{Backoff, DEFAULT_LOOK, WaitMode};
 
 use super::error::Error;
@@ -24,9 +20,16 @@ use super::memory::{Buffer, Memory, Pool, lock};
 use super::queue::Queue;
 use crate::wire::BlockInfo;
 
-/// How long the daemon may take to answer a control message. It answers in microseconds unless the machine stalls or it
-/// drains a slow disk.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Does the caller want to know where the daemon's workers run?
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Placement {
+    /// Ask the daemon: [`Queue::worker_cpu`] says, and `fipsee_topology::plan::clients_of` names CPUs near it. No thread is
+    /// bound: whose threads they are, and what else these do, only the caller knows.
+    #[default]
+    Auto,
+    /// Do not ask.
+    Off,
+}
 
 /// How to attach.
 #[derive(Clone, Debug)]
@@ -43,10 +46,12 @@ pub struct AttachOptions {
     pub read_only: bool,
     /// Be the only one, or be refused.
     pub exclusive: bool,
-    /// How [`Queue::wait`] waits.
+    /// How [`Queue::wait`] waits; not every CPU has every way ([`WaitMode::available`]).
     pub wait: WaitMode,
     /// In adaptive mode, how long to look before sleeping.
     pub look: Duration,
+    /// Whether to learn where the daemon's workers run.
+    pub placement: Placement,
 }
 
 impl AttachOptions {
@@ -62,6 +67,7 @@ impl AttachOptions {
             exclusive: false,
             wait: WaitMode::Adaptive,
             look: DEFAULT_LOOK,
+            placement: Placement::Auto,
         }
     }
 }
@@ -120,9 +126,10 @@ impl Disk {
     /// Attach to the export `options.name` of the daemon at `socket_path`; returns the disk and its queues.
     ///
     /// # Errors
-    /// [`Error::Connect`] when nobody listens, [`Error::Refused`] with the daemon's words, and whatever else can go
-    /// wrong with a peer or the system.
+    /// [`Error::Wait`] when this CPU cannot wait so, [`Error::Connect`] when nobody listens, [`Error::Refused`] with the
+    /// daemon's words, and whatever else can go wrong with a peer or the system.
     pub fn attach(socket_path: &Path, options: &AttachOptions) -> Result<(Self, Vec<Queue>), Error> {
+        options.wait.available()?;
         let attachment = handshake(socket_path, options)?;
         let pool = Pool::new(attachment.region, attachment.layout.pool_offset_bytes, attachment.layout.pool_bytes);
         let shared = Arc::new(Shared {
@@ -197,7 +204,7 @@ impl Disk {
                 memories.retain(|known| known.id != memory.id);
                 Ok(())
             }
-            other => Err(unexpected(&other)),
+            other => Err(unexpected(&other).into()),
         }
     }
 
@@ -208,7 +215,7 @@ impl Disk {
     pub fn detach(self, queues: Vec<Queue>) -> Result<(), Error> {
         let answer = ask(&lock(&self.shared.control), &Control::Detach, &[], "the request to detach")?.0;
         drop(queues);
-        if answer == Control::Detached { Ok(()) } else { Err(unexpected(&answer)) }
+        if answer == Control::Detached { Ok(()) } else { Err(unexpected(&answer).into()) }
     }
 
     /// Attach anew to the same export and put the queues on the new channel. One attempt.
@@ -248,125 +255,21 @@ fn register_with(control: &Seqpacket, memory: &Memory) -> Result<(), Error> {
     let question = Control::Register { region: memory.id, access: ACCESS_READ | ACCESS_WRITE, length_bytes };
     match ask(control, &question, &[memory.region.as_fd()], "the request to register memory")?.0 {
         Control::Registered { region } if region == memory.id => Ok(()),
-        other => Err(unexpected(&other)),
+        other => Err(unexpected(&other).into()),
     }
-}
-
-fn unexpected(message: &Control) -> Error {
-    let [.., low, high, _, _, _, _, _, _] = message.encode()[..12] else { return Error::Disconnected };
-    Error::Fault(PeerFault::UnknownKind { kind: u16::from_le_bytes([low, high]).into() })
-}
-
-/// Send a control message and await the answer.
-fn ask(
-    control: &Seqpacket,
-    question: &Control,
-    descriptors: &[std::os::fd::BorrowedFd<'_>],
-    what: &'static str,
-) -> Result<(Control, Vec<OwnedFd>), Error> {
-    let gone = |source: io::Error| match source.kind() {
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Error::Disconnected,
-        io::ErrorKind::TimedOut => {
-            give_up(control);
-            Error::TimedOut(what)
-        }
-        _ => Error::Io { context: "talk to the daemon", source },
-    };
-    // A refusal may already be waiting when the daemon hangs up, so a failed send is told by what can be read.
-    let sent = control.send(&question.encode(), descriptors);
-    // And when it hangs up with our question unread, the kernel reports the reset first and hands out the refusal, which
-    // was sent before, only to those who look again.
-    let received = control.receive(ANSWER_TIMEOUT).or_else(|error| match error.kind() {
-        io::ErrorKind::UnexpectedEof => control.try_receive().ok().flatten().ok_or(error),
-        _ => Err(error),
-    });
-    let packet: Packet = match (received, sent) {
-        (Ok(packet), _) => packet,
-        (Err(_), Err(source)) | (Err(source), Ok(())) => return Err(gone(source)),
-    };
-    match Control::decode(&packet.bytes)? {
-        Control::Refused { code, text } => Err(Error::Refused { code, text }),
-        // Unasked: the daemon is shutting down and let us go.
-        Control::Detached if *question != Control::Detach => Err(Error::Disconnected),
-        answer => Ok((answer, packet.descriptors)),
-    }
-}
-
-/// No question of this connection is answered any more: a late answer would be taken for that of a later question, and
-/// memory believed to be registered that is not.
-#[cold]
-fn give_up(control: &Seqpacket) {
-    // Either end may have closed it already.
-    let _ = rustix::net::shutdown(control, rustix::net::Shutdown::Both);
-    while let Ok(Some(_)) = control.try_receive() {}
 }
 
 fn handshake(socket_path: &Path, options: &AttachOptions) -> Result<Attachment, Error> {
-    if options.name.is_empty() || options.name.len() > MAX_NAME_BYTES {
-        let text =
-            format!("the name '{}' has {} bytes; an export's name has 1 to {MAX_NAME_BYTES}", options.name, options.name.len());
-        return Err(Error::Refused { code: RefusalCode::UnknownExport, text });
-    }
-    let control = Seqpacket::connect(socket_path);
-    let control = control.map_err(|source| Error::Connect { path: socket_path.to_owned(), source })?;
-    let hello = Control::Hello { version_min: VERSION, version_max: VERSION, features: 0 };
-    match ask(&control, &hello, &[], "the greeting")?.0 {
-        Control::Welcome { version: VERSION, features: 0, .. } => {}
-        Control::Welcome { version, .. } if version != VERSION => {
-            return Err(PeerFault::Value { what: "the protocol version", value: version.into() }.into());
-        }
-        Control::Welcome { features, .. } => {
-            return Err(PeerFault::Value { what: "features we did not offer", value: features }.into());
-        }
-        other => return Err(unexpected(&other)),
-    }
     let flag = |set, bit| if set { bit } else { 0 };
-    let attach = Control::Attach {
+    let offered = if options.placement == Placement::Auto { FEATURE_WORKER_CPU } else { 0 };
+    let wanted = Wanted {
         service: SERVICE_BLOCK,
         queue_count: options.queue_count,
         depth: options.depth,
         flags: flag(options.read_only, ATTACH_READ_ONLY) | flag(options.exclusive, ATTACH_EXCLUSIVE),
         pool_bytes: options.pool_bytes,
-        name: options.name.clone(),
+        name: &options.name,
     };
-    let (answer, descriptors) = ask(&control, &attach, &[], "the request to attach")?;
-    let Control::Attached { queue_count, region_bytes, service_info } = answer else {
-        return Err(unexpected(&answer));
-    };
-    open(control, queue_count, region_bytes, &service_info, descriptors)
-}
-
-/// Check everything the daemon handed over and open our end of it.
-fn open(
-    control: Seqpacket,
-    queue_count: u16,
-    region_bytes: u64,
-    service_info: &[u8; 64],
-    descriptors: Vec<OwnedFd>,
-) -> Result<Attachment, Error> {
-    let info = BlockInfo::from_bytes(service_info)?;
-    let expected = 1 + 2 * usize::from(queue_count);
-    let given = descriptors.len();
-    let mut descriptors = descriptors.into_iter();
-    let Some(file) = descriptors.next().filter(|_| given == expected) else {
-        return Err(PeerFault::Count { what: "descriptors", value: given as u64, limit: expected as u64 }.into());
-    };
-    let region = Arc::new(Region::from_peer(file, region_bytes, Access::ReadWrite)?);
-    let layout = RegionLayout::read_from(&region)?;
-    if layout.queues.len() != usize::from(queue_count) {
-        return Err(PeerFault::Count {
-            what: "queues in the region",
-            value: layout.queues.len() as u64,
-            limit: queue_count.into(),
-        }
-        .into());
-    }
-    let mut channels = Vec::with_capacity(layout.queues.len());
-    for geometry in &layout.queues {
-        if let (Some(daemon_bell), Some(our_bell)) = (descriptors.next(), descriptors.next()) {
-            let (daemon_bell, our_bell) = (EventDoorbell::from_fd(daemon_bell), SocketDoorbell::from_fd(our_bell));
-            channels.push(ClientQueue::open(&region, geometry, daemon_bell, our_bell)?);
-        }
-    }
-    Ok(Attachment { control, region, layout, info, channels })
+    let Attached { control, region, layout, service_info, queues } = handshake::attach(socket_path, offered, &wanted)?;
+    Ok(Attachment { control, region, layout, info: BlockInfo::from_bytes(&service_info)?, channels: queues })
 }

@@ -6,8 +6,10 @@ use std::path::PathBuf;
 
 use fipsee_ring::PeerFault;
 use fipsee_ring::control::{Malformed, RefusalCode};
+use fipsee_ring::handshake::HandshakeError;
 use fipsee_ring::region::RegionError;
 use fipsee_ring::ring::Full;
+use fipsee_ring::wait::Unavailable;
 
 use crate::wire::Status;
 
@@ -15,6 +17,8 @@ use crate::wire::Status;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
+    /// This CPU lacks the instructions for the wait mode that was asked for.
+    Wait(Unavailable),
     /// Nobody listens at the socket, or it cannot be reached.
     Connect {
         /// The socket.
@@ -62,6 +66,7 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Wait(unavailable) => unavailable.fmt(f),
             Self::Connect { path, source } => match source.kind() {
                 io::ErrorKind::NotFound => {
                     write!(
@@ -99,6 +104,12 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+impl From<Unavailable> for Error {
+    fn from(unavailable: Unavailable) -> Self {
+        Self::Wait(unavailable)
+    }
+}
+
 impl From<Full> for Error {
     fn from(Full: Full) -> Self {
         Self::QueueFull
@@ -111,9 +122,17 @@ impl From<PeerFault> for Error {
     }
 }
 
-impl From<Malformed> for Error {
-    fn from(malformed: Malformed) -> Self {
-        Self::Malformed(malformed)
+impl From<HandshakeError> for Error {
+    fn from(error: HandshakeError) -> Self {
+        match error {
+            HandshakeError::Connect { path, source } => Self::Connect { path, source },
+            HandshakeError::Refused { code, text } => Self::Refused { code, text },
+            HandshakeError::Disconnected => Self::Disconnected,
+            HandshakeError::TimedOut(what) => Self::TimedOut(what),
+            HandshakeError::Fault(fault) => Self::Fault(fault),
+            HandshakeError::Malformed(malformed) => Self::Malformed(malformed),
+            HandshakeError::Io { context, source } => Self::Io { context, source },
+        }
     }
 }
 
@@ -132,6 +151,7 @@ impl From<Error> for io::Error {
             Error::Io { source, .. } | Error::Connect { source, .. } => source,
             Error::Request(status) => Self::from_raw_os_error(status.errno()),
             Error::TimedOut(_) => Self::new(io::ErrorKind::TimedOut, error),
+            Error::Wait(_) => Self::new(io::ErrorKind::Unsupported, error),
             Error::Disconnected => Self::new(io::ErrorKind::NotConnected, error),
             other => Self::other(other),
         }

@@ -1,19 +1,19 @@
 //! One queue: stage requests, publish them in a burst, reap completions.
 
+mod recovery;
+
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fipsee_ring::channel::ClientQueue;
+use fipsee_ring::pace::{CallerPace, FirstLook};
 use fipsee_ring::ring::Full;
-use fipsee_ring::wait::{Backoff, Next};
+use fipsee_ring::wait::{Backoff, Next, Watch};
 use fipsee_ring::{Message, PeerFault, clock};
-use rustix::event::{PollFd, PollFlags, Timespec};
 
-use super::connection::Shared;
-use super::error::Error;
-use super::memory::Buffer;
+use super::{connection::Shared, error::Error, memory::Buffer};
 use crate::wire::{
     self, FLAG_FUA, FLAG_UNMAP, KIND_COMPLETIONS, KIND_DETACH, KIND_RESIZE, MAX_INDIRECT_ENTRIES, MAX_INLINE_SEGMENTS,
     MAX_PACKED, MAX_SECTOR_COUNT, Operation, SECTOR_BYTES, Segment, Status,
@@ -48,8 +48,8 @@ enum Use {
     Internal,
 }
 
-/// How many empty looks may pass before a polling client asks the kernel whether the daemon still lives: a few
-/// milliseconds, far below the 100 ms in which a death must be noticed.
+/// How many empty looks may pass before a polling client asks the kernel whether the daemon still lives: at most 5 us each,
+/// far below the 100 ms in which a death must be noticed.
 const LOOKS_PER_LIVENESS_CHECK: u32 = 4096;
 
 /// One queue of an attached disk, for one thread at a time.
@@ -75,6 +75,7 @@ pub struct Queue {
     acknowledging: usize,
     events: Vec<Event>,
     looks: u32,
+    pace: CallerPace,
 }
 
 impl Queue {
@@ -95,6 +96,7 @@ impl Queue {
             acknowledging: 0,
             events: Vec::new(),
             looks: 0,
+            pace: CallerPace::new(FirstLook::Calibrated),
         }
     }
 
@@ -103,6 +105,13 @@ impl Queue {
     #[inline(always)]
     pub const fn free(&self) -> usize {
         self.free_tags.len()
+    }
+
+    /// The CPU that the daemon's worker for this queue is bound to, as far as is known: see
+    /// [`Placement`](super::Placement).
+    #[must_use]
+    pub fn worker_cpu(&self) -> Option<usize> {
+        self.channel.worker_cpu.and_then(|cpu| usize::try_from(cpu).ok())
     }
 
     /// Requests that can be outstanding at a time.
@@ -232,12 +241,21 @@ impl Queue {
         if self.staged.is_empty() {
             return;
         }
+        let burst = self.staged.len();
         for tag in self.staged.drain(..) {
             let published = self.channel.requests.publish(&self.messages[usize::from(tag)]);
             debug_assert!(published.is_ok(), "as many tags as the ring may hold");
+            self.channel.requests.prefetch(burst);
         }
         if self.channel.requests.reader_needs_doorbell() {
             self.channel.daemon_bell.ring();
+        }
+        if self.channel.requests.outstanding() == 1 {
+            if let Some(hold_ns) = self.pace.begin() {
+                self.channel.completions.memory().ask_hold(hold_ns);
+            }
+        } else {
+            self.pace.interrupt();
         }
     }
 
@@ -261,6 +279,9 @@ impl Queue {
     /// [`Error::Fault`] when the daemon broke the protocol.
     #[inline(always)]
     pub fn reap(&mut self, done: &mut impl FnMut(Completion)) -> Result<usize, Error> {
+        if self.pace.is_early() {
+            return Ok(0);
+        }
         let mut message = Message::ZERO;
         let mut count = 0;
         while self.channel.completions.receive(&mut message) {
@@ -365,6 +386,7 @@ impl Queue {
     #[inline(always)]
     fn wait_until(&mut self, deadline_ticks: Option<u64>, done: &mut impl FnMut(Completion)) -> Result<usize, Error> {
         self.submit();
+        self.pace.hold();
         let known_events = self.events.len();
         loop {
             let count = self.reap(done)?;
@@ -376,7 +398,7 @@ impl Queue {
                 self.backoff.reset();
                 return Ok(0);
             }
-            match self.backoff.step(true) {
+            match self.backoff.step_watching(true, || Some(self.channel.completions.watch())) {
                 Next::Look => self.check_liveness_now_and_then()?,
                 Next::Sleep => self.sleep(deadline_ticks)?,
             }
@@ -401,13 +423,8 @@ impl Queue {
     #[cold]
     fn sleep(&mut self, deadline_ticks: Option<u64>) -> Result<(), Error> {
         if !self.arm_and_work_remains() {
-            let left = deadline_ticks.map(|deadline| clock::ticks_to_ns(deadline.saturating_sub(clock::ticks())));
-            let left = left.and_then(|ns| Timespec::try_from(Duration::from_nanos(ns)).ok());
-            let mut fds = [PollFd::new(&self.channel.our_bell, PollFlags::IN)];
-            match rustix::event::poll(&mut fds, left.as_ref()) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(Error::Io { context: "wait for the daemon's doorbell", source: error.into() }),
-            }
+            let slept = self.channel.sleep(deadline_ticks);
+            slept.map_err(|source| Error::Io { context: "wait for the daemon's doorbell", source })?;
         }
         self.woken()
     }
@@ -426,53 +443,19 @@ impl Queue {
         self.channel.completions.disarm();
     }
 
+    /// Where the next completion's stamp will stand: for who waits by a [`Backoff`] of their own.
+    #[must_use]
+    pub fn watch(&self) -> Watch<'_> {
+        self.channel.completions.watch()
+    }
+
     /// The descriptor became readable, or the wait was given up: silence it.
     ///
     /// # Errors
     /// [`Error::Disconnected`] when the daemon died or closed the channel and nothing is left to reap.
     pub fn woken(&mut self) -> Result<(), Error> {
-        self.channel.completions.disarm();
         self.backoff.reset();
-        if self.channel.our_bell.drain() || self.channel.completions.has_message() {
-            return Ok(());
-        }
-        Err(Error::Disconnected)
-    }
-
-    /// After an error of the channel: forget every request without an answer, so that a reconnection does not repeat it.
-    /// Whether it was done is unknown.
-    pub fn abandon(&mut self) {
-        self.acknowledging = 0;
-        for tag in self.staged.drain(..) {
-            self.uses[usize::from(tag)] = Use::Free;
-            self.free_tags.push(tag);
-        }
-        for tag in (0..u16::MAX).take(self.uses.len()) {
-            if std::mem::replace(&mut self.uses[usize::from(tag)], Use::Free) != Use::Free {
-                self.channel.requests.answered();
-                self.free_tags.push(tag);
-            }
-        }
-    }
-
-    /// Replace the dead channel by a new one and publish everything unanswered again, oldest tag numbers first. The
-    /// order among requests in flight was never guaranteed.
-    pub(super) fn resume(&mut self, channel: ClientQueue) {
-        self.channel = channel;
-        self.unacknowledged.clear();
-        self.acknowledging = 0;
-        self.staged.clear();
-        for tag in 0..u16::try_from(self.uses.len()).unwrap_or(u16::MAX) {
-            match self.uses[usize::from(tag)] {
-                Use::Caller => self.staged.push(tag),
-                Use::Internal => {
-                    self.uses[usize::from(tag)] = Use::Free;
-                    self.free_tags.push(tag);
-                }
-                Use::Free => {}
-            }
-        }
-        self.submit();
+        if self.channel.woken() { Ok(()) } else { Err(Error::Disconnected) }
     }
 }
 

@@ -8,6 +8,7 @@ mod unix;
 
 use std::time::Duration;
 
+use fipsee::cpus::CpuChoice;
 use fipsee::load::{self, DataPath, Mix, Settings};
 use fipsee_block::disk::{MemoryDisk, MemoryOptions, NullDisk, NullOptions};
 use fipsee_ring::clock;
@@ -117,7 +118,7 @@ fn over_fipsee(daemon: &Daemon, which: Which, duration: Duration) -> Result<Meas
             duration,
             wait: WaitMode::Adaptive,
             data_path: DataPath::Memshare,
-            cpus: fipsee::bench::first_cpu().into_iter().collect(),
+            cpus: CpuChoice::Auto,
             verify: false,
             range_bytes: (0, 0),
         };

@@ -90,6 +90,8 @@ pub(super) struct Attached {
     pub(super) supervisor: Supervisor,
     pub(super) lanes: Vec<Arc<Lane>>,
     pub(super) facts: Arc<Facts>,
+    /// Of each lane.
+    pub(super) worker_cpus: Vec<Option<usize>>,
     /// To stop the supervisor.
     pub(super) sender: Sender<News>,
 }
@@ -100,10 +102,11 @@ pub(super) fn attach(target: Target) -> Result<Attached, client::Error> {
     let info = disk.info();
     let facts = Arc::new(Facts { info, size_bytes: AtomicU64::new(info.size_bytes()) });
     let (sender, news) = mpsc::channel();
+    let worker_cpus = channels.iter().map(|channel| channel.queue.worker_cpu()).collect();
     let lanes: Vec<_> = channels.into_iter().map(|channel| Arc::new(Lane::new(channel, sender.clone()))).collect();
     let supervisor =
         Supervisor { target, disk: Some(disk), is_hopeless: false, lanes: lanes.clone(), facts: Arc::clone(&facts), news };
-    Ok(Attached { supervisor, lanes, facts, sender })
+    Ok(Attached { supervisor, lanes, facts, worker_cpus, sender })
 }
 
 impl Supervisor {

@@ -16,6 +16,8 @@ mod tell;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use fipsee::cpus::CpuChoice;
+
 use crate::error::Error;
 
 /// Most threads: what a daemon grants unless configured otherwise.
@@ -48,9 +50,9 @@ pub(crate) struct Arguments {
     /// Threads that serve the file, each with a queue of the disk
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_THREADS)))]
     threads: u16,
-    /// CPUs for them [default: all but the last, where a daemon's worker polls; of only two, either, as the load wants]
-    #[arg(long, value_delimiter = ',')]
-    cpus: Vec<usize>,
+    /// CPUs for them, or auto: those near the daemon's workers, which are left alone; of only two CPUs, either, as the load wants
+    #[arg(long, value_name = "auto|LIST", default_value = "auto")]
+    cpus: CpuChoice,
     /// What the kernel keeps of the file's content
     #[arg(long, value_enum, default_value = "none")]
     cache: Cache,
@@ -73,8 +75,8 @@ impl Arguments {
             format!("--reconnect={}", self.reconnect),
             format!("--cache={}", if self.cache == Cache::Kernel { "kernel" } else { "none" }),
         ];
-        if !self.cpus.is_empty() {
-            let cpus: Vec<String> = self.cpus.iter().map(ToString::to_string).collect();
+        if let CpuChoice::List(cpus) = &self.cpus {
+            let cpus: Vec<String> = cpus.iter().map(ToString::to_string).collect();
             words.push(format!("--cpus={}", cpus.join(",")));
         }
         let flags = [(self.read_only, "--read-only"), (self.allow_other, "--allow-other")];

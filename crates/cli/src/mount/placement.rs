@@ -1,5 +1,6 @@
-//! On which CPU the thread that serves the kernel runs, on a machine with two CPUs for three threads: the program's, ours, and
-//! the daemon's worker, which polls on the last CPU.
+//! On which CPUs the threads that serve the kernel run: near the daemon's workers and not on their CPUs.
+//!
+//! A machine with two CPUs has three threads for them: the program's, ours, and the daemon's worker, which polls on one.
 //!
 //! A program that waits for each request is served fastest on its own CPU: nobody is woken from elsewhere. One with many requests
 //! outstanding needs its CPU for itself: then our place is with the worker, and we take turns with it, a batch of requests at a
@@ -12,7 +13,9 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
+use fipsee::cpus::CpuChoice;
 use fipsee_ring::clock;
+use fipsee_topology::machine::{Distance, Machine};
 
 use crate::process;
 
@@ -41,14 +44,26 @@ pub(super) enum Placement {
 }
 
 impl Placement {
-    /// What the user wants, or what fits `allowed`.
-    pub(super) fn choose(wanted: &[usize], allowed: &[usize], threads: u16) -> Self {
-        match (wanted, allowed) {
-            ([], [first, last]) if threads == 1 => Self::ByLoad { with_program: *first, with_worker: *last },
-            // Leave the last CPU to the worker.
-            ([], [rest @ .., _]) if !rest.is_empty() => Self::Fixed(rest.to_vec()),
-            ([], all) => Self::Fixed(all.to_vec()),
-            (wanted, _) => Self::Fixed(wanted.to_vec()),
+    /// What the user wants, or what suits the CPUs of the workers: of those that may be used, the near ones.
+    pub(super) fn choose(wanted: &CpuChoice, machine: &Machine, worker_cpus: &[Option<usize>]) -> Self {
+        if let CpuChoice::List(wanted) = wanted {
+            return Self::Fixed(wanted.clone());
+        }
+        let usable = machine.usable.as_slice();
+        let known: Vec<usize> = worker_cpus.iter().flatten().copied().collect();
+        // A daemon that does not tell leaves the first CPUs to others.
+        let workers = if known.is_empty() { usable.last().copied().into_iter().collect() } else { known };
+        let rest: Vec<usize> = usable.iter().copied().filter(|cpu| !workers.contains(cpu)).collect();
+        match (usable, rest.as_slice(), worker_cpus.len()) {
+            ([a, b], [with_program], 1) => {
+                Self::ByLoad { with_program: *with_program, with_worker: if with_program == a { *b } else { *a } }
+            }
+            (_, [], _) => Self::Fixed(usable.to_vec()),
+            _ => {
+                let is_near = |cpu: &usize| workers.iter().any(|worker| machine.distance(*cpu, *worker) <= Distance::SameCache);
+                let near: Vec<usize> = rest.iter().copied().filter(is_near).collect();
+                Self::Fixed(if near.len() < worker_cpus.len() { rest } else { near })
+            }
         }
     }
 
@@ -138,15 +153,49 @@ impl Pace {
 
 #[cfg(test)]
 mod tests {
+    use fipsee_topology::machine::Cpu;
+
     use super::*;
 
     #[test]
     fn only_three_threads_on_two_cpus_need_a_choice() {
-        assert_eq!(Placement::choose(&[], &[0, 1], 1), Placement::ByLoad { with_program: 0, with_worker: 1 });
-        assert_eq!(Placement::choose(&[], &[0, 1], 2), Placement::Fixed(vec![0]));
-        assert_eq!(Placement::choose(&[], &[2, 3, 5], 1), Placement::Fixed(vec![2, 3]));
-        assert_eq!(Placement::choose(&[], &[4], 1), Placement::Fixed(vec![4]));
-        assert_eq!(Placement::choose(&[1], &[0, 1], 1), Placement::Fixed(vec![1]));
+        let by_load = |with_program, with_worker| Placement::ByLoad { with_program, with_worker };
+        assert_eq!(auto(&[0, 1], &[Some(1)]), by_load(0, 1));
+        assert_eq!(auto(&[0, 1], &[Some(0)]), by_load(1, 0), "wherever the worker is");
+        assert_eq!(auto(&[0, 1], &[None]), by_load(0, 1));
+        assert_eq!(auto(&[0, 1], &[Some(1), Some(1)]), Placement::Fixed(vec![0]));
+        assert_eq!(auto(&[4], &[Some(4)]), Placement::Fixed(vec![4]));
+        assert_eq!(auto(&[0, 1], &[Some(0), Some(1)]), Placement::Fixed(vec![0, 1]), "workers are everywhere");
+        let wanted = CpuChoice::List(vec![1]);
+        assert_eq!(Placement::choose(&wanted, &machine(&[0, 1]), &[Some(1)]), Placement::Fixed(vec![1]));
+    }
+
+    #[test]
+    fn threads_stay_near_the_workers_and_off_their_cpus_while_there_is_room() {
+        assert_eq!(auto(&[0, 1, 2, 3, 4, 5, 6, 7], &[Some(5)]), Placement::Fixed(vec![4, 6, 7]));
+        assert_eq!(auto(&[0, 1, 2, 3, 4, 5, 6, 7], &[Some(5), Some(1)]), Placement::Fixed(vec![0, 2, 3, 4, 6, 7]));
+        assert_eq!(auto(&[0, 1, 2, 3, 5], &[Some(5)]), Placement::Fixed(vec![0, 1, 2, 3]), "no room near it");
+        assert_eq!(auto(&[2, 3, 5], &[None]), Placement::Fixed(vec![2, 3]));
+    }
+
+    /// CPUs of which four share a cache.
+    fn machine(usable: &[usize]) -> Machine {
+        let cpu = |number: &usize| Cpu {
+            number: *number,
+            core: *number,
+            socket: Some(number / 4),
+            cache: Some(number / 4),
+            node: None,
+            is_small: false,
+        };
+        let mut machine = Machine::default();
+        machine.cpus = usable.iter().map(cpu).collect();
+        machine.usable = usable.to_vec();
+        machine
+    }
+
+    fn auto(usable: &[usize], worker_cpus: &[Option<usize>]) -> Placement {
+        Placement::choose(&CpuChoice::Auto, &machine(usable), worker_cpus)
     }
 
     /// Requests a microsecond apart from `now` on, each with another behind it or not; where to, and after how many.

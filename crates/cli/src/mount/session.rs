@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use std::time::SystemTime;
 
 use fipsee_block::wire::CAPABILITY_WRITE;
+use fipsee_topology::machine::Machine;
 use fuser::{Config, INodeNo, Notifier, Session, SessionACL};
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::io::Errno;
@@ -70,6 +71,8 @@ fn stop_signals() -> Result<UnixStream, Error> {
 struct Threads {
     lanes: Vec<Arc<Lane>>,
     facts: Arc<Facts>,
+    /// Of each lane, when we attached.
+    worker_cpus: Vec<Option<usize>>,
     ranges: Arc<Ranges>,
     notifier: SharedNotifier,
     news: mpsc::Sender<News>,
@@ -84,7 +87,7 @@ fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> Result<JoinHandl
 
 impl Threads {
     fn start(attached: Attached) -> Result<Self, Error> {
-        let Attached { supervisor, lanes, facts, sender } = attached;
+        let Attached { supervisor, lanes, facts, worker_cpus, sender } = attached;
         let stop = rustix::event::eventfd(0, EventfdFlags::CLOEXEC);
         let stop = Arc::new(stop.map_err(|error| Error::io("make an eventfd", &error.into()))?);
         let notifier = SharedNotifier::default();
@@ -97,7 +100,7 @@ impl Threads {
             let notifier = Arc::clone(&notifier);
             spawn("fip-link".to_owned(), move || supervisor.run(&|| notify_of_size(&notifier)))?
         };
-        Ok(Self { lanes, facts, ranges: Arc::default(), notifier, news: sender, stop, attendants, supervisor })
+        Ok(Self { lanes, facts, worker_cpus, ranges: Arc::default(), notifier, news: sender, stop, attendants, supervisor })
     }
 
     fn patient(&self) -> Patient {
@@ -128,7 +131,7 @@ fn serve(arguments: &Arguments, place: &Place, read_only: bool, threads: &Thread
     let (jobs, patient_jobs) = mpsc::channel();
     let patient = threads.patient();
     let patient_thread = spawn("fip-patient".to_owned(), move || patient.run(&patient_jobs))?;
-    let placement = Placement::choose(&arguments.cpus, &process::allowed_cpus(), arguments.threads);
+    let placement = Placement::choose(&arguments.cpus, &Machine::this(), &threads.worker_cpus);
     let cpus = placement.first_cpus();
     let file = DiskFile {
         lanes: threads.lanes.clone(),

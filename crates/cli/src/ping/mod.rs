@@ -1,49 +1,93 @@
-//! `fipsee ping`: the cost of the ring alone. One side publishes a burst of messages, the other answers each with one;
-//! two processes over a shared memory file, no daemon.
+//! `fipsee ping`: what a message costs. One side publishes messages, the other answers or receives them; two processes over the
+//! product's channel, or over what it is compared with; no daemon.
 
-mod exchange;
-mod peer;
+mod ablate;
+mod channel;
+mod compare;
+mod drive;
+mod meeting;
+mod partner;
+mod payload;
+mod picture;
+mod plain;
+mod plan;
+mod rivals;
+mod rounds;
+mod spin;
+mod visits;
+pub(crate) mod waits;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use hdrhistogram::Histogram;
-use serde_json::json;
+use fipsee::cpus::{CpuChoice, best_pair};
+use fipsee_ring::layout::{MAX_SLOTS, MIN_SLOTS};
+use fipsee_ring::pace::MAX_HOLD_TICKS;
+use fipsee_ring::wait::WaitMode;
 
-use fipsee_ring::clock;
-
-use self::exchange::{Exchange, Spin};
-pub(crate) use self::peer::{PeerArguments, run_peer};
+use self::partner::Partner;
+pub(crate) use self::partner::{PeerArguments, run_peer};
+use self::plan::{Change, Design, Spec, Task};
 use crate::error::Error;
-use crate::output::{self, Table};
-use crate::process;
+use crate::{plot, process};
 
-/// Slots of each ring, and so the largest burst.
-const SLOT_COUNT: u32 = 64;
+/// Rounds of a comparison unless set otherwise: enough for a median that one bad round does not move.
+const COMPARED_ROUNDS: u32 = 15;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Messages per burst, 1 to 64
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(SLOT_COUNT)))]
+    /// Messages per burst, up to 4096
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(Spec::MAX_QUEUE)))]
     queue: Option<u32>,
     /// Several burst sizes, one after the other [default: 1,2,4,8,16,32,64]
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "queue",
-          value_parser = clap::value_parser!(u32).range(1..=i64::from(SLOT_COUNT)))]
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(Spec::MAX_QUEUE)))]
     queues: Vec<u32>,
-    /// Measure each size for so long
-    #[arg(long, value_name = "S", default_value = "1", value_parser = parse_seconds)]
-    seconds: Duration,
-    /// Print one JSON object per size, on a line of its own
-    #[arg(long)]
-    json: bool,
-    /// Run the two sides on these CPUs [default: the first two this process may use]
-    #[arg(long, value_name = "A,B", value_delimiter = ',', num_args = 1)]
-    cpus: Vec<usize>,
+    /// A one-way stream instead of messages and answers
+    #[arg(long, conflicts_with_all = ["queue", "queues"])]
+    stream: bool,
+    /// Slots of the stream's ring, powers of two [default: 64,1024,8192]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "stream", value_parser = parse_slots)]
+    slots: Vec<u32>,
+    /// What carries the messages
+    #[arg(long, value_name = "WHAT", value_enum, default_value = "channel")]
+    design: Design,
+    /// How both sides of the channel wait for messages
+    #[arg(long, value_name = "MODE", default_value = "adaptive", value_parser = parse_wait)]
+    wait: String,
+    /// Delay both sides' first look by so many ticks, instead of finding the delays that suit the machine
+    #[arg(long, value_name = "CALLER,ANSWERER", value_delimiter = ',', num_args = 1, conflicts_with_all = ["ablate", "stream"])]
+    first_look: Vec<u64>,
     /// Look again without a PAUSE instruction between two looks
     #[arg(long)]
     no_pause: bool,
     /// Two threads of one process instead of two processes
     #[arg(long)]
     threads: bool,
+    /// What each way to wait costs: round trip, waking up after a silence, processor time while idle
+    #[arg(long, conflicts_with_all = ["queue", "queues", "no_pause", "threads", "stream", "design", "wait", "first_look", "compare", "ablate", "plot"])]
+    waits: bool,
+    /// Run the two sides on these CPUs, or auto: a pair that fipsee topology recommends [default: the first two this process may use]
+    #[arg(long, value_name = "auto|A,B")]
+    cpus: Option<CpuChoice>,
+    /// Measure each line of the table for so long, over all rounds
+    #[arg(long, value_name = "S", default_value = "1", value_parser = parse_seconds)]
+    seconds: Duration,
+    /// Measure everything so many times, in an order that turns [default: 1; 15 with --compare and --ablate]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    rounds: Option<u32>,
+    /// Compare the channel with its bare ring, the ring of the Fip-see report, and bare cache lines
+    #[arg(long, conflicts_with_all = ["queue", "queues", "stream", "design", "first_look"])]
+    compare: bool,
+    /// Change each choice of the channel's hot path in turn, and show what that costs
+    #[arg(long, conflicts_with_all = ["queue", "queues", "stream", "design", "compare"])]
+    ablate: bool,
+    /// Print one JSON object per line of the table
+    #[arg(long)]
+    json: bool,
+    /// Draw it, too: a picture that ends in .svg or .png
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["compare", "ablate"])]
+    plot: Option<PathBuf>,
 }
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {
@@ -51,44 +95,107 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
     seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("'{text}' is no time; write seconds above 0, up to a day"))
 }
 
-/// Times of whole bursts, in ticks of the time-stamp counter.
-struct Measured {
-    queue: u32,
-    batch_ticks: Histogram<u64>,
+fn parse_slots(text: &str) -> Result<u32, String> {
+    let slots = text.parse::<u32>().ok().filter(|slots| slots.is_power_of_two() && (MIN_SLOTS..=MAX_SLOTS).contains(slots));
+    slots.ok_or_else(|| format!("'{text}' is no size of a ring; write a power of two from {MIN_SLOTS} to {MAX_SLOTS}"))
+}
+
+fn parse_wait(text: &str) -> Result<String, String> {
+    let wait = text.parse::<WaitMode>()?;
+    wait.available().map_err(|unavailable| unavailable.to_string())?;
+    Ok(text.to_owned())
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
-    let cpus = choose_cpus(&arguments.cpus)?;
-    let spin = match (cpus, arguments.no_pause) {
-        (None, _) => Spin::Yield,
-        (Some(_), true) => Spin::Bare,
-        (Some(_), false) => Spin::Pause,
+    if let Some(path) = &arguments.plot {
+        plot::check(path)?;
+    }
+    let cpus = choose_cpus(arguments.cpus.as_ref())?;
+    if arguments.waits {
+        return waits::run(cpus, arguments.json);
+    }
+    let base = Spec {
+        design: arguments.design,
+        task: Task::Queue(1),
+        wait: arguments.wait.clone(),
+        pause: !arguments.no_pause,
+        one_cpu: cpus.is_none(),
+        change: first_look(&arguments.first_look)?,
+        seed: 0,
     };
-    let sizes = match (arguments.queue, arguments.queues.as_slice()) {
+    let tsc_hz = rounds::tsc_hz();
+    let compared = arguments.compare || arguments.ablate;
+    let rounds = arguments.rounds.unwrap_or(if compared { COMPARED_ROUNDS } else { 1 });
+    let specs = match (arguments.compare, arguments.ablate) {
+        (true, _) => compare::specs(&base),
+        (_, true) => ablate::specs(&base),
+        _ => tasks(arguments)?.into_iter().map(|task| Spec { task, ..base.clone() }).collect(),
+    };
+    let mut partner = Partner::start(arguments.threads, cpus)?;
+    let lines = rounds::measure(&mut partner, specs, rounds, arguments.seconds)?;
+    drop(partner);
+    let head = head(arguments, cpus, rounds, tsc_hz);
+    match (arguments.compare, arguments.ablate) {
+        (true, _) => compare::report(&lines, &head, tsc_hz, arguments.json),
+        (_, true) => ablate::report(&lines, &head, tsc_hz, arguments.json),
+        _ => plain::report(&lines, &head, tsc_hz, arguments.json),
+    }?;
+    match &arguments.plot {
+        Some(path) => plot::write(path, &picture::draw(&lines, &head)?),
+        None => Ok(()),
+    }
+}
+
+fn first_look(ticks: &[u64]) -> Result<Option<Change>, Error> {
+    match *ticks {
+        [] => Ok(None),
+        [caller, answerer] if caller.max(answerer) <= MAX_HOLD_TICKS => Ok(Some(Change::FirstLookAfter([caller, answerer]))),
+        _ => {
+            Err(format!("--first-look takes two delays of at most {MAX_HOLD_TICKS} ticks, for example --first-look 40,80").into())
+        }
+    }
+}
+
+fn tasks(arguments: &Arguments) -> Result<Vec<Task>, Error> {
+    if arguments.stream {
+        if !arguments.design.is_ring() {
+            return Err("a bare line has no streams; choose --design channel, bare or classic".into());
+        }
+        let slots = if arguments.slots.is_empty() { &[64, 1024, 8192] } else { arguments.slots.as_slice() };
+        return Ok(slots.iter().copied().map(Task::Stream).collect());
+    }
+    let queues = match (arguments.queue, arguments.queues.as_slice()) {
         (Some(queue), _) => vec![queue],
+        (None, []) if !arguments.design.is_ring() => vec![1],
         (None, []) => vec![1, 2, 4, 8, 16, 32, 64],
         (None, list) => list.to_vec(),
     };
-    // Measured once, before the peer is bound to a CPU and takes it.
-    let tsc_hz = clock::ticks_per_second();
-    let mut exchange = Exchange::start(arguments.threads, cpus, spin)?;
-    let mut table = Table::new(0, &["QUEUE", "CYCLES/MSG", "NS/MSG", "BATCH MIN", "MEAN", "P50", "P99", "P50 NS", "BATCHES"]);
-    for queue in sizes {
-        let measured = exchange.measure(queue, arguments.seconds)?;
-        if arguments.json { output::print_json(&measured.to_json(tsc_hz))? } else { table.push(measured.to_row(tsc_hz)) }
+    if !arguments.design.is_ring() && queues != [1] {
+        return Err("a bare line holds one message; use --queue 1, or --design channel, bare or classic".into());
     }
-    exchange.stop()?;
-    if arguments.json {
-        return Ok(());
-    }
+    Ok(queues.into_iter().map(Task::Queue).collect())
+}
+
+/// The sentence above a table: what was measured where.
+fn head(arguments: &Arguments, cpus: Option<[usize; 2]>, rounds: u32, tsc_hz: u64) -> String {
     let how = if arguments.threads { "threads" } else { "processes" };
     let place = cpus.map_or_else(|| "on one CPU".to_owned(), |[a, b]| format!("on CPUs {a} and {b}"));
-    let head = format!("two {how} {place}; a burst of QUEUE messages of 60 bytes and as many answers; cycles of {tsc_hz} Hz\n");
-    output::print(&format!("{head}{}", table.render()))
+    let what = match (arguments.compare || arguments.ablate, arguments.stream) {
+        (true, _) => format!("messages of 60 bytes, every one checked; {rounds} rounds"),
+        (_, true) => format!("{}: a one-way stream of messages of 60 bytes", arguments.design.name()),
+        _ => format!("{}: bursts of QUEUE messages of 60 bytes and as many answers", arguments.design.name()),
+    };
+    let pause = if arguments.no_pause { ", no PAUSE" } else { "" };
+    format!("two {how} {place}, wait {}{pause}; {what}; {}\n", arguments.wait, rounds::cycles_of(tsc_hz))
 }
 
 /// A CPU for each side; `None` where there is only one, or none was asked for and two are not to be had.
-fn choose_cpus(wanted: &[usize]) -> Result<Option<[usize; 2]>, Error> {
+fn choose_cpus(wanted: Option<&CpuChoice>) -> Result<Option<[usize; 2]>, Error> {
+    let wanted = match wanted {
+        None => &[][..],
+        Some(CpuChoice::List(list)) => list,
+        Some(CpuChoice::Auto) => return Ok(best_pair()),
+    };
     let allowed = process::allowed_cpus();
     let pair = match (wanted, allowed.as_slice()) {
         ([a, b], _) if a != b => [*a, *b],
@@ -99,45 +206,5 @@ fn choose_cpus(wanted: &[usize]) -> Result<Option<[usize; 2]>, Error> {
     match pair.iter().find(|cpu| !allowed.contains(*cpu)) {
         Some(cpu) => Err(format!("CPU {cpu} is not one this process may use; choose two of {allowed:?}").into()),
         None => Ok(Some(pair)),
-    }
-}
-
-impl Measured {
-    fn cycles_per_message(&self) -> f64 {
-        self.batch_ticks.mean() / f64::from(self.queue)
-    }
-
-    fn quantile(&self, quantile: f64) -> u64 {
-        self.batch_ticks.value_at_quantile(quantile)
-    }
-
-    fn to_json(&self, tsc_hz: u64) -> serde_json::Value {
-        json!({
-            "queue": self.queue,
-            "cycles_per_message_mean": self.cycles_per_message(),
-            "cycles_per_batch_min": self.batch_ticks.min(),
-            "cycles_per_batch_mean": self.batch_ticks.mean(),
-            "cycles_per_batch_p50": self.quantile(0.5),
-            "cycles_per_batch_p99": self.quantile(0.99),
-            "ns_per_batch_p50": clock::ticks_to_ns(self.quantile(0.5)),
-            "ns_per_message_mean": self.cycles_per_message() * 1e9 / crate::units::to_f64(tsc_hz),
-            "batches": self.batch_ticks.len(),
-            "tsc_hz": tsc_hz,
-        })
-    }
-
-    fn to_row(&self, tsc_hz: u64) -> Vec<String> {
-        let ns_per_message = self.cycles_per_message() * 1e9 / crate::units::to_f64(tsc_hz);
-        vec![
-            self.queue.to_string(),
-            format!("{:.1}", self.cycles_per_message()),
-            format!("{ns_per_message:.1}"),
-            self.batch_ticks.min().to_string(),
-            format!("{:.0}", self.batch_ticks.mean()),
-            self.quantile(0.5).to_string(),
-            self.quantile(0.99).to_string(),
-            clock::ticks_to_ns(self.quantile(0.5)).to_string(),
-            self.batch_ticks.len().to_string(),
-        ]
     }
 }

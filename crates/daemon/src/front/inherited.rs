@@ -3,9 +3,8 @@
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 
+use fipsee_ring::listener::Listener;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, sockopt};
-
-use super::socket::Listener;
 
 /// The name that tells the admin socket from the client socket (`FileDescriptorName=`).
 const ADMIN_NAME: &str = "admin";

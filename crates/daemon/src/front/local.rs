@@ -6,19 +6,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fipsee_ring::control::{Control, RefusalCode};
+use fipsee_ring::handshake::{HANDSHAKE_TIMEOUT, Refusal, Wanted, refuse};
+use fipsee_ring::listener::Listener;
+use fipsee_ring::mailbox::Mailbox;
 use fipsee_ring::seqpacket::{Packet, Seqpacket};
 use rustix::event::epoll;
 use rustix::net::SocketFlags;
 
-use super::session::{Attachment, ClientLimits, Granted, Refusal, Session, State, Wanted, refuse};
-use super::socket::Listener;
+use super::session::{Attachment, ClientLimits, Granted, Session, State, Workers};
 use crate::live::Live;
-use crate::mailbox::Mailbox;
 use crate::notify::{self, Watchdog};
 use crate::worker::{Ack, Command, WorkerHandle};
 
-/// A client that connects must greet and attach within this time; it needs microseconds.
-pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Descriptors kept back for the daemon's own files and for telling clients that there are none left.
 const RESERVED_DESCRIPTORS: u64 = 64;
 /// Messages taken from one client before the others are looked at again; a correct one has one unanswered at most.
@@ -210,7 +209,7 @@ impl LocalFront {
             self.lacks_descriptors(1)
         };
         if let Some(text) = refusal {
-            send_refusal(&socket, &refuse(RefusalCode::Limit, text));
+            refuse(RefusalCode::Limit, text).send(&socket);
             return;
         }
         let id = self.next_id;
@@ -222,7 +221,7 @@ impl LocalFront {
         let credentials = (credentials.pid.as_raw_nonzero().get(), credentials.uid.as_raw(), credentials.gid.as_raw());
         self.descriptors += 1;
         let state = State::Silent { since: Instant::now() };
-        self.sessions.insert(id, Session { id, socket, credentials, limits, state });
+        self.sessions.insert(id, Session { id, socket, credentials, limits, state, features: 0 });
     }
 
     /// Would `more` descriptors exceed the limit? In words for the client.
@@ -293,8 +292,9 @@ impl LocalFront {
             return Err(refuse(RefusalCode::Limit, text));
         }
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
-        let granted = session.attach(wanted, &self.live.now().exports, &mut self.loads)?;
-        let Granted { attachment, reply, region, client_ends, commands } = granted;
+        let mut workers = Workers { handles: &self.workers, loads: &mut self.loads };
+        let granted = session.attach(wanted, &self.live.now().exports, &mut workers)?;
+        let Granted { attachment, reply, grant, commands } = granted;
         self.descriptors += attachment.descriptors;
         let (pid, uid, _) = session.credentials;
         if self.quota.allows() {
@@ -304,11 +304,7 @@ impl LocalFront {
         for (worker, command) in commands {
             self.workers[worker].mailbox.send(command);
         }
-        let mut descriptors = vec![region.as_fd()];
-        for (bell, client_end) in &client_ends {
-            descriptors.extend([bell.as_fd(), client_end.as_fd()]);
-        }
-        send(session, &reply, &descriptors)
+        send(session, &reply, &grant.descriptors())
     }
 
     fn register(&mut self, id: u64, region: u16, access: u16, length_bytes: u64, files: Vec<OwnedFd>) -> Result<(), Refusal> {
@@ -424,7 +420,7 @@ impl LocalFront {
         let survives = matches!(refusal.code, RefusalCode::BadMemory | RefusalCode::Limit);
         match self.sessions.get(&id) {
             Some(Session { state: State::Attached(_), socket, .. }) if survives => {
-                if !send_refusal(socket, &refusal) {
+                if !refusal.send(socket) {
                     self.refuse_and_close(id, refuse(RefusalCode::Malformed, "the client does not take its answers"));
                 }
             }
@@ -438,7 +434,7 @@ impl LocalFront {
         if self.quota.allows() {
             tracing::warn!(client = id, pid, uid, reason = refusal.text, "refused");
         }
-        send_refusal(&session.socket, &refusal);
+        refusal.send(&session.socket);
         self.lost(id);
     }
 
@@ -482,10 +478,4 @@ fn send(session: &Session, message: &Control, descriptors: &[std::os::fd::Borrow
         .socket
         .send(&message.encode(), descriptors)
         .map_err(|error| refuse(RefusalCode::Malformed, format!("the client does not take its answers: {error}")))
-}
-
-/// False when the client does not take it.
-fn send_refusal(socket: &Seqpacket, refusal: &Refusal) -> bool {
-    let message = Control::Refused { code: refusal.code, text: refusal.text.clone() };
-    socket.send(&message.encode(), &[]).is_ok()
 }

@@ -3,4 +3,3 @@
 pub mod inherited;
 pub mod local;
 pub mod session;
-pub mod socket;

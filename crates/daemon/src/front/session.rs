@@ -1,21 +1,21 @@
 //! One client of the local front: where it stands in the handshake, and what it holds.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
 use fipsee_block::server::{QueueServer, QueueSetup};
-use fipsee_ring::channel::{MAX_DEPTH, RegionLayout, ServerQueue};
+use fipsee_ring::channel::{FEATURE_WORKER_CPU, FEATURES, MAX_DEPTH, RegionLayout};
 use fipsee_ring::control::{
     ACCESS_READ, ACCESS_WRITE, ATTACH_EXCLUSIVE, ATTACH_READ_ONLY, Control, MAX_QUEUES, MAX_REGIONS, RefusalCode, SERVICE_BLOCK,
-    VERSION,
 };
-use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
+use fipsee_ring::handshake::{self, Grant, Limits, Refusal, Wanted, refuse};
 use fipsee_ring::region::{Access, Region};
 use fipsee_ring::seqpacket::Seqpacket;
 
 use crate::export::{Denied, Export};
-use crate::worker::Command;
+use crate::placement;
+use crate::worker::{Command, WorkerHandle};
 
 /// Limits of one client (docs/threat-model.md).
 #[derive(Clone, Copy, Debug)]
@@ -34,17 +34,6 @@ impl Default for ClientLimits {
     fn default() -> Self {
         Self { max_queues: 16, max_depth: 256, max_pool_bytes: 64 << 20, max_memory_bytes: 16 << 30 }
     }
-}
-
-/// A refusal on its way to the client.
-#[derive(Debug)]
-pub(super) struct Refusal {
-    pub(super) code: RefusalCode,
-    pub(super) text: String,
-}
-
-pub(super) fn refuse(code: RefusalCode, text: impl Into<String>) -> Refusal {
-    Refusal { code, text: text.into() }
 }
 
 /// Where a client stands.
@@ -83,43 +72,39 @@ pub(super) struct Session {
     /// Those in force when it connected.
     pub(super) limits: ClientLimits,
     pub(super) state: State,
+    /// Agreed in the greeting.
+    pub(super) features: u64,
 }
 
 /// Everything the front needs to hand out after a successful ATTACH.
 pub(super) struct Granted {
     pub(super) attachment: Attachment,
     pub(super) reply: Control,
-    pub(super) region: Arc<Region>,
-    pub(super) client_ends: Vec<(EventDoorbell, SocketDoorbell)>,
+    pub(super) grant: Grant,
     pub(super) commands: Vec<(usize, Command)>,
 }
 
 impl Session {
-    /// HELLO: agree on a version.
+    /// HELLO: agree on a version and on features; which are not known are not in force.
     pub(super) fn greet(&mut self, version_min: u16, version_max: u16, features: u64) -> Result<Control, Refusal> {
         if !matches!(self.state, State::Silent { .. }) {
             return Err(refuse(RefusalCode::Malformed, "HELLO came twice; it is the first message and the only one of its kind"));
         }
-        if !(version_min..=version_max).contains(&VERSION) {
-            let text = format!(
-                "the client speaks protocol versions {version_min} to {version_max}, this daemon speaks {VERSION}; upgrade the older of the two"
-            );
-            return Err(refuse(RefusalCode::Version, text));
-        }
-        let _ = features; // None are defined in version 1, so none are in force.
+        self.features = features & FEATURES;
+        let ClientLimits { max_queues, max_depth, max_pool_bytes, .. } = self.limits;
+        let limits = Limits { max_queues, max_depth, max_pool_bytes };
+        let welcome = handshake::welcome(version_min, version_max, &limits, self.features)?;
         self.state = State::Greeted { since: Instant::now() };
-        let limits = &self.limits;
-        Ok(Control::Welcome {
-            version: VERSION,
-            max_queues: limits.max_queues,
-            max_depth: limits.max_depth,
-            features: 0,
-            max_pool_bytes: limits.max_pool_bytes,
-        })
+        Ok(welcome)
     }
 
     /// ATTACH: check, lay out memory, and prepare what the workers must do. Nothing is held when this fails.
-    pub(super) fn attach(&self, wanted: &Wanted<'_>, exports: &[Arc<Export>], loads: &mut [u64]) -> Result<Granted, Refusal> {
+    pub(super) fn attach(
+        &self,
+        wanted: &Wanted<'_>,
+        exports: &[Arc<Export>],
+        workers: &mut Workers<'_>,
+    ) -> Result<Granted, Refusal> {
         if !matches!(self.state, State::Greeted { .. }) {
             return Err(refuse(RefusalCode::Malformed, "ATTACH follows HELLO, once"));
         }
@@ -141,54 +126,45 @@ impl Session {
             Denied::Busy(text) => refuse(RefusalCode::Busy, text),
             Denied::Gone => unknown(),
         })?;
-        let loads_before = loads.to_vec();
-        self.lay_out(wanted, export, loads).inspect_err(|_| {
+        let loads_before = workers.loads.to_vec();
+        self.lay_out(wanted, export, workers).inspect_err(|_| {
             export.leave(self.id);
-            loads.copy_from_slice(&loads_before);
+            workers.loads.copy_from_slice(&loads_before);
         })
     }
 
-    fn lay_out(&self, wanted: &Wanted<'_>, export: &Arc<Export>, loads: &mut [u64]) -> Result<Granted, Refusal> {
+    fn lay_out(&self, wanted: &Wanted<'_>, export: &Arc<Export>, all: &mut Workers<'_>) -> Result<Granted, Refusal> {
         let limits = &self.limits;
-        let scarce = |what: &str, error: &dyn std::fmt::Display| {
-            let text = format!(
-                "the daemon cannot create {what}: {error}; raise its limits (LimitNOFILE=, memory) or detach other clients"
-            );
-            refuse(RefusalCode::Limit, text)
-        };
         let queue_count = wanted.queue_count.min(limits.max_queues).min(MAX_QUEUES);
         let depth = wanted.depth.min(limits.max_depth).min(MAX_DEPTH);
         let seed = u32::try_from(self.id & 0xffff_ffff).unwrap_or(0);
-        let layout = RegionLayout::plan(queue_count, depth, wanted.pool_bytes.min(limits.max_pool_bytes), seed);
-        let region =
-            Region::create("fipsee-channel", layout.region_bytes).map_err(|error| scarce("the channel's memory", &error))?;
-        let region = Arc::new(region);
-        layout.write_to(&region).map_err(|fault| scarce("the channel", &fault))?;
+        let mut layout = RegionLayout::plan(queue_count, depth, wanted.pool_bytes.min(limits.max_pool_bytes), seed);
+        let workers: Vec<usize> = layout.queues.iter().map(|_| all.choose()).collect();
+        let worker_cpus: Vec<Option<usize>> = workers.iter().map(|worker| all.handles[*worker].place.cpu).collect();
+        layout.features = self.features;
+        if self.features & FEATURE_WORKER_CPU != 0 {
+            for (geometry, cpu) in layout.queues.iter_mut().zip(&worker_cpus) {
+                geometry.worker_cpu = cpu.and_then(|cpu| u32::try_from(cpu).ok());
+            }
+        }
+        let places = workers.iter().map(|worker| all.handles[*worker].place);
+        let mut grant = Grant::new(layout, |region| placement::put_near(region, places))?;
         let read_only = export.is_read_only() || wanted.flags & ATTACH_READ_ONLY != 0;
         let info = export.info(read_only);
-        let (mut client_ends, mut commands, mut workers, mut counters) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for geometry in &layout.queues {
-            let bell = EventDoorbell::new().map_err(|error| scarce("a doorbell", &error))?;
-            let watched = bell.as_fd().try_clone_to_owned().map_err(|error| scarce("a doorbell", &error))?;
-            let (client_bell, client_end) = SocketDoorbell::pair().map_err(|error| scarce("a doorbell", &error))?;
-            let queue = ServerQueue::open(&region, geometry, EventDoorbell::from_fd(watched), client_bell);
-            let queue = queue.map_err(|fault| scarce("a queue", &fault))?;
-            client_ends.push((bell, client_end));
-            let worker = (0..loads.len()).min_by_key(|index| loads[*index]).unwrap_or(0);
-            loads[worker] += 1;
-            workers.push(worker);
+        let (mut commands, mut counters) = (Vec::new(), Vec::new());
+        for ((queue, geometry), worker) in std::mem::take(&mut grant.queues).into_iter().zip(&grant.layout.queues).zip(&workers) {
             let setup = QueueSetup {
                 depth: geometry.depth,
                 info,
                 read_only,
-                pool: (Arc::clone(&region), layout.pool_offset_bytes, layout.pool_bytes),
+                pool: (Arc::clone(&grant.region), grant.layout.pool_offset_bytes, grant.layout.pool_bytes),
                 counters: Arc::default(),
             };
             counters.push(Arc::clone(&setup.counters));
             let server = Box::new(move |id| QueueServer::new(queue, id, setup));
-            commands.push((worker, Command::AddQueue { server, export: Arc::clone(export), client: self.id }));
+            commands.push((*worker, Command::AddQueue { server, export: Arc::clone(export), client: self.id }));
         }
-        export.set_queues(self.id, counters);
+        export.set_queues(self.id, counters, worker_cpus);
         let descriptors = 1 + 2 * u64::from(queue_count);
         Ok(Granted {
             attachment: Attachment {
@@ -199,9 +175,8 @@ impl Session {
                 region_bytes: [0; MAX_REGIONS as usize],
                 descriptors,
             },
-            reply: Control::Attached { queue_count, region_bytes: layout.region_bytes, service_info: info.to_bytes() },
-            region,
-            client_ends,
+            reply: grant.attached(info.to_bytes()),
+            grant,
             commands,
         })
     }
@@ -256,12 +231,18 @@ impl Session {
     }
 }
 
-/// The fields of an ATTACH.
-pub(super) struct Wanted<'a> {
-    pub(super) service: u16,
-    pub(super) queue_count: u16,
-    pub(super) depth: u32,
-    pub(super) flags: u32,
-    pub(super) pool_bytes: u64,
-    pub(super) name: &'a str,
+/// The workers, when queues are dealt to them.
+pub(super) struct Workers<'a> {
+    pub(super) handles: &'a [WorkerHandle],
+    /// Queues that each serves.
+    pub(super) loads: &'a mut [u64],
+}
+
+impl Workers<'_> {
+    /// The one with the fewest queues, which has one more now.
+    fn choose(&mut self) -> usize {
+        let worker = (0..self.loads.len()).min_by_key(|index| self.loads[*index]).unwrap_or(0);
+        self.loads[worker] += 1;
+        worker
+    }
 }

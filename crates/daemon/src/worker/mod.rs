@@ -14,13 +14,15 @@ use std::time::Duration;
 use fipsee_block::disk::{Engine, Ticket};
 use fipsee_block::server::QueueServer;
 use fipsee_block::wire::{BlockInfo, MAX_PACKED, Status};
+use fipsee_ring::mailbox::Mailbox;
 use fipsee_ring::region::Region;
 use fipsee_ring::wait::{Backoff, Next, WaitMode};
+use fipsee_topology::pin;
 use rustix::event::epoll;
 
 use self::roster::{Closing, Roster, Slot};
 use crate::export::Export;
-use crate::mailbox::Mailbox;
+use crate::placement::Place;
 
 /// Operations in flight that the kernel ring of a worker holds; more wait in the engine.
 const ENGINE_ENTRIES: u32 = 256;
@@ -103,8 +105,8 @@ pub struct WorkerHandle {
     pub mailbox: Arc<Mailbox<Command>>,
     /// Its numbers.
     pub counters: Arc<WorkerCounters>,
-    /// The CPU it is bound to, if any.
-    pub cpu: Option<usize>,
+    /// Where it runs.
+    pub place: Place,
 }
 
 /// The worker's own state; lives on its thread.
@@ -127,18 +129,18 @@ struct Worker {
 /// No descriptor or thread left.
 pub fn spawn(
     index: usize,
-    cpu: Option<usize>,
+    place: Place,
     wait: WaitMode,
     look: Duration,
 ) -> io::Result<(WorkerHandle, std::thread::JoinHandle<()>)> {
-    let handle = WorkerHandle { mailbox: Arc::new(Mailbox::new()?), counters: Arc::default(), cpu };
+    let handle = WorkerHandle { mailbox: Arc::new(Mailbox::new()?), counters: Arc::default(), place };
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let on = epoll::EventFlags::IN | epoll::EventFlags::ET;
     epoll::add(&epoll, &*handle.mailbox, epoll::EventData::new_u64(TOKEN_MAILBOX), on)?;
     let given = handle.clone();
     let thread = std::thread::Builder::new().name(format!("fip-worker-{index}")).spawn(move || {
         let _guard = AbortOnPanic;
-        bind_to(cpu);
+        bind_to(place.cpu);
         let engine = match Engine::new(ENGINE_ENTRIES) {
             Ok(engine) => engine,
             Err(error) => return tracing::error!(index, %error, "a worker cannot prepare for asynchronous I/O"),
@@ -171,9 +173,7 @@ impl Drop for AbortOnPanic {
 
 fn bind_to(cpu: Option<usize>) {
     let Some(cpu) = cpu else { return };
-    let mut set = rustix::thread::CpuSet::new();
-    set.set(cpu);
-    if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
+    if let Err(error) = pin::bind(cpu) {
         tracing::warn!(cpu, %error, "cannot bind the worker to its CPU; it runs wherever the scheduler puts it");
     }
 }
@@ -196,11 +196,18 @@ impl Worker {
                 backoff.reset();
             } else if self.stopping && self.roster.is_empty() {
                 return;
-            } else if backoff.step(self.engine.in_flight() > 0) == Next::Sleep && self.nothing_remains_after_arming() {
+            } else if self.wait(&mut backoff) == Next::Sleep && self.nothing_remains_after_arming() {
                 self.sleep();
                 backoff.reset();
             }
         }
+    }
+
+    /// After a pass that found nothing. While a disk is at work, what comes next is no write to a ring.
+    #[inline(always)]
+    fn wait(&self, backoff: &mut Backoff) -> Next {
+        let expected = self.engine.in_flight() > 0;
+        backoff.step_watching(expected, || if expected { None } else { self.roster.watch() })
     }
 
     fn run_engine(&mut self) -> u32 {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use fipsee_block::disk::{AnyDisk, Engine};
 use fipsee_block::server::QueueServer;
+use fipsee_ring::wait::Watch;
 use fipsee_ring::{AtomicU32, Ordering};
 
 use super::Ack;
@@ -130,16 +131,30 @@ impl Roster {
         self.slots.iter_mut().enumerate().filter_map(|(id, slot)| slot.as_mut().map(|slot| (id, slot)))
     }
 
+    /// The one place where work can come, if there is one: watched, it is all that ends a wait early. The other queues must be
+    /// so few that each is looked at in every pass.
+    pub(super) fn watch(&self) -> Option<Watch<'_>> {
+        let id = match (self.hot.as_slice(), self.slots.len()) {
+            ([id], ..=COLD_SAMPLES_PER_PASS) => *id as usize,
+            ([], 1) => 0,
+            _ => return None,
+        };
+        let slot = self.slots.get(id)?.as_ref()?;
+        slot.takes_requests().then(|| slot.server.watch())
+    }
+
     /// Visit every hot queue once; returns how many requests were taken.
     #[inline(always)]
     pub(super) fn visit_hot(&mut self, engine: &mut Engine) -> u32 {
         let mut work = 0;
         let mut place = 0;
+        let alone = self.hot.len() == 1;
         while let Some(&id) = self.hot.get(place) {
             let Some(slot) = self.slots.get_mut(id as usize).and_then(Option::as_mut) else {
                 self.hot.swap_remove(place);
                 continue;
             };
+            slot.server.hold(alone);
             let taken = slot.visit(engine);
             work += taken;
             if taken > 0 {

@@ -9,7 +9,7 @@ from typing_extensions import Buffer, Self
 
 __all__ = ["Disk", "EventQueue", "Memory", "_forked"]
 
-Wait = Literal["adaptive", "poll", "sleep"]
+Wait = Literal["adaptive", "pause", "poll", "spin", "yield", "sleep", "umwait", "tpause", "monitorx"]
 Data = Union[Buffer, numpy.ndarray[Any, Any]]
 """Anything with the buffer protocol; numpy's stubs do not say so of arrays before Python 3.12."""
 Offsets = Union[Data, Sequence[int]]

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
     from ._fipsee import Data, Wait
 
-_LOOKS_BEFORE_SLEEP = {"adaptive": 8, "poll": 1 << 62, "sleep": 0}
-"""Rounds of the event loop without a completion before the queue asks to be woken: a wake-up costs more than a few."""
+_NEVER = 1 << 62
+_LOOKS_BEFORE_SLEEP = {"adaptive": 8, "sleep": 0}
+"""Rounds of the event loop without a completion before the queue asks to be woken: a wake-up costs more than a few. The other
+ways never sleep."""
 
 
 async def open(
@@ -36,7 +38,7 @@ async def open(
         return Disk(name, socket=socket, depth=depth, read_only=read_only, exclusive=exclusive, wait=wait)
 
     loop = asyncio.get_running_loop()
-    return AsyncDisk(await loop.run_in_executor(None, attach), loop, _LOOKS_BEFORE_SLEEP[wait])
+    return AsyncDisk(await loop.run_in_executor(None, attach), loop, _LOOKS_BEFORE_SLEEP.get(wait, _NEVER))
 
 
 class _Request(NamedTuple):

@@ -37,7 +37,7 @@ fn fio_meets(test: &str, options: &str, what: &dyn Fn(&mut Daemon)) {
 
 #[test]
 fn fio_ends_when_the_daemon_is_killed() {
-    for wait in ["adaptive", "poll", "sleep"] {
+    for wait in ["adaptive", "poll", "spin", "yield", "sleep"] {
         for depth in [1, 64] {
             let options = format!("filename=n rw=randrw wait={wait} iodepth={depth}");
             fio_meets("fio-killed", &options, &|daemon| daemon.kill());

@@ -103,7 +103,7 @@ fn memory_that_is_not_ours_is_bounced() {
 fn every_way_to_wait_works() {
     let Some(daemon) = Daemon::start("fio-wait", &DISKS) else { return };
     let Some(fio) = Fio::new("fio-wait", &daemon) else { return };
-    for mode in ["poll", "adaptive", "sleep"] {
+    for mode in ["poll", "pause", "spin", "yield", "adaptive", "sleep"] {
         for depth in [1, 16] {
             fio.run(&format!("disk=a wait={mode} rw=randwrite bs=4k size=2m verify=crc32c iodepth={depth}"));
         }

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use fipsee_ring::doorbell::EventDoorbell;
+use crate::doorbell::EventDoorbell;
 
 /// Many senders, one receiver. Looking whether something is there costs one load.
 #[derive(Debug)]

@@ -6,46 +6,49 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use fipsee_ring::seqpacket::socket_address;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use crate::seqpacket::socket_address;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 512;
 
-/// A listening socket. One that we made owns its path: a lock file beside it keeps a second daemon off, even across a
+/// A listening socket. One that we made owns its path: a lock file beside it keeps a second server off, even across a
 /// crash. One that was made for us belongs to the service manager, which keeps it for the next daemon.
 #[derive(Debug)]
 pub struct Listener {
     path: PathBuf,
     socket: OwnedFd,
     lock: Option<File>,
+    took_over: bool,
 }
 
 impl Listener {
-    /// Listen at `path` with `mode` permissions; a path left behind by a dead daemon is taken over.
+    /// Listen at `path` with `mode` permissions; a path left behind by a dead server is taken over.
     ///
     /// # Errors
-    /// In words: a live daemon, a file that is no socket, a path too long, no permission.
+    /// In words, of which the last say what to choose instead: a live server, a file that is no socket, a path too long,
+    /// no permission.
     pub fn bind(path: &Path, kind: SocketType, mode: u32) -> Result<Self, String> {
         let address = socket_address(path).map_err(|error| error.to_string())?;
         let shown = path.display();
         if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
-            std::fs::create_dir_all(directory).map_err(|error| {
-                format!("cannot create {} for the socket: {error}; choose another with --listen", directory.display())
-            })?;
+            std::fs::create_dir_all(directory)
+                .map_err(|error| format!("cannot create {} for the socket: {error}; choose another path", directory.display()))?;
         }
         let lock = lock_beside(path)?;
-        match std::fs::symlink_metadata(path) {
+        let took_over = match std::fs::symlink_metadata(path) {
             Ok(found) if !found.file_type().is_socket() => {
-                return Err(format!("{shown} exists and is not a socket; remove it or choose another path with --listen"));
+                return Err(format!("{shown} exists and is not a socket; remove it or choose another path"));
             }
             Ok(_) => {
-                tracing::info!(path = %shown, "taking over the socket of a daemon that is gone");
-                std::fs::remove_file(path).map_err(|error| format!("cannot remove the stale socket {shown}: {error}"))?;
+                let removed = std::fs::remove_file(path);
+                removed.map_err(|error| format!("cannot remove the stale socket {shown}: {error}; choose another path"))?;
+                true
             }
-            Err(_) => {}
-        }
+            Err(_) => false,
+        };
         let listen = || -> io::Result<OwnedFd> {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
@@ -54,19 +57,28 @@ impl Listener {
             rustix::net::listen(&socket, BACKLOG)?;
             Ok(socket)
         };
-        let socket = listen().map_err(|error| format!("cannot listen at {shown}: {error}; check the directory's permissions"))?;
-        Ok(Self { path: path.to_owned(), socket, lock: Some(lock) })
+        let socket = listen().map_err(|error| {
+            format!("cannot listen at {shown}: {error}; check the directory's permissions or choose another path")
+        })?;
+        Ok(Self { path: path.to_owned(), socket, lock: Some(lock), took_over })
     }
 
     /// A socket that somebody else made, listens with, and will remove.
-    pub(super) const fn inherited(path: PathBuf, socket: OwnedFd) -> Self {
-        Self { path, socket, lock: None }
+    #[must_use]
+    pub const fn inherited(path: PathBuf, socket: OwnedFd) -> Self {
+        Self { path, socket, lock: None, took_over: false }
     }
 
     /// The socket, for epoll and accept.
     #[must_use]
     pub const fn socket(&self) -> &OwnedFd {
         &self.socket
+    }
+
+    /// Was a socket found at the path that a dead server had left there?
+    #[must_use]
+    pub const fn took_over(&self) -> bool {
+        self.took_over
     }
 
     /// Where it listens.
@@ -98,15 +110,15 @@ fn lock_beside(path: &Path) -> Result<File, String> {
     for _ in 0..100 {
         let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = rustix::fs::open(&lock_path, flags, Mode::RUSR | Mode::WUSR).map_err(|error| {
-            format!("cannot create {shown}: {error}; check the directory's permissions or choose another --listen")
+            format!("cannot create {shown}: {error}; check the directory's permissions or choose another path")
         })?;
         if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Err(format!("a daemon already listens at {}; stop it, or choose another path with --listen", path.display()));
+            return Err(format!("another server already listens at {}; stop it, or choose another path", path.display()));
         }
         let ours = rustix::fs::fstat(&file).map_err(|error| format!("cannot look at {shown}: {error}"))?;
         if rustix::fs::stat(&lock_path).is_ok_and(|there| there.st_ino == ours.st_ino && there.st_dev == ours.st_dev) {
             return Ok(File::from(file));
         }
     }
-    Err(format!("{shown} keeps vanishing; is something else using this path?"))
+    Err(format!("{shown} keeps vanishing; something else uses this path; choose another path"))
 }

@@ -1,0 +1,150 @@
+//! Fip-see, the channel of the product: a region laid out and written as the daemon does, read back and checked as the
+//! client does, the ends of its queue with doorbells, calls limited to the depth, adaptive waiting that arms the doorbell
+//! and sleeps. What is above it in the product, requests and disks, is not here.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use fipsee_ring::Message;
+use fipsee_ring::channel::{ClientQueue, RegionLayout, ServerQueue};
+use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
+use fipsee_ring::pace::let_answers_gather;
+use fipsee_ring::region::{Access, Region};
+use fipsee_ring::ring::Reader;
+use fipsee_ring::wait::{Backoff, DEFAULT_LOOK, Next, WaitMode};
+use rustix::event::{EventfdFlags, PollFd, PollFlags};
+
+use super::pacing::Pacing;
+use crate::harness::{Contestant, End, Plan, Side};
+
+/// The region of a channel of one queue, and its doorbells.
+pub struct Channel {
+    region: Region,
+    daemon_bell: std::os::fd::OwnedFd,
+    client_bell: (SocketDoorbell, SocketDoorbell),
+}
+
+/// One side of it.
+pub struct ChannelEnd {
+    queue: Queue,
+    backoff: Backoff,
+    pacing: Pacing,
+}
+
+enum Queue {
+    Client(ClientQueue),
+    Server(ServerQueue),
+}
+
+impl Contestant for Channel {
+    type End = ChannelEnd;
+
+    fn share(plan: &Plan) -> Result<Self, String> {
+        let layout = RegionLayout::plan(1, plan.slots, 0, 1);
+        let region = Region::create("fipsee-peers", layout.region_bytes).map_err(|error| error.to_string())?;
+        layout.write_to(&region).map_err(|fault| fault.to_string())?;
+        let daemon_bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let daemon_bell = daemon_bell.map_err(|error| error.to_string())?;
+        let client_bell = SocketDoorbell::pair().map_err(|error| error.to_string())?;
+        Ok(Self { region, daemon_bell, client_bell })
+    }
+
+    fn open(self, side: Side, _: &Plan) -> Result<ChannelEnd, String> {
+        let file = self.region.as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
+        let region = Region::from_peer(file, self.region.length_bytes(), Access::ReadWrite).map_err(|error| error.to_string())?;
+        let layout = RegionLayout::read_from(&region).map_err(|fault| fault.to_string())?;
+        let [geometry] = layout.queues.as_slice() else { return Err("the channel has not one queue".to_owned()) };
+        let (region, bell) = (Arc::new(region), EventDoorbell::from_fd(self.daemon_bell));
+        let queue = match side {
+            Side::Client => ClientQueue::open(&region, geometry, bell, self.client_bell.1).map(Queue::Client),
+            Side::Server => ServerQueue::open(&region, geometry, bell, self.client_bell.0).map(Queue::Server),
+        };
+        Ok(ChannelEnd {
+            queue: queue.map_err(|fault| fault.to_string())?,
+            backoff: Backoff::new(WaitMode::Adaptive, DEFAULT_LOOK),
+            pacing: Pacing::new(side),
+        })
+    }
+}
+
+impl End for ChannelEnd {
+    #[inline(always)]
+    fn send(&mut self, messages: &[Message]) {
+        match &mut self.queue {
+            Queue::Client(queue) => {
+                assert!(queue.requests.publish_all(messages).is_ok(), "more calls than the channel's depth");
+                if queue.requests.reader_needs_doorbell() {
+                    queue.daemon_bell.ring();
+                }
+            }
+            Queue::Server(queue) => {
+                queue.completions.publish_all(messages);
+                if queue.completions.reader_needs_doorbell() {
+                    queue.client_bell.ring();
+                }
+            }
+        }
+        let answers = match &self.queue {
+            Queue::Client(queue) => queue.completions.memory(),
+            Queue::Server(queue) => queue.completions.memory(),
+        };
+        self.pacing.sent(messages.len(), answers);
+    }
+
+    #[inline(always)]
+    fn receive(&mut self, into: &mut [Message]) -> usize {
+        self.pacing.hold();
+        let Self { queue, backoff, .. } = self;
+        match queue {
+            Queue::Client(queue) => {
+                let bell = &queue.our_bell;
+                let count = take(&mut queue.completions, into, backoff, true, bell.as_fd(), || {
+                    let _ = bell.drain();
+                });
+                for _ in 0..count {
+                    queue.requests.answered();
+                }
+                count
+            }
+            // The daemon watches its eventfd edge-triggered and never reads it; here poll needs it empty again.
+            Queue::Server(queue) => {
+                let bell = queue.our_bell.as_fd();
+                take(&mut queue.requests, into, backoff, false, bell, || {
+                    let _ = rustix::io::read(bell, &mut [0_u8; 8]);
+                })
+            }
+        }
+    }
+}
+
+/// Wait as client and daemon do, then take what is there.
+#[inline(always)]
+fn take(
+    reader: &mut Reader<fipsee_ring::mapped::MappedRing>,
+    into: &mut [Message],
+    backoff: &mut Backoff,
+    expected: bool,
+    bell: std::os::fd::BorrowedFd<'_>,
+    silence: impl Fn(),
+) -> usize {
+    loop {
+        let mut count = 0;
+        while count < into.len() && reader.receive(&mut into[count]) {
+            count += 1;
+        }
+        if count > 0 {
+            backoff.reset();
+            return count;
+        }
+        if backoff.step(expected) == Next::Sleep {
+            if !reader.arm_and_work_remains() {
+                let _ = rustix::event::poll(&mut [PollFd::new(&bell, PollFlags::IN)], None);
+            }
+            reader.disarm();
+            silence();
+            backoff.reset();
+        } else if expected {
+            let_answers_gather(into.len());
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! Round trips and streams of 60-byte messages between two processes: Fip-see, its yardsticks and its peers, interleaved
+//! in one run, every byte of every message checked on both sides.
+
+pub mod cli;
+pub mod contestants;
+/// The machine's facts, as the other benchmarks record them.
+#[path = "../../suite/src/facts.rs"]
+mod facts;
+pub mod harness;
+mod report;
+pub mod results;
+
+#[global_allocator]
+static ALLOCATOR: harness::shared::SwitchedAllocator = harness::shared::SwitchedAllocator;

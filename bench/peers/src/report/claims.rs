@@ -1,0 +1,167 @@
+//! What we claim about messages, and whether this run bears it out.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use crate::contestants::names::{BYTES, CHANNEL, CLASSIC, ICEORYX2, ICEORYX2_CALLS, ONE_LINE, POLLED_BYTES, PROTOTYPE, RING};
+use crate::contestants::{Entry, Kind};
+use crate::harness::BURST;
+use crate::results::{Measure, Results, STREAM_SLOTS};
+
+/// One claim with its verdict.
+pub(crate) struct Claim {
+    text: String,
+    /// `None`: not measured.
+    value: Option<f64>,
+    limit: f64,
+    at_most: bool,
+}
+
+impl Claim {
+    fn at_most(limit: f64, text: impl Into<String>, value: Option<f64>) -> Self {
+        Self { text: text.into(), value, limit, at_most: true }
+    }
+
+    /// The least of several ratios, and whose it is. All of `wanted` must have been measured.
+    fn at_least(limit: f64, text: &str, ratios: Vec<(String, Option<f64>)>) -> Self {
+        let all: Option<Vec<(String, f64)>> = ratios.into_iter().map(|(name, ratio)| Some((name, ratio?))).collect();
+        let least = all.unwrap_or_default().into_iter().min_by(|a, b| a.1.total_cmp(&b.1));
+        let whose = least.as_ref().map(|(name, _)| format!(" (least: {name})")).unwrap_or_default();
+        Self { text: format!("{text}{whose}"), value: least.map(|(_, ratio)| ratio), limit, at_most: false }
+    }
+
+    fn holds(&self) -> Option<bool> {
+        self.value.map(|value| if self.at_most { value <= self.limit } else { value >= self.limit })
+    }
+
+    pub(crate) fn to_json(&self) -> Value {
+        json!({ "claim": self.text, "value": self.value, "limit": self.limit, "at_most": self.at_most, "holds": self.holds() })
+    }
+}
+
+/// Every claim about messages. Ratios are medians of the rounds' ratios, times are medians of the rounds.
+pub(crate) fn all(entries: &[Entry], results: &Results) -> Vec<Claim> {
+    let mut claims = round_trips(entries, results);
+    claims.extend(bursts(results));
+    claims.extend(streams(entries, results));
+    claims
+}
+
+fn round_trips(entries: &[Entry], results: &Results) -> Vec<Claim> {
+    let ours = |of: &str| results.ratio(RING, of, Measure::RoundTrip);
+    let theirs = |names: &[&str]| -> Vec<(String, Option<f64>)> {
+        names.iter().map(|name| ((*name).to_owned(), results.ratio(name, RING, Measure::RoundTrip))).collect()
+    };
+    let over_memory: Vec<&str> = of_kinds(entries, &[Kind::Ring, Kind::Library]);
+    vec![
+        Claim::at_most(0.70, "round trip: ours over the classic ring's", ours(CLASSIC)),
+        Claim::at_most(1.0, "round trip: ours over a bare flag's on one line", ours(ONE_LINE)),
+        Claim::at_most(1.05, "round trip: ours over the prototype's", ours(PROTOTYPE)),
+        Claim::at_most(
+            1.05,
+            "round trip: the product's channel over the bare ring",
+            results.ratio(CHANNEL, RING, Measure::RoundTrip),
+        ),
+        Claim::at_least(1.8, "round trip: every peer over shared memory over ours", theirs(&over_memory)),
+        Claim::at_least(7.0, "round trip: iceoryx2 over ours", theirs(&[ICEORYX2, ICEORYX2_CALLS])),
+        Claim::at_least(30.0, "round trip: pipes and sockets over ours", theirs(&BYTES)),
+        Claim::at_least(30.0, "round trip: the same, polled, over ours", theirs(&POLLED_BYTES)),
+    ]
+}
+
+fn bursts(results: &Results) -> [Claim; 2] {
+    [
+        Claim::at_most(0.50, "bursts of 64: ours over the classic ring's", results.ratio(RING, CLASSIC, Measure::Burst)),
+        Claim::at_most(
+            1.05,
+            "bursts of 64: the product's channel over the bare ring",
+            results.ratio(CHANNEL, RING, Measure::Burst),
+        ),
+    ]
+}
+
+fn streams(entries: &[Entry], results: &Results) -> Vec<Claim> {
+    let rings = of_kinds(entries, &[Kind::Ring]);
+    let mut claims = Vec::new();
+    for (batch, how) in [(BURST, "in batches"), (1, "message by message")] {
+        for (slots, cycles) in STREAM_SLOTS.into_iter().zip([33.0, 25.0, 15.0]) {
+            let measured = results.median(RING, Measure::Stream { batch, slots: Some(slots) }, |outcome| outcome.mean);
+            claims.push(Claim::at_most(cycles, format!("one way {how}, {slots} slots: cycles per message"), measured));
+        }
+        let cells = rings.iter().flat_map(|name| STREAM_SLOTS.map(|slots| (name, slots)));
+        let ratios = cells.map(|(name, slots)| {
+            let measure = Measure::Stream { batch, slots: Some(slots) };
+            (format!("{name}, {slots} slots"), results.ratio(name, RING, measure))
+        });
+        claims.push(Claim::at_least(4.0, &format!("one way {how}: every SPSC ring over ours"), ratios.collect()));
+    }
+    claims
+}
+
+fn of_kinds(entries: &[Entry], kinds: &[Kind]) -> Vec<&'static str> {
+    entries.iter().filter(|entry| kinds.contains(&entry.kind)).map(|entry| entry.name).collect()
+}
+
+/// Append the verdicts to `text`.
+pub(crate) fn write(text: &mut String, claims: &[Claim]) {
+    let _ = writeln!(text, "\n{:<84} {:>9} {:>9}", "CLAIM", "required", "measured");
+    for claim in claims {
+        let relation = if claim.at_most { "<=" } else { ">=" };
+        let value = claim.value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
+        let verdict = match claim.holds() {
+            Some(true) => "holds",
+            Some(false) => "DOES NOT HOLD",
+            None => "not measured",
+        };
+        let _ = writeln!(text, "{:<84} {relation} {:>6} {value:>9}  {verdict}", claim.text, claim.limit);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contestants;
+    use crate::harness::Outcome;
+
+    fn measured(rounds: &[(&str, Measure, f64)]) -> Vec<Claim> {
+        let (entries, mut results) = (contestants::all(), Results::default());
+        for (name, measure, ticks) in rounds {
+            let entry = entries.iter().find(|entry| entry.name == *name).expect("a contestant of that name");
+            let outcome = Outcome { p50: *ticks, p99: *ticks, min: *ticks, mean: *ticks };
+            results.add(entry, *measure, 0, Ok(outcome));
+        }
+        all(&entries, &results)
+    }
+
+    fn verdict(claims: &[Claim], text: &str) -> Option<bool> {
+        claims.iter().find(|claim| claim.text.starts_with(text)).unwrap_or_else(|| panic!("no claim {text}")).holds()
+    }
+
+    #[test]
+    fn nothing_measured_bears_nothing_out() {
+        assert!(measured(&[]).iter().all(|claim| claim.holds().is_none()));
+    }
+
+    #[test]
+    fn ratios_are_ours_over_a_yardstick_and_a_peer_over_ours() {
+        let claims = measured(&[
+            (RING, Measure::RoundTrip, 400.0),
+            (CLASSIC, Measure::RoundTrip, 700.0),
+            (ONE_LINE, Measure::RoundTrip, 390.0),
+            (ICEORYX2, Measure::RoundTrip, 4000.0),
+        ]);
+        assert_eq!(verdict(&claims, "round trip: ours over the classic"), Some(true));
+        assert_eq!(verdict(&claims, "round trip: ours over a bare flag"), Some(false));
+        assert_eq!(verdict(&claims, "round trip: iceoryx2"), None, "one of its two rows is missing");
+    }
+
+    #[test]
+    fn peer_nearest_to_us_decides() {
+        let mut rounds = vec![(RING, Measure::RoundTrip, 100.0)];
+        rounds.extend(BYTES.map(|name| (name, Measure::RoundTrip, 3100.0)));
+        rounds.push((BYTES[1], Measure::RoundTrip, 2900.0));
+        let claims = measured(&rounds);
+        assert_eq!(verdict(&claims, "round trip: pipes and sockets over ours (least: Unix stream)"), Some(false));
+    }
+}

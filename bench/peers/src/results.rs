@@ -1,0 +1,147 @@
+//! What was measured, round by round.
+
+use std::collections::BTreeMap;
+
+use fipsee_ring::clock;
+use serde_json::{Value, json};
+
+use crate::contestants::Entry;
+use crate::harness::{BURST, Outcome};
+
+/// One question to every contestant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Measure {
+    /// One message and its answer.
+    RoundTrip,
+    /// 64 messages, then their answers.
+    Burst,
+    /// Messages one way.
+    Stream {
+        /// How many are sent and received at a time: 1, or as many as there are, up to [`BURST`].
+        batch: usize,
+        /// Messages that the ring holds; `None` where we do not choose.
+        slots: Option<u32>,
+    },
+}
+
+/// Rings that streams are measured through.
+pub const STREAM_SLOTS: [u32; 3] = [64, 1024, 8192];
+
+impl Measure {
+    /// All of them, in the order of a round.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        let mut all = vec![Self::RoundTrip, Self::Burst];
+        for batch in [BURST, 1] {
+            all.extend(STREAM_SLOTS.map(|slots| Self::Stream { batch, slots: Some(slots) }));
+            all.push(Self::Stream { batch, slots: None });
+        }
+        all
+    }
+
+    /// Its name in results.
+    #[must_use]
+    pub fn name(self) -> String {
+        let of = |slots: Option<u32>| slots.map_or_else(|| "own buffers".to_owned(), |slots| format!("{slots} slots"));
+        match self {
+            Self::RoundTrip => "round trip".to_owned(),
+            Self::Burst => "burst of 64".to_owned(),
+            Self::Stream { batch: 1, slots } => format!("stream one by one, {}", of(slots)),
+            Self::Stream { slots, .. } => format!("stream in batches, {}", of(slots)),
+        }
+    }
+
+    /// The measure of ours that one of theirs is compared to. Where their buffers have their own size, it is our smallest
+    /// ring, our slowest.
+    #[must_use]
+    pub const fn of_ours(self) -> Self {
+        match self {
+            Self::Stream { batch, slots: None } => Self::Stream { batch, slots: Some(STREAM_SLOTS[0]) },
+            other => other,
+        }
+    }
+}
+
+type Rounds = Vec<Option<Outcome>>;
+
+/// Outcomes by contestant and measure, with one place for each round.
+#[derive(Debug, Default)]
+pub struct Results {
+    outcomes: BTreeMap<(&'static str, Measure), Rounds>,
+    errors: BTreeMap<&'static str, String>,
+}
+
+/// The figure of an outcome that is compared: half of the round trips take less; of a stream there is only one.
+const fn figure(outcome: &Outcome) -> f64 {
+    outcome.p50
+}
+
+/// The middle one, the upper of two; `None` of none.
+#[must_use]
+pub fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
+}
+
+impl Results {
+    /// Enter what came of one job in `round`.
+    pub fn add(&mut self, entry: &Entry, measure: Measure, round: usize, outcome: Result<Outcome, String>) {
+        let rounds = self.outcomes.entry((entry.name, measure)).or_default();
+        rounds.resize(round + 1, None);
+        match outcome {
+            Ok(outcome) => rounds[round] = Some(outcome),
+            Err(error) => drop(self.errors.insert(entry.name, format!("{}: {error}", measure.name()))),
+        }
+    }
+
+    /// What went wrong, by contestant; the latest of each.
+    pub fn errors(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        self.errors.iter().map(|(name, error)| (*name, error.as_str()))
+    }
+
+    fn rounds(&self, name: &str, measure: Measure) -> Option<&Rounds> {
+        self.outcomes.iter().find(|((entry, of), _)| *entry == name && *of == measure).map(|(_, rounds)| rounds)
+    }
+
+    /// Median over the rounds of one figure.
+    #[must_use]
+    pub fn median(&self, name: &str, measure: Measure, figure: impl Fn(&Outcome) -> f64) -> Option<f64> {
+        median(self.rounds(name, measure)?.iter().flatten().map(figure).collect())
+    }
+
+    /// Median over the rounds of `name`'s time divided by `other`'s in the same round.
+    #[must_use]
+    pub fn ratio(&self, name: &str, other: &str, measure: Measure) -> Option<f64> {
+        let (these, those) = (self.rounds(name, measure)?, self.rounds(other, measure.of_ours())?);
+        let pairs = these.iter().zip(those).filter_map(|(a, b)| Some(figure(a.as_ref()?) / figure(b.as_ref()?)));
+        median(pairs.collect())
+    }
+
+    /// Every series, for machines: ticks per message of each round.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let series = self.outcomes.iter().map(|((name, measure), rounds)| {
+            let of = |figure: fn(&Outcome) -> f64| -> Vec<Option<f64>> {
+                rounds.iter().map(|outcome| outcome.as_ref().map(|outcome| (figure(outcome) * 10.0).round() / 10.0)).collect()
+            };
+            let mut line = json!({ "contestant": name, "measure": measure.name() });
+            if matches!(measure, Measure::Stream { .. }) {
+                line["ticks_per_message"] = json!(of(|outcome| outcome.mean));
+            } else {
+                line["ticks_p50"] = json!(of(|outcome| outcome.p50));
+                line["ticks_p99"] = json!(of(|outcome| outcome.p99));
+                line["ticks_min"] = json!(of(|outcome| outcome.min));
+                line["ticks_mean"] = json!(of(|outcome| outcome.mean));
+            }
+            line
+        });
+        series.collect()
+    }
+}
+
+/// Ticks in nanoseconds.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "a rate of some GHz")]
+pub fn to_ns(ticks: f64) -> f64 {
+    ticks * 1e9 / clock::ticks_per_second() as f64
+}

@@ -1,0 +1,205 @@
+//! Calling a service.
+
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use fipsee_ring::wait::{DEFAULT_LOOK, WaitMode};
+use fipsee_ring::{Message, PeerFault, clock};
+
+use crate::error::Error;
+use crate::payload::Payload;
+use crate::raw::RawClient;
+use crate::service::{Service, from_message, sizes_of, to_message};
+
+/// How to connect.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectOptions {
+    /// Calls outstanding at a time; the server may grant fewer.
+    pub depth: u32,
+    /// How to wait for replies.
+    pub wait: WaitMode,
+    /// In adaptive mode, how long to look before sleeping.
+    pub look: Duration,
+}
+
+impl Default for ConnectOptions {
+    /// 64 calls outstanding, adaptive waiting.
+    fn default() -> Self {
+        Self { depth: 64, wait: WaitMode::Adaptive, look: DEFAULT_LOOK }
+    }
+}
+
+/// A connection to a service: one channel, for one thread at a time. Other threads connect, too.
+///
+/// [`call`](Self::call) waits for its reply. Or: [`start`](Self::start) several, [`submit`](Self::submit) them together, and
+/// take the replies, which come in the order of the calls, by [`poll`](Self::poll) or [`wait`](Self::wait).
+#[derive(Debug)]
+pub struct Client<S> {
+    raw: RawClient,
+    service: PhantomData<fn() -> S>,
+}
+
+impl<S: Service> Client<S> {
+    /// Connect to the server at `socket_path`.
+    ///
+    /// # Errors
+    /// As [`connect_with`](Self::connect_with).
+    pub fn connect(socket_path: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::connect_with(socket_path.as_ref(), &ConnectOptions::default())
+    }
+
+    /// Connect with options.
+    ///
+    /// # Errors
+    /// [`Error::Connect`] when nobody listens, [`Error::Refused`] with the server's words (another service or version, not
+    /// allowed, too many clients), [`Error::OtherTypes`], and whatever else can go wrong with a peer or the system.
+    pub fn connect_with(socket_path: &Path, options: &ConnectOptions) -> Result<Self, Error> {
+        let raw = RawClient::connect(socket_path, S::NAME, options)?;
+        let (request_bytes, reply_bytes) = const { sizes_of::<S>() };
+        raw.expect_sizes(request_bytes, reply_bytes)?;
+        Ok(Self { raw, service: PhantomData })
+    }
+
+    /// Calls that can be outstanding at a time.
+    #[must_use]
+    pub const fn depth(&self) -> u32 {
+        self.raw.depth()
+    }
+
+    /// Calls started whose replies were not taken.
+    #[must_use]
+    pub fn outstanding(&self) -> u32 {
+        self.raw.outstanding()
+    }
+
+    /// The payload of the next call: fill it, then [`call`](Self::call) or [`start`](Self::start).
+    ///
+    /// # Errors
+    /// [`Error::Full`] when as many are outstanding as the channel takes: each has a payload of its own.
+    pub fn request_payload(&self) -> Result<Payload<'_>, Error> {
+        self.raw.request_payload()
+    }
+
+    /// The payload of the reply that was taken last.
+    #[must_use]
+    pub fn reply_payload(&self) -> Payload<'_> {
+        self.raw.reply_payload(0)
+    }
+
+    /// Call and wait for the reply.
+    ///
+    /// # Errors
+    /// [`Error::RepliesDue`] when replies to started calls were not taken; [`Error::Disconnected`] when the server died,
+    /// [`Error::Refused`] with its words when it closed the channel; [`Error::Fault`] when it broke the protocol. After the
+    /// last three the call may or may not have been carried out; connect again.
+    #[inline(always)]
+    pub fn call(&mut self, request: &S::Request) -> Result<S::Reply, Error> {
+        self.call_until(request, None)
+    }
+
+    /// As [`call`](Self::call), but wait no longer than `timeout`.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call), and [`Error::TimedOut`]: then its reply is still due, to be taken by
+    /// [`wait`](Self::wait).
+    pub fn call_timeout(&mut self, request: &S::Request, timeout: Duration) -> Result<S::Reply, Error> {
+        self.call_until(request, deadline_ticks(timeout))
+    }
+
+    #[inline(always)]
+    fn call_until(&mut self, request: &S::Request, deadline_ticks: Option<u64>) -> Result<S::Reply, Error> {
+        let mut reply = Message::ZERO;
+        self.raw.call(&to_message(request), deadline_ticks, &mut reply)?;
+        self.value(&reply)
+    }
+
+    #[inline(always)]
+    fn value(&self, reply: &Message) -> Result<S::Reply, Error> {
+        from_message(reply)
+            .ok_or_else(|| self.raw.close_for(PeerFault::Value { what: "a reply that begins", value: reply.word(0) }))
+    }
+
+    /// Start a call; [`submit`](Self::submit) publishes it.
+    ///
+    /// # Errors
+    /// [`Error::Full`] when as many are outstanding as the channel takes.
+    #[inline(always)]
+    pub fn start(&mut self, request: &S::Request) -> Result<(), Error> {
+        self.raw.start(&to_message(request))
+    }
+
+    /// Publish what was started, in one burst.
+    #[inline(always)]
+    pub fn submit(&mut self) {
+        self.raw.submit();
+    }
+
+    /// Hand every reply that is there to `done`, with its payload; returns how many. Never blocks.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    #[inline(always)]
+    pub fn poll(&mut self, done: &mut impl FnMut(S::Reply, Payload<'_>)) -> Result<u32, Error> {
+        let mut message = Message::ZERO;
+        let mut count = 0;
+        while self.raw.poll(&mut message)? {
+            done(self.value(&message)?, self.raw.reply_payload(0));
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// Publish what was started, wait until at least one reply is there, and hand those there are to `done`; returns how many: 0
+    /// at once when nothing is outstanding.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    #[inline(always)]
+    pub fn wait(&mut self, done: &mut impl FnMut(S::Reply, Payload<'_>)) -> Result<u32, Error> {
+        self.wait_until(None, done)
+    }
+
+    /// As [`wait`](Self::wait), but returns 0 when nothing came within `timeout`.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub fn wait_timeout(&mut self, timeout: Duration, done: &mut impl FnMut(S::Reply, Payload<'_>)) -> Result<u32, Error> {
+        self.wait_until(deadline_ticks(timeout), done)
+    }
+
+    #[inline(always)]
+    fn wait_until(&mut self, deadline_ticks: Option<u64>, done: &mut impl FnMut(S::Reply, Payload<'_>)) -> Result<u32, Error> {
+        let mut message = Message::ZERO;
+        if !self.raw.wait(deadline_ticks, &mut message)? {
+            return Ok(0);
+        }
+        done(self.value(&message)?, self.raw.reply_payload(0));
+        Ok(1 + self.poll(done)?)
+    }
+
+    /// For event loops: as [`RawClient::arm_and_reply_is_there`].
+    #[must_use = "waiting while a reply is there loses a wake-up"]
+    pub fn arm_and_reply_is_there(&mut self) -> bool {
+        self.raw.arm_and_reply_is_there()
+    }
+
+    /// For event loops: as [`RawClient::woken`].
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub fn woken(&mut self) -> Result<(), Error> {
+        self.raw.woken()
+    }
+}
+
+fn deadline_ticks(timeout: Duration) -> Option<u64> {
+    Some(clock::ticks().saturating_add(clock::duration_to_ticks(timeout)))
+}
+
+impl<S> AsFd for Client<S> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.raw.as_fd()
+    }
+}

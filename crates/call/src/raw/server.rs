@@ -1,0 +1,117 @@
+//! Serving: the socket and its front.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use fipsee_ring::channel::{MAX_DEPTH, MAX_POOL_BYTES};
+use fipsee_ring::control::MAX_NAME_BYTES;
+use fipsee_ring::listener::Listener;
+use fipsee_ring::mailbox::Mailbox;
+use fipsee_ring::wait::Backoff;
+use rustix::net::SocketType;
+
+use super::front::{Event, Front, Serving};
+use super::worker::RawWorker;
+use crate::error::Error;
+use crate::server::ServerOptions;
+use crate::wire::{MAX_VALUE_BYTES, PAYLOAD_UNIT_BYTES, ServiceInfo};
+
+/// A service at a socket. Clients are accepted once it has a [`worker`](Self::worker). Dropped, it hangs up on all clients
+/// at once and ends its workers' loops; [`Stopper::stop`] lets them finish.
+pub struct RawServer {
+    info: ServiceInfo,
+    wait: (fipsee_ring::wait::WaitMode, std::time::Duration),
+    front: Arc<Mailbox<Event>>,
+    thread: Option<JoinHandle<()>>,
+    next_worker: AtomicU64,
+}
+
+impl RawServer {
+    /// Serve `name` at `socket_path`, with requests and replies of so many bytes.
+    ///
+    /// # Errors
+    /// [`Error::Serve`] when the socket cannot be had or the sizes cannot be served; [`Error::Io`] when the process has no
+    /// descriptor or thread left.
+    pub fn bind(
+        socket_path: &Path,
+        name: &str,
+        (request_bytes, reply_bytes): (u32, u32),
+        options: ServerOptions,
+    ) -> Result<Self, Error> {
+        options.wait.available()?;
+        let max_depth = options.max_depth.min(MAX_DEPTH);
+        let payload_bytes = |bytes: u32| bytes.checked_next_multiple_of(PAYLOAD_UNIT_BYTES).unwrap_or(u32::MAX);
+        let info = ServiceInfo {
+            request_bytes,
+            reply_bytes,
+            request_payload_bytes: payload_bytes(options.request_payload_bytes),
+            reply_payload_bytes: payload_bytes(options.reply_payload_bytes),
+        };
+        if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains('\0') {
+            return Err(Error::Serve(format!(
+                "the name '{name}' has {} bytes; a name has 1 to {MAX_NAME_BYTES}, none of them 0",
+                name.len()
+            )));
+        }
+        if request_bytes > MAX_VALUE_BYTES || reply_bytes > MAX_VALUE_BYTES {
+            let text = format!(
+                "requests of {request_bytes} and replies of {reply_bytes} bytes; at most {MAX_VALUE_BYTES} fit a message, send the rest as payload"
+            );
+            return Err(Error::Serve(text));
+        }
+        if info.pool_bytes(max_depth) > MAX_POOL_BYTES || max_depth == 0 {
+            let text = format!(
+                "{max_depth} calls with {} bytes of payload each; a client has at least one call and at most {MAX_POOL_BYTES} bytes: choose a smaller depth or payload",
+                info.pool_bytes(1)
+            );
+            return Err(Error::Serve(text));
+        }
+        let listener = Listener::bind(socket_path, SocketType::SEQPACKET, options.socket_mode).map_err(Error::Serve)?;
+        let no_descriptor = |source| Error::Io { context: "serve calls", source };
+        let front = Arc::new(Mailbox::new().map_err(no_descriptor)?);
+        let serving = Serving { name: name.to_owned(), info, max_clients: options.max_clients, max_depth, allow: options.allow };
+        let looking = Front::new(serving, listener, Arc::clone(&front)).map_err(no_descriptor)?;
+        let thread = std::thread::Builder::new().name("fip-call-front".to_owned()).spawn(move || looking.run());
+        let thread = Some(thread.map_err(|source| Error::Io { context: "start the thread that accepts clients", source })?);
+        Ok(Self { info, wait: (options.wait, options.look), front, thread, next_worker: AtomicU64::new(0) })
+    }
+
+    /// One more thread's share of the clients. New ones go to the worker with the fewest.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the process has no descriptor left.
+    pub fn worker(&self) -> Result<RawWorker, Error> {
+        let (wait, look) = self.wait;
+        let id = self.next_worker.fetch_add(1, Ordering::Relaxed);
+        RawWorker::new(id, self.info, Backoff::new(wait, look), Arc::clone(&self.front))
+            .map_err(|source| Error::Io { context: "make a worker", source })
+    }
+
+    /// For stopping it from elsewhere.
+    #[must_use]
+    pub fn stopper(&self) -> Stopper {
+        Stopper(Arc::clone(&self.front))
+    }
+}
+
+impl Drop for RawServer {
+    fn drop(&mut self) {
+        self.front.send(Event::Abort);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Stops a server, from any thread.
+#[derive(Clone)]
+pub struct Stopper(Arc<Mailbox<Event>>);
+
+impl Stopper {
+    /// Accept nobody new, answer what clients have published, let them go, and end the workers' loops. Returns at once.
+    pub fn stop(&self) {
+        self.0.send(Event::Stop);
+    }
+}

@@ -1,0 +1,133 @@
+//! What stands in ATTACHED for a service of calls, and where payloads lie (docs/protocol.md section 8).
+
+use fipsee_ring::PeerFault;
+use fipsee_ring::channel::MAX_POOL_BYTES;
+use fipsee_ring::control::SERVICE_INFO_BYTES;
+use fipsee_ring::layout::PAYLOAD_BYTES;
+
+/// Most bytes of a request or reply: what one message of a ring carries.
+#[expect(clippy::cast_possible_truncation, reason = "60")]
+pub const MAX_VALUE_BYTES: u32 = PAYLOAD_BYTES as u32;
+/// Unit of the lengths of payloads: a cache line, so that neighbours do not share one.
+pub const PAYLOAD_UNIT_BYTES: u32 = 64;
+
+/// A service as the wire describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServiceInfo {
+    /// Bytes of a request, at most 60.
+    pub request_bytes: u32,
+    /// Bytes of a reply, at most 60.
+    pub reply_bytes: u32,
+    /// Bytes of payload that go with each request; a multiple of 64, 0 for none.
+    pub request_payload_bytes: u32,
+    /// Bytes of payload that go with each reply; a multiple of 64, 0 for none.
+    pub reply_payload_bytes: u32,
+}
+
+impl ServiceInfo {
+    /// As it stands in ATTACHED.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; SERVICE_INFO_BYTES] {
+        let mut bytes = [0; SERVICE_INFO_BYTES];
+        let fields = [self.request_bytes, self.reply_bytes, self.request_payload_bytes, self.reply_payload_bytes];
+        for (chunk, field) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(fields) {
+            *chunk = field.to_le_bytes();
+        }
+        bytes
+    }
+
+    /// Check what a peer sent.
+    ///
+    /// # Errors
+    /// Which field no correct server sends.
+    pub fn from_bytes(bytes: &[u8; SERVICE_INFO_BYTES]) -> Result<Self, PeerFault> {
+        let word = |index: usize| bytes.as_chunks::<4>().0.get(index).map_or(0, |chunk| u32::from_le_bytes(*chunk));
+        let info =
+            Self { request_bytes: word(0), reply_bytes: word(1), request_payload_bytes: word(2), reply_payload_bytes: word(3) };
+        let check = |what, value: u32, ok: bool| if ok { Ok(()) } else { Err(PeerFault::Value { what, value: value.into() }) };
+        check("the length of a request", info.request_bytes, info.request_bytes <= MAX_VALUE_BYTES)?;
+        check("the length of a reply", info.reply_bytes, info.reply_bytes <= MAX_VALUE_BYTES)?;
+        for bytes in [info.request_payload_bytes, info.reply_payload_bytes] {
+            let ok = bytes.is_multiple_of(PAYLOAD_UNIT_BYTES) && u64::from(bytes) <= MAX_POOL_BYTES;
+            check("the length of a payload", bytes, ok)?;
+        }
+        match (4..16).find(|index| word(*index) != 0) {
+            Some(index) => Err(PeerFault::ReservedSet {
+                offset_bytes: 4 * u32::try_from(index).unwrap_or(u32::MAX),
+                value: word(index).into(),
+            }),
+            None => Ok(info),
+        }
+    }
+
+    /// Bytes of the pool that `depth` calls need.
+    pub(crate) fn pool_bytes(&self, depth: u32) -> u64 {
+        u64::from(depth) * self.stride_bytes()
+    }
+
+    const fn stride_bytes(&self) -> u64 {
+        self.request_payload_bytes as u64 + self.reply_payload_bytes as u64
+    }
+}
+
+/// The place of a call's payloads: call k of a queue has place k mod depth. Both sides count, nobody tells.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    index: u32,
+    depth: u32,
+}
+
+impl Place {
+    pub(crate) const fn first(depth: u32) -> Self {
+        Self { index: 0, depth }
+    }
+
+    #[inline(always)]
+    pub(crate) const fn advance(&mut self) {
+        self.index += 1;
+        if self.index == self.depth {
+            self.index = 0;
+        }
+    }
+
+    /// The place of the `count`-th call before this one; `count` is at most the depth.
+    pub(crate) const fn back(mut self, count: u32) -> Self {
+        self.index = if self.index >= count { self.index - count } else { self.index + self.depth - count };
+        self
+    }
+
+    /// Offsets in the pool, in bytes: of the request's payload and of the reply's.
+    pub(crate) fn offsets_bytes(self, info: &ServiceInfo) -> (u64, u64) {
+        let start_bytes = u64::from(self.index) * info.stride_bytes();
+        (start_bytes, start_bytes + u64::from(info.request_payload_bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_go_round_and_back() {
+        let mut place = Place::first(3);
+        let mut seen = Vec::new();
+        for _ in 0..7 {
+            seen.push(place.index);
+            place.advance();
+            assert_eq!(place.back(1).index, *seen.last().expect("just pushed"));
+        }
+        assert_eq!(seen, [0, 1, 2, 0, 1, 2, 0]);
+        assert_eq!((place.back(3).index, place.back(1).index, place.back(2).index), (1, 0, 2));
+    }
+
+    #[test]
+    fn every_lie_in_the_service_info_is_found() {
+        let good = ServiceInfo { request_bytes: 60, reply_bytes: 8, request_payload_bytes: 4096, reply_payload_bytes: 64 };
+        assert_eq!(ServiceInfo::from_bytes(&good.to_bytes()), Ok(good));
+        for (offset, value) in [(0, 61), (4, 61), (8, 65), (12, 1), (12, 255), (16, 1), (60, 1)] {
+            let mut bytes = good.to_bytes();
+            bytes[offset] = value;
+            assert!(ServiceInfo::from_bytes(&bytes).is_err(), "byte {offset} is {value}");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! `fipsee ping --ablate`: each choice of the channel's hot path changed by itself, against the channel as it is.
+
+use std::fmt;
+
+use fipsee_ring::cpu::{self, StoreVariant};
+
+use super::plan::{Change, Design, Spec, Store, Task};
+use super::rounds::{self, Line, Spread};
+use crate::error::Error;
+use crate::output::{self, Table};
+
+const TASKS: [Task; 5] = [Task::Queue(1), Task::Queue(64), Task::Stream(64), Task::Stream(1024), Task::Stream(8192)];
+
+/// Every change, in the order of the table.
+const CHANGES: [Change; 22] = [
+    Change::Store(Store::Wide16),
+    Change::Store(Store::Portable),
+    Change::Prefetch(0),
+    Change::Prefetch(1),
+    Change::Prefetch(2),
+    Change::Prefetch(4),
+    Change::Prefetch(8),
+    Change::Prefetch(16),
+    Change::ReadAhead(0),
+    Change::ReadAhead(4),
+    Change::ReadAhead(8),
+    Change::FirstLookAtOnce,
+    Change::FirstLookAfter([60, 100]),
+    Change::FirstLookAfter([100, 200]),
+    Change::NoLockedOperation,
+    Change::Demote,
+    Change::PublishEach,
+    Change::ReleasesPerLap(64),
+    Change::ReleasesPerLap(8),
+    Change::ReleasesPerLap(2),
+    Change::NoPause,
+    Change::LookTwice,
+];
+
+impl Change {
+    /// Does it change anything at this task, on this CPU?
+    fn concerns(self, task: Task) -> bool {
+        let is_stream = matches!(task, Task::Stream(_));
+        match self {
+            Self::Store(Store::Wide16) => cpu::features().store == StoreVariant::Wide64,
+            Self::Store(Store::Portable) => cpu::features().store != StoreVariant::Portable,
+            Self::Demote => cpu::features().has_demote,
+            Self::FirstLookAtOnce | Self::FirstLookAfter(_) => task == Task::Queue(1),
+            Self::ReleasesPerLap(_) | Self::ReadAhead(_) => is_stream,
+            Self::LookTwice => !is_stream,
+            Self::PublishEach => task != Task::Queue(1),
+            Self::Prefetch(_) | Self::NoLockedOperation | Self::NoPause => true,
+        }
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Store(Store::Wide16) => f.write_str("store in four parts of 16 bytes"),
+            Self::Store(Store::Portable) => f.write_str("store in parts of 8 bytes"),
+            Self::Prefetch(0) => f.write_str("no prefetch"),
+            Self::Prefetch(slots) => write!(f, "prefetch {slots} ahead"),
+            Self::ReadAhead(0) => f.write_str("no read ahead"),
+            Self::ReadAhead(slots) => write!(f, "read ahead of {slots}"),
+            Self::FirstLookAtOnce => f.write_str("first look at once"),
+            Self::FirstLookAfter([caller, answerer]) => write!(f, "first look after {caller} and {answerer} ticks"),
+            Self::NoLockedOperation => f.write_str("no locked operation, no doorbell"),
+            Self::Demote => f.write_str("CLDEMOTE after publishing"),
+            Self::PublishEach => f.write_str("doorbell looked at for each message"),
+            Self::ReleasesPerLap(count) => write!(f, "slots returned {count} times a lap"),
+            Self::NoPause => f.write_str("no PAUSE"),
+            Self::LookTwice => f.write_str("look again after what was due"),
+        }
+    }
+}
+
+pub(super) fn specs(base: &Spec) -> Vec<Spec> {
+    let changes = || std::iter::once(None).chain(CHANGES.map(Some));
+    let all = TASKS
+        .into_iter()
+        .flat_map(|task| changes().map(move |change| Spec { design: Design::Channel, task, change, ..base.clone() }));
+    all.filter(|spec| spec.change.is_none_or(|change| change.concerns(spec.task))).collect()
+}
+
+pub(super) fn report(lines: &[Line], head: &str, tsc_hz: u64, json: bool) -> Result<(), Error> {
+    let as_it_is = |line: &Line| rounds::find(lines, Design::Channel, line.spec.task, None);
+    if json {
+        return lines.iter().try_for_each(|line| {
+            let mut object = line.to_json(tsc_hz)?;
+            if let Some(channel) = as_it_is(line) {
+                object["ratio_to_channel"] = line.ratio_to(channel).to_json();
+            }
+            output::print_json(&object)
+        });
+    }
+    let mut table = Table::new(2, &["TASK", "CHANGE", "CYCLES/MSG", "SPREAD", "NS/MSG", "/CHANNEL", "SPREAD"]);
+    for line in lines {
+        let cycles = line.cycles_per_message();
+        let ratio = as_it_is(line).map(|channel| line.ratio_to(channel));
+        let Spread { median, min, max } = ratio.unwrap_or(Spread { median: f64::NAN, min: f64::NAN, max: f64::NAN });
+        table.push(vec![
+            rounds::task_name(line.spec.task),
+            line.spec.change.map_or_else(|| "(as it is)".to_owned(), |change| change.to_string()),
+            format!("{:.1}", cycles.median),
+            format!("{:.1}-{:.1}", cycles.min, cycles.max),
+            format!("{:.1}", rounds::to_ns(cycles.median, tsc_hz)),
+            format!("{median:.2}"),
+            format!("{min:.2}-{max:.2}"),
+        ]);
+    }
+    output::print(&format!("{head}{}", table.render()))
+}

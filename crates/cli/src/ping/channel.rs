@@ -1,0 +1,343 @@
+//! The channel as the product uses it: the caller's side as `client::Queue` of crates/block, the answerer's as
+//! `server::QueueServer` under a worker of the daemon that serves nothing else.
+
+use std::os::fd::AsFd;
+
+use fipsee_ring::channel::{ClientQueue, ServerQueue};
+use fipsee_ring::doorbell::EventDoorbell;
+use fipsee_ring::mapped::MappedRing;
+use fipsee_ring::pace::{AnswererPace, CallerPace, Delays, let_answers_gather};
+use fipsee_ring::ring::{Reader, StreamWriter};
+use fipsee_ring::seqpacket::Seqpacket;
+use fipsee_ring::wait::{Backoff, DEFAULT_LOOK, Next};
+use fipsee_ring::{Message, PeerFault};
+use rustix::event::{PollFd, PollFlags, epoll};
+
+use super::drive::{Answers, Calls, Receives, Sends, Trouble};
+use super::plan::Choices;
+use super::rivals::bare;
+use super::spin::Spin;
+use super::visits::{Taken, Visits};
+
+/// Empty looks between two questions to the kernel whether the other side lives.
+const LOOKS_PER_LIFE_CHECK: u32 = 4096;
+/// Without PAUSE: so many looks before waiting goes its usual way.
+const BARE_LOOKS: u32 = 4096;
+
+/// What both sides do when nothing is there.
+struct Idle<'a> {
+    backoff: Backoff,
+    pause: bool,
+    looks: u32,
+    other: &'a Seqpacket,
+}
+
+impl<'a> Idle<'a> {
+    fn new(choices: &Choices, other: &'a Seqpacket) -> Self {
+        Self { backoff: Backoff::new(choices.wait, DEFAULT_LOOK), pause: choices.pause, looks: 0, other }
+    }
+
+    #[inline(always)]
+    const fn reset(&mut self) {
+        self.backoff.reset();
+        self.looks = 0;
+    }
+
+    #[inline(always)]
+    fn step(&mut self, expected: bool, reader: &Reader<MappedRing>) -> Result<Next, Trouble> {
+        self.looks = self.looks.wrapping_add(1);
+        if self.looks.is_multiple_of(LOOKS_PER_LIFE_CHECK) && self.other.is_hung_up() {
+            return Err(Trouble::Gone);
+        }
+        if !self.pause && self.looks < BARE_LOOKS {
+            return Ok(Next::Look);
+        }
+        Ok(self.backoff.step_watching(expected, || Some(reader.watch())))
+    }
+}
+
+fn fault(fault: PeerFault) -> Trouble {
+    Trouble::Wrong(fault.to_string())
+}
+
+/// The calling side.
+pub(super) struct Caller<'a> {
+    queue: ClientQueue,
+    idle: Idle<'a>,
+    pace: CallerPace,
+    choices: Choices,
+}
+
+impl<'a> Caller<'a> {
+    pub(super) fn new(queue: ClientQueue, choices: Choices, other: &'a Seqpacket) -> Self {
+        let pace = CallerPace::new(choices.tuning.first_look);
+        Self { queue, idle: Idle::new(&choices, other), pace, choices }
+    }
+
+    #[inline(always)]
+    fn ring_if_asleep(&self) {
+        if self.choices.doorbells && self.queue.requests.reader_needs_doorbell() {
+            self.queue.daemon_bell.ring();
+        }
+    }
+
+    #[inline(always)]
+    fn publish(&mut self, calls: &[Message]) {
+        for call in calls {
+            let published = self.queue.requests.publish(call);
+            debug_assert!(published.is_ok(), "bursts are no larger than the ring");
+            self.queue.requests.prefetch(calls.len());
+            if !self.choices.batch {
+                self.ring_if_asleep();
+            }
+        }
+        if self.choices.batch {
+            self.ring_if_asleep();
+        }
+    }
+
+    #[cold]
+    fn sleep(&mut self) -> Result<(), Trouble> {
+        if !self.queue.completions.arm_and_work_remains() {
+            let mut fds = [PollFd::new(&self.queue.our_bell, PollFlags::IN)];
+            let _ = rustix::event::poll(&mut fds, None); // A wake-up for nothing is one more look.
+        }
+        self.queue.completions.disarm();
+        self.idle.reset();
+        if self.queue.our_bell.drain() || self.queue.completions.has_message() { Ok(()) } else { Err(Trouble::Gone) }
+    }
+}
+
+impl Calls for Caller<'_> {
+    #[inline(always)]
+    fn exchange(&mut self, calls: &[Message], answers: &mut [Message]) -> Result<(), Trouble> {
+        self.publish(calls);
+        if self.queue.requests.outstanding() == 1 {
+            if let Some(hold_ns) = self.pace.begin() {
+                self.queue.completions.memory().ask_hold(hold_ns);
+            }
+            self.pace.hold();
+        } else {
+            self.pace.interrupt();
+        }
+        for answer in answers {
+            while !self.queue.completions.receive(answer) {
+                if self.idle.step(true, &self.queue.completions)? == Next::Sleep {
+                    self.sleep()?;
+                }
+                let_answers_gather(self.queue.requests.outstanding() as usize);
+            }
+            self.queue.requests.answered();
+            self.idle.reset();
+        }
+        if self.choices.look_twice && self.queue.completions.has_message() {
+            return Err(Trouble::Wrong("an answer to nothing came; report this".to_owned()));
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, message: &Message) {
+        let _ = self.queue.requests.publish(message);
+        self.ring_if_asleep();
+    }
+
+    fn delays(&self) -> Delays {
+        self.pace.delays()
+    }
+}
+
+/// Sleeps until the doorbell rings or the other side is gone: as the daemon, which watches an eventfd and never reads it.
+struct Bed(rustix::fd::OwnedFd);
+
+impl Bed {
+    fn new(bell: &EventDoorbell, other: &Seqpacket) -> Result<Self, Trouble> {
+        let made = || {
+            let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+            let nothing = epoll::EventData::new_u64(0);
+            epoll::add(&epoll, bell, nothing, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
+            epoll::add(&epoll, other.as_fd(), nothing, epoll::EventFlags::RDHUP)?;
+            Ok(Self(epoll))
+        };
+        made().map_err(|error: rustix::io::Errno| Trouble::Wrong(format!("cannot watch the doorbell: {error}")))
+    }
+
+    fn sleep(&self, other: &Seqpacket) -> Result<(), Trouble> {
+        let mut events = Vec::<epoll::Event>::with_capacity(2);
+        let _ = epoll::wait(&self.0, rustix::buffer::spare_capacity(&mut events), None);
+        if other.is_hung_up() { Err(Trouble::Gone) } else { Ok(()) }
+    }
+}
+
+/// The answering side.
+pub(super) struct Answerer<'a> {
+    queue: ServerQueue,
+    idle: Idle<'a>,
+    bed: Bed,
+    pace: AnswererPace,
+    choices: Choices,
+}
+
+impl<'a> Answerer<'a> {
+    pub(super) fn new(queue: ServerQueue, choices: Choices, other: &'a Seqpacket) -> Result<Self, Trouble> {
+        let bed = Bed::new(&queue.our_bell, other)?;
+        let pace = AnswererPace::default();
+        Ok(Self { queue, idle: Idle::new(&choices, other), bed, pace, choices })
+    }
+
+    #[inline(always)]
+    fn ring_if_asleep(&self) {
+        if self.choices.doorbells && self.queue.completions.reader_needs_doorbell() {
+            self.queue.client_bell.ring();
+        }
+    }
+
+    #[cold]
+    fn sleep(&mut self) -> Result<(), Trouble> {
+        if !self.queue.requests.arm_and_work_remains() {
+            self.bed.sleep(self.idle.other)?;
+        }
+        self.queue.requests.disarm();
+        self.idle.reset();
+        Ok(())
+    }
+}
+
+impl Answers for Answerer<'_> {
+    #[inline(always)]
+    fn serve(&mut self, answer: &mut impl FnMut(&Message) -> Option<Message>) -> Result<(), Trouble> {
+        let (mut taken, mut visits) = (Taken::new(), Visits::new(self.choices.look_twice));
+        loop {
+            self.pace.hold();
+            while !self.queue.requests.has_message() {
+                if self.idle.step(false, &self.queue.requests)? == Next::Sleep {
+                    self.sleep()?;
+                }
+            }
+            self.queue.requests.disarm();
+            self.idle.reset();
+            let mut count = 0;
+            while count < visits.limit() {
+                let messages = taken.take(&mut self.queue.requests, visits.limit() - count);
+                if messages.is_empty() {
+                    break;
+                }
+                for message in messages {
+                    let Some(reply) = answer(message) else { return Ok(()) };
+                    count += 1;
+                    self.queue.completions.publish(&reply);
+                    self.queue.completions.prefetch(1);
+                    if !self.choices.batch {
+                        self.ring_if_asleep();
+                    }
+                }
+            }
+            if self.choices.batch {
+                self.ring_if_asleep();
+            }
+            if visits.end(count) {
+                self.pace.begin(self.queue.completions.memory().asked_hold());
+            } else {
+                self.pace.interrupt();
+            }
+        }
+    }
+}
+
+/// The sending end of a stream. Whoever waits for free slots looks for them: no doorbell says that there are some.
+pub(super) struct Source<'a> {
+    pub(super) writer: StreamWriter<MappedRing>,
+    pub(super) bell: EventDoorbell,
+    pub(super) slot_count: u32,
+    pub(super) spin: Spin<'a>,
+    pub(super) choices: Choices,
+}
+
+impl Source<'_> {
+    /// Publish what fits; how many that was.
+    #[inline(always)]
+    fn publish(&mut self, messages: &[Message]) -> Result<usize, Trouble> {
+        let count = self.writer.publish_burst(messages).map_err(fault)?;
+        if count > 0 && self.choices.doorbells && self.writer.reader_needs_doorbell() {
+            self.bell.ring();
+        }
+        Ok(count)
+    }
+}
+
+impl Sends for Source<'_> {
+    #[inline(always)]
+    fn send(&mut self, messages: &[Message]) -> Result<(), Trouble> {
+        let together = if self.choices.batch { messages.len() } else { 1 };
+        let mut sent = 0;
+        loop {
+            let rest = messages.get(sent..).unwrap_or_default();
+            let count = self.publish(rest.get(..together).unwrap_or(rest))?;
+            sent += count;
+            if sent == messages.len() {
+                self.spin.reset();
+                return Ok(());
+            }
+            if count == 0 {
+                self.spin.step()?;
+            }
+        }
+    }
+
+    fn drain(&mut self) -> Result<(), Trouble> {
+        bare::drain(&mut self.writer, self.slot_count, &mut self.spin)
+    }
+}
+
+/// The receiving end of a stream.
+pub(super) struct Sink<'a> {
+    reader: Reader<MappedRing>,
+    idle: Idle<'a>,
+    bed: Bed,
+}
+
+impl<'a> Sink<'a> {
+    pub(super) fn new(
+        reader: Reader<MappedRing>,
+        bell: &EventDoorbell,
+        choices: &Choices,
+        other: &'a Seqpacket,
+    ) -> Result<Self, Trouble> {
+        Ok(Self { reader, idle: Idle::new(choices, other), bed: Bed::new(bell, other)? })
+    }
+
+    #[cold]
+    fn sleep(&mut self) -> Result<(), Trouble> {
+        self.reader.release_all();
+        if !self.reader.arm_and_work_remains() {
+            self.bed.sleep(self.idle.other)?;
+        }
+        self.reader.disarm();
+        self.idle.reset();
+        Ok(())
+    }
+}
+
+impl Receives for Sink<'_> {
+    #[inline(always)]
+    fn receive(&mut self, take: &mut impl FnMut(&Message) -> bool) -> Result<(), Trouble> {
+        let mut message = Message::ZERO;
+        loop {
+            if self.reader.receive_streamed(&mut message) {
+                self.reader.disarm();
+                self.idle.reset();
+                if !take(&message) {
+                    self.reader.release_all();
+                    return Ok(());
+                }
+                self.reader.release_some();
+                continue;
+            }
+            if self.idle.looks % bare::LOOKS_PER_RELEASE == bare::LOOKS_PER_RELEASE - 1 {
+                self.reader.release_all();
+            }
+            if self.idle.step(false, &self.reader)? == Next::Sleep {
+                self.sleep()?;
+            }
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! `fipsee ping --compare`: the channel beside its bare ring, the report's ring and the floors of the machine.
+
+use serde_json::json;
+
+use super::plan::{Design, Spec, Task};
+use super::rounds::{self, Line, Spread};
+use crate::error::Error;
+use crate::output::{self, Table};
+
+/// What is compared at each task.
+const TASKS: [Task; 5] = [Task::Queue(1), Task::Queue(64), Task::Stream(64), Task::Stream(1024), Task::Stream(8192)];
+const DESIGNS: [Design; 5] = [Design::Channel, Design::Bare, Design::Classic, Design::OneLine, Design::TwoLines];
+
+pub(super) fn specs(base: &Spec) -> Vec<Spec> {
+    let all = TASKS.into_iter().flat_map(|task| DESIGNS.map(|design| Spec { design, task, ..base.clone() }));
+    all.filter(|spec| spec.design.is_ring() || spec.task == Task::Queue(1)).collect()
+}
+
+/// A sentence about the channel and whether it is true here.
+struct Claim {
+    text: String,
+    value: f64,
+    limit: f64,
+}
+
+pub(super) fn report(lines: &[Line], head: &str, tsc_hz: u64, json: bool) -> Result<(), Error> {
+    let claims = claims(lines);
+    if json {
+        for line in lines {
+            let mut object = line.to_json(tsc_hz)?;
+            for (key, rival) in [("ratio_to_classic", Design::Classic), ("ratio_to_one_line", Design::OneLine)] {
+                if let Some(other) = rounds::find(lines, rival, line.spec.task, None) {
+                    object[key] = line.ratio_to(other).to_json();
+                }
+            }
+            output::print_json(&object)?;
+        }
+        for Claim { text, value, limit } in claims {
+            output::print_json(&json!({ "claim": text, "value": value, "limit": limit, "holds": value <= limit }))?;
+        }
+        return Ok(());
+    }
+    let headings = ["TASK", "DESIGN", "CYCLES/MSG", "SPREAD", "NS/MSG", "/CLASSIC", "SPREAD", "/ONE LINE", "SPREAD"];
+    let mut table = Table::new(2, &headings);
+    for line in lines {
+        table.push(row(line, lines, tsc_hz));
+    }
+    output::print(&format!("{head}{}\n", table.render()))?;
+    let mut verdicts = Table::new(2, &["CLAIM", "HERE", "MEASURED", "LIMIT"]);
+    for Claim { text, value, limit } in claims {
+        let verdict = if value <= limit { "holds" } else { "does not hold" };
+        verdicts.push(vec![text, verdict.to_owned(), format!("{value:.2}"), format!("{limit:.2}")]);
+    }
+    output::print(&verdicts.render())
+}
+
+fn row(line: &Line, lines: &[Line], tsc_hz: u64) -> Vec<String> {
+    let cycles = line.cycles_per_message();
+    let mut row = vec![
+        rounds::task_name(line.spec.task),
+        line.spec.design.name().to_owned(),
+        format!("{:.1}", cycles.median),
+        format!("{:.1}-{:.1}", cycles.min, cycles.max),
+        format!("{:.1}", rounds::to_ns(cycles.median, tsc_hz)),
+    ];
+    for rival in [Design::Classic, Design::OneLine] {
+        if let Some(other) = rounds::find(lines, rival, line.spec.task, None) {
+            let Spread { median, min, max } = line.ratio_to(other);
+            row.extend([format!("{median:.2}"), format!("{min:.2}-{max:.2}")]);
+        }
+    }
+    row
+}
+
+fn claims(lines: &[Line]) -> Vec<Claim> {
+    let line = |design, task| rounds::find(lines, design, task, None);
+    let ratio = |task, rival| match (line(Design::Channel, task), line(rival, task)) {
+        (Some(own), Some(other)) => own.ratio_to(other).median,
+        _ => f64::NAN,
+    };
+    let claim = |text: &str, value, limit| Claim { text: text.to_owned(), value, limit };
+    let mut claims = vec![
+        claim("round trip, to the classic ring's", ratio(Task::Queue(1), Design::Classic), 0.70),
+        claim("round trip, to the one-line floor", ratio(Task::Queue(1), Design::OneLine), 1.00),
+        claim("queue 64, to the classic ring's", ratio(Task::Queue(64), Design::Classic), 0.50),
+    ];
+    for (slots, limit) in [(64, 33.0), (1024, 25.0), (8192, 15.0)] {
+        let cycles = line(Design::Channel, Task::Stream(slots)).map_or(f64::NAN, |line| line.cycles_per_message().median);
+        claims.push(claim(&format!("stream of {slots} slots, cycles per message"), cycles, limit));
+    }
+    for task in TASKS {
+        claims.push(claim(&format!("{}, to the bare ring's", rounds::task_name(task)), ratio(task, Design::Bare), 1.05));
+    }
+    claims
+}

@@ -1,0 +1,214 @@
+//! One measurement between the two sides: memory and doorbells are handed over, both open their ends and work.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fipsee_ring::PeerFault;
+use fipsee_ring::channel::{ClientQueue, QueueGeometry, RegionLayout, ServerQueue};
+use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
+use fipsee_ring::mapped::MappedRing;
+use fipsee_ring::pace::{AnswererPace, CallerPace};
+use fipsee_ring::region::{Access, Region};
+use fipsee_ring::ring::{Cursor, Reader, StreamWriter, Writer};
+use fipsee_ring::seqpacket::Seqpacket;
+
+use super::channel;
+use super::drive::{self, Sample, Trouble};
+use super::plan::{Choices, Design, Spec, Task};
+use super::rivals::bare;
+use super::rivals::classic::Classic;
+use super::rivals::floor::{self, Floor};
+use super::spin::Spin;
+
+/// The channel's memory and doorbells, as one side has them.
+pub(super) struct Meeting {
+    region: Arc<Region>,
+    geometry: QueueGeometry,
+    /// From the first side to the second.
+    event_bell: EventDoorbell,
+    /// From the second side to the first.
+    socket_bell: SocketDoorbell,
+}
+
+/// How long to work.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Duty {
+    /// Not counted: pages are mapped, caches filled, and the delay of the first look is found.
+    pub(super) warm_up: Duration,
+    pub(super) duration: Duration,
+}
+
+fn wrong(text: impl ToString) -> Trouble {
+    Trouble::Wrong(text.to_string())
+}
+
+fn fault(fault: PeerFault) -> Trouble {
+    wrong(fault)
+}
+
+impl Meeting {
+    /// Lay out a region and hand it, with the doorbells, to the other side.
+    pub(super) fn invite(spec: &Spec, other: &Seqpacket) -> Result<Self, Trouble> {
+        let layout = spec.layout();
+        let region = Region::create("fipsee-ping", layout.region_bytes)
+            .map_err(|error| wrong(format_args!("cannot create shared memory: {error}; raise the limit of memory")))?;
+        layout.write_to(&region).map_err(fault)?;
+        let bells = || Ok((EventDoorbell::new()?, SocketDoorbell::pair()?));
+        let (event_bell, (theirs, ours)) = bells().map_err(|error: std::io::Error| {
+            wrong(format_args!("cannot make doorbells: {error}; raise the limit of open files"))
+        })?;
+        let text = serde_json::to_vec(spec).map_err(wrong)?;
+        let descriptors: [BorrowedFd<'_>; 3] = [region.as_fd(), event_bell.as_fd(), theirs.as_fd()];
+        other.send(&text, &descriptors).map_err(|_| Trouble::Gone)?;
+        let geometry = the_queue(&region)?;
+        Ok(Self { region: Arc::new(region), geometry, event_bell, socket_bell: ours })
+    }
+
+    /// Take over what [`invite`](Self::invite) sent.
+    pub(super) fn accept(spec: &Spec, descriptors: Vec<OwnedFd>) -> Result<Self, Trouble> {
+        let [memory, event_bell, socket_bell] =
+            <[_; 3]>::try_from(descriptors).map_err(|_| wrong("a measurement comes with memory and two doorbells"))?;
+        let region = Region::from_peer(memory, spec.layout().region_bytes, Access::ReadWrite).map_err(wrong)?;
+        let geometry = the_queue(&region)?;
+        let (event_bell, socket_bell) = (EventDoorbell::from_fd(event_bell), SocketDoorbell::from_fd(socket_bell));
+        Ok(Self { region: Arc::new(region), geometry, event_bell, socket_bell })
+    }
+
+    /// The first side: send, time, check.
+    pub(super) fn ask(self, spec: &Spec, duty: Duty, other: &Seqpacket) -> Result<Sample, Trouble> {
+        let choices = spec.choices().map_err(wrong)?;
+        let Duty { warm_up, duration } = duty;
+        match spec.task {
+            Task::Queue(queue) => match spec.design {
+                Design::Channel => drive::call(&mut self.caller(choices, other)?, queue, warm_up, duration),
+                Design::Bare => drive::call(&mut self.bare_caller(&choices, other)?, queue, warm_up, duration),
+                Design::Classic => drive::call(&mut self.classic(&choices, other, true)?, queue, warm_up, duration),
+                Design::OneLine | Design::TwoLines => {
+                    let ring = self.request_ring(&choices)?;
+                    drive::call(&mut floor(spec, &ring, &choices, other, true), queue, warm_up, duration)
+                }
+            },
+            Task::Stream(_) => match spec.design {
+                Design::Channel => drive::send(&mut self.channel_source(choices, other)?, warm_up, duration),
+                Design::Classic => drive::send(&mut self.classic(&choices, other, true)?, warm_up, duration),
+                _ => drive::send(&mut self.bare_source(&choices, other)?, warm_up, duration),
+            },
+        }
+    }
+
+    /// The second side: answer, or receive, until told to stop.
+    pub(super) fn answer(self, spec: &Spec, other: &Seqpacket) -> Result<(), Trouble> {
+        let choices = spec.choices().map_err(wrong)?;
+        match spec.task {
+            Task::Queue(_) => match spec.design {
+                Design::Channel => drive::answer(&mut self.answerer(choices, other)?),
+                Design::Bare => drive::answer(&mut self.bare_answerer(&choices, other)?),
+                Design::Classic => drive::answer(&mut self.classic(&choices, other, false)?),
+                Design::OneLine | Design::TwoLines => {
+                    let ring = self.request_ring(&choices)?;
+                    drive::answer(&mut floor(spec, &ring, &choices, other, false))
+                }
+            },
+            Task::Stream(_) => match spec.design {
+                Design::Channel => drive::receive(&mut self.channel_sink(&choices, other)?),
+                Design::Classic => drive::receive(&mut self.classic(&choices, other, false)?),
+                _ => drive::receive(&mut self.bare_sink(&choices, other)?),
+            },
+        }
+    }
+
+    fn request_ring(&self, choices: &Choices) -> Result<MappedRing, Trouble> {
+        self.geometry.request_ring(&self.region, &choices.tuning).map_err(fault)
+    }
+
+    fn caller<'a>(self, choices: Choices, other: &'a Seqpacket) -> Result<channel::Caller<'a>, Trouble> {
+        let Self { region, geometry, event_bell, socket_bell } = self;
+        let queue = ClientQueue::open_tuned(&region, &geometry, event_bell, socket_bell, &choices.tuning).map_err(fault)?;
+        Ok(channel::Caller::new(queue, choices, other))
+    }
+
+    fn answerer<'a>(self, choices: Choices, other: &'a Seqpacket) -> Result<channel::Answerer<'a>, Trouble> {
+        let Self { region, geometry, event_bell, socket_bell } = self;
+        let queue = ServerQueue::open_tuned(&region, &geometry, event_bell, socket_bell, &choices.tuning).map_err(fault)?;
+        channel::Answerer::new(queue, choices, other)
+    }
+
+    /// Both rings, outgoing first, with where they start.
+    fn rings(&self, choices: &Choices, first_side: bool) -> Result<[(MappedRing, Cursor); 2], Trouble> {
+        let requests = (self.request_ring(choices)?, Cursor::at_start(self.geometry.request_start));
+        let completions = self.geometry.completion_ring(&self.region, &choices.tuning).map_err(fault)?;
+        let completions = (completions, Cursor::at_start(self.geometry.completion_start));
+        Ok(if first_side { [requests, completions] } else { [completions, requests] })
+    }
+
+    fn bare_caller<'a>(&self, choices: &Choices, other: &'a Seqpacket) -> Result<bare::Caller<'a>, Trouble> {
+        let [(out, out_start), (into, into_start)] = self.rings(choices, true)?;
+        Ok(bare::Caller {
+            writer: Writer::with_tuning(out, out_start, &choices.tuning),
+            reader: Reader::with_tuning(into, into_start, &choices.tuning),
+            pace: CallerPace::new(choices.tuning.first_look),
+            spin: Spin::new(choices, other),
+        })
+    }
+
+    fn bare_answerer<'a>(&self, choices: &Choices, other: &'a Seqpacket) -> Result<bare::Answerer<'a>, Trouble> {
+        let [(out, out_start), (into, into_start)] = self.rings(choices, false)?;
+        Ok(bare::Answerer {
+            writer: Writer::with_tuning(out, out_start, &choices.tuning),
+            reader: Reader::with_tuning(into, into_start, &choices.tuning),
+            pace: AnswererPace::default(),
+            spin: Spin::new(choices, other),
+        })
+    }
+
+    /// As the report has it: the message in plain stores, then the flag.
+    fn classic<'a>(&self, choices: &Choices, other: &'a Seqpacket, first_side: bool) -> Result<Classic<'a>, Trouble> {
+        let [(out, _), (into, _)] = self.rings(choices, first_side)?;
+        Ok(Classic::new(out, into, Spin::new(choices, other)))
+    }
+
+    fn stream_writer(&self, choices: &Choices) -> Result<StreamWriter<MappedRing>, Trouble> {
+        let start = Cursor::at_start(self.geometry.request_start);
+        Ok(StreamWriter::with_tuning(self.request_ring(choices)?, start, &choices.tuning))
+    }
+
+    fn stream_reader(&self, choices: &Choices) -> Result<Reader<MappedRing>, Trouble> {
+        let start = Cursor::at_start(self.geometry.request_start);
+        Ok(Reader::with_tuning(self.request_ring(choices)?, start, &choices.tuning))
+    }
+
+    fn channel_source<'a>(self, choices: Choices, other: &'a Seqpacket) -> Result<channel::Source<'a>, Trouble> {
+        let (writer, slot_count) = (self.stream_writer(&choices)?, self.geometry.request_slots);
+        Ok(channel::Source { writer, bell: self.event_bell, slot_count, spin: Spin::new(&choices, other), choices })
+    }
+
+    fn channel_sink<'a>(&self, choices: &Choices, other: &'a Seqpacket) -> Result<channel::Sink<'a>, Trouble> {
+        channel::Sink::new(self.stream_reader(choices)?, &self.event_bell, choices, other)
+    }
+
+    fn bare_source<'a>(&self, choices: &Choices, other: &'a Seqpacket) -> Result<bare::Source<'a>, Trouble> {
+        let (writer, slot_count) = (self.stream_writer(choices)?, self.geometry.request_slots);
+        Ok(bare::Source { writer, slot_count, spin: Spin::new(choices, other) })
+    }
+
+    fn bare_sink<'a>(&self, choices: &Choices, other: &'a Seqpacket) -> Result<bare::Sink<'a>, Trouble> {
+        Ok(bare::Sink { reader: self.stream_reader(choices)?, spin: Spin::new(choices, other) })
+    }
+}
+
+/// Copied out and checked, as a client does with what a daemon hands over.
+fn the_queue(region: &Region) -> Result<QueueGeometry, Trouble> {
+    let layout = RegionLayout::read_from(region).map_err(fault)?;
+    layout.queues.first().copied().ok_or_else(|| wrong("a region without a queue"))
+}
+
+fn floor<'a>(spec: &Spec, ring: &'a MappedRing, choices: &Choices, other: &'a Seqpacket, first_side: bool) -> Floor<'a> {
+    let spin = Spin::new(choices, other);
+    // Another line every time: how long one takes depends on the slice of the last-level cache it belongs to.
+    let line = spec.seed % floor::LINES;
+    match spec.design {
+        Design::OneLine => Floor::one_line(ring, line, spin),
+        _ => Floor::two_lines(ring, line, first_side, spin),
+    }
+}

@@ -1,0 +1,180 @@
+//! What is measured: a design, what it has to do, and in which way.
+
+use fipsee_ring::channel::{EVENT_CREDITS, MAX_DEPTH, QueueGeometry, RegionLayout};
+use fipsee_ring::cpu::StoreVariant;
+use fipsee_ring::layout::{COLD_BYTES, SLOT_BYTES};
+use fipsee_ring::pace::{Delays, FirstLook};
+use fipsee_ring::tuning::Tuning;
+use fipsee_ring::wait::WaitMode;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+
+/// Ways to pass messages between two CPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Design {
+    /// The channel as the product uses it: region, doorbells, waiting.
+    Channel,
+    /// Its ring alone: spinning, no doorbells.
+    Bare,
+    /// The ring of the Fip-see report: the reader writes each slot's flag back.
+    Classic,
+    /// No ring and no payload: one line, bounced.
+    OneLine,
+    /// No ring and no payload: a line for each direction.
+    TwoLines,
+}
+
+impl Design {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Channel => "channel",
+            Self::Bare => "bare ring",
+            Self::Classic => "classic ring",
+            Self::OneLine => "one line",
+            Self::TwoLines => "two lines",
+        }
+    }
+
+    /// Has it messages, and so bursts and streams? The others only bounce.
+    pub(super) const fn is_ring(self) -> bool {
+        matches!(self, Self::Channel | Self::Bare | Self::Classic)
+    }
+}
+
+/// What the two sides do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Task {
+    /// One side sends so many messages and waits for as many answers.
+    Queue(u32),
+    /// One side sends, the other receives, through a ring of so many slots.
+    Stream(u32),
+}
+
+/// One named choice of the hot path, switched off or to its alternative.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Change {
+    Store(Store),
+    /// Slots ahead to ask for; 0: do not ask.
+    Prefetch(u32),
+    /// A stream's reader, slots ahead; 0: does not ask.
+    ReadAhead(u32),
+    FirstLookAtOnce,
+    /// In ticks: the caller's, the answerer's.
+    FirstLookAfter([u64; 2]),
+    NoLockedOperation,
+    Demote,
+    PublishEach,
+    ReleasesPerLap(u32),
+    NoPause,
+    LookTwice,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Store {
+    Wide16,
+    Portable,
+}
+
+/// One measurement, as the first side tells it to the second.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Spec {
+    pub(super) design: Design,
+    pub(super) task: Task,
+    /// The name of a [`WaitMode`].
+    pub(super) wait: String,
+    /// A PAUSE instruction between two empty looks?
+    pub(super) pause: bool,
+    /// The two sides share one CPU: an empty look gives it away.
+    pub(super) one_cpu: bool,
+    pub(super) change: Option<Change>,
+    /// Chooses where the rings start.
+    pub(super) seed: u32,
+}
+
+/// How the hot path goes about its work.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Choices {
+    pub(super) tuning: Tuning,
+    pub(super) wait: WaitMode,
+    pub(super) pause: bool,
+    pub(super) one_cpu: bool,
+    /// Execute a locked operation after publishing and look whether the peer sleeps.
+    pub(super) doorbells: bool,
+    /// Publish a burst and look at the doorbell once, instead of after each message.
+    pub(super) batch: bool,
+    /// Look once more after what was due has come.
+    pub(super) look_twice: bool,
+}
+
+impl Spec {
+    /// Few enough slots that a product's channel has them.
+    pub(super) const MAX_QUEUE: u32 = MAX_DEPTH;
+
+    pub(super) fn choices(&self) -> Result<Choices, Error> {
+        let wait = self.wait.parse::<WaitMode>()?;
+        let (pause, one_cpu) = (self.pause, self.one_cpu);
+        let tuning = Tuning::default();
+        let mut choices = Choices { tuning, wait, pause, one_cpu, doorbells: true, batch: true, look_twice: false };
+        let tuning = &mut choices.tuning;
+        match self.change {
+            None => {}
+            Some(Change::Store(Store::Wide16)) => tuning.store = StoreVariant::Wide16,
+            Some(Change::Store(Store::Portable)) => tuning.store = StoreVariant::Portable,
+            Some(Change::Prefetch(slots)) => {
+                tuning.prefetch_slots = slots;
+                tuning.burst_prefetch_slots = slots;
+                tuning.stream_prefetch_slots = slots;
+            }
+            Some(Change::ReadAhead(slots)) => tuning.stream_read_ahead_slots = slots,
+            Some(Change::FirstLookAtOnce) => tuning.first_look = FirstLook::AtOnce,
+            Some(Change::FirstLookAfter([caller_ticks, answerer_ticks])) => {
+                tuning.first_look = FirstLook::After(Delays { caller_ticks, answerer_ticks });
+            }
+            // Without it nobody may sleep.
+            Some(Change::NoLockedOperation) => (choices.doorbells, choices.wait) = (false, "poll".parse()?),
+            Some(Change::Demote) => tuning.demote = true,
+            Some(Change::PublishEach) => choices.batch = false,
+            Some(Change::ReleasesPerLap(count)) => tuning.releases_per_lap = count,
+            Some(Change::NoPause) => choices.pause = false,
+            Some(Change::LookTwice) => choices.look_twice = true,
+        }
+        Ok(choices)
+    }
+
+    /// The region for this measurement.
+    pub(super) fn layout(&self) -> RegionLayout {
+        /// What a client that asks for nothing else gets.
+        const USUAL_DEPTH: u32 = 64;
+        match self.task {
+            Task::Queue(queue) => RegionLayout::plan(1, queue.max(USUAL_DEPTH), 0, self.seed),
+            Task::Stream(slots) => stream_layout(slots, self.seed),
+        }
+    }
+}
+
+/// A region for a stream from the client to the daemon: the other direction is as small as may be.
+fn stream_layout(slot_count: u32, seed: u32) -> RegionLayout {
+    let mut layout = RegionLayout::plan(1, 1, 0, seed);
+    let Some(planned) = layout.queues.first().copied() else { return layout };
+    let request_offset_bytes = planned.cold_offset_bytes + 2 * COLD_BYTES as u64;
+    let completion_offset_bytes = request_offset_bytes + u64::from(slot_count) * SLOT_BYTES as u64;
+    let completion_slots = (1 + EVENT_CREDITS).next_power_of_two();
+    let end = completion_offset_bytes + u64::from(completion_slots) * SLOT_BYTES as u64;
+    layout.pool_offset_bytes = end.next_multiple_of(4096);
+    layout.region_bytes = layout.pool_offset_bytes;
+    let queue = QueueGeometry {
+        request_offset_bytes,
+        completion_offset_bytes,
+        completion_slots,
+        request_slots: slot_count,
+        request_start: seed.wrapping_mul(0x9e37_79b1) & (slot_count - 1),
+        ..planned
+    };
+    layout.queues = vec![queue];
+    layout
+}

@@ -1,0 +1,202 @@
+//! Rounds: every line of a table is measured once per round, in an order that turns, so that what the machine does meanwhile
+//! hits all alike; lines are compared within a round.
+
+use std::time::Duration;
+
+use fipsee_ring::clock;
+use fipsee_ring::pace::Delays;
+use serde_json::{Value, json};
+
+use super::drive::{self, STREAM_CHUNK, Sample};
+use super::meeting::Duty;
+use super::partner::Partner;
+use super::plan::{Change, Design, Spec, Task};
+use crate::error::Error;
+use crate::units;
+
+/// Before each measurement, not counted: pages are mapped, and the delay of the first look is found (within 20 ms).
+const WARM_UP: Duration = Duration::from_millis(30);
+
+/// One line of a table.
+#[derive(Clone, Debug)]
+pub(super) struct Line {
+    pub(super) spec: Spec,
+    pub(super) rounds: Vec<Sample>,
+}
+
+/// Everything measured is over `duration` in all, split over `rounds`.
+pub(super) fn measure(partner: &mut Partner, specs: Vec<Spec>, rounds: u32, duration: Duration) -> Result<Vec<Line>, Error> {
+    let mut lines: Vec<Line> = specs.into_iter().map(|spec| Line { spec, rounds: Vec::new() }).collect();
+    let duty = Duty { warm_up: WARM_UP, duration: duration / rounds };
+    let count = lines.len();
+    for round in 0..rounds {
+        let first = usize::try_from(round).unwrap_or(0) % count.max(1);
+        for line in (first..count).chain(0..first) {
+            let spec = Spec { seed: round, ..lines[line].spec.clone() };
+            let sample = partner.measure(&spec, duty)?;
+            lines[line].rounds.push(sample);
+        }
+    }
+    Ok(lines)
+}
+
+/// The middle of some values and how far they spread.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Spread {
+    pub(super) median: f64,
+    pub(super) min: f64,
+    pub(super) max: f64,
+}
+
+impl Spread {
+    pub(super) fn of(mut values: Vec<f64>) -> Self {
+        values.sort_by(f64::total_cmp);
+        let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
+        let (low, high) = (at(values.len().saturating_sub(1) / 2), at(values.len() / 2));
+        Self { median: f64::midpoint(low, high), min: at(0), max: at(values.len().saturating_sub(1)) }
+    }
+
+    pub(super) fn to_json(self) -> Value {
+        json!({ "median": self.median, "min": self.min, "max": self.max })
+    }
+}
+
+impl Sample {
+    /// Cycles of one message: of a burst, the median burst's; of a stream, all of its time.
+    pub(super) fn cycles_per_message(&self, task: Task) -> f64 {
+        match task {
+            Task::Queue(queue) => units::to_f64(self.ticks.value_at_quantile(0.5)) / f64::from(queue),
+            Task::Stream(_) => units::to_f64(self.elapsed_ticks) / units::to_f64(self.messages.max(1)),
+        }
+    }
+}
+
+impl Line {
+    /// [`Sample::cycles_per_message`] over the rounds.
+    pub(super) fn cycles_per_message(&self) -> Spread {
+        Spread::of(self.rounds.iter().map(|sample| sample.cycles_per_message(self.spec.task)).collect())
+    }
+
+    /// How much of `other`'s time this takes, round by round.
+    pub(super) fn ratio_to(&self, other: &Self) -> Spread {
+        let cycles = |sample: &Sample| sample.cycles_per_message(self.spec.task);
+        Spread::of(self.rounds.iter().zip(&other.rounds).map(|(own, other)| cycles(own) / cycles(other)).collect())
+    }
+
+    /// All rounds as one.
+    pub(super) fn total(&self) -> Result<Sample, Error> {
+        let mut total = Sample { ticks: drive::histogram()?, messages: 0, elapsed_ticks: 0, delays: Delays::default() };
+        for sample in &self.rounds {
+            total.ticks.add(&sample.ticks).map_err(|error| format!("cannot add histograms: {error}; report this"))?;
+            total.messages += sample.messages;
+            total.elapsed_ticks += sample.elapsed_ticks;
+            total.delays = sample.delays;
+        }
+        Ok(total)
+    }
+
+    /// Bursts timed.
+    pub(super) fn bursts(&self) -> Result<u64, Error> {
+        Ok(self.total()?.ticks.len())
+    }
+
+    /// Cycles and the share of the bursts that took no more, up to quantile `last`.
+    pub(super) fn distribution(&self, last: f64) -> Result<Vec<(f64, f64)>, Error> {
+        let ticks = self.total()?.ticks;
+        let count = units::to_f64(ticks.len().max(1));
+        let mut below = 0;
+        let shares = ticks.iter_recorded().map(|step| {
+            below += step.count_since_last_iteration();
+            (units::to_f64(step.value_iterated_to()), units::to_f64(below) / count)
+        });
+        Ok(shares.take_while(|(_, share)| *share <= last).collect())
+    }
+
+    /// What every mode says of a line.
+    pub(super) fn to_json(&self, tsc_hz: u64) -> Result<Value, Error> {
+        let total = self.total()?;
+        let hz = units::to_f64(tsc_hz);
+        let cycles = self.cycles_per_message();
+        let mut json = json!({
+            "design": self.spec.design,
+            "wait": self.spec.wait,
+            "pause": self.spec.pause,
+            "cycles_per_message": cycles.median,
+            "cycles_per_message_min": cycles.min,
+            "cycles_per_message_max": cycles.max,
+            "ns_per_message": cycles.median * 1e9 / hz,
+            "messages": total.messages,
+            "messages_per_second": units::to_f64(total.messages) * hz / units::to_f64(total.elapsed_ticks.max(1)),
+            "rounds": self.rounds.len(),
+            "tsc_hz": tsc_hz,
+        });
+        let (task, per) = match self.spec.task {
+            Task::Queue(queue) => {
+                json["queue"] = queue.into();
+                json["batches"] = total.ticks.len().into();
+                json["cycles_per_message_mean"] = (total.ticks.mean() / f64::from(queue)).into();
+                json["ns_per_message_mean"] = (total.ticks.mean() / f64::from(queue) * 1e9 / hz).into();
+                json["hold_ticks"] = json!([total.delays.caller_ticks, total.delays.answerer_ticks]);
+                ("batch", 1.0)
+            }
+            Task::Stream(slots) => {
+                json["slots"] = slots.into();
+                json["gigabytes_per_second"] = (64.0 * hz / cycles.median / 1e9).into();
+                // Several thousand messages between two time stamps: the quantiles are of such stretches.
+                ("stretch_message", units::to_f64(STREAM_CHUNK))
+            }
+        };
+        let mut put = |name: &str, ticks: f64| {
+            json[format!("cycles_per_{task}_{name}")] = (ticks / per).into();
+            json[format!("ns_per_{task}_{name}")] = (ticks / per * 1e9 / hz).into();
+        };
+        put("min", units::to_f64(total.ticks.min()));
+        put("mean", total.ticks.mean());
+        for (name, quantile) in [("p50", 0.5), ("p99", 0.99), ("p999", 0.999)] {
+            put(name, units::to_f64(total.ticks.value_at_quantile(quantile)));
+        }
+        if let Some(change) = self.spec.change {
+            json["change"] = change.to_string().into();
+        }
+        Ok(json)
+    }
+}
+
+/// The line that does `task` in `design` with `change`.
+pub(super) fn find(lines: &[Line], design: Design, task: Task, change: Option<Change>) -> Option<&Line> {
+    lines.iter().find(|line| line.spec.design == design && line.spec.task == task && line.spec.change == change)
+}
+
+/// A name for what both sides did.
+pub(super) fn task_name(task: Task) -> String {
+    match task {
+        Task::Queue(queue) => format!("queue {queue}"),
+        Task::Stream(slots) => format!("stream {slots}"),
+    }
+}
+
+/// For the head of a table: ticks of the time-stamp counter as what they are.
+pub(super) fn cycles_of(tsc_hz: u64) -> String {
+    format!("cycles of {} MHz", tsc_hz / 1_000_000)
+}
+
+/// Nanoseconds of `cycles`.
+pub(super) fn to_ns(cycles: f64, tsc_hz: u64) -> f64 {
+    cycles * 1e9 / units::to_f64(tsc_hz)
+}
+
+/// Ticks per second, measured once: before the second side is bound to a CPU and takes it.
+pub(super) fn tsc_hz() -> u64 {
+    clock::ticks_per_second()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spread_is_the_middle_and_the_ends() {
+        assert_eq!(Spread::of(vec![3.0, 1.0, 2.0]), Spread { median: 2.0, min: 1.0, max: 3.0 });
+        assert_eq!(Spread::of(vec![4.0, 1.0, 2.0, 3.0]).median, 2.5);
+    }
+}

@@ -1,0 +1,75 @@
+//! How far the answering side looks ahead: as the daemon does (`server::QueueServer::visit` of crates/block).
+
+use fipsee_ring::Message;
+use fipsee_ring::mapped::MappedRing;
+use fipsee_ring::ring::Reader;
+
+/// Most messages answered before the peer's doorbell is looked at. More than the daemon's 14 requests, whose completions
+/// travel in one message: the locked operation before that look waits for every message published so far.
+const MAX_BUDGET: u32 = 64;
+/// So many visits in a row that found a single message: the caller calls and waits for the reply.
+const LONE_VISITS_OF_CALLS: u32 = 4;
+/// Then only one visit in so many looks whether there is a second message, at the cost of a line transfer.
+const VISITS_PER_LOOK_AHEAD: u32 = 16;
+
+/// Most messages taken out of the ring before the first is answered: loads that follow each other closely overlap.
+const TAKEN_TOGETHER: usize = 16;
+
+/// Messages taken and not yet answered.
+pub(super) struct Taken {
+    messages: [Message; TAKEN_TOGETHER],
+}
+
+impl Taken {
+    pub(super) const fn new() -> Self {
+        Self { messages: [Message::ZERO; TAKEN_TOGETHER] }
+    }
+
+    /// Take what is there, `most` at most.
+    #[inline(always)]
+    pub(super) fn take(&mut self, reader: &mut Reader<MappedRing>, most: u32) -> &[Message] {
+        let mut count = 0;
+        for message in self.messages.iter_mut().take(most as usize) {
+            if !reader.receive(message) {
+                break;
+            }
+            count += 1;
+        }
+        self.messages.get(..count).unwrap_or_default()
+    }
+}
+
+/// What recent visits found.
+pub(super) struct Visits {
+    budget: u32,
+    lone_visits: u32,
+    look_twice: bool,
+}
+
+impl Visits {
+    /// `look_twice`: look ahead always.
+    pub(super) const fn new(look_twice: bool) -> Self {
+        Self { budget: 1, lone_visits: 0, look_twice }
+    }
+
+    /// Messages this visit may take.
+    #[inline(always)]
+    pub(super) const fn limit(&self) -> u32 {
+        if self.look_twice { MAX_BUDGET } else { self.budget }
+    }
+
+    /// A visit took `taken` messages; does the caller call and wait?
+    #[inline(always)]
+    pub(super) fn end(&mut self, taken: u32) -> bool {
+        self.lone_visits = if taken == 1 { self.lone_visits.wrapping_add(1) } else { 0 };
+        let calls = self.lone_visits >= LONE_VISITS_OF_CALLS;
+        let look_ahead = !calls || self.lone_visits.is_multiple_of(VISITS_PER_LOOK_AHEAD);
+        // Whoever sends bursts sends more of them: only lone messages make the budget fall.
+        self.budget = match (taken, look_ahead) {
+            (1, true) => (self.budget / 2).max(2),
+            (1, false) => 1,
+            _ => MAX_BUDGET,
+        };
+        calls
+    }
+}

@@ -1,0 +1,222 @@
+//! One side of a channel that waits in a given way, and the process that answers.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fipsee_ring::channel::{ClientQueue, RegionLayout, ServerQueue};
+use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
+use fipsee_ring::mapped::MappedRing;
+use fipsee_ring::region::{Access, Region};
+use fipsee_ring::ring::Reader;
+use fipsee_ring::seqpacket::Seqpacket;
+use fipsee_ring::wait::{Backoff, DEFAULT_LOOK, Next, WaitMode};
+use fipsee_ring::{Message, clock, cpu};
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::Signal;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::error::Error;
+use crate::process;
+
+/// Word 1 of a message: answer.
+pub(super) const ANSWER: u64 = 0;
+/// Word 1: answer with the processor time used so far, in nanoseconds, in word 2.
+pub(super) const ANSWER_WITH_CPU_TIME: u64 = 1;
+/// Word 1: end.
+const STOP: u64 = 2;
+
+/// Calls outstanding; one at a time is sent.
+const DEPTH: u32 = 4;
+/// How long the memory may take to arrive; it is sent at once.
+const MEMORY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Empty looks between two questions to the kernel whether the other side lives.
+const LOOKS_PER_LIFE_CHECK: u32 = 4096;
+
+/// Time on a clock that both sides share: the time-stamp counter where all CPUs count alike, else the system's nanoseconds, which
+/// take longer to read.
+#[inline(always)]
+fn shared_time() -> u64 {
+    if cpu::features().has_invariant_tsc { clock::ticks_fenced() } else { nanoseconds(ClockId::Monotonic) }
+}
+
+/// Nanoseconds since `earlier`. The counts are subtracted first: each process has measured the counter's rate for itself.
+#[inline(always)]
+fn ns_since(earlier: u64) -> u64 {
+    let elapsed = shared_time().saturating_sub(earlier);
+    if cpu::features().has_invariant_tsc { clock::ticks_to_ns(elapsed) } else { elapsed }
+}
+
+/// The name of that clock.
+pub(super) fn shared_clock() -> &'static str {
+    if cpu::features().has_invariant_tsc { "tsc" } else { "monotonic" }
+}
+
+fn nanoseconds(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
+}
+
+/// The other process is gone.
+#[derive(Debug)]
+pub(super) struct Gone;
+
+/// Waits for messages of one ring.
+struct Waiter {
+    backoff: Backoff,
+    /// Does an answer have to come, as for a client, or may there be nothing for long, as for a worker?
+    expected: bool,
+    /// To the other process.
+    socket: Seqpacket,
+    is_rung: bool,
+}
+
+impl Waiter {
+    fn new(mode: WaitMode, expected: bool, socket: Seqpacket) -> Self {
+        Self { backoff: Backoff::new(mode, DEFAULT_LOOK), expected, socket, is_rung: false }
+    }
+
+    #[inline(always)]
+    fn receive(&mut self, reader: &mut Reader<MappedRing>, bell: BorrowedFd<'_>) -> Result<Message, Gone> {
+        let mut message = Message::ZERO;
+        let mut looks = 0_u32;
+        while !reader.receive(&mut message) {
+            match self.backoff.step_watching(self.expected, || Some(reader.watch())) {
+                Next::Look => {
+                    looks = looks.wrapping_add(1);
+                    if looks.is_multiple_of(LOOKS_PER_LIFE_CHECK) && self.socket.is_hung_up() && !reader.has_message() {
+                        return Err(Gone);
+                    }
+                }
+                Next::Sleep => self.sleep(reader, bell)?,
+            }
+        }
+        self.backoff.reset();
+        Ok(message)
+    }
+
+    #[cold]
+    fn sleep(&mut self, reader: &mut Reader<MappedRing>, bell: BorrowedFd<'_>) -> Result<(), Gone> {
+        if std::mem::take(&mut self.is_rung) {
+            silence(bell); // Before arming: the ring that comes after is the one we sleep for.
+        }
+        let mut is_gone = false;
+        if !reader.arm_and_work_remains() {
+            let mut fds = [PollFd::from_borrowed_fd(bell, PollFlags::IN), PollFd::new(&self.socket, PollFlags::RDHUP)];
+            let polled = rustix::event::poll(&mut fds, None);
+            self.is_rung = !fds[0].revents().is_empty();
+            is_gone = polled.is_ok() && !fds[1].revents().is_empty();
+        }
+        reader.disarm();
+        self.backoff.reset();
+        if is_gone && !reader.has_message() { Err(Gone) } else { Ok(()) }
+    }
+}
+
+/// Take back all rings of a doorbell of either kind: both answer a read.
+fn silence(bell: BorrowedFd<'_>) {
+    let mut bytes = [0_u8; 8];
+    while rustix::io::read(bell, &mut bytes).is_ok_and(|length| length > 0) {}
+}
+
+/// The side that calls.
+pub(super) struct Caller {
+    queue: ClientQueue,
+    waiter: Waiter,
+    sequence: u64,
+}
+
+impl Caller {
+    /// Lay out a channel, hand its other end over `socket`, and wait for answers in `mode`.
+    pub(super) fn new(mode: WaitMode, socket: Seqpacket) -> Result<Self, Error> {
+        let layout = RegionLayout::plan(1, DEPTH, 0, 1);
+        let region = Region::create("fipsee-waits", layout.region_bytes);
+        let region = Arc::new(region.map_err(|error| Error::io("create shared memory", &error))?);
+        layout.write_to(&region).map_err(|fault| fault.to_string())?;
+        let bells = EventDoorbell::new().and_then(|event| Ok((event, SocketDoorbell::pair()?)));
+        let (daemon_bell, (their_end, our_bell)) = bells.map_err(|error| Error::io("make doorbells", &error))?;
+        let sent = socket.send(&region.length_bytes().to_le_bytes(), &[region.as_fd(), daemon_bell.as_fd(), their_end.as_fd()]);
+        sent.map_err(|error| Error::io("hand memory to the answering process", &error))?;
+        let queue = ClientQueue::open(&region, &layout.queues[0], daemon_bell, our_bell).map_err(|fault| fault.to_string())?;
+        Ok(Self { queue, waiter: Waiter::new(mode, true, socket), sequence: 0 })
+    }
+
+    /// Send a message and wait for its answer, whose words are returned.
+    #[inline(always)]
+    pub(super) fn call(&mut self, what: u64) -> Result<[u64; 8], Error> {
+        self.sequence += 1;
+        self.publish(what);
+        let answer = self.waiter.receive(&mut self.queue.completions, self.queue.our_bell.as_fd());
+        let answer = answer.map_err(|Gone| "the answering process is gone; see its message above, or repeat the command")?;
+        self.queue.requests.answered();
+        if answer.word(0) != !self.sequence {
+            return Err("an answer is not the answer to its message: report this with the CPU's model".into());
+        }
+        Ok(*answer.words())
+    }
+
+    #[inline(always)]
+    fn publish(&mut self, what: u64) {
+        let message = Message::from_words([self.sequence, what, shared_time(), 0, 0, 0, 0, 0]);
+        let published = self.queue.requests.publish(&message);
+        debug_assert!(published.is_ok(), "one call at a time");
+        if self.queue.requests.reader_needs_doorbell() {
+            self.queue.daemon_bell.ring();
+        }
+    }
+
+    /// Tell the other side to end.
+    pub(super) fn stop(&mut self) {
+        self.publish(STOP);
+    }
+}
+
+/// The command line of the second process, whose standard input is a socket to the first.
+#[derive(Debug, clap::Args)]
+pub(crate) struct PeerArguments {
+    #[arg(long)]
+    parent: i32,
+    #[arg(long)]
+    cpu: Option<usize>,
+    #[arg(long)]
+    wait: WaitMode,
+}
+
+/// Answer until told to stop, or until the other side is gone.
+pub(crate) fn run_peer(arguments: &PeerArguments) -> Result<(), Error> {
+    process::die_with_parent(arguments.parent, Signal::KILL)?;
+    let socket = std::io::stdin().as_fd().try_clone_to_owned().map_err(|error| Error::io("take over the socket", &error))?;
+    let socket = Seqpacket::from_fd(socket);
+    let packet = socket.receive(MEMORY_TIMEOUT).map_err(|error| Error::io("receive the shared memory", &error))?;
+    let stranger = "no memory came with the message; this subcommand is not for people";
+    let [file, event, bell] = <[OwnedFd; 3]>::try_from(packet.descriptors).map_err(|_| stranger)?;
+    let length_bytes = packet.bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    let region = Region::from_peer(file, length_bytes, Access::ReadWrite).map_err(|error| error.to_string())?;
+    let region = Arc::new(region);
+    let layout = RegionLayout::read_from(&region).map_err(|fault| fault.to_string())?;
+    let (our_bell, client_bell) = (EventDoorbell::from_fd(event), SocketDoorbell::from_fd(bell));
+    let queue = ServerQueue::open(&region, &layout.queues[0], our_bell, client_bell).map_err(|fault| fault.to_string())?;
+    // The clock is calibrated before the CPU is shared.
+    let _ = clock::ticks_per_second();
+    if let Some(cpu) = arguments.cpu {
+        process::bind_to_cpu(cpu)?;
+    }
+    answer_all(queue, Waiter::new(arguments.wait, false, socket));
+    Ok(())
+}
+
+/// Word 1 of an answer: from publishing to here, in nanoseconds; word 2: processor time if it was asked for.
+fn answer_all(mut queue: ServerQueue, mut waiter: Waiter) {
+    while let Ok(message) = waiter.receive(&mut queue.requests, queue.our_bell.as_fd()) {
+        let latency_ns = ns_since(message.word(2));
+        let cpu_ns = match message.word(1) {
+            ANSWER => 0,
+            ANSWER_WITH_CPU_TIME => nanoseconds(ClockId::ProcessCPUTime),
+            _ => return,
+        };
+        queue.completions.publish(&Message::from_words([!message.word(0), latency_ns, cpu_ns, 0, 0, 0, 0, 0]));
+        if queue.completions.reader_needs_doorbell() {
+            queue.client_bell.ring();
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! `fipsee topology`: the machine's CPUs, what moving a cache line between them costs, and where workers and clients should run.
+
+mod picture;
+mod text;
+
+use std::path::PathBuf;
+
+use fipsee_topology::machine::{Cpu, Machine};
+use fipsee_topology::matrix::Matrix;
+use fipsee_topology::measure::Course;
+use fipsee_topology::plan::Plan;
+use fipsee_topology::{cache, cpu_list, measure};
+use serde_json::{Value, json};
+
+use crate::error::Error;
+use crate::{output, plot};
+
+/// A measurement that takes longer is announced.
+const ANNOUNCED_FROM_S: f64 = 1.0;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Without options it shows what was measured since the machine was started, and measures if nothing was. fipseed and other commands use \
+what was measured: root's for everybody (/run/fipsee/topology.json), one's own else ($XDG_CACHE_HOME/fipsee/topology.json).")]
+pub(crate) struct Arguments {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Measure, whatever was measured before
+    #[arg(long, conflicts_with = "no_measure")]
+    measure: bool,
+    /// Do not measure: use what was measured before, else what the kernel says
+    #[arg(long)]
+    no_measure: bool,
+    /// Measure every pair of CPUs, however many there are, instead of a sample of each kind
+    #[arg(long, conflicts_with = "no_measure")]
+    full: bool,
+    /// Recommend CPUs for so many workers
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=512))]
+    workers: u16,
+    /// Draw the costs into this file, .svg or .png
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    /// Read the machine from copies of its /sys and /proc below DIR, and measure nothing
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["measure", "full", "plot"])]
+    root: Option<PathBuf>,
+}
+
+/// Costs, and where they come from.
+struct Known {
+    matrix: Matrix,
+    source: String,
+    is_disturbed: bool,
+}
+
+/// All there is to show.
+struct Shown {
+    machine: Machine,
+    known: Option<Known>,
+    plan: Plan,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
+    if let Some(path) = &arguments.plot {
+        plot::check(path)?;
+    }
+    let (machine, known) = match &arguments.root {
+        Some(root) if !root.is_dir() => {
+            return Err(Error::at(root.display(), "is no directory; name one that holds sys and proc"));
+        }
+        Some(root) => (Machine::read(root), None),
+        None => {
+            let machine = Machine::this();
+            let known = look_up(&machine, arguments)?;
+            (machine, known)
+        }
+    };
+    let plan = Plan::new(&machine, known.as_ref().map(|known| &known.matrix), arguments.workers.into());
+    let shown = Shown { machine, known, plan };
+    if let Some(path) = &arguments.plot {
+        let known = shown.known.as_ref().ok_or("there is nothing to draw: no two CPUs were measured; leave --plot out")?;
+        plot::write(path, &picture::draw(&shown.machine, &known.matrix)?)?;
+    }
+    if arguments.json { output::print_json(&shown.to_json()) } else { output::print(&text::render(&shown)) }
+}
+
+fn look_up(machine: &Machine, arguments: &Arguments) -> Result<Option<Known>, Error> {
+    if !arguments.measure && !arguments.full {
+        match cache::load(machine) {
+            Ok((path, matrix)) => {
+                return Ok(Some(Known { matrix, source: path.display().to_string(), is_disturbed: false }));
+            }
+            Err(cache::Unusable::Missing) => {}
+            Err(refused) => eprintln!("warning: {refused}"),
+        }
+    }
+    if arguments.no_measure || machine.usable.len() < 2 {
+        return Ok(None);
+    }
+    let cannot = |error| Error::io("measure", &error);
+    let course = measure::course(machine, arguments.full).map_err(cannot)?;
+    announce(machine, &course);
+    let measured = measure::run(&course).map_err(cannot)?;
+    keep(machine, &measured.matrix);
+    let source = "measured now".to_owned();
+    Ok(Some(Known { matrix: measured.matrix, source, is_disturbed: measured.is_disturbed }))
+}
+
+fn announce(machine: &Machine, course: &Course) {
+    let seconds = course.expected.as_secs_f64();
+    if course.is_sample {
+        let all = machine.usable.len() * (machine.usable.len() - 1) / 2;
+        eprintln!(
+            "measuring {} of {all} pairs of CPUs, some of each kind, about {seconds:.0} s; --full measures all",
+            course.pairs.len()
+        );
+    } else if seconds > ANNOUNCED_FROM_S {
+        let count = course.pairs.len();
+        eprintln!("measuring {count} {} of CPUs, about {seconds:.0} s", if count == 1 { "pair" } else { "pairs" });
+    }
+}
+
+/// Keep it for those who come later; a place that cannot be written is no reason to fail.
+fn keep(machine: &Machine, matrix: &Matrix) {
+    let Some(path) = cache::own_path() else {
+        return eprintln!("warning: what was measured is not kept: neither XDG_CACHE_HOME nor HOME is set");
+    };
+    if let Err(error) = cache::write(&path, machine, matrix) {
+        eprintln!("warning: what was measured is not kept: cannot write {}: {error}", path.display());
+    }
+}
+
+impl Shown {
+    /// Everything the user should know beside the figures.
+    fn notes(&self) -> Vec<String> {
+        let disturbed = self.known.as_ref().is_some_and(|known| known.is_disturbed);
+        let disturbed = disturbed
+            .then(|| "other load disturbed the measurement; repeat it with --measure when the machine is quiet".to_owned());
+        self.machine.unknown.iter().chain(&self.plan.warnings).cloned().chain(disturbed).collect()
+    }
+
+    fn to_json(&self) -> Value {
+        let machine = &self.machine;
+        let online: Vec<usize> = machine.cpus.iter().map(|cpu| cpu.number).collect();
+        let cpu = |cpu: &Cpu| {
+            json!({
+                "cpu": cpu.number, "core": cpu.core, "socket": cpu.socket, "node": cpu.node,
+                "last_level_cache": cpu.cache, "is_small": cpu.is_small,
+            })
+        };
+        let measurement = self.known.as_ref().map(|known| {
+            let matrix = &known.matrix;
+            let cost = |((from, to), cost): ((usize, usize), fipsee_topology::matrix::Cost)| {
+                json!({
+                    "from": from, "to": to, "median_ticks": cost.median_ticks, "least_ticks": cost.least_ticks,
+                    "median_ns": matrix.to_ns(cost.median_ticks),
+                })
+            };
+            json!({
+                "source": known.source, "tsc_hz": matrix.tsc_hz, "own_ticks": matrix.own_ticks,
+                "is_disturbed": known.is_disturbed, "costs": matrix.costs().map(cost).collect::<Vec<_>>(),
+            })
+        });
+        let workers = self
+            .plan
+            .pollers
+            .iter()
+            .map(|poller| json!({ "cpu": poller.cpu, "clients": poller.clients, "reason": poller.reason }));
+        json!({
+            "model": machine.model,
+            "online": cpu_list::format(&online),
+            "offline": cpu_list::format(&machine.offline),
+            "usable": cpu_list::format(&machine.usable),
+            "cpus": machine.cpus.iter().map(cpu).collect::<Vec<_>>(),
+            "measurement": measurement,
+            "workers": workers.collect::<Vec<_>>(),
+            "unbound_workers": self.plan.unbound_count,
+            "polls": self.plan.polls,
+            "notes": self.notes(),
+        })
+    }
+}

@@ -1,0 +1,93 @@
+//! On which CPUs the workers run, and on which NUMA node the memory lies that they share with clients.
+
+use clap::ValueEnum;
+use fipsee_ring::region::Region;
+use fipsee_topology::cache::{self, Unusable};
+use fipsee_topology::machine::Machine;
+use fipsee_topology::numa;
+use fipsee_topology::plan::Plan;
+use serde::Deserialize;
+
+use crate::config::Config;
+
+/// Who chooses the workers' CPUs, unless they are given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Placement {
+    /// What is known of the machine, and was measured by `fipsee topology`.
+    #[default]
+    Auto,
+    /// The scheduler: nobody is bound.
+    Off,
+}
+
+/// Where a worker runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The CPU it is bound to, if any.
+    pub cpu: Option<usize>,
+    /// The NUMA node of that, on a machine with several.
+    pub node: Option<usize>,
+}
+
+/// Choose a place for each worker, and say in the log which and why. Nothing is measured here: that would hold up the start.
+#[must_use]
+pub fn choose(config: &Config) -> Vec<Place> {
+    let machine = Machine::this();
+    let cpus: Vec<usize> = match (config.cpus.as_slice(), config.placement) {
+        ([], Placement::Auto) => plan(&machine, config.workers).pollers.iter().map(|poller| poller.cpu).collect(),
+        ([], Placement::Off) => Vec::new(),
+        (given, _) => given.to_vec(),
+    };
+    let place = |cpu: usize| Place { cpu: Some(cpu), node: machine.node_of(cpu) };
+    let mut places: Vec<Place> = cpus.into_iter().map(place).collect();
+    places.resize(config.workers, Place::default());
+    places
+}
+
+/// The node that all of these belong to.
+fn common_node(mut places: impl Iterator<Item = Place>) -> Option<usize> {
+    let node = places.next()?.node?;
+    places.all(|place| place.node == Some(node)).then_some(node)
+}
+
+/// With all workers on one node, have the whole daemon take its memory there: call it before any other thread runs and before disks are
+/// opened. Otherwise pages lie where they are touched first; those of a memory disk, on the node of a worker.
+pub fn prefer_memory(places: &[Place]) {
+    let Some(node) = common_node(places.iter().copied()) else { return };
+    match numa::prefer_for_thread(node) {
+        Ok(()) => tracing::info!(node, "memory is taken from the workers' node"),
+        Err(error) => tracing::warn!(node, %error, "cannot ask for memory of the workers' node"),
+    }
+}
+
+/// Have the pages of a new channel taken from the node of the workers that poll it, whoever touches them first.
+pub fn put_near(region: &Region, places: impl Iterator<Item = Place>) {
+    if let Some(node) = common_node(places)
+        && let Err(error) = numa::prefer_for_region(region, node)
+    {
+        tracing::debug!(node, %error, "cannot ask for a channel's memory on its workers' node");
+    }
+}
+
+fn plan(machine: &Machine, workers: usize) -> Plan {
+    let matrix = match cache::load(machine) {
+        Ok((path, matrix)) => {
+            tracing::info!(measurement = %path.display(), "workers are placed by what was measured");
+            Some(matrix)
+        }
+        Err(Unusable::Missing) => None,
+        Err(refused) => {
+            tracing::warn!("{refused}");
+            None
+        }
+    };
+    let plan = Plan::new(machine, matrix.as_ref(), workers);
+    for warning in &plan.warnings {
+        tracing::warn!("{warning}");
+    }
+    for (worker, poller) in plan.pollers.iter().enumerate() {
+        tracing::info!(worker, cpu = poller.cpu, "placed: {}", poller.reason);
+    }
+    plan
+}

@@ -1,0 +1,337 @@
+//! What both sides of the control plane do whatever the service: greet, attach, hand over the channel
+//! (docs/protocol.md sections 4.3 to 4.5).
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::channel::{ClientQueue, RegionLayout, ServerQueue};
+use crate::control::{Control, MAX_NAME_BYTES, Malformed, RefusalCode, SERVICE_INFO_BYTES, VERSION};
+use crate::doorbell::{EventDoorbell, SocketDoorbell};
+use crate::fault::PeerFault;
+use crate::region::{Access, Region, RegionError};
+use crate::seqpacket::{Packet, Seqpacket};
+
+/// A client that connects must greet and attach within this time; it needs microseconds.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the daemon may take to answer a control message. It answers in microseconds unless the machine stalls or it
+/// drains a slow disk.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why a client could not attach, or a question of its was not answered.
+#[derive(Debug)]
+pub enum HandshakeError {
+    /// Nobody listens at the socket, or it cannot be reached.
+    Connect {
+        /// The socket.
+        path: PathBuf,
+        /// What connect(2) said.
+        source: io::Error,
+    },
+    /// The daemon refused; its text says what to do.
+    Refused {
+        /// For programs.
+        code: RefusalCode,
+        /// For people.
+        text: String,
+    },
+    /// The daemon closed the connection or died.
+    Disconnected,
+    /// The daemon did not answer in time.
+    TimedOut(&'static str),
+    /// The daemon broke the protocol.
+    Fault(PeerFault),
+    /// The daemon sent something that is not a control message.
+    Malformed(Malformed),
+    /// The operating system refused something.
+    Io {
+        /// What was tried.
+        context: &'static str,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+impl From<PeerFault> for HandshakeError {
+    fn from(fault: PeerFault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl From<Malformed> for HandshakeError {
+    fn from(malformed: Malformed) -> Self {
+        Self::Malformed(malformed)
+    }
+}
+
+impl From<RegionError> for HandshakeError {
+    fn from(error: RegionError) -> Self {
+        match error {
+            RegionError::Fault(fault) => Self::Fault(fault),
+            RegionError::Io(source) => Self::Io { context: "map the channel's memory", source },
+        }
+    }
+}
+
+/// The fields of an ATTACH.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// Which service, one of `SERVICE_*`.
+    pub service: u16,
+    /// Queues wanted; the daemon caps.
+    pub queue_count: u16,
+    /// Requests outstanding per queue; the daemon caps.
+    pub depth: u32,
+    /// `ATTACH_*`.
+    pub flags: u32,
+    /// Bytes of pool wanted; the daemon caps.
+    pub pool_bytes: u64,
+    /// What to attach to.
+    pub name: &'a str,
+}
+
+/// What a client holds once it is attached, all of it checked.
+#[derive(Debug)]
+pub struct Attached {
+    /// The connection.
+    pub control: Seqpacket,
+    /// The channel's memory.
+    pub region: Arc<Region>,
+    /// What lies where in it.
+    pub layout: RegionLayout,
+    /// What the service says of itself; its crate checks it.
+    pub service_info: [u8; SERVICE_INFO_BYTES],
+    /// Our end of every queue.
+    pub queues: Vec<ClientQueue>,
+}
+
+/// Connect to the daemon that listens at `socket_path`, offer the features `offered` (`FEATURE_*`), and attach.
+///
+/// # Errors
+/// Any [`HandshakeError`].
+pub fn attach(socket_path: &Path, offered: u64, wanted: &Wanted<'_>) -> Result<Attached, HandshakeError> {
+    if wanted.name.is_empty() || wanted.name.len() > MAX_NAME_BYTES {
+        let text = format!("the name '{}' has {} bytes; a name has 1 to {MAX_NAME_BYTES}", wanted.name, wanted.name.len());
+        return Err(HandshakeError::Refused { code: RefusalCode::UnknownExport, text });
+    }
+    let control = Seqpacket::connect(socket_path);
+    let control = control.map_err(|source| HandshakeError::Connect { path: socket_path.to_owned(), source })?;
+    let hello = Control::Hello { version_min: VERSION, version_max: VERSION, features: offered };
+    let features = match ask(&control, &hello, &[], "the greeting")?.0 {
+        Control::Welcome { version: VERSION, features, .. } if features & !offered == 0 => features,
+        Control::Welcome { version, .. } if version != VERSION => {
+            return Err(PeerFault::Value { what: "the protocol version", value: version.into() }.into());
+        }
+        Control::Welcome { features, .. } => {
+            return Err(PeerFault::Value { what: "features we did not offer", value: features & !offered }.into());
+        }
+        other => return Err(unexpected(&other)),
+    };
+    let Wanted { service, queue_count, depth, flags, pool_bytes, name } = *wanted;
+    let attach = Control::Attach { service, queue_count, depth, flags, pool_bytes, name: name.to_owned() };
+    let (answer, descriptors) = ask(&control, &attach, &[], "the request to attach")?;
+    let Control::Attached { queue_count, region_bytes, service_info } = answer else {
+        return Err(unexpected(&answer));
+    };
+    let (region, layout, queues) = open(queue_count, region_bytes, descriptors)?;
+    if layout.features != features {
+        return Err(PeerFault::Value { what: "the features of the region", value: layout.features }.into());
+    }
+    Ok(Attached { control, region, layout, service_info, queues })
+}
+
+/// Check the channel that the daemon handed over and open our end of it.
+fn open(
+    queue_count: u16,
+    region_bytes: u64,
+    descriptors: Vec<OwnedFd>,
+) -> Result<(Arc<Region>, RegionLayout, Vec<ClientQueue>), HandshakeError> {
+    let expected = 1 + 2 * usize::from(queue_count);
+    let given = descriptors.len();
+    let mut descriptors = descriptors.into_iter();
+    let Some(file) = descriptors.next().filter(|_| given == expected) else {
+        return Err(PeerFault::Count { what: "descriptors", value: given as u64, limit: expected as u64 }.into());
+    };
+    let region = Arc::new(Region::from_peer(file, region_bytes, Access::ReadWrite)?);
+    let layout = RegionLayout::read_from(&region)?;
+    if layout.queues.len() != usize::from(queue_count) {
+        let value = layout.queues.len() as u64;
+        return Err(PeerFault::Count { what: "queues in the region", value, limit: queue_count.into() }.into());
+    }
+    let mut queues = Vec::with_capacity(layout.queues.len());
+    for geometry in &layout.queues {
+        if let (Some(daemon_bell), Some(our_bell)) = (descriptors.next(), descriptors.next()) {
+            let (daemon_bell, our_bell) = (EventDoorbell::from_fd(daemon_bell), SocketDoorbell::from_fd(our_bell));
+            queues.push(ClientQueue::open(&region, geometry, daemon_bell, our_bell)?);
+        }
+    }
+    Ok((region, layout, queues))
+}
+
+/// Send a control message and await the answer, with its descriptors; `what` names the question in errors.
+///
+/// # Errors
+/// Any [`HandshakeError`] but `Connect`. After `TimedOut` the connection is closed: a late answer must not be taken for
+/// another's.
+pub fn ask(
+    control: &Seqpacket,
+    question: &Control,
+    descriptors: &[BorrowedFd<'_>],
+    what: &'static str,
+) -> Result<(Control, Vec<OwnedFd>), HandshakeError> {
+    let gone = |source: io::Error| match source.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => HandshakeError::Disconnected,
+        io::ErrorKind::TimedOut => {
+            give_up(control);
+            HandshakeError::TimedOut(what)
+        }
+        _ => HandshakeError::Io { context: "talk to the daemon", source },
+    };
+    // A refusal may already be waiting when the daemon hangs up, so a failed send is told by what can be read.
+    let sent = control.send(&question.encode(), descriptors);
+    // And when it hangs up with our question unread, the kernel reports the reset first and hands out the refusal, which
+    // was sent before, only to those who look again.
+    let received = control.receive(ANSWER_TIMEOUT).or_else(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => control.try_receive().ok().flatten().ok_or(error),
+        _ => Err(error),
+    });
+    let packet: Packet = match (received, sent) {
+        (Ok(packet), _) => packet,
+        (Err(_), Err(source)) | (Err(source), Ok(())) => return Err(gone(source)),
+    };
+    match Control::decode(&packet.bytes)? {
+        Control::Refused { code, text } => Err(HandshakeError::Refused { code, text }),
+        // Unasked: the daemon is shutting down and let us go.
+        Control::Detached if *question != Control::Detach => Err(HandshakeError::Disconnected),
+        answer => Ok((answer, packet.descriptors)),
+    }
+}
+
+/// No question of this connection is answered any more: a late answer would be taken for that of a later question, and
+/// memory believed to be registered that is not.
+#[cold]
+fn give_up(control: &Seqpacket) {
+    // Either end may have closed it already.
+    let _ = rustix::net::shutdown(control, rustix::net::Shutdown::Both);
+    while let Ok(Some(_)) = control.try_receive() {}
+}
+
+/// The daemon sent a message of a kind that answers something else.
+#[must_use]
+pub fn unexpected(message: &Control) -> HandshakeError {
+    let [.., low, high, _, _, _, _, _, _] = message.encode()[..12] else { return HandshakeError::Disconnected };
+    PeerFault::UnknownKind { kind: u16::from_le_bytes([low, high]).into() }.into()
+}
+
+/// A refusal on its way to the client.
+#[derive(Debug)]
+pub struct Refusal {
+    /// For programs.
+    pub code: RefusalCode,
+    /// For people: what was wrong and what to do.
+    pub text: String,
+}
+
+/// A refusal.
+pub fn refuse(code: RefusalCode, text: impl Into<String>) -> Refusal {
+    Refusal { code, text: text.into() }
+}
+
+impl Refusal {
+    /// Send it; `false` when the client does not take it.
+    pub fn send(&self, socket: &Seqpacket) -> bool {
+        let message = Control::Refused { code: self.code, text: self.text.clone() };
+        socket.send(&message.encode(), &[]).is_ok()
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// What a daemon grants a client at most.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Queues.
+    pub max_queues: u16,
+    /// Requests outstanding per queue.
+    pub max_depth: u32,
+    /// Bytes of the pool.
+    pub max_pool_bytes: u64,
+}
+
+/// The answer to a HELLO for these versions; `features` are those in force.
+///
+/// # Errors
+/// No common version.
+pub fn welcome(version_min: u16, version_max: u16, limits: &Limits, features: u64) -> Result<Control, Refusal> {
+    if !(version_min..=version_max).contains(&VERSION) {
+        let text = format!(
+            "the client speaks protocol versions {version_min} to {version_max}, this daemon speaks {VERSION}; upgrade the older of the two"
+        );
+        return Err(refuse(RefusalCode::Version, text));
+    }
+    let Limits { max_queues, max_depth, max_pool_bytes } = *limits;
+    Ok(Control::Welcome { version: VERSION, max_queues, max_depth, features, max_pool_bytes })
+}
+
+/// A fresh channel: what the daemon hands to a client, and its own end of every queue.
+#[derive(Debug)]
+pub struct Grant {
+    /// The channel's memory.
+    pub region: Arc<Region>,
+    /// What lies where in it.
+    pub layout: RegionLayout,
+    /// The daemon's ends, in the order of the table.
+    pub queues: Vec<ServerQueue>,
+    /// The doorbells as the client gets them.
+    client_ends: Vec<(EventDoorbell, SocketDoorbell)>,
+}
+
+impl Grant {
+    /// Make the channel that `layout` describes; `place` may say where its memory shall lie, before it is first touched.
+    ///
+    /// # Errors
+    /// The machine has no memory or descriptors left.
+    pub fn new(layout: RegionLayout, place: impl FnOnce(&Arc<Region>)) -> Result<Self, Refusal> {
+        let scarce = |what: &str, error: &dyn fmt::Display| {
+            let text = format!(
+                "the daemon cannot create {what}: {error}; raise its limits (LimitNOFILE=, memory) or detach other clients"
+            );
+            refuse(RefusalCode::Limit, text)
+        };
+        let region = Region::create("fipsee-channel", layout.region_bytes);
+        let region = Arc::new(region.map_err(|error| scarce("the channel's memory", &error))?);
+        place(&region);
+        layout.write_to(&region).map_err(|fault| scarce("the channel", &fault))?;
+        let (mut queues, mut client_ends) = (Vec::new(), Vec::new());
+        for geometry in &layout.queues {
+            let bell = EventDoorbell::new().map_err(|error| scarce("a doorbell", &error))?;
+            let watched = bell.as_fd().try_clone_to_owned().map_err(|error| scarce("a doorbell", &error))?;
+            let (client_bell, client_end) = SocketDoorbell::pair().map_err(|error| scarce("a doorbell", &error))?;
+            let queue = ServerQueue::open(&region, geometry, EventDoorbell::from_fd(watched), client_bell);
+            queues.push(queue.map_err(|fault| scarce("a queue", &fault))?);
+            client_ends.push((bell, client_end));
+        }
+        Ok(Self { region, layout, queues, client_ends })
+    }
+
+    /// The ATTACHED that goes with it.
+    #[must_use]
+    pub fn attached(&self, service_info: [u8; SERVICE_INFO_BYTES]) -> Control {
+        let queue_count = u16::try_from(self.layout.queues.len()).unwrap_or(u16::MAX);
+        Control::Attached { queue_count, region_bytes: self.layout.region_bytes, service_info }
+    }
+
+    /// The descriptors that ATTACHED carries.
+    #[must_use]
+    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        let bells = self.client_ends.iter().flat_map(|(bell, client_end)| [bell.as_fd(), client_end.as_fd()]);
+        std::iter::once(self.region.as_fd()).chain(bells).collect()
+    }
+}

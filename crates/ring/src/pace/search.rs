@@ -1,0 +1,298 @@
+//! The search for the two delays: a coarse grid, a fine one around its best point, then a watch for drift.
+
+use super::{Delays, MAX_HOLD_TICKS};
+
+/// Coarse steps are so many parts of the undelayed period; the valley is about one of them wide.
+const STEPS_PER_PERIOD: u64 = 12;
+/// Coarse points along each delay, from none on: up to half a period.
+const COARSE_POINTS: u32 = 7;
+/// Fine points along each delay, half a coarse step apart, around the best coarse point.
+const FINE_POINTS: u32 = 3;
+/// Windows measured at a coarse point, and at a fine one. One more goes before, in which the change settles.
+const COARSE_WINDOWS: usize = 3;
+const FINE_WINDOWS: usize = 9;
+/// Delays must gain so many percent against none.
+const LEAST_GAIN_PERCENT: u64 = 3;
+/// Windows that are judged together for drift.
+const BLOCK_WINDOWS: u32 = 32;
+/// A change of the mean by so many percent over two blocks starts a new search.
+const DRIFT_PERCENT: u64 = 8;
+/// Least windows between two searches (some 10 ms of exchanges). Doubled by each search that drift started, so that an
+/// irregular caller soon pays next to nothing.
+const LEAST_REST_WINDOWS: u32 = 2048;
+const MOST_REST_WINDOWS: u32 = 1 << 18;
+
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    /// Point `point` of the coarse grid.
+    Coarse { point: u32 },
+    /// Point `point` of the fine grid around `center`.
+    Fine { point: u32, center: Delays },
+    /// No delays, measured as carefully as the best.
+    Confirm,
+    /// A choice was made.
+    Keep,
+}
+
+/// Tries pairs of delays and keeps the best. `include/fipsee_pace.h` is its twin.
+#[derive(Debug)]
+pub struct Search {
+    phase: Phase,
+    trial: [u64; FINE_WINDOWS],
+    /// Windows of this trial so far, the one that settles included.
+    windows: usize,
+    step_ticks: u64,
+    best: Delays,
+    best_period: u64,
+    /// While keeping: the usual sum of a block, 0 until the first; the sum and windows of this one.
+    usual_block: u64,
+    block: u64,
+    block_windows: u32,
+    was_off: bool,
+    kept_windows: u32,
+    rest_windows: u32,
+}
+
+impl Default for Search {
+    fn default() -> Self {
+        Self {
+            phase: Phase::Coarse { point: 0 },
+            trial: [0; FINE_WINDOWS],
+            windows: 0,
+            step_ticks: 0,
+            best: Delays::default(),
+            best_period: 0,
+            usual_block: 0,
+            block: 0,
+            block_windows: 0,
+            was_off: false,
+            kept_windows: 0,
+            rest_windows: LEAST_REST_WINDOWS / 2,
+        }
+    }
+}
+
+impl Search {
+    /// A window of 16 exchanges ended, which took `window_ticks` together; returns the delays from here on.
+    pub fn window(&mut self, window_ticks: u64) -> Delays {
+        let wanted = match self.phase {
+            Phase::Keep => return self.watch(window_ticks),
+            Phase::Coarse { .. } => COARSE_WINDOWS,
+            Phase::Fine { .. } | Phase::Confirm => FINE_WINDOWS,
+        };
+        if self.windows > 0 {
+            self.trial[self.windows - 1] = window_ticks;
+        }
+        self.windows += 1;
+        if self.windows > wanted {
+            self.windows = 0;
+            let measured = &mut self.trial[..wanted];
+            measured.sort_unstable();
+            let median = measured[wanted / 2];
+            self.next_point(median);
+        }
+        self.delays()
+    }
+
+    /// The delays of the point being tried.
+    fn delays(&self) -> Delays {
+        let steps = |count: u32, of_ticks: u64| u64::from(count) * of_ticks;
+        match self.phase {
+            Phase::Coarse { point } => Delays {
+                caller_ticks: steps(point % COARSE_POINTS, self.step_ticks),
+                answerer_ticks: steps(point / COARSE_POINTS, self.step_ticks),
+            },
+            Phase::Fine { point, center } => {
+                let half = self.step_ticks / 2;
+                // The middle of the fine grid is the center.
+                let around = |center_ticks: u64, index: u32| (center_ticks + steps(index, half)).saturating_sub(half);
+                Delays {
+                    caller_ticks: around(center.caller_ticks, point % FINE_POINTS),
+                    answerer_ticks: around(center.answerer_ticks, point / FINE_POINTS),
+                }
+            }
+            Phase::Confirm => Delays::default(),
+            Phase::Keep => self.best,
+        }
+    }
+
+    fn next_point(&mut self, period: u64) {
+        let tried = self.delays();
+        match self.phase {
+            Phase::Coarse { point: 0 } => {
+                (self.best, self.best_period) = (tried, period);
+                let exchange_ticks = period / u64::from(super::WINDOW_EXCHANGES);
+                self.step_ticks = (exchange_ticks / STEPS_PER_PERIOD).clamp(2, MAX_HOLD_TICKS / u64::from(COARSE_POINTS));
+                self.phase = Phase::Coarse { point: 1 };
+            }
+            Phase::Coarse { point } => {
+                self.improve(tried, period);
+                let next = point + 1;
+                self.phase = if next < COARSE_POINTS * COARSE_POINTS {
+                    Phase::Coarse { point: next }
+                } else {
+                    self.best_period = u64::MAX; // Measured again, with more care.
+                    Phase::Fine { point: 0, center: self.best }
+                };
+            }
+            Phase::Fine { point, center } => {
+                self.improve(tried, period);
+                let next = point + 1;
+                self.phase = if next < FINE_POINTS * FINE_POINTS { Phase::Fine { point: next, center } } else { Phase::Confirm };
+            }
+            Phase::Confirm | Phase::Keep => self.keep(period),
+        }
+    }
+
+    fn improve(&mut self, tried: Delays, period: u64) {
+        if period < self.best_period {
+            (self.best, self.best_period) = (tried, period);
+        }
+    }
+
+    fn keep(&mut self, undelayed: u64) {
+        if self.best_period.saturating_mul(100) > undelayed * (100 - LEAST_GAIN_PERCENT) {
+            self.best = Delays::default();
+        }
+        self.phase = Phase::Keep;
+        self.usual_block = 0;
+        self.block = 0;
+        self.block_windows = 0;
+        self.was_off = false;
+        self.kept_windows = 0;
+    }
+
+    fn watch(&mut self, window_ticks: u64) -> Delays {
+        self.kept_windows += 1;
+        self.block += window_ticks;
+        self.block_windows += 1;
+        if self.block_windows == BLOCK_WINDOWS {
+            self.end_block();
+        }
+        self.delays()
+    }
+
+    fn end_block(&mut self) {
+        let block = std::mem::take(&mut self.block);
+        self.block_windows = 0;
+        if self.usual_block == 0 {
+            self.usual_block = block;
+        }
+        let is_off = block.abs_diff(self.usual_block) * 100 > self.usual_block * DRIFT_PERCENT;
+        let drifted = is_off && self.was_off;
+        self.was_off = is_off;
+        if self.kept_windows < self.rest_windows {
+            return;
+        }
+        if drifted {
+            self.rest_windows = (self.rest_windows * 2).min(MOST_REST_WINDOWS);
+        } else if self.kept_windows >= MOST_REST_WINDOWS {
+            self.rest_windows = LEAST_REST_WINDOWS;
+        } else {
+            return;
+        }
+        self.phase = Phase::Coarse { point: 0 };
+        self.windows = 0;
+    }
+}
+
+// Millions of windows: hours under Miri, which has nothing to find in them.
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::super::WINDOW_EXCHANGES;
+    use super::*;
+
+    /// A machine and a peer: the period of one exchange, by the delays.
+    type Surface = fn(Delays) -> u64;
+
+    /// Measured on a Xeon: a ridge at `answerer = caller + 40`, ever higher from (40, 80) on; too early costs a transfer.
+    fn ridge(delays: Delays) -> u64 {
+        let off_ridge = (delays.caller_ticks + 40).abs_diff(delays.answerer_ticks);
+        let along = delays.caller_ticks.saturating_sub(40) / 2;
+        if delays.caller_ticks < 30 || off_ridge > 30 { 560 + delays.caller_ticks / 8 } else { 340 + along + off_ridge / 2 }
+    }
+
+    /// Threads of one core: every delay is a loss.
+    fn fast(delays: Delays) -> u64 {
+        140 + delays.caller_ticks + delays.answerer_ticks
+    }
+
+    /// Nothing depends on it: the time goes elsewhere.
+    fn flat(_: Delays) -> u64 {
+        5000
+    }
+
+    struct Run {
+        search: Search,
+        delays: Delays,
+        random: u64,
+        /// Ticks spent in all, and what they would have been without delays.
+        spent: u64,
+        undelayed: u64,
+    }
+
+    impl Run {
+        fn new() -> Self {
+            Self { search: Search::default(), delays: Delays::default(), random: 1, spent: 0, undelayed: 0 }
+        }
+
+        /// So many windows; of a hundred exchanges `bad_percent` take 60 % longer.
+        fn windows(&mut self, count: u32, surface: Surface, bad_percent: u64) -> Delays {
+            for _ in 0..count {
+                let period = surface(self.delays);
+                let mut window = 0;
+                for _ in 0..WINDOW_EXCHANGES {
+                    self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    let bad = (self.random >> 33) % 100 < bad_percent;
+                    window += if bad { period * 8 / 5 } else { period + (self.random >> 40) % 12 };
+                }
+                self.spent += window;
+                self.undelayed += surface(Delays::default()) * u64::from(WINDOW_EXCHANGES);
+                self.delays = self.search.window(window);
+            }
+            self.delays
+        }
+    }
+
+    const ENOUGH: u32 = 400;
+
+    #[test]
+    fn the_best_of_a_ridge_is_found() {
+        for bad_percent in [0, 5, 15] {
+            let delays = Run::new().windows(ENOUGH, ridge, bad_percent);
+            assert!(ridge(delays) <= 340 * 107 / 100, "{delays:?}: {} with {bad_percent} % bad", ridge(delays));
+        }
+    }
+
+    #[test]
+    fn where_delays_lose_there_are_none() {
+        for bad_percent in [0, 15] {
+            assert_eq!(Run::new().windows(ENOUGH, fast, bad_percent), Delays::default());
+            assert_eq!(Run::new().windows(ENOUGH, flat, bad_percent), Delays::default());
+        }
+    }
+
+    #[test]
+    fn another_machine_is_noticed() {
+        let mut run = Run::new();
+        assert_ne!(run.windows(ENOUGH, ridge, 5), Delays::default());
+        // The host moves both virtual CPUs to one core, and back.
+        assert_eq!(run.windows(LEAST_REST_WINDOWS * 3, fast, 5), Delays::default());
+        let delays = run.windows(LEAST_REST_WINDOWS * 8, ridge, 5);
+        assert!(ridge(delays) <= 340 * 107 / 100, "{delays:?}");
+    }
+
+    #[test]
+    fn an_irregular_caller_soon_pays_little() {
+        let mut run = Run::new();
+        for slow in 0..4000 {
+            run.windows(50 + slow % 100, if slow % 2 == 0 { fast } else { flat }, 15);
+        }
+        (run.spent, run.undelayed) = (0, 0);
+        for slow in 0..4000 {
+            run.windows(50 + slow % 100, if slow % 2 == 0 { fast } else { flat }, 0);
+        }
+        let percent = run.spent * 100 / run.undelayed;
+        assert!(percent <= 103, "{percent} % of the time without delays");
+    }
+}

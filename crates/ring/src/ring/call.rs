@@ -1,0 +1,103 @@
+//! The writing end of call and reply: a slot comes back with its answer.
+
+use super::{Cursor, RingMemory, Writer};
+use crate::message::Message;
+use crate::tuning::Tuning;
+
+/// The ring has no free slot; the message comes back to the caller, nothing was published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+/// The writing end of a call/reply ring: flow control by the answers.
+#[derive(Debug)]
+pub struct CallWriter<M> {
+    writer: Writer<M>,
+    outstanding: u32,
+    depth: u32,
+}
+
+impl<M: RingMemory> CallWriter<M> {
+    /// A writer that lets `depth` calls be unanswered at a time.
+    ///
+    /// # Panics
+    /// When `depth` exceeds the slots of the ring; geometry is validated before.
+    pub fn new(memory: M, cursor: Cursor, depth: u32) -> Self {
+        Self::with_tuning(memory, cursor, depth, &Tuning::default())
+    }
+
+    /// As [`new`](Self::new), with other choices than the best.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    pub fn with_tuning(memory: M, cursor: Cursor, depth: u32, tuning: &Tuning) -> Self {
+        assert!(depth >= 1 && depth <= memory.slot_count(), "depth outside the ring");
+        Self { writer: Writer::with_tuning(memory, cursor, tuning), outstanding: 0, depth }
+    }
+
+    /// Calls that may be published now.
+    #[must_use]
+    #[inline(always)]
+    pub const fn free(&self) -> u32 {
+        self.depth - self.outstanding
+    }
+
+    /// Calls published and not yet answered.
+    #[must_use]
+    #[inline(always)]
+    pub const fn outstanding(&self) -> u32 {
+        self.outstanding
+    }
+
+    /// Publish `calls` in one burst, all or nothing.
+    ///
+    /// # Errors
+    /// [`Full`] when more than [`free`](Self::free); nothing was published.
+    #[inline(always)]
+    pub fn publish_all(&mut self, calls: &[Message]) -> Result<(), Full> {
+        match u32::try_from(calls.len()) {
+            Ok(count) if count <= self.free() => {
+                self.writer.publish_all(calls);
+                self.outstanding += count;
+                Ok(())
+            }
+            _ => Err(Full),
+        }
+    }
+
+    /// Publish one call.
+    ///
+    /// # Errors
+    /// [`Full`] when `depth` are unanswered; nothing was published.
+    #[inline(always)]
+    pub fn publish(&mut self, call: &Message) -> Result<(), Full> {
+        if self.outstanding == self.depth {
+            return Err(Full);
+        }
+        self.outstanding += 1;
+        self.writer.publish(call);
+        Ok(())
+    }
+
+    /// As [`Writer::prefetch`].
+    #[inline(always)]
+    pub fn prefetch(&self, burst: usize) {
+        self.writer.prefetch(burst);
+    }
+
+    /// One outstanding call was answered: its slot is free.
+    ///
+    /// # Panics
+    /// When none is outstanding: the caller matches answers to its own table first.
+    #[inline(always)]
+    pub const fn answered(&mut self) {
+        assert!(self.outstanding > 0, "an answer without a call");
+        self.outstanding -= 1;
+    }
+
+    /// As [`Writer::reader_needs_doorbell`].
+    #[must_use = "a sleeping reader wakes only by its doorbell"]
+    #[inline(always)]
+    pub fn reader_needs_doorbell(&self) -> bool {
+        self.writer.reader_needs_doorbell()
+    }
+}

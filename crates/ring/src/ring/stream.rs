@@ -1,0 +1,99 @@
+//! The writing end of a one-way stream: slots come back by the reader's release counter.
+
+use super::{Cursor, RingMemory, Writer};
+use crate::fault::PeerFault;
+use crate::message::Message;
+use crate::sync::Ordering;
+use crate::tuning::Tuning;
+
+/// Why a stream could not take messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamError {
+    /// Try again after the reader released some.
+    Full,
+    /// The release counter lies; close the channel.
+    Fault(PeerFault),
+}
+
+/// The writing end of a one-way stream: flow control by the reader's release counter.
+#[derive(Debug)]
+pub struct StreamWriter<M> {
+    writer: Writer<M>,
+    /// Messages published since the start, modulo 2^32.
+    published: u32,
+    /// The release counter as last seen.
+    released: u32,
+    /// How far ahead ownership is asked for: far enough to hide a transfer, not so far that it takes a slot from the reader.
+    prefetch_slots: u32,
+}
+
+impl<M: RingMemory> StreamWriter<M> {
+    /// A stream writer at the start of its life: nothing published, nothing released.
+    pub fn new(memory: M, cursor: Cursor) -> Self {
+        Self::with_tuning(memory, cursor, &Tuning::default())
+    }
+
+    /// As [`new`](Self::new), with other choices than the best.
+    pub fn with_tuning(memory: M, cursor: Cursor, tuning: &Tuning) -> Self {
+        let prefetch_slots = tuning.stream_prefetch_slots.min((memory.slot_count() / 8).max(1));
+        Self { writer: Writer::with_tuning(memory, cursor, tuning), published: 0, released: 0, prefetch_slots }
+    }
+
+    /// Slots free now, looking at the counter only when fewer than `wanted` are known to be.
+    ///
+    /// # Errors
+    /// The counter moved by more than is outstanding.
+    #[inline(always)]
+    pub fn free_slots(&mut self, wanted: u32) -> Result<u32, PeerFault> {
+        let slot_count = self.writer.memory.slot_count();
+        let outstanding = self.published.wrapping_sub(self.released);
+        if slot_count - outstanding >= wanted {
+            return Ok(slot_count - outstanding);
+        }
+        let released = self.writer.memory.released().load(Ordering::Acquire); // B
+        let moved = released.wrapping_sub(self.released);
+        if moved > outstanding {
+            return Err(PeerFault::ReleasedTooMany { moved, outstanding });
+        }
+        self.released = released;
+        Ok(slot_count - (outstanding - moved))
+    }
+
+    /// Publish one message if a slot is free.
+    ///
+    /// # Errors
+    /// [`StreamError::Full`] when none is; [`StreamError::Fault`] when the counter lies.
+    #[inline(always)]
+    pub fn try_publish(&mut self, message: &Message) -> Result<(), StreamError> {
+        if self.free_slots(1).map_err(StreamError::Fault)? == 0 {
+            return Err(StreamError::Full);
+        }
+        self.writer.publish(message);
+        self.published = self.published.wrapping_add(1);
+        self.writer.prefetch_ahead(self.prefetch_slots);
+        Ok(())
+    }
+
+    /// Publish as many of `messages` as fit, in one burst; returns how many.
+    ///
+    /// # Errors
+    /// The counter lies.
+    #[inline(always)]
+    pub fn publish_burst(&mut self, messages: &[Message]) -> Result<usize, PeerFault> {
+        let wanted = u32::try_from(messages.len()).unwrap_or(u32::MAX).min(self.writer.memory.slot_count());
+        let count = self.free_slots(wanted)?.min(wanted);
+        for message in &messages[..count as usize] {
+            self.writer.publish(message);
+            self.writer.prefetch_ahead(self.prefetch_slots);
+        }
+        self.published = self.published.wrapping_add(count);
+        Ok(count as usize)
+    }
+
+    /// As [`Writer::reader_needs_doorbell`].
+    #[must_use = "a sleeping reader wakes only by its doorbell"]
+    #[inline(always)]
+    pub fn reader_needs_doorbell(&self) -> bool {
+        self.writer.reader_needs_doorbell()
+    }
+}

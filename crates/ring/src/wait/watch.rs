@@ -1,0 +1,42 @@
+//! Having the CPU watch a line of memory without losing the write that is waited for.
+
+use crate::sync::{AtomicU32, Ordering};
+
+/// The stamp of the next message: where it will stand, and what it will be.
+#[derive(Clone, Copy, Debug)]
+pub struct Watch<'a> {
+    stamp: &'a AtomicU32,
+    expected: u32,
+}
+
+impl<'a> Watch<'a> {
+    /// Wait for `stamp` to become `expected`.
+    #[must_use]
+    pub const fn new(stamp: &'a AtomicU32, expected: u32) -> Self {
+        Self { stamp, expected }
+    }
+
+    /// Has it come?
+    #[must_use]
+    #[inline(always)]
+    pub fn is_there(&self) -> bool {
+        self.stamp.load(Ordering::Acquire) == self.expected // A: pairs with the publishing store.
+    }
+
+    /// Have `arm` watch the line of the stamp, look again, and `wait` for a write to it only if the message is not there.
+    ///
+    /// The look stands between the two because a message that came before the line was watched wakes nobody; `arm`
+    /// must be ordered like a load, as the instructions are (docs/memory-order.md, "M").
+    #[inline(always)]
+    pub fn wait(&self, arm: impl FnOnce(&AtomicU32), wait: impl FnOnce()) {
+        let known_bad = cfg!(fipsee_known_bad = "monitor_armed_after_look");
+        if known_bad && self.is_there() {
+            return;
+        }
+        arm(self.stamp); // M1
+        if !known_bad && self.is_there() {
+            return; // M2
+        }
+        wait(); // M3
+    }
+}

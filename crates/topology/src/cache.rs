@@ -1,0 +1,179 @@
+//! The last measurement, kept in a file for programs that start later.
+//!
+//! Whoever may write the file decides where we run, so it is believed only if it belongs to root or this user and nobody else may
+//! write it; and only if it is about this machine, as it is now, and every figure is one that can have been measured.
+
+use std::fmt;
+use std::fs::Permissions;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use serde::{Deserialize, Serialize};
+
+use crate::machine::Machine;
+use crate::matrix::{Cost, Matrix};
+
+/// Layout of the file; a change of any kind is another version.
+const VERSION: u32 = 1;
+/// A file of 1024 CPUs has 64 MB; a longer one is none of ours.
+const MAX_FILE_BYTES: u64 = 128 << 20;
+/// A line that takes longer than this (a millisecond or so) never did.
+const MAX_TICKS: f64 = 4e6;
+/// Root's measurement, which everyone may read.
+pub const SYSTEM_PATH: &str = "/run/fipsee/topology.json";
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    version: u32,
+    machine: String,
+    tsc_hz: u64,
+    own_ticks: Option<f64>,
+    /// From, to, median and least ticks.
+    costs: Vec<(usize, usize, f64, f64)>,
+}
+
+/// Why a file is not used.
+#[derive(Debug)]
+pub enum Unusable {
+    /// There is none.
+    Missing,
+    /// It is not to be believed, or about something else: in words.
+    Refused(String),
+}
+
+impl fmt::Display for Unusable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing => f.write_str("nothing was measured yet; run fipsee topology"),
+            Self::Refused(why) => write!(f, "{why}; run fipsee topology --measure"),
+        }
+    }
+}
+
+/// Where this user's measurements are kept: for root [`SYSTEM_PATH`], else below `XDG_CACHE_HOME` or `~/.cache`; `None` without any.
+#[must_use]
+pub fn own_path() -> Option<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return Some(PathBuf::from(SYSTEM_PATH));
+    }
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")))?;
+    Some(base.join("fipsee/topology.json"))
+}
+
+/// The newest measurement that may be used: one's own, else root's. With the file it came from.
+///
+/// # Errors
+/// Why there is none: of one's own file, unless that is missing.
+pub fn load(machine: &Machine) -> Result<(PathBuf, Matrix), Unusable> {
+    let system = PathBuf::from(SYSTEM_PATH);
+    let own = own_path().filter(|own| *own != system);
+    let own_outcome = own.map(|path| read(&path, machine).map(|matrix| (path, matrix)));
+    match own_outcome {
+        Some(Ok(found)) => Ok(found),
+        Some(Err(refused @ Unusable::Refused(_))) => read(&system, machine).map(|matrix| (system, matrix)).map_err(|_| refused),
+        _ => read(&system, machine).map(|matrix| (system, matrix)),
+    }
+}
+
+/// The measurement in `path`, if it is to be believed and about `machine`.
+///
+/// # Errors
+/// Why not.
+pub fn read(path: &Path, machine: &Machine) -> Result<Matrix, Unusable> {
+    let refuse = |why: &str| Unusable::Refused(format!("{} is ignored: {why}", path.display()));
+    // Neither a link, which may lead anywhere, nor a pipe, which would keep us waiting.
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let opened = std::fs::File::options().read(true).custom_flags(i32::try_from(flags.bits()).unwrap_or(0)).open(path);
+    let file = match opened {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Unusable::Missing),
+        Err(error) => return Err(refuse(&error.to_string())),
+    };
+    let metadata = file.metadata().map_err(|error| refuse(&error.to_string()))?;
+    if !metadata.is_file() {
+        return Err(refuse("it is no regular file"));
+    }
+    let user = rustix::process::geteuid().as_raw();
+    if (metadata.uid() != 0 && metadata.uid() != user) || metadata.mode() & 0o022 != 0 {
+        return Err(refuse("others than root and this user may have written it"));
+    }
+    let mut text = String::new();
+    let length = file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).map_err(|error| refuse(&error.to_string()))?;
+    if length as u64 > MAX_FILE_BYTES {
+        return Err(refuse("it is too long"));
+    }
+    parse(&text, machine).map_err(|why| refuse(&why))
+}
+
+fn parse(text: &str, machine: &Machine) -> Result<Matrix, String> {
+    #[derive(Deserialize)]
+    struct Head {
+        version: u32,
+    }
+    let head: Head = serde_json::from_str(text).map_err(|error| format!("it is damaged ({error})"))?;
+    if head.version != VERSION {
+        return Err(format!("it has version {}, and this program writes {VERSION}", head.version));
+    }
+    let file: File = serde_json::from_str(text).map_err(|error| format!("it is damaged ({error})"))?;
+    if file.machine != machine.fingerprint() {
+        return Err("it is about another machine, other CPUs, or an earlier start of this one".to_owned());
+    }
+    let is_time = |ticks: f64| ticks > 0.0 && ticks < MAX_TICKS;
+    let is_possible = |(from, to, median, least): &(usize, usize, f64, f64)| {
+        let is_known = machine.cpu(*from).is_some() && machine.cpu(*to).is_some() && from != to;
+        is_known && is_time(*median) && is_time(*least) && least <= median
+    };
+    if file.tsc_hz == 0 || !file.own_ticks.is_none_or(is_time) || !file.costs.iter().all(is_possible) || file.costs.is_empty() {
+        return Err("it holds figures that cannot have been measured".to_owned());
+    }
+    let costs = file.costs.iter().map(|(from, to, median_ticks, least_ticks)| {
+        let cost = Cost { median_ticks: *median_ticks, least_ticks: *least_ticks };
+        ((*from, *to), cost)
+    });
+    let matrix = Matrix::new(file.tsc_hz, file.own_ticks, costs);
+    let is_whole =
+        matrix.costs().count() == file.costs.len() && matrix.costs().all(|((from, to), _)| matrix.get(to, from).is_some());
+    if !is_whole {
+        return Err("directions are missing in it, or there twice".to_owned());
+    }
+    Ok(matrix)
+}
+
+/// Keep `matrix` in `path`, whole or not at all; folders are made.
+///
+/// # Errors
+/// The place cannot be written.
+pub fn write(path: &Path, machine: &Machine, matrix: &Matrix) -> io::Result<()> {
+    // A tenth of a tick is more than can be measured, and makes the file half as long.
+    let tenths = |ticks: f64| (ticks * 10.0).round() / 10.0;
+    let costs =
+        matrix.costs().map(|((from, to), cost)| (from, to, tenths(cost.median_ticks), tenths(cost.least_ticks))).collect();
+    let own_ticks = matrix.own_ticks.map(tenths);
+    let file = File { version: VERSION, machine: machine.fingerprint(), tsc_hz: matrix.tsc_hz, own_ticks, costs };
+    let folder = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    if !folder.exists() {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        // In /run/fipsee are the sockets, too, which everyone must be able to reach.
+        let mode = if folder.starts_with("/run") { 0o755 } else { 0o700 };
+        std::fs::set_permissions(folder, Permissions::from_mode(mode))?;
+    }
+    let temporary = folder.join(format!(".topology.{}.tmp", std::process::id()));
+    let written = write_new(&temporary, &serde_json::to_vec(&file)?).and_then(|()| std::fs::rename(&temporary, path));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&temporary);
+    }
+    written
+}
+
+fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    // What a process of the same number left when it was killed.
+    let _ = std::fs::remove_file(path);
+    let mut file = std::fs::File::options().write(true).create_new(true).open(path)?;
+    // Whatever the umask: the daemon has a user of its own.
+    file.set_permissions(Permissions::from_mode(0o644))?;
+    file.write_all(bytes)
+}

@@ -1,0 +1,14 @@
+//! The machine's CPUs, what moving a cache line between them costs, and where pollers and clients should run.
+//!
+//! [`machine`] reads what the kernel says, [`measure`] measures what it does not say, [`cache`] keeps that for programs that
+//! start later, and [`plan`] makes a recommendation of both. This crate knows nothing of disks, requests or configuration.
+
+pub mod cache;
+pub mod cpu_list;
+mod lines;
+pub mod machine;
+pub mod matrix;
+pub mod measure;
+pub mod numa;
+pub mod pin;
+pub mod plan;

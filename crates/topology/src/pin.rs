@@ -1,0 +1,74 @@
+//! Which CPUs a thread may use, and binding it to one.
+
+use std::io;
+use std::path::Path;
+
+use rustix::thread::CpuSet;
+
+use crate::cpu_list;
+
+/// CPUs from this number on cannot be bound to: a mask of the system call as rustix has it ends here.
+pub const FIRST_UNBINDABLE: usize = CpuSet::MAX_CPU;
+
+/// The CPUs this thread may use, ascending: its affinity mask, which the kernel keeps within its cpuset. `None` if that cannot
+/// be found out.
+///
+/// From `/proc`, because the system call with a mask of 1024 CPUs fails on machines that may have more.
+#[must_use]
+pub fn allowed() -> Option<Vec<usize>> {
+    allowed_below(Path::new("/"))
+}
+
+/// As [`allowed`], with `/proc` below `root`.
+pub(crate) fn allowed_below(root: &Path) -> Option<Vec<usize>> {
+    // A recorded machine has no threads.
+    let status =
+        ["proc/thread-self/status", "proc/self/status"].iter().find_map(|file| std::fs::read_to_string(root.join(file)).ok())?;
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    cpu_list::parse(list).filter(|cpus| !cpus.is_empty())
+}
+
+/// Bind this thread to `cpu`.
+///
+/// # Errors
+/// The CPU does not exist, is offline, or not one this process may use.
+pub fn bind(cpu: usize) -> io::Result<()> {
+    if cpu >= FIRST_UNBINDABLE {
+        let text = format!("CPUs from {FIRST_UNBINDABLE} on cannot be bound to");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    Ok(rustix::thread::sched_setaffinity(None, &set)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_be_used_is_what_the_system_call_says() {
+        let Ok(set) = rustix::thread::sched_getaffinity(None) else { return };
+        let expected: Vec<usize> = (0..FIRST_UNBINDABLE).filter(|cpu| set.is_set(*cpu)).collect();
+        assert_eq!(allowed(), Some(expected));
+    }
+
+    #[test]
+    fn a_thread_stays_where_it_is_bound() {
+        let cpu = *allowed().expect("this thread runs somewhere").last().expect("somewhere");
+        std::thread::spawn(move || {
+            bind(cpu).expect("one of ours");
+            assert_eq!(allowed(), Some(vec![cpu]));
+        })
+        .join()
+        .expect("no panic");
+    }
+
+    #[test]
+    fn numbers_beyond_the_mask_are_errors() {
+        for cpu in [FIRST_UNBINDABLE, usize::MAX] {
+            assert!(bind(cpu).expect_err("no such CPU").to_string().contains("1024"));
+        }
+        assert!(bind(FIRST_UNBINDABLE - 1).is_err());
+    }
+}

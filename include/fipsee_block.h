@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * The block protocol on the wire (docs/protocol.md section 5): the part of fipsee.h about disks, which includes it. Twin of
+ * crates/block/src/wire.rs.
+ */
+#ifndef FIPSEE_BLOCK_H
+#define FIPSEE_BLOCK_H
+
+#include "fipsee.h"
+
+/* ---- Block protocol (section 5) -------------------------------------------------------------------------------- */
+
+/* The unit of offsets and lengths, whatever the logical block size of the disk. */
+#define FIPSEE_SECTOR_BYTES 512
+#define FIPSEE_SECTOR_SHIFT 9
+/* Most segments that stand in the request itself. */
+#define FIPSEE_MAX_INLINE_SEGMENTS 5
+/* Segment count that says: segment 0 is where a table of segments stands. */
+#define FIPSEE_SEGMENTS_INDIRECT 0xff
+/* Most entries of that table. */
+#define FIPSEE_MAX_INDIRECT_ENTRIES 256
+/* Most bytes of one read or write of any disk; a disk may allow less (block info). */
+#define FIPSEE_MAX_TRANSFER_BYTES (16ULL << 20)
+/* Most completions in one message. */
+#define FIPSEE_MAX_PACKED 14
+
+/* Operations. */
+#define FIPSEE_READ 1
+#define FIPSEE_WRITE 2
+#define FIPSEE_FLUSH 3
+#define FIPSEE_DISCARD 4
+#define FIPSEE_WRITE_ZEROES 5
+#define FIPSEE_GET_INFO 6
+#define FIPSEE_ACK_EVENT 7
+
+/* Request flags: durable before the completion (write, write-zeroes); may deallocate (write-zeroes). */
+#define FIPSEE_FLAG_FUA 1
+#define FIPSEE_FLAG_UNMAP 2
+
+/* Kinds of message on the completion ring. */
+#define FIPSEE_KIND_COMPLETIONS 0
+#define FIPSEE_KIND_RESIZE 1
+#define FIPSEE_KIND_DETACH 2
+
+/* Statuses; fipsee_status_errno() gives their errno. */
+#define FIPSEE_STATUS_OK 0
+#define FIPSEE_STATUS_IO_ERROR 1
+#define FIPSEE_STATUS_INVALID 2
+#define FIPSEE_STATUS_UNSUPPORTED 3
+#define FIPSEE_STATUS_BAD_MEMORY 4
+#define FIPSEE_STATUS_READ_ONLY 5
+#define FIPSEE_STATUS_OUT_OF_RANGE 6
+#define FIPSEE_STATUS_NO_SPACE 7
+#define FIPSEE_STATUS_DETACHED 8
+#define FIPSEE_STATUS_MISALIGNED 9
+#define FIPSEE_STATUS_TOO_LONG 10
+#define FIPSEE_STATUS_NO_SEGMENTS 11
+/* Numbers from here on are none. */
+#define FIPSEE_STATUS_COUNT 12
+
+/* Capabilities of a disk: takes writes; has a cache that a flush makes durable; FUA; discard; write-zeroes. */
+#define FIPSEE_CAPABILITY_WRITE 1
+#define FIPSEE_CAPABILITY_FLUSH 2
+#define FIPSEE_CAPABILITY_FUA 4
+#define FIPSEE_CAPABILITY_DISCARD 8
+#define FIPSEE_CAPABILITY_WRITE_ZEROES 16
+
+/* A piece of registered memory. */
+struct fipsee_segment {
+	uint32_t offset_sectors;		/* from the start of the region, in sectors of 512 bytes */
+	uint16_t length_sectors;		/* at least 1 */
+	uint16_t region;			/* id; 0 is the pool */
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_segment, 8);
+FIPSEE_ASSERT_AT(struct fipsee_segment, length_sectors, 4);
+FIPSEE_ASSERT_AT(struct fipsee_segment, region, 6);
+
+/* A request, as it stands in a slot of the request ring. */
+struct fipsee_request {
+	uint8_t operation;			/* FIPSEE_READ .. FIPSEE_ACK_EVENT */
+	uint8_t segment_count;			/* read, write: 1..5 or 0xff; get-info: 1; others: 0 */
+	uint16_t flags;				/* FIPSEE_FLAG_* */
+	uint16_t tag;				/* the client's name for it, unique among those outstanding */
+	uint16_t reserved;
+	uint64_t sector;			/* first sector on the disk; 0 where the operation has none */
+	union {
+		struct fipsee_segment segments[FIPSEE_MAX_INLINE_SEGMENTS];	/* read, write, get-info; 0 beyond
+										   the count */
+		uint64_t length_sectors;	/* discard, write-zeroes: at least 1; the words after it are 0 */
+	};
+	uint32_t aux;				/* indirect: entries of the table; ack-event: kind; otherwise 0 */
+	uint32_t stamp;				/* the ring's */
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_request, FIPSEE_SLOT_BYTES);
+FIPSEE_ASSERT_AT(struct fipsee_request, segment_count, 1);
+FIPSEE_ASSERT_AT(struct fipsee_request, flags, 2);
+FIPSEE_ASSERT_AT(struct fipsee_request, tag, 4);
+FIPSEE_ASSERT_AT(struct fipsee_request, sector, 8);
+FIPSEE_ASSERT_AT(struct fipsee_request, segments, 16);
+FIPSEE_ASSERT_AT(struct fipsee_request, length_sectors, 16);
+FIPSEE_ASSERT_AT(struct fipsee_request, aux, 56);
+FIPSEE_ASSERT_AT(struct fipsee_request, stamp, FIPSEE_STAMP_OFFSET_BYTES);
+
+/* One finished request. */
+struct fipsee_completion_entry {
+	uint16_t tag;				/* of an outstanding request */
+	uint16_t status;			/* FIPSEE_STATUS_* */
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_completion_entry, 4);
+FIPSEE_ASSERT_AT(struct fipsee_completion_entry, status, 2);
+
+/* A message of kind FIPSEE_KIND_COMPLETIONS on the completion ring. */
+struct fipsee_completion {
+	uint8_t count;				/* entries used, 1..FIPSEE_MAX_PACKED */
+	uint8_t kind;				/* FIPSEE_KIND_COMPLETIONS */
+	uint16_t reserved;
+	struct fipsee_completion_entry entries[FIPSEE_MAX_PACKED];	/* zeroes beyond the count */
+	uint32_t stamp;				/* the ring's */
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_completion, FIPSEE_SLOT_BYTES);
+FIPSEE_ASSERT_AT(struct fipsee_completion, kind, 1);
+FIPSEE_ASSERT_AT(struct fipsee_completion, entries, 4);
+FIPSEE_ASSERT_AT(struct fipsee_completion, stamp, FIPSEE_STAMP_OFFSET_BYTES);
+
+/* A message of kind FIPSEE_KIND_RESIZE or FIPSEE_KIND_DETACH on the completion ring. */
+struct fipsee_event {
+	uint8_t count;				/* 1 */
+	uint8_t kind;				/* FIPSEE_KIND_RESIZE, FIPSEE_KIND_DETACH */
+	uint16_t reserved;
+	uint32_t reserved_too;
+	uint64_t sector_count;			/* resize: the new size in sectors of 512 bytes; detach: 0 */
+	uint8_t reserved_end[44];
+	uint32_t stamp;				/* the ring's */
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_event, FIPSEE_SLOT_BYTES);
+FIPSEE_ASSERT_AT(struct fipsee_event, kind, 1);
+FIPSEE_ASSERT_AT(struct fipsee_event, sector_count, 8);
+FIPSEE_ASSERT_AT(struct fipsee_event, reserved_end, 16);
+FIPSEE_ASSERT_AT(struct fipsee_event, stamp, FIPSEE_STAMP_OFFSET_BYTES);
+
+/* A private copy of one slot, and the views of it. */
+union fipsee_message {
+	struct fipsee_slot slot;
+	struct fipsee_request request;
+	struct fipsee_completion completion;
+	struct fipsee_event event;
+	uint64_t words[FIPSEE_SLOT_BYTES / 8];
+};
+FIPSEE_ASSERT_SIZE(union fipsee_message, FIPSEE_SLOT_BYTES);
+
+/* What a disk is, in ATTACHED and as the answer to get-info. */
+struct fipsee_block_info {
+	uint64_t first_sector;			/* where the export begins in the disk below; requests count from 0 */
+	uint64_t sector_count;			/* size in sectors of 512 bytes, at least 1 */
+	uint32_t block_bytes;			/* logical block: 512, 1024, 2048 or 4096 */
+	uint32_t optimal_bytes;			/* preferred size and alignment of a transfer; 0: none */
+	uint32_t max_transfer_bytes;		/* most data of one read or write, at least block_bytes */
+	uint32_t max_range_sectors;		/* most sectors of one discard or write-zeroes */
+	uint32_t max_segments;			/* most segments of one request, at least 1 */
+	uint32_t capabilities;			/* FIPSEE_CAPABILITY_* */
+	uint8_t identity[16];			/* names disk and content; the same after the daemon restarted */
+	uint64_t reserved;
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_block_info, FIPSEE_SERVICE_INFO_BYTES);
+FIPSEE_ASSERT_AT(struct fipsee_block_info, sector_count, 8);
+FIPSEE_ASSERT_AT(struct fipsee_block_info, block_bytes, 16);
+FIPSEE_ASSERT_AT(struct fipsee_block_info, optimal_bytes, 20);
+FIPSEE_ASSERT_AT(struct fipsee_block_info, max_transfer_bytes, 24);
+FIPSEE_ASSERT_AT(struct fipsee_block_info, max_range_sectors, 28);
+FIPSEE_ASSERT_AT(struct fipsee_block_info, max_segments, 32);
+FIPSEE_ASSERT_AT(struct fipsee_block_info, capabilities, 36);
+FIPSEE_ASSERT_AT(struct fipsee_block_info, identity, 40);
+FIPSEE_ASSERT_AT(struct fipsee_block_info, reserved, 56);
+
+#if defined(__KERNEL__) || __STDC_HOSTED__
+/*
+ * The errno (positive) that a caller of read(2) or write(2) would see for a status; 0 for success. A number that is
+ * no status gives EPROTO: the peer lies, close the channel.
+ */
+static inline int fipsee_status_errno(uint16_t status)
+{
+	switch (status) {
+	case FIPSEE_STATUS_OK:
+		return 0;
+	case FIPSEE_STATUS_IO_ERROR:
+		return EIO;
+	case FIPSEE_STATUS_INVALID:
+	case FIPSEE_STATUS_MISALIGNED:
+	case FIPSEE_STATUS_NO_SEGMENTS:
+		return EINVAL;
+	case FIPSEE_STATUS_UNSUPPORTED:
+		return EOPNOTSUPP;
+	case FIPSEE_STATUS_BAD_MEMORY:
+		return EFAULT;
+	case FIPSEE_STATUS_READ_ONLY:
+		return EROFS;
+	case FIPSEE_STATUS_OUT_OF_RANGE:
+		return ENXIO;
+	case FIPSEE_STATUS_NO_SPACE:
+		return ENOSPC;
+	case FIPSEE_STATUS_DETACHED:
+		return ENODEV;
+	case FIPSEE_STATUS_TOO_LONG:
+		return EMSGSIZE;
+	default:
+		return EPROTO;
+	}
+}
+#endif
+
+#endif /* FIPSEE_BLOCK_H */
