@@ -1,0 +1,3 @@
+//! The in-band upgrade (docs/protocol.md section 9).
+
+pub mod wire;
