@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fipsee_block::disk::{AnyDisk, Engine};
 use fipsee_block::server::QueueServer;
 use fipsee_ring::wait::Watch;
-use fipsee_ring::{AtomicU32, Ordering, cpu};
+use fipsee_ring::{AtomicU32, Ordering};
 
 use super::Ack;
 use crate::export::Export;
@@ -206,7 +206,6 @@ impl Roster {
         for _ in 0..COLD_SAMPLES_PER_PASS.min(self.polls.len()) {
             let id = self.cold_cursor;
             self.cold_cursor = if id + 1 >= self.polls.len() { 0 } else { id + 1 };
-            self.prefetch_cold(id);
             let poll = self.polls[id];
             if poll.stamp.is_null() {
                 continue;
@@ -220,14 +219,5 @@ impl Roster {
             }
         }
         work
-    }
-
-    /// Ask for the stamp that is sampled one pass after `id`: of many queues each lies in memory, and no pass is to wait for that.
-    #[inline(always)]
-    fn prefetch_cold(&self, id: usize) {
-        let ahead = id + COLD_SAMPLES_PER_PASS;
-        if let Some(poll) = self.polls.get(if ahead < self.polls.len() { ahead } else { ahead - self.polls.len() }) {
-            cpu::prefetch_for_read(poll.stamp.cast());
-        }
     }
 }
