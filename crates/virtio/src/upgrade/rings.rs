@@ -1,0 +1,99 @@
+//! Rings and payload in guest memory.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use fipsee_block::request::{Memory, Span};
+use fipsee_block::wire::{SECTOR_BYTES, SECTOR_SHIFT, Segment, Status};
+use fipsee_ring::PeerFault;
+use fipsee_ring::layout::COLD_BYTES;
+use fipsee_ring::mapped::MappedRing;
+
+use super::wire::{COLD_PAIR_BYTES, Entry, REGION_SHIFT};
+use crate::memory::GuestMemory;
+
+/// Most spans of one request: a request of the longest indirect table over memory of single pages still fits, and no more than this is
+/// ever allocated.
+pub const MAX_SPANS: usize = 1024;
+
+/// The whole of guest memory as requests name it: a segment's id and offset are bits of the guest-physical address.
+#[derive(Clone, Debug)]
+pub struct GuestView(pub Arc<GuestMemory>);
+
+impl Memory for GuestView {
+    #[inline(always)]
+    fn find(&self, segment: Segment, _access: u16, spans: &mut Vec<Span>) -> Result<(), Status> {
+        let (offset, length) = (u64::from(segment.offset_sectors), u64::from(segment.length_sectors));
+        if length == 0 {
+            return Err(Status::NoSegments);
+        }
+        let address = u64::from(segment.region) << REGION_SHIFT | offset << SECTOR_SHIFT;
+        if offset + length > 1 << (REGION_SHIFT - SECTOR_SHIFT) {
+            return Err(Status::BadMemory);
+        }
+        match self.0.host(address, length << SECTOR_SHIFT) {
+            Some(base) => spans.push(span(base, length)),
+            None => self.find_pieces(address, length, spans)?,
+        }
+        Ok(())
+    }
+}
+
+/// A span of `length_sectors`, at most the 65,535 of a segment, that [`GuestMemory::host`] has found at `base`.
+#[inline(always)]
+fn span(base: NonNull<u8>, length_sectors: u64) -> Span {
+    let bytes = usize::try_from(length_sectors << SECTOR_SHIFT).unwrap_or(0);
+    // SAFETY: the bytes lie in guest memory that the view's owner keeps: it changes its view, or is dropped, only when no request
+    // is in flight.
+    unsafe { Span::new(base, bytes) }
+}
+
+impl GuestView {
+    /// A segment that crosses from one region of guest memory into the next.
+    #[cold]
+    fn find_pieces(&self, mut address: u64, length_sectors: u64, spans: &mut Vec<Span>) -> Result<(), Status> {
+        let mut left = length_sectors;
+        while left > 0 {
+            let mut fits = 0;
+            let mut too_long = left + 1;
+            while too_long - fits > 1 {
+                let middle = u64::midpoint(fits, too_long);
+                if self.0.host(address, middle * SECTOR_BYTES).is_some() { fits = middle } else { too_long = middle }
+            }
+            let base = self.0.host(address, fits * SECTOR_BYTES).filter(|_| fits > 0).ok_or(Status::BadMemory)?;
+            if spans.len() >= MAX_SPANS {
+                return Err(Status::TooLong);
+            }
+            spans.push(span(base, fits));
+            address += fits * SECTOR_BYTES;
+            left -= fits;
+        }
+        Ok(())
+    }
+}
+
+/// The rings of `entry` in `memory`: requests, then completions. `None`: a ring, or the pair of cold words, does not lie within one
+/// region, or not aligned in our memory as it is in the guest's.
+#[must_use]
+pub fn open(memory: &Arc<GuestMemory>, entry: &Entry) -> Option<(MappedRing, MappedRing)> {
+    let cold = memory.host(entry.cold_address, COLD_PAIR_BYTES)?;
+    // SAFETY: the second half of the 256 bytes just found.
+    let completion_cold = unsafe { cold.add(COLD_BYTES) };
+    let requests = ring(memory, (entry.request_address, entry.request_bytes()), entry.request_slots, cold)?.ok()?;
+    let completions =
+        ring(memory, (entry.completion_address, entry.completion_bytes()), entry.completion_slots, completion_cold)?.ok()?;
+    Some((requests, completions))
+}
+
+/// A ring whose cold words, at least 128 bytes in `memory`, are at `cold`.
+fn ring(
+    memory: &Arc<GuestMemory>,
+    (address, bytes): (u64, u64),
+    slots: u32,
+    cold: NonNull<u8>,
+) -> Option<Result<MappedRing, PeerFault>> {
+    let base = memory.host(address, bytes)?;
+    let mapping = Arc::<GuestMemory>::clone(memory);
+    // SAFETY: `bytes` is 64 for each slot (`Entry`), found in this memory; the caller found the cold words there.
+    Some(unsafe { MappedRing::over(mapping, base, slots, cold) })
+}
