@@ -83,7 +83,7 @@ impl Span {
         self.base
     }
 
-    /// Length in bytes, a multiple of 512.
+    /// Length in bytes. A multiple of 512 where it came over a ring; any number from a virtqueue, where only the sum is one.
     #[must_use]
     #[inline(always)]
     pub const fn length_bytes(&self) -> usize {
@@ -224,8 +224,12 @@ impl Facts {
         }
     }
 
+    /// May blocks be transferred, discarded or zeroed from `sector` on?
+    ///
+    /// # Errors
+    /// They are no whole blocks, or lie beyond the end of the disk.
     #[inline(always)]
-    fn range(&self, sector: u64, length_sectors: u64) -> Result<(), Status> {
+    pub fn range(&self, sector: u64, length_sectors: u64) -> Result<(), Status> {
         if (sector | length_sectors) & self.block_mask != 0 {
             return Err(Status::Misaligned);
         }
@@ -235,8 +239,12 @@ impl Facts {
         Ok(())
     }
 
+    /// Does the disk have all of these `CAPABILITY_*` bits?
+    ///
+    /// # Errors
+    /// What to answer if not.
     #[inline(always)]
-    const fn needs(&self, capabilities: u32) -> Result<(), Status> {
+    pub const fn needs(&self, capabilities: u32) -> Result<(), Status> {
         if self.capabilities & capabilities == capabilities {
             return Ok(());
         }

@@ -13,7 +13,7 @@ use fipsee_ring::{AtomicU32, Message, clock};
 
 use crate::disk::{Disk, Engine, Submitted, Ticket};
 use crate::request::{Facts, Memory, RegionTable, Request, Span, copy_in, parse, tag_of};
-use crate::stats::QueueCounters;
+use crate::stats::{QueueCounters, Tally};
 use crate::wire::{
     BlockInfo, CAPABILITY_WRITE, KIND_COMPLETIONS, KIND_DETACH, KIND_RESIZE, MAX_INDIRECT_ENTRIES, MAX_PACKED, Operation, Status,
     completion_entry, completion_head, event_detach, event_resize,
@@ -55,24 +55,6 @@ impl Packer {
         self.message.set_word(0, self.message.word(0) | head);
         self.count = 0;
         std::mem::replace(&mut self.message, Message::ZERO)
-    }
-}
-
-/// What is counted during a visit and written out once at its end.
-#[derive(Clone, Copy, Debug, Default)]
-struct Tally {
-    reads: u64,
-    writes: u64,
-    others: u64,
-    errors: u64,
-    read_sectors: u64,
-    written_sectors: u64,
-}
-
-impl Tally {
-    #[inline(always)]
-    const fn moved_sectors(&self) -> u64 {
-        self.read_sectors + self.written_sectors
     }
 }
 
@@ -305,7 +287,7 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
         if D::ANSWERS_AT_ONCE && sampled {
             self.counters.latency.record(clock::ticks().wrapping_sub(started_ticks), taken.into());
         }
-        self.count();
+        std::mem::take(&mut self.tally).write_to(&self.counters);
         taken
     }
 
@@ -414,24 +396,6 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
     fn ring(&mut self) {
         self.counters.doorbells.add(1);
         self.queue.client_bell.ring();
-    }
-
-    #[inline(always)]
-    fn count(&mut self) {
-        let (tally, counters) = (std::mem::take(&mut self.tally), &self.counters);
-        counters.visits.add(1);
-        for (counter, value) in [
-            (&counters.reads, tally.reads),
-            (&counters.writes, tally.writes),
-            (&counters.others, tally.others),
-            (&counters.errors, tally.errors),
-            (&counters.read_bytes, tally.read_sectors << crate::wire::SECTOR_SHIFT),
-            (&counters.written_bytes, tally.written_sectors << crate::wire::SECTOR_SHIFT),
-        ] {
-            if value != 0 {
-                counter.add(value);
-            }
-        }
     }
 
     /// The disk's size changed.

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::wire::{Operation, PART_BYTES, Question, Reply};
+use super::wire::{INVALID, Operation, PART_BYTES, Question, Reply};
 use crate::server::{QuestionToken, Upgrade};
 
 /// Whoever answers the questions that concern a device as a whole.
@@ -56,8 +56,9 @@ pub(super) struct Sorter {
 }
 
 impl Upgrade for Sorter {
-    fn question(&mut self, token: QuestionToken, question: &[u8]) -> Option<[u8; PART_BYTES]> {
+    fn question(&mut self, token: QuestionToken, is_plain: bool, question: &[u8]) -> Option<[u8; PART_BYTES]> {
         match Question::parse(question) {
+            Ok(_) if !is_plain => return Some(Reply::of(INVALID).to_bytes()),
             Err(refused) => return Some(Reply::from(refused).to_bytes()),
             Ok(question) if question.operation == Operation::Bell => {
                 self.inbox.put(Bell { token, attachment: question.attachment, queue: question.queue });

@@ -316,17 +316,20 @@ impl GuestQueue {
 
     /// The disk's size changed: requests are checked against the new one, and an attached guest hears of it.
     pub fn set_info(&mut self, info: &BlockInfo) {
-        self.info = *info;
+        let is_resized = std::mem::replace(&mut self.info, *info).sector_count != info.sector_count;
         self.virtqueue.set_info(info);
-        if let Some(ring) = &mut self.ring {
+        if let Some(ring) = self.ring.as_mut().filter(|_| is_resized) {
             ring.server.announce_resize(info);
             self.ring_was_served();
         }
     }
 
-    /// Interrupt the guest elsewhere from now on (SET_VRING_CALL while running).
-    pub fn set_call(&mut self, call: Option<OwnedFd>) {
-        self.virtqueue.set_call(call);
+    /// As [`VirtqueueServer::set_call`].
+    ///
+    /// # Errors
+    /// The descriptor is no eventfd.
+    pub fn set_call(&mut self, call: Option<OwnedFd>) -> Result<(), String> {
+        self.virtqueue.set_call(call)
     }
 
     /// Log what is written to guest memory from now on. The ring has to have been [left](Self::leave): nothing is written but itself.

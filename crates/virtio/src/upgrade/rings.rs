@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use fipsee_block::request::{Memory, Span};
-use fipsee_block::wire::{SECTOR_BYTES, SECTOR_SHIFT, Segment, Status};
+use fipsee_block::wire::{SECTOR_SHIFT, Segment, Status};
 use fipsee_ring::PeerFault;
 use fipsee_ring::layout::COLD_BYTES;
 use fipsee_ring::mapped::MappedRing;
@@ -15,6 +15,9 @@ use crate::memory::GuestMemory;
 /// Most spans of one request: a request of the longest indirect table over memory of single pages still fits, and no more than this is
 /// ever allocated.
 pub const MAX_SPANS: usize = 1024;
+
+/// Bytes of a sector.
+const SECTOR: usize = 1 << SECTOR_SHIFT;
 
 /// The whole of guest memory as requests name it: a segment's id and offset are bits of the guest-physical address.
 #[derive(Clone, Debug)]
@@ -32,43 +35,39 @@ impl Memory for GuestView {
             return Err(Status::BadMemory);
         }
         match self.0.host(address, length << SECTOR_SHIFT) {
-            Some(base) => spans.push(span(base, length)),
+            Some(base) => spans.push(span(base, usize::from(segment.length_sectors) << SECTOR_SHIFT)),
             None => self.find_pieces(address, length, spans)?,
         }
         Ok(())
     }
 }
 
-/// A span of `length_sectors`, at most the 65,535 of a segment, that [`GuestMemory::host`] has found at `base`.
+/// A span that [`GuestMemory`] has found.
 #[inline(always)]
-fn span(base: NonNull<u8>, length_sectors: u64) -> Span {
-    let bytes = usize::try_from(length_sectors << SECTOR_SHIFT).unwrap_or(0);
+const fn span(base: NonNull<u8>, length_bytes: usize) -> Span {
     // SAFETY: the bytes lie in guest memory that the view's owner keeps: it changes its view, or is dropped, only when no request
     // is in flight.
-    unsafe { Span::new(base, bytes) }
+    unsafe { Span::new(base, length_bytes) }
 }
 
 impl GuestView {
     /// A segment that crosses from one region of guest memory into the next.
     #[cold]
-    fn find_pieces(&self, mut address: u64, length_sectors: u64, spans: &mut Vec<Span>) -> Result<(), Status> {
-        let mut left = length_sectors;
-        while left > 0 {
-            let mut fits = 0;
-            let mut too_long = left + 1;
-            while too_long - fits > 1 {
-                let middle = u64::midpoint(fits, too_long);
-                if self.0.host(address, middle * SECTOR_BYTES).is_some() { fits = middle } else { too_long = middle }
+    fn find_pieces(&self, address: u64, length_sectors: u64, spans: &mut Vec<Span>) -> Result<(), Status> {
+        let (mut is_whole, mut count) = (true, 0);
+        let room = MAX_SPANS.saturating_sub(spans.len());
+        let is_there = self.0.pieces(address, length_sectors << SECTOR_SHIFT, &mut |base, length_bytes| {
+            is_whole &= length_bytes.is_multiple_of(SECTOR);
+            count += 1;
+            if is_whole && count <= room {
+                spans.push(span(base, length_bytes));
             }
-            let base = self.0.host(address, fits * SECTOR_BYTES).filter(|_| fits > 0).ok_or(Status::BadMemory)?;
-            if spans.len() >= MAX_SPANS {
-                return Err(Status::TooLong);
-            }
-            spans.push(span(base, fits));
-            address += fits * SECTOR_BYTES;
-            left -= fits;
+        });
+        match is_there && is_whole {
+            true if count <= room => Ok(()),
+            true => Err(Status::TooLong),
+            false => Err(Status::BadMemory),
         }
-        Ok(())
     }
 }
 
