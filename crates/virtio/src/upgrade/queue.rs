@@ -108,7 +108,7 @@ impl GuestQueue {
             depth: entry.depth,
             info: self.info,
             read_only: self.read_only,
-            memory: GuestView(Arc::clone(&self.memory)),
+            memory: GuestView::new(&self.memory),
             counters: Arc::clone(&self.counters),
         };
         let server = QueueServer::over(server_queue, self.id | RING_TICKET, setup);
@@ -355,7 +355,7 @@ impl GuestQueue {
         if let Some(ring) = &mut self.ring {
             match rings::open(&memory, &ring.entry) {
                 Some((requests, completions)) => {
-                    ring.server.move_to(requests, completions, GuestView(Arc::clone(&memory)));
+                    ring.server.move_to(requests, completions, GuestView::new(&memory));
                 }
                 None => self.ring = None,
             }

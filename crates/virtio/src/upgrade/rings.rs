@@ -1,5 +1,6 @@
 //! Rings and payload in guest memory.
 
+use std::cell::Cell;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use fipsee_ring::layout::COLD_BYTES;
 use fipsee_ring::mapped::MappedRing;
 
 use super::wire::{COLD_PAIR_BYTES, Entry, REGION_SHIFT};
-use crate::memory::GuestMemory;
+use crate::memory::{GuestMemory, View};
 
 /// Most spans of one request: a request of the longest indirect table over memory of single pages still fits, and no more than this is
 /// ever allocated.
@@ -20,8 +21,15 @@ pub const MAX_SPANS: usize = 1024;
 const SECTOR: usize = 1 << SECTOR_SHIFT;
 
 /// The whole of guest memory as requests name it: a segment's id and offset are bits of the guest-physical address.
-#[derive(Clone, Debug)]
-pub struct GuestView(pub Arc<GuestMemory>);
+#[derive(Debug)]
+pub struct GuestView {
+    memory: Arc<GuestMemory>,
+    /// The region of the last segment, which is looked at first.
+    last: Cell<View>,
+}
+
+// SAFETY: the pointer of the view leads into memory that `memory` keeps mapped and any thread may access.
+unsafe impl Send for GuestView {}
 
 impl Memory for GuestView {
     #[inline(always)]
@@ -34,11 +42,13 @@ impl Memory for GuestView {
         if offset + length > 1 << (REGION_SHIFT - SECTOR_SHIFT) {
             return Err(Status::BadMemory);
         }
-        match self.0.host(address, length << SECTOR_SHIFT) {
-            Some(base) => spans.push(span(base, usize::from(segment.length_sectors) << SECTOR_SHIFT)),
-            None => self.find_pieces(address, length, spans)?,
+        match self.last.get().host(address, length << SECTOR_SHIFT) {
+            Some(base) => {
+                spans.push(span(base, usize::from(segment.length_sectors) << SECTOR_SHIFT));
+                Ok(())
+            }
+            None => self.find_elsewhere(address, length, spans),
         }
-        Ok(())
     }
 }
 
@@ -51,12 +61,21 @@ const fn span(base: NonNull<u8>, length_bytes: usize) -> Span {
 }
 
 impl GuestView {
-    /// A segment that crosses from one region of guest memory into the next.
+    /// The whole of `memory`.
+    #[must_use]
+    pub fn new(memory: &Arc<GuestMemory>) -> Self {
+        Self { memory: Arc::clone(memory), last: Cell::new(View::NONE) }
+    }
+
+    /// A segment in another region than the last, or one that crosses from one into the next.
     #[cold]
-    fn find_pieces(&self, address: u64, length_sectors: u64, spans: &mut Vec<Span>) -> Result<(), Status> {
+    fn find_elsewhere(&self, address: u64, length_sectors: u64, spans: &mut Vec<Span>) -> Result<(), Status> {
+        if let Some(view) = self.memory.view(address) {
+            self.last.set(view);
+        }
         let (mut is_whole, mut count) = (true, 0);
         let room = MAX_SPANS.saturating_sub(spans.len());
-        let is_there = self.0.pieces(address, length_sectors << SECTOR_SHIFT, &mut |base, length_bytes| {
+        let is_there = self.memory.pieces(address, length_sectors << SECTOR_SHIFT, &mut |base, length_bytes| {
             is_whole &= length_bytes.is_multiple_of(SECTOR);
             count += 1;
             if is_whole && count <= room {
