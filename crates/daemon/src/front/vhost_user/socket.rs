@@ -209,7 +209,7 @@ impl Keeper {
                     Notice::Begin => self.listen(true),
                     Notice::Stop => return,
                     // Nobody is there who wants to know.
-                    Notice::Resized | Notice::Fault { .. } => {}
+                    Notice::Resized | Notice::Asked(_) | Notice::Fault { .. } => {}
                 }
             }
             if tokens.contains(&TOKEN_LISTENER)
@@ -337,6 +337,7 @@ impl Keeper {
                 Notice::Begin => {}
                 Notice::Stop => stops = true,
                 Notice::Resized => device.lock().unwrap_or_else(PoisonError::into_inner).announce_resize(),
+                Notice::Asked(asked) => device.lock().unwrap_or_else(PoisonError::into_inner).asked(&asked),
                 Notice::Fault { queue, reason } => {
                     if self.quota.allows() {
                         tracing::warn!(disk = self.export.name(), queue, reason, "a virtqueue broke and is served no more until it is reset");
