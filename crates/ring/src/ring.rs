@@ -205,6 +205,13 @@ impl<M: RingMemory> Writer<M> {
     pub const fn memory(&self) -> &M {
         &self.memory
     }
+
+    /// Go on in `memory`, which is the same ring, mapped elsewhere. One of another length is not taken.
+    pub fn move_to(&mut self, memory: M) {
+        if memory.slot_count() == self.memory.slot_count() {
+            self.memory = memory;
+        }
+    }
 }
 
 /// The reading end of a ring.
@@ -343,5 +350,12 @@ impl<M: RingMemory> Reader<M> {
     /// The memory this ring stands on.
     pub const fn memory(&self) -> &M {
         &self.memory
+    }
+
+    /// Go on in `memory`, which is the same ring, mapped elsewhere. One of another length is not taken.
+    pub fn move_to(&mut self, memory: M) {
+        if memory.slot_count() == self.memory.slot_count() {
+            self.memory = memory;
+        }
     }
 }
