@@ -1,0 +1,71 @@
+# Loads on many disks in one boot, step by step, as the host's plan says (xtask/src/vm/bench/plan.rs). The shell does little and starts
+# no program while the plan runs: a system call costs user-mode Linux microseconds, a process milliseconds.
+. /vm/lib.sh
+
+load=/sys/kernel/debug/fip_load/run
+
+# The guest's own null_blk: "host" and, with memory behind it, "hostmem"; a disk called "null" would want to be /dev/null.
+mount -t configfs config /sys/kernel/config
+insmod /modules/null_blk.ko nr_devices=0
+
+# make_null NAME SETTING=VALUE...
+make_null() {
+    item=/sys/kernel/config/nullb/$1
+    mkdir "$item"
+    shift
+    for pair in submit_queues=1 poll_queues=1 queue_mode=2 irqmode=0 hw_queue_depth=128 blocksize=512 "$@" power=1; do
+        echo "${pair#*=}" >"$item/${pair%%=*}"
+    done
+    # Older kernels name the disk after its number.
+    null_disk=${item##*/}
+    [ -b "/dev/$null_disk" ] || null_disk=nullb$(cat "$item/index")
+    [ -b "/dev/$null_disk" ] || fail "null_blk has made no disk"
+}
+make_null host size=1024
+device_host=$null_disk
+make_null hostmem size=64 memory_backed=1
+device_hostmem=$null_disk
+
+# Our driver takes its devices first, by name; the kernel's takes what is left.
+insmod /modules/fip_load.ko
+insmod /modules/fip_blk.ko devices="$(setting fip)" $(setting fip_arguments | tr , ' ')
+insmod /modules/virtio_blk.ko
+number=0
+for label in $(setting disks | tr , ' '); do
+    eval "device_$label=$(disk $number)"
+    number=$((number + 1))
+done
+for label in host hostmem $(setting disks | tr , ' '); do
+    eval "name=\$device_$label"
+    # Nothing decides about order, whatever this kernel would choose.
+    [ ! -e "/sys/block/$name/queue/scheduler" ] || echo none >"/sys/block/$name/queue/scheduler"
+    case $label in
+    *mem) dd if=/dev/urandom of="/dev/$name" bs=1M count=64 oflag=direct conv=notrunc 2>/tmp/dd || { cat /tmp/dd; fail "$name cannot be filled"; } ;;
+    esac
+    echo "$label is $name"
+done
+
+while read -r verb tag label rest; do
+    case $verb in
+    run)
+        eval "name=\$device_$label"
+        echo "device=/dev/$name $rest" >$load || fail "$label: the load '$rest' cannot be run"
+        read -r line <$load
+        report "run $tag $label $line"
+        ;;
+    set)
+        eval "name=\$device_$label"
+        echo "$rest" >"/sys/block/$name/queue/$tag"
+        ;;
+    parameter) echo "$label" >"/sys/module/fip_blk/parameters/$tag" ;;
+    # $tag is for the host; it knows how long a sleep of that name takes.
+    idle)
+        report "event idle-begins $tag"
+        sleep "$label"
+        report "event idle-ends $tag"
+        ;;
+    pause) sleep "$tag" ;;
+    *) fail "the plan says '$verb'" ;;
+    esac
+done </vm/plan
+[ ! -e /sys/kernel/debug/fip_blk ] || grep -r . /sys/kernel/debug/fip_blk
