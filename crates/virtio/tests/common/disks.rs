@@ -24,7 +24,10 @@ pub(crate) struct HeldDisk {
 
 impl HeldDisk {
     pub(crate) fn new() -> Self {
-        let inner = memory_disk();
+        Self::over(memory_disk())
+    }
+
+    pub(crate) fn over(inner: MemoryDisk) -> Self {
         Self { info: inner.info(), inner, held: Mutex::default(), seen: Mutex::default(), at_once: false }
     }
 
