@@ -52,15 +52,25 @@ fn sleep_and_wake(features: u64) {
                 let head = driver.request(IN, 0, &[writable(DATA, 512)]);
                 driver.stage(head);
             }
+            for _ in 0..random.below(200) {
+                std::hint::spin_loop();
+            }
             driver.publish();
             fence(Ordering::SeqCst);
             if driver.must_kick() {
                 ring(&kick);
             }
+            let mut patience = if random.below(4) == 0 { 1 } else { 20_000_u32 };
             for _ in 0..batch {
                 let head = loop {
                     if let Some((head, _)) = driver.take_used() {
                         break head;
+                    }
+                    // Sometimes it looks for a while before it sleeps, so that its next request meets the other side's arming.
+                    patience = patience.saturating_sub(1);
+                    if patience > 0 {
+                        std::hint::spin_loop();
+                        continue;
                     }
                     driver.ask_interrupt();
                     fence(Ordering::SeqCst);
