@@ -72,7 +72,8 @@ impl Lane {
     }
 
     fn begin(&mut self, guest: &Guest, random: &mut Random, version: u64) -> Message {
-        let sectors = 1 + random.below(if random.below(8) == 0 { AREA_SECTORS } else { 8 });
+        let most = if random.below(8) == 0 { AREA_SECTORS } else { 8 };
+        let sectors = 1 + random.below(most);
         let sector = random.below(AREA_SECTORS - sectors + 1);
         let range = usize::try_from(sector).expect("small")..usize::try_from(sector + sectors).expect("small");
         match random.below(16) {
@@ -134,7 +135,7 @@ impl Lane {
             Doing::Info => {
                 let info = guest.ram.read(self.buffer + 512, 64);
                 let bytes = info.first_chunk().expect("64 bytes");
-                assert!(fipsee_block::wire::BlockInfo::from_bytes(bytes).is_ok());
+                assert!(wire::BlockInfo::from_bytes(bytes).is_ok());
             }
             Doing::Read(..) | Doing::Other => {}
         }

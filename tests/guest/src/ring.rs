@@ -128,6 +128,15 @@ impl GuestRing {
     /// When the daemon lies.
     pub fn reap(&mut self) -> Vec<Incoming> {
         let mut all = Vec::new();
+        self.reap_each(&mut |one| all.push(one));
+        all
+    }
+
+    /// As [`reap`](Self::reap), one after the other.
+    ///
+    /// # Panics
+    /// When the daemon lies.
+    pub fn reap_each(&mut self, take: &mut impl FnMut(Incoming)) {
         let mut message = Message::ZERO;
         while self.completions.receive(&mut message) {
             let bytes = message.to_bytes();
@@ -139,15 +148,14 @@ impl GuestRing {
                     for entry in bytes[4..4 + 4 * count].as_chunks::<4>().0 {
                         self.requests.answered();
                         let half = |at: usize| u16::from_le_bytes([entry[at], entry[at + 1]]);
-                        all.push(Incoming::Answer(half(0), half(2)));
+                        take(Incoming::Answer(half(0), half(2)));
                     }
                 }
-                KIND_RESIZE => all.push(Incoming::Resized(message.word(1))),
-                KIND_DETACH => all.push(Incoming::Detach),
+                KIND_RESIZE => take(Incoming::Resized(message.word(1))),
+                KIND_DETACH => take(Incoming::Detach),
                 other => panic!("a message of kind {other}"),
             }
         }
-        all
     }
 
     /// Make a bell available unless one is.

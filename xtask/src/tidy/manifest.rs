@@ -17,7 +17,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("crates/capi", &["crates/ring", "crates/block", "crates/call"]),
     ("crates/python", &["crates/ring", "crates/block"]),
     // The benchmarks use the load generator that users use.
-    ("bench/suite", &["crates/ring", "crates/block", "crates/daemon", "crates/cli"]),
+    ("bench/suite", &["crates/ring", "crates/block", "crates/virtio", "crates/daemon", "crates/cli", "tests/guest"]),
     ("xtask", &[]),
 ];
 const UNLISTED: &[&str] = &["crates/ring", "crates/block", "crates/call", "crates/virtio", "crates/daemon"];

@@ -269,14 +269,15 @@ impl GuestQueue {
     /// Is a request waiting that may be taken?
     #[must_use]
     pub fn has_work(&self) -> bool {
-        self.ring.as_ref().is_some_and(|ring| !ring.ending && ring.server.has_work()) || self.virtqueue.has_work()
+        let on_ring = || self.ring.as_ref().is_some_and(|ring| !ring.ending && ring.server.has_work());
+        self.virtqueue.has_work() || (self.virtqueue.fault().is_none() && on_ring())
     }
 
     /// Ask for kicks, then look once more: is there work after all?
     #[must_use = "sleeping while work remains loses a kick"]
     pub fn arm_and_work_remains(&mut self) -> bool {
         let on_ring = match &mut self.ring {
-            Some(ring) if !ring.ending => {
+            Some(ring) if !ring.ending && self.virtqueue.fault().is_none() => {
                 let remains = ring.server.arm_and_work_remains();
                 ring.mark();
                 remains
@@ -289,7 +290,9 @@ impl GuestQueue {
     /// Does the guest kick?
     #[must_use]
     pub fn is_armed(&self) -> bool {
-        self.virtqueue.is_armed() && self.ring.as_ref().is_none_or(|ring| ring.ending || ring.server.is_armed())
+        // What is served no more needs no kicks.
+        let is_dead = self.virtqueue.fault().is_some();
+        is_dead || (self.virtqueue.is_armed() && self.ring.as_ref().is_none_or(|ring| ring.ending || ring.server.is_armed()))
     }
 
     /// We are awake: kicks are not needed, and none is outstanding.

@@ -289,7 +289,14 @@ impl Keeper {
         };
         let device = Arc::new(Mutex::new(Device::new(serving, queues)));
         let end = self.converse(stream, &device);
-        device.lock().unwrap_or_else(PoisonError::into_inner).stop_all();
+        {
+            let mut device = device.lock().unwrap_or_else(PoisonError::into_inner);
+            if matches!(end, End::Stopped) {
+                // A guest on rings goes on with virtqueues, which wait for whoever serves them next.
+                device.call_back();
+            }
+            device.stop_all();
+        }
         drop(device);
         lock(&self.state).peer = None;
         export.leave(client);
