@@ -48,6 +48,7 @@ struct fip_load_options {
 	u32 refill;				/* submit again when no more than so many are in flight; none: depth less batch */
 	u32 polled;				/* 1: completions are polled for */
 	u32 sample;				/* one of so many requests is timed; 0: none */
+	u32 warm_ms;				/* what ends in the first so many ms is not counted */
 	u32 ms;
 	u32 requests;				/* stop after so many; 0: when the time is over */
 	u32 span_mib;				/* use only the beginning; 0: all */
@@ -66,6 +67,7 @@ static const struct {
 	FIP_OPTION(refill, U32_MAX, 0, U32_MAX),
 	FIP_OPTION(polled, 0, 0, 1),
 	FIP_OPTION(sample, 1, 0, U32_MAX),
+	FIP_OPTION(warm_ms, 0, 0, FIP_MAX_MS),
 	FIP_OPTION(ms, 100, 1, FIP_MAX_MS),
 	FIP_OPTION(requests, 0, 0, U32_MAX),
 	FIP_OPTION(span_mib, 0, 0, U32_MAX),
@@ -299,15 +301,40 @@ static void fip_wait(struct fip_load *load, u32 wake_at)
 
 /* ---- A run ------------------------------------------------------------------------------------------------------- */
 
-static void fip_measure(struct fip_load *load)
+/* Until so many ms have passed, or the wanted number of requests has ended. */
+static void fip_go_on(struct fip_load *load, u32 ms)
 {
 	const struct fip_load_options *options = &load->options;
-	u64 began_ns = ktime_get_ns(), began = fip_ticks(), limit = options->ms * fip_ticks_per_ms, done, errors, ns;
+	u64 began = fip_ticks(), limit = ms * fip_ticks_per_ms;
 
 	do {
 		fip_submit_batch(load);
 		fip_wait(load, options->refill);
 	} while (fip_ticks() - began < limit && (!options->requests || READ_ONCE(load->done) < options->requests));
+}
+
+static void fip_forget(struct fip_load *load)
+{
+	spin_lock_irq(&load->lock);
+	load->done = 0;
+	load->samples = 0;
+	load->ticks_sum = 0;
+	load->ticks_most = 0;
+	memset(load->histogram, 0, sizeof(load->histogram));
+	spin_unlock_irq(&load->lock);
+}
+
+static void fip_measure(struct fip_load *load)
+{
+	const struct fip_load_options *options = &load->options;
+	u64 began_ns, done, errors, ns;
+
+	if (options->warm_ms) {
+		fip_go_on(load, options->warm_ms);
+		fip_forget(load);
+	}
+	began_ns = ktime_get_ns();
+	fip_go_on(load, options->ms);
 	done = READ_ONCE(load->done);
 	ns = max_t(u64, ktime_get_ns() - began_ns, 1);
 	fip_wait(load, 0);

@@ -30,7 +30,8 @@ usage: cargo xtask COMMAND
   loom    the ring under the model checker, and its known-bad variants, which must fail
   vm      disks in virtual machines; `vm --list` and `vm --help` tell more
   bench   setup, dist, then the benchmarks, on a quiet machine; arguments go to fipsee-bench
-  bench ipc   messages between two CPUs, ours and everybody's, on a quiet machine; `bench ipc --help` tells more";
+  bench ipc   messages between two CPUs, ours and everybody's, on a quiet machine; `bench ipc --help` tells more
+  bench vm    disks as a guest's kernel sees them, on a quiet machine; `bench vm --help` tells more";
 
 /// Exit code for a command line that makes no sense, or asks for what is not there.
 const USAGE_ERROR: u8 = 2;
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
             }
         }
         "bench" if rest.first().is_some_and(|suite| suite == "ipc") => return ipc::run(&root, &rest[1..]),
+        "bench" if rest.first().is_some_and(|suite| suite == "vm") => return vm::bench::run(&root, &rest[1..]),
         "bench" => return bench(&root, &rest),
         "help" | "--help" | "-h" => {
             println!("{USAGE}");

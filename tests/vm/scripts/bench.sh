@@ -58,12 +58,8 @@ while read -r verb tag label rest; do
         echo "$rest" >"/sys/block/$name/queue/$tag"
         ;;
     parameter) echo "$label" >"/sys/module/fip_blk/parameters/$tag" ;;
-    # $tag is for the host; it knows how long a sleep of that name takes.
-    idle)
-        report "event idle-begins $tag"
-        sleep "$label"
-        report "event idle-ends $tag"
-        ;;
+    # The host looks at the processor time of everybody.
+    watch | unwatch) report "event $verb $tag" ;;
     pause) sleep "$tag" ;;
     *) fail "the plan says '$verb'" ;;
     esac

@@ -179,8 +179,7 @@ impl BackEnd {
                 step::succeed(command.args(["resize", "disk0", &bytes.to_string()])).map(drop)
             }
             Peer::StorageDaemon => {
-                let request =
-                    format!(r#"{{"execute":"block_resize","arguments":{{"node-name":"disk0","size":{bytes}}}}}"#);
+                let request = format!(r#"{{"execute":"block_resize","arguments":{{"node-name":"disk0","size":{bytes}}}}}"#);
                 ask_monitor(&self.folder.join("monitor.sock"), &request)
             }
         }
@@ -216,7 +215,7 @@ pub(super) fn pinned(cpu: Option<usize>, program: &Path) -> Command {
 }
 
 /// Does somebody accept connections there? To connect and see would use up the one connection a back end takes.
-fn is_listening(socket: &Path) -> bool {
+pub(super) fn is_listening(socket: &Path) -> bool {
     /// `__SO_ACCEPTCON`
     const ACCEPTS: &str = "00010000";
     let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
@@ -233,7 +232,8 @@ pub(super) fn ask_monitor(socket: &Path, request: &str) -> Result<(), String> {
         for request in [r#"{"execute":"qmp_capabilities"}"#, request] {
             stream.write_all(format!("{request}\n").as_bytes())?;
             // Its greeting and events stand before the answer.
-            let answer = lines.by_ref().map_while(Result::ok).find(|line| line.contains(r#""return""#) || line.contains(r#""error""#));
+            let answer =
+                lines.by_ref().map_while(Result::ok).find(|line| line.contains(r#""return""#) || line.contains(r#""error""#));
             let answer = answer.ok_or_else(|| std::io::Error::other("no answer"))?;
             if answer.contains(r#""error""#) {
                 return Ok(answer);

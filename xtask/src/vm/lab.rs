@@ -225,7 +225,8 @@ fn json(value: &str) -> String {
 }
 
 fn write_logs(folder: &Path, outcome: &Outcome) {
-    for (name, lines) in [("console.log", &outcome.console), ("report.log", &outcome.reports), ("monitor.log", &outcome.monitor)] {
+    for (name, lines) in [("console.log", &outcome.console), ("report.log", &outcome.reports), ("monitor.log", &outcome.monitor)]
+    {
         // They are for a reader; the verdict does not need them.
         let _ = fs::write(folder.join(name), lines.join("\n"));
     }
@@ -244,7 +245,7 @@ fn story(error: &str, outcome: &Outcome, log: &str) -> String {
 }
 
 /// Where a guest's memory lies: a file in memory, if there is a place that may hold code and is large enough.
-fn memory_folder() -> PathBuf {
+pub(super) fn memory_folder() -> PathBuf {
     let shared = PathBuf::from("/dev/shm");
     let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
     let forbids_code = mounts.lines().any(|line| {
@@ -257,7 +258,7 @@ fn memory_folder() -> PathBuf {
 }
 
 /// Two of the CPUs this process may use, from `/proc/self/status`.
-fn two_cpus(status: &str) -> Option<(usize, usize)> {
+pub(super) fn two_cpus(status: &str) -> Option<(usize, usize)> {
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
     let mut cpus = list.trim().split(',').flat_map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));

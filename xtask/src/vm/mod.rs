@@ -2,6 +2,7 @@
 
 mod archive;
 mod back_end;
+pub(crate) mod bench;
 mod debian;
 mod driver;
 mod lab;
@@ -111,8 +112,12 @@ fn run(root: &Path, arguments: &Arguments, programs: Option<&Path>, tally: &mut 
             for scenario in SCENARIOS.iter().filter(|scenario| arguments.wants(scenario)) {
                 let name = format!("tier 2 vm {} {driver} {peer_name}", scenario.name);
                 let run = || {
-                    let choice =
-                        Choice { peer: peer.as_ref().map_err(Unready::clone)?, driver, seed: arguments.seed, keep: arguments.keep };
+                    let choice = Choice {
+                        peer: peer.as_ref().map_err(Unready::clone)?,
+                        driver,
+                        seed: arguments.seed,
+                        keep: arguments.keep,
+                    };
                     lab.run(scenario, &choice)
                 };
                 tally.attempt(&name, || match run() {
@@ -136,7 +141,8 @@ mod tests {
     #[test]
     fn names_choose_by_their_beginning() {
         let arguments = parse(&["uml/f", "--quick", "--seed", "7"]).expect("it makes sense");
-        let chosen: Vec<_> = SCENARIOS.iter().filter(|scenario| arguments.wants(scenario)).map(|scenario| scenario.name).collect();
+        let chosen: Vec<_> =
+            SCENARIOS.iter().filter(|scenario| arguments.wants(scenario)).map(|scenario| scenario.name).collect();
         assert_eq!((chosen, arguments.seed), (vec!["uml/files", "uml/fio"], 7));
     }
 

@@ -1,0 +1,202 @@
+//! One guest with all disks, its back ends, and what it reports.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::super::archive::Archive;
+use super::super::back_end::{is_listening, pinned};
+use super::super::lab::memory_folder;
+use super::super::machine::{self, Group};
+use super::super::packages::{Packages, keep, make_folder};
+use super::super::uml::{Uml, last_lines};
+use super::plan::{FIP, FIP_MEMORY, SERVED};
+use super::results::Results;
+use super::watch::Watcher;
+use crate::step;
+
+/// A back end that is not there after this long never will be.
+const START_LIMIT: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(20);
+/// A guest that takes longer hangs.
+const RUN_LIMIT: Duration = Duration::from_secs(3600);
+
+const KERNEL_SOURCES: &str = "c/kmod";
+/// Of the kernel's own, and of ours.
+const KERNEL_MODULES: [&str; 2] = ["null_blk", "virtio_blk"];
+const OUR_MODULES: [&str; 2] = ["fip_blk", "fip_load"];
+
+/// What a run needs, beside the plan.
+pub(super) struct Site<'a> {
+    pub(super) root: &'a Path,
+    /// Where kernels and packages are kept.
+    pub(super) cache: &'a Path,
+    /// Where `fipseed` is.
+    pub(super) programs: &'a Path,
+    /// For the guest, and for its back ends.
+    pub(super) cpus: Option<(usize, usize)>,
+    /// Arguments of fip_blk, as insmod takes them.
+    pub(super) driver_arguments: &'a str,
+    /// Further arguments of fipseed.
+    pub(super) daemon_arguments: &'a [String],
+}
+
+/// Boot, carry out the plan, collect what comes of it.
+pub(super) fn run(site: &Site<'_>, plan: &str) -> Result<Results, String> {
+    let folder = std::env::temp_dir().join(format!("fipsee-bench-vm-{}", std::process::id()));
+    make_folder(&folder)?;
+    let outcome = run_in(site, plan, &folder);
+    // Sockets, an initrd and logs, which an error has told already.
+    let _ = fs::remove_dir_all(&folder);
+    outcome
+}
+
+fn run_in(site: &Site<'_>, plan: &str, folder: &Path) -> Result<Results, String> {
+    let packages = Packages::new(site.cache.join("packages"));
+    let uml = Uml::prepare(site.root, site.cache, &packages).map_err(|unready| format!("{unready:?}"))?;
+    let initrd = folder.join("initrd");
+    write_initrd(site, plan, &uml, &packages, &initrd)?;
+    let back_ends = BackEnds::start(site, folder)?;
+    let mut command = pinned(site.cpus.map(|(guest, _)| guest), &uml.program());
+    command.env("TMPDIR", memory_folder());
+    command.arg("mem=512M").arg(format!("initrd={}", initrd.display()));
+    command.args(["con0=null,fd:1", "con1=null,fd:2", "con=null", "ssl=null", "loglevel=5", "panic=-1"]);
+    for device in SERVED {
+        command.arg(format!("virtio_uml.device={}:2", socket(folder, device.label).display()));
+    }
+    command.args(["fip.report=tty1", "fip.script=bench", "fip.modules="]);
+    command.arg(format!("fip.disks={}", SERVED.map(|device| device.label).join(",")));
+    let ours = SERVED.iter().enumerate().filter(|(_, device)| [FIP, FIP_MEMORY].contains(device));
+    command.arg(format!("fip.fip={}", ours.map(|(number, _)| format!("virtio{number}")).collect::<Vec<_>>().join(",")));
+    command.arg(format!("fip.fip_arguments={}", site.driver_arguments));
+    let mut results = Results::default();
+    let mut watcher = Watcher::new(folder);
+    let outcome = machine::run(&mut command, RUN_LIMIT, |event| watcher.on_event(event))?;
+    let verdict = outcome.judge(&[]).and_then(|()| back_ends.finish());
+    verdict.map_err(|error| {
+        let (console, reports) = (outcome.console.join("\n"), outcome.reports.iter().rev().take(3).cloned().collect::<Vec<_>>());
+        format!("{error}\n--- guest\n{console}\n--- its last reports, the latest first\n{}", reports.join("\n"))
+    })?;
+    outcome.reports.iter().try_for_each(|report| results.take(report))?;
+    results.watches = watcher.watches;
+    Ok(results)
+}
+
+fn socket(folder: &Path, label: &str) -> PathBuf {
+    folder.join(format!("{label}.sock"))
+}
+
+fn write_initrd(site: &Site<'_>, plan: &str, uml: &Uml, packages: &Packages, to: &Path) -> Result<(), String> {
+    let scripts = site.root.join("tests/vm");
+    let busybox = packages.files("busybox-static", |unpacked, chosen| {
+        let places = ["bin/busybox", "usr/bin/busybox"].map(|place| unpacked.join(place));
+        keep(places.iter().find(|path| path.is_file()).ok_or("busybox-static has no busybox")?, chosen)
+    });
+    let busybox = busybox.map_err(|unready| format!("{unready:?}"))?;
+    let mut archive = Archive::default();
+    archive.add_file("init", &scripts.join("init"))?;
+    archive.add_file("bin/busybox", &busybox.join("busybox"))?;
+    for script in ["lib.sh", "bench.sh"] {
+        archive.add_file(&format!("vm/{script}"), &scripts.join("scripts").join(script))?;
+    }
+    archive.add("vm/plan", plan.as_bytes())?;
+    archive.add("modules/order", b"")?;
+    for name in KERNEL_MODULES {
+        let module = uml.module(name).ok_or_else(|| format!("the guest's kernel has no module {name}"))?;
+        archive.add_file(&format!("modules/{name}.ko"), &module)?;
+    }
+    let built = build_modules(site, uml)?;
+    for name in OUR_MODULES {
+        archive.add_file(&format!("modules/{name}.ko"), &built.join(format!("{name}.ko")))?;
+    }
+    fs::write(to, archive.finish()?).map_err(|error| format!("cannot write {}: {error}", to.display()))
+}
+
+/// Build our modules from a copy of their sources, beside which `make` writes; the folder they are in.
+fn build_modules(site: &Site<'_>, uml: &Uml) -> Result<PathBuf, String> {
+    let copy = site.cache.join("bench-kmod");
+    let folder = copy.join(KERNEL_SOURCES);
+    for part in [KERNEL_SOURCES, "include"] {
+        mirror(&site.root.join(part), &copy.join(part))?;
+    }
+    let mut make = Command::new("make");
+    make.arg("ARCH=um").arg("-C").arg(&uml.tree).arg(format!("M={}", folder.display())).arg("modules");
+    step::succeed(make.env_remove("MAKEFLAGS").env_remove("MAKELEVEL")).map_err(|text| last_lines(&text))?;
+    Ok(folder)
+}
+
+/// Copy files that have changed; others keep their time, so that `make` leaves them alone.
+fn mirror(from: &Path, to: &Path) -> Result<(), String> {
+    let copy = || -> std::io::Result<()> {
+        fs::create_dir_all(to)?;
+        for entry in fs::read_dir(from)?.flatten().filter(|entry| entry.path().is_file()) {
+            let (content, copy) = (fs::read(entry.path())?, to.join(entry.file_name()));
+            if fs::read(&copy).ok().as_ref() != Some(&content) {
+                fs::write(copy, content)?;
+            }
+        }
+        Ok(())
+    };
+    copy().map_err(|error| format!("cannot copy {} to {}: {error}", from.display(), to.display()))
+}
+
+/// Our daemon with all its disks, and QEMU's with one.
+struct BackEnds {
+    processes: Vec<(&'static str, Group, PathBuf)>,
+}
+
+impl BackEnds {
+    fn start(site: &Site<'_>, folder: &Path) -> Result<Self, String> {
+        let cpu = site.cpus.map(|(_, back)| back);
+        let mut ours = pinned(cpu, &site.programs.join("fipseed"));
+        ours.arg("--listen").arg(folder.join("fipsee.sock")).args(site.daemon_arguments);
+        ours.args(cpu.map(|cpu| format!("--cpus={cpu}")));
+        for device in &SERVED[1..] {
+            let (label, kind) = (device.label, if device.label.ends_with("mem") { "memory:64MiB" } else { "null:1GiB" });
+            ours.arg("--disk").arg(format!("{label}={kind}"));
+            ours.arg("--vhost-user").arg(format!("{label}={}", socket(folder, label).display()));
+        }
+        let mut theirs = pinned(cpu, Path::new("qemu-storage-daemon"));
+        let path = socket(folder, SERVED[0].label);
+        theirs.args(["--blockdev", "driver=null-co,node-name=null0,size=1073741824", "--export"]);
+        theirs.arg(format!(
+            "type=vhost-user-blk,id=export0,node-name=null0,addr.type=unix,addr.path={},writable=on",
+            path.display()
+        ));
+        let mut back_ends = Self { processes: Vec::new() };
+        for (name, command) in [(super::DAEMON, &mut ours), (super::PEER, &mut theirs)] {
+            let log = folder.join(format!("{name}.log"));
+            let file = File::create(&log).and_then(|file| Ok((file.try_clone()?, file)));
+            let (output, errors) = file.map_err(|error| format!("cannot write {}: {error}", log.display()))?;
+            let group = Group::spawn(command.stdin(Stdio::null()).stdout(output).stderr(errors))?;
+            back_ends.processes.push((name, group, log));
+        }
+        let deadline = Instant::now() + START_LIMIT;
+        while !SERVED.iter().all(|device| is_listening(&socket(folder, device.label))) {
+            back_ends.check()?;
+            if Instant::now() > deadline {
+                return Err("a back end does not open its sockets".to_owned());
+            }
+            // tidy: allow sleep, another program's socket cannot be waited for
+            thread::sleep(LOOK);
+        }
+        Ok(back_ends)
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        for (name, group, log) in &mut self.processes {
+            if let Some(status) = group.ended() {
+                let log = fs::read_to_string(log).unwrap_or_default();
+                return Err(format!("{name} ended with {status}:\n{log}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// They must have lived as long as the guest.
+    fn finish(mut self) -> Result<(), String> {
+        self.check()
+    }
+}

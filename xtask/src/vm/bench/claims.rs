@@ -1,0 +1,95 @@
+//! What is claimed of the guest's driver, and whether a run bears it out.
+
+use super::plan::{FIP, HOST, Load, QEMU, VIRTIO, WATCH_BESIDE, WATCH_IDLE};
+use super::results::{Figures, Results};
+use super::{DAEMON, GUEST, PEER};
+
+/// A claim, and what was measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Claim {
+    pub(super) text: &'static str,
+    /// `None`: was not measured.
+    pub(super) value: Option<f64>,
+    pub(super) limit: f64,
+    pub(super) at_most: bool,
+}
+
+impl Claim {
+    pub(super) fn holds(&self) -> Option<bool> {
+        self.value.map(|value| if self.at_most { value <= self.limit } else { value >= self.limit })
+    }
+
+    pub(super) fn print(&self) {
+        let verdict = match self.holds() {
+            Some(true) => "holds",
+            Some(false) => "does not hold",
+            None => "was not measured",
+        };
+        let value = self.value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
+        let sign = if self.at_most { "<=" } else { ">=" };
+        println!("{:<92} {value:>9} {sign} {:<6} {verdict}", self.text, self.limit);
+    }
+}
+
+/// All of them, each a median of pairs of the same round.
+pub(super) fn all(results: &Results) -> Vec<Claim> {
+    let reads = |device, depth| Load::reads(device, depth);
+    let iops = |one: &Figures, other: &Figures| one.iops / other.iops;
+    let over = |one, other| results.paired(one, other, iops);
+    let at_least = |text, value, limit| Claim { text, value, limit, at_most: false };
+    let at_most = |text, value, limit| Claim { text, value, limit, at_most: true };
+    let (ours, host) = (reads(FIP, 64), reads(HOST, 64));
+    let originals = |depth| [reads(QEMU, depth), reads(VIRTIO, depth)];
+    let added = |one: &Figures, other: &Figures| one.p50_ns - other.p50_ns;
+    vec![
+        at_least("fip_blk, QD64: requests per second over null_blk's (irqmode=0)", over(ours, host), 1.0),
+        at_least("the same, both polled for and batched", over(ours.polled(), host.polled()), 0.95),
+        at_least("the same, iostats off on both", over(ours.without_iostats(), host.without_iostats()), 1.0),
+        at_least(
+            "the same, iostats off on both, both polled for and batched",
+            over(ours.without_iostats().polled(), host.without_iostats().polled()),
+            0.95,
+        ),
+        at_least("fip_blk, QD64: over the best of virtio_blk, any back end", results.over_best(ours, &originals(64)), 5.0),
+        at_least(
+            "fip_blk, QD1: over the best of virtio_blk, any back end",
+            results.over_best(reads(FIP, 1), &originals(1)),
+            30.0,
+        ),
+        at_most("fip_blk, QD1: p50 in ns added to null_blk's", results.paired(reads(FIP, 1), reads(HOST, 1), added), 450.0),
+        at_most("idle guest with five disks: CPU of the daemon in percent", results.percent(WATCH_IDLE, DAEMON), 1.0),
+        at_most("idle guest with five disks: CPU of the guest in percent", results.percent(WATCH_IDLE, GUEST), 1.0),
+        at_most("while null_blk is measured: CPU of the daemon in percent", results.percent(WATCH_BESIDE, DAEMON), 1.0),
+        at_most("while null_blk is measured: CPU of qemu-storage-daemon in percent", results.percent(WATCH_BESIDE, PEER), 1.0),
+        at_most("first read after idling, fip_blk over virtio_blk (fipseed)", results.wake_ratio(FIP.label, VIRTIO.label), 1.0),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_measured_bears_nothing_out() {
+        assert!(all(&Results::default()).iter().all(|claim| claim.holds().is_none()));
+    }
+
+    #[test]
+    fn limits_are_part_of_what_is_claimed() {
+        let claim = |value, at_most| Claim { text: "", value: Some(value), limit: 1.0, at_most };
+        assert_eq!((claim(1.0, true).holds(), claim(1.0, false).holds()), (Some(true), Some(true)));
+        assert_eq!((claim(1.1, true).holds(), claim(0.9, false).holds()), (Some(false), Some(false)));
+    }
+
+    #[test]
+    fn added_latency_is_a_difference() {
+        let mut results = Results::default();
+        for (label, p50) in [("fnull", 700), ("host", 200)] {
+            let fields = "block=4096 write=0 depth=1 polled=0 requests=1 errors=0 unpolled=0 iops=1 mean_ns=1 p99_ns=1";
+            results.take(&format!("run 0 {label} {fields} p50_ns={p50}")).expect("a report");
+        }
+        let claims = all(&results);
+        let added = claims.iter().find(|claim| claim.text.contains("added")).expect("that claim");
+        assert_eq!((added.value, added.holds()), (Some(500.0), Some(false)));
+    }
+}

@@ -1,0 +1,131 @@
+//! Processor time of the guest and its back ends while something else, or nothing, goes on.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use super::results::Watch;
+use super::{DAEMON, GUEST, PEER};
+
+/// Who has used how many nanoseconds of a CPU.
+type Times = Vec<(&'static str, u64)>;
+
+/// Does what the guest's events say.
+pub(super) struct Watcher {
+    /// Stands in the command line of everybody who is watched.
+    mark: PathBuf,
+    begun: Option<(String, Instant, Times)>,
+    pub(super) watches: Vec<Watch>,
+}
+
+/// A process by its place in `/proc`.
+struct Process {
+    group: u32,
+    /// On a CPU, in nanoseconds.
+    time_ns: u64,
+    command: String,
+}
+
+impl Watcher {
+    pub(super) fn new(mark: &Path) -> Self {
+        Self { mark: mark.to_owned(), begun: None, watches: Vec::new() }
+    }
+
+    pub(super) fn on_event(&mut self, event: &str) -> Result<(), String> {
+        let now = Instant::now();
+        let times = self.times()?;
+        match event.split_once(' ') {
+            Some(("watch", name)) => self.begun = Some((name.to_owned(), now, times)),
+            Some(("unwatch", name)) => {
+                let begun = self.begun.take().filter(|(begun, ..)| begun == name);
+                let (name, since, before) = begun.ok_or_else(|| format!("'{name}' is not being watched"))?;
+                let passed_ns = (now - since).as_secs_f64() * 1e9;
+                let share = |(who, time): (&'static str, u64)| {
+                    let earlier = before.iter().find(|(name, _)| *name == who).map_or(0, |(_, time)| *time);
+                    (who, 100.0 * to_f64(time.saturating_sub(earlier)) / passed_ns)
+                };
+                let percent = times.into_iter().map(share).collect();
+                self.watches.push(Watch { name, percent });
+            }
+            _ => return Err("the plan has no such event".to_owned()),
+        }
+        Ok(())
+    }
+
+    /// What each has used so far, with all the processes of its group: user-mode Linux is several.
+    fn times(&self) -> Result<Times, String> {
+        let processes: Vec<Process> = process_ids().filter_map(process).collect();
+        let mark = self.mark.display().to_string();
+        let group_of = |program: &str| {
+            let is_it = |process: &&Process| {
+                let first = process.command.split('\0').next().unwrap_or_default();
+                process.command.contains(&mark) && Path::new(first).file_name().is_some_and(|name| name == program)
+            };
+            let found = processes.iter().find(is_it).map(|process| process.group);
+            found.ok_or_else(|| format!("no process {program} is to be found in /proc"))
+        };
+        let of = |(who, program)| {
+            let group = group_of(program)?;
+            Ok((who, processes.iter().filter(|process| process.group == group).map(|process| process.time_ns).sum()))
+        };
+        [(GUEST, "linux"), (DAEMON, DAEMON), (PEER, PEER)].into_iter().map(of).collect()
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "nanoseconds of minutes")]
+const fn to_f64(ns: u64) -> f64 {
+    ns as f64
+}
+
+fn process_ids() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_string_lossy().parse().ok())
+}
+
+/// `None` if it is gone meanwhile.
+fn process(id: u32) -> Option<Process> {
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    let command = fs::read(format!("/proc/{id}/cmdline")).ok()?;
+    let threads = fs::read_dir(format!("/proc/{id}/task")).ok()?.flatten();
+    let time_of = |thread: fs::DirEntry| -> Option<u64> {
+        fs::read_to_string(thread.path().join("schedstat")).ok()?.split(' ').next()?.parse().ok()
+    };
+    Some(Process {
+        group: group(&stat)?,
+        time_ns: threads.filter_map(time_of).sum(),
+        command: String::from_utf8_lossy(&command).into_owned(),
+    })
+}
+
+/// The process group in what `/proc/ID/stat` says; the name before it may hold anything.
+fn group(stat: &str) -> Option<u32> {
+    let (_, after_name) = stat.rsplit_once(')')?;
+    after_name.split_whitespace().nth(2)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn group_is_found_behind_any_name() {
+        assert_eq!(group("12 (a) b (c) S 1 34 34 0 -1"), Some(34));
+        assert_eq!(group("12"), None);
+    }
+
+    #[test]
+    fn time_of_this_process_is_counted() {
+        let own = std::process::id();
+        let before = process(own).expect("we are there").time_ns;
+        // Its clock stands still until the kernel looks at it.
+        while process(own).expect("we are there").time_ns == before {
+            std::hint::spin_loop();
+        }
+    }
+
+    #[test]
+    fn watch_that_did_not_begin_does_not_end() {
+        let mut watcher = Watcher::new(Path::new("/nowhere"));
+        assert!(watcher.on_event("watch idle").is_err_and(|error| error.contains("no process")));
+    }
+}
