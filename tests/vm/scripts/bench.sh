@@ -40,7 +40,7 @@ for label in host hostmem $(setting disks | tr , ' '); do
     # Nothing decides about order, whatever this kernel would choose.
     [ ! -e "/sys/block/$name/queue/scheduler" ] || echo none >"/sys/block/$name/queue/scheduler"
     case $label in
-    *mem) dd if=/dev/urandom of="/dev/$name" bs=1M count=64 oflag=direct conv=notrunc 2>/tmp/dd || { cat /tmp/dd; fail "$name cannot be filled"; } ;;
+    *mem) dd if=/dev/zero of="/dev/$name" bs=1M count=64 oflag=direct conv=notrunc 2>/tmp/dd || { cat /tmp/dd; fail "$name cannot be filled"; } ;;
     esac
     echo "$label is $name"
 done
