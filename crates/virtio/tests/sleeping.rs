@@ -11,7 +11,7 @@ use common::{F_EVENT_IDX, F_INDIRECT, IN, OK, Options, Random, Rig, memory_disk,
 use rustix::event::{PollFd, PollFlags, poll};
 
 const ROUNDS: u32 = 30_000;
-const RACES: u32 = 100_000;
+const RACES: u32 = 50_000;
 
 /// Wait until it is written to, and empty it.
 fn wait(fd: &OwnedFd) {
@@ -134,9 +134,11 @@ fn arming_and_publishing_do_not_miss_each_other() {
             for round in 1..=RACES {
                 let head = driver.request(IN, 0, &[writable(DATA, 512)]);
                 driver.stage(head);
+                let pause = random.below(200);
                 ready.store(round, Ordering::Release);
-                for _ in 0..random.below(60) {
-                    std::hint::spin_loop();
+                // Without PAUSE, which is longer than the race.
+                for step in 0..pause {
+                    std::hint::black_box(step);
                 }
                 driver.publish();
                 fence(Ordering::SeqCst);
