@@ -213,6 +213,7 @@ impl VirtqueueServer {
             fault: None,
         };
         server.set_info(&setup.info);
+        server.log_words();
         Ok(server)
     }
 
