@@ -22,7 +22,7 @@ use fipsee_ring::region::Region;
 use fipsee_ring::wait::{Backoff, Next, WaitMode};
 use fipsee_topology::pin;
 use fipsee_virtio::memory::GuestMemory;
-use fipsee_virtio::server::VirtqueueServer;
+use fipsee_virtio::upgrade::{GuestQueue, QUEUE_OF_TICKET};
 use rustix::event::epoll;
 
 use self::roster::{Closing, Roster, Slot};
@@ -90,7 +90,7 @@ pub enum Command {
     /// Serve a virtqueue.
     AddVirtqueue {
         /// Builds the queue's server once the worker knows its number.
-        server: Box<dyn FnOnce(u32) -> Result<VirtqueueServer, String> + Send>,
+        server: Box<dyn FnOnce(u32) -> Result<GuestQueue, String> + Send>,
         /// The disk behind it.
         export: Arc<Export>,
         /// Whose it is, and which of its queues.
@@ -144,7 +144,7 @@ pub enum VirtqueueChange {
         reply: Sender<u16>,
     },
     /// What takes effect between two visits.
-    Set(Box<dyn FnOnce(&mut VirtqueueServer) + Send>),
+    Set(Box<dyn FnOnce(&mut GuestQueue) + Send>),
 }
 
 /// What a worker tells about itself.
@@ -274,10 +274,11 @@ impl Worker {
         let (roster, touched) = (&mut self.roster, &mut self.touched);
         self.engine.flush();
         let finished = self.engine.poll(FINISHED_PER_PASS, &mut |ticket: Ticket, status| {
-            if let Some(slot) = roster.get_mut(ticket.queue as usize) {
+            let id = ticket.queue & QUEUE_OF_TICKET;
+            if let Some(slot) = roster.get_mut(id as usize) {
                 slot.service.finish(ticket, status);
-                if touched.last() != Some(&ticket.queue) {
-                    touched.push(ticket.queue);
+                if touched.last() != Some(&id) {
+                    touched.push(id);
                 }
             }
         });
@@ -385,7 +386,7 @@ impl Worker {
 
     fn add_virtqueue(
         &mut self,
-        server: Box<dyn FnOnce(u32) -> Result<VirtqueueServer, String> + Send>,
+        server: Box<dyn FnOnce(u32) -> Result<GuestQueue, String> + Send>,
         export: Arc<Export>,
         queue: QueueName,
         device: Arc<Mailbox<Notice>>,

@@ -94,6 +94,7 @@ impl Slot {
                 if !takes_requests || !queue.takes_requests() {
                     return 0;
                 }
+                queue.server.hold(alone);
                 let taken = match self.export.disk() {
                     AnyDisk::Null(disk) => queue.server.visit(disk, engine),
                     AnyDisk::Memory(disk) => queue.server.visit(disk, engine),

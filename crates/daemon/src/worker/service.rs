@@ -9,7 +9,7 @@ use fipsee_block::server::QueueServer;
 use fipsee_block::wire::{BlockInfo, Status};
 use fipsee_ring::mailbox::Mailbox;
 use fipsee_virtio::memory::GuestMemory;
-use fipsee_virtio::server::VirtqueueServer;
+use fipsee_virtio::upgrade::GuestQueue;
 
 use crate::front::vhost_user::Notice;
 
@@ -42,7 +42,7 @@ pub(super) enum Pending {
 
 /// A virtqueue and what the worker needs to know of it.
 pub(super) struct Virtqueue {
-    pub(super) server: VirtqueueServer,
+    pub(super) server: GuestQueue,
     /// Its number in the device.
     pub(super) index: u16,
     /// Who hears of faults.
@@ -52,7 +52,7 @@ pub(super) struct Virtqueue {
 }
 
 impl Virtqueue {
-    pub(super) const fn new(server: VirtqueueServer, index: u16, device: Arc<Mailbox<Notice>>) -> Self {
+    pub(super) const fn new(server: GuestQueue, index: u16, device: Arc<Mailbox<Notice>>) -> Self {
         Self { server, index, device, pending: None, told: false }
     }
 

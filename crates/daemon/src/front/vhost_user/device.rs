@@ -11,6 +11,7 @@ use fipsee_virtio::config;
 use fipsee_virtio::inflight::InflightArea;
 use fipsee_virtio::memory::{DirtyLog, GuestMemory};
 use fipsee_virtio::server::VirtqueueSetup;
+use fipsee_virtio::upgrade::desk::Desk;
 use virtio_bindings::virtio_blk::{VIRTIO_BLK_F_CONFIG_WCE, VIRTIO_BLK_F_FLUSH};
 
 use super::channel;
@@ -20,7 +21,7 @@ use super::table::{Extent, Table};
 /// vhost-user's own bit among those of virtio: there are protocol features.
 pub(super) const PROTOCOL_FEATURES: u64 = 1 << 30;
 /// Writes to memory are logged (VHOST_F_LOG_ALL).
-const LOG_ALL: u64 = 1 << 26;
+pub(super) const LOG_ALL: u64 = 1 << 26;
 /// Longest serial number of a virtio-blk device.
 const SERIAL_BYTES: usize = 20;
 
@@ -32,7 +33,9 @@ pub(super) struct Device {
     features: u64,
     pub(super) protocol_features: u64,
     table: Table,
-    memory: Arc<GuestMemory>,
+    pub(super) memory: Arc<GuestMemory>,
+    /// Rings that the guest has gone over to.
+    pub(super) desk: Desk,
     /// The cache mode that the guest sees and sets.
     writeback: Arc<AtomicBool>,
     inflight: Option<InflightArea>,
@@ -50,6 +53,7 @@ impl Device {
             protocol_features: 0,
             table: Table::default(),
             memory: Arc::default(),
+            desk: Desk::default(),
             writeback: Arc::new(AtomicBool::new(true)),
             inflight: None,
             log: None,
@@ -66,7 +70,7 @@ impl Device {
         config::features(&self.info(), self.serving.export.is_read_only()) | PROTOCOL_FEATURES
     }
 
-    fn queue_count(&self) -> u16 {
+    pub(super) fn queue_count(&self) -> u16 {
         u16::try_from(self.queues.len()).unwrap_or(u16::MAX)
     }
 
@@ -95,6 +99,9 @@ impl Device {
             return Err(format!("virtio features {unknown:#x} are not offered"));
         }
         let changed = self.features ^ features;
+        if changed & LOG_ALL != 0 {
+            self.logging_changes(features);
+        }
         self.features = features;
         if changed & !LOG_ALL != 0 {
             // Who cannot flush must not need to.
@@ -168,6 +175,7 @@ impl Device {
     /// Serve in other memory. Nothing is in flight in the old one, and nothing of it is mapped, when this returns.
     fn change_memory(&mut self, table: Table) -> Result<(), String> {
         let memory = table.memory()?;
+        self.memory_changes(&memory);
         // All are asked before one is awaited: they finish what is in flight side by side.
         let asked: Vec<_> =
             (0..).zip(&self.queues).map(|(index, queue)| queue.begin_memory(index, &self.serving, &memory)).collect();
@@ -243,6 +251,7 @@ impl Device {
     /// Let a queue go, once nothing of it is in flight.
     pub(super) fn stop(&mut self, index: u32) -> Result<(), String> {
         let number = number_of(index);
+        self.doorbell_stops(index);
         let stopped =
             self.queue(index)?.worker().and_then(|_| self.queues[usize::from(number)].begin_stop(number, &self.serving));
         self.queues[usize::from(number)].finish_stop(stopped.as_ref());
@@ -251,6 +260,7 @@ impl Device {
 
     /// Let all queues go.
     pub(super) fn stop_all(&mut self) {
+        self.end_attachment();
         let stopping: Vec<_> = (0..).zip(&self.queues).map(|(index, queue)| queue.begin_stop(index, &self.serving)).collect();
         for (queue, stopped) in self.queues.iter_mut().zip(stopping) {
             queue.finish_stop(stopped.as_ref());

@@ -9,6 +9,7 @@ mod handler;
 mod queue;
 mod socket;
 mod table;
+mod upgrade;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use self::socket::Shared;
 pub use self::socket::Socket;
+pub use self::upgrade::Asked;
 use crate::export::Export;
 use crate::live::Live;
 use crate::worker::WorkerHandle;
@@ -29,6 +31,8 @@ pub enum Notice {
     Stop,
     /// The disk's size changed.
     Resized,
+    /// A guest asks its device something.
+    Asked(Asked),
     /// A queue broke.
     Fault {
         /// Which.

@@ -7,9 +7,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use fipsee_block::stats::QueueCounters;
 use fipsee_ring::mailbox::Mailbox;
 use fipsee_virtio::memory::{DirtyLog, GuestMemory};
-use fipsee_virtio::server::{VirtqueueServer, VirtqueueSetup};
+use fipsee_virtio::server::VirtqueueSetup;
+use fipsee_virtio::upgrade::GuestQueue;
 
 use super::Notice;
+use super::upgrade::Asker;
 use crate::export::Export;
 use crate::worker::{Command, QueueName, RingAddresses, Seat, VirtqueueChange, WorkerHandle};
 
@@ -60,6 +62,8 @@ pub(super) struct Queue {
     pub(super) counters: Arc<QueueCounters>,
     /// While a worker serves it.
     seat: Option<Seat>,
+    /// Which run of the queue this is, among all of this daemon.
+    start: u64,
 }
 
 /// What a queue is served with, beside what it knows itself.
@@ -78,6 +82,11 @@ pub(super) struct QueueParts {
 }
 
 impl Queue {
+    /// Is it served, and has been since the run that is named so?
+    pub(super) const fn is_current(&self, start: u64) -> bool {
+        self.is_served() && self.start == start
+    }
+
     pub(super) const fn is_served(&self) -> bool {
         self.seat.is_some()
     }
@@ -128,8 +137,10 @@ impl Queue {
         });
         let seat = Seat::take(&serving.workers);
         let (reply, served) = channel();
+        let asker = Asker::new(index, &serving.notices);
+        self.start = asker.start;
         serving.workers[seat.worker()].mailbox.send(Command::AddVirtqueue {
-            server: Box::new(move |id| VirtqueueServer::new(id, setup)),
+            server: Box::new(move |id| GuestQueue::new(id, setup, Box::new(asker))),
             export: Arc::clone(&serving.export),
             queue: QueueName { client: serving.client, index },
             device: Arc::clone(&serving.notices),
@@ -174,7 +185,7 @@ impl Queue {
         &self,
         index: u16,
         serving: &Serving,
-        set: impl FnOnce(&mut VirtqueueServer) -> R + Send + 'static,
+        set: impl FnOnce(&mut GuestQueue) -> R + Send + 'static,
     ) -> Option<R> {
         let set = |reply: Sender<R>| -> VirtqueueChange {
             VirtqueueChange::Set(Box::new(move |server| {

@@ -209,7 +209,7 @@ impl Keeper {
                     Notice::Begin => self.listen(true),
                     Notice::Stop => return,
                     // Nobody is there who wants to know.
-                    Notice::Resized | Notice::Fault { .. } => {}
+                    Notice::Resized | Notice::Asked(_) | Notice::Fault { .. } => {}
                 }
             }
             if tokens.contains(&TOKEN_LISTENER)
@@ -292,7 +292,14 @@ impl Keeper {
         };
         let device = Arc::new(Mutex::new(Device::new(serving, queues)));
         let end = self.converse(stream, &device);
-        device.lock().unwrap_or_else(PoisonError::into_inner).stop_all();
+        {
+            let mut device = device.lock().unwrap_or_else(PoisonError::into_inner);
+            if matches!(end, End::Stopped) {
+                // A guest on rings goes on with virtqueues, which wait for whoever serves them next.
+                device.call_back();
+            }
+            device.stop_all();
+        }
         drop(device);
         lock(&self.state).peer = None;
         export.leave(client);
@@ -340,6 +347,7 @@ impl Keeper {
                 Notice::Begin => {}
                 Notice::Stop => stops = true,
                 Notice::Resized => device.lock().unwrap_or_else(PoisonError::into_inner).announce_resize(),
+                Notice::Asked(asked) => device.lock().unwrap_or_else(PoisonError::into_inner).asked(&asked),
                 Notice::Fault { queue, reason } => {
                     if self.quota.allows() {
                         tracing::warn!(
