@@ -13,7 +13,8 @@ use fipsee_virtio::upgrade::GuestQueue;
 
 use crate::front::vhost_user::Notice;
 
-/// One of them. Matched once per visit, and in place: a box would cost each visit a load.
+/// One of them. Matched once per visit.
+#[expect(clippy::large_enum_variant, reason = "queues are few and live in their slots: a box would cost each visit a load")]
 pub(super) enum Service {
     /// The daemon's end of a channel.
     Ring(QueueServer),
