@@ -101,6 +101,10 @@ pub trait Memory {
     fn find(&self, segment: Segment, access: u16, spans: &mut Vec<Span>) -> Result<(), Status>;
 }
 
+/// Most spans of one request: an indirect table of segments of which some cross from one region of guest memory into the next; and what
+/// the kernel takes at once.
+pub const MAX_SPANS: usize = 1024;
+
 #[derive(Clone, Copy, Debug)]
 struct View {
     base: NonNull<u8>,

@@ -208,6 +208,32 @@ fn segments_are_the_whole_of_guest_memory_and_nothing_else() {
 }
 
 #[test]
+fn longest_table_may_cross_from_one_region_into_the_next() {
+    const MIB: u64 = 1 << 20;
+    for disk in ["d=memory:8M", "d=file:{dir}/f,size=8M"] {
+        let daemon = start_with(&["--disk", disk]);
+        let memory = (0..7).map(|place| (place * 32 * MIB, 32 * MIB)).collect();
+        let mut guest = start_guest(&daemon, "d", &Options { memory, ..Options::default() });
+        let mut up = Upgraded::attach(&mut guest, &[0], 16);
+        let place = |index: u64| 32 * MIB * (1 + index % 6) - 512;
+        let table = guest.ram.allocate(4096, 512);
+        for (operation, byte) in [(Operation::Write, 0x5a), (Operation::Read, 0)] {
+            for index in 0..6 {
+                guest.ram.write(place(index), &[byte; 1024]);
+            }
+            let entries: Vec<u8> = (0..256).flat_map(|index| segment(place(index), 1024).to_word().to_le_bytes()).collect();
+            guest.ram.write(table, &entries);
+            let request = fipsee_block::wire::request_indirect(operation, 0, 7, 0, segment(table, 2048), 256);
+            up.rings[0].submit(&[request], &guest.queues[0]);
+            assert_eq!(up.rings[0].wait(up.attachment, &mut guest), [Incoming::Answer(7, 0)], "{disk}");
+        }
+        for index in 0..6 {
+            assert_eq!(guest.ram.read(place(index), 1024), [0x5a; 1024]);
+        }
+    }
+}
+
+#[test]
 fn requests_on_rings_and_virtqueue_go_side_by_side() {
     let daemon = start_with(&["--disk", "d=memory:8M", "--workers", "2"]);
     let mut guest = start_guest(&daemon, "d", &Options { queues: 2, event_index: true, ..Options::default() });
