@@ -10,6 +10,7 @@ mod setup;
 mod step;
 mod test;
 mod tidy;
+mod vm;
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -27,6 +28,7 @@ usage: cargo xtask COMMAND
   ci      tier 1: format, clippy, tidy, loom, C headers, documentation, Miri
   tidy    the project's own rules, file by file
   loom    the ring under the model checker, and its known-bad variants, which must fail
+  vm      disks in virtual machines; `vm --list` and `vm --help` tell more
   bench   setup, dist, then the benchmarks, on a quiet machine; arguments go to fipsee-bench
   bench ipc   messages between two CPUs, ours and everybody's, on a quiet machine; `bench ipc --help` tells more";
 
@@ -37,7 +39,7 @@ fn main() -> ExitCode {
     let mut arguments = env::args().skip(1);
     let command = arguments.next().unwrap_or_default();
     let rest: Vec<String> = arguments.collect();
-    if command != "bench" && !rest.is_empty() {
+    if !["bench", "vm"].contains(&command.as_str()) && !rest.is_empty() {
         eprintln!("error: 'cargo xtask {command}' takes no arguments\n\n{USAGE}");
         return ExitCode::from(USAGE_ERROR);
     }
@@ -60,6 +62,12 @@ fn main() -> ExitCode {
         "ci" => ci::run(&root, &mut tally),
         "tidy" => ci::tidy(&root, &mut tally),
         "loom" => loom::run(&root, &mut tally),
+        "vm" => {
+            if let Err(error) = vm::command(&root, &rest, &mut tally) {
+                eprintln!("error: {error}");
+                return ExitCode::from(USAGE_ERROR);
+            }
+        }
         "bench" if rest.first().is_some_and(|suite| suite == "ipc") => return ipc::run(&root, &rest[1..]),
         "bench" => return bench(&root, &rest),
         "help" | "--help" | "-h" => {

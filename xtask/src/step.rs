@@ -13,6 +13,16 @@ pub(crate) struct Tally {
     pub(crate) skipped: u64,
 }
 
+/// How a step went that can also be impossible here.
+pub(crate) enum Attempt {
+    /// With what to say of it.
+    Passed(String),
+    /// With the reason.
+    Skipped(String),
+    /// With all that is known.
+    Failed(String),
+}
+
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
@@ -34,6 +44,15 @@ impl Tally {
         });
     }
 
+    /// Run a step that may find out on its way that it cannot.
+    pub(crate) fn attempt(&mut self, name: &str, run: impl FnOnce() -> Attempt) {
+        self.measure(name, || match run() {
+            Attempt::Passed(remark) => (Self { passed: 1, ..Self::default() }, Ok(remark)),
+            Attempt::Failed(text) => (Self { failed: 1, ..Self::default() }, Err(text)),
+            Attempt::Skipped(reason) => (Self { skipped: 1, ..Self::default() }, Ok(reason)),
+        });
+    }
+
     /// Run a step that counts for itself.
     pub(crate) fn measure(&mut self, name: &str, run: impl FnOnce() -> (Self, Result<String, String>)) {
         print!("{name} ... ");
@@ -43,6 +62,7 @@ impl Tally {
         let (counted, outcome) = run();
         let seconds = started.elapsed().as_secs();
         match outcome {
+            Ok(remark) if counted.skipped > 0 && counted.passed == 0 => println!("skipped: {remark}"),
             Ok(remark) if remark.is_empty() => println!("passed ({seconds} s)"),
             Ok(remark) => println!("passed ({remark}, {seconds} s)"),
             Err(text) => println!("FAILED ({seconds} s)\n{}\n{name}: failed as shown above", text.trim_end()),
@@ -109,6 +129,15 @@ mod tests {
                     finished in 0.51s\n\ntest result: FAILED. 3 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out\n";
         assert_eq!(count_tests(text), Tally { passed: 415, failed: 1, skipped: 2 });
         assert_eq!(count_tests("error: could not compile"), Tally::default());
+    }
+
+    #[test]
+    fn step_that_cannot_run_is_neither_passed_nor_failed() {
+        let mut tally = Tally::default();
+        tally.attempt("a", || Attempt::Skipped("no such machine".to_owned()));
+        tally.attempt("b", || Attempt::Passed(String::new()));
+        tally.attempt("c", || Attempt::Failed("broken".to_owned()));
+        assert_eq!(tally, Tally { passed: 1, failed: 1, skipped: 1 });
     }
 
     #[test]

@@ -60,9 +60,10 @@ pub fn run(config: Config) -> Result<(), String> {
         workers.push(handle);
         threads.push(thread);
     }
-    let admin_listener = admin.map_or_else(|| bind(&admin_path(&socket), SocketType::STREAM, 0o600), Ok)?;
     let vms = Arc::new(VhostUserFront::new(workers.clone(), Arc::clone(&live)));
     let sockets = vhost_user_sockets(&config, &live, &vms)?;
+    // Last: who finds it finds everything.
+    let admin_listener = admin.map_or_else(|| bind(&admin_path(&socket), SocketType::STREAM, 0o600), Ok)?;
     let reloader = Reloader::new(Arc::clone(&live), Arc::clone(&vms), config, log);
     let (workers_of_admin, started) = (workers.clone(), Instant::now());
     let admin =

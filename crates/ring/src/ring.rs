@@ -247,7 +247,7 @@ impl<M: RingMemory> Reader<M> {
     /// As [`new`](Self::new).
     pub fn with_tuning(memory: M, cursor: Cursor, tuning: &Tuning) -> Self {
         assert!(cursor.index < memory.slot_count(), "cursor outside the ring");
-        let release_slots = (memory.slot_count() / tuning.releases_per_lap.max(1)).max(1);
+        let release_slots = tuning.release_slots(memory.slot_count());
         let ahead_slots = tuning.stream_read_ahead_slots.min(memory.slot_count() / 16);
         Self { memory, cursor, received: 0, released: 0, release_slots, ahead_slots, run: 0, armed: false }
     }

@@ -10,7 +10,7 @@ use std::process::Command;
 use crate::step;
 
 /// Source, unpacked and configured, of the fio that is installed; kept in `cache` for the next time.
-pub(super) fn prepare(cache: &Path) -> Result<PathBuf, String> {
+pub(crate) fn prepare(cache: &Path) -> Result<PathBuf, String> {
     let wanted = installed()?;
     let folder = cache.join(wanted.replace('=', "-"));
     let (source, stamp) = (folder.join("source"), folder.join("configured"));

@@ -2,7 +2,7 @@
 
 mod c_library;
 mod fio_engine;
-mod fio_source;
+pub(crate) mod fio_source;
 mod manual;
 mod programs;
 mod python;

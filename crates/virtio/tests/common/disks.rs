@@ -24,7 +24,10 @@ pub(crate) struct HeldDisk {
 
 impl HeldDisk {
     pub(crate) fn new() -> Self {
-        let inner = memory_disk();
+        Self::over(memory_disk())
+    }
+
+    pub(crate) fn over(inner: MemoryDisk) -> Self {
         Self { info: inner.info(), inner, held: Mutex::default(), seen: Mutex::default(), at_once: false }
     }
 
@@ -44,11 +47,16 @@ impl HeldDisk {
 
     /// Do the oldest request that is held.
     pub(crate) fn release(&self, engine: &mut Engine) -> Option<(Ticket, Status)> {
+        self.release_at(0, engine)
+    }
+
+    /// Do the request that `older` held ones are older than.
+    pub(crate) fn release_at(&self, older: usize, engine: &mut Engine) -> Option<(Ticket, Status)> {
         let mut held = self.held.lock().expect("one thread");
-        if held.is_empty() {
+        if held.len() <= older {
             return None;
         }
-        let (request, spans, ticket) = held.remove(0);
+        let (request, spans, ticket) = held.remove(older);
         // SAFETY: the server keeps the spans until the request is finished.
         match unsafe { self.inner.submit(&request, &spans, ticket, engine) } {
             Submitted::Done(status) => Some((ticket, status)),

@@ -1,5 +1,5 @@
 //! A guest in the test's own memory: regions over memory files, a driver of one virtqueue, and disks to serve it from.
-#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(dead_code, unused_imports, reason = "each test binary uses its part")]
 
 pub(crate) mod disks;
 pub(crate) mod driver;

@@ -80,6 +80,17 @@ impl Device {
         queue.ok_or_else(|| format!("there is no queue {index}: the device has {count} (max_queues)"))
     }
 
+    /// Change something that a queue is started with.
+    pub(super) fn change_queue(
+        &mut self,
+        index: u32,
+        change: impl FnOnce(&mut Queue) -> Result<(), String>,
+    ) -> Result<(), String> {
+        self.stop(index)?;
+        change(self.queue(index)?)?;
+        self.start(index)
+    }
+
     /// SET_FEATURES. While queues run, only logging can begin and end without their being stopped for a moment.
     pub(super) fn set_features(&mut self, features: u64) -> Result<(), String> {
         let unknown = features & !self.offered();

@@ -12,7 +12,7 @@ use vhost::vhost_user::message::{
 use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
 
 use super::device::Device;
-use super::queue::UserRings;
+use super::queue::{Queue, UserRings};
 use super::table::{Extent, MAX_REGIONS};
 
 /// Protocol features that are offered; the crate adds REPLY_ACK, which it does itself.
@@ -73,7 +73,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
-        self.queue(index).and_then(|queue| queue.set_size(num)).map_err(refuse)
+        self.change_queue(index, |queue| queue.set_size(num)).map_err(refuse)
     }
 
     fn set_vring_addr(
@@ -90,7 +90,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
-        self.queue(index).and_then(|queue| queue.set_next_available(base)).map_err(refuse)
+        self.change_queue(index, |queue| queue.set_next_available(base)).map_err(refuse)
     }
 
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
@@ -101,12 +101,12 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Result<()> {
-        let index = u32::from(index);
         let kick = fd.ok_or_else(|| refuse("a queue without a kick descriptor is not supported; let the driver kick"))?;
-        self.queue(index).map_err(refuse)?;
-        self.stop(index).map_err(refuse)?;
-        self.queue(index).map_err(refuse)?.kick = Some(kick.into());
-        self.start(index).map_err(refuse)
+        let set = |queue: &mut Queue| {
+            queue.kick = Some(kick.into());
+            Ok(())
+        };
+        self.change_queue(index.into(), set).map_err(refuse)
     }
 
     fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {

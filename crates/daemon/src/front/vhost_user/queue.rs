@@ -101,24 +101,18 @@ impl Queue {
         self.seat.as_ref().map(Seat::worker)
     }
 
-    /// SET_VRING_NUM.
+    /// SET_VRING_NUM; of a queue that nobody serves.
     pub(super) fn set_size(&mut self, size: u32) -> Result<(), String> {
-        self.refuse_while_served("size")?;
         let is_possible = size.is_power_of_two() && size <= MAX_SIZE;
         let size = u16::try_from(size).ok().filter(|_| is_possible);
         self.size = size.ok_or_else(|| format!("the size of a queue is a power of two, at most {MAX_SIZE}"))?;
         Ok(())
     }
 
-    /// SET_VRING_BASE.
+    /// SET_VRING_BASE; of a queue that nobody serves.
     pub(super) fn set_next_available(&mut self, index: u32) -> Result<(), String> {
-        self.refuse_while_served("base")?;
         self.next_available = u16::try_from(index).map_err(|_| "the base of a queue has 16 bits".to_owned())?;
         Ok(())
-    }
-
-    fn refuse_while_served(&self, what: &str) -> Result<(), String> {
-        if self.is_served() { Err(format!("the {what} of a queue cannot change while it runs; stop it first")) } else { Ok(()) }
     }
 
     /// Have a worker serve the queue, if all is known that it needs. `Ok(false)`: something is missing yet.

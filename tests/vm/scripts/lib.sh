@@ -1,0 +1,68 @@
+# What the guest's scripts share.
+
+# setting NAME: what fip.NAME= says on the kernel's command line.
+setting() {
+    for word in $(cat /proc/cmdline); do
+        case $word in fip."$1"=*) echo "${word#*=}" ;; esac
+    done
+}
+
+# report WORDS: a line for the host; it goes past the kernel's console, by what init opened.
+report() {
+    echo "fipsee-vm: $*" >&7
+}
+
+fail() {
+    echo "failed: $*"
+    report "error: $*"
+    exit 1
+}
+
+# wait_for WHAT COMMAND...: until it succeeds. The host's deadline ends what never comes.
+wait_for() {
+    what=$1
+    shift
+    echo "waiting for $what"
+    until "$@"; do sleep 0.02; done
+}
+
+has_disk() {
+    [ -e "$(echo /sys/bus/virtio/devices/virtio"$1"/block/*)" ]
+}
+
+# disk N: the name of the disk of the Nth virtio device, whatever driver it has.
+disk() {
+    wait_for "the disk of virtio$1" has_disk "$1" >&2
+    basename "$(echo /sys/bus/virtio/devices/virtio"$1"/block/*)"
+}
+
+drop_caches() {
+    sync
+    echo 3 >/proc/sys/vm/drop_caches
+}
+
+# sums FOLDER: a line for each file in it.
+sums() {
+    (cd "$1" && find . -type f | sort | xargs md5sum)
+}
+
+# same FOLDER SUMS: are the files in it exactly those?
+same() {
+    sums "$1" >/tmp/found
+    cmp -s "$2" /tmp/found && return
+    diff "$2" /tmp/found | head -20
+    fail "files in $1 are not what they were"
+}
+
+# check_filesystem DEVICE: nothing to repair?
+check_filesystem() {
+    /sbin/e2fsck -f -n "$1" >/tmp/e2fsck 2>&1 && return
+    cat /tmp/e2fsck
+    fail "e2fsck finds errors on $1"
+}
+
+# make_filesystem DEVICE
+make_filesystem() {
+    # By its path: the shell prefers the mke2fs it has built in.
+    /sbin/mke2fs -q -F -t ext4 "$1" || fail "no file system on $1"
+}

@@ -1,0 +1,269 @@
+//! Who serves the disks of a guest: our daemon, or QEMU's storage daemon as the one to compare with.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::machine::Group;
+use super::unready::Unready;
+use crate::dist::DIST_VARIABLE;
+use crate::setup::is_installed;
+use crate::{cargo, step};
+
+/// A process that has not opened its sockets after this long never will.
+const START_LIMIT: Duration = Duration::from_secs(150);
+const LOOK: Duration = Duration::from_millis(20);
+
+/// An implementation of vhost-user-blk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Peer {
+    /// `fipseed`, from the folder that holds it and `fipsee`.
+    Fipseed(PathBuf),
+    /// `qemu-storage-daemon`.
+    StorageDaemon,
+}
+
+/// Names of peers as on the command line.
+pub(super) const PEERS: [&str; 2] = ["fipseed", "qemu-storage-daemon"];
+
+impl Peer {
+    /// The peer of that name, if this machine has it; `programs` is where ours lie if they are built already.
+    pub(super) fn find(name: &str, root: &Path, programs: Option<&Path>) -> Result<Self, Unready> {
+        if name == PEERS[1] {
+            let is_here = is_installed(name);
+            return if is_here { Ok(Self::StorageDaemon) } else { Err(missing(name)) };
+        }
+        let folder = match programs {
+            Some(folder) => folder.to_owned(),
+            None => build(root)?,
+        };
+        let help = step::output(Command::new(folder.join("fipseed")).arg("--help"));
+        if !help.text.contains("--vhost-user") {
+            return Err(Unready::Missing("this fipseed has no option --vhost-user".to_owned()));
+        }
+        Ok(Self::Fipseed(folder))
+    }
+
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Fipseed(_) => PEERS[0],
+            Self::StorageDaemon => PEERS[1],
+        }
+    }
+
+    /// Does it know what was under way when it died?
+    pub(super) fn survives_restart(&self) -> bool {
+        matches!(self, Self::Fipseed(_))
+    }
+}
+
+fn missing(program: &str) -> Unready {
+    Unready::Missing(format!("{program} is not installed; run `cargo xtask setup` as root"))
+}
+
+/// Our programs with checks of arithmetic and assertions, unless the environment names shipped ones.
+fn build(root: &Path) -> Result<PathBuf, Unready> {
+    if let Some(prefix) = std::env::var_os(DIST_VARIABLE) {
+        return Ok(root.join(prefix).join("bin"));
+    }
+    step::succeed(cargo(root).args(["build", "--quiet", "--package", "fipsee-daemon", "--package", "fipsee-cli"]))?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |path| root.join(path));
+    Ok(target.join("debug"))
+}
+
+/// A disk to serve.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Disk {
+    pub(super) bytes: u64,
+    pub(super) read_only: bool,
+    /// A file system with files, made by the host.
+    pub(super) has_files: bool,
+}
+
+/// A peer that serves.
+pub(super) struct BackEnd {
+    peer: Peer,
+    folder: PathBuf,
+    disk: Disk,
+    queues: u16,
+    cpu: Option<usize>,
+    process: Option<Group>,
+}
+
+impl BackEnd {
+    /// Make the disk in `folder` and serve it.
+    pub(super) fn start(peer: &Peer, folder: &Path, disk: Disk, queues: u16, cpu: Option<usize>) -> Result<Self, String> {
+        let mut back_end = Self { peer: peer.clone(), folder: folder.to_owned(), disk, queues, cpu, process: None };
+        let image = File::create_new(back_end.image()).and_then(|image| image.set_len(disk.bytes));
+        image.map_err(|error| format!("cannot create {}: {error}", back_end.image().display()))?;
+        if disk.has_files {
+            fill_with_files(folder, &back_end.image())?;
+        }
+        back_end.launch()?;
+        Ok(back_end)
+    }
+
+    fn image(&self) -> PathBuf {
+        self.folder.join("disk.img")
+    }
+
+    /// Where a guest finds the disk.
+    pub(super) fn socket(&self) -> PathBuf {
+        self.folder.join("disk.sock")
+    }
+
+    fn launch(&mut self) -> Result<(), String> {
+        let _ = fs::remove_file(self.socket());
+        let mut command = self.command();
+        let log = File::options().create(true).append(true).open(self.folder.join("back-end.log"));
+        let log = log.and_then(|log| Ok((log.try_clone()?, log)));
+        let (output, errors) = log.map_err(|error| format!("cannot write a log in {}: {error}", self.folder.display()))?;
+        let mut process = Group::spawn(command.stdin(std::process::Stdio::null()).stdout(output).stderr(errors))?;
+        let deadline = Instant::now() + START_LIMIT;
+        while !is_listening(&self.socket()) {
+            if let Some(status) = process.ended() {
+                return Err(format!("{} ended with {status}:\n{}", self.peer.name(), self.log()));
+            }
+            if Instant::now() > deadline {
+                return Err(format!("{} opens no socket {}", self.peer.name(), self.socket().display()));
+            }
+            // tidy: allow sleep, another program's socket cannot be waited for
+            thread::sleep(LOOK);
+        }
+        self.process = Some(process);
+        Ok(())
+    }
+
+    fn command(&self) -> Command {
+        let (image, socket) = (self.image().display().to_string(), self.socket().display().to_string());
+        let (folder, read_only) = (self.folder.display(), self.disk.read_only);
+        match &self.peer {
+            Peer::Fipseed(programs) => {
+                let mut command = Command::new(programs.join("fipseed"));
+                let end = if read_only { ",ro" } else { "" };
+                command.arg("--listen").arg(self.folder.join("fipsee.sock"));
+                command.arg("--disk").arg(format!("disk0=file:{image}{end}"));
+                command.arg("--vhost-user").arg(format!("disk0={socket}"));
+                command.args(self.cpu.map(|cpu| format!("--cpus={cpu}")));
+                command
+            }
+            Peer::StorageDaemon => {
+                let mut command = pinned(self.cpu, Path::new("qemu-storage-daemon"));
+                let (switch, writable) = if read_only { ("on", "off") } else { ("off", "on") };
+                command.arg("--blockdev");
+                command.arg(format!("driver=file,filename={image},node-name=file0,discard=unmap,read-only={switch}"));
+                command.arg("--blockdev");
+                command.arg(format!("driver=raw,file=file0,node-name=disk0,discard=unmap,read-only={switch}"));
+                command.arg("--chardev").arg(format!("socket,id=monitor0,path={folder}/monitor.sock,server=on,wait=off"));
+                command.args(["--monitor", "chardev=monitor0", "--export"]);
+                command.arg(format!(
+                    "type=vhost-user-blk,id=export0,node-name=disk0,addr.type=unix,addr.path={socket},writable={writable},\
+                     num-queues={}",
+                    self.queues
+                ));
+                command
+            }
+        }
+    }
+
+    /// Let the disk grow or shrink.
+    pub(super) fn resize(&self, bytes: u64) -> Result<(), String> {
+        match &self.peer {
+            Peer::Fipseed(programs) => {
+                let mut command = Command::new(programs.join("fipsee"));
+                command.arg("--connect").arg(self.folder.join("fipsee.sock"));
+                step::succeed(command.args(["resize", "disk0", &bytes.to_string()])).map(drop)
+            }
+            Peer::StorageDaemon => {
+                let request =
+                    format!(r#"{{"execute":"block_resize","arguments":{{"node-name":"disk0","size":{bytes}}}}}"#);
+                ask_monitor(&self.folder.join("monitor.sock"), &request)
+            }
+        }
+    }
+
+    /// Die without a word, and come back.
+    pub(super) fn restart(&mut self) -> Result<(), String> {
+        // Killed and waited for as the group goes.
+        drop(self.process.take());
+        self.launch()
+    }
+
+    /// It must live until the guest has ended, whatever the guest did.
+    pub(super) fn finish(mut self) -> Result<(), String> {
+        match self.process.as_mut().and_then(Group::ended) {
+            Some(status) => Err(format!("{} ended with {status} while the guest ran:\n{}", self.peer.name(), self.log())),
+            None => Ok(()),
+        }
+    }
+
+    /// What it said.
+    pub(super) fn log(&self) -> String {
+        fs::read_to_string(self.folder.join("back-end.log")).unwrap_or_default()
+    }
+}
+
+/// Run `program` on that CPU.
+pub(super) fn pinned(cpu: Option<usize>, program: &Path) -> Command {
+    let Some(cpu) = cpu else { return Command::new(program) };
+    let mut command = Command::new("taskset");
+    command.args(["--cpu-list", &cpu.to_string()]).arg(program);
+    command
+}
+
+/// Does somebody accept connections there? To connect and see would use up the one connection a back end takes.
+fn is_listening(socket: &Path) -> bool {
+    /// `__SO_ACCEPTCON`
+    const ACCEPTS: &str = "00010000";
+    let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let path = socket.display().to_string();
+    sockets.lines().any(|line| line.ends_with(&path) && line.split_whitespace().nth(3) == Some(ACCEPTS))
+}
+
+/// Have QEMU's monitor do something.
+pub(super) fn ask_monitor(socket: &Path, request: &str) -> Result<(), String> {
+    let ask = || -> std::io::Result<String> {
+        let mut stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(START_LIMIT))?;
+        let mut lines = BufReader::new(stream.try_clone()?).lines();
+        for request in [r#"{"execute":"qmp_capabilities"}"#, request] {
+            stream.write_all(format!("{request}\n").as_bytes())?;
+            // Its greeting and events stand before the answer.
+            let answer = lines.by_ref().map_while(Result::ok).find(|line| line.contains(r#""return""#) || line.contains(r#""error""#));
+            let answer = answer.ok_or_else(|| std::io::Error::other("no answer"))?;
+            if answer.contains(r#""error""#) {
+                return Ok(answer);
+            }
+        }
+        Ok(String::new())
+    };
+    match ask() {
+        Ok(answer) if answer.is_empty() => Ok(()),
+        Ok(answer) => Err(format!("{request} gives {answer}")),
+        Err(error) => Err(format!("cannot ask {}: {error}", socket.display())),
+    }
+}
+
+/// A file system with `files/*` and their checksums in `sums`.
+fn fill_with_files(folder: &Path, image: &Path) -> Result<(), String> {
+    let tree = folder.join("tree");
+    let files = tree.join("files");
+    let write = || -> std::io::Result<()> {
+        fs::create_dir_all(&files)?;
+        for number in 0..32_usize {
+            let bytes: Vec<u8> = (0..number * number * 997).map(|at| (at * 31 + number * 7) as u8 ^ (at >> 8) as u8).collect();
+            fs::write(files.join(format!("file-{number}")), bytes)?;
+        }
+        Ok(())
+    };
+    write().map_err(|error| format!("cannot write files below {}: {error}", tree.display()))?;
+    step::succeed(Command::new("sh").current_dir(&files).args(["-c", "md5sum file-* > ../sums"]))?;
+    let mut command = Command::new("mke2fs");
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{path}:/usr/sbin:/sbin")).args(["-q", "-F", "-t", "ext4", "-d"]).arg(&tree).arg(image);
+    step::succeed(&mut command).map(drop)
+}

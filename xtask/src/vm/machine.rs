@@ -1,0 +1,244 @@
+//! A virtual machine that runs: what it says, how it ends, and that nothing of it stays.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often a process is asked whether it has ended, while it says nothing.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// How a line of the guest's own reports begins.
+const REPORT: &str = "fipsee-vm: ";
+
+/// What the kernel says when something is wrong. Nothing of it may stand on the console.
+const ALARMS: [&str; 17] = [
+    "BUG:",
+    "kernel BUG",
+    "WARNING:",
+    "Oops",
+    "Kernel panic",
+    "Call Trace",
+    "blocked for more than",
+    "soft lockup",
+    "hard LOCKUP",
+    "self-detected stall",
+    "detected stalls",
+    "I/O error",
+    "EXT4-fs error",
+    "EXT4-fs warning",
+    "general protection",
+    "unable to handle",
+    "segfault",
+];
+
+/// Where a line came from: the console is the command's standard output, reports come on standard error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum From {
+    Console,
+    Reports,
+}
+
+/// A process group that ends with this value.
+pub(super) struct Group(Child);
+
+impl Group {
+    pub(super) fn spawn(command: &mut Command) -> Result<Self, String> {
+        let child = command.process_group(0).spawn().map_err(|error| format!("cannot run {command:?}: {error}"))?;
+        Ok(Self(child))
+    }
+
+    /// Has its first process ended?
+    pub(super) fn ended(&mut self) -> Option<ExitStatus> {
+        self.0.try_wait().ok().flatten()
+    }
+
+    /// User-mode Linux leaves processes behind when only its first one is killed.
+    pub(super) fn kill(&self) {
+        let group = format!("-{}", self.0.id());
+        // A group that is gone is what was wanted.
+        let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.kill();
+        // It is killed, so this does not wait long.
+        let _ = self.0.wait();
+    }
+}
+
+/// What is left of a machine that ended.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    pub(super) console: Vec<String>,
+    /// Reports of the guest, without their mark.
+    pub(super) reports: Vec<String>,
+    /// What the monitor itself said.
+    pub(super) monitor: Vec<String>,
+    /// How its process ended; `None` if it had to be killed.
+    pub(super) status: Option<ExitStatus>,
+    /// What the host could not do when the guest asked for it.
+    pub(super) host_error: Option<String>,
+}
+
+/// Run a machine to its end, or until `limit` is over; `on_event` does what the guest asks for.
+pub(super) fn run(
+    command: &mut Command,
+    limit: Duration,
+    mut on_event: impl FnMut(&str) -> Result<(), String>,
+) -> Result<Outcome, String> {
+    let mut group = Group::spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))?;
+    let (sender, lines) = mpsc::channel();
+    if let (Some(console), Some(reports)) = (group.0.stdout.take(), group.0.stderr.take()) {
+        read_lines(console, From::Console, sender.clone());
+        read_lines(reports, From::Reports, sender);
+    }
+    let mut outcome = Outcome::default();
+    let deadline = Instant::now() + limit;
+    loop {
+        match lines.recv_timeout(LOOK) {
+            Ok((From::Console, line)) => outcome.console.push(line),
+            Ok((From::Reports, line)) => match line.strip_prefix(REPORT) {
+                Some(report) => {
+                    outcome.reports.push(report.to_owned());
+                    if let Some(event) = report.strip_prefix("event ")
+                        && let Err(error) = on_event(event)
+                    {
+                        outcome.host_error = Some(format!("event '{event}': {error}"));
+                        group.kill();
+                    }
+                }
+                None => outcome.monitor.push(line),
+            },
+            // It will not say more, but has to end as well.
+            Err(RecvTimeoutError::Disconnected) => thread::park_timeout(LOOK),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        outcome.status = group.ended();
+        if outcome.status.is_some() || Instant::now() > deadline {
+            // Its last words are in the pipes; they end when nobody holds them open.
+            group.kill();
+            drain(&lines, &mut outcome);
+            return Ok(outcome);
+        }
+    }
+}
+
+fn drain(lines: &Receiver<(From, String)>, outcome: &mut Outcome) {
+    for (from, line) in lines {
+        match (from, line.strip_prefix(REPORT)) {
+            (From::Console, _) => outcome.console.push(line),
+            (From::Reports, Some(report)) => outcome.reports.push(report.to_owned()),
+            (From::Reports, None) => outcome.monitor.push(line),
+        }
+    }
+}
+
+fn read_lines(stream: impl Read + Send + 'static, from: From, lines: Sender<(From, String)>) {
+    thread::spawn(move || {
+        for line in BufReader::new(stream).split(b'\n').map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line).trim_end_matches('\r').to_owned();
+            if lines.send((from, line)).is_err() {
+                break;
+            }
+        }
+    });
+}
+
+impl Outcome {
+    /// Did the guest do what it was to do, and nothing else? `allowed` are alarms that this scenario provokes.
+    pub(super) fn judge(&self, allowed: &[&str]) -> Result<(), String> {
+        if let Some(error) = &self.host_error {
+            return Err(error.clone());
+        }
+        let is_alarm = |line: &&String| ALARMS.iter().any(|alarm| line.contains(alarm) && !allowed.contains(alarm));
+        if let Some(line) = self.console.iter().find(is_alarm) {
+            return Err(format!("the guest's kernel says: {line}"));
+        }
+        if let Some(report) = self.reports.iter().find(|report| report.starts_with("error") || report.starts_with("failed")) {
+            return Err(format!("the guest says: {report}"));
+        }
+        let Some(status) = self.status else {
+            return Err("the guest did not end in time: something hangs".to_owned());
+        };
+        if self.reports.iter().filter(|report| *report == "passed").count() != 1 {
+            return Err(format!("the guest ended without a word on how the test went ({status})"));
+        }
+        if !status.success() {
+            let signal = status.signal().map(|signal| format!(", signal {signal}")).unwrap_or_default();
+            return Err(format!("the test passed, but the machine ended with {status}{signal}"));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Run a shell script as a machine.
+    fn machine(script: &str) -> Outcome {
+        run(Command::new("sh").args(["-c", script]), Duration::from_secs(60), |_| Ok(())).expect("there is a shell")
+    }
+
+    #[test]
+    fn guest_that_passes_and_ends_well_passes() {
+        let outcome = machine("echo booted; echo 'fipsee-vm: passed' >&2");
+        assert_eq!(outcome.judge(&[]), Ok(()));
+        assert_eq!((outcome.console, outcome.reports), (vec!["booted".to_owned()], vec!["passed".to_owned()]));
+    }
+
+    #[test]
+    fn silent_end_bad_status_and_failure_fail() {
+        for script in [
+            "echo booted",
+            "echo 'fipsee-vm: passed' >&2; exit 1",
+            "echo 'fipsee-vm: passed' >&2; kill -SEGV $$",
+            "echo 'fipsee-vm: failed: data' >&2; echo 'fipsee-vm: passed' >&2",
+            "echo 'fipsee-vm: passed'",
+        ] {
+            assert!(machine(script).judge(&[]).is_err(), "{script}");
+        }
+    }
+
+    #[test]
+    fn every_alarm_on_the_console_fails_unless_the_scenario_provokes_it() {
+        for alarm in ALARMS {
+            let outcome = machine(&format!("echo '[ 1.0] x {alarm} y'; echo 'fipsee-vm: passed' >&2"));
+            assert!(outcome.judge(&[]).is_err(), "{alarm}");
+            let others: Vec<_> = ALARMS.into_iter().filter(|other| alarm.contains(other)).collect();
+            assert_eq!(outcome.judge(&others), Ok(()), "{alarm}");
+        }
+    }
+
+    #[test]
+    fn guest_that_hangs_fails_and_nothing_of_it_stays() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo $$; echo 'fipsee-vm: passed' >&2; sleep 1000 & wait"]);
+        let outcome = run(&mut command, Duration::from_millis(300), |_| Ok(())).expect("there is a shell");
+        assert!(outcome.judge(&[]).expect_err("it hangs").contains("hangs"));
+        let first = outcome.console.first().expect("its process id");
+        let group = Command::new("kill").args(["-0", "--", &format!("-{first}")]).stderr(Stdio::null()).status();
+        assert!(!group.expect("there is a kill").success(), "the group must be gone");
+    }
+
+    #[test]
+    fn events_reach_the_host_and_its_failure_ends_the_guest() {
+        let mut events = Vec::new();
+        let script = "echo 'fipsee-vm: event one' >&2; echo 'fipsee-vm: passed' >&2";
+        let run_with = |on_event: &mut dyn FnMut(&str) -> Result<(), String>| {
+            run(Command::new("sh").args(["-c", script]), Duration::from_secs(60), on_event).expect("there is a shell")
+        };
+        let outcome = run_with(&mut |event| {
+            events.push(event.to_owned());
+            Ok(())
+        });
+        assert_eq!((outcome.judge(&[]), events), (Ok(()), vec!["one".to_owned()]));
+        let outcome = run_with(&mut |_| Err("no".to_owned()));
+        assert!(outcome.judge(&[]).expect_err("the host failed").contains("event 'one': no"));
+    }
+}

@@ -1,0 +1,149 @@
+//! `cargo xtask vm`: disks as guests see them, in virtual machines that need no hardware for it.
+
+mod archive;
+mod back_end;
+mod debian;
+mod driver;
+mod lab;
+mod machine;
+mod packages;
+mod programs;
+mod scenario;
+mod uml;
+mod unready;
+
+use std::path::Path;
+
+use crate::step::{Attempt, Tally};
+use back_end::{PEERS, Peer};
+use driver::DRIVERS;
+use lab::{Choice, Lab};
+use scenario::{SCENARIOS, Scenario};
+use unready::Unready;
+
+const USAGE: &str = "\
+usage: cargo xtask vm [OPTION...] [NAME...]
+
+Runs scenarios whose names begin with one of the NAMEs, or all; each with every peer and every driver.
+
+  --list            names of scenarios, and what each is about
+  --quick           only those that `cargo xtask test` runs
+  --peer PEER       only with this back end: fipseed, qemu-storage-daemon
+  --driver DRIVER   only with this driver in the guest: virtio_blk
+  --seed N          other data, other places [default: 1]
+  --qemu PROGRAM    another qemu-system-x86_64
+  --keep            leave logs, sockets and images, and say where";
+
+/// What the command line asks for.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Arguments {
+    names: Vec<String>,
+    help: bool,
+    list: bool,
+    quick: bool,
+    keep: bool,
+    peer: Option<String>,
+    driver: Option<String>,
+    qemu: Option<String>,
+    seed: u64,
+}
+
+impl Arguments {
+    fn parse(words: &[String]) -> Result<Self, String> {
+        let mut arguments = Self { seed: 1, ..Self::default() };
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            let mut value = || words.next().cloned().ok_or_else(|| format!("{word} needs a value"));
+            match word.as_str() {
+                "--help" | "-h" => arguments.help = true,
+                "--list" => arguments.list = true,
+                "--quick" => arguments.quick = true,
+                "--keep" => arguments.keep = true,
+                "--peer" => arguments.peer = Some(one_of(&value()?, &PEERS)?),
+                "--driver" => arguments.driver = Some(one_of(&value()?, &DRIVERS)?),
+                "--qemu" => arguments.qemu = Some(value()?),
+                "--seed" => arguments.seed = value()?.parse().map_err(|_| "--seed needs a number".to_owned())?,
+                option if option.starts_with('-') => return Err(format!("no option '{option}'")),
+                name if SCENARIOS.iter().any(|scenario| scenario.name.starts_with(name)) => arguments.names.push(name.to_owned()),
+                name => return Err(format!("no scenario begins with '{name}'; see cargo xtask vm --list")),
+            }
+        }
+        Ok(arguments)
+    }
+
+    fn wants(&self, scenario: &Scenario) -> bool {
+        let is_named = self.names.is_empty() || self.names.iter().any(|name| scenario.name.starts_with(name.as_str()));
+        is_named && (scenario.quick || !self.quick)
+    }
+}
+
+fn one_of(word: &str, words: &[&str]) -> Result<String, String> {
+    if words.contains(&word) { Ok(word.to_owned()) } else { Err(format!("'{word}' is none of {}", words.join(", "))) }
+}
+
+/// The command; an error is a command line that makes no sense.
+pub(crate) fn command(root: &Path, words: &[String], tally: &mut Tally) -> Result<(), String> {
+    let arguments = Arguments::parse(words).map_err(|error| format!("{error}\n\n{USAGE}"))?;
+    if arguments.help {
+        println!("{USAGE}");
+        return Ok(());
+    }
+    if arguments.list {
+        for scenario in SCENARIOS {
+            println!("{:<18} {}", scenario.name, scenario.about);
+        }
+        return Ok(());
+    }
+    run(root, &arguments, None, tally);
+    Ok(())
+}
+
+/// Tier 2 of `cargo xtask test`, with the programs that ship.
+pub(crate) fn tier(root: &Path, programs: &Path, tally: &mut Tally) {
+    run(root, &Arguments { quick: true, seed: 1, ..Arguments::default() }, Some(programs), tally);
+}
+
+fn run(root: &Path, arguments: &Arguments, programs: Option<&Path>, tally: &mut Tally) {
+    let lab = Lab::new(root, arguments.qemu.as_deref());
+    for peer_name in PEERS.iter().filter(|name| arguments.peer.as_ref().is_none_or(|wanted| wanted == *name)) {
+        let peer = Peer::find(peer_name, root, programs);
+        for driver in DRIVERS.iter().filter(|name| arguments.driver.as_ref().is_none_or(|wanted| wanted == *name)) {
+            for scenario in SCENARIOS.iter().filter(|scenario| arguments.wants(scenario)) {
+                let name = format!("tier 2 vm {} {driver} {peer_name}", scenario.name);
+                let run = || {
+                    let choice =
+                        Choice { peer: peer.as_ref().map_err(Unready::clone)?, driver, seed: arguments.seed, keep: arguments.keep };
+                    lab.run(scenario, &choice)
+                };
+                tally.attempt(&name, || match run() {
+                    Ok(remark) => Attempt::Passed(remark),
+                    Err(Unready::Missing(reason)) => Attempt::Skipped(reason),
+                    Err(Unready::Broken(text)) => Attempt::Failed(text),
+                });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &[&str]) -> Result<Arguments, String> {
+        Arguments::parse(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn names_choose_by_their_beginning() {
+        let arguments = parse(&["uml/f", "--quick", "--seed", "7"]).expect("it makes sense");
+        let chosen: Vec<_> = SCENARIOS.iter().filter(|scenario| arguments.wants(scenario)).map(|scenario| scenario.name).collect();
+        assert_eq!((chosen, arguments.seed), (vec!["uml/files", "uml/fio"], 7));
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused() {
+        for words in [&["none"][..], &["--what"], &["--peer", "nobody"], &["--seed"], &["--seed", "x"]] {
+            assert!(parse(words).is_err(), "{words:?}");
+        }
+    }
+}
