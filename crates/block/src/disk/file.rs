@@ -111,10 +111,7 @@ impl FileDisk {
         }
         let has_memory = matches!(step, Step::Read | Step::Write { .. });
         let span_bytes = spans.iter().map(|span| span.length_bytes() as u64).sum::<u64>();
-        if request.length_sectors == 0
-            || (has_memory && span_bytes != request.length_bytes())
-            || spans.len() > MAX_SPANS
-        {
+        if request.length_sectors == 0 || (has_memory && span_bytes != request.length_bytes()) || spans.len() > MAX_SPANS {
             return Err(Status::Invalid);
         }
         Ok(step)

@@ -113,7 +113,8 @@ impl GuestQueue {
         };
         let server = QueueServer::over(server_queue, self.id | RING_TICKET, setup);
         let waiting = Vec::new();
-        let ring = Ring { server, attachment, number: queue, entry, parked: None, kept: false, waiting, ending: false, log: None };
+        let ring =
+            Ring { server, attachment, number: queue, entry, parked: None, kept: false, waiting, ending: false, log: None };
         self.ring = Some(ring);
     }
 

@@ -33,7 +33,8 @@ impl Upcoming {
         if length < HEADER_BYTES {
             return Ok(None);
         }
-        let [code, flags, _] = [0, 4, 8].map(|at| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]));
+        let [code, flags, _] =
+            [0, 4, 8].map(|at| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]));
         Ok(Some(Self { code, needs_reply: flags & FLAG_NEED_REPLY != 0 }))
     }
 
@@ -75,10 +76,12 @@ fn receive_socket(stream: &UnixStream) -> Result<UnixStream, String> {
     });
     let mut descriptors: Vec<_> = rights.flatten().collect();
     let length = u32::from_le_bytes([header[8], header[9], header[10], header[11]]);
-    let (Some(socket), true, true) = (descriptors.pop(), descriptors.is_empty(), received.bytes == HEADER_BYTES && length == 0) else {
+    let (Some(socket), true, true) = (descriptors.pop(), descriptors.is_empty(), received.bytes == HEADER_BYTES && length == 0)
+    else {
         return Err("it must bring one descriptor and nothing else".to_owned());
     };
-    let is_stream = sockopt::socket_domain(&socket) == Ok(AddressFamily::UNIX) && sockopt::socket_type(&socket) == Ok(SocketType::STREAM);
+    let is_stream =
+        sockopt::socket_domain(&socket) == Ok(AddressFamily::UNIX) && sockopt::socket_type(&socket) == Ok(SocketType::STREAM);
     if is_stream { Ok(UnixStream::from(socket)) } else { Err("its descriptor must be a Unix stream socket".to_owned()) }
 }
 

@@ -251,7 +251,8 @@ impl Device {
     pub(super) fn stop(&mut self, index: u32) -> Result<(), String> {
         let number = number_of(index);
         self.doorbell_stops(index);
-        let stopped = self.queue(index)?.worker().and_then(|_| self.queues[usize::from(number)].begin_stop(number, &self.serving));
+        let stopped =
+            self.queue(index)?.worker().and_then(|_| self.queues[usize::from(number)].begin_stop(number, &self.serving));
         self.queues[usize::from(number)].finish_stop(stopped.as_ref());
         Ok(())
     }
@@ -259,8 +260,7 @@ impl Device {
     /// Let all queues go.
     pub(super) fn stop_all(&mut self) {
         self.end_attachment();
-        let stopping: Vec<_> =
-            (0..).zip(&self.queues).map(|(index, queue)| queue.begin_stop(index, &self.serving)).collect();
+        let stopping: Vec<_> = (0..).zip(&self.queues).map(|(index, queue)| queue.begin_stop(index, &self.serving)).collect();
         for (queue, stopped) in self.queues.iter_mut().zip(stopping) {
             queue.finish_stop(stopped.as_ref());
         }
@@ -278,7 +278,8 @@ impl Device {
         if queues > self.queue_count() || u32::from(size) > MAX_SIZE {
             return Err(format!("requests in flight of {queues} queues of {size} are more than the device can have"));
         }
-        let (area, file) = InflightArea::create(queues, size).map_err(|error| format!("no area for requests in flight: {error}"))?;
+        let (area, file) =
+            InflightArea::create(queues, size).map_err(|error| format!("no area for requests in flight: {error}"))?;
         Ok((File::from(file), area.length_bytes()))
     }
 

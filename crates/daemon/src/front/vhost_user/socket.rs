@@ -227,7 +227,8 @@ impl Keeper {
 
     fn listen(&self, on: bool) {
         let events = if on { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
-        if let Err(error) = epoll::modify(&self.epoll, self.listener.socket(), epoll::EventData::new_u64(TOKEN_LISTENER), events) {
+        if let Err(error) = epoll::modify(&self.epoll, self.listener.socket(), epoll::EventData::new_u64(TOKEN_LISTENER), events)
+        {
             tracing::error!(%error, "cannot watch a vhost-user socket");
         }
     }
@@ -256,7 +257,9 @@ impl Keeper {
 
     /// From the first to the last word with one hypervisor.
     fn serve(&mut self, stream: UnixStream) -> End {
-        let (Ok(peer), Ok(copy)) = (rustix::net::sockopt::socket_peercred(&stream), stream.try_clone()) else { return End::HungUp };
+        let (Ok(peer), Ok(copy)) = (rustix::net::sockopt::socket_peercred(&stream), stream.try_clone()) else {
+            return End::HungUp;
+        };
         let (pid, uid, gid) = (peer.pid.as_raw_nonzero().get(), peer.uid.as_raw(), peer.gid.as_raw());
         let client = self.shared.live.next_client();
         let export = Arc::clone(&self.export);
@@ -347,7 +350,12 @@ impl Keeper {
                 Notice::Asked(asked) => device.lock().unwrap_or_else(PoisonError::into_inner).asked(&asked),
                 Notice::Fault { queue, reason } => {
                     if self.quota.allows() {
-                        tracing::warn!(disk = self.export.name(), queue, reason, "a virtqueue broke and is served no more until it is reset");
+                        tracing::warn!(
+                            disk = self.export.name(),
+                            queue,
+                            reason,
+                            "a virtqueue broke and is served no more until it is reset"
+                        );
                     }
                 }
             }
