@@ -298,7 +298,7 @@ fn memory_table_ends_the_attachment_only_if_its_rings_are_gone() {
         guest.ram.write(data, &stamp(4096, 3, round));
         up.rings[0].submit_one(Operation::Write, 1, 0, segment(data, 4096), &guest.queues[0]);
         let pieces = if round % 2 == 0 { &guest.ram.pieces[..1] } else { &guest.ram.pieces[..] };
-        guest.frontend.set_memory(&pieces.to_vec()).expect("other memory");
+        guest.frontend.set_memory(pieces).expect("other memory");
         assert_eq!(up.rings[0].wait(up.attachment, &mut guest), [Incoming::Answer(1, 0)]);
         let expected = if round % 2 == 0 { Status::BadMemory } else { Status::Ok };
         assert_eq!(transfer(&mut guest, &mut up, 0, Operation::Read, 0, (64 * MIB, 4096)), expected, "the second region");
