@@ -70,7 +70,7 @@ fn build(root: &Path) -> Result<PathBuf, Unready> {
     if let Some(prefix) = std::env::var_os(DIST_VARIABLE) {
         return Ok(root.join(prefix).join("bin"));
     }
-    step::succeed(cargo(root).args(["build", "--quiet", "--package", "fipsee-daemon", "--package", "fipsee-cli"]))?;
+    step::succeed(cargo(root).args(["build", "--quiet", "--package", "fipsee-daemon", "--package", "fipsee"]))?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |path| root.join(path));
     Ok(target.join("debug"))
 }
@@ -181,7 +181,7 @@ impl BackEnd {
             Peer::StorageDaemon => {
                 let request =
                     format!(r#"{{"execute":"block_resize","arguments":{{"node-name":"disk0","size":{bytes}}}}}"#);
-                ask_monitor(&self.folder.join("monitor.sock"), &request)
+                ask_monitor(&self.folder.join("monitor.sock"), &request, None)
             }
         }
     }
@@ -224,21 +224,25 @@ fn is_listening(socket: &Path) -> bool {
     sockets.lines().any(|line| line.ends_with(&path) && line.split_whitespace().nth(3) == Some(ACCEPTS))
 }
 
-/// Have QEMU's monitor do something.
-pub(super) fn ask_monitor(socket: &Path, request: &str) -> Result<(), String> {
+/// Have QEMU's monitor do something, and wait for the `event` that says it is done.
+pub(super) fn ask_monitor(socket: &Path, request: &str, event: Option<&str>) -> Result<(), String> {
     let ask = || -> std::io::Result<String> {
         let mut stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(START_LIMIT))?;
         let mut lines = BufReader::new(stream.try_clone()?).lines();
+        // Its greeting and other events stand between the answers.
+        let mut wait = |words: &[&str]| {
+            let found = lines.by_ref().map_while(Result::ok).find(|line| words.iter().any(|word| line.contains(word)));
+            found.ok_or_else(|| std::io::Error::other(format!("it says nothing of {}", words.join(" or "))))
+        };
         for request in [r#"{"execute":"qmp_capabilities"}"#, request] {
             stream.write_all(format!("{request}\n").as_bytes())?;
-            // Its greeting and events stand before the answer.
-            let answer = lines.by_ref().map_while(Result::ok).find(|line| line.contains(r#""return""#) || line.contains(r#""error""#));
-            let answer = answer.ok_or_else(|| std::io::Error::other("no answer"))?;
+            let answer = wait(&[r#""return""#, r#""error""#])?;
             if answer.contains(r#""error""#) {
                 return Ok(answer);
             }
         }
+        event.map_or(Ok(()), |event| wait(&[event]).map(drop))?;
         Ok(String::new())
     };
     match ask() {

@@ -1,7 +1,7 @@
 //! Everything a scenario needs, made when the first one asks for it; and how one is run.
 
 use std::cell::OnceCell;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::archive::Archive;
 use super::back_end::{BackEnd, Peer, ask_monitor, pinned};
 use super::debian::{self, Debian};
-use super::driver::{self, Kernel};
+use super::driver::{Kernel, Modules, SCRIPTS, Workshop};
 use super::machine::{self, Outcome};
 use super::packages::{Packages, make_folder};
 use super::programs::{Programs, name_of};
@@ -94,7 +94,7 @@ impl Lab {
 
     fn run_in(&self, folder: &Path, scenario: &Scenario, choice: &Choice<'_>) -> Result<String, Unready> {
         let initrd = folder.join("initrd");
-        let modules = self.initrd(scenario.guest, choice.driver, &initrd)?;
+        let modules = self.initrd(scenario.guest, choice, &initrd)?;
         let queues = match scenario.guest {
             Guest::Uml => 1,
             Guest::Qemu { cpus } => cpus,
@@ -112,11 +112,14 @@ impl Lab {
         verdict.map(|()| String::new()).map_err(|error| Unready::Broken(story(&error, &outcome, &log)))
     }
 
-    /// Write the guest's first file system; gives the names of the driver's modules.
-    fn initrd(&self, guest: Guest, driver: &str, to: &Path) -> Result<Vec<String>, Unready> {
-        let programs = self.programs.get_or_init(|| Programs::prepare(&self.root, &self.cache, &self.target, &self.packages));
+    /// Write the guest's first file system; gives what it is to load.
+    fn initrd(&self, guest: Guest, choice: &Choice<'_>, to: &Path) -> Result<Modules, Unready> {
+        let programs = self.programs.get_or_init(|| {
+            let _lock = self.lock("programs")?;
+            Programs::prepare(&self.root, &self.cache, &self.target, &self.packages)
+        });
         let mut archive = Archive::default();
-        programs.as_ref().map_err(Unready::clone)?.add_to(&mut archive)?;
+        programs.as_ref().map_err(Unready::clone)?.add_to(&mut archive, &self.root.join(SCRIPTS))?;
         let (kernel, order) = match guest {
             Guest::Uml => (Kernel::Uml(self.uml()?), &[][..]),
             Guest::Qemu { .. } => (Kernel::Debian(self.debian()?), &debian::LOAD_ORDER[..]),
@@ -128,23 +131,41 @@ impl Lab {
                 archive.add_file(&format!("modules/{name}.ko"), &path)?;
             }
         }
-        let mut names = Vec::new();
-        for module in driver::modules(driver, &kernel)? {
-            let name = name_of(&module);
-            archive.add_file(&format!("modules/{name}"), &module)?;
-            names.push(name.trim_end_matches(".ko").to_owned());
+        let workshop = Workshop { root: &self.root, cache: &self.cache, packages: &self.packages };
+        let modules = {
+            let _lock = self.lock("driver")?;
+            workshop.modules(choice.driver, choice.peer, &kernel)?
+        };
+        for module in &modules.paths {
+            archive.add_file(&format!("modules/{}", name_of(module)), module)?;
         }
         let written = fs::write(to, archive.finish()?);
         written.map_err(|error| format!("cannot write {}: {error}", to.display()))?;
-        Ok(names)
+        Ok(modules)
     }
 
     fn uml(&self) -> Result<&Uml, Unready> {
-        self.uml.get_or_init(|| Uml::prepare(&self.root, &self.cache, &self.packages)).as_ref().map_err(Unready::clone)
+        let uml = self.uml.get_or_init(|| {
+            let _lock = self.lock("uml")?;
+            Uml::prepare(&self.root, &self.cache, &self.packages)
+        });
+        uml.as_ref().map_err(Unready::clone)
     }
 
     fn debian(&self) -> Result<&Debian, Unready> {
-        self.debian.get_or_init(|| Debian::prepare(&self.packages)).as_ref().map_err(Unready::clone)
+        let debian = self.debian.get_or_init(|| {
+            let _lock = self.lock("debian")?;
+            Debian::prepare(&self.packages)
+        });
+        debian.as_ref().map_err(Unready::clone)
+    }
+
+    /// Two runs at a time would build the same into the same folder.
+    fn lock(&self, name: &str) -> Result<File, String> {
+        make_folder(&self.cache)?;
+        let path = self.cache.join(format!("{name}.lock"));
+        let lock = File::create(&path).and_then(|file| file.lock().map(|()| file));
+        lock.map_err(|error| format!("cannot lock {}: {error}", path.display()))
     }
 
     fn uml_command(&self, initrd: &Path, append: &str, back_end: &BackEnd) -> Result<Command, Unready> {
@@ -189,11 +210,14 @@ fn is_there(program: &str) -> bool {
 }
 
 /// The script's settings as the kernel's command line has them.
-fn append(scenario: &Scenario, choice: &Choice<'_>, modules: &[String], queues: u16) -> String {
+fn append(scenario: &Scenario, choice: &Choice<'_>, modules: &Modules, queues: u16) -> String {
+    let names: Vec<_> = modules.paths.iter().map(|path| name_of(path).trim_end_matches(".ko").to_owned()).collect();
     let mut words = vec![
         format!("fip.script={}", scenario.script),
         format!("fip.driver={}", choice.driver),
-        format!("fip.modules={}", modules.join(",")),
+        format!("fip.peer={}", choice.peer.name()),
+        format!("fip.modules={}", names.join(",")),
+        format!("fip.arguments={}", modules.arguments),
         format!("fip.queues={queues}"),
         format!("fip.seed={}", choice.seed),
     ];
@@ -203,17 +227,19 @@ fn append(scenario: &Scenario, choice: &Choice<'_>, modules: &[String], queues: 
 
 /// What the host does when the guest asks for it.
 fn act(event: &str, expected: Event, back_end: &mut BackEnd, folder: &Path) -> Result<(), String> {
-    let monitor = |request: String| ask_monitor(&folder.join("qemu.sock"), &request);
+    let monitor = |request: &str, event| ask_monitor(&folder.join("qemu.sock"), request, event);
     match (event.split(' ').next().unwrap_or_default(), expected) {
         ("resize", Event::Resize(bytes)) => back_end.resize(bytes),
         ("restart", Event::Restart) => back_end.restart(),
         ("reboot", Event::Reboot) => Ok(()),
-        ("unplug", Event::Plug) => monitor(r#"{"execute":"device_del","arguments":{"id":"device0"}}"#.to_owned()),
+        ("unplug", Event::Plug) => {
+            monitor(r#"{"execute":"device_del","arguments":{"id":"device0"}}"#, Some("DEVICE_DELETED"))
+        }
         ("plug", Event::Plug) => {
             let fields = qemu_device(2).replacen("vhost", "driver=vhost", 1);
             let fields = fields.split(',').map(|field| field.split_once('=').unwrap_or_default());
             let fields: Vec<_> = fields.map(|(name, value)| format!(r#""{name}":{}"#, json(value))).collect();
-            monitor(format!(r#"{{"execute":"device_add","arguments":{{{}}}}}"#, fields.join(",")))
+            monitor(&format!(r#"{{"execute":"device_add","arguments":{{{}}}}}"#, fields.join(",")), None)
         }
         _ => Err("this scenario does not expect it".to_owned()),
     }

@@ -29,7 +29,7 @@ Runs scenarios whose names begin with one of the NAMEs, or all; each with every 
   --list            names of scenarios, and what each is about
   --quick           only those that `cargo xtask test` runs
   --peer PEER       only with this back end: fipseed, qemu-storage-daemon
-  --driver DRIVER   only with this driver in the guest: virtio_blk
+  --driver DRIVER   only with this driver in the guest: virtio_blk, fip_blk
   --seed N          other data, other places [default: 1]
   --qemu PROGRAM    another qemu-system-x86_64
   --keep            leave logs, sockets and images, and say where";
