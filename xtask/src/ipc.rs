@@ -102,7 +102,8 @@ fn has_library(name: &str) -> bool {
 fn has_libclang() -> bool {
     let is_libclang = |folder: PathBuf| {
         let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
-        files.into_iter().any(|file| file.file_name().to_string_lossy().starts_with("libclang"))
+        // libclang-cpp, which comes with the compiler, is another library.
+        files.into_iter().any(|file| file.file_name().to_string_lossy().starts_with("libclang.so"))
     };
     let versions = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten();
     std::env::var_os("LIBCLANG_PATH").is_some()

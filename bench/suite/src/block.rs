@@ -133,6 +133,7 @@ impl Bench {
         let site = Site {
             socket: service.daemon.socket(),
             daemon_pid: service.daemon.pid(),
+            vhost_user: service.daemon.vhost_user(),
             directory: service.daemon.directory().to_owned(),
             memory_directory: settings.memory_directory.clone(),
             dist: std::env::var_os("FIPSEE_DIST").map(PathBuf::from),

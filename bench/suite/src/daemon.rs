@@ -26,6 +26,7 @@ impl Daemon {
         for disk in disks {
             command.args(["--disk", disk]);
         }
+        command.arg("--vhost-user").arg(format!("n={}", vhost_user(&directory).display()));
         let child = command.spawn().map_err(|error| format!("cannot start {}: {error}; build it first", program.display()))?;
         let mut daemon = Self { child, directory };
         let deadline = Instant::now() + Duration::from_secs(10);
@@ -40,6 +41,11 @@ impl Daemon {
 
     pub(crate) fn socket(&self) -> PathBuf {
         self.directory.join("s")
+    }
+
+    /// Where hypervisors find the disk `n`, one at a time.
+    pub(crate) fn vhost_user(&self) -> PathBuf {
+        vhost_user(&self.directory)
     }
 
     /// A directory for what lives as long as the daemon.
@@ -71,6 +77,10 @@ impl Daemon {
 
 fn read(path: &Path) -> Result<String, String> {
     std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
+}
+
+fn vhost_user(directory: &Path) -> PathBuf {
+    directory.join("v")
 }
 
 impl Drop for Daemon {

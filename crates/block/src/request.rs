@@ -54,7 +54,7 @@ impl Request {
 
 /// A checked piece of the client's memory, laid out as an `iovec`.
 ///
-/// It names memory that the client may change at any time. It stays mapped as long as the [`RegionTable`] it came from
+/// It names memory that the client may change at any time. It stays mapped as long as the [`Memory`] it came from
 /// keeps the region, which a server does until no request that names it is in flight.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -83,12 +83,22 @@ impl Span {
         self.base
     }
 
-    /// Length in bytes, a multiple of 512.
+    /// Length in bytes. A multiple of 512 where it came over a ring; any number from a virtqueue, where only the sum is one.
     #[must_use]
     #[inline(always)]
     pub const fn length_bytes(&self) -> usize {
         self.length_bytes
     }
+}
+
+/// Memory that requests name.
+pub trait Memory {
+    /// Append to `spans` the pieces, one or more, that `segment` consists of. `access` is the `ACCESS_*` bits needed. Each piece is
+    /// a multiple of 512 bytes long and stays mapped while nobody changes the memory.
+    ///
+    /// # Errors
+    /// Something of the segment is no memory, or may not be accessed so; `spans` may hold pieces of it.
+    fn find(&self, segment: Segment, access: u16, spans: &mut Vec<Span>) -> Result<(), Status>;
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -178,6 +188,14 @@ impl RegionTable {
     }
 }
 
+impl Memory for RegionTable {
+    #[inline(always)]
+    fn find(&self, segment: Segment, access: u16, spans: &mut Vec<Span>) -> Result<(), Status> {
+        spans.push(self.span(segment, access)?);
+        Ok(())
+    }
+}
+
 /// What of a disk decides whether a request is valid, kept beside the queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts {
@@ -206,8 +224,12 @@ impl Facts {
         }
     }
 
+    /// May blocks be transferred, discarded or zeroed from `sector` on?
+    ///
+    /// # Errors
+    /// They are no whole blocks, or lie beyond the end of the disk.
     #[inline(always)]
-    fn range(&self, sector: u64, length_sectors: u64) -> Result<(), Status> {
+    pub fn range(&self, sector: u64, length_sectors: u64) -> Result<(), Status> {
         if (sector | length_sectors) & self.block_mask != 0 {
             return Err(Status::Misaligned);
         }
@@ -217,8 +239,12 @@ impl Facts {
         Ok(())
     }
 
+    /// Does the disk have all of these `CAPABILITY_*` bits?
+    ///
+    /// # Errors
+    /// What to answer if not.
     #[inline(always)]
-    const fn needs(&self, capabilities: u32) -> Result<(), Status> {
+    pub const fn needs(&self, capabilities: u32) -> Result<(), Status> {
         if self.capabilities & capabilities == capabilities {
             return Ok(());
         }
@@ -231,7 +257,7 @@ impl Facts {
 /// # Errors
 /// The status to answer; the tag is in bytes 4..6 whatever the rest holds ([`tag_of`]).
 #[inline(always)]
-pub fn parse(message: &Message, facts: &Facts, regions: &RegionTable, spans: &mut Vec<Span>) -> Result<Request, Status> {
+pub fn parse<M: Memory>(message: &Message, facts: &Facts, memory: &M, spans: &mut Vec<Span>) -> Result<Request, Status> {
     let head = message.word(0);
     let [operation, segments, flags_low, flags_high, tag_low, tag_high, reserved_low, reserved_high] = head.to_le_bytes();
     let flags = u16::from_le_bytes([flags_low, flags_high]);
@@ -256,24 +282,24 @@ pub fn parse(message: &Message, facts: &Facts, regions: &RegionTable, spans: &mu
                 return Err(Status::Invalid);
             }
             facts.needs(need)?;
-            request.length_sectors = gather(message, segments, regions, access, spans)?;
+            request.length_sectors = gather(message, segments, memory, access, spans)?;
             if request.length_sectors > facts.max_transfer_sectors {
                 return Err(Status::TooLong);
             }
             facts.range(request.sector, request.length_sectors)?;
         }
-        _ => parse_rare(message, segments, flags, facts, regions, spans, &mut request)?,
+        _ => parse_rare(message, segments, flags, facts, memory, spans, &mut request)?,
     }
     Ok(request)
 }
 
 #[cold]
-fn parse_rare(
+fn parse_rare<M: Memory>(
     message: &Message,
     segments: u8,
     flags: u16,
     facts: &Facts,
-    regions: &RegionTable,
+    memory: &M,
     spans: &mut Vec<Span>,
     request: &mut Request,
 ) -> Result<(), Status> {
@@ -305,8 +331,7 @@ fn parse_rare(
         }
         Operation::Flush => facts.needs(CAPABILITY_FLUSH),
         Operation::GetInfo => {
-            spans.push(regions.span(Segment::from_word(message.word(2)), ACCESS_WRITE)?);
-            Ok(())
+            memory.find(Segment::from_word(message.word(2)), ACCESS_WRITE, spans)
         }
         _ => Ok(()),
     }
@@ -314,25 +339,25 @@ fn parse_rare(
 
 /// Turn the segments, inline or indirect, into spans; returns the sectors they hold together.
 #[inline(always)]
-fn gather(message: &Message, segments: u8, regions: &RegionTable, access: u16, spans: &mut Vec<Span>) -> Result<u64, Status> {
+fn gather<M: Memory>(message: &Message, segments: u8, memory: &M, access: u16, spans: &mut Vec<Span>) -> Result<u64, Status> {
     if segments == 1 {
         let segment = Segment::from_word(message.word(2));
-        spans.push(regions.span(segment, access)?);
+        memory.find(segment, access, spans)?;
         return Ok(u64::from(segment.length_sectors));
     }
-    gather_several(message, segments, regions, access, spans)
+    gather_several(message, segments, memory, access, spans)
 }
 
-fn gather_several(
+fn gather_several<M: Memory>(
     message: &Message,
     segments: u8,
-    regions: &RegionTable,
+    memory: &M,
     access: u16,
     spans: &mut Vec<Span>,
 ) -> Result<u64, Status> {
     let mut total_sectors = 0;
-    let mut add = |segment: Segment| {
-        spans.push(regions.span(segment, access)?);
+    let mut add = |segment: Segment, spans: &mut Vec<Span>| {
+        memory.find(segment, access, spans)?;
         total_sectors += u64::from(segment.length_sectors);
         Ok(())
     };
@@ -345,17 +370,13 @@ fn gather_several(
                 return Err(Status::NoSegments);
             }
             let bytes = table.get_mut(..entries.saturating_mul(8)).ok_or(Status::TooLong)?;
-            let span = regions.span(Segment::from_word(message.word(2)), ACCESS_READ)?;
-            if span.length_bytes < bytes.len() {
+            memory.find(Segment::from_word(message.word(2)), ACCESS_READ, spans)?;
+            if !copy_out(spans, bytes) {
                 return Err(Status::BadMemory);
             }
-            // SAFETY: the span holds at least that many bytes and stays mapped during this call; the destination is
-            // ours. The client may write meanwhile: only this copy is looked at.
-            unsafe { std::ptr::copy_nonoverlapping(span.base.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
-            // Without this the compiler may read an entry again from where it was copied from.
-            let bytes = std::hint::black_box(bytes);
+            spans.clear();
             for entry in bytes.as_chunks::<8>().0 {
-                add(Segment::from_word(u64::from_le_bytes(*entry)))?;
+                add(Segment::from_word(u64::from_le_bytes(*entry)), spans)?;
             }
         }
         count => {
@@ -364,11 +385,42 @@ fn gather_several(
                 return Err(Status::Invalid);
             }
             for index in 2..2 + count {
-                add(Segment::from_word(message.word(index)))?;
+                add(Segment::from_word(message.word(index)), spans)?;
             }
         }
     }
     Ok(total_sectors)
+}
+
+/// Fill `bytes` from the beginning of `spans`, which a [`Memory`] has just found; `false` if they are shorter. Each byte is read
+/// once: what the client changes after that is not seen.
+fn copy_out(spans: &[Span], bytes: &mut [u8]) -> bool {
+    let mut filled = 0;
+    for span in spans {
+        let count = span.length_bytes.min(bytes.len() - filled);
+        // SAFETY: the span holds at least that many bytes and stays mapped during this call; the destination is ours and has
+        // as many after `filled`.
+        unsafe { std::ptr::copy_nonoverlapping(span.base.as_ptr(), bytes.as_mut_ptr().add(filled), count) };
+        filled += count;
+    }
+    // Without this the compiler may read an entry again from where it was copied from.
+    std::hint::black_box(&mut *bytes);
+    filled == bytes.len()
+}
+
+/// Put `bytes` at the beginning of `spans`, which a [`Memory`] has just found; `false`, and nothing is written, if they are shorter.
+pub(crate) fn copy_in(bytes: &[u8], spans: &[Span]) -> bool {
+    if spans.iter().map(Span::length_bytes).sum::<usize>() < bytes.len() {
+        return false;
+    }
+    let mut rest = bytes;
+    for span in spans {
+        let (now, later) = rest.split_at(span.length_bytes.min(rest.len()));
+        // SAFETY: the span holds at least that many bytes and stays mapped during this call; the client may look meanwhile.
+        unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), span.base.as_ptr(), now.len()) };
+        rest = later;
+    }
+    true
 }
 
 /// The tag of a request message, valid or not.

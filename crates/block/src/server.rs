@@ -4,14 +4,16 @@ use std::sync::Arc;
 
 use fipsee_ring::channel::ServerQueue;
 use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE};
+use fipsee_ring::doorbell::{ClientBell, EventDoorbell, SocketDoorbell};
+use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::pace::AnswererPace;
 use fipsee_ring::region::Region;
 use fipsee_ring::wait::Watch;
 use fipsee_ring::{AtomicU32, Message, clock};
 
 use crate::disk::{Disk, Engine, Submitted, Ticket};
-use crate::request::{Facts, RegionTable, Request, Span, parse, tag_of};
-use crate::stats::QueueCounters;
+use crate::request::{Facts, Memory, RegionTable, Request, Span, copy_in, parse, tag_of};
+use crate::stats::{QueueCounters, Tally};
 use crate::wire::{
     BlockInfo, CAPABILITY_WRITE, KIND_COMPLETIONS, KIND_DETACH, KIND_RESIZE, MAX_INDIRECT_ENTRIES, MAX_PACKED, Operation, Status,
     completion_entry, completion_head, event_detach, event_resize,
@@ -56,24 +58,6 @@ impl Packer {
     }
 }
 
-/// What is counted during a visit and written out once at its end.
-#[derive(Clone, Copy, Debug, Default)]
-struct Tally {
-    reads: u64,
-    writes: u64,
-    others: u64,
-    errors: u64,
-    read_sectors: u64,
-    written_sectors: u64,
-}
-
-impl Tally {
-    #[inline(always)]
-    const fn moved_sectors(&self) -> u64 {
-        self.read_sectors + self.written_sectors
-    }
-}
-
 /// An event that waits for its credit.
 #[derive(Debug, Default)]
 struct Event {
@@ -96,15 +80,30 @@ pub struct QueueSetup {
     pub counters: Arc<QueueCounters>,
 }
 
+/// What a queue over memory of another kind is served with.
+#[derive(Debug)]
+pub struct ServerSetup<M> {
+    /// Requests in flight at most.
+    pub depth: u32,
+    /// The disk's description.
+    pub info: BlockInfo,
+    /// Refuse writes?
+    pub read_only: bool,
+    /// What requests name.
+    pub memory: M,
+    /// Where the queue counts what it does.
+    pub counters: Arc<QueueCounters>,
+}
+
 /// The daemon's end of one queue.
 #[derive(Debug)]
-pub struct QueueServer {
-    queue: ServerQueue,
+pub struct QueueServer<M = RegionTable, C = SocketDoorbell, O = EventDoorbell> {
+    queue: ServerQueue<C, O>,
     id: u32,
     depth: u32,
     facts: Facts,
     read_only: bool,
-    regions: RegionTable,
+    memory: M,
     spans: Vec<Span>,
     packer: Packer,
     in_flight: u32,
@@ -129,13 +128,27 @@ impl QueueServer {
         let mut regions = RegionTable::new();
         let (region, pool_offset_bytes, pool_bytes) = &setup.pool;
         regions.insert(0, region, *pool_offset_bytes, *pool_bytes, ACCESS_READ | ACCESS_WRITE)?;
+        let QueueSetup { depth, info, read_only, counters, .. } = setup;
+        Ok(Self::over(queue, id, ServerSetup { depth, info, read_only, memory: regions, counters }))
+    }
+
+    /// The memory the client has handed over.
+    pub const fn regions_mut(&mut self) -> &mut RegionTable {
+        &mut self.memory
+    }
+}
+
+impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
+    /// Serve `queue`, whose requests the worker knows as `id`.
+    #[must_use]
+    pub fn over(queue: ServerQueue<C, O>, id: u32, setup: ServerSetup<M>) -> Self {
         let mut server = Self {
             queue,
             id,
             depth: setup.depth,
             facts: Facts::new(&setup.info),
             read_only: setup.read_only,
-            regions,
+            memory: setup.memory,
             spans: Vec::with_capacity(MAX_INDIRECT_ENTRIES),
             packer: Packer { message: Message::ZERO, count: 0 },
             in_flight: 0,
@@ -150,7 +163,7 @@ impl QueueServer {
             pace: AnswererPace::default(),
         };
         server.set_facts(&setup.info);
-        Ok(server)
+        server
     }
 
     fn set_facts(&mut self, info: &BlockInfo) {
@@ -158,11 +171,6 @@ impl QueueServer {
         if self.read_only {
             self.facts.capabilities &= !CAPABILITY_WRITE;
         }
-    }
-
-    /// The memory the client has handed over.
-    pub const fn regions_mut(&mut self) -> &mut RegionTable {
-        &mut self.regions
     }
 
     /// Requests begun and not yet finished: while there are any, regions must stay.
@@ -179,8 +187,22 @@ impl QueueServer {
 
     /// The channel's end, for its doorbells.
     #[must_use]
-    pub const fn queue(&self) -> &ServerQueue {
+    pub const fn queue(&self) -> &ServerQueue<C, O> {
         &self.queue
+    }
+
+    /// The client's doorbell.
+    #[inline(always)]
+    pub const fn client_bell_mut(&mut self) -> &mut C {
+        &mut self.queue.client_bell
+    }
+
+    /// Go on with the same rings and memory, mapped elsewhere. The caller has seen that no request is in flight.
+    pub fn move_to(&mut self, requests: MappedRing, completions: MappedRing, memory: M) {
+        debug_assert_eq!(self.in_flight, 0, "requests in flight name the old mapping");
+        self.queue.requests.move_to(requests);
+        self.queue.completions.move_to(completions);
+        self.memory = memory;
     }
 
     /// Is a request waiting that may be taken?
@@ -265,13 +287,13 @@ impl QueueServer {
         if D::ANSWERS_AT_ONCE && sampled {
             self.counters.latency.record(clock::ticks().wrapping_sub(started_ticks), taken.into());
         }
-        self.count();
+        std::mem::take(&mut self.tally).write_to(&self.counters);
         taken
     }
 
     #[inline(always)]
     fn serve<D: Disk>(&mut self, message: &Message, disk: &D, engine: &mut Engine, started_ticks: u64) {
-        let request = match parse(message, &self.facts, &self.regions, &mut self.spans) {
+        let request = match parse(message, &self.facts, &self.memory, &mut self.spans) {
             // Events can be acknowledged to the end.
             Ok(request) if !self.detached || request.operation == Operation::AckEvent => request,
             Ok(_) => return self.refuse(message, Status::Detached),
@@ -290,7 +312,7 @@ impl QueueServer {
             _ => self.tally.others += 1,
         }
         let ticket = Ticket { queue: self.id, tag: request.tag, started_ticks };
-        // SAFETY: the spans come from `self.regions`, which keeps them mapped; regions are removed, and this server is
+        // SAFETY: the spans come from `self.memory`, which keeps them mapped; regions are removed, and this server is
         // dropped, only when nothing is in flight (`in_flight`).
         match unsafe { disk.submit(&request, &self.spans, ticket, engine) } {
             Submitted::Done(status) => self.answer(request.tag, status),
@@ -317,13 +339,8 @@ impl QueueServer {
     fn put_info<D: Disk>(&self, disk: &D) -> Status {
         let mut info = disk.info();
         info.capabilities = self.facts.capabilities;
-        let bytes = info.to_bytes();
-        let Some(span) = self.spans.first().filter(|span| span.length_bytes() >= bytes.len()) else {
-            return Status::Invalid;
-        };
-        // SAFETY: `parse` checked that the span lies in memory the client lets us write; it stays mapped.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), span.base().as_ptr(), bytes.len()) };
-        Status::Ok
+        // `parse` found the spans in memory that the client lets us write.
+        if copy_in(&info.to_bytes(), &self.spans) { Status::Ok } else { Status::Invalid }
     }
 
     fn acknowledge(&mut self, kind: u32) -> Status {
@@ -376,27 +393,9 @@ impl QueueServer {
     }
 
     #[cold]
-    fn ring(&self) {
+    fn ring(&mut self) {
         self.counters.doorbells.add(1);
         self.queue.client_bell.ring();
-    }
-
-    #[inline(always)]
-    fn count(&mut self) {
-        let (tally, counters) = (std::mem::take(&mut self.tally), &self.counters);
-        counters.visits.add(1);
-        for (counter, value) in [
-            (&counters.reads, tally.reads),
-            (&counters.writes, tally.writes),
-            (&counters.others, tally.others),
-            (&counters.errors, tally.errors),
-            (&counters.read_bytes, tally.read_sectors << crate::wire::SECTOR_SHIFT),
-            (&counters.written_bytes, tally.written_sectors << crate::wire::SECTOR_SHIFT),
-        ] {
-            if value != 0 {
-                counter.add(value);
-            }
-        }
     }
 
     /// The disk's size changed.

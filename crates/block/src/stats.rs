@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::wire::SECTOR_SHIFT;
+
 /// Sub-buckets per power of two as a shift: a value is off by at most 1/32.
 const SUB_BITS: u32 = 5;
 const SUB_COUNT: u64 = 1 << SUB_BITS;
@@ -113,6 +115,50 @@ pub struct QueueCounters {
     /// From the request being seen to its completion being published, in ticks: every request of an asynchronous disk,
     /// one visit in 64 of a synchronous one.
     pub latency: Histogram,
+}
+
+/// What is counted during a visit to a queue and written out once at its end.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    /// Reads begun.
+    pub reads: u64,
+    /// Writes begun.
+    pub writes: u64,
+    /// Everything else.
+    pub others: u64,
+    /// Requests answered with an error.
+    pub errors: u64,
+    /// Sectors of the reads.
+    pub read_sectors: u64,
+    /// Sectors of the writes.
+    pub written_sectors: u64,
+}
+
+impl Tally {
+    /// Sectors read and written.
+    #[must_use]
+    #[inline(always)]
+    pub const fn moved_sectors(&self) -> u64 {
+        self.read_sectors + self.written_sectors
+    }
+
+    /// Count one visit and what it did.
+    #[inline(always)]
+    pub fn write_to(self, counters: &QueueCounters) {
+        counters.visits.add(1);
+        for (counter, value) in [
+            (&counters.reads, self.reads),
+            (&counters.writes, self.writes),
+            (&counters.others, self.others),
+            (&counters.errors, self.errors),
+            (&counters.read_bytes, self.read_sectors << SECTOR_SHIFT),
+            (&counters.written_bytes, self.written_sectors << SECTOR_SHIFT),
+        ] {
+            if value != 0 {
+                counter.add(value);
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -91,12 +91,17 @@ fn render(disk: &Value) -> String {
             line(name, if set { "yes" } else { "no" }.to_owned());
         }
     }
+    let sockets: Vec<&str> = admin::list(disk, "vhost_user").iter().filter_map(Value::as_str).collect();
+    if !sockets.is_empty() {
+        line("for machines at", sockets.join(", "));
+    }
     match disk.get("clients").and_then(Value::as_array) {
         Some(clients) => {
             line("clients", clients.len().to_string());
             for client in clients {
                 let (pid, uid, queues) = (&client["pid"], &client["uid"], &client["queues"]);
-                line(&format!("  client {}", client["client"]), format!("process {pid}, user {uid}, {queues} queues"));
+                let kind = if admin::text(client, "kind") == "vhost-user" { ", a virtual machine" } else { "" };
+                line(&format!("  client {}", client["client"]), format!("process {pid}, user {uid}, {queues} queues{kind}"));
             }
         }
         None => line("clients", "unknown: only the daemon's user and root may ask".to_owned()),

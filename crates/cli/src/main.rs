@@ -3,6 +3,7 @@
 //! One file or folder per subcommand; this one only reads the command line.
 
 mod admin;
+mod attach;
 mod cp;
 mod demo;
 mod error;
@@ -20,6 +21,7 @@ mod serve;
 mod stat;
 mod topology;
 mod units;
+mod vm_args;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -52,6 +54,12 @@ enum Command {
     Stat(stat::Arguments),
     /// Change the size of a disk
     Resize(resize::Arguments),
+    /// Serve a disk to virtual machines at a Unix socket, as a vhost-user-blk device
+    Attach(attach::AttachArguments),
+    /// Remove such a socket
+    Detach(attach::DetachArguments),
+    /// Print the options that give a disk to a virtual machine
+    VmArgs(vm_args::Arguments),
     /// Have the daemon read its configuration file again: disks, who may use them, limits, log level
     Reload(reload::Arguments),
     /// Copy a file to a disk, a disk to a file, or a disk to a disk
@@ -100,6 +108,9 @@ fn run(cli: Cli) -> Result<(), Error> {
         Command::Info(arguments) => info::run(&socket, &arguments),
         Command::Stat(arguments) => stat::run(&socket, &arguments),
         Command::Resize(arguments) => resize::run(&socket, &arguments),
+        Command::Attach(arguments) => attach::attach(&socket, &arguments),
+        Command::Detach(arguments) => attach::detach(&socket, &arguments),
+        Command::VmArgs(arguments) => vm_args::run(&socket, &arguments),
         Command::Reload(arguments) => reload::run(&socket, &arguments),
         Command::Cp(arguments) => cp::run(&socket, &arguments),
         Command::Mount(arguments) => mount::run(&socket, &arguments),

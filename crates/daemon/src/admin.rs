@@ -20,6 +20,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::export::Export;
+use crate::front::vhost_user::VhostUserFront;
 use crate::live::Live;
 use crate::reload::Reloader;
 use crate::worker::{Command, WorkerHandle};
@@ -48,6 +49,10 @@ enum Request {
     Stat,
     /// Change a disk's size.
     Resize { disk: String, size_bytes: u64 },
+    /// Serve a disk to virtual machines at one more socket.
+    Attach { disk: String, vhost_user: PathBuf },
+    /// Remove such a socket.
+    Detach { vhost_user: PathBuf },
     /// Read the configuration again.
     Reload,
 }
@@ -56,6 +61,8 @@ enum Request {
 pub struct Admin {
     /// The disks.
     pub(crate) live: Arc<Live>,
+    /// Sockets for virtual machines.
+    pub(crate) vms: Arc<VhostUserFront>,
     /// The workers.
     pub(crate) workers: Vec<WorkerHandle>,
     /// When the daemon started.
@@ -157,15 +164,16 @@ impl Admin {
         let request: Request = serde_json::from_str(line).map_err(|error| format!("cannot understand the request: {error}"))?;
         match request {
             Request::List => {
-                Ok(json!({ "disks": self.live.now().exports.iter().map(|export| describe(export)).collect::<Vec<_>>() }))
+                Ok(json!({ "disks": self.live.now().exports.iter().map(|export| self.describe(export)).collect::<Vec<_>>() }))
             }
             Request::Info { disk } => {
                 let export = self.find(&disk)?;
-                let mut description = describe(&export);
+                let mut description = self.describe(&export);
                 let clients = export.attached();
                 let clients = clients.iter().map(|client| {
                     json!({
                         "client": client.client,
+                        "kind": client.kind.name(),
                         "pid": client.pid,
                         "uid": client.uid,
                         "queues": client.queues.len(),
@@ -177,6 +185,8 @@ impl Admin {
             }
             Request::Stat => Ok(self.stat()),
             Request::Resize { disk, size_bytes } => self.resize(&disk, size_bytes),
+            Request::Attach { disk, vhost_user } => self.attach(&disk, &vhost_user),
+            Request::Detach { vhost_user } => self.detach(&vhost_user),
             Request::Reload => {
                 let outcome = self.reloader.run()?;
                 serde_json::to_value(outcome).map_err(|error| error.to_string())
@@ -190,6 +200,37 @@ impl Admin {
             let names: Vec<_> = served.exports.iter().map(|export| export.name()).collect();
             format!("no disk '{name}' here; there are: {}", names.join(", "))
         })
+    }
+
+    fn describe(&self, export: &Export) -> Value {
+        let mut description = describe(export);
+        description["vhost_user"] = self.vms.paths_of(export).into_iter().map(|path| json!(path.to_string_lossy())).collect();
+        description
+    }
+
+    fn attach(&self, disk: &str, path: &Path) -> Result<Value, String> {
+        let export = self.find(disk)?;
+        if !path.is_absolute() {
+            return Err(format!("{} is no absolute path; the daemon has another working directory", path.display()));
+        }
+        self.vms.add(vec![self.vms.prepare(&export, path)?]);
+        tracing::info!(disk, path = %path.display(), "serves virtual machines");
+        Ok(self.describe(&export))
+    }
+
+    fn detach(&self, path: &Path) -> Result<Value, String> {
+        let exports = self.live.now().exports.clone();
+        let is_there = |export: &&Arc<Export>| self.vms.paths_of(export).iter().any(|other| other == path);
+        let export = exports.iter().find(is_there).ok_or_else(|| {
+            let paths: Vec<_> = exports.iter().flat_map(|export| self.vms.paths_of(export)).collect();
+            let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+            let there = if paths.is_empty() { "there is none".to_owned() } else { format!("there are: {}", paths.join(", ")) };
+            format!("no vhost-user socket {} here; {there}", path.display())
+        })?;
+        let retired = self.vms.retire(|_, other| other == path)?;
+        self.vms.remove(&retired);
+        tracing::info!(disk = export.name(), path = %path.display(), "serves virtual machines there no more");
+        Ok(self.describe(export))
     }
 
     fn stat(&self) -> Value {
@@ -209,6 +250,7 @@ impl Admin {
                     let mut entry = count(&counters);
                     entry["disk"] = json!(name);
                     entry["client"] = json!(client.client);
+                    entry["kind"] = json!(client.kind.name());
                     entry["pid"] = json!(client.pid);
                     entry["queue"] = json!(queue);
                     entry
@@ -235,8 +277,9 @@ impl Admin {
         for worker in &self.workers {
             worker.mailbox.send(Command::Resized { export: Arc::clone(&export), info });
         }
+        self.vms.resized(&export);
         tracing::info!(disk, size_bytes, "resized");
-        Ok(describe(&export))
+        Ok(self.describe(&export))
     }
 }
 

@@ -40,6 +40,9 @@ pub struct Arguments {
     /// file:PATH[,size=SIZE][,block=512|4096][,direct=on|off|auto]; any kind takes ,ro and ,exclusive.
     #[arg(long = "disk", value_name = "NAME=KIND:ARGS")]
     disks: Vec<String>,
+    /// Serve a disk to virtual machines at this Unix socket, as a vhost-user-blk device; may be repeated.
+    #[arg(long = "vhost-user", value_name = "DISK=PATH")]
+    vhost_user: Vec<String>,
     /// Read settings and disks from a TOML file; options given here win.
     #[arg(long, value_name = "FILE.toml")]
     config: Option<PathBuf>,
@@ -91,6 +94,8 @@ pub struct DiskConfig {
     pub spec: DiskSpec,
     /// Who may attach.
     pub allow: AllowList,
+    /// Sockets for virtual machines.
+    pub vhost_user: Vec<PathBuf>,
 }
 
 /// Everything the daemon needs to know.
@@ -148,6 +153,7 @@ struct DiskTable {
     /// KIND:ARGS as on the command line; with `path` given, the path in it is left empty.
     spec: Spanned<String>,
     path: Option<PathBuf>,
+    vhost_user: Option<PathBuf>,
     #[serde(default)]
     allow_uids: Vec<u32>,
     #[serde(default)]
@@ -168,7 +174,8 @@ impl DiskTable {
             (_, None) => {}
         }
         let (uids, gids) = (self.allow_uids.clone(), self.allow_gids.clone());
-        Ok(DiskConfig { spec, allow: AllowList { everyone: self.allow_everyone, uids, gids } })
+        let vhost_user = self.vhost_user.iter().cloned().collect();
+        Ok(DiskConfig { spec, allow: AllowList { everyone: self.allow_everyone, uids, gids }, vhost_user })
     }
 }
 
@@ -198,9 +205,13 @@ impl Arguments {
         let (file, mut disks) = self.config.as_deref().map(read_file).transpose()?.unwrap_or_default();
         let allow = AllowList { everyone: false, uids: self.allow_uid, gids: self.allow_gid };
         for disk in &self.disks {
-            disks.push(DiskConfig { spec: DiskSpec::parse(disk)?, allow: allow.clone() });
+            disks.push(DiskConfig { spec: DiskSpec::parse(disk)?, allow: allow.clone(), vhost_user: Vec::new() });
         }
         check_names(&disks)?;
+        for text in &self.vhost_user {
+            add_socket(text, &mut disks)?;
+        }
+        check_sockets(&disks)?;
         let log_level = self.log_level.or(file.log_level).unwrap_or_else(|| "info".to_owned());
         log::parse_level(&log_level)?;
         let workers = self.workers.or(file.workers).unwrap_or(1);
@@ -243,6 +254,31 @@ fn check_names(disks: &[DiskConfig]) -> Result<(), String> {
         if disks[..index].iter().any(|other| other.spec.name == *name) {
             return Err(format!("disk '{name}' is defined twice; give each its own name"));
         }
+    }
+    Ok(())
+}
+
+/// `--vhost-user DISK=PATH`.
+fn add_socket(text: &str, disks: &mut [DiskConfig]) -> Result<(), String> {
+    let expect = "write DISK=PATH, for example a=/run/fipsee/a.vhost-user";
+    let (name, path) = text.split_once('=').ok_or_else(|| format!("--vhost-user {text}: there is no '='; {expect}"))?;
+    if path.is_empty() {
+        return Err(format!("--vhost-user {text}: the path is missing; {expect}"));
+    }
+    let names: Vec<String> = disks.iter().map(|disk| disk.spec.name.clone()).collect();
+    let disk = disks.iter_mut().find(|disk| disk.spec.name == name);
+    let disk = disk.ok_or_else(|| format!("--vhost-user {text}: no disk '{name}' is defined; there are: {}", names.join(", ")))?;
+    disk.vhost_user.push(path.into());
+    Ok(())
+}
+
+fn check_sockets(disks: &[DiskConfig]) -> Result<(), String> {
+    let mut seen: Vec<&Path> = Vec::new();
+    for path in disks.iter().flat_map(|disk| &disk.vhost_user) {
+        if seen.contains(&path.as_path()) {
+            return Err(format!("the vhost-user socket {} is given twice; each disk needs its own", path.display()));
+        }
+        seen.push(path);
     }
     Ok(())
 }

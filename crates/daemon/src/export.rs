@@ -26,9 +26,31 @@ impl AllowList {
     }
 }
 
+/// How a client is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A program, over rings.
+    Ring,
+    /// A hypervisor, for the virtqueues of its guest.
+    VhostUser,
+}
+
+impl Kind {
+    /// As the admin socket says it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ring => "ring",
+            Self::VhostUser => "vhost-user",
+        }
+    }
+}
+
 /// An attached client, as `fipsee stat` shows it.
 #[derive(Clone, Debug)]
 pub struct Attached {
+    /// How.
+    pub kind: Kind,
     /// The front's number for it.
     pub client: u64,
     /// Its process, as the kernel told when it connected.
@@ -127,7 +149,13 @@ impl Export {
     ///
     /// # Errors
     /// [`Denied`], in words for the client.
-    pub fn admit(&self, client: u64, (pid, uid, gid): (i32, u32, u32), exclusive: bool) -> Result<(), Denied> {
+    pub fn admit(
+        &self,
+        client: u64,
+        (pid, uid, gid): (i32, u32, u32),
+        kind: Kind,
+        exclusive: bool,
+    ) -> Result<(), Denied> {
         let name = &self.name;
         let mut users = self.lock();
         if users.retired {
@@ -144,7 +172,7 @@ impl Export {
             let text = format!("disk '{name}' is in use {how} by process {}; detach that first", holder.pid);
             return Err(Denied::Busy(text));
         }
-        users.attached.push(Attached { client, pid, uid, queues: Vec::new(), worker_cpus: Vec::new(), exclusive });
+        users.attached.push(Attached { kind, client, pid, uid, queues: Vec::new(), worker_cpus: Vec::new(), exclusive });
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! What a reload may replace while the daemon serves: the disks, and the limits of new clients.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::export::Export;
@@ -19,25 +20,52 @@ pub struct Served {
     pub added_descriptors: u64,
 }
 
-/// The state that is in force, shared by the front and the admin thread.
-pub struct Live(Mutex<Arc<Served>>);
+/// The state that is in force, shared by the fronts and the admin thread.
+pub struct Live {
+    served: Mutex<Arc<Served>>,
+    next_client: AtomicU64,
+    device_descriptors: AtomicU64,
+}
 
 impl Live {
     /// What is served from the start.
     #[must_use]
     pub fn new(exports: Vec<Arc<Export>>, settings: FrontSettings) -> Self {
-        Self(Mutex::new(Arc::new(Served { exports, settings, added_descriptors: 0 })))
+        let served = Served { exports, settings, added_descriptors: 0 };
+        Self { served: Mutex::new(Arc::new(served)), next_client: AtomicU64::new(1), device_descriptors: AtomicU64::new(0) }
     }
 
     /// The state in force. Hold it for the time of one decision, not longer: it keeps removed disks open.
     #[must_use]
     pub fn now(&self) -> Arc<Served> {
-        Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.served.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A number for a client, whichever front it comes to.
+    #[must_use]
+    pub fn next_client(&self) -> u64 {
+        self.next_client.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Descriptors that vhost-user devices hold, at most.
+    #[must_use]
+    pub fn device_descriptors(&self) -> u64 {
+        self.device_descriptors.load(Ordering::Relaxed)
+    }
+
+    /// A device holds up to so many more descriptors.
+    pub fn take_descriptors(&self, count: u64) {
+        self.device_descriptors.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// They are closed.
+    pub fn give_descriptors(&self, count: u64) {
+        self.device_descriptors.fetch_sub(count, Ordering::Relaxed);
     }
 
     /// Put another in force, all of it at once. Only the admin thread does that.
     pub fn replace(&self, exports: Vec<Arc<Export>>, settings: FrontSettings, added_disks: usize) {
-        let mut served = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
         let added_descriptors = served.added_descriptors + DESCRIPTORS_PER_DISK * added_disks as u64;
         *served = Arc::new(Served { exports, settings, added_descriptors });
     }

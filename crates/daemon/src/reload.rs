@@ -1,11 +1,13 @@
 //! Reading the configuration again while clients are served: all of it takes effect at once, or nothing does.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Serialize;
 
 use crate::config::{Config, DiskConfig};
 use crate::export::Export;
+use crate::front::vhost_user::{Socket, VhostUserFront};
 use crate::live::Live;
 use crate::log::{LogLevel, parse_level};
 use crate::notify;
@@ -26,14 +28,15 @@ pub struct Outcome {
 /// Knows what is in force, and puts something else in its place.
 pub(crate) struct Reloader {
     live: Arc<Live>,
+    vms: Arc<VhostUserFront>,
     running: Config,
     log: LogLevel,
 }
 
 impl Reloader {
     /// `running` is what the daemon was started with.
-    pub(crate) const fn new(live: Arc<Live>, running: Config, log: LogLevel) -> Self {
-        Self { live, running, log }
+    pub(crate) const fn new(live: Arc<Live>, vms: Arc<VhostUserFront>, running: Config, log: LogLevel) -> Self {
+        Self { live, vms, running, log }
     }
 
     /// Read the file again and do what it says. The log and the service manager hear of it, too.
@@ -66,7 +69,10 @@ impl Reloader {
         let added: Vec<_> = next.disks.iter().filter(new).map(Export::open).collect::<Result<_, _>>()?;
         let is_wanted = |export: &Export| next.disks.iter().any(|disk| disk.spec.name == export.name());
         let removed: Vec<_> = served.exports.iter().filter(|export| !is_wanted(export)).collect();
+        let sockets = self.new_sockets(&next, |name| find(name).or_else(|| added.iter().find(|export| export.name() == name)))?;
         retire(&removed)?;
+        let unwanted = self.vms.retire(|export, path| self.is_unwanted(&next, export, path));
+        let unwanted = unwanted.inspect_err(|_| removed.iter().for_each(|export| export.reinstate()))?;
         // From here on nothing can fail.
         let names = |exports: &mut dyn Iterator<Item = &Arc<Export>>| exports.map(|export| export.name().to_owned()).collect();
         let mut outcome =
@@ -74,7 +80,8 @@ impl Reloader {
         keep_what_cannot_change(&mut next, &self.running, &mut outcome.needs_restart);
         outcome.changed = self.changed_settings(&next);
         for (disk, export) in next.disks.iter().filter_map(|disk| Some((disk, find(&disk.spec.name)?))) {
-            if export.allow() != disk.allow {
+            let sockets_change = self.configured(export.name()) != disk.vhost_user;
+            if export.allow() != disk.allow || sockets_change {
                 export.set_allow(disk.allow.clone());
                 outcome.changed.push(format!("disk '{}'", disk.spec.name));
             }
@@ -84,9 +91,43 @@ impl Reloader {
             find(&disk.spec.name).or_else(|| added.iter().find(named)).cloned()
         });
         self.live.replace(exports.collect(), next.front, added.len());
+        self.vms.remove(&unwanted);
+        self.vms.add(sockets);
         self.log.set(level);
         self.running = next;
         Ok(outcome)
+    }
+
+    /// The sockets that the running configuration gives a disk.
+    fn configured(&self, name: &str) -> &[PathBuf] {
+        self.running.disks.iter().find(|disk| disk.spec.name == name).map_or(&[], |disk| &disk.vhost_user)
+    }
+
+    /// Bind what `next` names and is not there yet. Dropped, it is as if nothing had been.
+    fn new_sockets<'a>(
+        &self,
+        next: &Config,
+        export: impl Fn(&str) -> Option<&'a Arc<Export>>,
+    ) -> Result<Vec<Socket>, String> {
+        let mut sockets = Vec::new();
+        for disk in &next.disks {
+            let Some(export) = export(&disk.spec.name) else { continue };
+            let there = self.vms.paths_of(export);
+            for path in disk.vhost_user.iter().filter(|path| !there.contains(path)) {
+                sockets.push(self.vms.prepare(export, path)?);
+            }
+        }
+        Ok(sockets)
+    }
+
+    /// Is a socket to be removed? All of a disk that goes, and of one that stays those that the file named and names no more: what was
+    /// attached by hand stays.
+    fn is_unwanted(&self, next: &Config, export: &Export, path: &Path) -> bool {
+        let wanted = next.disks.iter().find(|disk| disk.spec.name == export.name());
+        wanted.is_none_or(|disk| {
+            let named = |paths: &[PathBuf]| paths.iter().any(|other| other == path);
+            named(self.configured(export.name())) && !named(&disk.vhost_user)
+        })
     }
 
     fn changed_settings(&self, next: &Config) -> Vec<String> {

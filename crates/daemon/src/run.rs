@@ -13,7 +13,8 @@ use crate::admin::{Admin, admin_path};
 use crate::config::{Arguments, Config, default_listen};
 use crate::export::Export;
 use crate::front::inherited::{self, Inherited};
-use crate::front::local::LocalFront;
+use crate::front::local::{DRAIN_TIMEOUT, LocalFront};
+use crate::front::vhost_user::{Socket, VhostUserFront};
 use crate::live::Live;
 use crate::reload::{self, Reloader};
 use crate::worker::{self, Command};
@@ -59,16 +60,23 @@ pub fn run(config: Config) -> Result<(), String> {
         workers.push(handle);
         threads.push(thread);
     }
+    let vms = Arc::new(VhostUserFront::new(workers.clone(), Arc::clone(&live)));
+    let sockets = vhost_user_sockets(&config, &live, &vms)?;
+    // Last: who finds it finds everything.
     let admin_listener = admin.map_or_else(|| bind(&admin_path(&socket), SocketType::STREAM, 0o600), Ok)?;
-    let reloader = Reloader::new(Arc::clone(&live), config, log);
-    let admin = Admin { live: Arc::clone(&live), workers: workers.clone(), started: Instant::now(), reloader, hang_up };
+    let reloader = Reloader::new(Arc::clone(&live), Arc::clone(&vms), config, log);
+    let (workers_of_admin, started) = (workers.clone(), Instant::now());
+    let admin =
+        Admin { live: Arc::clone(&live), vms: Arc::clone(&vms), workers: workers_of_admin, started, reloader, hang_up };
     let admin = admin.spawn(admin_listener)?;
     let front = LocalFront::new(listener, &stop, workers.clone(), Arc::clone(&live));
     let front = front.map_err(|error| format!("cannot watch the socket: {error}"))?;
+    vms.add(sockets);
     tracing::info!(socket = %socket.display(), workers = workers.len(), "ready");
     notify::ready(&reload::serving(&live));
     let drained = front.run();
     admin.stop();
+    let drained = vms.stop(DRAIN_TIMEOUT) && drained;
     if !drained {
         // The workers still wait for a disk, and would keep the process.
         return Err("requests in flight did not finish; the daemon ends without them, their clients have no answer".to_owned());
@@ -81,6 +89,12 @@ pub fn run(config: Config) -> Result<(), String> {
     }
     tracing::info!("stopped");
     Ok(())
+}
+
+fn vhost_user_sockets(config: &Config, live: &Live, vms: &VhostUserFront) -> Result<Vec<Socket>, String> {
+    let served = live.now();
+    let of_disk = config.disks.iter().zip(&served.exports);
+    of_disk.flat_map(|(disk, export)| disk.vhost_user.iter().map(|path| vms.prepare(export, path))).collect()
 }
 
 fn listen(config: &Config) -> Result<Listener, String> {

@@ -315,17 +315,17 @@ impl ClientQueue {
     }
 }
 
-/// The daemon's end of one queue.
+/// The daemon's end of one queue. The doorbells are others where the rings lie in the memory of a guest.
 #[derive(Debug)]
-pub struct ServerQueue {
+pub struct ServerQueue<C = SocketDoorbell, O = EventDoorbell> {
     /// Requests come in here.
     pub requests: Reader<MappedRing>,
     /// Completions and events go out here.
     pub completions: Writer<MappedRing>,
     /// Wakes us.
-    pub our_bell: EventDoorbell,
+    pub our_bell: O,
     /// Wakes the client.
-    pub client_bell: SocketDoorbell,
+    pub client_bell: C,
 }
 
 impl ServerQueue {

@@ -42,6 +42,18 @@ impl AsFd for EventDoorbell {
     }
 }
 
+/// Wakes a client that sleeps.
+pub trait ClientBell {
+    /// Ring; never blocks.
+    fn ring(&mut self);
+}
+
+impl ClientBell for SocketDoorbell {
+    fn ring(&mut self) {
+        Self::ring(self);
+    }
+}
+
 /// One end of a daemon-to-client doorbell.
 #[derive(Debug)]
 pub struct SocketDoorbell(OwnedFd);

@@ -42,4 +42,4 @@ pub mod wait;
 
 pub use fault::PeerFault;
 pub use message::Message;
-pub use sync::{AtomicU32, Ordering, full_fence};
+pub use sync::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, full_fence};

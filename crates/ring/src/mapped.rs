@@ -2,6 +2,7 @@
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use core::arch::x86_64::{__m128i, _mm_load_si128};
+use std::fmt::Debug;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -17,17 +18,22 @@ use crate::region::Region;
 use crate::ring::RingMemory;
 use crate::sync::{AtomicU32, Ordering};
 
-/// Slots and cold words of one ring inside a [`Region`], which it keeps mapped.
+/// What keeps the memory of a ring mapped: a [`Region`], or the memory of a guest.
+pub trait Mapping: Debug + Send + Sync {}
+
+impl<T: Debug + Send + Sync> Mapping for T {}
+
+/// Slots and cold words of one ring in shared memory, which it keeps mapped.
 #[derive(Debug)]
 pub struct MappedRing {
     slots: NonNull<u8>,
     cold: NonNull<u8>,
     slot_count: u32,
     store: StoreVariant,
-    _region: Arc<Region>,
+    _mapping: Arc<dyn Mapping>,
 }
 
-// SAFETY: the pointers lead into a region that `_region` keeps mapped and that any thread may access; all access goes
+// SAFETY: the pointers lead into memory that `_mapping` keeps mapped and that any thread may access; all access goes
 // through atomics or through copies whose exclusivity the ring protocol gives.
 unsafe impl Send for MappedRing {}
 
@@ -42,9 +48,7 @@ impl MappedRing {
         slot_count: u32,
         cold_offset_bytes: u64,
     ) -> Result<Self, PeerFault> {
-        if !slot_count.is_power_of_two() || !(MIN_SLOTS..=MAX_SLOTS).contains(&slot_count) {
-            return Err(PeerFault::Value { what: "the slot count of a ring", value: u64::from(slot_count) });
-        }
+        check_slots(slot_count)?;
         let aligned = |what, offset: u64| match offset % SLOT_BYTES as u64 {
             0 => Ok(()),
             _ => Err(PeerFault::Value { what, value: offset }),
@@ -53,7 +57,29 @@ impl MappedRing {
         aligned("the offset of a ring's cold words", cold_offset_bytes)?;
         let slots = region.pointer("ring", slots_offset_bytes, u64::from(slot_count) * SLOT_BYTES as u64)?;
         let cold = region.pointer("cold words", cold_offset_bytes, COLD_BYTES as u64)?;
-        Ok(Self { slots, cold, slot_count, store: cpu::features().store, _region: Arc::clone(region) })
+        Ok(Self { slots, cold, slot_count, store: cpu::features().store, _mapping: Arc::<Region>::clone(region) })
+    }
+
+    /// The ring of `slot_count` slots at `slots` with its cold words at `cold`, in memory that `mapping` keeps mapped.
+    ///
+    /// # Errors
+    /// The count is none a ring has, or an address is no multiple of 64.
+    ///
+    /// # Safety
+    /// Slots (64 bytes each) and cold words (128 bytes) are mapped for loads and stores as long as `mapping` lives.
+    pub unsafe fn over(
+        mapping: Arc<dyn Mapping>,
+        slots: NonNull<u8>,
+        slot_count: u32,
+        cold: NonNull<u8>,
+    ) -> Result<Self, PeerFault> {
+        check_slots(slot_count)?;
+        for (what, address) in [("the address of a ring", slots), ("the address of a ring's cold words", cold)] {
+            if !address.addr().get().is_multiple_of(SLOT_BYTES) {
+                return Err(PeerFault::Value { what, value: address.addr().get() as u64 });
+            }
+        }
+        Ok(Self { slots, cold, slot_count, store: cpu::features().store, _mapping: mapping })
     }
 
     /// Use another store variant than the CPU's best, for tests and comparisons. One that this CPU lacks is not used.
@@ -96,10 +122,17 @@ impl MappedRing {
     #[inline(always)]
     fn word(&self, base: *mut u8, offset_bytes: usize) -> &AtomicU32 {
         // SAFETY: * aligned: slots and cold words are 64-byte aligned and every offset is a multiple of 4;
-        // * valid: inside the region, which lives as long as self; * every access to these words is atomic, on both
+        // * valid: inside memory that stays mapped as long as self; * every access to these words is atomic, on both
         // sides by protocol, and a peer in another process cannot be reasoned about in any other way.
         unsafe { AtomicU32::from_ptr(base.wrapping_add(offset_bytes).cast()) }
     }
+}
+
+fn check_slots(slot_count: u32) -> Result<(), PeerFault> {
+    if slot_count.is_power_of_two() && (MIN_SLOTS..=MAX_SLOTS).contains(&slot_count) {
+        return Ok(());
+    }
+    Err(PeerFault::Value { what: "the slot count of a ring", value: u64::from(slot_count) })
 }
 
 // SAFETY: slot_count was validated and never changes; the words are at fixed places; both copies mask nothing but stay
@@ -127,7 +160,7 @@ unsafe impl RingMemory for MappedRing {
 
     #[inline(always)]
     unsafe fn copy_in(&self, index: u32, into: &mut Message) {
-        // SAFETY: the slot is inside the region and 64-byte aligned; the variant is one this CPU has.
+        // SAFETY: the slot is inside the ring's memory and 64-byte aligned; the variant is one this CPU has.
         unsafe { copy_in(self.store, self.slot(index), into) };
     }
 
@@ -141,7 +174,7 @@ unsafe impl RingMemory for MappedRing {
     unsafe fn publish(&self, index: u32, message: &Message, stamp: u32) {
         let slot = self.slot(index);
         match self.store {
-            // SAFETY: the slot is inside the region and 64-byte aligned; the variant is one this CPU has.
+            // SAFETY: the slot is inside the ring's memory and 64-byte aligned; the variant is one this CPU has.
             #[cfg(all(target_arch = "x86_64", not(miri)))]
             StoreVariant::Wide64 => unsafe { store_wide64(slot, message, stamp) },
             // SAFETY: as above.
@@ -169,13 +202,7 @@ unsafe impl RingMemory for MappedRing {
 
     #[inline(always)]
     fn prefetch_for_read(&self, index: u32) {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        // SAFETY: a hint that cannot fault.
-        unsafe {
-            core::arch::asm!("prefetcht0 [{}]", in(reg) self.slot(index), options(nostack, preserves_flags, readonly));
-        }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _ = index;
+        cpu::prefetch_for_read(self.slot(index));
     }
 
     #[inline(always)]

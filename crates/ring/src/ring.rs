@@ -205,6 +205,13 @@ impl<M: RingMemory> Writer<M> {
     pub const fn memory(&self) -> &M {
         &self.memory
     }
+
+    /// Go on in `memory`, which is the same ring, mapped elsewhere. One of another length is not taken.
+    pub fn move_to(&mut self, memory: M) {
+        if memory.slot_count() == self.memory.slot_count() {
+            self.memory = memory;
+        }
+    }
 }
 
 /// The reading end of a ring.
@@ -240,7 +247,7 @@ impl<M: RingMemory> Reader<M> {
     /// As [`new`](Self::new).
     pub fn with_tuning(memory: M, cursor: Cursor, tuning: &Tuning) -> Self {
         assert!(cursor.index < memory.slot_count(), "cursor outside the ring");
-        let release_slots = (memory.slot_count() / tuning.releases_per_lap.max(1)).max(1);
+        let release_slots = tuning.release_slots(memory.slot_count());
         let ahead_slots = tuning.stream_read_ahead_slots.min(memory.slot_count() / 16);
         Self { memory, cursor, received: 0, released: 0, release_slots, ahead_slots, run: 0, armed: false }
     }
@@ -343,5 +350,12 @@ impl<M: RingMemory> Reader<M> {
     /// The memory this ring stands on.
     pub const fn memory(&self) -> &M {
         &self.memory
+    }
+
+    /// Go on in `memory`, which is the same ring, mapped elsewhere. One of another length is not taken.
+    pub fn move_to(&mut self, memory: M) {
+        if memory.slot_count() == self.memory.slot_count() {
+            self.memory = memory;
+        }
     }
 }

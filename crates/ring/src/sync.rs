@@ -2,9 +2,9 @@
 #![allow(clippy::disallowed_types)]
 
 #[cfg(not(loom))]
-pub use core::sync::atomic::{AtomicU32, Ordering};
+pub use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 #[cfg(loom)]
-pub use loom::sync::atomic::{AtomicU32, Ordering};
+pub use loom::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 /// Order every earlier store before every later load of this thread, as seen by all processors.
 ///

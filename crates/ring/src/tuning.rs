@@ -29,6 +29,15 @@ pub struct Tuning {
     pub first_look: FirstLook,
 }
 
+impl Tuning {
+    /// Slots that a stream's reader of a ring of `slot_count` gives back at a time.
+    pub(crate) const fn release_slots(&self, slot_count: u32) -> u32 {
+        let parts = if self.releases_per_lap == 0 { 1 } else { self.releases_per_lap };
+        let slots = slot_count / parts;
+        if slots == 0 { 1 } else { slots }
+    }
+}
+
 impl Default for Tuning {
     fn default() -> Self {
         Self {

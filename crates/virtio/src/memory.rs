@@ -1,11 +1,16 @@
 //! Guest memory: from guest-physical and hypervisor addresses to ours.
 
+mod log;
+
 use std::io;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+pub use self::log::DirtyLog;
+use crate::fault_guard::Guard;
 
 /// One region as the hypervisor describes it (vhost-user, "Memory region description").
 #[derive(Debug)]
@@ -22,20 +27,89 @@ pub struct RegionDescription {
     pub file: OwnedFd,
 }
 
+/// A part of a peer's file, mapped for reading and writing. Its faults do not kill us.
+#[derive(Debug)]
+pub(crate) struct SharedMapping {
+    /// Dropped first: the addresses are ours until then.
+    guard: Option<Guard>,
+    start: NonNull<u8>,
+    mapped_bytes: usize,
+    /// The byte that was asked for.
+    base: NonNull<u8>,
+}
+
+// SAFETY: memory of another process, reached only by raw pointers, atomics and copies, from any thread.
+unsafe impl Send for SharedMapping {}
+// SAFETY: as above.
+unsafe impl Sync for SharedMapping {}
+
+impl SharedMapping {
+    /// Map `length_bytes` from `offset_bytes` of `file`; neither needs to be a multiple of a page.
+    ///
+    /// # Errors
+    /// There is nothing to map, the file is too short, or what mmap(2) reports. `what` begins the text.
+    pub(crate) fn new(what: &str, file: &OwnedFd, offset_bytes: u64, length_bytes: u64) -> io::Result<Self> {
+        let wrong = |text: String| io::Error::new(io::ErrorKind::InvalidInput, format!("{what} {text}"));
+        let end = offset_bytes.checked_add(length_bytes).filter(|_| length_bytes > 0);
+        let end = end.ok_or_else(|| wrong("is empty or ends beyond any file".to_owned()))?;
+        let file_bytes = u64::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or(0);
+        if end > file_bytes {
+            return Err(wrong(format!("needs {end} bytes of a file that has {file_bytes}; hand over a file of the full length")));
+        }
+        let page_bytes = page_bytes_of(file)?;
+        let first = offset_bytes / page_bytes * page_bytes;
+        let too_large = |_| wrong("is larger than our address space".to_owned());
+        let mapped_bytes = usize::try_from((end - first).next_multiple_of(page_bytes)).map_err(too_large)?;
+        let skip = usize::try_from(offset_bytes - first).map_err(too_large)?;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping at an address that the kernel chooses.
+        let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), mapped_bytes, access, MapFlags::SHARED, file, first) }
+            .map_err(|errno| io::Error::new(errno.kind(), format!("{what} cannot be mapped for reading and writing: {errno}")))?;
+        let start = NonNull::new(start.cast::<u8>()).ok_or_else(|| wrong("was mapped at address 0".to_owned()))?;
+        // SAFETY: `skip` is below the mapping's length.
+        let base = unsafe { start.add(skip) };
+        let mut mapping = Self { guard: None, start, mapped_bytes, base };
+        mapping.guard = Some(Guard::new(start, mapped_bytes, usize::try_from(page_bytes).map_err(too_large)?)?);
+        // SAFETY: the range is the mapping. Refused or not, it stays as it is: a core dump would hold the guest's memory.
+        let _ = unsafe { rustix::mm::madvise(start.as_ptr().cast(), mapped_bytes, Advice::LinuxDontDump) };
+        Ok(mapping)
+    }
+
+    /// The byte at the offset asked for.
+    pub(crate) const fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Was a part of the file gone when it was accessed?
+    pub(crate) fn is_broken(&self) -> bool {
+        self.guard.as_ref().is_some_and(Guard::is_broken)
+    }
+}
+
+impl Drop for SharedMapping {
+    fn drop(&mut self) {
+        self.guard = None;
+        // SAFETY: our own mapping; who holds pointers into it holds this.
+        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.mapped_bytes) };
+    }
+}
+
+/// Size of the pages that a mapping of `file` consists of.
+fn page_bytes_of(file: &OwnedFd) -> io::Result<u64> {
+    const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
+    let status = rustix::fs::fstatfs(file)?;
+    let page = rustix::param::page_size() as u64;
+    Ok(if status.f_type == HUGETLBFS_MAGIC { u64::try_from(status.f_bsize).unwrap_or(page).max(page) } else { page })
+}
+
 /// A region, mapped.
 #[derive(Debug)]
 pub struct GuestRegion {
     guest_address: u64,
     length_bytes: u64,
     user_address: u64,
-    base: NonNull<u8>,
-    mapping: (NonNull<u8>, usize),
+    mapping: SharedMapping,
 }
-
-// SAFETY: memory of another process, reached only by raw pointers, atomics and copies, from any thread.
-unsafe impl Send for GuestRegion {}
-// SAFETY: as above.
-unsafe impl Sync for GuestRegion {}
 
 impl GuestRegion {
     /// Map what the hypervisor handed over.
@@ -44,41 +118,51 @@ impl GuestRegion {
     /// A description that makes no sense, a file that is too short, or what mmap(2) reports.
     pub fn map(description: RegionDescription) -> io::Result<Arc<Self>> {
         let RegionDescription { guest_address, length_bytes, user_address, file_offset_bytes, file } = description;
-        let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_owned());
-        let end = file_offset_bytes.checked_add(length_bytes).ok_or_else(|| wrong("the region ends beyond any file"))?;
-        if length_bytes == 0
-            || guest_address.checked_add(length_bytes).is_none()
-            || user_address.checked_add(length_bytes).is_none()
-        {
-            return Err(wrong("the region is empty or wraps around"));
+        if guest_address.checked_add(length_bytes).is_none() || user_address.checked_add(length_bytes).is_none() {
+            let text = "the memory region wraps around the end of the address space; the hypervisor is at fault";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
-        let file_bytes = u64::try_from(rustix::fs::fstat(&file)?.st_size).unwrap_or(0);
-        if end > file_bytes {
-            return Err(wrong("the region ends beyond its file"));
-        }
-        let mapped_bytes = usize::try_from(end).map_err(|_| wrong("the region is larger than our address space"))?;
-        let skip = usize::try_from(file_offset_bytes).map_err(|_| wrong("the region begins beyond our address space"))?;
-        // SAFETY: a fresh mapping at an address that the kernel chooses.
-        let start = unsafe {
-            rustix::mm::mmap(std::ptr::null_mut(), mapped_bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0)
-        }?;
-        let start = NonNull::new(start.cast::<u8>()).ok_or_else(|| wrong("mapped at address 0"))?;
-        // SAFETY: `skip` is below the mapping's length.
-        let base = unsafe { start.add(skip) };
-        Ok(Arc::new(Self { guest_address, length_bytes, user_address, base, mapping: (start, mapped_bytes) }))
+        let mapping = SharedMapping::new("the memory region", &file, file_offset_bytes, length_bytes)?;
+        Ok(Arc::new(Self { guest_address, length_bytes, user_address, mapping }))
+    }
+
+    const fn view(&self) -> View {
+        View { guest_address: self.guest_address, length_bytes: self.length_bytes, base: self.mapping.base() }
     }
 }
 
-impl Drop for GuestRegion {
-    fn drop(&mut self) {
-        // SAFETY: our own mapping; who holds pointers into it holds the region.
-        let _ = unsafe { rustix::mm::munmap(self.mapping.0.as_ptr().cast(), self.mapping.1) };
+/// Where a region of guest memory lies.
+#[derive(Clone, Copy, Debug)]
+pub struct View {
+    /// Where the guest sees it.
+    pub guest_address: u64,
+    /// Length in bytes.
+    pub length_bytes: u64,
+    /// Where we see it.
+    pub base: NonNull<u8>,
+}
+
+impl View {
+    /// Covers nothing.
+    pub(crate) const NONE: Self = Self { guest_address: 0, length_bytes: 0, base: NonNull::dangling() };
+
+    /// Our address of `length_bytes` bytes at guest-physical `address`, if they lie in it.
+    #[must_use]
+    #[inline(always)]
+    pub fn host(&self, address: u64, length_bytes: u64) -> Option<NonNull<u8>> {
+        let offset = address.wrapping_sub(self.guest_address);
+        if length_bytes > self.length_bytes || offset > self.length_bytes - length_bytes {
+            return None;
+        }
+        // SAFETY: the offset lies within the region, or is its end if no bytes are asked for; so it fits a pointer.
+        Some(unsafe { self.base.add(usize::try_from(offset).unwrap_or(0)) })
     }
 }
 
 /// All memory of a guest at one moment. It does not change: when the hypervisor changes its table, queues get another one.
 #[derive(Clone, Debug, Default)]
 pub struct GuestMemory {
+    /// By their address, without overlap.
     regions: Vec<Arc<GuestRegion>>,
 }
 
@@ -95,16 +179,41 @@ impl GuestMemory {
         Ok(Self { regions })
     }
 
+    /// The region that holds guest-physical `address`.
+    #[must_use]
+    pub fn view(&self, address: u64) -> Option<View> {
+        let after = self.regions.partition_point(|region| region.guest_address <= address);
+        let region = self.regions.get(after.checked_sub(1)?)?;
+        (address - region.guest_address < region.length_bytes).then(|| region.view())
+    }
+
     /// Our address of `length_bytes` bytes at guest-physical `address`, if they lie in one region.
     #[must_use]
-    #[inline(always)]
+    #[inline]
     pub fn host(&self, address: u64, length_bytes: u64) -> Option<NonNull<u8>> {
-        self.regions.iter().find_map(|region| {
-            let offset = address.checked_sub(region.guest_address)?;
-            let fits = length_bytes <= region.length_bytes && offset <= region.length_bytes - length_bytes;
-            // SAFETY: the offset lies within the region.
-            fits.then(|| unsafe { region.base.add(usize::try_from(offset).unwrap_or(0)) })
-        })
+        self.view(address)?.host(address, length_bytes)
+    }
+
+    /// Hand the pieces that `length_bytes` bytes at guest-physical `address` consist of to `piece`, in order: more than one where
+    /// they cross from one region into the next. False, and nothing is handed over, if a part of them is no memory.
+    #[must_use]
+    pub fn pieces(&self, address: u64, length_bytes: u64, piece: &mut impl FnMut(NonNull<u8>, usize)) -> bool {
+        let Some(end) = address.checked_add(length_bytes) else { return false };
+        let mut at = address;
+        while at < end {
+            let Some(view) = self.view(at) else { return false };
+            at = view.guest_address + view.length_bytes;
+        }
+        let mut at = address;
+        while at < end {
+            let Some(view) = self.view(at) else { return false };
+            let part = (view.guest_address + view.length_bytes).min(end) - at;
+            if let (Some(base), Ok(length)) = (view.host(at, part), usize::try_from(part)) {
+                piece(base, length);
+            }
+            at += part;
+        }
+        true
     }
 
     /// The guest-physical address of what the hypervisor sees at `user_address`.
@@ -114,5 +223,46 @@ impl GuestMemory {
             let offset = user_address.checked_sub(region.user_address).filter(|offset| *offset < region.length_bytes)?;
             Some(region.guest_address + offset)
         })
+    }
+
+    /// Was a part of a region's file gone when it was accessed? Then nothing that was read or written is to be relied on.
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
+        self.regions.iter().any(|region| region.mapping.is_broken())
+    }
+}
+
+/// Finds addresses in guest memory; the region of the last one is looked at first.
+#[derive(Debug)]
+pub(crate) struct Finder {
+    memory: Arc<GuestMemory>,
+    last: View,
+}
+
+// SAFETY: the pointer of the view leads into memory that `memory` keeps mapped and any thread may access.
+unsafe impl Send for Finder {}
+
+impl Finder {
+    pub(crate) const fn new(memory: Arc<GuestMemory>) -> Self {
+        Self { memory, last: View::NONE }
+    }
+
+    pub(crate) const fn memory(&self) -> &Arc<GuestMemory> {
+        &self.memory
+    }
+
+    /// As [`GuestMemory::host`].
+    #[inline(always)]
+    pub(crate) fn host(&mut self, address: u64, length_bytes: u64) -> Option<NonNull<u8>> {
+        match self.last.host(address, length_bytes) {
+            Some(place) => Some(place),
+            None => self.search(address, length_bytes),
+        }
+    }
+
+    #[cold]
+    fn search(&mut self, address: u64, length_bytes: u64) -> Option<NonNull<u8>> {
+        self.last = self.memory.view(address)?;
+        self.last.host(address, length_bytes)
     }
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "fipsee_ring.h"
+#include "fipsee_vm.h"
 #include "interop.h"
 
 #define HEADER(structure, number) \
@@ -87,6 +88,33 @@ static const struct fipsee_completion fourteen = {
 static const struct fipsee_event resize = { .count = 1, .kind = FIPSEE_KIND_RESIZE, .sector_count = 4194304 };
 static const struct fipsee_event detach_event = { .count = 1, .kind = FIPSEE_KIND_DETACH };
 
+#define QUESTION(asked) .magic = FIPSEE_VM_MAGIC, .version = FIPSEE_VM_VERSION, .operation = FIPSEE_VM_##asked
+
+static const struct fipsee_vm_question vm_query = { QUESTION(QUERY) };
+static const struct {
+	struct fipsee_vm_question question;
+	struct fipsee_vm_queue queue;
+} vm_attach = {
+	{ QUESTION(ATTACH), .queue_count = 1 },
+	{
+		.request_address = 0x100004000, .completion_address = 0x100005000, .cold_address = 0x100003f00,
+		.request_slots = 64, .completion_slots = 128, .request_start = 5, .completion_start = 9, .depth = 64,
+		.virtqueue = 1,
+	},
+};
+static const struct fipsee_vm_question vm_bell = { QUESTION(BELL), .attachment = 0x123456789abcdef0, .queue = 3 };
+static const struct fipsee_vm_question vm_detach = { QUESTION(DETACH), .attachment = 0x123456789abcdef0 };
+static const struct fipsee_vm_reply vm_offer = {
+	.result = FIPSEE_VM_DONE, .version = FIPSEE_VM_VERSION, .max_queues = 2, .max_depth = 4096,
+};
+static const struct fipsee_vm_reply vm_attached = {
+	.result = FIPSEE_VM_DONE, .version = FIPSEE_VM_VERSION, .max_queues = 2, .attachment = 0x123456789abcdef0,
+};
+static const struct fipsee_vm_reply vm_invalid = {
+	.result = FIPSEE_VM_INVALID, .version = FIPSEE_VM_VERSION, .max_queues = 2, .queue = 1,
+};
+static const struct fipsee_vm_reply vm_rung = { .result = FIPSEE_VM_RUNG, .version = FIPSEE_VM_VERSION };
+
 static const char *put(const char *name, const void *bytes, size_t count, uint8_t *into, size_t *length_bytes)
 {
 	memcpy(into, bytes, count);
@@ -140,6 +168,10 @@ const char *interop_golden(size_t index, uint8_t *into, size_t *length_bytes)
 		PAYLOAD("request-get-info", get_info), PAYLOAD("request-ack-event", ack_event),
 		PAYLOAD("completion-one", one), PAYLOAD("completion-fourteen", fourteen),
 		PAYLOAD("event-resize", resize), PAYLOAD("event-detach", detach_event),
+		STRUCTURE("vm-query", vm_query), STRUCTURE("vm-attach", vm_attach), STRUCTURE("vm-bell", vm_bell),
+		STRUCTURE("vm-detach", vm_detach), STRUCTURE("vm-reply-query", vm_offer),
+		STRUCTURE("vm-reply-attach", vm_attached), STRUCTURE("vm-reply-invalid", vm_invalid),
+		STRUCTURE("vm-reply-rung", vm_rung),
 	};
 	const size_t plain_count = sizeof(plain) / sizeof(plain[0]);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* Everything that fipsee.h fixes, by name. src/layout.rs derives the same names from the Rust code. */
+#include "fipsee_vm.h"
 #include "interop.h"
 
 #define CONSTANT(name) { #name, FIPSEE_##name }
@@ -73,6 +74,19 @@ static const struct interop_entry table[] = {
 	FIELD(block_info, identity),
 	SIZE(call_info), FIELD(call_info, request_bytes), FIELD(call_info, reply_bytes),
 	FIELD(call_info, request_payload_bytes), FIELD(call_info, reply_payload_bytes),
+
+	CONSTANT(VM_REQUEST_TYPE), CONSTANT(VM_MAGIC), CONSTANT(VM_VERSION), CONSTANT(VM_REGION_SHIFT),
+	CONSTANT(VM_QUERY), CONSTANT(VM_ATTACH), CONSTANT(VM_BELL), CONSTANT(VM_DETACH),
+	CONSTANT(VM_DONE), CONSTANT(VM_RUNG), CONSTANT(VM_NO_ATTACHMENT), CONSTANT(VM_NOT_NOW), CONSTANT(VM_INVALID),
+	CONSTANT(VM_BAD_VERSION),
+	SIZE(vm_question), FIELD(vm_question, operation), FIELD(vm_question, attachment),
+	FIELD(vm_question, queue_count), FIELD(vm_question, queue),
+	SIZE(vm_queue), FIELD(vm_queue, request_address), FIELD(vm_queue, completion_address),
+	FIELD(vm_queue, cold_address), FIELD(vm_queue, request_slots), FIELD(vm_queue, completion_slots),
+	FIELD(vm_queue, request_start), FIELD(vm_queue, completion_start), FIELD(vm_queue, depth),
+	FIELD(vm_queue, virtqueue),
+	SIZE(vm_reply), FIELD(vm_reply, result), FIELD(vm_reply, max_queues), FIELD(vm_reply, attachment),
+	FIELD(vm_reply, features), FIELD(vm_reply, max_depth), FIELD(vm_reply, queue),
 };
 
 const struct interop_entry *interop_layout(size_t index)

@@ -159,6 +159,7 @@ pub fn examples() -> Examples {
     let calls = ServiceInfo { request_bytes: 16, reply_bytes: 60, request_payload_bytes: 4096, reply_payload_bytes: 64 };
     examples.push(("call-info".to_owned(), calls.to_bytes().to_vec()));
     examples.push(("slot".to_owned(), slot()));
+    examples.extend(crate::vm::examples());
     examples.sort();
     examples
 }

@@ -177,7 +177,7 @@ fn register(region: u16, access: u16, length_bytes: u64) -> Vec<u8> {
     Control::Register { region, access, length_bytes }.encode()
 }
 
-fn structure(table: &mut Table, name: &str, zero: &[u8], fields: &[(&str, Vec<u8>)]) {
+pub(crate) fn structure(table: &mut Table, name: &str, zero: &[u8], fields: &[(&str, Vec<u8>)]) {
     table.push((format!("{name}.bytes"), number(zero.len())));
     for (field, bytes) in fields {
         put(table, &format!("{name}.{field}"), difference(zero, bytes));
@@ -396,6 +396,7 @@ pub fn table() -> Table {
     block_structures(&mut table);
     block_info_structure(&mut table);
     call_info_structure(&mut table);
+    crate::vm::layout(&mut table);
     table.sort();
     table
 }

@@ -10,3 +10,4 @@ pub mod layout;
 pub mod messages;
 pub mod peer;
 pub mod random;
+pub mod vm;

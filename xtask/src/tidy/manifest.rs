@@ -10,15 +10,17 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("crates/topology", &["crates/ring"]),
     ("crates/block", &["crates/ring"]),
     ("crates/call", &["crates/ring"]),
-    ("crates/daemon", &["crates/ring", "crates/topology", "crates/block"]),
+    ("crates/virtio", &["crates/ring", "crates/block"]),
+    // Its tests have a guest.
+    ("crates/daemon", &["crates/ring", "crates/topology", "crates/block", "crates/virtio", "tests/guest"]),
     ("crates/cli", &["crates/ring", "crates/topology", "crates/block", "crates/daemon"]),
     ("crates/capi", &["crates/ring", "crates/block", "crates/call"]),
     ("crates/python", &["crates/ring", "crates/block"]),
     // The benchmarks use the load generator that users use.
-    ("bench/suite", &["crates/ring", "crates/block", "crates/daemon", "crates/cli"]),
+    ("bench/suite", &["crates/ring", "crates/block", "crates/virtio", "crates/daemon", "crates/cli", "tests/guest"]),
     ("xtask", &[]),
 ];
-const UNLISTED: &[&str] = &["crates/ring", "crates/block", "crates/call", "crates/daemon"];
+const UNLISTED: &[&str] = &["crates/ring", "crates/block", "crates/call", "crates/virtio", "crates/daemon"];
 
 pub(crate) fn check(files: &[File]) -> Vec<String> {
     let manifests: Vec<(&str, &File)> =

@@ -25,6 +25,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/virtio/src/inflight.rs",
     "crates/virtio/src/fault_guard.rs",
     "crates/virtio/src/server",
+    "crates/virtio/src/upgrade/rings.rs",
     "crates/capi/src/",
     "crates/python/src/memory.rs",
     "crates/daemon/src/front/inherited.rs",

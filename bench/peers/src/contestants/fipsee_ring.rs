@@ -143,8 +143,11 @@ impl End for StreamEnd {
     #[inline(always)]
     fn receive(&mut self, into: &mut [Message]) -> usize {
         let Self::Sink(reader) = self else { unreachable!("a source never receives") };
-        let count = take(reader, into, 1, Reader::receive_streamed);
-        reader.release_some();
-        count
+        // As it goes, not at the end of a batch that may be a whole lap: the writer needs the slots meanwhile.
+        take(reader, into, 1, |reader, into| {
+            let received = reader.receive_streamed(into);
+            reader.release_some();
+            received
+        })
     }
 }

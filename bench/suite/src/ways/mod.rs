@@ -1,6 +1,7 @@
 //! Ways to a disk: ours, those of others, and what nothing can be faster than.
 
 mod call;
+mod guest;
 mod ours;
 mod peers;
 mod programs;
@@ -93,6 +94,8 @@ pub(crate) struct Site {
     /// Our daemon, with the disks `n` (null) and `m` (memory).
     pub(crate) socket: PathBuf,
     pub(crate) daemon_pid: u32,
+    /// Where it is a vhost-user-blk device with the null disk, for one way at a time.
+    pub(crate) vhost_user: PathBuf,
     /// Where sockets and logs go.
     pub(crate) directory: PathBuf,
     /// Where files in memory go: a tmpfs.
@@ -156,6 +159,9 @@ pub(crate) const PYTHON: &str = "Python, null disk";
 pub(crate) const FIO_NULL: &str = "fio's null engine";
 pub(crate) const VHOST_POLLING: &str = "qemu vhost-user-blk, polling";
 pub(crate) const VHOST_EVENTFD: &str = "qemu vhost-user-blk, eventfd";
+pub(crate) const OUR_VHOST_POLLING: &str = "our vhost-user-blk, polling";
+pub(crate) const OUR_VHOST_EVENTFD: &str = "our vhost-user-blk, eventfd";
+pub(crate) const GUEST_RINGS: &str = "rings in a guest's memory, null disk";
 pub(crate) const QEMU_NBD: &str = "qemu NBD";
 pub(crate) const NBDKIT: &str = "nbdkit null";
 pub(crate) const QEMU_NBD_UNBOUND: &str = "qemu NBD, not bound to a CPU";
@@ -181,7 +187,7 @@ pub(crate) const TUNING: [Entry; 11] = [
 ];
 
 /// Everything, in the order in which it is measured: what claims compare stands side by side.
-pub(crate) const WAYS: [Entry; 21] = [
+pub(crate) const WAYS: [Entry; 24] = [
     entry(CALL, Yardstick, one_at_a_time, |site| call::open(site, false)),
     entry("in-process call, memory disk", Yardstick, one_at_a_time, |site| call::open(site, true)),
     entry(C_LIBRARY, Ours, any, |site| programs::c_library(site, "n")),
@@ -191,7 +197,10 @@ pub(crate) const WAYS: [Entry; 21] = [
     entry(FIO_NULL, Yardstick, any, through_fio::null),
     entry(ENGINE, Ours, any, |site| through_fio::engine(site, "n")),
     entry("fio engine, memory disk", Ours, any, |site| through_fio::engine(site, "m")),
+    entry(GUEST_RINGS, Ours, any, guest::open),
+    entry(OUR_VHOST_POLLING, Ours, any, |site| ours::vhost(site, true)),
     entry(VHOST_POLLING, Peer, any, |site| peers::vhost(site, true, THREAD)),
+    entry(OUR_VHOST_EVENTFD, Ours, any, |site| ours::vhost(site, false)),
     entry(VHOST_EVENTFD, Peer, any, |site| peers::vhost(site, false, THREAD)),
     entry(QEMU_NBD, Peer, any, |site| peers::nbd(site, Loop::Main)),
     entry(NBDKIT, Peer, any, |site| peers::nbdkit(site, NBDKIT_THREADS)),

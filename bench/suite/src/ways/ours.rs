@@ -8,6 +8,7 @@ use fipsee::load::{self, DataPath, Mix, Settings, count_f64};
 use fipsee_ring::wait::WaitMode;
 
 use super::through_fio::ThroughFio;
+use super::vhost::Vhost;
 use super::{Measured, Site, Way};
 use crate::matrix::Cell;
 use crate::server::{Server, find_program, is_mounted};
@@ -34,6 +35,12 @@ pub(super) fn library(site: &Site, disk: &str) -> Result<Box<dyn Way>, String> {
         range_bytes: (0, 0),
     };
     Ok(Box::new(Library { settings, daemon_pid: site.daemon_pid }))
+}
+
+/// Our daemon's vhost-user-blk, with the client that the peers' has.
+pub(super) fn vhost(site: &Site, polling: bool) -> Result<Box<dyn Way>, String> {
+    let (socket, pid) = (site.vhost_user.clone(), site.daemon_pid);
+    Ok(Box::new(Vhost { server: None, pid, socket, polling, cpu: site.cpus.client, disk_bytes: site.null_bytes }))
 }
 
 impl Way for Library {

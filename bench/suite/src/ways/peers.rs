@@ -49,7 +49,8 @@ pub(super) fn vhost(site: &Site, polling: bool, place: Loop) -> Result<Box<dyn W
         place.text()
     );
     let server = qemu(site, place, &["--export", &export], "vhost", || socket.exists())?;
-    Ok(Box::new(Vhost { server, socket, polling, cpu: site.cpus.client, disk_bytes: site.null_bytes }))
+    let pid = server.pid();
+    Ok(Box::new(Vhost { server: Some(server), pid, socket, polling, cpu: site.cpus.client, disk_bytes: site.null_bytes }))
 }
 
 /// NBD over a Unix socket, with fio's own client.

@@ -22,7 +22,10 @@ const MAX_DEPTH: usize = 64;
 const ROUNDS_PER_LOOK: u32 = 64;
 
 pub(super) struct Vhost {
-    pub(super) server: Server,
+    /// The server, if it is there for this way alone.
+    pub(super) server: Option<Server>,
+    /// Its process.
+    pub(super) pid: u32,
     pub(super) socket: PathBuf,
     pub(super) polling: bool,
     pub(super) cpu: usize,
@@ -32,15 +35,15 @@ pub(super) struct Vhost {
 impl Way for Vhost {
     fn measure(&mut self, cell: Cell, seconds: f64) -> Result<Measured, String> {
         let run = || self.run(cell, Duration::from_secs_f64(seconds)).map_err(|error| format!("libblkio: {error}"));
-        place::on(self.cpu, run).map_err(|error| self.server.explain(error))
+        place::on(self.cpu, run).map_err(|error| self.server.as_ref().map_or(error.clone(), |server| server.explain(error)))
     }
 
     fn servers(&self) -> Vec<u32> {
-        vec![self.server.pid()]
+        vec![self.pid]
     }
 
     fn placeable(&self) -> Vec<u32> {
-        self.servers()
+        self.server.iter().map(Server::pid).collect()
     }
 }
 

@@ -29,9 +29,13 @@ impl Place {
     /// Check `file`, or make it.
     pub(super) fn prepare(file: &Path) -> Result<Self, Error> {
         loop {
-            let (opened, is_ours) = open_or_make(file)?;
+            let Some((opened, is_ours)) = open_or_make(file)? else { continue };
             let cannot_use = |error: io::Error| Error::io(format_args!("use {}", file.display()), &error);
-            let path = file.canonicalize().map_err(cannot_use)?;
+            let path = match file.canonicalize() {
+                Ok(path) => path,
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                Err(error) => return Err(cannot_use(error)),
+            };
             // Without a mount, who has it locked is about to mount, or to let go: both are soon over.
             check_not_mounted(file, &path)?;
             rustix::fs::flock(&opened, FlockOperation::LockExclusive).map_err(|errno| cannot_use(errno.into()))?;
@@ -48,6 +52,11 @@ impl Place {
         &self.path
     }
 
+    /// Does the file show another file system's content?
+    pub(super) fn is_mounted(&self) -> bool {
+        is_mounted(&self.path)
+    }
+
     /// Of the file as it was before; of a read-only disk without the right to write.
     pub(super) fn owner(&self, read_only: bool) -> Owner {
         let mask = if read_only { 0o555 } else { 0o777 };
@@ -56,21 +65,25 @@ impl Place {
     }
 }
 
-/// The regular file, and whether we made it.
-fn open_or_make(file: &Path) -> Result<(File, bool), Error> {
+/// The regular file, and whether we made it; none if who used it before removed it, or made it, while we looked.
+fn open_or_make(file: &Path) -> Result<Option<(File, bool)>, Error> {
     let at = |what: &str| Error::at(file.display(), what);
     match std::fs::metadata(file) {
         Ok(metadata) if metadata.is_dir() => Err(at("is a directory; name a regular file, or one that does not exist yet")),
         Ok(metadata) if !metadata.is_file() => Err(at("is no regular file; name one, or one that does not exist yet")),
-        Ok(_) => {
-            let opened = File::open(file).map_err(|error| Error::io(format_args!("open {}", file.display()), &error))?;
-            Ok((opened, false))
-        }
+        Ok(_) => match File::open(file) {
+            Ok(opened) => Ok(Some((opened, false))),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::io(format_args!("open {}", file.display()), &error)),
+        },
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let mut options = File::options();
-            let made = options.read(true).write(true).create_new(true).mode(NEW_FILE_MODE).open(file);
-            let made = made.map_err(|error| Error::io(format_args!("create {}", file.display()), &error))?;
-            Ok((made, true))
+            match options.read(true).write(true).create_new(true).mode(NEW_FILE_MODE).open(file) {
+                Ok(made) => Ok(Some((made, true))),
+                // A symbolic link that leads nowhere exists, too, and stays.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists && !file.is_symlink() => Ok(None),
+                Err(error) => Err(Error::io(format_args!("create {}", file.display()), &error)),
+            }
         }
         Err(error) if Errno::from_io_error(&error) == Some(Errno::NOTCONN) => {
             Err(at("is left over from a mount whose process was killed; run `umount` on it and repeat the command"))

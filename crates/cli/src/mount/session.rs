@@ -177,7 +177,11 @@ fn serve(arguments: &Arguments, place: &Place, read_only: bool, threads: &Thread
         let error = io::Error::from_raw_os_error(errno.into());
         return Err(Error::io(format_args!("flush disk '{}' at the end", arguments.disk), &error));
     }
-    outcome.map_err(|error| Error::io(format_args!("serve {}", place.path().display()), &error))
+    match outcome {
+        // The kernel says so, too, when the last user goes while we read its good-bye. An abort leaves the mount there, dead.
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::CONNABORTED) && !place.is_mounted() => Ok(()),
+        outcome => outcome.map_err(|error| Error::io(format_args!("serve {}", place.path().display()), &error)),
+    }
 }
 
 /// Unmount what cannot be served.

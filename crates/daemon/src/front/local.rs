@@ -13,17 +13,18 @@ use fipsee_ring::seqpacket::{Packet, Seqpacket};
 use rustix::event::epoll;
 use rustix::net::SocketFlags;
 
-use super::session::{Attachment, ClientLimits, Granted, Session, State, Workers};
+use super::quota::LogQuota;
+use super::session::{Attachment, ClientLimits, Granted, Session, State};
 use crate::live::Live;
 use crate::notify::{self, Watchdog};
-use crate::worker::{Ack, Command, WorkerHandle};
+use crate::worker::{Ack, Command, Seat, WorkerHandle};
 
 /// Descriptors kept back for the daemon's own files and for telling clients that there are none left.
 const RESERVED_DESCRIPTORS: u64 = 64;
 /// Messages taken from one client before the others are looked at again; a correct one has one unanswered at most.
 const MESSAGES_PER_TURN: usize = 16;
 /// How long a drain waits for requests in flight before it gives up on them.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
 const TOKEN_LISTENER: u64 = u64::MAX;
 const TOKEN_MAILBOX: u64 = u64::MAX - 1;
@@ -66,42 +67,13 @@ pub struct LocalFront {
     epoll: OwnedFd,
     mailbox: Arc<Mailbox<(u64, Done)>>,
     workers: Vec<WorkerHandle>,
-    loads: Vec<u64>,
     live: Arc<Live>,
     watchdog: Watchdog,
     sessions: HashMap<u64, Session>,
     /// Clients whose sockets are closed and whose requests are still in flight.
     leaving: HashMap<u64, Attachment>,
-    next_id: u64,
     descriptors: u64,
     quota: LogQuota,
-}
-
-/// Lines per second that clients may cause in the log; more are counted and left out.
-const LOG_LINES_PER_SECOND: u32 = 50;
-
-/// Keeps clients from filling the log.
-#[derive(Debug, Default)]
-struct LogQuota {
-    second: Option<Instant>,
-    lines: u32,
-    left_out: u64,
-}
-
-impl LogQuota {
-    /// May a line about a client be logged now?
-    fn allows(&mut self) -> bool {
-        if self.second.is_none_or(|second| second.elapsed() >= Duration::from_secs(1)) {
-            if self.left_out > 0 {
-                tracing::warn!(lines = self.left_out, "lines about clients were left out");
-            }
-            *self = Self { second: Some(Instant::now()), lines: 0, left_out: 0 };
-        }
-        self.lines += 1;
-        let allowed = self.lines <= LOG_LINES_PER_SECOND;
-        self.left_out += u64::from(!allowed);
-        allowed
-    }
 }
 
 impl LocalFront {
@@ -119,18 +91,15 @@ impl LocalFront {
         // Once: nobody reads the signal, and it must not keep the drain from sleeping.
         let once = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
         epoll::add(&epoll, stop, epoll::EventData::new_u64(TOKEN_STOP), once)?;
-        let loads = vec![0; workers.len()];
         Ok(Self {
             listener,
             epoll,
             mailbox,
             workers,
-            loads,
             live,
             watchdog: Watchdog::from_environment(),
             sessions: HashMap::new(),
             leaving: HashMap::new(),
-            next_id: 1,
             // What is open now stays open: disks, workers, logs.
             descriptors: std::fs::read_dir("/proc/self/fd").map_or(0, |open| open.count() as u64),
             quota: LogQuota::default(),
@@ -212,8 +181,7 @@ impl LocalFront {
             refuse(RefusalCode::Limit, text).send(&socket);
             return;
         }
-        let id = self.next_id;
-        self.next_id += 1;
+        let id = self.live.next_client();
         let on = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
         if epoll::add(&self.epoll, &socket, epoll::EventData::new_u64(id), on).is_err() {
             return;
@@ -227,7 +195,7 @@ impl LocalFront {
     /// Would `more` descriptors exceed the limit? In words for the client.
     fn lacks_descriptors(&self, more: u64) -> Option<String> {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
-        let held = self.descriptors + self.live.now().added_descriptors;
+        let held = self.descriptors + self.live.now().added_descriptors + self.live.device_descriptors();
         (held + more + RESERVED_DESCRIPTORS > limit).then(|| {
             format!("the daemon may open {limit} files and needs them all; raise its limit (ulimit -n, or LimitNOFILE= in the unit) or detach clients")
         })
@@ -292,13 +260,12 @@ impl LocalFront {
             return Err(refuse(RefusalCode::Limit, text));
         }
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
-        let mut workers = Workers { handles: &self.workers, loads: &mut self.loads };
-        let granted = session.attach(wanted, &self.live.now().exports, &mut workers)?;
+        let granted = session.attach(wanted, &self.live.now().exports, &self.workers)?;
         let Granted { attachment, reply, grant, commands } = granted;
         self.descriptors += attachment.descriptors;
         let (pid, uid, _) = session.credentials;
         if self.quota.allows() {
-            tracing::info!(client = id, pid, uid, disk = wanted.name, queues = attachment.workers.len(), "attached");
+            tracing::info!(client = id, pid, uid, disk = wanted.name, queues = attachment.seats.len(), "attached");
         }
         session.state = State::Attached(attachment);
         for (worker, command) in commands {
@@ -347,7 +314,7 @@ impl LocalFront {
             Some(State::Attached(held) | State::Detaching(held)) => Some(held),
             _ => self.leaving.get(&id),
         };
-        let mut workers = held.map(|held| held.workers.clone()).unwrap_or_default();
+        let mut workers: Vec<usize> = held.map(|held| held.seats.iter().map(Seat::worker).collect()).unwrap_or_default();
         workers.sort_unstable();
         workers.dedup();
         for worker in workers {
@@ -391,9 +358,6 @@ impl LocalFront {
     fn release(&mut self, id: u64, attachment: &Attachment) {
         attachment.export.leave(id);
         self.descriptors = self.descriptors.saturating_sub(attachment.descriptors);
-        for worker in &attachment.workers {
-            self.loads[*worker] = self.loads[*worker].saturating_sub(1);
-        }
         if self.quota.allows() {
             tracing::info!(client = id, disk = attachment.export.name(), "gone; everything of it is released");
         }

@@ -1,5 +1,7 @@
-//! Fronts: ways in for clients. One file per kind.
+//! Fronts: ways in for clients. One file or folder per kind.
 
 pub mod inherited;
 pub mod local;
+mod quota;
 pub mod session;
+pub mod vhost_user;

@@ -13,9 +13,9 @@ use fipsee_ring::handshake::{self, Grant, Limits, Refusal, Wanted, refuse};
 use fipsee_ring::region::{Access, Region};
 use fipsee_ring::seqpacket::Seqpacket;
 
-use crate::export::{Denied, Export};
+use crate::export::{Denied, Export, Kind};
 use crate::placement;
-use crate::worker::{Command, WorkerHandle};
+use crate::worker::{Command, Seat, WorkerHandle};
 
 /// Limits of one client (docs/threat-model.md).
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +54,7 @@ pub(super) enum State {
 pub(super) struct Attachment {
     pub(super) export: Arc<Export>,
     /// The worker of each of its queues.
-    pub(super) workers: Vec<usize>,
+    pub(super) seats: Vec<Seat>,
     /// Ids of regions in use; bit 0 is the pool.
     pub(super) regions: u64,
     /// Ids whose removal the workers have not confirmed.
@@ -103,7 +103,7 @@ impl Session {
         &self,
         wanted: &Wanted<'_>,
         exports: &[Arc<Export>],
-        workers: &mut Workers<'_>,
+        workers: &[WorkerHandle],
     ) -> Result<Granted, Refusal> {
         if !matches!(self.state, State::Greeted { .. }) {
             return Err(refuse(RefusalCode::Malformed, "ATTACH follows HELLO, once"));
@@ -121,38 +121,34 @@ impl Session {
         };
         let export = exports.iter().find(|export| export.name() == wanted.name).ok_or_else(unknown)?;
         let exclusive = wanted.flags & ATTACH_EXCLUSIVE != 0;
-        export.admit(self.id, self.credentials, exclusive).map_err(|denied| match denied {
+        export.admit(self.id, self.credentials, Kind::Ring, exclusive).map_err(|denied| match denied {
             Denied::NotAllowed(text) => refuse(RefusalCode::NotAllowed, text),
             Denied::Busy(text) => refuse(RefusalCode::Busy, text),
             Denied::Gone => unknown(),
         })?;
-        let loads_before = workers.loads.to_vec();
-        self.lay_out(wanted, export, workers).inspect_err(|_| {
-            export.leave(self.id);
-            workers.loads.copy_from_slice(&loads_before);
-        })
+        self.lay_out(wanted, export, workers).inspect_err(|_| export.leave(self.id))
     }
 
-    fn lay_out(&self, wanted: &Wanted<'_>, export: &Arc<Export>, all: &mut Workers<'_>) -> Result<Granted, Refusal> {
+    fn lay_out(&self, wanted: &Wanted<'_>, export: &Arc<Export>, workers: &[WorkerHandle]) -> Result<Granted, Refusal> {
         let limits = &self.limits;
         let queue_count = wanted.queue_count.min(limits.max_queues).min(MAX_QUEUES);
         let depth = wanted.depth.min(limits.max_depth).min(MAX_DEPTH);
         let seed = u32::try_from(self.id & 0xffff_ffff).unwrap_or(0);
         let mut layout = RegionLayout::plan(queue_count, depth, wanted.pool_bytes.min(limits.max_pool_bytes), seed);
-        let workers: Vec<usize> = layout.queues.iter().map(|_| all.choose()).collect();
-        let worker_cpus: Vec<Option<usize>> = workers.iter().map(|worker| all.handles[*worker].place.cpu).collect();
+        let seats: Vec<Seat> = layout.queues.iter().map(|_| Seat::take(workers)).collect();
+        let worker_cpus: Vec<Option<usize>> = seats.iter().map(|seat| workers[seat.worker()].place.cpu).collect();
         layout.features = self.features;
         if self.features & FEATURE_WORKER_CPU != 0 {
             for (geometry, cpu) in layout.queues.iter_mut().zip(&worker_cpus) {
                 geometry.worker_cpu = cpu.and_then(|cpu| u32::try_from(cpu).ok());
             }
         }
-        let places = workers.iter().map(|worker| all.handles[*worker].place);
+        let places = seats.iter().map(|seat| workers[seat.worker()].place);
         let mut grant = Grant::new(layout, |region| placement::put_near(region, places))?;
         let read_only = export.is_read_only() || wanted.flags & ATTACH_READ_ONLY != 0;
         let info = export.info(read_only);
         let (mut commands, mut counters) = (Vec::new(), Vec::new());
-        for ((queue, geometry), worker) in std::mem::take(&mut grant.queues).into_iter().zip(&grant.layout.queues).zip(&workers) {
+        for ((queue, geometry), seat) in std::mem::take(&mut grant.queues).into_iter().zip(&grant.layout.queues).zip(&seats) {
             let setup = QueueSetup {
                 depth: geometry.depth,
                 info,
@@ -162,14 +158,14 @@ impl Session {
             };
             counters.push(Arc::clone(&setup.counters));
             let server = Box::new(move |id| QueueServer::new(queue, id, setup));
-            commands.push((*worker, Command::AddQueue { server, export: Arc::clone(export), client: self.id }));
+            commands.push((seat.worker(), Command::AddQueue { server, export: Arc::clone(export), client: self.id }));
         }
         export.set_queues(self.id, counters, worker_cpus);
         let descriptors = 1 + 2 * u64::from(queue_count);
         Ok(Granted {
             attachment: Attachment {
                 export: Arc::clone(export),
-                workers,
+                seats,
                 regions: 1,
                 removing: 0,
                 region_bytes: [0; MAX_REGIONS as usize],
@@ -228,21 +224,5 @@ impl Session {
             }
             _ => Err(refuse(RefusalCode::BadMemory, format!("there is no registered region {id}"))),
         }
-    }
-}
-
-/// The workers, when queues are dealt to them.
-pub(super) struct Workers<'a> {
-    pub(super) handles: &'a [WorkerHandle],
-    /// Queues that each serves.
-    pub(super) loads: &'a mut [u64],
-}
-
-impl Workers<'_> {
-    /// The one with the fewest queues, which has one more now.
-    fn choose(&mut self) -> usize {
-        let worker = (0..self.loads.len()).min_by_key(|index| self.loads[*index]).unwrap_or(0);
-        self.loads[worker] += 1;
-        worker
     }
 }

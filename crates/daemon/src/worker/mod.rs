@@ -5,10 +5,13 @@
 //! all doorbells and sleeps.
 
 mod roster;
+mod seat;
+mod service;
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use fipsee_block::disk::{Engine, Ticket};
@@ -18,10 +21,16 @@ use fipsee_ring::mailbox::Mailbox;
 use fipsee_ring::region::Region;
 use fipsee_ring::wait::{Backoff, Next, WaitMode};
 use fipsee_topology::pin;
+use fipsee_virtio::memory::GuestMemory;
+use fipsee_virtio::upgrade::{GuestQueue, QUEUE_OF_TICKET};
 use rustix::event::epoll;
 
 use self::roster::{Closing, Roster, Slot};
+pub use self::seat::Seat;
+pub use self::service::RingAddresses;
+use self::service::{Pending, Service, Virtqueue};
 use crate::export::Export;
+use crate::front::vhost_user::Notice;
 use crate::placement::Place;
 
 /// Operations in flight that the kernel ring of a worker holds; more wait in the engine.
@@ -78,6 +87,26 @@ pub enum Command {
         /// Done when dropped.
         ack: Ack,
     },
+    /// Serve a virtqueue.
+    AddVirtqueue {
+        /// Builds the queue's server once the worker knows its number.
+        server: Box<dyn FnOnce(u32) -> Result<GuestQueue, String> + Send>,
+        /// The disk behind it.
+        export: Arc<Export>,
+        /// Whose it is, and which of its queues.
+        queue: QueueName,
+        /// Who hears when it breaks.
+        device: Arc<Mailbox<Notice>>,
+        /// Is it served?
+        reply: Sender<Result<(), String>>,
+    },
+    /// Change how a virtqueue is served. One that is not there drops the change, and the sender in it.
+    ChangeVirtqueue {
+        /// Which.
+        queue: QueueName,
+        /// How.
+        change: VirtqueueChange,
+    },
     /// Tell every client of the export its new size.
     Resized {
         /// Which.
@@ -87,6 +116,35 @@ pub enum Command {
     },
     /// Stop when every queue is gone.
     Stop,
+}
+
+/// A queue, named by its client and its number there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueName {
+    /// Whose.
+    pub client: u64,
+    /// Which.
+    pub index: u16,
+}
+
+/// What may change of a virtqueue while it is served.
+pub enum VirtqueueChange {
+    /// Nothing in flight is left in the old memory when the reply comes.
+    Memory {
+        /// The new memory.
+        memory: Arc<GuestMemory>,
+        /// Where the queue lies in it.
+        rings: RingAddresses,
+        /// Does it lie there? Otherwise the queue goes on nowhere, and waits to be stopped.
+        reply: Sender<Result<(), String>>,
+    },
+    /// Go, once nothing is in flight.
+    Stop {
+        /// The index of the next available entry.
+        reply: Sender<u16>,
+    },
+    /// What takes effect between two visits.
+    Set(Box<dyn FnOnce(&mut GuestQueue) + Send>),
 }
 
 /// What a worker tells about itself.
@@ -107,6 +165,8 @@ pub struct WorkerHandle {
     pub counters: Arc<WorkerCounters>,
     /// Where it runs.
     pub place: Place,
+    /// Queues that the fronts have dealt to it.
+    pub seats: Arc<AtomicU64>,
 }
 
 /// The worker's own state; lives on its thread.
@@ -133,7 +193,7 @@ pub fn spawn(
     wait: WaitMode,
     look: Duration,
 ) -> io::Result<(WorkerHandle, std::thread::JoinHandle<()>)> {
-    let handle = WorkerHandle { mailbox: Arc::new(Mailbox::new()?), counters: Arc::default(), place };
+    let handle = WorkerHandle { mailbox: Arc::new(Mailbox::new()?), counters: Arc::default(), place, seats: Arc::default() };
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let on = epoll::EventFlags::IN | epoll::EventFlags::ET;
     epoll::add(&epoll, &*handle.mailbox, epoll::EventData::new_u64(TOKEN_MAILBOX), on)?;
@@ -161,7 +221,7 @@ pub fn spawn(
 }
 
 /// A worker that panics takes the process with it: its clients then see a hang-up instead of silence.
-struct AbortOnPanic;
+pub(crate) struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
     fn drop(&mut self) {
@@ -214,16 +274,17 @@ impl Worker {
         let (roster, touched) = (&mut self.roster, &mut self.touched);
         self.engine.flush();
         let finished = self.engine.poll(FINISHED_PER_PASS, &mut |ticket: Ticket, status| {
-            if let Some(slot) = roster.get_mut(ticket.queue as usize) {
-                slot.server.finish(ticket, status);
-                if touched.last() != Some(&ticket.queue) {
-                    touched.push(ticket.queue);
+            let id = ticket.queue & QUEUE_OF_TICKET;
+            if let Some(slot) = roster.get_mut(id as usize) {
+                slot.service.finish(ticket, status);
+                if touched.last() != Some(&id) {
+                    touched.push(id);
                 }
             }
         });
         for id in std::mem::take(&mut self.touched) {
             if let Some(slot) = self.roster.get_mut(id as usize) {
-                slot.server.flush();
+                slot.service.flush();
             }
             // A request may have waited for this one's place among those in flight.
             self.roster.heat(id as usize);
@@ -236,19 +297,15 @@ impl Worker {
     fn settle(&mut self) {
         for id in std::mem::take(&mut self.unsettled) {
             let Some(slot) = self.roster.get_mut(id as usize) else { continue };
-            let idle = slot.server.in_flight() == 0;
-            if idle {
-                for (region, _ack) in slot.removals.drain(..) {
-                    let _ = slot.server.regions_mut().remove(region);
-                }
-            }
+            let idle = slot.service.in_flight() == 0;
+            let stop = if idle { slot.apply_what_waited() } else { None };
             let gone = match slot.closing {
-                Closing::No => false,
-                Closing::Finish { left, .. } => idle && (left == 0 || !slot.server.has_work()),
+                Closing::No => stop.is_some(),
+                Closing::Finish { left, .. } => idle && (left == 0 || !slot.service.has_work()),
                 Closing::Now { .. } => idle,
             };
             if gone {
-                self.drop_slot(id as usize);
+                self.drop_slot(id as usize, stop);
             } else if !idle || !matches!(slot.closing, Closing::No) {
                 self.unsettled.push(id);
                 self.roster.heat(id as usize);
@@ -256,10 +313,14 @@ impl Worker {
         }
     }
 
-    fn drop_slot(&mut self, id: usize) {
+    /// `stop`: who wants to know where a virtqueue stopped.
+    fn drop_slot(&mut self, id: usize, stop: Option<Sender<u16>>) {
         let Some(slot) = self.roster.remove(id) else { return };
-        let _ = epoll::delete(&self.epoll, &slot.server.queue().our_bell);
+        let _ = epoll::delete(&self.epoll, slot.service.bell());
         self.handle.counters.queues.fetch_sub(1, Ordering::Relaxed);
+        if let (Service::Virtqueue(queue), Some(reply)) = (slot.service, stop) {
+            let _ = reply.send(queue.server.stop());
+        }
     }
 
     #[cold]
@@ -270,8 +331,10 @@ impl Worker {
                 Command::AddRegion { client, id, region, access, ack } => {
                     let length_bytes = region.length_bytes();
                     for (_, slot) in self.roster.iter_mut().filter(|(_, slot)| slot.client == client) {
-                        let added = slot.server.regions_mut().insert(id, &region, 0, length_bytes, access);
-                        debug_assert!(added.is_ok(), "the front keeps the ids");
+                        if let Service::Ring(server) = &mut slot.service {
+                            let added = server.regions_mut().insert(id, &region, 0, length_bytes, access);
+                            debug_assert!(added.is_ok(), "the front keeps the ids");
+                        }
                     }
                     drop(ack);
                 }
@@ -281,13 +344,17 @@ impl Worker {
                 Command::RemoveClient { client, finish, ack } => self.unsettle(client, |slot| {
                     let _ack = Arc::clone(&ack);
                     slot.closing =
-                        if finish { Closing::Finish { left: slot.server.depth(), _ack } } else { Closing::Now { _ack } };
+                        if finish { Closing::Finish { left: slot.service.depth(), _ack } } else { Closing::Now { _ack } };
                 }),
                 Command::Resized { export, info } => {
                     for (_, slot) in self.roster.iter_mut().filter(|(_, slot)| Arc::ptr_eq(&slot.export, &export)) {
-                        slot.server.announce_resize(&info);
+                        slot.service.announce_resize(&info);
                     }
                 }
+                Command::AddVirtqueue { server, export, queue, device, reply } => {
+                    let _ = reply.send(self.add_virtqueue(server, export, queue, device));
+                }
+                Command::ChangeVirtqueue { queue, change } => self.change_virtqueue(queue, change),
                 Command::Stop => self.stopping = true,
             }
         }
@@ -312,13 +379,48 @@ impl Worker {
             tracing::error!(client, "a queue does not fit the region that was laid out for it");
             return;
         };
-        let on = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        if let Err(error) = epoll::add(&self.epoll, &server.queue().our_bell, epoll::EventData::new_u64(id as u64), on) {
+        if let Err(error) = self.add_slot(id, Slot::new(Service::Ring(server), export, client)) {
             tracing::error!(client, %error, "cannot watch a doorbell; the queue is not served");
-            return;
         }
-        self.roster.add(Slot::new(server, export, client));
+    }
+
+    fn add_virtqueue(
+        &mut self,
+        server: Box<dyn FnOnce(u32) -> Result<GuestQueue, String> + Send>,
+        export: Arc<Export>,
+        queue: QueueName,
+        device: Arc<Mailbox<Notice>>,
+    ) -> Result<(), String> {
+        let id = self.roster.next_id();
+        let server = server(u32::try_from(id).unwrap_or(u32::MAX))?;
+        let service = Service::Virtqueue(Virtqueue::new(server, queue.index, device));
+        self.add_slot(id, Slot::new(service, export, queue.client))
+            .map_err(|error| format!("its kick descriptor cannot be watched ({error}); it must be an eventfd"))
+    }
+
+    /// Watch the doorbell of what gets the number `id`, and serve it.
+    fn add_slot(&mut self, id: usize, slot: Slot) -> io::Result<()> {
+        let on = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&self.epoll, slot.service.bell(), epoll::EventData::new_u64(id as u64), on)?;
+        self.roster.add(slot);
         self.handle.counters.queues.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    #[cold]
+    fn change_virtqueue(&mut self, name: QueueName, change: VirtqueueChange) {
+        let found = self.roster.iter_mut().find_map(|(id, slot)| match &mut slot.service {
+            Service::Virtqueue(queue) if slot.client == name.client && queue.index == name.index => Some((id, queue)),
+            _ => None,
+        });
+        let Some((id, queue)) = found else { return };
+        match change {
+            VirtqueueChange::Set(set) => return set(&mut queue.server),
+            VirtqueueChange::Memory { memory, rings, reply } => queue.pending = Some(Pending::Memory { memory, rings, reply }),
+            VirtqueueChange::Stop { reply } => queue.pending = Some(Pending::Stop { reply }),
+        }
+        self.unsettled.push(u32::try_from(id).unwrap_or(u32::MAX));
+        self.settle();
     }
 
     /// Ask every client for its doorbell, then look once more.
@@ -328,7 +430,7 @@ impl Worker {
         }
         let mut waiting = Vec::new();
         for (id, slot) in self.roster.iter_mut().filter(|(_, slot)| slot.takes_requests()) {
-            if !slot.server.is_armed() && slot.server.arm_and_work_remains() {
+            if slot.service.arm_and_work_remains() {
                 waiting.push(id);
             }
         }
@@ -356,7 +458,7 @@ impl Worker {
             }
             let id = usize::try_from(token).unwrap_or(usize::MAX);
             if let Some(slot) = self.roster.get_mut(id) {
-                slot.server.bell_rang();
+                slot.service.bell_rang();
                 self.roster.heat(id);
             }
         }

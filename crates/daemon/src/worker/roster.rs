@@ -1,13 +1,14 @@
 //! The queues of a worker: hot ones, visited every pass, and cold ones, sampled.
 
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 
 use fipsee_block::disk::{AnyDisk, Engine};
-use fipsee_block::server::QueueServer;
 use fipsee_ring::wait::Watch;
 use fipsee_ring::{AtomicU32, Ordering};
 
 use super::Ack;
+use super::service::{Pending, Service};
 use crate::export::Export;
 
 /// Empty visits after which a queue is sampled instead of visited every pass.
@@ -32,18 +33,19 @@ pub(super) enum Closing {
 
 /// One queue and what belongs to it.
 pub(super) struct Slot {
-    pub(super) server: QueueServer,
+    pub(super) service: Service,
     pub(super) export: Arc<Export>,
     pub(super) client: u64,
     hot: bool,
     pub(super) empty_visits: u32,
     pub(super) closing: Closing,
+    /// What waits until nothing is in flight: of a ring, memory to be removed.
     pub(super) removals: Vec<(u16, Ack)>,
 }
 
 impl Slot {
-    pub(super) fn new(server: QueueServer, export: Arc<Export>, client: u64) -> Self {
-        Self { server, export, client, hot: false, empty_visits: 0, closing: Closing::No, removals: Vec::new() }
+    pub(super) fn new(service: Service, export: Arc<Export>, client: u64) -> Self {
+        Self { service, export, client, hot: false, empty_visits: 0, closing: Closing::No, removals: Vec::new() }
     }
 
     /// May requests be taken? Not while memory waits to be removed, nor when the client is gone.
@@ -52,15 +54,55 @@ impl Slot {
         self.removals.is_empty() && !matches!(self.closing, Closing::Now { .. } | Closing::Finish { left: 0, .. })
     }
 
-    #[inline(always)]
-    fn visit(&mut self, engine: &mut Engine) -> u32 {
-        if !self.takes_requests() {
-            return 0;
+    /// Nothing is in flight: do what waited for that. Who wants to know where a virtqueue stopped, which is to go now.
+    #[cold]
+    pub(super) fn apply_what_waited(&mut self) -> Option<Sender<u16>> {
+        match &mut self.service {
+            Service::Ring(server) => {
+                for (region, _ack) in self.removals.drain(..) {
+                    let _ = server.regions_mut().remove(region);
+                }
+                None
+            }
+            Service::Virtqueue(queue) => match queue.pending.take()? {
+                Pending::Memory { memory, rings, reply } => {
+                    let _ = reply.send(queue.server.set_memory(memory, rings.descriptor, rings.available, rings.used));
+                    None
+                }
+                Pending::Stop { reply } => Some(reply),
+            },
         }
-        let taken = match self.export.disk() {
-            AnyDisk::Null(disk) => self.server.visit(disk, engine),
-            AnyDisk::Memory(disk) => self.server.visit(disk, engine),
-            AnyDisk::File(disk) => self.server.visit(disk, engine),
+    }
+
+    /// `alone`: the worker has no other hot queue.
+    #[inline(always)]
+    fn visit(&mut self, engine: &mut Engine, alone: bool) -> u32 {
+        let takes_requests = self.takes_requests();
+        let taken = match &mut self.service {
+            Service::Ring(server) => {
+                server.hold(alone);
+                if !takes_requests {
+                    return 0;
+                }
+                match self.export.disk() {
+                    AnyDisk::Null(disk) => server.visit(disk, engine),
+                    AnyDisk::Memory(disk) => server.visit(disk, engine),
+                    AnyDisk::File(disk) => server.visit(disk, engine),
+                }
+            }
+            Service::Virtqueue(queue) => {
+                if !takes_requests || !queue.takes_requests() {
+                    return 0;
+                }
+                queue.server.hold(alone);
+                let taken = match self.export.disk() {
+                    AnyDisk::Null(disk) => queue.server.visit(disk, engine),
+                    AnyDisk::Memory(disk) => queue.server.visit(disk, engine),
+                    AnyDisk::File(disk) => queue.server.visit(disk, engine),
+                };
+                queue.report_fault();
+                return taken;
+            }
         };
         if let Closing::Finish { left, .. } = &mut self.closing {
             *left = left.saturating_sub(taken);
@@ -71,12 +113,14 @@ impl Slot {
 
 /// What a poller needs of a cold queue.
 #[derive(Clone, Copy)]
-struct Poll {
-    stamp: *const AtomicU32,
-    expected: u32,
+enum Poll {
+    /// It is hot, or there is none.
+    Nothing,
+    /// Where the next stamp of a ring will stand, and what it will be.
+    Stamp(*const AtomicU32, u32),
+    /// A virtqueue knows itself where its guest will write.
+    Virtqueue,
 }
-
-const NOTHING_TO_POLL: Poll = Poll { stamp: std::ptr::null(), expected: 0 };
 
 /// All queues of a worker, by their number.
 #[derive(Default)]
@@ -98,7 +142,7 @@ impl Roster {
         let id = self.next_id();
         if id == self.slots.len() {
             self.slots.push(Some(slot));
-            self.polls.push(NOTHING_TO_POLL);
+            self.polls.push(Poll::Nothing);
         } else {
             self.slots[id] = Some(slot);
         }
@@ -108,7 +152,7 @@ impl Roster {
     /// Let a queue go.
     pub(super) fn remove(&mut self, id: usize) -> Option<Slot> {
         let slot = self.slots.get_mut(id)?.take()?;
-        self.polls[id] = NOTHING_TO_POLL;
+        self.polls[id] = Poll::Nothing;
         self.hot.retain(|hot| *hot as usize != id);
         while self.slots.last().is_some_and(Option::is_none) {
             self.slots.pop();
@@ -140,7 +184,11 @@ impl Roster {
             _ => return None,
         };
         let slot = self.slots.get(id)?.as_ref()?;
-        slot.takes_requests().then(|| slot.server.watch())
+        match &slot.service {
+            Service::Ring(server) => slot.takes_requests().then(|| server.watch()),
+            // No stamp stands there: the guest counts.
+            Service::Virtqueue(_) => None,
+        }
     }
 
     /// Visit every hot queue once; returns how many requests were taken.
@@ -154,8 +202,7 @@ impl Roster {
                 self.hot.swap_remove(place);
                 continue;
             };
-            slot.server.hold(alone);
-            let taken = slot.visit(engine);
+            let taken = slot.visit(engine, alone);
             work += taken;
             if taken > 0 {
                 slot.empty_visits = 0;
@@ -178,8 +225,13 @@ impl Roster {
         self.hot.swap_remove(place);
         if let Some(slot) = self.slots.get_mut(id).and_then(Option::as_mut) {
             slot.hot = false;
-            let (stamp, expected) = slot.server.next_stamp();
-            self.polls[id] = Poll { stamp, expected };
+            self.polls[id] = match &slot.service {
+                Service::Ring(server) => {
+                    let (stamp, expected) = server.next_stamp();
+                    Poll::Stamp(stamp, expected)
+                }
+                Service::Virtqueue(_) => Poll::Virtqueue,
+            };
         }
     }
 
@@ -190,7 +242,7 @@ impl Roster {
             slot.empty_visits = 0;
             if !slot.hot {
                 slot.hot = true;
-                self.polls[id] = NOTHING_TO_POLL;
+                self.polls[id] = Poll::Nothing;
                 self.hot.push(u32::try_from(id).unwrap_or(u32::MAX));
             }
         }
@@ -206,14 +258,17 @@ impl Roster {
         for _ in 0..COLD_SAMPLES_PER_PASS.min(self.polls.len()) {
             let id = self.cold_cursor;
             self.cold_cursor = if id + 1 >= self.polls.len() { 0 } else { id + 1 };
-            let poll = self.polls[id];
-            if poll.stamp.is_null() {
-                continue;
-            }
-            // SAFETY: the address lies in the region of a queue that this worker holds: `polls[id]` is cleared when
-            // slot `id` is dropped or becomes hot. Every access to a stamp is atomic.
-            let stamp = unsafe { &*poll.stamp };
-            if stamp.load(Ordering::Acquire) == poll.expected {
+            let has_work = match self.polls[id] {
+                Poll::Nothing => continue,
+                Poll::Stamp(stamp, expected) => {
+                    // SAFETY: the address lies in the region of a queue that this worker holds: `polls[id]` is cleared when
+                    // slot `id` is dropped or becomes hot. Every access to a stamp is atomic.
+                    let stamp = unsafe { &*stamp };
+                    stamp.load(Ordering::Acquire) == expected
+                }
+                Poll::Virtqueue => self.get_mut(id).is_some_and(|slot| slot.service.has_work()),
+            };
+            if has_work {
                 self.heat(id);
                 work += 1;
             }

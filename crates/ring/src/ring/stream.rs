@@ -25,6 +25,8 @@ pub struct StreamWriter<M> {
     released: u32,
     /// How far ahead ownership is asked for: far enough to hide a transfer, not so far that it takes a slot from the reader.
     prefetch_slots: u32,
+    /// Slots that a reader with our choices gives back at a time.
+    part_slots: u32,
 }
 
 impl<M: RingMemory> StreamWriter<M> {
@@ -36,7 +38,8 @@ impl<M: RingMemory> StreamWriter<M> {
     /// As [`new`](Self::new), with other choices than the best.
     pub fn with_tuning(memory: M, cursor: Cursor, tuning: &Tuning) -> Self {
         let prefetch_slots = tuning.stream_prefetch_slots.min((memory.slot_count() / 8).max(1));
-        Self { writer: Writer::with_tuning(memory, cursor, tuning), published: 0, released: 0, prefetch_slots }
+        let part_slots = tuning.release_slots(memory.slot_count());
+        Self { writer: Writer::with_tuning(memory, cursor, tuning), published: 0, released: 0, prefetch_slots, part_slots }
     }
 
     /// Slots free now, looking at the counter only when fewer than `wanted` are known to be.
@@ -74,14 +77,16 @@ impl<M: RingMemory> StreamWriter<M> {
         Ok(())
     }
 
-    /// Publish as many of `messages` as fit, in one burst; returns how many.
+    /// Publish as many of `messages` as are known to fit, in one burst; returns how many, 0 only if the ring is full.
     ///
     /// # Errors
     /// The counter lies.
     #[inline(always)]
     pub fn publish_burst(&mut self, messages: &[Message]) -> Result<usize, PeerFault> {
-        let wanted = u32::try_from(messages.len()).unwrap_or(u32::MAX).min(self.writer.memory.slot_count());
-        let count = self.free_slots(wanted)?.min(wanted);
+        let slot_count = self.writer.memory.slot_count();
+        let wanted = u32::try_from(messages.len()).unwrap_or(u32::MAX).min(slot_count);
+        // Slots come back by parts of a lap: to look at the counter for more than a part costs a transfer for nothing.
+        let count = self.free_slots(wanted.min(self.part_slots))?.min(wanted);
         for message in &messages[..count as usize] {
             self.writer.publish(message);
             self.writer.prefetch_ahead(self.prefetch_slots);

@@ -1,3 +1,13 @@
-//! The in-band upgrade (docs/protocol.md section 9).
+//! The in-band upgrade: a guest goes over from virtqueues to rings in its own memory (docs/protocol.md section 9).
+//!
+//! [`desk::Desk`] decides about a device, on the thread of its vhost-user conversation; [`GuestQueue`] is a virtqueue with its ring, on
+//! the thread of a worker.
 
+mod bells;
+pub mod desk;
+mod queue;
+pub mod rings;
 pub mod wire;
+
+pub use bells::Device;
+pub use queue::{GuestQueue, QUEUE_OF_TICKET, RING_TICKET};

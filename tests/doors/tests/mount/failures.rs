@@ -240,7 +240,8 @@ fn file_that_was_made_goes_unless_somebody_uses_it() {
         unmount(&mount.file);
         let mut next = Mount::new(&daemon, "a", &[]);
         assert_eq!(bytes_at(&next.open(), 0, 512), [round; 512]);
-        assert!(mount.wait().success());
+        let status = mount.wait();
+        assert!(status.success(), "round {round}: {status}: {}", mount.words());
         next.unmount();
         assert!(!file.exists());
     }
@@ -250,6 +251,7 @@ fn file_that_was_made_goes_unless_somebody_uses_it() {
     wait_until("the name is free", || file.metadata().is_ok_and(|facts| facts.len() == 0));
     std::fs::write(&file, "somebody's").expect("a working system");
     drop(in_use);
-    assert!(mount.wait().success());
+    let status = mount.wait();
+    assert!(status.success(), "{status}: {}", mount.words());
     assert_eq!(std::fs::read(&file).expect("a working system"), b"somebody's");
 }

@@ -1,0 +1,55 @@
+//! `fipsee attach DISK --vhost-user PATH` and `fipsee detach --vhost-user PATH`: sockets for virtual machines on a running daemon.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use crate::error::Error;
+use crate::{admin, output};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct AttachArguments {
+    /// Name of the disk
+    disk: String,
+    /// Serve it to virtual machines at this Unix socket, too, until the daemon ends
+    #[arg(long, value_name = "PATH")]
+    vhost_user: PathBuf,
+    /// Print JSON: the disk's description, as info does
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct DetachArguments {
+    /// Remove this Unix socket, to which no virtual machine may be connected
+    #[arg(long, value_name = "PATH")]
+    vhost_user: PathBuf,
+    /// Print JSON: the disk's description, as info does
+    #[arg(long)]
+    json: bool,
+}
+
+/// The daemon has another working directory.
+fn absolute(path: &Path) -> Result<PathBuf, Error> {
+    std::path::absolute(path).map_err(|error| Error::io(format_args!("use the path {}", path.display()), &error))
+}
+
+pub(crate) fn attach(socket: &Path, arguments: &AttachArguments) -> Result<(), Error> {
+    let path = absolute(&arguments.vhost_user)?;
+    let answer = admin::ask(socket, &json!({ "request": "attach", "disk": arguments.disk, "vhost_user": path }))?;
+    if arguments.json {
+        return output::print_json(&answer);
+    }
+    let disk = &arguments.disk;
+    let path = path.display();
+    output::print(&format!("disk '{disk}' is served at {path}; fipsee vm-args {disk} --vmm qemu tells how to use it\n"))
+}
+
+pub(crate) fn detach(socket: &Path, arguments: &DetachArguments) -> Result<(), Error> {
+    let path = absolute(&arguments.vhost_user)?;
+    let answer = admin::ask(socket, &json!({ "request": "detach", "vhost_user": path }))?;
+    if arguments.json {
+        return output::print_json(&answer);
+    }
+    output::print(&format!("disk '{}' is served at {} no more\n", admin::text(&answer, "disk"), path.display()))
+}

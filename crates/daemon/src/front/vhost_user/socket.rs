@@ -1,0 +1,396 @@
+//! One socket and the thread that serves it: one hypervisor at a time, the next when that is gone.
+
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use fipsee_ring::listener::Listener;
+use fipsee_ring::mailbox::Mailbox;
+use rustix::event::epoll;
+use rustix::net::{SocketFlags, SocketType};
+use vhost::vhost_user::{BackendReqHandler, Error, VhostUserProtocolFeatures};
+
+use super::Notice;
+use super::channel::Upcoming;
+use super::device::Device;
+use super::queue::Serving;
+use crate::export::{Denied, Export, Kind};
+use crate::front::quota::LogQuota;
+use crate::live::Live;
+use crate::worker::{AbortOnPanic, WorkerHandle};
+
+/// As the client socket: who may use the disk is decided by the disk's lists.
+const MODE: u32 = 0o666;
+/// Descriptors of a device beside those of its queues: the connection and our copy of it, the channel for our requests, and memory
+/// files on their way to being mapped.
+const DESCRIPTORS: u64 = 40;
+/// Kick, call and error of each queue, and the worker's copies.
+const DESCRIPTORS_PER_QUEUE: u64 = 6;
+
+const TOKEN_NOTICES: u64 = 0;
+const TOKEN_LISTENER: u64 = 1;
+const TOKEN_CONNECTION: u64 = 2;
+
+/// Who is connected, and may the next one be?
+#[derive(Debug, Default)]
+struct State {
+    /// It is being removed.
+    retired: bool,
+    /// The process, and its connection to be shut down.
+    peer: Option<(i32, UnixStream)>,
+}
+
+/// A socket that is served. Dropped, it lets go of its device and removes its file.
+pub struct Socket {
+    path: PathBuf,
+    export: Arc<Export>,
+    state: Arc<Mutex<State>>,
+    notices: Arc<Mailbox<Notice>>,
+    thread: Option<JoinHandle<()>>,
+    /// Closed when the thread has ended.
+    ended: Receiver<()>,
+}
+
+/// Queues that a device can have: as many as a client of any kind.
+const MAX_QUEUES: u16 = fipsee_ring::control::MAX_QUEUES;
+
+/// What all sockets share.
+#[derive(Clone)]
+pub(super) struct Shared {
+    pub(super) workers: Vec<WorkerHandle>,
+    pub(super) live: Arc<Live>,
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Socket {
+    /// Listen at `path` for hypervisors that want `export`. Nobody is served before [`begin`](Self::begin).
+    pub(super) fn prepare(shared: Shared, export: &Arc<Export>, path: &Path) -> Result<Self, String> {
+        let disk = export.name();
+        let listener = Listener::bind(path, SocketType::STREAM, MODE)
+            .map_err(|text| format!("disk '{disk}': {text} for its vhost-user socket"))?;
+        if listener.took_over() {
+            tracing::info!(disk, path = %path.display(), "taking over the vhost-user socket of a daemon that is gone");
+        }
+        let failed = |error: std::io::Error| format!("disk '{disk}': cannot serve {}: {error}; raise the limits", path.display());
+        let notices = Arc::new(Mailbox::new().map_err(failed)?);
+        let state = Arc::<Mutex<State>>::default();
+        let epoll = watch(&listener, &notices).map_err(failed)?;
+        let keeper = Keeper {
+            shared,
+            export: Arc::clone(export),
+            listener,
+            epoll,
+            state: Arc::clone(&state),
+            notices: Arc::clone(&notices),
+            quota: LogQuota::default(),
+        };
+        let (running, ended) = channel::<()>();
+        let run = move || {
+            let _guard = AbortOnPanic;
+            let _running: Sender<()> = running;
+            keeper.run();
+        };
+        let thread = std::thread::Builder::new().name(format!("fip-vm-{disk}")).spawn(run).map_err(failed)?;
+        Ok(Self { path: path.to_owned(), export: Arc::clone(export), state, notices, thread: Some(thread), ended })
+    }
+
+    /// Serve who connects.
+    pub(super) fn begin(&self) {
+        self.notices.send(Notice::Begin);
+    }
+
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its disk.
+    pub(super) const fn export(&self) -> &Arc<Export> {
+        &self.export
+    }
+
+    /// The guest is to learn that the disk's size changed.
+    pub(super) fn resized(&self) {
+        self.notices.send(Notice::Resized);
+    }
+
+    /// Let nobody connect any more, if nobody is; else the process that is.
+    pub(super) fn retire(&self) -> Result<(), i32> {
+        let mut state = lock(&self.state);
+        match &state.peer {
+            Some((pid, _)) => Err(*pid),
+            None => {
+                state.retired = true;
+                Ok(())
+            }
+        }
+    }
+
+    /// Take back [`retire`](Self::retire).
+    pub(super) fn reinstate(&self) {
+        lock(&self.state).retired = false;
+    }
+
+    /// End the connection, finish what is in flight, and go. Does not wait for that.
+    pub(super) fn stop(&self) {
+        let mut state = lock(&self.state);
+        state.retired = true;
+        if let Some((_, stream)) = &state.peer {
+            // Its thread may be waiting for the rest of a message.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        drop(state);
+        self.notices.send(Notice::Stop);
+    }
+
+    /// Wait for the end that [`stop`](Self::stop) asked for; `false`: a disk does not answer, and the thread is given up.
+    pub(super) fn end_before(mut self, deadline: Instant) -> bool {
+        let waited = self.ended.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+        let has_ended = waited == Err(RecvTimeoutError::Disconnected);
+        if !has_ended {
+            self.thread = None;
+        }
+        has_ended
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            self.stop();
+            let _ = thread.join();
+        }
+    }
+}
+
+fn watch(listener: &Listener, notices: &Mailbox<Notice>) -> std::io::Result<OwnedFd> {
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    epoll::add(&epoll, notices, epoll::EventData::new_u64(TOKEN_NOTICES), edge)?;
+    epoll::add(&epoll, listener.socket(), epoll::EventData::new_u64(TOKEN_LISTENER), epoll::EventFlags::empty())?;
+    Ok(epoll)
+}
+
+/// How a conversation ended.
+enum End {
+    /// The hypervisor hung up.
+    HungUp,
+    /// It sent what cannot be obeyed.
+    Refused(String),
+    /// The socket goes.
+    Stopped,
+}
+
+/// The thread's own state.
+struct Keeper {
+    shared: Shared,
+    export: Arc<Export>,
+    listener: Listener,
+    epoll: OwnedFd,
+    state: Arc<Mutex<State>>,
+    notices: Arc<Mailbox<Notice>>,
+    quota: LogQuota,
+}
+
+impl Keeper {
+    fn run(mut self) {
+        loop {
+            let tokens = self.wait();
+            for notice in self.notices.take() {
+                match notice {
+                    Notice::Begin => self.listen(true),
+                    Notice::Stop => return,
+                    // Nobody is there who wants to know.
+                    Notice::Resized | Notice::Asked(_) | Notice::Fault { .. } => {}
+                }
+            }
+            if tokens.contains(&TOKEN_LISTENER)
+                && let Some(stream) = self.accept()
+            {
+                // The next one waits in the socket's queue.
+                self.listen(false);
+                if let End::Stopped = self.serve(stream) {
+                    return;
+                }
+                self.listen(true);
+            }
+        }
+    }
+
+    fn listen(&self, on: bool) {
+        let events = if on { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
+        if let Err(error) = epoll::modify(&self.epoll, self.listener.socket(), epoll::EventData::new_u64(TOKEN_LISTENER), events) {
+            tracing::error!(%error, "cannot watch a vhost-user socket");
+        }
+    }
+
+    fn wait(&self) -> Vec<u64> {
+        let mut events = Vec::<epoll::Event>::with_capacity(4);
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => tracing::error!(%error, "epoll failed"),
+        }
+        events.iter().map(|event| event.data.u64()).collect()
+    }
+
+    fn accept(&mut self) -> Option<UnixStream> {
+        match rustix::net::accept_with(self.listener.socket(), SocketFlags::CLOEXEC) {
+            Ok(socket) => Some(UnixStream::from(socket)),
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED | rustix::io::Errno::AGAIN) => None,
+            Err(error) => {
+                if self.quota.allows() {
+                    tracing::error!(disk = self.export.name(), %error, "cannot accept a hypervisor; raise LimitNOFILE=");
+                }
+                None
+            }
+        }
+    }
+
+    /// From the first to the last word with one hypervisor.
+    fn serve(&mut self, stream: UnixStream) -> End {
+        let (Ok(peer), Ok(copy)) = (rustix::net::sockopt::socket_peercred(&stream), stream.try_clone()) else { return End::HungUp };
+        let (pid, uid, gid) = (peer.pid.as_raw_nonzero().get(), peer.uid.as_raw(), peer.gid.as_raw());
+        let client = self.shared.live.next_client();
+        let export = Arc::clone(&self.export);
+        let disk = export.name();
+        {
+            let mut state = lock(&self.state);
+            if state.retired {
+                return End::HungUp;
+            }
+            if let Err(denied) = export.admit(client, (pid, uid, gid), Kind::VhostUser, false) {
+                if self.quota.allows() {
+                    let reason = reason_of(denied);
+                    tracing::warn!(disk, pid, uid, reason, "a hypervisor is refused");
+                }
+                return End::HungUp;
+            }
+            state.peer = Some((pid, copy));
+        }
+        let queues = self.shared.live.now().settings.limits.max_queues.clamp(1, MAX_QUEUES);
+        let descriptors = DESCRIPTORS + DESCRIPTORS_PER_QUEUE * u64::from(queues);
+        self.shared.live.take_descriptors(descriptors);
+        if self.quota.allows() {
+            tracing::info!(client, pid, uid, disk, socket = %self.listener.path().display(), "a hypervisor attached");
+        }
+        let serving = Serving {
+            workers: self.shared.workers.clone(),
+            export: Arc::clone(&export),
+            client,
+            notices: Arc::clone(&self.notices),
+        };
+        let device = Arc::new(Mutex::new(Device::new(serving, queues)));
+        let end = self.converse(stream, &device);
+        {
+            let mut device = device.lock().unwrap_or_else(PoisonError::into_inner);
+            if matches!(end, End::Stopped) {
+                // A guest on rings goes on with virtqueues, which wait for whoever serves them next.
+                device.call_back();
+            }
+            device.stop_all();
+        }
+        drop(device);
+        lock(&self.state).peer = None;
+        export.leave(client);
+        self.shared.live.give_descriptors(descriptors);
+        if self.quota.allows() {
+            match &end {
+                End::Refused(reason) => tracing::warn!(client, pid, uid, disk, reason, "a hypervisor is refused and detached"),
+                End::HungUp | End::Stopped => tracing::info!(client, disk, "a hypervisor is gone; everything of it is released"),
+            }
+        }
+        end
+    }
+
+    fn converse(&mut self, stream: UnixStream, device: &Arc<Mutex<Device>>) -> End {
+        let ours = match stream.try_clone() {
+            Ok(ours) => ours,
+            Err(error) => return End::Refused(format!("no descriptor is left: {error}")),
+        };
+        let connection = epoll::EventData::new_u64(TOKEN_CONNECTION);
+        if let Err(error) = epoll::add(&self.epoll, &ours, connection, epoll::EventFlags::IN) {
+            return End::Refused(format!("its connection cannot be watched: {error}"));
+        }
+        let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(device));
+        let end = loop {
+            let tokens = self.wait();
+            if self.obey_notices(device) {
+                break End::Stopped;
+            }
+            if tokens.contains(&TOKEN_CONNECTION)
+                && let Err(end) = hear(&ours, &mut handler, device)
+            {
+                break end;
+            }
+        };
+        let _ = epoll::delete(&self.epoll, &ours);
+        // A hang-up that came with the order to stop was ours.
+        if self.obey_notices(device) { End::Stopped } else { end }
+    }
+
+    /// `true`: the socket goes.
+    fn obey_notices(&mut self, device: &Mutex<Device>) -> bool {
+        let mut stops = false;
+        for notice in self.notices.take() {
+            match notice {
+                Notice::Begin => {}
+                Notice::Stop => stops = true,
+                Notice::Resized => device.lock().unwrap_or_else(PoisonError::into_inner).announce_resize(),
+                Notice::Asked(asked) => device.lock().unwrap_or_else(PoisonError::into_inner).asked(&asked),
+                Notice::Fault { queue, reason } => {
+                    if self.quota.allows() {
+                        tracing::warn!(disk = self.export.name(), queue, reason, "a virtqueue broke and is served no more until it is reset");
+                    }
+                }
+            }
+        }
+        stops
+    }
+}
+
+fn reason_of(denied: Denied) -> String {
+    match denied {
+        Denied::NotAllowed(text) | Denied::Busy(text) => text,
+        Denied::Gone => "the disk has just been removed".to_owned(),
+    }
+}
+
+/// Obey one request.
+fn hear(stream: &UnixStream, handler: &mut BackendReqHandler<Mutex<Device>>, device: &Mutex<Device>) -> Result<(), End> {
+    let upcoming = match Upcoming::look(stream) {
+        Ok(upcoming) => upcoming,
+        Err(error) => return Err(End::Refused(format!("its connection broke: {error}"))),
+    };
+    let result = match upcoming {
+        Some(request) if request.brings_channel() => take_channel(request, stream, device),
+        // Less than a header, or the end: the crate knows how to wait for the rest.
+        _ => handler.handle_request().map_err(|error| match error {
+            Error::Disconnected | Error::SocketBroken(_) => None,
+            Error::ReqHandlerError(error) => Some(error.to_string()),
+            other => Some(other.to_string()),
+        }),
+    };
+    result.map_err(|problem| match (problem, upcoming) {
+        (None, _) => End::HungUp,
+        (Some(problem), Some(request)) => End::Refused(format!("{}: {problem}", request.name())),
+        (Some(problem), None) => End::Refused(problem),
+    })
+}
+
+fn take_channel(request: Upcoming, stream: &UnixStream, device: &Mutex<Device>) -> Result<(), Option<String>> {
+    let mut device = device.lock().unwrap_or_else(PoisonError::into_inner);
+    let features = VhostUserProtocolFeatures::from_bits_truncate(device.protocol_features);
+    if !features.contains(VhostUserProtocolFeatures::BACKEND_REQ) {
+        return Err(Some("VHOST_USER_PROTOCOL_F_BACKEND_REQ is not in force".to_owned()));
+    }
+    device.set_channel(request.take_channel(stream, features.contains(VhostUserProtocolFeatures::REPLY_ACK)).map_err(Some)?);
+    Ok(())
+}

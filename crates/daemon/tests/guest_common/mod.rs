@@ -1,0 +1,86 @@
+//! What the tests with a guest in user space share.
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use std::path::PathBuf;
+
+use fipsee_block::wire::{Operation, Status};
+use fipsee_guest::device::{Guest, Options};
+use fipsee_guest::ring::{GuestRing, Incoming, plan, segment};
+use fipsee_virtio::upgrade::wire::{self, DONE, Entry, Question};
+
+use crate::common::{Daemon, eventually};
+
+/// A daemon in which each disk has a vhost-user socket, `v-NAME` in its directory.
+pub(crate) fn start_with(arguments: &[&str]) -> Daemon {
+    let sockets: Vec<String> = arguments
+        .windows(2)
+        .filter(|pair| pair[0] == "--disk")
+        .filter_map(|pair| pair[1].split_once('='))
+        .flat_map(|(name, _)| ["--vhost-user".to_owned(), format!("{name}={{dir}}/v-{name}")])
+        .collect();
+    let all: Vec<&str> = arguments.iter().copied().chain(sockets.iter().map(String::as_str)).collect();
+    Daemon::start(&all)
+}
+
+pub(crate) fn socket_of(daemon: &Daemon, disk: &str) -> PathBuf {
+    daemon.dir.path(&format!("v-{disk}"))
+}
+
+/// A guest with `disk`. The last one may be about to leave it.
+pub(crate) fn start_guest(daemon: &Daemon, disk: &str, options: &Options) -> Guest {
+    let mut found = None;
+    eventually("the device takes a guest", || {
+        found = Guest::start(&socket_of(daemon, disk), options).ok();
+        found.is_some()
+    });
+    found.expect("just found")
+}
+
+pub(crate) fn query(attachment: u64) -> Question {
+    Question { operation: wire::Operation::Query, attachment, queue: 0, entries: Vec::new() }
+}
+
+pub(crate) fn detach_question(attachment: u64) -> Question {
+    Question { operation: wire::Operation::Detach, attachment, queue: 0, entries: Vec::new() }
+}
+
+pub(crate) fn attach_question(entries: &[Entry]) -> Vec<u8> {
+    Question { operation: wire::Operation::Attach, attachment: 0, queue: 0, entries: entries.to_vec() }.to_bytes()
+}
+
+/// A guest's side of an attachment.
+pub(crate) struct Upgraded {
+    pub(crate) attachment: u64,
+    pub(crate) rings: Vec<GuestRing>,
+}
+
+impl Upgraded {
+    /// Attach one queue for each of these doorbells.
+    #[track_caller]
+    pub(crate) fn attach(guest: &mut Guest, doorbells: &[u32], depth: u32) -> Self {
+        let entries: Vec<Entry> = doorbells.iter().map(|virtqueue| plan(&guest.ram, depth, *virtqueue)).collect();
+        let reply = guest.ask_bytes(0, &attach_question(&entries));
+        assert_eq!(reply.result, DONE, "attach: {reply:?}");
+        assert_ne!(reply.attachment, 0);
+        let rings = entries.into_iter().zip(0..).map(|(entry, number)| GuestRing::open(&guest.ram, entry, number)).collect();
+        Self { attachment: reply.attachment, rings }
+    }
+}
+
+/// One request of one segment over a ring, and its status.
+#[track_caller]
+pub(crate) fn transfer(
+    guest: &mut Guest,
+    up: &mut Upgraded,
+    queue: usize,
+    operation: Operation,
+    sector: u64,
+    (address, bytes): (u64, u32),
+) -> Status {
+    let virtqueue = usize::try_from(up.rings[queue].entry.virtqueue).expect("small");
+    up.rings[queue].submit_one(operation, 3, sector, segment(address, bytes.into()), &guest.queues[virtqueue]);
+    match up.rings[queue].wait(up.attachment, guest).as_slice() {
+        [Incoming::Answer(3, status)] => Status::from_wire(*status).expect("a status of the protocol"),
+        other => panic!("not one answer: {other:?}"),
+    }
+}

@@ -1,0 +1,174 @@
+//! What a virtio-blk device tells its driver: feature bits and configuration space.
+
+use fipsee_block::wire::{
+    BlockInfo, CAPABILITY_DISCARD, CAPABILITY_FLUSH, CAPABILITY_WRITE, CAPABILITY_WRITE_ZEROES, MAX_INDIRECT_ENTRIES,
+};
+use virtio_bindings::virtio_blk::{
+    VIRTIO_BLK_F_BLK_SIZE, VIRTIO_BLK_F_CONFIG_WCE, VIRTIO_BLK_F_DISCARD, VIRTIO_BLK_F_FLUSH, VIRTIO_BLK_F_MQ, VIRTIO_BLK_F_RO,
+    VIRTIO_BLK_F_SEG_MAX, VIRTIO_BLK_F_SIZE_MAX, VIRTIO_BLK_F_TOPOLOGY, VIRTIO_BLK_F_WRITE_ZEROES,
+};
+use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
+use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
+
+/// Bytes of the configuration space.
+pub const SPACE_BYTES: usize = 60;
+/// Where the cache mode stands in it, the one field that a driver writes.
+pub const WRITEBACK_OFFSET: usize = 32;
+/// Virtio feature: the back end logs what it writes (vhost).
+pub const LOG_ALL: u32 = 26;
+/// Segments of one discard. All of them together may be as long as one discard of the disk.
+pub const MAX_DISCARD_SEGMENTS: u32 = 4;
+/// Segments of one write-zeroes.
+pub const MAX_WRITE_ZEROES_SEGMENTS: u32 = 1;
+/// Data segments of one request: with header and status they fit a queue of 128, the smallest that hypervisors choose.
+const MAX_SEGMENTS: u32 = 126;
+/// A segment of a guest is a page at least.
+const MIN_SEGMENT_BYTES: u32 = 4096;
+
+const fn bit(feature: u32) -> u64 {
+    1 << feature
+}
+
+/// Is the feature among those in force?
+#[must_use]
+pub(crate) const fn has(features: u64, feature: u32) -> bool {
+    features & bit(feature) != 0
+}
+
+/// The features of a disk of this description. `VHOST_USER_F_PROTOCOL_FEATURES` is the conversation's business.
+#[must_use]
+pub fn features(info: &BlockInfo, read_only: bool) -> u64 {
+    let mut features = bit(VIRTIO_F_VERSION_1)
+        | bit(VIRTIO_RING_F_INDIRECT_DESC)
+        | bit(VIRTIO_RING_F_EVENT_IDX)
+        | bit(LOG_ALL)
+        | bit(VIRTIO_BLK_F_SIZE_MAX)
+        | bit(VIRTIO_BLK_F_SEG_MAX)
+        | bit(VIRTIO_BLK_F_BLK_SIZE)
+        | bit(VIRTIO_BLK_F_TOPOLOGY)
+        | bit(VIRTIO_BLK_F_MQ);
+    if info.can(CAPABILITY_FLUSH) {
+        features |= bit(VIRTIO_BLK_F_FLUSH) | bit(VIRTIO_BLK_F_CONFIG_WCE);
+    }
+    if read_only || !info.can(CAPABILITY_WRITE) {
+        return features | bit(VIRTIO_BLK_F_RO);
+    }
+    // A disk whose longest range is shorter than its segments together has no length to tell.
+    if info.can(CAPABILITY_DISCARD) && info.max_range_sectors / MAX_DISCARD_SEGMENTS > 0 {
+        features |= bit(VIRTIO_BLK_F_DISCARD);
+    }
+    if info.can(CAPABILITY_WRITE_ZEROES) && info.max_range_sectors > 0 {
+        features |= bit(VIRTIO_BLK_F_WRITE_ZEROES);
+    }
+    features
+}
+
+/// Most data segments of a request, and most bytes of one: what fits them all fits a transfer of the disk.
+fn segments(info: &BlockInfo) -> (u32, u32) {
+    let entries = u32::try_from(MAX_INDIRECT_ENTRIES).unwrap_or(u32::MAX);
+    let count = MAX_SEGMENTS.min(info.max_segments).min(entries).min(info.max_transfer_bytes / MIN_SEGMENT_BYTES).max(1);
+    let bytes = info.max_transfer_bytes / count;
+    // A power of two, so that pieces of this length keep the alignment that the first one has.
+    (count, bytes.checked_ilog2().map_or(bytes, |log| 1 << log))
+}
+
+/// `struct virtio_blk_config` up to the fields of write-zeroes.
+#[must_use]
+pub fn space(info: &BlockInfo, num_queues: u16, writeback: bool) -> [u8; SPACE_BYTES] {
+    let mut bytes = [0; SPACE_BYTES];
+    let mut put = |offset: usize, value: &[u8]| bytes[offset..offset + value.len()].copy_from_slice(value);
+    let (segment_count, segment_bytes) = segments(info);
+    let blocks_of = |bytes: u32| bytes / info.block_bytes;
+    let optimal_blocks = blocks_of(info.optimal_bytes).max(1);
+    let block_sectors = info.block_bytes >> 9;
+    let whole_blocks = |sectors: u32| sectors / block_sectors * block_sectors;
+    put(0, &info.sector_count.to_le_bytes());
+    put(8, &segment_bytes.to_le_bytes());
+    put(12, &segment_count.to_le_bytes());
+    put(20, &info.block_bytes.to_le_bytes());
+    // Logical blocks in a physical one, as a power of two: a page at most, more confuses what makes file systems.
+    let physical_blocks = optimal_blocks.min(blocks_of(MIN_SEGMENT_BYTES)).max(1);
+    put(24, &[u8::try_from(physical_blocks.ilog2()).unwrap_or(0)]);
+    put(26, &u16::try_from(optimal_blocks).unwrap_or(u16::MAX).to_le_bytes());
+    put(28, &optimal_blocks.to_le_bytes());
+    put(WRITEBACK_OFFSET, &[u8::from(writeback)]);
+    put(34, &num_queues.to_le_bytes());
+    put(36, &whole_blocks(info.max_range_sectors / MAX_DISCARD_SEGMENTS).to_le_bytes());
+    put(40, &MAX_DISCARD_SEGMENTS.to_le_bytes());
+    put(44, &block_sectors.to_le_bytes());
+    put(48, &whole_blocks(info.max_range_sectors).to_le_bytes());
+    put(52, &MAX_WRITE_ZEROES_SEGMENTS.to_le_bytes());
+    // With UNMAP, blocks may be given back.
+    put(56, &[1]);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info() -> BlockInfo {
+        BlockInfo {
+            first_sector: 0,
+            sector_count: 1 << 20,
+            block_bytes: 512,
+            optimal_bytes: 4096,
+            max_transfer_bytes: 16 << 20,
+            max_range_sectors: 8 << 20,
+            max_segments: 256,
+            capabilities: u32::MAX,
+            identity: [0; 16],
+        }
+    }
+
+    #[test]
+    fn every_field_of_the_space_stands_where_virtio_has_it() {
+        let bytes = space(&info(), 3, true);
+        let number = |offset: usize, length: usize| {
+            bytes[offset..offset + length].iter().rev().fold(0_u64, |value, byte| value << 8 | u64::from(*byte))
+        };
+        let fields = [
+            ("capacity", 0, 8, 1 << 20),
+            ("size_max", 8, 4, 128 << 10),
+            ("seg_max", 12, 4, 126),
+            ("geometry", 16, 4, 0),
+            ("blk_size", 20, 4, 512),
+            ("physical_block_exp", 24, 1, 3),
+            ("alignment_offset", 25, 1, 0),
+            ("min_io_size", 26, 2, 8),
+            ("opt_io_size", 28, 4, 8),
+            ("writeback", 32, 1, 1),
+            ("num_queues", 34, 2, 3),
+            ("max_discard_sectors", 36, 4, 2 << 20),
+            ("max_discard_seg", 40, 4, 4),
+            ("discard_sector_alignment", 44, 4, 1),
+            ("max_write_zeroes_sectors", 48, 4, 8 << 20),
+            ("max_write_zeroes_seg", 52, 4, 1),
+            ("write_zeroes_may_unmap", 56, 1, 1),
+        ];
+        for (name, offset, length, value) in fields {
+            assert_eq!(number(offset, length), value, "{name}");
+        }
+        assert_eq!(space(&info(), 3, false)[WRITEBACK_OFFSET], 0);
+    }
+
+    #[test]
+    fn the_largest_request_fits_a_transfer() {
+        for max_transfer_bytes in [4096, 65536, 1 << 20, (1 << 20) + 512, 16 << 20] {
+            let info = BlockInfo { max_transfer_bytes, ..info() };
+            let (count, bytes) = segments(&info);
+            assert!(count >= 1 && bytes >= 4096 && u64::from(count) * u64::from(bytes) <= max_transfer_bytes.into());
+        }
+    }
+
+    #[test]
+    fn features_follow_what_the_disk_can_do() {
+        let all = features(&info(), false);
+        assert!(!has(all, VIRTIO_BLK_F_RO) && has(all, VIRTIO_BLK_F_DISCARD) && has(all, VIRTIO_BLK_F_WRITE_ZEROES));
+        assert!(has(all, VIRTIO_BLK_F_FLUSH) && has(all, VIRTIO_BLK_F_CONFIG_WCE) && has(all, LOG_ALL));
+        let read_only = features(&info(), true);
+        assert!(has(read_only, VIRTIO_BLK_F_RO) && !has(read_only, VIRTIO_BLK_F_DISCARD));
+        let plain = features(&BlockInfo { capabilities: CAPABILITY_WRITE, ..info() }, false);
+        assert!(!has(plain, VIRTIO_BLK_F_FLUSH) && !has(plain, VIRTIO_BLK_F_CONFIG_WCE) && !has(plain, VIRTIO_BLK_F_DISCARD));
+    }
+}

@@ -1,0 +1,219 @@
+//! The inflight area (vhost-user, "Inflight I/O tracking"): which requests were taken and not answered, in memory that the
+//! hypervisor keeps while we are gone.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use fipsee_ring::{AtomicU16, AtomicU64, Ordering};
+use rustix::fs::{MemfdFlags, SealFlags};
+
+use crate::memory::SharedMapping;
+
+/// Bytes before the entries of a queue.
+const HEADER_BYTES: usize = 16;
+/// Bytes of an entry: inflight at 0, next at 6, counter at 8.
+const ENTRY_BYTES: usize = 16;
+const VERSION_OFFSET: usize = 8;
+const SIZE_OFFSET: usize = 10;
+const LAST_BATCH_HEAD_OFFSET: usize = 12;
+const USED_INDEX_OFFSET: usize = 14;
+const NEXT_OFFSET: usize = 6;
+const COUNTER_OFFSET: usize = 8;
+/// The one version of the area.
+const VERSION: u16 = 1;
+/// Each queue's part begins at a multiple of this.
+const ALIGNMENT: u64 = 64;
+
+fn queue_bytes(size: u16) -> u64 {
+    (HEADER_BYTES as u64 + u64::from(size) * ENTRY_BYTES as u64).next_multiple_of(ALIGNMENT)
+}
+
+/// The area of a device.
+#[derive(Clone, Debug)]
+pub struct InflightArea {
+    mapping: Arc<SharedMapping>,
+    queues: u16,
+    size: u16,
+}
+
+impl InflightArea {
+    /// A new area for `queues` queues of at most `size` descriptors, and the file to hand to the hypervisor.
+    ///
+    /// # Errors
+    /// What memfd_create, ftruncate, fcntl or mmap report.
+    pub fn create(queues: u16, size: u16) -> io::Result<(Self, OwnedFd)> {
+        let length_bytes = queue_bytes(size) * u64::from(queues);
+        let file = rustix::fs::memfd_create("fipsee-inflight", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&file, length_bytes)?;
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Ok((Self::from_peer(file.try_clone()?, length_bytes, 0, queues, size)?, file))
+    }
+
+    /// The area that the hypervisor kept: `length_bytes` bytes from `offset_bytes` of `file`.
+    ///
+    /// # Errors
+    /// It is too small for so many queues of this size, or cannot be mapped.
+    pub fn from_peer(file: OwnedFd, length_bytes: u64, offset_bytes: u64, queues: u16, size: u16) -> io::Result<Self> {
+        let needed_bytes = queue_bytes(size) * u64::from(queues);
+        if length_bytes < needed_bytes || !offset_bytes.is_multiple_of(8) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!(
+                    "the inflight area of {length_bytes} bytes at {offset_bytes} of its file cannot hold {queues} queues of {size} \
+                     descriptors, which take {needed_bytes} bytes from a multiple of 8; hand over the area that GET_INFLIGHT_FD gave"
+                ),
+            ));
+        }
+        let mapping = SharedMapping::new("the inflight area", &file, offset_bytes, length_bytes)?;
+        Ok(Self { mapping: Arc::new(mapping), queues, size })
+    }
+
+    /// Bytes that the area takes in its file.
+    #[must_use]
+    pub fn length_bytes(&self) -> u64 {
+        queue_bytes(self.size) * u64::from(self.queues)
+    }
+
+    /// The part of queue `index`.
+    #[must_use]
+    pub fn queue(&self, index: u16) -> Option<InflightQueue> {
+        let offset = usize::try_from(queue_bytes(self.size) * u64::from(index)).ok().filter(|_| index < self.queues)?;
+        // SAFETY: the mapping holds the parts of all queues.
+        let base = unsafe { self.mapping.base().add(offset) };
+        Some(InflightQueue { base, size: self.size, counter: 0, last_batch_head: 0, _mapping: Arc::clone(&self.mapping) })
+    }
+}
+
+/// The part of a queue.
+#[derive(Debug)]
+pub struct InflightQueue {
+    base: NonNull<u8>,
+    size: u16,
+    /// Given to the next request that is taken.
+    counter: u64,
+    last_batch_head: u16,
+    _mapping: Arc<SharedMapping>,
+}
+
+// SAFETY: the pointer leads into memory that `_mapping` keeps mapped and any thread may access.
+unsafe impl Send for InflightQueue {}
+
+impl InflightQueue {
+    fn word16(&self, offset_bytes: usize) -> &AtomicU16 {
+        debug_assert!(offset_bytes < HEADER_BYTES + usize::from(self.size) * ENTRY_BYTES);
+        // SAFETY: every offset asked for is even and lies within the queue's part, which begins at a multiple of 8; all our access
+        // is atomic.
+        unsafe { AtomicU16::from_ptr(self.base.as_ptr().wrapping_add(offset_bytes).cast()) }
+    }
+
+    fn counter_of(&self, head: u16) -> &AtomicU64 {
+        let place = self.base.as_ptr().wrapping_add(self.entry(head) + COUNTER_OFFSET);
+        // SAFETY: as above, and a multiple of 8.
+        unsafe { AtomicU64::from_ptr(place.cast()) }
+    }
+
+    /// `head` is below the queue's size, as checked by the caller.
+    const fn entry(&self, head: u16) -> usize {
+        debug_assert!(head < self.size);
+        HEADER_BYTES + head as usize * ENTRY_BYTES
+    }
+
+    /// Begin to use it for a queue of `size` descriptors whose rings say `used_index` and `available_index`. The heads that were in
+    /// flight, oldest first; none at all if it is used for the first time.
+    ///
+    /// What does not fit the rings is of rings that the guest has made anew since (a reset): it is forgotten.
+    ///
+    /// # Errors
+    /// It was made for fewer descriptors, or written by another program.
+    pub(crate) fn begin(&mut self, size: u16, used_index: u16, available_index: u16) -> Result<Option<Vec<u16>>, String> {
+        let made_for = self.size;
+        if size > made_for {
+            return Err(format!("the inflight area is for queues of {made_for} descriptors, not {size}; ask for another one"));
+        }
+        let version = self.word16(VERSION_OFFSET).load(Ordering::Acquire);
+        if version > VERSION {
+            return Err(format!("the inflight area has version {version}, and only {VERSION} is known here; reset the device"));
+        }
+        let fits = version == VERSION && self.word16(SIZE_OFFSET).load(Ordering::Relaxed) == size;
+        if fits
+            && self.settle_last_batch(size, used_index)
+            && let heads = self.heads(size)
+            && heads.len() <= usize::from(available_index.wrapping_sub(used_index).min(size))
+        {
+            return Ok(Some(heads));
+        }
+        for head in 0..self.size {
+            self.word16(self.entry(head)).store(0, Ordering::Relaxed);
+        }
+        self.counter = 0;
+        self.word16(USED_INDEX_OFFSET).store(used_index, Ordering::Relaxed);
+        self.word16(SIZE_OFFSET).store(size, Ordering::Relaxed);
+        self.word16(VERSION_OFFSET).store(VERSION, Ordering::Release);
+        Ok(None)
+    }
+
+    /// What is in flight, oldest first.
+    fn heads(&mut self, size: u16) -> Vec<u16> {
+        let mut heads: Vec<(u64, u16)> = (0..size)
+            .filter(|head| self.word16(self.entry(*head)).load(Ordering::Acquire) & 0xff != 0)
+            .map(|head| (self.counter_of(head).load(Ordering::Relaxed), head))
+            .collect();
+        heads.sort_unstable();
+        self.counter = heads.last().map_or(0, |(counter, _)| counter.wrapping_add(1));
+        heads.into_iter().map(|(_, head)| head).collect()
+    }
+
+    /// We may have gone after the used ring was published and before the entries of its last batch were cleared. False if that does
+    /// not fit what stands there.
+    fn settle_last_batch(&mut self, size: u16, used_index: u16) -> bool {
+        self.last_batch_head = self.word16(LAST_BATCH_HEAD_OFFSET).load(Ordering::Acquire);
+        let batch = used_index.wrapping_sub(self.word16(USED_INDEX_OFFSET).load(Ordering::Acquire));
+        let mut head = self.last_batch_head;
+        if batch > size {
+            return false;
+        }
+        for _ in 0..batch {
+            if head >= size {
+                return false;
+            }
+            self.word16(self.entry(head)).store(0, Ordering::Relaxed);
+            head = self.word16(self.entry(head) + NEXT_OFFSET).load(Ordering::Relaxed);
+        }
+        self.word16(USED_INDEX_OFFSET).store(used_index, Ordering::Release);
+        true
+    }
+
+    /// Nothing is in flight and the queue goes: whoever comes next begins anew.
+    pub(crate) fn end(&mut self) {
+        self.word16(VERSION_OFFSET).store(0, Ordering::Release);
+    }
+
+    /// The chain at `head` was taken.
+    #[inline]
+    pub(crate) fn taken(&mut self, head: u16) {
+        self.counter_of(head).store(self.counter, Ordering::Relaxed);
+        self.counter = self.counter.wrapping_add(1);
+        self.word16(self.entry(head)).store(1, Ordering::Release);
+    }
+
+    /// `heads` are in the used ring, whose index is about to be published.
+    #[inline]
+    pub(crate) fn about_to_publish(&mut self, heads: &[u16]) {
+        for head in heads {
+            self.word16(self.entry(*head) + NEXT_OFFSET).store(self.last_batch_head, Ordering::Release);
+            self.last_batch_head = *head;
+            self.word16(LAST_BATCH_HEAD_OFFSET).store(*head, Ordering::Release);
+        }
+    }
+
+    /// The index was published.
+    #[inline]
+    pub(crate) fn published(&mut self, heads: &[u16], used_index: u16) {
+        for head in heads {
+            self.word16(self.entry(*head)).store(0, Ordering::Release);
+        }
+        self.word16(USED_INDEX_OFFSET).store(used_index, Ordering::Release);
+    }
+}

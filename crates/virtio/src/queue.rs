@@ -1,0 +1,369 @@
+//! A split virtqueue, seen from the device: three areas in guest memory, whose addresses are found once.
+
+pub(crate) mod chain;
+
+use std::ptr::NonNull;
+
+use fipsee_ring::{AtomicU16, AtomicU32, AtomicU64, Ordering, full_fence};
+use virtio_bindings::virtio_ring::{VRING_AVAIL_F_NO_INTERRUPT, VRING_USED_F_NO_NOTIFY};
+
+use crate::memory::{DirtyLog, GuestMemory};
+
+/// Bytes of a descriptor.
+pub(crate) const DESCRIPTOR_BYTES: usize = 16;
+/// Largest queue.
+const MAX_SIZE: u16 = 32768;
+/// Offsets in the available and the used ring.
+const FLAGS_OFFSET: usize = 0;
+const INDEX_OFFSET: usize = 2;
+const RING_OFFSET: usize = 4;
+const AVAILABLE_ENTRY_BYTES: usize = 2;
+const USED_ENTRY_BYTES: usize = 8;
+
+/// A descriptor, copied.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Descriptor {
+    pub(crate) address: u64,
+    pub(crate) length_bytes: u32,
+    pub(crate) flags: u16,
+    pub(crate) next: u16,
+}
+
+impl Descriptor {
+    #[inline(always)]
+    pub(crate) const fn from_words(address: u64, rest: u64) -> Self {
+        let [a, b, c, d, e, f, g, h] = rest.to_le_bytes();
+        Self {
+            address,
+            length_bytes: u32::from_le_bytes([a, b, c, d]),
+            flags: u16::from_le_bytes([e, f]),
+            next: u16::from_le_bytes([g, h]),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn has(&self, flag: u32) -> bool {
+        u32::from(self.flags) & flag != 0
+    }
+}
+
+/// Where the areas lie, as the guest sees them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    pub(crate) size: u16,
+    pub(crate) descriptor_address: u64,
+    pub(crate) available_address: u64,
+    pub(crate) used_address: u64,
+}
+
+/// Our addresses of the areas.
+#[derive(Clone, Copy, Debug)]
+struct Areas {
+    descriptors: NonNull<u8>,
+    available: NonNull<u8>,
+    used: NonNull<u8>,
+}
+
+impl Areas {
+    /// Find them. The caller keeps `memory` as long as it uses them.
+    fn find(memory: &GuestMemory, layout: &Layout) -> Result<Self, String> {
+        let size = u64::from(layout.size);
+        let find = |what: &str, address: u64, length_bytes: u64, alignment: u64| {
+            if !address.is_multiple_of(alignment) {
+                return Err(format!("the {what} at {address:#x} is not aligned to {alignment} bytes; the driver is at fault"));
+            }
+            let place = memory.host(address, length_bytes).ok_or_else(|| {
+                format!("the {what} at {address:#x}, {length_bytes} bytes long, does not lie in one region of guest memory")
+            })?;
+            // A region may begin anywhere in our address space.
+            if !place.addr().get().is_multiple_of(usize::try_from(alignment).unwrap_or(1).min(8)) {
+                return Err(format!(
+                    "the {what} at {address:#x} is aligned for the guest and not for us; have its memory region begin at a page"
+                ));
+            }
+            Ok(place)
+        };
+        // Each ring is followed by the event index of the other side.
+        Ok(Self {
+            descriptors: find("descriptor table", layout.descriptor_address, size * DESCRIPTOR_BYTES as u64, 16)?,
+            available: find("available ring", layout.available_address, size * AVAILABLE_ENTRY_BYTES as u64 + 6, 2)?,
+            used: find("used ring", layout.used_address, size * USED_ENTRY_BYTES as u64 + 6, 4)?,
+        })
+    }
+}
+
+/// The rings and our place in them.
+#[derive(Debug)]
+pub(crate) struct Virtqueue {
+    areas: Areas,
+    size: u16,
+    mask: u16,
+    event_index: bool,
+    next_available: u16,
+    /// Where the next used entry goes; the entries up to here are written.
+    next_used: u16,
+    /// The entries up to here are the guest's.
+    published: u16,
+    /// Does the guest kick?
+    armed: bool,
+    /// Interrupt at the next publishing whatever the guest asks for: what it knows of us may be older than we are.
+    interrupt_anyway: bool,
+}
+
+// SAFETY: the pointers lead into guest memory, which the server of the queue keeps mapped and any thread may access.
+unsafe impl Send for Virtqueue {}
+
+impl Virtqueue {
+    /// Serve the rings from `next_available` on.
+    ///
+    /// # Errors
+    /// They do not lie in `memory`, or are misaligned, or of a size that no queue has.
+    pub(crate) fn new(memory: &GuestMemory, layout: &Layout, next_available: u16, event_index: bool) -> Result<Self, String> {
+        let size = layout.size;
+        if !size.is_power_of_two() || size > MAX_SIZE {
+            return Err(format!("a queue of {size} descriptors cannot be served; choose a power of two up to {MAX_SIZE}"));
+        }
+        let areas = Areas::find(memory, layout)?;
+        let mut queue = Self {
+            areas,
+            size,
+            mask: size - 1,
+            event_index,
+            next_available,
+            next_used: 0,
+            published: 0,
+            armed: false,
+            interrupt_anyway: true,
+        };
+        queue.published = queue.used_word(INDEX_OFFSET).load(Ordering::Relaxed);
+        queue.next_used = queue.published;
+        // The driver may have kicked before we were there: until it is asked again, look without.
+        queue.ask_for_kicks(false);
+        Ok(queue)
+    }
+
+    /// The same rings in other memory.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new); nothing is changed then.
+    pub(crate) fn move_to(&mut self, memory: &GuestMemory, layout: &Layout) -> Result<(), String> {
+        self.areas = Areas::find(memory, layout)?;
+        self.interrupt_anyway = true;
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn available_word(&self, offset_bytes: usize) -> &AtomicU16 {
+        // SAFETY: the offsets used are even and within the ring and the event index behind it; the ring is 2-byte aligned and stays
+        // mapped; all our access to it is atomic.
+        unsafe { AtomicU16::from_ptr(self.areas.available.as_ptr().wrapping_add(offset_bytes).cast()) }
+    }
+
+    #[inline(always)]
+    fn used_word(&self, offset_bytes: usize) -> &AtomicU16 {
+        // SAFETY: as above; the used ring is 4-byte aligned.
+        unsafe { AtomicU16::from_ptr(self.areas.used.as_ptr().wrapping_add(offset_bytes).cast()) }
+    }
+
+    /// Where the device tells the guest from which entry on to kick.
+    #[inline(always)]
+    fn available_event(&self) -> &AtomicU16 {
+        self.used_word(RING_OFFSET + usize::from(self.size) * USED_ENTRY_BYTES)
+    }
+
+    /// Where the guest tells the device from which entry on to interrupt.
+    #[inline(always)]
+    fn used_event(&self) -> &AtomicU16 {
+        self.available_word(RING_OFFSET + usize::from(self.size) * AVAILABLE_ENTRY_BYTES)
+    }
+
+    pub(crate) const fn size(&self) -> u16 {
+        self.size
+    }
+
+    pub(crate) const fn next_available(&self) -> u16 {
+        self.next_available
+    }
+
+    pub(crate) const fn set_next_available(&mut self, index: u16) {
+        self.next_available = index;
+    }
+
+    /// Index of the used ring, as the guest sees it.
+    pub(crate) const fn published(&self) -> u16 {
+        self.published
+    }
+
+    /// Index of the available ring. Everything up to there was written before it.
+    #[inline(always)]
+    pub(crate) fn available_index(&self) -> u16 {
+        self.available_word(INDEX_OFFSET).load(Ordering::Acquire)
+    }
+
+    /// Chains that the guest made available and we have not taken: more than the queue's size is a lie.
+    #[inline(always)]
+    pub(crate) fn waiting(&self) -> u16 {
+        self.available_index().wrapping_sub(self.next_available)
+    }
+
+    /// Head of the chain that is `ahead` chains from the next one.
+    #[inline(always)]
+    pub(crate) fn head(&self, ahead: u16) -> u16 {
+        let place = usize::from(self.next_available.wrapping_add(ahead) & self.mask);
+        self.available_word(RING_OFFSET + place * AVAILABLE_ENTRY_BYTES).load(Ordering::Relaxed)
+    }
+
+    /// So many chains are taken.
+    #[inline(always)]
+    pub(crate) const fn advance(&mut self, count: u16) {
+        self.next_available = self.next_available.wrapping_add(count);
+    }
+
+    /// Copy a descriptor out of the table.
+    #[inline(always)]
+    pub(crate) fn descriptor(&self, index: u16) -> Option<Descriptor> {
+        if index >= self.size {
+            return None;
+        }
+        let place = self.areas.descriptors.as_ptr().wrapping_add(usize::from(index) * DESCRIPTOR_BYTES);
+        // SAFETY: within the table, which is aligned to 8 bytes at least and stays mapped.
+        Some(unsafe { copy_descriptor(place) })
+    }
+
+    /// Have the descriptor's line fetched.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, index: u16) {
+        prefetch_for_read(self.areas.descriptors.as_ptr().wrapping_add(usize::from(index & self.mask) * DESCRIPTOR_BYTES));
+    }
+
+    /// Say that the chain at `head` is used and `written_bytes` of it were written. Not seen before [`publish`](Self::publish).
+    #[inline(always)]
+    pub(crate) fn put_used(&mut self, head: u16, written_bytes: u32) {
+        let place = RING_OFFSET + usize::from(self.next_used & self.mask) * USED_ENTRY_BYTES;
+        let place = self.areas.used.as_ptr().wrapping_add(place);
+        // SAFETY: within the used ring, which is aligned to 4 bytes and stays mapped; our access is atomic.
+        unsafe { AtomicU32::from_ptr(place.cast()) }.store(u32::from(head), Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { AtomicU32::from_ptr(place.wrapping_add(4).cast()) }.store(written_bytes, Ordering::Relaxed);
+        self.next_used = self.next_used.wrapping_add(1);
+    }
+
+    /// Is there anything to publish?
+    #[inline(always)]
+    pub(crate) const fn has_unpublished(&self) -> bool {
+        self.next_used != self.published
+    }
+
+    /// What was put since the last publishing is not so.
+    pub(crate) const fn forget_unpublished(&mut self) {
+        self.next_used = self.published;
+    }
+
+    /// Log the entries that were put since the last publishing.
+    pub(crate) fn log_entries(&self, log: &DirtyLog, used_log_address: u64) {
+        let mut index = self.published;
+        while index != self.next_used {
+            let offset = RING_OFFSET + usize::from(index & self.mask) * USED_ENTRY_BYTES;
+            log.mark(used_log_address.wrapping_add(offset as u64), USED_ENTRY_BYTES as u64);
+            index = index.wrapping_add(1);
+        }
+    }
+
+    /// Log the flags and the index, and the event index.
+    pub(crate) fn log_words(&self, log: &DirtyLog, used_log_address: u64) {
+        log.mark(used_log_address, RING_OFFSET as u64);
+        if self.event_index {
+            let offset = RING_OFFSET + usize::from(self.size) * USED_ENTRY_BYTES;
+            log.mark(used_log_address.wrapping_add(offset as u64), 2);
+        }
+    }
+
+    /// Let the guest see what was put. Does it want an interrupt?
+    #[inline(always)]
+    pub(crate) fn publish(&mut self) -> bool {
+        let before = std::mem::replace(&mut self.published, self.next_used);
+        // Release: entries, statuses and data are there before the index.
+        self.used_word(INDEX_OFFSET).store(self.next_used, Ordering::Release);
+        // The guest stores what it wants and then looks at the index; we store the index and then look at what it wants.
+        full_fence();
+        let wants = if self.event_index {
+            let event = self.used_event().load(Ordering::Relaxed);
+            self.next_used.wrapping_sub(event).wrapping_sub(1) < self.next_used.wrapping_sub(before)
+        } else {
+            u32::from(self.available_word(FLAGS_OFFSET).load(Ordering::Relaxed)) & VRING_AVAIL_F_NO_INTERRUPT == 0
+        };
+        wants | std::mem::take(&mut self.interrupt_anyway)
+    }
+
+    pub(crate) const fn is_armed(&self) -> bool {
+        self.armed
+    }
+
+    /// We look by ourselves: kicks are not needed.
+    ///
+    /// With the event index nothing needs to be stored: the guest kicks when it passes the entry we last asked for, which is behind it.
+    #[inline(always)]
+    pub(crate) fn disarm(&mut self) {
+        if self.armed {
+            self.armed = false;
+            if !self.event_index {
+                self.ask_for_kicks(false);
+            }
+        }
+    }
+
+    /// Ask for kicks. The fence orders that before the caller's next look at [`waiting`](Self::waiting): either that look sees a chain
+    /// or the guest, which stores its index, fences and then looks whether we asked, kicks.
+    pub(crate) fn arm(&mut self) {
+        self.armed = true;
+        self.ask_for_kicks(true);
+        full_fence();
+    }
+
+    fn ask_for_kicks(&self, wanted: bool) {
+        let no_kicks = u16::try_from(VRING_USED_F_NO_NOTIFY).unwrap_or(1);
+        match (self.event_index, wanted) {
+            (true, true) => self.available_event().store(self.next_available, Ordering::Relaxed),
+            // Flags are not looked at; the entry before the next one is 65535 entries away.
+            (true, false) => self.available_event().store(self.next_available.wrapping_sub(1), Ordering::Relaxed),
+            (false, wanted) => self.used_word(FLAGS_OFFSET).store(if wanted { 0 } else { no_kicks }, Ordering::Relaxed),
+        }
+    }
+}
+
+/// Copy a descriptor, each word read once.
+///
+/// # Safety
+/// `place` is valid for reads of 16 bytes and aligned to 8.
+#[inline(always)]
+unsafe fn copy_descriptor(place: *mut u8) -> Descriptor {
+    // SAFETY: by the caller; all our access to descriptors is atomic.
+    let address = unsafe { AtomicU64::from_ptr(place.cast()) }.load(Ordering::Relaxed);
+    // SAFETY: as above.
+    let rest = unsafe { AtomicU64::from_ptr(place.wrapping_add(8).cast()) }.load(Ordering::Relaxed);
+    Descriptor::from_words(u64::from_le(address), u64::from_le(rest))
+}
+
+/// Have a line fetched that will be read.
+#[inline(always)]
+pub(crate) fn prefetch_for_read(place: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a hint that cannot fault.
+    unsafe {
+        core::arch::asm!("prefetcht0 [{}]", in(reg) place, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = place;
+}
+
+/// Have a line fetched that will be written.
+#[inline(always)]
+pub(crate) fn prefetch_for_write(place: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a hint that cannot fault.
+    unsafe {
+        core::arch::asm!("prefetchw [{}]", in(reg) place, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = place;
+}

@@ -1,0 +1,86 @@
+//! Upgrade requests (docs/protocol.md section 9.1): a question, and a reply that may come later.
+
+use fipsee_block::wire::Status;
+
+use super::copy::{copy_in, copy_out};
+use super::rare::used_bytes;
+use super::serve::Header;
+use super::{StatusPlace, VirtqueueServer};
+use crate::queue::chain::{Piece, total_bytes};
+use crate::upgrade::wire::PART_BYTES;
+
+/// Longest question: itself and an entry for each of 64 queues.
+const MAX_QUESTION_BYTES: usize = PART_BYTES + 64 * PART_BYTES;
+
+/// Names a question that waits for its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuestionToken {
+    head: u16,
+    number: u32,
+}
+
+/// Answers the upgrade requests of a virtqueue.
+pub trait Upgrade: core::fmt::Debug + Send {
+    /// A question, all that the guest sent, copied and not checked. `is_plain`: the rest of the request's header is 0. The reply, or
+    /// nothing: then [`VirtqueueServer::answer_question`] gives it, at any time, or never if the device is reset before.
+    fn question(&mut self, token: QuestionToken, is_plain: bool, question: &[u8]) -> Option<[u8; PART_BYTES]>;
+}
+
+impl VirtqueueServer {
+    #[cold]
+    pub(super) fn serve_question(&mut self, header: &Header, at: &StatusPlace) {
+        let Some(upgrade) = self.upgrade.as_mut() else {
+            return self.answer(at, Status::Unsupported);
+        };
+        let question = copy_in(self.finder.memory(), self.chain.readable(), MAX_QUESTION_BYTES);
+        let room_bytes = total_bytes(self.chain.writable());
+        let Some(question) = question.filter(|_| room_bytes >= PART_BYTES as u64) else {
+            return self.answer(at, Status::Invalid);
+        };
+        self.questions = self.questions.wrapping_add(1);
+        let token = QuestionToken { head: at.head, number: self.questions };
+        let reply = upgrade.question(token, header.io_priority == 0 && header.sector == 0, &question);
+        let job = &mut self.jobs[usize::from(at.head)];
+        job.place = *at;
+        job.place.used_bytes = used_bytes(room_bytes, PART_BYTES);
+        job.written.clear();
+        job.written.extend_from_slice(self.chain.writable());
+        job.question = Some(token.number);
+        self.busy[usize::from(at.head)] = true;
+        self.unanswered += 1;
+        if let Some(reply) = reply {
+            let known = self.answer_question(token, &reply);
+            debug_assert!(known, "it was asked just now");
+        }
+    }
+
+    /// Answer a question; [`flush`](Self::flush) publishes it. False if it waits no more.
+    pub fn answer_question(&mut self, token: QuestionToken, reply: &[u8; PART_BYTES]) -> bool {
+        let Some(job) = self.jobs.get_mut(usize::from(token.head)).filter(|job| job.question == Some(token.number)) else {
+            return false;
+        };
+        if self.fault.is_some() {
+            return false;
+        }
+        job.question = None;
+        let mut at = job.place;
+        let pieces = std::mem::take(&mut job.written);
+        self.busy[usize::from(token.head)] = false;
+        self.unanswered -= 1;
+        // The memory may be another one than when the question was asked.
+        let Some(place) = self.finder.host(at.address, 1) else {
+            self.break_down(format!("the status byte of an upgrade request is no memory any more (chain {})", token.head));
+            return false;
+        };
+        at.place = place;
+        let put = copy_out(self.finder.memory(), &pieces, reply);
+        let mut rest = PART_BYTES as u64;
+        for piece in &pieces {
+            let part = rest.min(piece.length_bytes.into());
+            rest -= part;
+            self.log_pieces(&[Piece { address: piece.address, length_bytes: u32::try_from(part).unwrap_or(0) }]);
+        }
+        self.answer(&at, if put { Status::Ok } else { Status::BadMemory });
+        true
+    }
+}

@@ -1,0 +1,129 @@
+//! Everything but reads and writes.
+
+use fipsee_block::disk::{Disk, Engine, Submitted};
+use fipsee_block::request::Request;
+use fipsee_block::wire::{
+    CAPABILITY_DISCARD, CAPABILITY_FLUSH, CAPABILITY_FUA, CAPABILITY_WRITE, CAPABILITY_WRITE_ZEROES, Operation, Status,
+};
+use virtio_bindings::virtio_blk::{
+    VIRTIO_BLK_T_DISCARD, VIRTIO_BLK_T_FLUSH, VIRTIO_BLK_T_GET_ID, VIRTIO_BLK_T_WRITE_ZEROES, VIRTIO_BLK_WRITE_ZEROES_FLAG_UNMAP,
+};
+
+use super::copy::{copy_in, copy_out};
+use super::serve::Header;
+use super::{SERIAL_BYTES, StatusPlace, VirtqueueServer};
+use crate::config::{MAX_DISCARD_SEGMENTS, MAX_WRITE_ZEROES_SEGMENTS};
+use crate::queue::chain::{Piece, total_bytes};
+use crate::upgrade::wire::REQUEST_TYPE;
+
+/// Bytes of a segment of discard and write-zeroes: sector, count of sectors, flags.
+const SEGMENT_BYTES: usize = 16;
+
+impl VirtqueueServer {
+    #[cold]
+    #[inline(never)]
+    pub(super) fn serve_rare<D: Disk>(
+        &mut self,
+        header: &Header,
+        at: &StatusPlace,
+        disk: &D,
+        engine: &mut Engine,
+        started_ticks: u64,
+    ) {
+        self.tally.others += 1;
+        let requests = match header.kind {
+            VIRTIO_BLK_T_FLUSH => {
+                self.facts.needs(CAPABILITY_FLUSH).map(|()| vec![self.plain_request(Operation::Flush, at.head)])
+            }
+            VIRTIO_BLK_T_GET_ID => return self.serve_id(at),
+            VIRTIO_BLK_T_DISCARD => self.ranges(Operation::Discard, at.head),
+            VIRTIO_BLK_T_WRITE_ZEROES => self.ranges(Operation::WriteZeroes, at.head),
+            REQUEST_TYPE => return self.serve_question(header, at),
+            _ => Err(Status::Unsupported),
+        };
+        match requests {
+            Ok(requests) => self.begin(&requests, at, disk, engine, started_ticks),
+            Err(status) => self.answer(at, status),
+        }
+    }
+
+    fn serve_id(&mut self, at: &StatusPlace) {
+        let room_bytes = total_bytes(self.chain.writable());
+        let put = copy_out(self.finder.memory(), self.chain.writable(), &self.serial);
+        self.log_prefix(SERIAL_BYTES as u64);
+        let mut at = *at;
+        at.used_bytes = used_bytes(room_bytes, SERIAL_BYTES);
+        self.answer(&at, if put { Status::Ok } else { Status::BadMemory });
+    }
+
+    /// Log the first `length_bytes` of the writable pieces.
+    pub(super) fn log_prefix(&self, length_bytes: u64) {
+        let mut rest = length_bytes;
+        for piece in self.chain.writable() {
+            let part = rest.min(piece.length_bytes.into());
+            rest -= part;
+            self.log_pieces(&[Piece { address: piece.address, length_bytes: u32::try_from(part).unwrap_or(0) }]);
+        }
+    }
+
+    /// The ranges of a discard or write-zeroes, all of them checked before the first is begun.
+    fn ranges(&self, operation: Operation, head: u16) -> Result<Vec<Request>, Status> {
+        let is_discard = operation == Operation::Discard;
+        let (capability, max_segments) = match is_discard {
+            true => (CAPABILITY_DISCARD, MAX_DISCARD_SEGMENTS),
+            false => (CAPABILITY_WRITE_ZEROES, MAX_WRITE_ZEROES_SEGMENTS),
+        };
+        self.facts.needs(CAPABILITY_WRITE | capability)?;
+        let limit = SEGMENT_BYTES * max_segments as usize;
+        let bytes = copy_in(self.finder.memory(), self.chain.readable(), limit).ok_or(Status::BadMemory)?;
+        let (segments, []) = bytes.as_chunks::<SEGMENT_BYTES>() else { return Err(Status::Invalid) };
+        if segments.is_empty() {
+            return Err(Status::NoSegments);
+        }
+        let (flags_known, max_sectors) = match is_discard {
+            true => (0, self.facts.max_range_sectors / u64::from(MAX_DISCARD_SEGMENTS)),
+            false => (VIRTIO_BLK_WRITE_ZEROES_FLAG_UNMAP, self.facts.max_range_sectors),
+        };
+        let durable = !is_discard && self.writes_through() && self.facts.capabilities & CAPABILITY_FUA != 0;
+        let range = |segment: &[u8; SEGMENT_BYTES]| {
+            let [a, b, c, d, e, f, g, h, i, j, k, l, flags @ ..] = *segment;
+            let sector = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+            let length_sectors = u64::from(u32::from_le_bytes([i, j, k, l]));
+            let flags = u32::from_le_bytes(flags);
+            if flags & !flags_known != 0 {
+                return Err(Status::Unsupported);
+            }
+            if length_sectors == 0 || length_sectors > max_sectors {
+                return Err(Status::TooLong);
+            }
+            self.facts.range(sector, length_sectors)?;
+            let unmap = flags & VIRTIO_BLK_WRITE_ZEROES_FLAG_UNMAP != 0;
+            Ok(Request { operation, tag: head, fua: durable, unmap, sector, length_sectors, aux: 0 })
+        };
+        segments.iter().map(range).collect()
+    }
+
+    /// Hand the parts of a request to the disk.
+    fn begin<D: Disk>(&mut self, requests: &[Request], at: &StatusPlace, disk: &D, engine: &mut Engine, started_ticks: u64) {
+        let is_volatile = requests.iter().any(|request| request.operation == Operation::WriteZeroes && !request.fua);
+        let then_flush = is_volatile && self.writes_through();
+        let job = &mut self.jobs[usize::from(at.head)];
+        (job.place, job.status, job.then_flush) = (*at, Status::Ok, then_flush);
+        job.parts = u32::try_from(requests.len()).unwrap_or(0);
+        job.written.clear();
+        self.busy[usize::from(at.head)] = true;
+        for request in requests {
+            // SAFETY: there is no memory.
+            match unsafe { self.submit(request, disk, engine, started_ticks) } {
+                Submitted::Done(status) => self.part_is_done(at.head, status),
+                Submitted::Pending => self.in_flight += 1,
+            }
+        }
+    }
+}
+
+/// Bytes that were written in one piece, when `written_bytes` were put into room for `room_bytes`, and the status behind that.
+pub(super) fn used_bytes(room_bytes: u64, written_bytes: usize) -> u32 {
+    let written = room_bytes.min(written_bytes as u64);
+    u32::try_from(written + u64::from(written == room_bytes)).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,154 @@
+//! What a device answers to questions: which attachment is in force, and whether there may be one.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use fipsee_ring::channel::MAX_DEPTH;
+use fipsee_ring::control::MAX_QUEUES;
+use fipsee_ring::mapped::MappedRing;
+
+use super::rings;
+use super::wire::{DONE, Entry, FEATURES, INVALID, NO_ATTACHMENT, NOT_NOW, Operation, Question, Reply};
+use crate::memory::GuestMemory;
+
+/// A ring that is about to be served, by the server of its doorbell virtqueue.
+#[derive(Debug)]
+pub struct Grant {
+    /// The attachment it belongs to.
+    pub attachment: u64,
+    /// Number of the queue in the attachment.
+    pub queue: u16,
+    /// Where it lies.
+    pub entry: Entry,
+    /// Requests come in here.
+    pub requests: MappedRing,
+    /// Completions go out here.
+    pub completions: MappedRing,
+}
+
+/// What to do about a question.
+#[derive(Debug)]
+pub enum Decision {
+    /// Answer it.
+    Answer(Reply),
+    /// Have the virtqueues' servers serve these rings, then answer.
+    Attach(Vec<Grant>, Reply),
+    /// Have the virtqueues' servers let go of the rings ([`Desk::virtqueues`]), call [`Desk::ended`], then answer.
+    Detach(Reply),
+}
+
+#[derive(Debug)]
+struct InForce {
+    id: u64,
+    entries: Vec<Entry>,
+}
+
+/// The attachment of a device.
+#[derive(Debug, Default)]
+pub struct Desk {
+    in_force: Option<InForce>,
+    /// Writes to guest memory are being logged: no attach.
+    migrating: bool,
+}
+
+impl Desk {
+    /// Decide about `question`, copied from a guest with `memory`. `runs` tells whether a virtqueue is there and started; there are
+    /// `virtqueues` of them. Bells are not for us: they are between a guest and the server of a ring.
+    pub fn decide(
+        &mut self,
+        question: &Question,
+        memory: &Arc<GuestMemory>,
+        virtqueues: u16,
+        runs: impl Fn(u32) -> bool,
+    ) -> Decision {
+        let max_queues = virtqueues.min(MAX_QUEUES);
+        let current = self.in_force.as_ref().map_or(0, |in_force| in_force.id);
+        match question.operation {
+            Operation::Query => {
+                let gone = question.attachment != 0 && question.attachment != current;
+                let result = if gone { NO_ATTACHMENT } else { DONE };
+                let reply = Reply { result, max_queues, attachment: current, features: FEATURES, max_depth: MAX_DEPTH, queue: 0 };
+                Decision::Answer(reply)
+            }
+            Operation::Attach => match self.attach(&question.entries, memory, max_queues, runs) {
+                Ok((grants, id)) => {
+                    Decision::Attach(grants, Reply { max_queues, attachment: id, ..Reply::of(DONE) })
+                }
+                Err(refused) => Decision::Answer(Reply { max_queues, ..refused }),
+            },
+            Operation::Detach if current != 0 && question.attachment == current => Decision::Detach(Reply::of(DONE)),
+            Operation::Detach | Operation::Bell => Decision::Answer(Reply::of(NO_ATTACHMENT)),
+        }
+    }
+
+    fn attach(
+        &mut self,
+        entries: &[Entry],
+        memory: &Arc<GuestMemory>,
+        max_queues: u16,
+        runs: impl Fn(u32) -> bool,
+    ) -> Result<(Vec<Grant>, u64), Reply> {
+        if entries.len() > usize::from(max_queues) {
+            return Err(Reply::of(INVALID));
+        }
+        let mut opened = Vec::with_capacity(entries.len());
+        for (place, entry) in entries.iter().enumerate() {
+            let again = entries[..place].iter().any(|other| other.virtqueue == entry.virtqueue);
+            let found = rings::open(memory, entry).filter(|_| !again && runs(entry.virtqueue));
+            let wrong = || Reply { queue: u32::try_from(place).unwrap_or(0), ..Reply::of(INVALID) };
+            opened.push(found.ok_or_else(wrong)?);
+        }
+        if self.in_force.is_some() || self.migrating {
+            return Err(Reply::of(NOT_NOW));
+        }
+        let id = next_id();
+        let grants = entries.iter().zip(opened).zip(0..).map(|((entry, (requests, completions)), queue)| {
+            Grant { attachment: id, queue, entry: *entry, requests, completions }
+        });
+        let grants = grants.collect();
+        self.in_force = Some(InForce { id, entries: entries.to_vec() });
+        Ok((grants, id))
+    }
+
+    /// The virtqueues that are doorbells of the attachment in force.
+    pub fn virtqueues(&self) -> impl Iterator<Item = u32> + '_ {
+        self.in_force.iter().flat_map(|in_force| in_force.entries.iter().map(|entry| entry.virtqueue))
+    }
+
+    /// Is there an attachment?
+    #[must_use]
+    pub const fn is_attached(&self) -> bool {
+        self.in_force.is_some()
+    }
+
+    /// Is every ring also in `memory`?
+    #[must_use]
+    pub fn fits(&self, memory: &Arc<GuestMemory>) -> bool {
+        self.in_force.iter().all(|in_force| in_force.entries.iter().all(|entry| rings::open(memory, entry).is_some()))
+    }
+
+    /// The servers have let go of the rings.
+    pub fn ended(&mut self) {
+        self.in_force = None;
+    }
+
+    /// Writes to guest memory are logged from now on, or no longer.
+    pub const fn set_migrating(&mut self, migrating: bool) {
+        self.migrating = migrating;
+    }
+}
+
+/// A number that no attachment had before: not in this process, and in another one of the same guest's only by a rare chance.
+fn next_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    if NEXT.load(Ordering::Relaxed) == 0 {
+        let mut random = [0; 4];
+        // Without random numbers the process id has to do.
+        if rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).is_err() {
+            random = std::process::id().to_le_bytes();
+        }
+        let first = u64::from(u32::from_le_bytes(random)) << 32 | 1;
+        let _ = NEXT.compare_exchange(0, first, Ordering::Relaxed, Ordering::Relaxed);
+    }
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}

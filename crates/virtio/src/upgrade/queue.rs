@@ -1,0 +1,391 @@
+//! A virtqueue with the ring whose doorbell it is.
+//!
+//! One thread serves both, woken by one eventfd (docs/decisions/0014-in-band-upgrade.md). Without a ring this is the virtqueue's
+//! server and nothing else.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use fipsee_block::disk::{Disk, Engine, Ticket};
+use fipsee_block::server::{QueueServer, ServerSetup};
+use fipsee_block::stats::QueueCounters;
+use fipsee_block::wire::{BlockInfo, Status};
+use fipsee_ring::channel::ServerQueue;
+use fipsee_ring::doorbell::ClientBell;
+use fipsee_ring::ring::{Cursor, Reader, Writer};
+
+use super::bells::{Bell, Device, Inbox, Sorter};
+use super::desk::Grant;
+use super::rings::{self, GuestView};
+use super::wire::{COLD_PAIR_BYTES, DONE, Entry, INVALID, NO_ATTACHMENT, PART_BYTES, RUNG, Reply};
+use crate::memory::{DirtyLog, GuestMemory};
+use crate::server::{QuestionToken, VirtqueueServer, VirtqueueSetup};
+
+/// Tickets of requests that came over a ring have this bit set in `queue`; a virtqueue's have the same number without it.
+pub const RING_TICKET: u32 = 1 << 31;
+/// The bits of a ticket's `queue` that number the [`GuestQueue`].
+pub const QUEUE_OF_TICKET: u32 = RING_TICKET - 1;
+
+/// A ring that is never empty must not keep its virtqueue waiting: one visit in so many looks at both.
+const VISITS_PER_LOOK_AT_VIRTQUEUE: u32 = 8;
+
+/// The guest's doorbell, as its ring sees it: what is to be done is for whoever holds the virtqueue, too.
+#[derive(Debug, Default)]
+struct Latch {
+    rung: bool,
+}
+
+impl ClientBell for Latch {
+    fn ring(&mut self) {
+        self.rung = true;
+    }
+}
+
+/// Told when nothing of a ring is in flight.
+#[derive(Debug)]
+enum Waiting {
+    /// Then the ring ends.
+    End(Sender<()>),
+    /// Nothing else.
+    Idle(Sender<()>),
+}
+
+#[derive(Debug)]
+struct Ring {
+    server: QueueServer<GuestView, Latch, ()>,
+    attachment: u64,
+    number: u16,
+    entry: Entry,
+    /// The bell request that waits to be completed.
+    parked: Option<QuestionToken>,
+    /// Rung while none was parked.
+    kept: bool,
+    waiting: Vec<Waiting>,
+    /// No more is taken.
+    ending: bool,
+    log: Option<Arc<DirtyLog>>,
+}
+
+/// A virtqueue and, while its guest is attached, a ring.
+#[derive(Debug)]
+pub struct GuestQueue {
+    virtqueue: VirtqueueServer,
+    ring: Option<Ring>,
+    inbox: Arc<Inbox>,
+    visits: u32,
+    id: u32,
+    memory: Arc<GuestMemory>,
+    info: BlockInfo,
+    read_only: bool,
+    counters: Arc<QueueCounters>,
+}
+
+impl GuestQueue {
+    /// Serve a virtqueue, whose requests the worker knows as `id`. Questions that concern more than this queue go to `device`.
+    ///
+    /// # Errors
+    /// As [`VirtqueueServer::new`].
+    pub fn new(id: u32, mut setup: VirtqueueSetup, device: Box<dyn Device>) -> Result<Self, String> {
+        let inbox = Arc::<Inbox>::default();
+        setup.upgrade = Some(Box::new(Sorter { inbox: Arc::clone(&inbox), device }));
+        let (memory, counters) = (Arc::clone(&setup.memory), Arc::clone(&setup.counters));
+        let (info, read_only) = (setup.info, setup.read_only);
+        let virtqueue = VirtqueueServer::new(id, setup)?;
+        Ok(Self { virtqueue, ring: None, inbox, visits: 0, id, memory, info, read_only, counters })
+    }
+
+    /// Serve a ring, too. One that was served before is dropped: the device ends an attachment before it begins the next.
+    pub fn attach(&mut self, grant: Grant) {
+        let Grant { attachment, queue, entry, requests, completions } = grant;
+        let server_queue = ServerQueue {
+            requests: Reader::new(requests, Cursor::at_start(entry.request_start)),
+            completions: Writer::new(completions, Cursor::at_start(entry.completion_start)),
+            our_bell: (),
+            client_bell: Latch::default(),
+        };
+        let setup = ServerSetup {
+            depth: entry.depth,
+            info: self.info,
+            read_only: self.read_only,
+            memory: GuestView::new(&self.memory),
+            counters: Arc::clone(&self.counters),
+        };
+        let server = QueueServer::over(server_queue, self.id | RING_TICKET, setup);
+        let waiting = Vec::new();
+        let ring = Ring { server, attachment, number: queue, entry, parked: None, kept: false, waiting, ending: false, log: None };
+        self.ring = Some(ring);
+    }
+
+    /// Take nothing more from the ring, publish what is in flight, and let go of it; then tell `done`. At once if there is none.
+    pub fn end(&mut self, done: Sender<()>) {
+        match &mut self.ring {
+            Some(ring) => {
+                ring.ending = true;
+                ring.waiting.push(Waiting::End(done));
+                self.tend();
+            }
+            None => drop(done.send(())),
+        }
+    }
+
+    /// Tell the guest that it has to go back to the virtqueue: requests taken from now on are not carried out. `done` is told when those
+    /// taken before are finished.
+    pub fn leave(&mut self, done: Sender<()>) {
+        match &mut self.ring {
+            Some(ring) => {
+                ring.server.announce_detach();
+                ring.waiting.push(Waiting::Idle(done));
+                self.tend();
+            }
+            None => drop(done.send(())),
+        }
+    }
+
+    /// Answer what [`Device::asked`] was given. [`flush`](Self::flush) publishes it.
+    pub fn answer_question(&mut self, token: QuestionToken, reply: &Reply) {
+        self.virtqueue.answer_question(token, &reply.to_bytes());
+    }
+
+    /// As [`QueueServer::hold`].
+    #[inline(always)]
+    pub fn hold(&mut self, alone: bool) {
+        if let Some(ring) = &mut self.ring {
+            ring.server.hold(alone);
+        }
+    }
+
+    /// Take up to a budget of requests; answer what `disk` finishes at once. How many were taken.
+    #[inline(always)]
+    pub fn visit<D: Disk>(&mut self, disk: &D, engine: &mut Engine) -> u32 {
+        let mut taken = 0;
+        if let Some(ring) = &mut self.ring {
+            if !ring.ending && self.virtqueue.fault().is_none() {
+                taken = ring.server.visit(disk, engine);
+                if taken > 0 {
+                    self.ring_was_served();
+                }
+            }
+            self.visits = self.visits.wrapping_add(1);
+            if taken > 0 && !self.visits.is_multiple_of(VISITS_PER_LOOK_AT_VIRTQUEUE) {
+                return taken;
+            }
+        }
+        taken += self.virtqueue.visit(disk, engine);
+        if self.inbox.is_filled() {
+            self.sort_bells();
+        }
+        taken
+    }
+
+    /// Completions may have been published, with them the guest's doorbell rung.
+    #[inline(always)]
+    fn ring_was_served(&mut self) {
+        if let Some(ring) = &mut self.ring
+            && (ring.server.client_bell_mut().rung || ring.log.is_some() || !ring.waiting.is_empty())
+        {
+            self.tend();
+        }
+    }
+
+    /// Do what the ring wants done beside its requests.
+    #[cold]
+    fn tend(&mut self) {
+        let Some(ring) = &mut self.ring else { return };
+        let idle = ring.server.in_flight() == 0;
+        if idle && ring.ending {
+            ring.server.flush();
+        }
+        ring.mark();
+        if std::mem::take(&mut ring.server.client_bell_mut().rung) {
+            match ring.parked.take() {
+                Some(token) => complete(&mut self.virtqueue, token, RUNG),
+                None => ring.kept = true,
+            }
+        }
+        if !idle {
+            return;
+        }
+        let waiting = std::mem::take(&mut ring.waiting);
+        if ring.ending {
+            if let Some(token) = ring.parked.take() {
+                complete(&mut self.virtqueue, token, NO_ATTACHMENT);
+            }
+            self.ring = None;
+        }
+        for Waiting::End(done) | Waiting::Idle(done) in waiting {
+            // Who has gone does not wait.
+            let _ = done.send(());
+        }
+    }
+
+    #[cold]
+    fn sort_bells(&mut self) {
+        while let Some(bell) = self.inbox.take() {
+            if let Some(result) = self.park(bell) {
+                complete(&mut self.virtqueue, bell.token, result);
+            }
+        }
+    }
+
+    /// What to answer to a bell, or none: it is parked.
+    fn park(&mut self, bell: Bell) -> Option<u32> {
+        let Some(ring) = self.ring.as_mut().filter(|ring| ring.attachment == bell.attachment && !ring.ending) else {
+            return Some(NO_ATTACHMENT);
+        };
+        if ring.number != bell.queue || ring.parked.is_some() {
+            return Some(INVALID);
+        }
+        if std::mem::take(&mut ring.kept) {
+            return Some(RUNG);
+        }
+        ring.parked = Some(bell.token);
+        None
+    }
+
+    /// A request that was pending is finished. [`flush`](Self::flush) publishes it.
+    pub fn finish(&mut self, ticket: Ticket, status: Status) {
+        match &mut self.ring {
+            Some(ring) if ticket.queue & RING_TICKET != 0 => ring.server.finish(ticket, status),
+            _ => self.virtqueue.finish(ticket, status),
+        }
+    }
+
+    /// Publish what is finished, and wake the guest if it wants that.
+    pub fn flush(&mut self) {
+        if let Some(ring) = &mut self.ring {
+            ring.server.flush();
+            self.ring_was_served();
+        }
+        self.virtqueue.flush();
+    }
+
+    /// Requests begun and not finished.
+    #[must_use]
+    pub fn in_flight(&self) -> u32 {
+        self.virtqueue.in_flight() + self.ring.as_ref().map_or(0, |ring| ring.server.in_flight())
+    }
+
+    /// Is a request waiting that may be taken?
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        let on_ring = || self.ring.as_ref().is_some_and(|ring| !ring.ending && ring.server.has_work());
+        self.virtqueue.has_work() || (self.virtqueue.fault().is_none() && on_ring())
+    }
+
+    /// Ask for kicks, then look once more: is there work after all?
+    #[must_use = "sleeping while work remains loses a kick"]
+    pub fn arm_and_work_remains(&mut self) -> bool {
+        let on_ring = match &mut self.ring {
+            Some(ring) if !ring.ending && self.virtqueue.fault().is_none() => {
+                let remains = ring.server.arm_and_work_remains();
+                ring.mark();
+                remains
+            }
+            _ => false,
+        };
+        on_ring | self.virtqueue.arm_and_work_remains()
+    }
+
+    /// Does the guest kick?
+    #[must_use]
+    pub fn is_armed(&self) -> bool {
+        // What is served no more needs no kicks.
+        let is_dead = self.virtqueue.fault().is_some();
+        is_dead || (self.virtqueue.is_armed() && self.ring.as_ref().is_none_or(|ring| ring.ending || ring.server.is_armed()))
+    }
+
+    /// We are awake: kicks are not needed, and none is outstanding.
+    pub fn bell_rang(&mut self) {
+        if let Some(ring) = &mut self.ring {
+            ring.server.bell_rang();
+            ring.mark();
+        }
+        self.virtqueue.bell_rang();
+    }
+
+    /// Where kicks arrive.
+    #[must_use]
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.virtqueue.bell()
+    }
+
+    /// Why the virtqueue is served no more, nor the ring, if so.
+    #[must_use]
+    #[inline(always)]
+    pub fn fault(&self) -> Option<&str> {
+        self.virtqueue.fault()
+    }
+
+    /// The disk's size changed: requests are checked against the new one, and an attached guest hears of it.
+    pub fn set_info(&mut self, info: &BlockInfo) {
+        let is_resized = std::mem::replace(&mut self.info, *info).sector_count != info.sector_count;
+        self.virtqueue.set_info(info);
+        if let Some(ring) = self.ring.as_mut().filter(|_| is_resized) {
+            ring.server.announce_resize(info);
+            self.ring_was_served();
+        }
+    }
+
+    /// As [`VirtqueueServer::set_call`].
+    ///
+    /// # Errors
+    /// The descriptor is no eventfd.
+    pub fn set_call(&mut self, call: Option<OwnedFd>) -> Result<(), String> {
+        self.virtqueue.set_call(call)
+    }
+
+    /// Log what is written to guest memory from now on. The ring has to have been [left](Self::leave): nothing is written but itself.
+    pub fn set_log(&mut self, log: Option<Arc<DirtyLog>>, used_log_address: Option<u64>) {
+        if let Some(ring) = &mut self.ring {
+            ring.log.clone_from(&log);
+            ring.mark();
+        }
+        self.virtqueue.set_log(log, used_log_address);
+    }
+
+    /// Go on in other memory; nothing is in flight. A ring that is not there ends: the device has seen to it before.
+    ///
+    /// # Errors
+    /// As [`VirtqueueServer::set_memory`].
+    pub fn set_memory(
+        &mut self,
+        memory: Arc<GuestMemory>,
+        descriptor_address: u64,
+        available_address: u64,
+        used_address: u64,
+    ) -> Result<(), String> {
+        if let Some(ring) = &mut self.ring {
+            match rings::open(&memory, &ring.entry) {
+                Some((requests, completions)) => {
+                    ring.server.move_to(requests, completions, GuestView::new(&memory));
+                }
+                None => self.ring = None,
+            }
+        }
+        self.memory = Arc::clone(&memory);
+        self.virtqueue.set_memory(memory, descriptor_address, available_address, used_address)
+    }
+
+    /// The queue is idle and goes, with its ring: the index of the next available entry, for GET_VRING_BASE.
+    #[must_use]
+    pub fn stop(self) -> u16 {
+        self.virtqueue.stop()
+    }
+}
+
+impl Ring {
+    /// Whatever was written to the ring since the last time, it lies here.
+    fn mark(&self) {
+        let Some(log) = &self.log else { return };
+        log.mark(self.entry.completion_address, self.entry.completion_bytes());
+        log.mark(self.entry.cold_address, COLD_PAIR_BYTES);
+    }
+}
+
+fn complete(virtqueue: &mut VirtqueueServer, token: QuestionToken, result: u32) {
+    debug_assert!(result != DONE, "bells are rung, or there is none");
+    let reply: [u8; PART_BYTES] = Reply::of(result).to_bytes();
+    virtqueue.answer_question(token, &reply);
+    virtqueue.flush();
+}

@@ -1,0 +1,117 @@
+//! Rings and payload in guest memory.
+
+use std::cell::Cell;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use fipsee_block::request::{Memory, Span};
+use fipsee_block::wire::{SECTOR_SHIFT, Segment, Status};
+use fipsee_ring::PeerFault;
+use fipsee_ring::layout::COLD_BYTES;
+use fipsee_ring::mapped::MappedRing;
+
+use super::wire::{COLD_PAIR_BYTES, Entry, REGION_SHIFT};
+use crate::memory::{GuestMemory, View};
+
+/// Most spans of one request: a request of the longest indirect table over memory of single pages still fits, and no more than this is
+/// ever allocated.
+pub const MAX_SPANS: usize = 1024;
+
+/// Bytes of a sector.
+const SECTOR: usize = 1 << SECTOR_SHIFT;
+
+/// The whole of guest memory as requests name it: a segment's id and offset are bits of the guest-physical address.
+#[derive(Debug)]
+pub struct GuestView {
+    memory: Arc<GuestMemory>,
+    /// The region of the last segment, which is looked at first.
+    last: Cell<View>,
+}
+
+// SAFETY: the pointer of the view leads into memory that `memory` keeps mapped and any thread may access.
+unsafe impl Send for GuestView {}
+
+impl Memory for GuestView {
+    #[inline(always)]
+    fn find(&self, segment: Segment, _access: u16, spans: &mut Vec<Span>) -> Result<(), Status> {
+        let (offset, length) = (u64::from(segment.offset_sectors), u64::from(segment.length_sectors));
+        if length == 0 {
+            return Err(Status::NoSegments);
+        }
+        let address = u64::from(segment.region) << REGION_SHIFT | offset << SECTOR_SHIFT;
+        if offset + length > 1 << (REGION_SHIFT - SECTOR_SHIFT) {
+            return Err(Status::BadMemory);
+        }
+        match self.last.get().host(address, length << SECTOR_SHIFT) {
+            Some(base) => {
+                spans.push(span(base, usize::from(segment.length_sectors) << SECTOR_SHIFT));
+                Ok(())
+            }
+            None => self.find_elsewhere(address, length, spans),
+        }
+    }
+}
+
+/// A span that [`GuestMemory`] has found.
+#[inline(always)]
+const fn span(base: NonNull<u8>, length_bytes: usize) -> Span {
+    // SAFETY: the bytes lie in guest memory that the view's owner keeps: it changes its view, or is dropped, only when no request
+    // is in flight.
+    unsafe { Span::new(base, length_bytes) }
+}
+
+impl GuestView {
+    /// The whole of `memory`.
+    #[must_use]
+    pub fn new(memory: &Arc<GuestMemory>) -> Self {
+        Self { memory: Arc::clone(memory), last: Cell::new(View::NONE) }
+    }
+
+    /// A segment in another region than the last, or one that crosses from one into the next.
+    #[cold]
+    fn find_elsewhere(&self, address: u64, length_sectors: u64, spans: &mut Vec<Span>) -> Result<(), Status> {
+        if let Some(view) = self.memory.view(address) {
+            self.last.set(view);
+        }
+        let (mut is_whole, mut count) = (true, 0);
+        let room = MAX_SPANS.saturating_sub(spans.len());
+        let is_there = self.memory.pieces(address, length_sectors << SECTOR_SHIFT, &mut |base, length_bytes| {
+            is_whole &= length_bytes.is_multiple_of(SECTOR);
+            count += 1;
+            if is_whole && count <= room {
+                spans.push(span(base, length_bytes));
+            }
+        });
+        match is_there && is_whole {
+            true if count <= room => Ok(()),
+            true => Err(Status::TooLong),
+            false => Err(Status::BadMemory),
+        }
+    }
+}
+
+/// The rings of `entry` in `memory`: requests, then completions. `None`: a ring, or the pair of cold words, does not lie within one
+/// region, or not aligned in our memory as it is in the guest's.
+#[must_use]
+pub fn open(memory: &Arc<GuestMemory>, entry: &Entry) -> Option<(MappedRing, MappedRing)> {
+    let cold = memory.host(entry.cold_address, COLD_PAIR_BYTES)?;
+    // SAFETY: the second half of the 256 bytes just found.
+    let completion_cold = unsafe { cold.add(COLD_BYTES) };
+    let requests = ring(memory, (entry.request_address, entry.request_bytes()), entry.request_slots, cold)?.ok()?;
+    let completions =
+        ring(memory, (entry.completion_address, entry.completion_bytes()), entry.completion_slots, completion_cold)?.ok()?;
+    Some((requests, completions))
+}
+
+/// A ring whose cold words, at least 128 bytes in `memory`, are at `cold`.
+fn ring(
+    memory: &Arc<GuestMemory>,
+    (address, bytes): (u64, u64),
+    slots: u32,
+    cold: NonNull<u8>,
+) -> Option<Result<MappedRing, PeerFault>> {
+    let base = memory.host(address, bytes)?;
+    let mapping = Arc::<GuestMemory>::clone(memory);
+    // SAFETY: `bytes` is 64 for each slot (`Entry`), found in this memory; the caller found the cold words there.
+    Some(unsafe { MappedRing::over(mapping, base, slots, cold) })
+}

@@ -1,0 +1,188 @@
+//! A guest in the test's own memory: regions over memory files, a driver of one virtqueue, and disks to serve it from.
+#![allow(dead_code, unused_imports, reason = "each test binary uses its part")]
+
+pub(crate) mod disks;
+pub(crate) mod driver;
+pub(crate) mod ram;
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use fipsee_block::disk::{Disk, Engine};
+use fipsee_block::stats::QueueCounters;
+use fipsee_virtio::config;
+use fipsee_virtio::memory::GuestMemory;
+use fipsee_virtio::server::{VirtqueueServer, VirtqueueSetup};
+use rustix::event::EventfdFlags;
+
+pub(crate) use self::disks::{HeldDisk, memory_disk};
+pub(crate) use self::driver::{Driver, Segment, readable, writable};
+pub(crate) use self::ram::Ram;
+
+pub(crate) const IN: u32 = 0;
+pub(crate) const OUT: u32 = 1;
+pub(crate) const FLUSH: u32 = 4;
+pub(crate) const GET_ID: u32 = 8;
+pub(crate) const DISCARD: u32 = 11;
+pub(crate) const WRITE_ZEROES: u32 = 13;
+
+pub(crate) const OK: u8 = 0;
+pub(crate) const IOERR: u8 = 1;
+pub(crate) const UNSUPP: u8 = 2;
+
+pub(crate) const F_EVENT_IDX: u64 = 1 << 29;
+pub(crate) const F_INDIRECT: u64 = 1 << 28;
+pub(crate) const F_CONFIG_WCE: u64 = 1 << 11;
+pub(crate) const F_FLUSH: u64 = 1 << 9;
+
+/// splitmix64.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut value = self.0;
+        value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        value ^ (value >> 31)
+    }
+
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    pub(crate) fn bytes(&mut self, count: usize) -> Vec<u8> {
+        (0..count).map(|_| self.next().to_le_bytes()[0]).collect()
+    }
+}
+
+pub(crate) fn eventfd() -> OwnedFd {
+    rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("eventfd")
+}
+
+/// How often an eventfd was written since the last look.
+pub(crate) fn rings(fd: &OwnedFd) -> u64 {
+    let mut count = [0; 8];
+    match rustix::io::read(fd, &mut count) {
+        Ok(_) => u64::from_ne_bytes(count),
+        Err(rustix::io::Errno::AGAIN) => 0,
+        Err(error) => panic!("reading an eventfd: {error}"),
+    }
+}
+
+/// A device's queue with its guest.
+pub(crate) struct Rig<D: Disk> {
+    pub(crate) driver: Driver,
+    pub(crate) server: VirtqueueServer,
+    pub(crate) disk: D,
+    pub(crate) engine: Engine,
+    pub(crate) call: OwnedFd,
+    pub(crate) error: OwnedFd,
+    pub(crate) counters: Arc<QueueCounters>,
+    pub(crate) writeback: Arc<AtomicBool>,
+}
+
+/// What differs from test to test.
+pub(crate) struct Options {
+    pub(crate) size: u16,
+    pub(crate) features: u64,
+    pub(crate) read_only: bool,
+    /// Where the indices begin.
+    pub(crate) start: u16,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { size: 16, features: F_EVENT_IDX | F_INDIRECT | F_FLUSH | F_CONFIG_WCE, read_only: false, start: 0 }
+    }
+}
+
+impl<D: Disk> Rig<D> {
+    pub(crate) fn new(disk: D, options: &Options) -> Self {
+        Self::with(disk, options, Ram::new(), |_| {})
+    }
+
+    pub(crate) fn with(disk: D, options: &Options, ram: Ram, change: impl FnOnce(&mut VirtqueueSetup)) -> Self {
+        let driver = Driver::new(ram, options.size, options.features & F_EVENT_IDX != 0, options.start);
+        Self::serve(disk, options, driver, change).expect("a good queue")
+    }
+
+    pub(crate) fn serve(
+        disk: D,
+        options: &Options,
+        driver: Driver,
+        change: impl FnOnce(&mut VirtqueueSetup),
+    ) -> Result<Self, String> {
+        let (call, error) = (eventfd(), eventfd());
+        let (counters, writeback) = (Arc::new(QueueCounters::default()), Arc::new(AtomicBool::new(true)));
+        let mut setup = VirtqueueSetup {
+            memory: driver.ram.memory(),
+            index: 0,
+            size: options.size,
+            descriptor_address: driver.descriptors,
+            available_address: driver.available,
+            used_address: driver.used,
+            next_available: options.start,
+            features: options.features,
+            kick: eventfd(),
+            call: Some(call.try_clone().expect("a descriptor")),
+            error: Some(error.try_clone().expect("a descriptor")),
+            info: disk.info(),
+            read_only: options.read_only,
+            writeback: Arc::clone(&writeback),
+            serial: "fipsee-test".to_owned(),
+            counters: Arc::clone(&counters),
+            inflight: None,
+            log: None,
+            used_log_address: None,
+            upgrade: None,
+        };
+        change(&mut setup);
+        let server = VirtqueueServer::new(7, setup)?;
+        let engine = Engine::new(16).expect("engine");
+        Ok(Self { driver, server, disk, engine, call, error, counters, writeback })
+    }
+
+    /// Have the server look once.
+    pub(crate) fn visit(&mut self) -> u32 {
+        self.server.visit(&self.disk, &mut self.engine)
+    }
+
+    /// Have everything done that was made available.
+    pub(crate) fn run(&mut self) {
+        while self.visit() > 0 || self.engine.in_flight() > 0 || self.server.in_flight() > 0 && self.server.has_work() {
+            let server = &mut self.server;
+            self.engine.flush();
+            self.engine.poll(usize::MAX, &mut |ticket, status| server.finish(ticket, status));
+            server.flush();
+        }
+    }
+
+    /// Offer a chain and run it; its status and used length.
+    pub(crate) fn round(&mut self, head: u16) -> (u8, u32) {
+        self.driver.offer(head);
+        self.run();
+        let (used, length) = self.driver.take_used().unwrap_or_else(|| panic!("not used; fault: {:?}", self.server.fault()));
+        assert_eq!(used, head);
+        (self.driver.status(head), length)
+    }
+
+    /// An ordinary request: header, data, status.
+    pub(crate) fn request(&mut self, kind: u32, sector: u64, data: &[Segment]) -> (u8, u32) {
+        let head = self.driver.request(kind, sector, data);
+        self.round(head)
+    }
+
+    pub(crate) fn fault(&self) -> &str {
+        self.server.fault().unwrap_or("")
+    }
+}
+
+pub(crate) fn all_features(disk: &impl Disk) -> u64 {
+    config::features(&disk.info(), false)
+}
+
+pub(crate) fn memory_of(ram: &Ram) -> Arc<GuestMemory> {
+    ram.memory()
+}

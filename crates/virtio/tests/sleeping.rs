@@ -1,0 +1,98 @@
+//! Both sides sleep whenever nothing is there, on two threads: no kick and no interrupt is lost.
+
+mod common;
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+
+use common::driver::DATA;
+use common::{F_EVENT_IDX, F_INDIRECT, IN, OK, Options, Random, Rig, memory_disk, writable};
+use rustix::event::{PollFd, PollFlags, poll};
+
+const ROUNDS: u32 = 30_000;
+
+/// Wait until it is written to, and empty it.
+fn wait(fd: &OwnedFd) {
+    poll(&mut [PollFd::new(fd, PollFlags::IN)], None).expect("poll");
+    let mut count = [0; 8];
+    rustix::io::read(fd, &mut count).expect("it was readable");
+}
+
+fn ring(fd: &OwnedFd) {
+    rustix::io::write(fd, &1_u64.to_ne_bytes()).expect("an eventfd");
+}
+
+/// A lost kick or interrupt leaves both threads asleep, and the test hangs.
+fn sleep_and_wake(features: u64) {
+    let kick = common::eventfd();
+    let ours = kick.try_clone().expect("a descriptor");
+    let rig =
+        Rig::with(memory_disk(), &Options { features, ..Options::default() }, common::Ram::new(), |setup| setup.kick = ours);
+    let Rig { mut driver, mut server, disk, call, .. } = rig;
+    let stopping = Arc::new(AtomicBool::new(false));
+    let (bell, stop) = (kick.try_clone().expect("a descriptor"), Arc::clone(&stopping));
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(move || {
+            let mut engine = fipsee_block::disk::Engine::new(1).expect("engine");
+            let mut sleeps = 0_u32;
+            while !stop.load(Ordering::Acquire) {
+                if server.visit(&disk, &mut engine) == 0 && !server.arm_and_work_remains() {
+                    wait(&bell);
+                    server.bell_rang();
+                    sleeps += 1;
+                }
+            }
+            sleeps
+        });
+        let mut random = Random(features);
+        for _ in 0..ROUNDS {
+            let batch = 1 + random.below(3);
+            for _ in 0..batch {
+                let head = driver.request(IN, 0, &[writable(DATA, 512)]);
+                driver.stage(head);
+            }
+            for _ in 0..random.below(200) {
+                std::hint::spin_loop();
+            }
+            driver.publish();
+            fence(Ordering::SeqCst);
+            if driver.must_kick() {
+                ring(&kick);
+            }
+            let mut patience = if random.below(4) == 0 { 1 } else { 20_000_u32 };
+            for _ in 0..batch {
+                let head = loop {
+                    if let Some((head, _)) = driver.take_used() {
+                        break head;
+                    }
+                    // Sometimes it looks for a while before it sleeps, so that its next request meets the other side's arming.
+                    patience = patience.saturating_sub(1);
+                    if patience > 0 {
+                        std::hint::spin_loop();
+                        continue;
+                    }
+                    driver.ask_interrupt();
+                    fence(Ordering::SeqCst);
+                    if driver.used_index() == driver.next_used {
+                        wait(&call);
+                    }
+                };
+                assert_eq!(driver.status(head), OK);
+            }
+        }
+        stopping.store(true, Ordering::Release);
+        ring(&kick);
+        assert!(worker.join().expect("it ends") > 0, "it slept at least at the end");
+    });
+}
+
+#[test]
+fn nobody_sleeps_for_ever_with_the_event_index() {
+    sleep_and_wake(F_EVENT_IDX | F_INDIRECT);
+}
+
+#[test]
+fn nobody_sleeps_for_ever_with_flags() {
+    sleep_and_wake(F_INDIRECT);
+}

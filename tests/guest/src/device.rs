@@ -1,0 +1,263 @@
+//! A virtual machine with one vhost-user-blk device.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fipsee_virtio::upgrade::wire::{PART_BYTES, Question, REQUEST_TYPE, Reply};
+
+use crate::frontend::{Frontend, LOG_ALL, PROTOCOL_FEATURES, Request};
+use crate::ram::{Piece, Ram, USER_OFFSET};
+use crate::virtqueue::{Part, Virtqueue};
+
+/// Types of virtio-blk requests.
+pub const IN: u32 = 0;
+/// See [`IN`].
+pub const OUT: u32 = 1;
+/// See [`IN`].
+pub const FLUSH: u32 = 4;
+/// Status of a request that was carried out.
+pub const OK: u8 = 0;
+/// Status of a request that failed.
+pub const IO_ERROR: u8 = 1;
+/// Status of a request of a type that the device does not know.
+pub const UNSUPPORTED: u8 = 2;
+/// A status that no device gives.
+pub const UNTOUCHED: u8 = 0xff;
+
+/// Virtio feature: the device and we tell each other by index when to notify.
+pub const EVENT_INDEX: u64 = 1 << 29;
+/// Virtio features that a guest always takes.
+const ALWAYS: u64 = 1 << 32;
+
+/// What a guest is made of.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Its memory: address and length of each piece.
+    pub memory: Vec<(u64, u64)>,
+    /// Virtqueues.
+    pub queues: u16,
+    /// Descriptors of each.
+    pub size: u16,
+    /// Take EVENT_IDX?
+    pub event_index: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { memory: vec![(0, 64 << 20)], queues: 1, size: 128, event_index: false }
+    }
+}
+
+/// The guest.
+#[derive(Debug)]
+pub struct Guest {
+    /// Its memory.
+    pub ram: Arc<Ram>,
+    /// Its hypervisor's connection.
+    pub frontend: Frontend,
+    /// Its virtqueues.
+    pub queues: Vec<Virtqueue>,
+    path: PathBuf,
+    features: u64,
+    /// Headers, replies and statuses: one place of 256 bytes for each descriptor of each queue, in which a chain may begin.
+    places: u64,
+    inflight: Option<(OwnedFd, Vec<u8>)>,
+}
+
+/// A request or question on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// Queue it went to.
+    pub queue: usize,
+    /// Its first descriptor.
+    pub head: u16,
+    status: u64,
+    reply: u64,
+}
+
+const PLACE_BYTES: u64 = 256;
+
+impl Guest {
+    /// Start a guest whose device is at `path`, all queues running.
+    ///
+    /// # Errors
+    /// What the back end says.
+    pub fn start(path: &Path, options: &Options) -> io::Result<Self> {
+        let pieces = options.memory.iter().map(|(address, length)| Piece::new(*address, *length)).collect();
+        let ram = Ram::new(pieces);
+        let queues = (0..options.queues).map(|_| Virtqueue::new(&ram, options.size, options.event_index)).collect();
+        let places = ram.allocate(PLACE_BYTES * u64::from(options.queues) * u64::from(options.size), 4096);
+        let frontend = Frontend::connect(path)?;
+        let features = ALWAYS | if options.event_index { EVENT_INDEX } else { 0 };
+        let mut guest = Self { ram, frontend, queues, path: path.to_owned(), features, places, inflight: None };
+        guest.set_up()?;
+        Ok(guest)
+    }
+
+    /// Connect again after the back end went away, as a hypervisor does: same memory, same rings, same inflight area. Descriptors that the
+    /// old one had are the new one's.
+    ///
+    /// # Errors
+    /// What the back end says.
+    pub fn reconnect(&mut self) -> io::Result<()> {
+        self.frontend = Frontend::connect(&self.path)?;
+        self.set_up()
+    }
+
+    fn set_up(&mut self) -> io::Result<()> {
+        let offered = self.frontend.get(Request::GetFeatures)?;
+        let features = (self.features | PROTOCOL_FEATURES) & offered;
+        if self.features & !offered != 0 {
+            return Err(io::Error::other(format!("features {:#x} are not offered", self.features & !offered)));
+        }
+        self.frontend.set(Request::SetFeatures, &features.to_le_bytes(), &[])?;
+        self.set_inflight()?;
+        self.frontend.set_memory(&self.ram.pieces)?;
+        for index in 0..self.queues.len() {
+            self.start_queue(index)?;
+        }
+        Ok(())
+    }
+
+    fn set_inflight(&mut self) -> io::Result<()> {
+        if self.inflight.is_none() {
+            let (queues, size) = (u16::try_from(self.queues.len()).unwrap_or(0), self.queues[0].size);
+            let mut wanted = vec![0; 16];
+            wanted.extend(queues.to_le_bytes());
+            wanted.extend(size.to_le_bytes());
+            wanted.extend([0; 4]);
+            let (area, mut files) = self.frontend.call(Request::GetInflightFd, &wanted, &[])?;
+            let file = files.pop().ok_or_else(|| io::Error::other("no inflight area"))?;
+            self.inflight = Some((file, area));
+        }
+        match &self.inflight {
+            Some((file, area)) => self.frontend.set(Request::SetInflightFd, area, &[file.as_fd()]),
+            None => Ok(()),
+        }
+    }
+
+    /// Have the back end serve a virtqueue from where it is.
+    ///
+    /// # Errors
+    /// What the back end says.
+    pub fn start_queue(&mut self, index: usize) -> io::Result<()> {
+        let (queue, frontend) = (&self.queues[index], &mut self.frontend);
+        let number = u32::try_from(index).unwrap_or(0);
+        frontend.set_vring(Request::SetVringNum, number, queue.size.into())?;
+        frontend.set_vring(Request::SetVringBase, number, queue.base().into())?;
+        let mut body = [number.to_le_bytes(), [0; 4]].concat();
+        for address in [queue.descriptors, queue.used, queue.available] {
+            body.extend((USER_OFFSET + address).to_le_bytes());
+        }
+        body.extend([0; 8]);
+        frontend.set(Request::SetVringAddr, &body, &[])?;
+        frontend.set_vring_file(Request::SetVringCall, number, queue.call.as_fd())?;
+        frontend.set_vring_file(Request::SetVringErr, number, queue.error.as_fd())?;
+        frontend.set_vring_file(Request::SetVringKick, number, queue.kick.as_fd())?;
+        frontend.set_vring(Request::SetVringEnable, number, 1)
+    }
+
+    /// Begin to log writes to memory, or end it.
+    ///
+    /// # Errors
+    /// What the back end says.
+    pub fn set_logging(&mut self, log: Option<(&OwnedFd, u64)>) -> io::Result<()> {
+        if let Some((file, bytes)) = log {
+            let body = [bytes.to_le_bytes(), [0; 8]].concat();
+            // Its answer is a message without a value.
+            self.frontend.call(Request::SetLogBase, &body, &[file.as_fd()])?;
+        }
+        let features = self.features | PROTOCOL_FEATURES | if log.is_some() { LOG_ALL } else { 0 };
+        self.frontend.set(Request::SetFeatures, &features.to_le_bytes(), &[])
+    }
+
+    /// Where what belongs to a chain that begins with `head` stands.
+    fn place(&self, queue: usize, head: u16) -> u64 {
+        let number = u64::try_from(queue).unwrap_or(0) * u64::from(self.queues[queue].size);
+        self.places + PLACE_BYTES * (number + u64::from(head))
+    }
+
+    fn send(&mut self, queue: usize, (kind, sector): (u32, u64), parts: &[Part], reply: bool) -> Sent {
+        let head_next = self.queues[queue].next_head();
+        let place = self.place(queue, head_next);
+        let mut header = kind.to_le_bytes().to_vec();
+        header.extend(0_u32.to_le_bytes());
+        header.extend(sector.to_le_bytes());
+        self.ram.write(place, &header);
+        self.ram.write(place + 128, &[UNTOUCHED]);
+        self.ram.write(place + 64, &[0; PART_BYTES]);
+        let mut chain = vec![(place, 16, false)];
+        chain.extend_from_slice(parts);
+        if reply {
+            chain.push((place + 64, 64, true));
+        }
+        chain.push((place + 128, 1, true));
+        let virtqueue = &mut self.queues[queue];
+        let head = virtqueue.stage(&chain);
+        assert_eq!(head, head_next, "the place belongs to the head");
+        virtqueue.publish();
+        Sent { queue, head, status: place + 128, reply: place + 64 }
+    }
+
+    /// Send a request of a type, to a sector, with data.
+    pub fn submit(&mut self, queue: usize, kind: u32, sector: u64, parts: &[Part]) -> Sent {
+        self.send(queue, (kind, sector), parts, false)
+    }
+
+    /// Wait for a request, asleep; its status.
+    pub fn wait(&mut self, sent: Sent) -> u8 {
+        self.queues[sent.queue].wait_for(sent.head);
+        self.status(sent)
+    }
+
+    /// The status byte as it is now.
+    #[must_use]
+    pub fn status(&self, sent: Sent) -> u8 {
+        self.ram.read(sent.status, 1)[0]
+    }
+
+    /// Read or write, and wait.
+    pub fn transfer(&mut self, queue: usize, kind: u32, sector: u64, (address, bytes): (u64, u32)) -> u8 {
+        let sent = self.submit(queue, kind, sector, &[(address, bytes, kind == IN)]);
+        self.wait(sent)
+    }
+
+    /// Send a question; its bytes need not make sense.
+    pub fn send_question(&mut self, queue: usize, question: &[u8]) -> Sent {
+        // A bell is asked for again and again: it has its place beside header and reply.
+        let address = if question.len() <= PART_BYTES {
+            self.place(queue, self.queues[queue].next_head()) + 192
+        } else {
+            self.ram.allocate(question.len() as u64, 64)
+        };
+        self.ram.write(address, question);
+        let bytes = u32::try_from(question.len()).unwrap_or(u32::MAX);
+        self.send(queue, (REQUEST_TYPE, 0), &[(address, bytes, false)], true)
+    }
+
+    /// The reply to a question that has been answered.
+    ///
+    /// # Panics
+    /// When the device does not answer such questions, or its reply is none.
+    #[must_use]
+    pub fn reply(&self, sent: Sent) -> Reply {
+        assert_eq!(self.status(sent), OK, "no reply was written");
+        let bytes = self.ram.read(sent.reply, PART_BYTES);
+        let reply = bytes.first_chunk().and_then(Reply::from_bytes);
+        reply.unwrap_or_else(|| panic!("no reply: {bytes:x?}"))
+    }
+
+    /// Ask, and wait for the reply.
+    pub fn ask(&mut self, queue: usize, question: &Question) -> Reply {
+        self.ask_bytes(queue, &question.to_bytes())
+    }
+
+    /// As [`ask`](Self::ask), with bytes that need not make sense.
+    pub fn ask_bytes(&mut self, queue: usize, question: &[u8]) -> Reply {
+        let sent = self.send_question(queue, question);
+        self.wait(sent);
+        self.reply(sent)
+    }
+}

@@ -1,0 +1,102 @@
+//! The in-band upgrade: what `fipsee_vm.h` fixes, derived from the Rust encoders, and the examples of section 7.8.
+
+use fipsee_virtio::upgrade::wire::{self, Entry, Operation, Question, Reply};
+
+use crate::golden::Examples;
+use crate::layout::{Table, structure};
+
+const ATTACHMENT: u64 = 0x1234_5678_9abc_def0;
+const ENTRY: Entry = Entry {
+    request_address: 0x1_0000_4000,
+    completion_address: 0x1_0000_5000,
+    cold_address: 0x1_0000_3f00,
+    request_slots: 64,
+    completion_slots: 128,
+    request_start: 5,
+    completion_start: 9,
+    depth: 64,
+    virtqueue: 1,
+};
+
+fn question(operation: Operation) -> Question {
+    Question { operation, attachment: 0, queue: 0, entries: Vec::new() }
+}
+
+/// Questions and replies as the document prints them.
+#[must_use]
+pub fn examples() -> Examples {
+    let questions = [
+        ("vm-query", question(Operation::Query)),
+        ("vm-attach", Question { entries: vec![ENTRY], ..question(Operation::Attach) }),
+        ("vm-bell", Question { attachment: ATTACHMENT, queue: 3, ..question(Operation::Bell) }),
+        ("vm-detach", Question { attachment: ATTACHMENT, ..question(Operation::Detach) }),
+    ];
+    let replies = [
+        ("vm-reply-query", Reply { max_queues: 2, max_depth: 4096, ..Reply::of(wire::DONE) }),
+        ("vm-reply-attach", Reply { max_queues: 2, attachment: ATTACHMENT, ..Reply::of(wire::DONE) }),
+        ("vm-reply-invalid", Reply { max_queues: 2, queue: 1, ..Reply::of(wire::INVALID) }),
+        ("vm-reply-rung", Reply::of(wire::RUNG)),
+    ];
+    let questions = questions.map(|(name, question)| (name.to_owned(), question.to_bytes()));
+    let replies = replies.map(|(name, reply)| (name.to_owned(), reply.to_bytes().to_vec()));
+    questions.into_iter().chain(replies).collect()
+}
+
+/// Sizes, offsets and constants.
+pub(crate) fn layout(table: &mut Table) {
+    let constants = [
+        ("VM_REQUEST_TYPE", wire::REQUEST_TYPE.into()),
+        ("VM_MAGIC", wire::MAGIC.into()),
+        ("VM_VERSION", wire::VERSION.into()),
+        ("VM_REGION_SHIFT", wire::REGION_SHIFT.into()),
+        ("VM_DONE", wire::DONE.into()),
+        ("VM_RUNG", wire::RUNG.into()),
+        ("VM_NO_ATTACHMENT", wire::NO_ATTACHMENT.into()),
+        ("VM_NOT_NOW", wire::NOT_NOW.into()),
+        ("VM_INVALID", wire::INVALID.into()),
+        ("VM_BAD_VERSION", wire::BAD_VERSION.into()),
+    ];
+    table.extend(constants.map(|(name, value)| (name.to_owned(), value)));
+    for operation in Operation::ALL {
+        table.push((format!("VM_{}", format!("{operation:?}").to_uppercase()), operation.to_wire().into()));
+    }
+    let (half, word, long) = (u16::MAX, u32::MAX, u64::MAX);
+    // Operations are numbers of one byte; the second is found by the size of the field before and after it.
+    let zero = question(Operation::Query).to_bytes();
+    let operation = question(Operation::Attach).to_bytes().iter().zip(&zero).position(|(one, other)| one != other);
+    let operation = operation.and_then(|at| u64::try_from(at).ok()).expect("the operation is in the question");
+    table.push(("vm_question.operation.offset".to_owned(), operation));
+    table.push(("vm_question.operation.bytes".to_owned(), 2));
+    let fields = [
+        ("attachment", Question { attachment: long, ..question(Operation::Query) }),
+        ("queue", Question { queue: half, ..question(Operation::Query) }),
+        ("queue_count", Question { entries: vec![Entry::default(); usize::from(half)], ..question(Operation::Query) }),
+    ]
+    .map(|(name, question)| (name, question.to_bytes()[..wire::PART_BYTES].to_vec()));
+    structure(table, "vm_question", &zero, &fields);
+    let empty = Entry::default();
+    let fields = [
+        ("request_address", Entry { request_address: long, ..empty }),
+        ("completion_address", Entry { completion_address: long, ..empty }),
+        ("cold_address", Entry { cold_address: long, ..empty }),
+        ("request_slots", Entry { request_slots: word, ..empty }),
+        ("completion_slots", Entry { completion_slots: word, ..empty }),
+        ("request_start", Entry { request_start: word, ..empty }),
+        ("completion_start", Entry { completion_start: word, ..empty }),
+        ("depth", Entry { depth: word, ..empty }),
+        ("virtqueue", Entry { virtqueue: word, ..empty }),
+    ]
+    .map(|(name, entry)| (name, entry.to_bytes().to_vec()));
+    structure(table, "vm_queue", &empty.to_bytes(), &fields);
+    let none = Reply::default();
+    let fields = [
+        ("result", Reply { result: word, ..none }),
+        ("max_queues", Reply { max_queues: half, ..none }),
+        ("attachment", Reply { attachment: long, ..none }),
+        ("features", Reply { features: long, ..none }),
+        ("max_depth", Reply { max_depth: word, ..none }),
+        ("queue", Reply { queue: word, ..none }),
+    ]
+    .map(|(name, reply)| (name, reply.to_bytes().to_vec()));
+    structure(table, "vm_reply", &none.to_bytes(), &fields);
+}
