@@ -179,8 +179,7 @@ impl BackEnd {
                 step::succeed(command.args(["resize", "disk0", &bytes.to_string()])).map(drop)
             }
             Peer::StorageDaemon => {
-                let request =
-                    format!(r#"{{"execute":"block_resize","arguments":{{"node-name":"disk0","size":{bytes}}}}}"#);
+                let request = format!(r#"{{"execute":"block_resize","arguments":{{"node-name":"disk0","size":{bytes}}}}}"#);
                 ask_monitor(&self.folder.join("monitor.sock"), &request, None)
             }
         }

@@ -7,6 +7,7 @@ use std::process::Command;
 use super::back_end::Peer;
 use super::debian::Debian;
 use super::packages::Packages;
+use super::scenario::Only;
 use super::uml::{Uml, last_lines};
 use super::unready::Unready;
 use crate::step;
@@ -15,7 +16,7 @@ use crate::step;
 pub(super) const DRIVERS: [&str; 2] = ["virtio_blk", OURS];
 
 /// The driver that moves a disk to rings.
-const OURS: &str = "fip_blk";
+pub(super) const OURS: &str = "fip_blk";
 
 /// Where its sources and further scripts for guests are.
 const SOURCES: &str = "c/kmod";
@@ -25,6 +26,16 @@ pub(super) const SCRIPTS: &str = "c/kmod/tests";
 pub(super) enum Kernel<'a> {
     Uml(&'a Uml),
     Debian(&'a Debian),
+}
+
+impl Kernel<'_> {
+    /// A module that came with it.
+    pub(super) fn module(&self, name: &str) -> Option<PathBuf> {
+        match self {
+            Self::Uml(uml) => uml.module(name),
+            Self::Debian(debian) => debian.module(name),
+        }
+    }
 }
 
 /// What a guest loads, in this order, and the arguments of the last module.
@@ -42,17 +53,14 @@ pub(super) struct Workshop<'a> {
 
 impl Workshop<'_> {
     /// What a guest with that kernel loads for that driver.
-    pub(super) fn modules(&self, driver: &str, peer: &Peer, kernel: &Kernel<'_>) -> Result<Modules, Unready> {
+    pub(super) fn modules(&self, driver: &str, peer: &Peer, kernel: &Kernel<'_>, only: Only) -> Result<Modules, Unready> {
         if driver == OURS {
             // Without it our driver leaves devices that offer no rings to the kernel's own.
-            let arguments = if matches!(peer, Peer::Fipseed(_)) { "" } else { "keep=1" };
+            let keeps = matches!(peer, Peer::StorageDaemon) && only != Only::Foreign;
+            let arguments = if keeps { "keep=1" } else { "" };
             return Ok(Modules { paths: vec![self.build(kernel)?], arguments });
         }
-        let module = match kernel {
-            Kernel::Uml(uml) => uml.module(driver),
-            Kernel::Debian(debian) => debian.module(driver),
-        };
-        let module = module.ok_or_else(|| format!("the guest's kernel has no module {driver}"))?;
+        let module = kernel.module(driver).ok_or_else(|| format!("the guest's kernel has no module {driver}"))?;
         Ok(Modules { paths: vec![module], arguments: "" })
     }
 

@@ -91,9 +91,8 @@ fn stamp(folder: &Path, name: &str) -> Result<(), String> {
 }
 
 fn unpack(packages: &Packages, folder: &Path, tree: &Path) -> Result<(), Unready> {
-    let package = packages.files(PACKAGE, |unpacked, chosen| {
-        keep(&unpacked.join("usr/src").join(format!("{PACKAGE}.tar.xz")), chosen)
-    })?;
+    let package =
+        packages.files(PACKAGE, |unpacked, chosen| keep(&unpacked.join("usr/src").join(format!("{PACKAGE}.tar.xz")), chosen))?;
     let mut tar = Command::new("tar");
     tar.arg("--use-compress-program=xz -T0").arg("--directory").arg(folder);
     for path in NOT_COMPILED {
@@ -143,9 +142,11 @@ fn check_config(wanted: &[u8], tree: &Path) -> Result<(), String> {
 
 /// FNV-1a over all pieces.
 fn fingerprint(pieces: &[&[u8]]) -> u64 {
-    pieces.iter().copied().flatten().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+    pieces
+        .iter()
+        .copied()
+        .flatten()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// Kernels of older sources or configurations: half a gigabyte each.
