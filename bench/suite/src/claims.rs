@@ -4,14 +4,15 @@ use crate::matrix::{Cell, DEEP, SHALLOW, candidate};
 use crate::service::RING;
 use crate::table::{BANDWIDTH, Claim, IOPS, P50, Results};
 use crate::ways::{
-    C_LIBRARY, ENGINE, FIO_NULL, FUSE, LIBRARY, NBDKIT, NBDKIT_UNBOUND, PYTHON, QEMU_FUSE, QEMU_NBD, QEMU_NBD_UNBOUND,
-    VHOST_POLLING,
+    C_LIBRARY, ENGINE, FIO_NULL, FUSE, LIBRARY, NBDKIT, NBDKIT_UNBOUND, OUR_VHOST_POLLING, PYTHON, QEMU_FUSE, QEMU_NBD,
+    QEMU_NBD_UNBOUND, VHOST_POLLING,
 };
 
 /// All of them.
 pub(crate) fn all(results: &Results) -> Vec<Claim> {
     let mut claims = of_the_service(results);
     claims.extend(of_the_doors(results));
+    claims.extend(of_virtual_machines(results));
     claims
 }
 
@@ -84,6 +85,20 @@ fn of_the_doors(results: &Results) -> Vec<Claim> {
         median("Python: p50 of single reads in ns, median", PYTHON, SHALLOW, P50, true, 3000.0),
         over("FUSE mount, QD1: IOPS over qemu FUSE, median of pairs", FUSE, QEMU_FUSE, SHALLOW, 1.0),
         over("FUSE mount, QD64: IOPS over qemu FUSE, median of pairs", FUSE, QEMU_FUSE, DEEP, 1.0),
+    ]
+}
+
+/// What an unmodified guest gets, as far as a client of vhost-user-blk can tell; `cargo xtask bench vm` has the guests.
+fn of_virtual_machines(results: &Results) -> Vec<Claim> {
+    let median = |text, cell, metric, at_most, limit| Claim {
+        text,
+        value: results.median(OUR_VHOST_POLLING, cell, metric),
+        limit,
+        at_most,
+    };
+    vec![
+        median("our vhost-user-blk, polling client, QD1: p50 latency in ns, median", SHALLOW, P50, true, 1500.0),
+        median("our vhost-user-blk, polling client, QD64: requests per second, median", DEEP, IOPS, false, 2.5e6),
     ]
 }
 

@@ -35,7 +35,10 @@ pub(super) struct Vhost {
 impl Way for Vhost {
     fn measure(&mut self, cell: Cell, seconds: f64) -> Result<Measured, String> {
         let run = || self.run(cell, Duration::from_secs_f64(seconds)).map_err(|error| format!("libblkio: {error}"));
-        place::on(self.cpu, run).map_err(|error| self.server.as_ref().map_or(error.clone(), |server| server.explain(error)))
+        place::on(self.cpu, run).map_err(|error| match &mut self.server {
+            Some(server) => server.explain(error),
+            None => error,
+        })
     }
 
     fn servers(&self) -> Vec<u32> {
