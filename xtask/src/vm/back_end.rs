@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::machine::Group;
+use super::scenario::Event;
 use super::unready::Unready;
 use crate::dist::DIST_VARIABLE;
 use crate::setup::is_installed;
@@ -55,9 +56,13 @@ impl Peer {
         }
     }
 
-    /// Does it know what was under way when it died?
-    pub(super) fn survives_restart(&self) -> bool {
-        matches!(self, Self::Fipseed(_))
+    /// Why a scenario with that event says nothing of this peer.
+    pub(super) fn cannot(&self, event: Event) -> Option<&'static str> {
+        match (self, event) {
+            (Self::StorageDaemon, Event::Restart) => Some("it forgets what was under way when it dies"),
+            (Self::StorageDaemon, Event::Resize(_)) => Some("7.2 does not tell the guest"),
+            _ => None,
+        }
     }
 }
 
@@ -258,7 +263,8 @@ fn fill_with_files(folder: &Path, image: &Path) -> Result<(), String> {
     let write = || -> std::io::Result<()> {
         fs::create_dir_all(&files)?;
         for number in 0..32_usize {
-            let bytes: Vec<u8> = (0..number * number * 997).map(|at| (at * 31 + number * 7) as u8 ^ (at >> 8) as u8).collect();
+            let byte = |at: usize| ((at * 31 + number * 7) ^ (at >> 8)).to_le_bytes()[0];
+            let bytes: Vec<u8> = (0..number * number * 997).map(byte).collect();
             fs::write(files.join(format!("file-{number}")), bytes)?;
         }
         Ok(())

@@ -65,8 +65,8 @@ impl Lab {
 
     /// Run a scenario; `Ok` holds what to say of success.
     pub(super) fn run(&self, scenario: &Scenario, choice: &Choice<'_>) -> Result<String, Unready> {
-        if scenario.event == Event::Restart && !choice.peer.survives_restart() {
-            return Err(Unready::Missing(format!("{} forgets what was under way when it dies", choice.peer.name())));
+        if let Some(reason) = choice.peer.cannot(scenario.event) {
+            return Err(Unready::Missing(format!("{}: {reason}", choice.peer.name())));
         }
         let needed = match scenario.guest {
             Guest::Uml => &["make", "gcc", "flex", "bison", "bc", "xz", "timeout", "apt-get", "dpkg-deb", "taskset"][..],
@@ -105,7 +105,9 @@ impl Lab {
             Guest::Uml => self.uml_command(&initrd, &append, &back_end)?,
             Guest::Qemu { cpus } => self.qemu_command(folder, &append, &back_end, cpus, scenario.event)?,
         };
-        let outcome = machine::run(&mut command, LIMIT, |event| act(event, scenario.event, &mut back_end, folder))?;
+        let console = folder.join("console.log");
+        let mut console = File::create(&console).map_err(|error| format!("cannot write {}: {error}", console.display()))?;
+        let outcome = machine::run(&mut command, LIMIT, &mut console, |event| act(event, scenario.event, &mut back_end, folder))?;
         write_logs(folder, &outcome);
         let log = back_end.log();
         let verdict = outcome.judge(scenario.allowed).and_then(|()| back_end.finish());
