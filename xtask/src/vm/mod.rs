@@ -145,10 +145,10 @@ mod tests {
 
     #[test]
     fn names_choose_by_their_beginning() {
-        let arguments = parse(&["uml/f", "--quick", "--seed", "7"]).expect("it makes sense");
+        let arguments = parse(&["uml/fi", "qemu/f", "--quick", "--seed", "7"]).expect("it makes sense");
         let chosen: Vec<_> =
             SCENARIOS.iter().filter(|scenario| arguments.wants(scenario)).map(|scenario| scenario.name).collect();
-        assert_eq!((chosen, arguments.seed), (vec!["uml/files", "uml/fio"], 7));
+        assert_eq!((chosen, arguments.seed), (vec!["uml/files", "uml/fio", "qemu/files"], 7));
     }
 
     #[test]
