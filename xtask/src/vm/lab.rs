@@ -111,7 +111,9 @@ impl Lab {
         write_logs(folder, &outcome);
         let log = back_end.log();
         let verdict = outcome.judge(scenario.allowed).and_then(|()| back_end.finish());
-        verdict.map(|()| String::new()).map_err(|error| Unready::Broken(story(&error, &outcome, &log)))
+        verdict
+            .map(|()| format!("guest {:.1} s", outcome.took.as_secs_f64()))
+            .map_err(|error| Unready::Broken(story(&error, &outcome, &log)))
     }
 
     /// Write the guest's first file system; gives what it is to load.

@@ -81,6 +81,8 @@ pub(super) struct Outcome {
     pub(super) monitor: Vec<String>,
     /// How its process ended; `None` if it had to be killed.
     pub(super) status: Option<ExitStatus>,
+    /// From its start to its end.
+    pub(super) took: Duration,
     /// What the host could not do when the guest asked for it.
     pub(super) host_error: Option<String>,
 }
@@ -100,7 +102,7 @@ pub(super) fn run(
         read_lines(reports, From::Reports, sender);
     }
     let mut outcome = Outcome::default();
-    let deadline = Instant::now() + limit;
+    let started = Instant::now();
     loop {
         match lines.recv_timeout(LOOK) {
             Ok((From::Console, line)) => {
@@ -125,7 +127,8 @@ pub(super) fn run(
             Err(RecvTimeoutError::Timeout) => {}
         }
         outcome.status = group.ended();
-        if outcome.status.is_some() || Instant::now() > deadline {
+        if outcome.status.is_some() || started.elapsed() > limit {
+            outcome.took = started.elapsed();
             // Its last words are in the pipes; they end when nobody holds them open.
             group.kill();
             drain(&lines, &mut outcome);

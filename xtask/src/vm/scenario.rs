@@ -91,6 +91,7 @@ const SMP: Guest = Guest::Qemu { cpus: 2 };
 const CUT_OFF: &[&str] = &["I/O error"];
 
 pub(super) const SCENARIOS: &[Scenario] = &[
+    Scenario { name: "uml/boot", about: "the disk appears; for the time that takes", script: "boot", quick: false, ..COMMON },
     Scenario {
         name: "uml/files",
         about: "a tree copied into a file system; every byte, with caches dropped; e2fsck",
@@ -158,6 +159,14 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         about: "a back end without rings: our driver leaves the device, or keeps it when told to",
         script: "foreign",
         only: Only::Foreign,
+        ..COMMON
+    },
+    Scenario {
+        name: "qemu/boot",
+        about: "the disk appears; for the time that takes",
+        guest: SMP,
+        script: "boot",
+        quick: false,
         ..COMMON
     },
     Scenario {
