@@ -75,7 +75,8 @@ mod tests {
         archive.add("a/b/two", b"22222").expect("it is small");
         let bytes = archive.finish().expect("it is small");
         let text = String::from_utf8_lossy(&bytes);
-        let names: Vec<_> = ["a\0", "a/b\0", "a/b/one\0", "a/b/two\0", "TRAILER!!!\0"].iter().map(|name| text.find(name)).collect();
+        let names: Vec<_> =
+            ["a\0", "a/b\0", "a/b/one\0", "a/b/two\0", "TRAILER!!!\0"].iter().map(|name| text.find(name)).collect();
         assert!(names.iter().all(Option::is_some) && names.is_sorted(), "{names:?}");
         assert_eq!(text.matches("070701").count(), 5);
         assert_eq!(bytes.len() % 4, 0);
