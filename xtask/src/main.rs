@@ -63,12 +63,14 @@ fn main() -> ExitCode {
         "ci" => ci::run(&root, &mut tally),
         "tidy" => ci::tidy(&root, &mut tally),
         "loom" => loom::run(&root, &mut tally),
-        "vm" => {
-            if let Err(error) = vm::command(&root, &rest, &mut tally) {
+        "vm" => match vm::command(&root, &rest, &mut tally) {
+            Ok(true) => {}
+            Ok(false) => return ExitCode::SUCCESS,
+            Err(error) => {
                 eprintln!("error: {error}");
                 return ExitCode::from(USAGE_ERROR);
             }
-        }
+        },
         "bench" if rest.first().is_some_and(|suite| suite == "ipc") => return ipc::run(&root, &rest[1..]),
         "bench" if rest.first().is_some_and(|suite| suite == "vm") => return vm::bench::run(&root, &rest[1..]),
         "bench" => return bench(&root, &rest),

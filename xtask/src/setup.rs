@@ -43,6 +43,13 @@ const TOOLS: &[Tool] = &[
         package: "qemu-system-common",
         needed_for: "the benchmark's peers: vhost-user, NBD, FUSE",
     },
+    Tool { program: "qemu-system-x86_64", package: "qemu-system-x86", needed_for: "virtual machines with PCI and several CPUs" },
+    Tool { program: "make", package: "make", needed_for: "virtual machines: their kernel, modules and fio" },
+    Tool { program: "flex", package: "flex", needed_for: "virtual machines: user-mode Linux" },
+    Tool { program: "bison", package: "bison", needed_for: "virtual machines: user-mode Linux" },
+    Tool { program: "bc", package: "bc", needed_for: "virtual machines: user-mode Linux" },
+    Tool { program: "xz", package: "xz-utils", needed_for: "virtual machines: user-mode Linux" },
+    Tool { program: "taskset", package: "util-linux", needed_for: "virtual machines" },
     Tool { program: "nbdkit", package: "nbdkit", needed_for: "the benchmark's peer over NBD" },
     Tool {
         program: "fusermount3",

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::dist::{self, Dist};
 use crate::step::{self, Tally};
-use crate::{cargo, ci, deb, setup};
+use crate::{cargo, ci, deb, setup, vm};
 
 /// How a test says, past the capture of its output, that a check could not run; see `crates/ring/tests/common`.
 const SKIP_MARK: &str = "fipsee-skip: ";
@@ -38,7 +38,7 @@ pub(crate) fn run(root: &Path, tally: &mut Tally) {
         judge_tests(step::count_tests(&output.text), output.succeeded, output.text)
     });
     ci::run(root, tally);
-    tally.skip("tier 2 vm", "arrives with the virtual-machine front, not in this release");
+    vm::tier(root, &dist.prefix.join("bin"), tally);
     tally.skip("tier 3 bench", "needs a quiet machine, run `cargo xtask bench` and `cargo xtask bench ipc`");
 }
 

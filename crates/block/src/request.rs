@@ -101,6 +101,10 @@ pub trait Memory {
     fn find(&self, segment: Segment, access: u16, spans: &mut Vec<Span>) -> Result<(), Status>;
 }
 
+/// Most spans of one request: an indirect table of segments of which some cross from one region of guest memory into the next; and what
+/// the kernel takes at once.
+pub const MAX_SPANS: usize = 1024;
+
 #[derive(Clone, Copy, Debug)]
 struct View {
     base: NonNull<u8>,
@@ -330,9 +334,7 @@ fn parse_rare<M: Memory>(
             facts.range(request.sector, request.length_sectors)
         }
         Operation::Flush => facts.needs(CAPABILITY_FLUSH),
-        Operation::GetInfo => {
-            memory.find(Segment::from_word(message.word(2)), ACCESS_WRITE, spans)
-        }
+        Operation::GetInfo => memory.find(Segment::from_word(message.word(2)), ACCESS_WRITE, spans),
         _ => Ok(()),
     }
 }
@@ -395,17 +397,17 @@ fn gather_several<M: Memory>(
 /// Fill `bytes` from the beginning of `spans`, which a [`Memory`] has just found; `false` if they are shorter. Each byte is read
 /// once: what the client changes after that is not seen.
 fn copy_out(spans: &[Span], bytes: &mut [u8]) -> bool {
-    let mut filled = 0;
+    let mut rest = &mut *bytes;
     for span in spans {
-        let count = span.length_bytes.min(bytes.len() - filled);
-        // SAFETY: the span holds at least that many bytes and stays mapped during this call; the destination is ours and has
-        // as many after `filled`.
-        unsafe { std::ptr::copy_nonoverlapping(span.base.as_ptr(), bytes.as_mut_ptr().add(filled), count) };
-        filled += count;
+        let (now, later) = rest.split_at_mut(span.length_bytes.min(rest.len()));
+        // SAFETY: the span holds at least that many bytes and stays mapped during this call; the destination is ours.
+        unsafe { std::ptr::copy_nonoverlapping(span.base.as_ptr(), now.as_mut_ptr(), now.len()) };
+        rest = later;
     }
+    let is_full = rest.is_empty();
     // Without this the compiler may read an entry again from where it was copied from.
-    std::hint::black_box(&mut *bytes);
-    filled == bytes.len()
+    std::hint::black_box(bytes);
+    is_full
 }
 
 /// Put `bytes` at the beginning of `spans`, which a [`Memory`] has just found; `false`, and nothing is written, if they are shorter.

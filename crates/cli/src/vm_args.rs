@@ -100,7 +100,10 @@ fn first_socket(disk: &Value) -> Option<&str> {
 fn options(arguments: &Arguments, socket: &str) -> Result<Vec<Vec<String>>, Error> {
     let (disk, memory, queues) = (&arguments.disk, arguments.memory, arguments.queues);
     if arguments.vmm != Vmm::Qemu && socket.contains(',') {
-        return Err(format!("the socket {socket} has a comma, which options of this hypervisor cannot hold; choose another path").into());
+        return Err(format!(
+            "the socket {socket} has a comma, which options of this hypervisor cannot hold; choose another path"
+        )
+        .into());
     }
     let group = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
     Ok(match arguments.vmm {
@@ -182,7 +185,10 @@ mod tests {
         );
         assert_eq!(lines(Vmm::Crosvm, "/run/a.sock"), "--mem size=4096 \\\n--vhost-user block,socket=/run/a.sock\n");
         let text = firecracker("a", &json!({ "drive_id": "a", "socket": "/run/a.sock" }));
-        assert!(text.contains("http://localhost/drives/a") && text.contains("'{\"drive_id\":\"a\",\"socket\":\"/run/a.sock\"}'"), "{text}");
+        assert!(
+            text.contains("http://localhost/drives/a") && text.contains("'{\"drive_id\":\"a\",\"socket\":\"/run/a.sock\"}'"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -97,3 +97,31 @@ fn the_environment_names_the_socket() {
     let output = std::process::Command::new(FIPSEE).arg("ls").env("FIPSEE_SOCKET", &daemon.socket).output();
     assert_success(&output.expect("fipsee runs"));
 }
+
+#[test]
+fn a_socket_for_machines_is_attached_used_in_options_and_detached() {
+    let daemon = Daemon::start("machines", &["a=memory:1M"]);
+    let path = text(&daemon.directory.path("a.sock"));
+    assert_error(&daemon.fipsee(&["vm-args", "a", "--vmm", "qemu"]), &["disk 'a' has no vhost-user socket", "fipsee attach a"]);
+    assert_error(&daemon.fipsee(&["attach", "b", "--vhost-user", &path]), &["no disk 'b' here"]);
+    assert_success(&daemon.fipsee(&["attach", "a", "--vhost-user", &path]));
+    let info = daemon.fipsee(&["info", "a"]);
+    assert_success(&info);
+    assert!(String::from_utf8_lossy(&info.stdout).contains(&format!("for machines at:    {path}")));
+    for (vmm, part) in [
+        ("qemu", format!("socket,id=fipsee-a,path={path},reconnect=1")),
+        ("cloud-hypervisor", format!("vhost_user=on,socket={path},num_queues=2,queue_size=256")),
+        ("crosvm", format!("block,socket={path}")),
+        ("firecracker", format!("\"socket\":\"{path}\"")),
+    ] {
+        let options = daemon.fipsee(&["vm-args", "a", "--vmm", vmm, "--queues", "2"]);
+        assert_success(&options);
+        let options = String::from_utf8_lossy(&options.stdout).into_owned();
+        assert!(options.contains(&part), "{part} in {options}");
+        assert_eq!(json(&daemon.fipsee(&["vm-args", "a", "--vmm", vmm, "--json"]))["socket"], path.as_str());
+    }
+    assert_success(&daemon.fipsee(&["detach", "--vhost-user", &path]));
+    assert_error(&daemon.fipsee(&["detach", "--vhost-user", &path]), &["no vhost-user socket", "there is none"]);
+    // Who may not ask the daemon names the socket.
+    assert_success(&daemon.fipsee(&["vm-args", "a", "--vmm", "qemu", "--socket", &path]));
+}

@@ -267,7 +267,8 @@ fn add_socket(text: &str, disks: &mut [DiskConfig]) -> Result<(), String> {
     }
     let names: Vec<String> = disks.iter().map(|disk| disk.spec.name.clone()).collect();
     let disk = disks.iter_mut().find(|disk| disk.spec.name == name);
-    let disk = disk.ok_or_else(|| format!("--vhost-user {text}: no disk '{name}' is defined; there are: {}", names.join(", ")))?;
+    let disk =
+        disk.ok_or_else(|| format!("--vhost-user {text}: no disk '{name}' is defined; there are: {}", names.join(", ")))?;
     disk.vhost_user.push(path.into());
     Ok(())
 }

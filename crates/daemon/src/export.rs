@@ -149,13 +149,7 @@ impl Export {
     ///
     /// # Errors
     /// [`Denied`], in words for the client.
-    pub fn admit(
-        &self,
-        client: u64,
-        (pid, uid, gid): (i32, u32, u32),
-        kind: Kind,
-        exclusive: bool,
-    ) -> Result<(), Denied> {
+    pub fn admit(&self, client: u64, (pid, uid, gid): (i32, u32, u32), kind: Kind, exclusive: bool) -> Result<(), Denied> {
         let name = &self.name;
         let mut users = self.lock();
         if users.retired {

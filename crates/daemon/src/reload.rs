@@ -104,11 +104,7 @@ impl Reloader {
     }
 
     /// Bind what `next` names and is not there yet. Dropped, it is as if nothing had been.
-    fn new_sockets<'a>(
-        &self,
-        next: &Config,
-        export: impl Fn(&str) -> Option<&'a Arc<Export>>,
-    ) -> Result<Vec<Socket>, String> {
+    fn new_sockets<'a>(&self, next: &Config, export: impl Fn(&str) -> Option<&'a Arc<Export>>) -> Result<Vec<Socket>, String> {
         let mut sockets = Vec::new();
         for disk in &next.disks {
             let Some(export) = export(&disk.spec.name) else { continue };

@@ -66,8 +66,7 @@ pub fn run(config: Config) -> Result<(), String> {
     let admin_listener = admin.map_or_else(|| bind(&admin_path(&socket), SocketType::STREAM, 0o600), Ok)?;
     let reloader = Reloader::new(Arc::clone(&live), Arc::clone(&vms), config, log);
     let (workers_of_admin, started) = (workers.clone(), Instant::now());
-    let admin =
-        Admin { live: Arc::clone(&live), vms: Arc::clone(&vms), workers: workers_of_admin, started, reloader, hang_up };
+    let admin = Admin { live: Arc::clone(&live), vms: Arc::clone(&vms), workers: workers_of_admin, started, reloader, hang_up };
     let admin = admin.spawn(admin_listener)?;
     let front = LocalFront::new(listener, &stop, workers.clone(), Arc::clone(&live));
     let front = front.map_err(|error| format!("cannot watch the socket: {error}"))?;

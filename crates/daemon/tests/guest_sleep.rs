@@ -60,12 +60,7 @@ fn idle_attachment_costs_the_daemon_nothing() {
     let mut guest = start_guest(&daemon, "d", &Options::default());
     let mut up = Upgraded::attach(&mut guest, &[0], 16);
     up.rings[0].park(up.attachment, &mut guest);
-    let sleeps = || {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).expect("a live process");
-        let stats = tasks.flatten().filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
-        stats.filter(|stat| stat.contains("(fip-worker")).all(|stat| stat.contains(") S "))
-    };
-    eventually("the worker sleeps with a ring that is empty", sleeps);
+    eventually("the worker sleeps with a ring that is empty", || guest_common::workers_sleep(&daemon));
     let data = guest.ram.allocate(4096, 4096);
     up.rings[0].submit_one(Operation::Read, 1, 0, segment(data, 512), &guest.queues[0]);
     assert_eq!(up.rings[0].wait(up.attachment, &mut guest), [Incoming::Answer(1, 0)]);

@@ -150,6 +150,84 @@ fn bells_of_others_are_not_parked() {
 }
 
 #[test]
+fn header_of_a_question_holds_nothing_but_its_type() {
+    let daemon = start_with(&["--disk", "d=memory:8M"]);
+    let mut guest = start_guest(&daemon, "d", &Options::default());
+    let place = guest.ram.allocate(128, 64);
+    guest.ram.write(place, &query(0).to_bytes());
+    for (sector, expected) in [(0, DONE), (1, INVALID), (u64::MAX, INVALID)] {
+        // The question in two pieces, the reply in three.
+        let parts = [(place, 10), (place + 10, 54)].map(|(address, bytes)| (address, bytes, false));
+        let reply = [(place + 64, 3), (place + 67, 60), (place + 127, 1)].map(|(address, bytes)| (address, bytes, true));
+        let sent = guest.submit(0, wire::REQUEST_TYPE, sector, &[&parts[..], &reply[..]].concat());
+        assert_eq!(guest.wait(sent), OK);
+        let bytes = guest.ram.read(place + 64, 64);
+        let reply = bytes.first_chunk().and_then(Reply::from_bytes).expect("a reply");
+        assert_eq!(reply.result, expected, "sector {sector}");
+    }
+}
+
+#[test]
+fn questions_by_the_hundred_are_all_answered() {
+    let daemon = start_with(&["--disk", "d=memory:8M", "--workers", "2"]);
+    let mut guest = start_guest(&daemon, "d", &Options { queues: 2, size: 512, ..Options::default() });
+    let entries = [plan(&guest.ram, 16, 0), plan(&guest.ram, 16, 1)];
+    let mut in_force = 0;
+    for round in 0..20 {
+        let mut sent = Vec::new();
+        for number in 0..100 {
+            let question = match number % 4 {
+                0 => attach_question(&entries),
+                1 => detach_question(in_force).to_bytes(),
+                2 => query(0).to_bytes(),
+                _ => vec![number; 64],
+            };
+            sent.push((number % 4, guest.send_question(usize::from(number % 2), &question)));
+        }
+        let mut attached = 0;
+        for (kind, one) in sent {
+            guest.wait(one);
+            let reply = guest.reply(one);
+            match kind {
+                0 if reply.result == DONE => (attached, in_force) = (attached + 1, reply.attachment),
+                0 => assert_eq!(reply.result, wire::NOT_NOW),
+                1 => assert!([DONE, NO_ATTACHMENT].contains(&reply.result)),
+                2 => assert_eq!(reply.result, DONE),
+                _ => assert_eq!(reply.result, INVALID),
+            }
+        }
+        assert!(attached <= 2 && (round > 0 || attached >= 1), "{attached} attachments");
+        let last = guest.ask(0, &query(0)).attachment;
+        assert!(last == 0 || last == in_force);
+    }
+}
+
+#[test]
+fn broken_virtqueue_takes_its_ring_along_and_nobody_else() {
+    let daemon = start_with(&["--disk", "d=memory:8M", "--disk", "w=memory:8M", "--workers", "1"]);
+    let mut witness = common::Witness::new(&daemon, "w");
+    let mut guest = start_guest(&daemon, "d", &Options { queues: 2, ..Options::default() });
+    let mut up = Upgraded::attach(&mut guest, &[0, 1], 16);
+    let data = guest.ram.allocate(4096, 4096);
+    guest.queues[0].make_available(0xffff);
+    guest.queues[0].publish();
+    eventually("the queue says that it broke", || guest.queues[0].is_broken());
+    up.rings[0].submit_one(Operation::Read, 1, 0, segment(data, 4096), &guest.queues[0]);
+    guest.queues[0].kick();
+    witness.check();
+    assert_eq!(transfer(&mut guest, &mut up, 1, Operation::Read, 0, (data, 4096)), Status::Ok, "the other queue goes on");
+    assert!(up.rings[0].reap().is_empty(), "nothing more is served");
+    // With a request on a ring that is dead the worker must still be able to sleep.
+    eventually("the worker sleeps", || guest_common::workers_sleep(&daemon));
+    drop(guest);
+    let mut guest = start_guest(&daemon, "d", &Options::default());
+    let mut up = Upgraded::attach(&mut guest, &[0], 16);
+    let data = guest.ram.allocate(4096, 4096);
+    assert_eq!(transfer(&mut guest, &mut up, 0, Operation::Read, 0, (data, 4096)), Status::Ok);
+    witness.check();
+}
+
+#[test]
 fn back_end_without_the_upgrade_says_unsupported() {
     // What an older back end answers to a type that it does not know, ours answers to one beside the upgrade's.
     let daemon = start_with(&["--disk", "d=null:8M"]);
@@ -205,6 +283,32 @@ fn segments_are_the_whole_of_guest_memory_and_nothing_else() {
     let read = fipsee_block::wire::request_indirect(Operation::Read, 0, 7, 0, table, 100);
     up.rings[0].submit(&[read], &guest.queues[0]);
     assert_eq!(up.rings[0].wait(up.attachment, &mut guest), [Incoming::Answer(7, 0)]);
+}
+
+#[test]
+fn longest_table_may_cross_from_one_region_into_the_next() {
+    const MIB: u64 = 1 << 20;
+    for disk in ["d=memory:8M", "d=file:{dir}/f,size=8M"] {
+        let daemon = start_with(&["--disk", disk]);
+        let memory = (0..7).map(|place| (place * 32 * MIB, 32 * MIB)).collect();
+        let mut guest = start_guest(&daemon, "d", &Options { memory, ..Options::default() });
+        let mut up = Upgraded::attach(&mut guest, &[0], 16);
+        let place = |index: u64| 32 * MIB * (1 + index % 6) - 512;
+        let table = guest.ram.allocate(4096, 512);
+        for (operation, byte) in [(Operation::Write, 0x5a), (Operation::Read, 0)] {
+            for index in 0..6 {
+                guest.ram.write(place(index), &[byte; 1024]);
+            }
+            let entries: Vec<u8> = (0..256).flat_map(|index| segment(place(index), 1024).to_word().to_le_bytes()).collect();
+            guest.ram.write(table, &entries);
+            let request = fipsee_block::wire::request_indirect(operation, 0, 7, 0, segment(table, 2048), 256);
+            up.rings[0].submit(&[request], &guest.queues[0]);
+            assert_eq!(up.rings[0].wait(up.attachment, &mut guest), [Incoming::Answer(7, 0)], "{disk}");
+        }
+        for index in 0..6 {
+            assert_eq!(guest.ram.read(place(index), 1024), [0x5a; 1024]);
+        }
+    }
 }
 
 #[test]
@@ -272,7 +376,7 @@ fn memory_table_ends_the_attachment_only_if_its_rings_are_gone() {
         guest.ram.write(data, &stamp(4096, 3, round));
         up.rings[0].submit_one(Operation::Write, 1, 0, segment(data, 4096), &guest.queues[0]);
         let pieces = if round % 2 == 0 { &guest.ram.pieces[..1] } else { &guest.ram.pieces[..] };
-        guest.frontend.set_memory(&pieces.to_vec()).expect("other memory");
+        guest.frontend.set_memory(pieces).expect("other memory");
         assert_eq!(up.rings[0].wait(up.attachment, &mut guest), [Incoming::Answer(1, 0)]);
         let expected = if round % 2 == 0 { Status::BadMemory } else { Status::Ok };
         assert_eq!(transfer(&mut guest, &mut up, 0, Operation::Read, 0, (64 * MIB, 4096)), expected, "the second region");

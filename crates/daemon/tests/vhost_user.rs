@@ -172,7 +172,16 @@ fn after_a_reset_another_driver_begins_with_new_rings_and_features() {
 #[test]
 fn two_devices_and_two_queues_each_serve_their_own_disk() {
     let daemon = Daemon::start(&[
-        "--disk", "a=memory:1M", "--disk", "b=memory:1M", "--workers", "2", "--vhost-user", "a={dir}/a.sock", "--vhost-user", "b={dir}/b.sock",
+        "--disk",
+        "a=memory:1M",
+        "--disk",
+        "b=memory:1M",
+        "--workers",
+        "2",
+        "--vhost-user",
+        "a={dir}/a.sock",
+        "--vhost-user",
+        "b={dir}/b.sock",
     ]);
     let mut vms = ["a.sock", "b.sock"].map(|name| Vm::boot(&daemon.dir.path(name)));
     let mut seconds = [Queue::new(1), Queue::new(1)];
@@ -213,7 +222,7 @@ fn memory_comes_and_goes_while_the_queue_runs() {
     vm.write_block(2, 9);
     let more = Ram::at(0x4000_0000, 1 << 16);
     let region = [u64s(&[0]), more.region()].concat();
-    let mut read_into_more = |vm: &mut Vm| {
+    let read_into_more = |vm: &mut Vm| {
         vm.queue.put_at(&vm.ram, 1, IN, 16, Some(more.guest + 0x1000));
         vm.queue.kick();
         vm.queue.wait(&vm.ram, 1)[0].1

@@ -25,6 +25,10 @@ const fn nonsense(code: u32, body: Vec<u8>, descriptors: usize, says: &'static s
 
 /// Each after features, protocol features and memory are agreed.
 fn all_nonsense() -> Vec<Nonsense> {
+    [nonsense_of_the_device(), nonsense_of_queues()].into_iter().flatten().collect()
+}
+
+fn nonsense_of_the_device() -> Vec<Nonsense> {
     let region = |guest: u64, length: u64, user: u64, offset: u64| u64s(&[guest, length, user, offset]);
     let table = |count: u32, regions: &[Vec<u8>]| [u32s(&[count, 0]), regions.concat()].concat();
     let single = |region: Vec<u8>| [u64s(&[0]), region].concat();
@@ -37,22 +41,54 @@ fn all_nonsense() -> Vec<Nonsense> {
         nonsense(GET_FEATURES, vec![0; 5000], 0, "GET_FEATURES: invalid message"),
         nonsense(SET_FEATURES, u64s(&[u64::MAX]), 0, "SET_FEATURES: virtio features"),
         nonsense(SET_PROTOCOL_FEATURES, u64s(&[u64::MAX]), 0, "SET_PROTOCOL_FEATURES: protocol features"),
-        nonsense(SET_MEM_TABLE, table(0, &[]), 0, "SET_MEM_TABLE: invalid message"),
-        nonsense(SET_MEM_TABLE, table(2, &[region(0, 4096, 0, 0)]), 2, "SET_MEM_TABLE: invalid message"),
-        nonsense(SET_MEM_TABLE, table(1, &[region(0, 4096, 0, 0)]), 0, "SET_MEM_TABLE: invalid message"),
-        nonsense(SET_MEM_TABLE, table(1, &[region(0, 0, 0, 0)]), 1, "SET_MEM_TABLE: invalid message"),
-        nonsense(SET_MEM_TABLE, table(1, &[region(u64::MAX, 4096, 0, 0)]), 1, "SET_MEM_TABLE: invalid message"),
-        nonsense(SET_MEM_TABLE, table(1, &[region(0, 1 << 40, 0, 0)]), 1, "SET_MEM_TABLE: the guest's memory of 1099511627776 bytes"),
+        nonsense(SET_MEM_TABLE, table(0, &[]), 0, "SET_MEM_TABLE: its regions and descriptors are not as many"),
+        nonsense(
+            SET_MEM_TABLE,
+            table(2, &[region(0, 4096, 0, 0)]),
+            2,
+            "SET_MEM_TABLE: its regions and descriptors are not as many",
+        ),
+        nonsense(
+            SET_MEM_TABLE,
+            table(1, &[region(0, 4096, 0, 0)]),
+            0,
+            "SET_MEM_TABLE: its regions and descriptors are not as many",
+        ),
+        nonsense(SET_MEM_TABLE, table(1, &[region(0, 0, 0, 0)]), 1, "SET_MEM_TABLE: the guest's memory of 0 bytes"),
+        nonsense(SET_MEM_TABLE, table(1, &[region(u64::MAX, 4096, 0, 0)]), 1, "SET_MEM_TABLE: the guest's memory of 4096 bytes"),
+        nonsense(
+            SET_MEM_TABLE,
+            table(1, &[region(0, 1 << 40, 0, 0)]),
+            1,
+            "SET_MEM_TABLE: the guest's memory of 1099511627776 bytes",
+        ),
         nonsense(SET_MEM_TABLE, table(1, &[region(0, 4096, 0, 1 << 40)]), 1, "SET_MEM_TABLE: the guest's memory of 4096 bytes"),
+        nonsense(SET_MEM_TABLE, vec![1], 1, "SET_MEM_TABLE: its regions and descriptors are not as many"),
+        nonsense(SET_MEM_TABLE, vec![0; 5000], 1, "SET_MEM_TABLE: invalid message"),
         nonsense(
             SET_MEM_TABLE,
             table(2, &[region(0, 8192, 0, 0), region(4096, 4096, 1 << 30, 0)]),
             2,
             "SET_MEM_TABLE: the guest's memory cannot be used: two regions of guest memory overlap",
         ),
-        nonsense(ADD_MEM_REG, single(region(0x10_0000, 4096, 0, 0)), 1, "ADD_MEM_REG: the guest's memory cannot be used: two regions"),
+        nonsense(
+            ADD_MEM_REG,
+            single(region(0x10_0000, 4096, 0, 0)),
+            1,
+            "ADD_MEM_REG: the guest's memory cannot be used: two regions",
+        ),
         nonsense(ADD_MEM_REG, single(region(u64::MAX - 4095, 8192, 0, 0)), 1, "ADD_MEM_REG"),
-        nonsense(REM_MEM_REG, single(region(0x10_0000, 4096, 0, 0)), 0, "REM_MEM_REG: there is no region of memory of 4096 bytes at 0x100000"),
+        nonsense(
+            REM_MEM_REG,
+            single(region(0x10_0000, 4096, 0, 0)),
+            0,
+            "REM_MEM_REG: there is no region of memory of 4096 bytes at 0x100000",
+        ),
+    ]
+}
+
+fn nonsense_of_queues() -> Vec<Nonsense> {
+    vec![
         nonsense(SET_VRING_NUM, u32s(&[16, 64]), 0, "SET_VRING_NUM: there is no queue 16: the device has 16"),
         nonsense(SET_VRING_NUM, u32s(&[u32::MAX, 64]), 0, "SET_VRING_NUM: there is no queue 4294967295"),
         nonsense(SET_VRING_NUM, u32s(&[0, 0]), 0, "SET_VRING_NUM: the size of a queue is a power of two"),
@@ -73,7 +109,12 @@ fn all_nonsense() -> Vec<Nonsense> {
         nonsense(SET_BACKEND_REQ_FD, vec![], 1, "SET_BACKEND_REQ_FD: its descriptor must be a Unix stream socket"),
         nonsense(SET_CONFIG, [u32s(&[0, 8, 0]), vec![1; 8]].concat(), 0, "SET_CONFIG: only the cache mode"),
         nonsense(GET_CONFIG, u32s(&[0, 8, 0]), 0, "GET_CONFIG: invalid message"),
-        nonsense(GET_INFLIGHT_FD, [u64s(&[0, 0]), vec![255; 4], vec![0; 4]].concat(), 0, "GET_INFLIGHT_FD: requests in flight of 65535"),
+        nonsense(
+            GET_INFLIGHT_FD,
+            [u64s(&[0, 0]), vec![255; 4], vec![0; 4]].concat(),
+            0,
+            "GET_INFLIGHT_FD: requests in flight of 65535",
+        ),
         nonsense(SET_INFLIGHT_FD, [u64s(&[1 << 50, 0]), vec![1, 0, 64, 0], vec![0; 4]].concat(), 1, "SET_INFLIGHT_FD: the area"),
         nonsense(SET_LOG_BASE, u64s(&[1 << 50, 0]), 1, "SET_LOG_BASE: the log of writes cannot be mapped"),
     ]

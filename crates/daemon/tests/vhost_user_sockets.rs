@@ -112,9 +112,7 @@ fn a_reload_adds_moves_and_removes_sockets_and_leaves_those_that_stay_alone() {
     file(&dir, &[("a", Some("a.sock")), ("b", Some("b.sock"))]);
     let daemon = Daemon::start_in(dir, &[], &["--config", "{dir}/f.toml"]);
     let path = |name: &str| daemon.dir.path(name);
-    let outcome = |added: &[&str], removed: &[&str], changed: &[&str]| {
-        json!({ "added": added, "removed": removed, "changed": changed, "needs_restart": [] })
-    };
+    let outcome = |added: &[&str], removed: &[&str], changed: &[&str]| json!({ "added": added, "removed": removed, "changed": changed, "needs_restart": [] });
     let mut vm = Vm::boot(&path("a.sock"));
     attach(&daemon, "b", &path("by-hand.sock"));
     let moved = [("a", Some("a.sock")), ("b", Some("moved.sock")), ("c", Some("c.sock"))];
@@ -143,7 +141,10 @@ fn a_reload_that_cannot_be_done_wholly_changes_no_socket() {
     let mut vm = Vm::boot(&path("a.sock"));
     // In use: neither its path changes nor the other's.
     let answer = reload(&daemon, &[("a", Some("x.sock")), ("b", Some("y.sock"))]);
-    assert_says(error(&answer), &["the vhost-user socket", "a.sock of disk 'a' is in use by process", &std::process::id().to_string()]);
+    assert_says(
+        error(&answer),
+        &["the vhost-user socket", "a.sock of disk 'a' is in use by process", &std::process::id().to_string()],
+    );
     let answer = reload(&daemon, &[("b", Some("b.sock"))]);
     assert_says(error(&answer), &["disk 'a'", "in use by process"]);
     // Not to be had: a file is there.

@@ -197,7 +197,7 @@ impl Virtqueue {
     /// Index of the available ring. Everything up to there was written before it.
     #[inline(always)]
     pub(crate) fn available_index(&self) -> u16 {
-        self.available_word(INDEX_OFFSET).load(Ordering::Acquire)
+        self.available_word(INDEX_OFFSET).load(Ordering::Acquire) // V1
     }
 
     /// Chains that the guest made available and we have not taken: more than the queue's size is a lie.
@@ -283,7 +283,7 @@ impl Virtqueue {
     pub(crate) fn publish(&mut self) -> bool {
         let before = std::mem::replace(&mut self.published, self.next_used);
         // Release: entries, statuses and data are there before the index.
-        self.used_word(INDEX_OFFSET).store(self.next_used, Ordering::Release);
+        self.used_word(INDEX_OFFSET).store(self.next_used, Ordering::Release); // V2
         // The guest stores what it wants and then looks at the index; we store the index and then look at what it wants.
         full_fence();
         let wants = if self.event_index {

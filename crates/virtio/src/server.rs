@@ -138,7 +138,7 @@ pub struct VirtqueueServer {
     questions: u32,
     kick: OwnedFd,
     call: Option<Interrupt>,
-    error: Option<Interrupt>,
+    error: Option<OwnedFd>,
     visits: u64,
     tally: Tally,
     counters: Arc<QueueCounters>,
@@ -205,7 +205,7 @@ impl VirtqueueServer {
             questions: 0,
             kick: setup.kick,
             call: setup.call.map(|fd| Interrupt::new("call", fd)).transpose()?,
-            error: setup.error.map(|fd| Interrupt::new("error", fd)).transpose()?,
+            error: setup.error,
             visits: 0,
             tally: Tally::default(),
             counters: setup.counters,
@@ -213,6 +213,7 @@ impl VirtqueueServer {
             fault: None,
         };
         server.set_info(&setup.info);
+        server.log_words();
         Ok(server)
     }
 
@@ -336,6 +337,15 @@ impl VirtqueueServer {
             self.break_down(broken_memory());
         }
         Ok(())
+    }
+
+    /// Look whether memory was taken from under us: for who serves something else in it. The queue stops then, as it does when it finds
+    /// out by itself before it publishes anything.
+    #[inline(always)]
+    pub fn check_memory(&mut self) {
+        if fault_guard::fault_count() != self.faults_seen && self.fault.is_none() {
+            self.memory_is_gone();
+        }
     }
 
     /// The hook for upgrade requests.

@@ -103,6 +103,12 @@ fn memory_that_is_cut_stops_its_queue_before_anything_false_is_published() {
     rustix::fs::ftruncate(&rig.driver.ram.regions[0].file, 0).expect("cut");
     rig.server.flush();
     assert_eq!(rig.visit(), 0, "the available ring is empty now");
+    // Once it went on, what is left of its index looks like a jump; the text says what it was.
+    let mut rig = Rig::new(memory_disk(), &Options::default());
+    assert_eq!(rig.request(IN, 0, &[writable(SECOND, 512)]).0, OK);
+    rustix::fs::ftruncate(&rig.driver.ram.regions[0].file, 0).expect("cut");
+    rig.visit();
+    assert!(rig.fault().contains("truncated"), "{}", rig.fault());
     // Memory that broke before the queue came is refused.
     let memory = rig.driver.ram.memory();
     let refused =

@@ -4,13 +4,14 @@ mod common;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence}; // tidy: allow atomic, the test's own, not shared memory
 
 use common::driver::DATA;
 use common::{F_EVENT_IDX, F_INDIRECT, IN, OK, Options, Random, Rig, memory_disk, writable};
 use rustix::event::{PollFd, PollFlags, poll};
 
 const ROUNDS: u32 = 30_000;
+const RACES: u32 = 50_000;
 
 /// Wait until it is written to, and empty it.
 fn wait(fd: &OwnedFd) {
@@ -95,4 +96,66 @@ fn nobody_sleeps_for_ever_with_the_event_index() {
 #[test]
 fn nobody_sleeps_for_ever_with_flags() {
     sleep_and_wake(F_INDIRECT);
+}
+
+/// Arming and publishing at the same moment, over and over: the device sees the chain, or the driver sees that it must kick.
+#[test]
+fn arming_and_publishing_do_not_miss_each_other() {
+    for features in [F_INDIRECT, F_INDIRECT | F_EVENT_IDX] {
+        let Rig { mut driver, mut server, disk, .. } = Rig::new(memory_disk(), &Options { features, ..Options::default() });
+        let (ready, published, armed) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));
+        let found = AtomicBool::new(false);
+        let wait_for = |word: &AtomicU32, round: u32| {
+            let mut spins = 0_u32;
+            while word.load(Ordering::Acquire) < round {
+                spins += 1;
+                std::hint::spin_loop();
+                // The other thread may have no CPU of its own.
+                if spins.is_multiple_of(200) {
+                    std::thread::yield_now();
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            let (ready, published, armed, found) = (&ready, &published, &armed, &found);
+            scope.spawn(move || {
+                let mut engine = fipsee_block::disk::Engine::new(1).expect("engine");
+                for round in 1..=RACES {
+                    wait_for(ready, round);
+                    found.store(server.arm_and_work_remains(), Ordering::Relaxed);
+                    armed.store(round, Ordering::Release);
+                    // Published, or the test has failed.
+                    wait_for(published, round);
+                    // Once: the next chain is for the next round.
+                    assert_eq!(server.visit(&disk, &mut engine), 1);
+                }
+            });
+            let mut random = Random(features);
+            for round in 1..=RACES {
+                let head = driver.request(IN, 0, &[writable(DATA, 512)]);
+                driver.stage(head);
+                let pause = random.below(200);
+                ready.store(round, Ordering::Release);
+                // Without PAUSE, which is longer than the race.
+                for step in 0..pause {
+                    std::hint::black_box(step);
+                }
+                driver.publish();
+                fence(Ordering::SeqCst);
+                let kicks = driver.must_kick();
+                published.store(round, Ordering::Release);
+                wait_for(armed, round);
+                let is_seen = found.load(Ordering::Relaxed) || kicks;
+                if !is_seen {
+                    for word in [ready, published] {
+                        word.store(u32::MAX, Ordering::Release);
+                    }
+                }
+                assert!(is_seen, "round {round}: both would sleep");
+                while driver.take_used().is_none() {
+                    std::thread::yield_now();
+                }
+            }
+        });
+    }
 }

@@ -2,6 +2,7 @@
 //! the guest's half of the in-band upgrade (docs/protocol.md section 9). None of it is shared with the daemon, except the ring itself and
 //! the encoders of questions; `tests/` also drives the rings by the C header.
 
+pub mod c;
 pub mod device;
 pub mod frontend;
 pub mod ram;

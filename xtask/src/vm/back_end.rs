@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::machine::Group;
+use super::scenario::Event;
 use super::unready::Unready;
 use crate::dist::DIST_VARIABLE;
 use crate::setup::is_installed;
@@ -55,9 +56,13 @@ impl Peer {
         }
     }
 
-    /// Does it know what was under way when it died?
-    pub(super) fn survives_restart(&self) -> bool {
-        matches!(self, Self::Fipseed(_))
+    /// Why a scenario with that event says nothing of this peer.
+    pub(super) fn cannot(&self, event: Event) -> Option<&'static str> {
+        match (self, event) {
+            (Self::StorageDaemon, Event::Restart) => Some("it forgets what was under way when it dies"),
+            (Self::StorageDaemon, Event::Resize(_)) => Some("7.2 does not tell the guest"),
+            _ => None,
+        }
     }
 }
 
@@ -70,7 +75,7 @@ fn build(root: &Path) -> Result<PathBuf, Unready> {
     if let Some(prefix) = std::env::var_os(DIST_VARIABLE) {
         return Ok(root.join(prefix).join("bin"));
     }
-    step::succeed(cargo(root).args(["build", "--quiet", "--package", "fipsee-daemon", "--package", "fipsee-cli"]))?;
+    step::succeed(cargo(root).args(["build", "--quiet", "--package", "fipsee-daemon", "--package", "fipsee"]))?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |path| root.join(path));
     Ok(target.join("debug"))
 }
@@ -180,7 +185,7 @@ impl BackEnd {
             }
             Peer::StorageDaemon => {
                 let request = format!(r#"{{"execute":"block_resize","arguments":{{"node-name":"disk0","size":{bytes}}}}}"#);
-                ask_monitor(&self.folder.join("monitor.sock"), &request)
+                ask_monitor(&self.folder.join("monitor.sock"), &request, None)
             }
         }
     }
@@ -223,22 +228,25 @@ pub(super) fn is_listening(socket: &Path) -> bool {
     sockets.lines().any(|line| line.ends_with(&path) && line.split_whitespace().nth(3) == Some(ACCEPTS))
 }
 
-/// Have QEMU's monitor do something.
-pub(super) fn ask_monitor(socket: &Path, request: &str) -> Result<(), String> {
+/// Have QEMU's monitor do something, and wait for the `event` that says it is done.
+pub(super) fn ask_monitor(socket: &Path, request: &str, event: Option<&str>) -> Result<(), String> {
     let ask = || -> std::io::Result<String> {
         let mut stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(START_LIMIT))?;
         let mut lines = BufReader::new(stream.try_clone()?).lines();
+        // Its greeting and other events stand between the answers.
+        let mut wait = |words: &[&str]| {
+            let found = lines.by_ref().map_while(Result::ok).find(|line| words.iter().any(|word| line.contains(word)));
+            found.ok_or_else(|| std::io::Error::other(format!("it says nothing of {}", words.join(" or "))))
+        };
         for request in [r#"{"execute":"qmp_capabilities"}"#, request] {
             stream.write_all(format!("{request}\n").as_bytes())?;
-            // Its greeting and events stand before the answer.
-            let answer =
-                lines.by_ref().map_while(Result::ok).find(|line| line.contains(r#""return""#) || line.contains(r#""error""#));
-            let answer = answer.ok_or_else(|| std::io::Error::other("no answer"))?;
+            let answer = wait(&[r#""return""#, r#""error""#])?;
             if answer.contains(r#""error""#) {
                 return Ok(answer);
             }
         }
+        event.map_or(Ok(()), |event| wait(&[event]).map(drop))?;
         Ok(String::new())
     };
     match ask() {
@@ -255,7 +263,8 @@ fn fill_with_files(folder: &Path, image: &Path) -> Result<(), String> {
     let write = || -> std::io::Result<()> {
         fs::create_dir_all(&files)?;
         for number in 0..32_usize {
-            let bytes: Vec<u8> = (0..number * number * 997).map(|at| (at * 31 + number * 7) as u8 ^ (at >> 8) as u8).collect();
+            let byte = |at: usize| ((at * 31 + number * 7) ^ (at >> 8)).to_le_bytes()[0];
+            let bytes: Vec<u8> = (0..number * number * 997).map(byte).collect();
             fs::write(files.join(format!("file-{number}")), bytes)?;
         }
         Ok(())

@@ -1,10 +1,26 @@
-//! The guest's driver for its disk.
+//! The guest's driver for its disk: the kernel's own, or ours, which is built here for the guest's kernel.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
+use super::back_end::Peer;
 use super::debian::Debian;
-use super::uml::Uml;
+use super::packages::Packages;
+use super::scenario::Only;
+use super::uml::{Uml, last_lines};
 use super::unready::Unready;
+use crate::step;
+
+/// Names of drivers as on the command line, each as the kernel calls it on its bus.
+pub(super) const DRIVERS: [&str; 2] = ["virtio_blk", OURS];
+
+/// The driver that moves a disk to rings.
+pub(super) const OURS: &str = "fip_blk";
+
+/// Where its sources and further scripts for guests are.
+const SOURCES: &str = "c/kmod";
+pub(super) const SCRIPTS: &str = "c/kmod/tests";
 
 /// A kernel that a guest runs.
 pub(super) enum Kernel<'a> {
@@ -14,7 +30,7 @@ pub(super) enum Kernel<'a> {
 
 impl Kernel<'_> {
     /// A module that came with it.
-    fn module(&self, name: &str) -> Option<PathBuf> {
+    pub(super) fn module(&self, name: &str) -> Option<PathBuf> {
         match self {
             Self::Uml(uml) => uml.module(name),
             Self::Debian(debian) => debian.module(name),
@@ -22,11 +38,65 @@ impl Kernel<'_> {
     }
 }
 
-/// Names of drivers as on the command line, each as the kernel calls it on its bus.
-pub(super) const DRIVERS: [&str; 1] = ["virtio_blk"];
+/// What a guest loads, in this order, and the arguments of the last module.
+pub(super) struct Modules {
+    pub(super) paths: Vec<PathBuf>,
+    pub(super) arguments: &'static str,
+}
 
-/// What a guest loads for that driver, in this order.
-pub(super) fn modules(driver: &str, kernel: &Kernel<'_>) -> Result<Vec<PathBuf>, Unready> {
-    let module = kernel.module(driver);
-    module.map(|path| vec![path]).ok_or_else(|| Unready::Broken(format!("the guest's kernel has no module {driver}")))
+/// Where drivers are built.
+pub(super) struct Workshop<'a> {
+    pub(super) root: &'a Path,
+    pub(super) cache: &'a Path,
+    pub(super) packages: &'a Packages,
+}
+
+impl Workshop<'_> {
+    /// What a guest with that kernel loads for that driver.
+    pub(super) fn modules(&self, driver: &str, peer: &Peer, kernel: &Kernel<'_>, only: Only) -> Result<Modules, Unready> {
+        if driver == OURS {
+            // Without it our driver leaves devices that offer no rings to the kernel's own.
+            let keeps = matches!(peer, Peer::StorageDaemon) && only != Only::Foreign;
+            let arguments = if keeps { "keep=1" } else { "" };
+            return Ok(Modules { paths: vec![self.build(kernel)?], arguments });
+        }
+        let module = kernel.module(driver).ok_or_else(|| format!("the guest's kernel has no module {driver}"))?;
+        Ok(Modules { paths: vec![module], arguments: "" })
+    }
+
+    /// Build ours from a copy of its sources: `make` writes beside what it compiles.
+    fn build(&self, kernel: &Kernel<'_>) -> Result<PathBuf, Unready> {
+        let sources = self.root.join(SOURCES);
+        if !sources.join("Kbuild").exists() {
+            return Err(Unready::Missing(format!("this checkout has no {OURS} ({SOURCES})")));
+        }
+        let (name, tree, architecture) = match kernel {
+            Kernel::Uml(uml) => ("uml", uml.tree.clone(), "um"),
+            Kernel::Debian(debian) => ("debian", debian.headers(self.packages)?, "x86"),
+        };
+        let copy = self.cache.join(format!("{OURS}-{name}"));
+        mirror(&sources, &copy.join(SOURCES))?;
+        mirror(&self.root.join("include"), &copy.join("include"))?;
+        let folder = copy.join(SOURCES);
+        let mut make = Command::new("make");
+        make.arg(format!("ARCH={architecture}")).arg("-C").arg(tree).arg(format!("M={}", folder.display())).arg("modules");
+        make.env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
+        step::succeed(&mut make).map_err(|text| last_lines(&text))?;
+        Ok(folder.join(format!("{OURS}.ko")))
+    }
+}
+
+/// Copy files of one folder that have changed; others keep their time, so that `make` leaves them alone.
+fn mirror(from: &Path, to: &Path) -> Result<(), String> {
+    let run = || -> std::io::Result<()> {
+        fs::create_dir_all(to)?;
+        for entry in fs::read_dir(from)?.flatten().filter(|entry| entry.path().is_file()) {
+            let (content, copy) = (fs::read(entry.path())?, to.join(entry.file_name()));
+            if fs::read(&copy).ok().as_ref() != Some(&content) {
+                fs::write(copy, content)?;
+            }
+        }
+        Ok(())
+    };
+    run().map_err(|error| format!("cannot copy {} to {}: {error}", from.display(), to.display()))
 }

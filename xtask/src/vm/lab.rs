@@ -1,7 +1,7 @@
 //! Everything a scenario needs, made when the first one asks for it; and how one is run.
 
 use std::cell::OnceCell;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::archive::Archive;
 use super::back_end::{BackEnd, Peer, ask_monitor, pinned};
 use super::debian::{self, Debian};
-use super::driver::{self, Kernel};
+use super::driver::{DRIVERS, Kernel, Modules, SCRIPTS, Workshop};
 use super::machine::{self, Outcome};
 use super::packages::{Packages, make_folder};
 use super::programs::{Programs, name_of};
@@ -18,8 +18,8 @@ use super::uml::Uml;
 use super::unready::Unready;
 use crate::setup::is_installed;
 
-/// A scenario that takes longer hangs: the slowest take a minute on a quiet machine.
-const LIMIT: Duration = Duration::from_secs(420);
+/// A scenario that takes longer hangs: the slowest take a minute on a quiet machine, and much more on a busy one.
+const LIMIT: Duration = Duration::from_secs(900);
 
 /// What user-mode Linux keeps the guest's memory in must have this much space.
 const UML_MEMORY_MIB: u64 = 512;
@@ -65,8 +65,8 @@ impl Lab {
 
     /// Run a scenario; `Ok` holds what to say of success.
     pub(super) fn run(&self, scenario: &Scenario, choice: &Choice<'_>) -> Result<String, Unready> {
-        if scenario.event == Event::Restart && !choice.peer.survives_restart() {
-            return Err(Unready::Missing(format!("{} forgets what was under way when it dies", choice.peer.name())));
+        if let Some(reason) = choice.peer.cannot(scenario.event) {
+            return Err(Unready::Missing(format!("{}: {reason}", choice.peer.name())));
         }
         let needed = match scenario.guest {
             Guest::Uml => &["make", "gcc", "flex", "bison", "bc", "xz", "timeout", "apt-get", "dpkg-deb", "taskset"][..],
@@ -94,7 +94,7 @@ impl Lab {
 
     fn run_in(&self, folder: &Path, scenario: &Scenario, choice: &Choice<'_>) -> Result<String, Unready> {
         let initrd = folder.join("initrd");
-        let modules = self.initrd(scenario.guest, choice.driver, &initrd)?;
+        let modules = self.initrd(scenario, choice, &initrd)?;
         let queues = match scenario.guest {
             Guest::Uml => 1,
             Guest::Qemu { cpus } => cpus,
@@ -105,19 +105,26 @@ impl Lab {
             Guest::Uml => self.uml_command(&initrd, &append, &back_end)?,
             Guest::Qemu { cpus } => self.qemu_command(folder, &append, &back_end, cpus, scenario.event)?,
         };
-        let outcome = machine::run(&mut command, LIMIT, |event| act(event, scenario.event, &mut back_end, folder))?;
+        let console = folder.join("console.log");
+        let mut console = File::create(&console).map_err(|error| format!("cannot write {}: {error}", console.display()))?;
+        let outcome = machine::run(&mut command, LIMIT, &mut console, |event| act(event, scenario.event, &mut back_end, folder))?;
         write_logs(folder, &outcome);
         let log = back_end.log();
         let verdict = outcome.judge(scenario.allowed).and_then(|()| back_end.finish());
-        verdict.map(|()| String::new()).map_err(|error| Unready::Broken(story(&error, &outcome, &log)))
+        verdict
+            .map(|()| format!("guest {:.1} s", outcome.took.as_secs_f64()))
+            .map_err(|error| Unready::Broken(story(&error, &outcome, &log)))
     }
 
-    /// Write the guest's first file system; gives the names of the driver's modules.
-    fn initrd(&self, guest: Guest, driver: &str, to: &Path) -> Result<Vec<String>, Unready> {
-        let programs = self.programs.get_or_init(|| Programs::prepare(&self.root, &self.cache, &self.target, &self.packages));
+    /// Write the guest's first file system; gives what it is to load.
+    fn initrd(&self, scenario: &Scenario, choice: &Choice<'_>, to: &Path) -> Result<Modules, Unready> {
+        let programs = self.programs.get_or_init(|| {
+            let _lock = self.lock("programs")?;
+            Programs::prepare(&self.root, &self.cache, &self.target, &self.packages)
+        });
         let mut archive = Archive::default();
-        programs.as_ref().map_err(Unready::clone)?.add_to(&mut archive)?;
-        let (kernel, order) = match guest {
+        programs.as_ref().map_err(Unready::clone)?.add_to(&mut archive, &self.root.join(SCRIPTS))?;
+        let (kernel, order) = match scenario.guest {
             Guest::Uml => (Kernel::Uml(self.uml()?), &[][..]),
             Guest::Qemu { .. } => (Kernel::Debian(self.debian()?), &debian::LOAD_ORDER[..]),
         };
@@ -128,23 +135,42 @@ impl Lab {
                 archive.add_file(&format!("modules/{name}.ko"), &path)?;
             }
         }
-        let mut names = Vec::new();
-        for module in driver::modules(driver, &kernel)? {
-            let name = name_of(&module);
-            archive.add_file(&format!("modules/{name}"), &module)?;
-            names.push(name.trim_end_matches(".ko").to_owned());
+        let workshop = Workshop { root: &self.root, cache: &self.cache, packages: &self.packages };
+        let modules = {
+            let _lock = self.lock("driver")?;
+            workshop.modules(choice.driver, choice.peer, &kernel, scenario.only)?
+        };
+        // A script may want the kernel's own beside ours.
+        for module in modules.paths.iter().chain(&kernel.module(DRIVERS[0])) {
+            archive.add_file(&format!("modules/{}", name_of(module)), module)?;
         }
         let written = fs::write(to, archive.finish()?);
         written.map_err(|error| format!("cannot write {}: {error}", to.display()))?;
-        Ok(names)
+        Ok(modules)
     }
 
     fn uml(&self) -> Result<&Uml, Unready> {
-        self.uml.get_or_init(|| Uml::prepare(&self.root, &self.cache, &self.packages)).as_ref().map_err(Unready::clone)
+        let uml = self.uml.get_or_init(|| {
+            let _lock = self.lock("uml")?;
+            Uml::prepare(&self.root, &self.cache, &self.packages)
+        });
+        uml.as_ref().map_err(Unready::clone)
     }
 
     fn debian(&self) -> Result<&Debian, Unready> {
-        self.debian.get_or_init(|| Debian::prepare(&self.packages)).as_ref().map_err(Unready::clone)
+        let debian = self.debian.get_or_init(|| {
+            let _lock = self.lock("debian")?;
+            Debian::prepare(&self.packages)
+        });
+        debian.as_ref().map_err(Unready::clone)
+    }
+
+    /// Two runs at a time would build the same into the same folder.
+    fn lock(&self, name: &str) -> Result<File, String> {
+        make_folder(&self.cache)?;
+        let path = self.cache.join(format!("{name}.lock"));
+        let lock = File::create(&path).and_then(|file| file.lock().map(|()| file));
+        lock.map_err(|error| format!("cannot lock {}: {error}", path.display()))
     }
 
     fn uml_command(&self, initrd: &Path, append: &str, back_end: &BackEnd) -> Result<Command, Unready> {
@@ -165,9 +191,12 @@ impl Lab {
         command.args(["-object", "memory-backend-memfd,id=memory0,size=512M,share=on"]);
         command.args(["-machine", "q35,memory-backend=memory0", "-nodefaults", "-display", "none", "-nic", "none"]);
         command.arg("-kernel").arg(self.debian()?.kernel()).arg("-initrd").arg(folder.join("initrd"));
-        // Without the last two a guest with more than one CPU takes a microsecond to read its clock.
-        let kernel = "console=ttyS0 loglevel=5 panic=-1 mitigations=off tsc=reliable clocksource=tsc fip.report=ttyS1";
-        command.arg("-append").arg(format!("{kernel} {append}"));
+        // Told that its clock is good, for which there is no proof here: otherwise reading it takes a microsecond.
+        let clock = "tsc=reliable clocksource=tsc";
+        // A busy host stops the machine for a while; that is no stall of the guest's making.
+        let patience = "rcupdate.rcu_cpu_stall_timeout=300 watchdog_thresh=60";
+        let kernel = "console=ttyS0 loglevel=5 panic=-1 mitigations=off fip.report=ttyS1";
+        command.arg("-append").arg(format!("{kernel} {clock} {patience} {append}"));
         command.args(["-serial", "stdio", "-chardev", "file,id=report0,path=/dev/stderr", "-serial", "chardev:report0"]);
         command.arg("-qmp").arg(format!("unix:{}/qemu.sock,server=on,wait=off", folder.display()));
         command.args(if event == Event::Reboot { &["-no-user-config"][..] } else { &["-no-reboot"] });
@@ -189,11 +218,14 @@ fn is_there(program: &str) -> bool {
 }
 
 /// The script's settings as the kernel's command line has them.
-fn append(scenario: &Scenario, choice: &Choice<'_>, modules: &[String], queues: u16) -> String {
+fn append(scenario: &Scenario, choice: &Choice<'_>, modules: &Modules, queues: u16) -> String {
+    let names: Vec<_> = modules.paths.iter().map(|path| name_of(path).trim_end_matches(".ko").to_owned()).collect();
     let mut words = vec![
         format!("fip.script={}", scenario.script),
         format!("fip.driver={}", choice.driver),
-        format!("fip.modules={}", modules.join(",")),
+        format!("fip.peer={}", choice.peer.name()),
+        format!("fip.modules={}", names.join(",")),
+        format!("fip.arguments={}", modules.arguments),
         format!("fip.queues={queues}"),
         format!("fip.seed={}", choice.seed),
     ];
@@ -203,17 +235,17 @@ fn append(scenario: &Scenario, choice: &Choice<'_>, modules: &[String], queues: 
 
 /// What the host does when the guest asks for it.
 fn act(event: &str, expected: Event, back_end: &mut BackEnd, folder: &Path) -> Result<(), String> {
-    let monitor = |request: String| ask_monitor(&folder.join("qemu.sock"), &request);
+    let monitor = |request: &str, event| ask_monitor(&folder.join("qemu.sock"), request, event);
     match (event.split(' ').next().unwrap_or_default(), expected) {
         ("resize", Event::Resize(bytes)) => back_end.resize(bytes),
         ("restart", Event::Restart) => back_end.restart(),
         ("reboot", Event::Reboot) => Ok(()),
-        ("unplug", Event::Plug) => monitor(r#"{"execute":"device_del","arguments":{"id":"device0"}}"#.to_owned()),
+        ("unplug", Event::Plug) => monitor(r#"{"execute":"device_del","arguments":{"id":"device0"}}"#, Some("DEVICE_DELETED")),
         ("plug", Event::Plug) => {
             let fields = qemu_device(2).replacen("vhost", "driver=vhost", 1);
             let fields = fields.split(',').map(|field| field.split_once('=').unwrap_or_default());
             let fields: Vec<_> = fields.map(|(name, value)| format!(r#""{name}":{}"#, json(value))).collect();
-            monitor(format!(r#"{{"execute":"device_add","arguments":{{{}}}}}"#, fields.join(",")))
+            monitor(&format!(r#"{{"execute":"device_add","arguments":{{{}}}}}"#, fields.join(",")), None)
         }
         _ => Err("this scenario does not expect it".to_owned()),
     }

@@ -43,6 +43,16 @@ impl Packages {
         package: &str,
         choose: impl FnOnce(&Path, &Path) -> Result<(), String>,
     ) -> Result<PathBuf, Unready> {
+        self.files_of(package, &[], choose)
+    }
+
+    /// The same for a package that `others` complete, all unpacked to one place.
+    pub(super) fn files_of(
+        &self,
+        package: &str,
+        others: &[&str],
+        choose: impl FnOnce(&Path, &Path) -> Result<(), String>,
+    ) -> Result<PathBuf, Unready> {
         let kept = self.folder.join(self.version(package)?);
         if kept.exists() {
             return Ok(kept);
@@ -51,11 +61,18 @@ impl Packages {
         let (unpacked, chosen) = (work.join("unpacked"), work.join("chosen"));
         make_folder(&unpacked)?;
         make_folder(&chosen)?;
-        let outcome = download(&work, package).map_err(Unready::Missing).and_then(|archive| {
-            step::succeed(Command::new("dpkg-deb").arg("--extract").arg(archive).arg(&unpacked))?;
+        let packages = others.iter().copied().chain([package]);
+        let archives: Result<Vec<PathBuf>, String> = packages.map(|package| download(&work, package)).collect();
+        let outcome = archives.map_err(Unready::Missing).and_then(|archives| {
+            for archive in archives {
+                step::succeed(Command::new("dpkg-deb").arg("--extract").arg(archive).arg(&unpacked))?;
+            }
             choose(&unpacked, &chosen)?;
-            fs::rename(&chosen, &kept).map_err(|error| format!("cannot rename to {}: {error}", kept.display()))?;
-            Ok(())
+            match fs::rename(&chosen, &kept) {
+                // Another run of ours was faster, with the same files.
+                Err(_) if kept.exists() => Ok(()),
+                renamed => Ok(renamed.map_err(|error| format!("cannot rename to {}: {error}", kept.display()))?),
+            }
         });
         // Of a package that is not complete nothing may stay.
         let _ = fs::remove_dir_all(&work);
@@ -67,12 +84,14 @@ fn unknown(package: &str) -> Unready {
     Unready::Missing(format!("apt knows no package {package}; renew its lists: apt-get update"))
 }
 
-fn download(into: &Path, package: &str) -> Result<PathBuf, String> {
+fn download(work: &Path, package: &str) -> Result<PathBuf, String> {
+    let into = work.join(package);
+    make_folder(&into)?;
     let mut command = Command::new("apt-get");
-    command.current_dir(into).args(["-o", "Acquire::Retries=3"]);
+    command.current_dir(&into).args(["-o", "Acquire::Retries=3"]);
     // The user apt drops to cannot write into a folder of ours.
     step::succeed(command.args(["-o", "APT::Sandbox::User=root", "download", package]))?;
-    let entries = fs::read_dir(into).into_iter().flatten().flatten().map(|entry| entry.path());
+    let entries = fs::read_dir(&into).into_iter().flatten().flatten().map(|entry| entry.path());
     let archive = entries.into_iter().find(|path| path.extension().is_some_and(|ending| ending == "deb"));
     archive.ok_or_else(|| format!("apt-get download {package} left no package in {}", into.display()))
 }

@@ -38,13 +38,17 @@ impl Programs {
         })
     }
 
-    /// Put everything but modules into a guest's first file system.
-    pub(super) fn add_to(&self, archive: &mut Archive) -> Result<(), String> {
+    /// Put everything but modules into a guest's first file system, with `more_scripts` if that folder exists.
+    pub(super) fn add_to(&self, archive: &mut Archive, more_scripts: &Path) -> Result<(), String> {
         archive.add_file("init", &self.scripts.join("init"))?;
         archive.add_file("bin/busybox", &self.busybox)?;
         archive.add_file("bin/fio", &self.fio)?;
         archive.add_file("bin/fip-guest", &self.guest)?;
-        for script in sorted(&self.scripts.join("scripts"))? {
+        let more_scripts = sorted(more_scripts).unwrap_or_default();
+        for script in sorted(&self.scripts.join("scripts"))?.into_iter().chain(more_scripts) {
+            if !script.is_file() {
+                continue;
+            }
             archive.add_file(&format!("vm/{}", name_of(&script)), &script)?;
         }
         let mut added = Vec::new();
@@ -114,10 +118,12 @@ fn static_fio(cache: &Path, target: &Path) -> Result<PathBuf, String> {
 
 /// Our own test program, compiled each time: it takes a second.
 fn guest_program(sources: &Path, cache: &Path) -> Result<PathBuf, String> {
-    let program = cache.join("fip-guest");
+    let (program, fresh) = (cache.join("fip-guest"), cache.join("fip-guest.new"));
     let mut command = Command::new("gcc");
-    command.args(["-std=gnu11", "-O2", "-g0", "-static", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
+    command.args(["-std=gnu11", "-O2", "-g0", "-static", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&fresh);
     let files = sorted(sources)?.into_iter().filter(|path| path.extension().is_some_and(|ending| ending == "c"));
     step::succeed(command.args(files))?;
+    // Another run may be reading the old one.
+    fs::rename(&fresh, &program).map_err(|error| format!("cannot write {}: {error}", program.display()))?;
     Ok(program)
 }

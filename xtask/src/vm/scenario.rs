@@ -1,6 +1,7 @@
 //! What is tested: each scenario is a script that a guest runs on a disk, and what the host does meanwhile.
 
-use super::back_end::Disk;
+use super::back_end::{Disk, PEERS};
+use super::driver::OURS;
 
 const MIB: u64 = 1 << 20;
 
@@ -41,8 +42,31 @@ pub(super) struct Scenario {
     pub(super) event: Event,
     /// Alarms of the kernel that it provokes.
     pub(super) allowed: &'static [&'static str],
+    /// The only driver and back end it is about; empty: all.
+    pub(super) only: Only,
     /// Part of `cargo xtask test`.
     pub(super) quick: bool,
+}
+
+/// What a scenario is limited to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Only {
+    Everything,
+    /// Our driver on our daemon.
+    Rings,
+    /// Our driver on a back end that knows nothing of rings, and without being told to keep the device.
+    Foreign,
+}
+
+impl Only {
+    /// Is a scenario with that limit about this driver and back end?
+    pub(super) fn includes(self, driver: &str, peer: &str) -> bool {
+        match self {
+            Self::Everything => true,
+            Self::Rings => driver == OURS && peer == PEERS[0],
+            Self::Foreign => driver == OURS && peer != PEERS[0],
+        }
+    }
 }
 
 const DISK: Disk = Disk { bytes: 128 * MIB, read_only: false, has_files: false };
@@ -57,6 +81,7 @@ const COMMON: Scenario = Scenario {
     disk: DISK,
     event: Event::Nothing,
     allowed: &[],
+    only: Only::Everything,
     quick: true,
 };
 
@@ -66,6 +91,7 @@ const SMP: Guest = Guest::Qemu { cpus: 2 };
 const CUT_OFF: &[&str] = &["I/O error"];
 
 pub(super) const SCENARIOS: &[Scenario] = &[
+    Scenario { name: "uml/boot", about: "the disk appears; for the time that takes", script: "boot", quick: false, ..COMMON },
     Scenario {
         name: "uml/files",
         about: "a tree copied into a file system; every byte, with caches dropped; e2fsck",
@@ -121,6 +147,29 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         ..COMMON
     },
     Scenario {
+        name: "uml/rmmod",
+        about: "the module is unloaded with requests under way, 5 times",
+        script: "rmmod",
+        allowed: CUT_OFF,
+        only: Only::Rings,
+        ..COMMON
+    },
+    Scenario {
+        name: "uml/foreign",
+        about: "a back end without rings: our driver leaves the device, or keeps it when told to",
+        script: "foreign",
+        only: Only::Foreign,
+        ..COMMON
+    },
+    Scenario {
+        name: "qemu/boot",
+        about: "the disk appears; for the time that takes",
+        guest: SMP,
+        script: "boot",
+        quick: false,
+        ..COMMON
+    },
+    Scenario {
         name: "qemu/files",
         about: "two CPUs, two queues, MSI-X, the firmware first: files as above",
         guest: SMP,
@@ -166,6 +215,16 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         ..COMMON
     },
     Scenario {
+        name: "qemu/rmmod",
+        about: "the module is unloaded with requests under way on two queues",
+        guest: SMP,
+        script: "rmmod",
+        allowed: CUT_OFF,
+        only: Only::Rings,
+        quick: false,
+        ..COMMON
+    },
+    Scenario {
         name: "qemu/reboot",
         about: "the machine starts again twice, from its firmware",
         guest: SMP,
@@ -203,7 +262,9 @@ mod tests {
         let scripts = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/vm/scripts");
         for (index, scenario) in SCENARIOS.iter().enumerate() {
             assert!(SCENARIOS[..index].iter().all(|other| other.name != scenario.name), "{} twice", scenario.name);
-            assert!(std::path::Path::new(scripts).join(format!("{}.sh", scenario.script)).exists(), "{}", scenario.name);
+            let script = std::path::Path::new(scripts).join(format!("{}.sh", scenario.script));
+            // Scripts about our driver stand beside it.
+            assert!(script.exists() || scenario.only != Only::Everything, "{}", scenario.name);
             assert!(!scenario.about.is_empty(), "{}", scenario.name);
         }
     }

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::{Disk, Engine, Submitted, Ticket, bytes_of, sectors_of};
-use crate::request::{Request, Span};
+use crate::request::{MAX_SPANS, Request, Span};
 use crate::wire::{
     BlockInfo, CAPABILITY_DISCARD, CAPABILITY_WRITE, MAX_INDIRECT_ENTRIES, MAX_TRANSFER_BYTES, Operation, SECTOR_BYTES, Status,
 };
@@ -111,10 +111,7 @@ impl FileDisk {
         }
         let has_memory = matches!(step, Step::Read | Step::Write { .. });
         let span_bytes = spans.iter().map(|span| span.length_bytes() as u64).sum::<u64>();
-        if request.length_sectors == 0
-            || (has_memory && span_bytes != request.length_bytes())
-            || spans.len() > MAX_INDIRECT_ENTRIES
-        {
+        if request.length_sectors == 0 || (has_memory && span_bytes != request.length_bytes()) || spans.len() > MAX_SPANS {
             return Err(Status::Invalid);
         }
         Ok(step)

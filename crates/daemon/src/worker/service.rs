@@ -121,9 +121,7 @@ impl Service {
     pub(super) fn arm_and_work_remains(&mut self) -> bool {
         match self {
             Self::Ring(server) => !server.is_armed() && server.arm_and_work_remains(),
-            Self::Virtqueue(queue) => {
-                queue.takes_requests() && !queue.server.is_armed() && queue.server.arm_and_work_remains()
-            }
+            Self::Virtqueue(queue) => queue.takes_requests() && !queue.server.is_armed() && queue.server.arm_and_work_remains(),
         }
     }
 

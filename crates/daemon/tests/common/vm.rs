@@ -137,8 +137,7 @@ impl Hypervisor {
         let mut header = [0; 12];
         let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let received =
-            recvmsg(&self.stream, &mut [IoSliceMut::new(&mut header)], &mut ancillary, RecvFlags::CMSG_CLOEXEC);
+        let received = recvmsg(&self.stream, &mut [IoSliceMut::new(&mut header)], &mut ancillary, RecvFlags::CMSG_CLOEXEC);
         match received {
             Ok(received) if received.bytes == 0 => return None,
             Err(rustix::io::Errno::CONNRESET) => return None,
@@ -161,7 +160,10 @@ impl Hypervisor {
     #[track_caller]
     pub(crate) fn assert_hung_up(&self) {
         let read = (&self.stream).read(&mut [0]);
-        assert!(matches!(&read, Ok(0)) || read.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset), "{read:?}");
+        assert!(
+            matches!(&read, Ok(0)) || read.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset),
+            "{read:?}"
+        );
     }
 
     /// Features, protocol features and memory, as every hypervisor begins.

@@ -84,3 +84,10 @@ pub(crate) fn transfer(
         other => panic!("not one answer: {other:?}"),
     }
 }
+
+/// Does every worker sleep, as far as the kernel says?
+pub(crate) fn workers_sleep(daemon: &Daemon) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).expect("a live process");
+    let stats = tasks.flatten().filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
+    stats.filter(|stat| stat.contains("(fip-worker")).all(|stat| stat.contains(") S "))
+}

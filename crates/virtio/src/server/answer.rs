@@ -7,6 +7,7 @@ use fipsee_block::wire::Status;
 use fipsee_ring::clock;
 use virtio_bindings::virtio_blk::{VIRTIO_BLK_S_IOERR, VIRTIO_BLK_S_OK, VIRTIO_BLK_S_UNSUPP};
 
+use super::interrupt::Interrupt;
 use super::{StatusPlace, VirtqueueServer, broken_memory};
 use crate::fault_guard;
 use crate::queue::chain::Piece;
@@ -114,7 +115,7 @@ impl VirtqueueServer {
 
     /// Some guest's memory was truncated. Ours? Then what we answered is not so: it is not published.
     #[cold]
-    fn memory_is_gone(&mut self) -> bool {
+    pub(super) fn memory_is_gone(&mut self) -> bool {
         // First the count, then the look: a fault in between is looked at again.
         self.faults_seen = fault_guard::fault_count();
         std::sync::atomic::fence(Ordering::Acquire);
@@ -132,13 +133,15 @@ impl VirtqueueServer {
         if self.fault.is_some() {
             return;
         }
+        // Rings that are gone read as zeroes, which looks like a lie.
+        let why = if self.finder.memory().is_broken() { broken_memory() } else { why };
         self.fault = Some(why);
         // They will not be flushed; their blocks were written and nobody was told.
         self.in_flight -= u32::try_from(self.owed_flushes.len()).unwrap_or(0);
         self.owed_flushes.clear();
         self.resubmit.clear();
         self.needs_care = false;
-        if let Some(error) = &mut self.error {
+        if let Some(Ok(mut error)) = self.error.take().map(|fd| Interrupt::new("error", fd)) {
             error.raise();
         }
     }

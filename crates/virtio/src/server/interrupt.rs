@@ -1,30 +1,108 @@
-//! Interrupting the guest: a write to an eventfd that the hypervisor shares with us.
+//! Interrupting the guest: through an eventfd that the hypervisor shares with us.
+//!
+//! Whoever holds an eventfd can fill it and make it blocking at any moment; a plain write would then hold the worker, and every
+//! other guest it serves, for ever. The kernel itself signals an eventfd without ever waiting, so it is asked to: a request that does
+//! nothing goes through an io_uring of the descriptor's own, which reports its completion there.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
+use io_uring::{IoUring, opcode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 
-/// An eventfd of the hypervisor's, to be written to.
-#[derive(Debug)]
-pub(super) struct Interrupt(OwnedFd);
+/// An eventfd of the hypervisor's, to be signalled.
+pub(super) struct Interrupt {
+    fd: OwnedFd,
+    /// None on a machine that has no io_uring for us.
+    ring: Option<IoUring>,
+}
+
+impl core::fmt::Debug for Interrupt {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Interrupt").field("fd", &self.fd).field("has_ring", &self.ring.is_some()).finish()
+    }
+}
 
 impl Interrupt {
     pub(super) fn new(name: &str, fd: OwnedFd) -> Result<Self, String> {
-        let refused = |errno| format!("the {name} descriptor cannot be used ({errno}); hand over an eventfd");
+        let refused = |errno: Errno| format!("the {name} descriptor cannot be used ({errno}); hand over an eventfd");
         let flags = rustix::fs::fcntl_getfl(&fd).map_err(refused)?;
         rustix::fs::fcntl_setfl(&fd, flags | OFlags::NONBLOCK).map_err(refused)?;
-        Ok(Self(fd))
+        let ring = IoUring::new(1).ok();
+        if let Some(ring) = &ring {
+            let registered = ring.submitter().register_eventfd(fd.as_raw_fd());
+            registered.map_err(|error| refused(Errno::from_io_error(&error).unwrap_or(Errno::INVAL)))?;
+        }
+        Ok(Self { fd, ring })
     }
 
-    /// Never blocks: the hypervisor can make its eventfd blocking again and fill it, so it is asked first. A full one has long been
-    /// raised.
+    /// Never blocks. A full eventfd has long been signalled.
     #[cold]
     pub(super) fn raise(&mut self) {
-        let mut fds = [PollFd::new(&self.0, PollFlags::OUT)];
+        if !self.signal() {
+            self.write();
+        }
+    }
+
+    fn signal(&mut self) -> bool {
+        let Some(ring) = &mut self.ring else { return false };
+        // No room: one that the kernel did not take before does as well.
+        // SAFETY: the request names no memory and no file.
+        let _ = unsafe { ring.submission().push(&opcode::Nop::new().build()) };
+        let submitted = ring.submit().is_ok_and(|count| count > 0);
+        // Read, so that there is room for the next.
+        ring.completion().for_each(drop);
+        submitted
+    }
+
+    /// Without the kernel's help it is asked first; who fills the eventfd between the question and the write holds us up.
+    fn write(&self) {
+        let mut fds = [PollFd::new(&self.fd, PollFlags::OUT)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         if poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0) && fds[0].revents().contains(PollFlags::OUT) {
-            let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+            let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::EventfdFlags;
+
+    use super::*;
+
+    fn eventfd() -> OwnedFd {
+        rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("eventfd")
+    }
+
+    #[test]
+    fn it_signals_with_and_without_the_kernels_help_and_a_full_one_holds_nobody_up() {
+        for has_ring in [true, false] {
+            let fd = eventfd();
+            let mut interrupt = Interrupt::new("call", fd.try_clone().expect("a descriptor")).expect("an eventfd");
+            assert!(interrupt.ring.is_some(), "this machine has io_uring");
+            if !has_ring {
+                interrupt.ring = None;
+            }
+            let mut count = [0; 8];
+            for raised in [1, 3, 1000] {
+                for _ in 0..raised {
+                    interrupt.raise();
+                }
+                rustix::io::read(&fd, &mut count).expect("it was signalled");
+                assert_eq!(u64::from_ne_bytes(count), raised);
+            }
+            rustix::io::write(&fd, &(u64::MAX - 1).to_ne_bytes()).expect("fill it");
+            rustix::fs::fcntl_setfl(&fd, OFlags::RDWR).expect("make it blocking");
+            interrupt.raise();
+        }
+    }
+
+    #[test]
+    fn what_is_no_eventfd_is_refused() {
+        let reader = rustix::fs::memfd_create("no-eventfd", rustix::fs::MemfdFlags::CLOEXEC).expect("memfd");
+        let text = Interrupt::new("call", reader).map(|_| ()).expect_err("no eventfd");
+        assert!(text.contains("hand over an eventfd"), "{text}");
     }
 }

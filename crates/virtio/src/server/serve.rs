@@ -300,6 +300,10 @@ impl VirtqueueServer {
                     if !memory.pieces(piece.address, length, &mut |place, length| add_span(spans, place, length)) {
                         return None;
                     }
+                    // Too many: looking for more of them costs time that others wait for.
+                    if spans.len() > MAX_INDIRECT_ENTRIES {
+                        break;
+                    }
                 }
             }
         }

@@ -71,9 +71,7 @@ impl Desk {
                 Decision::Answer(reply)
             }
             Operation::Attach => match self.attach(&question.entries, memory, max_queues, runs) {
-                Ok((grants, id)) => {
-                    Decision::Attach(grants, Reply { max_queues, attachment: id, ..Reply::of(DONE) })
-                }
+                Ok((grants, id)) => Decision::Attach(grants, Reply { max_queues, attachment: id, ..Reply::of(DONE) }),
                 Err(refused) => Decision::Answer(Reply { max_queues, ..refused }),
             },
             Operation::Detach if current != 0 && question.attachment == current => Decision::Detach(Reply::of(DONE)),
@@ -102,8 +100,12 @@ impl Desk {
             return Err(Reply::of(NOT_NOW));
         }
         let id = next_id();
-        let grants = entries.iter().zip(opened).zip(0..).map(|((entry, (requests, completions)), queue)| {
-            Grant { attachment: id, queue, entry: *entry, requests, completions }
+        let grants = entries.iter().zip(opened).zip(0..).map(|((entry, (requests, completions)), queue)| Grant {
+            attachment: id,
+            queue,
+            entry: *entry,
+            requests,
+            completions,
         });
         let grants = grants.collect();
         self.in_force = Some(InForce { id, entries: entries.to_vec() });

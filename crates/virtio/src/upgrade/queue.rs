@@ -113,7 +113,8 @@ impl GuestQueue {
         };
         let server = QueueServer::over(server_queue, self.id | RING_TICKET, setup);
         let waiting = Vec::new();
-        let ring = Ring { server, attachment, number: queue, entry, parked: None, kept: false, waiting, ending: false, log: None };
+        let ring =
+            Ring { server, attachment, number: queue, entry, parked: None, kept: false, waiting, ending: false, log: None };
         self.ring = Some(ring);
     }
 
@@ -160,6 +161,7 @@ impl GuestQueue {
     pub fn visit<D: Disk>(&mut self, disk: &D, engine: &mut Engine) -> u32 {
         let mut taken = 0;
         if let Some(ring) = &mut self.ring {
+            self.virtqueue.check_memory();
             if !ring.ending && self.virtqueue.fault().is_none() {
                 taken = ring.server.visit(disk, engine);
                 if taken > 0 {

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use fipsee_block::request::{Memory, Span};
+use fipsee_block::request::{MAX_SPANS, Memory, Span};
 use fipsee_block::wire::{SECTOR_SHIFT, Segment, Status};
 use fipsee_ring::PeerFault;
 use fipsee_ring::layout::COLD_BYTES;
@@ -12,10 +12,6 @@ use fipsee_ring::mapped::MappedRing;
 
 use super::wire::{COLD_PAIR_BYTES, Entry, REGION_SHIFT};
 use crate::memory::{GuestMemory, View};
-
-/// Most spans of one request: a request of the longest indirect table over memory of single pages still fits, and no more than this is
-/// ever allocated.
-pub const MAX_SPANS: usize = 1024;
 
 /// Bytes of a sector.
 const SECTOR: usize = 1 << SECTOR_SHIFT;

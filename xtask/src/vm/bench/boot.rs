@@ -2,20 +2,21 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::super::archive::Archive;
-use super::super::back_end::{is_listening, pinned};
+use super::super::back_end::{Peer, is_listening, pinned};
+use super::super::driver::{Kernel, OURS, Workshop};
 use super::super::lab::memory_folder;
 use super::super::machine::{self, Group};
 use super::super::packages::{Packages, keep, make_folder};
-use super::super::uml::{Uml, last_lines};
+use super::super::scenario::Only;
+use super::super::uml::Uml;
 use super::plan::{FIP, FIP_MEMORY, SERVED};
 use super::results::Results;
 use super::watch::Watcher;
-use crate::step;
 
 /// A back end that is not there after this long never will be.
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -23,10 +24,9 @@ const LOOK: Duration = Duration::from_millis(20);
 /// A guest that takes longer hangs.
 const RUN_LIMIT: Duration = Duration::from_secs(3600);
 
-const KERNEL_SOURCES: &str = "c/kmod";
 /// Of the kernel's own, and of ours.
 const KERNEL_MODULES: [&str; 2] = ["null_blk", "virtio_blk"];
-const OUR_MODULES: [&str; 2] = ["fip_blk", "fip_load"];
+const OUR_MODULES: [&str; 2] = [OURS, "fip_load"];
 
 /// What a run needs, beside the plan.
 pub(super) struct Site<'a> {
@@ -73,7 +73,7 @@ fn run_in(site: &Site<'_>, plan: &str, folder: &Path) -> Result<Results, String>
     command.arg(format!("fip.fip_arguments={}", site.driver_arguments));
     let mut results = Results::default();
     let mut watcher = Watcher::new(folder);
-    let outcome = machine::run(&mut command, RUN_LIMIT, |event| watcher.on_event(event))?;
+    let outcome = machine::run(&mut command, RUN_LIMIT, &mut std::io::sink(), |event| watcher.on_event(event))?;
     let verdict = outcome.judge(&[]).and_then(|()| back_ends.finish());
     verdict.map_err(|error| {
         let (console, reports) = (outcome.console.join("\n"), outcome.reports.iter().rev().take(3).cloned().collect::<Vec<_>>());
@@ -107,39 +107,14 @@ fn write_initrd(site: &Site<'_>, plan: &str, uml: &Uml, packages: &Packages, to:
         let module = uml.module(name).ok_or_else(|| format!("the guest's kernel has no module {name}"))?;
         archive.add_file(&format!("modules/{name}.ko"), &module)?;
     }
-    let built = build_modules(site, uml)?;
+    let workshop = Workshop { root: site.root, cache: site.cache, packages };
+    let peer = Peer::Fipseed(site.programs.to_owned());
+    let modules = workshop.modules(OURS, &peer, &Kernel::Uml(uml), Only::Rings).map_err(|unready| format!("{unready:?}"))?;
+    let built = modules.paths.first().and_then(|module| module.parent()).ok_or("no module was built")?;
     for name in OUR_MODULES {
         archive.add_file(&format!("modules/{name}.ko"), &built.join(format!("{name}.ko")))?;
     }
     fs::write(to, archive.finish()?).map_err(|error| format!("cannot write {}: {error}", to.display()))
-}
-
-/// Build our modules from a copy of their sources, beside which `make` writes; the folder they are in.
-fn build_modules(site: &Site<'_>, uml: &Uml) -> Result<PathBuf, String> {
-    let copy = site.cache.join("bench-kmod");
-    let folder = copy.join(KERNEL_SOURCES);
-    for part in [KERNEL_SOURCES, "include"] {
-        mirror(&site.root.join(part), &copy.join(part))?;
-    }
-    let mut make = Command::new("make");
-    make.arg("ARCH=um").arg("-C").arg(&uml.tree).arg(format!("M={}", folder.display())).arg("modules");
-    step::succeed(make.env_remove("MAKEFLAGS").env_remove("MAKELEVEL")).map_err(|text| last_lines(&text))?;
-    Ok(folder)
-}
-
-/// Copy files that have changed; others keep their time, so that `make` leaves them alone.
-fn mirror(from: &Path, to: &Path) -> Result<(), String> {
-    let copy = || -> std::io::Result<()> {
-        fs::create_dir_all(to)?;
-        for entry in fs::read_dir(from)?.flatten().filter(|entry| entry.path().is_file()) {
-            let (content, copy) = (fs::read(entry.path())?, to.join(entry.file_name()));
-            if fs::read(&copy).ok().as_ref() != Some(&content) {
-                fs::write(copy, content)?;
-            }
-        }
-        Ok(())
-    };
-    copy().map_err(|error| format!("cannot copy {} to {}: {error}", from.display(), to.display()))
 }
 
 /// Our daemon with all its disks, and QEMU's with one.

@@ -1,6 +1,7 @@
 //! A device as its hypervisor has described it so far, and the queues that come of it.
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -149,10 +150,10 @@ impl Device {
     }
 
     /// SET_MEM_TABLE.
-    pub(super) fn set_memory(&mut self, regions: impl Iterator<Item = (Extent, u64, File)>) -> Result<(), String> {
+    pub(super) fn set_memory(&mut self, regions: Vec<(Extent, u64, OwnedFd)>) -> Result<(), String> {
         let mut table = Table::default();
         for (extent, file_offset_bytes, file) in regions {
-            table.add(extent, file_offset_bytes, file.into())?;
+            table.add(extent, file_offset_bytes, file)?;
         }
         self.change_memory(table)
     }
@@ -251,7 +252,8 @@ impl Device {
     pub(super) fn stop(&mut self, index: u32) -> Result<(), String> {
         let number = number_of(index);
         self.doorbell_stops(index);
-        let stopped = self.queue(index)?.worker().and_then(|_| self.queues[usize::from(number)].begin_stop(number, &self.serving));
+        let stopped =
+            self.queue(index)?.worker().and_then(|_| self.queues[usize::from(number)].begin_stop(number, &self.serving));
         self.queues[usize::from(number)].finish_stop(stopped.as_ref());
         Ok(())
     }
@@ -259,8 +261,7 @@ impl Device {
     /// Let all queues go.
     pub(super) fn stop_all(&mut self) {
         self.end_attachment();
-        let stopping: Vec<_> =
-            (0..).zip(&self.queues).map(|(index, queue)| queue.begin_stop(index, &self.serving)).collect();
+        let stopping: Vec<_> = (0..).zip(&self.queues).map(|(index, queue)| queue.begin_stop(index, &self.serving)).collect();
         for (queue, stopped) in self.queues.iter_mut().zip(stopping) {
             queue.finish_stop(stopped.as_ref());
         }
@@ -278,7 +279,8 @@ impl Device {
         if queues > self.queue_count() || u32::from(size) > MAX_SIZE {
             return Err(format!("requests in flight of {queues} queues of {size} are more than the device can have"));
         }
-        let (area, file) = InflightArea::create(queues, size).map_err(|error| format!("no area for requests in flight: {error}"))?;
+        let (area, file) =
+            InflightArea::create(queues, size).map_err(|error| format!("no area for requests in flight: {error}"))?;
         Ok((File::from(file), area.length_bytes()))
     }
 
@@ -352,7 +354,7 @@ impl Device {
     pub(super) fn set_call(&mut self, index: u32, call: Option<File>) -> Result<(), String> {
         let queue = self.queue(index)?;
         queue.call = call.map(Into::into);
-        let copied = queue.call.as_ref().map(std::os::fd::OwnedFd::try_clone).transpose();
+        let copied = queue.call.as_ref().map(OwnedFd::try_clone).transpose();
         let copied = copied.map_err(|error| format!("no descriptor is left: {error}"))?;
         let number = number_of(index);
         let set = self.queues[usize::from(number)].set(number, &self.serving, move |server| server.set_call(copied));

@@ -107,7 +107,8 @@ impl VhostUserFront {
 
     /// Remove what was retired.
     pub fn remove(&self, retired: &Retired) {
-        let removed: Vec<Socket> = self.lock().extract_if(.., |socket| retired.0.iter().any(|path| path == socket.path())).collect();
+        let removed: Vec<Socket> =
+            self.lock().extract_if(.., |socket| retired.0.iter().any(|path| path == socket.path())).collect();
         // Not under the lock: each waits for its thread, which has nothing to do any more.
         drop(removed);
     }

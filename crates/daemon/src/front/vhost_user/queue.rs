@@ -201,12 +201,7 @@ impl Queue {
         self.set(index, serving, move |server| server.set_log(log, address));
     }
 
-    fn change<T>(
-        &self,
-        index: u16,
-        serving: &Serving,
-        change: impl FnOnce(Sender<T>) -> VirtqueueChange,
-    ) -> Option<Receiver<T>> {
+    fn change<T>(&self, index: u16, serving: &Serving, change: impl FnOnce(Sender<T>) -> VirtqueueChange) -> Option<Receiver<T>> {
         let worker = self.worker()?;
         let (reply, done) = channel();
         let queue = QueueName { client: serving.client, index };

@@ -16,7 +16,7 @@ use rustix::net::{SocketFlags, SocketType};
 use vhost::vhost_user::{BackendReqHandler, Error, VhostUserProtocolFeatures};
 
 use super::Notice;
-use super::channel::Upcoming;
+use super::channel::{Taken, Upcoming};
 use super::device::Device;
 use super::queue::Serving;
 use crate::export::{Denied, Export, Kind};
@@ -227,7 +227,8 @@ impl Keeper {
 
     fn listen(&self, on: bool) {
         let events = if on { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
-        if let Err(error) = epoll::modify(&self.epoll, self.listener.socket(), epoll::EventData::new_u64(TOKEN_LISTENER), events) {
+        if let Err(error) = epoll::modify(&self.epoll, self.listener.socket(), epoll::EventData::new_u64(TOKEN_LISTENER), events)
+        {
             tracing::error!(%error, "cannot watch a vhost-user socket");
         }
     }
@@ -256,7 +257,9 @@ impl Keeper {
 
     /// From the first to the last word with one hypervisor.
     fn serve(&mut self, stream: UnixStream) -> End {
-        let (Ok(peer), Ok(copy)) = (rustix::net::sockopt::socket_peercred(&stream), stream.try_clone()) else { return End::HungUp };
+        let (Ok(peer), Ok(copy)) = (rustix::net::sockopt::socket_peercred(&stream), stream.try_clone()) else {
+            return End::HungUp;
+        };
         let (pid, uid, gid) = (peer.pid.as_raw_nonzero().get(), peer.uid.as_raw(), peer.gid.as_raw());
         let client = self.shared.live.next_client();
         let export = Arc::clone(&self.export);
@@ -347,7 +350,12 @@ impl Keeper {
                 Notice::Asked(asked) => device.lock().unwrap_or_else(PoisonError::into_inner).asked(&asked),
                 Notice::Fault { queue, reason } => {
                     if self.quota.allows() {
-                        tracing::warn!(disk = self.export.name(), queue, reason, "a virtqueue broke and is served no more until it is reset");
+                        tracing::warn!(
+                            disk = self.export.name(),
+                            queue,
+                            reason,
+                            "a virtqueue broke and is served no more until it is reset"
+                        );
                     }
                 }
             }
@@ -370,7 +378,7 @@ fn hear(stream: &UnixStream, handler: &mut BackendReqHandler<Mutex<Device>>, dev
         Err(error) => return Err(End::Refused(format!("its connection broke: {error}"))),
     };
     let result = match upcoming {
-        Some(request) if request.brings_channel() => take_channel(request, stream, device),
+        Some(request) if request.is_ours() => obey(request, stream, device).map_err(Some),
         // Less than a header, or the end: the crate knows how to wait for the rest.
         _ => handler.handle_request().map_err(|error| match error {
             Error::Disconnected | Error::SocketBroken(_) => None,
@@ -385,12 +393,17 @@ fn hear(stream: &UnixStream, handler: &mut BackendReqHandler<Mutex<Device>>, dev
     })
 }
 
-fn take_channel(request: Upcoming, stream: &UnixStream, device: &Mutex<Device>) -> Result<(), Option<String>> {
+/// Obey a request that crate `vhost` is not to see.
+fn obey(request: Upcoming, stream: &UnixStream, device: &Mutex<Device>) -> Result<(), String> {
+    let taken = Taken::receive(stream)?;
     let mut device = device.lock().unwrap_or_else(PoisonError::into_inner);
     let features = VhostUserProtocolFeatures::from_bits_truncate(device.protocol_features);
-    if !features.contains(VhostUserProtocolFeatures::BACKEND_REQ) {
-        return Err(Some("VHOST_USER_PROTOCOL_F_BACKEND_REQ is not in force".to_owned()));
+    if !request.brings_channel() {
+        device.set_memory(taken.regions()?)?;
+    } else if features.contains(VhostUserProtocolFeatures::BACKEND_REQ) {
+        device.set_channel(taken.channel()?);
+    } else {
+        return Err("VHOST_USER_PROTOCOL_F_BACKEND_REQ is not in force".to_owned());
     }
-    device.set_channel(request.take_channel(stream, features.contains(VhostUserProtocolFeatures::REPLY_ACK)).map_err(Some)?);
-    Ok(())
+    request.confirm(stream, features.contains(VhostUserProtocolFeatures::REPLY_ACK))
 }

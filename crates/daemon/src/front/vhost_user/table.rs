@@ -34,7 +34,9 @@ impl Table {
         let Extent { guest_address, length_bytes, user_address } = extent;
         let description = RegionDescription { guest_address, length_bytes, user_address, file_offset_bytes, file };
         let region = GuestRegion::map(description).map_err(|error| {
-            format!("the guest's memory of {length_bytes} bytes at {guest_address:#x} cannot be used: {error}; share it (share=on)")
+            format!(
+                "the guest's memory of {length_bytes} bytes at {guest_address:#x} cannot be used: {error}; share it (share=on)"
+            )
         })?;
         self.regions.push((extent, region));
         Ok(())

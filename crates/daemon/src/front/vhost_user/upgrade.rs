@@ -56,7 +56,9 @@ impl Device {
         if !is_current(*queue) {
             return;
         }
-        let served = |index: u32| self.queues.get(usize::try_from(index).unwrap_or(usize::MAX)).is_some_and(super::queue::Queue::is_served);
+        let served = |index: u32| {
+            self.queues.get(usize::try_from(index).unwrap_or(usize::MAX)).is_some_and(super::queue::Queue::is_served)
+        };
         let reply = match self.desk.decide(question, &self.memory, self.queue_count(), served) {
             Decision::Answer(reply) => reply,
             Decision::Attach(grants, reply) => {

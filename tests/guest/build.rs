@@ -1,0 +1,13 @@
+//! Builds the guest's half of a ring in C.
+
+use std::path::PathBuf;
+
+fn main() {
+    let root = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
+    let include = root.join("../../include");
+    println!("cargo::rerun-if-changed=c");
+    println!("cargo::rerun-if-changed={}", include.display());
+    let mut build = cc::Build::new();
+    build.include(&include).std("c11").warnings(true).extra_warnings(true).warnings_into_errors(true).flag("-pedantic");
+    build.file(root.join("c/rings.c")).compile("fipsee_guest_c");
+}
