@@ -22,6 +22,7 @@
 #include <linux/uaccess.h>
 
 #include "compat.h"
+#include "histogram.h"
 #include "ticks.h"
 
 /* A batch flag of old kernels: newer ones never sleep before they poll. */
@@ -34,10 +35,6 @@
 #define FIP_MAX_MS 60000U
 /* What io_uring tells the block layer at most of the requests to come. */
 #define FIP_MAX_PLUG 32U
-
-/* Buckets of the histogram: exact below 128 ticks, then 64 to each power of two. */
-#define FIP_EXACT_BUCKETS 128U
-#define FIP_BUCKETS (58 * 64 + 64)
 
 struct fip_load_options {
 	char device[64];
@@ -103,10 +100,7 @@ struct fip_load {
 	u64 done;
 	u64 errors;
 	u64 unpolled;
-	u64 samples;
-	u64 ticks_sum;
-	u64 ticks_most;
-	u32 histogram[FIP_BUCKETS];
+	struct fip_histogram times;
 };
 
 static DEFINE_MUTEX(fip_running);
@@ -128,41 +122,6 @@ static u64 fip_to_ns(u64 ticks)
 	return mul_u64_u64_div_u64(ticks, NSEC_PER_MSEC, fip_ticks_per_ms);
 }
 
-static u32 fip_bucket(u64 ticks)
-{
-	u32 shift;
-
-	if (ticks < FIP_EXACT_BUCKETS)
-		return (u32)ticks;
-	shift = fls64(ticks) - 7;
-	return (shift << 6) + (u32)(ticks >> shift);
-}
-
-/* The middle of a bucket. */
-static u64 fip_bucket_ticks(u32 bucket)
-{
-	u32 shift;
-
-	if (bucket < FIP_EXACT_BUCKETS)
-		return bucket;
-	shift = (bucket >> 6) - 1;
-	return ((u64)(bucket & 63) + 64) * (1ULL << shift) + (1ULL << shift) / 2;
-}
-
-/* So many of a thousand samples took less. */
-static u64 fip_quantile_ns(const struct fip_load *load, u32 thousandths)
-{
-	u64 rank = div_u64(load->samples * thousandths, 1000), seen = 0;
-	u32 bucket;
-
-	for (bucket = 0; bucket < FIP_BUCKETS; bucket++) {
-		seen += load->histogram[bucket];
-		if (seen > rank)
-			return fip_to_ns(fip_bucket_ticks(bucket));
-	}
-	return 0;
-}
-
 /* ---- Requests ---------------------------------------------------------------------------------------------------- */
 
 static void fip_end_io(struct bio *bio)
@@ -173,12 +132,8 @@ static void fip_end_io(struct bio *bio)
 	unsigned long flags;
 
 	spin_lock_irqsave(&load->lock, flags);
-	if (slot->since) {
-		load->samples++;
-		load->ticks_sum += ticks;
-		load->ticks_most = max(load->ticks_most, ticks);
-		load->histogram[fip_bucket(ticks)]++;
-	}
+	if (slot->since)
+		fip_histogram_add(&load->times, ticks);
 	if (unlikely(bio->bi_status))
 		load->errors++;
 	if (load->options.polled && !(bio->bi_opf & REQ_POLLED))
@@ -317,16 +272,14 @@ static void fip_forget(struct fip_load *load)
 {
 	spin_lock_irq(&load->lock);
 	load->done = 0;
-	load->samples = 0;
-	load->ticks_sum = 0;
-	load->ticks_most = 0;
-	memset(load->histogram, 0, sizeof(load->histogram));
+	memset(&load->times, 0, sizeof(load->times));
 	spin_unlock_irq(&load->lock);
 }
 
 static void fip_measure(struct fip_load *load)
 {
 	const struct fip_load_options *options = &load->options;
+	const struct fip_histogram *times = &load->times;
 	u64 began_ns, done, errors, ns;
 
 	if (options->warm_ms) {
@@ -345,9 +298,9 @@ static void fip_measure(struct fip_load *load)
 	scnprintf(fip_result, sizeof(fip_result),
 		  "device=%s block=%u write=%u depth=%u batch=%u refill=%u polled=%u requests=%llu ns=%llu iops=%llu errors=%llu unpolled=%llu samples=%llu mean_ns=%llu p50_ns=%llu p99_ns=%llu most_ns=%llu",
 		  options->device, options->block, options->write, options->depth, options->batch, options->refill, options->polled,
-		  done, ns, mul_u64_u64_div_u64(done, NSEC_PER_SEC, ns), errors, load->unpolled, load->samples,
-		  fip_to_ns(div64_u64(load->ticks_sum, max(load->samples, 1ULL))), fip_quantile_ns(load, 500),
-		  fip_quantile_ns(load, 990), fip_to_ns(load->ticks_most));
+		  done, ns, mul_u64_u64_div_u64(done, NSEC_PER_SEC, ns), errors, load->unpolled, times->samples,
+		  fip_to_ns(div64_u64(times->sum, max(times->samples, 1ULL))), fip_to_ns(fip_histogram_quantile(times, 500)),
+		  fip_to_ns(fip_histogram_quantile(times, 990)), fip_to_ns(times->most));
 }
 
 static int fip_alloc_slots(struct fip_load *load)
