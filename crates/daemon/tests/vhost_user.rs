@@ -257,3 +257,17 @@ fn a_queue_whose_memory_is_taken_away_waits_for_it() {
     assert_eq!(vm.queue.wait(&vm.ram, 1), [(0, OK)]);
     vm.check();
 }
+
+#[test]
+fn no_kick_is_lost_between_a_worker_that_falls_asleep_and_a_guest_that_is_not_asked_to_kick() {
+    for wait in ["sleep", "adaptive"] {
+        let daemon = Daemon::start(&[A, &["--wait", wait, "--look-us", "1"]].concat());
+        let mut vm = Vm::boot(&daemon.dir.path("a.sock"));
+        for round in 0..3000_u16 {
+            let count = round % 7 + 1;
+            (0..count).for_each(|slot| vm.queue.put(&vm.ram, slot, OUT, 0));
+            vm.queue.kick_if_asked(&vm.ram);
+            vm.queue.wait(&vm.ram, count.into());
+        }
+    }
+}

@@ -251,6 +251,8 @@ fn exclusive_use_excludes_hypervisors_and_hypervisors_exclude_it() {
     eventually("the line in the log", || daemon.log().contains("a hypervisor is refused"));
     assert_says(&daemon.log(), &["disk 'a' is in use exclusively by process"]);
     disk.detach(queues).expect("detached");
+    // A client hears that it is detached just before its place is free.
+    eventually("its place is free", || daemon.attached_count("a") == 0);
     let mut vm = Vm::boot(&socket);
     let text = common::refusal_of(daemon.attach(&exclusive), RefusalCode::Busy);
     assert_says(&text, &["exclusive use was asked for"]);

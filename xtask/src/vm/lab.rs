@@ -77,7 +77,8 @@ impl Lab {
         if let Some(program) = missing {
             return Err(Unready::Missing(format!("{program} is not installed; run `cargo xtask setup` as root")));
         }
-        let folder = std::env::temp_dir().join(format!("fipsee-vm-{}", std::process::id())).join(scenario.name.replace('/', "-"));
+        // Images lie in memory as well, if they can: a disk that is slow to sync makes the tests wait and tests nothing.
+        let folder = memory_folder().join(format!("fipsee-vm-{}", std::process::id())).join(scenario.name.replace('/', "-"));
         // A scenario runs once for each peer and driver.
         let _ = fs::remove_dir_all(&folder);
         make_folder(&folder)?;
@@ -276,7 +277,7 @@ fn story(error: &str, outcome: &Outcome, log: &str) -> String {
     )
 }
 
-/// Where a guest's memory lies: a file in memory, if there is a place that may hold code and is large enough.
+/// Where a guest's memory and its disk lie: files in memory, if there is a place that may hold code and is large enough.
 pub(super) fn memory_folder() -> PathBuf {
     let shared = PathBuf::from("/dev/shm");
     let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();

@@ -324,6 +324,13 @@ impl Queue {
         rustix::io::write(&self.kick, &1_u64.to_ne_bytes()).expect("an eventfd");
     }
 
+    /// Kick as a driver does: only a device that asked for it.
+    pub(crate) fn kick_if_asked(&self, ram: &Ram) {
+        if ram.read_u16(self.place + USED) & 1 == 0 {
+            self.kick();
+        }
+    }
+
     /// The slots and statuses of what was answered since the last look.
     pub(crate) fn reap(&mut self, ram: &Ram) -> Vec<(u16, u8)> {
         let used = self.place + USED;

@@ -66,7 +66,7 @@ fn run_in(site: &Site<'_>, plan: &str, folder: &Path) -> Result<Results, String>
     for device in SERVED {
         command.arg(format!("virtio_uml.device={}:2", socket(folder, device.label).display()));
     }
-    command.args(["fip.report=tty1", "fip.script=bench", "fip.modules="]);
+    command.args(["fip.report=tty1", "fip.script=loads", "fip.modules="]);
     command.arg(format!("fip.disks={}", SERVED.map(|device| device.label).join(",")));
     let ours = SERVED.iter().enumerate().filter(|(_, device)| [FIP, FIP_MEMORY].contains(device));
     command.arg(format!("fip.fip={}", ours.map(|(number, _)| format!("virtio{number}")).collect::<Vec<_>>().join(",")));
@@ -98,7 +98,7 @@ fn write_initrd(site: &Site<'_>, plan: &str, uml: &Uml, packages: &Packages, to:
     let mut archive = Archive::default();
     archive.add_file("init", &scripts.join("init"))?;
     archive.add_file("bin/busybox", &busybox.join("busybox"))?;
-    for script in ["lib.sh", "bench.sh"] {
+    for script in ["lib.sh", "loads.sh"] {
         archive.add_file(&format!("vm/{script}"), &scripts.join("scripts").join(script))?;
     }
     archive.add("vm/plan", plan.as_bytes())?;

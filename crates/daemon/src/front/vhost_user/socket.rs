@@ -294,7 +294,8 @@ impl Keeper {
         let end = self.converse(stream, &device);
         {
             let mut device = device.lock().unwrap_or_else(PoisonError::into_inner);
-            if matches!(end, End::Stopped) {
+            // Said before the connection is shut down, unlike the notice, which may come later than the hang-up.
+            if lock(&self.state).retired {
                 // A guest on rings goes on with virtqueues, which wait for whoever serves them next.
                 device.call_back();
             }

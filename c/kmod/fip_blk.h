@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: MIT OR GPL-2.0-only */
+/*
+ * fip_blk: a virtio-blk device, driven over virtqueues or, when its back end is a Fip-see daemon, over rings in our memory that both sides
+ * poll (docs/protocol.md section 9).
+ *
+ * A disk has pairs of hardware queues, one for ordinary and one for polled requests; a pair shares a virtqueue and a ring. Locks, outer
+ * first: submit_lock of a ring, then its reap bit, then the lock of a virtqueue. Which path requests take changes only while the
+ * block layer's queue is quiesced (supervise.c). Nothing the back end wrote is looked at twice.
+ */
+#ifndef FIP_BLK_H
+#define FIP_BLK_H
+
+#include <linux/completion.h>
+#include <linux/prefetch.h>
+#include <linux/scatterlist.h>
+#include <linux/spinlock.h>
+#include <linux/timer.h>
+#include <linux/workqueue.h>
+#include <uapi/linux/virtio_blk.h>
+
+#include "compat.h"
+#include "ticks.h"
+#include "fipsee_ring.h"
+#include "fipsee_vm.h"
+
+#define FIP_NAME "fip_blk"
+
+/* Most requests of one hardware queue; a ring carries two of those. */
+#define FIP_MAX_TAGS 128
+#define FIP_MAX_SEGMENTS FIPSEE_MAX_INDIRECT_ENTRIES
+/* A segment's length has 16 bits of sectors; no transfer of the block layer needs as much. */
+#define FIP_MAX_SEGMENT_BYTES (16U << 20)
+/* Data of one request before the daemon said what it takes. */
+#define FIP_DEFAULT_MAX_SECTORS 2048
+/* Tags of what is no request of the block layer; those count from 0. */
+#define FIP_TAG_ACK 0xfff0
+#define FIP_TAG_INFO 0xfff1
+#define FIP_NO_SAMPLE 0xffffffffU
+/* A serial number as virtio-blk tells it. */
+#define FIP_SERIAL_BYTES VIRTIO_BLK_ID_BYTES
+
+/* Module parameters (main.c). */
+extern unsigned int fip_depth;
+extern unsigned int fip_max_queues;
+extern unsigned int fip_threads;
+extern unsigned int fip_spin_us;
+extern unsigned int fip_thread_us;
+extern bool fip_mwait_wanted;
+extern unsigned int fip_query_seconds;
+extern unsigned int fip_fail_seconds;
+extern bool fip_rings_wanted;
+
+extern struct workqueue_struct *fip_workqueue;
+extern u64 fip_ticks_per_us;
+
+struct fip_disk;
+
+/* ---- What lies on a virtqueue ---------------------------------------------------------------------------------- */
+
+/* First in everything that is added to a virtqueue: what comes back. */
+struct fip_token {
+	bool is_exchange;
+};
+
+/* Beside each request of the block layer. */
+struct fip_request {
+	struct fip_token token;
+	bool flush_follows;			/* virtqueue: a FUA write whose flush is still to come */
+	blk_status_t result;
+	u8 status;				/* virtqueue: written by the device */
+	unsigned long since;			/* jiffies when it was given to the device */
+	struct virtio_blk_outhdr header;
+	struct virtio_blk_discard_write_zeroes range;
+	struct fipsee_segment *table;		/* ring: more than five segments; aligned to sectors */
+};
+
+/* An upgrade request. Its memory is the device's while `busy`. */
+struct fip_exchange {
+	struct fip_token token;
+	bool busy;				/* under the virtqueue's lock */
+	u8 status;
+	struct virtio_blk_outhdr header;
+	struct fipsee_vm_question *question;
+	unsigned int question_bytes;		/* with the entries that follow it; 0: asks for the serial number instead */
+	union {
+		struct fipsee_vm_reply reply;
+		char serial[FIP_SERIAL_BYTES];
+	};
+	struct completion done;
+};
+
+struct fip_virtqueue {
+	struct fip_disk *disk;
+	struct virtqueue *vq;
+	unsigned int index;
+	spinlock_t lock;
+	bool bell_wanted;			/* rings are attached: keep a bell there */
+	unsigned int in_flight;			/* requests of the block layer */
+	struct fip_exchange bell;
+	u64 interrupts;
+	u64 requests;
+	char name[16];
+	struct scatterlist *sg;			/* FIP_MAX_SEGMENTS */
+} ____cacheline_aligned_in_smp;
+
+/* ---- A ring ---------------------------------------------------------------------------------------------------- */
+
+/* Memory of one queue's rings. Of one attachment only: the next one gets new pages. */
+struct fip_memory {
+	void *pages;
+	size_t bytes;
+	struct fipsee_vm_queue entry;
+};
+
+struct fip_submit_stats {
+	u64 requests;
+	u64 batches;
+	u64 kicks;
+	u64 indirect;
+};
+
+struct fip_reap_stats {
+	u64 messages;
+	u64 by_spin;
+	u64 spin_hits;
+	u64 spin_misses;
+	u64 bells;
+	u64 arms;
+	u64 events;
+};
+
+enum fip_bit {
+	FIP_RING_REAPING,			/* the lock of the reaping side; a bit, because trylock always succeeds on one CPU */
+};
+
+struct fip_ring {
+	struct fip_disk *disk;
+	unsigned int index;
+	struct fip_virtqueue *virtqueue;
+	struct fip_thread *thread;
+
+	/* Submitting side. */
+	spinlock_t submit_lock ____cacheline_aligned_in_smp;
+	bool is_live;				/* changed under submit_lock and the reap bit */
+	u32 depth;
+	u32 submitted;				/* modulo 2^32 */
+	struct fipsee_writer requests;
+	struct fip_submit_stats submit_stats;
+
+	/* Reaping side. */
+	unsigned long bits ____cacheline_aligned_in_smp;
+	u32 finished;				/* modulo 2^32 */
+	bool is_armed;				/* the daemon will ring; under the reap bit */
+	bool was_rung;				/* it rang; from the interrupt, without the bit */
+	bool is_faulty;				/* the daemon lied: nothing more is read */
+	bool ack_outstanding;
+	bool resize_unacknowledged;
+	bool detach_seen;
+	bool info_outstanding;
+	int info_status;			/* of get-info, once it is not outstanding */
+	struct fipsee_reader completions;
+	struct fip_reap_stats reap_stats;
+
+	/* How long to spin: written by whoever spins, without a lock; a lost update does no harm. */
+	u32 spin_score ____cacheline_aligned_in_smp;	/* 0 to 256: how often it paid lately */
+	u32 batches_unspun;
+	u64 mean_wait;				/* from request to completion, in ticks */
+	u64 sample_began;
+	u32 sample_tag;				/* whose wait is being measured; FIP_NO_SAMPLE */
+	u32 submitted_at_tick;
+	struct timer_list backstop;
+
+	struct fip_memory memory;
+	struct scatterlist sg[FIP_MAX_SEGMENTS];
+	struct request *in_flight[2 * FIP_MAX_TAGS];
+};
+
+/* ---- A thread that reaps --------------------------------------------------------------------------------------- */
+
+struct fip_thread {
+	struct fip_disk *disk;
+	unsigned int index;
+	struct task_struct *task;
+	bool is_polling;
+	u64 sleeps;
+	u64 reaped;
+};
+
+/* ---- A disk ---------------------------------------------------------------------------------------------------- */
+
+enum fip_path {
+	FIP_PATH_VIRTQUEUE,
+	FIP_PATH_RINGS,
+};
+
+/* Reasons for the supervisor to run. */
+enum fip_event {
+	FIP_EVENT_DEAD,				/* a bell said that the attachment ended */
+	FIP_EVENT_DETACH,			/* the daemon wants us back on virtqueues */
+	FIP_EVENT_RESIZE,
+	FIP_EVENT_CONFIG,			/* virtio's configuration changed */
+	FIP_EVENT_CHECK,			/* a request takes long */
+	FIP_EVENT_STUCK,			/* a request took longer than we wait */
+};
+
+struct fip_disk {
+	struct virtio_device *vdev;
+	struct gendisk *gendisk;
+	struct blk_mq_tag_set tags;
+	int minor;				/* the number in the name */
+	unsigned int virtqueue_count;
+	unsigned int ring_count;		/* pairs of hardware queues */
+	unsigned int max_indirect;		/* most segments of a request */
+	unsigned int thread_count;
+	struct fip_virtqueue *virtqueues;
+	struct fip_ring *rings;
+	struct fip_thread *threads;
+
+	enum fip_path path;			/* changes while the queue is quiesced */
+	bool is_broken;				/* once set, every request fails */
+	bool is_failed;				/* what was in flight was failed, the device was reset */
+	bool is_removing;
+	bool is_paused;				/* suspended */
+	bool has_flush;				/* virtio offers it */
+
+	u64 attachment;				/* 0: none */
+	u64 capabilities;			/* of the rings in use */
+	u64 required_capabilities;		/* what the limits promised the block layer */
+	struct fipsee_block_info info;
+	struct fip_limits limits;
+	struct fip_memory *pending;		/* named in an attach that is not answered */
+
+	struct fip_exchange query;
+	struct fip_exchange attach;		/* with room for an entry of each queue */
+	struct fip_exchange detach;
+
+	unsigned long events;
+	sector_t new_sectors;
+	unsigned long next_attach;		/* jiffies */
+	struct delayed_work supervisor;
+	struct mutex supervising;
+
+	char serial[FIP_SERIAL_BYTES + 1];
+	u64 attach_count;
+	u64 repeated;
+	struct dentry *debugfs;
+};
+
+static inline struct fip_ring *fip_ring_of(struct fip_disk *disk, struct blk_mq_hw_ctx *hctx)
+{
+	return &disk->rings[hctx->queue_num % disk->ring_count];
+}
+
+/* Requests given to the daemon whose completion was not received. Both counters are private; either may move meanwhile. */
+static inline u32 fip_ring_outstanding(const struct fip_ring *ring)
+{
+	return READ_ONCE(ring->submitted) - READ_ONCE(ring->finished);
+}
+
+static inline void fip_disk_wake(struct fip_disk *disk, enum fip_event event)
+{
+	set_bit(event, &disk->events);
+	mod_delayed_work(fip_workqueue, &disk->supervisor, 0);
+}
+
+/* disk.c */
+int fip_disk_create(struct fip_disk *disk);
+void fip_disk_read_limits(struct fip_disk *disk);
+int fip_disk_alloc_tags(struct fip_disk *disk);
+
+/* submit.c */
+extern const struct blk_mq_ops fip_mq_ops;
+
+/* ring.c */
+int fip_memory_alloc(struct fip_memory *memory, u32 depth, u32 virtqueue);
+void fip_memory_free(struct fip_memory *memory);
+int fip_ring_start(struct fip_ring *ring, struct fip_memory *memory);
+void fip_ring_stop(struct fip_ring *ring);
+blk_status_t fip_ring_issue(struct fip_ring *ring, struct request *rq, bool *misfit);
+void fip_ring_begin(struct fip_ring *ring, bool is_polled);
+bool fip_ring_publish_end(struct fip_ring *ring);
+int fip_ring_send_info(struct fip_ring *ring, void *into);
+bool fip_ring_send_ack(struct fip_ring *ring);
+
+/* reap.c */
+bool fip_reap_trylock(struct fip_ring *ring);
+void fip_reap_lock(struct fip_ring *ring);
+void fip_reap_unlock(struct fip_ring *ring);
+unsigned int fip_reap(struct fip_ring *ring, struct io_comp_batch *batch);
+bool fip_reap_or_arm(struct fip_ring *ring);
+void fip_reap_disarm(struct fip_ring *ring);
+void fip_reap_rung(struct fip_ring *ring);
+bool fip_ring_is_fast(const struct fip_ring *ring);
+void fip_reap_after_publish(struct fip_ring *ring, bool is_polled);
+void fip_reap_backstop(struct timer_list *timer);
+void fip_end_request(struct request *rq);
+void fip_break(struct fip_disk *disk, const char *why);
+
+/* thread.c */
+int fip_threads_start(struct fip_disk *disk);
+void fip_threads_stop(struct fip_disk *disk);
+void fip_thread_wake(struct fip_thread *thread);
+
+/* virtqueue.c */
+int fip_virtqueues_find(struct fip_disk *disk);
+void fip_virtqueues_delete(struct fip_disk *disk);
+blk_status_t fip_virtqueue_issue(struct fip_virtqueue *virtqueue, struct request *rq);
+void fip_virtqueue_kick(struct fip_virtqueue *virtqueue);
+unsigned int fip_virtqueue_reap(struct fip_virtqueue *virtqueue);
+void fip_virtqueue_fail_all(struct fip_virtqueue *virtqueue);
+
+/* exchange.c */
+int fip_exchange_init(struct fip_exchange *exchange, unsigned int entries);
+void fip_exchange_free(struct fip_exchange *exchange);
+int fip_exchange_add(struct fip_virtqueue *virtqueue, struct fip_exchange *exchange);
+int fip_ask(struct fip_disk *disk, struct fip_exchange *exchange, unsigned int timeout_seconds);
+int fip_ask_query(struct fip_disk *disk, struct fipsee_vm_reply *reply);
+int fip_ask_attach(struct fip_disk *disk, struct fip_memory *memory, struct fipsee_vm_reply *reply);
+int fip_ask_detach(struct fip_disk *disk);
+void fip_ask_serial(struct fip_disk *disk);
+void fip_bell_wanted(struct fip_disk *disk, bool is_wanted);
+void fip_bell_park(struct fip_virtqueue *virtqueue);
+
+/* supervise.c */
+void fip_supervise(struct work_struct *work);
+int fip_attach(struct fip_disk *disk, bool is_first);
+void fip_leave_rings(struct fip_disk *disk, bool is_dead);
+
+/* stats.c */
+void fip_stats_create(struct fip_disk *disk);
+void fip_stats_remove(struct fip_disk *disk);
+void fip_stats_init(void);
+void fip_stats_exit(void);
+
+#endif

@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
+/*
+ * The reaping side of a ring. Everybody reaps: who submitted, who polls, the threads, the interrupt, a timer. Who finds another at it goes
+ * on, so an interrupt never waits; the interrupt then leaves its part to a thread.
+ *
+ * Somebody must look after what is outstanding. Either the ring is armed, and the daemon rings; or a thread polls; or the backstop
+ * timer runs. It arms the ring when a tick passed without a new request.
+ */
+#include <linux/blk-mq.h>
+
+#include "fip_blk.h"
+
+/* Spinning stops below this score of 256, and is tried again once in so many batches. */
+#define FIP_LEAST_SCORE 64
+#define FIP_BATCHES_PER_TRY 64
+/* Looks at the ring between two at the clock. */
+#define FIP_LOOKS_PER_CLOCK 8
+/* Largest size a disk may take (docs/protocol.md section 5.8). */
+#define FIP_MAX_DISK_SECTORS (1ULL << 55)
+
+/* ---- The reap bit ---------------------------------------------------------------------------------------------- */
+
+bool fip_reap_trylock(struct fip_ring *ring)
+{
+	preempt_disable();
+	if (test_and_set_bit_lock(FIP_RING_REAPING, &ring->bits)) {
+		preempt_enable();
+		return false;
+	}
+	if (unlikely(READ_ONCE(ring->was_rung))) {
+		WRITE_ONCE(ring->was_rung, false);
+		WRITE_ONCE(ring->is_armed, false);
+	}
+	return true;
+}
+
+/* From a task only. Who holds the bit is running, or was interrupted on another CPU. */
+void fip_reap_lock(struct fip_ring *ring)
+{
+	while (!fip_reap_trylock(ring))
+		cpu_relax();
+}
+
+void fip_reap_unlock(struct fip_ring *ring)
+{
+	clear_bit_unlock(FIP_RING_REAPING, &ring->bits);
+	preempt_enable();
+}
+
+/* ---- Messages -------------------------------------------------------------------------------------------------- */
+
+/* The disk is not to be trusted any more. Said once; the supervisor fails what is in flight. */
+void fip_break(struct fip_disk *disk, const char *why)
+{
+	if (!xchg(&disk->is_broken, true))
+		dev_err(&disk->vdev->dev, "%s: every request fails from now on; unbind and bind the device to start again\n", why);
+	fip_disk_wake(disk, FIP_EVENT_STUCK);
+}
+
+static blk_status_t fip_blk_status(u16 status)
+{
+	switch (status) {
+	case FIPSEE_STATUS_OK:
+		return BLK_STS_OK;
+	case FIPSEE_STATUS_NO_SPACE:
+		return BLK_STS_NOSPC;
+	case FIPSEE_STATUS_UNSUPPORTED:
+		return BLK_STS_NOTSUPP;
+	default:
+		return BLK_STS_IOERR;
+	}
+}
+
+/* What is to be done with the requests of a visit, after the bit was given back: ending one may submit another. */
+struct fip_visit {
+	struct io_comp_batch *batch;
+	struct request *others;			/* by rq_next: failed, or the batch does not take them */
+	unsigned int count;
+	const char *fault;
+	bool wants_supervisor;
+};
+
+static void fip_end_batch(struct io_comp_batch *batch)
+{
+	blk_mq_end_request_batch(batch);
+}
+
+/* Private copies only. The tag leads to a request that was published on this ring and has no completion, or the daemon lies. */
+static bool fip_take_entry(struct fip_ring *ring, struct fipsee_completion_entry entry, struct fip_visit *visit)
+{
+	struct fip_request *own;
+	struct request *rq;
+
+	if (unlikely(entry.status >= FIPSEE_STATUS_COUNT))
+		return false;
+	if (unlikely(entry.tag >= ARRAY_SIZE(ring->in_flight))) {
+		bool *flag = entry.tag == FIP_TAG_ACK ? &ring->ack_outstanding : &ring->info_outstanding;
+
+		if ((entry.tag != FIP_TAG_ACK && entry.tag != FIP_TAG_INFO) || !READ_ONCE(*flag))
+			return false;
+		if (entry.tag == FIP_TAG_INFO)
+			ring->info_status = entry.status;
+		WRITE_ONCE(ring->finished, ring->finished + 1);
+		smp_store_release(flag, false);
+		return true;
+	}
+	rq = smp_load_acquire(&ring->in_flight[entry.tag]);
+	if (unlikely(!rq))
+		return false;
+	WRITE_ONCE(ring->in_flight[entry.tag], NULL);
+	WRITE_ONCE(ring->finished, ring->finished + 1);
+	if (unlikely(READ_ONCE(ring->sample_tag) == entry.tag)) {
+		u64 wait = fip_ticks() - ring->sample_began;
+
+		WRITE_ONCE(ring->mean_wait, ring->mean_wait - ring->mean_wait / 8 + wait / 8);
+		WRITE_ONCE(ring->sample_tag, FIP_NO_SAMPLE);
+	}
+	visit->count++;
+	if (likely(blk_mq_add_to_batch(rq, visit->batch, entry.status != FIPSEE_STATUS_OK, fip_end_batch)))
+		return true;
+	own = blk_mq_rq_to_pdu(rq);
+	own->result = entry.status == FIPSEE_STATUS_DETACHED ? BLK_STS_AGAIN : fip_blk_status(entry.status);
+	rq->rq_next = visit->others;
+	visit->others = rq;
+	return true;
+}
+
+static const char *fip_take_event(struct fip_ring *ring, const struct fipsee_event *event, struct fip_visit *visit)
+{
+	struct fip_disk *disk = ring->disk;
+	bool is_resize = event->kind == FIPSEE_KIND_RESIZE;
+
+	if (event->count != 1 || event->reserved || (!is_resize && event->kind != FIPSEE_KIND_DETACH))
+		return "the back end sent an event that is none";
+	if (is_resize ? ring->resize_unacknowledged : ring->detach_seen)
+		return "the back end sent an event twice";
+	if (is_resize && (!event->sector_count || event->sector_count >= FIP_MAX_DISK_SECTORS))
+		return "the back end sent an impossible size";
+	ring->reap_stats.events++;
+	visit->wants_supervisor = true;
+	if (!is_resize) {
+		ring->detach_seen = true;
+		set_bit(FIP_EVENT_DETACH, &disk->events);
+		return NULL;
+	}
+	WRITE_ONCE(disk->new_sectors, event->sector_count);
+	WRITE_ONCE(ring->resize_unacknowledged, true);
+	set_bit(FIP_EVENT_RESIZE, &disk->events);
+	return NULL;
+}
+
+static const char *fip_take_message(struct fip_ring *ring, const union fipsee_message *message, struct fip_visit *visit)
+{
+	const struct fipsee_completion *completion = &message->completion;
+	unsigned int index;
+
+	if (unlikely(completion->kind != FIPSEE_KIND_COMPLETIONS))
+		return fip_take_event(ring, &message->event, visit);
+	if (unlikely(!completion->count || completion->count > FIPSEE_MAX_PACKED || completion->reserved))
+		return "the back end sent a malformed completion";
+	for (index = 0; index < completion->count; index++) {
+		if (unlikely(!fip_take_entry(ring, completion->entries[index], visit)))
+			return "the back end completed a request that is not in flight";
+	}
+	return NULL;
+}
+
+/* Under the bit. Bounded by the ring's slots, however fast the daemon writes. */
+static void fip_take(struct fip_ring *ring, struct fip_visit *visit)
+{
+	union fipsee_message message;
+	u32 left = ring->completions.ring.slot_count;
+
+	while (left-- && !ring->is_faulty && fipsee_reader_receive(&ring->completions, &message)) {
+		prefetch(&ring->completions.ring.slots[ring->completions.cursor.index]);
+		ring->reap_stats.messages++;
+		visit->fault = fip_take_message(ring, &message, visit);
+		if (unlikely(visit->fault))
+			ring->is_faulty = true;
+	}
+}
+
+/* A request whose result is known; one that the daemon would not serve any more waits for the virtqueue. */
+void fip_end_request(struct request *rq)
+{
+	struct fip_request *own = blk_mq_rq_to_pdu(rq);
+
+	if (own->result == BLK_STS_AGAIN)
+		blk_mq_requeue_request(rq, false);
+	else
+		blk_mq_end_request(rq, own->result);
+}
+
+static void fip_end_visit(struct fip_ring *ring, struct fip_visit *visit)
+{
+	struct fip_disk *disk = ring->disk;
+
+	while (visit->others) {
+		struct request *rq = visit->others;
+		struct fip_request *own = blk_mq_rq_to_pdu(rq);
+
+		visit->others = rq->rq_next;
+		if (own->result == BLK_STS_AGAIN) {
+			WRITE_ONCE(disk->repeated, disk->repeated + 1);
+			set_bit(FIP_EVENT_DETACH, &disk->events);
+			visit->wants_supervisor = true;
+		}
+		fip_end_request(rq);
+	}
+	if (unlikely(visit->fault))
+		fip_break(disk, visit->fault);
+	else if (unlikely(visit->wants_supervisor))
+		mod_delayed_work(fip_workqueue, &disk->supervisor, 0);
+}
+
+/* Takes and ends what is there; with `batch`, what can be is left to its owner. Returns how many requests. */
+unsigned int fip_reap(struct fip_ring *ring, struct io_comp_batch *batch)
+{
+	DEFINE_IO_COMP_BATCH(own_batch);
+	struct fip_visit visit = { .batch = batch ?: &own_batch };
+
+	if (!fip_reap_trylock(ring))
+		return 0;
+	if (likely(ring->is_live))
+		fip_take(ring, &visit);
+	fip_reap_unlock(ring);
+	fip_end_visit(ring, &visit);
+	if (!fip_rq_list_is_empty(&own_batch.req_list))
+		blk_mq_end_request_batch(&own_batch);
+	return visit.count;
+}
+
+/* ---- Who looks next -------------------------------------------------------------------------------------------- */
+
+bool fip_ring_is_fast(const struct fip_ring *ring)
+{
+	return READ_ONCE(ring->mean_wait) <= fip_thread_us * fip_ticks_per_us;
+}
+
+void fip_reap_disarm(struct fip_ring *ring)
+{
+	if (!fip_reap_trylock(ring))
+		return;
+	if (ring->is_live && ring->is_armed) {
+		WRITE_ONCE(ring->is_armed, false);
+		fipsee_reader_disarm(&ring->completions);
+		ring->submitted_at_tick = ring->submitted;
+		mod_timer(&ring->backstop, jiffies + 1);
+	}
+	fip_reap_unlock(ring);
+}
+
+/* Reaps until nothing is there and the daemon will ring. False if another is reaping, or the ring is gone. */
+bool fip_reap_or_arm(struct fip_ring *ring)
+{
+	DEFINE_IO_COMP_BATCH(batch);
+	struct fip_visit visit = { .batch = &batch };
+	bool is_armed = false;
+	u32 rounds = 0;
+
+	if (!fip_reap_trylock(ring))
+		return false;
+	while (ring->is_live && !ring->is_faulty && !is_armed && rounds++ < 4) {
+		fip_take(ring, &visit);
+		is_armed = !fipsee_reader_arm_and_work_remains(&ring->completions);
+		if (!is_armed)
+			fipsee_reader_disarm(&ring->completions);
+	}
+	ring->reap_stats.arms += is_armed;
+	WRITE_ONCE(ring->is_armed, is_armed);
+	fip_reap_unlock(ring);
+	fip_end_visit(ring, &visit);
+	if (!fip_rq_list_is_empty(&batch.req_list))
+		blk_mq_end_request_batch(&batch);
+	return is_armed;
+}
+
+/* Leaves the ring to the daemon's bell if it is slow, to a thread if not. */
+static void fip_reap_entrust(struct fip_ring *ring)
+{
+	if (!fip_ring_outstanding(ring) || READ_ONCE(ring->is_armed))
+		return;
+	if (fip_ring_is_fast(ring) || !fip_reap_or_arm(ring))
+		fip_thread_wake(ring->thread);
+}
+
+/* The bell rang; in the interrupt. */
+void fip_reap_rung(struct fip_ring *ring)
+{
+	ring->reap_stats.bells++;
+	WRITE_ONCE(ring->was_rung, true);
+	if (!fip_reap_or_arm(ring))
+		fip_thread_wake(ring->thread);
+}
+
+void fip_reap_backstop(struct timer_list *timer)
+{
+	struct fip_ring *ring = container_of(timer, struct fip_ring, backstop);
+	u32 submitted = READ_ONCE(ring->submitted);
+
+	fip_reap(ring, NULL);
+	if (!READ_ONCE(ring->is_live) || READ_ONCE(ring->is_armed))
+		return;
+	if (submitted == ring->submitted_at_tick && fip_reap_or_arm(ring))
+		return;
+	ring->submitted_at_tick = submitted;
+	mod_timer(timer, jiffies + 1);
+}
+
+/* Does spinning pay? A slow disk is tried once in a while only. */
+static bool fip_spin_is_worth(struct fip_ring *ring)
+{
+	if (!fip_spin_us)
+		return false;
+	if (READ_ONCE(ring->spin_score) >= FIP_LEAST_SCORE)
+		return true;
+	if (++ring->batches_unspun < FIP_BATCHES_PER_TRY)
+		return false;
+	ring->batches_unspun = 0;
+	return true;
+}
+
+/* Looks for the first answers, as long as they usually take. */
+static void fip_spin(struct fip_ring *ring)
+{
+	u64 limit = min_t(u64, fip_spin_us * fip_ticks_per_us, READ_ONCE(ring->mean_wait) * 4 + fip_ticks_per_us * 2);
+	u64 began = fip_ticks();
+	u32 score = READ_ONCE(ring->spin_score), looks = 0;
+
+	do {
+		unsigned int count = fip_reap(ring, NULL);
+
+		if (count || !fip_ring_outstanding(ring)) {
+			ring->reap_stats.by_spin += count;
+			ring->reap_stats.spin_hits++;
+			WRITE_ONCE(ring->spin_score, score + (256 - score) / 8);
+			return;
+		}
+		cpu_relax();
+	} while (++looks % FIP_LOOKS_PER_CLOCK || (fip_ticks() - began < limit && !need_resched()));
+	ring->reap_stats.spin_misses++;
+	WRITE_ONCE(ring->spin_score, score - score / 8);
+}
+
+/* After a batch was published, without a lock. Who polls comes back through .poll; should it not, the timer does. */
+void fip_reap_after_publish(struct fip_ring *ring, bool is_polled)
+{
+	if (is_polled)
+		return;
+	if (fip_spin_is_worth(ring))
+		fip_spin(ring);
+	fip_reap_entrust(ring);
+}

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
+/*
+ * The submitting side of a ring: its memory, and requests of the block layer as messages (docs/protocol.md section 5).
+ */
+#include <linux/mm.h>
+
+#include "fip_blk.h"
+
+/* How many requests lie between two whose wait is measured. */
+#define FIP_SAMPLE_EVERY 16
+/* How far ahead a slot's cache line is fetched for writing. */
+#define FIP_PREFETCH_SLOTS 4
+
+/* ---- Memory ---------------------------------------------------------------------------------------------------- */
+
+/* Pages of the page allocator: they have a physical address, and user-mode Linux shares them with the back end. */
+int fip_memory_alloc(struct fip_memory *memory, u32 depth, u32 virtqueue)
+{
+	u32 requests = roundup_pow_of_two(max_t(u32, depth, FIPSEE_MIN_SLOTS));
+	u32 completions = roundup_pow_of_two(depth + FIPSEE_EVENT_CREDITS);
+	size_t slots_bytes = (size_t)(requests + completions) * FIPSEE_SLOT_BYTES;
+	u64 address;
+
+	memory->bytes = slots_bytes + 2 * FIPSEE_COLD_BYTES;
+	memory->pages = alloc_pages_exact(memory->bytes, GFP_KERNEL | __GFP_ZERO);
+	if (!memory->pages)
+		return -ENOMEM;
+	address = virt_to_phys(memory->pages);
+	memset(&memory->entry, 0, sizeof(memory->entry));
+	memory->entry.request_address = address;
+	memory->entry.completion_address = address + (u64)requests * FIPSEE_SLOT_BYTES;
+	memory->entry.cold_address = address + slots_bytes;
+	memory->entry.request_slots = requests;
+	memory->entry.completion_slots = completions;
+	memory->entry.depth = depth;
+	memory->entry.virtqueue = virtqueue;
+	return 0;
+}
+
+void fip_memory_free(struct fip_memory *memory)
+{
+	if (memory->pages)
+		free_pages_exact(memory->pages, memory->bytes);
+	memory->pages = NULL;
+}
+
+/* Nothing of the attachment before is kept but what the statistics count. */
+int fip_ring_start(struct fip_ring *ring, struct fip_memory *memory)
+{
+	struct fipsee_slot *slots = memory->pages;
+	struct fipsee_cold *cold = memory->pages + memory->bytes - 2 * FIPSEE_COLD_BYTES;
+	struct fipsee_ring requests = { slots, &cold[0], memory->entry.request_slots };
+	struct fipsee_ring completions = { slots + requests.slot_count, &cold[1], memory->entry.completion_slots };
+	int fault;
+
+	spin_lock(&ring->submit_lock);
+	fip_reap_lock(ring);
+	fault = fipsee_writer_init(&ring->requests, requests, fipsee_cursor_at_start(0));
+	fault |= fipsee_reader_init(&ring->completions, completions, fipsee_cursor_at_start(0));
+	ring->memory = *memory;
+	memory->pages = NULL;
+	ring->depth = memory->entry.depth;
+	ring->submitted = 0;
+	ring->finished = 0;
+	ring->is_armed = false;
+	ring->was_rung = false;
+	ring->is_faulty = false;
+	ring->ack_outstanding = false;
+	ring->resize_unacknowledged = false;
+	ring->detach_seen = false;
+	ring->info_outstanding = false;
+	ring->sample_tag = FIP_NO_SAMPLE;
+	ring->spin_score = 256;
+	ring->mean_wait = 0;
+	memset(ring->in_flight, 0, sizeof(ring->in_flight));
+	ring->is_live = !fault;
+	fip_reap_unlock(ring);
+	spin_unlock(&ring->submit_lock);
+	return fault ? -EINVAL : 0;
+}
+
+/* Afterwards nobody touches the ring's memory. */
+void fip_ring_stop(struct fip_ring *ring)
+{
+	spin_lock(&ring->submit_lock);
+	fip_reap_lock(ring);
+	ring->is_live = false;
+	fip_reap_unlock(ring);
+	spin_unlock(&ring->submit_lock);
+	timer_delete_sync(&ring->backstop);
+}
+
+/* ---- Messages -------------------------------------------------------------------------------------------------- */
+
+/* A segment; false if the ring cannot name that memory. */
+static bool fip_segment(struct fipsee_segment *segment, phys_addr_t address, unsigned int bytes)
+{
+	u64 last = (u64)address + bytes - 1;
+
+	if (((address | bytes) & (FIPSEE_SECTOR_BYTES - 1)) || !bytes || bytes >> FIPSEE_SECTOR_SHIFT > U16_MAX ||
+	    last >> FIPSEE_VM_REGION_SHIFT != (u64)address >> FIPSEE_VM_REGION_SHIFT ||
+	    last >> FIPSEE_VM_REGION_SHIFT >= FIPSEE_MAX_REGIONS)
+		return false;
+	segment->offset_sectors = (u32)(address >> FIPSEE_SECTOR_SHIFT);
+	segment->length_sectors = (u16)(bytes >> FIPSEE_SECTOR_SHIFT);
+	segment->region = (u16)((u64)address >> FIPSEE_VM_REGION_SHIFT);
+	return true;
+}
+
+/* The general case of a transfer: what the block layer merged, cut as the limits say. */
+static bool fip_map(struct fip_ring *ring, struct request *rq, union fipsee_message *message)
+{
+	struct fip_request *own = blk_mq_rq_to_pdu(rq);
+	struct fipsee_segment *segments = message->request.segments;
+	struct scatterlist *piece;
+	int count, index;
+
+	sg_init_table(ring->sg, FIP_MAX_SEGMENTS);
+	count = blk_rq_map_sg(rq->q, rq, ring->sg);
+	if (count < 1 || count > ring->disk->max_indirect)
+		return false;
+	if (count > FIPSEE_MAX_INLINE_SEGMENTS)
+		segments = own->table;
+	for_each_sg(ring->sg, piece, count, index) {
+		if (!fip_segment(&segments[index], sg_phys(piece), piece->length))
+			return false;
+	}
+	if (count <= FIPSEE_MAX_INLINE_SEGMENTS) {
+		message->request.segment_count = (u8)count;
+		return true;
+	}
+	message->request.segment_count = FIPSEE_SEGMENTS_INDIRECT;
+	message->request.aux = count;
+	ring->submit_stats.indirect++;
+	return fip_segment(&message->request.segments[0], virt_to_phys(own->table),
+			   round_up(count * sizeof(*segments), FIPSEE_SECTOR_BYTES));
+}
+
+static bool fip_transfer(struct fip_ring *ring, struct request *rq, union fipsee_message *message)
+{
+	if (rq->nr_phys_segments == 1) {
+		struct bio_vec piece = req_bvec(rq);
+
+		/* One segment may still be of several bios. */
+		if (likely(piece.bv_len == blk_rq_bytes(rq))) {
+			message->request.segment_count = 1;
+			return fip_segment(&message->request.segments[0], page_to_phys(piece.bv_page) + piece.bv_offset,
+					   piece.bv_len);
+		}
+	}
+	return fip_map(ring, rq, message);
+}
+
+/* A request as a message; the status if it cannot be one. */
+static blk_status_t fip_message(struct fip_ring *ring, struct request *rq, union fipsee_message *message, bool *misfit)
+{
+	u64 capabilities = ring->disk->capabilities;
+
+	memset(message, 0, sizeof(*message));
+	message->request.sector = blk_rq_pos(rq);
+	if ((rq->cmd_flags & REQ_FUA) && req_op(rq) != REQ_OP_READ)
+		message->request.flags = FIPSEE_FLAG_FUA;
+	switch (req_op(rq)) {
+	case REQ_OP_READ:
+	case REQ_OP_WRITE:
+		message->request.operation = req_op(rq) == REQ_OP_READ ? FIPSEE_READ : FIPSEE_WRITE;
+		*misfit = !fip_transfer(ring, rq, message);
+		break;
+	case REQ_OP_FLUSH:
+		message->request.operation = FIPSEE_FLUSH;
+		message->request.flags = 0;
+		message->request.sector = 0;
+		break;
+	case REQ_OP_DISCARD:
+		if (!(capabilities & FIPSEE_CAPABILITY_DISCARD))
+			return BLK_STS_NOTSUPP;
+		message->request.operation = FIPSEE_DISCARD;
+		message->request.flags = 0;
+		message->request.length_sectors = blk_rq_sectors(rq);
+		break;
+	case REQ_OP_WRITE_ZEROES:
+		if (!(capabilities & FIPSEE_CAPABILITY_WRITE_ZEROES))
+			return BLK_STS_NOTSUPP;
+		message->request.operation = FIPSEE_WRITE_ZEROES;
+		message->request.length_sectors = blk_rq_sectors(rq);
+		if (!(rq->cmd_flags & REQ_NOUNMAP))
+			message->request.flags |= FIPSEE_FLAG_UNMAP;
+		break;
+	default:
+		return BLK_STS_NOTSUPP;
+	}
+	return BLK_STS_OK;
+}
+
+/* ---- Submitting: all under submit_lock --------------------------------------------------------------------------- */
+
+/* Before a batch: if we are going to look for the answers ourselves, the daemon need not ring. */
+void fip_ring_begin(struct fip_ring *ring, bool is_polled)
+{
+	if (READ_ONCE(ring->is_armed) && (is_polled || fip_ring_is_fast(ring)))
+		fip_reap_disarm(ring);
+}
+
+static void fip_ring_publish(struct fip_ring *ring, const union fipsee_message *message)
+{
+	u32 ahead = (ring->requests.cursor.index + FIP_PREFETCH_SLOTS) & (ring->requests.ring.slot_count - 1);
+
+	prefetchw(&ring->requests.ring.slots[ahead]);
+	/* Counted before the daemon can answer, or the reaper would see more answers than requests. */
+	WRITE_ONCE(ring->submitted, ring->submitted + 1);
+	fipsee_writer_publish(&ring->requests, message);
+}
+
+/*
+ * Publishes a request, or says why not; with `misfit` it was not published because the ring cannot name its memory. From the moment
+ * that its tag stands in in_flight, a daemon that lies may complete it: nothing of it is read after that.
+ */
+blk_status_t fip_ring_issue(struct fip_ring *ring, struct request *rq, bool *misfit)
+{
+	struct fip_disk *disk = ring->disk;
+	struct fip_request *own = blk_mq_rq_to_pdu(rq);
+	union fipsee_message message;
+	blk_status_t status;
+	u32 tag;
+
+	if (unlikely(!ring->is_live || fip_ring_outstanding(ring) >= ring->depth))
+		return BLK_STS_RESOURCE;
+	status = fip_message(ring, rq, &message, misfit);
+	if (unlikely(status != BLK_STS_OK || *misfit))
+		return status;
+	tag = rq->tag + (rq->mq_hctx->queue_num >= disk->ring_count ? FIP_MAX_TAGS : 0);
+	message.request.tag = (u16)tag;
+	own->since = jiffies;
+	own->result = BLK_STS_OK;
+	blk_mq_start_request(rq);
+	if (ring->sample_tag == FIP_NO_SAMPLE && ring->submitted % FIP_SAMPLE_EVERY == 0) {
+		ring->sample_began = fip_ticks();
+		WRITE_ONCE(ring->sample_tag, tag);
+	}
+	smp_store_release(&ring->in_flight[tag], rq);
+	fip_ring_publish(ring, &message);
+	ring->submit_stats.requests++;
+	return BLK_STS_OK;
+}
+
+/* After a batch: must the daemon be woken? Then the caller notifies the virtqueue. */
+bool fip_ring_publish_end(struct fip_ring *ring)
+{
+	ring->submit_stats.batches++;
+	if (!ring->is_live || !fipsee_writer_needs_doorbell(&ring->requests))
+		return false;
+	ring->submit_stats.kicks++;
+	return true;
+}
+
+static int fip_ring_send(struct fip_ring *ring, const union fipsee_message *message, bool *flag)
+{
+	bool kick = false;
+	int error = -EAGAIN;
+
+	spin_lock(&ring->submit_lock);
+	if (ring->is_live && !READ_ONCE(*flag) && fip_ring_outstanding(ring) < ring->depth) {
+		WRITE_ONCE(*flag, true);
+		fip_ring_publish(ring, message);
+		kick = fip_ring_publish_end(ring);
+		error = 0;
+	}
+	spin_unlock(&ring->submit_lock);
+	if (kick)
+		virtqueue_notify(ring->virtqueue->vq);
+	return error;
+}
+
+/* Asks for the block info; `into` is a sector of memory. */
+int fip_ring_send_info(struct fip_ring *ring, void *into)
+{
+	union fipsee_message message = {};
+
+	message.request.operation = FIPSEE_GET_INFO;
+	message.request.tag = FIP_TAG_INFO;
+	message.request.segment_count = 1;
+	if (!fip_segment(&message.request.segments[0], virt_to_phys(into), FIPSEE_SECTOR_BYTES))
+		return -EFAULT;
+	return fip_ring_send(ring, &message, &ring->info_outstanding);
+}
+
+/* Acknowledges the resize that was seen. False if it must be tried again. */
+bool fip_ring_send_ack(struct fip_ring *ring)
+{
+	union fipsee_message message = {};
+
+	if (!READ_ONCE(ring->resize_unacknowledged))
+		return true;
+	message.request.operation = FIPSEE_ACK_EVENT;
+	message.request.tag = FIP_TAG_ACK;
+	message.request.aux = FIPSEE_KIND_RESIZE;
+	/* The next resize may come as soon as the daemon has read this. */
+	WRITE_ONCE(ring->resize_unacknowledged, false);
+	if (!fip_ring_send(ring, &message, &ring->ack_outstanding))
+		return true;
+	WRITE_ONCE(ring->resize_unacknowledged, true);
+	return false;
+}

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: MIT OR GPL-2.0-only
+/*
+ * Threads that reap what submitters left. Each has its share of a disk's rings. It polls while answers are due soon, then arms the rings
+ * and sleeps until the daemon rings or a submitter wakes it.
+ */
+#include <linux/kthread.h>
+#include <linux/sched.h>
+
+#include "fip_blk.h"
+
+/* Looks without an answer between two at the clock and the scheduler. */
+#define FIP_LOOKS_PER_CLOCK 16
+
+/* Where the next disk's threads begin, so that disks do not meet on one CPU. */
+static atomic_t fip_next_cpu = ATOMIC_INIT(0);
+
+#define for_each_ring_of(thread, ring)									\
+	for ((ring) = &(thread)->disk->rings[(thread)->index];						\
+	     (ring) < &(thread)->disk->rings[(thread)->disk->ring_count];				\
+	     (ring) += (thread)->disk->thread_count)
+
+static unsigned int fip_thread_reap(struct fip_thread *thread)
+{
+	struct fip_ring *ring;
+	unsigned int count = 0;
+
+	for_each_ring_of(thread, ring) {
+		if (fip_ring_outstanding(ring) || READ_ONCE(ring->was_rung))
+			count += fip_reap(ring, NULL);
+	}
+	thread->reaped += count;
+	return count;
+}
+
+static bool fip_thread_has_work(struct fip_thread *thread)
+{
+	struct fip_ring *ring;
+
+	for_each_ring_of(thread, ring) {
+		if (READ_ONCE(ring->was_rung) || (fip_ring_outstanding(ring) && !READ_ONCE(ring->is_armed)))
+			return READ_ONCE(ring->is_live);
+	}
+	return false;
+}
+
+/* The slot that the next answer will be written to, if one ring alone owes any. */
+static const u32 *fip_thread_word(struct fip_thread *thread, u32 *value)
+{
+	struct fip_ring *ring, *only = NULL;
+	const u32 *word = NULL;
+
+	for_each_ring_of(thread, ring) {
+		if (!fip_ring_outstanding(ring))
+			continue;
+		if (only)
+			return NULL;
+		only = ring;
+	}
+	if (!only || !fip_reap_trylock(only))
+		return NULL;
+	if (only->is_live) {
+		word = &only->completions.ring.slots[only->completions.cursor.index].stamp;
+		*value = READ_ONCE(*word);
+		if (*value == only->completions.cursor.stamp)
+			word = NULL;
+	}
+	fip_reap_unlock(only);
+	return word;
+}
+
+/* One look's pause. The word waited on stays mapped whatever becomes of the ring: kernel memory is never unmapped. */
+static void fip_thread_pause(struct fip_thread *thread)
+{
+	const u32 *word = NULL;
+	u32 value;
+
+	if (fip_mwait_wanted && fip_can_mwait() && num_online_cpus() > 1)
+		word = fip_thread_word(thread, &value);
+	if (word)
+		fip_mwait(word, value, fip_ticks_per_us * 20);
+	else
+		cpu_relax();
+}
+
+/* Polls until nothing came for a while. */
+static void fip_thread_poll(struct fip_thread *thread)
+{
+	u64 idle_since = fip_ticks();
+	u32 looks = 0;
+
+	while (!kthread_should_stop()) {
+		if (fip_thread_reap(thread)) {
+			/*
+			 * Who waited for that is to run first. On one CPU, cond_resched() would leave us on it for some
+			 * microseconds, as long as we have not used up our share.
+			 */
+			yield();
+			idle_since = fip_ticks();
+			looks = 0;
+			continue;
+		}
+		fip_thread_pause(thread);
+		if (++looks % FIP_LOOKS_PER_CLOCK)
+			continue;
+		if (fip_ticks() - idle_since > fip_thread_us * fip_ticks_per_us || !fip_thread_has_work(thread))
+			return;
+		if (num_online_cpus() == 1)
+			yield();
+		else
+			cond_resched();
+	}
+}
+
+/* False if there is something to do after all. */
+static bool fip_thread_arm(struct fip_thread *thread)
+{
+	struct fip_ring *ring;
+	bool is_armed = true;
+
+	for_each_ring_of(thread, ring) {
+		if (READ_ONCE(ring->is_live) && !READ_ONCE(ring->is_armed) && !fip_reap_or_arm(ring))
+			is_armed = false;
+	}
+	return is_armed;
+}
+
+static int fip_thread_run(void *data)
+{
+	struct fip_thread *thread = data;
+
+	set_user_nice(current, MAX_NICE);
+	while (!kthread_should_stop()) {
+		fip_thread_poll(thread);
+		if (!fip_thread_arm(thread)) {
+			cond_resched();
+			continue;
+		}
+		set_current_state(TASK_INTERRUPTIBLE);
+		WRITE_ONCE(thread->is_polling, false);
+		/* A submitter publishes, then looks whether we poll; we say that we do not, then look at what it published. */
+		mb();
+		if (!fip_thread_has_work(thread) && !kthread_should_stop()) {
+			thread->sleeps++;
+			schedule();
+		}
+		__set_current_state(TASK_RUNNING);
+		WRITE_ONCE(thread->is_polling, true);
+	}
+	return 0;
+}
+
+/* From anywhere. The fence after publishing, or the one within wake_up_process(), pairs with the thread's. */
+void fip_thread_wake(struct fip_thread *thread)
+{
+	if (thread && thread->task && !READ_ONCE(thread->is_polling))
+		wake_up_process(thread->task);
+}
+
+int fip_threads_start(struct fip_disk *disk)
+{
+	unsigned int first_cpu, index;
+
+	first_cpu = (unsigned int)atomic_add_return(disk->thread_count, &fip_next_cpu) - disk->thread_count;
+	for (index = 0; index < disk->thread_count; index++) {
+		struct fip_thread *thread = &disk->threads[index];
+		unsigned int cpu = cpumask_local_spread(first_cpu + index, NUMA_NO_NODE);
+		struct task_struct *task;
+
+		thread->disk = disk;
+		thread->index = index;
+		thread->is_polling = true;
+		task = kthread_create_on_node(fip_thread_run, thread, cpu_to_node(cpu), "fip%d/%u", disk->minor, index);
+		if (IS_ERR(task))
+			return PTR_ERR(task);
+		kthread_bind(task, cpu);
+		thread->task = task;
+		wake_up_process(task);
+	}
+	return 0;
+}
+
+void fip_threads_stop(struct fip_disk *disk)
+{
+	unsigned int index;
+
+	for (index = 0; index < disk->thread_count; index++) {
+		if (disk->threads[index].task)
+			kthread_stop(disk->threads[index].task);
+		disk->threads[index].task = NULL;
+	}
+}
