@@ -205,7 +205,7 @@ static void fip_ring_publish(struct fip_ring *ring, const union fipsee_message *
 {
 	u32 ahead = (ring->requests.cursor.index + FIP_PREFETCH_SLOTS) & (ring->requests.ring.slot_count - 1);
 
-	prefetchw(&ring->requests.ring.slots[ahead]);
+	fip_prefetchw(&ring->requests.ring.slots[ahead]);
 	/* Counted before the daemon can answer, or the reaper would see more answers than requests. */
 	WRITE_ONCE(ring->submitted, ring->submitted + 1);
 	fipsee_writer_publish(&ring->requests, message);
