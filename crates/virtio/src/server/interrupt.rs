@@ -2,19 +2,24 @@
 //!
 //! Whoever holds an eventfd can fill it and make it blocking at any moment; a plain write would then hold the worker, and every
 //! other guest it serves, for ever. The kernel itself signals an eventfd without ever waiting, so it is asked to: a request that does
-//! nothing goes through an io_uring of the descriptor's own, which reports its completion there.
+//! nothing goes through an io_uring of the descriptor's own, which reports its completion there. User-mode Linux hands over a pipe,
+//! which can be written to without waiting.
 
+use std::io::IoSlice;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use io_uring::{IoUring, opcode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::OFlags;
-use rustix::io::Errno;
+use rustix::fs::{FileType, OFlags};
+use rustix::io::{Errno, ReadWriteFlags};
 
-/// An eventfd of the hypervisor's, to be signalled.
+/// As an offset: where the file stands, or no file at all.
+const NOWHERE: u64 = u64::MAX;
+
+/// An eventfd or pipe of the hypervisor's, to be signalled.
 pub(super) struct Interrupt {
     fd: OwnedFd,
-    /// None on a machine that has no io_uring for us.
+    /// None for a pipe, and on a machine that has no io_uring for us.
     ring: Option<IoUring>,
 }
 
@@ -26,10 +31,12 @@ impl core::fmt::Debug for Interrupt {
 
 impl Interrupt {
     pub(super) fn new(name: &str, fd: OwnedFd) -> Result<Self, String> {
-        let refused = |errno: Errno| format!("the {name} descriptor cannot be used ({errno}); hand over an eventfd");
+        let refused = |errno: Errno| format!("the {name} descriptor cannot be used ({errno}); hand over an eventfd or a pipe");
         let flags = rustix::fs::fcntl_getfl(&fd).map_err(refused)?;
         rustix::fs::fcntl_setfl(&fd, flags | OFlags::NONBLOCK).map_err(refused)?;
-        let ring = IoUring::new(1).ok();
+        let stat = rustix::fs::fstat(&fd).map_err(refused)?;
+        let is_pipe = FileType::from_raw_mode(stat.st_mode) == FileType::Fifo;
+        let ring = if is_pipe { None } else { IoUring::new(1).ok() };
         if let Some(ring) = &ring {
             let registered = ring.submitter().register_eventfd(fd.as_raw_fd());
             registered.map_err(|error| refused(Errno::from_io_error(&error).unwrap_or(Errno::INVAL)))?;
@@ -56,12 +63,17 @@ impl Interrupt {
         submitted
     }
 
-    /// Without the kernel's help it is asked first; who fills the eventfd between the question and the write holds us up.
+    /// Where the kernel cannot promise not to wait it is asked first; who fills an eventfd between question and write holds us up.
     fn write(&self) {
+        let signal = 1_u64.to_ne_bytes();
+        let written = rustix::io::pwritev2(&self.fd, &[IoSlice::new(&signal)], NOWHERE, ReadWriteFlags::NOWAIT);
+        if !matches!(written, Err(Errno::OPNOTSUPP | Errno::NOSYS)) {
+            return;
+        }
         let mut fds = [PollFd::new(&self.fd, PollFlags::OUT)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         if poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0) && fds[0].revents().contains(PollFlags::OUT) {
-            let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
+            let _ = rustix::io::write(&self.fd, &signal);
         }
     }
 }
@@ -97,6 +109,20 @@ mod tests {
             rustix::fs::fcntl_setfl(&fd, OFlags::RDWR).expect("make it blocking");
             interrupt.raise();
         }
+    }
+
+    #[test]
+    fn a_pipe_is_written_to_and_a_full_one_holds_nobody_up() {
+        let (reader, writer) = rustix::pipe::pipe().expect("pipe");
+        let mut interrupt = Interrupt::new("call", writer.try_clone().expect("a descriptor")).expect("a pipe");
+        for _ in 0..3 {
+            interrupt.raise();
+        }
+        let mut bytes = [0; 64];
+        assert_eq!(rustix::io::read(&reader, &mut bytes), Ok(24));
+        while rustix::io::write(&writer, &[0; 4096]).is_ok() {}
+        rustix::fs::fcntl_setfl(&writer, OFlags::WRONLY).expect("make it blocking");
+        interrupt.raise();
     }
 
     #[test]
