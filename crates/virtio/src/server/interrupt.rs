@@ -2,8 +2,8 @@
 //!
 //! Whoever holds an eventfd can fill it and make it blocking at any moment; a plain write would then hold the worker, and every
 //! other guest it serves, for ever. The kernel itself signals an eventfd without ever waiting, so it is asked to: a request that does
-//! nothing goes through an io_uring of the descriptor's own, which reports its completion there. User-mode Linux hands over a pipe,
-//! which can be written to without waiting.
+//! nothing goes through an io_uring of the descriptor's own, which reports its completion there. User-mode Linux hands over a
+//! socket, which can be written to without waiting, as can a pipe.
 
 use std::io::IoSlice;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,10 +16,10 @@ use rustix::io::{Errno, ReadWriteFlags};
 /// As an offset: where the file stands, or no file at all.
 const NOWHERE: u64 = u64::MAX;
 
-/// An eventfd or pipe of the hypervisor's, to be signalled.
+/// An eventfd, pipe or socket of the hypervisor's, to be signalled.
 pub(super) struct Interrupt {
     fd: OwnedFd,
-    /// None for a pipe, and on a machine that has no io_uring for us.
+    /// None for a pipe or socket, and on a machine that has no io_uring for us.
     ring: Option<IoUring>,
 }
 
@@ -31,12 +31,13 @@ impl core::fmt::Debug for Interrupt {
 
 impl Interrupt {
     pub(super) fn new(name: &str, fd: OwnedFd) -> Result<Self, String> {
-        let refused = |errno: Errno| format!("the {name} descriptor cannot be used ({errno}); hand over an eventfd or a pipe");
+        let refused =
+            |errno: Errno| format!("the {name} descriptor cannot be used ({errno}); hand over an eventfd, a pipe or a socket");
         let flags = rustix::fs::fcntl_getfl(&fd).map_err(refused)?;
         rustix::fs::fcntl_setfl(&fd, flags | OFlags::NONBLOCK).map_err(refused)?;
         let stat = rustix::fs::fstat(&fd).map_err(refused)?;
-        let is_pipe = FileType::from_raw_mode(stat.st_mode) == FileType::Fifo;
-        let ring = if is_pipe { None } else { IoUring::new(1).ok() };
+        let is_stream = matches!(FileType::from_raw_mode(stat.st_mode), FileType::Fifo | FileType::Socket);
+        let ring = if is_stream { None } else { IoUring::new(1).ok() };
         if let Some(ring) = &ring {
             let registered = ring.submitter().register_eventfd(fd.as_raw_fd());
             registered.map_err(|error| refused(Errno::from_io_error(&error).unwrap_or(Errno::INVAL)))?;
@@ -81,6 +82,7 @@ impl Interrupt {
 #[cfg(test)]
 mod tests {
     use rustix::event::EventfdFlags;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
     use super::*;
 
@@ -112,17 +114,26 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_is_written_to_and_a_full_one_holds_nobody_up() {
-        let (reader, writer) = rustix::pipe::pipe().expect("pipe");
-        let mut interrupt = Interrupt::new("call", writer.try_clone().expect("a descriptor")).expect("a pipe");
-        for _ in 0..3 {
+    fn a_pipe_or_socket_is_written_to_and_a_full_one_holds_nobody_up() {
+        let socket = SocketFlags::CLOEXEC;
+        let pairs = [
+            rustix::pipe::pipe().expect("a pipe"),
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, socket, None).expect("a socket"),
+        ];
+        for (reader, writer) in pairs {
+            let mut interrupt = Interrupt::new("call", writer.try_clone().expect("a descriptor")).expect("it can be used");
+            for _ in 0..3 {
+                interrupt.raise();
+            }
+            let mut bytes = [0; 64];
+            assert_eq!(rustix::io::read(&reader, &mut bytes), Ok(24));
+            while rustix::io::write(&writer, &[0; 4096]).is_ok() {}
+            let flags = rustix::fs::fcntl_getfl(&writer).expect("flags");
+            rustix::fs::fcntl_setfl(&writer, flags - OFlags::NONBLOCK).expect("make it blocking");
+            interrupt.raise();
+            drop(reader);
             interrupt.raise();
         }
-        let mut bytes = [0; 64];
-        assert_eq!(rustix::io::read(&reader, &mut bytes), Ok(24));
-        while rustix::io::write(&writer, &[0; 4096]).is_ok() {}
-        rustix::fs::fcntl_setfl(&writer, OFlags::WRONLY).expect("make it blocking");
-        interrupt.raise();
     }
 
     #[test]
