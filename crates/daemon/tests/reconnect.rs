@@ -47,9 +47,16 @@ fn assert_each_once(completions: &[Completion], count: u64) {
     assert!(tokens.iter().copied().eq(0..count), "tokens {tokens:?}");
 }
 
+/// Stop the daemon. A thread that runs on another CPU stops a moment after the signal was sent, and would serve what comes first.
 fn stop(daemon: &Daemon) {
     let pid = Pid::from_raw(i32::try_from(daemon.pid()).expect("a pid")).expect("a pid");
     rustix::process::kill_process(pid, Signal::STOP).expect("stopped");
+    let is_stopped = |thread: std::fs::DirEntry| {
+        let status = std::fs::read_to_string(thread.path().join("status")).expect("a thread");
+        status.lines().any(|line| line.starts_with("State:\tT"))
+    };
+    let threads = format!("/proc/{}/task", daemon.pid());
+    eventually("every thread stands still", || std::fs::read_dir(&threads).expect("a process").flatten().all(is_stopped));
 }
 
 fn check_blocks(daemon: &Daemon, count: u64, version: u64) {

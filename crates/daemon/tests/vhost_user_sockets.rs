@@ -67,7 +67,7 @@ fn what_is_wrong_at_the_start_is_said_with_what_to_do() {
         ("a", ["there is no '='", "write DISK=PATH"]),
         ("a=", ["the path is missing", "write DISK=PATH"]),
         ("b=/x", ["no disk 'b' is defined", "there are: a"]),
-        ("a=/nowhere/at/all/../../../proc/x", ["disk 'a'", "choose another path"]),
+        ("a=/proc/x", ["disk 'a'", "choose another path"]),
     ] {
         assert_says(&refused(&[&disk[..], &["--vhost-user", option]].concat()), &pieces);
     }
