@@ -144,6 +144,8 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         about: "the driver lets go with requests under way, 10 times",
         script: "unbind-busy",
         allowed: CUT_OFF,
+        // Once, user-mode Linux aborted after its guest had passed and halted; the cause is not found yet.
+        quick: false,
         ..COMMON
     },
     Scenario {
