@@ -100,7 +100,7 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "messages are written a
 
 static __always_inline void fip_put_word(union fipsee_message *message, unsigned int index, u64 word)
 {
-	((u64 *)message)[index] = word;
+	message->words[index] = word;
 }
 
 static __always_inline void fip_put_head(union fipsee_message *message, u8 operation, u8 segment_count, u16 flags, u16 tag)
