@@ -7,7 +7,7 @@ use std::path::Path;
 
 use disk_common::{Scratch, Worker, expect_parts, request};
 use fipsee_block::disk::{DirectMode, Disk, Engine, FileDisk, FileOptions, Submitted, Ticket};
-use fipsee_block::wire::{CAPABILITY_DISCARD, CAPABILITY_FLUSH, Operation, Status};
+use fipsee_block::wire::{CAPABILITY_DISCARD, CAPABILITY_WRITE, Operation, Status};
 use rustix::event::epoll;
 
 fn options(path: &Path) -> FileOptions {
