@@ -1,8 +1,10 @@
 //! A virtual machine that runs: what it says, how it ends, and that nothing of it stays.
 
+use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -41,25 +43,73 @@ enum From {
     Reports,
 }
 
-/// A process group that ends with this value.
-pub(super) struct Group(Child);
+/// What is done when this process ends without having dropped this value: killed, or interrupted at the keyboard.
+pub(super) struct LastWill(Child);
+
+impl LastWill {
+    /// Remove a folder.
+    pub(super) fn remove(folder: &Path) -> Result<Self, String> {
+        Self::of("rm -r -f -- \"$1\"", folder.as_os_str())
+    }
+
+    /// A shell waits for the end of a pipe whose other end nobody holds but this process.
+    fn of(command: &str, argument: &OsStr) -> Result<Self, String> {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("read -r line; {command}"), "sh"]).arg(argument);
+        // A group of its own: what interrupts this process at the keyboard must not end that one.
+        shell.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        shell.spawn().map(Self).map_err(|error| format!("cannot run {shell:?}: {error}"))
+    }
+}
+
+impl Drop for LastWill {
+    fn drop(&mut self) {
+        // If it has ended, something else has killed it.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A process group that ends with this value, or with this process.
+pub(super) struct Group {
+    first: Child,
+    /// Dropped after the group was killed.
+    _will: LastWill,
+}
 
 impl Group {
     pub(super) fn spawn(command: &mut Command) -> Result<Self, String> {
-        let child = command.process_group(0).spawn().map_err(|error| format!("cannot run {command:?}: {error}"))?;
-        Ok(Self(child))
+        let mut first = command.process_group(0).spawn().map_err(|error| format!("cannot run {command:?}: {error}"))?;
+        let group = OsString::from(format!("-{}", first.id()));
+        match LastWill::of("kill -s KILL -- \"$1\"", &group) {
+            Ok(_will) => Ok(Self { first, _will }),
+            Err(error) => {
+                let _ = first.kill();
+                let _ = first.wait();
+                Err(error)
+            }
+        }
+    }
+
+    /// What was asked for as pipes, once.
+    pub(super) fn pipes(&mut self) -> Option<(ChildStdin, ChildStdout)> {
+        Some((self.first.stdin.take()?, self.first.stdout.take()?))
     }
 
     /// Has its first process ended?
     pub(super) fn ended(&mut self) -> Option<ExitStatus> {
-        self.0.try_wait().ok().flatten()
+        self.first.try_wait().ok().flatten()
     }
 
     /// User-mode Linux leaves processes behind when only its first one is killed.
     pub(super) fn kill(&self) {
-        let group = format!("-{}", self.0.id());
-        // A group that is gone is what was wanted.
-        let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
+        self.signal("KILL");
+    }
+
+    /// A group that is gone hears nothing, which is as well.
+    pub(super) fn signal(&self, signal: &str) {
+        let group = format!("-{}", self.first.id());
+        let _ = Command::new("kill").args([&format!("-{signal}"), "--", &group]).stderr(Stdio::null()).status();
     }
 }
 
@@ -67,7 +117,7 @@ impl Drop for Group {
     fn drop(&mut self) {
         self.kill();
         // It is killed, so this does not wait long.
-        let _ = self.0.wait();
+        let _ = self.first.wait();
     }
 }
 
@@ -97,7 +147,7 @@ pub(super) fn run(
 ) -> Result<Outcome, String> {
     let mut group = Group::spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))?;
     let (sender, lines) = mpsc::channel();
-    if let (Some(console), Some(reports)) = (group.0.stdout.take(), group.0.stderr.take()) {
+    if let (Some(console), Some(reports)) = (group.first.stdout.take(), group.first.stderr.take()) {
         read_lines(console, From::Console, sender.clone());
         read_lines(reports, From::Reports, sender);
     }
