@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 /// How often a process is asked whether it has ended, while it says nothing.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// A guest that said that it failed should end soon; what is broken in it may keep it from that.
+const GRACE: Duration = if cfg!(test) { Duration::from_millis(200) } else { Duration::from_secs(20) };
+
 /// How a line of the guest's own reports begins.
 const REPORT: &str = "fipsee-vm: ";
 
@@ -82,7 +85,7 @@ impl Group {
         let mut first = command.process_group(0).spawn().map_err(|error| format!("cannot run {command:?}: {error}"))?;
         let group = OsString::from(format!("-{}", first.id()));
         match LastWill::of("kill -s KILL -- \"$1\"", &group) {
-            Ok(_will) => Ok(Self { first, _will }),
+            Ok(will) => Ok(Self { first, _will: will }),
             Err(error) => {
                 let _ = first.kill();
                 let _ = first.wait();
@@ -153,6 +156,7 @@ pub(super) fn run(
     }
     let mut outcome = Outcome::default();
     let started = Instant::now();
+    let mut end = started + limit;
     loop {
         match lines.recv_timeout(LOOK) {
             Ok((From::Console, line)) => {
@@ -163,6 +167,9 @@ pub(super) fn run(
             Ok((From::Reports, line)) => match line.strip_prefix(REPORT) {
                 Some(report) => {
                     outcome.reports.push(report.to_owned());
+                    if is_failure(report) {
+                        end = end.min(Instant::now() + GRACE);
+                    }
                     if let Some(event) = report.strip_prefix("event ")
                         && let Err(error) = on_event(event)
                     {
@@ -177,7 +184,7 @@ pub(super) fn run(
             Err(RecvTimeoutError::Timeout) => {}
         }
         outcome.status = group.ended();
-        if outcome.status.is_some() || started.elapsed() > limit {
+        if outcome.status.is_some() || Instant::now() > end {
             outcome.took = started.elapsed();
             // Its last words are in the pipes; they end when nobody holds them open.
             group.kill();
@@ -185,6 +192,10 @@ pub(super) fn run(
             return Ok(outcome);
         }
     }
+}
+
+fn is_failure(report: &str) -> bool {
+    report.starts_with("error") || report.starts_with("failed")
 }
 
 fn drain(lines: &Receiver<(From, String)>, outcome: &mut Outcome) {
@@ -218,7 +229,7 @@ impl Outcome {
         if let Some(line) = self.console.iter().find(is_alarm) {
             return Err(format!("the guest's kernel says: {line}"));
         }
-        if let Some(report) = self.reports.iter().find(|report| report.starts_with("error") || report.starts_with("failed")) {
+        if let Some(report) = self.reports.iter().find(|report| is_failure(report)) {
             return Err(format!("the guest says: {report}"));
         }
         let Some(status) = self.status else {
@@ -284,6 +295,40 @@ mod tests {
         command.args(["-c", "echo 'fipsee-vm: passed' >&2; sleep 1000 & wait"]);
         let outcome = run(&mut command, Duration::from_millis(300), &mut io::sink(), |_| Ok(())).expect("there is a shell");
         assert!(outcome.judge(&[]).expect_err("it hangs").contains("hangs"));
+    }
+
+    #[test]
+    fn guest_that_fails_and_then_hangs_is_not_waited_for() {
+        let script = "echo 'fipsee-vm: error: files are not what they were: ./one' >&2; sleep 1000";
+        let outcome = run(Command::new("sh").args(["-c", script]), Duration::from_secs(1000), &mut io::sink(), |_| Ok(()))
+            .expect("a shell");
+        assert!(outcome.judge(&[]).expect_err("it failed").contains("./one"));
+        assert!(outcome.status.is_none(), "it had to be killed");
+    }
+
+    #[test]
+    fn group_and_folder_end_with_this_process() {
+        // When this process ends in whatever way, the other ends of these pipes close: nobody else holds them.
+        let mut group = Group::spawn(Command::new("sh").args(["-c", "sleep 60 & sleep 60; exit 0"])).expect("there is a shell");
+        drop(group._will.0.stdin.take());
+        let status = group.first.wait().expect("it ends");
+        assert_eq!(status.signal(), Some(9), "{status}");
+
+        let folder = std::env::temp_dir().join(format!("fipsee-vm-will-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("below")).expect("a folder");
+        let mut will = LastWill::remove(&folder).expect("there is a shell");
+        drop(will.0.stdin.take());
+        will.0.wait().expect("it ends");
+        assert!(!folder.exists());
+    }
+
+    #[test]
+    fn last_will_of_who_lives_is_not_carried_out() {
+        let folder = std::env::temp_dir().join(format!("fipsee-vm-kept-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        drop(LastWill::remove(&folder).expect("there is a shell"));
+        assert!(folder.exists());
+        std::fs::remove_dir(&folder).expect("it is there");
     }
 
     #[test]

@@ -16,8 +16,8 @@ const PACKAGE: &str = "qemu-system-x86";
 #[derive(Clone)]
 pub(super) struct Qemu {
     program: PathBuf,
-    /// Where libraries are that this machine lacks or has older.
-    libraries: Option<PathBuf>,
+    /// Its `usr`, if it was unpacked and not installed.
+    unpacked: Option<PathBuf>,
 }
 
 /// What a machine is made of.
@@ -42,26 +42,31 @@ impl Qemu {
         let program = program.unwrap_or(Path::new(PROGRAM));
         let is_here = if program.components().count() > 1 { program.exists() } else { is_installed(&program.to_string_lossy()) };
         if is_here {
-            return Ok(Self { program: program.to_owned(), libraries: None });
+            return Ok(Self { program: program.to_owned(), unpacked: None });
         }
         Err(Unready::Missing(format!("{} is not installed; run `cargo xtask setup` as root", program.display())))
     }
 
-    /// One from packages that are unpacked, not installed: it finds its firmware beside itself.
+    /// One from packages that are unpacked, not installed.
     pub(super) fn unpacked(packages: &Packages) -> Result<Self, Unready> {
         let needed = packages.needed_for(PACKAGE)?;
         let others: Vec<&str> = needed.iter().map(String::as_str).filter(|name| *name != PACKAGE).collect();
         let folder = packages.files_of(PACKAGE, &others, |unpacked, chosen| keep(&unpacked.join("usr"), chosen))?;
-        let program = folder.join("usr/bin").join(PROGRAM);
+        let usr = folder.join("usr");
+        let program = usr.join("bin").join(PROGRAM);
         if !program.exists() {
             return Err(format!("{PACKAGE} has no {}", program.display()).into());
         }
-        Ok(Self { program, libraries: Some(folder.join("usr/lib/x86_64-linux-gnu")) })
+        Ok(Self { program, unpacked: Some(usr) })
     }
 
     pub(super) fn command(&self, parts: &Parts<'_>) -> Command {
         let mut command = Command::new(&self.program);
-        command.envs(self.libraries.iter().map(|folder| ("LD_LIBRARY_PATH", folder)));
+        if let Some(usr) = &self.unpacked {
+            // Libraries that this machine lacks or has older; and firmware, which it looks for where it would be installed.
+            command.env("LD_LIBRARY_PATH", usr.join("lib/x86_64-linux-gnu"));
+            command.arg("-L").arg(usr.join("share/qemu")).arg("-L").arg(usr.join("share/seabios"));
+        }
         command.args(["-accel", "tcg,thread=multi", "-cpu", parts.model, "-m", "512M", "-smp", &parts.cpus.to_string()]);
         command.args(["-object", "memory-backend-memfd,id=memory0,size=512M,share=on"]);
         command.args(["-machine", "q35,memory-backend=memory0", "-nodefaults", "-display", "none", "-nic", "none"]);
@@ -69,7 +74,7 @@ impl Qemu {
         // Told that its clock is good, for which there is no proof here: otherwise reading it takes a microsecond.
         let clock = "tsc=reliable clocksource=tsc";
         // A busy host stops the machine for a while; that is no stall of the guest's making.
-        let patience = "rcupdate.rcu_cpu_stall_timeout=300 watchdog_thresh=60";
+        let patience = "no_timer_check rcupdate.rcu_cpu_stall_timeout=300 watchdog_thresh=60";
         let kernel = "console=ttyS0 loglevel=5 panic=-1 mitigations=off fip.report=ttyS1";
         command.arg("-append").arg(format!("{kernel} {clock} {patience} {}", parts.append));
         command.args(["-serial", "stdio", "-chardev", "file,id=report0,path=/dev/stderr", "-serial", "chardev:report0"]);
