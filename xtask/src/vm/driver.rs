@@ -94,6 +94,8 @@ impl Workshop<'_> {
         let folder = copy.join(SOURCES);
         let mut make = Command::new("make");
         make.arg(format!("ARCH={architecture}")).arg("-C").arg(tree).arg(format!("M={}", folder.display())).arg("modules");
+        // Types for tracers: making them takes pahole, which the unpacked headers do not bring along.
+        make.arg("CONFIG_DEBUG_INFO_BTF_MODULES=");
         make.env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
         step::succeed(&mut make).map_err(|text| last_lines(&text))?;
         Ok(folder)

@@ -52,7 +52,8 @@ pub(super) struct LastWill(Child);
 impl LastWill {
     /// Remove a folder.
     pub(super) fn remove(folder: &Path) -> Result<Self, String> {
-        Self::of("rm -r -f -- \"$1\"", folder.as_os_str())
+        // Of the folder above it this was the last one, if no other run is there.
+        Self::of("rm -r -f -- \"$1\"; rmdir -- \"${1%/*}\"", folder.as_os_str())
     }
 
     /// A shell waits for the end of a pipe whose other end nobody holds but this process.
