@@ -4,6 +4,7 @@
 mod ci;
 mod deb;
 mod dist;
+mod endure;
 mod ipc;
 mod loom;
 mod setup;
@@ -29,6 +30,7 @@ usage: cargo xtask COMMAND
   tidy    the project's own rules, file by file
   loom    the ring under the model checker, and its known-bad variants, which must fail
   vm      disks in virtual machines; `vm --list` and `vm --help` tell more
+  endure  kill daemon and clients 500 times and more under load, and compare; `endure --help` tells more
   bench   setup, dist, then the benchmarks, on a quiet machine; arguments go to fipsee-bench
   bench ipc   messages between two CPUs, ours and everybody's, on a quiet machine; `bench ipc --help` tells more
   bench vm    disks as a guest's kernel sees them, on a quiet machine; `bench vm --help` tells more";
@@ -40,7 +42,7 @@ fn main() -> ExitCode {
     let mut arguments = env::args().skip(1);
     let command = arguments.next().unwrap_or_default();
     let rest: Vec<String> = arguments.collect();
-    if !["bench", "vm"].contains(&command.as_str()) && !rest.is_empty() {
+    if !["bench", "vm", "endure"].contains(&command.as_str()) && !rest.is_empty() {
         eprintln!("error: 'cargo xtask {command}' takes no arguments\n\n{USAGE}");
         return ExitCode::from(USAGE_ERROR);
     }
@@ -74,6 +76,7 @@ fn main() -> ExitCode {
         "bench" if rest.first().is_some_and(|suite| suite == "ipc") => return ipc::run(&root, &rest[1..]),
         "bench" if rest.first().is_some_and(|suite| suite == "vm") => return vm::bench::run(&root, &rest[1..]),
         "bench" => return bench(&root, &rest),
+        "endure" => return endure::run(&root, &rest),
         "help" | "--help" | "-h" => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;

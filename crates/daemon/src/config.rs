@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use fipsee_block::disk::{DiskSpec, KindSpec};
+use fipsee_block::disk::DiskSpec;
 use fipsee_ring::wait::{DEFAULT_LOOK, WaitMode};
 use serde::{Deserialize, Deserializer, de};
 use toml::Spanned;
@@ -37,7 +37,8 @@ pub enum LogFormat {
 #[command(name = "fipseed", version, about, max_term_width = 110)]
 pub struct Arguments {
     /// A disk to serve; may be repeated. KIND:ARGS is null:SIZE, memory:SIZE[,huge|thp][,lock], or
-    /// file:PATH[,size=SIZE][,block=512|4096][,direct=on|off|auto]; any kind takes ,ro and ,exclusive.
+    /// file:PATH[,size=SIZE][,block=512|4096][,direct=on|off|auto]; any kind takes ,ro and ,exclusive. For tests,
+    /// delay:, error: or powercut: with their options stand before the KIND.
     #[arg(long = "disk", value_name = "NAME=KIND:ARGS")]
     disks: Vec<String>,
     /// Serve a disk to virtual machines at this Unix socket, as a vhost-user-blk device; may be repeated.
@@ -168,8 +169,8 @@ impl DiskTable {
         let text = self.spec.get_ref();
         let text = if self.path.is_some() { text.replacen("file:", "file:path", 1) } else { text.clone() };
         let mut spec = DiskSpec::parse(&format!("{}={text}", self.name))?;
-        match (&mut spec.kind, &self.path) {
-            (KindSpec::File(options), Some(path)) => options.path.clone_from(path),
+        match (spec.kind.file_mut(), &self.path) {
+            (Some(options), Some(path)) => options.path.clone_from(path),
             (_, Some(_)) => return Err(format!("disk '{}': only a file disk has a path; remove it", self.name)),
             (_, None) => {}
         }

@@ -18,6 +18,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("crates/python", &["crates/ring", "crates/block"]),
     // The benchmarks use the load generator that users use.
     ("bench/suite", &["crates/ring", "crates/block", "crates/virtio", "crates/daemon", "crates/cli", "tests/guest"]),
+    ("tests/durability", &["crates/block", "crates/daemon", "tests/guest"]),
     ("xtask", &[]),
 ];
 const UNLISTED: &[&str] = &["crates/ring", "crates/block", "crates/call", "crates/virtio", "crates/daemon"];

@@ -88,6 +88,7 @@ impl Slot {
                     AnyDisk::Null(disk) => server.visit(disk, engine),
                     AnyDisk::Memory(disk) => server.visit(disk, engine),
                     AnyDisk::File(disk) => server.visit(disk, engine),
+                    other => server.visit(other, engine),
                 }
             }
             Service::Virtqueue(queue) => {
@@ -99,6 +100,7 @@ impl Slot {
                     AnyDisk::Null(disk) => queue.server.visit(disk, engine),
                     AnyDisk::Memory(disk) => queue.server.visit(disk, engine),
                     AnyDisk::File(disk) => queue.server.visit(disk, engine),
+                    other => queue.server.visit(other, engine),
                 };
                 queue.report_fault();
                 return taken;

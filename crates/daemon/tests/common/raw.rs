@@ -71,10 +71,15 @@ impl RawClient {
         assert!(matches!(hear(&control).0, Control::Welcome { .. }));
         say(&control, message, &[]);
         let (answer, descriptors) = hear(&control);
+        Self::attached(control, &answer, descriptors)
+    }
+
+    /// Put the client together from ATTACHED and what came with it.
+    pub(crate) fn attached(control: Seqpacket, answer: &Control, descriptors: Vec<OwnedFd>) -> Self {
         let Control::Attached { region_bytes, service_info, .. } = answer else { panic!("not attached, but {answer:?}") };
         let mut descriptors = descriptors.into_iter();
         let mut next = || descriptors.next().expect("as many descriptors as promised");
-        let region = Region::from_peer(next(), region_bytes, Access::ReadWrite).expect("a sealed region");
+        let region = Region::from_peer(next(), *region_bytes, Access::ReadWrite).expect("a sealed region");
         let region = Arc::new(region);
         let layout = RegionLayout::read_from(&region).expect("a layout");
         let open = |geometry| {
@@ -82,7 +87,7 @@ impl RawClient {
             ClientQueue::open(&region, geometry, daemon_bell, our_bell).expect("rings inside the region")
         };
         let queues = layout.queues.iter().map(open).collect();
-        let info = BlockInfo::from_bytes(&service_info).expect("a disk");
+        let info = BlockInfo::from_bytes(service_info).expect("a disk");
         Self { control, region, layout, queues, info }
     }
 
