@@ -16,6 +16,7 @@ pub mod file;
 pub mod memory;
 pub mod null;
 pub mod spec;
+mod takeover;
 
 pub use engine::Engine;
 pub use file::{DirectMode, FileDisk, FileOptions};
