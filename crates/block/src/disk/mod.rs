@@ -6,8 +6,8 @@
 
 use crate::request::{Request, Span};
 use crate::wire::{
-    BlockInfo, CAPABILITY_DISCARD, CAPABILITY_FLUSH, CAPABILITY_FUA, CAPABILITY_WRITE, CAPABILITY_WRITE_ZEROES, SECTOR_BYTES,
-    Status,
+    BlockInfo, CAPABILITY_DISCARD, CAPABILITY_FLUSH, CAPABILITY_FUA, CAPABILITY_PACKED, CAPABILITY_WRITE,
+    CAPABILITY_WRITE_ZEROES, SECTOR_BYTES, Status,
 };
 
 pub mod direct;
@@ -124,11 +124,14 @@ impl Disk for AnyDisk {
 /// Largest size of a disk in bytes: file offsets are signed.
 const MAX_SIZE_BYTES: u64 = i64::MAX as u64;
 
+const EVERY_CAPABILITY: u32 =
+    CAPABILITY_WRITE | CAPABILITY_FLUSH | CAPABILITY_FUA | CAPABILITY_DISCARD | CAPABILITY_WRITE_ZEROES | CAPABILITY_PACKED;
+
 /// Every capability, or those of a disk that is only read.
 const fn capabilities(read_only: bool) -> u32 {
     match read_only {
-        true => CAPABILITY_FLUSH,
-        false => CAPABILITY_WRITE | CAPABILITY_FLUSH | CAPABILITY_FUA | CAPABILITY_DISCARD | CAPABILITY_WRITE_ZEROES,
+        true => CAPABILITY_FLUSH | CAPABILITY_PACKED,
+        false => EVERY_CAPABILITY,
     }
 }
 
