@@ -147,7 +147,8 @@ fn liars_change_nothing() {
     let daemon = Daemon::start(&DISKS);
     let load = Load::start(&daemon, "m", 64);
     let other = Load::start(&daemon, "f", 8);
-    let junk: [&[u8]; 5] = [b"", b"garbage", b"{\"packet\":\"took\"}", b"{\"packet\":\"prepared\"", &[0xff; 60_000]];
+    let huge = vec![0xff; 60_000];
+    let junk: [&[u8]; 5] = [b"", b"garbage", b"{\"packet\":\"took\"}", b"{\"packet\":\"prepared\"", &huge];
     for junk in junk {
         let fake = FakeNew::connect(&daemon);
         let _held = hear_until(&fake, "prepare");

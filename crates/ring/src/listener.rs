@@ -97,6 +97,13 @@ impl Listener {
         &self.socket
     }
 
+    /// Does a server hold the path? One that was killed may do so until the kernel has ended it.
+    #[must_use]
+    pub fn is_held(path: &Path) -> bool {
+        let Ok(lock) = File::open(lock_path(path)) else { return false };
+        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared).is_err()
+    }
+
     /// Was a socket found at the path that a dead server had left there?
     #[must_use]
     pub const fn took_over(&self) -> bool {

@@ -203,9 +203,9 @@ impl Daemon {
 
     /// This process serves now; the one before has been awaited.
     pub(crate) fn replace(&mut self, new: Child) {
-        let old = std::mem::replace(&mut self.child, new);
+        forget(&self.child);
+        self.child = new;
         self.exited = None;
-        forget(&old);
     }
 
     /// Start a new daemon that is to take over, with `more` arguments.

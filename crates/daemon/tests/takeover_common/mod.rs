@@ -5,7 +5,7 @@ use std::io::{IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -46,7 +46,7 @@ impl Lane {
         } else {
             self.version += 1;
             self.buffer.fill(0, &stamp(BLOCK_BYTES, token, self.version));
-            queue.write(self.sector, segment, token % 8 == 0, token).expect("room");
+            queue.write(self.sector, segment, token.is_multiple_of(8), token).expect("room");
         }
     }
 
@@ -86,7 +86,7 @@ impl Load {
     }
 }
 
-fn run(socket: &PathBuf, options: &AttachOptions, depth: u32, stop: &AtomicBool, done: &AtomicU64) -> u64 {
+fn run(socket: &Path, options: &AttachOptions, depth: u32, stop: &AtomicBool, done: &AtomicU64) -> u64 {
     let (disk, mut queues) = Disk::attach(socket, options).expect("attached");
     let queue = &mut queues[0];
     let mut lanes: Vec<Lane> = (0..u64::from(depth))
