@@ -1,7 +1,10 @@
 //! The daemon's end of one block queue: visit it, answer it.
 
+mod standing;
+
 use std::sync::Arc;
 
+pub use self::standing::{EventStanding, Standing};
 use fipsee_ring::channel::ServerQueue;
 use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE};
 use fipsee_ring::doorbell::{ClientBell, EventDoorbell, SocketDoorbell};

@@ -83,6 +83,12 @@ pub struct Arguments {
     /// Log format [default: text].
     #[arg(long, value_enum)]
     log_format: Option<LogFormat>,
+    /// Take over from the daemon that runs with the same options: clients go on without an error, and it ends.
+    #[arg(long)]
+    pub(crate) takeover: bool,
+    /// With --takeover: wait so long for requests that are at a disk; if it takes longer, nothing is taken over.
+    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    pub(crate) takeover_wait_ms: u64,
     /// Say whether this configuration is sound, and end; disks are not opened.
     #[arg(long)]
     pub(crate) check_config: bool,

@@ -80,10 +80,13 @@ pub struct Settings {
     pub seed: u64,
 }
 
+/// The referee, what it objected to, and who waits for it.
+type Shared = (Mutex<(Referee, Option<String>)>, Condvar);
+
 /// The referee, and whoever waits for what it hears.
 #[derive(Clone)]
 struct Bench {
-    referee: Arc<(Mutex<(Referee, Option<String>)>, Condvar)>,
+    referee: Arc<Shared>,
 }
 
 impl Bench {

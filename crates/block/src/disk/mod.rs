@@ -17,6 +17,7 @@ pub mod file;
 pub mod memory;
 pub mod null;
 pub mod spec;
+mod takeover;
 pub mod wrap;
 
 pub use engine::Engine;

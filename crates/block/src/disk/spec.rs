@@ -42,6 +42,17 @@ impl KindSpec {
         }
     }
 
+    /// The kind's name, and the size that is asked for, if one is.
+    #[must_use]
+    pub fn name_and_size(&self) -> (&'static str, Option<u64>) {
+        match self {
+            Self::Null(options) => ("null", Some(options.size_bytes)),
+            Self::Memory(options) => ("memory", Some(options.size_bytes)),
+            Self::File(options) => ("file", options.size_bytes),
+            Self::Wrapped(_, below) => ("wrapped", below.name_and_size().1),
+        }
+    }
+
     /// Understand `KIND:ARGS` up to the first comma of ARGS; returns what follows, piece by piece.
     fn parse(text: &str) -> Result<(Self, Vec<&str>), String> {
         let (kind, arguments) = text.split_once(':').unwrap_or((text, ""));
