@@ -161,8 +161,7 @@ impl Admin {
     }
 
     fn answer(&mut self, line: &str) -> Result<Value, String> {
-        let request: Request = serde_json::from_str(line).map_err(|error| format!("cannot understand the request: {error}"))?;
-        match request {
+        match understand(line)? {
             Request::List => {
                 Ok(json!({ "disks": self.live.now().exports.iter().map(|export| self.describe(export)).collect::<Vec<_>>() }))
             }
@@ -281,6 +280,18 @@ impl Admin {
         tracing::info!(disk, size_bytes, "resized");
         Ok(self.describe(&export))
     }
+}
+
+fn understand(line: &str) -> Result<Request, String> {
+    serde_json::from_str(line).map_err(|error| format!("cannot understand the request: {error}"))
+}
+
+/// Is `line` a request? For tests and the fuzzer: nothing is done.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check(line: &str) -> Result<(), String> {
+    understand(line).map(drop)
 }
 
 fn is_readable(fd: &impl AsFd) -> bool {
