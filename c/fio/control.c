@@ -233,9 +233,14 @@ static int take_refusal(const struct control_answer *answer, struct channel_erro
 	int number;
 
 	if (answer->length_bytes < head_bytes || refused->text_bytes > FIPSEE_MAX_REFUSAL_BYTES ||
-	    head_bytes + refused->text_bytes > answer->length_bytes || !is_text(refused->text, refused->text_bytes))
+	    head_bytes + refused->text_bytes > answer->length_bytes)
 		return channel_fail(error, EPROTO, "the daemon sent a malformed refusal");
 	text_bytes = refused->text_bytes;
+	/* Its text ends at a zero, whatever that version puts behind it. */
+	if (refused->header.version != FIPSEE_VERSION)
+		text_bytes = strnlen((const char *)refused->text, text_bytes);
+	if (!is_text(refused->text, text_bytes))
+		return channel_fail(error, EPROTO, "the daemon sent a malformed refusal");
 	if (refused->header.version == FIPSEE_VERSION &&
 	    (answer->length_bytes != sizeof(*refused) || !is_zero(refused->text + text_bytes, sizeof(refused->text) - text_bytes)))
 		return channel_fail(error, EPROTO, "the daemon sent a malformed refusal");

@@ -20,11 +20,13 @@ fn main() {
         }
     }
     build.compile("fipsee_interop_c");
-    build_peer(compiler.to_command(), &root.join("c"), &out.join("interop-peer"));
+    build_peer(Command::new(compiler.path()), &include, &root.join("c"), &out.join("interop-peer"));
 }
 
-fn build_peer(mut compiler: Command, sources: &Path, program: &Path) {
-    compiler.arg("-O2").arg("-o").arg(program).arg(sources.join("peer.c")).arg(sources.join("messages.c"));
+/// Without CFLAGS of the environment: what a fuzzer puts into the library would need its run-time in the program, too.
+fn build_peer(mut compiler: Command, include: &Path, sources: &Path, program: &Path) {
+    compiler.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O2", "-I"]).arg(include);
+    compiler.arg("-o").arg(program).arg(sources.join("peer.c")).arg(sources.join("messages.c"));
     let status = compiler.status().unwrap_or_else(|error| panic!("cannot run the C compiler: {error}; install gcc"));
     assert!(status.success(), "the C compiler refused peer.c: {status}");
     println!("cargo::rustc-env=FIPSEE_INTEROP_PEER={}", program.display());

@@ -5,8 +5,10 @@ mod ci;
 mod deb;
 mod dist;
 mod endure;
+mod fuzz;
 mod ipc;
 mod loom;
+mod models;
 mod setup;
 mod step;
 mod test;
@@ -26,9 +28,11 @@ usage: cargo xtask COMMAND
   test    setup, then every tier this machine can run; ends with 'N passed, N failed, N skipped'
   dist    build everything that ships into target/dist, laid out as below /usr
   deb     dist, then Debian packages of it into target/debian
-  ci      tier 1: format, clippy, tidy, loom, C headers, documentation, Miri
+  ci      tier 1: format, clippy, tidy, loom, models, C headers, documentation, fuzzing for a moment, Miri
   tidy    the project's own rules, file by file
+  fuzz    every parser of a peer's bytes under a coverage-guided fuzzer; `fuzz --help` tells more
   loom    the ring under the model checker, and its known-bad variants, which must fail
+  models  the models in docs/models under spin, and their broken variants, which must fail
   vm      disks in virtual machines; `vm --list` and `vm --help` tell more
   endure  kill daemon and clients 500 times and more under load, and compare; `endure --help` tells more
   bench   setup, dist, then the benchmarks, on a quiet machine; arguments go to fipsee-bench
@@ -42,7 +46,7 @@ fn main() -> ExitCode {
     let mut arguments = env::args().skip(1);
     let command = arguments.next().unwrap_or_default();
     let rest: Vec<String> = arguments.collect();
-    if !["bench", "vm", "endure"].contains(&command.as_str()) && !rest.is_empty() {
+    if !["bench", "endure", "fuzz", "vm"].contains(&command.as_str()) && !rest.is_empty() {
         eprintln!("error: 'cargo xtask {command}' takes no arguments\n\n{USAGE}");
         return ExitCode::from(USAGE_ERROR);
     }
@@ -64,7 +68,16 @@ fn main() -> ExitCode {
         }
         "ci" => ci::run(&root, &mut tally),
         "tidy" => ci::tidy(&root, &mut tally),
+        "fuzz" => match fuzz::command(&root, &rest, &mut tally) {
+            Ok(true) => {}
+            Ok(false) => return ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("error: {error}");
+                return ExitCode::from(USAGE_ERROR);
+            }
+        },
         "loom" => loom::run(&root, &mut tally),
+        "models" => models::run(&root, &mut tally),
         "vm" => match vm::command(&root, &rest, &mut tally) {
             Ok(true) => {}
             Ok(false) => return ExitCode::SUCCESS,

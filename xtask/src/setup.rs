@@ -21,6 +21,8 @@ const TOOLS: &[Tool] = &[
     Tool { program: "objdump", package: "binutils", needed_for: "the test of the copy-in primitive's machine code" },
     Tool { program: "mke2fs", package: "e2fsprogs", needed_for: "the tests with a real ext4 image" },
     Tool { program: "e2fsck", package: "e2fsprogs", needed_for: "the tests with a real ext4 image" },
+    Tool { program: "clang++", package: "clang", needed_for: "the fuzzer" },
+    Tool { program: "spin", package: "spin", needed_for: "the models in docs/models" },
     Tool { program: "pkg-config", package: "pkgconf", needed_for: "the tests of the C library" },
     Tool { program: "valgrind", package: "valgrind", needed_for: "the tests of the C library for leaks" },
     Tool { program: "python3", package: "python3", needed_for: "the Python module, databases on mounted disks" },

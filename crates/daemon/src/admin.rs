@@ -319,6 +319,14 @@ fn parse(line: &str) -> Result<Request, String> {
     serde_json::from_str(line).map_err(|error| format!("cannot understand the request: {error}"))
 }
 
+/// Is `line` a request? For tests and the fuzzer: nothing is done.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check(line: &str) -> Result<(), String> {
+    parse(line).map(drop)
+}
+
 fn is_readable(fd: &impl AsFd) -> bool {
     let mut fds = [PollFd::new(fd, PollFlags::IN)];
     let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -1,6 +1,5 @@
 //! The daemon's configuration: command line, and a TOML file (docs/configuration.md).
 
-use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -294,14 +293,25 @@ fn check_sockets(disks: &[DiskConfig]) -> Result<(), String> {
 fn read_file(path: &Path) -> Result<(FileConfig, Vec<DiskConfig>), String> {
     let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
     // The error of the toml crate names line and column and shows the line.
-    let place = |problem: &dyn Display| format!("in {}: {problem}", path.display());
-    let file: FileConfig = toml::from_str(&text).map_err(|error| place(&error.to_string().trim_end()))?;
+    understand(&text).map_err(|problem| format!("in {}: {problem}", path.display()))
+}
+
+/// The disks that a configuration file of this text describes. For tests and the fuzzer: no file is read, no disk opened.
+///
+/// # Errors
+/// What is wrong, and where.
+pub fn disks_of(text: &str) -> Result<Vec<DiskConfig>, String> {
+    understand(text).map(|(_, disks)| disks)
+}
+
+fn understand(text: &str) -> Result<(FileConfig, Vec<DiskConfig>), String> {
+    let file: FileConfig = toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
     let mut disks = Vec::new();
     for table in &file.disk {
         let disk = table.to_disk().map_err(|problem| {
-            let before = text.get(..table.spec.span().start).unwrap_or(&text);
+            let before = text.get(..table.spec.span().start).unwrap_or(text);
             let (line, column) = (before.matches('\n').count() + 1, before.chars().rev().take_while(|c| *c != '\n').count() + 1);
-            place(&format_args!("line {line}, column {column}: {problem}"))
+            format!("line {line}, column {column}: {problem}")
         });
         disks.push(disk?);
     }

@@ -10,4 +10,5 @@ pub mod layout;
 pub mod messages;
 pub mod peer;
 pub mod random;
+pub mod requests;
 pub mod vm;

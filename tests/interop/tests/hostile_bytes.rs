@@ -1,16 +1,14 @@
 //! C and Rust agree about every byte string a peer can send: what is refused, and what the rest means.
 
-use std::sync::Arc;
-
-use fipsee_block::request::{Facts, RegionTable, Span, parse};
 use fipsee_block::wire::{self, BlockInfo, Operation, Segment, Status};
 use fipsee_interop::control::neutral;
-use fipsee_interop::ffi::{self, CFacts, CParsed, CView};
+use fipsee_interop::ffi;
 use fipsee_interop::golden;
 use fipsee_interop::random::Random;
+use fipsee_interop::requests::{Memory, Scratch};
 use fipsee_ring::Message;
 use fipsee_ring::channel::RegionLayout;
-use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, RefusalCode};
+use fipsee_ring::control::{Control, RefusalCode};
 use fipsee_ring::region::Region;
 
 const INPUTS: u32 = 250_000;
@@ -114,30 +112,6 @@ fn both_encode_the_same_control_messages_to_the_same_bytes() {
     }
 }
 
-/// Memory handed over under several ids with different rights, as both sides see it.
-struct Memory {
-    table: RegionTable,
-    views: Vec<CView>,
-    region: Arc<Region>,
-}
-
-const MEMORY_BYTES: u64 = 1 << 20;
-
-fn memory() -> Memory {
-    let region = Arc::new(Region::create("interop-requests", MEMORY_BYTES).expect("memory"));
-    let mut table = RegionTable::new();
-    let mut views = vec![CView { base: std::ptr::null(), length_sectors: 0, access: 0 }; 64];
-    let both = ACCESS_READ | ACCESS_WRITE;
-    let placed =
-        [(0, 0, MEMORY_BYTES, both), (1, 4096, 65_536, ACCESS_READ), (5, 8192, 65_536, ACCESS_WRITE), (63, 512, 700, both)];
-    for (id, offset_bytes, length_bytes, access) in placed {
-        table.insert(id, &region, offset_bytes, length_bytes, access).expect("a free id and memory that is there");
-        let base = region.pointer("view", offset_bytes, length_bytes).expect("within the region").as_ptr();
-        views[usize::from(id)] = CView { base, length_sectors: length_bytes / 512, access };
-    }
-    Memory { table, views, region }
-}
-
 fn segment(random: &mut Random) -> Segment {
     let region = random.pick(&[0, 0, 0, 0, 1, 5, 63, 2, 64, 0xffff]);
     let length_sectors = random.pick(&[8, 8, 16, 1, 0, 128, 2048, 0xffff]);
@@ -177,8 +151,8 @@ fn request(random: &mut Random, memory: &Memory) -> Message {
     }
 }
 
-fn facts(random: &mut Random) -> (Facts, CFacts) {
-    let info = BlockInfo {
+fn disk(random: &mut Random) -> BlockInfo {
+    BlockInfo {
         first_sector: 0,
         sector_count: 10_000,
         block_bytes: random.pick(&[512, 4096]),
@@ -188,23 +162,13 @@ fn facts(random: &mut Random) -> (Facts, CFacts) {
         max_segments: 256,
         capabilities: random.pick(&[31, 31, 31, 0, 1, 27, 15, 30]),
         identity: [0; 16],
-    };
-    let rust = Facts::new(&info);
-    let c = CFacts {
-        sector_count: info.sector_count,
-        block_mask: u64::from(info.block_bytes / 512 - 1),
-        max_transfer_sectors: u64::from(info.max_transfer_bytes / 512),
-        max_range_sectors: info.max_range_sectors.into(),
-        capabilities: info.capabilities,
-    };
-    (rust, c)
+    }
 }
 
 #[test]
 fn both_parse_the_same_requests_to_the_same_status_fields_and_memory() {
     let mut random = Random::new(0x5ec7_0125);
-    let memory = memory();
-    let (mut spans, mut c) = (Vec::<Span>::new(), CParsed::EMPTY);
+    let (memory, mut scratch) = (Memory::new(), Scratch::default());
     let mut seen = [0_u32; Status::ALL.len()];
     for _ in 0..INPUTS {
         let mut bytes = request(&mut random, &memory).to_bytes();
@@ -213,30 +177,8 @@ fn both_parse_the_same_requests_to_the_same_status_fields_and_memory() {
             1 if random.below(8) == 0 => random.fill(&mut bytes),
             _ => {}
         }
-        let message = Message::from_bytes(&bytes);
-        let (facts, c_facts) = facts(&mut random);
-        let rust = parse(&message, &facts, &memory.table, &mut spans);
-        // SAFETY: the views are those of `memory`, which lives.
-        let status = unsafe { ffi::request_parse(&message, &c_facts, &memory.views, &mut c) };
-        seen[usize::from(status)] += 1;
-        let request = match rust {
-            Err(refused) => {
-                assert_eq!(status, refused.to_wire(), "{refused:?}: {bytes:02x?} with {c_facts:?}");
-                continue;
-            }
-            Ok(request) => request,
-        };
-        assert_eq!(status, 0, "Rust takes {request:?}: {bytes:02x?} with {c_facts:?}");
-        let fields = (c.operation, c.tag, c.fua != 0, c.unmap != 0, c.sector, c.length_sectors, c.aux);
-        let operation = request.operation.to_wire();
-        let ours = (operation, request.tag, request.fua, request.unmap, request.sector, request.length_sectors, request.aux);
-        assert_eq!(fields, ours, "{bytes:02x?}");
-        let found = &c.spans[..usize::try_from(c.span_count).expect("at most 256")];
-        assert_eq!(found.len(), spans.len(), "{bytes:02x?}");
-        for (c_span, span) in found.iter().zip(&spans) {
-            let address = u64::try_from(span.base().as_ptr().addr()).expect("64 bits");
-            assert_eq!((c_span.address, c_span.length_bytes), (address, span.length_bytes() as u64), "{bytes:02x?}");
-        }
+        let status = memory.parse_in_both(&Message::from_bytes(&bytes), &disk(&mut random), &mut scratch).err();
+        seen[usize::from(status.map_or(0, Status::to_wire))] += 1;
     }
     let rare: Vec<Status> = Status::ALL.into_iter().filter(|status| seen[usize::from(status.to_wire())] < 100).collect();
     // These are about the disk's state, not about the request.

@@ -113,6 +113,13 @@ pub(super) struct Attachment {
     channels: Vec<ClientQueue>,
 }
 
+impl Attachment {
+    fn new(attached: Attached) -> Result<Self, Error> {
+        let Attached { control, region, layout, service_info, queues } = attached;
+        Ok(Self { control, region, layout, info: BlockInfo::from_bytes(&service_info)?, channels: queues })
+    }
+}
+
 /// An attached disk.
 #[derive(Debug)]
 pub struct Disk {
@@ -131,6 +138,18 @@ impl Disk {
     pub fn attach(socket_path: &Path, options: &AttachOptions) -> Result<(Self, Vec<Queue>), Error> {
         options.wait.available()?;
         let attachment = handshake(socket_path, options)?;
+        Ok(Self::open(socket_path, options, attachment))
+    }
+
+    /// A disk over a channel that was attached without a socket's path, for tests and the fuzzer; it cannot attach again.
+    ///
+    /// # Errors
+    /// The service information is none of a disk.
+    pub fn over(attached: Attached, options: &AttachOptions) -> Result<(Self, Vec<Queue>), Error> {
+        Ok(Self::open(Path::new(""), options, Attachment::new(attached)?))
+    }
+
+    fn open(socket_path: &Path, options: &AttachOptions, attachment: Attachment) -> (Self, Vec<Queue>) {
         let pool = Pool::new(attachment.region, attachment.layout.pool_offset_bytes, attachment.layout.pool_bytes);
         let shared = Arc::new(Shared {
             control: Mutex::new(attachment.control),
@@ -143,7 +162,7 @@ impl Disk {
         let queues = attachment.channels.into_iter().zip(depths);
         let queues = queues.map(|(channel, depth)| Queue::new(channel, depth, Arc::clone(&shared), packs)).collect();
         let disk = Self { socket_path: socket_path.to_owned(), info: attachment.info, shared, memories: Mutex::default() };
-        Ok((disk, queues))
+        (disk, queues)
     }
 
     /// What the daemon says of the disk; the size is the newest known.
@@ -271,6 +290,5 @@ fn handshake(socket_path: &Path, options: &AttachOptions) -> Result<Attachment, 
         pool_bytes: options.pool_bytes,
         name: &options.name,
     };
-    let Attached { control, region, layout, service_info, queues } = handshake::attach(socket_path, offered, &wanted)?;
-    Ok(Attachment { control, region, layout, info: BlockInfo::from_bytes(&service_info)?, channels: queues })
+    Attachment::new(handshake::attach(socket_path, offered, &wanted)?)
 }

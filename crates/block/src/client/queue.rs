@@ -356,7 +356,9 @@ impl Queue {
     #[cold]
     fn take_event(&mut self, message: &Message, entries: u8, kind: u8, reserved: [u8; 2]) -> Result<(), Error> {
         let words_used = if kind == KIND_RESIZE { 2 } else { 1 };
+        // The upper half of the last word is the ring's.
         let unused_set = message.word(0) >> 32 != 0 || (words_used..7).any(|index| message.word(index) != 0);
+        let unused_set = unused_set || message.word(7) & 0xffff_ffff != 0;
         if entries != 1 || reserved != [0, 0] || unused_set {
             return Err(bad_head(message));
         }

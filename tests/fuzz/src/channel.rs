@@ -1,0 +1,60 @@
+//! A channel whose other end is made of bytes: made once, because that costs more than using it.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use fipsee_ring::channel::{ClientQueue, RegionLayout, ServerQueue};
+use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
+use fipsee_ring::handshake::Attached;
+use fipsee_ring::region::Region;
+use fipsee_ring::seqpacket::Seqpacket;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+/// Region, doorbells and control socket of a channel of one queue.
+pub(crate) struct Channel {
+    pub(crate) region: Arc<Region>,
+    pub(crate) layout: RegionLayout,
+    bell: EventDoorbell,
+    server_end: SocketDoorbell,
+    client_end: SocketDoorbell,
+    control: (OwnedFd, OwnedFd),
+}
+
+impl Channel {
+    pub(crate) fn new(depth: u32, pool_bytes: u64) -> Self {
+        let layout = RegionLayout::plan(1, depth, pool_bytes, 0);
+        let region = Arc::new(Region::create("fuzz-channel", layout.region_bytes).expect("memory"));
+        let (server_end, client_end) = SocketDoorbell::pair().expect("descriptors");
+        let control = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let bell = EventDoorbell::new().expect("a descriptor");
+        Self { region, layout, bell, server_end, client_end, control: control.expect("descriptors") }
+    }
+
+    /// Rings and pool as they are at the beginning.
+    pub(crate) fn clear(&self) {
+        let zeroes = vec![0; usize::try_from(self.layout.region_bytes).expect("small")];
+        self.region.write(0, &zeroes).expect("all of it");
+        let _ = self.client_end.drain();
+    }
+
+    pub(crate) fn server(&self) -> ServerQueue {
+        let (bell, end) = (EventDoorbell::from_fd(copy(&self.bell)), SocketDoorbell::from_fd(copy(&self.server_end)));
+        ServerQueue::open(&self.region, &self.layout.queues[0], bell, end).expect("a good queue")
+    }
+
+    pub(crate) fn attached(&self, service_info: [u8; 64]) -> Attached {
+        let (bell, end) = (EventDoorbell::from_fd(copy(&self.bell)), SocketDoorbell::from_fd(copy(&self.client_end)));
+        let queue = ClientQueue::open(&self.region, &self.layout.queues[0], bell, end).expect("a good queue");
+        Attached {
+            control: Seqpacket::from_fd(copy(&self.control.0)),
+            region: Arc::clone(&self.region),
+            layout: self.layout.clone(),
+            service_info,
+            queues: vec![queue],
+        }
+    }
+}
+
+pub(crate) fn copy(fd: &impl AsFd) -> OwnedFd {
+    fd.as_fd().try_clone_to_owned().expect("a descriptor")
+}

@@ -1,0 +1,66 @@
+//! What administrators write: requests to the admin socket, the configuration file, descriptions of disks.
+
+use fipsee_block::disk::DiskSpec;
+use fipsee_daemon::{admin, config};
+
+pub(crate) fn one_admin(bytes: &[u8]) {
+    if let Err(text) = admin::check(&String::from_utf8_lossy(bytes)) {
+        assert!(text.starts_with("cannot understand the request: ") && !text.contains('\n'), "{text}");
+    }
+}
+
+pub(crate) fn one_config(bytes: &[u8]) {
+    let Ok(text) = str::from_utf8(bytes) else { return };
+    match config::disks_of(text) {
+        Ok(disks) => disks.iter().for_each(|disk| check_disk(&disk.spec)),
+        Err(text) => assert!(!text.trim().is_empty()),
+    }
+}
+
+pub(crate) fn one_spec(bytes: &[u8]) {
+    let Ok(text) = str::from_utf8(bytes) else { return };
+    match DiskSpec::parse(text) {
+        Ok(spec) => check_disk(&spec),
+        Err(text) => assert!(!text.trim().is_empty()),
+    }
+}
+
+fn check_disk(spec: &DiskSpec) {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    assert!((1..=64).contains(&spec.name.len()) && spec.name.bytes().all(is_plain), "{spec:?}");
+}
+
+fn of(texts: &[&str]) -> Vec<Vec<u8>> {
+    texts.iter().map(|text| text.as_bytes().to_vec()).collect()
+}
+
+pub(crate) fn admin_seeds() -> Vec<Vec<u8>> {
+    of(&[
+        r#"{"request":"list"}"#,
+        r#"{"request":"info","disk":"a"}"#,
+        r#"{"request":"stat"}"#,
+        r#"{"request":"resize","disk":"a","size_bytes":1048576}"#,
+        r#"{"request":"attach","disk":"a","vhost_user":"/run/a"}"#,
+        r#"{"request":"detach","vhost_user":"/run/a"}"#,
+        r#"{"request":"reload"}"#,
+    ])
+}
+
+pub(crate) fn config_seeds() -> Vec<Vec<u8>> {
+    of(&[
+        "listen = \"/run/s\"\nworkers = 2\ncpus = [1, 2]\nplacement = \"auto\"\nwait = \"adaptive\"\nlook_us = 5\n\
+         max_clients = 9\nmax_queues = 2\nmax_depth = 4\nmax_pool_bytes = 1\nmax_memory_bytes = 2\nlog_level = \"info\"\n\
+         log_format = \"json\"\n",
+        "[[disk]]\nname = \"a\"\nspec = \"file:,size=1M\"\npath = \"/d,1\"\nvhost_user = \"/run/v\"\nallow_uids = [1]\n\
+         allow_gids = [2]\nallow_everyone = true\n",
+        "[[disk]]\nname = \"m\"\nspec = \"memory:64K,max=1G,thp,lock,ro\"\n",
+    ])
+}
+
+pub(crate) fn spec_seeds() -> Vec<Vec<u8>> {
+    of(&[
+        "a=null:1G,block=4096,exclusive",
+        "b=memory:256M,max=1G,thp,huge,lock,ro",
+        "c=file:/dev/a,size=512M,block=512,direct=auto,ro",
+    ])
+}

@@ -1,0 +1,194 @@
+//! A driver's virtqueue through the whole server of it: descriptors, rings, headers, tables and questions of any bytes.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use fipsee_block::disk::{Disk, Engine, MemoryDisk, MemoryOptions};
+use fipsee_block::stats::QueueCounters;
+use fipsee_ring::region::Region;
+use fipsee_virtio::memory::{GuestMemory, GuestRegion, RegionDescription};
+use fipsee_virtio::server::{QuestionToken, Upgrade, VirtqueueServer, VirtqueueSetup};
+use fipsee_virtio::upgrade::wire::{PART_BYTES, Question, REQUEST_TYPE, Reply};
+use rustix::event::EventfdFlags;
+
+use crate::channel::copy;
+use crate::take;
+
+/// Two regions without a gap, the second of another file; behind them there is nothing.
+const FIRST_BYTES: u64 = 16 << 10;
+const SECOND_BYTES: u64 = 8 << 10;
+const SIZE: u16 = 16;
+const DESCRIPTORS: u64 = 0;
+const AVAILABLE: u64 = 256;
+const USED: u64 = 512;
+/// What the rest of an input fills: headers, tables, data, across the end of the first region.
+const DATA: u64 = 1024;
+const FEATURES: [u64; 4] = [0, 1 << 29, 1 << 28, 1 << 29 | 1 << 28];
+/// Flush, cache mode, discard, write-zeroes.
+const ALWAYS: u64 = 1 << 9 | 1 << 11 | 1 << 13 | 1 << 14;
+
+struct Rig {
+    files: [Region; 2],
+    memory: Arc<GuestMemory>,
+    disk: MemoryDisk,
+    engine: Engine,
+    bell: OwnedFd,
+}
+
+thread_local! {
+    static RIG: RefCell<Rig> = RefCell::new(Rig::new());
+}
+
+/// A byte chooses features, one the index of the available ring; 256 are the descriptors, 32 the ring, the rest is data.
+pub(crate) fn one(bytes: &[u8]) {
+    RIG.with_borrow_mut(|rig| rig.one(bytes));
+}
+
+/// Answers each question at once, or never.
+#[derive(Debug)]
+struct Desk;
+
+impl Upgrade for Desk {
+    fn question(&mut self, _: QuestionToken, is_plain: bool, question: &[u8]) -> Option<[u8; PART_BYTES]> {
+        match Question::parse(question) {
+            Ok(understood) if is_plain && understood.queue == 1 => None,
+            Ok(_) => Some(Reply::of(0).to_bytes()),
+            Err(refused) => Some(Reply::from(refused).to_bytes()),
+        }
+    }
+}
+
+impl Rig {
+    fn new() -> Self {
+        let files = [FIRST_BYTES, SECOND_BYTES].map(|bytes| Region::create("fuzz-guest", bytes).expect("memory"));
+        let map = |file: &Region, guest_address| {
+            GuestRegion::map(RegionDescription {
+                guest_address,
+                length_bytes: file.length_bytes(),
+                user_address: guest_address,
+                file_offset_bytes: 0,
+                file: file.as_fd().try_clone_to_owned().expect("a descriptor"),
+            })
+            .expect("good memory")
+        };
+        let memory = GuestMemory::new(vec![map(&files[0], 0), map(&files[1], FIRST_BYTES)]).expect("no overlap");
+        Self {
+            files,
+            memory: Arc::new(memory),
+            disk: MemoryDisk::new(&MemoryOptions { size_bytes: 64 << 10, ..Default::default() }).expect("memory"),
+            engine: Engine::new(8).expect("an engine"),
+            bell: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("a descriptor"),
+        }
+    }
+
+    fn write(&self, address: u64, bytes: &[u8]) {
+        let split = usize::try_from(FIRST_BYTES - address).expect("in the first region").min(bytes.len());
+        self.files[0].write(address, &bytes[..split]).expect("within");
+        let rest = bytes.len().min(split + usize::try_from(SECOND_BYTES).expect("small"));
+        self.files[1].write(0, &bytes[split..rest]).expect("within");
+    }
+
+    fn word(&self, address: u64) -> u16 {
+        let mut bytes = [0; 2];
+        self.files[0].read(address, &mut bytes).expect("within");
+        u16::from_le_bytes(bytes)
+    }
+
+    fn one(&mut self, mut bytes: &[u8]) {
+        let [choice, index] = take(&mut bytes);
+        for file in &self.files {
+            file.write(0, &vec![0; usize::try_from(file.length_bytes()).expect("small")]).expect("all of it");
+        }
+        self.write(DESCRIPTORS, &take::<256>(&mut bytes));
+        self.write(AVAILABLE, &[0, 0, index, 0]);
+        self.write(AVAILABLE + 4, &take::<32>(&mut bytes));
+        self.write(DATA, bytes);
+        // What the queue may answer, before it is touched.
+        let mut offered: HashMap<u16, u32> = HashMap::new();
+        for place in 0..u64::from(index).min(u64::from(SIZE)) {
+            *offered.entry(self.word(AVAILABLE + 4 + 2 * place)).or_default() += 1;
+        }
+        let mut server = VirtqueueServer::new(0, self.setup(choice)).expect("a good queue");
+        while server.visit(&self.disk, &mut self.engine) > 0 {}
+        assert_eq!(server.in_flight(), 0, "a memory disk answers at once");
+        let used = self.word(USED + 2);
+        assert!(used <= u16::from(index).min(SIZE), "{used} chains used of {index}");
+        for place in 0..u64::from(used) {
+            let head = self.word(USED + 4 + 8 * place);
+            let left = offered.get_mut(&head).filter(|count| **count > 0);
+            *left.unwrap_or_else(|| panic!("chain {head} was not offered, or is used twice")) -= 1;
+        }
+        let is_over = server.fault().is_some_and(|fault| !fault.is_empty());
+        let answered = u32::from(used) + server.unanswered();
+        assert!(is_over || answered == u32::from(index), "{answered} of {index} answered, and no fault");
+    }
+
+    fn setup(&self, choice: u8) -> VirtqueueSetup {
+        VirtqueueSetup {
+            memory: Arc::clone(&self.memory),
+            index: 0,
+            size: SIZE,
+            descriptor_address: DESCRIPTORS,
+            available_address: AVAILABLE,
+            used_address: USED,
+            next_available: 0,
+            features: ALWAYS | FEATURES[usize::from(choice & 3)],
+            kick: copy(&self.bell),
+            call: Some(copy(&self.bell)),
+            error: Some(copy(&self.bell)),
+            info: self.disk.info(),
+            read_only: choice & 4 != 0,
+            writeback: Arc::new(AtomicBool::new(choice & 8 == 0)),
+            serial: "fuzz".to_owned(),
+            counters: Arc::new(QueueCounters::default()),
+            inflight: None,
+            log: None,
+            used_log_address: None,
+            upgrade: if choice & 16 == 0 { None } else { Some(Box::new(Desk)) },
+        }
+    }
+}
+
+/// Descriptors, one chain from the first on, its header and what follows it.
+fn chain(choice: u8, parts: &[(u64, u32, u16)], header: (u32, u64), data: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![choice, 1];
+    for (next, (address, length, flags)) in (1_u16..).zip(parts) {
+        bytes.extend(address.to_le_bytes());
+        bytes.extend(length.to_le_bytes());
+        bytes.extend(flags.to_le_bytes());
+        bytes.extend(next.to_le_bytes());
+    }
+    bytes.resize(2 + 256 + 32, 0);
+    bytes.extend(header.0.to_le_bytes());
+    bytes.extend([0; 4]);
+    bytes.extend(header.1.to_le_bytes());
+    bytes.extend(data);
+    bytes
+}
+
+pub(crate) fn seeds() -> Vec<Vec<u8>> {
+    const NEXT: u16 = 1;
+    const WRITE: u16 = 2;
+    const INDIRECT: u16 = 4;
+    let (header, status) = ((DATA, 16, NEXT), (DATA + 4096, 1, WRITE));
+    let table: Vec<u8> = chain(0, &[header, (DATA + 512, 512, NEXT | WRITE), status], (0, 0), &[])[2..50].to_vec();
+    let question =
+        Question { operation: fipsee_virtio::upgrade::wire::Operation::Query, attachment: 0, queue: 0, entries: Vec::new() };
+    vec![
+        chain(0, &[header, (DATA + 512, 1024, NEXT | WRITE), status], (0, 2), &[]),
+        chain(1, &[header, (DATA + 512, 512, NEXT), (FIRST_BYTES - 256, 512, NEXT), status], (1, 4), &[7; 600]),
+        chain(2, &[(DATA + 16, 48, INDIRECT)], (0, 1), &table),
+        chain(0, &[header, status], (4, 0), &[]),
+        chain(0, &[header, (DATA + 512, 20, NEXT | WRITE), status], (8, 0), &[]),
+        chain(0, &[header, (DATA + 16, 16, NEXT), status], (11, 0), &[0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0]),
+        chain(
+            16,
+            &[header, (DATA + 16, 64, NEXT), (DATA + 256, 64, NEXT | WRITE), status],
+            (REQUEST_TYPE, 0),
+            &question.to_bytes(),
+        ),
+    ]
+}
