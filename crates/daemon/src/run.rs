@@ -216,8 +216,8 @@ impl Daemon {
         self.listeners.1.own();
         self.admin.begin();
         self.vms.add(std::mem::take(&mut self.sockets));
-        let socket = self.listeners.0.path().display().to_string();
-        tracing::info!(socket, workers = self.workers.len(), "ready");
+        let socket = self.listeners.0.path().display();
+        tracing::info!(%socket, workers = self.workers.len(), "ready");
         if let Some(old) = old {
             // The service manager hears from it first that we are the daemon.
             old.line.await_end(Instant::now() + OLD_END_TIMEOUT);

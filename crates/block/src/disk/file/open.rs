@@ -170,7 +170,8 @@ fn lock(options: &FileOptions, file: &File) -> Result<(), String> {
             ));
         }
         let holder = file.metadata().ok().and_then(|metadata| lock_holder(metadata.ino()));
-        let is_gone = holder.is_some_and(|pid| pid > 0 && !Path::new("/proc").join(pid.to_string()).exists());
+        // None: it has been given back just now, or its holder is in a namespace that we do not see.
+        let is_gone = holder.is_none_or(|pid| pid > 0 && !Path::new("/proc").join(pid.to_string()).exists());
         if !is_gone || Instant::now() > deadline {
             let by = holder.map(describe_holder).unwrap_or_default();
             return Err(format!(
