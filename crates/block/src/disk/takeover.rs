@@ -70,7 +70,8 @@ fn check_same(old: &BlockInfo, new: &BlockInfo) -> Result<(), String> {
     for (what, old, new) in [
         ("its size in bytes", old.sector_count.saturating_mul(SECTOR_BYTES), new.sector_count.saturating_mul(SECTOR_BYTES)),
         ("its block size", old.block_bytes.into(), new.block_bytes.into()),
-        ("what it can do (ro, discard)", old.capabilities.into(), new.capabilities.into()),
+        // It may do more than they know of: newer daemons will.
+        ("what it can do (ro, discard)", old.capabilities.into(), (new.capabilities & old.capabilities).into()),
     ] {
         if old != new {
             return refuse(what, old, new);
@@ -86,4 +87,20 @@ fn check_same(old: &BlockInfo, new: &BlockInfo) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{CAPABILITY_PACKED, CAPABILITY_WRITE};
+
+    #[test]
+    fn a_daemon_that_can_more_takes_over_and_one_that_can_less_does_not() {
+        let info = NullDisk::new("n", &NullOptions { size_bytes: 1 << 20, ..NullOptions::default() }).expect("a disk").info();
+        let before = BlockInfo { capabilities: info.capabilities & !CAPABILITY_PACKED, ..info };
+        assert_eq!(check_same(&before, &info), Ok(()));
+        assert!(check_same(&info, &before).expect_err("they may use it").contains("what it can do"));
+        let read_only = BlockInfo { capabilities: info.capabilities & !CAPABILITY_WRITE, ..info };
+        assert!(check_same(&info, &read_only).is_err());
+    }
 }
