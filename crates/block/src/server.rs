@@ -23,9 +23,12 @@ use crate::wire::{
     completion_entry, completion_head, event_detach, event_resize,
 };
 
-/// Most requests taken from one queue before the next is looked at: a full completion message. More gains nothing at
-/// any depth (DESIGN section 4), and other queues wait for no longer than this.
-pub const MAX_BUDGET: u32 = 14;
+/// Most requests taken from one queue before the next is looked at: a full completion message. Other queues wait for no longer
+/// than this.
+const MAX_BUDGET: u32 = 14;
+/// The same when there is no other queue to look at and the disk answers at once: four full messages. At depth 64 that is a
+/// tenth more requests per second than with one (decision 0005).
+const MAX_BUDGET_ALONE: u32 = 56;
 /// Once a visit has moved so much data (1 MiB) it ends, so that a client with long requests does not hold up the others.
 const MAX_VISIT_SECTORS: u64 = 2048;
 /// One visit in so many is timed when the disk answers at once: two time stamps cost as much as three requests.
@@ -112,6 +115,7 @@ pub struct QueueServer<M = RegionTable, C = SocketDoorbell, O = EventDoorbell> {
     packer: Packer,
     in_flight: u32,
     budget: u32,
+    alone: bool,
     visits: u64,
     resize: Event,
     detach: Event,
@@ -157,6 +161,7 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
             packer: Packer { message: Message::ZERO, count: 0 },
             in_flight: 0,
             budget: 1,
+            alone: false,
             visits: 0,
             resize: Event::default(),
             detach: Event::default(),
@@ -250,6 +255,7 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
     /// a microsecond.
     #[inline(always)]
     pub fn hold(&mut self, alone: bool) {
+        self.alone = alone;
         if alone {
             self.pace.hold();
         } else {
@@ -259,12 +265,13 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
 
     /// Take up to a budget of requests and answer what `disk` finishes at once. Returns how many were taken.
     ///
-    /// The budget starts at 1, doubles after a full visit and falls back after a short one: looking ahead costs a line
+    /// The budget starts at 1, doubles after a full visit and falls to a quarter after a short one: looking ahead costs a line
     /// transfer when nothing can be there.
     #[inline(always)]
     pub fn visit<D: Disk>(&mut self, disk: &D, engine: &mut Engine) -> u32 {
+        let most = if self.alone && D::ANSWERS_AT_ONCE { MAX_BUDGET_ALONE } else { MAX_BUDGET };
         // A packed message may bring more than are expected, from a client that lies.
-        let limit = self.budget.min(self.depth.saturating_sub(self.in_flight));
+        let limit = self.budget.min(most).min(self.depth.saturating_sub(self.in_flight));
         let mut message = Message::ZERO;
         if limit == 0 || !self.queue.requests.receive(&mut message) {
             return 0;
@@ -286,7 +293,7 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
             self.pace.interrupt();
         }
         let look_ahead = !calls || self.lone_visits.is_multiple_of(VISITS_PER_LOOK_AHEAD);
-        self.budget = if taken >= self.budget && look_ahead { (self.budget * 2).min(MAX_BUDGET) } else { 1 };
+        self.budget = if taken >= self.budget && look_ahead { (self.budget * 2).min(most) } else { (self.budget / 4).max(1) };
         if D::ANSWERS_AT_ONCE && sampled {
             self.counters.latency.record(clock::ticks().wrapping_sub(started_ticks), taken.into());
         }
