@@ -26,7 +26,7 @@ const LOAD_ORDER: [&str; 11] = [
 ];
 
 /// What a guest may load.
-const DRIVERS: [&str; 2] = ["virtio_blk", "null_blk"];
+const DRIVERS: [&str; 3] = ["virtio_blk", "configfs", "null_blk"];
 
 /// The kernel and those of its modules that a guest may want.
 pub(super) struct Debian {

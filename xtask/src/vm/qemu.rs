@@ -61,28 +61,34 @@ impl Qemu {
     }
 
     pub(super) fn command(&self, parts: &Parts<'_>) -> Command {
+        let mut command = self.machine(parts.cpus, parts.model, &parts.kernel, &parts.initrd, parts.append);
+        command.arg("-qmp").arg(format!("unix:{},server=on,wait=off", parts.monitor.display()));
+        command.args(if parts.event == Event::Reboot { &["-no-user-config"][..] } else { &["-no-reboot"] });
+        let reconnect = if parts.event == Event::Restart { ",reconnect=1" } else { "" };
+        command.arg("-chardev").arg(format!("socket,id=disk0,path={}{reconnect}", parts.socket.display()));
+        command.args(["-device", "pcie-root-port,id=port0,chassis=1", "-device", &device(parts.cpus)]);
+        command
+    }
+
+    /// A machine without disks, which tells its console on standard output and reports on standard error.
+    pub(super) fn machine(&self, cpus: u16, model: &str, kernel: &Path, initrd: &Path, append: &str) -> Command {
         let mut command = Command::new(&self.program);
         if let Some(usr) = &self.unpacked {
             // Libraries that this machine lacks or has older; and firmware, which it looks for where it would be installed.
             command.env("LD_LIBRARY_PATH", usr.join("lib/x86_64-linux-gnu"));
             command.arg("-L").arg(usr.join("share/qemu")).arg("-L").arg(usr.join("share/seabios"));
         }
-        command.args(["-accel", "tcg,thread=multi", "-cpu", parts.model, "-m", "512M", "-smp", &parts.cpus.to_string()]);
+        command.args(["-accel", "tcg,thread=multi", "-cpu", model, "-m", "512M", "-smp", &cpus.to_string()]);
         command.args(["-object", "memory-backend-memfd,id=memory0,size=512M,share=on"]);
         command.args(["-machine", "q35,memory-backend=memory0", "-nodefaults", "-display", "none", "-nic", "none"]);
-        command.arg("-kernel").arg(&parts.kernel).arg("-initrd").arg(&parts.initrd);
+        command.arg("-kernel").arg(kernel).arg("-initrd").arg(initrd);
         // Told that its clock is good, for which there is no proof here: otherwise reading it takes a microsecond.
         let clock = "tsc=reliable clocksource=tsc";
         // A busy host stops the machine for a while; that is no stall of the guest's making.
         let patience = "no_timer_check rcupdate.rcu_cpu_stall_timeout=300 watchdog_thresh=60";
-        let kernel = "console=ttyS0 loglevel=5 panic=-1 mitigations=off fip.report=ttyS1";
-        command.arg("-append").arg(format!("{kernel} {clock} {patience} {}", parts.append));
+        let words = "console=ttyS0 loglevel=5 panic=-1 mitigations=off fip.report=ttyS1";
+        command.arg("-append").arg(format!("{words} {clock} {patience} {append}"));
         command.args(["-serial", "stdio", "-chardev", "file,id=report0,path=/dev/stderr", "-serial", "chardev:report0"]);
-        command.arg("-qmp").arg(format!("unix:{},server=on,wait=off", parts.monitor.display()));
-        command.args(if parts.event == Event::Reboot { &["-no-user-config"][..] } else { &["-no-reboot"] });
-        let reconnect = if parts.event == Event::Restart { ",reconnect=1" } else { "" };
-        command.arg("-chardev").arg(format!("socket,id=disk0,path={}{reconnect}", parts.socket.display()));
-        command.args(["-device", "pcie-root-port,id=port0,chassis=1", "-device", &device(parts.cpus)]);
         command
     }
 }

@@ -9,12 +9,11 @@ use std::time::{Duration, Instant};
 use super::super::apt::Apt;
 use super::super::archive::Archive;
 use super::super::back_end::{Peer, is_listening, pinned};
-use super::super::driver::{Kernel, OURS, Workshop};
-use super::super::lab::memory_folder;
+use super::super::driver::{OURS, Workshop};
 use super::super::machine::{self, Group};
 use super::super::packages::{Packages, keep, make_folder};
 use super::super::scenario::Only;
-use super::super::uml::Uml;
+use super::guest::{Guest, Machine};
 use super::plan::{FIP, FIP_MEMORY, SERVED};
 use super::results::Results;
 use super::watch::Watcher;
@@ -36,6 +35,7 @@ pub(super) struct Site<'a> {
     pub(super) cache: &'a Path,
     /// Where `fipseed` is.
     pub(super) programs: &'a Path,
+    pub(super) machine: Machine,
     /// For the guest, and for its back ends.
     pub(super) cpus: Option<(usize, usize)>,
     /// Arguments of fip_blk, as insmod takes them.
@@ -56,29 +56,26 @@ pub(super) fn run(site: &Site<'_>, plan: &str) -> Result<Results, String> {
 
 fn run_in(site: &Site<'_>, plan: &str, folder: &Path) -> Result<Results, String> {
     let packages = Packages::new(site.cache.join("packages"), Apt::own());
-    let uml = Uml::prepare(site.root, site.cache, &packages).map_err(|unready| format!("{unready:?}"))?;
+    let guest = Guest::prepare(site, &packages).map_err(|unready| format!("{unready:?}"))?;
     let initrd = folder.join("initrd");
-    write_initrd(site, plan, &uml, &packages, &initrd)?;
+    write_initrd(site, plan, &guest, &packages, &initrd)?;
     let back_ends = BackEnds::start(site, folder)?;
-    let mut command = pinned(site.cpus.map(|(guest, _)| guest), &uml.program());
-    command.env("TMPDIR", memory_folder());
-    command.arg("mem=512M").arg(format!("initrd={}", initrd.display()));
-    command.args(["con0=null,fd:1", "con1=null,fd:2", "con=null", "ssl=null", "loglevel=5", "panic=-1"]);
-    for device in SERVED {
-        command.arg(format!("virtio_uml.device={}:2", socket(folder, device.label).display()));
-    }
-    command.args(["fip.report=tty1", "fip.script=loads", "fip.modules="]);
-    command.arg(format!("fip.disks={}", SERVED.map(|device| device.label).join(",")));
     let ours = SERVED.iter().enumerate().filter(|(_, device)| [FIP, FIP_MEMORY].contains(device));
-    command.arg(format!("fip.fip={}", ours.map(|(number, _)| format!("virtio{number}")).collect::<Vec<_>>().join(",")));
-    command.arg(format!("fip.fip_arguments={}", site.driver_arguments));
+    let append = format!(
+        "fip.script=loads fip.modules= fip.disks={} fip.fip={} fip.fip_arguments={}",
+        SERVED.map(|device| device.label).join(","),
+        ours.map(|(number, _)| format!("virtio{number}")).collect::<Vec<_>>().join(","),
+        site.driver_arguments
+    );
+    let mut command = guest.command(site, &initrd, &append, &SERVED.map(|device| socket(folder, device.label)));
     let mut results = Results::default();
-    let mut watcher = Watcher::new(folder);
+    let mut watcher = Watcher::new(folder, site.machine.program());
     let outcome = machine::run(&mut command, RUN_LIMIT, &mut std::io::sink(), |event| watcher.on_event(event))?;
     let verdict = outcome.judge(&[]).and_then(|()| back_ends.finish());
     verdict.map_err(|error| {
         let (console, reports) = (outcome.console.join("\n"), outcome.reports.iter().rev().take(3).cloned().collect::<Vec<_>>());
-        format!("{error}\n--- guest\n{console}\n--- its last reports, the latest first\n{}", reports.join("\n"))
+        let (reports, monitor) = (reports.join("\n"), outcome.monitor.join("\n"));
+        format!("{error}\n--- guest\n{console}\n--- its last reports, the latest first\n{reports}\n--- monitor\n{monitor}")
     })?;
     outcome.reports.iter().try_for_each(|report| results.take(report))?;
     results.watches = watcher.watches;
@@ -89,7 +86,7 @@ fn socket(folder: &Path, label: &str) -> PathBuf {
     folder.join(format!("{label}.sock"))
 }
 
-fn write_initrd(site: &Site<'_>, plan: &str, uml: &Uml, packages: &Packages, to: &Path) -> Result<(), String> {
+fn write_initrd(site: &Site<'_>, plan: &str, guest: &Guest, packages: &Packages, to: &Path) -> Result<(), String> {
     let scripts = site.root.join("tests/vm");
     let busybox = packages.files("busybox-static", |unpacked, chosen| {
         let places = ["bin/busybox", "usr/bin/busybox"].map(|place| unpacked.join(place));
@@ -103,14 +100,15 @@ fn write_initrd(site: &Site<'_>, plan: &str, uml: &Uml, packages: &Packages, to:
         archive.add_file(&format!("vm/{script}"), &scripts.join("scripts").join(script))?;
     }
     archive.add("vm/plan", plan.as_bytes())?;
-    archive.add("modules/order", b"")?;
-    for name in KERNEL_MODULES {
-        let module = uml.module(name).ok_or_else(|| format!("the guest's kernel has no module {name}"))?;
+    let (kernel, order) = (guest.kernel(), guest.order());
+    archive.add("modules/order", order.join("\n").as_bytes())?;
+    for name in order.into_iter().chain(KERNEL_MODULES) {
+        let module = kernel.module(name).ok_or_else(|| format!("the guest's kernel has no module {name}"))?;
         archive.add_file(&format!("modules/{name}.ko"), &module)?;
     }
     let workshop = Workshop { root: site.root, cache: site.cache, packages };
     let peer = Peer::Fipseed(site.programs.to_owned());
-    let modules = workshop.modules(OURS, &peer, &Kernel::Uml(uml), Only::Rings).map_err(|unready| format!("{unready:?}"))?;
+    let modules = workshop.modules(OURS, &peer, &kernel, Only::Rings).map_err(|unready| format!("{unready:?}"))?;
     let built = modules.paths.first().and_then(|module| module.parent()).ok_or("no module was built")?;
     for name in OUR_MODULES {
         archive.add_file(&format!("modules/{name}.ko"), &built.join(format!("{name}.ko")))?;
@@ -138,8 +136,9 @@ impl BackEnds {
         let path = socket(folder, SERVED[0].label);
         theirs.args(["--blockdev", "driver=null-co,node-name=null0,size=1073741824", "--export"]);
         theirs.arg(format!(
-            "type=vhost-user-blk,id=export0,node-name=null0,addr.type=unix,addr.path={},writable=on",
-            path.display()
+            "type=vhost-user-blk,id=export0,node-name=null0,addr.type=unix,addr.path={},writable=on,num-queues={}",
+            path.display(),
+            site.machine.cpus()
         ));
         let mut back_ends = Self { processes: Vec::new() };
         for (name, command) in [(super::DAEMON, &mut ours), (super::PEER, &mut theirs)] {

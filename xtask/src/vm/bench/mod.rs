@@ -2,6 +2,7 @@
 
 mod boot;
 mod claims;
+mod guest;
 mod plan;
 mod plot;
 mod report;
@@ -15,6 +16,7 @@ use super::lab::two_cpus;
 use crate::dist::DIST_VARIABLE;
 use crate::{cargo, setup, step};
 use boot::Site;
+use guest::Machine;
 use plan::Extent;
 
 /// Who is watched.
@@ -25,10 +27,11 @@ const PEER: &str = "qemu-storage-daemon";
 const USAGE: &str = "\
 usage: cargo xtask bench vm [OPTION...]
 
-Boots user-mode Linux with the disks of every kind at once, and loads one after the other from within its kernel.
+Boots a machine with the disks of every kind at once, and loads one after the other from within its kernel.
 
   --rounds N    each round has every load once, in another order [default: 7]
   --ms N        of each load in a round [default: 50]
+  --machine M   uml, or qemu: two CPUs, PCI and MSI-X, but every instruction translated, so no claims [default: uml]
   --claims      only what claims are about: 4 KiB reads, 1 and 64 at a time
   --quick       one short round of that: does everything still run? Its results are thrown away
   --results FOLDER    where to append the results and to draw the plot [default: bench/results]
@@ -39,6 +42,7 @@ Boots user-mode Linux with the disks of every kind at once, and loads one after 
 struct Arguments {
     help: bool,
     quick: bool,
+    machine: Machine,
     extent: Extent,
     results: PathBuf,
     driver: String,
@@ -51,6 +55,7 @@ impl Arguments {
         let mut arguments = Self {
             help: false,
             quick: false,
+            machine: Machine::Uml,
             extent,
             results: "bench/results".into(),
             driver: String::new(),
@@ -66,6 +71,7 @@ impl Arguments {
             match word.as_str() {
                 "--help" | "-h" => arguments.help = true,
                 "--quick" => arguments.quick = true,
+                "--machine" => arguments.machine = Machine::from_word(&value()?).ok_or("--machine needs uml or qemu")?,
                 "--claims" => arguments.extent.claims_only = true,
                 "--rounds" => arguments.extent.rounds = number(value()?)?,
                 "--ms" => arguments.extent.ms = number(value()?)?,
@@ -84,6 +90,15 @@ impl Arguments {
     /// What nobody changed may become what the documents show.
     fn is_whole(&self) -> bool {
         !self.quick && !self.extent.claims_only && self.driver.is_empty() && self.daemon.is_empty()
+    }
+
+    /// The file, without ending, that results are appended to.
+    fn stem(&self) -> &'static str {
+        match (self.machine, self.is_whole()) {
+            (Machine::Uml, true) => "vm",
+            (Machine::Qemu, true) => "vm-qemu",
+            (_, false) => "vm-part",
+        }
     }
 }
 
@@ -125,18 +140,19 @@ fn measure(root: &Path, arguments: &Arguments) -> Result<(), String> {
         root,
         cache: &target.join("vm"),
         programs: &programs,
+        machine: arguments.machine,
         cpus,
         driver_arguments: &arguments.driver,
         daemon_arguments: &arguments.daemon,
     };
     let results = boot::run(&site, &plan::write(arguments.extent))?;
-    let claims = claims::all(&results);
+    let claims = if arguments.machine == Machine::Uml { claims::all(&results) } else { Vec::new() };
     report::print(&results);
     claims.iter().for_each(claims::Claim::print);
     if arguments.quick {
         return Ok(());
     }
-    let stem = root.join(&arguments.results).join(if arguments.is_whole() { "vm" } else { "vm-part" });
+    let stem = root.join(&arguments.results).join(arguments.stem());
     report::append(&stem, arguments, &machine, &results, &claims)?;
     println!("{}", plot::write(&stem, &results, &machine, arguments.extent)?);
     Ok(())
@@ -169,7 +185,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        for words in [&["--what"][..], &["--rounds"], &["--rounds", "0"], &["--ms", "x"]] {
+        for words in [&["--what"][..], &["--rounds"], &["--machine", "x"], &["--rounds", "0"], &["--ms", "x"]] {
             assert!(parse(words).is_err(), "{words:?}");
         }
     }

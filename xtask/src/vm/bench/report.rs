@@ -171,6 +171,7 @@ fn json_line(arguments: &Arguments, machine: &Machine, results: &Results, claims
         ("suite", string("vm")),
         ("rounds", arguments.extent.rounds.to_string()),
         ("ms", arguments.extent.ms.to_string()),
+        ("guest", string(arguments.machine.word())),
         ("driver_arguments", string(&arguments.driver)),
         ("daemon_arguments", list(arguments.daemon.iter().map(|word| string(word)))),
         ("machine", object(&facts)),

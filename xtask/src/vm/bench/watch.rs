@@ -14,6 +14,8 @@ type Times = Vec<(&'static str, u64)>;
 pub(super) struct Watcher {
     /// Stands in the command line of everybody who is watched.
     mark: PathBuf,
+    /// The guest's program.
+    guest: &'static str,
     begun: Option<(String, Instant, Times)>,
     pub(super) watches: Vec<Watch>,
 }
@@ -27,8 +29,8 @@ struct Process {
 }
 
 impl Watcher {
-    pub(super) fn new(mark: &Path) -> Self {
-        Self { mark: mark.to_owned(), begun: None, watches: Vec::new() }
+    pub(super) fn new(mark: &Path, guest: &'static str) -> Self {
+        Self { mark: mark.to_owned(), guest, begun: None, watches: Vec::new() }
     }
 
     pub(super) fn on_event(&mut self, event: &str) -> Result<(), String> {
@@ -68,7 +70,7 @@ impl Watcher {
             let group = group_of(program)?;
             Ok((who, processes.iter().filter(|process| process.group == group).map(|process| process.time_ns).sum()))
         };
-        [(GUEST, "linux"), (DAEMON, DAEMON), (PEER, PEER)].into_iter().map(of).collect()
+        [(GUEST, self.guest), (DAEMON, DAEMON), (PEER, PEER)].into_iter().map(of).collect()
     }
 }
 
@@ -125,7 +127,7 @@ mod tests {
 
     #[test]
     fn watch_that_did_not_begin_does_not_end() {
-        let mut watcher = Watcher::new(Path::new("/nowhere"));
+        let mut watcher = Watcher::new(Path::new("/nowhere"), "linux");
         assert!(watcher.on_event("watch idle").is_err_and(|error| error.contains("no process")));
     }
 }
