@@ -33,6 +33,8 @@ pub enum Way {
 pub enum Storage {
     /// A file disk: what was acknowledged outlives the daemon.
     File,
+    /// The same, each request after a while of its own: they end in another order than they began.
+    Late,
     /// A disk with a cache that dies with the daemon.
     PowerCut,
     /// The same, and half of what was not flushed survives, sector by sector.
@@ -44,6 +46,7 @@ impl Storage {
         let file = format!("file:{},size={}", directory.join("disk").display(), BLOCK_COUNT * BLOCK_BYTES);
         match self {
             Self::File => format!("d={file}"),
+            Self::Late => format!("d=delay:50us+500us,seed={seed}:{file}"),
             Self::PowerCut => format!("d=powercut:{file}"),
             Self::Torn => format!("d=powercut:survive=50,seed={seed}:{file}"),
         }
@@ -162,7 +165,8 @@ struct Campaign<'a> {
 /// Something was lost, or answered twice, or never.
 pub fn run(settings: &Settings) -> Result<Counts, String> {
     std::fs::create_dir_all(&settings.directory).map_err(|error| format!("{}: {error}", settings.directory.display()))?;
-    let promise = if settings.storage == Storage::File { Promise::Completion } else { Promise::Flush };
+    let outlives = matches!(settings.storage, Storage::File | Storage::Late);
+    let promise = if outlives { Promise::Completion } else { Promise::Flush };
     let referee = (Mutex::new((Referee::new(promise, BLOCK_COUNT), None)), Condvar::new());
     let mut campaign = Campaign {
         settings,

@@ -54,9 +54,10 @@ enum Commands {
 }
 
 /// What is worth killing.
-const CAMPAIGNS: [(Storage, Victim); 5] = [
+const CAMPAIGNS: [(Storage, Victim); 6] = [
     (Storage::File, Victim::Daemon),
     (Storage::File, Victim::Client),
+    (Storage::Late, Victim::Daemon),
     (Storage::PowerCut, Victim::Both),
     (Storage::Torn, Victim::Both),
     (Storage::Torn, Victim::Daemon),
@@ -117,7 +118,7 @@ fn one(way: Way, storage: Storage, victim: Victim, kills: u64, seed: u64, direct
         .map_err(|error| format!("{what}: {error}\nthe disk and the daemon's log are in {}", settings.directory.display()))?;
     let _ = std::fs::remove_dir_all(directory);
     let forgotten = match storage {
-        Storage::File => String::new(),
+        Storage::File | Storage::Late => String::new(),
         Storage::PowerCut | Storage::Torn => format!(", {} times a sector was forgotten that was not flushed", counts.forgotten),
     };
     println!(

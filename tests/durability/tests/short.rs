@@ -9,7 +9,7 @@ const KILLS: u64 = 24;
 /// Where the disk lies: what is to be lost with a process needs no slow storage below.
 fn parent_of(storage: Storage) -> PathBuf {
     let memory = Path::new("/dev/shm");
-    if storage == Storage::File || !memory.is_dir() { std::env::temp_dir() } else { memory.to_owned() }
+    if matches!(storage, Storage::File | Storage::Late) || !memory.is_dir() { std::env::temp_dir() } else { memory.to_owned() }
 }
 
 #[track_caller]
@@ -45,6 +45,11 @@ fn library_and_file_disk_when_the_client_is_killed() {
 }
 
 #[test]
+fn library_and_late_disk_when_the_daemon_is_killed() {
+    nothing_is_lost(Way::Library, Storage::Late, Victim::Daemon);
+}
+
+#[test]
 fn library_when_the_power_fails() {
     nothing_is_lost(Way::Library, Storage::PowerCut, Victim::Both);
 }
@@ -67,6 +72,11 @@ fn guest_and_file_disk_when_the_daemon_is_killed() {
 #[test]
 fn guest_and_file_disk_when_the_guest_is_killed() {
     nothing_is_lost(Way::VhostUser, Storage::File, Victim::Client);
+}
+
+#[test]
+fn guest_and_late_disk_when_the_daemon_is_killed() {
+    nothing_is_lost(Way::VhostUser, Storage::Late, Victim::Daemon);
 }
 
 #[test]
