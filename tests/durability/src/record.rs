@@ -1,6 +1,6 @@
 //! What a writer tells the referee, over its standard output: before it submits, and after each completion.
 
-use std::io::{Read, Write};
+use std::io::Read;
 
 /// Bytes of a record. Below PIPE_BUF, so a writer that is killed leaves whole ones.
 const RECORD_BYTES: usize = 48;
@@ -115,8 +115,9 @@ pub struct Teller;
 impl Teller {
     /// Tell one. A referee that is gone ends the writer.
     pub fn tell(&mut self, record: Record) {
-        let mut output = std::io::stdout().lock();
-        if output.write_all(&record.to_bytes()).and_then(|()| output.flush()).is_err() {
+        let bytes = record.to_bytes();
+        // Not through `std::io::Stdout`, which writes what stands before a newline by itself: half a record, if the writer dies then.
+        if rustix::io::write(rustix::stdio::stdout(), &bytes) != Ok(bytes.len()) {
             std::process::exit(3);
         }
     }
