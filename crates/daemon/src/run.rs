@@ -192,13 +192,13 @@ impl Daemon {
     /// From here on this daemon serves the clients of the old one, or it fails and the old one goes on.
     fn take_clients(&mut self, old: &Old) -> Result<(), Failure> {
         old.prepared()?;
-        let adopted = self.front.adopt(&old.line)?;
-        let (clients, stood_still_ns) = (adopted.clients, adopted.stood_still_ns);
+        let adopted = self.front.adopt(&old.line, old.patience, &self.sockets)?;
+        let (clients, machines, stood_still_ns) = (adopted.clients, adopted.machines.len(), adopted.stood_still_ns);
         old.taken()?;
-        self.front.begin_adopted(adopted);
+        self.front.begin_adopted(adopted, &self.sockets);
         let paused_us = takeover::monotonic_ns().saturating_sub(stood_still_ns) / 1000;
         let Greeting { pid, version, .. } = &old.greeting;
-        tracing::info!(pid, version, clients, paused_us, "took over from another daemon");
+        tracing::info!(pid, version, clients, machines, paused_us, "took over from another daemon");
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use fipsee_ring::{AtomicU16, AtomicU64, Ordering};
 use rustix::fs::{MemfdFlags, SealFlags};
 
-use crate::memory::SharedMapping;
+use crate::memory::{SharedMapping, Source};
 
 /// Bytes before the entries of a queue.
 const HEADER_BYTES: usize = 16;
@@ -66,7 +66,7 @@ impl InflightArea {
                 ),
             ));
         }
-        let mapping = SharedMapping::new("the inflight area", &file, offset_bytes, length_bytes)?;
+        let mapping = SharedMapping::new("the inflight area", file, offset_bytes, length_bytes)?;
         Ok(Self { mapping: Arc::new(mapping), queues, size })
     }
 
@@ -74,6 +74,12 @@ impl InflightArea {
     #[must_use]
     pub fn length_bytes(&self) -> u64 {
         queue_bytes(self.size) * u64::from(self.queues)
+    }
+
+    /// Where it comes from, and for how many queues of how many descriptors it is.
+    #[must_use]
+    pub fn source(&self) -> (Source<'_>, u16, u16) {
+        (self.mapping.source(), self.queues, self.size)
     }
 
     /// The part of queue `index`.
@@ -84,6 +90,15 @@ impl InflightArea {
         let base = unsafe { self.mapping.base().add(offset) };
         Some(InflightQueue { base, size: self.size, counter: 0, last_batch_head: 0, _mapping: Arc::clone(&self.mapping) })
     }
+}
+
+/// What a server of a queue knows of its part of the area beside what stands there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InflightStanding {
+    /// Given to the next request that is taken.
+    pub counter: u64,
+    /// The last that was published.
+    pub last_batch_head: u16,
 }
 
 /// The part of a queue.
@@ -152,6 +167,18 @@ impl InflightQueue {
         self.word16(SIZE_OFFSET).store(size, Ordering::Relaxed);
         self.word16(VERSION_OFFSET).store(VERSION, Ordering::Release);
         Ok(None)
+    }
+
+    /// What its server knows.
+    pub(crate) const fn standing(&self) -> InflightStanding {
+        InflightStanding { counter: self.counter, last_batch_head: self.last_batch_head }
+    }
+
+    /// Go on using it for a queue of `size` descriptors as another server of the queue did; nothing is written before a request is taken.
+    pub(crate) const fn resume(&mut self, size: u16, standing: InflightStanding) -> bool {
+        (self.counter, self.last_batch_head) = (standing.counter, standing.last_batch_head);
+        // Any head: it was found in memory of the hypervisor's, and is only ever stored there again.
+        size <= self.size
     }
 
     /// What is in flight, oldest first.

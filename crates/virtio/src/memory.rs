@@ -3,7 +3,7 @@
 mod log;
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -36,6 +36,20 @@ pub(crate) struct SharedMapping {
     mapped_bytes: usize,
     /// The byte that was asked for.
     base: NonNull<u8>,
+    file: OwnedFd,
+    offset_bytes: u64,
+    length_bytes: u64,
+}
+
+/// Where memory of a peer's comes from: for another process that is to map the same.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    /// The file.
+    pub file: BorrowedFd<'a>,
+    /// Where the memory begins in it.
+    pub offset_bytes: u64,
+    /// How long it is.
+    pub length_bytes: u64,
 }
 
 // SAFETY: memory of another process, reached only by raw pointers, atomics and copies, from any thread.
@@ -48,27 +62,27 @@ impl SharedMapping {
     ///
     /// # Errors
     /// There is nothing to map, the file is too short, or what mmap(2) reports. `what` begins the text.
-    pub(crate) fn new(what: &str, file: &OwnedFd, offset_bytes: u64, length_bytes: u64) -> io::Result<Self> {
+    pub(crate) fn new(what: &str, file: OwnedFd, offset_bytes: u64, length_bytes: u64) -> io::Result<Self> {
         let wrong = |text: String| io::Error::new(io::ErrorKind::InvalidInput, format!("{what} {text}"));
         let end = offset_bytes.checked_add(length_bytes).filter(|_| length_bytes > 0);
         let end = end.ok_or_else(|| wrong("is empty or ends beyond any file".to_owned()))?;
-        let file_bytes = u64::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or(0);
+        let file_bytes = u64::try_from(rustix::fs::fstat(&file)?.st_size).unwrap_or(0);
         if end > file_bytes {
             return Err(wrong(format!("needs {end} bytes of a file that has {file_bytes}; hand over a file of the full length")));
         }
-        let page_bytes = page_bytes_of(file)?;
+        let page_bytes = page_bytes_of(&file)?;
         let first = offset_bytes / page_bytes * page_bytes;
         let too_large = |_| wrong("is larger than our address space".to_owned());
         let mapped_bytes = usize::try_from((end - first).next_multiple_of(page_bytes)).map_err(too_large)?;
         let skip = usize::try_from(offset_bytes - first).map_err(too_large)?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping at an address that the kernel chooses.
-        let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), mapped_bytes, access, MapFlags::SHARED, file, first) }
+        let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), mapped_bytes, access, MapFlags::SHARED, &file, first) }
             .map_err(|errno| io::Error::new(errno.kind(), format!("{what} cannot be mapped for reading and writing: {errno}")))?;
         let start = NonNull::new(start.cast::<u8>()).ok_or_else(|| wrong("was mapped at address 0".to_owned()))?;
         // SAFETY: `skip` is below the mapping's length.
         let base = unsafe { start.add(skip) };
-        let mut mapping = Self { guard: None, start, mapped_bytes, base };
+        let mut mapping = Self { guard: None, start, mapped_bytes, base, file, offset_bytes, length_bytes };
         mapping.guard = Some(Guard::new(start, mapped_bytes, usize::try_from(page_bytes).map_err(too_large)?)?);
         // SAFETY: the range is the mapping. Refused or not, it stays as it is: a core dump would hold the guest's memory.
         let _ = unsafe { rustix::mm::madvise(start.as_ptr().cast(), mapped_bytes, Advice::LinuxDontDump) };
@@ -78,6 +92,11 @@ impl SharedMapping {
     /// The byte at the offset asked for.
     pub(crate) const fn base(&self) -> NonNull<u8> {
         self.base
+    }
+
+    /// Where it comes from.
+    pub(crate) fn source(&self) -> Source<'_> {
+        Source { file: self.file.as_fd(), offset_bytes: self.offset_bytes, length_bytes: self.length_bytes }
     }
 
     /// Was a part of the file gone when it was accessed?
@@ -122,8 +141,14 @@ impl GuestRegion {
             let text = "the memory region wraps around the end of the address space; the hypervisor is at fault";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
-        let mapping = SharedMapping::new("the memory region", &file, file_offset_bytes, length_bytes)?;
+        let mapping = SharedMapping::new("the memory region", file, file_offset_bytes, length_bytes)?;
         Ok(Arc::new(Self { guest_address, length_bytes, user_address, mapping }))
+    }
+
+    /// Where it comes from.
+    #[must_use]
+    pub fn source(&self) -> Source<'_> {
+        self.mapping.source()
     }
 
     const fn view(&self) -> View {

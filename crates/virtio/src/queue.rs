@@ -119,27 +119,40 @@ impl Virtqueue {
     /// # Errors
     /// They do not lie in `memory`, or are misaligned, or of a size that no queue has.
     pub(crate) fn new(memory: &GuestMemory, layout: &Layout, next_available: u16, event_index: bool) -> Result<Self, String> {
-        let size = layout.size;
-        if !size.is_power_of_two() || size > MAX_SIZE {
-            return Err(format!("a queue of {size} descriptors cannot be served; choose a power of two up to {MAX_SIZE}"));
-        }
-        let areas = Areas::find(memory, layout)?;
-        let mut queue = Self {
-            areas,
-            size,
-            mask: size - 1,
-            event_index,
-            next_available,
-            next_used: 0,
-            published: 0,
-            armed: false,
-            interrupt_anyway: true,
-        };
+        let mut queue = Self::at(memory, layout, (next_available, 0), event_index)?;
         queue.published = queue.used_word(INDEX_OFFSET).load(Ordering::Relaxed);
         queue.next_used = queue.published;
         // The driver may have kicked before we were there: until it is asked again, look without.
         queue.ask_for_kicks(false);
         Ok(queue)
+    }
+
+    /// As another server of the rings left them: kicks not asked for, its next entries these. Nothing is written.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub(crate) fn at(
+        memory: &GuestMemory,
+        layout: &Layout,
+        (next_available, next_used): (u16, u16),
+        event_index: bool,
+    ) -> Result<Self, String> {
+        let size = layout.size;
+        if !size.is_power_of_two() || size > MAX_SIZE {
+            return Err(format!("a queue of {size} descriptors cannot be served; choose a power of two up to {MAX_SIZE}"));
+        }
+        let areas = Areas::find(memory, layout)?;
+        Ok(Self {
+            areas,
+            size,
+            mask: size - 1,
+            event_index,
+            next_available,
+            next_used,
+            published: next_used,
+            armed: false,
+            interrupt_anyway: true,
+        })
     }
 
     /// The same rings in other memory.

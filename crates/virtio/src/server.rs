@@ -6,6 +6,7 @@ mod interrupt;
 mod question;
 mod rare;
 mod serve;
+mod standing;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,6 +22,7 @@ use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRE
 
 use self::interrupt::Interrupt;
 pub use self::question::{QuestionToken, Upgrade};
+pub use self::standing::VirtqueueStanding;
 use crate::config::has;
 use crate::fault_guard;
 use crate::inflight::InflightQueue;
@@ -74,6 +76,21 @@ pub struct VirtqueueSetup {
     pub used_log_address: Option<u64>,
     /// Answers upgrade requests; none: they are not known here.
     pub upgrade: Option<Box<dyn Upgrade>>,
+}
+
+impl VirtqueueSetup {
+    const fn layout(&self) -> Layout {
+        Layout {
+            size: self.size,
+            descriptor_address: self.descriptor_address,
+            available_address: self.available_address,
+            used_address: self.used_address,
+        }
+    }
+
+    const fn event_index(&self) -> bool {
+        has(self.features, VIRTIO_RING_F_EVENT_IDX)
+    }
 }
 
 /// What belongs to a chain that was taken and is not answered.
@@ -155,24 +172,24 @@ impl VirtqueueServer {
     ///
     /// # Errors
     /// A ring lies outside the guest's memory, or is misaligned; a descriptor is no eventfd.
-    pub fn new(id: u32, setup: VirtqueueSetup) -> Result<Self, String> {
+    pub fn new(id: u32, mut setup: VirtqueueSetup) -> Result<Self, String> {
         let faults_seen = fault_guard::fault_count();
         if setup.memory.is_broken() {
             return Err(broken_memory());
         }
-        let layout = Layout {
-            size: setup.size,
-            descriptor_address: setup.descriptor_address,
-            available_address: setup.available_address,
-            used_address: setup.used_address,
-        };
-        let event_index = has(setup.features, VIRTIO_RING_F_EVENT_IDX);
-        let mut queue = Virtqueue::new(&setup.memory, &layout, setup.next_available, event_index)?;
-        let mut inflight = setup.inflight;
-        let resubmit = match inflight.as_mut() {
+        let mut queue = Virtqueue::new(&setup.memory, &setup.layout(), setup.next_available, setup.event_index())?;
+        let resubmit = match setup.inflight.as_mut() {
             Some(area) => recover(area, &mut queue)?,
             None => VecDeque::new(),
         };
+        let server = Self::over(id, setup, queue, resubmit, faults_seen)?;
+        server.log_words();
+        Ok(server)
+    }
+
+    /// `resubmit`: chains that were taken from `queue` and not answered.
+    fn over(id: u32, setup: VirtqueueSetup, queue: Virtqueue, resubmit: VecDeque<u16>, faults_seen: u64) -> Result<Self, String> {
+        let layout = setup.layout();
         let size = usize::from(setup.size);
         let no_place = StatusPlace { head: 0, address: 0, place: NonNull::dangling(), used_bytes: 0, failed_bytes: 0 };
         let idle =
@@ -196,7 +213,7 @@ impl VirtqueueServer {
             needs_care: !resubmit.is_empty(),
             resubmit,
             owed_flushes: Vec::new(),
-            inflight,
+            inflight: setup.inflight,
             batch: Vec::with_capacity(size),
             log: setup.log,
             used_log_address: setup.used_log_address,
@@ -213,7 +230,6 @@ impl VirtqueueServer {
             fault: None,
         };
         server.set_info(&setup.info);
-        server.log_words();
         Ok(server)
     }
 

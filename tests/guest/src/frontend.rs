@@ -102,6 +102,28 @@ impl Frontend {
         self.socket.as_fd()
     }
 
+    /// The connection, to say what no hypervisor says.
+    #[must_use]
+    pub const fn connection(&self) -> &UnixStream {
+        &self.socket
+    }
+
+    /// Is there nothing that the back end said and nobody asked for?
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut fds, Some(&now)).is_ok_and(|ready| ready == 0)
+    }
+
+    /// The answer to what was said over [`connection`](Self::connection).
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub fn answer(&mut self, request: Request) -> io::Result<Vec<u8>> {
+        self.receive(request).map(|(body, _)| body)
+    }
+
     /// Ask for a number.
     ///
     /// # Errors

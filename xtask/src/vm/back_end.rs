@@ -62,6 +62,7 @@ impl Peer {
     /// Why a scenario with that event says nothing of this peer.
     pub(super) fn cannot(&self, event: Event) -> Option<&'static str> {
         match (self, event) {
+            (Self::StorageDaemon, Event::Handover) => Some("it cannot be taken over from"),
             (Self::StorageDaemon, Event::Restart) => Some("it forgets what was under way when it dies"),
             (Self::StorageDaemon, Event::Resize(_)) => Some("7.2 does not tell the guest"),
             _ => None,
@@ -127,9 +128,7 @@ impl BackEnd {
     fn launch(&mut self) -> Result<(), String> {
         let _ = fs::remove_file(self.socket());
         let mut command = self.command();
-        let log = File::options().create(true).append(true).open(self.folder.join("back-end.log"));
-        let log = log.and_then(|log| Ok((log.try_clone()?, log)));
-        let (output, errors) = log.map_err(|error| format!("cannot write a log in {}: {error}", self.folder.display()))?;
+        let (output, errors) = self.open_log()?;
         let mut process = Group::spawn(command.stdin(std::process::Stdio::null()).stdout(output).stderr(errors))?;
         let deadline = Instant::now() + START_LIMIT;
         while !is_listening(&self.socket()) {
@@ -198,6 +197,38 @@ impl BackEnd {
         // Killed and waited for as the group goes.
         drop(self.process.take());
         self.launch()
+    }
+
+    /// A new one takes over; the old one ends in order by itself.
+    pub(super) fn hand_over(&mut self) -> Result<(), String> {
+        let mut old = self.process.take().ok_or_else(|| format!("{} does not run", self.peer.name()))?;
+        let mut command = self.command();
+        command.arg("--takeover").stdin(std::process::Stdio::null());
+        let (output, errors) = self.open_log()?;
+        let mut new = Group::spawn(command.stdout(output).stderr(errors))?;
+        let deadline = Instant::now() + START_LIMIT;
+        let status = loop {
+            if let Some(status) = old.ended() {
+                break status;
+            }
+            if let Some(status) = new.ended() {
+                self.process = Some(old);
+                return Err(format!("the takeover was refused ({status}):\n{}", self.log()));
+            }
+            if Instant::now() > deadline {
+                return Err(format!("there was no takeover in time:\n{}", self.log()));
+            }
+            // tidy: allow sleep, another process's end
+            thread::sleep(LOOK);
+        };
+        self.process = Some(new);
+        if status.success() { Ok(()) } else { Err(format!("the old daemon ended with {status}:\n{}", self.log())) }
+    }
+
+    fn open_log(&self) -> Result<(File, File), String> {
+        let log = File::options().create(true).append(true).open(self.folder.join("back-end.log"));
+        let log = log.and_then(|log| Ok((log.try_clone()?, log)));
+        log.map_err(|error| format!("cannot write a log in {}: {error}", self.folder.display()))
     }
 
     /// Change a byte of what the disk holds: the first of a file that begins with these words.

@@ -266,6 +266,7 @@ fn act(event: &str, expected: Event, back_end: &mut BackEnd, folder: &Path, queu
     match (event.split(' ').next().unwrap_or_default(), expected) {
         ("resize", Event::Resize(bytes)) => back_end.resize(bytes),
         ("restart", Event::Restart) => back_end.restart(),
+        ("handover", Event::Handover) => back_end.hand_over(),
         ("corrupt", Event::Corrupt) => back_end.spoil(SPOILT),
         ("reboot", Event::Reboot) => Ok(()),
         ("unplug", Event::Plug) => qemu::unplug(&monitor),

@@ -37,6 +37,8 @@ pub(super) enum Event {
     Resize(u64),
     /// The back end is killed and started again.
     Restart,
+    /// A new back end takes over from the one that runs.
+    Handover,
     /// The device is taken out of the machine ("unplug") and put in again ("plug").
     Plug,
     /// Somebody between machine and back end meddles; or the back end stands still for a while.
@@ -179,6 +181,14 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         about: "a read-only disk with a file system the host made",
         script: "readonly",
         disk: Disk { read_only: true, has_files: true, ..DISK },
+        ..COMMON
+    },
+    Scenario {
+        name: "uml/handover",
+        about: "new daemons take over while files are written and read; no request fails, every byte is right; e2fsck",
+        script: "handover",
+        settings: &[("rounds", "5"), ("files", "60")],
+        event: Event::Handover,
         ..COMMON
     },
     Scenario { name: "uml/rebind", about: "the driver lets go and takes the device 20 times", script: "rebind", ..COMMON },

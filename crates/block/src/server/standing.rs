@@ -47,10 +47,15 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
     /// Go on as another server left off, whose cursors the channel's end was opened with.
     #[must_use]
     pub fn stand(mut self, standing: &Standing) -> Self {
+        self.take_stand(standing);
+        self
+    }
+
+    /// As [`stand`](Self::stand).
+    pub fn take_stand(&mut self, standing: &Standing) {
         let event = |event: &EventStanding| Event { unacknowledged: event.unacknowledged, wanted: event.wanted };
         self.resize = event(&standing.resize);
         self.detach = event(&standing.detach);
         self.detached = standing.detached;
-        self
     }
 }

@@ -19,6 +19,7 @@ use rustix::net::SocketFlags;
 pub use self::handover::HandOver;
 use super::quota::LogQuota;
 use super::session::{Attachment, ClientLimits, Granted, Session, State};
+use crate::front::vhost_user::Held;
 use crate::live::Live;
 use crate::notify::{self, Watchdog};
 use crate::worker::{Ack, Command, Seat, Standstill, WorkerHandle};
@@ -101,8 +102,8 @@ pub struct LocalFront {
     leaving: HashMap<u64, Attachment>,
     descriptors: u64,
     quota: LogQuota,
-    /// Keeps the workers still once another daemon serves.
-    given: Option<Standstill>,
+    /// Keeps workers and hypervisors' threads still once another daemon serves.
+    given: Option<(Standstill, Held)>,
 }
 
 impl LocalFront {
@@ -173,17 +174,18 @@ impl LocalFront {
 
     /// `true`: another daemon serves now.
     fn obey_orders(&mut self, stopping: bool) -> bool {
+        let mut hand_over = None;
         for order in self.mailbox.take() {
             match order {
                 Order::Did(id, done) => self.workers_did(id, done),
                 Order::HandOver(order) if stopping => {
-                    order.refuse("the daemon is shutting down; start the new one without --takeover")
+                    order.refuse("the daemon is shutting down; start the new one without --takeover");
                 }
-                // The others are what it waits for itself, or of a daemon that is no more.
-                Order::HandOver(order) => return self.hand_over(order),
+                // Last: what workers have confirmed is passed on by this daemon or by none. One asks at a time.
+                Order::HandOver(order) => hand_over = Some(order),
             }
         }
-        false
+        hand_over.is_some_and(|order| self.hand_over(order))
     }
 
     fn wait(&self, stopping: bool) -> Vec<u64> {

@@ -15,7 +15,7 @@ use super::line::Line;
 use super::wire::{Answer, DiskGiven, Given, Greeting, ListenerOf, VERSION};
 use super::{MAX_WAIT, PREPARE_TIMEOUT};
 use crate::admin::Admin;
-use crate::export::Kind;
+use crate::export::{Attached, Kind};
 use crate::front::local::{HandOver, Order};
 
 impl Admin {
@@ -57,13 +57,6 @@ impl Admin {
         }
         for export in &self.live.now().exports {
             export.disk().hand_over().map_err(|text| format!("disk '{}': {text}", export.name()))?;
-            if let Some(machine) = export.attached().iter().find(|client| client.kind == Kind::VhostUser) {
-                return Err(format!(
-                    "disk '{}' is used by a virtual machine (process {}), which cannot be handed over; detach it, or stop and start the daemon",
-                    export.name(),
-                    machine.pid
-                ));
-            }
         }
         Ok(peer.pid.as_raw_nonzero().get())
     }
@@ -73,17 +66,14 @@ impl Admin {
             let _ = line.withdraw(&reason);
             return Err(reason);
         }
-        // From here on nobody connects to a socket for virtual machines.
-        let retired = self.vms.retire(|_, _| true).inspect_err(|reason| {
+        // From here on no hypervisor is heard. What the front drops of this, goes on.
+        let machines = self.vms.hold(patience).inspect_err(|reason| {
             let _ = line.withdraw(reason);
         })?;
         let (reply, answer) = channel();
-        self.front.send(Order::HandOver(HandOver { line, pid, patience, reply }));
+        self.front.send(Order::HandOver(HandOver { line, pid, patience, machines, reply }));
         match answer.recv() {
-            Ok(reason) => {
-                self.vms.reinstate(&retired);
-                Err(reason)
-            }
+            Ok(reason) => Err(reason),
             // It is done, and this process about to end. Nothing may be touched.
             Err(_) => loop {
                 std::thread::park();
@@ -97,7 +87,8 @@ impl Admin {
             line.send(packet, descriptors, deadline).map_err(|error| error.describe("sockets and disks were handed over"))
         };
         let served = self.live.now();
-        let clients = served.exports.iter().map(|export| export.attached().len()).sum();
+        let is_local = |client: &&Attached| client.kind == Kind::Ring;
+        let clients = served.exports.iter().map(|export| export.attached().iter().filter(is_local).count()).sum();
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let greeting = Greeting { pid: std::process::id(), version, clients };
         send(&Given::Greeting(greeting), &[])?;
@@ -119,11 +110,11 @@ impl Admin {
             let file = export.disk().hand_over().map_err(|text| format!("disk '{}': {text}", export.name()))?;
             send(&Given::Disk(given), file.as_slice())?;
         }
-        send(&Given::Prepare, &[])?;
+        send(&Given::Prepare {}, &[])?;
         match line.receive(deadline).map_err(|error| error.describe("it was prepared"))? {
-            (Answer::Prepared, _) => Ok(()),
+            (Answer::Prepared {}, _) => Ok(()),
             (Answer::Refused { reason }, _) => Err(format!("the other daemon refuses: {reason}")),
-            (Answer::Taken, _) => Err("the other daemon answered out of order".to_owned()),
+            (Answer::Taken {}, _) => Err("the other daemon answered out of order".to_owned()),
         }
     }
 }

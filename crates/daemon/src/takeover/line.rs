@@ -18,8 +18,8 @@ use super::wire::{Answer, Given};
 
 /// Longest packet: a queue with a full histogram has a third of it.
 const MAX_PACKET_BYTES: usize = 64 << 10;
-/// Descriptors of one packet at most: a socket and its lock, a client and its channel, two doorbells.
-const MAX_DESCRIPTORS: usize = 2;
+/// Descriptors of one packet at most: a virtual machine's connection, channel, inflight area and log.
+const MAX_DESCRIPTORS: usize = 4;
 
 /// Why a packet did not go, or come.
 #[derive(Debug)]
@@ -156,7 +156,7 @@ impl Line {
         let _ = rustix::net::shutdown(&self.0, Shutdown::Read);
         loop {
             match self.try_receive() {
-                Ok(Some((Answer::Taken, _))) => return Ok(()),
+                Ok(Some((Answer::Taken {}, _))) => return Ok(()),
                 Ok(Some(_)) | Err(LineError::Wrong(_)) => {}
                 Ok(None) | Err(_) => break,
             }
@@ -193,4 +193,58 @@ impl AsFd for Line {
 
 fn soon() -> Instant {
     Instant::now() + std::time::Duration::from_millis(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+
+    fn pair() -> (Line, Line) {
+        let (old, new) = Line::pair().expect("descriptors");
+        (old, Line::from_fd(new))
+    }
+
+    fn now() -> Instant {
+        Instant::now()
+    }
+
+    #[test]
+    fn who_has_sent_that_it_serves_is_heard_by_who_withdraws() {
+        let (old, new) = pair();
+        // What comes before it changes nothing.
+        new.send(&Answer::Prepared {}, &[], now()).expect("room");
+        new.send(&"garbage", &[], now()).expect("room");
+        new.send(&Answer::Taken {}, &[], now()).expect("room");
+        assert_eq!(old.withdraw("it took too long"), Ok(()));
+        assert!(matches!(new.try_receive::<Given>(), Ok(None)), "it is not told that it was refused");
+    }
+
+    #[test]
+    fn who_is_late_learns_that_it_does_not_serve() {
+        let (old, new) = pair();
+        assert_eq!(old.withdraw("it took too long"), Err(()));
+        assert!(matches!(new.send(&Answer::Taken {}, &[], now()), Err(LineError::Ended)));
+        let (packet, _) = new.receive::<Given>(now()).expect("it is told");
+        assert!(matches!(packet, Given::Refused { reason } if reason == "it took too long"));
+    }
+
+    #[test]
+    fn exactly_one_serves_however_the_two_meet() {
+        for round in 0..2000 {
+            let (old, new) = pair();
+            let start = Barrier::new(2);
+            let (withdrawn, sent) = std::thread::scope(|scope| {
+                let sender = scope.spawn(|| {
+                    start.wait();
+                    (0..round % 64).for_each(|_| std::hint::spin_loop());
+                    new.send(&Answer::Taken {}, &[], now()).is_ok()
+                });
+                start.wait();
+                (old.withdraw("it took too long").is_err(), sender.join().expect("it does not panic"))
+            });
+            assert_ne!(withdrawn, sent, "both would serve, or none");
+        }
+    }
 }

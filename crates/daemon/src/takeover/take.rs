@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fipsee_block::wire::BlockInfo;
 use fipsee_ring::listener::Listener;
@@ -16,7 +16,7 @@ use serde_json::json;
 
 use super::line::{Line, LineError};
 use super::wire::{Answer, DiskGiven, Given, Greeting, ListenerOf, VERSION};
-use super::{PREPARE_TIMEOUT, TAKE_TIMEOUT};
+use super::{MAX_WAIT, PREPARE_TIMEOUT, TAKE_TIMEOUT};
 use crate::admin::admin_path;
 use crate::config::{Config, DiskConfig};
 use crate::export::Export;
@@ -51,6 +51,8 @@ impl Failure {
 pub(crate) struct Old {
     pub(crate) line: Line,
     pub(crate) greeting: Greeting,
+    /// How long it waits for requests in flight, and for hypervisors.
+    pub(crate) patience: Duration,
     /// Clients, then administration.
     pub(crate) sockets: Option<(Listener, Listener)>,
     pub(crate) machines: Vec<(String, Listener)>,
@@ -75,7 +77,8 @@ impl Old {
             let text = format!("{} clients are connected and max_clients is {limit} here; raise it", greeting.clients);
             return refuse(&line, text);
         }
-        let mut old = Self { line, greeting, sockets: None, machines: Vec::new(), exports: Vec::new() };
+        let patience = Duration::from_millis(wait_ms).min(MAX_WAIT);
+        let mut old = Self { line, greeting, patience, sockets: None, machines: Vec::new(), exports: Vec::new() };
         match old.take_what_is_shared(config, socket) {
             Err(Failure::Refused(reason)) => refuse(&old.line, reason),
             Err(Failure::OldDied) => Err(Failure::OldDied),
@@ -87,7 +90,7 @@ impl Old {
         let (mut clients, mut admin) = (None, None);
         loop {
             match expect(&self.line, "handing over disks and sockets")? {
-                (Given::Prepare, _) => break,
+                (Given::Prepare {}, _) => break,
                 (Given::Listener { of, path }, descriptors) => {
                     let mut descriptors = descriptors.into_iter();
                     let fd = descriptors.next().ok_or_else(|| Failure::Refused("a listening socket is missing".to_owned()))?;
@@ -140,13 +143,13 @@ impl Old {
 
     /// Everything is prepared here: the clients may come.
     pub(crate) fn prepared(&self) -> Result<(), Failure> {
-        let sent = self.line.send(&Answer::Prepared, &[], Instant::now() + PREPARE_TIMEOUT);
+        let sent = self.line.send(&Answer::Prepared {}, &[], Instant::now() + PREPARE_TIMEOUT);
         sent.map_err(|error| self.why(error))
     }
 
     /// The one decision: `Ok` means that this daemon serves, and the other never again.
     pub(crate) fn taken(&self) -> Result<(), Failure> {
-        match self.line.send(&Answer::Taken, &[], Instant::now() + TAKE_TIMEOUT) {
+        match self.line.send(&Answer::Taken {}, &[], Instant::now() + TAKE_TIMEOUT) {
             Ok(()) => Ok(()),
             // It died while its queues stood still, and we have them all; unless it says that it took back what it gave.
             Err(LineError::Ended) => match self.why(LineError::Ended) {

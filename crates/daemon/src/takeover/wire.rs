@@ -1,5 +1,7 @@
 //! What the two daemons of a takeover say to each other. Whoever changes it raises [`VERSION`].
 
+pub(crate) mod machine;
+
 use std::path::PathBuf;
 
 use fipsee_block::server::{EventStanding, Standing};
@@ -9,10 +11,10 @@ use fipsee_ring::ring::Cursor;
 use serde::{Deserialize, Serialize};
 
 /// Version of everything below. Daemons of two versions do not take over from each other.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// What the old daemon hands over, in this order: greeting, listeners, disks, `Prepare`; clients, each followed by its memory and its
-/// queues, `End`. `Refused` may come at any place, and ends it all: the old one goes on.
+/// queues, virtual machines likewise, `End`. `Refused` may come at any place, and ends it all: the old one goes on.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "packet", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Given {
@@ -25,7 +27,7 @@ pub(crate) enum Given {
     /// With its file, unless it is a null disk.
     Disk(DiskGiven),
     /// That was all that can be handed over while clients are served.
-    Prepare,
+    Prepare {},
     Client(ClientGiven),
     /// With the file.
     Memory {
@@ -35,6 +37,12 @@ pub(crate) enum Given {
         length_bytes: u64,
     },
     Queue(QueueGiven),
+    /// With its connection, and what it says beside.
+    Machine(machine::MachineGiven),
+    /// With the file.
+    GuestMemory(machine::GuestMemoryGiven),
+    /// With the eventfds that it says.
+    Virtqueue(machine::VirtqueueGiven),
     /// That was all.
     End {
         /// When queues stood still, on CLOCK_MONOTONIC.
@@ -47,14 +55,14 @@ pub(crate) enum Given {
     },
 }
 
-/// What the new daemon answers.
+/// What the new daemon answers. With braces: a variant without them would let fields pass that it does not have.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "packet", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Answer {
     /// To `Prepare`: go on.
-    Prepared,
+    Prepared {},
     /// To `End`: it is done. Who has sent this serves, and who has received it never does again.
-    Taken,
+    Taken {},
     /// It will not.
     Refused { reason: String },
 }
@@ -207,5 +215,22 @@ pub(crate) fn recount(counters: &QueueCounters, plain: &[u64], latency: &[(u64, 
     }
     for (ticks, count) in latency {
         counters.latency.record(*ticks, *count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_with_fields_they_do_not_have_are_refused() {
+        for name in ["prepared", "taken"] {
+            let plain = format!("{{\"packet\":\"{name}\"}}");
+            assert!(serde_json::from_str::<Answer>(&plain).is_ok(), "{plain}");
+            let more = format!("{{\"packet\":\"{name}\",\"but\":1}}");
+            assert!(serde_json::from_str::<Answer>(&more).is_err(), "{more}");
+        }
+        assert!(serde_json::from_str::<Given>("{\"packet\":\"prepare\"}").is_ok());
+        assert!(serde_json::from_str::<Given>("{\"packet\":\"prepare\",\"but\":1}").is_err());
     }
 }

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use fipsee_block::disk::Ticket;
+use fipsee_block::disk::{AnyDisk, Engine, Ticket};
 use fipsee_block::server::QueueServer;
 use fipsee_block::wire::{BlockInfo, Status};
 use fipsee_ring::mailbox::Mailbox;
@@ -107,6 +107,14 @@ impl Service {
         match self {
             Self::Ring(server) => server.finish(ticket, status),
             Self::Virtqueue(queue) => queue.server.finish(ticket, status),
+        }
+    }
+
+    /// Have the disk begin what it owes to requests in flight. Was there anything?
+    pub(super) fn pay_flushes(&mut self, disk: &AnyDisk, engine: &mut Engine) -> bool {
+        match self {
+            Self::Ring(_) => false,
+            Self::Virtqueue(queue) => queue.server.pay_flushes(disk, engine),
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use fipsee_block::server::Standing;
+use fipsee_virtio::upgrade::GuestStanding;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::service::Service;
@@ -18,7 +19,7 @@ pub struct StandStill {
     /// How long requests in flight are waited for.
     patience: Duration,
     /// Where its queues stand. Dropped instead: requests are still in flight, and the worker goes on.
-    stands: Sender<Vec<(QueueName, Standing)>>,
+    stands: Sender<Standings>,
     go: Receiver<()>,
     unless_told: Otherwise,
 }
@@ -32,9 +33,16 @@ pub enum Otherwise {
     LetsGo,
 }
 
+/// Where the queues of a worker stand.
+#[derive(Debug, Default)]
+pub(super) struct Standings {
+    rings: HashMap<QueueName, Standing>,
+    guests: HashMap<QueueName, GuestStanding>,
+}
+
 /// Workers that stand still until [`go_on`](Self::go_on), or until this is dropped.
 pub struct Standstill {
-    standings: HashMap<QueueName, Standing>,
+    standings: Standings,
     go: Vec<Sender<()>>,
 }
 
@@ -50,7 +58,7 @@ impl Standstill {
         unless_told: Otherwise,
     ) -> Result<Self, String> {
         before.resize_with(workers.len(), Vec::new);
-        let (mut still, mut replies) = (Self { standings: HashMap::new(), go: Vec::new() }, Vec::new());
+        let (mut still, mut replies) = (Self { standings: Standings::default(), go: Vec::new() }, Vec::new());
         for (worker, mut commands) in workers.iter().zip(before) {
             let ((stands, reply), (sender, go)) = (channel(), channel());
             commands.push(Command::StandStill(StandStill { patience, stands, go, unless_told }));
@@ -62,7 +70,10 @@ impl Standstill {
         let deadline = Instant::now() + patience + ANSWER_TIMEOUT;
         for (index, reply) in replies.iter().enumerate() {
             match reply.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(standings) => still.standings.extend(standings),
+                Ok(Standings { rings, guests }) => {
+                    still.standings.rings.extend(rings);
+                    still.standings.guests.extend(guests);
+                }
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(format!(
                         "requests are still in flight at a disk after {} ms; try again when it is less busy, or with a longer --takeover-wait-ms",
@@ -80,7 +91,13 @@ impl Standstill {
     /// Where a queue stands, if it is served.
     #[must_use]
     pub fn of(&self, queue: QueueName) -> Option<&Standing> {
-        self.standings.get(&queue)
+        self.standings.rings.get(&queue)
+    }
+
+    /// Where a virtqueue stands, if it is served.
+    #[must_use]
+    pub fn of_guest(&self, queue: QueueName) -> Option<&GuestStanding> {
+        self.standings.guests.get(&queue)
     }
 
     /// The workers go on with what they have.
@@ -97,7 +114,7 @@ impl Worker {
     pub(super) fn stand_still(&mut self, order: StandStill) {
         let StandStill { patience, stands, go, unless_told } = order;
         let deadline = Instant::now() + patience;
-        while self.engine.in_flight() > 0 {
+        while self.pay_flushes() || self.engine.in_flight() > 0 {
             if self.run_engine() == 0 {
                 if Instant::now() >= deadline {
                     return;
@@ -107,14 +124,7 @@ impl Worker {
         }
         // Nothing is in flight: whoever waited for that gets it now.
         self.settle();
-        let standing = |slot: &super::Slot| match &slot.service {
-            Service::Ring(server) => server.standing(),
-            Service::Virtqueue(_) => None,
-        };
-        let slots = self.roster.iter_mut();
-        let standings =
-            slots.filter_map(|(_, slot)| Some((QueueName { client: slot.client, index: slot.index }, standing(slot)?)));
-        let _ = stands.send(standings.collect());
+        let _ = stands.send(self.standings(unless_told == Otherwise::GoesOn));
         let goes_on = go.recv().is_ok() || unless_told == Otherwise::GoesOn;
         let ids: Vec<usize> = self.roster.iter_mut().map(|(id, _)| id).collect();
         for id in ids {
@@ -127,10 +137,78 @@ impl Worker {
         self.stopping |= !goes_on;
     }
 
+    fn pay_flushes(&mut self) -> bool {
+        let mut paid = false;
+        for (_, slot) in self.roster.iter_mut() {
+            paid |= slot.service.pay_flushes(slot.export.disk(), &mut self.engine);
+        }
+        paid
+    }
+
+    /// `own`: the queues are served here. Those of another daemon are not touched.
+    fn standings(&mut self, own: bool) -> Standings {
+        let mut standings = Standings::default();
+        for (_, slot) in self.roster.iter_mut() {
+            let name = QueueName { client: slot.client, index: slot.index };
+            match &mut slot.service {
+                Service::Ring(server) => standings.rings.extend(server.standing().map(|standing| (name, standing))),
+                Service::Virtqueue(queue) => {
+                    if own {
+                        queue.server.flush();
+                        // Whoever goes on asks for kicks when it sleeps; what was asked for here, the other does not know of.
+                        queue.server.bell_rang();
+                    }
+                    standings.guests.extend(queue.server.standing().map(|standing| (name, standing)));
+                }
+            }
+        }
+        standings
+    }
+
     fn await_engine(&self, deadline: Instant) {
         let Some(fd) = self.engine.as_fd() else { return };
         let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now()));
         // Whatever it says, we look again.
         let _ = rustix::event::poll(&mut [PollFd::new(&fd, PollFlags::IN)], left.ok().as_ref());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fipsee_ring::wait::WaitMode;
+
+    use super::super::{Place, spawn};
+    use super::*;
+
+    /// Nothing that is waited for here takes long, unless it never comes.
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    fn still(workers: &[WorkerHandle], unless_told: Otherwise) -> Standstill {
+        Standstill::begin(workers, Vec::new(), Duration::ZERO, unless_told).expect("nothing is in flight")
+    }
+
+    fn worker() -> (Vec<WorkerHandle>, std::thread::JoinHandle<()>) {
+        let (handle, thread) = spawn(0, Place::default(), WaitMode::Sleep, Duration::ZERO).expect("a thread");
+        (vec![handle], thread)
+    }
+
+    #[test]
+    fn worker_of_a_new_daemon_that_is_never_told_lets_go() {
+        let (workers, thread) = worker();
+        drop(still(&workers, Otherwise::LetsGo));
+        let (ended, end) = channel();
+        std::thread::spawn(move || ended.send(thread.join().is_ok()));
+        assert_eq!(end.recv_timeout(PATIENCE), Ok(true), "it ends, and nobody told it to");
+    }
+
+    #[test]
+    fn worker_that_is_told_goes_on_and_so_does_an_old_daemons_that_is_not() {
+        let (workers, thread) = worker();
+        still(&workers, Otherwise::LetsGo).go_on();
+        drop(still(&workers, Otherwise::GoesOn));
+        // It obeys, so it lives.
+        still(&workers, Otherwise::GoesOn).go_on();
+        workers[0].mailbox.send(Command::Stop);
+        thread.join().expect("it ends in order");
     }
 }

@@ -1,6 +1,8 @@
 //! What the tests with a guest in user space share.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub(crate) mod load;
+
 use std::path::PathBuf;
 
 use fipsee_block::wire::{Operation, Status};

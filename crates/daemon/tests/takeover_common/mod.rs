@@ -1,6 +1,8 @@
 //! What the tests of takeovers share: a second daemon beside the first, and a client that verifies under load.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub(crate) mod between;
+
 use std::io::{IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -136,7 +138,7 @@ impl FakeNew {
     /// Ask for a takeover as a new daemon does.
     pub(crate) fn connect(daemon: &Daemon) -> Self {
         let stream = UnixStream::connect(fipsee_daemon::admin::admin_path(&daemon.socket())).expect("an admin socket");
-        (&stream).write_all(b"{\"request\":\"takeover\",\"version\":1,\"wait_ms\":1000}\n").expect("it reads");
+        (&stream).write_all(b"{\"request\":\"takeover\",\"version\":2,\"wait_ms\":1000}\n").expect("it reads");
         let (answer, line) = receive_with_descriptors(stream.as_fd(), RecvFlags::empty()).expect("it answers");
         let line = line.into_iter().next().unwrap_or_else(|| panic!("no line: {}", String::from_utf8_lossy(&answer)));
         Self { line, _stream: stream }

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use fipsee_ring::{AtomicU8, Ordering};
 
-use super::SharedMapping;
+use super::{SharedMapping, Source};
 
 /// Bytes of guest memory that a bit stands for.
 const PAGE_SHIFT: u32 = 12;
@@ -23,8 +23,14 @@ impl DirtyLog {
     /// # Errors
     /// The file is shorter than it should be, or what mmap(2) reports.
     pub fn map(file: OwnedFd, length_bytes: u64, offset_bytes: u64) -> io::Result<Self> {
-        let mapping = SharedMapping::new("the log of written pages", &file, offset_bytes, length_bytes)?;
+        let mapping = SharedMapping::new("the log of written pages", file, offset_bytes, length_bytes)?;
         Ok(Self { mapping, length_bytes })
+    }
+
+    /// Where it comes from.
+    #[must_use]
+    pub fn source(&self) -> Source<'_> {
+        self.mapping.source()
     }
 
     /// `length_bytes` bytes at guest-physical `address` were written. Pages that the log is too short for are the hypervisor's

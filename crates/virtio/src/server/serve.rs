@@ -103,7 +103,33 @@ impl VirtqueueServer {
     /// Requests that were in flight when we came, and flushes that are owed, come first.
     #[cold]
     fn visit_with_care<D: Disk>(&mut self, disk: &D, engine: &mut Engine) -> u32 {
-        for head in std::mem::take(&mut self.owed_flushes) {
+        self.pay_flushes(disk, engine);
+        let mut taken = 0;
+        while taken < u32::from(MAX_BUDGET)
+            && self.fault.is_none()
+            && let Some(head) = self.resubmit.pop_front()
+        {
+            let descriptor = self.queue.descriptor(head).unwrap_or_default();
+            taken += 1;
+            self.serve(head, descriptor, false, disk, engine, clock::ticks());
+        }
+        self.needs_care = !self.resubmit.is_empty() || !self.owed_flushes.is_empty();
+        self.flush();
+        std::mem::take(&mut self.tally).write_to(&self.counters);
+        if taken == 0 && self.fault.is_none() {
+            let waiting = self.queue.waiting();
+            if waiting > 0 {
+                taken = self.visit_ring(waiting, disk, engine);
+            }
+        }
+        taken
+    }
+
+    /// Begin the flushes that are owed. Were there any?
+    #[cold]
+    pub fn pay_flushes<D: Disk>(&mut self, disk: &D, engine: &mut Engine) -> bool {
+        let owed = std::mem::take(&mut self.owed_flushes);
+        for head in owed.iter().copied() {
             let request = self.plain_request(Operation::Flush, head);
             let started_ticks = clock::ticks();
             // SAFETY: a flush has no memory.
@@ -115,25 +141,7 @@ impl VirtqueueServer {
                 Submitted::Pending => {}
             }
         }
-        let mut taken = 0;
-        while taken < u32::from(MAX_BUDGET)
-            && self.fault.is_none()
-            && let Some(head) = self.resubmit.pop_front()
-        {
-            let descriptor = self.queue.descriptor(head).unwrap_or_default();
-            taken += 1;
-            self.serve(head, descriptor, false, disk, engine, clock::ticks());
-        }
-        self.needs_care = !self.resubmit.is_empty();
-        self.flush();
-        std::mem::take(&mut self.tally).write_to(&self.counters);
-        if taken == 0 && self.fault.is_none() {
-            let waiting = self.queue.waiting();
-            if waiting > 0 {
-                taken = self.visit_ring(waiting, disk, engine);
-            }
-        }
-        taken
+        !owed.is_empty()
     }
 
     /// `is_new`: it comes from the available ring, not from the inflight area.

@@ -100,16 +100,23 @@ impl Desk {
             return Err(Reply::of(NOT_NOW));
         }
         let id = next_id();
-        let grants = entries.iter().zip(opened).zip(0..).map(|((entry, (requests, completions)), queue)| Grant {
-            attachment: id,
-            queue,
-            entry: *entry,
-            requests,
-            completions,
-        });
-        let grants = grants.collect();
+        let grants = grants(id, entries, opened);
         self.in_force = Some(InForce { id, entries: entries.to_vec() });
         Ok((grants, id))
+    }
+
+    /// The attachment in force, for another process: its number and its queues.
+    #[must_use]
+    pub fn attachment(&self) -> Option<(u64, &[Entry])> {
+        self.in_force.as_ref().map(|in_force| (in_force.id, in_force.entries.as_slice()))
+    }
+
+    /// Go on with an attachment that another process has made. `None`: its rings do not lie in `memory`.
+    pub fn resume(&mut self, id: u64, entries: Vec<Entry>, memory: &Arc<GuestMemory>) -> Option<Vec<Grant>> {
+        let opened = entries.iter().map(|entry| rings::open(memory, entry)).collect::<Option<Vec<_>>>()?;
+        let grants = grants(id, &entries, opened);
+        self.in_force = Some(InForce { id, entries });
+        Some(grants)
     }
 
     /// The virtqueues that are doorbells of the attachment in force.
@@ -138,6 +145,18 @@ impl Desk {
     pub const fn set_migrating(&mut self, migrating: bool) {
         self.migrating = migrating;
     }
+}
+
+fn grants(attachment: u64, entries: &[Entry], opened: Vec<(MappedRing, MappedRing)>) -> Vec<Grant> {
+    let rings = entries.iter().zip(opened).zip(0..);
+    let grant = |((entry, (requests, completions)), queue): ((&Entry, _), u16)| Grant {
+        attachment,
+        queue,
+        entry: *entry,
+        requests,
+        completions,
+    };
+    rings.map(grant).collect()
 }
 
 /// A number that no attachment had before: not in this process, and in another one of the same guest's only by a rare chance.

@@ -7,7 +7,9 @@ mod bells;
 pub mod desk;
 mod queue;
 pub mod rings;
+mod standing;
 pub mod wire;
 
 pub use bells::Device;
 pub use queue::{GuestQueue, QUEUE_OF_TICKET, RING_TICKET};
+pub use standing::{GuestStanding, RingStanding};

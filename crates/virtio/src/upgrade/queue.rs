@@ -32,7 +32,7 @@ const VISITS_PER_LOOK_AT_VIRTQUEUE: u32 = 8;
 
 /// The guest's doorbell, as its ring sees it: what is to be done is for whoever holds the virtqueue, too.
 #[derive(Debug, Default)]
-struct Latch {
+pub(super) struct Latch {
     rung: bool,
 }
 
@@ -52,26 +52,26 @@ enum Waiting {
 }
 
 #[derive(Debug)]
-struct Ring {
-    server: QueueServer<GuestView, Latch, ()>,
+pub(super) struct Ring {
+    pub(super) server: QueueServer<GuestView, Latch, ()>,
     attachment: u64,
-    number: u16,
+    pub(super) number: u16,
     entry: Entry,
     /// The bell request that waits to be completed.
     parked: Option<QuestionToken>,
     /// Rung while none was parked.
-    kept: bool,
+    pub(super) kept: bool,
     waiting: Vec<Waiting>,
     /// No more is taken.
-    ending: bool,
-    log: Option<Arc<DirtyLog>>,
+    pub(super) ending: bool,
+    pub(super) log: Option<Arc<DirtyLog>>,
 }
 
 /// A virtqueue and, while its guest is attached, a ring.
 #[derive(Debug)]
 pub struct GuestQueue {
-    virtqueue: VirtqueueServer,
-    ring: Option<Ring>,
+    pub(super) virtqueue: VirtqueueServer,
+    pub(super) ring: Option<Ring>,
     inbox: Arc<Inbox>,
     visits: u32,
     id: u32,
@@ -86,21 +86,35 @@ impl GuestQueue {
     ///
     /// # Errors
     /// As [`VirtqueueServer::new`].
-    pub fn new(id: u32, mut setup: VirtqueueSetup, device: Box<dyn Device>) -> Result<Self, String> {
+    pub fn new(id: u32, setup: VirtqueueSetup, device: Box<dyn Device>) -> Result<Self, String> {
+        Self::over(id, setup, device, VirtqueueServer::new)
+    }
+
+    pub(super) fn over(
+        id: u32,
+        mut setup: VirtqueueSetup,
+        device: Box<dyn Device>,
+        serve: impl FnOnce(u32, VirtqueueSetup) -> Result<VirtqueueServer, String>,
+    ) -> Result<Self, String> {
         let inbox = Arc::<Inbox>::default();
         setup.upgrade = Some(Box::new(Sorter { inbox: Arc::clone(&inbox), device }));
         let (memory, counters) = (Arc::clone(&setup.memory), Arc::clone(&setup.counters));
         let (info, read_only) = (setup.info, setup.read_only);
-        let virtqueue = VirtqueueServer::new(id, setup)?;
+        let virtqueue = serve(id, setup)?;
         Ok(Self { virtqueue, ring: None, inbox, visits: 0, id, memory, info, read_only, counters })
     }
 
     /// Serve a ring, too. One that was served before is dropped: the device ends an attachment before it begins the next.
     pub fn attach(&mut self, grant: Grant) {
+        let starts = (Cursor::at_start(grant.entry.request_start), Cursor::at_start(grant.entry.completion_start));
+        self.attach_at(grant, starts);
+    }
+
+    pub(super) fn attach_at(&mut self, grant: Grant, (request, completion): (Cursor, Cursor)) {
         let Grant { attachment, queue, entry, requests, completions } = grant;
         let server_queue = ServerQueue {
-            requests: Reader::new(requests, Cursor::at_start(entry.request_start)),
-            completions: Writer::new(completions, Cursor::at_start(entry.completion_start)),
+            requests: Reader::new(requests, request),
+            completions: Writer::new(completions, completion),
             our_bell: (),
             client_bell: Latch::default(),
         };
@@ -260,6 +274,11 @@ impl GuestQueue {
             self.ring_was_served();
         }
         self.virtqueue.flush();
+    }
+
+    /// As [`VirtqueueServer::pay_flushes`].
+    pub fn pay_flushes<D: Disk>(&mut self, disk: &D, engine: &mut Engine) -> bool {
+        self.virtqueue.pay_flushes(disk, engine)
     }
 
     /// Requests begun and not finished.

@@ -106,7 +106,8 @@ impl Entry {
     }
 
     /// From the wire, if every value is one that is allowed whatever the guest's memory.
-    fn parse(bytes: &[u8; PART_BYTES]) -> Option<Self> {
+    #[must_use]
+    pub fn parse(bytes: &[u8; PART_BYTES]) -> Option<Self> {
         let word = |at: usize| u64_at(bytes, at);
         let half = |at: usize| u32_at(bytes, at);
         let entry = Self {

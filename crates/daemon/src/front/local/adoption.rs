@@ -16,6 +16,7 @@ use rustix::event::epoll;
 use super::LocalFront;
 use crate::export::{Attached, Kind};
 use crate::front::session::{Attachment, Channel, ClientLimits, Registered, Session, State};
+use crate::front::vhost_user::{AdoptedMachines, Machines, Socket};
 use crate::takeover::TAKE_TIMEOUT;
 use crate::takeover::line::Line;
 use crate::takeover::take::{Failure, expect, receive};
@@ -28,6 +29,7 @@ pub(crate) struct Adopted {
     /// When they began to, on CLOCK_MONOTONIC.
     pub(crate) stood_still_ns: u64,
     pub(crate) clients: usize,
+    pub(crate) machines: AdoptedMachines,
     /// Who asked the other daemon to let go of it.
     detaching: Vec<u64>,
 }
@@ -40,12 +42,13 @@ struct Queues {
 
 impl LocalFront {
     /// Take in all clients that the other daemon sends.
-    pub(crate) fn adopt(&mut self, line: &Line) -> Result<Adopted, Failure> {
+    pub(crate) fn adopt(&mut self, line: &Line, patience: Duration, sockets: &[Socket]) -> Result<Adopted, Failure> {
         let mut commands: Vec<Vec<Command>> = self.workers.iter().map(|_| Vec::new()).collect();
         let (mut detaching, mut standings) = (Vec::new(), Vec::new());
+        let mut machines = Machines::new(&self.workers, &self.live, sockets);
         let stood_still_ns = loop {
-            // Its patience with requests in flight ends before ours with it.
-            match receive(line, Instant::now() + 2 * TAKE_TIMEOUT, "handing over clients")? {
+            // Its patience, with hypervisors and then with requests in flight, ends before ours with it.
+            match receive(line, Instant::now() + 2 * (patience + TAKE_TIMEOUT), "handing over clients")? {
                 (Given::End { stood_still_ns, next_client }, _) => {
                     self.live.number_clients_from(next_client);
                     break stood_still_ns;
@@ -56,6 +59,7 @@ impl LocalFront {
                     }
                     self.adopt_client(line, given, descriptors, &mut commands, &mut standings)?;
                 }
+                (Given::Machine(given), descriptors) => machines.adopt(line, given, descriptors, &mut commands)?,
                 (other, _) => return Err(Failure::out_of_order(&other)),
             }
         };
@@ -70,12 +74,14 @@ impl LocalFront {
         if standings.iter().any(|(queue, standing)| still.of(*queue) != Some(standing)) {
             return Err(Failure::Refused("a queue does not stand where the other daemon left it; see the log".to_owned()));
         }
-        Ok(Adopted { still, stood_still_ns, clients: self.sessions.len(), detaching })
+        let machines = machines.standing(&still)?;
+        Ok(Adopted { still, machines, stood_still_ns, clients: self.sessions.len(), detaching })
     }
 
     /// Serve them, once the workers go on.
-    pub(crate) fn begin_adopted(&mut self, adopted: Adopted) {
-        let Adopted { still, detaching, .. } = adopted;
+    pub(crate) fn begin_adopted(&mut self, adopted: Adopted, sockets: &[Socket]) {
+        let Adopted { still, machines, detaching, .. } = adopted;
+        machines.begin(sockets);
         still.go_on();
         for client in detaching {
             // An attached client's cannot be refused.

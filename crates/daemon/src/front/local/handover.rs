@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::{LocalFront, Order};
 use crate::front::session::{Attachment, Channel, ClientLimits, Registered, Session, State};
+use crate::front::vhost_user::Held;
 use crate::notify;
 use crate::takeover::line::{Line, LineError};
 use crate::takeover::wire::{self, Answer, AttachedGiven, ClientGiven, Given, QueueGiven, Stage, StandingGiven};
@@ -19,6 +20,8 @@ pub struct HandOver {
     pub(crate) pid: i32,
     /// How long requests in flight are waited for.
     pub(crate) patience: Duration,
+    /// Their hypervisors are not heard while this is there.
+    pub(crate) machines: Held,
     /// Who asked hears why it did not happen.
     pub(crate) reply: Sender<String>,
 }
@@ -52,16 +55,16 @@ impl LocalFront {
         }
         let drained = began.elapsed();
         let deadline = Instant::now() + TAKE_TIMEOUT;
-        let given = self.give_all(&order.line, &still, stood_still_ns, deadline);
+        let given = self.give_all(&order, &still, stood_still_ns, deadline);
         let taken = given.and_then(|()| await_taken(&order.line, deadline));
         match taken.or_else(|reason| order.line.withdraw(&reason).map_err(|()| reason)) {
             Ok(()) => {
                 let (drained_us, paused_us) = (drained.as_micros(), began.elapsed().as_micros());
                 notify::handed_over(order.pid);
-                let (clients, pid) = (self.sessions.len(), order.pid);
-                tracing::info!(pid, clients, drained_us, paused_us, "handed over to another daemon");
+                let (clients, machines, pid) = (self.sessions.len(), order.machines.len(), order.pid);
+                tracing::info!(pid, clients, machines, drained_us, paused_us, "handed over to another daemon");
                 // The workers must not go on: they stand still until this process is gone.
-                self.given = Some(still);
+                self.given = Some((still, order.machines));
                 true
             }
             Err(reason) => {
@@ -72,7 +75,8 @@ impl LocalFront {
         }
     }
 
-    fn give_all(&self, line: &Line, still: &Standstill, stood_still_ns: u64, deadline: Instant) -> Result<(), String> {
+    fn give_all(&self, order: &HandOver, still: &Standstill, stood_still_ns: u64, deadline: Instant) -> Result<(), String> {
+        let line = &order.line;
         if !self.leaving.is_empty() {
             return Err("requests of clients that are gone are still in flight; try again".to_owned());
         }
@@ -82,6 +86,7 @@ impl LocalFront {
         for session in sessions {
             self.give(line, session, still, deadline).map_err(|error| error.describe("clients were handed over"))?;
         }
+        order.machines.give(line, still, deadline).map_err(|error| error.describe("virtual machines were handed over"))?;
         let end = Given::End { stood_still_ns, next_client: self.live.clients_before() };
         line.send(&end, &[], deadline).map_err(|error| error.describe("clients were handed over"))
     }
@@ -142,8 +147,8 @@ fn describe(client: u64, held: &Attachment, detaching: bool) -> AttachedGiven {
 
 fn await_taken(line: &Line, deadline: Instant) -> Result<(), String> {
     match line.receive(deadline).map_err(|error| error.describe("it took over"))? {
-        (Answer::Taken, _) => Ok(()),
+        (Answer::Taken {}, _) => Ok(()),
         (Answer::Refused { reason }, _) => Err(reason),
-        (Answer::Prepared, _) => Err("the other daemon answered out of order".to_owned()),
+        (Answer::Prepared {}, _) => Err("the other daemon answered out of order".to_owned()),
     }
 }

@@ -151,6 +151,14 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes)
 }
 
+/// A message of a hypervisor.
+pub(super) fn message(request: FrontendReq, body: &[u8]) -> Vec<u8> {
+    let mut message = vec![0; HEADER_BYTES];
+    put_header(&mut message, request.into(), VERSION, u32::try_from(body.len()).unwrap_or(0));
+    message.extend_from_slice(body);
+    message
+}
+
 fn put_header(bytes: &mut [u8], code: u32, flags: u32, length: u32) {
     for (place, value) in bytes.chunks_exact_mut(4).zip([code, flags, length]) {
         place.copy_from_slice(&value.to_le_bytes());

@@ -30,17 +30,20 @@ pub(super) struct Device {
     pub(super) serving: Serving,
     pub(super) queues: Vec<Queue>,
     /// Virtio features in force.
-    features: u64,
+    pub(super) features: u64,
+    /// Did the hypervisor ask for what is offered, and what did it set last? Crate `vhost` knows, and does not tell.
+    pub(super) asked_features: bool,
+    pub(super) acked_features: u64,
     pub(super) protocol_features: u64,
-    table: Table,
+    pub(super) table: Table,
     pub(super) memory: Arc<GuestMemory>,
     /// Rings that the guest has gone over to.
     pub(super) desk: Desk,
     /// The cache mode that the guest sees and sets.
-    writeback: Arc<AtomicBool>,
-    inflight: Option<InflightArea>,
-    log: Option<Arc<DirtyLog>>,
-    channel: Option<UnixStream>,
+    pub(super) writeback: Arc<AtomicBool>,
+    pub(super) inflight: Option<InflightArea>,
+    pub(super) log: Option<Arc<DirtyLog>>,
+    pub(super) channel: Option<UnixStream>,
 }
 
 impl Device {
@@ -50,6 +53,8 @@ impl Device {
             serving,
             queues: (0..queues).map(|_| Queue::default()).collect(),
             features: 0,
+            asked_features: false,
+            acked_features: 0,
             protocol_features: 0,
             table: Table::default(),
             memory: Arc::default(),
@@ -219,7 +224,7 @@ impl Device {
         Ok(())
     }
 
-    fn fill(&self, index: u16) -> Fill {
+    pub(super) fn fill(&self, index: u16) -> Fill {
         let (memory, features, log) = (Arc::clone(&self.memory), self.features, self.log_in_force());
         let (info, read_only) = (self.info(), self.serving.export.is_read_only());
         let (writeback, serial) = (Arc::clone(&self.writeback), serial(self.serving.export.name(), &info));
@@ -271,6 +276,7 @@ impl Device {
     pub(super) fn reset(&mut self) {
         self.stop_all();
         self.features = 0;
+        self.desk.set_migrating(false);
         self.queues.iter_mut().for_each(Queue::forget);
     }
 
@@ -370,7 +376,7 @@ impl Device {
     }
 
     /// For `fipsee stat` and `info`: queues up to the last that is served.
-    fn publish_queues(&self) {
+    pub(super) fn publish_queues(&self) {
         let count = self.queues.iter().rposition(Queue::is_served).map_or(0, |last| last + 1);
         let served = &self.queues[..count];
         let counters = served.iter().map(|queue| Arc::clone(&queue.counters)).collect();

@@ -54,10 +54,12 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn get_features(&mut self) -> Result<u64> {
+        self.asked_features = true;
         Ok(self.offered())
     }
 
     fn set_features(&mut self, features: u64) -> Result<()> {
+        self.acked_features = features;
         self.set_features(features).map_err(refuse)
     }
 

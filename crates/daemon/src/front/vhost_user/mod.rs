@@ -3,13 +3,16 @@
 //! Each socket has a thread for its conversation, which may wait for the hypervisor and for workers; virtqueues are served by the
 //! workers, as rings are.
 
+mod adoption;
 mod channel;
 mod device;
 mod handler;
+mod handover;
 mod queue;
 mod socket;
 mod table;
 mod upgrade;
+mod visitor;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,9 +20,12 @@ use std::time::{Duration, Instant};
 
 use fipsee_ring::listener::Listener;
 
+pub(crate) use self::adoption::{AdoptedMachines, Machines};
+pub use self::handover::{Held, Hold};
 use self::socket::Shared;
 pub use self::socket::Socket;
 pub use self::upgrade::Asked;
+pub use self::visitor::Visitor;
 use crate::export::Export;
 use crate::live::Live;
 use crate::worker::WorkerHandle;
@@ -29,6 +35,10 @@ use crate::worker::WorkerHandle;
 pub enum Notice {
     /// Serve who connects.
     Begin,
+    /// Serve this one, who came to another daemon.
+    Adopt(Box<Visitor>),
+    /// Hear nobody until told otherwise: another daemon may take over.
+    Hold(Hold),
     /// End.
     Stop,
     /// The disk's size changed.

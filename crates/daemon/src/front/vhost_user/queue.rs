@@ -8,7 +8,8 @@ use fipsee_block::stats::QueueCounters;
 use fipsee_ring::mailbox::Mailbox;
 use fipsee_virtio::memory::{DirtyLog, GuestMemory};
 use fipsee_virtio::server::VirtqueueSetup;
-use fipsee_virtio::upgrade::GuestQueue;
+use fipsee_virtio::upgrade::desk::Grant;
+use fipsee_virtio::upgrade::{GuestQueue, GuestStanding};
 
 use super::Notice;
 use super::upgrade::Asker;
@@ -69,6 +70,16 @@ pub(super) struct Queue {
 /// What a queue is served with, beside what it knows itself.
 pub(super) type Fill = Box<dyn FnOnce(QueueParts) -> VirtqueueSetup>;
 
+/// Does a worker serve the queue?
+pub(super) type Served = Receiver<Result<(), String>>;
+
+/// What a worker is to be told to serve a queue.
+pub(super) struct Ordered {
+    pub(super) worker: usize,
+    pub(super) command: Command,
+    pub(super) served: Served,
+}
+
 /// The queue's own part of a set-up.
 pub(super) struct QueueParts {
     pub(super) size: u16,
@@ -120,9 +131,59 @@ impl Queue {
     /// # Errors
     /// Why it cannot be served, in words.
     pub(super) fn start(&mut self, index: u16, serving: &Serving, memory: &GuestMemory, fill: Fill) -> Result<bool, String> {
-        let (Some(user), Some(kick), false, true) = (&self.rings, &self.kick, self.is_served(), self.size > 0) else {
+        if self.is_served() {
             return Ok(false);
+        }
+        let Some(setup) = self.setup(memory, fill)? else { return Ok(false) };
+        let (seat, command, served) = self.order(index, serving, move |id, asker| GuestQueue::new(id, setup, asker));
+        serving.workers[seat.worker()].mailbox.send(command);
+        served.recv().unwrap_or_else(|_| Err("its worker is gone".to_owned()))?;
+        self.seat = Some(seat);
+        Ok(true)
+    }
+
+    /// Have a worker go on with the queue where another daemon left off: its number, what it is to be told, and whether it does.
+    ///
+    /// # Errors
+    /// Something is missing or impossible.
+    pub(super) fn resume(
+        &mut self,
+        index: u16,
+        serving: &Serving,
+        memory: &GuestMemory,
+        fill: Fill,
+        (standing, grant): (GuestStanding, Option<Grant>),
+    ) -> Result<Ordered, String> {
+        let setup = self.setup(memory, fill)?.ok_or("a part of it is missing")?;
+        let (seat, command, served) =
+            self.order(index, serving, move |id, asker| GuestQueue::resume(id, setup, asker, &standing, grant));
+        let worker = seat.worker();
+        self.seat = Some(seat);
+        Ok(Ordered { worker, command, served })
+    }
+
+    fn order(
+        &mut self,
+        index: u16,
+        serving: &Serving,
+        serve: impl FnOnce(u32, Box<Asker>) -> Result<GuestQueue, String> + Send + 'static,
+    ) -> (Seat, Command, Served) {
+        let asker = Box::new(Asker::new(index, &serving.notices));
+        self.start = asker.start;
+        let (reply, served) = channel();
+        let command = Command::AddVirtqueue {
+            server: Box::new(move |id| serve(id, asker)),
+            export: Arc::clone(&serving.export),
+            queue: QueueName { client: serving.client, index },
+            device: Arc::clone(&serving.notices),
+            reply,
         };
+        (Seat::take(&serving.workers), command, served)
+    }
+
+    /// What it is served with; `None`: something is missing yet.
+    fn setup(&self, memory: &GuestMemory, fill: Fill) -> Result<Option<VirtqueueSetup>, String> {
+        let (Some(user), Some(kick), true) = (&self.rings, &self.kick, self.size > 0) else { return Ok(None) };
         let rings = user.translate(memory).ok_or("its rings do not lie in the memory that was handed over")?;
         let copy = |descriptor: &OwnedFd| descriptor.try_clone().map_err(|error| format!("no descriptor is left: {error}"));
         let setup = fill(QueueParts {
@@ -135,20 +196,7 @@ impl Queue {
             used_log_address: user.log,
             counters: Arc::clone(&self.counters),
         });
-        let seat = Seat::take(&serving.workers);
-        let (reply, served) = channel();
-        let asker = Asker::new(index, &serving.notices);
-        self.start = asker.start;
-        serving.workers[seat.worker()].mailbox.send(Command::AddVirtqueue {
-            server: Box::new(move |id| GuestQueue::new(id, setup, Box::new(asker))),
-            export: Arc::clone(&serving.export),
-            queue: QueueName { client: serving.client, index },
-            device: Arc::clone(&serving.notices),
-            reply,
-        });
-        served.recv().unwrap_or_else(|_| Err("its worker is gone".to_owned()))?;
-        self.seat = Some(seat);
-        Ok(true)
+        Ok(Some(setup))
     }
 
     /// Ask the worker to let the queue go; `None`: nobody serves it. [`finish_stop`](Self::finish_stop) waits for that.

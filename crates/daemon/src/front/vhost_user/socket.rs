@@ -18,7 +18,9 @@ use vhost::vhost_user::{BackendReqHandler, Error, VhostUserProtocolFeatures};
 use super::Notice;
 use super::channel::{Taken, Upcoming};
 use super::device::Device;
+use super::handover::Hold;
 use super::queue::Serving;
+use super::visitor::Visitor;
 use crate::export::{Denied, Export, Kind};
 use crate::front::quota::LogQuota;
 use crate::live::Live;
@@ -26,12 +28,6 @@ use crate::worker::{AbortOnPanic, WorkerHandle};
 
 /// As the client socket: who may use the disk is decided by the disk's lists.
 const MODE: u32 = 0o666;
-/// Descriptors of a device beside those of its queues: the connection and our copy of it, the channel for our requests, and memory
-/// files on their way to being mapped.
-const DESCRIPTORS: u64 = 40;
-/// Kick, call and error of each queue, and the worker's copies.
-const DESCRIPTORS_PER_QUEUE: u64 = 6;
-
 const TOKEN_NOTICES: u64 = 0;
 const TOKEN_LISTENER: u64 = 1;
 const TOKEN_CONNECTION: u64 = 2;
@@ -42,7 +38,7 @@ struct State {
     /// It is being removed.
     retired: bool,
     /// The process, and its connection to be shut down.
-    peer: Option<(i32, UnixStream)>,
+    peer: Option<(i32, Arc<UnixStream>)>,
 }
 
 /// A socket that is served. Dropped, it lets go of its device and removes its file.
@@ -57,7 +53,7 @@ pub struct Socket {
 }
 
 /// Queues that a device can have: as many as a client of any kind.
-const MAX_QUEUES: u16 = fipsee_ring::control::MAX_QUEUES;
+pub(super) const MAX_QUEUES: u16 = fipsee_ring::control::MAX_QUEUES;
 
 /// What all sockets share.
 #[derive(Clone)]
@@ -133,6 +129,32 @@ impl Socket {
     /// The guest is to learn that the disk's size changed.
     pub(super) fn resized(&self) {
         self.notices.send(Notice::Resized);
+    }
+
+    /// Hear nobody for a while.
+    pub(super) fn hold(&self, hold: Hold) {
+        self.notices.send(Notice::Hold(hold));
+    }
+
+    /// Hear this one, who came to another daemon.
+    pub(super) fn adopt(&self, visitor: Visitor) {
+        lock(&self.state).peer = Some((visitor.credentials.0, Arc::clone(&visitor.connection)));
+        self.notices.send(Notice::Adopt(Box::new(visitor)));
+    }
+
+    /// Is it at `path`, for this disk?
+    pub(super) fn is_at(&self, path: &Path, disk: &str) -> bool {
+        self.path() == path && self.export.name() == disk
+    }
+
+    /// The process that is connected.
+    pub(super) fn peer(&self) -> Option<i32> {
+        lock(&self.state).peer.as_ref().map(|(pid, _)| *pid)
+    }
+
+    /// What the queues of a device here share.
+    pub(super) fn serving(&self, workers: &[WorkerHandle], client: u64) -> Serving {
+        Serving { workers: workers.to_vec(), export: Arc::clone(&self.export), client, notices: Arc::clone(&self.notices) }
     }
 
     /// Let nobody connect any more, if nobody is; else the process that is.
@@ -217,24 +239,33 @@ impl Keeper {
     fn run(mut self) {
         loop {
             let tokens = self.wait();
+            let mut adopted = None;
             for notice in self.notices.take() {
                 match notice {
                     Notice::Begin => self.listen(true),
                     Notice::Stop => return,
+                    Notice::Hold(hold) => hold.rest(None),
+                    Notice::Adopt(visitor) => adopted = Some(visitor),
                     // Nobody is there who wants to know.
                     Notice::Resized | Notice::Asked(_) | Notice::Fault { .. } => {}
                 }
             }
-            if tokens.contains(&TOKEN_LISTENER)
+            let ended = if let Some(visitor) = adopted {
+                self.listen(false);
+                self.attend(*visitor)
+            } else if tokens.contains(&TOKEN_LISTENER)
                 && let Some(stream) = self.accept()
             {
                 // The next one waits in the socket's queue.
                 self.listen(false);
-                if let End::Stopped = self.serve(stream) {
-                    return;
-                }
-                self.listen(true);
+                self.serve(stream)
+            } else {
+                continue;
+            };
+            if let End::Stopped = ended {
+                return;
             }
+            self.listen(true);
         }
     }
 
@@ -270,41 +301,47 @@ impl Keeper {
 
     /// From the first to the last word with one hypervisor.
     fn serve(&mut self, stream: UnixStream) -> End {
-        let (Ok(peer), Ok(copy)) = (rustix::net::sockopt::socket_peercred(&stream), stream.try_clone()) else {
-            return End::HungUp;
-        };
-        let (pid, uid, gid) = (peer.pid.as_raw_nonzero().get(), peer.uid.as_raw(), peer.gid.as_raw());
         let client = self.shared.live.next_client();
-        let export = Arc::clone(&self.export);
-        let disk = export.name();
+        let queues = self.shared.live.now().settings.limits.max_queues.clamp(1, MAX_QUEUES);
+        let serving = Serving {
+            workers: self.shared.workers.clone(),
+            export: Arc::clone(&self.export),
+            client,
+            notices: Arc::clone(&self.notices),
+        };
+        let device = Arc::new(Mutex::new(Device::new(serving, queues)));
+        let visitor = stream.try_clone().and_then(|copy| {
+            let handler = BackendReqHandler::from_stream(copy, Arc::clone(&device));
+            Visitor::new(client, stream, handler, device)
+        });
+        let Ok(visitor) = visitor else { return End::HungUp };
+        let ((pid, uid), disk) = (visitor.who(), self.export.name());
         {
             let mut state = lock(&self.state);
             if state.retired {
                 return End::HungUp;
             }
-            if let Err(denied) = export.admit(client, (pid, uid, gid), Kind::VhostUser, false) {
+            if let Err(denied) = self.export.admit(client, visitor.credentials, Kind::VhostUser, false) {
                 if self.quota.allows() {
                     let reason = reason_of(denied);
                     tracing::warn!(disk, pid, uid, reason, "a hypervisor is refused");
                 }
                 return End::HungUp;
             }
-            state.peer = Some((pid, copy));
+            state.peer = Some((pid, Arc::clone(&visitor.connection)));
         }
-        let queues = self.shared.live.now().settings.limits.max_queues.clamp(1, MAX_QUEUES);
-        let descriptors = DESCRIPTORS + DESCRIPTORS_PER_QUEUE * u64::from(queues);
-        self.shared.live.take_descriptors(descriptors);
         if self.quota.allows() {
             tracing::info!(client, pid, uid, disk, socket = %self.listener.path().display(), "a hypervisor attached");
         }
-        let serving = Serving {
-            workers: self.shared.workers.clone(),
-            export: Arc::clone(&export),
-            client,
-            notices: Arc::clone(&self.notices),
-        };
-        let device = Arc::new(Mutex::new(Device::new(serving, queues)));
-        let end = self.converse(stream, &device);
+        self.attend(visitor)
+    }
+
+    /// Serve one that is admitted, to the last word.
+    fn attend(&mut self, mut visitor: Visitor) -> End {
+        let export = Arc::clone(&self.export);
+        let (client, (pid, uid), disk) = (visitor.client, visitor.who(), export.name());
+        let end = self.converse(&mut visitor);
+        let Visitor { device, charged, .. } = visitor;
         {
             let mut device = device.lock().unwrap_or_else(PoisonError::into_inner);
             // Said before the connection is shut down, unlike the notice, which may come later than the hang-up.
@@ -317,7 +354,7 @@ impl Keeper {
         drop(device);
         lock(&self.state).peer = None;
         export.leave(client);
-        self.shared.live.give_descriptors(descriptors);
+        self.shared.live.give_descriptors(charged);
         if self.quota.allows() {
             match &end {
                 End::Refused(reason) => tracing::warn!(client, pid, uid, disk, reason, "a hypervisor is refused and detached"),
@@ -327,38 +364,37 @@ impl Keeper {
         end
     }
 
-    fn converse(&mut self, stream: UnixStream, device: &Arc<Mutex<Device>>) -> End {
-        let ours = match stream.try_clone() {
-            Ok(ours) => ours,
-            Err(error) => return End::Refused(format!("no descriptor is left: {error}")),
-        };
+    fn converse(&mut self, visitor: &mut Visitor) -> End {
+        let ours = Arc::clone(&visitor.connection);
         let connection = epoll::EventData::new_u64(TOKEN_CONNECTION);
-        if let Err(error) = epoll::add(&self.epoll, &ours, connection, epoll::EventFlags::IN) {
+        if let Err(error) = epoll::add(&self.epoll, &*ours, connection, epoll::EventFlags::IN) {
             return End::Refused(format!("its connection cannot be watched: {error}"));
         }
-        let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(device));
         let end = loop {
+            visitor.charge(&self.shared.live);
             let tokens = self.wait();
-            if self.obey_notices(device) {
+            if self.obey_notices(visitor) {
                 break End::Stopped;
             }
             if tokens.contains(&TOKEN_CONNECTION)
-                && let Err(end) = hear(&ours, &mut handler, device)
+                && let Err(end) = hear(&ours, &mut visitor.handler, &visitor.device)
             {
                 break end;
             }
         };
-        let _ = epoll::delete(&self.epoll, &ours);
+        let _ = epoll::delete(&self.epoll, &*ours);
         // A hang-up that came with the order to stop was ours.
-        if self.obey_notices(device) { End::Stopped } else { end }
+        if self.obey_notices(visitor) { End::Stopped } else { end }
     }
 
     /// `true`: the socket goes.
-    fn obey_notices(&mut self, device: &Mutex<Device>) -> bool {
-        let mut stops = false;
+    fn obey_notices(&mut self, visitor: &Visitor) -> bool {
+        let (device, mut stops) = (&visitor.device, false);
         for notice in self.notices.take() {
             match notice {
-                Notice::Begin => {}
+                // One at a time: nobody is adopted while one is there.
+                Notice::Begin | Notice::Adopt(_) => {}
+                Notice::Hold(hold) => hold.rest(Some(visitor.machine())),
                 Notice::Stop => stops = true,
                 Notice::Resized => device.lock().unwrap_or_else(PoisonError::into_inner).announce_resize(),
                 Notice::Asked(asked) => device.lock().unwrap_or_else(PoisonError::into_inner).asked(&asked),

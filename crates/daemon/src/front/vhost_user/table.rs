@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use fipsee_virtio::memory::{GuestMemory, GuestRegion, RegionDescription};
+use fipsee_virtio::memory::{GuestMemory, GuestRegion, RegionDescription, Source};
 
 /// Regions of one guest at most: what Linux gives a virtual machine, so that every slot can be filled by hot-plug.
 pub(super) const MAX_REGIONS: usize = 509;
@@ -52,6 +52,16 @@ impl Table {
         })?;
         self.regions.remove(place);
         Ok(())
+    }
+
+    /// All regions, in the order in which they came.
+    pub(super) fn regions(&self) -> impl Iterator<Item = (Extent, Source<'_>)> {
+        self.regions.iter().map(|(extent, region)| (*extent, region.source()))
+    }
+
+    /// How many there are; each holds a descriptor.
+    pub(super) const fn len(&self) -> usize {
+        self.regions.len()
     }
 
     /// What queues are served with.

@@ -1,0 +1,175 @@
+//! What is said of a virtual machine: the conversation with its hypervisor, its memory, its virtqueues and the rings beside them.
+
+use std::path::PathBuf;
+
+use fipsee_virtio::inflight::InflightStanding;
+use fipsee_virtio::server::VirtqueueStanding;
+use fipsee_virtio::upgrade::wire::Entry;
+use fipsee_virtio::upgrade::{GuestStanding, RingStanding};
+use serde::{Deserialize, Serialize};
+
+use super::StandingGiven;
+
+/// With the connection; then, as far as it says, the channel for our requests, the inflight area and the log of writes.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MachineGiven {
+    pub(crate) client: u64,
+    /// Where it connected.
+    pub(crate) socket: PathBuf,
+    pub(crate) disk: String,
+    pub(crate) exclusive: bool,
+    /// What the hypervisor asked and set, which crate `vhost` keeps to itself.
+    pub(crate) asked_features: bool,
+    pub(crate) acked_features: u64,
+    pub(crate) protocol_features: u64,
+    /// In force: none after a reset.
+    pub(crate) features: u64,
+    pub(crate) writeback: bool,
+    pub(crate) channel: bool,
+    pub(crate) inflight: Option<InflightGiven>,
+    /// Offset and length.
+    pub(crate) log: Option<(u64, u64)>,
+    pub(crate) attachment: Option<AttachmentGiven>,
+    /// As many packets of each follow.
+    pub(crate) regions: usize,
+    pub(crate) queues: u16,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct InflightGiven {
+    pub(crate) offset_bytes: u64,
+    pub(crate) length_bytes: u64,
+    pub(crate) queues: u16,
+    pub(crate) size: u16,
+}
+
+/// The rings that a guest has gone over to (docs/protocol.md section 9).
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AttachmentGiven {
+    pub(crate) id: u64,
+    /// As on the wire.
+    entries: Vec<Vec<u8>>,
+}
+
+impl AttachmentGiven {
+    pub(crate) fn new(id: u64, entries: &[Entry]) -> Self {
+        Self { id, entries: entries.iter().map(|entry| entry.to_bytes().to_vec()).collect() }
+    }
+
+    /// The queues; `None`: they are impossible.
+    pub(crate) fn entries(&self) -> Option<Vec<Entry>> {
+        let entry = |bytes: &Vec<u8>| Entry::parse(bytes.as_slice().try_into().ok()?);
+        self.entries.iter().map(entry).collect::<Option<Vec<_>>>().filter(|_| self.id != 0)
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct GuestMemoryGiven {
+    pub(crate) client: u64,
+    pub(crate) guest_address: u64,
+    pub(crate) length_bytes: u64,
+    pub(crate) user_address: u64,
+    pub(crate) file_offset_bytes: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct VirtqueueGiven {
+    pub(crate) client: u64,
+    pub(crate) index: u16,
+    pub(crate) size: u16,
+    /// Descriptors, available, used, and the log's address, as the hypervisor sees them.
+    pub(crate) rings: Option<(u64, u64, u64, Option<u64>)>,
+    pub(crate) next_available: u16,
+    pub(crate) enabled: bool,
+    pub(crate) kick: bool,
+    pub(crate) call: bool,
+    pub(crate) error: bool,
+    /// Where it stands, if it is served.
+    pub(crate) standing: Option<GuestStandingGiven>,
+    pub(crate) counters: Vec<u64>,
+    pub(crate) latency: Vec<(u64, u64)>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct GuestStandingGiven {
+    next_available: u16,
+    next_used: u16,
+    /// Heads that were taken, a bit each: a guest can have as many questions waiting as its queue has descriptors.
+    taken: Vec<u64>,
+    fault: Option<String>,
+    inflight: Option<(u64, u16)>,
+    ring: Option<RingGiven>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RingGiven {
+    queue: u16,
+    kept: bool,
+    standing: StandingGiven,
+}
+
+impl From<&GuestStanding> for GuestStandingGiven {
+    fn from(standing: &GuestStanding) -> Self {
+        let GuestStanding { virtqueue, ring } = standing;
+        let mut taken = Vec::new();
+        for head in &virtqueue.taken {
+            let (word, bit) = (usize::from(*head / 64), *head % 64);
+            taken.resize(taken.len().max(word + 1), 0);
+            taken[word] |= 1 << bit;
+        }
+        Self {
+            next_available: virtqueue.next_available,
+            next_used: virtqueue.next_used,
+            taken,
+            fault: virtqueue.fault.clone(),
+            inflight: virtqueue.inflight.map(|inflight| (inflight.counter, inflight.last_batch_head)),
+            ring: ring.map(|ring| RingGiven { queue: ring.queue, kept: ring.kept, standing: (&ring.standing).into() }),
+        }
+    }
+}
+
+impl GuestStandingGiven {
+    /// Understand it; `None`: no queue can stand so. Whether this one can shows when it is served.
+    pub(crate) fn understand(self) -> Option<GuestStanding> {
+        let ring = match self.ring {
+            Some(RingGiven { queue, kept, standing }) => Some(RingStanding { queue, kept, standing: standing.understand()? }),
+            None => None,
+        };
+        let heads = 0..u16::try_from(self.taken.len() * 64).ok()?;
+        let taken = heads.filter(|head| self.taken[usize::from(*head / 64)] & 1 << (head % 64) != 0).collect();
+        let inflight = self.inflight.map(|(counter, last_batch_head)| InflightStanding { counter, last_batch_head });
+        let (next_available, next_used, fault) = (self.next_available, self.next_used, self.fault);
+        Some(GuestStanding { virtqueue: VirtqueueStanding { next_available, next_used, taken, fault, inflight }, ring })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_a_queue_stands_is_understood_as_it_was_said() {
+        let virtqueue = VirtqueueStanding {
+            next_available: 65535,
+            next_used: 65530,
+            taken: vec![0, 63, 64, 700, 32767],
+            fault: Some("it lied".to_owned()),
+            inflight: Some(InflightStanding { counter: u64::MAX, last_batch_head: 3 }),
+        };
+        let standing = GuestStanding { virtqueue, ring: None };
+        let text = serde_json::to_string(&GuestStandingGiven::from(&standing)).expect("JSON");
+        let given: GuestStandingGiven = serde_json::from_str(&text).expect("the same");
+        assert_eq!(given.understand(), Some(standing));
+        let longest = GuestStandingGiven { taken: vec![u64::MAX; 512], ..(&GuestStanding::default()).into() };
+        assert!(serde_json::to_vec(&longest).expect("JSON").len() < 16 << 10, "it fits a packet");
+        let too_long = GuestStandingGiven { taken: vec![0; 1024], ..longest };
+        assert_eq!(too_long.understand(), None);
+    }
+}

@@ -1,0 +1,140 @@
+//! Either daemon is killed at each step of a takeover while a virtual machine is connected: afterwards exactly one serves, and the
+//! machine goes on with it, or connects again and finds what was in flight.
+
+mod common;
+mod guest_common;
+mod takeover_common;
+
+use common::{eventually, stamp};
+use fipsee_block::wire::{Operation, Status};
+use fipsee_guest::device::{Guest, IN, OK, OUT, Options};
+use fipsee_guest::frontend::Request;
+use fipsee_guest::ring::Woken;
+use guest_common::{Upgraded, start_guest, start_with, transfer};
+use takeover_common::between::{Plan, Victim, stand_between, step_between};
+
+/// A guest that reads what it wrote over a virtqueue and over a ring, across whatever happens.
+struct Survivor {
+    guest: Guest,
+    up: Upgraded,
+    data: u64,
+    version: u64,
+}
+
+impl Survivor {
+    fn new(mut guest: Guest) -> Self {
+        let up = Upgraded::attach(&mut guest, &[1], 8);
+        let data = guest.ram.allocate(4096, 4096);
+        Self { guest, up, data, version: 0 }
+    }
+
+    fn verify(&mut self) {
+        let Self { guest, up, data, version } = self;
+        for over_ring in [false, true] {
+            guest.ram.write(*data, &[0; 4096]);
+            if over_ring {
+                assert_eq!(transfer(guest, up, 0, Operation::Read, 8, (*data, 4096)), Status::Ok);
+            } else {
+                assert_eq!(guest.transfer(0, IN, 8, (*data, 4096)), OK);
+            }
+            assert!(guest.ram.read(*data, 4096) == stamp(4096, 5, *version), "what was written last");
+        }
+    }
+
+    fn round(&mut self) {
+        if self.version > 0 {
+            self.verify();
+        }
+        self.version += 1;
+        self.guest.ram.write(self.data, &stamp(4096, 5, self.version));
+        if self.version.is_multiple_of(2) {
+            assert_eq!(self.guest.transfer(0, OUT, 8, (self.data, 4096)), OK);
+        } else {
+            let to = (self.data, 4096);
+            assert_eq!(transfer(&mut self.guest, &mut self.up, 0, Operation::Write, 8, to), Status::Ok);
+        }
+        // It waits for whoever serves next.
+        self.up.rings[0].park(self.up.attachment, &mut self.guest);
+    }
+
+    /// Go on with whoever serves now: did the connection survive?
+    fn meet_the_next(&mut self) -> bool {
+        if self.guest.frontend.get(Request::GetFeatures).is_ok() {
+            return true;
+        }
+        eventually("somebody takes the hypervisor again", || self.guest.reconnect().is_ok());
+        // It was in flight; or it had rung just before.
+        let _: Woken = self.up.rings[0].wait_for_bell(&mut self.guest);
+        assert_eq!(self.guest.queues.iter().map(|queue| queue.outstanding()).sum::<usize>(), 0, "all came back");
+        self.up = Upgraded::attach(&mut self.guest, &[1], 8);
+        false
+    }
+}
+
+/// One takeover in which somebody dies; `false`: it was over before that step.
+fn kill_at(plan: Plan) -> bool {
+    let mut daemon = start_with(&["--disk", "f=file:{dir}/disk,size=1M,block=4096"]);
+    let mut survivor = Survivor::new(start_guest(&daemon, "f", &Options { queues: 2, ..Options::default() }));
+    survivor.round();
+    let (listener, real) = step_between(&daemon);
+    let mut new = daemon.launch_takeover(&[]);
+    let outcome = stand_between(&listener, &real, plan, &mut daemon, &mut new);
+    drop(listener);
+    let context = format!("{plan:?} at {}: {}", outcome.at, daemon.log());
+    if !outcome.killed {
+        assert!(outcome.taken, "{context}");
+        daemon.await_exit();
+        daemon.replace(new);
+        survivor.round();
+        assert!(survivor.meet_the_next(), "it notices nothing: {context}");
+        return false;
+    }
+    if plan.victim == Victim::Old {
+        daemon.replace(new);
+    }
+    if plan.victim == Victim::New && outcome.taken {
+        // It was the daemon when it died, and the old one is none any more: as after any death of a daemon.
+        daemon.await_exit();
+        std::fs::rename(&real, fipsee_daemon::admin::admin_path(&daemon.socket())).expect("as it was");
+        daemon.restart();
+    }
+    let survived = survivor.meet_the_next();
+    for _ in 0..3 {
+        survivor.round();
+    }
+    if plan.victim == Victim::New && !outcome.taken || plan.victim == Victim::Old && outcome.at == "taken" {
+        assert!(survived, "it must not notice: {context}");
+    }
+    true
+}
+
+fn kill_everywhere(victim: Victim, delivered: bool) {
+    let mut step = 0;
+    while kill_at(Plan { victim, step, delivered }) {
+        step += 1;
+    }
+    assert!(
+        step >= 12,
+        "greeting, three sockets, a disk, two packets about being prepared, machine, memory, queues, end, taken: {step}"
+    );
+}
+
+#[test]
+fn old_daemon_dies_before_a_packet_arrives() {
+    kill_everywhere(Victim::Old, false);
+}
+
+#[test]
+fn old_daemon_dies_after_a_packet_arrived() {
+    kill_everywhere(Victim::Old, true);
+}
+
+#[test]
+fn new_daemon_dies_before_a_packet_arrives() {
+    kill_everywhere(Victim::New, false);
+}
+
+#[test]
+fn new_daemon_dies_after_a_packet_arrived() {
+    kill_everywhere(Victim::New, true);
+}

@@ -1,0 +1,39 @@
+//! The old daemon takes back what it gave when the new one has everything already: that one lets go of it and ends.
+
+mod common;
+mod guest_common;
+mod takeover_common;
+
+use common::{assert_says, eventually};
+use fipsee_guest::device::Options;
+use guest_common::load::{GuestLoad, Way};
+use guest_common::start_with;
+use takeover_common::Load;
+use takeover_common::between::{refuse_at_the_end, step_between};
+
+#[test]
+fn new_daemon_that_may_not_serve_after_all_lets_go_of_everything() {
+    let daemon = start_with(&["--disk", "m=memory:16M", "--disk", "d=memory:8M", "--disk", "e=memory:8M", "--workers", "2"]);
+    let options = Options { size: 256, ..Options::default() };
+    let load = Load::start(&daemon, "m", 32);
+    let guests =
+        [GuestLoad::start(&daemon, "d", &options, Way::Virtqueue, 32), GuestLoad::start(&daemon, "e", &options, Way::Ring, 32)];
+    let (listener, real) = step_between(&daemon);
+    for _ in 0..3 {
+        load.await_progress();
+        guests.iter().for_each(GuestLoad::await_progress);
+        let before = daemon.log().len();
+        let mut new = daemon.launch_takeover(&[]);
+        refuse_at_the_end(&listener, &real);
+        // One that went on with the queues would never end: it would wait for clients to leave it.
+        eventually("the new daemon ends", || new.try_wait().expect("a child can be asked").is_some());
+        assert!(!new.wait().expect("it has ended").success());
+        let mut said = daemon.log();
+        let said = said.split_off(before);
+        assert_says(&said, &["the running daemon refuses: it took too long", "not handed over; everything goes on"]);
+        load.await_progress();
+        guests.iter().for_each(GuestLoad::await_progress);
+    }
+    load.finish();
+    guests.into_iter().for_each(|guest| assert!(guest.finish() > 0));
+}
