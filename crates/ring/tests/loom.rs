@@ -358,3 +358,34 @@ fn lying_release_counter_is_a_fault_and_never_a_count_beyond_the_ring() {
         });
     }
 }
+
+/// The end of a channel: the daemon answers and is gone, at any moment. The client asks whether it is gone before it looks at the ring a
+/// last time; the other way round it would lose what was published in between.
+#[test]
+fn what_was_published_before_a_hang_up_is_taken_after_it() {
+    model(|| {
+        let (answers, gone) = (CellRing::new(2), Arc::new(AtomicU32::new(0)));
+        let (peer, peer_gone) = (answers.clone(), Arc::clone(&gone));
+        let daemon = thread::spawn(move || {
+            let mut answers = Writer::new(peer, Cursor::at_start(0));
+            answers.publish(&numbered(1));
+            answers.publish(&numbered(2));
+            // What the kernel does when the socket is closed: whoever sees it sees what came before.
+            peer_gone.store(1, Ordering::Release);
+        });
+        let mut reader = Reader::new(answers, Cursor::at_start(0));
+        let (mut message, mut taken) = (Message::ZERO, 0);
+        loop {
+            if reader.receive(&mut message) {
+                taken += 1;
+                assert_eq!(message, numbered(taken));
+            } else if gone.load(Ordering::Acquire) != 0 && !reader.has_message() {
+                break;
+            } else {
+                thread::yield_now();
+            }
+        }
+        assert_eq!(taken, 2, "an answer that was published is lost");
+        daemon.join().expect("the daemon ends");
+    });
+}
