@@ -29,7 +29,7 @@ fn setting() -> (Daemon, Witness, Guest) {
 }
 
 /// While `flip` goes on in another thread, `ask` in this one; `ask` says whether the device still works.
-fn meanwhile(ram: &Arc<Ram>, witness: &mut Witness, flip: impl Fn(&Ram) + Send, mut ask: impl FnMut() -> bool) {
+fn meanwhile(ram: &Arc<Ram>, witness: &mut Witness, flip: impl Fn(&Ram) + Send + Sync, mut ask: impl FnMut() -> bool) {
     let (stop, flips) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
