@@ -32,6 +32,9 @@
 #define FIPSEE_WRITE_ZEROES 5
 #define FIPSEE_GET_INFO 6
 #define FIPSEE_ACK_EVENT 7
+/* Not an operation: the message holds two or three requests (struct fipsee_packed). */
+#define FIPSEE_PACKED 8
+#define FIPSEE_MAX_PACKED_REQUESTS 3
 
 /* Request flags: durable before the completion (write, write-zeroes); may deallocate (write-zeroes). */
 #define FIPSEE_FLAG_FUA 1
@@ -64,6 +67,8 @@
 #define FIPSEE_CAPABILITY_FUA 4
 #define FIPSEE_CAPABILITY_DISCARD 8
 #define FIPSEE_CAPABILITY_WRITE_ZEROES 16
+/* Capability of the daemon: it takes FIPSEE_PACKED. */
+#define FIPSEE_CAPABILITY_PACKED 32
 
 /* A piece of registered memory. */
 struct fipsee_segment {
@@ -100,6 +105,32 @@ FIPSEE_ASSERT_AT(struct fipsee_request, segments, 16);
 FIPSEE_ASSERT_AT(struct fipsee_request, length_sectors, 16);
 FIPSEE_ASSERT_AT(struct fipsee_request, aux, 56);
 FIPSEE_ASSERT_AT(struct fipsee_request, stamp, FIPSEE_STAMP_OFFSET_BYTES);
+
+/* A read or write of one segment, without flags. */
+struct fipsee_packed_request {
+	uint64_t sector;
+	struct fipsee_segment segment;
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_packed_request, 16);
+
+/* Two or three of them in one slot of the request ring (section 5.9). Each counts as a request and is answered for itself. */
+struct fipsee_packed {
+	uint8_t operation;			/* FIPSEE_PACKED */
+	uint8_t count;				/* 2 or 3 */
+	uint8_t writes;				/* bit n: request n is a write; 0: a read */
+	uint8_t reserved;
+	uint16_t tags[2];			/* of the first two */
+	struct fipsee_packed_request requests[FIPSEE_MAX_PACKED_REQUESTS];	/* 0 beyond the count */
+	uint16_t last_tag;			/* of the third; 0 if there is none */
+	uint16_t reserved_end;
+	uint32_t stamp;				/* the ring's */
+};
+FIPSEE_ASSERT_SIZE(struct fipsee_packed, FIPSEE_SLOT_BYTES);
+FIPSEE_ASSERT_AT(struct fipsee_packed, writes, 2);
+FIPSEE_ASSERT_AT(struct fipsee_packed, tags, 4);
+FIPSEE_ASSERT_AT(struct fipsee_packed, requests, 8);
+FIPSEE_ASSERT_AT(struct fipsee_packed, last_tag, 56);
+FIPSEE_ASSERT_AT(struct fipsee_packed, stamp, FIPSEE_STAMP_OFFSET_BYTES);
 
 /* One finished request. */
 struct fipsee_completion_entry {
@@ -142,6 +173,7 @@ FIPSEE_ASSERT_AT(struct fipsee_event, stamp, FIPSEE_STAMP_OFFSET_BYTES);
 union fipsee_message {
 	struct fipsee_slot slot;
 	struct fipsee_request request;
+	struct fipsee_packed packed;
 	struct fipsee_completion completion;
 	struct fipsee_event event;
 	uint64_t words[FIPSEE_SLOT_BYTES / 8];

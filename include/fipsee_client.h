@@ -98,7 +98,8 @@ struct fipsee_options {
 	uint64_t look_ns;		/* adaptive waiting: how long to look before sleeping, default 200 us */
 	/*
 	 * Not 0: fipsee_wait and the blocking calls outlive the daemon. They reconnect, for so long at most, and submit what
-	 * has no answer again. Only with one queue; with more, call fipsee_reconnect.
+	 * has no answer again. 0: they fail at once. UINT64_MAX: they wait for ever. Only with one queue; with more, call
+	 * fipsee_reconnect.
 	 */
 	uint64_t reconnect_ns;
 };

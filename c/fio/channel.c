@@ -268,6 +268,15 @@ int channel_open(struct channel *channel, const struct channel_options *options,
 	return outcome;
 }
 
+/* Everything but the queue's tables. */
+static void close_channel(struct channel *channel)
+{
+	close(channel->control);
+	close(channel->queue.daemon_bell);
+	close(channel->queue.our_bell);
+	munmap(channel->region, channel->region_bytes);
+}
+
 void channel_close(struct channel *channel)
 {
 	struct queue *queue = &channel->queue;
@@ -280,10 +289,7 @@ void channel_close(struct channel *channel)
 		/* A daemon that is gone has forgotten us as well. */
 		(void)control_ask(channel->control, &detach, FIPSEE_DETACHED, -1, "the request to detach", &answer, &ignored);
 	}
-	close(channel->control);
-	close(queue->daemon_bell);
-	close(queue->our_bell);
-	munmap(channel->region, channel->region_bytes);
+	close_channel(channel);
 	queue_free_tables(queue);
 }
 
@@ -314,11 +320,36 @@ static int create_memory(struct channel_memory *memory, uint64_t length_bytes, s
 	return file;
 }
 
+/* Hand memory over under its id. 0, or a negative errno with `error`. */
+static int hand_over(struct channel *channel, const struct channel_memory *memory, struct channel_error *error)
+{
+	struct fipsee_register question = {
+		.header = control_header(FIPSEE_REGISTER, sizeof(question)),
+		.region = memory->region,
+		.access = FIPSEE_ACCESS_READ | FIPSEE_ACCESS_WRITE,
+		.length_bytes = memory->length_bytes,
+	};
+	struct control_answer answer;
+	int outcome = control_ask(channel->control, &question, FIPSEE_REGISTERED, memory->file, "the request to register memory",
+				  &answer, error);
+
+	if (outcome == 0 && (answer.region.region != memory->region || answer.region.reserved != 0))
+		outcome = fault(error, "the id of registered memory", answer.region.region);
+	if (outcome == 0)
+		channel->regions_in_use |= 1ULL << memory->region;
+	return outcome;
+}
+
+static void forget_memory(struct channel_memory *memory)
+{
+	close(memory->file);
+	munmap(memory->base, memory->length_bytes);
+	memory->base = NULL;
+}
+
 int channel_share(struct channel *channel, uint64_t length_bytes, struct channel_memory *memory,
 		  struct channel_error *error)
 {
-	struct fipsee_register question = { .header = control_header(FIPSEE_REGISTER, sizeof(question)) };
-	struct control_answer answer;
 	int file, outcome;
 
 	memory->base = NULL;
@@ -328,21 +359,11 @@ int channel_share(struct channel *channel, uint64_t length_bytes, struct channel
 	file = create_memory(memory, length_bytes, error);
 	if (file < 0)
 		return file;
-	question.region = memory->region;
-	question.access = FIPSEE_ACCESS_READ | FIPSEE_ACCESS_WRITE;
-	question.length_bytes = memory->length_bytes;
-	outcome = control_ask(channel->control, &question, FIPSEE_REGISTERED, file, "the request to register memory", &answer,
-			      error);
-	close(file);
-	if (outcome == 0 && (answer.region.region != memory->region || answer.region.reserved != 0))
-		outcome = fault(error, "the id of registered memory", answer.region.region);
-	if (outcome != 0) {
-		munmap(memory->base, memory->length_bytes);
-		memory->base = NULL;
-		return outcome;
-	}
-	channel->regions_in_use |= 1ULL << memory->region;
-	return 0;
+	memory->file = file;
+	outcome = hand_over(channel, memory, error);
+	if (outcome != 0)
+		forget_memory(memory);
+	return outcome;
 }
 
 void channel_unshare(struct channel *channel, struct channel_memory *memory)
@@ -360,6 +381,52 @@ void channel_unshare(struct channel *channel, struct channel_memory *memory)
 			&ignored) == 0 &&
 	    answer.region.region == memory->region)
 		channel->regions_in_use &= ~(1ULL << memory->region);
-	munmap(memory->base, memory->length_bytes);
-	memory->base = NULL;
+	forget_memory(memory);
+}
+
+/* Is this the disk that we know? Nothing may be submitted again to another. */
+static int check_same(const struct channel *channel, const struct channel *fresh, struct channel_error *error)
+{
+	const struct fipsee_block_info *old = &channel->info, *new = &fresh->info;
+	const char *what = NULL;
+
+	if (memcmp(old->identity, new->identity, sizeof(old->identity)) != 0)
+		what = "identity";
+	else if (old->block_bytes != new->block_bytes)
+		what = "logical block size";
+	else if (new->sector_count < channel->queue.sector_count)
+		what = "(smaller) size";
+	else if (fresh->queue.depth < channel->queue.depth)
+		what = "(smaller) depth";
+	if (!what)
+		return 0;
+	return channel_fail(error, ESTALE, "the daemon came back with a disk of another %s; nothing was resubmitted", what);
+}
+
+int channel_reopen(struct channel *channel, const struct channel_options *options, struct channel_memory *const *memories,
+		   unsigned int count, queue_rebuild rebuild, void *context, struct channel_error *error)
+{
+	struct channel fresh;
+	unsigned int index;
+	int outcome = channel_open(&fresh, options, error);
+
+	if (outcome != 0)
+		return outcome;
+	outcome = check_same(channel, &fresh, error);
+	for (index = 0; index < count && outcome == 0; index++)
+		if (memories[index]->base)
+			outcome = hand_over(&fresh, memories[index], error);
+	if (outcome != 0) {
+		close_channel(&fresh);
+		queue_free_tables(&fresh.queue);
+		return outcome;
+	}
+	close_channel(channel);
+	channel->control = fresh.control;
+	channel->region = fresh.region;
+	channel->region_bytes = fresh.region_bytes;
+	channel->info = fresh.info;
+	channel->regions_in_use = fresh.regions_in_use;
+	queue_resume(&channel->queue, &fresh.queue, rebuild, context);
+	return 0;
 }

@@ -35,6 +35,7 @@ struct channel_memory {
 	uint8_t *base;			/* NULL: none */
 	uint64_t length_bytes;
 	uint16_t region;		/* id on the wire */
+	int file;			/* kept, to be handed over again */
 };
 
 /* An attached disk. */
@@ -55,6 +56,13 @@ void channel_default_socket(char *path, size_t path_bytes);
 
 /* Attach. 0, or a negative errno with `error` filled in; then there is nothing to close. */
 int channel_open(struct channel *channel, const struct channel_options *options, struct channel_error *error);
+
+/*
+ * The daemon is gone: attach once more, to the same disk or not at all, hand over the `count` memories that have a base, and
+ * submit every request without an answer again. 0, or a negative errno with `error`; then the channel is as it was.
+ */
+int channel_reopen(struct channel *channel, const struct channel_options *options, struct channel_memory *const *memories,
+		   unsigned int count, queue_rebuild rebuild, void *context, struct channel_error *error);
 
 /*
  * Let go: in order, so that the daemon has forgotten us when this returns, if nothing is outstanding and it lives; at

@@ -9,6 +9,12 @@
 #define _GNU_SOURCE
 #include "engine.h"
 
+static void give_up(struct thread_data *td, struct engine *engine, const struct channel_error *error)
+{
+	engine->failed = error->number;
+	fipsee_report(td, error);
+}
+
 static void fail(struct thread_data *td, struct engine *engine, int outcome)
 {
 	struct channel_error error;
@@ -20,10 +26,8 @@ static void fail(struct thread_data *td, struct engine *engine, int outcome)
 			     engine->channel.queue.fault);
 	else
 		channel_fail(&error, -outcome, "%s", QUEUE_DISCONNECTED_TEXT);
-	engine->failed = error.number;
-	fipsee_report(td, &error);
+	give_up(td, engine, &error);
 }
-
 /* Refuse a request without the daemon; said once per job. */
 static enum fio_q_status refuse(struct engine *engine, struct io_u *io_u, int number, const char *why)
 {
@@ -76,13 +80,36 @@ static bool place(struct thread_data *td, struct engine *engine, struct io_u *io
 	return true;
 }
 
+static inline void build(const struct engine *engine, struct fipsee_request *request)
+{
+	const struct transfer *transfer = &engine->transfers[request->tag];
+	const struct io_u *io_u = transfer->io_u;
+
+	request->sector = ddir_rw(io_u->ddir) ? io_u->offset >> FIPSEE_SECTOR_SHIFT : 0;
+	if (io_u->ddir == DDIR_READ || io_u->ddir == DDIR_WRITE) {
+		request->operation = io_u->ddir == DDIR_READ ? FIPSEE_READ : FIPSEE_WRITE;
+		request->flags = io_u->ddir == DDIR_READ ? 0 : engine->write_flags;
+		request->segment_count = 1;
+		request->segments[0] = transfer->segment;
+	} else if (io_u->ddir == DDIR_TRIM) {
+		request->operation = FIPSEE_DISCARD;
+		request->length_sectors = io_u->xfer_buflen >> FIPSEE_SECTOR_SHIFT;
+	} else {
+		request->operation = FIPSEE_FLUSH;
+	}
+}
+
+void fipsee_build(void *context, struct fipsee_request *request)
+{
+	build(context, request);
+}
+
 static enum fio_q_status fipsee_queue(struct thread_data *td, struct io_u *io_u)
 {
 	struct engine *engine = td->io_ops_data;
 	struct queue *queue = &engine->channel.queue;
 	bool has_data = io_u->ddir == DDIR_READ || io_u->ddir == DDIR_WRITE;
 	struct fipsee_segment segment = { 0 };
-	struct fipsee_request *request;
 	uint64_t length_bytes = io_u->xfer_buflen;
 	uint16_t tag;
 
@@ -106,20 +133,9 @@ static enum fio_q_status fipsee_queue(struct thread_data *td, struct io_u *io_u)
 	} else if (!engine->has_flush) {
 		return FIO_Q_COMPLETED;		/* what was written is as durable as it gets */
 	}
-	request = queue_stage(queue);
-	request->sector = ddir_rw(io_u->ddir) ? io_u->offset >> FIPSEE_SECTOR_SHIFT : 0;
-	if (has_data) {
-		request->operation = io_u->ddir == DDIR_READ ? FIPSEE_READ : FIPSEE_WRITE;
-		request->flags = io_u->ddir == DDIR_READ ? 0 : engine->write_flags;
-		request->segment_count = 1;
-		request->segments[0] = segment;
-	} else if (io_u->ddir == DDIR_TRIM) {
-		request->operation = FIPSEE_DISCARD;
-		request->length_sectors = length_bytes >> FIPSEE_SECTOR_SHIFT;
-	} else {
-		request->operation = FIPSEE_FLUSH;
-	}
 	engine->transfers[tag].io_u = io_u;
+	engine->transfers[tag].segment = segment;
+	build(engine, queue_stage(queue));
 	engine->staged[engine->staged_count++] = io_u;
 	return FIO_Q_QUEUED;
 }
@@ -172,6 +188,17 @@ static inline void finish(void *context, uint16_t tag, uint16_t status)
 	engine->ready[engine->ready_count++] = transfer->io_u;
 }
 
+/* The daemon is gone: is there another? */
+static bool recover(struct thread_data *td, struct engine *engine)
+{
+	struct channel_error error;
+	int outcome = fipsee_reconnect(td, engine, &error);
+
+	if (outcome != 0 && outcome != -ENOTCONN)
+		give_up(td, engine, &error);
+	return outcome == 0;
+}
+
 static int fipsee_getevents(struct thread_data *td, unsigned int min, unsigned int max,
 			    const struct timespec fio_unused *timeout)
 {
@@ -194,8 +221,10 @@ static int fipsee_getevents(struct thread_data *td, unsigned int min, unsigned i
 			else if (outcome == 0 && min == 0)
 				outcome = queue_check_liveness(queue);
 			if (UNLIKELY(outcome < 0)) {
+				if (!engine->failed && outcome == -ENOTCONN && recover(td, engine))
+					continue;
 				fail(td, engine, outcome);
-				return outcome;
+				return -engine->failed;
 			}
 			if (engine->ready_count >= min)
 				break;

@@ -14,6 +14,7 @@ struct engine_options {
 	char *disk;
 	char *socket;
 	unsigned int wait;
+	unsigned int reconnect_s;
 };
 
 /* What is known of a request by its tag. Requests are never split or short: fio would fill a buffer anew before it sends
@@ -21,6 +22,7 @@ struct engine_options {
 struct transfer {
 	struct io_u *io_u;
 	uint8_t *bounce;		/* where its data is, if not in fio's buffer */
+	struct fipsee_segment segment;	/* the same, for the daemon */
 };
 
 struct engine {
@@ -45,6 +47,18 @@ struct engine {
 
 
 extern struct fio_option fipsee_options[];
+
+/* Fill in the channel's options for this job; `path` of `PATH_MAX` bytes is what they may point to. */
+void fipsee_channel_options(struct thread_data *td, struct channel_options *wanted, char *path);
+
+/* The request of a tag, from what is known of it. */
+void fipsee_build(void *context, struct fipsee_request *request);
+
+/*
+ * The daemon is gone: find it again within reconnect= seconds and submit what has no answer. 0: go on. Otherwise a negative
+ * errno, with `error`.
+ */
+int fipsee_reconnect(struct thread_data *td, struct engine *engine, struct channel_error *error);
 
 int fipsee_setup(struct thread_data *td);
 int fipsee_init(struct thread_data *td);

@@ -42,6 +42,16 @@ struct fio_option fipsee_options[] = {
 		.category = FIO_OPT_C_ENGINE,
 		.group = FIO_OPT_G_INVALID,
 	},
+	{
+		.name = "reconnect",
+		.lname = "Fip-see time to reconnect",
+		.type = FIO_OPT_INT,
+		.off1 = offsetof(struct engine_options, reconnect_s),
+		.help = "When the daemon is gone, seconds to wait for the next (default: 0, the job fails at once)",
+		.def = "0",
+		.category = FIO_OPT_C_ENGINE,
+		.group = FIO_OPT_G_INVALID,
+	},
 	{ .name = NULL },
 };
 
@@ -59,11 +69,11 @@ int fipsee_report(struct thread_data *td, const struct channel_error *error)
 	return 1;
 }
 
-static int open_channel(struct thread_data *td, struct channel *channel, struct channel_error *error)
+void fipsee_channel_options(struct thread_data *td, struct channel_options *wanted, char *path)
 {
 	const struct engine_options *given = td->eo;
-	char path[PATH_MAX];
-	struct channel_options wanted = {
+
+	*wanted = (struct channel_options) {
 		.socket_path = given->socket,
 		.disk = disk_name(td),
 		/* Acknowledgements of events take no tag from fio, whose verify phase does not bear a queue that is busy. */
@@ -72,13 +82,20 @@ static int open_channel(struct thread_data *td, struct channel *channel, struct 
 		.read_only = !td_write(td) && !td_trim(td),
 		.wait = (enum wait_mode)given->wait,
 	};
+	if (!wanted->socket_path) {
+		channel_default_socket(path, PATH_MAX);
+		wanted->socket_path = path;
+	}
+}
 
+static int open_channel(struct thread_data *td, struct channel *channel, struct channel_error *error)
+{
+	char path[PATH_MAX];
+	struct channel_options wanted;
+
+	fipsee_channel_options(td, &wanted, path);
 	if (!wanted.disk)
 		return channel_fail(error, EINVAL, "no disk is named; say filename=DISK or disk=DISK");
-	if (!wanted.socket_path) {
-		channel_default_socket(path, sizeof(path));
-		wanted.socket_path = path;
-	}
 	return channel_open(channel, &wanted, error);
 }
 

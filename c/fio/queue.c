@@ -87,6 +87,39 @@ void queue_free_tables(struct queue *queue)
 	queue->uses = NULL;
 }
 
+void queue_resume(struct queue *queue, struct queue *fresh, queue_rebuild rebuild, void *context)
+{
+	uint32_t tag;
+
+	queue->requests = fresh->requests;
+	queue->completions = fresh->completions;
+	queue->daemon_bell = fresh->daemon_bell;
+	queue->our_bell = fresh->our_bell;
+	queue->control = fresh->control;
+	queue->sector_count = fresh->sector_count;
+	queue->pace = fresh->pace;
+	queue_free_tables(fresh);
+	/* Whom the old daemon told of events, the new one does not know. */
+	queue->unacknowledged = 0;
+	queue->acknowledging = 0;
+	queue->staged_count = 0;
+	queue->empty_looks = 0;
+	queue->started_ns = 0;
+	for (tag = 0; tag < queue->depth; tag++) {
+		if (queue->uses[tag] == TAG_CALLER) {
+			struct fipsee_request *request = &queue->staged[queue->staged_count++].request;
+
+			memset(request, 0, sizeof(*request));
+			request->tag = (uint16_t)tag;
+			rebuild(context, request);
+		} else if (queue->uses[tag] == TAG_INTERNAL) {
+			queue->uses[tag] = TAG_FREE;
+			queue->free_tags[queue->free_count++] = (uint16_t)tag;
+		}
+	}
+	queue_submit(queue);
+}
+
 int queue_fault(struct queue *queue, const char *what)
 {
 	queue->fault = what;

@@ -55,6 +55,9 @@ struct queue {
 	const char *fault;		/* what the daemon got wrong, once it did */
 };
 
+/* Fill in the rest of the request `request->tag`, once more. */
+typedef void (*queue_rebuild)(void *context, struct fipsee_request *request);
+
 /* Called for each finished request with its tag and status, which is below FIPSEE_STATUS_COUNT. */
 typedef void (*queue_done)(void *context, uint16_t tag, uint16_t status);
 
@@ -63,6 +66,12 @@ int queue_init(struct queue *queue, uint32_t depth);
 /* Choose how to wait; before the first wait. */
 void queue_set_wait(struct queue *queue, enum wait_mode mode);
 void queue_free_tables(struct queue *queue);
+
+/*
+ * The daemon is gone and another is there: go on with the rings and doorbells of `fresh`, whose depth is at least ours and
+ * whose tables are freed, and publish every request without an answer again, under its tag.
+ */
+void queue_resume(struct queue *queue, struct queue *fresh, queue_rebuild rebuild, void *context);
 
 /* Cold halves of the functions below. */
 void queue_ring(struct queue *queue);

@@ -37,6 +37,10 @@ static unsigned int fip_rounds = 20000;
 module_param_named(rounds, fip_rounds, uint, 0644);
 MODULE_PARM_DESC(rounds, "batches measured for each line of a table");
 
+static char fip_waits[32];
+module_param_string(waits, fip_waits, sizeof(fip_waits), 0644);
+MODULE_PARM_DESC(waits, "ways to wait, such as spin,pause,mwait; all that the CPU has if empty");
+
 static DEFINE_MUTEX(fip_running);
 static struct dentry *fip_debugfs;
 
@@ -47,6 +51,7 @@ struct fip_line {
 };
 
 static struct fip_line fip_lines[FIP_WAITS][FIP_BATCH_SIZES];
+static u64 fip_checked;
 static char fip_header[160] = "nothing was measured yet: write 1 to the parameter run\n";
 
 /* ---- The two sides --------------------------------------------------------------------------------------------- */
@@ -60,6 +65,7 @@ struct fip_bench {
 	u32 *samples;
 	unsigned int rounds;
 	unsigned int batch;
+	u64 checked;				/* answers that were what was asked */
 	int fault;
 	struct completion caller_done, answerer_done;
 };
@@ -117,6 +123,7 @@ static bool fip_exchange(struct fip_bench *bench, struct fipsee_writer *writer, 
 		}
 		if (message.words[0] != number * FIP_MAX_BATCH + index || message.words[6] != ~message.words[0])
 			return false;
+		bench->checked++;
 	}
 	return true;
 }
@@ -214,14 +221,44 @@ static int fip_choose_cpu(int wanted, unsigned int place, unsigned int *cpu)
 	return 0;
 }
 
+/* The ways to wait that are named, as bits; without names, those that there are. */
+static int fip_choose_waits(unsigned int *waits)
+{
+	char copy[sizeof(fip_waits)], *rest = copy, *word;
+	int wait;
+
+	strscpy(copy, fip_waits, sizeof(copy));
+	*waits = 0;
+	while ((word = strsep(&rest, ",\n"))) {
+		if (!*word)
+			continue;
+		wait = match_string(fip_wait_names, FIP_WAITS, word);
+		if (wait < 0) {
+			snprintf(fip_header, sizeof(fip_header), "the parameter waits names what is none of spin, pause, mwait: %s\n", word);
+			return -EINVAL;
+		}
+		*waits |= 1U << wait;
+	}
+	if (!*waits)
+		*waits = 1U << FIP_WAIT_SPIN | 1U << FIP_WAIT_PAUSE | (fip_can_mwait() ? 1U << FIP_WAIT_MWAIT : 0);
+	if (!(*waits & 1U << FIP_WAIT_MWAIT) || fip_can_mwait())
+		return 0;
+	snprintf(fip_header, sizeof(fip_header), "this CPU shows neither WAITPKG nor MONITOR: leave mwait out of the parameter waits\n");
+	return -EOPNOTSUPP;
+}
+
 static int fip_measure_all(struct fip_bench *bench)
 {
-	unsigned int caller_cpu, answerer_cpu, size;
+	unsigned int caller_cpu, answerer_cpu, size, waits;
 	int error = fip_choose_cpu(fip_caller_cpu, 0, &caller_cpu) ?: fip_choose_cpu(fip_answerer_cpu, 1, &answerer_cpu);
 
 	if (error)
 		return error;
 	memset(fip_lines, 0, sizeof(fip_lines));
+	fip_checked = 0;
+	error = fip_choose_waits(&waits);
+	if (error)
+		return error;
 	if (caller_cpu == answerer_cpu) {
 		snprintf(fip_header, sizeof(fip_header), "caller and answerer need a CPU each: this machine has one, or the parameters name one\n");
 		return -EINVAL;
@@ -229,13 +266,12 @@ static int fip_measure_all(struct fip_bench *bench)
 	snprintf(fip_header, sizeof(fip_header), "caller on CPU %u, answerer on CPU %u, %u rounds, %llu ticks per us\n", caller_cpu,
 		 answerer_cpu, bench->rounds, div_u64(fip_measure_ticks_per_ms(), 1000));
 	for (bench->wait = FIP_WAIT_SPIN; !error && bench->wait < FIP_WAITS; bench->wait++) {
-		if (bench->wait == FIP_WAIT_MWAIT && !fip_can_mwait())
-			continue;
-		for (size = 0; !error && size < FIP_BATCH_SIZES; size++) {
+		for (size = 0; !error && waits & 1U << bench->wait && size < FIP_BATCH_SIZES; size++) {
 			bench->batch = 1U << size;
 			error = fip_measure(bench, caller_cpu, answerer_cpu, &fip_lines[bench->wait][size]);
 		}
 	}
+	fip_checked = bench->checked;
 	return error;
 }
 
@@ -269,6 +305,8 @@ static int fip_show(struct seq_file *file, void *unused)
 
 	mutex_lock(&fip_running);
 	seq_puts(file, fip_header);
+	if (fip_checked)
+		seq_printf(file, "%llu answers, each what was asked\n", fip_checked);
 	for (wait = 0; wait < FIP_WAITS; wait++) {
 		if (!fip_lines[wait][0].is_measured)
 			continue;

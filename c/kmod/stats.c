@@ -37,8 +37,8 @@ static int fip_stats_show(struct seq_file *file, void *unused)
 			   virtqueue->interrupts);
 	}
 	for (index = 0; index < disk->thread_count; index++)
-		seq_printf(file, "thread %u reaped %llu sleeps %llu\n", index, disk->threads[index].reaped,
-			   disk->threads[index].sleeps);
+		seq_printf(file, "thread %u reaped %llu sleeps %llu mwaits %llu\n", index, disk->threads[index].reaped,
+			   disk->threads[index].sleeps, disk->threads[index].mwaits);
 	return 0;
 }
 DEFINE_SHOW_ATTRIBUTE(fip_stats);

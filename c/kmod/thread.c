@@ -76,10 +76,12 @@ static void fip_thread_pause(struct fip_thread *thread)
 
 	if (fip_mwait_wanted && fip_can_mwait() && num_online_cpus() > 1)
 		word = fip_thread_word(thread, &value);
-	if (word)
-		fip_mwait(word, value, fip_ticks_per_us * 20);
-	else
+	if (!word) {
 		cpu_relax();
+		return;
+	}
+	thread->mwaits++;
+	fip_mwait(word, value, fip_ticks_per_us * 20);
 }
 
 /* Polls until nothing came for a while. */

@@ -4,6 +4,7 @@
 mod ci;
 mod deb;
 mod dist;
+mod endure;
 mod fuzz;
 mod ipc;
 mod loom;
@@ -33,9 +34,9 @@ usage: cargo xtask COMMAND
   loom    the ring under the model checker, and its known-bad variants, which must fail
   models  the models in docs/models under spin, and their broken variants, which must fail
   vm      disks in virtual machines; `vm --list` and `vm --help` tell more
+  endure  kill daemon and clients 500 times and more under load, and compare; `endure --help` tells more
   bench   setup, dist, then the benchmarks, on a quiet machine; arguments go to fipsee-bench
   bench ipc   messages between two CPUs, ours and everybody's, on a quiet machine; `bench ipc --help` tells more
-  bench hostile   a client's throughput beside each lie of tests/hostile, on a quiet machine; `bench hostile --help` tells more
   bench vm    disks as a guest's kernel sees them, on a quiet machine; `bench vm --help` tells more";
 
 /// Exit code for a command line that makes no sense, or asks for what is not there.
@@ -45,7 +46,7 @@ fn main() -> ExitCode {
     let mut arguments = env::args().skip(1);
     let command = arguments.next().unwrap_or_default();
     let rest: Vec<String> = arguments.collect();
-    if !["bench", "fuzz", "vm"].contains(&command.as_str()) && !rest.is_empty() {
+    if !["bench", "endure", "fuzz", "vm"].contains(&command.as_str()) && !rest.is_empty() {
         eprintln!("error: 'cargo xtask {command}' takes no arguments\n\n{USAGE}");
         return ExitCode::from(USAGE_ERROR);
     }
@@ -87,8 +88,8 @@ fn main() -> ExitCode {
         },
         "bench" if rest.first().is_some_and(|suite| suite == "ipc") => return ipc::run(&root, &rest[1..]),
         "bench" if rest.first().is_some_and(|suite| suite == "vm") => return vm::bench::run(&root, &rest[1..]),
-        "bench" if rest.first().is_some_and(|suite| suite == "hostile") => return hostile(&root, &rest[1..]),
         "bench" => return bench(&root, &rest),
+        "endure" => return endure::run(&root, &rest),
         "help" | "--help" | "-h" => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;
@@ -113,18 +114,6 @@ fn cargo(root: &Path) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root);
     command
-}
-
-/// What lies cost those who do not lie.
-fn hostile(root: &Path, arguments: &[String]) -> ExitCode {
-    let build = cargo(root).args(["build", "--release", "--package", "fipsee-hostile", "--bins"]).status();
-    if !build.is_ok_and(|status| status.success()) {
-        eprintln!("error: what is to be measured cannot be built, as shown above");
-        return ExitCode::FAILURE;
-    }
-    let mut command = cargo(root);
-    command.args(["run", "--release", "--package", "fipsee-hostile", "--bin", "hostile-bench", "--"]).args(arguments);
-    if command.status().is_ok_and(|status| status.success()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn bench(root: &Path, arguments: &[String]) -> ExitCode {

@@ -5,6 +5,7 @@
 
 pub mod client;
 pub mod disk;
+pub mod packed;
 pub mod request;
 pub mod server;
 pub mod stats;

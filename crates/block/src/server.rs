@@ -1,7 +1,10 @@
 //! The daemon's end of one block queue: visit it, answer it.
 
+mod standing;
+
 use std::sync::Arc;
 
+pub use self::standing::{EventStanding, Standing};
 use fipsee_ring::channel::ServerQueue;
 use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE};
 use fipsee_ring::doorbell::{ClientBell, EventDoorbell, SocketDoorbell};
@@ -12,6 +15,7 @@ use fipsee_ring::wait::Watch;
 use fipsee_ring::{AtomicU32, Message, clock};
 
 use crate::disk::{Disk, Engine, Submitted, Ticket};
+use crate::packed::{is_packed, unpack};
 use crate::request::{Facts, Memory, RegionTable, Request, Span, copy_in, parse, tag_of};
 use crate::stats::{QueueCounters, Tally};
 use crate::wire::{
@@ -259,7 +263,8 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
     /// transfer when nothing can be there.
     #[inline(always)]
     pub fn visit<D: Disk>(&mut self, disk: &D, engine: &mut Engine) -> u32 {
-        let limit = self.budget.min(self.depth - self.in_flight);
+        // A packed message may bring more than are expected, from a client that lies.
+        let limit = self.budget.min(self.depth.saturating_sub(self.in_flight));
         let mut message = Message::ZERO;
         if limit == 0 || !self.queue.requests.receive(&mut message) {
             return 0;
@@ -268,11 +273,9 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
         self.visits += 1;
         let sampled = !D::ANSWERS_AT_ONCE || self.visits.is_multiple_of(VISITS_PER_SAMPLE);
         let started_ticks = if sampled { clock::ticks() } else { 0 };
-        let mut taken = 1;
-        self.serve(&message, disk, engine, started_ticks);
+        let mut taken = self.serve_message(&message, disk, engine, started_ticks);
         while taken < limit && self.tally.moved_sectors() < MAX_VISIT_SECTORS && self.queue.requests.receive(&mut message) {
-            taken += 1;
-            self.serve(&message, disk, engine, started_ticks);
+            taken += self.serve_message(&message, disk, engine, started_ticks);
         }
         self.flush();
         self.lone_visits = if taken == 1 { self.lone_visits.wrapping_add(1) } else { 0 };
@@ -283,12 +286,31 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
             self.pace.interrupt();
         }
         let look_ahead = !calls || self.lone_visits.is_multiple_of(VISITS_PER_LOOK_AHEAD);
-        self.budget = if taken == self.budget && look_ahead { (self.budget * 2).min(MAX_BUDGET) } else { 1 };
+        self.budget = if taken >= self.budget && look_ahead { (self.budget * 2).min(MAX_BUDGET) } else { 1 };
         if D::ANSWERS_AT_ONCE && sampled {
             self.counters.latency.record(clock::ticks().wrapping_sub(started_ticks), taken.into());
         }
         std::mem::take(&mut self.tally).write_to(&self.counters);
         taken
+    }
+
+    /// Returns how many requests it held.
+    #[inline(always)]
+    fn serve_message<D: Disk>(&mut self, message: &Message, disk: &D, engine: &mut Engine, started_ticks: u64) -> u32 {
+        if !is_packed(message) {
+            self.serve(message, disk, engine, started_ticks);
+            return 1;
+        }
+        let mut count = 0;
+        for request in unpack(message) {
+            self.serve(&request, disk, engine, started_ticks);
+            count += 1;
+        }
+        if count == 0 {
+            self.refuse(message, Status::Invalid);
+            count = 1;
+        }
+        count
     }
 
     #[inline(always)]

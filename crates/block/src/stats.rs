@@ -117,6 +117,23 @@ pub struct QueueCounters {
     pub latency: Histogram,
 }
 
+impl QueueCounters {
+    /// The plain counters under their names; the histogram is apart.
+    #[must_use]
+    pub fn plain(&self) -> [(&'static str, &Counter); 8] {
+        [
+            ("reads", &self.reads),
+            ("writes", &self.writes),
+            ("others", &self.others),
+            ("errors", &self.errors),
+            ("read_bytes", &self.read_bytes),
+            ("written_bytes", &self.written_bytes),
+            ("visits", &self.visits),
+            ("doorbells", &self.doorbells),
+        ]
+    }
+}
+
 /// What is counted during a visit to a queue and written out once at its end.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {

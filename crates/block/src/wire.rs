@@ -278,8 +278,10 @@ pub const CAPABILITY_FUA: u32 = 4;
 pub const CAPABILITY_DISCARD: u32 = 8;
 /// Capability: write-zeroes.
 pub const CAPABILITY_WRITE_ZEROES: u32 = 16;
+/// Capability of the daemon: several short requests in one message ([`crate::packed`]).
+pub const CAPABILITY_PACKED: u32 = 32;
 
-/// What people call the capabilities.
+/// What people call the capabilities of a disk.
 pub const CAPABILITY_NAMES: [(u32, &str); 5] = [
     (CAPABILITY_WRITE, "write"),
     (CAPABILITY_FLUSH, "flush"),

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use disk_common::{Scratch, Worker, expect_parts, request};
 use fipsee_block::disk::{DirectMode, Disk, Engine, FileDisk, FileOptions, Submitted, Ticket};
-use fipsee_block::wire::{CAPABILITY_DISCARD, CAPABILITY_FLUSH, Operation, Status};
+use fipsee_block::wire::{CAPABILITY_DISCARD, CAPABILITY_WRITE, Operation, Status};
 use rustix::event::epoll;
 
 fn options(path: &Path) -> FileOptions {
@@ -104,7 +104,7 @@ fn read_only_disk_refuses_writes_and_resizing() {
     let path = scratch.path("disk");
     drop(create(&path, 8192));
     let disk = FileDisk::open(&FileOptions { read_only: true, ..options(&path) }).expect("a reader");
-    assert_eq!(disk.info().capabilities & !CAPABILITY_FLUSH, 0);
+    assert!(!disk.info().can(CAPABILITY_WRITE));
     let mut worker = Worker::new();
     assert_eq!(worker.write(&disk, 0, &[1; 512]), Status::ReadOnly);
     assert_eq!(worker.do_range(&disk, Operation::Discard, 0, 1), Status::ReadOnly);

@@ -218,3 +218,22 @@ fn file_disk_equals_array_on_tmpfs() {
     check_file(shm, "", 512, 14);
     check_file(shm, "", 4096, 15);
 }
+
+#[test]
+fn wrapped_disks_equal_array() {
+    let wrappers = [
+        "delay:10us+200us,seed=1:",
+        "error:every=1,op=read,sectors=100000000-100000001:",
+        "powercut:",
+        "powercut:survive=20,seed=2,cache=256K:",
+        "powercut:cache=256K:delay:20us+50us:",
+        "delay:5us:powercut:survive=1,seed=3:delay:10us:",
+    ];
+    for (seed, wrapper) in (20..).zip(wrappers) {
+        for block in [512, 4096] {
+            check_disk(&open(&format!("w={wrapper}memory:6M,block={block}")), block, seed, 25);
+        }
+        let scratch = Scratch::temporary();
+        check_disk(&open(&format!("w={wrapper}file:{},size=6M", scratch.path("disk").display())), 512, seed, 10);
+    }
+}

@@ -3,10 +3,13 @@
 mod disk_common;
 
 use std::path::Path;
+use std::time::Duration;
 
 use disk_common::expect_parts;
 use fipsee_block::disk::spec::parse_size;
-use fipsee_block::disk::{DirectMode, DiskSpec, FileOptions, KindSpec, MemoryOptions, NullOptions};
+use fipsee_block::disk::wrap::{ErrorOptions, PowerCutOptions};
+use fipsee_block::disk::{DirectMode, DiskSpec, FileOptions, KindSpec, MemoryOptions, NullOptions, Wrapper};
+use fipsee_block::wire::{Operation, Status};
 
 fn parse(text: &str) -> DiskSpec {
     DiskSpec::parse(text).expect("a description")
@@ -45,10 +48,36 @@ fn every_kind_and_option_is_understood() {
 }
 
 #[test]
+fn disks_are_wrapped_in_any_order_and_options_reach_the_one_below() {
+    let spec = parse(
+        "a=delay:1ms+3us,seed=4:error:op=read+flush,every=3,after=2,sectors=8-15,errno=ENOSPC:powercut:file:/x:y,size=1M,ro",
+    );
+    let KindSpec::Wrapped(Wrapper::Delay(delay), below) = spec.kind else { panic!("a delay") };
+    assert_eq!((delay.fixed, delay.random, delay.seed), (Duration::from_millis(1), Duration::from_micros(3), 4));
+    let KindSpec::Wrapped(Wrapper::Error(error), below) = *below else { panic!("errors") };
+    let expected = ErrorOptions {
+        every: 3,
+        after: 2,
+        operations: vec![Operation::Read, Operation::Flush],
+        sectors: Some((8, 15)),
+        status: Status::NoSpace,
+    };
+    assert_eq!(error, expected);
+    let KindSpec::Wrapped(Wrapper::PowerCut(cut), below) = *below else { panic!("power cuts") };
+    assert_eq!(cut, PowerCutOptions::default());
+    let KindSpec::File(file) = *below else { panic!("a file") };
+    assert_eq!((file.path.as_path(), file.size_bytes, spec.ro), (Path::new("/x:y"), Some(1 << 20), true));
+    let KindSpec::Wrapped(Wrapper::PowerCut(cut), _) = parse("a=powercut:survive=50,seed=7,cache=1M,cut=9:null:1M").kind else {
+        panic!("power cuts")
+    };
+    assert_eq!(cut, PowerCutOptions { survive_percent: 50, seed: 7, cache_bytes: 1 << 20, cut: Some(9) });
+}
+
+#[test]
 fn mistakes_name_the_disk_the_piece_and_the_remedy() {
     for (text, parts) in [
         ("nonsense", &["disk 'nonsense'", "no '='", "NAME=KIND:ARGS"][..]),
-        ("a=nul:1G", &["disk 'a': unknown kind 'nul'; use null, memory or file"]),
+        ("a=nul:1G", &["disk 'a': unknown kind 'nul'; use null, memory or file", "delay:"]),
         ("a=", &["disk 'a': unknown kind ''"]),
         ("=null:1G", &["name is not possible", "1 to 64"]),
         ("a b=null:1G", &["disk 'a b'", "name is not possible"]),
@@ -66,6 +95,18 @@ fn mistakes_name_the_disk_the_piece_and_the_remedy() {
         ("a=file:x,y", &["unknown option 'y'", "a path with a comma needs the configuration file"]),
         ("a=file:x,ro,ro", &["'ro' is given twice"]),
         ("a=file:x,direct=maybe", &["direct=maybe is not possible", "direct=auto"]),
+        ("a=delay:memory:1M", &["disk 'a': delay: the time is missing", "delay:5ms:memory:1G"]),
+        ("a=delay:5:memory:1M", &["delay: '5' is not a time", "us, ms or s"]),
+        ("a=delay:5ms", &["delay: the disk below is missing", "delay:OPTIONS:KIND:ARGS"]),
+        ("a=error:every=0:null:1M", &["error: every=0", "use 1"]),
+        ("a=error:op=erase:null:1M", &["error: op=erase", "write-zeroes"]),
+        ("a=error:sectors=9-8:null:1M", &["error: sectors=9-8", "FIRST-LAST"]),
+        ("a=error:errno=EAGAIN:null:1M", &["error: errno=EAGAIN", "ENOSPC"]),
+        ("a=powercut:tear:null:1M", &["powercut: unknown option 'tear'", "survive="]),
+        ("a=powercut:survive=101:null:1M", &["powercut: survive=101", "0 to 100"]),
+        ("a=powercut:seed=x:null:1M", &["powercut: seed=x", "an integer"]),
+        ("a=powercut:nul:1M", &["powercut: unknown option 'nul'"]),
+        ("a=powercut:seed=1:memory:1M,huge=1", &["'huge' takes no value"]),
         ("a=file:x,block=1024", &["block size '1024'", "block=512 or block=4096"]),
     ] {
         expect_parts(&DiskSpec::parse(text).expect_err(text), parts);

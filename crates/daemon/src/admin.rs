@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
 use fipsee_block::disk::Disk;
@@ -14,12 +15,14 @@ use fipsee_block::wire::{BlockInfo, CAPABILITY_NAMES, CAPABILITY_WRITE};
 use fipsee_ring::clock;
 use fipsee_ring::doorbell::EventDoorbell;
 use fipsee_ring::listener::Listener;
+use fipsee_ring::mailbox::Mailbox;
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::SocketFlags;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::export::Export;
+use crate::front::local::Order;
 use crate::front::vhost_user::VhostUserFront;
 use crate::live::Live;
 use crate::reload::Reloader;
@@ -55,6 +58,8 @@ enum Request {
     Detach { vhost_user: PathBuf },
     /// Read the configuration again.
     Reload,
+    /// Hand everything over to another daemon.
+    Takeover { version: u32, wait_ms: u64 },
 }
 
 /// What the admin thread can see and do.
@@ -69,41 +74,59 @@ pub struct Admin {
     pub(crate) started: Instant,
     /// Changes the configuration.
     pub(crate) reloader: Reloader,
+    /// Where clients connect, and where administrators do.
+    pub(crate) listeners: (Arc<Listener>, Arc<Listener>),
+    /// The front for local clients.
+    pub(crate) front: Arc<Mailbox<Order>>,
     /// Becomes readable when SIGHUP comes, which asks for a reload, too.
     pub(crate) hang_up: Option<UnixStream>,
 }
 
 /// The running admin socket.
 pub struct AdminHandle {
+    begin: Sender<()>,
     stop: Arc<EventDoorbell>,
     thread: std::thread::JoinHandle<()>,
 }
 
 impl AdminHandle {
+    /// Take connections from now on.
+    pub fn begin(&self) {
+        let _ = self.begin.send(());
+    }
+
     /// Stop listening and remove the socket.
     pub fn stop(self) {
-        self.stop.ring();
-        let _ = self.thread.join();
+        let Self { begin, stop, thread } = self;
+        drop(begin);
+        stop.ring();
+        let _ = thread.join();
     }
 }
 
 impl Admin {
-    /// Answer, one connection at a time, on a thread of its own.
+    /// Answer, one connection at a time, on a thread of its own, from [`AdminHandle::begin`] on.
     ///
     /// # Errors
     /// In words: no thread or descriptor left.
-    pub(crate) fn spawn(mut self, listener: Listener) -> Result<AdminHandle, String> {
+    pub(crate) fn spawn(mut self) -> Result<AdminHandle, String> {
         let start = || -> std::io::Result<AdminHandle> {
             let stop = Arc::new(EventDoorbell::new()?);
             let stopped = Arc::clone(&stop);
-            let run = move || self.run(&listener, &stopped);
+            let (begin, begun) = channel();
+            let run = move || {
+                if begun.recv().is_ok() {
+                    self.run(&stopped);
+                }
+            };
             let thread = std::thread::Builder::new().name("fip-admin".to_owned()).spawn(run)?;
-            Ok(AdminHandle { stop, thread })
+            Ok(AdminHandle { begin, stop, thread })
         };
         start().map_err(|error| format!("cannot start the admin thread: {error}"))
     }
 
-    fn run(&mut self, listener: &Listener, stop: &EventDoorbell) {
+    fn run(&mut self, stop: &EventDoorbell) {
+        let listener = Arc::clone(&self.listeners.1);
         while self.wait(listener.socket(), stop, None) {
             if let Ok(socket) = rustix::net::accept_with(listener.socket(), SocketFlags::CLOEXEC) {
                 let _ = self.serve(&UnixStream::from(socket), stop);
@@ -154,14 +177,23 @@ impl Admin {
             if !is_asked || reader.by_ref().take(MAX_REQUEST_BYTES).read_line(&mut line)? == 0 {
                 return Ok(());
             }
-            let answer = self.answer(&line).unwrap_or_else(|text| json!({ "error": text }));
+            let answer = match parse(&line) {
+                Ok(Request::Takeover { version, wait_ms }) => {
+                    match self.hand_over(stream, version, Duration::from_millis(wait_ms)) {
+                        Ok(()) => return Ok(()),
+                        Err(text) => Err(text),
+                    }
+                }
+                request => request.and_then(|request| self.answer(request)),
+            };
+            let answer = answer.unwrap_or_else(|text| json!({ "error": text }));
             let mut writer = stream;
             writer.write_all(format!("{answer}\n").as_bytes())?;
         }
     }
 
-    fn answer(&mut self, line: &str) -> Result<Value, String> {
-        match understand(line)? {
+    fn answer(&mut self, request: Request) -> Result<Value, String> {
+        match request {
             Request::List => {
                 Ok(json!({ "disks": self.live.now().exports.iter().map(|export| self.describe(export)).collect::<Vec<_>>() }))
             }
@@ -190,6 +222,7 @@ impl Admin {
                 let outcome = self.reloader.run()?;
                 serde_json::to_value(outcome).map_err(|error| error.to_string())
             }
+            Request::Takeover { .. } => Err("a takeover is no question; it is answered elsewhere".to_owned()),
         }
     }
 
@@ -282,7 +315,7 @@ impl Admin {
     }
 }
 
-fn understand(line: &str) -> Result<Request, String> {
+fn parse(line: &str) -> Result<Request, String> {
     serde_json::from_str(line).map_err(|error| format!("cannot understand the request: {error}"))
 }
 
@@ -291,7 +324,7 @@ fn understand(line: &str) -> Result<Request, String> {
 /// # Errors
 /// What is wrong with it.
 pub fn check(line: &str) -> Result<(), String> {
-    understand(line).map(drop)
+    parse(line).map(drop)
 }
 
 fn is_readable(fd: &impl AsFd) -> bool {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use fipsee_block::disk::{DiskSpec, KindSpec};
+use fipsee_block::disk::DiskSpec;
 use fipsee_ring::wait::{DEFAULT_LOOK, WaitMode};
 use serde::{Deserialize, Deserializer, de};
 use toml::Spanned;
@@ -36,7 +36,8 @@ pub enum LogFormat {
 #[command(name = "fipseed", version, about, max_term_width = 110)]
 pub struct Arguments {
     /// A disk to serve; may be repeated. KIND:ARGS is null:SIZE, memory:SIZE[,huge|thp][,lock], or
-    /// file:PATH[,size=SIZE][,block=512|4096][,direct=on|off|auto]; any kind takes ,ro and ,exclusive.
+    /// file:PATH[,size=SIZE][,block=512|4096][,direct=on|off|auto]; any kind takes ,ro and ,exclusive. For tests,
+    /// delay:, error: or powercut: with their options stand before the KIND.
     #[arg(long = "disk", value_name = "NAME=KIND:ARGS")]
     disks: Vec<String>,
     /// Serve a disk to virtual machines at this Unix socket, as a vhost-user-blk device; may be repeated.
@@ -81,6 +82,12 @@ pub struct Arguments {
     /// Log format [default: text].
     #[arg(long, value_enum)]
     log_format: Option<LogFormat>,
+    /// Take over from the daemon that runs with the same options: clients go on without an error, and it ends.
+    #[arg(long)]
+    pub(crate) takeover: bool,
+    /// With --takeover: wait so long for requests that are at a disk; if it takes longer, nothing is taken over.
+    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    pub(crate) takeover_wait_ms: u64,
     /// Say whether this configuration is sound, and end; disks are not opened.
     #[arg(long)]
     pub(crate) check_config: bool,
@@ -167,8 +174,8 @@ impl DiskTable {
         let text = self.spec.get_ref();
         let text = if self.path.is_some() { text.replacen("file:", "file:path", 1) } else { text.clone() };
         let mut spec = DiskSpec::parse(&format!("{}={text}", self.name))?;
-        match (&mut spec.kind, &self.path) {
-            (KindSpec::File(options), Some(path)) => options.path.clone_from(path),
+        match (spec.kind.file_mut(), &self.path) {
+            (Some(options), Some(path)) => options.path.clone_from(path),
             (_, Some(_)) => return Err(format!("disk '{}': only a file disk has a path; remove it", self.name)),
             (_, None) => {}
         }

@@ -1,5 +1,6 @@
 //! Exports: disks under a name, who may use them, and who does.
 
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fipsee_block::disk::{AnyDisk, Disk};
@@ -61,7 +62,8 @@ pub struct Attached {
     pub queues: Vec<Arc<QueueCounters>>,
     /// The CPU of each queue's worker, if it is bound to one.
     pub worker_cpus: Vec<Option<usize>>,
-    exclusive: bool,
+    /// Is nobody else to be attached?
+    pub exclusive: bool,
 }
 
 /// A disk under a name.
@@ -97,6 +99,16 @@ impl Export {
     #[must_use]
     pub const fn new(name: String, disk: AnyDisk, read_only: bool, exclusive: bool, allow: AllowList) -> Self {
         Self { name, disk, read_only, exclusive, users: Mutex::new(Users { allow, attached: Vec::new(), retired: false }) }
+    }
+
+    /// Go on with the disk that another daemon serves as `info`, its content in `file`.
+    ///
+    /// # Errors
+    /// Clients would notice the difference, or it cannot be had.
+    pub fn take_over(disk: &DiskConfig, info: &BlockInfo, file: Option<OwnedFd>) -> Result<Arc<Self>, String> {
+        let spec = &disk.spec;
+        let served = spec.take_over(info, file)?;
+        Ok(Arc::new(Self::new(spec.name.clone(), served, spec.ro, spec.exclusive, disk.allow.clone())))
     }
 
     /// Open the disk that `disk` describes.
@@ -170,11 +182,24 @@ impl Export {
         Ok(())
     }
 
+    /// A client that another daemon admitted stays, whatever the list says now.
+    pub fn keep(&self, attached: Attached) {
+        self.lock().attached.push(attached);
+    }
+
     /// Publish the numbers of an admitted client's queues, and where they are served.
     pub fn set_queues(&self, client: u64, queues: Vec<Arc<QueueCounters>>, worker_cpus: Vec<Option<usize>>) {
         if let Some(attached) = self.lock().attached.iter_mut().find(|attached| attached.client == client) {
             (attached.queues, attached.worker_cpus) = (queues, worker_cpus);
         }
+    }
+
+    /// The numbers of one queue of a client.
+    #[must_use]
+    pub fn counters(&self, client: u64, queue: u16) -> Option<Arc<QueueCounters>> {
+        let users = self.lock();
+        let attached = users.attached.iter().find(|attached| attached.client == client)?;
+        attached.queues.get(usize::from(queue)).cloned()
     }
 
     /// Give the place back.

@@ -13,6 +13,7 @@ pub mod notify;
 pub mod placement;
 pub mod reload;
 mod run;
+mod takeover;
 pub mod worker;
 
 pub use run::{run, start};

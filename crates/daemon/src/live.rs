@@ -47,6 +47,17 @@ impl Live {
         self.next_client.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// No client has had a number from this one on.
+    #[must_use]
+    pub fn clients_before(&self) -> u64 {
+        self.next_client.load(Ordering::Relaxed)
+    }
+
+    /// Clients below this number are another daemon's.
+    pub fn number_clients_from(&self, client: u64) {
+        self.next_client.fetch_max(client, Ordering::Relaxed);
+    }
+
     /// Descriptors that vhost-user devices hold, at most.
     #[must_use]
     pub fn device_descriptors(&self) -> u64 {

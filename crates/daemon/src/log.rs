@@ -16,7 +16,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use crate::config::LogFormat;
 
 /// The level of the running log; `None` inside a program that has a log of its own.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct LogLevel(Option<Handle<EnvFilter, Registry>>);
 
 /// Understand a level or filter.

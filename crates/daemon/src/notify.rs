@@ -22,6 +22,13 @@ pub fn stopping(status: &str) {
     tell(&[NotifyState::Stopping, NotifyState::Status(status)]);
 }
 
+/// Says that another process is the daemon from now on.
+pub fn handed_over(pid: i32) {
+    if let Ok(pid) = u32::try_from(pid) {
+        tell(&[NotifyState::MainPid(pid)]);
+    }
+}
+
 fn tell(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::warn!(%error, "the service manager at NOTIFY_SOCKET cannot be told how the daemon is");

@@ -98,9 +98,14 @@ impl Reloader {
         Ok(outcome)
     }
 
+    /// A disk as the running configuration has it.
+    pub(crate) fn configured_disk(&self, name: &str) -> Option<&DiskConfig> {
+        self.running.disks.iter().find(|disk| disk.spec.name == name)
+    }
+
     /// The sockets that the running configuration gives a disk.
     fn configured(&self, name: &str) -> &[PathBuf] {
-        self.running.disks.iter().find(|disk| disk.spec.name == name).map_or(&[], |disk| &disk.vhost_user)
+        self.configured_disk(name).map_or(&[], |disk| &disk.vhost_user)
     }
 
     /// Bind what `next` names and is not there yet. Dropped, it is as if nothing had been.

@@ -1,24 +1,35 @@
 //! From a configuration to a running daemon, and back.
 
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use fipsee_ring::listener::Listener;
 use rustix::net::SocketType;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::admin::{Admin, admin_path};
+use crate::admin::{Admin, AdminHandle, admin_path};
 use crate::config::{Arguments, Config, default_listen};
 use crate::export::Export;
 use crate::front::inherited::{self, Inherited};
-use crate::front::local::{DRAIN_TIMEOUT, LocalFront};
+use crate::front::local::{DRAIN_TIMEOUT, Ended, LocalFront};
 use crate::front::vhost_user::{Socket, VhostUserFront};
 use crate::live::Live;
+use crate::log::{self, LogLevel};
+use crate::placement::{self, Place};
 use crate::reload::{self, Reloader};
-use crate::worker::{self, Command};
-use crate::{log, notify, placement};
+use crate::takeover::take::{Failure, Old};
+use crate::takeover::wire::Greeting;
+use crate::worker::{self, Command, WorkerHandle};
+use crate::{notify, takeover};
+
+/// How long the old daemon may take to end once it has handed over. It has nothing left to do.
+const OLD_END_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long one that was killed may keep its sockets.
+const DEATH_TIMEOUT: Duration = Duration::from_secs(5);
+const DEATH_PAUSE: Duration = Duration::from_millis(5);
 
 /// What a command line asks for: to serve, or to check the configuration.
 ///
@@ -46,59 +57,220 @@ pub fn run(config: Config) -> Result<(), String> {
     let stop = readable_signals(&[signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT])?;
     // Without a file there is nothing to read again, and a terminal that hangs up ends the daemon as ever.
     let hang_up = config.arguments.file().map(|_| readable_signals(&[signal_hook::consts::SIGHUP])).transpose()?;
-    let Inherited { client, admin } = inherited?;
-    let listener = client.map_or_else(|| listen(&config), Ok)?;
-    let socket = listener.path().to_owned();
+    let watched = Watched { stop, hang_up };
+    let inherited = inherited?;
+    if config.arguments.takeover {
+        match serve(config.clone(), Source::Daemon, &watched, &log) {
+            Err(Failure::Refused(reason)) => return Err(reason),
+            Err(Failure::OldDied) => {
+                tracing::warn!("the daemon to take over from has died; starting as if there had been none");
+                await_end(&listen_path(&config)?);
+            }
+            Ok(()) => return Ok(()),
+        }
+    }
+    serve(config, Source::Fresh(inherited), &watched, &log).map_err(|failure| match failure {
+        Failure::Refused(reason) => reason,
+        Failure::OldDied => "there was no daemon to take over from".to_owned(),
+    })
+}
+
+/// A daemon that was killed is gone from its sockets once the kernel has ended it. A message to us may still have carried them.
+fn await_end(path: &Path) {
+    let until = Instant::now() + DEATH_TIMEOUT;
+    while [path, &admin_path(path)].into_iter().any(Listener::is_held) && Instant::now() < until {
+        std::thread::sleep(DEATH_PAUSE); // tidy: allow sleep, nothing tells when a lock of a process that is gone ends
+    }
+}
+
+/// What becomes readable when a signal comes.
+struct Watched {
+    stop: UnixStream,
+    hang_up: Option<UnixStream>,
+}
+
+/// Where listening sockets, disks and clients come from.
+enum Source {
+    /// Nobody; the service manager may have made the sockets.
+    Fresh(Inherited),
+    /// The daemon that runs.
+    Daemon,
+}
+
+/// What a daemon begins with.
+struct Origin {
+    clients: Listener,
+    /// Made last, if it is not there: who finds it finds everything.
+    admin: Option<Listener>,
+    machines: Vec<(String, Listener)>,
+    exports: Vec<Arc<Export>>,
+}
+
+impl Origin {
+    fn fresh(config: &Config, inherited: Inherited) -> Result<Self, String> {
+        let Inherited { client, admin } = inherited;
+        let clients = client.map_or_else(|| bind(&listen_path(config)?, SocketType::SEQPACKET, 0o666), Ok)?;
+        let exports = config.disks.iter().map(Export::open).collect::<Result<_, _>>()?;
+        Ok(Self { clients, admin, machines: Vec::new(), exports })
+    }
+}
+
+/// Everything that serves, before it does.
+struct Daemon {
+    workers: Vec<WorkerHandle>,
+    threads: Vec<JoinHandle<()>>,
+    live: Arc<Live>,
+    vms: Arc<VhostUserFront>,
+    sockets: Vec<Socket>,
+    listeners: (Arc<Listener>, Arc<Listener>),
+    admin: AdminHandle,
+    front: LocalFront,
+}
+
+fn serve(config: Config, source: Source, watched: &Watched, log: &LogLevel) -> Result<(), Failure> {
     let places = placement::choose(&config);
     placement::prefer_memory(&places);
-    let exports = config.disks.iter().map(Export::open).collect::<Result<_, _>>()?;
-    let live = Arc::new(Live::new(exports, config.front));
-    let (mut workers, mut threads) = (Vec::new(), Vec::new());
-    for (index, place) in places.into_iter().enumerate() {
-        let (handle, thread) = worker::spawn(index, place, config.wait, config.look)
-            .map_err(|error| format!("cannot start worker {index}: {error}"))?;
-        workers.push(handle);
-        threads.push(thread);
-    }
-    let vms = Arc::new(VhostUserFront::new(workers.clone(), Arc::clone(&live)));
-    let sockets = vhost_user_sockets(&config, &live, &vms)?;
-    // Last: who finds it finds everything.
-    let admin_listener = admin.map_or_else(|| bind(&admin_path(&socket), SocketType::STREAM, 0o600), Ok)?;
-    let reloader = Reloader::new(Arc::clone(&live), Arc::clone(&vms), config, log);
-    let (workers_of_admin, started) = (workers.clone(), Instant::now());
-    let admin = Admin { live: Arc::clone(&live), vms: Arc::clone(&vms), workers: workers_of_admin, started, reloader, hang_up };
-    let admin = admin.spawn(admin_listener)?;
-    let front = LocalFront::new(listener, &stop, workers.clone(), Arc::clone(&live));
-    let front = front.map_err(|error| format!("cannot watch the socket: {error}"))?;
-    vms.add(sockets);
-    tracing::info!(socket = %socket.display(), workers = workers.len(), "ready");
-    notify::ready(&reload::serving(&live));
-    let drained = front.run();
-    admin.stop();
-    let drained = vms.stop(DRAIN_TIMEOUT) && drained;
-    if !drained {
-        // The workers still wait for a disk, and would keep the process.
-        return Err("requests in flight did not finish; the daemon ends without them, their clients have no answer".to_owned());
-    }
-    for worker in &workers {
-        worker.mailbox.send(Command::Stop);
-    }
-    for thread in threads {
-        thread.join().map_err(|_| "a worker panicked; see the log above")?;
-    }
-    tracing::info!("stopped");
-    Ok(())
+    let (origin, old) = match source {
+        Source::Fresh(inherited) => (Origin::fresh(&config, inherited).map_err(Failure::Refused)?, None),
+        Source::Daemon => {
+            let path = listen_path(&config).map_err(Failure::Refused)?;
+            let mut old = Old::find(&config, &path, config.arguments.takeover_wait_ms)?;
+            let Some((clients, admin)) = old.sockets.take() else { return Err(Failure::OldDied) };
+            let (machines, exports) = (std::mem::take(&mut old.machines), std::mem::take(&mut old.exports));
+            (Origin { clients, admin: Some(admin), machines, exports }, Some(old))
+        }
+    };
+    let built = Daemon::build(config, origin, places, watched, log).map_err(Failure::Refused);
+    let daemon = built.and_then(|mut daemon| match old.as_ref().map(|old| daemon.take_clients(old)).transpose() {
+        Ok(_) => Ok(daemon),
+        Err(failure) => {
+            daemon.abandon();
+            Err(failure)
+        }
+    });
+    let daemon = daemon.inspect_err(|failure| {
+        if let (Some(old), Failure::Refused(reason)) = (&old, failure) {
+            old.refuse(reason);
+        }
+    })?;
+    daemon.run(old).map_err(Failure::Refused)
 }
 
-fn vhost_user_sockets(config: &Config, live: &Live, vms: &VhostUserFront) -> Result<Vec<Socket>, String> {
+impl Daemon {
+    fn build(config: Config, origin: Origin, places: Vec<Place>, watched: &Watched, log: &LogLevel) -> Result<Self, String> {
+        let clients = Arc::new(origin.clients);
+        let live = Arc::new(Live::new(origin.exports, config.front));
+        let (mut workers, mut threads) = (Vec::new(), Vec::new());
+        for (index, place) in places.into_iter().enumerate() {
+            let (handle, thread) = worker::spawn(index, place, config.wait, config.look)
+                .map_err(|error| format!("cannot start worker {index}: {error}"))?;
+            workers.push(handle);
+            threads.push(thread);
+        }
+        let vms = Arc::new(VhostUserFront::new(workers.clone(), Arc::clone(&live)));
+        let sockets = vhost_user_sockets(&config, &live, &vms, origin.machines)?;
+        let path = admin_path(clients.path());
+        let admin = Arc::new(origin.admin.map_or_else(|| bind(&path, SocketType::STREAM, 0o600), Ok)?);
+        let front = LocalFront::new(Arc::clone(&clients), &watched.stop, workers.clone(), Arc::clone(&live));
+        let front = front.map_err(|error| format!("cannot watch the socket: {error}"))?;
+        let hang_up = watched.hang_up.as_ref().map(UnixStream::try_clone).transpose();
+        let listeners = (clients, admin);
+        let admin = Admin {
+            live: Arc::clone(&live),
+            vms: Arc::clone(&vms),
+            workers: workers.clone(),
+            started: Instant::now(),
+            reloader: Reloader::new(Arc::clone(&live), Arc::clone(&vms), config, log.clone()),
+            listeners: (Arc::clone(&listeners.0), Arc::clone(&listeners.1)),
+            front: front.mailbox(),
+            hang_up: hang_up.map_err(|error| format!("cannot watch for signals: {error}"))?,
+        };
+        let admin = admin.spawn()?;
+        Ok(Self { workers, threads, live, vms, sockets, listeners, admin, front })
+    }
+
+    /// From here on this daemon serves the clients of the old one, or it fails and the old one goes on.
+    fn take_clients(&mut self, old: &Old) -> Result<(), Failure> {
+        old.prepared()?;
+        let adopted = self.front.adopt(&old.line)?;
+        let (clients, stood_still_ns) = (adopted.clients, adopted.stood_still_ns);
+        old.taken()?;
+        self.front.begin_adopted(adopted);
+        let paused_us = takeover::monotonic_ns().saturating_sub(stood_still_ns) / 1000;
+        let Greeting { pid, version, .. } = &old.greeting;
+        tracing::info!(pid, version, clients, paused_us, "took over from another daemon");
+        Ok(())
+    }
+
+    /// It never served: let go of sockets and disks before anything else is tried.
+    fn abandon(self) {
+        self.admin.stop();
+        self.workers.iter().for_each(|worker| worker.mailbox.send(Command::Stop));
+        for thread in self.threads {
+            let _ = thread.join();
+        }
+    }
+
+    fn run(mut self, old: Option<Old>) -> Result<(), String> {
+        self.listeners.0.own();
+        self.listeners.1.own();
+        self.admin.begin();
+        self.vms.add(std::mem::take(&mut self.sockets));
+        let socket = self.listeners.0.path().display();
+        tracing::info!(%socket, workers = self.workers.len(), "ready");
+        if let Some(old) = old {
+            // The service manager hears from it first that we are the daemon.
+            old.line.await_end(Instant::now() + OLD_END_TIMEOUT);
+        }
+        notify::ready(&reload::serving(&self.live));
+        let ended = self.front.run();
+        if ended == Ended::HandedOver {
+            // What the threads hold is another daemon's now: nothing of it may be let go of in order.
+            std::process::exit(0);
+        }
+        self.admin.stop();
+        let drained = self.vms.stop(DRAIN_TIMEOUT) && ended == Ended::Drained;
+        if !drained {
+            // The workers still wait for a disk, and would keep the process.
+            return Err(
+                "requests in flight did not finish; the daemon ends without them, their clients have no answer".to_owned()
+            );
+        }
+        for worker in &self.workers {
+            worker.mailbox.send(Command::Stop);
+        }
+        for thread in self.threads {
+            thread.join().map_err(|_| "a worker panicked; see the log above")?;
+        }
+        tracing::info!("stopped");
+        Ok(())
+    }
+}
+
+fn vhost_user_sockets(
+    config: &Config,
+    live: &Live,
+    vms: &VhostUserFront,
+    machines: Vec<(String, Listener)>,
+) -> Result<Vec<Socket>, String> {
     let served = live.now();
-    let of_disk = config.disks.iter().zip(&served.exports);
-    of_disk.flat_map(|(disk, export)| disk.vhost_user.iter().map(|path| vms.prepare(export, path))).collect()
+    let mut sockets = Vec::new();
+    for (disk, listener) in machines {
+        let export = served.exports.iter().find(|export| export.name() == disk);
+        sockets.push(vms.take_over(export.ok_or_else(|| format!("there is no disk '{disk}'"))?, listener)?);
+    }
+    for (disk, export) in config.disks.iter().zip(&served.exports) {
+        for path in &disk.vhost_user {
+            if !sockets.iter().any(|socket| socket.path() == path) {
+                sockets.push(vms.prepare(export, path)?);
+            }
+        }
+    }
+    Ok(sockets)
 }
 
-fn listen(config: &Config) -> Result<Listener, String> {
-    let path = config.listen.clone().map_or_else(default_listen, Ok)?;
-    bind(&path, SocketType::SEQPACKET, 0o666)
+fn listen_path(config: &Config) -> Result<PathBuf, String> {
+    config.listen.clone().map_or_else(default_listen, Ok)
 }
 
 fn bind(path: &Path, kind: SocketType, mode: u32) -> Result<Listener, String> {

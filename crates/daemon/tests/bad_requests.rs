@@ -6,6 +6,7 @@ mod common;
 use common::raw::{BOTH, RawClient, attach_message};
 use common::{Daemon, Witness, assert_says};
 use fipsee_block::client::{AttachOptions, Blocking, Error};
+use fipsee_block::packed::pack;
 use fipsee_block::wire::{
     FLAG_FUA, FLAG_UNMAP, Operation, SEGMENTS_INDIRECT, Segment, Status, request_ack_event, request_flush, request_head,
     request_indirect, request_inline, request_one_segment, request_range,
@@ -154,7 +155,7 @@ fn unknown_operations_flags_and_reserved_fields_are_refused() {
     };
     let mut cases = vec![
         ("operation 0", unknown(0), Status::Unsupported),
-        ("operation 8", unknown(8), Status::Unsupported),
+        ("operation 9", unknown(9), Status::Unsupported),
         ("operation 255", unknown(255), Status::Unsupported),
         ("reserved bytes", with_word(one(Write, 0, sector), 0, 1 << 48), Status::Invalid),
         ("the last reserved bit", with_word(one(Read, 0, sector), 0, 1 << 63), Status::Invalid),
@@ -282,6 +283,55 @@ fn more_requests_than_the_depth_wait_their_turn() {
         client.queues[0].requests.answered();
         client.queues[0].requests.answered();
         assert_eq!(tags, [1, 2], "round {round}");
+        witness.check();
+    }
+}
+
+/// A packed message is refused as a whole, by the tag of its first request, or each of its requests for itself.
+#[test]
+fn packed_requests_that_are_wrong_are_refused() {
+    let (daemon, mut witness) = setting();
+    let mut client = RawClient::attach(&daemon, &attach_message("m", 1, 64, 0));
+    let sector = piece(0, 1, 0);
+    let other = request_one_segment(Write, 0, TAG ^ 1, 0, sector);
+    let packed = pack(&[&one(Write, 0, sector), &other]).expect("short requests");
+    check(
+        &mut client,
+        &mut witness,
+        &[
+            ("no request", with_word(Message::ZERO, 0, packed.word(0) & !0xff00), Status::Invalid),
+            ("255 requests", with_word(packed, 0, 0xff00), Status::Invalid),
+            ("a write beyond the count", with_word(packed, 0, 4 << 16), Status::Invalid),
+            ("a reserved byte", with_word(packed, 0, 1 << 24), Status::Invalid),
+            ("a third request of two", with_word(packed, 6, 1), Status::Invalid),
+            ("reserved bytes at the end", with_word(packed, 7, 1 << 16), Status::Invalid),
+        ],
+    );
+    let mixed = [
+        request_one_segment(Read, 0, 1, SIZE_SECTORS, sector),
+        request_one_segment(Write, 0, 2, 0, piece(0, 1, 9)),
+        request_one_segment(Read, 0, 3, 0, sector),
+    ];
+    let packed = pack(&mixed.iter().collect::<Vec<_>>()).expect("short requests");
+    let answers = client.ask_several(&packed, 3);
+    assert_eq!(answers, [(1, Status::OutOfRange), (2, Status::BadMemory), (3, Status::Ok)].into());
+    witness.check();
+}
+
+/// A client that packs three requests into each message it may publish brings more than its depth. The daemon carries them out, the
+/// client may find its answers overwritten, and nobody else notices.
+#[test]
+fn packed_requests_beyond_the_depth_harm_nobody_else() {
+    let (daemon, mut witness) = setting();
+    for disk in ["m", "f"] {
+        let mut client = RawClient::attach(&daemon, &attach_message(disk, 1, 1, 0));
+        let request = |tag| request_one_segment(Write, 0, tag, u64::from(tag), piece(0, 1, 0));
+        for round in 0..500 {
+            let messages = [request(3 * round), request(3 * round + 1), request(3 * round + 2)];
+            client.publish(&pack(&messages.iter().collect::<Vec<_>>()).expect("short requests"));
+            client.next_completion();
+            client.queues[0].requests.answered();
+        }
         witness.check();
     }
 }

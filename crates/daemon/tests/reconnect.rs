@@ -201,6 +201,7 @@ fn policy_ends_the_attempts_with_the_last_error() {
     let (disk, queue) = daemon.client(&Daemon::options("f"));
     daemon.kill_9();
     let policy = ReconnectPolicy { give_up_after: Duration::from_millis(50), ..POLICY };
+    assert_eq!(ReconnectPolicy::within(Duration::from_millis(50)).give_up_after, policy.give_up_after);
     let mut attempts = 0;
     let mut hook = |event: ReconnectEvent<'_>| match event {
         ReconnectEvent::AttemptFailed { .. } => attempts += 1,

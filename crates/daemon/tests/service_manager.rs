@@ -188,6 +188,39 @@ fn inherited_sockets_are_served_and_survive_the_daemon() {
 }
 
 #[test]
+fn takeover_is_told_before_the_new_daemon_is_ready() {
+    let dir = Scratch::new();
+    let path = dir.path("c");
+    let socket = seqpacket_listener(&path);
+    let mut service = Service::start(dir, "LISTEN_PID=$$ LISTEN_FDS=1", [Some(socket), None]);
+    assert_says(&service.hear(), &["READY=1\n"]);
+    let mut client = Blocking::attach(&path, &AttachOptions::new("a")).expect("attached");
+    client.write_at(&[9; 512], 0).expect("written");
+    let log = std::fs::File::options().append(true).open(service.dir.path("log")).expect("a file");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fipseed"));
+    command.arg("--config").arg(service.dir.path("f.toml")).arg("--listen").arg(&path).arg("--takeover");
+    command.env("NOTIFY_SOCKET", service.dir.path("notify")).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    let new = command.spawn().expect("the daemon can be started");
+    let pid = new.id();
+    assert_eq!(service.hear(), format!("MAINPID={pid}\n"), "{}", service.log());
+    assert_says(&service.hear(), &["READY=1\n", "STATUS=serving a\n"]);
+    assert!(service.await_exit().success());
+    service.child = new;
+    let mut block = [0; 512];
+    client.read_at(&mut block, 0).expect("read");
+    assert_eq!(block, [9; 512]);
+    drop(client);
+    service.signal(Signal::TERM);
+    assert_says(&service.hear(), &["STOPPING=1\n"]);
+    assert!(service.await_exit().success());
+    let own_admin = fipsee_daemon::admin::admin_path(&path);
+    assert!(
+        path.exists() && !own_admin.exists(),
+        "the service manager's stays, and the first daemon's own is removed by the last"
+    );
+}
+
+#[test]
 fn sockets_of_another_process_are_left_alone() {
     let dir = Scratch::new();
     let socket = seqpacket_listener(&dir.path("c"));

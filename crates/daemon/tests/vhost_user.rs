@@ -259,6 +259,25 @@ fn a_queue_whose_memory_is_taken_away_waits_for_it() {
 }
 
 #[test]
+fn device_that_follows_another_on_its_connection_begins_anew() {
+    let daemon = Daemon::start(A);
+    let mut vm = Vm::boot(&daemon.dir.path("a.sock"));
+    vm.write_block(2, 9);
+    for _ in 0..3 {
+        // Unplugged, as by QEMU: the queue is stopped, nobody hangs up, the memory is not taken away.
+        vm.queue.stop(&vm.hypervisor);
+        vm.hypervisor.say(SET_OWNER, &[]);
+        let (ram, mut queue) = (Ram::new(1 << 20), Queue::new(0));
+        vm.hypervisor.tell(SET_FEATURES, &u64s(&[wanted(vm.hypervisor.ask(GET_FEATURES, &[]).u64())]), &[]);
+        vm.hypervisor.tell(ADD_MEM_REG, &[u64s(&[0]), ram.region()].concat(), &[ram.file.as_fd()]);
+        queue.start(&vm.hypervisor, &ram);
+        queue.check_block(&ram, 2, 9);
+        (vm.ram, vm.queue) = (ram, queue);
+        vm.check();
+    }
+}
+
+#[test]
 fn no_kick_is_lost_between_a_worker_that_falls_asleep_and_a_guest_that_is_not_asked_to_kick() {
     for wait in ["sleep", "adaptive"] {
         let daemon = Daemon::start(&[A, &["--wait", wait, "--look-us", "1"]].concat());

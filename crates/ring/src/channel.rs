@@ -177,17 +177,7 @@ fn read_queue(region: &Region, features: u64, queue: u64) -> Result<QueueGeometr
         depth: half(4),
         worker_cpu: half(5).checked_sub(1),
     };
-    let slots_ok = |slots: u64| slots.is_power_of_two() && (u64::from(MIN_SLOTS)..=u64::from(MAX_SLOTS)).contains(&slots);
-    expect("the slots of the request ring", geometry.request_slots.into(), slots_ok)?;
-    expect("the slots of the completion ring", geometry.completion_slots.into(), slots_ok)?;
-    expect("the start of the request ring", geometry.request_start.into(), |start| start < geometry.request_slots.into())?;
-    expect("the start of the completion ring", geometry.completion_start.into(), |start| {
-        start < geometry.completion_slots.into()
-    })?;
-    expect("the depth of the queue", geometry.depth.into(), |depth| {
-        let most = geometry.request_slots.min(geometry.completion_slots.saturating_sub(EVENT_CREDITS)).min(MAX_DEPTH);
-        (1..=u64::from(most)).contains(&depth)
-    })?;
+    geometry.check()?;
     let first_reserved = if features & FEATURE_WORKER_CPU == 0 { 5 } else { 6 };
     for index in first_reserved..10 {
         if half(index) != 0 {
@@ -222,6 +212,23 @@ fn u32_at(bytes: &[u8], offset: usize) -> u32 {
 }
 
 impl QueueGeometry {
+    /// Can rings be like this? Whether they fit the region shows when they are opened.
+    ///
+    /// # Errors
+    /// The value that is impossible.
+    pub fn check(&self) -> Result<(), PeerFault> {
+        let slots_ok = |slots: u64| slots.is_power_of_two() && (u64::from(MIN_SLOTS)..=u64::from(MAX_SLOTS)).contains(&slots);
+        expect("the slots of the request ring", self.request_slots.into(), slots_ok)?;
+        expect("the slots of the completion ring", self.completion_slots.into(), slots_ok)?;
+        expect("the start of the request ring", self.request_start.into(), |start| start < self.request_slots.into())?;
+        expect("the start of the completion ring", self.completion_start.into(), |start| start < self.completion_slots.into())?;
+        expect("the depth of the queue", self.depth.into(), |depth| {
+            let most = self.request_slots.min(self.completion_slots.saturating_sub(EVENT_CREDITS)).min(MAX_DEPTH);
+            (1..=u64::from(most)).contains(&depth)
+        })?;
+        Ok(())
+    }
+
     /// The request ring, client to daemon.
     ///
     /// # Errors
@@ -353,12 +360,42 @@ impl ServerQueue {
         client_bell: SocketDoorbell,
         tuning: &Tuning,
     ) -> Result<Self, PeerFault> {
+        let (request_start, completion_start) = (geometry.request_start, geometry.completion_start);
+        let start = (Cursor::at_start(request_start), Cursor::at_start(completion_start));
+        Self::open_tuned_at(region, geometry, our_bell, client_bell, start, tuning)
+    }
+
+    /// Go on with a channel at these positions of its request and its completion ring.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and a position outside its ring.
+    pub fn open_at(
+        region: &Arc<Region>,
+        geometry: &QueueGeometry,
+        our_bell: EventDoorbell,
+        client_bell: SocketDoorbell,
+        positions: (Cursor, Cursor),
+    ) -> Result<Self, PeerFault> {
+        geometry.check()?;
+        expect("the position in the request ring", positions.0.index().into(), |index| index < geometry.request_slots.into())?;
+        expect("the position in the completion ring", positions.1.index().into(), |index| {
+            index < geometry.completion_slots.into()
+        })?;
+        Self::open_tuned_at(region, geometry, our_bell, client_bell, positions, &Tuning::default())
+    }
+
+    fn open_tuned_at(
+        region: &Arc<Region>,
+        geometry: &QueueGeometry,
+        our_bell: EventDoorbell,
+        client_bell: SocketDoorbell,
+        (request, completion): (Cursor, Cursor),
+        tuning: &Tuning,
+    ) -> Result<Self, PeerFault> {
         let (requests, completions) = (geometry.request_ring(region, tuning)?, geometry.completion_ring(region, tuning)?);
-        let request_start = Cursor::at_start(geometry.request_start);
-        let completion_start = Cursor::at_start(geometry.completion_start);
         Ok(Self {
-            requests: Reader::with_tuning(requests, request_start, tuning),
-            completions: Writer::with_tuning(completions, completion_start, tuning),
+            requests: Reader::with_tuning(requests, request, tuning),
+            completions: Writer::with_tuning(completions, completion, tuning),
             our_bell,
             client_bell,
         })

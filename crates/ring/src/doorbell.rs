@@ -7,13 +7,14 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::event::EventfdFlags;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
-/// The ringing end of a client-to-daemon doorbell, or the daemon's watched end: the same eventfd.
-#[derive(Debug)]
-pub struct EventDoorbell(OwnedFd);
+/// The ringing end of a client-to-daemon doorbell, or the daemon's watched end: the same eventfd. A clone is the same descriptor.
+#[derive(Clone, Debug)]
+pub struct EventDoorbell(Arc<OwnedFd>);
 
 impl EventDoorbell {
     /// A new, silent doorbell.
@@ -21,18 +22,18 @@ impl EventDoorbell {
     /// # Errors
     /// The process or the system has no descriptor left.
     pub fn new() -> io::Result<Self> {
-        Ok(Self(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+        Ok(Self::from_fd(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
     /// Wrap a descriptor received from the daemon.
     #[must_use]
-    pub const fn from_fd(fd: OwnedFd) -> Self {
-        Self(fd)
+    pub fn from_fd(fd: OwnedFd) -> Self {
+        Self(Arc::new(fd))
     }
 
     /// Ring. A full counter means that the bell has long been ringing.
     pub fn ring(&self) {
-        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+        let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
     }
 }
 
@@ -54,9 +55,9 @@ impl ClientBell for SocketDoorbell {
     }
 }
 
-/// One end of a daemon-to-client doorbell.
-#[derive(Debug)]
-pub struct SocketDoorbell(OwnedFd);
+/// One end of a daemon-to-client doorbell. A clone is the same descriptor.
+#[derive(Clone, Debug)]
+pub struct SocketDoorbell(Arc<OwnedFd>);
 
 impl SocketDoorbell {
     /// A new doorbell: the daemon's end and the client's end.
@@ -66,18 +67,18 @@ impl SocketDoorbell {
     pub fn pair() -> io::Result<(Self, Self)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        Ok((Self(ours), Self(theirs)))
+        Ok((Self::from_fd(ours), Self::from_fd(theirs)))
     }
 
     /// Wrap a descriptor received from the daemon.
     #[must_use]
-    pub const fn from_fd(fd: OwnedFd) -> Self {
-        Self(fd)
+    pub fn from_fd(fd: OwnedFd) -> Self {
+        Self(Arc::new(fd))
     }
 
     /// Ring; never blocks. A full socket means that the bell has long been ringing.
     pub fn ring(&self) {
-        let _ = rustix::net::send(&self.0, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        let _ = rustix::net::send(&*self.0, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
     /// Take all rings so far; `false` when the peer has closed its end.
@@ -85,7 +86,7 @@ impl SocketDoorbell {
     pub fn drain(&self) -> bool {
         let mut byte = [0_u8; 8];
         loop {
-            match rustix::net::recv(&self.0, &mut byte, RecvFlags::DONTWAIT) {
+            match rustix::net::recv(&*self.0, &mut byte, RecvFlags::DONTWAIT) {
                 Ok((0, _)) => return false,
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::AGAIN) => return true,

@@ -2,9 +2,10 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -22,6 +23,8 @@ pub struct Listener {
     socket: OwnedFd,
     lock: Option<File>,
     took_over: bool,
+    /// Is the path removed at the end?
+    removes: AtomicBool,
 }
 
 impl Listener {
@@ -60,19 +63,45 @@ impl Listener {
         let socket = listen().map_err(|error| {
             format!("cannot listen at {shown}: {error}; check the directory's permissions or choose another path")
         })?;
-        Ok(Self { path: path.to_owned(), socket, lock: Some(lock), took_over })
+        Ok(Self { path: path.to_owned(), socket, lock: Some(lock), took_over, removes: AtomicBool::new(true) })
     }
 
     /// A socket that somebody else made, listens with, and will remove.
     #[must_use]
     pub const fn inherited(path: PathBuf, socket: OwnedFd) -> Self {
-        Self { path, socket, lock: None, took_over: false }
+        Self { path, socket, lock: None, took_over: false, removes: AtomicBool::new(false) }
+    }
+
+    /// A socket that another process of ours listens with, and the lock beside its path if that process made it. The path stays that
+    /// process's until [`own`](Self::own).
+    #[must_use]
+    pub fn handed_over(path: PathBuf, socket: OwnedFd, lock: Option<OwnedFd>) -> Self {
+        let lock = lock.map(File::from);
+        Self { path, socket, lock, took_over: false, removes: AtomicBool::new(false) }
+    }
+
+    /// From now on the path is ours to remove, if it was made by whom the socket came from.
+    pub fn own(&self) {
+        self.removes.store(self.lock.is_some(), Ordering::Relaxed);
+    }
+
+    /// What another process needs to go on with it: the socket, then the lock if there is one.
+    #[must_use]
+    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        std::iter::once(self.socket.as_fd()).chain(self.lock.as_ref().map(AsFd::as_fd)).collect()
     }
 
     /// The socket, for epoll and accept.
     #[must_use]
     pub const fn socket(&self) -> &OwnedFd {
         &self.socket
+    }
+
+    /// Does a server hold the path? One that was killed may do so until the kernel has ended it.
+    #[must_use]
+    pub fn is_held(path: &Path) -> bool {
+        let Ok(lock) = File::open(lock_path(path)) else { return false };
+        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared).is_err()
     }
 
     /// Was a socket found at the path that a dead server had left there?
@@ -90,7 +119,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if self.lock.is_some() {
+        if *self.removes.get_mut() {
             let _ = std::fs::remove_file(&self.path);
             let _ = std::fs::remove_file(lock_path(&self.path));
         }

@@ -25,7 +25,12 @@ impl<T> Mailbox<T> {
 
     /// Add a message and wake the receiver.
     pub fn send(&self, message: T) {
-        self.messages.lock().unwrap_or_else(PoisonError::into_inner).push(message);
+        self.send_all(std::iter::once(message));
+    }
+
+    /// Add messages that the receiver takes together.
+    pub fn send_all(&self, messages: impl IntoIterator<Item = T>) {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner).extend(messages);
         self.pending.store(true, Ordering::Release);
         self.bell.ring();
     }

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use fipsee_block::disk::{Disk, Engine, MemoryDisk, MemoryOptions};
@@ -69,15 +70,26 @@ impl Rig {
         while server.visit(disk, engine) > 0 {}
         assert_eq!(server.in_flight(), 0, "a memory disk answers at once");
         let mut owed: HashMap<u16, u32> = HashMap::new();
-        for message in &messages {
-            let [_, _, _, _, low, high, ..] = message.word(0).to_le_bytes();
-            *owed.entry(u16::from_le_bytes([low, high])).or_default() += 1;
+        for tag in messages.iter().flat_map(|message| tags(&message.to_bytes())) {
+            *owed.entry(tag).or_default() += 1;
         }
         let mut answer = Message::ZERO;
         while answers.receive(&mut answer) {
             settle(&answer.to_bytes(), &mut owed);
         }
         assert!(owed.values().all(|count| *count == 0), "not answered: {owed:x?}");
+    }
+}
+
+/// Who is to be answered: one, or those of a packed message if it is well-formed (docs/protocol.md section 5.9).
+fn tags(message: &[u8; 64]) -> Vec<u16> {
+    let tag = |at: usize| u16::from_le_bytes([message[at], message[at + 1]]);
+    let is_zero = |range: Range<usize>| message[range].iter().all(|byte| *byte == 0);
+    let is_sound = message[3] == 0 && message[2] >> message[1].min(7) == 0;
+    match (message[0], message[1]) {
+        (8, 2) if is_sound && is_zero(40..60) => vec![tag(4), tag(6)],
+        (8, 3) if is_sound && is_zero(58..60) => vec![tag(4), tag(6), tag(56)],
+        _ => vec![tag(4)],
     }
 }
 
@@ -103,7 +115,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     ];
     let pair = pair.iter().flat_map(|message| message.to_bytes()[..60].to_vec());
     let mut all = vec![[vec![2], pair.collect()].concat()];
-    let requests = golden::examples().into_iter().filter(|(name, _)| name.starts_with("request-"));
+    let requests = golden::examples().into_iter().filter(|(name, _)| name.starts_with("request-") || name.starts_with("packed-"));
     all.extend(requests.map(|(_, bytes)| [&[1][..], &bytes].concat()));
     all
 }

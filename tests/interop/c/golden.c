@@ -73,6 +73,15 @@ static const struct fipsee_request get_info = {
 static const struct fipsee_request ack_event = {
 	.operation = FIPSEE_ACK_EVENT, .tag = 13, .aux = FIPSEE_KIND_RESIZE,
 };
+/* Requests of 8 sectors, one after the other on the disk and in memory. */
+#define PACKED(index) { 2048 + 8 * (index), { 16 + 8 * (index), 8, 1 } }
+static const struct fipsee_packed packed_two = {
+	.operation = FIPSEE_PACKED, .count = 2, .writes = 2, .tags = { 14, 15 }, .requests = { PACKED(0), PACKED(1) },
+};
+static const struct fipsee_packed packed_three = {
+	.operation = FIPSEE_PACKED, .count = 3, .writes = 3, .tags = { 0x1234, 0xffff },
+	.requests = { PACKED(0), PACKED(1), PACKED(2) }, .last_tag = 16,
+};
 
 static const struct fipsee_completion one = { .count = 1, .entries = { { 7, FIPSEE_STATUS_OK } } };
 static const struct fipsee_completion fourteen = {
@@ -166,6 +175,7 @@ const char *interop_golden(size_t index, uint8_t *into, size_t *length_bytes)
 		PAYLOAD("request-read-indirect", read_indirect), PAYLOAD("request-flush", flush),
 		PAYLOAD("request-discard", discard), PAYLOAD("request-write-zeroes", write_zeroes),
 		PAYLOAD("request-get-info", get_info), PAYLOAD("request-ack-event", ack_event),
+		PAYLOAD("packed-two", packed_two), PAYLOAD("packed-three", packed_three),
 		PAYLOAD("completion-one", one), PAYLOAD("completion-fourteen", fourteen),
 		PAYLOAD("event-resize", resize), PAYLOAD("event-detach", detach_event),
 		STRUCTURE("vm-query", vm_query), STRUCTURE("vm-attach", vm_attach), STRUCTURE("vm-bell", vm_bell),

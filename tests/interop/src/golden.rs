@@ -110,6 +110,17 @@ fn read_one() -> Message {
     wire::request_one_segment(Operation::Read, 0, 7, 8, segment(16, 8, 0))
 }
 
+/// Requests of 8 sectors, one after the other on the disk and in memory.
+fn packed(requests: &[(Operation, u16)]) -> Message {
+    let requests: Vec<Message> = (0..)
+        .zip(requests)
+        .map(|(index, (operation, tag))| {
+            wire::request_one_segment(*operation, 0, *tag, u64::from(2048 + 8 * index), segment(16 + 8 * index, 8, 1))
+        })
+        .collect();
+    fipsee_block::packed::pack(&requests.iter().collect::<Vec<_>>()).expect("short requests")
+}
+
 fn messages() -> Vec<(&'static str, Message)> {
     let five = [segment(0, 1, 0), segment(2, 1, 0), segment(8, 8, 1), segment(0xffff_fff0, 8, 2), segment(64, 0xffff, 63)];
     let mut fourteen: Vec<(u16, Status)> = (0..).zip(Status::ALL).collect();
@@ -123,6 +134,8 @@ fn messages() -> Vec<(&'static str, Message)> {
         ("request-write-zeroes", wire::request_range(Operation::WriteZeroes, FLAG_FUA | FLAG_UNMAP, 11, 2048, 16)),
         ("request-get-info", wire::request_one_segment(Operation::GetInfo, 0, 12, 0, segment(48, 1, 0))),
         ("request-ack-event", wire::request_ack_event(13, wire::KIND_RESIZE)),
+        ("packed-two", packed(&[(Operation::Read, 14), (Operation::Write, 15)])),
+        ("packed-three", packed(&[(Operation::Write, 0x1234), (Operation::Write, 0xffff), (Operation::Read, 16)])),
         ("completion-one", completions(&[(7, Status::Ok)])),
         ("completion-fourteen", completions(&fourteen)),
         ("event-resize", wire::event_resize(4_194_304)),

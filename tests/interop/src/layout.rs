@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use fipsee_block::packed;
 use fipsee_block::wire::{self, BlockInfo, Operation, Segment, Status};
 use fipsee_call::{PAYLOAD_UNIT_BYTES, ServiceInfo};
 use fipsee_ring::channel::{self, QueueGeometry, RegionLayout};
@@ -90,6 +91,9 @@ fn constants(table: &mut Table) {
         ("CAPABILITY_FUA", wire::CAPABILITY_FUA.into()),
         ("CAPABILITY_DISCARD", wire::CAPABILITY_DISCARD.into()),
         ("CAPABILITY_WRITE_ZEROES", wire::CAPABILITY_WRITE_ZEROES.into()),
+        ("CAPABILITY_PACKED", wire::CAPABILITY_PACKED.into()),
+        ("PACKED", packed::PACKED.into()),
+        ("MAX_PACKED_REQUESTS", number(packed::MAX_PACKED_REQUESTS)),
         ("STATUS_COUNT", number(Status::ALL.len())),
     ];
     table.extend(plain.map(|(name, value)| (name.to_owned(), value)));

@@ -50,12 +50,19 @@ sums() {
     (cd "$1" && find . -type f | sort | xargs md5sum)
 }
 
+# differences FOLDER SUMS: names of files in it that are not exactly those; none is success. A file that cannot be read is one.
+differences() {
+    sums "$1" >/tmp/found 2>/tmp/unread || cat /tmp/unread >&2
+    cmp -s "$2" /tmp/found && return
+    diff "$2" /tmp/found | sed -n 's/^[-+][0-9a-f]\{32\}  //p' | sort -u
+    return 1
+}
+
 # same FOLDER SUMS: are the files in it exactly those?
 same() {
-    sums "$1" >/tmp/found
-    cmp -s "$2" /tmp/found && return
+    named=$(differences "$1" "$2") && return
     diff "$2" /tmp/found | head -20
-    fail "files in $1 are not what they were"
+    fail "files in $1 are not what they were: $(echo "$named" | head -n 5 | tr '\n' ' ')"
 }
 
 # check_filesystem DEVICE: nothing to repair?

@@ -41,7 +41,7 @@ fn compiler(root: &Path, source: &Path, version: &str) -> Command {
     command.args(["-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-Wno-sign-compare"]);
     command.arg(format!("-DFIPSEE_FIO_VERSION=\"{version}\"")).arg("-I").arg(root.join("include"));
     command.arg("-include").arg(source.join("config-host.h")).arg("-isystem").arg(source);
-    command.args(["engine.c", "job.c", "channel.c", "control.c", "queue.c"].map(|name| folder.join(name)));
+    command.args(["engine.c", "job.c", "recover.c", "channel.c", "control.c", "queue.c"].map(|name| folder.join(name)));
     command
 }
 

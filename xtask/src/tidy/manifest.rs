@@ -18,12 +18,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("crates/python", &["crates/ring", "crates/block"]),
     // The benchmarks use the load generator that users use.
     ("bench/suite", &["crates/ring", "crates/block", "crates/virtio", "crates/daemon", "crates/cli", "tests/guest"]),
-    // Guests lie, too; and the fio engine is lied to.
-    ("tests/hostile", &["crates/ring", "crates/block", "crates/virtio", "crates/daemon", "tests/guest"]),
-    ("tests/doors", &["crates/ring", "crates/block", "crates/call", "crates/virtio", "crates/daemon", "tests/hostile"]),
     // Rust and C understand the same bytes.
     ("tests/fuzz", &["crates/ring", "crates/block", "crates/call", "crates/virtio", "crates/daemon", "tests/interop"]),
     ("fuzz", &["tests/fuzz"]),
+    ("tests/durability", &["crates/block", "crates/daemon", "tests/guest"]),
     ("xtask", &[]),
 ];
 const UNLISTED: &[&str] = &["crates/ring", "crates/block", "crates/call", "crates/virtio", "crates/daemon"];

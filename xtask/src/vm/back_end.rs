@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,6 +19,8 @@ use crate::{cargo, step};
 /// A process that has not opened its sockets after this long never will.
 const START_LIMIT: Duration = Duration::from_secs(150);
 const LOOK: Duration = Duration::from_millis(20);
+/// Of a guest's file system at least: where a file begins, so does one of these.
+const BLOCK_BYTES: usize = 1024;
 
 /// An implementation of vhost-user-blk.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -195,6 +198,23 @@ impl BackEnd {
         // Killed and waited for as the group goes.
         drop(self.process.take());
         self.launch()
+    }
+
+    /// Change a byte of what the disk holds: the first of a file that begins with these words.
+    pub(super) fn spoil(&self, words: &[u8]) -> Result<(), String> {
+        let path = self.image();
+        let spoil = || -> std::io::Result<()> {
+            let bytes = fs::read(&path)?;
+            let block = bytes.chunks(BLOCK_BYTES).position(|block| block.starts_with(words));
+            let place = block.ok_or_else(|| std::io::Error::other("nothing on the disk is to be spoilt"))? * BLOCK_BYTES;
+            File::options().write(true).open(&path)?.write_all_at(&[!bytes[place]], place as u64)
+        };
+        spoil().map_err(|error| format!("cannot spoil {}: {error}", path.display()))
+    }
+
+    /// Stop and continue.
+    pub(super) fn signal(&self, signal: &str) -> Result<(), String> {
+        self.process.as_ref().map(|process| process.signal(signal)).ok_or_else(|| format!("{} does not run", self.peer.name()))
     }
 
     /// It must live until the guest has ended, whatever the guest did.

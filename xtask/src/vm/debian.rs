@@ -1,7 +1,8 @@
 //! Debian's own kernel, for a machine with PCI and several CPUs.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use super::packages::{Packages, keep, make_folder};
 use super::unready::Unready;
@@ -10,7 +11,7 @@ use super::unready::Unready;
 const META_PACKAGE: &str = "linux-image-amd64";
 
 /// What a guest loads, each after those it needs; the driver of the disk comes after them.
-pub(super) const LOAD_ORDER: [&str; 11] = [
+const LOAD_ORDER: [&str; 11] = [
     "virtio_ring",
     "virtio",
     "virtio_pci_modern_dev",
@@ -30,13 +31,13 @@ const DRIVERS: [&str; 2] = ["virtio_blk", "null_blk"];
 /// The kernel and those of its modules that a guest may want.
 pub(super) struct Debian {
     folder: PathBuf,
-    /// "6.1.0-56-amd64"
-    release: String,
+    /// "6.1.0-56-amd64", "6.12.95+deb12-amd64"
+    pub(super) release: String,
 }
 
 impl Debian {
     pub(super) fn prepare(packages: &Packages) -> Result<Self, Unready> {
-        let image = Packages::dependency(META_PACKAGE)?;
+        let image = packages.dependency(META_PACKAGE, "linux-image-")?;
         let release = image.trim_start_matches("linux-image-").trim_end_matches("-unsigned").to_owned();
         let folder = packages.files(&image, |unpacked, chosen| {
             let kernel = unpacked.join("boot").join(format!("vmlinuz-{release}"));
@@ -45,7 +46,10 @@ impl Debian {
             let modules = chosen.join("modules");
             make_folder(&modules)?;
             keep_modules(unpacked, &modules)?;
-            let missing = LOAD_ORDER.iter().chain(&DRIVERS).find(|name| !modules.join(format!("{name}.ko")).exists());
+            let builtin = unpacked.join("lib/modules").join(&release).join("modules.builtin");
+            let builtin = fs::read_to_string(&builtin).map_err(|error| format!("cannot read {}: {error}", builtin.display()))?;
+            let is_there = |name: &str| modules.join(format!("{name}.ko")).exists() || is_builtin(name, &builtin);
+            let missing = LOAD_ORDER.iter().chain(&DRIVERS).find(|name| !is_there(name));
             missing.map_or(Ok(()), |name| Err(format!("{image} has no module {name}; adapt the list in debian.rs")))
         })?;
         Ok(Self { folder, release })
@@ -57,12 +61,9 @@ impl Debian {
 
     /// What modules for it are built with.
     pub(super) fn headers(&self, packages: &Packages) -> Result<PathBuf, Unready> {
-        let of_all = self.release.trim_end_matches("-amd64");
-        let series = self.release.splitn(3, '.').take(2).collect::<Vec<_>>().join(".");
-        let (own, common) = (format!("linux-headers-{}", self.release), format!("linux-headers-{of_all}-common"));
-        let folder = packages.files_of(&own, &[&common, &format!("linux-kbuild-{series}")], |unpacked, chosen| {
-            keep(&unpacked.join("usr"), chosen)
-        })?;
+        let own = format!("linux-headers-{}", self.release);
+        let (common, kbuild) = (packages.dependency(&own, "linux-headers-")?, packages.dependency(&own, "linux-kbuild-")?);
+        let folder = packages.files_of(&own, &[&common, &kbuild], |unpacked, chosen| keep(&unpacked.join("usr"), chosen))?;
         let sources = folder.join("usr/src");
         let makefile = format!("include {}\n", sources.join(common).join("Makefile").display());
         // As it comes it leads to where the package is installed; and the cache may have moved.
@@ -71,10 +72,20 @@ impl Debian {
         Ok(path)
     }
 
+    /// What a guest loads of [`LOAD_ORDER`]: the rest is part of this kernel.
+    pub(super) fn load_order(&self) -> Vec<&'static str> {
+        LOAD_ORDER.into_iter().filter(|name| self.module(name).is_some()).collect()
+    }
+
     pub(super) fn module(&self, name: &str) -> Option<PathBuf> {
         let path = self.folder.join("modules").join(format!("{name}.ko"));
         path.exists().then_some(path)
     }
+}
+
+/// Is it in the kernel itself, by its list?
+fn is_builtin(name: &str, list: &str) -> bool {
+    list.lines().any(|line| line.ends_with(&format!("/{name}.ko")))
 }
 
 fn keep_modules(folder: &Path, into: &Path) -> Result<(), String> {
@@ -83,11 +94,35 @@ fn keep_modules(folder: &Path, into: &Path) -> Result<(), String> {
         if path.is_dir() && !path.is_symlink() {
             keep_modules(&path, into)?;
         }
-        let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let is_wanted = LOAD_ORDER.iter().chain(&DRIVERS).any(|name| *name == stem);
-        if is_wanted && path.extension().is_some_and(|ending| ending == "ko") {
-            keep(&path, into)?;
+        let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let (stem, ending) = file.split_once('.').unwrap_or_default();
+        if LOAD_ORDER.iter().chain(&DRIVERS).any(|name| *name == stem) {
+            match ending {
+                "ko" => keep(&path, into)?,
+                // Since 6.12; busybox loads them as they are without that only.
+                "ko.xz" => decompress(&path, &into.join(format!("{stem}.ko")))?,
+                _ => {}
+            }
         }
     }
     Ok(())
+}
+
+fn decompress(file: &Path, to: &Path) -> Result<(), String> {
+    let output = File::create(to).map_err(|error| format!("cannot write {}: {error}", to.display()))?;
+    let mut command = Command::new("xz");
+    let status = command.args(["--decompress", "--stdout"]).arg(file).stdin(Stdio::null()).stdout(output).status();
+    if status.is_ok_and(|status| status.success()) { Ok(()) } else { Err(format!("{command:?} failed")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_the_kernel_is_no_module() {
+        let list = "kernel/drivers/virtio/virtio.ko\nkernel/drivers/virtio/virtio_ring.ko\n";
+        assert!(is_builtin("virtio_ring", list) && is_builtin("virtio", list));
+        assert!(!is_builtin("ring", list) && !is_builtin("virtio_pci", list));
+    }
 }

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use super::back_end::Peer;
 use super::debian::Debian;
+use super::dkms;
 use super::packages::Packages;
 use super::scenario::Only;
 use super::uml::{Uml, last_lines};
@@ -19,7 +20,7 @@ pub(super) const DRIVERS: [&str; 2] = ["virtio_blk", OURS];
 pub(super) const OURS: &str = "fip_blk";
 
 /// Where its sources and further scripts for guests are.
-const SOURCES: &str = "c/kmod";
+pub(super) const SOURCES: &str = "c/kmod";
 pub(super) const SCRIPTS: &str = "c/kmod/tests";
 
 /// A kernel that a guest runs.
@@ -41,6 +42,10 @@ impl Kernel<'_> {
 /// What a guest loads, in this order, and the arguments of the last module.
 pub(super) struct Modules {
     pub(super) paths: Vec<PathBuf>,
+    /// What scripts may load besides.
+    pub(super) others: Vec<PathBuf>,
+    /// Further programs for `/sbin`.
+    pub(super) programs: Vec<PathBuf>,
     pub(super) arguments: &'static str,
 }
 
@@ -54,17 +59,26 @@ pub(super) struct Workshop<'a> {
 impl Workshop<'_> {
     /// What a guest with that kernel loads for that driver.
     pub(super) fn modules(&self, driver: &str, peer: &Peer, kernel: &Kernel<'_>, only: Only) -> Result<Modules, Unready> {
+        if only == Only::Takeover {
+            let Kernel::Debian(debian) = kernel else { return Err("user-mode Linux is no package of Debian's".into()) };
+            let installed = dkms::install(self.root, &self.cache.join("dkms"), debian, self.packages)?;
+            let path = kernel.module(DRIVERS[0]).ok_or("the guest's kernel has no module virtio_blk")?;
+            let (others, programs) = (installed.modules, vec![installed.script]);
+            return Ok(Modules { paths: vec![path], others, programs, arguments: "" });
+        }
         if driver == OURS {
             // Without it our driver leaves devices that offer no rings to the kernel's own.
             let keeps = matches!(peer, Peer::StorageDaemon) && only != Only::Foreign;
             let arguments = if keeps { "keep=1" } else { "" };
-            return Ok(Modules { paths: vec![self.build(kernel)?], arguments });
+            let folder = self.build(kernel)?;
+            let [path, bench] = [OURS, "fip_bench"].map(|name| folder.join(format!("{name}.ko")));
+            return Ok(Modules { paths: vec![path], others: vec![bench], programs: Vec::new(), arguments });
         }
         let module = kernel.module(driver).ok_or_else(|| format!("the guest's kernel has no module {driver}"))?;
-        Ok(Modules { paths: vec![module], arguments: "" })
+        Ok(Modules { paths: vec![module], others: Vec::new(), programs: Vec::new(), arguments: "" })
     }
 
-    /// Build ours from a copy of its sources: `make` writes beside what it compiles.
+    /// Build ours from a copy of its sources, and give the folder: `make` writes beside what it compiles.
     fn build(&self, kernel: &Kernel<'_>) -> Result<PathBuf, Unready> {
         let sources = self.root.join(SOURCES);
         if !sources.join("Kbuild").exists() {
@@ -72,7 +86,7 @@ impl Workshop<'_> {
         }
         let (name, tree, architecture) = match kernel {
             Kernel::Uml(uml) => ("uml", uml.tree.clone(), "um"),
-            Kernel::Debian(debian) => ("debian", debian.headers(self.packages)?, "x86"),
+            Kernel::Debian(debian) => (debian.release.as_str(), debian.headers(self.packages)?, "x86"),
         };
         let copy = self.cache.join(format!("{OURS}-{name}"));
         mirror(&sources, &copy.join(SOURCES))?;
@@ -80,9 +94,11 @@ impl Workshop<'_> {
         let folder = copy.join(SOURCES);
         let mut make = Command::new("make");
         make.arg(format!("ARCH={architecture}")).arg("-C").arg(tree).arg(format!("M={}", folder.display())).arg("modules");
+        // Types for tracers: making them takes pahole, which the unpacked headers do not bring along.
+        make.arg("CONFIG_DEBUG_INFO_BTF_MODULES=");
         make.env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
         step::succeed(&mut make).map_err(|text| last_lines(&text))?;
-        Ok(folder.join(format!("{OURS}.ko")))
+        Ok(folder)
     }
 }
 

@@ -1,19 +1,23 @@
 //! Everything a scenario needs, made when the first one asks for it; and how one is run.
 
+use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use super::apt::Apt;
 use super::archive::Archive;
-use super::back_end::{BackEnd, Peer, ask_monitor, pinned};
-use super::debian::{self, Debian};
+use super::back_end::{BackEnd, Peer, pinned};
+use super::debian::Debian;
 use super::driver::{DRIVERS, Kernel, Modules, SCRIPTS, Workshop};
-use super::machine::{self, Outcome};
+use super::machine::{self, LastWill, Outcome};
+use super::meddler::Meddler;
 use super::packages::{Packages, make_folder};
 use super::programs::{Programs, name_of};
-use super::scenario::{Event, Guest, Scenario};
+use super::qemu::{self, Parts, Qemu};
+use super::scenario::{Event, Guest, Origin, Scenario};
 use super::uml::Uml;
 use super::unready::Unready;
 use crate::setup::is_installed;
@@ -23,6 +27,9 @@ const LIMIT: Duration = Duration::from_secs(900);
 
 /// What user-mode Linux keeps the guest's memory in must have this much space.
 const UML_MEMORY_MIB: u64 = 512;
+
+/// What the file is full of that a guest wants spoilt.
+const SPOILT: &[u8] = b"fipsee-vm: spoil this";
 
 /// How a scenario is run.
 pub(super) struct Choice<'a> {
@@ -38,12 +45,15 @@ pub(super) struct Lab {
     target: PathBuf,
     cache: PathBuf,
     packages: Packages,
-    qemu: PathBuf,
+    backports: OnceCell<Result<Packages, Unready>>,
+    qemu: Option<PathBuf>,
     /// Where the guest runs, and where its back end does; none on a machine with one CPU.
     cpus: Option<(usize, usize)>,
     programs: OnceCell<Result<Programs, Unready>>,
     uml: OnceCell<Result<Uml, Unready>>,
     debian: OnceCell<Result<Debian, Unready>>,
+    new_debian: OnceCell<Result<Debian, Unready>>,
+    new_qemu: OnceCell<Result<Qemu, Unready>>,
 }
 
 impl Lab {
@@ -53,13 +63,16 @@ impl Lab {
         Self {
             root: root.to_owned(),
             target,
-            packages: Packages::new(cache.join("packages")),
+            packages: Packages::new(cache.join("packages"), Apt::own()),
+            backports: OnceCell::new(),
             cache,
-            qemu: qemu.unwrap_or("qemu-system-x86_64").into(),
+            qemu: qemu.map(PathBuf::from),
             cpus: two_cpus(&fs::read_to_string("/proc/self/status").unwrap_or_default()),
             programs: OnceCell::new(),
             uml: OnceCell::new(),
             debian: OnceCell::new(),
+            new_debian: OnceCell::new(),
+            new_qemu: OnceCell::new(),
         }
     }
 
@@ -70,10 +83,9 @@ impl Lab {
         }
         let needed = match scenario.guest {
             Guest::Uml => &["make", "gcc", "flex", "bison", "bc", "xz", "timeout", "apt-get", "dpkg-deb", "taskset"][..],
-            Guest::Qemu { .. } => &["make", "gcc", "apt-get", "dpkg-deb", "taskset"],
+            Guest::Qemu { .. } => &["make", "gcc", "xz", "apt-get", "dpkg-deb", "taskset"],
         };
-        let qemu = self.qemu.to_string_lossy();
-        let missing = needed.iter().copied().chain((scenario.guest != Guest::Uml).then_some(&*qemu)).find(|name| !is_there(name));
+        let missing = needed.iter().find(|name| !is_installed(name));
         if let Some(program) = missing {
             return Err(Unready::Missing(format!("{program} is not installed; run `cargo xtask setup` as root")));
         }
@@ -82,7 +94,9 @@ impl Lab {
         // A scenario runs once for each peer and driver.
         let _ = fs::remove_dir_all(&folder);
         make_folder(&folder)?;
+        let will = if choice.keep { None } else { Some(LastWill::remove(&folder)?) };
         let outcome = self.run_in(&folder, scenario, choice);
+        drop(will);
         if choice.keep {
             println!("kept: {}", folder.display());
         } else {
@@ -98,17 +112,29 @@ impl Lab {
         let modules = self.initrd(scenario, choice, &initrd)?;
         let queues = match scenario.guest {
             Guest::Uml => 1,
-            Guest::Qemu { cpus } => cpus,
+            Guest::Qemu { cpus, .. } => cpus,
         };
         let mut back_end = BackEnd::start(choice.peer, folder, scenario.disk, queues, self.cpus.map(|(_, back)| back))?;
         let append = append(scenario, choice, &modules, queues);
+        let is_meddled = scenario.event == Event::Meddle;
+        let mut meddler = if is_meddled { Some(Meddler::start(&self.root, folder, &back_end.socket())?) } else { None };
+        let socket = meddler.as_ref().map_or_else(|| back_end.socket(), |meddler| meddler.socket().to_owned());
+        let monitor = folder.join("qemu.sock");
         let mut command = match scenario.guest {
-            Guest::Uml => self.uml_command(&initrd, &append, &back_end)?,
-            Guest::Qemu { cpus } => self.qemu_command(folder, &append, &back_end, cpus, scenario.event)?,
+            Guest::Uml => self.uml_command(&initrd, &append, &socket)?,
+            Guest::Qemu { cpus, model, kernel, program } => {
+                let kernel = self.debian(kernel)?.kernel();
+                let event = scenario.event;
+                self.qemu(program)?.command(&Parts { cpus, model, kernel, initrd, append: &append, socket, monitor, event })
+            }
         };
         let console = folder.join("console.log");
         let mut console = File::create(&console).map_err(|error| format!("cannot write {}: {error}", console.display()))?;
-        let outcome = machine::run(&mut command, LIMIT, &mut console, |event| act(event, scenario.event, &mut back_end, folder))?;
+        let act = |event: &str| match &mut meddler {
+            Some(meddler) => meddle(event, &back_end, meddler),
+            None => act(event, scenario.event, &mut back_end, folder, queues),
+        };
+        let outcome = machine::run(&mut command, LIMIT, &mut console, act)?;
         write_logs(folder, &outcome);
         let log = back_end.log();
         let verdict = outcome.judge(scenario.allowed).and_then(|()| back_end.finish());
@@ -125,9 +151,12 @@ impl Lab {
         });
         let mut archive = Archive::default();
         programs.as_ref().map_err(Unready::clone)?.add_to(&mut archive, &self.root.join(SCRIPTS))?;
-        let (kernel, order) = match scenario.guest {
-            Guest::Uml => (Kernel::Uml(self.uml()?), &[][..]),
-            Guest::Qemu { .. } => (Kernel::Debian(self.debian()?), &debian::LOAD_ORDER[..]),
+        let (kernel, order, packages) = match scenario.guest {
+            Guest::Uml => (Kernel::Uml(self.uml()?), Vec::new(), &self.packages),
+            Guest::Qemu { kernel, .. } => {
+                let debian = self.debian(kernel)?;
+                (Kernel::Debian(debian), debian.load_order(), self.packages(kernel)?)
+            }
         };
         archive.add("modules/order", order.join("\n").as_bytes())?;
         if let Kernel::Debian(debian) = &kernel {
@@ -136,14 +165,17 @@ impl Lab {
                 archive.add_file(&format!("modules/{name}.ko"), &path)?;
             }
         }
-        let workshop = Workshop { root: &self.root, cache: &self.cache, packages: &self.packages };
+        let workshop = Workshop { root: &self.root, cache: &self.cache, packages };
         let modules = {
             let _lock = self.lock("driver")?;
             workshop.modules(choice.driver, choice.peer, &kernel, scenario.only)?
         };
-        // A script may want the kernel's own beside ours.
-        for module in modules.paths.iter().chain(&kernel.module(DRIVERS[0])) {
+        // A script may want others: the kernel's own driver beside ours, what else is built with ours.
+        for module in modules.paths.iter().chain(&modules.others).chain(&kernel.module(DRIVERS[0])) {
             archive.add_file(&format!("modules/{}", name_of(module)), module)?;
+        }
+        for program in &modules.programs {
+            archive.add_file(&format!("sbin/{}", name_of(program)), program)?;
         }
         let written = fs::write(to, archive.finish()?);
         written.map_err(|error| format!("cannot write {}: {error}", to.display()))?;
@@ -158,12 +190,37 @@ impl Lab {
         uml.as_ref().map_err(Unready::clone)
     }
 
-    fn debian(&self) -> Result<&Debian, Unready> {
-        let debian = self.debian.get_or_init(|| {
+    fn packages(&self, origin: Origin) -> Result<&Packages, Unready> {
+        if origin == Origin::Release {
+            return Ok(&self.packages);
+        }
+        let backports = self.backports.get_or_init(|| {
+            let _lock = self.lock("backports")?;
+            Ok(Packages::new(self.cache.join("packages"), Apt::backports(&self.cache.join("apt"))?))
+        });
+        backports.as_ref().map_err(Unready::clone)
+    }
+
+    fn debian(&self, origin: Origin) -> Result<&Debian, Unready> {
+        let packages = self.packages(origin)?;
+        let cell = if origin == Origin::Release { &self.debian } else { &self.new_debian };
+        let debian = cell.get_or_init(|| {
             let _lock = self.lock("debian")?;
-            Debian::prepare(&self.packages)
+            Debian::prepare(packages)
         });
         debian.as_ref().map_err(Unready::clone)
+    }
+
+    fn qemu(&self, origin: Origin) -> Result<Cow<'_, Qemu>, Unready> {
+        if origin == Origin::Release {
+            return Qemu::installed(self.qemu.as_deref()).map(Cow::Owned);
+        }
+        let packages = self.packages(origin)?;
+        let qemu = self.new_qemu.get_or_init(|| {
+            let _lock = self.lock("qemu")?;
+            Qemu::unpacked(packages)
+        });
+        qemu.as_ref().map(Cow::Borrowed).map_err(Unready::clone)
     }
 
     /// Two runs at a time would build the same into the same folder.
@@ -174,48 +231,17 @@ impl Lab {
         lock.map_err(|error| format!("cannot lock {}: {error}", path.display()))
     }
 
-    fn uml_command(&self, initrd: &Path, append: &str, back_end: &BackEnd) -> Result<Command, Unready> {
+    fn uml_command(&self, initrd: &Path, append: &str, socket: &Path) -> Result<Command, Unready> {
         /// The device's id on the virtio bus: a disk.
         const DISK: u8 = 2;
         let mut command = pinned(self.cpus.map(|(guest, _)| guest), &self.uml()?.program());
         command.env("TMPDIR", memory_folder());
         command.arg(format!("mem={UML_MEMORY_MIB}M")).arg(format!("initrd={}", initrd.display()));
         command.args(["con0=null,fd:1", "con1=null,fd:2", "con=null", "ssl=null", "loglevel=5", "panic=-1"]);
-        command.arg(format!("virtio_uml.device={}:{DISK}", back_end.socket().display()));
+        command.arg(format!("virtio_uml.device={}:{DISK}", socket.display()));
         command.args(append.split(' ')).arg("fip.report=tty1");
         Ok(command)
     }
-
-    fn qemu_command(&self, folder: &Path, append: &str, back_end: &BackEnd, cpus: u16, event: Event) -> Result<Command, Unready> {
-        let mut command = Command::new(&self.qemu);
-        command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-m", "512M", "-smp", &cpus.to_string()]);
-        command.args(["-object", "memory-backend-memfd,id=memory0,size=512M,share=on"]);
-        command.args(["-machine", "q35,memory-backend=memory0", "-nodefaults", "-display", "none", "-nic", "none"]);
-        command.arg("-kernel").arg(self.debian()?.kernel()).arg("-initrd").arg(folder.join("initrd"));
-        // Told that its clock is good, for which there is no proof here: otherwise reading it takes a microsecond.
-        let clock = "tsc=reliable clocksource=tsc";
-        // A busy host stops the machine for a while; that is no stall of the guest's making.
-        let patience = "rcupdate.rcu_cpu_stall_timeout=300 watchdog_thresh=60";
-        let kernel = "console=ttyS0 loglevel=5 panic=-1 mitigations=off fip.report=ttyS1";
-        command.arg("-append").arg(format!("{kernel} {clock} {patience} {append}"));
-        command.args(["-serial", "stdio", "-chardev", "file,id=report0,path=/dev/stderr", "-serial", "chardev:report0"]);
-        command.arg("-qmp").arg(format!("unix:{}/qemu.sock,server=on,wait=off", folder.display()));
-        command.args(if event == Event::Reboot { &["-no-user-config"][..] } else { &["-no-reboot"] });
-        let reconnect = if event == Event::Restart { ",reconnect=1" } else { "" };
-        command.arg("-chardev").arg(format!("socket,id=disk0,path={}{reconnect}", back_end.socket().display()));
-        command.args(["-device", "pcie-root-port,id=port0,chassis=1", "-device", &qemu_device(cpus)]);
-        Ok(command)
-    }
-}
-
-/// The disk as an argument of `-device`.
-fn qemu_device(queues: u16) -> String {
-    format!("vhost-user-blk-pci,id=device0,bus=port0,chardev=disk0,num-queues={queues}")
-}
-
-/// A program by its path, or on PATH.
-fn is_there(program: &str) -> bool {
-    if program.contains('/') { Path::new(program).exists() } else { is_installed(program) }
 }
 
 /// The script's settings as the kernel's command line has them.
@@ -235,26 +261,26 @@ fn append(scenario: &Scenario, choice: &Choice<'_>, modules: &Modules, queues: u
 }
 
 /// What the host does when the guest asks for it.
-fn act(event: &str, expected: Event, back_end: &mut BackEnd, folder: &Path) -> Result<(), String> {
-    let monitor = |request: &str, event| ask_monitor(&folder.join("qemu.sock"), request, event);
+fn act(event: &str, expected: Event, back_end: &mut BackEnd, folder: &Path, queues: u16) -> Result<(), String> {
+    let monitor = folder.join("qemu.sock");
     match (event.split(' ').next().unwrap_or_default(), expected) {
         ("resize", Event::Resize(bytes)) => back_end.resize(bytes),
         ("restart", Event::Restart) => back_end.restart(),
+        ("corrupt", Event::Corrupt) => back_end.spoil(SPOILT),
         ("reboot", Event::Reboot) => Ok(()),
-        ("unplug", Event::Plug) => monitor(r#"{"execute":"device_del","arguments":{"id":"device0"}}"#, Some("DEVICE_DELETED")),
-        ("plug", Event::Plug) => {
-            let fields = qemu_device(2).replacen("vhost", "driver=vhost", 1);
-            let fields = fields.split(',').map(|field| field.split_once('=').unwrap_or_default());
-            let fields: Vec<_> = fields.map(|(name, value)| format!(r#""{name}":{}"#, json(value))).collect();
-            monitor(&format!(r#"{{"execute":"device_add","arguments":{{{}}}}}"#, fields.join(",")), None)
-        }
+        ("unplug", Event::Plug) => qemu::unplug(&monitor),
+        ("plug", Event::Plug) => qemu::plug(&monitor, queues),
         _ => Err("this scenario does not expect it".to_owned()),
     }
 }
 
-/// A number as it is, anything else as a string.
-fn json(value: &str) -> String {
-    if value.bytes().all(|byte| byte.is_ascii_digit()) { value.to_owned() } else { format!("\"{value}\"") }
+/// The same with somebody in between.
+fn meddle(event: &str, back_end: &BackEnd, meddler: &mut Meddler) -> Result<(), String> {
+    match event {
+        "silence" => back_end.signal("STOP"),
+        "speak" => back_end.signal("CONT"),
+        words => meddler.tell(words),
+    }
 }
 
 fn write_logs(folder: &Path, outcome: &Outcome) {
@@ -310,10 +336,5 @@ mod tests {
         assert_eq!(two_cpus("Cpus_allowed_list:\t3,8-9\n"), Some((3, 8)));
         assert_eq!(two_cpus("Cpus_allowed_list:\t5\n"), None);
         assert_eq!(two_cpus(""), None);
-    }
-
-    #[test]
-    fn device_that_is_plugged_in_is_the_one_that_was_there() {
-        assert_eq!((json("2"), json("disk0")), ("2".to_owned(), "\"disk0\"".to_owned()));
     }
 }

@@ -1,14 +1,19 @@
 //! A virtual machine that runs: what it says, how it ends, and that nothing of it stays.
 
+use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// How often a process is asked whether it has ended, while it says nothing.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// A guest that said that it failed should end soon; what is broken in it may keep it from that.
+const GRACE: Duration = if cfg!(test) { Duration::from_millis(200) } else { Duration::from_secs(20) };
 
 /// How a line of the guest's own reports begins.
 const REPORT: &str = "fipsee-vm: ";
@@ -41,25 +46,74 @@ enum From {
     Reports,
 }
 
-/// A process group that ends with this value.
-pub(super) struct Group(Child);
+/// What is done when this process ends without having dropped this value: killed, or interrupted at the keyboard.
+pub(super) struct LastWill(Child);
+
+impl LastWill {
+    /// Remove a folder.
+    pub(super) fn remove(folder: &Path) -> Result<Self, String> {
+        // Of the folder above it this was the last one, if no other run is there.
+        Self::of("rm -r -f -- \"$1\"; rmdir -- \"${1%/*}\"", folder.as_os_str())
+    }
+
+    /// A shell waits for the end of a pipe whose other end nobody holds but this process.
+    fn of(command: &str, argument: &OsStr) -> Result<Self, String> {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("read -r line; {command}"), "sh"]).arg(argument);
+        // A group of its own: what interrupts this process at the keyboard must not end that one.
+        shell.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        shell.spawn().map(Self).map_err(|error| format!("cannot run {shell:?}: {error}"))
+    }
+}
+
+impl Drop for LastWill {
+    fn drop(&mut self) {
+        // If it has ended, something else has killed it.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A process group that ends with this value, or with this process.
+pub(super) struct Group {
+    first: Child,
+    /// Dropped after the group was killed.
+    _will: LastWill,
+}
 
 impl Group {
     pub(super) fn spawn(command: &mut Command) -> Result<Self, String> {
-        let child = command.process_group(0).spawn().map_err(|error| format!("cannot run {command:?}: {error}"))?;
-        Ok(Self(child))
+        let mut first = command.process_group(0).spawn().map_err(|error| format!("cannot run {command:?}: {error}"))?;
+        let group = OsString::from(format!("-{}", first.id()));
+        match LastWill::of("kill -s KILL -- \"$1\"", &group) {
+            Ok(will) => Ok(Self { first, _will: will }),
+            Err(error) => {
+                let _ = first.kill();
+                let _ = first.wait();
+                Err(error)
+            }
+        }
+    }
+
+    /// What was asked for as pipes, once.
+    pub(super) fn pipes(&mut self) -> Option<(ChildStdin, ChildStdout)> {
+        Some((self.first.stdin.take()?, self.first.stdout.take()?))
     }
 
     /// Has its first process ended?
     pub(super) fn ended(&mut self) -> Option<ExitStatus> {
-        self.0.try_wait().ok().flatten()
+        self.first.try_wait().ok().flatten()
     }
 
     /// User-mode Linux leaves processes behind when only its first one is killed.
     pub(super) fn kill(&self) {
-        let group = format!("-{}", self.0.id());
-        // A group that is gone is what was wanted.
-        let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
+        self.signal("KILL");
+    }
+
+    /// A group that is gone hears nothing, which is as well.
+    pub(super) fn signal(&self, signal: &str) {
+        let group = format!("-{}", self.first.id());
+        let _ = Command::new("kill").args([&format!("-{signal}"), "--", &group]).stderr(Stdio::null()).status();
     }
 }
 
@@ -67,7 +121,7 @@ impl Drop for Group {
     fn drop(&mut self) {
         self.kill();
         // It is killed, so this does not wait long.
-        let _ = self.0.wait();
+        let _ = self.first.wait();
     }
 }
 
@@ -97,12 +151,13 @@ pub(super) fn run(
 ) -> Result<Outcome, String> {
     let mut group = Group::spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))?;
     let (sender, lines) = mpsc::channel();
-    if let (Some(console), Some(reports)) = (group.0.stdout.take(), group.0.stderr.take()) {
+    if let (Some(console), Some(reports)) = (group.first.stdout.take(), group.first.stderr.take()) {
         read_lines(console, From::Console, sender.clone());
         read_lines(reports, From::Reports, sender);
     }
     let mut outcome = Outcome::default();
     let started = Instant::now();
+    let mut end = started + limit;
     loop {
         match lines.recv_timeout(LOOK) {
             Ok((From::Console, line)) => {
@@ -113,6 +168,9 @@ pub(super) fn run(
             Ok((From::Reports, line)) => match line.strip_prefix(REPORT) {
                 Some(report) => {
                     outcome.reports.push(report.to_owned());
+                    if is_failure(report) {
+                        end = end.min(Instant::now() + GRACE);
+                    }
                     if let Some(event) = report.strip_prefix("event ")
                         && let Err(error) = on_event(event)
                     {
@@ -127,7 +185,7 @@ pub(super) fn run(
             Err(RecvTimeoutError::Timeout) => {}
         }
         outcome.status = group.ended();
-        if outcome.status.is_some() || started.elapsed() > limit {
+        if outcome.status.is_some() || Instant::now() > end {
             outcome.took = started.elapsed();
             // Its last words are in the pipes; they end when nobody holds them open.
             group.kill();
@@ -135,6 +193,10 @@ pub(super) fn run(
             return Ok(outcome);
         }
     }
+}
+
+fn is_failure(report: &str) -> bool {
+    report.starts_with("error") || report.starts_with("failed")
 }
 
 fn drain(lines: &Receiver<(From, String)>, outcome: &mut Outcome) {
@@ -168,7 +230,7 @@ impl Outcome {
         if let Some(line) = self.console.iter().find(is_alarm) {
             return Err(format!("the guest's kernel says: {line}"));
         }
-        if let Some(report) = self.reports.iter().find(|report| report.starts_with("error") || report.starts_with("failed")) {
+        if let Some(report) = self.reports.iter().find(|report| is_failure(report)) {
             return Err(format!("the guest says: {report}"));
         }
         let Some(status) = self.status else {
@@ -234,6 +296,40 @@ mod tests {
         command.args(["-c", "echo 'fipsee-vm: passed' >&2; sleep 1000 & wait"]);
         let outcome = run(&mut command, Duration::from_millis(300), &mut io::sink(), |_| Ok(())).expect("there is a shell");
         assert!(outcome.judge(&[]).expect_err("it hangs").contains("hangs"));
+    }
+
+    #[test]
+    fn guest_that_fails_and_then_hangs_is_not_waited_for() {
+        let script = "echo 'fipsee-vm: error: files are not what they were: ./one' >&2; sleep 1000";
+        let outcome = run(Command::new("sh").args(["-c", script]), Duration::from_secs(1000), &mut io::sink(), |_| Ok(()))
+            .expect("a shell");
+        assert!(outcome.judge(&[]).expect_err("it failed").contains("./one"));
+        assert!(outcome.status.is_none(), "it had to be killed");
+    }
+
+    #[test]
+    fn group_and_folder_end_with_this_process() {
+        // When this process ends in whatever way, the other ends of these pipes close: nobody else holds them.
+        let mut group = Group::spawn(Command::new("sh").args(["-c", "sleep 60 & sleep 60; exit 0"])).expect("there is a shell");
+        drop(group._will.0.stdin.take());
+        let status = group.first.wait().expect("it ends");
+        assert_eq!(status.signal(), Some(9), "{status}");
+
+        let folder = std::env::temp_dir().join(format!("fipsee-vm-will-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("below")).expect("a folder");
+        let mut will = LastWill::remove(&folder).expect("there is a shell");
+        drop(will.0.stdin.take());
+        will.0.wait().expect("it ends");
+        assert!(!folder.exists());
+    }
+
+    #[test]
+    fn last_will_of_who_lives_is_not_carried_out() {
+        let folder = std::env::temp_dir().join(format!("fipsee-vm-kept-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        drop(LastWill::remove(&folder).expect("there is a shell"));
+        assert!(folder.exists());
+        std::fs::remove_dir(&folder).expect("it is there");
     }
 
     #[test]

@@ -1,14 +1,18 @@
 //! `cargo xtask vm`: disks as guests see them, in virtual machines that need no hardware for it.
 
+mod apt;
 mod archive;
 mod back_end;
 pub(crate) mod bench;
 mod debian;
+mod dkms;
 mod driver;
 mod lab;
 mod machine;
+mod meddler;
 mod packages;
 mod programs;
+mod qemu;
 mod scenario;
 mod uml;
 mod unready;

@@ -4,22 +4,24 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::apt::Apt;
 use super::unready::Unready;
 use crate::step;
 
-/// What packages are kept in.
+/// What packages are kept in, and where they come from.
 pub(super) struct Packages {
     folder: PathBuf,
+    apt: Apt,
 }
 
 impl Packages {
-    pub(super) fn new(folder: PathBuf) -> Self {
-        Self { folder }
+    pub(super) fn new(folder: PathBuf, apt: Apt) -> Self {
+        Self { folder, apt }
     }
 
     /// Name and version of what apt would install, as a folder may be called; without apt's lists, of what was kept last.
     pub(super) fn version(&self, package: &str) -> Result<String, Unready> {
-        let shown = step::output(Command::new("apt-cache").args(["show", "--no-all-versions", package]));
+        let shown = step::output(self.apt.cache().args(["show", "--no-all-versions", package]));
         let version = shown.text.lines().find_map(|line| line.strip_prefix("Version: "));
         if let Some(version) = version.filter(|_| shown.succeeded) {
             return Ok(format!("{package}_{}", version.replace([':', '/'], ".")));
@@ -30,11 +32,20 @@ impl Packages {
         kept.max().ok_or_else(|| unknown(package))
     }
 
-    /// The first package that `package` depends on: the kernel that Debian's meta package stands for.
-    pub(super) fn dependency(package: &str) -> Result<String, Unready> {
-        let output = step::output(Command::new("apt-cache").args(["depends", package]));
-        let found = output.text.lines().find_map(|line| line.trim().strip_prefix("Depends: "));
-        found.map(str::to_owned).ok_or_else(|| unknown(package))
+    /// The first package that `package` depends on and whose name begins so, such as the kernel that Debian's meta package stands for.
+    pub(super) fn dependency(&self, package: &str, prefix: &str) -> Result<String, Unready> {
+        let output = step::output(self.apt.cache().args(["depends", package]));
+        let dependencies = output.text.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
+        dependencies.map(str::to_owned).find(|name| name.starts_with(prefix)).ok_or_else(|| unknown(package))
+    }
+
+    /// What installing `package` would install or renew here, itself included: with what this machine has, all that it needs to run.
+    pub(super) fn needed_for(&self, package: &str) -> Result<Vec<String>, Unready> {
+        let mut command = self.apt.get();
+        let output = step::output(command.args(["--simulate", "--no-install-recommends", "install", package]));
+        let lines = output.text.lines().filter_map(|line| line.strip_prefix("Inst "));
+        let names: Vec<String> = lines.filter_map(|line| line.split(' ').next()).map(str::to_owned).collect();
+        if output.succeeded && !names.is_empty() { Ok(names) } else { Err(unknown(package)) }
     }
 
     /// A folder with those files of `package` that `choose` moves out of the unpacked package into it.
@@ -62,7 +73,7 @@ impl Packages {
         make_folder(&unpacked)?;
         make_folder(&chosen)?;
         let packages = others.iter().copied().chain([package]);
-        let archives: Result<Vec<PathBuf>, String> = packages.map(|package| download(&work, package)).collect();
+        let archives: Result<Vec<PathBuf>, String> = packages.map(|package| self.download(&work, package)).collect();
         let outcome = archives.map_err(Unready::Missing).and_then(|archives| {
             for archive in archives {
                 step::succeed(Command::new("dpkg-deb").arg("--extract").arg(archive).arg(&unpacked))?;
@@ -78,22 +89,19 @@ impl Packages {
         let _ = fs::remove_dir_all(&work);
         outcome.map(|()| kept)
     }
+
+    fn download(&self, work: &Path, package: &str) -> Result<PathBuf, String> {
+        let into = work.join(package);
+        make_folder(&into)?;
+        step::succeed(self.apt.get().current_dir(&into).args(["download", package]))?;
+        let entries = fs::read_dir(&into).into_iter().flatten().flatten().map(|entry| entry.path());
+        let archive = entries.into_iter().find(|path| path.extension().is_some_and(|ending| ending == "deb"));
+        archive.ok_or_else(|| format!("apt-get download {package} left no package in {}", into.display()))
+    }
 }
 
 fn unknown(package: &str) -> Unready {
     Unready::Missing(format!("apt knows no package {package}; renew its lists: apt-get update"))
-}
-
-fn download(work: &Path, package: &str) -> Result<PathBuf, String> {
-    let into = work.join(package);
-    make_folder(&into)?;
-    let mut command = Command::new("apt-get");
-    command.current_dir(&into).args(["-o", "Acquire::Retries=3"]);
-    // The user apt drops to cannot write into a folder of ours.
-    step::succeed(command.args(["-o", "APT::Sandbox::User=root", "download", package]))?;
-    let entries = fs::read_dir(&into).into_iter().flatten().flatten().map(|entry| entry.path());
-    let archive = entries.into_iter().find(|path| path.extension().is_some_and(|ending| ending == "deb"));
-    archive.ok_or_else(|| format!("apt-get download {package} left no package in {}", into.display()))
 }
 
 pub(super) fn make_folder(path: &Path) -> Result<(), String> {

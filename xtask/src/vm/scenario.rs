@@ -11,7 +11,22 @@ pub(super) enum Guest {
     /// User-mode Linux: one CPU, no PCI, half a second.
     Uml,
     /// QEMU without hardware virtualisation, Debian's kernel, PCI with MSI-X, a queue per CPU; ten times slower.
-    Qemu { cpus: u16 },
+    Qemu {
+        cpus: u16,
+        /// As `-cpu` takes it.
+        model: &'static str,
+        kernel: Origin,
+        program: Origin,
+    },
+}
+
+/// Where a kernel or QEMU comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// The release of Debian that this machine has.
+    Release,
+    /// The backports of that release.
+    Backports,
 }
 
 /// What the host does when the guest says the word.
@@ -24,6 +39,10 @@ pub(super) enum Event {
     Restart,
     /// The device is taken out of the machine ("unplug") and put in again ("plug").
     Plug,
+    /// Somebody between machine and back end meddles; or the back end stands still for a while.
+    Meddle,
+    /// A file of the guest's is spoilt below its file system.
+    Corrupt,
     /// The machine starts again; nothing for the host to do, but its monitor must not end it.
     Reboot,
 }
@@ -56,6 +75,8 @@ pub(super) enum Only {
     Rings,
     /// Our driver on a back end that knows nothing of rings, and without being told to keep the device.
     Foreign,
+    /// Our driver, but the guest has its own and is to load ours by itself, as dkms built it.
+    Takeover,
 }
 
 impl Only {
@@ -65,6 +86,7 @@ impl Only {
             Self::Everything => true,
             Self::Rings => driver == OURS && peer == PEERS[0],
             Self::Foreign => driver == OURS && peer != PEERS[0],
+            Self::Takeover => driver == OURS,
         }
     }
 }
@@ -85,7 +107,14 @@ const COMMON: Scenario = Scenario {
     quick: true,
 };
 
-const SMP: Guest = Guest::Qemu { cpus: 2 };
+/// A machine of this Debian, with all that QEMU can emulate of a CPU.
+const fn qemu(cpus: u16) -> Guest {
+    Guest::Qemu { cpus, model: "max", kernel: Origin::Release, program: Origin::Release }
+}
+
+const SMP: Guest = qemu(2);
+const NEW_KERNEL: Guest = Guest::Qemu { cpus: 2, model: "max", kernel: Origin::Backports, program: Origin::Release };
+const NEW_QEMU: Guest = Guest::Qemu { cpus: 2, model: "max", kernel: Origin::Release, program: Origin::Backports };
 
 /// Of requests under way when a driver lets go of its device, the last may fail.
 const CUT_OFF: &[&str] = &["I/O error"];
@@ -121,6 +150,20 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         quick: false,
         ..COMMON
     },
+    Scenario {
+        name: "uml/long",
+        about: "the longest requests that the kernel makes when it may",
+        script: "long",
+        settings: &[("most", "200")],
+        ..COMMON
+    },
+    Scenario {
+        name: "uml/corrupt",
+        about: "a test of the tests: a file that the host spoils is found and named",
+        script: "corrupt",
+        event: Event::Corrupt,
+        ..COMMON
+    },
     Scenario { name: "uml/fio", about: "fio's verification with deep queues of mixed sizes", script: "fio", ..COMMON },
     Scenario { name: "uml/zeroes", about: "discard and write-zeroes; what surrounds them stays", script: "zeroes", ..COMMON },
     Scenario {
@@ -144,7 +187,8 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         about: "the driver lets go with requests under way, 10 times",
         script: "unbind-busy",
         allowed: CUT_OFF,
-        // Once, user-mode Linux aborted after its guest had passed and halted; the cause is not found yet.
+        // Once, user-mode Linux aborted after its guest had passed and halted, when it takes devices away. Since then guests let go of them
+        // before they halt (tests/vm/init); it was not seen again, nor made to happen.
         quick: false,
         ..COMMON
     },
@@ -154,6 +198,77 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         script: "rmmod",
         allowed: CUT_OFF,
         only: Only::Rings,
+        ..COMMON
+    },
+    Scenario {
+        name: "uml/switch",
+        about: "the daemon wants the disk back on virtqueues, again and again, under load",
+        script: "switch",
+        event: Event::Meddle,
+        only: Only::Rings,
+        quick: false,
+        ..COMMON
+    },
+    Scenario {
+        name: "uml/lie",
+        about: "the back end tells a lie of each kind: the disk fails, the machine does not",
+        script: "lie",
+        event: Event::Meddle,
+        allowed: CUT_OFF,
+        only: Only::Rings,
+        quick: false,
+        ..COMMON
+    },
+    Scenario {
+        name: "uml/silent",
+        about: "the back end falls silent: the disk fails in time, the machine does not",
+        script: "silent",
+        event: Event::Meddle,
+        allowed: CUT_OFF,
+        only: Only::Rings,
+        quick: false,
+        ..COMMON
+    },
+    Scenario {
+        name: "qemu/takeover",
+        about: "dkms builds the driver; fip-blk-takeover moves a disk to it at boot, and refuses where it must",
+        guest: SMP,
+        script: "takeover",
+        disk: Disk { has_files: true, ..DISK },
+        only: Only::Takeover,
+        quick: false,
+        ..COMMON
+    },
+    Scenario {
+        name: "qemu/switch",
+        about: "two queues: the daemon wants the disk back, as above",
+        guest: SMP,
+        script: "switch",
+        event: Event::Meddle,
+        only: Only::Rings,
+        quick: false,
+        ..COMMON
+    },
+    Scenario {
+        name: "qemu/lie",
+        about: "two queues: lies, as above",
+        guest: SMP,
+        script: "lie",
+        event: Event::Meddle,
+        allowed: CUT_OFF,
+        only: Only::Rings,
+        quick: false,
+        ..COMMON
+    },
+    Scenario {
+        name: "qemu/silent",
+        about: "two queues: silence, as above",
+        guest: SMP,
+        script: "silent",
+        event: Event::Meddle,
+        allowed: CUT_OFF,
+        only: Only::Rings,
+        quick: false,
         ..COMMON
     },
     Scenario {
@@ -182,7 +297,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "qemu/one-cpu",
         about: "one CPU: nobody who polls may keep it to himself",
-        guest: Guest::Qemu { cpus: 1 },
+        guest: qemu(1),
         script: "stress",
         settings: &[("operations", "40")],
         quick: false,
@@ -203,6 +318,15 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         guest: SMP,
         script: "sizes",
         settings: &[("step", "32768")],
+        quick: false,
+        ..COMMON
+    },
+    Scenario {
+        name: "qemu/long",
+        about: "the longest requests that the kernel makes when it may, from huge pages",
+        guest: SMP,
+        script: "long",
+        settings: &[("most", "12")],
         quick: false,
         ..COMMON
     },
@@ -241,6 +365,75 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         guest: SMP,
         script: "plug",
         event: Event::Plug,
+        quick: false,
+        ..COMMON
+    },
+    Scenario {
+        name: "uml/bench",
+        about: "fip_bench refuses to measure two CPUs where there is one",
+        script: "bench",
+        only: Only::Rings,
+        ..COMMON
+    },
+    Scenario {
+        name: "qemu/bench",
+        about: "fip_bench between two CPUs that have MONITOR and MWAIT: each way to wait, every answer",
+        guest: SMP,
+        script: "bench",
+        settings: &[("mwait", "1")],
+        only: Only::Rings,
+        quick: false,
+        ..COMMON
+    },
+    Scenario {
+        name: "qemu/bench-bare",
+        about: "fip_bench on a CPU without MONITOR and MWAIT says so",
+        guest: Guest::Qemu { cpus: 2, model: "max,-monitor", kernel: Origin::Release, program: Origin::Release },
+        script: "bench",
+        only: Only::Rings,
+        quick: false,
+        ..COMMON
+    },
+    Scenario {
+        name: "qemu/mwait",
+        about: "the threads of fip_blk wait with MWAIT",
+        guest: SMP,
+        script: "mwait",
+        only: Only::Rings,
+        quick: false,
+        ..COMMON
+    },
+    Scenario {
+        name: "qemu-6.12/boot",
+        about: "the kernel of Debian's backports: the disk appears",
+        guest: NEW_KERNEL,
+        script: "boot",
+        quick: false,
+        ..COMMON
+    },
+    Scenario {
+        name: "qemu-6.12/files",
+        about: "the kernel of Debian's backports: files as above",
+        guest: NEW_KERNEL,
+        script: "files",
+        settings: &[("files", "60"), ("interrupts", "2")],
+        quick: false,
+        ..COMMON
+    },
+    Scenario {
+        name: "qemu-10/boot",
+        about: "the QEMU of Debian's backports: the disk appears",
+        guest: NEW_QEMU,
+        script: "boot",
+        quick: false,
+        ..COMMON
+    },
+    Scenario {
+        name: "qemu-10/files",
+        about: "the QEMU of Debian's backports: files as above",
+        guest: NEW_QEMU,
+        script: "files",
+        settings: &[("files", "60"), ("interrupts", "2")],
         quick: false,
         ..COMMON
     },

@@ -14,6 +14,7 @@ use fipsee_ring::wait::{Backoff, Next, Watch};
 use fipsee_ring::{Message, PeerFault, clock};
 
 use super::{connection::Shared, error::Error, memory::Buffer};
+use crate::packed::pack;
 use crate::wire::{
     self, FLAG_FUA, FLAG_UNMAP, KIND_COMPLETIONS, KIND_DETACH, KIND_RESIZE, MAX_INDIRECT_ENTRIES, MAX_INLINE_SEGMENTS,
     MAX_PACKED, MAX_SECTOR_COUNT, Operation, SECTOR_BYTES, Segment, Status,
@@ -76,10 +77,12 @@ pub struct Queue {
     events: Vec<Event>,
     looks: u32,
     pace: CallerPace,
+    /// Does the daemon take packed messages?
+    packs: bool,
 }
 
 impl Queue {
-    pub(super) fn new(channel: ClientQueue, depth: u32, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(channel: ClientQueue, depth: u32, shared: Arc<Shared>, packs: bool) -> Self {
         let slots = depth as usize;
         let free_tags = (0..u16::try_from(depth).unwrap_or(u16::MAX)).rev().collect();
         Self {
@@ -97,6 +100,7 @@ impl Queue {
             events: Vec::new(),
             looks: 0,
             pace: CallerPace::new(FirstLook::Calibrated),
+            packs,
         }
     }
 
@@ -241,12 +245,7 @@ impl Queue {
         if self.staged.is_empty() {
             return;
         }
-        let burst = self.staged.len();
-        for tag in self.staged.drain(..) {
-            let published = self.channel.requests.publish(&self.messages[usize::from(tag)]);
-            debug_assert!(published.is_ok(), "as many tags as the ring may hold");
-            self.channel.requests.prefetch(burst);
-        }
+        self.publish_staged();
         if self.channel.requests.reader_needs_doorbell() {
             self.channel.daemon_bell.ring();
         }
@@ -257,6 +256,28 @@ impl Queue {
         } else {
             self.pace.interrupt();
         }
+    }
+
+    #[inline(always)]
+    fn publish_staged(&mut self) {
+        let burst = self.staged.len();
+        let mut rest = self.staged.as_slice();
+        let message_of = |tag: &u16| &self.messages[usize::from(*tag)];
+        while let [first, later @ ..] = rest {
+            let packed = match later {
+                [second, third, ..] if self.packs => pack(&[first, second, third].map(message_of)).map(|packed| (packed, 3)),
+                [second] if self.packs => pack(&[first, second].map(message_of)).map(|packed| (packed, 2)),
+                _ => None,
+            };
+            let (published, count) = match &packed {
+                Some((message, count)) => (self.channel.requests.publish_several(message, *count), *count),
+                None => (self.channel.requests.publish(message_of(first)), 1),
+            };
+            debug_assert!(published.is_ok(), "as many tags as the ring may hold");
+            self.channel.requests.prefetch(burst);
+            rest = &rest[count as usize..];
+        }
+        self.staged.clear();
     }
 
     #[cold]

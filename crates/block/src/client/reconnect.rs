@@ -39,9 +39,21 @@ pub struct ReconnectPolicy {
     pub pause_max: Duration,
 }
 
+impl ReconnectPolicy {
+    /// Never give up. (To fail at once, do not reconnect.)
+    pub const FOR_EVER: Self =
+        Self { give_up_after: Duration::MAX, pause_first: Duration::from_millis(5), pause_max: Duration::from_secs(1) };
+
+    /// Give up when so long has passed since the loss.
+    #[must_use]
+    pub const fn within(give_up_after: Duration) -> Self {
+        Self { give_up_after, ..Self::FOR_EVER }
+    }
+}
+
 impl Default for ReconnectPolicy {
     fn default() -> Self {
-        Self { give_up_after: Duration::from_secs(60), pause_first: Duration::from_millis(5), pause_max: Duration::from_secs(1) }
+        Self::within(Duration::from_secs(60))
     }
 }
 
@@ -51,6 +63,9 @@ impl Disk {
     ///
     /// A write without an answer may have been done before; doing it again is harmless as long as the caller had no
     /// other request on the same blocks in flight, whose order was never promised.
+    ///
+    /// A flush without an answer covers what is on the disk below when it is carried out. All that was acknowledged is there,
+    /// unless the disk keeps it in the daemon's own memory (docs/reliability.md).
     ///
     /// # Errors
     /// The last attempt's error when the time is up; at once when the daemon came back with a different disk or refuses

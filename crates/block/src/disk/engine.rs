@@ -12,6 +12,10 @@ use super::file::job::{Job, Progress};
 use super::{Submitted, Ticket};
 use crate::wire::Status;
 
+mod chain;
+
+use chain::Chains;
+
 /// Most submission entries the kernel grants.
 const MAX_ENTRIES: u32 = 32768;
 
@@ -43,6 +47,8 @@ pub struct Engine {
     in_kernel: usize,
     /// The kernel refused io_uring_enter for good; everything it has not taken fails.
     broken: Option<Errno>,
+    /// Requests of disks that wrap others.
+    chains: Chains,
     _stays_on_its_thread: PhantomData<*const ()>,
 }
 
@@ -74,6 +80,7 @@ impl Engine {
             pushed: VecDeque::new(),
             in_kernel: 0,
             broken: None,
+            chains: Chains::default(),
             _stays_on_its_thread: PhantomData,
         })
     }
@@ -93,6 +100,7 @@ impl Engine {
             ("writev", opcode::Writev::CODE),
             ("fsync", opcode::Fsync::CODE),
             ("fallocate", opcode::Fallocate::CODE),
+            ("timeout", opcode::Timeout::CODE),
         ];
         match needed.iter().find(|(_, code)| !probe.is_supported(*code)) {
             Some((name, _)) => Err(format!("the kernel's io_uring has no {name} operation; file disks need Linux 5.6 or newer")),
@@ -219,8 +227,15 @@ impl Engine {
             let _ = self.enter(0);
             count = self.reap(limit, finished);
         }
+        if self.has_ended_steps() {
+            count += self.continue_chains(finished);
+        }
         self.flush();
-        count + self.fail_unsent(finished)
+        count += self.fail_unsent(finished);
+        if self.has_ended_steps() {
+            count += self.continue_chains(finished);
+        }
+        count
     }
 
     fn kernel_asks(&mut self) -> bool {
@@ -258,6 +273,10 @@ impl Engine {
                 Progress::Finished(status) => {
                     slot.job.release();
                     self.free.push(index);
+                    if Chains::is_link(slot.ticket) {
+                        self.chains.ended(slot.ticket, status);
+                        continue;
+                    }
                     count += 1;
                     finished(slot.ticket, status);
                 }
@@ -276,6 +295,10 @@ impl Engine {
             let slot = &mut self.slots[index as usize];
             slot.job.release();
             self.free.push(index);
+            if Chains::is_link(slot.ticket) {
+                self.chains.ended(slot.ticket, Status::IoError);
+                continue;
+            }
             count += 1;
             finished(slot.ticket, Status::IoError);
         }

@@ -14,7 +14,7 @@
 //! large folios, and a direct write next to a dirty part of the same folio makes a later fdatasync fail.
 //!
 //! Durable is what a flush (fdatasync) or an FUA write (`RWF_DSYNC`) says is durable, whichever way it went.
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -79,7 +79,24 @@ impl FileDisk {
     /// # Errors
     /// What is wrong with the path, its size, its permissions, its file system or this machine's io_uring, and what to do.
     pub fn open(options: &FileOptions) -> Result<Self, String> {
-        open::open(options)
+        open::open(options, None)
+    }
+
+    /// Go on with the file that another process has open, and serves with `sector_count` sectors.
+    pub(super) fn take_over(options: &FileOptions, served: OwnedFd, sector_count: u64) -> Result<Self, String> {
+        let disk = open::open(options, Some(served.into()))?;
+        let (path, size_bytes) = (options.path.display(), bytes_of(sector_count)?);
+        if disk.target.size_bytes() < size_bytes {
+            return Err(format!("{path} has become shorter than the {size_bytes} bytes that are served; restart the daemon"));
+        }
+        // Grown behind the daemon's back, it goes on as its clients know it.
+        disk.target.set_size_bytes(size_bytes);
+        Ok(disk)
+    }
+
+    /// The open file, for whoever takes the disk over.
+    pub(super) fn file(&self) -> BorrowedFd<'_> {
+        self.target.buffered()
     }
 
     /// Do suitable transfers bypass the page cache?

@@ -1,13 +1,16 @@
-//! `memory:SIZE`: a disk in anonymous memory, gone with the daemon.
+//! `memory:SIZE`: a disk in memory, gone with the daemon, unless another takes it over.
 
-use std::ptr::NonNull;
+mod mapping;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::Advice;
 use rustix::process::{Resource, getrlimit};
 
+use self::mapping::{HUGE_PAGE_BYTES, Mapping, overcommit_is_strict, page_bytes};
 use super::{Disk, Engine, Submitted, Ticket, bytes_of, capabilities, check_block, random_identity, sectors_of};
 use crate::request::{Request, Span};
 use crate::wire::{BlockInfo, MAX_INDIRECT_ENTRIES, MAX_TRANSFER_BYTES, Operation, SECTOR_BYTES, Status};
@@ -15,9 +18,6 @@ use crate::wire::{BlockInfo, MAX_INDIRECT_ENTRIES, MAX_TRANSFER_BYTES, Operation
 /// Most sectors of one discard or write-zeroes: 64 MiB. The worker does it itself, and its other queues wait meanwhile:
 /// milliseconds at this size.
 const MAX_RANGE_SECTORS: u32 = 128 << 10;
-
-/// Size of the huge pages that `huge` takes.
-const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
 /// What a memory disk is made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +71,48 @@ impl MemoryDisk {
     /// A size that no disk can have, too little memory, too few huge pages, too low a limit of locked memory: each says
     /// what to do.
     pub fn new(options: &MemoryOptions) -> Result<Self, String> {
+        let make = |max_bytes| match (options.huge, options.thp || overcommit_is_strict()) {
+            (true, _) => Mapping::huge(max_bytes),
+            // A memory file has transparent huge pages only where the administrator turned them on for all of them, and where memory is
+            // promised strictly, a page that is missing would be SIGBUS.
+            (false, true) => Mapping::private(max_bytes),
+            (false, false) => Mapping::sparse(max_bytes),
+        };
+        Self::over(options, make, random_identity()?)
+    }
+
+    /// The disk that another process has in the memory `file` and served until now.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), and that the memory is not what `options` describe.
+    pub(super) fn take_over(
+        options: &MemoryOptions,
+        file: OwnedFd,
+        sector_count: u64,
+        identity: [u8; 16],
+    ) -> Result<Self, String> {
+        let page = if options.huge { HUGE_PAGE_BYTES } else { page_bytes() };
+        let disk = Self::over(options, |max_bytes| Mapping::take_over(file, max_bytes, page), identity)?;
+        let size_bytes = bytes_of(sector_count)?;
+        sectors_of(size_bytes, options.block_bytes)?;
+        if size_bytes > disk.max_bytes {
+            return Err(format!("it has {size_bytes} bytes now, more than the {} it may have", disk.max_bytes));
+        }
+        disk.lock_memory(size_bytes)?;
+        disk.sector_count.store(sector_count, Ordering::Relaxed);
+        Ok(disk)
+    }
+
+    /// Its memory, for whoever takes the disk over; `None`: nobody else can have that.
+    pub(super) fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.memory.file.as_ref().map(AsFd::as_fd)
+    }
+
+    fn over(
+        options: &MemoryOptions,
+        make: impl FnOnce(u64) -> Result<Mapping, String>,
+        identity: [u8; 16],
+    ) -> Result<Self, String> {
         check_block(options.block_bytes)?;
         let sector_count = sectors_of(options.size_bytes, options.block_bytes)?;
         let max_bytes = options.max_bytes.unwrap_or(options.size_bytes);
@@ -81,7 +123,7 @@ impl MemoryDisk {
         if options.huge && options.thp {
             return Err("huge and thp exclude each other: huge takes pages of the reserved pool, thp ordinary memory".into());
         }
-        let memory = if options.huge { Mapping::huge(max_bytes)? } else { Mapping::sparse(max_bytes)? };
+        let memory = make(max_bytes)?;
         if options.thp {
             memory.advise(0, memory.length_bytes, Advice::LinuxHugepage).map_err(|errno| {
                 format!("the kernel refuses transparent huge pages ({errno}); leave out thp, or use a kernel that has them")
@@ -93,7 +135,7 @@ impl MemoryDisk {
             resizing: Mutex::new(()),
             max_bytes,
             options: options.clone(),
-            identity: random_identity()?,
+            identity,
         };
         disk.lock_memory(options.size_bytes)?;
         Ok(disk)
@@ -206,108 +248,6 @@ impl Disk for MemoryDisk {
     }
 }
 
-/// Anonymous memory, zero at first.
-#[derive(Debug)]
-struct Mapping {
-    base: NonNull<u8>,
-    length_bytes: usize,
-}
-
-// SAFETY: plain memory that every thread may access, unmapped only on drop.
-unsafe impl Send for Mapping {}
-// SAFETY: as above; no method hands out a reference to the bytes.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    fn new(length_bytes: u64, page_bytes: u64, flags: MapFlags) -> Result<Self, Errno> {
-        let length_bytes = usize::try_from(length_bytes.next_multiple_of(page_bytes)).map_err(|_| Errno::NOMEM)?;
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing of ours.
-        let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), length_bytes, access, MapFlags::PRIVATE | flags) }?;
-        Ok(Self { base: NonNull::new(base.cast()).ok_or(Errno::NOMEM)?, length_bytes })
-    }
-
-    fn sparse(length_bytes: u64) -> Result<Self, String> {
-        Self::new(length_bytes, page_bytes(), MapFlags::NORESERVE).map_err(|errno| {
-            format!(
-                "cannot reserve {length_bytes} bytes of address space ({errno}); make the disk or its max= smaller, or raise \
-                 `ulimit -v`, or set the sysctl vm.overcommit_memory=0"
-            )
-        })
-    }
-
-    fn huge(length_bytes: u64) -> Result<Self, String> {
-        let refused = |errno| huge_text(length_bytes.div_ceil(HUGE_PAGE_BYTES), HugePool::read().as_ref(), errno);
-        let memory = Self::new(length_bytes, HUGE_PAGE_BYTES, MapFlags::HUGETLB | MapFlags::HUGE_2MB).map_err(refused)?;
-        // A page that turns out to be missing (a cgroup's limit, another NUMA node) is an error here, and SIGBUS later.
-        match memory.advise(0, memory.length_bytes, Advice::LinuxPopulateWrite) {
-            // Linux before 5.14 does not know it; the reservation must do.
-            Ok(()) | Err(Errno::INVAL) => Ok(memory),
-            Err(errno) => Err(refused(errno)),
-        }
-    }
-
-    fn advise(&self, offset: usize, length: usize, advice: Advice) -> Result<(), Errno> {
-        // SAFETY: the callers' ranges lie within the mapping; every advice used here keeps it mapped, and those that drop
-        // content are asked for where content is to be dropped. No reference to the memory exists.
-        unsafe { rustix::mm::madvise(self.base.as_ptr().wrapping_add(offset).cast(), length, advice) }
-    }
-
-    /// Make a range read as zeroes: whole pages by giving them back if `gives_back`, the edges by writing.
-    fn clear(&self, offset_bytes: u64, length_bytes: u64, gives_back: bool) {
-        let page = page_bytes();
-        let end = offset_bytes + length_bytes;
-        let (first_page, end_page) = (offset_bytes.next_multiple_of(page), end / page * page);
-        let pages = (usize::try_from(first_page), usize::try_from(end_page.saturating_sub(first_page)));
-        if let (true, (Ok(start), Ok(length @ 1..))) = (gives_back, pages) {
-            // The edges first: writing to a page that is not there may bring in a huge one, whose rest then goes, too.
-            self.write_zeroes(offset_bytes, first_page);
-            self.write_zeroes(end_page, end);
-            if self.advise(start, length, Advice::LinuxDontNeed).is_ok() {
-                return;
-            }
-        }
-        self.write_zeroes(offset_bytes, end);
-    }
-
-    fn write_zeroes(&self, start_bytes: u64, end_bytes: u64) {
-        let (Ok(start), Ok(end)) = (usize::try_from(start_bytes), usize::try_from(end_bytes)) else {
-            return;
-        };
-        let end = end.min(self.length_bytes);
-        if start < end {
-            // SAFETY: start is within the mapping.
-            let place = unsafe { self.base.add(start) };
-            // SAFETY: so is the end; no reference exists, and racing copies only mix bytes.
-            unsafe { std::ptr::write_bytes(place.as_ptr(), 0, end - start) };
-        }
-    }
-
-    /// Let the pages that lie wholly behind `size_bytes` be swapped again, if they were locked.
-    fn unlock_from(&self, size_bytes: u64, is_locked: bool) {
-        if let (true, Ok(start)) = (is_locked, usize::try_from(size_bytes.next_multiple_of(page_bytes())))
-            && start < self.length_bytes
-        {
-            let place = self.base.as_ptr().wrapping_add(start);
-            // SAFETY: unlocking does not change memory; the range lies within the mapping.
-            let unlocked = unsafe { rustix::mm::munlock(place.cast(), self.length_bytes - start) };
-            debug_assert!(unlocked.is_ok());
-        }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours, whole, and nothing that points into it outlives it.
-        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.length_bytes) };
-        debug_assert!(unmapped.is_ok());
-    }
-}
-
-fn page_bytes() -> u64 {
-    rustix::param::page_size() as u64
-}
-
 fn memlock_text(size_bytes: u64, limit_bytes: Option<u64>, errno: Errno) -> String {
     let Some(limit) = limit_bytes else {
         return format!("cannot lock {size_bytes} bytes of memory ({errno}); there is too little free memory, or leave out lock");
@@ -319,55 +259,9 @@ fn memlock_text(size_bytes: u64, limit_bytes: Option<u64>, errno: Errno) -> Stri
     )
 }
 
-/// The system's pool of 2 MiB pages.
-#[derive(Clone, Copy, Debug)]
-struct HugePool {
-    pages: u64,
-    /// Free and promised to nobody.
-    free_pages: u64,
-}
-
-impl HugePool {
-    fn read() -> Option<Self> {
-        let count = |name| -> Option<u64> {
-            let text = std::fs::read_to_string(format!("/sys/kernel/mm/hugepages/hugepages-2048kB/{name}")).ok()?;
-            text.trim().parse().ok()
-        };
-        let free_pages = count("free_hugepages")?.saturating_sub(count("resv_hugepages")?);
-        Some(Self { pages: count("nr_hugepages")?, free_pages })
-    }
-}
-
-fn huge_text(needed_pages: u64, pool: Option<&HugePool>, errno: Errno) -> String {
-    match pool {
-        None => format!("this system has no huge pages of 2 MiB ({errno}); leave out huge, or try thp"),
-        Some(pool) if pool.free_pages >= needed_pages => format!(
-            "the disk needs {needed_pages} huge pages of 2 MiB and {} are free, but the kernel refuses them ({errno}); look for a \
-             limit in the hugetlb cgroup or the cpuset's memory nodes",
-            pool.free_pages
-        ),
-        Some(pool) => format!(
-            "the disk needs {needed_pages} huge pages of 2 MiB, but only {} are free ({errno}); set the sysctl vm.nr_hugepages to at \
-             least {} (now {}), or leave out huge",
-            pool.free_pages,
-            pool.pages + needed_pages - pool.free_pages,
-            pool.pages
-        ),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn too_few_huge_pages_are_counted_in_the_error() {
-        let text = huge_text(64, Some(&HugePool { pages: 10, free_pages: 4 }), Errno::NOMEM);
-        assert!(text.contains("needs 64 huge pages") && text.contains("only 4 are free"), "{text}");
-        assert!(text.contains("vm.nr_hugepages to at least 70 (now 10)"), "{text}");
-        assert!(huge_text(1, None, Errno::INVAL).contains("no huge pages"));
-        assert!(huge_text(1, Some(&HugePool { pages: 1, free_pages: 1 }), Errno::FAULT).contains("cgroup"));
-    }
 
     /// Bytes of the disk's mapping that take memory or swap.
     fn resident_bytes(disk: &MemoryDisk) -> u64 {

@@ -1,13 +1,14 @@
 //! Disks: one file per kind, behind one small trait.
 //!
 //! A worker owns one [`Engine`] and shares the disks with the other workers. Null and memory disks finish every request
-//! in [`Disk::submit`]; file disks leave it to the engine. [`AnyDisk`] lets a worker match once per visit to a queue and
+//! in [`Disk::submit`]; file disks leave it to the engine, and so do most of those that wrap others, for tests
+//! ([`wrap`]). [`AnyDisk`] lets a worker match once per visit to a queue and
 //! run a loop made for that kind.
 
 use crate::request::{Request, Span};
 use crate::wire::{
-    BlockInfo, CAPABILITY_DISCARD, CAPABILITY_FLUSH, CAPABILITY_FUA, CAPABILITY_WRITE, CAPABILITY_WRITE_ZEROES, SECTOR_BYTES,
-    Status,
+    BlockInfo, CAPABILITY_DISCARD, CAPABILITY_FLUSH, CAPABILITY_FUA, CAPABILITY_PACKED, CAPABILITY_WRITE,
+    CAPABILITY_WRITE_ZEROES, SECTOR_BYTES, Status,
 };
 
 pub mod direct;
@@ -16,12 +17,15 @@ pub mod file;
 pub mod memory;
 pub mod null;
 pub mod spec;
+mod takeover;
+pub mod wrap;
 
 pub use engine::Engine;
 pub use file::{DirectMode, FileDisk, FileOptions};
 pub use memory::{MemoryDisk, MemoryOptions};
 pub use null::{NullDisk, NullOptions};
 pub use spec::{DiskSpec, KindSpec};
+pub use wrap::{DelayDisk, ErrorDisk, PowerCutDisk, Wrapper};
 
 /// Names one request in flight to whoever is told of its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +79,12 @@ pub enum AnyDisk {
     Memory(MemoryDisk),
     /// `file:PATH`
     File(FileDisk),
+    /// `delay:`
+    Delay(DelayDisk),
+    /// `error:`
+    Error(ErrorDisk),
+    /// `powercut:`
+    PowerCut(PowerCutDisk),
 }
 
 impl AnyDisk {
@@ -85,6 +95,9 @@ impl AnyDisk {
             Self::Null(_) => "null",
             Self::Memory(_) => "memory",
             Self::File(_) => "file",
+            Self::Delay(_) => "delay",
+            Self::Error(_) => "error",
+            Self::PowerCut(_) => "powercut",
         }
     }
 }
@@ -97,6 +110,9 @@ impl Disk for AnyDisk {
             Self::Null(disk) => disk.info(),
             Self::Memory(disk) => disk.info(),
             Self::File(disk) => disk.info(),
+            Self::Delay(disk) => disk.info(),
+            Self::Error(disk) => disk.info(),
+            Self::PowerCut(disk) => disk.info(),
         }
     }
 
@@ -108,6 +124,12 @@ impl Disk for AnyDisk {
             Self::Memory(disk) => unsafe { disk.submit(request, spans, ticket, engine) },
             // SAFETY: as above.
             Self::File(disk) => unsafe { disk.submit(request, spans, ticket, engine) },
+            // SAFETY: as above.
+            Self::Delay(disk) => unsafe { disk.submit(request, spans, ticket, engine) },
+            // SAFETY: as above.
+            Self::Error(disk) => unsafe { disk.submit(request, spans, ticket, engine) },
+            // SAFETY: as above.
+            Self::PowerCut(disk) => unsafe { disk.submit(request, spans, ticket, engine) },
         }
     }
 
@@ -116,6 +138,9 @@ impl Disk for AnyDisk {
             Self::Null(disk) => disk.resize(sector_count),
             Self::Memory(disk) => disk.resize(sector_count),
             Self::File(disk) => disk.resize(sector_count),
+            Self::Delay(disk) => disk.resize(sector_count),
+            Self::Error(disk) => disk.resize(sector_count),
+            Self::PowerCut(disk) => disk.resize(sector_count),
         }
     }
 }
@@ -123,11 +148,14 @@ impl Disk for AnyDisk {
 /// Largest size of a disk in bytes: file offsets are signed.
 const MAX_SIZE_BYTES: u64 = i64::MAX as u64;
 
+const EVERY_CAPABILITY: u32 =
+    CAPABILITY_WRITE | CAPABILITY_FLUSH | CAPABILITY_FUA | CAPABILITY_DISCARD | CAPABILITY_WRITE_ZEROES | CAPABILITY_PACKED;
+
 /// Every capability, or those of a disk that is only read.
 const fn capabilities(read_only: bool) -> u32 {
     match read_only {
-        true => CAPABILITY_FLUSH,
-        false => CAPABILITY_WRITE | CAPABILITY_FLUSH | CAPABILITY_FUA | CAPABILITY_DISCARD | CAPABILITY_WRITE_ZEROES,
+        true => CAPABILITY_FLUSH | CAPABILITY_PACKED,
+        false => EVERY_CAPABILITY,
     }
 }
 

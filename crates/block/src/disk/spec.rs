@@ -4,15 +4,20 @@
 //! a=null:1G
 //! b=memory:256M,max=1G,thp
 //! c=file:PATH,size=512M,ro
+//! d=powercut:survive=50,seed=7:file:PATH
 //! ```
 //! ARGS is the size or path up to the first comma, then options, separated by commas. A path may hold `:` and `=`. A
 //! path with a comma cannot be written this way: name it in the configuration file, which fills in a [`DiskSpec`] itself.
+//! The last form wraps a disk in another ([`wrap`](super::wrap)).
 
 use std::path::PathBuf;
 
 use fipsee_ring::control::MAX_NAME_BYTES;
 
-use super::{AnyDisk, DirectMode, FileDisk, FileOptions, MemoryDisk, MemoryOptions, NullDisk, NullOptions};
+use super::{
+    AnyDisk, DelayDisk, DirectMode, ErrorDisk, FileDisk, FileOptions, MemoryDisk, MemoryOptions, NullDisk, NullOptions,
+    PowerCutDisk, Wrapper,
+};
 
 /// What a disk is made from, by kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +28,110 @@ pub enum KindSpec {
     Memory(MemoryOptions),
     /// `file:PATH`
     File(FileOptions),
+    /// `delay:`, `error:`, `powercut:` and the disk below.
+    Wrapped(Wrapper, Box<Self>),
+}
+
+impl KindSpec {
+    /// What `file:` is given, if there is one at the bottom.
+    pub fn file_mut(&mut self) -> Option<&mut FileOptions> {
+        match self {
+            Self::File(options) => Some(options),
+            Self::Wrapped(_, below) => below.file_mut(),
+            Self::Null(_) | Self::Memory(_) => None,
+        }
+    }
+
+    /// The kind's name, and the size that is asked for, if one is.
+    #[must_use]
+    pub fn name_and_size(&self) -> (&'static str, Option<u64>) {
+        match self {
+            Self::Null(options) => ("null", Some(options.size_bytes)),
+            Self::Memory(options) => ("memory", Some(options.size_bytes)),
+            Self::File(options) => ("file", options.size_bytes),
+            Self::Wrapped(_, below) => ("wrapped", below.name_and_size().1),
+        }
+    }
+
+    /// Understand `KIND:ARGS` up to the first comma of ARGS; returns what follows, piece by piece.
+    fn parse(text: &str) -> Result<(Self, Vec<&str>), String> {
+        let (kind, arguments) = text.split_once(':').unwrap_or((text, ""));
+        // `powercut:file:x`: no options.
+        let is_kind = |name: &str| ["null", "memory", "file"].contains(&name) || Wrapper::parse(name, "").is_some();
+        let first = arguments.split(':').next().unwrap_or_default();
+        let (options, below) =
+            if is_kind(first) { ("", arguments) } else { arguments.split_once(':').unwrap_or((arguments, "")) };
+        if let Some(wrapper) = Wrapper::parse(kind, options) {
+            let wrapper = wrapper?;
+            if below.is_empty() {
+                return Err(format!("{kind}: the disk below is missing; write {kind}:OPTIONS:KIND:ARGS"));
+            }
+            let (below, pieces) = Self::parse(below)?;
+            return Ok((Self::Wrapped(wrapper, Box::new(below)), pieces));
+        }
+        let mut pieces = arguments.split(',');
+        let first = pieces.next().unwrap_or_default();
+        let parsed = match kind {
+            "null" => Self::Null(NullOptions { size_bytes: size_argument(kind, first)?, ..Default::default() }),
+            "memory" => Self::Memory(MemoryOptions { size_bytes: size_argument(kind, first)?, ..Default::default() }),
+            "file" if first.is_empty() => return Err("the path is missing; write file:PATH".into()),
+            "file" => Self::File(FileOptions { path: PathBuf::from(first), ..Default::default() }),
+            _ => {
+                let advice = "use null, memory or file, or delay:, error: or powercut: before one of them";
+                return Err(format!("unknown kind '{kind}'; {advice}"));
+            }
+        };
+        Ok((parsed, pieces.collect()))
+    }
+
+    /// An option of the disk at the bottom.
+    fn set(&mut self, key: &str, value: Option<&str>) -> Result<(), String> {
+        match (self, key) {
+            (Self::Wrapped(_, below), _) => below.set(key, value)?,
+            (Self::Null(options), "block") => options.block_bytes = block_of(value)?,
+            (Self::Memory(options), "block") => options.block_bytes = block_of(value)?,
+            (Self::Memory(options), "max") => options.max_bytes = Some(size_option(key, value)?),
+            (Self::Memory(options), "huge") => flag(&mut options.huge, key, value)?,
+            (Self::Memory(options), "thp") => flag(&mut options.thp, key, value)?,
+            (Self::Memory(options), "lock") => flag(&mut options.lock, key, value)?,
+            (Self::File(options), "block") => options.block_bytes = Some(block_of(value)?),
+            (Self::File(options), "size") => options.size_bytes = Some(size_option(key, value)?),
+            (Self::File(options), "direct") => options.direct = direct_of(value)?,
+            (kind, _) => {
+                let known = match kind {
+                    Self::Null(_) => "a null disk takes block=, ro and exclusive",
+                    Self::Memory(_) => "a memory disk takes max=, block=, huge, thp, lock, ro and exclusive",
+                    _ => {
+                        "a file disk takes size=, block=, direct=, ro and exclusive (a path with a comma needs the configuration file)"
+                    }
+                };
+                return Err(format!("unknown option '{key}'; {known}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn open(&self, name: &str, ro: bool) -> Result<AnyDisk, String> {
+        match self {
+            Self::Null(options) => {
+                NullDisk::new(name, &NullOptions { read_only: options.read_only || ro, ..options.clone() }).map(AnyDisk::Null)
+            }
+            Self::Memory(options) => {
+                MemoryDisk::new(&MemoryOptions { read_only: options.read_only || ro, ..options.clone() }).map(AnyDisk::Memory)
+            }
+            Self::File(options) => {
+                FileDisk::open(&FileOptions { read_only: options.read_only || ro, ..options.clone() }).map(AnyDisk::File)
+            }
+            Self::Wrapped(wrapper, below) => {
+                let below = below.open(name, ro)?;
+                match wrapper {
+                    Wrapper::Delay(options) => DelayDisk::new(below, options).map(AnyDisk::Delay),
+                    Wrapper::Error(options) => Ok(AnyDisk::Error(ErrorDisk::new(below, options))),
+                    Wrapper::PowerCut(options) => PowerCutDisk::new(below, options).map(AnyDisk::PowerCut),
+                }
+            }
+        }
+    }
 }
 
 /// A disk to be served.
@@ -52,16 +161,7 @@ impl DiskSpec {
 
     fn parse_named(name: &str, rest: &str) -> Result<Self, String> {
         check_name(name)?;
-        let (kind, arguments) = rest.split_once(':').unwrap_or((rest, ""));
-        let mut pieces = arguments.split(',');
-        let first = pieces.next().unwrap_or_default();
-        let kind = match kind {
-            "null" => KindSpec::Null(NullOptions { size_bytes: size_argument(kind, first)?, ..Default::default() }),
-            "memory" => KindSpec::Memory(MemoryOptions { size_bytes: size_argument(kind, first)?, ..Default::default() }),
-            "file" if first.is_empty() => return Err("the path is missing; write file:PATH".into()),
-            "file" => KindSpec::File(FileOptions { path: PathBuf::from(first), ..Default::default() }),
-            _ => return Err(format!("unknown kind '{kind}'; use null, memory or file")),
-        };
+        let (kind, pieces) = KindSpec::parse(rest)?;
         let mut spec = Self { name: name.into(), kind, ro: false, exclusive: false };
         let mut seen = Vec::new();
         for piece in pieces {
@@ -76,30 +176,11 @@ impl DiskSpec {
     }
 
     fn set(&mut self, key: &str, value: Option<&str>) -> Result<(), String> {
-        match (&mut self.kind, key) {
-            (_, "ro") => flag(&mut self.ro, key, value)?,
-            (_, "exclusive") => flag(&mut self.exclusive, key, value)?,
-            (KindSpec::Null(options), "block") => options.block_bytes = block_of(value)?,
-            (KindSpec::Memory(options), "block") => options.block_bytes = block_of(value)?,
-            (KindSpec::Memory(options), "max") => options.max_bytes = Some(size_option(key, value)?),
-            (KindSpec::Memory(options), "huge") => flag(&mut options.huge, key, value)?,
-            (KindSpec::Memory(options), "thp") => flag(&mut options.thp, key, value)?,
-            (KindSpec::Memory(options), "lock") => flag(&mut options.lock, key, value)?,
-            (KindSpec::File(options), "block") => options.block_bytes = Some(block_of(value)?),
-            (KindSpec::File(options), "size") => options.size_bytes = Some(size_option(key, value)?),
-            (KindSpec::File(options), "direct") => options.direct = direct_of(value)?,
-            (kind, _) => {
-                let known = match kind {
-                    KindSpec::Null(_) => "a null disk takes block=, ro and exclusive",
-                    KindSpec::Memory(_) => "a memory disk takes max=, block=, huge, thp, lock, ro and exclusive",
-                    KindSpec::File(_) => {
-                        "a file disk takes size=, block=, direct=, ro and exclusive (a path with a comma needs the configuration file)"
-                    }
-                };
-                return Err(format!("unknown option '{key}'; {known}"));
-            }
+        match key {
+            "ro" => flag(&mut self.ro, key, value),
+            "exclusive" => flag(&mut self.exclusive, key, value),
+            _ => self.kind.set(key, value),
         }
-        Ok(())
     }
 
     /// Make or open the disk.
@@ -107,19 +188,7 @@ impl DiskSpec {
     /// # Errors
     /// Why not, beginning with the disk's name, in words that say what to do.
     pub fn open(&self) -> Result<AnyDisk, String> {
-        let opened = check_name(&self.name).and_then(|()| match &self.kind {
-            KindSpec::Null(options) => {
-                NullDisk::new(&self.name, &NullOptions { read_only: options.read_only || self.ro, ..options.clone() })
-                    .map(AnyDisk::Null)
-            }
-            KindSpec::Memory(options) => {
-                MemoryDisk::new(&MemoryOptions { read_only: options.read_only || self.ro, ..options.clone() })
-                    .map(AnyDisk::Memory)
-            }
-            KindSpec::File(options) => {
-                FileDisk::open(&FileOptions { read_only: options.read_only || self.ro, ..options.clone() }).map(AnyDisk::File)
-            }
-        });
+        let opened = check_name(&self.name).and_then(|()| self.kind.open(&self.name, self.ro));
         opened.map_err(|problem| format!("disk '{}': {problem}", self.name))
     }
 }

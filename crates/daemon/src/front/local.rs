@@ -1,5 +1,8 @@
 //! The local front: programs on this host, over a Unix socket. One thread, never on the data path.
 
+mod adoption;
+mod handover;
+
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -13,11 +16,12 @@ use fipsee_ring::seqpacket::{Packet, Seqpacket};
 use rustix::event::epoll;
 use rustix::net::SocketFlags;
 
+pub use self::handover::HandOver;
 use super::quota::LogQuota;
 use super::session::{Attachment, ClientLimits, Granted, Session, State};
 use crate::live::Live;
 use crate::notify::{self, Watchdog};
-use crate::worker::{Ack, Command, Seat, WorkerHandle};
+use crate::worker::{Ack, Command, Seat, Standstill, WorkerHandle};
 
 /// Descriptors kept back for the daemon's own files and for telling clients that there are none left.
 const RESERVED_DESCRIPTORS: u64 = 64;
@@ -32,23 +36,46 @@ const TOKEN_STOP: u64 = u64::MAX - 2;
 
 /// What the workers have finished for a client.
 #[derive(Clone, Copy, Debug)]
-enum Done {
+pub enum Done {
+    /// They have this memory.
     Registered(u16),
+    /// They have let go of this memory.
     Unregistered(u16),
+    /// They have answered everything.
     Finished,
+    /// They have let go of it all.
     Gone,
+}
+
+/// What the front is told.
+pub enum Order {
+    /// The workers did something for this client.
+    Did(u64, Done),
+    /// Another daemon is to go on with the clients.
+    HandOver(HandOver),
+}
+
+/// How it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Every client had what it asked for.
+    Drained,
+    /// Not every one, within the time for that.
+    TimedOut,
+    /// Another daemon serves the clients now.
+    HandedOver,
 }
 
 /// Reports when the last worker concerned lets go of it.
 struct Reporter {
-    mailbox: Arc<Mailbox<(u64, Done)>>,
+    mailbox: Arc<Mailbox<Order>>,
     client: u64,
     done: Done,
 }
 
 impl Drop for Reporter {
     fn drop(&mut self) {
-        self.mailbox.send((self.client, self.done));
+        self.mailbox.send(Order::Did(self.client, self.done));
     }
 }
 
@@ -63,9 +90,9 @@ pub struct FrontSettings {
 
 /// The local front.
 pub struct LocalFront {
-    listener: Listener,
+    listener: Arc<Listener>,
     epoll: OwnedFd,
-    mailbox: Arc<Mailbox<(u64, Done)>>,
+    mailbox: Arc<Mailbox<Order>>,
     workers: Vec<WorkerHandle>,
     live: Arc<Live>,
     watchdog: Watchdog,
@@ -74,6 +101,8 @@ pub struct LocalFront {
     leaving: HashMap<u64, Attachment>,
     descriptors: u64,
     quota: LogQuota,
+    /// Keeps the workers still once another daemon serves.
+    given: Option<Standstill>,
 }
 
 impl LocalFront {
@@ -82,7 +111,7 @@ impl LocalFront {
     ///
     /// # Errors
     /// No descriptor left.
-    pub fn new(listener: Listener, stop: &impl AsFd, workers: Vec<WorkerHandle>, live: Arc<Live>) -> std::io::Result<Self> {
+    pub fn new(listener: Arc<Listener>, stop: &impl AsFd, workers: Vec<WorkerHandle>, live: Arc<Live>) -> std::io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mailbox = Arc::new(Mailbox::new()?);
         epoll::add(&epoll, listener.socket(), epoll::EventData::new_u64(TOKEN_LISTENER), epoll::EventFlags::IN)?;
@@ -103,11 +132,18 @@ impl LocalFront {
             // What is open now stays open: disks, workers, logs.
             descriptors: std::fs::read_dir("/proc/self/fd").map_or(0, |open| open.count() as u64),
             quota: LogQuota::default(),
+            given: None,
         })
     }
 
-    /// Serve until told to stop, then let every client finish; `false` when some did not within the time for that.
-    pub fn run(mut self) -> bool {
+    /// Where it takes orders.
+    #[must_use]
+    pub fn mailbox(&self) -> Arc<Mailbox<Order>> {
+        Arc::clone(&self.mailbox)
+    }
+
+    /// Serve until told to stop, then let every client finish; or until another daemon has taken over.
+    pub fn run(&mut self) -> Ended {
         let mut stopping: Option<Instant> = None;
         loop {
             if stopping
@@ -126,13 +162,28 @@ impl LocalFront {
                     id => self.hear(id),
                 }
             }
-            for (id, done) in self.mailbox.take() {
-                self.workers_did(id, done);
+            if self.obey_orders(stopping.is_some()) {
+                return Ended::HandedOver;
             }
             self.drop_silent();
             self.watchdog.beat();
         }
-        self.leaving.is_empty() && self.sessions.is_empty()
+        if self.leaving.is_empty() && self.sessions.is_empty() { Ended::Drained } else { Ended::TimedOut }
+    }
+
+    /// `true`: another daemon serves now.
+    fn obey_orders(&mut self, stopping: bool) -> bool {
+        for order in self.mailbox.take() {
+            match order {
+                Order::Did(id, done) => self.workers_did(id, done),
+                Order::HandOver(order) if stopping => {
+                    order.refuse("the daemon is shutting down; start the new one without --takeover")
+                }
+                // The others are what it waits for itself, or of a daemon that is no more.
+                Order::HandOver(order) => return self.hand_over(order),
+            }
+        }
+        false
     }
 
     fn wait(&self, stopping: bool) -> Vec<u64> {
@@ -334,9 +385,7 @@ impl LocalFront {
             Done::Registered(region) => Control::Registered { region },
             Done::Unregistered(region) => {
                 if let State::Attached(attachment) = &mut session.state {
-                    attachment.regions &= !(1 << region);
-                    attachment.removing &= !(1 << region);
-                    attachment.region_bytes[usize::from(region)] = 0;
+                    attachment.memory.remove(&region);
                     attachment.descriptors = attachment.descriptors.saturating_sub(1);
                     self.descriptors = self.descriptors.saturating_sub(1);
                 }

@@ -1,21 +1,24 @@
 //! One client of the local front: where it stands in the handshake, and what it holds.
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use fipsee_block::server::{QueueServer, QueueSetup};
-use fipsee_ring::channel::{FEATURE_WORKER_CPU, FEATURES, MAX_DEPTH, RegionLayout};
+use fipsee_block::server::{QueueServer, QueueSetup, Standing};
+use fipsee_block::stats::QueueCounters;
+use fipsee_ring::channel::{FEATURE_WORKER_CPU, FEATURES, MAX_DEPTH, RegionLayout, ServerQueue};
 use fipsee_ring::control::{
     ACCESS_READ, ACCESS_WRITE, ATTACH_EXCLUSIVE, ATTACH_READ_ONLY, Control, MAX_QUEUES, MAX_REGIONS, RefusalCode, SERVICE_BLOCK,
 };
+use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::handshake::{self, Grant, Limits, Refusal, Wanted, refuse};
 use fipsee_ring::region::{Access, Region};
 use fipsee_ring::seqpacket::Seqpacket;
 
 use crate::export::{Denied, Export, Kind};
 use crate::placement;
-use crate::worker::{Command, Seat, WorkerHandle};
+use crate::worker::{Command, QueueName, Seat, WorkerHandle};
 
 /// Limits of one client (docs/threat-model.md).
 #[derive(Clone, Copy, Debug)]
@@ -53,15 +56,65 @@ pub(super) enum State {
 /// What an attached client holds.
 pub(super) struct Attachment {
     pub(super) export: Arc<Export>,
+    pub(super) channel: Channel,
     /// The worker of each of its queues.
     pub(super) seats: Vec<Seat>,
-    /// Ids of regions in use; bit 0 is the pool.
-    pub(super) regions: u64,
-    /// Ids whose removal the workers have not confirmed.
-    pub(super) removing: u64,
-    /// Length of each registered region, by id.
-    pub(super) region_bytes: [u64; MAX_REGIONS as usize],
+    /// Memory of its own that it registered, by id.
+    pub(super) memory: BTreeMap<u16, Registered>,
     pub(super) descriptors: u64,
+}
+
+/// What its queues stand on.
+pub(super) struct Channel {
+    pub(super) region: Arc<Region>,
+    /// As it was laid out: the copy in the region is the client's to change.
+    pub(super) layout: RegionLayout,
+    /// The daemon's ends of the doorbells of each queue: the one that wakes us, and the one that wakes the client.
+    pub(super) bells: Vec<(EventDoorbell, SocketDoorbell)>,
+    pub(super) read_only: bool,
+}
+
+/// Memory of a client.
+pub(super) struct Registered {
+    pub(super) region: Arc<Region>,
+    /// `ACCESS_*` bits.
+    pub(super) access: u16,
+    /// It is to go, and the workers have not confirmed that.
+    pub(super) is_going: bool,
+}
+
+impl Attachment {
+    /// What a client holds that is about to be served.
+    pub(super) fn new(export: &Arc<Export>, channel: Channel, seats: Vec<Seat>) -> Self {
+        let descriptors = 1 + 2 * channel.layout.queues.len() as u64;
+        Self { export: Arc::clone(export), channel, seats, memory: BTreeMap::new(), descriptors }
+    }
+
+    /// What the workers are told so that they serve the queues, which are given with the numbers they go on counting and, if they are
+    /// no new ones, where they stand.
+    pub(super) fn commands(
+        &self,
+        client: u64,
+        queues: Vec<(ServerQueue, Arc<QueueCounters>, Option<Standing>)>,
+    ) -> Vec<(usize, Command)> {
+        let Channel { region, layout, read_only, .. } = &self.channel;
+        let info = self.export.info(*read_only);
+        let of_queue = queues.into_iter().zip(&layout.queues).zip(&self.seats).zip(0_u16..);
+        let command = of_queue.map(|((((queue, counters, standing), geometry), seat), index)| {
+            let pool = (Arc::clone(region), layout.pool_offset_bytes, layout.pool_bytes);
+            let setup = QueueSetup { depth: geometry.depth, info, read_only: *read_only, pool, counters };
+            let server = Box::new(move |id| {
+                let server = QueueServer::new(queue, id, setup)?;
+                Ok(match standing {
+                    Some(standing) => server.stand(&standing),
+                    None => server,
+                })
+            });
+            let queue = QueueName { client, index };
+            (seat.worker(), Command::AddQueue { server, export: Arc::clone(&self.export), queue })
+        });
+        command.collect()
+    }
 }
 
 /// One connected client.
@@ -146,35 +199,15 @@ impl Session {
         let places = seats.iter().map(|seat| workers[seat.worker()].place);
         let mut grant = Grant::new(layout, |region| placement::put_near(region, places))?;
         let read_only = export.is_read_only() || wanted.flags & ATTACH_READ_ONLY != 0;
-        let info = export.info(read_only);
-        let (mut commands, mut counters) = (Vec::new(), Vec::new());
-        for ((queue, geometry), seat) in std::mem::take(&mut grant.queues).into_iter().zip(&grant.layout.queues).zip(&seats) {
-            let setup = QueueSetup {
-                depth: geometry.depth,
-                info,
-                read_only,
-                pool: (Arc::clone(&grant.region), grant.layout.pool_offset_bytes, grant.layout.pool_bytes),
-                counters: Arc::default(),
-            };
-            counters.push(Arc::clone(&setup.counters));
-            let server = Box::new(move |id| QueueServer::new(queue, id, setup));
-            commands.push((seat.worker(), Command::AddQueue { server, export: Arc::clone(export), client: self.id }));
-        }
+        let queues = std::mem::take(&mut grant.queues).into_iter().map(|queue| (queue, Arc::default(), None)).collect::<Vec<_>>();
+        let counters = queues.iter().map(|(_, counters, _)| Arc::clone(counters)).collect();
+        let bells = queues.iter().map(|(queue, _, _)| (queue.our_bell.clone(), queue.client_bell.clone())).collect();
+        let channel = Channel { region: Arc::clone(&grant.region), layout: grant.layout.clone(), bells, read_only };
+        let attachment = Attachment::new(export, channel, seats);
+        let commands = attachment.commands(self.id, queues);
         export.set_queues(self.id, counters, worker_cpus);
-        let descriptors = 1 + 2 * u64::from(queue_count);
-        Ok(Granted {
-            attachment: Attachment {
-                export: Arc::clone(export),
-                seats,
-                regions: 1,
-                removing: 0,
-                region_bytes: [0; MAX_REGIONS as usize],
-                descriptors,
-            },
-            reply: grant.attached(info.to_bytes()),
-            grant,
-            commands,
-        })
+        let reply = grant.attached(export.info(read_only).to_bytes());
+        Ok(Granted { attachment, reply, grant, commands })
     }
 
     /// REGISTER: check the id and map the memory.
@@ -187,14 +220,14 @@ impl Session {
         let State::Attached(attachment) = &mut self.state else {
             return Err(refuse(RefusalCode::Malformed, "REGISTER follows ATTACH"));
         };
-        if id == 0 || id >= MAX_REGIONS || attachment.regions >> id & 1 != 0 {
+        if id == 0 || id >= MAX_REGIONS || attachment.memory.contains_key(&id) {
             let text = format!("region id {id} is in use or not in 1..{MAX_REGIONS}; choose a free one");
             return Err(refuse(RefusalCode::BadMemory, text));
         }
         if access == 0 || access & !(ACCESS_READ | ACCESS_WRITE) != 0 {
             return Err(refuse(RefusalCode::BadMemory, format!("access {access:#x} is neither reading nor writing nor both")));
         }
-        let held_bytes: u64 = attachment.region_bytes.iter().sum();
+        let held_bytes: u64 = attachment.memory.values().map(|held| held.region.length_bytes()).sum();
         if length_bytes > limits.max_memory_bytes.saturating_sub(held_bytes) {
             let text = format!(
                 "{held_bytes} bytes are registered and {length_bytes} more asked for; a client may register {} (max_memory_bytes)",
@@ -208,21 +241,20 @@ impl Session {
         let mapping = if access & ACCESS_WRITE != 0 { Access::ReadWrite } else { Access::Read };
         let region =
             Region::from_peer(file, length_bytes, mapping).map_err(|error| refuse(RefusalCode::BadMemory, error.to_string()))?;
-        attachment.regions |= 1 << id;
-        attachment.region_bytes[usize::from(id)] = length_bytes;
+        let region = Arc::new(region);
+        attachment.memory.insert(id, Registered { region: Arc::clone(&region), access, is_going: false });
         attachment.descriptors += 1;
-        Ok(Arc::new(region))
+        Ok(region)
     }
 
     /// UNREGISTER: check the id. It stays in use until the workers have let go of it.
     pub(super) fn unregister(&mut self, id: u16) -> Result<(), Refusal> {
-        let bit = if (1..MAX_REGIONS).contains(&id) { 1_u64 << id } else { 0 };
-        match &mut self.state {
-            State::Attached(held) if held.regions & !held.removing & bit != 0 => {
-                held.removing |= bit;
-                Ok(())
-            }
-            _ => Err(refuse(RefusalCode::BadMemory, format!("there is no registered region {id}"))),
-        }
+        let found = match &mut self.state {
+            State::Attached(held) => held.memory.get_mut(&id).filter(|memory| !memory.is_going),
+            _ => None,
+        };
+        let memory = found.ok_or_else(|| refuse(RefusalCode::BadMemory, format!("there is no registered region {id}")))?;
+        memory.is_going = true;
+        Ok(())
     }
 }

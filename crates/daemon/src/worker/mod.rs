@@ -7,6 +7,7 @@
 mod roster;
 mod seat;
 mod service;
+mod standstill;
 
 use std::io;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use self::roster::{Closing, Roster, Slot};
 pub use self::seat::Seat;
 pub use self::service::RingAddresses;
 use self::service::{Pending, Service, Virtqueue};
+pub use self::standstill::{Otherwise, StandStill, Standstill};
 use crate::export::Export;
 use crate::front::vhost_user::Notice;
 use crate::placement::Place;
@@ -53,8 +55,8 @@ pub enum Command {
         server: Box<dyn FnOnce(u32) -> Result<QueueServer, Status> + Send>,
         /// The disk behind it.
         export: Arc<Export>,
-        /// Whose it is.
-        client: u64,
+        /// Whose it is, and which of its queues.
+        queue: QueueName,
     },
     /// Give the client's queues here a region.
     AddRegion {
@@ -114,12 +116,14 @@ pub enum Command {
         /// The new description.
         info: BlockInfo,
     },
+    /// Do nothing for a while.
+    StandStill(StandStill),
     /// Stop when every queue is gone.
     Stop,
 }
 
 /// A queue, named by its client and its number there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QueueName {
     /// Whose.
     pub client: u64,
@@ -327,7 +331,7 @@ impl Worker {
     fn obey(&mut self) {
         for command in self.handle.mailbox.take() {
             match command {
-                Command::AddQueue { server, export, client } => self.add_queue(server, export, client),
+                Command::AddQueue { server, export, queue } => self.add_queue(server, export, queue),
                 Command::AddRegion { client, id, region, access, ack } => {
                     let length_bytes = region.length_bytes();
                     for (_, slot) in self.roster.iter_mut().filter(|(_, slot)| slot.client == client) {
@@ -355,6 +359,7 @@ impl Worker {
                     let _ = reply.send(self.add_virtqueue(server, export, queue, device));
                 }
                 Command::ChangeVirtqueue { queue, change } => self.change_virtqueue(queue, change),
+                Command::StandStill(order) => self.stand_still(order),
                 Command::Stop => self.stopping = true,
             }
         }
@@ -372,14 +377,15 @@ impl Worker {
         &mut self,
         server: Box<dyn FnOnce(u32) -> Result<QueueServer, Status> + Send>,
         export: Arc<Export>,
-        client: u64,
+        queue: QueueName,
     ) {
+        let client = queue.client;
         let id = self.roster.next_id();
         let Ok(server) = server(u32::try_from(id).unwrap_or(u32::MAX)) else {
             tracing::error!(client, "a queue does not fit the region that was laid out for it");
             return;
         };
-        if let Err(error) = self.add_slot(id, Slot::new(Service::Ring(server), export, client)) {
+        if let Err(error) = self.add_slot(id, Slot::new(Service::Ring(server), export, queue)) {
             tracing::error!(client, %error, "cannot watch a doorbell; the queue is not served");
         }
     }
@@ -394,7 +400,7 @@ impl Worker {
         let id = self.roster.next_id();
         let server = server(u32::try_from(id).unwrap_or(u32::MAX))?;
         let service = Service::Virtqueue(Virtqueue::new(server, queue.index, device));
-        self.add_slot(id, Slot::new(service, export, queue.client))
+        self.add_slot(id, Slot::new(service, export, queue))
             .map_err(|error| format!("its kick descriptor cannot be watched ({error}); it must be an eventfd"))
     }
 

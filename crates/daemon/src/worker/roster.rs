@@ -7,8 +7,8 @@ use fipsee_block::disk::{AnyDisk, Engine};
 use fipsee_ring::wait::Watch;
 use fipsee_ring::{AtomicU32, Ordering};
 
-use super::Ack;
 use super::service::{Pending, Service};
+use super::{Ack, QueueName};
 use crate::export::Export;
 
 /// Empty visits after which a queue is sampled instead of visited every pass.
@@ -36,6 +36,8 @@ pub(super) struct Slot {
     pub(super) service: Service,
     pub(super) export: Arc<Export>,
     pub(super) client: u64,
+    /// Its number with the client.
+    pub(super) index: u16,
     hot: bool,
     pub(super) empty_visits: u32,
     pub(super) closing: Closing,
@@ -44,8 +46,8 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    pub(super) fn new(service: Service, export: Arc<Export>, client: u64) -> Self {
-        Self { service, export, client, hot: false, empty_visits: 0, closing: Closing::No, removals: Vec::new() }
+    pub(super) fn new(service: Service, export: Arc<Export>, QueueName { client, index }: QueueName) -> Self {
+        Self { service, export, client, index, hot: false, empty_visits: 0, closing: Closing::No, removals: Vec::new() }
     }
 
     /// May requests be taken? Not while memory waits to be removed, nor when the client is gone.
@@ -88,6 +90,7 @@ impl Slot {
                     AnyDisk::Null(disk) => server.visit(disk, engine),
                     AnyDisk::Memory(disk) => server.visit(disk, engine),
                     AnyDisk::File(disk) => server.visit(disk, engine),
+                    other => server.visit(other, engine),
                 }
             }
             Service::Virtqueue(queue) => {
@@ -99,6 +102,7 @@ impl Slot {
                     AnyDisk::Null(disk) => queue.server.visit(disk, engine),
                     AnyDisk::Memory(disk) => queue.server.visit(disk, engine),
                     AnyDisk::File(disk) => queue.server.visit(disk, engine),
+                    other => queue.server.visit(other, engine),
                 };
                 queue.report_fault();
                 return taken;

@@ -177,6 +177,44 @@ impl Daemon {
         self.await_ready();
     }
 
+    /// Have a new daemon with the same arguments take over from this one, and mean that from now on.
+    #[track_caller]
+    pub(crate) fn take_over(&mut self) {
+        self.try_take_over(&[]).unwrap_or_else(|text| panic!("the takeover was refused: {text}"));
+    }
+
+    /// As [`take_over`](Self::take_over), with `more` arguments; what the new daemon says if it does not come about.
+    pub(crate) fn try_take_over(&mut self, more: &[&str]) -> Result<(), String> {
+        let mut new = self.launch_takeover(more);
+        let deadline = Instant::now() + PATIENCE;
+        while self.child.try_wait().expect("a child can be asked").is_none() {
+            if new.try_wait().expect("a child can be asked").is_some() {
+                forget(&new);
+                let log = self.log();
+                let said = log.lines().rev().find(|line| line.starts_with("error: "));
+                return Err(said.unwrap_or_default().to_owned());
+            }
+            assert!(Instant::now() < deadline, "no takeover within {PATIENCE:?}: {}", self.log());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.replace(new);
+        Ok(())
+    }
+
+    /// This process serves now; the one before has been awaited.
+    pub(crate) fn replace(&mut self, new: Child) {
+        forget(&self.child);
+        self.child = new;
+        self.exited = None;
+    }
+
+    /// Start a new daemon that is to take over, with `more` arguments.
+    pub(crate) fn launch_takeover(&self, more: &[&str]) -> Child {
+        let more = ["--takeover"].iter().chain(more).map(|argument| argument.replace("{dir}", &self.dir.0.to_string_lossy()));
+        let arguments: Vec<String> = self.arguments.iter().cloned().chain(more).collect();
+        launch(&self.dir, &self.prefix, &arguments)
+    }
+
     /// As [`restart`](Self::restart), with one argument replaced.
     pub(crate) fn restart_with(&mut self, old: &str, new: &str) {
         let dir = self.dir.0.to_str().expect("an ordinary path").to_owned();

@@ -1,5 +1,6 @@
 //! A client without the client library: it can say what a correct one never would.
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
@@ -70,10 +71,15 @@ impl RawClient {
         assert!(matches!(hear(&control).0, Control::Welcome { .. }));
         say(&control, message, &[]);
         let (answer, descriptors) = hear(&control);
+        Self::attached(control, &answer, descriptors)
+    }
+
+    /// Put the client together from ATTACHED and what came with it.
+    pub(crate) fn attached(control: Seqpacket, answer: &Control, descriptors: Vec<OwnedFd>) -> Self {
         let Control::Attached { region_bytes, service_info, .. } = answer else { panic!("not attached, but {answer:?}") };
         let mut descriptors = descriptors.into_iter();
         let mut next = || descriptors.next().expect("as many descriptors as promised");
-        let region = Region::from_peer(next(), region_bytes, Access::ReadWrite).expect("a sealed region");
+        let region = Region::from_peer(next(), *region_bytes, Access::ReadWrite).expect("a sealed region");
         let region = Arc::new(region);
         let layout = RegionLayout::read_from(&region).expect("a layout");
         let open = |geometry| {
@@ -81,7 +87,7 @@ impl RawClient {
             ClientQueue::open(&region, geometry, daemon_bell, our_bell).expect("rings inside the region")
         };
         let queues = layout.queues.iter().map(open).collect();
-        let info = BlockInfo::from_bytes(&service_info).expect("a disk");
+        let info = BlockInfo::from_bytes(service_info).expect("a disk");
         Self { control, region, layout, queues, info }
     }
 
@@ -106,6 +112,28 @@ impl RawClient {
         if queue.requests.reader_needs_doorbell() {
             queue.daemon_bell.ring();
         }
+    }
+
+    /// Publish a message that holds several requests and take the answers, by tag.
+    #[track_caller]
+    pub(crate) fn ask_several(&mut self, message: &Message, count: u32) -> BTreeMap<u16, Status> {
+        let queue = &mut self.queues[0];
+        queue.requests.publish_several(message, count).expect("the depth allows it");
+        if queue.requests.reader_needs_doorbell() {
+            queue.daemon_bell.ring();
+        }
+        let mut answers = BTreeMap::new();
+        while answers.len() < count as usize {
+            let answer = self.next_completion().to_bytes();
+            for entry in answer[4..].as_chunks::<4>().0.iter().take(usize::from(answer[0])) {
+                let [tag_low, tag_high, low, high] = *entry;
+                let status = Status::from_wire(u16::from_le_bytes([low, high])).expect("a known status");
+                let before = answers.insert(u16::from_le_bytes([tag_low, tag_high]), status);
+                assert_eq!(before, None, "answered twice");
+                self.queues[0].requests.answered();
+            }
+        }
+        answers
     }
 
     /// The next message of the completion ring.

@@ -84,6 +84,20 @@ impl<M: RingMemory> CallWriter<M> {
         self.writer.prefetch(burst);
     }
 
+    /// Publish one message that holds `calls` calls, each of which will be answered.
+    ///
+    /// # Errors
+    /// [`Full`] when fewer than `calls` may be published; nothing was.
+    #[inline(always)]
+    pub fn publish_several(&mut self, message: &Message, calls: u32) -> Result<(), Full> {
+        if calls > self.free() {
+            return Err(Full);
+        }
+        self.writer.publish(message);
+        self.outstanding += calls;
+        Ok(())
+    }
+
     /// One outstanding call was answered: its slot is free.
     ///
     /// # Panics

@@ -9,7 +9,7 @@ use super::Fio;
 
 /// The protocol's half, which needs nothing of fio, and fio's half.
 const CLIENT: [&str; 3] = ["channel.c", "control.c", "queue.c"];
-const ENGINE: [&str; 2] = ["engine.c", "job.c"];
+const ENGINE: [&str; 3] = ["engine.c", "job.c", "recover.c"];
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

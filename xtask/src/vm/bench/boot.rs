@@ -6,6 +6,7 @@ use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::super::apt::Apt;
 use super::super::archive::Archive;
 use super::super::back_end::{Peer, is_listening, pinned};
 use super::super::driver::{Kernel, OURS, Workshop};
@@ -54,7 +55,7 @@ pub(super) fn run(site: &Site<'_>, plan: &str) -> Result<Results, String> {
 }
 
 fn run_in(site: &Site<'_>, plan: &str, folder: &Path) -> Result<Results, String> {
-    let packages = Packages::new(site.cache.join("packages"));
+    let packages = Packages::new(site.cache.join("packages"), Apt::own());
     let uml = Uml::prepare(site.root, site.cache, &packages).map_err(|unready| format!("{unready:?}"))?;
     let initrd = folder.join("initrd");
     write_initrd(site, plan, &uml, &packages, &initrd)?;

@@ -23,9 +23,10 @@ impl Queue {
     }
 
     /// Replace the dead channel by a new one and publish everything unanswered again, oldest tag numbers first. The
-    /// order among requests in flight was never guaranteed.
-    pub(in crate::client) fn resume(&mut self, channel: ClientQueue) {
+    /// order among requests in flight was never guaranteed. `packs`: what the daemon of the new one says.
+    pub(in crate::client) fn resume(&mut self, channel: ClientQueue, packs: bool) {
         self.channel = channel;
+        self.packs = packs;
         self.pace = CallerPace::new(FirstLook::Calibrated);
         self.unacknowledged.clear();
         self.acknowledging = 0;

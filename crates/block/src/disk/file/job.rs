@@ -2,6 +2,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::Duration;
 
 use io_uring::squeue::{Entry, Flags};
 use io_uring::{opcode, types};
@@ -40,6 +41,8 @@ pub(in crate::disk) enum Step {
         durable: bool,
     },
     Sync,
+    /// Let time pass, for disks that wrap others.
+    Timer,
 }
 
 /// What became of a step.
@@ -67,6 +70,8 @@ pub(in crate::disk) struct Job {
     /// The direct descriptor refused this request.
     avoid_direct: bool,
     attempts: u8,
+    /// When a timer ends, on the monotonic clock. On the heap, so that it stays where the kernel is told to find it.
+    deadline: Option<Box<types::Timespec>>,
 }
 
 impl Job {
@@ -82,6 +87,7 @@ impl Job {
             is_direct: false,
             avoid_direct: false,
             attempts: 0,
+            deadline: None,
         }
     }
 
@@ -100,6 +106,12 @@ impl Job {
         *self = Self { target: Some(Arc::clone(target)), step, offset_bytes, length_bytes, spans: reused, ..Self::idle() };
     }
 
+    /// Begin anew, as a timer. `deadline`: since the start of the monotonic clock.
+    pub(in crate::disk) fn set_up_timer(&mut self, deadline: Duration) {
+        let time = types::Timespec::new().sec(deadline.as_secs()).nsec(deadline.subsec_nanos());
+        *self = Self { step: Step::Timer, deadline: Some(Box::new(time)), ..Self::idle() };
+    }
+
     /// Let go of the files and the memory. A write that raced with a shrink made the file longer: cut it again.
     pub(in crate::disk) fn release(&mut self) {
         if let Some(target) = self.target.take()
@@ -112,6 +124,9 @@ impl Job {
 
     /// The kernel's form of the next step.
     pub(in crate::disk) fn entry(&mut self) -> Entry {
+        if let (Step::Timer, Some(deadline)) = (self.step, &self.deadline) {
+            return opcode::Timeout::new(&raw const **deadline).flags(types::TimeoutFlags::ABS).build();
+        }
         let Some(target) = self.target.as_ref() else {
             return opcode::Nop::new().build();
         };
@@ -135,6 +150,7 @@ impl Job {
                 self.transfer()
             }
             Step::Read | Step::Write { .. } => self.transfer(),
+            Step::Timer => opcode::Nop::new().build(),
         };
         // A step that was put off goes to a kernel thread, where it can wait.
         if self.attempts > 0 { entry.flags(Flags::ASYNC) } else { entry }
@@ -195,7 +211,7 @@ impl Job {
         };
         self.attempts = 0;
         match self.step {
-            Step::Sync | Step::Discard => Progress::Finished(Status::Ok),
+            Step::Sync | Step::Discard | Step::Timer => Progress::Finished(Status::Ok),
             Step::Zero { durable, .. } => self.written(durable),
             // End of file: someone cut the file below its size. Nothing written: the kernel owes us an errno.
             Step::Read | Step::Write { .. } | Step::ZeroFill { .. } if bytes == 0 => Progress::Finished(Status::IoError),
@@ -238,6 +254,7 @@ impl Job {
 
     fn failed(&mut self, errno: Errno) -> Progress {
         match (errno, self.step) {
+            (Errno::TIME, Step::Timer) => return Progress::Finished(Status::Ok),
             (Errno::AGAIN | Errno::INTR, _) if self.attempts < MAX_ATTEMPTS => {
                 self.attempts += 1;
                 return Progress::Again;

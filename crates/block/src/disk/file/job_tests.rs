@@ -183,3 +183,40 @@ fn errno_reaches_the_client_as_its_status() {
         assert_eq!(status_of(errno), status, "{errno}");
     }
 }
+
+/// Operation and flags of an entry, where the kernel reads them.
+fn operation_of(entry: Entry) -> (u8, u32) {
+    // SAFETY: an entry is the kernel's structure of 64 bytes, without padding that could be uninitialised.
+    let bytes = unsafe { std::mem::transmute::<Entry, [u8; 64]>(entry) };
+    (bytes[0], u32::from_ne_bytes([bytes[28], bytes[29], bytes[30], bytes[31]]))
+}
+
+#[test]
+fn flush_is_fdatasync_and_a_durable_write_says_so_to_the_kernel() {
+    const DATASYNC: u32 = 1;
+    let target = target(1 << 20);
+    assert_eq!(operation_of(job(&target, Step::Sync, 0, 0, &[]).entry()), (opcode::Fsync::CODE, DATASYNC));
+    let mut memory = vec![0; 32768];
+    for (lengths, code) in [(&[8192][..], opcode::Write::CODE), (&[4096, 4096], opcode::Writev::CODE)] {
+        for (durable, flags) in [(false, 0), (true, ReadWriteFlags::DSYNC.bits())] {
+            let mut job = job(&target, Step::Write { durable }, 0, 8192, &spans(&mut memory, lengths));
+            assert_eq!(operation_of(job.entry()), (code, flags), "durable: {durable}");
+            // The rest of a short write is as durable as its beginning.
+            assert_eq!(job.advance(512), Progress::Again);
+            assert_eq!(operation_of(job.entry()).1, flags);
+        }
+    }
+    let mut zeroes = job(&target, Step::Zero { unmap: true, durable: true }, 0, 4096, &[]);
+    assert_eq!(zeroes.advance(0), Progress::Again);
+    assert_eq!(operation_of(zeroes.entry()), (opcode::Fsync::CODE, DATASYNC));
+}
+
+#[test]
+fn timer_ends_well_when_its_time_has_passed_and_only_then() {
+    let mut job = Job::idle();
+    job.set_up_timer(Duration::from_secs(1));
+    assert_eq!(operation_of(job.entry()).0, opcode::Timeout::CODE);
+    assert_eq!(job.advance(error(Errno::TIME)), Progress::Finished(Status::Ok));
+    job.set_up_timer(Duration::from_secs(1));
+    assert_eq!(job.advance(error(Errno::CANCELED)), Progress::Finished(Status::IoError));
+}

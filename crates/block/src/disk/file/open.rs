@@ -22,14 +22,16 @@ const MAX_CACHE_UNIT_BYTES: u64 = 64 << 10;
 const GONE_HOLDER_TIMEOUT: Duration = Duration::from_secs(5);
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
-pub(super) fn open(options: &FileOptions) -> Result<FileDisk, String> {
+/// `served`: the file as the daemon that is taken over has it open and locked.
+pub(super) fn open(options: &FileOptions, served: Option<File>) -> Result<FileDisk, String> {
     let path = options.path.display();
     options.block_bytes.map_or(Ok(()), check_block)?;
     Engine::check()?;
-    let file = match std::fs::metadata(&options.path) {
-        Ok(metadata) => open_existing(options, &metadata)?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => create(options)?,
-        Err(error) => {
+    let file = match (std::fs::metadata(&options.path), served) {
+        (Ok(metadata), None) => open_existing(options, &metadata)?,
+        (Ok(metadata), Some(served)) => take_over(options, &metadata, served)?,
+        (Err(error), None) if error.kind() == io::ErrorKind::NotFound => create(options)?,
+        (Err(error), _) => {
             return Err(format!("{path} cannot be looked at: {error}; check the path and its directories' permissions"));
         }
     };
@@ -95,6 +97,23 @@ fn open_existing(options: &FileOptions, metadata: &std::fs::Metadata) -> Result<
     Ok(file)
 }
 
+/// Go on with an open file: its lock belongs to the open file, not to a process, so it is never free in between.
+fn take_over(options: &FileOptions, metadata: &std::fs::Metadata, served: File) -> Result<File, String> {
+    let path = options.path.display();
+    let opened = served.metadata().map_err(|error| format!("{path}: {error}"))?;
+    if !is_same(metadata, &opened) {
+        return Err(format!(
+            "{path} is not the file that the running daemon serves; give the path of that, or restart the daemon"
+        ));
+    }
+    let mode = rustix::fs::fcntl_getfl(&served).map_err(|error| format!("{path}: {error}"))? & OFlags::RWMODE;
+    let wanted = if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
+    if mode != wanted {
+        return Err(format!("{path} is served otherwise as far as ro goes; leave that as it is, or restart the daemon"));
+    }
+    Ok(served)
+}
+
 fn open_text(options: &FileOptions, metadata: &std::fs::Metadata, error: &io::Error) -> String {
     let path = options.path.display();
     let purpose = if options.read_only { "reading" } else { "reading and writing" };
@@ -151,7 +170,8 @@ fn lock(options: &FileOptions, file: &File) -> Result<(), String> {
             ));
         }
         let holder = file.metadata().ok().and_then(|metadata| lock_holder(metadata.ino()));
-        let is_gone = holder.is_some_and(|pid| pid > 0 && !Path::new("/proc").join(pid.to_string()).exists());
+        // None: it has been given back just now, or its holder is in a namespace that we do not see.
+        let is_gone = holder.is_none_or(|pid| pid > 0 && !Path::new("/proc").join(pid.to_string()).exists());
         if !is_gone || Instant::now() > deadline {
             let by = holder.map(describe_holder).unwrap_or_default();
             return Err(format!(

@@ -1,6 +1,6 @@
 //! The descriptors of a file disk, and which of them a request takes.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -71,7 +71,7 @@ impl Target {
         self.size_bytes.load(Ordering::Relaxed)
     }
 
-    pub(in crate::disk) fn buffered(&self) -> impl AsFd {
+    pub(in crate::disk) fn buffered(&self) -> BorrowedFd<'_> {
         self.buffered.as_fd()
     }
 

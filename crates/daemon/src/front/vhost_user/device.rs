@@ -274,6 +274,14 @@ impl Device {
         self.queues.iter_mut().for_each(Queue::forget);
     }
 
+    /// SET_OWNER. QEMU does not hang up when a device is taken out of a running machine: the one that is put in speaks on the same
+    /// connection, and tells of its memory from the beginning.
+    pub(super) fn begin_session(&mut self) -> Result<(), String> {
+        self.reset();
+        (self.inflight, self.log) = (None, None);
+        self.change_memory(Table::default())
+    }
+
     /// An area for requests in flight, for the hypervisor to keep, and its length.
     pub(super) fn create_inflight(&self, queues: u16, size: u16) -> Result<(File, u64), String> {
         if queues > self.queue_count() || u32::from(size) > MAX_SIZE {

@@ -40,7 +40,7 @@ fn extent(region: &VhostUserMemoryRegion) -> Extent {
 
 impl VhostUserBackendReqHandlerMut for Device {
     fn set_owner(&mut self) -> Result<()> {
-        Ok(())
+        self.begin_session().map_err(refuse)
     }
 
     fn reset_owner(&mut self) -> Result<()> {

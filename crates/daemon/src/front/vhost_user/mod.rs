@@ -15,6 +15,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use fipsee_ring::listener::Listener;
+
 use self::socket::Shared;
 pub use self::socket::Socket;
 pub use self::upgrade::Asked;
@@ -71,6 +73,20 @@ impl VhostUserFront {
         Socket::prepare(self.shared.clone(), export, path)
     }
 
+    /// As [`prepare`](Self::prepare), at a socket that another daemon listened with.
+    ///
+    /// # Errors
+    /// In words: no thread or descriptor left.
+    pub fn take_over(&self, export: &Arc<Export>, listener: Listener) -> Result<Socket, String> {
+        Socket::serve(self.shared.clone(), export, listener)
+    }
+
+    /// The listening sockets and the names of their disks, for another daemon.
+    #[must_use]
+    pub fn listeners(&self) -> Vec<(String, Arc<Listener>)> {
+        self.lock().iter().map(|socket| (socket.export().name().to_owned(), socket.listener())).collect()
+    }
+
     /// Serve at what was prepared.
     pub fn add(&self, sockets: Vec<Socket>) {
         sockets.iter().for_each(Socket::begin);
@@ -103,6 +119,12 @@ impl VhostUserFront {
             }
         }
         Ok(Retired(unwanted.iter().map(|socket| socket.path().to_owned()).collect()))
+    }
+
+    /// Take back [`retire`](Self::retire).
+    pub fn reinstate(&self, retired: &Retired) {
+        let sockets = self.lock();
+        sockets.iter().filter(|socket| retired.0.iter().any(|path| path == socket.path())).for_each(Socket::reinstate);
     }
 
     /// Remove what was retired.

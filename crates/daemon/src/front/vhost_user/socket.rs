@@ -3,7 +3,7 @@
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -47,7 +47,7 @@ struct State {
 
 /// A socket that is served. Dropped, it lets go of its device and removes its file.
 pub struct Socket {
-    path: PathBuf,
+    listener: Arc<Listener>,
     export: Arc<Export>,
     state: Arc<Mutex<State>>,
     notices: Arc<Mailbox<Notice>>,
@@ -79,6 +79,13 @@ impl Socket {
         if listener.took_over() {
             tracing::info!(disk, path = %path.display(), "taking over the vhost-user socket of a daemon that is gone");
         }
+        Self::serve(shared, export, listener)
+    }
+
+    /// Serve there hypervisors that want `export`, after [`begin`](Self::begin).
+    pub(super) fn serve(shared: Shared, export: &Arc<Export>, listener: Listener) -> Result<Self, String> {
+        let (disk, path) = (export.name(), listener.path().to_owned());
+        let listener = Arc::new(listener);
         let failed = |error: std::io::Error| format!("disk '{disk}': cannot serve {}: {error}; raise the limits", path.display());
         let notices = Arc::new(Mailbox::new().map_err(failed)?);
         let state = Arc::<Mutex<State>>::default();
@@ -86,7 +93,7 @@ impl Socket {
         let keeper = Keeper {
             shared,
             export: Arc::clone(export),
-            listener,
+            listener: Arc::clone(&listener),
             epoll,
             state: Arc::clone(&state),
             notices: Arc::clone(&notices),
@@ -99,17 +106,23 @@ impl Socket {
             keeper.run();
         };
         let thread = std::thread::Builder::new().name(format!("fip-vm-{disk}")).spawn(run).map_err(failed)?;
-        Ok(Self { path: path.to_owned(), export: Arc::clone(export), state, notices, thread: Some(thread), ended })
+        Ok(Self { listener, export: Arc::clone(export), state, notices, thread: Some(thread), ended })
     }
 
     /// Serve who connects.
     pub(super) fn begin(&self) {
+        self.listener.own();
         self.notices.send(Notice::Begin);
     }
 
+    /// For another daemon.
+    pub(super) fn listener(&self) -> Arc<Listener> {
+        Arc::clone(&self.listener)
+    }
+
     /// Where it is.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
+    pub(crate) fn path(&self) -> &Path {
+        self.listener.path()
     }
 
     /// Its disk.
@@ -193,7 +206,7 @@ enum End {
 struct Keeper {
     shared: Shared,
     export: Arc<Export>,
-    listener: Listener,
+    listener: Arc<Listener>,
     epoll: OwnedFd,
     state: Arc<Mutex<State>>,
     notices: Arc<Mailbox<Notice>>,

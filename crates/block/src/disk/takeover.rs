@@ -1,0 +1,106 @@
+//! A disk goes from one process to another: what is handed over, and what must fit.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use super::spec::{DiskSpec, KindSpec};
+use super::{AnyDisk, Disk, FileDisk, FileOptions, MemoryDisk, MemoryOptions, NullDisk, NullOptions};
+use crate::wire::{BlockInfo, SECTOR_BYTES};
+
+impl AnyDisk {
+    /// The file that holds the content, for the process that takes the disk over; a null disk has none.
+    ///
+    /// # Errors
+    /// The content is where no other process can have it.
+    pub fn hand_over(&self) -> Result<Option<BorrowedFd<'_>>, String> {
+        match self {
+            Self::Null(_) => Ok(None),
+            Self::File(disk) => Ok(Some(disk.file())),
+            Self::Memory(disk) => disk.file().map(Some).ok_or_else(|| {
+                "its memory cannot be handed over: it was made with thp, or under vm.overcommit_memory=2; stop and start the daemon"
+                    .to_owned()
+            }),
+            Self::Delay(_) | Self::Error(_) | Self::PowerCut(_) => {
+                Err("a disk that misbehaves on purpose (delay, error, powercut) is not handed over; stop and start the daemon".to_owned())
+            }
+        }
+    }
+}
+
+impl DiskSpec {
+    /// Go on with the disk that another process serves as `info`, with its content in `file`.
+    ///
+    /// # Errors
+    /// Beginning with the disk's name: it is not what this describes, and its clients would notice.
+    pub fn take_over(&self, info: &BlockInfo, file: Option<OwnedFd>) -> Result<AnyDisk, String> {
+        self.continue_with(info, file).map_err(|problem| format!("disk '{}': {problem}", self.name))
+    }
+
+    fn continue_with(&self, info: &BlockInfo, file: Option<OwnedFd>) -> Result<AnyDisk, String> {
+        let other = || "it is of another kind in the running daemon; leave its kind as it is, or restart the daemon".to_owned();
+        let disk = match (&self.kind, file) {
+            (KindSpec::Null(options), None) => {
+                let options = NullOptions { read_only: options.read_only || self.ro, ..options.clone() };
+                let disk = NullDisk::new(&self.name, &options)?;
+                disk.resize(info.sector_count)?;
+                AnyDisk::Null(disk)
+            }
+            (KindSpec::Memory(options), Some(file)) => {
+                let options = MemoryOptions { read_only: options.read_only || self.ro, ..options.clone() };
+                AnyDisk::Memory(MemoryDisk::take_over(&options, file, info.sector_count, info.identity)?)
+            }
+            (KindSpec::File(options), Some(file)) => {
+                let options = FileOptions { read_only: options.read_only || self.ro, ..options.clone() };
+                AnyDisk::File(FileDisk::take_over(&options, file, info.sector_count)?)
+            }
+            _ => return Err(other()),
+        };
+        check_same(info, &disk.info())?;
+        Ok(disk)
+    }
+}
+
+/// Clients were told `old`; may they go on with `new`?
+fn check_same(old: &BlockInfo, new: &BlockInfo) -> Result<(), String> {
+    let refuse = |what: &str, old: u64, new: u64| {
+        Err(format!("{what} would change from {old} to {new} under its clients; leave that as it is, or restart the daemon"))
+    };
+    if old.identity != new.identity {
+        return Err("it has other content than the one that is served; restart the daemon".to_owned());
+    }
+    for (what, old, new) in [
+        ("its size in bytes", old.sector_count.saturating_mul(SECTOR_BYTES), new.sector_count.saturating_mul(SECTOR_BYTES)),
+        ("its block size", old.block_bytes.into(), new.block_bytes.into()),
+        // It may do more than they know of: newer daemons will.
+        ("what it can do (ro, discard)", old.capabilities.into(), (new.capabilities & old.capabilities).into()),
+    ] {
+        if old != new {
+            return refuse(what, old, new);
+        }
+    }
+    for (what, old, new) in [
+        ("the longest transfer", old.max_transfer_bytes, new.max_transfer_bytes),
+        ("the longest range", old.max_range_sectors, new.max_range_sectors),
+        ("the number of segments", old.max_segments, new.max_segments),
+    ] {
+        if new < old {
+            return refuse(what, old.into(), new.into());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{CAPABILITY_PACKED, CAPABILITY_WRITE};
+
+    #[test]
+    fn a_daemon_that_can_more_takes_over_and_one_that_can_less_does_not() {
+        let info = NullDisk::new("n", &NullOptions { size_bytes: 1 << 20, ..NullOptions::default() }).expect("a disk").info();
+        let before = BlockInfo { capabilities: info.capabilities & !CAPABILITY_PACKED, ..info };
+        assert_eq!(check_same(&before, &info), Ok(()));
+        assert!(check_same(&info, &before).expect_err("they may use it").contains("what it can do"));
+        let read_only = BlockInfo { capabilities: info.capabilities & !CAPABILITY_WRITE, ..info };
+        assert!(check_same(&info, &read_only).is_err());
+    }
+}

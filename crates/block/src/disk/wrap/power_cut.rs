@@ -1,0 +1,249 @@
+//! `powercut:[survive=PERCENT][,seed=N][,cache=SIZE][,cut=N]:`: a disk with a cache that a power cut loses.
+//!
+//! What was written and not flushed is in this process's memory and nowhere else, so that SIGKILL loses it, as a power cut
+//! loses what is in the cache of a drive. A flush, and FUA for its own blocks, brings it to the disk below and
+//! has that flushed. With `cut=N` the power fails by itself at the N-th step: a request, or a piece of a flush.
+//!
+//! A drive may write back any part of its cache at any time, in any order. With `survive=P` each sector that is written
+//! reaches the disk below at once with a probability of P percent, as `seed` says: after a cut some sectors of a
+//! request are there and others are not (it is torn), and a later request may have survived where an earlier one has not.
+//!
+//! For tests: it takes a lock and allocates for each request, and knows no holes (a discard writes zeroes).
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::process::{Signal, getpid, kill_process};
+
+use super::super::spec::parse_size;
+use super::super::{AnyDisk, Disk, Engine, Submitted, Ticket};
+use super::{number, pairs};
+use crate::request::{Request, Span};
+use crate::wire::{BlockInfo, CAPABILITY_WRITE, Operation, SECTOR_BYTES, Status};
+
+mod cache;
+mod spans;
+
+use cache::{Batch, Cache, Wanted};
+use spans::{gather, scatter, span_of};
+
+/// Most sectors of one discard or write-zeroes: 8 MiB, since they are kept.
+const MAX_RANGE_SECTORS: u32 = 16 << 10;
+
+/// How long who wants to write to the disk below waits for someone else who does.
+const BUSY_PAUSE: Duration = Duration::from_micros(100);
+
+/// How a power cut behaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PowerCutOptions {
+    /// Of 100 sectors written and not flushed, how many survive.
+    pub survive_percent: u64,
+    /// Which.
+    pub seed: u64,
+    /// Beyond this all is written back, as a drive does whose cache is full. Writing back is no flush.
+    pub cache_bytes: u64,
+    /// The step at which the power fails.
+    pub cut: Option<u64>,
+}
+
+impl Default for PowerCutOptions {
+    fn default() -> Self {
+        Self { survive_percent: 0, seed: 0, cache_bytes: 64 << 20, cut: None }
+    }
+}
+
+impl PowerCutOptions {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let mut options = Self::default();
+        for (key, value) in pairs(text) {
+            match key {
+                "survive" => options.survive_percent = number(key, value)?,
+                "seed" => options.seed = number(key, value)?,
+                "cache" => options.cache_bytes = parse_size(value).map_err(|problem| format!("cache: {problem}"))?,
+                "cut" => options.cut = Some(number(key, value)?),
+                _ => return Err(format!("unknown option '{key}'; it takes survive=, seed=, cache= and cut=")),
+            }
+        }
+        if options.survive_percent > 100 {
+            return Err(format!("survive={} is more than all; use 0 to 100 percent", options.survive_percent));
+        }
+        Ok(options)
+    }
+}
+
+/// A disk whose cache is lost with the process.
+#[derive(Debug)]
+pub struct PowerCutDisk {
+    core: Arc<Core>,
+}
+
+#[derive(Debug)]
+struct Core {
+    inner: AnyDisk,
+    options: PowerCutOptions,
+    cache: Mutex<Cache>,
+}
+
+impl PowerCutDisk {
+    /// Put a cache before `inner`.
+    ///
+    /// # Errors
+    /// This machine has no io_uring, whose timers are used.
+    pub fn new(inner: AnyDisk, options: &PowerCutOptions) -> Result<Self, String> {
+        Engine::check()?;
+        let cache = Mutex::new(Cache::new(options.seed));
+        Ok(Self { core: Arc::new(Core { inner, options: options.clone(), cache }) })
+    }
+}
+
+impl Core {
+    fn cache(&self) -> MutexGuard<'_, Cache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Count a step; at the chosen one the power fails.
+    fn step(&self) {
+        if self.options.cut == Some(self.cache().count_step()) {
+            // It cannot fail, and nothing of this process runs after it.
+            let _ = kill_process(getpid(), Signal::KILL);
+        }
+    }
+
+    /// Is it inside the disk, and may it be written?
+    fn check_write(&self, request: &Request) -> Result<(), Status> {
+        let info = self.inner.info();
+        if info.capabilities & CAPABILITY_WRITE == 0 {
+            return Err(Status::ReadOnly);
+        }
+        if request.sector > info.sector_count || request.length_sectors > info.sector_count - request.sector {
+            return Err(Status::OutOfRange);
+        }
+        Ok(())
+    }
+
+    /// Take new content of whole sectors, and see to what of it must go on to the disk below.
+    fn put(self: &Arc<Self>, request: &Request, bytes: &[u8], ticket: Ticket, engine: &mut Engine) -> Submitted {
+        let surviving = {
+            let mut cache = self.cache();
+            cache.put(request.sector, bytes);
+            let is_full = cache.length_bytes() > self.options.cache_bytes;
+            if is_full { Wanted::All } else { cache.choose(request.sector, request.length_sectors, self.options.survive_percent) }
+        };
+        match surviving {
+            _ if request.fua => {
+                let own = (request.sector..request.sector + request.length_sectors).collect();
+                self.write_back(Wanted::Sectors(own), true, ticket, engine)
+            }
+            Wanted::Sectors(none) if none.is_empty() => Submitted::Done(Status::Ok),
+            wanted => self.write_back(wanted, false, ticket, engine),
+        }
+    }
+
+    /// Bring sectors to the disk below; `flush` that, too. One at a time: of two that bring the same sector, the older could
+    /// come last.
+    fn write_back(self: &Arc<Self>, wanted: Wanted, flush: bool, ticket: Ticket, engine: &mut Engine) -> Submitted {
+        let batch = self.cache().begin(&wanted, flush);
+        if let Some(batch) = batch {
+            return self.go_on(batch, ticket, engine);
+        }
+        let core = Arc::clone(self);
+        let again = move |status, engine: &mut Engine| match status {
+            Status::Ok => core.write_back(wanted, flush, ticket, engine),
+            _ => Submitted::Done(status),
+        };
+        engine.wait(BUSY_PAUSE, ticket, Box::new(again))
+    }
+
+    /// Do what is left of a batch.
+    fn go_on(self: &Arc<Self>, mut batch: Batch, ticket: Ticket, engine: &mut Engine) -> Submitted {
+        while let Some(request) = batch.next_request() {
+            self.step();
+            let link = engine.link(ticket);
+            let spans = span_of(batch.buffer_mut());
+            // SAFETY: the batch keeps the buffer in place until what follows this step has run.
+            match unsafe { self.inner.submit(&request, &spans, link, engine) } {
+                Submitted::Done(status) => {
+                    engine.unlink(link);
+                    batch.note(status);
+                }
+                Submitted::Pending => {
+                    let core = Arc::clone(self);
+                    let then = move |status, engine: &mut Engine| {
+                        let mut batch = batch;
+                        batch.note(status);
+                        core.go_on(batch, ticket, engine)
+                    };
+                    engine.follow(link, Box::new(then));
+                    return Submitted::Pending;
+                }
+            }
+        }
+        Submitted::Done(self.cache().end(batch))
+    }
+
+    /// Read from the disk below, and put over it what is newer here.
+    ///
+    /// # Safety
+    /// As [`Disk::submit`].
+    unsafe fn read(self: &Arc<Self>, request: &Request, spans: &[Span], ticket: Ticket, engine: &mut Engine) -> Submitted {
+        let newer = self.cache().get(request.sector, request.length_sectors);
+        let (link, first, spans) = (engine.link(ticket), request.sector, spans.to_vec());
+        let patch = move |status, spans: &[Span]| {
+            if status == Status::Ok {
+                for (sector, bytes) in &newer {
+                    scatter(spans, (sector - first) * SECTOR_BYTES, &bytes[..]);
+                }
+            }
+            Submitted::Done(status)
+        };
+        // SAFETY: the contract is passed on.
+        match unsafe { self.inner.submit(request, &spans, link, engine) } {
+            Submitted::Done(status) => {
+                engine.unlink(link);
+                patch(status, &spans)
+            }
+            Submitted::Pending => {
+                engine.follow(link, Box::new(move |status, _| patch(status, &spans)));
+                Submitted::Pending
+            }
+        }
+    }
+}
+
+impl Disk for PowerCutDisk {
+    const ANSWERS_AT_ONCE: bool = false;
+
+    fn info(&self) -> BlockInfo {
+        let info = self.core.inner.info();
+        BlockInfo { max_range_sectors: info.max_range_sectors.min(MAX_RANGE_SECTORS), ..info }
+    }
+
+    unsafe fn submit(&self, request: &Request, spans: &[Span], ticket: Ticket, engine: &mut Engine) -> Submitted {
+        let core = &self.core;
+        core.step();
+        match request.operation {
+            // SAFETY: the contract is passed on.
+            Operation::Read => return unsafe { core.read(request, spans, ticket, engine) },
+            Operation::Flush => return core.write_back(Wanted::All, true, ticket, engine),
+            Operation::GetInfo | Operation::AckEvent => return Submitted::Done(Status::Unsupported),
+            Operation::Write | Operation::Discard | Operation::WriteZeroes => {}
+        }
+        if let Err(status) = core.check_write(request) {
+            return Submitted::Done(status);
+        }
+        let Ok(length_bytes) = usize::try_from(request.length_bytes()) else {
+            return Submitted::Done(Status::TooLong);
+        };
+        let bytes = if request.operation == Operation::Write { gather(spans) } else { vec![0; length_bytes] };
+        if bytes.len() != length_bytes {
+            return Submitted::Done(Status::Invalid);
+        }
+        core.put(request, &bytes, ticket, engine)
+    }
+
+    fn resize(&self, sector_count: u64) -> Result<(), String> {
+        self.core.inner.resize(sector_count)?;
+        self.core.cache().cut(sector_count);
+        Ok(())
+    }
+}

@@ -1,0 +1,56 @@
+//! Where a queue stands between two visits: all that another server of it must know to go on.
+
+use fipsee_ring::doorbell::ClientBell;
+use fipsee_ring::ring::Cursor;
+
+use super::{Event, QueueServer};
+use crate::request::Memory;
+
+/// An event that waits for its credit, or to be acknowledged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EventStanding {
+    /// The client has it and has not acknowledged it.
+    pub unacknowledged: bool,
+    /// What is to be sent when it has.
+    pub wanted: Option<u64>,
+}
+
+/// Where a queue stands. Nothing is in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// The next request.
+    pub request: Cursor,
+    /// The next completion.
+    pub completion: Cursor,
+    /// Changes of the size.
+    pub resize: EventStanding,
+    /// The end of the disk.
+    pub detach: EventStanding,
+    /// Has the disk gone?
+    pub detached: bool,
+}
+
+impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
+    /// Where the queue stands; `None` while requests are in flight.
+    #[must_use]
+    pub fn standing(&self) -> Option<Standing> {
+        let event = |event: &Event| EventStanding { unacknowledged: event.unacknowledged, wanted: event.wanted };
+        (self.in_flight == 0 && self.packer.count == 0).then(|| Standing {
+            request: self.queue.requests.cursor(),
+            completion: self.queue.completions.cursor(),
+            resize: event(&self.resize),
+            detach: event(&self.detach),
+            detached: self.detached,
+        })
+    }
+
+    /// Go on as another server left off, whose cursors the channel's end was opened with.
+    #[must_use]
+    pub fn stand(mut self, standing: &Standing) -> Self {
+        let event = |event: &EventStanding| Event { unacknowledged: event.unacknowledged, wanted: event.wanted };
+        self.resize = event(&standing.resize);
+        self.detach = event(&standing.detach);
+        self.detached = standing.detached;
+        self
+    }
+}

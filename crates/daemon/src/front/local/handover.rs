@@ -1,0 +1,149 @@
+//! The old daemon's half of a takeover (docs/decisions/0015-takeover.md): queues stand still, clients are handed over.
+
+use std::os::fd::AsFd;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use super::{LocalFront, Order};
+use crate::front::session::{Attachment, Channel, ClientLimits, Registered, Session, State};
+use crate::notify;
+use crate::takeover::line::{Line, LineError};
+use crate::takeover::wire::{self, Answer, AttachedGiven, ClientGiven, Given, QueueGiven, Stage, StandingGiven};
+use crate::takeover::{TAKE_TIMEOUT, monotonic_ns};
+use crate::worker::{Otherwise, QueueName, Standstill};
+
+/// Hand the clients over to the daemon at the other end of the line.
+pub struct HandOver {
+    pub(crate) line: Line,
+    /// Its process.
+    pub(crate) pid: i32,
+    /// How long requests in flight are waited for.
+    pub(crate) patience: Duration,
+    /// Who asked hears why it did not happen.
+    pub(crate) reply: Sender<String>,
+}
+
+impl HandOver {
+    /// It does not happen.
+    pub(super) fn refuse(self, reason: &str) {
+        let _ = self.line.send(&Given::Refused { reason: reason.to_owned() }, &[], Instant::now());
+        let _ = self.reply.send(reason.to_owned());
+    }
+}
+
+impl LocalFront {
+    /// `true`: the other daemon serves now, and nothing here may be touched any more.
+    pub(super) fn hand_over(&mut self, order: HandOver) -> bool {
+        let began = Instant::now();
+        let stood_still_ns = monotonic_ns();
+        let still = match Standstill::begin(&self.workers, Vec::new(), order.patience, Otherwise::GoesOn) {
+            Ok(still) => still,
+            Err(reason) => {
+                order.refuse(&reason);
+                return false;
+            }
+        };
+        // Who waited for requests in flight has what it waited for, and is told now: the other daemon knows nothing of it.
+        for done in self.mailbox.take() {
+            match done {
+                Order::Did(id, done) => self.workers_did(id, done),
+                Order::HandOver(other) => other.refuse("another takeover is under way"),
+            }
+        }
+        let drained = began.elapsed();
+        let deadline = Instant::now() + TAKE_TIMEOUT;
+        let given = self.give_all(&order.line, &still, stood_still_ns, deadline);
+        let taken = given.and_then(|()| await_taken(&order.line, deadline));
+        match taken.or_else(|reason| order.line.withdraw(&reason).map_err(|()| reason)) {
+            Ok(()) => {
+                let (drained_us, paused_us) = (drained.as_micros(), began.elapsed().as_micros());
+                notify::handed_over(order.pid);
+                let (clients, pid) = (self.sessions.len(), order.pid);
+                tracing::info!(pid, clients, drained_us, paused_us, "handed over to another daemon");
+                // The workers must not go on: they stand still until this process is gone.
+                self.given = Some(still);
+                true
+            }
+            Err(reason) => {
+                still.go_on();
+                let _ = order.reply.send(reason);
+                false
+            }
+        }
+    }
+
+    fn give_all(&self, line: &Line, still: &Standstill, stood_still_ns: u64, deadline: Instant) -> Result<(), String> {
+        if !self.leaving.is_empty() {
+            return Err("requests of clients that are gone are still in flight; try again".to_owned());
+        }
+        // In the order in which they came, so that they are dealt to workers as they were.
+        let mut sessions: Vec<&Session> = self.sessions.values().collect();
+        sessions.sort_unstable_by_key(|session| session.id);
+        for session in sessions {
+            self.give(line, session, still, deadline).map_err(|error| error.describe("clients were handed over"))?;
+        }
+        let end = Given::End { stood_still_ns, next_client: self.live.clients_before() };
+        line.send(&end, &[], deadline).map_err(|error| error.describe("clients were handed over"))
+    }
+
+    fn give(&self, line: &Line, session: &Session, still: &Standstill, deadline: Instant) -> Result<(), LineError> {
+        let (held, detaching) = match &session.state {
+            State::Attached(held) => (Some(held), false),
+            State::Detaching(held) => (Some(held), true),
+            _ => (None, false),
+        };
+        let stage = match (held, &session.state) {
+            (Some(held), _) => Stage::Attached(describe(session.id, held, detaching)),
+            (None, State::Greeted { .. }) => Stage::Greeted,
+            _ => Stage::Silent,
+        };
+        let ClientLimits { max_queues, max_depth, max_pool_bytes, max_memory_bytes } = session.limits;
+        let client = session.id;
+        let features = session.features;
+        let given = ClientGiven { client, features, max_queues, max_depth, max_pool_bytes, max_memory_bytes, stage };
+        let channel = held.map(|held| held.channel.region.as_fd());
+        let descriptors: Vec<_> = std::iter::once(session.socket.as_fd()).chain(channel).collect();
+        line.send(&Given::Client(given), &descriptors, deadline)?;
+        let Some(held) = held else { return Ok(()) };
+        for (id, Registered { region, access, .. }) in &held.memory {
+            let memory = Given::Memory { client, id: *id, access: *access, length_bytes: region.length_bytes() };
+            line.send(&memory, &[region.as_fd()], deadline)?;
+        }
+        let Channel { layout, bells, .. } = &held.channel;
+        for ((geometry, (our_bell, client_bell)), index) in layout.queues.iter().zip(bells).zip(0_u16..) {
+            // One that could not be served from the start, as the log says.
+            let standing = still.of(QueueName { client, index });
+            let standing = standing.ok_or_else(|| LineError::Wrong(format!("queue {index} of client {client} is not served")))?;
+            let (counters, latency) =
+                held.export.counters(client, index).map(|counters| wire::count(&counters)).unwrap_or_default();
+            let standing = StandingGiven::from(standing);
+            let queue = Given::Queue(QueueGiven { client, index, geometry: *geometry, standing, counters, latency });
+            line.send(&queue, &[our_bell.as_fd(), client_bell.as_fd()], deadline)?;
+        }
+        Ok(())
+    }
+}
+
+fn describe(client: u64, held: &Attachment, detaching: bool) -> AttachedGiven {
+    let Channel { layout, read_only, .. } = &held.channel;
+    AttachedGiven {
+        disk: held.export.name().to_owned(),
+        read_only: *read_only,
+        exclusive: held.export.attached().iter().any(|attached| attached.client == client && attached.exclusive),
+        detaching,
+        layout_features: layout.features,
+        pool_offset_bytes: layout.pool_offset_bytes,
+        pool_bytes: layout.pool_bytes,
+        region_bytes: layout.region_bytes,
+        memories: held.memory.len(),
+        queues: layout.queues.len(),
+    }
+}
+
+fn await_taken(line: &Line, deadline: Instant) -> Result<(), String> {
+    match line.receive(deadline).map_err(|error| error.describe("it took over"))? {
+        (Answer::Taken, _) => Ok(()),
+        (Answer::Refused { reason }, _) => Err(reason),
+        (Answer::Prepared, _) => Err("the other daemon answered out of order".to_owned()),
+    }
+}

@@ -1,0 +1,25 @@
+//! Live upgrade: a new daemon takes over from a running one (docs/decisions/0015-takeover.md).
+//!
+//! The new one asks at the admin socket and gets a connection of its own, the [`line`]. There the old one hands over ([`give`]) and
+//! the new one takes ([`take`]): first what can go while clients are served (listening sockets, disks), then, with every queue
+//! standing still, the clients. One packet of the new daemon decides it: who has sent `Taken` serves, who has received it is done.
+
+pub(crate) mod give;
+pub(crate) mod line;
+pub(crate) mod take;
+pub(crate) mod wire;
+
+use std::time::Duration;
+
+/// How long the new daemon may take for its part while clients are served, such as to lock memory. The admin socket waits for it.
+pub(crate) const PREPARE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the new daemon may take while queues stand still: it needs milliseconds, unless it lies or the machine stalls.
+pub(crate) const TAKE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long requests in flight are waited for at most, whatever the new daemon asks.
+pub(crate) const MAX_WAIT: Duration = Duration::from_secs(60);
+
+/// The time that both daemons know.
+pub(crate) fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
+}

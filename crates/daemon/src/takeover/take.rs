@@ -1,0 +1,248 @@
+//! The new daemon's part: ask, and take what is handed over while the old one still serves.
+
+use std::io::{IoSliceMut, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use fipsee_block::wire::BlockInfo;
+use fipsee_ring::listener::Listener;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::line::{Line, LineError};
+use super::wire::{Answer, DiskGiven, Given, Greeting, ListenerOf, VERSION};
+use super::{PREPARE_TIMEOUT, TAKE_TIMEOUT};
+use crate::admin::admin_path;
+use crate::config::{Config, DiskConfig};
+use crate::export::Export;
+
+/// Why there was no takeover.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// One of the two would not, or could not; the old one goes on.
+    Refused(String),
+    /// The old one ended before it had handed over everything: nobody serves now.
+    OldDied,
+}
+
+impl Failure {
+    /// The old daemon sent something else than was its turn.
+    pub(crate) fn out_of_order(packet: &Given) -> Self {
+        match packet {
+            Given::Refused { reason } => Self::Refused(format!("the running daemon refuses: {reason}")),
+            _ => Self::Refused("the running daemon sent something out of order; this is a bug".to_owned()),
+        }
+    }
+
+    fn of(error: LineError, what: &str) -> Self {
+        match error {
+            LineError::Ended => Self::OldDied,
+            other => Self::Refused(other.describe(what)),
+        }
+    }
+}
+
+/// What has been handed over, of a daemon that still serves.
+pub(crate) struct Old {
+    pub(crate) line: Line,
+    pub(crate) greeting: Greeting,
+    /// Clients, then administration.
+    pub(crate) sockets: Option<(Listener, Listener)>,
+    pub(crate) machines: Vec<(String, Listener)>,
+    pub(crate) exports: Vec<Arc<Export>>,
+}
+
+/// The first answer, at the admin socket.
+#[derive(Deserialize)]
+struct First {
+    error: Option<String>,
+    takeover: Option<u32>,
+}
+
+impl Old {
+    /// Ask the daemon that listens at `socket`, and take its listening sockets and disks.
+    pub(crate) fn find(config: &Config, socket: &Path, wait_ms: u64) -> Result<Self, Failure> {
+        let line = ask(&admin_path(socket), wait_ms)?;
+        let (greeting, _) = expect(&line, "greeting")?;
+        let Given::Greeting(greeting) = greeting else { return Err(Failure::out_of_order(&greeting)) };
+        let limit = config.front.max_clients;
+        if greeting.clients > limit {
+            let text = format!("{} clients are connected and max_clients is {limit} here; raise it", greeting.clients);
+            return refuse(&line, text);
+        }
+        let mut old = Self { line, greeting, sockets: None, machines: Vec::new(), exports: Vec::new() };
+        match old.take_what_is_shared(config, socket) {
+            Err(Failure::Refused(reason)) => refuse(&old.line, reason),
+            Err(Failure::OldDied) => Err(Failure::OldDied),
+            Ok(()) => Ok(old),
+        }
+    }
+
+    fn take_what_is_shared(&mut self, config: &Config, socket: &Path) -> Result<(), Failure> {
+        let (mut clients, mut admin) = (None, None);
+        loop {
+            match expect(&self.line, "handing over disks and sockets")? {
+                (Given::Prepare, _) => break,
+                (Given::Listener { of, path }, descriptors) => {
+                    let mut descriptors = descriptors.into_iter();
+                    let fd = descriptors.next().ok_or_else(|| Failure::Refused("a listening socket is missing".to_owned()))?;
+                    let listener = Listener::handed_over(path, fd, descriptors.next());
+                    match of {
+                        ListenerOf::Clients => clients = Some(listener),
+                        ListenerOf::Admin => admin = Some(listener),
+                        ListenerOf::Machines(disk) => self.machines.push((disk, listener)),
+                    }
+                }
+                (Given::Disk(given), descriptors) => {
+                    self.exports.push(take_disk(config, &given, descriptors).map_err(Failure::Refused)?);
+                }
+                (other, _) => return Err(Failure::out_of_order(&other)),
+            }
+        }
+        self.sockets = clients.zip(admin);
+        self.check_sockets(config, socket).map_err(Failure::Refused)?;
+        // Those that only this configuration has.
+        let exports = config.disks.iter().map(|disk| {
+            let name = &disk.spec.name;
+            self.exports
+                .iter()
+                .find(|export| export.name() == name)
+                .map_or_else(|| Export::open(disk), |found| Ok(Arc::clone(found)))
+        });
+        self.exports = exports.collect::<Result<_, _>>().map_err(Failure::Refused)?;
+        Ok(())
+    }
+
+    fn check_sockets(&self, config: &Config, socket: &Path) -> Result<(), String> {
+        let there = self.sockets.as_ref().map(|(clients, _)| clients.path());
+        if there != Some(socket) {
+            let there = there.map_or_else(|| "nowhere".into(), |path| path.display().to_string());
+            return Err(format!("the running daemon listens at {there}, not at {}; leave --listen as it is", socket.display()));
+        }
+        for disk in &config.disks {
+            for path in &disk.vhost_user {
+                let name = &disk.spec.name;
+                if !self.machines.iter().any(|(of, listener)| of == name && listener.path() == path) {
+                    return Err(format!(
+                        "the running daemon does not serve disk '{name}' at {}; have it do so first (fipsee reload, or attach)",
+                        path.display()
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything is prepared here: the clients may come.
+    pub(crate) fn prepared(&self) -> Result<(), Failure> {
+        let sent = self.line.send(&Answer::Prepared, &[], Instant::now() + PREPARE_TIMEOUT);
+        sent.map_err(|error| self.why(error))
+    }
+
+    /// The one decision: `Ok` means that this daemon serves, and the other never again.
+    pub(crate) fn taken(&self) -> Result<(), Failure> {
+        match self.line.send(&Answer::Taken, &[], Instant::now() + TAKE_TIMEOUT) {
+            Ok(()) => Ok(()),
+            // It died while its queues stood still, and we have them all; unless it says that it took back what it gave.
+            Err(LineError::Ended) => match self.why(LineError::Ended) {
+                Failure::OldDied => Ok(()),
+                refused @ Failure::Refused(_) => Err(refused),
+            },
+            Err(other) => Err(Failure::of(other, "taking over")),
+        }
+    }
+
+    /// Why it hears nothing any more: it said so, or it is dead.
+    fn why(&self, error: LineError) -> Failure {
+        match self.line.receive::<Given>(Instant::now() + TAKE_TIMEOUT) {
+            Ok((packet, _)) => Failure::out_of_order(&packet),
+            Err(LineError::Ended) => Failure::of(error, "taking over"),
+            Err(other) => Failure::of(other, "taking over"),
+        }
+    }
+
+    /// It is not to be, for a reason of ours.
+    pub(crate) fn refuse(&self, reason: &str) {
+        let _ = self.line.send(&Answer::Refused { reason: reason.to_owned() }, &[], Instant::now());
+    }
+}
+
+fn refuse<T>(line: &Line, reason: String) -> Result<T, Failure> {
+    let _ = line.send(&Answer::Refused { reason: reason.clone() }, &[], Instant::now());
+    Err(Failure::Refused(reason))
+}
+
+/// The next packet, which is due at once.
+pub(crate) fn expect(line: &Line, what: &str) -> Result<(Given, Vec<OwnedFd>), Failure> {
+    receive(line, Instant::now() + TAKE_TIMEOUT, what)
+}
+
+/// The next packet.
+pub(crate) fn receive(line: &Line, deadline: Instant, what: &str) -> Result<(Given, Vec<OwnedFd>), Failure> {
+    line.receive(deadline).map_err(|error| Failure::of(error, what))
+}
+
+/// Ask at the admin socket; the answer brings the line.
+fn ask(path: &Path, wait_ms: u64) -> Result<Line, Failure> {
+    let refused = |text: String| Failure::Refused(text);
+    let mut stream = UnixStream::connect(path).map_err(|error| {
+        refused(format!("no daemon to take over from at {}: {error}; start without --takeover", path.display()))
+    })?;
+    let broken = |error: std::io::Error| refused(format!("the running daemon does not answer at {}: {error}", path.display()));
+    stream.set_read_timeout(Some(PREPARE_TIMEOUT)).map_err(broken)?;
+    let request = json!({ "request": "takeover", "version": VERSION, "wait_ms": wait_ms });
+    stream.write_all(format!("{request}\n").as_bytes()).map_err(broken)?;
+    let (mut answer, mut line) = (Vec::new(), None);
+    while !answer.ends_with(b"\n") && answer.len() < 4096 {
+        let mut bytes = [0_u8; 512];
+        let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let received = rustix::net::recvmsg(&stream, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC);
+        let received = match received {
+            Err(rustix::io::Errno::INTR) => continue,
+            received => received.map_err(|error| broken(error.into()))?,
+        };
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                line = rights.last().or(line);
+            }
+        }
+        match received.bytes {
+            0 => return Err(Failure::OldDied),
+            count => answer.extend_from_slice(&bytes[..count]),
+        }
+    }
+    match (serde_json::from_slice::<First>(&answer), line) {
+        (Ok(First { error: Some(text), .. }), _) => Err(refused(format!("the running daemon refuses: {text}"))),
+        (Ok(First { takeover: Some(VERSION), .. }), Some(line)) => Ok(Line::from_fd(line)),
+        _ => Err(refused(
+            "the running daemon's answer is not understood; stop it and start this one without --takeover".to_owned(),
+        )),
+    }
+}
+
+fn take_disk(config: &Config, given: &DiskGiven, mut descriptors: Vec<OwnedFd>) -> Result<Arc<Export>, String> {
+    let name = &given.name;
+    let disk: &DiskConfig = config.disks.iter().find(|disk| disk.spec.name == *name).ok_or_else(|| {
+        format!("disk '{name}' is served by the running daemon and missing here; add it, or have that remove it (fipsee reload)")
+    })?;
+    let (kind, configured_bytes) = disk.spec.kind.name_and_size();
+    if kind != given.kind {
+        return Err(format!("disk '{name}' is of kind {} in the running daemon and {kind} here; leave it as it is", given.kind));
+    }
+    if kind != "file" && configured_bytes != given.configured_bytes {
+        return Err(format!(
+            "disk '{name}' is configured with {} bytes in the running daemon and {} here; leave its size as it is, and use fipsee resize",
+            given.configured_bytes.unwrap_or(0),
+            configured_bytes.unwrap_or(0)
+        ));
+    }
+    let info = given.info.as_slice().try_into().ok().and_then(|bytes| BlockInfo::from_bytes(bytes).ok());
+    let info = info.ok_or_else(|| format!("disk '{name}': what the running daemon says of it is impossible"))?;
+    Export::take_over(disk, &info, descriptors.pop())
+}

@@ -1,0 +1,211 @@
+//! What the two daemons of a takeover say to each other. Whoever changes it raises [`VERSION`].
+
+use std::path::PathBuf;
+
+use fipsee_block::server::{EventStanding, Standing};
+use fipsee_block::stats::QueueCounters;
+use fipsee_ring::channel::QueueGeometry;
+use fipsee_ring::ring::Cursor;
+use serde::{Deserialize, Serialize};
+
+/// Version of everything below. Daemons of two versions do not take over from each other.
+pub(crate) const VERSION: u32 = 1;
+
+/// What the old daemon hands over, in this order: greeting, listeners, disks, `Prepare`; clients, each followed by its memory and its
+/// queues, `End`. `Refused` may come at any place, and ends it all: the old one goes on.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "packet", rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Given {
+    Greeting(Greeting),
+    /// With the socket, and its lock if the old daemon made it.
+    Listener {
+        of: ListenerOf,
+        path: PathBuf,
+    },
+    /// With its file, unless it is a null disk.
+    Disk(DiskGiven),
+    /// That was all that can be handed over while clients are served.
+    Prepare,
+    Client(ClientGiven),
+    /// With the file.
+    Memory {
+        client: u64,
+        id: u16,
+        access: u16,
+        length_bytes: u64,
+    },
+    Queue(QueueGiven),
+    /// That was all.
+    End {
+        /// When queues stood still, on CLOCK_MONOTONIC.
+        stood_still_ns: u64,
+        /// The next client gets at least this number.
+        next_client: u64,
+    },
+    Refused {
+        reason: String,
+    },
+}
+
+/// What the new daemon answers.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "packet", rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Answer {
+    /// To `Prepare`: go on.
+    Prepared,
+    /// To `End`: it is done. Who has sent this serves, and who has received it never does again.
+    Taken,
+    /// It will not.
+    Refused { reason: String },
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Greeting {
+    pub(crate) pid: u32,
+    /// Of the program, for the log.
+    pub(crate) version: String,
+    pub(crate) clients: usize,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ListenerOf {
+    Clients,
+    Admin,
+    /// Virtual machines that use this disk.
+    Machines(String),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DiskGiven {
+    pub(crate) name: String,
+    pub(crate) kind: String,
+    /// Size as the configuration has it; a resize does not change this.
+    pub(crate) configured_bytes: Option<u64>,
+    /// As clients are told.
+    pub(crate) info: Vec<u8>,
+}
+
+/// With the client's socket, and the channel's memory if it is attached.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ClientGiven {
+    pub(crate) client: u64,
+    pub(crate) features: u64,
+    pub(crate) max_queues: u16,
+    pub(crate) max_depth: u32,
+    pub(crate) max_pool_bytes: u64,
+    pub(crate) max_memory_bytes: u64,
+    pub(crate) stage: Stage,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Stage {
+    Silent,
+    Greeted,
+    Attached(AttachedGiven),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AttachedGiven {
+    pub(crate) disk: String,
+    pub(crate) read_only: bool,
+    pub(crate) exclusive: bool,
+    /// It asked to detach, and has no answer yet.
+    pub(crate) detaching: bool,
+    pub(crate) layout_features: u64,
+    pub(crate) pool_offset_bytes: u64,
+    pub(crate) pool_bytes: u64,
+    pub(crate) region_bytes: u64,
+    /// As many packets of each follow.
+    pub(crate) memories: usize,
+    pub(crate) queues: usize,
+}
+
+/// With the daemon's end of both doorbells, ours first.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct QueueGiven {
+    pub(crate) client: u64,
+    pub(crate) index: u16,
+    #[serde(with = "GeometryGiven")]
+    pub(crate) geometry: QueueGeometry,
+    pub(crate) standing: StandingGiven,
+    pub(crate) counters: Vec<u64>,
+    pub(crate) latency: Vec<(u64, u64)>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "QueueGeometry", deny_unknown_fields)]
+struct GeometryGiven {
+    request_offset_bytes: u64,
+    completion_offset_bytes: u64,
+    cold_offset_bytes: u64,
+    request_slots: u32,
+    completion_slots: u32,
+    request_start: u32,
+    completion_start: u32,
+    depth: u32,
+    worker_cpu: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StandingGiven {
+    /// Slot index and stamp.
+    request: (u32, u32),
+    completion: (u32, u32),
+    resize_unacknowledged: bool,
+    resize_wanted: Option<u64>,
+    detach_unacknowledged: bool,
+    detach_wanted: Option<u64>,
+    detached: bool,
+}
+
+impl From<&Standing> for StandingGiven {
+    fn from(standing: &Standing) -> Self {
+        let position = |cursor: Cursor| (cursor.index(), cursor.stamp());
+        Self {
+            request: position(standing.request),
+            completion: position(standing.completion),
+            resize_unacknowledged: standing.resize.unacknowledged,
+            resize_wanted: standing.resize.wanted,
+            detach_unacknowledged: standing.detach.unacknowledged,
+            detach_wanted: standing.detach.wanted,
+            detached: standing.detached,
+        }
+    }
+}
+
+impl StandingGiven {
+    /// Understand it; `None`: a position that no ring has. Whether it lies in its ring shows when that is opened.
+    pub(crate) fn understand(&self) -> Option<Standing> {
+        let cursor = |(index, stamp): (u32, u32)| (stamp != 0).then(|| Cursor::at(index, stamp));
+        Some(Standing {
+            request: cursor(self.request)?,
+            completion: cursor(self.completion)?,
+            resize: EventStanding { unacknowledged: self.resize_unacknowledged, wanted: self.resize_wanted },
+            detach: EventStanding { unacknowledged: self.detach_unacknowledged, wanted: self.detach_wanted },
+            detached: self.detached,
+        })
+    }
+}
+
+/// The numbers of a queue.
+pub(crate) fn count(counters: &QueueCounters) -> (Vec<u64>, Vec<(u64, u64)>) {
+    (counters.plain().iter().map(|(_, counter)| counter.get()).collect(), counters.latency.buckets().collect())
+}
+
+/// Put them in, where nothing was counted yet.
+pub(crate) fn recount(counters: &QueueCounters, plain: &[u64], latency: &[(u64, u64)]) {
+    for ((_, counter), value) in counters.plain().iter().zip(plain) {
+        counter.add(*value);
+    }
+    for (ticks, count) in latency {
+        counters.latency.record(*ticks, *count);
+    }
+}

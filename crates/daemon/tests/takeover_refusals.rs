@@ -1,0 +1,235 @@
+//! A takeover that is refused, by either side or by a liar: the reason is told, and the old daemon goes on.
+
+mod common;
+mod takeover_common;
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use common::{Daemon, PATIENCE, Scratch, Witness, assert_says, eventually, is_root, refused_in, skip};
+use takeover_common::{FakeNew, Load};
+
+const DISKS: [&str; 4] = ["--disk", "m=memory:16M", "--disk", "f=file:{dir}/disk,size=16M"];
+
+/// What a new daemon says that asks with these arguments. The old one goes on with its clients.
+#[track_caller]
+fn refusal(daemon: &Daemon, witness: &mut Witness, arguments: &[&str]) -> String {
+    let arguments: Vec<&str> = ["--takeover"].iter().chain(arguments).copied().collect();
+    let text = refused_in(&daemon.dir, &[], &arguments);
+    witness.check();
+    Witness::new(daemon, "f").check();
+    text
+}
+
+#[test]
+fn what_does_not_fit_is_refused_by_name() {
+    let daemon = Daemon::start(&DISKS);
+    let mut witness = Witness::new(&daemon, "m");
+    let with = |disks: &[&str]| disks.iter().flat_map(|disk| ["--disk".to_owned(), (*disk).to_owned()]).collect::<Vec<_>>();
+    std::fs::write(daemon.dir.path("other"), vec![0; 16 << 20]).expect("a file");
+    let file = "f=file:{dir}/disk,size=16M";
+    for (disks, pieces) in [
+        (["m=memory:16M", "x=null:1M"], ["disk 'f'", "missing here"]),
+        (["m=memory:8M", file], ["disk 'm'", "16777216 bytes in the running daemon and 8388608 here"]),
+        (["m=memory:32M", file], ["disk 'm'", "16777216 bytes in the running daemon and 33554432 here"]),
+        (["m=memory:16M,max=64M", file], ["disk 'm'", "leave its size, max= and huge as they are"]),
+        (["m=memory:16M,block=4096", file], ["disk 'm'", "its block size would change from 512 to 4096"]),
+        (["m=memory:16M,ro", file], ["disk 'm'", "what it can do"]),
+        (["m=null:16M", file], ["disk 'm'", "of kind memory in the running daemon and null here"]),
+        (["m=memory:16M", "f=file:{dir}/other"], ["disk 'f'", "not the file that the running daemon serves"]),
+        (["m=memory:16M", "f=file:{dir}/none,size=16M"], ["disk 'f'", "cannot be looked at"]),
+        (["m=memory:16M", "f=file:{dir}/disk,size=8M"], ["disk 'f'", "more than size=8388608"]),
+        (["m=memory:16M", "f=file:{dir}/disk,ro"], ["disk 'f'", "as far as ro goes"]),
+    ] {
+        let arguments = with(&disks);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        assert_says(&refusal(&daemon, &mut witness, &arguments), &pieces);
+    }
+    let all = |more: &[&'static str]| DISKS.iter().chain(more).copied().collect::<Vec<_>>();
+    let _second = Witness::new(&daemon, "m");
+    let text = refusal(&daemon, &mut witness, &all(&["--max-clients", "1"]));
+    assert_says(&text, &["2 clients are connected and max_clients is 1 here"]);
+    let text = refusal(&daemon, &mut witness, &all(&["--vhost-user", "m={dir}/vm"]));
+    assert_says(&text, &["does not serve disk 'm' at", "/vm"]);
+    // After all of this it can still be done.
+    let mut daemon = daemon;
+    daemon.take_over();
+    witness.check();
+}
+
+#[test]
+fn there_must_be_a_daemon() {
+    let text = refused_in(&Scratch::new(), &[], &["--takeover", "--disk", "m=memory:1M"]);
+    assert_says(&text, &["no daemon to take over from at", "start without --takeover"]);
+}
+
+#[test]
+fn memory_that_cannot_be_handed_over_is_named() {
+    let daemon = Daemon::start(&["--disk", "m=memory:16M,thp"]);
+    let mut witness = Witness::new(&daemon, "m");
+    let text = refused_in(&daemon.dir, &[], &["--takeover", "--disk", "m=memory:16M,thp"]);
+    assert_says(&text, &["the running daemon refuses: disk 'm'", "cannot be handed over", "stop and start"]);
+    witness.check();
+}
+
+#[test]
+fn requests_that_a_disk_does_not_finish_in_time_stay_where_they_are() {
+    let daemon = Daemon::start(&DISKS);
+    let load = Load::start(&daemon, "f", 64);
+    // With no patience at all, something is in flight now and then; what was refused must go on.
+    let mut refusals = 0;
+    let deadline = Instant::now() + PATIENCE;
+    let mut daemon = daemon;
+    while refusals < 3 && Instant::now() < deadline {
+        load.await_progress();
+        match daemon.try_take_over(&["--takeover-wait-ms", "0"]) {
+            Ok(()) => {}
+            Err(text) => {
+                assert_says(&text, &["requests are still in flight at a disk after 0 ms", "--takeover-wait-ms"]);
+                refusals += 1;
+            }
+        }
+    }
+    load.await_progress();
+    load.finish();
+}
+
+#[test]
+fn another_version_is_refused() {
+    let daemon = Daemon::start(&DISKS);
+    let answer = daemon.admin(&serde_json::json!({ "request": "takeover", "version": 99, "wait_ms": 100 }));
+    assert_says(answer["error"].as_str().expect("refused"), &["hands over by version 1, and 99 is asked for"]);
+    Witness::new(&daemon, "m").check();
+}
+
+#[test]
+fn only_root_and_the_daemons_user_may_ask() {
+    if !is_root() {
+        return skip("who may take over", "only root can be another user");
+    }
+    let daemon = Daemon::start(&DISKS);
+    let admin = fipsee_daemon::admin::admin_path(&daemon.socket());
+    // Whoever may administer, as the group in the packages, may not do this.
+    for path in [&daemon.dir.0, &admin] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).expect("ours");
+    }
+    let asked = std::thread::spawn(move || {
+        let user = rustix::process::Uid::from_raw(65534);
+        // Of this thread alone, as the kernel counts it when it connects.
+        rustix::thread::set_thread_res_uid(user, user, user).expect("root may");
+        let mut stream = UnixStream::connect(&admin).expect("it listens");
+        stream.write_all(b"{\"request\":\"takeover\",\"version\":1,\"wait_ms\":1}\n").expect("it reads");
+        let mut answer = String::new();
+        BufReader::new(stream).read_line(&mut answer).expect("it answers");
+        answer
+    });
+    assert_says(&asked.join().expect("answered"), &["only root and user 0 may take over, not user 65534"]);
+    Witness::new(&daemon, "m").check();
+}
+
+/// Everything that the old daemon sends, up to the point where it wants an answer.
+fn hear_until(fake: &FakeNew, last: &str) -> Vec<OwnedFd> {
+    let mut held = Vec::new();
+    loop {
+        let (packet, descriptors) = fake.receive().unwrap_or_else(|| panic!("it ended before {last}"));
+        held.extend(descriptors);
+        if packet["packet"] == last {
+            return held;
+        }
+    }
+}
+
+#[test]
+fn liars_change_nothing() {
+    let daemon = Daemon::start(&DISKS);
+    let load = Load::start(&daemon, "m", 64);
+    let other = Load::start(&daemon, "f", 8);
+    let huge = vec![0xff; 60_000];
+    let junk: [&[u8]; 5] = [b"", b"garbage", b"{\"packet\":\"took\"}", b"{\"packet\":\"prepared\"", &huge];
+    for junk in junk {
+        let fake = FakeNew::connect(&daemon);
+        let _held = hear_until(&fake, "prepare");
+        fake.send(junk);
+        assert_eq!(fake.last_word().as_deref(), Some("refused"), "{}", daemon.log());
+        load.await_progress();
+        let fake = FakeNew::connect(&daemon);
+        let _held = hear_until(&fake, "prepare");
+        fake.send(b"{\"packet\":\"prepared\"}");
+        let _clients = hear_until(&fake, "end");
+        fake.send(junk);
+        assert_eq!(fake.last_word().as_deref(), Some("refused"), "{}", daemon.log());
+        load.await_progress();
+        other.await_progress();
+    }
+    // Answers that come too early or instead of others.
+    for (before, word) in [("prepare", "taken"), ("end", "prepared")] {
+        let fake = FakeNew::connect(&daemon);
+        if before == "end" {
+            let _held = hear_until(&fake, "prepare");
+            fake.send(b"{\"packet\":\"prepared\"}");
+        }
+        let _held = hear_until(&fake, before);
+        fake.send(format!("{{\"packet\":\"{word}\"}}").as_bytes());
+        assert_eq!(fake.last_word().as_deref(), Some("refused"), "{}", daemon.log());
+        load.await_progress();
+    }
+    load.finish();
+    other.finish();
+}
+
+#[test]
+fn who_hangs_up_at_any_step_changes_nothing() {
+    let daemon = Daemon::start(&DISKS);
+    let load = Load::start(&daemon, "f", 32);
+    for steps in 0..20 {
+        let fake = FakeNew::connect(&daemon);
+        for _ in 0..steps {
+            let Some((packet, _)) = fake.receive() else { break };
+            match packet["packet"].as_str() {
+                Some("prepare") => fake.send(b"{\"packet\":\"prepared\"}"),
+                Some("end") => break,
+                _ => {}
+            }
+        }
+        drop(fake);
+        load.await_progress();
+    }
+    load.finish();
+    let mut daemon = daemon;
+    daemon.take_over();
+}
+
+#[test]
+fn silence_has_a_deadline_and_what_comes_late_is_not_heard() {
+    let daemon = Daemon::start(&DISKS);
+    let load = Load::start(&daemon, "m", 16);
+    let fake = FakeNew::connect(&daemon);
+    let _held = hear_until(&fake, "prepare");
+    fake.send(b"{\"packet\":\"prepared\"}");
+    let _clients = hear_until(&fake, "end");
+    // It holds everything, and says nothing.
+    let (packet, _) = fake.receive().expect("the old daemon speaks first");
+    assert_says(packet["reason"].as_str().expect("refused"), &["in time"]);
+    load.await_progress();
+    assert!(!fake.try_send(b"{\"packet\":\"taken\"}"), "too late: the kernel says so");
+    load.await_progress();
+    load.finish();
+}
+
+#[test]
+fn silence_while_clients_are_served_costs_them_nothing() {
+    let daemon = Daemon::start(&DISKS);
+    let load = Load::start(&daemon, "m", 16);
+    let fake = FakeNew::connect(&daemon);
+    let before = Instant::now();
+    eventually("it is given up", || {
+        load.await_progress();
+        daemon.log().contains("not handed over")
+    });
+    assert!(before.elapsed() > Duration::from_secs(5), "it had its time");
+    drop(fake);
+    load.finish();
+}

@@ -1,0 +1,329 @@
+//! One campaign: a daemon, a writer, kills, and a comparison after each.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use fipsee_block::client::{AttachOptions, Blocking};
+
+use crate::record::Record;
+use crate::referee::{Counts, Promise, Referee};
+use crate::stamp::{self, BLOCK_BYTES, Random};
+
+/// Blocks of the disk: few, so that each is written often.
+const BLOCK_COUNT: u64 = 256;
+/// What should happen soon has failed after so long.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// A kill comes after a random number of completions below this.
+const COMPLETIONS_PER_KILL: u64 = 400;
+
+/// Who writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Way {
+    /// The Rust library.
+    Library,
+    /// A guest in user space, over vhost-user.
+    VhostUser,
+}
+
+/// On what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Storage {
+    /// A file disk: what was acknowledged outlives the daemon.
+    File,
+    /// A disk with a cache that dies with the daemon.
+    PowerCut,
+    /// The same, and half of what was not flushed survives, sector by sector.
+    Torn,
+}
+
+impl Storage {
+    fn spec(self, directory: &Path, seed: u64) -> String {
+        let file = format!("file:{},size={}", directory.join("disk").display(), BLOCK_COUNT * BLOCK_BYTES);
+        match self {
+            Self::File => format!("d={file}"),
+            Self::PowerCut => format!("d=powercut:{file}"),
+            Self::Torn => format!("d=powercut:survive=50,seed={seed}:{file}"),
+        }
+    }
+}
+
+/// Who is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Victim {
+    /// The daemon; the writer goes on with the next one.
+    Daemon,
+    /// The writer; another goes on.
+    Client,
+    /// Both, as when a machine loses its power.
+    Both,
+}
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The program that this library is part of: daemon and writers are it, too.
+    pub program: PathBuf,
+    /// A directory for the disk and the sockets.
+    pub directory: PathBuf,
+    /// Who writes.
+    pub way: Way,
+    /// On what.
+    pub storage: Storage,
+    /// Who is killed.
+    pub victim: Victim,
+    /// How often.
+    pub kills: u64,
+    /// What is random.
+    pub seed: u64,
+}
+
+/// The referee, what it objected to, and who waits for it.
+type Shared = (Mutex<(Referee, Option<String>)>, Condvar);
+
+/// The referee, and whoever waits for what it hears.
+#[derive(Clone)]
+struct Bench {
+    referee: Arc<Shared>,
+}
+
+impl Bench {
+    fn lock(&self) -> MutexGuard<'_, (Referee, Option<String>)> {
+        self.referee.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hear a writer to its end.
+    fn listen(&self, mut output: ChildStdout) {
+        loop {
+            let heard = Record::read(&mut output);
+            let mut state = self.lock();
+            let outcome = match heard {
+                Ok(Some(record)) => state.0.hear(record),
+                Ok(None) => return,
+                Err(error) => Err(error),
+            };
+            self.referee.1.notify_all();
+            if let Err(error) = outcome {
+                state.1.get_or_insert(error);
+                return;
+            }
+        }
+    }
+
+    /// Wait until the story has come so far.
+    fn wait(&self, what: &str, mut condition: impl FnMut(&Referee) -> bool) -> Result<(), String> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut state = self.lock();
+        loop {
+            if let Some(error) = &state.1 {
+                return Err(error.clone());
+            }
+            if condition(&state.0) {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                return Err(format!("not within {PATIENCE:?}: {what}; {} requests are in flight", state.0.in_flight()));
+            }
+            let waited = self.referee.1.wait_timeout(state, Duration::from_millis(100));
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+struct Writer {
+    child: Child,
+    input: Option<ChildStdin>,
+    listener: JoinHandle<()>,
+}
+
+/// A process that does not outlive us.
+struct Guarded(Child);
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+struct Campaign<'a> {
+    settings: &'a Settings,
+    bench: Bench,
+    random: Random,
+    daemon: Option<Guarded>,
+    writer: Option<Writer>,
+}
+
+/// Kill so often, and compare each time.
+///
+/// # Errors
+/// Something was lost, or answered twice, or never.
+pub fn run(settings: &Settings) -> Result<Counts, String> {
+    std::fs::create_dir_all(&settings.directory).map_err(|error| format!("{}: {error}", settings.directory.display()))?;
+    let promise = if settings.storage == Storage::File { Promise::Completion } else { Promise::Flush };
+    let referee = (Mutex::new((Referee::new(promise, BLOCK_COUNT), None)), Condvar::new());
+    let mut campaign = Campaign {
+        settings,
+        bench: Bench { referee: Arc::new(referee) },
+        random: Random(settings.seed),
+        daemon: None,
+        writer: None,
+    };
+    let outcome = campaign.run();
+    campaign.abort();
+    outcome?;
+    let counts = campaign.bench.lock().0.counts;
+    Ok(counts)
+}
+
+impl Campaign<'_> {
+    fn run(&mut self) -> Result<(), String> {
+        self.start_daemon()?;
+        drop(self.attach(false)?);
+        self.start_writer()?;
+        for kill in 1..=self.settings.kills {
+            self.one_kill().map_err(|error| format!("kill {kill}, seed {}: {error}", self.settings.seed))?;
+        }
+        self.finish().map_err(|error| format!("at the end, seed {}: {error}", self.settings.seed))
+    }
+
+    fn one_kill(&mut self) -> Result<(), String> {
+        let more = self.random.below(COMPLETIONS_PER_KILL);
+        let target = self.bench.lock().0.counts.completed + more;
+        self.bench.wait("the writer goes on", |referee| referee.counts.completed >= target)?;
+        match self.settings.victim {
+            Victim::Daemon => {
+                self.daemon = None;
+                self.start_daemon()?;
+                self.check(false, false)
+            }
+            Victim::Client => {
+                self.kill_writer()?;
+                self.check(true, true)?;
+                self.start_writer()
+            }
+            Victim::Both => {
+                self.daemon = None;
+                self.kill_writer()?;
+                self.bench.lock().0.lose_cache();
+                self.start_daemon()?;
+                self.check(true, false)?;
+                self.start_writer()
+            }
+        }
+    }
+
+    /// Let the writer end in order, and compare with all that was completed.
+    fn finish(&mut self) -> Result<(), String> {
+        let Some(mut writer) = self.writer.take() else { return Err("no writer".to_owned()) };
+        writer.input = None;
+        self.bench.wait("the writer ends", |referee| referee.has_ended)?;
+        let status = writer.child.wait().map_err(|error| error.to_string())?;
+        let _ = writer.listener.join();
+        if !status.success() {
+            return Err(format!("the writer ended with {status}"));
+        }
+        self.check(true, true)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.settings.directory.join("s")
+    }
+
+    fn vm_socket(&self) -> PathBuf {
+        self.settings.directory.join("v")
+    }
+
+    fn start_daemon(&mut self) -> Result<(), String> {
+        let log = std::fs::File::options().create(true).append(true).open(self.settings.directory.join("log"));
+        let log = log.map_err(|error| error.to_string())?;
+        let mut command = Command::new(&self.settings.program);
+        command.arg("daemon").arg("--listen").arg(self.socket());
+        command.arg("--disk").arg(self.settings.storage.spec(&self.settings.directory, self.settings.seed));
+        if self.settings.way == Way::VhostUser {
+            command.arg("--vhost-user").arg(format!("d={}", self.vm_socket().display()));
+        }
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
+        self.daemon = Some(Guarded(child.map_err(|error| format!("the daemon does not start: {error}"))?));
+        Ok(())
+    }
+
+    fn start_writer(&mut self) -> Result<(), String> {
+        let (sequence, token) = {
+            let state = self.bench.lock();
+            (state.0.last_sequence + 1, state.0.last_token + 1)
+        };
+        let mut command = Command::new(&self.settings.program);
+        command.arg("writer");
+        match self.settings.way {
+            Way::Library => command.arg("library").arg(self.socket()),
+            Way::VhostUser => command.arg("vhost-user").arg(self.vm_socket()),
+        };
+        for number in [BLOCK_COUNT, sequence, token, self.random.below(u64::MAX)] {
+            command.arg(number.to_string());
+        }
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = child.map_err(|error| format!("the writer does not start: {error}"))?;
+        let (Some(output), bench) = (child.stdout.take(), self.bench.clone()) else { return Err("no pipe".to_owned()) };
+        let input = child.stdin.take();
+        self.writer = Some(Writer { child, input, listener: std::thread::spawn(move || bench.listen(output)) });
+        Ok(())
+    }
+
+    /// Kill the writer, and hear what it had told.
+    fn kill_writer(&mut self) -> Result<(), String> {
+        let Some(mut writer) = self.writer.take() else { return Ok(()) };
+        if let Some(status) = writer.child.try_wait().map_err(|error| error.to_string())? {
+            return Err(format!("the writer ended by itself, with {status}"));
+        }
+        writer.child.kill().and_then(|()| writer.child.wait()).map_err(|error| error.to_string())?;
+        let _ = writer.listener.join();
+        let mut state = self.bench.lock();
+        state.0.writer_died();
+        state.1.clone().map_or(Ok(()), Err)
+    }
+
+    /// A client of our own. `alone`: when everyone else is gone, and what they had in flight with them.
+    fn attach(&self, alone: bool) -> Result<Blocking, String> {
+        let deadline = Instant::now() + PATIENCE;
+        let options = AttachOptions { exclusive: alone, ..AttachOptions::new("d") };
+        loop {
+            match Blocking::attach(&self.socket(), &options) {
+                Ok(blocking) => return Ok(blocking),
+                Err(error) if Instant::now() > deadline => return Err(format!("the daemon does not take us: {error}")),
+                Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    }
+
+    /// Compare all of the disk with what was told. `is_up`: the disk has kept its cache.
+    fn check(&self, alone: bool, is_up: bool) -> Result<(), String> {
+        let mut client = self.attach(alone)?;
+        let floors = self.bench.lock().0.floors(is_up);
+        let mut bytes = vec![0; usize::try_from(BLOCK_COUNT * BLOCK_BYTES).unwrap_or(0)];
+        client.read_at(&mut bytes, 0).map_err(|error| format!("the disk cannot be read: {error}"))?;
+        client.detach().map_err(|error| error.to_string())?;
+        let block = usize::try_from(BLOCK_BYTES).unwrap_or(1);
+        let numbered = (0..).zip(bytes.chunks(block));
+        let found: Vec<Vec<u64>> = numbered.map(|(number, bytes)| stamp::sequences(number, bytes)).collect::<Result<_, _>>()?;
+        // A writer that lives tells before it submits; what it told may not have been heard yet.
+        let newest = found.iter().flatten().copied().max().unwrap_or(0);
+        self.bench.wait("the newest write was told", |referee| referee.last_sequence >= newest)?;
+        let mut state = self.bench.lock();
+        for ((number, found), floor) in (0..).zip(&found).zip(floors) {
+            state.0.check(number, found, floor)?;
+        }
+        Ok(())
+    }
+
+    fn abort(&mut self) {
+        self.daemon = None;
+        if let Some(mut writer) = self.writer.take() {
+            let _ = writer.child.kill();
+            let _ = writer.child.wait();
+            let _ = writer.listener.join();
+        }
+    }
+}

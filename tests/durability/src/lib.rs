@@ -1,0 +1,8 @@
+//! Nothing acknowledged is lost: daemon and clients are killed with SIGKILL under load, again and again, and what is on the
+//! disk is compared with what was told. docs/reliability.md says what is promised and how to run it.
+
+pub mod campaign;
+pub mod record;
+pub mod referee;
+pub mod stamp;
+pub mod writer;

@@ -1,0 +1,135 @@
+//! `fipsee-endure`: kills daemons and clients, and says what was lost.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::{Parser, Subcommand};
+use fipsee_daemon::config::Arguments;
+use fipsee_durability::campaign::{self, Settings, Storage, Victim, Way};
+use fipsee_durability::writer::library::Library;
+use fipsee_durability::writer::vhost_user::VhostUser;
+use fipsee_durability::writer::{self, Plan};
+
+#[derive(Parser)]
+#[command(name = "fipsee-endure", about = "Kills daemons and clients under load, and compares disks with what was acknowledged")]
+struct Options {
+    #[command(subcommand)]
+    command: Commands,
+}
+
+#[derive(Subcommand)]
+enum Commands {
+    /// Run campaigns: all of them, or those that the options choose.
+    Run {
+        /// Kills of each campaign.
+        #[arg(long, default_value_t = 500)]
+        kills: u64,
+        /// What is random; the same for the same number, except for time.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Only by this way.
+        #[arg(long, value_enum)]
+        way: Option<Way>,
+        /// Only on this storage.
+        #[arg(long, value_enum)]
+        storage: Option<Storage>,
+        /// Only killing this.
+        #[arg(long, value_enum)]
+        kill: Option<Victim>,
+        /// Where disks and sockets lie; removed at the end [default: a new folder in the temporary directory].
+        #[arg(long)]
+        directory: Option<PathBuf>,
+    },
+    /// Be a daemon (used by `run`).
+    #[command(hide = true)]
+    Daemon {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
+    /// Be a writer (used by `run`).
+    #[command(hide = true)]
+    Writer { way: String, socket: PathBuf, block_count: u64, first_sequence: u64, first_token: u64, seed: u64 },
+}
+
+/// What is worth killing.
+const CAMPAIGNS: [(Storage, Victim); 5] = [
+    (Storage::File, Victim::Daemon),
+    (Storage::File, Victim::Client),
+    (Storage::PowerCut, Victim::Both),
+    (Storage::Torn, Victim::Both),
+    (Storage::Torn, Victim::Daemon),
+];
+
+fn main() -> ExitCode {
+    let outcome = match Options::parse().command {
+        Commands::Run { kills, seed, way, storage, kill, directory } => {
+            let name = format!("fipsee-endure-{}", std::process::id());
+            let directory = directory.unwrap_or_else(|| std::env::temp_dir().join(name));
+            let mut outcome = Ok(());
+            for way_now in [Way::Library, Way::VhostUser].into_iter().filter(|one| way.is_none_or(|way| way == *one)) {
+                let chosen =
+                    |pair: &&(Storage, Victim)| storage.is_none_or(|one| one == pair.0) && kill.is_none_or(|one| one == pair.1);
+                for (storage, victim) in CAMPAIGNS.iter().filter(chosen) {
+                    outcome = outcome.and(one(way_now, *storage, *victim, kills, seed, &directory));
+                }
+            }
+            outcome
+        }
+        Commands::Daemon { arguments } => {
+            die_with_our_parent();
+            let all = std::iter::once(OsString::from("fipseed")).chain(arguments);
+            fipsee_daemon::start(Arguments::parse_from(all))
+        }
+        Commands::Writer { way, socket, block_count, first_sequence, first_token, seed } => {
+            die_with_our_parent();
+            write(&way, &socket, Plan { block_count, first_sequence, first_token, seed })
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A campaign that is itself killed leaves nothing behind.
+fn die_with_our_parent() {
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+}
+
+fn write(way: &str, socket: &Path, plan: Plan) -> Result<(), String> {
+    match way {
+        "library" => writer::run(Library::attach(socket, "d")?, plan),
+        _ => writer::run(VhostUser::start(socket)?, plan),
+    }
+}
+
+fn one(way: Way, storage: Storage, victim: Victim, kills: u64, seed: u64, directory: &Path) -> Result<(), String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let settings = Settings { program, directory: directory.join("campaign"), way, storage, victim, kills, seed };
+    let begun = Instant::now();
+    let what = format!("{way:?} on {storage:?}, killing {victim:?}");
+    let counts = campaign::run(&settings)
+        .map_err(|error| format!("{what}: {error}\nthe disk and the daemon's log are in {}", settings.directory.display()))?;
+    let _ = std::fs::remove_dir_all(directory);
+    let forgotten = match storage {
+        Storage::File => String::new(),
+        Storage::PowerCut | Storage::Torn => format!(", {} times a sector was forgotten that was not flushed", counts.forgotten),
+    };
+    println!(
+        "{what}: {kills} kills, {} requests, 0 lost, 0 double, 0 missing ({} flushes and FUA; {} in flight when the daemon died, {} \
+         with their writer; {} reconnections; {} blocks compared{forgotten}) in {:.0?}",
+        counts.completed,
+        counts.hardened,
+        counts.in_flight_at_loss,
+        counts.died,
+        counts.resumed,
+        counts.checked,
+        begun.elapsed(),
+    );
+    Ok(())
+}

@@ -1,0 +1,85 @@
+//! Every campaign with a few kills. The long ones: `cargo xtask endure`.
+
+use std::path::{Path, PathBuf};
+
+use fipsee_durability::campaign::{Settings, Storage, Victim, Way, run};
+
+const KILLS: u64 = 24;
+
+/// Where the disk lies: what is to be lost with a process needs no slow storage below.
+fn parent_of(storage: Storage) -> PathBuf {
+    let memory = Path::new("/dev/shm");
+    if storage == Storage::File || !memory.is_dir() { std::env::temp_dir() } else { memory.to_owned() }
+}
+
+#[track_caller]
+fn nothing_is_lost(way: Way, storage: Storage, victim: Victim) {
+    let name = format!("fipsee-short-{}-{way:?}-{storage:?}-{victim:?}", std::process::id());
+    let directory = parent_of(storage).join(name);
+    let program = PathBuf::from(env!("CARGO_BIN_EXE_fipsee-endure"));
+    let settings = Settings { program, directory: directory.clone(), way, storage, victim, kills: KILLS, seed: 1 };
+    let outcome = run(&settings);
+    if let Err(error) = &outcome {
+        let log = std::fs::read_to_string(directory.join("log")).unwrap_or_default();
+        eprintln!("{error}\n--- log of the daemon ---\n{log}");
+    }
+    let _ = std::fs::remove_dir_all(&directory);
+    let counts = outcome.expect("nothing is lost, and everything is answered once");
+    println!("{way:?} on {storage:?}, killing {victim:?}: {counts:?}");
+    // It killed where it hurts.
+    assert!(counts.completed > 20 * KILLS && counts.hardened > KILLS, "{counts:?}");
+    match victim {
+        Victim::Daemon => assert!(counts.resumed >= KILLS && counts.in_flight_at_loss > KILLS, "{counts:?}"),
+        Victim::Client | Victim::Both => assert!(counts.died > KILLS, "{counts:?}"),
+    }
+}
+
+#[test]
+fn library_and_file_disk_when_the_daemon_is_killed() {
+    nothing_is_lost(Way::Library, Storage::File, Victim::Daemon);
+}
+
+#[test]
+fn library_and_file_disk_when_the_client_is_killed() {
+    nothing_is_lost(Way::Library, Storage::File, Victim::Client);
+}
+
+#[test]
+fn library_when_the_power_fails() {
+    nothing_is_lost(Way::Library, Storage::PowerCut, Victim::Both);
+}
+
+#[test]
+fn library_when_the_power_fails_and_writes_are_torn() {
+    nothing_is_lost(Way::Library, Storage::Torn, Victim::Both);
+}
+
+#[test]
+fn library_when_the_disk_alone_loses_power_and_writes_are_torn() {
+    nothing_is_lost(Way::Library, Storage::Torn, Victim::Daemon);
+}
+
+#[test]
+fn guest_and_file_disk_when_the_daemon_is_killed() {
+    nothing_is_lost(Way::VhostUser, Storage::File, Victim::Daemon);
+}
+
+#[test]
+fn guest_and_file_disk_when_the_guest_is_killed() {
+    nothing_is_lost(Way::VhostUser, Storage::File, Victim::Client);
+}
+
+#[test]
+fn guest_when_the_power_fails() {
+    nothing_is_lost(Way::VhostUser, Storage::PowerCut, Victim::Both);
+}
+
+#[test]
+fn guest_when_the_power_fails_and_writes_are_torn() {
+    nothing_is_lost(Way::VhostUser, Storage::Torn, Victim::Both);
+}
+
+#[test]
+fn guest_when_the_disk_alone_loses_power_and_writes_are_torn() {
+    nothing_is_lost(Way::VhostUser, Storage::Torn, Victim::Daemon);
+}

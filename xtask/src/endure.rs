@@ -1,0 +1,68 @@
+//! `cargo xtask endure`: the long form of what tests/durability and the fio engine's tests do with a few kills.
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use crate::{cargo, dist};
+
+/// Kills when `--kills` does not say how many; as `fipsee-endure` has it.
+const DEFAULT_KILLS: &str = "500";
+
+pub(crate) fn run(root: &Path, arguments: &[String]) -> ExitCode {
+    let mut library = cargo(root);
+    library.args(["run", "--package", "fipsee-durability", "--", "run"]).args(arguments);
+    let is_chosen = |option: &str| arguments.iter().any(|argument| argument.starts_with(option));
+    if is_chosen("--help") || is_chosen("-h") {
+        return end(library);
+    }
+    let outcome = end(library);
+    // A choice of campaigns leaves fio out.
+    if outcome != ExitCode::SUCCESS || ["--way", "--storage", "--kill="].into_iter().any(is_chosen) || chooses_a_victim(arguments)
+    {
+        return outcome;
+    }
+    let prefix = dist::Dist::new(root).prefix;
+    if std::env::var_os(dist::DIST_VARIABLE).is_none() && !prefix.join("lib/fio/fipsee.so").exists() {
+        println!("fio was not tried: its engine is not built; run `cargo xtask dist` first");
+        return outcome;
+    }
+    let mut fio = cargo(root);
+    fio.args(["test", "--package", "fipsee-doors", "--test", "fio", "fio_goes_on", "--", "--nocapture"]);
+    fio.env("FIPSEE_ENDURE_KILLS", kills(arguments));
+    if std::env::var_os(dist::DIST_VARIABLE).is_none() {
+        fio.env(dist::DIST_VARIABLE, prefix);
+    }
+    end(fio)
+}
+
+fn chooses_a_victim(arguments: &[String]) -> bool {
+    arguments.iter().any(|argument| argument == "--kill")
+}
+
+fn kills(arguments: &[String]) -> String {
+    let after = arguments.iter().position(|argument| argument == "--kills").and_then(|place| arguments.get(place + 1));
+    let joined = arguments.iter().find_map(|argument| argument.strip_prefix("--kills="));
+    after.map_or_else(|| joined.unwrap_or(DEFAULT_KILLS).to_owned(), Clone::clone)
+}
+
+fn end(mut command: Command) -> ExitCode {
+    match command.status() {
+        Ok(status) if status.success() => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: cannot run cargo: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn number_of_kills_is_found_in_either_form() {
+        let of = |words: &[&str]| kills(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>());
+        assert_eq!((of(&["--kills", "7"]), of(&["--seed=3", "--kills=8"]), of(&[])), ("7".into(), "8".into(), "500".into()));
+    }
+}

@@ -1,0 +1,127 @@
+//! QEMU: which one, and the machine that it makes.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::back_end::ask_monitor;
+use super::packages::{Packages, keep};
+use super::scenario::Event;
+use super::unready::Unready;
+use crate::setup::is_installed;
+
+const PROGRAM: &str = "qemu-system-x86_64";
+const PACKAGE: &str = "qemu-system-x86";
+
+/// A QEMU that can be run.
+#[derive(Clone)]
+pub(super) struct Qemu {
+    program: PathBuf,
+    /// Its `usr`, if it was unpacked and not installed.
+    unpacked: Option<PathBuf>,
+}
+
+/// What a machine is made of.
+pub(super) struct Parts<'a> {
+    pub(super) cpus: u16,
+    /// As `-cpu` takes it.
+    pub(super) model: &'a str,
+    pub(super) kernel: PathBuf,
+    pub(super) initrd: PathBuf,
+    /// Words for the kernel.
+    pub(super) append: &'a str,
+    /// Of the disk.
+    pub(super) socket: PathBuf,
+    /// Where its monitor listens.
+    pub(super) monitor: PathBuf,
+    pub(super) event: Event,
+}
+
+impl Qemu {
+    /// The machine's own, or the one of that name.
+    pub(super) fn installed(program: Option<&Path>) -> Result<Self, Unready> {
+        let program = program.unwrap_or(Path::new(PROGRAM));
+        let is_here = if program.components().count() > 1 { program.exists() } else { is_installed(&program.to_string_lossy()) };
+        if is_here {
+            return Ok(Self { program: program.to_owned(), unpacked: None });
+        }
+        Err(Unready::Missing(format!("{} is not installed; run `cargo xtask setup` as root", program.display())))
+    }
+
+    /// One from packages that are unpacked, not installed.
+    pub(super) fn unpacked(packages: &Packages) -> Result<Self, Unready> {
+        let needed = packages.needed_for(PACKAGE)?;
+        let others: Vec<&str> = needed.iter().map(String::as_str).filter(|name| *name != PACKAGE).collect();
+        let folder = packages.files_of(PACKAGE, &others, |unpacked, chosen| keep(&unpacked.join("usr"), chosen))?;
+        let usr = folder.join("usr");
+        let program = usr.join("bin").join(PROGRAM);
+        if !program.exists() {
+            return Err(format!("{PACKAGE} has no {}", program.display()).into());
+        }
+        Ok(Self { program, unpacked: Some(usr) })
+    }
+
+    pub(super) fn command(&self, parts: &Parts<'_>) -> Command {
+        let mut command = Command::new(&self.program);
+        if let Some(usr) = &self.unpacked {
+            // Libraries that this machine lacks or has older; and firmware, which it looks for where it would be installed.
+            command.env("LD_LIBRARY_PATH", usr.join("lib/x86_64-linux-gnu"));
+            command.arg("-L").arg(usr.join("share/qemu")).arg("-L").arg(usr.join("share/seabios"));
+        }
+        command.args(["-accel", "tcg,thread=multi", "-cpu", parts.model, "-m", "512M", "-smp", &parts.cpus.to_string()]);
+        command.args(["-object", "memory-backend-memfd,id=memory0,size=512M,share=on"]);
+        command.args(["-machine", "q35,memory-backend=memory0", "-nodefaults", "-display", "none", "-nic", "none"]);
+        command.arg("-kernel").arg(&parts.kernel).arg("-initrd").arg(&parts.initrd);
+        // Told that its clock is good, for which there is no proof here: otherwise reading it takes a microsecond.
+        let clock = "tsc=reliable clocksource=tsc";
+        // A busy host stops the machine for a while; that is no stall of the guest's making.
+        let patience = "no_timer_check rcupdate.rcu_cpu_stall_timeout=300 watchdog_thresh=60";
+        let kernel = "console=ttyS0 loglevel=5 panic=-1 mitigations=off fip.report=ttyS1";
+        command.arg("-append").arg(format!("{kernel} {clock} {patience} {}", parts.append));
+        command.args(["-serial", "stdio", "-chardev", "file,id=report0,path=/dev/stderr", "-serial", "chardev:report0"]);
+        command.arg("-qmp").arg(format!("unix:{},server=on,wait=off", parts.monitor.display()));
+        command.args(if parts.event == Event::Reboot { &["-no-user-config"][..] } else { &["-no-reboot"] });
+        let reconnect = if parts.event == Event::Restart { ",reconnect=1" } else { "" };
+        command.arg("-chardev").arg(format!("socket,id=disk0,path={}{reconnect}", parts.socket.display()));
+        command.args(["-device", "pcie-root-port,id=port0,chassis=1", "-device", &device(parts.cpus)]);
+        command
+    }
+}
+
+/// The disk as an argument of `-device`.
+fn device(queues: u16) -> String {
+    format!("vhost-user-blk-pci,id=device0,bus=port0,chardev=disk0,num-queues={queues}")
+}
+
+/// Take the device out of the running machine.
+pub(super) fn unplug(monitor: &Path) -> Result<(), String> {
+    ask_monitor(monitor, r#"{"execute":"device_del","arguments":{"id":"device0"}}"#, Some("DEVICE_DELETED"))
+}
+
+/// Put it in again.
+pub(super) fn plug(monitor: &Path, queues: u16) -> Result<(), String> {
+    let fields = device(queues).replacen("vhost", "driver=vhost", 1);
+    let fields = fields.split(',').map(|field| field.split_once('=').unwrap_or_default());
+    let fields: Vec<_> = fields.map(|(name, value)| format!(r#""{name}":{}"#, json(value))).collect();
+    ask_monitor(monitor, &format!(r#"{{"execute":"device_add","arguments":{{{}}}}}"#, fields.join(",")), None)
+}
+
+/// A number as it is, anything else as a string.
+fn json(value: &str) -> String {
+    if value.bytes().all(|byte| byte.is_ascii_digit()) { value.to_owned() } else { format!("\"{value}\"") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_that_is_plugged_in_is_the_one_that_was_there() {
+        assert_eq!((json("2"), json("disk0")), ("2".to_owned(), "\"disk0\"".to_owned()));
+    }
+
+    #[test]
+    fn program_that_is_not_there_is_named() {
+        let missing = Qemu::installed(Some(Path::new("/no/such/qemu"))).err();
+        assert!(matches!(missing, Some(Unready::Missing(text)) if text.contains("/no/such/qemu")));
+    }
+}
