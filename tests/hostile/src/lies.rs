@@ -3,20 +3,31 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fipsee_block::wire::{Operation, Segment, request_indirect, request_one_segment};
+use fipsee_block::wire::{Operation, Segment, Status, request_indirect, request_one_segment};
 use fipsee_ring::Message;
 use fipsee_ring::control::{Control, SERVICE_BLOCK};
 use fipsee_ring::handshake::{self, Attached, Wanted};
+use fipsee_ring::region::Region;
 use fipsee_ring::seqpacket::Seqpacket;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::MemfdFlags;
 
 /// Requests outstanding of a liar.
 const DEPTH: u32 = 16;
 const POOL_BYTES: u64 = 1 << 20;
-/// Looks for an answer before a liar goes on without: one that harmed itself gets none.
-const PATIENT_LOOKS: u32 = 20_000;
+/// Looks for an answer before a liar sleeps on its doorbell.
+const LOOKS: u32 = 64;
+/// How long it sleeps at a time, in nanoseconds: whoever lied about its own doorbell is not woken.
+const NAP_NS: i64 = 5_000_000;
+/// Naps before it calls an answer lost. A bound against hanging.
+const NAPS: u32 = 4000;
+/// Requests that a liar makes at least while another of its threads rewrites what they say.
+const REQUESTS: u64 = 300;
+/// And at most, until a race was won and another lost.
+const MOST_REQUESTS: u64 = 1_000_000;
 
 /// How long a lie goes on.
 #[derive(Debug)]
@@ -41,6 +52,10 @@ impl<'a> Until<'a> {
         self.left -= 1;
         self.told += 1;
         true
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
     }
 
     /// How often the lie was told.
@@ -73,10 +88,10 @@ impl Lie {
 /// All of them.
 pub const LIES: &[Lie] = &[
     Lie { name: "stamps of other laps", times: 3_000, tell: stamps },
-    Lie { name: "slots of random bytes", times: 100_000, tell: noise },
+    Lie { name: "slots of random bytes", times: 3_000, tell: noise },
     Lie { name: "a slot rewritten while it is read", times: 3_000_000, tell: rewritten_slot },
     Lie { name: "an indirect table rewritten while it is read", times: 3_000_000, tell: rewritten_table },
-    Lie { name: "a table that its own request overwrites", times: 20_000, tell: table_over_itself },
+    Lie { name: "a table that its own request overwrites", times: 1_000, tell: table_over_itself },
     Lie { name: "more requests than the depth, no answer taken", times: 100_000, tell: overrun },
     Lie { name: "asleep flags that flicker", times: 2_000_000, tell: flicker },
     Lie { name: "doorbells", times: 200_000, tell: doorbells },
@@ -124,24 +139,79 @@ fn slot(attached: &Attached, index: u32) -> u64 {
     attached.layout.queues[0].request_offset_bytes + 64 * u64::from(index)
 }
 
-/// Publish, wake the worker, wait for an answer while `meanwhile` goes on. False: none comes.
-fn ask(attached: &mut Attached, message: &Message, mut meanwhile: impl FnMut(&Attached)) -> bool {
+/// Publish and wake the worker, if that is thought to be necessary. False: more is outstanding than may be.
+fn publish(attached: &mut Attached, message: &Message) -> bool {
     if attached.queues[0].requests.publish(message).is_err() {
         return false;
     }
     if attached.queues[0].requests.reader_needs_doorbell() {
         attached.queues[0].daemon_bell.ring();
     }
-    let mut answer = Message::ZERO;
-    for _ in 0..PATIENT_LOOKS {
-        meanwhile(attached);
-        if attached.queues[0].completions.receive(&mut answer) {
-            attached.queues[0].requests.answered();
-            return true;
-        }
-        std::thread::yield_now();
+    true
+}
+
+/// Publish and wait for an answer, while `meanwhile` goes on.
+fn ask(attached: &mut Attached, message: &Message, mut meanwhile: impl FnMut(&Attached)) -> io::Result<Message> {
+    if !publish(attached, message) {
+        return Err(io::Error::other("more is outstanding than was asked"));
     }
-    false
+    let mut answer = Message::ZERO;
+    for look in 0..LOOKS + NAPS {
+        meanwhile(attached);
+        let queue = &mut attached.queues[0];
+        if queue.completions.receive(&mut answer) {
+            queue.requests.answered();
+            return Ok(answer);
+        }
+        if look < LOOKS {
+            std::hint::spin_loop();
+            continue;
+        }
+        if !queue.completions.arm_and_work_remains() {
+            let nap = Timespec { tv_sec: 0, tv_nsec: NAP_NS };
+            let _ = rustix::event::poll(&mut [PollFd::new(&queue.our_bell, PollFlags::IN)], Some(&nap));
+            let _ = queue.our_bell.drain();
+            // Whoever made the daemon believe that nobody sleeps, or us that it does not, has to ring without cause.
+            queue.daemon_bell.ring();
+        }
+        queue.completions.disarm();
+    }
+    Err(io::Error::other(format!("{message:?} is not answered")))
+}
+
+/// The status in an answer to one request.
+fn status(answer: &Message) -> Option<Status> {
+    u16::try_from(answer.word(0) >> 48).ok().and_then(Status::from_wire)
+}
+
+/// Rewrite memory of the channel in a thread of its own, as often as is wanted, while `request` goes on in this one, and until that
+/// has seen what it wants to see.
+fn while_rewriting(
+    attached: &mut Attached,
+    until: &mut Until<'_>,
+    mut rewrite: impl FnMut(&Region) + Send,
+    mut request: impl FnMut(&mut Attached) -> io::Result<bool>,
+) -> io::Result<()> {
+    let (region, over, enough) = (Arc::clone(&attached.region), AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let goes_on = || !over.load(Ordering::Relaxed);
+            while goes_on() && (until.more() || !enough.load(Ordering::Relaxed) && !until.is_stopped()) {
+                rewrite(&region);
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        let (mut outcome, mut asked) = (Ok(true), 0);
+        while let Ok(is_seen) = outcome
+            && !over.load(Ordering::Relaxed)
+        {
+            enough.store(asked >= MOST_REQUESTS || is_seen && asked >= REQUESTS, Ordering::Relaxed);
+            outcome = request(attached);
+            asked += 1;
+        }
+        over.store(true, Ordering::Relaxed);
+        outcome.map(drop)
+    })
 }
 
 fn segment(offset_sectors: u32, length_sectors: u16, region: u16) -> Segment {
@@ -171,9 +241,8 @@ fn noise(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
         let mut words = [0; 8].map(|_: u64| random.number());
         // Operations that exist, more often than not.
         words[0] = words[0] & !0xff | random.number() % 10;
-        if !ask(&mut attached, &Message::from_words(words), |_| {}) {
-            attached = attach(socket, disk)?;
-        }
+        // A packed message has three answers, of which only the first is waited for.
+        ask(&mut attached, &Message::from_words(words), |_| {})?;
     }
     Ok(())
 }
@@ -181,27 +250,43 @@ fn noise(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
 fn rewritten_slot(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
     let mut attached = attach(socket, disk)?;
     let geometry = attached.layout.queues[0];
-    let mut index = geometry.request_start;
-    // What is checked must be what is used: the second would reach far behind the pool.
+    // What is checked must be what is used: the second would reach far behind the pool, the third has a table there.
+    let far = segment(0xffff_0000, 0xffff, 0);
     let good = request_one_segment(Operation::Read, 0, 1, 0, segment(0, 8, 0));
-    let bad = request_one_segment(Operation::Read, 0, 1, 0, segment(0xffff_0000, 0xffff, 0));
-    let (good_bytes, bad_bytes) = (good.to_bytes(), bad.to_bytes());
-    let mut going = true;
-    while going {
-        let place = slot(&attached, index);
-        let answered = ask(&mut attached, &good, |attached| {
-            for _ in 0..64 {
-                going = until.more();
-                write(attached, place + 8, &bad_bytes[8..56]);
-                write(attached, place + 8, &good_bytes[8..56]);
-            }
-        });
-        index = (index + 1) % geometry.request_slots;
-        if !answered {
-            return Err(io::Error::other("a request whose slot was rewritten is not answered"));
+    let bad = request_one_segment(Operation::Read, 0, 1, 0, far);
+    let worse = request_indirect(Operation::Read, 0, 1, 0, far, 256);
+    let bodies = [bad, worse, good].map(|message| message.to_bytes());
+    let mut next = 0;
+    let rewrite = move |region: &Region| {
+        next = (next + 1) % geometry.request_slots;
+        let place = geometry.request_offset_bytes + 64 * u64::from(next);
+        for body in &bodies {
+            region.write(place, &body[..60]).expect("within the region");
         }
-    }
-    Ok(())
+    };
+    let (mut seen, mut index) = ([0_u64; 2], geometry.request_start);
+    while_rewriting(&mut attached, until, rewrite, |attached| {
+        let place = slot(attached, index);
+        index = (index + 1) % geometry.request_slots;
+        let answer = ask(attached, &good, |attached| {
+            for body in &bodies {
+                write(attached, place, &body[..60]);
+            }
+        })?;
+        match status(&answer) {
+            Some(Status::Ok) => seen[0] += 1,
+            Some(Status::BadMemory | Status::Invalid | Status::TooLong | Status::NoSegments) => seen[1] += 1,
+            other => return Err(io::Error::other(format!("a slot that was rewritten is answered with {other:?}"))),
+        }
+        Ok(!seen.contains(&0))
+    })?;
+    seen_both(seen, until)
+}
+
+/// Unless both were seen, nothing was rewritten in time.
+fn seen_both(seen: [u64; 2], until: &Until<'_>) -> io::Result<()> {
+    let missed = seen.contains(&0) && !until.is_stopped();
+    if missed { Err(io::Error::other(format!("no race was won and lost: {seen:?}"))) } else { Ok(()) }
 }
 
 fn rewritten_table(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
@@ -209,22 +294,31 @@ fn rewritten_table(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Resu
     let pool = attached.layout.pool_offset_bytes;
     let (good, bad) = (segment(64, 1, 0).to_word().to_le_bytes(), segment(0xffff_0000, 0xffff, 0).to_word().to_le_bytes());
     let request = request_indirect(Operation::Read, 0, 1, 0, segment(0, 4, 0), 256);
-    let (good, bad) = (good.repeat(256), bad.repeat(256));
-    let mut going = true;
-    while going {
-        write(&attached, pool, &good);
-        let answered = ask(&mut attached, &request, |attached| {
-            for _ in 0..8 {
-                going = until.more();
-                write(attached, pool, &bad);
-                write(attached, pool, &good);
-            }
-        });
-        if !answered {
-            return Err(io::Error::other("a request whose table was rewritten is not answered"));
+    // Of the last entry: those before it have been checked when it is looked at.
+    let place = pool + 255 * 8;
+    write(&attached, pool, &good.repeat(256));
+    let rewrite = move |region: &Region| {
+        for entry in [&bad, &good] {
+            region.write(place, entry).expect("within the region");
         }
-    }
-    Ok(())
+    };
+    let mut seen = [0_u64; 2];
+    while_rewriting(&mut attached, until, rewrite, |attached| {
+        // Bad for a while, so that somebody can see it.
+        let mut looks = 0_u32;
+        let answer = ask(attached, &request, |attached| {
+            write(attached, place, if looks.is_multiple_of(2) { &bad } else { &good });
+            looks += 1;
+        })?;
+        write(attached, place, &good);
+        match status(&answer) {
+            Some(Status::Ok) => seen[0] += 1,
+            Some(Status::BadMemory | Status::TooLong) => seen[1] += 1,
+            other => return Err(io::Error::other(format!("a table that was rewritten is answered with {other:?}"))),
+        }
+        Ok(!seen.contains(&0))
+    })?;
+    seen_both(seen, until)
 }
 
 fn table_over_itself(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
@@ -233,8 +327,9 @@ fn table_over_itself(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Re
     while until.more() {
         // Each entry is the table: what is read goes over what says where it goes.
         write(&attached, pool, &segment(0, 4, 0).to_word().to_le_bytes().repeat(256));
-        if !ask(&mut attached, &request_indirect(Operation::Read, 0, 1, 0, segment(0, 4, 0), 256), |_| {}) {
-            return Err(io::Error::other("a table over itself is not answered"));
+        let answer = ask(&mut attached, &request_indirect(Operation::Read, 0, 1, 0, segment(0, 4, 0), 256), |_| {})?;
+        if status(&answer) != Some(Status::Ok) {
+            return Err(io::Error::other(format!("a table over itself is answered with {answer:?}")));
         }
     }
     Ok(())
@@ -261,23 +356,15 @@ fn flicker(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
     let mut attached = attach(socket, disk)?;
     let cold = attached.layout.queues[0].cold_offset_bytes;
     let request = request_one_segment(Operation::Read, 0, 1, 0, segment(0, 8, 0));
-    let mut going = true;
-    while going {
-        let answered = ask(&mut attached, &request, |attached| {
-            for value in [1, 0, u32::MAX, 0] {
-                going = until.more();
-                // Of the requests' ring, and of the completions'.
-                write(attached, cold + 4, &u32::to_le_bytes(value));
-                write(attached, cold + 128 + 4, &u32::to_le_bytes(value));
+    let rewrite = move |region: &Region| {
+        for value in [1, 0, u32::MAX, 0] {
+            // Of the requests' ring, and of the completions'.
+            for place in [cold + 4, cold + 128 + 4] {
+                region.write(place, &u32::to_le_bytes(value)).expect("within the region");
             }
-        });
-        if !answered {
-            // It said that nobody sleeps and was believed: its own loss.
-            going = until.more();
-            attached.queues[0].daemon_bell.ring();
         }
-    }
-    Ok(())
+    };
+    while_rewriting(&mut attached, until, rewrite, |attached| ask(attached, &request, |_| {}).map(|_| true))
 }
 
 fn doorbells(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {

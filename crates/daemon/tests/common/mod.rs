@@ -390,7 +390,8 @@ impl Witness {
             self.blocking.read_at(&mut block, self.offset_bytes).expect("the witness reads");
             assert!(block.iter().all(|byte| *byte == self.round), "the witness lost data");
         }
-        self.round += 1;
+        // Never 0, which a disk holds that nobody wrote to.
+        self.round = self.round % u8::MAX + 1;
         block.fill(self.round);
         self.blocking.write_at(&block, self.offset_bytes).expect("the witness writes");
         self.blocking.flush().expect("the witness flushes");
