@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use fipsee_ring::Message;
-use fipsee_ring::channel::{RegionLayout, ServerQueue};
+use fipsee_ring::channel::{QueueGeometry, RegionLayout, ServerQueue};
 use fipsee_ring::control::{Control, VERSION};
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::region::Region;
@@ -18,6 +18,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 pub type Bytes = fn(&mut Vec<u8>);
 /// Messages instead of the completion of a request with that tag.
 pub type Answers = fn(u16) -> Vec<Message>;
+
+/// A control message.
+pub type Others = fn() -> Control;
 
 /// Where the daemon leaves the truth.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +39,14 @@ pub enum Lie {
     Region(u64, &'static [u8]),
     /// Messages instead of the completion of a request with that tag.
     Answer(Answers),
+    /// Another control message instead of the answer to a question of that kind.
+    Instead(u8, Others),
+    /// Honest answers, while another thread rings the client's bell without end and lets every asleep flag flicker.
+    Ringing,
+    /// Honest answers, while another thread rewrites how many completions a message has.
+    Rewriting,
+    /// Honest answers, into slots that held lies with the stamps of other laps before.
+    Stamps,
 }
 
 /// A completion message of one entry, as words: whatever `head` and `status` say.
@@ -167,53 +178,101 @@ impl Drop for Liar {
     }
 }
 
+/// What the liar has of an attachment.
+struct Channel {
+    queue: ServerQueue,
+    region: Arc<Region>,
+    geometry: QueueGeometry,
+}
+
 /// One connection, to its end.
 fn serve(control: &Seqpacket, lie: Lie, stop: &AtomicBool, seen: &Mutex<Vec<(u8, u16)>>) {
-    let mut queue = None;
-    while !stop.load(Ordering::Relaxed) {
-        if let Some(queue) = &mut queue {
-            answer(queue, lie, seen);
-        }
-        let packet = match control.try_receive() {
-            Ok(Some(packet)) => packet,
-            Ok(None) => {
-                std::thread::yield_now();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let mut channel = None;
+        while !stop.load(Ordering::Relaxed) {
+            if let Some(channel) = &mut channel {
+                answer(channel, lie, seen);
+            }
+            let packet = match control.try_receive() {
+                Ok(Some(packet)) => packet,
+                Ok(None) => {
+                    std::thread::yield_now();
+                    continue;
+                }
+                Err(_) => break,
+            };
+            let kind = packet.bytes[4];
+            if let Lie::Instead(of, other) = lie
+                && of == kind
+            {
+                let _ = control.send(&other().encode(), &[]);
                 continue;
             }
-            Err(_) => return,
-        };
-        let mut reply = match Control::decode(&packet.bytes).expect("the client tells no lies") {
-            Control::Hello { .. } => {
-                let limits = (VERSION, 16, 256, 0, 1 << 20);
-                let (version, max_queues, max_depth, features, max_pool_bytes) = limits;
-                Control::Welcome { version, max_queues, max_depth, features, max_pool_bytes }.encode()
+            let mut reply = match Control::decode(&packet.bytes).expect("the client tells no lies") {
+                Control::Hello { .. } => {
+                    let limits = (VERSION, 16, 256, 0, 1 << 20);
+                    let (version, max_queues, max_depth, features, max_pool_bytes) = limits;
+                    Control::Welcome { version, max_queues, max_depth, features, max_pool_bytes }.encode()
+                }
+                Control::Attach { depth, .. } => {
+                    let attached = channel.insert(attach(control, depth, lie));
+                    let (region, geometry, bell) = (&attached.region, attached.geometry, &attached.queue.client_bell);
+                    let (region, bell, over) = (Arc::clone(region), bell.clone(), &over);
+                    scope.spawn(move || disturb(lie, &region, &geometry, &bell, over));
+                    continue;
+                }
+                Control::Register { region, .. } => Control::Registered { region }.encode(),
+                Control::Unregister { region } => Control::Unregistered { region }.encode(),
+                Control::Detach => Control::Detached.encode(),
+                other => panic!("a client does not send {other:?}"),
+            };
+            match (lie, kind) {
+                (Lie::Welcome(change), 1) | (Lie::Registered(change), 6) => change(&mut reply),
+                _ => {}
             }
-            Control::Attach { depth, .. } => {
-                queue = Some(attach(control, depth, lie));
-                continue;
+            let _ = control.send(&reply, &[]);
+            if kind == 10 {
+                break;
             }
-            Control::Register { region, .. } => Control::Registered { region }.encode(),
-            Control::Unregister { region } => Control::Unregistered { region }.encode(),
-            Control::Detach => Control::Detached.encode(),
-            other => panic!("a client does not send {other:?}"),
-        };
-        match (lie, packet.bytes[4]) {
-            (Lie::Welcome(change), 1) | (Lie::Registered(change), 6) => change(&mut reply),
-            _ => {}
         }
-        let _ = control.send(&reply, &[]);
-        if packet.bytes[4] == 10 {
-            return;
+        over.store(true, Ordering::Relaxed);
+    });
+}
+
+/// What some lies do beside answering, until the connection is over.
+fn disturb(lie: Lie, region: &Region, geometry: &QueueGeometry, bell: &SocketDoorbell, over: &AtomicBool) {
+    let write = |offset_bytes: u64, bytes: &[u8]| region.write(offset_bytes, bytes).expect("within the region");
+    while !over.load(Ordering::Relaxed) {
+        match lie {
+            Lie::Ringing => {
+                for value in [1, 0, u32::MAX, 0] {
+                    write(geometry.cold_offset_bytes + 4, &u32::to_le_bytes(value));
+                    write(geometry.cold_offset_bytes + 128 + 4, &u32::to_le_bytes(value));
+                    bell.ring();
+                }
+            }
+            Lie::Rewriting => {
+                for slot in 0..geometry.completion_slots {
+                    let place = geometry.completion_offset_bytes + 64 * u64::from(slot);
+                    write(place, &[15]);
+                    write(place, &[1]);
+                }
+            }
+            _ => return,
         }
     }
 }
 
-fn attach(control: &Seqpacket, depth: u32, lie: Lie) -> ServerQueue {
+fn attach(control: &Seqpacket, depth: u32, lie: Lie) -> Channel {
     let layout = RegionLayout::plan(1, depth, 0, 1);
     let region = Arc::new(Region::create("liar", layout.region_bytes).expect("a region"));
     layout.write_to(&region).expect("it fits");
     if let Lie::Region(offset_bytes, bytes) = lie {
         region.write(offset_bytes, bytes).expect("it fits");
+    }
+    if let Lie::Stamps = lie {
+        foretell(&region, &layout.queues[0]);
     }
     let mut info = [0_u8; 64];
     for (offset, value) in [(8, 2 << 20), (16, 512), (24, 16 << 20), (28, 8 << 20), (32, 256), (36, 31_u32)] {
@@ -230,16 +289,30 @@ fn attach(control: &Seqpacket, depth: u32, lie: Lie) -> ServerQueue {
     }
     let borrowed: Vec<_> = files.iter().map(AsFd::as_fd).collect();
     control.send(&bytes, &borrowed).expect("the client reads");
-    ServerQueue::open(&region, &layout.queues[0], bell, our_end).expect("an honest queue on our side")
+    let geometry = layout.queues[0];
+    let queue = ServerQueue::open(&region, &geometry, bell, our_end).expect("an honest queue on our side");
+    Channel { queue, region, geometry }
 }
 
-fn answer(queue: &mut ServerQueue, lie: Lie, seen: &Mutex<Vec<(u8, u16)>>) {
+/// Lies in every slot, with stamps of laps that were or are to come.
+fn foretell(region: &Region, geometry: &QueueGeometry) {
+    let mut lie = completion(14, 0xffff, 11).to_bytes();
+    for slot in 0..geometry.completion_slots {
+        let due = 1 + u32::from(slot < geometry.completion_start);
+        let stamp = [due + 1, due.wrapping_sub(1), due + 2, u32::MAX][usize::try_from(slot % 4).expect("small")];
+        lie[60..].copy_from_slice(&stamp.to_le_bytes());
+        region.write(geometry.completion_offset_bytes + 64 * u64::from(slot), &lie).expect("within the region");
+    }
+}
+
+fn answer(channel: &mut Channel, lie: Lie, seen: &Mutex<Vec<(u8, u16)>>) {
     let mut request = Message::ZERO;
-    while queue.requests.receive(&mut request) {
+    while channel.queue.requests.receive(&mut request) {
         let [operation, _, flags_low, flags_high, tag_low, tag_high, ..] = request.word(0).to_le_bytes();
         seen.lock().expect("no panic").push((operation, u16::from_le_bytes([flags_low, flags_high])));
         let tag = u16::from_le_bytes([tag_low, tag_high]);
         let messages = if let Lie::Answer(lies) = lie { lies(tag) } else { vec![completion(1, tag, 0)] };
+        let queue = &mut channel.queue;
         messages.iter().for_each(|message| queue.completions.publish(message));
         if queue.completions.reader_needs_doorbell() {
             queue.client_bell.ring();

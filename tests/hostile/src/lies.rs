@@ -240,7 +240,7 @@ fn noise(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
     while until.more() {
         let mut words = [0; 8].map(|_: u64| random.number());
         // Operations that exist, more often than not.
-        words[0] = words[0] & !0xff | random.number() % 10;
+        words[0] = words[0] & !0xff | (random.number() % 10);
         // A packed message has three answers, of which only the first is waited for.
         ask(&mut attached, &Message::from_words(words), |_| {})?;
     }
