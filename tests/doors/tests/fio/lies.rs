@@ -63,6 +63,24 @@ fn honest_daemon_is_believed_and_durable_writes_say_so() {
     assert!(run("rw=randtrim").iter().all(|request| *request == (4, 0)));
 }
 
+/// Harmless, or found: bells and flags cost nothing but time, and of a completion that changes while it is read one copy is believed.
+#[test]
+fn lies_that_go_on_beside_the_truth_are_harmless_or_found() {
+    let Some((_directory, fio, preload)) = stage("fio-frantic") else { return };
+    for (lie, must_succeed) in [(Lie::Ringing, true), (Lie::Stamps, true), (Lie::Rewriting, false)] {
+        for _ in 0..3 {
+            let _liar = Liar::start(&fio.socket, lie);
+            let mut command = fio.job(JOB);
+            let output = fio.output(command.env("LD_PRELOAD", &preload).env("ASAN_OPTIONS", "detect_leaks=0"));
+            let text = text_of(&output);
+            not_hung(&output, &format!("{lie:?}"));
+            let is_found = !must_succeed && text.contains("error=Protocol error");
+            assert!(output.status.success() || is_found, "{lie:?}\n{text}");
+            assert!(!text.contains("Sanitizer") && !text.contains("runtime error"), "{lie:?}\n{text}");
+        }
+    }
+}
+
 #[test]
 fn statuses_reach_the_user_as_errors() {
     let directory = Directory::new("fio-statuses");
