@@ -318,7 +318,7 @@ impl ClientQueue {
     #[must_use = "a dead daemon answers nothing"]
     pub fn woken(&mut self) -> bool {
         self.completions.disarm();
-        self.our_bell.drain() || self.completions.has_message()
+        !self.completions.is_over(|| !self.our_bell.drain())
     }
 }
 

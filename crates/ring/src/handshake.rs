@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::channel::{ClientQueue, RegionLayout, ServerQueue};
-use crate::control::{Control, MAX_NAME_BYTES, Malformed, RefusalCode, SERVICE_INFO_BYTES, VERSION};
+use crate::control::{Control, MAX_MESSAGE_BYTES, MAX_NAME_BYTES, Malformed, RefusalCode, SERVICE_INFO_BYTES, VERSION};
 use crate::doorbell::{EventDoorbell, SocketDoorbell};
 use crate::fault::PeerFault;
 use crate::region::{Access, Region, RegionError};
@@ -20,6 +20,8 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the daemon may take to answer a control message. It answers in microseconds unless the machine stalls or it
 /// drains a slow disk.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// What is known of the length of a packet that was cut.
+const TOO_LONG_BYTES: u64 = MAX_MESSAGE_BYTES as u64 + 1;
 
 /// Why a client could not attach, or a question of its was not answered.
 #[derive(Debug)]
@@ -188,6 +190,8 @@ pub fn ask(
             give_up(control);
             HandshakeError::TimedOut(what)
         }
+        // Longer than any message may be: the machine is not to blame.
+        io::ErrorKind::InvalidData => Malformed { what: "the length in bytes, at least", value: TOO_LONG_BYTES }.into(),
         _ => HandshakeError::Io { context: "talk to the daemon", source },
     };
     // A refusal may already be waiting when the daemon hangs up, so a failed send is told by what can be read.

@@ -336,6 +336,15 @@ impl<M: RingMemory> Reader<M> {
         }
     }
 
+    /// Has the channel ended, with nothing left to take? `is_gone` asks the kernel whether the writer hung up. That comes first, and what
+    /// the writer published before it hung up is seen: the other way round, what it publishes between the two looks would be lost.
+    pub fn is_over(&self, is_gone: impl FnOnce() -> bool) -> bool {
+        if cfg!(fipsee_known_bad = "look_before_hang_up") {
+            return !self.has_message() && is_gone();
+        }
+        is_gone() && !self.has_message()
+    }
+
     /// Has [`arm_and_work_remains`](Self::arm_and_work_remains) been called since the last disarm?
     #[must_use]
     pub const fn is_armed(&self) -> bool {

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use fipsee_ring::control::{Control, MAX_DESCRIPTORS, MAX_MESSAGE_BYTES};
-use fipsee_ring::doorbell::EventDoorbell;
+use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::seqpacket::{MAX_SOCKET_PATH_BYTES, Seqpacket, socket_address};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
@@ -120,4 +120,24 @@ fn connecting_where_nobody_listens_says_so() {
     let folder = std::env::temp_dir().join(format!("fipsee-test-{}", std::process::id()));
     let error = Seqpacket::connect(&folder.join("none")).expect_err("no such socket");
     assert_eq!(error.kind(), ErrorKind::NotFound);
+}
+
+/// Readable now?
+fn is_rung(bell: &SocketDoorbell) -> bool {
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut [rustix::event::PollFd::new(bell, rustix::event::PollFlags::IN)], Some(&now)).expect("polled") > 0
+}
+
+/// A peer that rings faster than its rings are taken must not keep us from looking at the ring.
+#[test]
+fn doorbell_that_rings_without_end_is_drained_in_bounds() {
+    let (theirs, ours) = SocketDoorbell::pair().expect("a doorbell");
+    for _ in 0..200 {
+        theirs.ring();
+    }
+    assert!(ours.drain() && is_rung(&ours), "two hundred rings are taken at once");
+    let drains = (1..100).find(|_| ours.drain() && !is_rung(&ours));
+    assert!(drains.is_some(), "what is left is never taken");
+    drop(theirs);
+    assert!(!ours.drain(), "the peer is gone");
 }

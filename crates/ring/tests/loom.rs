@@ -358,3 +358,69 @@ fn lying_release_counter_is_a_fault_and_never_a_count_beyond_the_ring() {
         });
     }
 }
+
+/// A daemon that answers `count` times and is gone: what the kernel says of its socket from then on, and whom it wakes.
+fn answer_and_hang_up(answers: CellRing, gone: &AtomicU32, count: u64, bell: &Doorbell) {
+    let mut answers = Writer::new(answers, Cursor::at_start(0));
+    for number in 1..=count {
+        answers.publish(&numbered(number));
+        if answers.reader_needs_doorbell() {
+            bell.ring();
+        }
+    }
+    // A close: whoever sees it sees what came before.
+    gone.store(1, Ordering::Release);
+    bell.ring();
+}
+
+/// The end of a channel, at any moment of a client that polls: what was published before a hang-up is taken after it.
+#[test]
+fn what_was_published_before_a_hang_up_is_taken_after_it() {
+    model(|| {
+        let (answers, gone, bell) = (CellRing::new(2), Arc::new(AtomicU32::new(0)), Doorbell::new());
+        let (peer, peer_gone) = (answers.clone(), Arc::clone(&gone));
+        let daemon = thread::spawn(move || answer_and_hang_up(peer, &peer_gone, 2, &bell));
+        let mut reader = Reader::new(answers, Cursor::at_start(0));
+        let (mut message, mut taken) = (Message::ZERO, 0);
+        loop {
+            if reader.receive(&mut message) {
+                taken += 1;
+                assert_eq!(message, numbered(taken));
+            } else if reader.is_over(|| gone.load(Ordering::Acquire) != 0) {
+                break;
+            } else {
+                thread::yield_now();
+            }
+        }
+        assert_eq!(taken, 2, "an answer that was published is lost");
+        daemon.join().expect("the daemon ends");
+    });
+}
+
+/// The same, of one that sleeps: it is woken by the end, and takes everything before it believes in it.
+#[test]
+fn sleeping_client_wakes_when_the_channel_ends_and_loses_nothing() {
+    model(|| {
+        let (answers, gone, bell) = (CellRing::new(2), Arc::new(AtomicU32::new(0)), Doorbell::new());
+        let (peer, peer_gone, peer_bell) = (answers.clone(), Arc::clone(&gone), bell.clone());
+        let daemon = thread::spawn(move || answer_and_hang_up(peer, &peer_gone, 2, &peer_bell));
+        let mut reader = Reader::new(answers, Cursor::at_start(0));
+        let (mut message, mut taken) = (Message::ZERO, 0);
+        loop {
+            if reader.receive(&mut message) {
+                taken += 1;
+                assert_eq!(message, numbered(taken));
+                continue;
+            }
+            if reader.is_over(|| gone.load(Ordering::Acquire) != 0) {
+                break;
+            }
+            if !reader.arm_and_work_remains() {
+                bell.wait();
+            }
+            reader.disarm();
+        }
+        assert_eq!(taken, 2, "an answer that was published is lost");
+        daemon.join().expect("the daemon ends");
+    });
+}

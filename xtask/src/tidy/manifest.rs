@@ -22,6 +22,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tests/fuzz", &["crates/ring", "crates/block", "crates/call", "crates/virtio", "crates/daemon", "tests/interop"]),
     ("fuzz", &["tests/fuzz"]),
     ("tests/durability", &["crates/block", "crates/daemon", "tests/guest"]),
+    ("tests/hostile", &["crates/ring", "crates/block", "crates/virtio", "crates/daemon", "tests/guest"]),
+    // The fio engine is lied to as the Rust client is.
+    ("tests/doors", &["crates/ring", "crates/call", "tests/hostile"]),
     ("xtask", &[]),
 ];
 const UNLISTED: &[&str] = &["crates/ring", "crates/block", "crates/call", "crates/virtio", "crates/daemon"];

@@ -437,7 +437,7 @@ impl Queue {
     #[cold]
     fn check_liveness(&self) -> Result<(), Error> {
         // What the daemon published before it died still counts.
-        if self.shared.is_hung_up() && !self.channel.completions.has_message() {
+        if self.channel.completions.is_over(|| self.shared.is_hung_up()) {
             return Err(Error::Disconnected);
         }
         Ok(())

@@ -270,7 +270,7 @@ impl RawClient {
     #[cold]
     fn check_liveness(&self) -> Result<(), Error> {
         // What the server published before it died still counts.
-        let is_gone = self.control.is_hung_up() && !self.queue.completions.has_message();
+        let is_gone = self.queue.completions.is_over(|| self.control.is_hung_up());
         if is_gone { Err(self.obituary()) } else { Ok(()) }
     }
 

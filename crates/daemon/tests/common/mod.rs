@@ -278,10 +278,16 @@ impl Drop for Daemon {
     }
 }
 
+/// The daemon; `tests/hostile`, which uses this file as well, has one of its own.
+const PROGRAM: Option<&str> = match option_env!("CARGO_BIN_EXE_fipseed") {
+    Some(program) => Some(program),
+    None => option_env!("CARGO_BIN_EXE_hostile-daemon"),
+};
+
 /// The command line of a daemon whose standard error is `log` in `dir`.
 fn launch(dir: &Scratch, prefix: &[String], arguments: &[String]) -> Child {
     bound_hangs();
-    let program = env!("CARGO_BIN_EXE_fipseed").to_owned();
+    let program = PROGRAM.expect("cargo names the programs of a test's package").to_owned();
     let mut words = prefix.iter().cloned().chain([program]);
     let log = File::options().create(true).append(true).open(dir.path("log")).expect("a log file");
     let mut command = Command::new(words.next().expect("a program"));
@@ -384,7 +390,8 @@ impl Witness {
             self.blocking.read_at(&mut block, self.offset_bytes).expect("the witness reads");
             assert!(block.iter().all(|byte| *byte == self.round), "the witness lost data");
         }
-        self.round += 1;
+        // Never 0, which a disk holds that nobody wrote to.
+        self.round = self.round % u8::MAX + 1;
         block.fill(self.round);
         self.blocking.write_at(&block, self.offset_bytes).expect("the witness writes");
         self.blocking.flush().expect("the witness flushes");

@@ -1,241 +1,12 @@
 //! A daemon that breaks the protocol: the engine, under sanitizers, finds each lie and ends with its name.
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-
 use fipsee_doors::{Directory, text_of};
-use fipsee_ring::Message;
-use fipsee_ring::channel::{RegionLayout, ServerQueue};
-use fipsee_ring::control::{Control, VERSION};
-use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
-use fipsee_ring::region::Region;
-use fipsee_ring::seqpacket::{Seqpacket, socket_address};
-use rustix::fs::MemfdFlags;
+use fipsee_hostile::liar::{Answers, EVENT_LIES, LIES, Liar, Lie, completion};
+use fipsee_ring::seqpacket::socket_address;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::client::sanitized;
 use super::{Fio, not_hung};
-
-type Bytes = fn(&mut Vec<u8>);
-type Answers = fn(u16) -> Vec<Message>;
-
-/// Where the daemon leaves the truth.
-#[derive(Clone, Copy)]
-enum Lie {
-    None,
-    /// Bytes of the answer to HELLO, ATTACH, REGISTER.
-    Welcome(Bytes),
-    Attached(Bytes),
-    Registered(Bytes),
-    /// The descriptors of ATTACHED.
-    Descriptors(fn(&mut Vec<OwnedFd>)),
-    /// Bytes of the region.
-    Region(u64, &'static [u8]),
-    /// Messages instead of the completion of a request with that tag.
-    Answer(Answers),
-}
-
-/// A completion message of one entry, as words: whatever `head` and `status` say.
-fn completion(head: u64, tag: u16, status: u64) -> Message {
-    Message::from_words([head | u64::from(tag) << 32 | status << 48, 0, 0, 0, 0, 0, 0, 0])
-}
-
-fn twice(tag: u16) -> Message {
-    Message::from_words([2 | u64::from(tag) << 32, tag.into(), 0, 0, 0, 0, 0, 0])
-}
-
-fn event(kind: u64, sector_count: u64) -> Message {
-    Message::from_words([1 | kind << 8, sector_count, 0, 0, 0, 0, 0, 0])
-}
-
-fn memory_file(flags: MemfdFlags) -> OwnedFd {
-    let file = rustix::fs::memfd_create("liar", flags).expect("a memory file");
-    rustix::fs::ftruncate(&file, 1 << 20).expect("it grows");
-    file
-}
-
-const HEADER: u64 = 0;
-const ENTRY: u64 = 64;
-
-const LIES: [(&str, Lie); 41] = [
-    ("6 as the protocol version", Lie::Welcome(|bytes| bytes[12] = 6)),
-    ("1 as features we did not offer", Lie::Welcome(|bytes| bytes[24] = 1)),
-    ("a reserved field of WELCOME", Lie::Welcome(|bytes| bytes[20] = 1)),
-    ("not a control message", Lie::Welcome(|bytes| bytes[0] = 0)),
-    ("not a control message", Lie::Welcome(|bytes| bytes.truncate(11))),
-    ("not a control message", Lie::Welcome(|bytes| bytes.resize(600, 0))),
-    ("not a control message", Lie::Welcome(|bytes| bytes[8] = 41)),
-    ("9 as the version of a message", Lie::Welcome(|bytes| bytes[6] = 9)),
-    ("4 as the kind of an answer", Lie::Welcome(|bytes| bytes[4] = 4)),
-    ("a malformed refusal", Lie::Welcome(|bytes| *bytes = refusal(&[0xff], 1))),
-    ("a malformed refusal", Lie::Welcome(|bytes| *bytes = refusal(b"no", 401))),
-    ("a malformed refusal", Lie::Welcome(|bytes| *bytes = refusal(b"no", 1))),
-    ("2 as the number of queues granted", Lie::Attached(|bytes| bytes[12] = 2)),
-    ("as the length of the region", Lie::Attached(|bytes| bytes[23] = 1)),
-    ("0 as the length of the region", Lie::Attached(|bytes| bytes[16..24].fill(0))),
-    ("513 as the logical block size", Lie::Attached(|bytes| bytes[40] = 1)),
-    ("0 as the size of the disk", Lie::Attached(|bytes| bytes[32..40].fill(0))),
-    ("as the size of the disk", Lie::Attached(|bytes| bytes[24..32].fill(0xff))),
-    ("0 as the longest transfer", Lie::Attached(|bytes| bytes[48..52].fill(0))),
-    ("0 as the most segments", Lie::Attached(|bytes| bytes[56..60].fill(0))),
-    ("2 as the number of descriptors", Lie::Descriptors(|files| drop(files.pop()))),
-    ("not a memory file", Lie::Descriptors(|files| files.swap(0, 1))),
-    ("with the wrong seals", Lie::Descriptors(|files| files[0] = memory_file(MemfdFlags::CLOEXEC))),
-    ("with the wrong seals", Lie::Descriptors(|files| files[0] = memory_file(MemfdFlags::ALLOW_SEALING))),
-    ("as the magic number of the region", Lie::Region(HEADER, b"x")),
-    ("64 as the queue count of the region", Lie::Region(HEADER + 12, &[64])),
-    ("as the length in the region header", Lie::Region(HEADER + 16, &[1])),
-    ("as the place of the pool", Lie::Region(HEADER + 36, &[1])),
-    ("as the place of a ring", Lie::Region(ENTRY + 6, &[1])),
-    ("as the place of a ring", Lie::Region(ENTRY + 8, &[1])),
-    ("as the place of a ring", Lie::Region(ENTRY + 14, &[1])),
-    ("as the place of a ring", Lie::Region(ENTRY + 16, &[0xc0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff])),
-    ("as the slots of a ring", Lie::Region(ENTRY + 24, &[3])),
-    ("as the start of a ring", Lie::Region(ENTRY + 34, &[1])),
-    ("as the depth of the queue", Lie::Region(ENTRY + 42, &[1])),
-    ("as the id of registered memory", Lie::Registered(|bytes| bytes[12] = 9)),
-    ("the head of a completion message", Lie::Answer(|tag| vec![completion(0, tag, 0)])),
-    ("the head of a completion message", Lie::Answer(|tag| vec![completion(15, tag, 0)])),
-    ("the status of a completion", Lie::Answer(|tag| vec![completion(1, tag, 12)])),
-    ("has no request outstanding", Lie::Answer(|_| vec![completion(1, 0xffff, 0)])),
-    // Twice in one message: in two, the tag could be in use again.
-    ("has no request outstanding", Lie::Answer(|tag| vec![twice(tag)])),
-];
-
-const EVENT_LIES: [(&str, Lie); 5] = [
-    ("the kind of an event", Lie::Answer(|_| vec![event(3, 0)])),
-    ("the new size of the disk", Lie::Answer(|_| vec![event(1, 0)])),
-    ("the new size of the disk", Lie::Answer(|_| vec![event(1, 1 << 55)])),
-    ("the head of an event", Lie::Answer(|_| vec![event(2, 1)])),
-    ("the head of an event", Lie::Answer(|_| vec![Message::from_words([0x101, 9, 1, 0, 0, 0, 0, 0])])),
-];
-
-/// A refusal that says it has `text_bytes`.
-fn refusal(text: &[u8], text_bytes: u32) -> Vec<u8> {
-    let code = fipsee_ring::control::RefusalCode::Limit;
-    let mut bytes = Control::Refused { code, text: String::new() }.encode();
-    bytes[16..20].copy_from_slice(&text_bytes.to_le_bytes());
-    bytes[20..20 + text.len()].copy_from_slice(text);
-    bytes
-}
-
-/// A daemon with one null disk and one lie.
-struct Liar {
-    stop: Arc<AtomicBool>,
-    thread: Option<std::thread::JoinHandle<()>>,
-    /// Operation and flags of each request it took.
-    requests: Arc<Mutex<Vec<(u8, u16)>>>,
-}
-
-impl Liar {
-    fn start(socket: &Path, lie: Lie) -> Self {
-        let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::NONBLOCK, None);
-        let listener = listener.expect("a socket");
-        let _ = std::fs::remove_file(socket);
-        rustix::net::bind(&listener, &socket_address(socket).expect("a path")).expect("the path is free");
-        rustix::net::listen(&listener, 8).expect("it listens");
-        let (stop, requests) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
-        let (stopped, seen) = (Arc::clone(&stop), Arc::clone(&requests));
-        let thread = std::thread::spawn(move || {
-            while !stopped.load(Ordering::Relaxed) {
-                match rustix::net::accept(&listener) {
-                    Ok(connection) => serve(&Seqpacket::from_fd(connection), lie, &stopped, &seen),
-                    Err(_) => std::thread::yield_now(),
-                }
-            }
-        });
-        Self { stop, thread: Some(thread), requests }
-    }
-}
-
-impl Drop for Liar {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        let _ = self.thread.take().map(std::thread::JoinHandle::join);
-    }
-}
-
-/// One connection, to its end.
-fn serve(control: &Seqpacket, lie: Lie, stop: &AtomicBool, seen: &Mutex<Vec<(u8, u16)>>) {
-    let mut queue = None;
-    while !stop.load(Ordering::Relaxed) {
-        if let Some(queue) = &mut queue {
-            answer(queue, lie, seen);
-        }
-        let packet = match control.try_receive() {
-            Ok(Some(packet)) => packet,
-            Ok(None) => {
-                std::thread::yield_now();
-                continue;
-            }
-            Err(_) => return,
-        };
-        let mut reply = match Control::decode(&packet.bytes).expect("the client tells no lies") {
-            Control::Hello { .. } => {
-                let limits = (VERSION, 16, 256, 0, 1 << 20);
-                let (version, max_queues, max_depth, features, max_pool_bytes) = limits;
-                Control::Welcome { version, max_queues, max_depth, features, max_pool_bytes }.encode()
-            }
-            Control::Attach { depth, .. } => {
-                queue = Some(attach(control, depth, lie));
-                continue;
-            }
-            Control::Register { region, .. } => Control::Registered { region }.encode(),
-            Control::Unregister { region } => Control::Unregistered { region }.encode(),
-            Control::Detach => Control::Detached.encode(),
-            other => panic!("a client does not send {other:?}"),
-        };
-        match (lie, packet.bytes[4]) {
-            (Lie::Welcome(change), 1) | (Lie::Registered(change), 6) => change(&mut reply),
-            _ => {}
-        }
-        let _ = control.send(&reply, &[]);
-        if packet.bytes[4] == 10 {
-            return;
-        }
-    }
-}
-
-fn attach(control: &Seqpacket, depth: u32, lie: Lie) -> ServerQueue {
-    let layout = RegionLayout::plan(1, depth, 0, 1);
-    let region = Arc::new(Region::create("liar", layout.region_bytes).expect("a region"));
-    layout.write_to(&region).expect("it fits");
-    if let Lie::Region(offset_bytes, bytes) = lie {
-        region.write(offset_bytes, bytes).expect("it fits");
-    }
-    let mut info = [0_u8; 64];
-    for (offset, value) in [(8, 2 << 20), (16, 512), (24, 16 << 20), (28, 8 << 20), (32, 256), (36, 31_u32)] {
-        info[offset..offset + 4].copy_from_slice(&value.to_le_bytes());
-    }
-    let mut bytes = Control::Attached { queue_count: 1, region_bytes: region.length_bytes(), service_info: info }.encode();
-    let (bell, (our_end, their_end)) = (EventDoorbell::new().expect("a bell"), SocketDoorbell::pair().expect("a bell"));
-    let copy = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().expect("a copy");
-    let mut files = vec![copy(region.as_fd()), copy(bell.as_fd()), copy(their_end.as_fd())];
-    match lie {
-        Lie::Attached(change) => change(&mut bytes),
-        Lie::Descriptors(change) => change(&mut files),
-        _ => {}
-    }
-    let borrowed: Vec<_> = files.iter().map(AsFd::as_fd).collect();
-    control.send(&bytes, &borrowed).expect("the client reads");
-    ServerQueue::open(&region, &layout.queues[0], bell, our_end).expect("an honest queue on our side")
-}
-
-fn answer(queue: &mut ServerQueue, lie: Lie, seen: &Mutex<Vec<(u8, u16)>>) {
-    let mut request = Message::ZERO;
-    while queue.requests.receive(&mut request) {
-        let [operation, _, flags_low, flags_high, tag_low, tag_high, ..] = request.word(0).to_le_bytes();
-        seen.lock().expect("no panic").push((operation, u16::from_le_bytes([flags_low, flags_high])));
-        let tag = u16::from_le_bytes([tag_low, tag_high]);
-        let messages = if let Lie::Answer(lies) = lie { lies(tag) } else { vec![completion(1, tag, 0)] };
-        messages.iter().for_each(|message| queue.completions.publish(message));
-        if queue.completions.reader_needs_doorbell() {
-            queue.client_bell.ring();
-        }
-    }
-}
 
 /// fio under sanitizers, at a socket of its own.
 fn stage(test: &str) -> Option<(Directory, Fio, String)> {
@@ -290,6 +61,24 @@ fn honest_daemon_is_believed_and_durable_writes_say_so() {
         assert!(run(options).iter().filter(|request| **request == (3, 0)).count() >= 9, "flushes");
     }
     assert!(run("rw=randtrim").iter().all(|request| *request == (4, 0)));
+}
+
+/// Harmless, or found: bells and flags cost nothing but time, and of a completion that changes while it is read one copy is believed.
+#[test]
+fn lies_that_go_on_beside_the_truth_are_harmless_or_found() {
+    let Some((_directory, fio, preload)) = stage("fio-frantic") else { return };
+    for (lie, must_succeed) in [(Lie::Ringing, true), (Lie::Stamps, true), (Lie::Rewriting, false)] {
+        for _ in 0..3 {
+            let _liar = Liar::start(&fio.socket, lie);
+            let mut command = fio.job(JOB);
+            let output = fio.output(command.env("LD_PRELOAD", &preload).env("ASAN_OPTIONS", "detect_leaks=0"));
+            let text = text_of(&output);
+            not_hung(&output, &format!("{lie:?}"));
+            let is_found = !must_succeed && text.contains("error=Protocol error");
+            assert!(output.status.success() || is_found, "{lie:?}\n{text}");
+            assert!(!text.contains("Sanitizer") && !text.contains("runtime error"), "{lie:?}\n{text}");
+        }
+    }
 }
 
 #[test]

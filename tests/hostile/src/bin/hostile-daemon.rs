@@ -1,0 +1,16 @@
+//! `fipseed`, for the tests and measurements of this package: cargo builds another package's program for nobody.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use fipsee_daemon::config::Arguments;
+
+fn main() -> ExitCode {
+    match fipsee_daemon::start(Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Ten thousand connections that say nothing.
+
+#[path = "../../../crates/daemon/tests/common/mod.rs"]
+mod common;
+
+use common::raw::connect;
+use common::{Daemon, Witness, eventually};
+use fipsee_ring::seqpacket::Seqpacket;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+const CROWD: usize = 10_000;
+
+#[test]
+fn ten_thousand_connections_that_say_nothing_hold_nobody_up() {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = (CROWD + 1000) as u64;
+    let raised = Rlimit { current: Some(wanted), maximum: limit.maximum.map(|most| most.max(wanted)) };
+    if setrlimit(Resource::Nofile, raised).is_err() {
+        return common::skip("ten thousand connections", "this process may not open so many files: raise ulimit -n");
+    }
+    let daemon = Daemon::start(&["--disk", "a=memory:1M", "--max-clients", "300"]);
+    let mut witness = Witness::new(&daemon, "a");
+    let before = daemon.fd_count();
+    let mut silent: Vec<Seqpacket> = Vec::with_capacity(CROWD);
+    for count in 0..CROWD {
+        silent.push(connect(&daemon));
+        if count % 500 == 0 {
+            witness.check();
+        }
+    }
+    // Those beyond its limit are refused at once, those within it have five seconds.
+    eventually("the daemon has let go of all of them", || {
+        witness.check();
+        silent.iter().all(Seqpacket::is_hung_up)
+    });
+    drop(silent);
+    eventually("their descriptors are closed", || daemon.fd_count() == before);
+    let lines = daemon.log().lines().count();
+    assert!(lines < 2_500, "{lines} lines in the log: 50 a second are allowed");
+    drop(Witness::new(&daemon, "a"));
+}

@@ -1,0 +1,114 @@
+//! A daemon that lies to the Rust client: each lie is found, named as what it is, and ends the channel. The same lies are told to the fio
+//! engine in `tests/doors`.
+
+#[path = "../../../crates/daemon/tests/common/mod.rs"]
+mod common;
+
+use common::Scratch;
+use fipsee_block::client::{AttachOptions, Disk, Error};
+use fipsee_hostile::liar::{EVENT_LIES, LIES, Liar, Lie, Others};
+use fipsee_ring::control::{Control, RefusalCode};
+
+/// Attach, register memory, read: what went wrong first.
+fn converse(scratch: &Scratch) -> Result<(), Error> {
+    let mut options = AttachOptions::new("a");
+    // As the fio engine, whose lies these are, which offers no feature.
+    options.placement = fipsee_block::client::Placement::Off;
+    options.depth = 8;
+    let (disk, mut queues) = Disk::attach(&scratch.path("s"), &options)?;
+    let memory = disk.create_memory(1 << 16)?;
+    let buffer = memory.buffer(0, 4096)?;
+    let queue = &mut queues[0];
+    let mut finished = 0;
+    for token in 0..4 {
+        queue.read(0, buffer.segment(0, 4096), token).expect("room");
+    }
+    while finished < 4 {
+        finished += queue.wait(&mut |_| {})?;
+    }
+    disk.detach(queues)
+}
+
+fn is_a_lie(outcome: &Result<(), Error>) -> bool {
+    matches!(outcome, Err(Error::Fault(_) | Error::Malformed(_)))
+}
+
+#[test]
+fn every_lie_of_a_daemon_is_found() {
+    let scratch = Scratch::new();
+    for (name, lie) in LIES.iter().chain(&EVENT_LIES) {
+        let _liar = Liar::start(&scratch.path("s"), *lie);
+        let outcome = converse(&scratch);
+        assert!(is_a_lie(&outcome), "'{name}' ({lie:?}) ends with {outcome:?}");
+    }
+}
+
+#[test]
+fn a_daemon_that_does_not_lie_is_believed() {
+    let scratch = Scratch::new();
+    let _liar = Liar::start(&scratch.path("s"), Lie::None);
+    let outcome = converse(&scratch);
+    assert!(outcome.is_ok(), "{outcome:?}");
+}
+
+/// Several conversations: a race is not won every time.
+fn converse_often(scratch: &Scratch) -> Vec<Result<(), Error>> {
+    (0..20).map(|_| converse(scratch)).collect()
+}
+
+#[test]
+fn bells_without_end_and_flags_that_flicker_keep_no_client_from_its_answers() {
+    let scratch = Scratch::new();
+    let _liar = Liar::start(&scratch.path("s"), Lie::Ringing);
+    for outcome in converse_often(&scratch) {
+        assert!(outcome.is_ok(), "{outcome:?}");
+    }
+}
+
+#[test]
+fn completions_with_stamps_of_other_laps_are_none() {
+    let scratch = Scratch::new();
+    let _liar = Liar::start(&scratch.path("s"), Lie::Stamps);
+    for outcome in converse_often(&scratch) {
+        assert!(outcome.is_ok(), "{outcome:?}");
+    }
+}
+
+/// Whatever the client copied is the truth or a lie, and the lie has a name.
+#[test]
+fn completions_rewritten_while_they_are_read_are_taken_or_found() {
+    let scratch = Scratch::new();
+    let _liar = Liar::start(&scratch.path("s"), Lie::Rewriting);
+    for outcome in converse_often(&scratch) {
+        assert!(outcome.is_ok() || is_a_lie(&outcome), "{outcome:?}");
+    }
+}
+
+/// Every message that a daemon can send, where another is due.
+#[test]
+fn answers_to_other_questions_are_faults() {
+    const OTHERS: [(u8, Others); 7] = [
+        (2, || Control::Welcome { version: 1, max_queues: 16, max_depth: 256, features: 0, max_pool_bytes: 1 << 20 }),
+        (4, || Control::Attached { queue_count: 1, region_bytes: 1 << 20, service_info: [0; 64] }),
+        (7, || Control::Registered { region: 1 }),
+        (9, || Control::Unregistered { region: 1 }),
+        (1, || Control::Hello { version_min: 1, version_max: 1, features: 0 }),
+        (6, || Control::Register { region: 1, access: 3, length_bytes: 4096 }),
+        (10, || Control::Detach),
+    ];
+    let scratch = Scratch::new();
+    for question in [1, 3, 6] {
+        for (kind, other) in OTHERS.iter().filter(|(kind, _)| *kind != question + 1) {
+            let _liar = Liar::start(&scratch.path("s"), Lie::Instead(question, *other));
+            let outcome = converse(&scratch);
+            assert!(is_a_lie(&outcome), "{kind} as the answer to {question} ends with {outcome:?}");
+        }
+        // These two end a connection at any time, and say so.
+        let _liar = Liar::start(&scratch.path("s"), Lie::Instead(question, || Control::Detached));
+        assert!(matches!(converse(&scratch), Err(Error::Disconnected)), "DETACHED as the answer to {question}");
+        let refusal: Others = || Control::Refused { code: RefusalCode::Busy, text: "no".to_owned() };
+        let _liar = Liar::start(&scratch.path("s"), Lie::Instead(question, refusal));
+        let outcome = converse(&scratch);
+        assert!(matches!(&outcome, Err(Error::Refused { text, .. }) if text == "no"), "{outcome:?}");
+    }
+}
