@@ -38,6 +38,8 @@ pub struct Setup {
     pub burst: u32,
     /// How Rust stores.
     pub store: StoreVariant,
+    /// The C program with address and undefined-behaviour sanitizers.
+    pub sanitized: bool,
 }
 
 /// The peer process ended, or lost a wake-up so that its alarm ended it.
@@ -77,7 +79,8 @@ impl Peer {
             .into_iter()
             .map(|fd| rustix::io::dup(fd).expect("a descriptor"))
             .collect();
-        let mut command = Command::new(env!("FIPSEE_INTEROP_PEER"));
+        let programs = [env!("FIPSEE_INTEROP_PEER"), env!("FIPSEE_INTEROP_SANITIZED_PEER")];
+        let mut command = Command::new(programs[usize::from(setup.sanitized)]);
         command.arg(setup.role).stdin(Stdio::null());
         command.args(inherited.iter().map(|fd| fd.as_raw_fd().to_string()));
         let wait = match setup.wait {

@@ -27,6 +27,7 @@ fn setups(role: &'static str) -> Vec<Setup> {
                 wait: WAITS[(waits + turn) % WAITS.len()],
                 burst: [1, 7, 32, 64][turn],
                 store: cpu::features().store,
+                sanitized: false,
             });
         }
     }
@@ -140,9 +141,18 @@ fn rust_answers_what_c_calls() {
     setups("call").into_iter().for_each(answer_c);
 }
 
+#[test]
+fn sanitizers_find_nothing_in_the_ends_in_c() {
+    for (role, run) in
+        [("stream-read", stream_to_c as fn(Setup)), ("stream-write", stream_from_c), ("serve", call_c), ("call", answer_c)]
+    {
+        setups(role).into_iter().for_each(|setup| run(Setup { count: COUNT / 10, sanitized: true, ..setup }));
+    }
+}
+
 fn long(role: &'static str, slots: u32, wait: WaitMode, burst: u32) -> Setup {
     let store = cpu::features().store;
-    Setup { role, slots, to_c: (0, 1), from_c: (1, 1), count: LONG_COUNT, wait, burst, store }
+    Setup { role, slots, to_c: (0, 1), from_c: (1, 1), count: LONG_COUNT, wait, burst, store, sanitized: false }
 }
 
 #[test]
