@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use fipsee_ring::clock;
 use fipsee_ring::listener::Listener;
 use rustix::net::SocketType;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -191,6 +192,8 @@ impl Daemon {
 
     /// From here on this daemon serves the clients of the old one, or it fails and the old one goes on.
     fn take_clients(&mut self, old: &Old) -> Result<(), Failure> {
+        // Workers measure the clock when they start, for 20 ms: clients must not wait for that.
+        let _ = clock::ticks_per_second();
         old.prepared()?;
         let adopted = self.front.adopt(&old.line, old.patience, &self.sockets)?;
         let (clients, machines, stood_still_ns) = (adopted.clients, adopted.machines.len(), adopted.stood_still_ns);

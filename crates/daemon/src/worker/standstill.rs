@@ -155,8 +155,6 @@ impl Worker {
                 Service::Virtqueue(queue) => {
                     if own {
                         queue.server.flush();
-                        // Whoever goes on asks for kicks when it sleeps; what was asked for here, the other does not know of.
-                        queue.server.bell_rang();
                     }
                     standings.guests.extend(queue.server.standing().map(|standing| (name, standing)));
                 }
