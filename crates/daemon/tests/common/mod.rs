@@ -21,7 +21,7 @@ pub(crate) mod raw;
 pub(crate) mod vm;
 
 /// What should happen at once has failed after so long. A bound against hanging, not a claim about speed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Tell `cargo xtask test`, past libtest's capture, that a check could not run here.
 pub(crate) fn skip(what: &str, reason: &str) {
