@@ -15,8 +15,10 @@ use fipsee_ring::seqpacket::Seqpacket;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::MemfdFlags;
 
+use crate::twins::{ATTACHMENTS, BELLS, BUSY, LOAD, MEMORY, REQUESTS as ASKING, WRITER};
+
 /// Requests outstanding of a liar.
-const DEPTH: u32 = 16;
+pub(crate) const DEPTH: u32 = 16;
 const POOL_BYTES: u64 = 1 << 20;
 /// Looks for an answer before a liar sleeps on its doorbell.
 const LOOKS: u32 = 64;
@@ -72,7 +74,9 @@ pub struct Lie {
     pub name: &'static str,
     /// How often a test tells it.
     pub times: u64,
-    tell: fn(&Path, &str, &mut Until<'_>) -> io::Result<()>,
+    pub(crate) tell: fn(&Path, &str, &mut Until<'_>) -> io::Result<()>,
+    /// Who does as much, and tells the truth; a twin has none.
+    pub twin: Option<&'static Lie>,
 }
 
 impl Lie {
@@ -87,29 +91,19 @@ impl Lie {
 
 /// All of them.
 pub const LIES: &[Lie] = &[
-    Lie { name: "stamps of other laps", times: 3_000, tell: stamps },
-    Lie { name: "slots of random bytes", times: 3_000, tell: noise },
-    Lie { name: "a slot rewritten while it is read", times: 3_000_000, tell: rewritten_slot },
-    Lie { name: "an indirect table rewritten while it is read", times: 3_000_000, tell: rewritten_table },
-    Lie { name: "a table that its own request overwrites", times: 1_000, tell: table_over_itself },
-    Lie { name: "more requests than the depth, no answer taken", times: 100_000, tell: overrun },
-    Lie { name: "asleep flags that flicker", times: 2_000_000, tell: flicker },
-    Lie { name: "doorbells", times: 200_000, tell: doorbells },
-    Lie { name: "control messages, no answer taken", times: 20_000, tell: control_flood },
-    Lie { name: "connections that end at once", times: 2_000, tell: connections },
-    Lie { name: "attachments that end at once", times: 300, tell: attachments },
-    Lie { name: "memory of every wrong kind", times: 500, tell: wrong_memory },
+    Lie { name: "stamps of other laps", times: 3_000, tell: stamps, twin: Some(&BUSY) },
+    Lie { name: "slots of random bytes", times: 3_000, tell: noise, twin: Some(&ASKING) },
+    Lie { name: "a slot rewritten while it is read", times: 3_000_000, tell: rewritten_slot, twin: Some(&WRITER) },
+    Lie { name: "an indirect table rewritten while it is read", times: 3_000_000, tell: rewritten_table, twin: Some(&WRITER) },
+    Lie { name: "a table that its own request overwrites", times: 1_000, tell: table_over_itself, twin: Some(&ASKING) },
+    Lie { name: "more requests than the depth, no answer taken", times: 100_000, tell: overrun, twin: Some(&LOAD) },
+    Lie { name: "asleep flags that flicker", times: 2_000_000, tell: flicker, twin: Some(&WRITER) },
+    Lie { name: "doorbells", times: 200_000, tell: doorbells, twin: Some(&BELLS) },
+    Lie { name: "control messages, no answer taken", times: 20_000, tell: control_flood, twin: Some(&MEMORY) },
+    Lie { name: "connections that end at once", times: 2_000, tell: connections, twin: Some(&ATTACHMENTS) },
+    Lie { name: "attachments that end at once", times: 300, tell: attachments, twin: Some(&ATTACHMENTS) },
+    Lie { name: "memory of every wrong kind", times: 500, tell: wrong_memory, twin: Some(&MEMORY) },
 ];
-
-/// No lie: what a CPU kept busy costs a victim, to which the cost of lies is to be compared.
-pub const BUSY: Lie = Lie { name: "(no lie, a CPU kept busy)", times: 0, tell: busy };
-
-fn busy(_socket: &Path, _disk: &str, until: &mut Until<'_>) -> io::Result<()> {
-    while until.more() {
-        std::hint::spin_loop();
-    }
-    Ok(())
-}
 
 /// splitmix64.
 #[derive(Debug)]
@@ -126,7 +120,7 @@ impl Random {
     }
 }
 
-fn attach(socket: &Path, disk: &str) -> io::Result<Attached> {
+pub(crate) fn attach(socket: &Path, disk: &str) -> io::Result<Attached> {
     let wanted = Wanted { service: SERVICE_BLOCK, queue_count: 1, depth: DEPTH, flags: 0, pool_bytes: POOL_BYTES, name: disk };
     handshake::attach(socket, 0, &wanted).map_err(|error| io::Error::other(format!("{error:?}")))
 }
@@ -151,7 +145,7 @@ fn publish(attached: &mut Attached, message: &Message) -> bool {
 }
 
 /// Publish and wait for an answer, while `meanwhile` goes on.
-fn ask(attached: &mut Attached, message: &Message, mut meanwhile: impl FnMut(&Attached)) -> io::Result<Message> {
+pub(crate) fn ask(attached: &mut Attached, message: &Message, mut meanwhile: impl FnMut(&Attached)) -> io::Result<Message> {
     if !publish(attached, message) {
         return Err(io::Error::other("more is outstanding than was asked"));
     }
@@ -186,7 +180,7 @@ fn status(answer: &Message) -> Option<Status> {
 
 /// Rewrite memory of the channel in a thread of its own, as often as is wanted, while `request` goes on in this one, and until that
 /// has seen what it wants to see.
-fn while_rewriting(
+pub(crate) fn while_rewriting(
     attached: &mut Attached,
     until: &mut Until<'_>,
     mut rewrite: impl FnMut(&Region) + Send,
@@ -214,7 +208,7 @@ fn while_rewriting(
     })
 }
 
-fn segment(offset_sectors: u32, length_sectors: u16, region: u16) -> Segment {
+pub(crate) const fn segment(offset_sectors: u32, length_sectors: u16, region: u16) -> Segment {
     Segment { offset_sectors, length_sectors, region }
 }
 
