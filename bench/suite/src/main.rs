@@ -89,8 +89,8 @@ fn run(arguments: Arguments) -> Result<(), String> {
         return Err(format!("--seconds {seconds}: choose more than 0"));
     }
     if arguments.suite == "hostile" {
-        let Arguments { results, only, .. } = arguments;
-        return hostile::run(hostile::Settings { rounds, seconds, results, only });
+        let Arguments { results, only, quick, .. } = arguments;
+        return hostile::run(hostile::Settings { rounds, seconds, results, only, quick });
     }
     block::run(block::Settings {
         rounds,
