@@ -302,7 +302,7 @@ impl Bench {
     }
 }
 
-fn append(path: &Path, line: &str) -> Result<(), String> {
+pub(crate) fn append(path: &Path, line: &str) -> Result<(), String> {
     let mut open = std::fs::OpenOptions::new();
     let file = open.create(true).append(true).open(path);
     let written = file.and_then(|mut file| writeln!(file, "{line}"));

@@ -9,6 +9,7 @@ mod facts;
 mod fio;
 mod floor;
 mod headline;
+mod hostile;
 mod idle;
 mod matrix;
 mod memcpy;
@@ -29,7 +30,7 @@ use clap::Parser;
 #[command(version)]
 struct Arguments {
     /// Which one.
-    #[arg(value_parser = ["block"], default_value = "block")]
+    #[arg(value_parser = ["block", "hostile"], default_value = "block")]
     suite: String,
     /// Rounds; each round runs every candidate once, in rotating order.
     #[arg(long, default_value_t = 5)]
@@ -61,16 +62,37 @@ struct Arguments {
     /// Renew the headline in this README from the run.
     #[arg(long, value_name = "README.md")]
     readme: Option<PathBuf>,
+    /// Be the neighbour of this name of a victim, until killed.
+    #[arg(long, hide = true, requires = "socket")]
+    neighbour: Option<String>,
+    /// The daemon of the neighbour.
+    #[arg(long, hide = true)]
+    socket: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    match run(Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> Result<(), String> {
+    if let (Some(name), Some(socket)) = (&arguments.neighbour, &arguments.socket) {
+        return hostile::be_neighbour(name, socket);
+    }
     let (rounds, seconds) = if arguments.quick { (1, 0.2) } else { (arguments.rounds.max(1), arguments.seconds) };
     if !(seconds > 0.0 && seconds < 1e6) {
-        eprintln!("error: --seconds {seconds}: choose more than 0");
-        return ExitCode::FAILURE;
+        return Err(format!("--seconds {seconds}: choose more than 0"));
     }
-    let settings = block::Settings {
+    if arguments.suite == "hostile" {
+        let Arguments { results, only, quick, .. } = arguments;
+        return hostile::run(hostile::Settings { rounds, seconds, results, only, quick });
+    }
+    block::run(block::Settings {
         rounds,
         seconds,
         results: arguments.results,
@@ -81,12 +103,5 @@ fn main() -> ExitCode {
         tune: arguments.tune,
         places: !arguments.quick,
         readme: arguments.readme,
-    };
-    match block::run(settings) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    })
 }

@@ -7,6 +7,7 @@ mod common;
 use common::Scratch;
 use fipsee_block::client::{AttachOptions, Disk, Error};
 use fipsee_hostile::liar::{EVENT_LIES, LIES, Liar, Lie, Others};
+use fipsee_ring::PeerFault;
 use fipsee_ring::control::{Control, RefusalCode};
 
 /// Attach, register memory, read: what went wrong first.
@@ -40,6 +41,10 @@ fn every_lie_of_a_daemon_is_found() {
         let _liar = Liar::start(&scratch.path("s"), *lie);
         let outcome = converse(&scratch);
         assert!(is_a_lie(&outcome), "'{name}' ({lie:?}) ends with {outcome:?}");
+        if name.contains("seals") {
+            let is_named = matches!(outcome, Err(Error::Fault(PeerFault::UnsafeMemory { .. })));
+            assert!(is_named, "memory that can be cut under us was mapped, and then: {outcome:?}");
+        }
     }
 }
 

@@ -17,7 +17,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("crates/capi", &["crates/ring", "crates/block", "crates/call"]),
     ("crates/python", &["crates/ring", "crates/block"]),
     // The benchmarks use the load generator that users use.
-    ("bench/suite", &["crates/ring", "crates/block", "crates/virtio", "crates/daemon", "crates/cli", "tests/guest"]),
+    (
+        "bench/suite",
+        &["crates/ring", "crates/block", "crates/virtio", "crates/daemon", "crates/cli", "tests/guest", "tests/hostile"],
+    ),
     // Rust and C understand the same bytes.
     ("tests/fuzz", &["crates/ring", "crates/block", "crates/call", "crates/virtio", "crates/daemon", "tests/interop"]),
     ("fuzz", &["tests/fuzz"]),
