@@ -62,7 +62,7 @@ impl Peer {
     /// Why a scenario with that event says nothing of this peer.
     pub(super) fn cannot(&self, event: Event) -> Option<&'static str> {
         match (self, event) {
-            (Self::StorageDaemon, Event::Restart) => Some("it forgets what was under way when it dies"),
+            (Self::StorageDaemon, Event::Restart | Event::Kill) => Some("it forgets what was under way when it dies"),
             (Self::StorageDaemon, Event::Resize(_)) => Some("7.2 does not tell the guest"),
             _ => None,
         }
@@ -115,7 +115,7 @@ impl BackEnd {
         Ok(back_end)
     }
 
-    fn image(&self) -> PathBuf {
+    pub(super) fn image(&self) -> PathBuf {
         self.folder.join("disk.img")
     }
 
@@ -124,7 +124,7 @@ impl BackEnd {
         self.folder.join("disk.sock")
     }
 
-    fn launch(&mut self) -> Result<(), String> {
+    pub(super) fn launch(&mut self) -> Result<(), String> {
         let _ = fs::remove_file(self.socket());
         let mut command = self.command();
         let log = File::options().create(true).append(true).open(self.folder.join("back-end.log"));
@@ -193,10 +193,15 @@ impl BackEnd {
         }
     }
 
-    /// Die without a word, and come back.
-    pub(super) fn restart(&mut self) -> Result<(), String> {
+    /// Die without a word.
+    pub(super) fn kill(&mut self) {
         // Killed and waited for as the group goes.
         drop(self.process.take());
+    }
+
+    /// Die without a word, and come back.
+    pub(super) fn restart(&mut self) -> Result<(), String> {
+        self.kill();
         self.launch()
     }
 

@@ -14,7 +14,7 @@ use super::super::lab::memory_folder;
 use super::super::machine::{self, Group};
 use super::super::packages::{Packages, keep, make_folder};
 use super::super::scenario::Only;
-use super::super::uml::Uml;
+use super::super::uml::{Build, Uml};
 use super::plan::{FIP, FIP_MEMORY, SERVED};
 use super::results::Results;
 use super::watch::Watcher;
@@ -56,7 +56,7 @@ pub(super) fn run(site: &Site<'_>, plan: &str) -> Result<Results, String> {
 
 fn run_in(site: &Site<'_>, plan: &str, folder: &Path) -> Result<Results, String> {
     let packages = Packages::new(site.cache.join("packages"), Apt::own());
-    let uml = Uml::prepare(site.root, site.cache, &packages).map_err(|unready| format!("{unready:?}"))?;
+    let uml = Uml::prepare(Build::Plain, site.root, site.cache, &packages).map_err(|unready| format!("{unready:?}"))?;
     let initrd = folder.join("initrd");
     write_initrd(site, plan, &uml, &packages, &initrd)?;
     let back_ends = BackEnds::start(site, folder)?;
