@@ -13,7 +13,7 @@ for round in $(seq 5); do
     wait_for "requests" is_busy
     echo virtio0 >"$driver/unbind"
     wait $load || true
-    rmmod fip_blk || fail "round $round: the module is in use"
+    unload fip_blk
     [ ! -e /sys/kernel/debug/fip_blk ] || fail "round $round: something of the module is left"
     insmod /modules/fip_blk.ko
 done

@@ -43,6 +43,7 @@ int sizes_main(int argc, char **argv);
 int zeroes_main(int argc, char **argv);
 int stress_main(int argc, char **argv);
 int tree_main(int argc, char **argv);
+int kills_main(int argc, char **argv);
 
 /* A disk whose every sector holds what its number, a round and a seed say (disk.c). */
 struct disk {

@@ -87,3 +87,33 @@ check_path() {
     cat /sys/kernel/debug/fip_blk/*/stats
     fail "fip_blk moved no request over rings"
 }
+
+# watches: is this the kernel that watches itself?
+watches() {
+    [ -e /sys/kernel/debug/kmemleak ]
+}
+
+# unload MODULE, whose devices are unbound. A kernel that watches itself releases their disks up to four seconds late, and needs the module then.
+unload() {
+    ! watches || sleep 6
+    rmmod "$1" || fail "the module $1 is in use"
+}
+
+# check_watch: has a kernel that watches itself seen something that it tells only who asks, and does it still watch? What a driver forgot is
+# looked for when it has let go of its devices and is gone. Others have nothing to tell.
+check_watch() {
+    watches || return 0
+    grep -q "debug_locks: *1" /proc/lockdep_stats || fail "the kernel watches its locks no more"
+    for module in $(setting modules | tr , ' '); do
+        unload "$module"
+    done
+    # Memory younger than five seconds it does not suspect; twice, for it remembers what it saw.
+    sleep 6
+    for scan in 1 2; do
+        echo scan >/sys/kernel/debug/kmemleak || fail "the kernel looks for leaks no more"
+    done
+    cat /sys/kernel/debug/kmemleak >/tmp/leaks
+    [ -s /tmp/leaks ] || return 0
+    cat /tmp/leaks
+    fail "memory was forgotten: $(grep -c '^unreferenced object' /tmp/leaks) pieces"
+}

@@ -63,7 +63,7 @@ impl Peer {
     pub(super) fn cannot(&self, event: Event) -> Option<&'static str> {
         match (self, event) {
             (Self::StorageDaemon, Event::Handover) => Some("it cannot be taken over from"),
-            (Self::StorageDaemon, Event::Restart) => Some("it forgets what was under way when it dies"),
+            (Self::StorageDaemon, Event::Restart | Event::Kill) => Some("it forgets what was under way when it dies"),
             (Self::StorageDaemon, Event::Resize(_)) => Some("7.2 does not tell the guest"),
             _ => None,
         }
@@ -116,7 +116,7 @@ impl BackEnd {
         Ok(back_end)
     }
 
-    fn image(&self) -> PathBuf {
+    pub(super) fn image(&self) -> PathBuf {
         self.folder.join("disk.img")
     }
 
@@ -125,7 +125,7 @@ impl BackEnd {
         self.folder.join("disk.sock")
     }
 
-    fn launch(&mut self) -> Result<(), String> {
+    pub(super) fn launch(&mut self) -> Result<(), String> {
         let _ = fs::remove_file(self.socket());
         let mut command = self.command();
         let (output, errors) = self.open_log()?;
@@ -192,10 +192,15 @@ impl BackEnd {
         }
     }
 
-    /// Die without a word, and come back.
-    pub(super) fn restart(&mut self) -> Result<(), String> {
+    /// Die without a word.
+    pub(super) fn kill(&mut self) {
         // Killed and waited for as the group goes.
         drop(self.process.take());
+    }
+
+    /// Die without a word, and come back.
+    pub(super) fn restart(&mut self) -> Result<(), String> {
+        self.kill();
         self.launch()
     }
 

@@ -85,7 +85,7 @@ impl Workshop<'_> {
             return Err(Unready::Missing(format!("this checkout has no {OURS} ({SOURCES})")));
         }
         let (name, tree, architecture) = match kernel {
-            Kernel::Uml(uml) => ("uml", uml.tree.clone(), "um"),
+            Kernel::Uml(uml) => (uml.build.name(), uml.tree.clone(), "um"),
             Kernel::Debian(debian) => (debian.release.as_str(), debian.headers(self.packages)?, "x86"),
         };
         let copy = self.cache.join(format!("{OURS}-{name}"));

@@ -12,13 +12,14 @@ use super::archive::Archive;
 use super::back_end::{BackEnd, Peer, pinned};
 use super::debian::Debian;
 use super::driver::{DRIVERS, Kernel, Modules, SCRIPTS, Workshop};
+use super::kills::Kills;
 use super::machine::{self, LastWill, Outcome};
 use super::meddler::Meddler;
 use super::packages::{Packages, make_folder};
 use super::programs::{Programs, name_of};
 use super::qemu::{self, Parts, Qemu};
 use super::scenario::{Event, Guest, Origin, Scenario};
-use super::uml::Uml;
+use super::uml::{Build, Uml};
 use super::unready::Unready;
 use crate::setup::is_installed;
 
@@ -36,6 +37,8 @@ pub(super) struct Choice<'a> {
     pub(super) peer: &'a Peer,
     pub(super) driver: &'a str,
     pub(super) seed: u64,
+    /// Instead of what the scenario sets.
+    pub(super) settings: &'a [(String, String)],
     pub(super) keep: bool,
 }
 
@@ -51,6 +54,7 @@ pub(super) struct Lab {
     cpus: Option<(usize, usize)>,
     programs: OnceCell<Result<Programs, Unready>>,
     uml: OnceCell<Result<Uml, Unready>>,
+    debug_uml: OnceCell<Result<Uml, Unready>>,
     debian: OnceCell<Result<Debian, Unready>>,
     new_debian: OnceCell<Result<Debian, Unready>>,
     new_qemu: OnceCell<Result<Qemu, Unready>>,
@@ -70,6 +74,7 @@ impl Lab {
             cpus: two_cpus(&fs::read_to_string("/proc/self/status").unwrap_or_default()),
             programs: OnceCell::new(),
             uml: OnceCell::new(),
+            debug_uml: OnceCell::new(),
             debian: OnceCell::new(),
             new_debian: OnceCell::new(),
             new_qemu: OnceCell::new(),
@@ -82,7 +87,7 @@ impl Lab {
             return Err(Unready::Missing(format!("{}: {reason}", choice.peer.name())));
         }
         let needed = match scenario.guest {
-            Guest::Uml => &["make", "gcc", "flex", "bison", "bc", "xz", "timeout", "apt-get", "dpkg-deb", "taskset"][..],
+            Guest::Uml(_) => &["make", "gcc", "flex", "bison", "bc", "xz", "timeout", "apt-get", "dpkg-deb", "taskset"][..],
             Guest::Qemu { .. } => &["make", "gcc", "xz", "apt-get", "dpkg-deb", "taskset"],
         };
         let missing = needed.iter().find(|name| !is_installed(name));
@@ -111,7 +116,7 @@ impl Lab {
         let initrd = folder.join("initrd");
         let modules = self.initrd(scenario, choice, &initrd)?;
         let queues = match scenario.guest {
-            Guest::Uml => 1,
+            Guest::Uml(_) => 1,
             Guest::Qemu { cpus, .. } => cpus,
         };
         let mut back_end = BackEnd::start(choice.peer, folder, scenario.disk, queues, self.cpus.map(|(_, back)| back))?;
@@ -119,27 +124,36 @@ impl Lab {
         let is_meddled = scenario.event == Event::Meddle;
         let mut meddler = if is_meddled { Some(Meddler::start(&self.root, folder, &back_end.socket())?) } else { None };
         let socket = meddler.as_ref().map_or_else(|| back_end.socket(), |meddler| meddler.socket().to_owned());
-        let monitor = folder.join("qemu.sock");
+        let (monitor, qemu_log) = (folder.join("qemu.sock"), folder.join("qemu.log"));
         let mut command = match scenario.guest {
-            Guest::Uml => self.uml_command(&initrd, &append, &socket)?,
+            Guest::Uml(build) => self.uml_command(build, &initrd, &append, &socket)?,
             Guest::Qemu { cpus, model, kernel, program } => {
                 let kernel = self.debian(kernel)?.kernel();
                 let event = scenario.event;
-                self.qemu(program)?.command(&Parts { cpus, model, kernel, initrd, append: &append, socket, monitor, event })
+                let log = qemu_log.clone();
+                self.qemu(program)?.command(&Parts { cpus, model, kernel, initrd, append: &append, socket, monitor, log, event })
             }
         };
         let console = folder.join("console.log");
         let mut console = File::create(&console).map_err(|error| format!("cannot write {}: {error}", console.display()))?;
-        let act = |event: &str| match &mut meddler {
-            Some(meddler) => meddle(event, &back_end, meddler),
-            None => act(event, scenario.event, &mut back_end, folder, queues),
+        let mut kills = (scenario.event == Event::Kill).then(|| Kills::new(choice.seed));
+        let act = |event: &str| match (&mut meddler, &mut kills) {
+            (Some(meddler), _) => meddle(event, &back_end, meddler),
+            (None, Some(kills)) => kill(event, &mut back_end, kills),
+            (None, None) => act(event, scenario.event, &mut back_end, folder, queues),
         };
-        let outcome = machine::run(&mut command, LIMIT, &mut console, act)?;
+        let limit = if choice.settings.is_empty() { LIMIT } else { 10 * LIMIT };
+        let mut outcome = machine::run(&mut command, limit, &mut console, act)?;
+        outcome.monitor.extend(fs::read_to_string(qemu_log).unwrap_or_default().lines().map(str::to_owned));
         write_logs(folder, &outcome);
         let log = back_end.log();
+        let image = back_end.image();
         let verdict = outcome.judge(scenario.allowed).and_then(|()| back_end.finish());
+        let verdict = verdict.and_then(|()| kills.map(|kills| kills.finish(&image)).transpose());
         verdict
-            .map(|()| format!("guest {:.1} s", outcome.took.as_secs_f64()))
+            .map(|story| {
+                format!("guest {:.1} s{}", outcome.took.as_secs_f64(), story.map_or_else(String::new, |text| format!(", {text}")))
+            })
             .map_err(|error| Unready::Broken(story(&error, &outcome, &log)))
     }
 
@@ -152,7 +166,7 @@ impl Lab {
         let mut archive = Archive::default();
         programs.as_ref().map_err(Unready::clone)?.add_to(&mut archive, &self.root.join(SCRIPTS))?;
         let (kernel, order, packages) = match scenario.guest {
-            Guest::Uml => (Kernel::Uml(self.uml()?), Vec::new(), &self.packages),
+            Guest::Uml(build) => (Kernel::Uml(self.uml(build)?), Vec::new(), &self.packages),
             Guest::Qemu { kernel, .. } => {
                 let debian = self.debian(kernel)?;
                 (Kernel::Debian(debian), debian.load_order(), self.packages(kernel)?)
@@ -182,10 +196,11 @@ impl Lab {
         Ok(modules)
     }
 
-    fn uml(&self) -> Result<&Uml, Unready> {
-        let uml = self.uml.get_or_init(|| {
-            let _lock = self.lock("uml")?;
-            Uml::prepare(&self.root, &self.cache, &self.packages)
+    fn uml(&self, build: Build) -> Result<&Uml, Unready> {
+        let cell = if build == Build::Plain { &self.uml } else { &self.debug_uml };
+        let uml = cell.get_or_init(|| {
+            let _lock = self.lock(build.name())?;
+            Uml::prepare(build, &self.root, &self.cache, &self.packages)
         });
         uml.as_ref().map_err(Unready::clone)
     }
@@ -231,10 +246,10 @@ impl Lab {
         lock.map_err(|error| format!("cannot lock {}: {error}", path.display()))
     }
 
-    fn uml_command(&self, initrd: &Path, append: &str, socket: &Path) -> Result<Command, Unready> {
+    fn uml_command(&self, build: Build, initrd: &Path, append: &str, socket: &Path) -> Result<Command, Unready> {
         /// The device's id on the virtio bus: a disk.
         const DISK: u8 = 2;
-        let mut command = pinned(self.cpus.map(|(guest, _)| guest), &self.uml()?.program());
+        let mut command = pinned(self.cpus.map(|(guest, _)| guest), &self.uml(build)?.program());
         command.env("TMPDIR", memory_folder());
         command.arg(format!("mem={UML_MEMORY_MIB}M")).arg(format!("initrd={}", initrd.display()));
         command.args(["con0=null,fd:1", "con1=null,fd:2", "con=null", "ssl=null", "loglevel=5", "panic=-1"]);
@@ -256,7 +271,10 @@ fn append(scenario: &Scenario, choice: &Choice<'_>, modules: &Modules, queues: u
         format!("fip.queues={queues}"),
         format!("fip.seed={}", choice.seed),
     ];
-    words.extend(scenario.settings.iter().map(|(name, value)| format!("fip.{name}={value}")));
+    let is_theirs = |name: &str| choice.settings.iter().any(|(other, _)| other == name);
+    let ours = scenario.settings.iter().filter(|(name, _)| !is_theirs(name));
+    words.extend(ours.map(|(name, value)| format!("fip.{name}={value}")));
+    words.extend(choice.settings.iter().map(|(name, value)| format!("fip.{name}={value}")));
     words.join(" ")
 }
 
@@ -271,6 +289,19 @@ fn act(event: &str, expected: Event, back_end: &mut BackEnd, folder: &Path, queu
         ("reboot", Event::Reboot) => Ok(()),
         ("unplug", Event::Plug) => qemu::unplug(&monitor),
         ("plug", Event::Plug) => qemu::plug(&monitor, queues),
+        _ => Err("this scenario does not expect it".to_owned()),
+    }
+}
+
+/// The same while the back end dies again and again.
+fn kill(event: &str, back_end: &mut BackEnd, kills: &mut Kills) -> Result<(), String> {
+    match event {
+        "kill" => {
+            back_end.kill();
+            kills.check_death(&back_end.image())?;
+            back_end.launch()
+        }
+        words if kills.hear(words)? => Ok(()),
         _ => Err("this scenario does not expect it".to_owned()),
     }
 }

@@ -19,9 +19,15 @@ const GRACE: Duration = if cfg!(test) { Duration::from_millis(200) } else { Dura
 const REPORT: &str = "fipsee-vm: ";
 
 /// What the kernel says when something is wrong. Nothing of it may stand on the console.
-const ALARMS: [&str; 17] = [
+const ALARMS: [&str; 22] = [
     "BUG:",
     "kernel BUG",
+    // What only a kernel that watches itself says: about a piece of memory, a shift or an index, a list, locks.
+    "] BUG ",
+    "UBSAN:",
+    "ODEBUG:",
+    "non-static key",
+    "turning off the locking correctness validator",
     "WARNING:",
     "Oops",
     "Kernel panic",

@@ -7,6 +7,7 @@ pub(crate) mod bench;
 mod debian;
 mod dkms;
 mod driver;
+mod kills;
 mod lab;
 mod machine;
 mod meddler;
@@ -23,7 +24,7 @@ use crate::step::{Attempt, Tally};
 use back_end::{PEERS, Peer};
 use driver::DRIVERS;
 use lab::{Choice, Lab};
-use scenario::{SCENARIOS, Scenario};
+use scenario::{Scenario, all};
 use unready::Unready;
 
 const USAGE: &str = "\
@@ -36,6 +37,7 @@ Runs scenarios whose names begin with one of the NAMEs, or all; each with every 
   --peer PEER       only with this back end: fipseed, qemu-storage-daemon
   --driver DRIVER   only with this driver in the guest: virtio_blk, fip_blk
   --seed N          other data, other places [default: 1]
+  --set NAME=VALUE  instead of what the scenarios set; a longer run may take ten times as long
   --qemu PROGRAM    another qemu-system-x86_64
   --keep            leave logs, sockets and images, and say where";
 
@@ -50,6 +52,7 @@ struct Arguments {
     peer: Option<String>,
     driver: Option<String>,
     qemu: Option<String>,
+    settings: Vec<(String, String)>,
     seed: u64,
 }
 
@@ -66,10 +69,11 @@ impl Arguments {
                 "--keep" => arguments.keep = true,
                 "--peer" => arguments.peer = Some(one_of(&value()?, &PEERS)?),
                 "--driver" => arguments.driver = Some(one_of(&value()?, &DRIVERS)?),
+                "--set" => arguments.settings.push(setting(&value()?)?),
                 "--qemu" => arguments.qemu = Some(value()?),
                 "--seed" => arguments.seed = value()?.parse().map_err(|_| "--seed needs a number".to_owned())?,
                 option if option.starts_with('-') => return Err(format!("no option '{option}'")),
-                name if SCENARIOS.iter().any(|scenario| scenario.name.starts_with(name)) => arguments.names.push(name.to_owned()),
+                name if all().iter().any(|scenario| scenario.name.starts_with(name)) => arguments.names.push(name.to_owned()),
                 name => return Err(format!("no scenario begins with '{name}'; see cargo xtask vm --list")),
             }
         }
@@ -80,6 +84,14 @@ impl Arguments {
         let is_named = self.names.is_empty() || self.names.iter().any(|name| scenario.name.starts_with(name.as_str()));
         is_named && (scenario.quick || !self.quick)
     }
+}
+
+fn setting(word: &str) -> Result<(String, String), String> {
+    let (name, value) = word.split_once('=').ok_or_else(|| format!("--set needs NAME=VALUE, not '{word}'"))?;
+    if value.contains(char::is_whitespace) {
+        return Err(format!("--set {name}: a word on a kernel's command line has no space"));
+    }
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 fn one_of(word: &str, words: &[&str]) -> Result<String, String> {
@@ -94,8 +106,8 @@ pub(crate) fn command(root: &Path, words: &[String], tally: &mut Tally) -> Resul
         return Ok(false);
     }
     if arguments.list {
-        for scenario in SCENARIOS {
-            println!("{:<18} {}", scenario.name, scenario.about);
+        for scenario in all() {
+            println!("{:<20} {}", scenario.name, scenario.about);
         }
         return Ok(false);
     }
@@ -114,18 +126,19 @@ pub(crate) fn tier(root: &Path, programs: &Path, tally: &mut Tally) {
 }
 
 fn run(root: &Path, arguments: &Arguments, programs: Option<&Path>, tally: &mut Tally) {
-    let lab = Lab::new(root, arguments.qemu.as_deref());
+    let (lab, scenarios) = (Lab::new(root, arguments.qemu.as_deref()), all());
     for peer_name in PEERS.iter().filter(|name| arguments.peer.as_ref().is_none_or(|wanted| wanted == *name)) {
         let peer = Peer::find(peer_name, root, programs);
         for driver in DRIVERS.iter().filter(|name| arguments.driver.as_ref().is_none_or(|wanted| wanted == *name)) {
             let is_about_these = |scenario: &&Scenario| scenario.only.includes(driver, peer_name);
-            for scenario in SCENARIOS.iter().filter(|scenario| arguments.wants(scenario)).filter(is_about_these) {
+            for scenario in scenarios.iter().filter(|scenario| arguments.wants(scenario)).filter(is_about_these) {
                 let name = format!("tier 2 vm {} {driver} {peer_name}", scenario.name);
                 let run = || {
                     let choice = Choice {
                         peer: peer.as_ref().map_err(Unready::clone)?,
                         driver,
                         seed: arguments.seed,
+                        settings: &arguments.settings,
                         keep: arguments.keep,
                     };
                     lab.run(scenario, &choice)
@@ -152,13 +165,13 @@ mod tests {
     fn names_choose_by_their_beginning() {
         let arguments = parse(&["uml/fi", "qemu/f", "--quick", "--seed", "7"]).expect("it makes sense");
         let chosen: Vec<_> =
-            SCENARIOS.iter().filter(|scenario| arguments.wants(scenario)).map(|scenario| scenario.name).collect();
+            all().into_iter().filter(|scenario| arguments.wants(scenario)).map(|scenario| scenario.name).collect();
         assert_eq!((chosen, arguments.seed), (vec!["uml/files", "uml/fio", "qemu/files"], 7));
     }
 
     #[test]
     fn what_is_not_known_is_refused() {
-        for words in [&["none"][..], &["--what"], &["--peer", "nobody"], &["--seed"], &["--seed", "x"]] {
+        for words in [&["none"][..], &["--what"], &["--peer", "nobody"], &["--seed"], &["--seed", "x"], &["--set", "x"]] {
             assert!(parse(words).is_err(), "{words:?}");
         }
     }

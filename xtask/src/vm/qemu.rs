@@ -33,6 +33,8 @@ pub(super) struct Parts<'a> {
     pub(super) socket: PathBuf,
     /// Where its monitor listens.
     pub(super) monitor: PathBuf,
+    /// Where its own messages go.
+    pub(super) log: PathBuf,
     pub(super) event: Event,
 }
 
@@ -61,18 +63,20 @@ impl Qemu {
     }
 
     pub(super) fn command(&self, parts: &Parts<'_>) -> Command {
-        let mut command = self.machine(parts.cpus, parts.model, &parts.kernel, &parts.initrd, parts.append);
+        let mut command = self.machine(parts.cpus, parts.model, &parts.kernel, &parts.initrd, parts.append, &parts.log);
         command.arg("-qmp").arg(format!("unix:{},server=on,wait=off", parts.monitor.display()));
         command.args(if parts.event == Event::Reboot { &["-no-user-config"][..] } else { &["-no-reboot"] });
-        let reconnect = if parts.event == Event::Restart { ",reconnect=1" } else { "" };
+        let reconnect = if matches!(parts.event, Event::Restart | Event::Kill) { ",reconnect=1" } else { "" };
         command.arg("-chardev").arg(format!("socket,id=disk0,path={}{reconnect}", parts.socket.display()));
         command.args(["-device", "pcie-root-port,id=port0,chassis=1", "-device", &device(parts.cpus)]);
         command
     }
 
     /// A machine without disks, which tells its console on standard output and reports on standard error.
-    pub(super) fn machine(&self, cpus: u16, model: &str, kernel: &Path, initrd: &Path, append: &str) -> Command {
-        let mut command = Command::new(&self.program);
+    pub(super) fn machine(&self, cpus: u16, model: &str, kernel: &Path, initrd: &Path, append: &str, log: &Path) -> Command {
+        // What it says itself must not stand amid the guest's reports.
+        let mut command = Command::new("sh");
+        command.args(["-c", "exec 3>&2 2>\"$1\"; shift; exec \"$@\"", "sh"]).arg(log).arg(&self.program);
         if let Some(usr) = &self.unpacked {
             // Libraries that this machine lacks or has older; and firmware, which it looks for where it would be installed.
             command.env("LD_LIBRARY_PATH", usr.join("lib/x86_64-linux-gnu"));
@@ -88,7 +92,7 @@ impl Qemu {
         let patience = "no_timer_check rcupdate.rcu_cpu_stall_timeout=300 watchdog_thresh=60";
         let words = "console=ttyS0 loglevel=5 panic=-1 mitigations=off fip.report=ttyS1";
         command.arg("-append").arg(format!("{words} {clock} {patience} {append}"));
-        command.args(["-serial", "stdio", "-chardev", "file,id=report0,path=/dev/stderr", "-serial", "chardev:report0"]);
+        command.args(["-serial", "stdio", "-chardev", "file,id=report0,path=/dev/fd/3", "-serial", "chardev:report0"]);
         command
     }
 }

@@ -2,6 +2,7 @@
 
 use super::back_end::{Disk, PEERS};
 use super::driver::OURS;
+use super::uml::Build;
 
 const MIB: u64 = 1 << 20;
 
@@ -9,7 +10,7 @@ const MIB: u64 = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Guest {
     /// User-mode Linux: one CPU, no PCI, half a second.
-    Uml,
+    Uml(Build),
     /// QEMU without hardware virtualisation, Debian's kernel, PCI with MSI-X, a queue per CPU; ten times slower.
     Qemu {
         cpus: u16,
@@ -37,6 +38,8 @@ pub(super) enum Event {
     Resize(u64),
     /// The back end is killed and started again.
     Restart,
+    /// The same, again and again; each time the disk is compared with what the guest was told.
+    Kill,
     /// A new back end takes over from the one that runs.
     Handover,
     /// The device is taken out of the machine ("unplug") and put in again ("plug").
@@ -50,7 +53,7 @@ pub(super) enum Event {
 }
 
 /// A test.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Scenario {
     pub(super) name: &'static str,
     pub(super) about: &'static str,
@@ -99,7 +102,7 @@ const DISK: Disk = Disk { bytes: 128 * MIB, read_only: false, has_files: false }
 const COMMON: Scenario = Scenario {
     name: "",
     about: "",
-    guest: Guest::Uml,
+    guest: Guest::Uml(Build::Plain),
     script: "",
     settings: &[],
     disk: DISK,
@@ -121,7 +124,7 @@ const NEW_QEMU: Guest = Guest::Qemu { cpus: 2, model: "max", kernel: Origin::Rel
 /// Of requests under way when a driver lets go of its device, the last may fail.
 const CUT_OFF: &[&str] = &["I/O error"];
 
-pub(super) const SCENARIOS: &[Scenario] = &[
+const SCENARIOS: &[Scenario] = &[
     Scenario { name: "uml/boot", about: "the disk appears; for the time that takes", script: "boot", quick: false, ..COMMON },
     Scenario {
         name: "uml/files",
@@ -456,7 +459,32 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         event: Event::Restart,
         ..COMMON
     },
+    Scenario {
+        name: "qemu/kills",
+        about: "the back end is killed at random; each time all that was acknowledged is on the disk (--set kills=N)",
+        guest: SMP,
+        script: "kills",
+        settings: &[("kills", "10")],
+        event: Event::Kill,
+        ..COMMON
+    },
 ];
+
+/// What says little of a driver: not run on the kernel that watches itself.
+const NOT_WATCHED: [&str; 2] = ["uml/boot", "uml/corrupt"];
+
+/// Every scenario; those of user-mode Linux again on the kernel that watches itself, as `uml-debug/`.
+pub(super) fn all() -> Vec<Scenario> {
+    let is_watched = |scenario: &&Scenario| scenario.guest == Guest::Uml(Build::Plain) && !NOT_WATCHED.contains(&scenario.name);
+    let again = SCENARIOS.iter().filter(is_watched).map(|scenario| Scenario {
+        // A few dozen bytes, once in the life of this program.
+        name: scenario.name.replacen("uml/", "uml-debug/", 1).leak(),
+        guest: Guest::Uml(Build::Debug),
+        quick: false,
+        ..*scenario
+    });
+    SCENARIOS.iter().copied().chain(again).collect()
+}
 
 #[cfg(test)]
 mod tests {
@@ -465,8 +493,9 @@ mod tests {
     #[test]
     fn scenarios_have_different_names_and_scripts_that_exist() {
         let scripts = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/vm/scripts");
-        for (index, scenario) in SCENARIOS.iter().enumerate() {
-            assert!(SCENARIOS[..index].iter().all(|other| other.name != scenario.name), "{} twice", scenario.name);
+        let scenarios = all();
+        for (index, scenario) in scenarios.iter().enumerate() {
+            assert!(scenarios[..index].iter().all(|other| other.name != scenario.name), "{} twice", scenario.name);
             let script = std::path::Path::new(scripts).join(format!("{}.sh", scenario.script));
             // Scripts about our driver stand beside it.
             assert!(script.exists() || scenario.only != Only::Everything, "{}", scenario.name);

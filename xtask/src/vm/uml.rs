@@ -11,10 +11,23 @@ use crate::step;
 
 const PACKAGE: &str = "linux-source-6.1";
 
+/// A change to a file of the source.
+struct Patch {
+    file: &'static str,
+    from: &'static str,
+    to: &'static str,
+}
+
 /// The state of a CPU with AMX takes 11 KiB; the source as it is reserves 2696 bytes and panics at its first process.
-const PATCHED_FILE: &str = "arch/x86/um/user-offsets.c";
-const PATCH_FROM: &str = "DEFINE_LONGS(HOST_FP_SIZE, 2696)";
-const PATCH_TO: &str = "DEFINE_LONGS(HOST_FP_SIZE, 16384)";
+const BIG_CPU: Patch = Patch {
+    file: "arch/x86/um/user-offsets.c",
+    from: "DEFINE_LONGS(HOST_FP_SIZE, 2696)",
+    to: "DEFINE_LONGS(HOST_FP_SIZE, 16384)",
+};
+
+/// To see who sleeps in atomic context the kernel counts what forbids it. It could not be interrupted at any place, which the architecture
+/// rightly denies, but is not asked to: it only counts.
+const COUNTS_PREEMPTION: Patch = Patch { file: "arch/um/Kconfig", from: "\tselect ARCH_NO_PREEMPT\n", to: "" };
 
 /// A build that takes longer hangs: it is three minutes' work for two CPUs.
 const BUILD_LIMIT: &str = "3600";
@@ -39,23 +52,72 @@ const NOT_COMPILED: [&str; 16] = [
     "tools/testing",
 ];
 
+/// A fault of the architecture that would be reported at each boot, and is of no interest here: the process is new, and nobody else walks there.
+const WALKS_LOCKED: Patch = Patch {
+    file: "arch/um/kernel/tlb.c",
+    from: "\tfor_each_vma(vmi, vma)\n\t\tfix_range(mm, vma->vm_start, vma->vm_end, 1);\n",
+    to: "\trcu_read_lock();\n\tfor_each_vma(vmi, vma)\n\t\tfix_range(mm, vma->vm_start, vma->vm_end, 1);\n\trcu_read_unlock();\n",
+};
+
+/// Which of the kernels that are built here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Build {
+    /// Nothing that slows it down.
+    Plain,
+    /// It watches itself: memory, locks, leaks.
+    Debug,
+}
+
+impl Build {
+    /// How its folders begin.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "uml",
+            Self::Debug => "uml-debug",
+        }
+    }
+
+    const fn configurations(self) -> &'static [&'static str] {
+        match self {
+            Self::Plain => &["uml.config"],
+            Self::Debug => &["uml.config", "uml-debug.config"],
+        }
+    }
+
+    const fn patches(self) -> &'static [Patch] {
+        match self {
+            Self::Plain => &[BIG_CPU],
+            Self::Debug => &[BIG_CPU, COUNTS_PREEMPTION, WALKS_LOCKED],
+        }
+    }
+
+    /// All that its configurations say.
+    fn config(self, root: &Path) -> Result<Vec<u8>, String> {
+        let paths = self.configurations().iter().map(|name| root.join("tests/vm").join(name));
+        let read = |path: PathBuf| fs::read(&path).map_err(|error| format!("cannot read {}: {error}", path.display()));
+        Ok(paths.map(read).collect::<Result<Vec<_>, _>>()?.concat())
+    }
+}
+
 /// A kernel that was built.
 pub(super) struct Uml {
+    pub(super) build: Build,
     /// Its source and objects, for modules.
     pub(super) tree: PathBuf,
 }
 
 impl Uml {
     /// The kernel, built now if it is not there; kept below `cache`.
-    pub(super) fn prepare(root: &Path, cache: &Path, packages: &Packages) -> Result<Self, Unready> {
-        let config_path = root.join("tests/vm/uml.config");
-        let config = fs::read(&config_path).map_err(|error| format!("cannot read {}: {error}", config_path.display()))?;
-        let key = fingerprint(&[&config, PATCHED_FILE.as_bytes(), PATCH_TO.as_bytes()]);
-        let name = format!("uml-{}-{key:016x}", packages.version(PACKAGE)?);
+    pub(super) fn prepare(build: Build, root: &Path, cache: &Path, packages: &Packages) -> Result<Self, Unready> {
+        let config = build.config(root)?;
+        let patches = build.patches().iter().flat_map(|patch| [patch.file.as_bytes(), patch.to.as_bytes()]);
+        let key = fingerprint(&[config.as_slice()].into_iter().chain(patches).collect::<Vec<_>>());
+        let prefix = format!("{}-linux-", build.name());
+        let name = format!("{}-{}-{key:016x}", build.name(), packages.version(PACKAGE)?);
         let folder = cache.join(&name);
         let tree = folder.join("tree");
         if folder.join("built").exists() {
-            return Ok(Self { tree });
+            return Ok(Self { build, tree });
         }
         println!("building user-mode Linux in {}: some minutes, once", folder.display());
         // A build that was cut short goes on where it was, but not unpacking.
@@ -63,16 +125,18 @@ impl Uml {
             let _ = fs::remove_dir_all(&folder);
             make_folder(&folder)?;
             unpack(packages, &folder, &tree)?;
-            patch(&tree)?;
+            build.patches().iter().try_for_each(|patch| apply(patch, &tree))?;
             stamp(&folder, "unpacked")?;
         }
-        make(&tree, &[&format!("KCONFIG_ALLCONFIG={}", config_path.display()), "allnoconfig"])?;
+        let wanted = folder.join("config");
+        fs::write(&wanted, &config).map_err(|error| format!("cannot write {}: {error}", wanted.display()))?;
+        make(&tree, &[&format!("KCONFIG_ALLCONFIG={}", wanted.display()), "allnoconfig"])?;
         check_config(&config, &tree)?;
         let jobs = available_parallelism().map_or(1, std::num::NonZero::get);
         make(&tree, &[&format!("-j{jobs}"), "linux", "modules"])?;
         stamp(&folder, "built")?;
-        remove_others(cache, &name);
-        Ok(Self { tree })
+        remove_others(cache, &prefix, &name);
+        Ok(Self { build, tree })
     }
 
     pub(super) fn program(&self) -> PathBuf {
@@ -106,13 +170,17 @@ fn unpack(packages: &Packages, folder: &Path, tree: &Path) -> Result<(), Unready
     Ok(())
 }
 
-fn patch(tree: &Path) -> Result<(), String> {
-    let path = tree.join(PATCHED_FILE);
+fn apply(patch: &Patch, tree: &Path) -> Result<(), String> {
+    let path = tree.join(patch.file);
     let text = fs::read_to_string(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-    if !text.contains(PATCH_FROM) {
-        return Err(format!("{PATCHED_FILE} has no '{PATCH_FROM}' any more: see whether it still needs the patch in uml.rs"));
+    if !text.contains(patch.from) {
+        return Err(format!(
+            "{} has no '{}' any more: see whether it still needs the patch in uml.rs",
+            patch.file,
+            patch.from.trim()
+        ));
     }
-    let patched = text.replace(PATCH_FROM, PATCH_TO);
+    let patched = text.replace(patch.from, patch.to);
     fs::write(&path, patched).map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
 
@@ -150,10 +218,10 @@ fn fingerprint(pieces: &[&[u8]]) -> u64 {
 }
 
 /// Kernels of older sources or configurations: half a gigabyte each.
-fn remove_others(cache: &Path, name: &str) {
+fn remove_others(cache: &Path, prefix: &str, name: &str) {
     for entry in fs::read_dir(cache).into_iter().flatten().flatten() {
         let other = entry.file_name().to_string_lossy().into_owned();
-        if other.starts_with("uml-") && other != name {
+        if other.starts_with(prefix) && other != name {
             // Space that stays used is all that goes wrong.
             let _ = fs::remove_dir_all(entry.path());
         }

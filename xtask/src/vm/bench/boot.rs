@@ -13,7 +13,7 @@ use super::super::driver::{OURS, Workshop};
 use super::super::machine::{self, Group};
 use super::super::packages::{Packages, keep, make_folder};
 use super::super::scenario::Only;
-use super::guest::{Guest, Machine};
+use super::guest::{self, Guest, Machine};
 use super::plan::{FIP, FIP_MEMORY, SERVED};
 use super::results::Results;
 use super::watch::Watcher;
@@ -74,8 +74,8 @@ fn run_in(site: &Site<'_>, plan: &str, folder: &Path) -> Result<Results, String>
     let verdict = outcome.judge(&[]).and_then(|()| back_ends.finish());
     verdict.map_err(|error| {
         let (console, reports) = (outcome.console.join("\n"), outcome.reports.iter().rev().take(3).cloned().collect::<Vec<_>>());
-        let (reports, monitor) = (reports.join("\n"), outcome.monitor.join("\n"));
-        format!("{error}\n--- guest\n{console}\n--- its last reports, the latest first\n{reports}\n--- monitor\n{monitor}")
+        let (reports, monitor) = (reports.join("\n"), fs::read_to_string(folder.join(guest::LOG)).unwrap_or_default());
+        format!("{error}\n--- guest\n{console}\n--- its last reports, the latest first\n{reports}\n--- QEMU\n{monitor}")
     })?;
     outcome.reports.iter().try_for_each(|report| results.take(report))?;
     results.watches = watcher.watches;

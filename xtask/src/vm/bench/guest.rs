@@ -9,9 +9,12 @@ use super::super::driver::Kernel;
 use super::super::lab::memory_folder;
 use super::super::packages::Packages;
 use super::super::qemu::Qemu;
-use super::super::uml::Uml;
+use super::super::uml::{Build, Uml};
 use super::super::unready::Unready;
 use super::boot::Site;
+
+/// What QEMU says itself.
+pub(super) const LOG: &str = "qemu.log";
 
 /// Which one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +63,7 @@ pub(super) enum Guest {
 impl Guest {
     pub(super) fn prepare(site: &Site<'_>, packages: &Packages) -> Result<Self, Unready> {
         Ok(match site.machine {
-            Machine::Uml => Self::Uml(Uml::prepare(site.root, site.cache, packages)?),
+            Machine::Uml => Self::Uml(Uml::prepare(Build::Plain, site.root, site.cache, packages)?),
             Machine::Qemu => Self::Qemu(Debian::prepare(packages)?, Qemu::installed(None)?),
         })
     }
@@ -97,7 +100,7 @@ impl Guest {
             }
             Self::Qemu(debian, qemu) => {
                 let queues = site.machine.cpus();
-                let mut command = qemu.machine(queues, "max", &debian.kernel(), initrd, append);
+                let mut command = qemu.machine(queues, "max", &debian.kernel(), initrd, append, &initrd.with_file_name(LOG));
                 command.arg("-no-reboot");
                 for (number, socket) in sockets.iter().enumerate() {
                     command.arg("-chardev").arg(format!("socket,id=disk{number},path={}", socket.display()));
