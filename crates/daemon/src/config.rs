@@ -9,6 +9,7 @@ use fipsee_ring::wait::{DEFAULT_LOOK, WaitMode};
 use serde::{Deserialize, Deserializer, de};
 use toml::Spanned;
 
+use crate::confine::Confine;
 use crate::export::AllowList;
 use crate::front::local::FrontSettings;
 use crate::front::session::ClientLimits;
@@ -76,6 +77,13 @@ pub struct Arguments {
     /// Let this primary group attach to the disks given with --disk; may be repeated.
     #[arg(long, value_name = "GID")]
     allow_gid: Vec<u32>,
+    /// Give up, once started, what a daemon does not need: as far as the kernel can, wholly or not start, or not at all
+    /// [default: best-effort].
+    #[arg(long, value_enum)]
+    confine: Option<Confine>,
+    /// A folder where disks and sockets may be added later, beside those where there are some; may be repeated.
+    #[arg(long = "confine-path", value_name = "FOLDER")]
+    confine_paths: Vec<PathBuf>,
     /// Log level: error, warn, info, debug, trace [default: info].
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
@@ -123,6 +131,10 @@ pub struct Config {
     pub look: Duration,
     /// The local front.
     pub front: FrontSettings,
+    /// Whether the daemon gives up what it does not need.
+    pub confine: Confine,
+    /// Folders that it keeps.
+    pub confine_paths: Vec<PathBuf>,
     /// Log level or filter.
     pub log_level: String,
     /// Log format.
@@ -146,6 +158,8 @@ struct FileConfig {
     max_depth: Option<u32>,
     max_pool_bytes: Option<u64>,
     max_memory_bytes: Option<u64>,
+    confine: Option<Confine>,
+    confine_paths: Vec<PathBuf>,
     #[serde(deserialize_with = "level")]
     log_level: Option<String>,
     log_format: Option<LogFormat>,
@@ -244,6 +258,8 @@ impl Arguments {
                     max_memory_bytes: file.max_memory_bytes.unwrap_or(limits.max_memory_bytes),
                 },
             },
+            confine: self.confine.or(file.confine).unwrap_or_default(),
+            confine_paths: [file.confine_paths, self.confine_paths].concat(),
             log_level,
             log_format: self.log_format.or(file.log_format).unwrap_or_default(),
             arguments,
