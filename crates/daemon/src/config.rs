@@ -74,7 +74,7 @@ pub struct Arguments {
     /// Let this user attach to the disks given with --disk, beside root and the daemon's own; may be repeated.
     #[arg(long, value_name = "UID")]
     allow_uid: Vec<u32>,
-    /// Let this primary group attach to the disks given with --disk; may be repeated.
+    /// Let this group, as primary or supplementary one, attach to the disks given with --disk; may be repeated.
     #[arg(long, value_name = "GID")]
     allow_gid: Vec<u32>,
     /// Give up, once started, what a daemon does not need: as far as the kernel can, wholly or not start, or not at all
@@ -154,6 +154,7 @@ struct FileConfig {
     wait: Option<WaitMode>,
     look_us: Option<u64>,
     max_clients: Option<usize>,
+    max_clients_per_user: Option<usize>,
     max_queues: Option<u16>,
     max_depth: Option<u32>,
     max_pool_bytes: Option<u64>,
@@ -251,6 +252,7 @@ impl Arguments {
             look: self.look_us.or(file.look_us).map_or(DEFAULT_LOOK, Duration::from_micros),
             front: FrontSettings {
                 max_clients: self.max_clients.or(file.max_clients).unwrap_or(DEFAULT_MAX_CLIENTS),
+                max_clients_per_user: file.max_clients_per_user,
                 limits: ClientLimits {
                     max_queues: file.max_queues.unwrap_or(limits.max_queues),
                     max_depth: file.max_depth.unwrap_or(limits.max_depth),

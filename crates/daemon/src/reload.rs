@@ -153,6 +153,7 @@ impl Reloader {
         let settings = [
             ("log_level", self.running.log_level != next.log_level),
             ("max_clients", old.max_clients != new.max_clients),
+            ("max_clients_per_user", old.max_clients_per_user != new.max_clients_per_user),
             ("max_queues", old.limits.max_queues != new.limits.max_queues),
             ("max_depth", old.limits.max_depth != new.limits.max_depth),
             ("max_pool_bytes", old.limits.max_pool_bytes != new.limits.max_pool_bytes),

@@ -20,6 +20,7 @@ use super::channel::{Taken, Upcoming};
 use super::device::Device;
 use super::queue::Serving;
 use crate::export::{Denied, Export, Kind};
+use crate::front::groups;
 use crate::front::quota::LogQuota;
 use crate::live::Live;
 use crate::worker::{AbortOnPanic, WorkerHandle};
@@ -274,6 +275,7 @@ impl Keeper {
             return End::HungUp;
         };
         let (pid, uid, gid) = (peer.pid.as_raw_nonzero().get(), peer.uid.as_raw(), peer.gid.as_raw());
+        let more_gids = groups::of_peer(&stream);
         let client = self.shared.live.next_client();
         let export = Arc::clone(&self.export);
         let disk = export.name();
@@ -282,7 +284,7 @@ impl Keeper {
             if state.retired {
                 return End::HungUp;
             }
-            if let Err(denied) = export.admit(client, (pid, uid, gid), Kind::VhostUser, false) {
+            if let Err(denied) = export.admit(client, (pid, uid, gid), &more_gids, Kind::VhostUser, false) {
                 if self.quota.allows() {
                     let reason = reason_of(denied);
                     tracing::warn!(disk, pid, uid, reason, "a hypervisor is refused");
