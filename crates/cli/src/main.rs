@@ -6,6 +6,7 @@ mod admin;
 mod attach;
 mod cp;
 mod demo;
+mod doctor;
 mod error;
 mod generate;
 mod info;
@@ -46,6 +47,8 @@ struct Cli {
 enum Command {
     /// See it work: start a daemon, write and verify data, compare with a Unix socket
     Demo(demo::Arguments),
+    /// Check machine, configuration and daemon, and say what to change
+    Doctor(doctor::Arguments),
     /// List the daemon's disks
     Ls(ls::Arguments),
     /// Describe a disk and its clients
@@ -104,6 +107,7 @@ fn run(cli: Cli) -> Result<(), Error> {
     let socket = cli.connect.unwrap_or_else(default_socket_path);
     match cli.command {
         Command::Demo(arguments) => demo::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(&socket, &arguments),
         Command::Ls(arguments) => ls::run(&socket, &arguments),
         Command::Info(arguments) => info::run(&socket, &arguments),
         Command::Stat(arguments) => stat::run(&socket, &arguments),

@@ -245,7 +245,7 @@ impl Admin {
         if !path.is_absolute() {
             return Err(format!("{} is no absolute path; the daemon has another working directory", path.display()));
         }
-        self.vms.add(vec![self.vms.prepare(&export, path)?]);
+        self.vms.add(vec![self.reloader.new_socket(&export, path)?]);
         tracing::info!(disk, path = %path.display(), "serves virtual machines");
         Ok(self.describe(&export))
     }

@@ -9,6 +9,7 @@ use fipsee_ring::wait::{DEFAULT_LOOK, WaitMode};
 use serde::{Deserialize, Deserializer, de};
 use toml::Spanned;
 
+use crate::confine::Confine;
 use crate::export::AllowList;
 use crate::front::local::FrontSettings;
 use crate::front::session::ClientLimits;
@@ -73,9 +74,16 @@ pub struct Arguments {
     /// Let this user attach to the disks given with --disk, beside root and the daemon's own; may be repeated.
     #[arg(long, value_name = "UID")]
     allow_uid: Vec<u32>,
-    /// Let this primary group attach to the disks given with --disk; may be repeated.
+    /// Let this group, as primary or supplementary one, attach to the disks given with --disk; may be repeated.
     #[arg(long, value_name = "GID")]
     allow_gid: Vec<u32>,
+    /// Give up, once started, what a daemon does not need: as far as the kernel can, wholly or not start, or not at all
+    /// [default: best-effort].
+    #[arg(long, value_enum)]
+    confine: Option<Confine>,
+    /// A folder where disks and sockets may be added later, beside those where there are some; may be repeated.
+    #[arg(long = "confine-path", value_name = "FOLDER")]
+    confine_paths: Vec<PathBuf>,
     /// Log level: error, warn, info, debug, trace [default: info].
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
@@ -123,6 +131,10 @@ pub struct Config {
     pub look: Duration,
     /// The local front.
     pub front: FrontSettings,
+    /// Whether the daemon gives up what it does not need.
+    pub confine: Confine,
+    /// Folders that it keeps.
+    pub confine_paths: Vec<PathBuf>,
     /// Log level or filter.
     pub log_level: String,
     /// Log format.
@@ -142,10 +154,13 @@ struct FileConfig {
     wait: Option<WaitMode>,
     look_us: Option<u64>,
     max_clients: Option<usize>,
+    max_clients_per_user: Option<usize>,
     max_queues: Option<u16>,
     max_depth: Option<u32>,
     max_pool_bytes: Option<u64>,
     max_memory_bytes: Option<u64>,
+    confine: Option<Confine>,
+    confine_paths: Vec<PathBuf>,
     #[serde(deserialize_with = "level")]
     log_level: Option<String>,
     log_format: Option<LogFormat>,
@@ -237,6 +252,7 @@ impl Arguments {
             look: self.look_us.or(file.look_us).map_or(DEFAULT_LOOK, Duration::from_micros),
             front: FrontSettings {
                 max_clients: self.max_clients.or(file.max_clients).unwrap_or(DEFAULT_MAX_CLIENTS),
+                max_clients_per_user: file.max_clients_per_user,
                 limits: ClientLimits {
                     max_queues: file.max_queues.unwrap_or(limits.max_queues),
                     max_depth: file.max_depth.unwrap_or(limits.max_depth),
@@ -244,6 +260,8 @@ impl Arguments {
                     max_memory_bytes: file.max_memory_bytes.unwrap_or(limits.max_memory_bytes),
                 },
             },
+            confine: self.confine.or(file.confine).unwrap_or_default(),
+            confine_paths: [file.confine_paths, self.confine_paths].concat(),
             log_level,
             log_format: self.log_format.or(file.log_format).unwrap_or_default(),
             arguments,

@@ -16,14 +16,15 @@ pub struct AllowList {
     pub everyone: bool,
     /// Users.
     pub uids: Vec<u32>,
-    /// Primary groups.
+    /// Groups, primary or not.
     pub gids: Vec<u32>,
 }
 
 impl AllowList {
-    fn allows(&self, uid: u32, gid: u32) -> bool {
+    fn allows(&self, uid: u32, gid: u32, more_gids: &[u32]) -> bool {
         let own = rustix::process::geteuid().as_raw();
-        self.everyone || uid == 0 || uid == own || self.uids.contains(&uid) || self.gids.contains(&gid)
+        let is_of_a_group = || self.gids.contains(&gid) || self.gids.iter().any(|gid| more_gids.contains(gid));
+        self.everyone || uid == 0 || uid == own || self.uids.contains(&uid) || is_of_a_group()
     }
 }
 
@@ -157,17 +158,24 @@ impl Export {
         info
     }
 
-    /// Take a place among the attached, or say why not.
+    /// Take a place among the attached, or say why not. `more_gids`: the groups beside the primary one.
     ///
     /// # Errors
     /// [`Denied`], in words for the client.
-    pub fn admit(&self, client: u64, (pid, uid, gid): (i32, u32, u32), kind: Kind, exclusive: bool) -> Result<(), Denied> {
+    pub fn admit(
+        &self,
+        client: u64,
+        (pid, uid, gid): (i32, u32, u32),
+        more_gids: &[u32],
+        kind: Kind,
+        exclusive: bool,
+    ) -> Result<(), Denied> {
         let name = &self.name;
         let mut users = self.lock();
         if users.retired {
             return Err(Denied::Gone);
         }
-        if !users.allow.allows(uid, gid) {
+        if !users.allow.allows(uid, gid, more_gids) {
             let text =
                 format!("disk '{name}' is not for user {uid} (group {gid}); add them to allow_uids or allow_gids of the disk");
             return Err(Denied::NotAllowed(text));

@@ -5,6 +5,7 @@
 
 pub mod admin;
 pub mod config;
+pub mod confine;
 pub mod export;
 pub mod front;
 pub mod live;

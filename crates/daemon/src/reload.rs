@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::config::{Config, DiskConfig};
+use crate::confine::Confinement;
 use crate::export::Export;
 use crate::front::vhost_user::{Socket, VhostUserFront};
 use crate::live::Live;
@@ -31,12 +32,19 @@ pub(crate) struct Reloader {
     vms: Arc<VhostUserFront>,
     running: Config,
     log: LogLevel,
+    confinement: Confinement,
 }
 
 impl Reloader {
     /// `running` is what the daemon was started with.
-    pub(crate) const fn new(live: Arc<Live>, vms: Arc<VhostUserFront>, running: Config, log: LogLevel) -> Self {
-        Self { live, vms, running, log }
+    pub(crate) const fn new(
+        live: Arc<Live>,
+        vms: Arc<VhostUserFront>,
+        running: Config,
+        log: LogLevel,
+        confinement: Confinement,
+    ) -> Self {
+        Self { live, vms, running, log, confinement }
     }
 
     /// Read the file again and do what it says. The log and the service manager hear of it, too.
@@ -66,7 +74,11 @@ impl Reloader {
         let served = self.live.now();
         let find = |name: &str| served.exports.iter().find(|export| export.name() == name);
         let new = |disk: &&DiskConfig| find(&disk.spec.name).is_none();
-        let added: Vec<_> = next.disks.iter().filter(new).map(Export::open).collect::<Result<_, _>>()?;
+        let open = |disk: &DiskConfig| {
+            let file = disk.spec.kind.file();
+            Export::open(disk).map_err(|text| file.map_or(text.clone(), |path| self.confinement.explain(text, path, false)))
+        };
+        let added: Vec<_> = next.disks.iter().filter(new).map(open).collect::<Result<_, _>>()?;
         let is_wanted = |export: &Export| next.disks.iter().any(|disk| disk.spec.name == export.name());
         let removed: Vec<_> = served.exports.iter().filter(|export| !is_wanted(export)).collect();
         let sockets = self.new_sockets(&next, |name| find(name).or_else(|| added.iter().find(|export| export.name() == name)))?;
@@ -115,10 +127,15 @@ impl Reloader {
             let Some(export) = export(&disk.spec.name) else { continue };
             let there = self.vms.paths_of(export);
             for path in disk.vhost_user.iter().filter(|path| !there.contains(path)) {
-                sockets.push(self.vms.prepare(export, path)?);
+                sockets.push(self.new_socket(export, path)?);
             }
         }
         Ok(sockets)
+    }
+
+    /// Bind a socket for virtual machines.
+    pub(crate) fn new_socket(&self, export: &Arc<Export>, path: &Path) -> Result<Socket, String> {
+        self.vms.prepare(export, path).map_err(|text| self.confinement.explain(text, path, true))
     }
 
     /// Is a socket to be removed? All of a disk that goes, and of one that stays those that the file named and names no more: what was
@@ -136,6 +153,7 @@ impl Reloader {
         let settings = [
             ("log_level", self.running.log_level != next.log_level),
             ("max_clients", old.max_clients != new.max_clients),
+            ("max_clients_per_user", old.max_clients_per_user != new.max_clients_per_user),
             ("max_queues", old.limits.max_queues != new.limits.max_queues),
             ("max_depth", old.limits.max_depth != new.limits.max_depth),
             ("max_pool_bytes", old.limits.max_pool_bytes != new.limits.max_pool_bytes),
@@ -182,6 +200,8 @@ fn keep_what_cannot_change(next: &mut Config, running: &Config, told: &mut Vec<S
     keep("placement", &mut next.placement, &running.placement, told);
     keep("wait", &mut next.wait, &running.wait, told);
     keep("look_us", &mut next.look, &running.look, told);
+    keep("confine", &mut next.confine, &running.confine, told);
+    keep("confine_paths", &mut next.confine_paths, &running.confine_paths, told);
     keep("log_format", &mut next.log_format, &running.log_format, told);
     for disk in &mut next.disks {
         if let Some(old) = running.disks.iter().find(|old| old.spec.name == disk.spec.name) {

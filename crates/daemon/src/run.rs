@@ -13,6 +13,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::admin::{Admin, AdminHandle, admin_path};
 use crate::config::{Arguments, Config, default_listen};
+use crate::confine::Confinement;
 use crate::export::Export;
 use crate::front::inherited::{self, Inherited};
 use crate::front::local::{DRAIN_TIMEOUT, Ended, LocalFront};
@@ -43,14 +44,20 @@ pub fn start(arguments: Arguments) -> Result<(), String> {
         println!("the configuration is sound: {} disks", config.disks.len());
         return Ok(());
     }
-    run(config)
+    let confinement = Confinement::wanted(config.confine);
+    run_confined(config, confinement)
 }
 
-/// Serve until SIGTERM or SIGINT, then let clients finish.
+/// Serve until SIGTERM or SIGINT, then let clients finish. The process stays as it is: `confine` is for one that is nothing else
+/// but the daemon.
 ///
 /// # Errors
 /// In words that say what to do: a disk cannot be opened, a socket cannot be had, a limit is too low.
 pub fn run(config: Config) -> Result<(), String> {
+    run_confined(config, Confinement::none())
+}
+
+fn run_confined(config: Config, confinement: Confinement) -> Result<(), String> {
     // First: no file may be opened where the inherited sockets are.
     let inherited = inherited::take();
     let log = log::start(&config.log_level, config.log_format)?;
@@ -58,10 +65,12 @@ pub fn run(config: Config) -> Result<(), String> {
     let stop = readable_signals(&[signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT])?;
     // Without a file there is nothing to read again, and a terminal that hangs up ends the daemon as ever.
     let hang_up = config.arguments.file().map(|_| readable_signals(&[signal_hook::consts::SIGHUP])).transpose()?;
-    let watched = Watched { stop, hang_up };
+    let watched = Watched { stop, hang_up, confinement };
     let inherited = inherited?;
+    let places = placement::choose(&config);
+    placement::prefer_memory(&places);
     if config.arguments.takeover {
-        match serve(config.clone(), Source::Daemon, &watched, &log) {
+        match serve(config.clone(), Source::Daemon, places.clone(), &watched, &log) {
             Err(Failure::Refused(reason)) => return Err(reason),
             Err(Failure::OldDied) => {
                 tracing::warn!("the daemon to take over from has died; starting as if there had been none");
@@ -70,7 +79,7 @@ pub fn run(config: Config) -> Result<(), String> {
             Ok(()) => return Ok(()),
         }
     }
-    serve(config, Source::Fresh(inherited), &watched, &log).map_err(|failure| match failure {
+    serve(config, Source::Fresh(inherited), places, &watched, &log).map_err(|failure| match failure {
         Failure::Refused(reason) => reason,
         Failure::OldDied => "there was no daemon to take over from".to_owned(),
     })
@@ -84,10 +93,11 @@ fn await_end(path: &Path) {
     }
 }
 
-/// What becomes readable when a signal comes.
+/// What becomes readable when a signal comes; and what holds for the process, however it comes to serve.
 struct Watched {
     stop: UnixStream,
     hang_up: Option<UnixStream>,
+    confinement: Confinement,
 }
 
 /// Where listening sockets, disks and clients come from.
@@ -128,9 +138,7 @@ struct Daemon {
     front: LocalFront,
 }
 
-fn serve(config: Config, source: Source, watched: &Watched, log: &LogLevel) -> Result<(), Failure> {
-    let places = placement::choose(&config);
-    placement::prefer_memory(&places);
+fn serve(config: Config, source: Source, places: Vec<Place>, watched: &Watched, log: &LogLevel) -> Result<(), Failure> {
     let (origin, old) = match source {
         Source::Fresh(inherited) => (Origin::fresh(&config, inherited).map_err(Failure::Refused)?, None),
         Source::Daemon => {
@@ -142,11 +150,17 @@ fn serve(config: Config, source: Source, watched: &Watched, log: &LogLevel) -> R
         }
     };
     let built = Daemon::build(config, origin, places, watched, log).map_err(Failure::Refused);
-    let daemon = built.and_then(|mut daemon| match old.as_ref().map(|old| daemon.take_clients(old)).transpose() {
-        Ok(_) => Ok(daemon),
-        Err(failure) => {
-            daemon.abandon();
-            Err(failure)
+    let daemon = built.and_then(|mut daemon| {
+        let begun = match &old {
+            Some(old) => daemon.take_clients(old, &watched.confinement),
+            None => watched.confinement.calls().map_err(Failure::Refused),
+        };
+        match begun {
+            Ok(()) => Ok(daemon),
+            Err(failure) => {
+                daemon.abandon();
+                Err(failure)
+            }
         }
     });
     let daemon = daemon.inspect_err(|failure| {
@@ -159,7 +173,10 @@ fn serve(config: Config, source: Source, watched: &Watched, log: &LogLevel) -> R
 
 impl Daemon {
     fn build(config: Config, origin: Origin, places: Vec<Place>, watched: &Watched, log: &LogLevel) -> Result<Self, String> {
+        let Watched { confinement, .. } = watched;
         let clients = Arc::new(origin.clients);
+        let handed_over = origin.machines.iter().map(|(_, listener)| listener.path());
+        confinement.files(&config, std::iter::once(clients.path()).chain(handed_over))?;
         let live = Arc::new(Live::new(origin.exports, config.front));
         let (mut workers, mut threads) = (Vec::new(), Vec::new());
         for (index, place) in places.into_iter().enumerate() {
@@ -167,6 +184,10 @@ impl Daemon {
                 .map_err(|error| format!("cannot start worker {index}: {error}"))?;
             workers.push(handle);
             threads.push(thread);
+        }
+        if confinement.is_wanted() {
+            worker::start_engines(&workers)?;
+            worker::make_rings_for_machines(&config);
         }
         let vms = Arc::new(VhostUserFront::new(workers.clone(), Arc::clone(&live)));
         let sockets = vhost_user_sockets(&config, &live, &vms, origin.machines)?;
@@ -181,7 +202,7 @@ impl Daemon {
             vms: Arc::clone(&vms),
             workers: workers.clone(),
             started: Instant::now(),
-            reloader: Reloader::new(Arc::clone(&live), Arc::clone(&vms), config, log.clone()),
+            reloader: Reloader::new(Arc::clone(&live), Arc::clone(&vms), config, log.clone(), confinement.clone()),
             listeners: (Arc::clone(&listeners.0), Arc::clone(&listeners.1)),
             front: front.mailbox(),
             hang_up: hang_up.map_err(|error| format!("cannot watch for signals: {error}"))?,
@@ -191,11 +212,13 @@ impl Daemon {
     }
 
     /// From here on this daemon serves the clients of the old one, or it fails and the old one goes on.
-    fn take_clients(&mut self, old: &Old) -> Result<(), Failure> {
+    fn take_clients(&mut self, old: &Old, confinement: &Confinement) -> Result<(), Failure> {
         // Workers measure the clock when they start, for 20 ms: clients must not wait for that.
         let _ = clock::ticks_per_second();
         old.prepared()?;
         let adopted = self.front.adopt(&old.line, old.patience, &self.sockets)?;
+        // Until now the old one could have died, and this one would have had to start afresh.
+        confinement.calls().map_err(Failure::Refused)?;
         let (clients, machines, stood_still_ns) = (adopted.clients, adopted.machines.len(), adopted.stood_still_ns);
         old.taken()?;
         self.front.begin_adopted(adopted, &self.sockets);

@@ -85,6 +85,13 @@ fn thread_state(thread: Pid) -> char {
     stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap_or('?')
 }
 
+/// A process is told to stop and goes on until its main thread, and then each other one, gets to it.
+fn stands_still(pid: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a live process");
+    let stats = threads.map(|thread| std::fs::read_to_string(thread.expect("an entry").path().join("stat")).unwrap_or_default());
+    stats.into_iter().all(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
+}
+
 /// How long a client in `wait` mode takes to notice that the daemon was killed under its request.
 fn notice_of_death(wait: WaitMode) -> Duration {
     let mut daemon = Daemon::start(&["--disk", "a=memory:1M"]);
@@ -92,6 +99,7 @@ fn notice_of_death(wait: WaitMode) -> Duration {
     let pid = Pid::from_raw(i32::try_from(daemon.pid()).expect("a pid")).expect("a pid");
     // A daemon that is stopped answers nothing, so the client waits.
     rustix::process::kill_process(pid, Signal::STOP).expect("stopped");
+    eventually("every thread of the daemon stands still", || stands_still(daemon.pid()));
     let (tell, hear) = mpsc::channel();
     let client = std::thread::spawn(move || {
         queue.flush(1).expect("room");

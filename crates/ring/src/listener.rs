@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::seqpacket::socket_address;
@@ -137,8 +138,13 @@ fn lock_beside(path: &Path) -> Result<File, String> {
     let shown = lock_path.display();
     // The file may vanish between open and lock when its owner is just leaving; then the lock is on a dead file.
     for _ in 0..100 {
-        let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = rustix::fs::open(&lock_path, flags, Mode::RUSR | Mode::WUSR).map_err(|error| {
+        let open = |how: OFlags| {
+            let flags = OFlags::CREATE | how | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            rustix::fs::open(&lock_path, flags, Mode::RUSR | Mode::WUSR)
+        };
+        // Some file systems lock only what may be written; some processes may write nothing here.
+        let file = open(OFlags::RDWR).or_else(|error| if error == Errno::ACCESS { open(OFlags::RDONLY) } else { Err(error) });
+        let file = file.map_err(|error| {
             format!("cannot create {shown}: {error}; check the directory's permissions or choose another path")
         })?;
         if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {

@@ -21,6 +21,7 @@ use virtio_bindings::virtio_blk::{VIRTIO_BLK_F_CONFIG_WCE, VIRTIO_BLK_F_FLUSH};
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 
 use self::interrupt::Interrupt;
+pub use self::interrupt::make_spare_rings;
 pub use self::question::{QuestionToken, Upgrade};
 pub use self::standing::VirtqueueStanding;
 use crate::config::has;

@@ -10,7 +10,7 @@
 //! path with a comma cannot be written this way: name it in the configuration file, which fills in a [`DiskSpec`] itself.
 //! The last form wraps a disk in another ([`wrap`](super::wrap)).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use fipsee_ring::control::MAX_NAME_BYTES;
 
@@ -38,6 +38,16 @@ impl KindSpec {
         match self {
             Self::File(options) => Some(options),
             Self::Wrapped(_, below) => below.file_mut(),
+            Self::Null(_) | Self::Memory(_) => None,
+        }
+    }
+
+    /// The path that `file:` is given, if there is one at the bottom.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            Self::File(options) => Some(&options.path),
+            Self::Wrapped(_, below) => below.file(),
             Self::Null(_) | Self::Memory(_) => None,
         }
     }

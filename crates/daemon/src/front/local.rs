@@ -2,6 +2,7 @@
 
 mod adoption;
 mod handover;
+mod share;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -85,6 +86,8 @@ impl Drop for Reporter {
 pub struct FrontSettings {
     /// Clients connected at a time.
     pub max_clients: usize,
+    /// Of one user who is neither root nor the daemon's own; `None`: three quarters.
+    pub max_clients_per_user: Option<usize>,
     /// Per client.
     pub limits: ClientLimits,
 }
@@ -98,8 +101,8 @@ pub struct LocalFront {
     live: Arc<Live>,
     watchdog: Watchdog,
     sessions: HashMap<u64, Session>,
-    /// Clients whose sockets are closed and whose requests are still in flight.
-    leaving: HashMap<u64, Attachment>,
+    /// Clients whose sockets are closed and whose requests are still in flight, with their users.
+    leaving: HashMap<u64, (u32, Attachment)>,
     descriptors: u64,
     quota: LogQuota,
     /// Keeps workers and hypervisors' threads still once another daemon serves.
@@ -224,13 +227,9 @@ impl LocalFront {
         let credentials = rustix::net::sockopt::socket_peercred(&socket);
         let socket = Seqpacket::from_fd(socket);
         let Ok(credentials) = credentials else { return };
-        let FrontSettings { max_clients, limits } = self.live.now().settings;
-        let refusal = if self.sessions.len() + self.leaving.len() >= max_clients {
-            Some(format!("the daemon serves its limit of {max_clients} clients; raise max_clients"))
-        } else {
-            self.lacks_descriptors(1)
-        };
-        if let Some(text) = refusal {
+        let limits = self.live.now().settings.limits;
+        let uid = credentials.uid.as_raw();
+        if let Some(text) = self.lacks_place(uid).or_else(|| self.lacks_descriptors(uid, 1)) {
             refuse(RefusalCode::Limit, text).send(&socket);
             return;
         }
@@ -239,19 +238,10 @@ impl LocalFront {
         if epoll::add(&self.epoll, &socket, epoll::EventData::new_u64(id), on).is_err() {
             return;
         }
-        let credentials = (credentials.pid.as_raw_nonzero().get(), credentials.uid.as_raw(), credentials.gid.as_raw());
+        let credentials = (credentials.pid.as_raw_nonzero().get(), uid, credentials.gid.as_raw());
         self.descriptors += 1;
         let state = State::Silent { since: Instant::now() };
         self.sessions.insert(id, Session { id, socket, credentials, limits, state, features: 0 });
-    }
-
-    /// Would `more` descriptors exceed the limit? In words for the client.
-    fn lacks_descriptors(&self, more: u64) -> Option<String> {
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
-        let held = self.descriptors + self.live.now().added_descriptors + self.live.device_descriptors();
-        (held + more + RESERVED_DESCRIPTORS > limit).then(|| {
-            format!("the daemon may open {limit} files and needs them all; raise its limit (ulimit -n, or LimitNOFILE= in the unit) or detach clients")
-        })
     }
 
     /// Take the messages that a client sent, and notice when it is gone. What is left is reported again: the socket is
@@ -296,7 +286,8 @@ impl LocalFront {
                 self.attach(id, &wanted)
             }
             Control::Register { region, access, length_bytes } => {
-                if let Some(text) = self.lacks_descriptors(1) {
+                let uid = session.credentials.1;
+                if let Some(text) = self.lacks_descriptors(uid, 1) {
                     return Err(refuse(RefusalCode::Limit, text));
                 }
                 self.register(id, region, access, length_bytes, packet.descriptors)
@@ -308,8 +299,9 @@ impl LocalFront {
     }
 
     fn attach(&mut self, id: u64, wanted: &Wanted<'_>) -> Result<(), Refusal> {
-        let Some(max_queues) = self.sessions.get(&id).map(|session| session.limits.max_queues) else { return Ok(()) };
-        if let Some(text) = self.lacks_descriptors(1 + 4 * u64::from(wanted.queue_count.min(max_queues))) {
+        let Some(Session { limits, credentials, .. }) = self.sessions.get(&id) else { return Ok(()) };
+        let (max_queues, uid) = (limits.max_queues, credentials.1);
+        if let Some(text) = self.lacks_descriptors(uid, 1 + 4 * u64::from(wanted.queue_count.min(max_queues))) {
             return Err(refuse(RefusalCode::Limit, text));
         }
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
@@ -365,7 +357,7 @@ impl LocalFront {
         let ack: Ack = Arc::new(Reporter { mailbox: Arc::clone(&self.mailbox), client: id, done });
         let held = match self.sessions.get(&id).map(|session| &session.state) {
             Some(State::Attached(held) | State::Detaching(held)) => Some(held),
-            _ => self.leaving.get(&id),
+            _ => self.leaving.get(&id).map(|(_, held)| held),
         };
         let mut workers: Vec<usize> = held.map(|held| held.seats.iter().map(Seat::worker).collect()).unwrap_or_default();
         workers.sort_unstable();
@@ -377,7 +369,7 @@ impl LocalFront {
 
     fn workers_did(&mut self, id: u64, done: Done) {
         if let Done::Gone = done {
-            if let Some(attachment) = self.leaving.remove(&id) {
+            if let Some((_, attachment)) = self.leaving.remove(&id) {
                 self.release(id, &attachment);
             }
             return;
@@ -418,7 +410,7 @@ impl LocalFront {
     fn lost(&mut self, id: u64) {
         let Some(session) = self.close(id) else { return };
         if let State::Attached(attachment) | State::Detaching(attachment) = session.state {
-            self.leaving.insert(id, attachment);
+            self.leaving.insert(id, (session.credentials.1, attachment));
             self.tell_workers(id, Done::Gone, |ack| Command::RemoveClient { client: id, finish: false, ack });
         }
     }

@@ -1,5 +1,6 @@
 //! Fronts: ways in for clients. One file or folder per kind.
 
+mod groups;
 pub mod inherited;
 pub mod local;
 mod quota;

@@ -16,6 +16,7 @@ use fipsee_ring::handshake::{self, Grant, Limits, Refusal, Wanted, refuse};
 use fipsee_ring::region::{Access, Region};
 use fipsee_ring::seqpacket::Seqpacket;
 
+use super::groups;
 use crate::export::{Denied, Export, Kind};
 use crate::placement;
 use crate::worker::{Command, QueueName, Seat, WorkerHandle};
@@ -174,7 +175,8 @@ impl Session {
         };
         let export = exports.iter().find(|export| export.name() == wanted.name).ok_or_else(unknown)?;
         let exclusive = wanted.flags & ATTACH_EXCLUSIVE != 0;
-        export.admit(self.id, self.credentials, Kind::Ring, exclusive).map_err(|denied| match denied {
+        let more_gids = groups::of_peer(&self.socket);
+        export.admit(self.id, self.credentials, &more_gids, Kind::Ring, exclusive).map_err(|denied| match denied {
             Denied::NotAllowed(text) => refuse(RefusalCode::NotAllowed, text),
             Denied::Busy(text) => refuse(RefusalCode::Busy, text),
             Denied::Gone => unknown(),

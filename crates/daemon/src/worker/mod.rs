@@ -4,6 +4,7 @@
 //! looking at 16 bytes each (docs/decisions/0004-hot-and-cold-queues.md). A worker that finds nothing for a while arms
 //! all doorbells and sleeps.
 
+mod engines;
 mod roster;
 mod seat;
 mod service;
@@ -26,6 +27,7 @@ use fipsee_virtio::memory::GuestMemory;
 use fipsee_virtio::upgrade::{GuestQueue, QUEUE_OF_TICKET};
 use rustix::event::epoll;
 
+pub use self::engines::{make_rings_for_machines, start_engines};
 use self::roster::{Closing, Roster, Slot};
 pub use self::seat::Seat;
 pub use self::service::RingAddresses;
@@ -116,6 +118,8 @@ pub enum Command {
         /// The new description.
         info: BlockInfo,
     },
+    /// Make the kernel's ring for file disks now, while the process may: dropping the sender says that it is there.
+    StartEngine(Sender<()>),
     /// Do nothing for a while.
     StandStill(StandStill),
     /// Stop when every queue is gone.
@@ -359,6 +363,7 @@ impl Worker {
                     let _ = reply.send(self.add_virtqueue(server, export, queue, device));
                 }
                 Command::ChangeVirtqueue { queue, change } => self.change_virtqueue(queue, change),
+                Command::StartEngine(done) => engines::start(&mut self.engine, done),
                 Command::StandStill(order) => self.stand_still(order),
                 Command::Stop => self.stopping = true,
             }

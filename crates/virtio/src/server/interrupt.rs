@@ -13,13 +13,18 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
+#[path = "spare.rs"]
+mod spare;
+
+pub use spare::make_spare_rings;
+
 /// As an offset: where the file stands, or no file at all.
 const NOWHERE: u64 = u64::MAX;
 
 /// An eventfd, pipe or socket of the hypervisor's, to be signalled.
 pub(super) struct Interrupt {
     fd: OwnedFd,
-    /// None for a pipe or socket, and on a machine that has no io_uring for us.
+    /// None for a pipe or socket, and where no io_uring can be had.
     ring: Option<IoUring>,
 }
 
@@ -37,10 +42,13 @@ impl Interrupt {
         rustix::fs::fcntl_setfl(&fd, flags | OFlags::NONBLOCK).map_err(refused)?;
         let stat = rustix::fs::fstat(&fd).map_err(refused)?;
         let is_stream = matches!(FileType::from_raw_mode(stat.st_mode), FileType::Fifo | FileType::Socket);
-        let ring = if is_stream { None } else { IoUring::new(1).ok() };
-        if let Some(ring) = &ring {
-            let registered = ring.submitter().register_eventfd(fd.as_raw_fd());
-            registered.map_err(|error| refused(Errno::from_io_error(&error).unwrap_or(Errno::INVAL)))?;
+        let mut ring = if is_stream { None } else { spare::take() };
+        if let Some(taken) = &ring {
+            let registered = taken.submitter().register_eventfd(fd.as_raw_fd());
+            if let Err(error) = registered {
+                ring.take().into_iter().for_each(spare::give);
+                return Err(refused(Errno::from_io_error(&error).unwrap_or(Errno::INVAL)));
+            }
         }
         Ok(Self { fd, ring })
     }
@@ -75,6 +83,16 @@ impl Interrupt {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         if poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0) && fds[0].revents().contains(PollFlags::OUT) {
             let _ = rustix::io::write(&self.fd, &signal);
+        }
+    }
+}
+
+impl Drop for Interrupt {
+    fn drop(&mut self) {
+        if let Some(ring) = self.ring.take()
+            && ring.submitter().unregister_eventfd().is_ok()
+        {
+            spare::give(ring);
         }
     }
 }

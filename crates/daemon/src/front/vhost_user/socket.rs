@@ -22,6 +22,7 @@ use super::handover::Hold;
 use super::queue::Serving;
 use super::visitor::Visitor;
 use crate::export::{Denied, Export, Kind};
+use crate::front::groups;
 use crate::front::quota::LogQuota;
 use crate::live::Live;
 use crate::worker::{AbortOnPanic, WorkerHandle};
@@ -321,7 +322,8 @@ impl Keeper {
             if state.retired {
                 return End::HungUp;
             }
-            if let Err(denied) = self.export.admit(client, visitor.credentials, Kind::VhostUser, false) {
+            let more_gids = groups::of_peer(&visitor.connection);
+            if let Err(denied) = self.export.admit(client, visitor.credentials, &more_gids, Kind::VhostUser, false) {
                 if self.quota.allows() {
                     let reason = reason_of(denied);
                     tracing::warn!(disk, pid, uid, reason, "a hypervisor is refused");

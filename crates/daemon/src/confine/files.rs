@@ -1,0 +1,201 @@
+//! Which files the daemon may use once it serves: those its configuration names, and what lies beside them.
+
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetStatus, Scope,
+};
+
+use crate::config::Config;
+
+/// What is ever asked of landlock. A kernel that knows less of it enforces that.
+const NEWEST: ABI = ABI::V6;
+
+/// Where homes are.
+const HOMES: &str = "/home";
+
+/// What the daemon may do below a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    /// Look things up.
+    Read,
+    /// Open disks and make new ones.
+    Disks,
+    /// Make sockets, with the locks beside them, and remove them.
+    Sockets,
+    /// Both: what an administrator names for later.
+    Both,
+}
+
+impl Use {
+    fn rights(self) -> BitFlags<AccessFs> {
+        match self {
+            Self::Read => AccessFs::ReadFile | AccessFs::ReadDir,
+            // A file that was created for a disk and cannot be made long enough is removed.
+            Self::Disks => {
+                AccessFs::ReadFile
+                    | AccessFs::WriteFile
+                    | AccessFs::Truncate
+                    | AccessFs::MakeReg
+                    | AccessFs::RemoveFile
+                    | AccessFs::IoctlDev
+            }
+            Self::Sockets => AccessFs::MakeSock | AccessFs::MakeReg | AccessFs::ReadFile | AccessFs::RemoveFile,
+            Self::Both => Self::Disks.rights() | Self::Sockets.rights(),
+        }
+    }
+}
+
+/// The paths, and what for.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Paths(Vec<(PathBuf, Use)>);
+
+impl Paths {
+    /// What a daemon needs that serves `config` at `sockets`.
+    pub(super) fn of<'a>(config: &Config, sockets: impl Iterator<Item = &'a Path>) -> Result<Self, String> {
+        let mut paths = Self::default();
+        for path in &config.confine_paths {
+            let found = path.canonicalize().map_err(|error| {
+                format!("{}, named in confine_paths, cannot be used: {error}; create it or remove it there", path.display())
+            })?;
+            paths.0.push((found, Use::Both));
+        }
+        // Where the unit lets it keep files.
+        for path in std::env::var_os("STATE_DIRECTORY").iter().flat_map(std::env::split_paths) {
+            paths.add(&path, Use::Disks);
+        }
+        for path in config.disks.iter().filter_map(|disk| disk.spec.kind.file()) {
+            paths.add_disk(path);
+        }
+        let for_machines = config.disks.iter().flat_map(|disk| &disk.vhost_user);
+        let folders: Vec<PathBuf> = sockets.map(folder_of).chain(for_machines.map(|path| folder_of(path))).collect();
+        for folder in folders {
+            // Whoever binds there says what is wrong.
+            let _ = std::fs::create_dir_all(&folder);
+            paths.add(&folder, Use::Sockets);
+        }
+        if let Some(file) = config.arguments.file() {
+            paths.add_beside(file, Use::Read);
+        }
+        // Who holds a lock; how devices are; and our own program, for the names in a backtrace.
+        for path in [Path::new("/proc"), Path::new("/sys")] {
+            paths.add(path, Use::Read);
+        }
+        if let Ok(program) = std::env::current_exe() {
+            paths.add(&program, Use::Read);
+        }
+        Ok(paths)
+    }
+
+    fn add(&mut self, path: &Path, what: Use) {
+        if let Ok(found) = path.canonicalize() {
+            self.0.push((found, what));
+        }
+    }
+
+    fn add_disk(&mut self, path: &Path) {
+        let is_device = path.metadata().is_ok_and(|found| found.file_type().is_block_device());
+        if is_device { self.add(path, Use::Disks) } else { self.add_beside(path, Use::Disks) }
+    }
+
+    /// A file and its folder: editors put a new file in the old one's place, and disks are added beside others. Not a folder where
+    /// everybody keeps everything.
+    fn add_beside(&mut self, path: &Path, what: Use) {
+        let Ok(found) = path.canonicalize() else { return };
+        match found.parent().filter(|folder| !is_everybodys(folder)) {
+            Some(folder) => self.add(folder, what),
+            None => self.0.push((found, what)),
+        }
+    }
+
+    /// May a disk be opened, or a socket made, at `path`?
+    pub(super) fn cover(&self, path: &Path, is_socket: bool) -> bool {
+        let needed = if is_socket { Use::Sockets } else { Use::Disks };
+        let found = path.canonicalize().or_else(|_| folder_of(path).canonicalize());
+        found.is_ok_and(|found| {
+            self.0.iter().any(|(below, what)| (*what == needed || *what == Use::Both) && found.starts_with(below))
+        })
+    }
+
+    /// For people.
+    pub(super) fn names(&self) -> String {
+        let mut names: Vec<String> =
+            self.0.iter().filter(|(_, what)| *what != Use::Read).map(|(path, _)| path.display().to_string()).collect();
+        names.sort_unstable();
+        names.dedup();
+        if names.is_empty() { "no folder".to_owned() } else { names.join(", ") }
+    }
+
+    /// Have the kernel refuse every other file from now on, to this thread and those it makes; `false`: this kernel cannot.
+    pub(super) fn restrict(&self) -> Result<bool, String> {
+        self.try_restrict().map_err(|error| format!("landlock refuses: {error}"))
+    }
+
+    fn try_restrict(&self) -> Result<bool, Box<dyn std::error::Error>> {
+        let ruleset = Ruleset::default().set_compatibility(CompatLevel::BestEffort);
+        let ruleset = ruleset.handle_access(AccessFs::from_all(NEWEST))?.handle_access(AccessNet::from_all(NEWEST))?;
+        let mut ruleset = ruleset.scope(scopes())?.create()?;
+        for (path, what) in &self.0 {
+            let is_folder = path.is_dir();
+            let rights = if is_folder { what.rights() } else { what.rights() & AccessFs::from_file(NEWEST) };
+            ruleset = ruleset.add_rule(PathBeneath::new(PathFd::new(path)?, rights))?;
+        }
+        let status = ruleset.restrict_self()?;
+        Ok(status.ruleset != RulesetStatus::NotEnforced)
+    }
+}
+
+/// Signals reach nobody else. Neither do abstract sockets, unless the service manager listens at one.
+fn scopes() -> BitFlags<Scope> {
+    let is_abstract = std::env::var("NOTIFY_SOCKET").is_ok_and(|path| path.starts_with('@'));
+    if is_abstract { Scope::Signal.into() } else { Scope::Signal | Scope::AbstractUnixSocket }
+}
+
+/// Where a relative path without a folder lies, too.
+fn folder_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+/// `/`, what lies directly in it (`/etc`, `/dev`, `/tmp`), and homes.
+fn is_everybodys(folder: &Path) -> bool {
+    let is_home =
+        folder.parent() == Some(Path::new(HOMES)) || std::env::var_os("HOME").is_some_and(|home| folder == Path::new(&home));
+    folder.components().count() <= 2 || is_home
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_that_hold_everything_are_not_opened_for_one_file() {
+        for folder in ["/", "/etc", "/dev", "/tmp", "/root", &format!("{HOMES}/anna")] {
+            assert!(is_everybodys(Path::new(folder)), "{folder}");
+        }
+        for folder in ["/etc/fipsee", "/var/lib", &format!("{HOMES}/anna/disks"), "/srv/images"] {
+            assert!(!is_everybodys(Path::new(folder)), "{folder}");
+        }
+    }
+
+    #[test]
+    fn what_is_covered_is_decided_by_where_a_path_leads() {
+        let dir = std::env::temp_dir().join(format!("fipsee-paths-{}", std::process::id()));
+        let inside = dir.join("inside");
+        std::fs::create_dir_all(&inside).expect("a folder");
+        let way_out = inside.join("out");
+        let _ = std::fs::remove_file(&way_out);
+        std::os::unix::fs::symlink(&dir, &way_out).expect("a link");
+        let mut paths = Paths::default();
+        paths.add(&inside, Use::Disks);
+        assert!(paths.cover(&inside.join("new"), false));
+        assert!(!paths.cover(&inside.join("new"), true), "a folder for disks is none for sockets");
+        assert!(!paths.cover(&dir.join("new"), false));
+        assert!(!paths.cover(&way_out.join("new"), false), "through a link");
+        std::fs::remove_dir_all(&dir).expect("removed");
+    }
+}

@@ -1,0 +1,58 @@
+//! Kernel rings of workers that are made before the process gives up the right to make any.
+
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use fipsee_block::disk::Engine;
+use fipsee_ring::control::MAX_QUEUES;
+use fipsee_virtio::server::make_spare_rings;
+use rustix::process::{Resource, getrlimit};
+
+use super::{Command, WorkerHandle};
+use crate::config::Config;
+
+/// How long workers may take to make their kernel rings: they have nothing else to do yet.
+const ENGINE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Have workers make their kernel rings, if this machine lets anyone have one. Afterwards no disk that is added needs a new one.
+///
+/// # Errors
+/// In words: one of them does not get to it.
+pub fn start_engines(workers: &[WorkerHandle]) -> Result<(), String> {
+    if let Err(reason) = Engine::check() {
+        tracing::debug!(reason, "no worker will serve file disks");
+        return Ok(());
+    }
+    let (done, started) = channel();
+    for worker in workers {
+        worker.mailbox.send(Command::StartEngine(done.clone()));
+    }
+    drop(done);
+    match started.recv_timeout(ENGINE_TIMEOUT) {
+        Err(RecvTimeoutError::Timeout) => Err("the workers do not get to run; look whether the machine is overloaded".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+/// Of the descriptors that the daemon may have, a part for rings of interrupts: an eighth.
+const DESCRIPTORS_OF_RINGS: u64 = 8;
+
+/// Make the kernel rings that interrupt virtual machines: one for each queue that a machine may have at each of the sockets that the
+/// configuration names. Where there are more, at sockets that are attached later, machines are interrupted without.
+pub fn make_rings_for_machines(config: &Config) {
+    let sockets: usize = config.disks.iter().map(|disk| disk.vhost_user.len()).sum();
+    let wanted = sockets * usize::from(config.front.limits.max_queues.clamp(1, MAX_QUEUES));
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / DESCRIPTORS_OF_RINGS;
+    let count = make_spare_rings(wanted.min(usize::try_from(limit).unwrap_or(usize::MAX)));
+    if count < wanted {
+        tracing::warn!(wanted, count, "fewer kernel rings for interrupts than virtual machines may need; raise LimitNOFILE=");
+    }
+}
+
+/// On the worker's thread.
+pub(super) fn start(engine: &mut Engine, done: Sender<()>) {
+    if let Err(error) = engine.start() {
+        tracing::error!(error, "a worker cannot serve file disks");
+    }
+    drop(done);
+}

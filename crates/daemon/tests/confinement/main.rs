@@ -1,0 +1,18 @@
+//! A daemon that is confined can do its work and nothing else: what is forbidden is tried, what is allowed is done.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+/// Does this kernel have landlock? Says so if not.
+fn has_landlock(what: &str) -> bool {
+    const VERSION: u32 = 1;
+    // SAFETY: this asks for the version and names no memory.
+    let version = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, 0, 0, VERSION) };
+    if version <= 0 {
+        common::skip(what, "this kernel has no landlock");
+    }
+    version > 0
+}
+
+mod attempts;
+mod daemon;
