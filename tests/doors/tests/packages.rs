@@ -32,6 +32,7 @@ fn installed_packages_work_until_they_are_purged() {
     disks_are_for_those_who_are_allowed(&root);
     daemon_is_confined(&root);
     reload_takes_effect_or_says_why_not(&root);
+    drop_in_makes_a_reload_a_takeover(&root);
     journal_has_the_lines(&root);
     end_waits_for_clients_and_the_next_one_starts_it_again(&root);
     daemon_that_hangs_is_replaced(&root);
@@ -141,6 +142,37 @@ fn reload_takes_effect_or_says_why_not(root: &ThrowawayRoot) {
     assert_eq!(told, "removed: new\n");
     assert_eq!(root.succeed("systemctl show --property=MainPID --value fipseed.service"), pid, "the same daemon all the time");
     root.succeed("fipseed --config /etc/fipsee/fipseed.toml --check-config | grep sound > /dev/null");
+}
+
+/// The drop-in of docs/guide/takeover.md, as it stands there.
+fn drop_in_makes_a_reload_a_takeover(root: &ThrowawayRoot) {
+    let guide = include_str!("../../../docs/guide/takeover.md");
+    let drop_in = guide.split("```ini\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a drop-in in the guide");
+    root.succeed(&format!(
+        "mkdir -p /etc/systemd/system/fipseed.service.d; cat > /etc/systemd/system/fipseed.service.d/takeover.conf <<'END'\n{drop_in}END\n\
+         systemctl daemon-reload; systemctl restart fipseed.service"
+    ));
+    let main = || root.succeed("systemctl show --property=MainPID --value fipseed.service");
+    let first = main();
+    // A client under load all the time.
+    root.succeed("fipsee bench memory --seconds 300 > /dev/null 2>&1 & echo $! > bench.pid; sleep 1");
+    for _ in 0..3 {
+        let before = main();
+        root.succeed("systemctl reload fipseed.service; systemctl is-active fipseed.service; kill -0 $(cat bench.pid)");
+        assert_ne!(main(), before, "another process is the daemon");
+    }
+    root.succeed("kill $(cat bench.pid)");
+    assert_ne!(main(), first);
+    let before = main();
+    root.succeed("cp /etc/fipsee/fipseed.toml kept; sed -i s/memory:64M/memory:32M/ /etc/fipsee/fipseed.toml");
+    root.fail("systemctl reload fipseed.service");
+    assert_eq!(main(), before, "what was refused changes nothing");
+    root.succeed("cp kept /etc/fipsee/fipseed.toml; fipsee bench memory --seconds 1");
+    // The service manager knows it well enough to start it again.
+    root.succeed("systemctl kill --signal=KILL fipseed.service; fipsee bench memory --seconds 1; systemctl is-active fipseed.service");
+    root.succeed(
+        "rm -r kept bench.pid /etc/systemd/system/fipseed.service.d; systemctl daemon-reload; systemctl restart fipseed.service",
+    );
 }
 
 fn journal_has_the_lines(root: &ThrowawayRoot) {
