@@ -94,7 +94,7 @@ pub const LIES: &[Lie] = &[
     Lie { name: "stamps of other laps", times: 3_000, tell: stamps, twin: Some(&BUSY) },
     Lie { name: "slots of random bytes", times: 3_000, tell: noise, twin: Some(&ASKING) },
     Lie { name: "a slot rewritten while it is read", times: 3_000_000, tell: rewritten_slot, twin: Some(&WRITER) },
-    Lie { name: "an indirect table rewritten while it is read", times: 10_000_000, tell: rewritten_table, twin: Some(&WRITER) },
+    Lie { name: "an indirect table rewritten while it is read", times: 30_000_000, tell: rewritten_table, twin: Some(&WRITER) },
     Lie { name: "a table that its own request overwrites", times: 1_000, tell: table_over_itself, twin: Some(&ASKING) },
     Lie { name: "more requests than the depth, no answer taken", times: 100_000, tell: overrun, twin: Some(&LOAD) },
     Lie { name: "asleep flags that flicker", times: 2_000_000, tell: flicker, twin: Some(&WRITER) },
