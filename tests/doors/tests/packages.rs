@@ -169,7 +169,9 @@ fn drop_in_makes_a_reload_a_takeover(root: &ThrowawayRoot) {
     assert_eq!(main(), before, "what was refused changes nothing");
     root.succeed("cp kept /etc/fipsee/fipseed.toml; fipsee bench memory --seconds 1");
     // The service manager knows it well enough to start it again.
-    root.succeed("systemctl kill --signal=KILL fipseed.service; fipsee bench memory --seconds 1; systemctl is-active fipseed.service");
+    root.succeed(
+        "systemctl kill --signal=KILL fipseed.service; fipsee bench memory --seconds 1; systemctl is-active fipseed.service",
+    );
     root.succeed(
         "rm -r kept bench.pid /etc/systemd/system/fipseed.service.d; systemctl daemon-reload; systemctl restart fipseed.service",
     );

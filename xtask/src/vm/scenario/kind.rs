@@ -1,0 +1,95 @@
+//! What a scenario is made of.
+
+use super::super::back_end::{Disk, PEERS};
+use super::super::driver::OURS;
+use super::super::uml::Build;
+
+/// A machine for a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::vm) enum Guest {
+    /// User-mode Linux: one CPU, no PCI, half a second.
+    Uml(Build),
+    /// QEMU without hardware virtualisation, Debian's kernel, PCI with MSI-X, a queue per CPU; ten times slower.
+    Qemu {
+        cpus: u16,
+        /// As `-cpu` takes it.
+        model: &'static str,
+        kernel: Origin,
+        program: Origin,
+    },
+}
+
+/// Where a kernel or QEMU comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::vm) enum Origin {
+    /// The release of Debian that this machine has.
+    Release,
+    /// The backports of that release.
+    Backports,
+}
+
+/// What the host does when the guest says the word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::vm) enum Event {
+    Nothing,
+    /// The disk grows to so many bytes.
+    Resize(u64),
+    /// The back end is killed and started again.
+    Restart,
+    /// The same, again and again; each time the disk is compared with what the guest was told.
+    Kill,
+    /// A new back end takes over from the one that runs.
+    Handover,
+    /// The device is taken out of the machine ("unplug") and put in again ("plug").
+    Plug,
+    /// Somebody between machine and back end meddles; or the back end stands still for a while.
+    Meddle,
+    /// A file of the guest's is spoilt below its file system.
+    Corrupt,
+    /// The machine starts again; nothing for the host to do, but its monitor must not end it.
+    Reboot,
+}
+
+/// A test.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::vm) struct Scenario {
+    pub(in crate::vm) name: &'static str,
+    pub(in crate::vm) about: &'static str,
+    pub(in crate::vm) guest: Guest,
+    /// File in `tests/vm/scripts`, without its ending.
+    pub(in crate::vm) script: &'static str,
+    /// What the script asks for with `setting`.
+    pub(in crate::vm) settings: &'static [(&'static str, &'static str)],
+    pub(in crate::vm) disk: Disk,
+    pub(in crate::vm) event: Event,
+    /// Alarms of the kernel that it provokes.
+    pub(in crate::vm) allowed: &'static [&'static str],
+    /// The only driver and back end it is about; empty: all.
+    pub(in crate::vm) only: Only,
+    /// Part of `cargo xtask test`.
+    pub(in crate::vm) quick: bool,
+}
+
+/// What a scenario is limited to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::vm) enum Only {
+    Everything,
+    /// Our driver on our daemon.
+    Rings,
+    /// Our driver on a back end that knows nothing of rings, and without being told to keep the device.
+    Foreign,
+    /// Our driver, but the guest has its own and is to load ours by itself, as dkms built it.
+    Takeover,
+}
+
+impl Only {
+    /// Is a scenario with that limit about this driver and back end?
+    pub(in crate::vm) fn includes(self, driver: &str, peer: &str) -> bool {
+        match self {
+            Self::Everything => true,
+            Self::Rings => driver == OURS && peer == PEERS[0],
+            Self::Foreign => driver == OURS && peer != PEERS[0],
+            Self::Takeover => driver == OURS,
+        }
+    }
+}
