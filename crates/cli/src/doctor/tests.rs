@@ -120,7 +120,7 @@ fn processor_without_a_feature_is_told_what_is_used_instead() {
         ("AVX-512", "absent; messages are stored in four pieces"),
         ("WAITPKG", "absent; use wait = adaptive or pause"),
         ("MONITORX", "present; wait = monitorx"),
-        ("CLDEMOTE", "absent; the reader fetches them"),
+        ("CLDEMOTE", "absent; nothing is lost"),
     ] {
         assert!(found(check).is_some_and(|found| found.contains(pieces)), "{check}: {:?}", found(check));
     }
