@@ -19,7 +19,12 @@ const FEATURES: [(&str, &[&str], &str, &str); 5] = [
         "a message is stored in one piece, on models known to show it at once",
         "messages are stored in four pieces of 16 bytes",
     ),
-    ("CLDEMOTE", &["cldemote"], "not used: it was measured to slow streams down", "nothing is lost: it was measured to slow streams down"),
+    (
+        "CLDEMOTE",
+        &["cldemote"],
+        "not used: it was measured to slow streams down",
+        "nothing is lost: it was measured to slow streams down",
+    ),
     ("WAITPKG", &["waitpkg"], "wait = umwait and tpause", "use wait = adaptive or pause"),
     ("MONITORX", &["monitorx", "mwaitx"], "wait = monitorx", "use wait = adaptive or pause"),
     ("MOVDIR64B", &["movdir64b"], "not used: it was measured not to help", "nothing is lost: it was measured not to help"),
