@@ -114,7 +114,7 @@ fn user_with_all_the_descriptors_that_one_may_have_leaves_the_others_theirs() {
     std::fs::write(dir.path("f.toml"), "[[disk]]\nname = \"a\"\nspec = \"memory:4M\"\nallow_everyone = true\n").expect("a file");
     let daemon = Daemon::start_in(dir, &prefix, &["--config", "{dir}/f.toml"]);
     let mut held = Vec::new();
-    let refused = 'full: loop {
+    let refused: Result<(), _> = 'full: loop {
         let (disk, queues) = match attach_as(&daemon, 4000, &[]) {
             Ok(attached) => attached,
             Err(error) => break Err(error),

@@ -1,6 +1,6 @@
 //! Both ways of every check, on machines that were written down.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
@@ -147,7 +147,7 @@ fn configuration_that_everybody_may_change_or_nobody_can_serve_fails() {
         let findings = daemon::look_at_configuration(&file);
         findings.iter().find(|finding| finding.check == check).map(|finding| finding.state)
     };
-    let text = |path: &std::path::Path| format!("[[disk]]\nname = \"d\"\nspec = \"file:{},size=1M\"\n", path.display());
+    let text = |path: &Path| format!("[[disk]]\nname = \"d\"\nspec = \"file:{},size=1M\"\n", path.display());
     std::fs::write(&disk, "x").expect("written");
     std::fs::set_permissions(&disk, std::fs::Permissions::from_mode(0o600)).expect("changed");
     write(&text(&disk), 0o644);
