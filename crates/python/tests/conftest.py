@@ -15,6 +15,9 @@ import pytest
 
 DEADLINE_S = 240
 """Gives up on a machine that does nothing any more; nothing is expected to take long."""
+# Python lets SIGINT be ignored if it was when it started, as a shell without job control has it for commands in the background.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 FIPSEED = pathlib.Path(os.environ["FIPSEE_DIST"]) / "bin/fipseed"
 
 

@@ -44,8 +44,12 @@ fn memory_cut_under_a_virtqueue_stops_that_queue() {
     for (lines, (left_bytes, kind)) in [(0, IN), (0x1_0000, IN), (0x1_0000, OUT)].into_iter().enumerate() {
         let mut vm = Vm::boot(&socket_of(&daemon, "d"));
         vm.check();
-        vm.queue.put(&vm.ram, 0, kind, 0);
+        // Without rings nothing can be put there any more, and the daemon sees that they are gone. With them it would answer at once, if it
+        // looks by itself just then, and find nothing cut.
         vm.ram.file.set_len(left_bytes).expect("cut");
+        if left_bytes > 0 {
+            vm.queue.put(&vm.ram, 0, kind, 0);
+        }
         vm.queue.kick();
         assert_stopped(&daemon, &mut witness, vm, lines + 1);
     }
@@ -102,8 +106,10 @@ fn memory_cut_under_a_ring_stops_its_queue() {
         publish(&vm, Operation::Read, 0);
         vm.queue.kick();
         eventually("the answer over the ring", || vm.ram.read(PLACE + 0x1000 + 60, 1) == [1]);
-        publish(&vm, operation, 1);
         vm.ram.file.set_len(left_bytes).expect("cut");
+        if left_bytes > 0 {
+            publish(&vm, operation, 1);
+        }
         vm.queue.kick();
         assert_stopped(&daemon, &mut witness, vm, lines + 1);
     }
