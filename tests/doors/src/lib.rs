@@ -7,6 +7,7 @@ pub mod guide;
 pub mod throwaway;
 
 use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -121,7 +122,9 @@ impl Daemon {
 
     fn wait_until_it_listens(&mut self) {
         let deadline = Instant::now() + DEADLINE;
-        while Seqpacket::connect(&self.socket).is_err() {
+        // The admin socket is made last: who finds it finds everything.
+        let admin = self.socket.with_extension("admin");
+        while UnixStream::connect(&admin).is_err() || Seqpacket::connect(&self.socket).is_err() {
             let ended = self.child.0.try_wait().expect("a child to ask");
             assert!(ended.is_none(), "the daemon ended: {ended:?}");
             assert!(Instant::now() < deadline, "the daemon does not listen");
