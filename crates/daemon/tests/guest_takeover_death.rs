@@ -11,7 +11,7 @@ use fipsee_guest::device::{Guest, IN, OK, OUT, Options};
 use fipsee_guest::frontend::Request;
 use fipsee_guest::ring::Woken;
 use guest_common::{Upgraded, start_guest, start_with, transfer};
-use takeover_common::between::{Plan, Victim, stand_between, step_between};
+use takeover_common::between::{Plan, Victim, kill_at_every_packet, stand_between, step_between};
 
 /// A guest that reads what it wrote over a virtqueue and over a ring, across whatever happens.
 struct Survivor {
@@ -109,10 +109,7 @@ fn kill_at(plan: Plan) -> bool {
 }
 
 fn kill_everywhere(victim: Victim, delivered: bool) {
-    let mut step = 0;
-    while kill_at(Plan { victim, step, delivered }) {
-        step += 1;
-    }
+    let step = kill_at_every_packet(victim, delivered, kill_at);
     assert!(
         step >= 12,
         "greeting, three sockets, a disk, two packets about being prepared, machine, memory, queues, end, taken: {step}"

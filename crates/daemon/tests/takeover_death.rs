@@ -8,7 +8,7 @@ use std::time::Duration;
 use common::{Daemon, bytes_of, eventually, finish_one, stamp};
 use fipsee_block::client::{Disk, Error, Queue, ReconnectPolicy};
 use fipsee_block::wire::Status;
-use takeover_common::between::{Plan, Victim, stand_between, step_between};
+use takeover_common::between::{Plan, Victim, kill_at_every_packet, stand_between, step_between};
 
 const POLICY: ReconnectPolicy = ReconnectPolicy {
     give_up_after: Duration::from_secs(30),
@@ -104,10 +104,7 @@ fn kill_at(plan: Plan) -> bool {
 }
 
 fn kill_everywhere(victim: Victim, delivered: bool) {
-    let mut step = 0;
-    while kill_at(Plan { victim, step, delivered }) {
-        step += 1;
-    }
+    let step = kill_at_every_packet(victim, delivered, kill_at);
     assert!(step >= 9, "greeting, two sockets, a disk, two packets about being prepared, client, queue, end, taken: {step}");
 }
 

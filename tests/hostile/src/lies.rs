@@ -15,7 +15,7 @@ use fipsee_ring::seqpacket::Seqpacket;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::MemfdFlags;
 
-use crate::twins::{ATTACHMENTS, BELLS, BUSY, LOAD, MEMORY, REQUESTS as ASKING, WRITER};
+use crate::twins::{ATTACHMENTS, BELLS, BUSY, LOAD, LONG_ATTACHMENTS, MEMORY, REQUESTS as ASKING, TABLES, WRITER};
 
 /// Requests outstanding of a liar.
 pub(crate) const DEPTH: u32 = 16;
@@ -95,13 +95,13 @@ pub const LIES: &[Lie] = &[
     Lie { name: "slots of random bytes", times: 3_000, tell: noise, twin: Some(&ASKING) },
     Lie { name: "a slot rewritten while it is read", times: 3_000_000, tell: rewritten_slot, twin: Some(&WRITER) },
     Lie { name: "an indirect table rewritten while it is read", times: 30_000_000, tell: rewritten_table, twin: Some(&WRITER) },
-    Lie { name: "a table that its own request overwrites", times: 1_000, tell: table_over_itself, twin: Some(&ASKING) },
+    Lie { name: "a table that its own request overwrites", times: 1_000, tell: table_over_itself, twin: Some(&TABLES) },
     Lie { name: "more requests than the depth, no answer taken", times: 100_000, tell: overrun, twin: Some(&LOAD) },
     Lie { name: "asleep flags that flicker", times: 2_000_000, tell: flicker, twin: Some(&WRITER) },
     Lie { name: "doorbells", times: 200_000, tell: doorbells, twin: Some(&BELLS) },
     Lie { name: "control messages, no answer taken", times: 20_000, tell: control_flood, twin: Some(&MEMORY) },
     Lie { name: "connections that end at once", times: 2_000, tell: connections, twin: Some(&ATTACHMENTS) },
-    Lie { name: "attachments that end at once", times: 300, tell: attachments, twin: Some(&ATTACHMENTS) },
+    Lie { name: "attachments that end at once", times: 300, tell: attachments, twin: Some(&LONG_ATTACHMENTS) },
     Lie { name: "memory of every wrong kind", times: 500, tell: wrong_memory, twin: Some(&MEMORY) },
 ];
 
@@ -125,12 +125,22 @@ pub(crate) fn attach(socket: &Path, disk: &str) -> io::Result<Attached> {
     handshake::attach(socket, 0, &wanted).map_err(|error| io::Error::other(format!("{error:?}")))
 }
 
-fn write(attached: &Attached, offset_bytes: u64, bytes: &[u8]) {
+pub(crate) fn write(attached: &Attached, offset_bytes: u64, bytes: &[u8]) {
     attached.region.write(offset_bytes, bytes).expect("within the region");
 }
 
 fn slot(attached: &Attached, index: u32) -> u64 {
     attached.layout.queues[0].request_offset_bytes + 64 * u64::from(index)
+}
+
+/// A read by way of the table at the beginning of the pool: 256 entries.
+pub(crate) fn table_of_256() -> Message {
+    request_indirect(Operation::Read, 0, 1, 0, segment(0, 4, 0), 256)
+}
+
+/// A write of 1 MiB.
+pub(crate) fn long_write() -> Message {
+    request_one_segment(Operation::Write, 0, 1, 0, segment(0, 2048, 0))
 }
 
 /// Publish and wake the worker, if that is thought to be necessary. False: more is outstanding than may be.
@@ -333,7 +343,7 @@ fn table_over_itself(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Re
     while until.more() {
         // Each entry is the table: what is read goes over what says where it goes.
         write(&attached, pool, &segment(0, 4, 0).to_word().to_le_bytes().repeat(256));
-        let answer = ask(&mut attached, &request_indirect(Operation::Read, 0, 1, 0, segment(0, 4, 0), 256), |_| {})?;
+        let answer = ask(&mut attached, &table_of_256(), |_| {})?;
         if status(&answer) != Some(Status::Ok) {
             return Err(io::Error::other(format!("a table over itself is answered with {answer:?}")));
         }
@@ -405,7 +415,7 @@ fn attachments(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<(
     while until.more() {
         let mut attached = attach(socket, disk)?;
         // With a request on its way.
-        let _ = attached.queues[0].requests.publish(&request_one_segment(Operation::Write, 0, 1, 0, segment(0, 2048, 0)));
+        let _ = attached.queues[0].requests.publish(&long_write());
         attached.queues[0].daemon_bell.ring();
     }
     Ok(())

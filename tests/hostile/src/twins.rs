@@ -12,7 +12,7 @@ use fipsee_ring::handshake;
 use fipsee_ring::region::Region;
 use rustix::fs::{MemfdFlags, SealFlags};
 
-use crate::lies::{DEPTH, Lie, Until, ask, attach, segment, while_rewriting};
+use crate::lies::{DEPTH, Lie, Until, ask, attach, long_write, segment, table_of_256, while_rewriting, write};
 
 /// A CPU kept busy.
 pub const BUSY: Lie = Lie { name: "busy", times: 0, tell: busy, twin: None };
@@ -26,11 +26,15 @@ pub const WRITER: Lie = Lie { name: "requests and writes", times: 0, tell: write
 pub const LOAD: Lie = Lie { name: "load", times: 0, tell: load, twin: None };
 /// Memory that is registered and taken back.
 pub const MEMORY: Lie = Lie { name: "memory", times: 0, tell: memory, twin: None };
-/// Attachments of one request each.
+/// Attachments of one short request each.
 pub const ATTACHMENTS: Lie = Lie { name: "attachments", times: 0, tell: attachments, twin: None };
+/// Attachments of one long request each.
+pub const LONG_ATTACHMENTS: Lie = Lie { name: "attachments and long requests", times: 0, tell: long_attachments, twin: None };
+/// Requests with a table of segments, one after the other.
+pub const TABLES: Lie = Lie { name: "tables", times: 0, tell: tables, twin: None };
 
 /// All of them.
-pub const TWINS: [&Lie; 7] = [&BUSY, &BELLS, &REQUESTS, &WRITER, &LOAD, &MEMORY, &ATTACHMENTS];
+pub const TWINS: [&Lie; 9] = [&BUSY, &BELLS, &REQUESTS, &WRITER, &LOAD, &MEMORY, &ATTACHMENTS, &LONG_ATTACHMENTS, &TABLES];
 
 fn read_request() -> Message {
     request_one_segment(Operation::Read, 0, 1, 0, segment(0, 8, 0))
@@ -104,8 +108,25 @@ fn memory(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
 
 fn attachments(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
     while until.more() {
-        let mut attached = attach(socket, disk)?;
-        ask(&mut attached, &read_request(), |_| {})?;
+        ask(&mut attach(socket, disk)?, &read_request(), |_| {})?;
+    }
+    Ok(())
+}
+
+fn long_attachments(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
+    while until.more() {
+        ask(&mut attach(socket, disk)?, &long_write(), |_| {})?;
+    }
+    Ok(())
+}
+
+fn tables(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
+    let mut attached = attach(socket, disk)?;
+    let pool = attached.layout.pool_offset_bytes;
+    while until.more() {
+        // Into the memory behind the table.
+        write(&attached, pool, &segment(0, 4, 4).to_word().to_le_bytes().repeat(256));
+        ask(&mut attached, &table_of_256(), |_| {})?;
     }
     Ok(())
 }

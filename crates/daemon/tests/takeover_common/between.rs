@@ -38,6 +38,11 @@ pub(crate) struct Outcome {
     pub(crate) taken: bool,
 }
 
+/// Takeovers in each of which `kill_at` has somebody die one packet later, until it says that one was over before. How many there were.
+pub(crate) fn kill_at_every_packet(victim: Victim, delivered: bool, kill_at: impl Fn(Plan) -> bool) -> usize {
+    (0..).find(|step| !kill_at(Plan { victim, step: *step, delivered })).unwrap_or(0)
+}
+
 /// Put ourselves where new daemons ask; and where the old one hears now.
 pub(crate) fn step_between(daemon: &Daemon) -> (UnixListener, PathBuf) {
     let admin = fipsee_daemon::admin::admin_path(&daemon.socket());
