@@ -326,15 +326,15 @@ DEFINE_SHOW_ATTRIBUTE(fip);
 
 static int fip_set_run(const char *text, const struct kernel_param *parameter)
 {
-	int error;
+	int error = -EINTR;
 
-	if (mutex_lock_interruptible(&fip_running))
-		return -EINTR;
-	/* Reading the other parameters goes on meanwhile. */
+	/* Reading the other parameters goes on meanwhile; and who waits for its turn must not hold what the one before it takes at its end. */
 	kernel_param_unlock(THIS_MODULE);
-	error = fip_run();
+	if (!mutex_lock_interruptible(&fip_running)) {
+		error = fip_run();
+		mutex_unlock(&fip_running);
+	}
 	kernel_param_lock(THIS_MODULE);
-	mutex_unlock(&fip_running);
 	return error;
 }
 

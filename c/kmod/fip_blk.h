@@ -219,7 +219,7 @@ struct fip_disk {
 
 	enum fip_path path;			/* changes while the queue is quiesced */
 	bool is_broken;				/* once set, every request fails */
-	bool is_failed;				/* what was in flight was failed, the device was reset */
+	bool is_failed;				/* what was in flight was failed, the device was reset or memory set aside */
 	bool is_removing;
 	bool is_paused;				/* suspended */
 	bool has_flush;				/* virtio offers it */
@@ -230,6 +230,7 @@ struct fip_disk {
 	struct fipsee_block_info info;
 	struct fip_limits limits;
 	struct fip_memory *pending;		/* named in an attach that is not answered */
+	struct fip_aside *aside;		/* memory of failed requests that the back end may still use */
 
 	struct fip_exchange query;
 	struct fip_exchange attach;		/* with room for an entry of each queue */
@@ -329,6 +330,10 @@ void fip_bell_park(struct fip_virtqueue *virtqueue);
 void fip_supervise(struct work_struct *work);
 int fip_attach(struct fip_disk *disk, bool is_first);
 void fip_leave_rings(struct fip_disk *disk, bool is_dead);
+
+/* aside.c */
+bool fip_set_aside(struct fip_disk *disk);
+void fip_give_back(struct fip_disk *disk);
 
 /* stats.c */
 void fip_stats_create(struct fip_disk *disk);

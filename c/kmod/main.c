@@ -195,11 +195,17 @@ static void fip_disk_quit(struct fip_disk *disk)
 	fip_pause(disk);
 	if (disk->path == FIP_PATH_RINGS && !READ_ONCE(disk->is_broken) && !virtqueue_is_broken(disk->virtqueues[0].vq))
 		fip_leave_rings(disk, false);
+	/* What it was asked when it was silent: where a reset is not passed on, only its answer says that it is done with the memory. */
+	if (disk->aside && fip_ask_detach(disk))
+		dev_warn(&disk->vdev->dev, "the back end still does not answer\n");
 	fip_threads_stop(disk);
 	virtio_reset_device(disk->vdev);
 	cancel_delayed_work_sync(&disk->supervisor);
 	for (index = 0; index < disk->ring_count; index++)
 		fip_ring_stop(&disk->rings[index]);
+	for (index = 0; disk->is_failed && index < disk->virtqueue_count; index++)
+		fip_virtqueue_fail_all(&disk->virtqueues[index]);
+	fip_give_back(disk);
 	fip_virtqueues_delete(disk);
 }
 

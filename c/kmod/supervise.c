@@ -191,9 +191,11 @@ int fip_attach(struct fip_disk *disk, bool is_first)
 		return error;		/* the answer may still come: the memory stays */
 	if (!error && reply.result == FIPSEE_VM_DONE && reply.attachment) {
 		error = fip_attached(disk, reply.attachment, is_first);
-		if (error)
-			fip_leave_rings(disk, false);
-		return error ? -EOPNOTSUPP : 0;
+		if (!error)
+			return 0;
+		fip_leave_rings(disk, false);
+		/* Another description would come only from another daemon; a daemon that died meanwhile comes back. */
+		return error == -EPROTO || error == -EMEDIUMTYPE ? -EOPNOTSUPP : -EAGAIN;
 	}
 	fip_free_pending(disk);
 	if (error)
@@ -317,25 +319,37 @@ void fip_leave_rings(struct fip_disk *disk, bool is_dead)
 
 /*
  * The end of a disk that cannot be trusted, or is gone. Detaching and the reset come first: requests end when the device cannot write any
- * more. Not every transport tells the back end of a reset (user-mode Linux does not).
+ * more. Not every transport tells the back end of a reset (user-mode Linux does not). Of a back end that does not answer see aside.c.
  */
 static void fip_fail_all(struct fip_disk *disk)
 {
+	bool is_set_aside = false;
 	unsigned int index;
+	int error = 0;
 
 	if (disk->is_failed)
 		return;
 	disk->is_failed = true;
 	fip_quiesce(disk);
 	fip_bell_wanted(disk, false);
-	if (disk->path == FIP_PATH_RINGS && !virtqueue_is_broken(disk->virtqueues[0].vq) && fip_ask_detach(disk))
+	if (disk->path == FIP_PATH_RINGS && !virtqueue_is_broken(disk->virtqueues[0].vq))
+		error = fip_ask_detach(disk);
+	if (error == -ETIMEDOUT) {
+		fip_stop_rings(disk);
+		is_set_aside = fip_set_aside(disk);
+	}
+	if (is_set_aside)
+		dev_warn(&disk->vdev->dev, "the back end does not answer: memory of failed requests is set aside until the device is unbound\n");
+	else if (error)
 		dev_warn(&disk->vdev->dev, "the back end did not let go of the rings before the reset\n");
-	virtio_break_device(disk->vdev);
-	virtio_reset_device(disk->vdev);
+	if (!is_set_aside) {
+		virtio_break_device(disk->vdev);
+		virtio_reset_device(disk->vdev);
+	}
 	fip_stop_rings(disk);
 	fip_take_back(disk, BLK_STS_IOERR);
 	WRITE_ONCE(disk->path, FIP_PATH_VIRTQUEUE);
-	for (index = 0; index < disk->virtqueue_count; index++)
+	for (index = 0; !is_set_aside && index < disk->virtqueue_count; index++)
 		fip_virtqueue_fail_all(&disk->virtqueues[index]);
 	fip_unquiesce(disk);
 }

@@ -6,7 +6,7 @@ meddle by a line on its standard input. Each is answered by a line: "done", or w
 detach    the log of writes is switched on and off again, as at a migration: the daemon wants the disk back on virtqueues
 lie KIND  a message that no daemon sends is written into a completion ring of the guest, some slots ahead of the daemon. The guest
           reads it when it comes to that slot, unless the daemon was faster and put the truth there: then it is written again, until
-          the ring stands still
+          the ring stands still, or the guest has let go of its device: the memory is somebody else's then
 """
 
 import array
@@ -21,6 +21,8 @@ import time
 HEADER = struct.Struct("<III")
 VERSION, REPLY, NEED_REPLY = 1, 4, 8
 SET_FEATURES, SET_MEM_TABLE, SET_LOG_BASE, SET_PROTOCOL_FEATURES, ADD_MEM_REG = 2, 5, 6, 16, 37
+# What a hypervisor says when a device is reset, and when its driver begins anew.
+SET_VRING_NUM, SET_VRING_ADDR, SET_VRING_BASE, GET_VRING_BASE = 8, 9, 10, 11
 LOG_ALL = 1 << 26
 LOG_SHMFD, REPLY_ACK = 1 << 1, 1 << 3
 PAGE_BYTES = 4096
@@ -63,6 +65,9 @@ class Meddler:
         # Requests of ours whose replies the front end must not see.
         self.swallow = []
         self.swallowed = threading.Condition()
+        # How often the guest has let go of its rings; they are written to with this held.
+        self.lives = 0
+        self.writing = threading.Lock()
 
     # ---- Passing on
 
@@ -95,7 +100,11 @@ class Meddler:
 
     def look_at(self, request, body, descriptors):
         """What we must know; and the log of writes, which not every hypervisor asks for."""
-        if request == SET_FEATURES:
+        if request in (SET_VRING_NUM, SET_VRING_ADDR, SET_VRING_BASE, GET_VRING_BASE):
+            # Before it is passed on: the guest waits for the answer, and then gives the memory away.
+            with self.writing:
+                self.lives += 1
+        elif request == SET_FEATURES:
             (self.features,) = struct.unpack("<Q", body)
         elif request == SET_PROTOCOL_FEATURES:
             (features,) = struct.unpack("<Q", body)
@@ -137,8 +146,8 @@ class Meddler:
         os.close(log)
 
     def lie(self, kind):
-        ring = self.live_ring()
-        while True:
+        lives, ring = self.lives, self.live_ring()
+        while self.lives == lives:
             messages = KINDS[kind]
             position = ring.position()
             if not position or position[0] + AHEAD + len(messages) > ring.slots:
@@ -146,8 +155,11 @@ class Meddler:
                 time.sleep(0.001)
                 continue
             index, stamp = position
-            for number, message in enumerate(messages):
-                ring.write(index + AHEAD + number, message, stamp)
+            with self.writing:
+                if self.lives != lives:
+                    return
+                for number, message in enumerate(messages):
+                    ring.write(index + AHEAD + number, message, stamp)
             # What is under way when the guest reads the lie is still completed. Looks are counted: this process may be stopped a while.
             still, last = 0, position
             while still < 50:

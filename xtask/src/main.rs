@@ -37,7 +37,7 @@ usage: cargo xtask COMMAND
   endure  kill daemon and clients 500 times and more under load, and compare; `endure --help` tells more
   bench   setup, dist, then the benchmarks, on a quiet machine; arguments go to fipsee-bench
   bench ipc   messages between two CPUs, ours and everybody's, on a quiet machine; `bench ipc --help` tells more
-  bench hostile   what each lie of a client costs one that does not lie, on a quiet machine; `bench --help` tells more
+  bench hostile   what each lie of a client or guest costs who does not lie, on a quiet machine; `bench --help` tells more
   bench vm    disks as a guest's kernel sees them, on a quiet machine; `bench vm --help` tells more";
 
 /// Exit code for a command line that makes no sense, or asks for what is not there.

@@ -82,7 +82,7 @@ make_filesystem() {
 check_path() {
     [ "$(setting driver)" = fip_blk ] && [ "$(setting peer)" = fipseed ] || return 0
     for stats in /sys/kernel/debug/fip_blk/*/stats; do
-        grep -q "^path rings" "$stats" && grep -q "^queue 0 requests [1-9]" "$stats" && return
+        grep -q "^path rings" "$stats" && grep -q "^queue [0-9]* requests [1-9]" "$stats" && return
     done
     cat /sys/kernel/debug/fip_blk/*/stats
     fail "fip_blk moved no request over rings"

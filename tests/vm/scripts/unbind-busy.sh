@@ -1,7 +1,7 @@
 # The driver lets go of the device while requests are under way: they may fail, nothing may hang, and then all is well again.
 . /vm/lib.sh
 driver=/sys/bus/virtio/drivers/$(setting driver)
-for round in $(seq 10); do
+for round in $(seq "$(setting rounds)"); do
     name=$(disk 0)
     before=$(awk '{print $1 + $5}' "/sys/block/$name/stat")
     is_busy() { [ $(($(awk '{print $1 + $5}' "/sys/block/$name/stat") - before)) -gt 200 ]; }

@@ -35,8 +35,7 @@ impl Apt {
             let copy = sources.join(path.file_name().unwrap_or_default());
             fs::copy(&path, &copy).map_err(|error| format!("cannot copy {} to {}: {error}", path.display(), copy.display()))?;
         }
-        let signed_by = if Path::new(KEYRING).exists() { format!("[signed-by={KEYRING}] ") } else { String::new() };
-        let line = format!("deb {signed_by}{site} {codename}-backports main\n");
+        let line = format!("deb {}{site} {codename}-backports main\n", signed_by());
         let path = sources.join("backports.list");
         fs::write(&path, line).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
         let mut apt = Self::own();
@@ -59,6 +58,17 @@ impl Apt {
         }
     }
 
+    /// The machine's release, and lines for a list of sources that say where it has that from, its updates and its security.
+    pub(super) fn own_sources() -> Result<(String, Vec<String>), Unready> {
+        let (_, codename) = release()?;
+        let is_ours = |name: &str| name.strip_prefix(&codename).is_some_and(|end| ["", "-updates", "-security"].contains(&end));
+        let targets = targets("$(CODENAME) deb $(REPO_URI) $(CODENAME) main");
+        let lines = targets.lines().filter_map(|line| line.split_once(" deb ")).filter(|(name, _)| is_ours(name));
+        let mut lines: Vec<_> = lines.map(|(_, rest)| format!("deb {}{rest}", signed_by())).collect();
+        lines.dedup();
+        Ok((codename, lines))
+    }
+
     pub(super) fn get(&self) -> Command {
         self.command("apt-get")
     }
@@ -78,15 +88,22 @@ fn is_list_of_backports(path: &Path) -> bool {
     path.is_file() && path.to_string_lossy().contains("-backports_")
 }
 
+fn signed_by() -> String {
+    if Path::new(KEYRING).exists() { format!("[signed-by={KEYRING}] ") } else { String::new() }
+}
+
 /// Where this machine has its release from, and how that is called.
 fn release() -> Result<(String, String), Unready> {
     let text = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let codename = text.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME=")).unwrap_or_default().to_owned();
-    let mut command = Command::new("apt-get");
-    command.args(["indextargets", "--format", "$(CODENAME) $(REPO_URI)", "Created-By: Packages"]);
-    let targets = step::output(&mut command).text;
+    let targets = targets("$(CODENAME) $(REPO_URI)");
     let site = targets.lines().find_map(|line| line.strip_prefix(&format!("{codename} ")));
     site.filter(|_| !codename.is_empty())
         .map(|site| (site.to_owned(), codename.clone()))
         .ok_or_else(|| Unready::Missing("apt has no sources of this machine's release, nor can it have backports".to_owned()))
+}
+
+/// A line for each list of packages that apt knows.
+fn targets(format: &str) -> String {
+    step::output(Command::new("apt-get").args(["indextargets", "--format", format, "Created-By: Packages"])).text
 }

@@ -22,6 +22,9 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Of a guest's file system at least: where a file begins, so does one of these.
 const BLOCK_BYTES: usize = 1024;
 
+/// The disk, in a scenario's folder.
+pub(super) const IMAGE: &str = "disk.img";
+
 /// An implementation of vhost-user-blk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Peer {
@@ -89,8 +92,17 @@ fn build(root: &Path) -> Result<PathBuf, Unready> {
 pub(super) struct Disk {
     pub(super) bytes: u64,
     pub(super) read_only: bool,
+    pub(super) content: Content,
+}
+
+/// What is on a disk when a guest starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Content {
+    Nothing,
     /// A file system with files, made by the host.
-    pub(super) has_files: bool,
+    Files,
+    /// What [`System`](super::system::System) has put into the image.
+    System,
 }
 
 /// A peer that serves.
@@ -107,9 +119,11 @@ impl BackEnd {
     /// Make the disk in `folder` and serve it.
     pub(super) fn start(peer: &Peer, folder: &Path, disk: Disk, queues: u16, cpu: Option<usize>) -> Result<Self, String> {
         let mut back_end = Self { peer: peer.clone(), folder: folder.to_owned(), disk, queues, cpu, process: None };
-        let image = File::create_new(back_end.image()).and_then(|image| image.set_len(disk.bytes));
-        image.map_err(|error| format!("cannot create {}: {error}", back_end.image().display()))?;
-        if disk.has_files {
+        if disk.content != Content::System {
+            let image = File::create_new(back_end.image()).and_then(|image| image.set_len(disk.bytes));
+            image.map_err(|error| format!("cannot create {}: {error}", back_end.image().display()))?;
+        }
+        if disk.content == Content::Files {
             fill_with_files(folder, &back_end.image())?;
         }
         back_end.launch()?;
@@ -117,7 +131,7 @@ impl BackEnd {
     }
 
     pub(super) fn image(&self) -> PathBuf {
-        self.folder.join("disk.img")
+        self.folder.join(IMAGE)
     }
 
     /// Where a guest finds the disk.
@@ -329,6 +343,10 @@ fn fill_with_files(folder: &Path, image: &Path) -> Result<(), String> {
     step::succeed(Command::new("sh").current_dir(&files).args(["-c", "md5sum file-* > ../sums"]))?;
     let mut command = Command::new("mke2fs");
     let path = std::env::var("PATH").unwrap_or_default();
-    command.env("PATH", format!("{path}:/usr/sbin:/sbin")).args(["-q", "-F", "-t", "ext4", "-d"]).arg(&tree).arg(image);
+    command
+        .env("PATH", format!("{path}:/usr/sbin:/sbin"))
+        .args(["-q", "-F", "-t", "ext4", "-L", "files", "-d"])
+        .arg(&tree)
+        .arg(image);
     step::succeed(&mut command).map(drop)
 }

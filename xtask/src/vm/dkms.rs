@@ -31,9 +31,7 @@ pub(super) fn install(root: &Path, folder: &Path, debian: &Debian, packages: &Pa
     for path in [&stage, &tree] {
         make_folder(path)?;
     }
-    let mut make = Command::new("make");
-    make.arg("-C").arg(root.join(SOURCES)).args(["dkms", "install-takeover"]).arg(format!("DESTDIR={}", stage.display()));
-    step::succeed(make.env_remove("MAKEFLAGS").env_remove("MAKELEVEL"))?;
+    make(root, &["dkms", "install-takeover"], &stage)?;
     let version = version(&root.join(SOURCES))?;
     let dkms = packages.files("dkms", |unpacked, chosen| keep(&unpacked.join("usr"), chosen))?.join("usr/sbin/dkms");
     let headers = debian.headers(packages)?;
@@ -58,6 +56,17 @@ pub(super) fn install(root: &Path, folder: &Path, debian: &Debian, packages: &Pa
     }
     verify_unit(folder, &stage)?;
     Ok(Installed { modules, script: stage.join(SCRIPT) })
+}
+
+/// Install the script and the unit below `tree`.
+pub(super) fn install_takeover(root: &Path, tree: &Path) -> Result<(), String> {
+    make(root, &["install-takeover"], tree)
+}
+
+fn make(root: &Path, targets: &[&str], into: &Path) -> Result<(), String> {
+    let mut make = Command::new("make");
+    make.arg("-C").arg(root.join(SOURCES)).args(targets).arg(format!("DESTDIR={}", into.display()));
+    step::succeed(make.env_remove("MAKEFLAGS").env_remove("MAKELEVEL")).map(drop)
 }
 
 /// The version in dkms.conf.

@@ -11,6 +11,7 @@ use super::apt::Apt;
 use super::archive::Archive;
 use super::back_end::{BackEnd, Peer, pinned};
 use super::debian::Debian;
+use super::dkms;
 use super::driver::{DRIVERS, Kernel, Modules, SCRIPTS, Workshop};
 use super::kills::Kills;
 use super::machine::{self, LastWill, Outcome};
@@ -18,7 +19,8 @@ use super::meddler::Meddler;
 use super::packages::{Packages, make_folder};
 use super::programs::{Programs, name_of};
 use super::qemu::{self, Parts, Qemu};
-use super::scenario::{Event, Guest, Origin, Scenario};
+use super::scenario::{Event, Guest, Origin, RootDisk, Scenario};
+use super::system::{ROOT_LABEL, System};
 use super::uml::{Build, Uml};
 use super::unready::Unready;
 use crate::setup::is_installed;
@@ -40,6 +42,17 @@ pub(super) struct Choice<'a> {
     /// Instead of what the scenario sets.
     pub(super) settings: &'a [(String, String)],
     pub(super) keep: bool,
+}
+
+/// What a guest boots from.
+pub(super) struct Boot {
+    /// Of user-mode Linux, the program.
+    pub(super) kernel: PathBuf,
+    pub(super) initrd: PathBuf,
+    /// What its first process is told to load.
+    pub(super) modules: Modules,
+    /// A root file system on a disk of its own.
+    pub(super) root: Option<PathBuf>,
 }
 
 /// What scenarios share.
@@ -89,6 +102,7 @@ impl Lab {
         let needed = match scenario.guest {
             Guest::Uml(_) => &["make", "gcc", "flex", "bison", "bc", "xz", "timeout", "apt-get", "dpkg-deb", "taskset"][..],
             Guest::Qemu { .. } => &["make", "gcc", "xz", "apt-get", "dpkg-deb", "taskset"],
+            Guest::System(_) => &["make", "gcc", "apt-get", "dpkg-deb", "taskset", "mmdebstrap", "systemctl", "chroot"],
         };
         let missing = needed.iter().find(|name| !is_installed(name));
         if let Some(program) = missing {
@@ -113,26 +127,28 @@ impl Lab {
     }
 
     fn run_in(&self, folder: &Path, scenario: &Scenario, choice: &Choice<'_>) -> Result<String, Unready> {
-        let initrd = folder.join("initrd");
-        let modules = self.initrd(scenario, choice, &initrd)?;
-        let queues = match scenario.guest {
-            Guest::Uml(_) => 1,
-            Guest::Qemu { cpus, .. } => cpus,
-        };
+        let boot = self.boot(folder, scenario, choice)?;
+        let queues = scenario.guest.cpus();
         let mut back_end = BackEnd::start(choice.peer, folder, scenario.disk, queues, self.cpus.map(|(_, back)| back))?;
-        let append = append(scenario, choice, &modules, queues);
+        let append = append(scenario, choice, &boot.modules, queues);
         let is_meddled = scenario.event == Event::Meddle;
         let mut meddler = if is_meddled { Some(Meddler::start(&self.root, folder, &back_end.socket())?) } else { None };
         let socket = meddler.as_ref().map_or_else(|| back_end.socket(), |meddler| meddler.socket().to_owned());
-        let (monitor, qemu_log) = (folder.join("qemu.sock"), folder.join("qemu.log"));
+        let qemu_log = folder.join("qemu.log");
+        let parts = |cpus, model| Parts {
+            cpus,
+            model,
+            boot: &boot,
+            append: &append,
+            socket: socket.clone(),
+            monitor: folder.join("qemu.sock"),
+            log: qemu_log.clone(),
+            event: scenario.event,
+        };
         let mut command = match scenario.guest {
-            Guest::Uml(build) => self.uml_command(build, &initrd, &append, &socket)?,
-            Guest::Qemu { cpus, model, kernel, program } => {
-                let kernel = self.debian(kernel)?.kernel();
-                let event = scenario.event;
-                let log = qemu_log.clone();
-                self.qemu(program)?.command(&Parts { cpus, model, kernel, initrd, append: &append, socket, monitor, log, event })
-            }
+            Guest::Uml(build) => self.uml_command(build, &boot.initrd, &append, &socket)?,
+            Guest::Qemu { cpus, model, program, .. } => self.qemu(program)?.command(&parts(cpus, model)),
+            Guest::System(_) => self.qemu(Origin::Release)?.command(&parts(queues, "max")),
         };
         let console = folder.join("console.log");
         let mut console = File::create(&console).map_err(|error| format!("cannot write {}: {error}", console.display()))?;
@@ -157,6 +173,31 @@ impl Lab {
             .map_err(|error| Unready::Broken(story(&error, &outcome, &log)))
     }
 
+    /// Make what a guest boots from, in `folder`.
+    fn boot(&self, folder: &Path, scenario: &Scenario, choice: &Choice<'_>) -> Result<Boot, Unready> {
+        let initrd = folder.join("initrd");
+        let kernel = match scenario.guest {
+            Guest::System(disk) => return self.system(folder, disk),
+            Guest::Qemu { kernel, .. } => self.debian(kernel)?.kernel(),
+            Guest::Uml(build) => self.uml(build)?.program(),
+        };
+        let modules = self.initrd(scenario, choice, &initrd)?;
+        Ok(Boot { kernel, initrd, modules, root: None })
+    }
+
+    fn system(&self, folder: &Path, disk: RootDisk) -> Result<Boot, Unready> {
+        let debian = self.debian(Origin::Release)?;
+        let system = {
+            let _lock = self.lock("system")?;
+            System::prepare(&self.cache, &debian.release)?
+        };
+        let installed = {
+            let _lock = self.lock("driver")?;
+            dkms::install(&self.root, &self.cache.join("dkms"), debian, &self.packages)?
+        };
+        Ok(system.install(&self.root, folder, &installed, disk)?)
+    }
+
     /// Write the guest's first file system; gives what it is to load.
     fn initrd(&self, scenario: &Scenario, choice: &Choice<'_>, to: &Path) -> Result<Modules, Unready> {
         let programs = self.programs.get_or_init(|| {
@@ -171,6 +212,7 @@ impl Lab {
                 let debian = self.debian(kernel)?;
                 (Kernel::Debian(debian), debian.load_order(), self.packages(kernel)?)
             }
+            Guest::System(_) => return Err("a system has an initramfs of its own".into()),
         };
         archive.add("modules/order", order.join("\n").as_bytes())?;
         if let Kernel::Debian(debian) = &kernel {
@@ -271,6 +313,9 @@ fn append(scenario: &Scenario, choice: &Choice<'_>, modules: &Modules, queues: u
         format!("fip.queues={queues}"),
         format!("fip.seed={}", choice.seed),
     ];
+    if matches!(scenario.guest, Guest::System(_)) {
+        words.push(format!("root=LABEL={ROOT_LABEL} rw"));
+    }
     let is_theirs = |name: &str| choice.settings.iter().any(|(other, _)| other == name);
     let ours = scenario.settings.iter().filter(|(name, _)| !is_theirs(name));
     words.extend(ours.map(|(name, value)| format!("fip.{name}={value}")));

@@ -15,6 +15,7 @@ mod packages;
 mod programs;
 mod qemu;
 mod scenario;
+mod system;
 mod uml;
 mod unready;
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::back_end::ask_monitor;
+use super::lab::Boot;
 use super::packages::{Packages, keep};
 use super::scenario::Event;
 use super::unready::Unready;
@@ -25,8 +26,7 @@ pub(super) struct Parts<'a> {
     pub(super) cpus: u16,
     /// As `-cpu` takes it.
     pub(super) model: &'a str,
-    pub(super) kernel: PathBuf,
-    pub(super) initrd: PathBuf,
+    pub(super) boot: &'a Boot,
     /// Words for the kernel.
     pub(super) append: &'a str,
     /// Of the disk.
@@ -63,9 +63,13 @@ impl Qemu {
     }
 
     pub(super) fn command(&self, parts: &Parts<'_>) -> Command {
-        let mut command = self.machine(parts.cpus, parts.model, &parts.kernel, &parts.initrd, parts.append, &parts.log);
+        let mut command = self.machine(parts.cpus, parts.model, &parts.boot.kernel, &parts.boot.initrd, parts.append, &parts.log);
         command.arg("-qmp").arg(format!("unix:{},server=on,wait=off", parts.monitor.display()));
         command.args(if parts.event == Event::Reboot { &["-no-user-config"][..] } else { &["-no-reboot"] });
+        if let Some(root) = &parts.boot.root {
+            command.arg("-drive").arg(format!("id=root0,if=none,format=raw,file={}", root.display()));
+            command.args(["-device", "nvme,serial=root0,drive=root0"]);
+        }
         let reconnect = if matches!(parts.event, Event::Restart | Event::Kill) { ",reconnect=1" } else { "" };
         command.arg("-chardev").arg(format!("socket,id=disk0,path={}{reconnect}", parts.socket.display()));
         command.args(["-device", "pcie-root-port,id=port0,chassis=1", "-device", &device(parts.cpus)]);

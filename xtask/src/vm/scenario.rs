@@ -2,13 +2,13 @@
 
 mod kind;
 
-pub(super) use self::kind::{Event, Guest, Only, Origin, Scenario};
-use super::back_end::Disk;
+pub(super) use self::kind::{Event, Guest, Only, Origin, RootDisk, Scenario};
+use super::back_end::{Content, Disk};
 use super::uml::Build;
 
 const MIB: u64 = 1 << 20;
 
-const DISK: Disk = Disk { bytes: 128 * MIB, read_only: false, has_files: false };
+const DISK: Disk = Disk { bytes: 128 * MIB, read_only: false, content: Content::Nothing };
 
 /// What most scenarios have in common.
 const COMMON: Scenario = Scenario {
@@ -95,7 +95,7 @@ const SCENARIOS: &[Scenario] = &[
         name: "uml/readonly",
         about: "a read-only disk with a file system the host made",
         script: "readonly",
-        disk: Disk { read_only: true, has_files: true, ..DISK },
+        disk: Disk { read_only: true, content: Content::Files, ..DISK },
         ..COMMON
     },
     Scenario {
@@ -109,11 +109,12 @@ const SCENARIOS: &[Scenario] = &[
     Scenario { name: "uml/rebind", about: "the driver lets go and takes the device 20 times", script: "rebind", ..COMMON },
     Scenario {
         name: "uml/unbind-busy",
-        about: "the driver lets go with requests under way, 10 times",
+        about: "the driver lets go with requests under way, 10 times (--set rounds=N)",
         script: "unbind-busy",
+        settings: &[("rounds", "10")],
         allowed: CUT_OFF,
         // Once, user-mode Linux aborted after its guest had passed and halted, when it takes devices away. Since then guests let go of them
-        // before they halt (tests/vm/init); it was not seen again, nor made to happen.
+        // before they halt (tests/vm/init); it was not seen again, nor made to happen, in 30 rounds with each driver neither.
         quick: false,
         ..COMMON
     },
@@ -159,7 +160,27 @@ const SCENARIOS: &[Scenario] = &[
         about: "dkms builds the driver; fip-blk-takeover moves a disk to it at boot, and refuses where it must",
         guest: SMP,
         script: "takeover",
-        disk: Disk { has_files: true, ..DISK },
+        disk: Disk { content: Content::Files, ..DISK },
+        only: Only::Takeover,
+        quick: false,
+        ..COMMON
+    },
+    Scenario {
+        name: "qemu/systemd",
+        about: "a Debian boots: systemd's unit moves a disk before its file system is mounted; without rings it is mounted all the same",
+        guest: Guest::System(RootDisk::Beside),
+        script: "unit",
+        disk: Disk { content: Content::Files, ..DISK },
+        only: Only::Takeover,
+        quick: false,
+        ..COMMON
+    },
+    Scenario {
+        name: "qemu/root",
+        about: "a Debian boots from the disk: its initramfs gives it to our driver, or without rings to the kernel's",
+        guest: Guest::System(RootDisk::Tested),
+        script: "root",
+        disk: Disk { content: Content::System, ..DISK },
         only: Only::Takeover,
         quick: false,
         ..COMMON
@@ -261,6 +282,7 @@ const SCENARIOS: &[Scenario] = &[
         about: "the driver lets go with requests under way on two queues",
         guest: SMP,
         script: "unbind-busy",
+        settings: &[("rounds", "10")],
         allowed: CUT_OFF,
         quick: false,
         ..COMMON

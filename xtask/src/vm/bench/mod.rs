@@ -7,6 +7,8 @@ mod plan;
 mod plot;
 mod report;
 mod results;
+#[path = "../../../../bench/suite/src/steal.rs"]
+mod steal;
 mod watch;
 
 use std::path::{Path, PathBuf};
@@ -18,6 +20,7 @@ use crate::{cargo, setup, step};
 use boot::Site;
 use guest::Machine;
 use plan::Extent;
+use steal::Steal;
 
 /// Who is watched.
 const GUEST: &str = "guest";
@@ -135,7 +138,8 @@ fn measure(root: &Path, arguments: &Arguments) -> Result<(), String> {
     if cpus.is_none() {
         println!("bench vm ... one CPU for guest and back ends: nothing that polls is fast here");
     }
-    let machine = report::machine(root);
+    let mut machine = report::machine(root);
+    let steal = Steal::begin();
     let site = Site {
         root,
         cache: &target.join("vm"),
@@ -148,6 +152,7 @@ fn measure(root: &Path, arguments: &Arguments) -> Result<(), String> {
     let results = boot::run(&site, &plan::write(arguments.extent))?;
     let claims = if arguments.machine == Machine::Uml { claims::all(&results) } else { Vec::new() };
     report::print(&results);
+    machine.stolen_percent = Steal::end(steal.as_ref());
     claims.iter().for_each(claims::Claim::print);
     if arguments.quick {
         return Ok(());

@@ -18,6 +18,8 @@ pub(super) struct Machine {
     pub(super) revision: String,
     pub(super) cpu: String,
     pub(super) kernel: String,
+    /// Of all CPUs' time, by the host, while it was measured.
+    pub(super) stolen_percent: Option<f64>,
     facts: Vec<(&'static str, String)>,
 }
 
@@ -39,6 +41,7 @@ pub(super) fn machine(root: &Path) -> Machine {
         revision: first_line("git", &["describe", "--always", "--dirty", "--abbrev=12"]),
         cpu: field("model name"),
         kernel: first_line("uname", &["-r"]),
+        stolen_percent: None,
         facts: vec![
             ("cpu_family", field("cpu family")),
             ("cpu_model", field("model\t")),
@@ -158,6 +161,7 @@ fn json_line(arguments: &Arguments, machine: &Machine, results: &Results, claims
     let mut facts = vec![("cpu", string(&machine.cpu)), ("date", string(&machine.date)), ("kernel", string(&machine.kernel))];
     facts.push(("revision", string(&machine.revision)));
     facts.extend(machine.facts.iter().map(|(name, value)| (*name, string(value))));
+    facts.push(("stolen_percent", machine.stolen_percent.map_or_else(|| "null".to_owned(), number)));
     let watches = results.watches.iter().map(|watch| {
         let mut fields = vec![("while", string(&watch.name))];
         fields.extend([GUEST, DAEMON, PEER].into_iter().filter_map(|who| {

@@ -17,6 +17,27 @@ pub(in crate::vm) enum Guest {
         kernel: Origin,
         program: Origin,
     },
+    /// The same QEMU with two CPUs, and in it a Debian that boots from its own initramfs, with systemd.
+    System(RootDisk),
+}
+
+impl Guest {
+    pub(in crate::vm) fn cpus(self) -> u16 {
+        match self {
+            Self::Uml(_) => 1,
+            Self::Qemu { cpus, .. } => cpus,
+            Self::System(_) => 2,
+        }
+    }
+}
+
+/// Where a Debian has its root file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::vm) enum RootDisk {
+    /// On a disk of QEMU's own, which is no virtio device.
+    Beside,
+    /// On the disk that is tested.
+    Tested,
 }
 
 /// Where a kernel or QEMU comes from.
@@ -78,7 +99,7 @@ pub(in crate::vm) enum Only {
     Rings,
     /// Our driver on a back end that knows nothing of rings, and without being told to keep the device.
     Foreign,
-    /// Our driver, but the guest has its own and is to load ours by itself, as dkms built it.
+    /// Our driver as dkms built it, but the guest has its own too and is to load ours by itself.
     Takeover,
 }
 
