@@ -316,7 +316,13 @@ impl Admin {
 }
 
 fn parse(line: &str) -> Result<Request, String> {
-    serde_json::from_str(line).map_err(|error| format!("cannot understand the request: {error}"))
+    serde_json::from_str(line).map_err(|error| format!("cannot understand the request: {}", on_one_line(&error.to_string())))
+}
+
+/// The error names what was sent: that must not write lines or colours of its own into a log or onto a terminal.
+fn on_one_line(text: &str) -> String {
+    let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(shown).collect()
 }
 
 /// Is `line` a request? For tests and the fuzzer: nothing is done.

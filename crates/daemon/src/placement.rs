@@ -5,6 +5,7 @@ use fipsee_ring::region::Region;
 use fipsee_topology::cache::{self, Unusable};
 use fipsee_topology::machine::Machine;
 use fipsee_topology::numa;
+use fipsee_topology::pin;
 use fipsee_topology::plan::Plan;
 use serde::Deserialize;
 
@@ -43,6 +44,16 @@ pub fn choose(config: &Config) -> Vec<Place> {
     let mut places: Vec<Place> = cpus.into_iter().map(place).collect();
     places.resize(config.workers, Place::default());
     places
+}
+
+/// Have this thread, and those that it starts from now on, leave the CPUs of bound workers to them. A client that comes and goes without end
+/// keeps such threads busy; on a worker's CPU they would take its time from everybody whom it serves. Where no other CPU may be used, nothing
+/// changes.
+pub fn leave_to_workers(places: &[Place]) {
+    let cpus: Vec<usize> = places.iter().filter_map(|place| place.cpu).collect();
+    if let Err(error) = pin::keep_off(&cpus) {
+        tracing::warn!(%error, "cannot keep the threads that attach clients off the workers' CPUs; they may take time from the workers");
+    }
 }
 
 /// The node that all of these belong to.

@@ -179,12 +179,14 @@ impl Daemon {
         confinement.files(&config, std::iter::once(clients.path()).chain(handed_over))?;
         let live = Arc::new(Live::new(origin.exports, config.front));
         let (mut workers, mut threads) = (Vec::new(), Vec::new());
-        for (index, place) in places.into_iter().enumerate() {
-            let (handle, thread) = worker::spawn(index, place, config.wait, config.look)
+        for (index, place) in places.iter().enumerate() {
+            let (handle, thread) = worker::spawn(index, *place, config.wait, config.look)
                 .map_err(|error| format!("cannot start worker {index}: {error}"))?;
             workers.push(handle);
             threads.push(thread);
         }
+        // Afterwards: workers that are not bound run anywhere.
+        placement::leave_to_workers(&places);
         if confinement.is_wanted() {
             worker::start_engines(&workers)?;
             worker::make_rings_for_machines(&config);

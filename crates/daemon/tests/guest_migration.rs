@@ -3,6 +3,7 @@
 mod common;
 mod guest_common;
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 
 use fipsee_block::wire::{KIND_DETACH, Operation, Status, request_ack_event};
@@ -11,6 +12,7 @@ use fipsee_guest::ring::{Incoming, plan};
 use fipsee_ring::region::Region;
 use fipsee_virtio::upgrade::wire::{self, DONE, NOT_NOW};
 
+use guest_common::load::{GuestLoad, Way};
 use guest_common::{Upgraded, attach_question, detach_question, query, start_guest, start_with, transfer};
 
 const PAGE_BYTES: u64 = 4096;
@@ -46,6 +48,57 @@ fn migration_calls_the_guest_back_and_logs_what_is_written() {
         assert_eq!(reply.result, DONE, "afterwards it may attach again");
         assert_eq!(guest.ask(0, &query(0)), wire::Reply { max_depth: 4096, ..reply });
     }
+}
+
+/// Pages that are marked, which are marked no more.
+fn take_dirty(log: &Region) -> BTreeSet<u64> {
+    let mut bytes = vec![0; 64 << 10];
+    log.read(0, &mut bytes).expect("all of the log");
+    log.write(0, &vec![0; bytes.len()]).expect("all of the log");
+    let bits = |(place, byte): (u64, &u8)| {
+        (0..8).filter(move |bit| byte >> bit & 1 != 0).map(move |bit| 8 * place + bit).collect::<Vec<_>>()
+    };
+    (0..).zip(&bytes).flat_map(bits).collect()
+}
+
+#[test]
+fn migration_goes_on_with_the_daemon_that_takes_over() {
+    let mut daemon = start_with(&["--disk", "d=memory:8M", "--disk", "w=memory:8M", "--workers", "2"]);
+    let load = GuestLoad::start(&daemon, "w", &Options { size: 256, ..Options::default() }, Way::Ring, 16);
+    let mut guest = start_guest(&daemon, "d", &Options { queues: 2, ..Options::default() });
+    let mut up = Upgraded::attach(&mut guest, &[1], 16);
+    let data = guest.ram.allocate(PAGE_BYTES, PAGE_BYTES);
+    let log = Region::create("dirty-log", 64 << 10).expect("memory for a log");
+    let file: OwnedFd = log.as_fd().try_clone_to_owned().expect("a descriptor");
+    guest.set_logging(Some((&file, 64 << 10))).expect("logging");
+    // The guest was called back by one daemon, and goes with another.
+    daemon.take_over();
+    load.await_progress();
+    assert_eq!(up.rings[0].wait(up.attachment, &mut guest), [Incoming::Detach]);
+    assert_eq!(transfer(&mut guest, &mut up, 0, Operation::Read, 0, (data, 4096)), Status::Detached);
+    assert!(is_dirty(&log, up.rings[0].entry.completion_address), "what the new daemon wrote to the ring");
+    up.rings[0].submit(&[request_ack_event(9, KIND_DETACH)], &guest.queues[1]);
+    assert_eq!(up.rings[0].wait(up.attachment, &mut guest), [Incoming::Answer(9, 0)]);
+    assert_eq!(guest.ask(0, &detach_question(up.attachment)).result, DONE);
+    for _ in 0..3 {
+        take_dirty(&log);
+        daemon.take_over();
+        load.await_progress();
+        let entries = [plan(&guest.ram, 16, 1)];
+        assert_eq!(guest.ask_bytes(0, &attach_question(&entries)).result, NOT_NOW, "the new daemon knows of the migration");
+        take_dirty(&log);
+        let (fresh, head) = (guest.ram.allocate(PAGE_BYTES, PAGE_BYTES), guest.queues[0].next_head());
+        assert_eq!(guest.transfer(0, IN, 0, (fresh, 4096)), OK);
+        let status = guest.place(0, head);
+        let expected = [fresh, guest.queues[0].used, status].map(|address| address / PAGE_BYTES);
+        let mut dirty = take_dirty(&log);
+        // A worker that goes to sleep meanwhile asks for kicks in the other queue's, too.
+        dirty.remove(&(guest.queues[1].used / PAGE_BYTES));
+        assert_eq!(dirty, BTreeSet::from(expected), "data, used ring and status, and nothing else");
+    }
+    guest.set_logging(None).expect("no logging");
+    assert_eq!(guest.ask_bytes(0, &attach_question(&[plan(&guest.ram, 16, 1)])).result, DONE);
+    load.finish();
 }
 
 fn is_dirty(log: &Region, address: u64) -> bool {

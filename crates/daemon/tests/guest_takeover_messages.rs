@@ -71,6 +71,32 @@ fn messages_that_come_meanwhile_are_answered_once() {
 }
 
 #[test]
+fn questions_that_come_meanwhile_are_answered_once() {
+    let mut daemon = start_with(&["--disk", "d=memory:8M", "--disk", "w=memory:8M", "--workers", "2"]);
+    let load = GuestLoad::start(&daemon, "w", &Options { size: 256, ..Options::default() }, Way::Ring, 16);
+    let mut guest = start_guest(&daemon, "d", &Options::default());
+    let (stop, answers) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+    let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&answers));
+    let asker = std::thread::spawn(move || {
+        while !stopped.load(Ordering::Relaxed) {
+            assert_eq!(guest.ask(0, &query(0)).result, DONE);
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    for _ in 0..20 {
+        let before = answers.load(Ordering::Relaxed);
+        eventually("a question is answered", || {
+            assert!(!asker.is_finished(), "a question was not answered; see above");
+            answers.load(Ordering::Relaxed) > before + 3
+        });
+        daemon.take_over();
+    }
+    stop.store(true, Ordering::Relaxed);
+    asker.join().expect("each question had its answer");
+    load.finish();
+}
+
+#[test]
 fn half_a_message_stays_with_the_daemon_that_read_it() {
     let mut daemon = start_with(&["--disk", "d=memory:8M", "--disk", "w=memory:8M"]);
     let load = GuestLoad::start(&daemon, "w", &Options { size: 256, ..Options::default() }, Way::Ring, 16);

@@ -8,7 +8,7 @@ use fipsee_guest::device::{IN, OK, OUT, Options, UNSUPPORTED};
 use fipsee_guest::ring::{Incoming, Woken, plan, segment};
 use fipsee_virtio::upgrade::wire::{self, DONE, Entry, INVALID, NO_ATTACHMENT, Reply};
 
-use common::{eventually, stamp};
+use common::{Witness, eventually, stamp};
 use guest_common::{Upgraded, attach_question, detach_question, query, start_guest, start_with, transfer};
 
 #[test]
@@ -46,7 +46,7 @@ fn guest_goes_over_to_rings_and_back_on_the_same_device() {
 #[test]
 fn questions_that_are_not_allowed_change_nothing() {
     let daemon = start_with(&["--disk", "d=memory:8M", "--disk", "w=memory:8M"]);
-    let mut witness = common::Witness::new(&daemon, "w");
+    let mut witness = Witness::new(&daemon, "w");
     let mut guest = start_guest(&daemon, "d", &Options { queues: 2, ..Options::default() });
     let good = [plan(&guest.ram, 16, 0), plan(&guest.ram, 16, 1)];
     let attach = attach_question(&good);
@@ -135,7 +135,8 @@ fn lies(attach: &[u8], good: &[Entry]) -> Vec<(String, Vec<u8>, u32, u32)> {
 
 #[test]
 fn bells_of_others_are_not_parked() {
-    let daemon = start_with(&["--disk", "d=memory:8M"]);
+    let daemon = start_with(&["--disk", "d=memory:8M", "--disk", "w=memory:8M"]);
+    let mut witness = Witness::new(&daemon, "w");
     let mut guest = start_guest(&daemon, "d", &Options { queues: 2, ..Options::default() });
     let mut up = Upgraded::attach(&mut guest, &[1, 0], 16);
     let bell = |attachment, queue| wire::Question { operation: wire::Operation::Bell, attachment, queue, entries: Vec::new() };
@@ -147,11 +148,13 @@ fn bells_of_others_are_not_parked() {
     assert_eq!(guest.ask(1, &bell(attachment, 0)).result, INVALID, "one is parked");
     let data = guest.ram.allocate(4096, 4096);
     assert_eq!(transfer(&mut guest, &mut up, 0, Operation::Read, 0, (data, 4096)), Status::Ok, "the first still works");
+    witness.check();
 }
 
 #[test]
 fn header_of_a_question_holds_nothing_but_its_type() {
-    let daemon = start_with(&["--disk", "d=memory:8M"]);
+    let daemon = start_with(&["--disk", "d=memory:8M", "--disk", "w=memory:8M"]);
+    let mut witness = Witness::new(&daemon, "w");
     let mut guest = start_guest(&daemon, "d", &Options::default());
     let place = guest.ram.allocate(128, 64);
     guest.ram.write(place, &query(0).to_bytes());
@@ -165,15 +168,18 @@ fn header_of_a_question_holds_nothing_but_its_type() {
         let reply = bytes.first_chunk().and_then(Reply::from_bytes).expect("a reply");
         assert_eq!(reply.result, expected, "sector {sector}");
     }
+    witness.check();
 }
 
 #[test]
 fn questions_by_the_hundred_are_all_answered() {
-    let daemon = start_with(&["--disk", "d=memory:8M", "--workers", "2"]);
+    let daemon = start_with(&["--disk", "d=memory:8M", "--disk", "w=memory:8M", "--workers", "2"]);
+    let mut witness = Witness::new(&daemon, "w");
     let mut guest = start_guest(&daemon, "d", &Options { queues: 2, size: 512, ..Options::default() });
     let entries = [plan(&guest.ram, 16, 0), plan(&guest.ram, 16, 1)];
     let mut in_force = 0;
     for round in 0..20 {
+        witness.check();
         let mut sent = Vec::new();
         for number in 0..100 {
             let question = match number % 4 {
@@ -200,12 +206,13 @@ fn questions_by_the_hundred_are_all_answered() {
         let last = guest.ask(0, &query(0)).attachment;
         assert!(last == 0 || last == in_force);
     }
+    witness.check();
 }
 
 #[test]
 fn broken_virtqueue_takes_its_ring_along_and_nobody_else() {
     let daemon = start_with(&["--disk", "d=memory:8M", "--disk", "w=memory:8M", "--workers", "1"]);
-    let mut witness = common::Witness::new(&daemon, "w");
+    let mut witness = Witness::new(&daemon, "w");
     let mut guest = start_guest(&daemon, "d", &Options { queues: 2, ..Options::default() });
     let mut up = Upgraded::attach(&mut guest, &[0, 1], 16);
     let data = guest.ram.allocate(4096, 4096);
@@ -397,7 +404,7 @@ fn memory_table_ends_the_attachment_only_if_its_rings_are_gone() {
 #[test]
 fn lying_ring_costs_its_guest_only() {
     let daemon = start_with(&["--disk", "d=memory:8M", "--disk", "w=memory:8M"]);
-    let mut witness = common::Witness::new(&daemon, "w");
+    let mut witness = Witness::new(&daemon, "w");
     let mut guest = start_guest(&daemon, "d", &Options::default());
     let up = Upgraded::attach(&mut guest, &[0], 4);
     let entry = up.rings[0].entry;

@@ -23,17 +23,21 @@ fn start(more: &[&str]) -> Daemon {
     Daemon::start(&[&DISK, more].concat())
 }
 
-/// The CPUs that the kernel lets each worker run on, in the order of the workers.
-fn affinities(daemon: &Daemon) -> Vec<Vec<usize>> {
+/// Each thread of the daemon, and the CPUs that the kernel lets it run on.
+fn threads(daemon: &Daemon) -> Vec<(String, Vec<usize>)> {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).expect("a live process").flatten();
-    let mut workers: Vec<(String, Vec<usize>)> = tasks
-        .filter_map(|task| {
-            let status = std::fs::read_to_string(task.path().join("status")).ok()?;
-            let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-            let name = field("Name:").filter(|name| name.starts_with("fip-worker-"))?;
-            Some((name.to_owned(), cpu_list::parse(field("Cpus_allowed_list:")?)?))
-        })
-        .collect();
+    let threads = tasks.filter_map(|task| {
+        let status = std::fs::read_to_string(task.path().join("status")).ok()?;
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        Some((field("Name:")?.to_owned(), cpu_list::parse(field("Cpus_allowed_list:")?)?))
+    });
+    threads.collect()
+}
+
+/// Of the workers, in their order.
+fn affinities(daemon: &Daemon) -> Vec<Vec<usize>> {
+    let mut workers = threads(daemon);
+    workers.retain(|(name, _)| name.starts_with("fip-worker-"));
     workers.sort();
     workers.into_iter().map(|(_, cpus)| cpus).collect()
 }
@@ -98,6 +102,25 @@ fn cpus_that_are_given_win_and_placement_off_binds_nobody() {
     assert_affinities(&daemon, &[allowed.clone(), allowed]);
     let (_disk, queue) = daemon.client(&Daemon::options("a"));
     assert_eq!(queue.worker_cpu(), None);
+}
+
+#[test]
+fn threads_that_attach_clients_leave_a_workers_cpu_to_it() {
+    let Some(allowed) = two_cpus() else { return };
+    let (last, others) = allowed.split_last().expect("two");
+    let machines = Scratch::new();
+    let socket = format!("a={}", machines.path("v").display());
+    let daemon = start(&["--cpus", &last.to_string(), "--vhost-user", &socket]);
+    daemon.blocking("a").flush().expect("served");
+    let mut rest = threads(&daemon);
+    rest.retain(|(name, _)| !name.starts_with("fip-worker-"));
+    let names: Vec<&str> = rest.iter().map(|(name, _)| name.as_str()).collect();
+    assert!(["fipseed", "fip-admin", "fip-vm-a"].iter().all(|name| names.contains(name)), "{names:?}");
+    assert!(rest.iter().all(|(_, cpus)| cpus == others), "{rest:?}");
+    // Where a worker has every CPU, others have to run there, too.
+    let all: Vec<String> = allowed.iter().map(ToString::to_string).collect();
+    let daemon = start(&["--cpus", &all.join(","), "--workers", &all.len().to_string()]);
+    assert!(threads(&daemon).iter().any(|(name, cpus)| name == "fipseed" && *cpus == allowed));
 }
 
 #[test]

@@ -217,28 +217,34 @@ fn a_broken_queue_stops_with_a_line_in_the_log_while_others_work_and_works_after
 #[test]
 fn rings_that_lie_nowhere_are_told_and_the_connection_stays() {
     let daemon = Daemon::start(A);
+    let mut witness = Witness::new(&daemon, "w");
     let hypervisor = Hypervisor::connect(&daemon.dir.path("a.sock"));
     let (ram, mut queue) = (Ram::new(1 << 20), Queue::new(0));
     hypervisor.negotiate(&ram);
     let elsewhere = Ram { user: 0x1000, ..Ram::new(4096) };
     queue.start(&hypervisor, &elsewhere);
+    witness.check();
     assert_says(&daemon.log(), &["a queue cannot be served", "its rings do not lie in the memory"]);
     hypervisor.tell(SET_VRING_ADDR, &queue.rings(&ram, 0, 0), &[]);
     queue.write_block(&ram, 0, 1);
+    witness.check();
 }
 
 #[test]
 fn a_kick_descriptor_that_cannot_ring_is_told() {
     let daemon = Daemon::start(A);
+    let mut witness = Witness::new(&daemon, "w");
     let hypervisor = Hypervisor::connect(&daemon.dir.path("a.sock"));
     let (ram, mut queue) = (Ram::new(1 << 20), Queue::new(0));
     hypervisor.negotiate(&ram);
     let bell = std::mem::replace(&mut queue.kick, ram.file.try_clone().expect("a copy").into());
     queue.start(&hypervisor, &ram);
+    witness.check();
     assert_says(&daemon.log(), &["a queue cannot be served", "its kick descriptor cannot be watched"]);
     queue.kick = bell;
     queue.start(&hypervisor, &ram);
     queue.write_block(&ram, 0, 1);
+    witness.check();
 }
 
 #[test]

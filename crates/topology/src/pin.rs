@@ -42,6 +42,25 @@ pub fn bind(cpu: usize) -> io::Result<()> {
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
 
+/// Have this thread, and those that it starts from now on, run on all that it may use but `cpus`. `false`: nothing would be left, and
+/// nothing was changed.
+///
+/// # Errors
+/// What it may use cannot be found out, or the kernel refuses.
+pub fn keep_off(cpus: &[usize]) -> io::Result<bool> {
+    let allowed = allowed().ok_or_else(|| io::Error::other("/proc does not tell which CPUs may be used"))?;
+    if !allowed.iter().any(|cpu| cpus.contains(cpu)) {
+        return Ok(true);
+    }
+    let mut set = CpuSet::new();
+    allowed.into_iter().filter(|cpu| *cpu < FIRST_UNBINDABLE && !cpus.contains(cpu)).for_each(|cpu| set.set(cpu));
+    if set.count() == 0 {
+        return Ok(false);
+    }
+    rustix::thread::sched_setaffinity(None, &set)?;
+    Ok(true)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -59,6 +78,20 @@ mod tests {
         std::thread::spawn(move || {
             bind(cpu).expect("one of ours");
             assert_eq!(allowed(), Some(vec![cpu]));
+        })
+        .join()
+        .expect("no panic");
+    }
+
+    #[test]
+    fn a_thread_and_those_it_starts_keep_off_what_they_are_told() {
+        let all = allowed().expect("this thread runs somewhere");
+        std::thread::spawn(move || {
+            assert!(!keep_off(&all).expect("nothing to do"), "a thread must run somewhere");
+            assert_eq!(allowed().as_ref(), Some(&all));
+            let Some((first, rest)) = all.split_first().filter(|(_, rest)| !rest.is_empty()) else { return };
+            assert!(keep_off(&[*first]).expect("there are others"));
+            assert_eq!(std::thread::spawn(allowed).join().expect("no panic").as_deref(), Some(rest));
         })
         .join()
         .expect("no panic");

@@ -70,6 +70,7 @@ fn isolation(root: Root<'_>) -> Vec<Finding> {
         findings.push(Finding::new(ISOLATION, "two threads a core (SMT)", State::Ok, found, ""));
     }
     findings.extend(quota(root));
+    findings.extend(steal(root));
     findings
 }
 
@@ -96,4 +97,15 @@ fn quota(root: Root<'_>) -> Option<Finding> {
     };
     let advice = "a worker that polls needs a whole CPU: raise CPUQuota=, or use wait = sleep";
     Some(Finding::when(ISOLATION, "quota of CPU time", cpus >= 2.0, State::Warn, format!("{cpus:.1} CPUs"), advice))
+}
+
+/// Since the machine started. The eighth number of the first line (proc(5)); what follows it is contained in the first two.
+fn steal(root: Root<'_>) -> Option<Finding> {
+    let ticks = root.field("proc/stat", "cpu ")?;
+    let ticks = ticks.split_ascii_whitespace().take(8).map(|word| word.parse().ok()).collect::<Option<Vec<u64>>>()?;
+    let percent = 100 * ticks.get(7)? / ticks.iter().sum::<u64>().max(1);
+    let found = format!("{percent} % of the CPU time since start went to the host's other guests");
+    let advice =
+        "worker and client wait for time slices of microseconds to milliseconds: this virtual machine needs CPUs of its own";
+    Some(Finding::when(ISOLATION, "steal", percent < 1, State::Warn, found, advice))
 }

@@ -48,6 +48,7 @@ const GOOD: &[(&str, &str)] = &[
     ),
     ("proc/self/status", "Name:\tfipsee\nCpus_allowed_list:\t0-7\n"),
     ("proc/self/cgroup", "0::/user.slice\n"),
+    ("proc/stat", "cpu  700 0 200 9000 50 0 50 99 40 0\ncpu0 1 2 3 4 5 6 7 8 9 10\n"),
     ("sys/fs/cgroup/user.slice/cpu.max", "max 100000\n"),
     ("sys/devices/system/cpu/isolated", "2-3\n"),
     ("sys/devices/system/cpu/nohz_full", "2-3\n"),
@@ -85,6 +86,7 @@ fn every_fault_is_found_and_only_that() {
     let faults: &[(&str, String, &str, State)] = &[
         ("proc/cpuinfo", "flags : fpu avx2\n".into(), "time-stamp counter", State::Warn),
         ("proc/self/status", "Cpus_allowed_list:\t5\n".into(), "CPUs", State::Warn),
+        ("proc/stat", "cpu  700 0 200 9000 0 0 0 101 40 0\n".into(), "steal", State::Warn),
         ("sys/fs/cgroup/user.slice/cpu.max", "50000 100000\n".into(), "quota of CPU time", State::Warn),
         ("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave\n".into(), "frequency governor", State::Warn),
         ("proc/sys/kernel/osrelease", "5.10.0-8-amd64\n".into(), "version", State::Warn),

@@ -16,3 +16,4 @@ fn has_landlock(what: &str) -> bool {
 
 mod attempts;
 mod daemon;
+mod rings;

@@ -94,6 +94,7 @@ impl Socket {
             epoll,
             state: Arc::clone(&state),
             notices: Arc::clone(&notices),
+            kept: Vec::new(),
             quota: LogQuota::default(),
         };
         let (running, ended) = channel::<()>();
@@ -233,6 +234,8 @@ struct Keeper {
     epoll: OwnedFd,
     state: Arc<Mutex<State>>,
     notices: Arc<Mailbox<Notice>>,
+    /// Taken from there, and for the one who has just been adopted.
+    kept: Vec<Notice>,
     quota: LogQuota,
 }
 
@@ -241,12 +244,17 @@ impl Keeper {
         loop {
             let tokens = self.wait();
             let mut adopted = None;
-            for notice in self.notices.take() {
+            let mut notices = self.notices.take().into_iter();
+            while let Some(notice) = notices.next() {
                 match notice {
                     Notice::Begin => self.listen(true),
                     Notice::Stop => return,
                     Notice::Hold(hold) => hold.rest(None),
-                    Notice::Adopt(visitor) => adopted = Some(visitor),
+                    Notice::Adopt(visitor) => {
+                        // Its queues are served already: what follows may be a question of its guest.
+                        self.kept = notices.by_ref().collect();
+                        adopted = Some(visitor);
+                    }
                     // Nobody is there who wants to know.
                     Notice::Resized | Notice::Asked(_) | Notice::Fault { .. } => {}
                 }
@@ -354,6 +362,7 @@ impl Keeper {
             device.stop_all();
         }
         drop(device);
+        self.log_last_faults();
         lock(&self.state).peer = None;
         export.leave(client);
         self.shared.live.give_descriptors(charged);
@@ -372,9 +381,8 @@ impl Keeper {
         if let Err(error) = epoll::add(&self.epoll, &*ours, connection, epoll::EventFlags::IN) {
             return End::Refused(format!("its connection cannot be watched: {error}"));
         }
+        let mut tokens = Vec::new();
         let end = loop {
-            visitor.charge(&self.shared.live);
-            let tokens = self.wait();
             if self.obey_notices(visitor) {
                 break End::Stopped;
             }
@@ -383,6 +391,8 @@ impl Keeper {
             {
                 break end;
             }
+            visitor.charge(&self.shared.live);
+            tokens = self.wait();
         };
         let _ = epoll::delete(&self.epoll, &*ours);
         // A hang-up that came with the order to stop was ours.
@@ -392,7 +402,7 @@ impl Keeper {
     /// `true`: the socket goes.
     fn obey_notices(&mut self, visitor: &Visitor) -> bool {
         let (device, mut stops) = (&visitor.device, false);
-        for notice in self.notices.take() {
+        for notice in std::mem::take(&mut self.kept).into_iter().chain(self.notices.take()) {
             match notice {
                 // One at a time: nobody is adopted while one is there.
                 Notice::Begin | Notice::Adopt(_) => {}
@@ -400,19 +410,27 @@ impl Keeper {
                 Notice::Stop => stops = true,
                 Notice::Resized => device.lock().unwrap_or_else(PoisonError::into_inner).announce_resize(),
                 Notice::Asked(asked) => device.lock().unwrap_or_else(PoisonError::into_inner).asked(&asked),
-                Notice::Fault { queue, reason } => {
-                    if self.quota.allows() {
-                        tracing::warn!(
-                            disk = self.export.name(),
-                            queue,
-                            reason,
-                            "a virtqueue broke and is served no more until it is reset"
-                        );
-                    }
-                }
+                Notice::Fault { queue, reason } => self.log_fault(queue, &reason),
             }
         }
         stops
+    }
+
+    fn log_fault(&mut self, queue: u16, reason: &str) {
+        if self.quota.allows() {
+            let disk = self.export.name();
+            tracing::warn!(disk, queue, reason, "a virtqueue broke and is served no more until it is reset");
+        }
+    }
+
+    /// Of queues that broke while their hypervisor was hanging up: workers have let go of them, and so have said it.
+    fn log_last_faults(&mut self) {
+        for notice in self.notices.take() {
+            match notice {
+                Notice::Fault { queue, reason } => self.log_fault(queue, &reason),
+                other => self.notices.send(other),
+            }
+        }
     }
 }
 
