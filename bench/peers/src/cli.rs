@@ -58,7 +58,8 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
     let cpus = job::choose_cpus()?;
     let started = std::time::Instant::now();
     let rounds = if arguments.quick { 3 } else { usize::from(arguments.rounds) };
-    let machine = crate::facts::machine();
+    let mut machine = crate::facts::machine();
+    let steal = crate::steal::Steal::begin();
     let mut results = Results::default();
     for round in 0..rounds {
         for measure in Measure::all() {
@@ -66,6 +67,7 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
         }
         eprintln!("round {} of {rounds}: {} s", round + 1, started.elapsed().as_secs());
     }
+    machine["stolen_percent"] = crate::steal::Steal::end(steal.as_ref()).into();
     let is_whole = !arguments.quick && arguments.only.is_empty();
     report::write(&report::Run { entries, results, machine, rounds, cpus, is_whole }, &arguments.results, arguments.json)
 }

@@ -9,6 +9,8 @@ mod facts;
 pub mod harness;
 mod report;
 pub mod results;
+#[path = "../../suite/src/steal.rs"]
+mod steal;
 
 #[global_allocator]
 static ALLOCATOR: harness::shared::SwitchedAllocator = harness::shared::SwitchedAllocator;

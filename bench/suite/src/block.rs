@@ -11,6 +11,7 @@ use crate::fio::Fio;
 use crate::matrix::{CELLS, Cell, DEEP, SHALLOW, candidate};
 use crate::place::{Cpus, Placement};
 use crate::service::{self, CANDIDATES, Service};
+use crate::steal::Steal;
 use crate::table::{CPU, Claim, IOPS, MACHINE_CPU, P50, P99, Results};
 use crate::ways::{Entry, Measured, Site, TUNING, WAYS, Way};
 use crate::{claims, facts, headline, idle, plot};
@@ -91,8 +92,9 @@ struct Bench {
 
 /// Run everything, print the tables and the claims, draw the plot, append the results.
 pub(crate) fn run(settings: Settings) -> Result<(), String> {
-    let machine = facts::machine();
+    let mut machine = facts::machine();
     println!("{machine:#}");
+    let steal = Steal::begin();
     let mut bench = Bench::start(settings)?;
     let items = bench.items();
     if items.is_empty() {
@@ -112,6 +114,7 @@ pub(crate) fn run(settings: Settings) -> Result<(), String> {
         bench.service.idle_clients(bench.settings.rounds, &mut bench.results)?;
     }
     bench.results.print();
+    machine["stolen_percent"] = Steal::end(steal.as_ref()).into();
     bench
         .skips
         .iter()

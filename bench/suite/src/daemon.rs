@@ -19,7 +19,7 @@ impl Daemon {
             Some(dist) => Path::new(&dist).join("bin/fipseed"),
             None => std::env::current_exe().map_err(|error| error.to_string())?.with_file_name("fipseed"),
         };
-        let directory = std::env::temp_dir().join(format!("fipsee-bench-{}", std::process::id()));
+        let directory = Self::directory_to_be();
         std::fs::create_dir_all(&directory).map_err(|error| format!("cannot create {}: {error}", directory.display()))?;
         let mut command = Command::new(&program);
         command.arg("--listen").arg(directory.join("s")).args(["--log-level", "error"]).args(more).stdin(Stdio::null());
@@ -37,6 +37,11 @@ impl Daemon {
             std::thread::yield_now();
         }
         Ok(daemon)
+    }
+
+    /// The directory of whichever daemon this process starts: one at a time.
+    pub(crate) fn directory_to_be() -> PathBuf {
+        std::env::temp_dir().join(format!("fipsee-bench-{}", std::process::id()))
     }
 
     pub(crate) fn socket(&self) -> PathBuf {

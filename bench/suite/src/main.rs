@@ -17,6 +17,7 @@ mod place;
 mod plot;
 mod server;
 mod service;
+mod steal;
 mod table;
 mod ways;
 
@@ -47,6 +48,9 @@ struct Arguments {
     /// One round of a fifth of a second, servers anywhere: does everything still run?
     #[arg(long, conflicts_with_all = ["rounds", "seconds"])]
     quick: bool,
+    /// After hostile, print the table of docs/reliability.md as well.
+    #[arg(long)]
+    markdown: bool,
     /// Only candidates whose name contains this; may be given several times.
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
@@ -89,8 +93,8 @@ fn run(arguments: Arguments) -> Result<(), String> {
         return Err(format!("--seconds {seconds}: choose more than 0"));
     }
     if arguments.suite == "hostile" {
-        let Arguments { results, only, quick, .. } = arguments;
-        return hostile::run(hostile::Settings { rounds, seconds, results, only, quick });
+        let Arguments { results, only, quick, markdown, .. } = arguments;
+        return hostile::run(hostile::Settings { rounds, seconds, results, only, quick, markdown });
     }
     block::run(block::Settings {
         rounds,

@@ -204,13 +204,16 @@ impl Campaign<'_> {
                 self.check(false, false)
             }
             Victim::Client => {
-                self.kill_writer()?;
+                self.signal_writer()?;
+                self.bury_writer()?;
                 self.check(true, true)?;
                 self.start_writer()
             }
             Victim::Both => {
+                // Signalled first: a writer that is still attaching would end by itself when its daemon is gone.
+                self.signal_writer()?;
                 self.daemon = None;
-                self.kill_writer()?;
+                self.bury_writer()?;
                 self.bench.lock().0.lose_cache();
                 self.start_daemon()?;
                 self.check(true, false)?;
@@ -276,13 +279,18 @@ impl Campaign<'_> {
         Ok(())
     }
 
-    /// Kill the writer, and hear what it had told.
-    fn kill_writer(&mut self) -> Result<(), String> {
-        let Some(mut writer) = self.writer.take() else { return Ok(()) };
+    fn signal_writer(&mut self) -> Result<(), String> {
+        let Some(writer) = &mut self.writer else { return Ok(()) };
         if let Some(status) = writer.child.try_wait().map_err(|error| error.to_string())? {
             return Err(format!("the writer ended by itself, with {status}"));
         }
-        writer.child.kill().and_then(|()| writer.child.wait()).map_err(|error| error.to_string())?;
+        writer.child.kill().map_err(|error| error.to_string())
+    }
+
+    /// The writer dies: hear what it had told.
+    fn bury_writer(&mut self) -> Result<(), String> {
+        let Some(mut writer) = self.writer.take() else { return Ok(()) };
+        writer.child.wait().map_err(|error| error.to_string())?;
         let _ = writer.listener.join();
         let mut state = self.bench.lock();
         state.0.writer_died();

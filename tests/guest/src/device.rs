@@ -28,6 +28,8 @@ pub const UNTOUCHED: u8 = 0xff;
 
 /// Virtio feature: the device and we tell each other by index when to notify.
 pub const EVENT_INDEX: u64 = 1 << 29;
+/// Virtio feature: a descriptor may name a table of descriptors.
+pub const INDIRECT: u64 = 1 << 28;
 /// Virtio features that a guest always takes.
 const ALWAYS: u64 = 1 << 32;
 
@@ -42,11 +44,13 @@ pub struct Options {
     pub size: u16,
     /// Take EVENT_IDX?
     pub event_index: bool,
+    /// Take INDIRECT_DESC? Only who writes such descriptors itself needs it.
+    pub indirect: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { memory: vec![(0, 64 << 20)], queues: 1, size: 128, event_index: false }
+        Self { memory: vec![(0, 64 << 20)], queues: 1, size: 128, event_index: false, indirect: false }
     }
 }
 
@@ -79,6 +83,16 @@ pub struct Sent {
 
 const PLACE_BYTES: u64 = 256;
 
+/// Where a queue lies. With `log`, the log has its used ring where guest memory has it (VHOST_VRING_F_LOG).
+fn set_addresses(frontend: &mut Frontend, index: usize, queue: &Virtqueue, log: bool) -> io::Result<()> {
+    let mut body = [u32::try_from(index).unwrap_or(0).to_le_bytes(), u32::from(log).to_le_bytes()].concat();
+    for address in [queue.descriptors, queue.used, queue.available] {
+        body.extend((USER_OFFSET + address).to_le_bytes());
+    }
+    body.extend(if log { queue.used } else { 0 }.to_le_bytes());
+    frontend.set(Request::SetVringAddr, &body, &[])
+}
+
 impl Guest {
     /// Start a guest whose device is at `path`, all queues running.
     ///
@@ -90,7 +104,7 @@ impl Guest {
         let queues = (0..options.queues).map(|_| Virtqueue::new(&ram, options.size, options.event_index)).collect();
         let places = ram.allocate(PLACE_BYTES * u64::from(options.queues) * u64::from(options.size), 4096);
         let frontend = Frontend::connect(path)?;
-        let features = ALWAYS | if options.event_index { EVENT_INDEX } else { 0 };
+        let features = ALWAYS | if options.event_index { EVENT_INDEX } else { 0 } | if options.indirect { INDIRECT } else { 0 };
         let mut guest = Self { ram, frontend, queues, path: path.to_owned(), features, places, inflight: None };
         guest.set_up()?;
         Ok(guest)
@@ -147,19 +161,14 @@ impl Guest {
         let number = u32::try_from(index).unwrap_or(0);
         frontend.set_vring(Request::SetVringNum, number, queue.size.into())?;
         frontend.set_vring(Request::SetVringBase, number, queue.base().into())?;
-        let mut body = [number.to_le_bytes(), [0; 4]].concat();
-        for address in [queue.descriptors, queue.used, queue.available] {
-            body.extend((USER_OFFSET + address).to_le_bytes());
-        }
-        body.extend([0; 8]);
-        frontend.set(Request::SetVringAddr, &body, &[])?;
+        set_addresses(frontend, index, queue, false)?;
         frontend.set_vring_file(Request::SetVringCall, number, queue.call.as_fd())?;
         frontend.set_vring_file(Request::SetVringErr, number, queue.error.as_fd())?;
         frontend.set_vring_file(Request::SetVringKick, number, queue.kick.as_fd())?;
         frontend.set_vring(Request::SetVringEnable, number, 1)
     }
 
-    /// Begin to log writes to memory, or end it.
+    /// Begin to log writes to memory, used rings among it, or end it.
     ///
     /// # Errors
     /// What the back end says.
@@ -170,11 +179,14 @@ impl Guest {
             self.frontend.call(Request::SetLogBase, &body, &[file.as_fd()])?;
         }
         let features = self.features | PROTOCOL_FEATURES | if log.is_some() { LOG_ALL } else { 0 };
-        self.frontend.set(Request::SetFeatures, &features.to_le_bytes(), &[])
+        self.frontend.set(Request::SetFeatures, &features.to_le_bytes(), &[])?;
+        let mut queues = self.queues.iter().enumerate();
+        queues.try_for_each(|(index, queue)| set_addresses(&mut self.frontend, index, queue, log.is_some()))
     }
 
-    /// Where what belongs to a chain that begins with `head` stands.
-    fn place(&self, queue: usize, head: u16) -> u64 {
+    /// Where what belongs to a chain that begins with `head` stands: its header, and within the same page its status.
+    #[must_use]
+    pub fn place(&self, queue: usize, head: u16) -> u64 {
         let number = u64::try_from(queue).unwrap_or(0) * u64::from(self.queues[queue].size);
         self.places + PLACE_BYTES * (number + u64::from(head))
     }

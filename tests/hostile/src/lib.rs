@@ -1,6 +1,8 @@
-//! Peers that lie. [`lies`] are told to a daemon by a client; [`liar`] is a daemon that tells them to its clients;
-//! [`twins`] do as much and tell the truth.
+//! Peers that lie. [`lies`] are told to a daemon by a client, [`guests`] by a virtual machine; [`liar`] is a daemon that tells them to its
+//! clients; [`twins`] do as much and tell the truth.
 
+pub mod guests;
 pub mod liar;
+pub mod lie;
 pub mod lies;
 pub mod twins;

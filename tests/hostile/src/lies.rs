@@ -4,7 +4,6 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use fipsee_block::wire::{Operation, Segment, Status, request_indirect, request_one_segment};
 use fipsee_ring::Message;
@@ -15,6 +14,7 @@ use fipsee_ring::seqpacket::Seqpacket;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::MemfdFlags;
 
+use crate::lie::{Lie, Random, Tell, Until, Way, while_rewriting};
 use crate::twins::{ATTACHMENTS, BELLS, BUSY, LOAD, LONG_ATTACHMENTS, MEMORY, REQUESTS as ASKING, TABLES, WRITER};
 
 /// Requests outstanding of a liar.
@@ -26,99 +26,25 @@ const LOOKS: u32 = 64;
 const NAP_NS: i64 = 5_000_000;
 /// Naps before it calls an answer lost. A bound against hanging.
 const NAPS: u32 = 4000;
-/// Requests that a liar makes at least while another of its threads rewrites what they say.
-const REQUESTS: u64 = 2000;
-/// And at most, until a race was won and another lost.
-const MOST_REQUESTS: u64 = 1_000_000;
-
-/// How long a lie goes on.
-#[derive(Debug)]
-pub struct Until<'a> {
-    stop: &'a AtomicBool,
-    left: u64,
-    told: u64,
+const fn local(name: &'static str, gets: &'static str, times: u64, tell: Tell, twin: &'static Lie) -> Lie {
+    Lie { name, way: Way::Local, gets, times, tell, twin: Some(twin) }
 }
 
-impl<'a> Until<'a> {
-    /// At most so many times, or until `stop` is set.
-    #[must_use]
-    pub const fn times(most: u64, stop: &'a AtomicBool) -> Self {
-        Self { stop, left: most, told: 0 }
-    }
-
-    /// Once more?
-    pub fn more(&mut self) -> bool {
-        if self.left == 0 || self.stop.load(Ordering::Relaxed) {
-            return false;
-        }
-        self.left -= 1;
-        self.told += 1;
-        true
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
-    }
-
-    /// How often the lie was told.
-    #[must_use]
-    pub const fn told(&self) -> u64 {
-        self.told
-    }
-}
-
-/// A lie.
-#[derive(Debug)]
-pub struct Lie {
-    /// What it is called.
-    pub name: &'static str,
-    /// How often a test tells it.
-    pub times: u64,
-    pub(crate) tell: fn(&Path, &str, &mut Until<'_>) -> io::Result<()>,
-    /// Who does as much, and tells the truth; a twin has none.
-    pub twin: Option<&'static Lie>,
-}
-
-impl Lie {
-    /// Tell it to the daemon at `socket`, on `disk`.
-    ///
-    /// # Errors
-    /// The daemon does not let the liar in, or the machine has no memory or descriptors.
-    pub fn tell(&self, socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
-        (self.tell)(socket, disk, until)
-    }
-}
-
-/// All of them.
+/// All that a client tells.
 pub const LIES: &[Lie] = &[
-    Lie { name: "stamps of other laps", times: 3_000, tell: stamps, twin: Some(&BUSY) },
-    Lie { name: "slots of random bytes", times: 3_000, tell: noise, twin: Some(&ASKING) },
-    Lie { name: "a slot rewritten while it is read", times: 3_000_000, tell: rewritten_slot, twin: Some(&WRITER) },
-    Lie { name: "an indirect table rewritten while it is read", times: 30_000_000, tell: rewritten_table, twin: Some(&WRITER) },
-    Lie { name: "a table that its own request overwrites", times: 1_000, tell: table_over_itself, twin: Some(&TABLES) },
-    Lie { name: "more requests than the depth, no answer taken", times: 100_000, tell: overrun, twin: Some(&LOAD) },
-    Lie { name: "asleep flags that flicker", times: 2_000_000, tell: flicker, twin: Some(&WRITER) },
-    Lie { name: "doorbells", times: 200_000, tell: doorbells, twin: Some(&BELLS) },
-    Lie { name: "control messages, no answer taken", times: 20_000, tell: control_flood, twin: Some(&MEMORY) },
-    Lie { name: "connections that end at once", times: 2_000, tell: connections, twin: Some(&ATTACHMENTS) },
-    Lie { name: "attachments that end at once", times: 300, tell: attachments, twin: Some(&LONG_ATTACHMENTS) },
-    Lie { name: "memory of every wrong kind", times: 500, tell: wrong_memory, twin: Some(&MEMORY) },
+    local("stamps of other laps", "no request", 3_000, stamps, &BUSY),
+    local("slots of random bytes", "a status for each", 3_000, noise, &ASKING),
+    local("a slot rewritten while it is read", "the answer to what was copied", 3_000_000, rewritten_slot, &WRITER),
+    local("an indirect table rewritten while it is read", "the answer to what was copied", 30_000_000, rewritten_table, &WRITER),
+    local("a table that its own request overwrites", "the answer to what was copied", 1_000, table_over_itself, &TABLES),
+    local("more requests than the depth, no answer taken", "its own answers, overwritten", 100_000, overrun, &LOAD),
+    local("asleep flags that flicker", "its own wake-ups, late or for nothing", 2_000_000, flicker, &WRITER),
+    local("doorbells", "nothing", 200_000, doorbells, &BELLS),
+    local("control messages, no answer taken", "the end of its connection", 20_000, control_flood, &MEMORY),
+    local("connections that end at once", "nothing", 2_000, connections, &ATTACHMENTS),
+    local("attachments that end at once", "its request is done, its memory let go of", 300, attachments, &LONG_ATTACHMENTS),
+    local("memory of every wrong kind", "a refusal", 500, wrong_memory, &MEMORY),
 ];
-
-/// splitmix64.
-#[derive(Debug)]
-pub struct Random(pub u64);
-
-impl Random {
-    /// The next number.
-    pub fn number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut value = self.0;
-        value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        value ^ (value >> 31)
-    }
-}
 
 pub(crate) fn attach(socket: &Path, disk: &str) -> io::Result<Attached> {
     let wanted = Wanted { service: SERVICE_BLOCK, queue_count: 1, depth: DEPTH, flags: 0, pool_bytes: POOL_BYTES, name: disk };
@@ -184,38 +110,8 @@ pub(crate) fn ask(attached: &mut Attached, message: &Message, mut meanwhile: imp
 }
 
 /// The status in an answer to one request.
-fn status(answer: &Message) -> Option<Status> {
+pub(crate) fn status(answer: &Message) -> Option<Status> {
     u16::try_from(answer.word(0) >> 48).ok().and_then(Status::from_wire)
-}
-
-/// Rewrite memory of the channel in a thread of its own, as often as is wanted, while `request` goes on in this one, and until that
-/// has seen what it wants to see.
-pub(crate) fn while_rewriting(
-    attached: &mut Attached,
-    until: &mut Until<'_>,
-    mut rewrite: impl FnMut(&Region) + Send,
-    mut request: impl FnMut(&mut Attached) -> io::Result<bool>,
-) -> io::Result<()> {
-    let (region, over, enough) = (Arc::clone(&attached.region), AtomicBool::new(false), AtomicBool::new(false));
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let goes_on = || !over.load(Ordering::Relaxed);
-            while goes_on() && (until.more() || !enough.load(Ordering::Relaxed) && !until.is_stopped()) {
-                rewrite(&region);
-            }
-            over.store(true, Ordering::Relaxed);
-        });
-        let (mut outcome, mut asked) = (Ok(true), 0);
-        while let Ok(is_seen) = outcome
-            && !over.load(Ordering::Relaxed)
-        {
-            enough.store(asked >= MOST_REQUESTS || is_seen && asked >= REQUESTS, Ordering::Relaxed);
-            outcome = request(attached);
-            asked += 1;
-        }
-        over.store(true, Ordering::Relaxed);
-        outcome.map(drop)
-    })
 }
 
 pub(crate) const fn segment(offset_sectors: u32, length_sectors: u16, region: u16) -> Segment {
@@ -281,10 +177,11 @@ fn rewritten_slot(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Resul
         }
     };
     let (mut seen, mut index) = ([0_u64; 2], geometry.request_start);
-    while_rewriting(&mut attached, until, rewrite, |attached| {
-        let place = slot(attached, index);
+    let region = Arc::clone(&attached.region);
+    while_rewriting(&*region, until, rewrite, || {
+        let place = slot(&attached, index);
         index = (index + 1) % geometry.request_slots;
-        let answer = ask(attached, &good, |attached| {
+        let answer = ask(&mut attached, &good, |attached| {
             for body in &bodies {
                 write(attached, place, &body[..60]);
             }
@@ -319,14 +216,15 @@ fn rewritten_table(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Resu
         }
     };
     let mut seen = [0_u64; 2];
-    while_rewriting(&mut attached, until, rewrite, |attached| {
+    let region = Arc::clone(&attached.region);
+    while_rewriting(&*region, until, rewrite, || {
         // Bad for a while, so that somebody can see it.
         let mut looks = 0_u32;
-        let answer = ask(attached, &request, |attached| {
+        let answer = ask(&mut attached, &request, |attached| {
             write(attached, place, if looks.is_multiple_of(2) { &bad } else { &good });
             looks += 1;
         })?;
-        write(attached, place, &good);
+        write(&attached, place, &good);
         match status(&answer) {
             Some(Status::Ok) => seen[0] += 1,
             Some(Status::BadMemory) => seen[1] += 1,
@@ -380,7 +278,8 @@ fn flicker(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
             }
         }
     };
-    while_rewriting(&mut attached, until, rewrite, |attached| ask(attached, &request, |_| {}).map(|_| true))
+    let region = Arc::clone(&attached.region);
+    while_rewriting(&*region, until, rewrite, || ask(&mut attached, &request, |_| {}).map(|_| true))
 }
 
 fn doorbells(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {

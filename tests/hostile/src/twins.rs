@@ -3,38 +3,51 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::Arc;
 
-use fipsee_block::wire::{Operation, request_one_segment};
+use fipsee_block::wire::{Operation, Status, request_one_segment};
 use fipsee_ring::Message;
 use fipsee_ring::control::Control;
 use fipsee_ring::doorbell::EventDoorbell;
-use fipsee_ring::handshake;
+use fipsee_ring::handshake::{self, Attached};
 use fipsee_ring::region::Region;
 use rustix::fs::{MemfdFlags, SealFlags};
 
-use crate::lies::{DEPTH, Lie, Until, ask, attach, long_write, segment, table_of_256, while_rewriting, write};
+use crate::lie::{Lie, Tell, Until, Way, while_rewriting};
+use crate::lies::{DEPTH, ask, attach, long_write, segment, status, table_of_256, write};
 
 /// A CPU kept busy.
-pub const BUSY: Lie = Lie { name: "busy", times: 0, tell: busy, twin: None };
+pub const BUSY: Lie = twin("busy", busy);
 /// System calls on a doorbell of its own.
-pub const BELLS: Lie = Lie { name: "bells", times: 0, tell: bells, twin: None };
+pub const BELLS: Lie = twin("bells", bells);
 /// Requests, one after the other.
-pub const REQUESTS: Lie = Lie { name: "requests", times: 0, tell: requests, twin: None };
+pub const REQUESTS: Lie = twin("requests", requests);
 /// The same, beside a thread that writes to its own memory.
-pub const WRITER: Lie = Lie { name: "requests and writes", times: 0, tell: writer, twin: None };
+pub const WRITER: Lie = twin("requests and writes", writer);
 /// As many requests as it may have outstanding, always.
-pub const LOAD: Lie = Lie { name: "load", times: 0, tell: load, twin: None };
+pub const LOAD: Lie = twin("load", load);
 /// Memory that is registered and taken back.
-pub const MEMORY: Lie = Lie { name: "memory", times: 0, tell: memory, twin: None };
+pub const MEMORY: Lie = twin("memory", memory);
 /// Attachments of one short request each.
-pub const ATTACHMENTS: Lie = Lie { name: "attachments", times: 0, tell: attachments, twin: None };
+pub const ATTACHMENTS: Lie = twin("attachments", attachments);
 /// Attachments of one long request each.
-pub const LONG_ATTACHMENTS: Lie = Lie { name: "attachments and long requests", times: 0, tell: long_attachments, twin: None };
+pub const LONG_ATTACHMENTS: Lie = twin("attachments and long requests", long_attachments);
 /// Requests with a table of segments, one after the other.
-pub const TABLES: Lie = Lie { name: "tables", times: 0, tell: tables, twin: None };
+pub const TABLES: Lie = twin("tables", tables);
 
-/// All of them.
-pub const TWINS: [&Lie; 9] = [&BUSY, &BELLS, &REQUESTS, &WRITER, &LOAD, &MEMORY, &ATTACHMENTS, &LONG_ATTACHMENTS, &TABLES];
+const fn twin(name: &'static str, tell: Tell) -> Lie {
+    Lie { name, way: Way::Local, gets: "what it asks for", times: 0, tell, twin: None }
+}
+
+/// Who tells the truth is served: a twin that is refused does less than its liar.
+fn succeed(attached: &mut Attached, request: &Message) -> io::Result<()> {
+    let answer = ask(attached, request, |_| {})?;
+    if status(&answer) == Some(Status::Ok) {
+        Ok(())
+    } else {
+        Err(io::Error::other(format!("{request:?} is answered with {answer:?}")))
+    }
+}
 
 fn read_request() -> Message {
     request_one_segment(Operation::Read, 0, 1, 0, segment(0, 8, 0))
@@ -58,7 +71,7 @@ fn bells(_socket: &Path, _disk: &str, until: &mut Until<'_>) -> io::Result<()> {
 fn requests(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
     let mut attached = attach(socket, disk)?;
     while until.more() {
-        ask(&mut attached, &read_request(), |_| {})?;
+        succeed(&mut attached, &read_request())?;
     }
     Ok(())
 }
@@ -67,7 +80,8 @@ fn writer(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
     let mut attached = attach(socket, disk)?;
     let place = attached.layout.pool_offset_bytes + attached.layout.pool_bytes - 64;
     let rewrite = move |region: &Region| region.write(place, &[1; 60]).expect("within the region");
-    while_rewriting(&mut attached, until, rewrite, |attached| ask(attached, &read_request(), |_| {}).map(|_| true))
+    let region = Arc::clone(&attached.region);
+    while_rewriting(&*region, until, rewrite, || succeed(&mut attached, &read_request()).map(|()| true))
 }
 
 fn load(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
@@ -108,14 +122,14 @@ fn memory(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
 
 fn attachments(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
     while until.more() {
-        ask(&mut attach(socket, disk)?, &read_request(), |_| {})?;
+        succeed(&mut attach(socket, disk)?, &read_request())?;
     }
     Ok(())
 }
 
 fn long_attachments(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
     while until.more() {
-        ask(&mut attach(socket, disk)?, &long_write(), |_| {})?;
+        succeed(&mut attach(socket, disk)?, &long_write())?;
     }
     Ok(())
 }
@@ -125,8 +139,8 @@ fn tables(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
     let pool = attached.layout.pool_offset_bytes;
     while until.more() {
         // Into the memory behind the table.
-        write(&attached, pool, &segment(0, 4, 4).to_word().to_le_bytes().repeat(256));
-        ask(&mut attached, &table_of_256(), |_| {})?;
+        write(&attached, pool, &segment(4, 4, 0).to_word().to_le_bytes().repeat(256));
+        succeed(&mut attached, &table_of_256())?;
     }
     Ok(())
 }

@@ -1,0 +1,94 @@
+//! A liar or a twin, in a process of its own.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use fipsee_hostile::lie::{Lie, Until};
+
+use crate::place::on;
+
+/// Longer than this nothing is waited for.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Refusals that a neighbour takes before it gives up.
+const MOST_FAILURES: u32 = 1000;
+
+/// A running one; killed when dropped.
+pub(super) struct Neighbour(Child);
+
+impl Neighbour {
+    /// Start it, and wait until it is about to begin.
+    pub(super) fn start(lie: &Lie, socket: &Path, cpu: usize) -> Result<Self, String> {
+        let program = std::env::current_exe().map_err(|error| error.to_string())?;
+        let mut child = on(cpu, || {
+            let mut command = Command::new(program);
+            command.args(["hostile", "--neighbour", lie.name, "--socket"]).arg(socket).stdout(Stdio::piped());
+            command.spawn().map_err(|error| format!("cannot start this program again: {error}"))
+        })?;
+        let mut line = String::new();
+        let said = child.stdout.as_mut().map(|out| BufReader::new(out).read_line(&mut line));
+        let neighbour = Self(child);
+        if !matches!(said, Some(Ok(1..))) {
+            return Err(format!("{}: it ended before it began", lie.name));
+        }
+        Ok(neighbour)
+    }
+
+    /// It must still be there when the measurement is over.
+    pub(super) fn is_alive(&mut self) -> bool {
+        matches!(self.0.try_wait(), Ok(None))
+    }
+
+    /// Kill it; when that was asked for.
+    pub(super) fn kill(mut self) -> Instant {
+        let _ = self.0.kill();
+        Instant::now()
+    }
+}
+
+impl Drop for Neighbour {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Be a neighbour: begin again whenever the daemon has closed the channel, until killed.
+pub(crate) fn be_neighbour(name: &str, socket: &Path) -> Result<(), String> {
+    let mut all = super::lies().flat_map(|lie| std::iter::once(lie).chain(lie.twin));
+    let lie = all.find(|lie| lie.name == name).ok_or_else(|| format!("no lie '{name}'"))?;
+    println!("begin");
+    let stop = AtomicBool::new(false);
+    let mut failures = 0;
+    loop {
+        match lie.tell(socket, "neighbour", &mut Until::times(u64::MAX, &stop)) {
+            Ok(()) => {}
+            // Who comes again faster than the daemon lets go of the last may be refused now and then.
+            Err(_) if failures < MOST_FAILURES => failures += 1,
+            Err(error) => return Err(format!("{name}: {error}")),
+        }
+    }
+}
+
+/// Descriptors and mappings of the daemon.
+pub(super) fn holdings(pid: u32) -> Result<(usize, usize), String> {
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).map_err(|error| format!("the daemon is gone: {error}"))?;
+    let mapped = std::fs::read_to_string(format!("/proc/{pid}/maps")).map_err(|error| format!("the daemon is gone: {error}"))?;
+    Ok((open.count(), mapped.lines().filter(|line| line.contains("memfd:fipsee")).count()))
+}
+
+/// Wait until the daemon holds no more than it did; how many milliseconds that took.
+pub(super) fn await_release(pid: u32, before: (usize, usize), since: Instant) -> Result<f64, String> {
+    loop {
+        let now = holdings(pid)?;
+        let elapsed = since.elapsed();
+        if now.0 <= before.0 && now.1 <= before.1 {
+            return Ok(elapsed.as_secs_f64() * 1e3);
+        }
+        if elapsed > PATIENCE {
+            return Err(format!("after {PATIENCE:?} the daemon still holds {now:?} descriptors and mappings, {before:?} before"));
+        }
+    }
+}
