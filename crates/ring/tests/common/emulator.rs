@@ -4,9 +4,10 @@
 
 use std::cell::Cell;
 use std::ffi::c_int;
-use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Once, OnceLock};
 
+use fipsee_ring::AtomicU32;
 use fipsee_ring::clock;
 use fipsee_ring::wait::instructions::{Instructions, Monitorx, Waitpkg};
 
@@ -61,11 +62,19 @@ pub(crate) fn waitpkg() -> Instructions {
     Instructions { waitpkg: Some(unsafe { Waitpkg::assume() }), monitorx: None }
 }
 
-/// As [`waitpkg`], for those of AMD.
-pub(crate) fn monitorx() -> Instructions {
+/// As [`waitpkg`], for those of AMD; none where they raise no signal though CPUID denies them: a hypervisor that hides them from its guests may
+/// carry them out itself, as no operation (KVM on AMD, 4 us each).
+pub(crate) fn monitorx() -> Option<Instructions> {
+    static TRAPS: OnceLock<bool> = OnceLock::new();
     install();
     // SAFETY: the handler is installed.
-    Instructions { waitpkg: None, monitorx: Some(unsafe { Monitorx::assume() }) }
+    let monitorx = unsafe { Monitorx::assume() };
+    let traps = *TRAPS.get_or_init(|| {
+        let armed = ARMED.load(Ordering::Relaxed);
+        monitorx.monitorx(&AtomicU32::new(0));
+        ARMED.load(Ordering::Relaxed) > armed
+    });
+    traps.then_some(Instructions { waitpkg: None, monitorx: Some(monitorx) })
 }
 
 /// Count from the beginning.
