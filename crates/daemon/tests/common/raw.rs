@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fipsee_block::wire::{BlockInfo, SECTOR_SHIFT, Segment, Status};
 use fipsee_ring::Message;
@@ -124,11 +124,8 @@ impl RawClient {
         }
         let mut answers = BTreeMap::new();
         while answers.len() < count as usize {
-            let answer = self.next_completion().to_bytes();
-            for entry in answer[4..].as_chunks::<4>().0.iter().take(usize::from(answer[0])) {
-                let [tag_low, tag_high, low, high] = *entry;
-                let status = Status::from_wire(u16::from_le_bytes([low, high])).expect("a known status");
-                let before = answers.insert(u16::from_le_bytes([tag_low, tag_high]), status);
+            for (tag, status) in answers_of(&self.next_completion()) {
+                let before = answers.insert(tag, status);
                 assert_eq!(before, None, "answered twice");
                 self.queues[0].requests.answered();
             }
@@ -139,13 +136,19 @@ impl RawClient {
     /// The next message of the completion ring.
     #[track_caller]
     pub(crate) fn next_completion(&mut self) -> Message {
-        let deadline = Instant::now() + PATIENCE;
+        self.completion_within(PATIENCE).expect("no completion")
+    }
+
+    pub(crate) fn completion_within(&mut self, limit: Duration) -> Option<Message> {
+        let deadline = Instant::now() + limit;
         let mut message = Message::ZERO;
         while !self.queues[0].completions.receive(&mut message) {
-            assert!(Instant::now() < deadline, "no completion");
+            if Instant::now() >= deadline {
+                return None;
+            }
             std::thread::yield_now();
         }
-        message
+        Some(message)
     }
 
     /// Publish one request and take its answer, which must be for its tag and alone.
@@ -173,6 +176,17 @@ impl RawClient {
         assert_eq!(self.register(id, access, length_bytes, &file), Control::Registered { region: id });
         file
     }
+}
+
+/// Tags and statuses in a message of the completion ring.
+pub(crate) fn answers_of(message: &Message) -> Vec<(u16, Status)> {
+    let bytes = message.to_bytes();
+    let entries = bytes[4..].as_chunks::<4>().0.iter().take(usize::from(bytes[0]));
+    let entry = |[tag_low, tag_high, low, high]: &[u8; 4]| {
+        let status = Status::from_wire(u16::from_le_bytes([*low, *high])).expect("a known status");
+        (u16::from_le_bytes([*tag_low, *tag_high]), status)
+    };
+    entries.map(entry).collect()
 }
 
 pub(crate) const BOTH: u16 = ACCESS_READ | ACCESS_WRITE;
