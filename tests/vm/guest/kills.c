@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * Threads that write, flush and read a disk whose back end dies again and again. What is asked for and what was done is told to the host, which
- * asks for the deaths' sake what is on the disk (xtask/src/vm/kills.rs). Nothing may fail; what was written is read back here, too.
+ * Threads that write, flush and read a disk whose back end dies again and again, or this machine does. What is asked for and what was done is
+ * told to the host, which asks for the deaths' sake what is on the disk (xtask/src/vm/kills.rs). Nothing may fail; what was written, here or
+ * by the machine before this one, is read back here, too.
  */
 #define _GNU_SOURCE
 #include "guest.h"
@@ -42,6 +43,36 @@ static void tell(const struct campaign *campaign, const char *format, uint64_t t
 		FAIL("cannot tell the host: %s", strerror(errno));
 }
 
+static void must_be(const struct campaign *campaign, ssize_t done, ssize_t wanted, const char *what, uint64_t block)
+{
+	if (done == wanted)
+		return;
+	dprintf(campaign->reports, "fipsee-vm: error: %s of block %llu gives %zd, not %zd: %s\n", what, (unsigned long long)block, done,
+		wanted, done < 0 ? strerror(errno) : "short");
+	exit(1);
+}
+
+/* What the disk holds when this machine starts: each sector as one write or another has made it. */
+static void learn(struct campaign *campaign)
+{
+	char *bytes = aligned_alloc(BLOCK, BLOCK);
+	struct disk *disk = &campaign->disk;
+
+	if (!bytes)
+		FAIL("no memory");
+	for (uint64_t sector = 0; sector < BLOCKS * BLOCK_SECTORS; sector++) {
+		const char *found = bytes + sector % BLOCK_SECTORS * SECTOR;
+		uint64_t round;
+
+		if (sector % BLOCK_SECTORS == 0)
+			must_be(campaign, pread(disk->fd, bytes, BLOCK, (off_t)(sector * SECTOR)), BLOCK, "a read", sector / BLOCK_SECTORS);
+		memcpy(&round, found + sizeof(round), sizeof(round));
+		disk->rounds[sector] = round ? (uint32_t)round : ZEROED;
+		sector_check(disk, sector, found, "at the start");
+	}
+	free(bytes);
+}
+
 static uint64_t choose(struct campaign *campaign, uint64_t count)
 {
 	for (;;) {
@@ -50,15 +81,6 @@ static uint64_t choose(struct campaign *campaign, uint64_t count)
 		if (!memchr(campaign->is_busy + block, 1, count))
 			return block;
 	}
-}
-
-static void must_be(const struct campaign *campaign, ssize_t done, ssize_t wanted, const char *what, uint64_t block)
-{
-	if (done == wanted)
-		return;
-	dprintf(campaign->reports, "fipsee-vm: error: %s of block %llu gives %zd, not %zd: %s\n", what, (unsigned long long)block, done,
-		wanted, done < 0 ? strerror(errno) : "short");
-	exit(1);
 }
 
 /* With the lock: another death is due after so many completions. */
@@ -155,16 +177,20 @@ int kills_main(int argc, char **argv)
 	pthread_t threads[64];
 	unsigned count;
 
-	if (argc != 6)
-		FAIL("usage: fip-guest kills DEVICE KILLS THREADS SEED REPORTS");
+	if (argc != 7)
+		FAIL("usage: fip-guest kills DEVICE KILLS THREADS SEED REPORTS FIRST");
 	disk_open(&campaign.disk, argv[1], strtoull(argv[4], NULL, 0));
 	campaign.kills = (unsigned)strtoul(argv[2], NULL, 0);
 	count = (unsigned)strtoul(argv[3], NULL, 0);
 	campaign.random.state = mixed(campaign.disk.seed);
 	campaign.reports = (int)strtol(argv[5], NULL, 0);
-	campaign.until_next = SOME;
+	/* A machine's writes have numbers that no other machine's have. */
+	campaign.sequence = (uint32_t)strtoul(argv[6], NULL, 0);
+	campaign.random.state ^= mixed(campaign.sequence);
+	campaign.until_next = SOME + (unsigned)random_below(&campaign.random, MORE);
 	if (count < 1 || count > sizeof(threads) / sizeof(threads[0]) || campaign.disk.sectors < BLOCKS * BLOCK_SECTORS)
 		FAIL("1 to 64 threads, and a disk of at least 4 MiB");
+	learn(&campaign);
 	for (unsigned i = 0; i < count; i++)
 		if (pthread_create(&threads[i], NULL, work, &campaign))
 			FAIL("cannot start a thread");

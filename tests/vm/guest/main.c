@@ -12,7 +12,7 @@ static const struct {
 	{ "zeroes", zeroes_main, "DEVICE SEED" },
 	{ "stress", stress_main, "DIRECTORY PROCESSES OPERATIONS SEED" },
 	{ "tree", tree_main, "DIRECTORY FILES SEED" },
-	{ "kills", kills_main, "DEVICE KILLS THREADS SEED REPORTS" },
+	{ "kills", kills_main, "DEVICE KILLS THREADS SEED REPORTS FIRST" },
 };
 
 int main(int argc, char **argv)

@@ -66,6 +66,7 @@ impl Peer {
     pub(super) fn cannot(&self, event: Event) -> Option<&'static str> {
         match (self, event) {
             (Self::StorageDaemon, Event::Handover) => Some("it cannot be taken over from"),
+            (Self::StorageDaemon, Event::KillMachine) => Some("it does not tell when it has let go of a machine"),
             (Self::StorageDaemon, Event::Restart | Event::Kill) => Some("it forgets what was under way when it dies"),
             (Self::StorageDaemon, Event::Resize(_)) => Some("7.2 does not tell the guest"),
             _ => None,
@@ -216,6 +217,19 @@ impl BackEnd {
     pub(super) fn restart(&mut self) -> Result<(), String> {
         self.kill();
         self.launch()
+    }
+
+    /// Wait until nothing of `machines` machines is left: it has said so that often.
+    pub(super) fn await_release(&self, machines: usize) -> Result<(), String> {
+        let deadline = Instant::now() + START_LIMIT;
+        while self.log().matches("a hypervisor is gone; everything of it is released").count() < machines {
+            if Instant::now() > deadline {
+                return Err(format!("{} does not let go of a machine that is dead", self.peer.name()));
+            }
+            // tidy: allow sleep, what another program says
+            thread::sleep(LOOK);
+        }
+        Ok(())
     }
 
     /// A new one takes over; the old one ends in order by itself.

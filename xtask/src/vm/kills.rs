@@ -1,4 +1,4 @@
-//! What a guest told of its writes (`tests/vm/guest/kills.c`), compared with what is on the disk whenever the back end has died.
+//! What a guest told of its writes (`tests/vm/guest/kills.c`), compared with what is on the disk whenever the back end or the guest has died.
 
 use std::collections::HashMap;
 use std::fs;
@@ -16,6 +16,8 @@ struct Block {
     floor: u64,
     /// The newest that was submitted.
     newest: u64,
+    /// Its guest died before that was acknowledged: it may be there, or a part of it.
+    was_cut_off: bool,
 }
 
 /// The story so far.
@@ -45,7 +47,7 @@ impl Kills {
         match (kind, numbers.as_deref()) {
             ("write", Ok(&[token, block, count, sequence])) => {
                 let (first, count) = (usize::try_from(block).unwrap_or(0), usize::try_from(count).unwrap_or(0));
-                self.of(first, count).iter_mut().for_each(|block| block.newest = sequence);
+                self.of(first, count).iter_mut().for_each(|block| (block.newest, block.was_cut_off) = (sequence, false));
                 self.submit(token, Some((first, count, sequence)))
             }
             ("other", Ok(&[token])) => self.submit(token, None),
@@ -88,6 +90,16 @@ impl Kills {
         self.check(image, false)
     }
 
+    /// The guest is dead, and the back end has let go of it: is all there that was acknowledged, and nothing else but what was under way?
+    pub(super) fn check_machine_death(&mut self, image: &Path) -> Result<(), String> {
+        self.kills += 1;
+        self.in_flight += self.open.len();
+        for (first, count, _) in std::mem::take(&mut self.open).into_values().flatten() {
+            self.of(first, count).iter_mut().for_each(|block| block.was_cut_off = true);
+        }
+        self.check(image, true)
+    }
+
     /// The guest has ended: is all there, and nothing else, and everything answered? What to say of it.
     pub(super) fn finish(mut self, image: &Path) -> Result<String, String> {
         if !self.has_ended || !self.open.is_empty() {
@@ -101,7 +113,8 @@ impl Kills {
         ))
     }
 
-    fn check(&mut self, image: &Path, is_end: bool) -> Result<(), String> {
+    /// `is_still`: nothing is under way any more.
+    fn check(&mut self, image: &Path, is_still: bool) -> Result<(), String> {
         let bytes = fs::read(image).map_err(|error| format!("cannot read {}: {error}", image.display()))?;
         for (number, (block, content)) in self.blocks.iter().zip(bytes.chunks(SECTOR * BLOCK_SECTORS)).enumerate() {
             self.compared += 1;
@@ -113,7 +126,7 @@ impl Kills {
                         "LOST: block {number}, sector {piece} holds write {sequence}, and write {floor} was acknowledged"
                     ));
                 }
-                if is_end && sequence != block.newest {
+                if is_still && !block.was_cut_off && sequence != block.newest {
                     let newest = block.newest;
                     return Err(format!("block {number}, sector {piece} holds write {sequence}, and the last was {newest}"));
                 }
@@ -190,6 +203,26 @@ mod tests {
         let (death, end) = judged(&whole, &[2; 8]);
         assert_eq!((death, end.is_ok_and(|text| text.starts_with("1 kills, 3 requests, 0 in flight"))), (Ok(()), true));
         assert!(judged(&whole, &[3; 8]).1.expect_err("from nowhere").contains("the last was 2"));
+    }
+
+    #[test]
+    fn what_a_dead_machine_left_under_way_may_be_there_in_part_and_nothing_else() {
+        let image = std::env::temp_dir().join(format!("fipsee-machine-kills-{}", std::process::id()));
+        let mut kills = Kills::new(7);
+        let mut after = |story: &[&str], sequences: &[u64]| {
+            fs::write(&image, sectors(sequences)).expect("a file");
+            for event in story {
+                assert_eq!(kills.hear(event), Ok(true), "{event}");
+            }
+            kills.check_machine_death(&image)
+        };
+        let (torn, other) = ([1, 2, 2, 1, 1, 1, 1, 1], [3; 8]);
+        assert_eq!(after(&["write 1 0 1 1", "done 1", "write 2 0 1 2", "write 3 1 1 3"], &[torn, other].concat()), Ok(()));
+        // The next machine uses the numbers of requests again.
+        assert_eq!(after(&["write 1 1 1 9", "done 1"], &[torn, [9; 8]].concat()), Ok(()));
+        assert!(after(&[], &[torn, other].concat()).expect_err("late").contains("LOST: block 1, sector 0 holds write 3"));
+        assert!(after(&[], &[torn, [10; 8]].concat()).expect_err("from nowhere").contains("the last was 9"));
+        fs::remove_file(image).expect("it is there");
     }
 
     #[test]

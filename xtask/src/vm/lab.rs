@@ -14,7 +14,8 @@ use super::debian::Debian;
 use super::dkms;
 use super::driver::{DRIVERS, Kernel, Modules, SCRIPTS, Workshop};
 use super::kills::Kills;
-use super::machine::{self, LastWill, Outcome};
+use super::lives::Lives;
+use super::machine::{self, LastWill, Next, Outcome};
 use super::meddler::Meddler;
 use super::packages::{Packages, make_folder};
 use super::programs::{Programs, name_of};
@@ -135,31 +136,44 @@ impl Lab {
         let mut meddler = if is_meddled { Some(Meddler::start(&self.root, folder, &back_end.socket())?) } else { None };
         let socket = meddler.as_ref().map_or_else(|| back_end.socket(), |meddler| meddler.socket().to_owned());
         let qemu_log = folder.join("qemu.log");
-        let parts = |cpus, model| Parts {
-            cpus,
-            model,
-            boot: &boot,
-            append: &append,
-            socket: socket.clone(),
-            monitor: folder.join("qemu.sock"),
-            log: qemu_log.clone(),
-            event: scenario.event,
-        };
-        let mut command = match scenario.guest {
-            Guest::Uml(build) => self.uml_command(build, &boot.initrd, &append, &socket)?,
-            Guest::Qemu { cpus, model, program, .. } => self.qemu(program)?.command(&parts(cpus, model)),
-            Guest::System(_) => self.qemu(Origin::Release)?.command(&parts(queues, "max")),
+        let command = |further: &str| -> Result<Command, Unready> {
+            let append = format!("{append} {further}");
+            let parts = |cpus, model| Parts {
+                cpus,
+                model,
+                boot: &boot,
+                append: &append,
+                socket: socket.clone(),
+                monitor: folder.join("qemu.sock"),
+                log: qemu_log.clone(),
+                event: scenario.event,
+            };
+            Ok(match scenario.guest {
+                Guest::Uml(build) => self.uml_command(build, &boot.initrd, &append, &socket)?,
+                Guest::Qemu { cpus, model, program, .. } => self.qemu(program)?.command(&parts(cpus, model)),
+                Guest::System(_) => self.qemu(Origin::Release)?.command(&parts(queues, "max")),
+            })
         };
         let console = folder.join("console.log");
         let mut console = File::create(&console).map_err(|error| format!("cannot write {}: {error}", console.display()))?;
-        let mut kills = (scenario.event == Event::Kill).then(|| Kills::new(choice.seed));
-        let act = |event: &str| match (&mut meddler, &mut kills) {
-            (Some(meddler), _) => meddle(event, &back_end, meddler),
-            (None, Some(kills)) => kill(event, &mut back_end, kills),
-            (None, None) => act(event, scenario.event, &mut back_end, folder, queues),
-        };
         let limit = if choice.settings.is_empty() { LIMIT } else { 10 * LIMIT };
-        let mut outcome = machine::run(&mut command, limit, &mut console, act)?;
+        let tells = matches!(scenario.event, Event::Kill | Event::KillMachine);
+        let mut kills = tells.then(|| Kills::new(choice.seed));
+        let mut outcome = match &mut kills {
+            Some(kills) if scenario.event == Event::KillMachine => {
+                let deaths = setting(scenario, choice, "lives").and_then(|text| text.parse().ok()).unwrap_or(0);
+                let lives = Lives { deaths, limit, allowed: scenario.allowed, back_end: &back_end };
+                lives.run(command, &mut console, kills)?
+            }
+            kills => {
+                let mut act = |event: &str| match (&mut meddler, &mut *kills) {
+                    (Some(meddler), _) => meddle(event, &back_end, meddler),
+                    (None, Some(kills)) => kill(event, &mut back_end, kills),
+                    (None, None) => act(event, scenario.event, &mut back_end, folder, queues),
+                };
+                machine::run(&mut command("")?, limit, &mut console, |event| act(event).map(|()| Next::GoesOn))?
+            }
+        };
         outcome.monitor.extend(fs::read_to_string(qemu_log).unwrap_or_default().lines().map(str::to_owned));
         write_logs(folder, &outcome);
         let log = back_end.log();
@@ -321,6 +335,12 @@ fn append(scenario: &Scenario, choice: &Choice<'_>, modules: &Modules, queues: u
     words.extend(ours.map(|(name, value)| format!("fip.{name}={value}")));
     words.extend(choice.settings.iter().map(|(name, value)| format!("fip.{name}={value}")));
     words.join(" ")
+}
+
+/// What a setting of a scenario is in this run.
+fn setting<'a>(scenario: &Scenario, choice: &'a Choice<'_>, name: &str) -> Option<&'a str> {
+    let set = choice.settings.iter().rev().find(|(other, _)| other == name).map(|(_, value)| value.as_str());
+    set.or_else(|| scenario.settings.iter().find(|(other, _)| *other == name).map(|(_, value)| *value))
 }
 
 /// What the host does when the guest asks for it.

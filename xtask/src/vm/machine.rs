@@ -131,6 +131,14 @@ impl Drop for Group {
     }
 }
 
+/// What becomes of a machine after an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    GoesOn,
+    /// It dies at once.
+    Dies,
+}
+
 /// What is left of a machine that ended.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
@@ -153,7 +161,7 @@ pub(super) fn run(
     command: &mut Command,
     limit: Duration,
     console: &mut dyn Write,
-    mut on_event: impl FnMut(&str) -> Result<(), String>,
+    mut on_event: impl FnMut(&str) -> Result<Next, String>,
 ) -> Result<Outcome, String> {
     let mut group = Group::spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))?;
     let (sender, lines) = mpsc::channel();
@@ -177,11 +185,13 @@ pub(super) fn run(
                     if is_failure(report) {
                         end = end.min(Instant::now() + GRACE);
                     }
-                    if let Some(event) = report.strip_prefix("event ")
-                        && let Err(error) = on_event(event)
-                    {
-                        outcome.host_error = Some(format!("event '{event}': {error}"));
-                        group.kill();
+                    match report.strip_prefix("event ").map(|event| (event, on_event(event))) {
+                        None | Some((_, Ok(Next::GoesOn))) => {}
+                        Some((_, Ok(Next::Dies))) => group.kill(),
+                        Some((event, Err(error))) => {
+                            outcome.host_error = Some(format!("event '{event}': {error}"));
+                            group.kill();
+                        }
                     }
                 }
                 None => outcome.monitor.push(line),
@@ -217,11 +227,17 @@ fn drain(lines: &Receiver<(From, String)>, outcome: &mut Outcome) {
 
 fn read_lines(stream: impl Read + Send + 'static, from: From, lines: Sender<(From, String)>) {
     thread::spawn(move || {
-        for line in BufReader::new(stream).split(b'\n').map_while(Result::ok) {
-            let line = String::from_utf8_lossy(&line).trim_end_matches('\r').to_owned();
-            if lines.send((from, line)).is_err() {
+        let mut stream = BufReader::new(stream);
+        let mut bytes = Vec::new();
+        while stream.read_until(b'\n', &mut bytes).is_ok_and(|length| length > 0) {
+            let is_whole = bytes.ends_with(b"\n");
+            let line = String::from_utf8_lossy(&bytes).trim_end_matches(['\n', '\r']).to_owned();
+            // Half a number of a guest that was killed is another number.
+            let is_report = from == From::Reports && line.starts_with(REPORT);
+            if (is_report && !is_whole) || lines.send((from, line)).is_err() {
                 break;
             }
+            bytes.clear();
         }
     });
 }
@@ -229,16 +245,7 @@ fn read_lines(stream: impl Read + Send + 'static, from: From, lines: Sender<(Fro
 impl Outcome {
     /// Did the guest do what it was to do, and nothing else? `allowed` are alarms that this scenario provokes.
     pub(super) fn judge(&self, allowed: &[&str]) -> Result<(), String> {
-        if let Some(error) = &self.host_error {
-            return Err(error.clone());
-        }
-        let is_alarm = |line: &&String| ALARMS.iter().any(|alarm| line.contains(alarm) && !allowed.contains(alarm));
-        if let Some(line) = self.console.iter().find(is_alarm) {
-            return Err(format!("the guest's kernel says: {line}"));
-        }
-        if let Some(report) = self.reports.iter().find(|report| is_failure(report)) {
-            return Err(format!("the guest says: {report}"));
-        }
+        self.judge_so_far(allowed)?;
         let Some(status) = self.status else {
             return Err("the guest did not end in time: something hangs".to_owned());
         };
@@ -248,6 +255,32 @@ impl Outcome {
         if !status.success() {
             let signal = status.signal().map(|signal| format!(", signal {signal}")).unwrap_or_default();
             return Err(format!("the test passed, but the machine ended with {status}{signal}"));
+        }
+        Ok(())
+    }
+
+    /// Was all well until the machine was killed?
+    pub(super) fn judge_killed(&self, allowed: &[&str]) -> Result<(), String> {
+        /// `SIGKILL`
+        const KILLED: i32 = 9;
+        self.judge_so_far(allowed)?;
+        match self.status {
+            Some(status) if status.signal() == Some(KILLED) => Ok(()),
+            Some(status) => Err(format!("the machine was to be killed, and ended before ({status})")),
+            None => Err("the guest never came so far that it could be killed: something hangs".to_owned()),
+        }
+    }
+
+    fn judge_so_far(&self, allowed: &[&str]) -> Result<(), String> {
+        if let Some(error) = &self.host_error {
+            return Err(error.clone());
+        }
+        let is_alarm = |line: &&String| ALARMS.iter().any(|alarm| line.contains(alarm) && !allowed.contains(alarm));
+        if let Some(line) = self.console.iter().find(is_alarm) {
+            return Err(format!("the guest's kernel says: {line}"));
+        }
+        if let Some(report) = self.reports.iter().find(|report| is_failure(report)) {
+            return Err(format!("the guest says: {report}"));
         }
         Ok(())
     }
@@ -261,7 +294,7 @@ mod tests {
 
     /// Run a shell script as a machine.
     fn machine(script: &str) -> Outcome {
-        run(Command::new("sh").args(["-c", script]), Duration::from_secs(60), &mut io::sink(), |_| Ok(()))
+        run(Command::new("sh").args(["-c", script]), Duration::from_secs(60), &mut io::sink(), |_| Ok(Next::GoesOn))
             .expect("there is a shell")
     }
 
@@ -300,15 +333,17 @@ mod tests {
         // A process of its own keeps the console open: the run ends only if that one is killed as well.
         let mut command = Command::new("sh");
         command.args(["-c", "echo 'fipsee-vm: passed' >&2; sleep 1000 & wait"]);
-        let outcome = run(&mut command, Duration::from_millis(300), &mut io::sink(), |_| Ok(())).expect("there is a shell");
+        let outcome =
+            run(&mut command, Duration::from_millis(300), &mut io::sink(), |_| Ok(Next::GoesOn)).expect("there is a shell");
         assert!(outcome.judge(&[]).expect_err("it hangs").contains("hangs"));
     }
 
     #[test]
     fn guest_that_fails_and_then_hangs_is_not_waited_for() {
         let script = "echo 'fipsee-vm: error: files are not what they were: ./one' >&2; sleep 1000";
-        let outcome = run(Command::new("sh").args(["-c", script]), Duration::from_secs(1000), &mut io::sink(), |_| Ok(()))
-            .expect("a shell");
+        let outcome =
+            run(Command::new("sh").args(["-c", script]), Duration::from_secs(1000), &mut io::sink(), |_| Ok(Next::GoesOn))
+                .expect("a shell");
         assert!(outcome.judge(&[]).expect_err("it failed").contains("./one"));
         assert!(outcome.status.is_none(), "it had to be killed");
     }
@@ -342,16 +377,24 @@ mod tests {
     fn events_reach_the_host_and_its_failure_ends_the_guest() {
         let mut events = Vec::new();
         let script = "echo 'fipsee-vm: event one' >&2; echo 'fipsee-vm: passed' >&2";
-        let run_with = |on_event: &mut dyn FnMut(&str) -> Result<(), String>| {
+        let run_with = |on_event: &mut dyn FnMut(&str) -> Result<Next, String>| {
             run(Command::new("sh").args(["-c", script]), Duration::from_secs(60), &mut io::sink(), on_event)
                 .expect("there is a shell")
         };
         let outcome = run_with(&mut |event| {
             events.push(event.to_owned());
-            Ok(())
+            Ok(Next::GoesOn)
         });
         assert_eq!((outcome.judge(&[]), events), (Ok(()), vec!["one".to_owned()]));
         let outcome = run_with(&mut |_| Err("no".to_owned()));
         assert!(outcome.judge(&[]).expect_err("the host failed").contains("event 'one': no"));
+    }
+    #[test]
+    fn machine_dies_when_the_host_says_so_and_what_it_said_by_halves_is_not_heard() {
+        let script = "printf 'fipsee-vm: event kill\nfipsee-vm: event done 12' >&2; sleep 1000";
+        let outcome = run(Command::new("sh").args(["-c", script]), Duration::from_secs(60), &mut io::sink(), |_| Ok(Next::Dies))
+            .expect("there is a shell");
+        assert_eq!((outcome.judge_killed(&[]), outcome.reports.as_slice()), (Ok(()), &["event kill".to_owned()][..]));
+        assert!(machine("echo 'fipsee-vm: passed' >&2").judge_killed(&[]).is_err_and(|error| error.contains("ended before")));
     }
 }

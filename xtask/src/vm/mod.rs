@@ -9,6 +9,7 @@ mod dkms;
 mod driver;
 mod kills;
 mod lab;
+mod lives;
 mod machine;
 mod meddler;
 mod packages;

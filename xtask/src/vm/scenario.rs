@@ -106,6 +106,14 @@ const SCENARIOS: &[Scenario] = &[
         event: Event::Handover,
         ..COMMON
     },
+    Scenario {
+        name: "uml/machine-kills",
+        about: "the machine is killed at random; each time all that was acknowledged is on the disk (--set lives=N)",
+        script: "kills",
+        settings: &[("lives", "5")],
+        event: Event::KillMachine,
+        ..COMMON
+    },
     Scenario { name: "uml/rebind", about: "the driver lets go and takes the device 20 times", script: "rebind", ..COMMON },
     Scenario {
         name: "uml/unbind-busy",
@@ -400,6 +408,16 @@ const SCENARIOS: &[Scenario] = &[
         script: "kills",
         settings: &[("kills", "10")],
         event: Event::Kill,
+        ..COMMON
+    },
+    Scenario {
+        name: "qemu/machine-kills",
+        about: "the machine is killed at random, as above",
+        guest: SMP,
+        script: "kills",
+        settings: &[("lives", "5")],
+        event: Event::KillMachine,
+        quick: false,
         ..COMMON
     },
 ];

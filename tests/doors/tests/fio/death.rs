@@ -12,7 +12,7 @@ use super::{Fio, not_hung};
 const GONE: &str = "fipsee: the daemon closed the connection";
 
 /// Requests that the daemon's present clients have made; `None` before it answers.
-fn requests(fipsee: &Path, daemon: &Daemon) -> Option<u64> {
+pub(super) fn requests(fipsee: &Path, daemon: &Daemon) -> Option<u64> {
     let output = Command::new(fipsee).arg("--connect").arg(&daemon.socket).args(["stat", "--json"]).output().ok()?;
     let parsed: Value = serde_json::from_slice(&output.stdout).ok()?;
     let count = |queue: &Value| queue["reads"].as_u64().unwrap_or(0) + queue["writes"].as_u64().unwrap_or(0);
@@ -88,8 +88,8 @@ fn job_runs_again_when_the_daemon_is_back() {
     fio.run(&format!("{job} rw=read"));
 }
 
-/// Kills of each of the jobs below; `cargo xtask endure` asks for more.
-fn kills() -> u64 {
+/// Kills of the daemon below each of the jobs; `cargo xtask endure` asks for more.
+pub(super) fn kills() -> u64 {
     std::env::var("FIPSEE_ENDURE_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(20)
 }
 

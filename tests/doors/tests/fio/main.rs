@@ -4,6 +4,7 @@ mod client;
 mod death;
 mod endurance;
 mod jobs;
+mod killed;
 mod lies;
 mod refusals;
 

@@ -10,7 +10,7 @@ use super::super::apt::Apt;
 use super::super::archive::Archive;
 use super::super::back_end::{Peer, is_listening, pinned};
 use super::super::driver::{OURS, Workshop};
-use super::super::machine::{self, Group};
+use super::super::machine::{self, Group, Next};
 use super::super::packages::{Packages, keep, make_folder};
 use super::super::scenario::Only;
 use super::guest::{self, Guest, Machine};
@@ -70,7 +70,8 @@ fn run_in(site: &Site<'_>, plan: &str, folder: &Path) -> Result<Results, String>
     let mut command = guest.command(site, &initrd, &append, &SERVED.map(|device| socket(folder, device.label)));
     let mut results = Results::default();
     let mut watcher = Watcher::new(folder, site.machine.program());
-    let outcome = machine::run(&mut command, RUN_LIMIT, &mut std::io::sink(), |event| watcher.on_event(event))?;
+    let outcome =
+        machine::run(&mut command, RUN_LIMIT, &mut std::io::sink(), |event| watcher.on_event(event).map(|()| Next::GoesOn))?;
     let verdict = outcome.judge(&[]).and_then(|()| back_ends.finish());
     verdict.map_err(|error| {
         let (console, reports) = (outcome.console.join("\n"), outcome.reports.iter().rev().take(3).cloned().collect::<Vec<_>>());

@@ -59,6 +59,8 @@ pub(in crate::vm) enum Event {
     Restart,
     /// The same, again and again; each time the disk is compared with what the guest was told.
     Kill,
+    /// The machine is killed and another one started, again and again; each time the disk is compared with what the guest was told.
+    KillMachine,
     /// A new back end takes over from the one that runs.
     Handover,
     /// The device is taken out of the machine ("unplug") and put in again ("plug").
