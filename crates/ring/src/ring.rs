@@ -13,7 +13,7 @@ pub use self::stream::{StreamError, StreamWriter};
 use crate::cpu;
 use crate::layout::next_stamp;
 use crate::message::Message;
-use crate::sync::{AtomicU32, Ordering, full_fence};
+use crate::sync::{AtomicU32, Ordering, full_fence, known_bad};
 use crate::tuning::Tuning;
 use crate::wait::Watch;
 
@@ -50,7 +50,7 @@ pub unsafe trait RingMemory {
     unsafe fn publish(&self, index: u32, message: &Message, stamp: u32) {
         // SAFETY: the caller's obligations are the same.
         unsafe { self.write_payload(index, message) };
-        let order = if cfg!(fipsee_known_bad = "relaxed_publish") { Ordering::Relaxed } else { Ordering::Release };
+        let order = if known_bad("relaxed_publish") { Ordering::Relaxed } else { Ordering::Release };
         self.stamp(index).store(stamp, order); // A: pairs with the Acquire load in `Reader::has_message`.
     }
     /// A hint that slot `index` will be written soon.
@@ -181,7 +181,7 @@ impl<M: RingMemory> Writer<M> {
     #[must_use = "a sleeping reader wakes only by its doorbell"]
     #[inline(always)]
     pub fn reader_needs_doorbell(&self) -> bool {
-        if !cfg!(fipsee_known_bad = "no_sleep_fence") {
+        if !known_bad("no_sleep_fence") {
             full_fence(); // S: between our stamp and the peer's flag; pairs with the fence in `Reader::arm`.
         }
         let asleep = self.memory.asleep();
@@ -271,7 +271,7 @@ impl<M: RingMemory> Reader<M> {
         if !self.has_message() {
             return false;
         }
-        if cfg!(fipsee_known_bad = "release_before_copy") {
+        if known_bad("release_before_copy") {
             self.received = self.received.wrapping_add(1);
             self.release_all();
             self.received = self.received.wrapping_sub(1);
@@ -321,7 +321,7 @@ impl<M: RingMemory> Reader<M> {
         self.armed = true;
         // A swap, not a store: loom does not order a plain store after the writer's swap (docs/memory-order.md).
         self.memory.asleep().swap(1, Ordering::Relaxed);
-        if !cfg!(fipsee_known_bad = "no_sleep_fence") {
+        if !known_bad("no_sleep_fence") {
             full_fence(); // S: between our flag and the peer's stamp; pairs with `Writer::reader_needs_doorbell`.
         }
         self.has_message()
@@ -339,7 +339,7 @@ impl<M: RingMemory> Reader<M> {
     /// Has the channel ended, with nothing left to take? `is_gone` asks the kernel whether the writer hung up. That comes first, and what
     /// the writer published before it hung up is seen: the other way round, what it publishes between the two looks would be lost.
     pub fn is_over(&self, is_gone: impl FnOnce() -> bool) -> bool {
-        if cfg!(fipsee_known_bad = "look_before_hang_up") {
+        if known_bad("look_before_hang_up") {
             return !self.has_message() && is_gone();
         }
         is_gone() && !self.has_message()

@@ -6,6 +6,19 @@ pub use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
+/// Is the algorithm to make this mistake, which the models must notice? Asked once of the environment, and only under the model checker:
+/// a build of its own for each mistake would take longer than all models.
+#[inline(always)]
+pub(crate) fn known_bad(_name: &str) -> bool {
+    #[cfg(loom)]
+    {
+        static ASKED: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
+        ASKED.get_or_init(|| std::env::var("FIPSEE_KNOWN_BAD").ok()).as_deref() == Some(_name)
+    }
+    #[cfg(not(loom))]
+    false
+}
+
 /// Order every earlier store before every later load of this thread, as seen by all processors.
 ///
 /// On x86-64 a locked operation on the stack does this in about a third of the time of `mfence`

@@ -1,6 +1,6 @@
 //! Having the CPU watch a line of memory without losing the write that is waited for.
 
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, Ordering, known_bad};
 
 /// The stamp of the next message: where it will stand, and what it will be.
 #[derive(Clone, Copy, Debug)]
@@ -29,12 +29,12 @@ impl<'a> Watch<'a> {
     /// must be ordered like a load, as the instructions are (docs/memory-order.md, "M").
     #[inline(always)]
     pub fn wait(&self, arm: impl FnOnce(&AtomicU32), wait: impl FnOnce()) {
-        let known_bad = cfg!(fipsee_known_bad = "monitor_armed_after_look");
-        if known_bad && self.is_there() {
+        let is_bad = known_bad("monitor_armed_after_look");
+        if is_bad && self.is_there() {
             return;
         }
         arm(self.stamp); // M1
-        if !known_bad && self.is_there() {
+        if !is_bad && self.is_there() {
             return; // M2
         }
         wait(); // M3
