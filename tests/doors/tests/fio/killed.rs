@@ -16,8 +16,8 @@ const TRIGGER: &str = "trigger";
 /// One run of fio, which dies after about so many requests.
 #[track_caller]
 fn die(fio: &Fio, fipsee: &Path, daemon: &Daemon, job: &str, after: u64) {
-    // fio runs the trigger by a shell, whose parent it is.
-    let mut command = fio.job(&format!("{job} do_verify=0 rate_iops=20000 trigger-file={TRIGGER}"));
+    // fio runs the trigger by a shell, whose parent it is. Paced, so that it is not done before it looks for the trigger.
+    let mut command = fio.job(&format!("{job} do_verify=0 rate_iops=8000 trigger-file={TRIGGER}"));
     let mut running = fio.start(command.arg("--trigger=kill -s KILL $PPID"));
     let deadline = Instant::now() + DEADLINE;
     while requests(fipsee, daemon).is_none_or(|count| count < after) {
