@@ -1,8 +1,8 @@
 //! The load generator: keeps queues full and measures, as `fipsee bench`, the demo and the benchmark suite use it.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use fipsee_block::client::{AttachOptions, Buffer, Completion, Disk, Error, Queue};
@@ -177,15 +177,19 @@ pub fn run(settings: &Settings) -> Result<Report, LoadError> {
         verified: AtomicU64::new(0),
     });
     let cpus = settings.cpus.for_queues(&queues.iter().map(Queue::worker_cpu).collect::<Vec<_>>());
-    let (cpu_before, started) = (cpu_time(), Instant::now());
+    let all_are_there = Arc::new(Barrier::new(queues.len() + 1));
     let mut threads = Vec::new();
     for (index, (((queue, buffers), blocks), cpu)) in queues.into_iter().zip(buffers).zip(parts).zip(cpus).enumerate() {
         let generator = Generator::new(settings, queue, buffers, blocks, Arc::clone(&shared), index);
+        let all_are_there = Arc::clone(&all_are_there);
         threads.push(std::thread::spawn(move || {
             bind_to(cpu);
+            all_are_there.wait();
             generator.run()
         }));
     }
+    all_are_there.wait();
+    let (cpu_before, started) = (cpu_time(), Instant::now());
     let interval_iops = watch(settings.duration, &shared, &threads);
     shared.stop.store(true, Ordering::Relaxed);
     let elapsed = started.elapsed();
@@ -333,12 +337,16 @@ impl Generator {
     fn run(mut self) -> Result<Histogram<u64>, LoadError> {
         let mut finished = Vec::with_capacity(self.in_flight.len());
         let mut total = 0;
-        while !self.shared.stop.load(Ordering::Relaxed) {
+        // Once at least: on a busy machine a short run may be over before its thread has begun.
+        loop {
             self.fill();
             self.queue.wait(&mut |completion| finished.push(completion))?;
             total += finished.len() as u64;
             self.settle(&mut finished)?;
             self.shared.finished[self.index].store(total, Ordering::Relaxed);
+            if self.shared.stop.load(Ordering::Relaxed) {
+                break;
+            }
         }
         while self.queue.outstanding() > 0 {
             self.queue.wait(&mut |completion| finished.push(completion))?;
