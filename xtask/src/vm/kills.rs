@@ -6,6 +6,8 @@ use std::path::Path;
 
 const SECTOR: usize = 512;
 const BLOCK_SECTORS: usize = 8;
+/// Of the disk, as many as the guest writes.
+const BLOCKS: usize = 1024;
 
 /// A request without an answer: for a write, its first block, how many, and its number.
 type Open = Option<(usize, usize, u64)>;
@@ -35,7 +37,7 @@ pub(super) struct Kills {
 
 impl Kills {
     pub(super) fn new(seed: u64) -> Self {
-        let (blocks, open) = (Vec::new(), HashMap::new());
+        let (blocks, open) = (vec![Block::default(); BLOCKS], HashMap::new());
         Self { seed, blocks, open, kills: 0, requests: 0, in_flight: 0, compared: 0, has_ended: false }
     }
 
@@ -87,17 +89,18 @@ impl Kills {
         self.kills += 1;
         self.in_flight += self.open.len();
         // What the guest has submitted, and not told yet, may be there.
-        self.check(image, false)
+        self.check(image, None)
     }
 
     /// The guest is dead, and the back end has let go of it: is all there that was acknowledged, and nothing else but what was under way?
-    pub(super) fn check_machine_death(&mut self, image: &Path) -> Result<(), String> {
+    /// Its writes had numbers from `first` on; the last that it told may have died with it, in a serial line.
+    pub(super) fn check_machine_death(&mut self, image: &Path, first: u64) -> Result<(), String> {
         self.kills += 1;
         self.in_flight += self.open.len();
-        for (first, count, _) in std::mem::take(&mut self.open).into_values().flatten() {
-            self.of(first, count).iter_mut().for_each(|block| block.was_cut_off = true);
+        for (block, count, _) in std::mem::take(&mut self.open).into_values().flatten() {
+            self.of(block, count).iter_mut().for_each(|block| block.was_cut_off = true);
         }
-        self.check(image, true)
+        self.check(image, Some(first))
     }
 
     /// The guest has ended: is all there, and nothing else, and everything answered? What to say of it.
@@ -105,7 +108,7 @@ impl Kills {
         if !self.has_ended || !self.open.is_empty() {
             return Err(format!("MISSING: the guest ended, and {} requests have no answer", self.open.len()));
         }
-        self.check(image, true)?;
+        self.check(image, Some(u64::MAX))?;
         let Self { kills, requests, in_flight, compared, .. } = self;
         Ok(format!(
             "{kills} kills, {requests} requests, {in_flight} in flight at the kills, {compared} blocks compared, \
@@ -113,10 +116,10 @@ impl Kills {
         ))
     }
 
-    /// `is_still`: nothing is under way any more.
-    fn check(&mut self, image: &Path, is_still: bool) -> Result<(), String> {
+    /// `untold`: nothing is under way any more, and writes with numbers from there on may be there though nobody told of them.
+    fn check(&mut self, image: &Path, untold: Option<u64>) -> Result<(), String> {
         let bytes = fs::read(image).map_err(|error| format!("cannot read {}: {error}", image.display()))?;
-        for (number, (block, content)) in self.blocks.iter().zip(bytes.chunks(SECTOR * BLOCK_SECTORS)).enumerate() {
+        for (number, (block, content)) in self.blocks.iter_mut().zip(bytes.chunks(SECTOR * BLOCK_SECTORS)).enumerate() {
             self.compared += 1;
             for (piece, sector) in content.chunks(SECTOR).enumerate() {
                 let sequence = sequence_of(number * BLOCK_SECTORS + piece, self.seed, sector)?;
@@ -126,7 +129,11 @@ impl Kills {
                         "LOST: block {number}, sector {piece} holds write {sequence}, and write {floor} was acknowledged"
                     ));
                 }
-                if is_still && !block.was_cut_off && sequence != block.newest {
+                let Some(untold) = untold else { continue };
+                if sequence > block.newest && sequence >= untold {
+                    (block.newest, block.was_cut_off) = (sequence, true);
+                }
+                if !block.was_cut_off && sequence != block.newest {
                     let newest = block.newest;
                     return Err(format!("block {number}, sector {piece} holds write {sequence}, and the last was {newest}"));
                 }
@@ -209,19 +216,21 @@ mod tests {
     fn what_a_dead_machine_left_under_way_may_be_there_in_part_and_nothing_else() {
         let image = std::env::temp_dir().join(format!("fipsee-machine-kills-{}", std::process::id()));
         let mut kills = Kills::new(7);
-        let mut after = |story: &[&str], sequences: &[u64]| {
+        let mut after = |story: &[&str], first: u64, sequences: &[u64]| {
             fs::write(&image, sectors(sequences)).expect("a file");
             for event in story {
                 assert_eq!(kills.hear(event), Ok(true), "{event}");
             }
-            kills.check_machine_death(&image)
+            kills.check_machine_death(&image, first)
         };
         let (torn, other) = ([1, 2, 2, 1, 1, 1, 1, 1], [3; 8]);
-        assert_eq!(after(&["write 1 0 1 1", "done 1", "write 2 0 1 2", "write 3 1 1 3"], &[torn, other].concat()), Ok(()));
+        assert_eq!(after(&["write 1 0 1 1", "done 1", "write 2 0 1 2", "write 3 1 1 3"], 1, &[torn, other].concat()), Ok(()));
         // The next machine uses the numbers of requests again.
-        assert_eq!(after(&["write 1 1 1 9", "done 1"], &[torn, [9; 8]].concat()), Ok(()));
-        assert!(after(&[], &[torn, other].concat()).expect_err("late").contains("LOST: block 1, sector 0 holds write 3"));
-        assert!(after(&[], &[torn, [10; 8]].concat()).expect_err("from nowhere").contains("the last was 9"));
+        assert_eq!(after(&["write 1 1 1 9", "done 1"], 5, &[torn, [9; 8]].concat()), Ok(()));
+        assert!(after(&[], 20, &[torn, other].concat()).expect_err("late").contains("LOST: block 1, sector 0 holds write 3"));
+        assert!(after(&[], 20, &[torn, [10; 8]].concat()).expect_err("from nowhere").contains("the last was 9"));
+        // What it told of this one did not come through.
+        assert_eq!(after(&[], 20, &[torn, [9, 9, 21, 9, 9, 9, 9, 9]].concat()), Ok(()));
         fs::remove_file(image).expect("it is there");
     }
 

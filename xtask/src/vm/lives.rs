@@ -12,12 +12,12 @@ use super::unready::Unready;
 /// More than any machine asks for before it is dead.
 const WITHOUT_END: u32 = 1_000_000;
 /// Writes of a machine have numbers above this one's multiple: it makes fewer.
-const WRITES: usize = 1 << 20;
+const WRITES: u64 = 1 << 20;
 
 /// What all lives have in common.
 pub(super) struct Lives<'a> {
     /// So many end in a death; one more ends in order.
-    pub(super) deaths: usize,
+    pub(super) deaths: u32,
     /// Of each.
     pub(super) limit: Duration,
     /// Alarms of the guest's kernel that are expected.
@@ -36,7 +36,8 @@ impl Lives<'_> {
         for life in 1.. {
             let dies = life <= self.deaths;
             let asks = if dies { WITHOUT_END } else { 0 };
-            let mut command = command(&format!("fip.kills={asks} fip.first={}", life * WRITES))?;
+            let first = u64::from(life) * WRITES;
+            let mut command = command(&format!("fip.kills={asks} fip.first={first}"))?;
             let next = |event: &str| Ok(if dies && event == "kill" { Next::Dies } else { Next::GoesOn });
             let mut outcome = machine::run(&mut command, self.limit, console, next)?;
             let story = hear(&outcome, kills);
@@ -46,8 +47,8 @@ impl Lives<'_> {
             }
             let verdict = story
                 .and_then(|()| outcome.judge_killed(self.allowed))
-                .and_then(|()| self.back_end.await_release(life))
-                .and_then(|()| kills.check_machine_death(&self.back_end.image()));
+                .and_then(|()| self.back_end.await_release(life as usize))
+                .and_then(|()| kills.check_machine_death(&self.back_end.image(), first));
             if let Err(error) = verdict {
                 outcome.host_error = Some(format!("machine {life}: {error}"));
                 return Ok(outcome);
