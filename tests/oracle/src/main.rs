@@ -10,6 +10,9 @@ use fipsee_daemon::config::Arguments;
 use fipsee_oracle::daemon::{Daemon, Program};
 use fipsee_oracle::front::Front;
 use fipsee_oracle::front::library::Library;
+use fipsee_oracle::front::mount::{Mount, MountedFile};
+use fipsee_oracle::front::rings::Rings;
+use fipsee_oracle::front::vhost_user::VhostUser;
 use fipsee_oracle::storage::{Kind, Storage, default_folder};
 use fipsee_oracle::workload::{Counts, Settings, Site};
 use fipsee_oracle::{interrupt, scenario, workload};
@@ -58,6 +61,14 @@ enum Commands {
 enum FrontKind {
     /// The Rust library.
     Library,
+    /// A guest in user space, on virtqueues.
+    VhostUser,
+    /// A guest in user space, on rings in its own memory.
+    Rings,
+    /// The file of `fipsee mount`.
+    Mount,
+    /// The same, with O_DIRECT.
+    MountDirect,
 }
 
 /// The options of a disk.
@@ -90,6 +101,9 @@ struct Choice {
     /// Another daemon than this program's own.
     #[arg(long)]
     daemon: Option<PathBuf>,
+    /// The program that mounts [default: that of `cargo xtask dist`]
+    #[arg(long)]
+    fipsee: Option<PathBuf>,
     /// Compare on when a request fails: old daemons fail a flush sooner than they are seen to lose data.
     #[arg(long)]
     forgive: bool,
@@ -148,15 +162,37 @@ fn each(choice: &Choice, act: Act<'_>) -> Result<(), String> {
     outcome
 }
 
+/// Memory for the data of requests in flight.
+const ARENA_BYTES: u64 = 96 << 20;
+
+fn open(choice: &Choice, kind: FrontKind, daemon: &Daemon, storage: &Storage) -> Result<Box<dyn Front>, String> {
+    let queues = choice.queues;
+    Ok(match kind {
+        FrontKind::Library => Box::new(Library::attach(&daemon.socket(), queues, 64, ARENA_BYTES)?),
+        FrontKind::VhostUser => Box::new(VhostUser::start(&daemon.vm_socket(), queues, ARENA_BYTES)?),
+        FrontKind::Rings => Box::new(Rings::start(&daemon.vm_socket(), queues, ARENA_BYTES)?),
+        FrontKind::Mount | FrontKind::MountDirect => {
+            let (fipsee, file) = (fipsee(choice)?, storage.folder().join("mounted"));
+            let mount = Mount::new(&fipsee, &daemon.socket(), &file)?;
+            Box::new(MountedFile::open(mount, &file, kind == FrontKind::MountDirect, ARENA_BYTES)?)
+        }
+    })
+}
+
+/// The program that mounts: as was said, or as `cargo xtask dist` built it.
+fn fipsee(choice: &Choice) -> Result<PathBuf, String> {
+    let built = std::env::var_os("FIPSEE_DIST").map_or_else(|| PathBuf::from("target/dist"), PathBuf::from).join("bin/fipsee");
+    let found = choice.fipsee.clone().unwrap_or(built);
+    if found.exists() { Ok(found) } else { Err(format!("{} is not there; run `cargo xtask dist`, or give --fipsee", found.display())) }
+}
+
 fn one(choice: &Choice, kind: Kind, front: FrontKind, disk: &str, act: Act<'_>) -> Result<Counts, String> {
     let folder = choice.folder.clone().unwrap_or_else(default_folder);
     let storage = Storage::new(kind, &folder, choice.size_mib << 20, choice.direct_loop)?;
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let program = choice.daemon.clone().map_or(Program::Own(own), Program::Other);
     let mut daemon = Daemon::start(&program, storage.folder(), &storage.spec(disk))?;
-    let mut front: Box<dyn Front> = match front {
-        FrontKind::Library => Box::new(Library::attach(&daemon.socket(), choice.queues, 64, 96 << 20)?),
-    };
+    let mut front = open(choice, front, &daemon, &storage)?;
     let mut site = Site { front: front.as_mut(), daemon: &mut daemon, storage: Some(&storage), forgives: choice.forgive };
     let outcome = act(&mut site, choice.seed);
     drop(front);

@@ -1,6 +1,10 @@
 //! Fronts: the ways by which requests reach a disk. Each gives its callers an arena of memory and takes requests whose data lies there.
 
+mod guest;
 pub mod library;
+pub mod mount;
+pub mod rings;
+pub mod vhost_user;
 
 use std::ops::Range;
 
