@@ -98,6 +98,17 @@ pub fn identify(bytes: &[u8; SECTOR_BYTES], sector: u64) -> Found {
     if wrong == 0 && value != 0 { Found::Value(value) } else { Found::Torn(value) }
 }
 
+/// Is each word of the sector of this number one that it would have by one of `values`? A read that overlaps a write may find parts of both.
+#[must_use]
+pub fn is_mixed_of(bytes: &[u8; SECTOR_BYTES], sector: u64, values: &[Value]) -> bool {
+    let expected = |value: Value, index: u64| match value {
+        0 => 0,
+        value => word(value, sector, key_of(value, sector), index),
+    };
+    let mut words = bytes.as_chunks::<8>().0.iter().zip(0..);
+    words.all(|(bytes, index)| values.iter().any(|value| u64::from_le_bytes(*bytes) == expected(*value, index)))
+}
+
 /// What stands in whole sectors, the first of which has the number `first`.
 pub fn identify_all(bytes: &[u8], first: u64) -> impl Iterator<Item = Found> {
     bytes.as_chunks::<SECTOR_BYTES>().0.iter().zip(first..).map(|(bytes, sector)| identify(bytes, sector))
@@ -127,6 +138,9 @@ mod tests {
         assert_eq!(found(&bytes, 8)[0], Found::Misplaced(42, 7));
         bytes[256..512].copy_from_slice(&sectors(41, 7, 1)[256..]);
         assert_eq!(found(&bytes, 7)[0], Found::Torn(42));
+        let torn = bytes.first_chunk().expect("a sector");
+        assert!(is_mixed_of(torn, 7, &[42, 41]) && !is_mixed_of(torn, 7, &[42, 40]));
+        assert!(is_mixed_of(&[0; 512], 7, &[0]) && !is_mixed_of(&[0; 512], 7, &[42]));
         assert_eq!(found(&[0xa1; 512], 7), [Found::Garbage(0xa1a1_a1a1_a1a1_a1a1)]);
         assert_eq!(found(&sectors(0, 7, 1), 7), [Found::Torn(0)], "no write has the id of zeroes");
         let mut half = [0; 512];

@@ -247,11 +247,17 @@ impl Model {
         self.reads.insert(token, Reading { sector, seen, lists, later: Vec::new() });
     }
 
-    /// A read has ended; `found`: its sectors.
+    /// A read has ended; `found`: its sectors. A sector that changed meanwhile may hold parts of several values (5.4: mixed data);
+    /// `is_mixed` says whether those it is given are enough for what was found.
     ///
     /// # Errors
     /// A sector held what it could not: which, what, what it could have, and the requests that touched it lately.
-    pub fn end_read(&mut self, token: Token, found: impl Iterator<Item = Found>) -> Result<(), String> {
+    pub fn end_read(
+        &mut self,
+        token: Token,
+        found: impl Iterator<Item = Found>,
+        is_mixed: impl Fn(u64, &[Value]) -> bool,
+    ) -> Result<(), String> {
         let Some(read) = self.reads.remove(&token) else { return Err(format!("read {token} ended twice, or never began")) };
         self.note_end(token);
         let mut wrong = Vec::new();
@@ -262,7 +268,7 @@ impl Model {
                 continue;
             }
             let sector = read.sector + place as u64;
-            if let Err(allowed) = self.judge(&read, sector, *state, found) {
+            if let Err(allowed) = self.judge(&read, sector, *state, found, &is_mixed) {
                 wrong.push((sector, found, allowed));
             }
         }
@@ -273,7 +279,14 @@ impl Model {
     }
 
     /// A sector of a read; what it could have been if it was not.
-    fn judge(&mut self, read: &Reading, sector: u64, state: u32, found: Found) -> Result<(), Vec<Value>> {
+    fn judge(
+        &mut self,
+        read: &Reading,
+        sector: u64,
+        state: u32,
+        found: Found,
+        is_mixed: &impl Fn(u64, &[Value]) -> bool,
+    ) -> Result<(), Vec<Value>> {
         let covering = read.later.iter().filter(|(first, end, _)| (*first..*end).contains(&sector));
         let later: Vec<Value> = covering.map(|(_, _, value)| *value).collect();
         let (mut allowed, alone) = if state & MIXED == 0 {
@@ -294,6 +307,7 @@ impl Model {
                 }
                 Ok(())
             }
+            Found::Torn(_) | Found::Garbage(_) if !alone && is_mixed(sector, &allowed) => Ok(()),
             _ => Err(allowed),
         }
     }

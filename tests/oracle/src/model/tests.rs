@@ -13,7 +13,7 @@ const ZERO: Kind = Kind::Zero { unmap: true, fua: false };
 /// A read of one sector that finds `value`.
 fn read(model: &mut Model, token: Token, sector: u64, value: Value) -> Result<(), String> {
     model.begin_read(token, sector, 1);
-    model.end_read(token, [Found::Value(value)].into_iter())
+    model.end_read(token, [Found::Value(value)].into_iter(), NO_MIX)
 }
 
 /// May the sector hold each of these, and nothing else of 0 to 9?
@@ -22,6 +22,8 @@ fn allows(model: &Model, sector: u64, values: &[Value]) {
     let allowed: Vec<Value> = (0..10).filter(|value| read(&mut model.clone(), 1000, sector, *value).is_ok()).collect();
     assert_eq!(allowed, values, "sector {sector}");
 }
+
+const NO_MIX: fn(u64, &[Value]) -> bool = |_, _| false;
 
 #[test]
 fn last_of_writes_one_after_the_other_counts() {
@@ -108,7 +110,7 @@ fn read_may_find_all_that_was_there_while_it_was_in_flight() {
         model.begin(token, write(0, 1, value));
         model.end(token);
     }
-    let end = |values: [Value; 2]| model.clone().end_read(1, values.into_iter().map(Found::Value));
+    let end = |values: [Value; 2]| model.clone().end_read(1, values.into_iter().map(Found::Value), NO_MIX);
     for value in [0, 2, 3] {
         end([value, 0]).expect("it was there");
     }
@@ -126,7 +128,21 @@ fn two_reads_at_the_same_time_find_the_same_where_nothing_changes() {
     model.end(2);
     model.begin_read(3, 0, 1);
     read(&mut model, 4, 0, 1).expect("allowed");
-    assert!(model.end_read(3, [Found::Value(0)].into_iter()).is_err());
+    assert!(model.end_read(3, [Found::Value(0)].into_iter(), NO_MIX).is_err());
+}
+
+#[test]
+fn parts_of_several_values_are_found_only_where_something_is_in_flight() {
+    let mut model = Model::new(1);
+    let torn = |model: &mut Model, mix: fn(u64, &[Value]) -> bool| {
+        model.begin_read(5, 0, 1);
+        model.end_read(5, [Found::Torn(1)].into_iter(), mix)
+    };
+    model.begin(1, write(0, 1, 1));
+    torn(&mut model, |sector, values| (sector, values) == (0, &[0, 1])).expect("mixed");
+    assert!(torn(&mut model, NO_MIX).is_err());
+    model.end(1);
+    assert!(torn(&mut model, |_, _| true).is_err());
 }
 
 #[test]
@@ -156,7 +172,7 @@ fn cache_that_is_lost_brings_back_what_nothing_durable_replaced() {
     seen.begin_read(3, 0, 1);
     seen.fall_back(&safe);
     allows(&seen, 0, &[1, 2]);
-    seen.end_read(3, [Found::Value(1)].into_iter()).expect("read after the loss");
+    seen.end_read(3, [Found::Value(1)].into_iter(), NO_MIX).expect("read after the loss");
 }
 
 #[test]
@@ -179,7 +195,7 @@ fn report_names_sector_values_and_requests() {
     model.end(7);
     model.begin_read(8, 8, 3);
     let found = [Found::Value(7), Found::Value(0), Found::Torn(7)];
-    let report = model.end_read(8, found.into_iter()).expect_err("two are wrong");
+    let report = model.end_read(8, found.into_iter(), NO_MIX).expect_err("two are wrong");
     for part in [
         "2 sectors between 9 and 10",
         "sector 9 (page 1, 1): zeroes; allowed: write 7",
@@ -188,7 +204,7 @@ fn report_names_sector_values_and_requests() {
         assert!(report.contains(part), "'{part}' is not in: {report}");
     }
     model.begin_read(9, 0, 2);
-    assert!(model.end_read(9, [Found::Value(0)].into_iter()).expect_err("short").contains("1 sectors, not 2"));
+    assert!(model.end_read(9, [Found::Value(0)].into_iter(), NO_MIX).expect_err("short").contains("1 sectors, not 2"));
 }
 
 #[test]

@@ -102,11 +102,11 @@ pub fn run(site: &mut Site<'_>, settings: &Settings) -> Result<Counts, String> {
 
 /// The place at which the disk is cut, and what is to be done next about it.
 enum Cut {
-    /// In so many requests.
+    /// In so many bursts.
     In(u64),
     /// When nothing is in flight beyond this sector.
     At(u64),
-    /// It was; it grows again in so many requests.
+    /// It was; it grows again in so many bursts.
     Regrow(u64, u64),
 }
 
@@ -122,12 +122,12 @@ struct Work<'a> {
     next_kill: u64,
 }
 
-/// Requests between two cuts, about.
-const CUT_EVERY: u64 = 2000;
-/// Requests while it is cut, about.
-const CUT_FOR: u64 = 200;
-/// Requests between two disturbances, about.
-const DISTURB_EVERY: u64 = 300;
+/// Bursts between two cuts, at most.
+const CUT_EVERY: u64 = 800;
+/// Bursts while it is cut, at most.
+const CUT_FOR: u64 = 100;
+/// Bursts between two disturbances, about.
+const DISTURB_EVERY: u64 = 100;
 /// Requests of the same depth.
 const DEPTH_FOR: u64 = 400;
 /// A kill comes after a random number of completions below this.

@@ -216,7 +216,12 @@ impl<'a> Runner<'a> {
             self.front.copy(*at, piece);
             rest = after;
         }
-        self.model.end_read(token, content::identify_all(&self.bytes, sector))
+        let sectors = self.bytes.as_chunks::<SECTOR_BYTES>().0;
+        let mixed = |at: u64, values: &[Value]| {
+            let place = usize::try_from(at - sector).unwrap_or(usize::MAX);
+            sectors.get(place).is_some_and(|bytes| content::is_mixed_of(bytes, at, values))
+        };
+        self.model.end_read(token, content::identify_all(&self.bytes, sector), mixed)
     }
 
     /// Until nothing is in flight.
