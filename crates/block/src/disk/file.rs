@@ -25,6 +25,7 @@ use crate::wire::{
 };
 
 pub(super) mod job;
+mod lock;
 mod open;
 mod target;
 
