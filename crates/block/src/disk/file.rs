@@ -22,6 +22,7 @@ use crate::wire::{
 };
 
 pub(super) mod job;
+mod lock;
 mod mode;
 mod open;
 pub(super) mod piece;

@@ -6,19 +6,15 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use rustix::fs::{FallocateFlags, FlockOperation, OFlags, SeekFrom};
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::Errno;
 
+use super::lock::lock;
 use super::target::Target;
 use super::{FileDisk, FileOptions, mode};
 use crate::disk::{Engine, capabilities, check_block, sectors_of};
 use crate::wire::CAPABILITY_DISCARD;
-
-/// How long a lock of a process that is gone is waited for: longer than a disk needs for what was in flight.
-const GONE_HOLDER_TIMEOUT: Duration = Duration::from_secs(5);
-const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// `served`: the file as the daemon that is taken over has it open and locked.
 pub(super) fn open(options: &FileOptions, served: Option<File>) -> Result<FileDisk, String> {
@@ -105,6 +101,8 @@ fn take_over(options: &FileOptions, metadata: &std::fs::Metadata, served: File) 
     if mode != wanted {
         return Err(format!("{path} is served otherwise as far as ro goes; leave that as it is, or restart the daemon"));
     }
+    // It has its locks, or those that an older daemon knew of.
+    lock(options, &served)?;
     Ok(served)
 }
 
@@ -148,52 +146,6 @@ fn create(options: &FileOptions) -> Result<File, String> {
         )
     })?;
     Ok(file)
-}
-
-/// Lock the file for as long as it is open: many may serve it for reading, or one for writing. A process that was killed with
-/// requests at the kernel's io_uring keeps its locks until those are done, a little after it is gone: that is waited for.
-fn lock(options: &FileOptions, file: &File) -> Result<(), String> {
-    let path = options.path.display();
-    let how = if options.read_only { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
-    let deadline = Instant::now() + GONE_HOLDER_TIMEOUT;
-    loop {
-        let Err(errno) = rustix::fs::flock(file, how) else { return Ok(()) };
-        if errno != Errno::WOULDBLOCK {
-            return Err(format!(
-                "{path} cannot be locked ({errno}); its file system must support flock(2), or another daemon could serve it too"
-            ));
-        }
-        let holder = file.metadata().ok().and_then(|metadata| lock_holder(metadata.ino()));
-        // None: it has been given back just now, or its holder is in a namespace that we do not see.
-        let is_gone = holder.is_none_or(|pid| pid > 0 && !Path::new("/proc").join(pid.to_string()).exists());
-        if !is_gone || Instant::now() > deadline {
-            let by = holder.map(describe_holder).unwrap_or_default();
-            return Err(format!(
-                "{path} is in use{by}: it is locked with flock(2), and one writer or many readers (ro) may have it; stop the other one"
-            ));
-        }
-        std::thread::sleep(LOCK_PAUSE); // tidy: allow sleep, nothing tells when a lock of a process that is gone ends
-    }
-}
-
-/// The process that took a lock on the file of this inode number, as far as the kernel tells.
-fn lock_holder(inode: u64) -> Option<u32> {
-    let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    let suffix = format!(":{inode}");
-    locks.lines().find_map(|line| {
-        let mut fields = line.split_whitespace().skip(1).filter(|field| *field != "->");
-        let is_flock = fields.next() == Some("FLOCK");
-        let process = fields.nth(2)?;
-        (is_flock && fields.next()?.ends_with(&suffix)).then(|| process.parse().ok())?
-    })
-}
-
-fn describe_holder(process: u32) -> String {
-    if process == std::process::id() {
-        return " by this very process, as another disk".into();
-    }
-    let name = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_else(|_| "which is gone".to_owned());
-    format!(" by process {process} ({})", name.trim())
 }
 
 fn choose_block(options: &FileOptions, device_block: Option<u32>) -> Result<u32, String> {
