@@ -14,9 +14,15 @@ use super::file::job::{Job, Progress};
 use super::{Submitted, Ticket};
 use crate::wire::Status;
 
+mod buffers;
 mod chain;
+mod grants;
+mod held_back;
 
+pub(in crate::disk) use buffers::{Buffer, Buffers, MAX_BUFFER_BYTES};
 use chain::Chains;
+pub(in crate::disk) use grants::Grants;
+use held_back::{BELL, HeldBack};
 
 /// Most submission entries the kernel grants.
 const MAX_ENTRIES: u32 = 32768;
@@ -51,6 +57,10 @@ pub struct Engine {
     broken: Option<Errno>,
     /// Requests of disks that wrap others.
     chains: Chains,
+    /// Memory for transfers that cannot use the client's.
+    buffers: Buffers,
+    /// Requests that cannot begin yet.
+    held_back: Option<HeldBack>,
     _stays_on_its_thread: PhantomData<*const ()>,
 }
 
@@ -83,6 +93,8 @@ impl Engine {
             in_kernel: 0,
             broken: None,
             chains: Chains::default(),
+            buffers: Buffers::default(),
+            held_back: None,
             _stays_on_its_thread: PhantomData,
         })
     }
@@ -107,6 +119,9 @@ impl Engine {
     /// Why the machine has none, in words that say what to do.
     pub fn start(&mut self) -> Result<(), String> {
         if self.ring.is_none() {
+            self.held_back = Some(HeldBack::new().map_err(|error| {
+                format!("an eventfd cannot be made ({error}); raise the limit of open files (`ulimit -n`, LimitNOFILE=)")
+            })?);
             self.ring = Some(build(self.entries)?);
         }
         Ok(())
@@ -156,8 +171,33 @@ impl Engine {
         let slot = &mut self.slots[index as usize];
         slot.ticket = ticket;
         prepare(&mut slot.job);
-        self.waiting.push_back(index);
+        if slot.job.range_to_lock().is_none() || self.lock(index) {
+            self.waiting.push_back(index);
+        }
         Submitted::Pending
+    }
+
+    /// Keep other writes out of the range that the job in this slot changes. False if it waits for that.
+    #[inline(never)]
+    fn lock(&mut self, index: u32) -> bool {
+        let (job, Some(held_back)) = (&mut self.slots[index as usize].job, &mut self.held_back) else { return true };
+        let Some((target, range)) = job.range_to_lock() else { return true };
+        let Some((lock, is_held)) = target.locks().map(|locks| locks.acquire(range, &held_back.grants, index)) else { return true };
+        if is_held {
+            job.set_lock(lock);
+        } else if held_back.add() {
+            self.waiting.push_back(BELL);
+        }
+        is_held
+    }
+
+    /// Go on with requests whose range is held now.
+    fn take_granted(&mut self) {
+        let Some(held_back) = &mut self.held_back else { return };
+        for (index, lock) in held_back.take() {
+            self.slots[index as usize].job.set_lock(lock);
+            self.waiting.push_back(index);
+        }
     }
 
     /// Hand everything submitted to the kernel, with one system call unless there is more than the queue holds.
@@ -167,7 +207,7 @@ impl Engine {
 
     /// Fill the submission queue and enter the kernel once. True if it took everything and there is room for more.
     fn send(&mut self) -> bool {
-        let (Some(ring), None) = (self.ring.as_mut(), self.broken) else {
+        let (Some(ring), Some(held_back), None) = (self.ring.as_mut(), self.held_back.as_mut(), self.broken) else {
             return false;
         };
         let limit = ring.params().cq_entries() as usize;
@@ -176,9 +216,20 @@ impl Engine {
             let Some(index) = self.waiting.pop_front() else {
                 break;
             };
-            let entry = self.slots[index as usize].job.entry().user_data(u64::from(index));
-            // SAFETY: the entry names a descriptor that the job keeps open, an array of spans that the job keeps in
-            // place, and memory that is valid until the ticket is reported, which `begin`'s caller promised.
+            let entry = match index {
+                BELL => held_back.entry(),
+                _ => match self.slots[index as usize].job.entry(&mut self.buffers) {
+                    Some(entry) => entry,
+                    None => {
+                        held_back.for_buffer.push_back(index);
+                        continue;
+                    }
+                },
+            };
+            let entry = entry.user_data(u64::from(index));
+            // SAFETY: the entry names a descriptor that the job keeps open, an array of spans or a buffer that the job keeps in
+            // place, and memory that is valid until the ticket is reported, which `begin`'s caller promised; or the bell and
+            // its count, which the engine keeps until the read has ended.
             let pushed = unsafe { queue.push(&entry) };
             debug_assert!(pushed.is_ok(), "there was room");
             self.pushed.push_back(index);
@@ -211,7 +262,7 @@ impl Engine {
     /// A disk may finish a queue's worth at once. With a small limit the first of them are answered, and the client's
     /// next requests are under way, before the last are looked at: the disk stands still for less long.
     pub fn poll(&mut self, limit: usize, finished: &mut impl FnMut(Ticket, Status)) -> usize {
-        if self.in_flight() == 0 {
+        if self.in_flight() == 0 && self.in_kernel == 0 {
             return 0;
         }
         let mut count = self.reap(limit, finished);
@@ -249,11 +300,18 @@ impl Engine {
     }
 
     fn reap(&mut self, limit: usize, finished: &mut impl FnMut(Ticket, Status)) -> usize {
-        let Some(ring) = self.ring.as_mut() else {
+        let (Some(ring), Some(held_back)) = (self.ring.as_mut(), self.held_back.as_mut()) else {
             return 0;
         };
         let mut count = 0;
         for entry in ring.completion().take(limit) {
+            if entry.user_data() == u64::from(BELL) {
+                self.in_kernel -= 1;
+                if held_back.heard() {
+                    self.waiting.push_back(BELL);
+                }
+                continue;
+            }
             let Some((index, slot)) =
                 u32::try_from(entry.user_data()).ok().and_then(|index| Some((index, self.slots.get_mut(index as usize)?)))
             else {
@@ -261,10 +319,10 @@ impl Engine {
                 continue;
             };
             self.in_kernel -= 1;
-            match slot.job.advance(entry.result()) {
+            match slot.job.advance(entry.result(), &mut self.buffers) {
                 Progress::Again => self.waiting.push_back(index),
                 Progress::Finished(status) => {
-                    slot.job.release();
+                    slot.job.release(&mut self.buffers, &held_back.grants);
                     self.free.push(index);
                     if Chains::is_link(slot.ticket) {
                         self.chains.ended(slot.ticket, status);
@@ -275,6 +333,10 @@ impl Engine {
                 }
             }
         }
+        while let Some(index) = held_back.for_buffer.pop_back() {
+            self.waiting.push_front(index);
+        }
+        self.take_granted();
         count
     }
 
@@ -283,10 +345,16 @@ impl Engine {
         if self.broken.is_none() {
             return 0;
         }
+        let Some(held_back) = self.held_back.as_mut() else {
+            return 0;
+        };
         let mut count = 0;
         while let Some(index) = self.pushed.pop_front().or_else(|| self.waiting.pop_front()) {
+            if index == BELL {
+                continue;
+            }
             let slot = &mut self.slots[index as usize];
-            slot.job.release();
+            slot.job.release(&mut self.buffers, &held_back.grants);
             self.free.push(index);
             if Chains::is_link(slot.ticket) {
                 self.chains.ended(slot.ticket, Status::IoError);
@@ -301,8 +369,19 @@ impl Engine {
 
 impl Drop for Engine {
     /// Waits until the kernel has finished everything it took: it may still write into clients' memory. What it has not
-    /// taken is forgotten.
+    /// taken is forgotten, and nobody waits for it.
     fn drop(&mut self) {
+        let Some(held_back) = self.held_back.take() else { return };
+        held_back.stop();
+        self.wait_for_kernel();
+        for slot in &mut self.slots {
+            slot.job.abandon(&mut self.buffers, &held_back.grants);
+        }
+    }
+}
+
+impl Engine {
+    fn wait_for_kernel(&mut self) {
         while self.in_kernel > 0 {
             let Some(ring) = self.ring.as_mut() else {
                 return;

@@ -2,28 +2,26 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{Advice, AtFlags, FallocateFlags, OFlags, SeekFrom, StatxFlags};
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::lock::lock;
-use super::target::{Alignment, Target};
-use super::{DirectMode, FileDisk, FileOptions};
+use super::target::Target;
+use super::{FileDisk, FileOptions, mode};
 use crate::disk::{Engine, capabilities, check_block, sectors_of};
 use crate::wire::CAPABILITY_DISCARD;
-
-/// Bytes that the page cache may write back together, at most, whatever the file system calls its block: 64 KiB.
-const MAX_CACHE_UNIT_BYTES: u64 = 64 << 10;
 
 /// `served`: the file as the daemon that is taken over has it open and locked.
 pub(super) fn open(options: &FileOptions, served: Option<File>) -> Result<FileDisk, String> {
     let path = options.path.display();
     options.block_bytes.map_or(Ok(()), check_block)?;
     Engine::check()?;
+    let is_taken_over = served.is_some();
     let file = match (std::fs::metadata(&options.path), served) {
         (Ok(metadata), None) => open_existing(options, &metadata)?,
         (Ok(metadata), Some(served)) => take_over(options, &metadata, served)?,
@@ -45,12 +43,7 @@ pub(super) fn open(options: &FileOptions, served: Option<File>) -> Result<FileDi
     let block_bytes = choose_block(options, device_block)?;
     check_size(options, size_bytes, block_bytes)?;
 
-    let direct = open_direct(options, &file, &metadata)?;
-    let alignment = direct.as_ref().map(|(_, alignment)| *alignment);
-    if direct.is_some() {
-        // Advice only; see the module's text for what it avoids.
-        let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
-    }
+    let alignment = mode::choose(options, &file, is_taken_over, device_block, size_bytes)?;
     let mut capabilities = capabilities(options.read_only);
     if !options.read_only && !can_discard(&file, &metadata, size_bytes) {
         capabilities &= !CAPABILITY_DISCARD;
@@ -59,9 +52,9 @@ pub(super) fn open(options: &FileOptions, served: Option<File>) -> Result<FileDi
     let mut identity = [0; 16];
     identity[..8].copy_from_slice(&device.to_le_bytes());
     identity[8..].copy_from_slice(&number.to_le_bytes());
-    let optimal = alignment.map_or(page_bytes(), |alignment| alignment.write_mask + 1);
+    let optimal = alignment.map_or(0, |alignment| alignment.unit_mask + 1).max(page_bytes());
     Ok(FileDisk {
-        target: Arc::new(Target::new(file.into(), direct, size_bytes, is_regular)),
+        target: Arc::new(Target::new(file.into(), alignment, block_bytes, size_bytes, is_regular)),
         path: options.path.clone(),
         block_bytes,
         optimal_bytes: u32::try_from(optimal).unwrap_or(block_bytes).max(block_bytes),
@@ -161,9 +154,6 @@ fn choose_block(options: &FileOptions, device_block: Option<u32>) -> Result<u32,
         (_, Some(device)) if !matches!(device, 512 | 1024 | 2048 | 4096) => {
             Err(format!("the device {path} has blocks of {device} bytes; 512 to 4096 are supported"))
         }
-        (Some(wanted), Some(device)) if wanted < device => {
-            Err(format!("the device {path} has blocks of {device} bytes; block={wanted} is too small, leave it out"))
-        }
         (wanted, device) => Ok(wanted.or(device).unwrap_or(512)),
     }
 }
@@ -201,62 +191,8 @@ fn is_same(a: &std::fs::Metadata, b: &std::fs::Metadata) -> bool {
     (a.dev(), a.ino(), a.rdev()) == (b.dev(), b.ino(), b.rdev())
 }
 
-fn page_bytes() -> u64 {
+pub(super) fn page_bytes() -> u64 {
     rustix::param::page_size() as u64
-}
-
-/// The descriptor that bypasses the page cache, if it is wanted and possible.
-fn open_direct(options: &FileOptions, file: &File, metadata: &std::fs::Metadata) -> Result<Option<(OwnedFd, Alignment)>, String> {
-    let path = options.path.display();
-    if options.direct == DirectMode::Off {
-        return Ok(None);
-    }
-    let flags = OFlags::DIRECT.bits().cast_signed();
-    let opened = OpenOptions::new().read(true).write(!options.read_only).custom_flags(flags).open(&options.path);
-    let found = match opened {
-        Ok(direct) => {
-            let opened = direct.metadata().map_err(|error| format!("{path}: {error}"))?;
-            if !is_same(metadata, &opened) {
-                return Err(format!("{path} was replaced while it was opened; try again"));
-            }
-            transfer_alignment(&direct).map(|(memory, offset)| (direct, memory, offset))
-        }
-        Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => None,
-        Err(error) => return Err(open_text(options, metadata, &error)),
-    };
-    match found {
-        Some((direct, memory_bytes, offset_bytes)) => {
-            let cache_unit = rustix::fs::fstatvfs(file).map_or(0, |stat| stat.f_frsize).clamp(page_bytes(), MAX_CACHE_UNIT_BYTES);
-            let alignment = Alignment {
-                memory_mask: memory_bytes - 1,
-                read_mask: offset_bytes - 1,
-                write_mask: offset_bytes.max(cache_unit.next_power_of_two()) - 1,
-            };
-            Ok(Some((direct.into(), alignment)))
-        }
-        None if options.direct == DirectMode::On => Err(format!(
-            "{path}: its file system refuses O_DIRECT; use direct=auto or direct=off, or move it to another file system"
-        )),
-        None => Ok(None),
-    }
-}
-
-/// What direct transfers must be aligned to, in bytes: memory, offset. Powers of two.
-fn transfer_alignment(direct: &File) -> Option<(u64, u64)> {
-    if let Ok(stat) = rustix::fs::statx(direct, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
-        && StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::DIOALIGN)
-    {
-        let (memory, offset) = (u64::from(stat.stx_dio_mem_align), u64::from(stat.stx_dio_offset_align));
-        return (memory.is_power_of_two() && offset.is_power_of_two()).then_some((memory, offset));
-    }
-    // Linux before 6.1, or a file system that does not say: try.
-    let mut memory = vec![0_u8; 3 * 4096];
-    let start = memory.as_ptr().align_offset(4096);
-    [512, 4096].into_iter().find_map(|bytes| {
-        // Aligned to `bytes` and to nothing more.
-        let place = memory.get_mut(start + bytes..start + 2 * bytes)?;
-        rustix::io::pread(direct, place, 0).ok().map(|_| (bytes as u64, bytes as u64))
-    })
 }
 
 /// Can ranges be given back? Asked in a way that changes nothing.
