@@ -95,6 +95,38 @@ pub enum Denied {
     Gone,
 }
 
+/// Disks that are open and not served yet. Dropped, the files that were made for them are gone again: what is refused changes nothing.
+#[derive(Default)]
+pub struct Opened(Vec<Arc<Export>>);
+
+impl Opened {
+    /// One more.
+    pub fn add(&mut self, export: Arc<Export>) {
+        self.0.push(export);
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn exports(&self) -> &[Arc<Export>] {
+        &self.0
+    }
+
+    /// They are served from now on.
+    pub fn keep(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        for export in &self.0 {
+            if let Err(problem) = export.disk.remove_if_new() {
+                tracing::warn!(disk = export.name, problem, "something stays behind");
+            }
+        }
+    }
+}
+
 impl Export {
     /// Put `disk` under `name`.
     #[must_use]

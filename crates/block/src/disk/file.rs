@@ -24,6 +24,7 @@ use crate::wire::{
 pub(super) mod job;
 mod lock;
 mod mode;
+mod new_file;
 mod open;
 pub(super) mod piece;
 pub(super) mod range_lock;
@@ -31,6 +32,7 @@ mod target;
 mod window;
 
 use job::Step;
+use new_file::NewFile;
 use target::Target;
 
 /// Most sectors of one discard or write-zeroes: 4 GiB. The kernel does it on a thread of its own, so its duration holds
@@ -73,6 +75,8 @@ pub struct FileDisk {
     optimal_bytes: u32,
     capabilities: u32,
     identity: [u8; 16],
+    /// Opening it made the file.
+    new: Option<NewFile>,
 }
 
 impl FileDisk {
@@ -99,6 +103,14 @@ impl FileDisk {
     /// The open file, for whoever takes the disk over.
     pub(super) fn file(&self) -> BorrowedFd<'_> {
         self.target.file()
+    }
+
+    /// Remove the file if opening the disk made it.
+    pub(super) fn remove_if_new(&self) -> Result<(), String> {
+        let path = self.path.display();
+        let removed = self.new.as_ref().map_or(Ok(()), NewFile::remove);
+        removed
+            .map_err(|error| format!("{path} was made for a disk that is not served, and cannot be removed: {error}; remove it"))
     }
 
     /// The unit of direct I/O in bytes; `None`: everything goes through the page cache.

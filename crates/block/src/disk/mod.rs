@@ -100,6 +100,20 @@ impl AnyDisk {
             Self::PowerCut(_) => "powercut",
         }
     }
+
+    /// Remove the file that opening the disk has made, if it did: the disk is not to be served after all.
+    ///
+    /// # Errors
+    /// It cannot be removed, in words that say what to do.
+    pub fn remove_if_new(&self) -> Result<(), String> {
+        match self {
+            Self::Null(_) | Self::Memory(_) => Ok(()),
+            Self::File(disk) => disk.remove_if_new(),
+            Self::Delay(disk) => disk.inner().remove_if_new(),
+            Self::Error(disk) => disk.inner().remove_if_new(),
+            Self::PowerCut(disk) => disk.inner().remove_if_new(),
+        }
+    }
 }
 
 impl Disk for AnyDisk {

@@ -11,6 +11,7 @@ use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::lock::lock;
+use super::new_file::NewFile;
 use super::target::Target;
 use super::{FileDisk, FileOptions, mode};
 use crate::disk::{Engine, capabilities, check_block, sectors_of};
@@ -22,9 +23,9 @@ pub(super) fn open(options: &FileOptions, served: Option<File>) -> Result<FileDi
     options.block_bytes.map_or(Ok(()), check_block)?;
     Engine::check()?;
     let is_taken_over = served.is_some();
-    let file = match (std::fs::metadata(&options.path), served) {
-        (Ok(metadata), None) => open_existing(options, &metadata)?,
-        (Ok(metadata), Some(served)) => take_over(options, &metadata, served)?,
+    let (file, mut new) = match (std::fs::metadata(&options.path), served) {
+        (Ok(metadata), None) => (open_existing(options, &metadata)?, None),
+        (Ok(metadata), Some(served)) => (take_over(options, &metadata, served)?, None),
         (Err(error), None) if error.kind() == io::ErrorKind::NotFound => create(options)?,
         (Err(error), _) => {
             return Err(format!("{path} cannot be looked at: {error}; check the path and its directories' permissions"));
@@ -53,6 +54,7 @@ pub(super) fn open(options: &FileOptions, served: Option<File>) -> Result<FileDi
     identity[..8].copy_from_slice(&device.to_le_bytes());
     identity[8..].copy_from_slice(&number.to_le_bytes());
     let optimal = alignment.map_or(0, |alignment| alignment.unit_mask + 1).max(page_bytes());
+    new.iter_mut().for_each(NewFile::keep);
     Ok(FileDisk {
         target: Arc::new(Target::new(file.into(), alignment, block_bytes, size_bytes, is_regular)),
         path: options.path.clone(),
@@ -60,6 +62,7 @@ pub(super) fn open(options: &FileOptions, served: Option<File>) -> Result<FileDi
         optimal_bytes: u32::try_from(optimal).unwrap_or(block_bytes).max(block_bytes),
         capabilities,
         identity,
+        new,
     })
 }
 
@@ -125,7 +128,7 @@ fn open_text(options: &FileOptions, metadata: &std::fs::Metadata, error: &io::Er
     format!("{path} cannot be opened for {purpose} ({error}): {advice}")
 }
 
-fn create(options: &FileOptions) -> Result<File, String> {
+fn create(options: &FileOptions) -> Result<(File, Option<NewFile>), String> {
     let path = options.path.display();
     let Some(size_bytes) = options.size_bytes else {
         return Err(format!("{path} does not exist; add size=SIZE to create it, or correct the path"));
@@ -134,18 +137,16 @@ fn create(options: &FileOptions) -> Result<File, String> {
         return Err(format!("{path} does not exist and ro does not create it; leave out ro, or correct the path"));
     }
     sectors_of(size_bytes, options.block_bytes.unwrap_or(512))?;
-    let created = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&options.path);
-    let file = created.map_err(|error| {
+    let (file, new) = NewFile::create(&options.path).map_err(|error| {
         format!("{path} cannot be created ({error}); check that its directory exists and that the daemon may write there")
     })?;
     lock(options, &file)?;
     file.set_len(size_bytes).map_err(|error| {
-        let _ = std::fs::remove_file(&options.path);
         format!(
             "{path} cannot be made {size_bytes} bytes long ({error}); the file system may limit file sizes, give a smaller size"
         )
     })?;
-    Ok(file)
+    Ok((file, Some(new)))
 }
 
 fn choose_block(options: &FileOptions, device_block: Option<u32>) -> Result<u32, String> {
