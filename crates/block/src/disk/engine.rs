@@ -182,7 +182,9 @@ impl Engine {
     fn lock(&mut self, index: u32) -> bool {
         let (job, Some(held_back)) = (&mut self.slots[index as usize].job, &mut self.held_back) else { return true };
         let Some((target, range)) = job.range_to_lock() else { return true };
-        let Some((lock, is_held)) = target.locks().map(|locks| locks.acquire(range, &held_back.grants, index)) else { return true };
+        let Some((lock, is_held)) = target.locks().map(|locks| locks.acquire(range, &held_back.grants, index)) else {
+            return true;
+        };
         if is_held {
             job.set_lock(lock);
         } else if held_back.add() {

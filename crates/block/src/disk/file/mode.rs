@@ -79,10 +79,13 @@ fn alignment(file: &File, device_block: Option<u32>, size_bytes: u64) -> Result<
         return Err("its file system is the page cache itself, there is nothing past it".to_owned());
     }
     let (memory, offset) = transfer_alignment(file, device_block)?;
-    let block = rustix::fs::fstatvfs(file).map_or(0, |stat| stat.f_frsize).clamp(page_bytes(), MAX_BLOCK_BYTES).next_power_of_two();
+    let block =
+        rustix::fs::fstatvfs(file).map_or(0, |stat| stat.f_frsize).clamp(page_bytes(), MAX_BLOCK_BYTES).next_power_of_two();
     let unit = if device_block.is_some() || takes_parts_of_blocks(file, magic) { offset } else { offset.max(block) };
     if memory > MAX_MEMORY_ALIGNMENT_BYTES || unit > MAX_BUFFER_BYTES as u64 {
-        return Err(format!("its file system wants direct I/O aligned to {memory} bytes of memory and {unit} of the file, more than is supported"));
+        return Err(format!(
+            "its file system wants direct I/O aligned to {memory} bytes of memory and {unit} of the file, more than is supported"
+        ));
     }
     let found = Alignment { memory_mask: memory - 1, unit_mask: unit - 1, range_mask: block.max(unit) - 1 };
     check_whole_units(Some(found), size_bytes)?;
@@ -110,7 +113,9 @@ pub(super) fn check_whole_units(alignment: Option<Alignment>, size_bytes: u64) -
         return Ok(());
     }
     let (below, above) = (size_bytes / unit * unit, size_bytes.next_multiple_of(unit));
-    Err(format!("direct I/O needs a size that is a multiple of {unit} bytes here, not {size_bytes}; use {below} or {above}, or direct=off"))
+    Err(format!(
+        "direct I/O needs a size that is a multiple of {unit} bytes here, not {size_bytes}; use {below} or {above}, or direct=off"
+    ))
 }
 
 /// What direct transfers must be aligned to, in bytes: memory, offset. Powers of two.

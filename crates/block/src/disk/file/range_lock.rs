@@ -111,7 +111,8 @@ impl RangeLocks {
             return;
         }
         for (place, entry) in (0..).zip(&mut table.entries) {
-            let Some(entry) = entry.as_mut().filter(|entry| entry.number > gone.number && entry.range.conflicts(&gone.range)) else {
+            let Some(entry) = entry.as_mut().filter(|entry| entry.number > gone.number && entry.range.conflicts(&gone.range))
+            else {
                 continue;
             };
             entry.blockers -= 1;
