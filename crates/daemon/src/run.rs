@@ -29,9 +29,6 @@ use crate::{notify, takeover};
 
 /// How long the old daemon may take to end once it has handed over. It has nothing left to do.
 const OLD_END_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long one that was killed may keep its sockets.
-const DEATH_TIMEOUT: Duration = Duration::from_secs(5);
-const DEATH_PAUSE: Duration = Duration::from_millis(5);
 
 /// What a command line asks for: to serve, or to check the configuration.
 ///
@@ -74,7 +71,6 @@ fn run_confined(config: Config, confinement: Confinement) -> Result<(), String> 
             Err(Failure::Refused(reason)) => return Err(reason),
             Err(Failure::OldDied) => {
                 tracing::warn!("the daemon to take over from has died; starting as if there had been none");
-                await_end(&listen_path(&config)?);
             }
             Ok(()) => return Ok(()),
         }
@@ -83,14 +79,6 @@ fn run_confined(config: Config, confinement: Confinement) -> Result<(), String> 
         Failure::Refused(reason) => reason,
         Failure::OldDied => "there was no daemon to take over from".to_owned(),
     })
-}
-
-/// A daemon that was killed is gone from its sockets once the kernel has ended it. A message to us may still have carried them.
-fn await_end(path: &Path) {
-    let until = Instant::now() + DEATH_TIMEOUT;
-    while [path, &admin_path(path)].into_iter().any(Listener::is_held) && Instant::now() < until {
-        std::thread::sleep(DEATH_PAUSE); // tidy: allow sleep, nothing tells when a lock of a process that is gone ends
-    }
 }
 
 /// What becomes readable when a signal comes; and what holds for the process, however it comes to serve.

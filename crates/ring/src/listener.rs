@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,6 +11,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
+use crate::held::{self, LockError, LockKind};
 use crate::seqpacket::socket_address;
 
 /// Connections that may wait to be accepted.
@@ -29,7 +30,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listen at `path` with `mode` permissions; a path left behind by a dead server is taken over.
+    /// Listen at `path` with `mode` permissions; a path left behind by a dead server is taken over. One that was killed is waited for, up to
+    /// five seconds, until the kernel has ended it.
     ///
     /// # Errors
     /// In words, of which the last say what to choose instead: a live server, a file that is no socket, a path too long,
@@ -98,13 +100,6 @@ impl Listener {
         &self.socket
     }
 
-    /// Does a server hold the path? One that was killed may do so until the kernel has ended it.
-    #[must_use]
-    pub fn is_held(path: &Path) -> bool {
-        let Ok(lock) = File::open(lock_path(path)) else { return false };
-        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared).is_err()
-    }
-
     /// Was a socket found at the path that a dead server had left there?
     #[must_use]
     pub const fn took_over(&self) -> bool {
@@ -147,12 +142,18 @@ fn lock_beside(path: &Path) -> Result<File, String> {
         let file = file.map_err(|error| {
             format!("cannot create {shown}: {error}; check the directory's permissions or choose another path")
         })?;
-        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Err(format!("another server already listens at {}; stop it, or choose another path", path.display()));
-        }
-        let ours = rustix::fs::fstat(&file).map_err(|error| format!("cannot look at {shown}: {error}"))?;
-        if rustix::fs::stat(&lock_path).is_ok_and(|there| there.st_ino == ours.st_ino && there.st_dev == ours.st_dev) {
-            return Ok(File::from(file));
+        let file = File::from(file);
+        let ours = file.metadata().map_err(|error| format!("cannot look at {shown}: {error}"))?;
+        let attempt = || rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
+        held::take(attempt, || held::holder(LockKind::Flock, &ours)).map_err(|error| match error {
+            LockError::Held(holder) => {
+                let (path, by) = (path.display(), held::describe(holder));
+                format!("another server already listens at {path}: its lock is held{by}; stop it, or choose another path")
+            }
+            LockError::Failed(errno) => format!("cannot lock {shown}: {errno}; choose a path on another file system"),
+        })?;
+        if lock_path.metadata().is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino())) {
+            return Ok(file);
         }
     }
     Err(format!("{shown} keeps vanishing; something else uses this path; choose another path"))
