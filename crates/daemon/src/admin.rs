@@ -379,6 +379,7 @@ fn is_readable(fd: &impl AsFd) -> bool {
 
 fn describe(export: &Export) -> Value {
     let info: BlockInfo = export.info(false);
+    let (io, unit_bytes) = export.io().unzip();
     json!({
         "disk": export.name(),
         "kind": export.disk().kind(),
@@ -386,6 +387,8 @@ fn describe(export: &Export) -> Value {
         "first_sector": info.first_sector,
         "last_sector": info.first_sector + info.sector_count - 1,
         "block_bytes": info.block_bytes,
+        "io": io,
+        "direct_unit_bytes": unit_bytes.flatten(),
         "optimal_bytes": info.optimal_bytes,
         "max_transfer_bytes": info.max_transfer_bytes,
         "max_range_bytes": u64::from(info.max_range_sectors) * 512,

@@ -169,7 +169,8 @@ impl Export {
         let spec = &disk.spec;
         let export = Self::new(disk, spec.open()?);
         let size_bytes = export.info(false).size_bytes();
-        tracing::info!(disk = spec.name, kind = export.disk.kind(), size_bytes, read_only = spec.ro, "opened");
+        let (io, unit_bytes) = export.io().map_or((None, None), |(io, unit_bytes)| (Some(io), unit_bytes));
+        tracing::info!(disk = spec.name, kind = export.disk.kind(), size_bytes, read_only = spec.ro, io, unit_bytes, "opened");
         Ok(Arc::new(export))
     }
 
@@ -183,6 +184,13 @@ impl Export {
     #[must_use]
     pub const fn disk(&self) -> &AnyDisk {
         &self.disk
+    }
+
+    /// How a file disk's requests reach the file: `direct`, in units of so many bytes, or `cached`.
+    #[must_use]
+    pub fn io(&self) -> Option<(&'static str, Option<u64>)> {
+        let unit_bytes = self.disk.file_disk()?.direct_unit_bytes();
+        Some((if unit_bytes.is_some() { "direct" } else { "cached" }, unit_bytes))
     }
 
     /// Is it exported for reading only?
