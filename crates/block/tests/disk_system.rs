@@ -11,8 +11,8 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use disk_common::{Scratch, Worker, expect_parts};
-use fipsee_block::disk::{DirectMode, Disk, FileDisk, FileOptions};
+use disk_common::{Scratch, Worker, expect_parts, request};
+use fipsee_block::disk::{DirectMode, Disk, Engine, FileDisk, FileOptions, Submitted, Ticket};
 use fipsee_block::wire::{CAPABILITY_DISCARD, CAPABILITY_WRITE, Operation, Status};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::thread::UnshareFlags;
@@ -184,14 +184,15 @@ fn block_device_is_a_disk_of_its_own_size() {
     checked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     let bytes = std::fs::read(&image).expect("read");
     assert!(bytes[8192..12288].iter().all(|byte| *byte == 6));
-    assert!(bytes[12288..].iter().all(|byte| *byte == 0));
+    assert!(bytes[12288..usize::try_from(SMALL_START * 512).expect("small")].iter().all(|byte| *byte == 0));
 }
 
 fn check_device(device: &Path) {
     let disk = FileDisk::open(&options(device)).expect("a device");
     let info = disk.info();
     assert_eq!((info.size_bytes(), info.block_bytes), (4 << 20, 4096));
-    assert!(disk.is_direct() && info.can(CAPABILITY_WRITE | CAPABILITY_DISCARD));
+    assert_eq!(disk.direct_unit_bytes(), Some(4096));
+    assert!(info.can(CAPABILITY_WRITE | CAPABILITY_DISCARD));
     expect_parts(&refusal(&options(device)), &["is in use"]);
     let mut worker = Worker::new();
     assert_eq!(worker.write(&disk, 16, &vec![6; 65536]), Status::Ok);
@@ -202,8 +203,43 @@ fn check_device(device: &Path) {
     disk.resize(8192).expect("its own size");
     expect_parts(&disk.resize(16384).expect_err("refused"), &["has 4194304 bytes", "resize the device first"]);
     drop(disk);
-    let small = FileOptions { block_bytes: Some(512), ..options(device) };
-    expect_parts(&refusal(&small), &["blocks of 4096 bytes", "block=512 is too small"]);
+    check_small_blocks(device);
+}
+
+/// Where the sectors of the next test begin.
+const SMALL_START: u64 = 4096;
+
+/// Blocks of 512 bytes on a device that takes 4096: two threads write sectors of the same units, each by a read-modify-write.
+fn check_small_blocks(device: &Path) {
+    const UNITS: u64 = 16;
+    const ROUNDS: u8 = 60;
+    let disk = FileDisk::open(&FileOptions { block_bytes: Some(512), ..options(device) }).expect("small blocks");
+    assert_eq!((disk.info().block_bytes, disk.direct_unit_bytes()), (512, Some(4096)));
+    let write_own = &|own: u64| {
+        let mut worker = Worker::new();
+        worker.engine = Engine::new(256).expect("engine");
+        for round in 1..=ROUNDS {
+            worker.memory.write(0, &[round; 512]).expect("fits");
+            for tag in 0..u16::try_from(UNITS * 4).expect("small") {
+                let sector = SMALL_START + u64::from(tag) * 2 + own;
+                let span = worker.span(0, 512);
+                let ticket = Ticket { queue: 0, tag, started_ticks: 0 };
+                let write = request(Operation::Write, sector, 1);
+                // SAFETY: the memory outlives the requests, all of which are waited for.
+                let submitted = unsafe { disk.submit(&write, &[span], ticket, &mut worker.engine) };
+                assert_eq!(submitted, Submitted::Pending);
+            }
+            worker.wait(usize::try_from(UNITS * 4).expect("small"), |_, status| assert_eq!(status, Status::Ok));
+            for sector in (SMALL_START..SMALL_START + UNITS * 8).filter(|sector| sector % 2 == own) {
+                let got = worker.read(&disk, sector, 512).expect("read");
+                assert!(got.iter().all(|byte| *byte == round), "sector {sector}, round {round}: {}", got[0]);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads = [0, 1].map(|own| scope.spawn(move || write_own(own)));
+        threads.into_iter().for_each(|thread| thread.join().expect("no sector was lost"));
+    });
 }
 
 /// Mount a file system that only this thread and its children see, and test in it.
@@ -255,7 +291,7 @@ fn file_system_without_direct_io_or_holes_still_serves() {
     within_mount("ramfs", "mode=700", |directory| {
         let path = directory.join("disk");
         let disk = create(&path, 1 << 20);
-        assert!(!disk.is_direct());
+        assert_eq!(disk.direct_unit_bytes(), None);
         assert!(!disk.info().can(CAPABILITY_DISCARD));
         let mut worker = Worker::new();
         assert_eq!(worker.write(&disk, 0, &vec![1; 65536]), Status::Ok);

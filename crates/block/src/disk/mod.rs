@@ -88,6 +88,18 @@ pub enum AnyDisk {
 }
 
 impl AnyDisk {
+    /// The file disk at the bottom, if there is one.
+    #[must_use]
+    pub fn file_disk(&self) -> Option<&FileDisk> {
+        match self {
+            Self::Null(_) | Self::Memory(_) => None,
+            Self::File(disk) => Some(disk),
+            Self::Delay(disk) => disk.inner().file_disk(),
+            Self::Error(disk) => disk.inner().file_disk(),
+            Self::PowerCut(disk) => disk.inner().file_disk(),
+        }
+    }
+
     /// The kind, as it stands in a specification.
     #[must_use]
     pub const fn kind(&self) -> &'static str {

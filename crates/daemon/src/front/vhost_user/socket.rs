@@ -21,7 +21,7 @@ use super::device::Device;
 use super::handover::Hold;
 use super::queue::Serving;
 use super::visitor::Visitor;
-use crate::export::{Denied, Export, Kind};
+use crate::export::{Denied, Export, Kind, Role, Wish};
 use crate::front::groups;
 use crate::front::quota::LogQuota;
 use crate::live::Live;
@@ -333,7 +333,9 @@ impl Keeper {
                 return End::HungUp;
             }
             let more_gids = groups::of_peer(&visitor.connection);
-            if let Err(denied) = self.export.admit(client, visitor.credentials, &more_gids, Kind::VhostUser, false) {
+            // The destination of a migration connects while the source still writes: a device claims when its first queue is served.
+            let wish = Wish { kind: Kind::VhostUser, exclusive: false, role: Role::Reader, ignores_claims: false };
+            if let Err(denied) = self.export.admit(client, visitor.credentials, &more_gids, wish) {
                 if self.quota.allows() {
                     let reason = reason_of(denied);
                     tracing::warn!(disk, pid, uid, reason, "a hypervisor is refused");
@@ -353,6 +355,7 @@ impl Keeper {
         let export = Arc::clone(&self.export);
         let (client, (pid, uid), disk) = (visitor.client, visitor.who(), export.name());
         let end = self.converse(&mut visitor);
+        export.is_leaving(client);
         let Visitor { device, charged, .. } = visitor;
         {
             let mut device = device.lock().unwrap_or_else(PoisonError::into_inner);
