@@ -4,6 +4,7 @@ mod disk_common;
 
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use disk_common::{Scratch, Worker, expect_parts, request};
 use fipsee_block::disk::{DirectMode, Disk, Engine, FileDisk, FileOptions, Submitted, Ticket};
@@ -302,4 +303,44 @@ fn neighbouring_sectors_written_at_once_both_stay() {
             assert!(page[..1024].iter().all(|byte| *byte == round), "round {round}");
         }
     }
+}
+
+#[test]
+fn whoever_reads_the_file_meanwhile_causes_no_error() {
+    const PAGES: u16 = 64;
+    let scratch = Scratch::temporary();
+    let path = scratch.path("disk");
+    let disk = create(&path, u64::from(PAGES) * 4096);
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut copies = 0;
+            while !ended.load(Ordering::Relaxed) {
+                copies += usize::from(std::fs::read(&path).expect("read").len() == usize::from(PAGES) * 4096);
+            }
+            copies
+        });
+        let mut worker = Worker::new();
+        worker.engine = Engine::new(256).expect("engine");
+        for round in 1..=200_u8 {
+            worker.memory.write(0, &[round; 4096]).expect("fits");
+            for tag in 0..PAGES {
+                // Whole pages and single sectors in turn.
+                let (sector, length) = (u64::from(tag) * 8, if tag % 2 == 0 { 4096 } else { 512 });
+                let span = worker.span(0, length);
+                let mut write = request(Operation::Write, sector, length / 512);
+                write.fua = tag % 16 == 1;
+                let ticket = Ticket { queue: 0, tag, started_ticks: 0 };
+                // SAFETY: the memory outlives the requests, all of which are waited for.
+                let submitted = unsafe { disk.submit(&write, &[span], ticket, &mut worker.engine) };
+                assert_eq!(submitted, Submitted::Pending);
+            }
+            worker.wait(usize::from(PAGES), |_, status| assert_eq!(status, Status::Ok));
+            assert_eq!(worker.do_range(&disk, Operation::Flush, 0, 0), Status::Ok, "round {round}");
+            let bytes = worker.read(&disk, 0, usize::from(PAGES) * 4096).expect("read");
+            assert!(bytes.chunks(4096).all(|page| page[..512].iter().all(|byte| *byte == round)), "round {round}");
+        }
+        ended.store(true, Ordering::Relaxed);
+        assert!(reader.join().expect("the reader") > 0);
+    });
 }

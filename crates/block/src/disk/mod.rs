@@ -118,13 +118,7 @@ impl AnyDisk {
     /// # Errors
     /// It cannot be removed, in words that say what to do.
     pub fn remove_if_new(&self) -> Result<(), String> {
-        match self {
-            Self::Null(_) | Self::Memory(_) => Ok(()),
-            Self::File(disk) => disk.remove_if_new(),
-            Self::Delay(disk) => disk.inner().remove_if_new(),
-            Self::Error(disk) => disk.inner().remove_if_new(),
-            Self::PowerCut(disk) => disk.inner().remove_if_new(),
-        }
+        self.file_disk().map_or(Ok(()), FileDisk::remove_if_new)
     }
 }
 

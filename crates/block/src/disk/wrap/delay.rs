@@ -50,10 +50,6 @@ pub struct DelayDisk {
 }
 
 impl DelayDisk {
-    pub(in crate::disk) fn inner(&self) -> &AnyDisk {
-        &self.inner
-    }
-
     /// Slow `inner` down.
     ///
     /// # Errors

@@ -92,10 +92,6 @@ pub struct ErrorDisk {
 }
 
 impl ErrorDisk {
-    pub(in crate::disk) fn inner(&self) -> &AnyDisk {
-        &self.inner
-    }
-
     /// Have requests to `inner` fail.
     #[must_use]
     pub fn new(inner: AnyDisk, options: &ErrorOptions) -> Self {

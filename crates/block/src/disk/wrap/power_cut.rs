@@ -85,10 +85,6 @@ struct Core {
 }
 
 impl PowerCutDisk {
-    pub(in crate::disk) fn inner(&self) -> &AnyDisk {
-        &self.core.inner
-    }
-
     /// Put a cache before `inner`.
     ///
     /// # Errors
