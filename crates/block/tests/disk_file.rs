@@ -344,3 +344,29 @@ fn whoever_reads_the_file_meanwhile_causes_no_error() {
         assert!(reader.join().expect("the reader") > 0);
     });
 }
+
+/// More buffers than an engine may have: requests wait for one, and each other, and all end.
+#[test]
+fn requests_from_odd_memory_beyond_the_engines_buffers_all_finish() {
+    const LENGTH: u64 = 256 << 10;
+    let scratch = Scratch::temporary();
+    let disk = create(&scratch.path("disk"), LENGTH * 200);
+    if disk.direct_unit_bytes().is_none() {
+        return disk_common::skip("buffers of direct I/O: the temporary directory's file system has none");
+    }
+    let mut worker = Worker::new();
+    worker.engine = Engine::new(256).expect("engine");
+    let pattern: Vec<u8> = (0..LENGTH).map(|index| u8::try_from(index % 253).expect("small")).collect();
+    worker.memory.write(4, &pattern).expect("fits");
+    for tag in 0..200_u16 {
+        let write = request(Operation::Write, u64::from(tag) * LENGTH / 512, LENGTH / 512);
+        let (span, ticket) = (worker.span(4, LENGTH), Ticket { queue: 0, tag, started_ticks: 0 });
+        // SAFETY: the memory outlives the requests, all of which are waited for.
+        let submitted = unsafe { disk.submit(&write, &[span], ticket, &mut worker.engine) };
+        assert_eq!(submitted, Submitted::Pending);
+    }
+    worker.wait(200, |_, status| assert_eq!(status, Status::Ok));
+    for tag in 0..200 {
+        assert!(worker.read(&disk, tag * LENGTH / 512, pattern.len()).expect("read") == pattern, "request {tag}");
+    }
+}

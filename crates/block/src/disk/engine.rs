@@ -335,8 +335,10 @@ impl Engine {
                 }
             }
         }
-        while let Some(index) = held_back.for_buffer.pop_back() {
-            self.waiting.push_front(index);
+        if self.buffers.was_given() {
+            while let Some(index) = held_back.for_buffer.pop_back() {
+                self.waiting.push_front(index);
+            }
         }
         self.take_granted();
         count

@@ -41,6 +41,8 @@ pub(in crate::disk) struct Buffers {
     spare: [Vec<Buffer>; CLASSES],
     /// In use and spare.
     total_bytes: usize,
+    /// Has one been given back since [`was_given`](Self::was_given) was asked?
+    given: bool,
 }
 
 impl Buffers {
@@ -67,6 +69,12 @@ impl Buffers {
     pub(in crate::disk) fn give(&mut self, buffer: Buffer) {
         let class = (buffer.0.len().ilog2() as usize).min(CLASSES - 1);
         self.spare[class].push(buffer);
+        self.given = true;
+    }
+
+    /// Has one been given back since the last time? Requests that wait for one may try again.
+    pub(super) const fn was_given(&mut self) -> bool {
+        std::mem::replace(&mut self.given, false)
     }
 }
 
