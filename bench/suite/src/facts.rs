@@ -5,7 +5,8 @@ use std::process::Command;
 use fipsee_ring::{clock, cpu};
 use serde_json::{Value, json};
 
-fn first_line(program: &str, arguments: &[&str]) -> String {
+/// The first line that a program prints.
+pub(crate) fn first_line(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     text.lines().next().unwrap_or("unknown").to_owned()

@@ -6,13 +6,16 @@ mod claims;
 mod cost;
 mod daemon;
 mod facts;
+mod files;
 mod fio;
 mod floor;
+mod generator;
 mod headline;
 mod hostile;
 mod idle;
 mod matrix;
 mod memcpy;
+mod pairs;
 mod place;
 mod plot;
 mod server;
@@ -28,8 +31,10 @@ use clap::Parser;
 
 /// Run a benchmark on a quiet machine.
 #[derive(Parser)]
-#[command(version)]
+#[command(version, args_conflicts_with_subcommands = true)]
 struct Arguments {
+    #[command(subcommand)]
+    comparison: Option<Comparison>,
     /// Which one.
     #[arg(value_parser = ["block", "hostile"], default_value = "block")]
     suite: String,
@@ -74,6 +79,11 @@ struct Arguments {
     socket: Option<PathBuf>,
 }
 
+#[derive(clap::Subcommand)]
+enum Comparison {
+    Pairs(pairs::Options),
+}
+
 fn main() -> ExitCode {
     match run(Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -85,6 +95,9 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> Result<(), String> {
+    if let Some(Comparison::Pairs(options)) = &arguments.comparison {
+        return pairs::run(options);
+    }
     if let (Some(name), Some(socket)) = (&arguments.neighbour, &arguments.socket) {
         return hostile::be_neighbour(name, socket);
     }

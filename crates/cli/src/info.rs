@@ -70,6 +70,10 @@ fn render(disk: &Value) -> String {
     line("first sector", admin::number(disk, "first_sector").to_string());
     line("last sector", format!("{} (of {SECTOR_BYTES} bytes)", admin::number(disk, "last_sector")));
     line("block size", format!("{} bytes", admin::number(disk, "block_bytes")));
+    if let Some(io) = disk.get("io").and_then(Value::as_str) {
+        let unit = number("direct_unit_bytes").map_or_else(|| io.to_owned(), |unit| format!("{io}, in units of {unit} bytes"));
+        line("file I/O", unit);
+    }
     let sizes = [
         ("optimal_bytes", "optimal transfer"),
         ("max_transfer_bytes", "longest transfer"),

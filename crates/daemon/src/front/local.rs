@@ -410,6 +410,7 @@ impl LocalFront {
     fn lost(&mut self, id: u64) {
         let Some(session) = self.close(id) else { return };
         if let State::Attached(attachment) | State::Detaching(attachment) = session.state {
+            attachment.export.is_leaving(id);
             self.leaving.insert(id, (session.credentials.1, attachment));
             self.tell_workers(id, Done::Gone, |ack| Command::RemoveClient { client: id, finish: false, ack });
         }

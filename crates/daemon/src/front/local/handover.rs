@@ -131,10 +131,12 @@ impl LocalFront {
 
 fn describe(client: u64, held: &Attachment, detaching: bool) -> AttachedGiven {
     let Channel { layout, read_only, .. } = &held.channel;
+    let (exclusive, role) = held.export.terms_of(client);
     AttachedGiven {
         disk: held.export.name().to_owned(),
         read_only: *read_only,
-        exclusive: held.export.attached().iter().any(|attached| attached.client == client && attached.exclusive),
+        exclusive,
+        role,
         detaching,
         layout_features: layout.features,
         pool_offset_bytes: layout.pool_offset_bytes,
