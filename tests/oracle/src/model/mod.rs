@@ -307,7 +307,7 @@ impl Model {
                 }
                 Ok(())
             }
-            Found::Torn(_) | Found::Garbage(_) if !alone && is_mixed(sector, &allowed) => Ok(()),
+            Found::Torn(_) | Found::Garbage(_) | Found::Misplaced(..) if !alone && is_mixed(sector, &allowed) => Ok(()),
             _ => Err(allowed),
         }
     }
