@@ -57,6 +57,8 @@ pub struct Counts {
     pub requests: u64,
     /// Requests that failed, where that is forgiven.
     pub failed: u64,
+    /// Discards that the device below found that it cannot do.
+    pub unsupported: u64,
     /// Of those that succeeded, reads.
     pub reads: u64,
     /// Of those, flushes and requests with FUA.
@@ -122,6 +124,7 @@ struct Work<'a> {
     next_kill: u64,
 }
 
+const PAGE_SECTORS: u64 = 8;
 /// Bursts between two cuts, at most.
 const CUT_EVERY: u64 = 800;
 /// Bursts while it is cut, at most.
@@ -211,8 +214,8 @@ impl<'a> Work<'a> {
                 self.cut = Some(Cut::At(end));
             }
             Some(Cut::At(end)) if !self.runner.reaches(*end) => {
-                let end = *end;
-                self.daemon.resize(end).map_err(|error| format!("the disk cannot be made smaller: {error}"))?;
+                let wanted = *end;
+                let end = self.shrink(wanted)?;
                 self.cut = Some(Cut::Regrow(end, self.random.below(CUT_FOR)));
             }
             Some(Cut::Regrow(end, 0)) => {
@@ -224,6 +227,16 @@ impl<'a> Work<'a> {
             Some(Cut::At(_)) | None => {}
         }
         Ok(())
+    }
+
+    /// In the midst of a page, or where direct I/O needs whole pages, at its end. Nothing beyond `end` is in flight.
+    fn shrink(&mut self, end: u64) -> Result<u64, String> {
+        let whole = end.next_multiple_of(PAGE_SECTORS);
+        let shrunk = match self.daemon.resize(end) {
+            Err(refusal) if refusal.contains("a multiple of") => self.daemon.resize(whole).map(|()| whole),
+            outcome => outcome.map(|()| end),
+        };
+        shrunk.map_err(|error| format!("the disk cannot be made smaller: {error}"))
     }
 
     fn regrow(&mut self, end: u64) -> Result<(), String> {
