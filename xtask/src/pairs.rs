@@ -29,7 +29,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> ExitCode {
             };
             command.args([&old.program, &new.program]).args(["--names", &old.name, &new.name]).args(options);
         }
-        // Questions, and what the suite has to object to.
+        // --help, and errors that the suite reports.
         _ => drop(command.args(arguments)),
     }
     match command.status() {

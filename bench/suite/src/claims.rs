@@ -103,7 +103,7 @@ fn of_virtual_machines(results: &Results) -> Vec<Claim> {
     ]
 }
 
-/// What writes below a page must show on a device that takes them, beside whichever of fio's ways does more.
+/// Writes below a page, on a device that takes them, over fio's: the lower of the ratios to its two ways.
 pub(crate) fn of_small_writes(results: &Results) -> Vec<Claim> {
     vec![Claim {
         text: "512 B writes, QD64: requests per second over fio's, median of pairs",

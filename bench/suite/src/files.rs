@@ -31,8 +31,8 @@ impl FilledFile {
     /// The bytes of which offset and length of direct I/O must be a multiple, if the kernel says so.
     pub(crate) fn direct_bytes(&self) -> Option<u32> {
         let stat = statx(&self.file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
-        let is_told = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::DIOALIGN);
-        is_told.then_some(stat.stx_dio_offset_align)
+        let is_known = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::DIOALIGN);
+        is_known.then_some(stat.stx_dio_offset_align)
     }
 
     /// Leave nothing in the page cache for the next measurement, neither pages to write back nor pages to invalidate.

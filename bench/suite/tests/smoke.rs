@@ -1,6 +1,7 @@
 //! The benchmark from end to end, as briefly as it goes: what it measures is nonsense, that it measures is not.
 
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -108,6 +109,9 @@ fn only_line(directory: &Path, file: &str, text: &str) -> Value {
     serde_json::from_str(&lines).expect("JSON")
 }
 
+/// Longer than a quick disk's requests take on a loaded machine.
+const SLOW_US: u32 = 100_000;
+
 #[test]
 fn old_and_new_are_measured_in_pairs_in_alternating_order() {
     if std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() < 2) {
@@ -118,8 +122,18 @@ fn old_and_new_are_measured_in_pairs_in_alternating_order() {
     let Some(bench) = bench("benchmark of pairs", &directory.0) else { return };
     let root = bench.get_current_dir().expect("it is set").to_owned();
     let daemon = root.join(std::env::var_os("FIPSEE_DIST").expect("it is set")).join("bin/fipseed");
+    // As new, the same daemon with a null disk that takes its time.
+    let slow = Directory::new("pairs-slow");
+    let new = slow.0.join("fipseed");
+    let script = format!(
+        "#!/bin/sh\nfor word; do shift; case $word in d=null:*) word=d=delay:{SLOW_US}us:${{word#d=}};; esac; set -- \"$@\" \"$word\"; done\n\
+         exec '{}' \"$@\"\n",
+        daemon.display()
+    );
+    std::fs::write(&new, script).expect("a script");
+    std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o755)).expect("a program");
     let mut command = Command::new(env!("CARGO_BIN_EXE_fipsee-bench"));
-    command.current_dir(root).env("TMPDIR", &directory.0).stdin(Stdio::null()).arg("pairs").arg(&daemon).arg(&daemon);
+    command.current_dir(root).env("TMPDIR", &directory.0).stdin(Stdio::null()).arg("pairs").arg(&daemon).arg(&new);
     command.arg("--results").arg(&directory.0).arg("--directory").arg(&directory.0);
     command.args(["--names", "old", "new", "--pairs", "2", "--seconds", "0.02", "--only", "QD1"]);
     let output = command.output().expect("the benchmark starts");
@@ -127,11 +141,15 @@ fn old_and_new_are_measured_in_pairs_in_alternating_order() {
     assert!(output.status.success(), "two pairs cannot show that anything is slower\n{text}");
     let run = only_line(&directory.0, "pairs-part.jsonl", &text);
     assert_eq!((&run["old"]["name"], &run["new"]["name"]), (&"old".into(), &"new".into()));
-    assert_eq!(run["old"]["sha256"], run["new"]["sha256"], "the same program");
+    assert_ne!(run["old"]["sha256"], run["new"]["sha256"], "different programs");
     assert_eq!(run["old"]["sha256"].as_str().map(str::len), Some(64), "{}", run["old"]);
     let workloads = run["workloads"].as_array().expect("workloads");
     let names: Vec<&str> = workloads.iter().filter_map(|one| one["workload"].as_str()).collect();
     assert_eq!(names, ["null, 4 KiB read QD1", "memory, 4 KiB read QD1", "file, 4 KiB read QD1", "file, 4 KiB write QD1"]);
+    for pair in workloads[0]["pairs"].as_array().expect("pairs") {
+        let [old_ns, new_ns] = ["old_ns", "new_ns"].map(|figure| pair[figure].as_f64().expect("a time"));
+        assert!(new_ns >= f64::from(SLOW_US) * 1e3 && old_ns < new_ns, "which is new is known in either order: {pair}");
+    }
     for one in workloads {
         let pairs = one["pairs"].as_array().expect("pairs");
         let order: Vec<_> = pairs.iter().map(|pair| pair["new_first"].as_bool()).collect();

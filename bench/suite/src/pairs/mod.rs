@@ -142,14 +142,12 @@ fn measure_pair(options: &Options, workload: Workload, file: Option<&FilledFile>
         let explain = |error| format!("{workload}, {}: {error}", program.display());
         workload.measure(program, file, options.seconds, cpus).map_err(explain)
     };
-    let (first, second) = if new_first { (&options.new, &options.old) } else { (&options.old, &options.new) };
+    let [first, second] = if new_first { [&options.new, &options.old] } else { [&options.old, &options.new] };
     let before = floor()?;
     let first_ns = time(first)?;
     let between = floor()?;
     let second_ns = time(second)?;
-    let floors_ns = [before, between, floor()?];
-    let (old_ns, new_ns) = if new_first { (second_ns, first_ns) } else { (first_ns, second_ns) };
-    Ok(Pair { floors_ns, old_ns, new_ns, new_first })
+    Ok(Pair::of(new_first, [first_ns, second_ns], [before, between, floor()?]))
 }
 
 /// Which build it is: its revision if that is known, and its contents.

@@ -57,7 +57,7 @@ impl Drop for LoopDisk {
     }
 }
 
-/// What a program prints; an error says what it had to object to.
+/// What a program prints; an error holds what it printed on failure.
 fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
     let output = Command::new(find_program(program)?).args(arguments).stdin(Stdio::null()).output();
     let output = output.map_err(|error| format!("cannot run {program}: {error}"))?;

@@ -16,7 +16,7 @@ fn ratio(results: &Results, of: &str, to: &str) -> Option<f64> {
     Some(results.get(of, IOPS)?.ratio_to(results.get(to, IOPS)?))
 }
 
-/// Ours over fio's under one load: of its ways the one beside which we look worse.
+/// Ours over fio's under one load: the lower of the ratios to its two ways.
 pub(crate) fn over_fio(results: &Results, load: &Load) -> Option<f64> {
     let fios = CLIENTS.iter().filter(|client| **client != Client::FipSee);
     let ratios = fios.filter_map(|client| ratio(results, &name(Client::FipSee, load), &name(*client, load)));
