@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use fipsee::cpus::CpuChoice;
 use fipsee::load::{self, DataPath, Mix, Report};
+use fipsee_block::client::Claim;
 use fipsee_ring::region::Region;
 use fipsee_ring::wait::WaitMode;
 
@@ -92,6 +93,7 @@ impl Service {
         load::Settings {
             socket: self.daemon.socket(),
             disk: disk.to_owned(),
+            claim: Claim::None,
             mix: Mix::RandRead,
             block_bytes: BLOCK_BYTES,
             depth,

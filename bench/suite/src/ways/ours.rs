@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use fipsee::cpus::CpuChoice;
 use fipsee::load::{self, DataPath, Mix, Settings, count_f64};
+use fipsee_block::client::Claim;
 use fipsee_ring::wait::WaitMode;
 
 use super::through_fio::ThroughFio;
@@ -23,6 +24,7 @@ pub(super) fn library(site: &Site, disk: &str) -> Result<Box<dyn Way>, String> {
     let settings = Settings {
         socket: site.socket.clone(),
         disk: disk.to_owned(),
+        claim: Claim::None,
         mix: Mix::RandRead,
         block_bytes: 0,
         depth: 0,
