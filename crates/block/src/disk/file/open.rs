@@ -81,7 +81,15 @@ fn open_existing(options: &FileOptions, metadata: &std::fs::Metadata) -> Result<
         // Exclusive: the kernel refuses while the device is mounted or part of another one.
         how.custom_flags(OFlags::EXCL.bits().cast_signed());
     }
-    let file = how.open(&options.path).map_err(|error| open_text(options, metadata, &error))?;
+    let mut opened = how.open(&options.path);
+    if kind.is_block_device() && opened.as_ref().is_err_and(|error| Errno::from_io_error(error) == Some(Errno::BUSY)) {
+        // Perhaps what a daemon that was killed left in flight: its locks say so, and end with its exclusive use.
+        if let Ok(shared) = OpenOptions::new().read(true).write(true).open(&options.path) {
+            lock(options, &shared)?;
+        }
+        opened = how.open(&options.path);
+    }
+    let file = opened.map_err(|error| open_text(options, metadata, &error))?;
     let opened = file.metadata().map_err(|error| format!("{path}: {error}"))?;
     if !is_same(metadata, &opened) {
         return Err(format!("{path} was replaced while it was opened; try again"));
