@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Advice, fadvise};
+use rustix::fs::{Advice, AtFlags, StatxFlags, fadvise, statx};
 
 /// A file full of data; removed on drop.
 pub(crate) struct FilledFile {
@@ -26,6 +26,13 @@ impl FilledFile {
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The bytes of which offset and length of direct I/O must be a multiple, if the kernel says so.
+    pub(crate) fn direct_bytes(&self) -> Option<u32> {
+        let stat = statx(&self.file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
+        let is_known = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::DIOALIGN);
+        is_known.then_some(stat.stx_dio_offset_align)
     }
 
     /// Leave nothing in the page cache for the next measurement, neither pages to write back nor pages to invalidate.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use fipsee::cpus::CpuChoice;
 use fipsee::load::{self, DataPath, Mix, Settings};
+use fipsee_block::client::Claim;
 use fipsee_ring::wait::WaitMode;
 
 use crate::matrix::{Cell, SHALLOW};
@@ -14,6 +15,8 @@ pub(crate) fn settings(socket: &Path, disk: &str, cell: Cell, seconds: f64, cpus
     Settings {
         socket: socket.to_owned(),
         disk: disk.to_owned(),
+        // Daemons of earlier releases know none.
+        claim: Claim::None,
         mix: if cell.write { Mix::RandWrite } else { Mix::RandRead },
         block_bytes: cell.block_bytes,
         depth: cell.depth,

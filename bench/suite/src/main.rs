@@ -20,6 +20,7 @@ mod place;
 mod plot;
 mod server;
 mod service;
+mod small_writes;
 mod steal;
 mod table;
 mod ways;
@@ -36,7 +37,7 @@ struct Arguments {
     #[command(subcommand)]
     comparison: Option<Comparison>,
     /// Which one.
-    #[arg(value_parser = ["block", "hostile"], default_value = "block")]
+    #[arg(value_parser = ["block", "hostile", "small-writes"], default_value = "block")]
     suite: String,
     /// Rounds; each round runs every candidate once, in rotating order.
     #[arg(long, default_value_t = 5)]
@@ -53,7 +54,7 @@ struct Arguments {
     /// One round of a fifth of a second, servers anywhere: does everything still run?
     #[arg(long, conflicts_with_all = ["rounds", "seconds"])]
     quick: bool,
-    /// After hostile, print the table of docs/reliability.md as well.
+    /// After hostile, print the table of docs/reliability.md as well; after small-writes, its table in Markdown.
     #[arg(long)]
     markdown: bool,
     /// Only candidates whose name contains this; may be given several times.
@@ -108,6 +109,12 @@ fn run(arguments: Arguments) -> Result<(), String> {
     if arguments.suite == "hostile" {
         let Arguments { results, only, quick, markdown, .. } = arguments;
         return hostile::run(hostile::Settings { rounds, seconds, results, only, quick, markdown });
+    }
+    if arguments.suite == "small-writes" {
+        let Arguments { results, only, quick, markdown, file_directory, memory_directory, .. } = arguments;
+        let settings =
+            small_writes::Settings { rounds, seconds, results, only, quick, markdown, file_directory, memory_directory };
+        return small_writes::run(settings);
     }
     block::run(block::Settings {
         rounds,

@@ -1,7 +1,8 @@
 //! Exports: disks under a name, who may use them, and who does.
 
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use fipsee_block::disk::{AnyDisk, Disk};
 use fipsee_block::stats::QueueCounters;
@@ -109,7 +110,7 @@ impl Attached {
             Kind::Ring => "",
             Kind::VhostUser => " (a virtual machine)",
         };
-        let gone = if self.leaving { ", which is gone, but its last requests are not finished" } else { "" };
+        let gone = if self.leaving { ", which is gone while its last requests are not finished," } else { "" };
         format!("process {}{what}{gone}", self.pid)
     }
 }
@@ -122,6 +123,8 @@ pub struct Export {
     exclusive: bool,
     shared: bool,
     users: Mutex<Users>,
+    /// Somebody has left.
+    left: Condvar,
 }
 
 /// Who may use a disk, and who does.
@@ -139,6 +142,8 @@ pub enum Denied {
     NotAllowed(String),
     /// Others who are attached do not go together with what it asked for.
     Busy(String),
+    /// Likewise, but those have hung up, and only their last requests are not finished.
+    BusyForNow(String),
     /// It has just been removed.
     Gone,
 }
@@ -175,13 +180,41 @@ impl Drop for Opened {
     }
 }
 
+impl Denied {
+    const fn busy(holder: &Attached, text: String) -> Self {
+        if holder.leaving { Self::BusyForNow(text) } else { Self::Busy(text) }
+    }
+
+    /// In words.
+    #[must_use]
+    pub fn into_text(self) -> String {
+        match self {
+            Self::NotAllowed(text) | Self::Busy(text) | Self::BusyForNow(text) => text,
+            Self::Gone => "the disk has just been removed".to_owned(),
+        }
+    }
+}
+
+/// Whoever of these is attached; one who is leaving only if no other is.
+fn in_the_way(users: &Users, is_in_the_way: impl Fn(&Attached) -> bool) -> Option<&Attached> {
+    users.attached.iter().filter(|attached| is_in_the_way(attached)).min_by_key(|attached| attached.leaving)
+}
+
 impl Export {
     /// Serve `disk` as `config` says.
     #[must_use]
     pub fn new(config: &DiskConfig, disk: AnyDisk) -> Self {
         let (spec, allow) = (&config.spec, config.allow.clone());
         let users = Mutex::new(Users { allow, attached: Vec::new(), retired: false });
-        Self { name: spec.name.clone(), disk, read_only: spec.ro, exclusive: spec.exclusive, shared: spec.shared, users }
+        Self {
+            name: spec.name.clone(),
+            disk,
+            read_only: spec.ro,
+            exclusive: spec.exclusive,
+            shared: spec.shared,
+            users,
+            left: Condvar::new(),
+        }
     }
 
     /// Go on with the disk that another daemon serves as `info`, its content in `file`.
@@ -269,14 +302,14 @@ impl Export {
             return Err(Denied::NotAllowed(text));
         }
         let exclusive = wish.exclusive || self.exclusive;
-        if let Some(holder) = users.attached.iter().find(|other| exclusive || other.exclusive) {
+        if let Some(holder) = in_the_way(&users, |other| exclusive || other.exclusive) {
             let how = if holder.exclusive { "exclusively" } else { "and exclusive use was asked for" };
             let text = format!("disk '{name}' is in use {how} by {}; detach that first", holder.shown());
-            return Err(Denied::Busy(text));
+            return Err(Denied::busy(holder, text));
         }
         let role = self.role_in_force(wish.role);
         if !wish.ignores_claims {
-            self.check_claims(&users, client, role).map_err(Denied::Busy)?;
+            self.check_claims(&users, client, role)?;
         }
         let (queues, worker_cpus) = (Vec::new(), Vec::new());
         users.attached.push(Attached { kind: wish.kind, client, pid, uid, queues, worker_cpus, exclusive, role, leaving: false });
@@ -291,28 +324,41 @@ impl Export {
         }
     }
 
-    fn check_claims(&self, users: &Users, client: u64, role: Role) -> Result<(), String> {
-        let excluded = |other: &&Attached| other.client != client && role.excludes(other.role);
-        let Some(holder) = users.attached.iter().find(excluded) else { return Ok(()) };
+    fn check_claims(&self, users: &Users, client: u64, role: Role) -> Result<(), Denied> {
+        let excluded = |other: &Attached| other.client != client && role.excludes(other.role);
+        let Some(holder) = in_the_way(users, excluded) else { return Ok(()) };
         let (name, process) = (&self.name, holder.shown());
         let how = if holder.role == Role::SoleWriter { "is its sole writer" } else { "may write it, too" };
         let advice = if holder.leaving { "try again in a moment" } else { "end that first" };
-        Err(format!(
-            "disk '{name}' cannot be written safely: {process}, {how}; {advice}, attach read-only, write beside it at your own \
+        let text = format!(
+            "disk '{name}' cannot be written safely: {process} {how}; {advice}, attach read-only, write beside it at your own \
              risk (--force), or serve the disk with shared = true"
-        ))
+        );
+        Err(Denied::busy(holder, text))
     }
 
-    /// The first queue of an attached client's device is about to be served, which writes and expects that nobody else does.
+    /// The first queue of an attached client's device is about to be served, which writes and expects that nobody else does. Waits so
+    /// long for those who have hung up to be gone.
     ///
     /// # Errors
     /// Somebody else may write, in words.
-    pub fn claim(&self, client: u64) -> Result<(), String> {
-        let mut users = self.lock();
+    pub fn claim(&self, client: u64, patience: Duration) -> Result<(), String> {
+        let deadline = Instant::now() + patience;
         let role = self.role_in_force(Role::SoleWriter);
-        self.check_claims(&users, client, role)?;
-        Self::set_role(&mut users, client, role);
-        Ok(())
+        let mut users = self.lock();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.check_claims(&users, client, role) {
+                Ok(()) => {
+                    Self::set_role(&mut users, client, role);
+                    return Ok(());
+                }
+                Err(Denied::BusyForNow(_)) if !left.is_zero() => {
+                    users = self.left.wait_timeout(users, left).unwrap_or_else(PoisonError::into_inner).0;
+                }
+                Err(denied) => return Err(denied.into_text()),
+            }
+        }
     }
 
     /// No queue of the device is served any more, and nothing of it is in flight.
@@ -361,6 +407,7 @@ impl Export {
     /// Give the place back.
     pub fn leave(&self, client: u64) {
         self.lock().attached.retain(|attached| attached.client != client);
+        self.left.notify_all();
     }
 
     /// Who is attached now.

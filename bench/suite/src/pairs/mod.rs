@@ -71,7 +71,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         return Err("--only leaves nothing to measure".to_owned());
     }
     let file = if workloads.iter().any(|workload| workload.needs_file()) { Some(options.make_file()?) } else { None };
-    let file_system = file.as_ref().map(|file| file_system(file.path()));
+    let file_system = file.as_ref().map(|file| facts::file_system(file.path()));
     let steal = Steal::begin();
     let (measured, states) = measure(options, workloads, file.as_ref())?;
     machine["stolen_percent"] = Steal::end(steal.as_ref()).into();
@@ -104,7 +104,7 @@ impl Options {
 
     fn make_file(&self) -> Result<FilledFile, String> {
         let directory = self.directory.clone().unwrap_or_else(std::env::temp_dir);
-        if self.directory.is_none() && ["tmpfs", "ramfs"].contains(&file_system(&directory).as_str()) {
+        if self.directory.is_none() && ["tmpfs", "ramfs"].contains(&facts::file_system(&directory).as_str()) {
             return Err(format!("{} lies in memory; name a folder on a disk with --directory", directory.display()));
         }
         let name = format!("fipsee-bench-pairs-{}.img", std::process::id());
@@ -142,14 +142,12 @@ fn measure_pair(options: &Options, workload: Workload, file: Option<&FilledFile>
         let explain = |error| format!("{workload}, {}: {error}", program.display());
         workload.measure(program, file, options.seconds, cpus).map_err(explain)
     };
-    let (first, second) = if new_first { (&options.new, &options.old) } else { (&options.old, &options.new) };
+    let [first, second] = if new_first { [&options.new, &options.old] } else { [&options.old, &options.new] };
     let before = floor()?;
     let first_ns = time(first)?;
     let between = floor()?;
     let second_ns = time(second)?;
-    let floors_ns = [before, between, floor()?];
-    let (old_ns, new_ns) = if new_first { (second_ns, first_ns) } else { (first_ns, second_ns) };
-    Ok(Pair { floors_ns, old_ns, new_ns, new_first })
+    Ok(Pair::of(new_first, [first_ns, second_ns], [before, between, floor()?]))
 }
 
 /// Which build it is: its revision if that is known, and its contents.
@@ -161,8 +159,4 @@ fn identity(program: &Path, name: Option<&String>) -> Result<Value, String> {
     let line = facts::first_line("sha256sum", &[&text]);
     let sum = line.trim_start_matches('\\').split(' ').next().unwrap_or_default();
     Ok(json!({ "name": name.map_or(program.file_name().unwrap_or_default().to_string_lossy(), Into::into), "sha256": sum }))
-}
-
-fn file_system(path: &Path) -> String {
-    facts::first_line("stat", &["--file-system", "--format=%T", &path.to_string_lossy()])
 }

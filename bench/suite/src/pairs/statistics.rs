@@ -26,6 +26,12 @@ pub(super) struct Pair {
 }
 
 impl Pair {
+    /// From the times in the order in which they were measured.
+    pub(super) fn of(new_first: bool, [first_ns, second_ns]: [f64; 2], floors_ns: [f64; 3]) -> Self {
+        let (old_ns, new_ns) = if new_first { (second_ns, first_ns) } else { (first_ns, second_ns) };
+        Self { floors_ns, old_ns, new_ns, new_first }
+    }
+
     pub(super) fn ratio(&self) -> f64 {
         self.new_ns / self.old_ns
     }

@@ -52,12 +52,21 @@ fn median_of_ratios_is_the_same_whichever_way_they_are_taken() {
 fn slower_is_what_lies_beyond_the_limit_with_its_whole_interval() {
     let verdict = |ratio, from, to| Verdict::of(Some(&estimate(ratio, from, to)));
     assert_eq!(verdict(1.03, 1.021, 1.04), Verdict::Slower);
+    assert_eq!(verdict(1.03, 1.01, 1.05), Verdict::Same, "part of the interval is within it");
     assert_eq!(verdict(1.03, 1.02, 1.04), Verdict::Same, "the limit itself is not beyond it");
     assert_eq!(verdict(2.0, 1.5, 3.0), Verdict::Slower, "however wide");
     assert_eq!(verdict(0.95, 0.94, 0.98), Verdict::Faster);
     assert_eq!(verdict(0.98, 0.97, 0.99), Verdict::Same);
     assert_eq!(verdict(1.0, 0.9, 1.01), Verdict::Undecided);
     assert_eq!(Verdict::of(None), Verdict::Undecided);
+}
+
+#[test]
+fn ratio_is_of_new_to_old_whichever_was_measured_first() {
+    let old_first = Pair::of(false, [100.0, 150.0], [110.0; 3]);
+    let new_first = Pair::of(true, [150.0, 100.0], [110.0; 3]);
+    assert_eq!([old_first.ratio(), new_first.ratio()], [1.5, 1.5]);
+    assert_eq!([old_first.new_first, new_first.new_first], [false, true]);
 }
 
 #[test]
@@ -69,7 +78,7 @@ fn interval_is_narrow_when_neither_end_is_2_percent_off() {
 }
 
 #[test]
-fn two_states_are_told_apart_and_one_that_drifts_is_not_split() {
+fn two_states_are_separated_and_one_that_drifts_is_not_split() {
     let near = [108.0, 111.0, 110.0, 118.0, 112.0];
     let far = [455.0, 470.0, 448.0];
     let states = States::of(near.into_iter().chain(far));
@@ -97,7 +106,9 @@ fn pair_whose_machine_changed_meanwhile_has_no_state() {
     assert_eq!(states.of_pair(&pair([460.0, 450.0, 455.0], 1.0)), Some(State::Far));
     assert_eq!(states.of_pair(&pair([110.0, 112.0, 460.0], 1.0)), None, "after");
     assert_eq!(states.of_pair(&pair([110.0, 460.0, 112.0], 1.0)), None, "between");
-    assert_eq!(states.of_pair(&pair([190.0, 205.0, 207.0], 1.0)), None, "across the boundary");
+    for across in [[190.0, 205.0, 207.0], [190.0, 205.0, 190.0], [190.0, 190.0, 205.0]] {
+        assert_eq!(states.of_pair(&pair(across, 1.0)), None, "across the boundary: {across:?}");
+    }
     assert_eq!(states.of_pair(&pair([110.0, 140.0, 112.0], 1.0)), None, "a fourth more is not the same");
 }
 

@@ -125,7 +125,7 @@ impl LocalFront {
             self.descriptors += held.descriptors;
         }
         self.live.number_clients_from(client.saturating_add(1));
-        self.sessions.insert(client, Session { id: client, socket, credentials, limits, state, features });
+        self.sessions.insert(client, Session { id: client, socket, credentials, limits, state, features, parked: None });
         Ok(())
     }
 

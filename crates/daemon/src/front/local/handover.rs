@@ -77,7 +77,7 @@ impl LocalFront {
 
     fn give_all(&self, order: &HandOver, still: &Standstill, stood_still_ns: u64, deadline: Instant) -> Result<(), String> {
         let line = &order.line;
-        if !self.leaving.is_empty() {
+        if !self.leaving.is_empty() || self.has_parked() {
             return Err("requests of clients that are gone are still in flight; try again".to_owned());
         }
         // In the order in which they came, so that they are dealt to workers as they were.

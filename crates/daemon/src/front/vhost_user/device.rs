@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fipsee_block::wire::BlockInfo;
+use fipsee_ring::handshake::HANDSHAKE_TIMEOUT;
 use fipsee_virtio::config;
 use fipsee_virtio::inflight::InflightArea;
 use fipsee_virtio::memory::{DirtyLog, GuestMemory};
@@ -215,7 +216,7 @@ impl Device {
         if !self.queues[usize::from(number)].is_described() {
             return Ok(());
         }
-        self.serving.export.claim(self.serving.client)?;
+        self.serving.export.claim(self.serving.client, HANDSHAKE_TIMEOUT)?;
         let fill = self.fill(number);
         let memory = Arc::clone(&self.memory);
         let queue = &mut self.queues[usize::from(number)];

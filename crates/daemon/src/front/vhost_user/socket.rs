@@ -21,7 +21,7 @@ use super::device::Device;
 use super::handover::Hold;
 use super::queue::Serving;
 use super::visitor::Visitor;
-use crate::export::{Denied, Export, Kind, Role, Wish};
+use crate::export::{Export, Kind, Role, Wish};
 use crate::front::groups;
 use crate::front::quota::LogQuota;
 use crate::live::Live;
@@ -337,7 +337,7 @@ impl Keeper {
             let wish = Wish { kind: Kind::VhostUser, exclusive: false, role: Role::Reader, ignores_claims: false };
             if let Err(denied) = self.export.admit(client, visitor.credentials, &more_gids, wish) {
                 if self.quota.allows() {
-                    let reason = reason_of(denied);
+                    let reason = denied.into_text();
                     tracing::warn!(disk, pid, uid, reason, "a hypervisor is refused");
                 }
                 return End::HungUp;
@@ -370,6 +370,7 @@ impl Keeper {
         self.log_last_faults();
         lock(&self.state).peer = None;
         export.leave(client);
+        self.shared.live.departed();
         self.shared.live.give_descriptors(charged);
         if self.quota.allows() {
             match &end {
@@ -436,13 +437,6 @@ impl Keeper {
                 other => self.notices.send(other),
             }
         }
-    }
-}
-
-fn reason_of(denied: Denied) -> String {
-    match denied {
-        Denied::NotAllowed(text) | Denied::Busy(text) => text,
-        Denied::Gone => "the disk has just been removed".to_owned(),
     }
 }
 
