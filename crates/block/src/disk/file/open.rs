@@ -14,7 +14,7 @@ use super::lock::lock;
 use super::new_file::NewFile;
 use super::target::Target;
 use super::{FileDisk, FileOptions, mode};
-use crate::disk::{Engine, capabilities, check_block, sectors_of};
+use crate::disk::{Engine, Faults, capabilities, check_block, sectors_of};
 use crate::wire::CAPABILITY_DISCARD;
 
 /// `served`: the file as the daemon that is taken over has it open and locked.
@@ -55,8 +55,9 @@ pub(super) fn open(options: &FileOptions, served: Option<File>) -> Result<FileDi
     identity[8..].copy_from_slice(&number.to_le_bytes());
     let optimal = alignment.map_or(0, |alignment| alignment.unit_mask + 1).max(page_bytes());
     new.iter_mut().for_each(NewFile::keep);
+    let target = Target::new(file.into(), alignment, block_bytes, size_bytes, is_regular);
     Ok(FileDisk {
-        target: Arc::new(Target::new(file.into(), alignment, block_bytes, size_bytes, is_regular)),
+        target: Arc::new(target.with_faults(Faults::new(Some(&options.path)))),
         path: options.path.clone(),
         block_bytes,
         optimal_bytes: u32::try_from(optimal).unwrap_or(block_bytes).max(block_bytes),
