@@ -316,7 +316,7 @@ fn registered_memory_may_be_named_from_the_answer_on_until_it_is_taken_back() {
     }
 }
 
-/// checks: R-4.6-4, R-4.6-5
+/// checks: R-4.6-4
 #[test]
 fn memory_taken_back_too_early_is_there_until_requests_in_flight_are_answered() {
     let daemon = Daemon::start(&["--disk", "a=delay:100ms:memory:1M", "--disk", "w=memory:1M", "--workers", "1"]);

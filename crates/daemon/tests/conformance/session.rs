@@ -37,7 +37,7 @@ fn payload(slot: &[u8]) -> [u8; 60] {
     *slot.first_chunk().expect("a slot")
 }
 
-/// checks: R-2.4-4, R-2.4-5, R-2.2-1
+/// checks: R-2.4-4, R-2.4-5
 #[test]
 fn the_session_of_the_document_goes_as_it_stands_there() {
     let daemon = Daemon::start(&["--disk", "disk0=memory:1M", "--workers", "1", "--wait", "sleep"]);
