@@ -94,9 +94,10 @@ FIPSEE_ASSERT_AT(struct fipsee_cold, hold, FIPSEE_COLD_HOLD_OFFSET_BYTES);
 #define FIPSEE_MAX_POOL_BYTES (1ULL << 30)
 /* Most bytes of one region, of the daemon or of a client: what 32 bits of sectors reach. */
 #define FIPSEE_MAX_REGION_BYTES (1ULL << 41)
-/* Feature: the table of queues tells where the daemon's workers run. And all features that this header knows. */
+/* Features: the table of queues tells where the daemon's workers run; ATTACH may claim. And all that this header knows. */
 #define FIPSEE_FEATURE_WORKER_CPU (1ULL << 0)
-#define FIPSEE_FEATURES FIPSEE_FEATURE_WORKER_CPU
+#define FIPSEE_FEATURE_SOLE_WRITER (1ULL << 1)
+#define FIPSEE_FEATURES (FIPSEE_FEATURE_WORKER_CPU | FIPSEE_FEATURE_SOLE_WRITER)
 
 /* At byte 0 of the region; written once by the daemon before the region is handed over. */
 struct fipsee_region_header {
@@ -183,9 +184,14 @@ FIPSEE_ASSERT_AT(struct fipsee_queue_entry, reserved, 48);
 #define FIPSEE_SERVICE_BLOCK 1
 #define FIPSEE_SERVICE_CALLS 2
 
-/* ATTACH flags: the client will not write; nobody else may be attached meanwhile. */
+/*
+ * ATTACH flags: the client will not write; nobody else may be attached meanwhile. With FIPSEE_FEATURE_SOLE_WRITER: nobody
+ * else may write meanwhile; write although somebody claims that.
+ */
 #define FIPSEE_ATTACH_READ_ONLY 1
 #define FIPSEE_ATTACH_EXCLUSIVE 2
+#define FIPSEE_ATTACH_SOLE_WRITER 4
+#define FIPSEE_ATTACH_IGNORE_CLAIM 8
 
 /* REGISTER access bits, from the daemon's view: it may load (the client writes to the disk), it may store. */
 #define FIPSEE_ACCESS_READ 1

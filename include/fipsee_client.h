@@ -81,6 +81,13 @@ const char *fipsee_error_message(void);
 /* fipsee_options.flags */
 #define FIPSEE_OPEN_READ_ONLY 1	/* the daemon refuses writes of this client */
 #define FIPSEE_OPEN_EXCLUSIVE 2	/* be the only client of the disk, or fail with -EBUSY */
+/*
+ * Nobody else writes the disk meanwhile: fails with -EBUSY while somebody else may, or keeps others out that want to. Without it,
+ * whoever may write fails with -EBUSY while another client or a virtual machine has claimed that, unless it ignores it. -EOPNOTSUPP:
+ * the daemon is too old to know claims.
+ */
+#define FIPSEE_OPEN_SOLE_WRITER 4
+#define FIPSEE_OPEN_IGNORE_CLAIM 8	/* write all the same; who does so answers for the data */
 
 /*
  * How to open a disk. Set it up with fipsee_options_init; 0 or NULL in a field means its default. It may grow at its
@@ -118,7 +125,7 @@ static inline void fipsee_options_init(struct fipsee_options *options)
  * Open the disk options->disk. On success *disk is the caller's, to be given to fipsee_close. `options` and its strings
  * are not needed afterwards.
  * Errors: -ENOENT (no socket there, or no disk of this name: the message tells which), -ECONNREFUSED (nobody listens),
- * -EACCES (the socket or the disk is not for this user), -EBUSY (exclusive), -EDQUOT (a limit of the
+ * -EACCES (the socket or the disk is not for this user), -EBUSY (exclusive or claimed), -EDQUOT (a limit of the
  * daemon), -EMFILE, -ENOMEM, -EPROTONOSUPPORT, -E2BIG (options of a newer library are set).
  */
 int fipsee_open(const struct fipsee_options *options, struct fipsee_disk **disk);

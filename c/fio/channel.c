@@ -95,7 +95,7 @@ static int check_header(const struct channel *channel, const struct fipsee_regio
 		return fault(error, "the queue count of the region", header->queue_count);
 	if (header->region_bytes != channel->region_bytes)
 		return fault(error, "the length in the region header", header->region_bytes);
-	if (header->features != 0)
+	if (header->features != channel->features)
 		return fault(error, "the features of the region", header->features);
 	if (header->pool_offset_bytes % FIPSEE_REGION_PAGE_BYTES != 0 || header->pool_bytes % FIPSEE_REGION_PAGE_BYTES != 0 ||
 	    header->pool_bytes > FIPSEE_MAX_POOL_BYTES || !is_within(channel, header->pool_offset_bytes, header->pool_bytes))
@@ -197,23 +197,37 @@ static int open_region(struct channel *channel, const struct control_answer *ans
 	return outcome;
 }
 
-static int greet(int control, struct control_answer *answer, struct channel_error *error)
+/* What ATTACH says of claims. */
+static uint32_t claim_flags(const struct channel_options *options)
+{
+	if (options->read_only || options->claim == CLAIM_NONE)
+		return 0;
+	return options->claim == CLAIM_SOLE_WRITER ? FIPSEE_ATTACH_SOLE_WRITER : FIPSEE_ATTACH_IGNORE_CLAIM;
+}
+
+static int greet(struct channel *channel, const struct channel_options *options, struct control_answer *answer,
+		 struct channel_error *error)
 {
 	struct fipsee_hello hello = {
 		.header = control_header(FIPSEE_HELLO, sizeof(hello)),
 		.version_min = FIPSEE_VERSION,
 		.version_max = FIPSEE_VERSION,
+		.features = claim_flags(options) ? FIPSEE_FEATURE_SOLE_WRITER : 0,
 	};
-	int outcome = control_ask(control, &hello, FIPSEE_WELCOME, -1, "the greeting", answer, error);
+	int outcome = control_ask(channel->control, &hello, FIPSEE_WELCOME, -1, "the greeting", answer, error);
 
 	if (outcome != 0)
 		return outcome;
 	if (answer->welcome.version != FIPSEE_VERSION)
 		return fault(error, "the protocol version", answer->welcome.version);
-	if (answer->welcome.features != 0)
+	if ((answer->welcome.features & ~hello.features) != 0)
 		return fault(error, "features we did not offer", answer->welcome.features);
 	if (answer->welcome.reserved != 0)
 		return fault(error, "a reserved field of WELCOME", answer->welcome.reserved);
+	channel->features = answer->welcome.features;
+	if (claim_flags(options) == FIPSEE_ATTACH_SOLE_WRITER && channel->features == 0)
+		return channel_fail(error, EOPNOTSUPP, "the daemon knows no claims to be a disk's sole writer: it is older than this "
+				    "program; upgrade it, or do without");
 	return 0;
 }
 
@@ -225,7 +239,8 @@ static int attach(struct channel *channel, const struct channel_options *options
 		.service = FIPSEE_SERVICE_BLOCK,
 		.queue_count = 1,
 		.depth = options->depth,
-		.flags = options->read_only ? FIPSEE_ATTACH_READ_ONLY : 0,
+		/* Where nobody can claim there is no claim to be ignored. */
+		.flags = (options->read_only ? FIPSEE_ATTACH_READ_ONLY : 0) | (channel->features ? claim_flags(options) : 0),
 	};
 	int outcome;
 
@@ -260,7 +275,7 @@ int channel_open(struct channel *channel, const struct channel_options *options,
 	channel->control = control_connect(options->socket_path, error);
 	if (channel->control < 0)
 		return channel->control;
-	outcome = greet(channel->control, &answer, error);
+	outcome = greet(channel, options, &answer, error);
 	if (outcome == 0)
 		outcome = attach(channel, options, &answer, error);
 	if (outcome != 0)
@@ -425,6 +440,7 @@ int channel_reopen(struct channel *channel, const struct channel_options *option
 	channel->control = fresh.control;
 	channel->region = fresh.region;
 	channel->region_bytes = fresh.region_bytes;
+	channel->features = fresh.features;
 	channel->info = fresh.info;
 	channel->regions_in_use = fresh.regions_in_use;
 	queue_resume(&channel->queue, &fresh.queue, rebuild, context);

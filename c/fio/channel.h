@@ -22,11 +22,19 @@ struct channel_error {
 	char text[640];			/* what was wrong and what to do, without a newline */
 };
 
+/* What an attachment that may write says to others that may. */
+enum channel_claim {
+	CLAIM_NONE,			/* nothing: refused while somebody claims to be the sole writer */
+	CLAIM_SOLE_WRITER,		/* nobody else is to write meanwhile */
+	CLAIM_IGNORE,			/* write although somebody claims that */
+};
+
 struct channel_options {
 	const char *socket_path;
 	const char *disk;		/* name of the export */
 	uint32_t depth;			/* requests outstanding, at least 1; the daemon may grant fewer */
 	bool read_only;			/* the daemon refuses writes */
+	enum channel_claim claim;	/* of one that may write */
 	enum wait_mode wait;
 };
 
@@ -43,6 +51,7 @@ struct channel {
 	int control;			/* socket to the daemon */
 	uint8_t *region;		/* rings, mapped */
 	uint64_t region_bytes;
+	uint64_t features;		/* in force, FIPSEE_FEATURE_* */
 	struct fipsee_block_info info;	/* checked */
 	struct queue queue;
 	uint64_t regions_in_use;	/* bit per id; bit 0 is the pool */

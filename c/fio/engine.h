@@ -15,6 +15,7 @@ struct engine_options {
 	char *socket;
 	unsigned int wait;
 	unsigned int reconnect_s;
+	unsigned int claim;
 };
 
 /* What is known of a request by its tag. Requests are never split or short: fio would fill a buffer anew before it sends

@@ -52,6 +52,21 @@ struct fio_option fipsee_options[] = {
 		.category = FIO_OPT_C_ENGINE,
 		.group = FIO_OPT_G_INVALID,
 	},
+	{
+		.name = "claim",
+		.lname = "Fip-see claim",
+		.type = FIO_OPT_STR,
+		.off1 = offsetof(struct engine_options, claim),
+		.help = "What goes for others that write to the disk while the job does",
+		.def = "none",
+		.posval = {
+			{ .ival = "none", .oval = CLAIM_NONE, .help = "Others may write, unless they claim to be the only ones" },
+			{ .ival = "sole_writer", .oval = CLAIM_SOLE_WRITER, .help = "Nobody else may write meanwhile" },
+			{ .ival = "ignore", .oval = CLAIM_IGNORE, .help = "Write even if somebody claims to be the only one" },
+		},
+		.category = FIO_OPT_C_ENGINE,
+		.group = FIO_OPT_G_INVALID,
+	},
 	{ .name = NULL },
 };
 
@@ -80,6 +95,7 @@ void fipsee_channel_options(struct thread_data *td, struct channel_options *want
 		.depth = td->o.iodepth < FIPSEE_MAX_DEPTH - FIPSEE_EVENT_CREDITS ? td->o.iodepth + FIPSEE_EVENT_CREDITS :
 										   FIPSEE_MAX_DEPTH,
 		.read_only = !td_write(td) && !td_trim(td),
+		.claim = (enum channel_claim)given->claim,
 		.wait = (enum wait_mode)given->wait,
 	};
 	if (!wanted->socket_path) {

@@ -20,7 +20,7 @@ fn every_kind_and_option_is_understood() {
     let null = NullOptions { size_bytes: 1 << 30, block_bytes: 4096, read_only: false };
     assert_eq!(
         parse("a=null:1G,block=4096,exclusive"),
-        DiskSpec { name: "a".into(), kind: KindSpec::Null(null), ro: false, exclusive: true }
+        DiskSpec { name: "a".into(), kind: KindSpec::Null(null), ro: false, exclusive: true, shared: false }
     );
     let memory = MemoryOptions {
         size_bytes: 256 << 20,
@@ -39,8 +39,8 @@ fn every_kind_and_option_is_understood() {
         direct: DirectMode::Off,
         read_only: false,
     };
-    let spec = parse("c=file:/srv/x:y=z.img,size=512M,ro,block=4096,direct=off");
-    assert_eq!((spec.kind, spec.ro, spec.exclusive), (KindSpec::File(file), true, false));
+    let spec = parse("c=file:/srv/x:y=z.img,size=512M,ro,block=4096,shared,direct=off");
+    assert_eq!((spec.kind, spec.ro, spec.exclusive, spec.shared), (KindSpec::File(file), true, false, true));
     let KindSpec::File(plain) = parse("d=file:disk").kind else {
         panic!("a file disk");
     };

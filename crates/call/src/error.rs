@@ -128,6 +128,8 @@ impl From<HandshakeError> for Error {
             HandshakeError::Refused { code, text } => Self::Refused { code, text },
             HandshakeError::Disconnected => Self::Disconnected,
             HandshakeError::TimedOut(what) => Self::TimedOut(what),
+            // No flag of a call needs a feature.
+            HandshakeError::Unsupported(context) => Self::Io { context, source: io::ErrorKind::Unsupported.into() },
             HandshakeError::Fault(fault) => Self::Fault(fault),
             HandshakeError::Malformed(malformed) => Self::Malformed(malformed),
             HandshakeError::Io { context, source } => Self::Io { context, source },

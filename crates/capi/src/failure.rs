@@ -91,7 +91,7 @@ const fn errno_of_refusal(code: RefusalCode) -> Errno {
 
 fn errno_of(error: &Error) -> Errno {
     match error {
-        Error::Wait(_) => Errno::OPNOTSUPP,
+        Error::Wait(_) | Error::Unsupported(_) => Errno::OPNOTSUPP,
         Error::Connect { source, .. } | Error::Io { source, .. } => errno_of_io(source),
         Error::Refused { code, .. } => errno_of_refusal(*code),
         Error::Disconnected => Errno::NOTCONN,

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use fipsee_block::client::{AttachOptions, default_socket_path};
+use fipsee_block::client::{AttachOptions, Claim, default_socket_path};
 use fipsee_ring::wait::WaitMode;
 use rustix::io::Errno;
 
@@ -64,6 +64,8 @@ pub(crate) struct Piece {
 
 const OPEN_READ_ONLY: u32 = 1;
 const OPEN_EXCLUSIVE: u32 = 2;
+const OPEN_SOLE_WRITER: u32 = 4;
+const OPEN_IGNORE_CLAIM: u32 = 8;
 
 /// A table for a request of many pieces, as the pool hands them out.
 const TABLE_BYTES: u64 = 4096;
@@ -100,11 +102,22 @@ pub(crate) unsafe fn read(options: *const Options) -> Result<Wanted, Failure> {
     let per_queue_bytes = u64::from(attach.depth.min(4096)) * TABLE_BYTES + pieces_bytes;
     attach.pool_bytes = if options.pool_bytes == 0 { u64::from(queue_count) * per_queue_bytes } else { options.pool_bytes };
     attach.wait = wait_mode(options.wait)?;
-    if options.flags & !(OPEN_READ_ONLY | OPEN_EXCLUSIVE) != 0 {
-        let text =
-            format!("options->flags is {:#x}, this library knows FIPSEE_OPEN_READ_ONLY and FIPSEE_OPEN_EXCLUSIVE", options.flags);
+    if options.flags & !(OPEN_READ_ONLY | OPEN_EXCLUSIVE | OPEN_SOLE_WRITER | OPEN_IGNORE_CLAIM) != 0 {
+        let text = format!(
+            "options->flags is {:#x}, this library knows FIPSEE_OPEN_READ_ONLY, _EXCLUSIVE, _SOLE_WRITER and _IGNORE_CLAIM",
+            options.flags
+        );
         return Err(Failure::invalid(text));
     }
+    attach.claim = match (options.flags & OPEN_SOLE_WRITER != 0, options.flags & OPEN_IGNORE_CLAIM != 0) {
+        (false, false) => Claim::None,
+        (true, false) => Claim::SoleWriter,
+        (false, true) => Claim::Ignore,
+        (true, true) => {
+            let text = "options->flags has FIPSEE_OPEN_SOLE_WRITER and FIPSEE_OPEN_IGNORE_CLAIM; give one of them";
+            return Err(Failure::invalid(text));
+        }
+    };
     attach.read_only = options.flags & OPEN_READ_ONLY != 0;
     attach.exclusive = options.flags & OPEN_EXCLUSIVE != 0;
     if options.look_ns != 0 {

@@ -9,6 +9,7 @@ use fipsee_ring::clock;
 use fipsee_ring::wait::WaitMode;
 use serde_json::json;
 
+use crate::claim;
 use crate::cpus::CpuChoice;
 use crate::load::{self, DataPath, Mix, Report, Settings};
 
@@ -52,6 +53,9 @@ pub struct Options {
     /// Use so much of the disk [default: all].
     #[arg(long, value_parser = parse_size, default_value = "0")]
     range: u64,
+    /// Write even while somebody else may, or claims to be the only one who does.
+    #[arg(long)]
+    force: bool,
     /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
@@ -72,6 +76,7 @@ pub fn run(socket: &Path, options: &Options) -> Result<(), String> {
     let settings = Settings {
         socket: socket.to_owned(),
         disk: options.disk.clone(),
+        claim: claim::of(options.force),
         mix: options.rw,
         block_bytes: options.bs,
         depth: options.depth,

@@ -70,6 +70,10 @@ fn render(disk: &Value) -> String {
     line("first sector", admin::number(disk, "first_sector").to_string());
     line("last sector", format!("{} (of {SECTOR_BYTES} bytes)", admin::number(disk, "last_sector")));
     line("block size", format!("{} bytes", admin::number(disk, "block_bytes")));
+    if let Some(io) = disk.get("io").and_then(Value::as_str) {
+        let unit = number("direct_unit_bytes").map_or_else(|| io.to_owned(), |unit| format!("{io}, in units of {unit} bytes"));
+        line("file I/O", unit);
+    }
     let sizes = [
         ("optimal_bytes", "optimal transfer"),
         ("max_transfer_bytes", "longest transfer"),
@@ -85,7 +89,7 @@ fn render(disk: &Value) -> String {
     }
     let capabilities: Vec<&str> = admin::list(disk, "capabilities").iter().filter_map(Value::as_str).collect();
     line("capabilities", if capabilities.is_empty() { "read".to_owned() } else { format!("read, {}", capabilities.join(", ")) });
-    let flags = [("read_only", "read-only"), ("exclusive", "exclusive")];
+    let flags = [("read_only", "read-only"), ("exclusive", "exclusive"), ("shared", "shared")];
     for (key, name) in flags {
         if let Some(set) = disk.get(key).and_then(Value::as_bool) {
             line(name, if set { "yes" } else { "no" }.to_owned());
@@ -101,7 +105,10 @@ fn render(disk: &Value) -> String {
             for client in clients {
                 let (pid, uid, queues) = (&client["pid"], &client["uid"], &client["queues"]);
                 let kind = if admin::text(client, "kind") == "vhost-user" { ", a virtual machine" } else { "" };
-                line(&format!("  client {}", client["client"]), format!("process {pid}, user {uid}, {queues} queues{kind}"));
+                let claims = client.get("sole_writer").and_then(Value::as_bool).unwrap_or(false);
+                let claim = if claims { ", sole writer" } else { "" };
+                let text = format!("process {pid}, user {uid}, {queues} queues{kind}{claim}");
+                line(&format!("  client {}", client["client"]), text);
             }
         }
         None => line("clients", "unknown: only the daemon's user and root may ask".to_owned()),

@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use fipsee_block::client::{AttachOptions, Buffer, Completion, Disk, Error, Queue};
+use fipsee_block::client::{AttachOptions, Buffer, Claim, Completion, Disk, Error, Queue};
 use fipsee_block::wire::{SECTOR_SHIFT, Segment, Status};
 use fipsee_ring::clock;
 use fipsee_ring::wait::WaitMode;
 use fipsee_topology::pin;
 use hdrhistogram::Histogram;
 
+use crate::claim;
 use crate::cpus::CpuChoice;
 use crate::pattern::{Blocks, Mismatch};
 
@@ -71,6 +72,8 @@ pub struct Settings {
     pub socket: PathBuf,
     /// The export.
     pub disk: String,
+    /// If it writes, what goes for others that do.
+    pub claim: Claim,
     /// What the requests are.
     pub mix: Mix,
     /// Bytes of one request.
@@ -164,11 +167,12 @@ pub fn run(settings: &Settings) -> Result<Report, LoadError> {
     options.depth = settings.depth;
     options.wait = settings.wait;
     options.read_only = !settings.mix.writes();
+    options.claim = settings.claim;
     // Buffers of the pool start at pages.
     let buffer_bytes = settings.block_bytes.saturating_add(PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
     let data_bytes = buffer_bytes.saturating_mul(u64::from(settings.depth) * u64::from(settings.queues));
     options.pool_bytes = if settings.data_path == DataPath::Pool { data_bytes } else { 0 };
-    let (disk, queues) = Disk::attach(&settings.socket, &options)?;
+    let (disk, queues) = claim::attach(&settings.socket, &options, &|note| eprintln!("note: {note}"))?;
     let parts = divide(settings, &disk, queues.len())?;
     let buffers = allocate(settings, &disk, queues.len())?;
     let shared = Arc::new(Shared {

@@ -37,5 +37,6 @@ pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
 fn access(disk: &Value) -> String {
     let has = |key| disk.get(key).and_then(Value::as_bool).unwrap_or(false);
     let mode = if has("read_only") { "read-only" } else { "read-write" };
-    if has("exclusive") { format!("{mode}, exclusive") } else { mode.to_owned() }
+    let words = ["exclusive", "shared", "claimed"].into_iter().filter(|key| has(key));
+    std::iter::once(mode).chain(words).collect::<Vec<_>>().join(", ")
 }

@@ -12,16 +12,24 @@ use crate::{admin, output, units};
 pub(crate) struct Arguments {
     /// Name of the disk
     disk: String,
-    /// New size in bytes, or with K, M, G or T (powers of 1024); data beyond a smaller size is lost
+    /// New size in bytes, or with K, M, G or T (powers of 1024)
     #[arg(value_parser = parse_size)]
     size: u64,
+    /// Make it smaller: all data beyond the new size is lost
+    #[arg(long)]
+    shrink: bool,
+    /// Make it smaller even while clients or virtual machines are attached
+    #[arg(long, requires = "shrink")]
+    force: bool,
     /// Print JSON: the disk's new description, as info does
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
-    let request = json!({ "request": "resize", "disk": arguments.disk, "size_bytes": arguments.size });
+    let Arguments { disk, size, shrink, force, .. } = arguments;
+    // Said in any case: a daemon that does not know the words must not take it for consent.
+    let request = json!({ "request": "resize", "disk": disk, "size_bytes": size, "shrink": shrink, "force": force });
     let answer = admin::ask(socket, &request)?;
     if arguments.json {
         return output::print_json(&answer);

@@ -1,5 +1,6 @@
 //! The admin socket: one JSON request per line, one JSON answer per line (docs/admin.md).
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -21,7 +22,7 @@ use rustix::net::SocketFlags;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::export::Export;
+use crate::export::{Export, Role};
 use crate::front::local::Order;
 use crate::front::vhost_user::VhostUserFront;
 use crate::live::Live;
@@ -51,7 +52,16 @@ enum Request {
     /// Counters of everything.
     Stat,
     /// Change a disk's size.
-    Resize { disk: String, size_bytes: u64 },
+    Resize {
+        disk: String,
+        size_bytes: u64,
+        /// A smaller size is meant: what lies beyond it is to be lost.
+        #[serde(default)]
+        shrink: bool,
+        /// Even while it is in use.
+        #[serde(default)]
+        force: bool,
+    },
     /// Serve a disk to virtual machines at one more socket.
     Attach { disk: String, vhost_user: PathBuf },
     /// Remove such a socket.
@@ -209,13 +219,14 @@ impl Admin {
                         "uid": client.uid,
                         "queues": client.queues.len(),
                         "worker_cpus": client.worker_cpus,
+                        "sole_writer": client.role == Role::SoleWriter,
                     })
                 });
                 description["clients"] = clients.collect();
                 Ok(description)
             }
             Request::Stat => Ok(self.stat()),
-            Request::Resize { disk, size_bytes } => self.resize(&disk, size_bytes),
+            Request::Resize { disk, size_bytes, shrink, force } => self.resize(&disk, size_bytes, (shrink, force)),
             Request::Attach { disk, vhost_user } => self.attach(&disk, &vhost_user),
             Request::Detach { vhost_user } => self.detach(&vhost_user),
             Request::Reload => {
@@ -296,13 +307,18 @@ impl Admin {
         })
     }
 
-    fn resize(&self, disk: &str, size_bytes: u64) -> Result<Value, String> {
+    fn resize(&self, disk: &str, size_bytes: u64, (shrink, force): (bool, bool)) -> Result<Value, String> {
         let export = self.find(disk)?;
         let block_bytes = u64::from(export.disk().info().block_bytes);
         if size_bytes == 0 || !size_bytes.is_multiple_of(block_bytes) {
             return Err(format!(
                 "size {size_bytes} is 0 or no multiple of the logical block size {block_bytes}; choose one that is"
             ));
+        }
+        let lost_bytes = export.info(false).size_bytes().saturating_sub(size_bytes);
+        if lost_bytes > 0 {
+            check_shrinking(&export, lost_bytes, shrink, force)?;
+            tracing::warn!(disk, size_bytes, lost_bytes, "shrinking; what lies beyond the new size is lost");
         }
         export.disk().resize(size_bytes / 512)?;
         let info = export.disk().info();
@@ -313,6 +329,28 @@ impl Admin {
         tracing::info!(disk, size_bytes, "resized");
         Ok(self.describe(&export))
     }
+}
+
+/// May the last `lost_bytes` of a disk be given up?
+fn check_shrinking(export: &Export, lost_bytes: u64, shrink: bool, force: bool) -> Result<(), String> {
+    let (name, old_bytes) = (export.name(), export.info(false).size_bytes());
+    let pids: BTreeSet<i32> = export.attached().iter().map(|client| client.pid).collect();
+    let mut missing = Vec::new();
+    if !shrink {
+        missing.push("--shrink (\"shrink\": true)");
+    }
+    if !pids.is_empty() && !force {
+        missing.push("--force (\"force\": true)");
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let pids: Vec<String> = pids.iter().take(8).map(i32::to_string).collect();
+    let used = if pids.is_empty() { String::new() } else { format!(", and it is in use by process {}", pids.join(", ")) };
+    Err(format!(
+        "disk '{name}' has {old_bytes} bytes: its last {lost_bytes} bytes would be lost{used}; add {} if that is meant",
+        missing.join(" and ")
+    ))
 }
 
 fn parse(line: &str) -> Result<Request, String> {
@@ -341,6 +379,7 @@ fn is_readable(fd: &impl AsFd) -> bool {
 
 fn describe(export: &Export) -> Value {
     let info: BlockInfo = export.info(false);
+    let (io, unit_bytes) = export.io().unzip();
     json!({
         "disk": export.name(),
         "kind": export.disk().kind(),
@@ -348,12 +387,16 @@ fn describe(export: &Export) -> Value {
         "first_sector": info.first_sector,
         "last_sector": info.first_sector + info.sector_count - 1,
         "block_bytes": info.block_bytes,
+        "io": io,
+        "direct_unit_bytes": unit_bytes.flatten(),
         "optimal_bytes": info.optimal_bytes,
         "max_transfer_bytes": info.max_transfer_bytes,
         "max_range_bytes": u64::from(info.max_range_sectors) * 512,
         "max_segments": info.max_segments,
         "read_only": !info.can(CAPABILITY_WRITE),
         "exclusive": export.is_exclusive(),
+        "shared": export.is_shared(),
+        "claimed": export.attached().iter().any(|client| client.role == Role::SoleWriter),
         "capabilities": CAPABILITY_NAMES.iter().filter(|(bit, _)| info.can(*bit)).map(|(_, name)| *name).collect::<Vec<_>>(),
         "attached": export.attached().len(),
     })

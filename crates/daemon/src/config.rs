@@ -37,8 +37,8 @@ pub enum LogFormat {
 #[command(name = "fipseed", version, about, max_term_width = 110)]
 pub struct Arguments {
     /// A disk to serve; may be repeated. KIND:ARGS is null:SIZE, memory:SIZE[,huge|thp][,lock], or
-    /// file:PATH[,size=SIZE][,block=512|4096][,direct=on|off|auto]; any kind takes ,ro and ,exclusive. For tests,
-    /// delay:, error: or powercut: with their options stand before the KIND.
+    /// file:PATH[,size=SIZE][,block=512|4096][,direct=on|off|auto]; any kind takes ,ro ,exclusive and ,shared. For
+    /// tests, delay:, error: or powercut: with their options stand before the KIND.
     #[arg(long = "disk", value_name = "NAME=KIND:ARGS")]
     disks: Vec<String>,
     /// Serve a disk to virtual machines at this Unix socket, as a vhost-user-blk device; may be repeated.
@@ -181,6 +181,9 @@ struct DiskTable {
     allow_gids: Vec<u32>,
     #[serde(default)]
     allow_everyone: bool,
+    /// As the option of `spec`.
+    #[serde(default)]
+    shared: bool,
 }
 
 impl DiskTable {
@@ -194,6 +197,7 @@ impl DiskTable {
             (_, Some(_)) => return Err(format!("disk '{}': only a file disk has a path; remove it", self.name)),
             (_, None) => {}
         }
+        spec.shared |= self.shared;
         let (uids, gids) = (self.allow_uids.clone(), self.allow_gids.clone());
         let vhost_user = self.vhost_user.iter().cloned().collect();
         Ok(DiskConfig { spec, allow: AllowList { everyone: self.allow_everyone, uids, gids }, vhost_user })

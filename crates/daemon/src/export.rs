@@ -1,7 +1,8 @@
 //! Exports: disks under a name, who may use them, and who does.
 
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use fipsee_block::disk::{AnyDisk, Disk};
 use fipsee_block::stats::QueueCounters;
@@ -48,6 +49,37 @@ impl Kind {
     }
 }
 
+/// What an attachment may do to the content of a disk, and what that means for others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It does not write.
+    Reader,
+    /// It may write, beside others that may.
+    Writer,
+    /// It may write, and nobody else.
+    SoleWriter,
+}
+
+impl Role {
+    /// Do two attachments of these roles exclude each other?
+    const fn excludes(self, other: Self) -> bool {
+        matches!((self, other), (Self::SoleWriter, Self::SoleWriter | Self::Writer) | (Self::Writer, Self::SoleWriter))
+    }
+}
+
+/// How a client wants to be attached.
+#[derive(Clone, Copy, Debug)]
+pub struct Wish {
+    /// How.
+    pub kind: Kind,
+    /// Is nobody else to be attached?
+    pub exclusive: bool,
+    /// What it does to the content.
+    pub role: Role,
+    /// Is it to write beside a sole writer?
+    pub ignores_claims: bool,
+}
+
 /// An attached client, as `fipsee stat` shows it.
 #[derive(Clone, Debug)]
 pub struct Attached {
@@ -65,6 +97,22 @@ pub struct Attached {
     pub worker_cpus: Vec<Option<usize>>,
     /// Is nobody else to be attached?
     pub exclusive: bool,
+    /// What it may do to the content. A device of a virtual machine reads, until its first queue is served.
+    pub role: Role,
+    /// Its connection is closed, and its last requests are not finished.
+    pub leaving: bool,
+}
+
+impl Attached {
+    /// For those who cannot attach because of it.
+    fn shown(&self) -> String {
+        let what = match self.kind {
+            Kind::Ring => "",
+            Kind::VhostUser => " (a virtual machine)",
+        };
+        let gone = if self.leaving { ", which is gone while its last requests are not finished," } else { "" };
+        format!("process {}{what}{gone}", self.pid)
+    }
 }
 
 /// A disk under a name.
@@ -73,7 +121,10 @@ pub struct Export {
     disk: AnyDisk,
     read_only: bool,
     exclusive: bool,
+    shared: bool,
     users: Mutex<Users>,
+    /// Somebody has left.
+    left: Condvar,
 }
 
 /// Who may use a disk, and who does.
@@ -89,17 +140,81 @@ struct Users {
 pub enum Denied {
     /// It is not on the list.
     NotAllowed(String),
-    /// Someone has exclusive use, or it asked for exclusive use of a disk others use.
+    /// Others who are attached do not go together with what it asked for.
     Busy(String),
+    /// Likewise, but those have hung up, and only their last requests are not finished.
+    BusyForNow(String),
     /// It has just been removed.
     Gone,
 }
 
-impl Export {
-    /// Put `disk` under `name`.
+/// Disks that are open and not served yet. Dropped, the files that were made for them are gone again: what is refused changes nothing.
+#[derive(Default)]
+pub struct Opened(Vec<Arc<Export>>);
+
+impl Opened {
+    /// One more.
+    pub fn add(&mut self, export: Arc<Export>) {
+        self.0.push(export);
+    }
+
+    /// All of them.
     #[must_use]
-    pub const fn new(name: String, disk: AnyDisk, read_only: bool, exclusive: bool, allow: AllowList) -> Self {
-        Self { name, disk, read_only, exclusive, users: Mutex::new(Users { allow, attached: Vec::new(), retired: false }) }
+    pub fn exports(&self) -> &[Arc<Export>] {
+        &self.0
+    }
+
+    /// They are served from now on.
+    pub fn keep(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        for export in &self.0 {
+            if let Err(problem) = export.disk.remove_if_new() {
+                tracing::warn!(disk = export.name, problem, "something stays behind");
+            }
+        }
+    }
+}
+
+impl Denied {
+    const fn busy(holder: &Attached, text: String) -> Self {
+        if holder.leaving { Self::BusyForNow(text) } else { Self::Busy(text) }
+    }
+
+    /// In words.
+    #[must_use]
+    pub fn into_text(self) -> String {
+        match self {
+            Self::NotAllowed(text) | Self::Busy(text) | Self::BusyForNow(text) => text,
+            Self::Gone => "the disk has just been removed".to_owned(),
+        }
+    }
+}
+
+/// Whoever of these is attached; one who is leaving only if no other is.
+fn in_the_way(users: &Users, is_in_the_way: impl Fn(&Attached) -> bool) -> Option<&Attached> {
+    users.attached.iter().filter(|attached| is_in_the_way(attached)).min_by_key(|attached| attached.leaving)
+}
+
+impl Export {
+    /// Serve `disk` as `config` says.
+    #[must_use]
+    pub fn new(config: &DiskConfig, disk: AnyDisk) -> Self {
+        let (spec, allow) = (&config.spec, config.allow.clone());
+        let users = Mutex::new(Users { allow, attached: Vec::new(), retired: false });
+        Self {
+            name: spec.name.clone(),
+            disk,
+            read_only: spec.ro,
+            exclusive: spec.exclusive,
+            shared: spec.shared,
+            users,
+            left: Condvar::new(),
+        }
     }
 
     /// Go on with the disk that another daemon serves as `info`, its content in `file`.
@@ -107,9 +222,8 @@ impl Export {
     /// # Errors
     /// Clients would notice the difference, or it cannot be had.
     pub fn take_over(disk: &DiskConfig, info: &BlockInfo, file: Option<OwnedFd>) -> Result<Arc<Self>, String> {
-        let spec = &disk.spec;
-        let served = spec.take_over(info, file)?;
-        Ok(Arc::new(Self::new(spec.name.clone(), served, spec.ro, spec.exclusive, disk.allow.clone())))
+        let served = disk.spec.take_over(info, file)?;
+        Ok(Arc::new(Self::new(disk, served)))
     }
 
     /// Open the disk that `disk` describes.
@@ -118,9 +232,10 @@ impl Export {
     /// Why not, in words that say what to do.
     pub fn open(disk: &DiskConfig) -> Result<Arc<Self>, String> {
         let spec = &disk.spec;
-        let export = Self::new(spec.name.clone(), spec.open()?, spec.ro, spec.exclusive, disk.allow.clone());
+        let export = Self::new(disk, spec.open()?);
         let size_bytes = export.info(false).size_bytes();
-        tracing::info!(disk = spec.name, kind = export.disk.kind(), size_bytes, read_only = spec.ro, "opened");
+        let (io, unit_bytes) = export.io().map_or((None, None), |(io, unit_bytes)| (Some(io), unit_bytes));
+        tracing::info!(disk = spec.name, kind = export.disk.kind(), size_bytes, read_only = spec.ro, io, unit_bytes, "opened");
         Ok(Arc::new(export))
     }
 
@@ -136,6 +251,13 @@ impl Export {
         &self.disk
     }
 
+    /// How a file disk's requests reach the file: `direct`, in units of so many bytes, or `cached`.
+    #[must_use]
+    pub fn io(&self) -> Option<(&'static str, Option<u64>)> {
+        let unit_bytes = self.disk.file_disk()?.direct_unit_bytes();
+        Some((if unit_bytes.is_some() { "direct" } else { "cached" }, unit_bytes))
+    }
+
     /// Is it exported for reading only?
     #[must_use]
     pub const fn is_read_only(&self) -> bool {
@@ -146,6 +268,12 @@ impl Export {
     #[must_use]
     pub const fn is_exclusive(&self) -> bool {
         self.exclusive
+    }
+
+    /// May several write at a time, whatever they claim?
+    #[must_use]
+    pub const fn is_shared(&self) -> bool {
+        self.shared
     }
 
     /// What clients are told.
@@ -162,14 +290,7 @@ impl Export {
     ///
     /// # Errors
     /// [`Denied`], in words for the client.
-    pub fn admit(
-        &self,
-        client: u64,
-        (pid, uid, gid): (i32, u32, u32),
-        more_gids: &[u32],
-        kind: Kind,
-        exclusive: bool,
-    ) -> Result<(), Denied> {
+    pub fn admit(&self, client: u64, (pid, uid, gid): (i32, u32, u32), more_gids: &[u32], wish: Wish) -> Result<(), Denied> {
         let name = &self.name;
         let mut users = self.lock();
         if users.retired {
@@ -180,19 +301,92 @@ impl Export {
                 format!("disk '{name}' is not for user {uid} (group {gid}); add them to allow_uids or allow_gids of the disk");
             return Err(Denied::NotAllowed(text));
         }
-        let exclusive = exclusive || self.exclusive;
-        if let Some(holder) = users.attached.iter().find(|other| exclusive || other.exclusive) {
+        let exclusive = wish.exclusive || self.exclusive;
+        if let Some(holder) = in_the_way(&users, |other| exclusive || other.exclusive) {
             let how = if holder.exclusive { "exclusively" } else { "and exclusive use was asked for" };
-            let text = format!("disk '{name}' is in use {how} by process {}; detach that first", holder.pid);
-            return Err(Denied::Busy(text));
+            let text = format!("disk '{name}' is in use {how} by {}; detach that first", holder.shown());
+            return Err(Denied::busy(holder, text));
         }
-        users.attached.push(Attached { kind, client, pid, uid, queues: Vec::new(), worker_cpus: Vec::new(), exclusive });
+        let role = self.role_in_force(wish.role);
+        if !wish.ignores_claims {
+            self.check_claims(&users, client, role)?;
+        }
+        let (queues, worker_cpus) = (Vec::new(), Vec::new());
+        users.attached.push(Attached { kind: wish.kind, client, pid, uid, queues, worker_cpus, exclusive, role, leaving: false });
         Ok(())
+    }
+
+    const fn role_in_force(&self, wanted: Role) -> Role {
+        match wanted {
+            _ if self.read_only => Role::Reader,
+            Role::SoleWriter if self.shared => Role::Writer,
+            wanted => wanted,
+        }
+    }
+
+    fn check_claims(&self, users: &Users, client: u64, role: Role) -> Result<(), Denied> {
+        let excluded = |other: &Attached| other.client != client && role.excludes(other.role);
+        let Some(holder) = in_the_way(users, excluded) else { return Ok(()) };
+        let (name, process) = (&self.name, holder.shown());
+        let how = if holder.role == Role::SoleWriter { "is its sole writer" } else { "may write it, too" };
+        let advice = if holder.leaving { "try again in a moment" } else { "end that first" };
+        let text = format!(
+            "disk '{name}' cannot be written safely: {process} {how}; {advice}, attach read-only, write beside it at your own \
+             risk (--force), or serve the disk with shared = true"
+        );
+        Err(Denied::busy(holder, text))
+    }
+
+    /// The first queue of an attached client's device is about to be served, which writes and expects that nobody else does. Waits so
+    /// long for those who have hung up to be gone.
+    ///
+    /// # Errors
+    /// Somebody else may write, in words.
+    pub fn claim(&self, client: u64, patience: Duration) -> Result<(), String> {
+        let deadline = Instant::now() + patience;
+        let role = self.role_in_force(Role::SoleWriter);
+        let mut users = self.lock();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.check_claims(&users, client, role) {
+                Ok(()) => {
+                    Self::set_role(&mut users, client, role);
+                    return Ok(());
+                }
+                Err(Denied::BusyForNow(_)) if !left.is_zero() => {
+                    users = self.left.wait_timeout(users, left).unwrap_or_else(PoisonError::into_inner).0;
+                }
+                Err(denied) => return Err(denied.into_text()),
+            }
+        }
+    }
+
+    /// No queue of the device is served any more, and nothing of it is in flight.
+    pub fn end_claim(&self, client: u64) {
+        Self::set_role(&mut self.lock(), client, Role::Reader);
+    }
+
+    fn set_role(users: &mut Users, client: u64, role: Role) {
+        users.attached.iter_mut().filter(|attached| attached.client == client).for_each(|attached| attached.role = role);
+    }
+
+    /// The client's connection is closed; what it has in flight goes on, and so does what it claimed.
+    pub fn is_leaving(&self, client: u64) {
+        let mut users = self.lock();
+        users.attached.iter_mut().filter(|attached| attached.client == client).for_each(|attached| attached.leaving = true);
     }
 
     /// A client that another daemon admitted stays, whatever the list says now.
     pub fn keep(&self, attached: Attached) {
         self.lock().attached.push(attached);
+    }
+
+    /// Whether an attached client is alone, and what it may do to the content.
+    #[must_use]
+    pub fn terms_of(&self, client: u64) -> (bool, Role) {
+        let users = self.lock();
+        let attached = users.attached.iter().find(|attached| attached.client == client);
+        attached.map_or((false, Role::Reader), |attached| (attached.exclusive, attached.role))
     }
 
     /// Publish the numbers of an admitted client's queues, and where they are served.
@@ -213,6 +407,7 @@ impl Export {
     /// Give the place back.
     pub fn leave(&self, client: u64) {
         self.lock().attached.retain(|attached| attached.client != client);
+        self.left.notify_all();
     }
 
     /// Who is attached now.

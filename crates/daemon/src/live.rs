@@ -24,6 +24,7 @@ pub struct Served {
 pub struct Live {
     served: Mutex<Arc<Served>>,
     next_client: AtomicU64,
+    departures: AtomicU64,
     device_descriptors: AtomicU64,
 }
 
@@ -32,7 +33,12 @@ impl Live {
     #[must_use]
     pub fn new(exports: Vec<Arc<Export>>, settings: FrontSettings) -> Self {
         let served = Served { exports, settings, added_descriptors: 0 };
-        Self { served: Mutex::new(Arc::new(served)), next_client: AtomicU64::new(1), device_descriptors: AtomicU64::new(0) }
+        Self {
+            served: Mutex::new(Arc::new(served)),
+            next_client: AtomicU64::new(1),
+            departures: AtomicU64::new(0),
+            device_descriptors: AtomicU64::new(0),
+        }
     }
 
     /// The state in force. Hold it for the time of one decision, not longer: it keeps removed disks open.
@@ -56,6 +62,17 @@ impl Live {
     /// Clients below this number are another daemon's.
     pub fn number_clients_from(&self, client: u64) {
         self.next_client.fetch_max(client, Ordering::Relaxed);
+    }
+
+    /// A client's last request is finished, and its place is free.
+    pub fn departed(&self) {
+        self.departures.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often that happened.
+    #[must_use]
+    pub fn departures(&self) -> u64 {
+        self.departures.load(Ordering::Relaxed)
     }
 
     /// Descriptors that vhost-user devices hold, at most.

@@ -17,6 +17,11 @@ fn resize(daemon: &Daemon, disk: &str, size_bytes: u64) -> Value {
     daemon.admin(&json!({ "request": "resize", "disk": disk, "size_bytes": size_bytes }))
 }
 
+/// To a smaller size, by somebody who means it.
+fn shrink(daemon: &Daemon, disk: &str, size_bytes: u64, force: bool) -> Value {
+    daemon.admin(&json!({ "request": "resize", "disk": disk, "size_bytes": size_bytes, "shrink": true, "force": force }))
+}
+
 /// Reap until an event is there.
 fn next_event(queue: &mut Queue) -> Event {
     let mut event = None;
@@ -49,10 +54,40 @@ fn resize_reaches_the_client_and_the_new_range_is_usable() {
         queue.read((new_bytes >> SECTOR_SHIFT) - 8, buffer.segment(0, 4096), 1).expect("room");
         assert_eq!(finish_one(&mut queue), Status::Ok);
         assert!(common::bytes_of(&buffer) == data, "{name}");
-        assert_eq!(resize(&daemon, name, 4 << 20)["size_bytes"], 4 << 20);
+        assert_eq!(shrink(&daemon, name, 4 << 20, true)["size_bytes"], 4 << 20);
         assert_eq!(next_event(&mut queue), Event::Resized { sector_count: 4 << 20 >> SECTOR_SHIFT });
         queue.read(old_end - 8, buffer.segment(0, 4096), 1).expect("room");
         assert_eq!(finish_one(&mut queue), Status::OutOfRange, "{name}: smaller again");
+    }
+}
+
+#[test]
+fn a_disk_loses_its_end_only_when_that_is_said_and_while_it_is_used_only_by_force() {
+    let daemon = Daemon::start(&["--disk", "m=memory:8M,max=64M", "--disk", "f=file:{dir}/disk,size=8M"]);
+    let end = stamp(4096, 3, 3);
+    for name in ["m", "f"] {
+        let mut client = daemon.blocking(name);
+        client.write_at(&end, (8 << 20) - 4096).expect("written");
+        client.flush().expect("flushed");
+        let pid = std::process::id().to_string();
+        let said = resize(&daemon, name, (8 << 20) - 512)["error"].as_str().expect("refused").to_owned();
+        assert_says(&said, &["has 8388608 bytes", "its last 512 bytes would be lost", &pid, "--shrink", "--force"]);
+        let said = shrink(&daemon, name, 4 << 20, false)["error"].as_str().expect("refused").to_owned();
+        assert_says(&said, &["its last 4194304 bytes would be lost", &pid, "add --force"]);
+        assert!(!said.contains("--shrink"), "{said}");
+        let forced = json!({ "request": "resize", "disk": name, "size_bytes": 4 << 20, "force": true });
+        assert_says(daemon.admin(&forced)["error"].as_str().expect("refused"), &["add --shrink"]);
+        let mut bytes = vec![0; 4096];
+        client.read_at(&mut bytes, (8 << 20) - 4096).expect("nothing changed");
+        assert!(bytes == end, "{name}");
+        drop(client);
+        eventually("nobody uses it", || daemon.attached_count(name) == 0);
+        let said = resize(&daemon, name, 4 << 20)["error"].as_str().expect("refused").to_owned();
+        assert!(said.contains("add --shrink") && !said.contains("--force"), "{said}");
+        assert_eq!(shrink(&daemon, name, 4 << 20, false)["size_bytes"], 4 << 20, "it is meant, and harms nobody who is attached");
+        // Neither the same size nor a larger one is a question.
+        assert_eq!(resize(&daemon, name, 4 << 20)["size_bytes"], 4 << 20);
+        assert_eq!(resize(&daemon, name, 8 << 20)["size_bytes"], 8 << 20);
     }
 }
 

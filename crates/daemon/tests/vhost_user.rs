@@ -12,7 +12,7 @@ const A: &[&str] = &["--disk", "a=memory:1M", "--vhost-user", "a={dir}/a.sock"];
 
 #[test]
 fn what_a_guest_writes_a_local_client_reads_and_the_other_way_round() {
-    for disk in ["a=memory:1M", "a=file:{dir}/disk,size=1M"] {
+    for disk in ["a=memory:1M,shared", "a=file:{dir}/disk,size=1M,shared"] {
         let daemon = Daemon::start(&["--disk", disk, "--vhost-user", "a={dir}/a.sock"]);
         let mut vm = Vm::boot(&daemon.dir.path("a.sock"));
         let mut client = daemon.blocking("a");

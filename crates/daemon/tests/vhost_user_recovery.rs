@@ -8,6 +8,7 @@ use std::path::Path;
 
 use common::vm::*;
 use common::{Daemon, await_word, child_process, eventually, socket_given};
+use fipsee_block::client::{AttachOptions, Blocking};
 use serde_json::json;
 
 const F: &[&str] = &["--disk", "f=file:{dir}/disk,size=1M", "--vhost-user", "f={dir}/f.sock"];
@@ -23,7 +24,9 @@ fn put_writes(vm: &mut Vm, version: u64) {
 /// Blocks of a disk, as a local client sees them, are those of some version each; which.
 #[track_caller]
 fn versions(daemon: &Daemon, disk: &str, possible: &[u64]) -> Vec<u64> {
-    let mut client = daemon.blocking(disk);
+    // The guest may be running: it alone writes.
+    let reader = AttachOptions { read_only: true, ..Daemon::options(disk) };
+    let mut client = Blocking::attach(&daemon.socket(), &reader).expect("attached");
     let mut bytes = vec![0; BLOCK_BYTES];
     let version_of = |block: u16| {
         client.read_at(&mut bytes, u64::from(block) * BLOCK_BYTES as u64).expect("read");
@@ -168,7 +171,8 @@ fn a_resize_is_told_to_the_guest_and_takes_effect() {
     drop(theirs);
     for megabytes in [2_u64, 1, 3] {
         let last = (megabytes << 20) / 512 - 8;
-        let answer = daemon.admin(&json!({ "request": "resize", "disk": "f", "size_bytes": megabytes << 20 }));
+        let request = json!({ "request": "resize", "disk": "f", "size_bytes": megabytes << 20, "shrink": true, "force": true });
+        let answer = daemon.admin(&request);
         assert_eq!(answer["size_bytes"], megabytes << 20);
         let mut message = [0; 12];
         std::io::Read::read_exact(&mut &ours, &mut message).expect("word of it");
@@ -179,7 +183,7 @@ fn a_resize_is_told_to_the_guest_and_takes_effect() {
     }
     // A hypervisor that does not listen there costs nothing.
     drop(ours);
-    daemon.admin(&json!({ "request": "resize", "disk": "f", "size_bytes": 1 << 20 }));
+    daemon.admin(&json!({ "request": "resize", "disk": "f", "size_bytes": 1 << 20, "shrink": true, "force": true }));
     vm.check();
 }
 

@@ -192,7 +192,8 @@ fn loop_in_the_queue(vm: &mut Vm) {
 
 #[test]
 fn a_broken_queue_stops_with_a_line_in_the_log_while_others_work_and_works_after_a_reset() {
-    let daemon = Daemon::start(&["--disk", "a=memory:1M", "--vhost-user", "a={dir}/a.sock", "--vhost-user", "a={dir}/b.sock"]);
+    let disk = "a=memory:1M,shared";
+    let daemon = Daemon::start(&["--disk", disk, "--vhost-user", "a={dir}/a.sock", "--vhost-user", "a={dir}/b.sock"]);
     let mut healthy = Vm::boot(&daemon.dir.path("b.sock"));
     let mut vm = Vm::boot(&daemon.dir.path("a.sock"));
     for round in 1..=3 {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fipsee_block::client::{AttachOptions, Error};
+use fipsee_block::client::{AttachOptions, Claim, Error};
 use fipsee_block::wire::{CAPABILITY_NAMES, CAPABILITY_WRITE, SECTOR_BYTES, Status};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
@@ -91,7 +91,7 @@ impl Disk {
 #[pymethods]
 impl Disk {
     #[new]
-    #[pyo3(signature = (name, *, socket=None, queues=1, depth=64, read_only=false, exclusive=false, wait="adaptive", reconnect=0.0))]
+    #[pyo3(signature = (name, *, socket=None, queues=1, depth=64, read_only=false, exclusive=false, claim="none", wait="adaptive", reconnect=0.0))]
     #[expect(clippy::too_many_arguments, reason = "Python has keywords for them")]
     fn new(
         py: Python<'_>,
@@ -101,10 +101,17 @@ impl Disk {
         depth: u32,
         read_only: bool,
         exclusive: bool,
+        claim: &str,
         wait: &str,
         reconnect: f64,
     ) -> PyResult<Self> {
         let mode = wait.parse().map_err(PyValueError::new_err)?;
+        let claim = match claim {
+            "none" => Claim::None,
+            "sole_writer" => Claim::SoleWriter,
+            "ignore" => Claim::Ignore,
+            other => return Err(PyValueError::new_err(format!("claim={other:?}: use 'none', 'sole_writer' or 'ignore'"))),
+        };
         let reconnect_for = Duration::try_from_secs_f64(reconnect)
             .map_err(|error| PyValueError::new_err(format!("reconnect is a number of seconds: {error}")))?;
         if queues == 0 || depth == 0 {
@@ -119,6 +126,7 @@ impl Disk {
             pool_bytes: 0,
             read_only,
             exclusive,
+            claim,
             wait: mode,
             ..AttachOptions::new(&name)
         };

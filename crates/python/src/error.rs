@@ -67,7 +67,7 @@ pub(crate) fn closed() -> PyErr {
 fn errno(error: &Error) -> i32 {
     let errno = match error {
         Error::Connect { source, .. } | Error::Io { source, .. } => return of_io(source),
-        Error::Wait(_) => Errno::OPNOTSUPP,
+        Error::Wait(_) | Error::Unsupported(_) => Errno::OPNOTSUPP,
         Error::Request(status) => return status.errno(),
         Error::Refused { code, .. } => match code {
             RefusalCode::UnknownExport => Errno::NOENT,

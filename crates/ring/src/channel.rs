@@ -19,8 +19,10 @@ use crate::tuning::Tuning;
 pub const REGION_MAGIC: u64 = u64::from_le_bytes(*b"FIPSEE01");
 /// Feature: each entry of the table of queues tells the CPU that the queue's worker is bound to.
 pub const FEATURE_WORKER_CPU: u64 = 1;
+/// Feature: ATTACH may claim the disk, or attach beside a claim.
+pub const FEATURE_SOLE_WRITER: u64 = 2;
 /// The features that this build knows.
-pub const FEATURES: u64 = FEATURE_WORKER_CPU;
+pub const FEATURES: u64 = FEATURE_WORKER_CPU | FEATURE_SOLE_WRITER;
 /// Bytes of the region header; the table of queues follows.
 pub const REGION_HEADER_BYTES: usize = 64;
 /// Bytes of one entry in the table of queues.

@@ -33,6 +33,10 @@ const HEADER_BYTES: usize = 12;
 pub const ATTACH_READ_ONLY: u32 = 1;
 /// ATTACH flag: refuse if anyone else is attached, and refuse others while we are.
 pub const ATTACH_EXCLUSIVE: u32 = 2;
+/// ATTACH flag, with `FEATURE_SOLE_WRITER`: nobody else is to write while we are attached.
+pub const ATTACH_SOLE_WRITER: u32 = 4;
+/// ATTACH flag, with `FEATURE_SOLE_WRITER`: write although somebody claims to be the sole writer.
+pub const ATTACH_IGNORE_CLAIM: u32 = 8;
 /// REGISTER access bit: the daemon may load from the memory (the client writes to the disk).
 pub const ACCESS_READ: u16 = 1;
 /// REGISTER access bit: the daemon may store into the memory (the client reads from the disk).
@@ -50,7 +54,7 @@ pub enum RefusalCode {
     UnknownExport,
     /// The peer's user and groups are not on the export's list.
     NotAllowed,
-    /// The export is in exclusive use, or exclusive use was asked while others use it.
+    /// Others who are attached, or what they claim, does not go together with what was asked.
     Busy,
     /// A limit of the daemon or the machine was reached.
     Limit,
@@ -119,7 +123,7 @@ pub enum Control {
         queue_count: u16,
         /// Requests outstanding per queue; the daemon caps.
         depth: u32,
-        /// [`ATTACH_READ_ONLY`], [`ATTACH_EXCLUSIVE`].
+        /// [`ATTACH_READ_ONLY`], [`ATTACH_EXCLUSIVE`], [`ATTACH_SOLE_WRITER`], [`ATTACH_IGNORE_CLAIM`].
         flags: u32,
         /// Bytes of shared payload memory wanted; the daemon caps.
         pool_bytes: u64,

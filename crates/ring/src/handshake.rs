@@ -8,8 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::channel::{ClientQueue, RegionLayout, ServerQueue};
-use crate::control::{Control, MAX_MESSAGE_BYTES, MAX_NAME_BYTES, Malformed, RefusalCode, SERVICE_INFO_BYTES, VERSION};
+use crate::channel::{ClientQueue, FEATURE_SOLE_WRITER, RegionLayout, ServerQueue};
+use crate::control::{
+    ATTACH_IGNORE_CLAIM, ATTACH_SOLE_WRITER, Control, MAX_MESSAGE_BYTES, MAX_NAME_BYTES, Malformed, RefusalCode,
+    SERVICE_INFO_BYTES, VERSION,
+};
 use crate::doorbell::{EventDoorbell, SocketDoorbell};
 use crate::fault::PeerFault;
 use crate::region::{Access, Region, RegionError};
@@ -44,6 +47,8 @@ pub enum HandshakeError {
     Disconnected,
     /// The daemon did not answer in time.
     TimedOut(&'static str),
+    /// The daemon is too old: it lacks this, which was asked for.
+    Unsupported(&'static str),
     /// The daemon broke the protocol.
     Fault(PeerFault),
     /// The daemon sent something that is not a control message.
@@ -110,7 +115,8 @@ pub struct Attached {
     pub queues: Vec<ClientQueue>,
 }
 
-/// Connect to the daemon that listens at `socket_path`, offer the features `offered` (`FEATURE_*`), and attach.
+/// Connect to the daemon that listens at `socket_path`, offer the features `offered` (`FEATURE_*`) and those that the flags need,
+/// and attach.
 ///
 /// # Errors
 /// Any [`HandshakeError`].
@@ -119,6 +125,8 @@ pub fn attach(socket_path: &Path, offered: u64, wanted: &Wanted<'_>) -> Result<A
         let text = format!("the name '{}' has {} bytes; a name has 1 to {MAX_NAME_BYTES}", wanted.name, wanted.name.len());
         return Err(HandshakeError::Refused { code: RefusalCode::UnknownExport, text });
     }
+    let about_claims = ATTACH_SOLE_WRITER | ATTACH_IGNORE_CLAIM;
+    let offered = if wanted.flags & about_claims != 0 { offered | FEATURE_SOLE_WRITER } else { offered };
     let control = Seqpacket::connect(socket_path);
     let control = control.map_err(|source| HandshakeError::Connect { path: socket_path.to_owned(), source })?;
     let hello = Control::Hello { version_min: VERSION, version_max: VERSION, features: offered };
@@ -132,7 +140,14 @@ pub fn attach(socket_path: &Path, offered: u64, wanted: &Wanted<'_>) -> Result<A
         }
         other => return Err(unexpected(&other)),
     };
-    let Wanted { service, queue_count, depth, flags, pool_bytes, name } = *wanted;
+    let Wanted { service, queue_count, depth, mut flags, pool_bytes, name } = *wanted;
+    if features & FEATURE_SOLE_WRITER == 0 {
+        if flags & ATTACH_SOLE_WRITER != 0 {
+            return Err(HandshakeError::Unsupported("claims to be a disk's sole writer"));
+        }
+        // Where nobody can claim there is no claim to be ignored.
+        flags &= !ATTACH_IGNORE_CLAIM;
+    }
     let attach = Control::Attach { service, queue_count, depth, flags, pool_bytes, name: name.to_owned() };
     let (answer, descriptors) = ask(&control, &attach, &[], "the request to attach")?;
     let Control::Attached { queue_count: granted, region_bytes, service_info } = answer else {

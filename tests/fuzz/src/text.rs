@@ -60,7 +60,7 @@ pub(crate) fn config_seeds() -> Vec<Vec<u8>> {
 pub(crate) fn spec_seeds() -> Vec<Vec<u8>> {
     of(&[
         "a=null:1G,block=4096,exclusive",
-        "b=memory:256M,max=1G,thp,huge,lock,ro",
+        "b=memory:256M,max=1G,thp,huge,lock,ro,shared",
         "c=file:/dev/a,size=512M,block=512,direct=auto,ro",
     ])
 }

@@ -9,7 +9,10 @@ use std::time::Duration;
 
 use fipsee_ring::PeerFault;
 use fipsee_ring::channel::{ClientQueue, FEATURE_WORKER_CPU, RegionLayout};
-use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, ATTACH_EXCLUSIVE, ATTACH_READ_ONLY, Control, MAX_REGIONS, SERVICE_BLOCK};
+use fipsee_ring::control::{
+    ACCESS_READ, ACCESS_WRITE, ATTACH_EXCLUSIVE, ATTACH_IGNORE_CLAIM, ATTACH_READ_ONLY, ATTACH_SOLE_WRITER, Control, MAX_REGIONS,
+    SERVICE_BLOCK,
+};
 use fipsee_ring::handshake::{self, Attached, Wanted, ask, unexpected};
 use fipsee_ring::region::{Access, Region};
 use fipsee_ring::seqpacket::Seqpacket;
@@ -31,6 +34,18 @@ pub enum Placement {
     Off,
 }
 
+/// What an attachment that may write says to others that may.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Claim {
+    /// Nothing: refused while somebody claims to be the sole writer.
+    #[default]
+    None,
+    /// Nobody else is to write meanwhile: refused while somebody else may, and others that want to write are refused.
+    SoleWriter,
+    /// Write although somebody claims to be the sole writer. Who does so answers for the data.
+    Ignore,
+}
+
 /// How to attach.
 #[derive(Clone, Debug)]
 pub struct AttachOptions {
@@ -46,6 +61,9 @@ pub struct AttachOptions {
     pub read_only: bool,
     /// Be the only one, or be refused.
     pub exclusive: bool,
+    /// What goes for others that write; of no concern to an attachment that is read-only. A daemon that is too old for
+    /// [`Claim::SoleWriter`] is [`Error::Unsupported`].
+    pub claim: Claim,
     /// How [`Queue::wait`] waits; not every CPU has every way ([`WaitMode::available`]).
     pub wait: WaitMode,
     /// In adaptive mode, how long to look before sleeping.
@@ -65,6 +83,7 @@ impl AttachOptions {
             pool_bytes: 4 << 20,
             read_only: false,
             exclusive: false,
+            claim: Claim::None,
             wait: WaitMode::Adaptive,
             look: DEFAULT_LOOK,
             placement: Placement::Auto,
@@ -281,11 +300,17 @@ fn register_with(control: &Seqpacket, memory: &Memory) -> Result<(), Error> {
 fn handshake(socket_path: &Path, options: &AttachOptions) -> Result<Attachment, Error> {
     let flag = |set, bit| if set { bit } else { 0 };
     let offered = if options.placement == Placement::Auto { FEATURE_WORKER_CPU } else { 0 };
+    let claim = match options.claim {
+        _ if options.read_only => 0,
+        Claim::None => 0,
+        Claim::SoleWriter => ATTACH_SOLE_WRITER,
+        Claim::Ignore => ATTACH_IGNORE_CLAIM,
+    };
     let wanted = Wanted {
         service: SERVICE_BLOCK,
         queue_count: options.queue_count,
         depth: options.depth,
-        flags: flag(options.read_only, ATTACH_READ_ONLY) | flag(options.exclusive, ATTACH_EXCLUSIVE),
+        flags: flag(options.read_only, ATTACH_READ_ONLY) | flag(options.exclusive, ATTACH_EXCLUSIVE) | claim,
         pool_bytes: options.pool_bytes,
         name: &options.name,
     };

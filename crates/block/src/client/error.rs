@@ -37,6 +37,8 @@ pub enum Error {
     Disconnected,
     /// The daemon did not answer in time.
     TimedOut(&'static str),
+    /// The daemon is too old: it lacks this, which was asked for.
+    Unsupported(&'static str),
     /// The daemon broke the protocol; the channel is closed.
     Fault(PeerFault),
     /// The daemon sent something that is not a control message.
@@ -88,6 +90,9 @@ impl fmt::Display for Error {
                 "the daemon closed the connection; see its log; requests without an answer may or may not have been done",
             ),
             Self::TimedOut(what) => write!(f, "the daemon did not answer {what} in time; is it stopped or overloaded?"),
+            Self::Unsupported(what) => {
+                write!(f, "the daemon knows no {what}: it is older than this program; upgrade it, or do without")
+            }
             Self::Fault(fault) => write!(f, "{fault}; the channel is closed"),
             Self::Malformed(malformed) => malformed.fmt(f),
             Self::QueueFull => f.write_str("as many requests are outstanding as the queue takes; reap completions first"),
@@ -129,6 +134,7 @@ impl From<HandshakeError> for Error {
             HandshakeError::Refused { code, text } => Self::Refused { code, text },
             HandshakeError::Disconnected => Self::Disconnected,
             HandshakeError::TimedOut(what) => Self::TimedOut(what),
+            HandshakeError::Unsupported(what) => Self::Unsupported(what),
             HandshakeError::Fault(fault) => Self::Fault(fault),
             HandshakeError::Malformed(malformed) => Self::Malformed(malformed),
             HandshakeError::Io { context, source } => Self::Io { context, source },
@@ -151,7 +157,7 @@ impl From<Error> for io::Error {
             Error::Io { source, .. } | Error::Connect { source, .. } => source,
             Error::Request(status) => Self::from_raw_os_error(status.errno()),
             Error::TimedOut(_) => Self::new(io::ErrorKind::TimedOut, error),
-            Error::Wait(_) => Self::new(io::ErrorKind::Unsupported, error),
+            Error::Wait(_) | Error::Unsupported(_) => Self::new(io::ErrorKind::Unsupported, error),
             Error::Disconnected => Self::new(io::ErrorKind::NotConnected, error),
             other => Self::other(other),
         }

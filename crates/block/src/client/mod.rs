@@ -11,7 +11,7 @@ mod queue;
 mod reconnect;
 
 pub use blocking::Blocking;
-pub use connection::{AttachOptions, Disk, Placement, default_socket_path};
+pub use connection::{AttachOptions, Claim, Disk, Placement, default_socket_path};
 pub use error::Error;
 pub use memory::{Buffer, Memory};
 pub use queue::{Completion, Event, Queue};

@@ -88,6 +88,18 @@ pub enum AnyDisk {
 }
 
 impl AnyDisk {
+    /// The file disk at the bottom, if there is one.
+    #[must_use]
+    pub fn file_disk(&self) -> Option<&FileDisk> {
+        match self {
+            Self::Null(_) | Self::Memory(_) => None,
+            Self::File(disk) => Some(disk),
+            Self::Delay(disk) => disk.inner().file_disk(),
+            Self::Error(disk) => disk.inner().file_disk(),
+            Self::PowerCut(disk) => disk.inner().file_disk(),
+        }
+    }
+
     /// The kind, as it stands in a specification.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
@@ -99,6 +111,14 @@ impl AnyDisk {
             Self::Error(_) => "error",
             Self::PowerCut(_) => "powercut",
         }
+    }
+
+    /// Remove the file that opening the disk has made, if it did: the disk is not to be served after all.
+    ///
+    /// # Errors
+    /// It cannot be removed, in words that say what to do.
+    pub fn remove_if_new(&self) -> Result<(), String> {
+        self.file_disk().map_or(Ok(()), FileDisk::remove_if_new)
     }
 }
 

@@ -109,10 +109,10 @@ impl KindSpec {
             (Self::File(options), "direct") => options.direct = direct_of(value)?,
             (kind, _) => {
                 let known = match kind {
-                    Self::Null(_) => "a null disk takes block=, ro and exclusive",
-                    Self::Memory(_) => "a memory disk takes max=, block=, huge, thp, lock, ro and exclusive",
+                    Self::Null(_) => "a null disk takes block=, ro, exclusive and shared",
+                    Self::Memory(_) => "a memory disk takes max=, block=, huge, thp, lock, ro, exclusive and shared",
                     _ => {
-                        "a file disk takes size=, block=, direct=, ro and exclusive (a path with a comma needs the configuration file)"
+                        "a file disk takes size=, block=, direct=, ro, exclusive and shared (a path with a comma needs the configuration file)"
                     }
                 };
                 return Err(format!("unknown option '{key}'; {known}"));
@@ -155,6 +155,8 @@ pub struct DiskSpec {
     pub ro: bool,
     /// One client at a time.
     pub exclusive: bool,
+    /// Several may write at a time, whatever they claim.
+    pub shared: bool,
 }
 
 impl DiskSpec {
@@ -172,7 +174,7 @@ impl DiskSpec {
     fn parse_named(name: &str, rest: &str) -> Result<Self, String> {
         check_name(name)?;
         let (kind, pieces) = KindSpec::parse(rest)?;
-        let mut spec = Self { name: name.into(), kind, ro: false, exclusive: false };
+        let mut spec = Self { name: name.into(), kind, ro: false, exclusive: false, shared: false };
         let mut seen = Vec::new();
         for piece in pieces {
             let (key, value) = piece.split_once('=').map_or((piece, None), |(key, value)| (key, Some(value)));
@@ -189,6 +191,7 @@ impl DiskSpec {
         match key {
             "ro" => flag(&mut self.ro, key, value),
             "exclusive" => flag(&mut self.exclusive, key, value),
+            "shared" => flag(&mut self.shared, key, value),
             _ => self.kind.set(key, value),
         }
     }

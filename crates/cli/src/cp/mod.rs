@@ -11,6 +11,8 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use fipsee::claim;
+use fipsee_block::client::Claim;
 use fipsee_block::disk::spec::parse_size;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -55,6 +57,9 @@ pub(crate) struct Arguments {
     /// When the daemon goes away, wait so long for it to come back [default: fail at once]
     #[arg(long, value_name = "SECONDS", default_value = "0", hide_default_value = true)]
     reconnect: u64,
+    /// Write even while somebody else may, or claims to be the only one who does
+    #[arg(long)]
+    force: bool,
 }
 
 fn parse_request_bytes(text: &str) -> Result<usize, String> {
@@ -67,6 +72,8 @@ fn parse_request_bytes(text: &str) -> Result<usize, String> {
 struct Manner {
     request_bytes: usize,
     reconnect: Duration,
+    /// Of a disk that is written.
+    claim: Claim,
 }
 
 struct Copied {
@@ -85,6 +92,7 @@ pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
     let manner = Manner {
         request_bytes: arguments.block_size.unwrap_or(DEFAULT_REQUEST_BYTES),
         reconnect: Duration::from_secs(arguments.reconnect),
+        claim: claim::of(arguments.force),
     };
     let started = Instant::now();
     let mut source = Source::open(&source_place, manner)?;

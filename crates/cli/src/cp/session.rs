@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use fipsee::claim;
 use fipsee_block::client::{self, AttachOptions, Buffer, Completion, Disk, Queue, ReconnectEvent, ReconnectPolicy};
 use fipsee_block::wire::{BlockInfo, CAPABILITY_FLUSH, SECTOR_SHIFT, Status};
 use fipsee_ring::ring::Full;
@@ -61,8 +62,9 @@ pub(super) struct Session {
 
 impl Session {
     pub(super) fn attach(socket: &Path, name: &str, read_only: bool, manner: Manner) -> Result<Self, Error> {
-        let options = AttachOptions { read_only, depth: LANE_COUNT, pool_bytes: 0, ..AttachOptions::new(name) };
-        let (disk, queues) = Disk::attach(socket, &options)?;
+        let claim = manner.claim;
+        let options = AttachOptions { read_only, claim, depth: LANE_COUNT, pool_bytes: 0, ..AttachOptions::new(name) };
+        let (disk, queues) = claim::attach(socket, &options, &|note| eprintln!("note: {note}"))?;
         let longest = usize::try_from(disk.info().max_transfer_bytes).unwrap_or(usize::MAX) / ALIGN_BYTES * ALIGN_BYTES;
         let request_bytes = manner.request_bytes.min(longest.max(ALIGN_BYTES));
         let lane_count = queues.first().map_or(0, Queue::depth) as u64;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use fipsee::cpus::CpuChoice;
 use fipsee::load::{self, DataPath, Mix, Settings};
+use fipsee_block::client::Claim;
 use fipsee_block::disk::{MemoryDisk, MemoryOptions, NullDisk, NullOptions};
 use fipsee_ring::clock;
 use fipsee_ring::wait::WaitMode;
@@ -111,6 +112,7 @@ fn over_fipsee(daemon: &Daemon, which: Which, duration: Duration) -> Result<Meas
         let settings = Settings {
             socket: daemon.socket().to_owned(),
             disk: which.name().to_owned(),
+            claim: Claim::None,
             mix: Mix::RandRead,
             block_bytes: BLOCK_BYTES as u64,
             depth,

@@ -6,7 +6,8 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
-use fipsee_block::client::{self, AttachOptions, Disk, Event, Queue, ReconnectEvent, ReconnectPolicy};
+use fipsee::claim;
+use fipsee_block::client::{self, AttachOptions, Claim, Disk, Event, Queue, ReconnectEvent, ReconnectPolicy};
 use fipsee_block::wire::{BlockInfo, SECTOR_BYTES};
 
 use super::lane::{Channel, DEPTH, Lane, News, Slots, State};
@@ -52,6 +53,8 @@ pub(super) struct Target {
     pub(super) socket: PathBuf,
     pub(super) disk: String,
     pub(super) read_only: bool,
+    /// If not: what goes for others that write.
+    pub(super) claim: Claim,
     pub(super) lane_count: u16,
     /// How long to try to get a lost connection back before requests fail.
     pub(super) reconnect: Duration,
@@ -64,9 +67,10 @@ impl Target {
             depth: DEPTH,
             pool_bytes: 0,
             read_only: self.read_only,
+            claim: self.claim,
             ..AttachOptions::new(&self.disk)
         };
-        let (disk, queues) = Disk::attach(&self.socket, &options)?;
+        let (disk, queues) = claim::attach(&self.socket, &options, &tell)?;
         let channel = |queue: Queue| Ok(Channel { slots: Slots::new(&disk, queue.depth())?, queue });
         let channels = queues.into_iter().map(channel).collect::<Result<_, client::Error>>()?;
         Ok((disk, channels))

@@ -44,6 +44,9 @@ pub(crate) struct Arguments {
     /// Do not write to the disk
     #[arg(long)]
     read_only: bool,
+    /// Write even while somebody else may, or claims to be the only one who does
+    #[arg(long)]
+    force: bool,
     /// Let other users in, as far as FILE's owner and mode allow (for users: only if /etc/fuse.conf says user_allow_other)
     #[arg(long)]
     allow_other: bool,
@@ -79,7 +82,7 @@ impl Arguments {
             let cpus: Vec<String> = cpus.iter().map(ToString::to_string).collect();
             words.push(format!("--cpus={}", cpus.join(",")));
         }
-        let flags = [(self.read_only, "--read-only"), (self.allow_other, "--allow-other")];
+        let flags = [(self.read_only, "--read-only"), (self.force, "--force"), (self.allow_other, "--allow-other")];
         words.extend(flags.iter().filter(|(is_set, _)| *is_set).map(|(_, word)| (*word).to_owned()));
         words
     }

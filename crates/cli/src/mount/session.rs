@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::SystemTime;
 
+use fipsee::claim;
 use fipsee_block::wire::CAPABILITY_WRITE;
 use fipsee_topology::machine::Machine;
 use fuser::{Config, INodeNo, Notifier, Session, SessionACL};
@@ -41,6 +42,7 @@ pub(super) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
         socket: std::path::absolute(socket).unwrap_or_else(|_| socket.to_owned()),
         disk: arguments.disk.clone(),
         read_only: arguments.read_only,
+        claim: claim::of(arguments.force),
         lane_count: arguments.threads,
         reconnect: arguments.patience(),
     };

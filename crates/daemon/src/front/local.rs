@@ -2,6 +2,7 @@
 
 mod adoption;
 mod handover;
+mod parked;
 mod share;
 
 use std::collections::HashMap;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fipsee_ring::control::{Control, RefusalCode};
-use fipsee_ring::handshake::{HANDSHAKE_TIMEOUT, Refusal, Wanted, refuse};
+use fipsee_ring::handshake::{Refusal, Wanted, refuse};
 use fipsee_ring::listener::Listener;
 use fipsee_ring::mailbox::Mailbox;
 use fipsee_ring::seqpacket::{Packet, Seqpacket};
@@ -18,8 +19,9 @@ use rustix::event::epoll;
 use rustix::net::SocketFlags;
 
 pub use self::handover::HandOver;
+pub(super) use self::parked::Parked;
 use super::quota::LogQuota;
-use super::session::{Attachment, ClientLimits, Granted, Session, State};
+use super::session::{Attachment, ClientLimits, Denial, Granted, Session, State};
 use crate::front::vhost_user::Held;
 use crate::live::Live;
 use crate::notify::{self, Watchdog};
@@ -105,6 +107,8 @@ pub struct LocalFront {
     leaving: HashMap<u64, (u32, Attachment)>,
     descriptors: u64,
     quota: LogQuota,
+    /// Departures of clients when the last parked one was looked at.
+    departures_seen: u64,
     /// Keeps workers and hypervisors' threads still once another daemon serves.
     given: Option<(Standstill, Held)>,
 }
@@ -136,6 +140,7 @@ impl LocalFront {
             // What is open now stays open: disks, workers, logs.
             descriptors: std::fs::read_dir("/proc/self/fd").map_or(0, |open| open.count() as u64),
             quota: LogQuota::default(),
+            departures_seen: 0,
             given: None,
         })
     }
@@ -169,6 +174,7 @@ impl LocalFront {
             if self.obey_orders(stopping.is_some()) {
                 return Ended::HandedOver;
             }
+            self.retry_parked();
             self.drop_silent();
             self.watchdog.beat();
         }
@@ -195,6 +201,8 @@ impl LocalFront {
         let pending = |session: &Session| matches!(session.state, State::Silent { .. } | State::Greeted { .. });
         // Coarse: a silent client costs nothing but its place, and a drain ends with the last client, not with a tick.
         let tick = (stopping || self.sessions.values().any(pending)).then_some(Duration::from_millis(250));
+        // Nobody tells this thread when a hypervisor's last request is finished.
+        let tick = if self.has_parked() { Some(Duration::from_millis(5)) } else { tick };
         let sleep = [tick, self.watchdog.longest_sleep()].into_iter().flatten().min();
         let timeout = sleep.and_then(|tick| rustix::event::Timespec::try_from(tick).ok());
         let mut events = Vec::<epoll::Event>::with_capacity(128);
@@ -241,7 +249,7 @@ impl LocalFront {
         let credentials = (credentials.pid.as_raw_nonzero().get(), uid, credentials.gid.as_raw());
         self.descriptors += 1;
         let state = State::Silent { since: Instant::now() };
-        self.sessions.insert(id, Session { id, socket, credentials, limits, state, features: 0 });
+        self.sessions.insert(id, Session { id, socket, credentials, limits, state, features: 0, parked: None });
     }
 
     /// Take the messages that a client sent, and notice when it is gone. What is left is reported again: the socket is
@@ -275,16 +283,14 @@ impl LocalFront {
         if !packet.descriptors.is_empty() && !matches!(message, Control::Register { .. }) {
             return Err(refuse(RefusalCode::Malformed, "only REGISTER carries a descriptor"));
         }
+        self.check_not_parked(id)?;
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
         match message {
             Control::Hello { version_min, version_max, features } => {
                 let reply = session.greet(version_min, version_max, features)?;
                 send(session, &reply, &[])
             }
-            Control::Attach { service, queue_count, depth, flags, pool_bytes, ref name } => {
-                let wanted = Wanted { service, queue_count, depth, flags, pool_bytes, name };
-                self.attach(id, &wanted)
-            }
+            Control::Attach { .. } => self.attach(id, &message),
             Control::Register { region, access, length_bytes } => {
                 let uid = session.credentials.1;
                 if let Some(text) = self.lacks_descriptors(uid, 1) {
@@ -298,14 +304,21 @@ impl LocalFront {
         }
     }
 
-    fn attach(&mut self, id: u64, wanted: &Wanted<'_>) -> Result<(), Refusal> {
+    fn attach_as(&mut self, id: u64, wanted: &Wanted<'_>) -> Result<(), Refusal> {
         let Some(Session { limits, credentials, .. }) = self.sessions.get(&id) else { return Ok(()) };
         let (max_queues, uid) = (limits.max_queues, credentials.1);
         if let Some(text) = self.lacks_descriptors(uid, 1 + 4 * u64::from(wanted.queue_count.min(max_queues))) {
             return Err(refuse(RefusalCode::Limit, text));
         }
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
-        let granted = session.attach(wanted, &self.live.now().exports, &self.workers)?;
+        let granted = match session.attach(wanted, &self.live.now().exports, &self.workers) {
+            Ok(granted) => granted,
+            Err(Denial::Refused(refusal)) => return Err(refusal),
+            Err(Denial::Later(refusal)) => {
+                session.parked = Some(Parked::new(wanted, refusal));
+                return Ok(());
+            }
+        };
         let Granted { attachment, reply, grant, commands } = granted;
         self.descriptors += attachment.descriptors;
         let (pid, uid, _) = session.credentials;
@@ -387,19 +400,22 @@ impl LocalFront {
             }
             Done::Finished | Done::Gone => Control::Detached,
         };
-        let sent = send(session, &reply, &[]);
         if let Done::Finished = done
             && let State::Detaching(attachment) = std::mem::replace(&mut session.state, State::Done)
         {
+            // Before the answer: what the client kept others from, whoever hears that it is gone may do.
             self.release(id, &attachment);
-            self.close(id);
-        } else if let Err(refusal) = sent {
+            if let Some(session) = self.close(id) {
+                let _ = send(&session, &reply, &[]);
+            }
+        } else if let Err(refusal) = send(session, &reply, &[]) {
             self.refuse_and_close(id, refusal);
         }
     }
 
     fn release(&mut self, id: u64, attachment: &Attachment) {
         attachment.export.leave(id);
+        self.live.departed();
         self.descriptors = self.descriptors.saturating_sub(attachment.descriptors);
         if self.quota.allows() {
             tracing::info!(client = id, disk = attachment.export.name(), "gone; everything of it is released");
@@ -410,6 +426,7 @@ impl LocalFront {
     fn lost(&mut self, id: u64) {
         let Some(session) = self.close(id) else { return };
         if let State::Attached(attachment) | State::Detaching(attachment) = session.state {
+            attachment.export.is_leaving(id);
             self.leaving.insert(id, (session.credentials.1, attachment));
             self.tell_workers(id, Done::Gone, |ack| Command::RemoveClient { client: id, finish: false, ack });
         }
@@ -443,19 +460,6 @@ impl LocalFront {
         }
         refusal.send(&session.socket);
         self.lost(id);
-    }
-
-    fn drop_silent(&mut self) {
-        let late = |session: &Session| match session.state {
-            State::Silent { since } | State::Greeted { since } => since.elapsed() > HANDSHAKE_TIMEOUT,
-            _ => false,
-        };
-        let late: Vec<u64> = self.sessions.values().filter(|session| late(session)).map(|session| session.id).collect();
-        for id in late {
-            let text =
-                format!("nothing was said within {} s; greet and attach right after connecting", HANDSHAKE_TIMEOUT.as_secs());
-            self.refuse_and_close(id, refuse(RefusalCode::Malformed, text));
-        }
     }
 
     /// Take nobody new, and let everyone attached finish what they published.

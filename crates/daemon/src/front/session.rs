@@ -7,9 +7,10 @@ use std::time::Instant;
 
 use fipsee_block::server::{QueueServer, QueueSetup, Standing};
 use fipsee_block::stats::QueueCounters;
-use fipsee_ring::channel::{FEATURE_WORKER_CPU, FEATURES, MAX_DEPTH, RegionLayout, ServerQueue};
+use fipsee_ring::channel::{FEATURE_SOLE_WRITER, FEATURE_WORKER_CPU, FEATURES, MAX_DEPTH, RegionLayout, ServerQueue};
 use fipsee_ring::control::{
-    ACCESS_READ, ACCESS_WRITE, ATTACH_EXCLUSIVE, ATTACH_READ_ONLY, Control, MAX_QUEUES, MAX_REGIONS, RefusalCode, SERVICE_BLOCK,
+    ACCESS_READ, ACCESS_WRITE, ATTACH_EXCLUSIVE, ATTACH_IGNORE_CLAIM, ATTACH_READ_ONLY, ATTACH_SOLE_WRITER, Control, MAX_QUEUES,
+    MAX_REGIONS, RefusalCode, SERVICE_BLOCK,
 };
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::handshake::{self, Grant, Limits, Refusal, Wanted, refuse};
@@ -17,7 +18,8 @@ use fipsee_ring::region::{Access, MAX_REGION_BYTES, Region};
 use fipsee_ring::seqpacket::Seqpacket;
 
 use super::groups;
-use crate::export::{Denied, Export, Kind};
+use super::local::Parked;
+use crate::export::{Denied, Export, Kind, Role, Wish};
 use crate::placement;
 use crate::worker::{Command, QueueName, Seat, WorkerHandle};
 
@@ -128,6 +130,21 @@ pub(super) struct Session {
     pub(super) state: State,
     /// Agreed in the greeting.
     pub(super) features: u64,
+    /// Its ATTACH, while that waits for others to be gone.
+    pub(super) parked: Option<Parked>,
+}
+
+/// Why an ATTACH is not granted.
+pub(super) enum Denial {
+    Refused(Refusal),
+    /// It may be when those are gone who have hung up.
+    Later(Refusal),
+}
+
+impl From<Refusal> for Denial {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
 }
 
 /// Everything the front needs to hand out after a successful ATTACH.
@@ -158,15 +175,20 @@ impl Session {
         wanted: &Wanted<'_>,
         exports: &[Arc<Export>],
         workers: &[WorkerHandle],
-    ) -> Result<Granted, Refusal> {
+    ) -> Result<Granted, Denial> {
         if !matches!(self.state, State::Greeted { .. }) {
-            return Err(refuse(RefusalCode::Malformed, "ATTACH follows HELLO, once"));
+            return Err(refuse(RefusalCode::Malformed, "ATTACH follows HELLO, once").into());
         }
-        let unknown_flags = wanted.flags & !(ATTACH_READ_ONLY | ATTACH_EXCLUSIVE);
+        let about_claims = ATTACH_SOLE_WRITER | ATTACH_IGNORE_CLAIM;
+        let allowed_flags = if self.features & FEATURE_SOLE_WRITER == 0 { 0 } else { about_claims };
+        let unknown_flags = wanted.flags & !(ATTACH_READ_ONLY | ATTACH_EXCLUSIVE | allowed_flags);
+        if wanted.flags & about_claims == about_claims {
+            return Err(refuse(RefusalCode::Malformed, "ATTACH claims the disk and ignores claims; mend the client").into());
+        }
         if wanted.service != SERVICE_BLOCK || unknown_flags != 0 || wanted.queue_count == 0 || wanted.depth == 0 {
             let text =
                 "ATTACH asks for an unknown service or flag, or for no queue or depth 0; upgrade the daemon or mend the client";
-            return Err(refuse(RefusalCode::Malformed, text));
+            return Err(refuse(RefusalCode::Malformed, text).into());
         }
         let unknown = || {
             let names: Vec<_> = exports.iter().map(|export| export.name()).filter(|name| *name != wanted.name).take(8).collect();
@@ -174,14 +196,25 @@ impl Session {
             refuse(RefusalCode::UnknownExport, text)
         };
         let export = exports.iter().find(|export| export.name() == wanted.name).ok_or_else(unknown)?;
-        let exclusive = wanted.flags & ATTACH_EXCLUSIVE != 0;
+        let role = match wanted.flags {
+            flags if flags & ATTACH_READ_ONLY != 0 => Role::Reader,
+            flags if flags & ATTACH_SOLE_WRITER != 0 => Role::SoleWriter,
+            _ => Role::Writer,
+        };
+        let wish = Wish {
+            kind: Kind::Ring,
+            exclusive: wanted.flags & ATTACH_EXCLUSIVE != 0,
+            role,
+            ignores_claims: wanted.flags & ATTACH_IGNORE_CLAIM != 0,
+        };
         let more_gids = groups::of_peer(&self.socket);
-        export.admit(self.id, self.credentials, &more_gids, Kind::Ring, exclusive).map_err(|denied| match denied {
-            Denied::NotAllowed(text) => refuse(RefusalCode::NotAllowed, text),
-            Denied::Busy(text) => refuse(RefusalCode::Busy, text),
-            Denied::Gone => unknown(),
+        export.admit(self.id, self.credentials, &more_gids, wish).map_err(|denied| match denied {
+            Denied::NotAllowed(text) => refuse(RefusalCode::NotAllowed, text).into(),
+            Denied::Busy(text) => refuse(RefusalCode::Busy, text).into(),
+            Denied::BusyForNow(text) => Denial::Later(refuse(RefusalCode::Busy, text)),
+            Denied::Gone => unknown().into(),
         })?;
-        self.lay_out(wanted, export, workers).inspect_err(|_| export.leave(self.id))
+        self.lay_out(wanted, export, workers).inspect_err(|_| export.leave(self.id)).map_err(Denial::Refused)
     }
 
     fn lay_out(&self, wanted: &Wanted<'_>, export: &Arc<Export>, workers: &[WorkerHandle]) -> Result<Granted, Refusal> {

@@ -10,8 +10,10 @@ use fipsee_ring::channel::QueueGeometry;
 use fipsee_ring::ring::Cursor;
 use serde::{Deserialize, Serialize};
 
+use crate::export::Role;
+
 /// Version of everything below. Daemons of two versions do not take over from each other.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// What the old daemon hands over, in this order: greeting, listeners, disks, `Prepare`; clients, each followed by its memory and its
 /// queues, virtual machines likewise, `End`. `Refused` may come at any place, and ends it all: the old one goes on.
@@ -123,6 +125,8 @@ pub(crate) struct AttachedGiven {
     pub(crate) disk: String,
     pub(crate) read_only: bool,
     pub(crate) exclusive: bool,
+    #[serde(with = "RoleGiven")]
+    pub(crate) role: Role,
     /// It asked to detach, and has no answer yet.
     pub(crate) detaching: bool,
     pub(crate) layout_features: u64,
@@ -132,6 +136,14 @@ pub(crate) struct AttachedGiven {
     /// As many packets of each follow.
     pub(crate) memories: usize,
     pub(crate) queues: usize,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Role", rename_all = "snake_case")]
+pub(crate) enum RoleGiven {
+    Reader,
+    Writer,
+    SoleWriter,
 }
 
 /// With the daemon's end of both doorbells, ours first.

@@ -35,7 +35,7 @@ fn boot(socket: &Path) -> (Guest, u64) {
 fn start(max_queues: u32, prefix: &[&str]) -> Daemon {
     let dir = Scratch::new();
     let socket = dir.path("vm");
-    let disk = |name: &str| format!("[[disk]]\nname = \"{name}\"\nspec = \"memory:4M\"\n");
+    let disk = |name: &str| format!("[[disk]]\nname = \"{name}\"\nspec = \"memory:4M\"\nshared = true\n");
     let text = format!("max_queues = {max_queues}\n{}{}vhost_user = \"{}\"\n", disk("w"), disk("a"), socket.display());
     std::fs::write(dir.path("f.toml"), text).expect("a file");
     Daemon::start_in(dir, prefix, &["--config", "{dir}/f.toml", "--workers", "1", "--wait", "sleep"])

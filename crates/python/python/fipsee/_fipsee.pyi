@@ -9,6 +9,7 @@ from typing_extensions import Buffer, Self
 
 __all__ = ["Disk", "EventQueue", "Memory", "_forked"]
 
+Claim = Literal["none", "sole_writer", "ignore"]
 Wait = Literal["adaptive", "pause", "poll", "spin", "yield", "sleep", "umwait", "tpause", "monitorx"]
 Data = Union[Buffer, numpy.ndarray[Any, Any]]
 """Anything with the buffer protocol; numpy's stubs do not say so of arrays before Python 3.12."""
@@ -40,6 +41,7 @@ class Disk:
         depth: int = 64,
         read_only: bool = False,
         exclusive: bool = False,
+        claim: Claim = "none",
         wait: Wait = "adaptive",
         reconnect: float = 0.0,
     ) -> Self: ...

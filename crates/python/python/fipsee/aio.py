@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy
     import numpy.typing
 
-    from ._fipsee import Data, Wait
+    from ._fipsee import Claim, Data, Wait
 
 _NEVER = 1 << 62
 _LOOKS_BEFORE_SLEEP = {"adaptive": 8, "sleep": 0}
@@ -30,12 +30,13 @@ async def open(
     depth: int = 64,
     read_only: bool = False,
     exclusive: bool = False,
+    claim: Claim = "none",
     wait: Wait = "adaptive",
 ) -> AsyncDisk:
     """Attach to the disk `name`; the options are those of `fipsee.open`. Use it with `async with`."""
 
     def attach() -> Disk:
-        return Disk(name, socket=socket, depth=depth, read_only=read_only, exclusive=exclusive, wait=wait)
+        return Disk(name, socket=socket, depth=depth, read_only=read_only, exclusive=exclusive, claim=claim, wait=wait)
 
     loop = asyncio.get_running_loop()
     return AsyncDisk(await loop.run_in_executor(None, attach), loop, _LOOKS_BEFORE_SLEEP.get(wait, _NEVER))

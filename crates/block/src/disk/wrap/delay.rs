@@ -59,6 +59,10 @@ impl DelayDisk {
         Ok(Self { inner: Arc::new(inner), options: options.clone(), random: AtomicU64::new(options.seed) })
     }
 
+    pub(in crate::disk) fn inner(&self) -> &AnyDisk {
+        &self.inner
+    }
+
     fn pick(&self) -> Duration {
         let range_ns = u64::try_from(self.options.random.as_nanos()).unwrap_or(u64::MAX);
         if range_ns == 0 {

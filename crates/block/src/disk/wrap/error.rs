@@ -98,6 +98,10 @@ impl ErrorDisk {
         Self { inner: Arc::new(inner), options: options.clone(), chosen: AtomicU64::new(0) }
     }
 
+    pub(in crate::disk) fn inner(&self) -> &AnyDisk {
+        &self.inner
+    }
+
     fn fails(&self, request: &Request) -> bool {
         if !self.options.chooses(request) {
             return false;

@@ -94,6 +94,10 @@ impl PowerCutDisk {
         let cache = Mutex::new(Cache::new(options.seed));
         Ok(Self { core: Arc::new(Core { inner, options: options.clone(), cache }) })
     }
+
+    pub(in crate::disk) fn inner(&self) -> &AnyDisk {
+        &self.core.inner
+    }
 }
 
 impl Core {

@@ -125,7 +125,7 @@ impl LocalFront {
             self.descriptors += held.descriptors;
         }
         self.live.number_clients_from(client.saturating_add(1));
-        self.sessions.insert(client, Session { id: client, socket, credentials, limits, state, features });
+        self.sessions.insert(client, Session { id: client, socket, credentials, limits, state, features, parked: None });
         Ok(())
     }
 
@@ -171,7 +171,9 @@ impl LocalFront {
                 return Err(wrong("one id stands for two memories"));
             }
         }
-        export.keep(Attached { kind: Kind::Ring, client, pid, uid, queues, worker_cpus, exclusive: given.exclusive });
+        let (exclusive, role) = (given.exclusive, given.role);
+        let kind = Kind::Ring;
+        export.keep(Attached { kind, client, pid, uid, queues, worker_cpus, exclusive, role, leaving: false });
         Ok(held)
     }
 }

@@ -77,7 +77,7 @@ impl LocalFront {
 
     fn give_all(&self, order: &HandOver, still: &Standstill, stood_still_ns: u64, deadline: Instant) -> Result<(), String> {
         let line = &order.line;
-        if !self.leaving.is_empty() {
+        if !self.leaving.is_empty() || self.has_parked() {
             return Err("requests of clients that are gone are still in flight; try again".to_owned());
         }
         // In the order in which they came, so that they are dealt to workers as they were.
@@ -131,10 +131,12 @@ impl LocalFront {
 
 fn describe(client: u64, held: &Attachment, detaching: bool) -> AttachedGiven {
     let Channel { layout, read_only, .. } = &held.channel;
+    let (exclusive, role) = held.export.terms_of(client);
     AttachedGiven {
         disk: held.export.name().to_owned(),
         read_only: *read_only,
-        exclusive: held.export.attached().iter().any(|attached| attached.client == client && attached.exclusive),
+        exclusive,
+        role,
         detaching,
         layout_features: layout.features,
         pool_offset_bytes: layout.pool_offset_bytes,

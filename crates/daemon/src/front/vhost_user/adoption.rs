@@ -132,8 +132,9 @@ impl<'a> Machines<'a> {
         let visitor = Visitor::new(given.client, connection, handler, Arc::clone(&device));
         let visitor = visitor.map_err(|error| format!("its connection: {error}"))?;
         let (pid, uid) = visitor.who();
-        let (client, exclusive) = (given.client, given.exclusive);
-        export.keep(Attached { kind: Kind::VhostUser, client, pid, uid, queues: Vec::new(), worker_cpus: Vec::new(), exclusive });
+        let (client, exclusive, role) = (given.client, given.exclusive, given.role);
+        let (kind, queues, worker_cpus) = (Kind::VhostUser, Vec::new(), Vec::new());
+        export.keep(Attached { kind, client, pid, uid, queues, worker_cpus, exclusive, role, leaving: false });
         self.live.number_clients_from(client.saturating_add(1));
         Ok((device, visitor))
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fipsee_block::wire::BlockInfo;
+use fipsee_ring::handshake::HANDSHAKE_TIMEOUT;
 use fipsee_virtio::config;
 use fipsee_virtio::inflight::InflightArea;
 use fipsee_virtio::memory::{DirtyLog, GuestMemory};
@@ -212,6 +213,10 @@ impl Device {
         if self.features == 0 || !is_on || self.queue(index)?.is_served() {
             return Ok(());
         }
+        if !self.queues[usize::from(number)].is_described() {
+            return Ok(());
+        }
+        self.serving.export.claim(self.serving.client, HANDSHAKE_TIMEOUT)?;
         let fill = self.fill(number);
         let memory = Arc::clone(&self.memory);
         let queue = &mut self.queues[usize::from(number)];
@@ -263,6 +268,23 @@ impl Device {
         Ok(())
     }
 
+    /// GET_VRING_BASE. Nothing of the queue is in flight any more; of the device neither, if it was the last.
+    pub(super) fn give_back(&mut self, index: u32) -> Result<u16, String> {
+        self.stop(index)?;
+        let queue = self.queue(index)?;
+        (queue.kick, queue.call) = (None, None);
+        let next_available = queue.next_available;
+        self.end_claim();
+        Ok(next_available)
+    }
+
+    /// If no queue is served, others may write.
+    fn end_claim(&self) {
+        if !self.queues.iter().any(Queue::is_served) {
+            self.serving.export.end_claim(self.serving.client);
+        }
+    }
+
     /// Let all queues go.
     pub(super) fn stop_all(&mut self) {
         self.end_attachment();
@@ -278,6 +300,7 @@ impl Device {
         self.features = 0;
         self.desk.set_migrating(false);
         self.queues.iter_mut().for_each(Queue::forget);
+        self.end_claim();
     }
 
     /// SET_OWNER. QEMU does not hang up when a device is taken out of a running machine: the one that is put in speaks on the same

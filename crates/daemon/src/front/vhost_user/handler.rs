@@ -95,10 +95,8 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
-        self.stop(index).map_err(refuse)?;
-        let queue = self.queue(index).map_err(refuse)?;
-        (queue.kick, queue.call) = (None, None);
-        Ok(VhostUserVringState::new(index, queue.next_available.into()))
+        let next_available = self.give_back(index).map_err(refuse)?;
+        Ok(VhostUserVringState::new(index, next_available.into()))
     }
 
     fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Result<()> {

@@ -110,11 +110,13 @@ impl Device {
             [self.channel.as_ref().map(AsFd::as_fd), inflight.map(|(source, _, _)| source.file), log.map(|source| source.file)];
         let descriptors: Vec<BorrowedFd<'_>> = std::iter::once(connection.as_fd()).chain(beside.into_iter().flatten()).collect();
         let export = &self.serving.export;
+        let (exclusive, role) = export.terms_of(client);
         let given = MachineGiven {
             client,
             socket: socket.clone(),
             disk: export.name().to_owned(),
-            exclusive: export.attached().iter().any(|attached| attached.client == client && attached.exclusive),
+            exclusive,
+            role,
             asked_features: self.asked_features,
             acked_features: self.acked_features,
             protocol_features: self.protocol_features,

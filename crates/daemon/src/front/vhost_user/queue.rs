@@ -102,6 +102,11 @@ impl Queue {
         self.seat.is_some()
     }
 
+    /// Is all known that it needs to be served?
+    pub(super) const fn is_described(&self) -> bool {
+        self.rings.is_some() && self.kick.is_some() && self.size > 0
+    }
+
     /// As if nothing had been said of it; what it counted stays.
     pub(super) fn forget(&mut self) {
         *self = Self { counters: Arc::clone(&self.counters), ..Self::default() };

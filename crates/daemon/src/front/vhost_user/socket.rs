@@ -21,7 +21,7 @@ use super::device::Device;
 use super::handover::Hold;
 use super::queue::Serving;
 use super::visitor::Visitor;
-use crate::export::{Denied, Export, Kind};
+use crate::export::{Export, Kind, Role, Wish};
 use crate::front::groups;
 use crate::front::quota::LogQuota;
 use crate::live::Live;
@@ -67,18 +67,20 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Socket {
-    /// Listen at `path` for hypervisors that want `export`. Nobody is served before [`begin`](Self::begin).
-    pub(super) fn prepare(shared: Shared, export: &Arc<Export>, path: &Path) -> Result<Self, String> {
-        let disk = export.name();
-        let listener = Listener::bind(path, SocketType::STREAM, MODE)
-            .map_err(|text| format!("disk '{disk}': {text} for its vhost-user socket"))?;
-        if listener.took_over() {
-            tracing::info!(disk, path = %path.display(), "taking over the vhost-user socket of a daemon that is gone");
-        }
-        Self::serve(shared, export, listener)
+/// Listen at `path` for hypervisors that want the disk of this name.
+///
+/// # Errors
+/// In words that say what to do: as for any socket.
+pub(crate) fn bind(disk: &str, path: &Path) -> Result<Listener, String> {
+    let listener = Listener::bind(path, SocketType::STREAM, MODE)
+        .map_err(|text| format!("disk '{disk}': {text} for its vhost-user socket"))?;
+    if listener.took_over() {
+        tracing::info!(disk, path = %path.display(), "taking over the vhost-user socket of a daemon that is gone");
     }
+    Ok(listener)
+}
 
+impl Socket {
     /// Serve there hypervisors that want `export`, after [`begin`](Self::begin).
     pub(super) fn serve(shared: Shared, export: &Arc<Export>, listener: Listener) -> Result<Self, String> {
         let (disk, path) = (export.name(), listener.path().to_owned());
@@ -331,9 +333,11 @@ impl Keeper {
                 return End::HungUp;
             }
             let more_gids = groups::of_peer(&visitor.connection);
-            if let Err(denied) = self.export.admit(client, visitor.credentials, &more_gids, Kind::VhostUser, false) {
+            // The destination of a migration connects while the source still writes: a device claims when its first queue is served.
+            let wish = Wish { kind: Kind::VhostUser, exclusive: false, role: Role::Reader, ignores_claims: false };
+            if let Err(denied) = self.export.admit(client, visitor.credentials, &more_gids, wish) {
                 if self.quota.allows() {
-                    let reason = reason_of(denied);
+                    let reason = denied.into_text();
                     tracing::warn!(disk, pid, uid, reason, "a hypervisor is refused");
                 }
                 return End::HungUp;
@@ -351,6 +355,7 @@ impl Keeper {
         let export = Arc::clone(&self.export);
         let (client, (pid, uid), disk) = (visitor.client, visitor.who(), export.name());
         let end = self.converse(&mut visitor);
+        export.is_leaving(client);
         let Visitor { device, charged, .. } = visitor;
         {
             let mut device = device.lock().unwrap_or_else(PoisonError::into_inner);
@@ -365,6 +370,7 @@ impl Keeper {
         self.log_last_faults();
         lock(&self.state).peer = None;
         export.leave(client);
+        self.shared.live.departed();
         self.shared.live.give_descriptors(charged);
         if self.quota.allows() {
             match &end {
@@ -431,13 +437,6 @@ impl Keeper {
                 other => self.notices.send(other),
             }
         }
-    }
-}
-
-fn reason_of(denied: Denied) -> String {
-    match denied {
-        Denied::NotAllowed(text) | Denied::Busy(text) => text,
-        Denied::Gone => "the disk has just been removed".to_owned(),
     }
 }
 

@@ -8,7 +8,8 @@ use fipsee_virtio::upgrade::wire::Entry;
 use fipsee_virtio::upgrade::{GuestStanding, RingStanding};
 use serde::{Deserialize, Serialize};
 
-use super::StandingGiven;
+use super::{RoleGiven, StandingGiven};
+use crate::export::Role;
 
 /// With the connection; then, as far as it says, the channel for our requests, the inflight area and the log of writes.
 #[derive(Debug, Serialize, Deserialize)]
@@ -19,6 +20,8 @@ pub(crate) struct MachineGiven {
     pub(crate) socket: PathBuf,
     pub(crate) disk: String,
     pub(crate) exclusive: bool,
+    #[serde(with = "RoleGiven")]
+    pub(crate) role: Role,
     /// What the hypervisor asked and set, which crate `vhost` keeps to itself.
     pub(crate) asked_features: bool,
     pub(crate) acked_features: u64,

@@ -1,0 +1,200 @@
+//! `fipsee-oracle`: compares disks with what the protocol allows, under requests that overlap.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use fipsee_daemon::config::Arguments;
+use fipsee_oracle::daemon::{Daemon, Program};
+use fipsee_oracle::front::Front;
+use fipsee_oracle::front::library::Library;
+use fipsee_oracle::front::mount::{Mount, MountedFile};
+use fipsee_oracle::front::rings::Rings;
+use fipsee_oracle::front::vhost_user::VhostUser;
+use fipsee_oracle::storage::{Kind, Storage, default_folder};
+use fipsee_oracle::workload::{Counts, Settings, Site};
+use fipsee_oracle::{interrupt, scenario, workload};
+
+#[derive(Parser)]
+#[command(name = "fipsee-oracle", about = "Sends overlapping requests to disks, and compares each sector with what is allowed")]
+struct Options {
+    #[command(subcommand)]
+    command: Commands,
+}
+
+#[derive(Subcommand)]
+enum Commands {
+    /// Random requests of every size.
+    Random {
+        #[command(flatten)]
+        choice: Choice,
+        /// Requests of each run.
+        #[arg(long, default_value_t = 1_000_000)]
+        requests: u64,
+        /// Bytes that each run writes, at most, in GiB.
+        #[arg(long, default_value_t = 186)]
+        write_gib: u64,
+        /// Requests in flight.
+        #[arg(long, default_value_t = 64)]
+        depth: u64,
+    },
+    /// One write of 16 MiB and sixty small ones into its last pages, together.
+    Scenario {
+        #[command(flatten)]
+        choice: Choice,
+        /// Rounds of each run.
+        #[arg(long, default_value_t = 10_000)]
+        rounds: u64,
+    },
+    /// Be a daemon (used by the others).
+    #[command(hide = true)]
+    Daemon {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
+}
+
+/// How requests reach the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FrontKind {
+    /// The Rust library.
+    Library,
+    /// A guest in user space, on virtqueues.
+    VhostUser,
+    /// A guest in user space, on rings in its own memory.
+    Rings,
+    /// The file of `fipsee mount`.
+    Mount,
+    /// The same, with O_DIRECT.
+    MountDirect,
+}
+
+/// The options of a disk.
+#[derive(Args, Clone, Debug)]
+struct Choice {
+    /// Only on this storage; may be repeated [default: ext4]
+    #[arg(long, value_enum)]
+    storage: Vec<Kind>,
+    /// Only by this front; may be repeated [default: library]
+    #[arg(long, value_enum)]
+    front: Vec<FrontKind>,
+    /// More options of the disk: block=512,direct=on; may be repeated.
+    #[arg(long, default_value = "block=512")]
+    disk: Vec<String>,
+    /// Size of the disk in MiB.
+    #[arg(long, default_value_t = 64)]
+    size_mib: u64,
+    /// Queues.
+    #[arg(long, default_value_t = 2)]
+    queues: u16,
+    /// What is random; the same for the same number, except for time.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Folder for images [default: memory, if there is room]
+    #[arg(long)]
+    folder: Option<PathBuf>,
+    /// Loop devices bypass the page cache of their file.
+    #[arg(long)]
+    direct_loop: bool,
+    /// Another daemon than this program's own.
+    #[arg(long)]
+    daemon: Option<PathBuf>,
+    /// The program that mounts [default: that of `cargo xtask dist`]
+    #[arg(long)]
+    fipsee: Option<PathBuf>,
+    /// Compare on when a request fails: old daemons fail a flush sooner than they are seen to lose data.
+    #[arg(long)]
+    forgive: bool,
+}
+
+fn main() -> ExitCode {
+    let outcome = match Options::parse().command {
+        Commands::Random { choice, requests, write_gib, depth } => each(&choice, &mut |site, seed| {
+            let settings = Settings { requests, write_bytes: write_gib << 30, seed, depth, ..Settings::default() };
+            workload::run(site, &settings)
+        }),
+        Commands::Scenario { choice, rounds } => each(&choice, &mut |site, seed| scenario::run(site, rounds, seed)),
+        Commands::Daemon { arguments } => {
+            let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+            let all = std::iter::once(OsString::from("fipseed")).chain(arguments);
+            fipsee_daemon::start(Arguments::parse_from(all))
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+type Act<'a> = &'a mut dyn FnMut(&mut Site<'_>, u64) -> Result<Counts, String>;
+
+/// Every storage, front and disk that was chosen.
+fn each(choice: &Choice, act: Act<'_>) -> Result<(), String> {
+    interrupt::arm()?;
+    let kinds = if choice.storage.is_empty() { vec![Kind::Ext4] } else { choice.storage.clone() };
+    let fronts = if choice.front.is_empty() { vec![FrontKind::Library] } else { choice.front.clone() };
+    let mut outcome = Ok(());
+    for kind in kinds {
+        if let Some(reason) = kind.missing() {
+            println!("{kind:?}: skipped: {reason}");
+            continue;
+        }
+        for front in &fronts {
+            for disk in &choice.disk {
+                let what = format!("{front:?} on {kind:?} ({disk})");
+                let begun = Instant::now();
+                match one(choice, kind, *front, disk, act) {
+                    Ok(counts) => println!("{what}: no violation in {:.1?}: {counts:?}", begun.elapsed()),
+                    Err(error) => {
+                        eprintln!("{what}: VIOLATION after {:.1?}: {error}", begun.elapsed());
+                        outcome = Err("there were violations".to_owned());
+                    }
+                }
+                interrupt::check()?;
+            }
+        }
+    }
+    outcome
+}
+
+/// Memory for the data of requests in flight.
+const ARENA_BYTES: u64 = 96 << 20;
+
+fn open(choice: &Choice, kind: FrontKind, daemon: &Daemon, storage: &Storage) -> Result<Box<dyn Front>, String> {
+    let queues = choice.queues;
+    Ok(match kind {
+        FrontKind::Library => Box::new(Library::attach(&daemon.socket(), queues, 64, ARENA_BYTES)?),
+        FrontKind::VhostUser => Box::new(VhostUser::start(&daemon.vm_socket(), queues, ARENA_BYTES)?),
+        FrontKind::Rings => Box::new(Rings::start(&daemon.vm_socket(), queues, ARENA_BYTES)?),
+        FrontKind::Mount | FrontKind::MountDirect => {
+            let (fipsee, file) = (fipsee(choice)?, storage.folder().join("mounted"));
+            let mount = Mount::new(&fipsee, &daemon.socket(), &file)?;
+            Box::new(MountedFile::open(mount, &file, kind == FrontKind::MountDirect, ARENA_BYTES)?)
+        }
+    })
+}
+
+/// The program that mounts: as was said, or as `cargo xtask dist` built it.
+fn fipsee(choice: &Choice) -> Result<PathBuf, String> {
+    let built = std::env::var_os("FIPSEE_DIST").map_or_else(|| PathBuf::from("target/dist"), PathBuf::from).join("bin/fipsee");
+    let found = choice.fipsee.clone().unwrap_or(built);
+    if found.exists() { Ok(found) } else { Err(format!("{} is not there; run `cargo xtask dist`, or give --fipsee", found.display())) }
+}
+
+fn one(choice: &Choice, kind: Kind, front: FrontKind, disk: &str, act: Act<'_>) -> Result<Counts, String> {
+    let folder = choice.folder.clone().unwrap_or_else(default_folder);
+    let storage = Storage::new(kind, &folder, choice.size_mib << 20, choice.direct_loop)?;
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let program = choice.daemon.clone().map_or(Program::Own(own), Program::Other);
+    let mut daemon = Daemon::start(&program, storage.folder(), &storage.spec(disk))?;
+    let mut front = open(choice, front, &daemon, &storage)?;
+    let mut site = Site { front: front.as_mut(), daemon: &mut daemon, storage: Some(&storage), forgives: choice.forgive };
+    let outcome = act(&mut site, choice.seed);
+    drop(front);
+    outcome.map_err(|error| format!("{error}\n--- log of the daemon ---\n{}", daemon.log()))
+}
