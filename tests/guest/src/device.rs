@@ -114,8 +114,7 @@ impl Guest {
         let queues = (0..options.queues).map(|_| Virtqueue::new(&ram, options.size, options.event_index)).collect();
         let places = ram.allocate(PLACE_BYTES * u64::from(options.queues) * u64::from(options.size), 4096);
         let frontend = Frontend::connect(path)?;
-        let choices =
-            [(options.event_index, EVENT_INDEX), (options.indirect, INDIRECT), (options.write_cache, WRITE_CACHE)];
+        let choices = [(options.event_index, EVENT_INDEX), (options.indirect, INDIRECT), (options.write_cache, WRITE_CACHE)];
         let features = choices.iter().filter(|(is_taken, _)| *is_taken).fold(ALWAYS, |all, (_, feature)| all | feature);
         let mut guest = Self { ram, frontend, queues, path: path.to_owned(), features, places, inflight: None };
         guest.set_up()?;

@@ -183,7 +183,11 @@ fn open(choice: &Choice, kind: FrontKind, daemon: &Daemon, storage: &Storage) ->
 fn fipsee(choice: &Choice) -> Result<PathBuf, String> {
     let built = std::env::var_os("FIPSEE_DIST").map_or_else(|| PathBuf::from("target/dist"), PathBuf::from).join("bin/fipsee");
     let found = choice.fipsee.clone().unwrap_or(built);
-    if found.exists() { Ok(found) } else { Err(format!("{} is not there; run `cargo xtask dist`, or give --fipsee", found.display())) }
+    if found.exists() {
+        Ok(found)
+    } else {
+        Err(format!("{} is not there; run `cargo xtask dist`, or give --fipsee", found.display()))
+    }
 }
 
 fn one(choice: &Choice, kind: Kind, front: FrontKind, disk: &str, act: Act<'_>) -> Result<Counts, String> {

@@ -202,6 +202,8 @@ fn an_attach_that_cannot_be_granted_is_refused_with_its_code() {
         ("service 0", Wanted { service: 0, ..good }, 2),
         ("calls", Wanted { service: 2, ..good }, 2),
         ("service 3", Wanted { service: 3, ..good }, 2),
+        ("a claim without its feature", Wanted { flags: 4, ..good }, 2),
+        ("to ignore claims, without the feature", Wanted { flags: 8, ..good }, 2),
         ("flag 16", Wanted { flags: 16, ..good }, 2),
         ("the last flag", Wanted { flags: 1 << 31, ..good }, 2),
         ("no queue", Wanted { queues: 0, ..good }, 2),

@@ -76,7 +76,8 @@ impl Machine {
         let body = [header, vec![0; 60]].concat();
         let answer = self.guest.frontend.call(fipsee_guest::frontend::Request::GetConfig, &body, &[]);
         let (config, _) = answer.map_err(|error| format!("the configuration space: {error}"))?;
-        let word = |at: usize| config.get(at..at + 4).and_then(|bytes| bytes.first_chunk()).map(|bytes| u32::from_le_bytes(*bytes));
+        let word =
+            |at: usize| config.get(at..at + 4).and_then(|bytes| bytes.first_chunk()).map(|bytes| u32::from_le_bytes(*bytes));
         let capacity = config.get(CAPACITY).and_then(|bytes| bytes.first_chunk()).map(|bytes| u64::from_le_bytes(*bytes));
         let (Some(sector_count), Some(block), Some(range)) = (capacity, word(12 + 20), word(12 + 36)) else {
             return Err("the configuration space is too short".to_owned());
