@@ -98,6 +98,7 @@ fn an_attached_without_what_belongs_to_it_is_a_fault() {
         ("more queues than wanted", |script| {
             script.attached[12] = 2;
             script.region[12] = 2;
+            script.region.extend_from_within(64..128);
             script.more = 2;
         }),
         ("reserved", |script| script.attached[14] = 1),

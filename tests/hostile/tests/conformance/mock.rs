@@ -15,7 +15,7 @@ pub(crate) const REGION_BYTES: u64 = 12_288;
 const REQUESTS: u64 = 512;
 const COMPLETIONS: u64 = 4096;
 const POOL: u64 = 8192;
-pub(crate) const COLD: u64 = 128;
+pub(crate) const COLD: u64 = 256;
 
 /// What the daemon says; a test changes the bytes that it wants wrong.
 pub(crate) struct Script {
