@@ -84,6 +84,7 @@ fn the_session_of_the_document_goes_as_it_stands_there() {
     let detached = client.control.ask(&document.ours("detach"), &[]);
     document.assert_is("detached", &detached.bytes);
     client.control.assert_closed();
-    assert!(rings(&client.queues[0].bell).1);
+    await_ring(&client.queues[0].bell);
+    assert_eq!(rings(&client.queues[0].bell), (Vec::new(), true), "the doorbell ends, too");
     assert!(document.0.is_empty(), "the session does not use {:?}", document.0.keys());
 }
