@@ -12,8 +12,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use disk_common::{Scratch, Worker, expect_parts, request};
+use fipsee_block::disk::faults::Fault;
 use fipsee_block::disk::{DirectMode, Disk, Engine, FileDisk, FileOptions, Submitted, Ticket};
 use fipsee_block::wire::{CAPABILITY_DISCARD, CAPABILITY_WRITE, Operation, Status};
+use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::thread::UnshareFlags;
 
@@ -279,6 +281,10 @@ fn full_file_system_answers_no_space_and_recovers() {
         let mut worker = Worker::new();
         assert_eq!(worker.write(&disk, 0, &vec![1; 512 << 10]), Status::Ok);
         assert_eq!(worker.write(&disk, 1024, &vec![2; 2 << 20]), Status::NoSpace);
+        let reports: Vec<_> = disk.faults().expect("a file can fail").drain().collect();
+        let [report] = reports[..] else { panic!("{reports:?}") };
+        assert_eq!((report.fault, report.operation), (Fault::Failed(Some(Errno::NOSPC)), "write"));
+        assert!(report.sector.is_some_and(|sector| (1024..1024 + 4096).contains(&sector)), "{report:?}");
         assert_eq!(worker.read(&disk, 0, 512 << 10), Ok(vec![1; 512 << 10]), "what was there is still there");
         assert_eq!(worker.do_range(&disk, Operation::Discard, 0, 8192), Status::Ok);
         assert_eq!(worker.write(&disk, 1024, &vec![3; 512 << 10]), Status::Ok, "the request can be repeated");

@@ -15,6 +15,7 @@ use crate::admin::{Admin, AdminHandle, admin_path};
 use crate::config::{Arguments, Config, default_listen};
 use crate::confine::Confinement;
 use crate::export::{Export, Opened};
+use crate::fault_log::FaultLog;
 use crate::front::inherited::{self, Inherited};
 use crate::front::local::{DRAIN_TIMEOUT, Ended, LocalFront};
 use crate::front::vhost_user::{self, Socket, VhostUserFront};
@@ -181,7 +182,7 @@ impl Daemon {
         let live = Arc::new(Live::new(origin.exports, config.front));
         let (mut workers, mut threads) = (Vec::new(), Vec::new());
         for (index, place) in places.iter().enumerate() {
-            let (handle, thread) = worker::spawn(index, *place, config.wait, config.look)
+            let (handle, thread) = worker::spawn(index, *place, config.wait, config.look, config.stall_limit)
                 .map_err(|error| format!("cannot start worker {index}: {error}"))?;
             workers.push(handle);
             threads.push(thread);
@@ -208,6 +209,7 @@ impl Daemon {
             reloader: Reloader::new(Arc::clone(&live), Arc::clone(&vms), config, log.clone(), confinement.clone()),
             listeners: (Arc::clone(&listeners.0), Arc::clone(&listeners.1)),
             front: front.mailbox(),
+            faults: FaultLog::new(Arc::clone(&live)).map_err(|error| format!("cannot watch for disk errors: {error}"))?,
             hang_up: hang_up.map_err(|error| format!("cannot watch for signals: {error}"))?,
         };
         let admin = admin.spawn()?;

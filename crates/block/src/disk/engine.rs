@@ -18,11 +18,14 @@ mod chain;
 mod grants;
 mod held_back;
 mod setup;
+mod stalled;
 
 pub(in crate::disk) use buffers::{Buffer, Buffers, MAX_BUFFER_BYTES};
 use chain::Chains;
 pub(in crate::disk) use grants::Grants;
 use held_back::{BELL, HeldBack};
+pub(in crate::disk) use stalled::Awaited;
+use stalled::Stalls;
 
 /// Most submission entries the kernel grants.
 const MAX_ENTRIES: u32 = 32768;
@@ -61,6 +64,8 @@ pub struct Engine {
     buffers: Buffers,
     /// Requests that cannot begin yet.
     held_back: Option<HeldBack>,
+    /// Requests that are in flight for too long.
+    stalls: Stalls,
     _stays_on_its_thread: PhantomData<*const ()>,
 }
 
@@ -95,6 +100,7 @@ impl Engine {
             chains: Chains::default(),
             buffers: Buffers::default(),
             held_back: None,
+            stalls: Stalls::default(),
             _stays_on_its_thread: PhantomData,
         })
     }
@@ -148,6 +154,11 @@ impl Engine {
     pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: the descriptor stays open as long as the ring, which the engine keeps until it is dropped.
         self.ring.as_ref().map(|ring| unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) })
+    }
+
+    /// Why it takes no request any more, if it does not.
+    pub(in crate::disk) fn refusal(&self) -> Errno {
+        self.broken.unwrap_or(Errno::IO)
     }
 
     /// Queue a job that `prepare` sets up.
@@ -267,6 +278,18 @@ impl Engine {
         if self.in_flight() == 0 && self.in_kernel == 0 {
             return 0;
         }
+        let count = match self.stalls.is_empty() {
+            true => self.poll_once(limit, finished),
+            false => self.poll_with_stalled(limit, finished),
+        };
+        if self.stalls.is_due() {
+            self.look_for_stalled();
+        }
+        count
+    }
+
+    #[inline(always)]
+    fn poll_once(&mut self, limit: usize, finished: &mut impl FnMut(Ticket, Status)) -> usize {
         let mut count = self.reap(limit, finished);
         if count == 0 && self.kernel_asks() {
             // The completions are ready but held back until this thread enters the kernel.
@@ -346,9 +369,7 @@ impl Engine {
 
     /// After the kernel refused for good: nothing that it has not taken will ever be done.
     fn fail_unsent(&mut self, finished: &mut impl FnMut(Ticket, Status)) -> usize {
-        if self.broken.is_none() {
-            return 0;
-        }
+        let Some(errno) = self.broken else { return 0 };
         let Some(held_back) = self.held_back.as_mut() else {
             return 0;
         };
@@ -358,6 +379,7 @@ impl Engine {
                 continue;
             }
             let slot = &mut self.slots[index as usize];
+            slot.job.refused(errno);
             slot.job.release(&mut self.buffers, &held_back.grants);
             self.free.push(index);
             if Chains::is_link(slot.ticket) {

@@ -15,7 +15,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::{Disk, Engine, Submitted, Ticket, bytes_of, sectors_of};
+use super::{Disk, Engine, Faults, Submitted, Ticket, bytes_of, sectors_of};
 use crate::request::{MAX_SPANS, Request, Span};
 use crate::wire::{
     BlockInfo, CAPABILITY_DISCARD, CAPABILITY_WRITE, MAX_INDIRECT_ENTRIES, MAX_TRANSFER_BYTES, Operation, SECTOR_BYTES, Status,
@@ -184,7 +184,11 @@ impl Disk for FileDisk {
             _ => (request.offset_bytes(), request.length_bytes(), [].as_slice()),
         };
         // SAFETY: the spans stay valid until the ticket is reported, by this function's own contract.
-        unsafe { engine.begin(ticket, |job| job.set_up(&self.target, step, offset, length, spans)) }
+        let begun = unsafe { engine.begin(ticket, |job| job.set_up(&self.target, step, offset, length, spans)) };
+        if begun != Submitted::Pending {
+            self.target.faults().failed(request.operation, request.sector, Some(engine.refusal()));
+        }
+        begun
     }
 
     /// A regular file is grown or cut. A block device has the size it has: `sector_count` must be what the device says.
@@ -209,5 +213,9 @@ impl Disk for FileDisk {
         self.target.resize(new_bytes).map_err(|errno| {
             format!("{path} cannot be made {new_bytes} bytes long ({errno}); the file system may be full or limit file sizes")
         })
+    }
+
+    fn faults(&self) -> Option<&Arc<Faults>> {
+        Some(self.target.faults())
     }
 }

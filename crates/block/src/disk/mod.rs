@@ -5,6 +5,8 @@
 //! ([`wrap`]). [`AnyDisk`] lets a worker match once per visit to a queue and
 //! run a loop made for that kind.
 
+use std::sync::Arc;
+
 use crate::request::{Request, Span};
 use crate::wire::{
     BlockInfo, CAPABILITY_DISCARD, CAPABILITY_FLUSH, CAPABILITY_FUA, CAPABILITY_PACKED, CAPABILITY_WRITE,
@@ -13,6 +15,7 @@ use crate::wire::{
 
 pub mod direct;
 pub mod engine;
+pub mod faults;
 pub mod file;
 pub mod memory;
 pub mod null;
@@ -21,6 +24,7 @@ mod takeover;
 pub mod wrap;
 
 pub use engine::Engine;
+pub use faults::Faults;
 pub use file::{DirectMode, FileDisk, FileOptions};
 pub use memory::{MemoryDisk, MemoryOptions};
 pub use null::{NullDisk, NullOptions};
@@ -68,6 +72,11 @@ pub trait Disk: Send + Sync {
     /// # Errors
     /// Why not, in words that say what to do.
     fn resize(&self, sector_count: u64) -> Result<(), String>;
+
+    /// What goes wrong is recorded here. `None`: nothing can.
+    fn faults(&self) -> Option<&Arc<Faults>> {
+        None
+    }
 }
 
 /// A disk of any kind, to be matched once per visit rather than called through once per request.
@@ -161,6 +170,16 @@ impl Disk for AnyDisk {
             Self::Delay(disk) => disk.resize(sector_count),
             Self::Error(disk) => disk.resize(sector_count),
             Self::PowerCut(disk) => disk.resize(sector_count),
+        }
+    }
+
+    fn faults(&self) -> Option<&Arc<Faults>> {
+        match self {
+            Self::Null(_) | Self::Memory(_) => None,
+            Self::File(disk) => disk.faults(),
+            Self::Delay(disk) => disk.faults(),
+            Self::Error(disk) => disk.faults(),
+            Self::PowerCut(disk) => disk.faults(),
         }
     }
 }

@@ -13,9 +13,9 @@ use super::piece::{Piece, next_piece};
 use super::range_lock::{LockId, Range};
 use super::target::{Target, ZeroMethod, ZeroPart};
 use super::window::Window;
-use crate::disk::engine::{Buffers, Grants};
+use crate::disk::engine::{Awaited, Buffers, Grants};
 use crate::request::{Span, cut_spans};
-use crate::wire::{MAX_INDIRECT_ENTRIES, Status};
+use crate::wire::{MAX_INDIRECT_ENTRIES, Operation, SECTOR_BYTES, Status};
 
 /// Bytes of zeroes that one span of a written-out write-zeroes names.
 const ZERO_BYTES: usize = 64 << 10;
@@ -88,8 +88,14 @@ pub(in crate::disk) struct Job {
     /// What other writes are kept out of meanwhile.
     lock: Option<LockId>,
     attempts: u8,
-    /// When a timer ends, on the monotonic clock. On the heap, so that it stays where the kernel is told to find it.
-    deadline: Option<Box<types::Timespec>>,
+    timer: Option<Box<Timer>>,
+}
+
+/// On the heap, so that the time stays where the kernel is told to find it.
+struct Timer {
+    /// When it ends, on the monotonic clock.
+    deadline: types::Timespec,
+    awaited: Option<Awaited>,
 }
 
 impl Job {
@@ -107,7 +113,7 @@ impl Job {
             avoid_memory: false,
             lock: None,
             attempts: 0,
-            deadline: None,
+            timer: None,
         }
     }
 
@@ -129,9 +135,36 @@ impl Job {
     }
 
     /// Begin anew, as a timer. `deadline`: since the start of the monotonic clock.
-    pub(in crate::disk) fn set_up_timer(&mut self, deadline: Duration) {
-        let time = types::Timespec::new().sec(deadline.as_secs()).nsec(deadline.subsec_nanos());
-        *self = Self { step: Step::Timer, deadline: Some(Box::new(time)), ..Self::idle() };
+    pub(in crate::disk) fn set_up_timer(&mut self, deadline: Duration, awaited: Option<Awaited>) {
+        let deadline = types::Timespec::new().sec(deadline.as_secs()).nsec(deadline.subsec_nanos());
+        *self = Self { step: Step::Timer, timer: Some(Box::new(Timer { deadline, awaited })), ..Self::idle() };
+    }
+
+    /// What the client waits for; `None`: nobody waits.
+    pub(in crate::disk) fn awaited(&self) -> Option<Awaited> {
+        let Some(target) = &self.target else { return self.timer.as_ref()?.awaited.clone() };
+        let operation = match self.step {
+            Step::Read => Operation::Read,
+            Step::Write { .. } => Operation::Write,
+            Step::Discard => Operation::Discard,
+            Step::Zero { .. } => Operation::WriteZeroes,
+            Step::Sync | Step::Timer => Operation::Flush,
+        };
+        Some(Awaited { faults: Arc::clone(target.faults()), operation, sector: self.offset_bytes / SECTOR_BYTES })
+    }
+
+    /// The kernel does not take it any more.
+    #[cold]
+    pub(in crate::disk) fn refused(&self, errno: Errno) {
+        self.record(Some(errno));
+    }
+
+    /// It has failed; `None`: the file ended before the disk does.
+    #[cold]
+    fn record(&self, errno: Option<Errno>) {
+        if let (Some(_), Some(Awaited { faults, operation, sector })) = (&self.target, self.awaited()) {
+            faults.failed(operation, sector, errno);
+        }
     }
 
     /// What other writes must be kept out of, if anything, before the first [`entry`](Self::entry).
@@ -162,6 +195,8 @@ impl Job {
             if let (Some(lock), Some(locks)) = (self.lock.take(), target.locks()) {
                 locks.release(lock, grants);
             }
+        } else {
+            self.timer = None;
         }
         self.spans.clear();
     }
@@ -176,8 +211,8 @@ impl Job {
 
     /// The kernel's form of the next step; `None`: it needs a buffer, and none is left.
     pub(in crate::disk) fn entry(&mut self, buffers: &mut Buffers) -> Option<Entry> {
-        if let (Step::Timer, Some(deadline)) = (self.step, &self.deadline) {
-            return Some(opcode::Timeout::new(&raw const **deadline).flags(types::TimeoutFlags::ABS).build());
+        if let (Step::Timer, Some(timer)) = (self.step, &self.timer) {
+            return Some(opcode::Timeout::new(&raw const timer.deadline).flags(types::TimeoutFlags::ABS).build());
         }
         let Some(target) = self.target.take() else {
             return Some(opcode::Nop::new().build());
@@ -332,7 +367,8 @@ impl Job {
         Progress::Again
     }
 
-    const fn ended_early(&self) -> Progress {
+    fn ended_early(&self) -> Progress {
+        self.record(None);
         Progress::Finished(Status::IoError)
     }
 
@@ -411,7 +447,9 @@ impl Job {
                 }
                 return Progress::Again;
             }
-            _ => {}
+            // The client's memory, not the disk.
+            (Errno::FAULT, _) => {}
+            _ => self.record(Some(errno)),
         }
         Progress::Finished(status_of(errno))
     }

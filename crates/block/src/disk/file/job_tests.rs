@@ -413,9 +413,9 @@ fn flush_is_fdatasync_and_a_durable_write_says_so_to_the_kernel() {
 #[test]
 fn timer_ends_well_when_its_time_has_passed_and_only_then() {
     let (mut job, mut buffers) = (Job::idle(), Buffers::default());
-    job.set_up_timer(Duration::from_secs(1));
+    job.set_up_timer(Duration::from_secs(1), None);
     assert_eq!(operation_of(job.entry(&mut buffers).expect("an entry")).0, opcode::Timeout::CODE);
     assert_eq!(job.advance(error(Errno::TIME), &mut buffers), Progress::Finished(Status::Ok));
-    job.set_up_timer(Duration::from_secs(1));
+    job.set_up_timer(Duration::from_secs(1), None);
     assert_eq!(job.advance(error(Errno::CANCELED), &mut buffers), Progress::Finished(Status::IoError));
 }

@@ -14,7 +14,7 @@ use super::lock::lock;
 use super::new_file::NewFile;
 use super::target::Target;
 use super::{FileDisk, FileOptions, mode};
-use crate::disk::{Engine, capabilities, check_block, sectors_of};
+use crate::disk::{Engine, Faults, capabilities, check_block, sectors_of};
 use crate::wire::CAPABILITY_DISCARD;
 
 /// `served`: the file as the daemon that is taken over has it open and locked.
@@ -55,8 +55,9 @@ pub(super) fn open(options: &FileOptions, served: Option<File>) -> Result<FileDi
     identity[8..].copy_from_slice(&number.to_le_bytes());
     let optimal = alignment.map_or(0, |alignment| alignment.unit_mask + 1).max(page_bytes());
     new.iter_mut().for_each(NewFile::keep);
+    let target = Target::new(file.into(), alignment, block_bytes, size_bytes, is_regular);
     Ok(FileDisk {
-        target: Arc::new(Target::new(file.into(), alignment, block_bytes, size_bytes, is_regular)),
+        target: Arc::new(target.with_faults(Faults::new(Some(&options.path)))),
         path: options.path.clone(),
         block_bytes,
         optimal_bytes: u32::try_from(optimal).unwrap_or(block_bytes).max(block_bytes),
@@ -81,7 +82,15 @@ fn open_existing(options: &FileOptions, metadata: &std::fs::Metadata) -> Result<
         // Exclusive: the kernel refuses while the device is mounted or part of another one.
         how.custom_flags(OFlags::EXCL.bits().cast_signed());
     }
-    let file = how.open(&options.path).map_err(|error| open_text(options, metadata, &error))?;
+    let mut opened = how.open(&options.path);
+    if kind.is_block_device() && opened.as_ref().is_err_and(|error| Errno::from_io_error(error) == Some(Errno::BUSY)) {
+        // Perhaps what a daemon that was killed left in flight: its locks say so, and end with its exclusive use.
+        if let Ok(shared) = OpenOptions::new().read(true).write(true).open(&options.path) {
+            lock(options, &shared)?;
+        }
+        opened = how.open(&options.path);
+    }
+    let file = opened.map_err(|error| open_text(options, metadata, &error))?;
     let opened = file.metadata().map_err(|error| format!("{path}: {error}"))?;
     if !is_same(metadata, &opened) {
         return Err(format!("{path} was replaced while it was opened; try again"));

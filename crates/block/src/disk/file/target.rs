@@ -2,12 +2,13 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::io::Errno;
 
 use super::piece::Alignment;
 use super::range_lock::{Range, RangeLocks};
+use crate::disk::Faults;
 
 /// How a range is made to read as zeroes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +39,7 @@ pub(in crate::disk) struct Target {
     is_regular: bool,
     /// `NO_*` bits; a hint that saves asking again.
     missing: AtomicU8,
+    faults: Arc<Faults>,
 }
 
 /// The next part of a write-zeroes.
@@ -67,7 +69,17 @@ impl Target {
             resizing: Mutex::new(()),
             is_regular,
             missing: AtomicU8::new(0),
+            faults: Arc::default(),
         }
+    }
+
+    /// Record here what goes wrong.
+    pub(in crate::disk) fn with_faults(self, faults: Faults) -> Self {
+        Self { faults: Arc::new(faults), ..self }
+    }
+
+    pub(in crate::disk) const fn faults(&self) -> &Arc<Faults> {
+        &self.faults
     }
 
     pub(in crate::disk) const fn is_regular(&self) -> bool {
