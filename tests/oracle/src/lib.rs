@@ -7,6 +7,7 @@ pub mod front;
 pub mod interrupt;
 pub mod model;
 pub mod scenario;
+pub mod setup;
 pub mod slow;
 pub mod slow_file;
 pub mod storage;

@@ -1,22 +1,19 @@
 //! `fipsee-oracle`: compares disks with what the protocol allows, under requests that overlap.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use fipsee_daemon::config::Arguments;
-use fipsee_oracle::daemon::{Daemon, Program};
-use fipsee_oracle::front::Front;
-use fipsee_oracle::front::library::Library;
-use fipsee_oracle::front::mount::{MountedFile, mount};
-use fipsee_oracle::front::rings::Rings;
-use fipsee_oracle::front::vhost_user::VhostUser;
-use fipsee_oracle::slow::Slow;
-use fipsee_oracle::storage::{Kind, Storage, default_folder};
-use fipsee_oracle::workload::{Counts, Settings, Site};
+use fipsee_oracle::setup::{FrontKind, Setup};
+use fipsee_oracle::storage::{Kind, default_folder};
+use fipsee_oracle::workload::{Counts, Settings};
 use fipsee_oracle::{interrupt, scenario, slow_file, workload};
+
+/// Many small requests and a large one at times.
+const KILLS_MEAN_BYTES: u64 = 64 << 10;
 
 #[derive(Parser)]
 #[command(name = "fipsee-oracle", about = "Sends overlapping requests to disks, and compares each sector with what is allowed")]
@@ -34,8 +31,8 @@ enum Commands {
         /// Requests of each run.
         #[arg(long, default_value_t = 1_000_000)]
         requests: u64,
-        /// Bytes that each run writes, at most, in GiB.
-        #[arg(long, default_value_t = 186)]
+        /// Bytes that each run writes, about, in GiB; sizes are chosen so that these suffice.
+        #[arg(long, default_value_t = 180)]
         write_gib: u64,
         /// Requests in flight.
         #[arg(long, default_value_t = 64)]
@@ -76,31 +73,16 @@ enum Commands {
     },
 }
 
-/// How requests reach the disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum FrontKind {
-    /// The Rust library.
-    Library,
-    /// A guest in user space, on virtqueues.
-    VhostUser,
-    /// A guest in user space, on rings in its own memory.
-    Rings,
-    /// The file of `fipsee mount`.
-    Mount,
-    /// The same, with O_DIRECT.
-    MountDirect,
-}
-
 /// The options of a disk.
 #[derive(Args, Clone, Debug)]
 struct Choice {
-    /// Only on this storage; may be repeated [default: ext4]
+    /// Only on this storage; may be repeated [default: all, but the folder itself]
     #[arg(long, value_enum)]
     storage: Vec<Kind>,
-    /// Only by this front; may be repeated [default: library]
+    /// By this front; may be repeated [default: library]
     #[arg(long, value_enum)]
     front: Vec<FrontKind>,
-    /// More options of the disk: block=512,direct=on; may be repeated.
+    /// More options of the disk; may be repeated.
     #[arg(long, default_value = "block=512")]
     disk: Vec<String>,
     /// Size of the disk in MiB.
@@ -131,23 +113,30 @@ struct Choice {
 
 fn main() -> ExitCode {
     let outcome = match Options::parse().command {
-        Commands::Random { choice, requests, write_gib, depth } => each(&choice, &mut |site, seed| {
+        Commands::Random { choice, requests, write_gib, depth } => each(&choice, &mut |setup| {
+            let mean_bytes = Settings::mean_of(requests, write_gib << 30);
+            let settings = Settings { requests, mean_bytes, seed: choice.seed, depth, ..Settings::default() };
+            setup.run(&mut |site| workload::run(site, &settings))
+        }),
+        Commands::Scenario { choice, rounds } => {
+            each(&choice, &mut |setup| setup.run(&mut |site| scenario::run(site, rounds, choice.seed)))
+        }
+        Commands::Kills { choice, kills } => each(&choice, &mut |setup| {
             let settings = Settings {
-                requests,
-                mean_bytes: Settings::mean_of(requests, write_gib << 30),
-                seed,
-                depth,
+                requests: 0,
+                mean_bytes: KILLS_MEAN_BYTES,
+                resize: false,
+                seed: choice.seed,
+                kills,
                 ..Settings::default()
             };
-            workload::run(site, &settings)
+            setup.run(&mut |site| workload::run(site, &settings))
         }),
-        Commands::Scenario { choice, rounds } => each(&choice, &mut |site, seed| scenario::run(site, rounds, seed)),
-        Commands::Kills { choice, kills } => each(&choice, &mut |site, seed| {
-            let settings =
-                Settings { requests: 0, mean_bytes: KILLS_MEAN_BYTES, resize: false, seed, kills, ..Settings::default() };
-            workload::run(site, &settings)
-        }),
-        Commands::LateWrites { choice, kills } => late_writes(&choice, kills),
+        Commands::LateWrites { mut choice, kills } => {
+            // The storage is its own.
+            choice.storage = vec![Kind::Loop4096, Kind::Ext4On4096];
+            each(&choice, &mut |setup| setup.late_writes(kills, setup.storage == Kind::Ext4On4096, choice.seed))
+        }
         Commands::SlowFile { folder, content, seed } => {
             let bytes = std::fs::read(&content).map_err(|error| format!("{}: {error}", content.display()));
             bytes.and_then(|bytes| slow_file::serve(&folder, bytes, seed))
@@ -167,124 +156,45 @@ fn main() -> ExitCode {
     }
 }
 
-/// Many small requests and a large one at times.
-const KILLS_MEAN_BYTES: u64 = 64 << 10;
-
-type Act<'a> = &'a mut dyn FnMut(&mut Site<'_>, u64) -> Result<Counts, String>;
-
 /// Every storage, front and disk that was chosen.
-fn each(choice: &Choice, act: Act<'_>) -> Result<(), String> {
+fn each(choice: &Choice, act: &mut dyn FnMut(&Setup) -> Result<Counts, String>) -> Result<(), String> {
     interrupt::arm()?;
-    let kinds = if choice.storage.is_empty() { vec![Kind::Ext4] } else { choice.storage.clone() };
-    let mut outcome = Ok(());
-    for kind in kinds {
-        if let Some(reason) = kind.missing() {
-            println!("{kind:?}: skipped: {reason}");
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let all: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Folder).collect();
+    let kinds = if choice.storage.is_empty() { all } else { choice.storage.clone() };
+    let fronts = if choice.front.is_empty() { vec![FrontKind::Library] } else { choice.front.clone() };
+    let folder = choice.folder.clone().unwrap_or_else(default_folder);
+    let built = std::env::var_os("FIPSEE_DIST").map_or_else(|| PathBuf::from("target/dist"), PathBuf::from).join("bin/fipsee");
+    let fipsee = choice.fipsee.clone().or_else(|| built.exists().then_some(built));
+    let (mut violations, mut done) = (0, 0);
+    for storage in kinds {
+        if let Some(reason) = storage.missing() {
+            println!("{storage:?}: skipped: {reason}");
             continue;
         }
-        for front in fronts(choice) {
-            for disk in &choice.disk {
-                let what = format!("{front:?} on {kind:?} ({disk})");
-                let begun = Instant::now();
-                match one(choice, kind, front, disk, act) {
-                    Ok(counts) => println!("{what}: no violation in {:.1?}: {counts:?}", begun.elapsed()),
-                    Err(error) => {
-                        eprintln!("{what}: VIOLATION after {:.1?}: {error}", begun.elapsed());
-                        outcome = Err("there were violations".to_owned());
-                    }
-                }
-                interrupt::check()?;
-            }
-        }
-    }
-    outcome
-}
-
-/// On the slow device itself, and on a file system there.
-fn late_writes(choice: &Choice, kills: u64) -> Result<(), String> {
-    interrupt::arm()?;
-    if let Some(reason) = Kind::Ext4On4096.missing() {
-        println!("late writes: skipped: {reason}");
-        return Ok(());
-    }
-    let mut outcome = Ok(());
-    for on_ext4 in [false, true] {
-        for front in fronts(choice) {
-            let what = format!("{front:?} on {}", if on_ext4 { "ext4 on a slow device" } else { "a slow device" });
-            let begun = Instant::now();
-            match late_writes_on(choice, front, kills, on_ext4) {
-                Ok(counts) => println!("{what}: no violation in {:.1?}: {counts:?}", begun.elapsed()),
+        for (front, disk) in fronts.iter().flat_map(|front| choice.disk.iter().map(move |disk| (front, disk))) {
+            let setup = Setup {
+                daemon: choice.daemon.clone(),
+                fipsee: fipsee.clone(),
+                front: *front,
+                disk: disk.clone(),
+                size_bytes: choice.size_mib << 20,
+                queues: choice.queues,
+                direct_loop: choice.direct_loop,
+                forgives: choice.forgive,
+                ..Setup::new(&own, storage, &folder)
+            };
+            let (what, begun) = (setup.describe(), Instant::now());
+            match act(&setup) {
+                Ok(counts) => println!("{what}: no violation in {:.1?}: {counts}", begun.elapsed()),
                 Err(error) => {
                     eprintln!("{what}: VIOLATION after {:.1?}: {error}", begun.elapsed());
-                    outcome = Err("there were violations".to_owned());
+                    violations += 1;
                 }
             }
+            done += 1;
             interrupt::check()?;
         }
     }
-    outcome
-}
-
-/// Bytes of a slow disk, of which a few pages are used.
-const SLOW_BYTES: u64 = 1 << 20;
-
-fn late_writes_on(choice: &Choice, front: FrontKind, kills: u64, on_ext4: bool) -> Result<Counts, String> {
-    let folder = choice.folder.clone().unwrap_or_else(default_folder);
-    let program = program(choice)?;
-    let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    let slow = Slow::new(&own, &folder, SLOW_BYTES, on_ext4, choice.seed)?;
-    let mut daemon = Daemon::start(&program, slow.folder(), &slow.spec(&choice.disk[0]))?;
-    let mut front = open(choice, front, &daemon, slow.folder())?;
-    let mut site = Site { front: front.as_mut(), daemon: &mut daemon, storage: None, forgives: choice.forgive };
-    let outcome = workload::run(&mut site, &Settings::for_late_writes(kills, choice.seed));
-    drop(front);
-    outcome.map_err(|error| format!("{error}\n--- log of the daemon ---\n{}", daemon.log()))
-}
-
-/// Memory for the data of requests in flight.
-const ARENA_BYTES: u64 = 96 << 20;
-
-fn open(choice: &Choice, kind: FrontKind, daemon: &Daemon, folder: &Path) -> Result<Box<dyn Front>, String> {
-    let queues = choice.queues;
-    Ok(match kind {
-        FrontKind::Library => Box::new(Library::attach(&daemon.socket(), queues, 64, ARENA_BYTES)?),
-        FrontKind::VhostUser => Box::new(VhostUser::start(&daemon.vm_socket(), queues, ARENA_BYTES)?),
-        FrontKind::Rings => Box::new(Rings::start(&daemon.vm_socket(), queues, ARENA_BYTES)?),
-        FrontKind::Mount | FrontKind::MountDirect => {
-            let (fipsee, file) = (fipsee(choice)?, folder.join("mounted"));
-            let mount = mount(&fipsee, &daemon.socket(), &file)?;
-            Box::new(MountedFile::open(mount, &file, kind == FrontKind::MountDirect, ARENA_BYTES)?)
-        }
-    })
-}
-
-/// The program that mounts: as was said, or as `cargo xtask dist` built it.
-fn fipsee(choice: &Choice) -> Result<PathBuf, String> {
-    let built = std::env::var_os("FIPSEE_DIST").map_or_else(|| PathBuf::from("target/dist"), PathBuf::from).join("bin/fipsee");
-    let found = choice.fipsee.clone().unwrap_or(built);
-    if found.exists() {
-        Ok(found)
-    } else {
-        Err(format!("{} is not there; run `cargo xtask dist`, or give --fipsee", found.display()))
-    }
-}
-
-fn program(choice: &Choice) -> Result<Program, String> {
-    let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    Ok(choice.daemon.clone().map_or(Program::Own(own), Program::Other))
-}
-
-fn fronts(choice: &Choice) -> Vec<FrontKind> {
-    if choice.front.is_empty() { vec![FrontKind::Library] } else { choice.front.clone() }
-}
-
-fn one(choice: &Choice, kind: Kind, front: FrontKind, disk: &str, act: Act<'_>) -> Result<Counts, String> {
-    let folder = choice.folder.clone().unwrap_or_else(default_folder);
-    let storage = Storage::new(kind, &folder, choice.size_mib << 20, choice.direct_loop)?;
-    let mut daemon = Daemon::start(&program(choice)?, storage.folder(), &storage.spec(disk))?;
-    let mut front = open(choice, front, &daemon, storage.folder())?;
-    let mut site = Site { front: front.as_mut(), daemon: &mut daemon, storage: Some(&storage), forgives: choice.forgive };
-    let outcome = act(&mut site, choice.seed);
-    drop(front);
-    outcome.map_err(|error| format!("{error}\n--- log of the daemon ---\n{}", daemon.log()))
+    if violations > 0 { Err(format!("{violations} of {done} runs had violations")) } else { Ok(()) }
 }

@@ -20,6 +20,8 @@ use crate::content::SECTOR_BYTES;
 use crate::slow::Server;
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
+const PAGE_BYTES: usize = 4096;
+const PAGE_SECTORS: u64 = 8;
 /// Requests at the file at a time.
 const THREADS: usize = 16;
 /// Status of what the file refused; what errno said is printed.
@@ -36,18 +38,44 @@ pub fn mount(fipsee: &Path, socket: &Path, file: &Path) -> Result<Server, String
     Server::start(&mut command, file)
 }
 
+/// Memory that lies within its page as the piece of the arena does. The kernel splits large requests at pages of this memory: at sectors, if
+/// it begins at one, as programs with O_DIRECT see to. Anywhere else two such writes could mix within a sector, as in any file.
+struct Aligned {
+    bytes: Vec<u8>,
+    start: usize,
+    length: usize,
+}
+
+impl Aligned {
+    fn copy_of(bytes: &[u8], (sector, _): Piece) -> Self {
+        let place = usize::try_from(sector % PAGE_SECTORS).unwrap_or(0) * SECTOR_BYTES;
+        let mut all = vec![0; bytes.len() + 2 * PAGE_BYTES];
+        let start = all.as_ptr().align_offset(PAGE_BYTES) + place;
+        all[start..start + bytes.len()].copy_from_slice(bytes);
+        Self { bytes: all, start, length: bytes.len() }
+    }
+
+    fn all(&self) -> &[u8] {
+        &self.bytes[self.start..self.start + self.length]
+    }
+
+    fn all_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + self.length]
+    }
+}
+
 struct Job {
     token: u64,
     action: Action,
     offset_bytes: u64,
     length_bytes: u64,
-    buffers: Vec<Vec<u8>>,
+    buffers: Vec<Aligned>,
 }
 
 struct Answer {
     token: u64,
     status: u64,
-    buffers: Vec<Vec<u8>>,
+    buffers: Vec<Aligned>,
 }
 
 /// A disk as a file.
@@ -111,7 +139,7 @@ impl MountedFile {
             let (_, pieces) = self.reads.swap_remove(place);
             for (piece, buffer) in pieces.into_iter().zip(&answer.buffers) {
                 let range = self.range(piece);
-                self.arena[range].copy_from_slice(buffer);
+                self.arena[range].copy_from_slice(buffer.all());
             }
         }
         done.push((answer.token, answer.status));
@@ -148,11 +176,12 @@ fn carry_out(file: &File, job: &mut Job) -> Result<(), Errno> {
     let (offset, length) = (job.offset_bytes, job.length_bytes);
     match job.action {
         Action::Read => {
-            let mut slices: Vec<IoSliceMut<'_>> = job.buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer)).collect();
+            let mut slices: Vec<IoSliceMut<'_>> =
+                job.buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer.all_mut())).collect();
             whole(preadv(file, &mut slices, offset)?, length)
         }
         Action::Write { fua } => {
-            let slices: Vec<IoSlice<'_>> = job.buffers.iter().map(|buffer| IoSlice::new(buffer)).collect();
+            let slices: Vec<IoSlice<'_>> = job.buffers.iter().map(|buffer| IoSlice::new(buffer.all())).collect();
             let flags = if fua { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
             whole(pwritev2(file, &slices, offset, flags)?, length)
         }
@@ -195,7 +224,7 @@ impl Front for MountedFile {
 
     fn stage(&mut self, request: &Request<'_>) -> Result<(), String> {
         let (token, action) = (request.token, request.action);
-        let buffers = request.pieces.iter().map(|piece| self.arena[self.range(*piece)].to_vec()).collect();
+        let buffers = request.pieces.iter().map(|piece| Aligned::copy_of(&self.arena[self.range(*piece)], *piece)).collect();
         if action == Action::Read {
             self.reads.push((token, request.pieces.to_vec()));
         }

@@ -4,6 +4,8 @@ mod arena;
 mod pick;
 mod run;
 
+use std::fmt;
+
 use crate::content::Random;
 use crate::daemon::Daemon;
 use crate::front::{Action, Front};
@@ -112,6 +114,33 @@ pub struct Counts {
     pub kills: u64,
     /// Requests in flight at those times.
     pub in_flight_at_kills: u64,
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mib = |bytes: u64| bytes >> 20;
+        write!(
+            f,
+            "{} requests ({} reads, {} durable, {} overlapping changes, {} failed), {} MiB written, {} MiB compared, {} resizes, {} \
+             disturbances",
+            self.requests,
+            self.reads,
+            self.durable,
+            self.overlapping,
+            self.failed,
+            mib(self.written_bytes),
+            mib(self.read_bytes),
+            self.resized,
+            self.disturbed
+        )?;
+        if self.unsupported > 0 {
+            write!(f, ", {} discards that the device could not do", self.unsupported)?;
+        }
+        if self.kills > 0 {
+            write!(f, ", {} kills with {} in flight", self.kills, self.in_flight_at_kills)?;
+        }
+        Ok(())
+    }
 }
 
 /// What the model calls it.
