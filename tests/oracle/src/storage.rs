@@ -5,6 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Advice, fadvise, statvfs};
@@ -192,7 +193,9 @@ impl Scratch {
     /// # Errors
     /// As the system says it.
     pub fn new(parent: &Path, name: &str) -> Result<Self, String> {
-        let path = parent.join(format!("fipsee-oracle-{}-{name}", std::process::id()));
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = parent.join(format!("fipsee-oracle-{}-{number}-{name}", std::process::id()));
         std::fs::create_dir_all(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         Ok(Self(path))
     }
