@@ -1,4 +1,4 @@
-//! `cargo xtask endure`: the long form of what tests/durability and the fio engine's tests do with a few kills.
+//! `cargo xtask endure`: the long form of what tests/durability, tests/oracle and the fio engine's tests do for a moment.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -9,6 +9,12 @@ use crate::{cargo, dist};
 const DEFAULT_KILLS: &str = "500";
 
 pub(crate) fn run(root: &Path, arguments: &[String]) -> ExitCode {
+    if let Some((first, rest)) = arguments.split_first()
+        && first == "oracle"
+    {
+        let everything = ["all".to_owned()];
+        return end(oracle(root, if rest.is_empty() { &everything } else { rest }));
+    }
     let mut library = cargo(root);
     library.args(["run", "--package", "fipsee-durability", "--", "run"]).args(arguments);
     let is_chosen = |option: &str| arguments.iter().any(|argument| argument.starts_with(option));
@@ -20,6 +26,10 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> ExitCode {
     if outcome != ExitCode::SUCCESS || ["--way", "--storage", "--kill="].into_iter().any(is_chosen) || chooses_a_victim(arguments)
     {
         return outcome;
+    }
+    let compared = end(oracle(root, &["all".to_owned()]));
+    if compared != ExitCode::SUCCESS {
+        return compared;
     }
     let prefix = dist::Dist::new(root).prefix;
     if std::env::var_os(dist::DIST_VARIABLE).is_none() && !prefix.join("lib/fio/fipsee.so").exists() {
@@ -33,6 +43,16 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> ExitCode {
         fio.env(dist::DIST_VARIABLE, prefix);
     }
     end(fio)
+}
+
+/// Optimised: it makes and compares every byte.
+fn oracle(root: &Path, arguments: &[String]) -> Command {
+    let mut command = cargo(root);
+    command.args(["run", "--release", "--package", "fipsee-oracle", "--"]).args(arguments);
+    if std::env::var_os(dist::DIST_VARIABLE).is_none() {
+        command.env(dist::DIST_VARIABLE, dist::Dist::new(root).prefix);
+    }
+    command
 }
 
 fn chooses_a_victim(arguments: &[String]) -> bool {

@@ -62,6 +62,23 @@ enum Commands {
         #[arg(long, default_value_t = 50)]
         kills: u64,
     },
+    /// All of these: every storage by the library, every front on two kinds of it.
+    All {
+        #[command(flatten)]
+        choice: Choice,
+        /// Requests of each random run by the library; others have a tenth.
+        #[arg(long, default_value_t = 1_000_000)]
+        requests: u64,
+        /// Bytes that each of these writes, about, in GiB.
+        #[arg(long, default_value_t = 180)]
+        write_gib: u64,
+        /// Rounds of the scenario.
+        #[arg(long, default_value_t = 10_000)]
+        rounds: u64,
+        /// Kills of each campaign.
+        #[arg(long, default_value_t = 100)]
+        kills: u64,
+    },
     /// Serve a file whose writes come late (used by `late-writes`).
     #[command(hide = true)]
     SlowFile { folder: PathBuf, content: PathBuf, seed: u64 },
@@ -113,30 +130,11 @@ struct Choice {
 
 fn main() -> ExitCode {
     let outcome = match Options::parse().command {
-        Commands::Random { choice, requests, write_gib, depth } => each(&choice, &mut |setup| {
-            let mean_bytes = Settings::mean_of(requests, write_gib << 30);
-            let settings = Settings { requests, mean_bytes, seed: choice.seed, depth, ..Settings::default() };
-            setup.run(&mut |site| workload::run(site, &settings))
-        }),
-        Commands::Scenario { choice, rounds } => {
-            each(&choice, &mut |setup| setup.run(&mut |site| scenario::run(site, rounds, choice.seed)))
-        }
-        Commands::Kills { choice, kills } => each(&choice, &mut |setup| {
-            let settings = Settings {
-                requests: 0,
-                mean_bytes: KILLS_MEAN_BYTES,
-                resize: false,
-                seed: choice.seed,
-                kills,
-                ..Settings::default()
-            };
-            setup.run(&mut |site| workload::run(site, &settings))
-        }),
-        Commands::LateWrites { mut choice, kills } => {
-            // The storage is its own.
-            choice.storage = vec![Kind::Loop4096, Kind::Ext4On4096];
-            each(&choice, &mut |setup| setup.late_writes(kills, setup.storage == Kind::Ext4On4096, choice.seed))
-        }
+        Commands::Random { choice, requests, write_gib, depth } => random(&choice, requests, write_gib, depth),
+        Commands::Scenario { choice, rounds } => rounds_of(&choice, rounds),
+        Commands::Kills { choice, kills } => kills_of(&choice, kills),
+        Commands::LateWrites { choice, kills } => late_writes(&choice, kills),
+        Commands::All { choice, requests, write_gib, rounds, kills } => all(&choice, requests, write_gib, rounds, kills),
         Commands::SlowFile { folder, content, seed } => {
             let bytes = std::fs::read(&content).map_err(|error| format!("{}: {error}", content.display()));
             bytes.and_then(|bytes| slow_file::serve(&folder, bytes, seed))
@@ -156,6 +154,48 @@ fn main() -> ExitCode {
     }
 }
 
+fn random(choice: &Choice, requests: u64, write_gib: u64, depth: u64) -> Result<(), String> {
+    let mean_bytes = Settings::mean_of(requests, write_gib << 30);
+    let settings = Settings { requests, mean_bytes, seed: choice.seed, depth, ..Settings::default() };
+    each(choice, &mut |setup| setup.run(&mut |site| workload::run(site, &settings)))
+}
+
+fn rounds_of(choice: &Choice, rounds: u64) -> Result<(), String> {
+    each(choice, &mut |setup| setup.run(&mut |site| scenario::run(site, rounds, choice.seed)))
+}
+
+fn kills_of(choice: &Choice, kills: u64) -> Result<(), String> {
+    let seed = choice.seed;
+    let settings = Settings { requests: 0, mean_bytes: KILLS_MEAN_BYTES, resize: false, seed, kills, ..Settings::default() };
+    each(choice, &mut |setup| setup.run(&mut |site| workload::run(site, &settings)))
+}
+
+fn late_writes(choice: &Choice, kills: u64) -> Result<(), String> {
+    // The storage is its own: the slow device, and a file on it.
+    let choice = Choice { storage: vec![Kind::Loop4096, Kind::Ext4On4096], ..choice.clone() };
+    each(&choice, &mut |setup| setup.late_writes(kills, setup.storage == Kind::Ext4On4096, choice.seed))
+}
+
+/// What fails does not keep the rest from running.
+fn all(choice: &Choice, requests: u64, write_gib: u64, rounds: u64, kills: u64) -> Result<(), String> {
+    let two = Choice { storage: vec![Kind::Ext4, Kind::Ext4On4096], ..choice.clone() };
+    let cached = Choice { disk: vec!["block=512,direct=off".to_owned()], ..two.clone() };
+    let direct_loop = Choice { storage: vec![Kind::Loop512, Kind::Loop4096], direct_loop: true, ..choice.clone() };
+    let files = Choice { storage: vec![Kind::Folder, Kind::Ext4, Kind::Xfs, Kind::Btrfs, Kind::Ext4On4096], ..choice.clone() };
+    let fronts: Vec<FrontKind> = FrontKind::ALL.into_iter().filter(|front| *front != FrontKind::Library).collect();
+    let guests = Choice { front: vec![FrontKind::Library, FrontKind::VhostUser], ..two.clone() };
+    let outcomes = [
+        random(choice, requests, write_gib, 64),
+        random(&cached, requests / 10, write_gib / 10, 64),
+        random(&direct_loop, requests / 10, write_gib / 10, 64),
+        random(&Choice { front: fronts, ..two }, requests / 10, write_gib / 10, 64),
+        rounds_of(&files, rounds),
+        kills_of(&guests, kills),
+        late_writes(&Choice { front: vec![FrontKind::Library, FrontKind::VhostUser], ..choice.clone() }, kills),
+    ];
+    outcomes.into_iter().collect()
+}
+
 /// Every storage, front and disk that was chosen.
 fn each(choice: &Choice, act: &mut dyn FnMut(&Setup) -> Result<Counts, String>) -> Result<(), String> {
     interrupt::arm()?;
@@ -163,7 +203,6 @@ fn each(choice: &Choice, act: &mut dyn FnMut(&Setup) -> Result<Counts, String>) 
     let all: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Folder).collect();
     let kinds = if choice.storage.is_empty() { all } else { choice.storage.clone() };
     let fronts = if choice.front.is_empty() { vec![FrontKind::Library] } else { choice.front.clone() };
-    let folder = choice.folder.clone().unwrap_or_else(default_folder);
     let built = std::env::var_os("FIPSEE_DIST").map_or_else(|| PathBuf::from("target/dist"), PathBuf::from).join("bin/fipsee");
     let fipsee = choice.fipsee.clone().or_else(|| built.exists().then_some(built));
     let (mut violations, mut done) = (0, 0);
@@ -172,7 +211,14 @@ fn each(choice: &Choice, act: &mut dyn FnMut(&Setup) -> Result<Counts, String>) 
             println!("{storage:?}: skipped: {reason}");
             continue;
         }
+        // The folder itself is for a file system that is there; in memory there are others for that.
+        let usual = || if storage == Kind::Folder { std::env::temp_dir() } else { default_folder() };
+        let folder = choice.folder.clone().unwrap_or_else(usual);
         for (front, disk) in fronts.iter().flat_map(|front| choice.disk.iter().map(move |disk| (front, disk))) {
+            if front.is_mount() && fipsee.is_none() {
+                println!("{front:?}: skipped: no program that mounts; run `cargo xtask dist`, or give --fipsee");
+                continue;
+            }
             let setup = Setup {
                 daemon: choice.daemon.clone(),
                 fipsee: fipsee.clone(),

@@ -107,7 +107,10 @@ fn every_front_finds_what_it_may() {
     setup.fipsee = fipsee();
     for front in [FrontKind::VhostUser, FrontKind::Rings, FrontKind::Mount, FrontKind::MountDirect] {
         if front.is_mount() && setup.fipsee.is_none() {
-            skip(&format!("{front:?}"), "needs what ships; run `cargo xtask test`, or `cargo xtask dist` and set FIPSEE_DIST=target/dist");
+            skip(
+                &format!("{front:?}"),
+                "needs what ships; run `cargo xtask test`, or `cargo xtask dist` and set FIPSEE_DIST=target/dist",
+            );
             continue;
         }
         if front.is_mount() && !Path::new("/dev/fuse").exists() {
