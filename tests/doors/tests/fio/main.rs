@@ -6,6 +6,7 @@ mod endurance;
 mod jobs;
 mod killed;
 mod lies;
+mod overlap;
 mod refusals;
 
 use std::fs;

@@ -44,9 +44,9 @@ impl Machine {
         again(|| self.guest.reconnect()).map_err(|error| format!("the daemon does not come back: {error}"))
     }
 
-    pub(super) fn areas(&self) -> Vec<Range<u64>> {
+    pub(super) fn areas(&self) -> Vec<Piece> {
         // One sector lies between the halves, so that no piece spans them.
-        vec![0..self.half_sectors, self.half_sectors + 1..2 * self.half_sectors + 1]
+        vec![(0, self.half_sectors), (self.half_sectors + 1, self.half_sectors)]
     }
 
     pub(super) const fn address(&self, sector: u64) -> u64 {

@@ -1,13 +1,12 @@
 //! The Rust library. Half of the arena is the pool, whose place changes with each connection, half is memory of the client's own.
 
-use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
 use fipsee_block::client::{AttachOptions, Buffer, Completion, Disk, Error, Memory, Queue, ReconnectPolicy};
 use fipsee_block::wire::{CAPABILITY_DISCARD, CAPABILITY_FUA, CAPABILITY_WRITE_ZEROES, MAX_INDIRECT_ENTRIES, Operation, Segment};
 
-use super::{Action, Done, Front, Limits, Request, Waited};
+use super::{Action, Done, Front, Limits, Piece, Request, Waited};
 use crate::content::SECTOR_BYTES;
 
 /// Room in the pool for the table of each request of many segments.
@@ -74,8 +73,8 @@ impl Front for Library {
         }
     }
 
-    fn areas(&self) -> Vec<Range<u64>> {
-        vec![0..self.half_sectors, self.half_sectors + 1..2 * self.half_sectors + 1]
+    fn areas(&self) -> Vec<Piece> {
+        vec![(0, self.half_sectors), (self.half_sectors + 1, self.half_sectors)]
     }
 
     fn fill(&mut self, sector: u64, bytes: &[u8]) {

@@ -6,8 +6,6 @@ pub mod mount;
 pub mod rings;
 pub mod vhost_user;
 
-use std::ops::Range;
-
 /// What is asked of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -95,8 +93,8 @@ pub trait Front {
     /// What it can do.
     fn limits(&self) -> Limits;
 
-    /// The arena: ranges of sectors, none of which a piece may leave.
-    fn areas(&self) -> Vec<Range<u64>>;
+    /// The arena: areas that no piece may leave.
+    fn areas(&self) -> Vec<Piece>;
 
     /// Put bytes into the arena.
     fn fill(&mut self, sector: u64, bytes: &[u8]);

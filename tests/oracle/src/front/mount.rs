@@ -205,8 +205,8 @@ impl Front for MountedFile {
         self.limits.clone()
     }
 
-    fn areas(&self) -> Vec<Range<u64>> {
-        vec![0..self.arena.len() as u64 / SECTOR]
+    fn areas(&self) -> Vec<Piece> {
+        vec![(0, self.arena.len() as u64 / SECTOR)]
     }
 
     fn fill(&mut self, sector: u64, bytes: &[u8]) {

@@ -1,6 +1,5 @@
 //! A guest in user space that went over to rings in its own memory (docs/protocol.md 9).
 
-use std::ops::Range;
 use std::path::Path;
 
 use fipsee_block::wire::{
@@ -12,7 +11,7 @@ use fipsee_ring::Message;
 use fipsee_virtio::upgrade::wire::{self, DONE, Question};
 
 use super::guest::Machine;
-use super::{Action, Done, Front, Limits, Request, Waited};
+use super::{Action, Done, Front, Limits, Piece, Request, Waited};
 
 /// Descriptors of a virtqueue: it only carries bells.
 const SIZE: u16 = 64;
@@ -116,7 +115,7 @@ impl Front for Rings {
         self.limits.clone()
     }
 
-    fn areas(&self) -> Vec<Range<u64>> {
+    fn areas(&self) -> Vec<Piece> {
         self.machine.areas()
     }
 

@@ -1,14 +1,13 @@
 //! A guest in user space on virtqueues.
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::path::Path;
 
 use fipsee_guest::device::{DISCARD, FLUSH, IN, OUT, Sent, UNMAP, WRITE_ZEROES};
 use fipsee_guest::virtqueue::Part;
 
 use super::guest::Machine;
-use super::{Action, Done, Front, Limits, Request, Waited};
+use super::{Action, Done, Front, Limits, Piece, Request, Waited};
 
 /// Descriptors of a queue.
 const SIZE: u16 = 512;
@@ -57,7 +56,7 @@ impl Front for VhostUser {
         self.limits.clone()
     }
 
-    fn areas(&self) -> Vec<Range<u64>> {
+    fn areas(&self) -> Vec<Piece> {
         self.machine.areas()
     }
 

@@ -18,7 +18,7 @@ pub struct Arena {
 impl Arena {
     /// All of the arena of `front`.
     pub fn of(front: &dyn Front) -> Self {
-        Self { free: front.areas().into_iter().map(|area| (area.start, area.end - area.start)).collect() }
+        Self { free: front.areas().into_iter().collect() }
     }
 
     /// Memory for `count` sectors in at most `most` pieces; `None` when there is no room now.
