@@ -6,6 +6,8 @@ use std::io::Write;
 use std::process::Stdio;
 use std::time::Instant;
 
+use fipsee_block::client::{AttachOptions, Claim};
+
 use common::{DEADLINE, Daemon, assert_error, assert_success, noise, text};
 
 const MIB: usize = 1 << 20;
@@ -86,14 +88,16 @@ fn verify_sees_what_another_client_wrote_meanwhile() {
     let mut stdin = copy.0.stdin.take().expect("its standard input");
     stdin.write_all(&content).expect("it reads");
     // The copy has not ended, because its input has not; the third MiB arriving means the second is on the disk.
-    let mut other = daemon.attach("a");
+    let mut reader = daemon.attach_as(&AttachOptions { read_only: true, ..AttachOptions::new("a") });
     let (place, mut block) = (2 * MIB - 512, [0; 512]);
     let deadline = Instant::now() + DEADLINE;
     while block != content[place..place + 512] {
         assert!(Instant::now() < deadline, "the second MiB is not written");
-        other.read_at(&mut block, place as u64).expect("a read");
+        reader.read_at(&mut block, place as u64).expect("a read");
     }
     block[17] ^= 1;
+    // The copy has claimed the disk.
+    let mut other = daemon.attach_as(&AttachOptions { claim: Claim::Ignore, ..AttachOptions::new("a") });
     other.write_at(&block, place as u64).expect("a write");
     drop(stdin);
     let mut errors = String::new();
@@ -154,7 +158,7 @@ fn begin_copy(daemon: &Daemon, arguments: &[&str], part: &[u8]) -> (common::Guar
     let mut copy = common::Guard(copy.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("fipsee runs"));
     let mut stdin = copy.0.stdin.take().expect("its standard input");
     stdin.write_all(part).expect("it reads");
-    let mut other = daemon.attach("f");
+    let mut other = daemon.attach_as(&AttachOptions { read_only: true, ..AttachOptions::new("f") });
     let (mut block, deadline) = ([0; 512], Instant::now() + DEADLINE);
     while block != part[..512] {
         assert!(Instant::now() < deadline, "the first part is not written");

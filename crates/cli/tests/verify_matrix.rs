@@ -8,6 +8,9 @@ use common::{Daemon, assert_error, json};
 
 const DISKS: [&str; 2] = ["m=memory:256M", "f=file:DIR/disk,size=256M"];
 
+/// The same, for several writers at a time.
+const SHARED: [&str; 2] = ["m=memory:256M,shared", "f=file:DIR/disk,size=256M,shared"];
+
 /// Run a verifying load. Blocks that were never written are not compared, so how many are depends on the machine.
 #[track_caller]
 fn verify(daemon: &Daemon, arguments: &[&str]) {
@@ -66,7 +69,7 @@ fn at_once(daemon: &Daemon, disk: &str, offsets: &[&str]) -> Vec<Output> {
 
 #[test]
 fn several_processes_on_ranges_of_their_own_do_not_disturb_each_other() {
-    let daemon = Daemon::start("ranges", &DISKS);
+    let daemon = Daemon::start("ranges", &SHARED);
     for disk in ["m", "f"] {
         for output in at_once(&daemon, disk, &["0", "8M", "16M", "24M", "56M"]) {
             assert_compared(&output, &[disk]);
@@ -76,7 +79,7 @@ fn several_processes_on_ranges_of_their_own_do_not_disturb_each_other() {
 
 #[test]
 fn processes_on_the_same_range_see_that_the_data_is_not_theirs() {
-    let daemon = Daemon::start("overlap", &DISKS);
+    let daemon = Daemon::start("overlap", &SHARED);
     let outputs = at_once(&daemon, "m", &["0", "0"]);
     let failed: Vec<_> = outputs.iter().filter(|output| !output.status.success()).collect();
     assert!(!failed.is_empty(), "the verification cannot fail");

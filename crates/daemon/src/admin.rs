@@ -327,7 +327,6 @@ impl Admin {
         let lost_bytes = export.info(false).size_bytes().saturating_sub(size_bytes);
         if lost_bytes > 0 {
             check_shrinking(&export, lost_bytes, shrink, force)?;
-            tracing::warn!(disk, size_bytes, lost_bytes, "shrinking; what lies beyond the new size is lost");
         }
         export.disk().resize(size_bytes / 512)?;
         let info = export.disk().info();
@@ -335,7 +334,10 @@ impl Admin {
             worker.mailbox.send(Command::Resized { export: Arc::clone(&export), info });
         }
         self.vms.resized(&export);
-        tracing::info!(disk, size_bytes, "resized");
+        match lost_bytes {
+            0 => tracing::info!(disk, size_bytes, "resized"),
+            _ => tracing::warn!(disk, size_bytes, lost_bytes, "resized; what lay beyond the new size is lost"),
+        }
         Ok(self.describe(&export))
     }
 }

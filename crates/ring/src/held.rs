@@ -1,4 +1,4 @@
-//! Locks that belong to an open file, and who holds one that cannot be had.
+//! Locks that belong to an open file, and which process holds one that cannot be had.
 //!
 //! A lock of flock(2), and one of `F_OFD_SETLK`, ends when the open file does: when the last descriptor of it is closed, and nothing in the
 //! kernel uses it any more. A process that was killed keeps its locks until then: requests in flight at a device take their time.
@@ -48,7 +48,7 @@ pub enum LockError {
 /// find, gets five seconds. `holder` is asked which it is.
 ///
 /// # Errors
-/// Who holds it, or what `attempt` said apart from that.
+/// Which process holds it, or what `attempt` said apart from that.
 pub fn take(mut attempt: impl FnMut() -> Result<(), Errno>, holder: impl Fn() -> Option<u32>) -> Result<(), LockError> {
     let deadline = Instant::now() + GRACE;
     let mut was_alive = false;
@@ -74,7 +74,7 @@ pub fn take(mut attempt: impl FnMut() -> Result<(), Errno>, holder: impl Fn() ->
 pub fn holder(kind: LockKind, file: &Metadata) -> Option<u32> {
     let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
     let taker = taker(&locks, kind, file);
-    // Who took it need not be who has it: a descriptor goes from a daemon to the next, and a lock of an open file names nobody.
+    // The process that took it need not be the one that has it: a descriptor goes from a daemon to the next, and a lock of an open file names nobody.
     taker.filter(|pid| Path::new("/proc").join(pid.to_string()).exists()).or_else(|| find_owner(kind, file))
 }
 
@@ -98,7 +98,7 @@ fn taker(locks: &str, kind: LockKind, file: &Metadata) -> Option<u32> {
 }
 
 /// The process in a line of `/proc/locks` or `/proc/PID/fdinfo/FD`, if it is about a lock of this kind at this place and not about one
-/// who waits for it.
+/// that is waited for.
 fn lock_of<'a>(line: &'a str, kind: LockKind, place: &str) -> Option<&'a str> {
     let (_, lock) = line.split_once(": ")?;
     let fields: Vec<_> = lock.split_whitespace().collect();
@@ -132,7 +132,11 @@ mod tests {
         assert_eq!(lock_of(line, LockKind::Flock, ":99"), Some("4711"));
         assert_eq!(lock_of(line, LockKind::Flock, ":9"), None, "another inode");
         assert_eq!(lock_of(line, LockKind::OpenFile(0), ":99"), None, "another kind");
-        assert_eq!(lock_of("3: -> FLOCK  ADVISORY  WRITE 4711 fe:01:99 0 EOF", LockKind::Flock, ":99"), None, "one who waits");
+        assert_eq!(
+            lock_of("3: -> FLOCK  ADVISORY  WRITE 4711 fe:01:99 0 EOF", LockKind::Flock, ":99"),
+            None,
+            "one that is waited for"
+        );
         let line = "7: OFDLCK ADVISORY  READ -1 00:2f:99 100 101";
         assert_eq!(lock_of(line, LockKind::OpenFile(100), ":99"), Some("-1"));
         assert_eq!(lock_of(line, LockKind::OpenFile(0), ":99"), None, "another range");

@@ -75,7 +75,7 @@ fn act(daemon: &mut Daemon, measured: &mut Option<(usize, u64)>, wish: &str) {
         }
         ("resize", size) => {
             let fipsee = shipped("c", "bin/fipsee").expect("shipped with the daemon");
-            run(Command::new(fipsee).arg("--connect").arg(&daemon.socket).args(["resize", "a", size]));
+            run(Command::new(fipsee).arg("--connect").arg(&daemon.socket).args(["resize", "a", size, "--shrink", "--force"]));
         }
         ("terminate", _) => {
             let pid = i32::try_from(daemon.pid()).ok().and_then(rustix::process::Pid::from_raw).expect("its pid");

@@ -300,7 +300,7 @@ impl Campaign<'_> {
     /// A client of our own. `alone`: when everyone else is gone, and what they had in flight with them.
     fn attach(&self, alone: bool) -> Result<Blocking, String> {
         let deadline = Instant::now() + PATIENCE;
-        let options = AttachOptions { exclusive: alone, ..AttachOptions::new("d") };
+        let options = AttachOptions { read_only: true, exclusive: alone, ..AttachOptions::new("d") };
         loop {
             match Blocking::attach(&self.socket(), &options) {
                 Ok(blocking) => return Ok(blocking),

@@ -7,5 +7,6 @@ pub mod front;
 pub mod interrupt;
 pub mod model;
 pub mod scenario;
+pub mod slow;
 pub mod storage;
 pub mod workload;

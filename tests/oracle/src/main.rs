@@ -1,7 +1,7 @@
 //! `fipsee-oracle`: compares disks with what the protocol allows, under requests that overlap.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -13,6 +13,7 @@ use fipsee_oracle::front::library::Library;
 use fipsee_oracle::front::mount::{Mount, MountedFile};
 use fipsee_oracle::front::rings::Rings;
 use fipsee_oracle::front::vhost_user::VhostUser;
+use fipsee_oracle::slow::Slow;
 use fipsee_oracle::storage::{Kind, Storage, default_folder};
 use fipsee_oracle::workload::{Counts, Settings, Site};
 use fipsee_oracle::{interrupt, scenario, workload};
@@ -47,6 +48,22 @@ enum Commands {
         /// Rounds of each run.
         #[arg(long, default_value_t = 10_000)]
         rounds: u64,
+    },
+    /// Random requests, and the daemon killed below them again and again.
+    Kills {
+        #[command(flatten)]
+        choice: Choice,
+        /// Kills of each run.
+        #[arg(long, default_value_t = 200)]
+        kills: u64,
+    },
+    /// Kills of a daemon whose writes are slow, so that they would come late to what the next daemon has written.
+    LateWrites {
+        #[command(flatten)]
+        choice: Choice,
+        /// Kills of each run.
+        #[arg(long, default_value_t = 50)]
+        kills: u64,
     },
     /// Be a daemon (used by the others).
     #[command(hide = true)]
@@ -112,10 +129,22 @@ struct Choice {
 fn main() -> ExitCode {
     let outcome = match Options::parse().command {
         Commands::Random { choice, requests, write_gib, depth } => each(&choice, &mut |site, seed| {
-            let settings = Settings { requests, write_bytes: write_gib << 30, seed, depth, ..Settings::default() };
+            let settings = Settings {
+                requests,
+                mean_bytes: Settings::mean_of(requests, write_gib << 30),
+                seed,
+                depth,
+                ..Settings::default()
+            };
             workload::run(site, &settings)
         }),
         Commands::Scenario { choice, rounds } => each(&choice, &mut |site, seed| scenario::run(site, rounds, seed)),
+        Commands::Kills { choice, kills } => each(&choice, &mut |site, seed| {
+            let settings =
+                Settings { requests: 0, mean_bytes: KILLS_MEAN_BYTES, resize: false, seed, kills, ..Settings::default() };
+            workload::run(site, &settings)
+        }),
+        Commands::LateWrites { choice, kills } => late_writes(&choice, kills),
         Commands::Daemon { arguments } => {
             let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
             let all = std::iter::once(OsString::from("fipseed")).chain(arguments);
@@ -131,24 +160,26 @@ fn main() -> ExitCode {
     }
 }
 
+/// Many small requests and a large one at times.
+const KILLS_MEAN_BYTES: u64 = 64 << 10;
+
 type Act<'a> = &'a mut dyn FnMut(&mut Site<'_>, u64) -> Result<Counts, String>;
 
 /// Every storage, front and disk that was chosen.
 fn each(choice: &Choice, act: Act<'_>) -> Result<(), String> {
     interrupt::arm()?;
     let kinds = if choice.storage.is_empty() { vec![Kind::Ext4] } else { choice.storage.clone() };
-    let fronts = if choice.front.is_empty() { vec![FrontKind::Library] } else { choice.front.clone() };
     let mut outcome = Ok(());
     for kind in kinds {
         if let Some(reason) = kind.missing() {
             println!("{kind:?}: skipped: {reason}");
             continue;
         }
-        for front in &fronts {
+        for front in fronts(choice) {
             for disk in &choice.disk {
                 let what = format!("{front:?} on {kind:?} ({disk})");
                 let begun = Instant::now();
-                match one(choice, kind, *front, disk, act) {
+                match one(choice, kind, front, disk, act) {
                     Ok(counts) => println!("{what}: no violation in {:.1?}: {counts:?}", begun.elapsed()),
                     Err(error) => {
                         eprintln!("{what}: VIOLATION after {:.1?}: {error}", begun.elapsed());
@@ -162,17 +193,57 @@ fn each(choice: &Choice, act: Act<'_>) -> Result<(), String> {
     outcome
 }
 
+/// On the slow device itself, and on a file system there.
+fn late_writes(choice: &Choice, kills: u64) -> Result<(), String> {
+    interrupt::arm()?;
+    if let Some(reason) = Kind::Ext4On4096.missing() {
+        println!("late writes: skipped: {reason}");
+        return Ok(());
+    }
+    let mut outcome = Ok(());
+    for on_ext4 in [false, true] {
+        for front in fronts(choice) {
+            let what = format!("{front:?} on {}", if on_ext4 { "ext4 on a slow device" } else { "a slow device" });
+            let begun = Instant::now();
+            match late_writes_on(choice, front, kills, on_ext4) {
+                Ok(counts) => println!("{what}: no violation in {:.1?}: {counts:?}", begun.elapsed()),
+                Err(error) => {
+                    eprintln!("{what}: VIOLATION after {:.1?}: {error}", begun.elapsed());
+                    outcome = Err("there were violations".to_owned());
+                }
+            }
+            interrupt::check()?;
+        }
+    }
+    outcome
+}
+
+/// Bytes of a slow disk, of which a few pages are used.
+const SLOW_BYTES: u64 = 1 << 20;
+
+fn late_writes_on(choice: &Choice, front: FrontKind, kills: u64, on_ext4: bool) -> Result<Counts, String> {
+    let folder = choice.folder.clone().unwrap_or_else(default_folder);
+    let (program, fipsee) = (program(choice)?, fipsee(choice)?);
+    let slow = Slow::new(&program, &fipsee, &folder, SLOW_BYTES, on_ext4)?;
+    let mut daemon = Daemon::start(&program, slow.folder(), &slow.spec(&choice.disk[0]))?;
+    let mut front = open(choice, front, &daemon, slow.folder())?;
+    let mut site = Site { front: front.as_mut(), daemon: &mut daemon, storage: None, forgives: choice.forgive };
+    let outcome = workload::run(&mut site, &Settings::for_late_writes(kills, choice.seed));
+    drop(front);
+    outcome.map_err(|error| format!("{error}\n--- log of the daemon ---\n{}", daemon.log()))
+}
+
 /// Memory for the data of requests in flight.
 const ARENA_BYTES: u64 = 96 << 20;
 
-fn open(choice: &Choice, kind: FrontKind, daemon: &Daemon, storage: &Storage) -> Result<Box<dyn Front>, String> {
+fn open(choice: &Choice, kind: FrontKind, daemon: &Daemon, folder: &Path) -> Result<Box<dyn Front>, String> {
     let queues = choice.queues;
     Ok(match kind {
         FrontKind::Library => Box::new(Library::attach(&daemon.socket(), queues, 64, ARENA_BYTES)?),
         FrontKind::VhostUser => Box::new(VhostUser::start(&daemon.vm_socket(), queues, ARENA_BYTES)?),
         FrontKind::Rings => Box::new(Rings::start(&daemon.vm_socket(), queues, ARENA_BYTES)?),
         FrontKind::Mount | FrontKind::MountDirect => {
-            let (fipsee, file) = (fipsee(choice)?, storage.folder().join("mounted"));
+            let (fipsee, file) = (fipsee(choice)?, folder.join("mounted"));
             let mount = Mount::new(&fipsee, &daemon.socket(), &file)?;
             Box::new(MountedFile::open(mount, &file, kind == FrontKind::MountDirect, ARENA_BYTES)?)
         }
@@ -190,13 +261,20 @@ fn fipsee(choice: &Choice) -> Result<PathBuf, String> {
     }
 }
 
+fn program(choice: &Choice) -> Result<Program, String> {
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    Ok(choice.daemon.clone().map_or(Program::Own(own), Program::Other))
+}
+
+fn fronts(choice: &Choice) -> Vec<FrontKind> {
+    if choice.front.is_empty() { vec![FrontKind::Library] } else { choice.front.clone() }
+}
+
 fn one(choice: &Choice, kind: Kind, front: FrontKind, disk: &str, act: Act<'_>) -> Result<Counts, String> {
     let folder = choice.folder.clone().unwrap_or_else(default_folder);
     let storage = Storage::new(kind, &folder, choice.size_mib << 20, choice.direct_loop)?;
-    let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    let program = choice.daemon.clone().map_or(Program::Own(own), Program::Other);
-    let mut daemon = Daemon::start(&program, storage.folder(), &storage.spec(disk))?;
-    let mut front = open(choice, front, &daemon, &storage)?;
+    let mut daemon = Daemon::start(&program(choice)?, storage.folder(), &storage.spec(disk))?;
+    let mut front = open(choice, front, &daemon, storage.folder())?;
     let mut site = Site { front: front.as_mut(), daemon: &mut daemon, storage: Some(&storage), forgives: choice.forgive };
     let outcome = act(&mut site, choice.seed);
     drop(front);

@@ -154,7 +154,11 @@ impl Drop for Loop {
 pub struct Mounted(PathBuf);
 
 impl Mounted {
-    fn new(arguments: &[&str], device: &Path, place: PathBuf) -> Result<Self, String> {
+    /// Mount.
+    ///
+    /// # Errors
+    /// As mount says it.
+    pub fn new(arguments: &[&str], device: &Path, place: PathBuf) -> Result<Self, String> {
         std::fs::create_dir_all(&place).map_err(|error| format!("{}: {error}", place.display()))?;
         run(Command::new("mount").args(arguments).arg(device).arg(&place))?;
         Ok(Self(place))

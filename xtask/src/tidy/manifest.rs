@@ -11,9 +11,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("crates/block", &["crates/ring"]),
     ("crates/call", &["crates/ring"]),
     ("crates/virtio", &["crates/ring", "crates/block"]),
-    // Its tests have a guest.
+    // Its tests have a guest, as have those of the command line.
     ("crates/daemon", &["crates/ring", "crates/topology", "crates/block", "crates/virtio", "tests/guest"]),
-    ("crates/cli", &["crates/ring", "crates/topology", "crates/block", "crates/daemon"]),
+    ("crates/cli", &["crates/ring", "crates/topology", "crates/block", "crates/daemon", "tests/guest"]),
     ("crates/capi", &["crates/ring", "crates/block", "crates/call"]),
     ("crates/python", &["crates/ring", "crates/block"]),
     // The benchmarks use the load generator that users use.

@@ -127,7 +127,11 @@ impl Daemon {
     }
 
     pub(crate) fn attach(&self, disk: &str) -> Blocking {
-        Blocking::attach(&self.socket, &AttachOptions::new(disk)).expect("a client attaches")
+        self.attach_as(&AttachOptions::new(disk))
+    }
+
+    pub(crate) fn attach_as(&self, options: &AttachOptions) -> Blocking {
+        Blocking::attach(&self.socket, options).expect("a client attaches")
     }
 }
 

@@ -198,7 +198,8 @@ struct Worker {
 pub fn spawn(
     index: usize,
     place: Place,
-    (wait, look): (WaitMode, Duration),
+    wait: WaitMode,
+    look: Duration,
     stall_limit: Duration,
 ) -> io::Result<(WorkerHandle, std::thread::JoinHandle<()>)> {
     let handle = WorkerHandle { mailbox: Arc::new(Mailbox::new()?), counters: Arc::default(), place, seats: Arc::default() };

@@ -212,7 +212,7 @@ fn resize_is_seen_at_once() {
     let file = mount.open();
     assert_eq!(file.metadata().expect("a working system").len(), 1 << 20);
     for size in [4 << 20, 2 << 20] {
-        fipsee(&daemon, &["resize", "a", &size.to_string()]);
+        fipsee(&daemon, &["resize", "a", &size.to_string(), "--shrink", "--force"]);
         wait_until("the new size", || file.metadata().expect("a working system").len() == size);
     }
     file.write_all_at(&[5; 4096], (2 << 20) - 4096).expect("a working system");

@@ -30,8 +30,8 @@ pub struct Site<'a> {
 pub struct Settings {
     /// Requests.
     pub requests: u64,
-    /// Bytes that they write, at most; sizes are chosen so that these suffice.
-    pub write_bytes: u64,
+    /// The mean size of what writes, at most.
+    pub mean_bytes: u64,
     /// What is random.
     pub seed: u64,
     /// Requests in flight.
@@ -42,11 +42,46 @@ pub struct Settings {
     pub narrow_pages: Option<u64>,
     /// Kill the daemon so often.
     pub kills: u64,
+    /// A kill comes after a random number of completions below this.
+    pub completions_per_kill: u64,
+}
+
+impl Settings {
+    /// The mean size with which so many requests write so many bytes.
+    #[must_use]
+    pub fn mean_of(requests: u64, write_bytes: u64) -> u64 {
+        write_bytes / (requests * WRITING_SHARE / 100).max(1)
+    }
+
+    /// Small requests into few pages of a slow disk, so that parts of the same page are written before a kill and after it.
+    #[must_use]
+    pub fn for_late_writes(kills: u64, seed: u64) -> Self {
+        Self {
+            requests: 0,
+            // Of each a sector or two: what overlaps may be either, and hides what is lost.
+            mean_bytes: 512,
+            seed,
+            depth: 12,
+            resize: false,
+            narrow_pages: Some(12),
+            kills,
+            completions_per_kill: 40,
+        }
+    }
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { requests: 1_000_000, write_bytes: 200 << 30, seed: 1, depth: 64, resize: true, narrow_pages: None, kills: 0 }
+        Self {
+            requests: 1_000_000,
+            mean_bytes: Self::mean_of(1_000_000, 200 << 30),
+            seed: 1,
+            depth: 64,
+            resize: true,
+            narrow_pages: None,
+            kills: 0,
+            completions_per_kill: 300,
+        }
     }
 }
 
@@ -57,6 +92,8 @@ pub struct Counts {
     pub requests: u64,
     /// Requests that failed, where that is forgiven.
     pub failed: u64,
+    /// Discards that the device below found that it cannot do.
+    pub unsupported: u64,
     /// Of those that succeeded, reads.
     pub reads: u64,
     /// Of those, flushes and requests with FUA.
@@ -122,6 +159,7 @@ struct Work<'a> {
     next_kill: u64,
 }
 
+const PAGE_SECTORS: u64 = 8;
 /// Bursts between two cuts, at most.
 const CUT_EVERY: u64 = 800;
 /// Bursts while it is cut, at most.
@@ -130,20 +168,17 @@ const CUT_FOR: u64 = 100;
 const DISTURB_EVERY: u64 = 100;
 /// Requests of the same depth.
 const DEPTH_FOR: u64 = 400;
-/// A kill comes after a random number of completions below this.
-const COMPLETIONS_PER_KILL: u64 = 300;
 /// Of a hundred requests, those that write, about.
 const WRITING_SHARE: u64 = 55;
 
 impl<'a> Work<'a> {
     fn new(site: &'a mut Site<'_>, settings: &Settings) -> Self {
         let limits = site.front.limits();
-        let mean_bytes = settings.write_bytes / (settings.requests * WRITING_SHARE / 100).max(1);
         let mut random = Random(settings.seed);
         let has_file = site.storage.is_some_and(|storage| !storage.kind().is_device());
         let cut = (settings.resize && limits.can_resize && has_file).then(|| Cut::In(random.below(CUT_EVERY)));
-        let next_kill = if settings.kills == 0 { u64::MAX } else { random.below(COMPLETIONS_PER_KILL) };
-        let picker = pick::Picker::new(&limits, mean_bytes, settings.narrow_pages);
+        let next_kill = if settings.kills == 0 { u64::MAX } else { random.below(settings.completions_per_kill) };
+        let picker = pick::Picker::new(&limits, settings.mean_bytes, settings.narrow_pages);
         Self {
             runner: Runner::new(site.front, site.forgives),
             daemon: site.daemon,
@@ -161,6 +196,12 @@ impl<'a> Work<'a> {
         let mut depth = self.settings.depth;
         loop {
             let kills_left = self.settings.kills.saturating_sub(self.runner.counts.kills);
+            // After the last kill as many as before it.
+            if self.runner.counts.requests < self.next_kill && self.settings.kills > 0 && kills_left == 0 {
+                self.burst(depth)?;
+                self.runner.step()?;
+                continue;
+            }
             if self.submitted >= self.settings.requests && kills_left == 0 {
                 break;
             }
@@ -211,8 +252,8 @@ impl<'a> Work<'a> {
                 self.cut = Some(Cut::At(end));
             }
             Some(Cut::At(end)) if !self.runner.reaches(*end) => {
-                let end = *end;
-                self.daemon.resize(end).map_err(|error| format!("the disk cannot be made smaller: {error}"))?;
+                let wanted = *end;
+                let end = self.shrink(wanted)?;
                 self.cut = Some(Cut::Regrow(end, self.random.below(CUT_FOR)));
             }
             Some(Cut::Regrow(end, 0)) => {
@@ -224,6 +265,16 @@ impl<'a> Work<'a> {
             Some(Cut::At(_)) | None => {}
         }
         Ok(())
+    }
+
+    /// In the midst of a page, or where direct I/O needs whole pages, at its end. Nothing beyond `end` is in flight.
+    fn shrink(&mut self, end: u64) -> Result<u64, String> {
+        let whole = end.next_multiple_of(PAGE_SECTORS);
+        let shrunk = match self.daemon.resize(end) {
+            Err(refusal) if refusal.contains("a multiple of") => self.daemon.resize(whole).map(|()| whole),
+            outcome => outcome.map(|()| end),
+        };
+        shrunk.map_err(|error| format!("the disk cannot be made smaller: {error}"))
     }
 
     fn regrow(&mut self, end: u64) -> Result<(), String> {
@@ -250,7 +301,7 @@ impl<'a> Work<'a> {
 
     fn kill(&mut self) -> Result<(), String> {
         if self.runner.counts.requests >= self.next_kill && self.runner.counts.kills < self.settings.kills {
-            self.next_kill = self.runner.counts.requests + 1 + self.random.below(COMPLETIONS_PER_KILL);
+            self.next_kill = self.runner.counts.requests + 1 + self.random.below(self.settings.completions_per_kill);
             self.runner.counts.kills += 1;
             self.runner.counts.in_flight_at_kills += self.runner.in_flight() as u64;
             self.runner.noted(Kind::Killed);

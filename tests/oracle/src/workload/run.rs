@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
+use fipsee_block::wire::Status;
+
 use super::{Arena, Counts, kind_of};
 use crate::content::{self, Random, SECTOR_BYTES, Value};
 use crate::daemon::DEADLINE;
@@ -36,6 +38,8 @@ pub struct Runner<'a> {
     /// Compare on when requests fail.
     pub forgives: bool,
 }
+
+const UNSUPPORTED: u64 = Status::Unsupported as u64;
 
 fn length_of(sectors: u64) -> usize {
     usize::try_from(sectors).unwrap_or(usize::MAX).saturating_mul(SECTOR_BYTES)
@@ -179,6 +183,12 @@ impl<'a> Runner<'a> {
             return Err(format!("request {token} completed twice, or was never submitted"));
         };
         let InFlight { action, sector, count, pieces } = request;
+        if status == UNSUPPORTED && action == Action::Discard {
+            // A device may find out late that it cannot (5.3: a status may also come from the disk).
+            self.counts.unsupported += 1;
+            self.model.abandon(token);
+            return Ok(());
+        }
         if status != 0 {
             let what =
                 format!("request {token}, {action:?} of sectors {sector}..{}, failed with status {status}", sector + count);

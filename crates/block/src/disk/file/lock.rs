@@ -77,7 +77,7 @@ fn lock_ranges(file: &File, read_only: bool) -> Result<(), Errno> {
     })
 }
 
-/// Who keeps us from locking. The kernel names the process for a lock of a process, and nobody for one of an open file.
+/// Which process keeps us from locking. The kernel names the process for a lock of a process, and nobody for one of an open file.
 fn range_holder(file: &File, metadata: &Metadata, read_only: bool) -> Option<u32> {
     let found = if read_only {
         let of_others = OF_READERS.into_iter().find_map(|range| conflict(file, libc::F_RDLCK, range));
