@@ -8,5 +8,6 @@ pub mod interrupt;
 pub mod model;
 pub mod scenario;
 pub mod slow;
+pub mod slow_file;
 pub mod storage;
 pub mod workload;

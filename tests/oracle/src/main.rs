@@ -10,13 +10,13 @@ use fipsee_daemon::config::Arguments;
 use fipsee_oracle::daemon::{Daemon, Program};
 use fipsee_oracle::front::Front;
 use fipsee_oracle::front::library::Library;
-use fipsee_oracle::front::mount::{Mount, MountedFile};
+use fipsee_oracle::front::mount::{MountedFile, mount};
 use fipsee_oracle::front::rings::Rings;
 use fipsee_oracle::front::vhost_user::VhostUser;
 use fipsee_oracle::slow::Slow;
 use fipsee_oracle::storage::{Kind, Storage, default_folder};
 use fipsee_oracle::workload::{Counts, Settings, Site};
-use fipsee_oracle::{interrupt, scenario, workload};
+use fipsee_oracle::{interrupt, scenario, slow_file, workload};
 
 #[derive(Parser)]
 #[command(name = "fipsee-oracle", about = "Sends overlapping requests to disks, and compares each sector with what is allowed")]
@@ -65,6 +65,9 @@ enum Commands {
         #[arg(long, default_value_t = 50)]
         kills: u64,
     },
+    /// Serve a file whose writes come late (used by `late-writes`).
+    #[command(hide = true)]
+    SlowFile { folder: PathBuf, content: PathBuf, seed: u64 },
     /// Be a daemon (used by the others).
     #[command(hide = true)]
     Daemon {
@@ -145,6 +148,10 @@ fn main() -> ExitCode {
             workload::run(site, &settings)
         }),
         Commands::LateWrites { choice, kills } => late_writes(&choice, kills),
+        Commands::SlowFile { folder, content, seed } => {
+            let bytes = std::fs::read(&content).map_err(|error| format!("{}: {error}", content.display()));
+            bytes.and_then(|bytes| slow_file::serve(&folder, bytes, seed))
+        }
         Commands::Daemon { arguments } => {
             let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
             let all = std::iter::once(OsString::from("fipseed")).chain(arguments);
@@ -223,8 +230,9 @@ const SLOW_BYTES: u64 = 1 << 20;
 
 fn late_writes_on(choice: &Choice, front: FrontKind, kills: u64, on_ext4: bool) -> Result<Counts, String> {
     let folder = choice.folder.clone().unwrap_or_else(default_folder);
-    let (program, fipsee) = (program(choice)?, fipsee(choice)?);
-    let slow = Slow::new(&program, &fipsee, &folder, SLOW_BYTES, on_ext4)?;
+    let program = program(choice)?;
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let slow = Slow::new(&own, &folder, SLOW_BYTES, on_ext4, choice.seed)?;
     let mut daemon = Daemon::start(&program, slow.folder(), &slow.spec(&choice.disk[0]))?;
     let mut front = open(choice, front, &daemon, slow.folder())?;
     let mut site = Site { front: front.as_mut(), daemon: &mut daemon, storage: None, forgives: choice.forgive };
@@ -244,7 +252,7 @@ fn open(choice: &Choice, kind: FrontKind, daemon: &Daemon, folder: &Path) -> Res
         FrontKind::Rings => Box::new(Rings::start(&daemon.vm_socket(), queues, ARENA_BYTES)?),
         FrontKind::Mount | FrontKind::MountDirect => {
             let (fipsee, file) = (fipsee(choice)?, folder.join("mounted"));
-            let mount = Mount::new(&fipsee, &daemon.socket(), &file)?;
+            let mount = mount(&fipsee, &daemon.socket(), &file)?;
             Box::new(MountedFile::open(mount, &file, kind == FrontKind::MountDirect, ARENA_BYTES)?)
         }
     })

@@ -1,49 +1,83 @@
-//! Storage so slow that a write outlives its daemon: a memory disk behind delays, mounted as a file, and over that file a device with sectors of 4096
-//! bytes. A late write of a whole sector there would undo what was acknowledged for another part of it.
+//! Storage so slow that a write outlives its daemon: a device with sectors of 4096 bytes over a file whose writes come late. A late write of
+//! a whole sector there would undo what was acknowledged for another part of it.
 
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
-use crate::daemon::{Daemon, Program};
-use crate::front::mount::Mount;
+use crate::slow_file::NAME;
 use crate::storage::{Loop, Mounted, Scratch, run};
 
-/// The delays of each request below.
-const DELAY: &str = "delay:10ms+800ms";
+/// The process of a mount that the oracle started, and what it mounted.
+#[derive(Debug)]
+pub struct Server {
+    mounted: Option<Mounted>,
+    child: Child,
+}
+
+impl Server {
+    /// Start `command`, which mounts something at `place` and then prints a line.
+    ///
+    /// # Errors
+    /// What it says.
+    pub fn start(command: &mut Command, place: &Path) -> Result<Self, String> {
+        // A group of its own: a SIGINT from the terminal is for us, and we end it.
+        command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| format!("{command:?} does not start: {error}"))?;
+        let mut ready = String::new();
+        if let Some(stdout) = child.stdout.take() {
+            let _ = BufReader::new(stdout).read_line(&mut ready);
+        }
+        if ready.is_empty() {
+            let mut text = String::new();
+            let _ = child.stderr.take().map(|mut stderr| stderr.read_to_string(&mut text));
+            let _ = child.wait();
+            return Err(format!("{command:?} failed: {}", text.trim()));
+        }
+        Ok(Self { mounted: Some(Mounted::by_other(place.to_owned())), child })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.mounted = None; // unmounted, it ends by itself
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
 
 /// The device, or a file on ext4 on it. Fields are let go of in this order.
+#[derive(Debug)]
 pub struct Slow {
     path: PathBuf,
     file_size: Option<u64>,
     _mounted: Option<Mounted>,
     _device: Loop,
-    _mount: Mount,
-    _below: Daemon,
+    _server: Server,
     scratch: Scratch,
 }
 
 impl Slow {
-    /// Make it in `folder`, of so many bytes. `on_ext4`: a file on the device.
+    /// Make it in `folder`, of so many bytes. `own`: this program. `on_ext4`: a file on the device.
     ///
     /// # Errors
-    /// As the tools and the daemon below say it.
-    pub fn new(program: &Program, fipsee: &Path, folder: &Path, size_bytes: u64, on_ext4: bool) -> Result<Self, String> {
+    /// As the tools say it.
+    pub fn new(own: &Path, folder: &Path, size_bytes: u64, on_ext4: bool, seed: u64) -> Result<Self, String> {
         let scratch = Scratch::new(folder, "slow")?;
+        let (image, place) = (scratch.path("image"), scratch.path("below"));
+        let text = |error: std::io::Error| format!("{}: {error}", image.display());
         let device_bytes = if on_ext4 { 2 * size_bytes + (16 << 20) } else { size_bytes };
-        let below = scratch.path("below");
-        std::fs::create_dir(&below).map_err(|error| format!("{}: {error}", below.display()))?;
-        // A file system is made without the delays.
-        let image = scratch.path("image");
-        let file = std::fs::File::create(&image).and_then(|file| file.set_len(device_bytes));
-        file.map_err(|error| format!("{}: {error}", image.display()))?;
+        std::fs::File::create(&image).and_then(|file| file.set_len(device_bytes)).map_err(text)?;
+        std::fs::create_dir(&place).map_err(text)?;
         if on_ext4 {
+            // Made before it is slow. Without a journal, whose commits would wait for late writes.
             run(Command::new("mkfs.ext4").args(["-q", "-F", "-b", "4096", "-O", "^has_journal"]).arg(&image))?;
         }
-        let spec = format!("{DELAY}:file:{},direct=off", image.display());
-        let below = Daemon::start(program, &below, &spec)?;
-        let file = scratch.path("mounted");
-        let mount = Mount::new(fipsee, &below.socket(), &file)?;
-        let device = Loop::new(&file, 4096, true)?;
+        let mut command = Command::new(own);
+        command.arg("slow-file").arg(&place).arg(&image).arg(seed.to_string());
+        let server = Server::start(&mut command, &place)?;
+        let device = Loop::new(&place.join(NAME), 4096, true)?;
         let (path, mounted) = if on_ext4 {
             let mounted = Mounted::new(&[], device.path(), scratch.path("mnt"))?;
             (scratch.path("mnt/disk"), Some(mounted))
@@ -51,7 +85,7 @@ impl Slow {
             (device.path().to_owned(), None)
         };
         let file_size = on_ext4.then_some(size_bytes);
-        Ok(Self { path, file_size, _mounted: mounted, _device: device, _mount: mount, _below: below, scratch })
+        Ok(Self { path, file_size, _mounted: mounted, _device: device, _server: server, scratch })
     }
 
     /// The disk in the words of the daemon.

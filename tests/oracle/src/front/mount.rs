@@ -1,13 +1,12 @@
 //! The file of `fipsee mount`, read and written by threads.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, IoSlice, IoSliceMut, Read};
+use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -18,7 +17,7 @@ use rustix::io::{Errno, ReadWriteFlags, preadv, pwritev2};
 
 use super::{Action, Done, Front, Limits, Piece, Request, Waited};
 use crate::content::SECTOR_BYTES;
-use crate::storage::Mounted;
+use crate::slow::Server;
 
 const SECTOR: u64 = SECTOR_BYTES as u64;
 /// Requests at the file at a time.
@@ -27,43 +26,14 @@ const THREADS: usize = 16;
 const FAILED: u64 = 1;
 const IDLE_WAIT: Duration = Duration::from_millis(5);
 
-/// A mounted file.
-#[derive(Debug)]
-pub struct Mount {
-    mounted: Option<Mounted>,
-    child: Child,
-}
-
-impl Mount {
-    /// Have `fipsee` mount disk `d` at `file`.
-    ///
-    /// # Errors
-    /// As it says it.
-    pub fn new(fipsee: &Path, socket: &Path, file: &Path) -> Result<Self, String> {
-        let mut command = Command::new(fipsee);
-        command.arg("--connect").arg(socket).args(["mount", "--threads=2", "d"]).arg(file).process_group(0);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(|error| format!("{}: {error}", fipsee.display()))?;
-        let mut ready = String::new();
-        if let Some(stdout) = child.stdout.take() {
-            let _ = BufReader::new(stdout).read_line(&mut ready);
-        }
-        if ready.is_empty() {
-            let mut words = String::new();
-            child.stderr.take().map(|mut stderr| stderr.read_to_string(&mut words));
-            let _ = child.wait();
-            return Err(format!("fipsee mount failed: {words}"));
-        }
-        Ok(Self { mounted: Some(Mounted::by_other(file.to_owned())), child })
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        self.mounted = None; // unmounted, it ends by itself
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Have `fipsee` mount disk `d` at `file`.
+///
+/// # Errors
+/// As it says it.
+pub fn mount(fipsee: &Path, socket: &Path, file: &Path) -> Result<Server, String> {
+    let mut command = Command::new(fipsee);
+    command.arg("--connect").arg(socket).args(["mount", "--threads=2", "d"]).arg(file);
+    Server::start(&mut command, file)
 }
 
 struct Job {
@@ -91,7 +61,7 @@ pub struct MountedFile {
     in_flight: usize,
     arena: Vec<u8>,
     limits: Limits,
-    _mount: Mount,
+    _mount: Server,
 }
 
 impl MountedFile {
@@ -99,7 +69,7 @@ impl MountedFile {
     ///
     /// # Errors
     /// As the system says it.
-    pub fn open(mount: Mount, path: &Path, direct: bool, arena_bytes: u64) -> Result<Self, String> {
+    pub fn open(mount: Server, path: &Path, direct: bool, arena_bytes: u64) -> Result<Self, String> {
         let flags = if direct { OFlags::DIRECT.bits().cast_signed() } else { 0 };
         let file = File::options().read(true).write(true).custom_flags(flags).open(path);
         let file = file.map_err(|error| format!("{}: {error}", path.display()))?;
