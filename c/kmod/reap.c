@@ -130,7 +130,8 @@ static const char *fip_take_event(struct fip_ring *ring, const struct fipsee_eve
 	struct fip_disk *disk = ring->disk;
 	bool is_resize = event->kind == FIPSEE_KIND_RESIZE;
 
-	if (event->count != 1 || event->reserved || (!is_resize && event->kind != FIPSEE_KIND_DETACH))
+	if (event->count != 1 || event->reserved || event->reserved_too || (!is_resize && event->kind != FIPSEE_KIND_DETACH) ||
+	    (!is_resize && event->sector_count) || memchr_inv(event->reserved_end, 0, sizeof(event->reserved_end)))
 		return "the back end sent an event that is none";
 	if (is_resize ? ring->resize_unacknowledged : ring->detach_seen)
 		return "the back end sent an event twice";

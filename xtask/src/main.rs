@@ -9,6 +9,7 @@ mod fuzz;
 mod ipc;
 mod loom;
 mod models;
+mod pairs;
 mod setup;
 mod step;
 mod test;
@@ -38,6 +39,8 @@ usage: cargo xtask COMMAND
   bench   setup, dist, then the benchmarks, on a quiet machine; arguments go to fipsee-bench
   bench ipc   messages between two CPUs, ours and everybody's, on a quiet machine; `bench ipc --help` tells more
   bench hostile   what each lie of a client or guest costs who does not lie, on a quiet machine; `bench --help` tells more
+  bench pairs OLD NEW   is the new daemon slower than the old one? programs or git revisions; `bench pairs --help`
+  bench small-writes    512 B writes beside fio's, and what they cost where the device takes only 4 KiB, on a quiet machine
   bench vm    disks as a guest's kernel sees them, on a quiet machine; `bench vm --help` tells more";
 
 /// Exit code for a command line that makes no sense, or asks for what is not there.
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
             }
         },
         "bench" if rest.first().is_some_and(|suite| suite == "ipc") => return ipc::run(&root, &rest[1..]),
+        "bench" if rest.first().is_some_and(|suite| suite == "pairs") => return pairs::run(&root, &rest[1..]),
         "bench" if rest.first().is_some_and(|suite| suite == "vm") => return vm::bench::run(&root, &rest[1..]),
         "bench" => return bench(&root, &rest),
         "endure" => return endure::run(&root, &rest),

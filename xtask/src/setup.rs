@@ -59,7 +59,7 @@ const TOOLS: &[Tool] = &[
         needed_for: "mounts by users who are not root, the benchmark's peers through FUSE",
     },
     Tool { program: "rsvg-convert", package: "librsvg2-bin", needed_for: "the benchmark's plot as PNG" },
-    Tool { program: "losetup", package: "mount", needed_for: "file systems on mounted disks" },
+    Tool { program: "losetup", package: "mount", needed_for: "file systems on mounted disks, disks with 4096 B sectors" },
     Tool { program: "setpriv", package: "util-linux", needed_for: "the tests of who may use a mounted disk" },
     Tool { program: "qemu-img", package: "qemu-utils", needed_for: "images on mounted disks" },
 ];

@@ -2,6 +2,7 @@
 
 use crate::matrix::{Cell, DEEP, SHALLOW, candidate};
 use crate::service::RING;
+use crate::small_writes;
 use crate::table::{BANDWIDTH, Claim, IOPS, P50, Results};
 use crate::ways::{
     C_LIBRARY, ENGINE, FIO_NULL, FUSE, LIBRARY, NBDKIT, NBDKIT_UNBOUND, OUR_VHOST_POLLING, PYTHON, QEMU_FUSE, QEMU_NBD,
@@ -100,6 +101,16 @@ fn of_virtual_machines(results: &Results) -> Vec<Claim> {
         median("our vhost-user-blk, polling client, QD1: p50 latency in ns, median", SHALLOW, P50, true, 1500.0),
         median("our vhost-user-blk, polling client, QD64: requests per second, median", DEEP, IOPS, false, 2.5e6),
     ]
+}
+
+/// Writes below a page, on a device that takes them, over fio's: the lower of the ratios to its two ways.
+pub(crate) fn of_small_writes(results: &Results) -> Vec<Claim> {
+    vec![Claim {
+        text: "512 B writes, QD64: requests per second over fio's, median of pairs",
+        value: small_writes::over_fio(results, &small_writes::DISK_512),
+        limit: 0.9,
+        at_most: false,
+    }]
 }
 
 #[cfg(test)]

@@ -13,20 +13,29 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Start the `fipseed` that ships, or else the one that was built beside this program.
+    /// Start the `fipseed` that ships, or else the one that was built beside this program, with its disk `n` for hypervisors.
     pub(crate) fn start(disks: &[String], more: &[&str]) -> Result<Self, String> {
-        let program = match std::env::var_os("FIPSEE_DIST") {
-            Some(dist) => Path::new(&dist).join("bin/fipseed"),
-            None => std::env::current_exe().map_err(|error| error.to_string())?.with_file_name("fipseed"),
-        };
+        let vhost_user = format!("n={}", vhost_user(&Self::directory_to_be()).display());
+        Self::start_program(&Self::shipped()?, disks, &[more, &["--vhost-user", &vhost_user]].concat())
+    }
+
+    /// The `fipseed` that ships, or else the one that was built beside this program.
+    pub(crate) fn shipped() -> Result<PathBuf, String> {
+        match std::env::var_os("FIPSEE_DIST") {
+            Some(dist) => Ok(Path::new(&dist).join("bin/fipseed")),
+            None => Ok(std::env::current_exe().map_err(|error| error.to_string())?.with_file_name("fipseed")),
+        }
+    }
+
+    /// Start this `fipseed`.
+    pub(crate) fn start_program(program: &Path, disks: &[String], more: &[&str]) -> Result<Self, String> {
         let directory = Self::directory_to_be();
         std::fs::create_dir_all(&directory).map_err(|error| format!("cannot create {}: {error}", directory.display()))?;
-        let mut command = Command::new(&program);
+        let mut command = Command::new(program);
         command.arg("--listen").arg(directory.join("s")).args(["--log-level", "error"]).args(more).stdin(Stdio::null());
         for disk in disks {
             command.args(["--disk", disk]);
         }
-        command.arg("--vhost-user").arg(format!("n={}", vhost_user(&directory).display()));
         let child = command.spawn().map_err(|error| format!("cannot start {}: {error}; build it first", program.display()))?;
         let mut daemon = Self { child, directory };
         let deadline = Instant::now() + Duration::from_secs(10);

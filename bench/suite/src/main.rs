@@ -6,17 +6,21 @@ mod claims;
 mod cost;
 mod daemon;
 mod facts;
+mod files;
 mod fio;
 mod floor;
+mod generator;
 mod headline;
 mod hostile;
 mod idle;
 mod matrix;
 mod memcpy;
+mod pairs;
 mod place;
 mod plot;
 mod server;
 mod service;
+mod small_writes;
 mod steal;
 mod table;
 mod ways;
@@ -28,10 +32,12 @@ use clap::Parser;
 
 /// Run a benchmark on a quiet machine.
 #[derive(Parser)]
-#[command(version)]
+#[command(version, args_conflicts_with_subcommands = true)]
 struct Arguments {
+    #[command(subcommand)]
+    comparison: Option<Comparison>,
     /// Which one.
-    #[arg(value_parser = ["block", "hostile"], default_value = "block")]
+    #[arg(value_parser = ["block", "hostile", "small-writes"], default_value = "block")]
     suite: String,
     /// Rounds; each round runs every candidate once, in rotating order.
     #[arg(long, default_value_t = 5)]
@@ -48,7 +54,7 @@ struct Arguments {
     /// One round of a fifth of a second, servers anywhere: does everything still run?
     #[arg(long, conflicts_with_all = ["rounds", "seconds"])]
     quick: bool,
-    /// After hostile, print the table of docs/reliability.md as well.
+    /// After hostile, print the table of docs/reliability.md as well; after small-writes, its table in Markdown.
     #[arg(long)]
     markdown: bool,
     /// Only candidates whose name contains this; may be given several times.
@@ -74,6 +80,11 @@ struct Arguments {
     socket: Option<PathBuf>,
 }
 
+#[derive(clap::Subcommand)]
+enum Comparison {
+    Pairs(pairs::Options),
+}
+
 fn main() -> ExitCode {
     match run(Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -85,6 +96,9 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> Result<(), String> {
+    if let Some(Comparison::Pairs(options)) = &arguments.comparison {
+        return pairs::run(options);
+    }
     if let (Some(name), Some(socket)) = (&arguments.neighbour, &arguments.socket) {
         return hostile::be_neighbour(name, socket);
     }
@@ -95,6 +109,12 @@ fn run(arguments: Arguments) -> Result<(), String> {
     if arguments.suite == "hostile" {
         let Arguments { results, only, quick, markdown, .. } = arguments;
         return hostile::run(hostile::Settings { rounds, seconds, results, only, quick, markdown });
+    }
+    if arguments.suite == "small-writes" {
+        let Arguments { results, only, quick, markdown, file_directory, memory_directory, .. } = arguments;
+        let settings =
+            small_writes::Settings { rounds, seconds, results, only, quick, markdown, file_directory, memory_directory };
+        return small_writes::run(settings);
     }
     block::run(block::Settings {
         rounds,

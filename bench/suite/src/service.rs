@@ -5,17 +5,15 @@ use std::process::Command;
 use std::time::Duration;
 
 use fipsee::cpus::CpuChoice;
-use fipsee::load::{self, DataPath, Mix, Report};
-use fipsee_block::client::Claim;
+use fipsee::load::{self, Report};
 use fipsee_ring::region::Region;
-use fipsee_ring::wait::WaitMode;
 
 use crate::daemon::Daemon;
 use crate::fio::{self, Fio};
-use crate::matrix::{DEEP, SHALLOW};
+use crate::matrix::{Cell, DEEP, SHALLOW};
 use crate::place::Cpus;
 use crate::table::{BANDWIDTH, IOPS, P50, P99, Results};
-use crate::{floor, idle, memcpy};
+use crate::{files, floor, generator, idle, memcpy};
 
 /// Size of the memory disk and of the copy loop's memory: beyond the second-level cache.
 pub(crate) const MEMORY_BYTES: u64 = 64 << 20;
@@ -71,44 +69,21 @@ impl Service {
 
     /// Put real content under the disks: untouched memory and holes read faster than data.
     pub(crate) fn prepare(&self, with_file: bool) -> Result<(), String> {
-        let disks: &[(&str, u64)] = if with_file { &[("m", MEMORY_BYTES), ("f", FILE_BYTES)] } else { &[("m", MEMORY_BYTES)] };
-        for (disk, bytes) in disks {
-            let mut settings = self.load_settings(disk, 8);
-            (settings.mix, settings.block_bytes, settings.duration) = (Mix::Write, 1 << 20, Duration::from_millis(100));
-            let mut written = 0;
-            // The generator writes in sequence from the start; go on until the whole disk has been written.
-            while written < 2 * bytes {
-                settings.duration *= 2;
-                written = load::run(&settings).map_err(|error| error.to_string())?.requests << 20;
-            }
+        generator::fill(&self.daemon.socket(), "m", MEMORY_BYTES)?;
+        if with_file {
+            generator::fill(&self.daemon.socket(), "f", FILE_BYTES)?;
         }
-        let noise: Vec<u8> = (0..1 << 20).map(|index: u32| (index.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let noise = files::noise();
         for offset in (0..MEMORY_BYTES).step_by(noise.len()) {
             self.copy_from.write(offset, &noise).map_err(|fault| fault.to_string())?;
         }
         Ok(())
     }
 
-    fn load_settings(&self, disk: &str, depth: u32) -> load::Settings {
-        load::Settings {
-            socket: self.daemon.socket(),
-            disk: disk.to_owned(),
-            claim: Claim::None,
-            mix: Mix::RandRead,
-            block_bytes: BLOCK_BYTES,
-            depth,
-            queues: 1,
-            duration: Duration::from_secs_f64(self.seconds),
-            wait: WaitMode::Adaptive,
-            data_path: DataPath::Memshare,
-            cpus: CpuChoice::Auto,
-            verify: false,
-            range_bytes: (0, 0),
-        }
-    }
-
     fn load(&self, name: &str, disk: &str, depth: u32, metrics: &[&'static str], results: &mut Results) -> Result<(), String> {
-        let report = load::run(&self.load_settings(disk, depth)).map_err(|error| error.to_string())?;
+        let cell = Cell { depth, ..SHALLOW };
+        let settings = generator::settings(&self.daemon.socket(), disk, cell, self.seconds, CpuChoice::Auto);
+        let report = load::run(&settings).map_err(|error| error.to_string())?;
         for metric in metrics {
             results.add(name, metric, figure(&report, metric));
         }

@@ -1,6 +1,7 @@
 //! The benchmark from end to end, as briefly as it goes: what it measures is nonsense, that it measures is not.
 
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -98,4 +99,96 @@ fn nothing_to_measure_is_an_error() {
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("--only"), "{output:?}");
     assert_eq!(std::fs::read_dir(&directory.0).expect("the directory").count(), 0, "something is left behind");
+}
+
+/// The one line of results in `directory`, beside which nothing is left.
+fn only_line(directory: &Path, file: &str, text: &str) -> Value {
+    let lines = std::fs::read_to_string(directory.join(file)).unwrap_or_else(|error| panic!("no results: {error}\n{text}"));
+    assert_eq!(lines.lines().count(), 1, "one line per run");
+    assert_eq!(std::fs::read_dir(directory).expect("the directory").count(), 1, "something is left behind:\n{text}");
+    serde_json::from_str(&lines).expect("JSON")
+}
+
+/// Longer than a quick disk's requests take on a loaded machine.
+const SLOW_US: u32 = 100_000;
+
+#[test]
+fn old_and_new_are_measured_in_pairs_in_alternating_order() {
+    if std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() < 2) {
+        let _ = writeln!(std::io::stderr(), "fipsee-skip: benchmark of pairs: needs two CPUs, for client and daemon");
+        return;
+    }
+    let directory = Directory::new("pairs");
+    let Some(bench) = bench("benchmark of pairs", &directory.0) else { return };
+    let root = bench.get_current_dir().expect("it is set").to_owned();
+    let daemon = root.join(std::env::var_os("FIPSEE_DIST").expect("it is set")).join("bin/fipseed");
+    // As new, the same daemon with a null disk that takes its time.
+    let slow = Directory::new("pairs-slow");
+    let new = slow.0.join("fipseed");
+    let script = format!(
+        "#!/bin/sh\nfor word; do shift; case $word in d=null:*) word=d=delay:{SLOW_US}us:${{word#d=}};; esac; set -- \"$@\" \"$word\"; done\n\
+         exec '{}' \"$@\"\n",
+        daemon.display()
+    );
+    std::fs::write(&new, script).expect("a script");
+    std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o755)).expect("a program");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fipsee-bench"));
+    command.current_dir(root).env("TMPDIR", &directory.0).stdin(Stdio::null()).arg("pairs").arg(&daemon).arg(&new);
+    command.arg("--results").arg(&directory.0).arg("--directory").arg(&directory.0);
+    command.args(["--names", "old", "new", "--pairs", "2", "--seconds", "0.02", "--only", "QD1"]);
+    let output = command.output().expect("the benchmark starts");
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "two pairs cannot show that anything is slower\n{text}");
+    let run = only_line(&directory.0, "pairs-part.jsonl", &text);
+    assert_eq!((&run["old"]["name"], &run["new"]["name"]), (&"old".into(), &"new".into()));
+    assert_ne!(run["old"]["sha256"], run["new"]["sha256"], "different programs");
+    assert_eq!(run["old"]["sha256"].as_str().map(str::len), Some(64), "{}", run["old"]);
+    let workloads = run["workloads"].as_array().expect("workloads");
+    let names: Vec<&str> = workloads.iter().filter_map(|one| one["workload"].as_str()).collect();
+    assert_eq!(names, ["null, 4 KiB read QD1", "memory, 4 KiB read QD1", "file, 4 KiB read QD1", "file, 4 KiB write QD1"]);
+    for pair in workloads[0]["pairs"].as_array().expect("pairs") {
+        let [old_ns, new_ns] = ["old_ns", "new_ns"].map(|figure| pair[figure].as_f64().expect("a time"));
+        assert!(new_ns >= f64::from(SLOW_US) * 1e3 && old_ns < new_ns, "which is new is known in either order: {pair}");
+    }
+    for one in workloads {
+        let pairs = one["pairs"].as_array().expect("pairs");
+        let order: Vec<_> = pairs.iter().map(|pair| pair["new_first"].as_bool()).collect();
+        assert_eq!(order, [Some(false), Some(true)], "{one}");
+        assert_eq!(one["verdict"], "undecided", "{one}");
+        for figure in ["old_ns", "new_ns"] {
+            assert!(pairs.iter().all(|pair| pair[figure].as_f64().is_some_and(|ns| ns > 0.0)), "{one}");
+        }
+        let floors = pairs.iter().flat_map(|pair| pair["floors_ns"].as_array().expect("floors"));
+        assert_eq!(floors.filter(|floor| floor.as_f64().is_some_and(|ns| ns > 0.0)).count(), 6, "{one}");
+    }
+}
+
+#[test]
+fn small_writes_are_measured_where_the_device_takes_only_4_kib_and_the_loop_device_goes() {
+    let directory = Directory::new("small");
+    let Some(mut command) = bench("benchmark of small writes", &directory.0) else { return };
+    command.args(["small-writes", "--quick", "--markdown", "--only=Fip-see, 512 B, loop", "--only=Fip-see, 4096 B"]);
+    command.arg("--memory-directory").arg(&directory.0);
+    let output = command.output().expect("the benchmark starts");
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if let Some((_, reason)) = text.split_once("skipped: loop device") {
+        let reason = reason.lines().next().unwrap_or_default();
+        let _ = writeln!(std::io::stderr(), "fipsee-skip: benchmark of small writes: loop device{reason}");
+        return;
+    }
+    assert!(output.status.success(), "{text}");
+    let run = only_line(&directory.0, "small-writes-part.jsonl", &text);
+    let direct: Vec<_> = run["places"].as_array().expect("places").iter().map(|place| place["direct_bytes"].as_u64()).collect();
+    assert_eq!(direct, [Some(512), Some(4096)], "what the kernel says of the two devices\n{text}");
+    let series = run["series"].as_array().expect("series");
+    for candidate in
+        ["512 B, loop device, 512 B sectors", "512 B, loop device, 4096 B sectors", "4096 B, loop device, 4096 B sectors"]
+    {
+        assert!(number(series, &format!("Fip-see, {candidate}"), "iops") > 0.0, "{text}");
+    }
+    assert!(text.contains("times as long as one of 4 KiB there"), "{text}");
+    let devices = std::fs::read_dir("/sys/block").expect("block devices").flatten();
+    let backing = devices.filter_map(|device| std::fs::read_to_string(device.path().join("loop/backing_file")).ok());
+    let ours = directory.0.to_string_lossy().into_owned();
+    assert_eq!(backing.filter(|file| file.contains(&ours)).count(), 0, "a loop device is left\n{text}");
 }

@@ -89,6 +89,32 @@ impl Span {
     pub const fn length_bytes(&self) -> usize {
         self.length_bytes
     }
+
+    /// What follows its first `bytes`, of which it has at least so many.
+    pub(crate) fn without_first(&self, bytes: usize) -> Self {
+        let bytes = bytes.min(self.length_bytes);
+        // SAFETY: `bytes` was bounded just now: the sum stays within the memory, or at its end.
+        Self { base: unsafe { self.base.add(bytes) }, length_bytes: self.length_bytes - bytes }
+    }
+}
+
+/// Split the span that holds byte `length_bytes` of the memory from `first` on, so that the spans before it hold exactly as much; returns
+/// how many these are.
+pub(crate) fn cut_spans(spans: &mut Vec<Span>, first: usize, length_bytes: u64) -> usize {
+    let mut left = usize::try_from(length_bytes).unwrap_or(usize::MAX);
+    for index in first..spans.len() {
+        let span = spans[index];
+        if left == 0 {
+            return index - first;
+        }
+        if span.length_bytes > left {
+            spans[index].length_bytes = left;
+            spans.insert(index + 1, span.without_first(left));
+            return index + 1 - first;
+        }
+        left -= span.length_bytes;
+    }
+    spans.len() - first
 }
 
 /// Memory that requests name.
@@ -394,9 +420,9 @@ fn gather_several<M: Memory>(
     Ok(total_sectors)
 }
 
-/// Fill `bytes` from the beginning of `spans`, which a [`Memory`] has just found; `false` if they are shorter. Each byte is read
+/// Fill `bytes` from the beginning of `spans`, which are still mapped; `false` if they are shorter. Each byte is read
 /// once: what the client changes after that is not seen.
-fn copy_out(spans: &[Span], bytes: &mut [u8]) -> bool {
+pub(crate) fn copy_out(spans: &[Span], bytes: &mut [u8]) -> bool {
     let mut rest = &mut *bytes;
     for span in spans {
         let (now, later) = rest.split_at_mut(span.length_bytes.min(rest.len()));
@@ -410,7 +436,7 @@ fn copy_out(spans: &[Span], bytes: &mut [u8]) -> bool {
     is_full
 }
 
-/// Put `bytes` at the beginning of `spans`, which a [`Memory`] has just found; `false`, and nothing is written, if they are shorter.
+/// Put `bytes` at the beginning of `spans`, which are still mapped; `false`, and nothing is written, if they are shorter.
 pub(crate) fn copy_in(bytes: &[u8], spans: &[Span]) -> bool {
     if spans.iter().map(Span::length_bytes).sum::<usize>() < bytes.len() {
         return false;

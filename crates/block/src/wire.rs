@@ -369,6 +369,12 @@ impl BlockInfo {
         Ok(info)
     }
 
+    /// Segments that one request may have. No table has more entries than the protocol allows, whatever the daemon says.
+    #[must_use]
+    pub fn most_segments(&self) -> usize {
+        usize::try_from(self.max_segments).unwrap_or(usize::MAX).min(MAX_INDIRECT_ENTRIES)
+    }
+
     /// Size in bytes.
     #[must_use]
     pub const fn size_bytes(&self) -> u64 {

@@ -4,6 +4,7 @@ mod disk_common;
 
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use disk_common::{Scratch, Worker, expect_parts, request};
 use fipsee_block::disk::{DirectMode, Disk, Engine, FileDisk, FileOptions, Submitted, Ticket};
@@ -276,7 +277,7 @@ fn one_request_may_have_256_spans_and_16_mib() {
 }
 
 #[test]
-fn neighbouring_sectors_written_both_ways_at_once_both_stay() {
+fn neighbouring_sectors_written_at_once_both_stay() {
     const PAGES: u16 = 64;
     let scratch = Scratch::temporary();
     let disk = create(&scratch.path("disk"), u64::from(PAGES) * 4096);
@@ -284,8 +285,6 @@ fn neighbouring_sectors_written_both_ways_at_once_both_stay() {
     worker.engine = Engine::new(256).expect("engine");
     assert_eq!(worker.write(&disk, 0, &vec![0; usize::from(PAGES) * 4096]), Status::Ok);
     for round in 1..=60_u8 {
-        // Drop the cached pages by reading past the cache, so that cached writes must read them again.
-        worker.read(&disk, 0, usize::from(PAGES) * 4096).expect("read");
         worker.memory.write(0, &[round; 4096]).expect("fits");
         for tag in 0..PAGES * 2 {
             // The first sector from memory that suits direct I/O, the second from memory that does not.
@@ -303,5 +302,71 @@ fn neighbouring_sectors_written_both_ways_at_once_both_stay() {
         for page in bytes.chunks(4096) {
             assert!(page[..1024].iter().all(|byte| *byte == round), "round {round}");
         }
+    }
+}
+
+#[test]
+fn whoever_reads_the_file_meanwhile_causes_no_error() {
+    const PAGES: u16 = 64;
+    let scratch = Scratch::temporary();
+    let path = scratch.path("disk");
+    let disk = create(&path, u64::from(PAGES) * 4096);
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut copies = 0;
+            while !ended.load(Ordering::Relaxed) {
+                copies += usize::from(std::fs::read(&path).expect("read").len() == usize::from(PAGES) * 4096);
+            }
+            copies
+        });
+        let mut worker = Worker::new();
+        worker.engine = Engine::new(256).expect("engine");
+        for round in 1..=200_u8 {
+            worker.memory.write(0, &[round; 4096]).expect("fits");
+            for tag in 0..PAGES {
+                // Whole pages and single sectors in turn.
+                let (sector, length) = (u64::from(tag) * 8, if tag % 2 == 0 { 4096 } else { 512 });
+                let span = worker.span(0, length);
+                let mut write = request(Operation::Write, sector, length / 512);
+                write.fua = tag % 16 == 1;
+                let ticket = Ticket { queue: 0, tag, started_ticks: 0 };
+                // SAFETY: the memory outlives the requests, all of which are waited for.
+                let submitted = unsafe { disk.submit(&write, &[span], ticket, &mut worker.engine) };
+                assert_eq!(submitted, Submitted::Pending);
+            }
+            worker.wait(usize::from(PAGES), |_, status| assert_eq!(status, Status::Ok));
+            assert_eq!(worker.do_range(&disk, Operation::Flush, 0, 0), Status::Ok, "round {round}");
+            let bytes = worker.read(&disk, 0, usize::from(PAGES) * 4096).expect("read");
+            assert!(bytes.chunks(4096).all(|page| page[..512].iter().all(|byte| *byte == round)), "round {round}");
+        }
+        ended.store(true, Ordering::Relaxed);
+        assert!(reader.join().expect("the reader") > 0);
+    });
+}
+
+/// More buffers than an engine may have: requests wait for one, and each other, and all end.
+#[test]
+fn requests_from_odd_memory_beyond_the_engines_buffers_all_finish() {
+    const LENGTH: u64 = 256 << 10;
+    let scratch = Scratch::temporary();
+    let disk = create(&scratch.path("disk"), LENGTH * 200);
+    if disk.direct_unit_bytes().is_none() {
+        return disk_common::skip("buffers of direct I/O: the temporary directory's file system has none");
+    }
+    let mut worker = Worker::new();
+    worker.engine = Engine::new(256).expect("engine");
+    let pattern: Vec<u8> = (0..LENGTH).map(|index| u8::try_from(index % 253).expect("small")).collect();
+    worker.memory.write(4, &pattern).expect("fits");
+    for tag in 0..200_u16 {
+        let write = request(Operation::Write, u64::from(tag) * LENGTH / 512, LENGTH / 512);
+        let (span, ticket) = (worker.span(4, LENGTH), Ticket { queue: 0, tag, started_ticks: 0 });
+        // SAFETY: the memory outlives the requests, all of which are waited for.
+        let submitted = unsafe { disk.submit(&write, &[span], ticket, &mut worker.engine) };
+        assert_eq!(submitted, Submitted::Pending);
+    }
+    worker.wait(200, |_, status| assert_eq!(status, Status::Ok));
+    for tag in 0..200 {
+        assert!(worker.read(&disk, tag * LENGTH / 512, pattern.len()).expect("read") == pattern, "request {tag}");
     }
 }

@@ -56,6 +56,19 @@ impl Model {
         spans
     }
 
+    /// Of a discarded range, each sector is zeroes or as it was.
+    fn settle_discard(&mut self, worker: &mut Worker, disk: &AnyDisk, pending: &Pending) {
+        let request = pending.request;
+        let start = usize::try_from(request.offset_bytes()).expect("small");
+        let length = usize::try_from(request.length_bytes()).expect("small");
+        let got = worker.read(disk, request.sector, length).expect("read");
+        let old = pending.expected.as_ref().expect("kept");
+        for (index, (got, old)) in got.chunks(512).zip(old.chunks(512)).enumerate() {
+            assert!(got == old || got.iter().all(|byte| *byte == 0), "{request:?}: sector {index} of it is neither");
+        }
+        self.bytes[start..start + length].copy_from_slice(&got);
+    }
+
     fn make(&mut self, worker: &Worker, index: usize, others: &[Pending]) -> Option<Pending> {
         let operation = match self.random.below(20) {
             0..8 => Operation::Write,
@@ -79,12 +92,11 @@ impl Model {
                     self.random.fill(bytes);
                     request.fua = fua;
                 }
+                // What is left of the old content is found out afterwards.
+                Operation::Discard => expected = Some(bytes.to_vec()),
                 _ => {
                     bytes.fill(0);
-                    (request.fua, request.unmap) = match operation {
-                        Operation::WriteZeroes => (fua, unmap),
-                        _ => (false, false),
-                    };
+                    (request.fua, request.unmap) = (fua, unmap);
                 }
             }
             if matches!(operation, Operation::Read | Operation::Write) {
@@ -135,7 +147,10 @@ fn check_disk(disk: &AnyDisk, block_bytes: u64, seed: u64, rounds: u32) -> Model
             assert_eq!(status, Status::Ok, "tag {}", ticket.tag);
         });
         for pending in &batch {
-            check_read(&worker, pending, seed, round);
+            match pending.request.operation {
+                Operation::Discard => model.settle_discard(&mut worker, disk, pending),
+                _ => check_read(&worker, pending, seed, round),
+            }
         }
     }
     let step = 1 << 20;

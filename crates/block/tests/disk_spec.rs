@@ -9,7 +9,7 @@ use disk_common::expect_parts;
 use fipsee_block::disk::spec::parse_size;
 use fipsee_block::disk::wrap::{ErrorOptions, PowerCutOptions};
 use fipsee_block::disk::{DirectMode, DiskSpec, FileOptions, KindSpec, MemoryOptions, NullOptions, Wrapper};
-use fipsee_block::wire::{Operation, Status};
+use fipsee_block::wire::Operation;
 
 fn parse(text: &str) -> DiskSpec {
     DiskSpec::parse(text).expect("a description")
@@ -60,7 +60,7 @@ fn disks_are_wrapped_in_any_order_and_options_reach_the_one_below() {
         after: 2,
         operations: vec![Operation::Read, Operation::Flush],
         sectors: Some((8, 15)),
-        status: Status::NoSpace,
+        errno: rustix::io::Errno::NOSPC,
     };
     assert_eq!(error, expected);
     let KindSpec::Wrapped(Wrapper::PowerCut(cut), below) = *below else { panic!("power cuts") };

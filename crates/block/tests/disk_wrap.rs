@@ -171,6 +171,7 @@ fn cut_power(survive_percent: u64, below: &str, seed: u64) -> (usize, usize) {
     model.check(&std::fs::read(&path).expect("the file"), survive_percent)
 }
 
+/// checks: R-5.4-3
 #[test]
 fn power_cut_keeps_what_was_flushed_and_loses_the_rest() {
     let mut lost = 0;

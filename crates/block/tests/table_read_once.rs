@@ -34,6 +34,7 @@ impl Memory for Changing {
     }
 }
 
+/// checks: R-5.2-3
 #[test]
 fn a_table_that_changes_when_its_first_entry_is_checked_is_used_as_it_was_copied() {
     let memory = Changing { region: Arc::new(Region::create("table", 1 << 20).expect("memory")), asked: RefCell::default() };

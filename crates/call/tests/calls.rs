@@ -59,6 +59,7 @@ fn values_have_0_to_60_bytes() {
     thread.join().expect("in order");
 }
 
+/// checks: R-8.3-2, R-2.3-1
 #[test]
 fn replies_come_in_the_order_of_their_calls_and_no_more_than_the_depth_are_outstanding() {
     let running = Running::default();
@@ -93,6 +94,7 @@ fn a_call_beside_started_calls_is_refused_and_costs_nothing() {
     assert_eq!(client.wait(&mut |_, _| ()).expect("nothing outstanding"), 0);
 }
 
+/// checks: R-8.4-2
 #[test]
 fn each_outstanding_call_has_payloads_of_its_own() {
     let running = Running::with_payloads();
@@ -125,6 +127,7 @@ fn each_outstanding_call_has_payloads_of_its_own() {
     }
 }
 
+/// checks: R-8.4-1
 #[test]
 fn bytes_beyond_a_payload_are_an_error_on_both_sides() {
     let running = Running::with_payloads();

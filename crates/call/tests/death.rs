@@ -70,6 +70,7 @@ fn a_client_that_only_polls_notices_too() {
     until("the client notices", || matches!(client.poll(&mut |_, _| ()), Err(Error::Disconnected)));
 }
 
+/// checks: R-8.3-5
 #[test]
 fn after_a_server_was_killed_another_takes_its_socket_and_clients_connect_again() {
     let socket = Socket::new();

@@ -40,6 +40,7 @@ fn refusal(running: &Running, wanted: &Wanted<'_>) -> (RefusalCode, String) {
     }
 }
 
+/// checks: R-8.1-1, R-8.1-2, R-8.1-3, R-4.3-6
 #[test]
 fn what_a_client_may_not_attach_to_is_refused_with_the_reason() {
     let running = Running::default();
@@ -107,6 +108,7 @@ fn control_messages_that_are_wrong_end_the_connection() {
     assert_eq!(last_words(&control).0, RefusalCode::Version);
 }
 
+/// checks: R-8.1-4
 #[test]
 fn memory_of_the_client_is_not_taken_and_the_channel_goes_on() {
     let running = Running::default();
@@ -125,6 +127,7 @@ fn memory_of_the_client_is_not_taken_and_the_channel_goes_on() {
     assert_eq!(last_words(&attached.control).0, RefusalCode::Malformed, "but a second HELLO ends it");
 }
 
+/// checks: R-8.3-5
 #[test]
 fn a_client_that_detaches_gets_its_replies_first() {
     let running = Running::default();
@@ -150,6 +153,7 @@ fn publish(attached: &mut Attached, start: &[u8]) {
     }
 }
 
+/// checks: R-8.3-3
 #[test]
 fn bytes_that_are_no_request_close_the_channel_with_a_reason() {
     let running = Running::default();
@@ -163,6 +167,21 @@ fn bytes_that_are_no_request_close_the_channel_with_a_reason() {
         assert!(!liar.queues[0].completions.has_message(), "and is not answered");
         assert_eq!(client.call(&add(1, 1)).expect("a reply"), ok(2));
     }
+}
+
+/// checks: R-8.3-1
+#[test]
+fn bytes_beyond_a_request_are_ignored_and_those_beyond_a_reply_are_zero() {
+    let running = Running::default();
+    let mut attached = attach(&running);
+    let mut payload = [0xee; 60];
+    payload[..24].fill(0);
+    publish(&mut attached, &payload);
+    let mut reply = Message::ZERO;
+    until("the call is answered", || attached.queues[0].completions.receive(&mut reply));
+    let bytes = reply.to_bytes();
+    assert_eq!(bytes[8], 1, "the handler was content");
+    assert_eq!(bytes[16..60], [0; 44]);
 }
 
 /// The same lie told through the library: a client whose types differ in more than their size.

@@ -48,6 +48,7 @@ fn failure(lie: impl FnOnce(Seqpacket) + Send + 'static) -> Error {
     error
 }
 
+/// checks: R-8.2-1, R-8.2-2
 #[test]
 fn other_sizes_than_ours_are_told_apart_from_a_fault() {
     let lie = |info: ServiceInfo| {
@@ -73,6 +74,7 @@ fn other_sizes_than_ours_are_told_apart_from_a_fault() {
     }
 }
 
+/// checks: R-8.2-1
 #[test]
 fn reserved_bytes_of_the_service_information_must_be_0() {
     let error = failure(|control| {
@@ -134,6 +136,7 @@ fn message(bytes: &[u8]) -> Message {
     Message::from_payload(&payload)
 }
 
+/// checks: R-8.3-4
 #[test]
 fn a_reply_that_is_no_value_closes_the_channel() {
     let mut reply = [0; 16];
@@ -157,6 +160,18 @@ fn replies_nobody_asked_for_are_not_taken_until_somebody_asks() {
     assert_eq!(client.poll(&mut |reply, _| taken.push(reply)).expect("nothing is outstanding"), 0);
     assert_eq!(client.wait(&mut |reply, _| taken.push(reply)).expect("nothing is outstanding"), 0);
     assert!(taken.is_empty());
+    drop(client);
+    thread.join().expect("in order");
+}
+
+/// checks: R-8.3-1
+#[test]
+fn bytes_beyond_a_reply_are_ignored() {
+    let mut payload = [0xee; 60];
+    payload[..16].copy_from_slice(ok(7).as_bytes());
+    let (socket, thread) = answering(vec![Message::from_payload(&payload)]);
+    let mut client = Client::<Arithmetic>::connect(&socket.0).expect("connected");
+    assert_eq!(client.call(&add(1, 1)).expect("a reply"), ok(7));
     drop(client);
     thread.join().expect("in order");
 }

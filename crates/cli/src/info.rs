@@ -5,7 +5,7 @@ use std::path::Path;
 
 use fipsee_block::client::{AttachOptions, Disk};
 use fipsee_block::wire::{BlockInfo, CAPABILITY_NAMES, SECTOR_BYTES};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::admin::{self, NoAnswer};
 use crate::error::Error;
@@ -70,6 +70,10 @@ fn render(disk: &Value) -> String {
     line("first sector", admin::number(disk, "first_sector").to_string());
     line("last sector", format!("{} (of {SECTOR_BYTES} bytes)", admin::number(disk, "last_sector")));
     line("block size", format!("{} bytes", admin::number(disk, "block_bytes")));
+    if let Some(io) = disk.get("io").and_then(Value::as_str) {
+        let unit = number("direct_unit_bytes").map_or_else(|| io.to_owned(), |unit| format!("{io}, in units of {unit} bytes"));
+        line("file I/O", unit);
+    }
     let sizes = [
         ("optimal_bytes", "optimal transfer"),
         ("max_transfer_bytes", "longest transfer"),
@@ -95,6 +99,10 @@ fn render(disk: &Value) -> String {
     if !sockets.is_empty() {
         line("for machines at", sockets.join(", "));
     }
+    if let Some(errors) = disk.get("errors").and_then(Value::as_object) {
+        line("errors", describe_errors(errors));
+        line("stalled requests", admin::number(disk, "stalled").to_string());
+    }
     match disk.get("clients").and_then(Value::as_array) {
         Some(clients) => {
             line("clients", clients.len().to_string());
@@ -113,9 +121,27 @@ fn render(disk: &Value) -> String {
     text
 }
 
+/// Of the disk itself, since the daemon opened it.
+fn describe_errors(errors: &Map<String, Value>) -> String {
+    let count = |value: &Value| value.as_u64().unwrap_or(0);
+    let failed = errors.iter().filter(|(_, value)| count(value) > 0);
+    let failed: Vec<_> = failed.map(|(operation, value)| format!("{operation} {}", count(value))).collect();
+    if failed.is_empty() { "none".to_owned() } else { format!("{} (see the daemon's log)", failed.join(", ")) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_of_a_disk_are_listed_by_operation() {
+        let disk = |errors: Value| json!({ "disk": "a", "errors": errors, "stalled": 3 });
+        let text = render(&disk(json!({ "read": 0, "write": 2, "flush": 1 })));
+        assert!(text.contains("flush 1, write 2 (see the daemon's log)"), "{text}");
+        assert!(text.contains("stalled requests:   3"), "{text}");
+        assert!(render(&disk(json!({ "read": 0 }))).contains("errors:             none"));
+        assert!(!render(&disk(Value::Null)).contains("errors"), "a disk that has none");
+    }
 
     #[test]
     fn a_client_without_the_admin_socket_learns_size_block_and_limits() {

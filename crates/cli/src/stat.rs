@@ -11,7 +11,7 @@ use crate::{admin, units};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Print JSON, one object per line: {"uptime_s", "workers": [...], "queues": [...]}
+    /// Print JSON, one object per line: {"uptime_s", "workers": [...], "disks": [...], "queues": [...]}
     #[arg(long)]
     json: bool,
     /// Repeat after so many seconds, with rates over that time
@@ -116,11 +116,24 @@ fn render_totals(stat: &Value) -> String {
         workers.push(vec![index, cpu, queue_count, sleeps]);
     }
     let uptime_s = admin::number(stat, "uptime_s");
+    let disks = render_disks(stat).map(|table| format!("\n{table}")).unwrap_or_default();
     format!(
-        "up {uptime_s} s; times are the daemon's own, from seeing a request to answering it\n{}\n{}",
+        "up {uptime_s} s; times are the daemon's own, from seeing a request to answering it\n{}\n{}{disks}",
         queues.render(),
         workers.render()
     )
+}
+
+/// Disks that can fail, if there is one.
+fn render_disks(stat: &Value) -> Option<String> {
+    let mut disks = Table::new(1, &["DISK", "ERRORS", "STALLED"]);
+    let listed = admin::list(stat, "disks");
+    for disk in listed {
+        let errors = disk.get("errors").and_then(Value::as_object);
+        let errors: u64 = errors.into_iter().flat_map(Map::values).filter_map(Value::as_u64).sum();
+        disks.push(vec![admin::text(disk, "disk").to_owned(), errors.to_string(), admin::number(disk, "stalled").to_string()]);
+    }
+    (!listed.is_empty()).then(|| disks.render())
 }
 
 fn render_rates(stat: &Value) -> String {
@@ -154,6 +167,17 @@ fn render_rates(stat: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn disks_that_can_fail_have_a_table_of_their_own() {
+        let stat = json!({ "uptime_s": 1, "queues": [], "workers": [], "disks": [
+            { "disk": "f", "errors": { "read": 2, "write": 3, "flush": 0 }, "stalled": 7 },
+        ] });
+        let text = render_totals(&stat);
+        let row: Vec<_> = text.lines().last().expect("a row").split_whitespace().collect();
+        assert_eq!(row, ["f", "5", "7"], "{text}");
+        assert_eq!(render_disks(&json!({ "disks": [] })), None);
+    }
 
     #[test]
     fn rates_are_differences_over_time_and_new_queues_start_from_zero() {

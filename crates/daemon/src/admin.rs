@@ -23,6 +23,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::export::{Export, Role};
+use crate::fault_log::{self, FaultLog};
 use crate::front::local::Order;
 use crate::front::vhost_user::VhostUserFront;
 use crate::live::Live;
@@ -88,6 +89,8 @@ pub struct Admin {
     pub(crate) listeners: (Arc<Listener>, Arc<Listener>),
     /// The front for local clients.
     pub(crate) front: Arc<Mailbox<Order>>,
+    /// What goes wrong at disks.
+    pub(crate) faults: FaultLog,
     /// Becomes readable when SIGHUP comes, which asks for a reload, too.
     pub(crate) hang_up: Option<UnixStream>,
 }
@@ -142,19 +145,24 @@ impl Admin {
                 let _ = self.serve(&UnixStream::from(socket), stop);
             }
         }
+        self.faults.finish();
     }
 
-    /// Reload when a signal asks for it, until `fd` is readable; `false` at the end of the daemon or of the time.
+    /// Reload when a signal asks for it, and write what goes wrong at disks, until `fd` is readable; `false` at the end of the daemon or of the time.
     fn wait(&mut self, fd: &impl AsFd, stop: &EventDoorbell, patience: Option<Duration>) -> bool {
         let deadline = patience.map(|patience| Instant::now() + patience);
+        let bell = self.faults.bell();
         loop {
-            let mut fds = vec![PollFd::new(stop, PollFlags::IN), PollFd::new(fd, PollFlags::IN)];
+            let next_line = self.faults.write();
+            let mut fds: Vec<_> =
+                [stop.as_fd(), fd.as_fd(), bell.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).into();
             fds.extend(self.hang_up.iter().map(|hang_up| PollFd::new(hang_up, PollFlags::IN)));
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let timeout = left.and_then(|left| rustix::event::Timespec::try_from(left).ok());
+            let timeout = left.into_iter().chain(next_line).min();
+            let timeout = timeout.and_then(|timeout| rustix::event::Timespec::try_from(timeout).ok());
             let _ = rustix::event::poll(&mut fds, timeout.as_ref());
             // An end of the daemon waits for nobody who has a connection open, or goes on asking.
-            let [ends, is_ready, hangs_up] = [0, 1, 2].map(|index| fds.get(index).is_some_and(|fd| !fd.revents().is_empty()));
+            let [ends, is_ready, hangs_up] = [0, 1, 3].map(|index| fds.get(index).is_some_and(|fd| !fd.revents().is_empty()));
             if ends {
                 return false;
             }
@@ -304,6 +312,7 @@ impl Admin {
         json!({
             "uptime_s": self.started.elapsed().as_secs(),
             "workers": workers.collect::<Vec<_>>(),
+            "disks": fault_log::totals(&self.live),
             "queues": queues.collect::<Vec<_>>(),
         })
     }
@@ -319,7 +328,6 @@ impl Admin {
         let lost_bytes = export.info(false).size_bytes().saturating_sub(size_bytes);
         if lost_bytes > 0 {
             check_shrinking(&export, lost_bytes, shrink, force)?;
-            tracing::warn!(disk, size_bytes, lost_bytes, "shrinking; what lies beyond the new size is lost");
         }
         export.disk().resize(size_bytes / 512)?;
         let info = export.disk().info();
@@ -327,7 +335,10 @@ impl Admin {
             worker.mailbox.send(Command::Resized { export: Arc::clone(&export), info });
         }
         self.vms.resized(&export);
-        tracing::info!(disk, size_bytes, "resized");
+        match lost_bytes {
+            0 => tracing::info!(disk, size_bytes, "resized"),
+            _ => tracing::warn!(disk, size_bytes, lost_bytes, "resized; what lay beyond the new size is lost"),
+        }
         Ok(self.describe(&export))
     }
 }
@@ -380,6 +391,8 @@ fn is_readable(fd: &impl AsFd) -> bool {
 
 fn describe(export: &Export) -> Value {
     let info: BlockInfo = export.info(false);
+    let (io, unit_bytes) = export.io().unzip();
+    let (errors, stalled) = fault_log::counts(export.disk());
     json!({
         "disk": export.name(),
         "kind": export.disk().kind(),
@@ -387,6 +400,8 @@ fn describe(export: &Export) -> Value {
         "first_sector": info.first_sector,
         "last_sector": info.first_sector + info.sector_count - 1,
         "block_bytes": info.block_bytes,
+        "io": io,
+        "direct_unit_bytes": unit_bytes.flatten(),
         "optimal_bytes": info.optimal_bytes,
         "max_transfer_bytes": info.max_transfer_bytes,
         "max_range_bytes": u64::from(info.max_range_sectors) * 512,
@@ -397,6 +412,8 @@ fn describe(export: &Export) -> Value {
         "claimed": export.attached().iter().any(|client| client.role == Role::SoleWriter),
         "capabilities": CAPABILITY_NAMES.iter().filter(|(bit, _)| info.can(*bit)).map(|(_, name)| *name).collect::<Vec<_>>(),
         "attached": export.attached().len(),
+        "errors": errors,
+        "stalled": stalled,
     })
 }
 

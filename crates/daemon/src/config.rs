@@ -90,6 +90,9 @@ pub struct Arguments {
     /// Log format [default: text].
     #[arg(long, value_enum)]
     log_format: Option<LogFormat>,
+    /// From when on a request counts as stalled, in milliseconds. For tests.
+    #[arg(long, hide = true, default_value_t = 30_000)]
+    stalled_after_ms: u64,
     /// Take over from the daemon that runs with the same options: clients go on without an error, and it ends.
     #[arg(long)]
     pub(crate) takeover: bool,
@@ -129,6 +132,8 @@ pub struct Config {
     pub wait: WaitMode,
     /// How long they look before sleeping.
     pub look: Duration,
+    /// From when on a request counts as stalled.
+    pub stall_limit: Duration,
     /// The local front.
     pub front: FrontSettings,
     /// Whether the daemon gives up what it does not need.
@@ -254,6 +259,7 @@ impl Arguments {
             placement: self.placement.or(file.placement).unwrap_or_default(),
             wait,
             look: self.look_us.or(file.look_us).map_or(DEFAULT_LOOK, Duration::from_micros),
+            stall_limit: Duration::from_millis(self.stalled_after_ms),
             front: FrontSettings {
                 max_clients: self.max_clients.or(file.max_clients).unwrap_or(DEFAULT_MAX_CLIENTS),
                 max_clients_per_user: file.max_clients_per_user,

@@ -148,6 +148,38 @@ pub enum Denied {
     Gone,
 }
 
+/// Disks that are open and not served yet. Dropped, the files that were made for them are gone again: what is refused changes nothing.
+#[derive(Default)]
+pub struct Opened(Vec<Arc<Export>>);
+
+impl Opened {
+    /// One more.
+    pub fn add(&mut self, export: Arc<Export>) {
+        self.0.push(export);
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn exports(&self) -> &[Arc<Export>] {
+        &self.0
+    }
+
+    /// They are served from now on.
+    pub fn keep(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        for export in &self.0 {
+            if let Err(problem) = export.disk.remove_if_new() {
+                tracing::warn!(disk = export.name, problem, "something stays behind");
+            }
+        }
+    }
+}
+
 impl Denied {
     const fn busy(holder: &Attached, text: String) -> Self {
         if holder.leaving { Self::BusyForNow(text) } else { Self::Busy(text) }
@@ -202,7 +234,8 @@ impl Export {
         let spec = &disk.spec;
         let export = Self::new(disk, spec.open()?);
         let size_bytes = export.info(false).size_bytes();
-        tracing::info!(disk = spec.name, kind = export.disk.kind(), size_bytes, read_only = spec.ro, "opened");
+        let (io, unit_bytes) = export.io().map_or((None, None), |(io, unit_bytes)| (Some(io), unit_bytes));
+        tracing::info!(disk = spec.name, kind = export.disk.kind(), size_bytes, read_only = spec.ro, io, unit_bytes, "opened");
         Ok(Arc::new(export))
     }
 
@@ -216,6 +249,13 @@ impl Export {
     #[must_use]
     pub const fn disk(&self) -> &AnyDisk {
         &self.disk
+    }
+
+    /// How a file disk's requests reach the file: `direct`, in units of so many bytes, or `cached`.
+    #[must_use]
+    pub fn io(&self) -> Option<(&'static str, Option<u64>)> {
+        let unit_bytes = self.disk.file_disk()?.direct_unit_bytes();
+        Some((if unit_bytes.is_some() { "direct" } else { "cached" }, unit_bytes))
     }
 
     /// Is it exported for reading only?

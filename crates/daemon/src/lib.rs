@@ -7,6 +7,7 @@ pub mod admin;
 pub mod config;
 pub mod confine;
 pub mod export;
+mod fault_log;
 pub mod front;
 pub mod live;
 mod log;

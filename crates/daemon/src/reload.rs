@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::config::{Config, DiskConfig};
 use crate::confine::Confinement;
-use crate::export::Export;
+use crate::export::{Export, Opened};
 use crate::front::vhost_user::{Socket, VhostUserFront};
 use crate::live::Live;
 use crate::log::{LogLevel, parse_level};
@@ -78,7 +78,11 @@ impl Reloader {
             let file = disk.spec.kind.file();
             Export::open(disk).map_err(|text| file.map_or(text.clone(), |path| self.confinement.explain(text, path, false)))
         };
-        let added: Vec<_> = next.disks.iter().filter(new).map(open).collect::<Result<_, _>>()?;
+        let mut opened = Opened::default();
+        for disk in next.disks.iter().filter(new) {
+            opened.add(open(disk)?);
+        }
+        let added = opened.exports().to_vec();
         let is_wanted = |export: &Export| next.disks.iter().any(|disk| disk.spec.name == export.name());
         let removed: Vec<_> = served.exports.iter().filter(|export| !is_wanted(export)).collect();
         let sockets = self.new_sockets(&next, |name| find(name).or_else(|| added.iter().find(|export| export.name() == name)))?;
@@ -86,6 +90,7 @@ impl Reloader {
         let unwanted = self.vms.retire(|export, path| self.is_unwanted(&next, export, path));
         let unwanted = unwanted.inspect_err(|_| removed.iter().for_each(|export| export.reinstate()))?;
         // From here on nothing can fail.
+        opened.keep();
         let names = |exports: &mut dyn Iterator<Item = &Arc<Export>>| exports.map(|export| export.name().to_owned()).collect();
         let mut outcome =
             Outcome { added: names(&mut added.iter()), removed: names(&mut removed.into_iter()), ..Outcome::default() };

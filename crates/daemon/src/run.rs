@@ -14,10 +14,11 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::admin::{Admin, AdminHandle, admin_path};
 use crate::config::{Arguments, Config, default_listen};
 use crate::confine::Confinement;
-use crate::export::Export;
+use crate::export::{Export, Opened};
+use crate::fault_log::FaultLog;
 use crate::front::inherited::{self, Inherited};
 use crate::front::local::{DRAIN_TIMEOUT, Ended, LocalFront};
-use crate::front::vhost_user::{Socket, VhostUserFront};
+use crate::front::vhost_user::{self, Socket, VhostUserFront};
 use crate::live::Live;
 use crate::log::{self, LogLevel};
 use crate::placement::{self, Place};
@@ -29,9 +30,6 @@ use crate::{notify, takeover};
 
 /// How long the old daemon may take to end once it has handed over. It has nothing left to do.
 const OLD_END_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long one that was killed may keep its sockets.
-const DEATH_TIMEOUT: Duration = Duration::from_secs(5);
-const DEATH_PAUSE: Duration = Duration::from_millis(5);
 
 /// What a command line asks for: to serve, or to check the configuration.
 ///
@@ -74,7 +72,6 @@ fn run_confined(config: Config, confinement: Confinement) -> Result<(), String> 
             Err(Failure::Refused(reason)) => return Err(reason),
             Err(Failure::OldDied) => {
                 tracing::warn!("the daemon to take over from has died; starting as if there had been none");
-                await_end(&listen_path(&config)?);
             }
             Ok(()) => return Ok(()),
         }
@@ -83,14 +80,6 @@ fn run_confined(config: Config, confinement: Confinement) -> Result<(), String> 
         Failure::Refused(reason) => reason,
         Failure::OldDied => "there was no daemon to take over from".to_owned(),
     })
-}
-
-/// A daemon that was killed is gone from its sockets once the kernel has ended it. A message to us may still have carried them.
-fn await_end(path: &Path) {
-    let until = Instant::now() + DEATH_TIMEOUT;
-    while [path, &admin_path(path)].into_iter().any(Listener::is_held) && Instant::now() < until {
-        std::thread::sleep(DEATH_PAUSE); // tidy: allow sleep, nothing tells when a lock of a process that is gone ends
-    }
 }
 
 /// What becomes readable when a signal comes; and what holds for the process, however it comes to serve.
@@ -115,14 +104,24 @@ struct Origin {
     admin: Option<Listener>,
     machines: Vec<(String, Listener)>,
     exports: Vec<Arc<Export>>,
+    /// Those that nobody has served before.
+    opened: Opened,
 }
 
 impl Origin {
     fn fresh(config: &Config, inherited: Inherited) -> Result<Self, String> {
         let Inherited { client, admin } = inherited;
         let clients = client.map_or_else(|| bind(&listen_path(config)?, SocketType::SEQPACKET, 0o666), Ok)?;
-        let exports = config.disks.iter().map(Export::open).collect::<Result<_, _>>()?;
-        Ok(Self { clients, admin, machines: Vec::new(), exports })
+        let mut opened = Opened::default();
+        let mut machines = Vec::new();
+        for disk in &config.disks {
+            opened.add(Export::open(disk)?);
+            // Before the daemon confines itself: what is refused later leaves files that it may not remove any more.
+            for path in &disk.vhost_user {
+                machines.push((disk.spec.name.clone(), vhost_user::bind(&disk.spec.name, path)?));
+            }
+        }
+        Ok(Self { clients, admin, machines, exports: opened.exports().to_vec(), opened })
     }
 }
 
@@ -136,6 +135,7 @@ struct Daemon {
     listeners: (Arc<Listener>, Arc<Listener>),
     admin: AdminHandle,
     front: LocalFront,
+    opened: Opened,
 }
 
 fn serve(config: Config, source: Source, places: Vec<Place>, watched: &Watched, log: &LogLevel) -> Result<(), Failure> {
@@ -146,7 +146,8 @@ fn serve(config: Config, source: Source, places: Vec<Place>, watched: &Watched, 
             let mut old = Old::find(&config, &path, config.arguments.takeover_wait_ms)?;
             let Some((clients, admin)) = old.sockets.take() else { return Err(Failure::OldDied) };
             let (machines, exports) = (std::mem::take(&mut old.machines), std::mem::take(&mut old.exports));
-            (Origin { clients, admin: Some(admin), machines, exports }, Some(old))
+            let opened = std::mem::take(&mut old.opened);
+            (Origin { clients, admin: Some(admin), machines, exports, opened }, Some(old))
         }
     };
     let built = Daemon::build(config, origin, places, watched, log).map_err(Failure::Refused);
@@ -174,13 +175,14 @@ fn serve(config: Config, source: Source, places: Vec<Place>, watched: &Watched, 
 impl Daemon {
     fn build(config: Config, origin: Origin, places: Vec<Place>, watched: &Watched, log: &LogLevel) -> Result<Self, String> {
         let Watched { confinement, .. } = watched;
+        let opened = origin.opened;
         let clients = Arc::new(origin.clients);
         let handed_over = origin.machines.iter().map(|(_, listener)| listener.path());
         confinement.files(&config, std::iter::once(clients.path()).chain(handed_over))?;
         let live = Arc::new(Live::new(origin.exports, config.front));
         let (mut workers, mut threads) = (Vec::new(), Vec::new());
         for (index, place) in places.iter().enumerate() {
-            let (handle, thread) = worker::spawn(index, *place, config.wait, config.look)
+            let (handle, thread) = worker::spawn(index, *place, config.wait, config.look, config.stall_limit)
                 .map_err(|error| format!("cannot start worker {index}: {error}"))?;
             workers.push(handle);
             threads.push(thread);
@@ -192,7 +194,7 @@ impl Daemon {
             worker::make_rings_for_machines(&config);
         }
         let vms = Arc::new(VhostUserFront::new(workers.clone(), Arc::clone(&live)));
-        let sockets = vhost_user_sockets(&config, &live, &vms, origin.machines)?;
+        let sockets = vhost_user_sockets(&live, &vms, origin.machines)?;
         let path = admin_path(clients.path());
         let admin = Arc::new(origin.admin.map_or_else(|| bind(&path, SocketType::STREAM, 0o600), Ok)?);
         let front = LocalFront::new(Arc::clone(&clients), &watched.stop, workers.clone(), Arc::clone(&live));
@@ -207,10 +209,11 @@ impl Daemon {
             reloader: Reloader::new(Arc::clone(&live), Arc::clone(&vms), config, log.clone(), confinement.clone()),
             listeners: (Arc::clone(&listeners.0), Arc::clone(&listeners.1)),
             front: front.mailbox(),
+            faults: FaultLog::new(Arc::clone(&live)).map_err(|error| format!("cannot watch for disk errors: {error}"))?,
             hang_up: hang_up.map_err(|error| format!("cannot watch for signals: {error}"))?,
         };
         let admin = admin.spawn()?;
-        Ok(Self { workers, threads, live, vms, sockets, listeners, admin, front })
+        Ok(Self { workers, threads, live, vms, sockets, listeners, admin, front, opened })
     }
 
     /// From here on this daemon serves the clients of the old one, or it fails and the old one goes on.
@@ -240,6 +243,7 @@ impl Daemon {
     }
 
     fn run(mut self, old: Option<Old>) -> Result<(), String> {
+        self.opened.keep();
         self.listeners.0.own();
         self.listeners.1.own();
         self.admin.begin();
@@ -275,26 +279,13 @@ impl Daemon {
     }
 }
 
-fn vhost_user_sockets(
-    config: &Config,
-    live: &Live,
-    vms: &VhostUserFront,
-    machines: Vec<(String, Listener)>,
-) -> Result<Vec<Socket>, String> {
+fn vhost_user_sockets(live: &Live, vms: &VhostUserFront, machines: Vec<(String, Listener)>) -> Result<Vec<Socket>, String> {
     let served = live.now();
-    let mut sockets = Vec::new();
-    for (disk, listener) in machines {
+    let serve = |(disk, listener): (String, Listener)| {
         let export = served.exports.iter().find(|export| export.name() == disk);
-        sockets.push(vms.take_over(export.ok_or_else(|| format!("there is no disk '{disk}'"))?, listener)?);
-    }
-    for (disk, export) in config.disks.iter().zip(&served.exports) {
-        for path in &disk.vhost_user {
-            if !sockets.iter().any(|socket| socket.path() == path) {
-                sockets.push(vms.prepare(export, path)?);
-            }
-        }
-    }
-    Ok(sockets)
+        vms.serve_at(export.ok_or_else(|| format!("there is no disk '{disk}'"))?, listener)
+    };
+    machines.into_iter().map(serve).collect()
 }
 
 fn listen_path(config: &Config) -> Result<PathBuf, String> {

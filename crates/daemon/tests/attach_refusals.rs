@@ -50,6 +50,7 @@ fn attach_as(daemon: &Daemon, id: u32, options: &AttachOptions) -> Result<(), Er
     std::thread::spawn(attach).join().expect("a thread")
 }
 
+/// checks: R-4.1-3, R-4.3-8
 #[test]
 fn user_who_is_not_on_the_list_is_refused_and_those_on_it_attach() {
     if !is_root() {
@@ -152,6 +153,7 @@ fn exclusive_attachment_excludes_both_ways() {
     assert_eq!(common::finish_one(&mut queue), fipsee_block::wire::Status::Ok);
 }
 
+/// checks: R-4.1-8, R-4.3-13
 #[test]
 fn clients_beyond_the_limit_are_refused_and_those_within_it_work() {
     let daemon = Daemon::start(&["--disk", "a=memory:1M", "--max-clients", "2"]);
@@ -164,6 +166,7 @@ fn clients_beyond_the_limit_are_refused_and_those_within_it_work() {
     witnesses.iter_mut().for_each(Witness::check);
 }
 
+/// checks: R-4.3-13
 #[test]
 fn clients_beyond_the_limit_of_open_files_are_refused_and_those_within_it_work() {
     let prefix = ["sh", "-c", "ulimit -n 160; exec \"$@\"", "sh"];
@@ -189,6 +192,7 @@ fn clients_beyond_the_limit_of_open_files_are_refused_and_those_within_it_work()
     assert_eq!(again.len(), count);
 }
 
+/// checks: R-4.3-15
 #[test]
 fn silent_clients_are_dropped_and_others_do_not_notice() {
     let daemon = Daemon::start(&["--disk", "a=memory:1M"]);

@@ -266,6 +266,7 @@ fn client_library_says_in_words_what_was_wrong() {
     client.write_at(&[1; 512], end - 512).expect("it goes on");
 }
 
+/// checks: R-5-2
 #[test]
 fn more_requests_than_the_depth_wait_their_turn() {
     let (daemon, mut witness) = setting();
@@ -332,6 +333,7 @@ fn is_answered(client: &mut RawClient, first: u16) -> bool {
 
 /// A client that packs three requests into each message it may publish brings more than its depth. The daemon carries them out, the
 /// client may find its answers overwritten, and nobody else notices.
+/// checks: R-5.7-1, R-6-4
 #[test]
 fn packed_requests_beyond_the_depth_harm_nobody_else() {
     const ROUNDS: u16 = 500;

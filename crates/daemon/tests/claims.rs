@@ -38,6 +38,7 @@ fn is_refused_to(daemon: &Daemon, options: &AttachOptions) -> String {
     refusal_of(daemon.attach(options), RefusalCode::Busy)
 }
 
+/// checks: R-4.5-10, R-4.5-12
 #[test]
 fn a_sole_writer_keeps_other_writers_out_and_not_readers() {
     let daemon = Daemon::start(&["--disk", "a=memory:1M", "--disk", "b=memory:1M"]);
@@ -59,6 +60,7 @@ fn a_sole_writer_keeps_other_writers_out_and_not_readers() {
     drop(daemon.attach(&with("a", Claim::None)).expect("the claim went with its holder"));
 }
 
+/// checks: R-4.5-10
 #[test]
 fn a_claim_is_refused_while_somebody_may_write() {
     let daemon = Daemon::start(&["--disk", "a=memory:1M"]);
@@ -72,6 +74,7 @@ fn a_claim_is_refused_while_somebody_may_write() {
     drop(daemon.attach(&with("a", Claim::SoleWriter)).expect("nobody else is there"));
 }
 
+/// checks: R-4.5-11
 #[test]
 fn who_ignores_claims_writes_beside_one_and_keeps_the_next_out() {
     let daemon = Daemon::start(&["--disk", "a=memory:1M"]);
@@ -84,6 +87,7 @@ fn who_ignores_claims_writes_beside_one_and_keeps_the_next_out() {
     drop(daemon.attach(&with("a", Claim::None)).expect("it claims nothing itself"));
 }
 
+/// checks: R-4.5-12, R-4.5-15
 #[test]
 fn on_shared_and_on_read_only_disks_claims_refuse_nobody() {
     let dir = Scratch::new();
@@ -101,6 +105,7 @@ fn on_shared_and_on_read_only_disks_claims_refuse_nobody() {
     }
 }
 
+/// checks: R-4.3-6
 #[test]
 fn claims_need_their_feature_and_contradictions_are_malformed() {
     let daemon = Daemon::start(&["--disk", "a=memory:1M"]);
@@ -177,6 +182,7 @@ fn child_that_claims_and_writes() {
     std::thread::sleep(Duration::MAX);
 }
 
+/// checks: R-4.5-14, R-4.5-16
 #[test]
 fn a_killed_holders_claim_ends_with_its_last_request() {
     const DELAY: Duration = Duration::from_secs(7);
@@ -202,6 +208,7 @@ fn a_killed_holders_claim_ends_with_its_last_request() {
     disk.detach(queues).expect("in order");
 }
 
+/// checks: R-4.5-16, R-4.3-4
 #[test]
 fn who_waits_for_the_dead_says_nothing_and_may_leave() {
     let daemon = Daemon::start(&["--disk", "d=delay:1s:memory:1M"]);
@@ -230,6 +237,7 @@ fn who_waits_for_the_dead_says_nothing_and_may_leave() {
     eventually("only that one is there", || daemon.attached_count("d") == 1);
 }
 
+/// checks: R-4.8-3
 #[test]
 fn a_claim_goes_over_to_the_daemon_that_takes_over_and_is_made_again_at_one_that_restarts() {
     let mut daemon = Daemon::start(&["--disk", "f=file:{dir}/f,size=1M"]);

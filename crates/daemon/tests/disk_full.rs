@@ -5,7 +5,7 @@ mod common;
 use std::path::PathBuf;
 use std::process::Command;
 
-use common::{Daemon, Scratch, Witness, assert_says, is_root};
+use common::{Daemon, Scratch, Witness, assert_says, eventually, is_root};
 use fipsee_block::client::Error;
 use fipsee_block::wire::Status;
 
@@ -34,6 +34,10 @@ fn full_file_system_fails_the_write_with_no_space_and_freeing_some_makes_it_succ
     assert!(matches!(error, Error::Request(Status::NoSpace)), "{error}");
     assert_says(&error.to_string(), &["no space left where the disk is stored", "free some, the request can be repeated"]);
     witness.check();
+    let path = daemon.dir.path("small/disk").display().to_string();
+    let is_logged =
+        |line: &str| ["disk error", "disk=\"f\"", "\"write\"", "ENOSPC", &path].iter().all(|piece| line.contains(piece));
+    eventually("the error is in the log", || daemon.log().lines().any(is_logged));
     let error = client.write_at(&data, 16 << 20).expect_err("still full");
     assert!(matches!(error, Error::Request(Status::NoSpace)), "{error}");
     let mut zeroes = vec![1; 64 << 10];

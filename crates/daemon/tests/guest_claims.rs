@@ -53,6 +53,7 @@ fn stop(guest: &mut Guest, index: u32) {
     guest.frontend.stop_vring(index).expect("an answer");
 }
 
+/// checks: R-4.5-13
 #[test]
 fn a_device_claims_from_its_first_queue_to_the_last_get_vring_base() {
     let daemon = start_with(&["--disk", "d=memory:8M"]);
@@ -116,6 +117,7 @@ fn a_device_does_not_start_beside_a_writer_and_the_log_says_why() {
     }
 }
 
+/// checks: R-4.5-14
 #[test]
 fn the_claim_of_a_hypervisor_that_is_gone_ends_with_its_last_request() {
     const DELAY: Duration = Duration::from_secs(2);

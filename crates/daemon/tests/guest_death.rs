@@ -120,6 +120,7 @@ impl Writer {
     }
 }
 
+/// checks: R-9.4-2
 #[test]
 fn daemon_is_killed_under_load_and_no_acknowledged_write_is_lost() {
     let mut daemon = start_with(&["--disk", "d=file:{dir}/f,size=8M,block=4096", "--workers", "2"]);
@@ -203,6 +204,7 @@ fn requests_of_virtqueues_in_flight_are_finished_by_the_next_daemon() {
     }
 }
 
+/// checks: R-9.3-2
 #[test]
 fn daemon_that_ends_in_order_calls_its_guest_back() {
     let mut daemon = start_with(&["--disk", "d=memory:8M"]);

@@ -17,6 +17,7 @@ use guest_common::{Upgraded, attach_question, detach_question, query, start_gues
 
 const PAGE_BYTES: u64 = 4096;
 
+/// checks: R-9.3-2, R-9.5-1, R-5.3-25, R-5.6-2
 #[test]
 fn migration_calls_the_guest_back_and_logs_what_is_written() {
     for disk in ["d=memory:8M", "d=file:{dir}/f,size=8M"] {

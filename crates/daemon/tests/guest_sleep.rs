@@ -39,6 +39,7 @@ fn rounds(event_index: bool, more: &[&str]) {
     }
 }
 
+/// checks: R-9.2-2, R-9.2-3
 #[test]
 fn no_wake_up_is_lost_when_the_worker_sleeps_at_once() {
     rounds(false, &["--wait", "sleep"]);

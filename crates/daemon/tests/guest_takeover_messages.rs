@@ -123,6 +123,7 @@ fn half_a_message_stays_with_the_daemon_that_read_it() {
     load.finish();
 }
 
+/// checks: R-9.4-3
 #[test]
 fn sleepers_wake_each_other_across_daemons() {
     let mut daemon = start_with(&["--disk", "d=memory:8M,max=64M", "--wait", "sleep"]);

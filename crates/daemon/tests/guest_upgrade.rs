@@ -11,6 +11,7 @@ use fipsee_virtio::upgrade::wire::{self, DONE, Entry, INVALID, NO_ATTACHMENT, Re
 use common::{Witness, eventually, stamp};
 use guest_common::{Upgraded, attach_question, detach_question, query, start_guest, start_with, transfer};
 
+/// checks: R-9.1-4, R-9.3-1
 #[test]
 fn guest_goes_over_to_rings_and_back_on_the_same_device() {
     let daemon = start_with(&["--disk", "d=memory:8M"]);
@@ -43,6 +44,7 @@ fn guest_goes_over_to_rings_and_back_on_the_same_device() {
     }
 }
 
+/// checks: R-9.1-2, R-9.1-3, R-9.1-4, R-9.6-1
 #[test]
 fn questions_that_are_not_allowed_change_nothing() {
     let daemon = start_with(&["--disk", "d=memory:8M", "--disk", "w=memory:8M"]);
@@ -133,6 +135,7 @@ fn lies(attach: &[u8], good: &[Entry]) -> Vec<(String, Vec<u8>, u32, u32)> {
     all
 }
 
+/// checks: R-9.2-4
 #[test]
 fn bells_of_others_are_not_parked() {
     let daemon = start_with(&["--disk", "d=memory:8M", "--disk", "w=memory:8M"]);
@@ -151,6 +154,7 @@ fn bells_of_others_are_not_parked() {
     witness.check();
 }
 
+/// checks: R-9.1-1
 #[test]
 fn header_of_a_question_holds_nothing_but_its_type() {
     let daemon = start_with(&["--disk", "d=memory:8M", "--disk", "w=memory:8M"]);
@@ -209,6 +213,7 @@ fn questions_by_the_hundred_are_all_answered() {
     witness.check();
 }
 
+/// checks: R-9.6-3
 #[test]
 fn broken_virtqueue_takes_its_ring_along_and_nobody_else() {
     let daemon = start_with(&["--disk", "d=memory:8M", "--disk", "w=memory:8M", "--workers", "1"]);
@@ -234,6 +239,7 @@ fn broken_virtqueue_takes_its_ring_along_and_nobody_else() {
     witness.check();
 }
 
+/// checks: R-9-1
 #[test]
 fn back_end_without_the_upgrade_says_unsupported() {
     // What an older back end answers to a type that it does not know, ours answers to one beside the upgrade's.
@@ -244,6 +250,7 @@ fn back_end_without_the_upgrade_says_unsupported() {
     assert_eq!(guest.wait(sent), UNSUPPORTED);
 }
 
+/// checks: R-9.2-1
 #[test]
 fn segments_are_the_whole_of_guest_memory_and_nothing_else() {
     const MIB: u64 = 1 << 20;
@@ -292,6 +299,7 @@ fn segments_are_the_whole_of_guest_memory_and_nothing_else() {
     assert_eq!(up.rings[0].wait(up.attachment, &mut guest), [Incoming::Answer(7, 0)]);
 }
 
+/// checks: R-9.2-1
 #[test]
 fn longest_table_may_cross_from_one_region_into_the_next() {
     const MIB: u64 = 1 << 20;
@@ -318,6 +326,7 @@ fn longest_table_may_cross_from_one_region_into_the_next() {
     }
 }
 
+/// checks: R-9.2-5
 #[test]
 fn requests_on_rings_and_virtqueue_go_side_by_side() {
     let daemon = start_with(&["--disk", "d=memory:8M", "--workers", "2"]);
@@ -346,6 +355,7 @@ fn requests_on_rings_and_virtqueue_go_side_by_side() {
     }
 }
 
+/// checks: R-9.1-3, R-9.4-1
 #[test]
 fn stopped_doorbell_ends_the_attachment() {
     let daemon = start_with(&["--disk", "d=memory:8M", "--workers", "2"]);
@@ -372,6 +382,7 @@ fn stopped_doorbell_ends_the_attachment() {
     assert_eq!(guest.transfer(0, OUT, 0, (data, 4096)), OK);
 }
 
+/// checks: R-9.4-1
 #[test]
 fn memory_table_ends_the_attachment_only_if_its_rings_are_gone() {
     const MIB: u64 = 1 << 20;
@@ -401,6 +412,7 @@ fn memory_table_ends_the_attachment_only_if_its_rings_are_gone() {
     assert_eq!(guest.transfer(0, IN, 0, (data, 4096)), OK);
 }
 
+/// checks: R-9.6-2
 #[test]
 fn lying_ring_costs_its_guest_only() {
     let daemon = start_with(&["--disk", "d=memory:8M", "--disk", "w=memory:8M"]);
@@ -432,6 +444,7 @@ fn lying_ring_costs_its_guest_only() {
     witness.check();
 }
 
+/// checks: R-5.6-7
 #[test]
 fn attached_guest_hears_of_a_new_size() {
     let daemon = start_with(&["--disk", "d=memory:4M,max=16M"]);
@@ -453,6 +466,7 @@ fn attached_guest_hears_of_a_new_size() {
     assert_eq!(transfer(&mut guest, &mut up, 0, Operation::Read, beyond, (data, 4096)), Status::Ok);
 }
 
+/// checks: R-9.4-1
 #[test]
 fn next_guest_of_the_socket_finds_nothing_of_the_last() {
     let daemon = start_with(&["--disk", "d=memory:8M"]);

@@ -195,6 +195,7 @@ fn everything_of_a_client_killed_at_any_step_is_released() {
     assert!(mapping_count(daemon.pid()) <= mappings + 4, "{mappings} mappings became {}", mapping_count(daemon.pid()));
 }
 
+/// checks: R-4.3-18
 #[test]
 fn memory_of_a_killed_client_stays_until_the_disk_is_done_with_it() {
     for wrapper in ["delay:1s:", "delay:1ms+1s:"] {

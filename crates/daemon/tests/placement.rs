@@ -159,6 +159,7 @@ fn placement_stands_in_the_file_too_and_needs_a_restart() {
     assert_says(outcome["error"].as_str().expect("an error"), &["line 1, column 13", "`on`", "`auto`", "`off`"]);
 }
 
+/// checks: R-4.4-4
 #[test]
 fn a_client_that_offers_no_feature_finds_the_region_as_it_was() {
     let daemon = start(&[]);
@@ -172,6 +173,7 @@ fn a_client_that_offers_no_feature_finds_the_region_as_it_was() {
     assert_eq!(queue.worker_cpu(), None);
 }
 
+/// checks: R-4.4-1
 #[test]
 fn features_that_the_daemon_does_not_know_are_not_in_force() {
     let daemon = start(&[]);
@@ -243,6 +245,7 @@ fn a_daemon_without_the_feature_is_used_as_before() {
     assert_eq!(attach_to_scripted(1, 1, Some(1 << 20)).expect("attached"), Some(1 << 20));
 }
 
+/// checks: R-4.4-3, R-3.2-2
 #[test]
 fn a_daemon_that_does_not_keep_to_what_was_agreed_is_at_fault() {
     for (welcome, region, cpu, what) in [

@@ -152,6 +152,7 @@ fn load_survives_a_daemon_killed_at_any_moment() {
     check_blocks(&daemon, 64, 200);
 }
 
+/// checks: R-5.8-3
 #[test]
 fn different_disk_is_refused_and_nothing_is_submitted() {
     let mut daemon = Daemon::start(&["--disk", "f=file:{dir}/disk,size=8M", "--disk", "m=memory:1M"]);

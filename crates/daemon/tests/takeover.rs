@@ -12,6 +12,7 @@ use fipsee_ring::seqpacket::Seqpacket;
 use serde_json::json;
 use takeover_common::{Load, pauses_us};
 
+/// checks: R-4.8-2
 #[test]
 fn clients_under_load_notice_nothing() {
     let mut daemon = Daemon::start(&["--disk", "m=memory:64M", "--disk", "f=file:{dir}/disk,size=64M", "--workers", "2"]);
@@ -89,6 +90,7 @@ fn sleepers_are_woken_by_the_new_daemon_and_wake_it() {
     }
 }
 
+/// checks: R-4.8-1, R-4.8-3
 #[test]
 fn memory_and_rights_of_clients_come_along() {
     let mut daemon = Daemon::start(&["--disk", "m=memory:16M", "--disk", "n=null:1M", "--workers", "3"]);
@@ -129,6 +131,7 @@ fn memory_and_rights_of_clients_come_along() {
     eventually("it is gone", || daemon.attached_count("m") == 0);
 }
 
+/// checks: R-4.8-4
 #[test]
 fn many_clients_and_unfinished_handshakes_come_along() {
     // One worker: each that serves a file disk has an io_uring, which is a descriptor.

@@ -47,6 +47,7 @@ impl Talker {
     }
 }
 
+/// checks: R-4.8-4
 #[test]
 fn control_messages_that_come_meanwhile_are_answered_once() {
     let mut daemon = Daemon::start(&["--disk", "m=memory:16M", "--disk", "w=memory:16M", "--workers", "2"]);

@@ -150,10 +150,14 @@ pub fn attach(socket_path: &Path, offered: u64, wanted: &Wanted<'_>) -> Result<A
     }
     let attach = Control::Attach { service, queue_count, depth, flags, pool_bytes, name: name.to_owned() };
     let (answer, descriptors) = ask(&control, &attach, &[], "the request to attach")?;
-    let Control::Attached { queue_count, region_bytes, service_info } = answer else {
+    let Control::Attached { queue_count: granted, region_bytes, service_info } = answer else {
         return Err(unexpected(&answer));
     };
-    let (region, layout, queues) = open(queue_count, region_bytes, descriptors)?;
+    if granted == 0 || granted > queue_count {
+        let (value, limit) = (granted.into(), queue_count.into());
+        return Err(PeerFault::Count { what: "queues granted", value, limit }.into());
+    }
+    let (region, layout, queues) = open(granted, region_bytes, descriptors)?;
     if layout.features != features {
         return Err(PeerFault::Value { what: "the features of the region", value: layout.features }.into());
     }
@@ -221,7 +225,12 @@ pub fn ask(
         (Ok(packet), _) => packet,
         (Err(_), Err(source)) | (Err(source), Ok(())) => return Err(gone(source)),
     };
-    match Control::decode(&packet.bytes)? {
+    let answer = Control::decode(&packet.bytes)?;
+    if !packet.descriptors.is_empty() && !matches!(answer, Control::Attached { .. }) {
+        let value = packet.descriptors.len() as u64;
+        return Err(Malformed { what: "the number of descriptors of a message that has none", value }.into());
+    }
+    match answer {
         Control::Refused { code, text } => Err(HandshakeError::Refused { code, text }),
         // Unasked: the daemon is shutting down and let us go.
         Control::Detached if *question != Control::Detach => Err(HandshakeError::Disconnected),

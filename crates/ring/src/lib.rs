@@ -21,6 +21,8 @@ pub mod doorbell;
 pub mod fault;
 #[cfg(not(loom))]
 pub mod handshake;
+#[cfg(not(loom))]
+pub mod held;
 pub mod layout;
 #[cfg(not(loom))]
 pub mod listener;
@@ -31,6 +33,8 @@ pub mod mapped;
 pub mod message;
 #[cfg(not(loom))]
 pub mod pace;
+#[cfg(not(loom))]
+pub mod process;
 #[cfg(not(loom))]
 pub mod region;
 pub mod ring;

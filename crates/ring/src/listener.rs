@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,6 +11,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
+use crate::held::{self, LockError, LockKind};
 use crate::seqpacket::socket_address;
 
 /// Connections that may wait to be accepted.
@@ -23,54 +24,35 @@ pub struct Listener {
     path: PathBuf,
     socket: OwnedFd,
     lock: Option<File>,
+    /// Those that were made for the path, the innermost first.
+    folders: Vec<PathBuf>,
     took_over: bool,
     /// Is the path removed at the end?
     removes: AtomicBool,
 }
 
 impl Listener {
-    /// Listen at `path` with `mode` permissions; a path left behind by a dead server is taken over.
+    /// Listen at `path` with `mode` permissions; a path left behind by a dead server is taken over. One that was killed is waited for, up to
+    /// five seconds, until the kernel has ended it.
     ///
     /// # Errors
     /// In words, of which the last say what to choose instead: a live server, a file that is no socket, a path too long,
     /// no permission.
     pub fn bind(path: &Path, kind: SocketType, mode: u32) -> Result<Self, String> {
-        let address = socket_address(path).map_err(|error| error.to_string())?;
-        let shown = path.display();
-        if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
-            std::fs::create_dir_all(directory)
-                .map_err(|error| format!("cannot create {} for the socket: {error}; choose another path", directory.display()))?;
-        }
-        let lock = lock_beside(path)?;
-        let took_over = match std::fs::symlink_metadata(path) {
-            Ok(found) if !found.file_type().is_socket() => {
-                return Err(format!("{shown} exists and is not a socket; remove it or choose another path"));
-            }
-            Ok(_) => {
-                let removed = std::fs::remove_file(path);
-                removed.map_err(|error| format!("cannot remove the stale socket {shown}: {error}; choose another path"))?;
-                true
-            }
-            Err(_) => false,
-        };
-        let listen = || -> io::Result<OwnedFd> {
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
-            rustix::net::bind(&socket, &address)?;
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
-            rustix::net::listen(&socket, BACKLOG)?;
-            Ok(socket)
-        };
-        let socket = listen().map_err(|error| {
-            format!("cannot listen at {shown}: {error}; check the directory's permissions or choose another path")
-        })?;
-        Ok(Self { path: path.to_owned(), socket, lock: Some(lock), took_over, removes: AtomicBool::new(true) })
+        socket_address(path).map_err(|error| error.to_string())?;
+        let folders = make_folders(path)?;
+        let bound = lock_beside(path).and_then(|lock| {
+            let (socket, took_over) = listen(path, kind, mode).inspect_err(|_| drop(std::fs::remove_file(lock_path(path))))?;
+            Ok((lock, socket, took_over))
+        });
+        let (lock, socket, took_over) = bound.inspect_err(|_| remove_folders(&folders))?;
+        Ok(Self { path: path.to_owned(), socket, lock: Some(lock), folders, took_over, removes: AtomicBool::new(true) })
     }
 
     /// A socket that somebody else made, listens with, and will remove.
     #[must_use]
     pub const fn inherited(path: PathBuf, socket: OwnedFd) -> Self {
-        Self { path, socket, lock: None, took_over: false, removes: AtomicBool::new(false) }
+        Self { path, socket, lock: None, folders: Vec::new(), took_over: false, removes: AtomicBool::new(false) }
     }
 
     /// A socket that another process of ours listens with, and the lock beside its path if that process made it. The path stays that
@@ -78,7 +60,7 @@ impl Listener {
     #[must_use]
     pub fn handed_over(path: PathBuf, socket: OwnedFd, lock: Option<OwnedFd>) -> Self {
         let lock = lock.map(File::from);
-        Self { path, socket, lock, took_over: false, removes: AtomicBool::new(false) }
+        Self { path, socket, lock, folders: Vec::new(), took_over: false, removes: AtomicBool::new(false) }
     }
 
     /// From now on the path is ours to remove, if it was made by whom the socket came from.
@@ -96,13 +78,6 @@ impl Listener {
     #[must_use]
     pub const fn socket(&self) -> &OwnedFd {
         &self.socket
-    }
-
-    /// Does a server hold the path? One that was killed may do so until the kernel has ended it.
-    #[must_use]
-    pub fn is_held(path: &Path) -> bool {
-        let Ok(lock) = File::open(lock_path(path)) else { return false };
-        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared).is_err()
     }
 
     /// Was a socket found at the path that a dead server had left there?
@@ -123,8 +98,58 @@ impl Drop for Listener {
         if *self.removes.get_mut() {
             let _ = std::fs::remove_file(&self.path);
             let _ = std::fs::remove_file(lock_path(&self.path));
+            remove_folders(&self.folders);
         }
     }
+}
+
+/// Returns those that were not there, the innermost first.
+fn make_folders(path: &Path) -> Result<Vec<PathBuf>, String> {
+    let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) else { return Ok(Vec::new()) };
+    let made = folder.ancestors().take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists());
+    let made: Vec<PathBuf> = made.map(Path::to_owned).collect();
+    std::fs::create_dir_all(folder).map_err(|error| {
+        remove_folders(&made);
+        format!("cannot create {} for the socket: {error}; choose another path", folder.display())
+    })?;
+    Ok(made)
+}
+
+/// Remove what is empty of them.
+fn remove_folders(folders: &[PathBuf]) {
+    for folder in folders {
+        let _ = std::fs::remove_dir(folder);
+    }
+}
+
+/// Whoever calls this has the lock beside the path. Also returned: did a dead server leave a socket there?
+fn listen(path: &Path, kind: SocketType, mode: u32) -> Result<(OwnedFd, bool), String> {
+    let shown = path.display();
+    let address = socket_address(path).map_err(|error| error.to_string())?;
+    let took_over = match std::fs::symlink_metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(format!("{shown} exists and is not a socket; remove it or choose another path"));
+        }
+        Ok(_) => {
+            let removed = std::fs::remove_file(path);
+            removed.map_err(|error| format!("cannot remove the stale socket {shown}: {error}; choose another path"))?;
+            true
+        }
+        Err(_) => false,
+    };
+    let listen = || -> io::Result<OwnedFd> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
+        rustix::net::bind(&socket, &address)?;
+        let begun = std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+            .and_then(|()| Ok(rustix::net::listen(&socket, BACKLOG)?));
+        begun.inspect_err(|_| drop(std::fs::remove_file(path)))?;
+        Ok(socket)
+    };
+    let socket = listen().map_err(|error| {
+        format!("cannot listen at {shown}: {error}; check the directory's permissions or choose another path")
+    })?;
+    Ok((socket, took_over))
 }
 
 fn lock_path(path: &Path) -> PathBuf {
@@ -147,12 +172,18 @@ fn lock_beside(path: &Path) -> Result<File, String> {
         let file = file.map_err(|error| {
             format!("cannot create {shown}: {error}; check the directory's permissions or choose another path")
         })?;
-        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Err(format!("another server already listens at {}; stop it, or choose another path", path.display()));
-        }
-        let ours = rustix::fs::fstat(&file).map_err(|error| format!("cannot look at {shown}: {error}"))?;
-        if rustix::fs::stat(&lock_path).is_ok_and(|there| there.st_ino == ours.st_ino && there.st_dev == ours.st_dev) {
-            return Ok(File::from(file));
+        let file = File::from(file);
+        let ours = file.metadata().map_err(|error| format!("cannot look at {shown}: {error}"))?;
+        let attempt = || rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
+        held::take(attempt, || held::holder(LockKind::Flock, &ours)).map_err(|error| match error {
+            LockError::Held(holder) => {
+                let (path, by) = (path.display(), held::describe(holder));
+                format!("another server already listens at {path}: its lock is held{by}; stop it, or choose another path")
+            }
+            LockError::Failed(errno) => format!("cannot lock {shown}: {errno}; choose a path on another file system"),
+        })?;
+        if lock_path.metadata().is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino())) {
+            return Ok(file);
         }
     }
     Err(format!("{shown} keeps vanishing; something else uses this path; choose another path"))

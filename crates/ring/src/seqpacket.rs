@@ -112,7 +112,8 @@ impl Seqpacket {
         if received.flags.contains(ReturnFlags::TRUNC) {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "control message longer than the protocol allows"));
         }
-        if received.flags.contains(ReturnFlags::CTRUNC) {
+        // The space is rounded up, so that one more than allowed may have fitted.
+        if received.flags.contains(ReturnFlags::CTRUNC) || descriptors.len() > MAX_DESCRIPTORS {
             let text = "descriptors did not fit: raise the limit of open files (ulimit -n, or LimitNOFILE= in the unit)";
             return Err(io::Error::other(text));
         }

@@ -161,6 +161,7 @@ fn check(code: &[Instruction]) -> Result<(bool, bool), String> {
     Ok((saw_portable, saw_wide))
 }
 
+/// checks: R-2.2-2
 #[test]
 fn every_byte_of_a_slot_is_loaded_exactly_once_after_its_stamp() {
     if machine_code::is_objdump_missing() {

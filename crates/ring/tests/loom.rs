@@ -159,6 +159,7 @@ fn stream_from(memory: CellRing, start: Cursor, count: u64, bell: Option<Doorbel
     }
 }
 
+/// checks: R-2.3-5, R-2.3-7
 #[test]
 fn stream_reuses_released_slots_only() {
     model(|| {
@@ -189,6 +190,7 @@ fn watched_line_wakes_for_every_message() {
     });
 }
 
+/// checks: R-2.2-1
 #[test]
 fn stream_burst_is_seen_whole_and_in_order() {
     model(|| {
@@ -215,6 +217,7 @@ fn stream_burst_is_seen_whole_and_in_order() {
     });
 }
 
+/// checks: R-2.1-2
 #[test]
 fn stamp_wraps_past_its_largest_value() {
     model(|| {
@@ -232,6 +235,7 @@ fn stamp_wraps_past_its_largest_value() {
     });
 }
 
+/// checks: R-2.3-2
 #[test]
 fn answers_return_the_slots_of_their_calls() {
     model(|| {
@@ -260,6 +264,7 @@ fn answers_return_the_slots_of_their_calls() {
     });
 }
 
+/// checks: R-2.4-1, R-2.4-3
 #[test]
 fn sleeping_reader_is_woken_for_every_message() {
     model(|| {

@@ -105,6 +105,7 @@ fn stream_arrives_in_order() {
     writer.join().expect("the writer finishes");
 }
 
+/// checks: R-2.3-7
 #[test]
 fn full_ring_takes_nothing_until_the_reader_releases() {
     let ring = HeapRing::new(2);
@@ -124,6 +125,7 @@ fn full_ring_takes_nothing_until_the_reader_releases() {
     assert!(!reader.receive(&mut message), "nothing more was published");
 }
 
+/// checks: R-2.3-8
 #[test]
 fn release_counter_may_wrap_but_not_lie() {
     let ring = HeapRing::new(4);
@@ -141,6 +143,7 @@ fn release_counter_may_wrap_but_not_lie() {
     assert_eq!(writer.free_slots(1), Err(PeerFault::ReleasedTooMany { moved: u32::MAX, outstanding: 4 }), "it went back");
 }
 
+/// checks: R-2.3-1
 #[test]
 fn calls_beyond_the_depth_are_given_back_whole() {
     let ring = HeapRing::new(4);
@@ -153,6 +156,7 @@ fn calls_beyond_the_depth_are_given_back_whole() {
     assert_eq!((calls.free(), calls.outstanding()), (1, 2));
 }
 
+/// checks: R-2.4-6
 #[test]
 fn doorbell_is_wanted_once_for_each_arming() {
     let ring = HeapRing::new(2);

@@ -50,6 +50,7 @@ fn stream(store: StoreVariant, slot_count: u32, start: Cursor, message_count: u6
     });
 }
 
+/// checks: R-2.2-1
 #[test]
 fn streamed_messages_arrive_whole_and_in_order_with_every_store_variant() {
     for store in store_variants() {
@@ -64,6 +65,7 @@ fn smallest_ring_reuses_its_two_slots_without_tearing_a_message() {
     }
 }
 
+/// checks: R-2.1-2
 #[test]
 fn stamps_wrap_past_their_largest_value_without_losing_a_message() {
     for store in store_variants() {
@@ -102,6 +104,7 @@ fn bursts_of_calls_are_answered_whole_with_every_store_variant() {
     }
 }
 
+/// checks: R-2.1-3
 #[test]
 fn stamps_of_other_laps_are_not_messages() {
     for store in store_variants() {

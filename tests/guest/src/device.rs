@@ -17,6 +17,12 @@ pub const IN: u32 = 0;
 pub const OUT: u32 = 1;
 /// See [`IN`].
 pub const FLUSH: u32 = 4;
+/// See [`IN`].
+pub const DISCARD: u32 = 11;
+/// See [`IN`].
+pub const WRITE_ZEROES: u32 = 13;
+/// Flag of a range of write-zeroes: its blocks may be deallocated.
+pub const UNMAP: u32 = 1;
 /// Status of a request that was carried out.
 pub const OK: u8 = 0;
 /// Status of a request that failed.
@@ -30,6 +36,8 @@ pub const UNTOUCHED: u8 = 0xff;
 pub const EVENT_INDEX: u64 = 1 << 29;
 /// Virtio feature: a descriptor may name a table of descriptors.
 pub const INDIRECT: u64 = 1 << 28;
+/// Virtio feature: the device has a write cache, which the driver flushes.
+pub const WRITE_CACHE: u64 = 1 << 9;
 /// Virtio features that a guest always takes.
 const ALWAYS: u64 = 1 << 32;
 
@@ -46,11 +54,13 @@ pub struct Options {
     pub event_index: bool,
     /// Take INDIRECT_DESC? Only who writes such descriptors itself needs it.
     pub indirect: bool,
+    /// Take FLUSH? Without it the device makes every write durable before it answers.
+    pub write_cache: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { memory: vec![(0, 64 << 20)], queues: 1, size: 128, event_index: false, indirect: false }
+        Self { memory: vec![(0, 64 << 20)], queues: 1, size: 128, event_index: false, indirect: false, write_cache: false }
     }
 }
 
@@ -104,7 +114,8 @@ impl Guest {
         let queues = (0..options.queues).map(|_| Virtqueue::new(&ram, options.size, options.event_index)).collect();
         let places = ram.allocate(PLACE_BYTES * u64::from(options.queues) * u64::from(options.size), 4096);
         let frontend = Frontend::connect(path)?;
-        let features = ALWAYS | if options.event_index { EVENT_INDEX } else { 0 } | if options.indirect { INDIRECT } else { 0 };
+        let choices = [(options.event_index, EVENT_INDEX), (options.indirect, INDIRECT), (options.write_cache, WRITE_CACHE)];
+        let features = choices.iter().filter(|(is_taken, _)| *is_taken).fold(ALWAYS, |all, (_, feature)| all | feature);
         let mut guest = Self { ram, frontend, queues, path: path.to_owned(), features, places, inflight: None };
         guest.set_up()?;
         Ok(guest)
@@ -191,7 +202,7 @@ impl Guest {
         self.places + PLACE_BYTES * (number + u64::from(head))
     }
 
-    fn send(&mut self, queue: usize, (kind, sector): (u32, u64), parts: &[Part], reply: bool) -> Sent {
+    fn stage(&mut self, queue: usize, (kind, sector): (u32, u64), parts: &[Part], reply: bool) -> Sent {
         let head_next = self.queues[queue].next_head();
         let place = self.place(queue, head_next);
         let mut header = kind.to_le_bytes().to_vec();
@@ -209,8 +220,28 @@ impl Guest {
         let virtqueue = &mut self.queues[queue];
         let head = virtqueue.stage(&chain);
         assert_eq!(head, head_next, "the place belongs to the head");
-        virtqueue.publish();
         Sent { queue, head, status: place + 128, reply: place + 64 }
+    }
+
+    fn send(&mut self, queue: usize, what: (u32, u64), parts: &[Part], reply: bool) -> Sent {
+        let sent = self.stage(queue, what, parts, reply);
+        self.queues[queue].publish();
+        sent
+    }
+
+    /// Prepare a request of a type, to a sector, with data; the queue's `publish` makes it available.
+    pub fn prepare(&mut self, queue: usize, kind: u32, sector: u64, parts: &[Part]) -> Sent {
+        self.stage(queue, (kind, sector), parts, false)
+    }
+
+    /// As [`prepare`](Self::prepare), a discard or write-zeroes, whose range stands beside its header.
+    pub fn prepare_range(&mut self, queue: usize, kind: u32, sector: u64, length_sectors: u32, flags: u32) -> Sent {
+        let place = self.place(queue, self.queues[queue].next_head()) + 192;
+        let mut range = sector.to_le_bytes().to_vec();
+        range.extend(length_sectors.to_le_bytes());
+        range.extend(flags.to_le_bytes());
+        self.ram.write(place, &range);
+        self.stage(queue, (kind, 0), &[(place, 16, false)], false)
     }
 
     /// Send a request of a type, to a sector, with data.

@@ -182,6 +182,22 @@ impl GuestRing {
         woken
     }
 
+    /// Ask to be woken, by an interrupt of the virtqueue; `false`: something is on the ring already.
+    pub fn arm(&mut self, attachment: u64, guest: &mut Guest) -> bool {
+        self.park(attachment, guest);
+        let is_empty = !self.completions.arm_and_work_remains();
+        if !is_empty {
+            self.completions.disarm();
+        }
+        is_empty
+    }
+
+    /// After [`arm`](Self::arm), awake again: has the attachment ended?
+    pub fn disarm(&mut self, guest: &mut Guest) -> bool {
+        self.completions.disarm();
+        self.bell_is_done(guest) && self.bell.take().is_some_and(|bell| guest.reply(bell).result == wire::NO_ATTACHMENT)
+    }
+
     /// Wait until the parked bell comes back.
     ///
     /// # Panics

@@ -61,6 +61,7 @@ fn converse_often(scratch: &Scratch) -> Vec<Result<(), Error>> {
     (0..20).map(|_| converse(scratch)).collect()
 }
 
+/// checks: R-4.5-7
 #[test]
 fn bells_without_end_and_flags_that_flicker_keep_no_client_from_its_answers() {
     let scratch = Scratch::new();
@@ -90,6 +91,7 @@ fn completions_rewritten_while_they_are_read_are_taken_or_found() {
 }
 
 /// Every message that a daemon can send, where another is due.
+/// checks: R-6-8
 #[test]
 fn answers_to_other_questions_are_faults() {
     const OTHERS: [(u8, Others); 7] = [

@@ -90,6 +90,7 @@ fn walk(daemon: &Daemon, order: &[&Control]) {
     }
 }
 
+/// checks: R-4.3-1, R-4.3-4
 #[test]
 fn every_order_of_three_messages_is_answered_as_the_table_says() {
     let daemon = Daemon::start(&["--disk", "a=memory:1M", "--disk", "w=memory:1M"]);

@@ -156,6 +156,56 @@ static const char *put_slot(uint8_t *into, size_t *length_bytes)
 	return put("slot", &slots[1], sizeof(slots[1]), into, length_bytes);
 }
 
+/* Two messages on either side of the last stamp, in a ring of 2. */
+static const char *put_lap(uint8_t *into, size_t *length_bytes)
+{
+	static struct fipsee_slot slots[2];
+	static struct fipsee_cold cold __attribute__((aligned(FIPSEE_SLOT_BYTES)));
+	const struct fipsee_ring ring = { slots, &cold, 2 };
+	const struct fipsee_cursor cursor = { 1, 0xffffffffU };
+	union fipsee_message messages[2], found;
+	struct fipsee_writer writer;
+	struct fipsee_reader reader;
+	int index;
+
+	messages[0].request = read_one;
+	messages[1].request = flush;
+	if (fipsee_writer_init(&writer, ring, cursor) != FIPSEE_RING_OK ||
+	    fipsee_reader_init(&reader, ring, cursor) != FIPSEE_RING_OK)
+		return "lap of a refused ring";
+	fipsee_writer_publish_all(&writer, messages, 2);
+	for (index = 0; index < 2; index++)
+		if (!fipsee_reader_receive(&reader, &found) || memcmp(&found, &messages[index], FIPSEE_PAYLOAD_BYTES) != 0)
+			return "lap that the reader does not cross";
+	return put("lap", slots, sizeof(slots), into, length_bytes);
+}
+
+/* The cold words of a stream whose reader released three messages, asked for a hold, and is about to sleep. */
+static const char *put_cold_words(uint8_t *into, size_t *length_bytes)
+{
+	static struct fipsee_slot slots[4];
+	static struct fipsee_cold cold __attribute__((aligned(FIPSEE_SLOT_BYTES)));
+	const struct fipsee_ring ring = { slots, &cold, 4 };
+	const struct fipsee_cursor cursor = { 0, 1 };
+	union fipsee_message messages[3] = { { .request = { 0 } } }, found;
+	struct fipsee_writer writer;
+	struct fipsee_reader reader;
+
+	memset(slots, 0, sizeof(slots));
+	memset(&cold, 0, sizeof(cold));
+	if (fipsee_writer_init(&writer, ring, cursor) != FIPSEE_RING_OK ||
+	    fipsee_reader_init(&reader, ring, cursor) != FIPSEE_RING_OK)
+		return "cold words of a refused ring";
+	fipsee_writer_publish_all(&writer, messages, 3);
+	while (fipsee_reader_receive(&reader, &found))
+		;
+	fipsee_reader_release_all(&reader);
+	cold.hold = 250;
+	if (fipsee_reader_arm_and_work_remains(&reader))
+		return "cold words of a ring that is not empty";
+	return put("cold-words", &cold, sizeof(cold), into, length_bytes);
+}
+
 const char *interop_golden(size_t index, uint8_t *into, size_t *length_bytes)
 {
 #define STRUCTURE(name, variable) { name, &(variable), sizeof(variable) }
@@ -189,5 +239,9 @@ const char *interop_golden(size_t index, uint8_t *into, size_t *length_bytes)
 		return put(plain[index].name, plain[index].bytes, plain[index].count, into, length_bytes);
 	if (index == plain_count)
 		return put_attached(into, length_bytes);
-	return index == plain_count + 1 ? put_slot(into, length_bytes) : NULL;
+	if (index == plain_count + 1)
+		return put_slot(into, length_bytes);
+	if (index == plain_count + 2)
+		return put_lap(into, length_bytes);
+	return index == plain_count + 3 ? put_cold_words(into, length_bytes) : NULL;
 }

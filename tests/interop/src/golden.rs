@@ -9,7 +9,7 @@ use fipsee_ring::channel::{FEATURE_WORKER_CPU, QueueGeometry, RegionLayout};
 use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, ATTACH_READ_ONLY, Control, RefusalCode, SERVICE_BLOCK, SERVICE_CALLS};
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::region::Region;
-use fipsee_ring::ring::{Cursor, Writer};
+use fipsee_ring::ring::{Cursor, Reader, Writer};
 
 use crate::layout::region_bytes;
 use crate::messages::completions;
@@ -153,6 +153,37 @@ fn slot() -> Vec<u8> {
     bytes
 }
 
+/// What a writer leaves in a ring of 2 slots whose second message is the first of another round of stamps, and a reader finds.
+fn lap() -> Vec<u8> {
+    let region = Arc::new(Region::create("interop-golden", 4096).expect("memory for a region"));
+    let ring = || MappedRing::new(&region, 128, 2, 0).expect("the ring fits");
+    let (mut writer, mut reader) = (Writer::new(ring(), Cursor::at(1, u32::MAX)), Reader::new(ring(), Cursor::at(1, u32::MAX)));
+    let (mut message, sent) = (Message::ZERO, [read_one(), wire::request_flush(9)]);
+    writer.publish_all(&sent);
+    for sent in sent {
+        assert!(reader.receive(&mut message) && message.to_bytes()[..60] == sent.to_bytes()[..60], "the reader crosses as well");
+    }
+    let mut bytes = vec![0; 128];
+    region.read(128, &mut bytes).expect("within the region");
+    bytes
+}
+
+/// The cold words of a stream.
+fn cold_words() -> Vec<u8> {
+    let region = Arc::new(Region::create("interop-golden", 4096).expect("memory for a region"));
+    let ring = || MappedRing::new(&region, 1024, 4, 0).expect("the ring fits");
+    let (mut writer, mut reader) = (Writer::new(ring(), Cursor::at_start(0)), Reader::new(ring(), Cursor::at_start(0)));
+    let mut message = Message::ZERO;
+    writer.publish_all(&[Message::ZERO; 3]);
+    assert!((0..3).all(|_| reader.receive(&mut message)), "what was published is there");
+    reader.release_all();
+    reader.memory().ask_hold(250);
+    assert!(!reader.arm_and_work_remains(), "nothing more is there");
+    let mut bytes = vec![0; 128];
+    region.read(0, &mut bytes).expect("within the region");
+    bytes
+}
+
 /// Every example, sorted by name.
 ///
 /// # Panics
@@ -172,6 +203,8 @@ pub fn examples() -> Examples {
     let calls = ServiceInfo { request_bytes: 16, reply_bytes: 60, request_payload_bytes: 4096, reply_payload_bytes: 64 };
     examples.push(("call-info".to_owned(), calls.to_bytes().to_vec()));
     examples.push(("slot".to_owned(), slot()));
+    examples.push(("lap".to_owned(), lap()));
+    examples.push(("cold-words".to_owned(), cold_words()));
     examples.extend(crate::vm::examples());
     examples.sort();
     examples

@@ -161,6 +161,7 @@ fn no_wakeup_is_lost_between_sleeping_c_and_rust_ends_of_a_call_ring() {
     answer_c(long("call", 4, WaitMode::Sleep, 2));
 }
 
+/// checks: R-2.3-6
 #[test]
 fn no_wakeup_is_lost_between_sleeping_c_and_rust_ends_of_a_stream() {
     stream_to_c(long("stream-read", 64, WaitMode::Sleep, 3));
@@ -185,6 +186,7 @@ fn c_reads_every_store_variant_of_rust() {
     }
 }
 
+/// checks: R-2.2-1, R-2.3-5, R-2.4-1, R-2.4-3
 #[test]
 fn c_accesses_shared_words_in_the_order_of_the_protocol() {
     let expected = [
@@ -200,6 +202,7 @@ fn c_accesses_shared_words_in_the_order_of_the_protocol() {
     assert_eq!(ffi::trace(), expected.join(" "));
 }
 
+/// checks: R-2.3-8, R-6-16
 #[test]
 fn a_c_writer_refuses_a_release_counter_that_lies() {
     let setup = long("stream-write", 64, WaitMode::Pause, 8);
@@ -210,6 +213,7 @@ fn a_c_writer_refuses_a_release_counter_that_lies() {
     assert_eq!(peer.end().code(), Some(3), "C took the lie");
 }
 
+/// checks: R-2.3-8, R-6-16
 #[test]
 fn a_rust_writer_refuses_a_release_counter_that_lies() {
     let setup = long("stream-read", 64, WaitMode::Sleep, 8);

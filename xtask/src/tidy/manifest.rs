@@ -24,7 +24,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Rust and C understand the same bytes.
     ("tests/fuzz", &["crates/ring", "crates/block", "crates/call", "crates/virtio", "crates/daemon", "tests/interop"]),
     ("fuzz", &["tests/fuzz"]),
-    ("tests/durability", &["crates/block", "crates/daemon", "tests/guest"]),
+    ("tests/oracle", &["crates/ring", "crates/block", "crates/virtio", "crates/daemon", "tests/guest"]),
+    // Its referee has the oracle's model.
+    ("tests/durability", &["crates/block", "crates/daemon", "tests/guest", "tests/oracle"]),
     ("tests/hostile", &["crates/ring", "crates/block", "crates/virtio", "crates/daemon", "tests/guest"]),
     // The fio engine is lied to as the Rust client is.
     ("tests/doors", &["crates/ring", "crates/call", "tests/hostile"]),

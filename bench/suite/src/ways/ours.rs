@@ -1,42 +1,29 @@
 //! Our own clients that are no separate program: the Rust library and the FUSE mount.
 
+use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
 
 use fipsee::cpus::CpuChoice;
-use fipsee::load::{self, DataPath, Mix, Settings, count_f64};
-use fipsee_block::client::Claim;
-use fipsee_ring::wait::WaitMode;
+use fipsee::load::{self, count_f64};
 
 use super::through_fio::ThroughFio;
 use super::vhost::Vhost;
 use super::{Measured, Site, Way};
+use crate::generator;
 use crate::matrix::Cell;
 use crate::server::{Server, find_program, is_mounted};
 
 struct Library {
-    settings: Settings,
+    socket: PathBuf,
+    disk: String,
+    cpu: usize,
     daemon_pid: u32,
 }
 
 /// The load generator of `fipsee bench`, with memory of its own that the daemon maps.
 pub(super) fn library(site: &Site, disk: &str) -> Result<Box<dyn Way>, String> {
-    let settings = Settings {
-        socket: site.socket.clone(),
-        disk: disk.to_owned(),
-        claim: Claim::None,
-        mix: Mix::RandRead,
-        block_bytes: 0,
-        depth: 0,
-        queues: 1,
-        duration: Duration::ZERO,
-        wait: WaitMode::Adaptive,
-        data_path: DataPath::Memshare,
-        cpus: CpuChoice::List(vec![site.cpus.client]),
-        verify: false,
-        range_bytes: (0, 0),
-    };
-    Ok(Box::new(Library { settings, daemon_pid: site.daemon_pid }))
+    let (socket, disk) = (site.socket.clone(), disk.to_owned());
+    Ok(Box::new(Library { socket, disk, cpu: site.cpus.client, daemon_pid: site.daemon_pid }))
 }
 
 /// Our daemon's vhost-user-blk, with the client that the peers' has.
@@ -47,11 +34,8 @@ pub(super) fn vhost(site: &Site, polling: bool) -> Result<Box<dyn Way>, String> 
 
 impl Way for Library {
     fn measure(&mut self, cell: Cell, seconds: f64) -> Result<Measured, String> {
-        let settings = &mut self.settings;
-        settings.mix = if cell.write { Mix::RandWrite } else { Mix::RandRead };
-        (settings.block_bytes, settings.depth) = (cell.block_bytes, cell.depth);
-        settings.duration = Duration::from_secs_f64(seconds);
-        let report = load::run(settings).map_err(|error| error.to_string())?;
+        let settings = generator::settings(&self.socket, &self.disk, cell, seconds, CpuChoice::List(vec![self.cpu]));
+        let report = load::run(&settings).map_err(|error| error.to_string())?;
         let latency = (count_f64(report.latency_ns(0.5)), count_f64(report.latency_ns(0.99)));
         Ok(Measured { iops: Some(report.iops), latency_ns: Some(latency), requests: Some(count_f64(report.requests)) })
     }

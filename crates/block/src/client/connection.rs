@@ -21,7 +21,7 @@ use fipsee_ring::wait::{Backoff, DEFAULT_LOOK, WaitMode};
 use super::error::Error;
 use super::memory::{Buffer, Memory, Pool, lock};
 use super::queue::Queue;
-use crate::wire::{BlockInfo, CAPABILITY_PACKED};
+use crate::wire::BlockInfo;
 
 /// Does the caller want to know where the daemon's workers run?
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -177,9 +177,8 @@ impl Disk {
             options: options.clone(),
         });
         let depths = attachment.layout.queues.iter().map(|geometry| geometry.depth);
-        let packs = attachment.info.can(CAPABILITY_PACKED);
         let queues = attachment.channels.into_iter().zip(depths);
-        let queues = queues.map(|(channel, depth)| Queue::new(channel, depth, Arc::clone(&shared), packs)).collect();
+        let queues = queues.map(|(channel, depth)| Queue::new(channel, depth, Arc::clone(&shared), &attachment.info)).collect();
         let disk = Self { socket_path: socket_path.to_owned(), info: attachment.info, shared, memories: Mutex::default() };
         (disk, queues)
     }
@@ -283,7 +282,7 @@ impl Disk {
         *lock(&self.shared.control) = attachment.control;
         self.shared.sector_count.store(attachment.info.sector_count, Ordering::Relaxed);
         for (queue, channel) in queues.iter_mut().zip(attachment.channels) {
-            queue.borrow_mut().resume(channel, attachment.info.can(CAPABILITY_PACKED));
+            queue.borrow_mut().resume(channel, &attachment.info);
         }
         Ok(())
     }

@@ -16,8 +16,8 @@ use fipsee_ring::{Message, PeerFault, clock};
 use super::{connection::Shared, error::Error, memory::Buffer};
 use crate::packed::pack;
 use crate::wire::{
-    self, FLAG_FUA, FLAG_UNMAP, KIND_COMPLETIONS, KIND_DETACH, KIND_RESIZE, MAX_INDIRECT_ENTRIES, MAX_INLINE_SEGMENTS,
-    MAX_PACKED, MAX_SECTOR_COUNT, Operation, SECTOR_BYTES, Segment, Status,
+    self, BlockInfo, CAPABILITY_PACKED, FLAG_FUA, FLAG_UNMAP, KIND_COMPLETIONS, KIND_DETACH, KIND_RESIZE, MAX_INDIRECT_ENTRIES,
+    MAX_INLINE_SEGMENTS, MAX_PACKED, MAX_SECTOR_COUNT, Operation, SECTOR_BYTES, Segment, Status,
 };
 
 /// A finished request.
@@ -79,10 +79,12 @@ pub struct Queue {
     pace: CallerPace,
     /// Does the daemon take packed messages?
     packs: bool,
+    /// Most segments of one request.
+    max_segments: usize,
 }
 
 impl Queue {
-    pub(super) fn new(channel: ClientQueue, depth: u32, shared: Arc<Shared>, packs: bool) -> Self {
+    pub(super) fn new(channel: ClientQueue, depth: u32, shared: Arc<Shared>, info: &BlockInfo) -> Self {
         let slots = depth as usize;
         let free_tags = (0..u16::try_from(depth).unwrap_or(u16::MAX)).rev().collect();
         Self {
@@ -100,7 +102,8 @@ impl Queue {
             events: Vec::new(),
             looks: 0,
             pace: CallerPace::new(FirstLook::Calibrated),
-            packs,
+            packs: info.can(CAPABILITY_PACKED),
+            max_segments: info.most_segments(),
         }
     }
 
@@ -170,7 +173,7 @@ impl Queue {
     ///
     /// # Errors
     /// [`Error::QueueFull`] when `depth` requests are outstanding; [`Error::Request`] with [`Status::TooLong`] beyond
-    /// 256 pieces; [`Error::PoolExhausted`] when the pool has no room for the table.
+    /// 256 pieces, or fewer if the disk takes fewer; [`Error::PoolExhausted`] when the pool has no room for the table.
     pub fn transfer(
         &mut self,
         operation: Operation,
@@ -181,14 +184,14 @@ impl Queue {
     ) -> Result<(), Error> {
         let flags = if fua { FLAG_FUA } else { 0 };
         let tag = self.free_tags.last().copied().ok_or(Error::QueueFull)?;
+        if segments.len() > self.max_segments {
+            return Err(Error::Request(Status::TooLong));
+        }
         if segments.len() <= MAX_INLINE_SEGMENTS {
             let build = |tag| wire::request_inline(operation, flags, tag, sector, segments);
             return self.stage(token, build).map_err(|Full| Error::QueueFull);
         }
         let entry_count = u32::try_from(segments.len()).unwrap_or(u32::MAX);
-        if segments.len() > MAX_INDIRECT_ENTRIES {
-            return Err(Error::Request(Status::TooLong));
-        }
         let table_bytes = (MAX_INDIRECT_ENTRIES * 8) as u64;
         let slot = &mut self.tables[usize::from(tag)];
         let table = match slot.take() {

@@ -6,17 +6,26 @@ use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
 
-use io_uring::register::Restriction;
-use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue};
+use io_uring::{EnterFlags, IoUring};
 use rustix::io::Errno;
 
 use super::file::job::{Job, Progress};
 use super::{Submitted, Ticket};
 use crate::wire::Status;
 
+mod buffers;
 mod chain;
+mod grants;
+mod held_back;
+mod setup;
+mod stalled;
 
+pub(in crate::disk) use buffers::{Buffer, Buffers, MAX_BUFFER_BYTES};
 use chain::Chains;
+pub(in crate::disk) use grants::Grants;
+use held_back::{BELL, HeldBack};
+pub(in crate::disk) use stalled::Awaited;
+use stalled::Stalls;
 
 /// Most submission entries the kernel grants.
 const MAX_ENTRIES: u32 = 32768;
@@ -51,6 +60,12 @@ pub struct Engine {
     broken: Option<Errno>,
     /// Requests of disks that wrap others.
     chains: Chains,
+    /// Memory for transfers that cannot use the client's.
+    buffers: Buffers,
+    /// Requests that cannot begin yet.
+    held_back: Option<HeldBack>,
+    /// Requests that are in flight for too long.
+    stalls: Stalls,
     _stays_on_its_thread: PhantomData<*const ()>,
 }
 
@@ -83,6 +98,9 @@ impl Engine {
             in_kernel: 0,
             broken: None,
             chains: Chains::default(),
+            buffers: Buffers::default(),
+            held_back: None,
+            stalls: Stalls::default(),
             _stays_on_its_thread: PhantomData,
         })
     }
@@ -95,7 +113,7 @@ impl Engine {
     pub fn check() -> Result<(), String> {
         static IS_FINE: OnceLock<()> = OnceLock::new();
         if IS_FINE.get().is_none() {
-            ask_kernel()?;
+            setup::ask_kernel()?;
             let _ = IS_FINE.set(());
         }
         Ok(())
@@ -107,7 +125,10 @@ impl Engine {
     /// Why the machine has none, in words that say what to do.
     pub fn start(&mut self) -> Result<(), String> {
         if self.ring.is_none() {
-            self.ring = Some(build(self.entries)?);
+            self.held_back = Some(HeldBack::new().map_err(|error| {
+                format!("an eventfd cannot be made ({error}); raise the limit of open files (`ulimit -n`, LimitNOFILE=)")
+            })?);
+            self.ring = Some(setup::build(self.entries)?);
         }
         Ok(())
     }
@@ -135,6 +156,11 @@ impl Engine {
         self.ring.as_ref().map(|ring| unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) })
     }
 
+    /// Why it takes no request any more, if it does not.
+    pub(in crate::disk) fn refusal(&self) -> Errno {
+        self.broken.unwrap_or(Errno::IO)
+    }
+
     /// Queue a job that `prepare` sets up.
     ///
     /// # Safety
@@ -156,8 +182,35 @@ impl Engine {
         let slot = &mut self.slots[index as usize];
         slot.ticket = ticket;
         prepare(&mut slot.job);
-        self.waiting.push_back(index);
+        if slot.job.range_to_lock().is_none() || self.lock(index) {
+            self.waiting.push_back(index);
+        }
         Submitted::Pending
+    }
+
+    /// Keep other writes out of the range that the job in this slot changes. False if it waits for that.
+    #[inline(never)]
+    fn lock(&mut self, index: u32) -> bool {
+        let (job, Some(held_back)) = (&mut self.slots[index as usize].job, &mut self.held_back) else { return true };
+        let Some((target, range)) = job.range_to_lock() else { return true };
+        let Some((lock, is_held)) = target.locks().map(|locks| locks.acquire(range, &held_back.grants, index)) else {
+            return true;
+        };
+        if is_held {
+            job.set_lock(lock);
+        } else if held_back.add() {
+            self.waiting.push_back(BELL);
+        }
+        is_held
+    }
+
+    /// Go on with requests whose range is held now.
+    fn take_granted(&mut self) {
+        let Some(held_back) = &mut self.held_back else { return };
+        for (index, lock) in held_back.take() {
+            self.slots[index as usize].job.set_lock(lock);
+            self.waiting.push_back(index);
+        }
     }
 
     /// Hand everything submitted to the kernel, with one system call unless there is more than the queue holds.
@@ -167,7 +220,7 @@ impl Engine {
 
     /// Fill the submission queue and enter the kernel once. True if it took everything and there is room for more.
     fn send(&mut self) -> bool {
-        let (Some(ring), None) = (self.ring.as_mut(), self.broken) else {
+        let (Some(ring), Some(held_back), None) = (self.ring.as_mut(), self.held_back.as_mut(), self.broken) else {
             return false;
         };
         let limit = ring.params().cq_entries() as usize;
@@ -176,9 +229,20 @@ impl Engine {
             let Some(index) = self.waiting.pop_front() else {
                 break;
             };
-            let entry = self.slots[index as usize].job.entry().user_data(u64::from(index));
-            // SAFETY: the entry names a descriptor that the job keeps open, an array of spans that the job keeps in
-            // place, and memory that is valid until the ticket is reported, which `begin`'s caller promised.
+            let entry = match index {
+                BELL => held_back.entry(),
+                _ => match self.slots[index as usize].job.entry(&mut self.buffers) {
+                    Some(entry) => entry,
+                    None => {
+                        held_back.for_buffer.push_back(index);
+                        continue;
+                    }
+                },
+            };
+            let entry = entry.user_data(u64::from(index));
+            // SAFETY: the entry names a descriptor that the job keeps open, an array of spans or a buffer that the job keeps in
+            // place, and memory that is valid until the ticket is reported, which `begin`'s caller promised; or the bell and
+            // its count, which the engine keeps until the read has ended.
             let pushed = unsafe { queue.push(&entry) };
             debug_assert!(pushed.is_ok(), "there was room");
             self.pushed.push_back(index);
@@ -211,9 +275,21 @@ impl Engine {
     /// A disk may finish a queue's worth at once. With a small limit the first of them are answered, and the client's
     /// next requests are under way, before the last are looked at: the disk stands still for less long.
     pub fn poll(&mut self, limit: usize, finished: &mut impl FnMut(Ticket, Status)) -> usize {
-        if self.in_flight() == 0 {
+        if self.in_flight() == 0 && self.in_kernel == 0 {
             return 0;
         }
+        let count = match self.stalls.is_empty() {
+            true => self.poll_once(limit, finished),
+            false => self.poll_with_stalled(limit, finished),
+        };
+        if self.stalls.is_due() {
+            self.look_for_stalled();
+        }
+        count
+    }
+
+    #[inline(always)]
+    fn poll_once(&mut self, limit: usize, finished: &mut impl FnMut(Ticket, Status)) -> usize {
         let mut count = self.reap(limit, finished);
         if count == 0 && self.kernel_asks() {
             // The completions are ready but held back until this thread enters the kernel.
@@ -249,11 +325,18 @@ impl Engine {
     }
 
     fn reap(&mut self, limit: usize, finished: &mut impl FnMut(Ticket, Status)) -> usize {
-        let Some(ring) = self.ring.as_mut() else {
+        let (Some(ring), Some(held_back)) = (self.ring.as_mut(), self.held_back.as_mut()) else {
             return 0;
         };
         let mut count = 0;
         for entry in ring.completion().take(limit) {
+            if entry.user_data() == u64::from(BELL) {
+                self.in_kernel -= 1;
+                if held_back.heard() {
+                    self.waiting.push_back(BELL);
+                }
+                continue;
+            }
             let Some((index, slot)) =
                 u32::try_from(entry.user_data()).ok().and_then(|index| Some((index, self.slots.get_mut(index as usize)?)))
             else {
@@ -261,10 +344,10 @@ impl Engine {
                 continue;
             };
             self.in_kernel -= 1;
-            match slot.job.advance(entry.result()) {
+            match slot.job.advance(entry.result(), &mut self.buffers) {
                 Progress::Again => self.waiting.push_back(index),
                 Progress::Finished(status) => {
-                    slot.job.release();
+                    slot.job.release(&mut self.buffers, &held_back.grants);
                     self.free.push(index);
                     if Chains::is_link(slot.ticket) {
                         self.chains.ended(slot.ticket, status);
@@ -275,18 +358,29 @@ impl Engine {
                 }
             }
         }
+        if self.buffers.was_given() {
+            while let Some(index) = held_back.for_buffer.pop_back() {
+                self.waiting.push_front(index);
+            }
+        }
+        self.take_granted();
         count
     }
 
     /// After the kernel refused for good: nothing that it has not taken will ever be done.
     fn fail_unsent(&mut self, finished: &mut impl FnMut(Ticket, Status)) -> usize {
-        if self.broken.is_none() {
+        let Some(errno) = self.broken else { return 0 };
+        let Some(held_back) = self.held_back.as_mut() else {
             return 0;
-        }
+        };
         let mut count = 0;
         while let Some(index) = self.pushed.pop_front().or_else(|| self.waiting.pop_front()) {
+            if index == BELL {
+                continue;
+            }
             let slot = &mut self.slots[index as usize];
-            slot.job.release();
+            slot.job.refused(errno);
+            slot.job.release(&mut self.buffers, &held_back.grants);
             self.free.push(index);
             if Chains::is_link(slot.ticket) {
                 self.chains.ended(slot.ticket, Status::IoError);
@@ -301,8 +395,19 @@ impl Engine {
 
 impl Drop for Engine {
     /// Waits until the kernel has finished everything it took: it may still write into clients' memory. What it has not
-    /// taken is forgotten.
+    /// taken is forgotten, and nobody waits for it.
     fn drop(&mut self) {
+        let Some(held_back) = self.held_back.take() else { return };
+        held_back.stop();
+        self.wait_for_kernel();
+        for slot in &mut self.slots {
+            slot.job.abandon(&mut self.buffers, &held_back.grants);
+        }
+    }
+}
+
+impl Engine {
+    fn wait_for_kernel(&mut self) {
         while self.in_kernel > 0 {
             let Some(ring) = self.ring.as_mut() else {
                 return;
@@ -316,84 +421,9 @@ impl Drop for Engine {
     }
 }
 
-/// The operations of jobs; a ring of ours carries out no others.
-const OPERATIONS: [(&str, u8); 8] = [
-    ("nop", opcode::Nop::CODE),
-    ("read", opcode::Read::CODE),
-    ("write", opcode::Write::CODE),
-    ("readv", opcode::Readv::CODE),
-    ("writev", opcode::Writev::CODE),
-    ("fsync", opcode::Fsync::CODE),
-    ("fallocate", opcode::Fallocate::CODE),
-    ("timeout", opcode::Timeout::CODE),
-];
-
-fn ask_kernel() -> Result<(), String> {
-    drop(build(1)?);
-    // A ring that is restricted does not answer.
-    let ring = IoUring::new(1).map_err(|error| explain_setup(&error))?;
-    let mut probe = Probe::new();
-    ring.submitter().register_probe(&mut probe).map_err(|error| explain_setup(&error))?;
-    match OPERATIONS.iter().find(|(_, code)| !probe.is_supported(*code)) {
-        Some((name, _)) => Err(format!("the kernel's io_uring has no {name} operation; file disks need Linux 5.6 or newer")),
-        None => Ok(()),
-    }
-}
-
-fn build(entries: u32) -> Result<IoUring, String> {
-    let is_unknown = |error: &io::Error| Errno::from_io_error(error) == Some(Errno::INVAL);
-    let mut builder = IoUring::builder();
-    builder.setup_r_disabled();
-    let mut best = builder.clone();
-    // Completions are posted when this thread next enters the kernel, not by interrupting it (5.19); one submitter (6.0).
-    best.setup_coop_taskrun().setup_taskrun_flag().setup_submit_all().setup_single_issuer();
-    // An older kernel does not know one of the flags. None of them is needed.
-    let ring = best.build(entries).or_else(|error| if is_unknown(&error) { builder.build(entries) } else { Err(error) });
-    let ring = match ring {
-        // Before Linux 5.10 there are no restrictions.
-        Err(error) if is_unknown(&error) => return IoUring::new(entries).map_err(|error| explain_setup(&error)),
-        ring => ring.map_err(|error| explain_setup(&error))?,
-    };
-    restrict(&ring).map_err(|error| explain_setup(&error))?;
-    Ok(ring)
-}
-
-/// What a filter of system calls forbids, a ring could do past it: ours can read and write what is open, and nothing can be
-/// registered with them any more.
-fn restrict(ring: &IoUring) -> io::Result<()> {
-    let mut restrictions: Vec<Restriction> = OPERATIONS.iter().map(|(_, code)| Restriction::sqe_op(*code)).collect();
-    restrictions.push(Restriction::sqe_flags_allowed(squeue::Flags::ASYNC.bits()));
-    ring.submitter().register_restrictions(&mut restrictions)?;
-    ring.submitter().register_enable_rings()
-}
-
-fn explain_setup(error: &io::Error) -> String {
-    let advice = match Errno::from_io_error(error) {
-        Some(Errno::NOSYS) => "the kernel has none; use Linux 5.6 or newer with CONFIG_IO_URING",
-        Some(Errno::PERM | Errno::ACCESS) => {
-            "it is forbidden; set the sysctl kernel.io_uring_disabled=0, or allow io_uring_setup in the container's seccomp profile"
-        }
-        Some(Errno::NOMEM) => {
-            "raise the limit of locked memory (`ulimit -l`, LimitMEMLOCK=), which kernels before 5.12 count it against"
-        }
-        Some(Errno::MFILE | Errno::NFILE) => "raise the limit of open files (`ulimit -n`, LimitNOFILE=)",
-        _ => "see the kernel's log",
-    };
-    format!("file disks need io_uring, which cannot be set up ({error}): {advice}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn setup_errors_say_what_to_do() {
-        let text = |errno: Errno| explain_setup(&errno.into());
-        assert!(text(Errno::PERM).contains("kernel.io_uring_disabled=0"), "{}", text(Errno::PERM));
-        assert!(text(Errno::NOSYS).contains("CONFIG_IO_URING"), "{}", text(Errno::NOSYS));
-        assert!(text(Errno::MFILE).contains("LimitNOFILE="), "{}", text(Errno::MFILE));
-        assert!(text(Errno::NOMEM).contains("LimitMEMLOCK="), "{}", text(Errno::NOMEM));
-    }
 
     #[test]
     fn engine_of_zero_or_too_many_entries_is_refused() {
@@ -412,21 +442,5 @@ mod tests {
         assert!(!engine.has_unsent());
         engine.start().expect("this machine has io_uring");
         assert!(engine.as_fd().is_some());
-    }
-
-    #[test]
-    fn ring_does_what_jobs_ask_for_and_nothing_else() {
-        let mut ring = build(8).expect("this machine has io_uring");
-        let entries = [opcode::Nop::new().build(), opcode::Close::new(io_uring::types::Fd(-1)).build()];
-        for (number, entry) in entries.into_iter().enumerate() {
-            // SAFETY: neither operation names memory.
-            unsafe { ring.submission().push(&entry.user_data(number as u64)) }.expect("there is room");
-        }
-        ring.submit_and_wait(2).expect("submitted");
-        let mut results: Vec<_> = ring.completion().map(|entry| (entry.user_data(), entry.result())).collect();
-        results.sort_unstable();
-        assert_eq!(results, [(0, 0), (1, -Errno::ACCESS.raw_os_error())], "unrestricted it would say EBADF");
-        let refused = ring.submitter().register_probe(&mut Probe::new()).expect_err("nothing is registered any more");
-        assert_eq!(Errno::from_io_error(&refused), Some(Errno::ACCESS));
     }
 }

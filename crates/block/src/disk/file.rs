@@ -1,34 +1,38 @@
 //! `file:PATH`: a disk in a regular file or on a block device, through io_uring.
 //!
-//! # Page cache and direct I/O
-//! The file is open twice: through the page cache, and past it (`O_DIRECT`) where the file system allows. A transfer
-//! goes past the cache if its memory meets the file system's alignment, its offset and length too, and, for a write, if
-//! it covers whole pages; anything else goes through the cache. With `block=4096` and ordinary client memory, that is
-//! every request.
+//! # Page cache or direct I/O, never both
+//! A file is open once, and goes past the page cache (`O_DIRECT`) or through it for as long as it is open. Both at once lose data: a cached
+//! write of one sector reads its page and writes the whole page back later, over what a direct write has put beside it meanwhile, and a
+//! direct write that meets a dirty page makes a later fdatasync fail although the device did nothing wrong.
 //!
-//! The kernel keeps the two coherent for requests that do not overlap in time: a completed write is seen by every later
-//! read, whichever way either goes. Requests that overlap in time and place have no defined outcome, as on any disk.
-//! Requests that overlap in time but not in place never disturb each other. This is why direct writes must cover whole
-//! pages: a cached write of one sector reads its page, and writes the page back later, over whatever a direct write had
-//! put into a neighbouring sector meanwhile. Readahead is off beside a direct descriptor for a similar reason: it makes
-//! large folios, and a direct write next to a dirty part of the same folio makes a later fdatasync fail.
+//! Direct I/O transfers whole *units*: the logical block of the device, or the block of the file system where that would
+//! itself fall back to its page cache for less ([`mode`]). A request that covers parts of units, or whose memory is not aligned, goes through a
+//! buffer of the engine's; a write of a part of a unit is a read-modify-write, which no other write may meet ([`range_lock`]). What the
+//! file system zeroes or deallocates are whole blocks of it; the rest of such a range is written, or for a discard left as it is.
 //!
-//! Durable is what a flush (fdatasync) or an FUA write (`RWF_DSYNC`) says is durable, whichever way it went.
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+//! Durable is what a flush (fdatasync) or an FUA write (`RWF_DSYNC`) says is durable.
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::{Disk, Engine, Submitted, Ticket, bytes_of, sectors_of};
+use super::{Disk, Engine, Faults, Submitted, Ticket, bytes_of, sectors_of};
 use crate::request::{MAX_SPANS, Request, Span};
 use crate::wire::{
     BlockInfo, CAPABILITY_DISCARD, CAPABILITY_WRITE, MAX_INDIRECT_ENTRIES, MAX_TRANSFER_BYTES, Operation, SECTOR_BYTES, Status,
 };
 
 pub(super) mod job;
+mod lock;
+mod mode;
+mod new_file;
 mod open;
+pub(super) mod piece;
+pub(super) mod range_lock;
 mod target;
+mod window;
 
 use job::Step;
+use new_file::NewFile;
 use target::Target;
 
 /// Most sectors of one discard or write-zeroes: 4 GiB. The kernel does it on a thread of its own, so its duration holds
@@ -38,10 +42,10 @@ const MAX_RANGE_SECTORS: u32 = 8 << 20;
 /// Whether to bypass the page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DirectMode {
-    /// Where the file system allows.
+    /// Where the file system and the size of the file allow.
     #[default]
     Auto,
-    /// Refuse to open a file whose file system does not allow it.
+    /// Refuse to open a file with which it is not possible.
     On,
     /// Never.
     Off,
@@ -71,6 +75,8 @@ pub struct FileDisk {
     optimal_bytes: u32,
     capabilities: u32,
     identity: [u8; 16],
+    /// Opening it made the file.
+    new: Option<NewFile>,
 }
 
 impl FileDisk {
@@ -96,13 +102,21 @@ impl FileDisk {
 
     /// The open file, for whoever takes the disk over.
     pub(super) fn file(&self) -> BorrowedFd<'_> {
-        self.target.buffered()
+        self.target.file()
     }
 
-    /// Do suitable transfers bypass the page cache?
+    /// Remove the file if opening the disk made it.
+    pub(super) fn remove_if_new(&self) -> Result<(), String> {
+        let path = self.path.display();
+        let removed = self.new.as_ref().map_or(Ok(()), NewFile::remove);
+        removed
+            .map_err(|error| format!("{path} was made for a disk that is not served, and cannot be removed: {error}; remove it"))
+    }
+
+    /// The unit of direct I/O in bytes; `None`: everything goes through the page cache.
     #[must_use]
-    pub fn is_direct(&self) -> bool {
-        self.target.alignment().is_some()
+    pub fn direct_unit_bytes(&self) -> Option<u64> {
+        self.target.alignment().map(|alignment| alignment.unit_mask + 1)
     }
 
     /// The step that does a request, and whether it is inside the disk.
@@ -160,10 +174,21 @@ impl Disk for FileDisk {
         let (offset, length, spans) = match step {
             Step::Sync => (0, 0, [].as_slice()),
             Step::Read | Step::Write { .. } => (request.offset_bytes(), request.length_bytes(), spans),
+            Step::Discard => {
+                let (start, end) = self.target.whole_ranges(request.offset_bytes(), request.length_bytes());
+                if start == end {
+                    return Submitted::Done(Status::Ok);
+                }
+                (start, end - start, [].as_slice())
+            }
             _ => (request.offset_bytes(), request.length_bytes(), [].as_slice()),
         };
         // SAFETY: the spans stay valid until the ticket is reported, by this function's own contract.
-        unsafe { engine.begin(ticket, |job| job.set_up(&self.target, step, offset, length, spans)) }
+        let begun = unsafe { engine.begin(ticket, |job| job.set_up(&self.target, step, offset, length, spans)) };
+        if begun != Submitted::Pending {
+            self.target.faults().failed(request.operation, request.sector, Some(engine.refusal()));
+        }
+        begun
     }
 
     /// A regular file is grown or cut. A block device has the size it has: `sector_count` must be what the device says.
@@ -172,7 +197,7 @@ impl Disk for FileDisk {
         let new_bytes = bytes_of(sector_count)?;
         sectors_of(new_bytes, self.block_bytes)?;
         if !self.target.is_regular() {
-            let device_bytes = open::device_bytes(self.target.buffered().as_fd()).map_err(|errno| format!("{path}: {errno}"))?;
+            let device_bytes = open::device_bytes(self.target.file()).map_err(|errno| format!("{path}: {errno}"))?;
             if device_bytes != new_bytes {
                 return Err(format!(
                     "the device {path} has {device_bytes} bytes, not {new_bytes}; resize the device first, then give its size"
@@ -184,8 +209,13 @@ impl Disk for FileDisk {
         if self.capabilities & CAPABILITY_WRITE == 0 {
             return Err(format!("{path} is open for reading only; leave out ro to resize it"));
         }
+        mode::check_whole_units(self.target.alignment(), new_bytes).map_err(|text| format!("{path}: {text}"))?;
         self.target.resize(new_bytes).map_err(|errno| {
             format!("{path} cannot be made {new_bytes} bytes long ({errno}); the file system may be full or limit file sizes")
         })
+    }
+
+    fn faults(&self) -> Option<&Arc<Faults>> {
+        Some(self.target.faults())
     }
 }

@@ -5,6 +5,8 @@
 //! ([`wrap`]). [`AnyDisk`] lets a worker match once per visit to a queue and
 //! run a loop made for that kind.
 
+use std::sync::Arc;
+
 use crate::request::{Request, Span};
 use crate::wire::{
     BlockInfo, CAPABILITY_DISCARD, CAPABILITY_FLUSH, CAPABILITY_FUA, CAPABILITY_PACKED, CAPABILITY_WRITE,
@@ -13,6 +15,7 @@ use crate::wire::{
 
 pub mod direct;
 pub mod engine;
+pub mod faults;
 pub mod file;
 pub mod memory;
 pub mod null;
@@ -21,6 +24,7 @@ mod takeover;
 pub mod wrap;
 
 pub use engine::Engine;
+pub use faults::Faults;
 pub use file::{DirectMode, FileDisk, FileOptions};
 pub use memory::{MemoryDisk, MemoryOptions};
 pub use null::{NullDisk, NullOptions};
@@ -68,6 +72,11 @@ pub trait Disk: Send + Sync {
     /// # Errors
     /// Why not, in words that say what to do.
     fn resize(&self, sector_count: u64) -> Result<(), String>;
+
+    /// What goes wrong is recorded here. `None`: nothing can.
+    fn faults(&self) -> Option<&Arc<Faults>> {
+        None
+    }
 }
 
 /// A disk of any kind, to be matched once per visit rather than called through once per request.
@@ -88,6 +97,18 @@ pub enum AnyDisk {
 }
 
 impl AnyDisk {
+    /// The file disk at the bottom, if there is one.
+    #[must_use]
+    pub fn file_disk(&self) -> Option<&FileDisk> {
+        match self {
+            Self::Null(_) | Self::Memory(_) => None,
+            Self::File(disk) => Some(disk),
+            Self::Delay(disk) => disk.inner().file_disk(),
+            Self::Error(disk) => disk.inner().file_disk(),
+            Self::PowerCut(disk) => disk.inner().file_disk(),
+        }
+    }
+
     /// The kind, as it stands in a specification.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
@@ -99,6 +120,14 @@ impl AnyDisk {
             Self::Error(_) => "error",
             Self::PowerCut(_) => "powercut",
         }
+    }
+
+    /// Remove the file that opening the disk has made, if it did: the disk is not to be served after all.
+    ///
+    /// # Errors
+    /// It cannot be removed, in words that say what to do.
+    pub fn remove_if_new(&self) -> Result<(), String> {
+        self.file_disk().map_or(Ok(()), FileDisk::remove_if_new)
     }
 }
 
@@ -141,6 +170,16 @@ impl Disk for AnyDisk {
             Self::Delay(disk) => disk.resize(sector_count),
             Self::Error(disk) => disk.resize(sector_count),
             Self::PowerCut(disk) => disk.resize(sector_count),
+        }
+    }
+
+    fn faults(&self) -> Option<&Arc<Faults>> {
+        match self {
+            Self::Null(_) | Self::Memory(_) => None,
+            Self::File(disk) => disk.faults(),
+            Self::Delay(disk) => disk.faults(),
+            Self::Error(disk) => disk.faults(),
+            Self::PowerCut(disk) => disk.faults(),
         }
     }
 }

@@ -14,7 +14,7 @@ use fipsee_ring::control::{
 };
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::handshake::{self, Grant, Limits, Refusal, Wanted, refuse};
-use fipsee_ring::region::{Access, Region};
+use fipsee_ring::region::{Access, MAX_REGION_BYTES, Region};
 use fipsee_ring::seqpacket::Seqpacket;
 
 use super::groups;
@@ -262,6 +262,10 @@ impl Session {
         if access == 0 || access & !(ACCESS_READ | ACCESS_WRITE) != 0 {
             return Err(refuse(RefusalCode::BadMemory, format!("access {access:#x} is neither reading nor writing nor both")));
         }
+        if length_bytes == 0 || length_bytes > MAX_REGION_BYTES {
+            let text = format!("{length_bytes} bytes cannot be registered in one piece; a region has 1 to {MAX_REGION_BYTES}");
+            return Err(refuse(RefusalCode::BadMemory, text));
+        }
         let held_bytes: u64 = attachment.memory.values().map(|held| held.region.length_bytes()).sum();
         if length_bytes > limits.max_memory_bytes.saturating_sub(held_bytes) {
             let text = format!(
@@ -284,10 +288,10 @@ impl Session {
 
     /// UNREGISTER: check the id. It stays in use until the workers have let go of it.
     pub(super) fn unregister(&mut self, id: u16) -> Result<(), Refusal> {
-        let found = match &mut self.state {
-            State::Attached(held) => held.memory.get_mut(&id).filter(|memory| !memory.is_going),
-            _ => None,
+        let State::Attached(held) = &mut self.state else {
+            return Err(refuse(RefusalCode::Malformed, "UNREGISTER follows ATTACH"));
         };
+        let found = held.memory.get_mut(&id).filter(|memory| !memory.is_going);
         let memory = found.ok_or_else(|| refuse(RefusalCode::BadMemory, format!("there is no registered region {id}")))?;
         memory.is_going = true;
         Ok(())

@@ -19,7 +19,7 @@ use super::wire::{Answer, DiskGiven, Given, Greeting, ListenerOf, VERSION};
 use super::{MAX_WAIT, PREPARE_TIMEOUT, TAKE_TIMEOUT};
 use crate::admin::admin_path;
 use crate::config::{Config, DiskConfig};
-use crate::export::Export;
+use crate::export::{Export, Opened};
 
 /// Why there was no takeover.
 #[derive(Debug)]
@@ -57,6 +57,8 @@ pub(crate) struct Old {
     pub(crate) sockets: Option<(Listener, Listener)>,
     pub(crate) machines: Vec<(String, Listener)>,
     pub(crate) exports: Vec<Arc<Export>>,
+    /// Those of them that only this daemon's configuration has.
+    pub(crate) opened: Opened,
 }
 
 /// The first answer, at the admin socket.
@@ -78,7 +80,15 @@ impl Old {
             return refuse(&line, text);
         }
         let patience = Duration::from_millis(wait_ms).min(MAX_WAIT);
-        let mut old = Self { line, greeting, patience, sockets: None, machines: Vec::new(), exports: Vec::new() };
+        let mut old = Self {
+            line,
+            greeting,
+            patience,
+            sockets: None,
+            machines: Vec::new(),
+            exports: Vec::new(),
+            opened: Opened::default(),
+        };
         match old.take_what_is_shared(config, socket) {
             Err(Failure::Refused(reason)) => refuse(&old.line, reason),
             Err(Failure::OldDied) => Err(Failure::OldDied),
@@ -109,15 +119,12 @@ impl Old {
         }
         self.sockets = clients.zip(admin);
         self.check_sockets(config, socket).map_err(Failure::Refused)?;
-        // Those that only this configuration has.
-        let exports = config.disks.iter().map(|disk| {
-            let name = &disk.spec.name;
-            self.exports
-                .iter()
-                .find(|export| export.name() == name)
-                .map_or_else(|| Export::open(disk), |found| Ok(Arc::clone(found)))
-        });
-        self.exports = exports.collect::<Result<_, _>>().map_err(Failure::Refused)?;
+        let given = std::mem::take(&mut self.exports);
+        for disk in &config.disks {
+            let found = given.iter().find(|export| export.name() == disk.spec.name).cloned();
+            let export = found.map_or_else(|| Export::open(disk).inspect(|new| self.opened.add(Arc::clone(new))), Ok);
+            self.exports.push(export.map_err(Failure::Refused)?);
+        }
         Ok(())
     }
 

@@ -25,7 +25,7 @@ use fipsee_ring::wait::{Backoff, Next, WaitMode};
 use fipsee_topology::pin;
 use fipsee_virtio::memory::GuestMemory;
 use fipsee_virtio::upgrade::{GuestQueue, QUEUE_OF_TICKET};
-use rustix::event::epoll;
+use rustix::event::{Timespec, epoll};
 
 pub use self::engines::{make_rings_for_machines, start_engines};
 use self::roster::{Closing, Roster, Slot};
@@ -200,6 +200,7 @@ pub fn spawn(
     place: Place,
     wait: WaitMode,
     look: Duration,
+    stall_limit: Duration,
 ) -> io::Result<(WorkerHandle, std::thread::JoinHandle<()>)> {
     let handle = WorkerHandle { mailbox: Arc::new(Mailbox::new()?), counters: Arc::default(), place, seats: Arc::default() };
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -209,10 +210,11 @@ pub fn spawn(
     let thread = std::thread::Builder::new().name(format!("fip-worker-{index}")).spawn(move || {
         let _guard = AbortOnPanic;
         bind_to(place.cpu);
-        let engine = match Engine::new(ENGINE_ENTRIES) {
+        let mut engine = match Engine::new(ENGINE_ENTRIES) {
             Ok(engine) => engine,
             Err(error) => return tracing::error!(index, %error, "a worker cannot prepare for asynchronous I/O"),
         };
+        engine.set_stall_limit(stall_limit);
         let worker = Worker {
             roster: Roster::default(),
             unsettled: Vec::new(),
@@ -458,7 +460,9 @@ impl Worker {
         }
         self.handle.counters.sleeps.fetch_add(1, Ordering::Relaxed);
         let mut events = Vec::<epoll::Event>::with_capacity(64);
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
+        let timeout = self.engine.time_to_look().and_then(|left| Timespec::try_from(left).ok());
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+            Ok(0) => self.engine.look_for_stalled(),
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => tracing::error!(%error, "epoll failed"),
         }

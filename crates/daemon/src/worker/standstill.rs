@@ -186,7 +186,7 @@ mod tests {
     }
 
     fn worker() -> (Vec<WorkerHandle>, std::thread::JoinHandle<()>) {
-        let (handle, thread) = spawn(0, Place::default(), WaitMode::Sleep, Duration::ZERO).expect("a thread");
+        let (handle, thread) = spawn(0, Place::default(), WaitMode::Sleep, Duration::ZERO, Duration::MAX).expect("a thread");
         (vec![handle], thread)
     }
 

@@ -18,6 +18,7 @@ use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 pub(crate) mod raw;
+mod restart;
 pub(crate) mod vm;
 
 /// What should happen at once has failed after so long. A bound against hanging, not a claim about speed.

@@ -110,6 +110,17 @@ fn disks_and_sockets_elsewhere_are_refused_with_the_setting_that_allows_them() {
         let text = answer["error"].as_str().unwrap_or_else(|| panic!("not refused: {answer}")).to_owned();
         assert_says(&text, &["Permission denied", "landlock", "elsewhere/", "in confine_paths, and restart it"]);
     }
+    // Where sockets are made, files may be made, and may not be written.
+    let beside_the_socket = format!("{head}[[disk]]\nname = \"b\"\nspec = \"file:{},size=1M\"\n", daemon.dir.path("b").display());
+    let after_another = format!("{}[[disk]]\nname = \"c\"\nspec = \"file:{},size=1M\"\n", named[0], path("elsewhere/c"));
+    for (text, refused) in [(&beside_the_socket, daemon.dir.path("b")), (&after_another, others.path("elsewhere/c"))] {
+        for _ in 0..2 {
+            let answer = reload(&daemon, text);
+            let text = answer["error"].as_str().unwrap_or_else(|| panic!("not refused: {answer}"));
+            assert_says(text, &["cannot be created", "Permission denied", "landlock"]);
+            assert!(!refused.exists() && !others.path("named/b").exists(), "a refused reload changes nothing");
+        }
+    }
     for text in &named {
         let answer = reload(&daemon, text);
         assert!(answer["error"].is_null(), "{answer}");

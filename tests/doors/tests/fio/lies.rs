@@ -33,11 +33,13 @@ fn expect_each(test: &str, lies: &[(&str, Lie)]) {
     }
 }
 
+/// checks: R-6-8, R-6-9, R-6-10, R-6-11, R-6-12, R-6-13
 #[test]
 fn lies_of_the_daemon_are_found() {
     expect_each("fio-lies", &LIES);
 }
 
+/// checks: R-6-14
 #[test]
 fn lies_in_events_are_found() {
     expect_each("fio-event-lies", &EVENT_LIES);

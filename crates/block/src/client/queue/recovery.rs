@@ -4,6 +4,7 @@ use fipsee_ring::channel::ClientQueue;
 use fipsee_ring::pace::{CallerPace, FirstLook};
 
 use super::{Queue, Use};
+use crate::wire::{BlockInfo, CAPABILITY_PACKED};
 
 impl Queue {
     /// After an error of the channel: forget every request without an answer, so that a reconnection does not repeat it.
@@ -23,10 +24,11 @@ impl Queue {
     }
 
     /// Replace the dead channel by a new one and publish everything unanswered again, oldest tag numbers first. The
-    /// order among requests in flight was never guaranteed. `packs`: what the daemon of the new one says.
-    pub(in crate::client) fn resume(&mut self, channel: ClientQueue, packs: bool) {
+    /// order among requests in flight was never guaranteed. `info`: what the daemon of the new one says.
+    pub(in crate::client) fn resume(&mut self, channel: ClientQueue, info: &BlockInfo) {
         self.channel = channel;
-        self.packs = packs;
+        self.packs = info.can(CAPABILITY_PACKED);
+        self.max_segments = info.most_segments();
         self.pace = CallerPace::new(FirstLook::Calibrated);
         self.unacknowledged.clear();
         self.acknowledging = 0;

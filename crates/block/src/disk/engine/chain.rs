@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::super::{Submitted, Ticket};
-use super::Engine;
+use super::{Awaited, Engine};
 use crate::wire::Status;
 
 /// What follows a step: told how it ended, it says how the request ended, or has begun the next step.
@@ -37,6 +37,16 @@ impl Chains {
 
     fn place(link: Ticket) -> usize {
         usize::try_from(link.started_ticks).unwrap_or(usize::MAX)
+    }
+
+    /// The request that a step belongs to.
+    pub(super) fn request_of(&self, mut ticket: Ticket) -> Ticket {
+        while Self::is_link(ticket)
+            && let Some(Some((of, _))) = self.steps.get(Self::place(ticket))
+        {
+            ticket = *of;
+        }
+        ticket
     }
 
     fn take(&mut self, link: Ticket) -> Option<(Ticket, Option<Then>)> {
@@ -69,13 +79,19 @@ impl Engine {
         }
     }
 
-    /// Let `duration` pass as a step of the request `ticket`; then `then`.
-    pub(in crate::disk) fn wait(&mut self, duration: Duration, ticket: Ticket, then: Then) -> Submitted {
+    /// Let `duration` pass as a step of the request `ticket`, for what is `awaited`; then `then`.
+    pub(in crate::disk) fn wait(
+        &mut self,
+        duration: Duration,
+        awaited: Option<Awaited>,
+        ticket: Ticket,
+        then: Then,
+    ) -> Submitted {
         let now = clock_gettime(ClockId::Monotonic);
         let now = Duration::new(now.tv_sec.cast_unsigned(), u32::try_from(now.tv_nsec).unwrap_or(0));
         let link = self.link(ticket);
         // SAFETY: a timer names no memory but its own.
-        let begun = unsafe { self.begin(link, |job| job.set_up_timer(now.saturating_add(duration))) };
+        let begun = unsafe { self.begin(link, |job| job.set_up_timer(now.saturating_add(duration), awaited)) };
         match begun {
             Submitted::Pending => self.follow(link, then),
             Submitted::Done(_) => self.unlink(link),

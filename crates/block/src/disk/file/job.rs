@@ -9,9 +9,13 @@ use io_uring::{opcode, types};
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::target::{Target, ZeroMethod};
-use crate::request::Span;
-use crate::wire::{MAX_INDIRECT_ENTRIES, Status};
+use super::piece::{Piece, next_piece};
+use super::range_lock::{LockId, Range};
+use super::target::{Target, ZeroMethod, ZeroPart};
+use super::window::Window;
+use crate::disk::engine::{Awaited, Buffers, Grants};
+use crate::request::{Span, cut_spans};
+use crate::wire::{MAX_INDIRECT_ENTRIES, Operation, SECTOR_BYTES, Status};
 
 /// Bytes of zeroes that one span of a written-out write-zeroes names.
 const ZERO_BYTES: usize = 64 << 10;
@@ -36,10 +40,6 @@ pub(in crate::disk) enum Step {
         unmap: bool,
         durable: bool,
     },
-    /// Write-zeroes by writing: the file system can do it no other way.
-    ZeroFill {
-        durable: bool,
-    },
     Sync,
     /// Let time pass, for disks that wrap others.
     Timer,
@@ -53,25 +53,49 @@ pub(in crate::disk) enum Progress {
     Again,
 }
 
+/// What the kernel was asked for last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    /// Nothing that moves bytes.
+    Other,
+    /// A transfer of so many bytes with the client's memory.
+    Plain(u64),
+    /// The next step of the window.
+    Window,
+    /// So many bytes, zeroed by the file system.
+    Allocate(ZeroMethod, u64),
+}
+
 /// A request, or what remains of it.
 pub(in crate::disk) struct Job {
-    /// Keeps the descriptors open until the kernel is done with them, even if the disk is dropped.
+    /// Keeps the descriptor open until the kernel is done with it, even if the disk is dropped.
     target: Option<Arc<Target>>,
     step: Step,
+    /// What remains of the range on the disk.
     offset_bytes: u64,
     length_bytes: u64,
-    /// The memory, laid out as iovecs; the kernel is given a pointer to the rest, from `first` on.
+    /// The memory of what remains, laid out as iovecs from `first` on; the kernel is given a pointer to these. Of a write-zeroes that
+    /// writes: zeroes for as much as is written next.
     spans: Vec<Span>,
     first: usize,
-    /// The method that the allocation in flight uses.
-    method: ZeroMethod,
-    /// The transfer in flight bypasses the page cache.
-    is_direct: bool,
-    /// The direct descriptor refused this request.
-    avoid_direct: bool,
+    /// Bytes that `spans` still hold.
+    span_bytes: u64,
+    asked: Asked,
+    /// Where direct I/O needs other memory or whole units.
+    window: Option<Window>,
+    /// The kernel refused the client's memory.
+    avoid_memory: bool,
+    /// What other writes are kept out of meanwhile.
+    lock: Option<LockId>,
     attempts: u8,
-    /// When a timer ends, on the monotonic clock. On the heap, so that it stays where the kernel is told to find it.
-    deadline: Option<Box<types::Timespec>>,
+    timer: Option<Box<Timer>>,
+}
+
+/// On the heap, so that the time stays where the kernel is told to find it.
+struct Timer {
+    /// When it ends, on the monotonic clock.
+    deadline: types::Timespec,
+    awaited: Option<Awaited>,
 }
 
 impl Job {
@@ -83,11 +107,13 @@ impl Job {
             length_bytes: 0,
             spans: Vec::new(),
             first: 0,
-            method: ZeroMethod::Write,
-            is_direct: false,
-            avoid_direct: false,
+            span_bytes: 0,
+            asked: Asked::Other,
+            window: None,
+            avoid_memory: false,
+            lock: None,
             attempts: 0,
-            deadline: None,
+            timer: None,
         }
     }
 
@@ -103,88 +129,187 @@ impl Job {
         let mut reused = std::mem::take(&mut self.spans);
         reused.clear();
         reused.extend_from_slice(spans);
-        *self = Self { target: Some(Arc::clone(target)), step, offset_bytes, length_bytes, spans: reused, ..Self::idle() };
+        let span_bytes = if spans.is_empty() { 0 } else { length_bytes };
+        let target = Some(Arc::clone(target));
+        *self = Self { target, step, offset_bytes, length_bytes, spans: reused, span_bytes, ..Self::idle() };
     }
 
     /// Begin anew, as a timer. `deadline`: since the start of the monotonic clock.
-    pub(in crate::disk) fn set_up_timer(&mut self, deadline: Duration) {
-        let time = types::Timespec::new().sec(deadline.as_secs()).nsec(deadline.subsec_nanos());
-        *self = Self { step: Step::Timer, deadline: Some(Box::new(time)), ..Self::idle() };
+    pub(in crate::disk) fn set_up_timer(&mut self, deadline: Duration, awaited: Option<Awaited>) {
+        let deadline = types::Timespec::new().sec(deadline.as_secs()).nsec(deadline.subsec_nanos());
+        *self = Self { step: Step::Timer, timer: Some(Box::new(Timer { deadline, awaited })), ..Self::idle() };
     }
 
-    /// Let go of the files and the memory. A write that raced with a shrink made the file longer: cut it again.
-    pub(in crate::disk) fn release(&mut self) {
-        if let Some(target) = self.target.take()
-            && !matches!(self.step, Step::Read | Step::Discard)
-        {
-            target.cut_after(self.offset_bytes + self.length_bytes);
+    /// What the client waits for; `None`: nobody waits.
+    pub(in crate::disk) fn awaited(&self) -> Option<Awaited> {
+        let Some(target) = &self.target else { return self.timer.as_ref()?.awaited.clone() };
+        let operation = match self.step {
+            Step::Read => Operation::Read,
+            Step::Write { .. } => Operation::Write,
+            Step::Discard => Operation::Discard,
+            Step::Zero { .. } => Operation::WriteZeroes,
+            Step::Sync | Step::Timer => Operation::Flush,
+        };
+        Some(Awaited { faults: Arc::clone(target.faults()), operation, sector: self.offset_bytes / SECTOR_BYTES })
+    }
+
+    /// The kernel does not take it any more.
+    #[cold]
+    pub(in crate::disk) fn refused(&self, errno: Errno) {
+        self.record(Some(errno));
+    }
+
+    /// It has failed; `None`: the file ended before the disk does.
+    #[cold]
+    fn record(&self, errno: Option<Errno>) {
+        if let (Some(_), Some(Awaited { faults, operation, sector })) = (&self.target, self.awaited()) {
+            faults.failed(operation, sector, errno);
+        }
+    }
+
+    /// What other writes must be kept out of, if anything, before the first [`entry`](Self::entry).
+    #[inline(always)]
+    pub(in crate::disk) fn range_to_lock(&self) -> Option<(&Arc<Target>, Range)> {
+        let target = self.target.as_ref().filter(|target| target.locks().is_some())?;
+        match self.step {
+            Step::Write { .. } | Step::Discard | Step::Zero { .. } => {
+                Some((target, target.range_to_lock(self.offset_bytes, self.length_bytes)?))
+            }
+            Step::Read | Step::Sync | Step::Timer => None,
+        }
+    }
+
+    pub(in crate::disk) const fn set_lock(&mut self, lock: LockId) {
+        self.lock = Some(lock);
+    }
+
+    /// Let go of the file, the memory and the range. A write that raced with a shrink made the file longer: cut it again.
+    pub(in crate::disk) fn release(&mut self, buffers: &mut Buffers, grants: &Arc<Grants>) {
+        if let Some(window) = self.window.take() {
+            buffers.give(window.into_buffer());
+        }
+        if let Some(target) = self.target.take() {
+            if !matches!(self.step, Step::Read | Step::Discard) {
+                target.cut_after(self.offset_bytes + self.length_bytes);
+            }
+            if let (Some(lock), Some(locks)) = (self.lock.take(), target.locks()) {
+                locks.release(lock, grants);
+            }
+        } else {
+            self.timer = None;
         }
         self.spans.clear();
     }
 
-    /// The kernel's form of the next step.
-    pub(in crate::disk) fn entry(&mut self) -> Entry {
-        if let (Step::Timer, Some(deadline)) = (self.step, &self.deadline) {
-            return opcode::Timeout::new(&raw const **deadline).flags(types::TimeoutFlags::ABS).build();
+    /// [`release`](Self::release), also of what still waits for its range.
+    pub(in crate::disk) fn abandon(&mut self, buffers: &mut Buffers, grants: &Arc<Grants>) {
+        if let (None, Some(locks)) = (self.lock, self.target.as_ref().and_then(|target| target.locks())) {
+            locks.cancel(grants);
         }
-        let Some(target) = self.target.as_ref() else {
-            return opcode::Nop::new().build();
+        self.release(buffers, grants);
+    }
+
+    /// The kernel's form of the next step; `None`: it needs a buffer, and none is left.
+    pub(in crate::disk) fn entry(&mut self, buffers: &mut Buffers) -> Option<Entry> {
+        if let (Step::Timer, Some(timer)) = (self.step, &self.timer) {
+            return Some(opcode::Timeout::new(&raw const timer.deadline).flags(types::TimeoutFlags::ABS).build());
+        }
+        let Some(target) = self.target.take() else {
+            return Some(opcode::Nop::new().build());
         };
-        let buffered = types::Fd(target.buffered_fd());
-        let entry = match self.step {
-            Step::Sync => opcode::Fsync::new(buffered).flags(types::FsyncFlags::DATASYNC).build(),
-            Step::Discard => self.allocate(buffered, FallocateFlags::PUNCH_HOLE),
-            Step::Zero { unmap, durable } => {
-                self.method = target.zero_method(unmap);
-                match self.method {
-                    ZeroMethod::ZeroRange => self.allocate(buffered, FallocateFlags::ZERO_RANGE),
-                    ZeroMethod::PunchHole => self.allocate(buffered, FallocateFlags::PUNCH_HOLE),
-                    ZeroMethod::Write => {
-                        self.step = Step::ZeroFill { durable };
-                        return self.entry();
-                    }
+        let entry = self.file_entry(&target, buffers);
+        self.target = Some(target);
+        // A step that was put off goes to a kernel thread, where it can wait.
+        entry.map(|entry| if self.attempts > 0 { entry.flags(Flags::ASYNC) } else { entry })
+    }
+
+    #[inline(always)]
+    fn file_entry(&mut self, target: &Target, buffers: &mut Buffers) -> Option<Entry> {
+        let file = types::Fd(target.raw_fd());
+        self.asked = Asked::Other;
+        match self.step {
+            Step::Sync => Some(opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build()),
+            Step::Discard => Some(self.allocate(file, FallocateFlags::PUNCH_HOLE, self.length_bytes)),
+            Step::Zero { unmap, .. } => self.zero(target, file, unmap, buffers),
+            Step::Read | Step::Write { .. } => self.transfer(target, file, buffers),
+            Step::Timer => Some(opcode::Nop::new().build()),
+        }
+    }
+
+    fn allocate(&self, file: types::Fd, how: FallocateFlags, length_bytes: u64) -> Entry {
+        let mode = (how | FallocateFlags::KEEP_SIZE).bits().cast_signed();
+        opcode::Fallocate::new(file, length_bytes).offset(self.offset_bytes).mode(mode).build()
+    }
+
+    fn zero(&mut self, target: &Target, file: types::Fd, unmap: bool, buffers: &mut Buffers) -> Option<Entry> {
+        if self.span_bytes == 0 {
+            match target.next_zero_part(self.offset_bytes, self.length_bytes, unmap) {
+                ZeroPart::Write { length_bytes } => self.fill_with_zeroes(length_bytes),
+                ZeroPart::Allocate { method, length_bytes } => {
+                    self.asked = Asked::Allocate(method, length_bytes);
+                    let keep = method == ZeroMethod::ZeroRange;
+                    let how = if keep { FallocateFlags::ZERO_RANGE } else { FallocateFlags::PUNCH_HOLE };
+                    return Some(self.allocate(file, how, length_bytes));
                 }
             }
-            Step::ZeroFill { .. } => {
-                self.fill_with_zeroes();
-                self.transfer()
-            }
-            Step::Read | Step::Write { .. } => self.transfer(),
-            Step::Timer => opcode::Nop::new().build(),
-        };
-        // A step that was put off goes to a kernel thread, where it can wait.
-        if self.attempts > 0 { entry.flags(Flags::ASYNC) } else { entry }
+        }
+        self.transfer(target, file, buffers)
     }
 
-    fn allocate(&self, file: types::Fd, how: FallocateFlags) -> Entry {
-        let mode = (how | FallocateFlags::KEEP_SIZE).bits().cast_signed();
-        opcode::Fallocate::new(file, self.length_bytes).offset(self.offset_bytes).mode(mode).build()
-    }
-
-    fn fill_with_zeroes(&mut self) {
+    fn fill_with_zeroes(&mut self, length_bytes: u64) {
         self.spans.clear();
         self.first = 0;
-        let mut rest = self.length_bytes;
+        let mut rest = length_bytes;
         while rest > 0 && self.spans.len() < MAX_INDIRECT_ENTRIES {
             let piece = usize::try_from(rest).unwrap_or(ZERO_BYTES).min(ZERO_BYTES);
             // SAFETY: the zeroes live for ever, and a job that names them only ever writes them to a file.
             self.spans.push(unsafe { Span::new(NonNull::from(&ZEROES.0).cast(), piece) });
             rest -= piece as u64;
         }
+        self.span_bytes = length_bytes - rest;
     }
 
-    fn transfer(&mut self) -> Entry {
-        let spans = &self.spans[self.first..];
-        let is_read = self.step == Step::Read;
-        let direct = match self.target.as_ref() {
-            Some(target) if !self.avoid_direct => target.direct_fd(is_read, self.offset_bytes, spans),
-            _ => None,
+    fn transfer(&mut self, target: &Target, file: types::Fd, buffers: &mut Buffers) -> Option<Entry> {
+        let (is_read, flags) = match self.step {
+            Step::Read => (true, 0),
+            Step::Write { durable: true } => (false, ReadWriteFlags::DSYNC.bits().cast_signed()),
+            _ => (false, 0),
         };
-        self.is_direct = direct.is_some();
-        let file = types::Fd(direct.or_else(|| self.target.as_ref().map(|target| target.buffered_fd())).unwrap_or(-1));
-        let durable = matches!(self.step, Step::Write { durable: true });
-        let flags = if durable { ReadWriteFlags::DSYNC.bits().cast_signed() } else { 0 };
-        match spans {
+        if self.window.is_none() {
+            match self.piece(target) {
+                Piece::Plain { length_bytes } => {
+                    self.asked = Asked::Plain(length_bytes);
+                    return Some(self.plain(file, is_read, flags, length_bytes));
+                }
+                Piece::Window { start_bytes, length_bytes } => {
+                    let buffer = buffers.take(length_bytes)?;
+                    let data = (self.offset_bytes, self.span_bytes);
+                    let spans = &self.spans[self.first..];
+                    self.window = Some(Window::new(buffer, (start_bytes, length_bytes), data, is_read, spans));
+                }
+            }
+        }
+        self.asked = Asked::Window;
+        self.window.as_mut().map(|window| window.entry(file, flags))
+    }
+
+    #[inline(always)]
+    fn piece(&self, target: &Target) -> Piece {
+        let Some(alignment) = target.alignment() else {
+            return Piece::Plain { length_bytes: self.span_bytes };
+        };
+        let bits = |bits, span: &Span| bits | span.base().addr().get() as u64 | span.length_bytes() as u64;
+        let memory_bits = self.spans[self.first..].iter().fold(0, bits);
+        let memory_fits = memory_bits & alignment.memory_mask == 0 && !self.avoid_memory;
+        next_piece(alignment, self.offset_bytes, self.span_bytes, memory_fits)
+    }
+
+    fn plain(&mut self, file: types::Fd, is_read: bool, flags: i32, length_bytes: u64) -> Entry {
+        let count = match length_bytes == self.span_bytes {
+            true => self.spans.len() - self.first,
+            false => cut_spans(&mut self.spans, self.first, length_bytes),
+        };
+        match &self.spans[self.first..self.first + count] {
             [span] if let Ok(length) = u32::try_from(span.length_bytes()) => {
                 let memory = span.base().as_ptr();
                 match is_read {
@@ -192,7 +317,7 @@ impl Job {
                     false => opcode::Write::new(file, memory, length).offset(self.offset_bytes).rw_flags(flags).build(),
                 }
             }
-            _ => {
+            spans => {
                 let count = u32::try_from(spans.len()).unwrap_or(0);
                 let vector = spans.as_ptr().cast();
                 match is_read {
@@ -204,73 +329,127 @@ impl Job {
     }
 
     /// What the kernel's result of the last [`entry`](Self::entry) means.
-    pub(in crate::disk) fn advance(&mut self, result: i32) -> Progress {
+    pub(in crate::disk) fn advance(&mut self, result: i32, buffers: &mut Buffers) -> Progress {
         let bytes = match usize::try_from(result) {
             Ok(bytes) => bytes,
             Err(_) => return self.failed(Errno::from_raw_os_error(result.saturating_neg())),
         };
-        self.attempts = 0;
-        match self.step {
-            Step::Sync | Step::Discard | Step::Timer => Progress::Finished(Status::Ok),
-            Step::Zero { durable, .. } => self.written(durable),
+        let attempts = std::mem::take(&mut self.attempts);
+        match self.asked {
+            Asked::Other => Progress::Finished(Status::Ok),
+            Asked::Allocate(_, length_bytes) => self.done(length_bytes),
             // End of file: someone cut the file below its size. Nothing written: the kernel owes us an errno.
-            Step::Read | Step::Write { .. } | Step::ZeroFill { .. } if bytes == 0 => Progress::Finished(Status::IoError),
-            _ => self.moved(bytes),
+            Asked::Plain(_) | Asked::Window if bytes == 0 => self.ended_early(),
+            Asked::Plain(asked_bytes) => {
+                let moved = self.whole_units(bytes as u64, asked_bytes);
+                if moved == 0 {
+                    return self.too_short(attempts);
+                }
+                self.spend(moved);
+                self.done(moved)
+            }
+            Asked::Window => self.advance_window(bytes, attempts, buffers),
         }
     }
 
-    fn moved(&mut self, bytes: usize) -> Progress {
-        let mut skip = bytes;
+    /// Of a transfer that ended early, what need not be repeated: direct I/O goes on at a whole unit.
+    fn whole_units(&self, bytes: u64, asked_bytes: u64) -> u64 {
+        let mask = self.target.as_ref().and_then(|target| target.alignment()).map_or(0, |alignment| alignment.unit_mask);
+        if bytes >= asked_bytes { asked_bytes } else { bytes & !mask }
+    }
+
+    /// Less than a unit was moved. Of a read that is the end of a file that someone cut.
+    fn too_short(&mut self, attempts: u8) -> Progress {
+        if self.step == Step::Read || attempts >= MAX_ATTEMPTS {
+            return self.ended_early();
+        }
+        self.attempts = attempts + 1;
+        Progress::Again
+    }
+
+    fn ended_early(&self) -> Progress {
+        self.record(None);
+        Progress::Finished(Status::IoError)
+    }
+
+    fn advance_window(&mut self, bytes: usize, attempts: u8, buffers: &mut Buffers) -> Progress {
+        let Some(mut window) = self.window.take() else {
+            return Progress::Finished(Status::IoError);
+        };
+        let left = window.left_bytes() as u64;
+        let moved = match window.is_enough(bytes) {
+            true => left,
+            false => self.whole_units(bytes as u64, left),
+        };
+        let moved_bytes = usize::try_from(moved).unwrap_or(0);
+        if moved_bytes == 0 {
+            self.window = Some(window);
+            return self.too_short(attempts);
+        }
+        match window.advance(moved_bytes, &self.spans[self.first..]) {
+            None => {
+                self.window = Some(window);
+                Progress::Again
+            }
+            Some(done) => {
+                buffers.give(window.into_buffer());
+                self.spend(done);
+                self.done(done)
+            }
+        }
+    }
+
+    /// So much of the memory is done with.
+    fn spend(&mut self, bytes: u64) {
+        self.span_bytes -= bytes;
+        let mut skip = usize::try_from(bytes).unwrap_or(usize::MAX);
         while let Some(span) = self.spans.get_mut(self.first).filter(|_| skip > 0) {
             let piece = span.length_bytes().min(skip);
             skip -= piece;
             if piece == span.length_bytes() {
                 self.first += 1;
             } else {
-                // SAFETY: the rest of a span is as valid as the whole.
-                let rest = unsafe { span.base().add(piece) };
-                // SAFETY: as above.
-                *span = unsafe { Span::new(rest, span.length_bytes() - piece) };
+                *span = span.without_first(piece);
             }
         }
-        let done = (bytes as u64).min(self.length_bytes);
-        self.offset_bytes += done;
-        self.length_bytes -= done;
+    }
+
+    /// So much of the range is done.
+    fn done(&mut self, bytes: u64) -> Progress {
+        self.offset_bytes += bytes;
+        self.length_bytes -= bytes;
         match self.step {
             _ if self.length_bytes > 0 => Progress::Again,
-            Step::ZeroFill { durable } => self.written(durable),
+            // The zeroes are in the file; if they must be durable, that is a step of its own.
+            Step::Zero { durable: true, .. } => {
+                self.step = Step::Sync;
+                Progress::Again
+            }
             _ => Progress::Finished(Status::Ok),
         }
     }
 
-    /// The zeroes are in the file; if they must be durable, that is a step of its own.
-    fn written(&mut self, durable: bool) -> Progress {
-        if !durable {
-            return Progress::Finished(Status::Ok);
-        }
-        self.step = Step::Sync;
-        Progress::Again
-    }
-
     fn failed(&mut self, errno: Errno) -> Progress {
-        match (errno, self.step) {
-            (Errno::TIME, Step::Timer) => return Progress::Finished(Status::Ok),
+        match (errno, self.asked) {
+            (Errno::TIME, _) if self.step == Step::Timer => return Progress::Finished(Status::Ok),
             (Errno::AGAIN | Errno::INTR, _) if self.attempts < MAX_ATTEMPTS => {
                 self.attempts += 1;
                 return Progress::Again;
             }
-            // The file system is stricter than it said.
-            (Errno::INVAL, Step::Read | Step::Write { .. } | Step::ZeroFill { .. }) if self.is_direct => {
-                self.avoid_direct = true;
+            // The file system is stricter about memory than it said.
+            (Errno::INVAL, Asked::Plain(_)) if !self.avoid_memory => {
+                self.avoid_memory = true;
                 return Progress::Again;
             }
-            (Errno::OPNOTSUPP | Errno::NOSYS, Step::Zero { .. }) => {
+            (Errno::OPNOTSUPP | Errno::NOSYS, Asked::Allocate(method, _)) => {
                 if let Some(target) = &self.target {
-                    target.forget_zero_method(self.method);
+                    target.forget_zero_method(method);
                 }
                 return Progress::Again;
             }
-            _ => {}
+            // The client's memory, not the disk.
+            (Errno::FAULT, _) => {}
+            _ => self.record(Some(errno)),
         }
         Progress::Finished(status_of(errno))
     }

@@ -1,17 +1,24 @@
 //! Results that a healthy kernel rarely gives, fed in by hand.
 
 use super::*;
-use crate::disk::file::target::Alignment;
+use crate::disk::file::piece::Alignment;
 
-/// A file without a name, as both the cached and the direct descriptor.
-fn target(size_bytes: u64) -> Arc<Target> {
+/// What a file takes that wants memory aligned to 512 bytes, whole units of `unit` bytes, and ranges of 4096.
+const fn alignment(unit: u64) -> Option<Alignment> {
+    Some(Alignment { memory_mask: 511, unit_mask: unit - 1, range_mask: 4095 })
+}
+
+/// A file without a name. It is opened without O_DIRECT: what the kernel would say to a request is given by hand.
+fn target_with(size_bytes: u64, alignment: Option<Alignment>) -> Arc<Target> {
     let path = std::env::temp_dir().join(format!("fipsee-job-{}-{:?}", std::process::id(), std::thread::current().id()));
-    let open = || std::fs::File::options().read(true).write(true).create(true).truncate(false).open(&path).expect("a file");
-    let (buffered, direct) = (open(), open());
+    let file = std::fs::File::options().read(true).write(true).create(true).truncate(false).open(&path).expect("a file");
     std::fs::remove_file(&path).expect("it was there");
-    buffered.set_len(size_bytes).expect("a size");
-    let alignment = Alignment { memory_mask: 511, read_mask: 511, write_mask: 4095 };
-    Arc::new(Target::new(buffered.into(), Some((direct.into(), alignment)), size_bytes, true))
+    file.set_len(size_bytes).expect("a size");
+    Arc::new(Target::new(file.into(), alignment, 512, size_bytes, true))
+}
+
+fn target(size_bytes: u64) -> Arc<Target> {
+    target_with(size_bytes, alignment(512))
 }
 
 fn spans(memory: &mut [u8], lengths: &[usize]) -> Vec<Span> {
@@ -20,7 +27,7 @@ fn spans(memory: &mut [u8], lengths: &[usize]) -> Vec<Span> {
     lengths
         .iter()
         .map(|&length| {
-            // SAFETY: within `memory`, by the lengths the tests give; nothing is done with it here.
+            // SAFETY: within `memory`, by the lengths the tests give.
             let span = unsafe { Span::new(place, length) };
             // SAFETY: as above.
             place = unsafe { place.add(length) };
@@ -29,12 +36,59 @@ fn spans(memory: &mut [u8], lengths: &[usize]) -> Vec<Span> {
         .collect()
 }
 
-fn job(target: &Arc<Target>, step: Step, offset_bytes: u64, length_bytes: u64, spans: &[Span]) -> Job {
+/// A job and what it needs of its engine.
+struct Alone {
+    job: Job,
+    buffers: Buffers,
+    grants: Arc<Grants>,
+}
+
+impl Alone {
+    fn entry(&mut self) -> Entry {
+        self.job.entry(&mut self.buffers).expect("a buffer")
+    }
+
+    fn advance(&mut self, result: i32) -> Progress {
+        self.job.advance(result, &mut self.buffers)
+    }
+
+    fn release(&mut self) {
+        self.job.release(&mut self.buffers, &self.grants);
+    }
+
+    /// As the kernel does.
+    fn run(&mut self, target: &Target) -> Status {
+        for _ in 0..100 {
+            let result = match asked(self.entry()) {
+                (opcode::Read::CODE, offset, memory, length) => {
+                    // SAFETY: the job names memory of the test or a buffer of `length` bytes.
+                    let bytes = unsafe { std::slice::from_raw_parts_mut(memory as *mut u8, length) };
+                    rustix::io::pread(target.file(), bytes, offset).expect("read")
+                }
+                (opcode::Write::CODE, offset, memory, length) => {
+                    // SAFETY: as above.
+                    let bytes = unsafe { std::slice::from_raw_parts(memory as *const u8, length) };
+                    rustix::io::pwrite(target.file(), bytes, offset).expect("written")
+                }
+                other => panic!("an operation that this test does not know: {other:?}"),
+            };
+            if let Progress::Finished(status) = self.advance(i32::try_from(result).expect("small")) {
+                return status;
+            }
+        }
+        panic!("it does not end");
+    }
+}
+
+fn job(target: &Arc<Target>, step: Step, offset_bytes: u64, length_bytes: u64, spans: &[Span]) -> Alone {
     let mut job = Job::idle();
     job.set_up(target, step, offset_bytes, length_bytes, spans);
-    job.entry();
-    job
+    let mut alone = Alone { job, buffers: Buffers::default(), grants: Grants::new().expect("eventfd") };
+    alone.entry();
+    alone
 }
+
+const WRITE: Step = Step::Write { durable: false };
 
 const fn error(errno: Errno) -> i32 {
     -errno.raw_os_error()
@@ -42,28 +96,54 @@ const fn error(errno: Errno) -> i32 {
 
 #[test]
 fn short_transfer_continues_where_it_ended() {
-    let target = target(1 << 20);
+    let target = target_with(1 << 20, None);
     let mut memory = vec![0; 65536];
     let spans = spans(&mut memory, &[4096, 8192, 512]);
-    let mut job = job(&target, Step::Read, 8192, 12800, &spans);
-    assert_eq!(job.advance(5000), Progress::Again);
+    let mut alone = job(&target, Step::Read, 8192, 12800, &spans);
+    assert_eq!(alone.advance(5000), Progress::Again);
+    let job = &alone.job;
     assert_eq!((job.first, job.offset_bytes, job.length_bytes), (1, 8192 + 5000, 7800));
     assert_eq!(job.spans[1].base().addr().get(), spans[1].base().addr().get() + 904);
     assert_eq!(job.spans[1].length_bytes(), 8192 - 904);
-    job.entry();
-    assert!(!job.is_direct, "an odd rest cannot bypass the page cache");
-    assert_eq!(job.advance(7288), Progress::Again);
-    assert_eq!((job.first, job.length_bytes), (2, 512));
-    assert_eq!(job.advance(512), Progress::Finished(Status::Ok));
+    alone.entry();
+    assert_eq!(alone.advance(7288), Progress::Again);
+    assert_eq!((alone.job.first, alone.job.length_bytes), (2, 512));
+    alone.entry();
+    assert_eq!(alone.advance(512), Progress::Finished(Status::Ok));
+}
+
+#[test]
+fn short_direct_transfer_continues_at_a_whole_unit() {
+    let target = target(1 << 20);
+    let mut memory = vec![0; 65536];
+    let spans = spans(&mut memory, &[4096, 8192, 512]);
+    let mut alone = job(&target, WRITE, 8192, 12800, &spans);
+    assert_eq!(alone.advance(5000), Progress::Again);
+    assert_eq!((alone.job.offset_bytes, alone.job.length_bytes), (8192 + 4608, 12800 - 4608));
+    let (code, offset, ..) = asked(alone.entry());
+    assert_eq!((code, offset), (opcode::Writev::CODE, 8192 + 4608));
+    // Of a write that goes on moving less than a unit something is wrong; it is not repeated for ever.
+    for _ in 0..MAX_ATTEMPTS {
+        assert_eq!(alone.advance(100), Progress::Again);
+        alone.entry();
+    }
+    assert_eq!(alone.advance(100), Progress::Finished(Status::IoError));
 }
 
 #[test]
 fn end_of_file_within_a_read_is_an_io_error() {
-    let target = target(1 << 20);
-    let mut memory = vec![0; 16384];
-    let mut job = job(&target, Step::Read, 0, 8192, &spans(&mut memory, &[8192]));
-    assert_eq!(job.advance(4096), Progress::Again);
-    assert_eq!(job.advance(0), Progress::Finished(Status::IoError));
+    for alignment in [None, alignment(512), alignment(4096)] {
+        let target = target_with(1 << 20, alignment);
+        let mut memory = vec![0; 16384];
+        let mut alone = job(&target, Step::Read, 0, 8192, &spans(&mut memory, &[8192]));
+        assert_eq!(alone.advance(4096), Progress::Again);
+        alone.entry();
+        assert_eq!(alone.advance(0), Progress::Finished(Status::IoError));
+        // A file that was cut at an odd place.
+        let mut alone = job(&target, Step::Read, 512, 1024, &spans(&mut memory, &[1024]));
+        let rest = alone.advance(300);
+        assert!(alignment.is_none() || rest == Progress::Finished(Status::IoError), "{alignment:?}");
+    }
 }
 
 #[test]
@@ -77,58 +157,164 @@ fn interrupted_step_is_repeated_but_not_for_ever() {
 }
 
 #[test]
-fn transfer_that_direct_io_refuses_takes_the_page_cache() {
+fn memory_that_direct_io_refuses_is_copied() {
     let target = target(1 << 20);
-    let mut memory = vec![0; 16384];
-    let mut job = job(&target, Step::Write { durable: false }, 4096, 8192, &spans(&mut memory, &[8192]));
-    assert!(job.is_direct);
-    assert_eq!(job.advance(error(Errno::INVAL)), Progress::Again);
-    job.entry();
-    assert!(!job.is_direct);
-    assert_eq!(job.advance(error(Errno::INVAL)), Progress::Finished(Status::IoError));
+    let mut memory = vec![7; 16384];
+    let mut alone = job(&target, WRITE, 4096, 8192, &spans(&mut memory, &[8192]));
+    assert!(alone.job.window.is_none());
+    assert_eq!(alone.advance(error(Errno::INVAL)), Progress::Again);
+    let (code, offset, _, length) = asked(alone.entry());
+    assert!(alone.job.window.is_some());
+    assert_eq!((code, offset, length), (opcode::Write::CODE, 4096, 8192));
+    assert_eq!(alone.advance(error(Errno::INVAL)), Progress::Finished(Status::IoError));
+    alone.release();
+    assert!(alone.job.window.is_none());
 }
 
 #[test]
-fn part_of_a_page_is_written_through_the_page_cache_and_read_past_it() {
+fn sectors_of_a_device_that_takes_them_go_as_they_are() {
     let target = target(1 << 20);
     let mut memory = vec![0; 16384];
     let spans = spans(&mut memory, &[512]);
-    assert!(!job(&target, Step::Write { durable: false }, 4096, 512, &spans).is_direct);
-    assert!(job(&target, Step::Read, 4096, 512, &spans).is_direct);
+    for step in [Step::Read, WRITE] {
+        let alone = job(&target, step, 4096 + 512, 512, &spans);
+        assert!(alone.job.window.is_none() && alone.job.range_to_lock().is_none(), "{step:?}");
+    }
 }
 
 #[test]
-fn memory_at_an_odd_address_goes_through_the_page_cache() {
+fn memory_at_an_odd_address_is_copied() {
     let target = target(1 << 20);
     let mut memory = vec![0; 16384];
     let odd = spans(&mut memory, &[4, 4096])[1];
-    assert!(!job(&target, Step::Read, 4096, 4096, &[odd]).is_direct);
-    assert!(!job(&target, Step::Write { durable: false }, 4096, 4096, &[odd]).is_direct);
+    for step in [Step::Read, WRITE] {
+        let mut alone = job(&target, step, 4096, 4096, &[odd]);
+        let (code, offset, place, length) = asked(alone.entry());
+        assert_eq!((offset, length, place % 4096), (4096, 4096, 0), "a buffer of whole pages");
+        assert_eq!(code, if step == Step::Read { opcode::Read::CODE } else { opcode::Write::CODE });
+    }
+}
+
+#[test]
+fn part_of_a_unit_is_written_by_reading_and_writing_the_unit() {
+    let target = target_with(1 << 20, alignment(4096));
+    rustix::io::pwrite(target.file(), &[1; 8192], 4096).expect("written");
+    let mut memory = vec![2; 16384];
+    let mut alone = job(&target, WRITE, 4096 + 3584, 1024, &spans(&mut memory, &[512, 512]));
+    let (_, range) = alone.job.range_to_lock().expect("other writes stay out");
+    assert_eq!((range.start_bytes, range.end_bytes, range.exclusive), (4096, 12288, true));
+    let (code, offset, _, length) = asked(alone.entry());
+    assert_eq!((code, offset, length), (opcode::Read::CODE, 4096, 8192));
+    assert_eq!(alone.run(&target), Status::Ok);
+    let mut bytes = [0; 8192];
+    rustix::io::pread(target.file(), &mut bytes, 4096).expect("read");
+    assert!(bytes[..3584].iter().all(|byte| *byte == 1) && bytes[4608..].iter().all(|byte| *byte == 1));
+    assert!(bytes[3584..4608].iter().all(|byte| *byte == 2));
+    let mut read = vec![0; 16384];
+    let read_spans = spans(&mut read, &[1024, 512]);
+    let mut alone = job(&target, Step::Read, 4096 + 3072, 1536, &read_spans);
+    assert_eq!(alone.run(&target), Status::Ok);
+    let start = read.as_ptr().align_offset(4096);
+    assert!(read[start..start + 512].iter().all(|byte| *byte == 1));
+    assert!(read[start + 512..start + 1536].iter().all(|byte| *byte == 2));
+}
+
+/// Through the engine, and with O_DIRECT off: what is tested is that all pieces arrive in their places.
+#[test]
+fn long_transfers_between_units_arrive_whole() {
+    const LENGTH: usize = (1 << 20) + 512;
+    let target = target_with(4 << 20, alignment(4096));
+    let mut memory = vec![0; LENGTH + 8192];
+    let mut engine = crate::disk::Engine::new(4).expect("engine");
+    let start = memory.as_ptr().align_offset(4096);
+    // At an address that suits, and at one that does not.
+    for (round, skip) in (1..).zip([512, 516]) {
+        let pattern: Vec<u8> = (0..LENGTH).map(|index| u8::try_from((index / 512 + round) % 251).expect("small")).collect();
+        memory[start + skip..start + skip + LENGTH].copy_from_slice(&pattern);
+        // SAFETY: the piece lies within the memory, which outlives the request.
+        let piece = unsafe { Span::new(NonNull::from(&mut memory[start + skip]), LENGTH) };
+        for step in [WRITE, Step::Read] {
+            let ticket = crate::disk::Ticket { queue: 0, tag: 0, started_ticks: 0 };
+            // SAFETY: the memory outlives the request, which is waited for.
+            let begun = unsafe { engine.begin(ticket, |job| job.set_up(&target, step, 1536, LENGTH as u64, &[piece])) };
+            assert_eq!(begun, crate::disk::Submitted::Pending);
+            engine.flush();
+            let mut result = None;
+            while result.is_none() {
+                engine.poll(1, &mut |_, status| result = Some(status));
+            }
+            assert_eq!(result, Some(Status::Ok));
+            if step == WRITE {
+                let mut got = vec![0; LENGTH];
+                rustix::io::pread(target.file(), &mut got, 1536).expect("read");
+                assert!(got == pattern);
+                memory[start + skip..start + skip + LENGTH].fill(0);
+            }
+        }
+        assert!(memory[start + skip..start + skip + LENGTH] == pattern[..]);
+    }
+}
+
+#[test]
+fn a_job_without_a_buffer_says_so_and_loses_nothing() {
+    let target = target_with(1 << 20, alignment(4096));
+    let mut memory = vec![2; 16384];
+    let spans = spans(&mut memory, &[512]);
+    let mut buffers = Buffers::default();
+    let taken: Vec<_> = std::iter::from_fn(|| buffers.take(4096)).collect();
+    let mut job = Job::idle();
+    job.set_up(&target, WRITE, 512, 512, &spans);
+    assert!(job.entry(&mut buffers).is_none());
+    taken.into_iter().take(1).for_each(|buffer| buffers.give(buffer));
+    let (code, offset, _, length) = asked(job.entry(&mut buffers).expect("there is one now"));
+    assert_eq!((code, offset, length), (opcode::Read::CODE, 0, 4096));
+}
+
+#[test]
+fn ends_of_zeroed_ranges_are_written_and_never_left_to_the_page_cache() {
+    let target = target_with(1 << 20, alignment(512));
+    let mut alone = job(&target, Step::Zero { unmap: true, durable: false }, 512, 12288, &[]);
+    let (code, offset, _, length) = asked(alone.entry());
+    assert_eq!((code, offset, length), (opcode::Write::CODE, 512, 3584));
+    assert_eq!(alone.advance(3584), Progress::Again);
+    let (code, offset, ..) = asked(alone.entry());
+    assert_eq!((code, offset), (opcode::Fallocate::CODE, 4096));
+    assert_eq!(alone.job.asked, Asked::Allocate(ZeroMethod::PunchHole, 8192));
+    assert_eq!(alone.advance(0), Progress::Again);
+    let (code, offset, _, length) = asked(alone.entry());
+    assert_eq!((code, offset, length), (opcode::Write::CODE, 12288, 512));
+    assert_eq!(alone.advance(512), Progress::Finished(Status::Ok));
+    // Of a discard the ends are left as they are.
+    assert_eq!(target.whole_ranges(512, 12288), (4096, 12288));
+    assert_eq!(target.whole_ranges(512, 1024), (4096, 4096));
+    // Through the page cache the file system does all of it.
+    assert_eq!(target_with(1 << 20, None).whole_ranges(512, 1024), (512, 1536));
 }
 
 #[test]
 fn write_zeroes_falls_back_from_zero_range_to_hole_to_writing() {
     let target = target(8 << 20);
     let mut first = job(&target, Step::Zero { unmap: false, durable: true }, 0, 5 << 20, &[]);
-    assert_eq!(first.method, ZeroMethod::ZeroRange);
+    assert_eq!(first.job.asked, Asked::Allocate(ZeroMethod::ZeroRange, 5 << 20));
     assert_eq!(first.advance(error(Errno::OPNOTSUPP)), Progress::Again);
     first.entry();
-    assert_eq!(first.method, ZeroMethod::PunchHole);
+    assert_eq!(first.job.asked, Asked::Allocate(ZeroMethod::PunchHole, 5 << 20));
     assert_eq!(first.advance(error(Errno::OPNOTSUPP)), Progress::Again);
     first.entry();
-    assert_eq!(first.step, Step::ZeroFill { durable: true });
+    assert_eq!(first.job.asked, Asked::Plain(5 << 20));
     assert_eq!(first.advance(5 << 20), Progress::Again);
-    assert_eq!(first.step, Step::Sync, "durable zeroes end with fdatasync");
+    assert_eq!(first.job.step, Step::Sync, "durable zeroes end with fdatasync");
+    first.entry();
     assert_eq!(first.advance(0), Progress::Finished(Status::Ok));
     // The next one knows.
-    assert_eq!(job(&target, Step::Zero { unmap: true, durable: false }, 0, 4096, &[]).step, Step::ZeroFill { durable: false });
+    assert_eq!(job(&target, Step::Zero { unmap: true, durable: false }, 0, 4096, &[]).job.asked, Asked::Plain(4096));
 }
 
 #[test]
 fn write_zeroes_without_a_method_really_writes_them() {
     use std::os::unix::fs::FileExt;
     let target = target(40 << 20);
-    let file = std::fs::File::from(rustix::io::dup(target.buffered()).expect("dup"));
+    let file = std::fs::File::from(rustix::io::dup(target.file()).expect("dup"));
     file.write_all_at(&vec![0xff; 40 << 20], 0).expect("written");
     target.forget_zero_method(ZeroMethod::ZeroRange);
     target.forget_zero_method(ZeroMethod::PunchHole);
@@ -160,10 +346,10 @@ fn late_write_does_not_leave_the_file_longer_than_the_shrunk_disk() {
     let mut late = job(&target, Step::Write { durable: false }, 65536, 4096, &spans(&mut memory, &[4096]));
     target.resize(4096).expect("cut");
     // What the kernel does with a write that was already on its way.
-    rustix::io::pwrite(target.buffered(), &[1; 4096], 65536).expect("written");
+    rustix::io::pwrite(target.file(), &[1; 4096], 65536).expect("written");
     assert_eq!(late.advance(4096), Progress::Finished(Status::Ok));
     late.release();
-    assert_eq!(rustix::fs::fstat(target.buffered()).expect("stat").st_size, 4096);
+    assert_eq!(rustix::fs::fstat(target.file()).expect("stat").st_size, 4096);
 }
 
 #[test]
@@ -184,11 +370,24 @@ fn errno_reaches_the_client_as_its_status() {
     }
 }
 
-/// Operation and flags of an entry, where the kernel reads them.
-fn operation_of(entry: Entry) -> (u8, u32) {
+/// An entry as the kernel reads it.
+fn bytes_of(entry: Entry) -> [u8; 64] {
     // SAFETY: an entry is the kernel's structure of 64 bytes, without padding that could be uninitialised.
-    let bytes = unsafe { std::mem::transmute::<Entry, [u8; 64]>(entry) };
+    unsafe { std::mem::transmute::<Entry, [u8; 64]>(entry) }
+}
+
+/// Operation and flags of an entry.
+fn operation_of(entry: Entry) -> (u8, u32) {
+    let bytes = bytes_of(entry);
     (bytes[0], u32::from_ne_bytes([bytes[28], bytes[29], bytes[30], bytes[31]]))
+}
+
+/// Operation, offset, address and length of an entry.
+fn asked(entry: Entry) -> (u8, u64, usize, usize) {
+    let bytes = bytes_of(entry);
+    let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+    let length = u32::from_ne_bytes(bytes[24..28].try_into().expect("four bytes"));
+    (bytes[0], word(8), usize::try_from(word(16)).expect("an address"), usize::try_from(length).expect("small"))
 }
 
 #[test]
@@ -213,10 +412,10 @@ fn flush_is_fdatasync_and_a_durable_write_says_so_to_the_kernel() {
 
 #[test]
 fn timer_ends_well_when_its_time_has_passed_and_only_then() {
-    let mut job = Job::idle();
-    job.set_up_timer(Duration::from_secs(1));
-    assert_eq!(operation_of(job.entry()).0, opcode::Timeout::CODE);
-    assert_eq!(job.advance(error(Errno::TIME)), Progress::Finished(Status::Ok));
-    job.set_up_timer(Duration::from_secs(1));
-    assert_eq!(job.advance(error(Errno::CANCELED)), Progress::Finished(Status::IoError));
+    let (mut job, mut buffers) = (Job::idle(), Buffers::default());
+    job.set_up_timer(Duration::from_secs(1), None);
+    assert_eq!(operation_of(job.entry(&mut buffers).expect("an entry")).0, opcode::Timeout::CODE);
+    assert_eq!(job.advance(error(Errno::TIME), &mut buffers), Progress::Finished(Status::Ok));
+    job.set_up_timer(Duration::from_secs(1), None);
+    assert_eq!(job.advance(error(Errno::CANCELED), &mut buffers), Progress::Finished(Status::IoError));
 }

@@ -2,34 +2,30 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use rustix::fs::{Advice, AtFlags, FallocateFlags, FlockOperation, OFlags, SeekFrom, StatxFlags};
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::Errno;
 
-use super::target::{Alignment, Target};
-use super::{DirectMode, FileDisk, FileOptions};
-use crate::disk::{Engine, capabilities, check_block, sectors_of};
+use super::lock::lock;
+use super::new_file::NewFile;
+use super::target::Target;
+use super::{FileDisk, FileOptions, mode};
+use crate::disk::{Engine, Faults, capabilities, check_block, sectors_of};
 use crate::wire::CAPABILITY_DISCARD;
-
-/// Bytes that the page cache may write back together, at most, whatever the file system calls its block: 64 KiB.
-const MAX_CACHE_UNIT_BYTES: u64 = 64 << 10;
-/// How long a lock of a process that is gone is waited for: longer than a disk needs for what was in flight.
-const GONE_HOLDER_TIMEOUT: Duration = Duration::from_secs(5);
-const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// `served`: the file as the daemon that is taken over has it open and locked.
 pub(super) fn open(options: &FileOptions, served: Option<File>) -> Result<FileDisk, String> {
     let path = options.path.display();
     options.block_bytes.map_or(Ok(()), check_block)?;
     Engine::check()?;
-    let file = match (std::fs::metadata(&options.path), served) {
-        (Ok(metadata), None) => open_existing(options, &metadata)?,
-        (Ok(metadata), Some(served)) => take_over(options, &metadata, served)?,
+    let is_taken_over = served.is_some();
+    let (file, mut new) = match (std::fs::metadata(&options.path), served) {
+        (Ok(metadata), None) => (open_existing(options, &metadata)?, None),
+        (Ok(metadata), Some(served)) => (take_over(options, &metadata, served)?, None),
         (Err(error), None) if error.kind() == io::ErrorKind::NotFound => create(options)?,
         (Err(error), _) => {
             return Err(format!("{path} cannot be looked at: {error}; check the path and its directories' permissions"));
@@ -48,12 +44,7 @@ pub(super) fn open(options: &FileOptions, served: Option<File>) -> Result<FileDi
     let block_bytes = choose_block(options, device_block)?;
     check_size(options, size_bytes, block_bytes)?;
 
-    let direct = open_direct(options, &file, &metadata)?;
-    let alignment = direct.as_ref().map(|(_, alignment)| *alignment);
-    if direct.is_some() {
-        // Advice only; see the module's text for what it avoids.
-        let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
-    }
+    let alignment = mode::choose(options, &file, is_taken_over, device_block, size_bytes)?;
     let mut capabilities = capabilities(options.read_only);
     if !options.read_only && !can_discard(&file, &metadata, size_bytes) {
         capabilities &= !CAPABILITY_DISCARD;
@@ -62,14 +53,17 @@ pub(super) fn open(options: &FileOptions, served: Option<File>) -> Result<FileDi
     let mut identity = [0; 16];
     identity[..8].copy_from_slice(&device.to_le_bytes());
     identity[8..].copy_from_slice(&number.to_le_bytes());
-    let optimal = alignment.map_or(page_bytes(), |alignment| alignment.write_mask + 1);
+    let optimal = alignment.map_or(0, |alignment| alignment.unit_mask + 1).max(page_bytes());
+    new.iter_mut().for_each(NewFile::keep);
+    let target = Target::new(file.into(), alignment, block_bytes, size_bytes, is_regular);
     Ok(FileDisk {
-        target: Arc::new(Target::new(file.into(), direct, size_bytes, is_regular)),
+        target: Arc::new(target.with_faults(Faults::new(Some(&options.path)))),
         path: options.path.clone(),
         block_bytes,
         optimal_bytes: u32::try_from(optimal).unwrap_or(block_bytes).max(block_bytes),
         capabilities,
         identity,
+        new,
     })
 }
 
@@ -88,7 +82,15 @@ fn open_existing(options: &FileOptions, metadata: &std::fs::Metadata) -> Result<
         // Exclusive: the kernel refuses while the device is mounted or part of another one.
         how.custom_flags(OFlags::EXCL.bits().cast_signed());
     }
-    let file = how.open(&options.path).map_err(|error| open_text(options, metadata, &error))?;
+    let mut opened = how.open(&options.path);
+    if kind.is_block_device() && opened.as_ref().is_err_and(|error| Errno::from_io_error(error) == Some(Errno::BUSY)) {
+        // Perhaps what a daemon that was killed left in flight: its locks say so, and end with its exclusive use.
+        if let Ok(shared) = OpenOptions::new().read(true).write(true).open(&options.path) {
+            lock(options, &shared)?;
+        }
+        opened = how.open(&options.path);
+    }
+    let file = opened.map_err(|error| open_text(options, metadata, &error))?;
     let opened = file.metadata().map_err(|error| format!("{path}: {error}"))?;
     if !is_same(metadata, &opened) {
         return Err(format!("{path} was replaced while it was opened; try again"));
@@ -111,6 +113,8 @@ fn take_over(options: &FileOptions, metadata: &std::fs::Metadata, served: File) 
     if mode != wanted {
         return Err(format!("{path} is served otherwise as far as ro goes; leave that as it is, or restart the daemon"));
     }
+    // It has its locks, or those that an older daemon knew of.
+    lock(options, &served)?;
     Ok(served)
 }
 
@@ -133,7 +137,7 @@ fn open_text(options: &FileOptions, metadata: &std::fs::Metadata, error: &io::Er
     format!("{path} cannot be opened for {purpose} ({error}): {advice}")
 }
 
-fn create(options: &FileOptions) -> Result<File, String> {
+fn create(options: &FileOptions) -> Result<(File, Option<NewFile>), String> {
     let path = options.path.display();
     let Some(size_bytes) = options.size_bytes else {
         return Err(format!("{path} does not exist; add size=SIZE to create it, or correct the path"));
@@ -142,64 +146,16 @@ fn create(options: &FileOptions) -> Result<File, String> {
         return Err(format!("{path} does not exist and ro does not create it; leave out ro, or correct the path"));
     }
     sectors_of(size_bytes, options.block_bytes.unwrap_or(512))?;
-    let created = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&options.path);
-    let file = created.map_err(|error| {
+    let (file, new) = NewFile::create(&options.path).map_err(|error| {
         format!("{path} cannot be created ({error}); check that its directory exists and that the daemon may write there")
     })?;
     lock(options, &file)?;
     file.set_len(size_bytes).map_err(|error| {
-        let _ = std::fs::remove_file(&options.path);
         format!(
             "{path} cannot be made {size_bytes} bytes long ({error}); the file system may limit file sizes, give a smaller size"
         )
     })?;
-    Ok(file)
-}
-
-/// Lock the file for as long as it is open: many may serve it for reading, or one for writing. A process that was killed with
-/// requests at the kernel's io_uring keeps its locks until those are done, a little after it is gone: that is waited for.
-fn lock(options: &FileOptions, file: &File) -> Result<(), String> {
-    let path = options.path.display();
-    let how = if options.read_only { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
-    let deadline = Instant::now() + GONE_HOLDER_TIMEOUT;
-    loop {
-        let Err(errno) = rustix::fs::flock(file, how) else { return Ok(()) };
-        if errno != Errno::WOULDBLOCK {
-            return Err(format!(
-                "{path} cannot be locked ({errno}); its file system must support flock(2), or another daemon could serve it too"
-            ));
-        }
-        let holder = file.metadata().ok().and_then(|metadata| lock_holder(metadata.ino()));
-        // None: it has been given back just now, or its holder is in a namespace that we do not see.
-        let is_gone = holder.is_none_or(|pid| pid > 0 && !Path::new("/proc").join(pid.to_string()).exists());
-        if !is_gone || Instant::now() > deadline {
-            let by = holder.map(describe_holder).unwrap_or_default();
-            return Err(format!(
-                "{path} is in use{by}: it is locked with flock(2), and one writer or many readers (ro) may have it; stop the other one"
-            ));
-        }
-        std::thread::sleep(LOCK_PAUSE); // tidy: allow sleep, nothing tells when a lock of a process that is gone ends
-    }
-}
-
-/// The process that took a lock on the file of this inode number, as far as the kernel tells.
-fn lock_holder(inode: u64) -> Option<u32> {
-    let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    let suffix = format!(":{inode}");
-    locks.lines().find_map(|line| {
-        let mut fields = line.split_whitespace().skip(1).filter(|field| *field != "->");
-        let is_flock = fields.next() == Some("FLOCK");
-        let process = fields.nth(2)?;
-        (is_flock && fields.next()?.ends_with(&suffix)).then(|| process.parse().ok())?
-    })
-}
-
-fn describe_holder(process: u32) -> String {
-    if process == std::process::id() {
-        return " by this very process, as another disk".into();
-    }
-    let name = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_else(|_| "which is gone".to_owned());
-    format!(" by process {process} ({})", name.trim())
+    Ok((file, Some(new)))
 }
 
 fn choose_block(options: &FileOptions, device_block: Option<u32>) -> Result<u32, String> {
@@ -207,9 +163,6 @@ fn choose_block(options: &FileOptions, device_block: Option<u32>) -> Result<u32,
     match (options.block_bytes, device_block) {
         (_, Some(device)) if !matches!(device, 512 | 1024 | 2048 | 4096) => {
             Err(format!("the device {path} has blocks of {device} bytes; 512 to 4096 are supported"))
-        }
-        (Some(wanted), Some(device)) if wanted < device => {
-            Err(format!("the device {path} has blocks of {device} bytes; block={wanted} is too small, leave it out"))
         }
         (wanted, device) => Ok(wanted.or(device).unwrap_or(512)),
     }
@@ -248,62 +201,8 @@ fn is_same(a: &std::fs::Metadata, b: &std::fs::Metadata) -> bool {
     (a.dev(), a.ino(), a.rdev()) == (b.dev(), b.ino(), b.rdev())
 }
 
-fn page_bytes() -> u64 {
+pub(super) fn page_bytes() -> u64 {
     rustix::param::page_size() as u64
-}
-
-/// The descriptor that bypasses the page cache, if it is wanted and possible.
-fn open_direct(options: &FileOptions, file: &File, metadata: &std::fs::Metadata) -> Result<Option<(OwnedFd, Alignment)>, String> {
-    let path = options.path.display();
-    if options.direct == DirectMode::Off {
-        return Ok(None);
-    }
-    let flags = OFlags::DIRECT.bits().cast_signed();
-    let opened = OpenOptions::new().read(true).write(!options.read_only).custom_flags(flags).open(&options.path);
-    let found = match opened {
-        Ok(direct) => {
-            let opened = direct.metadata().map_err(|error| format!("{path}: {error}"))?;
-            if !is_same(metadata, &opened) {
-                return Err(format!("{path} was replaced while it was opened; try again"));
-            }
-            transfer_alignment(&direct).map(|(memory, offset)| (direct, memory, offset))
-        }
-        Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => None,
-        Err(error) => return Err(open_text(options, metadata, &error)),
-    };
-    match found {
-        Some((direct, memory_bytes, offset_bytes)) => {
-            let cache_unit = rustix::fs::fstatvfs(file).map_or(0, |stat| stat.f_frsize).clamp(page_bytes(), MAX_CACHE_UNIT_BYTES);
-            let alignment = Alignment {
-                memory_mask: memory_bytes - 1,
-                read_mask: offset_bytes - 1,
-                write_mask: offset_bytes.max(cache_unit.next_power_of_two()) - 1,
-            };
-            Ok(Some((direct.into(), alignment)))
-        }
-        None if options.direct == DirectMode::On => Err(format!(
-            "{path}: its file system refuses O_DIRECT; use direct=auto or direct=off, or move it to another file system"
-        )),
-        None => Ok(None),
-    }
-}
-
-/// What direct transfers must be aligned to, in bytes: memory, offset. Powers of two.
-fn transfer_alignment(direct: &File) -> Option<(u64, u64)> {
-    if let Ok(stat) = rustix::fs::statx(direct, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
-        && StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::DIOALIGN)
-    {
-        let (memory, offset) = (u64::from(stat.stx_dio_mem_align), u64::from(stat.stx_dio_offset_align));
-        return (memory.is_power_of_two() && offset.is_power_of_two()).then_some((memory, offset));
-    }
-    // Linux before 6.1, or a file system that does not say: try.
-    let mut memory = vec![0_u8; 3 * 4096];
-    let start = memory.as_ptr().align_offset(4096);
-    [512, 4096].into_iter().find_map(|bytes| {
-        // Aligned to `bytes` and to nothing more.
-        let place = memory.get_mut(start + bytes..start + 2 * bytes)?;
-        rustix::io::pread(direct, place, 0).ok().map(|_| (bytes as u64, bytes as u64))
-    })
 }
 
 /// Can ranges be given back? Asked in a way that changes nothing.

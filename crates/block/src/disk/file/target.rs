@@ -1,12 +1,14 @@
-//! The descriptors of a file disk, and which of them a request takes.
+//! The open file of a file disk, and what it allows.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::io::Errno;
 
-use crate::request::Span;
+use super::piece::Alignment;
+use super::range_lock::{Range, RangeLocks};
+use crate::disk::Faults;
 
 /// How a range is made to read as zeroes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,22 +23,15 @@ pub(in crate::disk) enum ZeroMethod {
 const NO_ZERO_RANGE: u8 = 1;
 const NO_PUNCH_HOLE: u8 = 2;
 
-/// What a direct transfer must keep to; powers of two, minus one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::disk) struct Alignment {
-    /// Of addresses and lengths of memory.
-    pub(in crate::disk) memory_mask: u64,
-    /// Of offset and length in the file.
-    pub(in crate::disk) read_mask: u64,
-    /// As `read_mask`, for writes: whole units of the page cache.
-    pub(in crate::disk) write_mask: u64,
-}
-
-/// The open file.
+/// The open file. It has one descriptor, so that its locks last as long as the last request that the kernel has of a process that was
+/// killed.
 #[derive(Debug)]
 pub(in crate::disk) struct Target {
-    buffered: OwnedFd,
-    direct: Option<(OwnedFd, Alignment)>,
+    file: OwnedFd,
+    /// What direct I/O needs; `None`: everything goes through the page cache.
+    alignment: Option<Alignment>,
+    /// Who writes where; `None`: no request is a read-modify-write.
+    locks: Option<RangeLocks>,
     /// Size in bytes; what the file has, unless someone else changes it.
     size_bytes: AtomicU64,
     /// Held while the file's size changes.
@@ -44,23 +39,47 @@ pub(in crate::disk) struct Target {
     is_regular: bool,
     /// `NO_*` bits; a hint that saves asking again.
     missing: AtomicU8,
+    faults: Arc<Faults>,
+}
+
+/// The next part of a write-zeroes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::disk) enum ZeroPart {
+    /// So many bytes, by the file system.
+    Allocate { method: ZeroMethod, length_bytes: u64 },
+    /// So many bytes, written.
+    Write { length_bytes: u64 },
 }
 
 impl Target {
-    pub(in crate::disk) const fn new(
-        buffered: OwnedFd,
-        direct: Option<(OwnedFd, Alignment)>,
+    /// `block_bytes`: requests are multiples of this.
+    pub(in crate::disk) fn new(
+        file: OwnedFd,
+        alignment: Option<Alignment>,
+        block_bytes: u32,
         size_bytes: u64,
         is_regular: bool,
     ) -> Self {
+        let needs_locks = alignment.is_some_and(|alignment| u64::from(block_bytes) <= alignment.unit_mask);
         Self {
-            buffered,
-            direct,
+            file,
+            alignment,
+            locks: needs_locks.then(RangeLocks::default),
             size_bytes: AtomicU64::new(size_bytes),
             resizing: Mutex::new(()),
             is_regular,
             missing: AtomicU8::new(0),
+            faults: Arc::default(),
         }
+    }
+
+    /// Record here what goes wrong.
+    pub(in crate::disk) fn with_faults(self, faults: Faults) -> Self {
+        Self { faults: Arc::new(faults), ..self }
+    }
+
+    pub(in crate::disk) const fn faults(&self) -> &Arc<Faults> {
+        &self.faults
     }
 
     pub(in crate::disk) const fn is_regular(&self) -> bool {
@@ -71,32 +90,54 @@ impl Target {
         self.size_bytes.load(Ordering::Relaxed)
     }
 
-    pub(in crate::disk) fn buffered(&self) -> BorrowedFd<'_> {
-        self.buffered.as_fd()
+    pub(in crate::disk) fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 
-    pub(in crate::disk) fn buffered_fd(&self) -> RawFd {
-        self.buffered.as_raw_fd()
+    pub(in crate::disk) fn raw_fd(&self) -> RawFd {
+        self.file.as_raw_fd()
     }
 
-    pub(in crate::disk) fn alignment(&self) -> Option<Alignment> {
-        self.direct.as_ref().map(|(_, alignment)| *alignment)
+    pub(in crate::disk) const fn alignment(&self) -> Option<Alignment> {
+        self.alignment
     }
 
-    /// The descriptor that bypasses the page cache, if it can take this transfer.
-    pub(in crate::disk) fn direct_fd(&self, is_read: bool, offset_bytes: u64, spans: &[Span]) -> Option<RawFd> {
-        let (file, alignment) = self.direct.as_ref()?;
-        let (mut memory_bits, mut length_bytes) = (0, 0);
-        for span in spans {
-            memory_bits |= span.base().addr().get() as u64 | span.length_bytes() as u64;
-            length_bytes += span.length_bytes() as u64;
+    pub(in crate::disk) const fn locks(&self) -> Option<&RangeLocks> {
+        self.locks.as_ref()
+    }
+
+    /// What a write of this range must hold while it is at work, if anything.
+    pub(in crate::disk) fn range_to_lock(&self, offset_bytes: u64, length_bytes: u64) -> Option<Range> {
+        let (Some(alignment), Some(_)) = (self.alignment, &self.locks) else { return None };
+        let mask = alignment.unit_mask;
+        Some(Range {
+            start_bytes: offset_bytes & !mask,
+            end_bytes: (offset_bytes + length_bytes + mask) & !mask,
+            exclusive: (offset_bytes | length_bytes) & mask != 0,
+        })
+    }
+
+    /// The part of a range that the file system can deallocate or zero without the page cache: its start and end, or two equal numbers.
+    pub(in crate::disk) fn whole_ranges(&self, offset_bytes: u64, length_bytes: u64) -> (u64, u64) {
+        let mask = self.alignment.map_or(0, |alignment| alignment.range_mask);
+        let (start, end) = ((offset_bytes + mask) & !mask, (offset_bytes + length_bytes) & !mask);
+        (start, end.max(start))
+    }
+
+    /// How to go on with a write-zeroes at `offset_bytes`.
+    pub(in crate::disk) fn next_zero_part(&self, offset_bytes: u64, length_bytes: u64, unmap: bool) -> ZeroPart {
+        let method = self.zero_method(unmap);
+        let (start, end) = self.whole_ranges(offset_bytes, length_bytes);
+        if method == ZeroMethod::Write || start == end {
+            return ZeroPart::Write { length_bytes };
         }
-        let file_mask = if is_read { alignment.read_mask } else { alignment.write_mask };
-        let fits = memory_bits & alignment.memory_mask == 0 && (offset_bytes | length_bytes) & file_mask == 0;
-        fits.then(|| file.as_raw_fd())
+        match start - offset_bytes {
+            0 => ZeroPart::Allocate { method, length_bytes: end - start },
+            before => ZeroPart::Write { length_bytes: before },
+        }
     }
 
-    pub(in crate::disk) fn zero_method(&self, unmap: bool) -> ZeroMethod {
+    fn zero_method(&self, unmap: bool) -> ZeroMethod {
         let missing = self.missing.load(Ordering::Relaxed);
         match (missing & NO_ZERO_RANGE != 0, missing & NO_PUNCH_HOLE != 0) {
             (_, false) if unmap => ZeroMethod::PunchHole,
@@ -122,7 +163,7 @@ impl Target {
         let old_bytes = self.size_bytes();
         // New requests past the new end are refused before the file is cut, and allowed after it has grown.
         self.size_bytes.store(size_bytes.min(old_bytes), Ordering::Relaxed);
-        match rustix::fs::ftruncate(&self.buffered, size_bytes) {
+        match rustix::fs::ftruncate(&self.file, size_bytes) {
             Ok(()) => self.size_bytes.store(size_bytes, Ordering::Relaxed),
             Err(errno) => {
                 self.size_bytes.store(old_bytes, Ordering::Relaxed);
@@ -146,10 +187,10 @@ impl Target {
         let _resizing = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
         let size_bytes = self.size_bytes();
         let is_longer =
-            rustix::fs::fstat(&self.buffered).is_ok_and(|stat| u64::try_from(stat.st_size).is_ok_and(|now| now > size_bytes));
+            rustix::fs::fstat(&self.file).is_ok_and(|stat| u64::try_from(stat.st_size).is_ok_and(|now| now > size_bytes));
         if is_longer {
             // Should it fail, the file keeps a tail beyond the disk that no client can reach.
-            let _ = rustix::fs::ftruncate(&self.buffered, size_bytes);
+            let _ = rustix::fs::ftruncate(&self.file, size_bytes);
         }
     }
 }

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::super::{AnyDisk, Disk, Engine, Submitted, Ticket};
-use super::{duration, next_random, number, pairs};
+use super::super::engine::Awaited;
+use super::super::{AnyDisk, Disk, Engine, Faults, Submitted, Ticket};
+use super::{duration, faults_of, next_random, number, pairs};
 use crate::request::{Request, Span};
 use crate::wire::{BlockInfo, Status};
 
@@ -47,6 +48,7 @@ pub struct DelayDisk {
     inner: Arc<AnyDisk>,
     options: DelayOptions,
     random: AtomicU64,
+    faults: Arc<Faults>,
 }
 
 impl DelayDisk {
@@ -56,7 +58,12 @@ impl DelayDisk {
     /// This machine has no io_uring, whose timers are used.
     pub fn new(inner: AnyDisk, options: &DelayOptions) -> Result<Self, String> {
         Engine::check()?;
-        Ok(Self { inner: Arc::new(inner), options: options.clone(), random: AtomicU64::new(options.seed) })
+        let faults = faults_of(&inner);
+        Ok(Self { inner: Arc::new(inner), options: options.clone(), random: AtomicU64::new(options.seed), faults })
+    }
+
+    pub(in crate::disk) fn inner(&self) -> &AnyDisk {
+        &self.inner
     }
 
     fn pick(&self) -> Duration {
@@ -78,15 +85,20 @@ impl Disk for DelayDisk {
 
     unsafe fn submit(&self, request: &Request, spans: &[Span], ticket: Ticket, engine: &mut Engine) -> Submitted {
         let (inner, request, spans) = (Arc::clone(&self.inner), *request, spans.to_vec());
+        let awaited = Awaited { faults: Arc::clone(&self.faults), operation: request.operation, sector: request.sector };
         let begin = move |status, engine: &mut Engine| match status {
             // SAFETY: the spans stay valid until the ticket is reported, which has not happened: the engine runs this before.
             Status::Ok => unsafe { inner.submit(&request, &spans, ticket, engine) },
             _ => Submitted::Done(status),
         };
-        engine.wait(self.pick(), ticket, Box::new(begin))
+        engine.wait(self.pick(), Some(awaited), ticket, Box::new(begin))
     }
 
     fn resize(&self, sector_count: u64) -> Result<(), String> {
         self.inner.resize(sector_count)
+    }
+
+    fn faults(&self) -> Option<&Arc<Faults>> {
+        Some(&self.faults)
     }
 }

@@ -7,20 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
 
+use super::super::faults::OPERATIONS;
 use super::super::file::job::status_of;
-use super::super::{AnyDisk, Disk, Engine, Submitted, Ticket};
-use super::{number, pairs};
+use super::super::{AnyDisk, Disk, Engine, Faults, Submitted, Ticket};
+use super::{faults_of, number, pairs};
 use crate::request::{Request, Span};
-use crate::wire::{BlockInfo, Operation, Status};
-
-/// Operations by the names they have here.
-const OPERATIONS: [(&str, Operation); 5] = [
-    ("read", Operation::Read),
-    ("write", Operation::Write),
-    ("flush", Operation::Flush),
-    ("discard", Operation::Discard),
-    ("write-zeroes", Operation::WriteZeroes),
-];
+use crate::wire::{BlockInfo, Operation};
 
 const ERRORS: [(&str, Errno); 4] =
     [("EIO", Errno::IO), ("ENOSPC", Errno::NOSPC), ("EROFS", Errno::ROFS), ("EOPNOTSUPP", Errno::OPNOTSUPP)];
@@ -36,20 +28,20 @@ pub struct ErrorOptions {
     pub operations: Vec<Operation>,
     /// Only requests that touch these sectors, both included; a flush touches none.
     pub sectors: Option<(u64, u64)>,
-    /// What the client is told.
-    pub status: Status,
+    /// The error.
+    pub errno: Errno,
 }
 
 impl ErrorOptions {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let mut options = Self { every: 1, after: 0, operations: Vec::new(), sectors: None, status: Status::IoError };
+        let mut options = Self { every: 1, after: 0, operations: Vec::new(), sectors: None, errno: Errno::IO };
         for (key, value) in pairs(text) {
             match key {
                 "every" => options.every = number(key, value)?,
                 "after" => options.after = number(key, value)?,
                 "op" => options.operations = value.split('+').map(operation_of).collect::<Result<_, _>>()?,
                 "sectors" => options.sectors = Some(sectors_of(value)?),
-                "errno" => options.status = status_named(value)?,
+                "errno" => options.errno = errno_named(value)?,
                 _ => return Err(format!("unknown option '{key}'; it takes every=, after=, op=, sectors= and errno=")),
             }
         }
@@ -78,8 +70,8 @@ fn sectors_of(text: &str) -> Result<(u64, u64), String> {
     range.ok_or_else(|| format!("sectors={text} is no range; write sectors=FIRST-LAST, in sectors of 512 bytes"))
 }
 
-fn status_named(name: &str) -> Result<Status, String> {
-    let found = ERRORS.iter().find(|(known, _)| *known == name).map(|(_, errno)| status_of(*errno));
+fn errno_named(name: &str) -> Result<Errno, String> {
+    let found = ERRORS.iter().find(|(known, _)| *known == name).map(|(_, errno)| *errno);
     found.ok_or_else(|| format!("errno={name} is not possible; use EIO, ENOSPC, EROFS or EOPNOTSUPP"))
 }
 
@@ -89,13 +81,19 @@ pub struct ErrorDisk {
     inner: Arc<AnyDisk>,
     options: ErrorOptions,
     chosen: AtomicU64,
+    faults: Arc<Faults>,
 }
 
 impl ErrorDisk {
     /// Have requests to `inner` fail.
     #[must_use]
     pub fn new(inner: AnyDisk, options: &ErrorOptions) -> Self {
-        Self { inner: Arc::new(inner), options: options.clone(), chosen: AtomicU64::new(0) }
+        let faults = faults_of(&inner);
+        Self { inner: Arc::new(inner), options: options.clone(), chosen: AtomicU64::new(0), faults }
+    }
+
+    pub(in crate::disk) fn inner(&self) -> &AnyDisk {
+        &self.inner
     }
 
     fn fails(&self, request: &Request) -> bool {
@@ -116,7 +114,8 @@ impl Disk for ErrorDisk {
 
     unsafe fn submit(&self, request: &Request, spans: &[Span], ticket: Ticket, engine: &mut Engine) -> Submitted {
         if self.fails(request) {
-            return Submitted::Done(self.options.status);
+            self.faults.failed(request.operation, request.sector, Some(self.options.errno));
+            return Submitted::Done(status_of(self.options.errno));
         }
         // SAFETY: the contract is passed on.
         unsafe { self.inner.submit(request, spans, ticket, engine) }
@@ -124,5 +123,9 @@ impl Disk for ErrorDisk {
 
     fn resize(&self, sector_count: u64) -> Result<(), String> {
         self.inner.resize(sector_count)
+    }
+
+    fn faults(&self) -> Option<&Arc<Faults>> {
+        Some(&self.faults)
     }
 }

@@ -4,7 +4,10 @@
 //! `WRAPPER:OPTIONS:KIND:ARGS`, for example `delay:2ms:memory:1G`. Options are separated by commas. What follows the second
 //! colon is any disk, a wrapped one, too.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use super::{AnyDisk, Disk, Faults};
 
 mod delay;
 mod error;
@@ -13,6 +16,11 @@ mod power_cut;
 pub use delay::{DelayDisk, DelayOptions};
 pub use error::{ErrorDisk, ErrorOptions};
 pub use power_cut::{PowerCutDisk, PowerCutOptions};
+
+/// The faults of a wrapped disk are those of the one at the bottom; of one that has none, the wrapper's own.
+fn faults_of(inner: &AnyDisk) -> Arc<Faults> {
+    inner.faults().cloned().unwrap_or_default()
+}
 
 /// A wrapper and its options.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use std::time::Duration;
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::super::spec::parse_size;
-use super::super::{AnyDisk, Disk, Engine, Submitted, Ticket};
+use super::super::{AnyDisk, Disk, Engine, Faults, Submitted, Ticket};
 use super::{number, pairs};
 use crate::request::{Request, Span};
 use crate::wire::{BlockInfo, CAPABILITY_WRITE, Operation, SECTOR_BYTES, Status};
@@ -94,6 +94,10 @@ impl PowerCutDisk {
         let cache = Mutex::new(Cache::new(options.seed));
         Ok(Self { core: Arc::new(Core { inner, options: options.clone(), cache }) })
     }
+
+    pub(in crate::disk) fn inner(&self) -> &AnyDisk {
+        &self.core.inner
+    }
 }
 
 impl Core {
@@ -151,7 +155,7 @@ impl Core {
             Status::Ok => core.write_back(wanted, flush, ticket, engine),
             _ => Submitted::Done(status),
         };
-        engine.wait(BUSY_PAUSE, ticket, Box::new(again))
+        engine.wait(BUSY_PAUSE, None, ticket, Box::new(again))
     }
 
     /// Do what is left of a batch.
@@ -245,5 +249,9 @@ impl Disk for PowerCutDisk {
         self.core.inner.resize(sector_count)?;
         self.core.cache().cut(sector_count);
         Ok(())
+    }
+
+    fn faults(&self) -> Option<&Arc<Faults>> {
+        self.core.inner.faults()
     }
 }

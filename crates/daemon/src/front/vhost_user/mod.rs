@@ -24,6 +24,7 @@ pub(crate) use self::adoption::{AdoptedMachines, Machines};
 pub use self::handover::{Held, Hold};
 use self::socket::Shared;
 pub use self::socket::Socket;
+pub(crate) use self::socket::bind;
 pub use self::upgrade::Asked;
 pub use self::visitor::Visitor;
 use crate::export::Export;
@@ -80,14 +81,14 @@ impl VhostUserFront {
     /// # Errors
     /// In words that say what to do: as for any socket.
     pub fn prepare(&self, export: &Arc<Export>, path: &Path) -> Result<Socket, String> {
-        Socket::prepare(self.shared.clone(), export, path)
+        Socket::serve(self.shared.clone(), export, bind(export.name(), path)?)
     }
 
-    /// As [`prepare`](Self::prepare), at a socket that another daemon listened with.
+    /// As [`prepare`](Self::prepare), at a socket that is there.
     ///
     /// # Errors
     /// In words: no thread or descriptor left.
-    pub fn take_over(&self, export: &Arc<Export>, listener: Listener) -> Result<Socket, String> {
+    pub fn serve_at(&self, export: &Arc<Export>, listener: Listener) -> Result<Socket, String> {
         Socket::serve(self.shared.clone(), export, listener)
     }
 

@@ -67,18 +67,20 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Socket {
-    /// Listen at `path` for hypervisors that want `export`. Nobody is served before [`begin`](Self::begin).
-    pub(super) fn prepare(shared: Shared, export: &Arc<Export>, path: &Path) -> Result<Self, String> {
-        let disk = export.name();
-        let listener = Listener::bind(path, SocketType::STREAM, MODE)
-            .map_err(|text| format!("disk '{disk}': {text} for its vhost-user socket"))?;
-        if listener.took_over() {
-            tracing::info!(disk, path = %path.display(), "taking over the vhost-user socket of a daemon that is gone");
-        }
-        Self::serve(shared, export, listener)
+/// Listen at `path` for hypervisors that want the disk of this name.
+///
+/// # Errors
+/// In words that say what to do: as for any socket.
+pub(crate) fn bind(disk: &str, path: &Path) -> Result<Listener, String> {
+    let listener = Listener::bind(path, SocketType::STREAM, MODE)
+        .map_err(|text| format!("disk '{disk}': {text} for its vhost-user socket"))?;
+    if listener.took_over() {
+        tracing::info!(disk, path = %path.display(), "taking over the vhost-user socket of a daemon that is gone");
     }
+    Ok(listener)
+}
 
+impl Socket {
     /// Serve there hypervisors that want `export`, after [`begin`](Self::begin).
     pub(super) fn serve(shared: Shared, export: &Arc<Export>, listener: Listener) -> Result<Self, String> {
         let (disk, path) = (export.name(), listener.path().to_owned());

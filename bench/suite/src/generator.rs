@@ -1,0 +1,45 @@
+//! The load generator of `fipsee bench`, as the suites use it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use fipsee::cpus::CpuChoice;
+use fipsee::load::{self, DataPath, Mix, Settings};
+use fipsee_block::client::Claim;
+use fipsee_ring::wait::WaitMode;
+
+use crate::matrix::{Cell, SHALLOW};
+
+/// One queue under `cell`, with memory of the client's own that the daemon maps.
+pub(crate) fn settings(socket: &Path, disk: &str, cell: Cell, seconds: f64, cpus: CpuChoice) -> Settings {
+    Settings {
+        socket: socket.to_owned(),
+        disk: disk.to_owned(),
+        // Daemons of earlier releases know none.
+        claim: Claim::None,
+        mix: if cell.write { Mix::RandWrite } else { Mix::RandRead },
+        block_bytes: cell.block_bytes,
+        depth: cell.depth,
+        queues: 1,
+        duration: Duration::from_secs_f64(seconds),
+        wait: WaitMode::Adaptive,
+        data_path: DataPath::Memshare,
+        cpus,
+        verify: false,
+        range_bytes: (0, 0),
+    }
+}
+
+/// Write a whole disk of `disk_bytes`: untouched memory and holes read faster than data.
+pub(crate) fn fill(socket: &Path, disk: &str, disk_bytes: u64) -> Result<(), String> {
+    let cell = Cell { block_bytes: 1 << 20, depth: 8, ..SHALLOW };
+    let mut settings = settings(socket, disk, cell, 0.01, CpuChoice::Auto);
+    settings.mix = Mix::Write;
+    let mut written = 0;
+    // The generator writes in sequence from the start; go on until the whole disk has been written.
+    while written < 2 * disk_bytes {
+        settings.duration *= 2;
+        written = load::run(&settings).map_err(|error| error.to_string())?.requests << 20;
+    }
+    Ok(())
+}

@@ -1,0 +1,343 @@
+//! What goes wrong at a disk: workers record it without waiting, and a thread that may wait drains it into the log.
+//!
+//! A worker only counts, leaves the first of what happened since the last drain in a place made for it, and rings a bell once. Of many
+//! errors the log names one, with their number.
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
+
+use fipsee_ring::doorbell::EventDoorbell;
+use rustix::io::Errno;
+
+use crate::wire::Operation;
+
+/// What a disk does, by the names that people see.
+pub(super) const OPERATIONS: [(&str, Operation); 5] = [
+    ("read", Operation::Read),
+    ("write", Operation::Write),
+    ("flush", Operation::Flush),
+    ("discard", Operation::Discard),
+    ("write-zeroes", Operation::WriteZeroes),
+];
+
+/// Errors by their names. Of others there is the number.
+const ERRNO_NAMES: [(Errno, &str); 24] = [
+    (Errno::ACCESS, "EACCES"),
+    (Errno::AGAIN, "EAGAIN"),
+    (Errno::BADF, "EBADF"),
+    (Errno::BUSY, "EBUSY"),
+    (Errno::DQUOT, "EDQUOT"),
+    (Errno::FBIG, "EFBIG"),
+    (Errno::ILSEQ, "EILSEQ"),
+    (Errno::INTR, "EINTR"),
+    (Errno::INVAL, "EINVAL"),
+    (Errno::IO, "EIO"),
+    (Errno::NODATA, "ENODATA"),
+    (Errno::NODEV, "ENODEV"),
+    (Errno::NOLINK, "ENOLINK"),
+    (Errno::NOMEDIUM, "ENOMEDIUM"),
+    (Errno::NOMEM, "ENOMEM"),
+    (Errno::NOSPC, "ENOSPC"),
+    (Errno::NXIO, "ENXIO"),
+    (Errno::OPNOTSUPP, "EOPNOTSUPP"),
+    (Errno::PERM, "EPERM"),
+    (Errno::REMOTEIO, "EREMOTEIO"),
+    (Errno::ROFS, "EROFS"),
+    (Errno::STALE, "ESTALE"),
+    (Errno::TIMEDOUT, "ETIMEDOUT"),
+    (Errno::TXTBSY, "ETXTBSY"),
+];
+
+/// What is told of a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A request failed; `None`: the file ended before the disk does.
+    Failed(Option<Errno>),
+    /// A request is in flight for so long.
+    Stalled(Duration),
+    /// A request that was told to be stalled has ended after so long.
+    Ended(Duration),
+}
+
+/// What happened since the last drain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// What happened first.
+    pub fault: Fault,
+    /// What the disk was asked for.
+    pub operation: &'static str,
+    /// Where; a flush is nowhere.
+    pub sector: Option<u64>,
+    /// How often it happened.
+    pub count: u64,
+}
+
+const EMPTY: u8 = 0;
+const BEING_WRITTEN: u8 = 1;
+const FULL: u8 = 2;
+
+/// One kind of fault: how many since the last drain, and the first of them.
+#[derive(Debug, Default)]
+struct Channel {
+    count: AtomicU64,
+    state: AtomicU8,
+    operation: AtomicU8,
+    sector: AtomicU64,
+    detail: AtomicU64,
+}
+
+impl Channel {
+    fn put(&self, operation: u8, sector: u64, detail: u64) {
+        // Counted before the place is looked at, and the place is free before the count is taken: of the two one at least is seen.
+        self.count.fetch_add(1, Ordering::SeqCst);
+        let claimed = self.state.compare_exchange(EMPTY, BEING_WRITTEN, Ordering::SeqCst, Ordering::SeqCst);
+        if claimed.is_ok() {
+            self.operation.store(operation, Ordering::Relaxed);
+            self.sector.store(sector, Ordering::Relaxed);
+            self.detail.store(detail, Ordering::Relaxed);
+            self.state.store(FULL, Ordering::Release);
+        }
+    }
+
+    /// Operation, sector and detail of the first, and how many there were.
+    fn take(&self) -> Option<(u8, u64, u64, u64)> {
+        if self.state.load(Ordering::Acquire) != FULL {
+            return None;
+        }
+        let operation = self.operation.load(Ordering::Relaxed);
+        let (sector, detail) = (self.sector.load(Ordering::Relaxed), self.detail.load(Ordering::Relaxed));
+        self.state.store(EMPTY, Ordering::SeqCst);
+        // One that came in between is counted now and found in the place the next time, with whatever comes then.
+        let count = self.count.swap(0, Ordering::SeqCst);
+        (count > 0).then_some((operation, sector, detail, count))
+    }
+}
+
+/// The faults of one disk. Any thread may record; one drains.
+#[derive(Debug, Default)]
+pub struct Faults {
+    path: Option<PathBuf>,
+    /// Requests that failed since the disk was opened, in the order of [`OPERATIONS`].
+    failed: [AtomicU64; OPERATIONS.len()],
+    /// Requests that are in flight for too long now.
+    stalled: AtomicU64,
+    failures: Channel,
+    stalls: Channel,
+    ends: Channel,
+    /// Something is there to be drained, and the bell was rung for it.
+    is_pending: AtomicBool,
+    bell: OnceLock<EventDoorbell>,
+}
+
+impl Faults {
+    /// None yet. `path`: where the disk is, if it is anywhere.
+    #[must_use]
+    pub fn new(path: Option<&Path>) -> Self {
+        Self { path: path.map(Path::to_owned), ..Self::default() }
+    }
+
+    /// Where the disk is.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// Ring this from now on when there is something to drain; at once, if there is.
+    pub fn ring_at(&self, bell: &EventDoorbell) {
+        let _ = self.bell.set(bell.clone());
+        if self.is_pending.load(Ordering::Acquire) {
+            bell.ring();
+        }
+    }
+
+    /// A request failed; `None`: the file ended before the disk does.
+    #[cold]
+    pub fn failed(&self, operation: Operation, sector: u64, errno: Option<Errno>) {
+        let index = index_of(operation);
+        self.failed[usize::from(index)].fetch_add(1, Ordering::Relaxed);
+        self.failures.put(index, sector, errno.map_or(0, |errno| u64::from(errno.raw_os_error().unsigned_abs())));
+        self.wake();
+    }
+
+    /// A request is in flight for too long.
+    #[cold]
+    pub(super) fn stalled(&self, operation: Operation, sector: u64, age: Duration) {
+        self.stalled.fetch_add(1, Ordering::Relaxed);
+        self.stalls.put(index_of(operation), sector, nanoseconds(age));
+        self.wake();
+    }
+
+    /// It has ended.
+    #[cold]
+    pub(super) fn stall_ended(&self, operation: Operation, sector: u64, duration: Duration) {
+        self.stalled.fetch_sub(1, Ordering::Relaxed);
+        self.ends.put(index_of(operation), sector, nanoseconds(duration));
+        self.wake();
+    }
+
+    fn wake(&self) {
+        if !self.is_pending.swap(true, Ordering::AcqRel)
+            && let Some(bell) = self.bell.get()
+        {
+            bell.ring();
+        }
+    }
+
+    /// Is there something to drain?
+    #[must_use]
+    pub fn is_pending(&self) -> bool {
+        self.is_pending.load(Ordering::Acquire)
+    }
+
+    /// What happened since the last drain: at most one report of each kind.
+    pub fn drain(&self) -> impl Iterator<Item = Report> {
+        self.is_pending.swap(false, Ordering::AcqRel);
+        let failed = |detail| Fault::Failed(errno_of(detail));
+        let reports = [
+            self.failures.take().map(|taken| report(taken, failed)),
+            self.stalls.take().map(|taken| report(taken, |ns| Fault::Stalled(Duration::from_nanos(ns)))),
+            self.ends.take().map(|taken| report(taken, |ns| Fault::Ended(Duration::from_nanos(ns)))),
+        ];
+        reports.into_iter().flatten()
+    }
+
+    /// Requests that failed since the disk was opened, by operation.
+    pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        OPERATIONS.iter().zip(&self.failed).map(|((name, _), count)| (*name, count.load(Ordering::Relaxed)))
+    }
+
+    /// Requests that are in flight for too long now.
+    #[must_use]
+    pub fn stalled_now(&self) -> u64 {
+        self.stalled.load(Ordering::Relaxed)
+    }
+}
+
+fn report((operation, sector, detail, count): (u8, u64, u64, u64), fault: impl Fn(u64) -> Fault) -> Report {
+    let (operation, what) = OPERATIONS[usize::from(operation) % OPERATIONS.len()];
+    Report { fault: fault(detail), operation, sector: (what != Operation::Flush).then_some(sector), count }
+}
+
+/// Whatever else a disk is asked for, it is not asked for it in vain.
+fn index_of(operation: Operation) -> u8 {
+    let found = OPERATIONS.iter().position(|(_, other)| *other == operation);
+    found.and_then(|index| u8::try_from(index).ok()).unwrap_or(0)
+}
+
+fn errno_of(detail: u64) -> Option<Errno> {
+    i32::try_from(detail).ok().filter(|number| *number > 0).map(Errno::from_raw_os_error)
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// An error by its name, as far as it is one that a disk has.
+#[must_use]
+pub fn errno_name(errno: Errno) -> Cow<'static, str> {
+    let known = ERRNO_NAMES.iter().find(|(known, _)| *known == errno);
+    known.map_or_else(|| format!("errno {}", errno.raw_os_error()).into(), |(_, name)| (*name).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rustix::event::{PollFd, PollFlags, Timespec};
+
+    use super::*;
+
+    fn is_ringing(bell: &EventDoorbell) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        rustix::event::poll(&mut [PollFd::new(bell, PollFlags::IN)], Some(&now)).expect("poll") > 0
+    }
+
+    fn quiet(bell: &EventDoorbell) {
+        rustix::io::read(bell, &mut [0; 8]).expect("it rang");
+    }
+
+    #[test]
+    fn first_error_since_the_last_drain_is_reported_with_the_number_of_all() {
+        let faults = Faults::new(None);
+        assert_eq!(faults.drain().count(), 0);
+        faults.failed(Operation::Write, 8, Some(Errno::NOSPC));
+        faults.failed(Operation::Read, 16, Some(Errno::IO));
+        faults.failed(Operation::Read, 24, None);
+        let first = Report { fault: Fault::Failed(Some(Errno::NOSPC)), operation: "write", sector: Some(8), count: 3 };
+        assert_eq!(faults.drain().collect::<Vec<_>>(), [first]);
+        assert_eq!(faults.drain().count(), 0);
+        faults.failed(Operation::Flush, 0, None);
+        let next = Report { fault: Fault::Failed(None), operation: "flush", sector: None, count: 1 };
+        assert_eq!(faults.drain().collect::<Vec<_>>(), [next]);
+        let counts: Vec<_> = faults.counts().collect();
+        assert_eq!(counts, [("read", 2), ("write", 1), ("flush", 1), ("discard", 0), ("write-zeroes", 0)]);
+    }
+
+    #[test]
+    fn bell_rings_once_for_each_drain_and_for_what_came_before_it_was_there() {
+        let (faults, bell) = (Faults::new(None), EventDoorbell::new().expect("a doorbell"));
+        faults.failed(Operation::Read, 0, None);
+        faults.ring_at(&bell);
+        assert!(is_ringing(&bell));
+        quiet(&bell);
+        faults.failed(Operation::Read, 0, None);
+        assert!(!is_ringing(&bell), "it has rung, and nobody has drained");
+        assert_eq!(faults.drain().map(|report| report.count).sum::<u64>(), 2);
+        faults.failed(Operation::Read, 0, None);
+        assert!(is_ringing(&bell) && faults.is_pending());
+    }
+
+    #[test]
+    fn stalled_requests_are_counted_until_they_end() {
+        let faults = Faults::new(None);
+        let (age, duration) = (Duration::from_secs(31), Duration::from_millis(45_678));
+        faults.stalled(Operation::Write, 4, age);
+        faults.stalled(Operation::Discard, 5, age);
+        assert_eq!(faults.stalled_now(), 2);
+        faults.stall_ended(Operation::Discard, 5, duration);
+        assert_eq!(faults.stalled_now(), 1);
+        let reports: Vec<_> = faults.drain().map(|report| (report.fault, report.operation, report.count)).collect();
+        assert_eq!(reports, [(Fault::Stalled(age), "write", 2), (Fault::Ended(duration), "discard", 1)]);
+        assert_eq!(faults.counts().map(|(_, count)| count).sum::<u64>(), 0);
+    }
+
+    #[test]
+    fn nothing_is_lost_between_threads() {
+        const EACH: u64 = 20_000;
+        let faults = Arc::new(Faults::new(None));
+        let recorders: Vec<_> = (0..4)
+            .map(|sector| {
+                let faults = Arc::clone(&faults);
+                std::thread::spawn(move || (0..EACH).for_each(|_| faults.failed(Operation::Read, sector, Some(Errno::IO))))
+            })
+            .collect();
+        let mut seen = 0;
+        let mut drain = || {
+            for report in faults.drain() {
+                assert_eq!((report.fault, report.operation), (Fault::Failed(Some(Errno::IO)), "read"));
+                assert!(report.sector.is_some_and(|sector| sector < 4));
+                seen += report.count;
+            }
+        };
+        while !recorders.iter().all(std::thread::JoinHandle::is_finished) {
+            drain();
+        }
+        recorders.into_iter().for_each(|recorder| recorder.join().expect("a recorder"));
+        // The last may have been counted before its place was free.
+        faults.failed(Operation::Read, 0, Some(Errno::IO));
+        drain();
+        faults.failed(Operation::Read, 0, Some(Errno::IO));
+        drain();
+        assert_eq!(seen, 4 * EACH + 2);
+    }
+
+    #[test]
+    fn errors_have_names_or_at_least_numbers() {
+        assert_eq!(errno_name(Errno::IO), "EIO");
+        assert_eq!(errno_name(Errno::NOSPC), "ENOSPC");
+        assert_eq!(errno_name(Errno::from_raw_os_error(133)), "errno 133");
+    }
+}

@@ -1,0 +1,123 @@
+//! The locks of a disk's file: one of flock(2) against other daemons, and locks of ranges, as QEMU and others take them, against everything
+//! else that writes images.
+//!
+//! Both belong to the open file, go with it to a daemon that takes over, and end when the kernel has finished what was in flight.
+
+use std::fs::{File, Metadata};
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+
+use fipsee_ring::held::{self, LockError, LockKind};
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+
+use super::FileOptions;
+
+/// `f_type` of NFS, where flock(2) is a lock of the whole range at the server: two of ours would exclude each other.
+const NFS_SUPER_MAGIC: u64 = 0x6969;
+
+const EVERYTHING: Range<i64> = 0..i64::MAX;
+/// QEMU's bytes: a lock for reading of byte 100 + N says "I do N", of byte 200 + N "nobody else may do N". 0: read what is consistent,
+/// 1: write, 2: write the same again, 3: resize. We read, and nobody else may write or resize.
+const OF_READERS: [Range<i64>; 4] = [0..101, 104..200, 201..202, 203..i64::MAX];
+/// Those of writers.
+const OF_QEMU_WRITERS: Range<i64> = 101..104;
+
+/// Lock the file for as long as it is open: many may serve it for reading, or one for writing.
+pub(super) fn lock(options: &FileOptions, file: &File) -> Result<(), String> {
+    let path = options.path.display();
+    let metadata = file.metadata().map_err(|error| format!("{path}: {error}"))?;
+    let how = if options.read_only { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
+    let flock = held::take(|| rustix::fs::flock(file, how), || held::holder(LockKind::Flock, &metadata));
+    flock.map_err(|error| match error {
+        LockError::Failed(errno) => format!(
+            "{path} cannot be locked ({errno}); its file system must support flock(2), or another daemon could serve it too"
+        ),
+        LockError::Held(pid) => format!(
+            "{path} is in use{}: it is locked with flock(2), and one writer or many readers (ro) may have it; stop the other one",
+            describe(pid)
+        ),
+    })?;
+    if rustix::fs::fstatfs(file).is_ok_and(|stat| is_nfs(stat.f_type)) {
+        return Ok(());
+    }
+    let ranges = held::take(|| lock_ranges(file, options.read_only), || range_holder(file, &metadata, options.read_only));
+    match ranges {
+        Err(LockError::Held(pid)) => Err(format!(
+            "{path} is in use{}: parts of it are locked with fcntl(2), as QEMU does with its images; stop that program (`lslocks` and `fuser \
+             -v {path}` show it): a file that something else writes is not supported",
+            describe(pid)
+        )),
+        // Without such locks on this file system, others cannot have any either.
+        Err(LockError::Failed(_)) | Ok(()) => Ok(()),
+    }
+}
+
+fn describe(holder: Option<u32>) -> String {
+    let another = if holder == Some(std::process::id()) { ", as another disk" } else { "" };
+    held::describe(holder) + another
+}
+
+fn is_nfs(kind: impl TryInto<u64>) -> bool {
+    kind.try_into().is_ok_and(|kind| kind == NFS_SUPER_MAGIC)
+}
+
+/// All or nothing. Lock first and look then, as QEMU does: of two that come at the same time, one at least sees the other.
+fn lock_ranges(file: &File, read_only: bool) -> Result<(), Errno> {
+    if !read_only {
+        return change(file, libc::F_WRLCK, EVERYTHING);
+    }
+    let locked = OF_READERS.into_iter().try_for_each(|range| change(file, libc::F_RDLCK, range));
+    let locked = locked.and_then(|()| match conflict(file, libc::F_WRLCK, OF_QEMU_WRITERS) {
+        Some(_) => Err(Errno::AGAIN),
+        None => Ok(()),
+    });
+    locked.inspect_err(|_| {
+        let _ = change(file, libc::F_UNLCK, EVERYTHING);
+    })
+}
+
+/// Which process keeps us from locking. The kernel names the process for a lock of a process, and nobody for one of an open file.
+fn range_holder(file: &File, metadata: &Metadata, read_only: bool) -> Option<u32> {
+    let found = if read_only {
+        let of_others = OF_READERS.into_iter().find_map(|range| conflict(file, libc::F_RDLCK, range));
+        of_others.or_else(|| conflict(file, libc::F_WRLCK, OF_QEMU_WRITERS))
+    } else {
+        conflict(file, libc::F_WRLCK, EVERYTHING)
+    };
+    let lock = found?;
+    let process = u32::try_from(lock.l_pid).ok().filter(|pid| *pid > 0);
+    process.or_else(|| held::holder(LockKind::OpenFile(lock.l_start), metadata))
+}
+
+fn change(file: &File, kind: i32, range: Range<i64>) -> Result<(), Errno> {
+    let lock = request(kind, range);
+    // SAFETY: the descriptor is open, and the kernel only reads the structure, which is whole.
+    let outcome = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
+    if outcome == 0 { Ok(()) } else { Err(last_errno()) }
+}
+
+/// The first lock of others that such a lock would run into.
+fn conflict(file: &File, kind: i32, range: Range<i64>) -> Option<libc::flock> {
+    let mut lock = request(kind, range);
+    // SAFETY: the descriptor is open, and the kernel reads and writes the structure, which is whole and ours alone.
+    let outcome = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
+    (outcome == 0 && i32::from(lock.l_type) != libc::F_UNLCK).then_some(lock)
+}
+
+fn request(kind: i32, range: Range<i64>) -> libc::flock {
+    // A length of 0 is to the end, wherever that will be.
+    let length = if range.end == i64::MAX { 0 } else { range.end - range.start };
+    libc::flock {
+        l_type: i16::try_from(kind).unwrap_or_default(),
+        l_whence: i16::try_from(libc::SEEK_SET).unwrap_or_default(),
+        l_start: range.start,
+        l_len: length,
+        // It must be 0 in a request about an open file.
+        l_pid: 0,
+    }
+}
+
+fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}

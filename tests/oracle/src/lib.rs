@@ -1,0 +1,12 @@
+//! The oracle: it sends a disk requests that overlap, of every size, by every front, and compares each sector with what the protocol allows.
+//! docs/reliability.md says how to run it.
+
+pub mod content;
+pub mod daemon;
+pub mod front;
+pub mod interrupt;
+pub mod model;
+pub mod scenario;
+pub mod slow;
+pub mod storage;
+pub mod workload;

@@ -1,0 +1,95 @@
+//! The requests of late, for a report.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use super::Token;
+
+/// Requests that are remembered.
+const REMEMBERED: usize = 1 << 14;
+/// Requests that a report lists.
+const LISTED: usize = 40;
+
+/// What a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A write.
+    Write,
+    /// A write with FUA.
+    WriteDurably,
+    /// Write-zeroes; with UNMAP?
+    Zero {
+        /// May deallocate.
+        unmap: bool,
+        /// With FUA.
+        fua: bool,
+    },
+    /// A discard.
+    Discard,
+    /// A read.
+    Read,
+    /// A flush.
+    Flush,
+    /// The disk was cut there, and grew again.
+    Regrown,
+    /// The page cache was dropped.
+    CacheDropped,
+    /// The daemon was killed.
+    Killed,
+}
+
+/// A request, when it began and ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Note {
+    /// Its name; for a write also its value.
+    pub token: Token,
+    /// What it is.
+    pub kind: Kind,
+    /// First sector.
+    pub sector: u64,
+    /// Sectors; 0: all of the disk.
+    pub count: u64,
+    /// When it began, in events.
+    pub begun: u64,
+    /// When it ended.
+    pub ended: Option<u64>,
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {:?}", self.token, self.kind)?;
+        if self.count > 0 {
+            write!(f, " of sectors {}..{}", self.sector, self.sector + self.count)?;
+        }
+        match self.ended {
+            Some(ended) => write!(f, ", events {} to {ended}", self.begun),
+            None => write!(f, ", from event {} on", self.begun),
+        }
+    }
+}
+
+/// The last requests, by token.
+#[derive(Clone, Debug, Default)]
+pub(super) struct History(VecDeque<Note>);
+
+impl History {
+    pub(super) fn begin(&mut self, note: Note) {
+        if self.0.len() == REMEMBERED {
+            self.0.pop_front();
+        }
+        self.0.push_back(note);
+    }
+
+    pub(super) fn end(&mut self, token: Token, now: u64) {
+        if let Ok(place) = self.0.binary_search_by_key(&token, |note| note.token) {
+            self.0[place].ended = Some(now);
+        }
+    }
+
+    /// Those that touched a sector, the oldest first.
+    pub(super) fn of(&self, sector: u64) -> impl Iterator<Item = &Note> {
+        let touches = move |note: &&Note| note.count == 0 || (note.sector..note.sector + note.count).contains(&sector);
+        let count = self.0.iter().filter(touches).count();
+        self.0.iter().filter(touches).skip(count.saturating_sub(LISTED))
+    }
+}

@@ -1,0 +1,106 @@
+//! `cargo xtask bench pairs OLD NEW`: builds the daemons that are named by git revisions, and has the suite compare the two.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use crate::dist::Dist;
+use crate::{USAGE_ERROR, cargo, step};
+
+/// A daemon to measure, and what it is called in the results.
+struct Build {
+    program: PathBuf,
+    name: String,
+}
+
+/// Run the comparison with `arguments`: OLD and NEW, each a program or a git revision, then options of the suite.
+pub(crate) fn run(root: &Path, arguments: &[String]) -> ExitCode {
+    let mut command = cargo(root);
+    command.args(["run", "--release", "--package", "fipsee-bench", "--", "pairs"]);
+    match arguments {
+        [old, new, options @ ..] if ![old, new].iter().any(|word| word.starts_with('-')) => {
+            let builds = provide(root, old).and_then(|old| Ok((old, provide(root, new)?)));
+            let (old, new) = match builds {
+                Ok(builds) => builds,
+                Err(error) => {
+                    eprintln!("error: {error}");
+                    return ExitCode::from(USAGE_ERROR);
+                }
+            };
+            command.args([&old.program, &new.program]).args(["--names", &old.name, &new.name]).args(options);
+        }
+        // --help, and errors that the suite reports.
+        _ => drop(command.args(arguments)),
+    }
+    match command.status() {
+        Ok(status) if status.success() => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: cannot run cargo: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The program at the path `word`, or the daemon of the git revision `word`, built unless it has been.
+fn provide(root: &Path, word: &str) -> Result<Build, String> {
+    let path = Path::new(word);
+    if path.is_file() {
+        let program = path.canonicalize().map_err(|error| format!("cannot find {word}: {error}"))?;
+        let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        return Ok(Build { program, name });
+    }
+    let revision = revision(root, word)?;
+    let folder = Dist::new(root).target.join("pairs");
+    let program = folder.join(&revision).join("fipseed");
+    if !program.is_file() {
+        println!("bench pairs ... building fipseed of {revision}");
+        build(root, &folder, &revision, &program)?;
+    }
+    Ok(Build { program, name: revision })
+}
+
+fn revision(root: &Path, word: &str) -> Result<String, String> {
+    let commit = format!("{word}^{{commit}}");
+    let output = step::output(Command::new("git").current_dir(root).args(["rev-parse", "--verify", "--short=12", &commit]));
+    if !output.succeeded {
+        return Err(format!("'{word}' is neither a program nor a git revision: {}; name one or the other", output.text.trim()));
+    }
+    Ok(output.text.trim().to_owned())
+}
+
+/// Build from the files of the commit alone, beside whatever the work tree holds; dependencies are shared by all revisions.
+fn build(root: &Path, folder: &Path, revision: &str, program: &Path) -> Result<(), String> {
+    let failed = |what: &Path, error: std::io::Error| format!("cannot write {}: {error}", what.display());
+    let (tree, archive, target) =
+        (folder.join(revision).join("tree"), folder.join(revision).join("tree.tar"), folder.join("build"));
+    fs::create_dir_all(&tree).map_err(|error| failed(&tree, error))?;
+    step::succeed(
+        Command::new("git").current_dir(root).args(["archive", "--format=tar", "--output"]).arg(&archive).arg(revision),
+    )?;
+    step::succeed(Command::new("tar").arg("-xf").arg(&archive).arg("-C").arg(&tree))?;
+    let mut command = cargo(&tree);
+    command.args(["build", "--release", "--locked", "--package", "fipsee-daemon", "--target-dir"]).arg(&target);
+    step::succeed(&mut command)?;
+    // Whole or not there: what is there is not built again.
+    let copy = program.with_extension("part");
+    fs::copy(target.join("release/fipseed"), &copy).map_err(|error| failed(&copy, error))?;
+    fs::rename(&copy, program).map_err(|error| failed(program, error))?;
+    fs::remove_dir_all(&tree).map_err(|error| failed(&tree, error))?;
+    fs::remove_file(&archive).map_err(|error| failed(&archive, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_taken_as_they_are_and_other_words_are_revisions() {
+        let program = std::env::current_exe().expect("this test");
+        let build = provide(&crate::root(), &program.to_string_lossy()).expect("a program");
+        assert_eq!(build.program, program.canonicalize().expect("its path"));
+        assert!(program.ends_with(&build.name));
+        let error = provide(&crate::root(), "no-such-revision-here").err().expect("neither");
+        assert!(error.contains("no-such-revision-here") && error.contains("git revision"), "{error}");
+    }
+}
