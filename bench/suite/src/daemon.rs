@@ -16,7 +16,9 @@ impl Daemon {
     /// Start the `fipseed` that ships, or else the one that was built beside this program, with its disk `n` for hypervisors.
     pub(crate) fn start(disks: &[String], more: &[&str]) -> Result<Self, String> {
         let vhost_user = format!("n={}", vhost_user(&Self::directory_to_be()).display());
-        Self::start_program(&Self::shipped()?, disks, &[more, &["--vhost-user", &vhost_user]].concat())
+        // Every way to a disk has it open at the same time, and some claim what they may write.
+        let disks: Vec<String> = disks.iter().map(|disk| format!("{disk},shared")).collect();
+        Self::start_program(&Self::shipped()?, &disks, &[more, &["--vhost-user", &vhost_user]].concat())
     }
 
     /// The `fipseed` that ships, or else the one that was built beside this program.

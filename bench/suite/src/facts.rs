@@ -1,6 +1,5 @@
 //! What machine a figure comes from.
 
-use std::path::Path;
 use std::process::Command;
 
 use fipsee_ring::{clock, cpu};
@@ -11,11 +10,6 @@ pub(crate) fn first_line(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     text.lines().next().unwrap_or("unknown").to_owned()
-}
-
-/// What kind of file system holds `path`, as stat(1) names it.
-pub(crate) fn file_system(path: &Path) -> String {
-    first_line("stat", &["--file-system", "--format=%T", &path.to_string_lossy()])
 }
 
 /// Machine, kernel, revision, load: without them a figure says nothing.

@@ -8,6 +8,7 @@ use fipsee::load::{self, DataPath, Mix, Settings};
 use fipsee_block::client::Claim;
 use fipsee_ring::wait::WaitMode;
 
+use crate::facts;
 use crate::matrix::{Cell, SHALLOW};
 
 /// One queue under `cell`, with memory of the client's own that the daemon maps.
@@ -42,4 +43,9 @@ pub(crate) fn fill(socket: &Path, disk: &str, disk_bytes: u64) -> Result<(), Str
         written = load::run(&settings).map_err(|error| error.to_string())?.requests << 20;
     }
     Ok(())
+}
+
+/// What kind of file system holds `path`, as stat(1) names it.
+pub(crate) fn file_system(path: &Path) -> String {
+    facts::first_line("stat", &["--file-system", "--format=%T", &path.to_string_lossy()])
 }

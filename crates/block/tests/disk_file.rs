@@ -370,3 +370,20 @@ fn requests_from_odd_memory_beyond_the_engines_buffers_all_finish() {
         assert!(worker.read(&disk, tag * LENGTH / 512, pattern.len()).expect("read") == pattern, "request {tag}");
     }
 }
+
+#[test]
+fn a_file_that_was_made_anew_is_another_disk() {
+    let scratch = Scratch::temporary();
+    let path = scratch.path("disk");
+    let first = create(&path, 8192).info().identity;
+    // Until the file system gives the number of the inode again.
+    let numbers: Vec<_> = (0..8)
+        .map(|_| {
+            std::fs::remove_file(&path).expect("it was there");
+            let identity = create(&path, 8192).info().identity;
+            assert_ne!(identity, first);
+            identity
+        })
+        .collect();
+    assert_eq!(FileDisk::open(&options(&path)).expect("again").info().identity, numbers[7]);
+}

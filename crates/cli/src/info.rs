@@ -109,9 +109,10 @@ fn render(disk: &Value) -> String {
             for client in clients {
                 let (pid, uid, queues) = (&client["pid"], &client["uid"], &client["queues"]);
                 let kind = if admin::text(client, "kind") == "vhost-user" { ", a virtual machine" } else { "" };
-                let claims = client.get("sole_writer").and_then(Value::as_bool).unwrap_or(false);
-                let claim = if claims { ", sole writer" } else { "" };
-                let text = format!("process {pid}, user {uid}, {queues} queues{kind}{claim}");
+                let says = |key| client.get(key).and_then(Value::as_bool).unwrap_or(false);
+                let claim = if says("sole_writer") { ", sole writer" } else { "" };
+                let gone = if says("leaving") { ", gone, its last requests are not finished" } else { "" };
+                let text = format!("process {pid}, user {uid}, {queues} queues{kind}{claim}{gone}");
                 line(&format!("  client {}", client["client"]), text);
             }
         }

@@ -228,6 +228,7 @@ impl Admin {
                         "queues": client.queues.len(),
                         "worker_cpus": client.worker_cpus,
                         "sole_writer": client.role == Role::SoleWriter,
+                        "leaving": client.leaving,
                     })
                 });
                 description["clients"] = clients.collect();

@@ -41,6 +41,13 @@ fn taken(daemon: &Daemon) {
     });
 }
 
+/// Wait until the daemon has noticed that the only client hung up.
+fn noticed(daemon: &Daemon) {
+    eventually("the daemon has noticed the hang-up", || {
+        daemon.admin(&json!({ "request": "info", "disk": "d" }))["clients"][0]["leaving"] == true
+    });
+}
+
 #[track_caller]
 fn stop(guest: &mut Guest, index: u32) {
     guest.frontend.stop_vring(index).expect("an answer");
@@ -122,6 +129,7 @@ fn the_claim_of_a_hypervisor_that_is_gone_ends_with_its_last_request() {
     guest.submit(0, OUT, 0, &[(data, 4096, false)]);
     taken(&daemon);
     drop(guest);
+    noticed(&daemon);
     let (attached, queues) = daemon.attach(&with("d", Claim::SoleWriter)).expect("the claim ends while it waits");
     assert!(began.elapsed() >= DELAY, "its write was in flight when the claim ended");
     assert!(std::fs::read(daemon.dir.path("f")).expect("a file")[..4096] == stamp(4096, 6, 6), "it was finished");
@@ -139,6 +147,7 @@ fn a_device_waits_for_the_last_request_of_a_writer_that_is_gone() {
     queue.submit();
     taken(&daemon);
     drop((disk, queue, buffer));
+    noticed(&daemon);
     let _guest = Guest::start(&socket_of(&daemon, "d"), &Options::default()).expect("it starts late");
     assert!(began.elapsed() >= DELAY, "a write was in flight when it started");
     is_held(&daemon, "d");

@@ -106,7 +106,10 @@ fn second_resize_waits_for_the_acknowledgement_and_carries_the_newest_size() {
     // Whatever else comes is in order behind it: the next message is the answer to this request, not another event.
     let piece = RawClient::pool(0, 512);
     let last = (40 << 20 >> SECTOR_SHIFT) - 1;
-    assert_eq!(client.ask(&request_one_segment(Operation::Read, 0, 3, last, piece)), Status::Ok);
+    // The worker may take the read before it is told of the last size.
+    eventually("the last size is in force", || {
+        client.ask(&request_one_segment(Operation::Read, 0, 3, last, piece)) == Status::Ok
+    });
     client.publish(&request_ack_event(7, KIND_RESIZE));
     let (first, second) = (client.next_completion(), client.next_completion());
     client.queues[0].requests.answered();

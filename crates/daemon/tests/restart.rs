@@ -51,10 +51,10 @@ fn killed_and_started_again(spec: &str, size_bytes: u64) {
 #[test]
 fn memory_disk_under_load_is_served_again_right_after_a_kill() {
     // Its memory is what takes the kernel time.
-    killed_and_started_again("d=memory:256M", 256 << 20);
+    killed_and_started_again("d=memory:128M", 128 << 20);
 }
 
 #[test]
 fn file_disk_under_load_is_served_again_right_after_a_kill() {
-    killed_and_started_again("d=file:{dir}/disk,size=64M,block=4096", 64 << 20);
+    killed_and_started_again("d=file:{dir}/disk,size=32M,block=4096", 32 << 20);
 }

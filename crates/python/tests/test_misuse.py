@@ -110,6 +110,20 @@ def test_exclusive_use_keeps_others_out(daemon):
             fipsee.open("a", socket=daemon.socket, exclusive=True)
 
 
+def test_a_sole_writer_keeps_other_writers_out(daemon):
+    with fipsee.open("a", socket=daemon.socket, claim="sole_writer"):
+        for claim in ("none", "sole_writer"):
+            with pytest.raises(fipsee.BusyError, match="is its sole writer"):
+                fipsee.open("a", socket=daemon.socket, claim=claim)
+        fipsee.open("a", socket=daemon.socket, read_only=True).close()
+        fipsee.open("a", socket=daemon.socket, claim="ignore").close()
+    with fipsee.open("a", socket=daemon.socket):
+        with pytest.raises(fipsee.BusyError, match="may write it, too"):
+            fipsee.open("a", socket=daemon.socket, claim="sole_writer")
+    with pytest.raises(ValueError, match="'none', 'sole_writer' or 'ignore'"):
+        fipsee.open("a", socket=daemon.socket, claim="all")
+
+
 def test_writes_to_what_is_read_only_are_refused(daemon):
     for name, options in (("r", {}), ("a", {"read_only": True})):
         with fipsee.open(name, socket=daemon.socket, **options) as disk:

@@ -145,6 +145,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "asks the kernel about processes")]
     fn file_of_the_right_device_goes_before_one_of_the_same_number() {
         let file = std::fs::metadata("/proc/self/exe").expect("a file");
         let device = format!("{:02x}:{:02x}", major(file.dev()), minor(file.dev()));
@@ -156,6 +157,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "asks the kernel about processes")]
     fn a_live_holder_is_a_refusal_and_anything_else_is_waited_for() {
         let own = std::process::id();
         let mut attempts = 0;

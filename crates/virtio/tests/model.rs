@@ -80,8 +80,12 @@ fn check<D: Disk>(disk: D, seed: u64, is_in_order: bool) {
         let mut requests = Vec::new();
         for place in 0..batch {
             let kind = [IN, IN, OUT, OUT, FLUSH, DISCARD, WRITE_ZEROES][below(&mut random, 7)];
-            let sector = random.below(SECTORS);
-            let count = 1 + random.below((SECTORS - sector).min(16));
+            let mut sector = random.below(SECTORS);
+            let mut count = 1 + random.below((SECTORS - sector).min(16));
+            if kind == DISCARD {
+                // Of blocks of the file system: what is no whole one may keep its content.
+                (sector, count) = (sector / 8 * 8, count.next_multiple_of(8).min(SECTORS - sector / 8 * 8));
+            }
             let base = DATA + place * 0x1_0000;
             let mut wanted = Wanted { kind, sector, count, base, head: 0, expected: None };
             let range = usize::try_from(sector * 512).expect("small")..usize::try_from((sector + count) * 512).expect("small");

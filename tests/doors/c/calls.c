@@ -53,8 +53,10 @@ static void opening(void)
 			FAILS(outcome, -EOPNOTSUPP, "this CPU has no ");
 	}
 	options.wait = 0;
-	options.flags = 4;
+	options.flags = 16;
 	FAILS(open_with(&options), -EINVAL, "flags");
+	options.flags = FIPSEE_OPEN_SOLE_WRITER | FIPSEE_OPEN_IGNORE_CLAIM;
+	FAILS(open_with(&options), -EINVAL, "give one of them");
 	options.flags = FIPSEE_OPEN_READ_ONLY | FIPSEE_OPEN_EXCLUSIVE;
 	options.look_ns = 1000;
 	EXPECT(open_with(&options), 0);
@@ -120,6 +122,18 @@ static void describing(void)
 	options.disk = "a";
 	options.flags = FIPSEE_OPEN_EXCLUSIVE;
 	EXPECT(fipsee_open(&options, &other), -EBUSY);
+	options.flags = FIPSEE_OPEN_SOLE_WRITER;
+	FAILS(fipsee_open(&options, &other), -EBUSY, "may write it, too");
+	EXPECT(fipsee_close(disk), 0);
+	EXPECT(fipsee_open(&options, &disk), 0);
+	options.flags = 0;
+	FAILS(fipsee_open(&options, &other), -EBUSY, "is its sole writer");
+	options.flags = FIPSEE_OPEN_IGNORE_CLAIM;
+	EXPECT(fipsee_open(&options, &other), 0);
+	EXPECT(fipsee_close(other), 0);
+	options.flags = FIPSEE_OPEN_READ_ONLY;
+	EXPECT(fipsee_open(&options, &other), 0);
+	EXPECT(fipsee_close(other), 0);
 	EXPECT(fipsee_close(disk), 0);
 }
 

@@ -21,7 +21,7 @@ use crate::block::append;
 use crate::files::FilledFile;
 use crate::place::Cpus;
 use crate::steal::Steal;
-use crate::{facts, floor};
+use crate::{facts, floor, generator};
 
 const FILE_MEBIBYTES: usize = 512;
 const FLOOR_TIME: Duration = Duration::from_millis(30);
@@ -71,7 +71,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         return Err("--only leaves nothing to measure".to_owned());
     }
     let file = if workloads.iter().any(|workload| workload.needs_file()) { Some(options.make_file()?) } else { None };
-    let file_system = file.as_ref().map(|file| facts::file_system(file.path()));
+    let file_system = file.as_ref().map(|file| generator::file_system(file.path()));
     let steal = Steal::begin();
     let (measured, states) = measure(options, workloads, file.as_ref())?;
     machine["stolen_percent"] = Steal::end(steal.as_ref()).into();
@@ -104,7 +104,7 @@ impl Options {
 
     fn make_file(&self) -> Result<FilledFile, String> {
         let directory = self.directory.clone().unwrap_or_else(std::env::temp_dir);
-        if self.directory.is_none() && ["tmpfs", "ramfs"].contains(&facts::file_system(&directory).as_str()) {
+        if self.directory.is_none() && ["tmpfs", "ramfs"].contains(&generator::file_system(&directory).as_str()) {
             return Err(format!("{} lies in memory; name a folder on a disk with --directory", directory.display()));
         }
         let name = format!("fipsee-bench-pairs-{}.img", std::process::id());

@@ -214,7 +214,7 @@ impl Bench {
         let place = |(place, file): &(Place, FilledFile)| {
             json!({
                 "place": place.text(),
-                "file_system": facts::file_system(file.path()),
+                "file_system": generator::file_system(file.path()),
                 "direct_bytes": file.direct_bytes(),
             })
         };

@@ -61,7 +61,12 @@ fn check_header(client: &Client, features: u64) {
     assert_eq!(u32_at(&header, 12), u32::from(u16_at(&client.attached, 12)), "as in ATTACHED");
     assert_eq!((u64_at(&header, 16), u64_at(&header, 24)), (region_bytes, features));
     let (pool, pool_bytes) = (u64_at(&header, 32), u64_at(&header, 40));
-    assert!(pool % 4096 == 0 && pool_bytes % 4096 == 0 && pool_bytes <= 1 << 30 && pool + pool_bytes <= region_bytes);
+    assert!(
+        pool.is_multiple_of(4096)
+            && pool_bytes.is_multiple_of(4096)
+            && pool_bytes <= 1 << 30
+            && pool + pool_bytes <= region_bytes
+    );
     assert_eq!(header[48..], [0; 16]);
     assert_eq!(u16_at(&client.attached, 14), 0);
 }
@@ -74,12 +79,12 @@ fn check_entry(client: &Client, index: u64, features: u64) {
     let region_bytes = u64_at(&client.attached, 16);
     for ((offset, slots), start) in [u64_at(&entry, 0), u64_at(&entry, 8)].into_iter().zip(slots).zip(starts) {
         assert!(slots.is_power_of_two() && (2..=65_536).contains(&slots) && start < slots, "slots {slots}, start {start}");
-        assert!(offset % 64 == 0 && offset + 64 * u64::from(slots) <= region_bytes);
+        assert!(offset.is_multiple_of(64) && offset + 64 * u64::from(slots) <= region_bytes);
         let bytes = client.memory.read(offset, usize::try_from(64 * slots).expect("small"));
         assert!(bytes.iter().all(|byte| *byte == 0), "a new ring is zero");
     }
     let cold = u64_at(&entry, 16);
-    assert!(cold % 64 == 0 && cold + 256 <= region_bytes);
+    assert!(cold.is_multiple_of(64) && cold + 256 <= region_bytes);
     // The daemon may already sleep on the request ring; nothing else has been written.
     client.memory.word(cold + 4).store(0, Ordering::SeqCst);
     let words = client.memory.read(cold, 256);

@@ -45,7 +45,7 @@ type Case = (&'static str, [u8; 60], u16);
 /// The disk holds a pattern; every request is answered so; the pattern is still there.
 fn check(client: &mut Client, witness: &mut Witness, cases: &[Case]) {
     let is_writable = u32_at(client.info(), 36) & 1 != 0;
-    client.fill(0, &[0x5a; 64 << 10]);
+    client.fill(0, &vec![0x5a; 64 << 10]);
     if is_writable {
         assert_eq!(client.ask(&transfer(WRITE, TAG, 0, (0, 128, 0))), 0);
     }
@@ -302,8 +302,8 @@ fn operations_do_what_they_are_called() {
 fn of_two_writes_of_one_queue_one_wins_each_sector() {
     let (daemon, _witness) = daemon();
     let mut client = client(&daemon, "a");
-    client.fill(0, &[1; 64 * 512]);
-    client.fill(64 * 512, &[2; 64 * 512]);
+    client.fill(0, &vec![1; 64 * 512]);
+    client.fill(64 * 512, &vec![2; 64 * 512]);
     for _ in 0..50 {
         client.publish(&transfer(WRITE, 1, 0, (0, 64, 0)));
         client.publish(&transfer(WRITE, 2, 32, (64, 64, 0)));

@@ -50,6 +50,18 @@ fn exclusive_disk_is_refused_while_it_is_in_use_and_free_afterwards() {
 }
 
 #[test]
+fn a_job_that_claims_its_disk_is_the_only_one_that_writes() {
+    let Some(daemon) = Daemon::start("fio-claim", &["x=memory:16M"]) else { return };
+    let Some(fio) = Fio::new("fio-claim", &daemon) else { return };
+    fio.run("filename=x rw=write bs=4k size=1m claim=sole_writer");
+    fio.run("filename=x rw=write bs=4k size=1m numjobs=2");
+    fio.run("filename=x rw=read bs=4k size=1m numjobs=2 claim=sole_writer");
+    let text = fio.fail("filename=x rw=write bs=4k numjobs=2 time_based runtime=1 claim=sole_writer");
+    assert!(text.contains("disk 'x' cannot be written safely") && text.contains("is its sole writer"), "{text}");
+    fio.run("filename=x rw=write bs=4k size=1m numjobs=2 claim=ignore");
+}
+
+#[test]
 fn socket_without_a_listener_is_told_from_no_socket() {
     let directory = Directory::new("fio-deaf");
     let socket = directory.path("s");

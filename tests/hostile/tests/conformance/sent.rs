@@ -161,7 +161,7 @@ fn no_request_has_more_segments_than_the_disk_takes() {
         let four = vec![buffer.segment(0, 512); 4];
         let refused = queue.transfer(Operation::Read, 0, &[four.clone(), four.clone()].concat(), false, 1);
         assert!(matches!(refused, Err(Error::Request(Status::TooLong))), "{refused:?}");
-        let refused = queue.transfer(Operation::Read, 0, &vec![four[0]; 5], false, 1);
+        let refused = queue.transfer(Operation::Read, 0, &[four[0]; 5], false, 1);
         assert!(matches!(refused, Err(Error::Request(Status::TooLong))), "{refused:?}");
         queue.transfer(Operation::Read, 0, &four, false, 1).expect("as many as it takes");
         assert_eq!(finish(&mut queue), [Status::Ok]);

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::Errno;
@@ -49,10 +50,7 @@ pub(super) fn open(options: &FileOptions, served: Option<File>) -> Result<FileDi
     if !options.read_only && !can_discard(&file, &metadata, size_bytes) {
         capabilities &= !CAPABILITY_DISCARD;
     }
-    let (device, number) = if is_regular { (metadata.dev(), metadata.ino()) } else { (metadata.rdev(), 0) };
-    let mut identity = [0; 16];
-    identity[..8].copy_from_slice(&device.to_le_bytes());
-    identity[8..].copy_from_slice(&number.to_le_bytes());
+    let identity = identity_of(&metadata);
     let optimal = alignment.map_or(0, |alignment| alignment.unit_mask + 1).max(page_bytes());
     new.iter_mut().for_each(NewFile::keep);
     let target = Target::new(file.into(), alignment, block_bytes, size_bytes, is_regular);
@@ -65,6 +63,25 @@ pub(super) fn open(options: &FileOptions, served: Option<File>) -> Result<FileDi
         identity,
         new,
     })
+}
+
+/// The same whenever the file or device is opened. The number of a file that was removed is given to another one: the time at which it was made
+/// tells the two apart.
+fn identity_of(metadata: &std::fs::Metadata) -> [u8; 16] {
+    let mut identity = [0; 16];
+    let made = || metadata.created().ok()?.duration_since(SystemTime::UNIX_EPOCH).ok();
+    let (device, number) = match metadata.is_file() {
+        true => (metadata.dev() ^ made().map_or(0, |time| mix(u64::try_from(time.as_nanos()).unwrap_or(0))), metadata.ino()),
+        false => (metadata.rdev(), 0),
+    };
+    identity[..8].copy_from_slice(&device.to_le_bytes());
+    identity[8..].copy_from_slice(&number.to_le_bytes());
+    identity
+}
+
+/// Spreads the bits of a time, so that it does not cancel out those of a device's number.
+const fn mix(value: u64) -> u64 {
+    (value ^ (value >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 fn open_existing(options: &FileOptions, metadata: &std::fs::Metadata) -> Result<File, String> {
