@@ -8,12 +8,14 @@ use std::time::{Duration, Instant};
 
 use fipsee_block::client::{AttachOptions, Blocking};
 
+use fipsee_oracle::content::{self, Found, Random, SECTOR_BYTES};
+
 use crate::record::Record;
 use crate::referee::{Counts, Promise, Referee};
-use crate::stamp::{self, BLOCK_BYTES, Random};
 
-/// Blocks of the disk: few, so that each is written often.
-const BLOCK_COUNT: u64 = 256;
+/// Sectors of the disk: few, so that each is written often.
+const SECTOR_COUNT: u64 = 2048;
+const DISK_BYTES: u64 = SECTOR_COUNT * SECTOR_BYTES as u64;
 /// What should happen soon has failed after so long.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// A kill comes after a random number of completions below this.
@@ -43,7 +45,7 @@ pub enum Storage {
 
 impl Storage {
     fn spec(self, directory: &Path, seed: u64) -> String {
-        let file = format!("file:{},size={}", directory.join("disk").display(), BLOCK_COUNT * BLOCK_BYTES);
+        let file = format!("file:{},size={}", directory.join("disk").display(), DISK_BYTES);
         match self {
             Self::File => format!("d={file}"),
             Self::Late => format!("d=delay:50us+500us,seed={seed}:{file}"),
@@ -167,7 +169,7 @@ pub fn run(settings: &Settings) -> Result<Counts, String> {
     std::fs::create_dir_all(&settings.directory).map_err(|error| format!("{}: {error}", settings.directory.display()))?;
     let outlives = matches!(settings.storage, Storage::File | Storage::Late);
     let promise = if outlives { Promise::Completion } else { Promise::Flush };
-    let referee = (Mutex::new((Referee::new(promise, BLOCK_COUNT), None)), Condvar::new());
+    let referee = (Mutex::new((Referee::new(promise, SECTOR_COUNT), None)), Condvar::new());
     let mut campaign = Campaign {
         settings,
         bench: Bench { referee: Arc::new(referee) },
@@ -258,17 +260,14 @@ impl Campaign<'_> {
     }
 
     fn start_writer(&mut self) -> Result<(), String> {
-        let (sequence, token) = {
-            let state = self.bench.lock();
-            (state.0.last_sequence + 1, state.0.last_token + 1)
-        };
+        let token = self.bench.lock().0.last_token + 1;
         let mut command = Command::new(&self.settings.program);
         command.arg("writer");
         match self.settings.way {
             Way::Library => command.arg("library").arg(self.socket()),
             Way::VhostUser => command.arg("vhost-user").arg(self.vm_socket()),
         };
-        for number in [BLOCK_COUNT, sequence, token, self.random.below(u64::MAX)] {
+        for number in [SECTOR_COUNT, token, self.random.below(u64::MAX)] {
             command.arg(number.to_string());
         }
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
@@ -313,21 +312,19 @@ impl Campaign<'_> {
     /// Compare all of the disk with what was told. `is_up`: the disk has kept its cache.
     fn check(&self, alone: bool, is_up: bool) -> Result<(), String> {
         let mut client = self.attach(alone)?;
-        let floors = self.bench.lock().0.floors(is_up);
-        let mut bytes = vec![0; usize::try_from(BLOCK_COUNT * BLOCK_BYTES).unwrap_or(0)];
+        let token = self.bench.lock().0.begin_check(is_up);
+        let mut bytes = vec![0; usize::try_from(DISK_BYTES).unwrap_or(0)];
         client.read_at(&mut bytes, 0).map_err(|error| format!("the disk cannot be read: {error}"))?;
         client.detach().map_err(|error| error.to_string())?;
-        let block = usize::try_from(BLOCK_BYTES).unwrap_or(1);
-        let numbered = (0..).zip(bytes.chunks(block));
-        let found: Vec<Vec<u64>> = numbered.map(|(number, bytes)| stamp::sequences(number, bytes)).collect::<Result<_, _>>()?;
+        let found: Vec<Found> = content::identify_all(&bytes, 0).collect();
         // A writer that lives tells before it submits; what it told may not have been heard yet.
-        let newest = found.iter().flatten().copied().max().unwrap_or(0);
-        self.bench.wait("the newest write was told", |referee| referee.last_sequence >= newest)?;
-        let mut state = self.bench.lock();
-        for ((number, found), floor) in (0..).zip(&found).zip(floors) {
-            state.0.check(number, found, floor)?;
-        }
-        Ok(())
+        let newest = found.iter().map(|found| match found {
+            Found::Value(value) | Found::Torn(value) => u64::from(*value),
+            Found::Misplaced(..) | Found::Garbage(_) => 0,
+        });
+        let newest = newest.max().unwrap_or(0);
+        self.bench.wait("the newest write was told", |referee| referee.last_token >= newest)?;
+        self.bench.lock().0.end_check(token, is_up, &found)
     }
 
     fn abort(&mut self) {

@@ -4,5 +4,4 @@
 pub mod campaign;
 pub mod record;
 pub mod referee;
-pub mod stamp;
 pub mod writer;

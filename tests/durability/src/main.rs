@@ -50,7 +50,7 @@ enum Commands {
     },
     /// Be a writer (used by `run`).
     #[command(hide = true)]
-    Writer { way: String, socket: PathBuf, block_count: u64, first_sequence: u64, first_token: u64, seed: u64 },
+    Writer { way: String, socket: PathBuf, sector_count: u64, first_token: u64, seed: u64 },
 }
 
 /// What is worth killing.
@@ -83,9 +83,9 @@ fn main() -> ExitCode {
             let all = std::iter::once(OsString::from("fipseed")).chain(arguments);
             fipsee_daemon::start(Arguments::parse_from(all))
         }
-        Commands::Writer { way, socket, block_count, first_sequence, first_token, seed } => {
+        Commands::Writer { way, socket, sector_count, first_token, seed } => {
             die_with_our_parent();
-            write(&way, &socket, Plan { block_count, first_sequence, first_token, seed })
+            write(&way, &socket, Plan { sector_count, first_token, seed })
         }
     };
     match outcome {
@@ -122,9 +122,10 @@ fn one(way: Way, storage: Storage, victim: Victim, kills: u64, seed: u64, direct
         Storage::PowerCut | Storage::Torn => format!(", {} times a sector was forgotten that was not flushed", counts.forgotten),
     };
     println!(
-        "{what}: {kills} kills, {} requests, 0 lost, 0 double, 0 missing ({} flushes and FUA; {} in flight when the daemon died, {} \
-         with their writer; {} reconnections; {} blocks compared{forgotten}) in {:.0?}",
+        "{what}: {kills} kills, {} requests, 0 lost, 0 double, 0 missing ({} writes over others in flight; {} flushes and FUA; {} in flight when the daemon died, {} \
+         with their writer; {} reconnections; {} sectors compared{forgotten}) in {:.0?}",
         counts.completed,
+        counts.overlapping,
         counts.hardened,
         counts.in_flight_at_loss,
         counts.died,

@@ -2,8 +2,17 @@
 
 use std::io::Read;
 
+use fipsee_oracle::content::{Found, Value};
+
+/// Sectors of a read, at most.
+pub const MOST_READ: usize = 8;
+const WORDS: usize = 12;
 /// Bytes of a record. Below PIPE_BUF, so a writer that is killed leaves whole ones.
-const RECORD_BYTES: usize = 48;
+const RECORD_BYTES: usize = 8 * WORDS;
+/// Beside the value: only the header of that write was found.
+const TORN: u64 = 1 << 32;
+/// Nothing that belongs there was found.
+const GARBAGE: u64 = 1 << 33;
 
 /// What is asked of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +24,7 @@ pub enum Action {
     WriteDurably = 2,
     /// A flush.
     Flush = 3,
-    /// A read of one block.
+    /// A read of a few sectors.
     Read = 4,
 }
 
@@ -24,16 +33,14 @@ pub enum Action {
 pub enum Record {
     /// A request is about to be submitted.
     Submit {
-        /// Its name; never used twice.
+        /// Its name; never used twice. For a write also the value that it leaves.
         token: u64,
         /// What.
         action: Action,
-        /// First block.
-        block: u64,
-        /// Blocks.
+        /// First sector.
+        sector: u64,
+        /// Sectors.
         count: u64,
-        /// Of the write.
-        sequence: u64,
     },
     /// A completion came.
     Done {
@@ -41,10 +48,8 @@ pub enum Record {
         token: u64,
         /// 0: it succeeded.
         status: u64,
-        /// What a read found: the oldest and the newest write.
-        oldest: u64,
-        /// See `oldest`.
-        newest: u64,
+        /// What a read found, sector by sector.
+        found: [Found; MOST_READ],
     },
     /// The daemon is gone, and everything it answered was told.
     Lost,
@@ -58,25 +63,33 @@ impl Record {
     /// As bytes.
     #[must_use]
     pub fn to_bytes(self) -> Vec<u8> {
-        let words = match self {
-            Self::Submit { token, action, block, count, sequence } => [1, token, action as u64, block, count, sequence],
-            Self::Done { token, status, oldest, newest } => [2, token, status, oldest, newest, 0],
-            Self::Lost => [3, 0, 0, 0, 0, 0],
-            Self::Resumed => [4, 0, 0, 0, 0, 0],
-            Self::End => [5, 0, 0, 0, 0, 0],
+        let mut words = [0; WORDS];
+        let head = match self {
+            Self::Submit { token, action, sector, count } => [1, token, action as u64, sector, count],
+            Self::Done { token, status, found } => {
+                words[3..3 + MOST_READ].copy_from_slice(&found.map(word_of));
+                [2, token, status, words[3], words[4]]
+            }
+            Self::Lost => [3, 0, 0, 0, 0],
+            Self::Resumed => [4, 0, 0, 0, 0],
+            Self::End => [5, 0, 0, 0, 0],
         };
+        words[..head.len()].copy_from_slice(&head);
         words.iter().flat_map(|word: &u64| word.to_le_bytes()).collect()
     }
 
-    fn from_words(words: [u64; 6]) -> Option<Self> {
-        let [kind, token, a, b, c, d] = words;
+    fn from_words(words: [u64; WORDS]) -> Option<Self> {
+        let [kind, token, a, b, c, ..] = words;
         Some(match kind {
             1 => {
                 let actions = [Action::Write, Action::WriteDurably, Action::Flush, Action::Read];
                 let action = actions.into_iter().find(|action| *action as u64 == a)?;
-                Self::Submit { token, action, block: b, count: c, sequence: d }
+                Self::Submit { token, action, sector: b, count: c }
             }
-            2 => Self::Done { token, status: a, oldest: b, newest: c },
+            2 => {
+                let found: &[u64; MOST_READ] = words[3..].first_chunk()?;
+                Self::Done { token, status: a, found: found.map(found_in) }
+            }
             3 => Self::Lost,
             4 => Self::Resumed,
             5 => Self::End,
@@ -100,11 +113,27 @@ impl Record {
                 Err(error) => return Err(format!("the writer cannot be heard: {error}")),
             }
         }
-        let mut words = [0; 6];
+        let mut words = [0; WORDS];
         for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
             *word = u64::from_le_bytes(*bytes);
         }
         Self::from_words(words).map(Some).ok_or_else(|| format!("the writer says what is no record: {words:x?}"))
+    }
+}
+
+fn word_of(found: Found) -> u64 {
+    match found {
+        Found::Value(value) => value.into(),
+        Found::Torn(value) => TORN | u64::from(value),
+        Found::Misplaced(..) | Found::Garbage(_) => GARBAGE,
+    }
+}
+
+fn found_in(word: u64) -> Found {
+    match (Value::try_from(word), Value::try_from(word & !TORN)) {
+        (Ok(value), _) => Found::Value(value),
+        (_, Ok(value)) => Found::Torn(value),
+        _ => Found::Garbage(word),
     }
 }
 

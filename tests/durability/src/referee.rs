@@ -1,11 +1,12 @@
-//! What must be on the disk, by what was told.
-//!
-//! A block is written by one request at a time, so its writes have an order. Of each block the referee knows the *floor*,
-//! the newest write that must not be lost, and the newest that was submitted. Whatever a sector holds must lie between.
+//! What must be on the disk, by what was told: the model of the oracle, twice. One is of what reads find. The other is of what outlives the disk's cache:
+//! there a write replaces others only when a flush or FUA has made it durable.
 
 use std::collections::HashMap;
 
-use crate::record::{Action, Record};
+use fipsee_oracle::content::{Found, Value};
+use fipsee_oracle::model::{Change, Ended, Kind, Model, Token};
+
+use crate::record::{Action, MOST_READ, Record};
 
 /// When is a write safe from what we do to it?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,26 +17,16 @@ pub enum Promise {
     Flush,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Block {
-    /// Must not be lost.
-    floor: u64,
-    /// Completed, by a disk that has not lost its cache since.
-    completed: u64,
-    /// Submitted.
-    newest: u64,
-}
+/// Names of our own reads: none of a writer's.
+const OWN_TOKENS: Token = 1 << 40;
 
 #[derive(Debug)]
 struct Outstanding {
     action: Action,
-    block: u64,
+    sector: u64,
     count: u64,
-    sequence: u64,
-    /// Of a flush: what was complete when it was submitted.
-    covers: Vec<(u64, u64)>,
-    /// Of a read: what must be found at least.
-    at_least: u64,
+    /// Of a flush: the first so many of all writes that were ever unflushed.
+    covers: u64,
 }
 
 /// Numbers for the report.
@@ -43,6 +34,8 @@ struct Outstanding {
 pub struct Counts {
     /// Requests submitted.
     pub submitted: u64,
+    /// Of those, writes that overlapped another in flight.
+    pub overlapping: u64,
     /// Completions.
     pub completed: u64,
     /// Of those, flushes and writes with FUA.
@@ -55,9 +48,9 @@ pub struct Counts {
     pub resumed: u64,
     /// Requests in flight at those times.
     pub in_flight_at_loss: u64,
-    /// Blocks compared after a kill.
+    /// Sectors compared after a kill.
     pub checked: u64,
-    /// Times that a sector was older than what was last submitted for it, and had to be no newer.
+    /// Times that a sector held another write than the last that was submitted for it.
     pub forgotten: u64,
 }
 
@@ -65,40 +58,46 @@ pub struct Counts {
 #[derive(Debug)]
 pub struct Referee {
     promise: Promise,
-    blocks: Vec<Block>,
-    outstanding: HashMap<u64, Outstanding>,
-    /// Blocks completed and above their floor.
-    unflushed: Vec<u64>,
-    /// The highest sequence told.
-    pub last_sequence: u64,
+    /// What reads find.
+    seen: Model,
+    /// What outlives the cache.
+    safe: Model,
+    outstanding: HashMap<Token, Outstanding>,
+    /// Completed writes that no flush has covered, and how many there were before the first of them.
+    unflushed: Vec<Ended>,
+    flushed: u64,
+    /// The last write submitted for each sector.
+    newest: Vec<Value>,
     /// The highest token told.
     pub last_token: u64,
+    own_token: Token,
     /// The writer has ended in order.
     pub has_ended: bool,
     /// For the report.
     pub counts: Counts,
 }
 
+fn index(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
 impl Referee {
-    /// Of a disk of so many blocks of zeroes.
+    /// Of a disk of so many sectors of zeroes.
     #[must_use]
-    pub fn new(promise: Promise, block_count: u64) -> Self {
-        let blocks = (0..block_count).map(|_| Block::default()).collect();
+    pub fn new(promise: Promise, sector_count: u64) -> Self {
         Self {
             promise,
-            blocks,
+            seen: Model::new(sector_count),
+            safe: Model::new(sector_count),
             outstanding: HashMap::new(),
             unflushed: Vec::new(),
-            last_sequence: 0,
+            flushed: 0,
+            newest: vec![0; index(sector_count)],
             last_token: 0,
+            own_token: OWN_TOKENS,
             has_ended: false,
             counts: Counts::default(),
         }
-    }
-
-    fn of(&mut self, first: u64, count: u64) -> &mut [Block] {
-        let range = |at| usize::try_from(at).unwrap_or(usize::MAX);
-        &mut self.blocks[range(first)..range(first + count)]
     }
 
     /// Requests without an answer.
@@ -110,11 +109,11 @@ impl Referee {
     /// Hear one record.
     ///
     /// # Errors
-    /// What is wrong with it: a completion too many, a failed request, data that is too old.
+    /// What is wrong with it: a completion too many, a failed request, data that cannot be there.
     pub fn hear(&mut self, record: Record) -> Result<(), String> {
         match record {
-            Record::Submit { token, action, block, count, sequence } => self.submit(token, action, block, count, sequence),
-            Record::Done { token, status, oldest, newest } => self.done(token, status, (oldest, newest)),
+            Record::Submit { token, action, sector, count } => self.submit(token, action, sector, count),
+            Record::Done { token, status, found } => self.done(token, status, found),
             Record::Lost => {
                 self.counts.losses += 1;
                 self.counts.in_flight_at_loss += self.outstanding.len() as u64;
@@ -133,20 +132,29 @@ impl Referee {
         }
     }
 
-    fn submit(&mut self, token: u64, action: Action, block: u64, count: u64, sequence: u64) -> Result<(), String> {
+    fn submit(&mut self, token: Token, action: Action, sector: u64, count: u64) -> Result<(), String> {
         self.counts.submitted += 1;
         self.last_token = self.last_token.max(token);
-        let mut request = Outstanding { action, block, count, sequence, covers: Vec::new(), at_least: 0 };
+        let request = Outstanding { action, sector, count, covers: self.flushed + self.unflushed.len() as u64 };
         match action {
             Action::Write | Action::WriteDurably => {
-                self.last_sequence = self.last_sequence.max(sequence);
-                self.of(block, count).iter_mut().for_each(|block| block.newest = sequence);
+                let overlaps = |other: &Outstanding| {
+                    let writes = matches!(other.action, Action::Write | Action::WriteDurably);
+                    writes && other.sector < sector + count && sector < other.sector + other.count
+                };
+                self.counts.overlapping += u64::from(self.outstanding.values().any(overlaps));
+                let value = Value::try_from(token).map_err(|_| "too many requests for one campaign".to_owned())?;
+                self.newest[index(sector)..index(sector + count)].fill(value);
+                let kind = if action == Action::Write { Kind::Write } else { Kind::WriteDurably };
+                let change = Change { kind, sector, count, value };
+                self.seen.begin(token, change);
+                self.safe.begin(token, change);
             }
-            Action::Flush => {
-                let completed = |number: &u64| (*number, self.blocks[usize::try_from(*number).unwrap_or(0)].completed);
-                request.covers = self.unflushed.iter().map(completed).collect();
+            Action::Flush => self.both(|model| model.note(token, Kind::Flush, 0, 0)),
+            Action::Read => {
+                self.seen.begin_read(token, sector, count);
+                self.safe.note(token, Kind::Read, sector, count);
             }
-            Action::Read => request.at_least = self.of(block, 1)[0].floor,
         }
         match self.outstanding.insert(token, request) {
             Some(_) => Err(format!("the writer's token {token} is in use")),
@@ -154,7 +162,12 @@ impl Referee {
         }
     }
 
-    fn done(&mut self, token: u64, status: u64, (oldest, newest): (u64, u64)) -> Result<(), String> {
+    fn both(&mut self, mut act: impl FnMut(&mut Model)) {
+        act(&mut self.seen);
+        act(&mut self.safe);
+    }
+
+    fn done(&mut self, token: Token, status: u64, found: [Found; MOST_READ]) -> Result<(), String> {
         let Some(request) = self.outstanding.remove(&token) else {
             return Err(format!("request {token} completed twice, or was never submitted"));
         };
@@ -162,35 +175,29 @@ impl Referee {
             return Err(format!("{request:?} failed with status {status}"));
         }
         self.counts.completed += 1;
-        match (request.action, self.promise) {
-            (Action::Write, Promise::Flush) => {
-                self.of(request.block, request.count).iter_mut().for_each(|block| block.completed = request.sequence);
-                self.unflushed.extend(request.block..request.block + request.count);
+        match request.action {
+            Action::Write => {
+                self.seen.end(token);
+                self.unflushed.extend(self.safe.abandon(token));
             }
-            (Action::Write | Action::WriteDurably, _) => {
-                self.counts.hardened += u64::from(request.action == Action::WriteDurably);
-                for block in self.of(request.block, request.count) {
-                    (block.completed, block.floor) = (request.sequence, request.sequence);
-                }
-            }
-            (Action::Flush, _) => {
+            Action::WriteDurably => {
                 self.counts.hardened += 1;
-                for (number, sequence) in &request.covers {
-                    let block = &mut self.of(*number, 1)[0];
-                    block.floor = block.floor.max(*sequence);
-                }
-                let blocks = &self.blocks;
-                self.unflushed.retain(|number| {
-                    let block = &blocks[usize::try_from(*number).unwrap_or(0)];
-                    block.completed > block.floor
-                });
+                self.both(|model| _ = model.end(token));
             }
-            (Action::Read, _) => {
-                let known = self.of(request.block, 1)[0].newest;
-                if oldest < request.at_least || newest > known {
-                    let (block, least) = (request.block, request.at_least);
-                    return Err(format!("a read of block {block} found writes {oldest} to {newest}, not {least} to {known}"));
+            Action::Flush => {
+                self.counts.hardened += 1;
+                self.both(|model| model.note_end(token));
+                let covered = index(request.covers.saturating_sub(self.flushed)).min(self.unflushed.len());
+                self.flushed += covered as u64;
+                for ended in self.unflushed.drain(..covered) {
+                    self.safe.replace(&ended);
                 }
+            }
+            Action::Read => {
+                self.safe.note_end(token);
+                let sectors = found.into_iter().take(index(request.count));
+                // Of what overlapped the writer tells that it is mixed, and not how.
+                return self.seen.end_read(token, sectors, |_, _| true);
             }
         }
         Ok(())
@@ -200,44 +207,49 @@ impl Referee {
     /// in flight and will be submitted to the next daemon.
     pub fn lose_cache(&mut self) {
         if self.promise == Promise::Flush {
+            self.flushed += self.unflushed.len() as u64;
             self.unflushed.clear();
-            self.blocks.iter_mut().for_each(|block| block.completed = block.floor);
-            self.outstanding.values_mut().for_each(|request| request.covers.clear());
+            self.seen.fall_back(&self.safe);
         }
     }
 
     /// The writer was killed: what it had in flight was done or not.
     pub fn writer_died(&mut self) {
         self.counts.died += self.outstanding.len() as u64;
-        self.outstanding.clear();
+        for (token, request) in std::mem::take(&mut self.outstanding) {
+            match request.action {
+                Action::Write | Action::WriteDurably => self.both(|model| _ = model.abandon(token)),
+                Action::Flush => {}
+                Action::Read => self.seen.forget_read(token),
+            }
+        }
     }
 
-    /// What must be found at least, by block. `is_up`: the disk has kept its cache, so completed writes are seen.
-    #[must_use]
-    pub fn floors(&self, is_up: bool) -> Vec<u64> {
-        self.blocks.iter().map(|block| if is_up { block.completed.max(block.floor) } else { block.floor }).collect()
+    fn of(&mut self, is_up: bool) -> &mut Model {
+        if is_up || self.promise == Promise::Completion { &mut self.seen } else { &mut self.safe }
     }
 
-    /// Compare what a block's sectors came with to `floor` and to what has been submitted.
+    /// All of the disk is about to be read. `is_up`: the disk has kept its cache, so completed writes are seen.
+    pub fn begin_check(&mut self, is_up: bool) -> Token {
+        self.own_token += 1;
+        let (token, count) = (self.own_token, self.seen.sector_count());
+        self.both(|model| model.note(token, Kind::Check, 0, 0));
+        self.of(is_up).watch(token, 0, count);
+        if !is_up {
+            self.of(is_up).settle_nothing_by(token);
+        }
+        token
+    }
+
+    /// It was read; what was told meanwhile was heard.
     ///
     /// # Errors
     /// Something acknowledged is lost, or something is there that nobody wrote.
-    pub fn check(&mut self, number: u64, found: &[u64], floor: u64) -> Result<(), String> {
-        self.counts.checked += 1;
-        let block = self.of(number, 1)[0];
-        for (piece, sequence) in found.iter().enumerate() {
-            if *sequence < floor {
-                return Err(format!(
-                    "LOST: block {number}, sector {piece} holds write {sequence}, and write {floor} was acknowledged"
-                ));
-            }
-            if *sequence > block.newest {
-                let newest = block.newest;
-                return Err(format!("block {number}, sector {piece} holds write {sequence}; the newest submitted is {newest}"));
-            }
-            self.counts.forgotten += u64::from(*sequence < block.newest);
-        }
-        Ok(())
+    pub fn end_check(&mut self, token: Token, is_up: bool, found: &[Found]) -> Result<(), String> {
+        self.counts.checked += found.len() as u64;
+        let is_newest = |(found, newest): &(&Found, &Value)| **found == Found::Value(**newest);
+        self.counts.forgotten += found.iter().zip(&self.newest).filter(|pair| !is_newest(pair)).count() as u64;
+        self.of(is_up).compare(token, found.iter().copied(), |_, _| true).map_err(|error| format!("LOST: {error}"))
     }
 }
 
@@ -245,12 +257,14 @@ impl Referee {
 mod tests {
     use super::*;
 
-    fn submit(token: u64, action: Action, block: u64, sequence: u64) -> Record {
-        Record::Submit { token, action, block, count: 1, sequence }
+    const ZEROES: [Found; MOST_READ] = [Found::Value(0); MOST_READ];
+
+    fn submit(token: Token, action: Action, sector: u64) -> Record {
+        Record::Submit { token, action, sector, count: 1 }
     }
 
-    fn done(token: u64) -> Record {
-        Record::Done { token, status: 0, oldest: 0, newest: 0 }
+    fn done(token: Token) -> Record {
+        Record::Done { token, status: 0, found: ZEROES }
     }
 
     fn told(promise: Promise, records: &[Record]) -> Referee {
@@ -259,37 +273,81 @@ mod tests {
         referee
     }
 
+    fn check(referee: &mut Referee, is_up: bool, values: [Value; 4]) -> Result<(), String> {
+        let token = referee.begin_check(is_up);
+        referee.end_check(token, is_up, &values.map(Found::Value))
+    }
+
     #[test]
-    fn floor_rises_with_completions_or_with_flushes_as_was_promised() {
-        let story =
-            [submit(1, Action::Write, 0, 1), done(1), submit(2, Action::Flush, 0, 0), submit(3, Action::Write, 1, 2), done(3)];
-        assert_eq!(told(Promise::Completion, &story).floors(false), [1, 2, 0, 0]);
+    fn writes_are_safe_when_they_complete_or_when_a_flush_does_as_was_promised() {
+        let story = [submit(1, Action::Write, 0), done(1), submit(2, Action::Flush, 0), submit(3, Action::Write, 1), done(3)];
+        let mut referee = told(Promise::Completion, &story);
+        assert!(
+            check(&mut referee, false, [0, 3, 0, 0])
+                .expect_err("lost")
+                .contains("sector 0 (page 0, 0): zeroes; allowed: write 1")
+        );
         let mut referee = told(Promise::Flush, &story);
-        assert_eq!((referee.floors(false), referee.floors(true)), (vec![0; 4], vec![1, 2, 0, 0]));
+        check(&mut referee, false, [0; 4]).expect("nothing was flushed");
+        assert!(check(&mut referee, true, [0; 4]).is_err(), "the disk has its cache");
         referee.hear(done(2)).expect("a flush");
-        assert_eq!(referee.floors(false), [1, 0, 0, 0], "it covers what was complete before it");
-        referee.hear(submit(4, Action::WriteDurably, 2, 3)).expect("a write");
+        check(&mut referee, false, [1, 0, 0, 0]).expect("it covers what was complete before it");
+        assert!(check(&mut referee, false, [0, 3, 0, 0]).is_err());
+        referee.hear(submit(4, Action::WriteDurably, 2)).expect("a write");
         referee.hear(done(4)).expect("a write");
-        assert_eq!(referee.floors(false), [1, 0, 3, 0]);
+        assert!(check(&mut referee, false, [1, 3, 0, 0]).is_err());
+        check(&mut referee, false, [1, 3, 4, 0]).expect("all is well");
     }
 
     #[test]
     fn flush_that_met_a_power_cut_promises_nothing_of_before() {
-        let story = [submit(1, Action::Write, 0, 1), done(1), submit(2, Action::Flush, 0, 0), Record::Lost, done(2)];
-        assert_eq!(told(Promise::Flush, &story).floors(false), [0; 4]);
+        let story = [submit(1, Action::Write, 0), done(1), submit(2, Action::Flush, 0), Record::Lost, done(2)];
+        check(&mut told(Promise::Flush, &story), false, [0; 4]).expect("it was lost before");
+        check(&mut told(Promise::Flush, &story), true, [0; 4]).expect("it was lost before");
+    }
+
+    #[test]
+    fn either_of_two_that_overlapped_survives_and_what_a_third_replaced_does_not() {
+        let story = [
+            submit(1, Action::WriteDurably, 0),
+            done(1),
+            submit(2, Action::Write, 0),
+            submit(3, Action::Write, 0),
+            done(2),
+            done(3),
+        ];
+        let mut referee = told(Promise::Flush, &story);
+        for value in [1, 2, 3] {
+            check(&mut referee, false, [value, 0, 0, 0]).expect("none was flushed");
+        }
+        referee.hear(submit(4, Action::Flush, 0)).expect("a flush");
+        referee.hear(done(4)).expect("a flush");
+        assert!(check(&mut referee, false, [1, 0, 0, 0]).is_err());
+        for value in [2, 3] {
+            check(&mut referee, false, [value, 0, 0, 0]).expect("they overlapped");
+        }
+        assert_eq!(referee.counts.overlapping, 1);
+    }
+
+    #[test]
+    fn what_a_killed_writer_had_in_flight_was_done_or_not() {
+        for value in [1, 2] {
+            let mut referee = told(Promise::Completion, &[submit(1, Action::Write, 0), done(1), submit(2, Action::Write, 0)]);
+            referee.writer_died();
+            check(&mut referee, true, [value, 0, 0, 0]).expect("done or not");
+            assert!(check(&mut referee, true, [3 - value, 0, 0, 0]).is_err(), "it stays as it was found");
+        }
     }
 
     #[test]
     fn everything_that_must_not_be_is_reported() {
-        let mut referee = told(Promise::Completion, &[submit(1, Action::Write, 0, 5), done(1), submit(2, Action::Read, 0, 0)]);
+        let mut referee = told(Promise::Completion, &[submit(1, Action::Write, 0), done(1), submit(2, Action::Read, 0)]);
         assert!(referee.hear(done(1)).expect_err("twice").contains("twice"));
         assert!(referee.hear(Record::End).expect_err("missing").contains("1 requests have no completion"));
-        assert!(referee.hear(done(2)).expect_err("old").contains("found writes 0 to 0"));
-        assert!(referee.check(0, &[5, 4], 5).expect_err("old").contains("LOST: block 0, sector 1"));
-        assert!(referee.check(0, &[6], 5).expect_err("from nowhere").contains("holds write 6"));
-        referee.check(0, &[5], 5).expect("all is well");
-        referee.hear(submit(3, Action::Write, 0, 6)).expect("a write");
-        let failed = Record::Done { token: 3, status: 1, oldest: 0, newest: 0 };
+        assert!(referee.hear(done(2)).expect_err("old").contains("zeroes; allowed: write 1"));
+        assert!(check(&mut referee, true, [6, 0, 0, 0]).expect_err("from nowhere").contains("write 6"));
+        referee.hear(submit(3, Action::Write, 0)).expect("a write");
+        let failed = Record::Done { token: 3, status: 1, found: ZEROES };
         assert!(referee.hear(failed).expect_err("failed").contains("status 1"));
     }
 }

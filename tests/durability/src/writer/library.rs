@@ -4,10 +4,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use fipsee_block::client::{AttachOptions, Buffer, Disk, Error, Memory, Queue, ReconnectPolicy};
+use fipsee_block::wire::SECTOR_BYTES;
 
 use super::{Port, Request, SLOT_BYTES, SLOTS, Waited};
 use crate::record::Action;
-use crate::stamp::{BLOCK_BYTES, SECTORS_PER_BLOCK};
 
 /// A library client. Half of its buffers lie in the pool, whose place changes with each connection, half in memory of its own.
 pub struct Library {
@@ -42,15 +42,15 @@ impl Port for Library {
         self.buffers[slot].fill(0, bytes);
     }
 
-    fn content(&mut self, slot: usize) -> Vec<u8> {
-        let mut bytes = vec![0; usize::try_from(BLOCK_BYTES).unwrap_or(0)];
+    fn content(&mut self, slot: usize, length_bytes: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length_bytes];
         self.buffers[slot].copy_to(0, &mut bytes);
         bytes
     }
 
     fn submit(&mut self, request: Request) -> Result<(), String> {
-        let (queue, sector) = (&mut self.queues[0], request.block * SECTORS_PER_BLOCK);
-        let segment = self.buffers[request.slot].segment(0, request.count.max(1) * BLOCK_BYTES);
+        let (queue, sector) = (&mut self.queues[0], request.sector);
+        let segment = self.buffers[request.slot].segment(0, request.count.max(1) * SECTOR_BYTES);
         let staged = match request.action {
             Action::Write => queue.write(sector, segment, false, request.token),
             Action::WriteDurably => queue.write(sector, segment, true, request.token),

@@ -4,18 +4,21 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::record::{Action, Record, Teller};
-use crate::stamp::{self, BLOCK_BYTES, Random};
+use fipsee_oracle::content::{self, Found, Random, SECTOR_BYTES, Value};
+
+use crate::record::{Action, MOST_READ, Record, Teller};
 
 pub mod library;
 pub mod vhost_user;
 
 /// Requests in flight.
 pub const SLOTS: usize = 32;
-/// Most blocks of one write.
-pub const MOST_BLOCKS: u64 = 4;
+/// Most sectors of one write, as a power of two.
+const MOST_SECTORS_LOG: u64 = 6;
+/// Sectors of the place where half of the requests go, so that many overlap.
+const HOT_SECTORS: u64 = 256;
 /// Bytes of the buffer that each request has.
-pub const SLOT_BYTES: u64 = MOST_BLOCKS * BLOCK_BYTES;
+pub const SLOT_BYTES: u64 = (SECTOR_BYTES as u64) << MOST_SECTORS_LOG;
 
 /// A request of the writer, as a way to a disk is given it.
 #[derive(Clone, Copy, Debug)]
@@ -26,9 +29,9 @@ pub struct Request {
     pub slot: usize,
     /// What.
     pub action: Action,
-    /// First block.
-    pub block: u64,
-    /// Blocks.
+    /// First sector.
+    pub sector: u64,
+    /// Sectors.
     pub count: u64,
 }
 
@@ -49,8 +52,8 @@ pub trait Port {
     /// Put `bytes` into a buffer.
     fn fill(&mut self, slot: usize, bytes: &[u8]);
 
-    /// The first block of a buffer.
-    fn content(&mut self, slot: usize) -> Vec<u8>;
+    /// The first bytes of a buffer.
+    fn content(&mut self, slot: usize, length_bytes: usize) -> Vec<u8>;
 
     /// Begin a request.
     ///
@@ -74,10 +77,8 @@ pub trait Port {
 /// How a writer goes on.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Blocks of the disk.
-    pub block_count: u64,
-    /// The first write's number.
-    pub first_sequence: u64,
+    /// Sectors of the disk.
+    pub sector_count: u64,
     /// The first request's name.
     pub first_token: u64,
     /// What is random.
@@ -89,12 +90,9 @@ struct Writer<P> {
     plan: Plan,
     random: Random,
     teller: Teller,
-    sequence: u64,
     token: u64,
     free: Vec<usize>,
     in_flight: HashMap<u64, Request>,
-    /// Blocks that a request in flight touches.
-    busy: Vec<bool>,
 }
 
 /// Write until the referee closes our standard input, then wait for the last completion.
@@ -113,11 +111,9 @@ pub fn run<P: Port>(port: P, plan: Plan) -> Result<(), String> {
         plan,
         random: Random(plan.seed),
         teller: Teller,
-        sequence: plan.first_sequence,
         token: plan.first_token,
         free: (0..SLOTS).collect(),
         in_flight: HashMap::new(),
-        busy: vec![false; usize::try_from(plan.block_count).unwrap_or(0)],
     };
     let mut done = Vec::new();
     while !stop.load(Ordering::Relaxed) || !writer.in_flight.is_empty() {
@@ -143,28 +139,25 @@ impl<P: Port> Writer<P> {
     fn fill_up(&mut self) -> Result<(), String> {
         for _ in 0..=self.random.below(2 * SLOTS as u64) {
             let Some(slot) = self.free.pop() else { break };
-            let Some((action, block, count)) = self.pick() else {
-                self.free.push(slot);
-                break;
-            };
-            let (token, sequence) = (self.token, self.sequence);
+            let (action, sector, count) = self.pick();
+            let token = self.token;
             self.token += 1;
             if matches!(action, Action::Write | Action::WriteDurably) {
-                self.sequence += 1;
-                let bytes: Vec<u8> = (block..block + count).flat_map(|number| stamp::block(number, sequence)).collect();
+                let value = Value::try_from(token).map_err(|_| "too many requests for one campaign".to_owned())?;
+                let mut bytes = vec![0; length_of(count)];
+                content::fill(&mut bytes, value, sector);
                 self.port.fill(slot, &bytes);
             }
-            self.mark(block, count, true);
-            let request = Request { token, slot, action, block, count };
-            self.teller.tell(Record::Submit { token, action, block, count, sequence });
+            let request = Request { token, slot, action, sector, count };
+            self.teller.tell(Record::Submit { token, action, sector, count });
             self.in_flight.insert(token, request);
             self.port.submit(request)?;
         }
         Ok(())
     }
 
-    /// Something that touches no block of a request in flight.
-    fn pick(&mut self) -> Option<(Action, u64, u64)> {
+    /// Something, wherever others are: sizes by their logarithm, places within pages.
+    fn pick(&mut self) -> (Action, u64, u64) {
         let action = match self.random.below(20) {
             0..11 => Action::Write,
             11..13 if P::HAS_FUA => Action::WriteDurably,
@@ -172,40 +165,31 @@ impl<P: Port> Writer<P> {
             _ => Action::Read,
         };
         if action == Action::Flush {
-            return Some((action, 0, 0));
+            return (action, 0, 0);
         }
-        let count = if action == Action::Read { 1 } else { 1 + self.random.below(MOST_BLOCKS) };
-        let block = self.random.below(self.plan.block_count - count + 1);
-        self.range(block, count).iter().all(|is_busy| !is_busy).then_some((action, block, count))
-    }
-
-    fn range(&mut self, block: u64, count: u64) -> &mut [bool] {
-        let at = |number| usize::try_from(number).unwrap_or(usize::MAX);
-        &mut self.busy[at(block)..at(block + count)]
-    }
-
-    fn mark(&mut self, block: u64, count: u64, is_busy: bool) {
-        self.range(block, count).fill(is_busy);
+        let base = 1 << self.random.below(MOST_SECTORS_LOG);
+        let most = if action == Action::Read { MOST_READ as u64 } else { u64::MAX };
+        let count = (base + 1 + self.random.below(base)).min(most);
+        let end = if self.random.percent(50) { HOT_SECTORS } else { self.plan.sector_count };
+        (action, self.random.below(end - count + 1), count)
     }
 
     fn complete(&mut self, token: u64, status: u64) {
-        let (mut oldest, mut newest) = (0, 0);
+        let mut found = [Found::Value(0); MOST_READ];
         // One that is not in flight is told as well: the referee knows what to say.
         if let Some(request) = self.in_flight.remove(&token) {
-            self.mark(request.block, request.count, false);
             if request.action == Action::Read && status == 0 {
-                match stamp::sequences(request.block, &self.port.content(request.slot)) {
-                    Ok(found) => {
-                        (oldest, newest) = (found.iter().copied().min().unwrap_or(0), found.iter().copied().max().unwrap_or(0));
-                    }
-                    Err(garbage) => {
-                        eprintln!("error: {garbage}");
-                        newest = u64::MAX;
-                    }
+                let bytes = self.port.content(request.slot, length_of(request.count));
+                for (place, one) in found.iter_mut().zip(content::identify_all(&bytes, request.sector)) {
+                    *place = one;
                 }
             }
             self.free.push(request.slot);
         }
-        self.teller.tell(Record::Done { token, status, oldest, newest });
+        self.teller.tell(Record::Done { token, status, found });
     }
+}
+
+fn length_of(sectors: u64) -> usize {
+    usize::try_from(sectors).unwrap_or(0) * SECTOR_BYTES
 }

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use fipsee_block::wire::SECTOR_BYTES;
 use fipsee_guest::device::{FLUSH, Guest, IN, OUT, Options, Sent};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Port, Request, SLOT_BYTES, SLOTS, Waited};
 use crate::record::Action;
-use crate::stamp::{BLOCK_BYTES, SECTORS_PER_BLOCK};
 
 /// How long a daemon may be away.
 const RETURN_WITHIN: Duration = Duration::from_secs(60);
@@ -60,13 +60,13 @@ impl Port for VhostUser {
         self.guest.ram.write(self.place(slot), bytes);
     }
 
-    fn content(&mut self, slot: usize) -> Vec<u8> {
-        self.guest.ram.read(self.place(slot), usize::try_from(BLOCK_BYTES).unwrap_or(0))
+    fn content(&mut self, slot: usize, length_bytes: usize) -> Vec<u8> {
+        self.guest.ram.read(self.place(slot), length_bytes)
     }
 
     fn submit(&mut self, request: Request) -> Result<(), String> {
-        let bytes = u32::try_from(request.count * BLOCK_BYTES).map_err(|error| error.to_string())?;
-        let (place, sector) = (self.place(request.slot), request.block * SECTORS_PER_BLOCK);
+        let bytes = u32::try_from(request.count * SECTOR_BYTES).map_err(|error| error.to_string())?;
+        let (place, sector) = (self.place(request.slot), request.sector);
         let sent = match request.action {
             Action::Flush => self.guest.submit(0, FLUSH, 0, &[]),
             Action::Read => self.guest.submit(0, IN, sector, &[(place, bytes, true)]),

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use fipsee_block::wire::Status;
 use rustix::fs::{FallocateFlags, OFlags, fallocate, fdatasync};
 use rustix::io::{Errno, ReadWriteFlags, preadv, pwritev2};
 
@@ -161,6 +162,7 @@ fn serve(file: &File, jobs: &Mutex<Receiver<Job>>, answers: &Sender<Answer>) {
         let Ok(mut job) = job else { return };
         let status = match carry_out(file, &mut job) {
             Ok(()) => 0,
+            Err(Errno::OPNOTSUPP) => Status::Unsupported as u64,
             Err(errno) => {
                 eprintln!("{:?} at {}+{}: {errno}", job.action, job.offset_bytes, job.length_bytes);
                 FAILED

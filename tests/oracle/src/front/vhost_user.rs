@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use fipsee_guest::device::{DISCARD, FLUSH, IN, OUT, Sent, UNMAP, WRITE_ZEROES};
+use fipsee_block::wire::Status;
+use fipsee_guest::device::{DISCARD, FLUSH, IN, IO_ERROR, OK, OUT, Sent, UNMAP, UNSUPPORTED, WRITE_ZEROES};
 use fipsee_guest::virtqueue::Part;
 
 use super::guest::Machine;
@@ -45,7 +46,14 @@ impl VhostUser {
                     continue;
                 };
                 self.used[queue] -= descriptors;
-                done.push((token, self.machine.guest.status(sent).into()));
+                // In the words of the block protocol, where there are such.
+                let status = match self.machine.guest.status(sent) {
+                    OK => Status::Ok as u64,
+                    IO_ERROR => Status::IoError as u64,
+                    UNSUPPORTED => Status::Unsupported as u64,
+                    other => u64::from(other) << 8,
+                };
+                done.push((token, status));
             }
         }
     }

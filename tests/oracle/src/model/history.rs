@@ -36,6 +36,8 @@ pub enum Kind {
     CacheDropped,
     /// The daemon was killed.
     Killed,
+    /// Another client reads all of the disk.
+    Check,
 }
 
 /// A request, when it began and ended.
@@ -68,7 +70,7 @@ impl fmt::Display for Note {
     }
 }
 
-/// The last requests, by token.
+/// The last requests, as they began.
 #[derive(Clone, Debug, Default)]
 pub(super) struct History(VecDeque<Note>);
 
@@ -81,8 +83,9 @@ impl History {
     }
 
     pub(super) fn end(&mut self, token: Token, now: u64) {
-        if let Ok(place) = self.0.binary_search_by_key(&token, |note| note.token) {
-            self.0[place].ended = Some(now);
+        // Most that end began lately.
+        if let Some(note) = self.0.iter_mut().rev().find(|note| note.token == token) {
+            note.ended = Some(now);
         }
     }
 

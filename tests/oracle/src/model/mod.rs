@@ -65,6 +65,8 @@ struct Reading {
     /// By sector: its value, or the index of its list.
     seen: Vec<u32>,
     lists: Vec<List>,
+    /// Does what it finds settle anything?
+    settles: bool,
     /// Changes that began during the read: first sector, end, value.
     later: Vec<(u64, u64, Value)>,
 }
@@ -232,6 +234,11 @@ impl Model {
     /// A read is about to be submitted.
     pub fn begin_read(&mut self, token: Token, sector: u64, count: u64) {
         self.note(token, Kind::Read, sector, count);
+        self.watch(token, sector, count);
+    }
+
+    /// The same, without a place in the report.
+    pub fn watch(&mut self, token: Token, sector: u64, count: u64) {
         let states = &self.sectors[index(sector)..index(sector + count)];
         let mut lists = Vec::new();
         let seen = states.iter().map(|state| {
@@ -244,7 +251,19 @@ impl Model {
             MIXED | u32::try_from(lists.len() - 1).unwrap_or(0)
         });
         let seen = seen.collect();
-        self.reads.insert(token, Reading { sector, seen, lists, later: Vec::new() });
+        self.reads.insert(token, Reading { sector, seen, lists, settles: true, later: Vec::new() });
+    }
+
+    /// The caller of a read is gone.
+    pub fn forget_read(&mut self, token: Token) {
+        self.reads.remove(&token);
+    }
+
+    /// What this read finds says nothing about what this model is of: it may come from a cache above that.
+    pub fn settle_nothing_by(&mut self, token: Token) {
+        if let Some(read) = self.reads.get_mut(&token) {
+            read.settles = false;
+        }
     }
 
     /// A read has ended; `found`: its sectors. A sector that changed meanwhile may hold parts of several values (5.4: mixed data);
@@ -258,8 +277,21 @@ impl Model {
         found: impl Iterator<Item = Found>,
         is_mixed: impl Fn(u64, &[Value]) -> bool,
     ) -> Result<(), String> {
-        let Some(read) = self.reads.remove(&token) else { return Err(format!("read {token} ended twice, or never began")) };
         self.note_end(token);
+        self.compare(token, found, is_mixed)
+    }
+
+    /// The end of what [`watch`](Self::watch) began.
+    ///
+    /// # Errors
+    /// As [`end_read`](Self::end_read).
+    pub fn compare(
+        &mut self,
+        token: Token,
+        found: impl Iterator<Item = Found>,
+        is_mixed: impl Fn(u64, &[Value]) -> bool,
+    ) -> Result<(), String> {
+        let Some(read) = self.reads.remove(&token) else { return Err(format!("read {token} ended twice, or never began")) };
         let mut wrong = Vec::new();
         let mut count = 0;
         for ((place, state), found) in read.seen.iter().enumerate().zip(found) {
@@ -302,7 +334,7 @@ impl Model {
         allowed.extend(later);
         match found {
             Found::Value(value) if allowed.contains(&value) => {
-                if alone {
+                if alone && read.settles {
                     self.settle(sector, value);
                 }
                 Ok(())
@@ -328,7 +360,11 @@ impl Model {
     }
 
     /// What may be there when a cache was lost: whatever `other`, which runs in step with this one, allows.
+    ///
+    /// # Panics
+    /// When it does not.
     pub fn fall_back(&mut self, other: &Self) {
+        assert_eq!(self.clock, other.clock, "the models run in step");
         for read in self.reads.values_mut() {
             for sector in read.sector..read.sector + read.seen.len() as u64 {
                 read.later.extend(other.values(sector).into_iter().map(|value| (sector, sector + 1, value)));

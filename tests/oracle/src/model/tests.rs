@@ -169,7 +169,14 @@ fn cache_that_is_lost_brings_back_what_nothing_durable_replaced() {
         }
     }
     allows(&seen, 0, &[2]);
+    allows(&safe, 0, &[1, 2]);
+    safe.begin_read(4, 0, 1);
+    safe.settle_nothing_by(4);
+    safe.end_read(4, [Found::Value(2)].into_iter(), NO_MIX).expect("allowed");
+    seen.note(4, Kind::Read, 0, 1);
+    seen.note_end(4);
     seen.begin_read(3, 0, 1);
+    safe.note(3, Kind::Read, 0, 1);
     seen.fall_back(&safe);
     allows(&seen, 0, &[1, 2]);
     seen.end_read(3, [Found::Value(1)].into_iter(), NO_MIX).expect("read after the loss");
