@@ -342,8 +342,8 @@ impl Export {
     ///
     /// # Errors
     /// Somebody else may write, in words.
-    pub fn claim(&self, client: u64, patience: Duration) -> Result<(), String> {
-        let deadline = Instant::now() + patience;
+    pub fn claim(&self, client: u64, timeout: Duration) -> Result<(), String> {
+        let deadline = Instant::now() + timeout;
         let role = self.role_in_force(Role::SoleWriter);
         let mut users = self.lock();
         loop {

@@ -6,8 +6,8 @@
 //! direct write that meets a dirty page makes a later fdatasync fail although the device did nothing wrong.
 //!
 //! Direct I/O transfers whole *units*: the logical block of the device, or the block of the file system where that would
-//! itself fall back to its page cache for less ([`mode`]). A request that covers parts of units, or whose memory is not aligned, goes through a
-//! buffer of the engine's; a write of a part of a unit is a read-modify-write, which no other write may meet ([`range_lock`]). What the
+//! itself fall back to its page cache for less (`mode.rs`). A request that covers parts of units, or whose memory is not aligned, goes through a
+//! buffer of the engine's; a write of a part of a unit is a read-modify-write, which no other write may meet (`range_lock.rs`). What the
 //! file system zeroes or deallocates are whole blocks of it; the rest of such a range is written, or for a discard left as it is.
 //!
 //! Durable is what a flush (fdatasync) or an FUA write (`RWF_DSYNC`) says is durable.
