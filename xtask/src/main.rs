@@ -35,7 +35,8 @@ usage: cargo xtask COMMAND
   loom    the ring under the model checker, and its known-bad variants, which must fail
   models  the models in docs/models under spin, and their broken variants, which must fail
   vm      disks in virtual machines; `vm --list` and `vm --help` tell more
-  endure  kill daemon and clients 500 times and more under load, and compare; `endure --help` tells more
+  endure  kill daemon and clients 500 times and more under load, and compare; `endure oracle`: requests that overlap;
+          `endure --help` and `endure oracle --help` say more
   bench   setup, dist, then the benchmarks, on a quiet machine; arguments go to fipsee-bench
   bench ipc   messages between two CPUs, ours and everybody's, on a quiet machine; `bench ipc --help` tells more
   bench hostile   what each lie of a client or guest costs who does not lie, on a quiet machine; `bench --help` tells more
