@@ -37,7 +37,18 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> ExitCode {
         return outcome;
     }
     let mut fio = cargo(root);
-    fio.args(["test", "--package", "fipsee-doors", "--test", "fio", "--", "fio_goes_on", "fio_was_killed", "jobs_that_overlap", "--nocapture"]);
+    fio.args([
+        "test",
+        "--package",
+        "fipsee-doors",
+        "--test",
+        "fio",
+        "--",
+        "fio_goes_on",
+        "fio_was_killed",
+        "jobs_that_overlap",
+        "--nocapture",
+    ]);
     fio.env("FIPSEE_ENDURE_KILLS", kills(arguments));
     if std::env::var_os(dist::DIST_VARIABLE).is_none() {
         fio.env(dist::DIST_VARIABLE, prefix);

@@ -39,6 +39,8 @@ pub struct Change {
 /// A change that has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Ended {
+    /// Its name.
+    pub token: Token,
     /// What it was.
     pub change: Change,
     /// When it began, in events of the model.
@@ -191,7 +193,7 @@ impl Model {
                 read.later.push((change.sector, end, change.value));
             }
         }
-        self.changes.insert(token, Ended { change, begun: self.clock });
+        self.changes.insert(token, Ended { token, change, begun: self.clock });
     }
 
     /// A change succeeded: it replaces whatever ended before it began.
@@ -221,12 +223,16 @@ impl Model {
         Some(ended)
     }
 
-    /// Everything that ended before `by` began is gone from its sectors.
+    /// Everything that ended before `by` began is gone from its sectors. Where `by` is no candidate any more, whatever replaced it has replaced
+    /// these, too; what a sector was settled to since may have ended later.
     pub fn replace(&mut self, by: &Ended) {
         for sector in by.change.sector..by.change.sector + by.change.count {
             if self.sectors[index(sector)] & MIXED != 0 {
-                self.mixed_of(sector).candidates.retain(|candidate| candidate.end > by.begun);
-                self.tidy(sector);
+                let candidates = &mut self.mixed_of(sector).candidates;
+                if candidates.iter().any(|candidate| candidate.token == by.token) {
+                    candidates.retain(|candidate| candidate.end > by.begun);
+                    self.tidy(sector);
+                }
             }
         }
     }

@@ -183,6 +183,20 @@ fn cache_that_is_lost_brings_back_what_nothing_durable_replaced() {
 }
 
 #[test]
+fn change_that_replaces_late_leaves_what_came_after_it() {
+    let mut model = Model::new(1);
+    model.begin(1, write(0, 1, 1));
+    let late = model.abandon(1).expect("it began");
+    // Settles the sector.
+    model.begin(2, write(0, 1, 2));
+    model.end(2);
+    model.begin(3, write(0, 1, 3));
+    model.abandon(3);
+    model.replace(&late);
+    allows(&model, 0, &[2, 3]);
+}
+
+#[test]
 fn regrown_part_is_zero() {
     let mut model = Model::new(8);
     model.begin(1, write(0, 8, 1));
