@@ -14,7 +14,7 @@ const TASKS: [Task; 6] =
     [Task::Queue(1), Task::Queue(8), Task::Queue(64), Task::Stream(64), Task::Stream(1024), Task::Stream(8192)];
 
 /// Every change, in the order of the table.
-const CHANGES: [Change; 36] = [
+const CHANGES: [Change; 38] = [
     Change::Usual,
     Change::Ownership(Own::PrefetchNext),
     Change::Ownership(Own::LockedAhead),

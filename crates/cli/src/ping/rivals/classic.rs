@@ -62,7 +62,7 @@ pub(in crate::ping) struct Classic<'a> {
 }
 
 impl<'a> Classic<'a> {
-    pub(in crate::ping) const fn new(out: MappedRing, into: MappedRing, our_stores: bool, spin: Spin<'a>) -> Self {
+    pub(in crate::ping) fn new(out: MappedRing, into: MappedRing, our_stores: bool, spin: Spin<'a>) -> Self {
         let (out, into) = (End { memory: out, index: 0, our_stores }, End { memory: into, index: 0, our_stores });
         Self { out, into, spin }
     }
