@@ -167,7 +167,7 @@ mod tests {
             Err(Errno::AGAIN)
         };
         assert_eq!(take(&mut refuse, || Some(own)), Err(LockError::Held(Some(own))));
-        assert_eq!(attempts, 2, "looked twice");
+        assert!(attempts > 2, "one look may miss that it ends");
         for holder in [None, Some(u32::MAX)] {
             let mut left = 4;
             let free_at_last = || {
