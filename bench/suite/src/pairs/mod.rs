@@ -1,6 +1,6 @@
 //! `cargo xtask bench pairs OLD NEW`: is the new daemon as fast as the old one?
 //!
-//! Old and new are measured one right after the other, by the same client, and what is compared is the ratio of the two: what
+//! Old and new are measured one right after the other, by the same client unless each brings its own, and what is compared is the ratio of the two: what
 //! the machine does from minute to minute falls out. What it does within a pair does not, so one line is bounced before,
 //! between and after, and pairs during which that changed are left out.
 
@@ -35,6 +35,9 @@ pub(crate) struct Options {
     old: PathBuf,
     /// The fipseed that may not be slower.
     new: PathBuf,
+    /// Let `fipsee bench` of these two programs be the clients, old and new, instead of this program for both.
+    #[arg(long, num_args = 2, value_names = ["OLD", "NEW"])]
+    clients: Vec<PathBuf>,
     /// Only workloads whose name contains this; may be given several times.
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
@@ -63,6 +66,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     let mut machine = facts::machine();
     println!("{machine:#}");
     let (old, new) = (identity(&options.old, options.names.first())?, identity(&options.new, options.names.get(1))?);
+    let clients = options.clients.iter().map(|client| identity(client, None)).collect::<Result<Vec<_>, _>>()?;
     if old["sha256"] == new["sha256"] {
         println!("old and new are the same file: what differs is the error of the measurement");
     }
@@ -84,6 +88,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         "machine": machine,
         "old": old,
         "new": new,
+        "clients": clients,
         "seconds": options.seconds,
         "file_system": file_system,
         "state_boundary_ns": states.boundary_ns,
@@ -138,11 +143,12 @@ fn measure(options: &Options, workloads: Vec<Workload>, file: Option<&FilledFile
 fn measure_pair(options: &Options, workload: Workload, file: Option<&FilledFile>, new_first: bool) -> Result<Pair, String> {
     let cpus = Cpus::choose();
     let floor = || floor::round_trip_ns(FLOOR_TIME).ok_or("this needs two CPUs, one for the client and one for the daemon");
-    let time = |program: &Path| {
+    let time = |(program, client): (&PathBuf, Option<&PathBuf>)| {
         let explain = |error| format!("{workload}, {}: {error}", program.display());
-        workload.measure(program, file, options.seconds, cpus).map_err(explain)
+        workload.measure(program, client.map(PathBuf::as_path), file, options.seconds, cpus).map_err(explain)
     };
-    let [first, second] = if new_first { [&options.new, &options.old] } else { [&options.old, &options.new] };
+    let (old, new) = ((&options.old, options.clients.first()), (&options.new, options.clients.get(1)));
+    let [first, second] = if new_first { [new, old] } else { [old, new] };
     let before = floor()?;
     let first_ns = time(first)?;
     let between = floor()?;
@@ -153,7 +159,7 @@ fn measure_pair(options: &Options, workload: Workload, file: Option<&FilledFile>
 /// Which build it is: its revision if that is known, and its contents.
 fn identity(program: &Path, name: Option<&String>) -> Result<Value, String> {
     if !program.is_file() {
-        return Err(format!("there is no fipseed at {}; build it first", program.display()));
+        return Err(format!("there is no program at {}; build it first", program.display()));
     }
     let text = program.to_string_lossy();
     let line = facts::first_line("sha256sum", &[&text]);

@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use fipsee::cpus::CpuChoice;
 use fipsee::load::{self, count_f64};
 use fipsee_ring::clock;
+use serde_json::Value;
 
 use crate::daemon::Daemon;
 use crate::files::FilledFile;
@@ -80,7 +82,15 @@ impl Workload {
 
     /// Nanoseconds per request of a daemon that is started for this measurement alone: one at a time, the median latency;
     /// otherwise the time in which one more was finished.
-    pub(super) fn measure(self, program: &Path, file: Option<&FilledFile>, seconds: f64, cpus: Cpus) -> Result<f64, String> {
+    /// The load is that of `client`, a fipsee program, or this program's own.
+    pub(super) fn measure(
+        self,
+        program: &Path,
+        client: Option<&Path>,
+        file: Option<&FilledFile>,
+        seconds: f64,
+        cpus: Cpus,
+    ) -> Result<f64, String> {
         if let Some(file) = file.filter(|_| self.needs_file()) {
             file.settle()?;
         }
@@ -89,6 +99,9 @@ impl Workload {
         let socket = daemon.socket();
         if self.medium == Medium::Memory {
             generator::fill(&socket, "d", MEMORY_BYTES)?;
+        }
+        if let Some(client) = client {
+            return self.measure_by(client, &socket, seconds, cpus);
         }
         let mut settings = generator::settings(&socket, "d", self.cell, seconds, CpuChoice::List(vec![cpus.client]));
         settings.duration = Duration::from_secs_f64(seconds * WARM_UP);
@@ -101,6 +114,29 @@ impl Workload {
         // Ticks: whole nanoseconds are nearly 1 % of a request to the null disk.
         let ticks = count_f64(report.latency.value_at_quantile(0.5));
         Ok(ticks * 1e9 / count_f64(clock::ticks_per_second()))
+    }
+
+    /// As `measure`, by `fipsee bench` of another build.
+    fn measure_by(self, client: &Path, socket: &Path, seconds: f64, cpus: Cpus) -> Result<f64, String> {
+        let Cell { write, depth, block_bytes, .. } = self.cell;
+        let mut command = Command::new(client);
+        command
+            .args(["bench", "d", "--json", "--connect"])
+            .arg(socket)
+            .args(["--rw", if write { "randwrite" } else { "randread" }]);
+        let cpu = cpus.client.to_string();
+        let numbers = [("--depth", depth.to_string()), ("--bs", block_bytes.to_string()), ("--cpus", cpu)];
+        for (option, value) in &numbers {
+            command.args([option, value.as_str()]);
+        }
+        let output =
+            command.args(["--seconds", &seconds.to_string()]).output().map_err(|error| format!("cannot run it: {error}"))?;
+        if !output.status.success() {
+            return Err(format!("{}: {}", client.display(), String::from_utf8_lossy(&output.stderr).trim()));
+        }
+        let report: Value = serde_json::from_slice(&output.stdout).map_err(|error| format!("{}: {error}", client.display()))?;
+        let figure = |key: &str| report[key].as_f64().ok_or_else(|| format!("{} reports no {key}", client.display()));
+        if depth > 1 { Ok(1e9 / figure("iops")?) } else { figure("latency_ns_p50") }
     }
 }
 
