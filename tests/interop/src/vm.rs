@@ -19,7 +19,7 @@ const ENTRY: Entry = Entry {
 };
 
 fn question(operation: Operation) -> Question {
-    Question { operation, attachment: 0, queue: 0, entries: Vec::new() }
+    Question { operation, attachment: 0, features: 0, queue: 0, entries: Vec::new() }
 }
 
 /// Questions and replies as the document prints them.
