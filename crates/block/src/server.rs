@@ -273,6 +273,7 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
         // A packed message may bring more than are expected, from a client that lies.
         let limit = self.budget.min(most).min(self.depth.saturating_sub(self.in_flight));
         let mut message = Message::ZERO;
+        self.queue.requests.begin_run();
         if limit == 0 || !self.queue.requests.receive(&mut message) {
             return 0;
         }
@@ -288,7 +289,11 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
         self.lone_visits = if taken == 1 { self.lone_visits.wrapping_add(1) } else { 0 };
         let calls = D::ANSWERS_AT_ONCE && self.lone_visits >= LONE_VISITS_OF_CALLS;
         if calls {
-            self.pace.begin(self.queue.completions.memory().asked_hold());
+            let answers = self.queue.completions.memory();
+            let asked = self.pace.begin(answers.asked_hold(), answers.asked_choices());
+            if let Some(ownership) = asked.and_then(|choices| choices.apply_to_lone(&mut self.queue.requests)) {
+                self.queue.completions.set_ownership(ownership);
+            }
         } else {
             self.pace.interrupt();
         }

@@ -13,7 +13,7 @@ use crate::layout::{COLD_BYTES, MAX_SLOTS, MIN_SLOTS, SLOT_BYTES};
 use crate::mapped::MappedRing;
 use crate::region::{MAX_REGION_BYTES, Region};
 use crate::ring::{CallWriter, Cursor, Reader, Writer};
-use crate::tuning::Tuning;
+use crate::tuning::{Choices, Tuning};
 
 /// First eight bytes of a region: "FIPSEE" and the layout version in two digits.
 pub const REGION_MAGIC: u64 = u64::from_le_bytes(*b"FIPSEE01");
@@ -21,8 +21,10 @@ pub const REGION_MAGIC: u64 = u64::from_le_bytes(*b"FIPSEE01");
 pub const FEATURE_WORKER_CPU: u64 = 1;
 /// Feature: ATTACH may claim the disk, or attach beside a claim.
 pub const FEATURE_SOLE_WRITER: u64 = 2;
+/// Feature: each entry of the table of queues advises how to go about the rings' work.
+pub const FEATURE_CHOICES: u64 = 4;
 /// The features that this build knows.
-pub const FEATURES: u64 = FEATURE_WORKER_CPU | FEATURE_SOLE_WRITER;
+pub const FEATURES: u64 = FEATURE_WORKER_CPU | FEATURE_SOLE_WRITER | FEATURE_CHOICES;
 /// Bytes of the region header; the table of queues follows.
 pub const REGION_HEADER_BYTES: usize = 64;
 /// Bytes of one entry in the table of queues.
@@ -58,6 +60,8 @@ pub struct QueueGeometry {
     pub depth: u32,
     /// The CPU that the worker is bound to, if it is and [`FEATURE_WORKER_CPU`] is in force. A hint, not to be relied on.
     pub worker_cpu: Option<u32>,
+    /// How the daemon's end goes about its work, and what it advises the client if [`FEATURE_CHOICES`] is in force.
+    pub choices: Choices,
 }
 
 /// The geometry of a whole region.
@@ -104,6 +108,7 @@ impl RegionLayout {
                 completion_start: (start >> 8) & (completion_slots - 1),
                 depth,
                 worker_cpu: None,
+                choices: Choices::NONE,
             });
         }
         let pool_offset_bytes = offset_bytes.next_multiple_of(PAGE_BYTES);
@@ -129,7 +134,8 @@ impl RegionLayout {
             }
             let worker_cpu_plus_1 = queue.worker_cpu.and_then(|cpu| cpu.checked_add(1)).unwrap_or(0);
             let counts = [queue.request_slots, queue.completion_slots, queue.request_start, queue.completion_start, queue.depth];
-            for value in counts.into_iter().chain([worker_cpu_plus_1]).chain([0; 4]) {
+            let advice = if self.features & FEATURE_CHOICES == 0 { Choices::NONE } else { queue.choices };
+            for value in counts.into_iter().chain([worker_cpu_plus_1, advice.word(), 0, 0, 0]) {
                 header.extend(value.to_le_bytes());
             }
         }
@@ -178,11 +184,16 @@ fn read_queue(region: &Region, features: u64, queue: u64) -> Result<QueueGeometr
         completion_start: half(3),
         depth: half(4),
         worker_cpu: half(5).checked_sub(1),
+        choices: Choices::from_word(half(6)),
     };
     geometry.check()?;
-    let first_reserved = if features & FEATURE_WORKER_CPU == 0 { 5 } else { 6 };
-    for index in first_reserved..10 {
-        if half(index) != 0 {
+    let is_reserved = |index: usize| match index {
+        5 => features & FEATURE_WORKER_CPU == 0,
+        6 => features & FEATURE_CHOICES == 0,
+        _ => true,
+    };
+    for index in 5..10 {
+        if is_reserved(index) && half(index) != 0 {
             return Err(PeerFault::ReservedSet {
                 offset_bytes: 24 + 4 * u32::try_from(index).unwrap_or(0),
                 value: half(index).into(),
@@ -214,6 +225,12 @@ fn u32_at(bytes: &[u8], offset: usize) -> u32 {
 }
 
 impl QueueGeometry {
+    /// The choices of this CPU's family, with those of the geometry.
+    #[must_use]
+    pub fn tuning(&self) -> Tuning {
+        Tuning::default().with_choices(self.choices)
+    }
+
     /// Can rings be like this? Whether they fit the region shows when they are opened.
     ///
     /// # Errors
@@ -264,6 +281,8 @@ pub struct ClientQueue {
     pub our_bell: SocketDoorbell,
     /// The CPU that the worker is bound to, if the daemon told.
     pub worker_cpu: Option<u32>,
+    /// How the rings go about their work.
+    pub tuning: Tuning,
 }
 
 impl ClientQueue {
@@ -277,7 +296,7 @@ impl ClientQueue {
         daemon_bell: EventDoorbell,
         our_bell: SocketDoorbell,
     ) -> Result<Self, PeerFault> {
-        Self::open_tuned(region, geometry, daemon_bell, our_bell, &Tuning::default())
+        Self::open_tuned(region, geometry, daemon_bell, our_bell, &geometry.tuning())
     }
 
     /// As [`open`](Self::open), with other choices than the best.
@@ -300,6 +319,7 @@ impl ClientQueue {
             daemon_bell,
             our_bell,
             worker_cpu: geometry.worker_cpu,
+            tuning: *tuning,
         })
     }
 
@@ -348,7 +368,7 @@ impl ServerQueue {
         our_bell: EventDoorbell,
         client_bell: SocketDoorbell,
     ) -> Result<Self, PeerFault> {
-        Self::open_tuned(region, geometry, our_bell, client_bell, &Tuning::default())
+        Self::open_tuned(region, geometry, our_bell, client_bell, &geometry.tuning())
     }
 
     /// As [`open`](Self::open), with other choices than the best.
@@ -383,7 +403,7 @@ impl ServerQueue {
         expect("the position in the completion ring", positions.1.index().into(), |index| {
             index < geometry.completion_slots.into()
         })?;
-        Self::open_tuned_at(region, geometry, our_bell, client_bell, positions, &Tuning::default())
+        Self::open_tuned_at(region, geometry, our_bell, client_bell, positions, &geometry.tuning())
     }
 
     fn open_tuned_at(

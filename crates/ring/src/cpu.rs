@@ -10,6 +10,9 @@ use std::sync::LazyLock;
 pub enum StoreVariant {
     /// One 64-byte AVX-512 store, on CPU models that make it visible at once.
     Wide64,
+    /// Two quarters in one store of 32 bytes, then two of 16, the stamp in the last: only the last must be atomic, and each
+    /// aligned 16-byte store is (below). From a register of AVX-512VL, which leaves the state of older code alone.
+    Split32,
     /// Four 16-byte stores in order, the stamp in the last: CPUs with AVX guarantee that each is atomic
     /// (Intel SDM vol. 3 section 9.1.1; AMD APM vol. 2 section 7.3.2), and x86 keeps stores in order.
     Wide16,
@@ -25,10 +28,10 @@ impl StoreVariant {
     }
 }
 
-/// Facts about this CPU that choose code paths.
+/// What this CPU has that chooses code paths.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuFeatures {
-    /// The store variant for new rings.
+    /// The store variant that asks most of a CPU and that this one has; whether it is the best is another matter ([`Tuning`](crate::tuning::Tuning)).
     pub store: StoreVariant,
     /// Can it push a line out of its own cache towards the others' (CLDEMOTE)?
     pub has_demote: bool,
@@ -94,6 +97,8 @@ fn detect() -> CpuFeatures {
     let has_avx512 = std::arch::is_x86_feature_detected!("avx512f");
     let store = if has_avx512 && wide_store_is_atomic(&vendor, family, model) {
         StoreVariant::Wide64
+    } else if std::arch::is_x86_feature_detected!("avx512vl") {
+        StoreVariant::Split32
     } else if std::arch::is_x86_feature_detected!("avx") {
         StoreVariant::Wide16
     } else {

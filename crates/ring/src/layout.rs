@@ -20,6 +20,8 @@ pub const COLD_RELEASED_OFFSET_BYTES: usize = 0;
 pub const COLD_ASLEEP_OFFSET_BYTES: usize = 4;
 /// Byte offset of the delay that the reader asks the writer for, in the cold words (docs/protocol.md section 2.5).
 pub const COLD_HOLD_OFFSET_BYTES: usize = 8;
+/// Byte offset of the choices that the reader asks the writer for, in the cold words (docs/protocol.md section 2.5).
+pub const COLD_CHOICES_OFFSET_BYTES: usize = 12;
 
 /// The stamp of the lap after `stamp`: laps count 1, 2, .. 2^32 - 1, 1, because fresh memory is zero and a stamp
 /// must differ from it.

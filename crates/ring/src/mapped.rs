@@ -10,13 +10,14 @@ use std::sync::atomic::AtomicU64;
 use crate::cpu::{self, StoreVariant};
 use crate::fault::PeerFault;
 use crate::layout::{
-    COLD_ASLEEP_OFFSET_BYTES, COLD_BYTES, COLD_HOLD_OFFSET_BYTES, COLD_RELEASED_OFFSET_BYTES, MAX_SLOTS, MIN_SLOTS, SLOT_BYTES,
-    STAMP_OFFSET_BYTES,
+    COLD_ASLEEP_OFFSET_BYTES, COLD_BYTES, COLD_CHOICES_OFFSET_BYTES, COLD_HOLD_OFFSET_BYTES, COLD_RELEASED_OFFSET_BYTES,
+    MAX_SLOTS, MIN_SLOTS, SLOT_BYTES, STAMP_OFFSET_BYTES,
 };
 use crate::message::Message;
 use crate::region::Region;
 use crate::ring::RingMemory;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, Ordering, full_fence_at};
+use crate::tuning::{Choices, Tuning};
 
 /// What keeps the memory of a ring mapped: a [`Region`], or the memory of a guest.
 pub trait Mapping: Debug + Send + Sync {}
@@ -57,7 +58,7 @@ impl MappedRing {
         aligned("the offset of a ring's cold words", cold_offset_bytes)?;
         let slots = region.pointer("ring", slots_offset_bytes, u64::from(slot_count) * SLOT_BYTES as u64)?;
         let cold = region.pointer("cold words", cold_offset_bytes, COLD_BYTES as u64)?;
-        Ok(Self { slots, cold, slot_count, store: cpu::features().store, _mapping: Arc::<Region>::clone(region) })
+        Ok(Self { slots, cold, slot_count, store: Tuning::default().store, _mapping: Arc::<Region>::clone(region) })
     }
 
     /// The ring of `slot_count` slots at `slots` with its cold words at `cold`, in memory that `mapping` keeps mapped.
@@ -79,7 +80,7 @@ impl MappedRing {
                 return Err(PeerFault::Value { what, value: address.addr().get() as u64 });
             }
         }
-        Ok(Self { slots, cold, slot_count, store: cpu::features().store, _mapping: mapping })
+        Ok(Self { slots, cold, slot_count, store: Tuning::default().store, _mapping: mapping })
     }
 
     /// Use another store variant than the CPU's best, for tests and comparisons. One that this CPU lacks is not used.
@@ -111,6 +112,23 @@ impl MappedRing {
     #[inline(always)]
     fn hold_word(&self) -> &AtomicU32 {
         self.word(self.cold.as_ptr(), COLD_HOLD_OFFSET_BYTES)
+    }
+
+    /// The reader of answers asks their writer for these choices for messages that travel alone.
+    pub fn ask_choices(&self, choices: Choices) {
+        self.choices_word().store(choices.word(), Ordering::Relaxed);
+    }
+
+    /// What the reader asks for: any value, from a peer. In the line of the asleep flag, as [`asked_hold`](Self::asked_hold).
+    #[must_use]
+    #[inline(always)]
+    pub fn asked_choices(&self) -> u32 {
+        self.choices_word().load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    fn choices_word(&self) -> &AtomicU32 {
+        self.word(self.cold.as_ptr(), COLD_CHOICES_OFFSET_BYTES)
     }
 
     #[inline(always)]
@@ -179,6 +197,9 @@ unsafe impl RingMemory for MappedRing {
             StoreVariant::Wide64 => unsafe { store_wide64(slot, message, stamp) },
             // SAFETY: as above.
             #[cfg(all(target_arch = "x86_64", not(miri)))]
+            StoreVariant::Split32 => unsafe { store_split32(slot, message, stamp) },
+            // SAFETY: as above.
+            #[cfg(all(target_arch = "x86_64", not(miri)))]
             StoreVariant::Wide16 => unsafe { store_wide16(slot, message, stamp) },
             _ => {
                 // SAFETY: as above.
@@ -187,6 +208,11 @@ unsafe impl RingMemory for MappedRing {
                 self.stamp(index).store(stamp, Ordering::Release); // A: pairs with `Reader::has_message`.
             }
         }
+    }
+
+    #[inline(always)]
+    fn full_fence_at(&self, index: u32) {
+        full_fence_at(self.stamp(index));
     }
 
     #[inline(always)]
@@ -319,6 +345,35 @@ unsafe fn store_wide64(slot: *mut u8, message: &Message, stamp: u32) {
             c = in(xmm_reg) c,
             d = inout(xmm_reg) d => _,
             out("zmm16") _,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// # Safety
+/// As for `store_words`; the CPU has AVX-512VL. A: the last store, of 16 bytes and thus atomic, carries the stamp, and x86 keeps
+/// stores in order.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline(always)]
+unsafe fn store_split32(slot: *mut u8, message: &Message, stamp: u32) {
+    let [a, b, c, d] = in_registers(message);
+    // SAFETY: the slot is aligned to 64 bytes; clobbers are declared. As in `store_wide64`, ymm16 leaves the lower registers alone.
+    unsafe {
+        core::arch::asm!(
+            "vpinsrd {d}, {d}, {stamp:e}, 3",
+            "vpxord ymm16, ymm16, ymm16",
+            "vinserti32x4 ymm16, ymm16, {a}, 0",
+            "vinserti32x4 ymm16, ymm16, {b}, 1",
+            "vmovdqa32 [{slot}], ymm16",
+            "vmovdqa [{slot} + 32], {c}",
+            "vmovdqa [{slot} + 48], {d}",
+            slot = in(reg) slot,
+            stamp = in(reg) stamp,
+            a = in(xmm_reg) a,
+            b = in(xmm_reg) b,
+            c = in(xmm_reg) c,
+            d = inout(xmm_reg) d => _,
+            out("ymm16") _,
             options(nostack, preserves_flags),
         );
     }

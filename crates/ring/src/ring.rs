@@ -1,20 +1,23 @@
 //! The ring algorithm over borrowed memory: the part that the model checker runs.
 //!
-//! Position p uses slot p mod n and is published when the slot's stamp equals the lap number of p. The reader never
-//! writes into a slot. A slot may be written again when its message has been released; the writer learns that from
-//! the responses (call and reply) or from the release counter (streams). See docs/memory-order.md for the letters.
+//! Position p uses slot p mod n and is published when the slot's stamp equals the lap number of p. A slot may be written again
+//! when its message has been released; the writer learns that from the responses (call and reply) or from the release counter
+//! (streams). Until then the reader may store the stamp that it has read once more, and nothing else in a slot. See
+//! docs/memory-order.md for the letters.
 
 mod call;
+mod gather;
 mod stream;
 
 pub use self::call::{CallWriter, Full};
 pub use self::stream::{StreamError, StreamWriter};
 
+use self::gather::Gather;
 use crate::cpu;
 use crate::layout::next_stamp;
 use crate::message::Message;
-use crate::sync::{AtomicU32, Ordering, full_fence, known_bad};
-use crate::tuning::Tuning;
+use crate::sync::{AtomicU32, Ordering, full_fence, full_fence_at, known_bad};
+use crate::tuning::{Ownership, Touch, Tuning};
 use crate::wait::Watch;
 
 /// Where the words and slots of one ring live: mapped memory in the product, tracked cells under loom.
@@ -52,6 +55,11 @@ pub unsafe trait RingMemory {
         unsafe { self.write_payload(index, message) };
         let order = if known_bad("relaxed_publish") { Ordering::Relaxed } else { Ordering::Release };
         self.stamp(index).store(stamp, order); // A: pairs with the Acquire load in `Reader::has_message`.
+    }
+    /// A full fence that also brings slot `index` here, owned; its contents stay.
+    #[inline(always)]
+    fn full_fence_at(&self, index: u32) {
+        full_fence_at(self.stamp(index));
     }
     /// A hint that slot `index` will be written soon.
     #[inline(always)]
@@ -112,10 +120,17 @@ impl Cursor {
 pub struct Writer<M> {
     memory: M,
     cursor: Cursor,
+    ownership: Ownership,
     prefetch_slots: u32,
     burst_prefetch_slots: u32,
+    /// Messages published since the last full fence.
+    unfenced: u32,
     demote: bool,
 }
+
+/// Slots ahead of the cursor at which [`Ownership::LockedAhead`] has its locked operation: the slot after the next. The next one
+/// itself was brought here by the message before, and to have it taken back is what costs.
+const LOCKED_AHEAD_SLOTS: u32 = 1;
 
 impl<M: RingMemory> Writer<M> {
     /// A writer that continues at `cursor`.
@@ -132,9 +147,14 @@ impl<M: RingMemory> Writer<M> {
     /// As [`new`](Self::new).
     pub fn with_tuning(memory: M, cursor: Cursor, tuning: &Tuning) -> Self {
         assert!(cursor.index < memory.slot_count(), "cursor outside the ring");
-        let Tuning { prefetch_slots, burst_prefetch_slots, .. } = *tuning;
+        let Tuning { ownership, prefetch_slots, burst_prefetch_slots, .. } = *tuning;
         let demote = tuning.demote && cpu::features().has_demote;
-        Self { memory, cursor, prefetch_slots, burst_prefetch_slots, demote }
+        Self { memory, cursor, ownership, prefetch_slots, burst_prefetch_slots, unfenced: 0, demote }
+    }
+
+    /// From now on own the slot of the next lone message in this way.
+    pub const fn set_ownership(&mut self, ownership: Ownership) {
+        self.ownership = ownership;
     }
 
     /// Publish one message. The caller guarantees, from the protocol above the ring, that the slot is free: at most
@@ -149,6 +169,7 @@ impl<M: RingMemory> Writer<M> {
             self.memory.demote(index);
         }
         self.cursor.advance(self.memory.slot_count());
+        self.unfenced = self.unfenced.wrapping_add(1);
     }
 
     /// Publish `messages` in one burst, in order. Same contract as [`publish`](Self::publish).
@@ -164,7 +185,11 @@ impl<M: RingMemory> Writer<M> {
     /// several slots overlap; between single messages only the very next slot must be asked for ([`Tuning`]).
     #[inline(always)]
     pub fn prefetch(&self, burst: usize) {
-        self.prefetch_ahead(if burst > 1 { self.burst_prefetch_slots } else { self.prefetch_slots });
+        if burst > 1 {
+            self.prefetch_ahead(self.burst_prefetch_slots);
+        } else if self.ownership == Ownership::PrefetchNext {
+            self.prefetch_ahead(self.prefetch_slots);
+        }
     }
 
     #[inline(always)]
@@ -180,12 +205,24 @@ impl<M: RingMemory> Writer<M> {
     /// The first to see the flag clears it, so that a burst of batches rings once.
     #[must_use = "a sleeping reader wakes only by its doorbell"]
     #[inline(always)]
-    pub fn reader_needs_doorbell(&self) -> bool {
+    pub fn reader_needs_doorbell(&mut self) -> bool {
         if !known_bad("no_sleep_fence") {
-            full_fence(); // S: between our stamp and the peer's flag; pairs with the fence in `Reader::arm`.
+            self.fence(); // S: between our stamp and the peer's flag; pairs with the fence in `Reader::arm`.
         }
         let asleep = self.memory.asleep();
         asleep.load(Ordering::Relaxed) != 0 && asleep.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// A full fence after what was published, which also makes it leave at once; after a lone message, where [`Ownership`] says.
+    #[inline(always)]
+    pub fn fence(&mut self) {
+        let lone = self.unfenced == 1;
+        self.unfenced = 0;
+        if lone && self.ownership == Ownership::LockedAhead {
+            self.memory.full_fence_at(self.cursor.index.wrapping_add(LOCKED_AHEAD_SLOTS) & (self.memory.slot_count() - 1));
+        } else {
+            full_fence();
+        }
     }
 
     /// Does the reader sleep, as far as a look without the fence can tell? A hint between messages of a batch: "no" may be
@@ -227,8 +264,12 @@ pub struct Reader<M> {
     release_slots: u32,
     /// How far ahead a stream asks for slots.
     ahead_slots: u32,
-    /// Messages of a stream received without an empty look between them.
+    /// Messages received since the last empty look, or since the caller said that a run begins.
     run: u32,
+    /// Are messages touched: the first of a run, and those that follow it?
+    touch_first: bool,
+    touch_rest: bool,
+    gather: Gather,
     armed: bool,
 }
 
@@ -249,7 +290,33 @@ impl<M: RingMemory> Reader<M> {
         assert!(cursor.index < memory.slot_count(), "cursor outside the ring");
         let release_slots = tuning.release_slots(memory.slot_count());
         let ahead_slots = tuning.stream_read_ahead_slots.min(memory.slot_count() / 16);
-        Self { memory, cursor, received: 0, released: 0, release_slots, ahead_slots, run: 0, armed: false }
+        let gather = Gather::new(tuning.stream_gather_ticks.min(2 * u64::from(memory.slot_count())));
+        let (touch_first, touch_rest) = (tuning.touch == Touch::Always, tuning.touch != Touch::Never);
+        Self {
+            memory,
+            cursor,
+            received: 0,
+            released: 0,
+            release_slots,
+            ahead_slots,
+            run: 0,
+            touch_first,
+            touch_rest,
+            gather,
+            armed: false,
+        }
+    }
+
+    /// Touch messages that travel alone, or do not; those of a run are touched as before.
+    pub const fn set_touch_lone(&mut self, touch: bool) {
+        self.touch_first = touch;
+    }
+
+    /// What comes next is no continuation of what was received last: for readers that know what is due, and do not look until
+    /// there is nothing more.
+    #[inline(always)]
+    pub const fn begin_run(&mut self) {
+        self.run = 0;
     }
 
     /// Is a message there? A stamp of neither this lap nor the last, which no correct writer leaves, reads as "no".
@@ -269,6 +336,7 @@ impl<M: RingMemory> Reader<M> {
     #[inline(always)]
     pub fn receive(&mut self, into: &mut Message) -> bool {
         if !self.has_message() {
+            self.run = 0;
             return false;
         }
         if known_bad("release_before_copy") {
@@ -278,9 +346,26 @@ impl<M: RingMemory> Reader<M> {
         }
         // SAFETY: the cursor is inside the ring and its stamp was just seen.
         unsafe { self.memory.copy_in(self.cursor.index, into) };
+        let touched = self.cursor;
+        let touches = if self.run == 0 { self.touch_first } else { self.touch_rest };
+        if touches && !known_bad("touch_after_release") {
+            self.touch(touched);
+        }
         self.cursor.advance(self.memory.slot_count());
         self.received = self.received.wrapping_add(1);
+        self.run = self.run.saturating_add(1);
+        if touches && known_bad("touch_after_release") {
+            self.release_all();
+            self.touch(touched);
+        }
         true
+    }
+
+    /// Store the stamp of a message that was copied, and whose slot is not given back, once more. T: the store of the answer, or of
+    /// the release counter, comes after it (Release), so the writer's next stamp does, too.
+    #[inline(always)]
+    fn touch(&self, at: Cursor) {
+        self.memory.stamp(at.index).store(at.stamp, Ordering::Relaxed);
     }
 
     /// Streams: as [`receive`](Self::receive), and ask for a slot further on, so that the transfers of several overlap. In call
@@ -288,8 +373,10 @@ impl<M: RingMemory> Reader<M> {
     #[inline(always)]
     pub fn receive_streamed(&mut self, into: &mut Message) -> bool {
         let received = self.receive(into);
+        if !received {
+            self.gather.empty_look(self.received);
+        }
         // Who keeps up with the writer must not take slots that it is about to write.
-        self.run = if received { self.run.saturating_add(1) } else { 0 };
         if self.ahead_slots != 0 && self.run > self.ahead_slots {
             let ahead = self.cursor.index.wrapping_add(self.ahead_slots) & (self.memory.slot_count() - 1);
             self.memory.prefetch_for_read(ahead);

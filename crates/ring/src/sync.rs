@@ -36,3 +36,22 @@ pub fn full_fence() {
     #[cfg(all(not(loom), any(not(target_arch = "x86_64"), miri)))]
     core::sync::atomic::fence(Ordering::SeqCst);
 }
+
+/// As [`full_fence`], by an operation on `word` that leaves its value as it is and brings its line into this CPU's cache, owned.
+///
+/// On x86-64 a locked OR of zero. The compiler would make a fence and a load of an atomic OR of zero, which bring no ownership:
+/// hence the assembly.
+#[inline(always)]
+pub(crate) fn full_fence_at(word: &AtomicU32) {
+    #[cfg(all(not(loom), target_arch = "x86_64", not(miri)))]
+    {
+        // SAFETY: the word is valid for atomic access and aligned; OR with zero leaves its value. Flags and memory are clobbered by
+        // the absence of `preserves_flags` and `nomem`.
+        unsafe { core::arch::asm!("lock or dword ptr [{word}], 0", word = in(reg) word.as_ptr(), options(nostack)) };
+    }
+    #[cfg(any(loom, not(target_arch = "x86_64"), miri))]
+    {
+        word.fetch_or(0, Ordering::Relaxed);
+        full_fence();
+    }
+}

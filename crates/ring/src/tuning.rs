@@ -1,8 +1,38 @@
-//! The choices of the hot path that cost or gain time and never change what is on the wire. The defaults were measured
-//! one against the other (`fipsee ping --ablate`, docs/how-fast.md); other values are for measurements.
+//! The choices of the hot path that cost or gain time and never change what is on the wire. Which are best depends on the CPU and
+//! on where the two sides run: they are measured (`fipsee topology`), or those that this CPU's family is known to like
+//! (docs/how-fast.md).
 
+mod choices;
+
+pub use self::choices::Choices;
 #[cfg(not(loom))]
 use crate::{cpu, cpu::StoreVariant, pace::FirstLook};
+
+/// How the writer comes to own the slot of the next message that travels alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ownership {
+    /// PREFETCHW of the next slot after each message; the full fence is a locked operation on the stack.
+    #[default]
+    PrefetchNext,
+    /// The full fence is a locked operation on the stamp of the writer's own slot two ahead, which leaves its value as it is. For
+    /// CPUs where PREFETCHW brings a shared copy only.
+    LockedAhead,
+    /// Nothing: the store brings it.
+    NotAsked,
+}
+
+/// Which messages' stamps the reader stores once more after it has copied them and before it gives their slots back. The value
+/// does not change; the line is then modified in the reader's cache, which on some CPUs halves what its next rewriting costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Touch {
+    /// None.
+    #[default]
+    Never,
+    /// Those that followed another without an empty look between.
+    Runs,
+    /// All.
+    Always,
+}
 
 /// How one end of a ring does its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,7 +40,9 @@ pub struct Tuning {
     /// How a message is put into its slot. A variant that this CPU lacks is replaced by the best it has.
     #[cfg(not(loom))]
     pub store: StoreVariant,
-    /// Between single messages: ask for ownership of the slot so far ahead, 1 being the very next; 0: do not ask. Beyond 1
+    /// How the slot of the next lone message is owned.
+    pub ownership: Ownership,
+    /// With [`Ownership::PrefetchNext`]: ask for the slot so far ahead, 1 being the very next; 0: do not ask. Beyond 1
     /// the reader's own prefetcher, which sees one slot after the other, takes back what was asked for.
     pub prefetch_slots: u32,
     /// The same within a burst, where the transfers of several slots overlap.
@@ -20,6 +52,13 @@ pub struct Tuning {
     /// A stream's reader asks for the slot so far ahead of the one it takes, at most a 16th of the ring: further would take
     /// slots from the writer. 0: do not ask.
     pub stream_read_ahead_slots: u32,
+    /// Which messages the reader touches.
+    pub touch: Touch,
+    /// Under continuous load a stream's reader that has found its ring empty waits so long, once, for more to gather: one that runs
+    /// at the writer's heels takes each line away while the next is written. At most two ticks for each slot of the ring.
+    pub stream_gather_ticks: u64,
+    /// Requests that an answerer takes from its ring before it answers the first of them.
+    pub take: u32,
     /// Push each message out of this CPU's own cache after publishing it (CLDEMOTE, where the CPU has it).
     pub demote: bool,
     /// A stream's reader returns slots once one part in so many of the ring has been received.
@@ -27,9 +66,103 @@ pub struct Tuning {
     /// When call and reply look first for what must come.
     #[cfg(not(loom))]
     pub first_look: FirstLook,
+    /// Were these choices measured on this machine?
+    pub measured: bool,
 }
 
 impl Tuning {
+    /// What every CPU has done well enough with: the choices where nothing else was measured.
+    #[must_use]
+    pub fn usual() -> Self {
+        Self {
+            #[cfg(not(loom))]
+            store: usual_store(),
+            ownership: Ownership::PrefetchNext,
+            prefetch_slots: 1,
+            burst_prefetch_slots: BURST_PREFETCH_SLOTS,
+            stream_prefetch_slots: STREAM_PREFETCH_SLOTS,
+            stream_read_ahead_slots: STREAM_READ_AHEAD_SLOTS,
+            touch: Touch::Never,
+            stream_gather_ticks: 0,
+            take: TAKE_MANY,
+            demote: false,
+            releases_per_lap: 4,
+            #[cfg(not(loom))]
+            first_look: FirstLook::Calibrated,
+            measured: false,
+        }
+    }
+
+    /// The choices that CPUs of this family are known to like: measured on one of each (docs/how-fast.md).
+    #[cfg(not(loom))]
+    #[must_use]
+    pub fn for_family(vendor: &[u8; 12], family: u32, model: u32) -> Self {
+        let usual = Self::usual();
+        match (vendor, family, model) {
+            // Zen 4, server and desktop.
+            (b"AuthenticAMD", 0x19, 0x10..=0x1f | 0x60..=0xaf) => usual.with_choices(
+                Choices::NONE
+                    .with_ownership(Ownership::LockedAhead)
+                    .with_touch(Touch::Always)
+                    .with_store(StoreVariant::Split32)
+                    .with_burst_prefetch(false)
+                    .with_take(1),
+            ),
+            // Zen 5.
+            (b"AuthenticAMD", 0x1a, _) => usual.with_choices(
+                Choices::NONE.with_ownership(Ownership::NotAsked).with_touch(Touch::Runs).with_burst_prefetch(false).with_take(1),
+            ),
+            _ => usual,
+        }
+    }
+
+    /// These, with what `advice` says otherwise. Advice that this CPU cannot follow is left out.
+    #[must_use]
+    pub fn with_choices(mut self, advice: Choices) -> Self {
+        if let Some(ownership) = advice.ownership() {
+            self.ownership = ownership;
+        }
+        if let Some(touch) = advice.touch() {
+            self.touch = touch;
+            // What the touch gains in a stream is lost by a reader that runs at the writer's heels.
+            self.stream_gather_ticks = if touch == Touch::Never { 0 } else { STREAM_GATHER_TICKS };
+        }
+        #[cfg(not(loom))]
+        if let Some(store) = advice.store() {
+            self.store = store.or_best_below(cpu::features().store);
+        }
+        if let Some(prefetch) = advice.burst_prefetch() {
+            let slots = |slots: u32| if prefetch { slots } else { 0 };
+            self.burst_prefetch_slots = slots(BURST_PREFETCH_SLOTS);
+            self.stream_prefetch_slots = slots(STREAM_PREFETCH_SLOTS);
+            self.stream_read_ahead_slots = slots(STREAM_READ_AHEAD_SLOTS);
+        }
+        if let Some(take) = advice.take() {
+            self.take = take;
+        }
+        self.measured |= advice.is_measured();
+        self
+    }
+
+    /// What of this can be advised to another program.
+    #[must_use]
+    pub fn to_choices(&self) -> Choices {
+        let choices = Choices::NONE
+            .with_ownership(self.ownership)
+            .with_touch(self.touch)
+            .with_burst_prefetch(self.burst_prefetch_slots != 0)
+            .with_take(self.take);
+        #[cfg(not(loom))]
+        let choices = choices.with_store(self.store);
+        if self.measured { choices.as_measured() } else { choices }
+    }
+
+    /// May the pacing search try other ways to own a slot than this one? Not where nobody has measured what they bring.
+    #[must_use]
+    pub fn searches_methods(&self) -> bool {
+        self.measured || self.ownership != Ownership::PrefetchNext
+    }
+
     /// Slots that a stream's reader of a ring of `slot_count` gives back at a time.
     pub(crate) const fn release_slots(&self, slot_count: u32) -> u32 {
         let parts = if self.releases_per_lap == 0 { 1 } else { self.releases_per_lap };
@@ -38,19 +171,34 @@ impl Tuning {
     }
 }
 
+const BURST_PREFETCH_SLOTS: u32 = 4;
+const STREAM_PREFETCH_SLOTS: u32 = 8;
+const STREAM_READ_AHEAD_SLOTS: u32 = 16;
+const STREAM_GATHER_TICKS: u64 = 2000;
+/// Requests taken before the first is answered, where answers are not given singly.
+pub const TAKE_MANY: u32 = 16;
+
+/// One store where the CPU makes it visible at once, else quarters.
+#[cfg(not(loom))]
+fn usual_store() -> StoreVariant {
+    match cpu::features().store {
+        StoreVariant::Split32 => StoreVariant::Wide16,
+        best => best,
+    }
+}
+
 impl Default for Tuning {
+    /// The choices of this CPU's family.
     fn default() -> Self {
-        Self {
-            #[cfg(not(loom))]
-            store: cpu::features().store,
-            prefetch_slots: 1,
-            burst_prefetch_slots: 4,
-            stream_prefetch_slots: 8,
-            stream_read_ahead_slots: 16,
-            demote: false,
-            releases_per_lap: 4,
-            #[cfg(not(loom))]
-            first_look: FirstLook::Calibrated,
+        #[cfg(loom)]
+        return Self::usual();
+        #[cfg(not(loom))]
+        {
+            static OWN: std::sync::LazyLock<Tuning> = std::sync::LazyLock::new(|| {
+                let cpu = cpu::features();
+                Tuning::for_family(&cpu.vendor, cpu.family, cpu.model)
+            });
+            *OWN
         }
     }
 }

@@ -10,6 +10,7 @@ use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, ATTACH_READ_ONLY, Control,
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::region::Region;
 use fipsee_ring::ring::{Cursor, Reader, Writer};
+use fipsee_ring::tuning::Choices;
 
 use crate::layout::region_bytes;
 use crate::messages::completions;
@@ -90,6 +91,7 @@ fn region() -> Vec<(&'static str, Vec<u8>)> {
         completion_start: 9,
         depth: 64,
         worker_cpu: Some(3),
+        choices: Choices::NONE,
     };
     let layout = RegionLayout {
         features: FEATURE_WORKER_CPU,

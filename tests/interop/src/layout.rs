@@ -9,6 +9,7 @@ use fipsee_call::{PAYLOAD_UNIT_BYTES, ServiceInfo};
 use fipsee_ring::channel::{self, QueueGeometry, RegionLayout};
 use fipsee_ring::control::{self, Control, RefusalCode};
 use fipsee_ring::region::{self, Region};
+use fipsee_ring::tuning::Choices;
 use fipsee_ring::{Message, layout, seqpacket};
 
 use crate::control::refusal_number;
@@ -249,6 +250,7 @@ const NO_QUEUE: QueueGeometry = QueueGeometry {
     completion_start: 0,
     depth: 0,
     worker_cpu: None,
+    choices: Choices::NONE,
 };
 const NO_LAYOUT: RegionLayout =
     RegionLayout { features: 0, pool_offset_bytes: 0, pool_bytes: 0, region_bytes: 0, queues: Vec::new() };

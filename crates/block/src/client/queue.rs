@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fipsee_ring::channel::ClientQueue;
-use fipsee_ring::pace::{CallerPace, FirstLook};
+use fipsee_ring::pace::CallerPace;
 use fipsee_ring::ring::Full;
 use fipsee_ring::wait::{Backoff, Next, Watch};
 use fipsee_ring::{Message, PeerFault, clock};
@@ -88,6 +88,7 @@ impl Queue {
         let slots = depth as usize;
         let free_tags = (0..u16::try_from(depth).unwrap_or(u16::MAX)).rev().collect();
         Self {
+            pace: CallerPace::new(&channel.tuning),
             channel,
             backoff: shared.backoff(),
             shared,
@@ -101,7 +102,6 @@ impl Queue {
             acknowledging: 0,
             events: Vec::new(),
             looks: 0,
-            pace: CallerPace::new(FirstLook::Calibrated),
             packs: info.can(CAPABILITY_PACKED),
             max_segments: info.most_segments(),
         }
@@ -253,8 +253,9 @@ impl Queue {
             self.channel.daemon_bell.ring();
         }
         if self.channel.requests.outstanding() == 1 {
-            if let Some(hold_ns) = self.pace.begin() {
-                self.channel.completions.memory().ask_hold(hold_ns);
+            self.channel.completions.begin_run();
+            if let Some(ownership) = self.pace.begin().and_then(|asked| asked.apply(&mut self.channel.completions)) {
+                self.channel.requests.set_ownership(ownership);
             }
         } else {
             self.pace.interrupt();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use fipsee_ring::channel::ClientQueue;
 use fipsee_ring::control::{Control, SERVICE_CALLS};
 use fipsee_ring::handshake::{self, Attached, Wanted};
-use fipsee_ring::pace::{CallerPace, FirstLook, let_answers_gather};
+use fipsee_ring::pace::{CallerPace, let_answers_gather};
 use fipsee_ring::region::Region;
 use fipsee_ring::seqpacket::Seqpacket;
 use fipsee_ring::wait::{Backoff, Next};
@@ -72,6 +72,7 @@ impl RawClient {
         }
         let depth = geometry.depth;
         Ok(Self {
+            pace: CallerPace::new(&queue.tuning),
             queue,
             control,
             region,
@@ -83,7 +84,6 @@ impl RawClient {
             next_start: Place::first(depth),
             next_reply: Place::first(depth),
             looks: 0,
-            pace: CallerPace::new(FirstLook::Calibrated),
         })
     }
 
@@ -171,8 +171,9 @@ impl RawClient {
             self.queue.daemon_bell.ring();
         }
         if self.queue.requests.outstanding() == 1 {
-            if let Some(hold_ns) = self.pace.begin() {
-                self.queue.completions.memory().ask_hold(hold_ns);
+            self.queue.completions.begin_run();
+            if let Some(ownership) = self.pace.begin().and_then(|asked| asked.apply(&mut self.queue.completions)) {
+                self.queue.requests.set_ownership(ownership);
             }
         } else {
             self.pace.interrupt();

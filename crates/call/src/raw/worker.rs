@@ -89,7 +89,7 @@ impl Channel {
     }
 
     #[inline(always)]
-    fn wake_client(&self) {
+    fn wake_client(&mut self) {
         if self.queue.completions.reader_needs_doorbell() {
             self.queue.client_bell.ring();
         }
@@ -102,7 +102,11 @@ impl Channel {
         self.lone_visits = if taken == 1 { self.lone_visits.wrapping_add(1) } else { 0 };
         let calls = self.lone_visits >= LONE_VISITS_OF_CALLS;
         if calls {
-            self.pace.begin(self.queue.completions.memory().asked_hold());
+            let answers = self.queue.completions.memory();
+            let asked = self.pace.begin(answers.asked_hold(), answers.asked_choices());
+            if let Some(ownership) = asked.and_then(|choices| choices.apply_to_lone(&mut self.queue.requests)) {
+                self.queue.completions.set_ownership(ownership);
+            }
         } else {
             self.pace.interrupt();
         }

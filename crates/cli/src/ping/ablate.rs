@@ -2,19 +2,37 @@
 
 use std::fmt;
 
-use fipsee_ring::cpu::{self, StoreVariant};
+use fipsee_ring::cpu;
+use fipsee_ring::tuning::Tuning;
 
-use super::plan::{Change, Design, Spec, Store, Task};
+use super::plan::{Change, Design, Own, Spec, Store, Task, Touched};
 use super::rounds::{self, Line, Spread};
 use crate::error::Error;
 use crate::output::{self, Table};
 
-const TASKS: [Task; 5] = [Task::Queue(1), Task::Queue(64), Task::Stream(64), Task::Stream(1024), Task::Stream(8192)];
+const TASKS: [Task; 6] =
+    [Task::Queue(1), Task::Queue(8), Task::Queue(64), Task::Stream(64), Task::Stream(1024), Task::Stream(8192)];
 
 /// Every change, in the order of the table.
-const CHANGES: [Change; 22] = [
+const CHANGES: [Change; 38] = [
+    Change::Usual,
+    Change::Ownership(Own::PrefetchNext),
+    Change::Ownership(Own::LockedAhead),
+    Change::Ownership(Own::NotAsked),
+    Change::Store(Store::Wide64),
+    Change::Store(Store::Split32),
     Change::Store(Store::Wide16),
     Change::Store(Store::Portable),
+    Change::Touch(Touched::Never),
+    Change::Touch(Touched::Runs),
+    Change::Touch(Touched::Always),
+    Change::Gather(0),
+    Change::Gather(1000),
+    Change::Gather(4000),
+    Change::Take(1),
+    Change::Take(16),
+    Change::BurstPrefetch(false),
+    Change::BurstPrefetch(true),
     Change::Prefetch(0),
     Change::Prefetch(1),
     Change::Prefetch(2),
@@ -42,14 +60,17 @@ impl Change {
     fn concerns(self, task: Task) -> bool {
         let is_stream = matches!(task, Task::Stream(_));
         match self {
-            Self::Store(Store::Wide16) => cpu::features().store == StoreVariant::Wide64,
-            Self::Store(Store::Portable) => cpu::features().store != StoreVariant::Portable,
+            Self::Store(store) => store.variant() != Tuning::default().store && store.variant() >= cpu::features().store,
+            Self::Ownership(_) => task == Task::Queue(1),
+            Self::Gather(_) => is_stream,
+            Self::Take(_) => !is_stream && task != Task::Queue(1),
+            Self::BurstPrefetch(_) => task != Task::Queue(1),
             Self::Demote => cpu::features().has_demote,
             Self::FirstLookAtOnce | Self::FirstLookAfter(_) => task == Task::Queue(1),
             Self::ReleasesPerLap(_) | Self::ReadAhead(_) => is_stream,
             Self::LookTwice => !is_stream,
             Self::PublishEach => task != Task::Queue(1),
-            Self::Prefetch(_) | Self::NoLockedOperation | Self::NoPause => true,
+            Self::Usual | Self::Touch(_) | Self::Prefetch(_) | Self::NoLockedOperation | Self::NoPause => true,
         }
     }
 }
@@ -57,6 +78,21 @@ impl Change {
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Usual => f.write_str("choices of an unknown CPU"),
+            Self::Ownership(Own::PrefetchNext) => f.write_str("first look at once, prefetch of the next slot"),
+            Self::Ownership(Own::LockedAhead) => f.write_str("first look at once, locked operation two slots ahead"),
+            Self::Ownership(Own::NotAsked) => f.write_str("first look at once, ownership not asked for"),
+            Self::Touch(Touched::Never) => f.write_str("reader touches nothing"),
+            Self::Touch(Touched::Runs) => f.write_str("reader touches runs"),
+            Self::Touch(Touched::Always) => f.write_str("reader touches every message"),
+            Self::Gather(0) => f.write_str("no gathering"),
+            Self::Gather(ticks) => write!(f, "gathering for {ticks} ticks"),
+            Self::Take(1) => f.write_str("answers given singly"),
+            Self::Take(count) => write!(f, "{count} taken before the first answer"),
+            Self::BurstPrefetch(true) => f.write_str("prefetch in bursts and streams"),
+            Self::BurstPrefetch(false) => f.write_str("no prefetch in bursts and streams"),
+            Self::Store(Store::Wide64) => f.write_str("store of 64 bytes"),
+            Self::Store(Store::Split32) => f.write_str("store in parts of 32, 16 and 16 bytes"),
             Self::Store(Store::Wide16) => f.write_str("store in four parts of 16 bytes"),
             Self::Store(Store::Portable) => f.write_str("store in parts of 8 bytes"),
             Self::Prefetch(0) => f.write_str("no prefetch"),

@@ -70,12 +70,12 @@ pub(super) struct Caller<'a> {
 
 impl<'a> Caller<'a> {
     pub(super) fn new(queue: ClientQueue, choices: Choices, other: &'a Seqpacket) -> Self {
-        let pace = CallerPace::new(choices.tuning.first_look);
+        let pace = CallerPace::new(&choices.tuning);
         Self { queue, idle: Idle::new(&choices, other), pace, choices }
     }
 
     #[inline(always)]
-    fn ring_if_asleep(&self) {
+    fn ring_if_asleep(&mut self) {
         if self.choices.doorbells && self.queue.requests.reader_needs_doorbell() {
             self.queue.daemon_bell.ring();
         }
@@ -113,8 +113,9 @@ impl Calls for Caller<'_> {
     fn exchange(&mut self, calls: &[Message], answers: &mut [Message]) -> Result<(), Trouble> {
         self.publish(calls);
         if self.queue.requests.outstanding() == 1 {
-            if let Some(hold_ns) = self.pace.begin() {
-                self.queue.completions.memory().ask_hold(hold_ns);
+            self.queue.completions.begin_run();
+            if let Some(ownership) = self.pace.begin().and_then(|asked| asked.apply(&mut self.queue.completions)) {
+                self.queue.requests.set_ownership(ownership);
             }
             self.pace.hold();
         } else {
@@ -185,7 +186,7 @@ impl<'a> Answerer<'a> {
     }
 
     #[inline(always)]
-    fn ring_if_asleep(&self) {
+    fn ring_if_asleep(&mut self) {
         if self.choices.doorbells && self.queue.completions.reader_needs_doorbell() {
             self.queue.client_bell.ring();
         }
@@ -205,7 +206,7 @@ impl<'a> Answerer<'a> {
 impl Answers for Answerer<'_> {
     #[inline(always)]
     fn serve(&mut self, answer: &mut impl FnMut(&Message) -> Option<Message>) -> Result<(), Trouble> {
-        let (mut taken, mut visits) = (Taken::new(), Visits::new(self.choices.look_twice));
+        let (mut taken, mut visits) = (Taken::new(self.choices.tuning.take), Visits::new(self.choices.look_twice));
         loop {
             self.pace.hold();
             while !self.queue.requests.has_message() {
@@ -215,6 +216,7 @@ impl Answers for Answerer<'_> {
             }
             self.queue.requests.disarm();
             self.idle.reset();
+            self.queue.requests.begin_run();
             let mut count = 0;
             while count < visits.limit() {
                 let messages = taken.take(&mut self.queue.requests, visits.limit() - count);
@@ -235,7 +237,11 @@ impl Answers for Answerer<'_> {
                 self.ring_if_asleep();
             }
             if visits.end(count) {
-                self.pace.begin(self.queue.completions.memory().asked_hold());
+                let answers = self.queue.completions.memory();
+                let asked = self.pace.begin(answers.asked_hold(), answers.asked_choices());
+                if let Some(ownership) = asked.and_then(|choices| choices.apply_to_lone(&mut self.queue.requests)) {
+                    self.queue.completions.set_ownership(ownership);
+                }
             } else {
                 self.pace.interrupt();
             }

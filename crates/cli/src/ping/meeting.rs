@@ -83,7 +83,9 @@ impl Meeting {
             Task::Queue(queue) => match spec.design {
                 Design::Channel => drive::call(&mut self.caller(choices, other)?, queue, warm_up, duration),
                 Design::Bare => drive::call(&mut self.bare_caller(&choices, other)?, queue, warm_up, duration),
-                Design::Classic => drive::call(&mut self.classic(&choices, other, true)?, queue, warm_up, duration),
+                Design::Classic | Design::ClassicStores => {
+                    drive::call(&mut self.classic(spec, &choices, other, true)?, queue, warm_up, duration)
+                }
                 Design::OneLine | Design::TwoLines => {
                     let ring = self.request_ring(&choices)?;
                     drive::call(&mut floor(spec, &ring, &choices, other, true), queue, warm_up, duration)
@@ -91,7 +93,9 @@ impl Meeting {
             },
             Task::Stream(_) => match spec.design {
                 Design::Channel => drive::send(&mut self.channel_source(choices, other)?, warm_up, duration),
-                Design::Classic => drive::send(&mut self.classic(&choices, other, true)?, warm_up, duration),
+                Design::Classic | Design::ClassicStores => {
+                    drive::send(&mut self.classic(spec, &choices, other, true)?, warm_up, duration)
+                }
                 _ => drive::send(&mut self.bare_source(&choices, other)?, warm_up, duration),
             },
         }
@@ -104,7 +108,7 @@ impl Meeting {
             Task::Queue(_) => match spec.design {
                 Design::Channel => drive::answer(&mut self.answerer(choices, other)?),
                 Design::Bare => drive::answer(&mut self.bare_answerer(&choices, other)?),
-                Design::Classic => drive::answer(&mut self.classic(&choices, other, false)?),
+                Design::Classic | Design::ClassicStores => drive::answer(&mut self.classic(spec, &choices, other, false)?),
                 Design::OneLine | Design::TwoLines => {
                     let ring = self.request_ring(&choices)?;
                     drive::answer(&mut floor(spec, &ring, &choices, other, false))
@@ -112,7 +116,7 @@ impl Meeting {
             },
             Task::Stream(_) => match spec.design {
                 Design::Channel => drive::receive(&mut self.channel_sink(&choices, other)?),
-                Design::Classic => drive::receive(&mut self.classic(&choices, other, false)?),
+                Design::Classic | Design::ClassicStores => drive::receive(&mut self.classic(spec, &choices, other, false)?),
                 _ => drive::receive(&mut self.bare_sink(&choices, other)?),
             },
         }
@@ -147,7 +151,7 @@ impl Meeting {
         Ok(bare::Caller {
             writer: Writer::with_tuning(out, out_start, &choices.tuning),
             reader: Reader::with_tuning(into, into_start, &choices.tuning),
-            pace: CallerPace::new(choices.tuning.first_look),
+            pace: CallerPace::new(&choices.tuning),
             spin: Spin::new(choices, other),
         })
     }
@@ -158,14 +162,21 @@ impl Meeting {
             writer: Writer::with_tuning(out, out_start, &choices.tuning),
             reader: Reader::with_tuning(into, into_start, &choices.tuning),
             pace: AnswererPace::default(),
+            take: choices.tuning.take,
             spin: Spin::new(choices, other),
         })
     }
 
     /// As the report has it: the message in plain stores, then the flag.
-    fn classic<'a>(&self, choices: &Choices, other: &'a Seqpacket, first_side: bool) -> Result<Classic<'a>, Trouble> {
+    fn classic<'a>(
+        &self,
+        spec: &Spec,
+        choices: &Choices,
+        other: &'a Seqpacket,
+        first_side: bool,
+    ) -> Result<Classic<'a>, Trouble> {
         let [(out, _), (into, _)] = self.rings(choices, first_side)?;
-        Ok(Classic::new(out, into, Spin::new(choices, other)))
+        Ok(Classic::new(out, into, spec.design == Design::ClassicStores, Spin::new(choices, other)))
     }
 
     fn stream_writer(&self, choices: &Choices) -> Result<StreamWriter<MappedRing>, Trouble> {

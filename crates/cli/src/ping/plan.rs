@@ -4,7 +4,7 @@ use fipsee_ring::channel::{EVENT_CREDITS, MAX_DEPTH, QueueGeometry, RegionLayout
 use fipsee_ring::cpu::StoreVariant;
 use fipsee_ring::layout::{COLD_BYTES, SLOT_BYTES};
 use fipsee_ring::pace::{Delays, FirstLook};
-use fipsee_ring::tuning::Tuning;
+use fipsee_ring::tuning::{Choices as Advice, Ownership, Touch, Tuning};
 use fipsee_ring::wait::WaitMode;
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +20,8 @@ pub(super) enum Design {
     Bare,
     /// The ring of the Fip-see report: the reader writes each slot's flag back.
     Classic,
+    /// The same with our ring's stores, instead of words and then the flag.
+    ClassicStores,
     /// No ring and no payload: one line, bounced.
     OneLine,
     /// No ring and no payload: a line for each direction.
@@ -32,6 +34,7 @@ impl Design {
             Self::Channel => "channel",
             Self::Bare => "bare ring",
             Self::Classic => "classic ring",
+            Self::ClassicStores => "classic, our stores",
             Self::OneLine => "one line",
             Self::TwoLines => "two lines",
         }
@@ -39,7 +42,7 @@ impl Design {
 
     /// Has it messages, and so bursts and streams? The others only bounce.
     pub(super) const fn is_ring(self) -> bool {
-        matches!(self, Self::Channel | Self::Bare | Self::Classic)
+        matches!(self, Self::Channel | Self::Bare | Self::Classic | Self::ClassicStores)
     }
 }
 
@@ -58,6 +61,16 @@ pub(super) enum Task {
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Change {
     Store(Store),
+    Ownership(Own),
+    Touch(Touched),
+    /// Ownership asked for ahead in bursts and streams, or not.
+    BurstPrefetch(bool),
+    /// Requests taken before the first is answered.
+    Take(u32),
+    /// Ticks that a stream's reader waits after an empty look.
+    Gather(u64),
+    /// As before any of these was chosen: what every CPU gets of which nothing is known.
+    Usual,
     /// Slots ahead to ask for; 0: do not ask.
     Prefetch(u32),
     /// A stream's reader, slots ahead; 0: does not ask.
@@ -76,8 +89,57 @@ pub(super) enum Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Store {
+    Wide64,
+    Split32,
     Wide16,
     Portable,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Own {
+    PrefetchNext,
+    LockedAhead,
+    NotAsked,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Touched {
+    Never,
+    Runs,
+    Always,
+}
+
+impl Store {
+    pub(super) const fn variant(self) -> StoreVariant {
+        match self {
+            Self::Wide64 => StoreVariant::Wide64,
+            Self::Split32 => StoreVariant::Split32,
+            Self::Wide16 => StoreVariant::Wide16,
+            Self::Portable => StoreVariant::Portable,
+        }
+    }
+}
+
+impl Own {
+    const fn ownership(self) -> Ownership {
+        match self {
+            Self::PrefetchNext => Ownership::PrefetchNext,
+            Self::LockedAhead => Ownership::LockedAhead,
+            Self::NotAsked => Ownership::NotAsked,
+        }
+    }
+}
+
+impl Touched {
+    const fn touch(self) -> Touch {
+        match self {
+            Self::Never => Touch::Never,
+            Self::Runs => Touch::Runs,
+            Self::Always => Touch::Always,
+        }
+    }
 }
 
 /// One measurement, as the first side tells it to the second.
@@ -123,9 +185,16 @@ impl Spec {
         let tuning = &mut choices.tuning;
         match self.change {
             None => {}
-            Some(Change::Store(Store::Wide16)) => tuning.store = StoreVariant::Wide16,
-            Some(Change::Store(Store::Portable)) => tuning.store = StoreVariant::Portable,
+            Some(Change::Store(store)) => tuning.store = store.variant(),
+            // Pinned: the pacing search would choose another.
+            Some(Change::Ownership(own)) => (tuning.ownership, tuning.first_look) = (own.ownership(), FirstLook::AtOnce),
+            Some(Change::Touch(touched)) => *tuning = tuning.with_choices(Advice::NONE.with_touch(touched.touch())),
+            Some(Change::BurstPrefetch(asked)) => *tuning = tuning.with_choices(Advice::NONE.with_burst_prefetch(asked)),
+            Some(Change::Take(take)) => tuning.take = take,
+            Some(Change::Gather(ticks)) => tuning.stream_gather_ticks = ticks,
+            Some(Change::Usual) => *tuning = Tuning::usual(),
             Some(Change::Prefetch(slots)) => {
+                tuning.ownership = Ownership::PrefetchNext;
                 tuning.prefetch_slots = slots;
                 tuning.burst_prefetch_slots = slots;
                 tuning.stream_prefetch_slots = slots;

@@ -3,6 +3,7 @@
 use fipsee_ring::Message;
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::ring::Reader;
+use fipsee_ring::tuning::TAKE_MANY;
 
 /// Most messages answered before the peer's doorbell is looked at. More than the daemon's 14 requests, whose completions
 /// travel in one message: the locked operation before that look waits for every message published so far.
@@ -12,24 +13,26 @@ const LONE_VISITS_OF_CALLS: u32 = 4;
 /// Then only one visit in so many looks whether there is a second message, at the cost of a line transfer.
 const VISITS_PER_LOOK_AHEAD: u32 = 16;
 
-/// Most messages taken out of the ring before the first is answered: loads that follow each other closely overlap.
-const TAKEN_TOGETHER: usize = 16;
+/// Most messages that are ever taken out of the ring before the first is answered.
+const TAKEN_TOGETHER: usize = TAKE_MANY as usize;
 
 /// Messages taken and not yet answered.
 pub(super) struct Taken {
     messages: [Message; TAKEN_TOGETHER],
+    together: usize,
 }
 
 impl Taken {
-    pub(super) const fn new() -> Self {
-        Self { messages: [Message::ZERO; TAKEN_TOGETHER] }
+    /// At most `together` at a time.
+    pub(super) const fn new(together: u32) -> Self {
+        Self { messages: [Message::ZERO; TAKEN_TOGETHER], together: together as usize }
     }
 
     /// Take what is there, `most` at most.
     #[inline(always)]
     pub(super) fn take(&mut self, reader: &mut Reader<MappedRing>, most: u32) -> &[Message] {
         let mut count = 0;
-        for message in self.messages.iter_mut().take(most as usize) {
+        for message in self.messages.iter_mut().take(self.together.min(most as usize)) {
             if !reader.receive(message) {
                 break;
             }

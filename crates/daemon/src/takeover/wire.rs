@@ -8,12 +8,13 @@ use fipsee_block::server::{EventStanding, Standing};
 use fipsee_block::stats::QueueCounters;
 use fipsee_ring::channel::QueueGeometry;
 use fipsee_ring::ring::Cursor;
+use fipsee_ring::tuning::Choices;
 use serde::{Deserialize, Serialize};
 
 use crate::export::Role;
 
 /// Version of everything below. Daemons of two versions do not take over from each other.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 /// What the old daemon hands over, in this order: greeting, listeners, disks, `Prepare`; clients, each followed by its memory and its
 /// queues, virtual machines likewise, `End`. `Refused` may come at any place, and ends it all: the old one goes on.
@@ -171,6 +172,21 @@ struct GeometryGiven {
     completion_start: u32,
     depth: u32,
     worker_cpu: Option<u32>,
+    #[serde(with = "choices_word")]
+    choices: Choices,
+}
+
+mod choices_word {
+    use fipsee_ring::tuning::Choices;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(choices: &Choices, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u32(choices.word())
+    }
+
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(deserializer: D) -> Result<Choices, D::Error> {
+        u32::deserialize(deserializer).map(Choices::from_word)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -7,10 +7,13 @@
 //! neither side finds alone. So the caller searches both, by the period of its own exchanges, and asks the answerer for its part
 //! through a cold word of the answers' ring (docs/protocol.md section 2.5).
 
+mod method;
 mod search;
 
+pub use self::method::{Asked, Method};
+pub use self::search::Search;
 use crate::clock;
-pub use search::Search;
+use crate::tuning::{Choices, Touch, Tuning};
 
 /// Two delays of the first look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,6 +86,8 @@ impl Hold {
 pub struct CallerPace {
     hold: Hold,
     delays: Delays,
+    /// How both sides own the slots of lone messages: [`Method`], or what the tuning says until one is chosen.
+    choices: Choices,
     began_ticks: u64,
     /// The call before was answered, and no other was made meanwhile.
     in_step: bool,
@@ -97,7 +102,8 @@ pub struct CallerPace {
 impl CallerPace {
     /// A pace at the start of a channel's life.
     #[must_use]
-    pub fn new(first_look: FirstLook) -> Self {
+    pub fn new(tuning: &Tuning) -> Self {
+        let first_look = tuning.first_look;
         let delays = match first_look {
             FirstLook::After(delays) => Delays {
                 caller_ticks: delays.caller_ticks.min(MAX_HOLD_TICKS),
@@ -108,21 +114,25 @@ impl CallerPace {
         Self {
             hold: Hold::default(),
             delays,
+            choices: Choices::NONE.with_ownership(tuning.ownership).with_touch(match tuning.touch {
+                Touch::Always => Touch::Always,
+                Touch::Never | Touch::Runs => Touch::Never,
+            }),
             began_ticks: 0,
             in_step: false,
             exchanges: 0,
             window_ticks: 0,
             first_look,
-            search: Search::default(),
-            untold: delays.answerer_ticks != 0,
+            search: Search::new(tuning.searches_methods()),
+            untold: true,
         }
     }
 
-    /// One call was published and it is the only one outstanding. Returns what to ask of the answerer, in nanoseconds, when
-    /// that has changed ([`MappedRing::ask_hold`](crate::mapped::MappedRing::ask_hold) of the answers' ring).
-    #[must_use = "the answerer must be told"]
+    /// One call was published and it is the only one outstanding. Returns what both sides are to do from now on, when that has
+    /// changed: [`Asked::apply`].
+    #[must_use = "both sides must do it"]
     #[inline(always)]
-    pub fn begin(&mut self) -> Option<u32> {
+    pub fn begin(&mut self) -> Option<Asked> {
         if self.first_look == FirstLook::AtOnce {
             return None;
         }
@@ -137,10 +147,11 @@ impl CallerPace {
     }
 
     #[cold]
-    fn tell(&mut self) -> Option<u32> {
+    fn tell(&mut self) -> Option<Asked> {
         self.untold = false;
         let ns = clock::ticks_to_ns(self.delays.answerer_ticks);
-        Some(u32::try_from(ns).unwrap_or(MAX_HOLD_NS).min(MAX_HOLD_NS))
+        let hold_ns = u32::try_from(ns).unwrap_or(MAX_HOLD_NS).min(MAX_HOLD_NS);
+        Some(Asked { hold_ns, choices: self.choices })
     }
 
     /// Something else than one call and its answer happened: look at once, and do not count it.
@@ -189,9 +200,10 @@ impl CallerPace {
         let window_ticks = std::mem::take(&mut self.window_ticks);
         self.exchanges = 0;
         if self.first_look == FirstLook::Calibrated {
-            let delays = self.search.window(window_ticks);
-            self.untold |= delays.answerer_ticks != self.delays.answerer_ticks;
-            self.delays = delays;
+            let (delays, method) = self.search.window(window_ticks);
+            let choices = method.choices();
+            self.untold |= delays.answerer_ticks != self.delays.answerer_ticks || choices != self.choices;
+            (self.delays, self.choices) = (delays, choices);
         }
     }
 }
@@ -202,19 +214,26 @@ pub struct AnswererPace {
     hold: Hold,
     asked_ns: u32,
     asked_ticks: u64,
+    asked_choices: u32,
 }
 
 impl AnswererPace {
-    /// One call was answered, which was the only one there; `asked_ns` is what the caller asks for
-    /// ([`MappedRing::asked_hold`](crate::mapped::MappedRing::asked_hold) of the answers' ring).
+    /// One call was answered, which was the only one there; `asked_ns` and `asked_choices` are what the caller asks for
+    /// ([`MappedRing::asked_hold`](crate::mapped::MappedRing::asked_hold) of the answers' ring). Returns the choices when they have
+    /// changed: [`Choices::apply_to_lone`].
+    #[must_use = "the answerer does as it is asked"]
     #[inline(always)]
-    pub fn begin(&mut self, asked_ns: u32) {
+    pub fn begin(&mut self, asked_ns: u32, asked_choices: u32) -> Option<Choices> {
         if asked_ns != self.asked_ns {
             self.listen(asked_ns);
         }
         if self.asked_ticks != 0 {
             self.hold = Hold { since_ticks: clock::ticks(), ticks: self.asked_ticks };
         }
+        (asked_choices != self.asked_choices).then(|| {
+            self.asked_choices = asked_choices;
+            Choices::from_word(asked_choices)
+        })
     }
 
     /// The delay asked for and granted, in ticks.
@@ -256,20 +275,21 @@ mod tests {
     #[test]
     fn an_answerer_grants_no_more_than_its_limit() {
         let mut pace = AnswererPace::default();
-        pace.begin(u32::MAX);
+        let _ = pace.begin(u32::MAX, 0);
         assert_eq!(pace.asked_ticks, clock::duration_to_ticks(std::time::Duration::from_nanos(MAX_HOLD_NS.into())));
         pace.hold();
         assert!(!pace.is_early());
-        pace.begin(0);
+        assert_eq!(pace.begin(0, 0x32), Some(Choices::from_word(0x32)));
+        assert_eq!(pace.begin(0, 0x32), None, "once");
         assert!(!pace.is_early());
     }
 
     #[test]
     fn fixed_delays_are_told_once_and_bounded() {
         let wanted = Delays { caller_ticks: u64::MAX, answerer_ticks: u64::MAX };
-        let mut pace = CallerPace::new(FirstLook::After(wanted));
+        let mut pace = CallerPace::new(&Tuning { first_look: FirstLook::After(wanted), ..Tuning::usual() });
         assert_eq!(pace.delays(), Delays { caller_ticks: MAX_HOLD_TICKS, answerer_ticks: MAX_HOLD_TICKS });
-        assert!(pace.begin().is_some_and(|ns| ns > 0 && ns <= MAX_HOLD_NS));
+        assert!(pace.begin().is_some_and(|asked| (1..=MAX_HOLD_NS).contains(&asked.hold_ns)));
         pace.hold();
         assert_eq!(pace.begin(), None);
         pace.interrupt();
@@ -278,7 +298,7 @@ mod tests {
 
     #[test]
     fn looking_at_once_delays_and_tells_nothing() {
-        let mut pace = CallerPace::new(FirstLook::AtOnce);
+        let mut pace = CallerPace::new(&Tuning { first_look: FirstLook::AtOnce, ..Tuning::usual() });
         assert_eq!(pace.begin(), None);
         assert!(!pace.is_early());
     }

@@ -2,7 +2,7 @@
 
 use super::{Cursor, RingMemory, Writer};
 use crate::message::Message;
-use crate::tuning::Tuning;
+use crate::tuning::{Ownership, Tuning};
 
 /// The ring has no free slot; the message comes back to the caller, nothing was published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +78,11 @@ impl<M: RingMemory> CallWriter<M> {
         Ok(())
     }
 
+    /// As [`Writer::set_ownership`].
+    pub const fn set_ownership(&mut self, ownership: Ownership) {
+        self.writer.set_ownership(ownership);
+    }
+
     /// As [`Writer::prefetch`].
     #[inline(always)]
     pub fn prefetch(&self, burst: usize) {
@@ -111,7 +116,7 @@ impl<M: RingMemory> CallWriter<M> {
     /// As [`Writer::reader_needs_doorbell`].
     #[must_use = "a sleeping reader wakes only by its doorbell"]
     #[inline(always)]
-    pub fn reader_needs_doorbell(&self) -> bool {
+    pub fn reader_needs_doorbell(&mut self) -> bool {
         self.writer.reader_needs_doorbell()
     }
 }

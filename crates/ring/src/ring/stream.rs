@@ -98,7 +98,7 @@ impl<M: RingMemory> StreamWriter<M> {
     /// As [`Writer::reader_needs_doorbell`].
     #[must_use = "a sleeping reader wakes only by its doorbell"]
     #[inline(always)]
-    pub fn reader_needs_doorbell(&self) -> bool {
+    pub fn reader_needs_doorbell(&mut self) -> bool {
         self.writer.reader_needs_doorbell()
     }
 }

@@ -1,7 +1,7 @@
 //! What becomes of the requests of a queue whose channel is gone.
 
 use fipsee_ring::channel::ClientQueue;
-use fipsee_ring::pace::{CallerPace, FirstLook};
+use fipsee_ring::pace::CallerPace;
 
 use super::{Queue, Use};
 use crate::wire::{BlockInfo, CAPABILITY_PACKED};
@@ -29,7 +29,7 @@ impl Queue {
         self.channel = channel;
         self.packs = info.can(CAPABILITY_PACKED);
         self.max_segments = info.most_segments();
-        self.pace = CallerPace::new(FirstLook::Calibrated);
+        self.pace = CallerPace::new(&self.channel.tuning);
         self.unacknowledged.clear();
         self.acknowledging = 0;
         self.staged.clear();

@@ -1,9 +1,9 @@
 //! The ring alone: nobody sleeps, so there is no doorbell to look at.
 
+use fipsee_ring::Message;
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::pace::{AnswererPace, CallerPace, Delays, let_answers_gather};
 use fipsee_ring::ring::{Reader, StreamWriter, Writer};
-use fipsee_ring::{Message, full_fence};
 
 use crate::ping::drive::{Answers, Calls, Receives, Sends, Trouble};
 use crate::ping::spin::Spin;
@@ -22,9 +22,11 @@ impl Calls for Caller<'_> {
     fn exchange(&mut self, calls: &[Message], answers: &mut [Message]) -> Result<(), Trouble> {
         self.writer.publish_all(calls);
         if calls.len() == 1 {
-            full_fence(); // Drains the store buffer: the message leaves at once.
-            if let Some(hold_ns) = self.pace.begin() {
-                self.reader.memory().ask_hold(hold_ns);
+            self.writer.prefetch(1);
+            self.writer.fence(); // Drains the store buffer: the message leaves at once.
+            self.reader.begin_run();
+            if let Some(ownership) = self.pace.begin().and_then(|asked| asked.apply(&mut self.reader)) {
+                self.writer.set_ownership(ownership);
             }
             self.pace.hold();
         }
@@ -53,16 +55,19 @@ pub(in crate::ping) struct Answerer<'a> {
     pub(in crate::ping) writer: Writer<MappedRing>,
     pub(in crate::ping) reader: Reader<MappedRing>,
     pub(in crate::ping) pace: AnswererPace,
+    /// Messages taken before the first is answered.
+    pub(in crate::ping) take: u32,
     pub(in crate::ping) spin: Spin<'a>,
 }
 
 impl Answers for Answerer<'_> {
     #[inline(always)]
     fn serve(&mut self, answer: &mut impl FnMut(&Message) -> Option<Message>) -> Result<(), Trouble> {
-        let (mut taken, mut visits) = (Taken::new(), Visits::new(false));
+        let (mut taken, mut visits) = (Taken::new(self.take), Visits::new(false));
         loop {
             let Self { reader, spin, .. } = &mut *self;
             spin.until(|| reader.has_message())?;
+            self.reader.begin_run();
             let mut count = 0;
             while count < visits.limit() {
                 let messages = taken.take(&mut self.reader, visits.limit() - count);
@@ -77,8 +82,12 @@ impl Answers for Answerer<'_> {
                 }
             }
             if visits.end(count) {
-                full_fence();
-                self.pace.begin(self.writer.memory().asked_hold());
+                self.writer.fence();
+                let answers = self.writer.memory();
+                let asked = self.pace.begin(answers.asked_hold(), answers.asked_choices());
+                if let Some(ownership) = asked.and_then(|choices| choices.apply_to_lone(&mut self.reader)) {
+                    self.writer.set_ownership(ownership);
+                }
                 self.pace.hold();
             } else {
                 self.pace.interrupt();

@@ -16,6 +16,8 @@ const MSG_READY: u32 = 1;
 struct End {
     memory: MappedRing,
     index: u32,
+    /// Stores a message as our ring does, instead of by words and then the flag.
+    our_stores: bool,
 }
 
 impl End {
@@ -28,9 +30,14 @@ impl End {
     fn publish(&mut self, message: &Message, spin: &mut Spin<'_>) -> Result<(), Trouble> {
         let flag = self.memory.stamp(self.index);
         spin.until(|| flag.load(Ordering::Acquire) == SLOT_FREE)?;
-        // SAFETY: the index is masked by the slot count, and the flag says that the reader has let go of the slot.
-        unsafe { self.memory.write_payload(self.index, message) };
-        flag.store(MSG_READY, Ordering::Release);
+        if self.our_stores {
+            // SAFETY: the index is masked by the slot count, and the flag says that the reader has let go of the slot.
+            unsafe { self.memory.publish(self.index, message, MSG_READY) };
+        } else {
+            // SAFETY: as above.
+            unsafe { self.memory.write_payload(self.index, message) };
+            flag.store(MSG_READY, Ordering::Release);
+        }
         self.advance();
         Ok(())
     }
@@ -55,8 +62,9 @@ pub(in crate::ping) struct Classic<'a> {
 }
 
 impl<'a> Classic<'a> {
-    pub(in crate::ping) const fn new(out: MappedRing, into: MappedRing, spin: Spin<'a>) -> Self {
-        Self { out: End { memory: out, index: 0 }, into: End { memory: into, index: 0 }, spin }
+    pub(in crate::ping) fn new(out: MappedRing, into: MappedRing, our_stores: bool, spin: Spin<'a>) -> Self {
+        let (out, into) = (End { memory: out, index: 0, our_stores }, End { memory: into, index: 0, our_stores });
+        Self { out, into, spin }
     }
 }
 
