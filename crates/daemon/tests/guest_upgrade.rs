@@ -6,6 +6,7 @@ mod guest_common;
 use fipsee_block::wire::{Operation, Status};
 use fipsee_guest::device::{IN, OK, OUT, Options, UNSUPPORTED};
 use fipsee_guest::ring::{Incoming, Woken, plan, segment};
+use fipsee_ring::tuning::Choices;
 use fipsee_virtio::upgrade::wire::{self, DONE, Entry, FEATURES, INVALID, NO_ATTACHMENT, Reply};
 
 use common::{Witness, eventually, stamp};
@@ -65,6 +66,26 @@ fn questions_that_are_not_allowed_change_nothing() {
     witness.check();
 }
 
+/// checks: R-9.1-5
+#[test]
+fn guest_is_advised_choices_if_its_attach_asks_for_them() {
+    let daemon = start_with(&["--disk", "d=memory:8M"]);
+    let mut guest = start_guest(&daemon, "d", &Options::default());
+    let entries = [plan(&guest.ram, 16, 0)];
+    let plain = guest.ask(0, &attach_question_of(&entries));
+    assert_eq!((plain.result, plain.features, plain.choices), (DONE, 0, 0), "as before there was advice");
+    assert_eq!(guest.ask(0, &detach_question(plain.attachment)).result, DONE);
+
+    let offered = guest.ask(0, &query(0));
+    assert_eq!((offered.features, offered.choices), (FEATURES, 0), "a query advises nothing");
+    let wishful = wire::Question { features: FEATURES, ..attach_question_of(&entries) };
+    let advised = guest.ask(0, &wishful);
+    assert_eq!((advised.result, advised.features), (DONE, FEATURES));
+    let choices = Choices::from_word(advised.choices);
+    assert!(choices.ownership().is_some() && choices.touch().is_some(), "{choices:?} advises nothing");
+    assert_eq!(guest.ask(0, &query(0)).choices, 0);
+}
+
 fn attach_question_of(entries: &[Entry]) -> wire::Question {
     wire::Question { operation: wire::Operation::Attach, attachment: 0, features: 0, queue: 0, entries: entries.to_vec() }
 }
@@ -83,7 +104,8 @@ fn lies(attach: &[u8], good: &[Entry]) -> Vec<(String, Vec<u8>, u32, u32)> {
     lie("operation 0", 6, &[0, 0], INVALID, 0);
     lie("operation 5", 6, &[5, 0], INVALID, 0);
     lie("attach with an attachment", 8, &[1], INVALID, 0);
-    lie("features that were not offered", 16, &[1], INVALID, 0);
+    lie("features that were not offered", 16, &[2], INVALID, 0);
+    lie("the last of 64 features", 23, &[0x80], INVALID, 0);
     lie("no queue", 24, &[0, 0], INVALID, 0);
     lie("fewer queues than entries", 24, &[1, 0], INVALID, 0);
     lie("more queues than entries", 24, &[3, 0], INVALID, 0);
@@ -129,6 +151,9 @@ fn lies(attach: &[u8], good: &[Entry]) -> Vec<(String, Vec<u8>, u32, u32)> {
         bytes.resize(length, 0);
         all.push((format!("{length} bytes"), bytes, INVALID, 0));
     }
+    let mut wishful = query(0).to_bytes();
+    wishful[16] = 1;
+    all.push(("features wanted by a query".to_owned(), wishful, INVALID, 0));
     let mut query = query(0).to_bytes();
     query.extend([0; 64]);
     all.push(("query with an entry".to_owned(), query, INVALID, 0));
