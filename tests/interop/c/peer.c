@@ -16,6 +16,9 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+/* The fio engine's stores. */
+#include "stores.h"
+
 #include "fipsee_ring.h"
 #include "interop.h"
 
@@ -262,7 +265,7 @@ int main(int argc, char **argv)
 	peer.count = number(argv[10]);
 	peer.wait = (enum wait_mode)number(argv[11]);
 	peer.burst = number(argv[12]) < MAX_BURST ? number(argv[12]) : MAX_BURST;
-	peer.choices = number(argv[13]);
+	peer.choices = stores_possible_choices(number(argv[13]));
 	bytes = SLOTS_OFFSET_BYTES + 2 * (size_t)slots * FIPSEE_SLOT_BYTES;
 	base = (uint8_t *)mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, (int)number(argv[2]), 0);
 	if (base == MAP_FAILED)

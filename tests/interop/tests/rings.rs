@@ -203,6 +203,19 @@ fn c_reads_every_store_variant_of_rust() {
     }
 }
 
+#[test]
+fn rust_reads_every_store_of_the_fio_engine() {
+    // Those that this CPU lacks the C side does not use: then words are stored once more.
+    for store in [StoreVariant::Wide16, StoreVariant::Split32, StoreVariant::Wide64] {
+        let choices = Choices::NONE.with_store(store);
+        for (slots, burst) in [(2, 1), (64, 16), (8192, 64)] {
+            let wait = WaitMode::Pause;
+            stream_from_c(Setup { choices, to_c: (1, u32::MAX), count: 40_000, ..long("stream-write", slots, wait, burst) });
+        }
+        answer_c(Setup { choices, count: 20_000, ..long("call", 4, WaitMode::Adaptive, 2) });
+    }
+}
+
 /// checks: R-2.2-1, R-2.3-5, R-2.4-1, R-2.4-3
 #[test]
 fn c_accesses_shared_words_in_the_order_of_the_protocol() {
