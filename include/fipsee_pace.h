@@ -375,10 +375,11 @@ static inline void fipsee_pace_end_window(struct fipsee_pace *pace)
 /* Ask the answerer, through the cold words of its ring. */
 static inline void fipsee_pace_tell(struct fipsee_pace *pace, struct fipsee_cold *answers)
 {
-	uint64_t ns = (uint64_t)pace->delays.answerer * 1000 / pace->ticks_per_us;
+	/* Of FIPSEE_PACE_MAX_HOLD ticks at most, so that 32 bits hold the product; a kernel of 32 bits has no other division. */
+	uint32_t ns = pace->delays.answerer * 1000 / pace->ticks_per_us;
 
 	pace->untold = false;
-	FIPSEE_STORE_RELEASE(&answers->hold, ns < FIPSEE_MAX_HOLD_NS ? (uint32_t)ns : FIPSEE_MAX_HOLD_NS);
+	FIPSEE_STORE_RELEASE(&answers->hold, ns < FIPSEE_MAX_HOLD_NS ? ns : FIPSEE_MAX_HOLD_NS);
 	FIPSEE_STORE_RELEASE(&answers->choices, pace->choices);
 }
 
