@@ -6,7 +6,6 @@ mod guest_common;
 use fipsee_block::wire::{Operation, Status};
 use fipsee_guest::device::{IN, OK, OUT, Options, UNSUPPORTED};
 use fipsee_guest::ring::{Incoming, Woken, plan, segment};
-use fipsee_ring::tuning::Choices;
 use fipsee_virtio::upgrade::wire::{self, DONE, Entry, FEATURES, INVALID, NO_ATTACHMENT, Reply};
 
 use common::{Witness, eventually, stamp};
@@ -64,26 +63,6 @@ fn questions_that_are_not_allowed_change_nothing() {
     assert_eq!(reply.result, DONE, "the queues themselves were fine");
     assert_eq!(guest.ask(0, &attach_question_of(&good)).result, wire::NOT_NOW, "while one is in force");
     witness.check();
-}
-
-/// checks: R-9.1-5
-#[test]
-fn guest_is_advised_choices_if_its_attach_asks_for_them() {
-    let daemon = start_with(&["--disk", "d=memory:8M"]);
-    let mut guest = start_guest(&daemon, "d", &Options::default());
-    let entries = [plan(&guest.ram, 16, 0)];
-    let plain = guest.ask(0, &attach_question_of(&entries));
-    assert_eq!((plain.result, plain.features, plain.choices), (DONE, 0, 0), "as before there was advice");
-    assert_eq!(guest.ask(0, &detach_question(plain.attachment)).result, DONE);
-
-    let offered = guest.ask(0, &query(0));
-    assert_eq!((offered.features, offered.choices), (FEATURES, 0), "a query advises nothing");
-    let wishful = wire::Question { features: FEATURES, ..attach_question_of(&entries) };
-    let advised = guest.ask(0, &wishful);
-    assert_eq!((advised.result, advised.features), (DONE, FEATURES));
-    let choices = Choices::from_word(advised.choices);
-    assert!(choices.ownership().is_some() && choices.touch().is_some(), "{choices:?} advises nothing");
-    assert_eq!(guest.ask(0, &query(0)).choices, 0);
 }
 
 fn attach_question_of(entries: &[Entry]) -> wire::Question {
@@ -167,7 +146,13 @@ fn bells_of_others_are_not_parked() {
     let mut witness = Witness::new(&daemon, "w");
     let mut guest = start_guest(&daemon, "d", &Options { queues: 2, ..Options::default() });
     let mut up = Upgraded::attach(&mut guest, &[1, 0], 16);
-    let bell = |attachment, queue| wire::Question { operation: wire::Operation::Bell, attachment, features: 0, queue, entries: Vec::new() };
+    let bell = |attachment, queue| wire::Question {
+        operation: wire::Operation::Bell,
+        attachment,
+        features: 0,
+        queue,
+        entries: Vec::new(),
+    };
     let attachment = up.attachment;
     assert_eq!(guest.ask(1, &bell(attachment, 1)).result, INVALID, "queue 1 rings virtqueue 0");
     assert_eq!(guest.ask(1, &bell(attachment, 2)).result, INVALID);

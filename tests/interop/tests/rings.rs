@@ -259,9 +259,12 @@ fn c_touches_after_the_copy_and_before_the_slot_is_given_back() {
     let stack = ["F"; 5];
     // The stream's single messages stand in slot 3 of 0 to 3, the answers in 4 and 5 of 4 to 7: two on from each. Not after bursts.
     let ahead = ["F1", "F", "F1", "F6", "F7"];
-    for (ownership, fences) in
-        [(None, stack), (Some(Ownership::PrefetchNext), stack), (Some(Ownership::LockedAhead), ahead), (Some(Ownership::NotAsked), stack)]
-    {
+    for (ownership, fences) in [
+        (None, stack),
+        (Some(Ownership::PrefetchNext), stack),
+        (Some(Ownership::LockedAhead), ahead),
+        (Some(Ownership::NotAsked), stack),
+    ] {
         for (touch, touches) in
             [(None, never), (Some(Touch::Never), never), (Some(Touch::Runs), in_runs), (Some(Touch::Always), always)]
         {
