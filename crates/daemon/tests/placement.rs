@@ -8,7 +8,7 @@ use common::raw::{HELLO, RawClient, attach_message, connect, hear, say};
 use common::{Daemon, PATIENCE, Scratch, assert_says, eventually, refused, skip};
 use fipsee_block::client::{AttachOptions, Disk, Error, Placement, Queue};
 use fipsee_block::wire::BlockInfo;
-use fipsee_ring::channel::{FEATURE_SOLE_WRITER, FEATURE_WORKER_CPU, FEATURES, RegionLayout};
+use fipsee_ring::channel::{FEATURE_CHOICES, FEATURE_SOLE_WRITER, FEATURE_WORKER_CPU, FEATURES, RegionLayout};
 use fipsee_ring::control::{Control, VERSION};
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::region::Region;
@@ -177,9 +177,15 @@ fn a_client_that_offers_no_feature_finds_the_region_as_it_was() {
 #[test]
 fn features_that_the_daemon_does_not_know_are_not_in_force() {
     let daemon = start(&[]);
-    for (offered, expected) in
-        [(0, 0), (1, FEATURE_WORKER_CPU), (2, FEATURE_SOLE_WRITER), (4, 0), (u64::MAX, FEATURES), (u64::MAX - 1, FEATURES & !1)]
-    {
+    for (offered, expected) in [
+        (0, 0),
+        (1, FEATURE_WORKER_CPU),
+        (2, FEATURE_SOLE_WRITER),
+        (4, FEATURE_CHOICES),
+        (8, 0),
+        (u64::MAX, FEATURES),
+        (u64::MAX - 1, FEATURES & !1),
+    ] {
         let control = connect(&daemon);
         say(&control, &Control::Hello { version_min: VERSION, version_max: VERSION, features: offered }, &[]);
         let Control::Welcome { features, .. } = hear(&control).0 else { panic!("not welcome") };

@@ -94,7 +94,8 @@ fn detect() -> CpuFeatures {
     let (base_family, extended_family) = (signature >> 8 & 0xf, signature >> 20 & 0xff);
     let family = if base_family == 0xf { base_family + extended_family } else { base_family };
     let model = (signature >> 4 & 0xf) | (signature >> 16 & 0xf) << 4;
-    let has_avx512 = std::arch::is_x86_feature_detected!("avx512f");
+    // Without VL (Xeon Phi) the variant below it would be lacking, and every variant implies those below.
+    let has_avx512 = std::arch::is_x86_feature_detected!("avx512f") && std::arch::is_x86_feature_detected!("avx512vl");
     let store = if has_avx512 && wide_store_is_atomic(&vendor, family, model) {
         StoreVariant::Wide64
     } else if std::arch::is_x86_feature_detected!("avx512vl") {

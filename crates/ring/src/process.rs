@@ -7,11 +7,16 @@ use std::path::Path;
 
 /// Bit 8 of the masks in `/proc/PID/status`: SIGKILL is number 9, and the mask begins with number 1.
 const KILLED: u64 = 1 << 8;
+const SIGKILL: u32 = 9;
+/// Fields of `/proc/PID/stat`, counted from the state, which follows the name (proc_pid_stat(5)).
+const FLAGS_FIELD: usize = 6;
+const EXIT_CODE_FIELD: usize = 49;
 /// `PF_EXITING` of the kernel: the task is in do_exit.
 const EXITING: u32 = 0x4;
 
-/// Is this process gone, or on its way there: a zombie, exiting, or with SIGKILL pending for it or for any of its threads? Between taking
-/// the signal off its mask and beginning to exit there is an instant that shows neither: whoever must be sure asks again a little later.
+/// Is this process gone, or on its way there: a zombie, exiting, ended by SIGKILL, or with that signal pending for it or for any of its
+/// threads? To a caller that may not trace the process the kernel does not show what ended it. Then a thread that has taken the signal off
+/// its mask shows nothing until it begins to exit, and waits for requests in flight first: such a caller asks again a little later.
 #[must_use]
 pub fn is_ending(pid: u32) -> bool {
     let process = Path::new("/proc").join(pid.to_string());
@@ -31,13 +36,15 @@ pub fn name_of(pid: u32) -> Option<String> {
     Some(name.trim_end().to_owned())
 }
 
-/// From `/proc/PID/stat`: the state and the flags. The name may hold anything, closing brackets too.
+/// From `/proc/PID/stat`: the state, the flags and, from kill(2) on, the signal that ends the process. The name may hold anything, closing
+/// brackets too.
 fn is_exiting(stat: &str) -> bool {
     let Some((_, fields)) = stat.rsplit_once(')') else { return false };
-    let mut fields = fields.split_whitespace();
-    let state = fields.next();
-    let flags = fields.nth(5).and_then(|flags| flags.parse::<u32>().ok());
-    matches!(state, Some("Z" | "X" | "x")) || flags.is_some_and(|flags| flags & EXITING != 0)
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    let number = |position: usize| fields.get(position)?.parse::<u32>().ok();
+    matches!(fields.first(), Some(&("Z" | "X" | "x")))
+        || number(FLAGS_FIELD).is_some_and(|flags| flags & EXITING != 0)
+        || number(EXIT_CODE_FIELD) == Some(SIGKILL)
 }
 
 /// From `/proc/PID/status`: signals pending for the thread, and for the whole process.
@@ -69,10 +76,8 @@ mod tests {
         rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");
         assert!(!is_ending(child.id()));
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("killed");
-        // From the instant on in which kill(2) returns, until it is waited for, and afterwards; but for one instant.
-        let looks = (0..200).map(|_| is_ending(child.id())).collect::<Vec<_>>();
-        assert!(looks.windows(2).all(|pair| pair[0] || pair[1]), "{looks:?}");
-        assert!(is_ending(child.id()), "a zombie");
+        // From the instant on in which kill(2) returns, until it is waited for, and afterwards.
+        assert!((0..200).all(|_| is_ending(child.id())));
         child.wait().expect("its end");
         assert!(is_ending(child.id()), "gone");
         assert_eq!(name_of(child.id()), None);
@@ -87,6 +92,9 @@ mod tests {
             assert!(is_exiting(&stat(name, "Z", 0)) && is_exiting(&stat(name, "X", 0)), "{name}");
         }
         assert!(!is_exiting("") && !is_exiting("71 (a) S 1"));
+        // Eleven fields of `stat` above, then up to the exit code.
+        let ended_by = |code: u32| format!("{}{} {code}", stat("a", "S", 0), " 0".repeat(EXIT_CODE_FIELD - 10));
+        assert!(is_exiting(&ended_by(9)) && !is_exiting(&ended_by(0)) && !is_exiting(&ended_by(19)), "19: stopped");
     }
 
     #[test]

@@ -61,6 +61,11 @@ pub unsafe trait RingMemory {
     fn full_fence_at(&self, index: u32) {
         full_fence_at(self.stamp(index));
     }
+    /// Store the stamp of slot `index`, which was copied and is not given back, once more.
+    #[inline(always)]
+    fn touch(&self, index: u32, stamp: u32) {
+        self.stamp(index).store(stamp, Ordering::Relaxed);
+    }
     /// A hint that slot `index` will be written soon.
     #[inline(always)]
     fn prefetch_for_write(&self, _index: u32) {}
@@ -365,7 +370,7 @@ impl<M: RingMemory> Reader<M> {
     /// the release counter, comes after it (Release), so the writer's next stamp does, too.
     #[inline(always)]
     fn touch(&self, at: Cursor) {
-        self.memory.stamp(at.index).store(at.stamp, Ordering::Relaxed);
+        self.memory.touch(at.index, at.stamp);
     }
 
     /// Streams: as [`receive`](Self::receive), and ask for a slot further on, so that the transfers of several overlap. In call

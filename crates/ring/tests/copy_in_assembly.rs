@@ -1,5 +1,6 @@
 //! What the compiler made of the copy-in primitive: on every path through `Reader::receive`, the stamp is loaded
-//! first, then every byte of the slot exactly once, then nothing of the slot, and the slot is never written.
+//! first, then every byte of the slot exactly once, then nothing of the slot. All that is ever written there is the stamp, once,
+//! after all that (the touch).
 //!
 //! A compiler may load memory twice whenever it believes that nobody else writes it; a peer that does would then be
 //! checked in one load and obeyed in the other. Volatile and atomic loads and inline assembly forbid that; this test
@@ -68,6 +69,8 @@ struct Path {
     /// Registers that hold our own memory: the two arguments and the stack.
     ours: HashSet<String>,
     loads: Vec<Load>,
+    /// Was the stamp stored again? Nothing of the slot may be accessed after that.
+    touched: bool,
 }
 
 impl Path {
@@ -86,11 +89,20 @@ impl Path {
                 continue;
             }
             let reads_only = index > 0 || mnemonic.starts_with("cmp") || mnemonic.starts_with("test");
-            if !reads_only {
+            let displacement = place.rsplit_once("+0x").and_then(|(_, hex)| i64::from_str_radix(hex, 16).ok()).unwrap_or(0);
+            if self.touched {
+                return Err(format!("{address:x}: {mnemonic} accesses the slot at [{place}] after its touch"));
+            }
+            if reads_only {
+                self.loads.push((displacement, bytes));
+                continue;
+            }
+            let stores_register = mnemonic == "mov" && operands.get(1).is_some_and(|source| !source.starts_with("0x"));
+            let copied_bytes: i64 = self.loads.iter().skip(1).map(|(_, bytes)| bytes).sum();
+            if !stores_register || (displacement, bytes) != (STAMP_OFFSET, 4) || copied_bytes != 64 {
                 return Err(format!("{address:x}: {mnemonic} writes into the slot at [{place}]"));
             }
-            let displacement = place.rsplit_once("+0x").and_then(|(_, hex)| i64::from_str_radix(hex, 16).ok()).unwrap_or(0);
-            self.loads.push((displacement, bytes));
+            self.touched = true;
         }
         let writes_register = !mnemonic.starts_with("cmp") && !mnemonic.starts_with("test") && !mnemonic.starts_with("push");
         if let Some(target) = operands.first().filter(|target| writes_register && memory_operand(target).is_none()) {
@@ -105,12 +117,12 @@ impl Path {
     }
 }
 
-/// The slot loads of every path from the first instruction to a return, a call that does not come back, or a trap.
-fn slot_loads_of_paths(code: &[Instruction]) -> Result<Vec<Vec<Load>>, String> {
+/// The slot loads of every path, and whether it touches the slot, from the first instruction to a return, a call that does not come back, or a trap.
+fn slot_accesses_of_paths(code: &[Instruction]) -> Result<Vec<(Vec<Load>, bool)>, String> {
     let place_of: HashMap<u64, usize> =
         code.iter().enumerate().map(|(place, instruction)| (instruction.address, place)).collect();
     let ours = HashSet::from(["rdi".to_owned(), "rsi".to_owned()]);
-    let mut open = vec![Path { next: 0, steps: 0, ours, loads: Vec::new() }];
+    let mut open = vec![Path { next: 0, steps: 0, ours, loads: Vec::new(), touched: false }];
     let mut finished = Vec::new();
     while let Some(mut path) = open.pop() {
         let instruction = code.get(path.next).ok_or("the code runs past its end")?;
@@ -120,7 +132,7 @@ fn slot_loads_of_paths(code: &[Instruction]) -> Result<Vec<Vec<Load>>, String> {
         }
         let mnemonic = instruction.mnemonic.as_str();
         if mnemonic.starts_with("ret") || mnemonic == "call" || mnemonic.starts_with("ud") {
-            finished.push(path.loads);
+            finished.push((path.loads, path.touched));
             continue;
         }
         path.execute(instruction)?;
@@ -139,12 +151,18 @@ fn slot_loads_of_paths(code: &[Instruction]) -> Result<Vec<Vec<Load>>, String> {
     Ok(finished)
 }
 
-/// Which variants' paths were found, or what is wrong with one.
-fn check(code: &[Instruction]) -> Result<(bool, bool), String> {
+/// Which variants' paths were found, without and with a touch, or what is wrong with one.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Found {
+    portable: [bool; 2],
+    wide: [bool; 2],
+}
+
+fn check(code: &[Instruction]) -> Result<Found, String> {
     let portable: Vec<Load> = (0..8).map(|word| (8 * word, 8)).collect();
     let wide: Vec<Load> = (0..4).map(|quarter| (16 * quarter, 16)).collect();
-    let (mut saw_portable, mut saw_wide) = (false, false);
-    for loads in slot_loads_of_paths(code)? {
+    let mut found = Found::default();
+    for (loads, touched) in slot_accesses_of_paths(code)? {
         let Some((stamp, rest)) = loads.split_first() else {
             return Err("a path that never looks at the stamp".to_owned());
         };
@@ -153,12 +171,12 @@ fn check(code: &[Instruction]) -> Result<(bool, bool), String> {
         match rest {
             _ if *stamp != (STAMP_OFFSET, 4) => return Err(format!("the first load is {stamp:?}, not the stamp")),
             rest if rest.is_empty() => {}
-            rest if rest == portable => saw_portable = true,
-            rest if rest == wide => saw_wide = true,
+            rest if rest == portable => found.portable[usize::from(touched)] = true,
+            rest if rest == wide => found.wide[usize::from(touched)] = true,
             rest => return Err(format!("after the stamp, a path loads (offset, bytes) {rest:?}")),
         }
     }
-    Ok((saw_portable, saw_wide))
+    Ok(found)
 }
 
 /// checks: R-2.2-2
@@ -170,9 +188,9 @@ fn every_byte_of_a_slot_is_loaded_exactly_once_after_its_stamp() {
     let program = machine_code::build_example("copy_in_probe");
     let body = machine_code::disassemble(&program, PROBE, &["-M", "intel", "--no-show-raw-insn"]);
 
-    let (portable, wide) = check(&parse(&body)).unwrap_or_else(|fault| panic!("{fault} in:\n{body}"));
-    assert!(portable, "no path copies eight words:\n{body}");
-    assert!(wide, "no path copies 64 bytes at once:\n{body}");
+    let found = check(&parse(&body)).unwrap_or_else(|fault| panic!("{fault} in:\n{body}"));
+    assert_eq!(found.portable, [true; 2], "paths that copy eight words, without and with a touch:\n{body}");
+    assert_eq!(found.wide, [true; 2], "paths that copy four quarters, without and with a touch:\n{body}");
 }
 
 /// The stamp check and the eight loads of an honest portable path, for the tests of the checker itself.
@@ -186,14 +204,38 @@ fn honest() -> Vec<String> {
     lines
 }
 
-fn check_lines(lines: &[String]) -> Result<(bool, bool), String> {
+fn check_lines(lines: &[String]) -> Result<Found, String> {
     let numbered = lines.iter().enumerate().map(|(index, line)| format!("  {index:x}:\t{line}\n"));
     check(&parse(&numbered.collect::<String>()))
 }
 
 #[test]
 fn checker_accepts_an_honest_copy() {
-    assert_eq!(check_lines(&honest()), Ok((true, false)));
+    assert_eq!(check_lines(&honest()), Ok(Found { portable: [true, false], ..Found::default() }));
+    let mut touching = honest();
+    touching.insert(touching.len() - 1, "mov    DWORD PTR [rcx+rax*1+0x3c],r9d".to_owned());
+    assert_eq!(check_lines(&touching), Ok(Found { portable: [false, true], ..Found::default() }));
+}
+
+#[test]
+fn checker_rejects_a_touch_at_the_wrong_place_or_time() {
+    let touch = "mov    DWORD PTR [rcx+rax*1+0x3c],r9d";
+    let at = |position: usize, text: &str| {
+        let mut lines = honest();
+        lines.insert(position, text.to_owned());
+        check_lines(&lines)
+    };
+    let end = honest().len() - 1;
+    assert!(at(2, touch).is_err(), "before the copy");
+    assert!(at(end - 2, touch).is_err(), "amid the copy");
+    assert!(at(end, "mov    DWORD PTR [r8+0x38],r9d").is_err(), "elsewhere");
+    assert!(at(end, "mov    QWORD PTR [r8+0x38],r9").is_err(), "wider");
+    let mut twice = honest();
+    twice.splice(end..end, [touch.to_owned(), touch.to_owned()]);
+    assert!(check_lines(&twice).is_err(), "twice");
+    let mut look = honest();
+    look.splice(end..end, [touch.to_owned(), "mov    r9,QWORD PTR [r8+0x8]".to_owned()]);
+    assert!(check_lines(&look).is_err(), "and a look after it");
 }
 
 #[test]

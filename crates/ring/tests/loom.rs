@@ -4,6 +4,7 @@
 #![cfg(loom)]
 
 use fipsee_ring::ring::{CallWriter, Cursor, Full, Reader, RingMemory, StreamError, StreamWriter, Writer};
+use fipsee_ring::tuning::{Ownership, Touch, Tuning};
 use fipsee_ring::{AtomicU32, Message, Ordering, PeerFault};
 use loom::cell::UnsafeCell;
 use loom::sync::{Condvar, Mutex};
@@ -106,6 +107,11 @@ fn numbered(number: u64) -> Message {
     Message::from_words([number; 8])
 }
 
+/// Every choice that adds accesses to a slot: the writer's locked operation two slots ahead, the reader's touch.
+fn busiest() -> Tuning {
+    Tuning { ownership: Ownership::LockedAhead, touch: Touch::Always, ..Tuning::usual() }
+}
+
 fn receive_polling(reader: &mut Reader<CellRing>) -> Message {
     let mut message = Message::ZERO;
     while !reader.receive(&mut message) {
@@ -145,7 +151,11 @@ fn receive_watching(reader: &mut Reader<CellRing>) -> Message {
 
 /// Send `count` numbered messages through a stream, ringing after each if `bell` is given.
 fn stream_from(memory: CellRing, start: Cursor, count: u64, bell: Option<Doorbell>) {
-    let mut writer = StreamWriter::new(memory, start);
+    stream_tuned_from(memory, start, count, bell, &Tuning::usual());
+}
+
+fn stream_tuned_from(memory: CellRing, start: Cursor, count: u64, bell: Option<Doorbell>, tuning: &Tuning) {
+    let mut writer = StreamWriter::with_tuning(memory, start, tuning);
     for number in 1..=count {
         while let Err(error) = writer.try_publish(&numbered(number)) {
             assert_eq!(error, StreamError::Full, "an honest reader was called a liar");
@@ -167,6 +177,24 @@ fn stream_reuses_released_slots_only() {
         let peer = ring.clone();
         let writer = thread::spawn(move || stream_from(peer, Cursor::at_start(0), 4, None));
         let mut reader = Reader::new(ring, Cursor::at_start(0));
+        for number in 1..=4 {
+            assert_eq!(receive_polling(&mut reader), numbered(number));
+            reader.release_some();
+        }
+        writer.join().expect("the writer finishes");
+    });
+}
+
+/// The touch comes before the slot is given back: nothing that is written later is undone by it.
+///
+/// checks: R-2-2
+#[test]
+fn touched_slots_are_reused_without_loss() {
+    model(|| {
+        let ring = CellRing::new(2);
+        let peer = ring.clone();
+        let writer = thread::spawn(move || stream_tuned_from(peer, Cursor::at_start(0), 4, None, &busiest()));
+        let mut reader = Reader::with_tuning(ring, Cursor::at_start(0), &busiest());
         for number in 1..=4 {
             assert_eq!(receive_polling(&mut reader), numbered(number));
             reader.release_some();
@@ -261,6 +289,51 @@ fn answers_return_the_slots_of_their_calls() {
             }
         }
         server.join().expect("the server finishes");
+    });
+}
+
+/// An answer gives back a slot that was touched before. The locked operation of the writer, which may meet the touch, changes no
+/// stamp.
+#[test]
+fn answers_return_the_touched_slots_of_their_calls() {
+    model(|| {
+        let (calls, answers) = (CellRing::new(2), CellRing::new(2));
+        let (peer_calls, peer_answers) = (calls.clone(), answers.clone());
+        let server = thread::spawn(move || {
+            let mut calls = Reader::with_tuning(peer_calls, Cursor::at_start(0), &busiest());
+            let mut answers = Writer::with_tuning(peer_answers, Cursor::at_start(1), &busiest());
+            for _ in 0..3 {
+                let call = receive_polling(&mut calls);
+                answers.publish(&numbered(10 * call.word(0)));
+                answers.fence();
+            }
+        });
+        let mut calls = CallWriter::with_tuning(calls, Cursor::at_start(0), 1, &busiest());
+        let mut answers = Reader::with_tuning(answers, Cursor::at_start(1), &busiest());
+        for number in 1..=3 {
+            calls.publish(&numbered(number)).expect("one at a time");
+            assert_eq!(receive_polling(&mut answers), numbered(10 * number));
+            calls.answered();
+        }
+        server.join().expect("the server finishes");
+    });
+}
+
+/// S with the fence on a slot ahead instead of on the stack.
+///
+/// checks: R-2.4-3
+#[test]
+fn sleeping_reader_is_woken_by_a_writer_whose_fence_is_on_a_slot() {
+    model(|| {
+        let (ring, bell) = (CellRing::new(2), Doorbell::new());
+        let (peer, peer_bell) = (ring.clone(), bell.clone());
+        let writer = thread::spawn(move || stream_tuned_from(peer, Cursor::at_start(0), 3, Some(peer_bell), &busiest()));
+        let mut reader = Reader::with_tuning(ring, Cursor::at_start(0), &busiest());
+        for number in 1..=3 {
+            assert_eq!(receive_sleeping(&mut reader, &bell), numbered(number));
+            reader.release_some();
+        }
+        writer.join().expect("the writer finishes");
     });
 }
 

@@ -2,11 +2,12 @@
 //! for races, and the first thing to run when something is wrong.
 #![cfg(not(loom))]
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use fipsee_ring::ring::{CallWriter, Cursor, Full, Reader, RingMemory, StreamError, StreamWriter, Writer};
+use fipsee_ring::tuning::{Ownership, Touch, Tuning};
 use fipsee_ring::{AtomicU32, Message, Ordering, PeerFault};
 
 const MESSAGES: u64 = if cfg!(miri) { 40 } else { 20_000 };
@@ -82,18 +83,28 @@ fn numbered(number: u64) -> Message {
 
 #[test]
 fn stream_arrives_in_order() {
+    stream(Tuning::usual());
+    stream(busiest());
+}
+
+fn busiest() -> Tuning {
+    Tuning { ownership: Ownership::LockedAhead, touch: Touch::Always, ..Tuning::usual() }
+}
+
+fn stream(tuning: Tuning) {
     let ring = HeapRing::new(4);
     let peer = ring.clone();
     let writer = thread::spawn(move || {
-        let mut writer = StreamWriter::new(peer, Cursor::at(3, u32::MAX));
+        let mut writer = StreamWriter::with_tuning(peer, Cursor::at(3, u32::MAX), &tuning);
         for number in 0..MESSAGES {
             while let Err(error) = writer.try_publish(&numbered(number)) {
                 assert_eq!(error, StreamError::Full);
                 thread::yield_now();
             }
+            let _ = writer.reader_needs_doorbell();
         }
     });
-    let mut reader = Reader::new(ring, Cursor::at(3, u32::MAX));
+    let mut reader = Reader::with_tuning(ring, Cursor::at(3, u32::MAX), &tuning);
     let mut message = Message::ZERO;
     for number in 0..MESSAGES {
         while !reader.receive(&mut message) {
@@ -172,4 +183,143 @@ fn doorbell_is_wanted_once_for_each_arming() {
     reader.disarm();
     assert!(!reader.is_armed());
     assert!(!writer.reader_needs_doorbell(), "disarmed");
+}
+
+/// A ring that notes what is done to it, in order.
+#[derive(Clone)]
+struct NotedRing(HeapRing, Arc<Mutex<Vec<Note>>>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Note {
+    Copied(u32),
+    Touched(u32, u32),
+    Fenced(u32),
+    Prefetched(u32),
+}
+
+impl NotedRing {
+    fn new(slot_count: usize) -> Self {
+        Self(HeapRing::new(slot_count), Arc::default())
+    }
+
+    fn note(&self, note: Note) {
+        self.1.lock().expect("one thread").push(note);
+    }
+
+    fn notes(&self) -> Vec<Note> {
+        std::mem::take(&mut self.1.lock().expect("one thread"))
+    }
+}
+
+// SAFETY: as for `HeapRing`, to which everything is passed on.
+unsafe impl RingMemory for NotedRing {
+    fn slot_count(&self) -> u32 {
+        self.0.slot_count()
+    }
+
+    fn stamp(&self, index: u32) -> &AtomicU32 {
+        self.0.stamp(index)
+    }
+
+    fn released(&self) -> &AtomicU32 {
+        self.0.released()
+    }
+
+    fn asleep(&self) -> &AtomicU32 {
+        self.0.asleep()
+    }
+
+    unsafe fn copy_in(&self, index: u32, into: &mut Message) {
+        self.note(Note::Copied(index));
+        // SAFETY: the caller's obligations are the same.
+        unsafe { self.0.copy_in(index, into) };
+    }
+
+    unsafe fn write_payload(&self, index: u32, message: &Message) {
+        // SAFETY: as above.
+        unsafe { self.0.write_payload(index, message) };
+    }
+
+    fn touch(&self, index: u32, stamp: u32) {
+        self.note(Note::Touched(index, stamp));
+        self.0.touch(index, stamp);
+    }
+
+    fn full_fence_at(&self, index: u32) {
+        self.note(Note::Fenced(index));
+        self.0.full_fence_at(index);
+    }
+
+    fn prefetch_for_write(&self, index: u32) {
+        self.note(Note::Prefetched(index));
+    }
+}
+
+/// Receive what is there, from slot 2 of a ring of four on, and say which slots were touched.
+fn touched(tuning: &Tuning, runs: &[u64]) -> Vec<u32> {
+    let ring = NotedRing::new(4);
+    let mut writer = Writer::new(ring.clone(), Cursor::at(2, 7));
+    let mut reader = Reader::with_tuning(ring.clone(), Cursor::at(2, 7), tuning);
+    let mut message = Message::ZERO;
+    for run in runs {
+        (0..*run).for_each(|number| writer.publish(&numbered(number)));
+        while reader.receive(&mut message) {}
+    }
+    let notes = ring.notes();
+    let touches = notes.iter().zip(notes.iter().skip(1)).filter_map(|(before, note)| match note {
+        Note::Touched(index, stamp) => {
+            assert_eq!(*before, Note::Copied(*index), "a touch comes right after the copy");
+            assert_eq!(*stamp, if *index < 2 { 8 } else { 7 }, "and stores what was read");
+            Some(*index)
+        }
+        _ => None,
+    });
+    touches.collect()
+}
+
+/// checks: R-2-2
+#[test]
+fn messages_are_touched_as_chosen() {
+    let with = |touch| Tuning { touch, ..Tuning::usual() };
+    assert_eq!(touched(&with(Touch::Never), &[1, 3]), [0; 0]);
+    assert_eq!(touched(&with(Touch::Runs), &[1, 3]), [0, 1], "not the first of a run");
+    assert_eq!(touched(&with(Touch::Always), &[1, 3]), [2, 3, 0, 1]);
+}
+
+#[test]
+fn lone_messages_are_touched_or_not_whatever_is_done_with_runs() {
+    let ring = NotedRing::new(4);
+    let mut writer = Writer::new(ring.clone(), Cursor::at_start(0));
+    let mut reader = Reader::with_tuning(ring.clone(), Cursor::at_start(0), &Tuning { touch: Touch::Runs, ..Tuning::usual() });
+    let mut message = Message::ZERO;
+    let mut receive_lone = |reader: &mut Reader<NotedRing>| {
+        writer.publish(&numbered(1));
+        reader.begin_run();
+        assert!(reader.receive(&mut message));
+        ring.notes().into_iter().any(|note| matches!(note, Note::Touched(..)))
+    };
+    assert!(!receive_lone(&mut reader));
+    assert!(!receive_lone(&mut reader), "it follows another without an empty look, but was said to begin a run");
+    reader.set_touch_lone(true);
+    assert!(receive_lone(&mut reader));
+}
+
+#[test]
+fn ownership_is_asked_for_as_chosen_after_lone_messages_only() {
+    for (ownership, lone) in [
+        (Ownership::PrefetchNext, vec![Note::Prefetched(1)]),
+        (Ownership::LockedAhead, vec![Note::Fenced(2)]),
+        (Ownership::NotAsked, vec![]),
+    ] {
+        let ring = NotedRing::new(4);
+        let tuning = Tuning { ownership, burst_prefetch_slots: 0, ..Tuning::usual() };
+        let mut writer = Writer::with_tuning(ring.clone(), Cursor::at_start(0), &tuning);
+        writer.publish(&numbered(1));
+        writer.prefetch(1);
+        assert!(!writer.reader_needs_doorbell());
+        assert_eq!(ring.notes(), lone, "{ownership:?}");
+        writer.publish_all(&[numbered(2), numbered(3)]);
+        assert!(!writer.reader_needs_doorbell());
+        assert_eq!(ring.notes(), [], "{ownership:?}: a burst");
+    }
 }

@@ -6,15 +6,16 @@ mod common;
 use std::sync::Arc;
 use std::thread;
 
-use common::{assert_is_numbered, numbered, ring_pair, store_variants, yield_to_peer};
+use common::{assert_is_numbered, numbered, ring_pair, store_variants, tunings, yield_to_peer};
 use fipsee_ring::Message;
 use fipsee_ring::cpu::StoreVariant;
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::region::Region;
 use fipsee_ring::ring::{CallWriter, Cursor, Reader, RingMemory, StreamError, StreamWriter, Writer};
+use fipsee_ring::tuning::Tuning;
 
-const STREAM_MESSAGES: u64 = 5_000_000;
-const CALLS: u64 = 300_000;
+const STREAM_MESSAGES: u64 = 2_500_000;
+const CALLS: u64 = 150_000;
 
 /// Look until a message comes, giving the CPU away now and then: the peer may need it.
 fn receive_polling<M: RingMemory>(reader: &mut Reader<M>) -> Message {
@@ -31,18 +32,26 @@ fn receive_polling<M: RingMemory>(reader: &mut Reader<M>) -> Message {
 }
 
 fn stream(store: StoreVariant, slot_count: u32, start: Cursor, message_count: u64) {
+    for tuning in tunings() {
+        stream_tuned(store, slot_count, start, message_count, &tuning);
+    }
+}
+
+fn stream_tuned(store: StoreVariant, slot_count: u32, start: Cursor, message_count: u64, tuning: &Tuning) {
     let (to, from) = ring_pair(slot_count, store);
     thread::scope(|scope| {
         scope.spawn(move || {
-            let mut writer = StreamWriter::new(to, start);
+            let mut writer = StreamWriter::with_tuning(to, start, tuning);
             for number in 0..message_count {
                 while let Err(error) = writer.try_publish(&numbered(number)) {
                     assert_eq!(error, StreamError::Full);
                     yield_to_peer();
                 }
+                // Its fence is among the choices.
+                let _ = writer.reader_needs_doorbell();
             }
         });
-        let mut reader = Reader::new(from, start);
+        let mut reader = Reader::with_tuning(from, start, tuning);
         for number in 0..message_count {
             assert_is_numbered(&receive_polling(&mut reader), number);
             reader.release_some();
@@ -76,25 +85,27 @@ fn stamps_wrap_past_their_largest_value_without_losing_a_message() {
 #[test]
 fn bursts_of_calls_are_answered_whole_with_every_store_variant() {
     const DEPTH: u32 = 16;
-    for store in store_variants() {
+    for (store, tuning) in store_variants().into_iter().flat_map(|store| tunings().map(|tuning| (store, tuning))) {
         let (calls_to, calls_from) = ring_pair(DEPTH, store);
         let (answers_to, answers_from) = ring_pair(DEPTH, store);
         thread::scope(|scope| {
             scope.spawn(move || {
-                let mut calls = Reader::new(calls_from, Cursor::at_start(3));
-                let mut answers = Writer::new(answers_to, Cursor::at_start(5));
+                let mut calls = Reader::with_tuning(calls_from, Cursor::at_start(3), &tuning);
+                let mut answers = Writer::with_tuning(answers_to, Cursor::at_start(5), &tuning);
                 for number in 0..CALLS {
                     assert_is_numbered(&receive_polling(&mut calls), number);
                     answers.publish(&numbered(number + CALLS));
+                    answers.fence();
                 }
             });
-            let mut calls = CallWriter::new(calls_to, Cursor::at_start(3), DEPTH);
-            let mut answers = Reader::new(answers_from, Cursor::at_start(5));
+            let mut calls = CallWriter::with_tuning(calls_to, Cursor::at_start(3), DEPTH, &tuning);
+            let mut answers = Reader::with_tuning(answers_from, Cursor::at_start(5), &tuning);
             let (mut sent, mut answered) = (0, 0);
             while answered < CALLS {
                 let burst_count = u64::from(calls.free()).min(CALLS - sent);
                 let burst: Vec<Message> = (sent..sent + burst_count).map(numbered).collect();
                 calls.publish_all(&burst).expect("as many as are free");
+                let _ = calls.reader_needs_doorbell();
                 sent += burst_count;
                 assert_is_numbered(&receive_polling(&mut answers), answered + CALLS);
                 calls.answered();

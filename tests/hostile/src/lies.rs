@@ -39,6 +39,7 @@ pub const LIES: &[Lie] = &[
     local("a table that its own request overwrites", "the answer to what was copied", 1_000, table_over_itself, &TABLES),
     local("more requests than the depth, no answer taken", "its own answers, overwritten", 100_000, overrun, &LOAD),
     local("asleep flags that flicker", "its own wake-ups, late or for nothing", 2_000_000, flicker, &WRITER),
+    local("touches that come late", "its own answers, unseen", 200_000, late_touches, &LOAD),
     local("doorbells", "nothing", 200_000, doorbells, &BELLS),
     local("control messages, no answer taken", "the end of its connection", 20_000, control_flood, &MEMORY),
     local("connections that end at once", "nothing", 2_000, connections, &ATTACHMENTS),
@@ -280,6 +281,39 @@ fn flicker(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
     };
     let region = Arc::clone(&attached.region);
     while_rewriting(&*region, until, rewrite, || ask(&mut attached, &request, |_| {}).map(|_| true))
+}
+
+/// Store the stamp of the last lap into the slot of the answer that is due, while the daemon writes it, and ask for random choices. Of an
+/// answer that is overwritten so, the liar stores the stamp itself, to go on.
+fn late_touches(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
+    let mut attached = attach(socket, disk)?;
+    let geometry = attached.layout.queues[0];
+    let request = request_one_segment(Operation::Read, 0, 1, 0, segment(0, 8, 0));
+    let (mut random, mut answer) = (Random(1), Message::ZERO);
+    while until.more() {
+        let due = attached.queues[0].completions.cursor();
+        let stamp = geometry.completion_offset_bytes + 64 * u64::from(due.index()) + 60;
+        let choices = geometry.cold_offset_bytes + 128 + 12;
+        write(&attached, choices, &random.number().to_le_bytes()[..4]);
+        if !publish(&mut attached, &request) {
+            return Err(io::Error::other("more is outstanding than was asked"));
+        }
+        for _ in 0..random.number() % 100 {
+            write(&attached, stamp, &(due.stamp() - 1).to_le_bytes());
+        }
+        // Enough for an answer; one that comes later has its stamp then.
+        for _ in 0..LOOKS * 16 {
+            if attached.queues[0].completions.has_message() {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        write(&attached, stamp, &due.stamp().to_le_bytes());
+        if attached.queues[0].completions.receive(&mut answer) {
+            attached.queues[0].requests.answered();
+        }
+    }
+    Ok(())
 }
 
 fn doorbells(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {

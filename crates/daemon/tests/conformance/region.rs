@@ -31,11 +31,11 @@ fn what_is_wanted_is_granted_up_to_the_limits_that_welcome_names() {
     }
 }
 
-/// checks: R-3-1, R-3.1-1, R-3.2-1, R-3.2-2, R-4.5-4, R-2-1, R-5.8-1
+/// checks: R-3-1, R-3.1-1, R-3.2-1, R-3.2-2, R-3.2-3, R-4.5-4, R-2-1, R-5.8-1
 #[test]
 fn region_table_rings_and_block_info_are_as_the_document_lays_them_out() {
     let daemon = daemon();
-    for features in [0, 1] {
+    for features in [0, 1, 4, 5] {
         for (queues, depth, pool_bytes) in [(1, 1, 0), (3, 5, 8192), (2, 256, 1 << 20)] {
             let control = Socket::connect(&daemon.socket());
             assert_eq!(u64_at(&control.ask(&hello(1, 1, features), &[]).bytes, 24), features);
@@ -89,9 +89,13 @@ fn check_entry(client: &Client, index: u64, features: u64) {
     client.memory.word(cold + 4).store(0, Ordering::SeqCst);
     let words = client.memory.read(cold, 256);
     assert!((0..256).filter(|at| !(4..8).contains(at)).all(|at| words[at] == 0), "{words:?}");
-    assert!(features != 0 || u32_at(&entry, 44) == 0, "a CPU that was not asked for");
+    assert!(features & 1 != 0 || u32_at(&entry, 44) == 0, "a CPU that was not asked for");
     assert!(u32_at(&entry, 44) <= 4096, "a CPU that is none");
-    assert_eq!(entry[48..], [0; 16]);
+    let choices = u32_at(&entry, 48);
+    assert!(features & 4 != 0 || choices == 0, "advice that was not asked for");
+    let fields = [0, 4, 8, 12, 16].map(|shift| choices >> shift & 0xf);
+    assert!(fields.iter().zip([3, 3, 3, 2, 2]).all(|(field, most)| *field <= most) && choices >> 21 == 0, "{choices:#x}");
+    assert_eq!(entry[52..], [0; 12]);
 }
 
 fn check_info(info: &[u8]) {

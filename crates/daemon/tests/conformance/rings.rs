@@ -25,7 +25,7 @@ fn positions_start_where_the_table_says_and_go_round_with_a_new_stamp_each_lap()
             let here = client.queues[0].requests;
             assert_eq!(client.ask(&transfer(READ, tag, 0, (0, 1, 0))), 0, "depth {depth}, request {tag}");
             let slot = client.memory.read(here.slot(), 64);
-            assert_eq!(slot[..60], transfer(READ, tag, 0, (0, 1, 0)), "the reader writes into no slot");
+            assert_eq!(slot[..60], transfer(READ, tag, 0, (0, 1, 0)), "the reader writes nothing but the stamp");
             assert_eq!(u32_at(&slot, 60), here.stamp);
         }
         assert!(client.queues[0].requests.stamp >= 10 && client.queues[0].completions.stamp >= 4);
@@ -194,14 +194,16 @@ fn bells_and_flags_without_cause_harm_nobody() {
     assert_eq!(client.control.ask(&control(DETACH, 12), &[]).kind(), DETACHED);
 }
 
-/// checks: R-2.5-1
+/// checks: R-2.5-1, R-2.5-2, R-2.6-1
 #[test]
 fn a_hold_beyond_its_bound_is_not_granted() {
     let (daemon, mut witness) = daemon("poll");
     let mut client = Client::attach(&daemon, &Wanted { depth: 1, ..Wanted::disk("a") });
     client.memory.word(client.queues[0].cold + 128 + 8).store(u32::MAX, Ordering::SeqCst);
-    // Were it granted, each call would take four seconds.
-    for tag in 0..1000 {
+    // Were it granted, each call would take four seconds. Choices of any value are followed or are not: all answers come.
+    for tag in 0..1000_u16 {
+        let choices = u32::from(tag).wrapping_mul(0x9e37_79b1);
+        client.memory.word(client.queues[0].cold + 128 + 12).store(choices, Ordering::SeqCst);
         assert_eq!(client.ask(&transfer(READ, tag, 0, (0, 1, 0))), 0);
     }
     witness.check();

@@ -159,6 +159,7 @@ impl Choices {
 mod tests {
     use super::super::Tuning;
     use super::*;
+    use crate::cpu;
 
     #[test]
     fn every_choice_survives_its_word() {
@@ -186,6 +187,17 @@ mod tests {
         assert_eq!(choices.with_burst_prefetch(false).with_take(1).as_measured().word(), 0x0011_1232);
     }
 
+    /// checks: R-2.6-2
+    #[test]
+    fn no_store_is_advised_into_a_cpu_that_lacks_it() {
+        let best = cpu::features().store;
+        for store in [StoreVariant::Wide16, StoreVariant::Split32, StoreVariant::Wide64] {
+            let tuning = Tuning::usual().with_choices(Choices::NONE.with_store(store));
+            assert_eq!(tuning.store, store.max(best), "in falling order of what they ask of a CPU");
+        }
+    }
+
+    /// checks: R-2.6-1
     #[test]
     fn unknown_values_and_no_advice_change_nothing() {
         let usual = Tuning::usual();

@@ -11,6 +11,7 @@ use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::region::Region;
 use fipsee_ring::ring::{Reader, RingMemory};
+use fipsee_ring::tuning::{Ownership, Touch, Tuning};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 /// After so long without a ring the state of the ring is looked at: a message that waits there is a lost wake-up.
@@ -38,11 +39,16 @@ pub(crate) fn yield_to_peer() {
 
 /// The variants that this CPU may use; the widest only where detection allows it.
 pub(crate) fn store_variants() -> Vec<StoreVariant> {
-    match cpu::features().store {
-        StoreVariant::Wide64 => vec![StoreVariant::Wide64, StoreVariant::Wide16, StoreVariant::Portable],
-        StoreVariant::Wide16 => vec![StoreVariant::Wide16, StoreVariant::Portable],
-        StoreVariant::Portable => vec![StoreVariant::Portable],
-    }
+    let all = [StoreVariant::Wide64, StoreVariant::Split32, StoreVariant::Wide16, StoreVariant::Portable];
+    all.into_iter().filter(|variant| *variant >= cpu::features().store).collect()
+}
+
+/// The choices of which nothing is known, and those that add accesses to slots: the writer's locked operation two slots ahead,
+/// the reader's touch of every message.
+pub(crate) fn tunings() -> [Tuning; 2] {
+    let busiest =
+        Tuning { ownership: Ownership::LockedAhead, touch: Touch::Always, stream_gather_ticks: 1000, ..Tuning::usual() };
+    [Tuning::usual(), busiest]
 }
 
 /// Tell `cargo xtask test`, past libtest's capture, that a check could not run here.
