@@ -11,6 +11,7 @@
  *   A  the writer publishes a stamp with Release; the reader looks at it with Acquire.
  *   B  the reader publishes the release counter with Release, after its copies; the writer looks with Acquire.
  *   S  both sides put a full fence between their own store and the look at the other's word, where sleeping is decided.
+ *   T  the reader's second store of a stamp comes before the Release store that gives the slot back.
  *
  * The peer is never trusted: each slot is copied once, all cursors are private, and a counter that cannot be true is
  * FIPSEE_RING_FAULT, after which the channel is closed.
@@ -81,14 +82,14 @@ typedef uint32_t __attribute__((__may_alias__)) fipsee_ring_half;
 #endif
 
 #ifndef FIPSEE_PREFETCHW
-#if defined(__x86_64__)
+#ifdef __x86_64__
 #define FIPSEE_PREFETCHW(slot) __asm__ volatile("prefetchw %0" : : "m"(*(const uint8_t *)(const void *)(slot)))
 #else
 #define FIPSEE_PREFETCHW(slot) __builtin_prefetch((slot), 1)
 #endif
 #endif
 
-/* Relaxed: ordered after the load of the same word by being the same word, and before the slot's return by its Release. */
+/* T: relaxed. After the load of the stamp because it is the same word; before the slot's return because that is Release. */
 #ifndef FIPSEE_TOUCH
 #define FIPSEE_TOUCH(word, stamp) __atomic_store_n((word), (stamp), __ATOMIC_RELAXED)
 #endif
@@ -167,8 +168,7 @@ static inline void fipsee_cursor_advance(struct fipsee_cursor *cursor, uint32_t 
 }
 
 /*
- * Is this a ring, and does the cursor lie in it? The caller has checked that slots and cold words lie within the
- * mapped region. The functions below require it.
+ * Is this a ring, and does the cursor lie in it? That slots and cold words are mapped the caller has checked. Required below.
  */
 static inline bool fipsee_ring_is_valid(const struct fipsee_ring *ring, struct fipsee_cursor cursor)
 {
@@ -333,8 +333,8 @@ static inline bool fipsee_reader_has_message(const struct fipsee_reader *reader)
 }
 
 /*
- * Copy the next message and step past it; false, and `into` untouched, when there is none. A stamp is touched here and nowhere
- * later: once the caller answers the message or releases it, the slot may hold the next lap's, which would be overwritten.
+ * Copy the next message and step past it; false, and `into` as it was, when there is none. A stamp is touched here and never
+ * later: once the caller answers or releases the message, the slot may hold the next lap's.
  */
 static inline bool fipsee_reader_receive(struct fipsee_reader *reader, union fipsee_message *into)
 {

@@ -249,7 +249,7 @@ fn runs(touches: [&[bool]; 4], fences: [&str; 5]) -> String {
     all.join(" ")
 }
 
-/// checks: R-2.2-1, R-2.4-3
+/// checks: R-2-2, R-2.2-1, R-2.4-3, R-2.6-1
 #[test]
 fn c_touches_after_the_copy_and_before_the_slot_is_given_back() {
     let (no, yes): (&[bool], &[bool]) = (&[false], &[true]);
