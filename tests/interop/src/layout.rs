@@ -54,10 +54,6 @@ fn constants(table: &mut Table) {
         ("REGION_MAGIC", channel::REGION_MAGIC),
         ("REGION_HEADER_BYTES", number(channel::REGION_HEADER_BYTES)),
         ("QUEUE_ENTRY_BYTES", number(channel::QUEUE_ENTRY_BYTES)),
-        ("FEATURE_WORKER_CPU", channel::FEATURE_WORKER_CPU),
-        ("FEATURE_SOLE_WRITER", channel::FEATURE_SOLE_WRITER),
-        ("FEATURE_CHOICES", channel::FEATURE_CHOICES),
-        ("FEATURES", channel::FEATURES),
         ("MAX_DEPTH", channel::MAX_DEPTH.into()),
         ("EVENT_CREDITS", channel::EVENT_CREDITS.into()),
         ("MAX_POOL_BYTES", channel::MAX_POOL_BYTES),
@@ -124,8 +120,15 @@ fn shout(name: &str) -> String {
     out
 }
 
-/// Each choice, as a word that has no other.
+/// Each feature and each choice, as a word that has no other.
 fn choices(table: &mut Table) {
+    let features = [
+        ("FEATURE_WORKER_CPU", channel::FEATURE_WORKER_CPU),
+        ("FEATURE_SOLE_WRITER", channel::FEATURE_SOLE_WRITER),
+        ("FEATURE_CHOICES", channel::FEATURE_CHOICES),
+        ("FEATURES", channel::FEATURES),
+    ];
+    table.extend(features.map(|(name, value)| (name.to_owned(), value)));
     let none = Choices::NONE;
     let words = [
         ("OWNERSHIP_PREFETCH_NEXT", none.with_ownership(Ownership::PrefetchNext)),
