@@ -53,8 +53,9 @@
 #define FIPSEE_COLD_RELEASED_OFFSET_BYTES 0
 #define FIPSEE_COLD_ASLEEP_OFFSET_BYTES 4
 #define FIPSEE_COLD_HOLD_OFFSET_BYTES 8
+#define FIPSEE_COLD_CHOICES_OFFSET_BYTES 12
 
-/* One slot, in shared memory. Written by the ring's writer only. */
+/* One slot, in shared memory. Written by the ring's writer; the reader may store the stamp that it has loaded once more. */
 struct fipsee_slot {
 	uint8_t payload[FIPSEE_PAYLOAD_BYTES];	/* the message; meaningful once the stamp is seen */
 	uint32_t stamp;				/* lap number of the message, never 0; stored last (letter A) */
@@ -67,14 +68,49 @@ struct fipsee_cold {
 	uint32_t released;			/* streams: messages released since the start, modulo 2^32 (letter B) */
 	uint32_t asleep;			/* not 0: the reader wants the doorbell (letter S) */
 	uint32_t hold;				/* answers: nanoseconds the writer may wait before it looks for the next call */
-	uint8_t reserved[FIPSEE_COLD_BYTES - 12];	/* 0 at the start, ignored */
+	uint32_t choices;			/* answers: ownership and touch that the writer is asked for, FIPSEE_CHOICES_* */
+	uint8_t reserved[FIPSEE_COLD_BYTES - 16];	/* 0 at the start, ignored */
 };
 FIPSEE_ASSERT_SIZE(struct fipsee_cold, FIPSEE_COLD_BYTES);
 FIPSEE_ASSERT_AT(struct fipsee_cold, released, FIPSEE_COLD_RELEASED_OFFSET_BYTES);
 FIPSEE_ASSERT_AT(struct fipsee_cold, asleep, FIPSEE_COLD_ASLEEP_OFFSET_BYTES);
 FIPSEE_ASSERT_AT(struct fipsee_cold, hold, FIPSEE_COLD_HOLD_OFFSET_BYTES);
+FIPSEE_ASSERT_AT(struct fipsee_cold, choices, FIPSEE_COLD_CHOICES_OFFSET_BYTES);
 /* Most that a writer believes of `hold` (section 2.5). */
 #define FIPSEE_MAX_HOLD_NS 1000
+
+/*
+ * Choices of a ring's two ends, which change nothing on the wire, as one word: fields of four bits. In each field 0 is no
+ * advice, and so is a value that the receiver does not know. Reserved bits are sent as 0 and ignored.
+ */
+#define FIPSEE_CHOICES_OWNERSHIP_SHIFT 0
+#define FIPSEE_CHOICES_TOUCH_SHIFT 4
+#define FIPSEE_CHOICES_STORES_SHIFT 8
+#define FIPSEE_CHOICES_BURST_PREFETCH_SHIFT 12
+#define FIPSEE_CHOICES_TAKE_SHIFT 16
+#define FIPSEE_CHOICES_FIELD 0xfU
+/* Set: measured on this machine. Clear: what the CPU's family is known to like. */
+#define FIPSEE_CHOICES_MEASURED (1U << 20)
+/* How the writer of a single message gets the next slot's line: prefetch for writing; locked operation on the slot two on; not. */
+#define FIPSEE_OWNERSHIP_PREFETCH_NEXT 1
+#define FIPSEE_OWNERSHIP_LOCKED_AHEAD 2
+#define FIPSEE_OWNERSHIP_NOT_ASKED 3
+/* Which messages' stamps the reader stores once more: none; those that directly follow another; all. */
+#define FIPSEE_TOUCH_NEVER 1
+#define FIPSEE_TOUCH_RUNS 2
+#define FIPSEE_TOUCH_ALWAYS 3
+/* How a message is stored: 4 times 16 bytes; 32, 16 and 16; 64. */
+#define FIPSEE_STORES_WIDE16 1
+#define FIPSEE_STORES_SPLIT32 2
+#define FIPSEE_STORES_WIDE64 3
+/* Does the writer of a burst prefetch further slots? */
+#define FIPSEE_BURST_PREFETCH_OFF 1
+#define FIPSEE_BURST_PREFETCH_ON 2
+/* Requests that an answerer takes before it answers the first: 1, or up to 16. */
+#define FIPSEE_TAKE_SINGLY 1
+#define FIPSEE_TAKE_SIXTEEN 2
+/* The value of field FIPSEE_CHOICES_<field>_SHIFT. */
+#define FIPSEE_CHOICE(word, field) ((uint32_t)(word) >> FIPSEE_CHOICES_##field##_SHIFT & FIPSEE_CHOICES_FIELD)
 
 /* ---- Region (section 3) ---------------------------------------------------------------------------------------- */
 
@@ -94,10 +130,14 @@ FIPSEE_ASSERT_AT(struct fipsee_cold, hold, FIPSEE_COLD_HOLD_OFFSET_BYTES);
 #define FIPSEE_MAX_POOL_BYTES (1ULL << 30)
 /* Most bytes of one region, of the daemon or of a client: what 32 bits of sectors reach. */
 #define FIPSEE_MAX_REGION_BYTES (1ULL << 41)
-/* Features: the table of queues tells where the daemon's workers run; ATTACH may claim. And all that this header knows. */
+/*
+ * Features: the table of queues tells where the daemon's workers run; ATTACH may claim; the table of queues advises choices. And
+ * all that this header knows.
+ */
 #define FIPSEE_FEATURE_WORKER_CPU (1ULL << 0)
 #define FIPSEE_FEATURE_SOLE_WRITER (1ULL << 1)
-#define FIPSEE_FEATURES (FIPSEE_FEATURE_WORKER_CPU | FIPSEE_FEATURE_SOLE_WRITER)
+#define FIPSEE_FEATURE_CHOICES (1ULL << 2)
+#define FIPSEE_FEATURES (FIPSEE_FEATURE_WORKER_CPU | FIPSEE_FEATURE_SOLE_WRITER | FIPSEE_FEATURE_CHOICES)
 
 /* At byte 0 of the region; written once by the daemon before the region is handed over. */
 struct fipsee_region_header {
@@ -132,7 +172,9 @@ struct fipsee_queue_entry {
 						   completion_slots - FIPSEE_EVENT_CREDITS */
 	uint32_t worker_cpu_plus_1;		/* CPU that the daemon's worker is bound to, plus 1; 0: unknown. Only with
 						   FIPSEE_FEATURE_WORKER_CPU in force, else 0 */
-	uint32_t reserved[4];
+	uint32_t choices;			/* advice to the client, FIPSEE_CHOICES_*. Only with FIPSEE_FEATURE_CHOICES in
+						   force, else 0 */
+	uint32_t reserved[3];
 };
 FIPSEE_ASSERT_SIZE(struct fipsee_queue_entry, FIPSEE_QUEUE_ENTRY_BYTES);
 FIPSEE_ASSERT_AT(struct fipsee_queue_entry, completion_offset_bytes, 8);
@@ -143,7 +185,8 @@ FIPSEE_ASSERT_AT(struct fipsee_queue_entry, request_start, 32);
 FIPSEE_ASSERT_AT(struct fipsee_queue_entry, completion_start, 36);
 FIPSEE_ASSERT_AT(struct fipsee_queue_entry, depth, 40);
 FIPSEE_ASSERT_AT(struct fipsee_queue_entry, worker_cpu_plus_1, 44);
-FIPSEE_ASSERT_AT(struct fipsee_queue_entry, reserved, 48);
+FIPSEE_ASSERT_AT(struct fipsee_queue_entry, choices, 48);
+FIPSEE_ASSERT_AT(struct fipsee_queue_entry, reserved, 52);
 
 /* ---- Control plane (section 4) --------------------------------------------------------------------------------- */
 

@@ -2,11 +2,13 @@
 /*
  * When to look first for the answer to a call (docs/protocol.md section 2.5, docs/how-fast.md): twin of crates/ring/src/pace.
  * The caller searches two delays, its own and the answerer's, by the period of its own exchanges, and keeps the pair that
- * is best, or none.
+ * is best, or none. If it is to, it then tries other ways in which both sides own the slots of messages that travel alone.
  *
  *	once:			fipsee_pace_init(&pace, ticks_per_us);
+ *				fipsee_pace_choose(&pace, choices);	where a word of choices was advised
  *	one call published,
- *	none other outstanding:	fipsee_pace_begin(&pace, now_ticks, answers->cold);
+ *	none other outstanding:	if (fipsee_pace_begin(&pace, now_ticks, answers.ring.cold))
+ *					fipsee_pace_apply(&pace, &calls, &answers);
  *	anything else published: fipsee_pace_interrupt(&pace);
  *	before a look:		while (fipsee_pace_is_early(&pace, now_ticks)) ;
  *
@@ -42,17 +44,29 @@ struct fipsee_delays {
 	uint32_t answerer;	/* after an answer, in ticks */
 };
 
-enum fipsee_search_phase { FIPSEE_SEARCH_COARSE, FIPSEE_SEARCH_FINE, FIPSEE_SEARCH_CONFIRM, FIPSEE_SEARCH_KEEP };
+/*
+ * How both sides own the slots of messages that travel alone: a prefetch of the next slot, with the delays found; nothing; a locked
+ * operation on the slot two ahead; the same, and the reader touches what it has copied. The others than the first have no delays.
+ */
+enum fipsee_method {
+	FIPSEE_METHOD_PREFETCH, FIPSEE_METHOD_NOT_ASKED, FIPSEE_METHOD_LOCKED, FIPSEE_METHOD_LOCKED_TOUCHED, FIPSEE_METHODS
+};
+
+enum fipsee_search_phase {
+	FIPSEE_SEARCH_COARSE, FIPSEE_SEARCH_FINE, FIPSEE_SEARCH_CONFIRM, FIPSEE_SEARCH_METHOD, FIPSEE_SEARCH_KEEP
+};
 
 /* The search: fed with windows, says what to try. All zero is not a valid state. */
 struct fipsee_search {
 	enum fipsee_search_phase phase;
-	uint32_t point;			/* of the coarse or fine grid */
+	uint32_t point;			/* of the coarse or fine grid; the method tried */
 	struct fipsee_delays center;	/* of the fine grid */
 	uint32_t trial[FIPSEE_PACE_FINE_WINDOWS];
 	uint32_t windows;		/* of this trial, the one that settles included */
 	uint32_t step;
 	struct fipsee_delays best;
+	bool methods;			/* try other methods than prefetching */
+	uint32_t best_method;		/* enum fipsee_method */
 	uint32_t best_period;
 	uint32_t usual_block;		/* 0 until the first block of a choice ended */
 	uint32_t block;
@@ -72,6 +86,8 @@ static inline void fipsee_search_init(struct fipsee_search *search)
 	search->windows = 0;
 	search->step = 0;
 	search->best = none;
+	search->methods = false;
+	search->best_method = FIPSEE_METHOD_PREFETCH;
 	search->best_period = 0;
 	search->usual_block = 0;
 	search->block = 0;
@@ -105,6 +121,7 @@ static inline struct fipsee_delays fipsee_search_delays(const struct fipsee_sear
 		delays.answerer = fipsee_search_around(search->center.answerer, search->point / FIPSEE_PACE_FINE_POINTS, half);
 		break;
 	case FIPSEE_SEARCH_CONFIRM:
+	case FIPSEE_SEARCH_METHOD:
 		break;
 	case FIPSEE_SEARCH_KEEP:
 		delays = search->best;
@@ -113,18 +130,58 @@ static inline struct fipsee_delays fipsee_search_delays(const struct fipsee_sear
 	return delays;
 }
 
-static inline void fipsee_search_keep(struct fipsee_search *search, uint32_t undelayed)
+/* The method to use now, enum fipsee_method. */
+static inline uint32_t fipsee_search_method(const struct fipsee_search *search)
 {
-	static const struct fipsee_delays none = { 0, 0 };
+	if (search->phase == FIPSEE_SEARCH_METHOD)
+		return search->point;
+	return search->phase == FIPSEE_SEARCH_KEEP ? search->best_method : (uint32_t)FIPSEE_METHOD_PREFETCH;
+}
 
-	if ((uint64_t)search->best_period * 100 > (uint64_t)undelayed * (100 - FIPSEE_PACE_LEAST_GAIN_PERCENT))
-		search->best = none;
+/* Is `period` shorter than `than` by what a choice must gain? */
+static inline bool fipsee_search_gains(uint32_t period, uint32_t than)
+{
+	return (uint64_t)period * 100 <= (uint64_t)than * (100 - FIPSEE_PACE_LEAST_GAIN_PERCENT);
+}
+
+static inline void fipsee_search_keep(struct fipsee_search *search)
+{
 	search->phase = FIPSEE_SEARCH_KEEP;
 	search->usual_block = 0;
 	search->block = 0;
 	search->block_windows = 0;
 	search->was_off = false;
 	search->kept_windows = 0;
+}
+
+/* The best delays must be worth it: without any, a window took `undelayed`. */
+static inline void fipsee_search_confirm(struct fipsee_search *search, uint32_t undelayed)
+{
+	static const struct fipsee_delays none = { 0, 0 };
+
+	search->best_method = FIPSEE_METHOD_PREFETCH;
+	if (!fipsee_search_gains(search->best_period, undelayed)) {
+		search->best = none;
+		search->best_period = undelayed;
+	}
+	search->phase = FIPSEE_SEARCH_METHOD;
+	search->point = FIPSEE_METHOD_PREFETCH + 1;
+	if (!search->methods)
+		fipsee_search_keep(search);
+}
+
+/* A method was tried, without delays. */
+static inline void fipsee_search_next_method(struct fipsee_search *search, uint32_t period)
+{
+	static const struct fipsee_delays none = { 0, 0 };
+
+	if (fipsee_search_gains(period, search->best_period)) {
+		search->best = none;
+		search->best_method = search->point;
+		search->best_period = period;
+	}
+	if (++search->point == FIPSEE_METHODS)
+		fipsee_search_keep(search);
 }
 
 /* A trial ended; `period` is the median of its windows. */
@@ -134,8 +191,12 @@ static inline void fipsee_search_next_point(struct fipsee_search *search, uint32
 	bool is_first = search->phase == FIPSEE_SEARCH_COARSE && search->point == 0;
 	uint32_t points = search->phase == FIPSEE_SEARCH_COARSE ? FIPSEE_PACE_COARSE_POINTS : FIPSEE_PACE_FINE_POINTS;
 
-	if (search->phase == FIPSEE_SEARCH_CONFIRM || search->phase == FIPSEE_SEARCH_KEEP) {
-		fipsee_search_keep(search, period);
+	if (search->phase == FIPSEE_SEARCH_CONFIRM) {
+		fipsee_search_confirm(search, period);
+		return;
+	}
+	if (search->phase == FIPSEE_SEARCH_METHOD) {
+		fipsee_search_next_method(search, period);
 		return;
 	}
 	if (is_first) {
@@ -221,10 +282,12 @@ static inline void fipsee_search_window(struct fipsee_search *search, uint32_t w
 struct fipsee_pace {
 	struct fipsee_search search;
 	struct fipsee_delays delays;
+	uint32_t choices;		/* ownership and touch of messages that travel alone, at both sides; 0: as they do anyway */
 	uint32_t ticks_per_us;		/* 0: the counter cannot be used, and nothing is delayed */
 	uint64_t began;
 	bool in_step;			/* the call before was answered, and no other was made meanwhile */
 	bool early;
+	bool untold;			/* delays or choices that the answerer has not been told yet */
 	uint32_t exchanges;
 	uint32_t window;
 };
@@ -235,12 +298,36 @@ static inline void fipsee_pace_init(struct fipsee_pace *pace, uint32_t ticks_per
 
 	fipsee_search_init(&pace->search);
 	pace->delays = none;
+	pace->choices = 0;
 	pace->ticks_per_us = ticks_per_us;
 	pace->began = 0;
 	pace->in_step = false;
 	pace->early = false;
+	pace->untold = false;
 	pace->exchanges = 0;
 	pace->window = 0;
+}
+
+/* Ownership and touch as one word. */
+static inline uint32_t fipsee_pace_word(uint32_t ownership, uint32_t touch)
+{
+	return ownership << FIPSEE_CHOICES_OWNERSHIP_SHIFT | touch << FIPSEE_CHOICES_TOUCH_SHIFT;
+}
+
+/*
+ * Both sides begin as `choices` advise. Other methods are tried where the advice was measured, or is not the prefetch of the
+ * next slot: not where nobody has measured what they bring.
+ */
+static inline void fipsee_pace_choose(struct fipsee_pace *pace, uint32_t choices)
+{
+	uint32_t ownership = FIPSEE_CHOICE(choices, OWNERSHIP);
+	uint32_t touch = FIPSEE_CHOICE(choices, TOUCH) == FIPSEE_TOUCH_ALWAYS ? FIPSEE_TOUCH_ALWAYS : FIPSEE_TOUCH_NEVER;
+
+	if (ownership < FIPSEE_OWNERSHIP_PREFETCH_NEXT || ownership > FIPSEE_OWNERSHIP_NOT_ASKED)
+		ownership = FIPSEE_OWNERSHIP_PREFETCH_NEXT;
+	pace->search.methods = (choices & FIPSEE_CHOICES_MEASURED) != 0 || ownership != FIPSEE_OWNERSHIP_PREFETCH_NEXT;
+	pace->choices = fipsee_pace_word(ownership, touch);
+	pace->untold = true;
 }
 
 /* Something else than one call and its answer happened: look at once, and do not count it. */
@@ -252,41 +339,83 @@ static inline void fipsee_pace_interrupt(struct fipsee_pace *pace)
 	pace->window = 0;
 }
 
-/* A window is full: take its consequences, and tell the answerer through the cold words of its ring. */
-static inline void fipsee_pace_end_window(struct fipsee_pace *pace, struct fipsee_cold *answers)
+/* What both sides do in a method. */
+static inline uint32_t fipsee_pace_method_choices(uint32_t method)
+{
+	switch (method) {
+	case FIPSEE_METHOD_NOT_ASKED:
+		return fipsee_pace_word(FIPSEE_OWNERSHIP_NOT_ASKED, FIPSEE_TOUCH_NEVER);
+	case FIPSEE_METHOD_LOCKED:
+		return fipsee_pace_word(FIPSEE_OWNERSHIP_LOCKED_AHEAD, FIPSEE_TOUCH_NEVER);
+	case FIPSEE_METHOD_LOCKED_TOUCHED:
+		return fipsee_pace_word(FIPSEE_OWNERSHIP_LOCKED_AHEAD, FIPSEE_TOUCH_ALWAYS);
+	default:
+		return fipsee_pace_word(FIPSEE_OWNERSHIP_PREFETCH_NEXT, FIPSEE_TOUCH_NEVER);
+	}
+}
+
+/* A window is full: take its consequences. */
+static inline void fipsee_pace_end_window(struct fipsee_pace *pace)
 {
 	struct fipsee_delays delays;
+	uint32_t choices = pace->choices;
 
 	fipsee_search_window(&pace->search, pace->window);
 	delays = fipsee_search_delays(&pace->search);
+	if (pace->search.methods)
+		choices = fipsee_pace_method_choices(fipsee_search_method(&pace->search));
 	pace->exchanges = 0;
 	pace->window = 0;
-	if (delays.answerer != pace->delays.answerer) {
-		uint64_t ns = (uint64_t)delays.answerer * 1000 / pace->ticks_per_us;
-
-		FIPSEE_STORE_RELEASE(&answers->hold, ns < FIPSEE_MAX_HOLD_NS ? (uint32_t)ns : FIPSEE_MAX_HOLD_NS);
-	}
+	if (delays.answerer != pace->delays.answerer || choices != pace->choices)
+		pace->untold = true;
 	pace->delays = delays;
+	pace->choices = choices;
 }
 
-/* One call was published and it is the only one outstanding. */
-static inline void fipsee_pace_begin(struct fipsee_pace *pace, uint64_t now, struct fipsee_cold *answers)
+/* Ask the answerer, through the cold words of its ring. */
+static inline void fipsee_pace_tell(struct fipsee_pace *pace, struct fipsee_cold *answers)
+{
+	/* Of FIPSEE_PACE_MAX_HOLD ticks at most, so that 32 bits hold the product; a kernel of 32 bits has no other division. */
+	uint32_t ns = pace->delays.answerer * 1000 / pace->ticks_per_us;
+
+	pace->untold = false;
+	FIPSEE_STORE_RELEASE(&answers->hold, ns < FIPSEE_MAX_HOLD_NS ? ns : FIPSEE_MAX_HOLD_NS);
+	FIPSEE_STORE_RELEASE(&answers->choices, pace->choices);
+}
+
+/* One call was published and it is the only one outstanding. True: something is another way from now on, fipsee_pace_apply(). */
+static inline bool fipsee_pace_begin(struct fipsee_pace *pace, uint64_t now, struct fipsee_cold *answers)
 {
 	uint64_t period = now - pace->began;
+	bool untold;
 
 	if (pace->ticks_per_us == 0)
-		return;
+		return false;
 	if (pace->in_step && period > FIPSEE_PACE_MAX_PERIOD) {
 		pace->exchanges = 0;
 		pace->window = 0;
 	} else if (pace->in_step) {
 		pace->window += (uint32_t)period;
 		if (++pace->exchanges == FIPSEE_PACE_WINDOW)
-			fipsee_pace_end_window(pace, answers);
+			fipsee_pace_end_window(pace);
 	}
 	pace->began = now;
 	pace->in_step = true;
 	pace->early = pace->delays.caller != 0;
+	untold = pace->untold;
+	if (untold)
+		fipsee_pace_tell(pace, answers);
+	return untold;
+}
+
+/* Do at the caller's own two ends what both sides are to do. Messages of a run are touched as before. */
+static inline void fipsee_pace_apply(const struct fipsee_pace *pace, struct fipsee_writer *calls, struct fipsee_reader *answers)
+{
+	uint32_t touch = FIPSEE_CHOICE(pace->choices, TOUCH);
+
+	fipsee_writer_choose(calls, pace->choices);
+	if (touch != 0)
+		answers->touch_first = touch == FIPSEE_TOUCH_ALWAYS;
 }
 
 /* Is it too early to look? At most FIPSEE_PACE_MAX_HOLD ticks after the call. */

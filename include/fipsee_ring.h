@@ -4,27 +4,37 @@
  * crates/ring, against which it is tested. No allocation, no library, no system call: the includer maps the memory
  * and rings the doorbell.
  *
- * Position p of a ring uses slot p mod n and is published when the slot's stamp equals the lap number of p. The reader
- * never writes into a slot. Memory order, as in docs/memory-order.md and crates/ring/src/ring.rs:
+ * Position p of a ring uses slot p mod n and is published when the slot's stamp equals the lap number of p. All that the
+ * reader may write into a slot is the stamp that it has just loaded, once more: after it has copied the message and before
+ * the slot is given back. Memory order, as in docs/memory-order.md and crates/ring/src/ring.rs:
  *
  *   A  the writer publishes a stamp with Release; the reader looks at it with Acquire.
  *   B  the reader publishes the release counter with Release, after its copies; the writer looks with Acquire.
  *   S  both sides put a full fence between their own store and the look at the other's word, where sleeping is decided.
+ *   T  the reader's second store of a stamp comes before the Release store that gives the slot back.
  *
  * The peer is never trusted: each slot is copied once, all cursors are private, and a counter that cannot be true is
  * FIPSEE_RING_FAULT, after which the channel is closed.
  *
- * The machine is reached through five hooks. Define any of them before including this file:
+ * The machine is reached through hooks. Define any of them before including this file:
  *
  *   FIPSEE_LOAD_ACQUIRE(word)               value of a shared uint32_t; later accesses stay after it
  *   FIPSEE_STORE_RELEASE(word, value)       store to a shared uint32_t; earlier accesses stay before it
  *   FIPSEE_FULL_FENCE()                     orders earlier stores before later loads
+ *   FIPSEE_FULL_FENCE_AT(word)              the same by a locked operation on a shared uint32_t of ours, whose value stays;
+ *                                           it gets the word's line for writing on CPUs where a prefetch does not
+ *   FIPSEE_PREFETCHW(slot)                  asks for a slot's line for writing; a hint
  *   FIPSEE_COPY_IN(into, slot)              copies 64 bytes out of a shared slot, each byte read exactly once
  *   FIPSEE_PUBLISH(slot, message, stamp)    writes 60 bytes and then, with Release, the stamp; no reader may see the
  *                                           stamp before the bytes
+ *   FIPSEE_PUBLISH_AS(stores, slot, message, stamp)
+ *                                           the same by the stores chosen, FIPSEE_STORES_*, or 0: not chosen
+ *   FIPSEE_TOUCH(word, stamp)               stores the stamp that was loaded from a shared uint32_t once more
  *
  * The defaults use stores of one machine word, which every CPU keeps in order with the stamp. A wider store belongs
- * into FIPSEE_PUBLISH, and only where the CPU is known to make it visible at once.
+ * into FIPSEE_PUBLISH or FIPSEE_PUBLISH_AS, and only where the CPU is known to make it visible at once.
+ *
+ * Choices (fipsee.h, FIPSEE_CHOICES_*) change what a message costs, never what it is. Each side may take any.
  */
 #ifndef FIPSEE_RING_H
 #define FIPSEE_RING_H
@@ -62,6 +72,28 @@ typedef uint32_t __attribute__((__may_alias__)) fipsee_ring_half;
 #define FIPSEE_FULL_FENCE() __atomic_thread_fence(__ATOMIC_SEQ_CST)
 #endif
 
+#ifndef FIPSEE_FULL_FENCE_AT
+#if defined(__x86_64__)
+/* In assembly: a compiler may make a fence and a load of an atomic `or 0`, which leaves the line where it is. */
+#define FIPSEE_FULL_FENCE_AT(word) __asm__ volatile("lock orl $0, %0" : "+m"(*(word)) : : "memory", "cc")
+#else
+#define FIPSEE_FULL_FENCE_AT(word) do { (void)(word); FIPSEE_FULL_FENCE(); } while (0)
+#endif
+#endif
+
+#ifndef FIPSEE_PREFETCHW
+#ifdef __x86_64__
+#define FIPSEE_PREFETCHW(slot) __asm__ volatile("prefetchw %0" : : "m"(*(const uint8_t *)(const void *)(slot)))
+#else
+#define FIPSEE_PREFETCHW(slot) __builtin_prefetch((slot), 1)
+#endif
+#endif
+
+/* T: relaxed. After the load of the stamp because it is the same word; before the slot's return because that is Release. */
+#ifndef FIPSEE_TOUCH
+#define FIPSEE_TOUCH(word, stamp) __atomic_store_n((word), (stamp), __ATOMIC_RELAXED)
+#endif
+
 #ifndef FIPSEE_COPY_IN
 /* Atomic loads are neither repeated nor split nor merged by the compiler: each byte is read once. */
 static inline void fipsee_copy_in(union fipsee_message *into, const struct fipsee_slot *slot)
@@ -91,6 +123,10 @@ static inline void fipsee_publish(struct fipsee_slot *slot, const union fipsee_m
 	FIPSEE_STORE_RELEASE(&slot->stamp, stamp); /* A */
 }
 #define FIPSEE_PUBLISH(slot, message, stamp) fipsee_publish((slot), (message), (stamp))
+#endif
+
+#ifndef FIPSEE_PUBLISH_AS
+#define FIPSEE_PUBLISH_AS(stores, slot, message, stamp) ((void)(stores), FIPSEE_PUBLISH(slot, message, stamp))
 #endif
 
 /* ---- Geometry and cursor --------------------------------------------------------------------------------------- */
@@ -132,8 +168,7 @@ static inline void fipsee_cursor_advance(struct fipsee_cursor *cursor, uint32_t 
 }
 
 /*
- * Is this a ring, and does the cursor lie in it? The caller has checked that slots and cold words lie within the
- * mapped region. The functions below require it.
+ * Is this a ring, and does the cursor lie in it? That slots and cold words are mapped the caller has checked. Required below.
  */
 static inline bool fipsee_ring_is_valid(const struct fipsee_ring *ring, struct fipsee_cursor cursor)
 {
@@ -150,6 +185,10 @@ static inline bool fipsee_ring_is_valid(const struct fipsee_ring *ring, struct f
 struct fipsee_writer {
 	struct fipsee_ring ring;
 	struct fipsee_cursor cursor;	/* where the next message goes */
+	uint32_t fresh;			/* messages published since the last look at `asleep` */
+	uint8_t ownership;		/* FIPSEE_OWNERSHIP_* */
+	uint8_t burst_prefetch;		/* FIPSEE_BURST_PREFETCH_* */
+	uint8_t stores;			/* FIPSEE_STORES_*, or 0: not chosen */
 };
 
 /* FIPSEE_RING_OK, or FIPSEE_RING_FAULT when the geometry is none. */
@@ -157,14 +196,47 @@ static inline int fipsee_writer_init(struct fipsee_writer *writer, struct fipsee
 {
 	writer->ring = ring;
 	writer->cursor = cursor;
+	writer->fresh = 0;
+	writer->ownership = FIPSEE_OWNERSHIP_PREFETCH_NEXT;
+	writer->burst_prefetch = FIPSEE_BURST_PREFETCH_ON;
+	writer->stores = 0;
 	return fipsee_ring_is_valid(&ring, cursor) ? FIPSEE_RING_OK : FIPSEE_RING_FAULT;
+}
+
+/* Take the advice of a word of choices, at any time. Fields without advice, or with a value that is not known, stay. */
+static inline void fipsee_writer_choose(struct fipsee_writer *writer, uint32_t choices)
+{
+	uint32_t ownership = FIPSEE_CHOICE(choices, OWNERSHIP);
+	uint32_t burst_prefetch = FIPSEE_CHOICE(choices, BURST_PREFETCH);
+	uint32_t stores = FIPSEE_CHOICE(choices, STORES);
+
+	if (ownership >= FIPSEE_OWNERSHIP_PREFETCH_NEXT && ownership <= FIPSEE_OWNERSHIP_NOT_ASKED)
+		writer->ownership = (uint8_t)ownership;
+	if (burst_prefetch == FIPSEE_BURST_PREFETCH_OFF || burst_prefetch == FIPSEE_BURST_PREFETCH_ON)
+		writer->burst_prefetch = (uint8_t)burst_prefetch;
+	if (stores >= FIPSEE_STORES_WIDE16 && stores <= FIPSEE_STORES_WIDE64)
+		writer->stores = (uint8_t)stores;
+}
+
+/*
+ * Ask for the line of the slot `ahead` of the next one, unless the choices say not to: as one of a burst, or as the slot of
+ * a single message. When to do so is the includer's to know; nothing else here prefetches.
+ */
+static inline void fipsee_writer_prefetch(const struct fipsee_writer *writer, uint32_t ahead, bool in_burst)
+{
+	uint32_t index = (writer->cursor.index + ahead) & (writer->ring.slot_count - 1);
+
+	if (in_burst ? writer->burst_prefetch == FIPSEE_BURST_PREFETCH_ON
+		     : writer->ownership == FIPSEE_OWNERSHIP_PREFETCH_NEXT)
+		FIPSEE_PREFETCHW(&writer->ring.slots[index]);
 }
 
 /* Publish one message. The protocol above the ring guarantees that the slot is free. */
 static inline void fipsee_writer_publish(struct fipsee_writer *writer, const union fipsee_message *message)
 {
-	FIPSEE_PUBLISH(&writer->ring.slots[writer->cursor.index], message, writer->cursor.stamp);
+	FIPSEE_PUBLISH_AS(writer->stores, &writer->ring.slots[writer->cursor.index], message, writer->cursor.stamp);
 	fipsee_cursor_advance(&writer->cursor, writer->ring.slot_count);
+	writer->fresh++;
 }
 
 /* Publish `count` messages in one burst, in order. Same contract. */
@@ -178,6 +250,22 @@ static inline void fipsee_writer_publish_all(struct fipsee_writer *writer, const
 }
 
 /*
+ * The fence between our stamps and the look at `asleep`. After a single message it may stand at our slot two further on
+ * from it, which brings that line here for writing before it is written. That slot need not be free: nothing in it changes.
+ */
+static inline void fipsee_writer_fence(struct fipsee_writer *writer)
+{
+	uint32_t ahead = (writer->cursor.index + 1) & (writer->ring.slot_count - 1);
+	bool is_single = writer->fresh == 1;
+
+	writer->fresh = 0;
+	if (is_single && writer->ownership == FIPSEE_OWNERSHIP_LOCKED_AHEAD)
+		FIPSEE_FULL_FENCE_AT(&writer->ring.slots[ahead].stamp);
+	else
+		FIPSEE_FULL_FENCE();
+}
+
+/*
  * Must the doorbell be rung for what was published? Ask once per batch, after publishing; on true, ring after this
  * returns. The flag is cleared so that a burst of batches rings once. A plain store does: should it hit a flag that the
  * reader has set anew, the ring that follows reaches that reader, because the reader emptied its bell before setting
@@ -185,7 +273,8 @@ static inline void fipsee_writer_publish_all(struct fipsee_writer *writer, const
  */
 static inline bool fipsee_writer_needs_doorbell(struct fipsee_writer *writer)
 {
-	FIPSEE_FULL_FENCE(); /* S: between our stamp and the peer's flag; pairs with fipsee_reader_arm_and_work_remains(). */
+	/* S: between our stamp and the peer's flag; pairs with fipsee_reader_arm_and_work_remains(). */
+	fipsee_writer_fence(writer);
 	if (FIPSEE_LOAD_ACQUIRE(&writer->ring.cold->asleep) == 0)
 		return false;
 	FIPSEE_STORE_RELEASE(&writer->ring.cold->asleep, 0);
@@ -201,6 +290,9 @@ struct fipsee_reader {
 	uint32_t received;		/* messages received, modulo 2^32 */
 	uint32_t released;		/* value of `received` when the release counter was last written */
 	bool armed;
+	bool in_run;			/* the last look took a message */
+	bool touch_first;		/* touch messages that begin a run, or travel alone */
+	bool touch_rest;		/* touch those that follow them */
 };
 
 /* FIPSEE_RING_OK, or FIPSEE_RING_FAULT when the geometry is none. */
@@ -211,7 +303,27 @@ static inline int fipsee_reader_init(struct fipsee_reader *reader, struct fipsee
 	reader->received = 0;
 	reader->released = 0;
 	reader->armed = false;
+	reader->in_run = false;
+	reader->touch_first = false;
+	reader->touch_rest = false;
 	return fipsee_ring_is_valid(&ring, cursor) ? FIPSEE_RING_OK : FIPSEE_RING_FAULT;
+}
+
+/* Take the advice of a word of choices, at any time. A field without advice, or with a value that is not known, stays. */
+static inline void fipsee_reader_choose(struct fipsee_reader *reader, uint32_t choices)
+{
+	uint32_t touch = FIPSEE_CHOICE(choices, TOUCH);
+
+	if (touch < FIPSEE_TOUCH_NEVER || touch > FIPSEE_TOUCH_ALWAYS)
+		return;
+	reader->touch_first = touch == FIPSEE_TOUCH_ALWAYS;
+	reader->touch_rest = touch != FIPSEE_TOUCH_NEVER;
+}
+
+/* What comes next continues no run: for readers that know what is due, and do not look until there is nothing more. */
+static inline void fipsee_reader_begin_run(struct fipsee_reader *reader)
+{
+	reader->in_run = false;
 }
 
 /* Is a message there? Any stamp but that of this lap means no. */
@@ -220,12 +332,22 @@ static inline bool fipsee_reader_has_message(const struct fipsee_reader *reader)
 	return FIPSEE_LOAD_ACQUIRE(&reader->ring.slots[reader->cursor.index].stamp) == reader->cursor.stamp; /* A */
 }
 
-/* Copy the next message and step past it; false, and `into` untouched, when there is none. */
+/*
+ * Copy the next message and step past it; false, and `into` as it was, when there is none. A stamp is touched here and never
+ * later: once the caller answers or releases the message, the slot may hold the next lap's.
+ */
 static inline bool fipsee_reader_receive(struct fipsee_reader *reader, union fipsee_message *into)
 {
-	if (!fipsee_reader_has_message(reader))
+	struct fipsee_slot *slot = &reader->ring.slots[reader->cursor.index];
+
+	if (!fipsee_reader_has_message(reader)) {
+		reader->in_run = false;
 		return false;
-	FIPSEE_COPY_IN(into, &reader->ring.slots[reader->cursor.index]);
+	}
+	FIPSEE_COPY_IN(into, slot);
+	if (reader->in_run ? reader->touch_rest : reader->touch_first)
+		FIPSEE_TOUCH(&slot->stamp, reader->cursor.stamp);
+	reader->in_run = true;
 	fipsee_cursor_advance(&reader->cursor, reader->ring.slot_count);
 	reader->received++;
 	return true;

@@ -26,6 +26,10 @@
 #define FIPSEE_VM_INVALID 4
 #define FIPSEE_VM_BAD_VERSION 5
 
+/* Features: the reply of attach advises choices. And all that this header knows. */
+#define FIPSEE_VM_FEATURE_CHOICES (1ULL << 0)
+#define FIPSEE_VM_FEATURES FIPSEE_VM_FEATURE_CHOICES
+
 /* A segment of guest memory: id and offset from a guest-physical address. */
 #define FIPSEE_VM_REGION_SHIFT 41
 
@@ -70,10 +74,12 @@ struct fipsee_vm_reply {
 	uint64_t features;
 	uint32_t max_depth;
 	uint32_t queue;				/* which entry of attach was wrong */
-	uint8_t reserved[32];
+	uint32_t choices;			/* attach, with FIPSEE_VM_FEATURE_CHOICES in force: FIPSEE_CHOICES_*; else 0 */
+	uint8_t reserved[28];
 };
 FIPSEE_ASSERT_SIZE(struct fipsee_vm_reply, 64);
 FIPSEE_ASSERT_AT(struct fipsee_vm_reply, attachment, 8);
 FIPSEE_ASSERT_AT(struct fipsee_vm_reply, max_depth, 24);
+FIPSEE_ASSERT_AT(struct fipsee_vm_reply, choices, 32);
 
 #endif

@@ -128,6 +128,8 @@ static int check_entry(const struct channel *channel, const struct fipsee_queue_
 		return fault(error, "the place of a ring", entry->request_offset_bytes);
 	if (entry->worker_cpu_plus_1 != 0)
 		return fault(error, "a CPU in the table of queues, which we did not ask for", entry->worker_cpu_plus_1);
+	if (entry->choices != 0 && !(channel->features & FIPSEE_FEATURE_CHOICES))
+		return fault(error, "advice in the table of queues, which we did not ask for", entry->choices);
 	for (index = 0; index < sizeof(entry->reserved) / sizeof(entry->reserved[0]); index++)
 		if (entry->reserved[index] != 0)
 			return fault(error, "a reserved field of the table of queues", entry->reserved[index]);
@@ -165,6 +167,8 @@ static int open_queue(struct channel *channel, struct channel_error *error)
 		return fault(error, "the place of a ring", entry.request_offset_bytes);
 	if (queue_init(queue, entry.depth) != 0)
 		return channel_fail(error, ENOMEM, "no memory for a queue of depth %u", entry.depth);
+	if (entry.choices != 0)
+		queue_choose(queue, entry.choices);
 	return 0;
 }
 
@@ -212,7 +216,7 @@ static int greet(struct channel *channel, const struct channel_options *options,
 		.header = control_header(FIPSEE_HELLO, sizeof(hello)),
 		.version_min = FIPSEE_VERSION,
 		.version_max = FIPSEE_VERSION,
-		.features = claim_flags(options) ? FIPSEE_FEATURE_SOLE_WRITER : 0,
+		.features = FIPSEE_FEATURE_CHOICES | (claim_flags(options) ? FIPSEE_FEATURE_SOLE_WRITER : 0),
 	};
 	int outcome = control_ask(channel->control, &hello, FIPSEE_WELCOME, -1, "the greeting", answer, error);
 
@@ -225,7 +229,7 @@ static int greet(struct channel *channel, const struct channel_options *options,
 	if (answer->welcome.reserved != 0)
 		return fault(error, "a reserved field of WELCOME", answer->welcome.reserved);
 	channel->features = answer->welcome.features;
-	if (claim_flags(options) == FIPSEE_ATTACH_SOLE_WRITER && channel->features == 0)
+	if (claim_flags(options) == FIPSEE_ATTACH_SOLE_WRITER && !(channel->features & FIPSEE_FEATURE_SOLE_WRITER))
 		return channel_fail(error, EOPNOTSUPP, "the daemon knows no claims to be a disk's sole writer: it is older than this "
 				    "program; upgrade it, or do without");
 	return 0;
@@ -240,7 +244,7 @@ static int attach(struct channel *channel, const struct channel_options *options
 		.queue_count = 1,
 		.depth = options->depth,
 		/* Where nobody can claim there is no claim to be ignored. */
-		.flags = (options->read_only ? FIPSEE_ATTACH_READ_ONLY : 0) | (channel->features ? claim_flags(options) : 0),
+		.flags = (options->read_only ? FIPSEE_ATTACH_READ_ONLY : 0) | (channel->features & FIPSEE_FEATURE_SOLE_WRITER ? claim_flags(options) : 0),
 	};
 	int outcome;
 

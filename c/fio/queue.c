@@ -67,6 +67,14 @@ int queue_init(struct queue *queue, uint32_t depth)
 	return 0;
 }
 
+void queue_choose(struct queue *queue, uint32_t choices)
+{
+	choices = stores_possible_choices(choices);
+	fipsee_writer_choose(&queue->requests.writer, choices);
+	fipsee_reader_choose(&queue->completions, choices);
+	fipsee_pace_choose(&queue->pace, choices);
+}
+
 void queue_set_wait(struct queue *queue, enum wait_mode mode)
 {
 	bool pauses = mode == WAIT_ADAPTIVE || mode == WAIT_PAUSE;

@@ -9,6 +9,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "stores.h"
+
 #include "fipsee_pace.h"
 
 #define QUEUE_DISCONNECTED_TEXT \
@@ -61,6 +63,8 @@ typedef void (*queue_rebuild)(void *context, struct fipsee_request *request);
 /* Called for each finished request with its tag and status, which is below FIPSEE_STATUS_COUNT. */
 typedef void (*queue_done)(void *context, uint16_t tag, uint16_t status);
 
+/* Take the daemon's advice, a word of choices, as far as this CPU can; before the first request. */
+void queue_choose(struct queue *queue, uint32_t choices);
 /* Make the tables for `depth` requests. 0 or -ENOMEM. */
 int queue_init(struct queue *queue, uint32_t depth);
 /* Choose how to wait; before the first wait. */
@@ -83,16 +87,6 @@ int queue_fault(struct queue *queue, const char *what);
 
 /* Has the daemon closed the connection, with nothing left to reap? -ENOTCONN if so, else 0. */
 int queue_check_liveness(struct queue *queue);
-
-/* Have the line of a slot brought here, ours to write. Never faults. */
-static inline void queue_prefetch(const struct fipsee_slot *slot)
-{
-#if defined(__x86_64__)
-	__asm__ volatile("prefetchw (%[slot])" : : [slot] "r"(slot));
-#else
-	__builtin_prefetch(slot, 1);
-#endif
-}
 
 /* The counter that paces calls; 0 where there is none. */
 static inline uint64_t queue_ticks(void)
@@ -119,14 +113,12 @@ static inline uint32_t queue_outstanding(const struct queue *queue)
 /* A request of zeroes to fill in, with its tag set; only while queue_free() is not 0. */
 static inline struct fipsee_request *queue_stage(struct queue *queue)
 {
-	const struct fipsee_writer *writer = &queue->requests.writer;
-	uint32_t slot = (writer->cursor.index + queue->staged_count) & (writer->ring.slot_count - 1);
 	uint16_t tag = queue->free_tags[--queue->free_count];
-	struct fipsee_request *request = &queue->staged[queue->staged_count++].request;
+	struct fipsee_request *request = &queue->staged[queue->staged_count].request;
 
 	/* The daemon's cache has its slot, which can be on its way until we publish: a seventh more requests at depth 64. */
-	queue_prefetch(&writer->ring.slots[slot]);
-
+	fipsee_writer_prefetch(&queue->requests.writer, queue->staged_count, queue->staged_count > 0);
+	queue->staged_count++;
 	memset(request, 0, sizeof(*request));
 	request->tag = tag;
 	queue->uses[tag] = TAG_CALLER;
@@ -145,10 +137,13 @@ static inline void queue_submit(struct queue *queue)
 	queue->staged_count = 0;
 	if (__builtin_expect(fipsee_writer_needs_doorbell(&queue->requests.writer), 0))
 		queue_ring(queue);
-	if (queue->requests.outstanding == 1)
-		fipsee_pace_begin(&queue->pace, queue_ticks(), queue->completions.ring.cold);
-	else
+	if (queue->requests.outstanding != 1) {
 		fipsee_pace_interrupt(&queue->pace);
+		return;
+	}
+	fipsee_reader_begin_run(&queue->completions);
+	if (__builtin_expect(fipsee_pace_begin(&queue->pace, queue_ticks(), queue->completions.ring.cold), 0))
+		fipsee_pace_apply(&queue->pace, &queue->requests.writer, &queue->completions);
 }
 
 static inline int queue_finish(struct queue *queue, struct fipsee_completion_entry entry, queue_done done, void *context)

@@ -110,7 +110,8 @@ int fip_ask_query(struct fip_disk *disk, struct fipsee_vm_reply *reply)
 	return error;
 }
 
-int fip_ask_attach(struct fip_disk *disk, struct fip_memory *memory, struct fipsee_vm_reply *reply)
+/* `features` are wanted, of those that query offered. What was not asked for is not in the reply. */
+int fip_ask_attach(struct fip_disk *disk, struct fip_memory *memory, u64 features, struct fipsee_vm_reply *reply)
 {
 	struct fip_exchange *attach = &disk->attach;
 	struct fipsee_vm_queue *entries = (struct fipsee_vm_queue *)(attach->question + 1);
@@ -119,6 +120,7 @@ int fip_ask_attach(struct fip_disk *disk, struct fip_memory *memory, struct fips
 
 	if (!fip_is_busy(disk, attach)) {
 		fip_fill_question(attach, FIPSEE_VM_ATTACH, 0);
+		attach->question->features = features;
 		attach->question->queue_count = (u16)disk->ring_count;
 		attach->question_bytes += disk->ring_count * sizeof(*entries);
 		for (index = 0; index < disk->ring_count; index++)
@@ -126,6 +128,9 @@ int fip_ask_attach(struct fip_disk *disk, struct fip_memory *memory, struct fips
 	}
 	error = fip_ask(disk, attach, max(fip_query_seconds, 1U));
 	*reply = attach->reply;
+	reply->features &= attach->question->features;
+	if (!(reply->features & FIPSEE_VM_FEATURE_CHOICES))
+		reply->choices = 0;
 	return error;
 }
 

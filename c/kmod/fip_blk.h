@@ -20,7 +20,7 @@
 
 #include "compat.h"
 #include "ticks.h"
-#include "fipsee_ring.h"
+#include "fipsee_pace.h"
 #include "fipsee_vm.h"
 
 #define FIP_NAME "fip_blk"
@@ -49,6 +49,8 @@ extern bool fip_mwait_wanted;
 extern unsigned int fip_query_seconds;
 extern unsigned int fip_fail_seconds;
 extern bool fip_rings_wanted;
+extern unsigned int fip_choices;
+extern bool fip_pace_wanted;
 
 extern struct workqueue_struct *fip_workqueue;
 extern u64 fip_ticks_per_us;
@@ -145,6 +147,8 @@ struct fip_ring {
 	u32 depth;
 	u32 submitted;				/* modulo 2^32 */
 	struct fipsee_writer requests;
+	bool is_paced;
+	struct fipsee_pace pace;
 	struct fip_submit_stats submit_stats;
 
 	/* Reaping side. */
@@ -168,6 +172,7 @@ struct fip_ring {
 	u64 sample_began;
 	u32 sample_tag;				/* whose wait is being measured; FIP_NO_SAMPLE */
 	u32 submitted_at_tick;
+	u64 first_look;				/* ticks before which nobody need look for an answer */
 	struct timer_list backstop;
 
 	struct fip_memory memory;
@@ -227,6 +232,7 @@ struct fip_disk {
 	u64 attachment;				/* 0: none */
 	u64 capabilities;			/* of the rings in use */
 	u64 required_capabilities;		/* what the limits promised the block layer */
+	u32 choices;				/* of the rings in use: FIPSEE_CHOICES_*, pinned or advised; 0: neither */
 	struct fipsee_block_info info;
 	struct fip_limits limits;
 	struct fip_memory *pending;		/* named in an attach that is not answered */
@@ -256,10 +262,19 @@ static inline struct fip_ring *fip_ring_of(struct fip_disk *disk, struct blk_mq_
 	return &disk->rings[index >= disk->ring_count ? index - disk->ring_count : index];
 }
 
-/* Requests given to the daemon whose completion was not received. Both counters are private; either may move meanwhile. */
+/*
+ * Requests given to the daemon whose completion was not received. Both counters are private; either may move meanwhile. Acquire: who
+ * publishes because a completion was received, on whatever CPU, does so after that completion's stamp was touched.
+ */
 static inline u32 fip_ring_outstanding(const struct fip_ring *ring)
 {
-	return READ_ONCE(ring->submitted) - READ_ONCE(ring->finished);
+	return READ_ONCE(ring->submitted) - smp_load_acquire(&ring->finished);
+}
+
+/* Would a look now take the line of the answer from the daemon before it is written? */
+static inline bool fip_ring_is_early(const struct fip_ring *ring)
+{
+	return ring->is_paced && READ_ONCE(ring->first_look) - fip_ticks() - 1 < FIPSEE_PACE_MAX_HOLD;
 }
 
 static inline void fip_disk_wake(struct fip_disk *disk, enum fip_event event)
@@ -320,7 +335,7 @@ void fip_exchange_free(struct fip_exchange *exchange);
 int fip_exchange_add(struct fip_virtqueue *virtqueue, struct fip_exchange *exchange);
 int fip_ask(struct fip_disk *disk, struct fip_exchange *exchange, unsigned int timeout_seconds);
 int fip_ask_query(struct fip_disk *disk, struct fipsee_vm_reply *reply);
-int fip_ask_attach(struct fip_disk *disk, struct fip_memory *memory, struct fipsee_vm_reply *reply);
+int fip_ask_attach(struct fip_disk *disk, struct fip_memory *memory, u64 features, struct fipsee_vm_reply *reply);
 int fip_ask_detach(struct fip_disk *disk);
 void fip_ask_serial(struct fip_disk *disk);
 void fip_bell_wanted(struct fip_disk *disk, bool is_wanted);

@@ -21,6 +21,14 @@ bool fip_rings_wanted = true;
 module_param_named(rings, fip_rings_wanted, bool, 0644);
 MODULE_PARM_DESC(rings, "use rings; without, virtio only");
 
+unsigned int fip_choices;
+module_param_named(choices, fip_choices, hexint, 0644);
+MODULE_PARM_DESC(choices, "how rings are gone about, as a word of docs/protocol.md section 2.6, from the next attachment on; 0: as the daemon advises");
+
+bool fip_pace_wanted = true;
+module_param_named(pace, fip_pace_wanted, bool, 0644);
+MODULE_PARM_DESC(pace, "search by measurement, where the daemon's advice says that it may gain, when to look first; from the next attachment on");
+
 unsigned int fip_depth = FIP_MAX_TAGS;
 module_param_named(depth, fip_depth, uint, 0444);
 MODULE_PARM_DESC(depth, "requests per hardware queue, 1 to 128");

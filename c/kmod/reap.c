@@ -100,7 +100,7 @@ static bool fip_take_entry(struct fip_ring *ring, struct fipsee_completion_entry
 			return false;
 		if (entry.tag == FIP_TAG_INFO)
 			ring->info_status = entry.status;
-		WRITE_ONCE(ring->finished, ring->finished + 1);
+		smp_store_release(&ring->finished, ring->finished + 1);
 		smp_store_release(flag, false);
 		return true;
 	}
@@ -108,7 +108,7 @@ static bool fip_take_entry(struct fip_ring *ring, struct fipsee_completion_entry
 	if (unlikely(!rq))
 		return false;
 	WRITE_ONCE(ring->in_flight[entry.tag], NULL);
-	WRITE_ONCE(ring->finished, ring->finished + 1);
+	smp_store_release(&ring->finished, ring->finished + 1);
 	if (unlikely(READ_ONCE(ring->sample_tag) == entry.tag)) {
 		u64 wait = fip_ticks() - ring->sample_began;
 
@@ -328,6 +328,8 @@ static void fip_spin(struct fip_ring *ring)
 	u64 began = fip_ticks();
 	u32 score = READ_ONCE(ring->spin_score), looks = 0;
 
+	while (fip_ring_is_early(ring))
+		cpu_relax();
 	do {
 		unsigned int count = fip_reap(ring, NULL);
 

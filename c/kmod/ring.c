@@ -44,6 +44,22 @@ void fip_memory_free(struct fip_memory *memory)
 	memory->pages = NULL;
 }
 
+/*
+ * Go about the ring's work as the disk's choices say, but for the stores: the kernel has no vector registers to spare. The search for
+ * the pace tries other methods where the daemon says that they may gain; without that, or pinned, nothing is searched and nobody asked.
+ */
+static void fip_ring_choose(struct fip_ring *ring)
+{
+	u32 choices = ring->disk->choices;
+
+	fipsee_writer_choose(&ring->requests, choices);
+	fipsee_reader_choose(&ring->completions, choices);
+	fipsee_pace_init(&ring->pace, (u32)fip_ticks_per_us);
+	fipsee_pace_choose(&ring->pace, choices);
+	ring->is_paced = fip_pace_wanted && !fip_choices && ring->pace.search.methods;
+	ring->first_look = 0;
+}
+
 /* Nothing of the attachment before is kept but what the statistics count. */
 int fip_ring_start(struct fip_ring *ring, struct fip_memory *memory)
 {
@@ -57,6 +73,7 @@ int fip_ring_start(struct fip_ring *ring, struct fip_memory *memory)
 	fip_reap_lock(ring);
 	fault = fipsee_writer_init(&ring->requests, requests, fipsee_cursor_at_start(0));
 	fault |= fipsee_reader_init(&ring->completions, completions, fipsee_cursor_at_start(0));
+	fip_ring_choose(ring);
 	ring->memory = *memory;
 	memory->pages = NULL;
 	ring->depth = memory->entry.depth;
@@ -227,9 +244,7 @@ void fip_ring_begin(struct fip_ring *ring, bool is_polled)
 
 static __always_inline void fip_ring_publish(struct fip_ring *ring, const union fipsee_message *message)
 {
-	u32 ahead = (ring->requests.cursor.index + FIP_PREFETCH_SLOTS) & (ring->requests.ring.slot_count - 1);
-
-	fip_prefetchw(&ring->requests.ring.slots[ahead]);
+	fipsee_writer_prefetch(&ring->requests, FIP_PREFETCH_SLOTS, ring->requests.fresh != 0);
 	/* Counted before the daemon can answer, or the reaper would see more answers than requests. */
 	WRITE_ONCE(ring->submitted, ring->submitted + 1);
 	fipsee_writer_publish(&ring->requests, message);
@@ -266,14 +281,38 @@ blk_status_t fip_ring_issue(struct fip_ring *ring, struct request *rq, bool *mis
 	return BLK_STS_OK;
 }
 
+/* After a batch. With one request outstanding its answer cannot be there for a while: see fipsee_pace.h. */
+static void fip_ring_pace(struct fip_ring *ring)
+{
+	u64 now = fip_ticks();
+
+	if (fip_ring_outstanding(ring) != 1) {
+		fipsee_pace_interrupt(&ring->pace);
+		WRITE_ONCE(ring->first_look, now);
+		return;
+	}
+	if (unlikely(fipsee_pace_begin(&ring->pace, now, ring->completions.ring.cold))) {
+		/* Once in thousands of requests. Who holds the bit is quick. */
+		fip_reap_lock(ring);
+		fipsee_pace_apply(&ring->pace, &ring->requests, &ring->completions);
+		fip_reap_unlock(ring);
+	}
+	WRITE_ONCE(ring->first_look, now + ring->pace.delays.caller);
+}
+
 /* After a batch: must the daemon be woken? Then the caller notifies the virtqueue. */
 bool fip_ring_publish_end(struct fip_ring *ring)
 {
+	bool kick;
+
 	ring->submit_stats.batches++;
-	if (!ring->is_live || !fipsee_writer_needs_doorbell(&ring->requests))
+	if (!ring->is_live)
 		return false;
-	ring->submit_stats.kicks++;
-	return true;
+	kick = fipsee_writer_needs_doorbell(&ring->requests);
+	if (ring->is_paced)
+		fip_ring_pace(ring);
+	ring->submit_stats.kicks += kick;
+	return kick;
 }
 
 static int fip_ring_send(struct fip_ring *ring, const union fipsee_message *message, bool *flag)

@@ -22,6 +22,7 @@ static int fip_stats_show(struct seq_file *file, void *unused)
 	unsigned int index;
 
 	seq_printf(file, "path %s\nattachments %llu\nrepeated %llu\n", fip_state(disk), disk->attach_count, disk->repeated);
+	seq_printf(file, "choices %#x %s\n", disk->choices, fip_choices ? "pinned" : "advised");
 	for (index = 0; index < disk->ring_count; index++) {
 		const struct fip_ring *ring = &disk->rings[index];
 		const struct fip_virtqueue *virtqueue = &disk->virtqueues[index];
@@ -35,6 +36,13 @@ static int fip_stats_show(struct seq_file *file, void *unused)
 		seq_printf(file, "queue %u spin_score %u mean_wait_ns %llu virtqueue_requests %llu interrupts %llu\n", index,
 			   ring->spin_score, div64_u64(ring->mean_wait * 1000, fip_ticks_per_us), virtqueue->requests,
 			   virtqueue->interrupts);
+	}
+	for (index = 0; index < disk->ring_count; index++) {
+		const struct fip_ring *ring = &disk->rings[index];
+
+		seq_printf(file, "queue %u ownership %u touch_first %u touch_rest %u hold %u asked %#x\n", index, ring->requests.ownership,
+			   ring->completions.touch_first, ring->completions.touch_rest, ring->pace.delays.caller,
+			   ring->is_paced ? ring->pace.choices : 0);
 	}
 	for (index = 0; index < disk->thread_count; index++)
 		seq_printf(file, "thread %u reaped %llu sleeps %llu mwaits %llu\n", index, disk->threads[index].reaped,

@@ -128,7 +128,7 @@ static int fip_poll(struct blk_mq_hw_ctx *hctx, struct io_comp_batch *batch)
 
 	if (READ_ONCE(disk->path) == FIP_PATH_VIRTQUEUE)
 		return fip_virtqueue_reap(ring->virtqueue);
-	return fip_reap(ring, batch);
+	return fip_ring_is_early(ring) ? 0 : fip_reap(ring, batch);
 }
 
 /* A request takes long. The supervisor asks the back end about it; here is only decided when patience ends. */

@@ -166,11 +166,13 @@ static int fip_attached(struct fip_disk *disk, u64 attachment, bool is_first)
 int fip_attach(struct fip_disk *disk, bool is_first)
 {
 	struct fipsee_vm_reply reply;
+	u64 features;
 	int error;
 
 	error = fip_ask_query(disk, &reply);
 	if (error)
 		return error;
+	features = reply.features & FIPSEE_VM_FEATURES;
 	if (reply.result == FIPSEE_VM_BAD_VERSION || reply.max_depth < FIP_LEAST_DEPTH || !reply.max_queues)
 		return -EOPNOTSUPP;
 	if (reply.result != FIPSEE_VM_DONE)
@@ -186,10 +188,11 @@ int fip_attach(struct fip_disk *disk, bool is_first)
 		if (error)
 			return error;
 	}
-	error = fip_ask_attach(disk, disk->pending, &reply);
+	error = fip_ask_attach(disk, disk->pending, features, &reply);
 	if (error == -ETIMEDOUT)
 		return error;		/* the answer may still come: the memory stays */
 	if (!error && reply.result == FIPSEE_VM_DONE && reply.attachment) {
+		disk->choices = fip_choices ?: reply.choices;
 		error = fip_attached(disk, reply.attachment, is_first);
 		if (!error)
 			return 0;

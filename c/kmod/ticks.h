@@ -34,6 +34,9 @@ static inline void fip_prefetchw(const void *address)
 #endif
 }
 
+/* What fipsee_ring.h asks for a line with. */
+#define FIPSEE_PREFETCHW(slot) fip_prefetchw(slot)
+
 /* Ticks in a millisecond, measured; at least 1. */
 static inline u64 fip_measure_ticks_per_ms(void)
 {

@@ -10,9 +10,10 @@ const SANITIZERS: [&str; 4] = ["-O1", "-g", "-fsanitize=address,undefined", "-fn
 fn main() {
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    let include = root.join("../../include");
+    let (include, fio) = (root.join("../../include"), root.join("../../c/fio"));
     println!("cargo::rerun-if-changed=c");
     println!("cargo::rerun-if-changed={}", include.display());
+    println!("cargo::rerun-if-changed={}", fio.join("stores.h").display());
     let mut build = cc::Build::new();
     // What is undefined traps, which needs no run-time in the programs that this is linked into.
     build.flag("-fsanitize=undefined").flag("-fsanitize-undefined-trap-on-error");
@@ -28,7 +29,7 @@ fn main() {
     for (name, options) in [("PEER", &["-O2"][..]), ("SANITIZED_PEER", &SANITIZERS)] {
         // The machine's own, not what CC names: a fuzzer's compiler may come without the run-time of the sanitizers.
         let (mut command, program) = (Command::new("cc"), out.join(name));
-        build_peer(command.args(options), &include, &root.join("c"), &program);
+        build_peer(command.args(options).arg("-I").arg(&fio), &include, &root.join("c"), &program);
         println!("cargo::rustc-env=FIPSEE_INTEROP_{name}={}", program.display());
     }
 }

@@ -6,25 +6,27 @@ mod guest_common;
 use fipsee_guest::c::{self, CRing};
 use fipsee_guest::device::Options;
 use fipsee_guest::ring::plan;
-use fipsee_virtio::upgrade::wire::{DONE, RUNG};
+use fipsee_ring::tuning::{Choices, Ownership, Touch};
+use fipsee_virtio::upgrade::wire::{self, DONE, FEATURES, Question, RUNG};
 
 use common::stamp;
-use guest_common::{start_guest, start_with};
+use guest_common::{detach_question, query, start_guest, start_with};
 
 const READ: u8 = 1;
 const WRITE: u8 = 2;
 
-#[test]
-fn guest_written_in_c_reads_writes_sleeps_and_wakes() {
+/// Write and read 16 blocks at a time, asleep when nothing is there. `advice`: instead of the daemon's.
+fn read_and_write(rounds: u64, advice: Option<Choices>) {
     let daemon = start_with(&["--disk", "d=memory:8M", "--wait", "sleep"]);
     let mut guest = start_guest(&daemon, "d", &Options::default());
     let entry = plan(&guest.ram, 16, 0);
     let reply = guest.ask_bytes(0, &c::attach(&entry));
-    assert_eq!(reply.result, DONE);
+    assert_eq!((reply.result, reply.features), (DONE, FEATURES), "C asks for advice");
     let mut ring = CRing::open(&guest.ram, &entry);
+    ring.choose(advice.unwrap_or(Choices::from_word(reply.choices)));
     let data = guest.ram.allocate(16 * 4096, 4096);
     let mut bell = None;
-    for round in 0..3000_u64 {
+    for round in 0..rounds {
         for (operation, version) in [(WRITE, round), (READ, 0)] {
             for tag in 0..16 {
                 let place = data + 4096 * u64::from(tag);
@@ -54,4 +56,39 @@ fn guest_written_in_c_reads_writes_sleeps_and_wakes() {
             assert_eq!(guest.ram.read(data + 4096 * tag, 4096), stamp(4096, tag, round));
         }
     }
+}
+
+#[test]
+fn guest_written_in_c_reads_writes_sleeps_and_wakes() {
+    read_and_write(3000, None);
+}
+
+#[test]
+fn guest_written_in_c_may_make_every_choice() {
+    for ownership in [Ownership::PrefetchNext, Ownership::LockedAhead, Ownership::NotAsked] {
+        for touch in [Touch::Never, Touch::Runs, Touch::Always] {
+            read_and_write(300, Some(Choices::NONE.with_ownership(ownership).with_touch(touch)));
+        }
+    }
+}
+
+/// checks: R-9.1-5
+#[test]
+fn guest_is_advised_choices_if_its_attach_asks_for_them() {
+    let daemon = start_with(&["--disk", "d=memory:8M"]);
+    let mut guest = start_guest(&daemon, "d", &Options::default());
+    let entries = [plan(&guest.ram, 16, 0)];
+    let attach =
+        |features| Question { operation: wire::Operation::Attach, attachment: 0, features, queue: 0, entries: entries.to_vec() };
+    let plain = guest.ask(0, &attach(0));
+    assert_eq!((plain.result, plain.features, plain.choices), (DONE, 0, 0), "as before there was advice");
+    assert_eq!(guest.ask(0, &detach_question(plain.attachment)).result, DONE);
+
+    let offered = guest.ask(0, &query(0));
+    assert_eq!((offered.features, offered.choices), (FEATURES, 0), "a query advises nothing");
+    let advised = guest.ask(0, &attach(FEATURES));
+    assert_eq!((advised.result, advised.features), (DONE, FEATURES));
+    let choices = Choices::from_word(advised.choices);
+    assert!(choices.ownership().is_some() && choices.touch().is_some(), "{choices:?} advises nothing");
+    assert_eq!(guest.ask(0, &query(0)).choices, 0);
 }

@@ -10,7 +10,7 @@ use fipsee_block::wire::{KIND_DETACH, Operation, Status, request_ack_event};
 use fipsee_guest::device::{IN, OK, Options};
 use fipsee_guest::ring::{Incoming, plan};
 use fipsee_ring::region::Region;
-use fipsee_virtio::upgrade::wire::{self, DONE, NOT_NOW};
+use fipsee_virtio::upgrade::wire::{self, DONE, FEATURES, NOT_NOW};
 
 use guest_common::load::{GuestLoad, Way};
 use guest_common::{Upgraded, attach_question, detach_question, query, start_guest, start_with, transfer};
@@ -47,7 +47,7 @@ fn migration_calls_the_guest_back_and_logs_what_is_written() {
         guest.set_logging(None).expect("no logging");
         let reply = guest.ask_bytes(0, &attach_question(&entries));
         assert_eq!(reply.result, DONE, "afterwards it may attach again");
-        assert_eq!(guest.ask(0, &query(0)), wire::Reply { max_depth: 4096, ..reply });
+        assert_eq!(guest.ask(0, &query(0)), wire::Reply { features: FEATURES, max_depth: 4096, ..reply });
     }
 }
 

@@ -6,7 +6,7 @@ mod guest_common;
 use fipsee_block::wire::{Operation, Status};
 use fipsee_guest::device::{IN, OK, OUT, Options, UNSUPPORTED};
 use fipsee_guest::ring::{Incoming, Woken, plan, segment};
-use fipsee_virtio::upgrade::wire::{self, DONE, Entry, INVALID, NO_ATTACHMENT, Reply};
+use fipsee_virtio::upgrade::wire::{self, DONE, Entry, FEATURES, INVALID, NO_ATTACHMENT, Reply};
 
 use common::{Witness, eventually, stamp};
 use guest_common::{Upgraded, attach_question, detach_question, query, start_guest, start_with, transfer};
@@ -17,7 +17,7 @@ fn guest_goes_over_to_rings_and_back_on_the_same_device() {
     let daemon = start_with(&["--disk", "d=memory:8M"]);
     let mut guest = start_guest(&daemon, "d", &Options::default());
     let offer = guest.ask(0, &query(0));
-    assert_eq!(offer, Reply { max_queues: offer.max_queues, max_depth: 4096, ..Reply::of(DONE) });
+    assert_eq!(offer, Reply { max_queues: offer.max_queues, features: FEATURES, max_depth: 4096, ..Reply::of(DONE) });
     assert!(offer.max_queues >= 1);
 
     let data = guest.ram.allocate(8192, 4096);
@@ -66,7 +66,7 @@ fn questions_that_are_not_allowed_change_nothing() {
 }
 
 fn attach_question_of(entries: &[Entry]) -> wire::Question {
-    wire::Question { operation: wire::Operation::Attach, attachment: 0, queue: 0, entries: entries.to_vec() }
+    wire::Question { operation: wire::Operation::Attach, attachment: 0, features: 0, queue: 0, entries: entries.to_vec() }
 }
 
 /// What is wrong, the bytes, the result, and which entry is blamed.
@@ -83,7 +83,8 @@ fn lies(attach: &[u8], good: &[Entry]) -> Vec<(String, Vec<u8>, u32, u32)> {
     lie("operation 0", 6, &[0, 0], INVALID, 0);
     lie("operation 5", 6, &[5, 0], INVALID, 0);
     lie("attach with an attachment", 8, &[1], INVALID, 0);
-    lie("features that were not offered", 16, &[1], INVALID, 0);
+    lie("features that were not offered", 16, &[2], INVALID, 0);
+    lie("the last of 64 features", 23, &[0x80], INVALID, 0);
     lie("no queue", 24, &[0, 0], INVALID, 0);
     lie("fewer queues than entries", 24, &[1, 0], INVALID, 0);
     lie("more queues than entries", 24, &[3, 0], INVALID, 0);
@@ -119,7 +120,7 @@ fn lies(attach: &[u8], good: &[Entry]) -> Vec<(String, Vec<u8>, u32, u32)> {
     }
     lie("both queues ring the same virtqueue", 128 + 44, &0_u32.to_le_bytes(), INVALID, 1);
     let bell = |queue, attachment| {
-        wire::Question { operation: wire::Operation::Bell, attachment, queue, entries: Vec::new() }.to_bytes()
+        wire::Question { operation: wire::Operation::Bell, attachment, features: 0, queue, entries: Vec::new() }.to_bytes()
     };
     all.push(("a bell of no attachment".to_owned(), bell(0, 77), NO_ATTACHMENT, 0));
     all.push(("detach of no attachment".to_owned(), detach_question(77).to_bytes(), NO_ATTACHMENT, 0));
@@ -129,6 +130,9 @@ fn lies(attach: &[u8], good: &[Entry]) -> Vec<(String, Vec<u8>, u32, u32)> {
         bytes.resize(length, 0);
         all.push((format!("{length} bytes"), bytes, INVALID, 0));
     }
+    let mut wishful = query(0).to_bytes();
+    wishful[16] = 1;
+    all.push(("features wanted by a query".to_owned(), wishful, INVALID, 0));
     let mut query = query(0).to_bytes();
     query.extend([0; 64]);
     all.push(("query with an entry".to_owned(), query, INVALID, 0));
@@ -142,7 +146,13 @@ fn bells_of_others_are_not_parked() {
     let mut witness = Witness::new(&daemon, "w");
     let mut guest = start_guest(&daemon, "d", &Options { queues: 2, ..Options::default() });
     let mut up = Upgraded::attach(&mut guest, &[1, 0], 16);
-    let bell = |attachment, queue| wire::Question { operation: wire::Operation::Bell, attachment, queue, entries: Vec::new() };
+    let bell = |attachment, queue| wire::Question {
+        operation: wire::Operation::Bell,
+        attachment,
+        features: 0,
+        queue,
+        entries: Vec::new(),
+    };
     let attachment = up.attachment;
     assert_eq!(guest.ask(1, &bell(attachment, 1)).result, INVALID, "queue 1 rings virtqueue 0");
     assert_eq!(guest.ask(1, &bell(attachment, 2)).result, INVALID);

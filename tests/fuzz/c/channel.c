@@ -13,6 +13,7 @@ int fuzz_region(uint8_t *region, uint64_t region_bytes)
 
 	memcpy(&header, region, sizeof(header));
 	memcpy(&entry, region + sizeof(header), sizeof(entry));
+	channel.features = header.features & FIPSEE_FEATURE_CHOICES;
 	return check_header(&channel, &header, &error) == 0 && check_entry(&channel, &entry, &error) == 0;
 }
 

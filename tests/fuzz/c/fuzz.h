@@ -28,4 +28,7 @@ int fuzz_info(const uint8_t *bytes);
 int fuzz_reap(const union fipsee_message *messages, uint32_t message_count, uint32_t request_count, uint32_t *into,
 	      uint32_t *into_count, uint64_t *sector_count);
 
+/* Store a message as the engine does with these FIPSEE_STORES_*: 1; 0 if this CPU lacks them; -1 if they are said to be there and are not. */
+int fuzz_store(uint32_t stores, const union fipsee_message *message, uint32_t stamp, struct fipsee_slot *into);
+
 #endif

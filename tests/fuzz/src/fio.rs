@@ -15,6 +15,8 @@ unsafe extern "C" {
     fn fuzz_answer(bytes: *const u8, length_bytes: usize, kind: u16, descriptor_count: u32, text: *mut c_char) -> c_int;
     fn fuzz_region(region: *mut u8, region_bytes: u64) -> c_int;
     fn fuzz_info(bytes: *const u8) -> c_int;
+    #[cfg(test)]
+    fn fuzz_store(stores: u32, message: *const Message, stamp: u32, into: *mut Message) -> c_int;
     fn fuzz_reap(
         messages: *const Message,
         message_count: u32,
@@ -66,4 +68,32 @@ pub(crate) fn reap(messages: &[Message], request_count: u32) -> (Vec<(u16, u16)>
     assert!(outcome == 0 || outcome == 1, "the rings are refused");
     let halves = |word: &u32| (u16::try_from(word >> 16).unwrap_or(0), u16::try_from(word & 0xffff).unwrap_or(0));
     (finished[..count as usize].iter().map(halves).collect(), sector_count, outcome == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use fipsee_ring::cpu::{self, StoreVariant};
+
+    use super::*;
+
+    #[test]
+    fn engine_stores_every_message_whole_by_the_stores_that_this_cpu_has() {
+        let message = Message::from_payload(&std::array::from_fn(|index| u8::try_from(index).expect("below 60") ^ 0xa5));
+        let variants = [StoreVariant::Portable, StoreVariant::Wide16, StoreVariant::Split32, StoreVariant::Wide64];
+        for (number, variant) in (0..).zip(variants) {
+            let mut slot = Message::ZERO;
+            // SAFETY: two messages of ours.
+            let stored = unsafe { fuzz_store(number, &message, 0x1234_5678, &raw mut slot) };
+            let has = variant != StoreVariant::Portable && variant.or_best_below(cpu::features().store) == variant;
+            assert_eq!(stored, i32::from(has), "C and Rust know the same of this CPU: {variant:?}");
+            if has {
+                assert_eq!(slot.to_bytes()[..60], message.to_bytes()[..60], "{variant:?}");
+                assert_eq!(slot.to_bytes()[60..], 0x1234_5678_u32.to_le_bytes(), "{variant:?}");
+            }
+        }
+        let mut slot = Message::ZERO;
+        // SAFETY: as above.
+        let unknown = unsafe { fuzz_store(7, &message, 1, &raw mut slot) };
+        assert_eq!(unknown, 0, "no such stores");
+    }
 }

@@ -28,7 +28,7 @@ pub(crate) fn one(bytes: &[u8]) {
 
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let entry = Entry { request_slots: 8, completion_slots: 16, depth: 8, ..Entry::default() };
-    let ask = |operation, attachment, entries| Question { operation, attachment, queue: 0, entries }.to_bytes();
+    let ask = |operation, attachment, entries| Question { operation, attachment, features: 0, queue: 0, entries }.to_bytes();
     let mut all = vec![
         ask(Operation::Query, 0, Vec::new()),
         ask(Operation::Attach, 0, vec![entry; 2]),

@@ -6,11 +6,11 @@ use fipsee_block::wire::BlockInfo;
 use fipsee_interop::layout::region_bytes;
 use fipsee_interop::{ffi, golden};
 use fipsee_ring::Message;
-use fipsee_ring::channel::{QueueGeometry, RegionLayout};
+use fipsee_ring::channel::{FEATURE_CHOICES, QueueGeometry, RegionLayout};
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::region::Region;
 use fipsee_ring::ring::{Cursor, Reader};
-use fipsee_ring::tuning::Tuning;
+use fipsee_ring::tuning::{Choices, Tuning};
 
 use crate::{fio, take};
 
@@ -33,8 +33,8 @@ pub(crate) fn one(bytes: &[u8]) {
     assert_eq!(ffi::region_is_valid(&head, REGION_BYTES), rust.is_ok(), "Rust says {rust:?}: {:02x?}", &head[..192]);
     let queues = rust.as_ref().map_or(&[][..], |layout| &layout.queues);
     let rings: Vec<Option<Ends>> = queues.iter().map(|queue| open(&region, queue)).collect();
-    // The engine asks for one queue and for no features.
-    let expected = rust.as_ref().is_ok_and(|layout| layout.features == 0) && matches!(rings[..], [Some(_)]);
+    // The engine asks for one queue and, here, for one feature.
+    let expected = rust.as_ref().is_ok_and(|layout| layout.features & !FEATURE_CHOICES == 0) && matches!(rings[..], [Some(_)]);
     // SAFETY: the region lives and is longer than header and entry.
     let engine = unsafe { fio::takes_region(region.base().as_ptr(), REGION_BYTES) };
     assert_eq!(engine, expected, "Rust says {rust:?}: {:02x?}", &head[..128]);
@@ -60,6 +60,7 @@ fn open(region: &Arc<Region>, queue: &QueueGeometry) -> Option<Ends> {
 fn touch((ring, slots): (MappedRing, u32)) {
     let mut message = Message::ZERO;
     ring.ask_hold(ring.asked_hold());
+    ring.ask_choices(Choices::from_word(ring.asked_choices()));
     let mut reader = Reader::new(ring, Cursor::at(slots - 1, 1));
     for _ in 0..2 {
         let _ = reader.receive(&mut message);
@@ -85,6 +86,9 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let plan = |(queues, depth, pool_bytes)| {
         let mut layout = RegionLayout::plan(queues, depth, pool_bytes, 3);
         layout.region_bytes = REGION_BYTES;
+        // With advice, so that there is some to be made unsound.
+        layout.features = FEATURE_CHOICES;
+        layout.queues.iter_mut().for_each(|queue| queue.choices = Choices::from_word(0x0011_1232));
         region_bytes(&layout)
     };
     plans.into_iter().map(plan).collect()

@@ -202,8 +202,13 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     const INDIRECT: u16 = 4;
     let (header, status) = ((DATA, 16, NEXT), (DATA + 4096, 1, WRITE));
     let table: Vec<u8> = chain(0, &[header, (DATA + 512, 512, NEXT | WRITE), status], (0, 0), &[])[2..50].to_vec();
-    let question =
-        Question { operation: fipsee_virtio::upgrade::wire::Operation::Query, attachment: 0, queue: 0, entries: Vec::new() };
+    let question = Question {
+        operation: fipsee_virtio::upgrade::wire::Operation::Query,
+        attachment: 0,
+        features: 0,
+        queue: 0,
+        entries: Vec::new(),
+    };
     vec![
         chain(0, &[header, (DATA + 512, 1024, NEXT | WRITE), status], (0, 2), &[]),
         chain(1, &[header, (DATA + 512, 512, NEXT), (FIRST_BYTES - 256, 512, NEXT), status], (1, 4), &[7; 600]),

@@ -24,6 +24,7 @@ size_t guest_c_attach(uint8_t *into, const struct fipsee_vm_queue *entries, uint
 	question.magic = FIPSEE_VM_MAGIC;
 	question.version = FIPSEE_VM_VERSION;
 	question.operation = FIPSEE_VM_ATTACH;
+	question.features = FIPSEE_VM_FEATURES;
 	question.queue_count = entry_count;
 	memcpy(into, &question, sizeof(question));
 	memcpy(into + sizeof(question), entries, entry_count * sizeof(*entries));
@@ -54,6 +55,13 @@ int guest_c_open(struct c_ring *ring, const struct fipsee_vm_queue *entry, void 
 
 	return fipsee_call_init(&ring->requests, out, out_start, entry->depth) == FIPSEE_RING_OK &&
 	       fipsee_reader_init(&ring->completions, in, in_start) == FIPSEE_RING_OK;
+}
+
+/* As the daemon advised, or a test. */
+void guest_c_choose(struct c_ring *ring, uint32_t choices)
+{
+	fipsee_writer_choose(&ring->requests.writer, choices);
+	fipsee_reader_choose(&ring->completions, choices);
 }
 
 /* Read or write one segment. 0: no room; 1: published; 2: published, and the daemon wants its bell. */

@@ -69,6 +69,7 @@ static void make(struct pair *pair)
 		abort();
 	if (!guest_c_open(pair->guest, &pair->entry, pair->requests, pair->completions, pair->cold))
 		fail("a sound geometry is refused", pair->entry.depth);
+	guest_c_choose(pair->guest, chance(0x00200000));
 	calls = (struct fipsee_ring){ pair->requests, pair->cold, pair->entry.request_slots };
 	answers = (struct fipsee_ring){ pair->completions, pair->cold + 1, pair->entry.completion_slots };
 	fipsee_reader_init(&pair->calls, calls, fipsee_cursor_at_start(pair->entry.request_start));

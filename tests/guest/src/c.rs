@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use fipsee_ring::tuning::Choices;
 use fipsee_virtio::upgrade::wire::{COLD_PAIR_BYTES, Entry, PART_BYTES};
 
 use crate::ram::Ram;
@@ -12,6 +13,7 @@ unsafe extern "C" {
     fn guest_c_attach(into: *mut u8, entries: *const u8, entry_count: u16) -> usize;
     fn guest_c_bell(into: *mut u8, attachment: u64, queue: u16) -> usize;
     fn guest_c_open(ring: *mut u64, entry: *const u8, requests: *mut u8, completions: *mut u8, cold: *mut u8) -> i32;
+    fn guest_c_choose(ring: *mut u64, choices: u32);
     fn guest_c_submit(ring: *mut u64, operation: u8, tag: u16, sector: u64, address: u64, sectors: u16) -> i32;
     fn guest_c_reap(ring: *mut u64, tags: *mut u16, statuses: *mut u16) -> i32;
     fn guest_c_arm(ring: *mut u64) -> i32;
@@ -22,7 +24,7 @@ unsafe extern "C" {
 #[repr(C, align(8))]
 struct Aligned([u8; PART_BYTES]);
 
-/// The question that asks for one queue, as C writes it.
+/// The question that asks for one queue, and for advice, as C writes it.
 #[must_use]
 pub fn attach(entry: &Entry) -> Vec<u8> {
     let (entry, mut bytes) = (Aligned(entry.to_bytes()), vec![0; 2 * PART_BYTES]);
@@ -67,6 +69,12 @@ impl CRing {
         let open = unsafe { guest_c_open(state.as_mut_ptr(), wire.0.as_ptr(), requests, completions, cold) };
         assert_eq!(open, 1, "C takes the ring");
         Self { state, _ram: Arc::clone(ram) }
+    }
+
+    /// Go about the ring's work so.
+    pub fn choose(&mut self, choices: Choices) {
+        // SAFETY: an open ring.
+        unsafe { guest_c_choose(self.state.as_mut_ptr(), choices.word()) };
     }
 
     /// Publish a request of one segment; is the daemon to be woken?

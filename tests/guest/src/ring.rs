@@ -161,7 +161,8 @@ impl GuestRing {
     /// Make a bell available unless one is.
     pub fn park(&mut self, attachment: u64, guest: &mut Guest) {
         if self.bell.is_none() {
-            let question = Question { operation: wire::Operation::Bell, attachment, queue: self.number, entries: Vec::new() };
+            let question =
+                Question { operation: wire::Operation::Bell, attachment, features: 0, queue: self.number, entries: Vec::new() };
             let queue = usize::try_from(self.entry.virtqueue).expect("small");
             self.bell = Some(guest.send_question(queue, &question.to_bytes()));
         }

@@ -256,7 +256,7 @@ fn kicks(socket: &Path, until: &mut Until<'_>, is_lie: bool) -> io::Result<()> {
 fn questions(socket: &Path, until: &mut Until<'_>, is_lie: bool) -> io::Result<()> {
     let mut guest = start(socket, false)?;
     let mut random = Random(3);
-    let query = Question { operation: Operation::Query, attachment: 0, queue: 0, entries: Vec::new() }.to_bytes();
+    let query = Question { operation: Operation::Query, attachment: 0, features: 0, queue: 0, entries: Vec::new() }.to_bytes();
     while until.more() {
         let mut question = query.clone();
         if is_lie {

@@ -27,7 +27,9 @@ static int entry_is_valid(const struct fipsee_queue_entry *entry, uint64_t featu
 		return 0;
 	if (entry->worker_cpu_plus_1 != 0 && !(features & FIPSEE_FEATURE_WORKER_CPU))
 		return 0;
-	for (index = 0; index < 4; index++)
+	if (entry->choices != 0 && !(features & FIPSEE_FEATURE_CHOICES))
+		return 0;
+	for (index = 0; index < 3; index++)
 		if (entry->reserved[index] != 0)
 			return 0;
 	return 1;

@@ -9,6 +9,9 @@
 #define HEADER(structure, number) \
 	{ FIPSEE_CONTROL_MAGIC, FIPSEE_##number, FIPSEE_VERSION, sizeof(struct fipsee_##structure) }
 
+/* One choice as a word. */
+#define CHOICE(field, name) (FIPSEE_##field##_##name << FIPSEE_CHOICES_##field##_SHIFT)
+
 static const struct fipsee_block_info info = {
 	.first_sector = 0, .sector_count = 2097152, .block_bytes = 4096, .optimal_bytes = 131072,
 	.max_transfer_bytes = 16777216, .max_range_sectors = 8388608, .max_segments = 256, .capabilities = 31,
@@ -41,10 +44,14 @@ static const struct fipsee_control_header detach = HEADER(control_header, DETACH
 static const struct fipsee_control_header detached = HEADER(control_header, DETACHED);
 
 static const struct fipsee_region_header region_header = {
-	FIPSEE_REGION_MAGIC, FIPSEE_REGION_VERSION, 1, 1064960, FIPSEE_FEATURE_WORKER_CPU, 16384, 1048576, { 0, 0 },
+	FIPSEE_REGION_MAGIC, FIPSEE_REGION_VERSION, 1, 1064960, FIPSEE_FEATURE_WORKER_CPU | FIPSEE_FEATURE_CHOICES, 16384,
+	1048576, { 0, 0 },
 };
 static const struct fipsee_queue_entry queue_entry = {
-	384, 4480, 128, 64, 128, 5, 9, 64, 4, { 0, 0, 0, 0 },
+	384, 4480, 128, 64, 128, 5, 9, 64, 4,
+	CHOICE(OWNERSHIP, LOCKED_AHEAD) | CHOICE(TOUCH, ALWAYS) | CHOICE(STORES, SPLIT32) | CHOICE(BURST_PREFETCH, OFF) |
+		CHOICE(TAKE, SINGLY) | FIPSEE_CHOICES_MEASURED,
+	{ 0, 0, 0 },
 };
 
 static const struct fipsee_request read_one = {
@@ -104,7 +111,7 @@ static const struct {
 	struct fipsee_vm_question question;
 	struct fipsee_vm_queue queue;
 } vm_attach = {
-	{ QUESTION(ATTACH), .queue_count = 1 },
+	{ QUESTION(ATTACH), .features = FIPSEE_VM_FEATURE_CHOICES, .queue_count = 1 },
 	{
 		.request_address = 0x100004000, .completion_address = 0x100005000, .cold_address = 0x100003f00,
 		.request_slots = 64, .completion_slots = 128, .request_start = 5, .completion_start = 9, .depth = 64,
@@ -114,10 +121,12 @@ static const struct {
 static const struct fipsee_vm_question vm_bell = { QUESTION(BELL), .attachment = 0x123456789abcdef0, .queue = 3 };
 static const struct fipsee_vm_question vm_detach = { QUESTION(DETACH), .attachment = 0x123456789abcdef0 };
 static const struct fipsee_vm_reply vm_offer = {
-	.result = FIPSEE_VM_DONE, .version = FIPSEE_VM_VERSION, .max_queues = 2, .max_depth = 4096,
+	.result = FIPSEE_VM_DONE, .version = FIPSEE_VM_VERSION, .max_queues = 2, .features = FIPSEE_VM_FEATURE_CHOICES,
+	.max_depth = 4096,
 };
 static const struct fipsee_vm_reply vm_attached = {
 	.result = FIPSEE_VM_DONE, .version = FIPSEE_VM_VERSION, .max_queues = 2, .attachment = 0x123456789abcdef0,
+	.features = FIPSEE_VM_FEATURE_CHOICES, .choices = CHOICE(OWNERSHIP, NOT_ASKED) | CHOICE(TOUCH, RUNS),
 };
 static const struct fipsee_vm_reply vm_invalid = {
 	.result = FIPSEE_VM_INVALID, .version = FIPSEE_VM_VERSION, .max_queues = 2, .queue = 1,
@@ -180,7 +189,7 @@ static const char *put_lap(uint8_t *into, size_t *length_bytes)
 	return put("lap", slots, sizeof(slots), into, length_bytes);
 }
 
-/* The cold words of a stream whose reader released three messages, asked for a hold, and is about to sleep. */
+/* The cold words of a stream whose reader released three messages, asked for a hold and for choices, and is about to sleep. */
 static const char *put_cold_words(uint8_t *into, size_t *length_bytes)
 {
 	static struct fipsee_slot slots[4];
@@ -201,6 +210,7 @@ static const char *put_cold_words(uint8_t *into, size_t *length_bytes)
 		;
 	fipsee_reader_release_all(&reader);
 	cold.hold = 250;
+	cold.choices = CHOICE(OWNERSHIP, LOCKED_AHEAD) | CHOICE(TOUCH, ALWAYS);
 	if (fipsee_reader_arm_and_work_remains(&reader))
 		return "cold words of a ring that is not empty";
 	return put("cold-words", &cold, sizeof(cold), into, length_bytes);

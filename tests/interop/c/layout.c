@@ -4,6 +4,8 @@
 #include "interop.h"
 
 #define CONSTANT(name) { #name, FIPSEE_##name }
+/* One choice as a word. */
+#define CHOICE(field, name) { #field "_" #name, (uint64_t)FIPSEE_##field##_##name << FIPSEE_CHOICES_##field##_SHIFT }
 #define SIZE(name) { #name ".bytes", sizeof(struct fipsee_##name) }
 #define FIELD(name, field) \
 	{ #name "." #field ".offset", offsetof(struct fipsee_##name, field) }, \
@@ -12,9 +14,15 @@
 static const struct interop_entry table[] = {
 	CONSTANT(SLOT_BYTES), CONSTANT(PAYLOAD_BYTES), CONSTANT(STAMP_OFFSET_BYTES), CONSTANT(MIN_SLOTS),
 	CONSTANT(MAX_SLOTS), CONSTANT(COLD_BYTES), CONSTANT(COLD_RELEASED_OFFSET_BYTES),
-	CONSTANT(COLD_ASLEEP_OFFSET_BYTES), CONSTANT(COLD_HOLD_OFFSET_BYTES), CONSTANT(MAX_HOLD_NS),
+	CONSTANT(COLD_ASLEEP_OFFSET_BYTES), CONSTANT(COLD_HOLD_OFFSET_BYTES), CONSTANT(COLD_CHOICES_OFFSET_BYTES),
+	CONSTANT(MAX_HOLD_NS),
+	CHOICE(OWNERSHIP, PREFETCH_NEXT), CHOICE(OWNERSHIP, LOCKED_AHEAD), CHOICE(OWNERSHIP, NOT_ASKED),
+	CHOICE(TOUCH, NEVER), CHOICE(TOUCH, RUNS), CHOICE(TOUCH, ALWAYS),
+	CHOICE(STORES, WIDE16), CHOICE(STORES, SPLIT32), CHOICE(STORES, WIDE64),
+	CHOICE(BURST_PREFETCH, OFF), CHOICE(BURST_PREFETCH, ON), CHOICE(TAKE, SINGLY), CHOICE(TAKE, SIXTEEN),
+	CONSTANT(CHOICES_MEASURED),
 	CONSTANT(REGION_MAGIC), CONSTANT(REGION_HEADER_BYTES), CONSTANT(FEATURE_WORKER_CPU),
-	CONSTANT(FEATURE_SOLE_WRITER), CONSTANT(FEATURES),
+	CONSTANT(FEATURE_SOLE_WRITER), CONSTANT(FEATURE_CHOICES), CONSTANT(FEATURES),
 	CONSTANT(QUEUE_ENTRY_BYTES), CONSTANT(MAX_DEPTH), CONSTANT(EVENT_CREDITS), CONSTANT(MAX_POOL_BYTES),
 	CONSTANT(MAX_REGION_BYTES), CONSTANT(CONTROL_MAGIC), CONSTANT(VERSION), CONSTANT(MAX_MESSAGE_BYTES),
 	CONSTANT(MAX_DESCRIPTORS), CONSTANT(MAX_QUEUES), CONSTANT(MAX_REGIONS), CONSTANT(MAX_NAME_BYTES),
@@ -43,6 +51,7 @@ static const struct interop_entry table[] = {
 	CONSTANT(STATUS_NO_SEGMENTS), CONSTANT(STATUS_COUNT),
 
 	SIZE(slot), FIELD(slot, stamp), SIZE(cold), FIELD(cold, released), FIELD(cold, asleep), FIELD(cold, hold),
+	FIELD(cold, choices),
 
 	SIZE(region_header), FIELD(region_header, magic), FIELD(region_header, version),
 	FIELD(region_header, queue_count), FIELD(region_header, region_bytes), FIELD(region_header, features),
@@ -50,7 +59,7 @@ static const struct interop_entry table[] = {
 	SIZE(queue_entry), FIELD(queue_entry, request_offset_bytes), FIELD(queue_entry, completion_offset_bytes),
 	FIELD(queue_entry, cold_offset_bytes), FIELD(queue_entry, request_slots), FIELD(queue_entry, completion_slots),
 	FIELD(queue_entry, request_start), FIELD(queue_entry, completion_start), FIELD(queue_entry, depth),
-	FIELD(queue_entry, worker_cpu_plus_1),
+	FIELD(queue_entry, worker_cpu_plus_1), FIELD(queue_entry, choices),
 
 	SIZE(control_header), FIELD(control_header, magic), FIELD(control_header, kind),
 	FIELD(control_header, version), FIELD(control_header, length_bytes),
@@ -81,8 +90,8 @@ static const struct interop_entry table[] = {
 	CONSTANT(VM_REQUEST_TYPE), CONSTANT(VM_MAGIC), CONSTANT(VM_VERSION), CONSTANT(VM_REGION_SHIFT),
 	CONSTANT(VM_QUERY), CONSTANT(VM_ATTACH), CONSTANT(VM_BELL), CONSTANT(VM_DETACH),
 	CONSTANT(VM_DONE), CONSTANT(VM_RUNG), CONSTANT(VM_NO_ATTACHMENT), CONSTANT(VM_NOT_NOW), CONSTANT(VM_INVALID),
-	CONSTANT(VM_BAD_VERSION),
-	SIZE(vm_question), FIELD(vm_question, operation), FIELD(vm_question, attachment),
+	CONSTANT(VM_BAD_VERSION), CONSTANT(VM_FEATURE_CHOICES), CONSTANT(VM_FEATURES),
+	SIZE(vm_question), FIELD(vm_question, operation), FIELD(vm_question, attachment), FIELD(vm_question, features),
 	FIELD(vm_question, queue_count), FIELD(vm_question, queue),
 	SIZE(vm_queue), FIELD(vm_queue, request_address), FIELD(vm_queue, completion_address),
 	FIELD(vm_queue, cold_address), FIELD(vm_queue, request_slots), FIELD(vm_queue, completion_slots),
@@ -90,6 +99,7 @@ static const struct interop_entry table[] = {
 	FIELD(vm_queue, virtqueue),
 	SIZE(vm_reply), FIELD(vm_reply, result), FIELD(vm_reply, max_queues), FIELD(vm_reply, attachment),
 	FIELD(vm_reply, features), FIELD(vm_reply, max_depth), FIELD(vm_reply, queue),
+	FIELD(vm_reply, choices),
 };
 
 const struct interop_entry *interop_layout(size_t index)

@@ -16,6 +16,9 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+/* The fio engine's stores. */
+#include "stores.h"
+
 #include "fipsee_ring.h"
 #include "interop.h"
 
@@ -33,7 +36,7 @@ struct peer {
 	struct fipsee_reader reader;
 	int our_bell, their_bell;
 	enum wait_mode wait;
-	uint32_t count, burst;
+	uint32_t count, burst, choices;
 	union fipsee_message batch[MAX_BURST];
 };
 
@@ -128,6 +131,7 @@ static void stream_write(struct peer *peer)
 
 	if (fipsee_stream_init(&stream, peer->out_ring, peer->out_start) != FIPSEE_RING_OK)
 		fail(2, "geometry refused", 0);
+	fipsee_writer_choose(&stream.writer, peer->choices);
 	while (sequence < peer->count) {
 		uint32_t wanted = peer->count - sequence < peer->burst ? peer->count - sequence : peer->burst;
 
@@ -150,6 +154,7 @@ static void call(struct peer *peer)
 
 	if (fipsee_call_init(&calls, peer->out_ring, peer->out_start, peer->out_ring.slot_count) != FIPSEE_RING_OK)
 		fail(2, "geometry refused", 0);
+	fipsee_writer_choose(&calls.writer, peer->choices);
 	while (answered < peer->count) {
 		uint32_t wanted = peer->count - sent < peer->burst ? peer->count - sent : peer->burst;
 
@@ -178,6 +183,7 @@ static void serve(struct peer *peer)
 
 	if (fipsee_writer_init(&replies, peer->out_ring, peer->out_start) != FIPSEE_RING_OK)
 		fail(2, "geometry refused", 0);
+	fipsee_writer_choose(&replies, peer->choices);
 	while (sequence < peer->count) {
 		wait_for_message(peer);
 		for (taken = 0; taken < peer->burst && fipsee_reader_receive(&peer->reader, &message); taken++) {
@@ -247,7 +253,7 @@ int main(int argc, char **argv)
 
 	alarm(ALARM_SECONDS);
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	if (argc != 13)
+	if (argc != 14)
 		fail(2, "wrong number of arguments", (uint32_t)argc);
 	peer.our_bell = (int)number(argv[3]);
 	peer.their_bell = (int)number(argv[4]);
@@ -259,6 +265,7 @@ int main(int argc, char **argv)
 	peer.count = number(argv[10]);
 	peer.wait = (enum wait_mode)number(argv[11]);
 	peer.burst = number(argv[12]) < MAX_BURST ? number(argv[12]) : MAX_BURST;
+	peer.choices = stores_possible_choices(number(argv[13]));
 	bytes = SLOTS_OFFSET_BYTES + 2 * (size_t)slots * FIPSEE_SLOT_BYTES;
 	base = (uint8_t *)mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, (int)number(argv[2]), 0);
 	if (base == MAP_FAILED)
@@ -271,6 +278,7 @@ int main(int argc, char **argv)
 	peer.out_ring.slot_count = slots;
 	if (fipsee_reader_init(&peer.reader, peer.in_ring, peer.in_start) != FIPSEE_RING_OK)
 		fail(2, "geometry refused", 0);
+	fipsee_reader_choose(&peer.reader, peer.choices);
 	if (strcmp(argv[1], "stream-read") == 0)
 		stream_read(&peer);
 	else if (strcmp(argv[1], "stream-write") == 0)

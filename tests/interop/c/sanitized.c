@@ -114,9 +114,11 @@ static void examples(void)
 	for (index = 0; (entry = interop_layout(index)); index++)
 		if (strlen(entry->name) == 0)
 			fail("a size has no name", (unsigned int)index);
-	if (strlen(interop_trace()) < 20)
-		fail("the trace is short", 0);
-	interop_pace_reset();
+	for (index = 0; index < 256; index++)
+		if (strlen(interop_trace((uint32_t)index)) < 20 || strlen(interop_trace_runs((uint32_t)index)) < 20)
+			fail("the trace is short", (unsigned int)index);
+	interop_pace_asks(word(), 100, 500);
+	interop_pace_reset(1);
 	for (index = 0; index < ROUNDS; index++)
 		interop_pace_window(word() >> word() % 32);
 }

@@ -1,10 +1,11 @@
 //! The C half in this process: `c/interop.h`.
 
 use std::ffi::{CStr, c_char, c_int};
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 use fipsee_ring::Message;
 use fipsee_ring::control::MAX_REFUSAL_BYTES;
+use fipsee_ring::tuning::Choices;
 
 /// Words of a message's fields.
 pub const FIELDS: usize = 45;
@@ -99,9 +100,11 @@ unsafe extern "C" {
     fn interop_region_is_valid(bytes: *const u8, region_bytes: u64) -> c_int;
     fn interop_request_parse(message: *const Message, facts: *const CFacts, views: *const CView, out: *mut CParsed) -> u16;
     fn interop_describe(kind: u32, message: *const Message, fields: *mut u32) -> c_int;
-    fn interop_trace() -> *const c_char;
-    fn interop_pace_reset();
+    fn interop_trace(choices: u32) -> *const c_char;
+    fn interop_trace_runs(choices: u32) -> *const c_char;
+    fn interop_pace_reset(methods: c_int);
     fn interop_pace_window(window: u32) -> u64;
+    fn interop_pace_asks(choices: u32, period: u32, windows: u32) -> u64;
     fn interop_build(kind: u32, fields: *const u32, message: *mut Message) -> c_int;
 }
 
@@ -189,18 +192,21 @@ pub fn control_encode(control: &CControl) -> Vec<u8> {
     bytes
 }
 
-/// The accesses that each operation of the C ring makes, in order, a letter each (`c/trace.c`).
+/// The accesses that each operation of the C ring makes, in order, a letter each (`c/trace.c`); then those of single messages and
+/// runs of them.
 ///
 /// # Panics
-/// When another thread is in here.
+/// When C's trace is no text.
 #[must_use]
-pub fn trace() -> String {
+pub fn trace(choices: Choices) -> [String; 2] {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(()); // The C side keeps its trace in a static.
-    let _guard = ONE_AT_A_TIME.try_lock().expect("one thread at a time");
-    // SAFETY: alone in here.
-    let trace = unsafe { interop_trace() };
-    // SAFETY: a terminated string that stays as it is while we are alone.
-    unsafe { CStr::from_ptr(trace) }.to_str().expect("the trace is ASCII").to_owned()
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    [interop_trace, interop_trace_runs].map(|run| {
+        // SAFETY: alone in here.
+        let trace = unsafe { run(choices.word()) };
+        // SAFETY: a terminated string that stays as it is while we are alone.
+        unsafe { CStr::from_ptr(trace) }.to_str().expect("the trace is ASCII").to_owned()
+    })
 }
 
 /// Does C take this for a disk's description?
@@ -260,25 +266,36 @@ pub fn build(kind: u32, fields: &[u32; FIELDS]) -> Message {
     message
 }
 
-/// C's search for the delays of calls; there is one at a time.
+/// C's search for the delays and the method of calls; there is one at a time.
 #[derive(Debug)]
 pub struct CSearch(#[expect(dead_code, reason = "held, not read")] std::sync::MutexGuard<'static, ()>);
 
+static ONE_PACE: Mutex<()> = Mutex::new(());
+
 impl CSearch {
-    /// A search that has seen nothing.
+    /// A search that has seen nothing; `methods`: of other methods than prefetching, too.
     #[must_use]
-    pub fn start() -> Self {
-        static ONE: Mutex<()> = Mutex::new(());
-        let guard = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    pub fn start(methods: bool) -> Self {
+        let guard = ONE_PACE.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the guard keeps other threads out of C's static.
-        unsafe { interop_pace_reset() };
+        unsafe { interop_pace_reset(methods.into()) };
         Self(guard)
     }
 
-    /// One window on: the delays of caller and answerer, in ticks.
-    pub fn window(&mut self, window_ticks: u32) -> (u64, u64) {
+    /// One window on: the delays of caller and answerer, in ticks, and the number of the method.
+    pub fn window(&mut self, window_ticks: u32) -> (u64, u64, u64) {
         // SAFETY: as above.
-        let both = unsafe { interop_pace_window(window_ticks) };
-        (both & 0xffff_ffff, both >> 32)
+        let all = unsafe { interop_pace_window(window_ticks) };
+        (all & 0xff_ffff, all >> 24 & 0xff_ffff, all >> 48)
     }
+}
+
+/// What a caller in C asks of the answerer, advised `choices`, after so many windows of exchanges that each take as long.
+#[must_use]
+pub fn pace_asks(choices: Choices, period_ticks: u32, windows: u32) -> (u32, Choices) {
+    let _guard = ONE_PACE.lock().unwrap_or_else(PoisonError::into_inner);
+    // SAFETY: alone in here.
+    let both = unsafe { interop_pace_asks(choices.word(), period_ticks, windows) };
+    let half = |word: u64| u32::try_from(word & 0xffff_ffff).unwrap_or(0);
+    (half(both >> 32), Choices::from_word(half(both)))
 }

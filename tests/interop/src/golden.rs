@@ -5,12 +5,13 @@ use std::sync::Arc;
 use fipsee_block::wire::{self, BlockInfo, FLAG_FUA, FLAG_UNMAP, Operation, Segment, Status};
 use fipsee_call::ServiceInfo;
 use fipsee_ring::Message;
-use fipsee_ring::channel::{FEATURE_WORKER_CPU, QueueGeometry, RegionLayout};
+use fipsee_ring::channel::{FEATURE_CHOICES, FEATURE_WORKER_CPU, QueueGeometry, RegionLayout};
 use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, ATTACH_READ_ONLY, Control, RefusalCode, SERVICE_BLOCK, SERVICE_CALLS};
+use fipsee_ring::cpu::StoreVariant;
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::region::Region;
 use fipsee_ring::ring::{Cursor, Reader, Writer};
-use fipsee_ring::tuning::Choices;
+use fipsee_ring::tuning::{Choices, Ownership, Touch};
 
 use crate::layout::region_bytes;
 use crate::messages::completions;
@@ -91,10 +92,16 @@ fn region() -> Vec<(&'static str, Vec<u8>)> {
         completion_start: 9,
         depth: 64,
         worker_cpu: Some(3),
-        choices: Choices::NONE,
+        choices: Choices::NONE
+            .with_ownership(Ownership::LockedAhead)
+            .with_touch(Touch::Always)
+            .with_store(StoreVariant::Split32)
+            .with_burst_prefetch(false)
+            .with_take(1)
+            .as_measured(),
     };
     let layout = RegionLayout {
-        features: FEATURE_WORKER_CPU,
+        features: FEATURE_WORKER_CPU | FEATURE_CHOICES,
         pool_offset_bytes: 16_384,
         pool_bytes: 1 << 20,
         region_bytes: REGION_BYTES,
@@ -180,6 +187,7 @@ fn cold_words() -> Vec<u8> {
     assert!((0..3).all(|_| reader.receive(&mut message)), "what was published is there");
     reader.release_all();
     reader.memory().ask_hold(250);
+    reader.memory().ask_choices(Choices::NONE.with_ownership(Ownership::LockedAhead).with_touch(Touch::Always));
     assert!(!reader.arm_and_work_remains(), "nothing more is there");
     let mut bytes = vec![0; 128];
     region.read(0, &mut bytes).expect("within the region");

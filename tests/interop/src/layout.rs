@@ -8,8 +8,9 @@ use fipsee_block::wire::{self, BlockInfo, Operation, Segment, Status};
 use fipsee_call::{PAYLOAD_UNIT_BYTES, ServiceInfo};
 use fipsee_ring::channel::{self, QueueGeometry, RegionLayout};
 use fipsee_ring::control::{self, Control, RefusalCode};
+use fipsee_ring::cpu::StoreVariant;
 use fipsee_ring::region::{self, Region};
-use fipsee_ring::tuning::Choices;
+use fipsee_ring::tuning::{Choices, Ownership, Touch};
 use fipsee_ring::{Message, layout, seqpacket};
 
 use crate::control::refusal_number;
@@ -48,13 +49,11 @@ fn constants(table: &mut Table) {
         ("COLD_RELEASED_OFFSET_BYTES", number(layout::COLD_RELEASED_OFFSET_BYTES)),
         ("COLD_ASLEEP_OFFSET_BYTES", number(layout::COLD_ASLEEP_OFFSET_BYTES)),
         ("COLD_HOLD_OFFSET_BYTES", number(layout::COLD_HOLD_OFFSET_BYTES)),
+        ("COLD_CHOICES_OFFSET_BYTES", number(layout::COLD_CHOICES_OFFSET_BYTES)),
         ("MAX_HOLD_NS", fipsee_ring::pace::MAX_HOLD_NS.into()),
         ("REGION_MAGIC", channel::REGION_MAGIC),
         ("REGION_HEADER_BYTES", number(channel::REGION_HEADER_BYTES)),
         ("QUEUE_ENTRY_BYTES", number(channel::QUEUE_ENTRY_BYTES)),
-        ("FEATURE_WORKER_CPU", channel::FEATURE_WORKER_CPU),
-        ("FEATURE_SOLE_WRITER", channel::FEATURE_SOLE_WRITER),
-        ("FEATURES", channel::FEATURES),
         ("MAX_DEPTH", channel::MAX_DEPTH.into()),
         ("EVENT_CREDITS", channel::EVENT_CREDITS.into()),
         ("MAX_POOL_BYTES", channel::MAX_POOL_BYTES),
@@ -119,6 +118,35 @@ fn shout(name: &str) -> String {
         out.extend(letter.to_uppercase());
     }
     out
+}
+
+/// Each feature and each choice, as a word that has no other.
+fn choices(table: &mut Table) {
+    let features = [
+        ("FEATURE_WORKER_CPU", channel::FEATURE_WORKER_CPU),
+        ("FEATURE_SOLE_WRITER", channel::FEATURE_SOLE_WRITER),
+        ("FEATURE_CHOICES", channel::FEATURE_CHOICES),
+        ("FEATURES", channel::FEATURES),
+    ];
+    table.extend(features.map(|(name, value)| (name.to_owned(), value)));
+    let none = Choices::NONE;
+    let words = [
+        ("OWNERSHIP_PREFETCH_NEXT", none.with_ownership(Ownership::PrefetchNext)),
+        ("OWNERSHIP_LOCKED_AHEAD", none.with_ownership(Ownership::LockedAhead)),
+        ("OWNERSHIP_NOT_ASKED", none.with_ownership(Ownership::NotAsked)),
+        ("TOUCH_NEVER", none.with_touch(Touch::Never)),
+        ("TOUCH_RUNS", none.with_touch(Touch::Runs)),
+        ("TOUCH_ALWAYS", none.with_touch(Touch::Always)),
+        ("STORES_WIDE16", none.with_store(StoreVariant::Wide16)),
+        ("STORES_SPLIT32", none.with_store(StoreVariant::Split32)),
+        ("STORES_WIDE64", none.with_store(StoreVariant::Wide64)),
+        ("BURST_PREFETCH_OFF", none.with_burst_prefetch(false)),
+        ("BURST_PREFETCH_ON", none.with_burst_prefetch(true)),
+        ("TAKE_SINGLY", none.with_take(1)),
+        ("TAKE_SIXTEEN", none.with_take(16)),
+        ("CHOICES_MEASURED", none.as_measured()),
+    ];
+    table.extend(words.map(|(name, choices)| (name.to_owned(), choices.word().into())));
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> u64 {
@@ -285,7 +313,8 @@ fn region_structures(table: &mut Table) {
     put(table, "region_header.version", version..count);
     put(table, "region_header.queue_count", count..difference(&empty, &fields[0].1).start);
 
-    let entry = |queue| region_bytes(&RegionLayout { queues: vec![queue], ..NO_LAYOUT })[64..].to_vec();
+    let features = channel::FEATURE_CHOICES;
+    let entry = |queue| region_bytes(&RegionLayout { features, queues: vec![queue], ..NO_LAYOUT })[64..].to_vec();
     let word = u32::MAX;
     let fields = [
         ("request_offset_bytes", entry(QueueGeometry { request_offset_bytes: long, ..NO_QUEUE })),
@@ -297,6 +326,7 @@ fn region_structures(table: &mut Table) {
         ("completion_start", entry(QueueGeometry { completion_start: word, ..NO_QUEUE })),
         ("depth", entry(QueueGeometry { depth: word, ..NO_QUEUE })),
         ("worker_cpu_plus_1", entry(QueueGeometry { worker_cpu: Some(word - 1), ..NO_QUEUE })),
+        ("choices", entry(QueueGeometry { choices: Choices::from_word(word), ..NO_QUEUE })),
     ];
     structure(table, "queue_entry", &entry(NO_QUEUE), &fields);
     table.push(("slot.bytes".to_owned(), number(size_of::<Message>())));
@@ -305,6 +335,7 @@ fn region_structures(table: &mut Table) {
     put(table, "cold.released", layout::COLD_RELEASED_OFFSET_BYTES..layout::COLD_RELEASED_OFFSET_BYTES + 4);
     put(table, "cold.asleep", layout::COLD_ASLEEP_OFFSET_BYTES..layout::COLD_ASLEEP_OFFSET_BYTES + 4);
     put(table, "cold.hold", layout::COLD_HOLD_OFFSET_BYTES..layout::COLD_HOLD_OFFSET_BYTES + 4);
+    put(table, "cold.choices", layout::COLD_CHOICES_OFFSET_BYTES..layout::COLD_CHOICES_OFFSET_BYTES + 4);
 }
 
 fn head(operation: Operation, segments: u8, flags: u16, tag: u16) -> Vec<u8> {
@@ -399,6 +430,7 @@ fn call_info_structure(table: &mut Table) {
 pub fn table() -> Table {
     let mut table = Vec::new();
     constants(&mut table);
+    choices(&mut table);
     control_numbers(&mut table);
     control_structures(&mut table);
     region_structures(&mut table);

@@ -11,6 +11,7 @@ use fipsee_ring::doorbell::EventDoorbell;
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::region::Region;
 use fipsee_ring::ring::{Cursor, Reader};
+use fipsee_ring::tuning::{Choices, Tuning};
 use fipsee_ring::wait::{Backoff, Next, WaitMode};
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags};
@@ -38,8 +39,18 @@ pub struct Setup {
     pub burst: u32,
     /// How Rust stores.
     pub store: StoreVariant,
+    /// How both sides go about their work.
+    pub choices: Choices,
     /// The C program with address and undefined-behaviour sanitizers.
     pub sanitized: bool,
+}
+
+impl Setup {
+    /// The choices of the Rust side. Its stores are set apart.
+    #[must_use]
+    pub fn tuning(&self) -> Tuning {
+        Tuning::default().with_choices(self.choices)
+    }
 }
 
 /// The peer process ended, or lost a wake-up so that its alarm ended it.
@@ -90,11 +101,12 @@ impl Peer {
             other => panic!("the C peer knows no wait mode {other}"),
         };
         let numbers = [setup.slots, setup.to_c.0, setup.to_c.1, setup.from_c.0, setup.from_c.1, setup.count, wait, setup.burst];
+        let numbers = numbers.into_iter().chain([setup.choices.word()]);
         command.args(numbers.map(|number| number.to_string()));
         let child = command.spawn().expect("the C peer starts");
         let pid = Pid::from_child(&child);
         let process = rustix::process::pidfd_open(pid, PidfdFlags::empty()).expect("a descriptor of the process");
-        let reader = Reader::new(from_c, Cursor::at(setup.from_c.0, setup.from_c.1));
+        let reader = Reader::with_tuning(from_c, Cursor::at(setup.from_c.0, setup.from_c.1), &setup.tuning());
         Self { region, reader, setup, our_bell, their_bell, process, child }
     }
 

@@ -1,6 +1,7 @@
 //! The in-band upgrade: what `fipsee_vm.h` fixes, derived from the Rust encoders, and the examples of section 7.8.
 
-use fipsee_virtio::upgrade::wire::{self, Entry, Operation, Question, Reply};
+use fipsee_ring::tuning::{Choices, Ownership, Touch};
+use fipsee_virtio::upgrade::wire::{self, Entry, FEATURE_CHOICES, Operation, Question, Reply};
 
 use crate::golden::Examples;
 use crate::layout::{Table, structure};
@@ -19,21 +20,25 @@ const ENTRY: Entry = Entry {
 };
 
 fn question(operation: Operation) -> Question {
-    Question { operation, attachment: 0, queue: 0, entries: Vec::new() }
+    Question { operation, attachment: 0, features: 0, queue: 0, entries: Vec::new() }
 }
 
 /// Questions and replies as the document prints them.
 #[must_use]
 pub fn examples() -> Examples {
+    let choices = Choices::NONE.with_ownership(Ownership::NotAsked).with_touch(Touch::Runs).word();
     let questions = [
         ("vm-query", question(Operation::Query)),
-        ("vm-attach", Question { entries: vec![ENTRY], ..question(Operation::Attach) }),
+        ("vm-attach", Question { features: FEATURE_CHOICES, entries: vec![ENTRY], ..question(Operation::Attach) }),
         ("vm-bell", Question { attachment: ATTACHMENT, queue: 3, ..question(Operation::Bell) }),
         ("vm-detach", Question { attachment: ATTACHMENT, ..question(Operation::Detach) }),
     ];
     let replies = [
-        ("vm-reply-query", Reply { max_queues: 2, max_depth: 4096, ..Reply::of(wire::DONE) }),
-        ("vm-reply-attach", Reply { max_queues: 2, attachment: ATTACHMENT, ..Reply::of(wire::DONE) }),
+        ("vm-reply-query", Reply { max_queues: 2, features: FEATURE_CHOICES, max_depth: 4096, ..Reply::of(wire::DONE) }),
+        (
+            "vm-reply-attach",
+            Reply { max_queues: 2, attachment: ATTACHMENT, features: FEATURE_CHOICES, choices, ..Reply::of(wire::DONE) },
+        ),
         ("vm-reply-invalid", Reply { max_queues: 2, queue: 1, ..Reply::of(wire::INVALID) }),
         ("vm-reply-rung", Reply::of(wire::RUNG)),
     ];
@@ -55,6 +60,8 @@ pub(crate) fn layout(table: &mut Table) {
         ("VM_NOT_NOW", wire::NOT_NOW.into()),
         ("VM_INVALID", wire::INVALID.into()),
         ("VM_BAD_VERSION", wire::BAD_VERSION.into()),
+        ("VM_FEATURE_CHOICES", FEATURE_CHOICES),
+        ("VM_FEATURES", wire::FEATURES),
     ];
     table.extend(constants.map(|(name, value)| (name.to_owned(), value)));
     for operation in Operation::ALL {
@@ -69,6 +76,7 @@ pub(crate) fn layout(table: &mut Table) {
     table.push(("vm_question.operation.bytes".to_owned(), 2));
     let fields = [
         ("attachment", Question { attachment: long, ..question(Operation::Query) }),
+        ("features", Question { features: long, ..question(Operation::Query) }),
         ("queue", Question { queue: half, ..question(Operation::Query) }),
         ("queue_count", Question { entries: vec![Entry::default(); usize::from(half)], ..question(Operation::Query) }),
     ]
@@ -96,6 +104,7 @@ pub(crate) fn layout(table: &mut Table) {
         ("features", Reply { features: long, ..none }),
         ("max_depth", Reply { max_depth: word, ..none }),
         ("queue", Reply { queue: word, ..none }),
+        ("choices", Reply { choices: word, ..none }),
     ]
     .map(|(name, reply)| (name, reply.to_bytes().to_vec()));
     structure(table, "vm_reply", &none.to_bytes(), &fields);

@@ -7,6 +7,7 @@ use fipsee_interop::random::Random;
 use fipsee_ring::Message;
 use fipsee_ring::cpu;
 use fipsee_ring::ring::{CallWriter, Writer};
+use fipsee_ring::tuning::Choices;
 use fipsee_ring::wait::WaitMode;
 
 const ROUNDS: u64 = 200;
@@ -40,6 +41,7 @@ fn setup(role: &'static str, count: usize) -> Setup {
         wait: WaitMode::Adaptive,
         burst: 1,
         store: cpu::features().store,
+        choices: Choices::NONE,
         // It does little else than take messages apart, so this costs nothing.
         sanitized: true,
     }

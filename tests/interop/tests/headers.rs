@@ -5,12 +5,16 @@ use std::process::{Command, Stdio};
 use std::{env, fs};
 
 const SOURCE: &str = "#include \"fipsee_pace.h\"\n\
+    #include \"fipsee_vm.h\"\n\
     extern int use_of_the_ring(struct fipsee_reader *reader, union fipsee_message *into);\n\
     int use_of_the_ring(struct fipsee_reader *reader, union fipsee_message *into)\n\
     { return fipsee_reader_receive(reader, into) + (fipsee_reader_arm_and_work_remains(reader) ? 1 : 0); }\n\
-    extern void use_of_the_pace(struct fipsee_pace *pace, struct fipsee_cold *answers);\n\
-    void use_of_the_pace(struct fipsee_pace *pace, struct fipsee_cold *answers)\n\
-    { fipsee_pace_init(pace, 2000); fipsee_pace_begin(pace, 1, answers); while (fipsee_pace_is_early(pace, 2)) ; }\n";
+    extern void use_of_the_pace(struct fipsee_pace *pace, struct fipsee_writer *calls, struct fipsee_reader *answers);\n\
+    void use_of_the_pace(struct fipsee_pace *pace, struct fipsee_writer *calls, struct fipsee_reader *answers)\n\
+    { fipsee_pace_init(pace, 2000); fipsee_pace_choose(pace, FIPSEE_CHOICES_MEASURED);\n\
+      fipsee_writer_prefetch(calls, 4, true); (void)fipsee_writer_needs_doorbell(calls); fipsee_reader_begin_run(answers);\n\
+      if (fipsee_pace_begin(pace, 1, answers->ring.cold)) fipsee_pace_apply(pace, calls, answers);\n\
+      while (fipsee_pace_is_early(pace, 2)) ; }\n";
 
 fn is_installed(compiler: &str) -> bool {
     Command::new(compiler).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()

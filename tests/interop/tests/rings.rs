@@ -5,11 +5,25 @@ use fipsee_interop::peer::{Peer, PeerGone, Setup, is_pattern, pattern};
 use fipsee_ring::Message;
 use fipsee_ring::cpu::{self, StoreVariant};
 use fipsee_ring::ring::{CallWriter, StreamError, StreamWriter, Writer};
+use fipsee_ring::tuning::{Choices, Ownership, Touch};
 use fipsee_ring::wait::WaitMode;
 
 const COUNT: u32 = 12_000;
 const LONG_COUNT: u32 = 250_000;
 const WAITS: [WaitMode; 3] = [WaitMode::Pause, WaitMode::Adaptive, WaitMode::Sleep];
+
+/// Every pair of ownership and touch, as words.
+const EVERY: [Choices; 9] = {
+    let mut every = [Choices::NONE; 9];
+    let mut place = 0;
+    while place < every.len() {
+        let ownership = [Ownership::PrefetchNext, Ownership::LockedAhead, Ownership::NotAsked][place / 3];
+        let touch = [Touch::Never, Touch::Runs, Touch::Always][place % 3];
+        every[place] = Choices::NONE.with_ownership(ownership).with_touch(touch);
+        place += 1;
+    }
+    every
+};
 
 /// Ring sizes, each with starts at different indices; most are about to wrap their stamp.
 fn setups(role: &'static str) -> Vec<Setup> {
@@ -27,6 +41,7 @@ fn setups(role: &'static str) -> Vec<Setup> {
                 wait: WAITS[(waits + turn) % WAITS.len()],
                 burst: [1, 7, 32, 64][turn],
                 store: cpu::features().store,
+                choices: EVERY[(slots as usize / 2 + turn) % EVERY.len()],
                 sanitized: false,
             });
         }
@@ -42,7 +57,7 @@ fn expect_success(peer: &mut Peer, setup: Setup) {
 fn stream_to_c(setup: Setup) {
     let mut peer = Peer::start(setup);
     let (memory, cursor) = peer.to_c();
-    let mut stream = StreamWriter::new(memory, cursor);
+    let mut stream = StreamWriter::with_tuning(memory, cursor, &setup.tuning());
     let mut sequence = 0;
     while sequence < setup.count {
         let end = (sequence + setup.burst).min(setup.count);
@@ -80,7 +95,7 @@ fn stream_from_c(setup: Setup) {
 fn call_c(setup: Setup) {
     let mut peer = Peer::start(setup);
     let (memory, cursor) = peer.to_c();
-    let mut calls = CallWriter::new(memory, cursor, setup.slots);
+    let mut calls = CallWriter::with_tuning(memory, cursor, setup.slots, &setup.tuning());
     let (mut sent, mut answered, mut reply) = (0, 0, Message::ZERO);
     while answered < setup.count {
         let end = (sent + setup.burst.min(calls.free())).min(setup.count);
@@ -103,7 +118,7 @@ fn call_c(setup: Setup) {
 fn answer_c(setup: Setup) {
     let mut peer = Peer::start(setup);
     let (memory, cursor) = peer.to_c();
-    let mut replies = Writer::new(memory, cursor);
+    let mut replies = Writer::with_tuning(memory, cursor, &setup.tuning());
     let (mut sequence, mut message) = (0, Message::ZERO);
     while sequence < setup.count {
         peer.wait_for_message().unwrap_or_else(|gone| panic!("at {sequence}: {gone:?}: {setup:?}"));
@@ -152,7 +167,8 @@ fn sanitizers_find_nothing_in_the_ends_in_c() {
 
 fn long(role: &'static str, slots: u32, wait: WaitMode, burst: u32) -> Setup {
     let store = cpu::features().store;
-    Setup { role, slots, to_c: (0, 1), from_c: (1, 1), count: LONG_COUNT, wait, burst, store, sanitized: false }
+    let choices = Choices::NONE;
+    Setup { role, slots, to_c: (0, 1), from_c: (1, 1), count: LONG_COUNT, wait, burst, store, choices, sanitized: false }
 }
 
 #[test]
@@ -172,7 +188,8 @@ fn no_wakeup_is_lost_between_sleeping_c_and_rust_ends_of_a_stream() {
 fn c_reads_every_store_variant_of_rust() {
     let best = cpu::features().store;
     let variants = match best {
-        StoreVariant::Wide64 => vec![StoreVariant::Portable, StoreVariant::Wide16, StoreVariant::Wide64],
+        StoreVariant::Wide64 => vec![StoreVariant::Portable, StoreVariant::Wide16, StoreVariant::Split32, StoreVariant::Wide64],
+        StoreVariant::Split32 => vec![StoreVariant::Portable, StoreVariant::Wide16, StoreVariant::Split32],
         StoreVariant::Wide16 => vec![StoreVariant::Portable, StoreVariant::Wide16],
         StoreVariant::Portable => vec![StoreVariant::Portable],
     };
@@ -183,6 +200,19 @@ fn c_reads_every_store_variant_of_rust() {
             stream_to_c(setup);
         }
         call_c(Setup { store, count: 20_000, ..long("serve", 4, WaitMode::Adaptive, 2) });
+    }
+}
+
+#[test]
+fn rust_reads_every_store_of_the_fio_engine() {
+    // Those that this CPU lacks the C side does not use: then words are stored once more.
+    for store in [StoreVariant::Wide16, StoreVariant::Split32, StoreVariant::Wide64] {
+        let choices = Choices::NONE.with_store(store);
+        for (slots, burst) in [(2, 1), (64, 16), (8192, 64)] {
+            let wait = WaitMode::Pause;
+            stream_from_c(Setup { choices, to_c: (1, u32::MAX), count: 40_000, ..long("stream-write", slots, wait, burst) });
+        }
+        answer_c(Setup { choices, count: 20_000, ..long("call", 4, WaitMode::Adaptive, 2) });
     }
 }
 
@@ -199,7 +229,77 @@ fn c_accesses_shared_words_in_the_order_of_the_protocol() {
         "Sa",    // Disarm.
         "Lr",    // Free slots.
     ];
-    assert_eq!(ffi::trace(), expected.join(" "));
+    assert_eq!(ffi::trace(Choices::NONE)[0], expected.join(" "));
+}
+
+/// The accesses of bursts of 1, 3 and 1 messages, each received until nothing is there and then released, and of two calls that are
+/// answered one after the other: `touches` of the three bursts and of the calls, and the writers' `fences` after them.
+fn runs(touches: [&[bool]; 4], fences: [&str; 5]) -> String {
+    let receive = |touch: &bool| if *touch { "LsCTs" } else { "LsC" };
+    let mut all: Vec<String> = Vec::new();
+    for ((burst, look), fence) in touches[..3].iter().zip(["", "", "Lr"]).zip(fences) {
+        all.push(format!("{look}{}", "Ss".repeat(burst.len())));
+        all.push(format!("{fence}La"));
+        all.extend(burst.iter().map(|touch| receive(touch).to_owned()));
+        all.extend(["Ls".to_owned(), "Sr".to_owned()]); // The slots are given back: no touch comes later.
+    }
+    for (touch, fence) in touches[3].iter().zip(&fences[3..]) {
+        all.extend([receive(touch).to_owned(), "Ss".to_owned(), format!("{fence}La")]); // So is the slot of a call, by its answer.
+    }
+    all.join(" ")
+}
+
+/// checks: R-2-2, R-2.2-1, R-2.4-3, R-2.6-1
+#[test]
+fn c_touches_after_the_copy_and_before_the_slot_is_given_back() {
+    let (no, yes): (&[bool], &[bool]) = (&[false], &[true]);
+    let never = [no, &[false; 3], no, &[false; 2]];
+    let in_runs = [no, &[false, true, true], no, &[false; 2]];
+    let always = [yes, &[true; 3], yes, &[true; 2]];
+    let stack = ["F"; 5];
+    // The stream's single messages stand in slot 3 of 0 to 3, the answers in 4 and 5 of 4 to 7: two on from each. Not after bursts.
+    let ahead = ["F1", "F", "F1", "F6", "F7"];
+    for (ownership, fences) in [
+        (None, stack),
+        (Some(Ownership::PrefetchNext), stack),
+        (Some(Ownership::LockedAhead), ahead),
+        (Some(Ownership::NotAsked), stack),
+    ] {
+        for (touch, touches) in
+            [(None, never), (Some(Touch::Never), never), (Some(Touch::Runs), in_runs), (Some(Touch::Always), always)]
+        {
+            let mut choices = ownership.map_or(Choices::NONE, |ownership| Choices::NONE.with_ownership(ownership));
+            choices = touch.map_or(choices, |touch| choices.with_touch(touch));
+            assert_eq!(ffi::trace(choices)[1], runs(touches, fences), "{ownership:?}, {touch:?}");
+        }
+    }
+    for unknown in [0x44, 0xff, 0xffef_ffff, 0x7700_0000] {
+        assert_eq!(ffi::trace(Choices::from_word(unknown))[1], runs(never, stack), "unknown values are no advice: {unknown:#x}");
+    }
+}
+
+/// A touch in the wrong place, or a fence that changes a stamp, loses messages or delivers others.
+#[test]
+fn every_choice_of_c_and_rust_delivers_every_message() {
+    for (place, choices) in EVERY.into_iter().enumerate() {
+        for slots in [2, 64] {
+            let wait = WAITS[place % WAITS.len()];
+            let starts = ((slots - 1, u32::MAX), (0, u32::MAX - 1));
+            let setup = |role, burst| Setup {
+                choices,
+                to_c: starts.0,
+                from_c: starts.1,
+                count: COUNT / 3,
+                ..long(role, slots, wait, burst)
+            };
+            stream_to_c(setup("stream-read", 3));
+            stream_from_c(setup("stream-write", 3));
+            for burst in [1, 3] {
+                call_c(setup("serve", burst));
+                answer_c(setup("call", burst));
+            }
+        }
+    }
 }
 
 /// checks: R-2.3-8, R-6-16

@@ -71,8 +71,8 @@ impl Workshop<'_> {
             let keeps = matches!(peer, Peer::StorageDaemon) && only != Only::Foreign;
             let arguments = if keeps { "keep=1" } else { "" };
             let folder = self.build(kernel)?;
-            let [path, bench] = [OURS, "fip_bench"].map(|name| folder.join(format!("{name}.ko")));
-            return Ok(Modules { paths: vec![path], others: vec![bench], programs: Vec::new(), arguments });
+            let [path, bench, load] = [OURS, "fip_bench", "fip_load"].map(|name| folder.join(format!("{name}.ko")));
+            return Ok(Modules { paths: vec![path], others: vec![bench, load], programs: Vec::new(), arguments });
         }
         let module = kernel.module(driver).ok_or_else(|| format!("the guest's kernel has no module {driver}"))?;
         Ok(Modules { paths: vec![module], others: Vec::new(), programs: Vec::new(), arguments: "" })

@@ -135,6 +135,13 @@ const SCENARIOS: &[Scenario] = &[
         ..COMMON
     },
     Scenario {
+        name: "uml/choices",
+        about: "rings are gone about as the daemon advises, and in every other way",
+        script: "choices",
+        only: Only::Rings,
+        ..COMMON
+    },
+    Scenario {
         name: "uml/switch",
         about: "the daemon wants the disk back on virtqueues, again and again, under load",
         script: "switch",

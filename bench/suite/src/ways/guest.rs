@@ -45,7 +45,7 @@ impl Rings {
     fn run(&self, cell: Cell, duration: Duration) -> Result<Measured, String> {
         let mut guest = Guest::start(&self.socket, &Options::default()).map_err(|error| format!("vhost-user: {error}"))?;
         let entry = plan(&guest.ram, 64, 0);
-        let attach = Question { operation: wire::Operation::Attach, attachment: 0, queue: 0, entries: vec![entry] };
+        let attach = Question { operation: wire::Operation::Attach, attachment: 0, features: 0, queue: 0, entries: vec![entry] };
         let reply = guest.ask(0, &attach);
         if reply.result != DONE {
             return Err(format!("attach: {reply:?}"));

@@ -39,15 +39,15 @@ pub(crate) fn start_guest(daemon: &Daemon, disk: &str, options: &Options) -> Gue
 }
 
 pub(crate) fn query(attachment: u64) -> Question {
-    Question { operation: wire::Operation::Query, attachment, queue: 0, entries: Vec::new() }
+    Question { operation: wire::Operation::Query, attachment, features: 0, queue: 0, entries: Vec::new() }
 }
 
 pub(crate) fn detach_question(attachment: u64) -> Question {
-    Question { operation: wire::Operation::Detach, attachment, queue: 0, entries: Vec::new() }
+    Question { operation: wire::Operation::Detach, attachment, features: 0, queue: 0, entries: Vec::new() }
 }
 
 pub(crate) fn attach_question(entries: &[Entry]) -> Vec<u8> {
-    Question { operation: wire::Operation::Attach, attachment: 0, queue: 0, entries: entries.to_vec() }.to_bytes()
+    Question { operation: wire::Operation::Attach, attachment: 0, features: 0, queue: 0, entries: entries.to_vec() }.to_bytes()
 }
 
 /// A guest's side of an attachment.

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fipsee_ring::channel::MAX_DEPTH;
 use fipsee_ring::control::MAX_QUEUES;
 use fipsee_ring::mapped::MappedRing;
+use fipsee_ring::tuning::Choices;
 
 use super::rings;
-use super::wire::{DONE, Entry, FEATURES, INVALID, NO_ATTACHMENT, NOT_NOW, Operation, Question, Reply};
+use super::wire::{DONE, Entry, FEATURE_CHOICES, FEATURES, INVALID, NO_ATTACHMENT, NOT_NOW, Operation, Question, Reply};
 use crate::memory::GuestMemory;
 
 /// A ring that is about to be served, by the server of its doorbell virtqueue.
@@ -53,12 +54,14 @@ pub struct Desk {
 
 impl Desk {
     /// Decide about `question`, copied from a guest with `memory`. `runs` tells whether a virtqueue is there and started; there are
-    /// `virtqueues` of them. Bells are not for us: they are between a guest and the server of a ring.
+    /// `virtqueues` of them. A guest that wants advice is given `advice`. Bells are not for us: they are between a guest and the server
+    /// of a ring.
     pub fn decide(
         &mut self,
         question: &Question,
         memory: &Arc<GuestMemory>,
         virtqueues: u16,
+        advice: Choices,
         runs: impl Fn(u32) -> bool,
     ) -> Decision {
         let max_queues = virtqueues.min(MAX_QUEUES);
@@ -67,11 +70,15 @@ impl Desk {
             Operation::Query => {
                 let gone = question.attachment != 0 && question.attachment != current;
                 let result = if gone { NO_ATTACHMENT } else { DONE };
-                let reply = Reply { result, max_queues, attachment: current, features: FEATURES, max_depth: MAX_DEPTH, queue: 0 };
-                Decision::Answer(reply)
+                let offer = Reply { max_queues, features: FEATURES, max_depth: MAX_DEPTH, ..Reply::of(result) };
+                Decision::Answer(Reply { attachment: current, ..offer })
             }
             Operation::Attach => match self.attach(&question.entries, memory, max_queues, runs) {
-                Ok((grants, id)) => Decision::Attach(grants, Reply { max_queues, attachment: id, ..Reply::of(DONE) }),
+                Ok((grants, attachment)) => {
+                    let features = question.features;
+                    let choices = if features & FEATURE_CHOICES == 0 { 0 } else { advice.word() };
+                    Decision::Attach(grants, Reply { max_queues, attachment, features, choices, ..Reply::of(DONE) })
+                }
                 Err(refused) => Decision::Answer(Reply { max_queues, ..refused }),
             },
             Operation::Detach if current != 0 && question.attachment == current => Decision::Detach(Reply::of(DONE)),

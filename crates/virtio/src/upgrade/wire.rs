@@ -15,8 +15,10 @@ pub const VERSION: u16 = 1;
 pub const PART_BYTES: usize = 64;
 /// Bits of a guest-physical address below a segment's memory id.
 pub const REGION_SHIFT: u32 = 41;
+/// Feature: the reply of an attach advises how to go about the rings' work.
+pub const FEATURE_CHOICES: u64 = 1;
 /// The features that this build knows.
-pub const FEATURES: u64 = 0;
+pub const FEATURES: u64 = FEATURE_CHOICES;
 /// Most bytes of a question with its entries.
 pub const MAX_QUESTION_BYTES: usize = PART_BYTES * 65;
 const _: () = assert!(MAX_QUEUES == 64);
@@ -167,6 +169,8 @@ pub struct Question {
     pub operation: Operation,
     /// The attachment it is about, or 0.
     pub attachment: u64,
+    /// The features wanted, of an attach.
+    pub features: u64,
     /// Number of the queue, of a bell.
     pub queue: u16,
     /// The queues of an attach.
@@ -193,7 +197,7 @@ impl Question {
         bytes.put(&VERSION.to_le_bytes());
         bytes.put(&self.operation.to_wire().to_le_bytes());
         bytes.put(&self.attachment.to_le_bytes());
-        bytes.put(&0_u64.to_le_bytes());
+        bytes.put(&self.features.to_le_bytes());
         bytes.put(&u16::try_from(self.entries.len()).unwrap_or(u16::MAX).to_le_bytes());
         bytes.put(&self.queue.to_le_bytes());
         let mut all = bytes.part.to_vec();
@@ -221,6 +225,7 @@ impl Question {
         let (queue_count, queue) = (u16_at(head, 24), u16_at(head, 26));
         let attaches = operation == Operation::Attach;
         let allowed = features & !FEATURES == 0
+            && (features == 0 || attaches)
             && usize::from(queue_count) == entries.len()
             && (queue_count != 0) == attaches
             && queue_count <= MAX_QUEUES
@@ -232,7 +237,7 @@ impl Question {
         }
         let wrong = |place: usize| Refused { result: INVALID, queue: u32::try_from(place).unwrap_or(0) };
         let entries = entries.iter().enumerate().map(|(place, entry)| Entry::parse(entry).ok_or_else(|| wrong(place)));
-        Ok(Self { operation, attachment, queue, entries: entries.collect::<Result<_, _>>()? })
+        Ok(Self { operation, attachment, features, queue, entries: entries.collect::<Result<_, _>>()? })
     }
 }
 
@@ -251,6 +256,8 @@ pub struct Reply {
     pub max_depth: u32,
     /// Which entry of an attach was wrong.
     pub queue: u32,
+    /// Advice (attach, with [`FEATURE_CHOICES`] in force): a word of [`Choices`](fipsee_ring::tuning::Choices).
+    pub choices: u32,
 }
 
 impl Reply {
@@ -271,22 +278,26 @@ impl Reply {
         bytes.put(&self.features.to_le_bytes());
         bytes.put(&self.max_depth.to_le_bytes());
         bytes.put(&self.queue.to_le_bytes());
+        bytes.put(&self.choices.to_le_bytes());
         bytes.part
     }
 
     /// What a guest reads, if it is a reply of this version.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; PART_BYTES]) -> Option<Self> {
-        if u16_at(bytes, 4) != VERSION || bytes[32..].iter().any(|byte| *byte != 0) {
+        let (features, choices) = (u64_at(bytes, 16), u32_at(bytes, 32));
+        let unasked = choices != 0 && features & FEATURE_CHOICES == 0;
+        if u16_at(bytes, 4) != VERSION || unasked || bytes[36..].iter().any(|byte| *byte != 0) {
             return None;
         }
         Some(Self {
             result: u32_at(bytes, 0),
             max_queues: u16_at(bytes, 6),
             attachment: u64_at(bytes, 8),
-            features: u64_at(bytes, 16),
+            features,
             max_depth: u32_at(bytes, 24),
             queue: u32_at(bytes, 28),
+            choices,
         })
     }
 }

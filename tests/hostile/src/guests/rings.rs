@@ -31,7 +31,8 @@ impl OnRings {
         let mut guest = start(socket, false)?;
         let data = guest.ram.allocate(1 << 20, 4096);
         let entry = plan(&guest.ram, 4, 0);
-        let question = Question { operation: wire::Operation::Attach, attachment: 0, queue: 0, entries: vec![entry] };
+        let question =
+            Question { operation: wire::Operation::Attach, attachment: 0, features: 0, queue: 0, entries: vec![entry] };
         let reply = guest.ask(0, &question);
         expect(reply.result, &[DONE])?;
         let ring = GuestRing::open(&guest.ram, entry, 0);

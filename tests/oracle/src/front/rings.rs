@@ -49,7 +49,8 @@ impl Rings {
         let limits = Limits { has_fua: true, ..machine.limits(MAX_INDIRECT_ENTRIES)? };
         // One more than requests, for acknowledgements.
         let entries: Vec<_> = (0..u32::from(queues)).map(|queue| plan(&machine.guest.ram, u32::from(DEPTH) + 1, queue)).collect();
-        let question = Question { operation: wire::Operation::Attach, attachment: 0, queue: 0, entries: entries.clone() };
+        let question =
+            Question { operation: wire::Operation::Attach, attachment: 0, features: 0, queue: 0, entries: entries.clone() };
         let reply = machine.guest.ask(0, &question);
         if reply.result != DONE {
             return Err(format!("the rings cannot be attached: {reply:?}"));

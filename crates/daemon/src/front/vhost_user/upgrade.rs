@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use fipsee_ring::mailbox::Mailbox;
+use fipsee_ring::tuning::{Choices, Tuning};
 use fipsee_virtio::memory::GuestMemory;
 use fipsee_virtio::server::QuestionToken;
 use fipsee_virtio::upgrade::GuestQueue;
@@ -48,6 +49,11 @@ impl fipsee_virtio::upgrade::Device for Asker {
     }
 }
 
+/// How a guest is best to go about its rings' work, as far as we know.
+fn advice() -> Choices {
+    Tuning::default().to_choices()
+}
+
 impl Device {
     /// Answer a question, unless the queue it came from was stopped meanwhile: then it comes again.
     pub(super) fn asked(&mut self, asked: &Asked) {
@@ -59,7 +65,7 @@ impl Device {
         let served = |index: u32| {
             self.queues.get(usize::try_from(index).unwrap_or(usize::MAX)).is_some_and(super::queue::Queue::is_served)
         };
-        let reply = match self.desk.decide(question, &self.memory, self.queue_count(), served) {
+        let reply = match self.desk.decide(question, &self.memory, self.queue_count(), advice(), served) {
             Decision::Answer(reply) => reply,
             Decision::Attach(grants, reply) => {
                 tracing::debug!(disk = self.serving.export.name(), rings = grants.len(), "a guest goes over to rings");
