@@ -81,6 +81,12 @@ impl Search {
         }
     }
 
+    /// Does it try other methods than prefetching?
+    #[must_use]
+    pub const fn tries_methods(&self) -> bool {
+        self.methods
+    }
+
     /// A window of 16 exchanges ended, which took `window_ticks` together; returns delays and method from here on.
     pub fn window(&mut self, window_ticks: u64) -> (Delays, Method) {
         let wanted = match self.phase {
