@@ -49,7 +49,7 @@ impl CpuChoice {
 #[must_use]
 pub fn this_machine() -> (Machine, Option<Matrix>) {
     let machine = Machine::this();
-    let matrix = cache::load(&machine).ok().map(|(_, matrix)| matrix);
+    let matrix = cache::load(&machine).ok().map(|(_, kept)| kept.matrix);
     (machine, matrix)
 }
 

@@ -33,7 +33,19 @@ fn both_directions_are_measured_kept_and_found_again() {
     let first = json(&topology(&["--json", "--measure"]));
     assert_keys(
         &first,
-        &["model", "online", "offline", "usable", "cpus", "measurement", "workers", "unbound_workers", "polls", "notes"],
+        &[
+            "model",
+            "online",
+            "offline",
+            "usable",
+            "cpus",
+            "measurement",
+            "choices",
+            "workers",
+            "unbound_workers",
+            "polls",
+            "notes",
+        ],
     );
     assert_eq!(first["measurement"]["source"], "measured now");
     let costs = list(&first["measurement"]["costs"]);
@@ -43,9 +55,26 @@ fn both_directions_are_measured_kept_and_found_again() {
         assert_eq!(costs.iter().filter(is_back).count(), 1, "{cost}");
     }
     assert_eq!(list(&first["workers"]).len(), 1);
+    let choices = list(&first["choices"]);
+    assert!(!choices.is_empty(), "{first}");
+    for class in choices {
+        let keys = ["between", "ownership", "stores", "touch", "burst_prefetch", "take", "word", "is_measured", "why"];
+        assert_keys(class, &[&keys[..], &["floor_ticks", "milliseconds", "trials"]].concat());
+        let is_measured = class["is_measured"].as_bool().expect("a flag");
+        assert_eq!(list(&class["trials"]).is_empty(), !is_measured, "{class}");
+        assert!(class["milliseconds"].as_f64().is_some_and(|time| time > 0.0), "{class}");
+    }
     let second = json(&topology(&["--json", "--no-measure"]));
     assert!(second["measurement"]["source"].as_str().is_some_and(|source| source.ends_with("fipsee/topology.json")), "{second}");
     assert_eq!(list(&second["measurement"]["costs"]).len(), costs.len());
+    assert_eq!(list(&second["choices"]).len(), choices.len());
+    let is_noted =
+        list(&first["notes"]).iter().any(|note| note.as_str().is_some_and(|note| note.contains("without optimisation")));
+    // Tests are built so; what is shipped is not.
+    assert_eq!(is_noted, cfg!(debug_assertions), "{first}");
+    if !cfg!(debug_assertions) {
+        assert!(choices.iter().zip(list(&second["choices"])).all(|(first, second)| first["word"] == second["word"]), "{second}");
+    }
 }
 
 #[test]

@@ -1,12 +1,16 @@
-//! On which CPUs the workers run, and on which NUMA node the memory lies that they share with clients.
+//! On which CPUs the workers run, on which NUMA node the memory lies that they share with clients, and how rings between the two go
+//! about their work.
 
 use clap::ValueEnum;
 use fipsee_ring::region::Region;
-use fipsee_topology::cache::{self, Unusable};
+use fipsee_ring::tuning::Choices;
+use fipsee_topology::cache::{self, Kept, Unusable};
+use fipsee_topology::choose::{self, ByDistance};
 use fipsee_topology::machine::Machine;
+use fipsee_topology::matrix::Matrix;
 use fipsee_topology::numa;
 use fipsee_topology::pin;
-use fipsee_topology::plan::Plan;
+use fipsee_topology::plan::{Plan, clients_of};
 use serde::Deserialize;
 
 use crate::config::Config;
@@ -29,21 +33,54 @@ pub struct Place {
     pub cpu: Option<usize>,
     /// The NUMA node of that, on a machine with several.
     pub node: Option<usize>,
+    /// How its ends of rings go about their work, and what its clients are advised.
+    pub choices: Choices,
 }
 
-/// Choose a place for each worker, and say in the log which and why. Nothing is measured here: that would hold up the start.
+/// Choose a place for each worker, and the choices of its rings; say in the log which and why. Nothing is measured here: that would hold up
+/// the start.
 #[must_use]
 pub fn choose(config: &Config) -> Vec<Place> {
     let machine = Machine::this();
+    let kept = load(&machine);
+    let matrix = kept.as_ref().map(|kept| &kept.matrix);
     let cpus: Vec<usize> = match (config.cpus.as_slice(), config.placement) {
-        ([], Placement::Auto) => plan(&machine, config.workers).pollers.iter().map(|poller| poller.cpu).collect(),
+        ([], Placement::Auto) => plan(&machine, matrix, config.workers).pollers.iter().map(|poller| poller.cpu).collect(),
         ([], Placement::Off) => Vec::new(),
         (given, _) => given.to_vec(),
     };
-    let place = |cpu: usize| Place { cpu: Some(cpu), node: machine.node_of(cpu) };
-    let mut places: Vec<Place> = cpus.into_iter().map(place).collect();
-    places.resize(config.workers, Place::default());
-    places
+    let chosen = kept.as_ref().map(|kept| &kept.choices);
+    let place = |worker: usize| {
+        let cpu = cpus.get(worker).copied();
+        let clients = cpu.map_or_else(Vec::new, |cpu| clients_of(&machine, matrix, cpu, &cpus));
+        let choices = choices_of(worker, &machine, cpu, &clients, chosen);
+        Place { cpu, node: cpu.and_then(|cpu| machine.node_of(cpu)), choices }
+    };
+    (0..config.workers).map(place).collect()
+}
+
+/// Those that were measured between the worker and where its clients should run, else those of the CPU's family.
+fn choices_of(worker: usize, machine: &Machine, cpu: Option<usize>, clients: &[usize], chosen: Option<&ByDistance>) -> Choices {
+    let found = chosen.and_then(|chosen| choose::for_clients(machine, cpu, clients, chosen));
+    let choices = found.map_or_else(choose::of_family, |found| found.choices);
+    let reason = found.map_or_else(|| choose::BY_FAMILY.to_owned(), choose::reason);
+    tracing::info!(worker, choices = %choose::summary(choices), "choices of rings: {reason}");
+    choices
+}
+
+/// What was measured of the machine.
+fn load(machine: &Machine) -> Option<Kept> {
+    match cache::load(machine) {
+        Ok((path, kept)) => {
+            tracing::info!(measurement = %path.display(), "places and choices of rings are those that were measured");
+            Some(kept)
+        }
+        Err(Unusable::Missing) => None,
+        Err(refused) => {
+            tracing::warn!("{refused}");
+            None
+        }
+    }
 }
 
 /// Have this thread, and those that it starts from now on, leave the CPUs of bound workers to them. A client that comes and goes without end
@@ -81,19 +118,8 @@ pub fn put_near(region: &Region, places: impl Iterator<Item = Place>) {
     }
 }
 
-fn plan(machine: &Machine, workers: usize) -> Plan {
-    let matrix = match cache::load(machine) {
-        Ok((path, matrix)) => {
-            tracing::info!(measurement = %path.display(), "workers are placed by what was measured");
-            Some(matrix)
-        }
-        Err(Unusable::Missing) => None,
-        Err(refused) => {
-            tracing::warn!("{refused}");
-            None
-        }
-    };
-    let plan = Plan::new(machine, matrix.as_ref(), workers);
+fn plan(machine: &Machine, matrix: Option<&Matrix>, workers: usize) -> Plan {
+    let plan = Plan::new(machine, matrix, workers);
     for warning in &plan.warnings {
         tracing::warn!("{warning}");
     }

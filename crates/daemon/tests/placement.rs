@@ -204,7 +204,8 @@ fn scripted(welcome_features: u64, layout: RegionLayout) -> (Scratch, std::threa
     let thread = std::thread::spawn(move || {
         let control = Seqpacket::from_fd(rustix::net::accept(&socket).expect("a client"));
         let hello = control.receive(PATIENCE).expect("a greeting");
-        assert!(matches!(Control::decode(&hello.bytes), Ok(Control::Hello { features: FEATURE_WORKER_CPU, .. })));
+        const OFFERED: u64 = FEATURE_WORKER_CPU | FEATURE_CHOICES;
+        assert!(matches!(Control::decode(&hello.bytes), Ok(Control::Hello { features: OFFERED, .. })));
         let welcome =
             Control::Welcome { version: VERSION, max_queues: 1, max_depth: 4, features: welcome_features, max_pool_bytes: 4096 };
         say(&control, &welcome, &[]);

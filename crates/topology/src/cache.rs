@@ -9,18 +9,28 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use fipsee_ring::tuning::Choices;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
-use crate::machine::Machine;
+use crate::choose::{Basis, ByDistance, Chosen, Trial, over, pairs};
+use crate::machine::{Distance, Machine};
 use crate::matrix::{Cost, Matrix};
 
 /// Layout of the file; a change of any kind is another version.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// A file of 1024 CPUs has 64 MB; a longer one is none of ours.
 const MAX_FILE_BYTES: u64 = 128 << 20;
 /// A line that takes longer than this (a millisecond or so) never did.
 const MAX_TICKS: f64 = 4e6;
+/// Choosing takes milliseconds; on a machine with other load, a minute at most.
+const MAX_MILLISECONDS: f64 = 60_000.0;
+/// Choices that were tried against each other differ less.
+const MAX_RATIO: f64 = 1000.0;
+/// So many are tried for a class at most.
+const MAX_TRIALS: usize = 32;
+/// The bits of a word of choices that mean something.
+const CHOICES_MASK: u32 = 0x001f_ffff;
 /// Root's measurement, which everyone may read.
 pub const SYSTEM_PATH: &str = "/run/fipsee/topology.json";
 
@@ -33,6 +43,30 @@ struct File {
     own_ticks: Option<f64>,
     /// From, to, median and least ticks.
     costs: Vec<(usize, usize, f64, f64)>,
+    choices: Vec<Choice>,
+}
+
+/// The choices of one class of pairs.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Choice {
+    /// [`Distance::key`].
+    distance: String,
+    choices: u32,
+    is_measured: bool,
+    floor_ticks: [f64; 2],
+    milliseconds: f64,
+    /// The field that was tried as a word of choices, its ratio, and whether it was taken.
+    trials: Vec<(u32, f64, bool)>,
+}
+
+/// What is kept.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Kept {
+    /// The costs of lines.
+    pub matrix: Matrix,
+    /// The choices of the ring.
+    pub choices: ByDistance,
 }
 
 /// Why a file is not used.
@@ -68,14 +102,14 @@ pub fn own_path() -> Option<PathBuf> {
 ///
 /// # Errors
 /// Why there is none: of one's own file, unless that is missing.
-pub fn load(machine: &Machine) -> Result<(PathBuf, Matrix), Unusable> {
+pub fn load(machine: &Machine) -> Result<(PathBuf, Kept), Unusable> {
     let system = PathBuf::from(SYSTEM_PATH);
     let own = own_path().filter(|own| *own != system);
-    let own_outcome = own.map(|path| read(&path, machine).map(|matrix| (path, matrix)));
+    let own_outcome = own.map(|path| read(&path, machine).map(|kept| (path, kept)));
     match own_outcome {
         Some(Ok(found)) => Ok(found),
-        Some(Err(refused @ Unusable::Refused(_))) => read(&system, machine).map(|matrix| (system, matrix)).map_err(|_| refused),
-        _ => read(&system, machine).map(|matrix| (system, matrix)),
+        Some(Err(refused @ Unusable::Refused(_))) => read(&system, machine).map(|kept| (system, kept)).map_err(|_| refused),
+        _ => read(&system, machine).map(|kept| (system, kept)),
     }
 }
 
@@ -83,7 +117,7 @@ pub fn load(machine: &Machine) -> Result<(PathBuf, Matrix), Unusable> {
 ///
 /// # Errors
 /// Why not.
-pub fn read(path: &Path, machine: &Machine) -> Result<Matrix, Unusable> {
+pub fn read(path: &Path, machine: &Machine) -> Result<Kept, Unusable> {
     let refuse = |why: &str| Unusable::Refused(format!("{} is ignored: {why}", path.display()));
     // Neither a link, which may lead anywhere, nor a pipe, which would keep us waiting.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -109,7 +143,7 @@ pub fn read(path: &Path, machine: &Machine) -> Result<Matrix, Unusable> {
     parse(&text, machine).map_err(|why| refuse(&why))
 }
 
-fn parse(text: &str, machine: &Machine) -> Result<Matrix, String> {
+fn parse(text: &str, machine: &Machine) -> Result<Kept, String> {
     #[derive(Deserialize)]
     struct Head {
         version: u32,
@@ -122,13 +156,23 @@ fn parse(text: &str, machine: &Machine) -> Result<Matrix, String> {
     if file.machine != machine.fingerprint() {
         return Err("it is about another machine, other CPUs, or an earlier start of this one".to_owned());
     }
-    let is_time = |ticks: f64| ticks > 0.0 && ticks < MAX_TICKS;
+    let matrix = matrix_of(&file, machine)?;
+    Ok(Kept { matrix, choices: choices_of(file.choices, machine)? })
+}
+
+fn is_time(ticks: f64) -> bool {
+    ticks > 0.0 && ticks < MAX_TICKS
+}
+
+const IMPOSSIBLE: &str = "it holds figures that cannot have been measured";
+
+fn matrix_of(file: &File, machine: &Machine) -> Result<Matrix, String> {
     let is_possible = |(from, to, median, least): &(usize, usize, f64, f64)| {
         let is_known = machine.cpu(*from).is_some() && machine.cpu(*to).is_some() && from != to;
         is_known && is_time(*median) && is_time(*least) && least <= median
     };
     if file.tsc_hz == 0 || !file.own_ticks.is_none_or(is_time) || !file.costs.iter().all(is_possible) || file.costs.is_empty() {
-        return Err("it holds figures that cannot have been measured".to_owned());
+        return Err(IMPOSSIBLE.to_owned());
     }
     let costs = file.costs.iter().map(|(from, to, median_ticks, least_ticks)| {
         let cost = Cost { median_ticks: *median_ticks, least_ticks: *least_ticks };
@@ -143,17 +187,54 @@ fn parse(text: &str, machine: &Machine) -> Result<Matrix, String> {
     Ok(matrix)
 }
 
-/// Keep `matrix` in `path`, whole or not at all; folders are made.
+fn choices_of(kept: Vec<Choice>, machine: &Machine) -> Result<ByDistance, String> {
+    let classes = pairs(machine, None);
+    let mut choices = ByDistance::new();
+    for Choice { distance, choices: word, is_measured, floor_ticks, milliseconds, trials } in kept {
+        let distance = Distance::ALL.into_iter().find(|known| known.key() == distance && classes.contains_key(known));
+        let is_trial = |(tried, ratio, _): &(u32, f64, bool)| tried & !CHOICES_MASK == 0 && *ratio > 0.0 && *ratio < MAX_RATIO;
+        let is_possible = word & !CHOICES_MASK == 0
+            && floor_ticks.iter().all(|ticks| is_time(*ticks))
+            && (0.0..MAX_MILLISECONDS).contains(&milliseconds)
+            && trials.len() <= MAX_TRIALS
+            && trials.iter().all(is_trial);
+        let Some(distance) = distance.filter(|_| is_possible) else { return Err(IMPOSSIBLE.to_owned()) };
+        let trial = |(tried, ratio, taken)| Trial { tried: Choices::from_word(tried), ratio, taken };
+        let basis = if is_measured { Basis::Measured } else { Basis::OneCore };
+        let trials = trials.into_iter().map(trial).collect();
+        // Without fields of values that this version does not know: what is kept here is advised to others.
+        let (read, known) = (Choices::from_word(word), over(Choices::NONE, Choices::from_word(word)));
+        let choices_read = if read.is_measured() { known.as_measured() } else { known };
+        let chosen = Chosen { choices: choices_read, basis, floor_ticks, milliseconds, trials };
+        if choices.insert(distance, chosen).is_some() {
+            return Err("choices are there twice".to_owned());
+        }
+    }
+    Ok(choices)
+}
+
+/// Keep it in `path`, whole or not at all; folders are made.
 ///
 /// # Errors
 /// The place cannot be written.
-pub fn write(path: &Path, machine: &Machine, matrix: &Matrix) -> io::Result<()> {
+pub fn write(path: &Path, machine: &Machine, kept: &Kept) -> io::Result<()> {
+    let Kept { matrix, choices } = kept;
     // A tenth of a tick is more than can be measured, and makes the file half as long.
     let tenths = |ticks: f64| (ticks * 10.0).round() / 10.0;
+    let thousandths = |ratio: f64| (ratio * 1000.0).round() / 1000.0;
     let costs =
         matrix.costs().map(|((from, to), cost)| (from, to, tenths(cost.median_ticks), tenths(cost.least_ticks))).collect();
     let own_ticks = matrix.own_ticks.map(tenths);
-    let file = File { version: VERSION, machine: machine.fingerprint(), tsc_hz: matrix.tsc_hz, own_ticks, costs };
+    let choice = |(distance, chosen): (&Distance, &Chosen)| Choice {
+        distance: distance.key().to_owned(),
+        choices: chosen.choices.word(),
+        is_measured: chosen.basis == Basis::Measured,
+        floor_ticks: chosen.floor_ticks.map(tenths),
+        milliseconds: tenths(chosen.milliseconds),
+        trials: chosen.trials.iter().map(|trial| (trial.tried.word(), thousandths(trial.ratio), trial.taken)).collect(),
+    };
+    let (version, machine, choices) = (VERSION, machine.fingerprint(), choices.iter().map(choice).collect());
+    let file = File { version, machine, tsc_hz: matrix.tsc_hz, own_ticks, costs, choices };
     let folder = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     if !folder.exists() {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;

@@ -4,6 +4,7 @@
 //! start later, and [`plan`] makes a recommendation of both. This crate knows nothing of disks, requests or configuration.
 
 pub mod cache;
+pub mod choose;
 pub mod cpu_list;
 mod lines;
 pub mod machine;

@@ -57,6 +57,17 @@ impl Distance {
         }
     }
 
+    /// For programs: of the file of measurements, and of JSON.
+    #[must_use]
+    pub const fn key(self) -> &'static str {
+        match self {
+            Self::SameCore => "same_core",
+            Self::SameCache => "same_cache",
+            Self::SameSocket => "same_socket",
+            Self::OtherSocket => "other_socket",
+        }
+    }
+
     /// For people.
     #[must_use]
     pub const fn text(self) -> &'static str {

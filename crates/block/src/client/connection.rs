@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fipsee_ring::PeerFault;
-use fipsee_ring::channel::{ClientQueue, FEATURE_WORKER_CPU, RegionLayout};
+use fipsee_ring::channel::{ClientQueue, FEATURE_CHOICES, FEATURE_WORKER_CPU, RegionLayout};
 use fipsee_ring::control::{
     ACCESS_READ, ACCESS_WRITE, ATTACH_EXCLUSIVE, ATTACH_IGNORE_CLAIM, ATTACH_READ_ONLY, ATTACH_SOLE_WRITER, Control, MAX_REGIONS,
     SERVICE_BLOCK,
@@ -299,7 +299,8 @@ fn register_with(control: &Seqpacket, memory: &Memory) -> Result<(), Error> {
 
 fn handshake(socket_path: &Path, options: &AttachOptions) -> Result<Attachment, Error> {
     let flag = |set, bit| if set { bit } else { 0 };
-    let offered = if options.placement == Placement::Auto { FEATURE_WORKER_CPU } else { 0 };
+    let about_cpus = if options.placement == Placement::Auto { FEATURE_WORKER_CPU } else { 0 };
+    let offered = FEATURE_CHOICES | about_cpus;
     let claim = match options.claim {
         _ if options.read_only => 0,
         Claim::None => 0,

@@ -1,5 +1,6 @@
 //! One queue: stage requests, publish them in a burst, reap completions.
 
+mod hints;
 mod recovery;
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -112,13 +113,6 @@ impl Queue {
     #[inline(always)]
     pub const fn free(&self) -> usize {
         self.free_tags.len()
-    }
-
-    /// The CPU that the daemon's worker for this queue is bound to, as far as is known: see
-    /// [`Placement`](super::Placement).
-    #[must_use]
-    pub fn worker_cpu(&self) -> Option<usize> {
-        self.channel.worker_cpu.and_then(|cpu| usize::try_from(cpu).ok())
     }
 
     /// Requests that can be outstanding at a time.

@@ -1,5 +1,6 @@
 //! `fipsee doctor`: what of this machine, this configuration and this daemon is not as it should be, and what to change.
 
+mod choices;
 mod daemon;
 mod kernel;
 mod limits;
@@ -112,7 +113,12 @@ impl Root<'_> {
 
 pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
     let root = Root(arguments.root.as_deref().unwrap_or(Path::new("/")));
-    let mut findings = machine::look(root);
+    let mut findings = Vec::new();
+    // Another machine's files do not say what its CPU is.
+    if arguments.root.is_none() {
+        findings.push(choices::look());
+    }
+    findings.extend(machine::look(root));
     findings.extend(kernel::look(root));
     if arguments.root.is_none() {
         findings.extend(daemon::look(root, socket));

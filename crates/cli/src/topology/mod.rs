@@ -1,10 +1,14 @@
-//! `fipsee topology`: the machine's CPUs, what moving a cache line between them costs, and where workers and clients should run.
+//! `fipsee topology`: the machine's CPUs, what moving a cache line between them costs, how rings between them go about their work, and where
+//! workers and clients should run.
 
+mod choices;
 mod picture;
 mod text;
 
 use std::path::PathBuf;
 
+use fipsee_topology::cache::Kept;
+use fipsee_topology::choose::{self, ByDistance};
 use fipsee_topology::machine::{Cpu, Machine};
 use fipsee_topology::matrix::Matrix;
 use fipsee_topology::measure::Course;
@@ -46,9 +50,15 @@ pub(crate) struct Arguments {
     root: Option<PathBuf>,
 }
 
+/// The source of what was not kept before.
+const MEASURED_NOW: &str = "measured now";
+/// Choices that another build measured are not kept.
+const IS_OPTIMISED: bool = !cfg!(debug_assertions);
+
 /// Costs, and where they come from.
 struct Known {
     matrix: Matrix,
+    choices: ByDistance,
     source: String,
     is_disturbed: bool,
 }
@@ -58,6 +68,8 @@ struct Shown {
     machine: Machine,
     known: Option<Known>,
     plan: Plan,
+    /// Is it another machine's files?
+    is_recorded: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
@@ -76,7 +88,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         }
     };
     let plan = Plan::new(&machine, known.as_ref().map(|known| &known.matrix), arguments.workers.into());
-    let shown = Shown { machine, known, plan };
+    let shown = Shown { machine, known, plan, is_recorded: arguments.root.is_some() };
     if let Some(path) = &arguments.plot {
         let known = shown.known.as_ref().ok_or("there is nothing to draw: no two CPUs were measured; leave --plot out")?;
         plot::write(path, &picture::draw(&shown.machine, &known.matrix)?)?;
@@ -85,14 +97,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
 }
 
 fn look_up(machine: &Machine, arguments: &Arguments) -> Result<Option<Known>, Error> {
-    if !arguments.measure && !arguments.full {
-        match cache::load(machine) {
-            Ok((path, matrix)) => {
-                return Ok(Some(Known { matrix, source: path.display().to_string(), is_disturbed: false }));
-            }
-            Err(cache::Unusable::Missing) => {}
-            Err(refused) => eprintln!("warning: {refused}"),
+    let mut earlier = ByDistance::new();
+    let must_measure = arguments.measure || arguments.full;
+    match cache::load(machine) {
+        Ok((_, kept)) if must_measure => earlier = kept.choices,
+        Ok((path, Kept { matrix, choices })) => {
+            return Ok(Some(Known { matrix, choices, source: path.display().to_string(), is_disturbed: false }));
         }
+        Err(cache::Unusable::Refused(_)) if must_measure => {}
+        Err(cache::Unusable::Missing) => {}
+        Err(refused) => eprintln!("warning: {refused}"),
     }
     if arguments.no_measure || machine.usable.len() < 2 {
         return Ok(None);
@@ -101,9 +115,12 @@ fn look_up(machine: &Machine, arguments: &Arguments) -> Result<Option<Known>, Er
     let course = measure::course(machine, arguments.full).map_err(cannot)?;
     announce(machine, &course);
     let measured = measure::run(&course).map_err(cannot)?;
-    keep(machine, &measured.matrix);
-    let source = "measured now".to_owned();
-    Ok(Some(Known { matrix: measured.matrix, source, is_disturbed: measured.is_disturbed }))
+    let choices = choose::choose_all(machine, Some(&measured.matrix), &earlier).map_err(cannot)?;
+    // Unoptimised code says what it costs itself, not what the ring does: a program for use must not go by that.
+    let kept_choices = if IS_OPTIMISED { choices.clone() } else { earlier };
+    keep(machine, &Kept { matrix: measured.matrix.clone(), choices: kept_choices });
+    let source = MEASURED_NOW.to_owned();
+    Ok(Some(Known { matrix: measured.matrix, choices, source, is_disturbed: measured.is_disturbed }))
 }
 
 fn announce(machine: &Machine, course: &Course) {
@@ -121,11 +138,11 @@ fn announce(machine: &Machine, course: &Course) {
 }
 
 /// Keep it for those who come later; a place that cannot be written is no reason to fail.
-fn keep(machine: &Machine, matrix: &Matrix) {
+fn keep(machine: &Machine, kept: &Kept) {
     let Some(path) = cache::own_path() else {
         return eprintln!("warning: what was measured is not kept: neither XDG_CACHE_HOME nor HOME is set");
     };
-    if let Err(error) = cache::write(&path, machine, matrix) {
+    if let Err(error) = cache::write(&path, machine, kept) {
         eprintln!("warning: what was measured is not kept: cannot write {}: {error}", path.display());
     }
 }
@@ -136,7 +153,11 @@ impl Shown {
         let disturbed = self.known.as_ref().is_some_and(|known| known.is_disturbed);
         let disturbed = disturbed
             .then(|| "other load disturbed the measurement; repeat it with --measure when the machine is quiet".to_owned());
-        self.machine.unknown.iter().chain(&self.plan.warnings).cloned().chain(disturbed).collect()
+        let is_new = self.known.as_ref().is_some_and(|known| known.source == MEASURED_NOW && !known.choices.is_empty());
+        let unoptimised = (is_new && !IS_OPTIMISED).then(|| {
+            "this program was built without optimisation: the choices of rings that it measured are not kept".to_owned()
+        });
+        self.machine.unknown.iter().chain(&self.plan.warnings).cloned().chain(disturbed).chain(unoptimised).collect()
     }
 
     fn to_json(&self) -> Value {
@@ -148,7 +169,8 @@ impl Shown {
                 "last_level_cache": cpu.cache, "is_small": cpu.is_small,
             })
         };
-        let measurement = self.known.as_ref().map(|known| {
+        let known = self.known.as_ref();
+        let measurement = known.map(|known| {
             let matrix = &known.matrix;
             let cost = |((from, to), cost): ((usize, usize), fipsee_topology::matrix::Cost)| {
                 json!({
@@ -173,6 +195,7 @@ impl Shown {
             "usable": cpu_list::format(&machine.usable),
             "cpus": machine.cpus.iter().map(cpu).collect::<Vec<_>>(),
             "measurement": measurement,
+            "choices": if self.is_recorded { Value::Null } else { choices::to_json(machine, known.map(|known| &known.choices)) },
             "workers": workers.collect::<Vec<_>>(),
             "unbound_workers": self.plan.unbound_count,
             "polls": self.plan.polls,

@@ -6,7 +6,7 @@ use fipsee_topology::cpu_list;
 use fipsee_topology::machine::{Cpu, Distance, Machine};
 use fipsee_topology::matrix::Matrix;
 
-use super::{Known, Shown};
+use super::{Known, Shown, choices};
 use crate::output::Table;
 
 /// A table of more columns fits no terminal.
@@ -17,6 +17,10 @@ pub(super) fn render(shown: &Shown) -> String {
     match &shown.known {
         Some(known) => text.push_str(&costs(&shown.machine, known)),
         None => text.push_str("\nWhat moving a cache line costs was not measured; this is by the words of the kernel.\n"),
+    }
+    // What stands in another machine's files does not say what its CPU is.
+    if !shown.is_recorded {
+        text.push_str(&choices::render(&shown.machine, shown.known.as_ref().map(|known| &known.choices)));
     }
     text.push_str("\nRecommended:\n");
     for (index, poller) in shown.plan.pollers.iter().enumerate() {

@@ -226,10 +226,12 @@ impl Session {
         let seats: Vec<Seat> = layout.queues.iter().map(|_| Seat::take(workers)).collect();
         let worker_cpus: Vec<Option<usize>> = seats.iter().map(|seat| workers[seat.worker()].place.cpu).collect();
         layout.features = self.features;
-        if self.features & FEATURE_WORKER_CPU != 0 {
-            for (geometry, cpu) in layout.queues.iter_mut().zip(&worker_cpus) {
-                geometry.worker_cpu = cpu.and_then(|cpu| u32::try_from(cpu).ok());
-            }
+        for (geometry, seat) in layout.queues.iter_mut().zip(&seats) {
+            let placement::Place { cpu, choices, .. } = workers[seat.worker()].place;
+            // Our end uses them, whether or not the client has asked for advice.
+            geometry.choices = choices;
+            let is_told = self.features & FEATURE_WORKER_CPU != 0;
+            geometry.worker_cpu = cpu.filter(|_| is_told).and_then(|cpu| u32::try_from(cpu).ok());
         }
         let places = seats.iter().map(|seat| workers[seat.worker()].place);
         let mut grant = Grant::new(layout, |region| placement::put_near(region, places))?;

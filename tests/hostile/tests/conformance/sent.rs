@@ -36,7 +36,8 @@ fn finish(queue: &mut Queue) -> Vec<Status> {
 #[test]
 fn control_messages_are_as_laid_out() {
     let (dir, daemon) = play(|control| {
-        assert_eq!(control.receive().expect("HELLO").bytes, hello(1, 1, 0));
+        // It asks for advice about its rings, and for nothing about workers.
+        assert_eq!(control.receive().expect("HELLO").bytes, hello(1, 1, 4));
         control.send(&Script::new(8, 0).welcome, &[]);
         let wanted = Wanted { depth: 8, pool_bytes: 4096, flags: 3, ..Wanted::disk("a") };
         assert_eq!(control.receive().expect("ATTACH").bytes, attach(&wanted));
