@@ -7,7 +7,7 @@ use super::measure::{Cell, Outcome};
 use super::tables::{self, Content, Table};
 use super::{Report, measure, place, published, text};
 use crate::ping::plan::Design;
-use crate::ping::rounds;
+use crate::ping::rounds::{self, Spread};
 
 pub(super) fn all(report: &Report) -> Value {
     let table = |table: &Table<'_>| {
@@ -74,7 +74,7 @@ fn rows(report: &Report, outcome: &Outcome) -> Vec<Value> {
 }
 
 fn put_figures(json: &mut Value, report: &Report, outcome: &Outcome, cell: &Cell) {
-    let figures = cell.figures();
+    let (figures, states) = (cell.figures(), report.states_of(outcome));
     for (name, cycles) in ["min", "mean", "p50", "p99"].into_iter().zip(figures) {
         json[format!("cycles_per_batch_{name}")] = cycles.into();
         json[format!("ns_per_batch_{name}")] = rounds::to_ns(cycles, report.tsc_hz).into();
@@ -85,11 +85,14 @@ fn put_figures(json: &mut Value, report: &Report, outcome: &Outcome, cell: &Cell
     json["ns_per_message"] = rounds::to_ns(median / queue, report.tsc_hz).into();
     json["batches"] = cell.ticks.len().into();
     for (name, other) in [("ratio_to_classic", Design::Classic), ("ratio_to_one_line", Design::OneLine)] {
-        if let Some(ratio) = outcome.ratio(cell.design, other) {
-            json[name] = ratio.to_json();
+        let Some(ratios) = outcome.ratios(cell.design, other) else { continue };
+        json[name] = Spread::of(ratios.clone()).to_json();
+        if let Some([near, far]) = states.split(outcome, &ratios) {
+            json[name]["near"] = near.into();
+            json[name]["far"] = far.into();
         }
     }
-    if let Some([near, far]) = report.states_of(outcome).split(outcome, cell) {
+    if let Some([near, far]) = states.split(outcome, &cell.medians) {
         // A state that no round of this row was in is null.
         json["cycles_per_batch_near"] = near.into();
         json["cycles_per_batch_far"] = far.into();

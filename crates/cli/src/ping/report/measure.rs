@@ -52,9 +52,9 @@ impl Outcome {
     }
 
     /// How much of `other`'s time `own` takes, round by round.
-    pub(super) fn ratio(&self, own: Design, other: Design) -> Option<Spread> {
+    pub(super) fn ratios(&self, own: Design, other: Design) -> Option<Vec<f64>> {
         let (own, other) = (self.cell(own)?, self.cell(other)?);
-        Some(Spread::of(own.medians.iter().zip(&other.medians).map(|(own, other)| own / other).collect()))
+        Some(own.medians.iter().zip(&other.medians).map(|(own, other)| own / other).collect())
     }
 
     /// The floor of each round of this row.
@@ -69,6 +69,8 @@ impl Outcome {
 pub(super) struct States {
     /// A floor below it is near; none: there was one state.
     pub(super) border: Option<f64>,
+    /// Most rounds were near.
+    mostly_near: bool,
 }
 
 /// Noise does not make two states: these quantiles lie so far apart.
@@ -83,7 +85,9 @@ impl States {
         let edge = rank.and_then(|(_, rank)| usize::try_from(rank).ok()).unwrap_or(0);
         let ends = floors.get(edge).zip(floors.len().checked_sub(edge + 1).and_then(|index| floors.get(index)));
         let ends = ends.filter(|(low, high)| **low * TWO_STATES_FACTOR <= **high);
-        Self { border: ends.map(|(low, high)| (low * high).sqrt()) }
+        let border = ends.map(|(low, high)| (low * high).sqrt());
+        let near = floors.iter().filter(|floor| border.is_some_and(|border| **floor < border)).count();
+        Self { border, mostly_near: near * 2 >= floors.len() }
     }
 
     /// Of a pair of CPUs, in whatever order; with PAUSE, without which a line takes longer in either state.
@@ -94,14 +98,30 @@ impl States {
         Self::of(here.flat_map(|outcome| outcome.floors().to_vec()).collect())
     }
 
-    /// Medians of a cell's rounds, near and far, if there are two states.
-    pub(super) fn split(self, outcome: &Outcome, cell: &Cell) -> Option<[f64; 2]> {
+    /// Medians of `figures`, one for each round of the outcome, near and far, if there are two states; NaN of a state without rounds.
+    pub(super) fn split(self, outcome: &Outcome, figures: &[f64]) -> Option<[f64; 2]> {
         let border = self.border?;
         let of = |near: bool| {
-            let rounds = cell.medians.iter().zip(outcome.floors()).filter(|(_, floor)| (**floor < border) == near);
-            Spread::of(rounds.map(|(median, _)| *median).collect()).median
+            let rounds = figures.iter().zip(outcome.floors()).filter(|(_, floor)| (**floor < border) == near);
+            Spread::of(rounds.map(|(figure, _)| *figure).collect()).median
         };
         Some([of(true), of(false)])
+    }
+
+    /// What stands where there is room for one figure, so that figures beside each other are of one state: the median of a cell in the
+    /// state that most rounds were in; none if no round of it was in that one.
+    pub(super) fn common(self, outcome: &Outcome, cell: &Cell) -> Option<f64> {
+        let Some([near, far]) = self.split(outcome, &cell.medians) else { return Some(cell.median()) };
+        Some(if self.mostly_near { near } else { far }).filter(|median| median.is_finite())
+    }
+
+    /// The words for [`common`](Self::common).
+    pub(super) const fn common_words(self) -> &'static str {
+        match (self.border.is_some(), self.mostly_near) {
+            (false, _) => "",
+            (true, true) => ", of the rounds in which the CPUs were near",
+            (true, false) => ", of the rounds in which the CPUs were far",
+        }
     }
 }
 
@@ -207,7 +227,8 @@ mod tests {
     #[test]
     fn two_states_are_told_apart_and_noise_is_none() {
         let near_and_far = [vec![140.0; 60], vec![950.0; 20], vec![7.0, 90_000.0]].concat();
-        let States { border } = States::of(near_and_far);
+        let States { border, mostly_near } = States::of(near_and_far);
+        assert!(mostly_near && !States::of([vec![140.0; 20], vec![950.0; 60]].concat()).mostly_near);
         assert!(border.is_some_and(|border| (300.0..500.0).contains(&border)), "{border:?}");
         assert_eq!(States::of([vec![140.0; 60], vec![180.0; 60], vec![5000.0; 2]].concat()).border, None);
         assert_eq!(States::of(Vec::new()).border, None);

@@ -7,7 +7,7 @@ use fipsee_topology::machine::Distance;
 
 use super::measure::{Cell, Outcome, counter_step};
 use super::tables::{self, Content, Table};
-use super::text::{table, tenths, utc, whole};
+use super::text::{hundredths, table, tenths, utc, whole};
 use super::{Report, place, published};
 use crate::ping::plan::Design;
 use crate::ping::rounds::{self, Spread};
@@ -88,7 +88,8 @@ fn near_and_far(report: &Report) -> String {
     let Some(border) = report.states.border else { return String::new() };
     format!(
         "- *NEAR / FAR*: a line took less than {border:.0} cycles in some rounds and more in others, as if the host had moved the CPUs; \
-         medians of the rounds of either kind, a - where there was none. Minimum, mean, median and 99th percentile mix both.\n"
+         medians of the rounds of either kind, in brackets those to the \
+         report's ring; a - where there was no such round. Minimum, mean, median and 99th percentile mix both.\n"
     )
 }
 
@@ -116,14 +117,22 @@ const FIGURES: [&str; 6] = ["MIN", "MEAN", "MEDIAN", "P99", "TO REPORT'S RING", 
 fn figures(report: &Report, outcome: &Outcome, cell: &Cell) -> Vec<String> {
     let mut row: Vec<String> = cell.figures().map(whole).to_vec();
     let is_channel = cell.design == Design::Channel;
-    let ratio = outcome.ratio(cell.design, Design::Classic).filter(|_| is_channel);
-    row.push(spread(ratio, 2));
+    let ratios = outcome.ratios(cell.design, Design::Classic).filter(|_| is_channel);
+    row.push(spread(ratios.clone().map(Spread::of), 2));
     row.push(if is_channel { spread(Some(Spread::of(outcome.floors().to_vec())), 0) } else { String::new() });
     if report.states.border.is_some() {
-        let split = report.states_of(outcome).split(outcome, cell);
-        row.push(split.map_or_else(|| "-".to_owned(), |[near, far]| format!("{} / {}", whole(near), whole(far))));
+        row.push(split(report, outcome, cell, ratios.as_deref()));
     }
     row
+}
+
+/// Near and far, and the ratios to the report's ring in either state.
+fn split(report: &Report, outcome: &Outcome, cell: &Cell, ratios: Option<&[f64]>) -> String {
+    let states = report.states_of(outcome);
+    let Some([near, far]) = states.split(outcome, &cell.medians) else { return "-".to_owned() };
+    let medians = format!("{} / {}", whole(near), whole(far));
+    let ratios = ratios.and_then(|ratios| states.split(outcome, ratios));
+    ratios.map_or(medians.clone(), |[near, far]| format!("{medians} ({} / {})", hundredths(near), hundredths(far)))
 }
 
 fn headings<'a>(report: &Report, first: &[&'a str], last: &[&'a str]) -> Vec<&'a str> {
@@ -224,16 +233,18 @@ fn wakings(report: &Report) -> String {
 }
 
 fn matrices(report: &Report) -> String {
-    let mut text =
-        "\n## One side waits differently from the other\n\nMedian cycles of a message and its answer: the calling side waits as \
-                    the row says, the answering side as the column says.\n"
-            .to_owned();
+    let mut text = format!(
+        "\n## One side waits differently from the other\n\nMedian cycles of a message and its answer{}: the calling side waits as \
+         the row says, the answering side as the column says.\n",
+        report.states.common_words(),
+    );
     for (design, name) in RINGS {
         let modes = WaitMode::ALL.map(WaitMode::name);
         let headings: Vec<&str> = std::iter::once("").chain(modes).collect();
         let cell = |caller, answerer| {
-            let found = tables::waiting(report, caller, answerer).and_then(|outcome| outcome.cell(design));
-            found.map_or_else(|| "-".to_owned(), |cell| whole(cell.median()))
+            let found = tables::waiting(report, caller, answerer);
+            let median = found.and_then(|outcome| report.states.common(outcome, outcome.cell(design)?));
+            median.map_or_else(|| "-".to_owned(), whole)
         };
         let row = |caller: WaitMode| {
             let cells = WaitMode::ALL.map(|answerer| cell(caller, answerer));

@@ -5,10 +5,12 @@ use plotters::style::RGBColor;
 
 use super::course::{Part, QUEUES};
 use super::heat::{self, Map};
+use super::measure::Outcome;
 use super::{Report, published, tables};
 use crate::error::Error;
 use crate::ping::picture::{self, MIDDLE, Panel, Points, TAIL};
 use crate::ping::plan::Design;
+use crate::ping::rounds::Spread;
 
 /// The report's own figures, and the floor: there to be compared with.
 const FAINT: RGBColor = RGBColor(0x9a, 0xa4, 0xac);
@@ -17,13 +19,13 @@ const FLOOR: RGBColor = RGBColor(0x4d, 0x8b, 0x31);
 /// Tables 1, 5 and 6: cycles of a message by the size of its burst.
 pub(super) fn sizes(report: &Report) -> Result<String, Error> {
     let panels = [true, false].map(|pause| Panel {
-        title: format!("Cycles per message, median, {} PAUSE", if pause { "with" } else { "without" }),
+        title: format!("Cycles per message, {} PAUSE", if pause { "with" } else { "without" }),
         x_name: "messages per burst",
         y_name: "cycles",
         logarithmic_x: true,
         curves: vec![
             ("in the report, on its machine", FAINT, there(pause)),
-            ("one line bounced (bursts of 1)", FLOOR, here(report, Design::OneLine, pause)),
+            ("one line bounced", FLOOR, floor(report, pause)),
             ("report's ring, here", TAIL, here(report, Design::Classic, pause)),
             ("channel", MIDDLE, here(report, Design::Channel, pause)),
         ],
@@ -33,17 +35,32 @@ pub(super) fn sizes(report: &Report) -> Result<String, Error> {
 
 fn head(report: &Report) -> String {
     let place = report.cpus.map_or_else(|| "one CPU".to_owned(), |[a, b]| format!("CPUs {a} and {b}"));
-    format!("{}, {place}; cycles of {} MHz", report.facts.machine.model, report.tsc_hz / 1_000_000)
+    format!(
+        "{}, {place}; cycles of {} MHz, medians{}",
+        report.facts.machine.model,
+        report.tsc_hz / 1_000_000,
+        report.states.common_words()
+    )
 }
 
 fn here(report: &Report, design: Design, pause: bool) -> Points {
-    let rows = report.outcomes.iter().filter(|outcome| outcome.row.part == Part::Sizes && outcome.row.spec.pause == pause);
-    let point = |outcome: &super::measure::Outcome| {
+    let point = |outcome: &Outcome| {
         let queue = f64::from(outcome.row.queue());
-        let messages = if design == Design::OneLine { 1.0 } else { queue };
-        Some((queue, outcome.cell(design)?.median() / messages))
+        Some((queue, report.states.common(outcome, outcome.cell(design)?)? / queue))
     };
-    rows.filter_map(point).collect()
+    of_sizes(report, pause).filter_map(point).collect()
+}
+
+fn of_sizes(report: &Report, pause: bool) -> impl Iterator<Item = &Outcome> {
+    report.outcomes.iter().filter(move |outcome| outcome.row.part == Part::Sizes && outcome.row.spec.pause == pause)
+}
+
+/// One height for all sizes: the median of the floors beside them.
+fn floor(report: &Report, pause: bool) -> Points {
+    let floor = |outcome: &Outcome| report.states.common(outcome, outcome.cell(Design::OneLine)?);
+    let Spread { median, .. } = Spread::of(of_sizes(report, pause).filter_map(floor).collect());
+    let ends = QUEUES.first().into_iter().chain(QUEUES.last()).filter(|_| median.is_finite());
+    ends.map(|queue| (f64::from(*queue), median)).collect()
 }
 
 fn there(pause: bool) -> Points {
@@ -60,13 +77,13 @@ pub(super) fn waits(report: &Report) -> Result<String, Error> {
     let map = |(design, title): (Design, &str)| {
         let figure = |caller, answerer| {
             let outcome = tables::waiting(report, caller, answerer)?;
-            Some(outcome.cell(design)?.median())
+            report.states.common(outcome, outcome.cell(design)?)
         };
         let row = |caller: &WaitMode| modes.iter().map(|answerer| figure(*caller, *answerer)).collect();
         Map { title: title.to_owned(), figures: modes.iter().map(row).collect() }
     };
     let maps = [(Design::Channel, "Channel"), (Design::Classic, "Report's ring")].map(map);
-    let head = format!("Median cycles of a message and its answer; {}", head(report));
+    let head = format!("Cycles of a message and its answer; {}", head(report));
     let sides = ["Rows: how the calling side waits", "how the answering side waits"];
     heat::draw(&head, sides, &names, &maps)
 }

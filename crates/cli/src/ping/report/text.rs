@@ -24,6 +24,11 @@ pub(super) fn tenths(value: f64) -> String {
     if value.is_finite() { format!("{value:.1}") } else { "-".to_owned() }
 }
 
+/// A ratio.
+pub(super) fn hundredths(value: f64) -> String {
+    if value.is_finite() { format!("{value:.2}") } else { "-".to_owned() }
+}
+
 const DAY_S: u64 = 86_400;
 
 /// A time as `2016-10-27 14:03:59 UTC`.
