@@ -34,12 +34,13 @@ pub(super) struct Outcome {
 }
 
 impl Cell {
-    /// Of a burst, all rounds together.
+    /// The median burst of the median round. Of all bursts together it would be that of the state in which they are fast: there are more
+    /// of them in a round.
     pub(super) fn median(&self) -> f64 {
-        middle(&self.ticks)
+        Spread::of(self.medians.clone()).median
     }
 
-    /// Minimum, mean, median and 99th percentile of a burst, all rounds together.
+    /// Minimum, mean, median and 99th percentile of a burst; all rounds together, except for the median.
     pub(super) fn figures(&self) -> [f64; 4] {
         let p99 = units::to_f64(self.ticks.value_at_quantile(0.99));
         [units::to_f64(self.ticks.min()), self.ticks.mean(), self.median(), p99]

@@ -55,7 +55,7 @@ fn head(report: &Report) -> String {
         text,
         "\nTwo processes; a burst of messages of 60 bytes goes to the answering side, and as many answers come back; both sides \
          check every byte. Figures are cycles of the time-stamp counter ({} MHz) from before the first message to after the last \
-         answer, over all rounds. {place}\n\n\
+         answer: the median burst of the median round; minimum, mean and 99th percentile of all rounds together. {place}\n\n\
          - *channel*: as the product uses it, with its doorbells; *report's ring*: the ring of the report, measured right beside \
          it in each round.\n\
          - *ONE LINE*: a word bounced to and fro, the floor of the machine, measured in the same round; median, least and most of \
@@ -89,7 +89,7 @@ fn near_and_far(report: &Report) -> String {
     format!(
         "- *NEAR / FAR*: a line took less than {border:.0} cycles in some rounds and more in others, as if the host had moved the CPUs; \
          medians of the rounds of either kind, in brackets those to the \
-         report's ring; a - where there was no such round. Minimum, mean, median and 99th percentile mix both.\n"
+         report's ring; a - where there was no such round. All other figures mix both.\n"
     )
 }
 
