@@ -102,3 +102,58 @@ impl<'a> Spin<'a> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+    use super::*;
+    use crate::ping::plan::{Design, Spec, Task};
+
+    fn any_spec() -> Spec {
+        let wait = "adaptive".to_owned();
+        let (design, task) = (Design::Classic, Task::Queue(1));
+        Spec { design, task, wait, answerer_wait: None, pause: true, one_cpu: true, change: None, seed: 0 }
+    }
+
+    #[test]
+    fn the_reports_ring_waits_in_another_way_only_when_both_sides_are_told_how() {
+        let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let other = Seqpacket::from_fd(pair.expect("a pair").0);
+        for mode in WaitMode::ALL {
+            let spec = |answerer: Option<&str>| Spec {
+                wait: mode.name().to_owned(),
+                answerer_wait: answerer.map(str::to_owned),
+                one_cpu: false,
+                ..any_spec()
+            };
+            let spin = |answerer| Spin::waiting(&spec(answerer).choices().expect("a known mode"), &other);
+            let plain = spin(None);
+            assert!(plain.pause && !plain.always_slow && plain.backoff.is_none(), "{mode}");
+            let told = spin(Some("pause"));
+            assert_eq!(told.always_slow, told.backoff.is_some(), "{mode}");
+            assert_eq!(
+                told.backoff.is_none(),
+                !matches!(mode, WaitMode::Yield | WaitMode::Umwait | WaitMode::Tpause | WaitMode::Monitorx)
+            );
+            assert_eq!(told.pause, mode != WaitMode::Spin, "{mode}");
+        }
+    }
+
+    #[test]
+    fn a_word_is_waited_for_in_every_way_until_it_is_written() {
+        let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let (ours, _theirs) = pair.expect("a pair");
+        let other = Seqpacket::from_fd(ours);
+        for mode in WaitMode::ALL.into_iter().filter(|mode| mode.available().is_ok()) {
+            let told = Some("pause".to_owned());
+            let spec = Spec { wait: mode.name().to_owned(), answerer_wait: told, ..any_spec() };
+            let choices = spec.choices().expect("a known mode");
+            let word = AtomicU32::new(0);
+            std::thread::scope(|scope| {
+                scope.spawn(|| word.store(7, Ordering::Release));
+                assert_eq!(Spin::waiting(&choices, &other).until_is(&word, 7), Ok(()), "{mode}");
+            });
+        }
+    }
+}

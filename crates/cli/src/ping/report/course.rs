@@ -55,18 +55,23 @@ impl Row {
     }
 }
 
-/// All rows. `cpus`: of all that is not about pairs of CPUs.
-pub(super) fn rows(machine: &Machine, cpus: Option<[usize; 2]>) -> Vec<Row> {
-    let base = Spec {
+/// A message and its answer through the channel as it is.
+pub(super) fn base_spec(one_cpu: bool) -> Spec {
+    Spec {
         design: Design::Channel,
         task: Task::Queue(1),
         wait: WaitMode::default().name().to_owned(),
         answerer_wait: None,
         pause: true,
-        one_cpu: cpus.is_none(),
+        one_cpu,
         change: None,
         seed: 0,
-    };
+    }
+}
+
+/// All rows. `cpus`: of all that is not about pairs of CPUs.
+pub(super) fn rows(machine: &Machine, cpus: Option<[usize; 2]>) -> Vec<Row> {
+    let base = base_spec(cpus.is_none());
     let sizes = [true, false].into_iter().flat_map(|pause| QUEUES.map(|queue| (pause, queue)));
     let sizes = sizes.map(|(pause, queue)| Row {
         part: Part::Sizes,

@@ -237,6 +237,21 @@ mod tests {
     }
 
     #[test]
+    fn the_answering_side_waits_in_its_own_way() {
+        let base = super::super::course::base_spec(true);
+        let mut partner = Partner::start(true, None).expect("a thread");
+        let duty = Duty { warm_up: Duration::ZERO, duration: Duration::from_millis(1) };
+        for design in [Design::Channel, Design::Classic] {
+            let spec = |wait: &str| Spec { design, answerer_wait: Some(wait.to_owned()), ..base.clone() };
+            assert!(partner.measure(&spec("yield"), duty).is_ok(), "{design:?}");
+        }
+        let unknown = Spec { answerer_wait: Some("doze".to_owned()), ..base };
+        assert!(unknown.choices().is_ok(), "the calling side does not wait so");
+        let error = partner.measure(&unknown, duty).expect_err("the answering side does").to_string();
+        assert!(error.contains("unknown wait mode 'doze'"), "{error}");
+    }
+
+    #[test]
     fn a_median_lies_within_half_a_step_of_the_recorded_one() {
         let mut ticks = drive::histogram().expect("a histogram");
         let step = counter_step();
