@@ -103,7 +103,7 @@ impl Meeting {
 
     /// The second side: answer, or receive, until told to stop.
     pub(super) fn answer(self, spec: &Spec, other: &Seqpacket) -> Result<(), Trouble> {
-        let choices = spec.choices().map_err(wrong)?;
+        let choices = spec.answerer_choices().map_err(wrong)?;
         match spec.task {
             Task::Queue(_) => match spec.design {
                 Design::Channel => drive::answer(&mut self.answerer(choices, other)?),
@@ -176,7 +176,7 @@ impl Meeting {
         first_side: bool,
     ) -> Result<Classic<'a>, Trouble> {
         let [(out, _), (into, _)] = self.rings(choices, first_side)?;
-        Ok(Classic::new(out, into, spec.design == Design::ClassicStores, Spin::new(choices, other)))
+        Ok(Classic::new(out, into, spec.design == Design::ClassicStores, Spin::waiting(choices, other)))
     }
 
     fn stream_writer(&self, choices: &Choices) -> Result<StreamWriter<MappedRing>, Trouble> {

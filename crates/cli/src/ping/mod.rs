@@ -11,6 +11,7 @@ mod payload;
 mod picture;
 mod plain;
 mod plan;
+mod report;
 mod rivals;
 mod rounds;
 mod spin;
@@ -82,6 +83,13 @@ pub(crate) struct Arguments {
     /// Change each choice of the channel's hot path in turn, and show what that costs
     #[arg(long, conflicts_with_all = ["queue", "queues", "stream", "design", "compare"])]
     ablate: bool,
+    /// Repeat tables 1 to 7 and figure 6 of the Fip-see report, in less than ten minutes: a page with pictures and JSON in this directory
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["queue", "queues", "stream", "slots", "design", "wait", "first_look", "no_pause",
+          "threads", "waits", "seconds", "rounds", "compare", "ablate", "json", "plot"])]
+    report: Option<PathBuf>,
+    /// Take so long for the report, for tests
+    #[arg(long, value_name = "S", hide = true, requires = "report", default_value = report::DEFAULT_SECONDS, value_parser = parse_seconds)]
+    report_seconds: Duration,
     /// Print one JSON object per line of the table
     #[arg(long)]
     json: bool,
@@ -110,6 +118,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     if let Some(path) = &arguments.plot {
         plot::check(path)?;
     }
+    if let Some(directory) = &arguments.report {
+        let wanted = arguments.cpus.as_ref().map_or(Ok(None), |wanted| choose_cpus(Some(wanted)))?;
+        return report::run(directory, wanted, arguments.report_seconds);
+    }
     let cpus = choose_cpus(arguments.cpus.as_ref())?;
     if arguments.waits {
         return waits::run(cpus, arguments.json);
@@ -118,6 +130,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         design: arguments.design,
         task: Task::Queue(1),
         wait: arguments.wait.clone(),
+        answerer_wait: None,
         pause: !arguments.no_pause,
         one_cpu: cpus.is_none(),
         change: first_look(&arguments.first_look)?,

@@ -18,32 +18,36 @@ const SIZE: (u32, u32) = (1180, 460);
 const PAPER: RGBColor = RGBColor(0xfc, 0xfc, 0xfa);
 const INK: RGBColor = RGBColor(0x1c, 0x22, 0x28);
 const GRID: RGBColor = RGBColor(0xdc, 0xe0, 0xe2);
-const MIDDLE: RGBColor = RGBColor(0x0b, 0x6e, 0x99);
-const TAIL: RGBColor = RGBColor(0xb3, 0x5c, 0x1e);
+pub(super) const MIDDLE: RGBColor = RGBColor(0x0b, 0x6e, 0x99);
+pub(super) const TAIL: RGBColor = RGBColor(0xb3, 0x5c, 0x1e);
 const FONT: &str = "DejaVu Sans, Verdana, sans-serif";
 /// Of the distribution, what lies beyond is drawn nowhere: interruptions by the kernel.
 const LAST_QUANTILE: f64 = 0.999;
 
 type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Points = Vec<(f64, f64)>;
+pub(super) type Points = Vec<(f64, f64)>;
 
 /// One panel.
-struct Panel {
-    title: String,
-    x_name: &'static str,
-    y_name: &'static str,
+pub(super) struct Panel {
+    pub(super) title: String,
+    pub(super) x_name: &'static str,
+    pub(super) y_name: &'static str,
     /// Sizes, which double.
-    logarithmic_x: bool,
-    curves: Vec<(&'static str, RGBColor, Points)>,
+    pub(super) logarithmic_x: bool,
+    pub(super) curves: Vec<(&'static str, RGBColor, Points)>,
 }
 
 /// The SVG text.
 pub(super) fn draw(lines: &[Line], head: &str) -> Result<String, Error> {
-    let panels = panels(lines)?;
+    render(&panels(lines)?, head)
+}
+
+/// The panels beside each other, below the line `head`.
+pub(super) fn render(panels: &[Panel], head: &str) -> Result<String, Error> {
     let mut svg = String::new();
     {
         let canvas = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
-        paint(&canvas, &panels, head.trim_end()).map_err(|error| format!("cannot draw the picture: {error}; report this"))?;
+        paint(&canvas, panels, head.trim_end()).map_err(|error| format!("cannot draw the picture: {error}; report this"))?;
     }
     Ok(svg)
 }

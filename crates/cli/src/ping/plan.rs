@@ -149,6 +149,8 @@ pub(super) struct Spec {
     pub(super) task: Task,
     /// The name of a [`WaitMode`].
     pub(super) wait: String,
+    /// The answering side waits in this way instead. The report's ring, which only spins otherwise, then waits as each side is told.
+    pub(super) answerer_wait: Option<String>,
     /// A PAUSE instruction between two empty looks?
     pub(super) pause: bool,
     /// The two sides share one CPU: an empty look gives it away.
@@ -165,6 +167,8 @@ pub(super) struct Choices {
     pub(super) wait: WaitMode,
     pub(super) pause: bool,
     pub(super) one_cpu: bool,
+    /// The report's ring waits in the way `wait`, too.
+    pub(super) classic_waits: bool,
     /// Execute a locked operation after publishing and look whether the peer sleeps.
     pub(super) doorbells: bool,
     /// Publish a burst and look at the doorbell once, instead of after each message.
@@ -177,11 +181,19 @@ impl Spec {
     /// Few enough slots that a product's channel has them.
     pub(super) const MAX_QUEUE: u32 = MAX_DEPTH;
 
+    /// As [`choices`](Self::choices), of the answering side.
+    pub(super) fn answerer_choices(&self) -> Result<Choices, Error> {
+        let wait = self.answerer_wait.as_ref().unwrap_or(&self.wait).clone();
+        Self { wait, ..self.clone() }.choices()
+    }
+
     pub(super) fn choices(&self) -> Result<Choices, Error> {
         let wait = self.wait.parse::<WaitMode>()?;
         let (pause, one_cpu) = (self.pause, self.one_cpu);
         let tuning = Tuning::default();
-        let mut choices = Choices { tuning, wait, pause, one_cpu, doorbells: true, batch: true, look_twice: false };
+        let classic_waits = self.answerer_wait.is_some();
+        let mut choices =
+            Choices { tuning, wait, pause, one_cpu, classic_waits, doorbells: true, batch: true, look_twice: false };
         let tuning = &mut choices.tuning;
         match self.change {
             None => {}

@@ -1,6 +1,8 @@
 //! Waiting without sleeping.
 
 use fipsee_ring::seqpacket::Seqpacket;
+use fipsee_ring::wait::{Backoff, DEFAULT_LOOK, WaitMode, Watch};
+use fipsee_ring::{AtomicU32, Ordering};
 
 use super::drive::Trouble;
 use super::plan::Choices;
@@ -14,14 +16,28 @@ const YIELDS_PER_LIFE_CHECK: u32 = 16;
 /// Between two empty looks.
 pub(super) struct Spin<'a> {
     pause: bool,
-    one_cpu: bool,
+    /// Every empty look takes the slow way: the two sides share one CPU, or there is a way to wait that is not spinning.
+    always_slow: bool,
+    /// That way.
+    backoff: Option<Backoff>,
     looks: u32,
     other: &'a Seqpacket,
 }
 
 impl<'a> Spin<'a> {
     pub(super) const fn new(choices: &Choices, other: &'a Seqpacket) -> Self {
-        Self { pause: choices.pause, one_cpu: choices.one_cpu, looks: 0, other }
+        Self { pause: choices.pause, always_slow: choices.one_cpu, backoff: None, looks: 0, other }
+    }
+
+    /// In the way of `choices` if the report's ring is to wait so; nobody sleeps, for want of a doorbell.
+    pub(super) fn waiting(choices: &Choices, other: &'a Seqpacket) -> Self {
+        let spin = Self::new(choices, other);
+        match choices.wait {
+            _ if !choices.classic_waits => spin,
+            WaitMode::Pause | WaitMode::Adaptive | WaitMode::Sleep => Self { pause: true, ..spin },
+            WaitMode::Spin => Self { pause: false, ..spin },
+            mode => Self { always_slow: true, backoff: Some(Backoff::new(mode, DEFAULT_LOOK)), ..spin },
+        }
     }
 
     /// Something came.
@@ -33,9 +49,15 @@ impl<'a> Spin<'a> {
     /// A look found nothing.
     #[inline(always)]
     pub(super) fn step(&mut self) -> Result<(), Trouble> {
+        self.step_at(None)
+    }
+
+    /// As [`step`](Self::step), for who can say which word will be written.
+    #[inline(always)]
+    fn step_at(&mut self, watch: Option<Watch<'_>>) -> Result<(), Trouble> {
         self.looks += 1;
-        if self.looks.is_multiple_of(LOOKS_PER_YIELD) || self.one_cpu {
-            return self.step_slowly();
+        if self.looks.is_multiple_of(LOOKS_PER_YIELD) || self.always_slow {
+            return self.step_slowly(watch);
         }
         if self.pause {
             core::hint::spin_loop();
@@ -44,14 +66,29 @@ impl<'a> Spin<'a> {
     }
 
     #[cold]
-    fn step_slowly(&mut self) -> Result<(), Trouble> {
-        std::thread::yield_now();
+    fn step_slowly(&mut self, watch: Option<Watch<'_>>) -> Result<(), Trouble> {
+        match &mut self.backoff {
+            Some(backoff) => {
+                backoff.step_watching(true, || watch);
+            }
+            None => std::thread::yield_now(),
+        }
         if self.looks >= LOOKS_PER_YIELD * YIELDS_PER_LIFE_CHECK {
             self.looks = 0;
             if self.other.is_hung_up() {
                 return Err(Trouble::Gone);
             }
         }
+        Ok(())
+    }
+
+    /// Look until `word` is `value`.
+    #[inline(always)]
+    pub(super) fn until_is(&mut self, word: &AtomicU32, value: u32) -> Result<(), Trouble> {
+        while word.load(Ordering::Acquire) != value {
+            self.step_at(Some(Watch::new(word, value)))?;
+        }
+        self.reset();
         Ok(())
     }
 
@@ -63,5 +100,60 @@ impl<'a> Spin<'a> {
         }
         self.reset();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+    use super::*;
+    use crate::ping::plan::{Design, Spec, Task};
+
+    fn any_spec() -> Spec {
+        let wait = "adaptive".to_owned();
+        let (design, task) = (Design::Classic, Task::Queue(1));
+        Spec { design, task, wait, answerer_wait: None, pause: true, one_cpu: true, change: None, seed: 0 }
+    }
+
+    #[test]
+    fn the_reports_ring_waits_in_another_way_only_when_both_sides_are_told_how() {
+        let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let other = Seqpacket::from_fd(pair.expect("a pair").0);
+        for mode in WaitMode::ALL {
+            let spec = |answerer: Option<&str>| Spec {
+                wait: mode.name().to_owned(),
+                answerer_wait: answerer.map(str::to_owned),
+                one_cpu: false,
+                ..any_spec()
+            };
+            let spin = |answerer| Spin::waiting(&spec(answerer).choices().expect("a known mode"), &other);
+            let plain = spin(None);
+            assert!(plain.pause && !plain.always_slow && plain.backoff.is_none(), "{mode}");
+            let told = spin(Some("pause"));
+            assert_eq!(told.always_slow, told.backoff.is_some(), "{mode}");
+            assert_eq!(
+                told.backoff.is_none(),
+                !matches!(mode, WaitMode::Yield | WaitMode::Umwait | WaitMode::Tpause | WaitMode::Monitorx)
+            );
+            assert_eq!(told.pause, mode != WaitMode::Spin, "{mode}");
+        }
+    }
+
+    #[test]
+    fn a_word_is_waited_for_in_every_way_until_it_is_written() {
+        let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let (ours, _theirs) = pair.expect("a pair");
+        let other = Seqpacket::from_fd(ours);
+        for mode in WaitMode::ALL.into_iter().filter(|mode| mode.available().is_ok()) {
+            let told = Some("pause".to_owned());
+            let spec = Spec { wait: mode.name().to_owned(), answerer_wait: told, ..any_spec() };
+            let choices = spec.choices().expect("a known mode");
+            let word = AtomicU32::new(0);
+            std::thread::scope(|scope| {
+                scope.spawn(|| word.store(7, Ordering::Release));
+                assert_eq!(Spin::waiting(&choices, &other).until_is(&word, 7), Ok(()), "{mode}");
+            });
+        }
     }
 }

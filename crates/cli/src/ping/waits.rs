@@ -91,6 +91,15 @@ fn histogram() -> Result<Histogram<u64>, Error> {
     histogram.map_err(|error| format!("cannot make a histogram: {error}; report this").into())
 }
 
+/// How long a side that sleeps takes to wake up after `count` silences of `silence`, in nanoseconds.
+pub(super) fn sleepers_wake_ups(cpus: Option<[usize; 2]>, silence: Duration, count: u32) -> Result<Histogram<u64>, Error> {
+    let mut exchange = Exchange::start(WaitMode::Sleep, cpus)?;
+    call_for(&mut exchange.caller, WARM_UP, None)?;
+    let latency_ns = wake_up(&mut exchange.caller, silence, count)?;
+    exchange.stop()?;
+    Ok(latency_ns)
+}
+
 /// Calls for some time, timed if a histogram is given.
 fn call_for(caller: &mut Caller, duration: Duration, mut ticks: Option<&mut Histogram<u64>>) -> Result<(), Error> {
     let started = Instant::now();

@@ -63,6 +63,14 @@ struct Known {
     is_disturbed: bool,
 }
 
+/// The colour of a part of the heat map's scale, from 0 to 1.
+pub(crate) use picture::mix as heat_color;
+
+/// The heat map of what was measured, as the text of an SVG.
+pub(crate) fn draw(machine: &Machine, matrix: &Matrix) -> Result<String, Error> {
+    picture::draw(machine, matrix)
+}
+
 /// All there is to show.
 struct Shown {
     machine: Machine,

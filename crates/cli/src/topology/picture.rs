@@ -147,7 +147,7 @@ impl Map<'_> {
 }
 
 /// The colour of a part of the scale.
-fn mix(part: f64) -> RGBColor {
+pub(crate) fn mix(part: f64) -> RGBColor {
     let place = part.clamp(0.0, 1.0) * 3.0;
     let pairs = SCALE.windows(2).zip([0.0, 1.0, 2.0]);
     let blend = |from: u8, to: u8, part: f64| {

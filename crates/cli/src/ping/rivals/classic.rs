@@ -29,7 +29,7 @@ impl End {
     #[inline(always)]
     fn publish(&mut self, message: &Message, spin: &mut Spin<'_>) -> Result<(), Trouble> {
         let flag = self.memory.stamp(self.index);
-        spin.until(|| flag.load(Ordering::Acquire) == SLOT_FREE)?;
+        spin.until_is(flag, SLOT_FREE)?;
         if self.our_stores {
             // SAFETY: the index is masked by the slot count, and the flag says that the reader has let go of the slot.
             unsafe { self.memory.publish(self.index, message, MSG_READY) };
@@ -45,7 +45,7 @@ impl End {
     #[inline(always)]
     fn receive(&mut self, into: &mut Message, spin: &mut Spin<'_>) -> Result<(), Trouble> {
         let flag = self.memory.stamp(self.index);
-        spin.until(|| flag.load(Ordering::Acquire) == MSG_READY)?;
+        spin.until_is(flag, MSG_READY)?;
         // SAFETY: the index is masked by the slot count, and the flag says that the message is there.
         unsafe { self.memory.copy_in(self.index, into) };
         flag.store(SLOT_FREE, Ordering::Release);
@@ -101,7 +101,7 @@ impl Sends for Classic<'_> {
     fn drain(&mut self) -> Result<(), Trouble> {
         let last = self.out.index.wrapping_sub(1) & (self.out.memory.slot_count() - 1);
         let flag = self.out.memory.stamp(last);
-        self.spin.until(|| flag.load(Ordering::Acquire) == SLOT_FREE)
+        self.spin.until_is(flag, SLOT_FREE)
     }
 }
 

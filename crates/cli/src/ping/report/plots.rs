@@ -1,0 +1,89 @@
+//! The pictures of the page but figure 6, which is the topology's.
+
+use fipsee_ring::wait::WaitMode;
+use plotters::style::RGBColor;
+
+use super::course::{Part, QUEUES};
+use super::heat::{self, Map};
+use super::measure::Outcome;
+use super::{Report, published, tables};
+use crate::error::Error;
+use crate::ping::picture::{self, MIDDLE, Panel, Points, TAIL};
+use crate::ping::plan::Design;
+use crate::ping::rounds::Spread;
+
+/// The report's own figures, and the floor: there to be compared with.
+const FAINT: RGBColor = RGBColor(0x9a, 0xa4, 0xac);
+const FLOOR: RGBColor = RGBColor(0x4d, 0x8b, 0x31);
+
+/// Tables 1, 5 and 6: cycles of a message by the size of its burst.
+pub(super) fn sizes(report: &Report) -> Result<String, Error> {
+    let panels = [true, false].map(|pause| Panel {
+        title: format!("Cycles per message, {} PAUSE", if pause { "with" } else { "without" }),
+        x_name: "messages per burst",
+        y_name: "cycles",
+        logarithmic_x: true,
+        curves: vec![
+            ("in the report, on its machine", FAINT, there(pause)),
+            ("one line bounced", FLOOR, floor(report, pause)),
+            ("report's ring, here", TAIL, here(report, Design::Classic, pause)),
+            ("channel", MIDDLE, here(report, Design::Channel, pause)),
+        ],
+    });
+    picture::render(&panels, &head(report))
+}
+
+fn head(report: &Report) -> String {
+    let place = report.cpus.map_or_else(|| "one CPU".to_owned(), |[a, b]| format!("CPUs {a} and {b}"));
+    format!(
+        "{}, {place}; cycles of {} MHz, medians{}",
+        report.facts.machine.model,
+        report.tsc_hz / 1_000_000,
+        report.states.common_words()
+    )
+}
+
+fn here(report: &Report, design: Design, pause: bool) -> Points {
+    let point = |outcome: &Outcome| {
+        let queue = f64::from(outcome.row.queue());
+        Some((queue, report.states.common(outcome, outcome.cell(design)?)? / queue))
+    };
+    of_sizes(report, pause).filter_map(point).collect()
+}
+
+fn of_sizes(report: &Report, pause: bool) -> impl Iterator<Item = &Outcome> {
+    report.outcomes.iter().filter(move |outcome| outcome.row.part == Part::Sizes && outcome.row.spec.pause == pause)
+}
+
+/// One height for all sizes: the median of the floors beside them.
+fn floor(report: &Report, pause: bool) -> Points {
+    let floor = |outcome: &Outcome| report.states.common(outcome, outcome.cell(Design::OneLine)?);
+    let Spread { median, .. } = Spread::of(of_sizes(report, pause).filter_map(floor).collect());
+    let ends = QUEUES.first().into_iter().chain(QUEUES.last()).filter(|_| median.is_finite());
+    ends.map(|queue| (f64::from(*queue), median)).collect()
+}
+
+fn there(pause: bool) -> Points {
+    let point =
+        |queue| published::burst(queue, pause).map(|there| (f64::from(queue), f64::from(there.median) / f64::from(queue)));
+    QUEUES.into_iter().filter_map(point).collect()
+}
+
+/// Round trips by the ways in which both sides wait.
+pub(super) fn waits(report: &Report) -> Result<String, Error> {
+    // Ways that this CPU lacks would be grey stripes.
+    let modes: Vec<WaitMode> = WaitMode::ALL.into_iter().filter(|mode| mode.available().is_ok()).collect();
+    let names: Vec<&str> = modes.iter().map(|mode| mode.name()).collect();
+    let map = |(design, title): (Design, &str)| {
+        let figure = |caller, answerer| {
+            let outcome = tables::waiting(report, caller, answerer)?;
+            report.states.common(outcome, outcome.cell(design)?)
+        };
+        let row = |caller: &WaitMode| modes.iter().map(|answerer| figure(*caller, *answerer)).collect();
+        Map { title: title.to_owned(), figures: modes.iter().map(row).collect() }
+    };
+    let maps = [(Design::Channel, "Channel"), (Design::Classic, "Report's ring")].map(map);
+    let head = format!("Cycles of a message and its answer; {}", head(report));
+    let sides = ["Rows: how the calling side waits", "how the answering side waits"];
+    heat::draw(&head, sides, &names, &maps)
+}
