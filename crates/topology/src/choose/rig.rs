@@ -9,10 +9,11 @@ use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::region::Region;
 use fipsee_ring::ring::{Cursor, RingMemory as _};
 use fipsee_ring::tuning::{Choices, Tuning};
-use fipsee_ring::{AtomicU32, Ordering, PeerFault};
+use fipsee_ring::{AtomicU32, Ordering, PeerFault, clock};
 
 use super::decide::{Measure, Task};
-use super::sides::{Caller, answer};
+use super::sides::{Caller, answer, messages_of};
+use crate::matrix::to_f64;
 use crate::pin;
 
 /// Slots of the rings for calls and for answers, as a client's usual queue has them.
@@ -35,8 +36,10 @@ const START_STEP: u32 = 25;
 const LOOKS_PER_YIELD: u32 = 1 << 12;
 /// A side that has not come for so long will not come.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// After so long the ratios that are close get no more turns.
+/// After so long ratios that are close get no more turns: by the pieces' own time, which other load does not make longer,
 const MORE_TURNS_WITHIN: Duration = Duration::from_millis(10);
+/// or by the clock, on a machine with other load.
+const MORE_TURNS_UNTIL: Duration = Duration::from_millis(200);
 
 /// A word in a pair of lines of its own.
 #[repr(align(128))]
@@ -153,6 +156,8 @@ pub(super) struct Rig<'a> {
     number: u32,
     caller: Caller<'a>,
     started: Instant,
+    /// Ticks of all pieces, had every window taken as long as their median.
+    spent_ticks: f64,
 }
 
 impl Rig<'_> {
@@ -198,11 +203,13 @@ impl Measure for Rig<'_> {
         self.order(index.unwrap_or(FLOOR), choices)?;
         let ticks = self.caller.run(task, &tuning)?;
         self.await_done()?;
+        self.spent_ticks += ticks * f64::from(messages_of(task));
         Ok(ticks)
     }
 
     fn has_time(&self) -> bool {
-        self.started.elapsed() < MORE_TURNS_WITHIN
+        let spent = Duration::from_secs_f64(self.spent_ticks / to_f64(clock::ticks_per_second()));
+        spent < MORE_TURNS_WITHIN && self.started.elapsed() < MORE_TURNS_UNTIL
     }
 }
 
@@ -261,7 +268,7 @@ pub(super) fn run<T: Send>(pair: (usize, usize), work: impl FnOnce(&mut Rig<'_>)
         let second = start(pair.1).spawn_scoped(scope, move || obey(orders, rings, pair.1).inspect_err(|_| end()));
         let first = start(pair.0).spawn_scoped(scope, move || {
             let idle = Idle { looks: 0, since: None, orders, cpu: pair.0 };
-            let mut rig = Rig { orders, number: 0, caller: Caller::new(rings, idle), started: Instant::now() };
+            let mut rig = Rig { orders, number: 0, caller: Caller::new(rings, idle), started: Instant::now(), spent_ticks: 0.0 };
             let outcome = bind(pair.0).and_then(|()| work(&mut rig));
             end();
             outcome

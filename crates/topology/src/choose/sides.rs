@@ -42,6 +42,11 @@ const fn course(task: Task) -> Course {
     }
 }
 
+/// Messages of one piece of a task, those that do not count included.
+pub(super) fn messages_of(task: Task) -> u32 {
+    course(task).all_messages()
+}
+
 impl Course {
     const fn all_bursts(self) -> u32 {
         self.bursts * (self.warm + self.windows)
