@@ -294,8 +294,8 @@ impl<M: RingMemory> Reader<M> {
     pub fn with_tuning(memory: M, cursor: Cursor, tuning: &Tuning) -> Self {
         assert!(cursor.index < memory.slot_count(), "cursor outside the ring");
         let release_slots = tuning.release_slots(memory.slot_count());
-        let ahead_slots = tuning.stream_read_ahead_slots.min(memory.slot_count() / 16);
-        let gather = Gather::new(tuning.stream_gather_ticks.min(2 * u64::from(memory.slot_count())));
+        let (gather_ticks, ahead_slots) = tuning.gather_and_read_ahead(memory.slot_count());
+        let gather = Gather::new(gather_ticks);
         let (touch_first, touch_rest) = (tuning.touch == Touch::Always, tuning.touch != Touch::Never);
         Self {
             memory,

@@ -50,7 +50,7 @@ pub struct Tuning {
     /// The same in a stream, at most an eighth of the ring: further would take slots from the reader.
     pub stream_prefetch_slots: u32,
     /// A stream's reader asks for the slot so far ahead of the one it takes, at most a 16th of the ring: further would take
-    /// slots from the writer. 0: do not ask.
+    /// slots from the writer. 0: do not ask. One that lets messages gather asks in rings that are too short for that only.
     pub stream_read_ahead_slots: u32,
     /// Which messages the reader touches.
     pub touch: Touch,
@@ -135,7 +135,6 @@ impl Tuning {
             let slots = |slots: u32| if prefetch { slots } else { 0 };
             self.burst_prefetch_slots = slots(BURST_PREFETCH_SLOTS);
             self.stream_prefetch_slots = slots(STREAM_PREFETCH_SLOTS);
-            self.stream_read_ahead_slots = slots(STREAM_READ_AHEAD_SLOTS);
         }
         if let Some(take) = advice.take() {
             self.take = take;
@@ -163,6 +162,14 @@ impl Tuning {
         self.measured || self.ownership != Ownership::PrefetchNext
     }
 
+    /// How long the reader of a stream of `slot_count` slots lets messages gather, and how far ahead it asks for slots.
+    pub(crate) fn gather_and_read_ahead(&self, slot_count: u32) -> (u64, u32) {
+        if self.stream_gather_ticks != 0 && slot_count >= LEAST_GATHERING_SLOTS {
+            return (self.stream_gather_ticks.min(2 * u64::from(slot_count)), 0);
+        }
+        (0, self.stream_read_ahead_slots.min(slot_count / 16))
+    }
+
     /// Slots that a stream's reader of a ring of `slot_count` gives back at a time.
     pub(crate) const fn release_slots(&self, slot_count: u32) -> u32 {
         let parts = if self.releases_per_lap == 0 { 1 } else { self.releases_per_lap };
@@ -175,6 +182,8 @@ const BURST_PREFETCH_SLOTS: u32 = 4;
 const STREAM_PREFETCH_SLOTS: u32 = 8;
 const STREAM_READ_AHEAD_SLOTS: u32 = 16;
 const STREAM_GATHER_TICKS: u64 = 2000;
+/// In shorter rings there is no room for messages to gather.
+const LEAST_GATHERING_SLOTS: u32 = 256;
 /// Requests taken before the first is answered, where answers are not given singly.
 pub const TAKE_MANY: u32 = 16;
 

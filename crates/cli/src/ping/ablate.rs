@@ -70,7 +70,7 @@ impl Change {
             Self::ReleasesPerLap(_) | Self::ReadAhead(_) => is_stream,
             Self::LookTwice => !is_stream,
             Self::PublishEach => task != Task::Queue(1),
-            Self::Usual | Self::Touch(_) | Self::Prefetch(_) | Self::NoLockedOperation | Self::NoPause => true,
+            Self::Usual | Self::Advice(_) | Self::Touch(_) | Self::Prefetch(_) | Self::NoLockedOperation | Self::NoPause => true,
         }
     }
 }
@@ -79,6 +79,7 @@ impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Usual => f.write_str("choices of an unknown CPU"),
+            Self::Advice(word) => write!(f, "choices {word:#x}"),
             Self::Ownership(Own::PrefetchNext) => f.write_str("first look at once, prefetch of the next slot"),
             Self::Ownership(Own::LockedAhead) => f.write_str("first look at once, locked operation two slots ahead"),
             Self::Ownership(Own::NotAsked) => f.write_str("first look at once, ownership not asked for"),
@@ -111,11 +112,16 @@ impl fmt::Display for Change {
     }
 }
 
-pub(super) fn specs(base: &Spec) -> Vec<Spec> {
-    let changes = || std::iter::once(None).chain(CHANGES.map(Some));
+/// `words`: compare these words of choices instead.
+pub(super) fn specs(base: &Spec, words: &[u32]) -> Vec<Spec> {
+    let changes: Vec<Option<Change>> = if words.is_empty() {
+        std::iter::once(None).chain(CHANGES.map(Some)).collect()
+    } else {
+        std::iter::once(None).chain(words.iter().map(|word| Some(Change::Advice(*word)))).collect()
+    };
     let all = TASKS
         .into_iter()
-        .flat_map(|task| changes().map(move |change| Spec { design: Design::Channel, task, change, ..base.clone() }));
+        .flat_map(|task| changes.iter().map(move |change| Spec { design: Design::Channel, task, change: *change, ..base.clone() }));
     all.filter(|spec| spec.change.is_none_or(|change| change.concerns(spec.task))).collect()
 }
 

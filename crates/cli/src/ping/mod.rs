@@ -83,6 +83,9 @@ pub(crate) struct Arguments {
     /// Change each choice of the channel's hot path in turn, and show what that costs
     #[arg(long, conflicts_with_all = ["queue", "queues", "stream", "design", "compare"])]
     ablate: bool,
+    /// With --ablate: compare these words of choices (docs/protocol.md section 2.6), for example 0x11231, with the choices in force
+    #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "ablate", value_parser = parse_word)]
+    choices: Vec<u32>,
     /// Repeat tables 1 to 7 and figure 6 of the Fip-see report, in less than ten minutes: a page with pictures and JSON in this directory
     #[arg(long, value_name = "DIR", conflicts_with_all = ["queue", "queues", "stream", "slots", "design", "wait", "first_look", "no_pause",
           "threads", "waits", "seconds", "rounds", "compare", "ablate", "json", "plot"])]
@@ -106,6 +109,11 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
 fn parse_slots(text: &str) -> Result<u32, String> {
     let slots = text.parse::<u32>().ok().filter(|slots| slots.is_power_of_two() && (MIN_SLOTS..=MAX_SLOTS).contains(slots));
     slots.ok_or_else(|| format!("'{text}' is no size of a ring; write a power of two from {MIN_SLOTS} to {MAX_SLOTS}"))
+}
+
+fn parse_word(text: &str) -> Result<u32, String> {
+    let word = text.strip_prefix("0x").map(|hex| u32::from_str_radix(hex, 16));
+    word.and_then(Result::ok).ok_or_else(|| format!("'{text}' is no word of choices; write hexadecimal digits after 0x"))
 }
 
 fn parse_wait(text: &str) -> Result<String, String> {
@@ -141,7 +149,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     let rounds = arguments.rounds.unwrap_or(if compared { COMPARED_ROUNDS } else { 1 });
     let specs = match (arguments.compare, arguments.ablate) {
         (true, _) => compare::specs(&base),
-        (_, true) => ablate::specs(&base),
+        (_, true) => ablate::specs(&base, &arguments.choices),
         _ => tasks(arguments)?.into_iter().map(|task| Spec { task, ..base.clone() }).collect(),
     };
     let mut partner = Partner::start(arguments.threads, cpus)?;

@@ -71,6 +71,8 @@ pub(super) enum Change {
     Gather(u64),
     /// As before any of these was chosen: what every CPU gets of which nothing is known.
     Usual,
+    /// A word of choices (docs/protocol.md section 2.6).
+    Advice(u32),
     /// Slots ahead to ask for; 0: do not ask.
     Prefetch(u32),
     /// A stream's reader, slots ahead; 0: does not ask.
@@ -205,6 +207,12 @@ impl Spec {
             Some(Change::Take(take)) => tuning.take = take,
             Some(Change::Gather(ticks)) => tuning.stream_gather_ticks = ticks,
             Some(Change::Usual) => *tuning = Tuning::usual(),
+            Some(Change::Advice(word)) => {
+                *tuning = Tuning::usual().with_choices(Advice::from_word(word));
+                if tuning.ownership != Ownership::PrefetchNext {
+                    tuning.first_look = FirstLook::AtOnce;
+                }
+            }
             Some(Change::Prefetch(slots)) => {
                 tuning.ownership = Ownership::PrefetchNext;
                 tuning.prefetch_slots = slots;
