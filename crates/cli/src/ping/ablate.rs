@@ -119,9 +119,9 @@ pub(super) fn specs(base: &Spec, words: &[u32]) -> Vec<Spec> {
     } else {
         std::iter::once(None).chain(words.iter().map(|word| Some(Change::Advice(*word)))).collect()
     };
-    let all = TASKS
-        .into_iter()
-        .flat_map(|task| changes.iter().map(move |change| Spec { design: Design::Channel, task, change: *change, ..base.clone() }));
+    let all = TASKS.into_iter().flat_map(|task| {
+        changes.iter().map(move |change| Spec { design: Design::Channel, task, change: *change, ..base.clone() })
+    });
     all.filter(|spec| spec.change.is_none_or(|change| change.concerns(spec.task))).collect()
 }
 
