@@ -110,7 +110,7 @@ impl Tuning {
             ),
             // Zen 5.
             (b"AuthenticAMD", 0x1a, _) => usual.with_choices(
-                Choices::NONE.with_ownership(Ownership::NotAsked).with_touch(Touch::Runs).with_burst_prefetch(false).with_take(1),
+                Choices::NONE.with_ownership(Ownership::NotAsked).with_touch(Touch::Runs).with_burst_prefetch(false),
             ),
             _ => usual,
         }
