@@ -25,6 +25,8 @@ pub struct Grant {
     pub requests: MappedRing,
     /// Completions go out here.
     pub completions: MappedRing,
+    /// How to go about their work.
+    pub choices: Choices,
 }
 
 /// What to do about a question.
@@ -54,7 +56,8 @@ pub struct Desk {
 
 impl Desk {
     /// Decide about `question`, copied from a guest with `memory`. `runs` tells whether a virtqueue is there and started; there are
-    /// `virtqueues` of them. A guest that wants advice is given `advice`. Bells are not for us: they are between a guest and the server
+    /// `virtqueues` of them. The rings are served by the choices of
+    /// `advice`, and a guest that wants it is given it. Bells are not for us: they are between a guest and the server
     /// of a ring.
     pub fn decide(
         &mut self,
@@ -73,7 +76,7 @@ impl Desk {
                 let offer = Reply { max_queues, features: FEATURES, max_depth: MAX_DEPTH, ..Reply::of(result) };
                 Decision::Answer(Reply { attachment: current, ..offer })
             }
-            Operation::Attach => match self.attach(&question.entries, memory, max_queues, runs) {
+            Operation::Attach => match self.attach(&question.entries, memory, max_queues, advice, runs) {
                 Ok((grants, attachment)) => {
                     let features = question.features;
                     let choices = if features & FEATURE_CHOICES == 0 { 0 } else { advice.word() };
@@ -91,6 +94,7 @@ impl Desk {
         entries: &[Entry],
         memory: &Arc<GuestMemory>,
         max_queues: u16,
+        choices: Choices,
         runs: impl Fn(u32) -> bool,
     ) -> Result<(Vec<Grant>, u64), Reply> {
         if entries.len() > usize::from(max_queues) {
@@ -107,7 +111,7 @@ impl Desk {
             return Err(Reply::of(NOT_NOW));
         }
         let id = next_id();
-        let grants = grants(id, entries, opened);
+        let grants = grants(id, entries, opened, choices);
         self.in_force = Some(InForce { id, entries: entries.to_vec() });
         Ok((grants, id))
     }
@@ -118,10 +122,10 @@ impl Desk {
         self.in_force.as_ref().map(|in_force| (in_force.id, in_force.entries.as_slice()))
     }
 
-    /// Go on with an attachment that another process has made. `None`: its rings do not lie in `memory`.
-    pub fn resume(&mut self, id: u64, entries: Vec<Entry>, memory: &Arc<GuestMemory>) -> Option<Vec<Grant>> {
+    /// Go on with an attachment that another process has made, by `choices` of our own. `None`: its rings do not lie in `memory`.
+    pub fn resume(&mut self, id: u64, entries: Vec<Entry>, memory: &Arc<GuestMemory>, choices: Choices) -> Option<Vec<Grant>> {
         let opened = entries.iter().map(|entry| rings::open(memory, entry)).collect::<Option<Vec<_>>>()?;
-        let grants = grants(id, &entries, opened);
+        let grants = grants(id, &entries, opened, choices);
         self.in_force = Some(InForce { id, entries });
         Some(grants)
     }
@@ -154,7 +158,7 @@ impl Desk {
     }
 }
 
-fn grants(attachment: u64, entries: &[Entry], opened: Vec<(MappedRing, MappedRing)>) -> Vec<Grant> {
+fn grants(attachment: u64, entries: &[Entry], opened: Vec<(MappedRing, MappedRing)>, choices: Choices) -> Vec<Grant> {
     let rings = entries.iter().zip(opened).zip(0..);
     let grant = |((entry, (requests, completions)), queue): ((&Entry, _), u16)| Grant {
         attachment,
@@ -162,6 +166,7 @@ fn grants(attachment: u64, entries: &[Entry], opened: Vec<(MappedRing, MappedRin
         entry: *entry,
         requests,
         completions,
+        choices,
     };
     rings.map(grant).collect()
 }

@@ -14,6 +14,7 @@ use fipsee_block::wire::{BlockInfo, Status};
 use fipsee_ring::channel::ServerQueue;
 use fipsee_ring::doorbell::ClientBell;
 use fipsee_ring::ring::{Cursor, Reader, Writer};
+use fipsee_ring::tuning::Tuning;
 
 use super::bells::{Bell, Device, Inbox, Sorter};
 use super::desk::Grant;
@@ -111,10 +112,11 @@ impl GuestQueue {
     }
 
     pub(super) fn attach_at(&mut self, grant: Grant, (request, completion): (Cursor, Cursor)) {
-        let Grant { attachment, queue, entry, requests, completions } = grant;
+        let Grant { attachment, queue, entry, requests, completions, choices } = grant;
+        let tuning = Tuning::default().with_choices(choices);
         let server_queue = ServerQueue {
-            requests: Reader::new(requests, request),
-            completions: Writer::new(completions, completion),
+            requests: Reader::with_tuning(requests, request, &tuning),
+            completions: Writer::with_tuning(completions.with_store(tuning.store), completion, &tuning),
             our_bell: (),
             client_bell: Latch::default(),
         };

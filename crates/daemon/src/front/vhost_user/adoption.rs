@@ -220,7 +220,10 @@ impl Device {
     fn resume_attachment(&mut self, given: &MachineGiven) -> Result<Vec<Grant>, Wrong> {
         let Some(attachment) = &given.attachment else { return Ok(Vec::new()) };
         let entries = attachment.entries().ok_or("its rings are impossible")?;
-        self.desk.resume(attachment.id, entries, &self.memory).ok_or_else(|| "its rings do not lie in its memory".to_owned())
+        let advice = self.advice();
+        self.desk
+            .resume(attachment.id, entries, &self.memory, advice)
+            .ok_or_else(|| "its rings do not lie in its memory".to_owned())
     }
 
     /// Have a queue as it was; where it stands, if it was served, and which worker is to be told what.

@@ -49,12 +49,13 @@ impl fipsee_virtio::upgrade::Device for Asker {
     }
 }
 
-/// How a guest is best to go about its rings' work, as far as we know.
-fn advice() -> Choices {
-    Tuning::default().to_choices()
-}
-
 impl Device {
+    /// How a guest is best to go about its rings' work: as the worker of its first virtqueue does.
+    pub(super) fn advice(&self) -> Choices {
+        let worker = self.queues.iter().find_map(super::queue::Queue::worker);
+        worker.map_or_else(|| Tuning::default().to_choices(), |worker| self.serving.workers[worker].place.choices)
+    }
+
     /// Answer a question, unless the queue it came from was stopped meanwhile: then it comes again.
     pub(super) fn asked(&mut self, asked: &Asked) {
         let Asked { queue, start, token, question } = asked;
@@ -62,10 +63,11 @@ impl Device {
         if !is_current(*queue) {
             return;
         }
+        let advice = self.advice();
         let served = |index: u32| {
             self.queues.get(usize::try_from(index).unwrap_or(usize::MAX)).is_some_and(super::queue::Queue::is_served)
         };
-        let reply = match self.desk.decide(question, &self.memory, self.queue_count(), advice(), served) {
+        let reply = match self.desk.decide(question, &self.memory, self.queue_count(), advice, served) {
             Decision::Answer(reply) => reply,
             Decision::Attach(grants, reply) => {
                 tracing::debug!(disk = self.serving.export.name(), rings = grants.len(), "a guest goes over to rings");
