@@ -24,7 +24,10 @@ use std::time::Duration;
 use fipsee::cpus::{CpuChoice, best_pair};
 use fipsee_ring::layout::{MAX_SLOTS, MIN_SLOTS};
 use fipsee_ring::pace::MAX_HOLD_TICKS;
+use fipsee_ring::tuning::Choices;
 use fipsee_ring::wait::WaitMode;
+use fipsee_topology::machine::Machine;
+use fipsee_topology::{cache, choose};
 
 use self::partner::Partner;
 pub(crate) use self::partner::{PeerArguments, run_peer};
@@ -142,6 +145,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         pause: !arguments.no_pause,
         one_cpu: cpus.is_none(),
         change: first_look(&arguments.first_look)?,
+        measured: measured_choices(cpus).word(),
         seed: 0,
     };
     let tsc_hz = rounds::tsc_hz();
@@ -165,6 +169,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         Some(path) => plot::write(path, &picture::draw(&lines, &head)?),
         None => Ok(()),
     }
+}
+
+/// What `fipsee topology` has measured for the two CPUs, if it has.
+pub(super) fn measured_choices(cpus: Option<[usize; 2]>) -> Choices {
+    let machine = Machine::this();
+    let kept = cpus.and_then(|[a, b]| Some((machine.distance(a, b), cache::load(&machine).ok()?.1)));
+    kept.and_then(|(distance, kept)| kept.choices.get(&distance).map(|chosen| chosen.choices)).unwrap_or_default()
 }
 
 fn first_look(ticks: &[u64]) -> Result<Option<Change>, Error> {
@@ -207,7 +218,18 @@ fn head(arguments: &Arguments, cpus: Option<[usize; 2]>, rounds: u32, tsc_hz: u6
         _ => format!("{}: bursts of QUEUE messages of 60 bytes and as many answers", arguments.design.name()),
     };
     let pause = if arguments.no_pause { ", no PAUSE" } else { "" };
-    format!("two {how} {place}, wait {}{pause}; {what}; {}\n", arguments.wait, rounds::cycles_of(tsc_hz))
+    let measured = measured_choices(cpus);
+    let (choices, why) = if measured == Choices::NONE {
+        (choose::of_family(), choose::BY_FAMILY)
+    } else {
+        (measured, "measured by fipsee topology")
+    };
+    format!(
+        "two {how} {place}, wait {}{pause}; {what}; {}\nchoices of rings: {} ({why})\n",
+        arguments.wait,
+        rounds::cycles_of(tsc_hz),
+        choose::summary(choices)
+    )
 }
 
 /// A CPU for each side; `None` where there is only one, or none was asked for and two are not to be had.

@@ -158,6 +158,8 @@ pub(super) struct Spec {
     /// The two sides share one CPU: an empty look gives it away.
     pub(super) one_cpu: bool,
     pub(super) change: Option<Change>,
+    /// The word of choices that was measured for the two CPUs; 0: those of the CPU's family.
+    pub(super) measured: u32,
     /// Chooses where the rings start.
     pub(super) seed: u32,
 }
@@ -192,7 +194,7 @@ impl Spec {
     pub(super) fn choices(&self) -> Result<Choices, Error> {
         let wait = self.wait.parse::<WaitMode>()?;
         let (pause, one_cpu) = (self.pause, self.one_cpu);
-        let tuning = Tuning::default();
+        let tuning = Tuning::default().with_choices(Advice::from_word(self.measured));
         let classic_waits = self.answerer_wait.is_some();
         let mut choices =
             Choices { tuning, wait, pause, one_cpu, classic_waits, doorbells: true, batch: true, look_twice: false };

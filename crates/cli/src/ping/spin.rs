@@ -113,7 +113,7 @@ mod tests {
     fn any_spec() -> Spec {
         let wait = "adaptive".to_owned();
         let (design, task) = (Design::Classic, Task::Queue(1));
-        Spec { design, task, wait, answerer_wait: None, pause: true, one_cpu: true, change: None, seed: 0 }
+        Spec { design, task, wait, answerer_wait: None, pause: true, one_cpu: true, change: None, measured: 0, seed: 0 }
     }
 
     #[test]

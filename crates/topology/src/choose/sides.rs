@@ -118,8 +118,8 @@ impl<'a> Caller<'a> {
         Self { rings, idle, calls: 0, streamed: 0, ends: Vec::new() }
     }
 
-    /// Let calls go on at slot `start`, some laps later: where a burst crosses the end of its ring, it is up to twice as slow on some
-    /// machines, and what is compared must cross it at the same place.
+    /// Let calls go on at slot `start`, some laps later: far apart, bursts take up to twice as long from some starts as from others,
+    /// and what is compared must begin at the same.
     pub(super) const fn start_calls_at(&mut self, start: u32) {
         self.calls = self.calls.next_multiple_of(CALL_SLOTS) + CALL_SLOTS + start;
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use fipsee_ring::wait::WaitMode;
 use fipsee_topology::machine::{Distance, Machine};
 
+use crate::ping::measured_choices;
 use crate::ping::plan::{Design, Spec, Task};
 
 /// Sizes of tables 1, 5 and 6.
@@ -56,22 +57,23 @@ impl Row {
 }
 
 /// A message and its answer through the channel as it is.
-pub(super) fn base_spec(one_cpu: bool) -> Spec {
+pub(super) fn base_spec(cpus: Option<[usize; 2]>) -> Spec {
     Spec {
         design: Design::Channel,
         task: Task::Queue(1),
         wait: WaitMode::default().name().to_owned(),
         answerer_wait: None,
         pause: true,
-        one_cpu,
+        one_cpu: cpus.is_none(),
         change: None,
+        measured: measured_choices(cpus).word(),
         seed: 0,
     }
 }
 
 /// All rows. `cpus`: of all that is not about pairs of CPUs.
 pub(super) fn rows(machine: &Machine, cpus: Option<[usize; 2]>) -> Vec<Row> {
-    let base = base_spec(cpus.is_none());
+    let base = base_spec(cpus);
     let sizes = [true, false].into_iter().flat_map(|pause| QUEUES.map(|queue| (pause, queue)));
     let sizes = sizes.map(|(pause, queue)| Row {
         part: Part::Sizes,
@@ -89,7 +91,7 @@ pub(super) fn rows(machine: &Machine, cpus: Option<[usize; 2]>) -> Vec<Row> {
         rows.extend(measured.map(|(cpus, queue)| Row {
             part: Part::Pairs,
             cpus: Some(cpus),
-            spec: Spec { task: Task::Queue(queue), ..base.clone() },
+            spec: Spec { task: Task::Queue(queue), measured: measured_choices(Some(cpus)).word(), ..base.clone() },
             designs: ALL.to_vec(),
             missing: None,
         }));

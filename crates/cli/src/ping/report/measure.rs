@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn the_answering_side_waits_in_its_own_way() {
-        let base = super::super::course::base_spec(true);
+        let base = super::super::course::base_spec(None);
         let mut partner = Partner::start(true, None).expect("a thread");
         let duty = Duty { warm_up: Duration::ZERO, duration: Duration::from_millis(1) };
         for design in [Design::Channel, Design::Classic] {
