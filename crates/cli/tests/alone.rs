@@ -121,11 +121,11 @@ fn ping_works_where_both_sides_share_one_cpu() {
 fn ping_compares_in_turn_and_says_of_each_claim_whether_it_holds() {
     let objects = ping(&["--compare", "--rounds", "2"]);
     let (claims, lines): (Vec<_>, Vec<_>) = objects.iter().partition(|object| object.get("claim").is_some());
-    assert_eq!(lines.len(), 17, "three rings at five tasks, two floors at one");
+    assert_eq!(lines.len(), 26, "four rings at six tasks, two floors at one");
     assert!(lines.iter().all(|line| number(line, "rounds") == 2.0));
     let classic = lines.iter().filter(|line| line["design"] == "classic").collect::<Vec<_>>();
-    assert!(classic.len() == 5 && classic.iter().all(|line| number(&line["ratio_to_classic"], "median") == 1.0));
-    assert_eq!(lines.iter().filter(|line| line.get("ratio_to_one_line").is_some()).count(), 5);
+    assert!(classic.len() == 6 && classic.iter().all(|line| number(&line["ratio_to_classic"], "median") == 1.0));
+    assert_eq!(lines.iter().filter(|line| line.get("ratio_to_one_line").is_some()).count(), 6);
     assert!(claims.len() >= 10, "{claims:?}");
     for claim in claims {
         assert_eq!(claim["holds"], number(claim, "value") <= number(claim, "limit"), "{claim}");

@@ -15,6 +15,7 @@ telling::lies! {
     a_table_that_its_own_request_overwrites_is_read_once: "a table that its own request overwrites" One,
     more_requests_than_the_depth_harm_their_client_only: "more requests than the depth, no answer taken" One,
     asleep_flags_that_flicker_harm_nobody: "asleep flags that flicker" One,
+    touches_that_come_late_harm_their_client_only: "touches that come late" One,
     doorbells_without_end_harm_nobody: "doorbells" One,
     control_messages_without_end_harm_nobody: "control messages, no answer taken" AllAllowed,
     connections_without_end_harm_nobody: "connections that end at once" AllAllowed,
