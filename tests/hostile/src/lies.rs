@@ -39,7 +39,7 @@ pub const LIES: &[Lie] = &[
     local("a table that its own request overwrites", "the answer to what was copied", 1_000, table_over_itself, &TABLES),
     local("more requests than the depth, no answer taken", "its own answers, overwritten", 100_000, overrun, &LOAD),
     local("asleep flags that flicker", "its own wake-ups, late or for nothing", 2_000_000, flicker, &WRITER),
-    local("touches that come late", "its own answers, unseen", 200_000, late_touches, &LOAD),
+    local("touches that come late", "its own answers, unseen", 3_000, late_touches, &LOAD),
     local("doorbells", "nothing", 200_000, doorbells, &BELLS),
     local("control messages, no answer taken", "the end of its connection", 20_000, control_flood, &MEMORY),
     local("connections that end at once", "nothing", 2_000, connections, &ATTACHMENTS),
