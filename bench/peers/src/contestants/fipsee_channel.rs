@@ -76,19 +76,21 @@ impl End for ChannelEnd {
                 if queue.requests.reader_needs_doorbell() {
                     queue.daemon_bell.ring();
                 }
+                if let Some(ownership) = self.pacing.sent(messages.len(), &mut queue.completions, None) {
+                    queue.requests.set_ownership(ownership);
+                }
             }
             Queue::Server(queue) => {
                 queue.completions.publish_all(messages);
                 if queue.completions.reader_needs_doorbell() {
                     queue.client_bell.ring();
                 }
+                let answers = Some(queue.completions.memory());
+                if let Some(ownership) = self.pacing.sent(messages.len(), &mut queue.requests, answers) {
+                    queue.completions.set_ownership(ownership);
+                }
             }
         }
-        let answers = match &self.queue {
-            Queue::Client(queue) => queue.completions.memory(),
-            Queue::Server(queue) => queue.completions.memory(),
-        };
-        self.pacing.sent(messages.len(), answers);
     }
 
     #[inline(always)]

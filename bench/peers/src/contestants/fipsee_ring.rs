@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use fipsee_ring::Message;
 use fipsee_ring::layout::{COLD_BYTES, SLOT_BYTES};
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::pace::let_answers_gather;
 use fipsee_ring::region::Region;
 use fipsee_ring::ring::{Cursor, Reader, StreamError, StreamWriter, Writer};
-use fipsee_ring::{Message, full_fence};
 
 use super::pacing::Pacing;
 use crate::harness::patience::Patience;
@@ -58,10 +58,12 @@ impl End for CallsEnd {
         self.writer.publish_all(messages);
         if messages.len() == 1 {
             // Drains the store buffer before we wait (docs/how-fast.md); a channel has this fence for its doorbell.
-            full_fence();
+            self.writer.fence();
         }
-        let answers = if self.side == Side::Client { self.reader.memory() } else { self.writer.memory() };
-        self.pacing.sent(messages.len(), answers);
+        let answers = (self.side == Side::Server).then(|| self.writer.memory());
+        if let Some(ownership) = self.pacing.sent(messages.len(), &mut self.reader, answers) {
+            self.writer.set_ownership(ownership);
+        }
     }
 
     #[inline(always)]

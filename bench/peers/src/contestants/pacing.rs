@@ -1,7 +1,9 @@
 //! When our ends look first for what must come: as the product's client and daemon do.
 
 use fipsee_ring::mapped::MappedRing;
-use fipsee_ring::pace::{AnswererPace, CallerPace, FirstLook};
+use fipsee_ring::pace::{AnswererPace, CallerPace};
+use fipsee_ring::ring::Reader;
+use fipsee_ring::tuning::{Ownership, Tuning};
 
 use crate::harness::Side;
 
@@ -17,23 +19,35 @@ pub(super) enum Pacing {
 impl Pacing {
     pub(super) fn new(side: Side) -> Self {
         match side {
-            Side::Client => Self::Caller(CallerPace::new(FirstLook::Calibrated)),
+            Side::Client => Self::Caller(CallerPace::new(&Tuning::default())),
             Side::Server => Self::Answerer(AnswererPace::default()),
         }
     }
 
-    /// So many messages were sent at once; `answers` is the ring that answers go through.
+    /// So many messages were sent at once, and what comes next is received by `reader`; `answers` is the ring that the server answers
+    /// through. Returns how to own the slots of lone messages, if that has changed.
     #[inline(always)]
-    pub(super) fn sent(&mut self, message_count: usize, answers: &MappedRing) {
-        match self {
-            Self::Caller(pace) if message_count == 1 => {
-                if let Some(hold_ns) = pace.begin() {
-                    answers.ask_hold(hold_ns);
-                }
+    pub(super) fn sent(
+        &mut self,
+        message_count: usize,
+        reader: &mut Reader<MappedRing>,
+        answers: Option<&MappedRing>,
+    ) -> Option<Ownership> {
+        reader.begin_run();
+        match (self, answers) {
+            (Self::Caller(pace), _) if message_count == 1 => pace.begin().and_then(|asked| asked.apply(reader)),
+            (Self::Answerer(pace), Some(answers)) if message_count == 1 => {
+                let asked = pace.begin(answers.asked_hold(), answers.asked_choices());
+                asked.and_then(|choices| choices.apply_to_lone(reader))
             }
-            Self::Answerer(pace) if message_count == 1 => pace.begin(answers.asked_hold()),
-            Self::Caller(pace) => pace.interrupt(),
-            Self::Answerer(pace) => pace.interrupt(),
+            (Self::Caller(pace), _) => {
+                pace.interrupt();
+                None
+            }
+            (Self::Answerer(pace), _) => {
+                pace.interrupt();
+                None
+            }
         }
     }
 

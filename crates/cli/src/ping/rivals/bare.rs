@@ -22,7 +22,6 @@ impl Calls for Caller<'_> {
     fn exchange(&mut self, calls: &[Message], answers: &mut [Message]) -> Result<(), Trouble> {
         self.writer.publish_all(calls);
         if calls.len() == 1 {
-            self.writer.prefetch(1);
             self.writer.fence(); // Drains the store buffer: the message leaves at once.
             self.reader.begin_run();
             if let Some(ownership) = self.pace.begin().and_then(|asked| asked.apply(&mut self.reader)) {
