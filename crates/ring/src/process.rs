@@ -92,7 +92,7 @@ mod tests {
             assert!(is_exiting(&stat(name, "Z", 0)) && is_exiting(&stat(name, "X", 0)), "{name}");
         }
         assert!(!is_exiting("") && !is_exiting("71 (a) S 1"));
-        // Eleven fields of `stat` above, then up to the exit code.
+        // Ten fields from the state on in `stat` above, then those up to the exit code.
         let ended_by = |code: u32| format!("{}{} {code}", stat("a", "S", 0), " 0".repeat(EXIT_CODE_FIELD - 10));
         assert!(is_exiting(&ended_by(9)) && !is_exiting(&ended_by(0)) && !is_exiting(&ended_by(19)), "19: stopped");
     }

@@ -11,5 +11,6 @@ pub mod machine;
 pub mod matrix;
 pub mod measure;
 pub mod numa;
+mod other_side;
 pub mod pin;
 pub mod plan;

@@ -21,6 +21,7 @@ use fipsee_ring::{AtomicU32, Ordering, clock};
 use crate::lines::{LINE_COUNT, Lines};
 use crate::machine::Machine;
 use crate::matrix::{Cost, Matrix, kind_of, median, to_f64};
+use crate::other_side::{self, LOOKS_PER_YIELD, TIMEOUT};
 use crate::pin;
 
 /// Times that each pair is visited: an even number, so that the memory lies with each of the two equally often.
@@ -33,10 +34,6 @@ const WARM_UP_ROUNDS: u32 = 8;
 pub const FULL_WITHIN: Duration = Duration::from_secs(10);
 /// Pairs measured of each kind in a sample.
 const SAMPLE_PER_KIND: usize = 2;
-/// Looks before the CPU is given to whoever else wants it.
-const LOOKS_PER_YIELD: u32 = 1 << 12;
-/// A side that has not come for so long will not come.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// A round so many times longer than the median was disturbed; if that befalls more than one in so many, the user is told.
 const DISTURBED_FACTOR: f64 = 3.0;
 const DISTURBED_ONE_IN: usize = 10;
@@ -173,7 +170,7 @@ fn visit((a, b): (usize, usize)) -> io::Result<[Vec<f64>; 2]> {
     match (first, second) {
         (Ok(back), Ok(there)) => Ok([there, back]),
         (Err(error), Ok(_)) | (Ok(_), Err(error)) => Err(error),
-        (Err(one), Err(other)) => Err(if one.kind() == io::ErrorKind::Interrupted { other } else { one }),
+        (Err(one), Err(other)) => Err(other_side::cause(one, other)),
     }
 }
 
@@ -205,16 +202,12 @@ fn await_turn(turn: &AtomicU32, number: u32, cpu: usize) -> io::Result<()> {
         for _ in 0..LOOKS_PER_YIELD {
             match turn.load(Ordering::Acquire) {
                 now if now == number => return Ok(()),
-                ENDED => return Err(io::Error::new(io::ErrorKind::Interrupted, "the other side has ended")),
+                ENDED => return Err(other_side::ended()),
                 _ => std::hint::spin_loop(),
             }
         }
-        if since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
-            let text = format!(
-                "CPU {cpu} waited {} s for the other one, which is too busy to be measured; try again when it is not",
-                PATIENCE.as_secs()
-            );
-            return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+        if since.get_or_insert_with(Instant::now).elapsed() > TIMEOUT {
+            return Err(other_side::timed_out(cpu));
         }
         std::thread::yield_now();
     }

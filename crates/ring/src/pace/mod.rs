@@ -95,8 +95,8 @@ pub struct CallerPace {
     window_ticks: u64,
     first_look: FirstLook,
     search: Search,
-    /// What the answerer has not been told yet.
-    untold: bool,
+    /// The answerer has not been asked for the present delays and choices.
+    is_changed: bool,
 }
 
 impl CallerPace {
@@ -124,7 +124,7 @@ impl CallerPace {
             window_ticks: 0,
             first_look,
             search: Search::new(tuning.searches_methods()),
-            untold: true,
+            is_changed: true,
         }
     }
 
@@ -143,12 +143,12 @@ impl CallerPace {
         self.began_ticks = now_ticks;
         self.in_step = true;
         self.hold = Hold { since_ticks: now_ticks, ticks: self.delays.caller_ticks };
-        if self.untold { self.tell() } else { None }
+        if self.is_changed { self.take_asked() } else { None }
     }
 
     #[cold]
-    fn tell(&mut self) -> Option<Asked> {
-        self.untold = false;
+    fn take_asked(&mut self) -> Option<Asked> {
+        self.is_changed = false;
         let ns = clock::ticks_to_ns(self.delays.answerer_ticks);
         let hold_ns = u32::try_from(ns).unwrap_or(MAX_HOLD_NS).min(MAX_HOLD_NS);
         Some(Asked { hold_ns, choices: self.choices })
@@ -202,7 +202,7 @@ impl CallerPace {
         if self.first_look == FirstLook::Calibrated {
             let (delays, method) = self.search.window(window_ticks);
             let choices = if self.search.tries_methods() { method.choices() } else { self.choices };
-            self.untold |= delays.answerer_ticks != self.delays.answerer_ticks || choices != self.choices;
+            self.is_changed |= delays.answerer_ticks != self.delays.answerer_ticks || choices != self.choices;
             (self.delays, self.choices) = (delays, choices);
         }
     }

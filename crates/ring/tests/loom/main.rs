@@ -89,14 +89,13 @@ fn stream_tuned_from(memory: CellRing, start: Cursor, count: u64, bell: Option<D
     }
 }
 
-/// checks: R-2.3-5, R-2.3-7
-#[test]
-fn stream_reuses_released_slots_only() {
-    model(|| {
+/// Four messages through two slots, to a reader that polls.
+fn reuse_slots(tuning: Tuning) {
+    model(move || {
         let ring = CellRing::new(2);
         let peer = ring.clone();
-        let writer = thread::spawn(move || stream_from(peer, Cursor::at_start(0), 4, None));
-        let mut reader = Reader::new(ring, Cursor::at_start(0));
+        let writer = thread::spawn(move || stream_tuned_from(peer, Cursor::at_start(0), 4, None, &tuning));
+        let mut reader = Reader::with_tuning(ring, Cursor::at_start(0), &tuning);
         for number in 1..=4 {
             assert_eq!(receive_polling(&mut reader), numbered(number));
             reader.release_some();
@@ -105,22 +104,18 @@ fn stream_reuses_released_slots_only() {
     });
 }
 
+/// checks: R-2.3-5, R-2.3-7
+#[test]
+fn stream_reuses_released_slots_only() {
+    reuse_slots(Tuning::usual());
+}
+
 /// The touch comes before the slot is given back: nothing that is written later is undone by it.
 ///
 /// checks: R-2-2
 #[test]
 fn touched_slots_are_reused_without_loss() {
-    model(|| {
-        let ring = CellRing::new(2);
-        let peer = ring.clone();
-        let writer = thread::spawn(move || stream_tuned_from(peer, Cursor::at_start(0), 4, None, &busiest()));
-        let mut reader = Reader::with_tuning(ring, Cursor::at_start(0), &busiest());
-        for number in 1..=4 {
-            assert_eq!(receive_polling(&mut reader), numbered(number));
-            reader.release_some();
-        }
-        writer.join().expect("the writer finishes");
-    });
+    reuse_slots(busiest());
 }
 
 #[test]
@@ -239,16 +234,13 @@ fn answers_return_the_touched_slots_of_their_calls() {
     });
 }
 
-/// S with the fence on a slot ahead instead of on the stack.
-///
-/// checks: R-2.4-3
-#[test]
-fn sleeping_reader_is_woken_by_a_writer_whose_fence_is_on_a_slot() {
-    model(|| {
+/// Three messages through two slots to a reader that sleeps when it can.
+fn wake_for_every_message(tuning: Tuning) {
+    model(move || {
         let (ring, bell) = (CellRing::new(2), Doorbell::new());
         let (peer, peer_bell) = (ring.clone(), bell.clone());
-        let writer = thread::spawn(move || stream_tuned_from(peer, Cursor::at_start(0), 3, Some(peer_bell), &busiest()));
-        let mut reader = Reader::with_tuning(ring, Cursor::at_start(0), &busiest());
+        let writer = thread::spawn(move || stream_tuned_from(peer, Cursor::at_start(0), 3, Some(peer_bell), &tuning));
+        let mut reader = Reader::with_tuning(ring, Cursor::at_start(0), &tuning);
         for number in 1..=3 {
             assert_eq!(receive_sleeping(&mut reader, &bell), numbered(number));
             reader.release_some();
@@ -260,17 +252,15 @@ fn sleeping_reader_is_woken_by_a_writer_whose_fence_is_on_a_slot() {
 /// checks: R-2.4-1, R-2.4-3
 #[test]
 fn sleeping_reader_is_woken_for_every_message() {
-    model(|| {
-        let (ring, bell) = (CellRing::new(2), Doorbell::new());
-        let (peer, peer_bell) = (ring.clone(), bell.clone());
-        let writer = thread::spawn(move || stream_from(peer, Cursor::at_start(0), 3, Some(peer_bell)));
-        let mut reader = Reader::new(ring, Cursor::at_start(0));
-        for number in 1..=3 {
-            assert_eq!(receive_sleeping(&mut reader, &bell), numbered(number));
-            reader.release_some();
-        }
-        writer.join().expect("the writer finishes");
-    });
+    wake_for_every_message(Tuning::usual());
+}
+
+/// S with the fence on a slot ahead instead of on the stack.
+///
+/// checks: R-2.4-3
+#[test]
+fn sleeping_reader_is_woken_by_a_writer_whose_fence_is_on_a_slot() {
+    wake_for_every_message(busiest());
 }
 
 #[test]

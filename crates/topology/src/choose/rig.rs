@@ -14,6 +14,7 @@ use fipsee_ring::{AtomicU32, Ordering, PeerFault, clock};
 use super::decide::{Measure, Task};
 use super::sides::{Caller, answer, messages_of};
 use crate::matrix::to_f64;
+use crate::other_side::{self, LOOKS_PER_YIELD, TIMEOUT};
 use crate::pin;
 
 /// Slots of the rings for calls and for answers, as a client's usual queue has them.
@@ -32,10 +33,6 @@ pub(super) const ANSWERS_START: u32 = 21;
 /// Slots from one turn's start to the next: some 0.38 of the ring (the golden section), and odd.
 const START_STEP: u32 = 25;
 
-/// Empty looks before the CPU is given to whoever else wants it.
-const LOOKS_PER_YIELD: u32 = 1 << 12;
-/// A side that has not come for so long will not come.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// After so long ratios that are close get no more turns: by the pieces' own time, which other load does not make longer,
 const MORE_TURNS_WITHIN: Duration = Duration::from_millis(10);
 /// or by the clock, on a machine with other load.
@@ -128,26 +125,17 @@ impl Idle<'_> {
     #[cold]
     fn is_late(&mut self) -> io::Result<()> {
         if self.orders.number.0.load(Ordering::Acquire) == ENDED {
-            return Err(other_has_ended());
+            return Err(other_side::ended());
         }
         if self.looks == LOOKS_PER_YIELD {
             self.since = Some(Instant::now());
         }
-        if self.since.is_some_and(|since| since.elapsed() > PATIENCE) {
-            let text = format!(
-                "CPU {} waited {} s for the other one, which is too busy to be measured; try again when it is not",
-                self.cpu,
-                PATIENCE.as_secs()
-            );
-            return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+        if self.since.is_some_and(|since| since.elapsed() > TIMEOUT) {
+            return Err(other_side::timed_out(self.cpu));
         }
         std::thread::yield_now();
         Ok(())
     }
-}
-
-fn other_has_ended() -> io::Error {
-    io::Error::new(io::ErrorKind::Interrupted, "the other side has ended")
 }
 
 /// The first side, which gives orders and measures.
@@ -168,7 +156,7 @@ impl Rig<'_> {
         let number = &self.orders.number.0;
         let given = number.compare_exchange(self.number, self.number + 1, Ordering::Release, Ordering::Relaxed);
         self.number += 1;
-        given.map(|_| ()).map_err(|_| other_has_ended())
+        given.map(|_| ()).map_err(|_| other_side::ended())
     }
 
     /// The second side has done what it was told: nobody looks at the rings.
@@ -226,8 +214,8 @@ fn bind(cpu: usize) -> io::Result<()> {
     pin::bind(cpu).map_err(|error| io::Error::new(error.kind(), format!("cannot measure on CPU {cpu}: {error}")))
 }
 
-/// The second side: does as it is told until there are no more orders.
-fn obey(orders: &Orders, rings: &Rings, cpu: usize) -> io::Result<()> {
+/// The second side: carries out orders until there are no more.
+fn carry_out(orders: &Orders, rings: &Rings, cpu: usize) -> io::Result<()> {
     bind(cpu)?;
     let mut side = Caller::new(rings, Idle { looks: 0, since: None, orders, cpu });
     let mut done = 0;
@@ -265,7 +253,7 @@ pub(super) fn run<T: Send>(pair: (usize, usize), work: impl FnOnce(&mut Rig<'_>)
     let (first, second) = std::thread::scope(|scope| {
         let start = |cpu: usize| std::thread::Builder::new().name(format!("fip-choose-{cpu}"));
         let (orders, rings, end) = (&orders, &rings, &end);
-        let second = start(pair.1).spawn_scoped(scope, move || obey(orders, rings, pair.1).inspect_err(|_| end()));
+        let second = start(pair.1).spawn_scoped(scope, move || carry_out(orders, rings, pair.1).inspect_err(|_| end()));
         let first = start(pair.0).spawn_scoped(scope, move || {
             let idle = Idle { looks: 0, since: None, orders, cpu: pair.0 };
             let mut rig = Rig { orders, number: 0, caller: Caller::new(rings, idle), started: Instant::now(), spent_ticks: 0.0 };
@@ -285,6 +273,6 @@ pub(super) fn run<T: Send>(pair: (usize, usize), work: impl FnOnce(&mut Rig<'_>)
     match (first, second) {
         (Ok(value), Ok(())) => Ok(value),
         (Ok(_), Err(error)) | (Err(error), Ok(())) => Err(error),
-        (Err(one), Err(other)) => Err(if one.kind() == io::ErrorKind::Interrupted { other } else { one }),
+        (Err(one), Err(other)) => Err(other_side::cause(one, other)),
     }
 }
