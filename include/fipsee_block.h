@@ -61,6 +61,9 @@
 /* Numbers from here on are none. */
 #define FIPSEE_STATUS_COUNT 12
 
+/* A disk ends below this sector. */
+#define FIPSEE_SECTOR_LIMIT (1ULL << 55)
+
 /* Capabilities of a disk: takes writes; has a cache that a flush makes durable; FUA; discard; write-zeroes. */
 #define FIPSEE_CAPABILITY_WRITE 1
 #define FIPSEE_CAPABILITY_FLUSH 2
@@ -203,6 +206,64 @@ FIPSEE_ASSERT_AT(struct fipsee_block_info, max_segments, 32);
 FIPSEE_ASSERT_AT(struct fipsee_block_info, capabilities, 36);
 FIPSEE_ASSERT_AT(struct fipsee_block_info, identity, 40);
 FIPSEE_ASSERT_AT(struct fipsee_block_info, reserved, 56);
+
+/*
+ * What is wrong with the daemon's description of a disk (a private copy), and in `value` which number is; a null pointer if no
+ * field has a value that the protocol does not allow (section 6).
+ */
+static inline const char *fipsee_block_info_fault(const struct fipsee_block_info *info, uint64_t *value)
+{
+	uint32_t block = info->block_bytes;
+
+	*value = block;
+	if (block != 512 && block != 1024 && block != 2048 && block != 4096)
+		return "the logical block size";
+	*value = info->sector_count;
+	if (info->sector_count == 0 || info->sector_count >= FIPSEE_SECTOR_LIMIT ||
+	    info->first_sector >= FIPSEE_SECTOR_LIMIT - info->sector_count)
+		return "the size of the disk in sectors";
+	*value = info->max_transfer_bytes;
+	if (info->max_transfer_bytes < block)
+		return "the longest transfer";
+	*value = info->max_segments;
+	if (info->max_segments == 0)
+		return "the most segments";
+	*value = info->reserved;
+	return info->reserved != 0 ? "the reserved end of the disk's description" : (const char *)0;
+}
+
+/* As fipsee_completion_fault(), for a message that is not of kind FIPSEE_KIND_COMPLETIONS. */
+static inline const char *fipsee_event_fault(const struct fipsee_event *event)
+{
+	unsigned int index;
+	uint8_t reserved = 0;
+
+	if (event->kind != FIPSEE_KIND_RESIZE && event->kind != FIPSEE_KIND_DETACH)
+		return "the kind of an event";
+	for (index = 0; index < sizeof(event->reserved_end); index++)
+		reserved |= event->reserved_end[index];
+	if (event->count != 1 || event->reserved != 0 || event->reserved_too != 0 || reserved != 0)
+		return "the head of an event";
+	if (event->kind == FIPSEE_KIND_DETACH)
+		return event->sector_count != 0 ? "the head of an event" : (const char *)0;
+	return event->sector_count == 0 || event->sector_count >= FIPSEE_SECTOR_LIMIT ? "the new size of the disk" : (const char *)0;
+}
+
+/*
+ * What is wrong with a message of the completion ring (a private copy), or a null pointer: checked before an entry or event is used
+ * (R-6-12 to R-6-14). What depends on the client's memory remains for it: is each tag outstanding, is an event of the kind
+ * unacknowledged already?
+ */
+static inline const char *fipsee_completion_fault(const union fipsee_message *message)
+{
+	const struct fipsee_completion *completion = &message->completion;
+
+	if (completion->kind != FIPSEE_KIND_COMPLETIONS)
+		return fipsee_event_fault(&message->event);
+	if (completion->count == 0 || completion->count > FIPSEE_MAX_PACKED || completion->reserved != 0)
+		return "the head of a completion message";
+	return (const char *)0;
+}
 
 #if defined(__KERNEL__) || __STDC_HOSTED__
 /*

@@ -14,7 +14,6 @@
 #include "control.h"
 
 /* One more than the last sector number of any disk (docs/protocol.md section 5.8). */
-#define SECTOR_LIMIT (1ULL << 55)
 
 void channel_default_socket(char *path, size_t path_bytes)
 {
@@ -42,20 +41,10 @@ static int fault(struct channel_error *error, const char *what, unsigned long lo
 
 static int check_info(const struct fipsee_block_info *info, struct channel_error *error)
 {
-	uint32_t block = info->block_bytes;
+	uint64_t value;
+	const char *what = fipsee_block_info_fault(info, &value);
 
-	if (block != 512 && block != 1024 && block != 2048 && block != 4096)
-		return fault(error, "the logical block size", block);
-	if (info->sector_count == 0 || info->sector_count >= SECTOR_LIMIT || info->first_sector >= SECTOR_LIMIT ||
-	    info->first_sector + info->sector_count >= SECTOR_LIMIT)
-		return fault(error, "the size of the disk in sectors", info->sector_count);
-	if (info->max_transfer_bytes < block)
-		return fault(error, "the longest transfer", info->max_transfer_bytes);
-	if (info->max_segments == 0)
-		return fault(error, "the most segments", 0);
-	if (info->reserved != 0)
-		return fault(error, "the reserved end of the disk's description", info->reserved);
-	return 0;
+	return what ? fault(error, what, value) : 0;
 }
 
 /* The memory must be sealed: otherwise a truncation would turn our next access into SIGBUS. */

@@ -19,10 +19,8 @@
 #define LOOK_NS 1000000
 /* How often a client that looks asks the kernel whether the daemon lives; its death is to be noticed within 100 ms. */
 #define LIVENESS_NS 10000000
-/* A new size must leave room for every sector number (docs/protocol.md section 5.8). */
 /* Rings of our doorbell that are taken before we look at the ring again. */
 #define RINGS_AT_ONCE 64
-#define MAX_SECTOR_COUNT ((1ULL << 55) - 1)
 
 static int64_t now_ns(void)
 {
@@ -169,23 +167,12 @@ void queue_stage_acknowledgements(struct queue *queue)
 int queue_take_event(struct queue *queue, const union fipsee_message *message)
 {
 	const struct fipsee_event *event = &message->event;
-	uint32_t bit = event->kind <= FIPSEE_KIND_DETACH ? 1U << event->kind : 0;
-	unsigned int index;
-	bool is_clean = event->count == 1 && event->reserved == 0 && event->reserved_too == 0;
+	uint32_t bit = 1U << event->kind;
 
-	for (index = 0; index < sizeof(event->reserved_end); index++)
-		is_clean = is_clean && event->reserved_end[index] == 0;
-	if (bit == 0)
-		return queue_fault(queue, "the kind of an event");
-	if (!is_clean || (event->kind == FIPSEE_KIND_DETACH && event->sector_count != 0))
-		return queue_fault(queue, "the head of an event");
 	if (queue->unacknowledged & bit)
 		return queue_fault(queue, "a second event of a kind that was not acknowledged");
-	if (event->kind == FIPSEE_KIND_RESIZE) {
-		if (event->sector_count == 0 || event->sector_count > MAX_SECTOR_COUNT)
-			return queue_fault(queue, "the new size of the disk");
+	if (event->kind == FIPSEE_KIND_RESIZE)
 		queue->sector_count = event->sector_count;
-	}
 	queue->unacknowledged |= bit;
 	queue->acknowledging |= bit;
 	queue_submit(queue);

@@ -173,9 +173,11 @@ static inline int queue_reap(struct queue *queue, queue_done done, void *context
 	if (fipsee_pace_is_early(&queue->pace, queue_ticks()))
 		return 0;
 	while (queue->free_count < queue->depth && fipsee_reader_receive(&queue->completions, &message)) {
-		uint32_t count = message.completion.count;
+		const char *what = fipsee_completion_fault(&message);
 		uint32_t index;
 
+		if (__builtin_expect(what != NULL, 0))
+			return queue_fault(queue, what);
 		if (__builtin_expect(message.completion.kind != FIPSEE_KIND_COMPLETIONS, 0)) {
 			int outcome = queue_take_event(queue, &message);
 
@@ -183,9 +185,7 @@ static inline int queue_reap(struct queue *queue, queue_done done, void *context
 				return outcome;
 			continue;
 		}
-		if (__builtin_expect(count == 0 || count > FIPSEE_MAX_PACKED || message.completion.reserved != 0, 0))
-			return queue_fault(queue, "the head of a completion message");
-		for (index = 0; index < count; index++) {
+		for (index = 0; index < message.completion.count; index++) {
 			int outcome = queue_finish(queue, message.completion.entries[index], done, context);
 
 			if (__builtin_expect(outcome < 0, 0))

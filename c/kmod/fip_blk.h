@@ -314,7 +314,7 @@ bool fip_ring_is_fast(const struct fip_ring *ring);
 void fip_reap_after_publish(struct fip_ring *ring, bool is_polled);
 void fip_reap_backstop(struct timer_list *timer);
 void fip_end_request(struct request *rq);
-void fip_break(struct fip_disk *disk, const char *why);
+void fip_break(struct fip_disk *disk, const char *why, const char *detail);
 
 /* thread.c */
 int fip_threads_start(struct fip_disk *disk);

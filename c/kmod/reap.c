@@ -15,8 +15,6 @@
 #define FIP_BATCHES_PER_TRY 64
 /* Looks at the ring between two at the clock. */
 #define FIP_LOOKS_PER_CLOCK 8
-/* Largest size a disk may take (docs/protocol.md section 5.8). */
-#define FIP_MAX_DISK_SECTORS (1ULL << 55)
 
 /* ---- The reap bit ---------------------------------------------------------------------------------------------- */
 
@@ -49,11 +47,12 @@ void fip_reap_unlock(struct fip_ring *ring)
 
 /* ---- Messages -------------------------------------------------------------------------------------------------- */
 
-/* The disk is not to be trusted any more. Said once; the supervisor fails what is in flight. */
-void fip_break(struct fip_disk *disk, const char *why)
+/* The disk is not to be trusted any more. Said once; the supervisor fails what is in flight. `detail` may be empty. */
+void fip_break(struct fip_disk *disk, const char *why, const char *detail)
 {
 	if (!xchg(&disk->is_broken, true))
-		dev_err(&disk->vdev->dev, "%s: every request fails from now on; unbind and bind the device to start again\n", why);
+		dev_err(&disk->vdev->dev, "%s%s: every request fails from now on; unbind and bind the device to start again\n", why,
+			detail);
 	fip_disk_wake(disk, FIP_EVENT_STUCK);
 }
 
@@ -130,13 +129,8 @@ static const char *fip_take_event(struct fip_ring *ring, const struct fipsee_eve
 	struct fip_disk *disk = ring->disk;
 	bool is_resize = event->kind == FIPSEE_KIND_RESIZE;
 
-	if (event->count != 1 || event->reserved || event->reserved_too || (!is_resize && event->kind != FIPSEE_KIND_DETACH) ||
-	    (!is_resize && event->sector_count) || memchr_inv(event->reserved_end, 0, sizeof(event->reserved_end)))
-		return "the back end sent an event that is none";
 	if (is_resize ? ring->resize_unacknowledged : ring->detach_seen)
-		return "the back end sent an event twice";
-	if (is_resize && (!event->sector_count || event->sector_count >= FIP_MAX_DISK_SECTORS))
-		return "the back end sent an impossible size";
+		return "a second event of a kind that was not acknowledged";
 	ring->reap_stats.events++;
 	visit->wants_supervisor = true;
 	if (!is_resize) {
@@ -153,15 +147,16 @@ static const char *fip_take_event(struct fip_ring *ring, const struct fipsee_eve
 static const char *fip_take_message(struct fip_ring *ring, const union fipsee_message *message, struct fip_visit *visit)
 {
 	const struct fipsee_completion *completion = &message->completion;
+	const char *fault = fipsee_completion_fault(message);
 	unsigned int index;
 
+	if (unlikely(fault))
+		return fault;
 	if (unlikely(completion->kind != FIPSEE_KIND_COMPLETIONS))
 		return fip_take_event(ring, &message->event, visit);
-	if (unlikely(!completion->count || completion->count > FIPSEE_MAX_PACKED || completion->reserved))
-		return "the back end sent a malformed completion";
 	for (index = 0; index < completion->count; index++) {
 		if (unlikely(!fip_take_entry(ring, completion->entries[index], visit)))
-			return "the back end completed a request that is not in flight";
+			return "the tag of a completion that is not in flight, or its status";
 	}
 	return NULL;
 }
@@ -209,7 +204,7 @@ static void fip_end_visit(struct fip_ring *ring, struct fip_visit *visit)
 		fip_end_request(rq);
 	}
 	if (unlikely(visit->fault))
-		fip_break(disk, visit->fault);
+		fip_break(disk, "the back end broke the protocol: ", visit->fault);
 	else if (unlikely(visit->wants_supervisor))
 		mod_delayed_work(fip_workqueue, &disk->supervisor, 0);
 }

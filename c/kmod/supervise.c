@@ -67,19 +67,13 @@ static int fip_alloc_pending(struct fip_disk *disk, u32 depth)
 	return error;
 }
 
-static bool fip_info_is_valid(const struct fipsee_block_info *info)
-{
-	return info->sector_count && info->sector_count < 1ULL << 55 && info->first_sector < (1ULL << 55) - info->sector_count &&
-	       (info->block_bytes == 512 || info->block_bytes == 1024 || info->block_bytes == 2048 || info->block_bytes == 4096) &&
-	       info->max_transfer_bytes >= info->block_bytes && info->max_segments >= 1 && !info->reserved;
-}
-
 /* The block info, asked for on the first ring. */
 static int fip_read_info(struct fip_disk *disk, struct fipsee_block_info *info)
 {
 	struct fip_ring *ring = &disk->rings[0];
 	void *sector = kzalloc(FIPSEE_SECTOR_BYTES, GFP_KERNEL);
 	unsigned long began = jiffies;
+	uint64_t value;
 	int error;
 
 	if (!sector)
@@ -98,7 +92,7 @@ static int fip_read_info(struct fip_disk *disk, struct fipsee_block_info *info)
 	if (error == -ETIMEDOUT)
 		return error;		/* the daemon may still write there: this sector is given up */
 	kfree(sector);
-	if (!error && !fip_info_is_valid(info))
+	if (!error && fipsee_block_info_fault(info, &value))
 		error = -EPROTO;
 	return error;
 }
@@ -219,7 +213,7 @@ static void fip_check(struct fip_disk *disk)
 	if (error == -ETIMEDOUT) {
 		dev_warn_ratelimited(&disk->vdev->dev, "the back end does not answer; waiting\n");
 		if (READ_ONCE(disk->is_removing))
-			fip_break(disk, "the back end does not answer and the device is being removed");
+			fip_break(disk, "the back end does not answer and the device is being removed", "");
 		return;
 	}
 	if (disk->path == FIP_PATH_RINGS &&
@@ -306,7 +300,7 @@ void fip_leave_rings(struct fip_disk *disk, bool is_dead)
 	fip_bell_wanted(disk, false);
 	if (!is_quit) {
 		/* Only a reset takes the rings from it. Until then the memory stays as it is. */
-		fip_break(disk, "the back end does not let go of the rings");
+		fip_break(disk, "the back end does not let go of the rings", "");
 		fip_unquiesce(disk);
 		return;
 	}
@@ -428,9 +422,9 @@ void fip_supervise(struct work_struct *work)
 	if (system_state > SYSTEM_RUNNING)
 		goto out;
 	if (!READ_ONCE(disk->is_broken) && virtqueue_is_broken(disk->virtqueues[0].vq))
-		fip_break(disk, "the device is gone");
+		fip_break(disk, "the device is gone", "");
 	else if (!READ_ONCE(disk->is_broken) && test_and_clear_bit(FIP_EVENT_STUCK, &disk->events))
-		fip_break(disk, "the back end did not complete a request in time");
+		fip_break(disk, "the back end did not complete a request in time", "");
 	if (READ_ONCE(disk->is_broken)) {
 		fip_fail_all(disk);
 		goto out;

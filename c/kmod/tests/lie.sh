@@ -29,6 +29,6 @@ for kind in tag far-tag count none kind reserved status size twice; do
     fip-guest sizes "/dev/$(disk 0)" 262144 "$(setting seed)"
 done
 dmesg | grep "every request fails from now on"
-for complaint in "is not in flight" "malformed completion" "an event that is none" "an impossible size" "an event twice"; do
+for complaint in "is not in flight" "head of a completion message" "kind of an event" "new size of the disk" "a second event"; do
     dmesg | grep -q "$complaint" || fail "the kernel log does not say '$complaint'"
 done

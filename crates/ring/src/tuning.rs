@@ -105,8 +105,7 @@ impl Tuning {
                     .with_ownership(Ownership::LockedAhead)
                     .with_touch(Touch::Always)
                     .with_store(StoreVariant::Split32)
-                    .with_burst_prefetch(false)
-                    .with_take(1),
+                    .with_burst_prefetch(false),
             ),
             // Zen 5.
             (b"AuthenticAMD", 0x1a, _) => usual.with_choices(

@@ -38,20 +38,18 @@ fn touches(choices: Choices) -> bool {
     choices.touch() != Some(Touch::Never)
 }
 
-/// Zen 4, both states: prefetching brings nothing, the lock on a slot and the touch do; stores in three; answers singly.
+/// Zen 4, both states: prefetching brings nothing, the lock on a slot and the touch do; stores in three or four are level.
 fn zen4(far: bool, choices: Choices, task: Task) -> f64 {
     let locked = choices.ownership() == Some(Ownership::LockedAhead);
     let lone = choices.touch() == Some(Touch::Always);
-    let split = choices.store() == Some(StoreVariant::Split32);
-    let prefetch = choices.burst_prefetch() == Some(true);
     let once = choices.take() == Some(1);
     let factor = |is: bool, factor: f64| if is { factor } else { 1.0 };
     match (task, far) {
         (Task::RoundTrip, false) => 404.0 * factor(locked, 0.83) * factor(lone, if locked { 0.925 } else { 1.0 }),
         (Task::RoundTrip, true) => 1452.0 * factor(locked, 0.81) * factor(lone, if locked { 0.95 } else { 1.02 }),
-        (Task::Burst8, _) => 71.5 * factor(!prefetch, 0.86) * factor(split && once, 0.9) * factor(touches(choices) && once, 0.9),
-        (Task::Burst64, _) => 22.3 * factor(!prefetch, 0.95) * factor(once, 0.93) * factor(touches(choices) && once, 0.85),
-        (Task::Stream, _) => 25.7 * factor(touches(choices), 0.27),
+        (Task::Burst8, _) => 119.0 * factor(once, 1.04) * factor(touches(choices), 0.62),
+        (Task::Burst64, _) => 66.0 * factor(once, 1.27) * factor(touches(choices), 0.55),
+        (Task::Stream, _) => 50.0 * factor(touches(choices), 0.27),
     }
 }
 
@@ -104,13 +102,13 @@ const ALL_STORES: [StoreVariant; 3] = [StoreVariant::Wide64, StoreVariant::Split
 /// A machine, where its choice begins, what it must be, and with which stores.
 type Case = (&'static str, fn(Choices, Task) -> f64, Choices, &'static [StoreVariant], &'static str);
 
-const ZEN4_BEST: &str = "ownership locked ahead, stores 32+16+16, touch always, burst prefetch off, take 1";
+const ZEN4_BEST: &str = "ownership locked ahead, stores 32+16+16, touch always, burst prefetch off, take 16";
 const USUAL_64: &str = "ownership prefetch next, stores 64, touch never, burst prefetch on, take 16";
 
 #[test]
 fn recorded_machines_get_what_is_best_there_wherever_the_choice_begins() {
     let zen4_family = usual(StoreVariant::Split32).with_ownership(Ownership::LockedAhead).with_touch(Touch::Always);
-    let zen4_family = zen4_family.with_burst_prefetch(false).with_take(1);
+    let zen4_family = zen4_family.with_burst_prefetch(false);
     let zen5_family = usual(StoreVariant::Wide64).with_ownership(Ownership::NotAsked).with_touch(Touch::Runs);
     let zen5_family = zen5_family.with_burst_prefetch(false).with_take(1);
     let zen5_best = "ownership not asked, stores 64, touch runs, burst prefetch off, take 16";
@@ -138,7 +136,8 @@ fn an_unknown_family_comes_from_the_usual_choices_to_what_is_better() {
         decide(usual(StoreVariant::Wide16), &ALL_STORES[1..], &mut Recorded::new(|choices, task| zen4(false, choices, task), 2));
     let choices = made.expect("figures do not fail").choices;
     assert_eq!((choices.ownership(), choices.touch()), (Some(Ownership::LockedAhead), Some(Touch::Always)));
-    assert_eq!((choices.burst_prefetch(), choices.take()), (Some(false), Some(1)));
+    // Level there: what nothing is gained by stays as it was.
+    assert_eq!((choices.burst_prefetch(), choices.take()), (Some(true), Some(TAKE_MANY)));
 }
 
 #[test]

@@ -67,16 +67,17 @@ int interop_region_is_valid(const uint8_t *bytes, uint64_t region_bytes)
 
 int interop_block_info_is_valid(const struct fipsee_block_info *info)
 {
-	uint64_t end = info->first_sector + info->sector_count;
+	uint64_t value;
 
-	switch (info->block_bytes) {
-	case 512: case 1024: case 2048: case 4096:
-		break;
-	default:
-		return 0;
-	}
-	return info->sector_count > 0 && end >= info->first_sector && end < 1ULL << 55 &&
-	       info->max_transfer_bytes >= info->block_bytes && info->max_segments >= 1 && info->reserved == 0;
+	return fipsee_block_info_fault(info, &value) == NULL;
+}
+
+int interop_completion_is_valid(const uint8_t *bytes)
+{
+	union fipsee_message message;
+
+	memcpy(&message, bytes, sizeof(message));
+	return fipsee_completion_fault(&message) == NULL;
 }
 
 struct parse {

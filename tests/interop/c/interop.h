@@ -31,6 +31,7 @@ size_t interop_control_encode(const struct interop_control *in, uint8_t *into);
 
 /* 1: a description of a disk that is possible; 0: not. */
 int interop_block_info_is_valid(const struct fipsee_block_info *info);
+int interop_completion_is_valid(const uint8_t *bytes);
 /* 1: header and table of a region of `region_bytes` are sound; 0: not. `bytes` holds at least 64 * 65. */
 int interop_region_is_valid(const uint8_t *bytes, uint64_t region_bytes);
 

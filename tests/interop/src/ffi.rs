@@ -97,6 +97,7 @@ unsafe extern "C" {
     fn interop_control_decode(bytes: *const u8, length_bytes: usize, out: *mut CControl) -> c_int;
     fn interop_control_encode(input: *const CControl, into: *mut u8) -> usize;
     fn interop_block_info_is_valid(info: *const Message) -> c_int;
+    fn interop_completion_is_valid(bytes: *const u8) -> c_int;
     fn interop_region_is_valid(bytes: *const u8, region_bytes: u64) -> c_int;
     fn interop_request_parse(message: *const Message, facts: *const CFacts, views: *const CView, out: *mut CParsed) -> u16;
     fn interop_describe(kind: u32, message: *const Message, fields: *mut u32) -> c_int;
@@ -214,6 +215,13 @@ pub fn trace(choices: Choices) -> [String; 2] {
 pub fn block_info_is_valid(bytes: &[u8; 64]) -> bool {
     // SAFETY: a message has the size and at least the alignment of a block info.
     unsafe { interop_block_info_is_valid(&Message::from_bytes(bytes)) == 1 }
+}
+
+/// Does C take this for a message of a completion ring, as far as that depends on the message alone?
+#[must_use]
+pub fn completion_is_valid(bytes: &[u8; 64]) -> bool {
+    // SAFETY: 64 bytes are read.
+    unsafe { interop_completion_is_valid(bytes.as_ptr()) == 1 }
 }
 
 /// Does C take this for a sound region header with its table?

@@ -200,6 +200,41 @@ fn both_take_the_same_disk_descriptions() {
     assert!(taken > INPUTS / 10 && taken < INPUTS - INPUTS / 10, "{taken} taken");
 }
 
+/// R-6-13 and R-6-14, as far as they need no memory of requests and earlier events.
+fn is_allowed_on_a_completion_ring(bytes: &[u8; 64]) -> bool {
+    let is_zero = |range: std::ops::Range<usize>| bytes[range].iter().all(|byte| *byte == 0);
+    let size = u64::from_le_bytes(bytes[8..16].try_into().expect("8 bytes"));
+    match bytes[1] {
+        wire::KIND_COMPLETIONS => (1..=14).contains(&bytes[0]) && is_zero(2..4),
+        wire::KIND_RESIZE => bytes[0] == 1 && is_zero(2..8) && is_zero(16..60) && (1..1 << 55).contains(&size),
+        wire::KIND_DETACH => bytes[0] == 1 && is_zero(2..60),
+        _ => false,
+    }
+}
+
+/// checks: R-6-13, R-6-14
+#[test]
+fn c_takes_the_completions_and_events_that_the_document_allows() {
+    let mut random = Random::new(0xc0_4d1e);
+    let mut completions = [0; 64];
+    completions[0] = 3;
+    let events = [wire::event_resize(1), wire::event_resize((1 << 55) - 1), wire::event_detach()];
+    let valid: Vec<[u8; 64]> = events.iter().map(Message::to_bytes).chain([completions]).collect();
+    for message in &valid {
+        assert!(ffi::completion_is_valid(message), "{message:02x?}");
+        for bit in 0..60 * 8 {
+            let mut bytes = *message;
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(ffi::completion_is_valid(&bytes), is_allowed_on_a_completion_ring(&bytes), "{bytes:02x?}");
+        }
+    }
+    for _ in 0..INPUTS / 10 {
+        let mut bytes = random.pick(&valid);
+        random.mutate(&mut bytes);
+        assert_eq!(ffi::completion_is_valid(&bytes), is_allowed_on_a_completion_ring(&bytes), "{bytes:02x?}");
+    }
+}
+
 #[test]
 fn both_take_the_same_region_headers() {
     let mut random = Random::new(0x4ead);
