@@ -159,15 +159,17 @@ statuses! {
     NoSegments = 11, INVAL, "a read or write needs at least one segment with data";
 }
 
-/// A piece of memory named on the wire: `offset:32 | length:16 | region:16`, the first two in sectors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Segment {
-    /// Offset in the region, in sectors.
-    pub offset_sectors: u32,
-    /// Length, in sectors.
-    pub length_sectors: u16,
-    /// The region's id.
-    pub region: u16,
+fipsee_ring::wire_structures! {
+    /// A piece of memory named on the wire, in a word: `offset:32 | length:16 | region:16`, the first two in sectors.
+    #[derive(PartialEq, Eq)]
+    pub Segment: 8 {
+        /// Offset in the region, in sectors.
+        0 offset_sectors: u32,
+        /// Length, in sectors.
+        4 length_sectors: u16,
+        /// The region's id.
+        6 region: u16,
+    }
 }
 
 impl Segment {

@@ -254,13 +254,7 @@ fn head(operation: Operation, segments: u8, flags: u16, tag: u16) -> Vec<u8> {
 
 fn block_structures(table: &mut Table) {
     let (long, word, half) = (u64::MAX, u32::MAX, u16::MAX);
-    let segment = |offset_sectors, length_sectors, region| {
-        Segment { offset_sectors, length_sectors, region }.to_word().to_le_bytes().to_vec()
-    };
-    let fields =
-        [("offset_sectors", segment(word, 0, 0)), ("length_sectors", segment(0, half, 0)), ("region", segment(0, 0, half))];
-    differences(table, "segment", &segment(0, 0, 0), &fields);
-
+    structure::<Segment>(table, "segment");
     let read = Operation::Read;
     let fields = [
         ("operation", head(Operation::Write, 0, 0, 0)),
