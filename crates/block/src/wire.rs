@@ -159,15 +159,17 @@ statuses! {
     NoSegments = 11, INVAL, "a read or write needs at least one segment with data";
 }
 
-/// A piece of memory named on the wire: `offset:32 | length:16 | region:16`, the first two in sectors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Segment {
-    /// Offset in the region, in sectors.
-    pub offset_sectors: u32,
-    /// Length, in sectors.
-    pub length_sectors: u16,
-    /// The region's id.
-    pub region: u16,
+fipsee_ring::wire_structures! {
+    /// A piece of memory named on the wire, in a word: `offset:32 | length:16 | region:16`, the first two in sectors.
+    #[derive(PartialEq, Eq)]
+    pub Segment: 8 {
+        /// Offset in the region, in sectors.
+        0 offset_sectors: u32,
+        /// Length, in sectors.
+        4 length_sectors: u16,
+        /// The region's id.
+        6 region: u16,
+    }
 }
 
 impl Segment {
@@ -259,13 +261,18 @@ pub fn completion_entry(tag: u16, status: Status) -> u32 {
 /// A resize event.
 #[must_use]
 pub fn event_resize(sector_count: u64) -> Message {
-    Message::from_words([u64::from(completion_head(1, KIND_RESIZE)), sector_count, 0, 0, 0, 0, 0, 0])
+    event(KIND_RESIZE, sector_count)
 }
 
 /// A detach event.
 #[must_use]
 pub fn event_detach() -> Message {
-    Message::from_words([u64::from(completion_head(1, KIND_DETACH)), 0, 0, 0, 0, 0, 0, 0])
+    event(KIND_DETACH, 0)
+}
+
+fn event(kind: u8, sector_count: u64) -> Message {
+    let event = RawEvent { count: 1, kind, reserved: 0, reserved_too: 0, sector_count, reserved_end: [0; 44], stamp: 0 };
+    Message::from_bytes(&zerocopy::transmute!(event))
 }
 
 /// Capability: the export takes writes.
@@ -290,49 +297,41 @@ pub const CAPABILITY_NAMES: [(u32, &str); 5] = [
     (CAPABILITY_WRITE_ZEROES, "write_zeroes"),
 ];
 
-/// What a client is told of a disk: in ATTACHED, and as the answer to get-info. 64 bytes on the wire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockInfo {
-    /// Where the export begins on the disk it is a part of, for information; sectors in requests count from 0.
-    pub first_sector: u64,
-    /// Size in sectors of 512 bytes.
-    pub sector_count: u64,
-    /// Logical block size in bytes: the unit of offset and length.
-    pub block_bytes: u32,
-    /// Preferred size and alignment of a transfer, in bytes.
-    pub optimal_bytes: u32,
-    /// Most data of one read or write, in bytes.
-    pub max_transfer_bytes: u32,
-    /// Most sectors of one discard or write-zeroes.
-    pub max_range_sectors: u32,
-    /// Most segments of one request.
-    pub max_segments: u32,
-    /// `CAPABILITY_*` bits.
-    pub capabilities: u32,
-    /// Names this disk and its content: the same after a daemon restart; a client that reconnects compares it.
-    pub identity: [u8; 16],
+fipsee_ring::wire_structures! {
+    /// What a client is told of a disk: in ATTACHED, and as the answer to get-info. 64 bytes on the wire.
+    #[derive(PartialEq, Eq)]
+    pub BlockInfo: 56 {
+        /// Where the export begins on the disk it is a part of, for information; sectors in requests count from 0.
+        0 first_sector: u64,
+        /// Size in sectors of 512 bytes.
+        8 sector_count: u64,
+        /// Logical block size in bytes: the unit of offset and length.
+        16 block_bytes: u32,
+        /// Preferred size and alignment of a transfer, in bytes.
+        20 optimal_bytes: u32,
+        /// Most data of one read or write, in bytes.
+        24 max_transfer_bytes: u32,
+        /// Most sectors of one discard or write-zeroes.
+        28 max_range_sectors: u32,
+        /// Most segments of one request.
+        32 max_segments: u32,
+        /// `CAPABILITY_*` bits.
+        36 capabilities: u32,
+        /// Names this disk and its content: the same after a daemon restart; a client that reconnects compares it.
+        40 identity: [u8; 16],
+    }
+    RawBlockInfo: 64 { 0 info: BlockInfo, 56 reserved: u64 }
+    /// An event in a slot of the completion ring; the stamp is the ring's.
+    pub RawEvent: 64 {
+        0 count: u8, 1 kind: u8, 2 reserved: u16, 4 reserved_too: u32, 8 sector_count: u64, 16 reserved_end: [u8; 44], 60 stamp: u32,
+    }
 }
 
 impl BlockInfo {
     /// The 64 bytes on the wire.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; SERVICE_INFO_BYTES] {
-        let mut bytes = [0; SERVICE_INFO_BYTES];
-        bytes[0..8].copy_from_slice(&self.first_sector.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.sector_count.to_le_bytes());
-        let words = [
-            self.block_bytes,
-            self.optimal_bytes,
-            self.max_transfer_bytes,
-            self.max_range_sectors,
-            self.max_segments,
-            self.capabilities,
-        ];
-        for (chunk, word) in bytes[16..40].as_chunks_mut::<4>().0.iter_mut().zip(words) {
-            *chunk = word.to_le_bytes();
-        }
-        bytes[40..56].copy_from_slice(&self.identity);
-        bytes
+        zerocopy::transmute!(RawBlockInfo { info: *self, reserved: 0 })
     }
 
     /// Understand what a daemon says of a disk.
@@ -340,24 +339,7 @@ impl BlockInfo {
     /// # Errors
     /// A value that no disk can have.
     pub fn from_bytes(bytes: &[u8; SERVICE_INFO_BYTES]) -> Result<Self, fipsee_ring::PeerFault> {
-        let message = Message::from_bytes(bytes);
-        let half = |index: usize| {
-            let [a, b, c, d, e, f, g, h] = message.word(2 + index / 2).to_le_bytes();
-            u32::from_le_bytes(if index.is_multiple_of(2) { [a, b, c, d] } else { [e, f, g, h] })
-        };
-        let mut identity = [0; 16];
-        identity.copy_from_slice(&bytes[40..56]);
-        let info = Self {
-            first_sector: message.word(0),
-            sector_count: message.word(1),
-            block_bytes: half(0),
-            optimal_bytes: half(1),
-            max_transfer_bytes: half(2),
-            max_range_sectors: half(3),
-            max_segments: half(4),
-            capabilities: half(5),
-            identity,
-        };
+        let RawBlockInfo { info, reserved } = zerocopy::transmute!(*bytes);
         let expect = |what, value: u64, ok: bool| if ok { Ok(()) } else { Err(fipsee_ring::PeerFault::Value { what, value }) };
         let block_ok = matches!(info.block_bytes, 512 | 1024 | 2048 | 4096);
         expect("the logical block size", info.block_bytes.into(), block_ok)?;
@@ -365,7 +347,7 @@ impl BlockInfo {
         expect("the size of the disk in sectors", info.sector_count, end.is_some() && info.sector_count > 0)?;
         expect("the longest transfer", info.max_transfer_bytes.into(), info.max_transfer_bytes >= info.block_bytes)?;
         expect("the most segments", info.max_segments.into(), info.max_segments >= 1)?;
-        expect("the reserved end of the disk's description", message.word(7), message.word(7) == 0)?;
+        expect("the reserved end of the disk's description", reserved, reserved == 0)?;
         Ok(info)
     }
 

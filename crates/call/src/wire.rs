@@ -1,9 +1,12 @@
 //! What stands in ATTACHED for a service of calls, and where payloads lie (docs/protocol.md section 8).
 
+use core::mem::offset_of;
+
 use fipsee_ring::PeerFault;
 use fipsee_ring::channel::MAX_POOL_BYTES;
 use fipsee_ring::control::SERVICE_INFO_BYTES;
 use fipsee_ring::layout::PAYLOAD_BYTES;
+use fipsee_ring::wire::all_zero;
 
 /// Most bytes of a request or reply: what one message of a ring carries.
 #[expect(clippy::cast_possible_truncation, reason = "60")]
@@ -11,29 +14,27 @@ pub const MAX_VALUE_BYTES: u32 = PAYLOAD_BYTES as u32;
 /// Unit of the lengths of payloads: a cache line, so that neighbours do not share one.
 pub const PAYLOAD_UNIT_BYTES: u32 = 64;
 
-/// A service as the wire describes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ServiceInfo {
-    /// Bytes of a request, at most 60.
-    pub request_bytes: u32,
-    /// Bytes of a reply, at most 60.
-    pub reply_bytes: u32,
-    /// Bytes of payload that go with each request; a multiple of 64, 0 for none.
-    pub request_payload_bytes: u32,
-    /// Bytes of payload that go with each reply; a multiple of 64, 0 for none.
-    pub reply_payload_bytes: u32,
+fipsee_ring::wire_structures! {
+    /// A service as the wire describes it.
+    #[derive(PartialEq, Eq)]
+    pub ServiceInfo: 16 {
+        /// Bytes of a request, at most 60.
+        0 request_bytes: u32,
+        /// Bytes of a reply, at most 60.
+        4 reply_bytes: u32,
+        /// Bytes of payload that go with each request; a multiple of 64, 0 for none.
+        8 request_payload_bytes: u32,
+        /// Bytes of payload that go with each reply; a multiple of 64, 0 for none.
+        12 reply_payload_bytes: u32,
+    }
+    RawServiceInfo: 64 { 0 info: ServiceInfo, 16 reserved: [u32; 12] }
 }
 
 impl ServiceInfo {
     /// As it stands in ATTACHED.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; SERVICE_INFO_BYTES] {
-        let mut bytes = [0; SERVICE_INFO_BYTES];
-        let fields = [self.request_bytes, self.reply_bytes, self.request_payload_bytes, self.reply_payload_bytes];
-        for (chunk, field) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(fields) {
-            *chunk = field.to_le_bytes();
-        }
-        bytes
+        zerocopy::transmute!(RawServiceInfo { info: *self, reserved: [0; 12] })
     }
 
     /// Check what a peer sent.
@@ -41,9 +42,7 @@ impl ServiceInfo {
     /// # Errors
     /// Which field no correct server sends.
     pub fn from_bytes(bytes: &[u8; SERVICE_INFO_BYTES]) -> Result<Self, PeerFault> {
-        let word = |index: usize| bytes.as_chunks::<4>().0.get(index).map_or(0, |chunk| u32::from_le_bytes(*chunk));
-        let info =
-            Self { request_bytes: word(0), reply_bytes: word(1), request_payload_bytes: word(2), reply_payload_bytes: word(3) };
+        let RawServiceInfo { info, reserved } = zerocopy::transmute!(*bytes);
         let check = |what, value: u32, ok: bool| if ok { Ok(()) } else { Err(PeerFault::Value { what, value: value.into() }) };
         check("the length of a request", info.request_bytes, info.request_bytes <= MAX_VALUE_BYTES)?;
         check("the length of a reply", info.reply_bytes, info.reply_bytes <= MAX_VALUE_BYTES)?;
@@ -51,13 +50,7 @@ impl ServiceInfo {
             let ok = bytes.is_multiple_of(PAYLOAD_UNIT_BYTES) && u64::from(bytes) <= MAX_POOL_BYTES;
             check("the length of a payload", bytes, ok)?;
         }
-        match (4..16).find(|index| word(*index) != 0) {
-            Some(index) => Err(PeerFault::ReservedSet {
-                offset_bytes: 4 * u32::try_from(index).unwrap_or(u32::MAX),
-                value: word(index).into(),
-            }),
-            None => Ok(info),
-        }
+        all_zero(offset_of!(RawServiceInfo, reserved), &reserved).map(|()| info)
     }
 
     /// Bytes of the pool that `depth` calls need.

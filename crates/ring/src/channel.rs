@@ -1,9 +1,11 @@
 //! A channel: the region with its geometry, and the two ends of each queue in it (docs/protocol.md section 3).
 
+use core::mem::offset_of;
 use std::io;
 use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use zerocopy::{FromZeros, IntoBytes};
 
 use crate::clock;
 use crate::control::MAX_QUEUES;
@@ -14,6 +16,7 @@ use crate::mapped::MappedRing;
 use crate::region::{MAX_REGION_BYTES, Region};
 use crate::ring::{CallWriter, Cursor, Reader, Writer};
 use crate::tuning::{Choices, Tuning};
+use crate::wire::all_zero;
 
 /// First eight bytes of a region: "FIPSEE" and the layout version in two digits.
 pub const REGION_MAGIC: u64 = u64::from_le_bytes(*b"FIPSEE01");
@@ -26,9 +29,9 @@ pub const FEATURE_CHOICES: u64 = 4;
 /// The features that this build knows.
 pub const FEATURES: u64 = FEATURE_WORKER_CPU | FEATURE_SOLE_WRITER | FEATURE_CHOICES;
 /// Bytes of the region header; the table of queues follows.
-pub const REGION_HEADER_BYTES: usize = 64;
+pub const REGION_HEADER_BYTES: usize = size_of::<RegionHeader>();
 /// Bytes of one entry in the table of queues.
-pub const QUEUE_ENTRY_BYTES: usize = 64;
+pub const QUEUE_ENTRY_BYTES: usize = size_of::<QueueEntry>();
 /// Most requests outstanding in one queue. Each costs the daemon nothing until it is in flight; 4096 is four times
 /// what NVMe drives expose per queue.
 pub const MAX_DEPTH: u32 = 4096;
@@ -38,6 +41,20 @@ pub const EVENT_CREDITS: u32 = 2;
 pub const MAX_POOL_BYTES: u64 = 1 << 30;
 
 const PAGE_BYTES: u64 = 4096;
+
+crate::wire_structures! {
+    /// The start of a region.
+    pub RegionHeader: 64 {
+        0 magic: u64, 8 version: u32, 12 queue_count: u32, 16 region_bytes: u64, 24 features: u64, 32 pool_offset_bytes: u64,
+        40 pool_bytes: u64, 48 reserved: [u64; 2],
+    }
+    /// An entry of the table of queues, which follows.
+    pub QueueEntry: 64 {
+        0 request_offset_bytes: u64, 8 completion_offset_bytes: u64, 16 cold_offset_bytes: u64, 24 request_slots: u32,
+        28 completion_slots: u32, 32 request_start: u32, 36 completion_start: u32, 40 depth: u32, 44 worker_cpu_plus_1: u32,
+        48 choices: u32, 52 reserved: [u32; 3],
+    }
+}
 
 /// Where the two rings of one queue lie and how they start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,25 +138,16 @@ impl RegionLayout {
     /// # Errors
     /// The region is smaller than the layout.
     pub fn write_to(&self, region: &Region) -> Result<(), PeerFault> {
-        let mut header = Vec::with_capacity(REGION_HEADER_BYTES);
-        header.extend(REGION_MAGIC.to_le_bytes());
-        header.extend(1_u32.to_le_bytes());
-        header.extend(u32::try_from(self.queues.len()).unwrap_or(u32::MAX).to_le_bytes());
-        for value in [self.region_bytes, self.features, self.pool_offset_bytes, self.pool_bytes, 0, 0] {
-            header.extend(value.to_le_bytes());
+        let Self { features, pool_offset_bytes, pool_bytes, region_bytes, .. } = *self;
+        let queue_count = u32::try_from(self.queues.len()).unwrap_or(u32::MAX);
+        let (magic, version, reserved) = (REGION_MAGIC, 1, [0; 2]);
+        let header =
+            RegionHeader { magic, version, queue_count, region_bytes, features, pool_offset_bytes, pool_bytes, reserved };
+        region.write(0, header.as_bytes())?;
+        for (index, queue) in (0..).zip(&self.queues) {
+            region.write(table_offset_bytes(index), queue.entry(features).as_bytes())?;
         }
-        for queue in &self.queues {
-            for value in [queue.request_offset_bytes, queue.completion_offset_bytes, queue.cold_offset_bytes] {
-                header.extend(value.to_le_bytes());
-            }
-            let worker_cpu_plus_1 = queue.worker_cpu.and_then(|cpu| cpu.checked_add(1)).unwrap_or(0);
-            let counts = [queue.request_slots, queue.completion_slots, queue.request_start, queue.completion_start, queue.depth];
-            let advice = if self.features & FEATURE_CHOICES == 0 { Choices::NONE } else { queue.choices };
-            for value in counts.into_iter().chain([worker_cpu_plus_1, advice.word(), 0, 0, 0]) {
-                header.extend(value.to_le_bytes());
-            }
-        }
-        region.write(0, &header)
+        Ok(())
     }
 
     /// Copy header and table out of a region that a peer made, then check every value.
@@ -147,59 +155,46 @@ impl RegionLayout {
     /// # Errors
     /// What the peer got wrong.
     pub fn read_from(region: &Region) -> Result<Self, PeerFault> {
-        let mut header = [0_u8; REGION_HEADER_BYTES];
-        region.read(0, &mut header)?;
-        let word = |index: usize| u64_at(&header, 8 * index);
-        expect("the magic number of the region", word(0), |magic| magic == REGION_MAGIC)?;
-        let (version, queue_count) = (word(1) & 0xffff_ffff, word(1) >> 32);
-        expect("the layout version of the region", version, |version| version == 1)?;
+        let mut header = RegionHeader::new_zeroed();
+        region.read(0, header.as_mut_bytes())?;
+        let RegionHeader { magic, version, region_bytes, features, pool_offset_bytes, pool_bytes, reserved, .. } = header;
+        let queue_count = u64::from(header.queue_count);
+        expect("the magic number of the region", magic, |magic| magic == REGION_MAGIC)?;
+        expect("the layout version of the region", version.into(), |version| version == 1)?;
         expect("the queue count of the region", queue_count, |count| (1..=u64::from(MAX_QUEUES)).contains(&count))?;
-        expect("the length in the region header", word(2), |bytes| bytes == region.length_bytes() && bytes <= MAX_REGION_BYTES)?;
-        expect("the features of the region", word(3), |features| features & !FEATURES == 0)?;
-        for index in [6, 7] {
-            if word(index) != 0 {
-                return Err(PeerFault::ReservedSet { offset_bytes: 8 * u32::try_from(index).unwrap_or(0), value: word(index) });
-            }
-        }
-        let (pool_offset_bytes, pool_bytes) = (word(4), word(5));
+        expect("the length in the region header", region_bytes, |bytes| {
+            bytes == region.length_bytes() && bytes <= MAX_REGION_BYTES
+        })?;
+        expect("the features of the region", features, |features| features & !FEATURES == 0)?;
+        all_zero(offset_of!(RegionHeader, reserved), &reserved)?;
         expect("the pool's offset", pool_offset_bytes, |offset| offset % PAGE_BYTES == 0)?;
         expect("the pool's length", pool_bytes, |bytes| bytes % PAGE_BYTES == 0 && bytes <= MAX_POOL_BYTES)?;
         region.pointer("pool", pool_offset_bytes, pool_bytes)?;
-        let queues = (0..queue_count).map(|queue| read_queue(region, word(3), queue)).collect::<Result<_, _>>()?;
-        Ok(Self { features: word(3), pool_offset_bytes, pool_bytes, region_bytes: word(2), queues })
+        let queues = (0..queue_count).map(|queue| read_queue(region, features, queue)).collect::<Result<_, _>>()?;
+        Ok(Self { features, pool_offset_bytes, pool_bytes, region_bytes, queues })
     }
 }
 
 fn read_queue(region: &Region, features: u64, queue: u64) -> Result<QueueGeometry, PeerFault> {
-    let mut entry = [0_u8; QUEUE_ENTRY_BYTES];
-    region.read(table_offset_bytes(queue), &mut entry)?;
-    let half = |index: usize| u32_at(&entry, 24 + 4 * index);
+    let mut entry = QueueEntry::new_zeroed();
+    region.read(table_offset_bytes(queue), entry.as_mut_bytes())?;
     let geometry = QueueGeometry {
-        request_offset_bytes: u64_at(&entry, 0),
-        completion_offset_bytes: u64_at(&entry, 8),
-        cold_offset_bytes: u64_at(&entry, 16),
-        request_slots: half(0),
-        completion_slots: half(1),
-        request_start: half(2),
-        completion_start: half(3),
-        depth: half(4),
-        worker_cpu: half(5).checked_sub(1),
-        choices: Choices::from_word(half(6)),
+        request_offset_bytes: entry.request_offset_bytes,
+        completion_offset_bytes: entry.completion_offset_bytes,
+        cold_offset_bytes: entry.cold_offset_bytes,
+        request_slots: entry.request_slots,
+        completion_slots: entry.completion_slots,
+        request_start: entry.request_start,
+        completion_start: entry.completion_start,
+        depth: entry.depth,
+        worker_cpu: entry.worker_cpu_plus_1.checked_sub(1),
+        choices: Choices::from_word(entry.choices),
     };
     geometry.check()?;
-    let is_reserved = |index: usize| match index {
-        5 => features & FEATURE_WORKER_CPU == 0,
-        6 => features & FEATURE_CHOICES == 0,
-        _ => true,
-    };
-    for index in 5..10 {
-        if is_reserved(index) && half(index) != 0 {
-            return Err(PeerFault::ReservedSet {
-                offset_bytes: 24 + 4 * u32::try_from(index).unwrap_or(0),
-                value: half(index).into(),
-            });
-        }
-    }
+    let unless = |feature: u64, word: u32| if features & feature == 0 { word } else { 0 };
+    let [first, second, third] = entry.reserved;
+    let (cpu, choices) = (unless(FEATURE_WORKER_CPU, entry.worker_cpu_plus_1), unless(FEATURE_CHOICES, entry.choices));
+    all_zero(offset_of!(QueueEntry, worker_cpu_plus_1), &[cpu, choices, first, second, third])?;
     Ok(geometry)
 }
 
@@ -216,15 +211,25 @@ fn expect(what: &'static str, value: u64, ok: impl FnOnce(u64) -> bool) -> Resul
     if ok(value) { Ok(()) } else { Err(PeerFault::Value { what, value }) }
 }
 
-fn u64_at(bytes: &[u8], offset: usize) -> u64 {
-    bytes.get(offset..).and_then(|rest| rest.first_chunk()).map_or(0, |chunk| u64::from_le_bytes(*chunk))
-}
-
-fn u32_at(bytes: &[u8], offset: usize) -> u32 {
-    bytes.get(offset..).and_then(|rest| rest.first_chunk()).map_or(0, |chunk| u32::from_le_bytes(*chunk))
-}
-
 impl QueueGeometry {
+    /// As it stands in the table of a region with these features in force.
+    fn entry(&self, features: u64) -> QueueEntry {
+        let advice = if features & FEATURE_CHOICES == 0 { Choices::NONE } else { self.choices };
+        QueueEntry {
+            request_offset_bytes: self.request_offset_bytes,
+            completion_offset_bytes: self.completion_offset_bytes,
+            cold_offset_bytes: self.cold_offset_bytes,
+            request_slots: self.request_slots,
+            completion_slots: self.completion_slots,
+            request_start: self.request_start,
+            completion_start: self.completion_start,
+            depth: self.depth,
+            worker_cpu_plus_1: self.worker_cpu.and_then(|cpu| cpu.checked_add(1)).unwrap_or(0),
+            choices: advice.word(),
+            reserved: [0; 3],
+        }
+    }
+
     /// The choices of this CPU's family, with those of the geometry.
     #[must_use]
     pub fn tuning(&self) -> Tuning {

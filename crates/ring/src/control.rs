@@ -1,7 +1,13 @@
 //! The control plane's messages (docs/protocol.md section 4): fixed little-endian structures, one per packet.
 #![deny(clippy::as_conversions)]
 
+pub mod packets;
+
 use core::fmt;
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use self::packets::{Attach, Attached, ControlHeader, Hello, Refused, RegionId, Register, Welcome};
 
 /// First four bytes of every control message: "FPSC".
 pub const MAGIC: u32 = u32::from_le_bytes(*b"FPSC");
@@ -25,9 +31,6 @@ pub const MAX_REGIONS: u16 = 64;
 pub const SERVICE_BLOCK: u16 = 1;
 /// Service number of calls (docs/protocol.md section 8).
 pub const SERVICE_CALLS: u16 = 2;
-
-/// Bytes of the header of every message.
-const HEADER_BYTES: usize = 12;
 
 /// ATTACH flag: the client will not write.
 pub const ATTACH_READ_ONLY: u32 = 1;
@@ -198,19 +201,19 @@ impl fmt::Display for Malformed {
 impl core::error::Error for Malformed {}
 
 impl Control {
-    const fn kind(&self) -> (u16, usize) {
+    pub(crate) const fn kind(&self) -> (u16, usize) {
         match self {
-            Self::Hello { .. } => (1, 24),
-            Self::Welcome { .. } => (2, 40),
-            Self::Attach { .. } => (3, 96),
-            Self::Attached { .. } => (4, 88),
-            Self::Refused { .. } => (5, 20 + MAX_REFUSAL_BYTES),
-            Self::Register { .. } => (6, 24),
-            Self::Registered { .. } => (7, 16),
-            Self::Unregister { .. } => (8, 16),
-            Self::Unregistered { .. } => (9, 16),
-            Self::Detach => (10, HEADER_BYTES),
-            Self::Detached => (11, HEADER_BYTES),
+            Self::Hello { .. } => (1, size_of::<Hello>()),
+            Self::Welcome { .. } => (2, size_of::<Welcome>()),
+            Self::Attach { .. } => (3, size_of::<Attach>()),
+            Self::Attached { .. } => (4, size_of::<Attached>()),
+            Self::Refused { .. } => (5, size_of::<Refused>() + MAX_REFUSAL_BYTES),
+            Self::Register { .. } => (6, size_of::<Register>()),
+            Self::Registered { .. } => (7, size_of::<RegionId>()),
+            Self::Unregister { .. } => (8, size_of::<RegionId>()),
+            Self::Unregistered { .. } => (9, size_of::<RegionId>()),
+            Self::Detach => (10, size_of::<ControlHeader>()),
+            Self::Detached => (11, size_of::<ControlHeader>()),
         }
     }
 
@@ -220,54 +223,41 @@ impl Control {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let (kind, length) = self.kind();
-        let mut out = Encoder { bytes: vec![0; length] };
-        out.put(0, &MAGIC.to_le_bytes());
-        out.put(4, &kind.to_le_bytes());
-        out.put(6, &VERSION.to_le_bytes());
-        out.put(8, &u32::try_from(length).unwrap_or(0).to_le_bytes());
-        match self {
+        let length_bytes = u32::try_from(length).unwrap_or(0);
+        let header = ControlHeader { magic: MAGIC, kind, version: VERSION, length_bytes };
+        let mut bytes = Vec::with_capacity(length);
+        match *self {
             Self::Hello { version_min, version_max, features } => {
-                out.put(12, &version_min.to_le_bytes());
-                out.put(14, &version_max.to_le_bytes());
-                out.put(16, &features.to_le_bytes());
+                bytes.extend(Hello { header, version_min, version_max, features }.as_bytes());
             }
             Self::Welcome { version, max_queues, max_depth, features, max_pool_bytes } => {
-                out.put(12, &version.to_le_bytes());
-                out.put(14, &max_queues.to_le_bytes());
-                out.put(16, &max_depth.to_le_bytes());
-                out.put(24, &features.to_le_bytes());
-                out.put(32, &max_pool_bytes.to_le_bytes());
+                let packet = Welcome { header, version, max_queues, max_depth, reserved: 0, features, max_pool_bytes };
+                bytes.extend(packet.as_bytes());
             }
-            Self::Attach { service, queue_count, depth, flags, pool_bytes, name } => {
-                out.put(12, &service.to_le_bytes());
-                out.put(14, &queue_count.to_le_bytes());
-                out.put(16, &depth.to_le_bytes());
-                out.put(20, &flags.to_le_bytes());
-                out.put(24, &pool_bytes.to_le_bytes());
-                out.put(32, cut(name, MAX_NAME_BYTES).as_bytes());
+            Self::Attach { service, queue_count, depth, flags, pool_bytes, name: ref text } => {
+                let (text, mut name) = (cut(text, MAX_NAME_BYTES), [0; MAX_NAME_BYTES]);
+                name[..text.len()].copy_from_slice(text.as_bytes());
+                bytes.extend(Attach { header, service, queue_count, depth, flags, pool_bytes, name }.as_bytes());
             }
             Self::Attached { queue_count, region_bytes, service_info } => {
-                out.put(12, &queue_count.to_le_bytes());
-                out.put(16, &region_bytes.to_le_bytes());
-                out.put(24, service_info);
+                bytes.extend(Attached { header, queue_count, reserved: 0, region_bytes, service_info }.as_bytes());
             }
-            Self::Refused { code, text } => {
+            Self::Refused { code, ref text } => {
                 let text = cut(text, MAX_REFUSAL_BYTES);
-                out.put(12, &code.to_wire().to_le_bytes());
-                out.put(16, &u32::try_from(text.len()).unwrap_or(0).to_le_bytes());
-                out.put(20, text.as_bytes());
+                let text_bytes = u32::try_from(text.len()).unwrap_or(0);
+                bytes.extend(Refused { header, code: code.to_wire(), text_bytes }.as_bytes());
+                bytes.extend(text.as_bytes());
+                bytes.resize(length, 0);
             }
             Self::Register { region, access, length_bytes } => {
-                out.put(12, &region.to_le_bytes());
-                out.put(14, &access.to_le_bytes());
-                out.put(16, &length_bytes.to_le_bytes());
+                bytes.extend(Register { header, region, access, length_bytes }.as_bytes());
             }
             Self::Registered { region } | Self::Unregister { region } | Self::Unregistered { region } => {
-                out.put(12, &region.to_le_bytes());
+                bytes.extend(RegionId { header, region, reserved: 0 }.as_bytes());
             }
-            Self::Detach | Self::Detached => {}
+            Self::Detach | Self::Detached => bytes.extend(header.as_bytes()),
         }
-        out.bytes
+        bytes
     }
 
     /// Understand a message. Every byte that the kind does not define must be zero.
@@ -275,48 +265,60 @@ impl Control {
     /// # Errors
     /// Which field was wrong.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let input = Decoder { bytes };
-        input.expect("the magic number", u64::from(input.u32(0)?), u64::from(MAGIC))?;
+        let (header, _): (ControlHeader, _) = read(bytes)?;
+        expect("the magic number", header.magic.into(), MAGIC.into())?;
         let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-        input.expect("the length field", u64::from(input.u32(8)?), length)?;
-        let kind = input.u16(4)?;
-        let message = match kind {
-            1 => Self::Hello { version_min: input.u16(12)?, version_max: input.u16(14)?, features: input.u64(16)? },
-            2 => Self::Welcome {
-                version: input.u16(12)?,
-                max_queues: input.u16(14)?,
-                max_depth: input.u32(16)?,
-                features: input.u64(24)?,
-                max_pool_bytes: input.u64(32)?,
-            },
-            3 => Self::Attach {
-                service: input.u16(12)?,
-                queue_count: input.u16(14)?,
-                depth: input.u32(16)?,
-                flags: input.u32(20)?,
-                pool_bytes: input.u64(24)?,
-                name: input.text(32, MAX_NAME_BYTES)?,
-            },
-            4 => Self::Attached { queue_count: input.u16(12)?, region_bytes: input.u64(16)?, service_info: input.array(24)? },
-            5 => Self::Refused { code: RefusalCode::from_wire(input.u32(12)?), text: input.refusal()? },
-            6 => Self::Register { region: input.u16(12)?, access: input.u16(14)?, length_bytes: input.u64(16)? },
-            7 => Self::Registered { region: input.u16(12)? },
-            8 => Self::Unregister { region: input.u16(12)? },
-            9 => Self::Unregistered { region: input.u16(12)? },
-            10 => Self::Detach,
-            11 => Self::Detached,
-            other => return Err(Malformed { what: "the message kind", value: u64::from(other) }),
-        };
+        expect("the length field", header.length_bytes.into(), length)?;
+        let message = Self::decode_kind(header.kind, bytes)?;
         // Encoding again and comparing checks length, version and every reserved byte of every kind in one place.
         let canonical = message.encode();
         match canonical.iter().zip(bytes).position(|(ours, theirs)| ours != theirs) {
             // A different version is negotiated by HELLO and answered by REFUSED, so those two are read whatever it says.
             Some(6 | 7) if matches!(message, Self::Hello { .. } | Self::Refused { .. }) => Ok(message),
-            Some(6 | 7) => Err(Malformed { what: "the version", value: u64::from(input.u16(6)?) }),
+            Some(6 | 7) => Err(Malformed { what: "the version", value: header.version.into() }),
             Some(offset) => Err(Malformed { what: "a reserved byte, at offset", value: u64::try_from(offset).unwrap_or(0) }),
             None if canonical.len() != bytes.len() => Err(Malformed { what: "the length for its kind", value: length }),
             None => Ok(message),
         }
+    }
+
+    /// The fields alone.
+    fn decode_kind(kind: u16, bytes: &[u8]) -> Result<Self, Malformed> {
+        Ok(match kind {
+            1 => {
+                let Hello { version_min, version_max, features, .. } = read(bytes)?.0;
+                Self::Hello { version_min, version_max, features }
+            }
+            2 => {
+                let Welcome { version, max_queues, max_depth, features, max_pool_bytes, .. } = read(bytes)?.0;
+                Self::Welcome { version, max_queues, max_depth, features, max_pool_bytes }
+            }
+            3 => {
+                let Attach { service, queue_count, depth, flags, pool_bytes, name, .. } = read(bytes)?.0;
+                Self::Attach { service, queue_count, depth, flags, pool_bytes, name: text(&name)? }
+            }
+            4 => {
+                let Attached { queue_count, region_bytes, service_info, .. } = read(bytes)?.0;
+                Self::Attached { queue_count, region_bytes, service_info }
+            }
+            5 => {
+                let (Refused { code, text_bytes, .. }, rest) = read(bytes)?;
+                let length = usize::try_from(text_bytes).ok().filter(|length| *length <= MAX_REFUSAL_BYTES);
+                let too_long = Malformed { what: "the length of a refusal's text", value: text_bytes.into() };
+                let field = rest.get(..length.ok_or(too_long)?).ok_or_else(|| short(bytes))?;
+                Self::Refused { code: RefusalCode::from_wire(code), text: text(field)? }
+            }
+            6 => {
+                let Register { region, access, length_bytes, .. } = read(bytes)?.0;
+                Self::Register { region, access, length_bytes }
+            }
+            7 => Self::Registered { region: read::<RegionId>(bytes)?.0.region },
+            8 => Self::Unregister { region: read::<RegionId>(bytes)?.0.region },
+            9 => Self::Unregistered { region: read::<RegionId>(bytes)?.0.region },
+            10 => Self::Detach,
+            11 => Self::Detached,
+            other => return Err(Malformed { what: "the message kind", value: other.into() }),
+        })
     }
 }
 
@@ -324,60 +326,25 @@ fn cut(text: &str, limit_bytes: usize) -> &str {
     text.get(..text.floor_char_boundary(limit_bytes)).unwrap_or_default()
 }
 
-struct Encoder {
-    bytes: Vec<u8>,
+fn short(bytes: &[u8]) -> Malformed {
+    Malformed { what: "the length in bytes", value: u64::try_from(bytes.len()).unwrap_or(u64::MAX) }
 }
 
-impl Encoder {
-    fn put(&mut self, offset: usize, value: &[u8]) {
-        self.bytes[offset..offset + value.len()].copy_from_slice(value);
-    }
+/// A copy of the structure at the start, and what follows it.
+fn read<T: FromBytes>(bytes: &[u8]) -> Result<(T, &[u8]), Malformed> {
+    T::read_from_prefix(bytes).map_err(|_| short(bytes))
 }
 
-struct Decoder<'a> {
-    bytes: &'a [u8],
+fn expect(what: &'static str, value: u64, expected: u64) -> Result<(), Malformed> {
+    if value == expected { Ok(()) } else { Err(Malformed { what, value }) }
 }
 
-impl Decoder<'_> {
-    fn array<const N: usize>(&self, offset: usize) -> Result<[u8; N], Malformed> {
-        let short = Malformed { what: "the length in bytes", value: u64::try_from(self.bytes.len()).unwrap_or(u64::MAX) };
-        let rest = self.bytes.get(offset..).ok_or(short)?;
-        rest.first_chunk::<N>().copied().ok_or(short)
-    }
-
-    fn u16(&self, offset: usize) -> Result<u16, Malformed> {
-        Ok(u16::from_le_bytes(self.array(offset)?))
-    }
-
-    fn u32(&self, offset: usize) -> Result<u32, Malformed> {
-        Ok(u32::from_le_bytes(self.array(offset)?))
-    }
-
-    fn u64(&self, offset: usize) -> Result<u64, Malformed> {
-        Ok(u64::from_le_bytes(self.array(offset)?))
-    }
-
-    fn expect(&self, what: &'static str, value: u64, expected: u64) -> Result<(), Malformed> {
-        if value == expected { Ok(()) } else { Err(Malformed { what, value }) }
-    }
-
-    fn text(&self, offset: usize, length: usize) -> Result<String, Malformed> {
-        let end = offset + length;
-        let short = Malformed { what: "the length in bytes", value: u64::try_from(self.bytes.len()).unwrap_or(u64::MAX) };
-        let field = self.bytes.get(offset..end).ok_or(short)?;
-        let text = field.split(|byte| *byte == 0).next().unwrap_or_default();
-        let text = str::from_utf8(text).map_err(|error| Malformed {
-            what: "a text that is not UTF-8, valid up to byte",
-            value: u64::try_from(error.valid_up_to()).unwrap_or(u64::MAX),
-        })?;
-        Ok(text.to_owned())
-    }
-
-    fn refusal(&self) -> Result<String, Malformed> {
-        let length = self.u32(16)?;
-        match usize::try_from(length) {
-            Ok(bytes) if bytes <= MAX_REFUSAL_BYTES => self.text(20, bytes),
-            _ => Err(Malformed { what: "the length of a refusal's text", value: u64::from(length) }),
-        }
-    }
+/// What stands in a field before its first zero byte.
+fn text(field: &[u8]) -> Result<String, Malformed> {
+    let text = field.split(|byte| *byte == 0).next().unwrap_or_default();
+    let text = str::from_utf8(text).map_err(|error| Malformed {
+        what: "a text that is not UTF-8, valid up to byte",
+        value: u64::try_from(error.valid_up_to()).unwrap_or(u64::MAX),
+    })?;
+    Ok(text.to_owned())
 }

@@ -250,8 +250,7 @@ fn give_up(control: &Seqpacket) {
 /// The daemon sent a message of a kind that answers something else.
 #[must_use]
 pub fn unexpected(message: &Control) -> HandshakeError {
-    let [.., low, high, _, _, _, _, _, _] = message.encode()[..12] else { return HandshakeError::Disconnected };
-    PeerFault::UnknownKind { kind: u16::from_le_bytes([low, high]).into() }.into()
+    PeerFault::UnknownKind { kind: message.kind().0.into() }.into()
 }
 
 /// A refusal on its way to the client.

@@ -43,6 +43,8 @@ pub mod seqpacket;
 mod sync;
 pub mod tuning;
 pub mod wait;
+#[cfg(not(loom))]
+pub mod wire;
 
 pub use fault::PeerFault;
 pub use message::Message;

@@ -9,11 +9,13 @@ use virtio_bindings::virtio_blk::{
 };
 use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
+use zerocopy::FromZeros;
+use zerocopy::little_endian::U64;
 
 /// Bytes of the configuration space.
-pub const SPACE_BYTES: usize = 60;
+pub const SPACE_BYTES: usize = size_of::<Space>();
 /// Where the cache mode stands in it, the one field that a driver writes.
-pub const WRITEBACK_OFFSET: usize = 32;
+pub const WRITEBACK_OFFSET: usize = core::mem::offset_of!(Space, writeback);
 /// Virtio feature: the back end logs what it writes (vhost).
 pub const LOG_ALL: u32 = 26;
 /// Segments of one discard. All of them together may be as long as one discard of the disk.
@@ -72,35 +74,45 @@ fn segments(info: &BlockInfo) -> (u32, u32) {
     (count, bytes.checked_ilog2().map_or(bytes, |log| 1 << log))
 }
 
-/// `struct virtio_blk_config` up to the fields of write-zeroes.
+fipsee_ring::wire_structures! {
+    /// `struct virtio_blk_config` up to the fields of write-zeroes, whose length is no multiple of 8.
+    pub Space: 60 {
+        0 capacity: U64, 8 size_max: u32, 12 seg_max: u32, 16 geometry: [u8; 4], 20 blk_size: u32, 24 physical_block_exp: u8,
+        25 alignment_offset: u8, 26 min_io_size: u16, 28 opt_io_size: u32, 32 writeback: u8, 33 unused0: u8, 34 num_queues: u16,
+        36 max_discard_sectors: u32, 40 max_discard_seg: u32, 44 discard_sector_alignment: u32, 48 max_write_zeroes_sectors: u32,
+        52 max_write_zeroes_seg: u32, 56 write_zeroes_may_unmap: u8, 57 unused1: [u8; 3],
+    }
+}
+
+/// The [`Space`] of a disk of this description.
 #[must_use]
 pub fn space(info: &BlockInfo, num_queues: u16, writeback: bool) -> [u8; SPACE_BYTES] {
-    let mut bytes = [0; SPACE_BYTES];
-    let mut put = |offset: usize, value: &[u8]| bytes[offset..offset + value.len()].copy_from_slice(value);
     let (segment_count, segment_bytes) = segments(info);
     let blocks_of = |bytes: u32| bytes / info.block_bytes;
     let optimal_blocks = blocks_of(info.optimal_bytes).max(1);
     let block_sectors = info.block_bytes >> 9;
     let whole_blocks = |sectors: u32| sectors / block_sectors * block_sectors;
-    put(0, &info.sector_count.to_le_bytes());
-    put(8, &segment_bytes.to_le_bytes());
-    put(12, &segment_count.to_le_bytes());
-    put(20, &info.block_bytes.to_le_bytes());
     // Logical blocks in a physical one, as a power of two: a page at most, more confuses what makes file systems.
     let physical_blocks = optimal_blocks.min(blocks_of(MIN_SEGMENT_BYTES)).max(1);
-    put(24, &[u8::try_from(physical_blocks.ilog2()).unwrap_or(0)]);
-    put(26, &u16::try_from(optimal_blocks).unwrap_or(u16::MAX).to_le_bytes());
-    put(28, &optimal_blocks.to_le_bytes());
-    put(WRITEBACK_OFFSET, &[u8::from(writeback)]);
-    put(34, &num_queues.to_le_bytes());
-    put(36, &whole_blocks(info.max_range_sectors / MAX_DISCARD_SEGMENTS).to_le_bytes());
-    put(40, &MAX_DISCARD_SEGMENTS.to_le_bytes());
-    put(44, &block_sectors.to_le_bytes());
-    put(48, &whole_blocks(info.max_range_sectors).to_le_bytes());
-    put(52, &MAX_WRITE_ZEROES_SEGMENTS.to_le_bytes());
-    // With UNMAP, blocks may be given back.
-    put(56, &[1]);
-    bytes
+    zerocopy::transmute!(Space {
+        capacity: info.sector_count.into(),
+        size_max: segment_bytes,
+        seg_max: segment_count,
+        blk_size: info.block_bytes,
+        physical_block_exp: u8::try_from(physical_blocks.ilog2()).unwrap_or(0),
+        min_io_size: u16::try_from(optimal_blocks).unwrap_or(u16::MAX),
+        opt_io_size: optimal_blocks,
+        writeback: writeback.into(),
+        num_queues,
+        max_discard_sectors: whole_blocks(info.max_range_sectors / MAX_DISCARD_SEGMENTS),
+        max_discard_seg: MAX_DISCARD_SEGMENTS,
+        discard_sector_alignment: block_sectors,
+        max_write_zeroes_sectors: whole_blocks(info.max_range_sectors),
+        max_write_zeroes_seg: MAX_WRITE_ZEROES_SEGMENTS,
+        // With UNMAP, blocks may be given back.
+        write_zeroes_may_unmap: 1,
+        ..FromZeros::new_zeroed()
+    })
 }
 
 #[cfg(test)]

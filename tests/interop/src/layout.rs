@@ -1,16 +1,17 @@
-//! What `fipsee.h` fixes, derived from what the Rust code does: constants by their values, fields by encoding a message
-//! twice and looking where the bytes differ.
+//! What `fipsee.h` fixes, derived from the Rust code: constants by their values, fields from the types that describe structures, those
+//! of requests and completions by encoding a message twice and looking where the bytes differ.
 
 use std::ops::Range;
 
 use fipsee_block::packed;
 use fipsee_block::wire::{self, BlockInfo, Operation, Segment, Status};
 use fipsee_call::{PAYLOAD_UNIT_BYTES, ServiceInfo};
-use fipsee_ring::channel::{self, QueueGeometry, RegionLayout};
-use fipsee_ring::control::{self, Control, RefusalCode};
+use fipsee_ring::channel::{self, RegionLayout};
+use fipsee_ring::control::{self, Control, RefusalCode, packets};
 use fipsee_ring::cpu::StoreVariant;
 use fipsee_ring::region::{self, Region};
 use fipsee_ring::tuning::{Choices, Ownership, Touch};
+use fipsee_ring::wire::Structure;
 use fipsee_ring::{Message, layout, seqpacket};
 
 use crate::control::refusal_number;
@@ -153,10 +154,6 @@ fn u16_at(bytes: &[u8], at: usize) -> u64 {
     u64::from(bytes[at]) | u64::from(bytes[at + 1]) << 8
 }
 
-fn refused(code: RefusalCode, text: &str) -> Vec<u8> {
-    Control::Refused { code, text: text.to_owned() }.encode()
-}
-
 fn control_numbers(table: &mut Table) {
     use RefusalCode as Code;
     let every = [
@@ -170,50 +167,43 @@ fn control_numbers(table: &mut Table) {
         Code::ShuttingDown,
     ];
     for code in every {
-        let bytes = refused(code, "");
+        let bytes = Control::Refused { code, text: String::new() }.encode();
         let wire = u16_at(&bytes, 12) | u16_at(&bytes, 14) << 16;
         assert_eq!(wire, u64::from(refusal_number(code)));
         table.push((format!("REFUSAL_{}", shout(&format!("{code:?}"))), wire));
     }
+    let (name, text, service_info) = (String::new(), String::new(), [0; 64]);
     let kinds = [
-        ("HELLO", hello(0, 0, 0)),
-        ("WELCOME", welcome(0, 0, 0, 0, 0)),
-        ("ATTACH", attach(0, 0, 0, 0, 0, "")),
-        ("ATTACHED", attached(0, 0, 0)),
-        ("REFUSED", refused(Code::Version, "")),
-        ("REGISTER", register(0, 0, 0)),
-        ("REGISTERED", Control::Registered { region: 0 }.encode()),
-        ("UNREGISTER", Control::Unregister { region: 0 }.encode()),
-        ("UNREGISTERED", Control::Unregistered { region: 0 }.encode()),
-        ("DETACH", Control::Detach.encode()),
-        ("DETACHED", Control::Detached.encode()),
+        ("HELLO", Control::Hello { version_min: 0, version_max: 0, features: 0 }),
+        ("WELCOME", Control::Welcome { version: 0, max_queues: 0, max_depth: 0, features: 0, max_pool_bytes: 0 }),
+        ("ATTACH", Control::Attach { service: 0, queue_count: 0, depth: 0, flags: 0, pool_bytes: 0, name }),
+        ("ATTACHED", Control::Attached { queue_count: 0, region_bytes: 0, service_info }),
+        ("REFUSED", Control::Refused { code: Code::Version, text }),
+        ("REGISTER", Control::Register { region: 0, access: 0, length_bytes: 0 }),
+        ("REGISTERED", Control::Registered { region: 0 }),
+        ("UNREGISTER", Control::Unregister { region: 0 }),
+        ("UNREGISTERED", Control::Unregistered { region: 0 }),
+        ("DETACH", Control::Detach),
+        ("DETACHED", Control::Detached),
     ];
-    for (name, bytes) in kinds {
-        table.push((name.to_owned(), u16_at(&bytes, 4)));
+    for (name, control) in kinds {
+        table.push((name.to_owned(), u16_at(&control.encode(), 4)));
     }
 }
 
-fn hello(version_min: u16, version_max: u16, features: u64) -> Vec<u8> {
-    Control::Hello { version_min, version_max, features }.encode()
+/// The fields of a type that describes a structure; on the wire it may have bytes behind it.
+pub(crate) fn fields<T: Structure>(table: &mut Table, name: &str, length_bytes: usize) {
+    table.push((format!("{name}.bytes"), number(length_bytes)));
+    for (field, offset, bytes) in T::FIELDS {
+        put(table, &format!("{name}.{field}"), *offset..*offset + *bytes);
+    }
 }
 
-fn welcome(version: u16, max_queues: u16, max_depth: u32, features: u64, max_pool_bytes: u64) -> Vec<u8> {
-    Control::Welcome { version, max_queues, max_depth, features, max_pool_bytes }.encode()
+pub(crate) fn structure<T: Structure>(table: &mut Table, name: &str) {
+    fields::<T>(table, name, size_of::<T>());
 }
 
-fn attach(service: u16, queue_count: u16, depth: u32, flags: u32, pool_bytes: u64, name: &str) -> Vec<u8> {
-    Control::Attach { service, queue_count, depth, flags, pool_bytes, name: name.to_owned() }.encode()
-}
-
-fn attached(queue_count: u16, region_bytes: u64, info: u8) -> Vec<u8> {
-    Control::Attached { queue_count, region_bytes, service_info: [info; 64] }.encode()
-}
-
-fn register(region: u16, access: u16, length_bytes: u64) -> Vec<u8> {
-    Control::Register { region, access, length_bytes }.encode()
-}
-
-pub(crate) fn structure(table: &mut Table, name: &str, zero: &[u8], fields: &[(&str, Vec<u8>)]) {
+fn differences(table: &mut Table, name: &str, zero: &[u8], fields: &[(&str, Vec<u8>)]) {
     table.push((format!("{name}.bytes"), number(zero.len())));
     for (field, bytes) in fields {
         put(table, &format!("{name}.{field}"), difference(zero, bytes));
@@ -221,67 +211,17 @@ pub(crate) fn structure(table: &mut Table, name: &str, zero: &[u8], fields: &[(&
 }
 
 fn control_structures(table: &mut Table) {
-    let (half, word, long) = (u16::MAX, u32::MAX, u64::MAX);
-    let fields = [("version_min", hello(half, 0, 0)), ("version_max", hello(0, half, 0)), ("features", hello(0, 0, long))];
-    structure(table, "hello", &hello(0, 0, 0), &fields);
-    let fields = [
-        ("version", welcome(half, 0, 0, 0, 0)),
-        ("max_queues", welcome(0, half, 0, 0, 0)),
-        ("max_depth", welcome(0, 0, word, 0, 0)),
-        ("features", welcome(0, 0, 0, long, 0)),
-        ("max_pool_bytes", welcome(0, 0, 0, 0, long)),
-    ];
-    structure(table, "welcome", &welcome(0, 0, 0, 0, 0), &fields);
-    let fields = [
-        ("service", attach(half, 0, 0, 0, 0, "")),
-        ("queue_count", attach(0, half, 0, 0, 0, "")),
-        ("depth", attach(0, 0, word, 0, 0, "")),
-        ("flags", attach(0, 0, 0, word, 0, "")),
-        ("pool_bytes", attach(0, 0, 0, 0, long, "")),
-        ("name", attach(0, 0, 0, 0, 0, &"n".repeat(100))),
-    ];
-    structure(table, "attach", &attach(0, 0, 0, 0, 0, ""), &fields);
-    let fields =
-        [("queue_count", attached(half, 0, 0)), ("region_bytes", attached(0, long, 0)), ("service_info", attached(0, 0, 0xff))];
-    structure(table, "attached", &attached(0, 0, 0), &fields);
-    let fields = [("region", register(half, 0, 0)), ("access", register(0, half, 0)), ("length_bytes", register(0, 0, long))];
-    structure(table, "register", &register(0, 0, 0), &fields);
-    let id = |region| Control::Unregister { region }.encode();
-    structure(table, "region_id", &id(0), &[("region", id(half))]);
-
-    let empty = refused(RefusalCode::Other(0), "");
-    structure(table, "refused", &empty, &[("code", refused(RefusalCode::Other(word), ""))]);
-    let full = refused(RefusalCode::Other(0), &"t".repeat(1000));
-    let text = full.iter().position(|byte| *byte == b't').expect("the text is in the message")..full.len();
-    let length_start = (0..text.start).find(|index| full[*index] != empty[*index]).expect("the length is in the message");
-    put(table, "refused.text_bytes", length_start..text.start);
-    put(table, "refused.text", text);
-
-    let header = Control::Detach.encode();
-    table.push(("control_header.bytes".to_owned(), number(header.len())));
-    put(table, "control_header.magic", 0..header.iter().position(|byte| *byte == 10).expect("DETACH is 10"));
-    let kind = header.iter().position(|byte| *byte == 10).expect("DETACH is 10");
-    let version = kind + 1 + header[kind + 1..].iter().position(|byte| *byte == 1).expect("the version is 1");
-    let length = version + 1 + header[version + 1..].iter().position(|byte| *byte == 12).expect("the length is 12");
-    put(table, "control_header.kind", kind..version);
-    put(table, "control_header.version", version..length);
-    put(table, "control_header.length_bytes", length..header.len());
+    structure::<packets::ControlHeader>(table, "control_header");
+    structure::<packets::Hello>(table, "hello");
+    structure::<packets::Welcome>(table, "welcome");
+    structure::<packets::Attach>(table, "attach");
+    structure::<packets::Attached>(table, "attached");
+    structure::<packets::Register>(table, "register");
+    structure::<packets::RegionId>(table, "region_id");
+    let text = size_of::<packets::Refused>();
+    fields::<packets::Refused>(table, "refused", text + control::MAX_REFUSAL_BYTES);
+    put(table, "refused.text", text..text + control::MAX_REFUSAL_BYTES);
 }
-
-const NO_QUEUE: QueueGeometry = QueueGeometry {
-    request_offset_bytes: 0,
-    completion_offset_bytes: 0,
-    cold_offset_bytes: 0,
-    request_slots: 0,
-    completion_slots: 0,
-    request_start: 0,
-    completion_start: 0,
-    depth: 0,
-    worker_cpu: None,
-    choices: Choices::NONE,
-};
-const NO_LAYOUT: RegionLayout =
-    RegionLayout { features: 0, pool_offset_bytes: 0, pool_bytes: 0, region_bytes: 0, queues: Vec::new() };
 
 /// Header and table of `layout` as the Rust code writes them.
 ///
@@ -297,38 +237,8 @@ pub fn region_bytes(layout: &RegionLayout) -> Vec<u8> {
 }
 
 fn region_structures(table: &mut Table) {
-    let empty = region_bytes(&NO_LAYOUT);
-    let long = u64::MAX;
-    let fields = [
-        ("region_bytes", region_bytes(&RegionLayout { region_bytes: long, ..NO_LAYOUT })),
-        ("features", region_bytes(&RegionLayout { features: long, ..NO_LAYOUT })),
-        ("pool_offset_bytes", region_bytes(&RegionLayout { pool_offset_bytes: long, ..NO_LAYOUT })),
-        ("pool_bytes", region_bytes(&RegionLayout { pool_bytes: long, ..NO_LAYOUT })),
-    ];
-    structure(table, "region_header", &empty, &fields);
-    let one = region_bytes(&RegionLayout { queues: vec![NO_QUEUE], ..NO_LAYOUT });
-    let count = difference(&empty, &one[..64]).start;
-    let version = 1 + empty.iter().rposition(|byte| *byte == b'1').expect("the magic ends in 01");
-    put(table, "region_header.magic", 0..version);
-    put(table, "region_header.version", version..count);
-    put(table, "region_header.queue_count", count..difference(&empty, &fields[0].1).start);
-
-    let features = channel::FEATURE_CHOICES;
-    let entry = |queue| region_bytes(&RegionLayout { features, queues: vec![queue], ..NO_LAYOUT })[64..].to_vec();
-    let word = u32::MAX;
-    let fields = [
-        ("request_offset_bytes", entry(QueueGeometry { request_offset_bytes: long, ..NO_QUEUE })),
-        ("completion_offset_bytes", entry(QueueGeometry { completion_offset_bytes: long, ..NO_QUEUE })),
-        ("cold_offset_bytes", entry(QueueGeometry { cold_offset_bytes: long, ..NO_QUEUE })),
-        ("request_slots", entry(QueueGeometry { request_slots: word, ..NO_QUEUE })),
-        ("completion_slots", entry(QueueGeometry { completion_slots: word, ..NO_QUEUE })),
-        ("request_start", entry(QueueGeometry { request_start: word, ..NO_QUEUE })),
-        ("completion_start", entry(QueueGeometry { completion_start: word, ..NO_QUEUE })),
-        ("depth", entry(QueueGeometry { depth: word, ..NO_QUEUE })),
-        ("worker_cpu_plus_1", entry(QueueGeometry { worker_cpu: Some(word - 1), ..NO_QUEUE })),
-        ("choices", entry(QueueGeometry { choices: Choices::from_word(word), ..NO_QUEUE })),
-    ];
-    structure(table, "queue_entry", &entry(NO_QUEUE), &fields);
+    structure::<channel::RegionHeader>(table, "region_header");
+    structure::<channel::QueueEntry>(table, "queue_entry");
     table.push(("slot.bytes".to_owned(), number(size_of::<Message>())));
     put(table, "slot.stamp", layout::STAMP_OFFSET_BYTES..layout::SLOT_BYTES);
     table.push(("cold.bytes".to_owned(), number(layout::COLD_BYTES)));
@@ -344,13 +254,7 @@ fn head(operation: Operation, segments: u8, flags: u16, tag: u16) -> Vec<u8> {
 
 fn block_structures(table: &mut Table) {
     let (long, word, half) = (u64::MAX, u32::MAX, u16::MAX);
-    let segment = |offset_sectors, length_sectors, region| {
-        Segment { offset_sectors, length_sectors, region }.to_word().to_le_bytes().to_vec()
-    };
-    let fields =
-        [("offset_sectors", segment(word, 0, 0)), ("length_sectors", segment(0, half, 0)), ("region", segment(0, 0, half))];
-    structure(table, "segment", &segment(0, 0, 0), &fields);
-
+    structure::<Segment>(table, "segment");
     let read = Operation::Read;
     let fields = [
         ("operation", head(Operation::Write, 0, 0, 0)),
@@ -360,7 +264,7 @@ fn block_structures(table: &mut Table) {
         ("sector", wire::request_range(read, 0, 0, long, 0).to_bytes().to_vec()),
         ("length_sectors", wire::request_range(read, 0, 0, 0, long).to_bytes().to_vec()),
     ];
-    structure(table, "request", &head(read, 0, 0, 0), &fields);
+    differences(table, "request", &head(read, 0, 0, 0), &fields);
     let inline = |word| wire::request_inline(read, 0, 0, 0, &[Segment::from_word(word); 5]).to_bytes();
     put(table, "request.segments", difference(&inline(0), &inline(long)));
     let indirect = |entries| wire::request_indirect(read, 0, 0, 0, Segment::from_word(0), entries).to_bytes();
@@ -374,55 +278,11 @@ fn block_structures(table: &mut Table) {
     let packed = |tag, status| completions(&[(tag, status); wire::MAX_PACKED]).to_bytes();
     let first = difference(&packed(0, Status::Ok)[..6], &packed(half, Status::Ok)[..6]).start;
     put(table, "completion.entries", first..first + wire::MAX_PACKED * 4);
-    for name in ["completion", "event"] {
-        let head = |count, kind| wire::completion_head(count, kind).to_le_bytes();
-        table.push((format!("{name}.bytes"), number(size_of::<Message>())));
-        put(table, &format!("{name}.count"), difference(&head(0, 0), &head(0xff, 0)));
-        put(table, &format!("{name}.kind"), difference(&head(0, 0), &head(0, 0xff)));
-    }
-    let resize = |sectors| wire::event_resize(sectors).to_bytes();
-    put(table, "event.sector_count", difference(&resize(0), &resize(long)));
-}
-
-fn block_info_structure(table: &mut Table) {
-    let zero = BlockInfo {
-        first_sector: 0,
-        sector_count: 0,
-        block_bytes: 0,
-        optimal_bytes: 0,
-        max_transfer_bytes: 0,
-        max_range_sectors: 0,
-        max_segments: 0,
-        capabilities: 0,
-        identity: [0; 16],
-    };
-    let (long, word) = (u64::MAX, u32::MAX);
-    let fields = [
-        ("first_sector", BlockInfo { first_sector: long, ..zero }),
-        ("sector_count", BlockInfo { sector_count: long, ..zero }),
-        ("block_bytes", BlockInfo { block_bytes: word, ..zero }),
-        ("optimal_bytes", BlockInfo { optimal_bytes: word, ..zero }),
-        ("max_transfer_bytes", BlockInfo { max_transfer_bytes: word, ..zero }),
-        ("max_range_sectors", BlockInfo { max_range_sectors: word, ..zero }),
-        ("max_segments", BlockInfo { max_segments: word, ..zero }),
-        ("capabilities", BlockInfo { capabilities: word, ..zero }),
-        ("identity", BlockInfo { identity: [0xff; 16], ..zero }),
-    ]
-    .map(|(name, info)| (name, info.to_bytes().to_vec()));
-    structure(table, "block_info", &zero.to_bytes(), &fields);
-}
-
-fn call_info_structure(table: &mut Table) {
-    let zero = ServiceInfo { request_bytes: 0, reply_bytes: 0, request_payload_bytes: 0, reply_payload_bytes: 0 };
-    let word = u32::MAX;
-    let fields = [
-        ("request_bytes", ServiceInfo { request_bytes: word, ..zero }),
-        ("reply_bytes", ServiceInfo { reply_bytes: word, ..zero }),
-        ("request_payload_bytes", ServiceInfo { request_payload_bytes: word, ..zero }),
-        ("reply_payload_bytes", ServiceInfo { reply_payload_bytes: word, ..zero }),
-    ]
-    .map(|(name, info)| (name, info.to_bytes().to_vec()));
-    structure(table, "call_info", &zero.to_bytes(), &fields);
+    let head = |count, kind| wire::completion_head(count, kind).to_le_bytes();
+    table.push(("completion.bytes".to_owned(), number(size_of::<Message>())));
+    put(table, "completion.count", difference(&head(0, 0), &head(0xff, 0)));
+    put(table, "completion.kind", difference(&head(0, 0), &head(0, 0xff)));
+    structure::<wire::RawEvent>(table, "event");
 }
 
 /// The whole table, sorted by name.
@@ -435,8 +295,8 @@ pub fn table() -> Table {
     control_structures(&mut table);
     region_structures(&mut table);
     block_structures(&mut table);
-    block_info_structure(&mut table);
-    call_info_structure(&mut table);
+    fields::<BlockInfo>(&mut table, "block_info", control::SERVICE_INFO_BYTES);
+    fields::<ServiceInfo>(&mut table, "call_info", control::SERVICE_INFO_BYTES);
     crate::vm::layout(&mut table);
     table.sort();
     table

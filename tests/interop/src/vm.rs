@@ -1,10 +1,10 @@
-//! The in-band upgrade: what `fipsee_vm.h` fixes, derived from the Rust encoders, and the examples of section 7.8.
+//! The in-band upgrade: what `fipsee_vm.h` fixes, from the Rust types, and the examples of section 7.8.
 
 use fipsee_ring::tuning::{Choices, Ownership, Touch};
-use fipsee_virtio::upgrade::wire::{self, Entry, FEATURE_CHOICES, Operation, Question, Reply};
+use fipsee_virtio::upgrade::wire::{self, Entry, FEATURE_CHOICES, Operation, Question, RawQuestion, RawReply, Reply};
 
 use crate::golden::Examples;
-use crate::layout::{Table, structure};
+use crate::layout::{Table, fields, structure};
 
 const ATTACHMENT: u64 = 0x1234_5678_9abc_def0;
 const ENTRY: Entry = Entry {
@@ -67,45 +67,7 @@ pub(crate) fn layout(table: &mut Table) {
     for operation in Operation::ALL {
         table.push((format!("VM_{}", format!("{operation:?}").to_uppercase()), operation.to_wire().into()));
     }
-    let (half, word, long) = (u16::MAX, u32::MAX, u64::MAX);
-    // Operations are numbers of one byte; the second is found by the size of the field before and after it.
-    let zero = question(Operation::Query).to_bytes();
-    let operation = question(Operation::Attach).to_bytes().iter().zip(&zero).position(|(one, other)| one != other);
-    let operation = operation.and_then(|at| u64::try_from(at).ok()).expect("the operation is in the question");
-    table.push(("vm_question.operation.offset".to_owned(), operation));
-    table.push(("vm_question.operation.bytes".to_owned(), 2));
-    let fields = [
-        ("attachment", Question { attachment: long, ..question(Operation::Query) }),
-        ("features", Question { features: long, ..question(Operation::Query) }),
-        ("queue", Question { queue: half, ..question(Operation::Query) }),
-        ("queue_count", Question { entries: vec![Entry::default(); usize::from(half)], ..question(Operation::Query) }),
-    ]
-    .map(|(name, question)| (name, question.to_bytes()[..wire::PART_BYTES].to_vec()));
-    structure(table, "vm_question", &zero, &fields);
-    let empty = Entry::default();
-    let fields = [
-        ("request_address", Entry { request_address: long, ..empty }),
-        ("completion_address", Entry { completion_address: long, ..empty }),
-        ("cold_address", Entry { cold_address: long, ..empty }),
-        ("request_slots", Entry { request_slots: word, ..empty }),
-        ("completion_slots", Entry { completion_slots: word, ..empty }),
-        ("request_start", Entry { request_start: word, ..empty }),
-        ("completion_start", Entry { completion_start: word, ..empty }),
-        ("depth", Entry { depth: word, ..empty }),
-        ("virtqueue", Entry { virtqueue: word, ..empty }),
-    ]
-    .map(|(name, entry)| (name, entry.to_bytes().to_vec()));
-    structure(table, "vm_queue", &empty.to_bytes(), &fields);
-    let none = Reply::default();
-    let fields = [
-        ("result", Reply { result: word, ..none }),
-        ("max_queues", Reply { max_queues: half, ..none }),
-        ("attachment", Reply { attachment: long, ..none }),
-        ("features", Reply { features: long, ..none }),
-        ("max_depth", Reply { max_depth: word, ..none }),
-        ("queue", Reply { queue: word, ..none }),
-        ("choices", Reply { choices: word, ..none }),
-    ]
-    .map(|(name, reply)| (name, reply.to_bytes().to_vec()));
-    structure(table, "vm_reply", &none.to_bytes(), &fields);
+    structure::<RawQuestion>(table, "vm_question");
+    fields::<Entry>(table, "vm_queue", wire::PART_BYTES);
+    structure::<RawReply>(table, "vm_reply");
 }

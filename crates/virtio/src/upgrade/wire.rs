@@ -4,6 +4,7 @@
 use fipsee_ring::channel::{EVENT_CREDITS, MAX_DEPTH};
 use fipsee_ring::control::MAX_QUEUES;
 use fipsee_ring::layout::{COLD_BYTES, MAX_SLOTS, MIN_SLOTS, SLOT_BYTES};
+use zerocopy::IntoBytes;
 
 /// Type of the virtio-blk requests that carry a question and a reply. Bit 0 is clear: older devices mask it away.
 pub const REQUEST_TYPE: u32 = 0x4649_5030;
@@ -69,60 +70,53 @@ impl Operation {
     }
 }
 
-/// One queue of an attach.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Entry {
-    /// Guest-physical address of the request ring.
-    pub request_address: u64,
-    /// Guest-physical address of the completion ring.
-    pub completion_address: u64,
-    /// Guest-physical address of the cold words of both.
-    pub cold_address: u64,
-    /// Slots of the request ring.
-    pub request_slots: u32,
-    /// Slots of the completion ring.
-    pub completion_slots: u32,
-    /// Slot index of the first request.
-    pub request_start: u32,
-    /// Slot index of the first completion.
-    pub completion_start: u32,
-    /// Requests that may be outstanding.
-    pub depth: u32,
-    /// The virtqueue that is the queue's doorbell.
-    pub virtqueue: u32,
+fipsee_ring::wire_structures! {
+    /// One queue of an attach.
+    #[derive(Default, PartialEq, Eq)]
+    pub Entry: 48 {
+        /// Guest-physical address of the request ring.
+        0 request_address: u64,
+        /// Guest-physical address of the completion ring.
+        8 completion_address: u64,
+        /// Guest-physical address of the cold words of both.
+        16 cold_address: u64,
+        /// Slots of the request ring.
+        24 request_slots: u32,
+        /// Slots of the completion ring.
+        28 completion_slots: u32,
+        /// Slot index of the first request.
+        32 request_start: u32,
+        /// Slot index of the first completion.
+        36 completion_start: u32,
+        /// Requests that may be outstanding.
+        40 depth: u32,
+        /// The virtqueue that is the queue's doorbell.
+        44 virtqueue: u32,
+    }
+    RawEntry: 64 { 0 entry: Entry, 48 reserved: [u64; 2] }
+    /// A [`Question`] on the wire, up to the entries of an attach.
+    pub RawQuestion: 64 {
+        0 magic: u32, 4 version: u16, 6 operation: u16, 8 attachment: u64, 16 features: u64, 24 queue_count: u16, 26 queue: u16,
+        28 reserved: [u8; 36],
+    }
+    /// A [`Reply`] on the wire.
+    pub RawReply: 64 {
+        0 result: u32, 4 version: u16, 6 max_queues: u16, 8 attachment: u64, 16 features: u64, 24 max_depth: u32, 28 queue: u32,
+        32 choices: u32, 36 reserved: [u8; 28],
+    }
 }
 
 impl Entry {
     /// As it stands on the wire.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; PART_BYTES] {
-        let mut bytes = Bytes::default();
-        for address in [self.request_address, self.completion_address, self.cold_address] {
-            bytes.put(&address.to_le_bytes());
-        }
-        let counts = [self.request_slots, self.completion_slots, self.request_start, self.completion_start];
-        for count in counts.into_iter().chain([self.depth, self.virtqueue]) {
-            bytes.put(&count.to_le_bytes());
-        }
-        bytes.part
+        zerocopy::transmute!(RawEntry { entry: *self, reserved: [0; 2] })
     }
 
     /// From the wire, if every value is one that is allowed whatever the guest's memory.
     #[must_use]
     pub fn parse(bytes: &[u8; PART_BYTES]) -> Option<Self> {
-        let word = |at: usize| u64_at(bytes, at);
-        let half = |at: usize| u32_at(bytes, at);
-        let entry = Self {
-            request_address: word(0),
-            completion_address: word(8),
-            cold_address: word(16),
-            request_slots: half(24),
-            completion_slots: half(28),
-            request_start: half(32),
-            completion_start: half(36),
-            depth: half(40),
-            virtqueue: half(44),
-        };
+        let RawEntry { entry, reserved } = zerocopy::transmute!(*bytes);
         let slots_ok = |slots: u32| slots.is_power_of_two() && (MIN_SLOTS..=MAX_SLOTS).contains(&slots);
         let aligned = [entry.request_address, entry.completion_address, entry.cold_address].into_iter().all(is_aligned);
         let most = entry.request_slots.min(entry.completion_slots.saturating_sub(EVENT_CREDITS)).min(MAX_DEPTH);
@@ -132,8 +126,7 @@ impl Entry {
             && entry.request_start < entry.request_slots
             && entry.completion_start < entry.completion_slots
             && (1..=most).contains(&entry.depth)
-            && word(48) == 0
-            && word(56) == 0;
+            && reserved == [0; 2];
         allowed.then_some(entry)
     }
 
@@ -192,15 +185,17 @@ impl Question {
     /// As it stands on the wire.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = Bytes::default();
-        bytes.put(&MAGIC.to_le_bytes());
-        bytes.put(&VERSION.to_le_bytes());
-        bytes.put(&self.operation.to_wire().to_le_bytes());
-        bytes.put(&self.attachment.to_le_bytes());
-        bytes.put(&self.features.to_le_bytes());
-        bytes.put(&u16::try_from(self.entries.len()).unwrap_or(u16::MAX).to_le_bytes());
-        bytes.put(&self.queue.to_le_bytes());
-        let mut all = bytes.part.to_vec();
+        let head = RawQuestion {
+            magic: MAGIC,
+            version: VERSION,
+            operation: self.operation.to_wire(),
+            attachment: self.attachment,
+            features: self.features,
+            queue_count: u16::try_from(self.entries.len()).unwrap_or(u16::MAX),
+            queue: self.queue,
+            reserved: [0; 36],
+        };
+        let mut all = head.as_bytes().to_vec();
         for entry in &self.entries {
             all.extend(entry.to_bytes());
         }
@@ -214,15 +209,15 @@ impl Question {
     pub fn parse(bytes: &[u8]) -> Result<Self, Refused> {
         let (parts, rest) = bytes.as_chunks::<PART_BYTES>();
         let (Some((head, entries)), []) = (parts.split_first(), rest) else { return Err(NOT_ALLOWED) };
-        if u32_at(head, 0) != MAGIC {
+        let head: RawQuestion = zerocopy::transmute!(*head);
+        if head.magic != MAGIC {
             return Err(NOT_ALLOWED);
         }
-        if u16_at(head, 4) != VERSION {
+        if head.version != VERSION {
             return Err(Refused { result: BAD_VERSION, queue: 0 });
         }
-        let operation = Operation::from_wire(u16_at(head, 6)).ok_or(NOT_ALLOWED)?;
-        let (attachment, features) = (u64_at(head, 8), u64_at(head, 16));
-        let (queue_count, queue) = (u16_at(head, 24), u16_at(head, 26));
+        let operation = Operation::from_wire(head.operation).ok_or(NOT_ALLOWED)?;
+        let RawQuestion { attachment, features, queue_count, queue, reserved, .. } = head;
         let attaches = operation == Operation::Attach;
         let allowed = features & !FEATURES == 0
             && (features == 0 || attaches)
@@ -231,7 +226,7 @@ impl Question {
             && queue_count <= MAX_QUEUES
             && (queue == 0 || operation == Operation::Bell)
             && (attachment == 0 || !attaches)
-            && head[28..].iter().all(|byte| *byte == 0);
+            && reserved == [0; 36];
         if !allowed {
             return Err(NOT_ALLOWED);
         }
@@ -270,35 +265,19 @@ impl Reply {
     /// As it stands on the wire.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; PART_BYTES] {
-        let mut bytes = Bytes::default();
-        bytes.put(&self.result.to_le_bytes());
-        bytes.put(&VERSION.to_le_bytes());
-        bytes.put(&self.max_queues.to_le_bytes());
-        bytes.put(&self.attachment.to_le_bytes());
-        bytes.put(&self.features.to_le_bytes());
-        bytes.put(&self.max_depth.to_le_bytes());
-        bytes.put(&self.queue.to_le_bytes());
-        bytes.put(&self.choices.to_le_bytes());
-        bytes.part
+        let Self { result, max_queues, attachment, features, max_depth, queue, choices } = *self;
+        let (version, reserved) = (VERSION, [0; 28]);
+        zerocopy::transmute!(RawReply { result, version, max_queues, attachment, features, max_depth, queue, choices, reserved })
     }
 
     /// What a guest reads, if it is a reply of this version.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; PART_BYTES]) -> Option<Self> {
-        let (features, choices) = (u64_at(bytes, 16), u32_at(bytes, 32));
+        let raw: RawReply = zerocopy::transmute!(*bytes);
+        let RawReply { result, version, max_queues, attachment, features, max_depth, queue, choices, reserved } = raw;
         let unasked = choices != 0 && features & FEATURE_CHOICES == 0;
-        if u16_at(bytes, 4) != VERSION || unasked || bytes[36..].iter().any(|byte| *byte != 0) {
-            return None;
-        }
-        Some(Self {
-            result: u32_at(bytes, 0),
-            max_queues: u16_at(bytes, 6),
-            attachment: u64_at(bytes, 8),
-            features,
-            max_depth: u32_at(bytes, 24),
-            queue: u32_at(bytes, 28),
-            choices,
-        })
+        let reply = Self { result, max_queues, attachment, features, max_depth, queue, choices };
+        (version == VERSION && !unasked && reserved == [0; 28]).then_some(reply)
     }
 }
 
@@ -306,35 +285,4 @@ impl From<Refused> for Reply {
     fn from(refused: Refused) -> Self {
         Self { result: refused.result, queue: refused.queue, ..Self::default() }
     }
-}
-
-/// A part that is filled from the front.
-struct Bytes {
-    part: [u8; PART_BYTES],
-    filled: usize,
-}
-
-impl Default for Bytes {
-    fn default() -> Self {
-        Self { part: [0; PART_BYTES], filled: 0 }
-    }
-}
-
-impl Bytes {
-    fn put(&mut self, value: &[u8]) {
-        self.part[self.filled..self.filled + value.len()].copy_from_slice(value);
-        self.filled += value.len();
-    }
-}
-
-fn u16_at(bytes: &[u8; PART_BYTES], at: usize) -> u16 {
-    u16::from_le_bytes([bytes[at], bytes[at + 1]])
-}
-
-fn u32_at(bytes: &[u8; PART_BYTES], at: usize) -> u32 {
-    u32::from(u16_at(bytes, at)) | u32::from(u16_at(bytes, at + 2)) << 16
-}
-
-fn u64_at(bytes: &[u8; PART_BYTES], at: usize) -> u64 {
-    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }
