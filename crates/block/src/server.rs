@@ -8,11 +8,11 @@ pub use self::standing::{EventStanding, Standing};
 use fipsee_ring::channel::ServerQueue;
 use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE};
 use fipsee_ring::doorbell::{ClientBell, EventDoorbell, SocketDoorbell};
-use fipsee_ring::mapped::MappedRing;
+use fipsee_ring::mapped::{MappedRing, NextStamp};
 use fipsee_ring::pace::AnswererPace;
 use fipsee_ring::region::Region;
 use fipsee_ring::wait::Watch;
-use fipsee_ring::{AtomicU32, Message, clock};
+use fipsee_ring::{Message, clock};
 
 use crate::disk::{Disk, Engine, Submitted, Ticket};
 use crate::packed::{is_packed, unpack};
@@ -223,9 +223,8 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
 
     /// Where the next request's stamp will stand and what it will be: 16 bytes are all a poller of many queues needs.
     #[must_use]
-    pub fn next_stamp(&self) -> (*const AtomicU32, u32) {
-        let cursor = self.queue.requests.cursor();
-        (self.queue.requests.memory().stamp_address(cursor.index()), cursor.stamp())
+    pub fn next_stamp(&self) -> NextStamp {
+        self.queue.requests.memory().next_stamp(self.queue.requests.cursor())
     }
 
     /// As [`next_stamp`](Self::next_stamp), for who waits for this queue alone.

@@ -28,7 +28,7 @@ use crate::front::local::Order;
 use crate::front::vhost_user::VhostUserFront;
 use crate::live::Live;
 use crate::reload::Reloader;
-use crate::worker::{Command, WorkerHandle};
+use crate::worker::{self, WorkerHandle};
 
 /// Longest request line.
 const MAX_REQUEST_BYTES: u64 = 4096;
@@ -332,7 +332,7 @@ impl Admin {
         export.disk().resize(size_bytes / 512)?;
         let info = export.disk().info();
         for worker in &self.workers {
-            worker.mailbox.send(Command::Resized { export: Arc::clone(&export), info });
+            worker.mailbox.send(worker::announce_resize(&export, info));
         }
         self.vms.resized(&export);
         match lost_bytes {

@@ -1,7 +1,7 @@
 //! `fipseed`: serves disks to local programs over Fip-see channels.
 //!
 //! A [`front`] finds clients and hands them memory; a [`worker`] serves their queues. Nothing here runs per request
-//! except the worker's loop.
+//! except what workers call of [`worker`]; their loop is `fipsee_serve`'s.
 
 pub mod admin;
 pub mod config;

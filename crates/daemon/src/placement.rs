@@ -4,6 +4,7 @@
 use clap::ValueEnum;
 use fipsee_ring::region::Region;
 use fipsee_ring::tuning::Choices;
+pub use fipsee_serve::Place;
 use fipsee_topology::cache::{self, Kept, Unusable};
 use fipsee_topology::choose::{self, ByDistance};
 use fipsee_topology::machine::Machine;
@@ -24,17 +25,6 @@ pub enum Placement {
     Auto,
     /// The scheduler: nobody is bound.
     Off,
-}
-
-/// Where a worker runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
-    /// The CPU it is bound to, if any.
-    pub cpu: Option<usize>,
-    /// The NUMA node of that, on a machine with several.
-    pub node: Option<usize>,
-    /// How its ends of rings go about their work, and what its clients are advised.
-    pub choices: Choices,
 }
 
 /// Choose a place for each worker, and the choices of its rings; say in the log which and why. Nothing is measured here: that would hold up

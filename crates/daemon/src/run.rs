@@ -182,8 +182,8 @@ impl Daemon {
         let live = Arc::new(Live::new(origin.exports, config.front));
         let (mut workers, mut threads) = (Vec::new(), Vec::new());
         for (index, place) in places.iter().enumerate() {
-            let (handle, thread) = worker::spawn(index, *place, config.wait, config.look, config.stall_limit)
-                .map_err(|error| format!("cannot start worker {index}: {error}"))?;
+            let (handle, thread) =
+                worker::spawn(&config, index, *place).map_err(|error| format!("cannot start worker {index}: {error}"))?;
             workers.push(handle);
             threads.push(thread);
         }

@@ -15,7 +15,7 @@ use crate::layout::{
 };
 use crate::message::Message;
 use crate::region::Region;
-use crate::ring::RingMemory;
+use crate::ring::{Cursor, RingMemory};
 use crate::sync::{AtomicU32, Ordering, full_fence_at};
 use crate::tuning::{Choices, Tuning};
 
@@ -31,10 +31,26 @@ pub struct MappedRing {
     cold: NonNull<u8>,
     slot_count: u32,
     store: StoreVariant,
-    _mapping: Arc<dyn Mapping>,
+    mapping: Arc<dyn Mapping>,
 }
 
-// SAFETY: the pointers lead into memory that `_mapping` keeps mapped and that any thread may access; all access goes
+/// Where the next stamp of a ring will stand, and what it will be.
+#[derive(Debug)]
+pub struct NextStamp {
+    address: *const AtomicU32,
+    expected: u32,
+    mapping: Arc<dyn Mapping>,
+}
+
+impl NextStamp {
+    /// What a poller needs, 16 bytes; and what keeps the address mapped, to be held as long as the address is used.
+    #[must_use]
+    pub fn split(self) -> ((*const AtomicU32, u32), Arc<dyn Mapping>) {
+        ((self.address, self.expected), self.mapping)
+    }
+}
+
+// SAFETY: the pointers lead into memory that `mapping` keeps mapped and that any thread may access; all access goes
 // through atomics or through copies whose exclusivity the ring protocol gives.
 unsafe impl Send for MappedRing {}
 
@@ -58,7 +74,7 @@ impl MappedRing {
         aligned("the offset of a ring's cold words", cold_offset_bytes)?;
         let slots = region.pointer("ring", slots_offset_bytes, u64::from(slot_count) * SLOT_BYTES as u64)?;
         let cold = region.pointer("cold words", cold_offset_bytes, COLD_BYTES as u64)?;
-        Ok(Self { slots, cold, slot_count, store: Tuning::default().store, _mapping: Arc::<Region>::clone(region) })
+        Ok(Self { slots, cold, slot_count, store: Tuning::default().store, mapping: Arc::<Region>::clone(region) })
     }
 
     /// The ring of `slot_count` slots at `slots` with its cold words at `cold`, in memory that `mapping` keeps mapped.
@@ -80,7 +96,7 @@ impl MappedRing {
                 return Err(PeerFault::Value { what, value: address.addr().get() as u64 });
             }
         }
-        Ok(Self { slots, cold, slot_count, store: Tuning::default().store, _mapping: mapping })
+        Ok(Self { slots, cold, slot_count, store: Tuning::default().store, mapping })
     }
 
     /// Use another store variant than the CPU's best, for tests and comparisons. One that this CPU lacks is not used.
@@ -90,10 +106,10 @@ impl MappedRing {
         self
     }
 
-    /// Where the stamp of slot `index` stands, for a poller that watches many rings.
+    /// The message that `cursor` comes to, for a poller of many rings.
     #[must_use]
-    pub fn stamp_address(&self, index: u32) -> *const AtomicU32 {
-        self.stamp(index)
+    pub fn next_stamp(&self, cursor: Cursor) -> NextStamp {
+        NextStamp { address: self.stamp(cursor.index()), expected: cursor.stamp(), mapping: Arc::clone(&self.mapping) }
     }
 
     /// The reader of answers asks whoever writes them to wait so many nanoseconds after an answer before it looks for the next

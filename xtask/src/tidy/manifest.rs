@@ -8,11 +8,13 @@ use super::{File, at};
 const ARROWS: &[(&str, &[&str])] = &[
     ("crates/ring", &[]),
     ("crates/topology", &["crates/ring"]),
+    // Clients stand on `block` and `call`, and must not carry the server's runtime: neither may use `crates/serve`.
+    ("crates/serve", &["crates/ring", "crates/topology"]),
     ("crates/block", &["crates/ring"]),
     ("crates/call", &["crates/ring"]),
     ("crates/virtio", &["crates/ring", "crates/block"]),
     // Its tests have a guest, as have those of the command line.
-    ("crates/daemon", &["crates/ring", "crates/topology", "crates/block", "crates/virtio", "tests/guest"]),
+    ("crates/daemon", &["crates/ring", "crates/topology", "crates/serve", "crates/block", "crates/virtio", "tests/guest"]),
     ("crates/cli", &["crates/ring", "crates/topology", "crates/block", "crates/daemon", "tests/guest"]),
     ("crates/capi", &["crates/ring", "crates/block", "crates/call"]),
     ("crates/python", &["crates/ring", "crates/block"]),
@@ -93,6 +95,17 @@ mod tests {
             manifest("crates/block", "fipsee-block", "[dependencies]\nfipsee-ring.workspace = true\nio-uring = \"1\"\n"),
             part,
         ]
+    }
+
+    #[test]
+    fn clients_do_not_reach_the_runtime() {
+        for client in ["crates/block", "crates/call", "crates/capi", "crates/python"] {
+            let mut parts = vec![client];
+            while let Some(part) = parts.pop() {
+                assert_ne!(part, "crates/serve", "{client} carries it");
+                parts.extend(ARROWS.iter().find(|(listed, _)| *listed == part).map_or(UNLISTED, |(_, allowed)| allowed));
+            }
+        }
     }
 
     #[test]

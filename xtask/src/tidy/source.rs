@@ -19,7 +19,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/block/src/disk/",
     "crates/block/src/server",
     "crates/block/src/client/",
-    "crates/daemon/src/worker/roster.rs",
+    "crates/serve/src/poll_set.rs",
     "crates/virtio/src/memory",
     "crates/virtio/src/queue",
     "crates/virtio/src/inflight.rs",

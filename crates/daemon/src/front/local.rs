@@ -15,6 +15,7 @@ use fipsee_ring::handshake::{Refusal, Wanted, refuse};
 use fipsee_ring::listener::Listener;
 use fipsee_ring::mailbox::Mailbox;
 use fipsee_ring::seqpacket::{Packet, Seqpacket};
+use fipsee_serve::{Assignment, Quiesced};
 use rustix::event::epoll;
 use rustix::net::SocketFlags;
 
@@ -25,7 +26,7 @@ use super::session::{Attachment, ClientLimits, Denial, Granted, Session, State};
 use crate::front::vhost_user::Held;
 use crate::live::Live;
 use crate::notify::{self, Watchdog};
-use crate::worker::{Ack, Command, Seat, Standstill, WorkerHandle};
+use crate::worker::{Ack, Command, WorkerHandle, block_queue};
 
 /// Descriptors kept back for the daemon's own files and for telling clients that there are none left.
 const RESERVED_DESCRIPTORS: u64 = 64;
@@ -110,7 +111,7 @@ pub struct LocalFront {
     /// Departures of clients when the last parked one was looked at.
     departures_seen: u64,
     /// Keeps workers and hypervisors' threads still once another daemon serves.
-    given: Option<(Standstill, Held)>,
+    given: Option<(Quiesced, Held)>,
 }
 
 impl LocalFront {
@@ -323,7 +324,7 @@ impl LocalFront {
         self.descriptors += attachment.descriptors;
         let (pid, uid, _) = session.credentials;
         if self.quota.allows() {
-            tracing::info!(client = id, pid, uid, disk = wanted.name, queues = attachment.seats.len(), "attached");
+            tracing::info!(client = id, pid, uid, disk = wanted.name, queues = attachment.assignments.len(), "attached");
         }
         session.state = State::Attached(attachment);
         for (worker, command) in commands {
@@ -336,20 +337,14 @@ impl LocalFront {
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
         let memory = session.register((region, access, length_bytes), files)?;
         self.descriptors += 1;
-        self.tell_workers(id, Done::Registered(region), |ack| Command::AddRegion {
-            client: id,
-            id: region,
-            region: Arc::clone(&memory),
-            access,
-            ack,
-        });
+        self.tell_workers(id, Done::Registered(region), |ack| block_queue::add_region(id, region, &memory, access, ack));
         Ok(())
     }
 
     fn unregister(&mut self, id: u64, region: u16) -> Result<(), Refusal> {
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
         session.unregister(region)?;
-        self.tell_workers(id, Done::Unregistered(region), |ack| Command::RemoveRegion { client: id, id: region, ack });
+        self.tell_workers(id, Done::Unregistered(region), |ack| block_queue::remove_region(id, region, ack));
         Ok(())
     }
 
@@ -361,7 +356,7 @@ impl LocalFront {
         if let State::Attached(attachment) = std::mem::replace(&mut session.state, State::Done) {
             session.state = State::Detaching(attachment);
         }
-        self.tell_workers(id, Done::Finished, |ack| Command::RemoveClient { client: id, finish: true, ack });
+        self.tell_workers(id, Done::Finished, |ack| block_queue::remove_client(id, true, ack));
         Ok(())
     }
 
@@ -372,7 +367,8 @@ impl LocalFront {
             Some(State::Attached(held) | State::Detaching(held)) => Some(held),
             _ => self.leaving.get(&id).map(|(_, held)| held),
         };
-        let mut workers: Vec<usize> = held.map(|held| held.seats.iter().map(Seat::worker).collect()).unwrap_or_default();
+        let mut workers: Vec<usize> =
+            held.map(|held| held.assignments.iter().map(Assignment::worker).collect()).unwrap_or_default();
         workers.sort_unstable();
         workers.dedup();
         for worker in workers {
@@ -428,7 +424,7 @@ impl LocalFront {
         if let State::Attached(attachment) | State::Detaching(attachment) = session.state {
             attachment.export.is_leaving(id);
             self.leaving.insert(id, (session.credentials.1, attachment));
-            self.tell_workers(id, Done::Gone, |ack| Command::RemoveClient { client: id, finish: false, ack });
+            self.tell_workers(id, Done::Gone, |ack| block_queue::remove_client(id, false, ack));
         }
     }
 

@@ -16,12 +16,13 @@ use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::handshake::{self, Grant, Limits, Refusal, Wanted, refuse};
 use fipsee_ring::region::{Access, MAX_REGION_BYTES, Region};
 use fipsee_ring::seqpacket::Seqpacket;
+use fipsee_serve::{Assignment, QueueName};
 
 use super::groups;
 use super::local::Parked;
 use crate::export::{Denied, Export, Kind, Role, Wish};
 use crate::placement;
-use crate::worker::{Command, QueueName, Seat, WorkerHandle};
+use crate::worker::{Command, WorkerHandle, block_queue};
 
 /// Limits of one client (docs/threat-model.md).
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +62,7 @@ pub(super) struct Attachment {
     pub(super) export: Arc<Export>,
     pub(super) channel: Channel,
     /// The worker of each of its queues.
-    pub(super) seats: Vec<Seat>,
+    pub(super) assignments: Vec<Assignment>,
     /// Memory of its own that it registered, by id.
     pub(super) memory: BTreeMap<u16, Registered>,
     pub(super) descriptors: u64,
@@ -88,9 +89,9 @@ pub(super) struct Registered {
 
 impl Attachment {
     /// What a client holds that is about to be served.
-    pub(super) fn new(export: &Arc<Export>, channel: Channel, seats: Vec<Seat>) -> Self {
+    pub(super) fn new(export: &Arc<Export>, channel: Channel, assignments: Vec<Assignment>) -> Self {
         let descriptors = 1 + 2 * channel.layout.queues.len() as u64;
-        Self { export: Arc::clone(export), channel, seats, memory: BTreeMap::new(), descriptors }
+        Self { export: Arc::clone(export), channel, assignments, memory: BTreeMap::new(), descriptors }
     }
 
     /// What the workers are told so that they serve the queues, which are given with the numbers they go on counting and, if they are
@@ -102,19 +103,18 @@ impl Attachment {
     ) -> Vec<(usize, Command)> {
         let Channel { region, layout, read_only, .. } = &self.channel;
         let info = self.export.info(*read_only);
-        let of_queue = queues.into_iter().zip(&layout.queues).zip(&self.seats).zip(0_u16..);
-        let command = of_queue.map(|((((queue, counters, standing), geometry), seat), index)| {
+        let of_queue = queues.into_iter().zip(&layout.queues).zip(&self.assignments).zip(0_u16..);
+        let command = of_queue.map(|((((queue, counters, standing), geometry), assignment), index)| {
             let pool = (Arc::clone(region), layout.pool_offset_bytes, layout.pool_bytes);
             let setup = QueueSetup { depth: geometry.depth, info, read_only: *read_only, pool, counters };
-            let server = Box::new(move |id| {
+            let make = move |id| {
                 let server = QueueServer::new(queue, id, setup)?;
                 Ok(match standing {
                     Some(standing) => server.stand(&standing),
                     None => server,
                 })
-            });
-            let queue = QueueName { client, index };
-            (seat.worker(), Command::AddQueue { server, export: Arc::clone(&self.export), queue })
+            };
+            (assignment.worker(), block_queue::add(QueueName { client, index }, &self.export, make))
         });
         command.collect()
     }
@@ -223,24 +223,25 @@ impl Session {
         let depth = wanted.depth.min(limits.max_depth).min(MAX_DEPTH);
         let seed = u32::try_from(self.id & 0xffff_ffff).unwrap_or(0);
         let mut layout = RegionLayout::plan(queue_count, depth, wanted.pool_bytes.min(limits.max_pool_bytes), seed);
-        let seats: Vec<Seat> = layout.queues.iter().map(|_| Seat::take(workers)).collect();
-        let worker_cpus: Vec<Option<usize>> = seats.iter().map(|seat| workers[seat.worker()].place.cpu).collect();
+        let assignments: Vec<Assignment> = layout.queues.iter().map(|_| Assignment::choose(workers)).collect();
+        let worker_cpus: Vec<Option<usize>> =
+            assignments.iter().map(|assignment| workers[assignment.worker()].place.cpu).collect();
         layout.features = self.features;
-        for (geometry, seat) in layout.queues.iter_mut().zip(&seats) {
-            let placement::Place { cpu, choices, .. } = workers[seat.worker()].place;
+        for (geometry, assignment) in layout.queues.iter_mut().zip(&assignments) {
+            let placement::Place { cpu, choices, .. } = workers[assignment.worker()].place;
             // Our end uses them, whether or not the client has asked for advice.
             geometry.choices = choices;
             let is_told = self.features & FEATURE_WORKER_CPU != 0;
             geometry.worker_cpu = cpu.filter(|_| is_told).and_then(|cpu| u32::try_from(cpu).ok());
         }
-        let places = seats.iter().map(|seat| workers[seat.worker()].place);
+        let places = assignments.iter().map(|assignment| workers[assignment.worker()].place);
         let mut grant = Grant::new(layout, |region| placement::put_near(region, places))?;
         let read_only = export.is_read_only() || wanted.flags & ATTACH_READ_ONLY != 0;
         let queues = std::mem::take(&mut grant.queues).into_iter().map(|queue| (queue, Arc::default(), None)).collect::<Vec<_>>();
         let counters = queues.iter().map(|(_, counters, _)| Arc::clone(counters)).collect();
         let bells = queues.iter().map(|(queue, _, _)| (queue.our_bell.clone(), queue.client_bell.clone())).collect();
         let channel = Channel { region: Arc::clone(&grant.region), layout: grant.layout.clone(), bells, read_only };
-        let attachment = Attachment::new(export, channel, seats);
+        let attachment = Attachment::new(export, channel, assignments);
         let commands = attachment.commands(self.id, queues);
         export.set_queues(self.id, counters, worker_cpus);
         let reply = grant.attached(export.info(read_only).to_bytes());

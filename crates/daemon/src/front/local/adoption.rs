@@ -11,6 +11,7 @@ use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, MAX_QUEUES, MAX_REGIONS};
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::region::{Access, Region};
 use fipsee_ring::seqpacket::Seqpacket;
+use fipsee_serve::{Assignment, IfAbandoned, QueueName, Quiesced};
 use rustix::event::epoll;
 
 use super::LocalFront;
@@ -21,11 +22,11 @@ use crate::takeover::TAKE_TIMEOUT;
 use crate::takeover::line::Line;
 use crate::takeover::take::{Failure, expect, receive};
 use crate::takeover::wire::{self, AttachedGiven, ClientGiven, Given, QueueGiven, Stage};
-use crate::worker::{Command, Otherwise, QueueName, Seat, Standstill};
+use crate::worker::{Command, block_queue, why_not_quiesced};
 
 /// Clients that are ours as soon as the other daemon is told; their queues stand still.
 pub(crate) struct Adopted {
-    pub(crate) still: Standstill,
+    pub(crate) still: Quiesced,
     /// When they began to, on CLOCK_MONOTONIC.
     pub(crate) stood_still_ns: u64,
     pub(crate) clients: usize,
@@ -68,10 +69,10 @@ impl LocalFront {
             let text = format!("{} clients are connected and max_clients is {limit} here; raise it", self.sessions.len());
             return Err(Failure::Refused(text));
         }
-        let still = Standstill::begin(&self.workers, commands, Duration::ZERO, Otherwise::LetsGo);
-        let still = still.map_err(Failure::Refused)?;
+        let still = Quiesced::begin(&self.workers, commands, Duration::ZERO, IfAbandoned::Release);
+        let still = still.map_err(|error| Failure::Refused(why_not_quiesced(error, Duration::ZERO)))?;
         // Does every queue stand at its worker where it stood in the other daemon?
-        if standings.iter().any(|(queue, standing)| still.of(*queue) != Some(standing)) {
+        if standings.iter().any(|(queue, standing)| still.state(*queue) != Some(standing)) {
             return Err(Failure::Refused("a queue does not stand where the other daemon left it; see the log".to_owned()));
         }
         let machines = machines.standing(&still)?;
@@ -82,7 +83,7 @@ impl LocalFront {
     pub(crate) fn begin_adopted(&mut self, adopted: Adopted, sockets: &[Socket]) {
         let Adopted { still, machines, detaching, .. } = adopted;
         machines.begin(sockets);
-        still.go_on();
+        still.resume();
         for client in detaching {
             // An attached client's cannot be refused.
             let _ = self.detach(client);
@@ -148,23 +149,23 @@ impl LocalFront {
         for ((_, _, standing), index) in ends.iter().zip(0_u16..) {
             standings.extend(standing.map(|standing| (QueueName { client, index }, standing)));
         }
-        let seats: Vec<Seat> = layout.queues.iter().map(|_| Seat::take(&self.workers)).collect();
-        let worker_cpus = seats.iter().map(|seat| self.workers[seat.worker()].place.cpu).collect();
+        let assignments: Vec<Assignment> = layout.queues.iter().map(|_| Assignment::choose(&self.workers)).collect();
+        let worker_cpus = assignments.iter().map(|assignment| self.workers[assignment.worker()].place.cpu).collect();
         let queues = ends.iter().map(|(_, counters, _)| Arc::clone(counters)).collect();
         let bells = ends.iter().map(|(queue, _, _)| (queue.our_bell.clone(), queue.client_bell.clone())).collect();
         let channel = Channel { region, layout, bells, read_only: given.read_only };
-        let mut held = Attachment::new(&export, channel, seats);
+        let mut held = Attachment::new(&export, channel, assignments);
         for (worker, command) in held.commands(client, ends) {
             commands[worker].push(command);
         }
-        let mut workers: Vec<usize> = held.seats.iter().map(Seat::worker).collect();
+        let mut workers: Vec<usize> = held.assignments.iter().map(Assignment::worker).collect();
         workers.sort_unstable();
         workers.dedup();
         for (id, registered) in memory {
             for worker in &workers {
-                let (region, access) = (Arc::clone(&registered.region), registered.access);
                 // The client has its answer already.
-                commands[*worker].push(Command::AddRegion { client, id, region, access, ack: Arc::new(()) });
+                let ack = Arc::new(());
+                commands[*worker].push(block_queue::add_region(client, id, &registered.region, registered.access, ack));
             }
             held.descriptors += 1;
             if held.memory.insert(id, registered).is_some() {

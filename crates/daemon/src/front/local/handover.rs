@@ -4,6 +4,8 @@ use std::os::fd::AsFd;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
+use fipsee_serve::{IfAbandoned, QueueName, Quiesced};
+
 use super::{LocalFront, Order};
 use crate::front::session::{Attachment, Channel, ClientLimits, Registered, Session, State};
 use crate::front::vhost_user::Held;
@@ -11,7 +13,7 @@ use crate::notify;
 use crate::takeover::line::{Line, LineError};
 use crate::takeover::wire::{self, Answer, AttachedGiven, ClientGiven, Given, QueueGiven, Stage, StandingGiven};
 use crate::takeover::{TAKE_TIMEOUT, monotonic_ns};
-use crate::worker::{Otherwise, QueueName, Standstill};
+use crate::worker::why_not_quiesced;
 
 /// Hand the clients over to the daemon at the other end of the line.
 pub struct HandOver {
@@ -39,9 +41,10 @@ impl LocalFront {
     pub(super) fn hand_over(&mut self, order: HandOver) -> bool {
         let began = Instant::now();
         let stood_still_ns = monotonic_ns();
-        let still = match Standstill::begin(&self.workers, Vec::new(), order.patience, Otherwise::GoesOn) {
+        let still = match Quiesced::begin(&self.workers, Vec::new(), order.patience, IfAbandoned::Resume) {
             Ok(still) => still,
-            Err(reason) => {
+            Err(error) => {
+                let reason = why_not_quiesced(error, order.patience);
                 order.refuse(&reason);
                 return false;
             }
@@ -68,14 +71,14 @@ impl LocalFront {
                 true
             }
             Err(reason) => {
-                still.go_on();
+                still.resume();
                 let _ = order.reply.send(reason);
                 false
             }
         }
     }
 
-    fn give_all(&self, order: &HandOver, still: &Standstill, stood_still_ns: u64, deadline: Instant) -> Result<(), String> {
+    fn give_all(&self, order: &HandOver, still: &Quiesced, stood_still_ns: u64, deadline: Instant) -> Result<(), String> {
         let line = &order.line;
         if !self.leaving.is_empty() || self.has_parked() {
             return Err("requests of clients that are gone are still in flight; try again".to_owned());
@@ -91,7 +94,7 @@ impl LocalFront {
         line.send(&end, &[], deadline).map_err(|error| error.describe("clients were handed over"))
     }
 
-    fn give(&self, line: &Line, session: &Session, still: &Standstill, deadline: Instant) -> Result<(), LineError> {
+    fn give(&self, line: &Line, session: &Session, still: &Quiesced, deadline: Instant) -> Result<(), LineError> {
         let (held, detaching) = match &session.state {
             State::Attached(held) => (Some(held), false),
             State::Detaching(held) => (Some(held), true),
@@ -117,7 +120,7 @@ impl LocalFront {
         let Channel { layout, bells, .. } = &held.channel;
         for ((geometry, (our_bell, client_bell)), index) in layout.queues.iter().zip(bells).zip(0_u16..) {
             // One that could not be served from the start, as the log says.
-            let standing = still.of(QueueName { client, index });
+            let standing = still.state(QueueName { client, index });
             let standing = standing.ok_or_else(|| LineError::Wrong(format!("queue {index} of client {client} is not served")))?;
             let (counters, latency) =
                 held.export.counters(client, index).map(|counters| wire::count(&counters)).unwrap_or_default();

@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use fipsee_serve::{QueueName, Quiesced};
 use fipsee_virtio::inflight::InflightArea;
 use fipsee_virtio::memory::DirtyLog;
 use fipsee_virtio::upgrade::GuestStanding;
@@ -27,7 +28,7 @@ use crate::takeover::line::Line;
 use crate::takeover::take::{Failure, expect};
 use crate::takeover::wire::machine::{MachineGiven, VirtqueueGiven};
 use crate::takeover::wire::{self, Given};
-use crate::worker::{Command, QueueName, Standstill, WorkerHandle};
+use crate::worker::{Command, WorkerHandle};
 
 /// Virtual machines as they come over the line.
 pub(crate) struct Machines<'a> {
@@ -140,13 +141,13 @@ impl<'a> Machines<'a> {
     }
 
     /// Every queue stands at its worker where it stood in the other daemon.
-    pub(crate) fn standing(self, still: &Standstill) -> Result<AdoptedMachines, Failure> {
+    pub(crate) fn standing(self, still: &Quiesced) -> Result<AdoptedMachines, Failure> {
         for (name, served) in self.served {
             if let Ok(Err(problem)) | Err(problem) = served.try_recv().map_err(|_| "its worker is gone".to_owned()) {
                 return Err(Failure::Refused(format!("virtqueue {} of client {}: {problem}", name.index, name.client)));
             }
         }
-        if self.standings.iter().any(|(name, standing)| still.of_guest(*name) != Some(standing)) {
+        if self.standings.iter().any(|(name, standing)| still.state(*name) != Some(standing)) {
             return Err(Failure::Refused("a virtqueue does not stand where the other daemon left it; see the log".to_owned()));
         }
         Ok(self.adopted)

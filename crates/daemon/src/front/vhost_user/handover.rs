@@ -8,13 +8,15 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use fipsee_serve::{QueueName, Quiesced};
+use fipsee_virtio::upgrade::GuestStanding;
+
 use super::VhostUserFront;
 use super::device::Device;
 use super::queue::Queue;
 use crate::takeover::line::{Line, LineError};
 use crate::takeover::wire::machine::{AttachmentGiven, GuestMemoryGiven, InflightGiven, MachineGiven, VirtqueueGiven};
 use crate::takeover::wire::{self, Given};
-use crate::worker::{QueueName, Standstill};
 
 /// Longer than a thread needs to get to its next notice, unless it is not given a CPU or waits for somebody.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
@@ -87,7 +89,7 @@ impl Held {
     }
 
     /// Hand them over; their queues stand still.
-    pub(crate) fn give(&self, line: &Line, still: &Standstill, deadline: Instant) -> Result<(), LineError> {
+    pub(crate) fn give(&self, line: &Line, still: &Quiesced, deadline: Instant) -> Result<(), LineError> {
         for (socket, Machine { connection, device }) in &self.machines {
             let device = device.lock().unwrap_or_else(PoisonError::into_inner);
             device.give((socket, connection), line, still, deadline)?;
@@ -101,7 +103,7 @@ impl Device {
         &self,
         (socket, connection): (&PathBuf, &UnixStream),
         line: &Line,
-        still: &Standstill,
+        still: &Quiesced,
         deadline: Instant,
     ) -> Result<(), LineError> {
         let client = self.serving.client;
@@ -157,8 +159,8 @@ impl Device {
 }
 
 impl Queue {
-    fn describe(&self, name: QueueName, still: &Standstill) -> Result<VirtqueueGiven, String> {
-        let standing = still.of_guest(name);
+    fn describe(&self, name: QueueName, still: &Quiesced) -> Result<VirtqueueGiven, String> {
+        let standing = still.state::<GuestStanding>(name);
         if standing.is_some() != self.is_served() {
             return Err(format!("virtqueue {} of client {} does not stand still; try again", name.index, name.client));
         }

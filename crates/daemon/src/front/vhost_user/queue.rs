@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use fipsee_block::stats::QueueCounters;
 use fipsee_ring::mailbox::Mailbox;
+use fipsee_serve::{Assignment, QueueName};
 use fipsee_virtio::memory::{DirtyLog, GuestMemory};
 use fipsee_virtio::server::VirtqueueSetup;
 use fipsee_virtio::upgrade::desk::Grant;
@@ -14,7 +15,8 @@ use fipsee_virtio::upgrade::{GuestQueue, GuestStanding};
 use super::Notice;
 use super::upgrade::Asker;
 use crate::export::Export;
-use crate::worker::{Command, QueueName, RingAddresses, Seat, VirtqueueChange, WorkerHandle};
+use crate::worker::virtqueue::{self, RingAddresses};
+use crate::worker::{Command, WorkerHandle};
 
 /// Descriptors in a queue at most (virtio 1.x).
 pub(super) const MAX_SIZE: u32 = 32768;
@@ -62,7 +64,7 @@ pub(super) struct Queue {
     pub(super) enabled: bool,
     pub(super) counters: Arc<QueueCounters>,
     /// While a worker serves it.
-    seat: Option<Seat>,
+    assignment: Option<Assignment>,
     /// Which run of the queue this is, among all of this daemon.
     start: u64,
 }
@@ -99,7 +101,7 @@ impl Queue {
     }
 
     pub(super) const fn is_served(&self) -> bool {
-        self.seat.is_some()
+        self.assignment.is_some()
     }
 
     /// Is all known that it needs to be served?
@@ -114,7 +116,7 @@ impl Queue {
 
     /// The worker that serves it, if one does.
     pub(super) fn worker(&self) -> Option<usize> {
-        self.seat.as_ref().map(Seat::worker)
+        self.assignment.as_ref().map(Assignment::worker)
     }
 
     /// SET_VRING_NUM; of a queue that nobody serves.
@@ -140,10 +142,10 @@ impl Queue {
             return Ok(false);
         }
         let Some(setup) = self.setup(memory, fill)? else { return Ok(false) };
-        let (seat, command, served) = self.order(index, serving, move |id, asker| GuestQueue::new(id, setup, asker));
-        serving.workers[seat.worker()].mailbox.send(command);
+        let (assignment, command, served) = self.order(index, serving, move |id, asker| GuestQueue::new(id, setup, asker));
+        serving.workers[assignment.worker()].mailbox.send(command);
         served.recv().unwrap_or_else(|_| Err("its worker is gone".to_owned()))?;
-        self.seat = Some(seat);
+        self.assignment = Some(assignment);
         Ok(true)
     }
 
@@ -160,10 +162,10 @@ impl Queue {
         (standing, grant): (GuestStanding, Option<Grant>),
     ) -> Result<Ordered, String> {
         let setup = self.setup(memory, fill)?.ok_or("a part of it is missing")?;
-        let (seat, command, served) =
+        let (assignment, command, served) =
             self.order(index, serving, move |id, asker| GuestQueue::resume(id, setup, asker, &standing, grant));
-        let worker = seat.worker();
-        self.seat = Some(seat);
+        let worker = assignment.worker();
+        self.assignment = Some(assignment);
         Ok(Ordered { worker, command, served })
     }
 
@@ -172,18 +174,16 @@ impl Queue {
         index: u16,
         serving: &Serving,
         serve: impl FnOnce(u32, Box<Asker>) -> Result<GuestQueue, String> + Send + 'static,
-    ) -> (Seat, Command, Served) {
+    ) -> (Assignment, Command, Served) {
         let asker = Box::new(Asker::new(index, &serving.notices));
         self.start = asker.start;
         let (reply, served) = channel();
-        let command = Command::AddVirtqueue {
-            server: Box::new(move |id| serve(id, asker)),
-            export: Arc::clone(&serving.export),
-            queue: QueueName { client: serving.client, index },
-            device: Arc::clone(&serving.notices),
-            reply,
-        };
-        (Seat::take(&serving.workers), command, served)
+        let notices = Arc::clone(&serving.notices);
+        // The device's thread logs it.
+        let on_fault = Box::new(move |reason: &str| notices.send(Notice::Fault { queue: index, reason: reason.to_owned() }));
+        let name = QueueName { client: serving.client, index };
+        let command = virtqueue::add(name, &serving.export, move |id| serve(id, asker), on_fault, reply);
+        (Assignment::choose(&serving.workers), command, served)
     }
 
     /// What it is served with; `None`: something is missing yet.
@@ -206,7 +206,7 @@ impl Queue {
 
     /// Ask the worker to let the queue go; `None`: nobody serves it. [`finish_stop`](Self::finish_stop) waits for that.
     pub(super) fn begin_stop(&self, index: u16, serving: &Serving) -> Option<Receiver<u16>> {
-        self.change(index, serving, |reply| VirtqueueChange::Stop { reply })
+        self.change(index, serving, virtqueue::stop)
     }
 
     /// Nothing of the queue is in flight any more when this returns, and its worker has forgotten it.
@@ -214,7 +214,7 @@ impl Queue {
         if let Some(next_available) = stopped.and_then(|stopped| stopped.recv().ok()) {
             self.next_available = next_available;
         }
-        self.seat = None;
+        self.assignment = None;
     }
 
     /// Ask for other memory; `None`: nobody serves the queue.
@@ -230,7 +230,7 @@ impl Queue {
         let (Some(user), true) = (&self.rings, self.is_served()) else { return Ok(None) };
         let rings = user.translate(memory).ok_or("its rings do not lie in the guest's new memory")?;
         let memory = Arc::clone(memory);
-        Ok(self.change(index, serving, |reply| VirtqueueChange::Memory { memory, rings, reply }))
+        Ok(self.change(index, serving, |name, reply| virtqueue::set_memory(name, memory, rings, reply)))
     }
 
     /// Do something to the running server, between two of its visits. `None`: there is none.
@@ -240,10 +240,10 @@ impl Queue {
         serving: &Serving,
         set: impl FnOnce(&mut GuestQueue) -> R + Send + 'static,
     ) -> Option<R> {
-        let set = |reply: Sender<R>| -> VirtqueueChange {
-            VirtqueueChange::Set(Box::new(move |server| {
+        let set = |name, reply: Sender<R>| {
+            virtqueue::set(name, move |server| {
                 let _ = reply.send(set(server));
-            }))
+            })
         };
         self.change(index, serving, set)?.recv().ok()
     }
@@ -254,11 +254,16 @@ impl Queue {
         self.set(index, serving, move |server| server.set_log(log, address));
     }
 
-    fn change<T>(&self, index: u16, serving: &Serving, change: impl FnOnce(Sender<T>) -> VirtqueueChange) -> Option<Receiver<T>> {
+    fn change<T>(
+        &self,
+        index: u16,
+        serving: &Serving,
+        change: impl FnOnce(QueueName, Sender<T>) -> Command,
+    ) -> Option<Receiver<T>> {
         let worker = self.worker()?;
         let (reply, done) = channel();
-        let queue = QueueName { client: serving.client, index };
-        serving.workers[worker].mailbox.send(Command::ChangeVirtqueue { queue, change: change(reply) });
+        let name = QueueName { client: serving.client, index };
+        serving.workers[worker].mailbox.send(change(name, reply));
         Some(done)
     }
 }

@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use fipsee_ring::listener::Listener;
 use fipsee_ring::mailbox::Mailbox;
+use fipsee_serve::AbortOnPanic;
 use rustix::event::epoll;
 use rustix::net::{SocketFlags, SocketType};
 use vhost::vhost_user::{BackendReqHandler, Error, VhostUserProtocolFeatures};
@@ -25,7 +26,7 @@ use crate::export::{Export, Kind, Role, Wish};
 use crate::front::groups;
 use crate::front::quota::LogQuota;
 use crate::live::Live;
-use crate::worker::{AbortOnPanic, WorkerHandle};
+use crate::worker::WorkerHandle;
 
 /// As the client socket: who may use the disk is decided by the disk's lists.
 const MODE: u32 = 0o666;

@@ -1,0 +1,94 @@
+//! What a worker is asked for. A worker carries out what it finds in its mailbox in order, with no queue visited in between.
+
+use std::io;
+use std::sync::mpsc::Sender;
+
+use crate::{Engine, Queue, QueueName, Quiesce};
+
+/// Makes a queue, which begins its asynchronous work under this number.
+pub type Make<E> = Box<dyn FnOnce(u32) -> Result<Box<dyn Queue<E>>, String> + Send>;
+/// Called with what became of [`Command::Add`].
+pub type Added = Box<dyn FnOnce(Result<(), NotAdded>) + Send>;
+/// Called for each queue that is to change, between two visits; dropped after the last.
+pub type Change<E> = Box<dyn FnMut(&mut dyn Queue<E>) + Send>;
+/// Called with each queue that is removed, which is served no more; dropped after the last.
+pub type Removed<E> = Box<dyn FnMut(Box<dyn Queue<E>>) + Send>;
+
+/// What a worker is asked for.
+pub enum Command<E: Engine> {
+    /// Serve a queue.
+    Add(Add<E>),
+    /// Change queues. Without one that is meant, the change is dropped.
+    Change {
+        /// Which.
+        which: Which,
+        /// At once?
+        when: When,
+        /// How.
+        change: Change<E>,
+    },
+    /// Let go of queues once nothing of theirs is in flight. Without one that is meant, the callback is dropped.
+    Remove {
+        /// Which.
+        which: Which,
+        /// First serve what was published?
+        finish: bool,
+        /// What becomes of them.
+        removed: Removed<E>,
+    },
+    /// Call [`Engine::start`]: dropping the sender says that it is done.
+    StartEngine(Sender<()>),
+    /// Do nothing for a while.
+    Quiesce(Quiesce),
+    /// Stop when every queue is gone.
+    Stop,
+}
+
+/// [`Command::Add`]
+pub struct Add<E: Engine> {
+    /// Whose it is, and which of its queues.
+    pub name: QueueName,
+    /// Makes it, on the worker's thread.
+    pub make: Make<E>,
+    /// Is it served?
+    pub added: Added,
+}
+
+/// Which queues of a worker are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// This one.
+    Queue(QueueName),
+    /// All of this client.
+    Client(u64),
+    /// All.
+    All,
+}
+
+impl Which {
+    pub(crate) fn is_meant(self, name: QueueName) -> bool {
+        match self {
+            Self::Queue(queue) => queue == name,
+            Self::Client(client) => client == name.client,
+            Self::All => true,
+        }
+    }
+}
+
+/// When a change takes effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// At once.
+    Now,
+    /// When nothing of the queue is in flight; it takes no requests before that.
+    Idle,
+}
+
+/// Why a queue is not served.
+#[derive(Debug)]
+pub enum NotAdded {
+    /// It could not be made, in words.
+    NotMade(String),
+    /// Its doorbell cannot be watched.
+    Bell(io::Error),
+}

@@ -1,0 +1,66 @@
+//! Asynchronous work of a worker.
+
+use std::convert::Infallible;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+/// Where queues begin what takes its time. Each worker has one, which stays on its thread.
+///
+/// A worker's pass is: visit queues, which begin work, [`flush`](Self::flush), [`poll`](Self::poll).
+pub trait Engine: 'static {
+    /// Names a piece of work.
+    type Ticket: Copy;
+    /// How it ended.
+    type Status;
+
+    /// The number, by the worker's count, of the queue that began it.
+    fn queue_of(ticket: Self::Ticket) -> u32;
+
+    /// Take what it needs of the kernel now, while the process may.
+    fn start(&mut self) {}
+
+    /// What was begun and not yet reported.
+    fn in_flight(&self) -> usize;
+
+    /// Must [`flush`](Self::flush) or [`poll`](Self::poll) be called before the worker may sleep?
+    fn has_unsent(&self) -> bool {
+        false
+    }
+
+    /// Readable when there is something to [`poll`](Self::poll). `None`: it needs nobody to wait for it yet.
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Hand on everything that was begun.
+    fn flush(&mut self) {}
+
+    /// Report what has ended, at most as much as queues answer together; returns how much.
+    fn poll(&mut self, finished: &mut impl FnMut(Self::Ticket, Self::Status)) -> usize;
+
+    /// How long the worker may sleep before it calls [`look_for_stalled`](Self::look_for_stalled). `None`: until something happens.
+    fn time_to_look(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Record what takes too long.
+    fn look_for_stalled(&mut self) {}
+}
+
+/// For queues that answer everything at once.
+impl Engine for () {
+    type Ticket = Infallible;
+    type Status = ();
+
+    fn queue_of(ticket: Infallible) -> u32 {
+        match ticket {}
+    }
+
+    fn in_flight(&self) -> usize {
+        0
+    }
+
+    fn poll(&mut self, _: &mut impl FnMut(Infallible, ())) -> usize {
+        0
+    }
+}

@@ -1,0 +1,19 @@
+//! The runtime of every service: threads that poll queues, whatever these carry.
+//!
+//! A service makes objects that are a [`Queue`] and hands them to workers by [`Command`]s; a worker polls them, wakes up for them, and
+//! carries out changes when nothing is in flight. What a request is, and where queues come from, is not known here.
+
+mod assignment;
+mod command;
+mod engine;
+mod poll_set;
+mod queue;
+mod quiesce;
+mod worker;
+
+pub use self::assignment::Assignment;
+pub use self::command::{Add, Added, Change, Command, Make, NotAdded, Removed, When, Which};
+pub use self::engine::Engine;
+pub use self::queue::{Queue, QueueName};
+pub use self::quiesce::{IfAbandoned, NotQuiesced, Quiesce, Quiesced};
+pub use self::worker::{AbortOnPanic, Place, WorkerCounters, WorkerHandle, spawn};

@@ -1,0 +1,258 @@
+//! The queues of a worker: active ones, visited every pass, and idle ones, sampled.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use fipsee_ring::mapped::{Mapping, NextStamp};
+use fipsee_ring::wait::Watch;
+use fipsee_ring::{AtomicU32, Ordering};
+
+use crate::{Change, Engine, Queue, QueueName, Removed, Which};
+
+/// Empty visits after which a queue is sampled instead of visited every pass.
+const EMPTY_VISITS_BEFORE_IDLE: u32 = 1000;
+/// Idle queues looked at per pass.
+const IDLE_SAMPLES_PER_PASS: usize = 4;
+
+/// Is a queue on its way out?
+pub(crate) enum Closing<E: Engine> {
+    No,
+    /// Serve what was published, then go: at most so many requests, because a correct client has no more outstanding,
+    /// and one that goes on publishing must not keep us.
+    Finish {
+        left: u32,
+        removed: Rc<RefCell<Removed<E>>>,
+    },
+    /// Go as soon as nothing is in flight.
+    Now {
+        removed: Rc<RefCell<Removed<E>>>,
+    },
+}
+
+/// One queue and what belongs to it. What is dropped last may be waited for.
+pub(crate) struct Slot<E: Engine> {
+    pub(crate) queue: Box<dyn Queue<E>>,
+    pub(crate) name: QueueName,
+    active: bool,
+    empty_visits: u32,
+    /// Keeps mapped what an idle queue is polled at.
+    polled: Option<Arc<dyn Mapping>>,
+    /// What waits until nothing is in flight.
+    pub(crate) changes: Vec<Rc<RefCell<Change<E>>>>,
+    pub(crate) closing: Closing<E>,
+}
+
+impl<E: Engine> Slot<E> {
+    pub(crate) fn new(queue: Box<dyn Queue<E>>, name: QueueName) -> Self {
+        Self { queue, name, active: false, empty_visits: 0, polled: None, changes: Vec::new(), closing: Closing::No }
+    }
+
+    /// May requests be taken? Not while a change waits, nor when the client is gone.
+    #[inline(always)]
+    pub(crate) fn takes_requests(&self) -> bool {
+        self.changes.is_empty() && !matches!(self.closing, Closing::Now { .. } | Closing::Finish { left: 0, .. })
+    }
+
+    /// Nothing is in flight: do what waited for that.
+    #[cold]
+    pub(crate) fn apply_changes(&mut self) {
+        for change in self.changes.drain(..) {
+            change.borrow_mut()(&mut *self.queue);
+        }
+    }
+
+    /// It is served no more.
+    pub(crate) fn hand_back(self) {
+        if let Closing::Finish { removed, .. } | Closing::Now { removed } = self.closing {
+            removed.borrow_mut()(self.queue);
+        }
+    }
+
+    /// `alone`: the worker has no other active queue.
+    #[inline(always)]
+    fn visit(&mut self, engine: &mut E, alone: bool) -> u32 {
+        if !self.takes_requests() {
+            return 0;
+        }
+        let taken = self.queue.visit(engine, alone);
+        if let Closing::Finish { left, .. } = &mut self.closing {
+            *left = left.saturating_sub(taken);
+        }
+        taken
+    }
+}
+
+/// What a poller needs of an idle queue.
+#[derive(Clone, Copy)]
+enum Poll {
+    /// It is active, or there is none.
+    Nothing,
+    /// Where the next stamp of a ring will stand, and what it will be.
+    Stamp(*const AtomicU32, u32),
+    /// Only the queue itself knows where its client will write.
+    Ask,
+}
+
+/// All queues of a worker, by their number.
+pub(crate) struct PollSet<E: Engine> {
+    slots: Vec<Option<Slot<E>>>,
+    polls: Vec<Poll>,
+    active: Vec<u32>,
+    idle_cursor: usize,
+}
+
+impl<E: Engine> Default for PollSet<E> {
+    fn default() -> Self {
+        Self { slots: Vec::new(), polls: Vec::new(), active: Vec::new(), idle_cursor: 0 }
+    }
+}
+
+impl<E: Engine> PollSet<E> {
+    /// The number the next queue will get.
+    pub(crate) fn next_id(&self) -> usize {
+        self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len())
+    }
+
+    /// Take a queue in, under [`next_id`](Self::next_id).
+    pub(crate) fn add(&mut self, slot: Slot<E>) {
+        let id = self.next_id();
+        if id == self.slots.len() {
+            self.slots.push(Some(slot));
+            self.polls.push(Poll::Nothing);
+        } else {
+            self.slots[id] = Some(slot);
+        }
+        self.activate(id);
+    }
+
+    /// Let a queue go.
+    pub(crate) fn remove(&mut self, id: usize) -> Option<Slot<E>> {
+        let mut slot = self.slots.get_mut(id)?.take()?;
+        self.polls[id] = Poll::Nothing;
+        slot.polled = None;
+        self.active.retain(|active| *active as usize != id);
+        while self.slots.last().is_some_and(Option::is_none) {
+            self.slots.pop();
+            self.polls.pop();
+        }
+        self.idle_cursor = 0;
+        Some(slot)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    #[inline(always)]
+    pub(crate) fn get_mut(&mut self, id: usize) -> Option<&mut Slot<E>> {
+        self.slots.get_mut(id).and_then(Option::as_mut)
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut Slot<E>)> {
+        self.slots.iter_mut().enumerate().filter_map(|(id, slot)| slot.as_mut().map(|slot| (id, slot)))
+    }
+
+    /// The queues that are meant, with their numbers.
+    pub(crate) fn meant(&mut self, which: Which) -> impl Iterator<Item = (usize, &mut Slot<E>)> {
+        self.iter_mut().filter(move |(_, slot)| which.is_meant(slot.name))
+    }
+
+    /// The one place where work can come, if there is one: watched, it is all that ends a wait early. The other queues must be
+    /// so few that each is looked at in every pass.
+    pub(crate) fn watch(&self) -> Option<Watch<'_>> {
+        let id = match (self.active.as_slice(), self.slots.len()) {
+            ([id], ..=IDLE_SAMPLES_PER_PASS) => *id as usize,
+            ([], 1) => 0,
+            _ => return None,
+        };
+        let slot = self.slots.get(id)?.as_ref()?;
+        slot.takes_requests().then(|| slot.queue.watch())?
+    }
+
+    /// Visit every active queue once; returns how many requests were taken.
+    #[inline(always)]
+    pub(crate) fn visit_active(&mut self, engine: &mut E) -> u32 {
+        let mut work = 0;
+        let mut place = 0;
+        let alone = self.active.len() == 1;
+        while let Some(&id) = self.active.get(place) {
+            let Some(slot) = self.slots.get_mut(id as usize).and_then(Option::as_mut) else {
+                self.active.swap_remove(place);
+                continue;
+            };
+            let taken = slot.visit(engine, alone);
+            work += taken;
+            if taken > 0 {
+                slot.empty_visits = 0;
+            } else {
+                slot.empty_visits += 1;
+                if slot.empty_visits > EMPTY_VISITS_BEFORE_IDLE {
+                    self.deactivate(place);
+                    continue;
+                }
+            }
+            place += 1;
+        }
+        work
+    }
+
+    #[cold]
+    fn deactivate(&mut self, place: usize) {
+        // The last active queue stays so: sampling would cost it nothing less.
+        let id = self.active[place] as usize;
+        self.active.swap_remove(place);
+        if let Some(slot) = self.slots.get_mut(id).and_then(Option::as_mut) {
+            slot.active = false;
+            self.polls[id] = match slot.queue.next_stamp().map(NextStamp::split) {
+                Some(((stamp, expected), mapping)) => {
+                    slot.polled = Some(mapping);
+                    Poll::Stamp(stamp, expected)
+                }
+                None => Poll::Ask,
+            };
+        }
+    }
+
+    /// Visit this queue every pass from now on.
+    #[cold]
+    pub(crate) fn activate(&mut self, id: usize) {
+        if let Some(slot) = self.slots.get_mut(id).and_then(Option::as_mut) {
+            slot.empty_visits = 0;
+            if !slot.active {
+                slot.active = true;
+                self.polls[id] = Poll::Nothing;
+                slot.polled = None;
+                self.active.push(u32::try_from(id).unwrap_or(u32::MAX));
+            }
+        }
+    }
+
+    /// Look at a few idle queues; one that has a request becomes active.
+    #[inline(always)]
+    pub(crate) fn sample_idle(&mut self) -> u32 {
+        if self.active.len() == self.slots.len() {
+            return 0;
+        }
+        let mut work = 0;
+        for _ in 0..IDLE_SAMPLES_PER_PASS.min(self.polls.len()) {
+            let id = self.idle_cursor;
+            self.idle_cursor = if id + 1 >= self.polls.len() { 0 } else { id + 1 };
+            let has_work = match self.polls[id] {
+                Poll::Nothing => continue,
+                Poll::Stamp(stamp, expected) => {
+                    // SAFETY: the address lies in memory that `polled` of slot `id` keeps mapped: both are set together, and `polls[id]`
+                    // is cleared before `polled` is, when the slot goes or becomes active. Every access to a stamp is atomic.
+                    let stamp = unsafe { &*stamp };
+                    stamp.load(Ordering::Acquire) == expected
+                }
+                Poll::Ask => self.get_mut(id).is_some_and(|slot| slot.takes_requests() && slot.queue.has_work()),
+            };
+            if has_work {
+                self.activate(id);
+                work += 1;
+            }
+        }
+        work
+    }
+}

@@ -1,0 +1,69 @@
+//! What a worker serves.
+
+use std::any::Any;
+use std::os::fd::BorrowedFd;
+
+use fipsee_ring::mapped::NextStamp;
+use fipsee_ring::wait::Watch;
+
+use crate::Engine;
+
+/// A queue, named by its client and its number there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct QueueName {
+    /// Whose.
+    pub client: u64,
+    /// Which.
+    pub index: u16,
+}
+
+/// A queue of some service, on its worker's thread. The worker calls [`visit`](Self::visit) once per pass, never anything per request.
+pub trait Queue<E: Engine>: Any {
+    /// Take up to a budget of requests, and answer what can be answered at once. Returns how many were taken.
+    ///
+    /// `alone`: the worker has no other active queue.
+    fn visit(&mut self, engine: &mut E, alone: bool) -> u32;
+
+    /// Requests begun and not finished.
+    fn in_flight(&self) -> u32;
+
+    /// Requests that a correct client has outstanding at most: so many are served of one that detaches in order.
+    fn depth(&self) -> u32;
+
+    /// Is a request waiting that may be taken?
+    fn has_work(&self) -> bool;
+
+    /// A piece of work that [`visit`](Self::visit) began has ended; [`flush`](Self::flush) follows.
+    fn finish(&mut self, ticket: E::Ticket, status: E::Status);
+
+    /// Publish what is complete, and wake the client if it sleeps.
+    fn flush(&mut self);
+
+    /// Ask for the doorbell unless that is done, then look once more: is there work after all?
+    fn arm_and_work_remains(&mut self) -> bool;
+
+    /// The doorbell rang: it must be asked for again before sleeping.
+    fn bell_rang(&mut self);
+
+    /// Where the doorbell rings.
+    fn bell(&self) -> BorrowedFd<'_>;
+
+    /// What shows that there is work, as long as the queue is not visited. `None`: [`has_work`](Self::has_work) is to be asked.
+    fn next_stamp(&self) -> Option<NextStamp> {
+        None
+    }
+
+    /// As [`next_stamp`](Self::next_stamp), for a worker that waits for this queue alone.
+    fn watch(&self) -> Option<Watch<'_>> {
+        None
+    }
+
+    /// Begin what is owed to requests in flight and would otherwise wait. Was there anything?
+    fn begin_owed(&mut self, _engine: &mut E) -> bool {
+        false
+    }
+
+    /// All that another server must know to go on; `None` while requests are in flight. `own`: not to be taken for another process's,
+    /// which must not be touched.
+    fn saved_state(&mut self, own: bool) -> Option<Box<dyn Any + Send>>;
+}

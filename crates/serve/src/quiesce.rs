@@ -1,0 +1,190 @@
+//! Workers that do nothing between two passes, so that another process can go on where they stopped.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use crate::worker::Worker;
+use crate::{Command, Engine, QueueName, WorkerHandle};
+
+/// Longer than any worker needs between two looks into its mailbox, unless it is not given a CPU.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Asks a worker to finish what is in flight and then to do nothing until it is to resume.
+pub struct Quiesce {
+    /// How long requests in flight are waited for.
+    timeout: Duration,
+    /// The state of its queues. Dropped instead: requests are still in flight, and the worker resumes.
+    states: Sender<States>,
+    resume: Receiver<()>,
+    if_abandoned: IfAbandoned,
+}
+
+/// What becomes of a quiesced worker when nobody is left to resume it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IfAbandoned {
+    /// It resumes: the queues are its own.
+    Resume,
+    /// It lets go of its queues untouched and ends: they are another daemon's.
+    Release,
+}
+
+/// Why workers are not quiesced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotQuiesced {
+    /// Requests are still in flight after the timeout.
+    InFlight,
+    /// This worker does not answer.
+    NoAnswer(usize),
+}
+
+/// The state of each queue, which its service understands.
+type States = HashMap<QueueName, Box<dyn Any + Send>>;
+
+/// Workers that do nothing until they are to [`resume`](Self::resume), or until this is dropped.
+pub struct Quiesced {
+    states: States,
+    resume: Vec<Sender<()>>,
+}
+
+impl Quiesced {
+    /// Quiesce all workers; what each is asked for in `before` takes effect first, with no queue visited in between.
+    ///
+    /// # Errors
+    /// As when this is dropped.
+    pub fn begin<E: Engine>(
+        workers: &[WorkerHandle<E>],
+        mut before: Vec<Vec<Command<E>>>,
+        timeout: Duration,
+        if_abandoned: IfAbandoned,
+    ) -> Result<Self, NotQuiesced> {
+        before.resize_with(workers.len(), Vec::new);
+        let (mut quiesced, mut replies) = (Self { states: States::new(), resume: Vec::new() }, Vec::new());
+        for (worker, mut commands) in workers.iter().zip(before) {
+            let ((states, reply), (sender, resume)) = (channel(), channel());
+            commands.push(Command::Quiesce(Quiesce { timeout, states, resume, if_abandoned }));
+            // Together: no queue may be visited between the first command and the last.
+            worker.mailbox.send_all(commands);
+            quiesced.resume.push(sender);
+            replies.push(reply);
+        }
+        let deadline = Instant::now() + timeout + ANSWER_TIMEOUT;
+        for (index, reply) in replies.iter().enumerate() {
+            let states = reply.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+            quiesced.states.extend(states.map_err(|error| match error {
+                RecvTimeoutError::Disconnected => NotQuiesced::InFlight,
+                RecvTimeoutError::Timeout => NotQuiesced::NoAnswer(index),
+            })?);
+        }
+        Ok(quiesced)
+    }
+
+    /// The state of a queue, if it is served and has one of this kind.
+    #[must_use]
+    pub fn state<T: Any>(&self, queue: QueueName) -> Option<&T> {
+        self.states.get(&queue)?.downcast_ref()
+    }
+
+    /// The workers go on with what they have.
+    pub fn resume(self) {
+        for worker in &self.resume {
+            let _ = worker.send(());
+        }
+    }
+}
+
+impl<E: Engine> Worker<E> {
+    /// Finish what is in flight, then do nothing until it is to resume.
+    #[cold]
+    pub(crate) fn quiesce(&mut self, order: Quiesce) {
+        let Quiesce { timeout, states, resume, if_abandoned } = order;
+        let deadline = Instant::now() + timeout;
+        while self.begin_owed() || self.engine.in_flight() > 0 {
+            if self.run_engine() == 0 {
+                if Instant::now() >= deadline {
+                    return;
+                }
+                self.await_engine(deadline);
+            }
+        }
+        // Nothing is in flight: whoever waited for that gets it now.
+        self.settle();
+        let _ = states.send(self.saved_states(if_abandoned == IfAbandoned::Resume));
+        let resumes = resume.recv().is_ok() || if_abandoned == IfAbandoned::Resume;
+        let ids: Vec<usize> = self.queues.iter_mut().map(|(id, _)| id).collect();
+        for id in ids {
+            if resumes {
+                self.queues.activate(id);
+            } else {
+                drop(self.remove(id));
+            }
+        }
+        self.stopping |= !resumes;
+    }
+
+    fn begin_owed(&mut self) -> bool {
+        let mut begun = false;
+        for (_, slot) in self.queues.iter_mut() {
+            begun |= slot.queue.begin_owed(&mut self.engine);
+        }
+        begun
+    }
+
+    /// `own`: the queues are served here. Those of another daemon are not touched.
+    fn saved_states(&mut self, own: bool) -> States {
+        let queues = self.queues.iter_mut();
+        queues.filter_map(|(_, slot)| Some((slot.name, slot.queue.saved_state(own)?))).collect()
+    }
+
+    fn await_engine(&self, deadline: Instant) {
+        let Some(fd) = self.engine.as_fd() else { return };
+        let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now()));
+        // Whatever it says, we look again.
+        let _ = rustix::event::poll(&mut [PollFd::new(&fd, PollFlags::IN)], left.ok().as_ref());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread::JoinHandle;
+
+    use fipsee_ring::wait::WaitMode;
+
+    use super::*;
+    use crate::{Place, spawn};
+
+    /// Nothing that is waited for here takes long, unless it never comes.
+    const TIMEOUT: Duration = Duration::from_secs(30);
+
+    fn quiesce(workers: &[WorkerHandle<()>], if_abandoned: IfAbandoned) -> Quiesced {
+        Quiesced::begin(workers, Vec::new(), Duration::ZERO, if_abandoned).expect("nothing is in flight")
+    }
+
+    fn worker() -> (Vec<WorkerHandle<()>>, JoinHandle<()>) {
+        let (handle, thread) = spawn(0, Place::default(), WaitMode::Sleep, Duration::ZERO, || Ok(())).expect("a thread");
+        (vec![handle], thread)
+    }
+
+    #[test]
+    fn abandoned_worker_of_a_new_daemon_releases_its_queues_and_ends() {
+        let (workers, thread) = worker();
+        drop(quiesce(&workers, IfAbandoned::Release));
+        let (ended, end) = channel();
+        std::thread::spawn(move || ended.send(thread.join().is_ok()));
+        assert_eq!(end.recv_timeout(TIMEOUT), Ok(true), "it ends without a command");
+    }
+
+    #[test]
+    fn resumed_worker_goes_on_and_so_does_an_abandoned_one_of_an_old_daemon() {
+        let (workers, thread) = worker();
+        quiesce(&workers, IfAbandoned::Release).resume();
+        drop(quiesce(&workers, IfAbandoned::Resume));
+        // It answers, so it goes on.
+        quiesce(&workers, IfAbandoned::Resume).resume();
+        workers[0].mailbox.send(Command::Stop);
+        thread.join().expect("it ends in order");
+    }
+}

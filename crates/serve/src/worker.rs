@@ -1,0 +1,332 @@
+//! A worker: one thread with a list of queues, which it visits round-robin.
+//!
+//! Active queues are visited every pass; of the idle ones a few are sampled per pass, by looking at 16 bytes each
+//! (docs/decisions/0004-hot-and-cold-queues.md). A worker that finds nothing for a while arms all doorbells and sleeps.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use fipsee_ring::mailbox::Mailbox;
+use fipsee_ring::tuning::Choices;
+use fipsee_ring::wait::{Backoff, Next, WaitMode};
+use fipsee_topology::pin;
+use rustix::event::{Timespec, epoll};
+
+use crate::poll_set::{Closing, PollSet, Slot};
+use crate::{Add, Change, Command, Engine, NotAdded, Removed, When, Which};
+
+const TOKEN_MAILBOX: u64 = u64::MAX;
+const TOKEN_ENGINE: u64 = u64::MAX - 1;
+
+/// Where a worker runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The CPU it is bound to, if any.
+    pub cpu: Option<usize>,
+    /// The NUMA node of that, on a machine with several.
+    pub node: Option<usize>,
+    /// How its ends of rings go about their work, and what its clients are advised.
+    pub choices: Choices,
+}
+
+/// What a worker tells about itself.
+#[derive(Debug, Default)]
+pub struct WorkerCounters {
+    /// Queues it serves.
+    pub queues: AtomicU64,
+    /// Times it went to sleep.
+    pub sleeps: AtomicU64,
+}
+
+/// How to reach a worker.
+pub struct WorkerHandle<E: Engine> {
+    /// Commands to it.
+    pub mailbox: Arc<Mailbox<Command<E>>>,
+    /// Its numbers.
+    pub counters: Arc<WorkerCounters>,
+    /// Where it runs.
+    pub place: Place,
+    /// Queues that were assigned to it.
+    pub assigned: Arc<AtomicU64>,
+}
+
+impl<E: Engine> Clone for WorkerHandle<E> {
+    fn clone(&self) -> Self {
+        let (mailbox, counters, assigned) = (&self.mailbox, &self.counters, &self.assigned);
+        let place = self.place;
+        Self { mailbox: Arc::clone(mailbox), counters: Arc::clone(counters), place, assigned: Arc::clone(assigned) }
+    }
+}
+
+/// The worker's own state; lives on its thread.
+pub(crate) struct Worker<E: Engine> {
+    pub(crate) queues: PollSet<E>,
+    /// Queues that are closing or have changes that wait.
+    unsettled: Vec<u32>,
+    /// Queues with completions to publish.
+    touched: Vec<u32>,
+    pub(crate) engine: E,
+    engine_watched: bool,
+    epoll: OwnedFd,
+    handle: WorkerHandle<E>,
+    pub(crate) stopping: bool,
+}
+
+/// Start a worker; `engine` is made on its thread.
+///
+/// # Errors
+/// No descriptor or thread left.
+pub fn spawn<E: Engine>(
+    index: usize,
+    place: Place,
+    wait: WaitMode,
+    look: Duration,
+    engine: impl FnOnce() -> io::Result<E> + Send + 'static,
+) -> io::Result<(WorkerHandle<E>, JoinHandle<()>)> {
+    let handle = WorkerHandle { mailbox: Arc::new(Mailbox::new()?), counters: Arc::default(), place, assigned: Arc::default() };
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let on = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    epoll::add(&epoll, &*handle.mailbox, epoll::EventData::new_u64(TOKEN_MAILBOX), on)?;
+    let given = handle.clone();
+    let thread = std::thread::Builder::new().name(format!("fip-worker-{index}")).spawn(move || {
+        let _guard = AbortOnPanic;
+        bind_to(place.cpu);
+        let engine = match engine() {
+            Ok(engine) => engine,
+            Err(error) => return tracing::error!(index, %error, "a worker cannot prepare for asynchronous I/O"),
+        };
+        let worker = Worker {
+            queues: PollSet::default(),
+            unsettled: Vec::new(),
+            touched: Vec::new(),
+            engine,
+            engine_watched: false,
+            epoll,
+            handle: given,
+            stopping: false,
+        };
+        worker.run(Backoff::new(wait, look));
+    })?;
+    Ok((handle, thread))
+}
+
+/// A thread that panics while it has this takes the process with it: clients then see a hang-up instead of silence.
+#[derive(Debug)]
+pub struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
+fn bind_to(cpu: Option<usize>) {
+    let Some(cpu) = cpu else { return };
+    if let Err(error) = pin::bind(cpu) {
+        tracing::warn!(cpu, %error, "cannot bind the worker to its CPU; it runs wherever the scheduler puts it");
+    }
+}
+
+impl<E: Engine> Worker<E> {
+    fn run(mut self, mut backoff: Backoff) {
+        loop {
+            let mut work = self.queues.visit_active(&mut self.engine) + self.queues.sample_idle();
+            if self.engine.in_flight() > 0 {
+                work += self.run_engine();
+            }
+            if !self.unsettled.is_empty() {
+                self.settle();
+            }
+            if self.handle.mailbox.has_messages() {
+                self.run_commands();
+                work += 1;
+            }
+            if work > 0 {
+                backoff.reset();
+            } else if self.stopping && self.queues.is_empty() {
+                return;
+            } else if self.wait(&mut backoff) == Next::Sleep && self.nothing_remains_after_arming() {
+                self.sleep();
+                backoff.reset();
+            }
+        }
+    }
+
+    /// After a pass that found nothing. While work is under way, what comes next is no write to a ring.
+    #[inline(always)]
+    fn wait(&self, backoff: &mut Backoff) -> Next {
+        let expected = self.engine.in_flight() > 0;
+        backoff.step_watching(expected, || if expected { None } else { self.queues.watch() })
+    }
+
+    pub(crate) fn run_engine(&mut self) -> u32 {
+        let (queues, touched) = (&mut self.queues, &mut self.touched);
+        self.engine.flush();
+        let finished = self.engine.poll(&mut |ticket, status| {
+            let id = E::queue_of(ticket);
+            if let Some(slot) = queues.get_mut(id as usize) {
+                slot.queue.finish(ticket, status);
+                if touched.last() != Some(&id) {
+                    touched.push(id);
+                }
+            }
+        });
+        for id in std::mem::take(&mut self.touched) {
+            if let Some(slot) = self.queues.get_mut(id as usize) {
+                slot.queue.flush();
+            }
+            // A request may have waited for this one's place among those in flight.
+            self.queues.activate(id as usize);
+        }
+        u32::try_from(finished).unwrap_or(u32::MAX)
+    }
+
+    /// Let go of what waited for requests in flight.
+    #[cold]
+    pub(crate) fn settle(&mut self) {
+        for id in std::mem::take(&mut self.unsettled) {
+            let Some(slot) = self.queues.get_mut(id as usize) else { continue };
+            let idle = slot.queue.in_flight() == 0;
+            if idle {
+                slot.apply_changes();
+            }
+            let gone = match slot.closing {
+                Closing::No => false,
+                Closing::Finish { left, .. } => idle && (left == 0 || !slot.queue.has_work()),
+                Closing::Now { .. } => idle,
+            };
+            if gone {
+                self.remove(id as usize).into_iter().for_each(Slot::hand_back);
+            } else if !idle || !matches!(slot.closing, Closing::No) {
+                self.unsettled.push(id);
+                self.queues.activate(id as usize);
+            }
+        }
+    }
+
+    /// Serve a queue no more.
+    pub(crate) fn remove(&mut self, id: usize) -> Option<Slot<E>> {
+        let slot = self.queues.remove(id)?;
+        let _ = epoll::delete(&self.epoll, slot.queue.bell());
+        self.handle.counters.queues.fetch_sub(1, Ordering::Relaxed);
+        Some(slot)
+    }
+
+    #[cold]
+    fn run_commands(&mut self) {
+        for command in self.handle.mailbox.take() {
+            match command {
+                Command::Add(add) => self.add(add),
+                Command::Change { which, when, change } => self.change(which, when, change),
+                Command::Remove { which, finish, removed } => self.begin_removal(which, finish, removed),
+                Command::StartEngine(done) => {
+                    self.engine.start();
+                    drop(done);
+                }
+                Command::Quiesce(order) => self.quiesce(order),
+                Command::Stop => self.stopping = true,
+            }
+        }
+    }
+
+    fn add(&mut self, Add { name, make, added }: Add<E>) {
+        let id = self.queues.next_id();
+        let queue = make(u32::try_from(id).unwrap_or(u32::MAX)).map_err(NotAdded::NotMade);
+        added(queue.and_then(|queue| {
+            let on = epoll::EventFlags::IN | epoll::EventFlags::ET;
+            let watched = epoll::add(&self.epoll, queue.bell(), epoll::EventData::new_u64(id as u64), on);
+            watched.map_err(|error| NotAdded::Bell(error.into()))?;
+            self.queues.add(Slot::new(queue, name));
+            self.handle.counters.queues.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        }));
+    }
+
+    fn change(&mut self, which: Which, when: When, mut change: Change<E>) {
+        if when == When::Now {
+            return self.queues.meant(which).for_each(|(_, slot)| change(&mut *slot.queue));
+        }
+        let change = Rc::new(RefCell::new(change));
+        self.unsettle(which, |slot| slot.changes.push(Rc::clone(&change)));
+    }
+
+    fn begin_removal(&mut self, which: Which, finish: bool, removed: Removed<E>) {
+        let removed = Rc::new(RefCell::new(removed));
+        self.unsettle(which, |slot| {
+            let removed = Rc::clone(&removed);
+            slot.closing = if finish { Closing::Finish { left: slot.queue.depth(), removed } } else { Closing::Now { removed } };
+        });
+    }
+
+    fn unsettle(&mut self, which: Which, mut order: impl FnMut(&mut Slot<E>)) {
+        for (id, slot) in self.queues.meant(which) {
+            order(slot);
+            self.unsettled.push(u32::try_from(id).unwrap_or(u32::MAX));
+        }
+        self.settle();
+    }
+
+    /// Ask every client for its doorbell, then look once more.
+    fn nothing_remains_after_arming(&mut self) -> bool {
+        if self.engine.has_unsent() || (!self.unsettled.is_empty() && self.engine.in_flight() == 0) {
+            return false;
+        }
+        let mut waiting = Vec::new();
+        for (id, slot) in self.queues.iter_mut().filter(|(_, slot)| slot.takes_requests()) {
+            if slot.queue.arm_and_work_remains() {
+                waiting.push(id);
+            }
+        }
+        for id in &waiting {
+            self.queues.activate(*id);
+        }
+        waiting.is_empty() && !self.handle.mailbox.has_messages()
+    }
+
+    #[cold]
+    fn sleep(&mut self) {
+        if self.engine.in_flight() > 0 {
+            self.watch_engine();
+        }
+        self.handle.counters.sleeps.fetch_add(1, Ordering::Relaxed);
+        let mut events = Vec::<epoll::Event>::with_capacity(64);
+        let timeout = self.engine.time_to_look().and_then(|left| Timespec::try_from(left).ok());
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+            Ok(0) => self.engine.look_for_stalled(),
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => tracing::error!(%error, "epoll failed"),
+        }
+        for event in events {
+            let token = event.data.u64();
+            if token == TOKEN_MAILBOX || token == TOKEN_ENGINE {
+                continue;
+            }
+            let id = usize::try_from(token).unwrap_or(usize::MAX);
+            if let Some(slot) = self.queues.get_mut(id) {
+                slot.queue.bell_rang();
+                self.queues.activate(id);
+            }
+        }
+    }
+
+    /// Have the kernel ring wake us; from its first use on.
+    fn watch_engine(&mut self) {
+        if self.engine_watched {
+            return;
+        }
+        if let Some(fd) = self.engine.as_fd() {
+            match epoll::add(&self.epoll, fd, epoll::EventData::new_u64(TOKEN_ENGINE), epoll::EventFlags::IN) {
+                Ok(()) => self.engine_watched = true,
+                Err(error) => tracing::error!(%error, "cannot watch the kernel ring"),
+            }
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! A service on the runtime: it sends every message back. A new service needs no more than this.
+
+use std::any::Any;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use fipsee_ring::Message;
+use fipsee_ring::channel::ServerQueue;
+use fipsee_ring::mapped::NextStamp;
+use fipsee_ring::wait::Watch;
+use fipsee_serve::{Add, Added, Command, Queue, QueueName};
+
+/// Messages from here on are kept in flight until the service is to answer them.
+pub(crate) const KEPT: u64 = 1 << 32;
+
+pub(crate) struct Echo {
+    queue: ServerQueue,
+    kept: Vec<Message>,
+}
+
+impl Queue<()> for Echo {
+    fn visit(&mut self, (): &mut (), _alone: bool) -> u32 {
+        let (mut message, mut taken) = (Message::ZERO, 0);
+        while taken < 8 && self.queue.requests.receive(&mut message) {
+            taken += 1;
+            self.queue.requests.disarm();
+            if message.word(0) >= KEPT {
+                self.kept.push(message);
+            } else {
+                self.queue.completions.publish(&message);
+            }
+        }
+        if taken > 0 {
+            self.flush();
+        }
+        taken
+    }
+
+    fn in_flight(&self) -> u32 {
+        u32::try_from(self.kept.len()).unwrap_or(u32::MAX)
+    }
+
+    fn depth(&self) -> u32 {
+        8
+    }
+
+    fn has_work(&self) -> bool {
+        self.queue.requests.has_message()
+    }
+
+    fn finish(&mut self, ticket: std::convert::Infallible, (): ()) {
+        match ticket {}
+    }
+
+    fn flush(&mut self) {
+        if self.queue.completions.reader_needs_doorbell() {
+            self.queue.client_bell.ring();
+        }
+    }
+
+    fn arm_and_work_remains(&mut self) -> bool {
+        !self.queue.requests.is_armed() && self.queue.requests.arm_and_work_remains()
+    }
+
+    fn bell_rang(&mut self) {
+        self.queue.requests.disarm();
+    }
+
+    fn bell(&self) -> BorrowedFd<'_> {
+        self.queue.our_bell.as_fd()
+    }
+
+    fn next_stamp(&self) -> Option<NextStamp> {
+        Some(self.queue.requests.memory().next_stamp(self.queue.requests.cursor()))
+    }
+
+    fn watch(&self) -> Option<Watch<'_>> {
+        Some(self.queue.requests.watch())
+    }
+
+    fn saved_state(&mut self, _own: bool) -> Option<Box<dyn Any + Send>> {
+        self.kept.is_empty().then(|| Box::new((self.queue.requests.cursor(), self.queue.completions.cursor())) as _)
+    }
+}
+
+impl Echo {
+    pub(crate) fn add(name: QueueName, queue: ServerQueue, added: Added) -> Command<()> {
+        let make = Box::new(|_| Ok(Box::new(Self { queue, kept: Vec::new() }) as Box<dyn Queue<()>>));
+        Command::Add(Add { name, make, added })
+    }
+
+    pub(crate) fn keeps_nothing(&self) -> bool {
+        self.kept.is_empty()
+    }
+
+    pub(crate) fn answer_kept(&mut self) {
+        std::mem::take(&mut self.kept).iter().for_each(|message| self.queue.completions.publish(message));
+        self.flush();
+    }
+}
