@@ -3,12 +3,49 @@
 
 use fipsee_ring::Message;
 
-use crate::wire::{Operation, request_head};
+use crate::wire::{Operation, Segment, request_head};
 
 /// The first byte of a packed message, where others have their operation.
 pub const PACKED: u8 = 8;
 /// Most requests in one message.
 pub const MAX_PACKED_REQUESTS: usize = 3;
+
+/// What a packed message holds two or three of: a read or write of one segment, without flags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Short {
+    /// First sector.
+    pub sector: u64,
+    /// The segment as a word of the wire: written and read again as a whole, it never waits in a store buffer for its parts.
+    pub segment: u64,
+    /// The client's name for it.
+    pub tag: u16,
+    /// Memory to disk, or disk to memory?
+    pub is_write: bool,
+}
+
+impl Short {
+    /// A write, if `is_write`, or else a read.
+    #[must_use]
+    #[inline(always)]
+    pub fn new(is_write: bool, tag: u16, sector: u64, segment: Segment) -> Self {
+        Self { sector, segment: segment.to_word(), tag, is_write }
+    }
+
+    /// What it asks for.
+    #[must_use]
+    #[inline(always)]
+    pub const fn operation(&self) -> Operation {
+        if self.is_write { Operation::Write } else { Operation::Read }
+    }
+
+    /// In a message of its own.
+    #[must_use]
+    #[inline(always)]
+    pub fn to_message(&self) -> Message {
+        let head = request_head(self.operation(), 1, 0, self.tag);
+        Message::from_words([head, self.sector, self.segment, 0, 0, 0, 0, 0])
+    }
+}
 
 /// Is it a packed message, well-formed or not?
 #[must_use]
@@ -17,104 +54,75 @@ pub const fn is_packed(message: &Message) -> bool {
     message.word(0).to_le_bytes()[0] == PACKED
 }
 
-/// `requests`, two or three of them, as one message; `None` if that cannot hold one of them.
+/// Two or three requests as one message.
 #[must_use]
 #[inline(always)]
-pub fn pack(requests: &[&Message]) -> Option<Message> {
-    debug_assert!((2..=MAX_PACKED_REQUESTS).contains(&requests.len()), "{} requests", requests.len());
-    let mut packed = Message::ZERO;
-    let mut head = u64::from(PACKED) | (requests.len() as u64) << 8;
-    for (index, request) in requests.iter().enumerate() {
-        // Operation, segment count, flags, tag, in bytes 0, 1, 2..4, 4..6 (section 5.1).
-        let word = request.word(0);
-        let is_write = word == request_head(Operation::Write, 1, 0, 0) | word & TAG;
-        if !is_write && word != request_head(Operation::Read, 1, 0, 0) | word & TAG {
-            return None;
-        }
-        head |= u64::from(is_write) << (16 + index);
-        let tag = (word & TAG) >> 32;
+pub fn pack<const COUNT: usize>(requests: [&Short; COUNT]) -> Message {
+    const { assert!(2 <= COUNT && COUNT <= MAX_PACKED_REQUESTS) };
+    let mut words = [0; 8];
+    words[0] = u64::from(PACKED) | (COUNT as u64) << 8;
+    for (index, request) in requests.into_iter().enumerate() {
+        words[0] |= u64::from(request.is_write) << (16 + index);
         match index {
-            0 | 1 => head |= tag << (32 + 16 * index),
-            _ => packed.set_word(7, tag),
+            0 | 1 => words[0] |= u64::from(request.tag) << (32 + 16 * index),
+            _ => words[7] = request.tag.into(),
         }
-        packed.set_word(1 + 2 * index, request.word(1));
-        packed.set_word(2 + 2 * index, request.word(2));
+        words[1 + 2 * index] = request.sector;
+        words[2 + 2 * index] = request.segment;
     }
-    packed.set_word(0, head);
-    Some(packed)
+    Message::from_words(words)
 }
 
-/// Where a request's first word holds the tag.
-const TAG: u64 = 0xffff_0000_0000;
-
-/// The requests of a packed message, each as a message of its own, still to be parsed; none if the message is malformed.
+/// The requests of a packed message, still to be checked ([`check_short`](crate::request::check_short)); none if the message is
+/// malformed.
 #[inline(always)]
-pub fn unpack(message: &Message) -> impl Iterator<Item = Message> + use<> {
-    let [_, count, writes, reserved, ..] = message.word(0).to_le_bytes();
-    let third = message.word(7) & 0xffff_ffff;
+pub fn unpack(message: &Message) -> impl Iterator<Item = Short> + use<'_> {
+    let [_, count, writes, reserved, tags @ ..] = message.word(0).to_le_bytes();
+    let [low, high, ends @ .., _, _, _, _] = message.word(7).to_le_bytes();
     let fits = match count {
-        2 => third == 0 && message.word(5) | message.word(6) == 0,
-        3 => third >> 16 == 0,
+        2 => [low, high] == [0, 0] && message.word(5) | message.word(6) == 0,
+        3 => true,
         _ => false,
     };
-    let is_sound = fits && reserved == 0 && writes >> count == 0;
+    let is_sound = fits && ends == [0, 0] && reserved == 0 && writes >> count == 0;
     let count = if is_sound { usize::from(count) } else { 0 };
-    let message = *message;
+    let tags = u64::from(u32::from_le_bytes(tags)) | u64::from(u16::from_le_bytes([low, high])) << 32;
     (0..count).map(move |index| {
-        let operation = if writes >> index & 1 == 0 { Operation::Read } else { Operation::Write };
-        let tag = if index < 2 { message.word(0) >> (16 * index) & TAG } else { third << 32 };
-        let head = request_head(operation, 1, 0, 0) | tag;
-        Message::from_words([head, message.word(1 + 2 * index), message.word(2 + 2 * index), 0, 0, 0, 0, 0])
+        let [low, high, ..] = (tags >> (16 * index)).to_le_bytes();
+        Short {
+            sector: message.word(1 + 2 * index),
+            segment: message.word(2 + 2 * index),
+            tag: u16::from_le_bytes([low, high]),
+            is_write: writes >> index & 1 != 0,
+        }
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{self, Segment};
 
-    fn request(operation: Operation, tag: u16) -> Message {
+    fn request(is_write: bool, tag: u16) -> Short {
         let segment = Segment { offset_sectors: 0xdead_0000 | u32::from(tag), length_sectors: tag ^ 0xffff, region: 63 };
-        wire::request_one_segment(operation, 0, tag, (1 << 55) - u64::from(tag), segment)
+        Short::new(is_write, tag, (1 << 55) - u64::from(tag), segment)
     }
 
     #[test]
     fn what_was_packed_comes_out_as_it_was() {
-        use Operation::{Read, Write};
-        for operations in
-            [vec![Read, Write], vec![Write, Read], vec![Write, Write, Write], vec![Read, Read, Write], vec![Write, Read, Read]]
-        {
-            let requests: Vec<Message> =
-                operations.iter().zip([0xffff, 1, 0x8001]).map(|(operation, tag)| request(*operation, tag)).collect();
-            let packed = pack(&requests.iter().collect::<Vec<_>>()).expect("short requests");
-            assert!(is_packed(&packed) && !requests.iter().any(is_packed));
-            assert_eq!(unpack(&packed).collect::<Vec<_>>(), requests);
-        }
-    }
-
-    #[test]
-    fn only_short_requests_are_packed() {
-        let segment = Segment { offset_sectors: 0, length_sectors: 8, region: 0 };
-        let others = [
-            wire::request_one_segment(Operation::Write, wire::FLAG_FUA, 1, 0, segment),
-            wire::request_inline(Operation::Read, 0, 1, 0, &[segment, segment]),
-            wire::request_indirect(Operation::Read, 0, 1, 0, segment, 3),
-            wire::request_flush(1),
-            wire::request_one_segment(Operation::GetInfo, 0, 1, 0, segment),
-            wire::request_range(Operation::Discard, 0, 1, 0, 8),
-        ];
-        let good = request(Operation::Read, 2);
-        for other in &others {
-            assert_eq!(pack(&[other, &good]), None, "{other:?}");
-            assert_eq!(pack(&[&good, &good, other]), None, "{other:?}");
+        for writes in 0..8 {
+            let [a, b, c] = [(0, 0xffff), (1, 1), (2, 0x8001)].map(|(bit, tag)| request(writes >> bit & 1 != 0, tag));
+            let (two, three) = (pack([&a, &b]), pack([&a, &b, &c]));
+            assert!(is_packed(&two) && is_packed(&three) && !is_packed(&a.to_message()));
+            assert_eq!(unpack(&two).collect::<Vec<_>>(), [a, b]);
+            assert_eq!(unpack(&three).collect::<Vec<_>>(), [a, b, c]);
         }
     }
 
     #[test]
     fn of_a_malformed_message_nothing_is_taken() {
-        let good = [request(Operation::Read, 1), request(Operation::Write, 2), request(Operation::Read, 3)];
-        let two = pack(&[&good[0], &good[1]]).expect("short requests");
-        let three = pack(&[&good[0], &good[1], &good[2]]).expect("short requests");
+        let good = [request(false, 1), request(true, 2), request(false, 3)];
+        let two = pack([&good[0], &good[1]]);
+        let three = pack(good.each_ref());
         for (what, message, word, flip) in [
             ("no request", two, 0, 2 << 8),
             ("one request", two, 0, 3 << 8),

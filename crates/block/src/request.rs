@@ -11,6 +11,7 @@ use fipsee_ring::Message;
 use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, MAX_REGIONS};
 use fipsee_ring::region::Region;
 
+use crate::packed::Short;
 use crate::wire::{
     BlockInfo, CAPABILITY_DISCARD, CAPABILITY_FLUSH, CAPABILITY_FUA, CAPABILITY_WRITE, CAPABILITY_WRITE_ZEROES, FLAG_FUA,
     FLAG_UNMAP, MAX_INDIRECT_ENTRIES, MAX_INLINE_SEGMENTS, Operation, SECTOR_BYTES, SECTOR_SHIFT, SEGMENTS_INDIRECT, Segment,
@@ -303,24 +304,46 @@ pub fn parse<M: Memory>(message: &Message, facts: &Facts, memory: &M, spans: &mu
     let mut request = Request { operation, tag, fua, unmap, sector: message.word(1), length_sectors: 0, aux: aux_of(message) };
     match operation {
         Operation::Read | Operation::Write => {
-            let (need, access) = match operation {
-                Operation::Read => (0, ACCESS_WRITE),
-                _ => (CAPABILITY_WRITE, ACCESS_READ),
-            };
             let fua_ok = !fua || (operation == Operation::Write && facts.capabilities & CAPABILITY_FUA != 0);
             if flags & !FLAG_FUA != 0 || !fua_ok {
                 return Err(Status::Invalid);
             }
-            facts.needs(need)?;
-            request.length_sectors = gather(message, segments, memory, access, spans)?;
-            if request.length_sectors > facts.max_transfer_sectors {
-                return Err(Status::TooLong);
-            }
-            facts.range(request.sector, request.length_sectors)?;
+            check_transfer(&mut request, facts, |access| match segments {
+                1 => gather_one(Segment::from_word(message.word(2)), memory, access, spans),
+                _ => gather_several(message, segments, memory, access, spans),
+            })?;
         }
         _ => parse_rare(message, segments, flags, facts, memory, spans, &mut request)?,
     }
     Ok(request)
+}
+
+/// As [`parse`], of a request that came beside others in a message.
+///
+/// # Errors
+/// The status to answer.
+#[inline(always)]
+pub fn check_short<M: Memory>(short: &Short, facts: &Facts, memory: &M, spans: &mut Vec<Span>) -> Result<Request, Status> {
+    let (operation, tag, sector) = (short.operation(), short.tag, short.sector);
+    let mut request = Request { operation, tag, fua: false, unmap: false, sector, length_sectors: 0, aux: 0 };
+    spans.clear();
+    check_transfer(&mut request, facts, |access| gather_one(Segment::from_word(short.segment), memory, access, spans))?;
+    Ok(request)
+}
+
+/// What is checked of every read and write. `gather` finds the memory, with the access needed, and says how many sectors it holds.
+#[inline(always)]
+fn check_transfer(request: &mut Request, facts: &Facts, gather: impl FnOnce(u16) -> Result<u64, Status>) -> Result<(), Status> {
+    let (need, access) = match request.operation {
+        Operation::Read => (0, ACCESS_WRITE),
+        _ => (CAPABILITY_WRITE, ACCESS_READ),
+    };
+    facts.needs(need)?;
+    request.length_sectors = gather(access)?;
+    if request.length_sectors > facts.max_transfer_sectors {
+        return Err(Status::TooLong);
+    }
+    facts.range(request.sector, request.length_sectors)
 }
 
 #[cold]
@@ -365,17 +388,14 @@ fn parse_rare<M: Memory>(
     }
 }
 
-/// Turn the segments, inline or indirect, into spans; returns the sectors they hold together.
+/// Turn a segment into spans; returns the sectors it holds.
 #[inline(always)]
-fn gather<M: Memory>(message: &Message, segments: u8, memory: &M, access: u16, spans: &mut Vec<Span>) -> Result<u64, Status> {
-    if segments == 1 {
-        let segment = Segment::from_word(message.word(2));
-        memory.find(segment, access, spans)?;
-        return Ok(u64::from(segment.length_sectors));
-    }
-    gather_several(message, segments, memory, access, spans)
+fn gather_one<M: Memory>(segment: Segment, memory: &M, access: u16, spans: &mut Vec<Span>) -> Result<u64, Status> {
+    memory.find(segment, access, spans)?;
+    Ok(u64::from(segment.length_sectors))
 }
 
+/// Turn the segments, inline or indirect, into spans; returns the sectors they hold together.
 fn gather_several<M: Memory>(
     message: &Message,
     segments: u8,

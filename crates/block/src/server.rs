@@ -16,7 +16,7 @@ use fipsee_ring::{Message, clock};
 
 use crate::disk::{Disk, Engine, Submitted, Ticket};
 use crate::packed::{is_packed, unpack};
-use crate::request::{Facts, Memory, RegionTable, Request, Span, copy_in, parse, tag_of};
+use crate::request::{Facts, Memory, RegionTable, Request, Span, check_short, copy_in, parse, tag_of};
 use crate::stats::{QueueCounters, Tally};
 use crate::wire::{
     BlockInfo, CAPABILITY_WRITE, KIND_COMPLETIONS, KIND_DETACH, KIND_RESIZE, MAX_INDIRECT_ENTRIES, MAX_PACKED, Operation, Status,
@@ -309,28 +309,31 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
     #[inline(always)]
     fn serve_message<D: Disk>(&mut self, message: &Message, disk: &D, engine: &mut Engine, started_ticks: u64) -> u32 {
         if !is_packed(message) {
-            self.serve(message, disk, engine, started_ticks);
+            let parsed = parse(message, &self.facts, &self.memory, &mut self.spans);
+            self.serve(tag_of(message), parsed, disk, engine, started_ticks);
             return 1;
         }
         let mut count = 0;
-        for request in unpack(message) {
-            self.serve(&request, disk, engine, started_ticks);
+        for short in unpack(message) {
+            let checked = check_short(&short, &self.facts, &self.memory, &mut self.spans);
+            self.serve(short.tag, checked, disk, engine, started_ticks);
             count += 1;
         }
         if count == 0 {
-            self.refuse(message, Status::Invalid);
+            self.refuse(tag_of(message), Status::Invalid);
             count = 1;
         }
         count
     }
 
+    /// `checked`: a request whose memory stands in `spans`, or what is wrong with it.
     #[inline(always)]
-    fn serve<D: Disk>(&mut self, message: &Message, disk: &D, engine: &mut Engine, started_ticks: u64) {
-        let request = match parse(message, &self.facts, &self.memory, &mut self.spans) {
+    fn serve<D: Disk>(&mut self, tag: u16, checked: Result<Request, Status>, disk: &D, engine: &mut Engine, started_ticks: u64) {
+        let request = match checked {
             // Events can be acknowledged to the end.
             Ok(request) if !self.detached || request.operation == Operation::AckEvent => request,
-            Ok(_) => return self.refuse(message, Status::Detached),
-            Err(status) => return self.refuse(message, status),
+            Ok(_) => return self.refuse(tag, Status::Detached),
+            Err(status) => return self.refuse(tag, status),
         };
         match request.operation {
             Operation::Read => {
@@ -354,9 +357,9 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
     }
 
     #[cold]
-    fn refuse(&mut self, message: &Message, status: Status) {
+    fn refuse(&mut self, tag: u16, status: Status) {
         self.tally.others += 1;
-        self.answer(tag_of(message), status);
+        self.answer(tag, status);
     }
 
     #[cold]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use common::raw::{BOTH, RawClient, answers_of, attach_message};
 use common::{Daemon, Witness, assert_says};
 use fipsee_block::client::{AttachOptions, Blocking, Error};
-use fipsee_block::packed::pack;
+use fipsee_block::packed::{Short, pack};
 use fipsee_block::wire::{
     FLAG_FUA, FLAG_UNMAP, Operation, SEGMENTS_INDIRECT, Segment, Status, request_ack_event, request_flush, request_head,
     request_indirect, request_inline, request_one_segment, request_range,
@@ -296,8 +296,7 @@ fn packed_requests_that_are_wrong_are_refused() {
     let (daemon, mut witness) = setting();
     let mut client = RawClient::attach(&daemon, &attach_message("m", 1, 64, 0));
     let sector = piece(0, 1, 0);
-    let other = request_one_segment(Write, 0, TAG ^ 1, 0, sector);
-    let packed = pack(&[&one(Write, 0, sector), &other]).expect("short requests");
+    let packed = pack([TAG, TAG ^ 1].map(|tag| Short::new(true, tag, 0, sector)).each_ref());
     check(
         &mut client,
         &mut witness,
@@ -310,13 +309,9 @@ fn packed_requests_that_are_wrong_are_refused() {
             ("reserved bytes at the end", with_word(packed, 7, 1 << 16), Status::Invalid),
         ],
     );
-    let mixed = [
-        request_one_segment(Read, 0, 1, SIZE_SECTORS, sector),
-        request_one_segment(Write, 0, 2, 0, piece(0, 1, 9)),
-        request_one_segment(Read, 0, 3, 0, sector),
-    ];
-    let packed = pack(&mixed.iter().collect::<Vec<_>>()).expect("short requests");
-    let answers = client.ask_several(&packed, 3);
+    let mixed =
+        [Short::new(false, 1, SIZE_SECTORS, sector), Short::new(true, 2, 0, piece(0, 1, 9)), Short::new(false, 3, 0, sector)];
+    let answers = client.ask_several(&pack(mixed.each_ref()), 3);
     assert_eq!(answers, [(1, Status::OutOfRange), (2, Status::BadMemory), (3, Status::Ok)].into());
     witness.check();
 }
@@ -345,10 +340,10 @@ fn packed_requests_beyond_the_depth_harm_nobody_else() {
         while !rounds.is_empty() {
             let mut client = RawClient::attach(&daemon, &attach_message(disk, 1, 1, 0));
             client.fill_pool(0, &stamp);
-            let request = |tag| request_one_segment(Write, 0, tag, u64::from(tag), piece(0, 1, 0));
+            let request = |tag| Short::new(true, tag, u64::from(tag), piece(0, 1, 0));
             let overwritten = rounds.any(|round| {
-                let messages = [3 * round, 3 * round + 1, 3 * round + 2].map(request);
-                client.publish(&pack(&messages.each_ref()).expect("short requests"));
+                let requests = [3 * round, 3 * round + 1, 3 * round + 2].map(request);
+                client.publish(&pack(requests.each_ref()));
                 let answered = is_answered(&mut client, 3 * round);
                 client.queues[0].requests.answered();
                 !answered

@@ -22,7 +22,7 @@ use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRE
 
 use self::interrupt::Interrupt;
 pub use self::interrupt::make_spare_rings;
-pub use self::question::{QuestionToken, Upgrade};
+pub use self::question::{QuestionToken, RawQuestion};
 pub use self::standing::VirtqueueStanding;
 use crate::config::has;
 use crate::fault_guard;
@@ -75,8 +75,8 @@ pub struct VirtqueueSetup {
     pub log: Option<Arc<DirtyLog>>,
     /// Guest-physical address under which writes to the used ring are logged (VHOST_VRING_F_LOG).
     pub used_log_address: Option<u64>,
-    /// Answers upgrade requests; none: they are not known here.
-    pub upgrade: Option<Box<dyn Upgrade>>,
+    /// Does whoever serves the queue answer upgrade requests ([`VirtqueueServer::next_question`])? If not, they are unknown here.
+    pub takes_questions: bool,
 }
 
 impl VirtqueueSetup {
@@ -151,7 +151,8 @@ pub struct VirtqueueServer {
     batch: Vec<u16>,
     log: Option<Arc<DirtyLog>>,
     used_log_address: Option<u64>,
-    upgrade: Option<Box<dyn Upgrade>>,
+    takes_questions: bool,
+    taken_questions: VecDeque<RawQuestion>,
     unanswered: u32,
     questions: u32,
     kick: OwnedFd,
@@ -218,7 +219,8 @@ impl VirtqueueServer {
             batch: Vec::with_capacity(size),
             log: setup.log,
             used_log_address: setup.used_log_address,
-            upgrade: setup.upgrade,
+            takes_questions: setup.takes_questions,
+            taken_questions: VecDeque::new(),
             unanswered: 0,
             questions: 0,
             kick: setup.kick,
@@ -363,12 +365,6 @@ impl VirtqueueServer {
         if fault_guard::fault_count() != self.faults_seen && self.fault.is_none() {
             self.memory_is_gone();
         }
-    }
-
-    /// The hook for upgrade requests.
-    #[must_use]
-    pub fn upgrade_mut(&mut self) -> Option<&mut (dyn Upgrade + 'static)> {
-        self.upgrade.as_deref_mut()
     }
 
     /// The queue is idle and goes: the index of the next available entry, for GET_VRING_BASE.

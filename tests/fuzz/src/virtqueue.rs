@@ -10,8 +10,8 @@ use fipsee_block::disk::{Disk, Engine, MemoryDisk, MemoryOptions};
 use fipsee_block::stats::QueueCounters;
 use fipsee_ring::region::Region;
 use fipsee_virtio::memory::{DirtyLog, GuestMemory, GuestRegion, RegionDescription};
-use fipsee_virtio::server::{QuestionToken, Upgrade, VirtqueueServer, VirtqueueSetup};
-use fipsee_virtio::upgrade::wire::{PART_BYTES, Question, REQUEST_TYPE, Reply};
+use fipsee_virtio::server::{RawQuestion, VirtqueueServer, VirtqueueSetup};
+use fipsee_virtio::upgrade::wire::{Question, REQUEST_TYPE, Reply};
 use rustix::event::EventfdFlags;
 
 use crate::channel::copy;
@@ -53,18 +53,15 @@ pub(crate) fn one(bytes: &[u8]) {
     RIG.with_borrow_mut(|rig| rig.one(bytes));
 }
 
-/// Answers each question at once, or never.
-#[derive(Debug)]
-struct Desk;
-
-impl Upgrade for Desk {
-    fn question(&mut self, _: QuestionToken, is_plain: bool, question: &[u8]) -> Option<[u8; PART_BYTES]> {
-        match Question::parse(question) {
-            Ok(understood) if is_plain && understood.queue == 1 => None,
-            Ok(_) => Some(Reply::of(0).to_bytes()),
-            Err(refused) => Some(Reply::from(refused).to_bytes()),
-        }
-    }
+/// Answer a question at once, or never.
+fn answer(server: &mut VirtqueueServer, question: &RawQuestion) {
+    let reply = match Question::parse(&question.bytes) {
+        Ok(understood) if question.is_plain && understood.queue == 1 => return,
+        Ok(_) => Reply::of(0),
+        Err(refused) => Reply::from(refused),
+    };
+    let known = server.answer_question(question.token, &reply.to_bytes());
+    assert!(known || server.fault().is_some(), "it was asked just now: {question:?}");
 }
 
 impl Rig {
@@ -136,7 +133,12 @@ impl Rig {
             *offered.entry(self.word(AVAILABLE + 4 + 2 * place)).or_default() += 1;
         }
         let mut server = VirtqueueServer::new(0, self.setup(choice)).expect("a good queue");
-        while server.visit(&self.disk, &mut self.engine) > 0 {}
+        while server.visit(&self.disk, &mut self.engine) > 0 {
+            while let Some(question) = server.next_question() {
+                answer(&mut server, &question);
+            }
+            server.flush();
+        }
         assert_eq!(server.in_flight(), 0, "a memory disk answers at once");
         if self.has_written_rings() {
             return;
@@ -174,7 +176,7 @@ impl Rig {
             inflight: None,
             log: Some(Arc::clone(&self.log)),
             used_log_address: None,
-            upgrade: if choice & 16 == 0 { None } else { Some(Box::new(Desk)) },
+            takes_questions: choice & 16 != 0,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use fipsee_block::packed::{Short, pack};
 use fipsee_block::wire::{self, BlockInfo, FLAG_FUA, FLAG_UNMAP, Operation, Segment, Status};
 use fipsee_call::ServiceInfo;
 use fipsee_ring::Message;
@@ -119,15 +120,9 @@ fn read_one() -> Message {
     wire::request_one_segment(Operation::Read, 0, 7, 8, segment(16, 8, 0))
 }
 
-/// Requests of 8 sectors, one after the other on the disk and in memory.
-fn packed(requests: &[(Operation, u16)]) -> Message {
-    let requests: Vec<Message> = (0..)
-        .zip(requests)
-        .map(|(index, (operation, tag))| {
-            wire::request_one_segment(*operation, 0, *tag, u64::from(2048 + 8 * index), segment(16 + 8 * index, 8, 1))
-        })
-        .collect();
-    fipsee_block::packed::pack(&requests.iter().collect::<Vec<_>>()).expect("short requests")
+/// A request of 8 sectors that lies behind those before it, on the disk and in memory.
+fn short(index: u32, is_write: bool, tag: u16) -> Short {
+    Short::new(is_write, tag, u64::from(2048 + 8 * index), segment(16 + 8 * index, 8, 1))
 }
 
 fn messages() -> Vec<(&'static str, Message)> {
@@ -143,8 +138,8 @@ fn messages() -> Vec<(&'static str, Message)> {
         ("request-write-zeroes", wire::request_range(Operation::WriteZeroes, FLAG_FUA | FLAG_UNMAP, 11, 2048, 16)),
         ("request-get-info", wire::request_one_segment(Operation::GetInfo, 0, 12, 0, segment(48, 1, 0))),
         ("request-ack-event", wire::request_ack_event(13, wire::KIND_RESIZE)),
-        ("packed-two", packed(&[(Operation::Read, 14), (Operation::Write, 15)])),
-        ("packed-three", packed(&[(Operation::Write, 0x1234), (Operation::Write, 0xffff), (Operation::Read, 16)])),
+        ("packed-two", pack([&short(0, false, 14), &short(1, true, 15)])),
+        ("packed-three", pack([&short(0, true, 0x1234), &short(1, true, 0xffff), &short(2, false, 16)])),
         ("completion-one", completions(&[(7, Status::Ok)])),
         ("completion-fourteen", completions(&fourteen)),
         ("event-resize", wire::event_resize(4_194_304)),

@@ -2,6 +2,7 @@
 
 mod hints;
 mod recovery;
+mod stage;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -10,15 +11,13 @@ use std::time::Duration;
 
 use fipsee_ring::channel::ClientQueue;
 use fipsee_ring::pace::CallerPace;
-use fipsee_ring::ring::Full;
 use fipsee_ring::wait::{Backoff, Next, Watch};
 use fipsee_ring::{Message, PeerFault, clock};
 
 use super::{connection::Shared, error::Error, memory::Buffer};
-use crate::packed::pack;
+use crate::packed::Short;
 use crate::wire::{
-    self, BlockInfo, CAPABILITY_PACKED, FLAG_FUA, FLAG_UNMAP, KIND_COMPLETIONS, KIND_DETACH, KIND_RESIZE, MAX_INDIRECT_ENTRIES,
-    MAX_INLINE_SEGMENTS, MAX_PACKED, MAX_SECTOR_COUNT, Operation, SECTOR_BYTES, Segment, Status,
+    BlockInfo, CAPABILITY_PACKED, KIND_COMPLETIONS, KIND_DETACH, KIND_RESIZE, MAX_PACKED, MAX_SECTOR_COUNT, Status,
 };
 
 /// A finished request.
@@ -63,8 +62,9 @@ pub struct Queue {
     channel: ClientQueue,
     shared: Arc<Shared>,
     backoff: Backoff,
-    /// By tag: the request as published, for resubmission.
-    messages: Vec<Message>,
+    /// By tag: the request, until it is answered, for resubmission; none: its message stands in `others`.
+    requests: Vec<Option<Short>>,
+    others: Vec<Message>,
     tokens: Vec<u64>,
     uses: Vec<Use>,
     /// By tag: where the indirect table of its request stands; kept for the next one.
@@ -93,7 +93,8 @@ impl Queue {
             channel,
             backoff: shared.backoff(),
             shared,
-            messages: vec![Message::ZERO; slots],
+            requests: vec![None; slots],
+            others: vec![Message::ZERO; slots],
             tokens: vec![0; slots],
             uses: vec![Use::Free; slots],
             tables: std::iter::repeat_with(|| None).take(slots).collect(),
@@ -118,119 +119,19 @@ impl Queue {
     /// Requests that can be outstanding at a time.
     #[must_use]
     pub const fn depth(&self) -> usize {
-        self.messages.len()
+        self.uses.len()
     }
 
     /// The caller's requests staged or published and not yet reaped. With [`free`](Self::free) less than the depth while
     /// an event is being acknowledged.
     #[must_use]
     pub const fn outstanding(&self) -> usize {
-        self.messages.len() - self.free_tags.len() - self.acknowledging
+        self.depth() - self.free_tags.len() - self.acknowledging
     }
 
     #[inline(always)]
     const fn is_idle(&self) -> bool {
-        self.free_tags.len() == self.messages.len()
-    }
-
-    #[inline(always)]
-    fn stage(&mut self, token: u64, build: impl FnOnce(u16) -> Message) -> Result<(), Full> {
-        let tag = self.free_tags.pop().ok_or(Full)?;
-        let index = usize::from(tag);
-        self.messages[index] = build(tag);
-        self.tokens[index] = token;
-        self.uses[index] = Use::Caller;
-        self.staged.push(tag);
-        Ok(())
-    }
-
-    /// Stage a read of `segment` from `sector` on.
-    ///
-    /// # Errors
-    /// [`Full`] when `depth` requests are outstanding.
-    #[inline(always)]
-    pub fn read(&mut self, sector: u64, segment: Segment, token: u64) -> Result<(), Full> {
-        self.stage(token, |tag| wire::request_one_segment(Operation::Read, 0, tag, sector, segment))
-    }
-
-    /// Stage a write of `segment` to `sector` on; `fua`: durable before its completion.
-    ///
-    /// # Errors
-    /// [`Full`] when `depth` requests are outstanding.
-    #[inline(always)]
-    pub fn write(&mut self, sector: u64, segment: Segment, fua: bool, token: u64) -> Result<(), Full> {
-        let flags = if fua { FLAG_FUA } else { 0 };
-        self.stage(token, |tag| wire::request_one_segment(Operation::Write, flags, tag, sector, segment))
-    }
-
-    /// Stage a read or write of several pieces of memory; more than five go through a table in the pool.
-    ///
-    /// # Errors
-    /// [`Error::QueueFull`] when `depth` requests are outstanding; [`Error::Request`] with [`Status::TooLong`] beyond
-    /// 256 pieces, or fewer if the disk takes fewer; [`Error::PoolExhausted`] when the pool has no room for the table.
-    pub fn transfer(
-        &mut self,
-        operation: Operation,
-        sector: u64,
-        segments: &[Segment],
-        fua: bool,
-        token: u64,
-    ) -> Result<(), Error> {
-        let flags = if fua { FLAG_FUA } else { 0 };
-        let tag = self.free_tags.last().copied().ok_or(Error::QueueFull)?;
-        if segments.len() > self.max_segments {
-            return Err(Error::Request(Status::TooLong));
-        }
-        if segments.len() <= MAX_INLINE_SEGMENTS {
-            let build = |tag| wire::request_inline(operation, flags, tag, sector, segments);
-            return self.stage(token, build).map_err(|Full| Error::QueueFull);
-        }
-        let entry_count = u32::try_from(segments.len()).unwrap_or(u32::MAX);
-        let table_bytes = (MAX_INDIRECT_ENTRIES * 8) as u64;
-        let slot = &mut self.tables[usize::from(tag)];
-        let table = match slot.take() {
-            Some(table) => table,
-            None => self.shared.pool.allocate(table_bytes)?,
-        };
-        let bytes: Vec<u8> = segments.iter().flat_map(|segment| segment.to_word().to_le_bytes()).collect();
-        table.fill(0, &bytes);
-        let place = table.segment(0, (bytes.len() as u64).next_multiple_of(SECTOR_BYTES));
-        *slot = Some(table);
-        let build = |tag| wire::request_indirect(operation, flags, tag, sector, place, entry_count);
-        self.stage(token, build).map_err(|Full| Error::QueueFull)
-    }
-
-    /// Stage a flush: everything completed before is durable after.
-    ///
-    /// # Errors
-    /// [`Full`] when `depth` requests are outstanding.
-    pub fn flush(&mut self, token: u64) -> Result<(), Full> {
-        self.stage(token, wire::request_flush)
-    }
-
-    /// Stage a discard.
-    ///
-    /// # Errors
-    /// [`Full`] when `depth` requests are outstanding.
-    pub fn discard(&mut self, sector: u64, length_sectors: u64, token: u64) -> Result<(), Full> {
-        self.stage(token, |tag| wire::request_range(Operation::Discard, 0, tag, sector, length_sectors))
-    }
-
-    /// Stage a write of zeroes; `unmap`: the blocks may be deallocated; `fua`: durable before its completion.
-    ///
-    /// # Errors
-    /// [`Full`] when `depth` requests are outstanding.
-    pub fn write_zeroes(&mut self, sector: u64, length_sectors: u64, unmap: bool, fua: bool, token: u64) -> Result<(), Full> {
-        let flags = if unmap { FLAG_UNMAP } else { 0 } | if fua { FLAG_FUA } else { 0 };
-        self.stage(token, |tag| wire::request_range(Operation::WriteZeroes, flags, tag, sector, length_sectors))
-    }
-
-    /// Stage a question for the disk's description, answered into `segment` (64 bytes of a sector).
-    ///
-    /// # Errors
-    /// [`Full`] when `depth` requests are outstanding.
-    pub fn get_info(&mut self, segment: Segment, token: u64) -> Result<(), Full> {
-        self.stage(token, |tag| wire::request_one_segment(Operation::GetInfo, 0, tag, 0, segment))
+        self.free_tags.len() == self.depth()
     }
 
     /// Publish what is staged, in one burst, and wake the daemon if it sleeps.
@@ -253,42 +154,6 @@ impl Queue {
             }
         } else {
             self.pace.interrupt();
-        }
-    }
-
-    #[inline(always)]
-    fn publish_staged(&mut self) {
-        let burst = self.staged.len();
-        let mut rest = self.staged.as_slice();
-        let message_of = |tag: &u16| &self.messages[usize::from(*tag)];
-        while let [first, later @ ..] = rest {
-            let packed = match later {
-                [second, third, ..] if self.packs => pack(&[first, second, third].map(message_of)).map(|packed| (packed, 3)),
-                [second] if self.packs => pack(&[first, second].map(message_of)).map(|packed| (packed, 2)),
-                _ => None,
-            };
-            let (published, count) = match &packed {
-                Some((message, count)) => (self.channel.requests.publish_several(message, *count), *count),
-                None => (self.channel.requests.publish(message_of(first)), 1),
-            };
-            debug_assert!(published.is_ok(), "as many tags as the ring may hold");
-            self.channel.requests.prefetch(burst);
-            rest = &rest[count as usize..];
-        }
-        self.staged.clear();
-    }
-
-    #[cold]
-    fn stage_acknowledgements(&mut self) {
-        while let Some(kind) = self.unacknowledged.last().copied() {
-            if self.stage(0, |tag| wire::request_ack_event(tag, kind)).is_err() {
-                return;
-            }
-            if let Some(tag) = self.staged.last() {
-                self.uses[usize::from(*tag)] = Use::Internal;
-                self.acknowledging += 1;
-            }
-            self.unacknowledged.pop();
         }
     }
 

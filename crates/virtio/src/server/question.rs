@@ -19,27 +19,31 @@ pub struct QuestionToken {
     number: u32,
 }
 
-/// Answers the upgrade requests of a virtqueue.
-pub trait Upgrade: core::fmt::Debug + Send {
-    /// A question, all that the guest sent, copied and not checked. `is_plain`: the rest of the request's header is 0. The reply, or
-    /// nothing: then [`VirtqueueServer::answer_question`] gives it, at any time, or never if the device is reset before.
-    fn question(&mut self, token: QuestionToken, is_plain: bool, question: &[u8]) -> Option<[u8; PART_BYTES]>;
+/// A question that was taken. [`VirtqueueServer::answer_question`] answers it, at any time, or never if the device is reset before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawQuestion {
+    /// Names it.
+    pub token: QuestionToken,
+    /// Is the rest of the request's header 0?
+    pub is_plain: bool,
+    /// All that the guest sent, copied and not checked.
+    pub bytes: Vec<u8>,
 }
 
 impl VirtqueueServer {
     #[cold]
     pub(super) fn serve_question(&mut self, header: &Header, at: &StatusPlace) {
-        let Some(upgrade) = self.upgrade.as_mut() else {
+        if !self.takes_questions {
             return self.answer(at, Status::Unsupported);
-        };
+        }
         let question = copy_in(self.finder.memory(), self.chain.readable(), MAX_QUESTION_BYTES);
         let room_bytes = total_bytes(self.chain.writable());
-        let Some(question) = question.filter(|_| room_bytes >= PART_BYTES as u64) else {
+        let Some(bytes) = question.filter(|_| room_bytes >= PART_BYTES as u64) else {
             return self.answer(at, Status::Invalid);
         };
         self.questions = self.questions.wrapping_add(1);
         let token = QuestionToken { head: at.head, number: self.questions };
-        let reply = upgrade.question(token, header.io_priority == 0 && header.sector == 0, &question);
+        self.taken_questions.push_back(RawQuestion { token, is_plain: header.io_priority == 0 && header.sector == 0, bytes });
         let job = &mut self.jobs[usize::from(at.head)];
         job.place = *at;
         job.place.used_bytes = used_bytes(room_bytes, PART_BYTES);
@@ -48,10 +52,18 @@ impl VirtqueueServer {
         job.question = Some(token.number);
         self.busy[usize::from(at.head)] = true;
         self.unanswered += 1;
-        if let Some(reply) = reply {
-            let known = self.answer_question(token, &reply);
-            debug_assert!(known, "it was asked just now");
-        }
+    }
+
+    /// Was there a question in the last visit, which [`next_question`](Self::next_question) gives?
+    #[must_use]
+    #[inline(always)]
+    pub fn has_question(&self) -> bool {
+        !self.taken_questions.is_empty()
+    }
+
+    /// The oldest question that was taken and not given yet.
+    pub fn next_question(&mut self) -> Option<RawQuestion> {
+        self.taken_questions.pop_front()
     }
 
     /// Answer a question; [`flush`](Self::flush) publishes it. False if it waits no more.

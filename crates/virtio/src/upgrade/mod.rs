@@ -3,13 +3,11 @@
 //! [`desk::Desk`] decides about a device, on the thread of its vhost-user conversation; [`GuestQueue`] is a virtqueue with its ring, on
 //! the thread of a worker.
 
-mod bells;
 pub mod desk;
 mod queue;
 pub mod rings;
 mod standing;
 pub mod wire;
 
-pub use bells::Device;
-pub use queue::{GuestQueue, QUEUE_OF_TICKET, RING_TICKET};
+pub use queue::{Device, GuestQueue, QUEUE_OF_TICKET, RING_TICKET};
 pub use standing::{GuestStanding, RingStanding};

@@ -3,6 +3,7 @@
 //! One thread serves both, woken by one eventfd (docs/decisions/0014-in-band-upgrade.md). Without a ring this is the virtqueue's
 //! server and nothing else.
 
+use std::fmt::Debug;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -16,12 +17,11 @@ use fipsee_ring::doorbell::ClientBell;
 use fipsee_ring::ring::{Cursor, Reader, Writer};
 use fipsee_ring::tuning::Tuning;
 
-use super::bells::{Bell, Device, Inbox, Sorter};
 use super::desk::Grant;
 use super::rings::{self, GuestView};
-use super::wire::{COLD_PAIR_BYTES, DONE, Entry, INVALID, NO_ATTACHMENT, PART_BYTES, RUNG, Reply};
+use super::wire::{COLD_PAIR_BYTES, DONE, Entry, INVALID, NO_ATTACHMENT, Operation, Question, RUNG, Reply};
 use crate::memory::{DirtyLog, GuestMemory};
-use crate::server::{QuestionToken, VirtqueueServer, VirtqueueSetup};
+use crate::server::{QuestionToken, RawQuestion, VirtqueueServer, VirtqueueSetup};
 
 /// Tickets of requests that came over a ring have this bit set in `queue`; a virtqueue's have the same number without it.
 pub const RING_TICKET: u32 = 1 << 31;
@@ -30,6 +30,12 @@ pub const QUEUE_OF_TICKET: u32 = RING_TICKET - 1;
 
 /// A ring that is never empty must not keep its virtqueue waiting: one visit in so many looks at both.
 const VISITS_PER_LOOK_AT_VIRTQUEUE: u32 = 8;
+
+/// Answers the questions that concern a device as a whole.
+pub trait Device: Debug + Send {
+    /// Answer later, by [`GuestQueue::answer_question`] of the queue that this belongs to.
+    fn asked(&mut self, token: QuestionToken, question: Question);
+}
 
 /// The guest's doorbell, as its ring sees it: what is to be done is for whoever holds the virtqueue, too.
 #[derive(Debug, Default)]
@@ -73,7 +79,7 @@ pub(super) struct Ring {
 pub struct GuestQueue {
     pub(super) virtqueue: VirtqueueServer,
     pub(super) ring: Option<Ring>,
-    inbox: Arc<Inbox>,
+    device: Box<dyn Device>,
     visits: u32,
     id: u32,
     memory: Arc<GuestMemory>,
@@ -97,12 +103,11 @@ impl GuestQueue {
         device: Box<dyn Device>,
         serve: impl FnOnce(u32, VirtqueueSetup) -> Result<VirtqueueServer, String>,
     ) -> Result<Self, String> {
-        let inbox = Arc::<Inbox>::default();
-        setup.upgrade = Some(Box::new(Sorter { inbox: Arc::clone(&inbox), device }));
+        setup.takes_questions = true;
         let (memory, counters) = (Arc::clone(&setup.memory), Arc::clone(&setup.counters));
         let (info, read_only) = (setup.info, setup.read_only);
         let virtqueue = serve(id, setup)?;
-        Ok(Self { virtqueue, ring: None, inbox, visits: 0, id, memory, info, read_only, counters })
+        Ok(Self { virtqueue, ring: None, device, visits: 0, id, memory, info, read_only, counters })
     }
 
     /// Serve a ring, too. One that was served before is dropped: the device ends an attachment before it begins the next.
@@ -190,8 +195,8 @@ impl GuestQueue {
             }
         }
         taken += self.virtqueue.visit(disk, engine);
-        if self.inbox.is_filled() {
-            self.sort_bells();
+        if self.virtqueue.has_question() {
+            self.take_questions();
         }
         taken
     }
@@ -237,17 +242,28 @@ impl GuestQueue {
         }
     }
 
+    /// Bells stay here, other questions go to the device.
     #[cold]
-    fn sort_bells(&mut self) {
-        while let Some(bell) = self.inbox.take() {
-            if let Some(result) = self.park(bell) {
-                complete(&mut self.virtqueue, bell.token, result);
+    fn take_questions(&mut self) {
+        while let Some(RawQuestion { token, is_plain, bytes }) = self.virtqueue.next_question() {
+            let reply = match Question::parse(&bytes) {
+                Ok(_) if !is_plain => Some(Reply::of(INVALID)),
+                Err(refused) => Some(Reply::from(refused)),
+                Ok(bell) if bell.operation == Operation::Bell => self.park(token, &bell).map(Reply::of),
+                Ok(question) => {
+                    self.device.asked(token, question);
+                    None
+                }
+            };
+            if let Some(reply) = reply {
+                self.answer_question(token, &reply);
             }
         }
+        self.virtqueue.flush();
     }
 
     /// What to answer to a bell, or none: it is parked.
-    fn park(&mut self, bell: Bell) -> Option<u32> {
+    fn park(&mut self, token: QuestionToken, bell: &Question) -> Option<u32> {
         let Some(ring) = self.ring.as_mut().filter(|ring| ring.attachment == bell.attachment && !ring.ending) else {
             return Some(NO_ATTACHMENT);
         };
@@ -257,7 +273,7 @@ impl GuestQueue {
         if std::mem::take(&mut ring.kept) {
             return Some(RUNG);
         }
-        ring.parked = Some(bell.token);
+        ring.parked = Some(token);
         None
     }
 
@@ -408,7 +424,6 @@ impl Ring {
 
 fn complete(virtqueue: &mut VirtqueueServer, token: QuestionToken, result: u32) {
     debug_assert!(result != DONE, "bells are rung, or there is none");
-    let reply: [u8; PART_BYTES] = Reply::of(result).to_bytes();
-    virtqueue.answer_question(token, &reply);
+    virtqueue.answer_question(token, &Reply::of(result).to_bytes());
     virtqueue.flush();
 }

@@ -3,9 +3,8 @@
 use fipsee_block::server::Standing;
 use fipsee_ring::ring::Cursor;
 
-use super::bells::Device;
 use super::desk::Grant;
-use super::queue::GuestQueue;
+use super::queue::{Device, GuestQueue};
 use crate::server::{VirtqueueServer, VirtqueueSetup, VirtqueueStanding};
 
 /// Where a virtqueue stands, with its ring.

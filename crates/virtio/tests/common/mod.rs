@@ -136,7 +136,7 @@ impl<D: Disk> Rig<D> {
             inflight: None,
             log: None,
             used_log_address: None,
-            upgrade: None,
+            takes_questions: false,
         };
         change(&mut setup);
         let server = VirtqueueServer::new(7, setup)?;

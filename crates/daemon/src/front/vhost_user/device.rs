@@ -254,7 +254,7 @@ impl Device {
             inflight,
             used_log_address: parts.used_log_address.filter(|_| log.is_some()),
             log,
-            upgrade: None,
+            takes_questions: true,
         })
     }
 

@@ -1,0 +1,176 @@
+//! Requests on their way into the ring: staged by their fields, published together, several short ones in a message.
+
+use fipsee_ring::Message;
+use fipsee_ring::mapped::MappedRing;
+use fipsee_ring::ring::{CallWriter, Full};
+
+use super::{Queue, Use};
+use crate::client::error::Error;
+use crate::packed::{Short, pack};
+use crate::wire::{
+    self, FLAG_FUA, FLAG_UNMAP, MAX_INDIRECT_ENTRIES, MAX_INLINE_SEGMENTS, Operation, SECTOR_BYTES, Segment, Status,
+};
+
+impl Queue {
+    #[inline(always)]
+    fn stage(&mut self, token: u64, build: impl FnOnce(u16) -> Option<Short>) -> Result<u16, Full> {
+        let tag = self.free_tags.pop().ok_or(Full)?;
+        let index = usize::from(tag);
+        self.requests[index] = build(tag);
+        self.tokens[index] = token;
+        self.uses[index] = Use::Caller;
+        self.staged.push(tag);
+        Ok(tag)
+    }
+
+    #[inline(always)]
+    fn stage_short(&mut self, is_write: bool, sector: u64, segment: Segment, token: u64) -> Result<(), Full> {
+        self.stage(token, |tag| Some(Short::new(is_write, tag, sector, segment))).map(drop)
+    }
+
+    fn stage_other(&mut self, token: u64, build: impl FnOnce(u16) -> Message) -> Result<(), Full> {
+        let tag = self.stage(token, |_| None)?;
+        self.others[usize::from(tag)] = build(tag);
+        Ok(())
+    }
+
+    /// Stage a read of `segment` from `sector` on.
+    ///
+    /// # Errors
+    /// [`Full`] when `depth` requests are outstanding.
+    #[inline(always)]
+    pub fn read(&mut self, sector: u64, segment: Segment, token: u64) -> Result<(), Full> {
+        self.stage_short(false, sector, segment, token)
+    }
+
+    /// Stage a write of `segment` to `sector` on; `fua`: durable before its completion.
+    ///
+    /// # Errors
+    /// [`Full`] when `depth` requests are outstanding.
+    #[inline(always)]
+    pub fn write(&mut self, sector: u64, segment: Segment, fua: bool, token: u64) -> Result<(), Full> {
+        if !fua {
+            return self.stage_short(true, sector, segment, token);
+        }
+        self.stage_other(token, |tag| wire::request_one_segment(Operation::Write, FLAG_FUA, tag, sector, segment))
+    }
+
+    /// Stage a read or write of several pieces of memory; more than five go through a table in the pool.
+    ///
+    /// # Errors
+    /// [`Error::QueueFull`] when `depth` requests are outstanding; [`Error::Request`] with [`Status::TooLong`] beyond
+    /// 256 pieces, or fewer if the disk takes fewer; [`Error::PoolExhausted`] when the pool has no room for the table.
+    pub fn transfer(
+        &mut self,
+        operation: Operation,
+        sector: u64,
+        segments: &[Segment],
+        fua: bool,
+        token: u64,
+    ) -> Result<(), Error> {
+        let flags = if fua { FLAG_FUA } else { 0 };
+        let tag = self.free_tags.last().copied().ok_or(Error::QueueFull)?;
+        if segments.len() > self.max_segments {
+            return Err(Error::Request(Status::TooLong));
+        }
+        if let ([segment], false, Operation::Read | Operation::Write) = (segments, fua, operation) {
+            let staged = self.stage_short(operation == Operation::Write, sector, *segment, token);
+            return staged.map_err(|Full| Error::QueueFull);
+        }
+        if segments.len() <= MAX_INLINE_SEGMENTS {
+            let build = |tag| wire::request_inline(operation, flags, tag, sector, segments);
+            return self.stage_other(token, build).map_err(|Full| Error::QueueFull);
+        }
+        let entry_count = u32::try_from(segments.len()).unwrap_or(u32::MAX);
+        let table_bytes = (MAX_INDIRECT_ENTRIES * 8) as u64;
+        let slot = &mut self.tables[usize::from(tag)];
+        let table = match slot.take() {
+            Some(table) => table,
+            None => self.shared.pool.allocate(table_bytes)?,
+        };
+        let bytes: Vec<u8> = segments.iter().flat_map(|segment| segment.to_word().to_le_bytes()).collect();
+        table.fill(0, &bytes);
+        let place = table.segment(0, (bytes.len() as u64).next_multiple_of(SECTOR_BYTES));
+        *slot = Some(table);
+        let build = |tag| wire::request_indirect(operation, flags, tag, sector, place, entry_count);
+        self.stage_other(token, build).map_err(|Full| Error::QueueFull)
+    }
+
+    /// Stage a flush: everything completed before is durable after.
+    ///
+    /// # Errors
+    /// [`Full`] when `depth` requests are outstanding.
+    pub fn flush(&mut self, token: u64) -> Result<(), Full> {
+        self.stage_other(token, wire::request_flush)
+    }
+
+    /// Stage a discard.
+    ///
+    /// # Errors
+    /// [`Full`] when `depth` requests are outstanding.
+    pub fn discard(&mut self, sector: u64, length_sectors: u64, token: u64) -> Result<(), Full> {
+        self.stage_other(token, |tag| wire::request_range(Operation::Discard, 0, tag, sector, length_sectors))
+    }
+
+    /// Stage a write of zeroes; `unmap`: the blocks may be deallocated; `fua`: durable before its completion.
+    ///
+    /// # Errors
+    /// [`Full`] when `depth` requests are outstanding.
+    pub fn write_zeroes(&mut self, sector: u64, length_sectors: u64, unmap: bool, fua: bool, token: u64) -> Result<(), Full> {
+        let flags = if unmap { FLAG_UNMAP } else { 0 } | if fua { FLAG_FUA } else { 0 };
+        self.stage_other(token, |tag| wire::request_range(Operation::WriteZeroes, flags, tag, sector, length_sectors))
+    }
+
+    /// Stage a question for the disk's description, answered into `segment` (64 bytes of a sector).
+    ///
+    /// # Errors
+    /// [`Full`] when `depth` requests are outstanding.
+    pub fn get_info(&mut self, segment: Segment, token: u64) -> Result<(), Full> {
+        self.stage_other(token, |tag| wire::request_one_segment(Operation::GetInfo, 0, tag, 0, segment))
+    }
+
+    #[inline(always)]
+    pub(super) fn publish_staged(&mut self) {
+        let burst = self.staged.len();
+        let mut rest = self.staged.as_slice();
+        let short = |tag: &u16| self.requests[usize::from(*tag)].as_ref();
+        let writer = &mut self.channel.requests;
+        while let [first, later @ ..] = rest {
+            let (second, third) = match later {
+                [second, third, ..] if self.packs => (short(second), Some(short(third))),
+                [second] if self.packs => (short(second), None),
+                _ => (None, None),
+            };
+            let (published, count) = match (short(first), second, third) {
+                (Some(first), Some(second), Some(Some(third))) => (writer.publish_several(&pack([first, second, third]), 3), 3),
+                (Some(first), Some(second), None) => (writer.publish_several(&pack([first, second]), 2), 2),
+                (Some(first), ..) => (writer.publish(&first.to_message()), 1),
+                (None, ..) => (publish_other(writer, &self.others[usize::from(*first)]), 1),
+            };
+            debug_assert!(published.is_ok(), "as many tags as the ring may hold");
+            writer.prefetch(burst);
+            rest = &rest[count..];
+        }
+        self.staged.clear();
+    }
+
+    #[cold]
+    pub(super) fn stage_acknowledgements(&mut self) {
+        while let Some(kind) = self.unacknowledged.last().copied() {
+            if self.stage_other(0, |tag| wire::request_ack_event(tag, kind)).is_err() {
+                return;
+            }
+            if let Some(tag) = self.staged.last() {
+                self.uses[usize::from(*tag)] = Use::Internal;
+                self.acknowledging += 1;
+            }
+            self.unacknowledged.pop();
+        }
+    }
+}
+
+/// Out of line: the way of short requests needs no copy of a whole message.
+#[inline(never)]
+fn publish_other(writer: &mut CallWriter<MappedRing>, message: &Message) -> Result<(), Full> {
+    writer.publish(message)
+}
