@@ -27,8 +27,10 @@ pub trait Queue<E: Engine>: Any {
     /// Requests begun and not finished.
     fn in_flight(&self) -> u32;
 
-    /// Requests that a correct client has outstanding at most: so many are served of one that detaches in order.
-    fn depth(&self) -> u32;
+    /// Requests that a correct client has outstanding at most: so many are served of one that detaches in order. 0: none does.
+    fn depth(&self) -> u32 {
+        0
+    }
 
     /// Is a request waiting that may be taken?
     fn has_work(&self) -> bool;

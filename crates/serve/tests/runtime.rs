@@ -78,6 +78,10 @@ fn messages_come_back_asleep_or_not() {
             send(&mut client, value);
             assert_eq!(receive(&mut client), value);
         }
+        // Long enough for the queue to become idle: its stamp is what shows the next message, or its doorbell.
+        std::thread::sleep(Duration::from_millis(20));
+        send(&mut client, 1);
+        assert_eq!(receive(&mut client), 1);
         assert_eq!(wait == WaitMode::Sleep, worker.counters.sleeps.load(Ordering::Relaxed) > 0);
         stop(&worker, thread, false);
     }

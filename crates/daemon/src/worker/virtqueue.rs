@@ -55,11 +55,6 @@ impl Queue<DiskEngine> for Virtqueue {
         self.server.in_flight()
     }
 
-    /// A hypervisor stops its queues; it does not ask to finish.
-    fn depth(&self) -> u32 {
-        0
-    }
-
     fn has_work(&self) -> bool {
         self.server.has_work()
     }
