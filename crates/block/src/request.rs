@@ -197,9 +197,11 @@ impl RegionTable {
         self.views[index] = NO_VIEW;
         Ok(())
     }
+}
 
+impl Memory for RegionTable {
     #[inline(always)]
-    fn span(&self, segment: Segment, access: u16) -> Result<Span, Status> {
+    fn find(&self, segment: Segment, access: u16, spans: &mut Vec<Span>) -> Result<(), Status> {
         let Some(view) = self.views.get(usize::from(segment.region)) else {
             return Err(Status::BadMemory);
         };
@@ -215,14 +217,7 @@ impl RegionTable {
             return Err(Status::BadMemory);
         };
         // SAFETY: offset and length lie within the view, and the view within its region.
-        Ok(Span { base: unsafe { view.base.add(skip) }, length_bytes: bytes })
-    }
-}
-
-impl Memory for RegionTable {
-    #[inline(always)]
-    fn find(&self, segment: Segment, access: u16, spans: &mut Vec<Span>) -> Result<(), Status> {
-        spans.push(self.span(segment, access)?);
+        spans.push(Span { base: unsafe { view.base.add(skip) }, length_bytes: bytes });
         Ok(())
     }
 }

@@ -1,6 +1,5 @@
 //! One queue: stage requests, publish them in a burst, reap completions.
 
-mod hints;
 mod recovery;
 mod stage;
 
@@ -11,6 +10,7 @@ use std::time::Duration;
 
 use fipsee_ring::channel::ClientQueue;
 use fipsee_ring::pace::CallerPace;
+use fipsee_ring::tuning::Choices;
 use fipsee_ring::wait::{Backoff, Next, Watch};
 use fipsee_ring::{Message, PeerFault, clock};
 
@@ -107,6 +107,19 @@ impl Queue {
             packs: info.can(CAPABILITY_PACKED),
             max_segments: info.most_segments(),
         }
+    }
+
+    /// The CPU that the daemon's worker for this queue is bound to, as far as is known: see
+    /// [`Placement`](crate::client::Placement).
+    #[must_use]
+    pub fn worker_cpu(&self) -> Option<usize> {
+        self.channel.worker_cpu.and_then(|cpu| usize::try_from(cpu).ok())
+    }
+
+    /// How the queue's rings go about their work: as the daemon advises, else as this CPU's family likes.
+    #[must_use]
+    pub fn choices(&self) -> Choices {
+        self.channel.tuning.to_choices()
     }
 
     /// Requests that can be staged now.

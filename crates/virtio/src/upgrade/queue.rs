@@ -49,15 +49,6 @@ impl ClientBell for Latch {
     }
 }
 
-/// Told when nothing of a ring is in flight.
-#[derive(Debug)]
-enum Waiting {
-    /// Then the ring ends.
-    End(Sender<()>),
-    /// Nothing else.
-    Idle(Sender<()>),
-}
-
 #[derive(Debug)]
 pub(super) struct Ring {
     pub(super) server: QueueServer<GuestView, Latch, ()>,
@@ -68,7 +59,8 @@ pub(super) struct Ring {
     parked: Option<QuestionToken>,
     /// Rung while none was parked.
     pub(super) kept: bool,
-    waiting: Vec<Waiting>,
+    /// Told when nothing is in flight.
+    waiting: Vec<Sender<()>>,
     /// No more is taken.
     pub(super) ending: bool,
     pub(super) log: Option<Arc<DirtyLog>>,
@@ -144,7 +136,7 @@ impl GuestQueue {
         match &mut self.ring {
             Some(ring) => {
                 ring.ending = true;
-                ring.waiting.push(Waiting::End(done));
+                ring.waiting.push(done);
                 self.tend();
             }
             None => drop(done.send(())),
@@ -157,7 +149,7 @@ impl GuestQueue {
         match &mut self.ring {
             Some(ring) => {
                 ring.server.announce_detach();
-                ring.waiting.push(Waiting::Idle(done));
+                ring.waiting.push(done);
                 self.tend();
             }
             None => drop(done.send(())),
@@ -236,7 +228,7 @@ impl GuestQueue {
             }
             self.ring = None;
         }
-        for Waiting::End(done) | Waiting::Idle(done) in waiting {
+        for done in waiting {
             // Who has gone does not wait.
             let _ = done.send(());
         }

@@ -23,11 +23,6 @@ impl Queue {
         Ok(tag)
     }
 
-    #[inline(always)]
-    fn stage_short(&mut self, is_write: bool, sector: u64, segment: Segment, token: u64) -> Result<(), Full> {
-        self.stage(token, |tag| Some(Short::new(is_write, tag, sector, segment))).map(drop)
-    }
-
     fn stage_other(&mut self, token: u64, build: impl FnOnce(u16) -> Message) -> Result<(), Full> {
         let tag = self.stage(token, |_| None)?;
         self.others[usize::from(tag)] = build(tag);
@@ -40,7 +35,7 @@ impl Queue {
     /// [`Full`] when `depth` requests are outstanding.
     #[inline(always)]
     pub fn read(&mut self, sector: u64, segment: Segment, token: u64) -> Result<(), Full> {
-        self.stage_short(false, sector, segment, token)
+        self.stage(token, |tag| Some(Short::new(false, tag, sector, segment))).map(drop)
     }
 
     /// Stage a write of `segment` to `sector` on; `fua`: durable before its completion.
@@ -50,7 +45,7 @@ impl Queue {
     #[inline(always)]
     pub fn write(&mut self, sector: u64, segment: Segment, fua: bool, token: u64) -> Result<(), Full> {
         if !fua {
-            return self.stage_short(true, sector, segment, token);
+            return self.stage(token, |tag| Some(Short::new(true, tag, sector, segment))).map(drop);
         }
         self.stage_other(token, |tag| wire::request_one_segment(Operation::Write, FLAG_FUA, tag, sector, segment))
     }
@@ -73,9 +68,10 @@ impl Queue {
         if segments.len() > self.max_segments {
             return Err(Error::Request(Status::TooLong));
         }
-        if let ([segment], false, Operation::Read | Operation::Write) = (segments, fua, operation) {
-            let staged = self.stage_short(operation == Operation::Write, sector, *segment, token);
-            return staged.map_err(|Full| Error::QueueFull);
+        match (operation, segments) {
+            (Operation::Read, [one]) if !fua => return self.read(sector, *one, token).map_err(|Full| Error::QueueFull),
+            (Operation::Write, [one]) => return self.write(sector, *one, fua, token).map_err(|Full| Error::QueueFull),
+            _ => {}
         }
         if segments.len() <= MAX_INLINE_SEGMENTS {
             let build = |tag| wire::request_inline(operation, flags, tag, sector, segments);
