@@ -303,10 +303,12 @@ pub fn parse<M: Memory>(message: &Message, facts: &Facts, memory: &M, spans: &mu
             if flags & !FLAG_FUA != 0 || !fua_ok {
                 return Err(Status::Invalid);
             }
-            check_transfer(&mut request, facts, |access| match segments {
-                1 => gather_one(Segment::from_word(message.word(2)), memory, access, spans),
-                _ => gather_several(message, segments, memory, access, spans),
-            })?;
+            let access = access_needed(operation, facts)?;
+            request.length_sectors = match segments {
+                1 => gather_one(Segment::from_word(message.word(2)), memory, access, spans)?,
+                _ => gather_several(message, segments, memory, access, spans)?,
+            };
+            check_length(&request, facts)?;
         }
         _ => parse_rare(message, segments, flags, facts, memory, spans, &mut request)?,
     }
@@ -322,19 +324,25 @@ pub fn check_short<M: Memory>(short: &Short, facts: &Facts, memory: &M, spans: &
     let (operation, tag, sector) = (short.operation(), short.tag, short.sector);
     let mut request = Request { operation, tag, fua: false, unmap: false, sector, length_sectors: 0, aux: 0 };
     spans.clear();
-    check_transfer(&mut request, facts, |access| gather_one(Segment::from_word(short.segment), memory, access, spans))?;
+    let access = access_needed(operation, facts)?;
+    request.length_sectors = gather_one(Segment::from_word(short.segment), memory, access, spans)?;
+    check_length(&request, facts)?;
     Ok(request)
 }
 
-/// What is checked of every read and write. `gather` finds the memory, with the access needed, and says how many sectors it holds.
+/// What every read and write needs: the disk's capability, and this access to memory.
 #[inline(always)]
-fn check_transfer(request: &mut Request, facts: &Facts, gather: impl FnOnce(u16) -> Result<u64, Status>) -> Result<(), Status> {
-    let (need, access) = match request.operation {
+fn access_needed(operation: Operation, facts: &Facts) -> Result<u16, Status> {
+    let (need, access) = match operation {
         Operation::Read => (0, ACCESS_WRITE),
         _ => (CAPABILITY_WRITE, ACCESS_READ),
     };
-    facts.needs(need)?;
-    request.length_sectors = gather(access)?;
+    facts.needs(need).map(|()| access)
+}
+
+/// May a read or write be so long, and does it end on the disk?
+#[inline(always)]
+fn check_length(request: &Request, facts: &Facts) -> Result<(), Status> {
     if request.length_sectors > facts.max_transfer_sectors {
         return Err(Status::TooLong);
     }
