@@ -22,7 +22,7 @@ use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRE
 
 use self::interrupt::Interrupt;
 pub use self::interrupt::make_spare_rings;
-pub use self::question::{QuestionToken, RawQuestion};
+pub use self::question::{QuestionToken, TakenQuestion};
 pub use self::standing::VirtqueueStanding;
 use crate::config::has;
 use crate::fault_guard;
@@ -152,7 +152,7 @@ pub struct VirtqueueServer {
     log: Option<Arc<DirtyLog>>,
     used_log_address: Option<u64>,
     takes_questions: bool,
-    taken_questions: VecDeque<RawQuestion>,
+    taken_questions: VecDeque<TakenQuestion>,
     unanswered: u32,
     questions: u32,
     kick: OwnedFd,

@@ -6,7 +6,7 @@ use common::driver::DATA;
 use common::ram::END;
 use common::{IN, IOERR, OK, Options, Ram, Rig, Segment, UNSUPP, memory_disk, readable, writable};
 use fipsee_block::disk::MemoryDisk;
-use fipsee_virtio::server::{QuestionToken, RawQuestion};
+use fipsee_virtio::server::{QuestionToken, TakenQuestion};
 use fipsee_virtio::upgrade::wire::REQUEST_TYPE;
 
 fn rig() -> Rig<MemoryDisk> {
@@ -14,7 +14,7 @@ fn rig() -> Rig<MemoryDisk> {
 }
 
 /// Offer a question and have it taken; its head and itself.
-fn ask(rig: &mut Rig<MemoryDisk>, sector: u64, data: &[Segment]) -> (u16, RawQuestion) {
+fn ask(rig: &mut Rig<MemoryDisk>, sector: u64, data: &[Segment]) -> (u16, TakenQuestion) {
     let head = rig.driver.request(REQUEST_TYPE, sector, data);
     rig.driver.offer(head);
     rig.run();

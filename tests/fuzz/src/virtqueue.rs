@@ -10,7 +10,7 @@ use fipsee_block::disk::{Disk, Engine, MemoryDisk, MemoryOptions};
 use fipsee_block::stats::QueueCounters;
 use fipsee_ring::region::Region;
 use fipsee_virtio::memory::{DirtyLog, GuestMemory, GuestRegion, RegionDescription};
-use fipsee_virtio::server::{RawQuestion, VirtqueueServer, VirtqueueSetup};
+use fipsee_virtio::server::{TakenQuestion, VirtqueueServer, VirtqueueSetup};
 use fipsee_virtio::upgrade::wire::{Question, REQUEST_TYPE, Reply};
 use rustix::event::EventfdFlags;
 
@@ -54,7 +54,7 @@ pub(crate) fn one(bytes: &[u8]) {
 }
 
 /// Answer a question at once, or never.
-fn answer(server: &mut VirtqueueServer, question: &RawQuestion) {
+fn answer(server: &mut VirtqueueServer, question: &TakenQuestion) {
     let reply = match Question::parse(&question.bytes) {
         Ok(understood) if question.is_plain && understood.queue == 1 => return,
         Ok(_) => Reply::of(0),

@@ -21,7 +21,7 @@ pub struct QuestionToken {
 
 /// A question that was taken. [`VirtqueueServer::answer_question`] answers it, at any time, or never if the device is reset before.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RawQuestion {
+pub struct TakenQuestion {
     /// Names it.
     pub token: QuestionToken,
     /// Is the rest of the request's header 0?
@@ -43,7 +43,7 @@ impl VirtqueueServer {
         };
         self.questions = self.questions.wrapping_add(1);
         let token = QuestionToken { head: at.head, number: self.questions };
-        self.taken_questions.push_back(RawQuestion { token, is_plain: header.io_priority == 0 && header.sector == 0, bytes });
+        self.taken_questions.push_back(TakenQuestion { token, is_plain: header.io_priority == 0 && header.sector == 0, bytes });
         let job = &mut self.jobs[usize::from(at.head)];
         job.place = *at;
         job.place.used_bytes = used_bytes(room_bytes, PART_BYTES);
@@ -62,7 +62,7 @@ impl VirtqueueServer {
     }
 
     /// The oldest question that was taken and not given yet.
-    pub fn next_question(&mut self) -> Option<RawQuestion> {
+    pub fn next_question(&mut self) -> Option<TakenQuestion> {
         self.taken_questions.pop_front()
     }
 

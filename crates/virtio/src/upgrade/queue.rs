@@ -21,7 +21,7 @@ use super::desk::Grant;
 use super::rings::{self, GuestView};
 use super::wire::{COLD_PAIR_BYTES, DONE, Entry, INVALID, NO_ATTACHMENT, Operation, Question, RUNG, Reply};
 use crate::memory::{DirtyLog, GuestMemory};
-use crate::server::{QuestionToken, RawQuestion, VirtqueueServer, VirtqueueSetup};
+use crate::server::{QuestionToken, TakenQuestion, VirtqueueServer, VirtqueueSetup};
 
 /// Tickets of requests that came over a ring have this bit set in `queue`; a virtqueue's have the same number without it.
 pub const RING_TICKET: u32 = 1 << 31;
@@ -237,7 +237,7 @@ impl GuestQueue {
     /// Bells stay here, other questions go to the device.
     #[cold]
     fn take_questions(&mut self) {
-        while let Some(RawQuestion { token, is_plain, bytes }) = self.virtqueue.next_question() {
+        while let Some(TakenQuestion { token, is_plain, bytes }) = self.virtqueue.next_question() {
             let reply = match Question::parse(&bytes) {
                 Ok(_) if !is_plain => Some(Reply::of(INVALID)),
                 Err(refused) => Some(Reply::from(refused)),
