@@ -221,7 +221,7 @@ impl Daemon {
         // Workers measure the clock when they start, for 20 ms: clients must not wait for that.
         let _ = clock::ticks_per_second();
         old.prepared()?;
-        let adopted = self.front.adopt(&old.line, old.patience, &self.sockets)?;
+        let adopted = self.front.adopt(&old.line, old.timeout, &self.sockets)?;
         // Until now the old one could have died, and this one would have had to start afresh.
         confinement.calls().map_err(Failure::Refused)?;
         let (clients, machines, stood_still_ns) = (adopted.clients, adopted.machines.len(), adopted.stood_still_ns);

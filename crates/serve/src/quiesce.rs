@@ -110,7 +110,7 @@ impl<E: Engine> Worker<E> {
                 self.await_engine(deadline);
             }
         }
-        // Nothing is in flight: whoever waited for that gets it now.
+        // Nothing is in flight: changes that waited for that are made now.
         self.settle();
         let _ = states.send(self.saved_states(if_abandoned == IfAbandoned::Resume));
         let resumes = resume.recv().is_ok() || if_abandoned == IfAbandoned::Resume;

@@ -35,7 +35,7 @@ pub struct Place {
     pub choices: Choices,
 }
 
-/// What a worker tells about itself.
+/// Counters of a worker.
 #[derive(Debug, Default)]
 pub struct WorkerCounters {
     /// Queues it serves.

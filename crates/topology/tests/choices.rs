@@ -110,7 +110,7 @@ fn recorded_machines_get_what_is_best_there_wherever_the_choice_begins() {
     let zen4_family = usual(StoreVariant::Split32).with_ownership(Ownership::LockedAhead).with_touch(Touch::Always);
     let zen4_family = zen4_family.with_burst_prefetch(false);
     let zen5_family = usual(StoreVariant::Wide64).with_ownership(Ownership::NotAsked).with_touch(Touch::Runs);
-    let zen5_family = zen5_family.with_burst_prefetch(false).with_take(1);
+    let zen5_family = zen5_family.with_burst_prefetch(false);
     let zen5_best = "ownership not asked, stores 64, touch runs, burst prefetch off, take 16";
     let narrow = &ALL_STORES[1..];
     let cases: [Case; 7] = [

@@ -75,7 +75,7 @@ pub struct VirtqueueSetup {
     pub log: Option<Arc<DirtyLog>>,
     /// Guest-physical address under which writes to the used ring are logged (VHOST_VRING_F_LOG).
     pub used_log_address: Option<u64>,
-    /// Does whoever serves the queue answer upgrade requests ([`VirtqueueServer::next_question`])? If not, they are unknown here.
+    /// Does the owner of the server answer upgrade requests ([`VirtqueueServer::next_question`])? If not, they are unsupported.
     pub takes_questions: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Upgrade requests are given to whoever serves the queue, and are answered at once or later.
+//! Upgrade requests are given to the owner of the server, and are answered at once or later.
 
 mod common;
 

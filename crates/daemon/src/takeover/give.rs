@@ -61,17 +61,17 @@ impl Admin {
         Ok(peer.pid.as_raw_nonzero().get())
     }
 
-    fn give(&self, line: Line, pid: i32, patience: Duration) -> Result<(), String> {
+    fn give(&self, line: Line, pid: i32, timeout: Duration) -> Result<(), String> {
         if let Err(reason) = self.give_what_is_shared(&line) {
             let _ = line.withdraw(&reason);
             return Err(reason);
         }
         // From here on no hypervisor is heard. What the front drops of this, goes on.
-        let machines = self.vms.hold(patience).inspect_err(|reason| {
+        let machines = self.vms.hold(timeout).inspect_err(|reason| {
             let _ = line.withdraw(reason);
         })?;
         let (reply, answer) = channel();
-        self.front.send(Order::HandOver(HandOver { line, pid, patience, machines, reply }));
+        self.front.send(Order::HandOver(HandOver { line, pid, timeout, machines, reply }));
         match answer.recv() {
             Ok(reason) => Err(reason),
             // It is done, and this process about to end. Nothing may be touched.

@@ -52,7 +52,7 @@ pub(crate) struct Old {
     pub(crate) line: Line,
     pub(crate) greeting: Greeting,
     /// How long it waits for requests in flight, and for hypervisors.
-    pub(crate) patience: Duration,
+    pub(crate) timeout: Duration,
     /// Clients, then administration.
     pub(crate) sockets: Option<(Listener, Listener)>,
     pub(crate) machines: Vec<(String, Listener)>,
@@ -79,16 +79,9 @@ impl Old {
             let text = format!("{} clients are connected and max_clients is {limit} here; raise it", greeting.clients);
             return refuse(&line, text);
         }
-        let patience = Duration::from_millis(wait_ms).min(MAX_WAIT);
-        let mut old = Self {
-            line,
-            greeting,
-            patience,
-            sockets: None,
-            machines: Vec::new(),
-            exports: Vec::new(),
-            opened: Opened::default(),
-        };
+        let timeout = Duration::from_millis(wait_ms).min(MAX_WAIT);
+        let mut old =
+            Self { line, greeting, timeout, sockets: None, machines: Vec::new(), exports: Vec::new(), opened: Opened::default() };
         match old.take_what_is_shared(config, socket) {
             Err(Failure::Refused(reason)) => refuse(&old.line, reason),
             Err(Failure::OldDied) => Err(Failure::OldDied),

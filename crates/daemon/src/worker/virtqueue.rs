@@ -127,8 +127,8 @@ pub fn add(
     Command::Add(Add { name, make: Box::new(make), added: Box::new(added) })
 }
 
-/// Go on in other memory, where the queue lies at `rings`; nothing in flight is left in the old one when the reply comes. Does the queue
-/// lie there? Otherwise it goes on nowhere, and waits to be stopped.
+/// Change the queue's memory, and its place there to `rings`, when nothing is in flight in the old one. The reply is an error if `rings`
+/// is not within that memory: then the queue serves nothing until it is stopped.
 pub fn set_memory(name: QueueName, memory: Arc<GuestMemory>, rings: RingAddresses, reply: Sender<Result<(), String>>) -> Command {
     change(name, When::Idle, move |server| {
         let _ = reply.send(server.set_memory(memory, rings.descriptor, rings.available, rings.used));

@@ -3,7 +3,7 @@
 use std::io;
 
 use fipsee_ring::cpu::StoreVariant;
-use fipsee_ring::tuning::{Choices, Ownership, TAKE_MANY, Touch};
+use fipsee_ring::tuning::{Choices, Ownership, Touch};
 
 use super::words::over;
 use crate::matrix::median;
@@ -80,7 +80,8 @@ const TURNS: [(usize, f64); 3] = [(5, f64::INFINITY), (11, 0.045), (21, 0.03)];
 /// Choose, starting from `prior`, which is kept where nothing is clearly better; `stores` are those that the CPU has.
 ///
 /// Each choice is made for itself, in the order in which one shows the other: a touch, for example, gains nothing in bursts while
-/// prefetching takes the lines away.
+/// prefetching takes the lines away. How many requests are taken before the first answer is not among them: pieces as short as these
+/// do not show what it does to long runs of bursts.
 ///
 /// # Errors
 /// Whatever `measure` fails with.
@@ -110,9 +111,6 @@ pub fn decide(prior: Choices, stores: &[StoreVariant], measure: &mut impl Measur
         _ => (Touch::Runs, &[Task::Stream, Task::Burst64][..]),
     };
     made.attempt(&[none.with_touch(runs)], tasks, &[], measure)?;
-
-    let take = if made.choices.take() == Some(1) { TAKE_MANY } else { 1 };
-    made.attempt(&[none.with_take(take)], &bursts, &[], measure)?;
     Ok(made)
 }
 

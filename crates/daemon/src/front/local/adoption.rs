@@ -43,13 +43,13 @@ struct Queues {
 
 impl LocalFront {
     /// Take in all clients that the other daemon sends.
-    pub(crate) fn adopt(&mut self, line: &Line, patience: Duration, sockets: &[Socket]) -> Result<Adopted, Failure> {
+    pub(crate) fn adopt(&mut self, line: &Line, timeout: Duration, sockets: &[Socket]) -> Result<Adopted, Failure> {
         let mut commands: Vec<Vec<Command>> = self.workers.iter().map(|_| Vec::new()).collect();
         let (mut detaching, mut standings) = (Vec::new(), Vec::new());
         let mut machines = Machines::new(&self.workers, &self.live, sockets);
         let stood_still_ns = loop {
-            // Its patience, with hypervisors and then with requests in flight, ends before ours with it.
-            match receive(line, Instant::now() + 2 * (patience + TAKE_TIMEOUT), "handing over clients")? {
+            // Its timeouts, with hypervisors and then with requests in flight, end before ours with it.
+            match receive(line, Instant::now() + 2 * (timeout + TAKE_TIMEOUT), "handing over clients")? {
                 (Given::End { stood_still_ns, next_client }, _) => {
                     self.live.number_clients_from(next_client);
                     break stood_still_ns;

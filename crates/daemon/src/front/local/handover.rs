@@ -21,7 +21,7 @@ pub struct HandOver {
     /// Its process.
     pub(crate) pid: i32,
     /// How long requests in flight are waited for.
-    pub(crate) patience: Duration,
+    pub(crate) timeout: Duration,
     /// Their hypervisors are not heard while this is there.
     pub(crate) machines: Held,
     /// Who asked hears why it did not happen.
@@ -41,10 +41,10 @@ impl LocalFront {
     pub(super) fn hand_over(&mut self, order: HandOver) -> bool {
         let began = Instant::now();
         let stood_still_ns = monotonic_ns();
-        let still = match Quiesced::begin(&self.workers, Vec::new(), order.patience, IfAbandoned::Resume) {
+        let still = match Quiesced::begin(&self.workers, Vec::new(), order.timeout, IfAbandoned::Resume) {
             Ok(still) => still,
             Err(error) => {
-                let reason = why_not_quiesced(error, order.patience);
+                let reason = why_not_quiesced(error, order.timeout);
                 order.refuse(&reason);
                 return false;
             }

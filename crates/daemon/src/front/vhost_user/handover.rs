@@ -55,7 +55,7 @@ impl VhostUserFront {
     ///
     /// # Errors
     /// Who does not get there in time, in words; everybody goes on.
-    pub(crate) fn hold(&self, patience: Duration) -> Result<Held, String> {
+    pub(crate) fn hold(&self, timeout: Duration) -> Result<Held, String> {
         let sockets = self.lock();
         let mut held = Held { machines: Vec::new(), _until: Vec::new() };
         let mut replies = Vec::new();
@@ -66,7 +66,7 @@ impl VhostUserFront {
             held._until.push(go);
             replies.push(machine);
         }
-        let deadline = Instant::now() + patience + ANSWER_TIMEOUT;
+        let deadline = Instant::now() + timeout + ANSWER_TIMEOUT;
         for (socket, reply) in sockets.iter().zip(replies) {
             let machine = reply.recv_timeout(deadline.saturating_duration_since(Instant::now())).map_err(|_| {
                 format!(
