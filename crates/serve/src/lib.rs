@@ -16,4 +16,4 @@ pub use self::command::{Add, Added, Change, Command, Make, NotAdded, Removed, Wh
 pub use self::engine::Engine;
 pub use self::queue::{Queue, QueueName};
 pub use self::quiesce::{IfAbandoned, NotQuiesced, Quiesce, Quiesced};
-pub use self::worker::{AbortOnPanic, Place, WorkerCounters, WorkerHandle, spawn};
+pub use self::worker::{AbortOnPanic, Pass, Place, Worker, WorkerCounters, WorkerHandle, spawn};
