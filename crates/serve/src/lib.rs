@@ -9,6 +9,8 @@ mod engine;
 mod poll_set;
 mod queue;
 mod quiesce;
+pub mod session;
+pub mod unix;
 mod worker;
 
 pub use self::assignment::Assignment;

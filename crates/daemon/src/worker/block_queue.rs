@@ -135,12 +135,3 @@ fn change(client: u64, when: When, ack: Ack, change: impl Fn(&mut QueueServer) +
     };
     Command::Change { which: Which::Client(client), when, change: Box::new(change) }
 }
-
-/// Let go of the client's queues once nothing is in flight; `finish`: first serve what was published.
-pub fn remove_client(client: u64, finish: bool, ack: Ack) -> Command {
-    let removed = move |queue| {
-        let _until_dropped = &ack;
-        drop::<Box<dyn Queue<DiskEngine>>>(queue);
-    };
-    Command::Remove { which: Which::Client(client), finish, removed: Box::new(removed) }
-}

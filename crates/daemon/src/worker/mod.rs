@@ -19,8 +19,7 @@ use crate::export::Export;
 pub type Command = fipsee_serve::Command<DiskEngine>;
 /// How to reach a worker.
 pub type WorkerHandle = fipsee_serve::WorkerHandle<DiskEngine>;
-/// Reports to the front when its last clone is dropped: the last worker concerned has done its part.
-pub type Ack = Arc<dyn Send + Sync>;
+pub use fipsee_serve::session::Ack;
 
 /// Announce a disk's new size to every client of the export.
 #[must_use]
