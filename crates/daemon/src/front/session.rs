@@ -7,11 +7,12 @@ use std::time::Instant;
 
 use fipsee_block::server::{QueueServer, QueueSetup, Standing};
 use fipsee_block::stats::QueueCounters;
-use fipsee_ring::channel::{FEATURE_SOLE_WRITER, FEATURE_WORKER_CPU, FEATURES, MAX_DEPTH, RegionLayout, ServerQueue};
-use fipsee_ring::control::{
-    ACCESS_READ, ACCESS_WRITE, ATTACH_EXCLUSIVE, ATTACH_IGNORE_CLAIM, ATTACH_READ_ONLY, ATTACH_SOLE_WRITER, Control, MAX_QUEUES,
-    MAX_REGIONS, RefusalCode, SERVICE_BLOCK,
+use fipsee_block::wire::{
+    ATTACH_EXCLUSIVE, ATTACH_IGNORE_CLAIM, ATTACH_READ_ONLY, ATTACH_SOLE_WRITER, FEATURE_SOLE_WRITER, FEATURES, PROFILE,
+    SERVICE_BLOCK,
 };
+use fipsee_ring::channel::{FEATURE_WORKER_CPU, MAX_DEPTH, RegionLayout, ServerQueue};
+use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, MAX_QUEUES, MAX_REGIONS, RefusalCode};
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::handshake::{self, Grant, Limits, Refusal, Wanted, refuse};
 use fipsee_ring::region::{Access, MAX_REGION_BYTES, Region};
@@ -222,7 +223,7 @@ impl Session {
         let queue_count = wanted.queue_count.min(limits.max_queues).min(MAX_QUEUES);
         let depth = wanted.depth.min(limits.max_depth).min(MAX_DEPTH);
         let seed = u32::try_from(self.id & 0xffff_ffff).unwrap_or(0);
-        let mut layout = RegionLayout::plan(queue_count, depth, wanted.pool_bytes.min(limits.max_pool_bytes), seed);
+        let mut layout = RegionLayout::plan(&PROFILE, queue_count, depth, wanted.pool_bytes.min(limits.max_pool_bytes), seed);
         let assignments: Vec<Assignment> = layout.queues.iter().map(|_| Assignment::choose(workers)).collect();
         let worker_cpus: Vec<Option<usize>> =
             assignments.iter().map(|assignment| workers[assignment.worker()].place.cpu).collect();
