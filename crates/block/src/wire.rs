@@ -6,6 +6,7 @@
 use fipsee_ring::Message;
 use fipsee_ring::channel::{self, FlagRule, Profile};
 use fipsee_ring::control::SERVICE_INFO_BYTES;
+use fipsee_ring::memory::Extent;
 
 /// Service number of block devices.
 pub const SERVICE_BLOCK: u16 = 1;
@@ -205,6 +206,14 @@ fipsee_ring::wire_structures! {
 }
 
 impl Segment {
+    /// The bytes it names.
+    #[must_use]
+    #[inline(always)]
+    pub fn extent(self) -> Extent {
+        let (offset, length) = (u64::from(self.offset_sectors), u64::from(self.length_sectors));
+        Extent { region: self.region, offset_bytes: offset << SECTOR_SHIFT, length_bytes: length << SECTOR_SHIFT }
+    }
+
     /// As one word of the wire.
     #[must_use]
     #[inline(always)]

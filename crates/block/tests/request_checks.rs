@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use fipsee_block::disk::{Disk, Engine, MemoryDisk, MemoryOptions};
-use fipsee_block::request::{Facts, RegionTable, parse};
+use fipsee_block::request::{Facts, parse};
 use fipsee_block::server::{QueueServer, QueueSetup};
 use fipsee_block::wire::{
     self, CAPABILITY_FLUSH, CAPABILITY_WRITE, KIND_DETACH, Operation, PROFILE, Segment, Status, event_detach, request_ack_event,
@@ -14,6 +14,7 @@ use fipsee_ring::Message;
 use fipsee_ring::channel::{ClientQueue, RegionLayout};
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::handshake::Grant;
+use fipsee_ring::memory::RegionTable;
 
 const SECTORS: u64 = 2048;
 

@@ -30,6 +30,8 @@ pub mod listener;
 pub mod mailbox;
 #[cfg(not(loom))]
 pub mod mapped;
+#[cfg(not(loom))]
+pub mod memory;
 pub mod message;
 #[cfg(not(loom))]
 pub mod pace;
