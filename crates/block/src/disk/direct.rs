@@ -3,8 +3,9 @@
 use std::ptr::NonNull;
 
 use super::{Disk, Engine, Submitted, Ticket};
-use crate::request::{Request, Span};
+use crate::request::Request;
 use crate::wire::Status;
+use fipsee_ring::memory::Span;
 
 /// Have `disk` do `request` on `buffer` and return when it is done. Only for disks that answer at once.
 #[inline(always)]

@@ -4,7 +4,7 @@ use fipsee_ring::doorbell::ClientBell;
 use fipsee_ring::ring::Cursor;
 
 use super::{Event, QueueServer};
-use crate::request::Memory;
+use fipsee_ring::memory::Memory;
 
 /// An event that waits for its credit, or to be acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -14,8 +14,8 @@ use super::range_lock::{LockId, Range};
 use super::target::{Target, ZeroMethod, ZeroPart};
 use super::window::Window;
 use crate::disk::engine::{Awaited, Buffers, Grants};
-use crate::request::{Span, cut_spans};
 use crate::wire::{MAX_INDIRECT_ENTRIES, Operation, SECTOR_BYTES, Status};
+use fipsee_ring::memory::{Span, cut_spans};
 
 /// Bytes of zeroes that one span of a written-out write-zeroes names.
 const ZERO_BYTES: usize = 64 << 10;

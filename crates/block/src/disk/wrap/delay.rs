@@ -10,8 +10,9 @@ use std::time::Duration;
 use super::super::engine::Awaited;
 use super::super::{AnyDisk, Disk, Engine, Faults, Submitted, Ticket};
 use super::{duration, faults_of, next_random, number, pairs};
-use crate::request::{Request, Span};
+use crate::request::Request;
 use crate::wire::{BlockInfo, Status};
+use fipsee_ring::memory::Span;
 
 /// How long each request waits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

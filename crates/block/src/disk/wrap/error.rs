@@ -11,8 +11,9 @@ use super::super::faults::OPERATIONS;
 use super::super::file::job::status_of;
 use super::super::{AnyDisk, Disk, Engine, Faults, Submitted, Ticket};
 use super::{faults_of, number, pairs};
-use crate::request::{Request, Span};
+use crate::request::Request;
 use crate::wire::{BlockInfo, Operation};
+use fipsee_ring::memory::Span;
 
 const ERRORS: [(&str, Errno); 4] =
     [("EIO", Errno::IO), ("ENOSPC", Errno::NOSPC), ("EROFS", Errno::ROFS), ("EOPNOTSUPP", Errno::OPNOTSUPP)];

@@ -18,8 +18,9 @@ use rustix::process::{Signal, getpid, kill_process};
 use super::super::spec::parse_size;
 use super::super::{AnyDisk, Disk, Engine, Faults, Submitted, Ticket};
 use super::{number, pairs};
-use crate::request::{Request, Span};
+use crate::request::Request;
 use crate::wire::{BlockInfo, CAPABILITY_WRITE, Operation, SECTOR_BYTES, Status};
+use fipsee_ring::memory::Span;
 
 mod cache;
 mod spans;
