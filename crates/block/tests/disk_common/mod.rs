@@ -9,6 +9,7 @@ use fipsee_block::disk::{Disk, Engine, Submitted, Ticket};
 use fipsee_block::request::{Request, Span};
 use fipsee_block::wire::{Operation, SECTOR_BYTES, Status};
 use fipsee_ring::region::Region;
+use fipsee_serve::Engine as _;
 
 /// splitmix64: the same sequence for the same seed, everywhere.
 pub(crate) struct Random(pub(crate) u64);

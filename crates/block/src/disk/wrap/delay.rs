@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::super::engine::Awaited;
+use super::super::engine;
+use super::super::faults::Awaited;
 use super::super::{AnyDisk, Disk, Engine, Faults, Submitted, Ticket};
 use super::{duration, faults_of, next_random, number, pairs};
 use crate::request::{Request, Span};
@@ -91,7 +92,7 @@ impl Disk for DelayDisk {
             Status::Ok => unsafe { inner.submit(&request, &spans, ticket, engine) },
             _ => Submitted::Done(status),
         };
-        engine.wait(self.pick(), Some(awaited), ticket, Box::new(begin))
+        engine::wait(engine, self.pick(), Some(awaited), ticket, begin)
     }
 
     fn resize(&self, sector_count: u64) -> Result<(), String> {

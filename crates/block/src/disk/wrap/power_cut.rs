@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use rustix::process::{Signal, getpid, kill_process};
 
+use super::super::engine;
 use super::super::spec::parse_size;
 use super::super::{AnyDisk, Disk, Engine, Faults, Submitted, Ticket};
 use super::{number, pairs};
@@ -155,7 +156,7 @@ impl Core {
             Status::Ok => core.write_back(wanted, flush, ticket, engine),
             _ => Submitted::Done(status),
         };
-        engine.wait(BUSY_PAUSE, None, ticket, Box::new(again))
+        engine::wait(engine, BUSY_PAUSE, None, ticket, again)
     }
 
     /// Do what is left of a batch.
