@@ -8,6 +8,8 @@ use fipsee_block::disk::{AnyDisk, Disk};
 use fipsee_block::stats::QueueCounters;
 use fipsee_block::wire::{BlockInfo, CAPABILITY_WRITE};
 
+use fipsee_serve::session::Credentials;
+
 use crate::config::DiskConfig;
 
 /// Who may attach, beside root and the daemon's own user.
@@ -286,11 +288,12 @@ impl Export {
         info
     }
 
-    /// Take a place among the attached, or say why not. `more_gids`: the groups beside the primary one.
+    /// Take a place among the attached, or say why not.
     ///
     /// # Errors
     /// [`Denied`], in words for the client.
-    pub fn admit(&self, client: u64, (pid, uid, gid): (i32, u32, u32), more_gids: &[u32], wish: Wish) -> Result<(), Denied> {
+    pub fn admit(&self, client: u64, credentials: &Credentials, wish: Wish) -> Result<(), Denied> {
+        let Credentials { pid, uid, gid, ref more_gids } = *credentials;
         let name = &self.name;
         let mut users = self.lock();
         if users.retired {

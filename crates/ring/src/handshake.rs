@@ -254,7 +254,7 @@ pub fn unexpected(message: &Control) -> HandshakeError {
 }
 
 /// A refusal on its way to the client.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Refusal {
     /// For programs.
     pub code: RefusalCode,
@@ -269,9 +269,14 @@ pub fn refuse(code: RefusalCode, text: impl Into<String>) -> Refusal {
 
 impl Refusal {
     /// Send it; `false` when the client does not take it.
-    pub fn send(&self, socket: &Seqpacket) -> bool {
-        let message = Control::Refused { code: self.code, text: self.text.clone() };
-        socket.send(&message.encode(), &[]).is_ok()
+    pub fn send(self, socket: &Seqpacket) -> bool {
+        socket.send(&Control::from(self).encode(), &[]).is_ok()
+    }
+}
+
+impl From<Refusal> for Control {
+    fn from(Refusal { code, text }: Refusal) -> Self {
+        Self::Refused { code, text }
     }
 }
 

@@ -9,6 +9,8 @@ mod engine;
 mod poll_set;
 mod queue;
 mod quiesce;
+pub mod session;
+pub mod unix;
 #[cfg(feature = "uring")]
 pub mod uring;
 mod worker;
@@ -18,4 +20,4 @@ pub use self::command::{Add, Added, Change, Command, Make, NotAdded, Removed, Wh
 pub use self::engine::{Engine, Ticket};
 pub use self::queue::{Queue, QueueName};
 pub use self::quiesce::{IfAbandoned, NotQuiesced, Quiesce, Quiesced};
-pub use self::worker::{AbortOnPanic, Place, WorkerCounters, WorkerHandle, spawn};
+pub use self::worker::{AbortOnPanic, Pass, Place, Worker, WorkerCounters, WorkerHandle, spawn};

@@ -1,8 +1,6 @@
 //! The queues of a worker: active ones, visited every pass, and idle ones, sampled.
 
-use std::cell::RefCell;
-use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use fipsee_ring::mapped::{Mapping, NextStamp};
 use fipsee_ring::wait::Watch;
@@ -22,11 +20,11 @@ pub(crate) enum Closing<E: Engine> {
     /// and one that goes on publishing must not keep us.
     Finish {
         left: u32,
-        removed: Rc<RefCell<Removed<E>>>,
+        removed: Arc<Mutex<Removed<E>>>,
     },
     /// Go as soon as nothing is in flight.
     Now {
-        removed: Rc<RefCell<Removed<E>>>,
+        removed: Arc<Mutex<Removed<E>>>,
     },
 }
 
@@ -39,7 +37,7 @@ pub(crate) struct Slot<E: Engine> {
     /// Keeps mapped what an idle queue is polled at.
     polled: Option<Arc<dyn Mapping>>,
     /// What waits until nothing is in flight.
-    pub(crate) changes: Vec<Rc<RefCell<Change<E>>>>,
+    pub(crate) changes: Vec<Arc<Mutex<Change<E>>>>,
     pub(crate) closing: Closing<E>,
 }
 
@@ -58,14 +56,14 @@ impl<E: Engine> Slot<E> {
     #[cold]
     pub(crate) fn apply_changes(&mut self) {
         for change in self.changes.drain(..) {
-            change.borrow_mut()(&mut *self.queue);
+            change.lock().unwrap_or_else(PoisonError::into_inner)(&mut *self.queue);
         }
     }
 
     /// It is served no more.
     pub(crate) fn hand_back(self) {
         if let Closing::Finish { removed, .. } | Closing::Now { removed } = self.closing {
-            removed.borrow_mut()(self.queue);
+            removed.lock().unwrap_or_else(PoisonError::into_inner)(self.queue);
         }
     }
 
@@ -93,6 +91,9 @@ enum Poll {
     /// Only the queue itself knows where its client will write.
     Ask,
 }
+
+// SAFETY: an address of memory that stays mapped, whichever thread has it (`polled` of the same slot); it is only loaded from, atomically.
+unsafe impl Send for Poll {}
 
 /// All queues of a worker, by their number.
 pub(crate) struct PollSet<E: Engine> {

@@ -18,7 +18,7 @@ pub struct QueueName {
 }
 
 /// A queue of some service, on its worker's thread. The worker calls [`visit`](Self::visit) once per pass, never anything per request.
-pub trait Queue<E: Engine>: Any {
+pub trait Queue<E: Engine>: Any + Send {
     /// Take up to a budget of requests, and answer what can be answered at once. Returns how many were taken.
     ///
     /// `alone`: the worker has no other active queue.

@@ -2,13 +2,12 @@
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use crate::worker::Worker;
-use crate::{Command, Engine, QueueName, WorkerHandle};
+use crate::{Command, Engine, Pass, QueueName, Worker, WorkerHandle};
 
 /// Longer than any worker needs between two looks into its mailbox, unless it is not given a CPU.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -96,24 +95,59 @@ impl Quiesced {
     }
 }
 
+/// How far a worker is.
+pub(crate) enum Quiescing {
+    /// Requests are in flight, and waited for until then.
+    Draining(Quiesce, Instant),
+    /// It does nothing until it is to resume.
+    Done { resume: Receiver<()>, if_abandoned: IfAbandoned },
+}
+
+impl Quiesce {
+    pub(crate) fn begin(self) -> Quiescing {
+        let deadline = Instant::now() + self.timeout;
+        Quiescing::Draining(self, deadline)
+    }
+}
+
 impl<E: Engine> Worker<E> {
     /// Finish what is in flight, then do nothing until it is to resume.
     #[cold]
-    pub(crate) fn quiesce(&mut self, order: Quiesce) {
-        let Quiesce { timeout, states, resume, if_abandoned } = order;
-        let deadline = Instant::now() + timeout;
-        while self.begin_owed() || self.engine.in_flight() > 0 {
-            if self.run_engine() == 0 {
-                if Instant::now() >= deadline {
-                    return;
+    pub(crate) fn quiesce(&mut self) -> Pass {
+        match self.quiescing.take() {
+            Some(Quiescing::Draining(order, deadline)) => self.drain(order, deadline),
+            Some(Quiescing::Done { resume, if_abandoned }) => match resume.try_recv() {
+                Err(TryRecvError::Empty) => {
+                    self.quiescing = Some(Quiescing::Done { resume, if_abandoned });
+                    Pass::Idle
                 }
-                self.await_engine(deadline);
+                resumed => self.resume(resumed.is_ok() || if_abandoned == IfAbandoned::Resume),
+            },
+            None => Pass::Worked,
+        }
+    }
+
+    fn drain(&mut self, order: Quiesce, deadline: Instant) -> Pass {
+        if self.begin_owed() || self.engine.in_flight() > 0 {
+            let finished = self.run_engine();
+            if finished == 0 && Instant::now() >= deadline {
+                // Dropping the order says so.
+                drop(order);
+                self.run_commands();
+                return Pass::Worked;
             }
+            self.quiescing = Some(Quiescing::Draining(order, deadline));
+            return if finished > 0 { Pass::Worked } else { Pass::Idle };
         }
         // Nothing is in flight: changes that waited for that are made now.
         self.settle();
+        let Quiesce { states, resume, if_abandoned, .. } = order;
         let _ = states.send(self.saved_states(if_abandoned == IfAbandoned::Resume));
-        let resumes = resume.recv().is_ok() || if_abandoned == IfAbandoned::Resume;
+        self.quiescing = Some(Quiescing::Done { resume, if_abandoned });
+        Pass::Idle
+    }
+
+    fn resume(&mut self, resumes: bool) -> Pass {
         let ids: Vec<usize> = self.queues.iter_mut().map(|(id, _)| id).collect();
         for id in ids {
             if resumes {
@@ -123,6 +157,23 @@ impl<E: Engine> Worker<E> {
             }
         }
         self.stopping |= !resumes;
+        self.run_commands();
+        Pass::Worked
+    }
+
+    /// Sleep until the engine reports, or until it is to resume.
+    #[cold]
+    pub(crate) fn rest_quiesced(&mut self) {
+        match self.quiescing.take() {
+            Some(Quiescing::Draining(order, deadline)) => {
+                self.await_engine(deadline);
+                self.quiescing = Some(Quiescing::Draining(order, deadline));
+            }
+            Some(Quiescing::Done { resume, if_abandoned }) => {
+                self.resume(resume.recv().is_ok() || if_abandoned == IfAbandoned::Resume);
+            }
+            None => {}
+        }
     }
 
     fn begin_owed(&mut self) -> bool {

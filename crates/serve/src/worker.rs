@@ -3,15 +3,14 @@
 //! Active queues are visited every pass; of the idle ones a few are sampled per pass, by looking at 16 bytes each
 //! (docs/decisions/0004-hot-and-cold-queues.md). A worker that finds nothing for a while arms all doorbells and sleeps.
 
-use std::cell::RefCell;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use fipsee_ring::clock;
 use fipsee_ring::mailbox::Mailbox;
 use fipsee_ring::tuning::Choices;
 use fipsee_ring::wait::{Backoff, Next, WaitMode};
@@ -19,7 +18,8 @@ use fipsee_topology::pin;
 use rustix::event::{Timespec, epoll};
 
 use crate::poll_set::{Closing, PollSet, Slot};
-use crate::{Add, Change, Command, Engine, NotAdded, Removed, When, Which};
+use crate::quiesce::Quiescing;
+use crate::{Add, Change, Command, Engine, NotAdded, Queue, Removed, When, Which};
 
 /// Most completions of asynchronous work that are looked at before the first of them are answered, so that the clients' next requests
 /// are under way: what a disk finishes at once may be a queue's worth.
@@ -68,8 +68,19 @@ impl<E: Engine> Clone for WorkerHandle<E> {
     }
 }
 
-/// The worker's own state; lives on its thread.
-pub(crate) struct Worker<E: Engine> {
+/// What a [`pass`](Worker::pass) came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// There was work: there may be more.
+    Worked,
+    /// There was none: [`rest`](Worker::rest) waits for some.
+    Idle,
+    /// It was told to stop, and every queue is gone.
+    Stopped,
+}
+
+/// A worker, driven by whoever has it: by [`run`](Self::run), or pass by pass.
+pub struct Worker<E: Engine> {
     pub(crate) queues: PollSet<E>,
     /// Queues that are closing or have changes that wait.
     unsettled: Vec<u32>,
@@ -79,10 +90,14 @@ pub(crate) struct Worker<E: Engine> {
     engine_watched: bool,
     epoll: OwnedFd,
     handle: WorkerHandle<E>,
+    backoff: Backoff,
+    /// Commands that came together with one that has the worker quiesce.
+    pub(crate) deferred: Vec<Command<E>>,
+    pub(crate) quiescing: Option<Quiescing>,
     pub(crate) stopping: bool,
 }
 
-/// Start a worker; `engine` is made on its thread.
+/// Start a worker on a thread of its own; `engine` is made there.
 ///
 /// # Errors
 /// No descriptor or thread left.
@@ -93,31 +108,25 @@ pub fn spawn<E: Engine>(
     look: Duration,
     engine: impl FnOnce() -> io::Result<E> + Send + 'static,
 ) -> io::Result<(WorkerHandle<E>, JoinHandle<()>)> {
-    let handle = WorkerHandle { mailbox: Arc::new(Mailbox::new()?), counters: Arc::default(), place, assigned: Arc::default() };
-    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    let on = epoll::EventFlags::IN | epoll::EventFlags::ET;
-    epoll::add(&epoll, &*handle.mailbox, epoll::EventData::new_u64(TOKEN_MAILBOX), on)?;
+    let (handle, epoll) = prepare(place)?;
     let given = handle.clone();
     let thread = std::thread::Builder::new().name(format!("fip-worker-{index}")).spawn(move || {
         let _guard = AbortOnPanic;
         bind_to(place.cpu);
-        let engine = match engine() {
-            Ok(engine) => engine,
-            Err(error) => return tracing::error!(index, %error, "a worker cannot prepare for asynchronous I/O"),
-        };
-        let worker = Worker {
-            queues: PollSet::default(),
-            unsettled: Vec::new(),
-            touched: Vec::new(),
-            engine,
-            engine_watched: false,
-            epoll,
-            handle: given,
-            stopping: false,
-        };
-        worker.run(Backoff::new(wait, look));
+        match engine() {
+            Ok(engine) => Worker::assemble(given, epoll, Backoff::new(wait, look), engine).run(),
+            Err(error) => tracing::error!(index, %error, "a worker cannot prepare for asynchronous I/O"),
+        }
     })?;
     Ok((handle, thread))
+}
+
+fn prepare<E: Engine>(place: Place) -> io::Result<(WorkerHandle<E>, OwnedFd)> {
+    let handle = WorkerHandle { mailbox: Arc::new(Mailbox::new()?), counters: Arc::default(), place, assigned: Arc::default() };
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let on = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    epoll::add(&epoll, &*handle.mailbox, epoll::EventData::new_u64(TOKEN_MAILBOX), on)?;
+    Ok((handle, epoll))
 }
 
 /// A thread that panics while it has this takes the process with it: clients then see a hang-up instead of silence.
@@ -140,35 +149,96 @@ fn bind_to(cpu: Option<usize>) {
 }
 
 impl<E: Engine> Worker<E> {
-    fn run(mut self, mut backoff: Backoff) {
+    /// A worker of the caller's thread, and how to reach it.
+    ///
+    /// # Errors
+    /// No descriptor left.
+    pub fn new(place: Place, backoff: Backoff, engine: E) -> io::Result<(Self, WorkerHandle<E>)> {
+        let (handle, epoll) = prepare(place)?;
+        Ok((Self::assemble(handle.clone(), epoll, backoff, engine), handle))
+    }
+
+    fn assemble(handle: WorkerHandle<E>, epoll: OwnedFd, backoff: Backoff, engine: E) -> Self {
+        Self {
+            queues: PollSet::default(),
+            unsettled: Vec::new(),
+            touched: Vec::new(),
+            engine,
+            engine_watched: false,
+            epoll,
+            handle,
+            backoff,
+            deferred: Vec::new(),
+            quiescing: None,
+            stopping: false,
+        }
+    }
+
+    fn run(mut self) {
         loop {
-            let mut work = self.queues.visit_active(&mut self.engine) + self.queues.sample_idle();
-            if self.engine.in_flight() > 0 {
-                work += self.run_engine();
-            }
-            if !self.unsettled.is_empty() {
-                self.settle();
-            }
-            if self.handle.mailbox.has_messages() {
-                self.run_commands();
-                work += 1;
-            }
-            if work > 0 {
-                backoff.reset();
-            } else if self.stopping && self.queues.is_empty() {
-                return;
-            } else if self.wait(&mut backoff) == Next::Sleep && self.nothing_remains_after_arming() {
-                self.sleep();
-                backoff.reset();
+            match self.pass() {
+                Pass::Worked => self.backoff.reset(),
+                Pass::Idle => self.rest(None),
+                Pass::Stopped => return,
             }
         }
     }
 
-    /// After a pass that found nothing. While work is under way, what comes next is no write to a ring.
+    /// Look at every active queue and a few idle ones, at what the engine has ended, and into the mailbox, without waiting.
     #[inline(always)]
-    fn wait(&self, backoff: &mut Backoff) -> Next {
+    pub fn pass(&mut self) -> Pass {
+        if self.quiescing.is_some() {
+            return self.quiesce();
+        }
+        let mut work = self.queues.visit_active(&mut self.engine) + self.queues.sample_idle();
+        if self.engine.in_flight() > 0 {
+            work += self.run_engine();
+        }
+        if !self.unsettled.is_empty() {
+            self.settle();
+        }
+        if self.handle.mailbox.has_messages() {
+            self.run_commands();
+            work += 1;
+        }
+        match work {
+            0 if self.stopping && self.queues.is_empty() => Pass::Stopped,
+            0 => Pass::Idle,
+            _ => Pass::Worked,
+        }
+    }
+
+    /// There was work: the next wait begins with looking.
+    #[inline(always)]
+    pub const fn worked(&mut self) {
+        self.backoff.reset();
+    }
+
+    /// After a pass that found nothing: one step of waiting, of which the last is to sleep, until `deadline_ticks` at most. While work is
+    /// under way, what comes next is no write to a ring.
+    #[inline(always)]
+    pub fn rest(&mut self, deadline_ticks: Option<u64>) {
+        if self.quiescing.is_some() {
+            return self.rest_quiesced();
+        }
         let expected = self.engine.in_flight() > 0;
-        backoff.step_watching(expected, || if expected { None } else { self.queues.watch() })
+        let next = self.backoff.step_watching(expected, || if expected { None } else { self.queues.watch() });
+        if next == Next::Sleep && self.nothing_remains_after_arming() {
+            self.sleep(deadline_ticks);
+            self.backoff.reset();
+        }
+    }
+
+    /// Where its queues begin what takes its time.
+    #[inline(always)]
+    pub const fn engine(&mut self) -> &mut E {
+        &mut self.engine
+    }
+
+    /// The queue of this number.
+    #[inline(always)]
+    pub fn queue(&mut self, id: u32) -> Option<&mut dyn Queue<E>> {
+        self.queues.get_mut(id as usize).map(|slot| &mut *slot.queue)
     }
 
     pub(crate) fn run_engine(&mut self) -> u32 {
@@ -225,8 +295,11 @@ impl<E: Engine> Worker<E> {
     }
 
     #[cold]
-    fn run_commands(&mut self) {
-        for command in self.handle.mailbox.take() {
+    pub(crate) fn run_commands(&mut self) {
+        let mut commands = std::mem::take(&mut self.deferred);
+        commands.append(&mut self.handle.mailbox.take());
+        let mut commands = commands.into_iter();
+        while let Some(command) = commands.next() {
             match command {
                 Command::Add(add) => self.add(add),
                 Command::Change { which, when, change } => self.change(which, when, change),
@@ -237,7 +310,11 @@ impl<E: Engine> Worker<E> {
                     }
                     drop(done);
                 }
-                Command::Quiesce(order) => self.quiesce(order),
+                Command::Quiesce(order) => {
+                    self.quiescing = Some(order.begin());
+                    self.deferred = commands.collect();
+                    return;
+                }
                 Command::Stop => self.stopping = true,
             }
         }
@@ -260,14 +337,14 @@ impl<E: Engine> Worker<E> {
         if when == When::Now {
             return self.queues.meant(which).for_each(|(_, slot)| change(&mut *slot.queue));
         }
-        let change = Rc::new(RefCell::new(change));
-        self.unsettle(which, |slot| slot.changes.push(Rc::clone(&change)));
+        let change = Arc::new(Mutex::new(change));
+        self.unsettle(which, |slot| slot.changes.push(Arc::clone(&change)));
     }
 
     fn begin_removal(&mut self, which: Which, finish: bool, removed: Removed<E>) {
-        let removed = Rc::new(RefCell::new(removed));
+        let removed = Arc::new(Mutex::new(removed));
         self.unsettle(which, |slot| {
-            let removed = Rc::clone(&removed);
+            let removed = Arc::clone(&removed);
             slot.closing = if finish { Closing::Finish { left: slot.queue.depth(), removed } } else { Closing::Now { removed } };
         });
     }
@@ -298,13 +375,14 @@ impl<E: Engine> Worker<E> {
     }
 
     #[cold]
-    fn sleep(&mut self) {
+    fn sleep(&mut self, deadline_ticks: Option<u64>) {
         if self.engine.in_flight() > 0 {
             self.watch_engine();
         }
         self.handle.counters.sleeps.fetch_add(1, Ordering::Relaxed);
         let mut events = Vec::<epoll::Event>::with_capacity(64);
-        let timeout = self.engine.time_to_look().and_then(|left| Timespec::try_from(left).ok());
+        let until = [self.engine.time_to_look(), deadline_ticks.map(clock::until)].into_iter().flatten().min();
+        let timeout = until.and_then(|left| Timespec::try_from(left).ok());
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
             Ok(0) => self.engine.look_for_stalled(),
             Ok(_) | Err(rustix::io::Errno::INTR) => {}

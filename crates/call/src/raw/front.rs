@@ -332,14 +332,14 @@ impl Front {
     /// Memory that is refused leaves the attachment as it was; any other refusal ends it.
     fn refuse(&mut self, client: u64, refusal: &Refusal) {
         let Some(session) = self.sessions.get(&client) else { return };
-        if refusal.code != RefusalCode::BadMemory || !refusal.send(&session.socket) {
+        if refusal.code != RefusalCode::BadMemory || !refusal.clone().send(&session.socket) {
             self.close_with(client, refusal);
         }
     }
 
     fn close_with(&mut self, client: u64, refusal: &Refusal) {
         if let Some(session) = self.sessions.get(&client) {
-            refusal.send(&session.socket);
+            refusal.clone().send(&session.socket);
         }
         self.close(client);
     }

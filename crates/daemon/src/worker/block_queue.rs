@@ -47,12 +47,3 @@ pub fn remove_region(client: u64, id: u16, ack: Ack) -> Command {
         let _ = queue.regions_mut().remove(id);
     })
 }
-
-/// Let go of the client's queues once nothing is in flight; `finish`: first serve what was published.
-pub fn remove_client(client: u64, finish: bool, ack: Ack) -> Command {
-    let removed = move |queue| {
-        let _until_dropped = &ack;
-        drop::<Box<dyn Queue<Engine>>>(queue);
-    };
-    Command::Remove { which: Which::Client(client), finish, removed: Box::new(removed) }
-}

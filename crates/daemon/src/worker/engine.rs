@@ -59,7 +59,7 @@ const DESCRIPTORS_OF_RINGS: u64 = 8;
 /// configuration names. Where there are more, at sockets that are attached later, machines are interrupted without.
 pub fn make_rings_for_machines(config: &Config) {
     let sockets: usize = config.disks.iter().map(|disk| disk.vhost_user.len()).sum();
-    let wanted = sockets * usize::from(config.front.limits.max_queues.clamp(1, MAX_QUEUES));
+    let wanted = sockets * usize::from(config.clients.limits.max_queues.clamp(1, MAX_QUEUES));
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / DESCRIPTORS_OF_RINGS;
     let count = make_spare_rings(wanted.min(usize::try_from(limit).unwrap_or(usize::MAX)));
     if count < wanted {

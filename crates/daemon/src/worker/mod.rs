@@ -6,7 +6,8 @@ pub mod virtqueue;
 
 use std::sync::Arc;
 
-use fipsee_block::disk::Engine;
+/// The kernel ring for file disks.
+pub use fipsee_block::disk::Engine as DiskEngine;
 use fipsee_block::server::DiskQueue;
 use fipsee_block::wire::BlockInfo;
 use fipsee_serve::{NotQuiesced, When, Which};
@@ -16,11 +17,10 @@ pub use self::engine::{make_rings_for_machines, spawn, start_engines};
 use crate::export::Export;
 
 /// What a worker is asked for.
-pub type Command = fipsee_serve::Command<Engine>;
+pub type Command = fipsee_serve::Command<DiskEngine>;
 /// How to reach a worker.
-pub type WorkerHandle = fipsee_serve::WorkerHandle<Engine>;
-/// Reports to the front when its last clone is dropped: the last worker concerned has done its part.
-pub type Ack = Arc<dyn Send + Sync>;
+pub type WorkerHandle = fipsee_serve::WorkerHandle<DiskEngine>;
+pub use fipsee_serve::session::Ack;
 
 /// Announce a disk's new size to every client of the export.
 #[must_use]

@@ -11,18 +11,19 @@ use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, MAX_QUEUES, MAX_REGIONS};
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::region::{Access, Region};
 use fipsee_ring::seqpacket::Seqpacket;
+use fipsee_serve::session::{ClientLimits, Credentials, Held, Registered, Session, State};
+use fipsee_serve::unix::credentials_of;
 use fipsee_serve::{Assignment, IfAbandoned, QueueName, Quiesced};
-use rustix::event::epoll;
 
-use super::LocalFront;
+use super::UnixSocket;
 use crate::export::{Attached, Kind};
-use crate::front::session::{Attachment, Channel, ClientLimits, Registered, Session, State};
-use crate::front::vhost_user::{AdoptedMachines, Machines, Socket};
+use crate::services::block::{BlockAttachment, Channel, QueueEnd};
 use crate::takeover::TAKE_TIMEOUT;
 use crate::takeover::line::Line;
 use crate::takeover::take::{Failure, expect, receive};
 use crate::takeover::wire::{self, AttachedGiven, ClientGiven, Given, QueueGiven, Stage};
-use crate::worker::{Command, block_queue, why_not_quiesced};
+use crate::transport::vhost_user::{AdoptedMachines, Machines, Socket};
+use crate::worker::{Command, DiskEngine, block_queue, why_not_quiesced};
 
 /// Clients that are ours as soon as the other daemon is told; their queues stand still.
 pub(crate) struct Adopted {
@@ -38,20 +39,21 @@ pub(crate) struct Adopted {
 /// What comes together for one client.
 struct Queues {
     layout: RegionLayout,
-    ends: Vec<(ServerQueue, Arc<QueueCounters>, Option<Standing>)>,
+    ends: Vec<QueueEnd>,
 }
 
-impl LocalFront {
+impl UnixSocket {
     /// Take in all clients that the other daemon sends.
     pub(crate) fn adopt(&mut self, line: &Line, timeout: Duration, sockets: &[Socket]) -> Result<Adopted, Failure> {
-        let mut commands: Vec<Vec<Command>> = self.workers.iter().map(|_| Vec::new()).collect();
+        let mut commands: Vec<Vec<Command>> = self.clients.sessions.host.workers.iter().map(|_| Vec::new()).collect();
         let (mut detaching, mut standings) = (Vec::new(), Vec::new());
-        let mut machines = Machines::new(&self.workers, &self.live, sockets);
+        let host = &self.clients.sessions.host;
+        let mut machines = Machines::new(&host.workers, &host.live, sockets);
         let stood_still_ns = loop {
             // Its timeouts, with hypervisors and then with requests in flight, end before ours with it.
             match receive(line, Instant::now() + 2 * (timeout + TAKE_TIMEOUT), "handing over clients")? {
                 (Given::End { stood_still_ns, next_client }, _) => {
-                    self.live.number_clients_from(next_client);
+                    self.clients.sessions.host.live.number_clients_from(next_client);
                     break stood_still_ns;
                 }
                 (Given::Client(given), descriptors) => {
@@ -64,19 +66,19 @@ impl LocalFront {
                 (other, _) => return Err(Failure::out_of_order(&other)),
             }
         };
-        let limit = self.live.now().settings.max_clients;
-        if self.sessions.len() > limit {
-            let text = format!("{} clients are connected and max_clients is {limit} here; raise it", self.sessions.len());
+        let (limit, clients) = (self.clients.sessions.host.live.now().settings.max_clients, self.clients.sessions.len());
+        if clients > limit {
+            let text = format!("{clients} clients are connected and max_clients is {limit} here; raise it");
             return Err(Failure::Refused(text));
         }
-        let still = Quiesced::begin(&self.workers, commands, Duration::ZERO, IfAbandoned::Release);
+        let still = Quiesced::begin(&self.clients.sessions.host.workers, commands, Duration::ZERO, IfAbandoned::Release);
         let still = still.map_err(|error| Failure::Refused(why_not_quiesced(error, Duration::ZERO)))?;
         // Does every queue stand at its worker where it stood in the other daemon?
         if standings.iter().any(|(queue, standing)| still.state(*queue) != Some(standing)) {
             return Err(Failure::Refused("a queue does not stand where the other daemon left it; see the log".to_owned()));
         }
         let machines = machines.standing(&still)?;
-        Ok(Adopted { still, machines, stood_still_ns, clients: self.sessions.len(), detaching })
+        Ok(Adopted { still, machines, stood_still_ns, clients, detaching })
     }
 
     /// Serve them, once the workers go on.
@@ -86,8 +88,9 @@ impl LocalFront {
         still.resume();
         for client in detaching {
             // An attached client's cannot be refused.
-            let _ = self.detach(client);
+            let _ = self.clients.sessions.detach(client);
         }
+        self.clients.carry_out();
     }
 
     fn adopt_client(
@@ -102,9 +105,8 @@ impl LocalFront {
         let wrong = |what: &str| Failure::Refused(format!("client {client}: {what}"));
         let mut descriptors = descriptors.into_iter();
         let socket = descriptors.next().ok_or_else(|| wrong("its socket is missing"))?;
-        let peer = rustix::net::sockopt::socket_peercred(&socket).map_err(|error| wrong(&format!("its socket: {error}")))?;
-        let credentials = (peer.pid.as_raw_nonzero().get(), peer.uid.as_raw(), peer.gid.as_raw());
-        if self.sessions.contains_key(&client) || features & !FEATURES != 0 {
+        let credentials = credentials_of(&socket).map_err(|error| wrong(&format!("its socket: {error}")))?;
+        if self.clients.socket(client).is_some() || features & !FEATURES != 0 {
             return Err(wrong("its number or its features are impossible"));
         }
         let state = match stage {
@@ -112,35 +114,30 @@ impl LocalFront {
             Stage::Greeted => State::Greeted { since: Instant::now() },
             Stage::Attached(attached) => {
                 let file = descriptors.next().ok_or_else(|| wrong("its channel is missing"))?;
-                let who = (client, credentials.0, credentials.1);
-                State::Attached(self.adopt_attachment(line, who, &attached, file, commands, standings)?)
+                State::Attached(self.adopt_attachment(line, (client, &credentials), &attached, file, commands, standings)?)
             }
         };
-        let socket = Seqpacket::from_fd(socket);
-        let on = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
-        epoll::add(&self.epoll, &socket, epoll::EventData::new_u64(client), on)
-            .map_err(|error| wrong(&format!("its socket cannot be watched: {error}")))?;
         let limits = ClientLimits { max_queues, max_depth, max_pool_bytes, max_memory_bytes };
-        self.descriptors += 1;
-        if let State::Attached(held) = &state {
-            self.descriptors += held.descriptors;
-        }
-        self.live.number_clients_from(client.saturating_add(1));
-        self.sessions.insert(client, Session { id: client, socket, credentials, limits, state, features, parked: None });
+        let session = Session::new(credentials, limits, features, state);
+        self.clients
+            .adopt(client, Seqpacket::from_fd(socket), session)
+            .map_err(|error| wrong(&format!("its socket cannot be watched: {error}")))?;
+        self.clients.sessions.host.live.number_clients_from(client.saturating_add(1));
         Ok(())
     }
 
     fn adopt_attachment(
         &self,
         line: &Line,
-        (client, pid, uid): (u64, i32, u32),
+        (client, credentials): (u64, &Credentials),
         given: &AttachedGiven,
         file: OwnedFd,
         commands: &mut [Vec<Command>],
         standings: &mut Vec<(QueueName, Standing)>,
-    ) -> Result<Attachment, Failure> {
+    ) -> Result<Held<DiskEngine>, Failure> {
         let wrong = |what: &str| Failure::Refused(format!("client {client}: {what}"));
-        let export = self.live.now().exports.iter().find(|export| export.name() == given.disk).cloned();
+        let host = &self.clients.sessions.host;
+        let export = host.live.now().exports.iter().find(|export| export.name() == given.disk).cloned();
         let export = export.ok_or_else(|| wrong("its disk is not there"))?;
         let region = Region::from_peer(file, given.region_bytes, Access::ReadWrite).map_err(|error| wrong(&error.to_string()))?;
         let region = Arc::new(region);
@@ -149,30 +146,27 @@ impl LocalFront {
         for ((_, _, standing), index) in ends.iter().zip(0_u16..) {
             standings.extend(standing.map(|standing| (QueueName { client, index }, standing)));
         }
-        let assignments: Vec<Assignment> = layout.queues.iter().map(|_| Assignment::choose(&self.workers)).collect();
-        let worker_cpus = assignments.iter().map(|assignment| self.workers[assignment.worker()].place.cpu).collect();
+        let assignments: Vec<Assignment> = layout.queues.iter().map(|_| Assignment::choose(&host.workers)).collect();
+        let worker_cpus = assignments.iter().map(|assignment| host.workers[assignment.worker()].place.cpu).collect();
         let queues = ends.iter().map(|(_, counters, _)| Arc::clone(counters)).collect();
-        let bells = ends.iter().map(|(queue, _, _)| (queue.our_bell.clone(), queue.client_bell.clone())).collect();
-        let channel = Channel { region, layout, bells, read_only: given.read_only };
-        let mut held = Attachment::new(&export, channel, assignments);
-        for (worker, command) in held.commands(client, ends) {
+        let channel = Channel::new(region, layout, &ends, given.read_only);
+        let attachment = BlockAttachment::new(Arc::clone(&export), channel, Arc::clone(&host.live));
+        for (worker, command) in attachment.commands(client, &assignments, ends) {
             commands[worker].push(command);
         }
-        let mut workers: Vec<usize> = held.assignments.iter().map(Assignment::worker).collect();
-        workers.sort_unstable();
-        workers.dedup();
+        let mut held = Held::new(Box::new(attachment), assignments);
         for (id, registered) in memory {
-            for worker in &workers {
+            for worker in held.workers() {
                 // The client has its answer already.
                 let ack = Arc::new(());
-                commands[*worker].push(block_queue::add_region(client, id, &registered.region, registered.access, ack));
+                commands[worker].push(block_queue::add_region(client, id, &registered.region, registered.access, ack));
             }
-            held.descriptors += 1;
             if held.memory.insert(id, registered).is_some() {
                 return Err(wrong("one id stands for two memories"));
             }
         }
         let (exclusive, role) = (given.exclusive, given.role);
+        let &Credentials { pid, uid, .. } = credentials;
         let kind = Kind::Ring;
         export.keep(Attached { kind, client, pid, uid, queues, worker_cpus, exclusive, role, leaving: false });
         Ok(held)
@@ -187,9 +181,7 @@ fn adopt_memory(line: &Line, client: u64) -> Result<(u16, Registered), Failure> 
     let (Some(file), true) = (descriptors.pop(), whose == client && is_possible) else {
         return Err(wrong("its id, access or file is impossible"));
     };
-    let mapping = if access & ACCESS_WRITE != 0 { Access::ReadWrite } else { Access::Read };
-    let region = Region::from_peer(file, length_bytes, mapping).map_err(|error| wrong(&error.to_string()))?;
-    Ok((id, Registered { region: Arc::new(region), access, is_going: false }))
+    Ok((id, Registered::map(file, length_bytes, access).map_err(|text| wrong(&text))?))
 }
 
 fn adopt_queues(line: &Line, client: u64, given: &AttachedGiven, region: &Arc<Region>) -> Result<Queues, Failure> {

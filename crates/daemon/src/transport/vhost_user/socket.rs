@@ -23,9 +23,8 @@ use super::handover::Hold;
 use super::queue::Serving;
 use super::visitor::Visitor;
 use crate::export::{Export, Kind, Role, Wish};
-use crate::front::groups;
-use crate::front::quota::LogQuota;
 use crate::live::Live;
+use crate::transport::LogQuota;
 use crate::worker::WorkerHandle;
 
 /// As the client socket: who may use the disk is decided by the disk's lists.
@@ -143,7 +142,7 @@ impl Socket {
 
     /// Hear this one, who came to another daemon.
     pub(super) fn adopt(&self, visitor: Visitor) {
-        lock(&self.state).peer = Some((visitor.credentials.0, Arc::clone(&visitor.connection)));
+        lock(&self.state).peer = Some((visitor.credentials.pid, Arc::clone(&visitor.connection)));
         self.notices.send(Notice::Adopt(Box::new(visitor)));
     }
 
@@ -333,10 +332,9 @@ impl Keeper {
             if state.retired {
                 return End::HungUp;
             }
-            let more_gids = groups::of_peer(&visitor.connection);
             // The destination of a migration connects while the source still writes: a device claims when its first queue is served.
             let wish = Wish { kind: Kind::VhostUser, exclusive: false, role: Role::Reader, ignores_claims: false };
-            if let Err(denied) = self.export.admit(client, visitor.credentials, &more_gids, wish) {
+            if let Err(denied) = self.export.admit(client, &visitor.credentials, wish) {
                 if self.quota.allows() {
                     let reason = denied.into_text();
                     tracing::warn!(disk, pid, uid, reason, "a hypervisor is refused");

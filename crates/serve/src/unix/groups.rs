@@ -1,4 +1,4 @@
-//! The groups of whoever connected, beside its primary one.
+//! The groups of the peer of a Unix socket, beside its primary one.
 
 use std::os::fd::{AsFd, AsRawFd};
 

@@ -1,4 +1,4 @@
-//! The vhost-user front: hypervisors on this host, whose guests see a disk as a virtio-blk device.
+//! Hypervisors on this host, whose guests see a disk as a virtio-blk device.
 //!
 //! Each socket has a thread for its conversation, which may wait for the hypervisor and for workers; virtqueues are served by the
 //! workers, as rings are.
@@ -56,7 +56,7 @@ pub enum Notice {
 }
 
 /// All sockets. Only the admin thread adds and removes them while the daemon serves.
-pub struct VhostUserFront {
+pub struct VhostUserSockets {
     shared: Shared,
     sockets: Mutex<Vec<Socket>>,
 }
@@ -65,8 +65,8 @@ pub struct VhostUserFront {
 #[must_use]
 pub struct Retired(Vec<PathBuf>);
 
-impl VhostUserFront {
-    /// A front without a socket.
+impl VhostUserSockets {
+    /// Without a socket yet.
     #[must_use]
     pub const fn new(workers: Vec<WorkerHandle>, live: Arc<Live>) -> Self {
         Self { shared: Shared { workers, live }, sockets: Mutex::new(Vec::new()) }

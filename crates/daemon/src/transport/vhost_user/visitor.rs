@@ -3,6 +3,8 @@
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use fipsee_serve::session::Credentials;
+use fipsee_serve::unix::credentials_of;
 use vhost::vhost_user::BackendReqHandler;
 
 use super::device::Device;
@@ -18,8 +20,7 @@ const DESCRIPTORS_PER_QUEUE: u64 = 6;
 /// One hypervisor.
 pub struct Visitor {
     pub(super) client: u64,
-    /// Process, user, group.
-    pub(super) credentials: (i32, u32, u32),
+    pub(super) credentials: Credentials,
     pub(super) connection: Arc<UnixStream>,
     pub(super) handler: BackendReqHandler<Mutex<Device>>,
     pub(super) device: Arc<Mutex<Device>>,
@@ -41,14 +42,13 @@ impl Visitor {
         handler: BackendReqHandler<Mutex<Device>>,
         device: Arc<Mutex<Device>>,
     ) -> std::io::Result<Self> {
-        let peer = rustix::net::sockopt::socket_peercred(&connection)?;
-        let credentials = (peer.pid.as_raw_nonzero().get(), peer.uid.as_raw(), peer.gid.as_raw());
+        let credentials = credentials_of(&connection)?;
         Ok(Self { client, credentials, connection: Arc::new(connection), handler, device, charged: 0 })
     }
 
     /// Process and user.
     pub(super) const fn who(&self) -> (i32, u32) {
-        (self.credentials.0, self.credentials.1)
+        (self.credentials.pid, self.credentials.uid)
     }
 
     /// For another daemon.

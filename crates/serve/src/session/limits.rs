@@ -1,8 +1,31 @@
-//! What one user may hold of what all clients share: places, and descriptors of the daemon.
+//! What one client may have, and what one user may have of what all clients share: places, and descriptors of the program.
 
-use super::{Attachment, FrontSettings, LocalFront, RESERVED_DESCRIPTORS, State};
+use super::{Host, Sessions};
+use crate::Engine;
 
-/// Of what there is, a user who is neither root nor the daemon's own may hold three quarters, so that others can still come.
+/// Descriptors kept back for the program's own files and for telling clients that there are none left.
+const RESERVED_DESCRIPTORS: u64 = 64;
+
+/// Limits of one client (docs/threat-model.md).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientLimits {
+    /// Queues granted at most.
+    pub max_queues: u16,
+    /// Requests outstanding per queue at most.
+    pub max_depth: u32,
+    /// Pool bytes granted at most.
+    pub max_pool_bytes: u64,
+    /// Bytes of its own memory that it may register in all.
+    pub max_memory_bytes: u64,
+}
+
+impl Default for ClientLimits {
+    fn default() -> Self {
+        Self { max_queues: 16, max_depth: 256, max_pool_bytes: 64 << 20, max_memory_bytes: 16 << 30 }
+    }
+}
+
+/// Of what there is, a user who is neither root nor the program's own may hold three quarters, so that others can still come.
 const fn share_of(all: u64) -> u64 {
     all - all / 4
 }
@@ -11,22 +34,19 @@ fn is_limited(uid: u32) -> bool {
     uid != 0 && uid != rustix::process::geteuid().as_raw()
 }
 
-impl LocalFront {
-    /// Whose every client is that holds a place, and the descriptors it holds.
+impl<E: Engine, H: Host<E>> Sessions<E, H> {
+    /// The user of every client that holds a place, and the descriptors held for it.
     fn holders(&self) -> impl Iterator<Item = (u32, u64)> {
         let connected = self.sessions.values().map(|session| {
-            let held = match &session.state {
-                State::Attached(held) | State::Detaching(held) => held.descriptors,
-                _ => 0,
-            };
-            (session.credentials.1, 1 + held)
+            let held = session.held().map_or(0, |held| held.descriptors());
+            (session.credentials.uid, 1 + held)
         });
-        connected.chain(self.leaving.values().map(|(uid, Attachment { descriptors, .. })| (*uid, *descriptors)))
+        connected.chain(self.leaving.values().map(|(uid, held)| (*uid, held.descriptors())))
     }
 
     /// Is there no place for one more client of this user? In words for it.
     pub(super) fn lacks_place(&self, uid: u32) -> Option<String> {
-        let FrontSettings { max_clients, max_clients_per_user, .. } = self.live.now().settings;
+        let (max_clients, max_clients_per_user) = self.host.max_clients();
         if self.sessions.len() + self.leaving.len() >= max_clients {
             return Some(format!("the daemon serves its limit of {max_clients} clients; raise max_clients"));
         }
@@ -44,9 +64,13 @@ impl LocalFront {
 
     /// Would `more` descriptors for this user exceed a limit? In words for the client.
     pub(super) fn lacks_descriptors(&self, uid: u32, more: u64) -> Option<String> {
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
-        let held = self.descriptors + self.live.now().added_descriptors + self.live.device_descriptors();
-        if held + more + RESERVED_DESCRIPTORS > limit {
+        let (limit, others) = self.host.descriptors();
+        let (mut of_clients, mut of_user) = (0, 0);
+        for (other, descriptors) in self.holders() {
+            of_clients += descriptors;
+            of_user += if other == uid { descriptors } else { 0 };
+        }
+        if (others + of_clients + more).saturating_add(RESERVED_DESCRIPTORS) > limit {
             return Some(format!(
                 "the daemon may open {limit} files and needs them all; raise its limit (ulimit -n, or LimitNOFILE= in the unit) or detach clients"
             ));
@@ -54,13 +78,7 @@ impl LocalFront {
         if !is_limited(uid) {
             return None;
         }
-        let (mut of_clients, mut of_user) = (0, 0);
-        for (other, descriptors) in self.holders() {
-            of_clients += descriptors;
-            of_user += if other == uid { descriptors } else { 0 };
-        }
-        let for_clients = limit.saturating_sub(RESERVED_DESCRIPTORS + held.saturating_sub(of_clients));
-        let share = share_of(for_clients);
+        let share = share_of(limit.saturating_sub(RESERVED_DESCRIPTORS + others));
         (of_user + more > share).then(|| {
             format!(
                 "the clients of user {uid} hold {of_user} of the daemon's {limit} files, and one user may hold {share}; detach some, register \

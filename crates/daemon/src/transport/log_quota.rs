@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 /// Lines per second that clients may cause in the log; more are counted and left out.
 const LOG_LINES_PER_SECOND: u32 = 50;
 
-/// What one front has logged of its clients lately.
+/// What one transport has logged of its clients lately.
 #[derive(Debug, Default)]
-pub(super) struct LogQuota {
+pub(crate) struct LogQuota {
     second: Option<Instant>,
     lines: u32,
     left_out: u64,
@@ -15,7 +15,7 @@ pub(super) struct LogQuota {
 
 impl LogQuota {
     /// May a line about a client be logged now?
-    pub(super) fn allows(&mut self) -> bool {
+    pub(crate) fn allows(&mut self) -> bool {
         if self.second.is_none_or(|second| second.elapsed() >= Duration::from_secs(1)) {
             if self.left_out > 0 {
                 tracing::warn!(lines = self.left_out, "lines about clients were left out");

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use fipsee_serve::{QueueName, Quiesced};
 use fipsee_virtio::upgrade::GuestStanding;
 
-use super::VhostUserFront;
+use super::VhostUserSockets;
 use super::device::Device;
 use super::queue::Queue;
 use crate::takeover::line::{Line, LineError};
@@ -50,7 +50,7 @@ pub struct Held {
     _until: Vec<Sender<()>>,
 }
 
-impl VhostUserFront {
+impl VhostUserSockets {
     /// Have every socket rest between two messages.
     ///
     /// # Errors
