@@ -29,8 +29,8 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/virtio/src/upgrade/rings.rs",
     "crates/capi/src/",
     "crates/python/src/memory.rs",
-    "crates/daemon/src/front/inherited.rs",
-    "crates/daemon/src/front/vhost_user/adoption.rs",
+    "crates/daemon/src/transport/inherited.rs",
+    "crates/daemon/src/transport/vhost_user/adoption.rs",
     "crates/serve/src/unix/groups.rs",
 ];
 
