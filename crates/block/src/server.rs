@@ -1,17 +1,18 @@
 //! The daemon's end of one block queue: visit it, answer it.
 
+mod served;
 mod standing;
 
 use std::sync::Arc;
 
+pub use self::served::DiskQueue;
 pub use self::standing::{EventStanding, Standing};
 use fipsee_ring::channel::ServerQueue;
 use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE};
 use fipsee_ring::doorbell::{ClientBell, EventDoorbell, SocketDoorbell};
-use fipsee_ring::mapped::{MappedRing, NextStamp};
+use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::pace::AnswererPace;
 use fipsee_ring::region::Region;
-use fipsee_ring::wait::Watch;
 use fipsee_ring::{Message, clock};
 
 use crate::disk::{Disk, Engine, Submitted, Ticket};
@@ -189,18 +190,6 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
         self.in_flight
     }
 
-    /// Requests a correct client has outstanding at most.
-    #[must_use]
-    pub const fn depth(&self) -> u32 {
-        self.depth
-    }
-
-    /// The channel's end, for its doorbells.
-    #[must_use]
-    pub const fn queue(&self) -> &ServerQueue<C, O> {
-        &self.queue
-    }
-
     /// The client's doorbell.
     #[inline(always)]
     pub const fn client_bell_mut(&mut self) -> &mut C {
@@ -220,18 +209,6 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
     #[inline(always)]
     pub fn has_work(&self) -> bool {
         self.in_flight < self.depth && self.queue.requests.has_message()
-    }
-
-    /// Where the next request's stamp will stand and what it will be: 16 bytes are all a poller of many queues needs.
-    #[must_use]
-    pub fn next_stamp(&self) -> NextStamp {
-        self.queue.requests.memory().next_stamp(self.queue.requests.cursor())
-    }
-
-    /// As [`next_stamp`](Self::next_stamp), for who waits for this queue alone.
-    #[must_use]
-    pub fn watch(&self) -> Watch<'_> {
-        self.queue.requests.watch()
     }
 
     /// Ask for the doorbell, then look once more: is there work after all?

@@ -332,7 +332,7 @@ impl Admin {
         export.disk().resize(size_bytes / 512)?;
         let info = export.disk().info();
         for worker in &self.workers {
-            worker.mailbox.send(worker::announce_resize(&export, info));
+            worker.mailbox.send_all(worker::announce_resize(&export, info));
         }
         self.vms.resized(&export);
         match lost_bytes {

@@ -120,7 +120,7 @@ impl Attached {
 /// A disk under a name.
 pub struct Export {
     name: String,
-    disk: AnyDisk,
+    disk: Arc<AnyDisk>,
     read_only: bool,
     exclusive: bool,
     shared: bool,
@@ -210,7 +210,7 @@ impl Export {
         let users = Mutex::new(Users { allow, attached: Vec::new(), retired: false });
         Self {
             name: spec.name.clone(),
-            disk,
+            disk: Arc::new(disk),
             read_only: spec.ro,
             exclusive: spec.exclusive,
             shared: spec.shared,
@@ -249,7 +249,7 @@ impl Export {
 
     /// The disk.
     #[must_use]
-    pub const fn disk(&self) -> &AnyDisk {
+    pub const fn disk(&self) -> &Arc<AnyDisk> {
         &self.disk
     }
 

@@ -20,6 +20,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/block/src/server",
     "crates/block/src/client/",
     "crates/serve/src/poll_set.rs",
+    "crates/serve/src/uring",
     "crates/virtio/src/memory",
     "crates/virtio/src/queue",
     "crates/virtio/src/inflight.rs",

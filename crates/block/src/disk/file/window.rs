@@ -1,9 +1,9 @@
 //! A piece of a direct transfer through a buffer: whole units of the file, of which the client's bytes are a part.
 
+use fipsee_serve::uring::Buffer;
 use io_uring::squeue::Entry;
 use io_uring::{opcode, types};
 
-use crate::disk::engine::Buffer;
 use fipsee_ring::memory::{Span, copy_from, copy_to};
 
 /// What is done with the buffer now.

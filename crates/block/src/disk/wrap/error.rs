@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use fipsee_ring::memory::Span;
 use rustix::io::Errno;
 
 use super::super::faults::OPERATIONS;
@@ -13,7 +14,6 @@ use super::super::{AnyDisk, Disk, Engine, Faults, Submitted, Ticket};
 use super::{faults_of, number, pairs};
 use crate::request::Request;
 use crate::wire::{BlockInfo, Operation};
-use fipsee_ring::memory::Span;
 
 const ERRORS: [(&str, Errno); 4] =
     [("EIO", Errno::IO), ("ENOSPC", Errno::NOSPC), ("EROFS", Errno::ROFS), ("EOPNOTSUPP", Errno::OPNOTSUPP)];

@@ -178,11 +178,8 @@ impl Queue {
         let asker = Box::new(Asker::new(index, &serving.notices));
         self.start = asker.start;
         let (reply, served) = channel();
-        let notices = Arc::clone(&serving.notices);
-        // The device's thread logs it.
-        let on_fault = Box::new(move |reason: &str| notices.send(Notice::Fault { queue: index, reason: reason.to_owned() }));
         let name = QueueName { client: serving.client, index };
-        let command = virtqueue::add(name, &serving.export, move |id| serve(id, asker), on_fault, reply);
+        let command = virtqueue::add(name, &serving.export, move |id| serve(id, asker), reply);
         (Assignment::choose(&serving.workers), command, served)
     }
 

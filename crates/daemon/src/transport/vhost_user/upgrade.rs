@@ -47,6 +47,10 @@ impl fipsee_virtio::upgrade::Device for Asker {
     fn asked(&mut self, token: QuestionToken, question: Question) {
         self.notices.send(Notice::Asked(Asked { queue: self.queue, start: self.start, token, question }));
     }
+
+    fn broke(&mut self, reason: &str) {
+        self.notices.send(Notice::Fault { queue: self.queue, reason: reason.to_owned() });
+    }
 }
 
 impl Device {

@@ -1,42 +1,45 @@
-//! Memory of the engine's own for transfers that the client's memory or the file's unit does not allow as they are.
+//! Memory of the engine's own, for transfers that cannot use the client's as it is.
 
 use std::ptr::NonNull;
 
 /// The longest of them; longer transfers go piece by piece.
-pub(in crate::disk) const MAX_BUFFER_BYTES: usize = 256 << 10;
+pub const MAX_BUFFER_BYTES: usize = 256 << 10;
 /// What an engine takes for them at most: 128 of the longest, 8192 of the shortest. Further requests wait for one.
 const MAX_TOTAL_BYTES: usize = 32 << 20;
 
 const PAGE_BYTES: usize = 4096;
 const CLASSES: usize = (MAX_BUFFER_BYTES / PAGE_BYTES).ilog2() as usize + 1;
 
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[repr(C, align(4096))]
 struct Page([u8; PAGE_BYTES]);
 
 /// Memory aligned to 4096 bytes.
-pub(in crate::disk) struct Buffer(Box<[Page]>);
+#[derive(Debug)]
+pub struct Buffer(Box<[Page]>);
 
 impl Buffer {
-    pub(in crate::disk) const fn length_bytes(&self) -> usize {
+    /// Its length.
+    #[must_use]
+    pub const fn length_bytes(&self) -> usize {
         self.0.len() * PAGE_BYTES
     }
 
     /// Its first byte, for the kernel.
-    pub(in crate::disk) fn base(&mut self) -> NonNull<u8> {
+    pub fn base(&mut self) -> NonNull<u8> {
         NonNull::from(&mut *self.0).cast()
     }
 
     /// Its bytes. The kernel is not at work on it.
-    pub(in crate::disk) fn bytes(&mut self) -> &mut [u8] {
+    pub fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: the pages are `length_bytes` initialised bytes without padding, borrowed as long as the slice.
         unsafe { std::slice::from_raw_parts_mut(self.base().as_ptr(), self.length_bytes()) }
     }
 }
 
 /// The buffers of one engine.
-#[derive(Default)]
-pub(in crate::disk) struct Buffers {
+#[derive(Debug, Default)]
+pub struct Buffers {
     /// By size: 1, 2, 4 ... pages.
     spare: [Vec<Buffer>; CLASSES],
     /// In use and spare.
@@ -47,7 +50,7 @@ pub(in crate::disk) struct Buffers {
 
 impl Buffers {
     /// A buffer of at least `length_bytes`, which is at most [`MAX_BUFFER_BYTES`]; `None` while too many are in use.
-    pub(in crate::disk) fn take(&mut self, length_bytes: usize) -> Option<Buffer> {
+    pub fn take(&mut self, length_bytes: usize) -> Option<Buffer> {
         debug_assert!(length_bytes <= MAX_BUFFER_BYTES);
         let pages = length_bytes.div_ceil(PAGE_BYTES).next_power_of_two();
         let class = (pages.ilog2() as usize).min(CLASSES - 1);
@@ -66,7 +69,8 @@ impl Buffers {
         })
     }
 
-    pub(in crate::disk) fn give(&mut self, buffer: Buffer) {
+    /// Give one back.
+    pub fn give(&mut self, buffer: Buffer) {
         let class = (buffer.0.len().ilog2() as usize).min(CLASSES - 1);
         self.spare[class].push(buffer);
         self.given = true;

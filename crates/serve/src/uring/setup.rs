@@ -1,36 +1,36 @@
 //! Making a kernel ring: with what the kernel has, and restricted to what jobs need.
 
 use std::io;
+use std::sync::OnceLock;
 
 use io_uring::register::Restriction;
-use io_uring::{IoUring, Probe, opcode, squeue};
+use io_uring::{IoUring, Probe, squeue};
 use rustix::io::Errno;
 
-/// The operations of jobs; a ring of ours carries out no others.
-const OPERATIONS: [(&str, u8); 8] = [
-    ("nop", opcode::Nop::CODE),
-    ("read", opcode::Read::CODE),
-    ("write", opcode::Write::CODE),
-    ("readv", opcode::Readv::CODE),
-    ("writev", opcode::Writev::CODE),
-    ("fsync", opcode::Fsync::CODE),
-    ("fallocate", opcode::Fallocate::CODE),
-    ("timeout", opcode::Timeout::CODE),
-];
+/// What jobs need of the kernel.
+#[derive(Debug)]
+pub struct Needs {
+    /// Who needs it, for messages.
+    pub users: &'static str,
+    /// The operations, by name and number; the ring carries out no others. The engine itself needs read.
+    pub operations: &'static [(&'static str, u8)],
+    /// The kernel has it.
+    pub is_there: OnceLock<()>,
+}
 
-pub(super) fn ask_kernel() -> Result<(), String> {
-    drop(build(1)?);
+pub(super) fn ask_kernel(needs: &Needs) -> Result<(), String> {
+    drop(build(needs, 1)?);
     // A ring that is restricted does not answer.
-    let ring = IoUring::new(1).map_err(|error| explain_setup(&error))?;
+    let ring = IoUring::new(1).map_err(|error| explain_setup(needs, &error))?;
     let mut probe = Probe::new();
-    ring.submitter().register_probe(&mut probe).map_err(|error| explain_setup(&error))?;
-    match OPERATIONS.iter().find(|(_, code)| !probe.is_supported(*code)) {
-        Some((name, _)) => Err(format!("the kernel's io_uring has no {name} operation; file disks need Linux 5.6 or newer")),
+    ring.submitter().register_probe(&mut probe).map_err(|error| explain_setup(needs, &error))?;
+    match needs.operations.iter().find(|(_, code)| !probe.is_supported(*code)) {
+        Some((name, _)) => Err(format!("the kernel's io_uring has no {name} operation; {} need Linux 5.6 or newer", needs.users)),
         None => Ok(()),
     }
 }
 
-pub(super) fn build(entries: u32) -> Result<IoUring, String> {
+pub(super) fn build(needs: &Needs, entries: u32) -> Result<IoUring, String> {
     let is_unknown = |error: &io::Error| Errno::from_io_error(error) == Some(Errno::INVAL);
     let mut builder = IoUring::builder();
     builder.setup_r_disabled();
@@ -41,23 +41,23 @@ pub(super) fn build(entries: u32) -> Result<IoUring, String> {
     let ring = best.build(entries).or_else(|error| if is_unknown(&error) { builder.build(entries) } else { Err(error) });
     let ring = match ring {
         // Before Linux 5.10 there are no restrictions.
-        Err(error) if is_unknown(&error) => return IoUring::new(entries).map_err(|error| explain_setup(&error)),
-        ring => ring.map_err(|error| explain_setup(&error))?,
+        Err(error) if is_unknown(&error) => return IoUring::new(entries).map_err(|error| explain_setup(needs, &error)),
+        ring => ring.map_err(|error| explain_setup(needs, &error))?,
     };
-    restrict(&ring).map_err(|error| explain_setup(&error))?;
+    restrict(needs, &ring).map_err(|error| explain_setup(needs, &error))?;
     Ok(ring)
 }
 
 /// What a filter of system calls forbids, a ring could do past it: ours can read and write what is open, and nothing can be
 /// registered with them any more.
-fn restrict(ring: &IoUring) -> io::Result<()> {
-    let mut restrictions: Vec<Restriction> = OPERATIONS.iter().map(|(_, code)| Restriction::sqe_op(*code)).collect();
+fn restrict(needs: &Needs, ring: &IoUring) -> io::Result<()> {
+    let mut restrictions: Vec<Restriction> = needs.operations.iter().map(|(_, code)| Restriction::sqe_op(*code)).collect();
     restrictions.push(Restriction::sqe_flags_allowed(squeue::Flags::ASYNC.bits()));
     ring.submitter().register_restrictions(&mut restrictions)?;
     ring.submitter().register_enable_rings()
 }
 
-fn explain_setup(error: &io::Error) -> String {
+fn explain_setup(needs: &Needs, error: &io::Error) -> String {
     let advice = match Errno::from_io_error(error) {
         Some(Errno::NOSYS) => "the kernel has none; use Linux 5.6 or newer with CONFIG_IO_URING",
         Some(Errno::PERM | Errno::ACCESS) => {
@@ -69,16 +69,20 @@ fn explain_setup(error: &io::Error) -> String {
         Some(Errno::MFILE | Errno::NFILE) => "raise the limit of open files (`ulimit -n`, LimitNOFILE=)",
         _ => "see the kernel's log",
     };
-    format!("file disks need io_uring, which cannot be set up ({error}): {advice}")
+    format!("{} need io_uring, which cannot be set up ({error}): {advice}", needs.users)
 }
 
 #[cfg(test)]
 mod tests {
+    use io_uring::opcode;
+
     use super::*;
+
+    static NEEDS: Needs = Needs { users: "tests", operations: &[("nop", opcode::Nop::CODE)], is_there: OnceLock::new() };
 
     #[test]
     fn setup_errors_say_what_to_do() {
-        let text = |errno: Errno| explain_setup(&errno.into());
+        let text = |errno: Errno| explain_setup(&NEEDS, &errno.into());
         assert!(text(Errno::PERM).contains("kernel.io_uring_disabled=0"), "{}", text(Errno::PERM));
         assert!(text(Errno::NOSYS).contains("CONFIG_IO_URING"), "{}", text(Errno::NOSYS));
         assert!(text(Errno::MFILE).contains("LimitNOFILE="), "{}", text(Errno::MFILE));
@@ -87,7 +91,7 @@ mod tests {
 
     #[test]
     fn ring_does_what_jobs_ask_for_and_nothing_else() {
-        let mut ring = build(8).expect("this machine has io_uring");
+        let mut ring = build(&NEEDS, 8).expect("this machine has io_uring");
         let entries = [opcode::Nop::new().build(), opcode::Close::new(io_uring::types::Fd(-1)).build()];
         for (number, entry) in entries.into_iter().enumerate() {
             // SAFETY: neither operation names memory.

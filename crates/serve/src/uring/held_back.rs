@@ -1,4 +1,4 @@
-//! Requests that the kernel is not given yet: they wait for a range of their file, or for a buffer.
+//! Jobs that the kernel is not given yet: they wait for a lock, or for a buffer.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,8 +15,8 @@ pub(super) const BELL: u32 = u32::MAX;
 
 pub(super) struct HeldBack {
     pub(super) grants: Arc<Grants>,
-    /// Slots that wait for a range.
-    for_range: usize,
+    /// Slots that wait for a lock.
+    for_lock: usize,
     /// Slots that wait for a buffer, oldest first.
     pub(super) for_buffer: VecDeque<u32>,
     /// Where the kernel puts the bell's count. On the heap, so that it stays where the kernel is told to find it.
@@ -28,23 +28,23 @@ pub(super) struct HeldBack {
 impl HeldBack {
     pub(super) fn new() -> io::Result<Self> {
         let grants = Grants::new()?;
-        Ok(Self { grants, for_range: 0, for_buffer: VecDeque::new(), count: Box::new(0), listens: false })
+        Ok(Self { grants, for_lock: 0, for_buffer: VecDeque::new(), count: Box::new(0), listens: false })
     }
 
-    /// One more waits for a range. True if the bell must be listened to from now on.
+    /// One more waits for a lock. True if the bell must be listened to from now on.
     pub(super) const fn add(&mut self) -> bool {
-        self.for_range += 1;
+        self.for_lock += 1;
         !std::mem::replace(&mut self.listens, true)
     }
 
-    /// The slots whose range is held now.
+    /// The slots whose lock is held now.
     pub(super) fn take(&mut self) -> Vec<(u32, u32)> {
-        if self.for_range == 0 {
+        if self.for_lock == 0 {
             return Vec::new();
         }
         let granted = self.grants.take();
-        self.for_range -= granted.len();
-        if self.for_range == 0 && self.listens {
+        self.for_lock -= granted.len();
+        if self.for_lock == 0 && self.listens {
             // Nothing is left to listen for: the read ends.
             self.grants.ring();
         }
@@ -53,7 +53,7 @@ impl HeldBack {
 
     /// The read of the bell has ended. True if it is wanted again.
     pub(super) const fn heard(&mut self) -> bool {
-        self.listens = self.for_range > 0;
+        self.listens = self.for_lock > 0;
         self.listens
     }
 

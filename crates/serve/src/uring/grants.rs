@@ -1,4 +1,4 @@
-//! Ranges that were waited for and are held now: told by whichever engine let go of them.
+//! What jobs waited for and have now: added by whichever engine gave it up.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -6,33 +6,38 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::event::EventfdFlags;
 
-/// One per engine, shared with the ranges that its requests wait for.
+/// One per engine, shared with what its jobs wait for.
 #[derive(Debug)]
-pub(in crate::disk) struct Grants {
-    /// Slot of the engine, and the name of the lock it holds now.
+pub struct Grants {
+    /// Slot of the engine, and the name of what its job has now.
     granted: Mutex<Vec<(u32, u32)>>,
     /// Wakes the engine's thread. It blocks, so that the kernel ring waits for it rather than fail.
     bell: OwnedFd,
 }
 
 impl Grants {
-    pub(in crate::disk) fn new() -> io::Result<Arc<Self>> {
+    /// For one engine, or for a test.
+    ///
+    /// # Errors
+    /// No descriptor left.
+    pub fn new() -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self { granted: Mutex::default(), bell: rustix::event::eventfd(0, EventfdFlags::CLOEXEC)? }))
     }
 
-    /// `wake`: the engine is another thread's, which may be asleep.
-    pub(in crate::disk) fn add(&self, slot: u32, lock: u32, wake: bool) {
+    /// The job in `slot` has `lock` now. `wake`: the engine is another thread's, which may be asleep.
+    pub fn add(&self, slot: u32, lock: u32, wake: bool) {
         self.granted.lock().unwrap_or_else(PoisonError::into_inner).push((slot, lock));
         if wake {
             self.ring();
         }
     }
 
-    pub(in crate::disk) fn take(&self) -> Vec<(u32, u32)> {
+    /// What was added since the last time.
+    pub fn take(&self) -> Vec<(u32, u32)> {
         std::mem::take(&mut self.granted.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(in crate::disk) fn ring(&self) {
+    pub(super) fn ring(&self) {
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 }
