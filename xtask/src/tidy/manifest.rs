@@ -8,10 +8,10 @@ use super::{File, at};
 const ARROWS: &[(&str, &[&str])] = &[
     ("crates/ring", &[]),
     ("crates/topology", &["crates/ring"]),
-    // Clients stand on `block` and `call`, and must not carry the server's runtime: neither may use `crates/serve`.
     ("crates/serve", &["crates/ring", "crates/topology"]),
     ("crates/block", &["crates/ring"]),
-    ("crates/call", &["crates/ring"]),
+    // For its feature `server` only.
+    ("crates/call", &["crates/ring", "crates/serve"]),
     ("crates/virtio", &["crates/ring", "crates/block"]),
     // Its tests have a guest, as have those of the command line.
     ("crates/daemon", &["crates/ring", "crates/topology", "crates/serve", "crates/block", "crates/virtio", "tests/guest"]),
@@ -36,6 +36,17 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 const UNLISTED: &[&str] = &["crates/ring", "crates/block", "crates/call", "crates/virtio", "crates/daemon"];
 
+/// What a client carries of these, it carries without the server's runtime: `crates/serve` stands behind their feature `server`.
+const CLIENT_SIDES: &[&str] = &["crates/block", "crates/call"];
+/// Clients, and of which part they may have that feature.
+const CLIENTS: &[(&str, &[&str])] = &[
+    ("crates/block", &[]),
+    ("crates/call", &[]),
+    ("crates/python", &[]),
+    // C programs serve calls.
+    ("crates/capi", &["crates/call"]),
+];
+
 pub(crate) fn check(files: &[File]) -> Vec<String> {
     let manifests: Vec<(&str, &File)> =
         files.iter().filter_map(|file| Some((file.path.strip_suffix("/Cargo.toml")?, file))).collect();
@@ -45,7 +56,14 @@ pub(crate) fn check(files: &[File]) -> Vec<String> {
     for (folder, file) in manifests {
         let allowed = ARROWS.iter().find(|(part, _)| *part == folder).map_or(UNLISTED, |(_, allowed)| allowed);
         for (index, name) in dependencies(&file.text) {
-            let Some(target) = folder_of.get(&name).filter(|target| !allowed.contains(target)) else { continue };
+            let Some(target) = folder_of.get(&name) else { continue };
+            let line = file.text.lines().nth(index).unwrap_or_default();
+            if let Some(error) = carries_runtime(folder, target, line) {
+                errors.push(at(file, index, error));
+            }
+            if allowed.contains(target) {
+                continue;
+            }
             let what = match allowed {
                 [] => "no part of this workspace".to_owned(),
                 parts => format!("only {}", parts.join(", ")),
@@ -54,6 +72,16 @@ pub(crate) fn check(files: &[File]) -> Vec<String> {
         }
     }
     errors
+}
+
+/// Would a client have the server's runtime by the dependency of `folder` on `target` that `line` declares?
+fn carries_runtime(folder: &str, target: &str, line: &str) -> Option<&'static str> {
+    if CLIENT_SIDES.contains(&folder) && target == "crates/serve" && !line.contains("optional = true") {
+        return Some("clients do without the runtime: make this dependency optional, and have the feature `server` bring it");
+    }
+    let (_, served) = CLIENTS.iter().find(|(client, _)| *client == folder)?;
+    let asks = line.contains("\"server\"") && !served.contains(&target);
+    asks.then_some("a client does without the runtime: do not ask for the feature `server`")
 }
 
 fn package_name(text: &str) -> Option<String> {
@@ -99,13 +127,32 @@ mod tests {
 
     #[test]
     fn clients_do_not_reach_the_runtime() {
-        for client in ["crates/block", "crates/call", "crates/capi", "crates/python"] {
-            let mut parts = vec![client];
+        for (client, _) in CLIENTS {
+            let mut parts = vec![*client];
             while let Some(part) = parts.pop() {
                 assert_ne!(part, "crates/serve", "{client} carries it");
-                parts.extend(ARROWS.iter().find(|(listed, _)| *listed == part).map_or(UNLISTED, |(_, allowed)| allowed));
+                let allowed = ARROWS.iter().find(|(listed, _)| *listed == part).map_or(UNLISTED, |(_, allowed)| allowed);
+                let optional = |next: &&&str| CLIENT_SIDES.contains(&part) && **next == "crates/serve";
+                parts.extend(allowed.iter().filter(|next| !optional(next)));
             }
         }
+    }
+
+    #[test]
+    fn the_runtime_is_optional_below_clients_and_they_do_not_ask_for_it() {
+        let serve = || manifest("crates/serve", "fipsee-serve", "");
+        let call = |serve: &str| manifest("crates/call", "fipsee-call", &format!("[dependencies]\nfipsee-serve = {serve}\n"));
+        let optional = || call("{ workspace = true, optional = true }");
+        assert_eq!(check(&[serve(), optional()]), [""; 0]);
+        assert_eq!(check(&[serve(), call("{ workspace = true }")]).len(), 1);
+        let asks = |folder, name| {
+            let asks = format!("[dependencies]\n{name} = {{ workspace = true, features = [\"server\"] }}\n");
+            let client = manifest(folder, "client", &asks);
+            check(&workspace(client).into_iter().chain([serve(), optional()]).collect::<Vec<_>>())
+        };
+        assert_eq!(asks("crates/capi", "fipsee-call"), [""; 0], "C programs serve calls");
+        assert_eq!(asks("crates/capi", "fipsee-block").len(), 1);
+        assert_eq!(asks("crates/python", "fipsee-block").len(), 1);
     }
 
     #[test]
