@@ -17,12 +17,13 @@ use fipsee_ring::{Message, clock};
 
 use crate::disk::{Disk, Engine, Submitted, Ticket};
 use crate::packed::{is_packed, unpack};
-use crate::request::{Facts, Memory, RegionTable, Request, Span, check_short, copy_in, parse, tag_of};
+use crate::request::{Facts, Request, check_short, parse, tag_of};
 use crate::stats::{QueueCounters, Tally};
 use crate::wire::{
     BlockInfo, CAPABILITY_WRITE, KIND_COMPLETIONS, KIND_DETACH, KIND_RESIZE, MAX_INDIRECT_ENTRIES, MAX_PACKED, Operation, Status,
     completion_entry, completion_head, event_detach, event_resize,
 };
+use fipsee_ring::memory::{Memory, RegionTable, Span, copy_to};
 
 /// Most requests taken from one queue before the next is looked at: a full completion message. Other queues wait for no longer
 /// than this.
@@ -352,8 +353,8 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
     fn put_info<D: Disk>(&self, disk: &D) -> Status {
         let mut info = disk.info();
         info.capabilities = self.facts.capabilities;
-        // `parse` found the spans in memory that the client lets us write.
-        if copy_in(&info.to_bytes(), &self.spans) { Status::Ok } else { Status::Invalid }
+        // SAFETY: `parse` found the spans just now, in memory that the client lets us write.
+        if unsafe { copy_to(&self.spans, &info.to_bytes()) } { Status::Ok } else { Status::Invalid }
     }
 
     fn acknowledge(&mut self, kind: u32) -> Status {

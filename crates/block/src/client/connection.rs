@@ -9,10 +9,7 @@ use std::time::Duration;
 
 use fipsee_ring::PeerFault;
 use fipsee_ring::channel::{ClientQueue, FEATURE_CHOICES, FEATURE_WORKER_CPU, RegionLayout};
-use fipsee_ring::control::{
-    ACCESS_READ, ACCESS_WRITE, ATTACH_EXCLUSIVE, ATTACH_IGNORE_CLAIM, ATTACH_READ_ONLY, ATTACH_SOLE_WRITER, Control, MAX_REGIONS,
-    SERVICE_BLOCK,
-};
+use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, MAX_REGIONS};
 use fipsee_ring::handshake::{self, Attached, Wanted, ask, unexpected};
 use fipsee_ring::region::{Access, Region};
 use fipsee_ring::seqpacket::Seqpacket;
@@ -21,7 +18,9 @@ use fipsee_ring::wait::{Backoff, DEFAULT_LOOK, WaitMode};
 use super::error::Error;
 use super::memory::{Buffer, Memory, Pool, lock};
 use super::queue::Queue;
-use crate::wire::BlockInfo;
+use crate::wire::{
+    ATTACH_EXCLUSIVE, ATTACH_IGNORE_CLAIM, ATTACH_READ_ONLY, ATTACH_SOLE_WRITER, BlockInfo, PROFILE, SERVICE_BLOCK,
+};
 
 /// Does the caller want to know where the daemon's workers run?
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -315,5 +314,5 @@ fn handshake(socket_path: &Path, options: &AttachOptions) -> Result<Attachment, 
         pool_bytes: options.pool_bytes,
         name: &options.name,
     };
-    Attachment::new(handshake::attach(socket_path, offered, &wanted)?)
+    Attachment::new(handshake::attach(socket_path, offered, &PROFILE, &wanted)?)
 }

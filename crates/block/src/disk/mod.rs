@@ -7,11 +7,12 @@
 
 use std::sync::Arc;
 
-use crate::request::{Request, Span};
+use crate::request::Request;
 use crate::wire::{
     BlockInfo, CAPABILITY_DISCARD, CAPABILITY_FLUSH, CAPABILITY_FUA, CAPABILITY_PACKED, CAPABILITY_WRITE,
     CAPABILITY_WRITE_ZEROES, SECTOR_BYTES,
 };
+use fipsee_ring::memory::Span;
 
 pub mod direct;
 mod engine;

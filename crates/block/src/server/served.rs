@@ -5,12 +5,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use fipsee_ring::mapped::NextStamp;
+use fipsee_ring::memory::RegionTable;
 use fipsee_ring::wait::Watch;
 use fipsee_serve::Queue;
 
 use super::QueueServer;
 use crate::disk::{AnyDisk, Engine, Ticket};
-use crate::request::RegionTable;
 use crate::wire::{BlockInfo, Status};
 
 /// The daemon's end of one queue, and its disk.

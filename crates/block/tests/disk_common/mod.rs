@@ -6,8 +6,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fipsee_block::disk::{Disk, Engine, Submitted, Ticket};
-use fipsee_block::request::{Request, Span};
+use fipsee_block::request::Request;
 use fipsee_block::wire::{Operation, SECTOR_BYTES, Status};
+use fipsee_ring::memory::Span;
 use fipsee_ring::region::Region;
 use fipsee_serve::Engine as _;
 

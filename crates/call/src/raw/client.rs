@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fipsee_ring::channel::ClientQueue;
-use fipsee_ring::control::{Control, SERVICE_CALLS};
+use fipsee_ring::control::Control;
 use fipsee_ring::handshake::{self, Attached, Wanted};
 use fipsee_ring::pace::{CallerPace, let_answers_gather};
 use fipsee_ring::region::Region;
@@ -17,7 +17,7 @@ use fipsee_ring::{Message, PeerFault, clock};
 use crate::client::ConnectOptions;
 use crate::error::Error;
 use crate::payload::Payload;
-use crate::wire::{Place, ServiceInfo};
+use crate::wire::{PROFILE, Place, SERVICE_CALLS, ServiceInfo};
 
 /// How many empty looks may pass before a polling client asks the kernel whether the server still lives: a few
 /// milliseconds, far below the 100 ms in which a death must be noticed.
@@ -56,7 +56,8 @@ impl RawClient {
         options.wait.available()?;
         let depth = options.depth;
         let wanted = Wanted { service: SERVICE_CALLS, queue_count: 1, depth, flags: 0, pool_bytes: 0, name };
-        let Attached { control, region, layout, service_info, mut queues } = handshake::attach(socket_path, 0, &wanted)?;
+        let Attached { control, region, layout, service_info, mut queues } =
+            handshake::attach(socket_path, 0, &PROFILE, &wanted)?;
         let info = ServiceInfo::from_bytes(&service_info)?;
         let (Some(queue), Some(geometry), true) = (queues.pop(), layout.queues.first(), queues.is_empty()) else {
             return Err(PeerFault::Count { what: "queues", value: layout.queues.len() as u64, limit: 1 }.into());

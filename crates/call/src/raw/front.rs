@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fipsee_ring::channel::RegionLayout;
-use fipsee_ring::control::{Control, RefusalCode, SERVICE_CALLS};
+use fipsee_ring::control::{Control, RefusalCode};
 use fipsee_ring::handshake::{self, Grant, HANDSHAKE_TIMEOUT, Limits, Refusal, Wanted, refuse};
 use fipsee_ring::listener::Listener;
 use fipsee_ring::mailbox::Mailbox;
@@ -17,7 +17,7 @@ use rustix::net::SocketFlags;
 
 use super::worker::{Channel, Command};
 use crate::server::{Allow, Credentials};
-use crate::wire::ServiceInfo;
+use crate::wire::{PROFILE, SERVICE_CALLS, ServiceInfo};
 
 /// How long a stop waits for calls in progress before it gives up on them.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -278,7 +278,7 @@ impl Front {
         };
         let depth = wanted.depth.min(*max_depth);
         let seed = u32::try_from(client & 0xffff_ffff).unwrap_or(0);
-        let mut grant = Grant::new(RegionLayout::plan(1, depth, info.pool_bytes(depth), seed), |_| {})?;
+        let mut grant = Grant::new(RegionLayout::plan(&PROFILE, 1, depth, info.pool_bytes(depth), seed), |_| {})?;
         let Some(queue) = grant.queues.pop() else { return Ok(()) };
         session.state = State::Attached;
         // Told first: a client that does not take its answer gets no worker.

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use fipsee_block::server::{QueueServer, QueueSetup, Standing};
 use fipsee_block::stats::QueueCounters;
-use fipsee_ring::channel::{FEATURE_SOLE_WRITER, FEATURE_WORKER_CPU, FEATURES, MAX_DEPTH, RegionLayout, ServerQueue};
-use fipsee_ring::control::{
-    ATTACH_EXCLUSIVE, ATTACH_IGNORE_CLAIM, ATTACH_READ_ONLY, ATTACH_SOLE_WRITER, MAX_QUEUES, RefusalCode, SERVICE_BLOCK,
+use fipsee_block::wire::{
+    ATTACH_EXCLUSIVE, ATTACH_IGNORE_CLAIM, ATTACH_READ_ONLY, ATTACH_SOLE_WRITER, FEATURE_SOLE_WRITER, FEATURES, PROFILE,
+    SERVICE_BLOCK,
 };
+use fipsee_ring::channel::{FEATURE_WORKER_CPU, MAX_DEPTH, RegionLayout, ServerQueue};
+use fipsee_ring::control::{MAX_QUEUES, RefusalCode};
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::handshake::{Grant, Refusal, Wanted, refuse};
 use fipsee_ring::region::Region;
@@ -165,7 +167,7 @@ impl Block {
         let queue_count = wanted.queue_count.min(limits.max_queues).min(MAX_QUEUES);
         let depth = wanted.depth.min(limits.max_depth).min(MAX_DEPTH);
         let seed = u32::try_from(client.id & 0xffff_ffff).unwrap_or(0);
-        let mut layout = RegionLayout::plan(queue_count, depth, wanted.pool_bytes.min(limits.max_pool_bytes), seed);
+        let mut layout = RegionLayout::plan(&PROFILE, queue_count, depth, wanted.pool_bytes.min(limits.max_pool_bytes), seed);
         let assignments: Vec<Assignment> = layout.queues.iter().map(|_| Assignment::choose(workers)).collect();
         let places = || assignments.iter().map(|assignment| workers[assignment.worker()].place);
         layout.features = client.features;

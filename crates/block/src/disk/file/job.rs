@@ -4,6 +4,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fipsee_ring::memory::{Span, cut_spans};
 use fipsee_serve::uring::{self, Buffers, Grants, Job as _, Needs};
 use io_uring::squeue::{Entry, Flags};
 use io_uring::{opcode, types};
@@ -16,7 +17,6 @@ use super::target::{Target, ZeroMethod, ZeroPart};
 use super::window::Window;
 use crate::disk::engine::NEEDS;
 use crate::disk::faults::Awaited;
-use crate::request::{Span, cut_spans};
 use crate::wire::{MAX_INDIRECT_ENTRIES, Operation, SECTOR_BYTES, Status};
 
 /// Bytes of zeroes that one span of a written-out write-zeroes names.

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use fipsee_block::server::Standing;
 use fipsee_block::stats::QueueCounters;
-use fipsee_ring::channel::{FEATURES, RegionLayout, ServerQueue};
+use fipsee_block::wire::{FEATURES, PROFILE};
+use fipsee_ring::channel::{RegionLayout, ServerQueue};
 use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, MAX_QUEUES, MAX_REGIONS};
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::region::{Access, Region};
@@ -210,6 +211,7 @@ fn adopt_queues(line: &Line, client: u64, given: &AttachedGiven, region: &Arc<Re
         let standing = standing.ok_or_else(|| wrong("a queue stands where none can"))?;
         let bells = (EventDoorbell::from_fd(our_bell), SocketDoorbell::from_fd(client_bell));
         let positions = (standing.request, standing.completion);
+        geometry.check(&PROFILE).map_err(|fault| wrong(&fault.to_string()))?;
         let queue = ServerQueue::open_at(region, &geometry, bells.0, bells.1, positions);
         let numbers = Arc::<QueueCounters>::default();
         wire::recount(&numbers, &counters, &latency);
