@@ -14,6 +14,11 @@ pub(crate) fn run(root: &Path, tally: &mut Tally) {
     tally.check("tier 1 clippy", || {
         step::succeed(cargo(root).args(["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]))
     });
+    // As clients build it: without the serving side.
+    tally.check("tier 1 clippy of the client of calls", || {
+        let alone = ["clippy", "--package", "fipsee-call", "--lib", "--no-default-features", "--", "--deny", "warnings"];
+        step::succeed(cargo(root).args(alone))
+    });
     peers(root, tally);
     tidy(root, tally);
     loom::run(root, tally);

@@ -13,7 +13,7 @@ use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE};
 use fipsee_ring::doorbell::{ClientBell, EventDoorbell, SocketDoorbell};
 use fipsee_ring::mapped::{MappedRing, NextStamp};
 use fipsee_ring::memory::{Memory, RegionTable, Span};
-use fipsee_ring::pace::AnswererPace;
+use fipsee_ring::pace::{MAX_BUDGET, Visits};
 use fipsee_ring::region::Region;
 use fipsee_ring::wait::Watch;
 use fipsee_ring::{Message, clock};
@@ -28,21 +28,13 @@ use crate::wire::{
     completion_head,
 };
 
-/// Most requests taken from one queue before the next is looked at: a full completion message. Other queues wait for no longer
-/// than this.
-const MAX_BUDGET: u32 = 14;
-/// The same when there is no other queue to look at and the disk answers at once: four full messages. At depth 64 that is a
-/// tenth more requests per second than with one (decision 0005).
+/// Most requests taken in a visit when there is no other queue to look at and the disk answers at once: four full completion
+/// messages, of which `MAX_BUDGET` is one. At depth 64 that is a tenth more requests per second than with one (decision 0005).
 const MAX_BUDGET_ALONE: u32 = 56;
 /// Once a visit has moved so much data (1 MiB) it ends, so that a client with long requests does not hold up the others.
 const MAX_VISIT_SECTORS: u64 = 2048;
 /// One visit in so many is timed when the disk answers at once: two time stamps cost as much as three requests.
 const VISITS_PER_SAMPLE: u64 = 64;
-
-/// So many visits in a row that found a single request: the client calls and waits for the reply.
-const LONE_VISITS_OF_CALLS: u32 = 4;
-/// Then only one visit in so many looks whether there is a second request, at the cost of a line transfer.
-const VISITS_PER_LOOK_AHEAD: u32 = 16;
 
 /// Collects completions until a message is full or the visit ends.
 #[derive(Debug)]
@@ -112,7 +104,6 @@ pub struct QueueServer<M = RegionTable, C = SocketDoorbell, O = EventDoorbell> {
     spans: Vec<Span>,
     packer: Packer,
     in_flight: u32,
-    budget: u32,
     alone: bool,
     visits: u64,
     resize: EventStanding,
@@ -120,9 +111,7 @@ pub struct QueueServer<M = RegionTable, C = SocketDoorbell, O = EventDoorbell> {
     detached: bool,
     tally: Tally,
     counters: Arc<QueueCounters>,
-    /// Visits in a row that found a single request.
-    lone_visits: u32,
-    pace: AnswererPace,
+    pace: Visits,
 }
 
 impl QueueServer {
@@ -158,7 +147,6 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
             spans: Vec::with_capacity(MAX_INDIRECT_ENTRIES),
             packer: Packer { message: Message::ZERO, count: 0 },
             in_flight: 0,
-            budget: 1,
             alone: false,
             visits: 0,
             resize: EventStanding::default(),
@@ -166,8 +154,7 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
             detached: false,
             tally: Tally::default(),
             counters: setup.counters,
-            lone_visits: 0,
-            pace: AnswererPace::default(),
+            pace: Visits::default(),
         };
         server.set_facts(&setup.info);
         server
@@ -229,22 +216,15 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
     #[inline(always)]
     pub fn hold(&mut self, alone: bool) {
         self.alone = alone;
-        if alone {
-            self.pace.hold();
-        } else {
-            self.pace.interrupt();
-        }
+        self.pace.hold(alone);
     }
 
     /// Take up to a budget of requests and answer what `disk` finishes at once. Returns how many were taken.
-    ///
-    /// The budget starts at 1, doubles after a full visit and falls to a quarter after a short one: looking ahead costs a line
-    /// transfer when nothing can be there.
     #[inline(always)]
     pub fn visit<D: Disk>(&mut self, disk: &D, engine: &mut Engine) -> u32 {
         let most = if self.alone && D::ANSWERS_AT_ONCE { MAX_BUDGET_ALONE } else { MAX_BUDGET };
         // A packed message may bring more than are expected, from a client that lies.
-        let limit = self.budget.min(most).min(self.depth.saturating_sub(self.in_flight));
+        let limit = self.pace.limit(most).min(self.depth.saturating_sub(self.in_flight));
         let mut message = Message::ZERO;
         self.queue.requests.begin_run();
         if limit == 0 || !self.queue.requests.receive(&mut message) {
@@ -259,19 +239,8 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
             taken += self.serve_message(&message, disk, engine, started_ticks);
         }
         self.flush();
-        self.lone_visits = if taken == 1 { self.lone_visits.wrapping_add(1) } else { 0 };
-        let calls = D::ANSWERS_AT_ONCE && self.lone_visits >= LONE_VISITS_OF_CALLS;
-        if calls {
-            let answers = self.queue.completions.memory();
-            let asked = self.pace.begin(answers.asked_hold(), answers.asked_choices());
-            if let Some(ownership) = asked.and_then(|choices| choices.apply_to_lone(&mut self.queue.requests)) {
-                self.queue.completions.set_ownership(ownership);
-            }
-        } else {
-            self.pace.interrupt();
-        }
-        let look_ahead = !calls || self.lone_visits.is_multiple_of(VISITS_PER_LOOK_AHEAD);
-        self.budget = if taken >= self.budget && look_ahead { (self.budget * 2).min(most) } else { (self.budget / 4).max(1) };
+        let ServerQueue { requests, completions, .. } = &mut self.queue;
+        self.pace.end((taken, most), D::ANSWERS_AT_ONCE, requests, completions);
         if D::ANSWERS_AT_ONCE && sampled {
             self.counters.latency.record(clock::ticks().wrapping_sub(started_ticks), taken.into());
         }

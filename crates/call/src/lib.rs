@@ -7,11 +7,14 @@
 //!
 //! A call that cannot be carried out is answered with a reply that says so: an error is a value of the reply type. A
 //! message that is no value of its type is no error but a lie, and ends the channel.
+//!
+//! The feature `server` (on by default) brings the serving side, which runs on the runtime of every service; a client does without it.
 
 mod client;
 mod error;
 mod payload;
 pub mod raw;
+#[cfg(feature = "server")]
 mod server;
 mod service;
 mod wire;
@@ -20,7 +23,9 @@ pub use client::{Client, ConnectOptions};
 pub use error::Error;
 pub use fipsee_ring::wait::WaitMode;
 pub use payload::Payload;
+#[cfg(feature = "server")]
 pub use raw::Stopper;
+#[cfg(feature = "server")]
 pub use server::{Allow, Call, Credentials, Served, Server, ServerOptions, Worker};
 pub use service::{Service, Value};
 pub use wire::{MAX_VALUE_BYTES, PAYLOAD_UNIT_BYTES, PROFILE, SERVICE_CALLS, ServiceInfo};

@@ -36,6 +36,8 @@ pub mod message;
 #[cfg(not(loom))]
 pub mod pace;
 #[cfg(not(loom))]
+pub mod port;
+#[cfg(not(loom))]
 pub mod process;
 #[cfg(not(loom))]
 pub mod region;

@@ -11,13 +11,15 @@ use fipsee_ring::control::{Control, RefusalCode};
 use fipsee_ring::handshake::{self, Grant, HANDSHAKE_TIMEOUT, Limits, Refusal, Wanted, refuse};
 use fipsee_ring::listener::Listener;
 use fipsee_ring::mailbox::Mailbox;
+use fipsee_ring::pace::Visits;
 use fipsee_ring::seqpacket::{Packet, Seqpacket};
+use fipsee_serve::{Add, Command, Queue, QueueName, Which, WorkerHandle};
 use rustix::event::{Timespec, epoll};
 use rustix::net::SocketFlags;
 
-use super::worker::{Channel, Command};
+use super::queue::{CallQueue, Inbox};
 use crate::server::{Allow, Credentials};
-use crate::wire::{PROFILE, SERVICE_CALLS, ServiceInfo};
+use crate::wire::{PROFILE, Place, SERVICE_CALLS, ServiceInfo};
 
 /// How long a stop waits for calls in progress before it gives up on them.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -30,7 +32,7 @@ const TOKEN_MAILBOX: u64 = u64::MAX - 1;
 /// What the front is told.
 pub(super) enum Event {
     /// A worker wants clients.
-    Joined { worker: u64, mailbox: Arc<Mailbox<Command>> },
+    Joined { worker: u64, handle: WorkerHandle<Inbox> },
     /// A worker is gone, with all its channels.
     Left { worker: u64 },
     /// A worker has let go of a client.
@@ -73,7 +75,7 @@ struct Session {
 
 struct Worker {
     id: u64,
-    mailbox: Arc<Mailbox<Command>>,
+    handle: WorkerHandle<Inbox>,
     clients: usize,
 }
 
@@ -122,7 +124,7 @@ impl Front {
             }
             for event in self.mailbox.take() {
                 match event {
-                    Event::Joined { worker, mailbox } => self.workers.push(Worker { id: worker, mailbox, clients: 0 }),
+                    Event::Joined { worker, handle } => self.workers.push(Worker { id: worker, handle, clients: 0 }),
                     Event::Left { worker } => self.lose_worker(worker),
                     Event::Released { client } => self.release(client),
                     Event::Refused { client, text } => self.close_with(client, &refuse(RefusalCode::Malformed, text)),
@@ -151,7 +153,7 @@ impl Front {
 
     fn stop_workers(&self) {
         for worker in &self.workers {
-            worker.mailbox.send(Command::Stop);
+            worker.handle.mailbox.send(Command::Stop);
         }
     }
 
@@ -285,8 +287,21 @@ impl Front {
         session.tell(&grant.attached(info.to_bytes()), &grant.descriptors())?;
         worker.clients += 1;
         self.served_by.insert(client, worker.id);
-        let channel = Channel::new((client, session.credentials), queue, grant.region, grant.layout.pool_offset_bytes, depth);
-        worker.mailbox.send(Command::Add(Box::new(channel)));
+        let served = CallQueue {
+            id: 0,
+            client,
+            credentials: session.credentials,
+            queue,
+            region: grant.region,
+            pool_offset_bytes: grant.layout.pool_offset_bytes,
+            depth,
+            place: Place::first(depth),
+            visits: Visits::default(),
+            taken: 0,
+            unanswered: 0,
+            refused: false,
+        };
+        worker.handle.mailbox.send(add(served, Arc::clone(&self.mailbox)));
         Ok(())
     }
 
@@ -301,7 +316,13 @@ impl Front {
     fn tell_worker(&self, client: u64, finish: bool) {
         let Some(worker) = self.served_by.get(&client) else { return };
         if let Some(worker) = self.workers.iter().find(|known| known.id == *worker) {
-            worker.mailbox.send(Command::Remove { client, finish });
+            let front = Arc::clone(&self.mailbox);
+            // Its memory and doorbells first: they count as free from then on.
+            let removed = move |queue| {
+                drop::<Box<dyn Queue<Inbox>>>(queue);
+                front.send(Event::Released { client });
+            };
+            worker.handle.mailbox.send(Command::Remove { which: Which::Client(client), finish, removed: Box::new(removed) });
         }
     }
 
@@ -384,6 +405,19 @@ impl Session {
         let sent = self.socket.send(&message.encode(), descriptors);
         sent.map_err(|error| refuse(RefusalCode::Malformed, format!("the client does not take its answers: {error}")))
     }
+}
+
+/// Has a worker serve a client.
+fn add(queue: CallQueue, front: Arc<Mailbox<Event>>) -> Command<Inbox> {
+    let client = queue.client;
+    let make = Box::new(move |id| Ok(Box::new(CallQueue { id, ..queue }) as Box<dyn Queue<Inbox>>));
+    let added = Box::new(move |added: Result<(), _>| {
+        if added.is_err() {
+            let text = "the server cannot watch the channel's doorbell; raise its limit of watches (fs.epoll.max_user_watches)";
+            front.send_all([Event::Refused { client, text: text.to_owned() }, Event::Released { client }]);
+        }
+    });
+    Command::Add(Add { name: QueueName { client, index: 0 }, make, added })
 }
 
 /// Unless told otherwise: the server's own user, and root.

@@ -1,10 +1,17 @@
 //! Calls as messages: what the typed interface and the C library are built on. Sizes are numbers here, not types.
 
 mod client;
+#[cfg(feature = "server")]
 mod front;
+#[cfg(feature = "server")]
+mod queue;
+#[cfg(feature = "server")]
 mod server;
+#[cfg(feature = "server")]
 mod worker;
 
 pub use client::RawClient;
+#[cfg(feature = "server")]
 pub use server::{RawServer, Stopper};
+#[cfg(feature = "server")]
 pub use worker::{RawWorker, Taken};

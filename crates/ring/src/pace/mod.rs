@@ -9,9 +9,11 @@
 
 mod method;
 mod search;
+mod visits;
 
 pub use self::method::{Asked, Method};
 pub use self::search::Search;
+pub use self::visits::{MAX_BUDGET, Visits};
 use crate::clock;
 use crate::tuning::{Choices, Touch, Tuning};
 

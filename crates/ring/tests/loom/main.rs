@@ -5,11 +5,10 @@
 
 mod cells;
 
+use self::cells::{CellRing, Doorbell};
 use fipsee_ring::ring::{CallWriter, Cursor, Full, Reader, RingMemory, StreamError, StreamWriter, Writer};
 use fipsee_ring::tuning::{Ownership, Touch, Tuning};
 use fipsee_ring::{AtomicU32, Message, Ordering, PeerFault};
-
-use self::cells::{CellRing, Doorbell};
 use loom::thread;
 use std::cell::Cell;
 use std::sync::Arc;
