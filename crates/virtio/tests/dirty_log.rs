@@ -10,7 +10,7 @@ use common::driver::DATA;
 use common::ram::{BASE, END, SECOND};
 use common::{Driver, FLUSH, GET_ID, HeldDisk, IN, IOERR, OK, OUT, Options, Ram, Rig, memory_disk, readable, writable};
 use fipsee_block::disk::Disk;
-use fipsee_virtio::memory::DirtyLog;
+use fipsee_virtio::core::memory::DirtyLog;
 use rustix::fs::MemfdFlags;
 
 /// The log as the hypervisor keeps it; it begins in the middle of its file.

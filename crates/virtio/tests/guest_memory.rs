@@ -9,7 +9,7 @@ use std::sync::Arc;
 use common::driver::DATA;
 use common::ram::{BASE, END, LENGTH, SECOND, SECOND_LENGTH, USER_OFFSET, region};
 use common::{Driver, IN, OK, OUT, Options, Ram, Rig, memory_disk, readable, rings, writable};
-use fipsee_virtio::memory::{GuestMemory, GuestRegion, RegionDescription};
+use fipsee_virtio::core::memory::{GuestMemory, GuestRegion, RegionDescription};
 use rustix::fs::MemfdFlags;
 
 fn file(length_bytes: u64) -> OwnedFd {

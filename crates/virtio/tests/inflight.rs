@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 
 use common::driver::DATA;
 use common::{Driver, HeldDisk, IN, OK, OUT, Options, Ram, Random, Rig, readable, writable};
-use fipsee_virtio::inflight::InflightArea;
+use fipsee_virtio::core::inflight::InflightArea;
 use rustix::io::{pread, pwrite};
 
 const SIZE: u16 = 64;

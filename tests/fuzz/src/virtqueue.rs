@@ -9,9 +9,9 @@ use std::sync::atomic::AtomicBool;
 use fipsee_block::disk::{Disk, Engine, MemoryDisk, MemoryOptions};
 use fipsee_block::stats::QueueCounters;
 use fipsee_ring::region::Region;
-use fipsee_virtio::memory::{DirtyLog, GuestMemory, GuestRegion, RegionDescription};
-use fipsee_virtio::server::{TakenQuestion, VirtqueueServer, VirtqueueSetup};
-use fipsee_virtio::upgrade::wire::{Question, REQUEST_TYPE, Reply};
+use fipsee_virtio::blk::server::{TakenQuestion, VirtqueueServer, VirtqueueSetup};
+use fipsee_virtio::blk::upgrade::wire::{Question, REQUEST_TYPE, Reply};
+use fipsee_virtio::core::memory::{DirtyLog, GuestMemory, GuestRegion, RegionDescription};
 use rustix::event::EventfdFlags;
 
 use crate::channel::copy;
@@ -205,7 +205,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let (header, status) = ((DATA, 16, NEXT), (DATA + 4096, 1, WRITE));
     let table: Vec<u8> = chain(0, &[header, (DATA + 512, 512, NEXT | WRITE), status], (0, 0), &[])[2..50].to_vec();
     let question = Question {
-        operation: fipsee_virtio::upgrade::wire::Operation::Query,
+        operation: fipsee_virtio::blk::upgrade::wire::Operation::Query,
         attachment: 0,
         features: 0,
         queue: 0,

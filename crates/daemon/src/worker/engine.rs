@@ -9,8 +9,8 @@ use std::time::Duration;
 use fipsee_block::disk::{Engine, Ticket};
 use fipsee_block::wire::{MAX_PACKED, Status};
 use fipsee_ring::control::MAX_QUEUES;
-use fipsee_virtio::server::make_spare_rings;
-use fipsee_virtio::upgrade::QUEUE_OF_TICKET;
+use fipsee_virtio::blk::upgrade::QUEUE_OF_TICKET;
+use fipsee_virtio::core::make_spare_rings;
 use rustix::process::{Resource, getrlimit};
 
 use super::{Command, WorkerHandle};

@@ -8,8 +8,8 @@ use std::sync::mpsc::Sender;
 use fipsee_block::disk::{AnyDisk, Ticket};
 use fipsee_block::wire::{BlockInfo, Status};
 use fipsee_serve::{Add, NotAdded, Queue, QueueName, When, Which};
-use fipsee_virtio::memory::GuestMemory;
-use fipsee_virtio::upgrade::GuestQueue;
+use fipsee_virtio::blk::upgrade::GuestQueue;
+use fipsee_virtio::core::memory::GuestMemory;
 
 use super::{Command, DiskEngine, as_mut};
 use crate::export::Export;

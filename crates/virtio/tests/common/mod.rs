@@ -11,9 +11,9 @@ use std::sync::atomic::AtomicBool;
 
 use fipsee_block::disk::{Disk, Engine};
 use fipsee_block::stats::QueueCounters;
-use fipsee_virtio::config;
-use fipsee_virtio::memory::GuestMemory;
-use fipsee_virtio::server::{VirtqueueServer, VirtqueueSetup};
+use fipsee_virtio::blk::config;
+use fipsee_virtio::blk::server::{VirtqueueServer, VirtqueueSetup};
+use fipsee_virtio::core::memory::GuestMemory;
 use rustix::event::EventfdFlags;
 
 pub(crate) use self::disks::{HeldDisk, memory_disk};

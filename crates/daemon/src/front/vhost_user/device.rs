@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use fipsee_block::wire::BlockInfo;
 use fipsee_ring::handshake::HANDSHAKE_TIMEOUT;
-use fipsee_virtio::config;
-use fipsee_virtio::inflight::InflightArea;
-use fipsee_virtio::memory::{DirtyLog, GuestMemory};
-use fipsee_virtio::server::VirtqueueSetup;
-use fipsee_virtio::upgrade::desk::Desk;
+use fipsee_virtio::blk::config;
+use fipsee_virtio::blk::server::VirtqueueSetup;
+use fipsee_virtio::blk::upgrade::desk::Desk;
+use fipsee_virtio::core::inflight::InflightArea;
+use fipsee_virtio::core::memory::{DirtyLog, GuestMemory};
 use virtio_bindings::virtio_blk::{VIRTIO_BLK_F_CONFIG_WCE, VIRTIO_BLK_F_FLUSH};
 
 use super::channel;

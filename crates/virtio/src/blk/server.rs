@@ -1,8 +1,6 @@
 //! One virtqueue of a vhost-user-blk device, as a worker serves it. The counterpart of `fipsee_block::server::QueueServer`.
 
 mod answer;
-mod copy;
-mod interrupt;
 mod question;
 mod rare;
 mod serve;
@@ -21,16 +19,15 @@ use fipsee_ring::memory::Span;
 use virtio_bindings::virtio_blk::{VIRTIO_BLK_F_CONFIG_WCE, VIRTIO_BLK_F_FLUSH};
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 
-use self::interrupt::Interrupt;
-pub use self::interrupt::make_spare_rings;
 pub use self::question::{QuestionToken, TakenQuestion};
 pub use self::standing::VirtqueueStanding;
-use crate::config::has;
-use crate::fault_guard;
-use crate::inflight::InflightQueue;
-use crate::memory::{DirtyLog, Finder, GuestMemory};
-use crate::queue::chain::{Chain, MAX_TABLE_ENTRIES, Piece};
-use crate::queue::{Layout, Virtqueue};
+use crate::blk::config::has;
+use crate::core::fault_guard;
+use crate::core::inflight::InflightQueue;
+use crate::core::interrupt::Interrupt;
+use crate::core::memory::{DirtyLog, Finder, GuestMemory};
+use crate::core::queue::chain::{Chain, MAX_TABLE_ENTRIES, Piece};
+use crate::core::queue::{Layout, Virtqueue};
 
 /// Bytes of a serial number, as GET_ID answers it.
 pub const SERIAL_BYTES: usize = 20;

@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 
 use super::{VirtqueueServer, VirtqueueSetup};
-use crate::fault_guard;
-use crate::inflight::InflightStanding;
-use crate::queue::Virtqueue;
+use crate::core::fault_guard;
+use crate::core::inflight::InflightStanding;
+use crate::core::queue::Virtqueue;
 
 /// Where a virtqueue stands. The disk works on nothing of it, and what was answered is published.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl VirtqueueServer {
             next_used: self.queue.published(),
             taken,
             fault: self.fault.clone(),
-            inflight: self.inflight.as_ref().map(crate::inflight::InflightQueue::standing),
+            inflight: self.inflight.as_ref().map(crate::core::inflight::InflightQueue::standing),
         })
     }
 

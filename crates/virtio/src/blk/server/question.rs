@@ -2,12 +2,12 @@
 
 use fipsee_block::wire::Status;
 
-use super::copy::{copy_in, copy_out};
 use super::rare::used_bytes;
 use super::serve::Header;
 use super::{StatusPlace, VirtqueueServer};
-use crate::queue::chain::{Piece, total_bytes};
-use crate::upgrade::wire::PART_BYTES;
+use crate::blk::upgrade::wire::PART_BYTES;
+use crate::core::copy::{copy_in, copy_out};
+use crate::core::queue::chain::{Piece, total_bytes};
 
 /// Longest question: itself and an entry for each of 64 queues.
 const MAX_QUESTION_BYTES: usize = PART_BYTES + 64 * PART_BYTES;

@@ -7,10 +7,10 @@ use fipsee_block::wire::Status;
 use fipsee_ring::clock;
 use virtio_bindings::virtio_blk::{VIRTIO_BLK_S_IOERR, VIRTIO_BLK_S_OK, VIRTIO_BLK_S_UNSUPP};
 
-use super::interrupt::Interrupt;
 use super::{StatusPlace, VirtqueueServer, broken_memory};
-use crate::fault_guard;
-use crate::queue::chain::Piece;
+use crate::core::fault_guard;
+use crate::core::interrupt::Interrupt;
+use crate::core::queue::chain::Piece;
 
 const fn status_byte(status: Status) -> u8 {
     let status = match status {

@@ -9,10 +9,10 @@ use fipsee_ring::memory::Span;
 use fipsee_ring::{AtomicU64, Ordering, clock};
 use virtio_bindings::virtio_blk::{VIRTIO_BLK_T_IN, VIRTIO_BLK_T_OUT};
 
-use super::copy::copy_in;
 use super::{StatusPlace, VirtqueueServer};
-use crate::queue::chain::{drop_first, take_last_byte, total_bytes};
-use crate::queue::{Descriptor, prefetch_for_read, prefetch_for_write};
+use crate::core::copy::copy_in;
+use crate::core::queue::chain::{drop_first, take_last_byte, total_bytes};
+use crate::core::queue::{Descriptor, prefetch_for_read, prefetch_for_write};
 
 /// Most requests taken in one visit. The guest says how many there are, so looking ahead costs nothing; other queues wait for no
 /// longer than these take.

@@ -5,7 +5,7 @@ use fipsee_ring::ring::Cursor;
 
 use super::desk::Grant;
 use super::queue::{Device, GuestQueue};
-use crate::server::{VirtqueueServer, VirtqueueSetup, VirtqueueStanding};
+use crate::blk::server::{VirtqueueServer, VirtqueueSetup, VirtqueueStanding};
 
 /// Where a virtqueue stands, with its ring.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -9,12 +9,12 @@ use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_T_DISCARD, VIRTIO_BLK_T_FLUSH, VIRTIO_BLK_T_GET_ID, VIRTIO_BLK_T_WRITE_ZEROES, VIRTIO_BLK_WRITE_ZEROES_FLAG_UNMAP,
 };
 
-use super::copy::{copy_in, copy_out};
 use super::serve::Header;
 use super::{SERIAL_BYTES, StatusPlace, VirtqueueServer};
-use crate::config::{MAX_DISCARD_SEGMENTS, MAX_WRITE_ZEROES_SEGMENTS};
-use crate::queue::chain::{Piece, total_bytes};
-use crate::upgrade::wire::REQUEST_TYPE;
+use crate::blk::config::{MAX_DISCARD_SEGMENTS, MAX_WRITE_ZEROES_SEGMENTS};
+use crate::blk::upgrade::wire::REQUEST_TYPE;
+use crate::core::copy::{copy_in, copy_out};
+use crate::core::queue::chain::{Piece, total_bytes};
 
 /// Bytes of a segment of discard and write-zeroes: sector, count of sectors, flags.
 const SEGMENT_BYTES: usize = 16;

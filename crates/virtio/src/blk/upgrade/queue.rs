@@ -20,8 +20,8 @@ use fipsee_ring::tuning::Tuning;
 use super::desk::Grant;
 use super::rings::{self, GuestView};
 use super::wire::{COLD_PAIR_BYTES, DONE, Entry, INVALID, NO_ATTACHMENT, Operation, Question, RUNG, Reply};
-use crate::memory::{DirtyLog, GuestMemory};
-use crate::server::{QuestionToken, TakenQuestion, VirtqueueServer, VirtqueueSetup};
+use crate::blk::server::{QuestionToken, TakenQuestion, VirtqueueServer, VirtqueueSetup};
+use crate::core::memory::{DirtyLog, GuestMemory};
 
 /// Tickets of requests that came over a ring have this bit set in `queue`; a virtqueue's have the same number without it.
 pub const RING_TICKET: u32 = 1 << 31;
