@@ -112,7 +112,7 @@ fn memory_that_is_cut_stops_its_queue_before_anything_false_is_published() {
     // Memory that broke before the queue came is refused.
     let memory = rig.driver.ram.memory();
     let refused =
-        Rig::serve(memory_disk(), &Options::default(), Driver::new(Ram::new(), 16, true, 0), |setup| setup.memory = memory);
+        Rig::serve(memory_disk(), &Options::default(), Driver::new(Ram::new(), 16, true, 0), |setup| setup.queue.memory = memory);
     assert!(refused.err().is_some_and(|text| text.contains("truncated")));
 }
 

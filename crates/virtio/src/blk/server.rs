@@ -4,30 +4,23 @@ mod answer;
 mod question;
 mod rare;
 mod serve;
-mod standing;
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use fipsee_block::request::Facts;
 use fipsee_block::stats::{QueueCounters, Tally};
 use fipsee_block::wire::{BlockInfo, CAPABILITY_FLUSH, CAPABILITY_WRITE, MAX_INDIRECT_ENTRIES, Status};
 use fipsee_ring::memory::Span;
 use virtio_bindings::virtio_blk::{VIRTIO_BLK_F_CONFIG_WCE, VIRTIO_BLK_F_FLUSH};
-use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 
 pub use self::question::{QuestionToken, TakenQuestion};
-pub use self::standing::VirtqueueStanding;
-use crate::blk::config::has;
-use crate::core::fault_guard;
-use crate::core::inflight::InflightQueue;
-use crate::core::interrupt::Interrupt;
-use crate::core::memory::{DirtyLog, Finder, GuestMemory};
-use crate::core::queue::chain::{Chain, MAX_TABLE_ENTRIES, Piece};
-use crate::core::queue::{Layout, Virtqueue};
+use crate::core::memory::{DirtyLog, GuestMemory};
+use crate::core::queue::chain::Piece;
+use crate::core::{DeviceQueue, DeviceQueueSetup, VirtqueueStanding};
 
 /// Bytes of a serial number, as GET_ID answers it.
 pub const SERIAL_BYTES: usize = 20;
@@ -35,28 +28,8 @@ pub const SERIAL_BYTES: usize = 20;
 /// What a virtqueue is served with.
 #[derive(Debug)]
 pub struct VirtqueueSetup {
-    /// The guest's memory.
-    pub memory: Arc<GuestMemory>,
-    /// Number of the queue in its device.
-    pub index: u16,
-    /// Descriptors in the table, a power of two, at most 32768.
-    pub size: u16,
-    /// Guest-physical address of the descriptor table.
-    pub descriptor_address: u64,
-    /// Guest-physical address of the available ring.
-    pub available_address: u64,
-    /// Guest-physical address of the used ring.
-    pub used_address: u64,
-    /// From SET_VRING_BASE. With an inflight area that was used before, what that says counts.
-    pub next_available: u16,
-    /// Virtio features in force (`VIRTIO_BLK_F_*`, `VIRTIO_RING_F_*`).
-    pub features: u64,
-    /// Wakes us; the hypervisor's eventfd.
-    pub kick: OwnedFd,
-    /// Interrupts the guest; none: the driver polls.
-    pub call: Option<OwnedFd>,
-    /// Reports that the queue broke.
-    pub error: Option<OwnedFd>,
+    /// The queue, whatever the device.
+    pub queue: DeviceQueueSetup,
     /// The disk's description.
     pub info: BlockInfo,
     /// Refuse writes?
@@ -67,29 +40,8 @@ pub struct VirtqueueSetup {
     pub serial: String,
     /// Where the queue counts what it does.
     pub counters: Arc<QueueCounters>,
-    /// The queue's part of the inflight area.
-    pub inflight: Option<InflightQueue>,
-    /// Where to log the pages that are written.
-    pub log: Option<Arc<DirtyLog>>,
-    /// Guest-physical address under which writes to the used ring are logged (VHOST_VRING_F_LOG).
-    pub used_log_address: Option<u64>,
     /// Does the owner of the server answer upgrade requests ([`VirtqueueServer::next_question`])? If not, they are unsupported.
     pub takes_questions: bool,
-}
-
-impl VirtqueueSetup {
-    const fn layout(&self) -> Layout {
-        Layout {
-            size: self.size,
-            descriptor_address: self.descriptor_address,
-            available_address: self.available_address,
-            used_address: self.used_address,
-        }
-    }
-
-    const fn event_index(&self) -> bool {
-        has(self.features, VIRTIO_RING_F_EVENT_IDX)
-    }
 }
 
 /// What belongs to a chain that was taken and is not answered.
@@ -123,48 +75,30 @@ struct StatusPlace {
 #[derive(Debug)]
 pub struct VirtqueueServer {
     id: u32,
-    index: u16,
-    queue: Virtqueue,
-    layout: Layout,
-    finder: Finder,
-    chain: Chain,
+    queue: DeviceQueue,
     spans: Vec<Span>,
     facts: Facts,
-    features: u64,
     read_only: bool,
     writeback: Arc<AtomicBool>,
     serial: [u8; SERIAL_BYTES],
-    /// By head: taken and not answered?
-    busy: Vec<bool>,
+    /// By head: what the queue holds.
     jobs: Vec<Job>,
-    in_flight: u32,
-    /// Something stands in `resubmit` or `owed_flushes`.
+    /// Operations that the disk works on.
+    operations: u32,
+    /// There is something to be taken again, or in `owed_flushes`.
     needs_care: bool,
-    /// Chains that were in flight when we came, oldest first.
-    resubmit: VecDeque<u16>,
-    /// Heads of writes that are done and must be flushed; they count as in flight.
+    /// Heads of writes that are done and must be flushed.
     owed_flushes: Vec<u16>,
-    inflight: Option<InflightQueue>,
-    /// Answered and not published; kept with an inflight area only.
-    batch: Vec<u16>,
-    log: Option<Arc<DirtyLog>>,
-    used_log_address: Option<u64>,
     takes_questions: bool,
     taken_questions: VecDeque<TakenQuestion>,
     unanswered: u32,
     questions: u32,
-    kick: OwnedFd,
-    call: Option<Interrupt>,
-    error: Option<OwnedFd>,
     visits: u64,
     tally: Tally,
     counters: Arc<QueueCounters>,
-    /// Faults of guests' memory when we last looked at ours.
-    faults_seen: u64,
-    fault: Option<String>,
 }
 
-// SAFETY: the pointers lead into guest memory, which `finder` keeps mapped and any thread may access.
+// SAFETY: the pointers lead into guest memory, which `queue` keeps mapped and any thread may access.
 unsafe impl Send for VirtqueueServer {}
 
 impl VirtqueueServer {
@@ -172,78 +106,71 @@ impl VirtqueueServer {
     ///
     /// # Errors
     /// A ring lies outside the guest's memory, or is misaligned; a descriptor is no eventfd.
-    pub fn new(id: u32, mut setup: VirtqueueSetup) -> Result<Self, String> {
-        let faults_seen = fault_guard::fault_count();
-        if setup.memory.is_broken() {
-            return Err(broken_memory());
-        }
-        let mut queue = Virtqueue::new(&setup.memory, &setup.layout(), setup.next_available, setup.event_index())?;
-        let resubmit = match setup.inflight.as_mut() {
-            Some(area) => recover(area, &mut queue)?,
-            None => VecDeque::new(),
-        };
-        let server = Self::over(id, setup, queue, resubmit, faults_seen)?;
-        server.log_words();
-        Ok(server)
+    pub fn new(id: u32, setup: VirtqueueSetup) -> Result<Self, String> {
+        Self::over(id, setup, DeviceQueue::new)
     }
 
-    /// `resubmit`: chains that were taken from `queue` and not answered.
-    fn over(id: u32, setup: VirtqueueSetup, queue: Virtqueue, resubmit: VecDeque<u16>, faults_seen: u64) -> Result<Self, String> {
-        let layout = setup.layout();
-        let size = usize::from(setup.size);
+    /// Go on as another server of the queue left off. Nothing is written to memory of the guest or the inflight area before the first
+    /// visit, so that the other one may go on after all.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); and a queue cannot stand there.
+    pub fn resume(id: u32, setup: VirtqueueSetup, standing: &VirtqueueStanding) -> Result<Self, String> {
+        Self::over(id, setup, |setup| DeviceQueue::resume(setup, standing))
+    }
+
+    fn over(
+        id: u32,
+        setup: VirtqueueSetup,
+        serve: impl FnOnce(DeviceQueueSetup) -> Result<DeviceQueue, String>,
+    ) -> Result<Self, String> {
+        let size = usize::from(setup.queue.size);
+        let queue = serve(setup.queue)?;
         let no_place = StatusPlace { head: 0, address: 0, place: NonNull::dangling(), used_bytes: 0, failed_bytes: 0 };
         let idle =
             || Job { place: no_place, parts: 0, status: Status::Ok, then_flush: false, written: Vec::new(), question: None };
         let mut server = Self {
             id,
-            index: setup.index,
+            needs_care: queue.has_resubmit(),
             queue,
-            layout,
-            finder: Finder::new(setup.memory),
-            chain: Chain::with_capacity(size + MAX_TABLE_ENTRIES),
             spans: Vec::with_capacity(MAX_INDIRECT_ENTRIES + 1),
             facts: Facts::new(&setup.info),
-            features: setup.features,
             read_only: setup.read_only,
             writeback: setup.writeback,
             serial: serial_bytes(&setup.serial),
-            busy: vec![false; size],
             jobs: (0..size).map(|_| idle()).collect(),
-            in_flight: 0,
-            needs_care: !resubmit.is_empty(),
-            resubmit,
+            operations: 0,
             owed_flushes: Vec::new(),
-            inflight: setup.inflight,
-            batch: Vec::with_capacity(size),
-            log: setup.log,
-            used_log_address: setup.used_log_address,
             takes_questions: setup.takes_questions,
             taken_questions: VecDeque::new(),
             unanswered: 0,
             questions: 0,
-            kick: setup.kick,
-            call: setup.call.map(|fd| Interrupt::new("call", fd)).transpose()?,
-            error: setup.error,
             visits: 0,
             tally: Tally::default(),
             counters: setup.counters,
-            faults_seen,
-            fault: None,
         };
         server.set_info(&setup.info);
         Ok(server)
     }
 
+    /// Where the queue stands; `None` while requests are in flight.
+    #[must_use]
+    pub fn standing(&self) -> Option<VirtqueueStanding> {
+        if self.in_flight() > 0 { None } else { self.queue.standing() }
+    }
+
     /// Number of the queue in its device.
     #[must_use]
     pub const fn index(&self) -> u16 {
-        self.index
+        self.queue.index()
     }
 
-    /// Requests that the disk works on. Questions that wait for an answer are not among them.
+    /// Requests that the disk works on, or that wait for a flush. Questions that wait for an answer are not among them.
     #[must_use]
-    pub const fn in_flight(&self) -> u32 {
-        self.in_flight
+    pub fn in_flight(&self) -> u32 {
+        // Of a queue that is over nothing is flushed: the blocks were written and nobody was told.
+        let owed = if self.queue.is_over() { 0 } else { self.owed_flushes.len() };
+        self.operations + u32::try_from(owed).unwrap_or(0)
     }
 
     /// Questions that wait for an answer.
@@ -255,50 +182,41 @@ impl VirtqueueServer {
     /// Why the queue is not served any more, if it is not. It stays so: a new server is made when the device was reset.
     #[must_use]
     pub fn fault(&self) -> Option<&str> {
-        self.fault.as_deref()
+        self.queue.fault()
     }
 
     /// Is a request waiting that may be taken? One load.
     #[must_use]
     #[inline(always)]
     pub fn has_work(&self) -> bool {
-        self.fault.is_none() && (self.queue.waiting() != 0 || self.needs_care)
+        !self.queue.is_over() && (self.queue.ring.waiting() != 0 || self.needs_care)
     }
 
     /// Ask for kicks, then look once more: is there work after all?
     #[must_use = "sleeping while work remains loses a kick"]
     pub fn arm_and_work_remains(&mut self) -> bool {
-        if self.fault.is_some() {
+        if self.queue.is_over() {
             return false;
         }
         self.queue.arm();
-        self.log_words();
         self.has_work()
     }
 
     /// Does the guest kick?
     #[must_use]
     pub const fn is_armed(&self) -> bool {
-        self.queue.is_armed()
+        self.queue.ring.is_armed()
     }
 
     /// We are awake: kicks are not needed, and none is outstanding.
     pub fn bell_rang(&mut self) {
-        self.disarm();
-    }
-
-    #[inline(always)]
-    fn disarm(&mut self) {
-        if self.queue.is_armed() {
-            self.queue.disarm();
-            self.log_words();
-        }
+        self.queue.disarm();
     }
 
     /// Where kicks arrive.
     #[must_use]
     pub fn bell(&self) -> BorrowedFd<'_> {
-        self.kick.as_fd()
+        self.queue.bell()
     }
 
     /// The disk's size changed: requests are checked against the new one.
@@ -315,19 +233,12 @@ impl VirtqueueServer {
     /// # Errors
     /// The descriptor is no eventfd; the guest is not interrupted any more.
     pub fn set_call(&mut self, call: Option<OwnedFd>) -> Result<(), String> {
-        self.call = None;
-        self.call = call.map(|fd| Interrupt::new("call", fd)).transpose()?;
-        if let Some(call) = &mut self.call {
-            call.raise();
-        }
-        Ok(())
+        self.queue.set_call(call)
     }
 
     /// Log, or stop logging, the pages that are written from now on; and those of requests in flight.
     pub fn set_log(&mut self, log: Option<Arc<DirtyLog>>, used_log_address: Option<u64>) {
-        self.log = log;
-        self.used_log_address = used_log_address;
-        self.log_words();
+        self.queue.set_log(log, used_log_address);
     }
 
     /// Go on in other memory, where the rings lie at these addresses. Nothing may be in flight; questions go on waiting.
@@ -341,39 +252,26 @@ impl VirtqueueServer {
         available_address: u64,
         used_address: u64,
     ) -> Result<(), String> {
-        if self.in_flight > 0 {
-            return Err(format!("{} requests are in flight: memory can be changed when they are done", self.in_flight));
+        match self.in_flight() {
+            0 => self.flush(),
+            count => return Err(format!("{count} requests are in flight: memory can be changed when they are done")),
         }
-        self.flush();
-        let layout = Layout { size: self.layout.size, descriptor_address, available_address, used_address };
-        self.queue.move_to(&memory, &layout)?;
-        self.layout = layout;
-        self.finder = Finder::new(memory);
-        self.faults_seen = fault_guard::fault_count();
-        if self.finder.memory().is_broken() {
-            self.break_down(broken_memory());
-        }
-        Ok(())
+        self.queue.set_memory(memory, descriptor_address, available_address, used_address)
     }
 
     /// Look whether memory was taken from under us: for who serves something else in it. The queue stops then, as it does when it finds
     /// out by itself before it publishes anything.
     #[inline(always)]
     pub fn check_memory(&mut self) {
-        if fault_guard::fault_count() != self.faults_seen && self.fault.is_none() {
-            self.memory_is_gone();
-        }
+        self.queue.check_memory();
     }
 
     /// The queue is idle and goes: the index of the next available entry, for GET_VRING_BASE.
     #[must_use]
     pub fn stop(mut self) -> u16 {
         self.flush();
-        let nothing_is_taken = self.unanswered == 0 && self.resubmit.is_empty() && self.in_flight == 0;
-        if let Some(inflight) = self.inflight.as_mut().filter(|_| nothing_is_taken && self.fault.is_none()) {
-            inflight.end();
-        }
-        self.queue.next_available()
+        let is_idle = self.unanswered == 0 && self.in_flight() == 0;
+        self.queue.stop(is_idle)
     }
 
     /// Must a write be durable before it is answered?
@@ -382,29 +280,13 @@ impl VirtqueueServer {
         if self.facts.capabilities & CAPABILITY_FLUSH == 0 {
             return false;
         }
-        if has(self.features, VIRTIO_BLK_F_CONFIG_WCE) {
-            !self.writeback.load(std::sync::atomic::Ordering::Relaxed)
+        if self.queue.has(VIRTIO_BLK_F_CONFIG_WCE) {
+            !self.writeback.load(Ordering::Relaxed)
         } else {
             // Who cannot flush relies on every write.
-            !has(self.features, VIRTIO_BLK_F_FLUSH)
+            !self.queue.has(VIRTIO_BLK_F_FLUSH)
         }
     }
-
-    #[inline(always)]
-    const fn indirect_offered(&self) -> bool {
-        has(self.features, VIRTIO_RING_F_INDIRECT_DESC)
-    }
-}
-
-/// The chains that were in flight, to be served again; the ring is continued behind them.
-fn recover(area: &mut InflightQueue, queue: &mut Virtqueue) -> Result<VecDeque<u16>, String> {
-    let Some(heads) = area.begin(queue.size(), queue.published(), queue.available_index())? else {
-        return Ok(VecDeque::new());
-    };
-    // At most the size of the queue, which is at most 32768.
-    let count = u16::try_from(heads.len()).unwrap_or(0);
-    queue.set_next_available(queue.published().wrapping_add(count));
-    Ok(heads.into())
 }
 
 fn serial_bytes(serial: &str) -> [u8; SERIAL_BYTES] {
@@ -412,8 +294,4 @@ fn serial_bytes(serial: &str) -> [u8; SERIAL_BYTES] {
     let length = serial.len().min(SERIAL_BYTES);
     bytes[..length].copy_from_slice(&serial.as_bytes()[..length]);
     bytes
-}
-
-fn broken_memory() -> String {
-    "a file of guest memory was truncated; the hypervisor is at fault, restart the machine".to_owned()
 }

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use fipsee_virtio::blk::server::VirtqueueStanding;
 use fipsee_virtio::blk::upgrade::wire::Entry;
 use fipsee_virtio::blk::upgrade::{GuestStanding, RingStanding};
+use fipsee_virtio::core::VirtqueueStanding;
 use fipsee_virtio::core::inflight::InflightStanding;
 use serde::{Deserialize, Serialize};
 

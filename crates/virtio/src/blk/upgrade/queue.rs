@@ -96,7 +96,7 @@ impl GuestQueue {
         serve: impl FnOnce(u32, VirtqueueSetup) -> Result<VirtqueueServer, String>,
     ) -> Result<Self, String> {
         setup.takes_questions = true;
-        let (memory, counters) = (Arc::clone(&setup.memory), Arc::clone(&setup.counters));
+        let (memory, counters) = (Arc::clone(&setup.queue.memory), Arc::clone(&setup.counters));
         let (info, read_only) = (setup.info, setup.read_only);
         let virtqueue = serve(id, setup)?;
         Ok(Self { virtqueue, ring: None, device, visits: 0, id, memory, info, read_only, counters })
