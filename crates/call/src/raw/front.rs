@@ -11,15 +11,14 @@ use fipsee_ring::control::{Control, RefusalCode, SERVICE_CALLS};
 use fipsee_ring::handshake::{self, Grant, HANDSHAKE_TIMEOUT, Limits, Refusal, Wanted, refuse};
 use fipsee_ring::listener::Listener;
 use fipsee_ring::mailbox::Mailbox;
-use fipsee_ring::pace::Visits;
 use fipsee_ring::seqpacket::{Packet, Seqpacket};
 use fipsee_serve::{Add, Command, Queue, QueueName, Which, WorkerHandle};
 use rustix::event::{Timespec, epoll};
 use rustix::net::SocketFlags;
 
-use super::queue::{CallQueue, Inbox};
+use super::queue::{Channel, Turns};
 use crate::server::{Allow, Credentials};
-use crate::wire::{Place, ServiceInfo};
+use crate::wire::ServiceInfo;
 
 /// How long a stop waits for calls in progress before it gives up on them.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -32,7 +31,7 @@ const TOKEN_MAILBOX: u64 = u64::MAX - 1;
 /// What the front is told.
 pub(super) enum Event {
     /// A worker wants clients.
-    Joined { worker: u64, handle: WorkerHandle<Inbox> },
+    Joined { worker: u64, handle: WorkerHandle<Turns> },
     /// A worker is gone, with all its channels.
     Left { worker: u64 },
     /// A worker has let go of a client.
@@ -75,7 +74,7 @@ struct Session {
 
 struct Worker {
     id: u64,
-    handle: WorkerHandle<Inbox>,
+    handle: WorkerHandle<Turns>,
     clients: usize,
 }
 
@@ -287,20 +286,7 @@ impl Front {
         session.tell(&grant.attached(info.to_bytes()), &grant.descriptors())?;
         worker.clients += 1;
         self.served_by.insert(client, worker.id);
-        let served = CallQueue {
-            id: 0,
-            client,
-            credentials: session.credentials,
-            queue,
-            region: grant.region,
-            pool_offset_bytes: grant.layout.pool_offset_bytes,
-            depth,
-            place: Place::first(depth),
-            visits: Visits::default(),
-            taken: 0,
-            unanswered: 0,
-            refused: false,
-        };
+        let served = Channel::new((client, session.credentials), queue, grant.region, grant.layout.pool_offset_bytes, depth);
         worker.handle.mailbox.send(add(served, Arc::clone(&self.mailbox)));
         Ok(())
     }
@@ -319,7 +305,7 @@ impl Front {
             let front = Arc::clone(&self.mailbox);
             // Its memory and doorbells first: they count as free from then on.
             let removed = move |queue| {
-                drop::<Box<dyn Queue<Inbox>>>(queue);
+                drop::<Box<dyn Queue<Turns>>>(queue);
                 front.send(Event::Released { client });
             };
             worker.handle.mailbox.send(Command::Remove { which: Which::Client(client), finish, removed: Box::new(removed) });
@@ -408,9 +394,9 @@ impl Session {
 }
 
 /// Has a worker serve a client.
-fn add(queue: CallQueue, front: Arc<Mailbox<Event>>) -> Command<Inbox> {
-    let client = queue.client;
-    let make = Box::new(move |id| Ok(Box::new(CallQueue { id, ..queue }) as Box<dyn Queue<Inbox>>));
+fn add(channel: Channel, front: Arc<Mailbox<Event>>) -> Command<Turns> {
+    let client = channel.client;
+    let make = Box::new(move |id| Ok(channel.into_queue(id)));
     let added = Box::new(move |added: Result<(), _>| {
         if added.is_err() {
             let text = "the server cannot watch the channel's doorbell; raise its limit of watches (fs.epoll.max_user_watches)";
