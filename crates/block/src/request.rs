@@ -4,12 +4,9 @@
 //! once, too, before its first entry is looked at.
 #![deny(clippy::as_conversions)]
 
-use std::ptr::NonNull;
-use std::sync::Arc;
-
 use fipsee_ring::Message;
-use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, MAX_REGIONS};
-use fipsee_ring::region::Region;
+use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE};
+use fipsee_ring::memory::{Memory, MemoryFault, Span};
 
 use crate::packed::Short;
 use crate::wire::{
@@ -53,174 +50,20 @@ impl Request {
     }
 }
 
-/// A checked piece of the client's memory, laid out as an `iovec`.
-///
-/// It names memory that the client may change at any time. It stays mapped as long as the [`Memory`] it came from
-/// keeps the region, which a server does until no request that names it is in flight.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Span {
-    base: NonNull<u8>,
-    length_bytes: usize,
-}
-
-// SAFETY: a span is an address and a length; whoever dereferences it proves that the memory is still mapped.
-unsafe impl Send for Span {}
-
-impl Span {
-    /// A span of memory that the caller vouches for, for disks' own tests and for in-process use.
-    ///
-    /// # Safety
-    /// The memory is valid for loads and stores of `length_bytes` for as long as the span is used.
-    #[must_use]
-    pub const unsafe fn new(base: NonNull<u8>, length_bytes: usize) -> Self {
-        Self { base, length_bytes }
-    }
-
-    /// First byte.
-    #[must_use]
+impl From<MemoryFault> for Status {
     #[inline(always)]
-    pub const fn base(&self) -> NonNull<u8> {
-        self.base
-    }
-
-    /// Length in bytes. A multiple of 512 where it came over a ring; any number from a virtqueue, where only the sum is one.
-    #[must_use]
-    #[inline(always)]
-    pub const fn length_bytes(&self) -> usize {
-        self.length_bytes
-    }
-
-    /// What follows its first `bytes`, of which it has at least so many.
-    pub(crate) fn without_first(&self, bytes: usize) -> Self {
-        let bytes = bytes.min(self.length_bytes);
-        // SAFETY: `bytes` was bounded just now: the sum stays within the memory, or at its end.
-        Self { base: unsafe { self.base.add(bytes) }, length_bytes: self.length_bytes - bytes }
-    }
-}
-
-/// Split the span that holds byte `length_bytes` of the memory from `first` on, so that the spans before it hold exactly as much; returns
-/// how many these are.
-pub(crate) fn cut_spans(spans: &mut Vec<Span>, first: usize, length_bytes: u64) -> usize {
-    let mut left = usize::try_from(length_bytes).unwrap_or(usize::MAX);
-    for index in first..spans.len() {
-        let span = spans[index];
-        if left == 0 {
-            return index - first;
+    fn from(fault: MemoryFault) -> Self {
+        match fault {
+            MemoryFault::Outside => Self::BadMemory,
+            MemoryFault::Empty => Self::NoSegments,
+            MemoryFault::Scattered => Self::TooLong,
         }
-        if span.length_bytes > left {
-            spans[index].length_bytes = left;
-            spans.insert(index + 1, span.without_first(left));
-            return index + 1 - first;
-        }
-        left -= span.length_bytes;
     }
-    spans.len() - first
-}
-
-/// Memory that requests name.
-pub trait Memory {
-    /// Append to `spans` the pieces, one or more, that `segment` consists of. `access` is the `ACCESS_*` bits needed. Each piece is
-    /// a multiple of 512 bytes long and stays mapped while nobody changes the memory.
-    ///
-    /// # Errors
-    /// Something of the segment is no memory, or may not be accessed so; `spans` may hold pieces of it.
-    fn find(&self, segment: Segment, access: u16, spans: &mut Vec<Span>) -> Result<(), Status>;
 }
 
 /// Most spans of one request: an indirect table of segments of which some cross from one region of guest memory into the next; and what
 /// the kernel takes at once.
 pub const MAX_SPANS: usize = 1024;
-
-#[derive(Clone, Copy, Debug)]
-struct View {
-    base: NonNull<u8>,
-    length_sectors: u64,
-    access: u16,
-}
-
-const NO_VIEW: View = View { base: NonNull::dangling(), length_sectors: 0, access: 0 };
-
-/// The memory a client has handed over, by region id.
-#[derive(Debug)]
-pub struct RegionTable {
-    views: Vec<View>,
-    regions: Vec<Option<Arc<Region>>>,
-}
-
-// SAFETY: the pointers lead into regions that `regions` keeps mapped, and which any thread may access.
-unsafe impl Send for RegionTable {}
-
-impl Default for RegionTable {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl RegionTable {
-    /// A table without memory: every segment is refused.
-    #[must_use]
-    pub fn new() -> Self {
-        let count = usize::from(MAX_REGIONS);
-        Self { views: vec![NO_VIEW; count], regions: vec![None; count] }
-    }
-
-    /// Give `length_bytes` at `offset_bytes` of `memory` the id `region`. `access` is `ACCESS_*` bits.
-    ///
-    /// # Errors
-    /// The id is out of range or taken, or the range is outside the memory.
-    pub fn insert(
-        &mut self,
-        region: u16,
-        memory: &Arc<Region>,
-        offset_bytes: u64,
-        length_bytes: u64,
-        access: u16,
-    ) -> Result<(), Status> {
-        let index = usize::from(region);
-        let base = memory.pointer("registered memory", offset_bytes, length_bytes).map_err(|_| Status::BadMemory)?;
-        match self.regions.get_mut(index) {
-            Some(slot @ None) => *slot = Some(Arc::clone(memory)),
-            _ => return Err(Status::BadMemory),
-        }
-        self.views[index] = View { base, length_sectors: length_bytes >> SECTOR_SHIFT, access };
-        Ok(())
-    }
-
-    /// Forget a region. The caller has seen that no request in flight names it.
-    ///
-    /// # Errors
-    /// There is none of that id.
-    pub fn remove(&mut self, region: u16) -> Result<(), Status> {
-        let index = usize::from(region);
-        self.regions.get_mut(index).and_then(Option::take).ok_or(Status::BadMemory)?;
-        self.views[index] = NO_VIEW;
-        Ok(())
-    }
-}
-
-impl Memory for RegionTable {
-    #[inline(always)]
-    fn find(&self, segment: Segment, access: u16, spans: &mut Vec<Span>) -> Result<(), Status> {
-        let Some(view) = self.views.get(usize::from(segment.region)) else {
-            return Err(Status::BadMemory);
-        };
-        let (offset, length) = (u64::from(segment.offset_sectors), u64::from(segment.length_sectors));
-        if length == 0 {
-            return Err(Status::NoSegments);
-        }
-        if view.access & access != access || offset + length > view.length_sectors {
-            return Err(Status::BadMemory);
-        }
-        let bytes = usize::from(segment.length_sectors) << SECTOR_SHIFT;
-        let Ok(skip) = usize::try_from(offset << SECTOR_SHIFT) else {
-            return Err(Status::BadMemory);
-        };
-        // SAFETY: offset and length lie within the view, and the view within its region.
-        spans.push(Span { base: unsafe { view.base.add(skip) }, length_bytes: bytes });
-        Ok(())
-    }
-}
 
 /// What of a disk decides whether a request is valid, kept beside the queue.
 #[derive(Clone, Copy, Debug)]
@@ -278,7 +121,7 @@ impl Facts {
     }
 }
 
-/// Check `message` and fill `spans` with its memory.
+/// Check `message` and fill `spans` with its memory: pieces that are whole sectors each.
 ///
 /// # Errors
 /// The status to answer; the tag is in bytes 4..6 whatever the rest holds ([`tag_of`]).
@@ -386,7 +229,7 @@ fn parse_rare<M: Memory>(
             facts.range(request.sector, request.length_sectors)
         }
         Operation::Flush => facts.needs(CAPABILITY_FLUSH),
-        Operation::GetInfo => memory.find(Segment::from_word(message.word(2)), ACCESS_WRITE, spans),
+        Operation::GetInfo => Ok(memory.find(Segment::from_word(message.word(2)).extent(), ACCESS_WRITE, spans)?),
         _ => Ok(()),
     }
 }
@@ -394,7 +237,7 @@ fn parse_rare<M: Memory>(
 /// Turn a segment into spans; returns the sectors it holds.
 #[inline(always)]
 fn gather_one<M: Memory>(segment: Segment, memory: &M, access: u16, spans: &mut Vec<Span>) -> Result<u64, Status> {
-    memory.find(segment, access, spans)?;
+    memory.find(segment.extent(), access, spans)?;
     Ok(u64::from(segment.length_sectors))
 }
 
@@ -408,9 +251,9 @@ fn gather_several<M: Memory>(
 ) -> Result<u64, Status> {
     let mut total_sectors = 0;
     let mut add = |segment: Segment, spans: &mut Vec<Span>| {
-        memory.find(segment, access, spans)?;
+        memory.find(segment.extent(), access, spans)?;
         total_sectors += u64::from(segment.length_sectors);
-        Ok(())
+        Ok::<(), Status>(())
     };
     match segments {
         0 => return Err(Status::NoSegments),
@@ -421,11 +264,7 @@ fn gather_several<M: Memory>(
                 return Err(Status::NoSegments);
             }
             let bytes = table.get_mut(..entries.saturating_mul(8)).ok_or(Status::TooLong)?;
-            memory.find(Segment::from_word(message.word(2)), ACCESS_READ, spans)?;
-            if !copy_out(spans, bytes) {
-                return Err(Status::BadMemory);
-            }
-            spans.clear();
+            memory.read(Segment::from_word(message.word(2)).extent(), spans, bytes)?;
             for entry in bytes.as_chunks::<8>().0 {
                 add(Segment::from_word(u64::from_le_bytes(*entry)), spans)?;
             }
@@ -441,37 +280,6 @@ fn gather_several<M: Memory>(
         }
     }
     Ok(total_sectors)
-}
-
-/// Fill `bytes` from the beginning of `spans`, which are still mapped; `false` if they are shorter. Each byte is read
-/// once: what the client changes after that is not seen.
-pub(crate) fn copy_out(spans: &[Span], bytes: &mut [u8]) -> bool {
-    let mut rest = &mut *bytes;
-    for span in spans {
-        let (now, later) = rest.split_at_mut(span.length_bytes.min(rest.len()));
-        // SAFETY: the span holds at least that many bytes and stays mapped during this call; the destination is ours.
-        unsafe { std::ptr::copy_nonoverlapping(span.base.as_ptr(), now.as_mut_ptr(), now.len()) };
-        rest = later;
-    }
-    let is_full = rest.is_empty();
-    // Without this the compiler may read an entry again from where it was copied from.
-    std::hint::black_box(bytes);
-    is_full
-}
-
-/// Put `bytes` at the beginning of `spans`, which are still mapped; `false`, and nothing is written, if they are shorter.
-pub(crate) fn copy_in(bytes: &[u8], spans: &[Span]) -> bool {
-    if spans.iter().map(Span::length_bytes).sum::<usize>() < bytes.len() {
-        return false;
-    }
-    let mut rest = bytes;
-    for span in spans {
-        let (now, later) = rest.split_at(span.length_bytes.min(rest.len()));
-        // SAFETY: the span holds at least that many bytes and stays mapped during this call; the client may look meanwhile.
-        unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), span.base.as_ptr(), now.len()) };
-        rest = later;
-    }
-    true
 }
 
 /// The tag of a request message, valid or not.

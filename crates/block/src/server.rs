@@ -1,27 +1,29 @@
 //! The daemon's end of one block queue: visit it, answer it.
 
+mod served;
 mod standing;
 
 use std::sync::Arc;
 
+pub use self::served::DiskQueue;
 pub use self::standing::{EventStanding, Standing};
 use fipsee_ring::channel::ServerQueue;
 use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE};
 use fipsee_ring::doorbell::{ClientBell, EventDoorbell, SocketDoorbell};
-use fipsee_ring::mapped::{MappedRing, NextStamp};
+use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::pace::{MAX_BUDGET, Visits};
 use fipsee_ring::region::Region;
-use fipsee_ring::wait::Watch;
 use fipsee_ring::{Message, clock};
 
 use crate::disk::{Disk, Engine, Submitted, Ticket};
 use crate::packed::{is_packed, unpack};
-use crate::request::{Facts, Memory, RegionTable, Request, Span, check_short, copy_in, parse, tag_of};
+use crate::request::{Facts, Request, check_short, parse, tag_of};
 use crate::stats::{QueueCounters, Tally};
 use crate::wire::{
     BlockInfo, CAPABILITY_WRITE, KIND_COMPLETIONS, KIND_DETACH, KIND_RESIZE, MAX_INDIRECT_ENTRIES, MAX_PACKED, Operation, Status,
     completion_entry, completion_head, event_detach, event_resize,
 };
+use fipsee_ring::memory::{Memory, RegionTable, Span, copy_to};
 
 /// Most requests taken in a visit when there is no other queue to look at and the disk answers at once: four full completion
 /// messages, of which `MAX_BUDGET` is one. At depth 64 that is a tenth more requests per second than with one (decision 0005).
@@ -175,18 +177,6 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
         self.in_flight
     }
 
-    /// Requests a correct client has outstanding at most.
-    #[must_use]
-    pub const fn depth(&self) -> u32 {
-        self.depth
-    }
-
-    /// The channel's end, for its doorbells.
-    #[must_use]
-    pub const fn queue(&self) -> &ServerQueue<C, O> {
-        &self.queue
-    }
-
     /// The client's doorbell.
     #[inline(always)]
     pub const fn client_bell_mut(&mut self) -> &mut C {
@@ -206,18 +196,6 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
     #[inline(always)]
     pub fn has_work(&self) -> bool {
         self.in_flight < self.depth && self.queue.requests.has_message()
-    }
-
-    /// Where the next request's stamp will stand and what it will be: 16 bytes are all a poller of many queues needs.
-    #[must_use]
-    pub fn next_stamp(&self) -> NextStamp {
-        self.queue.requests.memory().next_stamp(self.queue.requests.cursor())
-    }
-
-    /// As [`next_stamp`](Self::next_stamp), for who waits for this queue alone.
-    #[must_use]
-    pub fn watch(&self) -> Watch<'_> {
-        self.queue.requests.watch()
     }
 
     /// Ask for the doorbell, then look once more: is there work after all?
@@ -344,8 +322,8 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
     fn put_info<D: Disk>(&self, disk: &D) -> Status {
         let mut info = disk.info();
         info.capabilities = self.facts.capabilities;
-        // `parse` found the spans in memory that the client lets us write.
-        if copy_in(&info.to_bytes(), &self.spans) { Status::Ok } else { Status::Invalid }
+        // SAFETY: `parse` found the spans just now, in memory that the client lets us write.
+        if unsafe { copy_to(&self.spans, &info.to_bytes()) } { Status::Ok } else { Status::Invalid }
     }
 
     fn acknowledge(&mut self, kind: u32) -> Status {

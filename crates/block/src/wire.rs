@@ -4,7 +4,40 @@
 #![deny(clippy::as_conversions)]
 
 use fipsee_ring::Message;
+use fipsee_ring::channel::{self, FlagRule, Profile};
 use fipsee_ring::control::SERVICE_INFO_BYTES;
+use fipsee_ring::memory::Extent;
+
+/// Service number of block devices.
+pub const SERVICE_BLOCK: u16 = 1;
+/// ATTACH flag: the client will not write.
+pub const ATTACH_READ_ONLY: u32 = 1;
+/// ATTACH flag: refuse if anyone else is attached, and refuse others while we are.
+pub const ATTACH_EXCLUSIVE: u32 = 2;
+/// ATTACH flag, with [`FEATURE_SOLE_WRITER`]: nobody else is to write while we are attached.
+pub const ATTACH_SOLE_WRITER: u32 = 4;
+/// ATTACH flag, with [`FEATURE_SOLE_WRITER`]: write although somebody claims to be the sole writer.
+pub const ATTACH_IGNORE_CLAIM: u32 = 8;
+/// Feature: ATTACH may claim the disk, or attach beside a claim.
+pub const FEATURE_SOLE_WRITER: u64 = 2;
+/// The features that this build knows.
+pub const FEATURES: u64 = channel::FEATURES | FEATURE_SOLE_WRITER;
+/// Slots of a completion ring beyond the depth: one unacknowledged event of each kind.
+pub const EVENT_CREDITS: u32 = 2;
+/// Channels to disks.
+pub const PROFILE: Profile = Profile {
+    features: FEATURES,
+    event_credits: EVENT_CREDITS,
+    flags: &[
+        FlagRule {
+            flag: ATTACH_SOLE_WRITER,
+            feature: FEATURE_SOLE_WRITER,
+            unsupported: Some("claims to be a disk's sole writer"),
+        },
+        // Where nobody can claim there is no claim to be ignored.
+        FlagRule { flag: ATTACH_IGNORE_CLAIM, feature: FEATURE_SOLE_WRITER, unsupported: None },
+    ],
+};
 
 /// Bytes of a sector, the unit of the wire.
 pub const SECTOR_BYTES: u64 = 512;
@@ -173,6 +206,14 @@ fipsee_ring::wire_structures! {
 }
 
 impl Segment {
+    /// The bytes it names.
+    #[must_use]
+    #[inline(always)]
+    pub fn extent(self) -> Extent {
+        let (offset, length) = (u64::from(self.offset_sectors), u64::from(self.length_sectors));
+        Extent { region: self.region, offset_bytes: offset << SECTOR_SHIFT, length_bytes: length << SECTOR_SHIFT }
+    }
+
     /// As one word of the wire.
     #[must_use]
     #[inline(always)]

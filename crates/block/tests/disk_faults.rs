@@ -10,6 +10,7 @@ use fipsee_block::disk::faults::Fault;
 use fipsee_block::disk::{AnyDisk, Disk, DiskSpec, Faults, Submitted, Ticket};
 use fipsee_block::wire::{Operation, SECTOR_BYTES, Status};
 use fipsee_ring::clock;
+use fipsee_serve::Engine as _;
 use rustix::io::Errno;
 
 fn open(text: &str) -> AnyDisk {

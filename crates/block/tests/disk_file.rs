@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use disk_common::{Scratch, Worker, expect_parts, request};
 use fipsee_block::disk::{DirectMode, Disk, Engine, FileDisk, FileOptions, Submitted, Ticket};
 use fipsee_block::wire::{CAPABILITY_DISCARD, CAPABILITY_WRITE, Operation, Status};
+use fipsee_serve::Engine as _;
 use rustix::event::epoll;
 
 fn options(path: &Path) -> FileOptions {

@@ -6,8 +6,10 @@ use std::path::Path;
 
 use disk_common::{Random, Scratch, Worker};
 use fipsee_block::disk::{AnyDisk, Disk, DiskSpec, Submitted, Ticket};
-use fipsee_block::request::{Request, Span};
+use fipsee_block::request::Request;
 use fipsee_block::wire::{BlockInfo, Operation, SECTOR_BYTES, Status};
+use fipsee_ring::memory::Span;
+use fipsee_serve::Engine as _;
 
 const DISK_BYTES: u64 = 6 << 20;
 /// Client memory of one request in flight, and how many of them.

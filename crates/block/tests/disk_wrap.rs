@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use disk_common::{Random, Scratch, Worker, request};
 use fipsee_block::disk::{AnyDisk, Disk, DiskSpec, Submitted, Ticket};
 use fipsee_block::wire::{Operation, SECTOR_BYTES, Status};
+use fipsee_serve::Engine as _;
 
 const SECTORS: u64 = 64;
 

@@ -4,16 +4,17 @@
 use std::sync::Arc;
 
 use fipsee_block::disk::{Disk, Engine, MemoryDisk, MemoryOptions};
-use fipsee_block::request::{Facts, RegionTable, parse};
+use fipsee_block::request::{Facts, parse};
 use fipsee_block::server::{QueueServer, QueueSetup};
 use fipsee_block::wire::{
-    self, CAPABILITY_FLUSH, CAPABILITY_WRITE, KIND_DETACH, Operation, Segment, Status, event_detach, request_ack_event,
+    self, CAPABILITY_FLUSH, CAPABILITY_WRITE, KIND_DETACH, Operation, PROFILE, Segment, Status, event_detach, request_ack_event,
     request_flush, request_one_segment, request_range,
 };
 use fipsee_ring::Message;
 use fipsee_ring::channel::{ClientQueue, RegionLayout};
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::handshake::Grant;
+use fipsee_ring::memory::RegionTable;
 
 const SECTORS: u64 = 2048;
 
@@ -50,7 +51,7 @@ fn what_a_disk_does_not_do_is_unsupported_in_its_place_among_the_checks() {
 fn a_disk_that_was_taken_away_answers_what_is_right_with_detached_and_the_rest_as_before() {
     let disk = MemoryDisk::new(&MemoryOptions { size_bytes: SECTORS * 512, ..Default::default() }).expect("a disk");
     let mut engine = Engine::new(8).expect("an engine");
-    let mut grant = Grant::new(RegionLayout::plan(1, 8, 4096, 0), |_| {}).expect("memory");
+    let mut grant = Grant::new(RegionLayout::plan(&PROFILE, 1, 8, 4096, 0), |_| {}).expect("memory");
     let geometry = grant.layout.queues[0];
     let setup = QueueSetup {
         depth: geometry.depth,

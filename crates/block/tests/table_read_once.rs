@@ -4,8 +4,9 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use fipsee_block::request::{Facts, Memory, Span, parse};
-use fipsee_block::wire::{MAX_INDIRECT_ENTRIES, Operation, Segment, Status, request_indirect};
+use fipsee_block::request::{Facts, parse};
+use fipsee_block::wire::{MAX_INDIRECT_ENTRIES, Operation, Segment, request_indirect};
+use fipsee_ring::memory::{Extent, Memory, MemoryFault, Span};
 use fipsee_ring::region::Region;
 
 const ENTRIES: u32 = 256;
@@ -16,19 +17,19 @@ const FIRST_SECTOR: u32 = 4;
 /// Memory whose first sectors, the table, turn into segments far outside once an entry of it is asked for.
 struct Changing {
     region: Arc<Region>,
-    asked: RefCell<Vec<Segment>>,
+    asked: RefCell<Vec<Extent>>,
 }
 
 impl Memory for Changing {
-    fn find(&self, segment: Segment, _access: u16, spans: &mut Vec<Span>) -> Result<(), Status> {
-        let (offset, length) = (u64::from(segment.offset_sectors) * 512, u64::from(segment.length_sectors) * 512);
-        let base = self.region.pointer("a segment", offset, length).map_err(|_| Status::BadMemory)?;
+    fn find(&self, extent: Extent, _access: u16, spans: &mut Vec<Span>) -> Result<(), MemoryFault> {
+        let length = extent.length_bytes;
+        let base = self.region.pointer("a segment", extent.offset_bytes, length).map_err(|_| MemoryFault::Outside)?;
         // SAFETY: the region holds these bytes and lives as long as the test.
         spans.push(unsafe { Span::new(base, usize::try_from(length).expect("small")) });
-        if segment.offset_sectors >= FIRST_SECTOR {
+        if extent.offset_bytes >= u64::from(FIRST_SECTOR) * 512 {
             let far = Segment { offset_sectors: u32::MAX, length_sectors: u16::MAX, region: u16::MAX };
             self.region.write(0, &far.to_word().to_le_bytes().repeat(MAX_INDIRECT_ENTRIES)).expect("within the region");
-            self.asked.borrow_mut().push(segment);
+            self.asked.borrow_mut().push(extent);
         }
         Ok(())
     }
@@ -53,7 +54,7 @@ fn a_table_that_changes_when_its_first_entry_is_checked_is_used_as_it_was_copied
     let mut spans = Vec::new();
     let message = request_indirect(Operation::Read, 0, 1, 0, table, ENTRIES);
     let request = parse(&message, &facts, &memory, &mut spans).expect("a good request");
-    assert_eq!(*memory.asked.borrow(), entries, "an entry was read again");
+    assert_eq!(*memory.asked.borrow(), entries.iter().map(|entry| entry.extent()).collect::<Vec<_>>(), "an entry was read again");
     assert_eq!(request.length_sectors, u64::from(ENTRIES), "a length was read again");
     assert!(spans.iter().map(Span::length_bytes).eq(entries.iter().map(|_| 512)), "{spans:?}");
     let base = memory.region.base().as_ptr().addr();

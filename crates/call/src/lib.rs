@@ -28,4 +28,4 @@ pub use raw::Stopper;
 #[cfg(feature = "server")]
 pub use server::{Allow, Call, Credentials, Served, Server, ServerOptions, Worker};
 pub use service::{Service, Value};
-pub use wire::{MAX_VALUE_BYTES, PAYLOAD_UNIT_BYTES, ServiceInfo};
+pub use wire::{MAX_VALUE_BYTES, PAYLOAD_UNIT_BYTES, PROFILE, SERVICE_CALLS, ServiceInfo};

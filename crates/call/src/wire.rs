@@ -3,11 +3,15 @@
 use core::mem::offset_of;
 
 use fipsee_ring::PeerFault;
-use fipsee_ring::channel::MAX_POOL_BYTES;
+use fipsee_ring::channel::{FEATURES, MAX_POOL_BYTES, Profile};
 use fipsee_ring::control::SERVICE_INFO_BYTES;
 use fipsee_ring::layout::PAYLOAD_BYTES;
 use fipsee_ring::wire::all_zero;
 
+/// Service number of calls.
+pub const SERVICE_CALLS: u16 = 2;
+/// Channels of calls. Their completion rings are as long as those of disks: the rule is one for the wire.
+pub const PROFILE: Profile = Profile { features: FEATURES, event_credits: 2, flags: &[] };
 /// Most bytes of a request or reply: what one message of a ring carries.
 #[expect(clippy::cast_possible_truncation, reason = "60")]
 pub const MAX_VALUE_BYTES: u32 = PAYLOAD_BYTES as u32;

@@ -5,9 +5,9 @@ mod common;
 use std::time::Duration;
 
 use common::{Arithmetic, DEADLINE, Operation, Request, Running, Socket, add, answer, ok, until};
-use fipsee_call::{Client, Error, Served, Server, ServerOptions, Service};
+use fipsee_call::{Client, Error, PROFILE, SERVICE_CALLS, Served, Server, ServerOptions, Service};
 use fipsee_ring::Message;
-use fipsee_ring::control::{Control, RefusalCode, SERVICE_BLOCK, SERVICE_CALLS};
+use fipsee_ring::control::{Control, RefusalCode};
 use fipsee_ring::handshake::{self, Attached, HandshakeError, Wanted};
 use fipsee_ring::region::Region;
 use fipsee_ring::seqpacket::Seqpacket;
@@ -17,7 +17,7 @@ const WANTED: Wanted<'static> =
     Wanted { service: SERVICE_CALLS, queue_count: 1, depth: 16, flags: 0, pool_bytes: 0, name: Arithmetic::NAME };
 
 fn attach(running: &Running) -> Attached {
-    handshake::attach(&running.socket.0, 0, &WANTED).expect("attached")
+    handshake::attach(&running.socket.0, 0, &PROFILE, &WANTED).expect("attached")
 }
 
 /// What the server says when it closes the connection.
@@ -34,7 +34,7 @@ fn is_closed(control: &Seqpacket) -> bool {
 }
 
 fn refusal(running: &Running, wanted: &Wanted<'_>) -> (RefusalCode, String) {
-    match handshake::attach(&running.socket.0, 0, wanted) {
+    match handshake::attach(&running.socket.0, 0, &PROFILE, wanted) {
         Err(HandshakeError::Refused { code, text }) => (code, text),
         other => panic!("{other:?} is no refusal"),
     }
@@ -46,7 +46,7 @@ fn what_a_client_may_not_attach_to_is_refused_with_the_reason() {
     let running = Running::default();
     for (wanted, code, words) in [
         (Wanted { name: "test.arithmetic/2", ..WANTED }, RefusalCode::UnknownExport, "serves 'test.arithmetic/1', not"),
-        (Wanted { service: SERVICE_BLOCK, ..WANTED }, RefusalCode::Malformed, "this server takes calls"),
+        (Wanted { service: 1, ..WANTED }, RefusalCode::Malformed, "this server takes calls"),
         (Wanted { service: 77, ..WANTED }, RefusalCode::Malformed, "this server takes calls"),
         (Wanted { flags: 1, ..WANTED }, RefusalCode::Malformed, "unknown service or flag"),
         (Wanted { queue_count: 0, ..WANTED }, RefusalCode::Malformed, "no queue"),
@@ -55,8 +55,12 @@ fn what_a_client_may_not_attach_to_is_refused_with_the_reason() {
         let (found, text) = refusal(&running, &wanted);
         assert!(found == code && text.contains(words), "{wanted:?}: {found:?} {text}");
     }
-    let attached =
-        handshake::attach(&running.socket.0, 0, &Wanted { queue_count: 64, depth: u32::MAX, pool_bytes: 1 << 40, ..WANTED });
+    let attached = handshake::attach(
+        &running.socket.0,
+        0,
+        &PROFILE,
+        &Wanted { queue_count: 64, depth: u32::MAX, pool_bytes: 1 << 40, ..WANTED },
+    );
     let attached = attached.expect("more than the server gives is capped");
     assert_eq!((attached.queues.len(), attached.layout.queues[0].depth, attached.layout.pool_bytes), (1, 256, 0));
 }
@@ -76,7 +80,7 @@ fn one_client_more_than_the_limit_is_refused_until_one_leaves() {
     let (code, text) = refusal(&running, &WANTED);
     assert!(code == RefusalCode::Limit && text.contains("limit of 2 clients"), "{code:?} {text}");
     drop(first);
-    until("the place is free again", || handshake::attach(&running.socket.0, 0, &WANTED).is_ok());
+    until("the place is free again", || handshake::attach(&running.socket.0, 0, &PROFILE, &WANTED).is_ok());
 }
 
 #[test]

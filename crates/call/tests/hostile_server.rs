@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::thread::JoinHandle;
 
 use common::{Arithmetic, DEADLINE, Reply, Socket, add, ok};
-use fipsee_call::{Client, Error, Server, ServerOptions, Service, ServiceInfo};
+use fipsee_call::{Client, Error, PROFILE, Server, ServerOptions, Service, ServiceInfo};
 use fipsee_ring::Message;
 use fipsee_ring::channel::RegionLayout;
 use fipsee_ring::control::{Control, RefusalCode};
@@ -37,7 +37,7 @@ fn false_server(lie: impl FnOnce(Seqpacket) + Send + 'static) -> (Socket, JoinHa
 }
 
 fn grant(queue_count: u16, pool_bytes: u64) -> Grant {
-    Grant::new(RegionLayout::plan(queue_count, 4, pool_bytes, 1), |_| {}).expect("memory")
+    Grant::new(RegionLayout::plan(&PROFILE, queue_count, 4, pool_bytes, 1), |_| {}).expect("memory")
 }
 
 /// How connecting fails against such a lie.

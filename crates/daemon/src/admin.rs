@@ -24,10 +24,10 @@ use serde_json::{Value, json};
 
 use crate::export::{Export, Role};
 use crate::fault_log::{self, FaultLog};
-use crate::front::local::Order;
-use crate::front::vhost_user::VhostUserFront;
 use crate::live::Live;
 use crate::reload::Reloader;
+use crate::transport::unix::HandOver;
+use crate::transport::vhost_user::VhostUserSockets;
 use crate::worker::{self, WorkerHandle};
 
 /// Longest request line.
@@ -78,7 +78,7 @@ pub struct Admin {
     /// The disks.
     pub(crate) live: Arc<Live>,
     /// Sockets for virtual machines.
-    pub(crate) vms: Arc<VhostUserFront>,
+    pub(crate) vms: Arc<VhostUserSockets>,
     /// The workers.
     pub(crate) workers: Vec<WorkerHandle>,
     /// When the daemon started.
@@ -88,7 +88,7 @@ pub struct Admin {
     /// Where clients connect, and where administrators do.
     pub(crate) listeners: (Arc<Listener>, Arc<Listener>),
     /// The front for local clients.
-    pub(crate) front: Arc<Mailbox<Order>>,
+    pub(crate) clients: Arc<Mailbox<HandOver>>,
     /// What goes wrong at disks.
     pub(crate) faults: FaultLog,
     /// Becomes readable when SIGHUP comes, which asks for a reload, too.
@@ -332,7 +332,7 @@ impl Admin {
         export.disk().resize(size_bytes / 512)?;
         let info = export.disk().info();
         for worker in &self.workers {
-            worker.mailbox.send(worker::announce_resize(&export, info));
+            worker.mailbox.send_all(worker::announce_resize(&export, info));
         }
         self.vms.resized(&export);
         match lost_bytes {

@@ -6,15 +6,15 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 use fipsee_block::disk::DiskSpec;
 use fipsee_ring::wait::{DEFAULT_LOOK, WaitMode};
+use fipsee_serve::session::ClientLimits;
 use serde::{Deserialize, Deserializer, de};
 use toml::Spanned;
 
 use crate::confine::Confine;
 use crate::export::AllowList;
-use crate::front::local::FrontSettings;
-use crate::front::session::ClientLimits;
 use crate::log;
 use crate::placement::Placement;
+use crate::transport::unix::ClientSettings;
 
 /// Clients connected at a time, unless set.
 const DEFAULT_MAX_CLIENTS: usize = 4096;
@@ -134,8 +134,8 @@ pub struct Config {
     pub look: Duration,
     /// From when on a request counts as stalled.
     pub stall_limit: Duration,
-    /// The local front.
-    pub front: FrontSettings,
+    /// The clients of the socket.
+    pub clients: ClientSettings,
     /// Whether the daemon gives up what it does not need.
     pub confine: Confine,
     /// Folders that it keeps.
@@ -260,7 +260,7 @@ impl Arguments {
             wait,
             look: self.look_us.or(file.look_us).map_or(DEFAULT_LOOK, Duration::from_micros),
             stall_limit: Duration::from_millis(self.stalled_after_ms),
-            front: FrontSettings {
+            clients: ClientSettings {
                 max_clients: self.max_clients.or(file.max_clients).unwrap_or(DEFAULT_MAX_CLIENTS),
                 max_clients_per_user: file.max_clients_per_user,
                 limits: ClientLimits {

@@ -8,6 +8,8 @@ use fipsee_block::disk::{AnyDisk, Disk};
 use fipsee_block::stats::QueueCounters;
 use fipsee_block::wire::{BlockInfo, CAPABILITY_WRITE};
 
+use fipsee_serve::session::Credentials;
+
 use crate::config::DiskConfig;
 
 /// Who may attach, beside root and the daemon's own user.
@@ -118,7 +120,7 @@ impl Attached {
 /// A disk under a name.
 pub struct Export {
     name: String,
-    disk: AnyDisk,
+    disk: Arc<AnyDisk>,
     read_only: bool,
     exclusive: bool,
     shared: bool,
@@ -208,7 +210,7 @@ impl Export {
         let users = Mutex::new(Users { allow, attached: Vec::new(), retired: false });
         Self {
             name: spec.name.clone(),
-            disk,
+            disk: Arc::new(disk),
             read_only: spec.ro,
             exclusive: spec.exclusive,
             shared: spec.shared,
@@ -247,7 +249,7 @@ impl Export {
 
     /// The disk.
     #[must_use]
-    pub const fn disk(&self) -> &AnyDisk {
+    pub const fn disk(&self) -> &Arc<AnyDisk> {
         &self.disk
     }
 
@@ -286,11 +288,12 @@ impl Export {
         info
     }
 
-    /// Take a place among the attached, or say why not. `more_gids`: the groups beside the primary one.
+    /// Take a place among the attached, or say why not.
     ///
     /// # Errors
     /// [`Denied`], in words for the client.
-    pub fn admit(&self, client: u64, (pid, uid, gid): (i32, u32, u32), more_gids: &[u32], wish: Wish) -> Result<(), Denied> {
+    pub fn admit(&self, client: u64, credentials: &Credentials, wish: Wish) -> Result<(), Denied> {
+        let Credentials { pid, uid, gid, ref more_gids } = *credentials;
         let name = &self.name;
         let mut users = self.lock();
         if users.retired {

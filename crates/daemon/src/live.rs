@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::export::Export;
-use crate::front::local::FrontSettings;
+use crate::transport::unix::ClientSettings;
 
 /// Descriptors that a file disk holds: with and without the page cache.
 const DESCRIPTORS_PER_DISK: u64 = 2;
@@ -15,12 +15,12 @@ pub struct Served {
     /// The disks.
     pub exports: Vec<Arc<Export>>,
     /// Limits.
-    pub settings: FrontSettings,
+    pub settings: ClientSettings,
     /// Descriptors of disks that came after the start, at most.
     pub added_descriptors: u64,
 }
 
-/// The state that is in force, shared by the fronts and the admin thread.
+/// The state that is in force, shared by the transports and the admin thread.
 pub struct Live {
     served: Mutex<Arc<Served>>,
     next_client: AtomicU64,
@@ -31,7 +31,7 @@ pub struct Live {
 impl Live {
     /// What is served from the start.
     #[must_use]
-    pub fn new(exports: Vec<Arc<Export>>, settings: FrontSettings) -> Self {
+    pub fn new(exports: Vec<Arc<Export>>, settings: ClientSettings) -> Self {
         let served = Served { exports, settings, added_descriptors: 0 };
         Self {
             served: Mutex::new(Arc::new(served)),
@@ -47,7 +47,7 @@ impl Live {
         Arc::clone(&self.served.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A number for a client, whichever front it comes to.
+    /// A number for a client, whichever transport it comes by.
     #[must_use]
     pub fn next_client(&self) -> u64 {
         self.next_client.fetch_add(1, Ordering::Relaxed)
@@ -92,7 +92,7 @@ impl Live {
     }
 
     /// Put another in force, all of it at once. Only the admin thread does that.
-    pub fn replace(&self, exports: Vec<Arc<Export>>, settings: FrontSettings, added_disks: usize) {
+    pub fn replace(&self, exports: Vec<Arc<Export>>, settings: ClientSettings, added_disks: usize) {
         let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
         let added_descriptors = served.added_descriptors + DESCRIPTORS_PER_DISK * added_disks as u64;
         *served = Arc::new(Served { exports, settings, added_descriptors });

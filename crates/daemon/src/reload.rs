@@ -8,10 +8,10 @@ use serde::Serialize;
 use crate::config::{Config, DiskConfig};
 use crate::confine::Confinement;
 use crate::export::{Export, Opened};
-use crate::front::vhost_user::{Socket, VhostUserFront};
 use crate::live::Live;
 use crate::log::{LogLevel, parse_level};
 use crate::notify;
+use crate::transport::vhost_user::{Socket, VhostUserSockets};
 
 /// What a reload did, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -29,7 +29,7 @@ pub struct Outcome {
 /// Knows what is in force, and puts something else in its place.
 pub(crate) struct Reloader {
     live: Arc<Live>,
-    vms: Arc<VhostUserFront>,
+    vms: Arc<VhostUserSockets>,
     running: Config,
     log: LogLevel,
     confinement: Confinement,
@@ -39,7 +39,7 @@ impl Reloader {
     /// `running` is what the daemon was started with.
     pub(crate) const fn new(
         live: Arc<Live>,
-        vms: Arc<VhostUserFront>,
+        vms: Arc<VhostUserSockets>,
         running: Config,
         log: LogLevel,
         confinement: Confinement,
@@ -107,7 +107,7 @@ impl Reloader {
             let named = |export: &&Arc<Export>| export.name() == disk.spec.name;
             find(&disk.spec.name).or_else(|| added.iter().find(named)).cloned()
         });
-        self.live.replace(exports.collect(), next.front, added.len());
+        self.live.replace(exports.collect(), next.clients, added.len());
         self.vms.remove(&unwanted);
         self.vms.add(sockets);
         self.log.set(level);
@@ -154,7 +154,7 @@ impl Reloader {
     }
 
     fn changed_settings(&self, next: &Config) -> Vec<String> {
-        let (old, new) = (&self.running.front, &next.front);
+        let (old, new) = (&self.running.clients, &next.clients);
         let settings = [
             ("log_level", self.running.log_level != next.log_level),
             ("max_clients", old.max_clients != new.max_clients),

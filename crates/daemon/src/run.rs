@@ -16,15 +16,15 @@ use crate::config::{Arguments, Config, default_listen};
 use crate::confine::Confinement;
 use crate::export::{Export, Opened};
 use crate::fault_log::FaultLog;
-use crate::front::inherited::{self, Inherited};
-use crate::front::local::{DRAIN_TIMEOUT, Ended, LocalFront};
-use crate::front::vhost_user::{self, Socket, VhostUserFront};
 use crate::live::Live;
 use crate::log::{self, LogLevel};
 use crate::placement::{self, Place};
 use crate::reload::{self, Reloader};
 use crate::takeover::take::{Failure, Old};
 use crate::takeover::wire::Greeting;
+use crate::transport::inherited::{self, Inherited};
+use crate::transport::unix::{DRAIN_TIMEOUT, Ended, UnixSocket};
+use crate::transport::vhost_user::{self, Socket, VhostUserSockets};
 use crate::worker::{self, Command, WorkerHandle};
 use crate::{notify, takeover};
 
@@ -130,11 +130,11 @@ struct Daemon {
     workers: Vec<WorkerHandle>,
     threads: Vec<JoinHandle<()>>,
     live: Arc<Live>,
-    vms: Arc<VhostUserFront>,
+    vms: Arc<VhostUserSockets>,
     sockets: Vec<Socket>,
     listeners: (Arc<Listener>, Arc<Listener>),
     admin: AdminHandle,
-    front: LocalFront,
+    clients: UnixSocket,
     opened: Opened,
 }
 
@@ -176,10 +176,10 @@ impl Daemon {
     fn build(config: Config, origin: Origin, places: Vec<Place>, watched: &Watched, log: &LogLevel) -> Result<Self, String> {
         let Watched { confinement, .. } = watched;
         let opened = origin.opened;
-        let clients = Arc::new(origin.clients);
+        let listener = Arc::new(origin.clients);
         let handed_over = origin.machines.iter().map(|(_, listener)| listener.path());
-        confinement.files(&config, std::iter::once(clients.path()).chain(handed_over))?;
-        let live = Arc::new(Live::new(origin.exports, config.front));
+        confinement.files(&config, std::iter::once(listener.path()).chain(handed_over))?;
+        let live = Arc::new(Live::new(origin.exports, config.clients));
         let (mut workers, mut threads) = (Vec::new(), Vec::new());
         for (index, place) in places.iter().enumerate() {
             let (handle, thread) =
@@ -193,14 +193,14 @@ impl Daemon {
             worker::start_engines(&workers)?;
             worker::make_rings_for_machines(&config);
         }
-        let vms = Arc::new(VhostUserFront::new(workers.clone(), Arc::clone(&live)));
+        let vms = Arc::new(VhostUserSockets::new(workers.clone(), Arc::clone(&live)));
         let sockets = vhost_user_sockets(&live, &vms, origin.machines)?;
-        let path = admin_path(clients.path());
+        let path = admin_path(listener.path());
         let admin = Arc::new(origin.admin.map_or_else(|| bind(&path, SocketType::STREAM, 0o600), Ok)?);
-        let front = LocalFront::new(Arc::clone(&clients), &watched.stop, workers.clone(), Arc::clone(&live));
-        let front = front.map_err(|error| format!("cannot watch the socket: {error}"))?;
+        let clients = UnixSocket::new(Arc::clone(&listener), &watched.stop, workers.clone(), Arc::clone(&live));
+        let clients = clients.map_err(|error| format!("cannot watch the socket: {error}"))?;
         let hang_up = watched.hang_up.as_ref().map(UnixStream::try_clone).transpose();
-        let listeners = (clients, admin);
+        let listeners = (listener, admin);
         let admin = Admin {
             live: Arc::clone(&live),
             vms: Arc::clone(&vms),
@@ -208,12 +208,12 @@ impl Daemon {
             started: Instant::now(),
             reloader: Reloader::new(Arc::clone(&live), Arc::clone(&vms), config, log.clone(), confinement.clone()),
             listeners: (Arc::clone(&listeners.0), Arc::clone(&listeners.1)),
-            front: front.mailbox(),
+            clients: clients.orders(),
             faults: FaultLog::new(Arc::clone(&live)).map_err(|error| format!("cannot watch for disk errors: {error}"))?,
             hang_up: hang_up.map_err(|error| format!("cannot watch for signals: {error}"))?,
         };
         let admin = admin.spawn()?;
-        Ok(Self { workers, threads, live, vms, sockets, listeners, admin, front, opened })
+        Ok(Self { workers, threads, live, vms, sockets, listeners, admin, clients, opened })
     }
 
     /// From here on this daemon serves the clients of the old one, or it fails and the old one goes on.
@@ -221,12 +221,12 @@ impl Daemon {
         // Workers measure the clock when they start, for 20 ms: clients must not wait for that.
         let _ = clock::ticks_per_second();
         old.prepared()?;
-        let adopted = self.front.adopt(&old.line, old.timeout, &self.sockets)?;
+        let adopted = self.clients.adopt(&old.line, old.timeout, &self.sockets)?;
         // Until now the old one could have died, and this one would have had to start afresh.
         confinement.calls().map_err(Failure::Refused)?;
         let (clients, machines, stood_still_ns) = (adopted.clients, adopted.machines.len(), adopted.stood_still_ns);
         old.taken()?;
-        self.front.begin_adopted(adopted, &self.sockets);
+        self.clients.begin_adopted(adopted, &self.sockets);
         let paused_us = takeover::monotonic_ns().saturating_sub(stood_still_ns) / 1000;
         let Greeting { pid, version, .. } = &old.greeting;
         tracing::info!(pid, version, clients, machines, paused_us, "took over from another daemon");
@@ -255,7 +255,7 @@ impl Daemon {
             old.line.await_end(Instant::now() + OLD_END_TIMEOUT);
         }
         notify::ready(&reload::serving(&self.live));
-        let ended = self.front.run();
+        let ended = self.clients.run();
         if ended == Ended::HandedOver {
             // What the threads hold is another daemon's now: nothing of it may be let go of in order.
             std::process::exit(0);
@@ -279,7 +279,7 @@ impl Daemon {
     }
 }
 
-fn vhost_user_sockets(live: &Live, vms: &VhostUserFront, machines: Vec<(String, Listener)>) -> Result<Vec<Socket>, String> {
+fn vhost_user_sockets(live: &Live, vms: &VhostUserSockets, machines: Vec<(String, Listener)>) -> Result<Vec<Socket>, String> {
     let served = live.now();
     let serve = |(disk, listener): (String, Listener)| {
         let export = served.exports.iter().find(|export| export.name() == disk);

@@ -7,7 +7,7 @@ use std::time::Instant;
 use common::raw::{HELLO, RawClient, assert_closed, attach_message, connect, hear, hear_refusal, say};
 use common::{Daemon, Scratch, Witness, assert_says, eventually, is_root, refusal_of};
 use fipsee_block::client::{AttachOptions, Error};
-use fipsee_ring::channel::FEATURES;
+use fipsee_block::wire::FEATURES;
 use fipsee_ring::control::{Control, RefusalCode};
 use fipsee_ring::seqpacket::Seqpacket;
 use rustix::process::{Gid, Uid};

@@ -10,12 +10,12 @@ use common::{Daemon, Witness, assert_says};
 use fipsee_block::client::{AttachOptions, Blocking, Error};
 use fipsee_block::packed::{Short, pack};
 use fipsee_block::wire::{
-    FLAG_FUA, FLAG_UNMAP, Operation, SEGMENTS_INDIRECT, Segment, Status, request_ack_event, request_flush, request_head,
-    request_indirect, request_inline, request_one_segment, request_range,
+    ATTACH_READ_ONLY, FLAG_FUA, FLAG_UNMAP, Operation, SEGMENTS_INDIRECT, Segment, Status, request_ack_event, request_flush,
+    request_head, request_indirect, request_inline, request_one_segment, request_range,
 };
 use fipsee_ring::Message;
 use fipsee_ring::channel::{ClientQueue, QueueGeometry};
-use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, ATTACH_READ_ONLY};
+use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE};
 
 use Operation::{Discard, Flush, GetInfo, Read, Write, WriteZeroes};
 

@@ -7,8 +7,8 @@ use std::os::fd::AsFd;
 use common::raw::{HELLO, RawClient, attach_message, connect, hear, say};
 use common::{Daemon, PATIENCE, Scratch, assert_says, eventually, refused, skip};
 use fipsee_block::client::{AttachOptions, Disk, Error, Placement, Queue};
-use fipsee_block::wire::BlockInfo;
-use fipsee_ring::channel::{FEATURE_CHOICES, FEATURE_SOLE_WRITER, FEATURE_WORKER_CPU, FEATURES, RegionLayout};
+use fipsee_block::wire::{BlockInfo, FEATURE_SOLE_WRITER, FEATURES, PROFILE};
+use fipsee_ring::channel::{FEATURE_CHOICES, FEATURE_WORKER_CPU, RegionLayout};
 use fipsee_ring::control::{Control, VERSION};
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::region::Region;
@@ -233,7 +233,7 @@ fn scripted(welcome_features: u64, layout: RegionLayout) -> (Scratch, std::threa
 }
 
 fn attach_to_scripted(welcome_features: u64, region_features: u64, worker_cpu: Option<u32>) -> Result<Option<usize>, Error> {
-    let mut layout = RegionLayout::plan(1, 4, 4096, 0);
+    let mut layout = RegionLayout::plan(&PROFILE, 1, 4, 4096, 0);
     layout.features = region_features;
     layout.queues[0].worker_cpu = worker_cpu;
     let (dir, thread) = scripted(welcome_features, layout);

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use fipsee_block::client::{AttachOptions, Disk, Error, Memory as ClientMemory, Queue, ReconnectPolicy};
 use fipsee_block::wire::BlockInfo;
-use fipsee_ring::wait::Backoff;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -39,7 +38,6 @@ pub(crate) fn forked() {
 /// A queue and what belongs to it.
 pub(crate) struct Lane {
     pub(crate) queue: Queue,
-    pub(crate) backoff: Backoff,
     /// For data of buffers that the daemon does not reach; made when first needed.
     pub(crate) bounce: Option<Arc<Registered>>,
     /// Memory of requests whose caller was interrupted; they may still be carried out.
@@ -135,9 +133,8 @@ impl Attached {
     pub(crate) fn open(socket: Option<PathBuf>, options: &AttachOptions, reconnect_for: Duration) -> Result<Arc<Self>, Error> {
         let socket = socket.unwrap_or_else(fipsee_block::client::default_socket_path);
         let (disk, queues) = Disk::attach(&socket, options)?;
-        let backoff = Backoff::new(options.wait, options.look);
         let (queue_count, depth) = (queues.len(), queues.first().map_or(1, Queue::depth));
-        let lane = |queue| Lane { queue, backoff: backoff.clone(), bounce: None, kept: Vec::new(), is_faulty: false };
+        let lane = |queue| Lane { queue, bounce: None, kept: Vec::new(), is_faulty: false };
         let free = queues.into_iter().map(lane).collect();
         Ok(Arc::new(Self {
             info: disk.info(),
@@ -347,28 +344,16 @@ impl Attached {
 
     /// After the daemon was lost: attach again if that was asked for, and submit anew what has no answer.
     pub(crate) fn reconnect(&self, queue: &mut Queue) -> Result<(), Failure> {
-        let lost = Instant::now();
-        let once = ReconnectPolicy { give_up_after: Duration::ZERO, pause_first: RECONNECT_PAUSE, pause_max: RECONNECT_PAUSE };
-        while self.reconnects() {
-            let attempt = self.with_disk(|disk| Ok(disk.reconnect(std::slice::from_mut(queue), &once, &mut |_| {})))?;
-            match attempt {
-                Ok(()) => return Ok(()),
-                Err(error) if lost.elapsed() >= self.reconnect_for || !is_transient(&error) => return Err(error.into()),
-                Err(_) => {}
-            }
-            std::thread::sleep(RECONNECT_PAUSE); // tidy: allow sleep, the pause between attempts
-            wait::check_signals()?;
+        if !self.reconnects() {
+            return Err(Error::Disconnected.into());
         }
-        Err(Error::Disconnected.into())
-    }
-}
-
-/// May another attempt succeed? As the client library's own policy has it.
-const fn is_transient(error: &Error) -> bool {
-    use fipsee_ring::control::RefusalCode as Code;
-    match error {
-        Error::Refused { code, .. } => !matches!(code, Code::Version | Code::Malformed | Code::NotAllowed),
-        Error::Connect { .. } | Error::Disconnected | Error::TimedOut(_) => true,
-        _ => false,
+        let policy =
+            ReconnectPolicy { give_up_after: self.reconnect_for, pause_first: RECONNECT_PAUSE, pause_max: RECONNECT_PAUSE };
+        let attempt = || {
+            wait::check_signals()?;
+            self.with_disk(|disk| disk.attach_again(std::slice::from_mut(queue)))
+        };
+        let is_transient = |failure: &Failure| matches!(failure, Failure::Client(error) if error.is_transient());
+        policy.keep_trying(attempt, is_transient, &mut |_| {})
     }
 }

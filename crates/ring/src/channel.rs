@@ -22,12 +22,10 @@ use crate::wire::all_zero;
 pub const REGION_MAGIC: u64 = u64::from_le_bytes(*b"FIPSEE01");
 /// Feature: each entry of the table of queues tells the CPU that the queue's worker is bound to.
 pub const FEATURE_WORKER_CPU: u64 = 1;
-/// Feature: ATTACH may claim the disk, or attach beside a claim.
-pub const FEATURE_SOLE_WRITER: u64 = 2;
 /// Feature: each entry of the table of queues advises how to go about the rings' work.
 pub const FEATURE_CHOICES: u64 = 4;
-/// The features that this build knows.
-pub const FEATURES: u64 = FEATURE_WORKER_CPU | FEATURE_SOLE_WRITER | FEATURE_CHOICES;
+/// The features of channels, whatever they carry.
+pub const FEATURES: u64 = FEATURE_WORKER_CPU | FEATURE_CHOICES;
 /// Bytes of the region header; the table of queues follows.
 pub const REGION_HEADER_BYTES: usize = size_of::<RegionHeader>();
 /// Bytes of one entry in the table of queues.
@@ -35,12 +33,32 @@ pub const QUEUE_ENTRY_BYTES: usize = size_of::<QueueEntry>();
 /// Most requests outstanding in one queue. Each costs the daemon nothing until it is in flight; 4096 is four times
 /// what NVMe drives expose per queue.
 pub const MAX_DEPTH: u32 = 4096;
-/// Slots of a completion ring beyond the depth: one unacknowledged event of each kind.
-pub const EVENT_CREDITS: u32 = 2;
 /// Most payload memory of one attachment.
 pub const MAX_POOL_BYTES: u64 = 1 << 30;
 
 const PAGE_BYTES: u64 = 4096;
+
+/// What a service adds to the rules that hold for every channel.
+#[derive(Clone, Copy, Debug)]
+pub struct Profile {
+    /// Feature bits that may be in force: [`FEATURES`] and those of the service.
+    pub features: u64,
+    /// Slots of a completion ring beyond the depth, for messages that answer no request.
+    pub event_credits: u32,
+    /// ATTACH flags that are not understood by every daemon of the service.
+    pub flags: &'static [FlagRule],
+}
+
+/// An ATTACH flag that may be sent only with a feature in force. Whoever wants the flag offers the feature.
+#[derive(Clone, Copy, Debug)]
+pub struct FlagRule {
+    /// The flag.
+    pub flag: u32,
+    /// The feature that it needs.
+    pub feature: u64,
+    /// What a daemon without the feature cannot do; `None` if there the flag means nothing and is left out.
+    pub unsupported: Option<&'static str>,
+}
 
 crate::wire_structures! {
     /// The start of a region.
@@ -102,10 +120,10 @@ impl RegionLayout {
     /// Rings that all begin at slot 0 of page-aligned memory compete for the same cache sets, so each starts somewhere
     /// else: `seed` (a channel number) chooses (3 cycles a visit instead of 11 with 1000 channels, DESIGN section 5).
     #[must_use]
-    pub fn plan(queue_count: u16, depth: u32, pool_bytes: u64, seed: u32) -> Self {
+    pub fn plan(profile: &Profile, queue_count: u16, depth: u32, pool_bytes: u64, seed: u32) -> Self {
         let depth = depth.clamp(1, MAX_DEPTH);
         let request_slots = depth.next_power_of_two().max(MIN_SLOTS);
-        let completion_slots = (depth + EVENT_CREDITS).next_power_of_two();
+        let completion_slots = (depth + profile.event_credits).next_power_of_two();
         let mut offset_bytes = table_offset_bytes(u64::from(queue_count));
         offset_bytes = offset_bytes.next_multiple_of(2 * SLOT_BYTES as u64);
         let mut queues = Vec::with_capacity(usize::from(queue_count));
@@ -150,11 +168,11 @@ impl RegionLayout {
         Ok(())
     }
 
-    /// Copy header and table out of a region that a peer made, then check every value.
+    /// Copy header and table out of a region that a peer made for this service, then check every value.
     ///
     /// # Errors
     /// What the peer got wrong.
-    pub fn read_from(region: &Region) -> Result<Self, PeerFault> {
+    pub fn read_from(profile: &Profile, region: &Region) -> Result<Self, PeerFault> {
         let mut header = RegionHeader::new_zeroed();
         region.read(0, header.as_mut_bytes())?;
         let RegionHeader { magic, version, region_bytes, features, pool_offset_bytes, pool_bytes, reserved, .. } = header;
@@ -165,17 +183,18 @@ impl RegionLayout {
         expect("the length in the region header", region_bytes, |bytes| {
             bytes == region.length_bytes() && bytes <= MAX_REGION_BYTES
         })?;
-        expect("the features of the region", features, |features| features & !FEATURES == 0)?;
+        expect("the features of the region", features, |features| features & !profile.features == 0)?;
         all_zero(offset_of!(RegionHeader, reserved), &reserved)?;
         expect("the pool's offset", pool_offset_bytes, |offset| offset % PAGE_BYTES == 0)?;
         expect("the pool's length", pool_bytes, |bytes| bytes % PAGE_BYTES == 0 && bytes <= MAX_POOL_BYTES)?;
         region.pointer("pool", pool_offset_bytes, pool_bytes)?;
-        let queues = (0..queue_count).map(|queue| read_queue(region, features, queue)).collect::<Result<_, _>>()?;
+        let queues = (0..queue_count).map(|queue| read_queue(profile, region, features, queue));
+        let queues = queues.collect::<Result<_, _>>()?;
         Ok(Self { features, pool_offset_bytes, pool_bytes, region_bytes, queues })
     }
 }
 
-fn read_queue(region: &Region, features: u64, queue: u64) -> Result<QueueGeometry, PeerFault> {
+fn read_queue(profile: &Profile, region: &Region, features: u64, queue: u64) -> Result<QueueGeometry, PeerFault> {
     let mut entry = QueueEntry::new_zeroed();
     region.read(table_offset_bytes(queue), entry.as_mut_bytes())?;
     let geometry = QueueGeometry {
@@ -190,7 +209,7 @@ fn read_queue(region: &Region, features: u64, queue: u64) -> Result<QueueGeometr
         worker_cpu: entry.worker_cpu_plus_1.checked_sub(1),
         choices: Choices::from_word(entry.choices),
     };
-    geometry.check()?;
+    geometry.check(profile)?;
     let unless = |feature: u64, word: u32| if features & feature == 0 { word } else { 0 };
     let [first, second, third] = entry.reserved;
     let (cpu, choices) = (unless(FEATURE_WORKER_CPU, entry.worker_cpu_plus_1), unless(FEATURE_CHOICES, entry.choices));
@@ -236,18 +255,18 @@ impl QueueGeometry {
         Tuning::default().with_choices(self.choices)
     }
 
-    /// Can rings be like this? Whether they fit the region shows when they are opened.
+    /// Can rings of this service be like this? Whether they fit the region shows when they are opened.
     ///
     /// # Errors
     /// The value that is impossible.
-    pub fn check(&self) -> Result<(), PeerFault> {
+    pub fn check(&self, profile: &Profile) -> Result<(), PeerFault> {
         let slots_ok = |slots: u64| slots.is_power_of_two() && (u64::from(MIN_SLOTS)..=u64::from(MAX_SLOTS)).contains(&slots);
         expect("the slots of the request ring", self.request_slots.into(), slots_ok)?;
         expect("the slots of the completion ring", self.completion_slots.into(), slots_ok)?;
         expect("the start of the request ring", self.request_start.into(), |start| start < self.request_slots.into())?;
         expect("the start of the completion ring", self.completion_start.into(), |start| start < self.completion_slots.into())?;
         expect("the depth of the queue", self.depth.into(), |depth| {
-            let most = self.request_slots.min(self.completion_slots.saturating_sub(EVENT_CREDITS)).min(MAX_DEPTH);
+            let most = self.request_slots.min(self.completion_slots.saturating_sub(profile.event_credits)).min(MAX_DEPTH);
             (1..=u64::from(most)).contains(&depth)
         })?;
         Ok(())
@@ -392,7 +411,8 @@ impl ServerQueue {
         Self::open_tuned_at(region, geometry, our_bell, client_bell, start, tuning)
     }
 
-    /// Go on with a channel at these positions of its request and its completion ring.
+    /// Go on with a channel, whose geometry was [checked](QueueGeometry::check), at these positions of its request and its completion
+    /// ring.
     ///
     /// # Errors
     /// As [`open`](Self::open), and a position outside its ring.
@@ -403,7 +423,6 @@ impl ServerQueue {
         client_bell: SocketDoorbell,
         positions: (Cursor, Cursor),
     ) -> Result<Self, PeerFault> {
-        geometry.check()?;
         expect("the position in the request ring", positions.0.index().into(), |index| index < geometry.request_slots.into())?;
         expect("the position in the completion ring", positions.1.index().into(), |index| {
             index < geometry.completion_slots.into()

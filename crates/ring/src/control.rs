@@ -19,7 +19,7 @@ pub const MAX_MESSAGE_BYTES: usize = 512;
 pub const MAX_QUEUES: u16 = 64;
 /// Most descriptors in one message.
 pub const MAX_DESCRIPTORS: usize = 1 + 2 * 64;
-/// Longest name of an export, in bytes of UTF-8.
+/// Longest name of what can be attached to, in bytes of UTF-8.
 pub const MAX_NAME_BYTES: usize = 64;
 /// Longest text of a refusal.
 pub const MAX_REFUSAL_BYTES: usize = 400;
@@ -27,22 +27,9 @@ pub const MAX_REFUSAL_BYTES: usize = 400;
 pub const SERVICE_INFO_BYTES: usize = 64;
 /// Most memory regions of one attachment; id 0 is the pool.
 pub const MAX_REGIONS: u16 = 64;
-/// Service number of block devices.
-pub const SERVICE_BLOCK: u16 = 1;
-/// Service number of calls (docs/protocol.md section 8).
-pub const SERVICE_CALLS: u16 = 2;
-
-/// ATTACH flag: the client will not write.
-pub const ATTACH_READ_ONLY: u32 = 1;
-/// ATTACH flag: refuse if anyone else is attached, and refuse others while we are.
-pub const ATTACH_EXCLUSIVE: u32 = 2;
-/// ATTACH flag, with `FEATURE_SOLE_WRITER`: nobody else is to write while we are attached.
-pub const ATTACH_SOLE_WRITER: u32 = 4;
-/// ATTACH flag, with `FEATURE_SOLE_WRITER`: write although somebody claims to be the sole writer.
-pub const ATTACH_IGNORE_CLAIM: u32 = 8;
-/// REGISTER access bit: the daemon may load from the memory (the client writes to the disk).
+/// REGISTER access bit: the daemon may load from the memory.
 pub const ACCESS_READ: u16 = 1;
-/// REGISTER access bit: the daemon may store into the memory (the client reads from the disk).
+/// REGISTER access bit: the daemon may store into the memory.
 pub const ACCESS_WRITE: u16 = 2;
 
 /// Why an attachment, or an operation on it, was refused.
@@ -53,9 +40,9 @@ pub enum RefusalCode {
     Version,
     /// The message is malformed or came out of order.
     Malformed,
-    /// No export of that name.
+    /// Nothing of that name.
     UnknownExport,
-    /// The peer's user and groups are not on the export's list.
+    /// The peer's user and groups may not attach to it.
     NotAllowed,
     /// Others who are attached, or what they claim, does not go together with what was asked.
     Busy,
@@ -102,7 +89,7 @@ pub enum Control {
         version_min: u16,
         /// Highest version.
         version_max: u16,
-        /// Feature bits offered: [`FEATURES`](crate::channel::FEATURES) of the client.
+        /// Feature bits offered.
         features: u64,
     },
     /// Daemon: the version in force and its limits.
@@ -118,19 +105,19 @@ pub enum Control {
         /// Largest pool, in bytes.
         max_pool_bytes: u64,
     },
-    /// Client: asks for an export.
+    /// Client: asks for what has this name.
     Attach {
-        /// Which service; [`SERVICE_BLOCK`] or [`SERVICE_CALLS`].
+        /// Which service, by its number.
         service: u16,
         /// Queues wanted; the daemon caps.
         queue_count: u16,
         /// Requests outstanding per queue; the daemon caps.
         depth: u32,
-        /// [`ATTACH_READ_ONLY`], [`ATTACH_EXCLUSIVE`], [`ATTACH_SOLE_WRITER`], [`ATTACH_IGNORE_CLAIM`].
+        /// Flags of the service.
         flags: u32,
         /// Bytes of shared payload memory wanted; the daemon caps.
         pool_bytes: u64,
-        /// The export's name.
+        /// What to attach to.
         name: String,
     },
     /// Daemon: granted. Comes with the region and then, per queue, the client's eventfd and socket doorbell.
@@ -139,7 +126,7 @@ pub enum Control {
         queue_count: u16,
         /// Bytes of the region.
         region_bytes: u64,
-        /// What the service tells its clients; for block, a `BlockInfo`.
+        /// What the service tells its clients.
         service_info: [u8; SERVICE_INFO_BYTES],
     },
     /// Daemon: refused, in words that say what to do.

@@ -8,11 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::channel::{ClientQueue, FEATURE_SOLE_WRITER, RegionLayout, ServerQueue};
-use crate::control::{
-    ATTACH_IGNORE_CLAIM, ATTACH_SOLE_WRITER, Control, MAX_MESSAGE_BYTES, MAX_NAME_BYTES, Malformed, RefusalCode,
-    SERVICE_INFO_BYTES, VERSION,
-};
+use crate::channel::{ClientQueue, Profile, RegionLayout, ServerQueue};
+use crate::control::{Control, MAX_MESSAGE_BYTES, MAX_NAME_BYTES, Malformed, RefusalCode, SERVICE_INFO_BYTES, VERSION};
 use crate::doorbell::{EventDoorbell, SocketDoorbell};
 use crate::fault::PeerFault;
 use crate::region::{Access, Region, RegionError};
@@ -21,7 +18,7 @@ use crate::seqpacket::{Packet, Seqpacket};
 /// A client that connects must greet and attach within this time; it needs microseconds.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the daemon may take to answer a control message. It answers in microseconds unless the machine stalls or it
-/// drains a slow disk.
+/// drains what is slow to finish.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// What is known of the length of a packet that was cut.
 const TOO_LONG_BYTES: u64 = MAX_MESSAGE_BYTES as u64 + 1;
@@ -86,13 +83,13 @@ impl From<RegionError> for HandshakeError {
 /// The fields of an ATTACH.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
-    /// Which service, one of `SERVICE_*`.
+    /// Which service, by its number.
     pub service: u16,
     /// Queues wanted; the daemon caps.
     pub queue_count: u16,
     /// Requests outstanding per queue; the daemon caps.
     pub depth: u32,
-    /// `ATTACH_*`.
+    /// Flags of the service.
     pub flags: u32,
     /// Bytes of pool wanted; the daemon caps.
     pub pool_bytes: u64,
@@ -115,18 +112,18 @@ pub struct Attached {
     pub queues: Vec<ClientQueue>,
 }
 
-/// Connect to the daemon that listens at `socket_path`, offer the features `offered` (`FEATURE_*`) and those that the flags need,
-/// and attach.
+/// Connect to the daemon that listens at `socket_path`, offer the features `offered` and those that the flags need, and attach to the
+/// service that `profile` describes.
 ///
 /// # Errors
 /// Any [`HandshakeError`].
-pub fn attach(socket_path: &Path, offered: u64, wanted: &Wanted<'_>) -> Result<Attached, HandshakeError> {
+pub fn attach(socket_path: &Path, offered: u64, profile: &Profile, wanted: &Wanted<'_>) -> Result<Attached, HandshakeError> {
     if wanted.name.is_empty() || wanted.name.len() > MAX_NAME_BYTES {
         let text = format!("the name '{}' has {} bytes; a name has 1 to {MAX_NAME_BYTES}", wanted.name, wanted.name.len());
         return Err(HandshakeError::Refused { code: RefusalCode::UnknownExport, text });
     }
-    let about_claims = ATTACH_SOLE_WRITER | ATTACH_IGNORE_CLAIM;
-    let offered = if wanted.flags & about_claims != 0 { offered | FEATURE_SOLE_WRITER } else { offered };
+    let needed = profile.flags.iter().filter(|rule| wanted.flags & rule.flag != 0);
+    let offered = needed.fold(offered, |features, rule| features | rule.feature);
     let control = Seqpacket::connect(socket_path);
     let control = control.map_err(|source| HandshakeError::Connect { path: socket_path.to_owned(), source })?;
     let hello = Control::Hello { version_min: VERSION, version_max: VERSION, features: offered };
@@ -141,12 +138,11 @@ pub fn attach(socket_path: &Path, offered: u64, wanted: &Wanted<'_>) -> Result<A
         other => return Err(unexpected(&other)),
     };
     let Wanted { service, queue_count, depth, mut flags, pool_bytes, name } = *wanted;
-    if features & FEATURE_SOLE_WRITER == 0 {
-        if flags & ATTACH_SOLE_WRITER != 0 {
-            return Err(HandshakeError::Unsupported("claims to be a disk's sole writer"));
+    for rule in profile.flags.iter().filter(|rule| wanted.flags & rule.flag != 0 && features & rule.feature == 0) {
+        match rule.unsupported {
+            Some(what) => return Err(HandshakeError::Unsupported(what)),
+            None => flags &= !rule.flag,
         }
-        // Where nobody can claim there is no claim to be ignored.
-        flags &= !ATTACH_IGNORE_CLAIM;
     }
     let attach = Control::Attach { service, queue_count, depth, flags, pool_bytes, name: name.to_owned() };
     let (answer, descriptors) = ask(&control, &attach, &[], "the request to attach")?;
@@ -157,7 +153,7 @@ pub fn attach(socket_path: &Path, offered: u64, wanted: &Wanted<'_>) -> Result<A
         let (value, limit) = (granted.into(), queue_count.into());
         return Err(PeerFault::Count { what: "queues granted", value, limit }.into());
     }
-    let (region, layout, queues) = open(granted, region_bytes, descriptors)?;
+    let (region, layout, queues) = open(profile, granted, region_bytes, descriptors)?;
     if layout.features != features {
         return Err(PeerFault::Value { what: "the features of the region", value: layout.features }.into());
     }
@@ -166,6 +162,7 @@ pub fn attach(socket_path: &Path, offered: u64, wanted: &Wanted<'_>) -> Result<A
 
 /// Check the channel that the daemon handed over and open our end of it.
 fn open(
+    profile: &Profile,
     queue_count: u16,
     region_bytes: u64,
     descriptors: Vec<OwnedFd>,
@@ -177,7 +174,7 @@ fn open(
         return Err(PeerFault::Count { what: "descriptors", value: given as u64, limit: expected as u64 }.into());
     };
     let region = Arc::new(Region::from_peer(file, region_bytes, Access::ReadWrite)?);
-    let layout = RegionLayout::read_from(&region)?;
+    let layout = RegionLayout::read_from(profile, &region)?;
     if layout.queues.len() != usize::from(queue_count) {
         let value = layout.queues.len() as u64;
         return Err(PeerFault::Count { what: "queues in the region", value, limit: queue_count.into() }.into());
@@ -254,7 +251,7 @@ pub fn unexpected(message: &Control) -> HandshakeError {
 }
 
 /// A refusal on its way to the client.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Refusal {
     /// For programs.
     pub code: RefusalCode,
@@ -269,9 +266,14 @@ pub fn refuse(code: RefusalCode, text: impl Into<String>) -> Refusal {
 
 impl Refusal {
     /// Send it; `false` when the client does not take it.
-    pub fn send(&self, socket: &Seqpacket) -> bool {
-        let message = Control::Refused { code: self.code, text: self.text.clone() };
-        socket.send(&message.encode(), &[]).is_ok()
+    pub fn send(self, socket: &Seqpacket) -> bool {
+        socket.send(&Control::from(self).encode(), &[]).is_ok()
+    }
+}
+
+impl From<Refusal> for Control {
+    fn from(Refusal { code, text }: Refusal) -> Self {
+        Self::Refused { code, text }
     }
 }
 

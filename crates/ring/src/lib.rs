@@ -4,8 +4,8 @@
 //! and does not know is in `ARCHITECTURE.md`; the bytes are in `docs/protocol.md`; the memory-ordering argument,
 //! with the letters used in comments here, is in `docs/memory-order.md`.
 //!
-//! This crate knows nothing of requests, disks or sockets' meaning: it moves 60-byte payloads and file
-//! descriptors.
+//! This crate knows no service: it moves 60-byte payloads and file descriptors. What a service adds to the rules of
+//! channels it says in a `channel::Profile`.
 
 #[cfg(target_endian = "big")]
 compile_error!("the wire is little-endian and messages are moved as they stand: Fip-see needs a little-endian machine");
@@ -30,9 +30,13 @@ pub mod listener;
 pub mod mailbox;
 #[cfg(not(loom))]
 pub mod mapped;
+#[cfg(not(loom))]
+pub mod memory;
 pub mod message;
 #[cfg(not(loom))]
 pub mod pace;
+#[cfg(not(loom))]
+pub mod port;
 #[cfg(not(loom))]
 pub mod process;
 #[cfg(not(loom))]

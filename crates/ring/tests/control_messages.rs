@@ -2,22 +2,14 @@
 #![cfg(not(loom))]
 
 use fipsee_ring::control::{
-    ACCESS_READ, ATTACH_READ_ONLY, Control, MAX_MESSAGE_BYTES, MAX_NAME_BYTES, MAX_REFUSAL_BYTES, RefusalCode, SERVICE_BLOCK,
-    SERVICE_INFO_BYTES, VERSION,
+    ACCESS_READ, Control, MAX_MESSAGE_BYTES, MAX_NAME_BYTES, MAX_REFUSAL_BYTES, RefusalCode, SERVICE_INFO_BYTES, VERSION,
 };
 
 fn every_kind() -> Vec<Control> {
     vec![
         Control::Hello { version_min: 1, version_max: 3, features: 0x8000_0000_0000_0001 },
         Control::Welcome { version: 1, max_queues: 64, max_depth: 4096, features: 5, max_pool_bytes: 1 << 30 },
-        Control::Attach {
-            service: SERVICE_BLOCK,
-            queue_count: 4,
-            depth: 128,
-            flags: ATTACH_READ_ONLY,
-            pool_bytes: 1 << 20,
-            name: "disk-ä".to_owned(),
-        },
+        Control::Attach { service: 1, queue_count: 4, depth: 128, flags: 1, pool_bytes: 1 << 20, name: "disk-ä".to_owned() },
         Control::Attached { queue_count: 4, region_bytes: 1 << 24, service_info: [0xa5; SERVICE_INFO_BYTES] },
         Control::Refused { code: RefusalCode::UnknownExport, text: "no disk of that name; see `fipsee ls`".to_owned() },
         Control::Register { region: 1, access: ACCESS_READ, length_bytes: 1 << 33 },

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use common::{Random, assert_is_numbered, numbered};
 use fipsee_ring::channel::{
-    ClientQueue, EVENT_CREDITS, FEATURE_WORKER_CPU, MAX_DEPTH, MAX_POOL_BYTES, QUEUE_ENTRY_BYTES, QueueGeometry,
+    ClientQueue, FEATURE_WORKER_CPU, FEATURES, MAX_DEPTH, MAX_POOL_BYTES, Profile, QUEUE_ENTRY_BYTES, QueueGeometry,
     REGION_HEADER_BYTES, RegionLayout, ServerQueue,
 };
 use fipsee_ring::control::MAX_QUEUES;
@@ -16,6 +16,9 @@ use fipsee_ring::layout::{COLD_BYTES, MAX_SLOTS, SLOT_BYTES};
 use fipsee_ring::region::Region;
 use fipsee_ring::ring::RingMemory;
 use fipsee_ring::{Message, Ordering, PeerFault};
+
+/// A service with two events and a feature of its own.
+const PROFILE: Profile = Profile { features: FEATURES | 2, event_credits: 2, flags: &[] };
 
 fn region_of(layout: &RegionLayout) -> Arc<Region> {
     let region = Arc::new(Region::create("fipsee-test", layout.region_bytes).expect("memory for the layout"));
@@ -46,7 +49,7 @@ fn assert_parts_are_apart(layout: &RegionLayout) {
             assert!(offset >= end && offset.is_multiple_of(line), "{offset} after {end} in {queue:?}");
             end = offset + length;
         }
-        assert!(queue.request_slots >= queue.depth && queue.completion_slots >= queue.depth + EVENT_CREDITS, "{queue:?}");
+        assert!(queue.request_slots >= queue.depth && queue.completion_slots >= queue.depth + PROFILE.event_credits, "{queue:?}");
         assert!(queue.request_start < queue.request_slots && queue.completion_start < queue.completion_slots, "{queue:?}");
     }
     assert!(layout.pool_offset_bytes >= end, "the pool overlaps the rings");
@@ -58,18 +61,19 @@ fn every_depth_and_every_queue_count_is_read_as_planned() {
     let depths = (1..=MAX_DEPTH).map(|depth| (1, depth));
     let counts = (1..=MAX_QUEUES).flat_map(|count| [1, 2, 3, 64, 128, MAX_DEPTH].map(|depth| (count, depth)));
     for (queue_count, depth) in depths.chain(counts) {
-        let layout = RegionLayout::plan(queue_count, depth, u64::from(depth) * 512, u32::from(queue_count) * 77 + depth);
+        let layout =
+            RegionLayout::plan(&PROFILE, queue_count, depth, u64::from(depth) * 512, u32::from(queue_count) * 77 + depth);
         assert_parts_are_apart(&layout);
         assert_eq!(layout.queues.len(), usize::from(queue_count));
         assert!(layout.queues.iter().all(|queue| queue.depth == depth));
-        assert_eq!(RegionLayout::read_from(&region_of(&layout)), Ok(layout), "{queue_count} queues of depth {depth}");
+        assert_eq!(RegionLayout::read_from(&PROFILE, &region_of(&layout)), Ok(layout), "{queue_count} queues of depth {depth}");
     }
 }
 
 #[test]
 fn wishes_beyond_the_limits_are_cut_to_them() {
     for (depth, planned) in [(0, 1), (MAX_DEPTH + 1, MAX_DEPTH), (u32::MAX, MAX_DEPTH)] {
-        let layout = RegionLayout::plan(1, depth, u64::MAX, u32::MAX);
+        let layout = RegionLayout::plan(&PROFILE, 1, depth, u64::MAX, u32::MAX);
         assert_eq!((layout.queues[0].depth, layout.pool_bytes), (planned, MAX_POOL_BYTES));
         assert_parts_are_apart(&layout);
     }
@@ -77,7 +81,7 @@ fn wishes_beyond_the_limits_are_cut_to_them() {
 
 #[test]
 fn channels_begin_at_different_slots() {
-    let start = |seed| RegionLayout::plan(1, 64, 0, seed).queues[0].request_start;
+    let start = |seed| RegionLayout::plan(&PROFILE, 1, 64, 0, seed).queues[0].request_start;
     let mut starts: Vec<u32> = (0..64).map(start).collect();
     starts.sort_unstable();
     starts.dedup();
@@ -86,14 +90,14 @@ fn channels_begin_at_different_slots() {
 
 #[test]
 fn layout_larger_than_its_region_is_not_written() {
-    let layout = RegionLayout::plan(64, 1, 0, 0);
+    let layout = RegionLayout::plan(&PROFILE, 64, 1, 0, 0);
     let small = Region::create("fipsee-test", 4096).expect("a page");
     assert!(matches!(layout.write_to(&small), Err(PeerFault::OutOfRegion { .. })));
 }
 
 #[test]
 fn message_goes_both_ways_over_a_planned_queue() {
-    let layout = RegionLayout::plan(3, 5, 8192, 99);
+    let layout = RegionLayout::plan(&PROFILE, 3, 5, 8192, 99);
     let region = region_of(&layout);
     for (number, geometry) in (0..).zip(&layout.queues) {
         let mut client = client_end(&region, geometry).expect("the client's end");
@@ -132,7 +136,7 @@ const fn header_bytes(queue_count: usize) -> usize {
 
 #[test]
 fn boundary_values_in_any_field_lead_nowhere_outside() {
-    let layout = RegionLayout::plan(2, 4, 4096, 1);
+    let layout = RegionLayout::plan(&PROFILE, 2, 4, 4096, 1);
     let region = region_of(&layout);
     let mut good = [0; header_bytes(2)];
     region.read(0, &mut good).expect("the header");
@@ -146,7 +150,7 @@ fn boundary_values_in_any_field_lead_nowhere_outside() {
                 let mut bad = good;
                 bad[offset..offset + width].copy_from_slice(&value.to_le_bytes()[..width]);
                 region.write(0, &bad).expect("the header");
-                if let Ok(accepted) = RegionLayout::read_from(&region) {
+                if let Ok(accepted) = RegionLayout::read_from(&PROFILE, &region) {
                     touch_all(&region, &accepted);
                     let pool_end = accepted.pool_offset_bytes.checked_add(accepted.pool_bytes);
                     assert!(pool_end.is_some_and(|end| end <= length), "{value:#x} at {offset}: {accepted:?}");
@@ -159,28 +163,28 @@ fn boundary_values_in_any_field_lead_nowhere_outside() {
 
 #[test]
 fn every_reserved_field_is_refused_when_set() {
-    let layout = RegionLayout::plan(1, 4, 4096, 1);
+    let layout = RegionLayout::plan(&PROFILE, 1, 4, 4096, 1);
     let region = region_of(&layout);
     let reserved_in_table = (44..64).map(|offset| REGION_HEADER_BYTES + offset);
     for offset in (48..64).chain(reserved_in_table) {
         let at = u64::try_from(offset).expect("small");
         region.write(at, &[1]).expect("the header");
-        assert!(matches!(RegionLayout::read_from(&region), Err(PeerFault::ReservedSet { .. })), "byte {offset}");
+        assert!(matches!(RegionLayout::read_from(&PROFILE, &region), Err(PeerFault::ReservedSet { .. })), "byte {offset}");
         region.write(at, &[0]).expect("the header");
     }
-    assert_eq!(RegionLayout::read_from(&region), Ok(layout));
+    assert_eq!(RegionLayout::read_from(&PROFILE, &region), Ok(layout));
 }
 
 #[test]
 fn cpu_of_a_worker_is_told_only_where_that_was_agreed() {
-    let mut layout = RegionLayout::plan(2, 4, 4096, 1);
+    let mut layout = RegionLayout::plan(&PROFILE, 2, 4, 4096, 1);
     layout.features = FEATURE_WORKER_CPU;
     layout.queues[1].worker_cpu = Some(511);
     let region = region_of(&layout);
-    assert_eq!(RegionLayout::read_from(&region), Ok(layout.clone()), "one queue with a CPU, one without");
+    assert_eq!(RegionLayout::read_from(&PROFILE, &region), Ok(layout.clone()), "one queue with a CPU, one without");
     layout.features = 0;
     layout.write_to(&region).expect("it fits");
-    let refused = RegionLayout::read_from(&region);
+    let refused = RegionLayout::read_from(&PROFILE, &region);
     assert_eq!(
         refused,
         Err(PeerFault::ReservedSet { offset_bytes: 44, value: 512 }),
@@ -188,17 +192,21 @@ fn cpu_of_a_worker_is_told_only_where_that_was_agreed() {
     );
     layout.features = FEATURE_WORKER_CPU | 1 << 63;
     layout.write_to(&region).expect("it fits");
-    assert!(RegionLayout::read_from(&region).is_err(), "a feature nobody knows");
+    assert!(RegionLayout::read_from(&PROFILE, &region).is_err(), "a feature nobody knows");
     layout.features = FEATURE_WORKER_CPU;
     layout.queues[1].worker_cpu = Some(u32::MAX);
     layout.write_to(&region).expect("it fits");
-    assert_eq!(RegionLayout::read_from(&region).expect("valid").queues[1].worker_cpu, None, "a number that cannot be written");
+    assert_eq!(
+        RegionLayout::read_from(&PROFILE, &region).expect("valid").queues[1].worker_cpu,
+        None,
+        "a number that cannot be written"
+    );
 }
 
 #[test]
 fn random_headers_never_panic_and_lead_nowhere_outside() {
     let mut random = Random(0x5eed);
-    let layout = RegionLayout::plan(2, 4, 4096, 1);
+    let layout = RegionLayout::plan(&PROFILE, 2, 4, 4096, 1);
     let region = region_of(&layout);
     let mut good = [0; header_bytes(2)];
     region.read(0, &mut good).expect("the header");
@@ -211,7 +219,7 @@ fn random_headers_never_panic_and_lead_nowhere_outside() {
             bad[usize::from(u16::from_le_bytes([low, high])) % good.len()] = value;
         }
         region.write(0, &bad).expect("the header");
-        if let Ok(accepted) = RegionLayout::read_from(&region) {
+        if let Ok(accepted) = RegionLayout::read_from(&PROFILE, &region) {
             touch_all(&region, &accepted);
         }
     }

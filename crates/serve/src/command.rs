@@ -1,5 +1,6 @@
 //! What a worker is asked for. A worker carries out what it finds in its mailbox in order, with no queue visited in between.
 
+use std::any::Any;
 use std::io;
 use std::sync::mpsc::Sender;
 
@@ -42,6 +43,18 @@ pub enum Command<E: Engine> {
     Quiesce(Quiesce),
     /// Stop when every queue is gone.
     Stop,
+}
+
+impl<E: Engine> Command<E> {
+    /// Change those of the queues that are of the kind `Q`.
+    pub fn change<Q: Queue<E>>(which: Which, when: When, mut change: impl FnMut(&mut Q) + Send + 'static) -> Self {
+        let change = move |queue: &mut dyn Queue<E>| {
+            if let Some(queue) = (queue as &mut dyn Any).downcast_mut() {
+                change(queue);
+            }
+        };
+        Self::Change { which, when, change: Box::new(change) }
+    }
 }
 
 /// [`Command::Add`]

@@ -4,6 +4,22 @@ use std::convert::Infallible;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+/// Names one request in flight to the queue that is told of its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    /// The queue it came from, by the worker's numbering; [`PART`](Self::PART) is the queue's own.
+    pub queue: u32,
+    /// The client's tag.
+    pub tag: u16,
+    /// When it was taken from its queue; 0 if nobody asks.
+    pub started_ticks: u64,
+}
+
+impl Ticket {
+    /// A bit of [`queue`](Self::queue) by which a queue of two parts knows its own.
+    pub const PART: u32 = 1 << 31;
+}
+
 /// Where queues begin what takes its time. Each worker has one, which stays on its thread.
 ///
 /// A worker's pass is: visit queues, which begin work, [`flush`](Self::flush), [`poll`](Self::poll).
@@ -16,8 +32,13 @@ pub trait Engine: 'static {
     /// The number, by the worker's count, of the queue that began it.
     fn queue_of(ticket: Self::Ticket) -> u32;
 
-    /// Take what it needs of the kernel now, while the process may.
-    fn start(&mut self) {}
+    /// Take what it needs of the kernel now, for a worker that is about to give up its right to.
+    ///
+    /// # Errors
+    /// Why it cannot, in words that say what to do.
+    fn start(&mut self) -> Result<(), String> {
+        Ok(())
+    }
 
     /// What was begun and not yet reported.
     fn in_flight(&self) -> usize;
@@ -35,8 +56,8 @@ pub trait Engine: 'static {
     /// Hand on everything that was begun.
     fn flush(&mut self) {}
 
-    /// Report what has ended, at most as much as queues answer together; returns how much.
-    fn poll(&mut self, finished: &mut impl FnMut(Self::Ticket, Self::Status)) -> usize;
+    /// Report what has ended, at most `limit`; returns how much.
+    fn poll(&mut self, limit: usize, finished: &mut impl FnMut(Self::Ticket, Self::Status)) -> usize;
 
     /// How long the worker may sleep before it calls [`look_for_stalled`](Self::look_for_stalled). `None`: until something happens.
     fn time_to_look(&self) -> Option<Duration> {
@@ -60,7 +81,7 @@ impl Engine for () {
         0
     }
 
-    fn poll(&mut self, _: &mut impl FnMut(Infallible, ())) -> usize {
+    fn poll(&mut self, _: usize, _: &mut impl FnMut(Infallible, ())) -> usize {
         0
     }
 }

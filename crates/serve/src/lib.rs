@@ -9,11 +9,15 @@ mod engine;
 mod poll_set;
 mod queue;
 mod quiesce;
+pub mod session;
+pub mod unix;
+#[cfg(feature = "uring")]
+pub mod uring;
 mod worker;
 
 pub use self::assignment::Assignment;
 pub use self::command::{Add, Added, Change, Command, Make, NotAdded, Removed, When, Which};
-pub use self::engine::Engine;
+pub use self::engine::{Engine, Ticket};
 pub use self::queue::{Queue, QueueName};
 pub use self::quiesce::{IfAbandoned, NotQuiesced, Quiesce, Quiesced};
 pub use self::worker::{AbortOnPanic, Pass, Place, Worker, WorkerCounters, WorkerHandle, spawn};

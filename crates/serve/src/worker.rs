@@ -21,6 +21,10 @@ use crate::poll_set::{Closing, PollSet, Slot};
 use crate::quiesce::Quiescing;
 use crate::{Add, Change, Command, Engine, NotAdded, Queue, Removed, When, Which};
 
+/// Most completions of asynchronous work that are looked at before the first of them are answered, so that the clients' next requests
+/// are under way: what a disk finishes at once may be a queue's worth.
+const MOST_REPORTED: usize = 14;
+
 const TOKEN_MAILBOX: u64 = u64::MAX;
 const TOKEN_ENGINE: u64 = u64::MAX - 1;
 
@@ -240,7 +244,7 @@ impl<E: Engine> Worker<E> {
     pub(crate) fn run_engine(&mut self) -> u32 {
         let (queues, touched) = (&mut self.queues, &mut self.touched);
         self.engine.flush();
-        let finished = self.engine.poll(&mut |ticket, status| {
+        let finished = self.engine.poll(MOST_REPORTED, &mut |ticket, status| {
             let id = E::queue_of(ticket);
             if let Some(slot) = queues.get_mut(id as usize) {
                 slot.queue.finish(ticket, status);
@@ -301,7 +305,9 @@ impl<E: Engine> Worker<E> {
                 Command::Change { which, when, change } => self.change(which, when, change),
                 Command::Remove { which, finish, removed } => self.begin_removal(which, finish, removed),
                 Command::StartEngine(done) => {
-                    self.engine.start();
+                    if let Err(error) = self.engine.start() {
+                        tracing::error!(error, "a worker has no asynchronous I/O");
+                    }
                     drop(done);
                 }
                 Command::Quiesce(order) => {

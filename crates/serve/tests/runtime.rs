@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use fipsee_ring::channel::{ClientQueue, RegionLayout, ServerQueue};
+use fipsee_ring::channel::{ClientQueue, FEATURES, Profile, RegionLayout, ServerQueue};
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::region::Region;
 use fipsee_ring::ring::Cursor;
@@ -23,9 +23,11 @@ const NAME: QueueName = QueueName { client: 7, index: 0 };
 /// Longer than anything takes here.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
+const PROFILE: Profile = Profile { features: FEATURES, event_credits: 0, flags: &[] };
+
 fn serve(wait: WaitMode) -> (WorkerHandle<()>, JoinHandle<()>, ClientQueue) {
     let (worker, thread) = spawn(0, Place::default(), wait, Duration::ZERO, || Ok(())).expect("a worker");
-    let layout = RegionLayout::plan(1, 8, 0, 1);
+    let layout = RegionLayout::plan(&PROFILE, 1, 8, 0, 1);
     let region = Arc::new(Region::create("echo", layout.region_bytes).expect("memory"));
     let (bell, (ours, theirs)) = (EventDoorbell::new().expect("an eventfd"), SocketDoorbell::pair().expect("a pair"));
     let queue = ServerQueue::open(&region, &layout.queues[0], bell.clone(), ours).expect("it fits");

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use fipsee_block::wire::PROFILE;
 use fipsee_ring::channel::{ClientQueue, RegionLayout, ServerQueue};
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::handshake::Attached;
@@ -22,7 +23,7 @@ pub(crate) struct Channel {
 
 impl Channel {
     pub(crate) fn new(depth: u32, pool_bytes: u64) -> Self {
-        let layout = RegionLayout::plan(1, depth, pool_bytes, 0);
+        let layout = RegionLayout::plan(&PROFILE, 1, depth, pool_bytes, 0);
         let region = Arc::new(Region::create("fuzz-channel", layout.region_bytes).expect("memory"));
         let (server_end, client_end) = SocketDoorbell::pair().expect("descriptors");
         let control = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);

@@ -5,11 +5,12 @@ mod oracle;
 use std::cell::RefCell;
 
 use fipsee_block::packed::{Short, is_packed, pack, unpack};
-use fipsee_block::request::{Facts, Request, Span, check_short, parse, tag_of};
+use fipsee_block::request::{Facts, Request, check_short, parse, tag_of};
 use fipsee_block::wire::{self, Operation, Segment, Status};
 use fipsee_interop::golden;
 use fipsee_interop::requests::Memory;
 use fipsee_ring::Message;
+use fipsee_ring::memory::Span;
 
 use crate::take;
 

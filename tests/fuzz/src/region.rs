@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use fipsee_block::wire::BlockInfo;
+use fipsee_block::wire::{BlockInfo, PROFILE};
 use fipsee_interop::layout::region_bytes;
 use fipsee_interop::{ffi, golden};
 use fipsee_ring::Message;
@@ -29,7 +29,7 @@ pub(crate) fn one(bytes: &[u8]) {
     let count = bytes.len().min(HEAD_BYTES);
     head[..count].copy_from_slice(&bytes[..count]);
     region.write(0, &head).expect("within the region");
-    let rust = RegionLayout::read_from(&region);
+    let rust = RegionLayout::read_from(&PROFILE, &region);
     assert_eq!(ffi::region_is_valid(&head, REGION_BYTES), rust.is_ok(), "Rust says {rust:?}: {:02x?}", &head[..192]);
     let queues = rust.as_ref().map_or(&[][..], |layout| &layout.queues);
     let rings: Vec<Option<Ends>> = queues.iter().map(|queue| open(&region, queue)).collect();
@@ -44,7 +44,7 @@ pub(crate) fn one(bytes: &[u8]) {
     }
     if let Ok(layout) = rust {
         layout.write_to(&region).expect("it was read from there");
-        assert_eq!(RegionLayout::read_from(&region), Ok(layout), "what we write is what we meant");
+        assert_eq!(RegionLayout::read_from(&PROFILE, &region), Ok(layout), "what we write is what we meant");
     }
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn one_info(bytes: &[u8]) {
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let plans = [(1, 4, 4096), (2, 2, 0), (1, 16, 0)];
     let plan = |(queues, depth, pool_bytes)| {
-        let mut layout = RegionLayout::plan(queues, depth, pool_bytes, 3);
+        let mut layout = RegionLayout::plan(&PROFILE, queues, depth, pool_bytes, 3);
         layout.region_bytes = REGION_BYTES;
         // With advice, so that there is some to be made unsound.
         layout.features = FEATURE_CHOICES;

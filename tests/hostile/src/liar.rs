@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use fipsee_block::wire::PROFILE;
 use fipsee_ring::Message;
 use fipsee_ring::channel::{QueueGeometry, RegionLayout, ServerQueue};
 use fipsee_ring::control::{Control, VERSION};
@@ -265,7 +266,7 @@ fn disturb(lie: Lie, region: &Region, geometry: &QueueGeometry, bell: &SocketDoo
 }
 
 fn attach(control: &Seqpacket, depth: u32, lie: Lie) -> Channel {
-    let layout = RegionLayout::plan(1, depth, 0, 1);
+    let layout = RegionLayout::plan(&PROFILE, 1, depth, 0, 1);
     let region = Arc::new(Region::create("liar", layout.region_bytes).expect("a region"));
     layout.write_to(&region).expect("it fits");
     if let Lie::Region(offset_bytes, bytes) = lie {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use fipsee_block::packed::{Short, pack};
-use fipsee_block::wire::{self, BlockInfo, FLAG_FUA, FLAG_UNMAP, Operation, Segment, Status};
-use fipsee_call::ServiceInfo;
+use fipsee_block::wire::{self, ATTACH_READ_ONLY, BlockInfo, FLAG_FUA, FLAG_UNMAP, Operation, SERVICE_BLOCK, Segment, Status};
+use fipsee_call::{SERVICE_CALLS, ServiceInfo};
 use fipsee_ring::Message;
 use fipsee_ring::channel::{FEATURE_CHOICES, FEATURE_WORKER_CPU, QueueGeometry, RegionLayout};
-use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, ATTACH_READ_ONLY, Control, RefusalCode, SERVICE_BLOCK, SERVICE_CALLS};
+use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, RefusalCode};
 use fipsee_ring::cpu::StoreVariant;
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::region::Region;

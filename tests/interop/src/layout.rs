@@ -56,7 +56,7 @@ fn constants(table: &mut Table) {
         ("REGION_HEADER_BYTES", number(channel::REGION_HEADER_BYTES)),
         ("QUEUE_ENTRY_BYTES", number(channel::QUEUE_ENTRY_BYTES)),
         ("MAX_DEPTH", channel::MAX_DEPTH.into()),
-        ("EVENT_CREDITS", channel::EVENT_CREDITS.into()),
+        ("EVENT_CREDITS", wire::EVENT_CREDITS.into()),
         ("MAX_POOL_BYTES", channel::MAX_POOL_BYTES),
         ("MAX_REGION_BYTES", region::MAX_REGION_BYTES),
         ("CONTROL_MAGIC", control::MAGIC.into()),
@@ -69,13 +69,13 @@ fn constants(table: &mut Table) {
         ("MAX_REFUSAL_BYTES", number(control::MAX_REFUSAL_BYTES)),
         ("SERVICE_INFO_BYTES", number(control::SERVICE_INFO_BYTES)),
         ("MAX_SOCKET_PATH_BYTES", number(seqpacket::MAX_SOCKET_PATH_BYTES)),
-        ("SERVICE_BLOCK", control::SERVICE_BLOCK.into()),
-        ("SERVICE_CALLS", control::SERVICE_CALLS.into()),
+        ("SERVICE_BLOCK", wire::SERVICE_BLOCK.into()),
+        ("SERVICE_CALLS", fipsee_call::SERVICE_CALLS.into()),
         ("CALL_PAYLOAD_UNIT_BYTES", PAYLOAD_UNIT_BYTES.into()),
-        ("ATTACH_READ_ONLY", control::ATTACH_READ_ONLY.into()),
-        ("ATTACH_EXCLUSIVE", control::ATTACH_EXCLUSIVE.into()),
-        ("ATTACH_SOLE_WRITER", control::ATTACH_SOLE_WRITER.into()),
-        ("ATTACH_IGNORE_CLAIM", control::ATTACH_IGNORE_CLAIM.into()),
+        ("ATTACH_READ_ONLY", wire::ATTACH_READ_ONLY.into()),
+        ("ATTACH_EXCLUSIVE", wire::ATTACH_EXCLUSIVE.into()),
+        ("ATTACH_SOLE_WRITER", wire::ATTACH_SOLE_WRITER.into()),
+        ("ATTACH_IGNORE_CLAIM", wire::ATTACH_IGNORE_CLAIM.into()),
         ("ACCESS_READ", control::ACCESS_READ.into()),
         ("ACCESS_WRITE", control::ACCESS_WRITE.into()),
         ("SECTOR_BYTES", wire::SECTOR_BYTES),
@@ -125,9 +125,9 @@ fn shout(name: &str) -> String {
 fn choices(table: &mut Table) {
     let features = [
         ("FEATURE_WORKER_CPU", channel::FEATURE_WORKER_CPU),
-        ("FEATURE_SOLE_WRITER", channel::FEATURE_SOLE_WRITER),
+        ("FEATURE_SOLE_WRITER", wire::FEATURE_SOLE_WRITER),
         ("FEATURE_CHOICES", channel::FEATURE_CHOICES),
-        ("FEATURES", channel::FEATURES),
+        ("FEATURES", wire::FEATURES),
     ];
     table.extend(features.map(|(name, value)| (name.to_owned(), value)));
     let none = Choices::NONE;

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use fipsee_block::request::{Facts, RegionTable, Request, Span, parse};
+use fipsee_block::request::{Facts, Request, parse};
 use fipsee_block::wire::{BlockInfo, Status};
 use fipsee_ring::Message;
 use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE};
+use fipsee_ring::memory::{RegionTable, Span};
 use fipsee_ring::region::Region;
 
 use crate::ffi::{self, CFacts, CParsed, CView};

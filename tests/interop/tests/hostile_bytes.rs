@@ -1,6 +1,6 @@
 //! C and Rust agree about every byte string a peer can send: what is refused, and what the rest means.
 
-use fipsee_block::wire::{self, BlockInfo, Operation, Segment, Status};
+use fipsee_block::wire::{self, BlockInfo, Operation, PROFILE, Segment, Status};
 use fipsee_interop::control::neutral;
 use fipsee_interop::ffi;
 use fipsee_interop::golden;
@@ -238,7 +238,7 @@ fn c_takes_the_completions_and_events_that_the_document_allows() {
 #[test]
 fn both_take_the_same_region_headers() {
     let mut random = Random::new(0x4ead);
-    let plan = RegionLayout::plan(3, 32, 8192, 5);
+    let plan = RegionLayout::plan(&PROFILE, 3, 32, 8192, 5);
     let region = Region::create("interop-header", plan.region_bytes).expect("memory");
     plan.write_to(&region).expect("it fits");
     let mut valid = vec![0; 64 * 65];
@@ -248,7 +248,7 @@ fn both_take_the_same_region_headers() {
         let mut bytes = valid.clone();
         random.mutate(&mut bytes[..256]);
         region.write(0, &bytes).expect("within the region");
-        let rust = RegionLayout::read_from(&region);
+        let rust = RegionLayout::read_from(&PROFILE, &region);
         assert_eq!(ffi::region_is_valid(&bytes, region.length_bytes()), rust.is_ok(), "{rust:?}: {:02x?}", &bytes[..256]);
         taken += u32::from(rust.is_ok());
     }

@@ -9,10 +9,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("crates/ring", &[]),
     ("crates/topology", &["crates/ring"]),
     ("crates/serve", &["crates/ring", "crates/topology"]),
-    ("crates/block", &["crates/ring"]),
-    // For its feature `server` only.
+    // With its feature `server` only, which clients must not have (`CLIENTS`).
+    ("crates/block", &["crates/ring", "crates/serve"]),
+    // Likewise: servers of calls are on the runtime.
     ("crates/call", &["crates/ring", "crates/serve"]),
-    ("crates/virtio", &["crates/ring", "crates/block"]),
+    ("crates/virtio", &["crates/ring", "crates/serve", "crates/block"]),
     // Its tests have a guest, as have those of the command line.
     ("crates/daemon", &["crates/ring", "crates/topology", "crates/serve", "crates/block", "crates/virtio", "tests/guest"]),
     ("crates/cli", &["crates/ring", "crates/topology", "crates/block", "crates/daemon", "tests/guest"]),
@@ -36,16 +37,23 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 const UNLISTED: &[&str] = &["crates/ring", "crates/block", "crates/call", "crates/virtio", "crates/daemon"];
 
-/// What a client carries of these, it carries without the server's runtime: `crates/serve` stands behind their feature `server`.
-const CLIENT_SIDES: &[&str] = &["crates/block", "crates/call"];
-/// Clients, and of which part they may have that feature.
-const CLIENTS: &[(&str, &[&str])] = &[
-    ("crates/block", &[]),
-    ("crates/call", &[]),
-    ("crates/python", &[]),
-    // C programs serve calls.
-    ("crates/capi", &["crates/call"]),
+/// Clients, and what they must not be built with: the server's runtime, its disks, io_uring. C programs may serve typed calls, which
+/// are on the runtime.
+pub(crate) const CLIENTS: &[(&str, &[&str])] = &[
+    ("fipsee-capi", &["io-uring", "fipsee-block/server"]),
+    ("fipsee-python", &["io-uring", "fipsee-block/server", "fipsee-serve"]),
 ];
+
+/// `tree`: the packages that `client` is built from, `name version|feature,feature` each. `forbidden`: packages, or `package/feature`.
+pub(crate) fn check_client(client: &str, forbidden: &[&str], tree: &str) -> Vec<String> {
+    let is_in = |line: &str, forbidden: &str| {
+        let (package, features) = line.split_once('|').unwrap_or((line, ""));
+        let (name, feature) = forbidden.split_once('/').unwrap_or((forbidden, ""));
+        package.split(' ').next() == Some(name) && (feature.is_empty() || features.split([',', ' ']).any(|has| has == feature))
+    };
+    let found = forbidden.iter().filter(|forbidden| tree.lines().any(|line| is_in(line, forbidden)));
+    found.map(|what| format!("{client} is built with {what}, which is the server's: no client may need it")).collect()
+}
 
 pub(crate) fn check(files: &[File]) -> Vec<String> {
     let manifests: Vec<(&str, &File)> =
@@ -56,14 +64,9 @@ pub(crate) fn check(files: &[File]) -> Vec<String> {
     for (folder, file) in manifests {
         let allowed = ARROWS.iter().find(|(part, _)| *part == folder).map_or(UNLISTED, |(_, allowed)| allowed);
         for (index, name) in dependencies(&file.text) {
-            let Some(target) = folder_of.get(&name) else { continue };
-            let line = file.text.lines().nth(index).unwrap_or_default();
-            if let Some(error) = carries_runtime(folder, target, line) {
-                errors.push(at(file, index, error));
-            }
-            if allowed.contains(target) {
+            let Some(target) = folder_of.get(&name).filter(|target| **target != folder && !allowed.contains(target)) else {
                 continue;
-            }
+            };
             let what = match allowed {
                 [] => "no part of this workspace".to_owned(),
                 parts => format!("only {}", parts.join(", ")),
@@ -72,16 +75,6 @@ pub(crate) fn check(files: &[File]) -> Vec<String> {
         }
     }
     errors
-}
-
-/// Would a client have the server's runtime by the dependency of `folder` on `target` that `line` declares?
-fn carries_runtime(folder: &str, target: &str, line: &str) -> Option<&'static str> {
-    if CLIENT_SIDES.contains(&folder) && target == "crates/serve" && !line.contains("optional = true") {
-        return Some("clients do without the runtime: make this dependency optional, and have the feature `server` bring it");
-    }
-    let (_, served) = CLIENTS.iter().find(|(client, _)| *client == folder)?;
-    let asks = line.contains("\"server\"") && !served.contains(&target);
-    asks.then_some("a client does without the runtime: do not ask for the feature `server`")
 }
 
 fn package_name(text: &str) -> Option<String> {
@@ -126,33 +119,14 @@ mod tests {
     }
 
     #[test]
-    fn clients_do_not_reach_the_runtime() {
-        for (client, _) in CLIENTS {
-            let mut parts = vec![*client];
-            while let Some(part) = parts.pop() {
-                assert_ne!(part, "crates/serve", "{client} carries it");
-                let allowed = ARROWS.iter().find(|(listed, _)| *listed == part).map_or(UNLISTED, |(_, allowed)| allowed);
-                let optional = |next: &&&str| CLIENT_SIDES.contains(&part) && **next == "crates/serve";
-                parts.extend(allowed.iter().filter(|next| !optional(next)));
-            }
+    fn clients_are_built_without_the_server() {
+        let (ring, block, with) =
+            ("fipsee-ring v0.1.0|\n", "fipsee-block v0.1.0 (path)|\n", "fipsee-block v0.1.0|a,server (*)\n");
+        for (client, forbidden) in CLIENTS {
+            assert_eq!(check_client(client, forbidden, &format!("{ring}{block}")), [""; 0]);
+            assert_eq!(check_client(client, forbidden, &format!("{ring}{with}io-uring v0.7.15|\n")).len(), 2);
         }
-    }
-
-    #[test]
-    fn the_runtime_is_optional_below_clients_and_they_do_not_ask_for_it() {
-        let serve = || manifest("crates/serve", "fipsee-serve", "");
-        let call = |serve: &str| manifest("crates/call", "fipsee-call", &format!("[dependencies]\nfipsee-serve = {serve}\n"));
-        let optional = || call("{ workspace = true, optional = true }");
-        assert_eq!(check(&[serve(), optional()]), [""; 0]);
-        assert_eq!(check(&[serve(), call("{ workspace = true }")]).len(), 1);
-        let asks = |folder, name| {
-            let asks = format!("[dependencies]\n{name} = {{ workspace = true, features = [\"server\"] }}\n");
-            let client = manifest(folder, "client", &asks);
-            check(&workspace(client).into_iter().chain([serve(), optional()]).collect::<Vec<_>>())
-        };
-        assert_eq!(asks("crates/capi", "fipsee-call"), [""; 0], "C programs serve calls");
-        assert_eq!(asks("crates/capi", "fipsee-block").len(), 1);
-        assert_eq!(asks("crates/python", "fipsee-block").len(), 1);
+        assert_eq!(check_client("fipsee-python", CLIENTS[1].1, "fipsee-serve v0.1.0|\n").len(), 1);
     }
 
     #[test]

@@ -45,6 +45,14 @@ pub(crate) fn run(root: &Path) -> Result<Report, String> {
         }
     }
     errors.extend(manifest::check(&files));
+    for (client, forbidden) in manifest::CLIENTS {
+        let tree = ["tree", "--edges", "normal", "--prefix", "none", "--format", "{p}|{f}", "--package", client];
+        let tree = step::output(crate::cargo(root).args(tree));
+        errors.extend(match tree.succeeded {
+            true => manifest::check_client(client, forbidden, &tree.text),
+            false => vec![format!("cannot find out what {client} is built from: {}", tree.text)],
+        });
+    }
     errors.extend(text::check_links(&files, &|path| root.join(path).exists()));
     errors.extend(text::check_decisions(&files));
     let warnings = text::wire_without_protocol(&changed_files(root)).into_iter().collect();

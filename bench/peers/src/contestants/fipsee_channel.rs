@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use fipsee_ring::Message;
-use fipsee_ring::channel::{ClientQueue, RegionLayout, ServerQueue};
+use fipsee_ring::channel::{ClientQueue, FEATURES, Profile, RegionLayout, ServerQueue};
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::pace::let_answers_gather;
 use fipsee_ring::region::{Access, Region};
@@ -16,6 +16,9 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags};
 
 use super::pacing::Pacing;
 use crate::harness::{Contestant, End, Plan, Side};
+
+/// What services of the product add to a channel.
+const PROFILE: Profile = Profile { features: FEATURES, event_credits: 2, flags: &[] };
 
 /// The region of a channel of one queue, and its doorbells.
 pub struct Channel {
@@ -40,7 +43,7 @@ impl Contestant for Channel {
     type End = ChannelEnd;
 
     fn share(plan: &Plan) -> Result<Self, String> {
-        let layout = RegionLayout::plan(1, plan.slots, 0, 1);
+        let layout = RegionLayout::plan(&PROFILE, 1, plan.slots, 0, 1);
         let region = Region::create("fipsee-peers", layout.region_bytes).map_err(|error| error.to_string())?;
         layout.write_to(&region).map_err(|fault| fault.to_string())?;
         let daemon_bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
@@ -52,7 +55,7 @@ impl Contestant for Channel {
     fn open(self, side: Side, _: &Plan) -> Result<ChannelEnd, String> {
         let file = self.region.as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
         let region = Region::from_peer(file, self.region.length_bytes(), Access::ReadWrite).map_err(|error| error.to_string())?;
-        let layout = RegionLayout::read_from(&region).map_err(|fault| fault.to_string())?;
+        let layout = RegionLayout::read_from(&PROFILE, &region).map_err(|fault| fault.to_string())?;
         let [geometry] = layout.queues.as_slice() else { return Err("the channel has not one queue".to_owned()) };
         let (region, bell) = (Arc::new(region), EventDoorbell::from_fd(self.daemon_bell));
         let queue = match side {

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
+use fipsee_ring::port::ReconnectPolicy;
 use fipsee_ring::ring::Full;
 
-use super::connection::{AttachOptions, Disk};
+use super::connection::{AttachOptions, Disk, ReconnectEvent};
 use super::error::Error;
 use super::memory::Buffer;
 use super::queue::{Completion, Queue};
-use super::reconnect::{ReconnectEvent, ReconnectPolicy};
 use crate::wire::{BlockInfo, SECTOR_BYTES, SECTOR_SHIFT, Status};
 
 /// Data moves in pieces of this size, several in flight.

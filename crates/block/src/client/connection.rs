@@ -9,11 +9,9 @@ use std::time::Duration;
 
 use fipsee_ring::PeerFault;
 use fipsee_ring::channel::{ClientQueue, FEATURE_CHOICES, FEATURE_WORKER_CPU, RegionLayout};
-use fipsee_ring::control::{
-    ACCESS_READ, ACCESS_WRITE, ATTACH_EXCLUSIVE, ATTACH_IGNORE_CLAIM, ATTACH_READ_ONLY, ATTACH_SOLE_WRITER, Control, MAX_REGIONS,
-    SERVICE_BLOCK,
-};
+use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, MAX_REGIONS};
 use fipsee_ring::handshake::{self, Attached, Wanted, ask, unexpected};
+use fipsee_ring::port::ReconnectPolicy;
 use fipsee_ring::region::{Access, Region};
 use fipsee_ring::seqpacket::Seqpacket;
 use fipsee_ring::wait::{Backoff, DEFAULT_LOOK, WaitMode};
@@ -21,7 +19,9 @@ use fipsee_ring::wait::{Backoff, DEFAULT_LOOK, WaitMode};
 use super::error::Error;
 use super::memory::{Buffer, Memory, Pool, lock};
 use super::queue::Queue;
-use crate::wire::BlockInfo;
+use crate::wire::{
+    ATTACH_EXCLUSIVE, ATTACH_IGNORE_CLAIM, ATTACH_READ_ONLY, ATTACH_SOLE_WRITER, BlockInfo, PROFILE, SERVICE_BLOCK,
+};
 
 /// Does the caller want to know where the daemon's workers run?
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -102,6 +102,9 @@ pub fn default_socket_path() -> PathBuf {
     let own = own.filter(|path| !rustix::process::geteuid().is_root() && path.exists());
     own.unwrap_or_else(|| PathBuf::from("/run/fipsee/fipsee.sock"))
 }
+
+/// What happens while reconnecting.
+pub type ReconnectEvent<'a> = fipsee_ring::port::ReconnectEvent<'a, Error>;
 
 /// What the queues and the disk handle share.
 #[derive(Debug)]
@@ -256,8 +259,32 @@ impl Disk {
         if answer == Control::Detached { Ok(()) } else { Err(unexpected(&answer).into()) }
     }
 
-    /// Attach anew to the same export and put the queues on the new channel. One attempt.
-    pub(super) fn attach_again<Q: BorrowMut<Queue>>(&self, queues: &mut [Q]) -> Result<(), Error> {
+    /// After [`Error::Disconnected`]: attach again as `policy` says, hand the same memory over, and submit every request
+    /// without an answer again, on all `queues` of this disk. `hook` is told of each step.
+    ///
+    /// A write without an answer may have been done before; doing it again is harmless as long as the caller had no
+    /// other request on the same blocks in flight, whose order was never promised.
+    ///
+    /// A flush without an answer covers what is on the disk below when it is carried out. All that was acknowledged is there,
+    /// unless the disk keeps it in the daemon's own memory (docs/reliability.md).
+    ///
+    /// # Errors
+    /// The last attempt's error when the time is up; at once when the daemon came back with a different disk or refuses
+    /// for good.
+    pub fn reconnect<Q: BorrowMut<Queue>>(
+        &self,
+        queues: &mut [Q],
+        policy: &ReconnectPolicy,
+        hook: &mut dyn FnMut(ReconnectEvent<'_>),
+    ) -> Result<(), Error> {
+        policy.keep_trying(|| self.attach_again(queues), Error::is_transient, hook)
+    }
+
+    /// One attempt of [`reconnect`](Self::reconnect): attach to the same export and put the queues on the new channel.
+    ///
+    /// # Errors
+    /// Why the attempt failed; another may succeed if the error [is transient](Error::is_transient).
+    pub fn attach_again<Q: BorrowMut<Queue>>(&self, queues: &mut [Q]) -> Result<(), Error> {
         let options = &self.shared.options;
         let attachment = handshake(&self.socket_path, options)?;
         let known = self.info();
@@ -315,5 +342,5 @@ fn handshake(socket_path: &Path, options: &AttachOptions) -> Result<Attachment, 
         pool_bytes: options.pool_bytes,
         name: &options.name,
     };
-    Attachment::new(handshake::attach(socket_path, offered, &wanted)?)
+    Attachment::new(handshake::attach(socket_path, offered, &PROFILE, &wanted)?)
 }

@@ -109,6 +109,21 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+impl Error {
+    /// May another attempt to attach succeed?
+    #[must_use]
+    pub const fn is_transient(&self) -> bool {
+        match self {
+            // The old attachment may not be released yet, or the new daemon not complete.
+            Self::Refused { code, .. } => {
+                !matches!(code, RefusalCode::Version | RefusalCode::Malformed | RefusalCode::NotAllowed)
+            }
+            Self::Connect { .. } | Self::Disconnected | Self::TimedOut(_) => true,
+            _ => false,
+        }
+    }
+}
+
 impl From<Unavailable> for Error {
     fn from(unavailable: Unavailable) -> Self {
         Self::Wait(unavailable)

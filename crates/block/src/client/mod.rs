@@ -8,11 +8,10 @@ mod connection;
 mod error;
 mod memory;
 mod queue;
-mod reconnect;
 
 pub use blocking::Blocking;
-pub use connection::{AttachOptions, Claim, Disk, Placement, default_socket_path};
+pub use connection::{AttachOptions, Claim, Disk, Placement, ReconnectEvent, default_socket_path};
 pub use error::Error;
+pub use fipsee_ring::port::ReconnectPolicy;
 pub use memory::{Buffer, Memory};
 pub use queue::{Completion, Event, Queue};
-pub use reconnect::{ReconnectEvent, ReconnectPolicy};

@@ -9,9 +9,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fipsee_ring::channel::ClientQueue;
-use fipsee_ring::pace::CallerPace;
+use fipsee_ring::port::Port;
 use fipsee_ring::tuning::Choices;
-use fipsee_ring::wait::{Backoff, Next, Watch};
 use fipsee_ring::{Message, PeerFault, clock};
 
 use super::{connection::Shared, error::Error, memory::Buffer};
@@ -49,19 +48,14 @@ enum Use {
     Internal,
 }
 
-/// How many empty looks may pass before a polling client asks the kernel whether the daemon still lives: at most 5 us each,
-/// far below the 100 ms in which a death must be noticed.
-const LOOKS_PER_LIVENESS_CHECK: u32 = 4096;
-
 /// One queue of an attached disk, for one thread at a time.
 ///
 /// Requests are staged by [`read`](Self::read) and its siblings, published together by [`submit`](Self::submit), and
 /// come back through [`reap`](Self::reap) or [`wait`](Self::wait) in any order.
 #[derive(Debug)]
 pub struct Queue {
-    channel: ClientQueue,
+    port: Port,
     shared: Arc<Shared>,
-    backoff: Backoff,
     /// By tag: the request, until it is answered, for resubmission; none: its message stands in `others`.
     requests: Vec<Option<Short>>,
     others: Vec<Message>,
@@ -76,8 +70,6 @@ pub struct Queue {
     /// Requests of our own in flight.
     acknowledging: usize,
     events: Vec<Event>,
-    looks: u32,
-    pace: CallerPace,
     /// Does the daemon take packed messages?
     packs: bool,
     /// Most segments of one request.
@@ -89,9 +81,7 @@ impl Queue {
         let slots = depth as usize;
         let free_tags = (0..u16::try_from(depth).unwrap_or(u16::MAX)).rev().collect();
         Self {
-            pace: CallerPace::new(&channel.tuning),
-            channel,
-            backoff: shared.backoff(),
+            port: Port::new(channel, shared.backoff()),
             shared,
             requests: vec![None; slots],
             others: vec![Message::ZERO; slots],
@@ -103,7 +93,6 @@ impl Queue {
             unacknowledged: Vec::new(),
             acknowledging: 0,
             events: Vec::new(),
-            looks: 0,
             packs: info.can(CAPABILITY_PACKED),
             max_segments: info.most_segments(),
         }
@@ -113,13 +102,13 @@ impl Queue {
     /// [`Placement`](crate::client::Placement).
     #[must_use]
     pub fn worker_cpu(&self) -> Option<usize> {
-        self.channel.worker_cpu.and_then(|cpu| usize::try_from(cpu).ok())
+        self.port.queue.worker_cpu.and_then(|cpu| usize::try_from(cpu).ok())
     }
 
     /// How the queue's rings go about their work: as the daemon advises, else as this CPU's family likes.
     #[must_use]
     pub fn choices(&self) -> Choices {
-        self.channel.tuning.to_choices()
+        self.port.queue.tuning.to_choices()
     }
 
     /// Requests that can be staged now.
@@ -157,17 +146,7 @@ impl Queue {
             return;
         }
         self.publish_staged();
-        if self.channel.requests.reader_needs_doorbell() {
-            self.channel.daemon_bell.ring();
-        }
-        if self.channel.requests.outstanding() == 1 {
-            self.channel.completions.begin_run();
-            if let Some(ownership) = self.pace.begin().and_then(|asked| asked.apply(&mut self.channel.completions)) {
-                self.channel.requests.set_ownership(ownership);
-            }
-        } else {
-            self.pace.interrupt();
-        }
+        self.port.published();
     }
 
     /// Hand every completion that is there to `done`; returns how many. Never blocks.
@@ -176,12 +155,12 @@ impl Queue {
     /// [`Error::Fault`] when the daemon broke the protocol.
     #[inline(always)]
     pub fn reap(&mut self, done: &mut impl FnMut(Completion)) -> Result<usize, Error> {
-        if self.pace.is_early() {
+        if self.port.is_early() {
             return Ok(0);
         }
         let mut message = Message::ZERO;
         let mut count = 0;
-        while self.channel.completions.receive(&mut message) {
+        while self.port.queue.completions.receive(&mut message) {
             let [entries, kind, reserved @ .., _, _, _, _] = message.word(0).to_le_bytes();
             if kind != KIND_COMPLETIONS {
                 self.take_event(&message, entries, kind, reserved)?;
@@ -212,7 +191,7 @@ impl Queue {
     fn finish(&mut self, tag: u16, status: u16, done: &mut impl FnMut(Completion)) -> Result<usize, Error> {
         let index = usize::from(tag);
         let in_use = self.uses.get(index).copied().unwrap_or(Use::Free);
-        if in_use == Use::Free || self.channel.requests.outstanding() == 0 {
+        if in_use == Use::Free || self.port.queue.requests.outstanding() == 0 {
             return Err(Error::Fault(PeerFault::UnknownTag { tag }));
         }
         let Some(status) = Status::from_wire(status) else {
@@ -220,7 +199,7 @@ impl Queue {
         };
         self.uses[index] = Use::Free;
         self.free_tags.push(tag);
-        self.channel.requests.answered();
+        self.port.queue.requests.answered();
         if in_use == Use::Internal {
             self.acknowledging -= 1;
             return Ok(0);
@@ -285,47 +264,18 @@ impl Queue {
     #[inline(always)]
     fn wait_until(&mut self, deadline_ticks: Option<u64>, done: &mut impl FnMut(Completion)) -> Result<usize, Error> {
         self.submit();
-        self.pace.hold();
+        self.port.hold();
         let known_events = self.events.len();
         loop {
             let count = self.reap(done)?;
             if count > 0 || self.events.len() > known_events || self.is_idle() {
-                self.backoff.reset();
+                self.port.found();
                 return Ok(count);
             }
-            if deadline_ticks.is_some_and(|deadline| clock::ticks() >= deadline) {
-                self.backoff.reset();
+            if !self.port.pause(deadline_ticks, 0, || self.shared.is_hung_up())? {
                 return Ok(0);
             }
-            match self.backoff.step_watching(true, || Some(self.channel.completions.watch())) {
-                Next::Look => self.check_liveness_now_and_then()?,
-                Next::Sleep => self.sleep(deadline_ticks)?,
-            }
         }
-    }
-
-    #[inline(always)]
-    fn check_liveness_now_and_then(&mut self) -> Result<(), Error> {
-        self.looks = self.looks.wrapping_add(1);
-        if self.looks.is_multiple_of(LOOKS_PER_LIVENESS_CHECK) { self.check_liveness() } else { Ok(()) }
-    }
-
-    #[cold]
-    fn check_liveness(&self) -> Result<(), Error> {
-        // What the daemon published before it died still counts.
-        if self.channel.completions.is_over(|| self.shared.is_hung_up()) {
-            return Err(Error::Disconnected);
-        }
-        Ok(())
-    }
-
-    #[cold]
-    fn sleep(&mut self, deadline_ticks: Option<u64>) -> Result<(), Error> {
-        if !self.arm_and_work_remains() {
-            let slept = self.channel.sleep(deadline_ticks);
-            slept.map_err(|source| Error::Io { context: "wait for the daemon's doorbell", source })?;
-        }
-        self.woken()
     }
 
     /// For event loops: ask to have the descriptor ([`AsFd`]) made readable by the next completion, then look once
@@ -333,19 +283,13 @@ impl Queue {
     #[must_use = "waiting while work remains loses a wake-up"]
     pub fn arm_and_work_remains(&mut self) -> bool {
         self.submit();
-        self.channel.completions.arm_and_work_remains()
+        self.port.queue.completions.arm_and_work_remains()
     }
 
     /// Take [`arm_and_work_remains`](Self::arm_and_work_remains) back without a system call, because the caller is about to
     /// look itself. The descriptor may be or become readable once more; whoever waits on it calls [`woken`](Self::woken).
     pub fn disarm(&mut self) {
-        self.channel.completions.disarm();
-    }
-
-    /// Where the next completion's stamp will stand: for who waits by a [`Backoff`] of their own.
-    #[must_use]
-    pub fn watch(&self) -> Watch<'_> {
-        self.channel.completions.watch()
+        self.port.queue.completions.disarm();
     }
 
     /// The descriptor became readable, or the wait was given up: silence it.
@@ -353,8 +297,7 @@ impl Queue {
     /// # Errors
     /// [`Error::Disconnected`] when the daemon died or closed the channel and nothing is left to reap.
     pub fn woken(&mut self) -> Result<(), Error> {
-        self.backoff.reset();
-        if self.channel.woken() { Ok(()) } else { Err(Error::Disconnected) }
+        Ok(self.port.woken()?)
     }
 }
 
@@ -365,6 +308,6 @@ fn bad_head(message: &Message) -> Error {
 
 impl AsFd for Queue {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.channel.our_bell.as_fd()
+        self.port.queue.our_bell.as_fd()
     }
 }

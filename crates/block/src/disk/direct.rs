@@ -1,9 +1,10 @@
 //! A disk called as a function, with memory of the caller's own: for comparisons and tools.
 
+use fipsee_ring::memory::Span;
 use std::ptr::NonNull;
 
 use super::{Disk, Engine, Submitted, Ticket};
-use crate::request::{Request, Span};
+use crate::request::Request;
 use crate::wire::Status;
 
 /// Have `disk` do `request` on `buffer` and return when it is done. Only for disks that answer at once.

@@ -5,11 +5,12 @@
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use fipsee_ring::doorbell::EventDoorbell;
+use fipsee_serve::uring;
 use rustix::io::Errno;
 
 use crate::wire::Operation;
@@ -73,6 +74,24 @@ pub struct Report {
     pub sector: Option<u64>,
     /// How often it happened.
     pub count: u64,
+}
+
+/// What a request waits for, and where it is recorded if it waits for too long.
+#[derive(Clone, Debug)]
+pub struct Awaited {
+    pub(super) faults: Arc<Faults>,
+    pub(super) operation: Operation,
+    pub(super) sector: u64,
+}
+
+impl uring::Awaited for Awaited {
+    fn stalled(&self, age: Duration) {
+        self.faults.stalled(self.operation, self.sector, age);
+    }
+
+    fn stall_ended(&self, age: Duration) {
+        self.faults.stall_ended(self.operation, self.sector, age);
+    }
 }
 
 const EMPTY: u8 = 0;

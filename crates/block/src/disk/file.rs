@@ -16,10 +16,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::{Disk, Engine, Faults, Submitted, Ticket, bytes_of, sectors_of};
-use crate::request::{MAX_SPANS, Request, Span};
+use crate::request::{MAX_SPANS, Request};
 use crate::wire::{
     BlockInfo, CAPABILITY_DISCARD, CAPABILITY_WRITE, MAX_INDIRECT_ENTRIES, MAX_TRANSFER_BYTES, Operation, SECTOR_BYTES, Status,
 };
+use fipsee_ring::memory::Span;
 
 pub(super) mod job;
 mod lock;

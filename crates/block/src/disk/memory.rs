@@ -6,13 +6,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use fipsee_ring::memory::Span;
 use rustix::io::Errno;
 use rustix::mm::Advice;
 use rustix::process::{Resource, getrlimit};
 
 use self::mapping::{HUGE_PAGE_BYTES, Mapping, overcommit_is_strict, page_bytes};
 use super::{Disk, Engine, Submitted, Ticket, bytes_of, capabilities, check_block, random_identity, sectors_of};
-use crate::request::{Request, Span};
+use crate::request::Request;
 use crate::wire::{BlockInfo, MAX_INDIRECT_ENTRIES, MAX_TRANSFER_BYTES, Operation, SECTOR_BYTES, Status};
 
 /// Most sectors of one discard or write-zeroes: 64 MiB. The worker does it itself, and its other queues wait meanwhile:

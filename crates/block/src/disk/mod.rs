@@ -7,14 +7,15 @@
 
 use std::sync::Arc;
 
-use crate::request::{Request, Span};
+use crate::request::Request;
 use crate::wire::{
     BlockInfo, CAPABILITY_DISCARD, CAPABILITY_FLUSH, CAPABILITY_FUA, CAPABILITY_PACKED, CAPABILITY_WRITE,
-    CAPABILITY_WRITE_ZEROES, SECTOR_BYTES, Status,
+    CAPABILITY_WRITE_ZEROES, SECTOR_BYTES,
 };
+use fipsee_ring::memory::Span;
 
 pub mod direct;
-pub mod engine;
+mod engine;
 pub mod faults;
 pub mod file;
 pub mod memory;
@@ -23,33 +24,14 @@ pub mod spec;
 mod takeover;
 pub mod wrap;
 
-pub use engine::Engine;
+pub use engine::{Engine, Submitted};
 pub use faults::Faults;
 pub use file::{DirectMode, FileDisk, FileOptions};
+pub use fipsee_serve::Ticket;
 pub use memory::{MemoryDisk, MemoryOptions};
 pub use null::{NullDisk, NullOptions};
 pub use spec::{DiskSpec, KindSpec};
 pub use wrap::{DelayDisk, ErrorDisk, PowerCutDisk, Wrapper};
-
-/// Names one request in flight to whoever is told of its completion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ticket {
-    /// The queue it came from, by the worker's numbering.
-    pub queue: u32,
-    /// The client's tag.
-    pub tag: u16,
-    /// When it was taken from its queue; 0 for disks that answer at once.
-    pub started_ticks: u64,
-}
-
-/// What became of a request handed to a disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Submitted {
-    /// It is finished.
-    Done(Status),
-    /// The [`Engine`] will report its ticket.
-    Pending,
-}
 
 /// A disk: takes checked requests, several threads at a time.
 pub trait Disk: Send + Sync {
@@ -131,56 +113,38 @@ impl AnyDisk {
     }
 }
 
+/// The same of a disk of any kind.
+macro_rules! of_any {
+    ($any:expr, $disk:ident => $what:expr) => {
+        match $any {
+            Self::Null($disk) => $what,
+            Self::Memory($disk) => $what,
+            Self::File($disk) => $what,
+            Self::Delay($disk) => $what,
+            Self::Error($disk) => $what,
+            Self::PowerCut($disk) => $what,
+        }
+    };
+}
+
 impl Disk for AnyDisk {
     const ANSWERS_AT_ONCE: bool = false;
 
     fn info(&self) -> BlockInfo {
-        match self {
-            Self::Null(disk) => disk.info(),
-            Self::Memory(disk) => disk.info(),
-            Self::File(disk) => disk.info(),
-            Self::Delay(disk) => disk.info(),
-            Self::Error(disk) => disk.info(),
-            Self::PowerCut(disk) => disk.info(),
-        }
+        of_any!(self, disk => disk.info())
     }
 
     unsafe fn submit(&self, request: &Request, spans: &[Span], ticket: Ticket, engine: &mut Engine) -> Submitted {
-        match self {
-            // SAFETY: the contract is passed on.
-            Self::Null(disk) => unsafe { disk.submit(request, spans, ticket, engine) },
-            // SAFETY: as above.
-            Self::Memory(disk) => unsafe { disk.submit(request, spans, ticket, engine) },
-            // SAFETY: as above.
-            Self::File(disk) => unsafe { disk.submit(request, spans, ticket, engine) },
-            // SAFETY: as above.
-            Self::Delay(disk) => unsafe { disk.submit(request, spans, ticket, engine) },
-            // SAFETY: as above.
-            Self::Error(disk) => unsafe { disk.submit(request, spans, ticket, engine) },
-            // SAFETY: as above.
-            Self::PowerCut(disk) => unsafe { disk.submit(request, spans, ticket, engine) },
-        }
+        // SAFETY: the contract is passed on.
+        of_any!(self, disk => unsafe { disk.submit(request, spans, ticket, engine) })
     }
 
     fn resize(&self, sector_count: u64) -> Result<(), String> {
-        match self {
-            Self::Null(disk) => disk.resize(sector_count),
-            Self::Memory(disk) => disk.resize(sector_count),
-            Self::File(disk) => disk.resize(sector_count),
-            Self::Delay(disk) => disk.resize(sector_count),
-            Self::Error(disk) => disk.resize(sector_count),
-            Self::PowerCut(disk) => disk.resize(sector_count),
-        }
+        of_any!(self, disk => disk.resize(sector_count))
     }
 
     fn faults(&self) -> Option<&Arc<Faults>> {
-        match self {
-            Self::Null(_) | Self::Memory(_) => None,
-            Self::File(disk) => disk.faults(),
-            Self::Delay(disk) => disk.faults(),
-            Self::Error(disk) => disk.faults(),
-            Self::PowerCut(disk) => disk.faults(),
-        }
+        of_any!(self, disk => disk.faults())
     }
 }
 

@@ -1,9 +1,10 @@
 //! `null:SIZE`: a disk without content, which measures everything but the disk.
 
+use fipsee_ring::memory::Span;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Disk, Engine, Submitted, Ticket, bytes_of, capabilities, check_block, sectors_of};
-use crate::request::{Request, Span};
+use crate::request::Request;
 use crate::wire::{BlockInfo, MAX_INDIRECT_ENTRIES, MAX_TRANSFER_BYTES, Operation, Status};
 
 /// Most sectors of one discard or write-zeroes: 4 GiB, since it costs nothing here.

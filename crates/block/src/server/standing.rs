@@ -1,10 +1,10 @@
 //! Where a queue stands between two visits: all that another server of it must know to go on.
 
 use fipsee_ring::doorbell::ClientBell;
+use fipsee_ring::memory::Memory;
 use fipsee_ring::ring::Cursor;
 
 use super::{Event, QueueServer};
-use crate::request::Memory;
 
 /// An event that waits for its credit, or to be acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,9 +6,11 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fipsee_block::disk::{Disk, Engine, Submitted, Ticket};
-use fipsee_block::request::{Request, Span};
+use fipsee_block::request::Request;
 use fipsee_block::wire::{Operation, SECTOR_BYTES, Status};
+use fipsee_ring::memory::Span;
 use fipsee_ring::region::Region;
+use fipsee_serve::Engine as _;
 
 /// splitmix64: the same sequence for the same seed, everywhere.
 pub(crate) struct Random(pub(crate) u64);

@@ -5,45 +5,37 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fipsee_ring::channel::ClientQueue;
-use fipsee_ring::control::{Control, SERVICE_CALLS};
-use fipsee_ring::handshake::{self, Attached, Wanted};
-use fipsee_ring::pace::{CallerPace, let_answers_gather};
+use fipsee_ring::control::Control;
+use fipsee_ring::handshake::{self, Attached, HandshakeError, Wanted};
+use fipsee_ring::port::Port;
 use fipsee_ring::region::Region;
 use fipsee_ring::seqpacket::Seqpacket;
-use fipsee_ring::wait::{Backoff, Next};
-use fipsee_ring::{Message, PeerFault, clock};
+use fipsee_ring::wait::Backoff;
+use fipsee_ring::{Message, PeerFault};
 
 use crate::client::ConnectOptions;
 use crate::error::Error;
 use crate::payload::Payload;
-use crate::wire::{Place, ServiceInfo};
-
-/// How many empty looks may pass before a polling client asks the kernel whether the server still lives: a few
-/// milliseconds, far below the 100 ms in which a death must be noticed.
-const LOOKS_PER_LIVENESS_CHECK: u32 = 4096;
+use crate::wire::{PROFILE, Place, SERVICE_CALLS, ServiceInfo};
 
 /// A server that closes a channel hangs up on its doorbell and then says why. One that was killed says nothing, and is not
 /// waited for: its end of the socket is closed.
-const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(1);
+const REASON_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A connection to a service, for one thread at a time.
 #[derive(Debug)]
 pub struct RawClient {
-    queue: ClientQueue,
+    port: Port,
     control: Seqpacket,
     region: Arc<Region>,
     pool_offset_bytes: u64,
     info: ServiceInfo,
-    backoff: Backoff,
     depth: u32,
     /// Calls started and not yet published.
     staged: Vec<Message>,
     /// Where the next call to be started has its payloads, and the next reply to be taken.
     next_start: Place,
     next_reply: Place,
-    looks: u32,
-    pace: CallerPace,
 }
 
 impl RawClient {
@@ -56,7 +48,8 @@ impl RawClient {
         options.wait.available()?;
         let depth = options.depth;
         let wanted = Wanted { service: SERVICE_CALLS, queue_count: 1, depth, flags: 0, pool_bytes: 0, name };
-        let Attached { control, region, layout, service_info, mut queues } = handshake::attach(socket_path, 0, &wanted)?;
+        let Attached { control, region, layout, service_info, mut queues } =
+            handshake::attach(socket_path, 0, &PROFILE, &wanted)?;
         let info = ServiceInfo::from_bytes(&service_info)?;
         let (Some(queue), Some(geometry), true) = (queues.pop(), layout.queues.first(), queues.is_empty()) else {
             return Err(PeerFault::Count { what: "queues", value: layout.queues.len() as u64, limit: 1 }.into());
@@ -72,18 +65,15 @@ impl RawClient {
         }
         let depth = geometry.depth;
         Ok(Self {
-            pace: CallerPace::new(&queue.tuning),
-            queue,
+            port: Port::new(queue, Backoff::new(options.wait, options.look)),
             control,
             region,
             pool_offset_bytes: layout.pool_offset_bytes,
             info,
-            backoff: Backoff::new(options.wait, options.look),
             depth,
             staged: Vec::with_capacity(depth as usize),
             next_start: Place::first(depth),
             next_reply: Place::first(depth),
-            looks: 0,
         })
     }
 
@@ -115,7 +105,7 @@ impl RawClient {
     #[must_use]
     #[inline(always)]
     pub fn outstanding(&self) -> u32 {
-        self.queue.requests.outstanding() + u32::try_from(self.staged.len()).unwrap_or(u32::MAX)
+        self.port.queue.requests.outstanding() + u32::try_from(self.staged.len()).unwrap_or(u32::MAX)
     }
 
     /// The payload of the next call to be started: fill it before that.
@@ -157,26 +147,10 @@ impl RawClient {
     #[inline(always)]
     pub fn submit(&mut self) {
         if !self.staged.is_empty() {
-            let published = self.queue.requests.publish_all(&self.staged);
+            let published = self.port.queue.requests.publish_all(&self.staged);
             debug_assert!(published.is_ok(), "no more were staged than the ring takes");
             self.staged.clear();
-            self.after_publishing();
-        }
-    }
-
-    /// Wake the server if it sleeps, and guess when the reply comes.
-    #[inline(always)]
-    fn after_publishing(&mut self) {
-        if self.queue.requests.reader_needs_doorbell() {
-            self.queue.daemon_bell.ring();
-        }
-        if self.queue.requests.outstanding() == 1 {
-            self.queue.completions.begin_run();
-            if let Some(ownership) = self.pace.begin().and_then(|asked| asked.apply(&mut self.queue.completions)) {
-                self.queue.requests.set_ownership(ownership);
-            }
-        } else {
-            self.pace.interrupt();
+            self.port.published();
         }
     }
 
@@ -187,12 +161,12 @@ impl RawClient {
     /// [`wait`](Self::wait).
     #[inline(always)]
     pub fn call(&mut self, request: &Message, deadline_ticks: Option<u64>, reply: &mut Message) -> Result<(), Error> {
-        if self.outstanding() != 0 || self.queue.requests.publish(request).is_err() {
+        if self.outstanding() != 0 || self.port.queue.requests.publish(request).is_err() {
             return Err(Error::RepliesDue { outstanding: self.outstanding() });
         }
-        self.queue.requests.prefetch(1);
+        self.port.queue.requests.prefetch(1);
         self.next_start.advance();
-        self.after_publishing();
+        self.port.published();
         if self.await_reply(deadline_ticks, reply)? { Ok(()) } else { Err(Error::TimedOut("the call")) }
     }
 
@@ -203,14 +177,15 @@ impl RawClient {
     /// in so many empty looks.
     #[inline(always)]
     pub fn poll(&mut self, reply: &mut Message) -> Result<bool, Error> {
-        if self.pace.is_early() {
+        if self.port.is_early() {
             return Ok(false);
         }
         if self.take(reply) {
             return Ok(true);
         }
-        if self.queue.requests.outstanding() > 0 {
-            self.check_liveness_now_and_then()?;
+        if self.port.queue.requests.outstanding() > 0 {
+            let looked = self.port.check_liveness_now_and_then(|| self.control.is_hung_up());
+            looked.map_err(|error| self.reason_of_loss(error))?;
         }
         Ok(false)
     }
@@ -223,7 +198,7 @@ impl RawClient {
     #[inline(always)]
     pub fn wait(&mut self, deadline_ticks: Option<u64>, reply: &mut Message) -> Result<bool, Error> {
         self.submit();
-        if self.queue.requests.outstanding() == 0 {
+        if self.port.queue.requests.outstanding() == 0 {
             return Ok(false);
         }
         self.await_reply(deadline_ticks, reply)
@@ -232,66 +207,42 @@ impl RawClient {
     #[inline(always)]
     fn take(&mut self, reply: &mut Message) -> bool {
         // With nothing outstanding, looking would only take the line from the server.
-        if self.queue.requests.outstanding() == 0 || !self.queue.completions.receive(reply) {
+        if self.port.queue.requests.outstanding() == 0 || !self.port.queue.completions.receive(reply) {
             return false;
         }
-        self.queue.requests.answered();
+        self.port.queue.requests.answered();
         self.next_reply.advance();
         true
     }
 
     #[inline(always)]
     fn await_reply(&mut self, deadline_ticks: Option<u64>, reply: &mut Message) -> Result<bool, Error> {
-        self.pace.hold();
+        self.port.hold();
         loop {
             if self.take(reply) {
-                self.backoff.reset();
+                self.port.found();
                 return Ok(true);
             }
-            if deadline_ticks.is_some_and(|deadline| clock::ticks() >= deadline) {
-                self.backoff.reset();
-                return Ok(false);
-            }
-            match self.backoff.step_watching(true, || Some(self.queue.completions.watch())) {
-                Next::Look => {
-                    self.check_liveness_now_and_then()?;
-                    let_answers_gather(self.queue.requests.outstanding() as usize);
-                }
-                Next::Sleep => self.sleep(deadline_ticks)?,
+            let due = self.port.queue.requests.outstanding() as usize;
+            match self.port.pause(deadline_ticks, due, || self.control.is_hung_up()) {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                Err(error) => return Err(self.reason_of_loss(error)),
             }
         }
     }
 
-    #[inline(always)]
-    fn check_liveness_now_and_then(&mut self) -> Result<(), Error> {
-        self.looks = self.looks.wrapping_add(1);
-        if self.looks.is_multiple_of(LOOKS_PER_LIVENESS_CHECK) { self.check_liveness() } else { Ok(()) }
-    }
-
+    /// What the loss of the server means: it may have said why, or be about to.
     #[cold]
-    fn check_liveness(&self) -> Result<(), Error> {
-        // What the server published before it died still counts.
-        let is_gone = self.queue.completions.is_over(|| self.control.is_hung_up());
-        if is_gone { Err(self.obituary()) } else { Ok(()) }
-    }
-
-    /// Why the server hung up: it may have said so, or be about to.
-    #[cold]
-    fn obituary(&self) -> Error {
-        let last_words = self.control.receive(LAST_WORDS_TIMEOUT).ok().and_then(|packet| Control::decode(&packet.bytes).ok());
-        match last_words {
+    fn reason_of_loss(&self, error: HandshakeError) -> Error {
+        if !matches!(error, HandshakeError::Disconnected) {
+            return error.into();
+        }
+        let reason = self.control.receive(REASON_TIMEOUT).ok().and_then(|packet| Control::decode(&packet.bytes).ok());
+        match reason {
             Some(Control::Refused { code, text }) => Error::Refused { code, text },
             _ => Error::Disconnected,
         }
-    }
-
-    #[cold]
-    fn sleep(&mut self, deadline_ticks: Option<u64>) -> Result<(), Error> {
-        if !self.arm_and_reply_is_there() {
-            let slept = self.queue.sleep(deadline_ticks);
-            slept.map_err(|source| Error::Io { context: "wait for the server's doorbell", source })?;
-        }
-        self.woken()
     }
 
     /// For event loops: publish what was started and ask to have the descriptor ([`AsFd`]) made readable by the next reply,
@@ -300,7 +251,7 @@ impl RawClient {
     #[must_use = "waiting while a reply is there loses a wake-up"]
     pub fn arm_and_reply_is_there(&mut self) -> bool {
         self.submit();
-        self.queue.completions.arm_and_work_remains()
+        self.port.queue.completions.arm_and_work_remains()
     }
 
     /// The descriptor became readable, or the wait was given up: silence it.
@@ -308,8 +259,7 @@ impl RawClient {
     /// # Errors
     /// As [`wait`](Self::wait), when nothing is left to take.
     pub fn woken(&mut self) -> Result<(), Error> {
-        self.backoff.reset();
-        if self.queue.woken() { Ok(()) } else { Err(self.obituary()) }
+        self.port.woken().map_err(|error| self.reason_of_loss(error))
     }
 
     /// Close the channel, because the server broke the protocol.
@@ -322,6 +272,6 @@ impl RawClient {
 
 impl AsFd for RawClient {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.queue.our_bell.as_fd()
+        self.port.queue.our_bell.as_fd()
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fipsee_ring::channel::RegionLayout;
-use fipsee_ring::control::{Control, RefusalCode, SERVICE_CALLS};
+use fipsee_ring::control::{Control, RefusalCode};
 use fipsee_ring::handshake::{self, Grant, HANDSHAKE_TIMEOUT, Limits, Refusal, Wanted, refuse};
 use fipsee_ring::listener::Listener;
 use fipsee_ring::mailbox::Mailbox;
@@ -18,7 +18,7 @@ use rustix::net::SocketFlags;
 
 use super::queue::{Channel, Turns};
 use crate::server::{Allow, Credentials};
-use crate::wire::ServiceInfo;
+use crate::wire::{PROFILE, SERVICE_CALLS, ServiceInfo};
 
 /// How long a stop waits for calls in progress before it gives up on them.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -279,7 +279,7 @@ impl Front {
         };
         let depth = wanted.depth.min(*max_depth);
         let seed = u32::try_from(client & 0xffff_ffff).unwrap_or(0);
-        let mut grant = Grant::new(RegionLayout::plan(1, depth, info.pool_bytes(depth), seed), |_| {})?;
+        let mut grant = Grant::new(RegionLayout::plan(&PROFILE, 1, depth, info.pool_bytes(depth), seed), |_| {})?;
         let Some(queue) = grant.queues.pop() else { return Ok(()) };
         session.state = State::Attached;
         // Told first: a client that does not take its answer gets no worker.
@@ -339,14 +339,14 @@ impl Front {
     /// Memory that is refused leaves the attachment as it was; any other refusal ends it.
     fn refuse(&mut self, client: u64, refusal: &Refusal) {
         let Some(session) = self.sessions.get(&client) else { return };
-        if refusal.code != RefusalCode::BadMemory || !refusal.send(&session.socket) {
+        if refusal.code != RefusalCode::BadMemory || !refusal.clone().send(&session.socket) {
             self.close_with(client, refusal);
         }
     }
 
     fn close_with(&mut self, client: u64, refusal: &Refusal) {
         if let Some(session) = self.sessions.get(&client) {
-            refusal.send(&session.socket);
+            refusal.clone().send(&session.socket);
         }
         self.close(client);
     }

@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use fipsee_block::wire::PROFILE;
 use fipsee_ring::PeerFault;
 use fipsee_ring::channel::{ClientQueue, QueueGeometry, RegionLayout, ServerQueue};
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
@@ -210,7 +211,7 @@ impl Meeting {
 
 /// Copied out and checked, as a client does with what a daemon hands over.
 fn the_queue(region: &Region) -> Result<QueueGeometry, Trouble> {
-    let layout = RegionLayout::read_from(region).map_err(fault)?;
+    let layout = RegionLayout::read_from(&PROFILE, region).map_err(fault)?;
     layout.queues.first().copied().ok_or_else(|| wrong("a region without a queue"))
 }
 

@@ -1,6 +1,7 @@
 //! What is measured: a design, what it has to do, and in which way.
 
-use fipsee_ring::channel::{EVENT_CREDITS, MAX_DEPTH, QueueGeometry, RegionLayout};
+use fipsee_block::wire::{EVENT_CREDITS, PROFILE};
+use fipsee_ring::channel::{MAX_DEPTH, QueueGeometry, RegionLayout};
 use fipsee_ring::cpu::StoreVariant;
 use fipsee_ring::layout::{COLD_BYTES, SLOT_BYTES};
 use fipsee_ring::pace::{Delays, FirstLook};
@@ -242,7 +243,7 @@ impl Spec {
         /// What a client that asks for nothing else gets.
         const USUAL_DEPTH: u32 = 64;
         match self.task {
-            Task::Queue(queue) => RegionLayout::plan(1, queue.max(USUAL_DEPTH), 0, self.seed),
+            Task::Queue(queue) => RegionLayout::plan(&PROFILE, 1, queue.max(USUAL_DEPTH), 0, self.seed),
             Task::Stream(slots) => stream_layout(slots, self.seed),
         }
     }
@@ -250,7 +251,7 @@ impl Spec {
 
 /// A region for a stream from the client to the daemon: the other direction is as small as may be.
 fn stream_layout(slot_count: u32, seed: u32) -> RegionLayout {
-    let mut layout = RegionLayout::plan(1, 1, 0, seed);
+    let mut layout = RegionLayout::plan(&PROFILE, 1, 1, 0, seed);
     let Some(planned) = layout.queues.first().copied() else { return layout };
     let request_offset_bytes = planned.cold_offset_bytes + 2 * COLD_BYTES as u64;
     let completion_offset_bytes = request_offset_bytes + u64::from(slot_count) * SLOT_BYTES as u64;

@@ -1,4 +1,4 @@
-//! The old daemon's part: who may ask, and what is handed over while it still serves. The clients follow in `front::local::handover`.
+//! The old daemon's part: who may ask, and what is handed over while it still serves. The clients follow in `transport::unix::handover`.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -16,7 +16,7 @@ use super::wire::{Answer, DiskGiven, Given, Greeting, ListenerOf, VERSION};
 use super::{MAX_WAIT, PREPARE_TIMEOUT};
 use crate::admin::Admin;
 use crate::export::{Attached, Kind};
-use crate::front::local::{HandOver, Order};
+use crate::transport::unix::HandOver;
 
 impl Admin {
     /// Hand everything over to whoever asks on `stream`. Returns when that did not come about: this daemon goes on.
@@ -71,7 +71,7 @@ impl Admin {
             let _ = line.withdraw(reason);
         })?;
         let (reply, answer) = channel();
-        self.front.send(Order::HandOver(HandOver { line, pid, timeout, machines, reply }));
+        self.clients.send(HandOver { line, pid, timeout, machines, reply });
         match answer.recv() {
             Ok(reason) => Err(reason),
             // It is done, and this process about to end. Nothing may be touched.

@@ -74,7 +74,7 @@ impl Old {
         let line = ask(&admin_path(socket), wait_ms)?;
         let (greeting, _) = expect(&line, "greeting")?;
         let Given::Greeting(greeting) = greeting else { return Err(Failure::out_of_order(&greeting)) };
-        let limit = config.front.max_clients;
+        let limit = config.clients.max_clients;
         if greeting.clients > limit {
             let text = format!("{} clients are connected and max_clients is {limit} here; raise it", greeting.clients);
             return refuse(&line, text);

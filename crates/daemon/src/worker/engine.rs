@@ -1,16 +1,13 @@
 //! The workers' engine, and kernel rings that are made before the process gives up the right to make any.
 
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use fipsee_block::disk::{Engine, Ticket};
-use fipsee_block::wire::{MAX_PACKED, Status};
+use fipsee_block::disk::Engine;
 use fipsee_ring::control::MAX_QUEUES;
 use fipsee_virtio::server::make_spare_rings;
-use fipsee_virtio::upgrade::QUEUE_OF_TICKET;
 use rustix::process::{Resource, getrlimit};
 
 use super::{Command, WorkerHandle};
@@ -22,55 +19,6 @@ const ENGINE_ENTRIES: u32 = 256;
 /// How long workers may take to make their kernel rings: they have nothing else to do yet.
 const ENGINE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The kernel ring for file disks, as the runtime has engines.
-pub struct DiskEngine(pub(super) Engine);
-
-impl fipsee_serve::Engine for DiskEngine {
-    type Ticket = Ticket;
-    type Status = Status;
-
-    #[inline(always)]
-    fn queue_of(ticket: Ticket) -> u32 {
-        ticket.queue & QUEUE_OF_TICKET
-    }
-
-    fn start(&mut self) {
-        if let Err(error) = self.0.start() {
-            tracing::error!(error, "a worker cannot serve file disks");
-        }
-    }
-
-    #[inline(always)]
-    fn in_flight(&self) -> usize {
-        self.0.in_flight()
-    }
-
-    fn has_unsent(&self) -> bool {
-        self.0.has_unsent()
-    }
-
-    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.0.as_fd()
-    }
-
-    fn flush(&mut self) {
-        self.0.flush();
-    }
-
-    /// At most one completion message's worth.
-    fn poll(&mut self, finished: &mut impl FnMut(Ticket, Status)) -> usize {
-        self.0.poll(MAX_PACKED, finished)
-    }
-
-    fn time_to_look(&self) -> Option<Duration> {
-        self.0.time_to_look()
-    }
-
-    fn look_for_stalled(&mut self) {
-        self.0.look_for_stalled();
-    }
-}
-
 /// Start a worker, as the configuration says.
 ///
 /// # Errors
@@ -80,7 +28,7 @@ pub fn spawn(config: &Config, index: usize, place: Place) -> io::Result<(WorkerH
     fipsee_serve::spawn(index, place, config.wait, config.look, move || {
         let mut engine = Engine::new(ENGINE_ENTRIES)?;
         engine.set_stall_limit(stall_limit);
-        Ok(DiskEngine(engine))
+        Ok(engine)
     })
 }
 
@@ -111,7 +59,7 @@ const DESCRIPTORS_OF_RINGS: u64 = 8;
 /// configuration names. Where there are more, at sockets that are attached later, machines are interrupted without.
 pub fn make_rings_for_machines(config: &Config) {
     let sockets: usize = config.disks.iter().map(|disk| disk.vhost_user.len()).sum();
-    let wanted = sockets * usize::from(config.front.limits.max_queues.clamp(1, MAX_QUEUES));
+    let wanted = sockets * usize::from(config.clients.limits.max_queues.clamp(1, MAX_QUEUES));
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / DESCRIPTORS_OF_RINGS;
     let count = make_spare_rings(wanted.min(usize::try_from(limit).unwrap_or(usize::MAX)));
     if count < wanted {

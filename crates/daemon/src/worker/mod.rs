@@ -4,36 +4,33 @@ pub mod block_queue;
 mod engine;
 pub mod virtqueue;
 
-use std::any::Any;
 use std::sync::Arc;
 
+/// The kernel ring for file disks.
+pub use fipsee_block::disk::Engine as DiskEngine;
+use fipsee_block::server::DiskQueue;
 use fipsee_block::wire::BlockInfo;
-use fipsee_serve::{NotQuiesced, Queue, When, Which};
+use fipsee_serve::{NotQuiesced, When, Which};
+use fipsee_virtio::upgrade::GuestDiskQueue;
 
-use self::block_queue::BlockQueue;
-pub use self::engine::{DiskEngine, make_rings_for_machines, spawn, start_engines};
-use self::virtqueue::Virtqueue;
+pub use self::engine::{make_rings_for_machines, spawn, start_engines};
 use crate::export::Export;
 
 /// What a worker is asked for.
 pub type Command = fipsee_serve::Command<DiskEngine>;
 /// How to reach a worker.
 pub type WorkerHandle = fipsee_serve::WorkerHandle<DiskEngine>;
-/// Reports to the front when its last clone is dropped: the last worker concerned has done its part.
-pub type Ack = Arc<dyn Send + Sync>;
+pub use fipsee_serve::session::Ack;
 
 /// Announce a disk's new size to every client of the export.
 #[must_use]
-pub fn announce_resize(export: &Arc<Export>, info: BlockInfo) -> Command {
-    let export = Arc::clone(export);
-    let change = move |queue: &mut dyn Queue<DiskEngine>| {
-        if let Some(queue) = as_mut::<BlockQueue>(queue) {
-            queue.announce_resize(&export, &info);
-        } else if let Some(queue) = as_mut::<Virtqueue>(queue) {
-            queue.announce_resize(&export, &info);
-        }
-    };
-    Command::Change { which: Which::All, when: When::Now, change: Box::new(change) }
+pub fn announce_resize(export: &Export, info: BlockInfo) -> [Command; 2] {
+    let (disk, same) = (Arc::clone(export.disk()), Arc::clone(export.disk()));
+    let (all, now) = (Which::All, When::Now);
+    [
+        Command::change(all, now, move |queue: &mut DiskQueue| queue.announce_resize(&disk, &info)),
+        Command::change(all, now, move |queue: &mut GuestDiskQueue| queue.announce_resize(&same, &info)),
+    ]
 }
 
 /// Why a takeover cannot be, in words.
@@ -46,9 +43,4 @@ pub fn why_not_quiesced(error: NotQuiesced, timeout: std::time::Duration) -> Str
         ),
         NotQuiesced::NoAnswer(index) => format!("worker {index} does not answer; the machine is overloaded"),
     }
-}
-
-/// The queue, if it is of this kind.
-fn as_mut<T: Any>(queue: &mut dyn Queue<DiskEngine>) -> Option<&mut T> {
-    (queue as &mut dyn Any).downcast_mut()
 }

@@ -5,10 +5,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fipsee_block::wire::{BlockInfo, SECTOR_SHIFT, Segment, Status};
+use fipsee_block::wire::{BlockInfo, PROFILE, SECTOR_SHIFT, SERVICE_BLOCK, Segment, Status};
 use fipsee_ring::Message;
 use fipsee_ring::channel::{ClientQueue, RegionLayout};
-use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, RefusalCode, SERVICE_BLOCK, VERSION};
+use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, RefusalCode, VERSION};
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::region::{Access, Region};
 use fipsee_ring::seqpacket::{Packet, Seqpacket};
@@ -81,7 +81,7 @@ impl RawClient {
         let mut next = || descriptors.next().expect("as many descriptors as promised");
         let region = Region::from_peer(next(), *region_bytes, Access::ReadWrite).expect("a sealed region");
         let region = Arc::new(region);
-        let layout = RegionLayout::read_from(&region).expect("a layout");
+        let layout = RegionLayout::read_from(&PROFILE, &region).expect("a layout");
         let open = |geometry| {
             let (daemon_bell, our_bell) = (EventDoorbell::from_fd(next()), SocketDoorbell::from_fd(next()));
             ClientQueue::open(&region, geometry, daemon_bell, our_bell).expect("rings inside the region")

@@ -3,8 +3,9 @@
 use std::ptr::NonNull;
 
 use fipsee_block::disk::{Disk, Engine, Submitted, Ticket};
-use fipsee_block::request::{Request, Span};
+use fipsee_block::request::Request;
 use fipsee_block::wire::{CAPABILITY_FUA, CAPABILITY_WRITE, MAX_INDIRECT_ENTRIES, Operation, SECTOR_BYTES, Status};
+use fipsee_ring::memory::Span;
 use fipsee_ring::{AtomicU64, Ordering, clock};
 use virtio_bindings::virtio_blk::{VIRTIO_BLK_T_IN, VIRTIO_BLK_T_OUT};
 

@@ -6,8 +6,10 @@
 pub mod desk;
 mod queue;
 pub mod rings;
+mod served;
 mod standing;
 pub mod wire;
 
-pub use queue::{Device, GuestQueue, QUEUE_OF_TICKET, RING_TICKET};
+pub use queue::{Device, GuestQueue};
+pub use served::GuestDiskQueue;
 pub use standing::{GuestStanding, RingStanding};

@@ -4,14 +4,14 @@
 //! server and nothing else.
 
 use std::fmt::Debug;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use fipsee_block::disk::{Disk, Engine, Ticket};
 use fipsee_block::server::{QueueServer, ServerSetup};
 use fipsee_block::stats::QueueCounters;
-use fipsee_block::wire::{BlockInfo, Status};
+use fipsee_block::wire::BlockInfo;
 use fipsee_ring::channel::ServerQueue;
 use fipsee_ring::doorbell::ClientBell;
 use fipsee_ring::ring::{Cursor, Reader, Writer};
@@ -23,11 +23,6 @@ use super::wire::{COLD_PAIR_BYTES, DONE, Entry, INVALID, NO_ATTACHMENT, Operatio
 use crate::memory::{DirtyLog, GuestMemory};
 use crate::server::{QuestionToken, TakenQuestion, VirtqueueServer, VirtqueueSetup};
 
-/// Tickets of requests that came over a ring have this bit set in `queue`; a virtqueue's have the same number without it.
-pub const RING_TICKET: u32 = 1 << 31;
-/// The bits of a ticket's `queue` that number the [`GuestQueue`].
-pub const QUEUE_OF_TICKET: u32 = RING_TICKET - 1;
-
 /// A ring that is never empty must not keep its virtqueue waiting: one visit in so many looks at both.
 const VISITS_PER_LOOK_AT_VIRTQUEUE: u32 = 8;
 
@@ -35,6 +30,9 @@ const VISITS_PER_LOOK_AT_VIRTQUEUE: u32 = 8;
 pub trait Device: Debug + Send {
     /// Answer later, by [`GuestQueue::answer_question`] of the queue that this belongs to.
     fn asked(&mut self, token: QuestionToken, question: Question);
+
+    /// The queue is served no more, for this reason; once.
+    fn broke(&mut self, reason: &str);
 }
 
 /// The guest's doorbell, as its ring sees it: what is to be done is for whoever holds the virtqueue, too.
@@ -124,7 +122,7 @@ impl GuestQueue {
             memory: GuestView::new(&self.memory),
             counters: Arc::clone(&self.counters),
         };
-        let server = QueueServer::over(server_queue, self.id | RING_TICKET, setup);
+        let server = QueueServer::over(server_queue, self.id | Ticket::PART, setup);
         let waiting = Vec::new();
         let ring =
             Ring { server, attachment, number: queue, entry, parked: None, kept: false, waiting, ending: false, log: None };
@@ -161,17 +159,9 @@ impl GuestQueue {
         self.virtqueue.answer_question(token, &reply.to_bytes());
     }
 
-    /// As [`QueueServer::hold`].
-    #[inline(always)]
-    pub fn hold(&mut self, alone: bool) {
-        if let Some(ring) = &mut self.ring {
-            ring.server.hold(alone);
-        }
-    }
-
     /// Take up to a budget of requests; answer what `disk` finishes at once. How many were taken.
     #[inline(always)]
-    pub fn visit<D: Disk>(&mut self, disk: &D, engine: &mut Engine) -> u32 {
+    pub(super) fn visit<D: Disk>(&mut self, disk: &D, engine: &mut Engine) -> u32 {
         let mut taken = 0;
         if let Some(ring) = &mut self.ring {
             self.virtqueue.check_memory();
@@ -191,6 +181,21 @@ impl GuestQueue {
             self.take_questions();
         }
         taken
+    }
+
+    /// Publish what is finished, and wake the guest if it wants that.
+    pub fn flush(&mut self) {
+        if let Some(ring) = &mut self.ring {
+            ring.server.flush();
+            self.ring_was_served();
+        }
+        self.virtqueue.flush();
+    }
+
+    pub(super) fn report_fault(&mut self) {
+        if let Some(reason) = self.virtqueue.fault() {
+            self.device.broke(reason);
+        }
     }
 
     /// Completions may have been published, with them the guest's doorbell rung.
@@ -269,86 +274,7 @@ impl GuestQueue {
         None
     }
 
-    /// A request that was pending is finished. [`flush`](Self::flush) publishes it.
-    pub fn finish(&mut self, ticket: Ticket, status: Status) {
-        match &mut self.ring {
-            Some(ring) if ticket.queue & RING_TICKET != 0 => ring.server.finish(ticket, status),
-            _ => self.virtqueue.finish(ticket, status),
-        }
-    }
-
-    /// Publish what is finished, and wake the guest if it wants that.
-    pub fn flush(&mut self) {
-        if let Some(ring) = &mut self.ring {
-            ring.server.flush();
-            self.ring_was_served();
-        }
-        self.virtqueue.flush();
-    }
-
-    /// As [`VirtqueueServer::pay_flushes`].
-    pub fn pay_flushes<D: Disk>(&mut self, disk: &D, engine: &mut Engine) -> bool {
-        self.virtqueue.pay_flushes(disk, engine)
-    }
-
-    /// Requests begun and not finished.
-    #[must_use]
-    pub fn in_flight(&self) -> u32 {
-        self.virtqueue.in_flight() + self.ring.as_ref().map_or(0, |ring| ring.server.in_flight())
-    }
-
-    /// Is a request waiting that may be taken?
-    #[must_use]
-    pub fn has_work(&self) -> bool {
-        let on_ring = || self.ring.as_ref().is_some_and(|ring| !ring.ending && ring.server.has_work());
-        self.virtqueue.has_work() || (self.virtqueue.fault().is_none() && on_ring())
-    }
-
-    /// Ask for kicks, then look once more: is there work after all?
-    #[must_use = "sleeping while work remains loses a kick"]
-    pub fn arm_and_work_remains(&mut self) -> bool {
-        let on_ring = match &mut self.ring {
-            Some(ring) if !ring.ending && self.virtqueue.fault().is_none() => {
-                let remains = ring.server.arm_and_work_remains();
-                ring.mark();
-                remains
-            }
-            _ => false,
-        };
-        on_ring | self.virtqueue.arm_and_work_remains()
-    }
-
-    /// Does the guest kick?
-    #[must_use]
-    pub fn is_armed(&self) -> bool {
-        // What is served no more needs no kicks.
-        let is_dead = self.virtqueue.fault().is_some();
-        is_dead || (self.virtqueue.is_armed() && self.ring.as_ref().is_none_or(|ring| ring.ending || ring.server.is_armed()))
-    }
-
-    /// We are awake: kicks are not needed, and none is outstanding.
-    pub fn bell_rang(&mut self) {
-        if let Some(ring) = &mut self.ring {
-            ring.server.bell_rang();
-            ring.mark();
-        }
-        self.virtqueue.bell_rang();
-    }
-
-    /// Where kicks arrive.
-    #[must_use]
-    pub fn bell(&self) -> BorrowedFd<'_> {
-        self.virtqueue.bell()
-    }
-
-    /// Why the virtqueue is served no more, nor the ring, if so.
-    #[must_use]
-    #[inline(always)]
-    pub fn fault(&self) -> Option<&str> {
-        self.virtqueue.fault()
-    }
-
-    /// The disk's size changed: requests are checked against the new one, and an attached guest hears of it.
+    /// The disk's size changed: requests are checked against the new one, and an attached guest is sent an event.
     pub fn set_info(&mut self, info: &BlockInfo) {
         let is_resized = std::mem::replace(&mut self.info, *info).sector_count != info.sector_count;
         self.virtqueue.set_info(info);
@@ -407,7 +333,7 @@ impl GuestQueue {
 
 impl Ring {
     /// Whatever was written to the ring since the last time, it lies here.
-    fn mark(&self) {
+    pub(super) fn mark(&self) {
         let Some(log) = &self.log else { return };
         log.mark(self.entry.completion_address, self.entry.completion_bytes());
         log.mark(self.entry.cold_address, COLD_PAIR_BYTES);

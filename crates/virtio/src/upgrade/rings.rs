@@ -4,17 +4,20 @@ use std::cell::Cell;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use fipsee_block::request::{MAX_SPANS, Memory, Span};
-use fipsee_block::wire::{SECTOR_SHIFT, Segment, Status};
+use fipsee_block::request::MAX_SPANS;
+use fipsee_block::wire::SECTOR_SHIFT;
 use fipsee_ring::PeerFault;
 use fipsee_ring::layout::COLD_BYTES;
 use fipsee_ring::mapped::MappedRing;
+use fipsee_ring::memory::{Extent, Memory, MemoryFault, Span};
 
 use super::wire::{COLD_PAIR_BYTES, Entry, REGION_SHIFT};
 use crate::memory::{GuestMemory, View};
 
 /// Bytes of a sector.
 const SECTOR: usize = 1 << SECTOR_SHIFT;
+/// Bytes that one id stands for.
+const REGION_BYTES: u64 = 1 << REGION_SHIFT;
 
 /// The whole of guest memory as requests name it: a segment's id and offset are bits of the guest-physical address.
 #[derive(Debug)]
@@ -29,21 +32,21 @@ unsafe impl Send for GuestView {}
 
 impl Memory for GuestView {
     #[inline(always)]
-    fn find(&self, segment: Segment, _access: u16, spans: &mut Vec<Span>) -> Result<(), Status> {
-        let (offset, length) = (u64::from(segment.offset_sectors), u64::from(segment.length_sectors));
-        if length == 0 {
-            return Err(Status::NoSegments);
+    fn find(&self, extent: Extent, _access: u16, spans: &mut Vec<Span>) -> Result<(), MemoryFault> {
+        let Extent { region, offset_bytes, length_bytes } = extent;
+        if length_bytes == 0 {
+            return Err(MemoryFault::Empty);
         }
-        let address = u64::from(segment.region) << REGION_SHIFT | offset << SECTOR_SHIFT;
-        if offset + length > 1 << (REGION_SHIFT - SECTOR_SHIFT) {
-            return Err(Status::BadMemory);
-        }
-        match self.last.get().host(address, length << SECTOR_SHIFT) {
-            Some(base) => {
-                spans.push(span(base, usize::from(segment.length_sectors) << SECTOR_SHIFT));
+        let Some(1..=REGION_BYTES) = offset_bytes.checked_add(length_bytes) else {
+            return Err(MemoryFault::Outside);
+        };
+        let address = u64::from(region) << REGION_SHIFT | offset_bytes;
+        match (self.last.get().host(address, length_bytes), usize::try_from(length_bytes)) {
+            (Some(base), Ok(length)) => {
+                spans.push(span(base, length));
                 Ok(())
             }
-            None => self.find_elsewhere(address, length, spans),
+            _ => self.find_elsewhere(address, length_bytes, spans),
         }
     }
 }
@@ -65,13 +68,13 @@ impl GuestView {
 
     /// A segment in another region than the last, or one that crosses from one into the next.
     #[cold]
-    fn find_elsewhere(&self, address: u64, length_sectors: u64, spans: &mut Vec<Span>) -> Result<(), Status> {
+    fn find_elsewhere(&self, address: u64, length_bytes: u64, spans: &mut Vec<Span>) -> Result<(), MemoryFault> {
         if let Some(view) = self.memory.view(address) {
             self.last.set(view);
         }
         let (mut is_whole, mut count) = (true, 0);
         let room = MAX_SPANS.saturating_sub(spans.len());
-        let is_there = self.memory.pieces(address, length_sectors << SECTOR_SHIFT, &mut |base, length_bytes| {
+        let is_there = self.memory.pieces(address, length_bytes, &mut |base, length_bytes| {
             is_whole &= length_bytes.is_multiple_of(SECTOR);
             count += 1;
             if is_whole && count <= room {
@@ -80,8 +83,8 @@ impl GuestView {
         });
         match is_there && is_whole {
             true if count <= room => Ok(()),
-            true => Err(Status::TooLong),
-            false => Err(Status::BadMemory),
+            true => Err(MemoryFault::Scattered),
+            false => Err(MemoryFault::Outside),
         }
     }
 }

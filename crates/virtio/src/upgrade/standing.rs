@@ -29,8 +29,7 @@ pub struct RingStanding {
 
 impl GuestQueue {
     /// Where it stands; `None` while requests are in flight, or the device is about to end the attachment.
-    #[must_use]
-    pub fn standing(&self) -> Option<GuestStanding> {
+    pub(super) fn standing(&self) -> Option<GuestStanding> {
         let ring = match &self.ring {
             Some(ring) if ring.ending => return None,
             Some(ring) => Some(RingStanding { queue: ring.number, kept: ring.kept, standing: ring.server.standing()? }),

@@ -1,7 +1,8 @@
 //! Questions and replies on the wire. Twin of `include/fipsee_vm.h`.
 #![deny(clippy::as_conversions)]
 
-use fipsee_ring::channel::{EVENT_CREDITS, MAX_DEPTH};
+use fipsee_block::wire::EVENT_CREDITS;
+use fipsee_ring::channel::MAX_DEPTH;
 use fipsee_ring::control::MAX_QUEUES;
 use fipsee_ring::layout::{COLD_BYTES, MAX_SLOTS, MIN_SLOTS, SLOT_BYTES};
 use zerocopy::IntoBytes;

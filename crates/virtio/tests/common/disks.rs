@@ -3,8 +3,9 @@
 use std::sync::Mutex;
 
 use fipsee_block::disk::{Disk, Engine, MemoryDisk, MemoryOptions, Submitted, Ticket};
-use fipsee_block::request::{Request, Span};
+use fipsee_block::request::Request;
 use fipsee_block::wire::{BlockInfo, CAPABILITY_FUA, Operation, Status};
+use fipsee_ring::memory::Span;
 
 pub(crate) const DISK_BYTES: u64 = 4 << 20;
 

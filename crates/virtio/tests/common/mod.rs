@@ -11,6 +11,7 @@ use std::sync::atomic::AtomicBool;
 
 use fipsee_block::disk::{Disk, Engine};
 use fipsee_block::stats::QueueCounters;
+use fipsee_serve::Engine as _;
 use fipsee_virtio::config;
 use fipsee_virtio::memory::GuestMemory;
 use fipsee_virtio::server::{VirtqueueServer, VirtqueueSetup};

@@ -2,7 +2,7 @@
 //! message of its own of each packed request, and parsed that. It is changed in nothing that a request could notice.
 
 use fipsee_block::packed::PACKED;
-use fipsee_block::request::{Facts, Memory as _, Request, Span};
+use fipsee_block::request::{Facts, Request};
 use fipsee_block::wire::{
     CAPABILITY_DISCARD, CAPABILITY_FLUSH, CAPABILITY_FUA, CAPABILITY_WRITE, CAPABILITY_WRITE_ZEROES, FLAG_FUA, FLAG_UNMAP,
     MAX_INDIRECT_ENTRIES, MAX_INLINE_SEGMENTS, Operation, SEGMENTS_INDIRECT, Segment, Status, request_head,
@@ -10,6 +10,7 @@ use fipsee_block::wire::{
 use fipsee_interop::requests::Memory;
 use fipsee_ring::Message;
 use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE};
+use fipsee_ring::memory::{Memory as _, Span};
 
 use super::Outcome;
 
@@ -98,7 +99,7 @@ fn parse_rare(
             facts.range(request.sector, request.length_sectors)
         }
         Operation::Flush => facts.needs(CAPABILITY_FLUSH),
-        Operation::GetInfo => memory.table.find(Segment::from_word(message.word(2)), ACCESS_WRITE, spans),
+        Operation::GetInfo => Ok(memory.table.find(Segment::from_word(message.word(2)).extent(), ACCESS_WRITE, spans)?),
         _ => Ok(()),
     }
 }
@@ -107,7 +108,7 @@ fn parse_rare(
 fn gather(message: &Message, segments: u8, memory: &Memory, access: u16, spans: &mut Vec<Span>) -> Result<u64, Status> {
     if segments == 1 {
         let segment = Segment::from_word(message.word(2));
-        memory.table.find(segment, access, spans)?;
+        memory.table.find(segment.extent(), access, spans)?;
         return Ok(u64::from(segment.length_sectors));
     }
     gather_several(message, segments, memory, access, spans)
@@ -116,9 +117,9 @@ fn gather(message: &Message, segments: u8, memory: &Memory, access: u16, spans: 
 fn gather_several(message: &Message, segments: u8, memory: &Memory, access: u16, spans: &mut Vec<Span>) -> Result<u64, Status> {
     let mut total_sectors = 0;
     let mut add = |segment: Segment, spans: &mut Vec<Span>| {
-        memory.table.find(segment, access, spans)?;
+        memory.table.find(segment.extent(), access, spans)?;
         total_sectors += u64::from(segment.length_sectors);
-        Ok(())
+        Ok::<(), Status>(())
     };
     match segments {
         0 => return Err(Status::NoSegments),
@@ -129,7 +130,7 @@ fn gather_several(message: &Message, segments: u8, memory: &Memory, access: u16,
                 return Err(Status::NoSegments);
             }
             let bytes = table.get_mut(..entries.saturating_mul(8)).ok_or(Status::TooLong)?;
-            memory.table.find(Segment::from_word(message.word(2)), ACCESS_READ, spans)?;
+            memory.table.find(Segment::from_word(message.word(2)).extent(), ACCESS_READ, spans)?;
             if !copy_out(memory, spans, bytes) {
                 return Err(Status::BadMemory);
             }

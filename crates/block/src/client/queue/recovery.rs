@@ -1,7 +1,7 @@
 //! What becomes of the requests of a queue whose channel is gone.
 
 use fipsee_ring::channel::ClientQueue;
-use fipsee_ring::pace::CallerPace;
+use fipsee_ring::port::Port;
 
 use super::{Queue, Use};
 use crate::wire::{BlockInfo, CAPABILITY_PACKED};
@@ -17,7 +17,7 @@ impl Queue {
         }
         for tag in (0..u16::MAX).take(self.uses.len()) {
             if std::mem::replace(&mut self.uses[usize::from(tag)], Use::Free) != Use::Free {
-                self.channel.requests.answered();
+                self.port.queue.requests.answered();
                 self.free_tags.push(tag);
             }
         }
@@ -26,10 +26,9 @@ impl Queue {
     /// Replace the dead channel by a new one and publish everything unanswered again, oldest tag numbers first. The
     /// order among requests in flight was never guaranteed. `info`: what the daemon of the new one says.
     pub(in crate::client) fn resume(&mut self, channel: ClientQueue, info: &BlockInfo) {
-        self.channel = channel;
+        self.port = Port::new(channel, self.shared.backoff());
         self.packs = info.can(CAPABILITY_PACKED);
         self.max_segments = info.most_segments();
-        self.pace = CallerPace::new(&self.channel.tuning);
         self.unacknowledged.clear();
         self.acknowledging = 0;
         self.staged.clear();

@@ -130,7 +130,7 @@ impl Queue {
         let burst = self.staged.len();
         let mut rest = self.staged.as_slice();
         let short = |tag: &u16| self.requests[usize::from(*tag)].as_ref();
-        let writer = &mut self.channel.requests;
+        let writer = &mut self.port.queue.requests;
         while let [first, later @ ..] = rest {
             let (second, third) = match later {
                 [second, third, ..] if self.packs => (short(second), Some(short(third))),

@@ -4,6 +4,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fipsee_ring::memory::{Span, cut_spans};
+use fipsee_serve::uring::{self, Buffers, Grants, Job as _, Needs};
 use io_uring::squeue::{Entry, Flags};
 use io_uring::{opcode, types};
 use rustix::fs::FallocateFlags;
@@ -13,8 +15,8 @@ use super::piece::{Piece, next_piece};
 use super::range_lock::{LockId, Range};
 use super::target::{Target, ZeroMethod, ZeroPart};
 use super::window::Window;
-use crate::disk::engine::{Awaited, Buffers, Grants};
-use crate::request::{Span, cut_spans};
+use crate::disk::engine::NEEDS;
+use crate::disk::faults::Awaited;
 use crate::wire::{MAX_INDIRECT_ENTRIES, Operation, SECTOR_BYTES, Status};
 
 /// Bytes of zeroes that one span of a written-out write-zeroes names.
@@ -45,14 +47,6 @@ pub(in crate::disk) enum Step {
     Timer,
 }
 
-/// What became of a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::disk) enum Progress {
-    Finished(Status),
-    /// Submit [`Job::entry`] again: the rest, or the next step.
-    Again,
-}
-
 /// What the kernel was asked for last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
@@ -66,8 +60,10 @@ enum Asked {
     Allocate(ZeroMethod, u64),
 }
 
+type Progress = uring::Progress<Status>;
+
 /// A request, or what remains of it.
-pub(in crate::disk) struct Job {
+pub struct Job {
     /// Keeps the descriptor open until the kernel is done with it, even if the disk is dropped.
     target: Option<Arc<Target>>,
     step: Step,
@@ -99,24 +95,6 @@ struct Timer {
 }
 
 impl Job {
-    pub(in crate::disk) const fn idle() -> Self {
-        Self {
-            target: None,
-            step: Step::Sync,
-            offset_bytes: 0,
-            length_bytes: 0,
-            spans: Vec::new(),
-            first: 0,
-            span_bytes: 0,
-            asked: Asked::Other,
-            window: None,
-            avoid_memory: false,
-            lock: None,
-            attempts: 0,
-            timer: None,
-        }
-    }
-
     /// Begin anew. The spans hold `length_bytes` together, or there are none.
     pub(in crate::disk) fn set_up(
         &mut self,
@@ -140,25 +118,6 @@ impl Job {
         *self = Self { step: Step::Timer, timer: Some(Box::new(Timer { deadline, awaited })), ..Self::idle() };
     }
 
-    /// What the client waits for; `None`: nobody waits.
-    pub(in crate::disk) fn awaited(&self) -> Option<Awaited> {
-        let Some(target) = &self.target else { return self.timer.as_ref()?.awaited.clone() };
-        let operation = match self.step {
-            Step::Read => Operation::Read,
-            Step::Write { .. } => Operation::Write,
-            Step::Discard => Operation::Discard,
-            Step::Zero { .. } => Operation::WriteZeroes,
-            Step::Sync | Step::Timer => Operation::Flush,
-        };
-        Some(Awaited { faults: Arc::clone(target.faults()), operation, sector: self.offset_bytes / SECTOR_BYTES })
-    }
-
-    /// The kernel does not take it any more.
-    #[cold]
-    pub(in crate::disk) fn refused(&self, errno: Errno) {
-        self.record(Some(errno));
-    }
-
     /// It has failed; `None`: the file ended before the disk does.
     #[cold]
     fn record(&self, errno: Option<Errno>) {
@@ -167,9 +126,9 @@ impl Job {
         }
     }
 
-    /// What other writes must be kept out of, if anything, before the first [`entry`](Self::entry).
+    /// What other writes must be kept out of, if anything.
     #[inline(always)]
-    pub(in crate::disk) fn range_to_lock(&self) -> Option<(&Arc<Target>, Range)> {
+    fn range_to_lock(&self) -> Option<(&Arc<Target>, Range)> {
         let target = self.target.as_ref().filter(|target| target.locks().is_some())?;
         match self.step {
             Step::Write { .. } | Step::Discard | Step::Zero { .. } => {
@@ -179,48 +138,15 @@ impl Job {
         }
     }
 
-    pub(in crate::disk) const fn set_lock(&mut self, lock: LockId) {
-        self.lock = Some(lock);
-    }
-
-    /// Let go of the file, the memory and the range. A write that raced with a shrink made the file longer: cut it again.
-    pub(in crate::disk) fn release(&mut self, buffers: &mut Buffers, grants: &Arc<Grants>) {
-        if let Some(window) = self.window.take() {
-            buffers.give(window.into_buffer());
+    /// Keep other writes out of the range that this changes. False if it waits for that.
+    #[inline(never)]
+    fn acquire(&mut self, grants: &Arc<Grants>, slot: u32) -> bool {
+        let Some((target, range)) = self.range_to_lock() else { return true };
+        let Some((lock, is_held)) = target.locks().map(|locks| locks.acquire(range, grants, slot)) else { return true };
+        if is_held {
+            self.lock = Some(lock);
         }
-        if let Some(target) = self.target.take() {
-            if !matches!(self.step, Step::Read | Step::Discard) {
-                target.cut_after(self.offset_bytes + self.length_bytes);
-            }
-            if let (Some(lock), Some(locks)) = (self.lock.take(), target.locks()) {
-                locks.release(lock, grants);
-            }
-        } else {
-            self.timer = None;
-        }
-        self.spans.clear();
-    }
-
-    /// [`release`](Self::release), also of what still waits for its range.
-    pub(in crate::disk) fn abandon(&mut self, buffers: &mut Buffers, grants: &Arc<Grants>) {
-        if let (None, Some(locks)) = (self.lock, self.target.as_ref().and_then(|target| target.locks())) {
-            locks.cancel(grants);
-        }
-        self.release(buffers, grants);
-    }
-
-    /// The kernel's form of the next step; `None`: it needs a buffer, and none is left.
-    pub(in crate::disk) fn entry(&mut self, buffers: &mut Buffers) -> Option<Entry> {
-        if let (Step::Timer, Some(timer)) = (self.step, &self.timer) {
-            return Some(opcode::Timeout::new(&raw const timer.deadline).flags(types::TimeoutFlags::ABS).build());
-        }
-        let Some(target) = self.target.take() else {
-            return Some(opcode::Nop::new().build());
-        };
-        let entry = self.file_entry(&target, buffers);
-        self.target = Some(target);
-        // A step that was put off goes to a kernel thread, where it can wait.
-        entry.map(|entry| if self.attempts > 0 { entry.flags(Flags::ASYNC) } else { entry })
+        is_held
     }
 
     #[inline(always)]
@@ -328,30 +254,6 @@ impl Job {
         }
     }
 
-    /// What the kernel's result of the last [`entry`](Self::entry) means.
-    pub(in crate::disk) fn advance(&mut self, result: i32, buffers: &mut Buffers) -> Progress {
-        let bytes = match usize::try_from(result) {
-            Ok(bytes) => bytes,
-            Err(_) => return self.failed(Errno::from_raw_os_error(result.saturating_neg())),
-        };
-        let attempts = std::mem::take(&mut self.attempts);
-        match self.asked {
-            Asked::Other => Progress::Finished(Status::Ok),
-            Asked::Allocate(_, length_bytes) => self.done(length_bytes),
-            // End of file: someone cut the file below its size. Nothing written: the kernel owes us an errno.
-            Asked::Plain(_) | Asked::Window if bytes == 0 => self.ended_early(),
-            Asked::Plain(asked_bytes) => {
-                let moved = self.whole_units(bytes as u64, asked_bytes);
-                if moved == 0 {
-                    return self.too_short(attempts);
-                }
-                self.spend(moved);
-                self.done(moved)
-            }
-            Asked::Window => self.advance_window(bytes, attempts, buffers),
-        }
-    }
-
     /// Of a transfer that ended early, what need not be repeated: direct I/O goes on at a whole unit.
     fn whole_units(&self, bytes: u64, asked_bytes: u64) -> u64 {
         let mask = self.target.as_ref().and_then(|target| target.alignment()).map_or(0, |alignment| alignment.unit_mask);
@@ -452,6 +354,123 @@ impl Job {
             _ => self.record(Some(errno)),
         }
         Progress::Finished(status_of(errno))
+    }
+}
+
+// SAFETY: the job keeps its target, and with it the descriptor, its window and its timer until it is released; the spans' vector, the
+// window's buffer and the timer are on the heap; the rest of what entries name is static.
+unsafe impl uring::Job for Job {
+    type Status = Status;
+    type Awaited = Awaited;
+    const NOT_DONE: Status = Status::IoError;
+
+    fn needs() -> &'static Needs {
+        &NEEDS
+    }
+
+    fn idle() -> Self {
+        Self {
+            target: None,
+            step: Step::Sync,
+            offset_bytes: 0,
+            length_bytes: 0,
+            spans: Vec::new(),
+            first: 0,
+            span_bytes: 0,
+            asked: Asked::Other,
+            window: None,
+            avoid_memory: false,
+            lock: None,
+            attempts: 0,
+            timer: None,
+        }
+    }
+
+    #[inline(always)]
+    fn may_begin(&mut self, grants: &Arc<Grants>, slot: u32) -> bool {
+        self.range_to_lock().is_none() || self.acquire(grants, slot)
+    }
+
+    fn set_lock(&mut self, lock: LockId) {
+        self.lock = Some(lock);
+    }
+
+    fn entry(&mut self, buffers: &mut Buffers) -> Option<Entry> {
+        if let (Step::Timer, Some(timer)) = (self.step, &self.timer) {
+            return Some(opcode::Timeout::new(&raw const timer.deadline).flags(types::TimeoutFlags::ABS).build());
+        }
+        let Some(target) = self.target.take() else {
+            return Some(opcode::Nop::new().build());
+        };
+        let entry = self.file_entry(&target, buffers);
+        self.target = Some(target);
+        // A step that was put off goes to a kernel thread, where it can wait.
+        entry.map(|entry| if self.attempts > 0 { entry.flags(Flags::ASYNC) } else { entry })
+    }
+
+    fn advance(&mut self, result: i32, buffers: &mut Buffers) -> Progress {
+        let bytes = match usize::try_from(result) {
+            Ok(bytes) => bytes,
+            Err(_) => return self.failed(Errno::from_raw_os_error(result.saturating_neg())),
+        };
+        let attempts = std::mem::take(&mut self.attempts);
+        match self.asked {
+            Asked::Other => Progress::Finished(Status::Ok),
+            Asked::Allocate(_, length_bytes) => self.done(length_bytes),
+            // End of file: someone cut the file below its size. Nothing written: the kernel owes us an errno.
+            Asked::Plain(_) | Asked::Window if bytes == 0 => self.ended_early(),
+            Asked::Plain(asked_bytes) => {
+                let moved = self.whole_units(bytes as u64, asked_bytes);
+                if moved == 0 {
+                    return self.too_short(attempts);
+                }
+                self.spend(moved);
+                self.done(moved)
+            }
+            Asked::Window => self.advance_window(bytes, attempts, buffers),
+        }
+    }
+
+    #[cold]
+    fn refused(&self, errno: Errno) {
+        self.record(Some(errno));
+    }
+
+    /// Let go of the file, the memory and the range. A write that raced with a shrink made the file longer: cut it again.
+    fn release(&mut self, buffers: &mut Buffers, grants: &Arc<Grants>) {
+        if let Some(window) = self.window.take() {
+            buffers.give(window.into_buffer());
+        }
+        if let Some(target) = self.target.take() {
+            if !matches!(self.step, Step::Read | Step::Discard) {
+                target.cut_after(self.offset_bytes + self.length_bytes);
+            }
+            if let (Some(lock), Some(locks)) = (self.lock.take(), target.locks()) {
+                locks.release(lock, grants);
+            }
+        } else {
+            self.timer = None;
+        }
+        self.spans.clear();
+    }
+
+    fn abandon(&mut self, buffers: &mut Buffers, grants: &Arc<Grants>) {
+        if let (None, Some(locks)) = (self.lock, self.target.as_ref().and_then(|target| target.locks())) {
+            locks.cancel(grants);
+        }
+        self.release(buffers, grants);
+    }
+
+    fn awaited(&self) -> Option<Awaited> {
+        let Some(target) = &self.target else { return self.timer.as_ref()?.awaited.clone() };
+        let operation = match self.step {
+            Step::Read => Operation::Read,
+            Step::Write { .. } => Operation::Write,
+            Step::Discard => Operation::Discard,
+            Step::Zero { .. } => Operation::WriteZeroes,
+            Step::Sync | Step::Timer => Operation::Flush,
+        };
+        Some(Awaited { faults: Arc::clone(target.faults()), operation, sector: self.offset_bytes / SECTOR_BYTES })
     }
 }
 

@@ -1,5 +1,7 @@
 //! Results that a healthy kernel rarely gives, fed in by hand.
 
+use fipsee_serve::Engine as _;
+
 use super::*;
 use crate::disk::file::piece::Alignment;
 

@@ -3,13 +3,13 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 
+use fipsee_serve::uring::MAX_BUFFER_BYTES;
 use rustix::fs::{AtFlags, IFlags, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use super::open::page_bytes;
 use super::piece::Alignment;
 use super::{DirectMode, FileOptions};
-use crate::disk::engine::MAX_BUFFER_BYTES;
 
 /// The largest block of a file system: 64 KiB.
 const MAX_BLOCK_BYTES: u64 = 64 << 10;

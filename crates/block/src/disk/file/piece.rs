@@ -1,6 +1,6 @@
 //! Direct I/O takes whole units from aligned memory: how a transfer of anything else is done.
 
-use crate::disk::engine::MAX_BUFFER_BYTES;
+use fipsee_serve::uring::MAX_BUFFER_BYTES;
 
 /// What direct transfers must keep to. Masks are powers of two, minus one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::disk::engine::Grants;
+use fipsee_serve::uring::Grants;
 
 /// Bytes of the file, in whole units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

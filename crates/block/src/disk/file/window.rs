@@ -1,10 +1,10 @@
 //! A piece of a direct transfer through a buffer: whole units of the file, of which the client's bytes are a part.
 
+use fipsee_serve::uring::Buffer;
 use io_uring::squeue::Entry;
 use io_uring::{opcode, types};
 
-use crate::disk::engine::Buffer;
-use crate::request::{Span, copy_in, copy_out};
+use fipsee_ring::memory::{Span, copy_from, copy_to};
 
 /// What is done with the buffer now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +82,8 @@ impl Window {
         }
         match self.phase {
             Phase::Read => {
-                copy_in(&self.buffer.bytes()[from..to], spans);
+                // SAFETY: memory of a request in flight, which stays mapped; the buffer is the engine's.
+                let _ = unsafe { copy_to(spans, &self.buffer.bytes()[from..to]) };
             }
             Phase::Fill => {
                 self.merge(spans);
@@ -96,7 +97,8 @@ impl Window {
     /// Put the client's bytes among those of the file.
     fn merge(&mut self, spans: &[Span]) {
         let (from, to) = self.data;
-        copy_out(spans, &mut self.buffer.bytes()[from..to]);
+        // SAFETY: memory of a request in flight, which stays mapped; the buffer is the engine's.
+        unsafe { copy_from(spans, &mut self.buffer.bytes()[from..to]) };
         self.phase = Phase::Store;
         self.moved_bytes = 0;
     }

@@ -3,14 +3,16 @@
 //! The delay comes first, so that the client's memory is used at its very end: whoever lets go of that memory too early is
 //! found out. Waiting is the engine's; the worker goes on.
 
+use fipsee_ring::memory::Span;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::super::engine::Awaited;
+use super::super::engine;
+use super::super::faults::Awaited;
 use super::super::{AnyDisk, Disk, Engine, Faults, Submitted, Ticket};
 use super::{duration, faults_of, next_random, number, pairs};
-use crate::request::{Request, Span};
+use crate::request::Request;
 use crate::wire::{BlockInfo, Status};
 
 /// How long each request waits.
@@ -91,7 +93,7 @@ impl Disk for DelayDisk {
             Status::Ok => unsafe { inner.submit(&request, &spans, ticket, engine) },
             _ => Submitted::Done(status),
         };
-        engine.wait(self.pick(), Some(awaited), ticket, Box::new(begin))
+        engine::wait(engine, self.pick(), Some(awaited), ticket, begin)
     }
 
     fn resize(&self, sector_count: u64) -> Result<(), String> {

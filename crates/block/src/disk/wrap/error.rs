@@ -5,13 +5,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use fipsee_ring::memory::Span;
 use rustix::io::Errno;
 
 use super::super::faults::OPERATIONS;
 use super::super::file::job::status_of;
 use super::super::{AnyDisk, Disk, Engine, Faults, Submitted, Ticket};
 use super::{faults_of, number, pairs};
-use crate::request::{Request, Span};
+use crate::request::Request;
 use crate::wire::{BlockInfo, Operation};
 
 const ERRORS: [(&str, Errno); 4] =

@@ -13,12 +13,14 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use fipsee_ring::memory::Span;
 use rustix::process::{Signal, getpid, kill_process};
 
+use super::super::engine;
 use super::super::spec::parse_size;
 use super::super::{AnyDisk, Disk, Engine, Faults, Submitted, Ticket};
 use super::{number, pairs};
-use crate::request::{Request, Span};
+use crate::request::Request;
 use crate::wire::{BlockInfo, CAPABILITY_WRITE, Operation, SECTOR_BYTES, Status};
 
 mod cache;
@@ -155,7 +157,7 @@ impl Core {
             Status::Ok => core.write_back(wanted, flush, ticket, engine),
             _ => Submitted::Done(status),
         };
-        engine.wait(BUSY_PAUSE, None, ticket, Box::new(again))
+        engine::wait(engine, BUSY_PAUSE, None, ticket, again)
     }
 
     /// Do what is left of a batch.

@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use fipsee_block::wire::PROFILE;
 use fipsee_ring::channel::{ClientQueue, RegionLayout, ServerQueue};
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::mapped::MappedRing;
@@ -129,7 +130,7 @@ pub(super) struct Caller {
 impl Caller {
     /// Lay out a channel, hand its other end over `socket`, and wait for answers in `mode`.
     pub(super) fn new(mode: WaitMode, socket: Seqpacket) -> Result<Self, Error> {
-        let layout = RegionLayout::plan(1, DEPTH, 0, 1);
+        let layout = RegionLayout::plan(&PROFILE, 1, DEPTH, 0, 1);
         let region = Region::create("fipsee-waits", layout.region_bytes);
         let region = Arc::new(region.map_err(|error| Error::io("create shared memory", &error))?);
         layout.write_to(&region).map_err(|fault| fault.to_string())?;
@@ -193,7 +194,7 @@ pub(crate) fn run_peer(arguments: &PeerArguments) -> Result<(), Error> {
     let length_bytes = packet.bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
     let region = Region::from_peer(file, length_bytes, Access::ReadWrite).map_err(|error| error.to_string())?;
     let region = Arc::new(region);
-    let layout = RegionLayout::read_from(&region).map_err(|fault| fault.to_string())?;
+    let layout = RegionLayout::read_from(&PROFILE, &region).map_err(|fault| fault.to_string())?;
     let (our_bell, client_bell) = (EventDoorbell::from_fd(event), SocketDoorbell::from_fd(bell));
     let queue = ServerQueue::open(&region, &layout.queues[0], our_bell, client_bell).map_err(|fault| fault.to_string())?;
     // The clock is calibrated before the CPU is shared.

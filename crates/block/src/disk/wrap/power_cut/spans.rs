@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 
-use crate::request::Span;
+use fipsee_ring::memory::Span;
 
 /// A copy of all that spans hold. Called only by `submit`, in whose time they are valid.
 pub(super) fn gather(spans: &[Span]) -> Vec<u8> {

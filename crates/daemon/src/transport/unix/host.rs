@@ -1,0 +1,86 @@
+//! What the daemon is for its clients' sessions: registry, limits, workers, log.
+
+use std::sync::Arc;
+
+use fipsee_ring::handshake::Wanted;
+use fipsee_serve::session::{Client, ClientLimits, Credentials, Denial, Event, Granted, Host};
+
+use crate::live::Live;
+use crate::services::Registry;
+use crate::transport::LogQuota;
+use crate::worker::{Command, DiskEngine, WorkerHandle};
+
+/// The daemon.
+pub(super) struct DaemonHost {
+    pub(super) live: Arc<Live>,
+    pub(super) workers: Vec<WorkerHandle>,
+    registry: Registry,
+    /// Descriptors of its own: what is open at the start stays open (disks, workers, logs).
+    descriptors: u64,
+    quota: LogQuota,
+}
+
+impl DaemonHost {
+    pub(super) fn new(workers: Vec<WorkerHandle>, live: Arc<Live>) -> Self {
+        let registry = Registry::new(&live, &workers);
+        let descriptors = std::fs::read_dir("/proc/self/fd").map_or(0, |open| open.count() as u64);
+        Self { live, workers, registry, descriptors, quota: LogQuota::default() }
+    }
+
+    pub(super) fn cannot_accept(&mut self, error: &std::io::Error) {
+        if self.quota.allows() {
+            tracing::error!(%error, "cannot accept a client; raise LimitNOFILE= or detach clients");
+        }
+    }
+}
+
+impl Host<DiskEngine> for DaemonHost {
+    fn next_client(&mut self) -> u64 {
+        self.live.next_client()
+    }
+
+    fn limits(&self) -> ClientLimits {
+        self.live.now().settings.limits
+    }
+
+    fn max_clients(&self) -> (usize, Option<usize>) {
+        let settings = self.live.now().settings;
+        (settings.max_clients, settings.max_clients_per_user)
+    }
+
+    fn descriptors(&self) -> (u64, u64) {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+        (limit, self.descriptors + self.live.now().added_descriptors + self.live.device_descriptors())
+    }
+
+    fn features(&self) -> u64 {
+        self.registry.features()
+    }
+
+    fn attach(&mut self, client: &Client<'_>, wanted: &Wanted<'_>) -> Result<Granted<DiskEngine>, Denial> {
+        self.registry.attach(client, wanted)
+    }
+
+    fn command(&mut self, worker: usize, command: Command) {
+        self.workers[worker].mailbox.send(command);
+    }
+
+    fn departures(&self) -> u64 {
+        self.live.departures()
+    }
+
+    fn event(&mut self, event: Event<'_>) {
+        if !self.quota.allows() {
+            return;
+        }
+        match event {
+            Event::Attached { client: Client { id, credentials: Credentials { pid, uid, .. }, .. }, name, queues } => {
+                tracing::info!(client = id, pid, uid, disk = name, queues, "attached");
+            }
+            Event::Gone { client, name } => tracing::info!(client, disk = name, "gone; everything of it is released"),
+            Event::Refused { client, credentials: Credentials { pid, uid, .. }, reason } => {
+                tracing::warn!(client, pid, uid, reason, "refused");
+            }
+        }
+    }
+}

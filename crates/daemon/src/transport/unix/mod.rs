@@ -1,0 +1,131 @@
+//! Programs on this host, over a Unix socket. One thread, never on the data path.
+
+mod adoption;
+mod handover;
+mod host;
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fipsee_ring::listener::Listener;
+use fipsee_ring::mailbox::Mailbox;
+use fipsee_serve::Quiesced;
+use fipsee_serve::session::ClientLimits;
+use fipsee_serve::unix::{FIRST_TOKEN, UnixTransport};
+use rustix::event::epoll::EventFlags;
+
+pub use self::handover::HandOver;
+use self::host::DaemonHost;
+use crate::live::Live;
+use crate::notify::{self, Watchdog};
+use crate::transport::vhost_user::Held;
+use crate::worker::{DiskEngine, WorkerHandle};
+
+/// How long a drain waits for requests in flight before it gives up on them.
+pub(crate) const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often a drain looks whether that is over. It ends with the last client, not with a tick.
+const DRAIN_TICK: Duration = Duration::from_millis(250);
+
+const TOKEN_ORDERS: u64 = FIRST_TOKEN;
+const TOKEN_STOP: u64 = FIRST_TOKEN + 1;
+
+/// How it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Every client had what it asked for.
+    Drained,
+    /// Not every one, within the time for that.
+    TimedOut,
+    /// Another daemon serves the clients now.
+    HandedOver,
+}
+
+/// Limits for the clients of the socket.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientSettings {
+    /// Clients connected at a time.
+    pub max_clients: usize,
+    /// Of one user who is neither root nor the daemon's own; `None`: three quarters.
+    pub max_clients_per_user: Option<usize>,
+    /// Per client.
+    pub limits: ClientLimits,
+}
+
+/// The socket of local clients.
+pub struct UnixSocket {
+    listener: Arc<Listener>,
+    clients: UnixTransport<DiskEngine, DaemonHost>,
+    orders: Arc<Mailbox<HandOver>>,
+    watchdog: Watchdog,
+    /// Keeps workers and hypervisors' threads still once another daemon serves.
+    given: Option<(Quiesced, Held)>,
+}
+
+impl UnixSocket {
+    /// Serve what is `live` through `workers` to those that connect to `listener`; `stop` becomes readable when it is to drain and return.
+    ///
+    /// # Errors
+    /// No descriptor left.
+    pub fn new(listener: Arc<Listener>, stop: &impl AsFd, workers: Vec<WorkerHandle>, live: Arc<Live>) -> std::io::Result<Self> {
+        let clients = UnixTransport::new(DaemonHost::new(workers, live))?;
+        let orders = Arc::new(Mailbox::new()?);
+        clients.listen(listener.socket())?;
+        clients.watch(&*orders, TOKEN_ORDERS, EventFlags::ET)?;
+        // Once: nobody reads the signal, and it must not keep the drain from sleeping.
+        clients.watch(stop, TOKEN_STOP, EventFlags::ONESHOT)?;
+        Ok(Self { listener, clients, orders, watchdog: Watchdog::from_environment(), given: None })
+    }
+
+    /// Where it is told to hand over.
+    #[must_use]
+    pub fn orders(&self) -> Arc<Mailbox<HandOver>> {
+        Arc::clone(&self.orders)
+    }
+
+    /// Serve until told to stop, then let every client finish; or until another daemon has taken over.
+    pub fn run(&mut self) -> Ended {
+        let mut stopping: Option<Instant> = None;
+        loop {
+            if stopping.is_some_and(|since| self.clients.sessions.is_empty() || since.elapsed() > DRAIN_TIMEOUT) {
+                return if self.clients.sessions.is_empty() { Ended::Drained } else { Ended::TimedOut };
+            }
+            let longest = [stopping.map(|_| DRAIN_TICK), self.watchdog.longest_sleep()].into_iter().flatten().min();
+            let (tokens, accepted) = self.clients.turn(self.listener.socket(), longest);
+            if let Err(error) = accepted {
+                self.clients.sessions.host.cannot_accept(&error);
+            }
+            if tokens.contains(&TOKEN_STOP) {
+                stopping = Some(Instant::now());
+                self.begin_drain();
+            }
+            if self.take_orders(stopping.is_some()) {
+                return Ended::HandedOver;
+            }
+            self.watchdog.beat();
+        }
+    }
+
+    /// `true`: another daemon serves now.
+    fn take_orders(&mut self, stopping: bool) -> bool {
+        let mut handed_over = false;
+        for order in self.orders.take() {
+            if stopping {
+                order.refuse("the daemon is shutting down; start the new one without --takeover");
+            } else {
+                handed_over = self.hand_over(order);
+            }
+        }
+        handed_over
+    }
+
+    /// Take nobody new, and let everyone attached finish what they published.
+    fn begin_drain(&mut self) {
+        self.clients.stop_listening(self.listener.socket());
+        let clients = self.clients.sessions.len();
+        tracing::info!(clients, "draining");
+        notify::stopping(&format!("letting {clients} clients finish"));
+        self.clients.sessions.drain();
+        self.clients.carry_out();
+    }
+}

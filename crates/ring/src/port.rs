@@ -1,0 +1,205 @@
+//! The client's port: what every client does with its end of a queue, whatever the service. It wakes the daemon after messages were
+//! published, waits for what comes back, notices that the daemon is gone, and tries to attach again.
+
+use std::time::{Duration, Instant};
+
+use crate::channel::ClientQueue;
+use crate::clock;
+use crate::handshake::HandshakeError;
+use crate::pace::{CallerPace, let_answers_gather};
+use crate::wait::{Backoff, Next};
+
+/// How many empty looks may pass before a polling client asks the kernel whether the daemon still lives: at most 5 us each,
+/// far below the 100 ms in which a death must be noticed.
+const LOOKS_PER_LIVENESS_CHECK: u32 = 4096;
+
+/// The client's end of a queue, and how it is waited for. Functions that may find the daemon gone take `is_hung_up`, which asks the
+/// kernel whether it closed the control connection, and fail with [`HandshakeError::Disconnected`] when it did and nothing is left to
+/// receive.
+#[derive(Debug)]
+pub struct Port {
+    /// Where messages are published and received.
+    pub queue: ClientQueue,
+    pace: CallerPace,
+    backoff: Backoff,
+    looks: u32,
+}
+
+impl Port {
+    /// A port at the start of a channel's life.
+    #[must_use]
+    pub fn new(queue: ClientQueue, backoff: Backoff) -> Self {
+        Self { pace: CallerPace::new(&queue.tuning), queue, backoff, looks: 0 }
+    }
+
+    /// A burst was published: wake the daemon if it sleeps, and guess when the first answer comes.
+    #[inline(always)]
+    pub fn published(&mut self) {
+        let queue = &mut self.queue;
+        if queue.requests.reader_needs_doorbell() {
+            queue.daemon_bell.ring();
+        }
+        if queue.requests.outstanding() == 1 {
+            queue.completions.begin_run();
+            if let Some(ownership) = self.pace.begin().and_then(|asked| asked.apply(&mut queue.completions)) {
+                queue.requests.set_ownership(ownership);
+            }
+        } else {
+            self.pace.interrupt();
+        }
+    }
+
+    /// Is it too early to look for an answer?
+    #[inline(always)]
+    pub fn is_early(&mut self) -> bool {
+        self.pace.is_early()
+    }
+
+    /// Before the first look of a wait: let pass the time in which no answer can be there.
+    #[inline(always)]
+    pub fn hold(&mut self) {
+        self.pace.hold();
+    }
+
+    /// What was waited for came.
+    #[inline(always)]
+    pub const fn found(&mut self) {
+        self.backoff.reset();
+    }
+
+    /// A look found nothing: wait until the next is worth while; `false` when `deadline_ticks` has passed instead. If many of `due`
+    /// messages come one by one, they gather first; 0: do not wait for that.
+    ///
+    /// # Errors
+    /// The daemon is gone, or poll(2) failed.
+    #[inline(always)]
+    pub fn pause(
+        &mut self,
+        deadline_ticks: Option<u64>,
+        due: usize,
+        is_hung_up: impl FnOnce() -> bool,
+    ) -> Result<bool, HandshakeError> {
+        if deadline_ticks.is_some_and(|deadline| clock::ticks() >= deadline) {
+            self.backoff.reset();
+            return Ok(false);
+        }
+        match self.backoff.step_watching(true, || Some(self.queue.completions.watch())) {
+            Next::Look => {
+                self.check_liveness_now_and_then(is_hung_up)?;
+                let_answers_gather(due);
+            }
+            Next::Sleep => self.sleep(deadline_ticks)?,
+        }
+        Ok(true)
+    }
+
+    /// For who polls: once in so many calls, ask whether the daemon is gone.
+    ///
+    /// # Errors
+    /// It is.
+    #[inline(always)]
+    pub fn check_liveness_now_and_then(&mut self, is_hung_up: impl FnOnce() -> bool) -> Result<(), HandshakeError> {
+        self.looks = self.looks.wrapping_add(1);
+        if self.looks.is_multiple_of(LOOKS_PER_LIVENESS_CHECK) { self.check_liveness(is_hung_up) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn check_liveness(&self, is_hung_up: impl FnOnce() -> bool) -> Result<(), HandshakeError> {
+        // What the daemon published before it died still counts.
+        if self.queue.completions.is_over(is_hung_up) { Err(HandshakeError::Disconnected) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn sleep(&mut self, deadline_ticks: Option<u64>) -> Result<(), HandshakeError> {
+        if !self.queue.completions.arm_and_work_remains() {
+            let slept = self.queue.sleep(deadline_ticks);
+            slept.map_err(|source| HandshakeError::Io { context: "wait for the daemon's doorbell", source })?;
+        }
+        self.woken()
+    }
+
+    /// The doorbell rang, or the wait for it was given up: silence it.
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub fn woken(&mut self) -> Result<(), HandshakeError> {
+        self.backoff.reset();
+        if self.queue.woken() { Ok(()) } else { Err(HandshakeError::Disconnected) }
+    }
+}
+
+/// What happens while reconnecting.
+#[derive(Debug)]
+pub enum ReconnectEvent<'a, E> {
+    /// The connection was lost.
+    Lost,
+    /// An attempt failed; the next follows after the pause.
+    AttemptFailed {
+        /// Attempts so far.
+        attempts: u32,
+        /// Why.
+        error: &'a E,
+    },
+    /// Attached again, everything unanswered was submitted again.
+    Resumed {
+        /// Attempts it took.
+        attempts: u32,
+    },
+}
+
+/// How long and how often to try.
+#[derive(Clone, Copy, Debug)]
+pub struct ReconnectPolicy {
+    /// Give up when so long has passed since the loss.
+    pub give_up_after: Duration,
+    /// Pause before the second attempt; doubles up to `pause_max`.
+    pub pause_first: Duration,
+    /// Longest pause.
+    pub pause_max: Duration,
+}
+
+impl ReconnectPolicy {
+    /// Never give up. (To fail at once, do not reconnect.)
+    pub const FOR_EVER: Self =
+        Self { give_up_after: Duration::MAX, pause_first: Duration::from_millis(5), pause_max: Duration::from_secs(1) };
+
+    /// Give up when so long has passed since the loss.
+    #[must_use]
+    pub const fn within(give_up_after: Duration) -> Self {
+        Self { give_up_after, ..Self::FOR_EVER }
+    }
+
+    /// Make attempts to attach again until one succeeds. `hook` is told of each step.
+    ///
+    /// # Errors
+    /// The last attempt's error when the time is up, or when it is not `is_transient`.
+    pub fn keep_trying<E>(
+        &self,
+        mut attempt: impl FnMut() -> Result<(), E>,
+        is_transient: impl Fn(&E) -> bool,
+        hook: &mut dyn FnMut(ReconnectEvent<'_, E>),
+    ) -> Result<(), E> {
+        let lost = Instant::now();
+        let (mut attempts, mut pause) = (0_u32, self.pause_first);
+        hook(ReconnectEvent::Lost);
+        loop {
+            attempts = attempts.saturating_add(1);
+            let Err(error) = attempt() else {
+                hook(ReconnectEvent::Resumed { attempts });
+                return Ok(());
+            };
+            hook(ReconnectEvent::AttemptFailed { attempts, error: &error });
+            if !is_transient(&error) || lost.elapsed() + pause > self.give_up_after {
+                return Err(error);
+            }
+            std::thread::sleep(pause); // tidy: allow sleep, the pause between attempts is what the caller asked for
+            pause = (pause * 2).min(self.pause_max);
+        }
+    }
+}
+
+impl Default for ReconnectPolicy {
+    fn default() -> Self {
+        Self::within(Duration::from_secs(60))
+    }
+}

@@ -1,0 +1,89 @@
+//! What one client may have, and what one user may have of what all clients share: places, and descriptors of the program.
+
+use super::{Host, Sessions};
+use crate::Engine;
+
+/// Descriptors kept back for the program's own files and for telling clients that there are none left.
+const RESERVED_DESCRIPTORS: u64 = 64;
+
+/// Limits of one client (docs/threat-model.md).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientLimits {
+    /// Queues granted at most.
+    pub max_queues: u16,
+    /// Requests outstanding per queue at most.
+    pub max_depth: u32,
+    /// Pool bytes granted at most.
+    pub max_pool_bytes: u64,
+    /// Bytes of its own memory that it may register in all.
+    pub max_memory_bytes: u64,
+}
+
+impl Default for ClientLimits {
+    fn default() -> Self {
+        Self { max_queues: 16, max_depth: 256, max_pool_bytes: 64 << 20, max_memory_bytes: 16 << 30 }
+    }
+}
+
+/// Of what there is, a user who is neither root nor the program's own may hold three quarters, so that others can still come.
+const fn share_of(all: u64) -> u64 {
+    all - all / 4
+}
+
+fn is_limited(uid: u32) -> bool {
+    uid != 0 && uid != rustix::process::geteuid().as_raw()
+}
+
+impl<E: Engine, H: Host<E>> Sessions<E, H> {
+    /// The user of every client that holds a place, and the descriptors held for it.
+    fn holders(&self) -> impl Iterator<Item = (u32, u64)> {
+        let connected = self.sessions.values().map(|session| {
+            let held = session.held().map_or(0, |held| held.descriptors());
+            (session.credentials.uid, 1 + held)
+        });
+        connected.chain(self.leaving.values().map(|(uid, held)| (*uid, held.descriptors())))
+    }
+
+    /// Is there no place for one more client of this user? In words for it.
+    pub(super) fn lacks_place(&self, uid: u32) -> Option<String> {
+        let (max_clients, max_clients_per_user) = self.host.max_clients();
+        if self.sessions.len() + self.leaving.len() >= max_clients {
+            return Some(format!("the daemon serves its limit of {max_clients} clients; raise max_clients"));
+        }
+        if !is_limited(uid) {
+            return None;
+        }
+        let limit = max_clients_per_user.unwrap_or(usize::try_from(share_of(max_clients as u64)).unwrap_or(max_clients));
+        let count = self.holders().filter(|(other, _)| *other == uid).count();
+        (count >= limit).then(|| {
+            format!(
+                "user {uid} has {count} clients here, and one user may have {limit}; detach some, or raise max_clients_per_user"
+            )
+        })
+    }
+
+    /// Would `more` descriptors for this user exceed a limit? In words for the client.
+    pub(super) fn lacks_descriptors(&self, uid: u32, more: u64) -> Option<String> {
+        let (limit, others) = self.host.descriptors();
+        let (mut of_clients, mut of_user) = (0, 0);
+        for (other, descriptors) in self.holders() {
+            of_clients += descriptors;
+            of_user += if other == uid { descriptors } else { 0 };
+        }
+        if (others + of_clients + more).saturating_add(RESERVED_DESCRIPTORS) > limit {
+            return Some(format!(
+                "the daemon may open {limit} files and needs them all; raise its limit (ulimit -n, or LimitNOFILE= in the unit) or detach clients"
+            ));
+        }
+        if !is_limited(uid) {
+            return None;
+        }
+        let share = share_of(limit.saturating_sub(RESERVED_DESCRIPTORS + others));
+        (of_user + more > share).then(|| {
+            format!(
+                "the clients of user {uid} hold {of_user} of the daemon's {limit} files, and one user may hold {share}; detach some, register \
+                 fewer memories, or raise the limit (ulimit -n, or LimitNOFILE= in the unit)"
+            )
+        })
+    }
+}

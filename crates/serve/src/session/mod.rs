@@ -1,0 +1,365 @@
+//! The clients of a service: greeting, attaching, memory, leaving. A state machine without I/O: packets, hang-ups, timers and workers'
+//! acknowledgements go in, [`Action`]s come out. [`crate::unix`] carries them out over sockets, the simulator over nothing.
+
+mod limits;
+mod memory;
+mod service;
+mod state;
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fipsee_ring::control::{Control, RefusalCode};
+use fipsee_ring::handshake::{self, Grant, HANDSHAKE_TIMEOUT, Limits, Refusal, Wanted, refuse};
+
+pub use self::limits::ClientLimits;
+use self::service::Reporter;
+pub use self::service::{Ack, Attachment, Client, Credentials, Denial, Done, Event, Granted, Host, Service, TakesMemory};
+use self::state::Parked;
+pub use self::state::{Held, Registered, Session, State};
+use crate::{Command, Engine, Which};
+
+/// How soon a client that waits for others to be gone is looked at again: nobody reports the end of a request of a virtual machine.
+const PARKED_TICK: Duration = Duration::from_millis(5);
+/// How soon silent clients are looked at again. Coarse: one costs nothing but its place.
+const SILENT_TICK: Duration = Duration::from_millis(250);
+
+/// What a transport is to do, in order.
+pub enum Action<E: Engine> {
+    /// Send a packet; what was granted comes with its descriptors. What a client does not take is reported by
+    /// [`Sessions::not_taken`].
+    Send {
+        /// To this client.
+        client: u64,
+        /// The packet.
+        message: Control,
+        /// The channel that it hands over.
+        grant: Option<Box<Grant>>,
+    },
+    /// Close a connection.
+    Close {
+        /// Of this client.
+        client: u64,
+    },
+    /// Have a worker do something.
+    Command {
+        /// Its index.
+        worker: usize,
+        /// What.
+        command: Command<E>,
+    },
+}
+
+/// All clients of one transport.
+pub struct Sessions<E: Engine, H: Host<E>> {
+    /// What is served, and within which limits.
+    pub host: H,
+    report: Arc<dyn Fn(u64, Done) + Send + Sync>,
+    sessions: HashMap<u64, Session<E>>,
+    /// Clients whose connections are closed and whose requests are still in flight, with their users.
+    leaving: HashMap<u64, (u32, Held<E>)>,
+    actions: Vec<Action<E>>,
+    /// Departures of clients when the last parked one was looked at.
+    departures_seen: u64,
+}
+
+impl<E: Engine, H: Host<E>> Sessions<E, H> {
+    /// No client yet. Workers acknowledge through `report`, from their threads; what it is called with goes to
+    /// [`acknowledged`](Self::acknowledged).
+    pub fn new(host: H, report: Arc<dyn Fn(u64, Done) + Send + Sync>) -> Self {
+        Self { host, report, sessions: HashMap::new(), leaving: HashMap::new(), actions: Vec::new(), departures_seen: 0 }
+    }
+
+    /// What is to be done, in order.
+    pub fn take_actions(&mut self) -> Vec<Action<E>> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// Clients that are connected.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &Session<E>)> {
+        self.sessions.iter().map(|(id, session)| (*id, session))
+    }
+
+    /// Clients that are connected.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Is nobody connected, and nothing of others in flight?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.sessions.is_empty() && self.leaving.is_empty()
+    }
+
+    /// Is nobody's answer or departure owed? Only then may another process go on with the clients.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.leaving.is_empty() && !self.has_parked()
+    }
+
+    /// Go on with a client that another process admitted.
+    pub fn adopt(&mut self, id: u64, session: Session<E>) {
+        self.sessions.insert(id, session);
+    }
+
+    /// A client connects: its number, or why it is not let in.
+    ///
+    /// # Errors
+    /// A limit is reached.
+    pub fn connected(&mut self, credentials: Credentials, now: Instant) -> Result<u64, Refusal> {
+        let uid = credentials.uid;
+        if let Some(text) = self.lacks_place(uid).or_else(|| self.lacks_descriptors(uid, 1)) {
+            return Err(refuse(RefusalCode::Limit, text));
+        }
+        let id = self.host.next_client();
+        let limits = self.host.limits();
+        self.sessions.insert(id, Session::new(credentials, limits, 0, State::Silent { since: now }));
+        Ok(id)
+    }
+
+    /// A packet of a client came.
+    pub fn packet(&mut self, id: u64, bytes: &[u8], files: Vec<OwnedFd>, now: Instant) {
+        if let Err(refusal) = self.take_packet(id, bytes, files, now) {
+            self.refuse(id, refusal);
+        }
+    }
+
+    fn take_packet(&mut self, id: u64, bytes: &[u8], files: Vec<OwnedFd>, now: Instant) -> Result<(), Refusal> {
+        let message = Control::decode(bytes).map_err(|error| refuse(RefusalCode::Malformed, error.to_string()))?;
+        if !files.is_empty() && !matches!(message, Control::Register { .. }) {
+            return Err(refuse(RefusalCode::Malformed, "only REGISTER carries a descriptor"));
+        }
+        let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
+        if session.parked.is_some() {
+            let text = "a message came before ATTACH was answered; wait for the answer";
+            return Err(refuse(RefusalCode::Malformed, text));
+        }
+        match message {
+            Control::Hello { version_min, version_max, features } => {
+                let features = features & self.host.features();
+                let reply = session.greet((version_min, version_max), features, now)?;
+                self.send(id, reply);
+                Ok(())
+            }
+            Control::Attach { service, queue_count, depth, flags, pool_bytes, name } => {
+                self.attach(id, &Wanted { service, queue_count, depth, flags, pool_bytes, name: &name })
+            }
+            Control::Register { region, access, length_bytes } => self.register(id, (region, access, length_bytes), files),
+            Control::Unregister { region } => self.unregister(id, region),
+            Control::Detach => self.detach(id),
+            _ => Err(refuse(RefusalCode::Malformed, "that message goes from the daemon to the client")),
+        }
+    }
+
+    fn attach(&mut self, id: u64, wanted: &Wanted<'_>) -> Result<(), Refusal> {
+        let Some(session) = self.sessions.get(&id) else { return Ok(()) };
+        if !matches!(session.state, State::Greeted { .. }) {
+            return Err(refuse(RefusalCode::Malformed, "ATTACH follows HELLO, once"));
+        }
+        let (max_queues, uid) = (session.limits.max_queues, session.credentials.uid);
+        if let Some(text) = self.lacks_descriptors(uid, 1 + 4 * u64::from(wanted.queue_count.min(max_queues))) {
+            return Err(refuse(RefusalCode::Limit, text));
+        }
+        let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
+        let Session { credentials, limits, features, .. } = session;
+        let client = Client { id, credentials, limits: *limits, features: *features };
+        let Granted { attachment, assignments, reply, grant, commands } = match self.host.attach(&client, wanted) {
+            Ok(granted) => granted,
+            Err(Denial::Refused(refusal)) => return Err(refusal),
+            Err(Denial::Later(refusal)) => {
+                session.parked = Some(Parked::new(wanted, refusal));
+                return Ok(());
+            }
+        };
+        self.host.event(Event::Attached { client: &client, name: wanted.name, queues: assignments.len() });
+        session.state = State::Attached(Held::new(attachment, assignments));
+        self.actions.extend(commands.into_iter().map(|(worker, command)| Action::Command { worker, command }));
+        self.actions.push(Action::Send { client: id, message: reply, grant: Some(Box::new(grant)) });
+        Ok(())
+    }
+
+    /// Have the client's workers finish what it published, as if it had asked for that.
+    ///
+    /// # Errors
+    /// It is not attached.
+    pub fn detach(&mut self, id: u64) -> Result<(), Refusal> {
+        let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
+        match std::mem::replace(&mut session.state, State::Done) {
+            State::Attached(held) => session.state = State::Detaching(held),
+            other => {
+                session.state = other;
+                return Err(refuse(RefusalCode::Malformed, "DETACH follows ATTACH, once"));
+            }
+        }
+        self.command_workers(id, Done::Finished, |_, ack| Some(remove_client(id, true, ack)));
+        Ok(())
+    }
+
+    /// Send a command to every worker of a client; `done` is acknowledged when the last has carried it out.
+    fn command_workers(&mut self, id: u64, done: Done, command: impl Fn(&dyn Attachment<E>, Ack) -> Option<Command<E>>) {
+        let held = match self.sessions.get(&id).map(|session| &session.state) {
+            Some(State::Attached(held) | State::Detaching(held)) => Some(held),
+            _ => self.leaving.get(&id).map(|(_, held)| held),
+        };
+        let Some(held) = held else { return };
+        let ack: Ack = Arc::new(Reporter { report: Arc::clone(&self.report), client: id, done });
+        for worker in held.workers() {
+            let command = command(&*held.attachment, Arc::clone(&ack));
+            self.actions.extend(command.map(|command| Action::Command { worker, command }));
+        }
+    }
+
+    /// The workers did something for a client.
+    pub fn acknowledged(&mut self, id: u64, done: Done) {
+        match done {
+            Done::Registered(region) => self.send(id, Control::Registered { region }),
+            Done::Unregistered(region) => self.unregistered(id, region),
+            Done::Finished => self.finished(id),
+            Done::Gone => {
+                if let Some((_, held)) = self.leaving.remove(&id) {
+                    self.release(id, &held);
+                }
+            }
+        }
+    }
+
+    fn finished(&mut self, id: u64) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let State::Detaching(held) = std::mem::replace(&mut session.state, State::Done) else { return };
+        // Before the answer: what the client kept others from, they may do once it is told that it is gone.
+        self.release(id, &held);
+        self.send(id, Control::Detached);
+        self.close(id);
+    }
+
+    fn release(&mut self, id: u64, held: &Held<E>) {
+        held.attachment.release(id);
+        self.host.event(Event::Gone { client: id, name: held.attachment.name() });
+    }
+
+    /// A client closed its connection, or died.
+    pub fn hung_up(&mut self, id: u64) {
+        let Some(session) = self.close(id) else { return };
+        if let State::Attached(held) | State::Detaching(held) = session.state {
+            held.attachment.leave(id);
+            self.leaving.insert(id, (session.credentials.uid, held));
+            self.command_workers(id, Done::Gone, |_, ack| Some(remove_client(id, false, ack)));
+        }
+    }
+
+    /// What a client sent was no packet.
+    pub fn unreadable(&mut self, id: u64, error: &std::io::Error) {
+        self.refuse_and_close(id, refuse(RefusalCode::Malformed, error.to_string()));
+    }
+
+    /// A client did not take a packet. It loses its connection, never our time.
+    pub fn not_taken(&mut self, id: u64, error: &std::io::Error) {
+        self.refuse_and_close(id, refuse(RefusalCode::Malformed, format!("the client does not take its answers: {error}")));
+    }
+
+    fn close(&mut self, id: u64) -> Option<Session<E>> {
+        let session = self.sessions.remove(&id)?;
+        self.actions.push(Action::Close { client: id });
+        Some(session)
+    }
+
+    fn send(&mut self, client: u64, message: Control) {
+        if self.sessions.contains_key(&client) {
+            self.actions.push(Action::Send { client, message, grant: None });
+        }
+    }
+
+    /// Memory that was refused leaves the attachment as it was; any other refusal ends the connection.
+    fn refuse(&mut self, id: u64, refusal: Refusal) {
+        let survives = matches!(refusal.code, RefusalCode::BadMemory | RefusalCode::Limit);
+        match self.sessions.get(&id) {
+            Some(Session { state: State::Attached(_), .. }) if survives => self.send(id, refusal.into()),
+            _ => self.refuse_and_close(id, refusal),
+        }
+    }
+
+    /// Tell a client why it is not served, and let go of it.
+    pub fn refuse_and_close(&mut self, id: u64, refusal: Refusal) {
+        let Some(session) = self.sessions.get(&id) else { return };
+        self.host.event(Event::Refused { client: id, credentials: &session.credentials, reason: &refusal.text });
+        self.send(id, refusal.into());
+        self.hung_up(id);
+    }
+
+    /// Let everyone attached finish what they published, and everyone else go.
+    pub fn drain(&mut self) {
+        for id in self.ids(|_| true) {
+            match self.sessions.get(&id).map(|session| &session.state) {
+                Some(State::Attached(_)) => drop(self.detach(id)),
+                Some(State::Detaching(_)) => {}
+                _ => {
+                    let text = "the daemon is shutting down; try again when it is back";
+                    self.refuse_and_close(id, refuse(RefusalCode::ShuttingDown, text));
+                }
+            }
+        }
+    }
+
+    /// Time has passed, or somebody else's client has left: answer those that waited for that, and refuse those that have not attached in
+    /// time, whether they sent nothing or waited for an answer.
+    pub fn tick(&mut self, now: Instant) {
+        let departures = self.host.departures();
+        if std::mem::replace(&mut self.departures_seen, departures) != departures {
+            for id in self.ids(|session| session.parked.is_some()) {
+                let Some(parked) = self.sessions.get_mut(&id).and_then(|session| session.parked.take()) else { continue };
+                if let Err(refusal) = self.attach(id, &parked.wanted()) {
+                    self.refuse(id, refusal);
+                }
+            }
+        }
+        let late = |since: Instant| now.saturating_duration_since(since) > HANDSHAKE_TIMEOUT;
+        for id in self.ids(|session| session.waits_since().is_some_and(late)) {
+            let parked = self.sessions.get_mut(&id).and_then(|session| session.parked.take());
+            let silent = || {
+                let text =
+                    format!("nothing was said within {} s; greet and attach right after connecting", HANDSHAKE_TIMEOUT.as_secs());
+                refuse(RefusalCode::Malformed, text)
+            };
+            self.refuse_and_close(id, parked.map_or_else(silent, |parked| parked.refusal));
+        }
+    }
+
+    /// After how long [`tick`](Self::tick) is to be called, whatever happens.
+    #[must_use]
+    pub fn next_tick(&self) -> Option<Duration> {
+        if self.has_parked() {
+            return Some(PARKED_TICK);
+        }
+        self.sessions.values().any(|session| session.waits_since().is_some()).then_some(SILENT_TICK)
+    }
+
+    fn has_parked(&self) -> bool {
+        self.sessions.values().any(|session| session.parked.is_some())
+    }
+
+    /// The clients of which this holds, in the order in which they came.
+    fn ids(&self, is_meant: impl Fn(&Session<E>) -> bool) -> Vec<u64> {
+        let meant = self.sessions.iter().filter(|(_, session)| is_meant(session));
+        let mut ids: Vec<u64> = meant.map(|(id, _)| *id).collect();
+        ids.sort_unstable();
+        ids
+    }
+}
+
+/// Let go of a client's queues once nothing is in flight; `finish`: first serve what was published.
+fn remove_client<E: Engine>(client: u64, finish: bool, ack: Ack) -> Command<E> {
+    let removed = move |queue| {
+        let _until_dropped = &ack;
+        drop(queue);
+    };
+    Command::Remove { which: Which::Client(client), finish, removed: Box::new(removed) }
+}
+
+/// What a client is told when it greets.
+fn welcome(versions: (u16, u16), limits: ClientLimits, features: u64) -> Result<Control, Refusal> {
+    let ClientLimits { max_queues, max_depth, max_pool_bytes, .. } = limits;
+    handshake::welcome(versions.0, versions.1, &Limits { max_queues, max_depth, max_pool_bytes }, features)
+}

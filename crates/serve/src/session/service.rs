@@ -1,0 +1,203 @@
+//! What the sessions ask of a service, and of the program that serves it.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use fipsee_ring::control::Control;
+use fipsee_ring::handshake::{Grant, Refusal, Wanted};
+use fipsee_ring::region::Region;
+
+use super::ClientLimits;
+use crate::{Assignment, Command, Engine};
+
+/// Who a client is, as the kernel told when it connected.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Credentials {
+    /// Its process.
+    pub pid: i32,
+    /// Its user.
+    pub uid: u32,
+    /// Its primary group.
+    pub gid: u32,
+    /// Its other groups.
+    pub more_gids: Vec<u32>,
+}
+
+/// A client that is about to be attached.
+#[derive(Clone, Copy, Debug)]
+pub struct Client<'a> {
+    /// Its number; no other client of the program ever has the same.
+    pub id: u64,
+    /// Its process and user.
+    pub credentials: &'a Credentials,
+    /// What it may have.
+    pub limits: ClientLimits,
+    /// Agreed in the greeting.
+    pub features: u64,
+}
+
+/// Something that clients attach to.
+pub trait Service<E: Engine>: Send {
+    /// Its number in ATTACH.
+    fn number(&self) -> u16;
+
+    /// Feature bits that it knows, offered in the greeting.
+    fn features(&self) -> u64 {
+        0
+    }
+
+    /// ATTACH. When this fails, nothing is held for the client.
+    ///
+    /// # Errors
+    /// Why not, for the client.
+    fn attach(&self, client: &Client<'_>, wanted: &Wanted<'_>) -> Result<Granted<E>, Denial>;
+}
+
+/// What a service holds for an attached client.
+pub trait Attachment<E: Engine>: Any + Send {
+    /// What the client is attached to.
+    fn name(&self) -> &str;
+
+    /// How the service takes memory of its clients. `None`: it takes none.
+    fn memory(&self) -> Option<&dyn TakesMemory<E>> {
+        None
+    }
+
+    /// The connection is closed; requests in flight go on.
+    fn leave(&self, _client: u64) {}
+
+    /// No request is in flight any more, and no queue is served.
+    fn release(&self, _client: u64) {}
+}
+
+/// A service whose requests may name memory of the client.
+pub trait TakesMemory<E: Engine> {
+    /// Let the client's queues on a worker use memory under this id; `access`: `ACCESS_*` bits.
+    fn add_region(&self, client: u64, id: u16, region: &Arc<Region>, access: u16, ack: Ack) -> Command<E>;
+
+    /// Take that memory away once nothing of the client is in flight.
+    fn remove_region(&self, client: u64, id: u16, ack: Ack) -> Command<E>;
+}
+
+/// What a service grants.
+pub struct Granted<E: Engine> {
+    /// What it holds for the client.
+    pub attachment: Box<dyn Attachment<E>>,
+    /// The worker of each queue.
+    pub assignments: Vec<Assignment>,
+    /// ATTACHED.
+    pub reply: Control,
+    /// The channel that goes with it.
+    pub grant: Grant,
+    /// What workers are to do, by their index.
+    pub commands: Vec<(usize, Command<E>)>,
+}
+
+/// Why an ATTACH is not granted.
+pub enum Denial {
+    /// For good.
+    Refused(Refusal),
+    /// It may be when those are gone that have hung up.
+    Later(Refusal),
+}
+
+impl From<Refusal> for Denial {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// The program around the services: limits, numbers, log.
+pub trait Host<E: Engine> {
+    /// The number of the next client.
+    fn next_client(&mut self) -> u64;
+
+    /// What one client may have that connects now.
+    fn limits(&self) -> ClientLimits;
+
+    /// Clients at a time: in all, and of one user if that is configured.
+    fn max_clients(&self) -> (usize, Option<usize>);
+
+    /// Descriptors that the program may open, and those that it holds beside its clients'. The default sets no limit.
+    fn descriptors(&self) -> (u64, u64) {
+        (u64::MAX, 0)
+    }
+
+    /// Feature bits offered in the greeting.
+    fn features(&self) -> u64;
+
+    /// ATTACH, to one of the services.
+    ///
+    /// # Errors
+    /// Why not, for the client.
+    fn attach(&mut self, client: &Client<'_>, wanted: &Wanted<'_>) -> Result<Granted<E>, Denial>;
+
+    /// Deliver a command to a worker.
+    fn command(&mut self, worker: usize, command: Command<E>);
+
+    /// How often a client has left: one whose ATTACH waits for that is looked at again when this changes.
+    fn departures(&self) -> u64 {
+        0
+    }
+
+    /// For the log.
+    fn event(&mut self, _event: Event<'_>) {}
+}
+
+/// What is worth a line in the log.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// A client is attached.
+    Attached {
+        /// Which.
+        client: &'a Client<'a>,
+        /// To what.
+        name: &'a str,
+        /// Queues granted.
+        queues: usize,
+    },
+    /// Everything of a client is released.
+    Gone {
+        /// Which.
+        client: u64,
+        /// What it was attached to.
+        name: &'a str,
+    },
+    /// A client is refused and loses its connection.
+    Refused {
+        /// Which.
+        client: u64,
+        /// Its process and user.
+        credentials: &'a Credentials,
+        /// As it is told.
+        reason: &'a str,
+    },
+}
+
+/// What workers have finished for a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// They have this memory.
+    Registered(u16),
+    /// They have let go of this memory.
+    Unregistered(u16),
+    /// They have answered everything.
+    Finished,
+    /// They have let go of it all.
+    Gone,
+}
+
+/// Reports when its last clone is dropped: the last worker concerned has done its part.
+pub type Ack = Arc<dyn Send + Sync>;
+
+pub(super) struct Reporter {
+    pub(super) report: Arc<dyn Fn(u64, Done) + Send + Sync>,
+    pub(super) client: u64,
+    pub(super) done: Done,
+}
+
+impl Drop for Reporter {
+    fn drop(&mut self) {
+        (self.report)(self.client, self.done);
+    }
+}

@@ -1,0 +1,149 @@
+//! One client: how far it is, and what it holds.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use fipsee_ring::control::{Control, RefusalCode};
+use fipsee_ring::handshake::{Refusal, Wanted, refuse};
+use fipsee_ring::region::Region;
+
+use super::{Attachment, ClientLimits, Credentials, welcome};
+use crate::{Assignment, Engine};
+
+/// How far a client is.
+pub enum State<E: Engine> {
+    /// Connected; has sent nothing yet.
+    Silent {
+        /// When it connected.
+        since: Instant,
+    },
+    /// Greeted.
+    Greeted {
+        /// When it did.
+        since: Instant,
+    },
+    /// Attached.
+    Attached(Held<E>),
+    /// Asked to detach; the workers are finishing.
+    Detaching(Held<E>),
+    /// It holds nothing but its connection.
+    Done,
+}
+
+/// What an attached client holds.
+pub struct Held<E: Engine> {
+    /// Of the service.
+    pub attachment: Box<dyn Attachment<E>>,
+    /// The worker of each of its queues.
+    pub(super) assignments: Vec<Assignment>,
+    /// Memory of its own that it registered, by id.
+    pub memory: BTreeMap<u16, Registered>,
+}
+
+impl<E: Engine> Held<E> {
+    /// What a client holds that has just been attached.
+    #[must_use]
+    pub const fn new(attachment: Box<dyn Attachment<E>>, assignments: Vec<Assignment>) -> Self {
+        Self { attachment, assignments, memory: BTreeMap::new() }
+    }
+
+    /// Descriptors held for it: of the channel's memory, of both doorbells of each queue, of its own memory.
+    #[must_use]
+    pub fn descriptors(&self) -> u64 {
+        1 + 2 * self.assignments.len() as u64 + self.memory.len() as u64
+    }
+
+    /// The workers that serve it, each once.
+    #[must_use]
+    pub fn workers(&self) -> Vec<usize> {
+        let mut workers: Vec<usize> = self.assignments.iter().map(Assignment::worker).collect();
+        workers.sort_unstable();
+        workers.dedup();
+        workers
+    }
+}
+
+/// Memory of a client.
+pub struct Registered {
+    /// Mapped.
+    pub region: Arc<Region>,
+    /// `ACCESS_*` bits.
+    pub access: u16,
+    /// It is to go, and the workers have not confirmed that.
+    pub is_going: bool,
+}
+
+/// One connected client.
+pub struct Session<E: Engine> {
+    /// Its process and user.
+    pub credentials: Credentials,
+    /// Those in force when it connected.
+    pub limits: ClientLimits,
+    /// Agreed in the greeting.
+    pub features: u64,
+    /// How far it is.
+    pub state: State<E>,
+    /// Its ATTACH, while that waits for others to be gone.
+    pub(super) parked: Option<Parked>,
+}
+
+impl<E: Engine> Session<E> {
+    /// A client that has just connected, or one that another process admitted.
+    #[must_use]
+    pub const fn new(credentials: Credentials, limits: ClientLimits, features: u64, state: State<E>) -> Self {
+        Self { credentials, limits, features, state, parked: None }
+    }
+
+    /// What it holds, if it is attached.
+    #[must_use]
+    pub const fn held(&self) -> Option<&Held<E>> {
+        match &self.state {
+            State::Attached(held) | State::Detaching(held) => Some(held),
+            _ => None,
+        }
+    }
+
+    /// HELLO: agree on a version and on features.
+    pub(super) fn greet(&mut self, versions: (u16, u16), features: u64, now: Instant) -> Result<Control, Refusal> {
+        if !matches!(self.state, State::Silent { .. }) {
+            return Err(refuse(RefusalCode::Malformed, "HELLO came twice; it is the first message and the only one of its kind"));
+        }
+        let reply = welcome(versions, self.limits, features)?;
+        self.features = features;
+        self.state = State::Greeted { since: now };
+        Ok(reply)
+    }
+
+    /// Since when the next step of its handshake is waited for.
+    pub(super) const fn waits_since(&self) -> Option<Instant> {
+        match self.state {
+            State::Silent { since } | State::Greeted { since } => Some(since),
+            _ => None,
+        }
+    }
+}
+
+/// An ATTACH that is not answered yet: it asks for what others hold that are gone, but for their last requests.
+pub(super) struct Parked {
+    service: u16,
+    queue_count: u16,
+    depth: u32,
+    flags: u32,
+    pool_bytes: u64,
+    name: String,
+    /// The answer if that takes too long.
+    pub(super) refusal: Refusal,
+}
+
+impl Parked {
+    pub(super) fn new(wanted: &Wanted<'_>, refusal: Refusal) -> Self {
+        let Wanted { service, queue_count, depth, flags, pool_bytes, name } = *wanted;
+        Self { service, queue_count, depth, flags, pool_bytes, name: name.to_owned(), refusal }
+    }
+
+    pub(super) fn wanted(&self) -> Wanted<'_> {
+        let Self { service, queue_count, depth, flags, pool_bytes, ref name, .. } = *self;
+        Wanted { service, queue_count, depth, flags, pool_bytes, name }
+    }
+}

@@ -1,0 +1,113 @@
+//! Requests of several steps: what follows when a step has ended.
+//!
+//! A step carries a *link*, a ticket that the engine keeps to itself, instead of the request's own ticket. When the engine
+//! would report a link, it does what was said to follow; that ends the request, or begins its next step.
+
+use super::{Engine, Job, Submitted};
+use crate::Ticket;
+
+/// What follows a step: told how it ended, it says how the request ended, or has begun the next step.
+type Then<J> = Box<dyn FnOnce(<J as Job>::Status, &mut Engine<J>) -> Submitted<<J as Job>::Status>>;
+
+/// Whose step it is, and what follows.
+type Step<J> = (Ticket, Option<Then<J>>);
+
+/// The queue of links. A worker's queues are numbered from 0, and it never has so many.
+const LINK_QUEUE: u32 = u32::MAX;
+
+pub(super) struct Chains<J: Job> {
+    /// By the number of a link.
+    steps: Vec<Option<Step<J>>>,
+    free: Vec<usize>,
+    ended: Vec<(Ticket, J::Status)>,
+}
+
+impl<J: Job> Default for Chains<J> {
+    fn default() -> Self {
+        Self { steps: Vec::new(), free: Vec::new(), ended: Vec::new() }
+    }
+}
+
+impl<J: Job> Chains<J> {
+    #[inline(always)]
+    pub(super) const fn is_link(ticket: Ticket) -> bool {
+        ticket.queue == LINK_QUEUE
+    }
+
+    pub(super) fn ended(&mut self, link: Ticket, status: J::Status) {
+        self.ended.push((link, status));
+    }
+
+    fn place(link: Ticket) -> usize {
+        usize::try_from(link.started_ticks).unwrap_or(usize::MAX)
+    }
+
+    /// The request that a step belongs to.
+    pub(super) fn request_of(&self, mut ticket: Ticket) -> Ticket {
+        while Self::is_link(ticket)
+            && let Some(Some((of, _))) = self.steps.get(Self::place(ticket))
+        {
+            ticket = *of;
+        }
+        ticket
+    }
+
+    fn take(&mut self, link: Ticket) -> Option<Step<J>> {
+        let taken = self.steps.get_mut(Self::place(link))?.take()?;
+        self.free.push(Self::place(link));
+        Some(taken)
+    }
+}
+
+impl<J: Job> Engine<J> {
+    /// A link for the next step of the request `ticket`, to be given to whatever does the step. If that leaves it to the
+    /// engine, the caller says what [`follow`](Self::follow)s, else it takes the link back: [`unlink`](Self::unlink).
+    #[must_use]
+    pub fn link(&mut self, ticket: Ticket) -> Ticket {
+        let steps = &mut self.chains.steps;
+        let place = self.chains.free.pop().unwrap_or_else(|| {
+            steps.push(None);
+            steps.len() - 1
+        });
+        steps[place] = Some((ticket, None));
+        Ticket { queue: LINK_QUEUE, tag: ticket.tag, started_ticks: place as u64 }
+    }
+
+    /// Take back a link of a step that is done, or was not begun.
+    pub fn unlink(&mut self, link: Ticket) {
+        self.chains.take(link);
+    }
+
+    /// What follows the step that has this link.
+    pub fn follow(&mut self, link: Ticket, then: Then<J>) {
+        if let Some(Some((_, follows))) = self.chains.steps.get_mut(Chains::<J>::place(link)) {
+            *follows = Some(then);
+        }
+    }
+
+    /// Go on with the requests of which a step has ended; returns how many were reported to `finished`.
+    #[cold]
+    pub(super) fn continue_chains(&mut self, finished: &mut impl FnMut(Ticket, J::Status)) -> usize {
+        let mut count = 0;
+        while let Some((link, status)) = self.chains.ended.pop() {
+            let Some((ticket, then)) = self.chains.take(link) else {
+                debug_assert!(false, "a link ends once");
+                continue;
+            };
+            let outcome = then.map_or(Submitted::Done(status), |then| then(status, self));
+            match outcome {
+                Submitted::Pending => {}
+                Submitted::Done(status) if Chains::<J>::is_link(ticket) => self.chains.ended(ticket, status),
+                Submitted::Done(status) => {
+                    count += 1;
+                    finished(ticket, status);
+                }
+            }
+        }
+        count
+    }
+
+    pub(super) fn has_ended_steps(&self) -> bool {
+        !self.chains.ended.is_empty()
+    }
+}

@@ -1,0 +1,99 @@
+//! Requests that are in flight for very long: recorded once each, and again when they end.
+//!
+//! Looking costs a request nothing: it carries the time at which it was taken anyway, and the worker asks the clock once in very many
+//! polls, or when it wakes up from a sleep that it limits for this.
+
+use std::time::Duration;
+
+use fipsee_ring::clock;
+
+use super::{Awaited, Engine, Job};
+use crate::Ticket;
+
+/// By far longer than what is healthy takes.
+const LIMIT: Duration = Duration::from_secs(30);
+/// Looks within the limit.
+const LOOKS: u32 = 8;
+/// The clock is asked once in so many polls.
+const POLLS: u32 = 4096;
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+
+pub(super) struct Stalls<A: Awaited> {
+    pub(super) limit: Duration,
+    polls: u32,
+    next_look_ticks: u64,
+    found: Vec<(Ticket, A)>,
+}
+
+impl<A: Awaited> Default for Stalls<A> {
+    fn default() -> Self {
+        Self { limit: LIMIT, polls: 0, next_look_ticks: 0, found: Vec::new() }
+    }
+}
+
+impl<A: Awaited> Stalls<A> {
+    #[inline(always)]
+    pub(super) const fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
+    /// Is this the poll after which to look?
+    #[inline(always)]
+    pub(super) const fn is_due(&mut self) -> bool {
+        self.polls = self.polls.wrapping_add(1);
+        self.polls.is_multiple_of(POLLS)
+    }
+
+    pub(super) fn time_to_look(&self) -> Duration {
+        clock::until(self.next_look_ticks).max(SHORTEST_PAUSE)
+    }
+
+    /// The age from which on a request counts as stalled, if it is time to look.
+    pub(super) fn begin_look(&mut self, now_ticks: u64) -> Option<Duration> {
+        if now_ticks < self.next_look_ticks {
+            return None;
+        }
+        self.next_look_ticks = now_ticks.saturating_add(clock::duration_to_ticks(self.limit / LOOKS));
+        Some(self.limit)
+    }
+
+    /// Record it, unless that is done.
+    pub(super) fn add(&mut self, ticket: Ticket, age: Duration, awaited: A) {
+        if !self.found.iter().any(|(other, _)| *other == ticket) {
+            awaited.stalled(age);
+            self.found.push((ticket, awaited));
+        }
+    }
+}
+
+impl<J: Job> Engine<J> {
+    /// Poll, and record those that end.
+    #[cold]
+    pub(super) fn poll_with_stalled(&mut self, limit: usize, finished: &mut dyn FnMut(Ticket, J::Status)) -> usize {
+        let mut found = std::mem::take(&mut self.stalls.found);
+        let count = self.poll_once(limit, &mut |ticket, status| {
+            if let Some(index) = found.iter().position(|(other, _)| *other == ticket) {
+                found.swap_remove(index).1.stall_ended(age_of(ticket, clock::ticks()));
+            }
+            finished(ticket, status);
+        });
+        self.stalls.found = found;
+        count
+    }
+}
+
+impl<A: Awaited> Drop for Stalls<A> {
+    fn drop(&mut self) {
+        for (ticket, awaited) in self.found.drain(..) {
+            awaited.stall_ended(age_of(ticket, clock::ticks()));
+        }
+    }
+}
+
+/// Nothing, for a request of which nobody knows when it was taken.
+pub(super) fn age_of(ticket: Ticket, now_ticks: u64) -> Duration {
+    match ticket.started_ticks {
+        0 => Duration::ZERO,
+        started_ticks => Duration::from_nanos(clock::ticks_to_ns(now_ticks.saturating_sub(started_ticks))),
+    }
+}
