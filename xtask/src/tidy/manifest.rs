@@ -11,7 +11,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("crates/serve", &["crates/ring", "crates/topology"]),
     // With its feature `server` only, which clients must not have (`CLIENTS`).
     ("crates/block", &["crates/ring", "crates/serve"]),
-    // Likewise: servers of calls are on the runtime.
+    // Likewise.
     ("crates/call", &["crates/ring", "crates/serve"]),
     ("crates/virtio", &["crates/ring", "crates/serve", "crates/block"]),
     // Its tests have a guest, as have those of the command line.

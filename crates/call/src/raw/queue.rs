@@ -45,7 +45,7 @@ impl Engine for Turns {
         0
     }
 
-    fn poll(&mut self, _limit: usize, _: &mut impl FnMut(Infallible, ())) -> usize {
+    fn poll(&mut self, _: usize, _: &mut impl FnMut(Infallible, ())) -> usize {
         0
     }
 }
