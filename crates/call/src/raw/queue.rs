@@ -23,15 +23,7 @@ use crate::wire::{Place, ServiceInfo};
 /// The channels whose turn it is, one after the other. The worker makes no pass before every turn is over: none is in flight
 /// between two passes.
 #[derive(Default)]
-pub(super) struct Turns(VecDeque<Box<Channel>>);
-
-impl Turns {
-    /// The next channel whose turn it is.
-    #[inline(always)]
-    pub(super) fn next(&mut self) -> Option<Box<Channel>> {
-        self.0.pop_front()
-    }
-}
+pub(super) struct Turns(pub(super) VecDeque<Box<Channel>>);
 
 impl Engine for Turns {
     type Ticket = Infallible;
@@ -39,14 +31,6 @@ impl Engine for Turns {
 
     fn queue_of(ticket: Infallible) -> u32 {
         match ticket {}
-    }
-
-    fn in_flight(&self) -> usize {
-        0
-    }
-
-    fn poll(&mut self, _: usize, _: &mut impl FnMut(Infallible, ())) -> usize {
-        0
     }
 }
 
@@ -118,7 +102,7 @@ impl Channel {
     /// Take the next call of this turn; `false`: there is none.
     #[inline(always)]
     pub(super) fn take(&mut self, request: &mut Message) -> bool {
-        if self.left == 0 || !self.queue.requests.receive(request) {
+        if !self.queue.requests.receive(request) {
             return false;
         }
         self.queue.requests.disarm();

@@ -40,7 +40,7 @@ pub struct RawWorker {
 
 /// The front, which learns when the worker is gone.
 struct Link {
-    worker: u64,
+    worker: usize,
     mailbox: Arc<Mailbox<Event>>,
 }
 
@@ -51,7 +51,7 @@ impl Drop for Link {
 }
 
 impl RawWorker {
-    pub(super) fn new(id: u64, info: ServiceInfo, backoff: Backoff, front: Arc<Mailbox<Event>>) -> io::Result<Self> {
+    pub(super) fn new(id: usize, info: ServiceInfo, backoff: Backoff, front: Arc<Mailbox<Event>>) -> io::Result<Self> {
         let (worker, handle) = Worker::new(fipsee_serve::Place::default(), backoff, Turns::default())?;
         front.send(Event::Joined { worker: id, handle });
         Ok(Self { info, turn: None, is_owing: false, worker, front: Link { worker: id, mailbox: front } })
@@ -78,7 +78,7 @@ impl RawWorker {
                 }
                 self.end_turn();
             }
-            self.turn = self.worker.engine().next();
+            self.turn = self.worker.engine().0.pop_front();
             if self.turn.is_some() {
                 continue;
             }
