@@ -57,6 +57,10 @@ impl Attachment<Turns> for Attached {
     fn name(&self) -> &str {
         &self.0
     }
+
+    fn service(&self) -> u16 {
+        SERVICE_CALLS
+    }
 }
 
 impl Host<Turns> for Serving {
