@@ -2,11 +2,12 @@
 
 pub mod block;
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use fipsee_ring::control::RefusalCode;
 use fipsee_ring::handshake::{Wanted, refuse};
-use fipsee_serve::session::{Client, Denial, Granted, Service};
+use fipsee_serve::session::{Adopted, Client, Denial, Granted, Part, Service};
 
 use crate::live::Live;
 use crate::worker::{DiskEngine, WorkerHandle};
@@ -37,6 +38,15 @@ impl Registry {
             Some(service) => service.attach(client, wanted),
             None => Err(not_served()),
         }
+    }
+
+    /// Go on with a client of another daemon, of the service of this number.
+    ///
+    /// # Errors
+    /// There is none, or it cannot.
+    pub fn adopt(&self, service: u16, client: &Client<'_>, parts: Vec<Part<OwnedFd>>) -> Result<Adopted<DiskEngine>, String> {
+        let found = self.0.iter().find(|known| known.number() == service);
+        found.ok_or_else(|| format!("its service {service} is not known here"))?.adopt(client, parts)
     }
 }
 

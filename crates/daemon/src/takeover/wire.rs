@@ -6,18 +6,16 @@ use std::path::PathBuf;
 
 use fipsee_block::server::{EventStanding, Standing};
 use fipsee_block::stats::QueueCounters;
-use fipsee_ring::channel::QueueGeometry;
 use fipsee_ring::ring::Cursor;
-use fipsee_ring::tuning::Choices;
 use serde::{Deserialize, Serialize};
 
 use crate::export::Role;
 
 /// Version of everything below. Daemons of two versions do not take over from each other.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 
-/// What the old daemon hands over, in this order: greeting, listeners, disks, `Prepare`; clients, each followed by its memory and its
-/// queues, virtual machines likewise, `End`. `Refused` may come at any place, and ends it all: the old one goes on.
+/// What the old daemon hands over, in this order: greeting, listeners, disks, `Prepare`; clients, each followed by its memory and
+/// what its service says of it, virtual machines likewise, `End`. `Refused` may come at any place, and ends it all: the old one goes on.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "packet", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Given {
@@ -39,7 +37,11 @@ pub(crate) enum Given {
         access: u16,
         length_bytes: u64,
     },
-    Queue(QueueGiven),
+    /// With the descriptors that the service gave with it.
+    Part {
+        client: u64,
+        state: String,
+    },
     /// With its connection, and what it says beside.
     Machine(machine::MachineGiven),
     /// With the file.
@@ -99,7 +101,7 @@ pub(crate) struct DiskGiven {
     pub(crate) info: Vec<u8>,
 }
 
-/// With the client's socket, and the channel's memory if it is attached.
+/// With the client's socket.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ClientGiven {
@@ -123,20 +125,13 @@ pub(crate) enum Stage {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AttachedGiven {
-    pub(crate) disk: String,
-    pub(crate) read_only: bool,
-    pub(crate) exclusive: bool,
-    #[serde(with = "RoleGiven")]
-    pub(crate) role: Role,
+    /// Number of the service.
+    pub(crate) service: u16,
     /// It asked to detach, and has no answer yet.
     pub(crate) detaching: bool,
-    pub(crate) layout_features: u64,
-    pub(crate) pool_offset_bytes: u64,
-    pub(crate) pool_bytes: u64,
-    pub(crate) region_bytes: u64,
     /// As many packets of each follow.
     pub(crate) memories: usize,
-    pub(crate) queues: usize,
+    pub(crate) parts: usize,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -145,48 +140,6 @@ pub(crate) enum RoleGiven {
     Reader,
     Writer,
     SoleWriter,
-}
-
-/// With the daemon's end of both doorbells, ours first.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct QueueGiven {
-    pub(crate) client: u64,
-    pub(crate) index: u16,
-    #[serde(with = "GeometryGiven")]
-    pub(crate) geometry: QueueGeometry,
-    pub(crate) standing: StandingGiven,
-    pub(crate) counters: Vec<u64>,
-    pub(crate) latency: Vec<(u64, u64)>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "QueueGeometry", deny_unknown_fields)]
-struct GeometryGiven {
-    request_offset_bytes: u64,
-    completion_offset_bytes: u64,
-    cold_offset_bytes: u64,
-    request_slots: u32,
-    completion_slots: u32,
-    request_start: u32,
-    completion_start: u32,
-    depth: u32,
-    worker_cpu: Option<u32>,
-    #[serde(with = "choices_word")]
-    choices: Choices,
-}
-
-mod choices_word {
-    use fipsee_ring::tuning::Choices;
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(choices: &Choices, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_u32(choices.word())
-    }
-
-    pub(super) fn deserialize<'a, D: Deserializer<'a>>(deserializer: D) -> Result<Choices, D::Error> {
-        u32::deserialize(deserializer).map(Choices::from_word)
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -16,7 +16,9 @@ use fipsee_ring::handshake::{self, Grant, HANDSHAKE_TIMEOUT, Limits, Refusal, Wa
 
 pub use self::limits::ClientLimits;
 use self::service::Reporter;
-pub use self::service::{Ack, Attachment, Client, Credentials, Denial, Done, Event, Granted, Host, Service, TakesMemory};
+pub use self::service::{
+    Ack, Adopted, Attachment, Client, Credentials, Denial, Done, Event, Granted, Host, MAX_PART_FILES, Part, Service, TakesMemory,
+};
 use self::state::Parked;
 pub use self::state::{Held, Registered, Session, State};
 use crate::{Command, Engine, Which};

@@ -1,6 +1,7 @@
 //! What the sessions ask of a service, and of the program that serves it.
 
 use std::any::Any;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use fipsee_ring::control::Control;
@@ -8,7 +9,7 @@ use fipsee_ring::handshake::{Grant, Refusal, Wanted};
 use fipsee_ring::region::Region;
 
 use super::ClientLimits;
-use crate::{Assignment, Command, Engine};
+use crate::{Assignment, Command, Engine, Quiesced};
 
 /// Who a client is, as the kernel told when it connected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,12 +52,31 @@ pub trait Service<E: Engine>: Send {
     /// # Errors
     /// Why not, for the client.
     fn attach(&self, client: &Client<'_>, wanted: &Wanted<'_>) -> Result<Granted<E>, Denial>;
+
+    /// Go on with a client of another process, which [saved](Attachment::save) these parts.
+    ///
+    /// # Errors
+    /// Why not, in words; the other process then goes on.
+    fn adopt(&self, _client: &Client<'_>, _parts: Vec<Part<OwnedFd>>) -> Result<Adopted<E>, String> {
+        Err("its service cannot be taken over".to_owned())
+    }
 }
 
 /// What a service holds for an attached client.
 pub trait Attachment<E: Engine>: Any + Send {
     /// What the client is attached to.
     fn name(&self) -> &str;
+
+    /// [Number](Service::number) of the service.
+    fn service(&self) -> u16;
+
+    /// What another process needs to go on with the client, whose queues are quiesced. Memory of the client goes beside it.
+    ///
+    /// # Errors
+    /// Why it cannot go on, in words.
+    fn save(&self, _client: u64, _quiesced: &Quiesced) -> Result<Vec<Part<BorrowedFd<'_>>>, String> {
+        Err("its service cannot be handed over".to_owned())
+    }
 
     /// How the service takes memory of its clients. `None`: it takes none.
     fn memory(&self) -> Option<&dyn TakesMemory<E>> {
@@ -91,6 +111,31 @@ pub struct Granted<E: Engine> {
     pub grant: Grant,
     /// What workers are to do, by their index.
     pub commands: Vec<(usize, Command<E>)>,
+}
+
+/// A part of what another process needs to go on: at most 60 KB that only the service understands, and at most
+/// [`MAX_PART_FILES`] descriptors.
+#[derive(Debug)]
+pub struct Part<F> {
+    /// JSON or other text.
+    pub state: String,
+    /// Descriptors.
+    pub files: Vec<F>,
+}
+
+/// Most descriptors of one [`Part`].
+pub const MAX_PART_FILES: usize = 4;
+
+/// A client of another process that a service goes on with.
+pub struct Adopted<E: Engine> {
+    /// As in [`Granted`].
+    pub attachment: Box<dyn Attachment<E>>,
+    /// The worker of each queue.
+    pub assignments: Vec<Assignment>,
+    /// What workers are to do, by their index.
+    pub commands: Vec<(usize, Command<E>)>,
+    /// Whether the workers, quiesced after that, have each queue where the other process left it.
+    pub is_same: Box<dyn Fn(&Quiesced) -> bool>,
 }
 
 /// Why an ATTACH is not granted.

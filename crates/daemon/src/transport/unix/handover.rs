@@ -1,18 +1,16 @@
 //! The old daemon's half of a takeover (docs/decisions/0015-takeover.md): queues stand still, clients are handed over.
 
-use std::any::Any;
 use std::os::fd::AsFd;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use fipsee_serve::session::{ClientLimits, Held, Registered, Session, State};
-use fipsee_serve::{IfAbandoned, QueueName, Quiesced};
+use fipsee_serve::session::{ClientLimits, Part, Registered, Session, State};
+use fipsee_serve::{IfAbandoned, Quiesced};
 
 use super::UnixSocket;
 use crate::notify;
-use crate::services::block::{BlockAttachment, Channel};
 use crate::takeover::line::{Line, LineError};
-use crate::takeover::wire::{self, Answer, AttachedGiven, ClientGiven, Given, QueueGiven, Stage, StandingGiven};
+use crate::takeover::wire::{Answer, AttachedGiven, ClientGiven, Given, Stage};
 use crate::takeover::{TAKE_TIMEOUT, monotonic_ns};
 use crate::transport::vhost_user;
 use crate::worker::{DiskEngine, why_not_quiesced};
@@ -102,61 +100,32 @@ impl UnixSocket {
         still: &Quiesced,
         deadline: Instant,
     ) -> Result<(), LineError> {
-        let wrong = |what: &str| LineError::Wrong(format!("client {client} {what}"));
-        let held = session.held().map(|held| Ok((held, block(held).ok_or_else(|| wrong("uses no disk"))?)));
-        let held = held.transpose()?;
+        let wrong = |what: String| LineError::Wrong(format!("client {client}: {what}"));
+        let held = session.held();
+        let parts = held.map(|held| held.attachment.save(client, still)).transpose().map_err(wrong)?.unwrap_or_default();
         let stage = match (held, &session.state) {
-            (Some((held, block)), state) => Stage::Attached(describe(client, held, block, matches!(state, State::Detaching(_)))),
+            (Some(held), state) => Stage::Attached(AttachedGiven {
+                service: held.attachment.service(),
+                detaching: matches!(state, State::Detaching(_)),
+                memories: held.memory.len(),
+                parts: parts.len(),
+            }),
             (None, State::Greeted { .. }) => Stage::Greeted,
             _ => Stage::Silent,
         };
         let ClientLimits { max_queues, max_depth, max_pool_bytes, max_memory_bytes } = session.limits;
         let features = session.features;
         let given = ClientGiven { client, features, max_queues, max_depth, max_pool_bytes, max_memory_bytes, stage };
-        let socket = self.clients.socket(client).ok_or_else(|| wrong("has no connection"))?;
-        let channel = held.map(|(_, block)| block.channel.region.as_fd());
-        let descriptors: Vec<_> = std::iter::once(socket.as_fd()).chain(channel).collect();
-        line.send(&Given::Client(given), &descriptors, deadline)?;
-        let Some((held, block)) = held else { return Ok(()) };
-        for (id, Registered { region, access, .. }) in &held.memory {
+        let socket = self.clients.socket(client).ok_or_else(|| wrong("its connection is gone".to_owned()))?;
+        line.send(&Given::Client(given), &[socket.as_fd()], deadline)?;
+        for (id, Registered { region, access, .. }) in held.iter().flat_map(|held| &held.memory) {
             let memory = Given::Memory { client, id: *id, access: *access, length_bytes: region.length_bytes() };
             line.send(&memory, &[region.as_fd()], deadline)?;
         }
-        let Channel { layout, bells, .. } = &block.channel;
-        for ((geometry, (our_bell, client_bell)), index) in layout.queues.iter().zip(bells).zip(0_u16..) {
-            // One that could not be served from the start, as the log says.
-            let standing = still.state(QueueName { client, index });
-            let standing = standing.ok_or_else(|| LineError::Wrong(format!("queue {index} of client {client} is not served")))?;
-            let (counters, latency) =
-                block.export.counters(client, index).map(|counters| wire::count(&counters)).unwrap_or_default();
-            let standing = StandingGiven::from(standing);
-            let queue = Given::Queue(QueueGiven { client, index, geometry: *geometry, standing, counters, latency });
-            line.send(&queue, &[our_bell.as_fd(), client_bell.as_fd()], deadline)?;
+        for Part { state, files } in parts {
+            line.send(&Given::Part { client, state }, &files, deadline)?;
         }
         Ok(())
-    }
-}
-
-/// What the block service holds for a client.
-fn block(held: &Held<DiskEngine>) -> Option<&BlockAttachment> {
-    (&*held.attachment as &dyn Any).downcast_ref()
-}
-
-fn describe(client: u64, held: &Held<DiskEngine>, block: &BlockAttachment, detaching: bool) -> AttachedGiven {
-    let Channel { layout, read_only, .. } = &block.channel;
-    let (exclusive, role) = block.export.terms_of(client);
-    AttachedGiven {
-        disk: block.export.name().to_owned(),
-        read_only: *read_only,
-        exclusive,
-        role,
-        detaching,
-        layout_features: layout.features,
-        pool_offset_bytes: layout.pool_offset_bytes,
-        pool_bytes: layout.pool_bytes,
-        region_bytes: layout.region_bytes,
-        memories: held.memory.len(),
-        queues: layout.queues.len(),
     }
 }
 

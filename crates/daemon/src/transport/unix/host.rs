@@ -14,7 +14,7 @@ use crate::worker::{Command, DiskEngine, WorkerHandle};
 pub(super) struct DaemonHost {
     pub(super) live: Arc<Live>,
     pub(super) workers: Vec<WorkerHandle>,
-    registry: Registry,
+    pub(super) registry: Registry,
     /// Descriptors of its own: what is open at the start stays open (disks, workers, logs).
     descriptors: u64,
     quota: LogQuota,

@@ -1,5 +1,8 @@
 //! Disks for local clients: what ATTACH grants, and what is held for it.
 
+mod takeover;
+
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use fipsee_block::server::{QueueServer, QueueSetup, Standing};
@@ -13,8 +16,8 @@ use fipsee_ring::control::{MAX_QUEUES, RefusalCode};
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::handshake::{Grant, Refusal, Wanted, refuse};
 use fipsee_ring::region::Region;
-use fipsee_serve::session::{Ack, Attachment, Client, Denial, Granted, Service, TakesMemory};
-use fipsee_serve::{Assignment, QueueName};
+use fipsee_serve::session::{Ack, Adopted, Attachment, Client, Denial, Granted, Part, Service, TakesMemory};
+use fipsee_serve::{Assignment, QueueName, Quiesced};
 
 use super::not_served;
 use crate::export::{Denied, Export, Kind, Role, Wish};
@@ -29,39 +32,35 @@ pub(super) struct Block {
 }
 
 /// What is held for an attached client.
-pub(crate) struct BlockAttachment {
-    pub(crate) export: Arc<Export>,
-    pub(crate) channel: Channel,
+struct BlockAttachment {
+    export: Arc<Export>,
+    channel: Channel,
     live: Arc<Live>,
 }
 
 /// The memory and the doorbells of its queues.
-pub(crate) struct Channel {
-    pub(crate) region: Arc<Region>,
+struct Channel {
+    region: Arc<Region>,
     /// As it was laid out: the copy in the region is the client's to change.
-    pub(crate) layout: RegionLayout,
+    layout: RegionLayout,
     /// The daemon's ends of the doorbells of each queue: the one that wakes us, and the one that wakes the client.
-    pub(crate) bells: Vec<(EventDoorbell, SocketDoorbell)>,
-    pub(crate) read_only: bool,
+    bells: Vec<(EventDoorbell, SocketDoorbell)>,
+    read_only: bool,
 }
 
 /// The daemon's end of a queue, the numbers that it goes on counting, and, if it is no new one, its state.
-pub(crate) type QueueEnd = (ServerQueue, Arc<QueueCounters>, Option<Standing>);
+type QueueEnd = (ServerQueue, Arc<QueueCounters>, Option<Standing>);
 
 impl Channel {
-    pub(crate) fn new(region: Arc<Region>, layout: RegionLayout, ends: &[QueueEnd], read_only: bool) -> Self {
+    fn new(region: Arc<Region>, layout: RegionLayout, ends: &[QueueEnd], read_only: bool) -> Self {
         let bells = ends.iter().map(|(queue, ..)| (queue.our_bell.clone(), queue.client_bell.clone())).collect();
         Self { region, layout, bells, read_only }
     }
 }
 
 impl BlockAttachment {
-    pub(crate) const fn new(export: Arc<Export>, channel: Channel, live: Arc<Live>) -> Self {
-        Self { export, channel, live }
-    }
-
     /// What the workers are to do so that they serve the queues.
-    pub(crate) fn commands(&self, client: u64, assignments: &[Assignment], ends: Vec<QueueEnd>) -> Vec<(usize, Command)> {
+    fn commands(&self, client: u64, assignments: &[Assignment], ends: Vec<QueueEnd>) -> Vec<(usize, Command)> {
         let Channel { region, layout, read_only, .. } = &self.channel;
         let info = self.export.info(*read_only);
         let of_queue = ends.into_iter().zip(&layout.queues).zip(assignments).zip(0_u16..);
@@ -84,6 +83,14 @@ impl BlockAttachment {
 impl Attachment<DiskEngine> for BlockAttachment {
     fn name(&self) -> &str {
         self.export.name()
+    }
+
+    fn service(&self) -> u16 {
+        SERVICE_BLOCK
+    }
+
+    fn save(&self, client: u64, quiesced: &Quiesced) -> Result<Vec<Part<BorrowedFd<'_>>>, String> {
+        self.save_parts(client, quiesced)
     }
 
     fn memory(&self) -> Option<&dyn TakesMemory<DiskEngine>> {
@@ -117,6 +124,10 @@ impl Service<DiskEngine> for Block {
 
     fn features(&self) -> u64 {
         FEATURES
+    }
+
+    fn adopt(&self, client: &Client<'_>, parts: Vec<Part<OwnedFd>>) -> Result<Adopted<DiskEngine>, String> {
+        self.adopt_parts(client, parts)
     }
 
     fn attach(&self, client: &Client<'_>, wanted: &Wanted<'_>) -> Result<Granted<DiskEngine>, Denial> {
@@ -184,7 +195,7 @@ impl Block {
         let counters = ends.iter().map(|(_, counters, _)| Arc::clone(counters)).collect();
         export.set_queues(client.id, counters, places().map(|place| place.cpu).collect());
         let channel = Channel::new(Arc::clone(&grant.region), grant.layout.clone(), &ends, read_only);
-        let attachment = BlockAttachment::new(Arc::clone(export), channel, Arc::clone(&self.live));
+        let attachment = BlockAttachment { export: Arc::clone(export), channel, live: Arc::clone(&self.live) };
         let commands = attachment.commands(client.id, &assignments, ends);
         let reply = grant.attached(export.info(read_only).to_bytes());
         Ok(Granted { attachment: Box::new(attachment), assignments, reply, grant, commands })
