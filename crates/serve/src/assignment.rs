@@ -19,9 +19,14 @@ impl Assignment {
         // Two threads that choose at once may choose the same; that costs balance, nothing else.
         let assigned_to = |index: &usize| workers[*index].assigned.load(Ordering::Relaxed);
         let worker = (0..workers.len()).min_by_key(assigned_to).unwrap_or(0);
-        let queues = Arc::clone(&workers[worker].assigned);
-        queues.fetch_add(1, Ordering::Relaxed);
-        Self { worker, queues }
+        Self::to(worker, &workers[worker])
+    }
+
+    /// To this worker.
+    #[must_use]
+    pub fn to<E: Engine>(worker: usize, handle: &WorkerHandle<E>) -> Self {
+        handle.assigned.fetch_add(1, Ordering::Relaxed);
+        Self { worker, queues: Arc::clone(&handle.assigned) }
     }
 
     /// Number of the worker.

@@ -40,8 +40,10 @@ pub trait Engine: 'static {
         Ok(())
     }
 
-    /// What was begun and not yet reported.
-    fn in_flight(&self) -> usize;
+    /// What was begun and not yet reported. The default, as that of [`poll`](Self::poll), is for queues that answer everything at once.
+    fn in_flight(&self) -> usize {
+        0
+    }
 
     /// Must [`flush`](Self::flush) or [`poll`](Self::poll) be called before the worker may sleep?
     fn has_unsent(&self) -> bool {
@@ -57,7 +59,9 @@ pub trait Engine: 'static {
     fn flush(&mut self) {}
 
     /// Report what has ended, at most `limit`; returns how much.
-    fn poll(&mut self, limit: usize, finished: &mut impl FnMut(Self::Ticket, Self::Status)) -> usize;
+    fn poll(&mut self, _limit: usize, _finished: &mut impl FnMut(Self::Ticket, Self::Status)) -> usize {
+        0
+    }
 
     /// How long the worker may sleep before it calls [`look_for_stalled`](Self::look_for_stalled). `None`: until something happens.
     fn time_to_look(&self) -> Option<Duration> {
@@ -75,13 +79,5 @@ impl Engine for () {
 
     fn queue_of(ticket: Infallible) -> u32 {
         match ticket {}
-    }
-
-    fn in_flight(&self) -> usize {
-        0
-    }
-
-    fn poll(&mut self, _: usize, _: &mut impl FnMut(Infallible, ())) -> usize {
-        0
     }
 }

@@ -133,11 +133,6 @@ impl<E: Engine> PollSet<E> {
     }
 
     #[inline(always)]
-    pub(crate) fn get(&self, id: usize) -> Option<&Slot<E>> {
-        self.slots.get(id).and_then(Option::as_ref)
-    }
-
-    #[inline(always)]
     pub(crate) fn get_mut(&mut self, id: usize) -> Option<&mut Slot<E>> {
         self.slots.get_mut(id).and_then(Option::as_mut)
     }

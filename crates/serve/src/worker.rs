@@ -235,15 +235,9 @@ impl<E: Engine> Worker<E> {
         &mut self.engine
     }
 
-    /// The queue of this number, if there is one.
+    /// The queue of this number.
     #[inline(always)]
-    pub fn queue(&self, id: u32) -> Option<&dyn Queue<E>> {
-        self.queues.get(id as usize).map(|slot| &*slot.queue)
-    }
-
-    /// The queue of this number, to answer what it has handed to the engine.
-    #[inline(always)]
-    pub fn queue_mut(&mut self, id: u32) -> Option<&mut dyn Queue<E>> {
+    pub fn queue(&mut self, id: u32) -> Option<&mut dyn Queue<E>> {
         self.queues.get_mut(id as usize).map(|slot| &mut *slot.queue)
     }
 

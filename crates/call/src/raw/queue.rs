@@ -1,5 +1,5 @@
-//! One client's channel as a queue of the runtime: a visit moves calls from the ring to the inbox of the thread that carries them
-//! out.
+//! One client's channel as a queue of the runtime: a visit that finds a call gives the client its turn, in which the thread that
+//! drives the worker has the channel.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -9,97 +9,147 @@ use std::sync::Arc;
 
 use fipsee_ring::Message;
 use fipsee_ring::channel::ServerQueue;
+use fipsee_ring::doorbell::EventDoorbell;
 use fipsee_ring::mapped::NextStamp;
 use fipsee_ring::pace::{MAX_BUDGET, Visits};
 use fipsee_ring::region::Region;
 use fipsee_ring::wait::Watch;
-use fipsee_serve::{Engine, Queue};
+use fipsee_serve::{Engine, Queue, Worker};
 
 use crate::payload::Payload;
 use crate::server::{Call, Credentials};
 use crate::wire::{Place, ServiceInfo};
 
-/// Calls that were taken from their rings, with the numbers of their queues, in the order in which they are to be carried out.
-/// The worker makes no pass before it is empty, so what is in it is never in flight between two passes.
+/// The channels whose turn it is, one after the other. The worker makes no pass before every turn is over: none is in flight
+/// between two passes.
 #[derive(Default)]
-pub(super) struct Inbox(pub(super) VecDeque<(u32, Message)>);
+pub(super) struct Turns(pub(super) VecDeque<Box<Channel>>);
 
-impl Engine for Inbox {
+impl Engine for Turns {
     type Ticket = Infallible;
     type Status = ();
 
     fn queue_of(ticket: Infallible) -> u32 {
         match ticket {}
     }
-
-    fn in_flight(&self) -> usize {
-        0
-    }
-
-    fn poll(&mut self, _: usize, _: &mut impl FnMut(Infallible, ())) -> usize {
-        0
-    }
 }
 
 /// The server's end of a client's channel.
-pub(super) struct CallQueue {
-    /// The number by which the worker knows it.
-    pub(super) id: u32,
+///
+/// Calls stay in the ring until they are carried out: to copy them out in advance made a burst of 64 slower by a quarter, because what
+/// comes and what goes then does not overlap.
+pub(super) struct Channel {
+    /// The number by which the worker knows the queue.
+    id: u32,
     pub(super) client: u64,
-    pub(super) credentials: Credentials,
-    pub(super) queue: ServerQueue,
-    pub(super) region: Arc<Region>,
-    pub(super) pool_offset_bytes: u64,
-    pub(super) depth: u32,
-    /// Of the oldest call that is not answered.
-    pub(super) place: Place,
-    pub(super) visits: Visits,
-    /// Calls that the last visit took, and those of them that are not answered.
-    pub(super) taken: u32,
-    pub(super) unanswered: u32,
+    credentials: Credentials,
+    queue: ServerQueue,
+    region: Arc<Region>,
+    pool_offset_bytes: u64,
+    depth: u32,
+    /// Of the next reply.
+    place: Place,
+    visits: Visits,
+    /// Calls taken in this turn, and those that still may be.
+    taken: u32,
+    left: u32,
     /// The client is not served any more, and about to be removed.
-    pub(super) refused: bool,
+    refused: bool,
 }
 
-impl CallQueue {
+impl Channel {
+    pub(super) fn new(
+        (client, credentials): (u64, Credentials),
+        queue: ServerQueue,
+        region: Arc<Region>,
+        pool_offset_bytes: u64,
+        depth: u32,
+    ) -> Self {
+        Self {
+            id: 0,
+            client,
+            credentials,
+            queue,
+            region,
+            pool_offset_bytes,
+            depth,
+            place: Place::first(depth),
+            visits: Visits::default(),
+            taken: 0,
+            left: 0,
+            refused: false,
+        }
+    }
+
+    /// As a queue, which the worker knows as `id`.
+    pub(super) fn into_queue(self, id: u32) -> Box<dyn Queue<Turns>> {
+        let (bell, depth) = (self.queue.our_bell.clone(), self.depth);
+        Box::new(CallQueue { channel: Some(Box::new(Self { id, ..self })), bell, depth })
+    }
+
     #[inline(always)]
-    fn take(&mut self, inbox: &mut Inbox) -> u32 {
-        let limit = self.visits.limit(MAX_BUDGET).min(self.depth);
-        let (mut message, mut taken) = (Message::ZERO, 0);
+    fn has_work(&self) -> bool {
+        self.queue.requests.has_message() && !self.refused
+    }
+
+    #[inline(always)]
+    fn begin_turn(&mut self) -> u32 {
         self.queue.requests.begin_run();
-        while taken < limit && self.queue.requests.receive(&mut message) {
-            inbox.0.push_back((self.id, message));
-            taken += 1;
+        (self.taken, self.left) = (0, self.visits.limit(MAX_BUDGET));
+        self.left
+    }
+
+    /// Take the next call of this turn; `false`: there is none.
+    #[inline(always)]
+    pub(super) fn take(&mut self, request: &mut Message) -> bool {
+        if !self.queue.requests.receive(request) {
+            return false;
         }
         self.queue.requests.disarm();
-        (self.taken, self.unanswered) = (taken, taken);
-        taken
+        self.left -= 1;
+        self.taken += 1;
+        true
     }
 
-    /// Answer the oldest call.
+    /// Answer the call that was taken; `false`: the turn is over.
     #[inline(always)]
-    pub(super) fn reply(&mut self, reply: &Message) {
+    pub(super) fn reply(&mut self, reply: &Message) -> bool {
         self.queue.completions.publish(reply);
-        self.queue.completions.prefetch(self.taken as usize);
+        self.queue.completions.prefetch(self.visits.limit(MAX_BUDGET) as usize);
         self.place.advance();
-        self.unanswered -= 1;
-        if self.unanswered == 0 {
-            self.flush();
-            let ServerQueue { requests, completions, .. } = &mut self.queue;
-            self.visits.end((self.taken, MAX_BUDGET), true, requests, completions);
-        } else if self.queue.completions.reader_seems_asleep() {
-            // A client that sleeps is woken before the next call is carried out, which may take long. One that goes to sleep just
-            // now is seen at the next reply, or at the last of the visit: looking safely costs a fence each time.
-            self.flush();
+        // A client that sleeps is woken before the next call is carried out, which may take long. One that goes to sleep just
+        // now is seen at the next reply, or at the end of the turn: looking safely costs a fence each time.
+        if self.left > 0 && self.queue.completions.reader_seems_asleep() {
+            self.wake_client();
+        }
+        self.left > 0
+    }
+
+    #[inline(always)]
+    fn wake_client(&mut self) {
+        if self.queue.completions.reader_needs_doorbell() {
+            self.queue.client_bell.ring();
         }
     }
 
-    /// Serve it no more: what was taken of it is not answered.
-    pub(super) fn refuse(&mut self) {
-        (self.refused, self.unanswered) = (true, 0);
+    /// Serve the client no more.
+    pub(super) const fn refuse(&mut self) {
+        self.refused = true;
     }
 
-    /// The oldest call that is not answered.
+    /// Wake the client if it sleeps, and give the channel back.
+    #[inline(always)]
+    pub(super) fn end_turn(mut self: Box<Self>, worker: &mut Worker<Turns>) {
+        self.wake_client();
+        let ServerQueue { requests, completions, .. } = &mut self.queue;
+        self.visits.end((self.taken, MAX_BUDGET), true, requests, completions);
+        let queue = worker.queue(self.id).map(|queue| queue as &mut dyn Any);
+        if let Some(queue) = queue.and_then(<dyn Any>::downcast_mut::<CallQueue>) {
+            queue.channel = Some(self);
+        }
+    }
+
+    /// The call that was taken.
     #[inline(always)]
     pub(super) fn call(&self, info: &ServiceInfo) -> Call<'_> {
         let (request_bytes, reply_bytes) = self.place.offsets_bytes(info);
@@ -114,54 +164,70 @@ impl CallQueue {
     }
 }
 
-impl Queue<Inbox> for CallQueue {
-    fn visit(&mut self, inbox: &mut Inbox, alone: bool) -> u32 {
-        self.visits.hold(alone);
-        if self.has_work() { self.take(inbox) } else { 0 }
+struct CallQueue {
+    /// Away during the client's turn.
+    channel: Option<Box<Channel>>,
+    bell: EventDoorbell,
+    depth: u32,
+}
+
+impl Queue<Turns> for CallQueue {
+    /// Returns how many calls may be taken in the turn.
+    fn visit(&mut self, turns: &mut Turns, alone: bool) -> u32 {
+        let Some(channel) = &mut self.channel else { return 0 };
+        channel.visits.hold(alone);
+        if !channel.has_work() {
+            return 0;
+        }
+        let most = channel.begin_turn();
+        turns.0.extend(self.channel.take());
+        most
     }
 
+    /// A turn counts.
     fn in_flight(&self) -> u32 {
-        self.unanswered
+        self.channel.is_none().into()
     }
 
     fn depth(&self) -> u32 {
         self.depth
     }
 
-    #[inline(always)]
     fn has_work(&self) -> bool {
-        self.queue.requests.has_message() && !self.refused
+        self.channel.as_ref().is_some_and(|channel| channel.has_work())
     }
 
     fn finish(&mut self, ticket: Infallible, (): ()) {
         match ticket {}
     }
 
-    #[inline(always)]
-    fn flush(&mut self) {
-        if self.queue.completions.reader_needs_doorbell() {
-            self.queue.client_bell.ring();
-        }
-    }
+    /// Replies are published at once.
+    fn flush(&mut self) {}
 
     fn arm_and_work_remains(&mut self) -> bool {
-        !self.queue.requests.is_armed() && self.queue.requests.arm_and_work_remains() && !self.refused
+        self.channel.as_mut().is_some_and(|channel| {
+            let requests = &mut channel.queue.requests;
+            !requests.is_armed() && requests.arm_and_work_remains() && !channel.refused
+        })
     }
 
     fn bell_rang(&mut self) {
-        self.queue.requests.disarm();
+        if let Some(channel) = &mut self.channel {
+            channel.queue.requests.disarm();
+        }
     }
 
     fn bell(&self) -> BorrowedFd<'_> {
-        self.queue.our_bell.as_fd()
+        self.bell.as_fd()
     }
 
     fn next_stamp(&self) -> Option<NextStamp> {
-        Some(self.queue.requests.memory().next_stamp(self.queue.requests.cursor()))
+        let requests = &self.channel.as_ref()?.queue.requests;
+        Some(requests.memory().next_stamp(requests.cursor()))
     }
 
     fn watch(&self) -> Option<Watch<'_>> {
-        Some(self.queue.requests.watch())
+        Some(self.channel.as_ref()?.queue.requests.watch())
     }
 
     /// Calls stay with their process.

@@ -1,8 +1,9 @@
 //! Serving: the socket and its front.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 use fipsee_ring::channel::{MAX_DEPTH, MAX_POOL_BYTES};
@@ -25,7 +26,7 @@ pub struct RawServer {
     wait: (fipsee_ring::wait::WaitMode, std::time::Duration),
     front: Arc<Mailbox<Event>>,
     thread: Option<JoinHandle<()>>,
-    next_worker: AtomicU64,
+    next_worker: AtomicUsize,
 }
 
 impl RawServer {
@@ -71,11 +72,21 @@ impl RawServer {
         let listener = Listener::bind(socket_path, SocketType::SEQPACKET, options.socket_mode).map_err(Error::Serve)?;
         let no_descriptor = |source| Error::Io { context: "serve calls", source };
         let front = Arc::new(Mailbox::new().map_err(no_descriptor)?);
-        let serving = Serving { name: name.to_owned(), info, max_clients: options.max_clients, max_depth, allow: options.allow };
-        let looking = Front::new(serving, listener, Arc::clone(&front)).map_err(no_descriptor)?;
+        let serving = Serving {
+            name: name.into(),
+            info,
+            max_clients: options.max_clients,
+            max_depth,
+            // Unless told otherwise: the server's own user, and root.
+            allow: options.allow.unwrap_or_else(|| Box::new(|who| [0, rustix::process::geteuid().as_raw()].contains(&who.uid))),
+            workers: BTreeMap::new(),
+            clients: 0,
+            events: Arc::clone(&front),
+        };
+        let looking = Front::new(serving, listener).map_err(no_descriptor)?;
         let thread = std::thread::Builder::new().name("fip-call-front".to_owned()).spawn(move || looking.run());
         let thread = Some(thread.map_err(|source| Error::Io { context: "start the thread that accepts clients", source })?);
-        Ok(Self { info, wait: (options.wait, options.look), front, thread, next_worker: AtomicU64::new(0) })
+        Ok(Self { info, wait: (options.wait, options.look), front, thread, next_worker: AtomicUsize::new(0) })
     }
 
     /// One more thread's share of the clients. New ones go to the worker with the fewest.

@@ -1,6 +1,5 @@
 //! The serving end: one thread with the channels of many clients, which drives a worker of the runtime.
 
-use std::any::Any;
 use std::io;
 use std::sync::Arc;
 
@@ -10,7 +9,7 @@ use fipsee_ring::{Message, clock};
 use fipsee_serve::{Pass, Worker};
 
 use super::front::Event;
-use super::queue::{CallQueue, Inbox};
+use super::queue::{Channel, Turns};
 use crate::server::Call;
 use crate::wire::ServiceInfo;
 
@@ -30,30 +29,32 @@ pub enum Taken {
 /// Clients are visited in turn; one that has many calls outstanding has a budget that grows from 1 while it uses it up.
 pub struct RawWorker {
     info: ServiceInfo,
-    /// The queue whose call was taken and not answered.
-    owing: Option<u32>,
-    worker: Worker<Inbox>,
-    /// After the worker, whose queues go first.
+    /// The channel whose turn it is.
+    turn: Option<Box<Channel>>,
+    /// A call was taken and not answered.
+    is_owing: bool,
+    worker: Worker<Turns>,
+    /// After the channels, which go first.
     front: Link,
 }
 
 /// The front, which learns when the worker is gone.
 struct Link {
-    worker: u64,
-    front: Arc<Mailbox<Event>>,
+    worker: usize,
+    mailbox: Arc<Mailbox<Event>>,
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
-        self.front.send(Event::Left { worker: self.worker });
+        self.mailbox.send(Event::Left { worker: self.worker });
     }
 }
 
 impl RawWorker {
-    pub(super) fn new(id: u64, info: ServiceInfo, backoff: Backoff, front: Arc<Mailbox<Event>>) -> io::Result<Self> {
-        let (worker, handle) = Worker::new(fipsee_serve::Place::default(), backoff, Inbox::default())?;
+    pub(super) fn new(id: usize, info: ServiceInfo, backoff: Backoff, front: Arc<Mailbox<Event>>) -> io::Result<Self> {
+        let (worker, handle) = Worker::new(fipsee_serve::Place::default(), backoff, Turns::default())?;
         front.send(Event::Joined { worker: id, handle });
-        Ok(Self { info, owing: None, worker, front: Link { worker: id, front } })
+        Ok(Self { info, turn: None, is_owing: false, worker, front: Link { worker: id, mailbox: front } })
     }
 
     /// What this worker serves.
@@ -68,12 +69,18 @@ impl RawWorker {
     /// When the last call was not answered by [`reply`](Self::reply) or [`refuse`](Self::refuse).
     #[inline(always)]
     pub fn take(&mut self, request: &mut Message, deadline_ticks: Option<u64>) -> Taken {
-        assert!(self.owing.is_none(), "answer the call that was taken before taking another");
+        assert!(!self.is_owing, "answer the call that was taken before taking another");
         loop {
-            if let Some((queue, message)) = self.worker.engine().0.pop_front() {
-                *request = message;
-                self.owing = Some(queue);
-                return Taken::Call;
+            if let Some(channel) = &mut self.turn {
+                if channel.take(request) {
+                    self.is_owing = true;
+                    return Taken::Call;
+                }
+                self.end_turn();
+            }
+            self.turn = self.worker.engine().0.pop_front();
+            if self.turn.is_some() {
+                continue;
             }
             match self.worker.pass() {
                 Pass::Worked => self.worker.worked(),
@@ -93,9 +100,9 @@ impl RawWorker {
     /// When none was taken.
     #[inline(always)]
     pub fn reply(&mut self, reply: &Message) {
-        assert!(self.owing.is_some(), "a reply without a call");
-        if let Some(queue) = self.owing.take().and_then(|queue| self.queue(queue)) {
-            queue.reply(reply);
+        assert!(std::mem::take(&mut self.is_owing), "a reply without a call");
+        if !self.turn.as_mut().is_some_and(|channel| channel.reply(reply)) {
+            self.end_turn();
         }
     }
 
@@ -105,14 +112,19 @@ impl RawWorker {
     /// When none was taken.
     #[cold]
     pub fn refuse(&mut self, why: &str) {
-        assert!(self.owing.is_some(), "a refusal without a call");
-        let Some(id) = self.owing.take() else { return };
-        self.worker.engine().0.retain(|(queue, _)| *queue != id);
-        if let Some(queue) = self.queue(id) {
-            queue.refuse();
+        assert!(std::mem::take(&mut self.is_owing), "a refusal without a call");
+        if let Some(channel) = &mut self.turn {
+            channel.refuse();
             // The front has the queue removed.
-            let refused = Event::Refused { client: queue.client, text: why.to_owned() };
-            self.front.front.send(refused);
+            self.front.mailbox.send(Event::Refused { client: channel.client, text: why.to_owned() });
+        }
+        self.end_turn();
+    }
+
+    #[inline(always)]
+    fn end_turn(&mut self) {
+        if let Some(channel) = self.turn.take() {
+            channel.end_turn(&mut self.worker);
         }
     }
 
@@ -120,13 +132,6 @@ impl RawWorker {
     #[must_use]
     #[inline(always)]
     pub fn call(&self) -> Option<Call<'_>> {
-        let queue: &dyn Any = self.worker.queue(self.owing?)?;
-        queue.downcast_ref::<CallQueue>().map(|queue| queue.call(&self.info))
-    }
-
-    #[inline(always)]
-    fn queue(&mut self, id: u32) -> Option<&mut CallQueue> {
-        let queue: &mut dyn Any = self.worker.queue_mut(id)?;
-        queue.downcast_mut()
+        self.turn.as_ref().filter(|_| self.is_owing).map(|channel| channel.call(&self.info))
     }
 }

@@ -6,8 +6,8 @@ use std::sync::mpsc::Sender;
 
 use fipsee_block::disk::Engine;
 use fipsee_serve::{NotAdded, Queue, QueueName, When, Which};
-use fipsee_virtio::memory::GuestMemory;
-use fipsee_virtio::upgrade::{GuestDiskQueue, GuestQueue};
+use fipsee_virtio::blk::upgrade::{GuestDiskQueue, GuestQueue};
+use fipsee_virtio::core::memory::GuestMemory;
 
 use super::Command;
 use crate::export::Export;
