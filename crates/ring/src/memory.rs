@@ -5,7 +5,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::control::{ACCESS_READ, MAX_REGIONS};
+use crate::control::{ACCESS_READ, ACCESS_WRITE, MAX_REGIONS};
 use crate::region::Region;
 
 /// Bytes that a peer names; any values.
@@ -188,6 +188,15 @@ impl RegionTable {
     pub fn new() -> Self {
         let count = usize::from(MAX_REGIONS);
         Self { views: vec![NO_VIEW; count], regions: vec![None; count] }
+    }
+
+    /// The table of a queue whose client has handed over nothing yet: the pool of its channel is region 0.
+    ///
+    /// # Errors
+    /// The range is outside the memory.
+    pub fn of_pool(memory: &Arc<Region>, offset_bytes: u64, length_bytes: u64) -> Result<Self, MemoryFault> {
+        let mut table = Self::new();
+        table.insert(0, memory, offset_bytes, length_bytes, ACCESS_READ | ACCESS_WRITE).map(|()| table)
     }
 
     /// Give `length_bytes` at `offset_bytes` of `memory` the id `region`. `access` is `ACCESS_*` bits.

@@ -150,9 +150,10 @@ fn calls_and_streams_outlive_daemons_which_are_confined() {
         assert!(daemon.filters().iter().all(|mode| mode == "2"), "every thread is confined: {:?}", daemon.filters());
         let next = Daemon::start(&folder.0, &["--takeover"]);
         // In the middle of the takeover, as it comes.
-        let mut number = 0;
+        let (mut number, deadline) = (0, Instant::now() + TIMEOUT);
         while daemon.0.try_wait().expect("a child").is_none() {
             number += 1;
+            assert!(Instant::now() < deadline, "the first daemon does not end");
             clients.iter_mut().for_each(|client| client.add(number));
             assert!(clients[0].call(number) <= clients[0].sum);
         }

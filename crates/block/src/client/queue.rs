@@ -9,14 +9,16 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fipsee_ring::channel::ClientQueue;
+use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::port::Port;
+use fipsee_ring::ring::{CallWriter, Full};
 use fipsee_ring::tuning::Choices;
 use fipsee_ring::{Message, PeerFault, clock};
 
 use super::{connection::Shared, error::Error, memory::Buffer};
-use crate::packed::Short;
+use crate::packed::{Short, pack};
 use crate::wire::{
-    BlockInfo, CAPABILITY_PACKED, KIND_COMPLETIONS, KIND_DETACH, KIND_RESIZE, MAX_PACKED, MAX_SECTOR_COUNT, Status,
+    BlockInfo, CAPABILITY_PACKED, KIND_COMPLETIONS, KIND_DETACH, KIND_RESIZE, MAX_PACKED, MAX_SECTOR_COUNT, Status, request_head,
 };
 
 /// A finished request.
@@ -147,6 +149,35 @@ impl Queue {
         }
         self.publish_staged();
         self.port.published();
+    }
+
+    /// In one burst, several short ones in a message.
+    #[inline(always)]
+    fn publish_staged(&mut self) {
+        let burst = self.staged.len();
+        let mut rest = self.staged.as_slice();
+        let short = |tag: &u16| self.requests[usize::from(*tag)].as_ref();
+        let head = |short: &Short| request_head(short.operation(), 1, 0, short.tag);
+        let writer = &mut self.port.queue.requests;
+        while let [first, later @ ..] = rest {
+            let (second, third) = match later {
+                [second, third, ..] if self.packs => (short(second), Some(short(third))),
+                [second] if self.packs => (short(second), None),
+                _ => (None, None),
+            };
+            let (published, count) = match (short(first), second, third) {
+                (Some(first), Some(second), Some(Some(third))) => (writer.publish_several(&pack([first, second, third]), 3), 3),
+                (Some(first), Some(second), None) => (writer.publish_several(&pack([first, second]), 2), 2),
+                (Some(first), ..) => {
+                    (writer.publish(&Message::from_words([head(first), first.sector, first.segment, 0, 0, 0, 0, 0])), 1)
+                }
+                (None, ..) => (publish_other(writer, &self.others[usize::from(*first)]), 1),
+            };
+            debug_assert!(published.is_ok(), "as many tags as the ring may hold");
+            writer.prefetch(burst);
+            rest = &rest[count..];
+        }
+        self.staged.clear();
     }
 
     /// Hand every completion that is there to `done`; returns how many. Never blocks.
@@ -299,6 +330,12 @@ impl Queue {
     pub fn woken(&mut self) -> Result<(), Error> {
         Ok(self.port.woken()?)
     }
+}
+
+/// Out of line: the way of short requests needs no copy of a whole message.
+#[inline(never)]
+fn publish_other(writer: &mut CallWriter<MappedRing>, message: &Message) -> Result<(), Full> {
+    writer.publish(message)
 }
 
 #[cold]

@@ -14,6 +14,7 @@ use fipsee_block::wire::{
 use fipsee_ring::channel::{FEATURE_WORKER_CPU, MAX_DEPTH, RegionLayout, ServerQueue};
 use fipsee_ring::control::{MAX_QUEUES, RefusalCode};
 use fipsee_ring::handshake::{Grant, Refusal, Wanted, refuse};
+use fipsee_ring::memory::RegionTable;
 use fipsee_ring::region::Region;
 use fipsee_serve::session::{Ack, Adopted, Attachment, Channel, Client, Denial, Granted, Part, Service, TakesMemory};
 use fipsee_serve::{Assignment, QueueName, Quiesced};
@@ -48,14 +49,13 @@ impl BlockAttachment {
         let info = self.export.info(read_only);
         let of_queue = ends.into_iter().zip(&layout.queues).zip(assignments).zip(0_u16..);
         let command = of_queue.map(|((((queue, counters, standing), geometry), assignment), index)| {
-            let pool = (Arc::clone(region), layout.pool_offset_bytes, layout.pool_bytes);
-            let setup = QueueSetup { depth: geometry.depth, info, read_only, pool, counters };
+            let memory = RegionTable::of_pool(region, layout.pool_offset_bytes, layout.pool_bytes);
+            let depth = geometry.depth;
             let make = move |id| {
-                let server = QueueServer::new(queue, id, setup)?;
-                Ok(match standing {
-                    Some(standing) => server.stand(&standing),
-                    None => server,
-                })
+                let setup = QueueSetup { depth, info, read_only, memory: memory?, counters };
+                let mut server = QueueServer::new(queue, id, setup);
+                standing.iter().for_each(|standing| server.take_stand(standing));
+                Ok(server)
             };
             (assignment.worker(), block_queue::add(QueueName { client, index }, &self.export, make))
         });
