@@ -149,10 +149,7 @@ impl Chain {
         });
         let result = if is_memory {
             let (entries, _) = copied.as_chunks::<DESCRIPTOR_BYTES>();
-            self.follow_table(entries.len(), |index| {
-                let [a, b, c, d, e, f, g, h, rest @ ..] = entries[usize::from(index)];
-                Descriptor::from_words(u64::from_le_bytes([a, b, c, d, e, f, g, h]), u64::from_le_bytes(rest))
-            })
+            self.follow_table(entries.len(), |index| zerocopy::transmute!(entries[usize::from(index)]))
         } else {
             Err(ChainFault::TableOutsideMemory { address: table.address })
         };
