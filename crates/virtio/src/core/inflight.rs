@@ -3,12 +3,12 @@
 
 use std::io;
 use std::mem::offset_of;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use fipsee_ring::region::Region;
 use fipsee_ring::{AtomicU16, AtomicU64, Ordering};
-use rustix::fs::{MemfdFlags, SealFlags};
 
 use crate::core::memory::{SharedMapping, Source};
 
@@ -45,9 +45,7 @@ impl InflightArea {
     /// What memfd_create, ftruncate, fcntl or mmap report.
     pub fn create(queues: u16, size: u16) -> io::Result<(Self, OwnedFd)> {
         let length_bytes = queue_bytes(size) * u64::from(queues);
-        let file = rustix::fs::memfd_create("fipsee-inflight", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        rustix::fs::ftruncate(&file, length_bytes)?;
-        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let file = Region::create("fipsee-inflight", length_bytes)?.as_fd().try_clone_to_owned()?;
         Ok((Self::from_peer(file.try_clone()?, length_bytes, 0, queues, size)?, file))
     }
 

@@ -5,6 +5,7 @@ pub(crate) mod chain;
 use std::mem::offset_of;
 use std::ptr::NonNull;
 
+use fipsee_ring::cpu::prefetch_for_read;
 use fipsee_ring::{AtomicU16, AtomicU32, AtomicU64, Ordering, full_fence};
 use virtio_bindings::virtio_ring::{VRING_AVAIL_F_NO_INTERRUPT, VRING_USED_F_NO_NOTIFY};
 
@@ -347,28 +348,4 @@ unsafe fn copy_descriptor(place: *mut u8) -> Descriptor {
     // SAFETY: as above.
     let rest = unsafe { AtomicU64::from_ptr(place.wrapping_add(8).cast()) }.load(Ordering::Relaxed);
     zerocopy::transmute!([u64::from_le(address), u64::from_le(rest)])
-}
-
-/// Have a line fetched that will be read.
-#[inline(always)]
-pub(crate) fn prefetch_for_read(place: *const u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a hint that cannot fault.
-    unsafe {
-        core::arch::asm!("prefetcht0 [{}]", in(reg) place, options(nostack, preserves_flags, readonly));
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = place;
-}
-
-/// Have a line fetched that will be written.
-#[inline(always)]
-pub(crate) fn prefetch_for_write(place: *const u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a hint that cannot fault.
-    unsafe {
-        core::arch::asm!("prefetchw [{}]", in(reg) place, options(nostack, preserves_flags, readonly));
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = place;
 }
