@@ -272,7 +272,7 @@ impl Queue {
                 self.port.backoff.reset();
                 return Ok(count);
             }
-            if !self.port.pause(deadline_ticks, 0, || self.shared.is_hung_up())? {
+            if !self.port.pause(deadline_ticks, false, || self.shared.is_hung_up())? {
                 return Ok(0);
             }
         }
