@@ -22,7 +22,7 @@ pub struct Port {
     pub queue: ClientQueue,
     /// When it is too early to look for the answer.
     pub pace: CallerPace,
-    /// Reset by whoever found what was waited for.
+    /// Reset when what was waited for has come.
     pub backoff: Backoff,
     looks: u32,
 }
@@ -79,7 +79,7 @@ impl Port {
         Ok(true)
     }
 
-    /// For who polls: once in so many calls, ask whether the daemon is gone.
+    /// While polling: once in so many calls, ask whether the daemon is gone.
     ///
     /// # Errors
     /// It is.

@@ -1,4 +1,4 @@
-//! The client's port: it wakes, waits and notices who is gone; and it tries again as often as it should.
+//! The client's port: it wakes the daemon, waits, notices that it is gone, and tries again as often as it should.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,7 +57,7 @@ fn a_sleeper_is_rung_and_takes_what_came_before_the_end() {
 }
 
 #[test]
-fn who_polls_asks_now_and_then_whether_the_daemon_lives() {
+fn polling_asks_now_and_then_whether_the_daemon_lives() {
     let (mut port, mut server) = channel(WaitMode::Spin);
     publish(&mut port);
     let mut asked = 0;
