@@ -17,5 +17,5 @@ pub use self::assignment::Assignment;
 pub use self::command::{Add, Added, Change, Command, Make, NotAdded, Removed, When, Which};
 pub use self::engine::Engine;
 pub use self::queue::{Queue, QueueName};
-pub use self::quiesce::{IfAbandoned, NotQuiesced, Quiesce, Quiesced};
+pub use self::quiesce::{AskedToQuiesce, IfAbandoned, NotQuiesced, Quiesce, Quiesced};
 pub use self::worker::{AbortOnPanic, Pass, Place, Worker, WorkerCounters, WorkerHandle, spawn};

@@ -258,8 +258,18 @@ impl Disk {
 
     /// Attach anew to the same export and put the queues on the new channel. One attempt.
     pub(super) fn attach_again<Q: BorrowMut<Queue>>(&self, queues: &mut [Q]) -> Result<(), Error> {
-        let options = &self.shared.options;
-        let attachment = handshake(&self.socket_path, options)?;
+        self.resume(handshake(&self.socket_path, &self.shared.options)?, queues)
+    }
+
+    /// As [`reconnect`](Self::reconnect), over a channel that the caller attached, for tests.
+    ///
+    /// # Errors
+    /// It is another disk's, or worse than the one before.
+    pub fn resume_over(&self, attached: Attached, queues: &mut [Queue]) -> Result<(), Error> {
+        self.resume(Attachment::new(attached)?, queues)
+    }
+
+    fn resume<Q: BorrowMut<Queue>>(&self, attachment: Attachment, queues: &mut [Q]) -> Result<(), Error> {
         let known = self.info();
         let checks = [
             ("identity", attachment.info.identity == known.identity),
