@@ -105,6 +105,10 @@ pub(crate) struct Client {
     lost: Vec<Request>,
     last_write: Option<Request>,
     awake: Awake,
+    /// The daemon has run since it was last asked whether it rang.
+    is_stirred: bool,
+    /// It may have rung, or closed its end, in its last step.
+    has_rung: bool,
     steps: u64,
     issued: u32,
     pub(crate) completed: u32,
@@ -129,6 +133,8 @@ impl Client {
             outstanding: vec![None; habits.slots()],
             last_write: None,
             awake: Awake::Yes,
+            is_stirred: true,
+            has_rung: false,
             steps: 0,
             issued: 0,
             completed: 0,
@@ -138,16 +144,28 @@ impl Client {
 
     /// May it be scheduled?
     #[must_use]
-    pub(crate) fn may_run(&self, link: &Link, now_us: u64) -> bool {
+    pub(crate) fn may_run(&mut self, link: &Link, now_us: u64) -> bool {
         match self.stage {
             Stage::Ended => false,
             _ if !link.down.is_empty() => true,
             Stage::Away(until) => now_us >= until,
-            Stage::Running => {
-                self.awake != Awake::No || self.channel.as_ref().is_some_and(|channel| channel.queues.iter().any(is_rung))
+            Stage::Running if self.awake == Awake::No => {
+                let asks = std::mem::take(&mut self.is_stirred);
+                asks && self.channel.as_ref().is_some_and(|channel| channel.queues.iter().any(is_rung))
             }
+            Stage::Running => true,
             _ => false,
         }
+    }
+
+    /// May it have rung since that was asked last?
+    pub(crate) const fn take_rung(&mut self) -> bool {
+        std::mem::replace(&mut self.has_rung, false)
+    }
+
+    /// The daemon has run and might have rung: it costs a system call to ask.
+    pub(crate) const fn stir(&mut self) {
+        self.is_stirred = true;
     }
 
     /// When it goes on by itself.
@@ -248,7 +266,7 @@ impl Client {
     /// The channel is there.
     fn begin(&mut self, context: &Context, attached: Attached) {
         let options = AttachOptions { wait: fipsee_ring::wait::WaitMode::Sleep, ..AttachOptions::new("disk") };
-        (self.stage, self.awake) = (Stage::Running, Awake::Yes);
+        (self.stage, self.awake, self.has_rung) = (Stage::Running, Awake::Yes, true);
         if let Some(Channel { queues, disk, .. }) = &mut self.channel {
             if context.is_broken(Variant::NothingResubmitted) {
                 queues.iter_mut().for_each(Queue::abandon);
@@ -297,7 +315,7 @@ impl Client {
 
     fn end(&mut self) {
         (self.channel, self.memory, self.attached) = (None, None, None);
-        self.stage = Stage::Ended;
+        (self.stage, self.has_rung) = (Stage::Ended, true);
     }
 
     /// The process ends without a word; another goes on in its place, at a new connection.

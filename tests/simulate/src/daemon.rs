@@ -65,6 +65,8 @@ pub(crate) struct SimWorker {
     pub(crate) worker: Worker<SimEngine>,
     lane: Arc<Lane>,
     pub(crate) awake: Awake,
+    /// Somebody who might have rung has run since it was last asked whether anything rang.
+    is_stirred: bool,
     idle: u32,
     pub(crate) has_stopped: bool,
 }
@@ -98,7 +100,14 @@ impl Daemon {
         for lane in &lanes {
             let backoff = Backoff::new(WaitMode::Sleep, Duration::ZERO);
             let (worker, handle) = Worker::new(Place::default(), backoff, SimEngine::new(Arc::clone(lane))).expect("descriptors");
-            all.push(SimWorker { worker, lane: Arc::clone(lane), awake: Awake::Yes, idle: 0, has_stopped: false });
+            all.push(SimWorker {
+                worker,
+                lane: Arc::clone(lane),
+                awake: Awake::Yes,
+                is_stirred: true,
+                idle: 0,
+                has_stopped: false,
+            });
             handles.push(handle);
         }
         let host = SimHost {
@@ -201,11 +210,18 @@ impl Daemon {
         if worker.has_stopped {
             return false;
         }
-        if worker.awake == Awake::No && (worker.lane.has_ended() || worker.worker.sleep(Some(0))) {
+        if worker.awake == Awake::No
+            && (worker.lane.has_ended() || std::mem::take(&mut worker.is_stirred) && worker.worker.sleep(Some(0)))
+        {
             self.context.say(|| format!("worker {index}: wakes"));
             worker.awake = Awake::Yes;
         }
         worker.awake != Awake::No
+    }
+
+    /// Somebody has run who might have rung: it costs a system call to ask.
+    pub(crate) fn stir(&mut self) {
+        self.workers.iter_mut().for_each(|worker| worker.is_stirred = true);
     }
 
     /// A pass of a worker, or the step from looking to sleeping.
@@ -215,6 +231,7 @@ impl Daemon {
             let sleeps = worker.worker.nothing_remains_after_arming() && !worker.lane.has_ended();
             self.context.say(|| format!("worker {index}: {}", if sleeps { "sleeps" } else { "stays awake" }));
             worker.awake = if sleeps { Awake::No } else { Awake::Yes };
+            worker.is_stirred = true;
             return;
         }
         match worker.worker.pass() {

@@ -37,6 +37,12 @@ pub(crate) fn go_on(mut old: Daemon, still: Quiesced, context: &Arc<Context>, li
         still.resume();
         return old;
     }
+    if !is_served_whole(&old, &still) {
+        // It detaches, and some of its queues have been let go. The daemon refuses likewise; the next attempt finds it gone.
+        context.say(|| "takeover: refused, a client is about to be gone".to_owned());
+        still.resume();
+        return old;
+    }
     let mut new = Daemon::new(context, old.handles.len(), old.sessions.host.next_client);
     let mut taking = Taking { context, commands: old.handles.iter().map(|_| Vec::new()).collect(), given: Vec::new() };
     let mut sessions: Vec<(u64, &Session<SimEngine>)> = old.sessions.iter().collect();
@@ -80,6 +86,18 @@ pub(crate) fn go_on(mut old: Daemon, still: Quiesced, context: &Arc<Context>, li
     new
 }
 
+fn is_served_whole(old: &Daemon, still: &Quiesced) -> bool {
+    old.sessions.iter().all(|(client, session)| {
+        let queues = session.held().and_then(attachment).map_or(0, |block| block.layout.queues.len());
+        matches!(session.state, State::Attached(_))
+            || (0_u16..).take(queues).all(|index| still.state::<Standing>(QueueName { client, index }).is_some())
+    })
+}
+
+fn attachment(held: &Held<SimEngine>) -> Option<&SimAttachment> {
+    (&*held.attachment as &dyn Any).downcast_ref()
+}
+
 struct Taking<'a> {
     context: &'a Arc<Context>,
     commands: Vec<Vec<Command<SimEngine>>>,
@@ -88,7 +106,7 @@ struct Taking<'a> {
 
 impl Taking<'_> {
     fn adopt(&mut self, old: &Daemon, new: &Daemon, client: u64, held: &Held<SimEngine>, still: &Quiesced) -> Held<SimEngine> {
-        let block: &SimAttachment = (&*held.attachment as &dyn Any).downcast_ref().expect("our own");
+        let block = attachment(held).expect("our own");
         let host = &new.sessions.host;
         let region = self.map(&block.region);
         let mut ends: Vec<End> = Vec::new();

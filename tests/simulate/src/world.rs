@@ -132,7 +132,10 @@ impl World<'_> {
         }
         self.fault_if_due();
         match self.pick() {
-            Some(actor) => self.run(actor),
+            Some(actor) => {
+                self.run(actor);
+                self.stir(actor);
+            }
             None => return self.wait(),
         }
         true
@@ -196,7 +199,21 @@ impl World<'_> {
                 let visitor = &mut self.visitors[index];
                 visitor.run(&self.context, &mut self.links[visitor.link]);
             }
-            Actor::Takeover => self.take_over(),
+            Actor::Takeover => {
+                self.take_over();
+                self.client.stir();
+            }
+        }
+    }
+
+    /// Whom may that have woken? Only those are asked.
+    fn stir(&mut self, actor: Actor) {
+        match (actor, &mut self.daemon) {
+            (Actor::Worker(_), _) => self.client.stir(),
+            (Actor::Disk | Actor::Visitor(_), _) => {}
+            (Actor::Client, _) if !self.client.take_rung() => {}
+            (_, Some(daemon)) => daemon.stir(),
+            _ => {}
         }
     }
 
@@ -218,6 +235,7 @@ impl World<'_> {
         let told = |links: &[Link]| links.iter().map(|link| link.down.len()).sum::<usize>();
         let before = told(&self.links);
         daemon.tick(&mut self.links, now);
+        daemon.stir();
         if told(&self.links) > before {
             return true;
         }
@@ -236,6 +254,7 @@ impl World<'_> {
             let now = self.now();
             if let Some(daemon) = &mut self.daemon {
                 daemon.tick(&mut self.links, now);
+                daemon.stir();
             }
             return true;
         }
@@ -263,6 +282,8 @@ impl World<'_> {
         (self.answered_at, self.next_fault) = (None, self.next_fault + 1);
         self.context.say(|| format!("FAULT: {fault:?}"));
         self.begin(fault);
+        self.client.stir();
+        self.stir(Actor::Takeover);
     }
 
     fn begin(&mut self, fault: Fault) {

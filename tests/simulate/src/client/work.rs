@@ -44,7 +44,7 @@ impl Client {
         if self.awake == Awake::Drowsy {
             let remains = queues.iter_mut().any(|queue| queue.arm_and_work_remains());
             context.say(|| format!("client: {}", if remains { "stays awake" } else { "sleeps" }));
-            self.awake = if remains { Awake::Yes } else { Awake::No };
+            (self.awake, self.is_stirred) = (if remains { Awake::Yes } else { Awake::No }, true);
             return;
         }
         if self.awake == Awake::No {
@@ -100,6 +100,7 @@ impl Client {
         for _ in 0..wanted.min(left) {
             issued += usize::from(self.issue(context, referee));
         }
+        self.has_rung |= issued > 0;
         if let Some(channel) = &mut self.channel {
             channel.queues.iter_mut().for_each(|queue| queue.submit());
         }
