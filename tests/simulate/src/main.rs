@@ -86,6 +86,7 @@ fn play_all(seeds: std::ops::Range<u64>) -> bool {
     let started = Instant::now();
     let (mut steps, mut requests, mut faults) = (0_u64, 0_u64, 0_u64);
     let count = seeds.end.saturating_sub(seeds.start);
+    let descriptors = open_descriptors();
     for seed in seeds {
         let outcome = play(&Script::draw(seed), None, false);
         if outcome.failure.is_some() {
@@ -96,6 +97,11 @@ fn play_all(seeds: std::ops::Range<u64>) -> bool {
         requests += u64::from(outcome.requests);
         faults += u64::from(outcome.faults);
     }
+    let left = open_descriptors().saturating_sub(descriptors);
+    if left > 0 {
+        println!("{left} descriptors were not closed");
+        return false;
+    }
     let seconds = started.elapsed().as_secs_f64().max(1e-9);
     let rate = |count: u64| format!("{:.0}", f64::from(u32::try_from(count).unwrap_or(u32::MAX)) / seconds);
     println!(
@@ -104,6 +110,10 @@ fn play_all(seeds: std::ops::Range<u64>) -> bool {
         rate(steps)
     );
     true
+}
+
+fn open_descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }
 
 /// Play one with its trace, and the shortest one found that fails if it does.
