@@ -48,6 +48,8 @@ pub(crate) enum Stage {
 pub struct Habits {
     /// Requests in all.
     pub requests: u32,
+    /// The number of the first: shrinking leaves out what comes before.
+    pub first: u32,
     /// Queues.
     pub queues: u16,
     /// Requests outstanding per queue.
@@ -67,6 +69,7 @@ impl Habits {
     pub(crate) fn draw(rng: &mut Rng) -> Self {
         Self {
             requests: 100 + u32::try_from(rng.below(20)).unwrap_or(0),
+            first: 0,
             queues: if rng.percent(30) { 2 } else { 1 },
             depth: 4 + u32::try_from(rng.below(5)).unwrap_or(0),
             exclusive: rng.percent(50),
@@ -94,6 +97,7 @@ pub(crate) struct Client {
     pub(crate) link: usize,
     habits: Habits,
     seed: u64,
+    schedule: u64,
     channel: Option<Channel>,
     memory: Option<Arc<Region>>,
     is_registered: bool,
@@ -119,12 +123,13 @@ pub(crate) struct Client {
 impl Client {
     /// Not connected yet.
     #[must_use]
-    pub(crate) fn new(habits: Habits, seed: u64, link: usize) -> Self {
+    pub(crate) fn new(habits: Habits, (seed, schedule): (u64, u64), link: usize) -> Self {
         Self {
             stage: Stage::Away(0),
             link,
             habits,
             seed,
+            schedule,
             channel: None,
             memory: None,
             is_registered: false,
@@ -320,7 +325,7 @@ impl Client {
 
     /// The process ends without a word; another goes on in its place, at a new connection.
     pub(crate) fn die(&mut self, link: &mut Link, next_link: usize, now_us: u64) {
-        link.up.push_back(Up::HangUp);
+        link.up.push_back(Up::Gone);
         self.end();
         self.lost.extend(self.outstanding.iter_mut().filter_map(Option::take));
         (self.link, self.stage, self.is_registered, self.last_write) = (next_link, Stage::Away(now_us), false, None);

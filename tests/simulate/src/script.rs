@@ -45,6 +45,8 @@ pub struct Planned {
 pub struct Script {
     /// What all numbers are drawn from.
     pub seed: u64,
+    /// What the order of steps is drawn from: the same, but for shrinking.
+    pub schedule: u64,
     /// Workers of the daemon.
     pub workers: usize,
     /// Empty passes before a worker arms its doorbells.
@@ -67,7 +69,7 @@ impl Script {
         let mut faults: Vec<Planned> = (0..count).map(|_| Self::draw_fault(&mut rng, &habits)).collect();
         faults.sort_by_key(|planned| planned.answered);
         let (workers, idle_passes) = (1 + rng.below(2), u32::try_from(rng.below(3)).unwrap_or(0));
-        Self { seed, workers, idle_passes, habits, faults, choices: None }
+        Self { seed, schedule: seed, workers, idle_passes, habits, faults, choices: None }
     }
 
     fn draw_fault(rng: &mut Rng, habits: &Habits) -> Planned {
