@@ -8,7 +8,8 @@ use std::sync::Arc;
 use fipsee_block::client::{AttachOptions, Buffer, Disk, Queue};
 use fipsee_ring::channel::{ClientQueue, FEATURE_SOLE_WRITER, RegionLayout};
 use fipsee_ring::control::{
-    ACCESS_READ, ACCESS_WRITE, ATTACH_EXCLUSIVE, ATTACH_SOLE_WRITER, Control, SERVICE_BLOCK, SERVICE_INFO_BYTES, VERSION,
+    ACCESS_READ, ACCESS_WRITE, ATTACH_EXCLUSIVE, ATTACH_SOLE_WRITER, Control, RefusalCode, SERVICE_BLOCK, SERVICE_INFO_BYTES,
+    VERSION,
 };
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::handshake::Attached;
@@ -116,6 +117,8 @@ pub(crate) struct Client {
     steps: u64,
     issued: u32,
     pub(crate) completed: u32,
+    /// Has something been wrong with its packets?
+    pub(crate) may_be_refused: bool,
     /// May a request fail?
     pub(crate) errors_allowed: bool,
 }
@@ -143,6 +146,7 @@ impl Client {
             steps: 0,
             issued: 0,
             completed: 0,
+            may_be_refused: false,
             errors_allowed: false,
         }
     }
@@ -237,8 +241,13 @@ impl Client {
                 }
             }
             (Down::Packet(Control::Unregistered { .. }, _), Stage::Running) => self.register(link),
+            (Down::Packet(Control::Refused { code: RefusalCode::Malformed, text }, _), _) if !self.may_be_refused => {
+                context.violated(|| format!("the client is refused, and nothing was wrong with its packets: {text}"));
+            }
             (Down::Packet(Control::Unregistered { .. } | Control::Refused { .. }, _), _) => {}
             (Down::Packet(Control::Detached, _), Stage::Detaching) => self.detached(context, referee),
+            // The daemon had it go; it connects again.
+            (Down::Packet(Control::Detached, _), _) => {}
             (Down::Packet(message, _), stage) => {
                 context.violated(|| format!("the client is told {message:?} while {stage:?}"));
             }
