@@ -8,7 +8,7 @@ use std::sync::Arc;
 use fipsee_block::client::{AttachOptions, Buffer, Disk, Queue};
 use fipsee_block::wire::{ATTACH_EXCLUSIVE, ATTACH_SOLE_WRITER, FEATURE_SOLE_WRITER, PROFILE, SERVICE_BLOCK};
 use fipsee_ring::channel::{ClientQueue, RegionLayout};
-use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, SERVICE_INFO_BYTES, VERSION};
+use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, RefusalCode, SERVICE_INFO_BYTES, VERSION};
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::handshake::Attached;
 use fipsee_ring::pace::FirstLook;
@@ -47,6 +47,8 @@ pub(crate) enum Stage {
 pub struct Habits {
     /// Requests in all.
     pub requests: u32,
+    /// The number of the first: shrinking leaves out what comes before.
+    pub first: u32,
     /// Queues.
     pub queues: u16,
     /// Requests outstanding per queue.
@@ -66,6 +68,7 @@ impl Habits {
     pub(crate) fn draw(rng: &mut Rng) -> Self {
         Self {
             requests: 100 + u32::try_from(rng.below(20)).unwrap_or(0),
+            first: 0,
             queues: if rng.percent(30) { 2 } else { 1 },
             depth: 4 + u32::try_from(rng.below(5)).unwrap_or(0),
             exclusive: rng.percent(50),
@@ -93,6 +96,7 @@ pub(crate) struct Client {
     pub(crate) link: usize,
     habits: Habits,
     seed: u64,
+    schedule: u64,
     channel: Option<Channel>,
     memory: Option<Arc<Region>>,
     is_registered: bool,
@@ -111,6 +115,8 @@ pub(crate) struct Client {
     steps: u64,
     issued: u32,
     pub(crate) completed: u32,
+    /// Has something been wrong with its packets?
+    pub(crate) may_be_refused: bool,
     /// May a request fail?
     pub(crate) errors_allowed: bool,
 }
@@ -118,12 +124,13 @@ pub(crate) struct Client {
 impl Client {
     /// Not connected yet.
     #[must_use]
-    pub(crate) fn new(habits: Habits, seed: u64, link: usize) -> Self {
+    pub(crate) fn new(habits: Habits, (seed, schedule): (u64, u64), link: usize) -> Self {
         Self {
             stage: Stage::Away(0),
             link,
             habits,
             seed,
+            schedule,
             channel: None,
             memory: None,
             is_registered: false,
@@ -137,6 +144,7 @@ impl Client {
             steps: 0,
             issued: 0,
             completed: 0,
+            may_be_refused: false,
             errors_allowed: false,
         }
     }
@@ -231,8 +239,13 @@ impl Client {
                 }
             }
             (Down::Packet(Control::Unregistered { .. }, _), Stage::Running) => self.register(link),
+            (Down::Packet(Control::Refused { code: RefusalCode::Malformed, text }, _), _) if !self.may_be_refused => {
+                context.violated(|| format!("the client is refused, and nothing was wrong with its packets: {text}"));
+            }
             (Down::Packet(Control::Unregistered { .. } | Control::Refused { .. }, _), _) => {}
             (Down::Packet(Control::Detached, _), Stage::Detaching) => self.detached(context, referee),
+            // The daemon had it go; it connects again.
+            (Down::Packet(Control::Detached, _), _) => {}
             (Down::Packet(message, _), stage) => {
                 context.violated(|| format!("the client is told {message:?} while {stage:?}"));
             }
@@ -319,7 +332,7 @@ impl Client {
 
     /// The process ends without a word; another goes on in its place, at a new connection.
     pub(crate) fn die(&mut self, link: &mut Link, next_link: usize, now_us: u64) {
-        link.up.push_back(Up::HangUp);
+        link.up.push_back(Up::Gone);
         self.end();
         self.lost.extend(self.outstanding.iter_mut().filter_map(Option::take));
         (self.link, self.stage, self.is_registered, self.last_write) = (next_link, Stage::Away(now_us), false, None);

@@ -27,7 +27,7 @@ pub(crate) enum Up {
     /// A packet, with its descriptors.
     Packet(Vec<u8>, Vec<OwnedFd>),
     /// It is gone.
-    HangUp,
+    Gone,
 }
 
 /// To a client.
@@ -142,7 +142,7 @@ impl Daemon {
                 self.context.say(|| format!("daemon: takes {:?} of client {id}", Control::decode(&bytes)));
                 self.sessions.packet(id, &bytes, files, now);
             }
-            (Up::HangUp, Some(id)) => {
+            (Up::Gone, Some(id)) => {
                 self.context.say(|| format!("daemon: client {id} hung up"));
                 self.sessions.hung_up(id);
                 links[link].session = None;

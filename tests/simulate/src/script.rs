@@ -23,6 +23,8 @@ pub enum Fault {
     Killed,
     /// Likewise, and what is not durable may be lost.
     PowerCut,
+    /// The daemon has everybody finish and go, as before it ends.
+    Drained,
     /// A second client comes.
     Visitor(Visit),
     /// The client takes memory back that its requests name.
@@ -45,6 +47,8 @@ pub struct Planned {
 pub struct Script {
     /// What all numbers are drawn from.
     pub seed: u64,
+    /// What the order of steps is drawn from: the same, but for shrinking.
+    pub schedule: u64,
     /// Workers of the daemon.
     pub workers: usize,
     /// Empty passes before a worker arms its doorbells.
@@ -66,13 +70,19 @@ impl Script {
         let count = 1 + rng.below(3);
         let mut faults: Vec<Planned> = (0..count).map(|_| Self::draw_fault(&mut rng, &habits)).collect();
         faults.sort_by_key(|planned| planned.answered);
+        for index in 1..faults.len() {
+            // One in the midst of another.
+            if rng.percent(30) {
+                faults[index].answered = faults[index - 1].answered;
+            }
+        }
         let (workers, idle_passes) = (1 + rng.below(2), u32::try_from(rng.below(3)).unwrap_or(0));
-        Self { seed, workers, idle_passes, habits, faults, choices: None }
+        Self { seed, schedule: seed, workers, idle_passes, habits, faults, choices: None }
     }
 
     fn draw_fault(rng: &mut Rng, habits: &Habits) -> Planned {
         let small = |rng: &mut Rng, limit| u32::try_from(rng.below(limit)).unwrap_or(0);
-        let fault = match rng.below(12) {
+        let fault = match rng.below(13) {
             0 | 1 => Fault::ClientGone,
             2 => Fault::PacketCut,
             3 => Fault::WorkerSlow(10 + small(rng, 100)),
@@ -81,13 +91,16 @@ impl Script {
             6 | 7 => Fault::Replaced(rng.percent(80)),
             8 => Fault::Killed,
             9 => Fault::PowerCut,
-            10 if habits.registers => Fault::Unregister,
+            10 => Fault::Drained,
+            11 if habits.registers => Fault::Unregister,
             _ => Fault::Visitor(match rng.below(3) {
                 0 => Visit::Attach,
                 1 => Visit::Silent,
                 _ => Visit::HangUp,
             }),
         };
-        Planned { answered: small(rng, 90), steps: small(rng, 12), fault }
+        // Also before it is attached.
+        let answered = if rng.percent(15) { 0 } else { small(rng, 90) };
+        Planned { answered, steps: small(rng, 16), fault }
     }
 }

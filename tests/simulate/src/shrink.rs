@@ -5,7 +5,10 @@ use crate::variant::Variant;
 use crate::world::{Outcome, play};
 
 /// Lifetimes played at most.
-const MAX_PLAYS: u32 = 4000;
+const MAX_PLAYS: u32 = 8000;
+
+/// Orders of steps tried for each lifetime that leaves something out.
+const ORDERS: u64 = 25;
 
 /// What is left, and how it ends.
 pub struct Shrunk {
@@ -28,27 +31,44 @@ pub fn shrink(script: &Script, variant: Option<Variant>) -> Option<Shrunk> {
     outcome.failure.as_ref()?;
     let best = Shrunk { script: script.clone(), outcome };
     let mut shrinker = Shrinker { variant, best, plays: 0 };
-    shrinker.drop_faults();
-    shrinker.drop_requests();
-    shrinker.drop_choices();
-    shrinker.drop_faults();
-    shrinker.drop_requests();
-    shrinker.drop_choices();
-    Some(shrinker.best)
+    loop {
+        let steps = shrinker.best.outcome.steps;
+        shrinker.drop_faults();
+        shrinker.hasten_faults();
+        shrinker.drop_requests();
+        shrinker.drop_choices();
+        if shrinker.best.outcome.steps == steps {
+            return Some(shrinker.best);
+        }
+    }
+}
+
+/// What was violated, without its numbers.
+fn kind_of(outcome: &Outcome) -> Option<String> {
+    outcome.failure.as_ref().map(|text| text.chars().filter(|character| !character.is_ascii_hexdigit()).collect())
 }
 
 impl Shrinker {
+    /// Is this shorter, and does it fail in the same way?
     fn try_one(&mut self, script: Script) -> bool {
         if self.plays == MAX_PLAYS {
             return false;
         }
         self.plays += 1;
         let outcome = play(&script, self.variant, true);
-        let is_better = outcome.failure.is_some() && outcome.steps <= self.best.outcome.steps;
+        let is_better = outcome.steps <= self.best.outcome.steps && kind_of(&outcome) == kind_of(&self.best.outcome);
         if is_better {
             self.best = Shrunk { script, outcome };
         }
         is_better
+    }
+
+    /// Likewise, in one of several orders of steps: what is left out has changed the order anyway.
+    fn try_orders(&mut self, script: &Script) -> bool {
+        (0..ORDERS).any(|order| {
+            let schedule = script.seed.wrapping_add(order);
+            self.try_one(Script { schedule, choices: None, ..script.clone() })
+        })
     }
 
     fn drop_faults(&mut self) {
@@ -56,29 +76,39 @@ impl Shrinker {
         while index < self.best.script.faults.len() {
             let mut script = self.best.script.clone();
             script.faults.remove(index);
-            if !self.try_one(script) {
+            if !self.try_orders(&script) {
                 index += 1;
             }
         }
+    }
+
+    /// Have what goes wrong go wrong sooner.
+    fn hasten_faults(&mut self) {
         for index in 0..self.best.script.faults.len() {
-            // Earlier is shorter.
-            for _ in 0..7 {
+            loop {
                 let mut script = self.best.script.clone();
-                script.faults[index].answered /= 2;
-                if script.faults == self.best.script.faults || !self.try_one(script) {
+                let planned = &mut script.faults[index];
+                (planned.answered, planned.steps) = (planned.answered / 2, planned.steps / 2);
+                if script.faults == self.best.script.faults || !self.try_orders(&script) {
                     break;
                 }
             }
         }
     }
 
+    /// Leave out requests before and after those that matter, large pieces first.
     fn drop_requests(&mut self) {
-        let mut step = self.best.script.habits.requests / 2;
-        while step > 0 {
-            let mut script = self.best.script.clone();
-            script.habits.requests = script.habits.requests.saturating_sub(step).max(1);
-            if script.habits.requests == self.best.script.habits.requests || !self.try_one(script) {
-                step /= 2;
+        let mut piece = self.best.script.habits.requests / 2;
+        while piece > 0 {
+            let (mut later, mut fewer) = (self.best.script.clone(), self.best.script.clone());
+            later.habits.first += piece;
+            later.faults.iter_mut().for_each(|planned| planned.answered = planned.answered.saturating_sub(piece));
+            fewer.habits.requests = fewer.habits.requests.saturating_sub(piece).max(1);
+            let mut both = later.clone();
+            both.habits.requests = fewer.habits.requests;
+            let is_less = fewer.habits.requests < self.best.script.habits.requests;
+            if !is_less || !(self.try_orders(&both) || self.try_orders(&fewer)) {
+                piece /= 2;
             }
         }
     }

@@ -77,7 +77,7 @@ impl Visitor {
             Down::Packet(Control::Attached { .. }, files) => {
                 (self.channel, self.was_attached) = (files, true);
                 if self.visit == Visit::HangUp {
-                    link.up.push_back(Up::HangUp);
+                    link.up.push_back(Up::Gone);
                     self.end();
                 } else {
                     send(link, Control::Detach);

@@ -82,11 +82,11 @@ pub fn play(script: &Script, variant: Option<Variant>, keeps: bool) -> Outcome {
         script,
         daemon: Some(daemon),
         links: vec![Link::default()],
-        client: Client::new(script.habits, script.seed, 0),
+        client: Client::new(script.habits, (script.seed, script.schedule), 0),
         visitors: Vec::new(),
         referee: Referee::default(),
         taking: None,
-        rng: Rng::new(script.seed, 3),
+        rng: Rng::new(script.schedule, 3),
         start: Instant::now(),
         now_us: 0,
         steps: 0,
@@ -272,7 +272,7 @@ impl World<'_> {
 
     fn fault_if_due(&mut self) {
         let Some(Planned { answered, steps, fault }) = self.script.faults.get(self.next_fault).copied() else { return };
-        if self.client.completed < answered || self.taking.is_some() || self.is_probing {
+        if self.client.completed < answered || self.is_probing {
             return;
         }
         let since = *self.answered_at.get_or_insert(self.steps);
@@ -296,12 +296,21 @@ impl World<'_> {
                     self.links.push(Link::default());
                 }
             }
-            Fault::PacketCut => link.up.push_back(Up::Packet(vec![1, 0, 5], Vec::new())),
+            Fault::PacketCut => {
+                self.client.may_be_refused = true;
+                link.up.push_back(Up::Packet(vec![1, 0, 5], Vec::new()));
+            }
             Fault::WorkerSlow(steps) => self.worker_slow_until = self.steps + steps,
             Fault::DiskSlow(steps) => self.disk_slow_until = self.steps + steps,
             Fault::DiskErrors(count) => {
                 self.client.errors_allowed = true;
                 self.context.disk().errors_left += count;
+            }
+            Fault::Replaced(_) if self.taking.is_some() => {}
+            Fault::Drained => {
+                let Some(daemon) = &mut self.daemon else { return };
+                daemon.sessions.drain();
+                daemon.carry_out(&mut self.links);
             }
             Fault::Replaced(waits) => self.taking = self.daemon.as_ref().map(|daemon| takeover::ask(daemon, waits)),
             Fault::Killed => self.restart(false),
@@ -315,6 +324,7 @@ impl World<'_> {
 
     fn restart(&mut self, cuts_power: bool) {
         let Some(old) = self.daemon.take() else { return };
+        self.taking = None;
         if cuts_power {
             // What it was told before, it was told before.
             self.client.settle(&self.context, &mut self.referee);

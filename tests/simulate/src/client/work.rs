@@ -14,6 +14,9 @@ use crate::rng::Rng;
 /// Most sectors of a request.
 pub(super) const SLOT_SECTORS: u16 = 4;
 
+/// Places looked at for a request that is not to overlap one in flight.
+const PLACES_TRIED: usize = 5;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Read,
@@ -77,7 +80,7 @@ impl Client {
             0 if outstanding > 0 => false,
             2 => {
                 context.say(|| format!("client: hangs up, {outstanding} requests outstanding"));
-                link.up.push_back(Up::HangUp);
+                link.up.push_back(Up::Gone);
                 self.end();
                 true
             }
@@ -91,7 +94,7 @@ impl Client {
     }
 
     fn issue_some(&mut self, context: &Context, referee: &mut Referee) -> usize {
-        let mut rng = Rng::new(self.seed, 1 << 32 | self.steps);
+        let mut rng = Rng::new(self.schedule, 1 << 32 | self.steps);
         let free = self.outstanding.iter().filter(|request| request.is_none()).count();
         let left = usize::try_from(self.habits.requests - self.issued).unwrap_or(0);
         let is_idle = free == self.outstanding.len();
@@ -108,10 +111,15 @@ impl Client {
     }
 
     fn issue(&mut self, context: &Context, referee: &mut Referee) -> bool {
-        let mut rng = Rng::new(self.seed, 2 << 32 | u64::from(self.issued));
+        let mut rng = Rng::new(self.seed, 2 << 32 | u64::from(self.habits.first + self.issued));
         let Some(slot) = self.outstanding.iter().position(Option::is_none) else { return false };
         let count = 1 + rng.below(usize::from(SLOT_SECTORS));
-        let first = rng.below(SECTORS - count);
+        let mut first = rng.below(SECTORS - count);
+        for _ in 0..PLACES_TRIED {
+            if referee.is_busy(first, count) {
+                first = rng.below(SECTORS - count);
+            }
+        }
         let is_write = rng.percent(self.habits.writes_percent);
         let in_own_memory = self.is_registered && rng.percent(50);
         let is_special = rng.percent(20);
