@@ -1,6 +1,5 @@
 //! One queue: stage requests, publish them in a burst, reap completions.
 
-mod recovery;
 mod stage;
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -303,7 +302,7 @@ impl Queue {
                 self.port.backoff.reset();
                 return Ok(count);
             }
-            if !self.port.pause(deadline_ticks, 0, || self.shared.is_hung_up())? {
+            if !self.port.pause(deadline_ticks, false, || self.shared.is_hung_up())? {
                 return Ok(0);
             }
         }
@@ -329,6 +328,44 @@ impl Queue {
     /// [`Error::Disconnected`] when the daemon died or closed the channel and nothing is left to reap.
     pub fn woken(&mut self) -> Result<(), Error> {
         Ok(self.port.woken()?)
+    }
+
+    /// After an error of the channel: forget every request without an answer, so that a reconnection does not repeat it.
+    /// Whether it was done is unknown.
+    pub fn abandon(&mut self) {
+        self.acknowledging = 0;
+        for tag in self.staged.drain(..) {
+            self.uses[usize::from(tag)] = Use::Free;
+            self.free_tags.push(tag);
+        }
+        for tag in (0..u16::MAX).take(self.uses.len()) {
+            if std::mem::replace(&mut self.uses[usize::from(tag)], Use::Free) != Use::Free {
+                self.port.queue.requests.answered();
+                self.free_tags.push(tag);
+            }
+        }
+    }
+
+    /// Replace the dead channel by a new one and publish everything unanswered again, oldest tag numbers first. The
+    /// order among requests in flight was never guaranteed. `info`: what the daemon of the new one says.
+    pub(super) fn resume(&mut self, channel: ClientQueue, info: &BlockInfo) {
+        self.port = Port::new(channel, self.shared.backoff());
+        self.packs = info.can(CAPABILITY_PACKED);
+        self.max_segments = info.most_segments();
+        self.unacknowledged.clear();
+        self.acknowledging = 0;
+        self.staged.clear();
+        for tag in 0..u16::try_from(self.uses.len()).unwrap_or(u16::MAX) {
+            match self.uses[usize::from(tag)] {
+                Use::Caller => self.staged.push(tag),
+                Use::Internal => {
+                    self.uses[usize::from(tag)] = Use::Free;
+                    self.free_tags.push(tag);
+                }
+                Use::Free => {}
+            }
+        }
+        self.submit();
     }
 }
 
