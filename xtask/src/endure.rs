@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-use crate::{cargo, dist};
+use crate::{cargo, dist, end};
 
 /// Kills when `--kills` does not say how many; as `fipsee-endure` has it.
 const DEFAULT_KILLS: &str = "500";
@@ -74,17 +74,6 @@ fn kills(arguments: &[String]) -> String {
     let after = arguments.iter().position(|argument| argument == "--kills").and_then(|place| arguments.get(place + 1));
     let joined = arguments.iter().find_map(|argument| argument.strip_prefix("--kills="));
     after.map_or_else(|| joined.unwrap_or(DEFAULT_KILLS).to_owned(), Clone::clone)
-}
-
-fn end(mut command: Command) -> ExitCode {
-    match command.status() {
-        Ok(status) if status.success() => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: cannot run cargo: {error}");
-            ExitCode::FAILURE
-        }
-    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ mod loom;
 mod models;
 mod pairs;
 mod setup;
+mod simulate;
 mod step;
 mod test;
 mod tidy;
@@ -37,6 +38,7 @@ usage: cargo xtask COMMAND
   vm      disks in virtual machines; `vm --list` and `vm --help` tell more
   endure  kill daemon and clients 500 times and more under load, and compare; `endure oracle`: requests that overlap;
           `endure --help` and `endure oracle --help` say more
+  simulate   clients and daemons by seed, with every kind of fault, in one thread; `simulate --help` tells more
   bench   setup, dist, then the benchmarks, on a quiet machine; arguments go to fipsee-bench
   bench ipc   messages between two CPUs, ours and everybody's, on a quiet machine; `bench ipc --help` tells more
   bench hostile   what each lie of a client or guest costs who does not lie, on a quiet machine; `bench --help` tells more
@@ -51,7 +53,7 @@ fn main() -> ExitCode {
     let mut arguments = env::args().skip(1);
     let command = arguments.next().unwrap_or_default();
     let rest: Vec<String> = arguments.collect();
-    if !["bench", "endure", "fuzz", "vm"].contains(&command.as_str()) && !rest.is_empty() {
+    if !["bench", "endure", "fuzz", "simulate", "vm"].contains(&command.as_str()) && !rest.is_empty() {
         eprintln!("error: 'cargo xtask {command}' takes no arguments\n\n{USAGE}");
         return ExitCode::from(USAGE_ERROR);
     }
@@ -96,6 +98,7 @@ fn main() -> ExitCode {
         "bench" if rest.first().is_some_and(|suite| suite == "vm") => return vm::bench::run(&root, &rest[1..]),
         "bench" => return bench(&root, &rest),
         "endure" => return endure::run(&root, &rest),
+        "simulate" => return simulate::run(&root, &rest),
         "help" | "--help" | "-h" => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;
@@ -122,6 +125,18 @@ fn cargo(root: &Path) -> Command {
     command
 }
 
+/// Run a command that says all there is to say.
+fn end(mut command: Command) -> ExitCode {
+    match command.status() {
+        Ok(status) if status.success() => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: cannot run cargo: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 fn bench(root: &Path, arguments: &[String]) -> ExitCode {
     if !root.join("bench/suite/Cargo.toml").exists() {
         eprintln!("error: this checkout has no benchmark suite (bench/suite, package fipsee-bench)");
@@ -142,12 +157,5 @@ fn bench(root: &Path, arguments: &[String]) -> ExitCode {
         }
         command.env(dist::DIST_VARIABLE, &dist.prefix);
     }
-    match command.status() {
-        Ok(status) if status.success() => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: cannot run cargo: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    end(command)
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::dist::{self, Dist};
 use crate::step::{self, Tally};
-use crate::{cargo, ci, deb, setup, vm};
+use crate::{cargo, ci, deb, setup, simulate, vm};
 
 /// How a test says, past the capture of its output, that a check could not run; see `crates/ring/tests/common`.
 const SKIP_MARK: &str = "fipsee-skip: ";
@@ -30,6 +30,7 @@ pub(crate) fn run(root: &Path, tally: &mut Tally) {
         // It ended well, so cargo counted it as passed.
         tally.passed = tally.passed.saturating_sub(1);
     }
+    simulate::tier(root, tally);
     // A workspace of its own. Without the crates it compares us to, which are for the benchmark.
     tally.measure("tier 0 bench/peers", || {
         let mut command = cargo(root);

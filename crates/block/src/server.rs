@@ -4,18 +4,16 @@ mod events;
 mod standing;
 
 use std::any::Any;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 pub use self::standing::{EventStanding, Standing};
 use fipsee_ring::channel::ServerQueue;
 use fipsee_ring::doorbell::{ClientBell, EventDoorbell, SocketDoorbell};
-use fipsee_ring::mapped::{MappedRing, NextStamp};
+use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::memory::{Memory, RegionTable, Span};
 use fipsee_ring::pace::{MAX_BUDGET, Visits};
-use fipsee_ring::wait::Watch;
 use fipsee_ring::{Message, clock};
-use fipsee_serve::Queue;
+use fipsee_serve::ChannelQueue;
 
 use crate::disk::{AnyDisk, Disk, Engine, Submitted, Ticket};
 use crate::packed::{is_packed, unpack};
@@ -144,10 +142,23 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
         self.in_flight
     }
 
-    /// The client's doorbell.
+    /// The channel's end.
+    #[must_use]
     #[inline(always)]
-    pub const fn client_bell_mut(&mut self) -> &mut C {
-        &mut self.queue.client_bell
+    pub const fn end(&self) -> &ServerQueue<C, O> {
+        &self.queue
+    }
+
+    /// As [`end`](Self::end).
+    #[inline(always)]
+    pub const fn end_mut(&mut self) -> &mut ServerQueue<C, O> {
+        &mut self.queue
+    }
+
+    /// Requests a correct client has outstanding at most.
+    #[must_use]
+    pub const fn depth(&self) -> u32 {
+        self.depth
     }
 
     /// Go on with the same rings and memory, mapped elsewhere. The caller has seen that no request is in flight.
@@ -356,7 +367,15 @@ impl DiskQueue {
     }
 }
 
-impl Queue<Engine> for DiskQueue {
+impl ChannelQueue<Engine> for DiskQueue {
+    fn end(&self) -> &ServerQueue {
+        self.server.end()
+    }
+
+    fn end_mut(&mut self) -> &mut ServerQueue {
+        self.server.end_mut()
+    }
+
     fn visit(&mut self, engine: &mut Engine, alone: bool) -> u32 {
         self.server.hold(alone);
         // Most looks find nothing: they are not to pay for the registers that serving needs.
@@ -368,7 +387,7 @@ impl Queue<Engine> for DiskQueue {
     }
 
     fn depth(&self) -> u32 {
-        self.server.depth
+        self.server.depth()
     }
 
     fn has_work(&self) -> bool {
@@ -383,28 +402,7 @@ impl Queue<Engine> for DiskQueue {
         self.server.flush();
     }
 
-    fn arm_and_work_remains(&mut self) -> bool {
-        !self.server.is_armed() && self.server.arm_and_work_remains()
-    }
-
-    fn bell_rang(&mut self) {
-        self.server.bell_rang();
-    }
-
-    fn bell(&self) -> BorrowedFd<'_> {
-        self.server.queue.our_bell.as_fd()
-    }
-
-    fn next_stamp(&self) -> Option<NextStamp> {
-        let requests = &self.server.queue.requests;
-        Some(requests.memory().next_stamp(requests.cursor()))
-    }
-
-    fn watch(&self) -> Option<Watch<'_>> {
-        Some(self.server.queue.requests.watch())
-    }
-
-    fn saved_state(&mut self, _own: bool) -> Option<Box<dyn Any + Send>> {
+    fn saved_state(&mut self) -> Option<Box<dyn Any + Send>> {
         Some(Box::new(self.server.standing()?))
     }
 }

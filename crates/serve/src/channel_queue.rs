@@ -44,6 +44,12 @@ pub trait ChannelQueue<E: Engine>: Any + Send {
         }
     }
 
+    /// As [`Queue::arm_and_work_remains`].
+    fn arm_and_work_remains(&mut self) -> bool {
+        let requests = &mut self.end_mut().requests;
+        !requests.is_armed() && requests.arm_and_work_remains() && self.has_work()
+    }
+
     /// As [`Queue::saved_state`].
     fn saved_state(&mut self) -> Option<Box<dyn Any + Send>>;
 }
@@ -75,8 +81,7 @@ impl<E: Engine, T: ChannelQueue<E>> Queue<E> for T {
     }
 
     fn arm_and_work_remains(&mut self) -> bool {
-        let requests = &mut self.end_mut().requests;
-        !requests.is_armed() && requests.arm_and_work_remains() && ChannelQueue::has_work(self)
+        ChannelQueue::arm_and_work_remains(self)
     }
 
     fn bell_rang(&mut self) {

@@ -21,5 +21,5 @@ pub use self::channel_queue::ChannelQueue;
 pub use self::command::{Add, Added, Change, Command, Make, NotAdded, Removed, When, Which};
 pub use self::engine::{Engine, Ticket};
 pub use self::queue::{Queue, QueueName};
-pub use self::quiesce::{IfAbandoned, NotQuiesced, Quiesce, Quiesced};
+pub use self::quiesce::{AskedToQuiesce, IfAbandoned, NotQuiesced, Quiesce, Quiesced};
 pub use self::worker::{AbortOnPanic, Pass, Place, Worker, WorkerCounters, WorkerHandle, spawn};

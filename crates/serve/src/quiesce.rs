@@ -43,6 +43,13 @@ pub enum NotQuiesced {
 /// The state of each queue, which its service understands.
 type States = HashMap<QueueName, Box<dyn Any + Send>>;
 
+/// Workers that were asked and have not all answered.
+pub struct AskedToQuiesce {
+    quiesced: Quiesced,
+    replies: Vec<Receiver<States>>,
+    answered: usize,
+}
+
 /// Workers that do nothing until they are to [`resume`](Self::resume), or until this is dropped.
 pub struct Quiesced {
     states: States,
@@ -56,10 +63,23 @@ impl Quiesced {
     /// As when this is dropped.
     pub fn begin<E: Engine>(
         workers: &[WorkerHandle<E>],
-        mut before: Vec<Vec<Command<E>>>,
+        before: Vec<Vec<Command<E>>>,
         timeout: Duration,
         if_abandoned: IfAbandoned,
     ) -> Result<Self, NotQuiesced> {
+        let deadline = Instant::now() + timeout + ANSWER_TIMEOUT;
+        let mut asked = Self::ask(workers, before, timeout, if_abandoned);
+        while !asked.answer(|reply| reply.recv_timeout(deadline.saturating_duration_since(Instant::now())))? {}
+        Ok(asked.quiesced)
+    }
+
+    /// As [`begin`](Self::begin), for who drives the workers and asks now and then how far they are.
+    pub fn ask<E: Engine>(
+        workers: &[WorkerHandle<E>],
+        mut before: Vec<Vec<Command<E>>>,
+        timeout: Duration,
+        if_abandoned: IfAbandoned,
+    ) -> AskedToQuiesce {
         before.resize_with(workers.len(), Vec::new);
         let (mut quiesced, mut replies) = (Self { states: States::new(), resume: Vec::new() }, Vec::new());
         for (worker, mut commands) in workers.iter().zip(before) {
@@ -70,15 +90,7 @@ impl Quiesced {
             quiesced.resume.push(sender);
             replies.push(reply);
         }
-        let deadline = Instant::now() + timeout + ANSWER_TIMEOUT;
-        for (index, reply) in replies.iter().enumerate() {
-            let states = reply.recv_timeout(deadline.saturating_duration_since(Instant::now()));
-            quiesced.states.extend(states.map_err(|error| match error {
-                RecvTimeoutError::Disconnected => NotQuiesced::InFlight,
-                RecvTimeoutError::Timeout => NotQuiesced::NoAnswer(index),
-            })?);
-        }
-        Ok(quiesced)
+        AskedToQuiesce { quiesced, replies, answered: 0 }
     }
 
     /// The state of a queue, if it is served and has one of this kind.
@@ -92,6 +104,38 @@ impl Quiesced {
         for worker in &self.resume {
             let _ = worker.send(());
         }
+    }
+}
+
+impl AskedToQuiesce {
+    /// All workers, once each has answered; until then, this again.
+    ///
+    /// # Errors
+    /// Requests are still in flight after the timeout.
+    pub fn poll(mut self) -> Result<Result<Quiesced, Self>, NotQuiesced> {
+        loop {
+            match self.answer(|reply| reply.recv_timeout(Duration::ZERO)) {
+                Ok(true) => return Ok(Ok(self.quiesced)),
+                Ok(false) => {}
+                Err(NotQuiesced::NoAnswer(_)) => return Ok(Err(self)),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Take the next worker's answer. Was it the last?
+    fn answer(
+        &mut self,
+        receive: impl FnOnce(&Receiver<States>) -> Result<States, RecvTimeoutError>,
+    ) -> Result<bool, NotQuiesced> {
+        let Some(reply) = self.replies.get(self.answered) else { return Ok(true) };
+        let states = receive(reply).map_err(|error| match error {
+            RecvTimeoutError::Disconnected => NotQuiesced::InFlight,
+            RecvTimeoutError::Timeout => NotQuiesced::NoAnswer(self.answered),
+        })?;
+        self.quiesced.states.extend(states);
+        self.answered += 1;
+        Ok(self.answered == self.replies.len())
     }
 }
 

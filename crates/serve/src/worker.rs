@@ -357,9 +357,9 @@ impl<E: Engine> Worker<E> {
         self.settle();
     }
 
-    /// Ask every client for its doorbell, then look once more.
-    fn nothing_remains_after_arming(&mut self) -> bool {
-        if self.engine.has_unsent() || (!self.unsettled.is_empty() && self.engine.in_flight() == 0) {
+    /// Before [`sleep`](Self::sleep): ask every client for its doorbell, then look once more. `false`: the worker has something to do.
+    pub fn nothing_remains_after_arming(&mut self) -> bool {
+        if self.quiescing.is_some() || self.engine.has_unsent() || (!self.unsettled.is_empty() && self.engine.in_flight() == 0) {
             return false;
         }
         let mut waiting = Vec::new();
@@ -374,8 +374,9 @@ impl<E: Engine> Worker<E> {
         waiting.is_empty() && !self.handle.mailbox.has_messages()
     }
 
+    /// Wait for a doorbell, a command or the engine, until `deadline_ticks` at most. Was it one of these?
     #[cold]
-    fn sleep(&mut self, deadline_ticks: Option<u64>) {
+    pub fn sleep(&mut self, deadline_ticks: Option<u64>) -> bool {
         if self.engine.in_flight() > 0 {
             self.watch_engine();
         }
@@ -388,6 +389,7 @@ impl<E: Engine> Worker<E> {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => tracing::error!(%error, "epoll failed"),
         }
+        let is_woken = !events.is_empty();
         for event in events {
             let token = event.data.u64();
             if token == TOKEN_MAILBOX || token == TOKEN_ENGINE {
@@ -399,6 +401,7 @@ impl<E: Engine> Worker<E> {
                 self.queues.activate(id);
             }
         }
+        is_woken
     }
 
     /// Have the kernel ring wake us; from its first use on.

@@ -278,8 +278,15 @@ impl Disk {
     /// # Errors
     /// Why the attempt failed; another may succeed if the error [is transient](Error::is_transient).
     pub fn attach_again<Q: BorrowMut<Queue>>(&self, queues: &mut [Q]) -> Result<(), Error> {
-        let options = &self.shared.options;
-        let Attached { control, region, layout, service_info, queues: channels } = handshake(&self.socket_path, options)?;
+        self.resume(handshake(&self.socket_path, &self.shared.options)?, queues)
+    }
+
+    /// As [`attach_again`](Self::attach_again), over a channel that the caller attached.
+    ///
+    /// # Errors
+    /// It is another disk's, or worse than the one before.
+    pub fn resume<Q: BorrowMut<Queue>>(&self, attached: Attached, queues: &mut [Q]) -> Result<(), Error> {
+        let Attached { control, region, layout, service_info, queues: channels } = attached;
         let (info, known) = (BlockInfo::from_bytes(&service_info)?, self.info());
         let checks = [
             ("identity", info.identity == known.identity),

@@ -202,7 +202,7 @@ impl GuestQueue {
     #[inline(always)]
     fn ring_was_served(&mut self) {
         if let Some(ring) = &mut self.ring
-            && (ring.server.client_bell_mut().rung || ring.log.is_some() || !ring.waiting.is_empty())
+            && (ring.server.end_mut().client_bell.rung || ring.log.is_some() || !ring.waiting.is_empty())
         {
             self.tend();
         }
@@ -217,7 +217,7 @@ impl GuestQueue {
             ring.server.flush();
         }
         ring.mark();
-        if std::mem::take(&mut ring.server.client_bell_mut().rung) {
+        if std::mem::take(&mut ring.server.end_mut().client_bell.rung) {
             match ring.parked.take() {
                 Some(token) => complete(&mut self.virtqueue, token, RUNG),
                 None => ring.kept = true,

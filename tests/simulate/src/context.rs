@@ -1,0 +1,108 @@
+//! What all parts of one lifetime share: the disk, the verdict, the trace.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use fipsee_ring::region::Region;
+
+use crate::disk::DiskState;
+use crate::variant::Variant;
+
+/// Shared by all parts of one lifetime. One thread runs them: no lock is ever waited for.
+pub(crate) struct Context {
+    /// What is broken on purpose.
+    pub(crate) variant: Option<Variant>,
+    disk: Mutex<DiskState>,
+    regions: Mutex<Vec<Weak<Region>>>,
+    /// Attached clients, each of which excludes others until it is released.
+    holders: Mutex<Vec<u64>>,
+    verdict: Mutex<Option<String>>,
+    has_failed: AtomicBool,
+    trace: Option<Mutex<Vec<String>>>,
+}
+
+/// Without poisoning: a panic ends the lifetime and all that it shares.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Context {
+    /// A new lifetime's; `traced`: keep a line for each step.
+    #[must_use]
+    pub(crate) fn new(variant: Option<Variant>, disk: DiskState, traced: bool) -> Arc<Self> {
+        let trace = traced.then(Mutex::default);
+        let (disk, regions, holders, verdict) = (Mutex::new(disk), Mutex::default(), Mutex::default(), Mutex::default());
+        Arc::new(Self { variant, disk, regions, holders, verdict, has_failed: AtomicBool::new(false), trace })
+    }
+
+    /// Is this what is broken?
+    #[must_use]
+    pub(crate) fn is_broken(&self, variant: Variant) -> bool {
+        self.variant == Some(variant)
+    }
+
+    /// The disk.
+    pub(crate) fn disk(&self) -> MutexGuard<'_, DiskState> {
+        lock(&self.disk)
+    }
+
+    /// Clients that are attached and not released.
+    pub(crate) fn holders(&self) -> MutexGuard<'_, Vec<u64>> {
+        lock(&self.holders)
+    }
+
+    /// Something must never be so, and is. The first is kept.
+    pub(crate) fn violated(&self, what: impl FnOnce() -> String) {
+        if !self.has_failed.swap(true, Ordering::Relaxed) {
+            let text = what();
+            self.say(|| format!("VIOLATED: {text}"));
+            *lock(&self.verdict) = Some(text);
+        }
+    }
+
+    /// Has something been violated?
+    #[must_use]
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Relaxed)
+    }
+
+    /// What was.
+    #[must_use]
+    pub(crate) fn verdict(&self) -> Option<String> {
+        lock(&self.verdict).clone()
+    }
+
+    /// A line of the trace.
+    pub(crate) fn say(&self, line: impl FnOnce() -> String) {
+        if let Some(trace) = &self.trace {
+            lock(trace).push(line());
+        }
+    }
+
+    /// The trace so far.
+    #[must_use]
+    pub(crate) fn take_trace(&self) -> Vec<String> {
+        self.trace.as_ref().map(|trace| std::mem::take(&mut *lock(trace))).unwrap_or_default()
+    }
+
+    /// The daemon has mapped this.
+    pub(crate) fn mapped(&self, region: &Arc<Region>) {
+        lock(&self.regions).push(Arc::downgrade(region));
+    }
+
+    /// Does the daemon still map all of this memory?
+    #[must_use]
+    pub(crate) fn is_mapped(&self, base: usize, length_bytes: usize) -> bool {
+        lock(&self.regions).iter().filter_map(Weak::upgrade).any(|region| {
+            let start = region.base().as_ptr() as usize;
+            let end = start.saturating_add(usize::try_from(region.length_bytes()).unwrap_or(usize::MAX));
+            start <= base && base.saturating_add(length_bytes) <= end
+        })
+    }
+
+    /// Memory that the daemon still maps.
+    #[must_use]
+    pub(crate) fn regions_left(&self) -> usize {
+        lock(&self.regions).iter().filter(|region| region.strong_count() > 0).count()
+    }
+}

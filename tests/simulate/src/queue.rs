@@ -1,0 +1,135 @@
+//! Queues as workers serve them, and the engine that reports what the disk has ended.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use fipsee_block::disk::{self, Ticket};
+use fipsee_block::server::QueueServer;
+use fipsee_block::wire::Status;
+use fipsee_ring::channel::ServerQueue;
+use fipsee_serve::{ChannelQueue, Engine};
+
+use crate::context::lock;
+use crate::disk::QueueDisk;
+use crate::variant::Variant;
+
+/// Ends reported at a time.
+const REPORTS: usize = 14;
+
+/// What the disk has to say to one worker.
+#[derive(Default)]
+pub(crate) struct Lane {
+    ended: Mutex<Vec<(Ticket, Status)>>,
+    in_flight: AtomicUsize,
+}
+
+impl Lane {
+    /// A request began.
+    pub(crate) fn begun(&self) {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It ended.
+    pub(crate) fn ended(&self, ticket: Ticket, status: Status) {
+        lock(&self.ended).push((ticket, status));
+    }
+
+    /// Is there something to report?
+    #[must_use]
+    pub(crate) fn has_ended(&self) -> bool {
+        !lock(&self.ended).is_empty()
+    }
+}
+
+/// A worker's engine.
+pub(crate) struct SimEngine {
+    lane: Arc<Lane>,
+    unused: disk::Engine,
+}
+
+impl SimEngine {
+    /// Reports what ends in `lane`.
+    #[must_use]
+    pub(crate) fn new(lane: Arc<Lane>) -> Self {
+        Self { lane, unused: disk::Engine::new(1).expect("one entry is possible") }
+    }
+}
+
+impl Engine for SimEngine {
+    type Ticket = Ticket;
+    type Status = Status;
+
+    fn queue_of(ticket: Ticket) -> u32 {
+        ticket.queue
+    }
+
+    fn in_flight(&self) -> usize {
+        self.lane.in_flight.load(Ordering::Relaxed)
+    }
+
+    fn poll(&mut self, _limit: usize, finished: &mut impl FnMut(Ticket, Status)) -> usize {
+        let mut ended = lock(&self.lane.ended);
+        let count = ended.len().min(REPORTS);
+        let ended: Vec<_> = ended.drain(..count).collect();
+        self.lane.in_flight.fetch_sub(count, Ordering::Relaxed);
+        ended.into_iter().for_each(|(ticket, status)| finished(ticket, status));
+        count
+    }
+}
+
+/// A queue of the daemon.
+pub(crate) struct SimQueue {
+    pub(crate) server: QueueServer,
+    pub(crate) disk: QueueDisk,
+}
+
+impl ChannelQueue<SimEngine> for SimQueue {
+    fn end(&self) -> &ServerQueue {
+        self.server.end()
+    }
+
+    fn end_mut(&mut self) -> &mut ServerQueue {
+        self.server.end_mut()
+    }
+
+    fn visit(&mut self, engine: &mut SimEngine, alone: bool) -> u32 {
+        self.server.hold(alone);
+        if !self.server.has_work() {
+            return 0;
+        }
+        let taken = self.server.visit(&self.disk, &mut engine.unused);
+        self.disk.context.say(|| format!("queue of client {}: {taken} taken", self.disk.client));
+        taken
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.server.in_flight()
+    }
+
+    fn depth(&self) -> u32 {
+        self.server.depth()
+    }
+
+    fn has_work(&self) -> bool {
+        self.server.has_work()
+    }
+
+    fn finish(&mut self, ticket: Ticket, status: Status) {
+        self.server.finish(ticket, status);
+    }
+
+    fn flush(&mut self) {
+        self.server.flush();
+    }
+
+    fn arm_and_work_remains(&mut self) -> bool {
+        let remains = !self.server.is_armed() && self.server.arm_and_work_remains();
+        remains && !self.disk.context.is_broken(Variant::SleepWithoutLook)
+    }
+
+    fn saved_state(&mut self) -> Option<Box<dyn Any + Send>> {
+        Some(Box::new(self.server.standing()?))
+    }
+}

@@ -1,0 +1,234 @@
+//! Disks as a service of the simulated daemon: what ATTACH grants, and who excludes whom, by the daemon's own rules.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use fipsee_block::disk::AnyDisk;
+use fipsee_block::server::{QueueServer, QueueSetup, Standing};
+use fipsee_block::stats::QueueCounters;
+use fipsee_block::wire::{ATTACH_EXCLUSIVE, ATTACH_SOLE_WRITER, BlockInfo, FEATURES, PROFILE, SERVICE_BLOCK};
+use fipsee_daemon::export::{Denied, Export, Kind, Role, Wish};
+use fipsee_ring::channel::{RegionLayout, ServerQueue};
+use fipsee_ring::control::RefusalCode;
+use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
+use fipsee_ring::handshake::{Grant, Refusal, Wanted, refuse};
+use fipsee_ring::memory::RegionTable;
+use fipsee_ring::region::Region;
+use fipsee_serve::session::{Ack, Attachment, Client, ClientLimits, Denial, Event, Granted, Host, TakesMemory};
+use fipsee_serve::{Add, Assignment, Command, Queue, QueueName, When, Which, WorkerHandle};
+
+use crate::context::Context;
+use crate::disk::QueueDisk;
+use crate::queue::{Lane, SimEngine, SimQueue};
+use crate::variant::Variant;
+
+/// Bytes of the pool that a client gets.
+pub(crate) const POOL_BYTES: u64 = 64 << 10;
+
+/// The daemon around the sessions.
+pub(crate) struct SimHost {
+    pub(crate) context: Arc<Context>,
+    pub(crate) export: Arc<Export>,
+    pub(crate) workers: Vec<WorkerHandle<SimEngine>>,
+    pub(crate) lanes: Vec<Arc<Lane>>,
+    pub(crate) next_client: u64,
+    pub(crate) departures: Arc<AtomicU64>,
+}
+
+/// What is held for an attached client.
+pub(crate) struct SimAttachment {
+    pub(crate) context: Arc<Context>,
+    pub(crate) export: Arc<Export>,
+    pub(crate) region: Arc<Region>,
+    pub(crate) layout: RegionLayout,
+    pub(crate) bells: Vec<(EventDoorbell, SocketDoorbell)>,
+    departures: Arc<AtomicU64>,
+}
+
+/// The daemon's end of a queue, and where it goes on.
+pub(crate) type End = (ServerQueue, Option<Standing>);
+
+impl Host<SimEngine> for SimHost {
+    fn next_client(&mut self) -> u64 {
+        self.next_client += 1;
+        self.next_client
+    }
+
+    fn limits(&self) -> ClientLimits {
+        ClientLimits { max_queues: 2, max_depth: 8, max_pool_bytes: POOL_BYTES, max_memory_bytes: 1 << 20 }
+    }
+
+    fn max_clients(&self) -> (usize, Option<usize>) {
+        (4, None)
+    }
+
+    fn features(&self) -> u64 {
+        FEATURES
+    }
+
+    fn attach(&mut self, client: &Client<'_>, wanted: &Wanted<'_>) -> Result<Granted<SimEngine>, Denial> {
+        let exclusive = wanted.flags & ATTACH_EXCLUSIVE != 0;
+        let role = if wanted.flags & ATTACH_SOLE_WRITER != 0 { Role::SoleWriter } else { Role::Writer };
+        let wish = Wish { kind: Kind::Ring, exclusive, role, ignores_claims: false };
+        self.export.admit(client.id, client.credentials, wish).map_err(|denied| match denied {
+            Denied::BusyForNow(text) => Denial::Later(refuse(RefusalCode::Busy, text)),
+            other => refuse(RefusalCode::Busy, other.into_text()).into(),
+        })?;
+        if self.context.disk().works_for_another_than(client.id) {
+            self.context.violated(|| format!("client {} is attached while requests of another are in flight", client.id));
+        }
+        if let Some(other) = self.context.holders().first() {
+            self.context.violated(|| format!("client {} is attached although client {other} has the disk for itself", client.id));
+        }
+        let granted = self.lay_out(client, wanted).inspect_err(|_| self.export.leave(client.id))?;
+        self.context.holders().push(client.id);
+        Ok(granted)
+    }
+
+    fn command(&mut self, worker: usize, command: Command<SimEngine>) {
+        let command = match command {
+            Command::Remove { which, finish: true, removed } if self.context.is_broken(Variant::DetachedEarly) => {
+                Command::Remove { which, finish: false, removed }
+            }
+            command => command,
+        };
+        self.workers[worker].mailbox.send(command);
+    }
+
+    fn departures(&self) -> u64 {
+        if self.context.is_broken(Variant::ParkedForgotten) { 0 } else { self.departures.load(Ordering::Relaxed) }
+    }
+
+    fn event(&mut self, event: Event<'_>) {
+        self.context.say(|| match event {
+            Event::Attached { client, queues, .. } => format!("daemon: client {} is attached, {queues} queues", client.id),
+            Event::Gone { client, .. } => format!("daemon: client {client} is gone"),
+            Event::Refused { client, reason, .. } => format!("daemon: client {client} is refused: {reason}"),
+        });
+    }
+}
+
+impl SimHost {
+    fn lay_out(&self, client: &Client<'_>, wanted: &Wanted<'_>) -> Result<Granted<SimEngine>, Refusal> {
+        let limits = &client.limits;
+        let (queues, depth) = (wanted.queue_count.min(limits.max_queues), wanted.depth.min(limits.max_depth));
+        let seed = u32::try_from(client.id & 0xffff).unwrap_or(0);
+        let mut layout = RegionLayout::plan(&PROFILE, queues, depth, wanted.pool_bytes.min(limits.max_pool_bytes), seed);
+        layout.features = client.features;
+        let assignments: Vec<Assignment> = layout.queues.iter().map(|_| Assignment::choose(&self.workers)).collect();
+        let mut grant = Grant::new(layout, |region| self.context.mapped(region))?;
+        let ends: Vec<End> = std::mem::take(&mut grant.queues).into_iter().map(|queue| (queue, None)).collect();
+        let attachment = self.attachment(Arc::clone(&grant.region), grant.layout.clone(), &ends);
+        let commands = self.commands(client.id, &attachment, &assignments, ends);
+        let reply = grant.attached(self.info().to_bytes());
+        Ok(Granted { attachment: Box::new(attachment), assignments, reply, grant, commands })
+    }
+
+    pub(crate) fn attachment(&self, region: Arc<Region>, layout: RegionLayout, ends: &[End]) -> SimAttachment {
+        let bells = ends.iter().map(|(queue, _)| (queue.our_bell.clone(), queue.client_bell.clone())).collect();
+        let (context, export, departures) = (Arc::clone(&self.context), Arc::clone(&self.export), Arc::clone(&self.departures));
+        SimAttachment { context, export, region, layout, bells, departures }
+    }
+
+    fn info(&self) -> BlockInfo {
+        self.export.info(false)
+    }
+
+    /// What the workers are to do so that they serve the queues.
+    pub(crate) fn commands(
+        &self,
+        client: u64,
+        attachment: &SimAttachment,
+        assignments: &[Assignment],
+        ends: Vec<End>,
+    ) -> Vec<(usize, Command<SimEngine>)> {
+        let SimAttachment { region, layout, .. } = attachment;
+        let of_queue = ends.into_iter().zip(&layout.queues).zip(assignments).zip(0_u16..);
+        let command = of_queue.map(|((((queue, standing), geometry), assignment), index)| {
+            let memory = RegionTable::of_pool(region, layout.pool_offset_bytes, layout.pool_bytes);
+            let counters = Arc::<QueueCounters>::default();
+            let (depth, info, read_only) = (geometry.depth, self.info(), false);
+            let lane = Arc::clone(&self.lanes[assignment.worker()]);
+            let disk = QueueDisk { context: Arc::clone(&self.context), client, lane, info: self.info() };
+            let make = move |id| -> Result<Box<dyn Queue<SimEngine>>, String> {
+                let memory = memory.map_err(|fault| format!("{fault:?}"))?;
+                let mut server = QueueServer::new(queue, id, QueueSetup { depth, info, read_only, memory, counters });
+                standing.iter().for_each(|standing| server.take_stand(standing));
+                Ok(Box::new(SimQueue { server, disk }))
+            };
+            let context = Arc::clone(&self.context);
+            let added = move |added: Result<(), _>| {
+                if added.is_err() {
+                    context.violated(|| format!("a queue of client {client} is not served"));
+                }
+            };
+            let name = QueueName { client, index };
+            (assignment.worker(), Command::Add(Add { name, make: Box::new(make), added: Box::new(added) }))
+        });
+        command.collect()
+    }
+}
+
+impl Attachment<SimEngine> for SimAttachment {
+    fn name(&self) -> &str {
+        self.export.name()
+    }
+
+    fn service(&self) -> u16 {
+        SERVICE_BLOCK
+    }
+
+    fn memory(&self) -> Option<&dyn TakesMemory<SimEngine>> {
+        Some(self)
+    }
+
+    fn leave(&self, client: u64) {
+        if self.context.is_broken(Variant::ClaimEndsAtHangUp) {
+            self.export.leave(client);
+        }
+        self.export.is_leaving(client);
+    }
+
+    fn release(&self, client: u64) {
+        if self.context.disk().works_for(client) {
+            self.context.violated(|| format!("client {client} is released while its requests are in flight"));
+        }
+        self.context.holders().retain(|holder| *holder != client);
+        if !self.context.is_broken(Variant::ClaimKept) {
+            self.export.leave(client);
+        }
+        self.departures.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl TakesMemory<SimEngine> for SimAttachment {
+    fn add_region(&self, client: u64, id: u16, region: &Arc<Region>, access: u16, ack: Ack) -> Command<SimEngine> {
+        self.context.mapped(region);
+        let region = Arc::clone(region);
+        change(client, When::Now, ack, move |server| {
+            let _ = server.regions_mut().insert(id, &region, 0, region.length_bytes(), access);
+        })
+    }
+
+    fn remove_region(&self, client: u64, id: u16, ack: Ack) -> Command<SimEngine> {
+        let when = if self.context.is_broken(Variant::MemoryGoesAtOnce) { When::Now } else { When::Idle };
+        change(client, when, ack, move |server| {
+            let _ = server.regions_mut().remove(id);
+        })
+    }
+}
+
+fn change(client: u64, when: When, ack: Ack, change: impl Fn(&mut QueueServer) + Send + 'static) -> Command<SimEngine> {
+    let change = move |queue: &mut dyn Queue<SimEngine>| {
+        let _until_dropped = &ack;
+        if let Some(SimQueue { server, .. }) = (queue as &mut dyn std::any::Any).downcast_mut() {
+            change(server);
+        }
+    };
+    Command::Change { which: Which::Client(client), when, change: Box::new(change) }
+}
+
+/// The export of a new daemon.
+pub(crate) fn export(config: &fipsee_daemon::config::DiskConfig, disk: AnyDisk) -> Arc<Export> {
+    Arc::new(Export::new(config, disk))
+}

@@ -1,0 +1,175 @@
+//! A daemon goes on where another stopped: quiesced workers, states of queues, sessions.
+
+use std::any::Any;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fipsee_block::server::Standing;
+use fipsee_daemon::export::{Attached, Kind};
+use fipsee_ring::channel::ServerQueue;
+use fipsee_ring::region::{Access, Region};
+use fipsee_ring::ring::Cursor;
+use fipsee_serve::session::{Held, Registered, Session, State};
+use fipsee_serve::{AskedToQuiesce, Assignment, Command, IfAbandoned, QueueName, Quiesced};
+
+use crate::context::Context;
+use crate::daemon::{Daemon, Link};
+use crate::queue::SimEngine;
+use crate::service::{End, SimAttachment};
+use crate::variant::Variant;
+
+/// Longer than any lifetime: such a takeover never gives up.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// Ask the workers to stop; `waits`: for requests in flight, else the takeover ends when there are any.
+#[must_use]
+pub(crate) fn ask(daemon: &Daemon, waits: bool) -> AskedToQuiesce {
+    let timeout = if waits { LONG } else { Duration::ZERO };
+    Quiesced::ask(&daemon.handles, Vec::new(), timeout, IfAbandoned::Resume)
+}
+
+/// The workers have stopped: the next daemon, or the same one if it cannot be.
+pub(crate) fn go_on(mut old: Daemon, still: Quiesced, context: &Arc<Context>, links: &mut [Link]) -> Daemon {
+    old.take_reports(links);
+    if !old.sessions.is_settled() {
+        context.say(|| "takeover: refused, clients that are gone have requests in flight".to_owned());
+        still.resume();
+        return old;
+    }
+    if !is_served_whole(&old, &still) {
+        // It detaches, and some of its queues have been let go. The daemon refuses likewise; the next attempt finds it gone.
+        context.say(|| "takeover: refused, a client is about to be gone".to_owned());
+        still.resume();
+        return old;
+    }
+    let mut new = Daemon::new(context, old.handles.len(), old.sessions.host.next_client);
+    let mut taking = Taking { context, commands: old.handles.iter().map(|_| Vec::new()).collect(), given: Vec::new() };
+    let mut sessions: Vec<(u64, &Session<SimEngine>)> = old.sessions.iter().collect();
+    sessions.sort_unstable_by_key(|(client, _)| *client);
+    let mut detaching = Vec::new();
+    for (client, session) in sessions {
+        let state = match &session.state {
+            State::Silent { since } => State::Silent { since: *since },
+            State::Greeted { since } => State::Greeted { since: *since },
+            State::Attached(held) => State::Attached(taking.adopt(&old, &new, client, held, &still)),
+            State::Detaching(held) => {
+                detaching.push(client);
+                State::Attached(taking.adopt(&old, &new, client, held, &still))
+            }
+            State::Done => State::Done,
+        };
+        let session = Session::new(session.credentials.clone(), session.limits, session.features, state);
+        new.sessions.adopt(client, session);
+    }
+    let Taking { commands, given, .. } = taking;
+    let asked = Quiesced::ask(&new.handles, commands, Duration::ZERO, IfAbandoned::Release);
+    for worker in &mut new.workers {
+        let _ = (worker.worker.pass(), worker.worker.pass());
+    }
+    match asked.poll() {
+        Ok(Ok(stands)) => {
+            if given.iter().any(|(queue, standing)| stands.state::<Standing>(*queue) != Some(standing)) {
+                context.violated(|| "a queue does not stand where the old daemon left it".to_owned());
+            }
+            drop(old);
+            drop(still);
+            stands.resume();
+        }
+        _ => context.violated(|| "the new daemon's workers do not stand still".to_owned()),
+    }
+    context.say(|| format!("takeover: another daemon serves {} clients", new.sessions.len()));
+    for client in detaching {
+        let _ = new.sessions.detach(client);
+    }
+    new.carry_out(links);
+    new
+}
+
+fn is_served_whole(old: &Daemon, still: &Quiesced) -> bool {
+    old.sessions.iter().all(|(client, session)| {
+        let queues = session.held().and_then(attachment).map_or(0, |block| block.layout.queues.len());
+        matches!(session.state, State::Attached(_))
+            || (0_u16..).take(queues).all(|index| still.state::<Standing>(QueueName { client, index }).is_some())
+    })
+}
+
+fn attachment(held: &Held<SimEngine>) -> Option<&SimAttachment> {
+    (&*held.attachment as &dyn Any).downcast_ref()
+}
+
+struct Taking<'a> {
+    context: &'a Arc<Context>,
+    commands: Vec<Vec<Command<SimEngine>>>,
+    given: Vec<(QueueName, Standing)>,
+}
+
+impl Taking<'_> {
+    fn adopt(&mut self, old: &Daemon, new: &Daemon, client: u64, held: &Held<SimEngine>, still: &Quiesced) -> Held<SimEngine> {
+        let block = attachment(held).expect("our own");
+        let host = &new.sessions.host;
+        let region = self.map(&block.region);
+        let mut ends: Vec<End> = Vec::new();
+        for ((geometry, bells), index) in block.layout.queues.iter().zip(&block.bells).zip(0_u16..) {
+            let name = QueueName { client, index };
+            let Some(standing) = still.state::<Standing>(name) else {
+                self.context.violated(|| format!("queue {index} of client {client} has no state to hand over"));
+                continue;
+            };
+            let standing = self.given(*standing, geometry.completion_slots);
+            let positions = (standing.request, standing.completion);
+            let queue = ServerQueue::open_at(&region, geometry, bells.0.clone(), bells.1.clone(), positions).expect("it fits");
+            self.given.push((name, standing));
+            ends.push((queue, Some(standing)));
+        }
+        let assignments: Vec<Assignment> = block.layout.queues.iter().map(|_| Assignment::choose(&new.handles)).collect();
+        let attachment = host.attachment(region, block.layout.clone(), &ends);
+        for (worker, command) in host.commands(client, &attachment, &assignments, ends) {
+            self.commands[worker].push(command);
+        }
+        let (exclusive, role) = old.sessions.host.export.terms_of(client);
+        let (queues, worker_cpus) = (Vec::new(), Vec::new());
+        host.export.keep(Attached {
+            kind: Kind::Ring,
+            client,
+            pid: 0,
+            uid: 0,
+            queues,
+            worker_cpus,
+            exclusive,
+            role,
+            leaving: false,
+        });
+        let mut adopted = Held::new(Box::new(attachment), assignments);
+        for (id, memory) in &held.memory {
+            let registered = Registered { region: self.map(&memory.region), access: memory.access, is_going: memory.is_going };
+            for worker in adopted.workers() {
+                if let Some(takes) = adopted.attachment.memory() {
+                    let command = takes.add_region(client, *id, &registered.region, registered.access, Arc::new(()));
+                    self.commands[worker].push(command);
+                }
+            }
+            adopted.memory.insert(*id, registered);
+        }
+        adopted
+    }
+
+    /// Map memory as another process would.
+    fn map(&self, region: &Arc<Region>) -> Arc<Region> {
+        let file = region.as_fd().try_clone_to_owned().expect("a descriptor");
+        let region = Arc::new(Region::from_peer(file, region.length_bytes(), Access::ReadWrite).expect("memory"));
+        self.context.mapped(&region);
+        region
+    }
+
+    fn given(&self, mut standing: Standing, completion_slots: u32) -> Standing {
+        let (request, completion) = (standing.request, standing.completion);
+        if self.context.is_broken(Variant::TakeoverRepeatsRequest) && request.index() > 0 {
+            standing.request = Cursor::at(request.index() - 1, request.stamp());
+        }
+        if self.context.is_broken(Variant::TakeoverSkipsCompletion) && completion.index() + 1 < completion_slots {
+            standing.completion = Cursor::at(completion.index() + 1, completion.stamp());
+        }
+        standing
+    }
+}

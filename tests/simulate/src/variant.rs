@@ -1,0 +1,63 @@
+//! Known-bad variants: each an ordering or an omission that the referee must find.
+
+/// What is broken on purpose, in the simulator's adapters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
+    /// Memory of a client goes at once instead of when nothing is in flight.
+    MemoryGoesAtOnce,
+    /// The new daemon reads the last request once more.
+    TakeoverRepeatsRequest,
+    /// The new daemon writes its first completion one slot further.
+    TakeoverSkipsCompletion,
+    /// A client that reconnects does not submit again what was not answered.
+    NothingResubmitted,
+    /// A client that reconnects submits again what was answered.
+    AnsweredResubmitted,
+    /// A client that has gone keeps its claim.
+    ClaimKept,
+    /// A claim ends with the connection instead of after the last request.
+    ClaimEndsAtHangUp,
+    /// DETACHED before what was published is served.
+    DetachedEarly,
+    /// A flush is acknowledged before earlier writes are durable.
+    FlushEarly,
+    /// An acknowledgement of a worker is lost.
+    AcknowledgementLost,
+    /// An ATTACH that waits for others to be gone is not looked at again.
+    ParkedForgotten,
+    /// A worker that arms a doorbell does not look once more.
+    SleepWithoutLook,
+    /// A write is acknowledged when it begins.
+    WriteEarly,
+}
+
+impl Variant {
+    /// All of them, with their names.
+    pub const ALL: [(Self, &'static str); 13] = [
+        (Self::MemoryGoesAtOnce, "memory-goes-at-once"),
+        (Self::TakeoverRepeatsRequest, "takeover-repeats-request"),
+        (Self::TakeoverSkipsCompletion, "takeover-skips-completion"),
+        (Self::NothingResubmitted, "nothing-resubmitted"),
+        (Self::AnsweredResubmitted, "answered-resubmitted"),
+        (Self::ClaimKept, "claim-kept"),
+        (Self::ClaimEndsAtHangUp, "claim-ends-at-hang-up"),
+        (Self::DetachedEarly, "detached-early"),
+        (Self::FlushEarly, "flush-early"),
+        (Self::AcknowledgementLost, "acknowledgement-lost"),
+        (Self::ParkedForgotten, "parked-forgotten"),
+        (Self::SleepWithoutLook, "sleep-without-look"),
+        (Self::WriteEarly, "write-early"),
+    ];
+
+    /// The one of this name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(_, known)| *known == name).map(|(variant, _)| *variant)
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(variant, _)| *variant == self).map_or("", |(_, name)| name)
+    }
+}
