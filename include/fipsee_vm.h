@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * In-band upgrade of a virtio-blk device (docs/protocol.md section 9). Twin of crates/virtio/src/upgrade/wire.rs. Usable in a kernel.
+ * In-band upgrade of a virtio-blk device (docs/protocol.md section 9). Twin of crates/virtio/src/blk/upgrade/wire.rs.
+ * Usable in a kernel.
  */
 #ifndef FIPSEE_VM_H
 #define FIPSEE_VM_H
