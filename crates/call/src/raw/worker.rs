@@ -71,15 +71,13 @@ impl RawWorker {
     pub fn take(&mut self, request: &mut Message, deadline_ticks: Option<u64>) -> Taken {
         assert!(!self.is_owing, "answer the call that was taken before taking another");
         loop {
-            if let Some(channel) = &mut self.turn {
+            if let Some(mut channel) = self.turn.take().or_else(|| self.worker.engine().0.pop()) {
                 if channel.take(request) {
+                    self.turn = Some(channel);
                     self.is_owing = true;
                     return Taken::Call;
                 }
-                self.end_turn();
-            }
-            self.turn = self.worker.engine().0.pop_front();
-            if self.turn.is_some() {
+                channel.end_turn(&mut self.worker);
                 continue;
             }
             match self.worker.pass() {
