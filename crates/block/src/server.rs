@@ -1,29 +1,32 @@
 //! The daemon's end of one block queue: visit it, answer it.
 
-mod served;
+mod events;
 mod standing;
 
+use std::any::Any;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-pub use self::served::DiskQueue;
 pub use self::standing::{EventStanding, Standing};
 use fipsee_ring::channel::ServerQueue;
 use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE};
 use fipsee_ring::doorbell::{ClientBell, EventDoorbell, SocketDoorbell};
-use fipsee_ring::mapped::MappedRing;
+use fipsee_ring::mapped::{MappedRing, NextStamp};
+use fipsee_ring::memory::{Memory, RegionTable, Span};
 use fipsee_ring::pace::{MAX_BUDGET, Visits};
 use fipsee_ring::region::Region;
+use fipsee_ring::wait::Watch;
 use fipsee_ring::{Message, clock};
+use fipsee_serve::Queue;
 
-use crate::disk::{Disk, Engine, Submitted, Ticket};
+use crate::disk::{AnyDisk, Disk, Engine, Submitted, Ticket};
 use crate::packed::{is_packed, unpack};
 use crate::request::{Facts, Request, check_short, parse, tag_of};
 use crate::stats::{QueueCounters, Tally};
 use crate::wire::{
-    BlockInfo, CAPABILITY_WRITE, KIND_COMPLETIONS, KIND_DETACH, KIND_RESIZE, MAX_INDIRECT_ENTRIES, MAX_PACKED, Operation, Status,
-    completion_entry, completion_head, event_detach, event_resize,
+    BlockInfo, CAPABILITY_WRITE, KIND_COMPLETIONS, MAX_INDIRECT_ENTRIES, MAX_PACKED, Operation, Status, completion_entry,
+    completion_head,
 };
-use fipsee_ring::memory::{Memory, RegionTable, Span, copy_to};
 
 /// Most requests taken in a visit when there is no other queue to look at and the disk answers at once: four full completion
 /// messages, of which `MAX_BUDGET` is one. At depth 64 that is a tenth more requests per second than with one (decision 0005).
@@ -57,13 +60,6 @@ impl Packer {
         self.count = 0;
         std::mem::replace(&mut self.message, Message::ZERO)
     }
-}
-
-/// An event that waits for its credit.
-#[derive(Debug, Default)]
-struct Event {
-    unacknowledged: bool,
-    wanted: Option<u64>,
 }
 
 /// What a queue is served with.
@@ -110,8 +106,8 @@ pub struct QueueServer<M = RegionTable, C = SocketDoorbell, O = EventDoorbell> {
     in_flight: u32,
     alone: bool,
     visits: u64,
-    resize: Event,
-    detach: Event,
+    resize: EventStanding,
+    detach: EventStanding,
     detached: bool,
     tally: Tally,
     counters: Arc<QueueCounters>,
@@ -153,8 +149,8 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
             in_flight: 0,
             alone: false,
             visits: 0,
-            resize: Event::default(),
-            detach: Event::default(),
+            resize: EventStanding::default(),
+            detach: EventStanding::default(),
             detached: false,
             tally: Tally::default(),
             counters: setup.counters,
@@ -309,36 +305,6 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
         self.answer(tag, status);
     }
 
-    #[cold]
-    fn serve_service<D: Disk>(&mut self, request: &Request, disk: &D) {
-        self.tally.others += 1;
-        let status = match request.operation {
-            Operation::GetInfo => self.put_info(disk),
-            _ => self.acknowledge(request.aux),
-        };
-        self.answer(request.tag, status);
-    }
-
-    fn put_info<D: Disk>(&self, disk: &D) -> Status {
-        let mut info = disk.info();
-        info.capabilities = self.facts.capabilities;
-        // SAFETY: `parse` found the spans just now, in memory that the client lets us write.
-        if unsafe { copy_to(&self.spans, &info.to_bytes()) } { Status::Ok } else { Status::Invalid }
-    }
-
-    fn acknowledge(&mut self, kind: u32) -> Status {
-        let event = match u8::try_from(kind) {
-            Ok(KIND_RESIZE) => &mut self.resize,
-            Ok(KIND_DETACH) => &mut self.detach,
-            _ => return Status::Invalid,
-        };
-        if !std::mem::take(&mut event.unacknowledged) {
-            return Status::Invalid;
-        }
-        self.send_events();
-        Status::Ok
-    }
-
     #[inline(always)]
     fn answer(&mut self, tag: u16, status: Status) {
         if status != Status::Ok {
@@ -380,33 +346,94 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
         self.counters.doorbells.add(1);
         self.queue.client_bell.ring();
     }
+}
 
-    /// The disk's size changed.
-    pub fn announce_resize(&mut self, info: &BlockInfo) {
-        self.set_facts(info);
-        self.resize.wanted = Some(info.sector_count);
-        self.send_events();
-        self.flush();
+/// The daemon's end of one queue, and its disk.
+#[derive(Debug)]
+pub struct DiskQueue {
+    server: QueueServer,
+    disk: Arc<AnyDisk>,
+}
+
+impl DiskQueue {
+    /// Serve `disk`.
+    #[must_use]
+    pub const fn new(server: QueueServer, disk: Arc<AnyDisk>) -> Self {
+        Self { server, disk }
     }
 
-    /// The disk goes away: answer everything with [`Status::Detached`] from here on.
-    pub fn announce_detach(&mut self) {
-        self.detached = true;
-        self.detach.wanted = Some(0);
-        self.send_events();
-        self.flush();
+    /// The memory the client has handed over.
+    pub const fn regions_mut(&mut self) -> &mut RegionTable {
+        self.server.regions_mut()
     }
 
-    fn send_events(&mut self) {
-        if !self.resize.unacknowledged
-            && let Some(sector_count) = self.resize.wanted.take()
-        {
-            self.resize.unacknowledged = true;
-            self.queue.completions.publish(&event_resize(sector_count));
+    /// The size of `disk` changed, which may be another.
+    pub fn announce_resize(&mut self, disk: &Arc<AnyDisk>, info: &BlockInfo) {
+        if Arc::ptr_eq(&self.disk, disk) {
+            self.server.announce_resize(info);
         }
-        if !self.detach.unacknowledged && self.detach.wanted.take().is_some() {
-            self.detach.unacknowledged = true;
-            self.queue.completions.publish(&event_detach());
+    }
+
+    #[inline(never)]
+    fn serve(&mut self, engine: &mut Engine) -> u32 {
+        match &*self.disk {
+            AnyDisk::Null(disk) => self.server.visit(disk, engine),
+            AnyDisk::Memory(disk) => self.server.visit(disk, engine),
+            AnyDisk::File(disk) => self.server.visit(disk, engine),
+            other => self.server.visit(other, engine),
         }
+    }
+}
+
+impl Queue<Engine> for DiskQueue {
+    fn visit(&mut self, engine: &mut Engine, alone: bool) -> u32 {
+        self.server.hold(alone);
+        // Most looks find nothing: they are not to pay for the registers that serving needs.
+        if self.server.has_work() { self.serve(engine) } else { 0 }
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.server.in_flight()
+    }
+
+    fn depth(&self) -> u32 {
+        self.server.depth
+    }
+
+    fn has_work(&self) -> bool {
+        self.server.has_work()
+    }
+
+    fn finish(&mut self, ticket: Ticket, status: Status) {
+        self.server.finish(ticket, status);
+    }
+
+    fn flush(&mut self) {
+        self.server.flush();
+    }
+
+    fn arm_and_work_remains(&mut self) -> bool {
+        !self.server.is_armed() && self.server.arm_and_work_remains()
+    }
+
+    fn bell_rang(&mut self) {
+        self.server.bell_rang();
+    }
+
+    fn bell(&self) -> BorrowedFd<'_> {
+        self.server.queue.our_bell.as_fd()
+    }
+
+    fn next_stamp(&self) -> Option<NextStamp> {
+        let requests = &self.server.queue.requests;
+        Some(requests.memory().next_stamp(requests.cursor()))
+    }
+
+    fn watch(&self) -> Option<Watch<'_>> {
+        Some(self.server.queue.requests.watch())
+    }
+
+    fn saved_state(&mut self, _own: bool) -> Option<Box<dyn Any + Send>> {
+        Some(Box::new(self.server.standing()?))
     }
 }

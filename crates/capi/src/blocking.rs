@@ -1,252 +1,94 @@
 //! Calls that return when they are done, for buffers of any kind.
 
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
 
-use fipsee_block::client::{Completion, Error, ReconnectPolicy};
-use fipsee_block::wire::{Operation, SECTOR_SHIFT, Status};
+use fipsee_block::client::transfer::{Place, Plan};
+use fipsee_block::client::{Buffer, Bytes, Error, Queue};
+use fipsee_block::wire::{FLAG_FUA, FLAG_UNMAP, Operation};
 use rustix::io::Errno;
 
+use crate::disk::Common;
 use crate::failure::{Failure, guarded, null};
-use crate::memory::{Range, is_aligned};
+use crate::memory::is_aligned;
 use crate::queue::OpenQueue;
 use crate::stage::{WRITE_FLAGS, WRITE_ZEROES_FLAGS, flags_of};
 
-/// Data that must be copied moves in pieces of this size, several in flight.
-pub(crate) const PIECE_BYTES: u64 = 256 << 10;
-/// Parts in flight at most: enough to keep a disk busy while we copy.
-pub(crate) const MAX_PIECES: usize = 8;
-
-/// What is to be moved, and where the next part begins.
-struct Transfer {
-    operation: Operation,
-    buffer: *mut u8,
-    length_bytes: u64,
-    offset_bytes: u64,
-    fua: bool,
-    /// The memory that holds the whole buffer; `None`: it is copied.
-    direct: Option<Range>,
-    next_bytes: u64,
+/// Reconnect after a loss if that was asked for when opening; the caller waits again. The disk has one queue, this one.
+#[inline(always)]
+pub(crate) fn settle(common: &Common, queue: &mut Queue, waited: Result<usize, Error>) -> Result<(), Failure> {
+    match waited {
+        Ok(_) => Ok(()),
+        Err(error) => reconnect(common, queue, error),
+    }
 }
 
-/// One request of a transfer: where in the buffer, and how long. Length 0: not in flight.
-type Part = (u64, u64);
+#[cold]
+fn reconnect(common: &Common, queue: &mut Queue, error: Error) -> Result<(), Failure> {
+    match (error, &common.reconnect) {
+        (Error::Disconnected, Some(policy)) => Ok(common.disk.reconnect(std::slice::from_mut(queue), policy, &mut |_| {})?),
+        (error, _) => Err(error.into()),
+    }
+}
 
-/// Completions of one wait: at most as many as parts are in flight.
-#[derive(Default)]
-struct Finished {
-    completions: [Option<Completion>; MAX_PIECES],
-    count: usize,
+/// The bounce memory of a queue, taken from the pool when first needed.
+fn bounce_of<'a>(bounce: &'a mut Option<Buffer>, common: &Common) -> Result<&'a Buffer, Failure> {
+    if bounce.is_none() {
+        *bounce = Some(common.disk.allocate_bounce().map_err(|_| {
+            let text = "no room in the pool to copy through; ask for more options.pool_bytes, or use memory of the disk";
+            Failure::new(Errno::NOMEM, text)
+        })?);
+    }
+    bounce.as_ref().ok_or_else(|| null("the bounce memory"))
 }
 
 impl OpenQueue {
-    fn check_idle(&self) -> Result<(), Failure> {
-        match self.outstanding() {
-            0 => Ok(()),
-            count => Err(Failure::new(
-                Errno::BUSY,
-                format!("{count} staged requests are not reaped; reap them first, or use another queue for blocking calls"),
-            )),
-        }
-    }
-
-    /// Connect anew, for as long as was asked for when opening. The disk has one queue, this one.
-    pub(crate) fn reconnect(&mut self) -> Result<(), Failure> {
-        let common = Arc::clone(&self.common);
-        let policy = ReconnectPolicy { give_up_after: common.reconnect.unwrap_or_default(), ..ReconnectPolicy::default() };
-        Ok(common.disk.reconnect(std::slice::from_mut(self), &policy, &mut |_| {})?)
-    }
-
-    /// Nothing of the caller is in flight, but the acknowledgement of an event may hold the only place of the queue.
-    #[inline(always)]
-    fn await_room(&mut self) -> Result<(), Failure> {
-        while self.queue.free() == 0 {
-            let waited = self.queue.wait(&mut |_| {});
-            self.settle(waited)?;
-        }
-        Ok(())
-    }
-
-    /// Wait for something to finish, across a reconnection if that was asked for when opening.
-    #[inline(always)]
-    fn wait_own(&mut self) -> Result<Finished, Failure> {
-        let mut finished = Finished::default();
-        loop {
-            let waited = self.queue.wait(&mut |completion| {
-                if let Some(place) = finished.completions.get_mut(finished.count) {
-                    *place = Some(completion);
-                    finished.count += 1;
-                }
-            });
-            match waited {
-                _ if finished.count > 0 => return Ok(finished),
-                Ok(_) if self.queue.outstanding() > 0 => {} // An event woke us.
-                Ok(_) => return Err(Error::Disconnected.into()),
-                Err(Error::Disconnected) if self.common.reconnect.is_some() => self.reconnect()?,
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
-
-    /// Stage with `stage` one after the other what `length_bytes` is split into, and wait for each.
-    fn ranges(
-        &mut self,
-        (offset_bytes, length_bytes): (u64, u64),
-        stage: impl Fn(&mut Self, u64, u64) -> Result<(), Error>,
-    ) -> Result<c_int, Failure> {
-        self.check_idle()?;
-        if length_bytes == 0 {
-            return Ok(0);
-        }
-        self.check_range(offset_bytes, length_bytes, u64::MAX)?;
-        let end_bytes = offset_bytes.checked_add(length_bytes).ok_or_else(past_the_end)?;
-        let step_bytes = if self.max_range_bytes == 0 { u64::MAX } else { self.max_range_bytes };
-        let mut at_bytes = offset_bytes;
-        while at_bytes < end_bytes {
-            let part_bytes = step_bytes.min(end_bytes - at_bytes);
-            self.await_room()?;
-            stage(self, at_bytes >> SECTOR_SHIFT, part_bytes >> SECTOR_SHIFT)?;
-            self.wait_one()?;
-            at_bytes += part_bytes;
-        }
-        Ok(0)
-    }
-
-    fn wait_one(&mut self) -> Result<(), Failure> {
-        let finished = self.wait_own().inspect_err(|_| self.queue.abandon())?;
-        match finished.completions[0].map_or(Status::Ok, |completion| completion.status) {
-            Status::Ok => Ok(()),
-            status => Err(Error::Request(status).into()),
-        }
-    }
-
-    /// # Safety
-    /// The buffer is valid for the transfer.
-    #[inline(always)]
-    unsafe fn move_data(&mut self, mut transfer: Transfer) -> Result<c_int, Failure> {
-        self.check_idle()?;
-        if transfer.length_bytes == 0 {
-            return Ok(0);
-        }
-        if transfer.buffer.is_null() {
-            return Err(null("buffer"));
-        }
-        self.check_range(transfer.offset_bytes, transfer.length_bytes, u64::MAX)?;
-        transfer.offset_bytes.checked_add(transfer.length_bytes).ok_or_else(past_the_end)?;
-        let address = transfer.buffer.addr();
-        if is_aligned(address) {
-            transfer.direct = self.places.find(&self.common.registry, address, transfer.length_bytes);
-        }
-        if transfer.direct.is_none() {
-            self.take_pieces()?;
-        }
-        // SAFETY: promised by the caller.
-        let outcome = unsafe { self.run(&mut transfer) };
-        if outcome.is_err() && self.queue.outstanding() > 0 {
-            self.queue.abandon();
-        }
-        outcome
-    }
-
-    /// Take from the pool what there is, up to what keeps a disk busy.
-    fn take_pieces(&mut self) -> Result<(), Failure> {
-        if !self.pieces.is_empty() {
-            return Ok(());
-        }
-        let mut piece_bytes = PIECE_BYTES.min(self.max_transfer_bytes);
-        loop {
-            let wanted = MAX_PIECES.min(self.queue.depth());
-            let taken: Vec<_> = (0..wanted).map_while(|_| self.common.disk.allocate(piece_bytes).ok()).collect();
-            if !taken.is_empty() {
-                self.pieces = taken;
-                return Ok(());
-            }
-            if piece_bytes / 2 < self.block_bytes {
-                let text = "no room in the pool to copy through; ask for more options.pool_bytes, or use memory of the disk";
-                return Err(Failure::new(Errno::NOMEM, text));
-            }
-            piece_bytes /= 2;
-        }
-    }
-
-    /// Keep parts in flight until all is moved or one failed.
+    /// Carry out one operation, in as many requests as it takes.
     ///
     /// # Safety
-    /// As [`Self::move_data`].
-    unsafe fn run(&mut self, transfer: &mut Transfer) -> Result<c_int, Failure> {
-        let window = if transfer.direct.is_some() { self.queue.depth().min(MAX_PIECES) } else { self.pieces.len() };
-        let mut parts: [Part; MAX_PIECES] = [(0, 0); MAX_PIECES];
-        let mut failure = None;
-        loop {
-            if self.queue.outstanding() == 0 {
-                self.await_room()?;
+    /// `buffer`, if the operation has data, is valid for it.
+    #[inline(always)]
+    unsafe fn run(
+        &mut self,
+        (operation, flags): (Operation, u16),
+        buffer: Option<*mut u8>,
+        (length_bytes, offset_bytes): (u64, u64),
+    ) -> Result<c_int, Failure> {
+        match self.outstanding() {
+            0 => {}
+            count => return Err(busy(count)),
+        }
+        if operation != Operation::Flush {
+            if length_bytes == 0 {
+                return Ok(0);
             }
-            for (slot, part) in parts.iter_mut().enumerate().take(window).filter(|(_, part)| part.1 == 0) {
-                if transfer.next_bytes == transfer.length_bytes || failure.is_some() || self.queue.free() == 0 {
-                    break;
-                }
-                // SAFETY: promised by the caller.
-                *part = unsafe { self.stage_part(transfer, slot) }?;
+            if buffer.is_some_and(<*mut u8>::is_null) {
+                return Err(null("buffer"));
             }
-            if self.queue.outstanding() == 0 {
-                return failure.map_or(Ok(0), |status| Err(Error::Request(status).into()));
-            }
-            let finished = self.wait_own()?;
-            for completion in finished.completions.iter().flatten() {
-                let slot = usize::try_from(completion.token).unwrap_or(usize::MAX);
-                let Some(part) = parts.get_mut(slot) else { continue };
-                if completion.status == Status::Ok {
-                    // SAFETY: promised by the caller.
-                    unsafe { self.take_part(transfer, slot, *part) };
-                } else {
-                    failure = Some(completion.status);
-                }
-                part.1 = 0;
-            }
+            self.check_range(offset_bytes, length_bytes, u64::MAX)?;
+            offset_bytes.checked_add(length_bytes).ok_or_else(past_the_end)?;
+        }
+        let Self { queue, common, places, bounce, transfers, .. } = self;
+        let aligned = buffer.filter(|buffer| is_aligned(buffer.addr()));
+        let direct = aligned.and_then(|buffer| places.find(&common.registry, buffer.addr(), length_bytes));
+        let place = match (buffer, direct) {
+            (None, _) => Place::None,
+            (Some(buffer), Some(range)) => range.place(buffer.addr()),
+            // SAFETY: promised by the caller.
+            (Some(buffer), None) => Place::Bounce(unsafe { Bytes::from_raw(buffer, length_bytes) }, bounce_of(bounce, common)?),
+        };
+        let plan = Plan { operation, flags, disk_offsets: &[offset_bytes], length_bytes, keep_going: false, place };
+        let done = transfers.run(queue, &plan, |queue, waited| settle(common, queue, waited));
+        match done.inspect_err(|_| queue.abandon())?.first() {
+            Some((_, status)) => Err(Error::Request(*status).into()),
+            None => Ok(0),
         }
     }
+}
 
-    /// # Safety
-    /// As [`Self::move_data`].
-    unsafe fn stage_part(&mut self, transfer: &mut Transfer, slot: usize) -> Result<Part, Failure> {
-        let (start_bytes, left_bytes) = (transfer.next_bytes, transfer.length_bytes - transfer.next_bytes);
-        let start = usize::try_from(start_bytes).unwrap_or(usize::MAX);
-        let from = transfer.buffer.wrapping_add(start);
-        let (segment, length_bytes) = match &transfer.direct {
-            Some(range) => {
-                let length_bytes = left_bytes.min(self.max_transfer_bytes);
-                let segment = range.segment(from.addr(), length_bytes);
-                (segment.ok_or_else(|| Failure::new(Errno::FAULT, "the buffer lies outside its memory"))?, length_bytes)
-            }
-            None => {
-                let piece = &self.pieces[slot];
-                let length_bytes = left_bytes.min(piece.length_bytes());
-                if transfer.operation == Operation::Write {
-                    // SAFETY: the caller's buffer is valid for the whole transfer and is not the pool.
-                    unsafe { piece.copy_from_raw(0, from, length_bytes) };
-                }
-                (piece.segment(0, length_bytes), length_bytes)
-            }
-        };
-        let (sector, token) = ((transfer.offset_bytes + start_bytes) >> SECTOR_SHIFT, slot as u64);
-        let staged = match transfer.operation {
-            Operation::Read => self.queue.read(sector, segment, token),
-            _ => self.queue.write(sector, segment, transfer.fua, token),
-        };
-        staged.map_err(Error::from)?;
-        transfer.next_bytes += length_bytes;
-        Ok((start_bytes, length_bytes))
-    }
-
-    /// # Safety
-    /// As [`Self::move_data`].
-    unsafe fn take_part(&self, transfer: &Transfer, slot: usize, (start_bytes, length_bytes): Part) {
-        if transfer.direct.is_none() && transfer.operation == Operation::Read {
-            let to = transfer.buffer.wrapping_add(usize::try_from(start_bytes).unwrap_or(usize::MAX));
-            // SAFETY: the caller's buffer is valid for the whole transfer and is not the pool.
-            unsafe { self.pieces[slot].copy_to_raw(0, to, length_bytes) };
-        }
-    }
+#[cold]
+fn busy(count: usize) -> Failure {
+    let text = format!("{count} staged requests are not reaped; reap them first, or use another queue for blocking calls");
+    Failure::new(Errno::BUSY, text)
 }
 
 #[cold]
@@ -269,10 +111,8 @@ pub(crate) unsafe extern "C" fn fipsee_read(
     guarded(|| {
         // SAFETY: promised by the caller.
         let queue = unsafe { OpenQueue::from_c(queue) }?;
-        let (operation, buffer, length_bytes) = (Operation::Read, buffer.cast(), length_bytes as u64);
-        let transfer = Transfer { operation, buffer, length_bytes, offset_bytes, fua: false, direct: None, next_bytes: 0 };
         // SAFETY: promised by the caller.
-        unsafe { queue.move_data(transfer) }
+        unsafe { queue.run((Operation::Read, 0), Some(buffer.cast()), (length_bytes as u64, offset_bytes)) }
     })
 }
 
@@ -292,10 +132,9 @@ pub(crate) unsafe extern "C" fn fipsee_write(
         // SAFETY: promised by the caller.
         let queue = unsafe { OpenQueue::from_c(queue) }?;
         let (fua, _) = flags_of(flags, WRITE_FLAGS)?;
-        let (operation, buffer, length_bytes) = (Operation::Write, buffer.cast_mut().cast(), length_bytes as u64);
-        let transfer = Transfer { operation, buffer, length_bytes, offset_bytes, fua, direct: None, next_bytes: 0 };
+        let (flags, buffer) = (if fua { FLAG_FUA } else { 0 }, buffer.cast_mut().cast());
         // SAFETY: promised by the caller; a write only reads the buffer.
-        unsafe { queue.move_data(transfer) }
+        unsafe { queue.run((Operation::Write, flags), Some(buffer), (length_bytes as u64, offset_bytes)) }
     })
 }
 
@@ -308,11 +147,8 @@ pub(crate) unsafe extern "C" fn fipsee_flush(queue: *mut OpenQueue) -> c_int {
     guarded(|| {
         // SAFETY: promised by the caller.
         let queue = unsafe { OpenQueue::from_c(queue) }?;
-        queue.check_idle()?;
-        queue.await_room()?;
-        queue.queue.flush(0).map_err(Error::from)?;
-        queue.wait_one()?;
-        Ok(0)
+        // SAFETY: there is no data.
+        unsafe { queue.run((Operation::Flush, 0), None, (0, 0)) }
     })
 }
 
@@ -325,8 +161,8 @@ pub(crate) unsafe extern "C" fn fipsee_discard(queue: *mut OpenQueue, length_byt
     guarded(|| {
         // SAFETY: promised by the caller.
         let queue = unsafe { OpenQueue::from_c(queue) }?;
-        let stage = |queue: &mut OpenQueue, sector, sectors| Ok(queue.queue.discard(sector, sectors, 0)?);
-        queue.ranges((offset_bytes, length_bytes), stage)
+        // SAFETY: there is no data.
+        unsafe { queue.run((Operation::Discard, 0), None, (length_bytes, offset_bytes)) }
     })
 }
 
@@ -345,7 +181,8 @@ pub(crate) unsafe extern "C" fn fipsee_write_zeroes(
         // SAFETY: promised by the caller.
         let queue = unsafe { OpenQueue::from_c(queue) }?;
         let (fua, unmap) = flags_of(flags, WRITE_ZEROES_FLAGS)?;
-        let stage = |queue: &mut OpenQueue, sector, sectors| Ok(queue.queue.write_zeroes(sector, sectors, unmap, fua, 0)?);
-        queue.ranges((offset_bytes, length_bytes), stage)
+        let flags = if fua { FLAG_FUA } else { 0 } | if unmap { FLAG_UNMAP } else { 0 };
+        // SAFETY: there is no data.
+        unsafe { queue.run((Operation::WriteZeroes, flags), None, (length_bytes, offset_bytes)) }
     })
 }

@@ -18,8 +18,8 @@ use crate::queue::OpenQueue;
 pub(crate) struct Common {
     pub(crate) disk: Disk,
     pub(crate) registry: Registry,
-    /// How long waiting calls try to reconnect.
-    pub(crate) reconnect: Option<Duration>,
+    /// How waiting calls try to reconnect.
+    pub(crate) reconnect: Option<ReconnectPolicy>,
 }
 
 /// `struct fipsee_disk`.
@@ -176,7 +176,7 @@ pub(crate) unsafe extern "C" fn fipsee_reconnect(disk: *mut OpenDisk, give_up_af
         let disk = unsafe { OpenDisk::from_c(disk) }?;
         // SAFETY: the queues are ours alone meanwhile, and live as long as the disk.
         let queues = unsafe { &mut *disk.queues };
-        let policy = ReconnectPolicy { give_up_after: Duration::from_nanos(give_up_after_ns), ..ReconnectPolicy::default() };
+        let policy = ReconnectPolicy::within(Duration::from_nanos(give_up_after_ns));
         disk.common.disk.reconnect(queues, &policy, &mut |_| {})?;
         Ok(0)
     })

@@ -6,11 +6,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use fipsee_block::client::{AttachOptions, Claim, default_socket_path};
+use fipsee_block::client::transfer::BOUNCE_BYTES;
+use fipsee_block::client::{AttachOptions, Claim, ReconnectPolicy, default_socket_path};
 use fipsee_ring::wait::WaitMode;
 use rustix::io::Errno;
 
-use crate::blocking::{MAX_PIECES, PIECE_BYTES};
 use crate::failure::{Failure, null};
 
 /// `struct fipsee_options`.
@@ -74,7 +74,7 @@ const TABLE_BYTES: u64 = 4096;
 pub(crate) struct Wanted {
     pub(crate) socket: PathBuf,
     pub(crate) attach: AttachOptions,
-    pub(crate) reconnect: Option<Duration>,
+    pub(crate) reconnect: Option<ReconnectPolicy>,
 }
 
 /// Copy and check the caller's options.
@@ -98,8 +98,7 @@ pub(crate) unsafe fn read(options: *const Options) -> Result<Wanted, Failure> {
     if options.depth != 0 {
         attach.depth = options.depth;
     }
-    let pieces_bytes = MAX_PIECES as u64 * PIECE_BYTES;
-    let per_queue_bytes = u64::from(attach.depth.min(4096)) * TABLE_BYTES + pieces_bytes;
+    let per_queue_bytes = u64::from(attach.depth.min(4096)) * TABLE_BYTES + BOUNCE_BYTES;
     attach.pool_bytes = if options.pool_bytes == 0 { u64::from(queue_count) * per_queue_bytes } else { options.pool_bytes };
     attach.wait = wait_mode(options.wait)?;
     if options.flags & !(OPEN_READ_ONLY | OPEN_EXCLUSIVE | OPEN_SOLE_WRITER | OPEN_IGNORE_CLAIM) != 0 {
@@ -123,7 +122,7 @@ pub(crate) unsafe fn read(options: *const Options) -> Result<Wanted, Failure> {
     if options.look_ns != 0 {
         attach.look = Duration::from_nanos(options.look_ns);
     }
-    let reconnect = (options.reconnect_ns != 0).then(|| Duration::from_nanos(options.reconnect_ns));
+    let reconnect = (options.reconnect_ns != 0).then(|| ReconnectPolicy::within(Duration::from_nanos(options.reconnect_ns)));
     if reconnect.is_some() && queue_count > 1 {
         return Err(Failure::invalid("options->reconnect_ns works with one queue; with more, call fipsee_reconnect"));
     }

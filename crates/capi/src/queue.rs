@@ -6,8 +6,9 @@ use std::ffi::c_int;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
+use fipsee_block::client::transfer::Transfers;
 use fipsee_block::client::{Buffer, Completion, Event, Queue};
-use fipsee_block::wire::{MAX_TRANSFER_BYTES, SECTOR_SHIFT};
+use fipsee_block::wire::MAX_TRANSFER_BYTES;
 
 use crate::disk::Common;
 use crate::failure::{Failure, guarded, null};
@@ -22,14 +23,13 @@ pub(crate) struct OpenQueue {
     /// Completions that did not fit the caller's array. Only when there is none is the ring looked at, so there are never
     /// more than the queue is deep.
     pub(crate) kept: VecDeque<Completion>,
-    /// What the blocking calls copy through; taken from the pool when first needed.
-    pub(crate) pieces: Vec<Buffer>,
+    /// What the blocking calls copy through.
+    pub(crate) bounce: Option<Buffer>,
+    pub(crate) transfers: Transfers,
     pub(crate) common: Arc<Common>,
     pub(crate) block_bytes: u64,
     /// Most data of one request: whole blocks.
     pub(crate) max_transfer_bytes: u64,
-    /// Longest discard or write-zeroes: whole blocks; 0: the disk does not say.
-    pub(crate) max_range_bytes: u64,
     opener: Opener,
 }
 
@@ -37,16 +37,15 @@ impl OpenQueue {
     pub(crate) fn new(queue: Queue, common: Arc<Common>, opener: Opener) -> Self {
         let info = common.disk.info();
         let block_bytes = u64::from(info.block_bytes);
-        let whole_blocks = |bytes: u64| bytes / block_bytes * block_bytes;
         Self {
             kept: VecDeque::with_capacity(queue.depth()),
             queue,
             places: Places::default(),
-            pieces: Vec::new(),
+            bounce: None,
+            transfers: Transfers::new(&info, None),
             common,
             block_bytes,
-            max_transfer_bytes: whole_blocks(u64::from(info.max_transfer_bytes).min(MAX_TRANSFER_BYTES)),
-            max_range_bytes: whole_blocks(u64::from(info.max_range_sectors) << SECTOR_SHIFT),
+            max_transfer_bytes: u64::from(info.max_transfer_bytes).min(MAX_TRANSFER_BYTES) / block_bytes * block_bytes,
             opener,
         }
     }

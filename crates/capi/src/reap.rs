@@ -4,9 +4,10 @@ use std::ffi::{CString, c_char, c_int};
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use fipsee_block::client::{Completion, Error};
+use fipsee_block::client::Completion;
 use fipsee_block::wire::Status;
 
+use crate::blocking::settle;
 use crate::failure::{Failure, guarded, null, result_of};
 use crate::options::Outcome;
 use crate::queue::{OpenQueue, count};
@@ -74,17 +75,7 @@ impl OpenQueue {
                 kept.push_back(completion);
             }
         });
-        self.settle(outcome)
-    }
-
-    /// Reconnect if that was asked for when opening; the caller waits again.
-    #[cold]
-    pub(crate) fn settle(&mut self, outcome: Result<usize, Error>) -> Result<(), Failure> {
-        match outcome {
-            Ok(_) => Ok(()),
-            Err(Error::Disconnected) if self.common.reconnect.is_some() => self.reconnect(),
-            Err(error) => Err(error.into()),
-        }
+        settle(&self.common, &mut self.queue, outcome)
     }
 }
 
@@ -158,7 +149,7 @@ pub(crate) unsafe extern "C" fn fipsee_wait(
             if outcome.is_ok() {
                 return Ok(count(results.taken));
             }
-            queue.settle(outcome)?;
+            settle(&queue.common, &mut queue.queue, outcome)?;
         }
     })
 }

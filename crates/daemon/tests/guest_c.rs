@@ -7,7 +7,7 @@ use fipsee_guest::c::{self, CRing};
 use fipsee_guest::device::Options;
 use fipsee_guest::ring::plan;
 use fipsee_ring::tuning::{Choices, Ownership, Touch};
-use fipsee_virtio::upgrade::wire::{self, DONE, FEATURES, Question, RUNG};
+use fipsee_virtio::blk::upgrade::wire::{self, DONE, FEATURES, Question, RUNG};
 
 use common::stamp;
 use guest_common::{detach_question, query, start_guest, start_with};

@@ -10,7 +10,7 @@ use std::process::Child;
 use fipsee_block::wire::{Operation, Status};
 use fipsee_guest::device::{Guest, IN, OK, OUT, Options};
 use fipsee_guest::ring::{Incoming, Woken, segment};
-use fipsee_virtio::upgrade::wire::NO_ATTACHMENT;
+use fipsee_virtio::blk::upgrade::wire::NO_ATTACHMENT;
 
 use common::{Witness, await_word, child_process, eventually, stamp};
 use guest_common::{Upgraded, query, socket_of, start_guest, start_with, transfer};

@@ -10,7 +10,7 @@ use fipsee_block::wire::{KIND_DETACH, Operation, Status, request_ack_event};
 use fipsee_guest::device::{IN, OK, Options};
 use fipsee_guest::ring::{Incoming, plan};
 use fipsee_ring::region::Region;
-use fipsee_virtio::upgrade::wire::{self, DONE, FEATURES, NOT_NOW};
+use fipsee_virtio::blk::upgrade::wire::{self, DONE, FEATURES, NOT_NOW};
 
 use guest_common::load::{GuestLoad, Way};
 use guest_common::{Upgraded, attach_question, detach_question, query, start_guest, start_with, transfer};

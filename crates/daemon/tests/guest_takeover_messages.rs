@@ -15,7 +15,7 @@ use fipsee_block::wire::{KIND_RESIZE, Operation, Status, request_ack_event};
 use fipsee_guest::device::{Guest, IN, OK, OUT, Options};
 use fipsee_guest::frontend::Request;
 use fipsee_guest::ring::Incoming;
-use fipsee_virtio::upgrade::wire::{DONE, NO_ATTACHMENT};
+use fipsee_virtio::blk::upgrade::wire::{DONE, NO_ATTACHMENT};
 use serde_json::json;
 
 use common::{Daemon, assert_says, eventually, stamp};

@@ -6,7 +6,7 @@ mod guest_common;
 use fipsee_block::wire::{Operation, Status};
 use fipsee_guest::device::{IN, OK, OUT, Options, UNSUPPORTED};
 use fipsee_guest::ring::{Incoming, Woken, plan, segment};
-use fipsee_virtio::upgrade::wire::{self, DONE, Entry, FEATURES, INVALID, NO_ATTACHMENT, Reply};
+use fipsee_virtio::blk::upgrade::wire::{self, DONE, Entry, FEATURES, INVALID, NO_ATTACHMENT, Reply};
 
 use common::{Witness, eventually, stamp};
 use guest_common::{Upgraded, attach_question, detach_question, query, start_guest, start_with, transfer};

@@ -8,7 +8,7 @@ use std::sync::mpsc;
 
 use common::raw::{RawClient, attach_message};
 use common::{Daemon, assert_says, eventually, finish_all, finish_one, stamp};
-use fipsee_block::client::{Error, Event, Queue};
+use fipsee_block::client::{AttachOptions, Blocking, Error, Event, Queue};
 use fipsee_block::wire::{KIND_RESIZE, Operation, SECTOR_SHIFT, Segment, Status, request_ack_event, request_one_segment};
 use fipsee_ring::control::Control;
 use serde_json::{Value, json};
@@ -119,6 +119,21 @@ fn second_resize_waits_for_the_acknowledgement_and_carries_the_newest_size() {
     assert_eq!(answer.word(0) >> 32, 7, "the acknowledgement is answered: done");
     assert_eq!(client.ask(&request_ack_event(8, KIND_RESIZE)), Status::Ok);
     assert_eq!(client.ask(&request_ack_event(9, KIND_RESIZE)), Status::Invalid, "nothing is left to acknowledge");
+}
+
+#[test]
+fn transfer_goes_on_when_the_acknowledgement_of_an_event_takes_the_only_place_of_the_queue() {
+    let daemon = Daemon::start(&["--disk", "m=memory:8M,max=64M"]);
+    let options = AttachOptions { depth: 1, ..Daemon::options("m") };
+    let mut disk = Blocking::attach(&daemon.socket(), &options).expect("attached");
+    for round in 0..50 {
+        assert_eq!(resize(&daemon, "m", (9 + round) << 20)["size_bytes"], (9 + round) << 20);
+        let data = stamp(600 << 10, round, 1);
+        disk.write_at(&data, 4096).expect("written");
+        let mut back = vec![0; data.len()];
+        disk.read_at(&mut back, 4096).expect("read");
+        assert!(back == data, "after resize {round}");
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
+use fipsee_block::client::transfer::{BOUNCE_BYTES, Transfers};
 use fipsee_block::client::{AttachOptions, Disk, Error, Memory as ClientMemory, Queue, ReconnectPolicy};
 use fipsee_block::wire::BlockInfo;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -14,11 +15,8 @@ use pyo3::prelude::*;
 
 use crate::error::{Failure, closed};
 use crate::memory::{Registered, View, lock};
-use crate::transfer::BOUNCE_BYTES;
 use crate::wait::{self, SIGNAL_PERIOD};
 
-/// Python's buffers that the daemon does not reach are copied through this much memory per queue.
-pub(crate) const BOUNCE_PIECE_BYTES: u64 = 256 << 10;
 /// Pause between attempts to reconnect.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(20);
 
@@ -38,6 +36,7 @@ pub(crate) fn forked() {
 /// A queue and what belongs to it.
 pub(crate) struct Lane {
     pub(crate) queue: Queue,
+    pub(crate) transfers: Transfers,
     /// For data of buffers that the daemon does not reach; made when first needed.
     pub(crate) bounce: Option<Arc<Registered>>,
     /// Memory of requests whose caller was interrupted; they may still be carried out.
@@ -134,7 +133,8 @@ impl Attached {
         let socket = socket.unwrap_or_else(fipsee_block::client::default_socket_path);
         let (disk, queues) = Disk::attach(&socket, options)?;
         let (queue_count, depth) = (queues.len(), queues.first().map_or(1, Queue::depth));
-        let lane = |queue| Lane { queue, bounce: None, kept: Vec::new(), is_faulty: false };
+        let transfers = || Transfers::new(&disk.info(), Some(SIGNAL_PERIOD));
+        let lane = |queue| Lane { queue, transfers: transfers(), bounce: None, kept: Vec::new(), is_faulty: false };
         let free = queues.into_iter().map(lane).collect();
         Ok(Arc::new(Self {
             info: disk.info(),

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fipsee_block::client::{AttachOptions, Claim, Error};
-use fipsee_block::wire::{CAPABILITY_NAMES, CAPABILITY_WRITE, SECTOR_BYTES, Status};
+use fipsee_block::client::transfer::{Place, Plan};
+use fipsee_block::client::{AttachOptions, Bytes, Claim, Error};
+use fipsee_block::wire::{CAPABILITY_NAMES, CAPABILITY_WRITE, FLAG_FUA, FLAG_UNMAP, Operation, SECTOR_BYTES, Status};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -14,8 +15,22 @@ use pyo3::types::PyBytes;
 use crate::attached::{Attached, Borrowed};
 use crate::error::{Failure, batch_exception};
 use crate::events::EventQueue;
-use crate::memory::{Bytes, Memory, View};
-use crate::transfer::{self, Action, Place, Plan};
+use crate::memory::{Memory, View};
+use crate::transfer;
+
+/// An operation and its flags.
+type Action = (Operation, u16);
+
+const READ: Action = (Operation::Read, 0);
+
+const fn write_with(fua: bool) -> Action {
+    (Operation::Write, if fua { FLAG_FUA } else { 0 })
+}
+
+/// A plan that ends with its first failure.
+const fn plan<'a>((operation, flags): Action, disk_offsets: &'a [u64], length_bytes: u64) -> Plan<'a> {
+    Plan { operation, flags, disk_offsets, length_bytes, keep_going: false, place: Place::None }
+}
 
 /// A disk of a daemon. Offsets and lengths are in bytes and multiples of `block_size`.
 ///
@@ -27,35 +42,35 @@ pub(crate) struct Disk {
 
 impl Disk {
     /// Carry out `plan`, with the interpreter released.
-    fn run(&self, py: Python<'_>, plan: &Plan<'_>, place: &Place<'_>) -> PyResult<Vec<(usize, Status)>> {
+    fn run(&self, py: Python<'_>, plan: Plan<'_>, bytes: Option<Bytes<'_>>) -> PyResult<Vec<(usize, Status)>> {
         let mut borrowed = self.attached.borrow(py)?;
         let done = py.detach(|| match borrowed.lane() {
-            Some(lane) => transfer::run(&self.attached, lane, plan, place),
+            Some(lane) => transfer::run(&self.attached, lane, plan, bytes),
             None => Err(Error::QueueFull.into()),
         });
         Ok(done?)
     }
 
     /// One action on one range.
-    fn run_one(&self, py: Python<'_>, action: Action, offset: u64, length_bytes: u64, place: &Place<'_>) -> PyResult<()> {
-        let plan = Plan { action, disk_offsets: &[offset], length_bytes, keep_going: false };
-        match self.run(py, &plan, place)?.first() {
+    fn run_one(&self, py: Python<'_>, action: Action, offset: u64, length_bytes: u64, bytes: Option<Bytes<'_>>) -> PyResult<()> {
+        match self.run(py, plan(action, &[offset], length_bytes), bytes)?.first() {
             Some((_, status)) => Err(Failure::from(Error::Request(*status)).into()),
             None => Ok(()),
         }
     }
 
     /// Carry out `plan` on the bytes of a view, which are kept if the daemon may still use them.
-    fn run_on_view(&self, py: Python<'_>, plan: &Plan<'_>, view: View) -> PyResult<Vec<(usize, Status)>> {
+    fn run_on_view(&self, py: Python<'_>, plan: Plan<'_>, view: View) -> PyResult<Vec<(usize, Status)>> {
         let found = self.attached.find(&view);
         let mut borrowed = self.attached.borrow(py)?;
         // A view that is not kept goes out with us: dropping it takes the interpreter.
         let (done, _view) = py.detach(|| {
             let Some(lane) = borrowed.lane() else { return (Err(Error::QueueFull.into()), Some(view)) };
             let Some((registered, offset_bytes)) = found else {
-                return (transfer::run(&self.attached, lane, plan, &Place::Bounce(view.bytes())), Some(view));
+                return (transfer::run(&self.attached, lane, plan, Some(view.bytes())), Some(view));
             };
-            let done = transfer::run(&self.attached, lane, plan, &Place::Direct(&registered, offset_bytes));
+            let plan = Plan { place: registered.place(offset_bytes), ..plan };
+            let done = transfer::run(&self.attached, lane, plan, None);
             if lane.queue.outstanding() == 0 {
                 return (done, Some(view));
             }
@@ -68,7 +83,7 @@ impl Disk {
     fn batch(&self, offsets: &Bound<'_, PyAny>, memory: &Bound<'_, PyAny>, block_bytes: u64, action: Action) -> PyResult<()> {
         let py = memory.py();
         let disk_offsets = extract_offsets(offsets)?;
-        let view = View::of(memory, matches!(action, Action::Read))?;
+        let view = View::of(memory, action.0 == Operation::Read)?;
         let wanted_bytes = (disk_offsets.len() as u64).checked_mul(block_bytes);
         if block_bytes == 0 || wanted_bytes.is_none_or(|wanted| wanted > view.length_bytes() as u64) {
             return Err(PyValueError::new_err(format!(
@@ -77,8 +92,8 @@ impl Disk {
                 view.length_bytes()
             )));
         }
-        let plan = Plan { action, disk_offsets: &disk_offsets, length_bytes: block_bytes, keep_going: true };
-        let mut failures = self.run_on_view(py, &plan, view)?;
+        let plan = Plan { keep_going: true, ..plan(action, &disk_offsets, block_bytes) };
+        let mut failures = self.run_on_view(py, plan, view)?;
         if failures.is_empty() {
             return Ok(());
         }
@@ -199,47 +214,46 @@ impl Disk {
     fn read<'py>(&self, py: Python<'py>, offset: u64, length: usize) -> PyResult<Bound<'py, PyBytes>> {
         self.attached.check_process()?;
         let wanted = length as u64;
-        PyBytes::new_with(py, length, |bytes| {
-            self.run_one(py, Action::Read, offset, wanted, &Place::Bounce(Bytes::of_slice(bytes)))
-        })
+        PyBytes::new_with(py, length, |bytes| self.run_one(py, READ, offset, wanted, Some(Bytes::of_slice(bytes))))
     }
 
     /// Fill `buffer` with what stands at `offset`; returns how many bytes. Straight, without a copy, if it is memory of `alloc`.
     fn readinto(&self, py: Python<'_>, offset: u64, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
-        self.transfer(py, Action::Read, offset, buffer)
+        self.transfer(py, READ, offset, buffer)
     }
 
     /// Write `buffer` at `offset`; returns how many bytes. Durable after the next flush, or, with `fua`, on return.
     #[pyo3(signature = (offset, buffer, fua=false))]
     fn write(&self, py: Python<'_>, offset: u64, buffer: &Bound<'_, PyAny>, fua: bool) -> PyResult<usize> {
-        self.transfer(py, Action::Write { fua }, offset, buffer)
+        self.transfer(py, write_with(fua), offset, buffer)
     }
 
     /// Make everything written so far durable.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
-        self.run_one(py, Action::Flush, 0, 0, &Place::None)
+        self.run_one(py, (Operation::Flush, 0), 0, 0, None)
     }
 
     /// Tell the disk that a range's content is no longer needed.
     fn discard(&self, py: Python<'_>, offset: u64, length: u64) -> PyResult<()> {
-        self.run_one(py, Action::Discard, offset, length, &Place::None)
+        self.run_one(py, (Operation::Discard, 0), offset, length, None)
     }
 
     /// Make a range read as zeroes; `unmap`: its blocks may be deallocated.
     #[pyo3(signature = (offset, length, unmap=false))]
     fn write_zeroes(&self, py: Python<'_>, offset: u64, length: u64, unmap: bool) -> PyResult<()> {
-        self.run_one(py, Action::WriteZeroes { unmap }, offset, length, &Place::None)
+        let flags = if unmap { FLAG_UNMAP } else { 0 };
+        self.run_one(py, (Operation::WriteZeroes, flags), offset, length, None)
     }
 
     /// Read `block_bytes` at each of `offsets`, number `i` to `memory[i * block_bytes:]`, as many at a time as the queue takes.
     fn read_batch(&self, offsets: &Bound<'_, PyAny>, memory: &Bound<'_, PyAny>, block_bytes: u64) -> PyResult<()> {
-        self.batch(offsets, memory, block_bytes, Action::Read)
+        self.batch(offsets, memory, block_bytes, READ)
     }
 
     /// Write `block_bytes` at each of `offsets`, number `i` from `memory[i * block_bytes:]`, in no order.
     #[pyo3(signature = (offsets, memory, block_bytes, fua=false))]
     fn write_batch(&self, offsets: &Bound<'_, PyAny>, memory: &Bound<'_, PyAny>, block_bytes: u64, fua: bool) -> PyResult<()> {
-        self.batch(offsets, memory, block_bytes, Action::Write { fua })
+        self.batch(offsets, memory, block_bytes, write_with(fua))
     }
 
     /// New memory that the daemon reaches, too: data moves between it and the disk without a copy. Up to 63 a disk, less one per queue that copies.
@@ -295,10 +309,9 @@ impl Disk {
 
 impl Disk {
     fn transfer(&self, py: Python<'_>, action: Action, offset: u64, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
-        let view = View::of(buffer, matches!(action, Action::Read))?;
+        let view = View::of(buffer, action.0 == Operation::Read)?;
         let length = view.length_bytes();
-        let plan = Plan { action, disk_offsets: &[offset], length_bytes: length as u64, keep_going: false };
-        match self.run_on_view(py, &plan, view)?.first() {
+        match self.run_on_view(py, plan(action, &[offset], length as u64), view)?.first() {
             Some((_, status)) => Err(Failure::from(Error::Request(*status)).into()),
             None => Ok(length),
         }

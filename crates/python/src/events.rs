@@ -3,17 +3,20 @@
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, TryLockError};
 
-use fipsee_block::client::{Completion, Error};
-use fipsee_block::wire::{SECTOR_BYTES, SECTOR_SHIFT, Status};
+use fipsee_block::client::transfer::BOUNCE_PIECE_BYTES;
+use fipsee_block::client::{Bytes, Completion, Error};
+use fipsee_block::wire::{FLAG_FUA, FLAG_UNMAP, Operation, SECTOR_BYTES, SECTOR_SHIFT, Segment, Status};
 use fipsee_ring::ring::Full;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::attached::{Attached, BOUNCE_PIECE_BYTES, Lane};
+use crate::attached::{Attached, Lane};
 use crate::error::{Failure, closed, exception};
-use crate::memory::{Bytes, Registered, View};
-use crate::transfer::NO_SEGMENT;
+use crate::memory::{Registered, View};
+
+/// What a request without data names.
+const NO_SEGMENT: Segment = Segment { offset_sectors: 0, length_sectors: 0, region: 0 };
 
 /// What becomes of the data when it is there.
 enum Delivery {
@@ -101,34 +104,21 @@ impl State {
         let slot = self.free.pop().ok_or(Full)?;
         let (token, length_bytes) = (slot as u64, request.length_bytes);
         let slot_bytes = token * BOUNCE_PIECE_BYTES;
-        let segment = match (&direct, request.operation.has_data()) {
-            (Some((registered, offset_bytes)), _) => registered.whole.segment(offset_bytes + request.start_bytes, length_bytes),
-            (None, true) => self.bounce.whole.segment(slot_bytes, length_bytes),
-            (None, false) => NO_SEGMENT,
+        let segment = match &direct {
+            Some((registered, offset_bytes)) => registered.whole.segment(offset_bytes + request.start_bytes, length_bytes),
+            None if request.has_data() => self.bounce.whole.segment(slot_bytes, length_bytes),
+            None => NO_SEGMENT,
         };
-        let queue = &mut self.lane.queue;
-        let (sector, sectors) = (request.offset_bytes >> SECTOR_SHIFT, length_bytes >> SECTOR_SHIFT);
-        let mut delivery = Delivery::Nothing;
-        match request.operation {
-            Operation::Read => {
-                delivery = Delivery::Bytes(length_bytes);
-                queue.read(sector, segment, token)
-            }
-            Operation::ReadInto => {
-                delivery =
-                    if direct.is_some() { delivery } else { Delivery::Copy { start_bytes: request.start_bytes, length_bytes } };
-                queue.read(sector, segment, token)
-            }
-            Operation::Write { fua } => {
-                if let (Some(view), None) = (&view, &direct) {
-                    view.bytes().copy_to(request.start_bytes, self.bounce.bytes(), slot_bytes, length_bytes);
-                }
-                queue.write(sector, segment, fua, token)
-            }
-            Operation::Flush => queue.flush(token),
-            Operation::Discard => queue.discard(sector, sectors, token),
-            Operation::WriteZeroes { unmap } => queue.write_zeroes(sector, sectors, unmap, false, token),
-        }?;
+        if let (Operation::Write, Some(view), None) = (request.operation, &view, &direct) {
+            self.bounce.whole.copy(false, slot_bytes, view.bytes(), request.start_bytes, length_bytes);
+        }
+        let delivery = match (request.operation, &view, &direct) {
+            (Operation::Read, None, _) => Delivery::Bytes(length_bytes),
+            (Operation::Read, Some(_), None) => Delivery::Copy { start_bytes: request.start_bytes, length_bytes },
+            _ => Delivery::Nothing,
+        };
+        let range = (request.offset_bytes >> SECTOR_SHIFT, length_bytes >> SECTOR_SHIFT);
+        self.lane.queue.request(request.operation, request.flags, range, segment, token)?;
         let direct = direct.map(|(registered, _)| registered);
         self.entries[slot] = Some(Entry { future, view, _direct: direct, delivery });
         Ok(())
@@ -144,14 +134,14 @@ impl State {
             (Delivery::Bytes(length_bytes), _, Status::Ok) => {
                 let length = usize::try_from(*length_bytes).unwrap_or(usize::MAX);
                 let copied = PyBytes::new_with(py, length, |bytes| {
-                    self.bounce.bytes().copy_to(slot_bytes, Bytes::of_slice(bytes), 0, *length_bytes);
+                    self.bounce.whole.copy(true, slot_bytes, Bytes::of_slice(bytes), 0, *length_bytes);
                     Ok(())
                 });
                 // Without memory for it the future gets None, which is not bytes.
                 copied.ok().map(|bytes| bytes.into_any().unbind())
             }
             (Delivery::Copy { start_bytes, length_bytes }, Some(view), Status::Ok) => {
-                self.bounce.bytes().copy_to(slot_bytes, view.bytes(), *start_bytes, *length_bytes);
+                self.bounce.whole.copy(true, slot_bytes, view.bytes(), *start_bytes, *length_bytes);
                 None
             }
             _ => None,
@@ -163,38 +153,29 @@ impl State {
 /// What `stage` is asked for, checked.
 struct Request {
     operation: Operation,
+    flags: u16,
     offset_bytes: u64,
     /// Where in the view its data begins.
     start_bytes: u64,
     length_bytes: u64,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Operation {
-    Read,
-    ReadInto,
-    Write { fua: bool },
-    Flush,
-    Discard,
-    WriteZeroes { unmap: bool },
+impl Request {
+    const fn has_data(&self) -> bool {
+        matches!(self.operation, Operation::Read | Operation::Write)
+    }
 }
 
-impl Operation {
-    const fn has_data(self) -> bool {
-        matches!(self, Self::Read | Self::ReadInto | Self::Write { .. })
-    }
-
-    fn from_name(name: &str, flag: bool) -> PyResult<Self> {
-        Ok(match name {
-            "read" => Self::Read,
-            "readinto" => Self::ReadInto,
-            "write" => Self::Write { fua: flag },
-            "flush" => Self::Flush,
-            "discard" => Self::Discard,
-            "write_zeroes" => Self::WriteZeroes { unmap: flag },
-            other => return Err(PyValueError::new_err(format!("no operation '{other}'"))),
-        })
-    }
+fn operation_of(name: &str, flag: bool) -> PyResult<(Operation, u16)> {
+    let flags = |bit| if flag { bit } else { 0 };
+    Ok(match name {
+        "read" | "readinto" => (Operation::Read, 0),
+        "write" => (Operation::Write, flags(FLAG_FUA)),
+        "flush" => (Operation::Flush, 0),
+        "discard" => (Operation::Discard, 0),
+        "write_zeroes" => (Operation::WriteZeroes, flags(FLAG_UNMAP)),
+        other => return Err(PyValueError::new_err(format!("no operation '{other}'"))),
+    })
 }
 
 #[pymethods]
@@ -230,17 +211,17 @@ impl EventQueue {
         length: u64,
         flag: bool,
     ) -> PyResult<bool> {
-        let operation = Operation::from_name(operation, flag)?;
-        let view = buffer.map(|buffer| View::of(&buffer, operation == Operation::ReadInto)).transpose()?;
+        let (name, (operation, flags)) = (operation, operation_of(operation, flag)?);
+        let view = buffer.map(|buffer| View::of(&buffer, name == "readinto")).transpose()?;
         let most = view.as_ref().map_or(u64::MAX, |view| view.length_bytes() as u64);
-        if operation.has_data() && (length > self.piece_bytes() || start.checked_add(length).is_none_or(|end| end > most)) {
+        let request = Request { operation, flags, offset_bytes: offset, start_bytes: start, length_bytes: length };
+        if request.has_data() && (length > self.piece_bytes() || start.checked_add(length).is_none_or(|end| end > most)) {
             return Err(PyValueError::new_err("more data than the buffer, or one request, has"));
         }
         if !(offset | length).is_multiple_of(SECTOR_BYTES) {
             return Err(exception(&Error::Request(Status::Misaligned)));
         }
         let direct = view.as_ref().and_then(|view| self.disk.find(view));
-        let request = Request { operation, offset_bytes: offset, start_bytes: start, length_bytes: length };
         let future = future.unbind();
         self.with(|state| Ok(state.stage(&request, view, direct, future).is_ok()))
     }

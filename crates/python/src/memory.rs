@@ -1,12 +1,12 @@
 //! Memory that Python and the daemon share, and the bytes of Python's buffers. The only unsafe code of this crate.
 
 use std::ffi::c_int;
-use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use fipsee_block::client::{Buffer, Error, Memory as ClientMemory};
+use fipsee_block::client::transfer::Place;
+use fipsee_block::client::{Buffer, Bytes, Error, Memory as ClientMemory};
 use fipsee_block::wire::SECTOR_BYTES;
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
@@ -46,9 +46,9 @@ impl Registered {
         (end <= self.length_bytes() && offset_bytes.is_multiple_of(SECTOR_BYTES)).then_some(offset_bytes)
     }
 
-    /// All of its bytes, for copies.
-    pub(crate) fn bytes(&self) -> Bytes<'_> {
-        Bytes { base: self.memory.base().as_ptr(), length_bytes: self.length_bytes(), owner: PhantomData }
+    /// Data of a transfer that begins so far into it.
+    pub(crate) fn place(&self, offset_bytes: u64) -> Place<'static> {
+        Place::Direct(self.memory.id(), offset_bytes)
     }
 }
 
@@ -57,49 +57,6 @@ impl Drop for Registered {
         if let Some(disk) = self.disk.upgrade() {
             disk.forget(&self.memory);
         }
-    }
-}
-
-/// Bytes that stay mapped for `'a`. Others may change them at any time, so they are reached by copies only.
-#[derive(Clone, Copy)]
-pub(crate) struct Bytes<'a> {
-    base: *mut u8,
-    length_bytes: usize,
-    owner: PhantomData<&'a ()>,
-}
-
-// SAFETY: `'a` keeps the bytes mapped, in every thread, and no reference to them is made.
-unsafe impl Send for Bytes<'_> {}
-// SAFETY: as above; copies that race bring some mixture of what was written.
-unsafe impl Sync for Bytes<'_> {}
-
-impl<'a> Bytes<'a> {
-    pub(crate) const fn of_slice(slice: &'a mut [u8]) -> Self {
-        Self { base: slice.as_mut_ptr(), length_bytes: slice.len(), owner: PhantomData }
-    }
-
-    /// Copy `length_bytes` bytes to `other`.
-    ///
-    /// # Panics
-    /// When one of the two ranges is not there.
-    #[track_caller]
-    pub(crate) fn copy_to(self, start_bytes: u64, other: Bytes<'_>, other_start_bytes: u64, length_bytes: u64) {
-        let (Some((from, length)), Some((to, _))) =
-            (self.range(start_bytes, length_bytes), other.range(other_start_bytes, length_bytes))
-        else {
-            panic!("a copy outside its memory");
-        };
-        // SAFETY: both ranges are mapped for as long as `self` and `other` live; the target is writable, because `View::of`
-        // was asked for that, or it is ours. `copy` allows overlap. Bytes that others change meanwhile arrive as some mixture.
-        unsafe { std::ptr::copy(from, to, length) };
-    }
-
-    /// Where these bytes are, and how many, if they are there.
-    fn range(self, start_bytes: u64, length_bytes: u64) -> Option<(*mut u8, usize)> {
-        let (start, length) = (usize::try_from(start_bytes).ok()?, usize::try_from(length_bytes).ok()?);
-        let fits = start.checked_add(length).is_some_and(|end| end <= self.length_bytes);
-        // SAFETY: the range lies within the bytes.
-        fits.then(|| (unsafe { self.base.add(start) }, length))
     }
 }
 
@@ -130,7 +87,8 @@ impl View {
     }
 
     pub(crate) fn bytes(&self) -> Bytes<'_> {
-        Bytes { base: self.buffer.buf_ptr().cast(), length_bytes: self.length_bytes(), owner: PhantomData }
+        // SAFETY: they cannot go away while the view lives; they are read into only if `View::of` was asked for that.
+        unsafe { Bytes::from_raw(self.buffer.buf_ptr().cast(), self.length_bytes() as u64) }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fipsee_block::client::{Completion, Error};
+use fipsee_block::client::{Error, Queue};
 use pyo3::prelude::*;
 
 use crate::attached::{Attached, Lane};
@@ -18,24 +18,28 @@ pub(crate) fn check_signals() -> PyResult<()> {
     if is_main { Python::attach(|py| py.check_signals()) } else { Ok(()) }
 }
 
-/// Publish what is staged and wait until at least one completion was handed to `done`; at once when nothing is
-/// outstanding. Outlives the daemon if the disk was opened so.
+/// Publish what is staged and wait until something completed or a signal period went by.
+pub(crate) fn wait(disk: &Attached, lane: &mut Lane) -> Result<(), Failure> {
+    let waited = lane.queue.wait_timeout(SIGNAL_PERIOD, &mut |_| {});
+    settle(disk, &mut lane.is_faulty, &mut lane.queue, waited)
+}
+
+/// After waiting: run signal handlers if nothing came, and outlive the daemon if the disk was opened so.
 #[inline]
-pub(crate) fn wait(disk: &Attached, lane: &mut Lane, done: &mut impl FnMut(Completion)) -> Result<(), Failure> {
-    if lane.is_faulty {
-        return Err(Error::Disconnected.into());
-    }
-    loop {
-        let waited = lane.queue.wait_timeout(SIGNAL_PERIOD, done);
-        while lane.queue.next_event().is_some() {} // The new size is in the disk's description.
-        match waited {
-            Ok(count) if count > 0 || lane.queue.outstanding() == 0 => return Ok(()),
-            Ok(_) => check_signals()?,
-            Err(Error::Disconnected) => disk.reconnect(&mut lane.queue)?,
-            Err(error) => {
-                lane.is_faulty |= matches!(error, Error::Fault(_));
-                return Err(error.into());
-            }
+pub(crate) fn settle(
+    disk: &Attached,
+    is_faulty: &mut bool,
+    queue: &mut Queue,
+    waited: Result<usize, Error>,
+) -> Result<(), Failure> {
+    while queue.next_event().is_some() {} // The new size is in the disk's description.
+    match waited {
+        Ok(0) => Ok(check_signals()?),
+        Ok(_) => Ok(()),
+        Err(Error::Disconnected) => disk.reconnect(queue),
+        Err(error) => {
+            *is_faulty |= matches!(error, Error::Fault(_));
+            Err(error.into())
         }
     }
 }

@@ -20,8 +20,10 @@ const LOOKS_PER_LIVENESS_CHECK: u32 = 4096;
 pub struct Port {
     /// Where messages are published and received.
     pub queue: ClientQueue,
-    pace: CallerPace,
-    backoff: Backoff,
+    /// When it is too early to look for the answer.
+    pub pace: CallerPace,
+    /// Reset by whoever found what was waited for.
+    pub backoff: Backoff,
     looks: u32,
 }
 
@@ -47,24 +49,6 @@ impl Port {
         } else {
             self.pace.interrupt();
         }
-    }
-
-    /// Is it too early to look for an answer?
-    #[inline(always)]
-    pub fn is_early(&mut self) -> bool {
-        self.pace.is_early()
-    }
-
-    /// Before the first look of a wait: let pass the time in which no answer can be there.
-    #[inline(always)]
-    pub fn hold(&mut self) {
-        self.pace.hold();
-    }
-
-    /// What was waited for came.
-    #[inline(always)]
-    pub const fn found(&mut self) {
-        self.backoff.reset();
     }
 
     /// A look found nothing: wait until the next is worth while; `false` when `deadline_ticks` has passed instead. If many of `due`

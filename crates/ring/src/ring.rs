@@ -5,120 +5,19 @@
 //! (streams). Until then the reader may store the stamp that it has read once more, and nothing else in a slot. See
 //! docs/memory-order.md for the letters.
 
-mod call;
 mod gather;
+mod slots;
 mod stream;
 
-pub use self::call::{CallWriter, Full};
+pub use self::slots::{Cursor, RingMemory};
 pub use self::stream::{StreamError, StreamWriter};
 
 use self::gather::Gather;
 use crate::cpu;
-use crate::layout::next_stamp;
 use crate::message::Message;
-use crate::sync::{AtomicU32, Ordering, full_fence, full_fence_at, known_bad};
+use crate::sync::{Ordering, full_fence, known_bad};
 use crate::tuning::{Ownership, Touch, Tuning};
 use crate::wait::Watch;
-
-/// Where the words and slots of one ring live: mapped memory in the product, tracked cells under loom.
-///
-/// # Safety
-/// * `slot_count` is a power of two of at least 2 and never changes.
-/// * `stamp`, `released` and `asleep` return the same three kinds of word at every call.
-/// * `copy_in` and `write_payload` touch only slot `index`, and `copy_in` reads every byte exactly once.
-pub unsafe trait RingMemory {
-    /// Slots in the ring.
-    fn slot_count(&self) -> u32;
-    /// The stamp of slot `index`.
-    fn stamp(&self, index: u32) -> &AtomicU32;
-    /// Messages released by the reader, modulo 2^32 (streams only).
-    fn released(&self) -> &AtomicU32;
-    /// Not zero: the reader sleeps, or is about to, and wants the doorbell.
-    fn asleep(&self) -> &AtomicU32;
-    /// Copy slot `index` into `into`.
-    ///
-    /// # Safety
-    /// `index` is below `slot_count`, and the caller has seen the stamp of this lap in it.
-    unsafe fn copy_in(&self, index: u32, into: &mut Message);
-    /// Write the payload of slot `index`, not its stamp.
-    ///
-    /// # Safety
-    /// `index` is below `slot_count`, and the reader has released its previous message.
-    unsafe fn write_payload(&self, index: u32, message: &Message);
-    /// Write payload and stamp so that no reader sees the stamp before the payload.
-    ///
-    /// # Safety
-    /// As for `write_payload`.
-    #[inline(always)]
-    unsafe fn publish(&self, index: u32, message: &Message, stamp: u32) {
-        // SAFETY: the caller's obligations are the same.
-        unsafe { self.write_payload(index, message) };
-        let order = if known_bad("relaxed_publish") { Ordering::Relaxed } else { Ordering::Release };
-        self.stamp(index).store(stamp, order); // A: pairs with the Acquire load in `Reader::has_message`.
-    }
-    /// A full fence that also brings slot `index` here, owned; its contents stay.
-    #[inline(always)]
-    fn full_fence_at(&self, index: u32) {
-        full_fence_at(self.stamp(index));
-    }
-    /// Store the stamp of slot `index`, which was copied and is not given back, once more.
-    #[inline(always)]
-    fn touch(&self, index: u32, stamp: u32) {
-        self.stamp(index).store(stamp, Ordering::Relaxed);
-    }
-    /// A hint that slot `index` will be written soon.
-    #[inline(always)]
-    fn prefetch_for_write(&self, _index: u32) {}
-    /// A hint that slot `index` will be read soon.
-    #[inline(always)]
-    fn prefetch_for_read(&self, _index: u32) {}
-    /// A hint that the reader will soon want slot `index`, just written.
-    #[inline(always)]
-    fn demote(&self, _index: u32) {}
-}
-
-/// A place in the free-running sequence of a ring: slot index and lap stamp.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cursor {
-    index: u32,
-    stamp: u32,
-}
-
-impl Cursor {
-    /// The first position of a ring whose geometry says `start` (a slot index; the lap is 1).
-    #[must_use]
-    pub const fn at_start(start: u32) -> Self {
-        Self { index: start, stamp: 1 }
-    }
-
-    /// Any position; `stamp` must not be 0. For handing a ring over and for tests of the wrap.
-    #[must_use]
-    pub const fn at(index: u32, stamp: u32) -> Self {
-        assert!(stamp != 0, "a stamp is never 0: fresh memory is");
-        Self { index, stamp }
-    }
-
-    /// Slot index of this position.
-    #[must_use]
-    pub const fn index(&self) -> u32 {
-        self.index
-    }
-
-    /// Stamp that publishes this position.
-    #[must_use]
-    pub const fn stamp(&self) -> u32 {
-        self.stamp
-    }
-
-    #[inline(always)]
-    const fn advance(&mut self, slot_count: u32) {
-        self.index += 1;
-        if self.index == slot_count {
-            self.index = 0;
-            self.stamp = next_stamp(self.stamp);
-        }
-    }
-}
 
 /// The writing end of a ring, without flow control of its own.
 #[derive(Debug)]
@@ -253,6 +152,123 @@ impl<M: RingMemory> Writer<M> {
         if memory.slot_count() == self.memory.slot_count() {
             self.memory = memory;
         }
+    }
+}
+
+/// The ring has no free slot; the message comes back to the caller, nothing was published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+/// The writing end of a call/reply ring: flow control by the answers.
+#[derive(Debug)]
+pub struct CallWriter<M> {
+    writer: Writer<M>,
+    outstanding: u32,
+    depth: u32,
+}
+
+impl<M: RingMemory> CallWriter<M> {
+    /// A writer that lets `depth` calls be unanswered at a time.
+    ///
+    /// # Panics
+    /// When `depth` exceeds the slots of the ring; geometry is validated before.
+    pub fn new(memory: M, cursor: Cursor, depth: u32) -> Self {
+        Self::with_tuning(memory, cursor, depth, &Tuning::default())
+    }
+
+    /// As [`new`](Self::new), with other choices than the best.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    pub fn with_tuning(memory: M, cursor: Cursor, depth: u32, tuning: &Tuning) -> Self {
+        assert!(depth >= 1 && depth <= memory.slot_count(), "depth outside the ring");
+        Self { writer: Writer::with_tuning(memory, cursor, tuning), outstanding: 0, depth }
+    }
+
+    /// Calls that may be published now.
+    #[must_use]
+    #[inline(always)]
+    pub const fn free(&self) -> u32 {
+        self.depth - self.outstanding
+    }
+
+    /// Calls published and not yet answered.
+    #[must_use]
+    #[inline(always)]
+    pub const fn outstanding(&self) -> u32 {
+        self.outstanding
+    }
+
+    /// Publish `calls` in one burst, all or nothing.
+    ///
+    /// # Errors
+    /// [`Full`] when more than [`free`](Self::free); nothing was published.
+    #[inline(always)]
+    pub fn publish_all(&mut self, calls: &[Message]) -> Result<(), Full> {
+        match u32::try_from(calls.len()) {
+            Ok(count) if count <= self.free() => {
+                self.writer.publish_all(calls);
+                self.outstanding += count;
+                Ok(())
+            }
+            _ => Err(Full),
+        }
+    }
+
+    /// Publish one call.
+    ///
+    /// # Errors
+    /// [`Full`] when `depth` are unanswered; nothing was published.
+    #[inline(always)]
+    pub fn publish(&mut self, call: &Message) -> Result<(), Full> {
+        if self.outstanding == self.depth {
+            return Err(Full);
+        }
+        self.outstanding += 1;
+        self.writer.publish(call);
+        Ok(())
+    }
+
+    /// As [`Writer::set_ownership`].
+    pub const fn set_ownership(&mut self, ownership: Ownership) {
+        self.writer.set_ownership(ownership);
+    }
+
+    /// As [`Writer::prefetch`].
+    #[inline(always)]
+    pub fn prefetch(&self, burst: usize) {
+        self.writer.prefetch(burst);
+    }
+
+    /// Publish one message that holds `calls` calls, each of which will be answered.
+    ///
+    /// # Errors
+    /// [`Full`] when fewer than `calls` may be published; nothing was.
+    #[inline(always)]
+    pub fn publish_several(&mut self, message: &Message, calls: u32) -> Result<(), Full> {
+        if calls > self.free() {
+            return Err(Full);
+        }
+        self.writer.publish(message);
+        self.outstanding += calls;
+        Ok(())
+    }
+
+    /// One outstanding call was answered: its slot is free.
+    ///
+    /// # Panics
+    /// When none is outstanding: the caller matches answers to its own table first.
+    #[inline(always)]
+    pub const fn answered(&mut self) {
+        assert!(self.outstanding > 0, "an answer without a call");
+        self.outstanding -= 1;
+    }
+
+    /// As [`Writer::reader_needs_doorbell`].
+    #[must_use = "a sleeping reader wakes only by its doorbell"]
+    #[inline(always)]
+    pub fn reader_needs_doorbell(&mut self) -> bool {
+        self.writer.reader_needs_doorbell()
     }
 }
 

@@ -46,6 +46,16 @@ pub enum Command<E: Engine> {
 }
 
 impl<E: Engine> Command<E> {
+    /// Serve what `make` makes on the worker's thread, given its number; `added` is called with what became of it.
+    pub fn add<Q: Queue<E>>(
+        name: QueueName,
+        make: impl FnOnce(u32) -> Result<Q, String> + Send + 'static,
+        added: impl FnOnce(Result<(), NotAdded>) + Send + 'static,
+    ) -> Self {
+        let make = move |id| make(id).map(|queue| Box::new(queue) as Box<dyn Queue<E>>);
+        Self::Add(Add { name, make: Box::new(make), added: Box::new(added) })
+    }
+
     /// Change those of the queues that are of the kind `Q`.
     pub fn change<Q: Queue<E>>(which: Which, when: When, mut change: impl FnMut(&mut Q) + Send + 'static) -> Self {
         let change = move |queue: &mut dyn Queue<E>| {

@@ -66,19 +66,6 @@ impl<E: Engine> Slot<E> {
             removed.lock().unwrap_or_else(PoisonError::into_inner)(self.queue);
         }
     }
-
-    /// `alone`: the worker has no other active queue.
-    #[inline(always)]
-    fn visit(&mut self, engine: &mut E, alone: bool) -> u32 {
-        if !self.takes_requests() {
-            return 0;
-        }
-        let taken = self.queue.visit(engine, alone);
-        if let Closing::Finish { left, .. } = &mut self.closing {
-            *left = left.saturating_sub(taken);
-        }
-        taken
-    }
 }
 
 /// What a poller needs of an idle queue.
@@ -182,7 +169,10 @@ impl<E: Engine> PollSet<E> {
                 self.active.swap_remove(place);
                 continue;
             };
-            let taken = slot.visit(engine, alone);
+            let taken = if slot.takes_requests() { slot.queue.visit(engine, alone) } else { 0 };
+            if let Closing::Finish { left, .. } = &mut slot.closing {
+                *left = left.saturating_sub(taken);
+            }
             work += taken;
             if taken > 0 {
                 slot.empty_visits = 0;

@@ -17,7 +17,6 @@ use crate::{Engine as _, Ticket};
 
 mod buffers;
 mod chain;
-mod grants;
 mod held_back;
 mod job;
 mod setup;
@@ -25,7 +24,7 @@ mod stalled;
 
 pub use self::buffers::{Buffer, Buffers, MAX_BUFFER_BYTES};
 use self::chain::Chains;
-pub use self::grants::Grants;
+pub use self::held_back::Grants;
 use self::held_back::{BELL, HeldBack};
 pub use self::job::{Awaited, Job, Progress};
 pub use self::setup::Needs;

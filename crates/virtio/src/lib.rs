@@ -1,12 +1,8 @@
-//! Disks for virtual machines: guest memory, virtqueues, virtio-blk requests, and the in-band upgrade to Fip-see rings.
+//! Devices for virtual machines.
 //!
-//! A [`server::VirtqueueServer`] is one virtqueue of a vhost-user-blk device, as a worker serves it; the vhost-user conversation is the
-//! daemon's. Nothing here trusts the guest: descriptors and headers are copied once, then checked, then used.
+//! [`core`] is what every device is built on; [`blk`] is the disk, of which a [`blk::server::VirtqueueServer`] is one virtqueue, as a
+//! worker serves it. The vhost-user conversation is the daemon's. Nothing here trusts the guest: descriptors and headers are copied
+//! once, then checked, then used.
 
-pub mod config;
-mod fault_guard;
-pub mod inflight;
-pub mod memory;
-mod queue;
-pub mod server;
-pub mod upgrade;
+pub mod blk;
+pub mod core;

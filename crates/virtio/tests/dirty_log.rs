@@ -10,7 +10,7 @@ use common::driver::DATA;
 use common::ram::{BASE, END, SECOND};
 use common::{Driver, FLUSH, GET_ID, HeldDisk, IN, IOERR, OK, OUT, Options, Ram, Rig, memory_disk, readable, writable};
 use fipsee_block::disk::Disk;
-use fipsee_virtio::memory::DirtyLog;
+use fipsee_virtio::core::memory::DirtyLog;
 use rustix::fs::MemfdFlags;
 
 /// The log as the hypervisor keeps it; it begins in the middle of its file.
@@ -48,8 +48,8 @@ fn pages(ranges: &[(u64, u64)]) -> BTreeSet<u64> {
 
 fn rig<D: Disk>(disk: D, log: &Log) -> Rig<D> {
     Rig::with(disk, &Options::default(), Ram::new(), |setup| {
-        setup.log = Some(Arc::clone(&log.log));
-        setup.used_log_address = Some(USED_LOG);
+        setup.queue.log = Some(Arc::clone(&log.log));
+        setup.queue.used_log_address = Some(USED_LOG);
     })
 }
 
@@ -111,7 +111,7 @@ fn requests_in_flight_when_logging_begins_are_logged() {
 #[test]
 fn without_an_address_for_it_the_used_ring_is_not_logged() {
     let log = Log::new();
-    let mut rig = Rig::with(memory_disk(), &Options::default(), Ram::new(), |setup| setup.log = Some(Arc::clone(&log.log)));
+    let mut rig = Rig::with(memory_disk(), &Options::default(), Ram::new(), |setup| setup.queue.log = Some(Arc::clone(&log.log)));
     let head = rig.driver.request(IN, 0, &[writable(DATA, 512)]);
     let status = rig.driver.status_address(head);
     assert_eq!(rig.round(head).0, OK);
@@ -143,8 +143,8 @@ fn the_indices_of_the_used_ring_are_logged_where_they_are() {
     let driver = Driver::new(Ram::new(), 1024, true, 700);
     let options = Options { size: 1024, start: 700, ..Options::default() };
     let mut rig = Rig::serve(memory_disk(), &options, driver, |setup| {
-        setup.log = Some(Arc::clone(&log.log));
-        setup.used_log_address = Some(BASE);
+        setup.queue.log = Some(Arc::clone(&log.log));
+        setup.queue.used_log_address = Some(BASE);
     })
     .expect("good rings");
     log.take();

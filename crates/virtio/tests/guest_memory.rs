@@ -9,7 +9,7 @@ use std::sync::Arc;
 use common::driver::DATA;
 use common::ram::{BASE, END, LENGTH, SECOND, SECOND_LENGTH, USER_OFFSET, region};
 use common::{Driver, IN, OK, OUT, Options, Ram, Rig, memory_disk, readable, rings, writable};
-use fipsee_virtio::memory::{GuestMemory, GuestRegion, RegionDescription};
+use fipsee_virtio::core::memory::{GuestMemory, GuestRegion, RegionDescription};
 use rustix::fs::MemfdFlags;
 
 fn file(length_bytes: u64) -> OwnedFd {
@@ -112,7 +112,7 @@ fn memory_that_is_cut_stops_its_queue_before_anything_false_is_published() {
     // Memory that broke before the queue came is refused.
     let memory = rig.driver.ram.memory();
     let refused =
-        Rig::serve(memory_disk(), &Options::default(), Driver::new(Ram::new(), 16, true, 0), |setup| setup.memory = memory);
+        Rig::serve(memory_disk(), &Options::default(), Driver::new(Ram::new(), 16, true, 0), |setup| setup.queue.memory = memory);
     assert!(refused.err().is_some_and(|text| text.contains("truncated")));
 }
 

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 
 use common::driver::DATA;
 use common::{Driver, HeldDisk, IN, OK, OUT, Options, Ram, Random, Rig, readable, writable};
-use fipsee_virtio::inflight::InflightArea;
+use fipsee_virtio::core::inflight::InflightArea;
 use rustix::io::{pread, pwrite};
 
 const SIZE: u16 = 64;
@@ -31,7 +31,7 @@ impl Kept {
     fn serve(&self, driver: Driver, disk: HeldDisk) -> Rig<HeldDisk> {
         let start = driver.used_index();
         let options = Options { size: SIZE, start, ..Options::default() };
-        Rig::serve(disk, &options, driver, |setup| setup.inflight = self.area().queue(1)).expect("good rings")
+        Rig::serve(disk, &options, driver, |setup| setup.queue.inflight = self.area().queue(1)).expect("good rings")
     }
 
     fn first(&self) -> Rig<HeldDisk> {
@@ -207,12 +207,12 @@ fn areas_that_cannot_be_are_refused_or_forgotten() {
     kept.write_u16(8, 7);
     let options = Options { size: SIZE, ..Options::default() };
     let driver = Driver::new(Ram::new(), SIZE, true, 0);
-    let refused = Rig::serve(HeldDisk::new(), &options, driver, |setup| setup.inflight = kept.area().queue(1));
+    let refused = Rig::serve(HeldDisk::new(), &options, driver, |setup| setup.queue.inflight = kept.area().queue(1));
     assert!(refused.err().is_some_and(|text| text.contains("version 7")));
     // A queue that is larger than the area's.
     let driver = Driver::new(Ram::new(), 128, true, 0);
     let options = Options { size: 128, ..Options::default() };
-    let refused = Rig::serve(HeldDisk::new(), &options, driver, |setup| setup.inflight = kept.area().queue(0));
+    let refused = Rig::serve(HeldDisk::new(), &options, driver, |setup| setup.queue.inflight = kept.area().queue(0));
     assert!(refused.err().is_some_and(|text| text.contains("64 descriptors, not 128")));
     // Random bytes: served, one way or the other.
     for seed in 0..500 {

@@ -6,8 +6,8 @@ use common::driver::DATA;
 use common::ram::END;
 use common::{IN, IOERR, OK, Options, Ram, Rig, Segment, UNSUPP, memory_disk, readable, writable};
 use fipsee_block::disk::MemoryDisk;
-use fipsee_virtio::server::{QuestionToken, TakenQuestion};
-use fipsee_virtio::upgrade::wire::REQUEST_TYPE;
+use fipsee_virtio::blk::server::{QuestionToken, TakenQuestion};
+use fipsee_virtio::blk::upgrade::wire::REQUEST_TYPE;
 
 fn rig() -> Rig<MemoryDisk> {
     Rig::with(memory_disk(), &Options::default(), Ram::new(), |setup| setup.takes_questions = true)

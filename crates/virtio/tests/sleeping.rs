@@ -28,8 +28,9 @@ fn ring(fd: &OwnedFd) {
 fn sleep_and_wake(features: u64) {
     let kick = common::eventfd();
     let ours = kick.try_clone().expect("a descriptor");
-    let rig =
-        Rig::with(memory_disk(), &Options { features, ..Options::default() }, common::Ram::new(), |setup| setup.kick = ours);
+    let rig = Rig::with(memory_disk(), &Options { features, ..Options::default() }, common::Ram::new(), |setup| {
+        setup.queue.kick = ours
+    });
     let Rig { mut driver, mut server, disk, call, .. } = rig;
     let stopping = Arc::new(AtomicBool::new(false));
     let (bell, stop) = (kick.try_clone().expect("a descriptor"), Arc::clone(&stopping));

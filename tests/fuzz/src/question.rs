@@ -1,7 +1,7 @@
 //! Questions of a guest about rings in its memory, and the replies that it reads.
 
 use fipsee_interop::golden;
-use fipsee_virtio::upgrade::wire::{Entry, MAX_QUESTION_BYTES, Operation, Question, Reply};
+use fipsee_virtio::blk::upgrade::wire::{Entry, MAX_QUESTION_BYTES, Operation, Question, Reply};
 
 use crate::take;
 

@@ -9,9 +9,10 @@ use std::sync::atomic::AtomicBool;
 use fipsee_block::disk::{Disk, Engine, MemoryDisk, MemoryOptions};
 use fipsee_block::stats::QueueCounters;
 use fipsee_ring::region::Region;
-use fipsee_virtio::memory::{DirtyLog, GuestMemory, GuestRegion, RegionDescription};
-use fipsee_virtio::server::{TakenQuestion, VirtqueueServer, VirtqueueSetup};
-use fipsee_virtio::upgrade::wire::{Question, REQUEST_TYPE, Reply};
+use fipsee_virtio::blk::server::{TakenQuestion, VirtqueueServer, VirtqueueSetup};
+use fipsee_virtio::blk::upgrade::wire::{Question, REQUEST_TYPE, Reply};
+use fipsee_virtio::core::DeviceQueueSetup;
+use fipsee_virtio::core::memory::{DirtyLog, GuestMemory, GuestRegion, RegionDescription};
 use rustix::event::EventfdFlags;
 
 use crate::channel::copy;
@@ -157,25 +158,27 @@ impl Rig {
 
     fn setup(&self, choice: u8) -> VirtqueueSetup {
         VirtqueueSetup {
-            memory: Arc::clone(&self.memory),
-            index: 0,
-            size: SIZE,
-            descriptor_address: DESCRIPTORS,
-            available_address: AVAILABLE,
-            used_address: USED,
-            next_available: 0,
-            features: ALWAYS | FEATURES[usize::from(choice & 3)],
-            kick: copy(&self.bell),
-            call: Some(copy(&self.bell)),
-            error: Some(copy(&self.bell)),
+            queue: DeviceQueueSetup {
+                memory: Arc::clone(&self.memory),
+                index: 0,
+                size: SIZE,
+                descriptor_address: DESCRIPTORS,
+                available_address: AVAILABLE,
+                used_address: USED,
+                next_available: 0,
+                features: ALWAYS | FEATURES[usize::from(choice & 3)],
+                kick: copy(&self.bell),
+                call: Some(copy(&self.bell)),
+                error: Some(copy(&self.bell)),
+                inflight: None,
+                log: Some(Arc::clone(&self.log)),
+                used_log_address: None,
+            },
             info: self.disk.info(),
             read_only: choice & 4 != 0,
             writeback: Arc::new(AtomicBool::new(choice & 8 == 0)),
             serial: "fuzz".to_owned(),
             counters: Arc::new(QueueCounters::default()),
-            inflight: None,
-            log: Some(Arc::clone(&self.log)),
-            used_log_address: None,
             takes_questions: choice & 16 != 0,
         }
     }
@@ -205,7 +208,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let (header, status) = ((DATA, 16, NEXT), (DATA + 4096, 1, WRITE));
     let table: Vec<u8> = chain(0, &[header, (DATA + 512, 512, NEXT | WRITE), status], (0, 0), &[])[2..50].to_vec();
     let question = Question {
-        operation: fipsee_virtio::upgrade::wire::Operation::Query,
+        operation: fipsee_virtio::blk::upgrade::wire::Operation::Query,
         attachment: 0,
         features: 0,
         queue: 0,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fipsee_ring::tuning::Choices;
-use fipsee_virtio::upgrade::wire::{COLD_PAIR_BYTES, Entry, PART_BYTES};
+use fipsee_virtio::blk::upgrade::wire::{COLD_PAIR_BYTES, Entry, PART_BYTES};
 
 use crate::ram::Ram;
 

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fipsee_virtio::upgrade::wire::{PART_BYTES, Question, REQUEST_TYPE, Reply};
+use fipsee_virtio::blk::upgrade::wire::{PART_BYTES, Question, REQUEST_TYPE, Reply};
 
 use crate::frontend::{Frontend, LOG_ALL, PROTOCOL_FEATURES, Request};
 use crate::ram::{Piece, Ram, USER_OFFSET};

@@ -6,7 +6,7 @@ use fipsee_block::wire::{KIND_COMPLETIONS, KIND_DETACH, KIND_RESIZE, Operation, 
 use fipsee_ring::Message;
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::ring::{CallWriter, Cursor, Reader};
-use fipsee_virtio::upgrade::wire::{self, COLD_PAIR_BYTES, Entry, Question, REGION_SHIFT};
+use fipsee_virtio::blk::upgrade::wire::{self, COLD_PAIR_BYTES, Entry, Question, REGION_SHIFT};
 
 use crate::device::{Guest, Sent};
 use crate::ram::Ram;

@@ -15,7 +15,7 @@ use fipsee_guest::PATIENCE;
 use fipsee_guest::device::{Guest, IN, IO_ERROR, OK, Options, UNSUPPORTED, UNTOUCHED};
 use fipsee_guest::frontend::{Frontend, Request};
 use fipsee_guest::ram::{Ram, USER_OFFSET};
-use fipsee_virtio::upgrade::wire::{Operation, Question};
+use fipsee_virtio::blk::upgrade::wire::{Operation, Question};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::MemfdFlags;
 

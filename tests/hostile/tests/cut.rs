@@ -9,7 +9,7 @@ use common::vm::{IN, OUT, Vm, rings};
 use common::{Daemon, Witness, eventually};
 use fipsee_block::wire::{Operation, request_one_segment};
 use fipsee_guest::ring::segment;
-use fipsee_virtio::upgrade::wire::{DONE, Entry, REQUEST_TYPE, Reply};
+use fipsee_virtio::blk::upgrade::wire::{DONE, Entry, REQUEST_TYPE, Reply};
 use guest_common::{attach_question, socket_of, start_with};
 
 const BROKE: &str = "a virtqueue broke and is served no more until it is reset";

@@ -9,7 +9,7 @@ use fipsee_block::wire::{Operation, request_one_segment};
 use fipsee_guest::device::{Guest, Options};
 use fipsee_guest::ring::{GuestRing, Incoming, plan, segment};
 use fipsee_ring::clock;
-use fipsee_virtio::upgrade::wire::{self, DONE, Question};
+use fipsee_virtio::blk::upgrade::wire::{self, DONE, Question};
 
 use super::{Measured, Site, Way};
 use crate::matrix::Cell;

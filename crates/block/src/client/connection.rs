@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fipsee_ring::PeerFault;
-use fipsee_ring::channel::{ClientQueue, FEATURE_CHOICES, FEATURE_WORKER_CPU, RegionLayout};
+use fipsee_ring::channel::{FEATURE_CHOICES, FEATURE_WORKER_CPU};
 use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, MAX_REGIONS};
 use fipsee_ring::handshake::{self, Attached, Wanted, ask, unexpected};
 use fipsee_ring::port::ReconnectPolicy;
@@ -19,6 +19,7 @@ use fipsee_ring::wait::{Backoff, DEFAULT_LOOK, WaitMode};
 use super::error::Error;
 use super::memory::{Buffer, Memory, Pool, lock};
 use super::queue::Queue;
+use super::transfer::BOUNCE_BYTES;
 use crate::wire::{
     ATTACH_EXCLUSIVE, ATTACH_IGNORE_CLAIM, ATTACH_READ_ONLY, ATTACH_SOLE_WRITER, BlockInfo, PROFILE, SERVICE_BLOCK,
 };
@@ -126,22 +127,6 @@ impl Shared {
     }
 }
 
-/// What an attachment consists of before it becomes a disk and its queues.
-pub(super) struct Attachment {
-    control: Seqpacket,
-    region: Arc<Region>,
-    layout: RegionLayout,
-    info: BlockInfo,
-    channels: Vec<ClientQueue>,
-}
-
-impl Attachment {
-    fn new(attached: Attached) -> Result<Self, Error> {
-        let Attached { control, region, layout, service_info, queues } = attached;
-        Ok(Self { control, region, layout, info: BlockInfo::from_bytes(&service_info)?, channels: queues })
-    }
-}
-
 /// An attached disk.
 #[derive(Debug)]
 pub struct Disk {
@@ -159,8 +144,7 @@ impl Disk {
     /// daemon's words, and whatever else can go wrong with a peer or the system.
     pub fn attach(socket_path: &Path, options: &AttachOptions) -> Result<(Self, Vec<Queue>), Error> {
         options.wait.available()?;
-        let attachment = handshake(socket_path, options)?;
-        Ok(Self::open(socket_path, options, attachment))
+        Self::open(socket_path, options, handshake(socket_path, options)?)
     }
 
     /// A disk over a channel that was attached without a socket's path, for tests and the fuzzer; it cannot attach again.
@@ -168,22 +152,21 @@ impl Disk {
     /// # Errors
     /// The service information is none of a disk.
     pub fn over(attached: Attached, options: &AttachOptions) -> Result<(Self, Vec<Queue>), Error> {
-        Ok(Self::open(Path::new(""), options, Attachment::new(attached)?))
+        Self::open(Path::new(""), options, attached)
     }
 
-    fn open(socket_path: &Path, options: &AttachOptions, attachment: Attachment) -> (Self, Vec<Queue>) {
-        let pool = Pool::new(attachment.region, attachment.layout.pool_offset_bytes, attachment.layout.pool_bytes);
+    fn open(socket_path: &Path, options: &AttachOptions, attached: Attached) -> Result<(Self, Vec<Queue>), Error> {
+        let Attached { control, region, layout, service_info, queues } = attached;
+        let info = BlockInfo::from_bytes(&service_info)?;
         let shared = Arc::new(Shared {
-            control: Mutex::new(attachment.control),
-            pool: Arc::new(pool),
-            sector_count: AtomicU64::new(attachment.info.sector_count),
+            control: Mutex::new(control),
+            pool: Arc::new(Pool::new(region, layout.pool_offset_bytes, layout.pool_bytes)),
+            sector_count: AtomicU64::new(info.sector_count),
             options: options.clone(),
         });
-        let depths = attachment.layout.queues.iter().map(|geometry| geometry.depth);
-        let queues = attachment.channels.into_iter().zip(depths);
-        let queues = queues.map(|(channel, depth)| Queue::new(channel, depth, Arc::clone(&shared), &attachment.info)).collect();
-        let disk = Self { socket_path: socket_path.to_owned(), info: attachment.info, shared, memories: Mutex::default() };
-        (disk, queues)
+        let queues = queues.into_iter().zip(&layout.queues);
+        let queues = queues.map(|(queue, geometry)| Queue::new(queue, geometry.depth, Arc::clone(&shared), &info)).collect();
+        Ok((Self { socket_path: socket_path.to_owned(), info, shared, memories: Mutex::default() }, queues))
     }
 
     /// What the daemon says of the disk; the size is the newest known.
@@ -198,6 +181,16 @@ impl Disk {
     /// [`Error::PoolExhausted`].
     pub fn allocate(&self, length_bytes: u64) -> Result<Buffer, Error> {
         self.shared.pool.allocate(length_bytes)
+    }
+
+    /// Take [`BOUNCE_BYTES`] of the pool for transfers, or as much as there is.
+    ///
+    /// # Errors
+    /// [`Error::PoolExhausted`]: there is not even a page.
+    pub fn allocate_bounce(&self) -> Result<Buffer, Error> {
+        let lengths = (0..10).map(|halvings| BOUNCE_BYTES >> halvings); // To 4096 bytes.
+        let mut found = lengths.map(|length_bytes| self.allocate(length_bytes));
+        found.find(Result::is_ok).unwrap_or_else(|| self.allocate(BOUNCE_BYTES))
     }
 
     /// Make `length_bytes` of new memory that the daemon maps whole ("memshare"): the disk's data moves straight between
@@ -286,30 +279,26 @@ impl Disk {
     /// Why the attempt failed; another may succeed if the error [is transient](Error::is_transient).
     pub fn attach_again<Q: BorrowMut<Queue>>(&self, queues: &mut [Q]) -> Result<(), Error> {
         let options = &self.shared.options;
-        let attachment = handshake(&self.socket_path, options)?;
-        let known = self.info();
+        let Attached { control, region, layout, service_info, queues: channels } = handshake(&self.socket_path, options)?;
+        let (info, known) = (BlockInfo::from_bytes(&service_info)?, self.info());
         let checks = [
-            ("identity", attachment.info.identity == known.identity),
-            ("logical block size", attachment.info.block_bytes == known.block_bytes),
-            ("(smaller) size", attachment.info.sector_count >= known.sector_count),
-            ("(smaller) number of queues", attachment.channels.len() >= queues.len()),
-            (
-                "(smaller) depth",
-                attachment.layout.queues.iter().zip(&*queues).all(|(new, old)| new.depth as usize >= old.borrow().depth()),
-            ),
+            ("identity", info.identity == known.identity),
+            ("logical block size", info.block_bytes == known.block_bytes),
+            ("(smaller) size", info.sector_count >= known.sector_count),
+            ("(smaller) number of queues", channels.len() >= queues.len()),
+            ("(smaller) depth", layout.queues.iter().zip(&*queues).all(|(new, old)| new.depth as usize >= old.borrow().depth())),
         ];
         if let Some((what, _)) = checks.iter().find(|(_, same)| !same) {
             return Err(Error::DifferentDisk(what));
         }
         for memory in &*lock(&self.memories) {
-            register_with(&attachment.control, memory)?;
+            register_with(&control, memory)?;
         }
-        let layout = &attachment.layout;
-        self.shared.pool.move_to(attachment.region, layout.pool_offset_bytes, layout.pool_bytes)?;
-        *lock(&self.shared.control) = attachment.control;
-        self.shared.sector_count.store(attachment.info.sector_count, Ordering::Relaxed);
-        for (queue, channel) in queues.iter_mut().zip(attachment.channels) {
-            queue.borrow_mut().resume(channel, &attachment.info);
+        self.shared.pool.move_to(region, layout.pool_offset_bytes, layout.pool_bytes)?;
+        *lock(&self.shared.control) = control;
+        self.shared.sector_count.store(info.sector_count, Ordering::Relaxed);
+        for (queue, channel) in queues.iter_mut().zip(channels) {
+            queue.borrow_mut().resume(channel, &info);
         }
         Ok(())
     }
@@ -324,7 +313,7 @@ fn register_with(control: &Seqpacket, memory: &Memory) -> Result<(), Error> {
     }
 }
 
-fn handshake(socket_path: &Path, options: &AttachOptions) -> Result<Attachment, Error> {
+fn handshake(socket_path: &Path, options: &AttachOptions) -> Result<Attached, Error> {
     let flag = |set, bit| if set { bit } else { 0 };
     let about_cpus = if options.placement == Placement::Auto { FEATURE_WORKER_CPU } else { 0 };
     let offered = FEATURE_CHOICES | about_cpus;
@@ -342,5 +331,5 @@ fn handshake(socket_path: &Path, options: &AttachOptions) -> Result<Attachment, 
         pool_bytes: options.pool_bytes,
         name: &options.name,
     };
-    Attachment::new(handshake::attach(socket_path, offered, &PROFILE, &wanted)?)
+    Ok(handshake::attach(socket_path, offered, &PROFILE, &wanted)?)
 }

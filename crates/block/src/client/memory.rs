@@ -1,6 +1,7 @@
 //! Memory that both sides reach: the channel's pool, and memory of the client's own.
 
 use std::collections::BTreeMap;
+use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -198,8 +199,7 @@ impl Buffer {
     /// When they do not fit.
     #[track_caller]
     pub fn fill(&self, offset_bytes: u64, from: &[u8]) {
-        // SAFETY: a slice is readable memory, and no Rust reference leads into shared memory.
-        unsafe { self.copy_from_raw(offset_bytes, from.as_ptr(), from.len() as u64) };
+        self.copy(false, offset_bytes, Bytes::of_source(from), 0, from.len() as u64);
     }
 
     /// Copy bytes out of the buffer from `offset_bytes`.
@@ -208,54 +208,35 @@ impl Buffer {
     /// When there are not so many.
     #[track_caller]
     pub fn copy_to(&self, offset_bytes: u64, into: &mut [u8]) {
-        // SAFETY: a slice is writable memory, and no Rust reference leads into shared memory.
-        unsafe { self.copy_to_raw(offset_bytes, into.as_mut_ptr(), into.len() as u64) };
+        let length_bytes = into.len() as u64;
+        self.copy(true, offset_bytes, Bytes::of_slice(into), 0, length_bytes);
     }
 
-    /// [`fill`](Self::fill) from memory that no Rust reference may lead to: another program's, or never written.
+    /// Copy `length_bytes` of the buffer, from `offset_bytes` on, to where `start_bytes` of `other` is, or, unless `is_read`, from there.
     ///
     /// # Panics
-    /// When they do not fit.
-    ///
-    /// # Safety
-    /// `from` is valid for reads of `length_bytes` that do not overlap the buffer.
+    /// When there are not so many on either side.
     #[track_caller]
-    pub unsafe fn copy_from_raw(&self, offset_bytes: u64, from: *const u8, length_bytes: u64) {
-        self.with_place(offset_bytes, length_bytes, |to, length| {
-            // SAFETY: the place is inside a mapping that is held meanwhile; the source is the caller's promise.
-            unsafe { std::ptr::copy_nonoverlapping(from, to, length) };
-        });
-    }
-
-    /// [`copy_to`](Self::copy_to) to memory that no Rust reference may lead to.
-    ///
-    /// # Panics
-    /// When there are not so many.
-    ///
-    /// # Safety
-    /// `to` is valid for writes of `length_bytes` that do not overlap the buffer.
-    #[track_caller]
-    pub unsafe fn copy_to_raw(&self, offset_bytes: u64, to: *mut u8, length_bytes: u64) {
-        self.with_place(offset_bytes, length_bytes, |from, length| {
-            // SAFETY: as above. The daemon may write meanwhile: data is the disk's, it is not trusted.
-            unsafe { std::ptr::copy_nonoverlapping(from, to, length) };
-        });
-    }
-
-    #[track_caller]
-    fn with_place(&self, offset_bytes: u64, length_bytes: u64, copy: impl FnOnce(*mut u8, usize)) {
-        assert!(offset_bytes.checked_add(length_bytes).is_some_and(|end| end <= self.length_bytes), "bytes outside the buffer");
-        let start_bytes = self.offset_bytes + offset_bytes;
-        let length = usize::try_from(length_bytes).unwrap_or(usize::MAX);
+    pub fn copy(&self, is_read: bool, offset_bytes: u64, other: Bytes<'_>, start_bytes: u64, length_bytes: u64) {
+        let fits = |start: u64, all_bytes| start.checked_add(length_bytes).is_some_and(|end| end <= all_bytes);
+        assert!(fits(offset_bytes, self.length_bytes) && fits(start_bytes, other.length_bytes), "bytes outside the buffer");
+        let index = |bytes| usize::try_from(bytes).unwrap_or(usize::MAX);
+        let (other, length) = (other.base.wrapping_add(index(start_bytes)), index(length_bytes));
+        let own_bytes = self.offset_bytes + offset_bytes;
         // Copied without the lock: queues of other threads copy at the same time.
-        let (region, start_bytes) = match &self.place {
+        let (region, own_bytes) = match &self.place {
             Place::Pool(pool) => {
                 let state = lock(&pool.state);
-                (Arc::clone(&state.region), state.offset_bytes + start_bytes)
+                (Arc::clone(&state.region), state.offset_bytes + own_bytes)
             }
-            Place::Own(memory) => (Arc::clone(&memory.region), start_bytes),
+            Place::Own(memory) => (Arc::clone(&memory.region), own_bytes),
         };
-        let copied = region.pointer("buffer", start_bytes, length_bytes).map(|place| copy(place.as_ptr(), length));
+        let copied = region.pointer("buffer", own_bytes, length_bytes).map(|own| {
+            let (from, to) = if is_read { (own.as_ptr(), other) } else { (other, own.as_ptr()) };
+            // SAFETY: our place is inside a mapping that is held meanwhile, the other inside bytes that stay mapped and may be written
+            // if they are read into. `copy` allows overlap. What others change meanwhile arrives as some mixture: it is not trusted.
+            unsafe { std::ptr::copy(from, to, length) };
+        });
         assert!(copied.is_ok(), "a buffer lies within its memory");
     }
 }
@@ -265,5 +246,40 @@ impl Drop for Buffer {
         if let Place::Pool(pool) = &self.place {
             pool.give_back(self.offset_bytes, self.taken_bytes);
         }
+    }
+}
+
+/// Memory of the caller's that stays where it is for `'a`. Others may change it at any time, so it is reached by copies only.
+#[derive(Clone, Copy, Debug)]
+pub struct Bytes<'a> {
+    base: *mut u8,
+    length_bytes: u64,
+    owner: PhantomData<&'a mut [u8]>,
+}
+
+// SAFETY: `'a` keeps the bytes mapped, in every thread, and no reference to them is made.
+unsafe impl Send for Bytes<'_> {}
+// SAFETY: as above; copies that race bring some mixture of what was written.
+unsafe impl Sync for Bytes<'_> {}
+
+impl<'a> Bytes<'a> {
+    /// All of a slice.
+    #[must_use]
+    pub const fn of_slice(slice: &'a mut [u8]) -> Self {
+        Self { base: slice.as_mut_ptr(), length_bytes: slice.len() as u64, owner: PhantomData }
+    }
+
+    /// Those of a slice, for a write: they are not read into.
+    pub(super) const fn of_source(slice: &'a [u8]) -> Self {
+        Self { base: slice.as_ptr().cast_mut(), length_bytes: slice.len() as u64, owner: PhantomData }
+    }
+
+    /// Any memory.
+    ///
+    /// # Safety
+    /// During `'a` it is valid for reads of `length_bytes`, and for writes if it is read into.
+    #[must_use]
+    pub const unsafe fn from_raw(base: *mut u8, length_bytes: u64) -> Self {
+        Self { base, length_bytes, owner: PhantomData }
     }
 }

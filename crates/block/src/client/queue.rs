@@ -155,7 +155,7 @@ impl Queue {
     /// [`Error::Fault`] when the daemon broke the protocol.
     #[inline(always)]
     pub fn reap(&mut self, done: &mut impl FnMut(Completion)) -> Result<usize, Error> {
-        if self.port.is_early() {
+        if self.port.pace.is_early() {
             return Ok(0);
         }
         let mut message = Message::ZERO;
@@ -262,14 +262,14 @@ impl Queue {
     }
 
     #[inline(always)]
-    fn wait_until(&mut self, deadline_ticks: Option<u64>, done: &mut impl FnMut(Completion)) -> Result<usize, Error> {
+    pub(super) fn wait_until(&mut self, deadline_ticks: Option<u64>, done: &mut impl FnMut(Completion)) -> Result<usize, Error> {
         self.submit();
-        self.port.hold();
+        self.port.pace.hold();
         let known_events = self.events.len();
         loop {
             let count = self.reap(done)?;
             if count > 0 || self.events.len() > known_events || self.is_idle() {
-                self.port.found();
+                self.port.backoff.reset();
                 return Ok(count);
             }
             if !self.port.pause(deadline_ticks, 0, || self.shared.is_hung_up())? {

@@ -117,7 +117,7 @@ impl FileDisk {
     /// The unit of direct I/O in bytes; `None`: everything goes through the page cache.
     #[must_use]
     pub fn direct_unit_bytes(&self) -> Option<u64> {
-        self.target.alignment().map(|alignment| alignment.unit_mask + 1)
+        self.target.alignment.map(|alignment| alignment.unit_mask + 1)
     }
 
     /// The step that does a request, and whether it is inside the disk.
@@ -187,7 +187,7 @@ impl Disk for FileDisk {
         // SAFETY: the spans stay valid until the ticket is reported, by this function's own contract.
         let begun = unsafe { engine.begin(ticket, |job| job.set_up(&self.target, step, offset, length, spans)) };
         if begun != Submitted::Pending {
-            self.target.faults().failed(request.operation, request.sector, Some(engine.refusal()));
+            self.target.faults.failed(request.operation, request.sector, Some(engine.refusal()));
         }
         begun
     }
@@ -197,7 +197,7 @@ impl Disk for FileDisk {
         let path = self.path.display();
         let new_bytes = bytes_of(sector_count)?;
         sectors_of(new_bytes, self.block_bytes)?;
-        if !self.target.is_regular() {
+        if !self.target.is_regular {
             let device_bytes = open::device_bytes(self.target.file()).map_err(|errno| format!("{path}: {errno}"))?;
             if device_bytes != new_bytes {
                 return Err(format!(
@@ -210,13 +210,13 @@ impl Disk for FileDisk {
         if self.capabilities & CAPABILITY_WRITE == 0 {
             return Err(format!("{path} is open for reading only; leave out ro to resize it"));
         }
-        mode::check_whole_units(self.target.alignment(), new_bytes).map_err(|text| format!("{path}: {text}"))?;
+        mode::check_whole_units(self.target.alignment, new_bytes).map_err(|text| format!("{path}: {text}"))?;
         self.target.resize(new_bytes).map_err(|errno| {
             format!("{path} cannot be made {new_bytes} bytes long ({errno}); the file system may be full or limit file sizes")
         })
     }
 
     fn faults(&self) -> Option<&Arc<Faults>> {
-        Some(self.target.faults())
+        Some(&self.target.faults)
     }
 }

@@ -4,7 +4,7 @@ use fipsee_ring::doorbell::ClientBell;
 use fipsee_ring::memory::Memory;
 use fipsee_ring::ring::Cursor;
 
-use super::{Event, QueueServer};
+use super::QueueServer;
 
 /// An event that waits for its credit, or to be acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,12 +34,11 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
     /// Where the queue stands; `None` while requests are in flight.
     #[must_use]
     pub fn standing(&self) -> Option<Standing> {
-        let event = |event: &Event| EventStanding { unacknowledged: event.unacknowledged, wanted: event.wanted };
         (self.in_flight == 0 && self.packer.count == 0).then(|| Standing {
             request: self.queue.requests.cursor(),
             completion: self.queue.completions.cursor(),
-            resize: event(&self.resize),
-            detach: event(&self.detach),
+            resize: self.resize,
+            detach: self.detach,
             detached: self.detached,
         })
     }
@@ -53,9 +52,8 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
 
     /// As [`stand`](Self::stand).
     pub fn take_stand(&mut self, standing: &Standing) {
-        let event = |event: &EventStanding| Event { unacknowledged: event.unacknowledged, wanted: event.wanted };
-        self.resize = event(&standing.resize);
-        self.detach = event(&standing.detach);
+        self.resize = standing.resize;
+        self.detach = standing.detach;
         self.detached = standing.detached;
     }
 }

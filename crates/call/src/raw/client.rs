@@ -177,7 +177,7 @@ impl RawClient {
     /// in so many empty looks.
     #[inline(always)]
     pub fn poll(&mut self, reply: &mut Message) -> Result<bool, Error> {
-        if self.port.is_early() {
+        if self.port.pace.is_early() {
             return Ok(false);
         }
         if self.take(reply) {
@@ -217,10 +217,10 @@ impl RawClient {
 
     #[inline(always)]
     fn await_reply(&mut self, deadline_ticks: Option<u64>, reply: &mut Message) -> Result<bool, Error> {
-        self.port.hold();
+        self.port.pace.hold();
         loop {
             if self.take(reply) {
-                self.port.found();
+                self.port.backoff.reset();
                 return Ok(true);
             }
             let due = self.port.queue.requests.outstanding() as usize;

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use fipsee_block::disk::Engine;
 use fipsee_block::server::{DiskQueue, QueueServer};
 use fipsee_block::wire::Status;
 use fipsee_ring::region::Region;
-use fipsee_serve::{Add, NotAdded, Queue, QueueName, When, Which};
+use fipsee_serve::{NotAdded, QueueName, When, Which};
 
 use super::{Ack, Command};
 use crate::export::Export;
@@ -18,16 +17,16 @@ pub fn add(
     make: impl FnOnce(u32) -> Result<QueueServer, Status> + Send + 'static,
 ) -> Command {
     let (client, disk) = (name.client, Arc::clone(export.disk()));
-    let make = move |id| -> Result<Box<dyn Queue<Engine>>, String> {
+    let make = move |id| {
         let server = make(id).map_err(|_| "it does not fit the region that was laid out for it".to_owned())?;
-        Ok(Box::new(DiskQueue::new(server, disk)))
+        Ok(DiskQueue::new(server, disk))
     };
     let added = move |added| match added {
         Ok(()) => {}
         Err(NotAdded::NotMade(reason)) => tracing::error!(client, reason, "a queue is not served"),
         Err(NotAdded::Bell(error)) => tracing::error!(client, %error, "cannot watch a doorbell; the queue is not served"),
     };
-    Command::Add(Add { name, make: Box::new(make), added: Box::new(added) })
+    Command::add(name, make, added)
 }
 
 /// Give the client's queues a region under this id; `access`: `ACCESS_*` bits.

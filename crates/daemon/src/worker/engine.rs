@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fipsee_block::disk::Engine;
 use fipsee_ring::control::MAX_QUEUES;
-use fipsee_virtio::server::make_spare_rings;
+use fipsee_virtio::core::make_spare_rings;
 use rustix::process::{Resource, getrlimit};
 
 use super::{Command, WorkerHandle};

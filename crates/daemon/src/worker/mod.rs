@@ -11,7 +11,7 @@ pub use fipsee_block::disk::Engine as DiskEngine;
 use fipsee_block::server::DiskQueue;
 use fipsee_block::wire::BlockInfo;
 use fipsee_serve::{NotQuiesced, When, Which};
-use fipsee_virtio::upgrade::GuestDiskQueue;
+use fipsee_virtio::blk::upgrade::GuestDiskQueue;
 
 pub use self::engine::{make_rings_for_machines, spawn, start_engines};
 use crate::export::Export;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use fipsee_block::disk::Engine;
-use fipsee_serve::{Add, NotAdded, Queue, QueueName, When, Which};
-use fipsee_virtio::memory::GuestMemory;
-use fipsee_virtio::upgrade::{GuestDiskQueue, GuestQueue};
+use fipsee_serve::{NotAdded, Queue, QueueName, When, Which};
+use fipsee_virtio::blk::upgrade::{GuestDiskQueue, GuestQueue};
+use fipsee_virtio::core::memory::GuestMemory;
 
 use super::Command;
 use crate::export::Export;
@@ -31,14 +31,13 @@ pub fn add(
     reply: Sender<Result<(), String>>,
 ) -> Command {
     let disk = Arc::clone(export.disk());
-    let make = move |id| -> Result<Box<dyn Queue<Engine>>, String> { Ok(Box::new(GuestDiskQueue::new(make(id)?, disk))) };
     let added = move |added: Result<(), NotAdded>| {
         let _ = reply.send(added.map_err(|error| match error {
             NotAdded::NotMade(reason) => reason,
             NotAdded::Bell(error) => format!("its kick descriptor cannot be watched ({error}); it must be an eventfd"),
         }));
     };
-    Command::Add(Add { name, make: Box::new(make), added: Box::new(added) })
+    Command::add(name, move |id| Ok(GuestDiskQueue::new(make(id)?, disk)), added)
 }
 
 /// Change the queue's memory, and its place there to `rings`, when nothing is in flight in the old one. The reply is an error if `rings`

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use fipsee_block::wire::{Operation, Status};
 use fipsee_guest::device::{Guest, Options};
 use fipsee_guest::ring::{GuestRing, Incoming, plan, segment};
-use fipsee_virtio::upgrade::wire::{self, DONE, Entry, Question};
+use fipsee_virtio::blk::upgrade::wire::{self, DONE, Entry, Question};
 
 use crate::common::{Daemon, eventually};
 

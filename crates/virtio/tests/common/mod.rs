@@ -12,9 +12,10 @@ use std::sync::atomic::AtomicBool;
 use fipsee_block::disk::{Disk, Engine};
 use fipsee_block::stats::QueueCounters;
 use fipsee_serve::Engine as _;
-use fipsee_virtio::config;
-use fipsee_virtio::memory::GuestMemory;
-use fipsee_virtio::server::{VirtqueueServer, VirtqueueSetup};
+use fipsee_virtio::blk::config;
+use fipsee_virtio::blk::server::{VirtqueueServer, VirtqueueSetup};
+use fipsee_virtio::core::DeviceQueueSetup;
+use fipsee_virtio::core::memory::GuestMemory;
 use rustix::event::EventfdFlags;
 
 pub(crate) use self::disks::{HeldDisk, memory_disk};
@@ -118,25 +119,27 @@ impl<D: Disk> Rig<D> {
         let (call, error) = (eventfd(), eventfd());
         let (counters, writeback) = (Arc::new(QueueCounters::default()), Arc::new(AtomicBool::new(true)));
         let mut setup = VirtqueueSetup {
-            memory: driver.ram.memory(),
-            index: 0,
-            size: options.size,
-            descriptor_address: driver.descriptors,
-            available_address: driver.available,
-            used_address: driver.used,
-            next_available: options.start,
-            features: options.features,
-            kick: eventfd(),
-            call: Some(call.try_clone().expect("a descriptor")),
-            error: Some(error.try_clone().expect("a descriptor")),
+            queue: DeviceQueueSetup {
+                memory: driver.ram.memory(),
+                index: 0,
+                size: options.size,
+                descriptor_address: driver.descriptors,
+                available_address: driver.available,
+                used_address: driver.used,
+                next_available: options.start,
+                features: options.features,
+                kick: eventfd(),
+                call: Some(call.try_clone().expect("a descriptor")),
+                error: Some(error.try_clone().expect("a descriptor")),
+                inflight: None,
+                log: None,
+                used_log_address: None,
+            },
             info: disk.info(),
             read_only: options.read_only,
             writeback: Arc::clone(&writeback),
             serial: "fipsee-test".to_owned(),
             counters: Arc::clone(&counters),
-            inflight: None,
-            log: None,
-            used_log_address: None,
             takes_questions: false,
         };
         change(&mut setup);

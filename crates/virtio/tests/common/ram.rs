@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use fipsee_virtio::memory::{GuestMemory, GuestRegion, RegionDescription};
+use fipsee_virtio::core::memory::{GuestMemory, GuestRegion, RegionDescription};
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 

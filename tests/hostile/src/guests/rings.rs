@@ -10,7 +10,7 @@ use fipsee_guest::PATIENCE;
 use fipsee_guest::device::Guest;
 use fipsee_guest::ram::Ram;
 use fipsee_guest::ring::{GuestRing, Incoming, plan, segment};
-use fipsee_virtio::upgrade::wire::{self, DONE, Question};
+use fipsee_virtio::blk::upgrade::wire::{self, DONE, Question};
 
 use super::{DATA_BYTES, KICKS_PER_REQUEST, NOWHERE, doorbell, expect, ring, start};
 use crate::lie::{Random, Until, while_rewriting};

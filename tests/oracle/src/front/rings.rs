@@ -8,7 +8,7 @@ use fipsee_block::wire::{
 };
 use fipsee_guest::ring::{GuestRing, Incoming, plan, segment};
 use fipsee_ring::Message;
-use fipsee_virtio::upgrade::wire::{self, DONE, Question};
+use fipsee_virtio::blk::upgrade::wire::{self, DONE, Question};
 
 use super::guest::Machine;
 use super::{Action, Done, Front, Limits, Piece, Request, Waited};

@@ -125,6 +125,31 @@ impl Queue {
         self.stage_other(token, |tag| wire::request_one_segment(Operation::GetInfo, 0, tag, 0, segment))
     }
 
+    /// Stage any request, with those of its parameters that the operation has. `range`: sectors of the disk, first and count.
+    ///
+    /// # Errors
+    /// [`Full`] when `depth` requests are outstanding. For [`Operation::AckEvent`] there is never room: the queue makes those itself.
+    #[inline]
+    pub fn request(
+        &mut self,
+        operation: Operation,
+        flags: u16,
+        range: (u64, u64),
+        segment: Segment,
+        token: u64,
+    ) -> Result<(), Full> {
+        let ((sector, sectors), fua) = (range, flags & FLAG_FUA != 0);
+        match operation {
+            Operation::Read => self.read(sector, segment, token),
+            Operation::Write => self.write(sector, segment, fua, token),
+            Operation::Flush => self.flush(token),
+            Operation::Discard => self.discard(sector, sectors, token),
+            Operation::WriteZeroes => self.write_zeroes(sector, sectors, flags & FLAG_UNMAP != 0, fua, token),
+            Operation::GetInfo => self.get_info(segment, token),
+            Operation::AckEvent => Err(Full),
+        }
+    }
+
     #[inline(always)]
     pub(super) fn publish_staged(&mut self) {
         let burst = self.staged.len();

@@ -129,7 +129,7 @@ impl Job {
     /// What other writes must be kept out of, if anything.
     #[inline(always)]
     fn range_to_lock(&self) -> Option<(&Arc<Target>, Range)> {
-        let target = self.target.as_ref().filter(|target| target.locks().is_some())?;
+        let target = self.target.as_ref().filter(|target| target.locks.is_some())?;
         match self.step {
             Step::Write { .. } | Step::Discard | Step::Zero { .. } => {
                 Some((target, target.range_to_lock(self.offset_bytes, self.length_bytes)?))
@@ -142,7 +142,7 @@ impl Job {
     #[inline(never)]
     fn acquire(&mut self, grants: &Arc<Grants>, slot: u32) -> bool {
         let Some((target, range)) = self.range_to_lock() else { return true };
-        let Some((lock, is_held)) = target.locks().map(|locks| locks.acquire(range, grants, slot)) else { return true };
+        let Some((lock, is_held)) = target.locks.as_ref().map(|locks| locks.acquire(range, grants, slot)) else { return true };
         if is_held {
             self.lock = Some(lock);
         }
@@ -221,7 +221,7 @@ impl Job {
 
     #[inline(always)]
     fn piece(&self, target: &Target) -> Piece {
-        let Some(alignment) = target.alignment() else {
+        let Some(alignment) = target.alignment else {
             return Piece::Plain { length_bytes: self.span_bytes };
         };
         let bits = |bits, span: &Span| bits | span.base().addr().get() as u64 | span.length_bytes() as u64;
@@ -256,7 +256,7 @@ impl Job {
 
     /// Of a transfer that ended early, what need not be repeated: direct I/O goes on at a whole unit.
     fn whole_units(&self, bytes: u64, asked_bytes: u64) -> u64 {
-        let mask = self.target.as_ref().and_then(|target| target.alignment()).map_or(0, |alignment| alignment.unit_mask);
+        let mask = self.target.as_ref().and_then(|target| target.alignment).map_or(0, |alignment| alignment.unit_mask);
         if bytes >= asked_bytes { asked_bytes } else { bytes & !mask }
     }
 
@@ -445,7 +445,7 @@ unsafe impl uring::Job for Job {
             if !matches!(self.step, Step::Read | Step::Discard) {
                 target.cut_after(self.offset_bytes + self.length_bytes);
             }
-            if let (Some(lock), Some(locks)) = (self.lock.take(), target.locks()) {
+            if let (Some(lock), Some(locks)) = (self.lock.take(), target.locks.as_ref()) {
                 locks.release(lock, grants);
             }
         } else {
@@ -455,7 +455,7 @@ unsafe impl uring::Job for Job {
     }
 
     fn abandon(&mut self, buffers: &mut Buffers, grants: &Arc<Grants>) {
-        if let (None, Some(locks)) = (self.lock, self.target.as_ref().and_then(|target| target.locks())) {
+        if let (None, Some(locks)) = (self.lock, self.target.as_ref().and_then(|target| target.locks.as_ref())) {
             locks.cancel(grants);
         }
         self.release(buffers, grants);
@@ -470,7 +470,7 @@ unsafe impl uring::Job for Job {
             Step::Zero { .. } => Operation::WriteZeroes,
             Step::Sync | Step::Timer => Operation::Flush,
         };
-        Some(Awaited { faults: Arc::clone(target.faults()), operation, sector: self.offset_bytes / SECTOR_BYTES })
+        Some(Awaited { faults: Arc::clone(&target.faults), operation, sector: self.offset_bytes / SECTOR_BYTES })
     }
 }
 

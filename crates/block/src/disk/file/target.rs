@@ -29,17 +29,17 @@ const NO_PUNCH_HOLE: u8 = 2;
 pub(in crate::disk) struct Target {
     file: OwnedFd,
     /// What direct I/O needs; `None`: everything goes through the page cache.
-    alignment: Option<Alignment>,
+    pub(super) alignment: Option<Alignment>,
     /// Who writes where; `None`: no request is a read-modify-write.
-    locks: Option<RangeLocks>,
+    pub(super) locks: Option<RangeLocks>,
     /// Size in bytes; what the file has, unless someone else changes it.
     size_bytes: AtomicU64,
     /// Held while the file's size changes.
     resizing: Mutex<()>,
-    is_regular: bool,
+    pub(super) is_regular: bool,
     /// `NO_*` bits; a hint that saves asking again.
     missing: AtomicU8,
-    faults: Arc<Faults>,
+    pub(super) faults: Arc<Faults>,
 }
 
 /// The next part of a write-zeroes.
@@ -78,14 +78,6 @@ impl Target {
         Self { faults: Arc::new(faults), ..self }
     }
 
-    pub(in crate::disk) const fn faults(&self) -> &Arc<Faults> {
-        &self.faults
-    }
-
-    pub(in crate::disk) const fn is_regular(&self) -> bool {
-        self.is_regular
-    }
-
     pub(in crate::disk) fn size_bytes(&self) -> u64 {
         self.size_bytes.load(Ordering::Relaxed)
     }
@@ -96,14 +88,6 @@ impl Target {
 
     pub(in crate::disk) fn raw_fd(&self) -> RawFd {
         self.file.as_raw_fd()
-    }
-
-    pub(in crate::disk) const fn alignment(&self) -> Option<Alignment> {
-        self.alignment
-    }
-
-    pub(in crate::disk) const fn locks(&self) -> Option<&RangeLocks> {
-        self.locks.as_ref()
     }
 
     /// What a write of this range must hold while it is at work, if anything.

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use fipsee_virtio::inflight::InflightStanding;
-use fipsee_virtio::server::VirtqueueStanding;
-use fipsee_virtio::upgrade::wire::Entry;
-use fipsee_virtio::upgrade::{GuestStanding, RingStanding};
+use fipsee_virtio::blk::upgrade::wire::Entry;
+use fipsee_virtio::blk::upgrade::{GuestStanding, RingStanding};
+use fipsee_virtio::core::VirtqueueStanding;
+use fipsee_virtio::core::inflight::InflightStanding;
 use serde::{Deserialize, Serialize};
 
 use super::{RoleGiven, StandingGiven};

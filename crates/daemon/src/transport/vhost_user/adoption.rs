@@ -8,10 +8,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fipsee_serve::{QueueName, Quiesced};
-use fipsee_virtio::inflight::InflightArea;
-use fipsee_virtio::memory::DirtyLog;
-use fipsee_virtio::upgrade::GuestStanding;
-use fipsee_virtio::upgrade::desk::Grant;
+use fipsee_virtio::blk::upgrade::GuestStanding;
+use fipsee_virtio::blk::upgrade::desk::Grant;
+use fipsee_virtio::core::inflight::InflightArea;
+use fipsee_virtio::core::memory::DirtyLog;
 use rustix::io::DupFlags;
 use vhost::vhost_user::BackendReqHandler;
 use vhost::vhost_user::message::FrontendReq;

@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use fipsee_block::wire::BlockInfo;
 use fipsee_ring::handshake::HANDSHAKE_TIMEOUT;
-use fipsee_virtio::config;
-use fipsee_virtio::inflight::InflightArea;
-use fipsee_virtio::memory::{DirtyLog, GuestMemory};
-use fipsee_virtio::server::VirtqueueSetup;
-use fipsee_virtio::upgrade::desk::Desk;
+use fipsee_virtio::blk::config;
+use fipsee_virtio::blk::server::VirtqueueSetup;
+use fipsee_virtio::blk::upgrade::desk::Desk;
+use fipsee_virtio::core::DeviceQueueSetup;
+use fipsee_virtio::core::inflight::InflightArea;
+use fipsee_virtio::core::memory::{DirtyLog, GuestMemory};
 use virtio_bindings::virtio_blk::{VIRTIO_BLK_F_CONFIG_WCE, VIRTIO_BLK_F_FLUSH};
 
 use super::channel;
@@ -235,25 +236,27 @@ impl Device {
         let (writeback, serial) = (Arc::clone(&self.writeback), serial(self.serving.export.name(), &info));
         let inflight = self.inflight.as_ref().and_then(|area| area.queue(index));
         Box::new(move |parts| VirtqueueSetup {
-            memory,
-            index,
-            size: parts.size,
-            descriptor_address: parts.rings.descriptor,
-            available_address: parts.rings.available,
-            used_address: parts.rings.used,
-            next_available: parts.next_available,
-            features,
-            kick: parts.kick,
-            call: parts.call,
-            error: parts.error,
+            queue: DeviceQueueSetup {
+                memory,
+                index,
+                size: parts.size,
+                descriptor_address: parts.rings.descriptor,
+                available_address: parts.rings.available,
+                used_address: parts.rings.used,
+                next_available: parts.next_available,
+                features,
+                kick: parts.kick,
+                call: parts.call,
+                error: parts.error,
+                inflight,
+                used_log_address: parts.used_log_address.filter(|_| log.is_some()),
+                log,
+            },
             info,
             read_only,
             writeback,
             serial,
             counters: parts.counters,
-            inflight,
-            used_log_address: parts.used_log_address.filter(|_| log.is_some()),
-            log,
             takes_questions: true,
         })
     }

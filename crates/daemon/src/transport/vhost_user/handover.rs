@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use fipsee_serve::{QueueName, Quiesced};
-use fipsee_virtio::upgrade::GuestStanding;
+use fipsee_virtio::blk::upgrade::GuestStanding;
 
 use super::VhostUserSockets;
 use super::device::Device;

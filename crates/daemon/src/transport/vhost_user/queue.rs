@@ -7,10 +7,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use fipsee_block::stats::QueueCounters;
 use fipsee_ring::mailbox::Mailbox;
 use fipsee_serve::{Assignment, QueueName};
-use fipsee_virtio::memory::{DirtyLog, GuestMemory};
-use fipsee_virtio::server::VirtqueueSetup;
-use fipsee_virtio::upgrade::desk::Grant;
-use fipsee_virtio::upgrade::{GuestQueue, GuestStanding};
+use fipsee_virtio::blk::server::VirtqueueSetup;
+use fipsee_virtio::blk::upgrade::desk::Grant;
+use fipsee_virtio::blk::upgrade::{GuestQueue, GuestStanding};
+use fipsee_virtio::core::memory::{DirtyLog, GuestMemory};
 
 use super::Notice;
 use super::upgrade::Asker;

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use fipsee_virtio::memory::{GuestMemory, GuestRegion, RegionDescription, Source};
+use fipsee_virtio::core::memory::{GuestMemory, GuestRegion, RegionDescription, Source};
 
 /// Regions of one guest at most: what Linux gives a virtual machine, so that every slot can be filled by hot-plug.
 pub(super) const MAX_REGIONS: usize = 509;

@@ -9,11 +9,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use fipsee_ring::mailbox::Mailbox;
 use fipsee_ring::tuning::{Choices, Tuning};
-use fipsee_virtio::memory::GuestMemory;
-use fipsee_virtio::server::QuestionToken;
-use fipsee_virtio::upgrade::GuestQueue;
-use fipsee_virtio::upgrade::desk::Decision;
-use fipsee_virtio::upgrade::wire::{Question, Reply};
+use fipsee_virtio::blk::server::QuestionToken;
+use fipsee_virtio::blk::upgrade::GuestQueue;
+use fipsee_virtio::blk::upgrade::desk::Decision;
+use fipsee_virtio::blk::upgrade::wire::{Question, Reply};
+use fipsee_virtio::core::memory::GuestMemory;
 
 use super::Notice;
 use super::device::{Device, LOG_ALL};
@@ -43,7 +43,7 @@ impl Asker {
     }
 }
 
-impl fipsee_virtio::upgrade::Device for Asker {
+impl fipsee_virtio::blk::upgrade::Device for Asker {
     fn asked(&mut self, token: QuestionToken, question: Question) {
         self.notices.send(Notice::Asked(Asked { queue: self.queue, start: self.start, token, question }));
     }

@@ -2,18 +2,13 @@
 
 use std::ptr::NonNull;
 
-use fipsee_ring::memory::Span;
+use fipsee_ring::memory::{Span, copy_from};
 
 /// A copy of all that spans hold. Called only by `submit`, in whose time they are valid.
 pub(super) fn gather(spans: &[Span]) -> Vec<u8> {
     let mut bytes = vec![0; spans.iter().map(Span::length_bytes).sum()];
-    let mut rest = bytes.as_mut_slice();
-    for span in spans {
-        let (now, later) = rest.split_at_mut(span.length_bytes());
-        // SAFETY: the span is valid by the contract of `submit`; the destination is ours and as long.
-        unsafe { std::ptr::copy_nonoverlapping(span.base().as_ptr(), now.as_mut_ptr(), now.len()) };
-        rest = later;
-    }
+    // SAFETY: the spans are valid by the contract of `submit`.
+    unsafe { copy_from(spans, &mut bytes) };
     bytes
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use fipsee_ring::{AtomicU16, AtomicU64, Ordering};
 use rustix::fs::{MemfdFlags, SealFlags};
 
-use crate::memory::{SharedMapping, Source};
+use crate::core::memory::{SharedMapping, Source};
 
 /// Bytes before the entries of a queue.
 const HEADER_BYTES: usize = 16;

@@ -10,7 +10,7 @@ use fipsee_ring::tuning::Choices;
 
 use super::rings;
 use super::wire::{DONE, Entry, FEATURE_CHOICES, FEATURES, INVALID, NO_ATTACHMENT, NOT_NOW, Operation, Question, Reply};
-use crate::memory::GuestMemory;
+use crate::core::memory::GuestMemory;
 
 /// A ring that is about to be served, by the server of its doorbell virtqueue.
 #[derive(Debug)]

@@ -2,19 +2,19 @@
 
 use std::collections::VecDeque;
 
-use super::{VirtqueueServer, VirtqueueSetup};
-use crate::fault_guard;
-use crate::inflight::InflightStanding;
-use crate::queue::Virtqueue;
+use super::{DeviceQueue, DeviceQueueSetup};
+use crate::core::fault_guard;
+use crate::core::inflight::{InflightQueue, InflightStanding};
+use crate::core::queue::Virtqueue;
 
-/// Where a virtqueue stands. The disk works on nothing of it, and what was answered is published.
+/// Where a virtqueue stands. The device works on nothing of it, and what was used is published.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VirtqueueStanding {
     /// The next available entry.
     pub next_available: u16,
     /// The next used entry.
     pub next_used: u16,
-    /// Chains that were taken and not answered, by their heads: questions, and what is to be served again. Sorted.
+    /// Chains that were taken and not used, by their heads: those that wait for something, and what is to be served again. Sorted.
     pub taken: Vec<u16>,
     /// Why it is not served any more.
     pub fault: Option<String>,
@@ -22,23 +22,22 @@ pub struct VirtqueueStanding {
     pub inflight: Option<InflightStanding>,
 }
 
-impl VirtqueueServer {
-    /// Where the queue stands; `None` while requests are in flight.
-    #[must_use]
-    pub fn standing(&self) -> Option<VirtqueueStanding> {
-        if self.in_flight > 0 || self.queue.has_unpublished() {
+impl DeviceQueue {
+    /// Where the queue stands; `None` while something is not published. The caller has seen that nothing is in flight.
+    pub(crate) fn standing(&self) -> Option<VirtqueueStanding> {
+        if self.ring.has_unpublished() {
             return None;
         }
         let is_served = self.fault.is_none();
         let mut taken: Vec<u16> = self.resubmit.iter().copied().collect();
-        taken.extend((0..self.queue.size()).filter(|head| is_served && self.busy[usize::from(*head)]));
+        taken.extend((0..self.ring.size()).filter(|head| is_served && self.held[usize::from(*head)]));
         taken.sort_unstable();
         Some(VirtqueueStanding {
-            next_available: self.queue.next_available(),
-            next_used: self.queue.published(),
+            next_available: self.ring.next_available(),
+            next_used: self.ring.published(),
             taken,
             fault: self.fault.clone(),
-            inflight: self.inflight.as_ref().map(crate::inflight::InflightQueue::standing),
+            inflight: self.inflight.as_ref().map(InflightQueue::standing),
         })
     }
 
@@ -47,11 +46,11 @@ impl VirtqueueServer {
     ///
     /// # Errors
     /// As [`new`](Self::new); and a queue cannot stand there.
-    pub fn resume(id: u32, mut setup: VirtqueueSetup, standing: &VirtqueueStanding) -> Result<Self, String> {
+    pub(crate) fn resume(mut setup: DeviceQueueSetup, standing: &VirtqueueStanding) -> Result<Self, String> {
         let faults_seen = fault_guard::fault_count();
         let size = setup.size;
         let positions = (standing.next_available, standing.next_used);
-        let queue = Virtqueue::at(&setup.memory, &setup.layout(), positions, setup.event_index())?;
+        let ring = Virtqueue::at(&setup.memory, &setup.layout(), positions, setup.event_index())?;
         let known = match (&mut setup.inflight, standing.inflight) {
             (Some(area), Some(inflight)) => area.resume(size, inflight),
             (None, None) => true,
@@ -61,8 +60,8 @@ impl VirtqueueServer {
             return Err(format!("a queue of {size} descriptors cannot stand as it is said to: {standing:?}"));
         }
         let resubmit: VecDeque<u16> = standing.taken.iter().copied().collect();
-        let mut server = Self::over(id, setup, queue, resubmit, faults_seen)?;
-        server.fault.clone_from(&standing.fault);
-        Ok(server)
+        let mut queue = Self::over(setup, ring, resubmit, faults_seen)?;
+        queue.fault.clone_from(&standing.fault);
+        Ok(queue)
     }
 }

@@ -5,7 +5,8 @@ use fipsee_ring::ring::Cursor;
 
 use super::desk::Grant;
 use super::queue::{Device, GuestQueue};
-use crate::server::{VirtqueueServer, VirtqueueSetup, VirtqueueStanding};
+use crate::blk::server::{VirtqueueServer, VirtqueueSetup};
+use crate::core::VirtqueueStanding;
 
 /// Where a virtqueue stands, with its ring.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,7 +50,7 @@ impl GuestQueue {
         standing: &GuestStanding,
         grant: Option<Grant>,
     ) -> Result<Self, String> {
-        let log = setup.log.clone();
+        let log = setup.queue.log.clone();
         let mut queue = Self::over(id, setup, device, |id, setup| VirtqueueServer::resume(id, setup, &standing.virtqueue))?;
         let (ring, grant) = match (&standing.ring, grant) {
             (None, None) => return Ok(queue),

@@ -20,8 +20,8 @@ use fipsee_ring::tuning::Tuning;
 use super::desk::Grant;
 use super::rings::{self, GuestView};
 use super::wire::{COLD_PAIR_BYTES, DONE, Entry, INVALID, NO_ATTACHMENT, Operation, Question, RUNG, Reply};
-use crate::memory::{DirtyLog, GuestMemory};
-use crate::server::{QuestionToken, TakenQuestion, VirtqueueServer, VirtqueueSetup};
+use crate::blk::server::{QuestionToken, TakenQuestion, VirtqueueServer, VirtqueueSetup};
+use crate::core::memory::{DirtyLog, GuestMemory};
 
 /// A ring that is never empty must not keep its virtqueue waiting: one visit in so many looks at both.
 const VISITS_PER_LOOK_AT_VIRTQUEUE: u32 = 8;
@@ -94,7 +94,7 @@ impl GuestQueue {
         serve: impl FnOnce(u32, VirtqueueSetup) -> Result<VirtqueueServer, String>,
     ) -> Result<Self, String> {
         setup.takes_questions = true;
-        let (memory, counters) = (Arc::clone(&setup.memory), Arc::clone(&setup.counters));
+        let (memory, counters) = (Arc::clone(&setup.queue.memory), Arc::clone(&setup.counters));
         let (info, read_only) = (setup.info, setup.read_only);
         let virtqueue = serve(id, setup)?;
         Ok(Self { virtqueue, ring: None, device, visits: 0, id, memory, info, read_only, counters })

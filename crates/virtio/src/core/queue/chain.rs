@@ -3,7 +3,7 @@
 use virtio_bindings::virtio_ring::{VRING_DESC_F_INDIRECT, VRING_DESC_F_NEXT, VRING_DESC_F_WRITE};
 
 use super::{DESCRIPTOR_BYTES, Descriptor, Virtqueue, copy_descriptor, prefetch_for_read};
-use crate::memory::{Finder, GuestMemory};
+use crate::core::memory::{Finder, GuestMemory};
 
 /// Entries of an indirect table at most. Drivers use tables that are longer than their queue, though they should not; no hypervisor
 /// lets them have more than this.

@@ -12,7 +12,7 @@ use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::memory::{Extent, Memory, MemoryFault, Span};
 
 use super::wire::{COLD_PAIR_BYTES, Entry, REGION_SHIFT};
-use crate::memory::{GuestMemory, View};
+use crate::core::memory::{GuestMemory, View};
 
 /// Bytes of a sector.
 const SECTOR: usize = 1 << SECTOR_SHIFT;

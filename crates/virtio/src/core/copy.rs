@@ -1,10 +1,10 @@
 //! Copies between guest memory and ours, of what is small and rare.
 
-use crate::memory::GuestMemory;
-use crate::queue::chain::{Piece, total_bytes};
+use crate::core::memory::GuestMemory;
+use crate::core::queue::chain::{Piece, total_bytes};
 
 /// The bytes of all pieces, copied once; none if one is no memory, or there are more than `limit`.
-pub(super) fn copy_in(memory: &GuestMemory, pieces: &[Piece], limit: usize) -> Option<Vec<u8>> {
+pub(crate) fn copy_in(memory: &GuestMemory, pieces: &[Piece], limit: usize) -> Option<Vec<u8>> {
     let total = usize::try_from(total_bytes(pieces)).ok().filter(|total| *total <= limit)?;
     let mut bytes = Vec::with_capacity(total);
     for piece in pieces {
@@ -21,7 +21,7 @@ pub(super) fn copy_in(memory: &GuestMemory, pieces: &[Piece], limit: usize) -> O
 
 /// Write `bytes` to the beginning of the pieces, as far as they go; false, and a part may be written, if a piece that is needed is
 /// no memory.
-pub(super) fn copy_out(memory: &GuestMemory, pieces: &[Piece], bytes: &[u8]) -> bool {
+pub(crate) fn copy_out(memory: &GuestMemory, pieces: &[Piece], bytes: &[u8]) -> bool {
     let mut rest = bytes;
     for piece in pieces {
         let count = rest.len().min(usize::try_from(piece.length_bytes).unwrap_or(usize::MAX));

@@ -7,17 +7,15 @@ use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_F_BLK_SIZE, VIRTIO_BLK_F_CONFIG_WCE, VIRTIO_BLK_F_DISCARD, VIRTIO_BLK_F_FLUSH, VIRTIO_BLK_F_MQ, VIRTIO_BLK_F_RO,
     VIRTIO_BLK_F_SEG_MAX, VIRTIO_BLK_F_SIZE_MAX, VIRTIO_BLK_F_TOPOLOGY, VIRTIO_BLK_F_WRITE_ZEROES,
 };
-use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
-use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 use zerocopy::FromZeros;
 use zerocopy::little_endian::U64;
+
+use crate::core::{FEATURES, bit};
 
 /// Bytes of the configuration space.
 pub const SPACE_BYTES: usize = size_of::<Space>();
 /// Where the cache mode stands in it, the one field that a driver writes.
 pub const WRITEBACK_OFFSET: usize = core::mem::offset_of!(Space, writeback);
-/// Virtio feature: the back end logs what it writes (vhost).
-pub const LOG_ALL: u32 = 26;
 /// Segments of one discard. All of them together may be as long as one discard of the disk.
 pub const MAX_DISCARD_SEGMENTS: u32 = 4;
 /// Segments of one write-zeroes.
@@ -27,23 +25,10 @@ const MAX_SEGMENTS: u32 = 126;
 /// A segment of a guest is a page at least.
 const MIN_SEGMENT_BYTES: u32 = 4096;
 
-const fn bit(feature: u32) -> u64 {
-    1 << feature
-}
-
-/// Is the feature among those in force?
-#[must_use]
-pub(crate) const fn has(features: u64, feature: u32) -> bool {
-    features & bit(feature) != 0
-}
-
-/// The features of a disk of this description. `VHOST_USER_F_PROTOCOL_FEATURES` is the conversation's business.
+/// The features of a disk of this description, with those of every device.
 #[must_use]
 pub fn features(info: &BlockInfo, read_only: bool) -> u64 {
-    let mut features = bit(VIRTIO_F_VERSION_1)
-        | bit(VIRTIO_RING_F_INDIRECT_DESC)
-        | bit(VIRTIO_RING_F_EVENT_IDX)
-        | bit(LOG_ALL)
+    let mut features = FEATURES
         | bit(VIRTIO_BLK_F_SIZE_MAX)
         | bit(VIRTIO_BLK_F_SEG_MAX)
         | bit(VIRTIO_BLK_F_BLK_SIZE)
@@ -118,6 +103,7 @@ pub fn space(info: &BlockInfo, num_queues: u16, writeback: bool) -> [u8; SPACE_B
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::{LOG_ALL, has};
 
     fn info() -> BlockInfo {
         BlockInfo {

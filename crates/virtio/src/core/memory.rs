@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 pub use self::log::DirtyLog;
-use crate::fault_guard::Guard;
+use crate::core::fault_guard::Guard;
 
 /// One region as the hypervisor describes it (vhost-user, "Memory region description").
 #[derive(Debug)]

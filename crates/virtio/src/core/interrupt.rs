@@ -13,16 +13,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
-#[path = "spare.rs"]
-mod spare;
-
-pub use spare::make_spare_rings;
+use super::spare;
 
 /// As an offset: where the file stands, or no file at all.
 const NOWHERE: u64 = u64::MAX;
 
 /// An eventfd, pipe or socket of the hypervisor's, to be signalled.
-pub(super) struct Interrupt {
+pub(crate) struct Interrupt {
     fd: OwnedFd,
     /// None for a pipe or socket, and where no io_uring can be had.
     ring: Option<IoUring>,
@@ -35,7 +32,7 @@ impl core::fmt::Debug for Interrupt {
 }
 
 impl Interrupt {
-    pub(super) fn new(name: &str, fd: OwnedFd) -> Result<Self, String> {
+    pub(crate) fn new(name: &str, fd: OwnedFd) -> Result<Self, String> {
         let refused =
             |errno: Errno| format!("the {name} descriptor cannot be used ({errno}); hand over an eventfd, a pipe or a socket");
         let flags = rustix::fs::fcntl_getfl(&fd).map_err(refused)?;
@@ -55,7 +52,7 @@ impl Interrupt {
 
     /// Never blocks. A full eventfd has long been signalled.
     #[cold]
-    pub(super) fn raise(&mut self) {
+    pub(crate) fn raise(&mut self) {
         if !self.signal() {
             self.write();
         }

@@ -2,12 +2,11 @@
 
 use fipsee_block::wire::Status;
 
-use super::copy::{copy_in, copy_out};
 use super::rare::used_bytes;
 use super::serve::Header;
 use super::{StatusPlace, VirtqueueServer};
-use crate::queue::chain::{Piece, total_bytes};
-use crate::upgrade::wire::PART_BYTES;
+use crate::blk::upgrade::wire::PART_BYTES;
+use crate::core::queue::chain::total_bytes;
 
 /// Longest question: itself and an entry for each of 64 queues.
 const MAX_QUESTION_BYTES: usize = PART_BYTES + 64 * PART_BYTES;
@@ -36,8 +35,8 @@ impl VirtqueueServer {
         if !self.takes_questions {
             return self.answer(at, Status::Unsupported);
         }
-        let question = copy_in(self.finder.memory(), self.chain.readable(), MAX_QUESTION_BYTES);
-        let room_bytes = total_bytes(self.chain.writable());
+        let question = self.queue.read(MAX_QUESTION_BYTES);
+        let room_bytes = total_bytes(self.queue.chain.writable());
         let Some(bytes) = question.filter(|_| room_bytes >= PART_BYTES as u64) else {
             return self.answer(at, Status::Invalid);
         };
@@ -48,9 +47,9 @@ impl VirtqueueServer {
         job.place = *at;
         job.place.used_bytes = used_bytes(room_bytes, PART_BYTES);
         job.written.clear();
-        job.written.extend_from_slice(self.chain.writable());
+        job.written.extend_from_slice(self.queue.chain.writable());
         job.question = Some(token.number);
-        self.busy[usize::from(at.head)] = true;
+        self.queue.hold(at.head);
         self.unanswered += 1;
     }
 
@@ -71,27 +70,21 @@ impl VirtqueueServer {
         let Some(job) = self.jobs.get_mut(usize::from(token.head)).filter(|job| job.question == Some(token.number)) else {
             return false;
         };
-        if self.fault.is_some() {
+        if self.queue.is_over() {
             return false;
         }
         job.question = None;
         let mut at = job.place;
         let pieces = std::mem::take(&mut job.written);
-        self.busy[usize::from(token.head)] = false;
+        self.queue.release(token.head);
         self.unanswered -= 1;
         // The memory may be another one than when the question was asked.
-        let Some(place) = self.finder.host(at.address, 1) else {
-            self.break_down(format!("the status byte of an upgrade request is no memory any more (chain {})", token.head));
+        let Some(place) = self.queue.host(at.address, 1) else {
+            self.queue.break_down(format!("the status byte of an upgrade request is no memory any more (chain {})", token.head));
             return false;
         };
         at.place = place;
-        let put = copy_out(self.finder.memory(), &pieces, reply);
-        let mut rest = PART_BYTES as u64;
-        for piece in &pieces {
-            let part = rest.min(piece.length_bytes.into());
-            rest -= part;
-            self.log_pieces(&[Piece { address: piece.address, length_bytes: u32::try_from(part).unwrap_or(0) }]);
-        }
+        let put = self.queue.write(&pieces, reply);
         self.answer(&at, if put { Status::Ok } else { Status::BadMemory });
         true
     }

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use fipsee_ring::{AtomicU16, AtomicU32, AtomicU64, Ordering, full_fence};
 use virtio_bindings::virtio_ring::{VRING_AVAIL_F_NO_INTERRUPT, VRING_USED_F_NO_NOTIFY};
 
-use crate::memory::{DirtyLog, GuestMemory};
+use crate::core::memory::{DirtyLog, GuestMemory};
 
 /// Bytes of a descriptor.
 pub(crate) const DESCRIPTOR_BYTES: usize = 16;

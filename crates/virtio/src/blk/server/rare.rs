@@ -9,12 +9,11 @@ use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_T_DISCARD, VIRTIO_BLK_T_FLUSH, VIRTIO_BLK_T_GET_ID, VIRTIO_BLK_T_WRITE_ZEROES, VIRTIO_BLK_WRITE_ZEROES_FLAG_UNMAP,
 };
 
-use super::copy::{copy_in, copy_out};
 use super::serve::Header;
 use super::{SERIAL_BYTES, StatusPlace, VirtqueueServer};
-use crate::config::{MAX_DISCARD_SEGMENTS, MAX_WRITE_ZEROES_SEGMENTS};
-use crate::queue::chain::{Piece, total_bytes};
-use crate::upgrade::wire::REQUEST_TYPE;
+use crate::blk::config::{MAX_DISCARD_SEGMENTS, MAX_WRITE_ZEROES_SEGMENTS};
+use crate::blk::upgrade::wire::REQUEST_TYPE;
+use crate::core::queue::chain::total_bytes;
 
 /// Bytes of a segment of discard and write-zeroes: sector, count of sectors, flags.
 const SEGMENT_BYTES: usize = 16;
@@ -48,22 +47,11 @@ impl VirtqueueServer {
     }
 
     fn serve_id(&mut self, at: &StatusPlace) {
-        let room_bytes = total_bytes(self.chain.writable());
-        let put = copy_out(self.finder.memory(), self.chain.writable(), &self.serial);
-        self.log_prefix(SERIAL_BYTES as u64);
+        let room_bytes = total_bytes(self.queue.chain.writable());
+        let put = self.queue.write(self.queue.chain.writable(), &self.serial);
         let mut at = *at;
         at.used_bytes = used_bytes(room_bytes, SERIAL_BYTES);
         self.answer(&at, if put { Status::Ok } else { Status::BadMemory });
-    }
-
-    /// Log the first `length_bytes` of the writable pieces.
-    pub(super) fn log_prefix(&self, length_bytes: u64) {
-        let mut rest = length_bytes;
-        for piece in self.chain.writable() {
-            let part = rest.min(piece.length_bytes.into());
-            rest -= part;
-            self.log_pieces(&[Piece { address: piece.address, length_bytes: u32::try_from(part).unwrap_or(0) }]);
-        }
     }
 
     /// The ranges of a discard or write-zeroes, all of them checked before the first is begun.
@@ -75,7 +63,7 @@ impl VirtqueueServer {
         };
         self.facts.needs(CAPABILITY_WRITE | capability)?;
         let limit = SEGMENT_BYTES * max_segments as usize;
-        let bytes = copy_in(self.finder.memory(), self.chain.readable(), limit).ok_or(Status::BadMemory)?;
+        let bytes = self.queue.read(limit).ok_or(Status::BadMemory)?;
         let (segments, []) = bytes.as_chunks::<SEGMENT_BYTES>() else { return Err(Status::Invalid) };
         if segments.is_empty() {
             return Err(Status::NoSegments);
@@ -111,12 +99,12 @@ impl VirtqueueServer {
         (job.place, job.status, job.then_flush) = (*at, Status::Ok, then_flush);
         job.parts = u32::try_from(requests.len()).unwrap_or(0);
         job.written.clear();
-        self.busy[usize::from(at.head)] = true;
+        self.queue.hold(at.head);
         for request in requests {
             // SAFETY: there is no memory.
             match unsafe { self.submit(request, disk, engine, started_ticks) } {
                 Submitted::Done(status) => self.part_is_done(at.head, status),
-                Submitted::Pending => self.in_flight += 1,
+                Submitted::Pending => self.operations += 1,
             }
         }
     }

@@ -1,0 +1,96 @@
+//! The client's port: it wakes, waits and notices who is gone; and it tries again as often as it should.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fipsee_ring::channel::{ClientQueue, FEATURES, Profile, RegionLayout, ServerQueue};
+use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
+use fipsee_ring::handshake::HandshakeError;
+use fipsee_ring::port::{Port, ReconnectEvent, ReconnectPolicy};
+use fipsee_ring::region::Region;
+use fipsee_ring::wait::{Backoff, WaitMode};
+use fipsee_ring::{Message, clock};
+
+fn channel(wait: WaitMode) -> (Port, ServerQueue) {
+    let layout = RegionLayout::plan(&Profile { features: FEATURES, event_credits: 0, flags: &[] }, 1, 8, 0, 1);
+    let region = Arc::new(Region::create("port", layout.region_bytes).expect("memory"));
+    let (bell, (ours, theirs)) = (EventDoorbell::new().expect("an eventfd"), SocketDoorbell::pair().expect("a pair"));
+    let server = ServerQueue::open(&region, &layout.queues[0], bell.clone(), ours).expect("it fits");
+    let client = ClientQueue::open(&region, &layout.queues[0], bell, theirs).expect("it fits");
+    (Port::new(client, Backoff::new(wait, Duration::ZERO)), server)
+}
+
+fn publish(port: &mut Port) {
+    port.queue.requests.publish(&Message::ZERO).expect("a free slot");
+    port.published();
+}
+
+#[test]
+fn a_deadline_that_has_passed_ends_the_wait() {
+    for wait in [WaitMode::Spin, WaitMode::Sleep] {
+        let (mut port, _server) = channel(wait);
+        publish(&mut port);
+        assert!(matches!(port.pause(Some(0), 0, || false), Ok(false)), "{wait:?}");
+        let soon = clock::ticks() + clock::duration_to_ticks(Duration::from_millis(1));
+        while port.pause(Some(soon), 1, || false).expect("nobody is gone") {}
+        assert!(clock::ticks() >= soon, "{wait:?}: not before its time");
+    }
+}
+
+#[test]
+fn a_sleeper_is_rung_and_takes_what_came_before_the_end() {
+    let (mut port, mut server) = channel(WaitMode::Sleep);
+    assert!(!server.requests.arm_and_work_remains());
+    publish(&mut port);
+    let mut message = Message::ZERO;
+    assert!(server.requests.receive(&mut message), "it was published");
+    let mut bell = [0; 8];
+    assert_eq!(rustix::io::read(&server.our_bell, &mut bell).expect("it was rung"), 8);
+    server.completions.publish(&message);
+    drop(server.client_bell); // The daemon is gone.
+    port.pause(None, 0, || true).expect("what it published still counts");
+    assert!(port.queue.completions.receive(&mut message));
+    port.queue.requests.answered();
+    publish(&mut port);
+    assert!(matches!(port.pause(None, 0, || true), Err(HandshakeError::Disconnected)), "nothing is left");
+    assert!(matches!(port.woken(), Err(HandshakeError::Disconnected)));
+}
+
+#[test]
+fn who_polls_asks_now_and_then_whether_the_daemon_lives() {
+    let (mut port, mut server) = channel(WaitMode::Spin);
+    publish(&mut port);
+    let mut asked = 0;
+    let mut look = |port: &mut Port| {
+        port.check_liveness_now_and_then(|| {
+            asked += 1;
+            true
+        })
+    };
+    let looks = (0..10_000).take_while(|_| look(&mut port).is_ok()).count();
+    assert!((1000..10_000).contains(&looks), "{looks} looks before it was asked");
+    server.completions.publish(&Message::ZERO);
+    assert!((0..10_000).all(|_| look(&mut port).is_ok()), "what was published still counts");
+    assert!(asked >= 1);
+}
+
+#[test]
+fn attempts_end_with_success_with_what_will_not_pass_or_with_the_time() {
+    let policy = ReconnectPolicy { give_up_after: Duration::MAX, pause_first: Duration::ZERO, pause_max: Duration::ZERO };
+    let run = |policy: ReconnectPolicy, mut outcomes: Vec<Result<(), u32>>| {
+        let mut told = Vec::new();
+        let mut hook = |event: ReconnectEvent<'_, u32>| {
+            told.push(match event {
+                ReconnectEvent::Lost => (0, None),
+                ReconnectEvent::AttemptFailed { attempts, error } => (attempts, Some(*error)),
+                ReconnectEvent::Resumed { attempts } => (attempts, None),
+            });
+        };
+        let end = policy.keep_trying(|| outcomes.remove(0), |error| *error < 10, &mut hook);
+        (end, told)
+    };
+    assert_eq!(run(policy, vec![Err(1), Err(2), Ok(())]), (Ok(()), vec![(0, None), (1, Some(1)), (2, Some(2)), (3, None)]));
+    assert_eq!(run(policy, vec![Err(1), Err(10), Ok(())]), (Err(10), vec![(0, None), (1, Some(1)), (2, Some(10))]));
+    let at_once = ReconnectPolicy { give_up_after: Duration::ZERO, pause_first: Duration::from_secs(1), ..policy };
+    assert_eq!(run(at_once, vec![Err(1), Ok(())]), (Err(1), vec![(0, None), (1, Some(1))]));
+}

@@ -1,0 +1,333 @@
+//! One virtqueue of a device, whatever the device does: chains are taken and used, the guest is interrupted, what is taken and what is
+//! written is recorded for the hypervisor, and the queue stops for good where the guest or its memory is at fault.
+
+mod chains;
+mod standing;
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use virtio_bindings::virtio_ring::VIRTIO_RING_F_EVENT_IDX;
+
+pub use self::standing::VirtqueueStanding;
+use super::inflight::InflightQueue;
+use super::interrupt::Interrupt;
+use super::memory::{DirtyLog, Finder, GuestMemory};
+use super::queue::chain::{Chain, MAX_TABLE_ENTRIES, Piece};
+use super::queue::{Layout, Virtqueue};
+use super::{fault_guard, has};
+
+/// What a virtqueue of any device is served with.
+#[derive(Debug)]
+pub struct DeviceQueueSetup {
+    /// The guest's memory.
+    pub memory: Arc<GuestMemory>,
+    /// Number of the queue in its device.
+    pub index: u16,
+    /// Descriptors in the table, a power of two, at most 32768.
+    pub size: u16,
+    /// Guest-physical address of the descriptor table.
+    pub descriptor_address: u64,
+    /// Guest-physical address of the available ring.
+    pub available_address: u64,
+    /// Guest-physical address of the used ring.
+    pub used_address: u64,
+    /// From SET_VRING_BASE. With an inflight area that was used before, what that says counts.
+    pub next_available: u16,
+    /// Virtio features in force, the device's among them.
+    pub features: u64,
+    /// Wakes us; the hypervisor's eventfd.
+    pub kick: OwnedFd,
+    /// Interrupts the guest; none: the driver polls.
+    pub call: Option<OwnedFd>,
+    /// Reports that the queue broke.
+    pub error: Option<OwnedFd>,
+    /// The queue's part of the inflight area.
+    pub inflight: Option<InflightQueue>,
+    /// Where to log the pages that are written.
+    pub log: Option<Arc<DirtyLog>>,
+    /// Guest-physical address under which writes to the used ring are logged (VHOST_VRING_F_LOG).
+    pub used_log_address: Option<u64>,
+}
+
+impl DeviceQueueSetup {
+    const fn layout(&self) -> Layout {
+        Layout {
+            size: self.size,
+            descriptor_address: self.descriptor_address,
+            available_address: self.available_address,
+            used_address: self.used_address,
+        }
+    }
+
+    const fn event_index(&self) -> bool {
+        has(self.features, VIRTIO_RING_F_EVENT_IDX)
+    }
+}
+
+/// One virtqueue of a device.
+#[derive(Debug)]
+pub(crate) struct DeviceQueue {
+    index: u16,
+    pub(crate) ring: Virtqueue,
+    layout: Layout,
+    finder: Finder,
+    /// The chain that was taken last.
+    pub(crate) chain: Chain,
+    features: u64,
+    /// By head: taken and not used, beyond the visit it was taken in?
+    held: Vec<bool>,
+    /// Chains that were in flight when we came, oldest first.
+    resubmit: VecDeque<u16>,
+    inflight: Option<InflightQueue>,
+    /// Used and not published; kept with an inflight area only.
+    batch: Vec<u16>,
+    log: Option<Arc<DirtyLog>>,
+    used_log_address: Option<u64>,
+    kick: OwnedFd,
+    call: Option<Interrupt>,
+    error: Option<OwnedFd>,
+    /// Faults of guests' memory when we last looked at ours.
+    faults_seen: u64,
+    fault: Option<String>,
+}
+
+impl DeviceQueue {
+    /// Serve a virtqueue.
+    ///
+    /// # Errors
+    /// A ring lies outside the guest's memory, or is misaligned; a descriptor is no eventfd.
+    pub(crate) fn new(mut setup: DeviceQueueSetup) -> Result<Self, String> {
+        let faults_seen = fault_guard::fault_count();
+        if setup.memory.is_broken() {
+            return Err(broken_memory());
+        }
+        let mut ring = Virtqueue::new(&setup.memory, &setup.layout(), setup.next_available, setup.event_index())?;
+        let resubmit = match setup.inflight.as_mut() {
+            Some(area) => recover(area, &mut ring)?,
+            None => VecDeque::new(),
+        };
+        let queue = Self::over(setup, ring, resubmit, faults_seen)?;
+        queue.log_words();
+        Ok(queue)
+    }
+
+    /// `resubmit`: chains that were taken from `ring` and not used.
+    fn over(setup: DeviceQueueSetup, ring: Virtqueue, resubmit: VecDeque<u16>, faults_seen: u64) -> Result<Self, String> {
+        let (layout, size) = (setup.layout(), usize::from(setup.size));
+        Ok(Self {
+            index: setup.index,
+            ring,
+            layout,
+            finder: Finder::new(setup.memory),
+            chain: Chain::with_capacity(size + MAX_TABLE_ENTRIES),
+            features: setup.features,
+            held: vec![false; size],
+            resubmit,
+            inflight: setup.inflight,
+            batch: Vec::with_capacity(size),
+            log: setup.log,
+            used_log_address: setup.used_log_address,
+            kick: setup.kick,
+            call: setup.call.map(|fd| Interrupt::new("call", fd)).transpose()?,
+            error: setup.error,
+            faults_seen,
+            fault: None,
+        })
+    }
+
+    pub(crate) const fn index(&self) -> u16 {
+        self.index
+    }
+
+    /// Is the feature in force?
+    #[inline(always)]
+    pub(crate) const fn has(&self, feature: u32) -> bool {
+        has(self.features, feature)
+    }
+
+    /// Why the queue is not served any more, if it is not.
+    pub(crate) fn fault(&self) -> Option<&str> {
+        self.fault.as_deref()
+    }
+
+    #[inline(always)]
+    pub(crate) const fn is_over(&self) -> bool {
+        self.fault.is_some()
+    }
+
+    /// Ask for kicks. The caller looks once more whether there is work.
+    pub(crate) fn arm(&mut self) {
+        self.ring.arm();
+        self.log_words();
+    }
+
+    #[inline(always)]
+    pub(crate) fn disarm(&mut self) {
+        if self.ring.is_armed() {
+            self.ring.disarm();
+            self.log_words();
+        }
+    }
+
+    /// Where kicks arrive.
+    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
+        self.kick.as_fd()
+    }
+
+    /// Interrupt the guest elsewhere from now on, and once now: an interrupt may have gone to the old place.
+    pub(crate) fn set_call(&mut self, call: Option<OwnedFd>) -> Result<(), String> {
+        self.call = None;
+        self.call = call.map(|fd| Interrupt::new("call", fd)).transpose()?;
+        if let Some(call) = &mut self.call {
+            call.raise();
+        }
+        Ok(())
+    }
+
+    /// Log, or stop logging, the pages that are written from now on.
+    pub(crate) fn set_log(&mut self, log: Option<Arc<DirtyLog>>, used_log_address: Option<u64>) {
+        self.log = log;
+        self.used_log_address = used_log_address;
+        self.log_words();
+    }
+
+    /// Go on in other memory, where the rings lie at these addresses. Nothing that names the old one is in flight, or unpublished.
+    pub(crate) fn set_memory(
+        &mut self,
+        memory: Arc<GuestMemory>,
+        descriptor_address: u64,
+        available_address: u64,
+        used_address: u64,
+    ) -> Result<(), String> {
+        let layout = Layout { size: self.layout.size, descriptor_address, available_address, used_address };
+        self.ring.move_to(&memory, &layout)?;
+        self.layout = layout;
+        self.finder = Finder::new(memory);
+        self.faults_seen = fault_guard::fault_count();
+        if self.finder.memory().is_broken() {
+            self.break_down(broken_memory());
+        }
+        Ok(())
+    }
+
+    /// The queue goes: the index of the next available entry. `is_idle`: no chain is taken.
+    pub(crate) fn stop(mut self, is_idle: bool) -> u16 {
+        let nothing_is_taken = is_idle && self.resubmit.is_empty() && self.fault.is_none();
+        if let Some(inflight) = self.inflight.as_mut().filter(|_| nothing_is_taken) {
+            inflight.end();
+        }
+        self.ring.next_available()
+    }
+
+    /// Let the guest see what was used, and interrupt it if it wants that: true then.
+    #[inline(always)]
+    pub(crate) fn flush(&mut self) -> bool {
+        self.ring.has_unpublished() && self.publish()
+    }
+
+    #[inline(always)]
+    fn publish(&mut self) -> bool {
+        if fault_guard::fault_count() != self.faults_seen && self.memory_is_gone() {
+            return false;
+        }
+        if let Some(inflight) = &mut self.inflight {
+            inflight.about_to_publish(&self.batch);
+        }
+        if let (Some(log), Some(address)) = (&self.log, self.used_log_address) {
+            self.ring.log_entries(log, address);
+        }
+        let wants_interrupt = self.ring.publish();
+        if let Some(inflight) = &mut self.inflight {
+            inflight.published(&self.batch, self.ring.published());
+            self.batch.clear();
+        }
+        self.log_words();
+        wants_interrupt && self.interrupt()
+    }
+
+    #[cold]
+    fn interrupt(&mut self) -> bool {
+        self.call.as_mut().map(Interrupt::raise).is_some()
+    }
+
+    /// Look whether memory was taken from under us. The queue stops then.
+    #[inline(always)]
+    pub(crate) fn check_memory(&mut self) {
+        if fault_guard::fault_count() != self.faults_seen && self.fault.is_none() {
+            self.memory_is_gone();
+        }
+    }
+
+    /// Some guest's memory was truncated. Ours? Then what was used is not so: it is not published.
+    #[cold]
+    fn memory_is_gone(&mut self) -> bool {
+        // First the count, then the look: a fault in between is looked at again.
+        self.faults_seen = fault_guard::fault_count();
+        fence(Ordering::Acquire);
+        let is_gone = self.finder.memory().is_broken() || self.log.as_ref().is_some_and(|log| log.is_broken());
+        if is_gone {
+            self.ring.forget_unpublished();
+            self.break_down(broken_memory());
+        }
+        is_gone
+    }
+
+    /// Stop for good: what stands in the rings or in memory cannot be served.
+    #[cold]
+    pub(crate) fn break_down(&mut self, why: String) {
+        if self.fault.is_some() {
+            return;
+        }
+        // Rings that are gone read as zeroes, which looks like a lie.
+        let why = if self.finder.memory().is_broken() { broken_memory() } else { why };
+        self.fault = Some(why);
+        self.resubmit.clear();
+        if let Some(Ok(mut error)) = self.error.take().map(|fd| Interrupt::new("error", fd)) {
+            error.raise();
+        }
+    }
+
+    /// Log what was written to the used ring beside its entries.
+    #[inline(always)]
+    fn log_words(&self) {
+        if let (Some(log), Some(address)) = (&self.log, self.used_log_address) {
+            self.ring.log_words(log, address);
+        }
+    }
+
+    /// Log bytes that were written.
+    #[inline(always)]
+    pub(crate) fn log_bytes(&self, address: u64, length_bytes: u64) {
+        if let Some(log) = &self.log {
+            log.mark(address, length_bytes);
+        }
+    }
+
+    /// Log pieces that were written.
+    #[inline(always)]
+    pub(crate) fn log_pieces(&self, pieces: &[Piece]) {
+        if let Some(log) = &self.log {
+            for piece in pieces {
+                log.mark(piece.address, piece.length_bytes.into());
+            }
+        }
+    }
+}
+
+/// The chains that were in flight, to be taken again; the ring is continued behind them.
+fn recover(area: &mut InflightQueue, ring: &mut Virtqueue) -> Result<VecDeque<u16>, String> {
+    let Some(heads) = area.begin(ring.size(), ring.published(), ring.available_index())? else {
+        return Ok(VecDeque::new());
+    };
+    // At most the size of the queue, which is at most 32768.
+    let count = u16::try_from(heads.len()).unwrap_or(0);
+    ring.set_next_available(ring.published().wrapping_add(count));
+    Ok(heads.into())
+}
+
+fn broken_memory() -> String {
+    "a file of guest memory was truncated; the hypervisor is at fault, restart the machine".to_owned()
+}

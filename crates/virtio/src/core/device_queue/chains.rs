@@ -1,0 +1,208 @@
+//! Taking chains, and what lies in them.
+
+use std::ptr::NonNull;
+
+use fipsee_ring::memory::Span;
+use fipsee_ring::{AtomicU64, Ordering};
+use virtio_bindings::virtio_ring::VIRTIO_RING_F_INDIRECT_DESC;
+
+use super::DeviceQueue;
+use crate::core::copy::{copy_in, copy_out};
+use crate::core::queue::chain::{Piece, drop_first};
+use crate::core::queue::{Descriptor, prefetch_for_read};
+
+impl DeviceQueue {
+    /// May so many chains be waiting? If so they are about to be taken: kicks are not needed. If not, the queue stops.
+    #[inline(always)]
+    pub(crate) fn begin_visit(&mut self, waiting: u16) -> bool {
+        if waiting > self.ring.size() {
+            let (next, size) = (self.ring.next_available(), self.ring.size());
+            self.break_down(format!("the available ring went from {next} on by {waiting} entries, and the queue has {size}"));
+            return false;
+        }
+        self.disarm();
+        true
+    }
+
+    /// Copy the first descriptors of the next chains, with their lines fetched side by side, and have what they lead to fetched.
+    #[inline(always)]
+    pub(crate) fn look_ahead(&mut self, limit: u16, first: &mut [(u16, Descriptor)]) {
+        for (ahead, (head, _)) in (0..limit).zip(first.iter_mut()) {
+            *head = self.ring.head(ahead);
+            self.ring.prefetch(*head);
+        }
+        for (head, descriptor) in first.iter_mut() {
+            *descriptor = self.ring.descriptor(*head).unwrap_or_default();
+            if let Some(place) = self.finder.host(descriptor.address, 1) {
+                prefetch_for_read(place.as_ptr());
+            }
+        }
+    }
+
+    /// Is there a chain that was in flight when we came?
+    pub(crate) fn has_resubmit(&self) -> bool {
+        !self.resubmit.is_empty()
+    }
+
+    /// The oldest of them, to be taken again.
+    pub(crate) fn next_resubmit(&mut self) -> Option<(u16, Descriptor)> {
+        let head = self.resubmit.pop_front()?;
+        Some((head, self.ring.descriptor(head).unwrap_or_default()))
+    }
+
+    /// Take the chain that begins with the descriptor `first`, and follow it. False: the queue stops. `is_new`: it comes from the
+    /// available ring.
+    #[inline(always)]
+    pub(crate) fn take(&mut self, head: u16, first: Descriptor, is_new: bool) -> bool {
+        match self.held.get(usize::from(head)) {
+            Some(false) => {}
+            Some(true) => {
+                self.break_down(format!("chain {head} was made available again before it was used"));
+                return false;
+            }
+            None => {
+                let size = self.ring.size();
+                self.break_down(format!("the available ring names descriptor {head}, and the queue has {size}"));
+                return false;
+            }
+        }
+        if let Some(inflight) = self.inflight.as_mut().filter(|_| is_new) {
+            inflight.taken(head);
+        }
+        let indirect_offered = self.has(VIRTIO_RING_F_INDIRECT_DESC);
+        if let Err(fault) = self.chain.gather(&self.ring, &mut self.finder, first, indirect_offered) {
+            self.break_down(format!("{fault} (chain {head})"));
+            return false;
+        }
+        true
+    }
+
+    /// The chain at `head` is used after this visit.
+    pub(crate) fn hold(&mut self, head: u16) {
+        self.held[usize::from(head)] = true;
+    }
+
+    /// The chain at `head` is about to be used.
+    pub(crate) fn release(&mut self, head: u16) {
+        self.held[usize::from(head)] = false;
+    }
+
+    /// The chain at `head` is used and `written_bytes` of it were written; [`flush`](Self::flush) publishes that.
+    #[inline(always)]
+    pub(crate) fn put_used(&mut self, head: u16, written_bytes: u32) {
+        self.ring.put_used(head, written_bytes);
+        if self.inflight.is_some() {
+            self.batch.push(head);
+        }
+    }
+
+    /// As [`GuestMemory::host`].
+    #[inline(always)]
+    pub(crate) fn host(&mut self, address: u64, length_bytes: u64) -> Option<NonNull<u8>> {
+        self.finder.host(address, length_bytes)
+    }
+
+    /// Take the first words off the readable pieces, each read once.
+    #[inline(always)]
+    pub(crate) fn take_words<const WORDS: usize>(&mut self) -> Option<[u64; WORDS]> {
+        let length_bytes = const { bytes_of(WORDS) };
+        let readable = self.chain.readable;
+        if let [first, ..] = &mut self.chain.pieces[..readable]
+            && first.length_bytes >= length_bytes
+            && let Some(place) = self.finder.host(first.address, length_bytes.into())
+            && place.addr().get().is_multiple_of(8)
+        {
+            first.address = first.address.wrapping_add(length_bytes.into());
+            first.length_bytes -= length_bytes;
+            return Some(std::array::from_fn(|index| {
+                // SAFETY: so many words of mapped guest memory, aligned to 8; all access is atomic.
+                let word = unsafe { AtomicU64::from_ptr(place.as_ptr().wrapping_add(index * 8).cast()) };
+                u64::from_le(word.load(Ordering::Relaxed))
+            }));
+        }
+        self.take_scattered_words()
+    }
+
+    /// Words that stand in several descriptors, across regions or at an odd address.
+    #[cold]
+    fn take_scattered_words<const WORDS: usize>(&mut self) -> Option<[u64; WORDS]> {
+        let length_bytes = const { bytes_of(WORDS) };
+        let mut pieces = self.chain.readable().to_vec();
+        let mut rest = length_bytes;
+        for piece in &mut pieces {
+            piece.length_bytes = piece.length_bytes.min(rest);
+            rest -= piece.length_bytes;
+        }
+        let bytes = copy_in(self.finder.memory(), &pieces, WORDS * 8)?;
+        let words = <[[u8; 8]; WORDS]>::try_from(bytes.as_chunks().0).ok()?.map(u64::from_le_bytes);
+        let readable = self.chain.readable;
+        drop_first(&mut self.chain.pieces[..readable], length_bytes).then_some(words)
+    }
+
+    /// Turn the readable or the writable pieces into spans; the bytes they hold together, or nothing if a piece is no memory. Of more
+    /// than `limit` spans only one is kept.
+    #[inline(always)]
+    pub(crate) fn gather_spans(&mut self, writable: bool, spans: &mut Vec<Span>, limit: usize) -> Option<u64> {
+        spans.clear();
+        let pieces = if writable { self.chain.writable() } else { self.chain.readable() };
+        let mut total_bytes = 0;
+        for piece in pieces {
+            let length = u64::from(piece.length_bytes);
+            total_bytes += length;
+            match self.finder.host(piece.address, length) {
+                _ if length == 0 => {}
+                Some(place) => add_span(spans, limit, place, usize::try_from(length).ok()?),
+                None => {
+                    let memory = self.finder.memory();
+                    if !memory.pieces(piece.address, length, &mut |place, length| add_span(spans, limit, place, length)) {
+                        return None;
+                    }
+                    // Too many: looking for more of them costs time that others wait for.
+                    if spans.len() > limit {
+                        break;
+                    }
+                }
+            }
+        }
+        Some(total_bytes)
+    }
+
+    /// The readable bytes, copied once; none if a piece is no memory, or there are more than `limit`.
+    pub(crate) fn read(&self, limit: usize) -> Option<Vec<u8>> {
+        copy_in(self.finder.memory(), self.chain.readable(), limit)
+    }
+
+    /// Write `bytes` to the beginning of `pieces`, as far as they go; false if a piece that is needed is no memory.
+    pub(crate) fn write(&self, pieces: &[Piece], bytes: &[u8]) -> bool {
+        let is_memory = copy_out(self.finder.memory(), pieces, bytes);
+        let mut rest = bytes.len() as u64;
+        for piece in pieces {
+            let part = rest.min(piece.length_bytes.into());
+            rest -= part;
+            self.log_bytes(piece.address, part);
+        }
+        is_memory
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "a header has a few words")]
+const fn bytes_of(words: usize) -> u32 {
+    (words * 8) as u32
+}
+
+/// Add a span, to the last one if it goes on there: drivers cut memory that is whole for us.
+#[inline(always)]
+fn add_span(spans: &mut Vec<Span>, limit: usize, place: NonNull<u8>, length_bytes: usize) {
+    if let Some(last) = spans.last_mut()
+        && last.base().as_ptr().wrapping_add(last.length_bytes()) == place.as_ptr()
+    {
+        // SAFETY: both are mapped guest memory, one behind the other.
+        *last = unsafe { Span::new(last.base(), last.length_bytes() + length_bytes) };
+        return;
+    }
+    // One more than are taken says "too many".
+    if spans.len() <= limit {
+        // SAFETY: mapped guest memory of that length, kept as long as the chain is in flight.
+        spans.push(unsafe { Span::new(place, length_bytes) });
+    }
+}

@@ -1,0 +1,34 @@
+//! What every virtio device is built on, whatever it does: guest memory, virtqueues and their chains, interrupts, the inflight area, the
+//! log of written pages.
+
+mod copy;
+mod device_queue;
+mod fault_guard;
+pub mod inflight;
+mod interrupt;
+pub mod memory;
+pub(crate) mod queue;
+mod spare;
+
+pub(crate) use device_queue::DeviceQueue;
+pub use device_queue::{DeviceQueueSetup, VirtqueueStanding};
+pub use spare::make_spare_rings;
+use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
+use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
+
+/// Virtio feature: the back end logs what it writes (vhost).
+pub const LOG_ALL: u32 = 26;
+/// The features of every device. `VHOST_USER_F_PROTOCOL_FEATURES` is the conversation's business.
+pub(crate) const FEATURES: u64 =
+    bit(VIRTIO_F_VERSION_1) | bit(VIRTIO_RING_F_INDIRECT_DESC) | bit(VIRTIO_RING_F_EVENT_IDX) | bit(LOG_ALL);
+
+pub(crate) const fn bit(feature: u32) -> u64 {
+    1 << feature
+}
+
+/// Is the feature among those in force?
+#[must_use]
+#[inline(always)]
+pub(crate) const fn has(features: u64, feature: u32) -> bool {
+    features & bit(feature) != 0
+}
