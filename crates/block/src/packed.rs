@@ -3,7 +3,7 @@
 
 use fipsee_ring::Message;
 
-use crate::wire::{Operation, Segment, request_head};
+use crate::wire::{Operation, Segment};
 
 /// The first byte of a packed message, where others have their operation.
 pub const PACKED: u8 = 8;
@@ -36,14 +36,6 @@ impl Short {
     #[inline(always)]
     pub const fn operation(&self) -> Operation {
         if self.is_write { Operation::Write } else { Operation::Read }
-    }
-
-    /// In a message of its own.
-    #[must_use]
-    #[inline(always)]
-    pub fn to_message(&self) -> Message {
-        let head = request_head(self.operation(), 1, 0, self.tag);
-        Message::from_words([head, self.sector, self.segment, 0, 0, 0, 0, 0])
     }
 }
 
@@ -112,7 +104,7 @@ mod tests {
         for writes in 0..8 {
             let [a, b, c] = [(0, 0xffff), (1, 1), (2, 0x8001)].map(|(bit, tag)| request(writes >> bit & 1 != 0, tag));
             let (two, three) = (pack([&a, &b]), pack([&a, &b, &c]));
-            assert!(is_packed(&two) && is_packed(&three) && !is_packed(&a.to_message()));
+            assert!(is_packed(&two) && is_packed(&three) && !is_packed(&Message::ZERO));
             assert_eq!(unpack(&two).collect::<Vec<_>>(), [a, b]);
             assert_eq!(unpack(&three).collect::<Vec<_>>(), [a, b, c]);
         }

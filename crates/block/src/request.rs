@@ -148,7 +148,11 @@ pub fn parse<M: Memory>(message: &Message, facts: &Facts, memory: &M, spans: &mu
             }
             let access = access_needed(operation, facts)?;
             request.length_sectors = match segments {
-                1 => gather_one(Segment::from_word(message.word(2)), memory, access, spans)?,
+                1 => {
+                    let segment = Segment::from_word(message.word(2));
+                    memory.find(segment.extent(), access, spans)?;
+                    segment.length_sectors.into()
+                }
                 _ => gather_several(message, segments, memory, access, spans)?,
             };
             check_length(&request, facts)?;
@@ -167,8 +171,9 @@ pub fn check_short<M: Memory>(short: &Short, facts: &Facts, memory: &M, spans: &
     let (operation, tag, sector) = (short.operation(), short.tag, short.sector);
     let mut request = Request { operation, tag, fua: false, unmap: false, sector, length_sectors: 0, aux: 0 };
     spans.clear();
-    let access = access_needed(operation, facts)?;
-    request.length_sectors = gather_one(Segment::from_word(short.segment), memory, access, spans)?;
+    let (access, segment) = (access_needed(operation, facts)?, Segment::from_word(short.segment));
+    memory.find(segment.extent(), access, spans)?;
+    request.length_sectors = segment.length_sectors.into();
     check_length(&request, facts)?;
     Ok(request)
 }
@@ -232,13 +237,6 @@ fn parse_rare<M: Memory>(
         Operation::GetInfo => Ok(memory.find(Segment::from_word(message.word(2)).extent(), ACCESS_WRITE, spans)?),
         _ => Ok(()),
     }
-}
-
-/// Turn a segment into spans; returns the sectors it holds.
-#[inline(always)]
-fn gather_one<M: Memory>(segment: Segment, memory: &M, access: u16, spans: &mut Vec<Span>) -> Result<u64, Status> {
-    memory.find(segment.extent(), access, spans)?;
-    Ok(u64::from(segment.length_sectors))
 }
 
 /// Turn the segments, inline or indirect, into spans; returns the sectors they hold together.

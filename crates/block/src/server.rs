@@ -9,12 +9,10 @@ use std::sync::Arc;
 
 pub use self::standing::{EventStanding, Standing};
 use fipsee_ring::channel::ServerQueue;
-use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE};
 use fipsee_ring::doorbell::{ClientBell, EventDoorbell, SocketDoorbell};
 use fipsee_ring::mapped::{MappedRing, NextStamp};
 use fipsee_ring::memory::{Memory, RegionTable, Span};
 use fipsee_ring::pace::{MAX_BUDGET, Visits};
-use fipsee_ring::region::Region;
 use fipsee_ring::wait::Watch;
 use fipsee_ring::{Message, clock};
 use fipsee_serve::Queue;
@@ -64,22 +62,7 @@ impl Packer {
 
 /// What a queue is served with.
 #[derive(Debug)]
-pub struct QueueSetup {
-    /// Requests in flight at most.
-    pub depth: u32,
-    /// The disk's description.
-    pub info: BlockInfo,
-    /// Refuse writes?
-    pub read_only: bool,
-    /// The channel's region, and offset and length of the pool in it, in bytes.
-    pub pool: (Arc<Region>, u64, u64),
-    /// Where the queue counts what it does.
-    pub counters: Arc<QueueCounters>,
-}
-
-/// What a queue over memory of another kind is served with.
-#[derive(Debug)]
-pub struct ServerSetup<M> {
+pub struct QueueSetup<M = RegionTable> {
     /// Requests in flight at most.
     pub depth: u32,
     /// The disk's description.
@@ -115,18 +98,6 @@ pub struct QueueServer<M = RegionTable, C = SocketDoorbell, O = EventDoorbell> {
 }
 
 impl QueueServer {
-    /// Serve `queue`, whose requests the worker knows as `id`.
-    ///
-    /// # Errors
-    /// The pool does not fit the region.
-    pub fn new(queue: ServerQueue, id: u32, setup: QueueSetup) -> Result<Self, Status> {
-        let mut regions = RegionTable::new();
-        let (region, pool_offset_bytes, pool_bytes) = &setup.pool;
-        regions.insert(0, region, *pool_offset_bytes, *pool_bytes, ACCESS_READ | ACCESS_WRITE)?;
-        let QueueSetup { depth, info, read_only, counters, .. } = setup;
-        Ok(Self::over(queue, id, ServerSetup { depth, info, read_only, memory: regions, counters }))
-    }
-
     /// The memory the client has handed over.
     pub const fn regions_mut(&mut self) -> &mut RegionTable {
         &mut self.memory
@@ -136,7 +107,7 @@ impl QueueServer {
 impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
     /// Serve `queue`, whose requests the worker knows as `id`.
     #[must_use]
-    pub fn over(queue: ServerQueue<C, O>, id: u32, setup: ServerSetup<M>) -> Self {
+    pub fn new(queue: ServerQueue<C, O>, id: u32, setup: QueueSetup<M>) -> Self {
         let mut server = Self {
             queue,
             id,

@@ -57,10 +57,11 @@ fn a_disk_that_was_taken_away_answers_what_is_right_with_detached_and_the_rest_a
         depth: geometry.depth,
         info: disk.info(),
         read_only: false,
-        pool: (Arc::clone(&grant.region), grant.layout.pool_offset_bytes, grant.layout.pool_bytes),
+        memory: RegionTable::of_pool(&grant.region, grant.layout.pool_offset_bytes, grant.layout.pool_bytes)
+            .expect("a good pool"),
         counters: Arc::default(),
     };
-    let mut server = QueueServer::new(grant.queues.pop().expect("a queue"), 0, setup).expect("a good pool");
+    let mut server = QueueServer::new(grant.queues.pop().expect("a queue"), 0, setup);
     let (bell, (ours, _theirs)) = (EventDoorbell::new().expect("a bell"), SocketDoorbell::pair().expect("a bell"));
     let mut client = ClientQueue::open(&grant.region, &geometry, bell, ours).expect("rings");
     let segment = Segment { offset_sectors: 0, length_sectors: 1, region: 0 };

@@ -19,4 +19,4 @@ mod takeover;
 pub mod transport;
 pub mod worker;
 
-pub use run::{run, start};
+pub use run::{run, start, start_with};

@@ -20,6 +20,7 @@ use crate::live::Live;
 use crate::log::{self, LogLevel};
 use crate::placement::{self, Place};
 use crate::reload::{self, Reloader};
+use crate::services::{Registry, Services};
 use crate::takeover::take::{Failure, Old};
 use crate::takeover::wire::Greeting;
 use crate::transport::inherited::{self, Inherited};
@@ -36,6 +37,14 @@ const OLD_END_TIMEOUT: Duration = Duration::from_secs(1);
 /// # Errors
 /// As [`run`], and what is wrong with the configuration.
 pub fn start(arguments: Arguments) -> Result<(), String> {
+    start_with(arguments, |_| Vec::new())
+}
+
+/// As [`start`], with more services (docs/adding-a-service.md).
+///
+/// # Errors
+/// As [`start`].
+pub fn start_with(arguments: Arguments, services: Services) -> Result<(), String> {
     let is_check = arguments.check_config;
     let config = arguments.into_config()?;
     if is_check {
@@ -43,7 +52,7 @@ pub fn start(arguments: Arguments) -> Result<(), String> {
         return Ok(());
     }
     let confinement = Confinement::wanted(config.confine);
-    run_confined(config, confinement)
+    run_confined(config, confinement, services)
 }
 
 /// Serve until SIGTERM or SIGINT, then let clients finish. The process stays as it is: `confine` is for one that is nothing else
@@ -52,10 +61,10 @@ pub fn start(arguments: Arguments) -> Result<(), String> {
 /// # Errors
 /// In words that say what to do: a disk cannot be opened, a socket cannot be had, a limit is too low.
 pub fn run(config: Config) -> Result<(), String> {
-    run_confined(config, Confinement::none())
+    run_confined(config, Confinement::none(), |_| Vec::new())
 }
 
-fn run_confined(config: Config, confinement: Confinement) -> Result<(), String> {
+fn run_confined(config: Config, confinement: Confinement, services: Services) -> Result<(), String> {
     // First: no file may be opened where the inherited sockets are.
     let inherited = inherited::take();
     let log = log::start(&config.log_level, config.log_format)?;
@@ -63,7 +72,7 @@ fn run_confined(config: Config, confinement: Confinement) -> Result<(), String> 
     let stop = readable_signals(&[signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT])?;
     // Without a file there is nothing to read again, and a terminal that hangs up ends the daemon as ever.
     let hang_up = config.arguments.file().map(|_| readable_signals(&[signal_hook::consts::SIGHUP])).transpose()?;
-    let watched = Watched { stop, hang_up, confinement };
+    let watched = Watched { stop, hang_up, confinement, services };
     let inherited = inherited?;
     let places = placement::choose(&config);
     placement::prefer_memory(&places);
@@ -87,6 +96,7 @@ struct Watched {
     stop: UnixStream,
     hang_up: Option<UnixStream>,
     confinement: Confinement,
+    services: Services,
 }
 
 /// Where listening sockets, disks and clients come from.
@@ -197,7 +207,8 @@ impl Daemon {
         let sockets = vhost_user_sockets(&live, &vms, origin.machines)?;
         let path = admin_path(listener.path());
         let admin = Arc::new(origin.admin.map_or_else(|| bind(&path, SocketType::STREAM, 0o600), Ok)?);
-        let clients = UnixSocket::new(Arc::clone(&listener), &watched.stop, workers.clone(), Arc::clone(&live));
+        let registry = Registry::new(&live, &workers, watched.services);
+        let clients = UnixSocket::new(Arc::clone(&listener), &watched.stop, workers.clone(), Arc::clone(&live), registry);
         let clients = clients.map_err(|error| format!("cannot watch the socket: {error}"))?;
         let hang_up = watched.hang_up.as_ref().map(UnixStream::try_clone).transpose();
         let listeners = (listener, admin);

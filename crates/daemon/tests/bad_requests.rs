@@ -6,7 +6,7 @@ mod common;
 use std::time::Duration;
 
 use common::raw::{BOTH, RawClient, answers_of, attach_message};
-use common::{Daemon, Witness, assert_says};
+use common::{Daemon, Witness, assert_says, finish_one};
 use fipsee_block::client::{AttachOptions, Blocking, Error};
 use fipsee_block::packed::{Short, pack};
 use fipsee_block::wire::{
@@ -251,6 +251,13 @@ fn writes_to_what_is_read_only_are_refused_with_words() {
     witness.check();
 }
 
+/// How one discard that is longer than the disk takes ends.
+fn end_of_a_long_discard(daemon: &Daemon) -> Status {
+    let (_disk, mut queue) = daemon.client(&Daemon::options("m"));
+    queue.discard(0, 1 << 31, 1).expect("room");
+    finish_one(&mut queue)
+}
+
 #[test]
 fn client_library_says_in_words_what_was_wrong() {
     let (daemon, _witness) = setting();
@@ -261,7 +268,9 @@ fn client_library_says_in_words_what_was_wrong() {
     let error = client.read_at(&mut [0; 100], 0).expect_err("no sectors");
     assert!(matches!(error, Error::Request(Status::Misaligned)));
     assert_says(&error.to_string(), &["multiples of the disk's logical block size"]);
-    let error = client.discard(0, 1 << 40).expect_err("too long");
+    let error = client.discard(0, 1 << 40).expect_err("longer than the disk, however it is split");
+    assert_says(&error.to_string(), &["past the end of the disk", "fipsee info"]);
+    let error = Error::Request(end_of_a_long_discard(&daemon));
     assert_says(&error.to_string(), &["longer than the disk's maximum", "split it"]);
     client.write_at(&[1; 512], end - 512).expect("it goes on");
 }

@@ -2,10 +2,11 @@
 
 import pathlib
 import random
+import subprocess
 
 import fipsee
 import pytest
-from conftest import Daemon, mappings
+from conftest import FIPSEED, Daemon, mappings
 
 MIB = 1 << 20
 
@@ -135,3 +136,16 @@ def test_many_disks_are_opened_and_closed(daemon):
     for _ in range(100):
         with fipsee.open("a", socket=daemon.socket, exclusive=True) as disk:
             disk.read(0, 512)
+
+
+def test_resize_cuts_no_call_short(own_daemon):
+    resize = [FIPSEED.parent / "fipsee", "--connect", own_daemon.socket, "resize", "a", "--shrink", "--force"]
+    # The acknowledgement of the event takes the only place of the queue between two pieces of a call.
+    with fipsee.open("a", socket=own_daemon.socket, depth=1) as disk:
+        for mebibytes in (32, 48, 16):
+            data = random.Random(mebibytes).randbytes(MIB)
+            subprocess.run([*resize, f"{mebibytes}M"], check=True, stdout=subprocess.DEVNULL)
+            disk.write(0, data)
+            subprocess.run([*resize, f"{mebibytes - 1}M"], check=True, stdout=subprocess.DEVNULL)
+            assert disk.read(0, MIB) == data
+            assert disk.size == (mebibytes - 1) * MIB

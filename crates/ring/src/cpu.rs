@@ -68,6 +68,18 @@ pub fn prefetch_for_read(address: *const u8) {
     let _ = address;
 }
 
+/// A hint that the line at `address` will be written soon.
+#[inline(always)]
+pub fn prefetch_for_write(address: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a hint that cannot fault, whatever the address.
+    unsafe {
+        core::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = address;
+}
+
 /// Does this machine run on a single CPU? `false` when that cannot be found out.
 #[must_use]
 pub fn is_only_one() -> bool {

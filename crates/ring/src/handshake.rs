@@ -23,7 +23,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// What is known of the length of a packet that was cut.
 const TOO_LONG_BYTES: u64 = MAX_MESSAGE_BYTES as u64 + 1;
 
-/// Why a client could not attach, or a question of its was not answered.
+/// Why a client could not attach, a question of its was not answered, or nothing more comes through its rings.
 #[derive(Debug)]
 pub enum HandshakeError {
     /// Nobody listens at the socket, or it cannot be reached.

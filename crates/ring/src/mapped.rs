@@ -233,13 +233,7 @@ unsafe impl RingMemory for MappedRing {
 
     #[inline(always)]
     fn prefetch_for_write(&self, index: u32) {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        // SAFETY: a hint that cannot fault.
-        unsafe {
-            core::arch::asm!("prefetchw [{}]", in(reg) self.slot(index), options(nostack, preserves_flags, readonly));
-        }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _ = index;
+        cpu::prefetch_for_write(self.slot(index));
     }
 
     #[inline(always)]

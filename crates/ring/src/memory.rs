@@ -5,7 +5,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::control::{ACCESS_READ, MAX_REGIONS};
+use crate::control::{ACCESS_READ, ACCESS_WRITE, MAX_REGIONS};
 use crate::region::Region;
 
 /// Bytes that a peer names; any values.
@@ -157,23 +157,22 @@ pub trait Memory {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct View {
     base: NonNull<u8>,
     length_bytes: u64,
     access: u16,
+    /// What they lie in, if the id is taken.
+    memory: Option<Arc<Region>>,
 }
 
-const NO_VIEW: View = View { base: NonNull::dangling(), length_bytes: 0, access: 0 };
+const NO_VIEW: View = View { base: NonNull::dangling(), length_bytes: 0, access: 0, memory: None };
 
 /// The memory a peer has handed over, by region id.
 #[derive(Debug)]
-pub struct RegionTable {
-    views: Vec<View>,
-    regions: Vec<Option<Arc<Region>>>,
-}
+pub struct RegionTable(Vec<View>);
 
-// SAFETY: the pointers lead into regions that `regions` keeps mapped, and which any thread may access.
+// SAFETY: the pointers lead into regions that the views keep mapped, and which any thread may access.
 unsafe impl Send for RegionTable {}
 
 impl Default for RegionTable {
@@ -186,8 +185,16 @@ impl RegionTable {
     /// A table without memory: every extent is refused.
     #[must_use]
     pub fn new() -> Self {
-        let count = usize::from(MAX_REGIONS);
-        Self { views: vec![NO_VIEW; count], regions: vec![None; count] }
+        Self(vec![NO_VIEW; usize::from(MAX_REGIONS)])
+    }
+
+    /// The table of a queue whose client has handed over nothing yet: the pool of its channel is region 0.
+    ///
+    /// # Errors
+    /// The range is outside the memory.
+    pub fn of_pool(memory: &Arc<Region>, offset_bytes: u64, length_bytes: u64) -> Result<Self, MemoryFault> {
+        let mut table = Self::new();
+        table.insert(0, memory, offset_bytes, length_bytes, ACCESS_READ | ACCESS_WRITE).map(|()| table)
     }
 
     /// Give `length_bytes` at `offset_bytes` of `memory` the id `region`. `access` is `ACCESS_*` bits.
@@ -202,13 +209,9 @@ impl RegionTable {
         length_bytes: u64,
         access: u16,
     ) -> Result<(), MemoryFault> {
-        let index = usize::from(region);
         let base = memory.pointer("registered memory", offset_bytes, length_bytes).map_err(|_| MemoryFault::Outside)?;
-        match self.regions.get_mut(index) {
-            Some(slot @ None) => *slot = Some(Arc::clone(memory)),
-            _ => return Err(MemoryFault::Outside),
-        }
-        self.views[index] = View { base, length_bytes, access };
+        let free = self.0.get_mut(usize::from(region)).filter(|view| view.memory.is_none()).ok_or(MemoryFault::Outside)?;
+        *free = View { base, length_bytes, access, memory: Some(Arc::clone(memory)) };
         Ok(())
     }
 
@@ -217,9 +220,8 @@ impl RegionTable {
     /// # Errors
     /// There is none of that id.
     pub fn remove(&mut self, region: u16) -> Result<(), MemoryFault> {
-        let index = usize::from(region);
-        self.regions.get_mut(index).and_then(Option::take).ok_or(MemoryFault::Outside)?;
-        self.views[index] = NO_VIEW;
+        let view = self.0.get_mut(usize::from(region)).filter(|view| view.memory.is_some()).ok_or(MemoryFault::Outside)?;
+        *view = NO_VIEW;
         Ok(())
     }
 }
@@ -227,7 +229,7 @@ impl RegionTable {
 impl Memory for RegionTable {
     #[inline(always)]
     fn find(&self, extent: Extent, access: u16, spans: &mut Vec<Span>) -> Result<(), MemoryFault> {
-        let Some(view) = self.views.get(usize::from(extent.region)) else {
+        let Some(view) = self.0.get(usize::from(extent.region)) else {
             return Err(MemoryFault::Outside);
         };
         let Extent { offset_bytes, length_bytes, .. } = extent;

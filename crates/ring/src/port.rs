@@ -22,7 +22,7 @@ pub struct Port {
     pub queue: ClientQueue,
     /// When it is too early to look for the answer.
     pub pace: CallerPace,
-    /// Reset by whoever found what was waited for.
+    /// Reset when what was waited for has come.
     pub backoff: Backoff,
     looks: u32,
 }
@@ -51,8 +51,8 @@ impl Port {
         }
     }
 
-    /// A look found nothing: wait until the next is worth while; `false` when `deadline_ticks` has passed instead. If many of `due`
-    /// messages come one by one, they gather first; 0: do not wait for that.
+    /// A look found nothing: wait until the next is worth while; `false` when `deadline_ticks` has passed instead. `gather`: answers come
+    /// in a message each, so that many of them are better taken together.
     ///
     /// # Errors
     /// The daemon is gone, or poll(2) failed.
@@ -60,7 +60,7 @@ impl Port {
     pub fn pause(
         &mut self,
         deadline_ticks: Option<u64>,
-        due: usize,
+        gather: bool,
         is_hung_up: impl FnOnce() -> bool,
     ) -> Result<bool, HandshakeError> {
         if deadline_ticks.is_some_and(|deadline| clock::ticks() >= deadline) {
@@ -70,14 +70,16 @@ impl Port {
         match self.backoff.step_watching(true, || Some(self.queue.completions.watch())) {
             Next::Look => {
                 self.check_liveness_now_and_then(is_hung_up)?;
-                let_answers_gather(due);
+                if gather {
+                    let_answers_gather(self.queue.requests.outstanding() as usize);
+                }
             }
             Next::Sleep => self.sleep(deadline_ticks)?,
         }
         Ok(true)
     }
 
-    /// For who polls: once in so many calls, ask whether the daemon is gone.
+    /// While polling: once in so many calls, ask whether the daemon is gone.
     ///
     /// # Errors
     /// It is.

@@ -422,6 +422,16 @@ impl<M: RingMemory> Reader<M> {
         }
     }
 
+    /// Streams: messages received so far, modulo 2^32. [`release_all`](Self::release_all) has told the writer of all of them.
+    pub const fn received(&self) -> u32 {
+        self.received
+    }
+
+    /// Streams: go on where another reader stopped, which had [received](Self::received) so many and released them.
+    pub const fn continue_stream(&mut self, received: u32) {
+        (self.received, self.released) = (received, received);
+    }
+
     /// Announce that we are about to sleep, then look again: does work remain? Only on `false` may the caller sleep
     /// on the doorbell. Stays armed until [`disarm`](Self::disarm).
     #[must_use = "sleeping while work remains loses a wake-up"]

@@ -4,6 +4,7 @@
 //! carries out changes when nothing is in flight. What a request is, and where queues come from, is not known here.
 
 mod assignment;
+mod channel_queue;
 mod command;
 mod engine;
 mod poll_set;
@@ -16,6 +17,7 @@ pub mod uring;
 mod worker;
 
 pub use self::assignment::Assignment;
+pub use self::channel_queue::ChannelQueue;
 pub use self::command::{Add, Added, Change, Command, Make, NotAdded, Removed, When, Which};
 pub use self::engine::{Engine, Ticket};
 pub use self::queue::{Queue, QueueName};

@@ -11,6 +11,7 @@ use fipsee_block::stats::QueueCounters;
 use fipsee_block::wire::{self, KIND_COMPLETIONS, Operation, Segment, Status};
 use fipsee_interop::golden;
 use fipsee_ring::Message;
+use fipsee_ring::memory::RegionTable;
 use fipsee_ring::ring::{Cursor, Reader, Writer};
 use fipsee_ring::tuning::Tuning;
 
@@ -52,10 +53,10 @@ impl Rig {
             depth: DEPTH,
             info: disk.info(),
             read_only: choice & 0x80 != 0,
-            pool: (Arc::clone(&channel.region), channel.layout.pool_offset_bytes, POOL_BYTES),
+            memory: RegionTable::of_pool(&channel.region, channel.layout.pool_offset_bytes, POOL_BYTES).expect("a good pool"),
             counters: Arc::new(QueueCounters::default()),
         };
-        let mut server = QueueServer::new(channel.server(), 0, setup).expect("a good pool");
+        let mut server = QueueServer::new(channel.server(), 0, setup);
         if choice & 0x40 != 0 {
             server.announce_resize(&disk.info());
         }

@@ -160,7 +160,6 @@ impl Rig {
         VirtqueueSetup {
             queue: DeviceQueueSetup {
                 memory: Arc::clone(&self.memory),
-                index: 0,
                 size: SIZE,
                 descriptor_address: DESCRIPTORS,
                 available_address: AVAILABLE,

@@ -3,6 +3,7 @@
 //! A line may break a rule with a reason: `tidy: allow RULE, the reason`, on it or on the line above.
 
 mod code;
+mod life;
 mod manifest;
 mod source;
 mod text;
@@ -55,6 +56,7 @@ pub(crate) fn run(root: &Path) -> Result<Report, String> {
     }
     errors.extend(text::check_links(&files, &|path| root.join(path).exists()));
     errors.extend(text::check_decisions(&files));
+    errors.extend(life::check(&files));
     let warnings = text::wire_without_protocol(&changed_files(root)).into_iter().collect();
     Ok(Report { file_count: files.len(), errors, warnings })
 }

@@ -11,6 +11,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/ring/src/clock.rs",
     "crates/ring/src/sync.rs",
     "crates/ring/src/ring.rs",
+    "crates/ring/src/ring/slots.rs",
     "crates/ring/src/cpu.rs",
     "crates/ring/src/wait/instructions.rs",
     "crates/topology/src/lines.rs",

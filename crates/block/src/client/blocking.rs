@@ -113,7 +113,10 @@ impl Blocking {
     }
 
     fn write(&mut self, from: &[u8], offset_bytes: u64, flags: u16) -> Result<(), Error> {
-        self.run(Operation::Write, flags, (offset_bytes, from.len() as u64), Some(Bytes::of_source(from)))
+        let range = (offset_bytes, from.len() as u64);
+        // SAFETY: a slice is readable memory, and a write does not read into it.
+        let bytes = unsafe { Bytes::from_raw(from.as_ptr().cast_mut(), range.1) };
+        self.run(Operation::Write, flags, range, Some(bytes))
     }
 
     fn run(&mut self, operation: Operation, flags: u16, range: (u64, u64), bytes: Option<Bytes<'_>>) -> Result<(), Error> {

@@ -159,10 +159,7 @@ impl From<HandshakeError> for Error {
 
 impl From<RegionError> for Error {
     fn from(error: RegionError) -> Self {
-        match error {
-            RegionError::Fault(fault) => Self::Fault(fault),
-            RegionError::Io(source) => Self::Io { context: "map the channel's memory", source },
-        }
+        HandshakeError::from(error).into()
     }
 }
 

@@ -199,7 +199,9 @@ impl Buffer {
     /// When they do not fit.
     #[track_caller]
     pub fn fill(&self, offset_bytes: u64, from: &[u8]) {
-        self.copy(false, offset_bytes, Bytes::of_source(from), 0, from.len() as u64);
+        let length_bytes = from.len() as u64;
+        // SAFETY: a slice is readable memory, and it is not read into.
+        self.copy(false, offset_bytes, unsafe { Bytes::from_raw(from.as_ptr().cast_mut(), length_bytes) }, 0, length_bytes);
     }
 
     /// Copy bytes out of the buffer from `offset_bytes`.
@@ -267,11 +269,6 @@ impl<'a> Bytes<'a> {
     #[must_use]
     pub const fn of_slice(slice: &'a mut [u8]) -> Self {
         Self { base: slice.as_mut_ptr(), length_bytes: slice.len() as u64, owner: PhantomData }
-    }
-
-    /// Those of a slice, for a write: they are not read into.
-    pub(super) const fn of_source(slice: &'a [u8]) -> Self {
-        Self { base: slice.as_ptr().cast_mut(), length_bytes: slice.len() as u64, owner: PhantomData }
     }
 
     /// Any memory.

@@ -1,6 +1,5 @@
 //! One queue: stage requests, publish them in a burst, reap completions.
 
-mod recovery;
 mod stage;
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,14 +8,16 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fipsee_ring::channel::ClientQueue;
+use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::port::Port;
+use fipsee_ring::ring::{CallWriter, Full};
 use fipsee_ring::tuning::Choices;
 use fipsee_ring::{Message, PeerFault, clock};
 
 use super::{connection::Shared, error::Error, memory::Buffer};
-use crate::packed::Short;
+use crate::packed::{Short, pack};
 use crate::wire::{
-    BlockInfo, CAPABILITY_PACKED, KIND_COMPLETIONS, KIND_DETACH, KIND_RESIZE, MAX_PACKED, MAX_SECTOR_COUNT, Status,
+    BlockInfo, CAPABILITY_PACKED, KIND_COMPLETIONS, KIND_DETACH, KIND_RESIZE, MAX_PACKED, MAX_SECTOR_COUNT, Status, request_head,
 };
 
 /// A finished request.
@@ -149,6 +150,35 @@ impl Queue {
         self.port.published();
     }
 
+    /// In one burst, several short ones in a message.
+    #[inline(always)]
+    fn publish_staged(&mut self) {
+        let burst = self.staged.len();
+        let mut rest = self.staged.as_slice();
+        let short = |tag: &u16| self.requests[usize::from(*tag)].as_ref();
+        let head = |short: &Short| request_head(short.operation(), 1, 0, short.tag);
+        let writer = &mut self.port.queue.requests;
+        while let [first, later @ ..] = rest {
+            let (second, third) = match later {
+                [second, third, ..] if self.packs => (short(second), Some(short(third))),
+                [second] if self.packs => (short(second), None),
+                _ => (None, None),
+            };
+            let (published, count) = match (short(first), second, third) {
+                (Some(first), Some(second), Some(Some(third))) => (writer.publish_several(&pack([first, second, third]), 3), 3),
+                (Some(first), Some(second), None) => (writer.publish_several(&pack([first, second]), 2), 2),
+                (Some(first), ..) => {
+                    (writer.publish(&Message::from_words([head(first), first.sector, first.segment, 0, 0, 0, 0, 0])), 1)
+                }
+                (None, ..) => (publish_other(writer, &self.others[usize::from(*first)]), 1),
+            };
+            debug_assert!(published.is_ok(), "as many tags as the ring may hold");
+            writer.prefetch(burst);
+            rest = &rest[count..];
+        }
+        self.staged.clear();
+    }
+
     /// Hand every completion that is there to `done`; returns how many. Never blocks.
     ///
     /// # Errors
@@ -272,7 +302,7 @@ impl Queue {
                 self.port.backoff.reset();
                 return Ok(count);
             }
-            if !self.port.pause(deadline_ticks, 0, || self.shared.is_hung_up())? {
+            if !self.port.pause(deadline_ticks, false, || self.shared.is_hung_up())? {
                 return Ok(0);
             }
         }
@@ -299,6 +329,50 @@ impl Queue {
     pub fn woken(&mut self) -> Result<(), Error> {
         Ok(self.port.woken()?)
     }
+
+    /// After an error of the channel: forget every request without an answer, so that a reconnection does not repeat it.
+    /// Whether it was done is unknown.
+    pub fn abandon(&mut self) {
+        self.acknowledging = 0;
+        for tag in self.staged.drain(..) {
+            self.uses[usize::from(tag)] = Use::Free;
+            self.free_tags.push(tag);
+        }
+        for tag in (0..u16::MAX).take(self.uses.len()) {
+            if std::mem::replace(&mut self.uses[usize::from(tag)], Use::Free) != Use::Free {
+                self.port.queue.requests.answered();
+                self.free_tags.push(tag);
+            }
+        }
+    }
+
+    /// Replace the dead channel by a new one and publish everything unanswered again, oldest tag numbers first. The
+    /// order among requests in flight was never guaranteed. `info`: what the daemon of the new one says.
+    pub(super) fn resume(&mut self, channel: ClientQueue, info: &BlockInfo) {
+        self.port = Port::new(channel, self.shared.backoff());
+        self.packs = info.can(CAPABILITY_PACKED);
+        self.max_segments = info.most_segments();
+        self.unacknowledged.clear();
+        self.acknowledging = 0;
+        self.staged.clear();
+        for tag in 0..u16::try_from(self.uses.len()).unwrap_or(u16::MAX) {
+            match self.uses[usize::from(tag)] {
+                Use::Caller => self.staged.push(tag),
+                Use::Internal => {
+                    self.uses[usize::from(tag)] = Use::Free;
+                    self.free_tags.push(tag);
+                }
+                Use::Free => {}
+            }
+        }
+        self.submit();
+    }
+}
+
+/// Out of line: the way of short requests needs no copy of a whole message.
+#[inline(never)]
+fn publish_other(writer: &mut CallWriter<MappedRing>, message: &Message) -> Result<(), Full> {
+    writer.publish(message)
 }
 
 #[cold]

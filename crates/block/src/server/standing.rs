@@ -44,13 +44,6 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
     }
 
     /// Go on as another server left off, whose cursors the channel's end was opened with.
-    #[must_use]
-    pub fn stand(mut self, standing: &Standing) -> Self {
-        self.take_stand(standing);
-        self
-    }
-
-    /// As [`stand`](Self::stand).
     pub fn take_stand(&mut self, standing: &Standing) {
         self.resize = standing.resize;
         self.detach = standing.detach;

@@ -223,8 +223,7 @@ impl RawClient {
                 self.port.backoff.reset();
                 return Ok(true);
             }
-            let due = self.port.queue.requests.outstanding() as usize;
-            match self.port.pause(deadline_ticks, due, || self.control.is_hung_up()) {
+            match self.port.pause(deadline_ticks, true, || self.control.is_hung_up()) {
                 Ok(true) => {}
                 Ok(false) => return Ok(false),
                 Err(error) => return Err(self.reason_of_loss(error)),

@@ -12,14 +12,20 @@ use fipsee_serve::session::{Adopted, Client, Denial, Granted, Part, Service};
 use crate::live::Live;
 use crate::worker::{DiskEngine, WorkerHandle};
 
+/// Services that a program adds to those of `fipseed`, for these workers.
+pub type Services = fn(&[WorkerHandle]) -> Vec<Box<dyn Service<DiskEngine>>>;
+
 /// All services of the daemon, by their numbers in ATTACH.
 pub struct Registry(Vec<Box<dyn Service<DiskEngine>>>);
 
 impl Registry {
-    /// One line per service.
+    /// One line per service, and those that are added.
     #[must_use]
-    pub fn new(live: &Arc<Live>, workers: &[WorkerHandle]) -> Self {
-        Self(vec![Box::new(block::Block::new(Arc::clone(live), workers.to_vec()))])
+    pub fn new(live: &Arc<Live>, workers: &[WorkerHandle], added: Services) -> Self {
+        let mut services: Vec<Box<dyn Service<DiskEngine>>> =
+            vec![Box::new(block::Block::new(Arc::clone(live), workers.to_vec()))];
+        services.extend(added(workers));
+        Self(services)
     }
 
     /// Feature bits of all of them.

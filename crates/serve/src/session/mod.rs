@@ -1,6 +1,7 @@
 //! The clients of a service: greeting, attaching, memory, leaving. A state machine without I/O: packets, hang-ups, timers and workers'
 //! acknowledgements go in, [`Action`]s come out. [`crate::unix`] carries them out over sockets, the simulator over nothing.
 
+mod channel;
 mod limits;
 mod memory;
 mod service;
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 use fipsee_ring::control::{Control, RefusalCode};
 use fipsee_ring::handshake::{self, Grant, HANDSHAKE_TIMEOUT, Limits, Refusal, Wanted, refuse};
 
+pub use self::channel::{AdoptedChannel, Channel, Positions};
 pub use self::limits::ClientLimits;
 use self::service::Reporter;
 pub use self::service::{

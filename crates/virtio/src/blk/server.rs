@@ -159,12 +159,6 @@ impl VirtqueueServer {
         if self.in_flight() > 0 { None } else { self.queue.standing() }
     }
 
-    /// Number of the queue in its device.
-    #[must_use]
-    pub const fn index(&self) -> u16 {
-        self.queue.index()
-    }
-
     /// Requests that the disk works on, or that wait for a flush. Questions that wait for an answer are not among them.
     #[must_use]
     pub fn in_flight(&self) -> u32 {

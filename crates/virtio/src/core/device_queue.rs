@@ -24,8 +24,6 @@ use super::{fault_guard, has};
 pub struct DeviceQueueSetup {
     /// The guest's memory.
     pub memory: Arc<GuestMemory>,
-    /// Number of the queue in its device.
-    pub index: u16,
     /// Descriptors in the table, a power of two, at most 32768.
     pub size: u16,
     /// Guest-physical address of the descriptor table.
@@ -70,7 +68,6 @@ impl DeviceQueueSetup {
 /// One virtqueue of a device.
 #[derive(Debug)]
 pub(crate) struct DeviceQueue {
-    index: u16,
     pub(crate) ring: Virtqueue,
     layout: Layout,
     finder: Finder,
@@ -118,7 +115,6 @@ impl DeviceQueue {
     fn over(setup: DeviceQueueSetup, ring: Virtqueue, resubmit: VecDeque<u16>, faults_seen: u64) -> Result<Self, String> {
         let (layout, size) = (setup.layout(), usize::from(setup.size));
         Ok(Self {
-            index: setup.index,
             ring,
             layout,
             finder: Finder::new(setup.memory),
@@ -136,10 +132,6 @@ impl DeviceQueue {
             faults_seen,
             fault: None,
         })
-    }
-
-    pub(crate) const fn index(&self) -> u16 {
-        self.index
     }
 
     /// Is the feature in force?

@@ -2,25 +2,25 @@
 //! hypervisor keeps while we are gone.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::mem::offset_of;
+use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use fipsee_ring::region::Region;
 use fipsee_ring::{AtomicU16, AtomicU64, Ordering};
-use rustix::fs::{MemfdFlags, SealFlags};
 
 use crate::core::memory::{SharedMapping, Source};
 
-/// Bytes before the entries of a queue.
-const HEADER_BYTES: usize = 16;
-/// Bytes of an entry: inflight at 0, next at 6, counter at 8.
-const ENTRY_BYTES: usize = 16;
-const VERSION_OFFSET: usize = 8;
-const SIZE_OFFSET: usize = 10;
-const LAST_BATCH_HEAD_OFFSET: usize = 12;
-const USED_INDEX_OFFSET: usize = 14;
-const NEXT_OFFSET: usize = 6;
-const COUNTER_OFFSET: usize = 8;
+fipsee_ring::wire_structures! {
+    /// The start of a queue's part; an entry for each descriptor follows.
+    Header: 16 { 0 features: u64, 8 version: u16, 10 size: u16, 12 last_batch_head: u16, 14 used_index: u16 }
+    /// What stands there of the chain with this head.
+    Entry: 16 { 0 inflight: u8, 1 padding: [u8; 5], 6 next: u16, 8 counter: u64 }
+}
+
+const HEADER_BYTES: usize = size_of::<Header>();
+const ENTRY_BYTES: usize = size_of::<Entry>();
 /// The one version of the area.
 const VERSION: u16 = 1;
 /// Each queue's part begins at a multiple of this.
@@ -45,9 +45,7 @@ impl InflightArea {
     /// What memfd_create, ftruncate, fcntl or mmap report.
     pub fn create(queues: u16, size: u16) -> io::Result<(Self, OwnedFd)> {
         let length_bytes = queue_bytes(size) * u64::from(queues);
-        let file = rustix::fs::memfd_create("fipsee-inflight", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        rustix::fs::ftruncate(&file, length_bytes)?;
-        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let file = Region::create("fipsee-inflight", length_bytes)?.as_fd().try_clone_to_owned()?;
         Ok((Self::from_peer(file.try_clone()?, length_bytes, 0, queues, size)?, file))
     }
 
@@ -124,7 +122,7 @@ impl InflightQueue {
     }
 
     fn counter_of(&self, head: u16) -> &AtomicU64 {
-        let place = self.base.as_ptr().wrapping_add(self.entry(head) + COUNTER_OFFSET);
+        let place = self.base.as_ptr().wrapping_add(self.entry(head) + offset_of!(Entry, counter));
         // SAFETY: as above, and a multiple of 8.
         unsafe { AtomicU64::from_ptr(place.cast()) }
     }
@@ -147,11 +145,11 @@ impl InflightQueue {
         if size > made_for {
             return Err(format!("the inflight area is for queues of {made_for} descriptors, not {size}; ask for another one"));
         }
-        let version = self.word16(VERSION_OFFSET).load(Ordering::Acquire);
+        let version = self.word16(offset_of!(Header, version)).load(Ordering::Acquire);
         if version > VERSION {
             return Err(format!("the inflight area has version {version}, and only {VERSION} is known here; reset the device"));
         }
-        let fits = version == VERSION && self.word16(SIZE_OFFSET).load(Ordering::Relaxed) == size;
+        let fits = version == VERSION && self.word16(offset_of!(Header, size)).load(Ordering::Relaxed) == size;
         if fits
             && self.settle_last_batch(size, used_index)
             && let heads = self.heads(size)
@@ -163,9 +161,9 @@ impl InflightQueue {
             self.word16(self.entry(head)).store(0, Ordering::Relaxed);
         }
         self.counter = 0;
-        self.word16(USED_INDEX_OFFSET).store(used_index, Ordering::Relaxed);
-        self.word16(SIZE_OFFSET).store(size, Ordering::Relaxed);
-        self.word16(VERSION_OFFSET).store(VERSION, Ordering::Release);
+        self.word16(offset_of!(Header, used_index)).store(used_index, Ordering::Relaxed);
+        self.word16(offset_of!(Header, size)).store(size, Ordering::Relaxed);
+        self.word16(offset_of!(Header, version)).store(VERSION, Ordering::Release);
         Ok(None)
     }
 
@@ -195,8 +193,8 @@ impl InflightQueue {
     /// We may have gone after the used ring was published and before the entries of its last batch were cleared. False if that does
     /// not fit what stands there.
     fn settle_last_batch(&mut self, size: u16, used_index: u16) -> bool {
-        self.last_batch_head = self.word16(LAST_BATCH_HEAD_OFFSET).load(Ordering::Acquire);
-        let batch = used_index.wrapping_sub(self.word16(USED_INDEX_OFFSET).load(Ordering::Acquire));
+        self.last_batch_head = self.word16(offset_of!(Header, last_batch_head)).load(Ordering::Acquire);
+        let batch = used_index.wrapping_sub(self.word16(offset_of!(Header, used_index)).load(Ordering::Acquire));
         let mut head = self.last_batch_head;
         if batch > size {
             return false;
@@ -206,15 +204,15 @@ impl InflightQueue {
                 return false;
             }
             self.word16(self.entry(head)).store(0, Ordering::Relaxed);
-            head = self.word16(self.entry(head) + NEXT_OFFSET).load(Ordering::Relaxed);
+            head = self.word16(self.entry(head) + offset_of!(Entry, next)).load(Ordering::Relaxed);
         }
-        self.word16(USED_INDEX_OFFSET).store(used_index, Ordering::Release);
+        self.word16(offset_of!(Header, used_index)).store(used_index, Ordering::Release);
         true
     }
 
     /// Nothing is in flight and the queue goes: whoever comes next begins anew.
     pub(crate) fn end(&mut self) {
-        self.word16(VERSION_OFFSET).store(0, Ordering::Release);
+        self.word16(offset_of!(Header, version)).store(0, Ordering::Release);
     }
 
     /// The chain at `head` was taken.
@@ -229,9 +227,9 @@ impl InflightQueue {
     #[inline]
     pub(crate) fn about_to_publish(&mut self, heads: &[u16]) {
         for head in heads {
-            self.word16(self.entry(*head) + NEXT_OFFSET).store(self.last_batch_head, Ordering::Release);
+            self.word16(self.entry(*head) + offset_of!(Entry, next)).store(self.last_batch_head, Ordering::Release);
             self.last_batch_head = *head;
-            self.word16(LAST_BATCH_HEAD_OFFSET).store(*head, Ordering::Release);
+            self.word16(offset_of!(Header, last_batch_head)).store(*head, Ordering::Release);
         }
     }
 
@@ -241,6 +239,6 @@ impl InflightQueue {
         for head in heads {
             self.word16(self.entry(*head)).store(0, Ordering::Release);
         }
-        self.word16(USED_INDEX_OFFSET).store(used_index, Ordering::Release);
+        self.word16(offset_of!(Header, used_index)).store(used_index, Ordering::Release);
     }
 }

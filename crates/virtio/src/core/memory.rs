@@ -241,6 +241,27 @@ impl GuestMemory {
         true
     }
 
+    /// Append `length_bytes` bytes from guest-physical `address` on, each read once; false, and nothing is, if a part of them is no
+    /// memory.
+    #[must_use]
+    pub(crate) fn read(&self, address: u64, length_bytes: u64, bytes: &mut Vec<u8>) -> bool {
+        self.pieces(address, length_bytes, &mut |place, length| {
+            // SAFETY: the piece is mapped guest memory; only the copy is looked at.
+            bytes.extend((0..length).map(|offset| unsafe { place.as_ptr().wrapping_add(offset).read_volatile() }));
+        })
+    }
+
+    /// Write `bytes` from guest-physical `address` on; false, and nothing is, if a part of that is no memory.
+    #[must_use]
+    pub(crate) fn write(&self, address: u64, mut bytes: &[u8]) -> bool {
+        self.pieces(address, bytes.len() as u64, &mut |place, length| {
+            let (now, later) = bytes.split_at(length);
+            bytes = later;
+            // SAFETY: the piece is mapped guest memory, `length` bytes long, and overlaps nothing of ours.
+            unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), place.as_ptr(), length) };
+        })
+    }
+
     /// The guest-physical address of what the hypervisor sees at `user_address`.
     #[must_use]
     pub fn guest_address(&self, user_address: u64) -> Option<u64> {

@@ -1,7 +1,6 @@
 //! What every virtio device is built on, whatever it does: guest memory, virtqueues and their chains, interrupts, the inflight area, the
 //! log of written pages.
 
-mod copy;
 mod device_queue;
 mod fault_guard;
 pub mod inflight;

@@ -2,45 +2,37 @@
 
 pub(crate) mod chain;
 
+use std::mem::offset_of;
 use std::ptr::NonNull;
 
+use fipsee_ring::cpu::prefetch_for_read;
 use fipsee_ring::{AtomicU16, AtomicU32, AtomicU64, Ordering, full_fence};
 use virtio_bindings::virtio_ring::{VRING_AVAIL_F_NO_INTERRUPT, VRING_USED_F_NO_NOTIFY};
 
 use crate::core::memory::{DirtyLog, GuestMemory};
 
-/// Bytes of a descriptor.
-pub(crate) const DESCRIPTOR_BYTES: usize = 16;
 /// Largest queue.
 const MAX_SIZE: u16 = 32768;
-/// Offsets in the available and the used ring.
-const FLAGS_OFFSET: usize = 0;
-const INDEX_OFFSET: usize = 2;
-const RING_OFFSET: usize = 4;
-const AVAILABLE_ENTRY_BYTES: usize = 2;
-const USED_ENTRY_BYTES: usize = 8;
 
-/// A descriptor, copied.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Descriptor {
-    pub(crate) address: u64,
-    pub(crate) length_bytes: u32,
-    pub(crate) flags: u16,
-    pub(crate) next: u16,
+fipsee_ring::wire_structures! {
+    /// A descriptor, copied.
+    #[derive(Default)]
+    pub(crate) Descriptor: 16 { 0 address: u64, 8 length_bytes: u32, 12 flags: u16, 14 next: u16 }
+    /// The start of the available and of the used ring; entries follow, and after them the event index of the other side.
+    RingHeader: 4 { 0 flags: u16, 2 index: u16 }
+    /// An entry of the used ring.
+    UsedEntry: 8 { 0 head: u32, 4 written_bytes: u32 }
 }
 
-impl Descriptor {
-    #[inline(always)]
-    pub(crate) const fn from_words(address: u64, rest: u64) -> Self {
-        let [a, b, c, d, e, f, g, h] = rest.to_le_bytes();
-        Self {
-            address,
-            length_bytes: u32::from_le_bytes([a, b, c, d]),
-            flags: u16::from_le_bytes([e, f]),
-            next: u16::from_le_bytes([g, h]),
-        }
-    }
+/// Bytes of a descriptor.
+pub(crate) const DESCRIPTOR_BYTES: usize = size_of::<Descriptor>();
+const FLAGS_OFFSET: usize = offset_of!(RingHeader, flags);
+const INDEX_OFFSET: usize = offset_of!(RingHeader, index);
+const RING_OFFSET: usize = size_of::<RingHeader>();
+const AVAILABLE_ENTRY_BYTES: usize = size_of::<u16>();
+const USED_ENTRY_BYTES: usize = size_of::<UsedEntry>();
 
+impl Descriptor {
     #[inline(always)]
     pub(crate) fn has(&self, flag: u32) -> bool {
         u32::from(self.flags) & flag != 0
@@ -257,7 +249,8 @@ impl Virtqueue {
         // SAFETY: within the used ring, which is aligned to 4 bytes and stays mapped; our access is atomic.
         unsafe { AtomicU32::from_ptr(place.cast()) }.store(u32::from(head), Ordering::Relaxed);
         // SAFETY: as above.
-        unsafe { AtomicU32::from_ptr(place.wrapping_add(4).cast()) }.store(written_bytes, Ordering::Relaxed);
+        unsafe { AtomicU32::from_ptr(place.wrapping_add(offset_of!(UsedEntry, written_bytes)).cast()) }
+            .store(written_bytes, Ordering::Relaxed);
         self.next_used = self.next_used.wrapping_add(1);
     }
 
@@ -354,29 +347,5 @@ unsafe fn copy_descriptor(place: *mut u8) -> Descriptor {
     let address = unsafe { AtomicU64::from_ptr(place.cast()) }.load(Ordering::Relaxed);
     // SAFETY: as above.
     let rest = unsafe { AtomicU64::from_ptr(place.wrapping_add(8).cast()) }.load(Ordering::Relaxed);
-    Descriptor::from_words(u64::from_le(address), u64::from_le(rest))
-}
-
-/// Have a line fetched that will be read.
-#[inline(always)]
-pub(crate) fn prefetch_for_read(place: *const u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a hint that cannot fault.
-    unsafe {
-        core::arch::asm!("prefetcht0 [{}]", in(reg) place, options(nostack, preserves_flags, readonly));
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = place;
-}
-
-/// Have a line fetched that will be written.
-#[inline(always)]
-pub(crate) fn prefetch_for_write(place: *const u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a hint that cannot fault.
-    unsafe {
-        core::arch::asm!("prefetchw [{}]", in(reg) place, options(nostack, preserves_flags, readonly));
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = place;
+    zerocopy::transmute!([u64::from_le(address), u64::from_le(rest)])
 }

@@ -121,7 +121,6 @@ impl<D: Disk> Rig<D> {
         let mut setup = VirtqueueSetup {
             queue: DeviceQueueSetup {
                 memory: driver.ram.memory(),
-                index: 0,
                 size: options.size,
                 descriptor_address: driver.descriptors,
                 available_address: driver.available,

@@ -1,12 +1,11 @@
-//! Requests on their way into the ring: staged by their fields, published together, several short ones in a message.
+//! Requests on their way into the ring: staged by their fields.
 
 use fipsee_ring::Message;
-use fipsee_ring::mapped::MappedRing;
-use fipsee_ring::ring::{CallWriter, Full};
+use fipsee_ring::ring::Full;
 
 use super::{Queue, Use};
 use crate::client::error::Error;
-use crate::packed::{Short, pack};
+use crate::packed::Short;
 use crate::wire::{
     self, FLAG_FUA, FLAG_UNMAP, MAX_INDIRECT_ENTRIES, MAX_INLINE_SEGMENTS, Operation, SECTOR_BYTES, Segment, Status,
 };
@@ -150,31 +149,6 @@ impl Queue {
         }
     }
 
-    #[inline(always)]
-    pub(super) fn publish_staged(&mut self) {
-        let burst = self.staged.len();
-        let mut rest = self.staged.as_slice();
-        let short = |tag: &u16| self.requests[usize::from(*tag)].as_ref();
-        let writer = &mut self.port.queue.requests;
-        while let [first, later @ ..] = rest {
-            let (second, third) = match later {
-                [second, third, ..] if self.packs => (short(second), Some(short(third))),
-                [second] if self.packs => (short(second), None),
-                _ => (None, None),
-            };
-            let (published, count) = match (short(first), second, third) {
-                (Some(first), Some(second), Some(Some(third))) => (writer.publish_several(&pack([first, second, third]), 3), 3),
-                (Some(first), Some(second), None) => (writer.publish_several(&pack([first, second]), 2), 2),
-                (Some(first), ..) => (writer.publish(&first.to_message()), 1),
-                (None, ..) => (publish_other(writer, &self.others[usize::from(*first)]), 1),
-            };
-            debug_assert!(published.is_ok(), "as many tags as the ring may hold");
-            writer.prefetch(burst);
-            rest = &rest[count..];
-        }
-        self.staged.clear();
-    }
-
     #[cold]
     pub(super) fn stage_acknowledgements(&mut self) {
         while let Some(kind) = self.unacknowledged.last().copied() {
@@ -188,10 +162,4 @@ impl Queue {
             self.unacknowledged.pop();
         }
     }
-}
-
-/// Out of line: the way of short requests needs no copy of a whole message.
-#[inline(never)]
-fn publish_other(writer: &mut CallWriter<MappedRing>, message: &Message) -> Result<(), Full> {
-    writer.publish(message)
 }

@@ -13,10 +13,10 @@ use fipsee_block::wire::{
 };
 use fipsee_ring::channel::{FEATURE_WORKER_CPU, MAX_DEPTH, RegionLayout, ServerQueue};
 use fipsee_ring::control::{MAX_QUEUES, RefusalCode};
-use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::handshake::{Grant, Refusal, Wanted, refuse};
+use fipsee_ring::memory::RegionTable;
 use fipsee_ring::region::Region;
-use fipsee_serve::session::{Ack, Adopted, Attachment, Client, Denial, Granted, Part, Service, TakesMemory};
+use fipsee_serve::session::{Ack, Adopted, Attachment, Channel, Client, Denial, Granted, Part, Service, TakesMemory};
 use fipsee_serve::{Assignment, QueueName, Quiesced};
 
 use super::not_served;
@@ -35,44 +35,27 @@ pub(super) struct Block {
 struct BlockAttachment {
     export: Arc<Export>,
     channel: Channel,
-    live: Arc<Live>,
-}
-
-/// The memory and the doorbells of its queues.
-struct Channel {
-    region: Arc<Region>,
-    /// As it was laid out: the copy in the region is the client's to change.
-    layout: RegionLayout,
-    /// The daemon's ends of the doorbells of each queue: the one that wakes us, and the one that wakes the client.
-    bells: Vec<(EventDoorbell, SocketDoorbell)>,
     read_only: bool,
+    live: Arc<Live>,
 }
 
 /// The daemon's end of a queue, the numbers that it goes on counting, and, if it is no new one, its state.
 type QueueEnd = (ServerQueue, Arc<QueueCounters>, Option<Standing>);
 
-impl Channel {
-    fn new(region: Arc<Region>, layout: RegionLayout, ends: &[QueueEnd], read_only: bool) -> Self {
-        let bells = ends.iter().map(|(queue, ..)| (queue.our_bell.clone(), queue.client_bell.clone())).collect();
-        Self { region, layout, bells, read_only }
-    }
-}
-
 impl BlockAttachment {
     /// What the workers are to do so that they serve the queues.
     fn commands(&self, client: u64, assignments: &[Assignment], ends: Vec<QueueEnd>) -> Vec<(usize, Command)> {
-        let Channel { region, layout, read_only, .. } = &self.channel;
-        let info = self.export.info(*read_only);
+        let (Channel { region, layout, .. }, read_only) = (&self.channel, self.read_only);
+        let info = self.export.info(read_only);
         let of_queue = ends.into_iter().zip(&layout.queues).zip(assignments).zip(0_u16..);
         let command = of_queue.map(|((((queue, counters, standing), geometry), assignment), index)| {
-            let pool = (Arc::clone(region), layout.pool_offset_bytes, layout.pool_bytes);
-            let setup = QueueSetup { depth: geometry.depth, info, read_only: *read_only, pool, counters };
+            let memory = RegionTable::of_pool(region, layout.pool_offset_bytes, layout.pool_bytes);
+            let depth = geometry.depth;
             let make = move |id| {
-                let server = QueueServer::new(queue, id, setup)?;
-                Ok(match standing {
-                    Some(standing) => server.stand(&standing),
-                    None => server,
-                })
+                let setup = QueueSetup { depth, info, read_only, memory: memory?, counters };
+                let mut server = QueueServer::new(queue, id, setup);
+                standing.iter().for_each(|standing| server.take_stand(standing));
+                Ok(server)
             };
             (assignment.worker(), block_queue::add(QueueName { client, index }, &self.export, make))
         });
@@ -190,12 +173,12 @@ impl Block {
         }
         let mut grant = Grant::new(layout, |region| placement::put_near(region, places()))?;
         let read_only = export.is_read_only() || wanted.flags & ATTACH_READ_ONLY != 0;
+        let channel = Channel::of(&grant);
         let ends = std::mem::take(&mut grant.queues).into_iter().map(|queue| (queue, Arc::default(), None));
         let ends: Vec<QueueEnd> = ends.collect();
         let counters = ends.iter().map(|(_, counters, _)| Arc::clone(counters)).collect();
         export.set_queues(client.id, counters, places().map(|place| place.cpu).collect());
-        let channel = Channel::new(Arc::clone(&grant.region), grant.layout.clone(), &ends, read_only);
-        let attachment = BlockAttachment { export: Arc::clone(export), channel, live: Arc::clone(&self.live) };
+        let attachment = BlockAttachment { export: Arc::clone(export), channel, read_only, live: Arc::clone(&self.live) };
         let commands = attachment.commands(client.id, &assignments, ends);
         let reply = grant.attached(export.info(read_only).to_bytes());
         Ok(Granted { attachment: Box::new(attachment), assignments, reply, grant, commands })

@@ -21,8 +21,7 @@ pub(super) struct DaemonHost {
 }
 
 impl DaemonHost {
-    pub(super) fn new(workers: Vec<WorkerHandle>, live: Arc<Live>) -> Self {
-        let registry = Registry::new(&live, &workers);
+    pub(super) fn new(workers: Vec<WorkerHandle>, live: Arc<Live>, registry: Registry) -> Self {
         let descriptors = std::fs::read_dir("/proc/self/fd").map_or(0, |open| open.count() as u64);
         Self { live, workers, registry, descriptors, quota: LogQuota::default() }
     }

@@ -19,6 +19,7 @@ pub use self::handover::HandOver;
 use self::host::DaemonHost;
 use crate::live::Live;
 use crate::notify::{self, Watchdog};
+use crate::services::Registry;
 use crate::transport::vhost_user::Held;
 use crate::worker::{DiskEngine, WorkerHandle};
 
@@ -63,12 +64,19 @@ pub struct UnixSocket {
 }
 
 impl UnixSocket {
-    /// Serve what is `live` through `workers` to those that connect to `listener`; `stop` becomes readable when it is to drain and return.
+    /// Serve what is in `registry` through `workers` to those that connect to `listener`; `stop` becomes readable when it is to drain and
+    /// return.
     ///
     /// # Errors
     /// No descriptor left.
-    pub fn new(listener: Arc<Listener>, stop: &impl AsFd, workers: Vec<WorkerHandle>, live: Arc<Live>) -> std::io::Result<Self> {
-        let clients = UnixTransport::new(DaemonHost::new(workers, live))?;
+    pub fn new(
+        listener: Arc<Listener>,
+        stop: &impl AsFd,
+        workers: Vec<WorkerHandle>,
+        live: Arc<Live>,
+        registry: Registry,
+    ) -> std::io::Result<Self> {
+        let clients = UnixTransport::new(DaemonHost::new(workers, live, registry))?;
         let orders = Arc::new(Mailbox::new()?);
         clients.listen(listener.socket())?;
         clients.watch(&*orders, TOKEN_ORDERS, EventFlags::ET)?;

@@ -13,14 +13,24 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketType, recv, recvmsg, sockopt,
 };
 use vhost::vhost_user::message::{BackendReq, FrontendReq, MAX_ATTACHED_FD_ENTRIES, MAX_MSG_SIZE};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::table::Extent;
 
-/// Bytes of a header: request, flags, length of what follows; four bytes each.
-const HEADER_BYTES: usize = 12;
-/// Of a table of memory: the number of regions and a gap; then each region, four times eight bytes.
-const TABLE_HEADER_BYTES: usize = 8;
-const REGION_BYTES: usize = 32;
+fipsee_ring::wire_structures! {
+    /// The start of a message.
+    Header: 12 {
+        0 request: u32, 4 flags: u32,
+        /// Of what follows.
+        8 length_bytes: u32,
+    }
+    /// The start of a table of memory; its regions follow.
+    TableHeader: 8 { 0 count: u32, 4 padding: u32 }
+    /// A region of a table of memory.
+    RegionEntry: 32 { 0 guest_address: u64, 8 length_bytes: u64, 16 user_address: u64, 24 file_offset_bytes: u64 }
+}
+
+const HEADER_BYTES: usize = size_of::<Header>();
 const VERSION: u32 = 1;
 const FLAG_REPLY: u32 = 4;
 const FLAG_NEED_REPLY: u32 = 8;
@@ -35,14 +45,10 @@ pub(super) struct Upcoming {
 impl Upcoming {
     /// Look at what the hypervisor has sent; `None`: it hung up, or has sent less than a header.
     pub(super) fn look(stream: &UnixStream) -> io::Result<Option<Self>> {
-        let mut header = [0_u8; HEADER_BYTES];
-        let (length, _) = recv(stream, &mut header, RecvFlags::PEEK)?;
-        if length < HEADER_BYTES {
-            return Ok(None);
-        }
-        let [code, flags, _] =
-            [0, 4, 8].map(|at| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]));
-        Ok(Some(Self { code, needs_reply: flags & FLAG_NEED_REPLY != 0 }))
+        let mut header = Header::new_zeroed();
+        let (length, _) = recv(stream, header.as_mut_bytes(), RecvFlags::PEEK)?;
+        let needs_reply = header.flags & FLAG_NEED_REPLY != 0;
+        Ok((length == HEADER_BYTES).then_some(Self { code: header.request, needs_reply }))
     }
 
     /// Is it one of those that are taken here?
@@ -69,10 +75,10 @@ impl Upcoming {
         if !reply_ack || !self.needs_reply {
             return Ok(());
         }
-        let mut answer = [0; HEADER_BYTES + 8];
-        put_header(&mut answer, self.code, VERSION | FLAG_REPLY, 8);
         let mut writer = stream;
-        writer.write_all(&answer).map_err(|error| format!("it does not take its answer: {error}"))
+        writer
+            .write_all(&with_header(self.code, FLAG_REPLY, &[0; 8]))
+            .map_err(|error| format!("it does not take its answer: {error}"))
     }
 }
 
@@ -88,19 +94,18 @@ impl Taken {
     /// # Errors
     /// In words: it is longer than any may be, or ends too early.
     pub(super) fn receive(stream: &UnixStream) -> Result<Self, String> {
-        let mut header = [0_u8; HEADER_BYTES];
+        let mut header = Header::new_zeroed();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_ATTACHED_FD_ENTRIES))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let received = recvmsg(stream, &mut [IoSliceMut::new(&mut header)], &mut control, RecvFlags::CMSG_CLOEXEC)
+        let received = recvmsg(stream, &mut [IoSliceMut::new(header.as_mut_bytes())], &mut control, RecvFlags::CMSG_CLOEXEC)
             .map_err(|error| error.to_string())?;
         let rights = control.drain().filter_map(|message| match message {
             RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
             _ => None,
         });
         let descriptors = rights.flatten().collect();
-        let length = u32_at(&header, 8).and_then(|length| usize::try_from(length).ok()).unwrap_or(usize::MAX);
-        if received.bytes != HEADER_BYTES || length > MAX_MSG_SIZE || u32_at(&header, 4).is_none_or(|flags| flags & 3 != VERSION)
-        {
+        let length = usize::try_from(header.length_bytes).unwrap_or(usize::MAX);
+        if received.bytes != HEADER_BYTES || length > MAX_MSG_SIZE || header.flags & 3 != VERSION {
             return Err("invalid message".to_owned());
         }
         let mut body = vec![0; length];
@@ -127,48 +132,34 @@ impl Taken {
     /// # Errors
     /// In words: counts do not match.
     pub(super) fn regions(self) -> Result<Vec<(Extent, u64, OwnedFd)>, String> {
-        let count = u32_at(&self.body, 0).and_then(|count| usize::try_from(count).ok()).unwrap_or(0);
-        let entries = self.body.get(TABLE_HEADER_BYTES..).unwrap_or(&[]);
-        if count == 0 || count != self.descriptors.len() || count > entries.len() / REGION_BYTES {
+        let (header, entries) = TableHeader::read_from_prefix(&self.body).unwrap_or((TableHeader::new_zeroed(), &[]));
+        let (entries, _) = entries.as_chunks::<{ size_of::<RegionEntry>() }>();
+        let count = usize::try_from(header.count).unwrap_or(0);
+        if count == 0 || count != self.descriptors.len() || count > entries.len() {
             return Err("its regions and descriptors are not as many as it says, or none".to_owned());
         }
         // User-mode Linux sends room for more regions than it has.
-        let entries = entries.chunks_exact(REGION_BYTES).zip(self.descriptors);
-        let region = |(entry, file): (&[u8], OwnedFd)| {
-            let [guest_address, length_bytes, user_address, file_offset_bytes] =
-                [0, 8, 16, 24].map(|at| u64_at(entry, at).unwrap_or(0));
+        let region = |(entry, file): (&[u8; _], OwnedFd)| {
+            let RegionEntry { guest_address, length_bytes, user_address, file_offset_bytes } = zerocopy::transmute!(*entry);
             (Extent { guest_address, length_bytes, user_address }, file_offset_bytes, file)
         };
-        Ok(entries.map(region).collect())
+        Ok(entries.iter().zip(self.descriptors).map(region).collect())
     }
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes)
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes)
 }
 
 /// A message of a hypervisor.
 pub(super) fn message(request: FrontendReq, body: &[u8]) -> Vec<u8> {
-    let mut message = vec![0; HEADER_BYTES];
-    put_header(&mut message, request.into(), VERSION, u32::try_from(body.len()).unwrap_or(0));
-    message.extend_from_slice(body);
-    message
+    with_header(request.into(), 0, body)
 }
 
-fn put_header(bytes: &mut [u8], code: u32, flags: u32, length: u32) {
-    for (place, value) in bytes.chunks_exact_mut(4).zip([code, flags, length]) {
-        place.copy_from_slice(&value.to_le_bytes());
-    }
+fn with_header(request: u32, flags: u32, body: &[u8]) -> Vec<u8> {
+    let length_bytes = u32::try_from(body.len()).unwrap_or(0);
+    [Header { request, flags: VERSION | flags, length_bytes }.as_bytes(), body].concat()
 }
 
 /// Tell the hypervisor that the configuration space changed. It does not answer, and one that does not read is not waited for.
 pub(super) fn tell_config_changed(channel: &UnixStream) -> io::Result<()> {
-    let mut message = [0; HEADER_BYTES];
-    put_header(&mut message, BackendReq::CONFIG_CHANGE_MSG.into(), VERSION, 0);
+    let message = with_header(BackendReq::CONFIG_CHANGE_MSG.into(), 0, &[]);
     let sent = rustix::net::send(channel, &message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
     if sent == HEADER_BYTES { Ok(()) } else { Err(io::Error::from(io::ErrorKind::WriteZero)) }
 }

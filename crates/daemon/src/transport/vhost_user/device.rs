@@ -238,7 +238,6 @@ impl Device {
         Box::new(move |parts| VirtqueueSetup {
             queue: DeviceQueueSetup {
                 memory,
-                index,
                 size: parts.size,
                 descriptor_address: parts.rings.descriptor,
                 available_address: parts.rings.available,

@@ -15,8 +15,12 @@ use crate::blk::config::{MAX_DISCARD_SEGMENTS, MAX_WRITE_ZEROES_SEGMENTS};
 use crate::blk::upgrade::wire::REQUEST_TYPE;
 use crate::core::queue::chain::total_bytes;
 
-/// Bytes of a segment of discard and write-zeroes: sector, count of sectors, flags.
-const SEGMENT_BYTES: usize = 16;
+fipsee_ring::wire_structures! {
+    /// `struct virtio_blk_discard_write_zeroes`: a segment of discard and write-zeroes.
+    Range: 16 { 0 sector: u64, 8 sector_count: u32, 12 flags: u32 }
+}
+
+const SEGMENT_BYTES: usize = size_of::<Range>();
 
 impl VirtqueueServer {
     #[cold]
@@ -74,10 +78,8 @@ impl VirtqueueServer {
         };
         let durable = !is_discard && self.writes_through() && self.facts.capabilities & CAPABILITY_FUA != 0;
         let range = |segment: &[u8; SEGMENT_BYTES]| {
-            let [a, b, c, d, e, f, g, h, i, j, k, l, flags @ ..] = *segment;
-            let sector = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
-            let length_sectors = u64::from(u32::from_le_bytes([i, j, k, l]));
-            let flags = u32::from_le_bytes(flags);
+            let Range { sector, sector_count, flags } = zerocopy::transmute!(*segment);
+            let length_sectors = u64::from(sector_count);
             if flags & !flags_known != 0 {
                 return Err(Status::Unsupported);
             }

@@ -4,11 +4,12 @@ use fipsee_block::disk::{Disk, Engine, Submitted, Ticket};
 use fipsee_block::request::Request;
 use fipsee_block::wire::{CAPABILITY_FUA, CAPABILITY_WRITE, MAX_INDIRECT_ENTRIES, Operation, SECTOR_BYTES, Status};
 use fipsee_ring::clock;
+use fipsee_ring::cpu::prefetch_for_write;
 use virtio_bindings::virtio_blk::{VIRTIO_BLK_T_IN, VIRTIO_BLK_T_OUT};
 
 use super::{StatusPlace, VirtqueueServer};
+use crate::core::queue::Descriptor;
 use crate::core::queue::chain::{take_last_byte, total_bytes};
-use crate::core::queue::{Descriptor, prefetch_for_write};
 
 /// Most requests taken in one visit. The guest says how many there are, so looking ahead costs nothing; other queues wait for no
 /// longer than these take.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use fipsee_block::disk::{Disk, Engine, Ticket};
-use fipsee_block::server::{QueueServer, ServerSetup};
+use fipsee_block::server::{QueueServer, QueueSetup};
 use fipsee_block::stats::QueueCounters;
 use fipsee_block::wire::BlockInfo;
 use fipsee_ring::channel::ServerQueue;
@@ -115,14 +115,14 @@ impl GuestQueue {
             our_bell: (),
             client_bell: Latch::default(),
         };
-        let setup = ServerSetup {
+        let setup = QueueSetup {
             depth: entry.depth,
             info: self.info,
             read_only: self.read_only,
             memory: GuestView::new(&self.memory),
             counters: Arc::clone(&self.counters),
         };
-        let server = QueueServer::over(server_queue, self.id | Ticket::PART, setup);
+        let server = QueueServer::new(server_queue, self.id | Ticket::PART, setup);
         let waiting = Vec::new();
         let ring =
             Ring { server, attachment, number: queue, entry, parked: None, kept: false, waiting, ending: false, log: None };

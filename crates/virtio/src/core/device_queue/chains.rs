@@ -2,14 +2,14 @@
 
 use std::ptr::NonNull;
 
+use fipsee_ring::cpu::prefetch_for_read;
 use fipsee_ring::memory::Span;
 use fipsee_ring::{AtomicU64, Ordering};
 use virtio_bindings::virtio_ring::VIRTIO_RING_F_INDIRECT_DESC;
 
 use super::DeviceQueue;
-use crate::core::copy::{copy_in, copy_out};
-use crate::core::queue::chain::{Piece, drop_first};
-use crate::core::queue::{Descriptor, prefetch_for_read};
+use crate::core::queue::Descriptor;
+use crate::core::queue::chain::{Piece, drop_first, total_bytes};
 
 impl DeviceQueue {
     /// May so many chains be waiting? If so they are about to be taken: kicks are not needed. If not, the queue stops.
@@ -133,7 +133,7 @@ impl DeviceQueue {
             piece.length_bytes = piece.length_bytes.min(rest);
             rest -= piece.length_bytes;
         }
-        let bytes = copy_in(self.finder.memory(), &pieces, WORDS * 8)?;
+        let bytes = self.copy_of(&pieces, WORDS * 8)?;
         let words = <[[u8; 8]; WORDS]>::try_from(bytes.as_chunks().0).ok()?.map(u64::from_le_bytes);
         let readable = self.chain.readable;
         drop_first(&mut self.chain.pieces[..readable], length_bytes).then_some(words)
@@ -169,17 +169,25 @@ impl DeviceQueue {
 
     /// The readable bytes, copied once; none if a piece is no memory, or there are more than `limit`.
     pub(crate) fn read(&self, limit: usize) -> Option<Vec<u8>> {
-        copy_in(self.finder.memory(), self.chain.readable(), limit)
+        self.copy_of(self.chain.readable(), limit)
+    }
+
+    fn copy_of(&self, pieces: &[Piece], limit: usize) -> Option<Vec<u8>> {
+        let total = usize::try_from(total_bytes(pieces)).ok().filter(|total| *total <= limit)?;
+        let (memory, mut bytes) = (self.finder.memory(), Vec::with_capacity(total));
+        let is_memory = pieces.iter().all(|piece| memory.read(piece.address, piece.length_bytes.into(), &mut bytes));
+        is_memory.then_some(bytes)
     }
 
     /// Write `bytes` to the beginning of `pieces`, as far as they go; false if a piece that is needed is no memory.
     pub(crate) fn write(&self, pieces: &[Piece], bytes: &[u8]) -> bool {
-        let is_memory = copy_out(self.finder.memory(), pieces, bytes);
-        let mut rest = bytes.len() as u64;
+        let (mut rest, mut is_memory) = (bytes, true);
         for piece in pieces {
-            let part = rest.min(piece.length_bytes.into());
-            rest -= part;
-            self.log_bytes(piece.address, part);
+            let count = rest.len().min(usize::try_from(piece.length_bytes).unwrap_or(usize::MAX));
+            let (now, later) = rest.split_at(count);
+            rest = later;
+            is_memory = is_memory && self.finder.memory().write(piece.address, now);
+            self.log_bytes(piece.address, count as u64);
         }
         is_memory
     }

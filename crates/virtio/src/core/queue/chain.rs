@@ -1,8 +1,9 @@
 //! From a chain of descriptors to the pieces of guest memory it names.
 
+use fipsee_ring::cpu::prefetch_for_read;
 use virtio_bindings::virtio_ring::{VRING_DESC_F_INDIRECT, VRING_DESC_F_NEXT, VRING_DESC_F_WRITE};
 
-use super::{DESCRIPTOR_BYTES, Descriptor, Virtqueue, copy_descriptor, prefetch_for_read};
+use super::{DESCRIPTOR_BYTES, Descriptor, Virtqueue, copy_descriptor};
 use crate::core::memory::{Finder, GuestMemory};
 
 /// Entries of an indirect table at most. Drivers use tables that are longer than their queue, though they should not; no hypervisor
@@ -143,16 +144,9 @@ impl Chain {
     fn gather_copied_table(&mut self, memory: &GuestMemory, table: Descriptor, bytes: usize) -> Result<(), ChainFault> {
         let mut copied = std::mem::take(&mut self.table);
         copied.clear();
-        let is_memory = memory.pieces(table.address, bytes as u64, &mut |place, length| {
-            // SAFETY: the piece is mapped guest memory; each byte is copied once, and only the copy is looked at.
-            copied.extend((0..length).map(|offset| unsafe { place.as_ptr().wrapping_add(offset).read_volatile() }));
-        });
-        let result = if is_memory {
+        let result = if memory.read(table.address, bytes as u64, &mut copied) {
             let (entries, _) = copied.as_chunks::<DESCRIPTOR_BYTES>();
-            self.follow_table(entries.len(), |index| {
-                let [a, b, c, d, e, f, g, h, rest @ ..] = entries[usize::from(index)];
-                Descriptor::from_words(u64::from_le_bytes([a, b, c, d, e, f, g, h]), u64::from_le_bytes(rest))
-            })
+            self.follow_table(entries.len(), |index| zerocopy::transmute!(entries[usize::from(index)]))
         } else {
             Err(ChainFault::TableOutsideMemory { address: table.address })
         };

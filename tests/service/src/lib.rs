@@ -1,0 +1,148 @@
+//! A service of calls and streams, in full (docs/adding-a-service.md). A client has two queues: numbers go in by the second, a stream,
+//! without an answer; a call on the first comes back with their sum.
+
+use std::any::Any;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use fipsee_ring::Message;
+use fipsee_ring::channel::{Profile, RegionLayout, ServerQueue};
+use fipsee_ring::control::{RefusalCode, SERVICE_INFO_BYTES};
+use fipsee_ring::handshake::{Grant, Wanted, refuse};
+use fipsee_serve::session::{Adopted, AdoptedChannel, Attachment, Channel, Client, Denial, Granted, Part, Positions, Service};
+use fipsee_serve::{Assignment, ChannelQueue, Command, Engine, QueueName, Quiesced, WorkerHandle};
+
+/// Number of the service in ATTACH.
+pub const SERVICE_SUMS: u16 = 0x7e57;
+/// The queue of calls, and that of the stream.
+pub const QUEUES: u16 = 2;
+/// Calls outstanding, and slots of the stream.
+pub const DEPTH: u32 = 16;
+/// It adds nothing to the rules of channels.
+pub const PROFILE: Profile = Profile { features: 0, event_credits: 0, flags: &[] };
+
+/// The service.
+pub struct Sums<E: Engine>(pub Vec<WorkerHandle<E>>);
+
+/// One queue of a client, on its worker's thread.
+struct SumQueue {
+    end: ServerQueue,
+    is_stream: bool,
+    sum: Arc<AtomicU64>,
+}
+
+/// Where a queue stands: its positions, and how many messages the stream has brought.
+#[derive(Clone, Copy, PartialEq)]
+struct Standing(Positions, u32);
+
+/// What is held for a client.
+struct SumClient(Channel, Arc<AtomicU64>);
+
+impl<E: Engine> ChannelQueue<E> for SumQueue {
+    fn end(&self) -> &ServerQueue {
+        &self.end
+    }
+
+    fn end_mut(&mut self) -> &mut ServerQueue {
+        &mut self.end
+    }
+
+    fn visit(&mut self, _engine: &mut E, _alone: bool) -> u32 {
+        let ServerQueue { requests, completions, .. } = &mut self.end;
+        let (mut message, mut taken) = (Message::ZERO, 0);
+        while taken < DEPTH && requests.receive(&mut message) {
+            taken += 1;
+            if self.is_stream {
+                self.sum.fetch_add(message.word(0), Ordering::Relaxed);
+            } else {
+                message.set_word(1, self.sum.load(Ordering::Relaxed));
+                completions.publish(&message);
+            }
+        }
+        if taken > 0 {
+            requests.disarm();
+            if self.is_stream {
+                requests.release_all();
+            }
+            ChannelQueue::<E>::flush(self);
+        }
+        taken
+    }
+
+    fn depth(&self) -> u32 {
+        DEPTH
+    }
+
+    fn saved_state(&mut self) -> Option<Box<dyn Any + Send>> {
+        let ServerQueue { requests, completions, .. } = &self.end;
+        Some(Box::new(Standing((requests.cursor(), completions.cursor()), requests.received())))
+    }
+}
+
+impl<E: Engine> Sums<E> {
+    /// Have workers serve the ends of a client's queues.
+    fn serve(&self, client: u64, ends: Vec<ServerQueue>, sum: &Arc<AtomicU64>) -> (Vec<Assignment>, Vec<(usize, Command<E>)>) {
+        let assignments: Vec<Assignment> = ends.iter().map(|_| Assignment::choose(&self.0)).collect();
+        let commands = ends.into_iter().zip(&assignments).zip(0_u16..).map(|((end, assignment), index)| {
+            let queue = SumQueue { end, is_stream: index > 0, sum: Arc::clone(sum) };
+            (assignment.worker(), Command::add(QueueName { client, index }, move |_| Ok(queue), |_| {}))
+        });
+        let commands = commands.collect();
+        (assignments, commands)
+    }
+}
+
+impl<E: Engine> Service<E> for Sums<E> {
+    fn number(&self) -> u16 {
+        SERVICE_SUMS
+    }
+
+    fn attach(&self, client: &Client<'_>, wanted: &Wanted<'_>) -> Result<Granted<E>, Denial> {
+        if wanted.name != "sums" || wanted.queue_count != QUEUES {
+            return Err(refuse(RefusalCode::UnknownExport, "there is only 'sums' here, with two queues; attach to that").into());
+        }
+        let mut grant = Grant::new(RegionLayout::plan(&PROFILE, QUEUES, DEPTH, 0, 0), |_| {})?;
+        let held = SumClient(Channel::of(&grant), Arc::default());
+        let (assignments, commands) = self.serve(client.id, std::mem::take(&mut grant.queues), &held.1);
+        let reply = grant.attached([0; SERVICE_INFO_BYTES]);
+        Ok(Granted { attachment: Box::new(held), assignments, reply, grant, commands })
+    }
+
+    fn adopt(&self, client: &Client<'_>, parts: Vec<Part<OwnedFd>>) -> Result<Adopted<E>, String> {
+        let AdoptedChannel { own, channel, queues } = Channel::adopt(&PROFILE, parts)?;
+        let held = SumClient(channel, Arc::new(own.parse::<u64>().map_err(|error| error.to_string())?.into()));
+        let (mut ends, mut standings) = (Vec::new(), Vec::new());
+        for (mut end, received) in queues {
+            let received = received.parse().map_err(|_| "what its stream has brought is no number")?;
+            standings.push(Standing((end.requests.cursor(), end.completions.cursor()), received));
+            end.requests.continue_stream(received);
+            ends.push(end);
+        }
+        let (assignments, commands) = self.serve(client.id, ends, &held.1);
+        let id = client.id;
+        let is_same = move |quiesced: &Quiesced| {
+            let mut standings = standings.iter().zip(0..);
+            standings.all(|(standing, index)| quiesced.state(QueueName { client: id, index }) == Some(standing))
+        };
+        Ok(Adopted { attachment: Box::new(held), assignments, commands, is_same: Box::new(is_same) })
+    }
+}
+
+impl<E: Engine> Attachment<E> for SumClient {
+    fn name(&self) -> &str {
+        "sums"
+    }
+
+    fn service(&self) -> u16 {
+        SERVICE_SUMS
+    }
+
+    fn save(&self, client: u64, quiesced: &Quiesced) -> Result<Vec<Part<BorrowedFd<'_>>>, String> {
+        self.0.save(&self.1.load(Ordering::Relaxed).to_string(), |index| {
+            let standing = quiesced.state(QueueName { client, index });
+            let Standing(positions, received) = standing.ok_or("a queue of it is not served")?;
+            Ok((*positions, received.to_string()))
+        })
+    }
+}

@@ -1,0 +1,190 @@
+//! The service in a confined daemon: attach, calls and a stream, over to another daemon in the middle of both, refusals.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use fipsee_daemon::admin::admin_path;
+use fipsee_ring::control::{ACCESS_READ, Control, RefusalCode};
+use fipsee_ring::handshake::{Attached, HandshakeError, Wanted, ask, attach};
+use fipsee_ring::mapped::MappedRing;
+use fipsee_ring::region::Region;
+use fipsee_ring::ring::{Cursor, StreamError, StreamWriter};
+use fipsee_ring::{Message, clock};
+use fipsee_service::{DEPTH, PROFILE, QUEUES, SERVICE_SUMS};
+
+/// A bound against hanging, not a claim about speed.
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+struct Daemon(Child, PathBuf);
+
+impl Daemon {
+    fn start(folder: &Path, arguments: &[&str]) -> Self {
+        let socket = folder.join("s");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fipsee-service"));
+        command.arg("--listen").arg(&socket).args(["--disk", "d=memory:1M", "--workers", "2"]).args(arguments);
+        Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the daemon starts"), socket)
+    }
+
+    fn await_ready(self) -> Self {
+        let (deadline, admin) = (Instant::now() + TIMEOUT, admin_path(&self.1));
+        while UnixStream::connect(&admin).is_err() {
+            assert!(Instant::now() < deadline, "no daemon");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self
+    }
+
+    /// Of every thread: 2 where system calls are filtered.
+    fn filters(&self) -> Vec<String> {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.0.id())).expect("a live process");
+        let status = threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("status")).ok());
+        status.filter_map(|text| Some(text.lines().find_map(|line| line.strip_prefix("Seccomp:"))?.trim().to_owned())).collect()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("fipsee-service-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a folder");
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn wanted(name: &str) -> Wanted<'_> {
+    Wanted { service: SERVICE_SUMS, queue_count: QUEUES, depth: DEPTH, flags: 0, pool_bytes: 0, name }
+}
+
+/// Both ends of the service as a client has them.
+struct Client {
+    attached: Attached,
+    stream: StreamWriter<MappedRing>,
+    sum: u64,
+}
+
+impl Client {
+    fn attach(socket: &Path) -> Self {
+        let attached = attach(socket, 0, &PROFILE, &wanted("sums")).expect("attached");
+        let geometry = attached.layout.queues[1];
+        let ring = geometry.request_ring(&attached.region, &geometry.tuning()).expect("it fits");
+        let stream = StreamWriter::new(ring, Cursor::at_start(geometry.request_start));
+        Self { attached, stream, sum: 0 }
+    }
+
+    fn add(&mut self, number: u64) {
+        let mut message = Message::ZERO;
+        message.set_word(0, number);
+        let deadline = Instant::now() + TIMEOUT;
+        while let Err(error) = self.stream.try_publish(&message) {
+            assert_eq!(error, StreamError::Full);
+            assert!(Instant::now() < deadline, "the stream stands still");
+            std::thread::yield_now();
+        }
+        self.sum += number;
+        if self.stream.reader_needs_doorbell() {
+            self.attached.queues[1].daemon_bell.ring();
+        }
+    }
+
+    fn call(&mut self, number: u64) -> u64 {
+        let queue = &mut self.attached.queues[0];
+        let (mut message, deadline) = (Message::ZERO, clock::ticks() + clock::duration_to_ticks(TIMEOUT));
+        message.set_word(0, number);
+        queue.requests.publish(&message).expect("a free slot");
+        if queue.requests.reader_needs_doorbell() {
+            queue.daemon_bell.ring();
+        }
+        while !queue.completions.receive(&mut message) {
+            assert!(clock::ticks() < deadline, "no answer");
+            if !queue.completions.arm_and_work_remains() {
+                queue.sleep(Some(deadline)).expect("poll");
+                assert!(queue.woken(), "the daemon is gone");
+            }
+        }
+        queue.completions.disarm();
+        queue.requests.answered();
+        assert_eq!(message.word(0), number, "the answer to another call");
+        message.word(1)
+    }
+
+    /// Everything that was added has arrived, once.
+    fn await_sum(&mut self) {
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            let sum = self.call(7);
+            if sum == self.sum {
+                return;
+            }
+            assert!(sum < self.sum, "something came twice: {sum} of {}", self.sum);
+            assert!(Instant::now() < deadline, "something is lost: {sum} of {}", self.sum);
+        }
+    }
+}
+
+#[test]
+fn calls_and_streams_outlive_daemons_which_are_confined() {
+    let folder = Folder::new("takeover");
+    let mut daemon = Daemon::start(&folder.0, &[]).await_ready();
+    let mut clients = [Client::attach(&daemon.1), Client::attach(&daemon.1)];
+    for round in 0..6 {
+        for number in 0..1000 {
+            clients.iter_mut().for_each(|client| client.add(number + round));
+        }
+        assert!(daemon.filters().iter().all(|mode| mode == "2"), "every thread is confined: {:?}", daemon.filters());
+        let next = Daemon::start(&folder.0, &["--takeover"]);
+        // In the middle of the takeover, as it comes.
+        let (mut number, deadline) = (0, Instant::now() + TIMEOUT);
+        while daemon.0.try_wait().expect("a child").is_none() {
+            number += 1;
+            assert!(Instant::now() < deadline, "the first daemon does not end");
+            clients.iter_mut().for_each(|client| client.add(number));
+            assert!(clients[0].call(number) <= clients[0].sum);
+        }
+        daemon = next.await_ready();
+        clients.iter_mut().for_each(Client::await_sum);
+    }
+    // One that is killed costs its own channel only.
+    let [gone, mut left] = clients;
+    drop(gone);
+    left.add(1);
+    left.await_sum();
+}
+
+#[test]
+fn what_the_service_does_not_have_is_refused() {
+    let folder = Folder::new("refusals");
+    let daemon = Daemon::start(&folder.0, &[]).await_ready();
+    for (code, wanted) in [
+        (RefusalCode::UnknownExport, wanted("products")),
+        (RefusalCode::UnknownExport, Wanted { queue_count: 1, ..wanted("sums") }),
+        (RefusalCode::Malformed, Wanted { service: SERVICE_SUMS + 1, ..wanted("sums") }),
+        (RefusalCode::Malformed, Wanted { depth: 0, ..wanted("sums") }),
+    ] {
+        let refused = attach(&daemon.1, 0, &PROFILE, &wanted);
+        assert!(matches!(&refused, Err(HandshakeError::Refused { code: found, .. }) if *found == code), "{refused:?}");
+    }
+    let mut client = Client::attach(&daemon.1);
+    let memory = Region::create("memory", 4096).expect("memory");
+    let register = Control::Register { region: 1, access: ACCESS_READ, length_bytes: 4096 };
+    let refused = ask(&client.attached.control, &register, &[memory.as_fd()], "REGISTER");
+    assert!(matches!(refused, Err(HandshakeError::Refused { code: RefusalCode::BadMemory, .. })), "{refused:?}");
+    client.add(5);
+    client.await_sum();
+}
