@@ -22,6 +22,7 @@ use crate::wire::{Place, ServiceInfo};
 /// The channels whose turn it is. The worker makes no pass before every turn is over: none is in flight between two passes, and in
 /// which order they are taken makes no difference.
 #[derive(Default)]
+#[expect(clippy::vec_box, reason = "what changes hands is the box; the channel is not moved")]
 pub(super) struct Turns(pub(super) Vec<Box<Channel>>);
 
 impl Engine for Turns {
