@@ -28,7 +28,7 @@ const TICK: Duration = Duration::from_millis(250);
 pub(super) enum Event {
     /// A worker wants clients.
     Joined { worker: usize, handle: WorkerHandle<Turns> },
-    /// A worker is gone, with all its channels.
+    /// A worker goes, with all its channels.
     Left { worker: usize },
     /// A worker ends a client's channel.
     Refused { client: u64, text: String },
@@ -120,7 +120,7 @@ impl Host<Turns> for Serving {
     }
 
     fn command(&mut self, worker: usize, command: Command<Turns>) {
-        // One that is gone has let go of everything: dropped, the command says that it was carried out.
+        // One that is gone lets go of everything by itself: dropped, the command says that it was carried out.
         if let Some(handle) = self.workers.get(&worker) {
             handle.mailbox.send(command);
         }

@@ -2,7 +2,6 @@
 //! drives the worker has the channel.
 
 use std::any::Any;
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -20,10 +19,11 @@ use crate::payload::Payload;
 use crate::server::{Call, Credentials};
 use crate::wire::{Place, ServiceInfo};
 
-/// The channels whose turn it is, one after the other. The worker makes no pass before every turn is over: none is in flight
-/// between two passes.
+/// The channels whose turn it is. The worker makes no pass before every turn is over: none is in flight between two passes, and in
+/// which order they are taken makes no difference.
 #[derive(Default)]
-pub(super) struct Turns(pub(super) VecDeque<Box<Channel>>);
+#[expect(clippy::vec_box, reason = "what changes hands is the box; the channel is not moved")]
+pub(super) struct Turns(pub(super) Vec<Box<Channel>>);
 
 impl Engine for Turns {
     type Ticket = Infallible;

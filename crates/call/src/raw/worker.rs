@@ -28,33 +28,21 @@ pub enum Taken {
 ///
 /// Clients are visited in turn; one that has many calls outstanding has a budget that grows from 1 while it uses it up.
 pub struct RawWorker {
+    id: usize,
     info: ServiceInfo,
     /// The channel whose turn it is.
     turn: Option<Box<Channel>>,
     /// A call was taken and not answered.
     is_owing: bool,
     worker: Worker<Turns>,
-    /// After the channels, which go first.
-    front: Link,
-}
-
-/// The front, which learns when the worker is gone.
-struct Link {
-    worker: usize,
-    mailbox: Arc<Mailbox<Event>>,
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        self.mailbox.send(Event::Left { worker: self.worker });
-    }
+    front: Arc<Mailbox<Event>>,
 }
 
 impl RawWorker {
     pub(super) fn new(id: usize, info: ServiceInfo, backoff: Backoff, front: Arc<Mailbox<Event>>) -> io::Result<Self> {
         let (worker, handle) = Worker::new(fipsee_serve::Place::default(), backoff, Turns::default())?;
         front.send(Event::Joined { worker: id, handle });
-        Ok(Self { info, turn: None, is_owing: false, worker, front: Link { worker: id, mailbox: front } })
+        Ok(Self { id, info, turn: None, is_owing: false, worker, front })
     }
 
     /// What this worker serves.
@@ -71,15 +59,13 @@ impl RawWorker {
     pub fn take(&mut self, request: &mut Message, deadline_ticks: Option<u64>) -> Taken {
         assert!(!self.is_owing, "answer the call that was taken before taking another");
         loop {
-            if let Some(channel) = &mut self.turn {
+            if let Some(mut channel) = self.turn.take().or_else(|| self.worker.engine().0.pop()) {
                 if channel.take(request) {
+                    self.turn = Some(channel);
                     self.is_owing = true;
                     return Taken::Call;
                 }
-                self.end_turn();
-            }
-            self.turn = self.worker.engine().0.pop_front();
-            if self.turn.is_some() {
+                channel.end_turn(&mut self.worker);
                 continue;
             }
             match self.worker.pass() {
@@ -116,7 +102,7 @@ impl RawWorker {
         if let Some(channel) = &mut self.turn {
             channel.refuse();
             // The front has the queue removed.
-            self.front.mailbox.send(Event::Refused { client: channel.client, text: why.to_owned() });
+            self.front.send(Event::Refused { client: channel.client, text: why.to_owned() });
         }
         self.end_turn();
     }
@@ -133,5 +119,12 @@ impl RawWorker {
     #[inline(always)]
     pub fn call(&self) -> Option<Call<'_>> {
         self.turn.as_ref().filter(|_| self.is_owing).map(|channel| channel.call(&self.info))
+    }
+}
+
+impl Drop for RawWorker {
+    fn drop(&mut self) {
+        // Before the channels go: a client is told why, not that all is finished.
+        self.front.send(Event::Left { worker: self.id });
     }
 }
