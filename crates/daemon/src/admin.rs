@@ -87,7 +87,7 @@ pub struct Admin {
     pub(crate) reloader: Reloader,
     /// Where clients connect, and where administrators do.
     pub(crate) listeners: (Arc<Listener>, Arc<Listener>),
-    /// The front for local clients.
+    /// Where the main thread is told to hand over.
     pub(crate) clients: Arc<Mailbox<HandOver>>,
     /// What goes wrong at disks.
     pub(crate) faults: FaultLog,

@@ -87,7 +87,7 @@ pub struct Wish {
 pub struct Attached {
     /// How.
     pub kind: Kind,
-    /// The front's number for it.
+    /// Its number; no other client of the daemon ever has the same.
     pub client: u64,
     /// Its process, as the kernel told when it connected.
     pub pid: i32,

@@ -101,7 +101,7 @@ mod tests {
             "off",
             "INFO",
             "info,fipsee_daemon=debug",
-            "warn,fipsee_daemon::front=trace",
+            "warn,fipsee_daemon::transport=trace",
         ] {
             assert!(parse_level(level).is_ok(), "{level}");
         }

@@ -66,7 +66,7 @@ impl Admin {
             let _ = line.withdraw(&reason);
             return Err(reason);
         }
-        // From here on no hypervisor is heard. What the front drops of this, goes on.
+        // From here on no hypervisor is heard. What the main thread drops of this, goes on.
         let machines = self.vms.hold(timeout).inspect_err(|reason| {
             let _ = line.withdraw(reason);
         })?;

@@ -35,7 +35,7 @@ pub fn add_region(client: u64, id: u16, region: &Arc<Region>, access: u16, ack: 
     Command::change(Which::Client(client), When::Now, move |queue: &mut DiskQueue| {
         let _until_dropped = &ack;
         let added = queue.regions_mut().insert(id, &region, 0, region.length_bytes(), access);
-        debug_assert!(added.is_ok(), "the front keeps the ids");
+        debug_assert!(added.is_ok(), "the session keeps the ids");
     })
 }
 

@@ -53,7 +53,7 @@ fn every_thread_is_confined_whenever_it_was_made() {
     let (mut first, mut second) = (Witness::new(&daemon, "a"), Witness::new(&daemon, "f"));
     first.check();
     second.check();
-    // Two for machines, three workers, administration, the front.
+    // Two for machines, three workers, administration, the main thread.
     assert!(of_threads(daemon.pid(), "Name:").len() >= 7);
     assert_confined(daemon.pid(), true);
     assert_says(&daemon.log(), &["confined landlock=true seccomp=true"]);
