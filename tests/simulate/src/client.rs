@@ -117,6 +117,8 @@ pub(crate) struct Client {
     pub(crate) completed: u32,
     /// Has something been wrong with its packets?
     pub(crate) may_be_refused: bool,
+    /// The daemon may have let it go before it took all requests.
+    pub(crate) may_be_drained: bool,
     /// May a request fail?
     pub(crate) errors_allowed: bool,
 }
@@ -145,6 +147,7 @@ impl Client {
             issued: 0,
             completed: 0,
             may_be_refused: false,
+            may_be_drained: false,
             errors_allowed: false,
         }
     }
@@ -243,7 +246,7 @@ impl Client {
                 context.violated(|| format!("the client is refused, and nothing was wrong with its packets: {text}"));
             }
             (Down::Packet(Control::Unregistered { .. } | Control::Refused { .. }, _), _) => {}
-            (Down::Packet(Control::Detached, _), Stage::Detaching) => self.detached(context, referee),
+            (Down::Packet(Control::Detached, _), Stage::Detaching) => self.detached(context, referee, now_us),
             // The daemon had it go; it connects again.
             (Down::Packet(Control::Detached, _), _) => {}
             (Down::Packet(message, _), stage) => {
@@ -316,9 +319,13 @@ impl Client {
         self.reap(context, referee);
     }
 
-    fn detached(&mut self, context: &Context, referee: &mut Referee) {
+    fn detached(&mut self, context: &Context, referee: &mut Referee, now_us: u64) {
         self.reap(context, referee);
         let left = self.outstanding.iter().flatten().count();
+        if left > 0 && self.may_be_drained {
+            // DETACHED was for the drain, and what was published after that was not taken.
+            return self.lost(context, referee, now_us);
+        }
         if left > 0 {
             context.violated(|| format!("the client is detached, and {left} of its requests are not answered"));
         }

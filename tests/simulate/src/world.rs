@@ -310,6 +310,7 @@ impl World<'_> {
             Fault::Drained => {
                 let Some(daemon) = &mut self.daemon else { return };
                 daemon.sessions.drain();
+                self.client.may_be_drained = true;
                 daemon.carry_out(&mut self.links);
             }
             Fault::Replaced(waits) => self.taking = self.daemon.as_ref().map(|daemon| takeover::ask(daemon, waits)),

@@ -141,6 +141,10 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
             let text = "a message came before ATTACH was answered; wait for the answer";
             return Err(refuse(RefusalCode::Malformed, text));
         }
+        if matches!(session.state, State::Detaching(_)) {
+            // It crossed with a drain, and DETACHED answers it: refused, what the client published would be lost.
+            return Ok(());
+        }
         match message {
             Control::Hello { version_min, version_max, features } => {
                 let features = features & self.host.features();
