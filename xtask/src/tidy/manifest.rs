@@ -31,6 +31,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Its referee has the oracle's model.
     ("tests/durability", &["crates/block", "crates/daemon", "tests/guest", "tests/oracle"]),
     // What clients, sessions and workers do is driven from outside; who excludes whom is the daemon's.
+    // A service outside the products, on the runtime.
+    ("tests/service", &["crates/ring", "crates/serve", "crates/daemon"]),
     ("tests/simulate", &["crates/ring", "crates/block", "crates/serve", "crates/daemon"]),
     ("tests/hostile", &["crates/ring", "crates/block", "crates/virtio", "crates/daemon", "tests/guest"]),
     // The fio engine is lied to as the Rust client is.
