@@ -155,7 +155,10 @@ pub fn parse<M: Memory>(message: &Message, facts: &Facts, memory: &M, spans: &mu
                 }
                 _ => gather_several(message, segments, memory, access, spans)?,
             };
-            check_length(&request, facts)?;
+            if request.length_sectors > facts.max_transfer_sectors {
+                return Err(Status::TooLong);
+            }
+            facts.range(request.sector, request.length_sectors)?;
         }
         _ => parse_rare(message, segments, flags, facts, memory, spans, &mut request)?,
     }
@@ -174,8 +177,10 @@ pub fn check_short<M: Memory>(short: &Short, facts: &Facts, memory: &M, spans: &
     let (access, segment) = (access_needed(operation, facts)?, Segment::from_word(short.segment));
     memory.find(segment.extent(), access, spans)?;
     request.length_sectors = segment.length_sectors.into();
-    check_length(&request, facts)?;
-    Ok(request)
+    if request.length_sectors > facts.max_transfer_sectors {
+        return Err(Status::TooLong);
+    }
+    facts.range(sector, request.length_sectors).map(|()| request)
 }
 
 /// What every read and write needs: the disk's capability, and this access to memory.
@@ -186,15 +191,6 @@ fn access_needed(operation: Operation, facts: &Facts) -> Result<u16, Status> {
         _ => (CAPABILITY_WRITE, ACCESS_READ),
     };
     facts.needs(need).map(|()| access)
-}
-
-/// May a read or write be so long, and does it end on the disk?
-#[inline(always)]
-fn check_length(request: &Request, facts: &Facts) -> Result<(), Status> {
-    if request.length_sectors > facts.max_transfer_sectors {
-        return Err(Status::TooLong);
-    }
-    facts.range(request.sector, request.length_sectors)
 }
 
 #[cold]
