@@ -32,6 +32,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tests/durability", &["crates/block", "crates/daemon", "tests/guest", "tests/oracle"]),
     // What clients, sessions and workers do is driven from outside; who excludes whom is the daemon's.
     ("tests/simulate", &["crates/ring", "crates/block", "crates/serve", "crates/daemon"]),
+    ("tests/service", &["crates/ring", "crates/serve", "crates/daemon"]),
     ("tests/hostile", &["crates/ring", "crates/block", "crates/virtio", "crates/daemon", "tests/guest"]),
     // The fio engine is lied to as the Rust client is.
     ("tests/doors", &["crates/ring", "crates/call", "tests/hostile"]),
