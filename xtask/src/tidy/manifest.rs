@@ -34,6 +34,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     // A service outside the products, on the runtime.
     ("tests/service", &["crates/ring", "crates/serve", "crates/daemon"]),
     ("tests/simulate", &["crates/ring", "crates/block", "crates/serve", "crates/daemon"]),
+    ("tests/service", &["crates/ring", "crates/serve", "crates/daemon"]),
     ("tests/hostile", &["crates/ring", "crates/block", "crates/virtio", "crates/daemon", "tests/guest"]),
     // The fio engine is lied to as the Rust client is.
     ("tests/doors", &["crates/ring", "crates/call", "tests/hostile"]),
