@@ -86,7 +86,8 @@ impl Habits {
 /// The channel and what is done over it.
 struct Channel {
     queues: Vec<Queue>,
-    buffers: Vec<Buffer>,
+    /// One piece for every request in flight.
+    buffer: Buffer,
     disk: Disk,
 }
 
@@ -296,9 +297,9 @@ impl Client {
         }
         match Disk::over(attached, &options) {
             Ok((disk, queues)) => {
-                let bytes = u64::from(SLOT_SECTORS) * 512;
-                let buffers = (0..self.habits.slots()).map(|_| disk.allocate(bytes).expect("the pool has room")).collect();
-                self.channel = Some(Channel { queues, buffers, disk });
+                let bytes = self.habits.slots() as u64 * u64::from(SLOT_SECTORS) * 512;
+                let buffer = disk.allocate(bytes).expect("the pool has room");
+                self.channel = Some(Channel { queues, buffer, disk });
             }
             Err(error) => context.violated(|| format!("the client cannot attach: {error}")),
         }

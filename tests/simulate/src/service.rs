@@ -23,7 +23,7 @@ use crate::queue::{Lane, SimEngine, SimQueue};
 use crate::variant::Variant;
 
 /// Bytes of the pool that a client gets.
-pub(crate) const POOL_BYTES: u64 = 64 << 10;
+pub(crate) const POOL_BYTES: u64 = 32 << 10;
 
 /// The daemon around the sessions.
 pub(crate) struct SimHost {

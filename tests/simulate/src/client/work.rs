@@ -30,6 +30,11 @@ pub(crate) enum Kind {
     Stray,
 }
 
+/// Where a sector of a request's data lies, in bytes.
+const fn offset_of(slot: usize, place: usize) -> u64 {
+    (slot * SLOT_SECTORS as usize + place) as u64 * 512
+}
+
 /// A request in flight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
@@ -173,16 +178,16 @@ impl Client {
             return Segment { offset_sectors, length_sectors, region: MEMORY };
         }
         let channel = self.channel.as_ref().expect("it is attached");
-        channel.buffers[slot].segment(0, u64::from(length_sectors) * 512)
+        channel.buffer.segment(offset_of(slot, 0), u64::from(length_sectors) * 512)
     }
 
     fn put(&self, slot: usize, in_own_memory: bool, place: usize, word: u64) {
         let bytes = bytes_of(word);
         match (&self.memory, &self.channel) {
             (Some(memory), _) if in_own_memory => {
-                let _ = memory.write(((slot * usize::from(SLOT_SECTORS) + place) * 512) as u64, &bytes);
+                let _ = memory.write(offset_of(slot, place), &bytes);
             }
-            (_, Some(channel)) => channel.buffers[slot].fill(place as u64 * 512, &bytes),
+            (_, Some(channel)) => channel.buffer.fill(offset_of(slot, place), &bytes),
             _ => {}
         }
     }
@@ -191,9 +196,9 @@ impl Client {
         let mut bytes = [0; 512];
         match (&self.memory, &self.channel) {
             (Some(memory), _) if in_own_memory => {
-                let _ = memory.read(((slot * usize::from(SLOT_SECTORS) + place) * 512) as u64, &mut bytes);
+                let _ = memory.read(offset_of(slot, place), &mut bytes);
             }
-            (_, Some(channel)) => channel.buffers[slot].copy_to(place as u64 * 512, &mut bytes),
+            (_, Some(channel)) => channel.buffer.copy_to(offset_of(slot, place), &mut bytes),
             _ => {}
         }
         word_in(&bytes)
