@@ -101,7 +101,7 @@ fn requests_that_a_disk_does_not_finish_in_time_stay_where_they_are() {
 fn another_version_is_refused() {
     let daemon = Daemon::start(&DISKS);
     let answer = daemon.admin(&serde_json::json!({ "request": "takeover", "version": 99, "wait_ms": 100 }));
-    assert_says(answer["error"].as_str().expect("refused"), &["hands over by version 4, and 99 is asked for"]);
+    assert_says(answer["error"].as_str().expect("refused"), &["hands over by version 5, and 99 is asked for"]);
     Witness::new(&daemon, "m").check();
 }
 
@@ -121,7 +121,7 @@ fn only_root_and_the_daemons_user_may_ask() {
         // Of this thread alone, as the kernel counts it when it connects.
         rustix::thread::set_thread_res_uid(user, user, user).expect("root may");
         let mut stream = UnixStream::connect(&admin).expect("it listens");
-        stream.write_all(b"{\"request\":\"takeover\",\"version\":4,\"wait_ms\":1}\n").expect("it reads");
+        stream.write_all(b"{\"request\":\"takeover\",\"version\":5,\"wait_ms\":1}\n").expect("it reads");
         let mut answer = String::new();
         BufReader::new(stream).read_line(&mut answer).expect("it answers");
         answer
