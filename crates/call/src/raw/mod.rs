@@ -2,7 +2,7 @@
 
 mod client;
 #[cfg(feature = "server")]
-mod front;
+mod clients;
 #[cfg(feature = "server")]
 mod queue;
 #[cfg(feature = "server")]

@@ -1,4 +1,4 @@
-//! Serving: the socket and its front.
+//! Serving: the socket and its clients.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use fipsee_ring::mailbox::Mailbox;
 use fipsee_ring::wait::Backoff;
 use rustix::net::SocketType;
 
-use super::front::{Event, Front, Serving};
+use super::clients::{Clients, Event, Serving};
 use super::worker::RawWorker;
 use crate::error::Error;
 use crate::server::ServerOptions;
@@ -24,7 +24,7 @@ use crate::wire::{MAX_VALUE_BYTES, PAYLOAD_UNIT_BYTES, ServiceInfo};
 pub struct RawServer {
     info: ServiceInfo,
     wait: (fipsee_ring::wait::WaitMode, std::time::Duration),
-    front: Arc<Mailbox<Event>>,
+    events: Arc<Mailbox<Event>>,
     thread: Option<JoinHandle<()>>,
     next_worker: AtomicUsize,
 }
@@ -71,7 +71,7 @@ impl RawServer {
         }
         let listener = Listener::bind(socket_path, SocketType::SEQPACKET, options.socket_mode).map_err(Error::Serve)?;
         let no_descriptor = |source| Error::Io { context: "serve calls", source };
-        let front = Arc::new(Mailbox::new().map_err(no_descriptor)?);
+        let events = Arc::new(Mailbox::new().map_err(no_descriptor)?);
         let serving = Serving {
             name: name.into(),
             info,
@@ -81,12 +81,12 @@ impl RawServer {
             allow: options.allow.unwrap_or_else(|| Box::new(|who| [0, rustix::process::geteuid().as_raw()].contains(&who.uid))),
             workers: BTreeMap::new(),
             clients: 0,
-            events: Arc::clone(&front),
+            events: Arc::clone(&events),
         };
-        let looking = Front::new(serving, listener).map_err(no_descriptor)?;
-        let thread = std::thread::Builder::new().name("fip-call-front".to_owned()).spawn(move || looking.run());
+        let looking = Clients::new(serving, listener).map_err(no_descriptor)?;
+        let thread = std::thread::Builder::new().name("fip-call-clients".to_owned()).spawn(move || looking.run());
         let thread = Some(thread.map_err(|source| Error::Io { context: "start the thread that accepts clients", source })?);
-        Ok(Self { info, wait: (options.wait, options.look), front, thread, next_worker: AtomicUsize::new(0) })
+        Ok(Self { info, wait: (options.wait, options.look), events, thread, next_worker: AtomicUsize::new(0) })
     }
 
     /// One more thread's share of the clients. New ones go to the worker with the fewest.
@@ -96,20 +96,20 @@ impl RawServer {
     pub fn worker(&self) -> Result<RawWorker, Error> {
         let (wait, look) = self.wait;
         let id = self.next_worker.fetch_add(1, Ordering::Relaxed);
-        RawWorker::new(id, self.info, Backoff::new(wait, look), Arc::clone(&self.front))
+        RawWorker::new(id, self.info, Backoff::new(wait, look), Arc::clone(&self.events))
             .map_err(|source| Error::Io { context: "make a worker", source })
     }
 
     /// For stopping it from elsewhere.
     #[must_use]
     pub fn stopper(&self) -> Stopper {
-        Stopper(Arc::clone(&self.front))
+        Stopper(Arc::clone(&self.events))
     }
 }
 
 impl Drop for RawServer {
     fn drop(&mut self) {
-        self.front.send(Event::Abort);
+        self.events.send(Event::Abort);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

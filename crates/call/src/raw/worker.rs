@@ -8,7 +8,7 @@ use fipsee_ring::wait::Backoff;
 use fipsee_ring::{Message, clock};
 use fipsee_serve::{Pass, Worker};
 
-use super::front::Event;
+use super::clients::Event;
 use super::queue::{Channel, Turns};
 use crate::server::Call;
 use crate::wire::ServiceInfo;
@@ -35,14 +35,14 @@ pub struct RawWorker {
     /// A call was taken and not answered.
     is_owing: bool,
     worker: Worker<Turns>,
-    front: Arc<Mailbox<Event>>,
+    events: Arc<Mailbox<Event>>,
 }
 
 impl RawWorker {
-    pub(super) fn new(id: usize, info: ServiceInfo, backoff: Backoff, front: Arc<Mailbox<Event>>) -> io::Result<Self> {
+    pub(super) fn new(id: usize, info: ServiceInfo, backoff: Backoff, events: Arc<Mailbox<Event>>) -> io::Result<Self> {
         let (worker, handle) = Worker::new(fipsee_serve::Place::default(), backoff, Turns::default())?;
-        front.send(Event::Joined { worker: id, handle });
-        Ok(Self { id, info, turn: None, is_owing: false, worker, front })
+        events.send(Event::Joined { worker: id, handle });
+        Ok(Self { id, info, turn: None, is_owing: false, worker, events })
     }
 
     /// What this worker serves.
@@ -101,8 +101,8 @@ impl RawWorker {
         assert!(std::mem::take(&mut self.is_owing), "a refusal without a call");
         if let Some(channel) = &mut self.turn {
             channel.refuse();
-            // The front has the queue removed.
-            self.front.send(Event::Refused { client: channel.client, text: why.to_owned() });
+            // That thread has the queue removed.
+            self.events.send(Event::Refused { client: channel.client, text: why.to_owned() });
         }
         self.end_turn();
     }
@@ -125,6 +125,6 @@ impl RawWorker {
 impl Drop for RawWorker {
     fn drop(&mut self) {
         // Before the channels go: a client is told why, not that all is finished.
-        self.front.send(Event::Left { worker: self.id });
+        self.events.send(Event::Left { worker: self.id });
     }
 }

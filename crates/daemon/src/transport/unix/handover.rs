@@ -102,7 +102,12 @@ impl UnixSocket {
     ) -> Result<(), LineError> {
         let wrong = |what: String| LineError::Wrong(format!("client {client}: {what}"));
         let held = session.held();
-        let parts = held.map(|held| held.attachment.save(client, still)).transpose().map_err(wrong)?.unwrap_or_default();
+        let parts = held.map(|held| held.attachment.save(client, still)).transpose().map_err(|text| match session.state {
+            // Some of its workers have let go of their queues already.
+            State::Detaching(_) => wrong("it is about to leave; try again".to_owned()),
+            _ => wrong(text),
+        });
+        let parts = parts?.unwrap_or_default();
         let stage = match (held, &session.state) {
             (Some(held), state) => Stage::Attached(AttachedGiven {
                 service: held.attachment.service(),

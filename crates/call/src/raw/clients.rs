@@ -21,10 +21,10 @@ use crate::wire::{PROFILE, SERVICE_CALLS, ServiceInfo};
 
 /// How long a stop waits for calls in progress before it gives up on them.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often the front looks at the clock while it stops or waits for descriptors.
+/// How often that thread looks at the clock while it stops or waits for descriptors.
 const TICK: Duration = Duration::from_millis(250);
 
-/// What the front is told.
+/// What the thread that has the clients is told.
 pub(super) enum Event {
     /// A worker wants clients.
     Joined { worker: usize, handle: WorkerHandle<Turns> },
@@ -38,7 +38,7 @@ pub(super) enum Event {
     Abort,
 }
 
-/// What a front serves, to whom, and who answers.
+/// What is served, to whom, and who answers.
 pub(super) struct Serving {
     pub(super) name: Arc<str>,
     pub(super) info: ServiceInfo,
@@ -128,26 +128,26 @@ impl Host<Turns> for Serving {
 }
 
 /// Has a worker serve a client.
-fn add(channel: Channel, front: Arc<Mailbox<Event>>) -> Command<Turns> {
+fn add(channel: Channel, events: Arc<Mailbox<Event>>) -> Command<Turns> {
     let client = channel.client;
     let make = Box::new(move |id| Ok(channel.into_queue(id)));
     let added = Box::new(move |added: Result<(), _>| {
         if added.is_err() {
             let text = "the server cannot watch the channel's doorbell; raise its limit of watches (fs.epoll.max_user_watches)";
-            front.send(Event::Refused { client, text: text.to_owned() });
+            events.send(Event::Refused { client, text: text.to_owned() });
         }
     });
     Command::Add(Add { name: QueueName { client, index: 0 }, make, added })
 }
 
-pub(super) struct Front {
+pub(super) struct Clients {
     clients: UnixTransport<Turns, Serving>,
     listener: Listener,
     is_accepting: bool,
     stopping: Option<Instant>,
 }
 
-impl Front {
+impl Clients {
     pub(super) fn new(serving: Serving, listener: Listener) -> std::io::Result<Self> {
         let clients = UnixTransport::new(serving)?;
         clients.watch(&*clients.sessions.host.events, FIRST_TOKEN, EventFlags::ET)?;
