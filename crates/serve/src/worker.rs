@@ -79,7 +79,7 @@ pub enum Pass {
     Stopped,
 }
 
-/// A worker, driven by whoever has it: by [`run`](Self::run), or pass by pass.
+/// A worker, on a thread of its own ([`spawn`]), or driven pass by pass.
 pub struct Worker<E: Engine> {
     pub(crate) queues: PollSet<E>,
     /// Queues that are closing or have changes that wait.
