@@ -269,10 +269,11 @@ fn the_second_process_of_ping_ends_when_the_first_is_killed() {
     wait_for("the second process ends", || has_ended(peer).then_some(()));
 }
 
-/// The demo, started in a directory of ours for temporary files.
+/// The demo, started in a directory of ours for temporary files. It can be interrupted, even where the tests run in the background of a
+/// shell, which has what it starts there ignore SIGINT.
 fn demo(temporary: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(FIPSEE);
-    command.arg("demo").args(arguments).env("TMPDIR", temporary).stdout(Stdio::piped());
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT", FIPSEE, "demo"]).args(arguments).env("TMPDIR", temporary).stdout(Stdio::piped());
     command
 }
 
