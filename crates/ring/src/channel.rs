@@ -49,7 +49,7 @@ pub struct Profile {
     pub flags: &'static [FlagRule],
 }
 
-/// An ATTACH flag that may be sent only with a feature in force. Whoever wants the flag offers the feature.
+/// An ATTACH flag that may be sent only with a feature in force. A client that sets the flag offers the feature.
 #[derive(Clone, Copy, Debug)]
 pub struct FlagRule {
     /// The flag.

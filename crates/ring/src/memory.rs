@@ -41,7 +41,7 @@ pub struct Span {
     length_bytes: usize,
 }
 
-// SAFETY: a span is an address and a length; whoever dereferences it proves that the memory is still mapped.
+// SAFETY: a span is an address and a length; code that dereferences it proves that the memory is still mapped.
 unsafe impl Send for Span {}
 
 impl Span {

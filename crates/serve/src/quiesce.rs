@@ -73,7 +73,7 @@ impl Quiesced {
         Ok(asked.quiesced)
     }
 
-    /// As [`begin`](Self::begin), for who drives the workers and asks now and then how far they are.
+    /// As [`begin`](Self::begin), without waiting: [`AskedToQuiesce::poll`] says when all have answered.
     pub fn ask<E: Engine>(
         workers: &[WorkerHandle<E>],
         mut before: Vec<Vec<Command<E>>>,
@@ -97,6 +97,12 @@ impl Quiesced {
     #[must_use]
     pub fn state<T: Any>(&self, queue: QueueName) -> Option<&T> {
         self.states.get(&queue)?.downcast_ref()
+    }
+
+    /// Are these the states of a client's queues, in order?
+    #[must_use]
+    pub fn has_states<T: Any + PartialEq>(&self, client: u64, states: &[T]) -> bool {
+        states.iter().zip(0_u16..).all(|(state, index)| self.state(QueueName { client, index }) == Some(state))
     }
 
     /// The workers go on with what they have.

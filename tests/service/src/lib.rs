@@ -121,11 +121,8 @@ impl<E: Engine> Service<E> for Sums<E> {
         }
         let (assignments, commands) = self.serve(client.id, ends, &held.1);
         let id = client.id;
-        let is_same = move |quiesced: &Quiesced| {
-            let mut standings = standings.iter().zip(0..);
-            standings.all(|(standing, index)| quiesced.state(QueueName { client: id, index }) == Some(standing))
-        };
-        Ok(Adopted { attachment: Box::new(held), assignments, commands, is_same: Box::new(is_same) })
+        let is_same = Box::new(move |quiesced: &Quiesced| quiesced.has_states(id, &standings));
+        Ok(Adopted { attachment: Box::new(held), assignments, commands, is_same })
     }
 }
 

@@ -10,11 +10,10 @@ use fipsee_block::wire::{ATTACH_EXCLUSIVE, ATTACH_SOLE_WRITER, BlockInfo, FEATUR
 use fipsee_daemon::export::{Denied, Export, Kind, Role, Wish};
 use fipsee_ring::channel::{RegionLayout, ServerQueue};
 use fipsee_ring::control::RefusalCode;
-use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::handshake::{Grant, Refusal, Wanted, refuse};
 use fipsee_ring::memory::RegionTable;
 use fipsee_ring::region::Region;
-use fipsee_serve::session::{Ack, Attachment, Client, ClientLimits, Denial, Event, Granted, Host, TakesMemory};
+use fipsee_serve::session::{Ack, Attachment, Channel, Client, ClientLimits, Denial, Event, Granted, Host, TakesMemory};
 use fipsee_serve::{Add, Assignment, Command, Queue, QueueName, When, Which, WorkerHandle};
 
 use crate::context::Context;
@@ -39,9 +38,7 @@ pub(crate) struct SimHost {
 pub(crate) struct SimAttachment {
     pub(crate) context: Arc<Context>,
     pub(crate) export: Arc<Export>,
-    pub(crate) region: Arc<Region>,
-    pub(crate) layout: RegionLayout,
-    pub(crate) bells: Vec<(EventDoorbell, SocketDoorbell)>,
+    pub(crate) channel: Channel,
     departures: Arc<AtomicU64>,
 }
 
@@ -117,17 +114,16 @@ impl SimHost {
         layout.features = client.features;
         let assignments: Vec<Assignment> = layout.queues.iter().map(|_| Assignment::choose(&self.workers)).collect();
         let mut grant = Grant::new(layout, |region| self.context.mapped(region))?;
+        let attachment = self.attachment(Channel::of(&grant));
         let ends: Vec<End> = std::mem::take(&mut grant.queues).into_iter().map(|queue| (queue, None)).collect();
-        let attachment = self.attachment(Arc::clone(&grant.region), grant.layout.clone(), &ends);
         let commands = self.commands(client.id, &attachment, &assignments, ends);
         let reply = grant.attached(self.info().to_bytes());
         Ok(Granted { attachment: Box::new(attachment), assignments, reply, grant, commands })
     }
 
-    pub(crate) fn attachment(&self, region: Arc<Region>, layout: RegionLayout, ends: &[End]) -> SimAttachment {
-        let bells = ends.iter().map(|(queue, _)| (queue.our_bell.clone(), queue.client_bell.clone())).collect();
+    pub(crate) fn attachment(&self, channel: Channel) -> SimAttachment {
         let (context, export, departures) = (Arc::clone(&self.context), Arc::clone(&self.export), Arc::clone(&self.departures));
-        SimAttachment { context, export, region, layout, bells, departures }
+        SimAttachment { context, export, channel, departures }
     }
 
     fn info(&self) -> BlockInfo {
@@ -142,7 +138,7 @@ impl SimHost {
         assignments: &[Assignment],
         ends: Vec<End>,
     ) -> Vec<(usize, Command<SimEngine>)> {
-        let SimAttachment { region, layout, .. } = attachment;
+        let Channel { region, layout, .. } = &attachment.channel;
         let of_queue = ends.into_iter().zip(&layout.queues).zip(assignments).zip(0_u16..);
         let command = of_queue.map(|((((queue, standing), geometry), assignment), index)| {
             let memory = RegionTable::of_pool(region, layout.pool_offset_bytes, layout.pool_bytes);

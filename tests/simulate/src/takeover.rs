@@ -1,16 +1,15 @@
 //! A daemon goes on where another stopped: quiesced workers, states of queues, sessions.
 
 use std::any::Any;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use fipsee_block::server::Standing;
+use fipsee_block::wire::PROFILE;
 use fipsee_daemon::export::{Attached, Kind};
-use fipsee_ring::channel::ServerQueue;
-use fipsee_ring::region::{Access, Region};
 use fipsee_ring::ring::Cursor;
-use fipsee_serve::session::{Held, Registered, Session, State};
+use fipsee_serve::session::{AdoptedChannel, Channel, Held, Part, Registered, Session, State};
 use fipsee_serve::{AskedToQuiesce, Assignment, Command, IfAbandoned, QueueName, Quiesced};
 
 use crate::context::Context;
@@ -88,7 +87,7 @@ pub(crate) fn go_on(mut old: Daemon, still: Quiesced, context: &Arc<Context>, li
 
 fn is_served_whole(old: &Daemon, still: &Quiesced) -> bool {
     old.sessions.iter().all(|(client, session)| {
-        let queues = session.held().and_then(attachment).map_or(0, |block| block.layout.queues.len());
+        let queues = session.held().and_then(attachment).map_or(0, |block| block.channel.layout.queues.len());
         matches!(session.state, State::Attached(_))
             || (0_u16..).take(queues).all(|index| still.state::<Standing>(QueueName { client, index }).is_some())
     })
@@ -96,6 +95,11 @@ fn is_served_whole(old: &Daemon, still: &Quiesced) -> bool {
 
 fn attachment(held: &Held<SimEngine>) -> Option<&SimAttachment> {
     (&*held.attachment as &dyn Any).downcast_ref()
+}
+
+/// As another process gets it.
+fn owned(Part { state, files }: Part<BorrowedFd<'_>>) -> Part<OwnedFd> {
+    Part { state, files: files.iter().map(|file| file.try_clone_to_owned().expect("a descriptor")).collect() }
 }
 
 struct Taking<'a> {
@@ -108,22 +112,21 @@ impl Taking<'_> {
     fn adopt(&mut self, old: &Daemon, new: &Daemon, client: u64, held: &Held<SimEngine>, still: &Quiesced) -> Held<SimEngine> {
         let block = attachment(held).expect("our own");
         let host = &new.sessions.host;
-        let region = self.map(&block.region);
-        let mut ends: Vec<End> = Vec::new();
-        for ((geometry, bells), index) in block.layout.queues.iter().zip(&block.bells).zip(0_u16..) {
+        let mut standings = Vec::new();
+        let parts = block.channel.save("", |index| {
             let name = QueueName { client, index };
-            let Some(standing) = still.state::<Standing>(name) else {
-                self.context.violated(|| format!("queue {index} of client {client} has no state to hand over"));
-                continue;
-            };
-            let standing = self.given(*standing, geometry.completion_slots);
-            let positions = (standing.request, standing.completion);
-            let queue = ServerQueue::open_at(&region, geometry, bells.0.clone(), bells.1.clone(), positions).expect("it fits");
+            let standing = still.state::<Standing>(name).ok_or("a queue has no state to hand over")?;
+            let standing = self.given(*standing, block.channel.layout.queues[usize::from(index)].completion_slots);
+            standings.push(standing);
             self.given.push((name, standing));
-            ends.push((queue, Some(standing)));
-        }
-        let assignments: Vec<Assignment> = block.layout.queues.iter().map(|_| Assignment::choose(&new.handles)).collect();
-        let attachment = host.attachment(region, block.layout.clone(), &ends);
+            Ok(((standing.request, standing.completion), String::new()))
+        });
+        let AdoptedChannel { channel, queues, .. } =
+            Channel::adopt(&PROFILE, parts.expect("served whole").into_iter().map(owned).collect()).expect("as it was saved");
+        self.context.mapped(&channel.region);
+        let ends: Vec<End> = queues.into_iter().zip(standings).map(|((queue, _), standing)| (queue, Some(standing))).collect();
+        let assignments: Vec<Assignment> = ends.iter().map(|_| Assignment::choose(&new.handles)).collect();
+        let attachment = host.attachment(channel);
         for (worker, command) in host.commands(client, &attachment, &assignments, ends) {
             self.commands[worker].push(command);
         }
@@ -142,7 +145,9 @@ impl Taking<'_> {
         });
         let mut adopted = Held::new(Box::new(attachment), assignments);
         for (id, memory) in &held.memory {
-            let registered = Registered { region: self.map(&memory.region), access: memory.access, is_going: memory.is_going };
+            let file = memory.region.as_fd().try_clone_to_owned().expect("a descriptor");
+            let registered = Registered::map(file, memory.region.length_bytes(), memory.access).expect("memory");
+            self.context.mapped(&registered.region);
             for worker in adopted.workers() {
                 if let Some(takes) = adopted.attachment.memory() {
                     let command = takes.add_region(client, *id, &registered.region, registered.access, Arc::new(()));
@@ -152,14 +157,6 @@ impl Taking<'_> {
             adopted.memory.insert(*id, registered);
         }
         adopted
-    }
-
-    /// Map memory as another process would.
-    fn map(&self, region: &Arc<Region>) -> Arc<Region> {
-        let file = region.as_fd().try_clone_to_owned().expect("a descriptor");
-        let region = Arc::new(Region::from_peer(file, region.length_bytes(), Access::ReadWrite).expect("memory"));
-        self.context.mapped(&region);
-        region
     }
 
     fn given(&self, mut standing: Standing, completion_slots: u32) -> Standing {

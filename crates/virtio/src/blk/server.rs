@@ -253,7 +253,7 @@ impl VirtqueueServer {
         self.queue.set_memory(memory, descriptor_address, available_address, used_address)
     }
 
-    /// Look whether memory was taken from under us: for who serves something else in it. The queue stops then, as it does when it finds
+    /// Look whether guest memory was truncated: for a caller that serves something else in it. The queue stops then, as it does when it finds
     /// out by itself before it publishes anything.
     #[inline(always)]
     pub fn check_memory(&mut self) {

@@ -80,10 +80,7 @@ impl Block {
         let commands = attachment.commands(id, &assignments, ends);
         let kind = Kind::Ring;
         export.keep(Attached { kind, client: id, pid, uid, queues, worker_cpus, exclusive, role, leaving: false });
-        let is_same = move |quiesced: &Quiesced| {
-            let mut queues = standings.iter().zip(0_u16..);
-            queues.all(|(standing, index)| quiesced.state(QueueName { client: id, index }) == Some(standing))
-        };
-        Ok(Adopted { attachment: Box::new(attachment), assignments, commands, is_same: Box::new(is_same) })
+        let is_same = Box::new(move |quiesced: &Quiesced| quiesced.has_states(id, &standings));
+        Ok(Adopted { attachment: Box::new(attachment), assignments, commands, is_same })
     }
 }

@@ -116,15 +116,13 @@ impl UnixSocket {
 
     /// `true`: another daemon serves now.
     fn take_orders(&mut self, stopping: bool) -> bool {
-        let mut handed_over = false;
-        for order in self.orders.take() {
-            if stopping {
-                order.refuse("the daemon is shutting down; start the new one without --takeover");
-            } else {
-                handed_over = self.hand_over(order);
-            }
+        let mut orders = self.orders.take().into_iter();
+        if stopping {
+            orders.for_each(|order| order.refuse("the daemon is shutting down; start the new one without --takeover"));
+            return false;
         }
-        handed_over
+        // The first that succeeds is the last: nothing here may be touched any more.
+        orders.any(|order| self.hand_over(order))
     }
 
     /// Take nobody new, and let everyone attached finish what they published.
