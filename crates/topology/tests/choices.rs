@@ -49,7 +49,7 @@ fn zen4(far: bool, choices: Choices, task: Task) -> f64 {
         (Task::RoundTrip, true) => 1452.0 * factor(locked, 0.81) * factor(lone, if locked { 0.95 } else { 1.02 }),
         (Task::Burst8, _) => 119.0 * factor(once, 1.04) * factor(touches(choices), 0.62),
         (Task::Burst64, _) => 66.0 * factor(once, 1.27) * factor(touches(choices), 0.55),
-        (Task::Stream, _) => 50.0 * factor(touches(choices), 0.27),
+        (Task::Stream | Task::ShortStream, _) => 50.0 * factor(touches(choices), 0.27),
     }
 }
 
@@ -68,7 +68,7 @@ fn zen5(choices: Choices, task: Task) -> f64 {
         }
         Task::Burst8 => 59.7 * factor(!prefetch, 0.92) * factor(choices.take() == Some(1), 1.02),
         Task::Burst64 => 27.2 * factor(!prefetch, 0.95) * factor(choices.take() == Some(1), 1.17),
-        Task::Stream => 13.7 * factor(touches(choices), 0.5),
+        Task::Stream | Task::ShortStream => 13.7 * factor(touches(choices), 0.5),
     }
 }
 
@@ -88,7 +88,7 @@ fn intel(choices: Choices, task: Task) -> f64 {
                 * factor(quarters, 1.08)
                 * factor(choices.take() == Some(1), 1.1)
         }
-        Task::Stream => 16.0 * factor(!prefetch, 1.6) * factor(touches(choices), 2.0),
+        Task::Stream | Task::ShortStream => 16.0 * factor(!prefetch, 1.6) * factor(touches(choices), 2.0),
     }
 }
 
@@ -143,7 +143,7 @@ fn an_unknown_family_comes_from_the_usual_choices_to_what_is_better() {
 #[test]
 fn a_gain_in_bursts_that_streams_would_pay_for_is_not_taken() {
     let figure = |choices: Choices, task: Task| match (task, choices.burst_prefetch()) {
-        (Task::Stream, Some(false)) => 160.0,
+        (Task::Stream | Task::ShortStream, Some(false)) => 160.0,
         (Task::Burst8 | Task::Burst64, Some(false)) => 80.0,
         _ => 100.0,
     };

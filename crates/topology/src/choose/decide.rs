@@ -19,11 +19,22 @@ pub enum Task {
     Burst64,
     /// One way through a ring of 1024 slots.
     Stream,
+    /// And of 64: too short for messages to gather in.
+    ShortStream,
 }
 
 impl Task {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::RoundTrip, Self::Burst8, Self::Burst64, Self::Stream];
+    pub const ALL: [Self; 5] = [Self::RoundTrip, Self::Burst8, Self::Burst64, Self::Stream, Self::ShortStream];
+
+    /// Which stream it is, if it is one.
+    pub(super) const fn stream(self) -> Option<usize> {
+        match self {
+            Self::Stream => Some(0),
+            Self::ShortStream => Some(1),
+            _ => None,
+        }
+    }
 
     /// For people.
     #[must_use]
@@ -33,6 +44,7 @@ impl Task {
             Self::Burst8 => "bursts of 8",
             Self::Burst64 => "bursts of 64",
             Self::Stream => "stream of 1024 slots",
+            Self::ShortStream => "stream of 64 slots",
         }
     }
 }
@@ -110,7 +122,7 @@ pub fn decide(prior: Choices, stores: &[StoreVariant], measure: &mut impl Measur
         Some(Touch::Runs) => (Touch::Never, &[Task::Stream, Task::Burst64][..]),
         _ => (Touch::Runs, &[Task::Stream, Task::Burst64][..]),
     };
-    made.attempt(&[none.with_touch(runs)], tasks, &[], measure)?;
+    made.attempt(&[none.with_touch(runs)], tasks, &[Task::ShortStream], measure)?;
     Ok(made)
 }
 

@@ -19,14 +19,15 @@ use crate::pin;
 
 /// Slots of the rings for calls and for answers, as a client's usual queue has them.
 pub(super) const CALL_SLOTS: u32 = 64;
-/// Slots of the stream's ring.
-pub(super) const STREAM_SLOTS: u32 = 1024;
+/// Slots of the rings of streams.
+pub(super) const STREAM_SLOTS: [u32; 2] = [1024, 64];
 
 const PAGE_BYTES: u64 = 4096;
 const CALLS_OFFSET_BYTES: u64 = PAGE_BYTES;
 const ANSWERS_OFFSET_BYTES: u64 = CALLS_OFFSET_BYTES + CALL_SLOTS as u64 * SLOT_BYTES as u64;
 const STREAM_OFFSET_BYTES: u64 = ANSWERS_OFFSET_BYTES + CALL_SLOTS as u64 * SLOT_BYTES as u64;
-const LENGTH_BYTES: u64 = STREAM_OFFSET_BYTES + STREAM_SLOTS as u64 * SLOT_BYTES as u64;
+const SHORT_STREAM_OFFSET_BYTES: u64 = STREAM_OFFSET_BYTES + STREAM_SLOTS[0] as u64 * SLOT_BYTES as u64;
+const LENGTH_BYTES: u64 = SHORT_STREAM_OFFSET_BYTES + STREAM_SLOTS[1] as u64 * SLOT_BYTES as u64;
 /// Answers begin elsewhere in their page than calls, as in a channel: both rings would otherwise compete for the same cache sets.
 pub(super) const ANSWERS_START: u32 = 21;
 
@@ -34,7 +35,7 @@ pub(super) const ANSWERS_START: u32 = 21;
 const START_STEP: u32 = 25;
 
 /// After so long ratios that are close get no more turns: by the pieces' own time, which other load does not make longer,
-const MORE_TURNS_WITHIN: Duration = Duration::from_millis(10);
+const MORE_TURNS_WITHIN: Duration = Duration::from_millis(5);
 /// or by the clock, on a machine with other load.
 const MORE_TURNS_UNTIL: Duration = Duration::from_millis(200);
 
@@ -59,7 +60,7 @@ pub(super) struct Orders {
 }
 
 /// Not a task: the floor.
-const FLOOR: u32 = 4;
+const FLOOR: u32 = u32::MAX;
 const ENDED: u32 = u32::MAX;
 
 /// The rings of both directions, and of the stream.
@@ -89,8 +90,12 @@ impl Rings {
         self.ring(ANSWERS_OFFSET_BYTES, CALL_SLOTS, 1, tuning)
     }
 
-    pub(super) fn stream(&self, tuning: &Tuning) -> io::Result<MappedRing> {
-        self.ring(STREAM_OFFSET_BYTES, STREAM_SLOTS, 2, tuning)
+    /// One of the two streams, by its index in [`STREAM_SLOTS`].
+    pub(super) fn stream(&self, which: usize, tuning: &Tuning) -> io::Result<MappedRing> {
+        match which {
+            0 => self.ring(STREAM_OFFSET_BYTES, STREAM_SLOTS[0], 2, tuning),
+            _ => self.ring(SHORT_STREAM_OFFSET_BYTES, STREAM_SLOTS[1], 3, tuning),
+        }
     }
 }
 
@@ -183,9 +188,9 @@ impl Measure for Rig<'_> {
         let start = start_of(turn);
         self.orders.start.0.store(start, Ordering::Relaxed);
         self.caller.start_calls_at(start);
-        if task == Task::Stream {
+        if let Some(which) = task.stream() {
             // A stream's writer begins with nothing released.
-            self.caller.rings.stream(&tuning)?.released().store(0, Ordering::Relaxed);
+            self.caller.rings.stream(which, &tuning)?.released().store(0, Ordering::Relaxed);
         }
         let index = Task::ALL.iter().position(|known| *known == task).and_then(|index| u32::try_from(index).ok());
         self.order(index.unwrap_or(FLOOR), choices)?;

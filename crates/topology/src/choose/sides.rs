@@ -34,11 +34,12 @@ struct Course {
 
 const fn course(task: Task) -> Course {
     match task {
-        Task::RoundTrip => Course { messages: 1, bursts: 16, warm: 3, windows: 12 },
+        Task::RoundTrip => Course { messages: 1, bursts: 16, warm: 2, windows: 10 },
         Task::Burst8 => Course { messages: 8, bursts: 4, warm: 2, windows: 10 },
         Task::Burst64 => Course { messages: 64, bursts: 1, warm: 4, windows: 12 },
         // A lap: its slots in batches of 16.
-        Task::Stream => Course { messages: STREAM_BATCH, bursts: STREAM_SLOTS / 16, warm: 2, windows: 6 },
+        Task::Stream => Course { messages: STREAM_BATCH, bursts: STREAM_SLOTS[0] / 16, warm: 2, windows: 4 },
+        Task::ShortStream => Course { messages: STREAM_BATCH, bursts: 4 * STREAM_SLOTS[1] / 16, warm: 2, windows: 8 },
     }
 }
 
@@ -109,13 +110,13 @@ pub(super) struct Caller<'a> {
     pub(super) rings: &'a Rings,
     pub(super) idle: Idle<'a>,
     calls: u32,
-    streamed: u32,
+    streamed: [u32; STREAM_SLOTS.len()],
     ends: Vec<u64>,
 }
 
 impl<'a> Caller<'a> {
     pub(super) const fn new(rings: &'a Rings, idle: Idle<'a>) -> Self {
-        Self { rings, idle, calls: 0, streamed: 0, ends: Vec::new() }
+        Self { rings, idle, calls: 0, streamed: [0; STREAM_SLOTS.len()], ends: Vec::new() }
     }
 
     /// Let calls go on at slot `start`, some laps later: far apart, bursts take up to twice as long from some starts as from others,
@@ -126,7 +127,10 @@ impl<'a> Caller<'a> {
 
     /// Ticks per message of a task.
     pub(super) fn run(&mut self, task: Task, tuning: &Tuning) -> io::Result<f64> {
-        if task == Task::Stream { self.send(tuning) } else { self.call(course(task), tuning) }
+        match task.stream() {
+            Some(which) => self.send(which, course(task), tuning),
+            None => self.call(course(task), tuning),
+        }
     }
 
     fn call(&mut self, course: Course, tuning: &Tuning) -> io::Result<f64> {
@@ -134,8 +138,8 @@ impl<'a> Caller<'a> {
         let mut sequence = u64::from(self.calls);
         let to = cursor(self.calls, CALL_SLOTS);
         let from = cursor(self.calls.wrapping_add(ANSWERS_START), CALL_SLOTS);
-        let mut calls = CallWriter::with_tuning(rings.calls(tuning)?, to, CALL_SLOTS, tuning);
-        let mut answers = Reader::with_tuning(rings.answers(tuning)?, from, tuning);
+        let mut calls = CallWriter::new(rings.calls(tuning)?, to, CALL_SLOTS, tuning);
+        let mut answers = Reader::new(rings.answers(tuning)?, from, tuning);
         let mut burst = [Message::ZERO; MOST];
         let burst = burst.get_mut(..course.messages).unwrap_or_default();
         ends.clear();
@@ -150,11 +154,11 @@ impl<'a> Caller<'a> {
         Ok(course.per_message(&self.ends))
     }
 
-    fn send(&mut self, tuning: &Tuning) -> io::Result<f64> {
-        let course = course(Task::Stream);
-        let Self { rings, idle, ends, .. } = self;
-        let mut sequence = u64::from(self.streamed);
-        let mut writer = StreamWriter::with_tuning(rings.stream(tuning)?, cursor(self.streamed, STREAM_SLOTS), tuning);
+    fn send(&mut self, which: usize, course: Course, tuning: &Tuning) -> io::Result<f64> {
+        let Self { rings, idle, streamed, ends, .. } = self;
+        let streamed = &mut streamed[which];
+        let mut sequence = u64::from(*streamed);
+        let mut writer = StreamWriter::new(rings.stream(which, tuning)?, cursor(*streamed, STREAM_SLOTS[which]), tuning);
         let mut batch = [Message::ZERO; STREAM_BATCH];
         ends.clear();
         for number in 0..course.all_bursts() {
@@ -179,8 +183,8 @@ impl<'a> Caller<'a> {
             }
         }
         ends.push(clock::ticks());
-        self.streamed += course.all_messages();
-        Ok(course.per_message(&self.ends))
+        *streamed += course.all_messages();
+        Ok(course.per_message(ends))
     }
 
     /// One word bounced on one line, there and back, in ticks.
@@ -253,15 +257,18 @@ fn exchange(
 
 /// The second side of a task.
 pub(super) fn answer(side: &mut Caller<'_>, task: Task, tuning: &Tuning) -> io::Result<()> {
-    if task == Task::Stream { receive(side, tuning) } else { serve(side, course(task), tuning) }
+    match task.stream() {
+        Some(which) => receive(side, which, course(task), tuning),
+        None => serve(side, course(task), tuning),
+    }
 }
 
 fn serve(side: &mut Caller<'_>, course: Course, tuning: &Tuning) -> io::Result<()> {
     let Caller { rings, idle, calls, .. } = side;
     let from = cursor(*calls, CALL_SLOTS);
     let to = cursor(calls.wrapping_add(ANSWERS_START), CALL_SLOTS);
-    let mut reader = Reader::with_tuning(rings.calls(tuning)?, from, tuning);
-    let mut writer = Writer::with_tuning(rings.answers(tuning)?, to, tuning);
+    let mut reader = Reader::new(rings.calls(tuning)?, from, tuning);
+    let mut writer = Writer::new(rings.answers(tuning)?, to, tuning);
     let together = usize::try_from(tuning.take).unwrap_or(1);
     let mut taken = [Message::ZERO; TAKE_MANY as usize];
     let mut sequence = u64::from(*calls);
@@ -299,11 +306,12 @@ fn serve(side: &mut Caller<'_>, course: Course, tuning: &Tuning) -> io::Result<(
     Ok(())
 }
 
-fn receive(side: &mut Caller<'_>, tuning: &Tuning) -> io::Result<()> {
+fn receive(side: &mut Caller<'_>, which: usize, course: Course, tuning: &Tuning) -> io::Result<()> {
     let Caller { rings, idle, streamed, .. } = side;
-    let mut reader = Reader::with_tuning(rings.stream(tuning)?, cursor(*streamed, STREAM_SLOTS), tuning);
+    let streamed = &mut streamed[which];
+    let mut reader = Reader::new(rings.stream(which, tuning)?, cursor(*streamed, STREAM_SLOTS[which]), tuning);
     let mut sequence = u64::from(*streamed);
-    *streamed += course(Task::Stream).all_messages();
+    *streamed += course.all_messages();
     let (mut message, mut looks) = (Message::ZERO, 0_u32);
     while sequence < u64::from(*streamed) {
         if reader.receive_streamed(&mut message) {
