@@ -1,5 +1,5 @@
 //! Write the first blocks of a disk and read them back, in batches: `copy_blocks SOCKET DISK`.
-use fipsee_block::client::{AttachOptions, Disk, Error, Queue};
+use fipsee_block::client::{AttachOptions, Disk, DiskError, Error, Queue};
 use fipsee_block::wire::{SECTOR_BYTES, Status};
 
 const BLOCK_BYTES: u64 = 4096;
@@ -34,5 +34,5 @@ fn finish(queue: &mut Queue) -> Result<(), Error> {
     while queue.outstanding() > 0 {
         queue.wait(&mut |done| failed = if done.status == Status::Ok { failed } else { Some(done.status) })?;
     }
-    failed.map_or(Ok(()), |status| Err(Error::Request(status)))
+    failed.map_or(Ok(()), |status| Err(Error::Service(DiskError::Request(status))))
 }

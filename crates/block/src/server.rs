@@ -88,6 +88,8 @@ pub struct QueueServer<M = RegionTable, C = SocketDoorbell, O = EventDoorbell> {
     alone: bool,
     visits: u64,
     resize: EventStanding,
+    /// The size that the client was told last; 0 if that is not known.
+    told_sectors: u64,
     detach: EventStanding,
     detached: bool,
     tally: Tally,
@@ -119,6 +121,7 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
             alone: false,
             visits: 0,
             resize: EventStanding::default(),
+            told_sectors: setup.info.sector_count,
             detach: EventStanding::default(),
             detached: false,
             tally: Tally::default(),
@@ -159,6 +162,14 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
     #[must_use]
     pub const fn depth(&self) -> u32 {
         self.depth
+    }
+
+    /// Another worker serves it from now on, which knows its requests as `id`. What the workers were told of the disk meanwhile, it has missed.
+    pub fn moved(&mut self, id: u32, info: &BlockInfo) {
+        self.id = id;
+        if info.sector_count != self.facts.sector_count {
+            self.announce_resize(info);
+        }
     }
 
     /// Go on with the same rings and memory, mapped elsewhere. The caller has seen that no request is in flight.
@@ -338,10 +349,16 @@ pub struct DiskQueue {
 }
 
 impl DiskQueue {
-    /// Serve `disk`.
+    /// Serve `disk`. If its size has changed since the client was told of it, the client is told: announcements go to the queues that
+    /// there are.
     #[must_use]
-    pub const fn new(server: QueueServer, disk: Arc<AnyDisk>) -> Self {
-        Self { server, disk }
+    pub fn new(server: QueueServer, disk: Arc<AnyDisk>) -> Self {
+        let mut queue = Self { server, disk };
+        let info = queue.disk.info();
+        if info.sector_count != queue.server.facts.sector_count {
+            queue.server.announce_resize(&info);
+        }
+        queue
     }
 
     /// The memory the client has handed over.
@@ -400,6 +417,10 @@ impl ChannelQueue<Engine> for DiskQueue {
 
     fn flush(&mut self) {
         self.server.flush();
+    }
+
+    fn moved(&mut self, id: u32) {
+        self.server.moved(id, &self.disk.info());
     }
 
     fn saved_state(&mut self) -> Option<Box<dyn Any + Send>> {

@@ -51,7 +51,7 @@ fn delayed_request_is_done_at_the_end_of_its_delay_and_blocks_nobody() {
     worker.wait(1, |got, status| assert_eq!((got, status), (ticket, Status::Ok)));
     assert!(started.elapsed() >= Duration::from_millis(300), "after {:?}", started.elapsed());
     assert_eq!(worker.engine.in_flight(), 0);
-    let AnyDisk::Delay(_) = slow else { panic!("a delay") };
+    let AnyDisk::Wrapped(_) = slow else { panic!("a delay") };
     assert_eq!(version_of(0, &worker.read(&slow, 0, 512).expect("read")), 2);
 }
 

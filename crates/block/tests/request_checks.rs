@@ -63,7 +63,7 @@ fn a_disk_that_was_taken_away_answers_what_is_right_with_detached_and_the_rest_a
     };
     let mut server = QueueServer::new(grant.queues.pop().expect("a queue"), 0, setup);
     let (bell, (ours, _theirs)) = (EventDoorbell::new().expect("a bell"), SocketDoorbell::pair().expect("a bell"));
-    let mut client = ClientQueue::open(&grant.region, &geometry, bell, ours).expect("rings");
+    let mut client = ClientQueue::open(&grant.region, &geometry, bell, ours, &geometry.tuning()).expect("rings");
     let segment = Segment { offset_sectors: 0, length_sectors: 1, region: 0 };
     let mut ask = |server: &mut QueueServer, message: &Message| {
         client.requests.publish(message).expect("room");

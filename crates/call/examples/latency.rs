@@ -1,5 +1,5 @@
 //! What a call costs here: `latency [SECONDS] [BATCH]` times calls of 60 bytes to a server in a process of its own, each
-//! on a CPU of its own where there are two.
+//! on a CPU of its own where there are two. `latency SECONDS BATCH counts` prints how often each number of ticks was seen.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ fn exchange(client: &mut Client<Echo>, sequence: u32, batch: u32) -> Result<(), 
     Ok(())
 }
 
-fn measure(socket: &str, seconds: f64, batch: u32) -> Result<(), Error> {
+fn measure(socket: &str, seconds: f64, batch: u32, counts: bool) -> Result<(), Error> {
     let mut client = loop {
         match Client::<Echo>::connect(socket) {
             Err(Error::Connect { .. }) => std::thread::yield_now(),
@@ -60,6 +60,10 @@ fn measure(socket: &str, seconds: f64, batch: u32) -> Result<(), Error> {
         }
     }
     ticks.sort_unstable();
+    if counts {
+        ticks.chunk_by(|one, next| one == next).for_each(|same| println!("{} {}", same[0], same.len()));
+        return Ok(());
+    }
     let [min, p50, p99] = [0, 500, 990].map(|permille| ticks[(ticks.len() - 1) * permille / 1000]);
     println!("batch of {batch}: min {min}, p50 {p50}, p99 {p99} cycles; p50 {} ns", clock::ticks_to_ns(p50));
     Ok(())
@@ -76,7 +80,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let socket = std::env::temp_dir().join(format!("fipsee-latency-{}", std::process::id())).display().to_string();
     let mut server = Command::new(std::env::current_exe()?).args(["serve", &socket]).stdin(Stdio::null()).spawn()?;
     bind_to(0)?;
-    let measured = measure(&socket, seconds, batch);
+    let measured = measure(&socket, seconds, batch, arguments.get(2).is_some_and(|text| text == "counts"));
     server.kill()?;
     server.wait()?;
     let _ = (std::fs::remove_file(&socket), std::fs::remove_file(format!("{socket}.lock")));

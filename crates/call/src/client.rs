@@ -1,6 +1,7 @@
 //! Calling a service.
 
 use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Duration;
@@ -33,8 +34,8 @@ impl Default for ConnectOptions {
 
 /// A connection to a service: one channel, for one thread at a time. Other threads connect, too.
 ///
-/// [`call`](Self::call) waits for its reply. Or: [`start`](Self::start) several, [`submit`](Self::submit) them together, and
-/// take the replies, which come in the order of the calls, by [`poll`](Self::poll) or [`wait`](Self::wait).
+/// [`call`](Self::call) waits for its reply. Or: [`start`](Self::start) several, [`submit`](RawClient::submit) them together, and
+/// take the replies, which come in the order of the calls, by [`poll`](Self::poll) or [`wait`](Self::wait), which fail as `call` does.
 #[derive(Debug)]
 pub struct Client<S> {
     raw: RawClient,
@@ -54,32 +55,12 @@ impl<S: Service> Client<S> {
     ///
     /// # Errors
     /// [`Error::Connect`] when nobody listens, [`Error::Refused`] with the server's words (another service or version, not
-    /// allowed, too many clients), [`Error::OtherTypes`], and whatever else can go wrong with a peer or the system.
+    /// allowed, too many clients), [`CallError::OtherTypes`](crate::CallError::OtherTypes), and whatever else can go wrong with a peer or the system.
     pub fn connect_with(socket_path: &Path, options: &ConnectOptions) -> Result<Self, Error> {
         let raw = RawClient::connect(socket_path, S::NAME, options)?;
         let (request_bytes, reply_bytes) = const { sizes_of::<S>() };
         raw.expect_sizes(request_bytes, reply_bytes)?;
         Ok(Self { raw, service: PhantomData })
-    }
-
-    /// Calls that can be outstanding at a time.
-    #[must_use]
-    pub const fn depth(&self) -> u32 {
-        self.raw.depth()
-    }
-
-    /// Calls started whose replies were not taken.
-    #[must_use]
-    pub fn outstanding(&self) -> u32 {
-        self.raw.outstanding()
-    }
-
-    /// The payload of the next call: fill it, then [`call`](Self::call) or [`start`](Self::start).
-    ///
-    /// # Errors
-    /// [`Error::Full`] when as many are outstanding as the channel takes: each has a payload of its own.
-    pub fn request_payload(&self) -> Result<Payload<'_>, Error> {
-        self.raw.request_payload()
     }
 
     /// The payload of the reply that was taken last.
@@ -91,7 +72,7 @@ impl<S: Service> Client<S> {
     /// Call and wait for the reply.
     ///
     /// # Errors
-    /// [`Error::RepliesDue`] when replies to started calls were not taken; [`Error::Disconnected`] when the server died,
+    /// [`CallError::RepliesDue`](crate::CallError::RepliesDue) when replies to started calls were not taken; [`Error::Disconnected`] when the server died,
     /// [`Error::Refused`] with its words when it closed the channel; [`Error::Fault`] when it broke the protocol. After the
     /// last three the call may or may not have been carried out; connect again.
     #[inline(always)]
@@ -121,7 +102,7 @@ impl<S: Service> Client<S> {
             .ok_or_else(|| self.raw.close_for(PeerFault::Value { what: "a reply that begins", value: reply.word(0) }))
     }
 
-    /// Start a call; [`submit`](Self::submit) publishes it.
+    /// Start a call; [`submit`](RawClient::submit) publishes it.
     ///
     /// # Errors
     /// [`Error::Full`] when as many are outstanding as the channel takes.
@@ -130,16 +111,7 @@ impl<S: Service> Client<S> {
         self.raw.start(&to_message(request))
     }
 
-    /// Publish what was started, in one burst.
-    #[inline(always)]
-    pub fn submit(&mut self) {
-        self.raw.submit();
-    }
-
     /// Hand every reply that is there to `done`, with its payload; returns how many. Never blocks.
-    ///
-    /// # Errors
-    /// As [`call`](Self::call).
     #[inline(always)]
     pub fn poll(&mut self, done: &mut impl FnMut(S::Reply, Payload<'_>)) -> Result<u32, Error> {
         let mut message = Message::ZERO;
@@ -153,18 +125,12 @@ impl<S: Service> Client<S> {
 
     /// Publish what was started, wait until at least one reply is there, and hand those there are to `done`; returns how many: 0
     /// at once when nothing is outstanding.
-    ///
-    /// # Errors
-    /// As [`call`](Self::call).
     #[inline(always)]
     pub fn wait(&mut self, done: &mut impl FnMut(S::Reply, Payload<'_>)) -> Result<u32, Error> {
         self.wait_until(None, done)
     }
 
     /// As [`wait`](Self::wait), but returns 0 when nothing came within `timeout`.
-    ///
-    /// # Errors
-    /// As [`call`](Self::call).
     pub fn wait_timeout(&mut self, timeout: Duration, done: &mut impl FnMut(S::Reply, Payload<'_>)) -> Result<u32, Error> {
         self.wait_until(deadline_ticks(timeout), done)
     }
@@ -178,24 +144,25 @@ impl<S: Service> Client<S> {
         done(self.value(&message)?, self.raw.reply_payload(0));
         Ok(1 + self.poll(done)?)
     }
-
-    /// For event loops: as [`RawClient::arm_and_reply_is_there`].
-    #[must_use = "waiting while a reply is there loses a wake-up"]
-    pub fn arm_and_reply_is_there(&mut self) -> bool {
-        self.raw.arm_and_reply_is_there()
-    }
-
-    /// For event loops: as [`RawClient::woken`].
-    ///
-    /// # Errors
-    /// As [`call`](Self::call).
-    pub fn woken(&mut self) -> Result<(), Error> {
-        self.raw.woken()
-    }
 }
 
 fn deadline_ticks(timeout: Duration) -> Option<u64> {
     Some(clock::ticks().saturating_add(clock::duration_to_ticks(timeout)))
+}
+
+/// What does not depend on the types: the depth, payloads, publishing, event loops.
+impl<S> Deref for Client<S> {
+    type Target = RawClient;
+
+    fn deref(&self) -> &RawClient {
+        &self.raw
+    }
+}
+
+impl<S> DerefMut for Client<S> {
+    fn deref_mut(&mut self) -> &mut RawClient {
+        &mut self.raw
+    }
 }
 
 impl<S> AsFd for Client<S> {

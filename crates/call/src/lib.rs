@@ -20,12 +20,12 @@ mod service;
 mod wire;
 
 pub use client::{Client, ConnectOptions};
-pub use error::Error;
+pub use error::{CallError, Error};
 pub use fipsee_ring::wait::WaitMode;
 pub use payload::Payload;
 #[cfg(feature = "server")]
-pub use raw::Stopper;
+pub use raw::{Stopper, Taken as Served};
 #[cfg(feature = "server")]
-pub use server::{Allow, Call, Credentials, Served, Server, ServerOptions, Worker};
+pub use server::{Allow, Call, Credentials, Server, ServerOptions, Worker};
 pub use service::{Service, Value};
 pub use wire::{MAX_VALUE_BYTES, PAYLOAD_UNIT_BYTES, PROFILE, SERVICE_CALLS, ServiceInfo};

@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 use std::path::Path;
 use std::time::Duration;
 
+use fipsee_ring::tuning::{Choices, Tuning};
 use fipsee_ring::wait::{DEFAULT_LOOK, WaitMode};
 use fipsee_ring::{Message, clock};
 
@@ -43,12 +44,14 @@ pub struct ServerOptions {
     pub look: Duration,
     /// Permissions of the socket.
     pub socket_mode: u32,
+    /// How the server's ends of the rings go about their work, and what it advises clients (docs/protocol.md section 2.6).
+    pub choices: Choices,
     /// Who may call; `None`: the server's own user, and root.
     pub allow: Option<Allow>,
 }
 
 impl Default for ServerOptions {
-    /// 1000 clients of depth 256 without payload, for this user and root; adaptive waiting.
+    /// 1000 clients of depth 256 without payload, for this user and root; adaptive waiting; the choices of this CPU's family.
     fn default() -> Self {
         Self {
             max_clients: 1000,
@@ -58,6 +61,7 @@ impl Default for ServerOptions {
             wait: WaitMode::Adaptive,
             look: DEFAULT_LOOK,
             socket_mode: 0o666,
+            choices: Tuning::default().to_choices(),
             allow: None,
         }
     }
@@ -85,7 +89,7 @@ impl<S: Service> Server<S> {
     /// Serve at `socket_path`. A socket that a dead server left there is taken over.
     ///
     /// # Errors
-    /// [`Error::Serve`] when another server listens there, the directory cannot be used, or the options cannot be met;
+    /// [`CallError::Serve`](crate::CallError::Serve) when another server listens there, the directory cannot be used, or the options cannot be met;
     /// [`Error::Io`] when the process has no descriptor or thread left.
     pub fn bind_with(socket_path: &Path, options: ServerOptions) -> Result<Self, Error> {
         let raw = RawServer::bind(socket_path, S::NAME, const { sizes_of::<S>() }, options)?;
@@ -135,50 +139,34 @@ pub struct Worker<S> {
     service: PhantomData<fn() -> S>,
 }
 
-/// What [`Worker::serve_one`] did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Served {
-    /// A call was answered.
-    Call,
-    /// None came in time.
-    TimedOut,
-    /// The server was stopped, and every client let go.
-    Stopped,
-}
-
 impl<S: Service> Worker<S> {
     /// Answer calls until the server is stopped.
     pub fn serve(&mut self, mut handler: impl FnMut(S::Request, &Call<'_>) -> S::Reply) {
-        while self.serve_until(None, &mut handler) != Served::Stopped {}
+        while self.serve_until(None, &mut handler) != Taken::Stopped {}
     }
 
     /// Answer one call, waiting for it no longer than `timeout`: for threads that have other things to do.
-    pub fn serve_one(&mut self, timeout: Duration, mut handler: impl FnMut(S::Request, &Call<'_>) -> S::Reply) -> Served {
+    pub fn serve_one(&mut self, timeout: Duration, mut handler: impl FnMut(S::Request, &Call<'_>) -> S::Reply) -> Taken {
         let deadline_ticks = clock::ticks().saturating_add(clock::duration_to_ticks(timeout));
         self.serve_until(Some(deadline_ticks), &mut handler)
     }
 
     #[inline(always)]
-    fn serve_until(
-        &mut self,
-        deadline_ticks: Option<u64>,
-        handler: &mut impl FnMut(S::Request, &Call<'_>) -> S::Reply,
-    ) -> Served {
+    fn serve_until(&mut self, deadline_ticks: Option<u64>, handler: &mut impl FnMut(S::Request, &Call<'_>) -> S::Reply) -> Taken {
         let mut message = Message::ZERO;
-        match self.raw.take(&mut message, deadline_ticks) {
-            Taken::Call => {}
-            Taken::TimedOut => return Served::TimedOut,
-            Taken::Stopped => return Served::Stopped,
+        let taken = self.raw.take(&mut message, deadline_ticks);
+        if taken != Taken::Call {
+            return taken;
         }
         let request = from_message::<S::Request>(&message);
         let (Some(request), Some(call)) = (request, self.raw.call()) else {
             self.raw.refuse(
                 "a message on the request ring is no request of this service; build client and server with the same types",
             );
-            return Served::Call;
+            return Taken::Call;
         };
         let reply = to_message(&handler(request, &call));
         self.raw.reply(&reply);
-        Served::Call
+        Taken::Call
     }
 }

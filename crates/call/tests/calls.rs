@@ -6,7 +6,9 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use common::{Arithmetic, DEADLINE, Operation, Request, Running, Socket, add, answer, ok};
-use fipsee_call::{Client, ConnectOptions, Error, Served, Server, ServerOptions, Service, WaitMode};
+use fipsee_call::raw::RawClient;
+use fipsee_call::{CallError, Client, ConnectOptions, Error, Served, Server, ServerOptions, Service, WaitMode};
+use fipsee_ring::tuning::{Choices, Ownership, Touch};
 
 #[test]
 fn a_call_returns_its_reply() {
@@ -15,6 +17,23 @@ fn a_call_returns_its_reply() {
     for a in 0..1000 {
         assert_eq!(client.call(&add(a, 7)).expect("a reply"), ok(a + 7));
     }
+    drop(client);
+    running.stop();
+}
+
+/// Choices that no family has are advised to the client, which applies them; calls work with them.
+#[test]
+fn a_server_advises_its_clients_of_its_choices() {
+    let odd = Choices::NONE.with_ownership(Ownership::LockedAhead).with_touch(Touch::Never).with_burst_prefetch(false);
+    let odd = odd.as_measured();
+    let running = Running::start(ServerOptions { choices: odd, ..Default::default() }, 1);
+    let client = RawClient::connect(&running.socket.0, Arithmetic::NAME, &ConnectOptions::default()).expect("connected");
+    let applied = client.choices();
+    assert_eq!((applied.ownership(), applied.touch()), (odd.ownership(), odd.touch()));
+    assert_eq!((applied.burst_prefetch(), applied.is_measured()), (Some(false), true));
+    drop(client);
+    let mut client = Client::<Arithmetic>::connect(&running.socket.0).expect("connected");
+    assert_eq!(client.call(&add(1, 7)).expect("a reply"), ok(8));
     drop(client);
     running.stop();
 }
@@ -86,7 +105,7 @@ fn a_call_beside_started_calls_is_refused_and_costs_nothing() {
     let running = Running::default();
     let mut client = Client::<Arithmetic>::connect(&running.socket.0).expect("connected");
     client.start(&add(1, 1)).expect("room");
-    assert!(matches!(client.call(&add(5, 5)), Err(Error::RepliesDue { outstanding: 1 })));
+    assert!(matches!(client.call(&add(5, 5)), Err(Error::Service(CallError::RepliesDue { outstanding: 1 }))));
     let mut replies = Vec::new();
     client.wait(&mut |reply, _| replies.push(reply)).expect("a reply");
     assert_eq!((replies, client.outstanding()), (vec![ok(2)], 0));
@@ -134,8 +153,14 @@ fn bytes_beyond_a_payload_are_an_error_on_both_sides() {
     let mut client = Client::<Arithmetic>::connect(&running.socket.0).expect("connected");
     let payload = client.request_payload().expect("free");
     for (offset, length) in [(1024, 1), (0, 1025), (1, 1024), (usize::MAX, 1)] {
-        assert!(matches!(payload.write(offset, &vec![0; length]), Err(Error::OutsidePayload { .. })), "{length} at {offset}");
-        assert!(matches!(payload.read(offset, &mut vec![0; length]), Err(Error::OutsidePayload { .. })), "{length} at {offset}");
+        assert!(
+            matches!(payload.write(offset, &vec![0; length]), Err(Error::Service(CallError::OutsidePayload { .. }))),
+            "{length} at {offset}"
+        );
+        assert!(
+            matches!(payload.read(offset, &mut vec![0; length]), Err(Error::Service(CallError::OutsidePayload { .. }))),
+            "{length} at {offset}"
+        );
     }
     payload.write(1023, &[1]).expect("the last byte");
     payload.write_value(8, &[1_u64, 2]).expect("in the middle");
@@ -269,7 +294,7 @@ fn a_call_that_timed_out_is_still_answered() {
     let mut worker = server.worker().expect("a worker");
     let mut client = Client::<Arithmetic>::connect(&socket.0).expect("connected");
     assert!(matches!(client.call_timeout(&add(1, 2), Duration::from_millis(20)), Err(Error::TimedOut(_))));
-    assert!(matches!(client.call(&add(3, 4)), Err(Error::RepliesDue { outstanding: 1 })));
+    assert!(matches!(client.call(&add(3, 4)), Err(Error::Service(CallError::RepliesDue { outstanding: 1 }))));
     assert_eq!(client.wait_timeout(Duration::from_millis(20), &mut |_, _| ()).expect("nobody serves"), 0);
     assert_eq!(worker.serve_one(DEADLINE, answer), Served::Call);
     assert_eq!(worker.serve_one(Duration::from_millis(1), answer), Served::TimedOut);

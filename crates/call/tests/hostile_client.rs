@@ -2,10 +2,11 @@
 
 mod common;
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use common::{Arithmetic, DEADLINE, Operation, Request, Running, Socket, add, answer, ok, until};
-use fipsee_call::{Client, Error, PROFILE, SERVICE_CALLS, Served, Server, ServerOptions, Service};
+use fipsee_call::{CallError, Client, Error, PROFILE, SERVICE_CALLS, Served, Server, ServerOptions, Service};
 use fipsee_ring::Message;
 use fipsee_ring::control::{Control, RefusalCode};
 use fipsee_ring::handshake::{self, Attached, HandshakeError, Wanted};
@@ -17,7 +18,7 @@ const WANTED: Wanted<'static> =
     Wanted { service: SERVICE_CALLS, queue_count: 1, depth: 16, flags: 0, pool_bytes: 0, name: Arithmetic::NAME };
 
 fn attach(running: &Running) -> Attached {
-    handshake::attach(&running.socket.0, 0, &PROFILE, &WANTED).expect("attached")
+    handshake::attach::<Infallible>(&running.socket.0, 0, &PROFILE, &WANTED).expect("attached")
 }
 
 /// What the server says when it closes the connection.
@@ -34,7 +35,7 @@ fn is_closed(control: &Seqpacket) -> bool {
 }
 
 fn refusal(running: &Running, wanted: &Wanted<'_>) -> (RefusalCode, String) {
-    match handshake::attach(&running.socket.0, 0, &PROFILE, wanted) {
+    match handshake::attach::<Infallible>(&running.socket.0, 0, &PROFILE, wanted) {
         Err(HandshakeError::Refused { code, text }) => (code, text),
         other => panic!("{other:?} is no refusal"),
     }
@@ -45,7 +46,7 @@ fn refusal(running: &Running, wanted: &Wanted<'_>) -> (RefusalCode, String) {
 fn what_a_client_may_not_attach_to_is_refused_with_the_reason() {
     let running = Running::default();
     for (wanted, code, words) in [
-        (Wanted { name: "test.arithmetic/2", ..WANTED }, RefusalCode::UnknownExport, "serves 'test.arithmetic/1', not"),
+        (Wanted { name: "test.arithmetic/2", ..WANTED }, RefusalCode::UnknownName, "serves 'test.arithmetic/1', not"),
         (Wanted { service: 1, ..WANTED }, RefusalCode::Malformed, "this server takes calls"),
         (Wanted { service: 77, ..WANTED }, RefusalCode::Malformed, "this server takes calls"),
         (Wanted { flags: 1, ..WANTED }, RefusalCode::Malformed, "unknown service or flag"),
@@ -55,7 +56,7 @@ fn what_a_client_may_not_attach_to_is_refused_with_the_reason() {
         let (found, text) = refusal(&running, &wanted);
         assert!(found == code && text.contains(words), "{wanted:?}: {found:?} {text}");
     }
-    let attached = handshake::attach(
+    let attached = handshake::attach::<Infallible>(
         &running.socket.0,
         0,
         &PROFILE,
@@ -80,7 +81,7 @@ fn one_client_more_than_the_limit_is_refused_until_one_leaves() {
     let (code, text) = refusal(&running, &WANTED);
     assert!(code == RefusalCode::Limit && text.contains("limit of 2 clients"), "{code:?} {text}");
     drop(first);
-    until("the place is free again", || handshake::attach(&running.socket.0, 0, &PROFILE, &WANTED).is_ok());
+    until("the place is free again", || handshake::attach::<Infallible>(&running.socket.0, 0, &PROFILE, &WANTED).is_ok());
 }
 
 #[test]
@@ -206,7 +207,7 @@ fn the_library_hands_on_why_its_channel_was_closed() {
         let error = client.call(&[u64::MAX; 3]).expect_err("no reply");
         assert!(matches!(&error, Error::Refused { text, .. } if text.contains("no request of this service")), "{error}");
         let again = client.call_timeout(&[0; 3], DEADLINE);
-        assert!(matches!(again, Err(Error::Disconnected | Error::RepliesDue { .. })), "{again:?}");
+        assert!(matches!(again, Err(Error::Disconnected | Error::Service(CallError::RepliesDue { .. }))), "{again:?}");
     }
 }
 

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::thread::JoinHandle;
 
 use common::{Arithmetic, DEADLINE, Reply, Socket, add, ok};
-use fipsee_call::{Client, Error, PROFILE, Server, ServerOptions, Service, ServiceInfo};
+use fipsee_call::{CallError, Client, Error, PROFILE, Server, ServerOptions, Service, ServiceInfo};
 use fipsee_ring::Message;
 use fipsee_ring::channel::RegionLayout;
 use fipsee_ring::control::{Control, RefusalCode};
@@ -191,7 +191,10 @@ fn a_real_server_with_other_types_under_the_same_name_is_found_out() {
     let server = Server::<Wider>::bind_with(&socket.0, ServerOptions::default()).expect("a server");
     let _worker = server.worker().expect("a worker");
     let error = Client::<Arithmetic>::connect(&socket.0).map(|_| ()).expect_err("other types");
-    assert!(matches!(error, Error::OtherTypes { what: "a request", theirs_bytes: 25, ours_bytes: 24 }), "{error}");
+    assert!(
+        matches!(error, Error::Service(CallError::OtherTypes { what: "a request", theirs_bytes: 25, ours_bytes: 24 })),
+        "{error}"
+    );
 }
 
 #[test]
@@ -203,7 +206,7 @@ fn a_name_that_is_no_name_is_refused_before_anything_is_sent() {
         type Reply = ();
     }
     let error = Client::<Nameless>::connect("/nowhere").map(|_| ()).expect_err("no name");
-    assert!(matches!(&error, Error::Refused { code: RefusalCode::UnknownExport, .. }), "{error}");
+    assert!(matches!(&error, Error::Refused { code: RefusalCode::UnknownName, .. }), "{error}");
     let error = Client::<Arithmetic>::connect("/nowhere/socket").map(|_| ()).expect_err("no socket");
     assert!(error.to_string().contains("no server at /nowhere/socket"), "{error}");
 }

@@ -11,21 +11,24 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
 use fipsee_block::disk::Disk;
-use fipsee_block::stats::QueueCounters;
 use fipsee_block::wire::{BlockInfo, CAPABILITY_NAMES, CAPABILITY_WRITE};
-use fipsee_ring::clock;
 use fipsee_ring::doorbell::EventDoorbell;
 use fipsee_ring::listener::Listener;
 use fipsee_ring::mailbox::Mailbox;
+use fipsee_serve::Metric;
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::SocketFlags;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::config::Config;
+use crate::confine::Confinement;
 use crate::export::{Export, Role};
-use crate::fault_log::{self, FaultLog};
+use crate::fault_log::FaultLog;
 use crate::live::Live;
-use crate::reload::Reloader;
+use crate::log::LogLevel;
+use crate::services::Registry;
+use crate::services::block::declared::faults;
 use crate::transport::unix::HandOver;
 use crate::transport::vhost_user::VhostUserSockets;
 use crate::worker::{self, WorkerHandle};
@@ -46,13 +49,11 @@ pub fn admin_path(path: &Path) -> PathBuf {
 #[derive(Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 enum Request {
-    /// All disks.
     List,
-    /// One disk and its clients.
-    Info { disk: String },
-    /// Counters of everything.
+    Info {
+        disk: String,
+    },
     Stat,
-    /// Change a disk's size.
     Resize {
         disk: String,
         size_bytes: u64,
@@ -64,32 +65,35 @@ enum Request {
         force: bool,
     },
     /// Serve a disk to virtual machines at one more socket.
-    Attach { disk: String, vhost_user: PathBuf },
-    /// Remove such a socket.
-    Detach { vhost_user: PathBuf },
-    /// Read the configuration again.
+    Attach {
+        disk: String,
+        vhost_user: PathBuf,
+    },
+    Detach {
+        vhost_user: PathBuf,
+    },
     Reload,
-    /// Hand everything over to another daemon.
-    Takeover { version: u32, wait_ms: u64 },
+    Takeover {
+        version: u32,
+        wait_ms: u64,
+    },
 }
 
 /// What the admin thread can see and do.
 pub struct Admin {
-    /// The disks.
     pub(crate) live: Arc<Live>,
-    /// Sockets for virtual machines.
     pub(crate) vms: Arc<VhostUserSockets>,
-    /// The workers.
     pub(crate) workers: Vec<WorkerHandle>,
-    /// When the daemon started.
+    pub(crate) registry: Registry,
     pub(crate) started: Instant,
-    /// Changes the configuration.
-    pub(crate) reloader: Reloader,
+    /// What the daemon was started with, or what it was reloaded with last.
+    pub(crate) running: Config,
+    pub(crate) log: LogLevel,
+    pub(crate) confinement: Confinement,
     /// Where clients connect, and where administrators do.
     pub(crate) listeners: (Arc<Listener>, Arc<Listener>),
     /// Where the main thread is told to hand over.
     pub(crate) clients: Arc<Mailbox<HandOver>>,
-    /// What goes wrong at disks.
     pub(crate) faults: FaultLog,
     /// Becomes readable when SIGHUP comes, which asks for a reload, too.
     pub(crate) hang_up: Option<UnixStream>,
@@ -167,21 +171,17 @@ impl Admin {
                 return false;
             }
             if hangs_up {
-                self.take_signals();
+                // Signals that came together ask for one reload.
+                let mut bytes = [0; 64];
+                while self.hang_up.as_ref().is_some_and(|mut hang_up| hang_up.read(&mut bytes).is_ok_and(|length| length > 0)) {}
                 // It is in the log; whoever sends a signal hears no answer.
-                let _ = self.reloader.run();
+                let _ = self.reload();
             } else if is_ready {
                 return true;
             } else if left == Some(Duration::ZERO) {
                 return false;
             }
         }
-    }
-
-    /// Signals that came together ask for one reload.
-    fn take_signals(&self) {
-        let mut bytes = [0; 64];
-        while self.hang_up.as_ref().is_some_and(|mut hang_up| hang_up.read(&mut bytes).is_ok_and(|length| length > 0)) {}
     }
 
     fn serve(&mut self, stream: &UnixStream, stop: &EventDoorbell) -> std::io::Result<()> {
@@ -195,25 +195,21 @@ impl Admin {
             if !is_asked || reader.by_ref().take(MAX_REQUEST_BYTES).read_line(&mut line)? == 0 {
                 return Ok(());
             }
-            let answer = match parse(&line) {
-                Ok(Request::Takeover { version, wait_ms }) => {
-                    match self.hand_over(stream, version, Duration::from_millis(wait_ms)) {
-                        Ok(()) => return Ok(()),
-                        Err(text) => Err(text),
-                    }
-                }
-                request => request.and_then(|request| self.answer(request)),
+            let answer = match parse(&line).and_then(|request| self.answer(stream, request)) {
+                Ok(Some(answer)) => answer,
+                Ok(None) => return Ok(()),
+                Err(text) => json!({ "error": text }),
             };
-            let answer = answer.unwrap_or_else(|text| json!({ "error": text }));
             let mut writer = stream;
             writer.write_all(format!("{answer}\n").as_bytes())?;
         }
     }
 
-    fn answer(&mut self, request: Request) -> Result<Value, String> {
-        match request {
+    /// `None`: a takeover, which has had the connection.
+    fn answer(&mut self, stream: &UnixStream, request: Request) -> Result<Option<Value>, String> {
+        let answer = match request {
             Request::List => {
-                Ok(json!({ "disks": self.live.now().exports.iter().map(|export| self.describe(export)).collect::<Vec<_>>() }))
+                json!({ "disks": self.live.now().exports.iter().map(|export| self.describe(export)).collect::<Vec<_>>() })
             }
             Request::Info { disk } => {
                 let export = self.find(&disk)?;
@@ -232,31 +228,53 @@ impl Admin {
                     })
                 });
                 description["clients"] = clients.collect();
-                Ok(description)
+                description
             }
-            Request::Stat => Ok(self.stat()),
-            Request::Resize { disk, size_bytes, shrink, force } => self.resize(&disk, size_bytes, (shrink, force)),
-            Request::Attach { disk, vhost_user } => self.attach(&disk, &vhost_user),
-            Request::Detach { vhost_user } => self.detach(&vhost_user),
-            Request::Reload => {
-                let outcome = self.reloader.run()?;
-                serde_json::to_value(outcome).map_err(|error| error.to_string())
+            Request::Stat => self.stat(),
+            Request::Resize { disk, size_bytes, shrink, force } => self.resize(&disk, size_bytes, (shrink, force))?,
+            Request::Attach { disk, vhost_user } => self.attach(&disk, &vhost_user)?,
+            Request::Detach { vhost_user } => self.detach(&vhost_user)?,
+            Request::Reload => json!(self.reload()?),
+            Request::Takeover { version, wait_ms } => {
+                return self.hand_over(stream, version, Duration::from_millis(wait_ms)).map(|()| None);
             }
-            Request::Takeover { .. } => Err("a takeover is no question; it is answered elsewhere".to_owned()),
-        }
+        };
+        Ok(Some(answer))
     }
 
     fn find(&self, name: &str) -> Result<Arc<Export>, String> {
-        let served = self.live.now();
-        served.exports.iter().find(|export| export.name() == name).cloned().ok_or_else(|| {
-            let names: Vec<_> = served.exports.iter().map(|export| export.name()).collect();
-            format!("no disk '{name}' here; there are: {}", names.join(", "))
-        })
+        self.live.now().find(name).cloned()
     }
 
     fn describe(&self, export: &Export) -> Value {
-        let mut description = describe(export);
-        description["vhost_user"] = self.vms.paths_of(export).into_iter().map(|path| json!(path.to_string_lossy())).collect();
+        let info: BlockInfo = export.info(false);
+        let (io, unit_bytes) = export.io().unzip();
+        let mut description = json!({
+            "disk": export.name(),
+            "kind": export.disk().kind(),
+            "size_bytes": info.size_bytes(),
+            "first_sector": info.first_sector,
+            "last_sector": info.first_sector + info.sector_count - 1,
+            "block_bytes": info.block_bytes,
+            "io": io,
+            "direct_unit_bytes": unit_bytes.flatten(),
+            "optimal_bytes": info.optimal_bytes,
+            "max_transfer_bytes": info.max_transfer_bytes,
+            "max_range_bytes": u64::from(info.max_range_sectors) * 512,
+            "max_segments": info.max_segments,
+            "read_only": !info.can(CAPABILITY_WRITE),
+            "exclusive": export.spec().exclusive,
+            "shared": export.spec().shared,
+            "claimed": export.attached().iter().any(|client| client.role == Role::SoleWriter),
+            "capabilities": CAPABILITY_NAMES.iter().filter(|(bit, _)| info.can(*bit)).map(|(_, name)| *name).collect::<Vec<_>>(),
+            "attached": export.attached().len(),
+            "vhost_user": self.vms.paths_of(export).iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>(),
+            "errors": null,
+            "stalled": null,
+        });
+        for (name, metric) in faults(export.disk()).into_iter().flatten() {
+            description[name] = to_json(metric);
+        }
         description
     }
 
@@ -265,7 +283,7 @@ impl Admin {
         if !path.is_absolute() {
             return Err(format!("{} is no absolute path; the daemon has another working directory", path.display()));
         }
-        self.vms.add(vec![self.reloader.new_socket(&export, path)?]);
+        self.vms.add(vec![self.new_socket(&export, path)?]);
         tracing::info!(disk, path = %path.display(), "serves virtual machines");
         Ok(self.describe(&export))
     }
@@ -274,8 +292,8 @@ impl Admin {
         let exports = self.live.now().exports.clone();
         let is_there = |export: &&Arc<Export>| self.vms.paths_of(export).iter().any(|other| other == path);
         let export = exports.iter().find(is_there).ok_or_else(|| {
-            let paths: Vec<_> = exports.iter().flat_map(|export| self.vms.paths_of(export)).collect();
-            let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+            let paths = exports.iter().flat_map(|export| self.vms.paths_of(export));
+            let paths: Vec<_> = paths.map(|path| path.display().to_string()).collect();
             let there = if paths.is_empty() { "there is none".to_owned() } else { format!("there are: {}", paths.join(", ")) };
             format!("no vhost-user socket {} here; {there}", path.display())
         })?;
@@ -294,27 +312,11 @@ impl Admin {
                 "sleeps": worker.counters.sleeps.load(Ordering::Relaxed),
             })
         });
-        let served = self.live.now();
-        let queues = served.exports.iter().flat_map(|export| {
-            export.attached().into_iter().flat_map(move |client| {
-                let name = export.name().to_owned();
-                client.queues.clone().into_iter().enumerate().map(move |(queue, counters)| {
-                    let mut entry = count(&counters);
-                    entry["disk"] = json!(name);
-                    entry["client"] = json!(client.client);
-                    entry["kind"] = json!(client.kind.name());
-                    entry["pid"] = json!(client.pid);
-                    entry["queue"] = json!(queue);
-                    entry
-                })
-            })
-        });
-        json!({
-            "uptime_s": self.started.elapsed().as_secs(),
-            "workers": workers.collect::<Vec<_>>(),
-            "disks": fault_log::totals(&self.live),
-            "queues": queues.collect::<Vec<_>>(),
-        })
+        let mut stat = json!({ "uptime_s": self.started.elapsed().as_secs(), "workers": workers.collect::<Vec<_>>() });
+        for (name, metric) in self.registry.metrics() {
+            stat[name] = to_json(metric);
+        }
+        stat
     }
 
     fn resize(&self, disk: &str, size_bytes: u64, (shrink, force): (bool, bool)) -> Result<Value, String> {
@@ -389,51 +391,11 @@ fn is_readable(fd: &impl AsFd) -> bool {
     rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|count| count > 0)
 }
 
-fn describe(export: &Export) -> Value {
-    let info: BlockInfo = export.info(false);
-    let (io, unit_bytes) = export.io().unzip();
-    let (errors, stalled) = fault_log::counts(export.disk());
-    json!({
-        "disk": export.name(),
-        "kind": export.disk().kind(),
-        "size_bytes": info.size_bytes(),
-        "first_sector": info.first_sector,
-        "last_sector": info.first_sector + info.sector_count - 1,
-        "block_bytes": info.block_bytes,
-        "io": io,
-        "direct_unit_bytes": unit_bytes.flatten(),
-        "optimal_bytes": info.optimal_bytes,
-        "max_transfer_bytes": info.max_transfer_bytes,
-        "max_range_bytes": u64::from(info.max_range_sectors) * 512,
-        "max_segments": info.max_segments,
-        "read_only": !info.can(CAPABILITY_WRITE),
-        "exclusive": export.is_exclusive(),
-        "shared": export.is_shared(),
-        "claimed": export.attached().iter().any(|client| client.role == Role::SoleWriter),
-        "capabilities": CAPABILITY_NAMES.iter().filter(|(bit, _)| info.can(*bit)).map(|(_, name)| *name).collect::<Vec<_>>(),
-        "attached": export.attached().len(),
-        "errors": errors,
-        "stalled": stalled,
-    })
-}
-
-fn count(counters: &QueueCounters) -> Value {
-    let quantile = |numerator, denominator| clock::ticks_to_ns(counters.latency.quantile(numerator, denominator));
-    let histogram = counters.latency.buckets().map(|(ticks, count)| json!([clock::ticks_to_ns(ticks), count]));
-    let histogram: Value = histogram.collect();
-    json!({
-        "reads": counters.reads.get(),
-        "writes": counters.writes.get(),
-        "others": counters.others.get(),
-        "errors": counters.errors.get(),
-        "read_bytes": counters.read_bytes.get(),
-        "written_bytes": counters.written_bytes.get(),
-        "visits": counters.visits.get(),
-        "doorbells": counters.doorbells.get(),
-        "service_samples": counters.latency.count(),
-        "service_ns_p50": quantile(50, 100),
-        "service_ns_p99": quantile(99, 100),
-        "service_ns_p999": quantile(999, 1000),
-        "service_ns_histogram": histogram,
-    })
+fn to_json(metric: Metric) -> Value {
+    match metric {
+        Metric::Number(number) => number.into(),
+        Metric::Text(text) => text.into(),
+        Metric::List(list) => list.into_iter().map(to_json).collect(),
+        Metric::Named(named) => named.into_iter().map(|(name, metric)| (name, to_json(metric))).collect(),
+    }
 }

@@ -1,5 +1,6 @@
 //! The daemon's configuration: command line, and a TOML file (docs/configuration.md).
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -237,11 +238,18 @@ impl Arguments {
         for disk in &self.disks {
             disks.push(DiskConfig { spec: DiskSpec::parse(disk)?, allow: allow.clone(), vhost_user: Vec::new() });
         }
-        check_names(&disks)?;
+        if disks.is_empty() {
+            return Err("no disk to serve; name one with --disk, for example --disk a=memory:256M".to_owned());
+        }
+        if let Some(name) = given_twice(disks.iter().map(|disk| &disk.spec.name)) {
+            return Err(format!("disk '{name}' is defined twice; give each its own name"));
+        }
         for text in &self.vhost_user {
             add_socket(text, &mut disks)?;
         }
-        check_sockets(&disks)?;
+        if let Some(path) = given_twice(disks.iter().flat_map(|disk| &disk.vhost_user)) {
+            return Err(format!("the vhost-user socket {} is given twice; each disk needs its own", path.display()));
+        }
         let log_level = self.log_level.or(file.log_level).unwrap_or_else(|| "info".to_owned());
         log::parse_level(&log_level)?;
         let workers = self.workers.or(file.workers).unwrap_or(1);
@@ -279,17 +287,9 @@ impl Arguments {
     }
 }
 
-fn check_names(disks: &[DiskConfig]) -> Result<(), String> {
-    if disks.is_empty() {
-        return Err("no disk to serve; name one with --disk, for example --disk a=memory:256M".to_owned());
-    }
-    for (index, disk) in disks.iter().enumerate() {
-        let name = &disk.spec.name;
-        if disks[..index].iter().any(|other| other.spec.name == *name) {
-            return Err(format!("disk '{name}' is defined twice; give each its own name"));
-        }
-    }
-    Ok(())
+fn given_twice<T: Ord>(mut all: impl Iterator<Item = T>) -> Option<T> {
+    let mut seen = BTreeSet::new();
+    all.find_map(|one| seen.replace(one))
 }
 
 /// `--vhost-user DISK=PATH`.
@@ -304,17 +304,6 @@ fn add_socket(text: &str, disks: &mut [DiskConfig]) -> Result<(), String> {
     let disk =
         disk.ok_or_else(|| format!("--vhost-user {text}: no disk '{name}' is defined; there are: {}", names.join(", ")))?;
     disk.vhost_user.push(path.into());
-    Ok(())
-}
-
-fn check_sockets(disks: &[DiskConfig]) -> Result<(), String> {
-    let mut seen: Vec<&Path> = Vec::new();
-    for path in disks.iter().flat_map(|disk| &disk.vhost_user) {
-        if seen.contains(&path.as_path()) {
-            return Err(format!("the vhost-user socket {} is given twice; each disk needs its own", path.display()));
-        }
-        seen.push(path);
-    }
     Ok(())
 }
 

@@ -4,10 +4,9 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use fipsee_block::disk::{AnyDisk, Disk};
+use fipsee_block::disk::{AnyDisk, Disk, DiskSpec};
 use fipsee_block::stats::QueueCounters;
 use fipsee_block::wire::{BlockInfo, CAPABILITY_WRITE};
-
 use fipsee_serve::session::Credentials;
 
 use crate::config::DiskConfig;
@@ -108,10 +107,7 @@ pub struct Attached {
 impl Attached {
     /// For those who cannot attach because of it.
     fn shown(&self) -> String {
-        let what = match self.kind {
-            Kind::Ring => "",
-            Kind::VhostUser => " (a virtual machine)",
-        };
+        let what = if self.kind == Kind::VhostUser { " (a virtual machine)" } else { "" };
         let gone = if self.leaving { ", which is gone while its last requests are not finished," } else { "" };
         format!("process {}{what}{gone}", self.pid)
     }
@@ -119,11 +115,8 @@ impl Attached {
 
 /// A disk under a name.
 pub struct Export {
-    name: String,
+    spec: DiskSpec,
     disk: Arc<AnyDisk>,
-    read_only: bool,
-    exclusive: bool,
-    shared: bool,
     users: Mutex<Users>,
     /// Somebody has left.
     left: Condvar,
@@ -152,18 +145,12 @@ pub enum Denied {
 
 /// Disks that are open and not served yet. Dropped, the files that were made for them are gone again: what is refused changes nothing.
 #[derive(Default)]
-pub struct Opened(Vec<Arc<Export>>);
+pub struct Opened(pub Vec<Arc<Export>>);
 
 impl Opened {
     /// One more.
     pub fn add(&mut self, export: Arc<Export>) {
         self.0.push(export);
-    }
-
-    /// All of them.
-    #[must_use]
-    pub fn exports(&self) -> &[Arc<Export>] {
-        &self.0
     }
 
     /// They are served from now on.
@@ -176,7 +163,7 @@ impl Drop for Opened {
     fn drop(&mut self) {
         for export in &self.0 {
             if let Err(problem) = export.disk.remove_if_new() {
-                tracing::warn!(disk = export.name, problem, "something stays behind");
+                tracing::warn!(disk = export.name(), problem, "something stays behind");
             }
         }
     }
@@ -197,26 +184,23 @@ impl Denied {
     }
 }
 
-/// Whoever of these is attached; one who is leaving only if no other is.
-fn in_the_way(users: &Users, is_in_the_way: impl Fn(&Attached) -> bool) -> Option<&Attached> {
-    users.attached.iter().filter(|attached| is_in_the_way(attached)).min_by_key(|attached| attached.leaving)
+impl Users {
+    fn of(&mut self, client: u64) -> Option<&mut Attached> {
+        self.attached.iter_mut().find(|attached| attached.client == client)
+    }
+
+    /// Whoever of these is attached; one who is leaving only if no other is.
+    fn in_the_way(&self, is_in_the_way: impl Fn(&Attached) -> bool) -> Option<&Attached> {
+        self.attached.iter().filter(|attached| is_in_the_way(attached)).min_by_key(|attached| attached.leaving)
+    }
 }
 
 impl Export {
     /// Serve `disk` as `config` says.
     #[must_use]
     pub fn new(config: &DiskConfig, disk: AnyDisk) -> Self {
-        let (spec, allow) = (&config.spec, config.allow.clone());
-        let users = Mutex::new(Users { allow, attached: Vec::new(), retired: false });
-        Self {
-            name: spec.name.clone(),
-            disk: Arc::new(disk),
-            read_only: spec.ro,
-            exclusive: spec.exclusive,
-            shared: spec.shared,
-            users,
-            left: Condvar::new(),
-        }
+        let users = Mutex::new(Users { allow: config.allow.clone(), attached: Vec::new(), retired: false });
+        Self { spec: config.spec.clone(), disk: Arc::new(disk), users, left: Condvar::new() }
     }
 
     /// Go on with the disk that another daemon serves as `info`, its content in `file`.
@@ -224,8 +208,7 @@ impl Export {
     /// # Errors
     /// Clients would notice the difference, or it cannot be had.
     pub fn take_over(disk: &DiskConfig, info: &BlockInfo, file: Option<OwnedFd>) -> Result<Arc<Self>, String> {
-        let served = disk.spec.take_over(info, file)?;
-        Ok(Arc::new(Self::new(disk, served)))
+        Ok(Arc::new(Self::new(disk, disk.spec.take_over(info, file)?)))
     }
 
     /// Open the disk that `disk` describes.
@@ -244,7 +227,7 @@ impl Export {
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.name
+        &self.spec.name
     }
 
     /// The disk.
@@ -260,29 +243,23 @@ impl Export {
         Some((if unit_bytes.is_some() { "direct" } else { "cached" }, unit_bytes))
     }
 
+    /// What it is configured as; its size may have changed.
+    #[must_use]
+    pub const fn spec(&self) -> &DiskSpec {
+        &self.spec
+    }
+
     /// Is it exported for reading only?
     #[must_use]
     pub const fn is_read_only(&self) -> bool {
-        self.read_only
-    }
-
-    /// Does it take one client at a time?
-    #[must_use]
-    pub const fn is_exclusive(&self) -> bool {
-        self.exclusive
-    }
-
-    /// May several write at a time, whatever they claim?
-    #[must_use]
-    pub const fn is_shared(&self) -> bool {
-        self.shared
+        self.spec.ro
     }
 
     /// What clients are told.
     #[must_use]
     pub fn info(&self, read_only: bool) -> BlockInfo {
         let mut info = self.disk.info();
-        if self.read_only || read_only {
+        if self.spec.ro || read_only {
             info.capabilities &= !CAPABILITY_WRITE;
         }
         info
@@ -294,7 +271,7 @@ impl Export {
     /// [`Denied`], in words for the client.
     pub fn admit(&self, client: u64, credentials: &Credentials, wish: Wish) -> Result<(), Denied> {
         let Credentials { pid, uid, gid, ref more_gids } = *credentials;
-        let name = &self.name;
+        let name = &self.spec.name;
         let mut users = self.lock();
         if users.retired {
             return Err(Denied::Gone);
@@ -304,8 +281,8 @@ impl Export {
                 format!("disk '{name}' is not for user {uid} (group {gid}); add them to allow_uids or allow_gids of the disk");
             return Err(Denied::NotAllowed(text));
         }
-        let exclusive = wish.exclusive || self.exclusive;
-        if let Some(holder) = in_the_way(&users, |other| exclusive || other.exclusive) {
+        let exclusive = wish.exclusive || self.spec.exclusive;
+        if let Some(holder) = users.in_the_way(|other| exclusive || other.exclusive) {
             let how = if holder.exclusive { "exclusively" } else { "and exclusive use was asked for" };
             let text = format!("disk '{name}' is in use {how} by {}; detach that first", holder.shown());
             return Err(Denied::busy(holder, text));
@@ -321,16 +298,16 @@ impl Export {
 
     const fn role_in_force(&self, wanted: Role) -> Role {
         match wanted {
-            _ if self.read_only => Role::Reader,
-            Role::SoleWriter if self.shared => Role::Writer,
+            _ if self.spec.ro => Role::Reader,
+            Role::SoleWriter if self.spec.shared => Role::Writer,
             wanted => wanted,
         }
     }
 
     fn check_claims(&self, users: &Users, client: u64, role: Role) -> Result<(), Denied> {
         let excluded = |other: &Attached| other.client != client && role.excludes(other.role);
-        let Some(holder) = in_the_way(users, excluded) else { return Ok(()) };
-        let (name, process) = (&self.name, holder.shown());
+        let Some(holder) = users.in_the_way(excluded) else { return Ok(()) };
+        let (name, process) = (&self.spec.name, holder.shown());
         let how = if holder.role == Role::SoleWriter { "is its sole writer" } else { "may write it, too" };
         let advice = if holder.leaving { "try again in a moment" } else { "end that first" };
         let text = format!(
@@ -353,7 +330,7 @@ impl Export {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.check_claims(&users, client, role) {
                 Ok(()) => {
-                    Self::set_role(&mut users, client, role);
+                    users.of(client).into_iter().for_each(|attached| attached.role = role);
                     return Ok(());
                 }
                 Err(Denied::BusyForNow(_)) if !left.is_zero() => {
@@ -366,17 +343,12 @@ impl Export {
 
     /// No queue of the device is served any more, and nothing of it is in flight.
     pub fn end_claim(&self, client: u64) {
-        Self::set_role(&mut self.lock(), client, Role::Reader);
-    }
-
-    fn set_role(users: &mut Users, client: u64, role: Role) {
-        users.attached.iter_mut().filter(|attached| attached.client == client).for_each(|attached| attached.role = role);
+        self.lock().of(client).into_iter().for_each(|attached| attached.role = Role::Reader);
     }
 
     /// The client's connection is closed; what it has in flight goes on, and so does what it claimed.
     pub fn is_leaving(&self, client: u64) {
-        let mut users = self.lock();
-        users.attached.iter_mut().filter(|attached| attached.client == client).for_each(|attached| attached.leaving = true);
+        self.lock().of(client).into_iter().for_each(|attached| attached.leaving = true);
     }
 
     /// A client that another daemon admitted stays, whatever the list says now.
@@ -387,24 +359,29 @@ impl Export {
     /// Whether an attached client is alone, and what it may do to the content.
     #[must_use]
     pub fn terms_of(&self, client: u64) -> (bool, Role) {
-        let users = self.lock();
-        let attached = users.attached.iter().find(|attached| attached.client == client);
-        attached.map_or((false, Role::Reader), |attached| (attached.exclusive, attached.role))
+        self.lock().of(client).map_or((false, Role::Reader), |attached| (attached.exclusive, attached.role))
     }
 
     /// Publish the numbers of an admitted client's queues, and where they are served.
     pub fn set_queues(&self, client: u64, queues: Vec<Arc<QueueCounters>>, worker_cpus: Vec<Option<usize>>) {
-        if let Some(attached) = self.lock().attached.iter_mut().find(|attached| attached.client == client) {
+        if let Some(attached) = self.lock().of(client) {
             (attached.queues, attached.worker_cpus) = (queues, worker_cpus);
+        }
+    }
+
+    /// A worker on this CPU serves a queue from now on.
+    pub fn queue_moved(&self, client: u64, index: u16, cpu: Option<usize>) {
+        let mut users = self.lock();
+        let attached = users.attached.iter_mut().find(|attached| attached.client == client);
+        if let Some(shown) = attached.and_then(|attached| attached.worker_cpus.get_mut(usize::from(index))) {
+            *shown = cpu;
         }
     }
 
     /// The numbers of one queue of a client.
     #[must_use]
     pub fn counters(&self, client: u64, queue: u16) -> Option<Arc<QueueCounters>> {
-        let users = self.lock();
-        let attached = users.attached.iter().find(|attached| attached.client == client)?;
-        attached.queues.get(usize::from(queue)).cloned()
+        self.lock().of(client)?.queues.get(usize::from(queue)).cloned()
     }
 
     /// Give the place back.

@@ -8,10 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fipsee_block::disk::faults::{Fault, Report, errno_name};
-use fipsee_block::disk::{AnyDisk, Disk, Faults};
+use fipsee_block::disk::{Disk, Faults};
 use fipsee_ring::doorbell::EventDoorbell;
-use rustix::io::Errno;
-use serde_json::{Map, Value, json};
 
 use crate::live::Live;
 
@@ -72,8 +70,10 @@ fn write_line(disk: &str, faults: &Faults, report: Report) {
     let path = faults.path().map(Path::display).map(tracing::field::display);
     match fault {
         Fault::Failed(errno) => {
-            let error =
-                errno.map_or_else(|| "the file ends before the disk does: something else has cut it".to_owned(), describe);
+            let error = errno.map_or_else(
+                || "the file ends before the disk does: something else has cut it".to_owned(),
+                |errno| format!("{}, {}", errno_name(errno), io::Error::from(errno)),
+            );
             tracing::error!(disk, operation, sector, error, path, errors = count, "disk error");
         }
         Fault::Stalled(age) => {
@@ -84,37 +84,5 @@ fn write_line(disk: &str, faults: &Faults, report: Report) {
             let took_s = duration.as_secs_f64();
             tracing::warn!(disk, operation, sector, path, took_s, requests = count, "a stalled request has ended");
         }
-    }
-}
-
-fn describe(errno: Errno) -> String {
-    format!("{}, {}", errno_name(errno), io::Error::from(errno))
-}
-
-/// `errors`, by operation, and `stalled`; `null` for a disk that has none.
-pub(crate) fn counts(disk: &AnyDisk) -> (Value, Value) {
-    let Some(faults) = disk.faults() else { return (Value::Null, Value::Null) };
-    let errors: Map<_, _> = faults.counts().map(|(operation, count)| (operation.to_owned(), json!(count))).collect();
-    (errors.into(), faults.stalled_now().into())
-}
-
-/// As [`counts`], in one object for each disk that can have any.
-pub(crate) fn totals(live: &Live) -> Value {
-    let served = live.now();
-    let can_fail = served.exports.iter().filter(|export| export.disk().faults().is_some());
-    let disks = can_fail.map(|export| {
-        let (errors, stalled) = counts(export.disk());
-        json!({ "disk": export.name(), "errors": errors, "stalled": stalled })
-    });
-    disks.collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn errors_have_name_words_and_number() {
-        assert_eq!(describe(Errno::NOSPC), "ENOSPC, No space left on device (os error 28)");
     }
 }

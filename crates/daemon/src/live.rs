@@ -20,6 +20,19 @@ pub struct Served {
     pub added_descriptors: u64,
 }
 
+impl Served {
+    /// The disk of this name.
+    ///
+    /// # Errors
+    /// There is none: the text names those that there are.
+    pub fn find(&self, name: &str) -> Result<&Arc<Export>, String> {
+        self.exports.iter().find(|export| export.name() == name).ok_or_else(|| {
+            let names: Vec<_> = self.exports.iter().map(|export| export.name()).collect();
+            format!("no disk '{name}' here; there are: {}", names.join(", "))
+        })
+    }
+}
+
 /// The state that is in force, shared by the transports and the admin thread.
 pub struct Live {
     served: Mutex<Arc<Served>>,

@@ -8,7 +8,6 @@ pub use fipsee_serve::Place;
 use fipsee_topology::cache::{self, Kept, Unusable};
 use fipsee_topology::choose::{self, ByDistance};
 use fipsee_topology::machine::Machine;
-use fipsee_topology::matrix::Matrix;
 use fipsee_topology::numa;
 use fipsee_topology::pin;
 use fipsee_topology::plan::{Plan, clients_of};
@@ -35,7 +34,7 @@ pub fn choose(config: &Config) -> Vec<Place> {
     let kept = load(&machine);
     let matrix = kept.as_ref().map(|kept| &kept.matrix);
     let cpus: Vec<usize> = match (config.cpus.as_slice(), config.placement) {
-        ([], Placement::Auto) => plan(&machine, matrix, config.workers).pollers.iter().map(|poller| poller.cpu).collect(),
+        ([], Placement::Auto) => planned(&Plan::new(&machine, matrix, config.workers)),
         ([], Placement::Off) => Vec::new(),
         (given, _) => given.to_vec(),
     };
@@ -108,13 +107,12 @@ pub fn put_near(region: &Region, places: impl Iterator<Item = Place>) {
     }
 }
 
-fn plan(machine: &Machine, matrix: Option<&Matrix>, workers: usize) -> Plan {
-    let plan = Plan::new(machine, matrix, workers);
+fn planned(plan: &Plan) -> Vec<usize> {
     for warning in &plan.warnings {
         tracing::warn!("{warning}");
     }
     for (worker, poller) in plan.pollers.iter().enumerate() {
         tracing::info!(worker, cpu = poller.cpu, "placed: {}", poller.reason);
     }
-    plan
+    plan.pollers.iter().map(|poller| poller.cpu).collect()
 }

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use crate::admin::Admin;
 use crate::config::{Config, DiskConfig};
-use crate::confine::Confinement;
 use crate::export::{Export, Opened};
 use crate::live::Live;
-use crate::log::{LogLevel, parse_level};
+use crate::log::parse_level;
 use crate::notify;
-use crate::transport::vhost_user::{Socket, VhostUserSockets};
+use crate::transport::vhost_user::Socket;
 
 /// What a reload did, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -26,29 +26,9 @@ pub struct Outcome {
     pub needs_restart: Vec<String>,
 }
 
-/// Knows what is in force, and puts something else in its place.
-pub(crate) struct Reloader {
-    live: Arc<Live>,
-    vms: Arc<VhostUserSockets>,
-    running: Config,
-    log: LogLevel,
-    confinement: Confinement,
-}
-
-impl Reloader {
-    /// `running` is what the daemon was started with.
-    pub(crate) const fn new(
-        live: Arc<Live>,
-        vms: Arc<VhostUserSockets>,
-        running: Config,
-        log: LogLevel,
-        confinement: Confinement,
-    ) -> Self {
-        Self { live, vms, running, log, confinement }
-    }
-
+impl Admin {
     /// Read the file again and do what it says. The log and the service manager hear of it, too.
-    pub(crate) fn run(&mut self) -> Result<Outcome, String> {
+    pub(crate) fn reload(&mut self) -> Result<Outcome, String> {
         notify::reloading();
         let outcome = self.change();
         match &outcome {
@@ -72,42 +52,32 @@ impl Reloader {
         let mut next = arguments.into_config()?;
         let level = parse_level(&next.log_level)?;
         let served = self.live.now();
-        let find = |name: &str| served.exports.iter().find(|export| export.name() == name);
-        let new = |disk: &&DiskConfig| find(&disk.spec.name).is_none();
-        let open = |disk: &DiskConfig| {
-            let file = disk.spec.kind.file();
-            Export::open(disk).map_err(|text| file.map_or(text.clone(), |path| self.confinement.explain(text, path, false)))
-        };
-        let mut opened = Opened::default();
-        for disk in next.disks.iter().filter(new) {
-            opened.add(open(disk)?);
+        let (mut exports, mut opened) = (Vec::new(), Opened::default());
+        for disk in &next.disks {
+            let open = |_| self.open(disk).inspect(|new| opened.add(Arc::clone(new)));
+            exports.push(served.find(&disk.spec.name).cloned().or_else(open)?);
         }
-        let added = opened.exports().to_vec();
-        let is_wanted = |export: &Export| next.disks.iter().any(|disk| disk.spec.name == export.name());
-        let removed: Vec<_> = served.exports.iter().filter(|export| !is_wanted(export)).collect();
-        let sockets = self.new_sockets(&next, |name| find(name).or_else(|| added.iter().find(|export| export.name() == name)))?;
+        let is_gone = |old: &&Arc<Export>| exports.iter().all(|export| !Arc::ptr_eq(export, old));
+        let removed: Vec<_> = served.exports.iter().filter(is_gone).collect();
+        let sockets = self.new_sockets(&next, &exports)?;
         retire(&removed)?;
         let unwanted = self.vms.retire(|export, path| self.is_unwanted(&next, export, path));
         let unwanted = unwanted.inspect_err(|_| removed.iter().for_each(|export| export.reinstate()))?;
         // From here on nothing can fail.
+        let name = |export: &Arc<Export>| export.name().to_owned();
+        let (added, removed) = (opened.0.iter().map(name).collect(), removed.into_iter().map(name).collect());
         opened.keep();
-        let names = |exports: &mut dyn Iterator<Item = &Arc<Export>>| exports.map(|export| export.name().to_owned()).collect();
-        let mut outcome =
-            Outcome { added: names(&mut added.iter()), removed: names(&mut removed.into_iter()), ..Outcome::default() };
+        let mut outcome = Outcome { added, removed, ..Outcome::default() };
         keep_what_cannot_change(&mut next, &self.running, &mut outcome.needs_restart);
         outcome.changed = self.changed_settings(&next);
-        for (disk, export) in next.disks.iter().filter_map(|disk| Some((disk, find(&disk.spec.name)?))) {
+        for (disk, export) in next.disks.iter().zip(&exports).filter(|(disk, _)| !outcome.added.contains(&disk.spec.name)) {
             let sockets_change = self.configured(export.name()) != disk.vhost_user;
             if export.allow() != disk.allow || sockets_change {
                 export.set_allow(disk.allow.clone());
                 outcome.changed.push(format!("disk '{}'", disk.spec.name));
             }
         }
-        let exports = next.disks.iter().filter_map(|disk| {
-            let named = |export: &&Arc<Export>| export.name() == disk.spec.name;
-            find(&disk.spec.name).or_else(|| added.iter().find(named)).cloned()
-        });
-        self.live.replace(exports.collect(), next.clients, added.len());
+        self.live.replace(exports, next.clients, outcome.added.len());
         self.vms.remove(&unwanted);
         self.vms.add(sockets);
         self.log.set(level);
@@ -125,11 +95,18 @@ impl Reloader {
         self.configured_disk(name).map_or(&[], |disk| &disk.vhost_user)
     }
 
-    /// Bind what `next` names and is not there yet. Dropped, it is as if nothing had been.
-    fn new_sockets<'a>(&self, next: &Config, export: impl Fn(&str) -> Option<&'a Arc<Export>>) -> Result<Vec<Socket>, String> {
+    fn open(&self, disk: &DiskConfig) -> Result<Arc<Export>, String> {
+        let explain = |text: String| match disk.spec.kind.file() {
+            Some(path) => self.confinement.explain(text, path, false),
+            None => text,
+        };
+        Export::open(disk).map_err(explain)
+    }
+
+    /// Bind what `next` names for its disks, `exports`, and is not there yet. Dropped, it is as if nothing had been.
+    fn new_sockets(&self, next: &Config, exports: &[Arc<Export>]) -> Result<Vec<Socket>, String> {
         let mut sockets = Vec::new();
-        for disk in &next.disks {
-            let Some(export) = export(&disk.spec.name) else { continue };
+        for (disk, export) in next.disks.iter().zip(exports) {
             let there = self.vms.paths_of(export);
             for path in disk.vhost_user.iter().filter(|path| !there.contains(path)) {
                 sockets.push(self.new_socket(export, path)?);

@@ -19,8 +19,8 @@ use crate::fault_log::FaultLog;
 use crate::live::Live;
 use crate::log::{self, LogLevel};
 use crate::placement::{self, Place};
-use crate::reload::{self, Reloader};
-use crate::services::{Registry, Services};
+use crate::reload;
+use crate::services::{self, Registry, Services};
 use crate::takeover::take::{Failure, Old};
 use crate::takeover::wire::Greeting;
 use crate::transport::inherited::{self, Inherited};
@@ -37,7 +37,7 @@ const OLD_END_TIMEOUT: Duration = Duration::from_secs(1);
 /// # Errors
 /// As [`run`], and what is wrong with the configuration.
 pub fn start(arguments: Arguments) -> Result<(), String> {
-    start_with(arguments, |_| Vec::new())
+    start_with(arguments, &[])
 }
 
 /// As [`start`], with more services (docs/adding-a-service.md).
@@ -51,7 +51,7 @@ pub fn start_with(arguments: Arguments, services: Services) -> Result<(), String
         println!("the configuration is sound: {} disks", config.disks.len());
         return Ok(());
     }
-    let confinement = Confinement::wanted(config.confine);
+    let confinement = Confinement::wanted(config.confine, services::needs(&config, services));
     run_confined(config, confinement, services)
 }
 
@@ -61,7 +61,7 @@ pub fn start_with(arguments: Arguments, services: Services) -> Result<(), String
 /// # Errors
 /// In words that say what to do: a disk cannot be opened, a socket cannot be had, a limit is too low.
 pub fn run(config: Config) -> Result<(), String> {
-    run_confined(config, Confinement::none(), |_| Vec::new())
+    run_confined(config, Confinement::default(), &[])
 }
 
 fn run_confined(config: Config, confinement: Confinement, services: Services) -> Result<(), String> {
@@ -72,12 +72,12 @@ fn run_confined(config: Config, confinement: Confinement, services: Services) ->
     let stop = readable_signals(&[signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT])?;
     // Without a file there is nothing to read again, and a terminal that hangs up ends the daemon as ever.
     let hang_up = config.arguments.file().map(|_| readable_signals(&[signal_hook::consts::SIGHUP])).transpose()?;
-    let watched = Watched { stop, hang_up, confinement, services };
     let inherited = inherited?;
     let places = placement::choose(&config);
     placement::prefer_memory(&places);
+    let process = Process { stop, hang_up, confinement, services, places, log };
     if config.arguments.takeover {
-        match serve(config.clone(), Source::Daemon, places.clone(), &watched, &log) {
+        match serve(config.clone(), None, &process) {
             Err(Failure::Refused(reason)) => return Err(reason),
             Err(Failure::OldDied) => {
                 tracing::warn!("the daemon to take over from has died; starting as if there had been none");
@@ -85,26 +85,21 @@ fn run_confined(config: Config, confinement: Confinement, services: Services) ->
             Ok(()) => return Ok(()),
         }
     }
-    serve(config, Source::Fresh(inherited), places, &watched, &log).map_err(|failure| match failure {
+    serve(config, Some(inherited), &process).map_err(|failure| match failure {
         Failure::Refused(reason) => reason,
         Failure::OldDied => "there was no daemon to take over from".to_owned(),
     })
 }
 
-/// What becomes readable when a signal comes; and what holds for the process, however it comes to serve.
-struct Watched {
+/// What holds for the process, however it comes to serve.
+struct Process {
+    /// Become readable when a signal comes.
     stop: UnixStream,
     hang_up: Option<UnixStream>,
     confinement: Confinement,
     services: Services,
-}
-
-/// Where listening sockets, disks and clients come from.
-enum Source {
-    /// Nobody; the service manager may have made the sockets.
-    Fresh(Inherited),
-    /// The daemon that runs.
-    Daemon,
+    places: Vec<Place>,
+    log: LogLevel,
 }
 
 /// What a daemon begins with.
@@ -131,7 +126,7 @@ impl Origin {
                 machines.push((disk.spec.name.clone(), vhost_user::bind(&disk.spec.name, path)?));
             }
         }
-        Ok(Self { clients, admin, machines, exports: opened.exports().to_vec(), opened })
+        Ok(Self { clients, admin, machines, exports: opened.0.clone(), opened })
     }
 }
 
@@ -148,10 +143,11 @@ struct Daemon {
     opened: Opened,
 }
 
-fn serve(config: Config, source: Source, places: Vec<Place>, watched: &Watched, log: &LogLevel) -> Result<(), Failure> {
-    let (origin, old) = match source {
-        Source::Fresh(inherited) => (Origin::fresh(&config, inherited).map_err(Failure::Refused)?, None),
-        Source::Daemon => {
+/// Begin with these sockets, or with those, the disks and the clients of the daemon that runs.
+fn serve(config: Config, inherited: Option<Inherited>, process: &Process) -> Result<(), Failure> {
+    let (origin, mut old) = match inherited {
+        Some(inherited) => (Origin::fresh(&config, inherited).map_err(Failure::Refused)?, None),
+        None => {
             let path = listen_path(&config).map_err(Failure::Refused)?;
             let mut old = Old::find(&config, &path, config.arguments.takeover_wait_ms)?;
             let Some((clients, admin)) = old.sockets.take() else { return Err(Failure::OldDied) };
@@ -160,11 +156,11 @@ fn serve(config: Config, source: Source, places: Vec<Place>, watched: &Watched, 
             (Origin { clients, admin: Some(admin), machines, exports, opened }, Some(old))
         }
     };
-    let built = Daemon::build(config, origin, places, watched, log).map_err(Failure::Refused);
+    let built = Daemon::build(config, origin, process).map_err(Failure::Refused);
     let daemon = built.and_then(|mut daemon| {
-        let begun = match &old {
-            Some(old) => daemon.take_clients(old, &watched.confinement),
-            None => watched.confinement.calls().map_err(Failure::Refused),
+        let begun = match &mut old {
+            Some(old) => daemon.take_clients(old, &process.confinement),
+            None => process.confinement.calls().map_err(Failure::Refused),
         };
         match begun {
             Ok(()) => Ok(daemon),
@@ -175,16 +171,16 @@ fn serve(config: Config, source: Source, places: Vec<Place>, watched: &Watched, 
         }
     });
     let daemon = daemon.inspect_err(|failure| {
-        if let (Some(old), Failure::Refused(reason)) = (&old, failure) {
-            old.refuse(reason);
+        if let (Some(old), Failure::Refused(reason)) = (&mut old, failure) {
+            old.conversation.refuse(reason);
         }
     })?;
     daemon.run(old).map_err(Failure::Refused)
 }
 
 impl Daemon {
-    fn build(config: Config, origin: Origin, places: Vec<Place>, watched: &Watched, log: &LogLevel) -> Result<Self, String> {
-        let Watched { confinement, .. } = watched;
+    fn build(config: Config, origin: Origin, process: &Process) -> Result<Self, String> {
+        let Process { stop, hang_up, confinement, services, places, log } = process;
         let opened = origin.opened;
         let listener = Arc::new(origin.clients);
         let handed_over = origin.machines.iter().map(|(_, listener)| listener.path());
@@ -198,26 +194,31 @@ impl Daemon {
             threads.push(thread);
         }
         // Afterwards: workers that are not bound run anywhere.
-        placement::leave_to_workers(&places);
+        placement::leave_to_workers(places);
         if confinement.is_wanted() {
             worker::start_engines(&workers)?;
             worker::make_rings_for_machines(&config);
         }
         let vms = Arc::new(VhostUserSockets::new(workers.clone(), Arc::clone(&live)));
-        let sockets = vhost_user_sockets(&live, &vms, origin.machines)?;
+        let serve_at = |(disk, listener): (String, _)| vms.serve_at(live.now().find(&disk)?, listener);
+        let sockets = origin.machines.into_iter().map(serve_at).collect::<Result<_, _>>()?;
         let path = admin_path(listener.path());
         let admin = Arc::new(origin.admin.map_or_else(|| bind(&path, SocketType::STREAM, 0o600), Ok)?);
-        let registry = Registry::new(&live, &workers, watched.services);
-        let clients = UnixSocket::new(Arc::clone(&listener), &watched.stop, workers.clone(), Arc::clone(&live), registry);
+        let registry = Registry::new(&live, &workers, services);
+        let (registered, served) = (registry.clone(), Arc::clone(&live));
+        let clients = UnixSocket::new(Arc::clone(&listener), stop, workers.clone(), served, registered);
         let clients = clients.map_err(|error| format!("cannot watch the socket: {error}"))?;
-        let hang_up = watched.hang_up.as_ref().map(UnixStream::try_clone).transpose();
+        let hang_up = hang_up.as_ref().map(UnixStream::try_clone).transpose();
         let listeners = (listener, admin);
         let admin = Admin {
             live: Arc::clone(&live),
             vms: Arc::clone(&vms),
             workers: workers.clone(),
+            registry,
             started: Instant::now(),
-            reloader: Reloader::new(Arc::clone(&live), Arc::clone(&vms), config, log.clone(), confinement.clone()),
+            running: config,
+            log: log.clone(),
+            confinement: confinement.clone(),
             listeners: (Arc::clone(&listeners.0), Arc::clone(&listeners.1)),
             clients: clients.orders(),
             faults: FaultLog::new(Arc::clone(&live)).map_err(|error| format!("cannot watch for disk errors: {error}"))?,
@@ -228,15 +229,16 @@ impl Daemon {
     }
 
     /// From here on this daemon serves the clients of the old one, or it fails and the old one goes on.
-    fn take_clients(&mut self, old: &Old, confinement: &Confinement) -> Result<(), Failure> {
+    fn take_clients(&mut self, old: &mut Old, confinement: &Confinement) -> Result<(), Failure> {
         // Workers measure the clock when they start, for 20 ms: clients must not wait for that.
         let _ = clock::ticks_per_second();
-        old.prepared()?;
-        let adopted = self.clients.adopt(&old.line, old.timeout, &self.sockets)?;
+        let adopted = self.clients.adopt(&mut old.conversation, &self.sockets)?;
         // Until now the old one could have died, and this one would have had to start afresh.
         confinement.calls().map_err(Failure::Refused)?;
         let (clients, machines, stood_still_ns) = (adopted.clients, adopted.machines.len(), adopted.stood_still_ns);
-        old.taken()?;
+        if old.conversation.next()?.is_some() {
+            return Err(Failure::out_of_order());
+        }
         self.clients.begin_adopted(adopted, &self.sockets);
         let paused_us = takeover::monotonic_ns().saturating_sub(stood_still_ns) / 1000;
         let Greeting { pid, version, .. } = &old.greeting;
@@ -263,7 +265,7 @@ impl Daemon {
         tracing::info!(%socket, workers = self.workers.len(), "ready");
         if let Some(old) = old {
             // The service manager hears from it first that we are the daemon.
-            old.line.await_end(Instant::now() + OLD_END_TIMEOUT);
+            old.conversation.await_end(Instant::now() + OLD_END_TIMEOUT);
         }
         notify::ready(&reload::serving(&self.live));
         let ended = self.clients.run();
@@ -288,15 +290,6 @@ impl Daemon {
         tracing::info!("stopped");
         Ok(())
     }
-}
-
-fn vhost_user_sockets(live: &Live, vms: &VhostUserSockets, machines: Vec<(String, Listener)>) -> Result<Vec<Socket>, String> {
-    let served = live.now();
-    let serve = |(disk, listener): (String, Listener)| {
-        let export = served.exports.iter().find(|export| export.name() == disk);
-        vms.serve_at(export.ok_or_else(|| format!("there is no disk '{disk}'"))?, listener)
-    };
-    machines.into_iter().map(serve).collect()
 }
 
 fn listen_path(config: &Config) -> Result<PathBuf, String> {

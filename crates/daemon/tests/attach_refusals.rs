@@ -16,10 +16,10 @@ use rustix::process::{Gid, Uid};
 fn unknown_disk_is_refused_with_the_names_there_are() {
     let daemon = Daemon::start(&["--disk", "a=memory:1M", "--disk", "b=null:1G"]);
     let mut witness = Witness::new(&daemon, "a");
-    let text = refusal_of(daemon.attach(&Daemon::options("c")), RefusalCode::UnknownExport);
+    let text = refusal_of(daemon.attach(&Daemon::options("c")), RefusalCode::UnknownName);
     assert_says(&text, &["no disk 'c' here", "there are: a, b", "fipsee ls"]);
     for name in ["", &"x".repeat(65)] {
-        let text = refusal_of(daemon.attach(&Daemon::options(name)), RefusalCode::UnknownExport);
+        let text = refusal_of(daemon.attach(&Daemon::options(name)), RefusalCode::UnknownName);
         assert_says(&text, &["a name has 1 to 64"]);
     }
     witness.check();

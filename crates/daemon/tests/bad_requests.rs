@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::raw::{BOTH, RawClient, answers_of, attach_message};
 use common::{Daemon, Witness, assert_says, finish_one};
-use fipsee_block::client::{AttachOptions, Blocking, Error};
+use fipsee_block::client::{AttachOptions, Blocking, DiskError, Error};
 use fipsee_block::packed::{Short, pack};
 use fipsee_block::wire::{
     ATTACH_READ_ONLY, FLAG_FUA, FLAG_UNMAP, Operation, SEGMENTS_INDIRECT, Segment, Status, request_ack_event, request_flush,
@@ -266,11 +266,11 @@ fn client_library_says_in_words_what_was_wrong() {
     let error = client.read_at(&mut [0; 512], end).expect_err("behind the end");
     assert_says(&error.to_string(), &["past the end of the disk", "fipsee info"]);
     let error = client.read_at(&mut [0; 100], 0).expect_err("no sectors");
-    assert!(matches!(error, Error::Request(Status::Misaligned)));
+    assert!(matches!(error, Error::Service(DiskError::Request(Status::Misaligned))));
     assert_says(&error.to_string(), &["multiples of the disk's logical block size"]);
     let error = client.discard(0, 1 << 40).expect_err("longer than the disk, however it is split");
     assert_says(&error.to_string(), &["past the end of the disk", "fipsee info"]);
-    let error = Error::Request(end_of_a_long_discard(&daemon));
+    let error = Error::Service(DiskError::Request(end_of_a_long_discard(&daemon)));
     assert_says(&error.to_string(), &["longer than the disk's maximum", "split it"]);
     client.write_at(&[1; 512], end - 512).expect("it goes on");
 }
@@ -286,7 +286,7 @@ fn more_requests_than_the_depth_wait_their_turn() {
     assert_eq!((honest.depth, honest.request_slots), (1, 2));
     let liar = QueueGeometry { depth: 2, ..honest };
     let old = client.queues.remove(0);
-    client.queues.push(ClientQueue::open(&client.region, &liar, old.daemon_bell, old.our_bell).expect("rings"));
+    client.queues.push(ClientQueue::open(&client.region, &liar, old.daemon_bell, old.our_bell, &liar.tuning()).expect("rings"));
     for round in 0..10 {
         // The slow one first. Were both in flight, the quick one would overtake it.
         client.publish(&request_one_segment(Write, FLAG_FUA, 1, 0, piece(0, 32_768, 1)));

@@ -92,7 +92,7 @@ fn what_was_measured_is_advised_to_clients_that_ask_and_logged_with_its_reason()
         let (client, word) = advice(&daemon, "a", FEATURE_CHOICES);
         assert_eq!(word, odd().word(), "{arguments:?}: {}", daemon.log());
         assert_eq!(client.layout.queues[0].choices, odd());
-        assert_eq!(client.layout.queues[0].worker_cpu, None, "that was not offered");
+        assert_eq!(client.layout.queues[0].worker_cpu_plus_1, 0, "that was not offered");
         let (_disk, queues) = daemon.attach(&Daemon::options("b")).expect("attached");
         let applied: Vec<Choices> = queues.iter().map(Queue::choices).collect();
         assert!(applied.iter().all(|choices| choices.ownership() == Some(Ownership::LockedAhead)), "{applied:?}");

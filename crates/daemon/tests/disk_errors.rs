@@ -6,7 +6,7 @@ mod common;
 use std::time::Instant;
 
 use common::{Daemon, assert_says, eventually, stamp};
-use fipsee_block::client::Error;
+use fipsee_block::client::{DiskError, Error};
 use fipsee_block::wire::Status;
 use serde_json::{Value, json};
 
@@ -36,7 +36,7 @@ fn injected_errors_are_logged_at_once_and_then_at_most_once_a_second_and_all_are
     assert!(lines(&daemon, "disk error").is_empty());
     let mut fail = |sector: u64| {
         let error = client.write_at(&data, sector * 512).expect_err("one of those that fail");
-        assert!(matches!(error, Error::Request(Status::IoError)), "{error}");
+        assert!(matches!(error, Error::Service(DiskError::Request(Status::IoError))), "{error}");
     };
     fail(17);
     eventually("the first error is logged", || !lines(&daemon, "disk error").is_empty());
@@ -70,7 +70,7 @@ fn file_that_is_cut_under_a_disk_is_logged_with_its_path() {
     client.write_at(&stamp(64 << 10, 1, 1), 0).expect("written");
     std::fs::File::options().write(true).open(&path).expect("open").set_len(64 << 10).expect("cut");
     let error = client.read_at(&mut vec![0; 4096], 512 << 10).expect_err("beyond the end of the file");
-    assert!(matches!(error, Error::Request(Status::IoError)), "{error}");
+    assert!(matches!(error, Error::Service(DiskError::Request(Status::IoError))), "{error}");
     eventually("the error is logged", || !lines(&daemon, "disk error").is_empty());
     let path = path.display().to_string();
     assert_says(

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use common::{Daemon, Scratch, Witness, assert_says, eventually, is_root};
-use fipsee_block::client::Error;
+use fipsee_block::client::{DiskError, Error};
 use fipsee_block::wire::Status;
 
 #[test]
@@ -31,7 +31,7 @@ fn full_file_system_fails_the_write_with_no_space_and_freeing_some_makes_it_succ
     let mut client = daemon.blocking("f");
     let data = common::stamp(6 << 20, 1, 1);
     let error = client.write_at(&data, 16 << 20).expect_err("4 MiB are left for 6");
-    assert!(matches!(error, Error::Request(Status::NoSpace)), "{error}");
+    assert!(matches!(error, Error::Service(DiskError::Request(Status::NoSpace))), "{error}");
     assert_says(&error.to_string(), &["no space left where the disk is stored", "free some, the request can be repeated"]);
     witness.check();
     let path = daemon.dir.path("small/disk").display().to_string();
@@ -39,7 +39,7 @@ fn full_file_system_fails_the_write_with_no_space_and_freeing_some_makes_it_succ
         |line: &str| ["disk error", "disk=\"f\"", "\"write\"", "ENOSPC", &path].iter().all(|piece| line.contains(piece));
     eventually("the error is in the log", || daemon.log().lines().any(is_logged));
     let error = client.write_at(&data, 16 << 20).expect_err("still full");
-    assert!(matches!(error, Error::Request(Status::NoSpace)), "{error}");
+    assert!(matches!(error, Error::Service(DiskError::Request(Status::NoSpace))), "{error}");
     let mut zeroes = vec![1; 64 << 10];
     client.read_at(&mut zeroes, 0).expect("reading goes on");
     assert!(zeroes.iter().all(|byte| *byte == 0), "a hole");

@@ -165,7 +165,7 @@ fn a_client_that_offers_no_feature_finds_the_region_as_it_was() {
     let daemon = start(&[]);
     let client = RawClient::attach(&daemon, &attach_message("a", 2, 4, 0));
     assert_eq!(client.layout.features, 0);
-    assert!(client.layout.queues.iter().all(|queue| queue.worker_cpu.is_none()));
+    assert!(client.layout.queues.iter().all(|queue| queue.worker_cpu_plus_1 == 0));
     let mut entry = [1; 20];
     client.region.read(64 + 44, &mut entry).expect("within the table");
     assert_eq!(entry, [0; 20], "what was reserved");
@@ -235,7 +235,7 @@ fn scripted(welcome_features: u64, layout: RegionLayout) -> (Scratch, std::threa
 fn attach_to_scripted(welcome_features: u64, region_features: u64, worker_cpu: Option<u32>) -> Result<Option<usize>, Error> {
     let mut layout = RegionLayout::plan(&PROFILE, 1, 4, 4096, 0);
     layout.features = region_features;
-    layout.queues[0].worker_cpu = worker_cpu;
+    layout.queues[0].worker_cpu_plus_1 = worker_cpu.map_or(0, |cpu| cpu + 1);
     let (dir, thread) = scripted(welcome_features, layout);
     let attached = Disk::attach(&dir.path("s"), &AttachOptions { depth: 4, ..AttachOptions::new("a") });
     let worker_cpu = attached.map(|(_disk, queues)| queues[0].worker_cpu());

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::{Daemon, eventually, finish_all, stamp};
-use fipsee_block::client::{Blocking, Completion, Disk, Error, Queue, ReconnectEvent, ReconnectPolicy};
+use fipsee_block::client::{Blocking, Completion, Disk, DiskError, Error, Queue, ReconnectEvent, ReconnectPolicy};
 use fipsee_block::wire::{Operation, SECTOR_BYTES, Segment, Status};
 use rustix::process::{Pid, Signal};
 
@@ -174,7 +174,7 @@ fn different_disk_is_refused_and_nothing_is_submitted() {
             attempts += u32::from(matches!(event, ReconnectEvent::AttemptFailed { .. }))
         });
         let error = error.expect_err("another disk");
-        assert!(matches!(error, Error::DifferentDisk(found) if found == what), "{name}: {error}");
+        assert!(matches!(error, Error::Service(DiskError::Different(found)) if found == what), "{name}: {error}");
         common::assert_says(&error.to_string(), &["a disk of another identity", "nothing was resubmitted"]);
         assert_eq!(attempts, 1, "{name}: at once");
         let mut block = [1; 4096];
@@ -192,7 +192,7 @@ fn disk_that_came_back_smaller_is_refused() {
     file.set_len(4 << 20).expect("cut");
     daemon.restart_with("size=8M", "size=4M");
     let error = disk.reconnect(&mut [queue], &POLICY, &mut |_| {}).expect_err("smaller");
-    assert!(matches!(error, Error::DifferentDisk(_)), "{error}");
+    assert!(matches!(error, Error::Service(DiskError::Different(_))), "{error}");
     common::assert_says(&error.to_string(), &["size", "nothing was resubmitted"]);
 }
 

@@ -3,6 +3,8 @@
 mod common;
 mod takeover_common;
 
+use std::convert::Infallible;
+
 use common::{Daemon, PATIENCE, Witness, assert_says, eventually, finish_one, refusal_of, refused, stamp};
 use fipsee_block::client::AttachOptions;
 use fipsee_block::wire::Status;
@@ -150,7 +152,7 @@ fn many_clients_and_unfinished_handshakes_come_along() {
     eventually("one that has said nothing comes along", || {
         let connected = Seqpacket::connect(&daemon.socket()).expect("it listens");
         daemon.take_over();
-        let answer = ask(&connected, &hello, &[], "the greeting").map(|(answer, _)| answer);
+        let answer = ask::<Infallible>(&connected, &hello, &[], "the greeting").map(|(answer, _)| answer);
         let is_greeted = matches!(answer, Ok(Control::Welcome { .. }));
         silent = is_greeted.then_some(connected);
         is_greeted

@@ -29,7 +29,7 @@ pub const FEATURES: u64 = FEATURE_WORKER_CPU | FEATURE_CHOICES;
 /// Bytes of the region header; the table of queues follows.
 pub const REGION_HEADER_BYTES: usize = size_of::<RegionHeader>();
 /// Bytes of one entry in the table of queues.
-pub const QUEUE_ENTRY_BYTES: usize = size_of::<QueueEntry>();
+pub const QUEUE_ENTRY_BYTES: usize = size_of::<QueueGeometry>();
 /// Most requests outstanding in one queue. Each costs the daemon nothing until it is in flight; 4096 is four times
 /// what NVMe drives expose per queue.
 pub const MAX_DEPTH: u32 = 4096;
@@ -66,37 +66,32 @@ crate::wire_structures! {
         0 magic: u64, 8 version: u32, 12 queue_count: u32, 16 region_bytes: u64, 24 features: u64, 32 pool_offset_bytes: u64,
         40 pool_bytes: u64, 48 reserved: [u64; 2],
     }
-    /// An entry of the table of queues, which follows.
-    pub QueueEntry: 64 {
-        0 request_offset_bytes: u64, 8 completion_offset_bytes: u64, 16 cold_offset_bytes: u64, 24 request_slots: u32,
-        28 completion_slots: u32, 32 request_start: u32, 36 completion_start: u32, 40 depth: u32, 44 worker_cpu_plus_1: u32,
-        48 choices: u32, 52 reserved: [u32; 3],
+    /// Where the two rings of one queue lie and how they start: an entry of the table of queues, which follows.
+    #[derive(PartialEq, Eq)]
+    pub QueueGeometry: 64 {
+        /// Offset of the request ring, client to daemon.
+        0 request_offset_bytes: u64,
+        /// Offset of the completion ring, daemon to client.
+        8 completion_offset_bytes: u64,
+        /// Offset of the cold words: those of the request ring, then those of the completion ring.
+        16 cold_offset_bytes: u64,
+        /// Slots of the request ring.
+        24 request_slots: u32,
+        /// Slots of the completion ring.
+        28 completion_slots: u32,
+        /// Slot index of the first request.
+        32 request_start: u32,
+        /// Slot index of the first completion.
+        36 completion_start: u32,
+        /// Requests that may be outstanding.
+        40 depth: u32,
+        /// The CPU that the worker is bound to, plus 1, if it is and [`FEATURE_WORKER_CPU`] is in force. A hint, not to be relied on.
+        44 worker_cpu_plus_1: u32,
+        /// How the daemon's end goes about its work, and what it advises the client if [`FEATURE_CHOICES`] is in force.
+        48 choices: Choices,
+        /// 0.
+        52 reserved: [u32; 3],
     }
-}
-
-/// Where the two rings of one queue lie and how they start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QueueGeometry {
-    /// Offset of the request ring, client to daemon.
-    pub request_offset_bytes: u64,
-    /// Offset of the completion ring, daemon to client.
-    pub completion_offset_bytes: u64,
-    /// Offset of the cold words: those of the request ring, then those of the completion ring.
-    pub cold_offset_bytes: u64,
-    /// Slots of the request ring.
-    pub request_slots: u32,
-    /// Slots of the completion ring.
-    pub completion_slots: u32,
-    /// Slot index of the first request.
-    pub request_start: u32,
-    /// Slot index of the first completion.
-    pub completion_start: u32,
-    /// Requests that may be outstanding.
-    pub depth: u32,
-    /// The CPU that the worker is bound to, if it is and [`FEATURE_WORKER_CPU`] is in force. A hint, not to be relied on.
-    pub worker_cpu: Option<u32>,
-    /// How the daemon's end goes about its work, and what it advises the client if [`FEATURE_CHOICES`] is in force.
-    pub choices: Choices,
 }
 
 /// The geometry of a whole region.
@@ -142,8 +137,9 @@ impl RegionLayout {
                 request_start: (start >> 16) & (request_slots - 1),
                 completion_start: (start >> 8) & (completion_slots - 1),
                 depth,
-                worker_cpu: None,
+                worker_cpu_plus_1: 0,
                 choices: Choices::NONE,
+                reserved: [0; 3],
             });
         }
         let pool_offset_bytes = offset_bytes.next_multiple_of(PAGE_BYTES);
@@ -163,7 +159,8 @@ impl RegionLayout {
             RegionHeader { magic, version, queue_count, region_bytes, features, pool_offset_bytes, pool_bytes, reserved };
         region.write(0, header.as_bytes())?;
         for (index, queue) in (0..).zip(&self.queues) {
-            region.write(table_offset_bytes(index), queue.entry(features).as_bytes())?;
+            let choices = if features & FEATURE_CHOICES == 0 { Choices::NONE } else { queue.choices };
+            region.write(table_offset_bytes(index), QueueGeometry { choices, ..*queue }.as_bytes())?;
         }
         Ok(())
     }
@@ -195,25 +192,14 @@ impl RegionLayout {
 }
 
 fn read_queue(profile: &Profile, region: &Region, features: u64, queue: u64) -> Result<QueueGeometry, PeerFault> {
-    let mut entry = QueueEntry::new_zeroed();
-    region.read(table_offset_bytes(queue), entry.as_mut_bytes())?;
-    let geometry = QueueGeometry {
-        request_offset_bytes: entry.request_offset_bytes,
-        completion_offset_bytes: entry.completion_offset_bytes,
-        cold_offset_bytes: entry.cold_offset_bytes,
-        request_slots: entry.request_slots,
-        completion_slots: entry.completion_slots,
-        request_start: entry.request_start,
-        completion_start: entry.completion_start,
-        depth: entry.depth,
-        worker_cpu: entry.worker_cpu_plus_1.checked_sub(1),
-        choices: Choices::from_word(entry.choices),
-    };
+    let mut geometry = QueueGeometry::new_zeroed();
+    region.read(table_offset_bytes(queue), geometry.as_mut_bytes())?;
     geometry.check(profile)?;
     let unless = |feature: u64, word: u32| if features & feature == 0 { word } else { 0 };
-    let [first, second, third] = entry.reserved;
-    let (cpu, choices) = (unless(FEATURE_WORKER_CPU, entry.worker_cpu_plus_1), unless(FEATURE_CHOICES, entry.choices));
-    all_zero(offset_of!(QueueEntry, worker_cpu_plus_1), &[cpu, choices, first, second, third])?;
+    let [first, second, third] = geometry.reserved;
+    let cpu = unless(FEATURE_WORKER_CPU, geometry.worker_cpu_plus_1);
+    let choices = unless(FEATURE_CHOICES, geometry.choices.word());
+    all_zero(offset_of!(QueueGeometry, worker_cpu_plus_1), &[cpu, choices, first, second, third])?;
     Ok(geometry)
 }
 
@@ -231,24 +217,6 @@ fn expect(what: &'static str, value: u64, ok: impl FnOnce(u64) -> bool) -> Resul
 }
 
 impl QueueGeometry {
-    /// As it stands in the table of a region with these features in force.
-    fn entry(&self, features: u64) -> QueueEntry {
-        let advice = if features & FEATURE_CHOICES == 0 { Choices::NONE } else { self.choices };
-        QueueEntry {
-            request_offset_bytes: self.request_offset_bytes,
-            completion_offset_bytes: self.completion_offset_bytes,
-            cold_offset_bytes: self.cold_offset_bytes,
-            request_slots: self.request_slots,
-            completion_slots: self.completion_slots,
-            request_start: self.request_start,
-            completion_start: self.completion_start,
-            depth: self.depth,
-            worker_cpu_plus_1: self.worker_cpu.and_then(|cpu| cpu.checked_add(1)).unwrap_or(0),
-            choices: advice.word(),
-            reserved: [0; 3],
-        }
-    }
-
     /// The choices of this CPU's family, with those of the geometry.
     #[must_use]
     pub fn tuning(&self) -> Tuning {
@@ -310,24 +278,11 @@ pub struct ClientQueue {
 }
 
 impl ClientQueue {
-    /// Open the client's end.
+    /// Open the client's end. `tuning`: as a rule that [of the geometry](QueueGeometry::tuning).
     ///
     /// # Errors
     /// The rings do not fit the region.
     pub fn open(
-        region: &Arc<Region>,
-        geometry: &QueueGeometry,
-        daemon_bell: EventDoorbell,
-        our_bell: SocketDoorbell,
-    ) -> Result<Self, PeerFault> {
-        Self::open_tuned(region, geometry, daemon_bell, our_bell, &geometry.tuning())
-    }
-
-    /// As [`open`](Self::open), with other choices than the best.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
-    pub fn open_tuned(
         region: &Arc<Region>,
         geometry: &QueueGeometry,
         daemon_bell: EventDoorbell,
@@ -338,11 +293,11 @@ impl ClientQueue {
         let request_start = Cursor::at_start(geometry.request_start);
         let completion_start = Cursor::at_start(geometry.completion_start);
         Ok(Self {
-            requests: CallWriter::with_tuning(requests, request_start, geometry.depth, tuning),
-            completions: Reader::with_tuning(completions, completion_start, tuning),
+            requests: CallWriter::new(requests, request_start, geometry.depth, tuning),
+            completions: Reader::new(completions, completion_start, tuning),
             daemon_bell,
             our_bell,
-            worker_cpu: geometry.worker_cpu,
+            worker_cpu: geometry.worker_cpu_plus_1.checked_sub(1),
             tuning: *tuning,
         })
     }
@@ -382,7 +337,7 @@ pub struct ServerQueue<C = SocketDoorbell, O = EventDoorbell> {
 }
 
 impl ServerQueue {
-    /// Open the daemon's end.
+    /// Open the daemon's end. `tuning`: as a rule that [of the geometry](QueueGeometry::tuning).
     ///
     /// # Errors
     /// The rings do not fit the region.
@@ -391,24 +346,11 @@ impl ServerQueue {
         geometry: &QueueGeometry,
         our_bell: EventDoorbell,
         client_bell: SocketDoorbell,
-    ) -> Result<Self, PeerFault> {
-        Self::open_tuned(region, geometry, our_bell, client_bell, &geometry.tuning())
-    }
-
-    /// As [`open`](Self::open), with other choices than the best.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
-    pub fn open_tuned(
-        region: &Arc<Region>,
-        geometry: &QueueGeometry,
-        our_bell: EventDoorbell,
-        client_bell: SocketDoorbell,
         tuning: &Tuning,
     ) -> Result<Self, PeerFault> {
         let (request_start, completion_start) = (geometry.request_start, geometry.completion_start);
         let start = (Cursor::at_start(request_start), Cursor::at_start(completion_start));
-        Self::open_tuned_at(region, geometry, our_bell, client_bell, start, tuning)
+        Self::open_at(region, geometry, our_bell, client_bell, start, tuning)
     }
 
     /// Go on with a channel, whose geometry was [checked](QueueGeometry::check), at these positions of its request and its completion
@@ -421,27 +363,16 @@ impl ServerQueue {
         geometry: &QueueGeometry,
         our_bell: EventDoorbell,
         client_bell: SocketDoorbell,
-        positions: (Cursor, Cursor),
-    ) -> Result<Self, PeerFault> {
-        expect("the position in the request ring", positions.0.index().into(), |index| index < geometry.request_slots.into())?;
-        expect("the position in the completion ring", positions.1.index().into(), |index| {
-            index < geometry.completion_slots.into()
-        })?;
-        Self::open_tuned_at(region, geometry, our_bell, client_bell, positions, &geometry.tuning())
-    }
-
-    fn open_tuned_at(
-        region: &Arc<Region>,
-        geometry: &QueueGeometry,
-        our_bell: EventDoorbell,
-        client_bell: SocketDoorbell,
         (request, completion): (Cursor, Cursor),
         tuning: &Tuning,
     ) -> Result<Self, PeerFault> {
+        let within = |what, at: Cursor, slots: u32| expect(what, at.index().into(), |index| index < slots.into());
+        within("the position in the request ring", request, geometry.request_slots)?;
+        within("the position in the completion ring", completion, geometry.completion_slots)?;
         let (requests, completions) = (geometry.request_ring(region, tuning)?, geometry.completion_ring(region, tuning)?);
         Ok(Self {
-            requests: Reader::with_tuning(requests, request, tuning),
-            completions: Writer::with_tuning(completions, completion, tuning),
+            requests: Reader::new(requests, request, tuning),
+            completions: Writer::new(completions, completion, tuning),
             our_bell,
             client_bell,
         })

@@ -41,7 +41,7 @@ pub enum RefusalCode {
     /// The message is malformed or came out of order.
     Malformed,
     /// Nothing of that name.
-    UnknownExport,
+    UnknownName,
     /// The peer's user and groups may not attach to it.
     NotAllowed,
     /// Others who are attached, or what they claim, does not go together with what was asked.
@@ -60,7 +60,7 @@ impl RefusalCode {
     const TABLE: [(Self, u32); 8] = [
         (Self::Version, 1),
         (Self::Malformed, 2),
-        (Self::UnknownExport, 3),
+        (Self::UnknownName, 3),
         (Self::NotAllowed, 4),
         (Self::Busy, 5),
         (Self::Limit, 6),

@@ -8,13 +8,6 @@ use core::fmt;
 /// neither: it says that what stands in shared memory could not have been written by a correct peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerFault {
-    /// The release counter moved by more messages than were outstanding.
-    ReleasedTooMany {
-        /// Messages by which the counter moved.
-        moved: u32,
-        /// Messages published and not yet released.
-        outstanding: u32,
-    },
     /// A field that must be zero was not.
     ReservedSet {
         /// Byte offset of the field in its message or header.
@@ -30,16 +23,6 @@ pub enum PeerFault {
         value: u64,
         /// The largest value allowed.
         limit: u64,
-    },
-    /// A completion named a tag that has no request outstanding.
-    UnknownTag {
-        /// The tag.
-        tag: u16,
-    },
-    /// A message kind that the negotiated version does not have.
-    UnknownKind {
-        /// The kind found.
-        kind: u64,
     },
     /// A structure does not lie within the memory that was handed over.
     OutOfRegion {
@@ -69,15 +52,10 @@ pub enum PeerFault {
 impl fmt::Display for PeerFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::ReleasedTooMany { moved, outstanding } => {
-                write!(f, "the peer released {moved} messages but only {outstanding} were outstanding")
-            }
             Self::ReservedSet { offset_bytes, value } => {
                 write!(f, "the peer set the reserved field at byte {offset_bytes} to {value:#x}; it must be 0")
             }
             Self::Count { what, value, limit } => write!(f, "the peer gave {value} {what}; at most {limit} are allowed"),
-            Self::UnknownTag { tag } => write!(f, "the peer completed tag {tag}, which has no request outstanding"),
-            Self::UnknownKind { kind } => write!(f, "the peer sent a message of unknown kind {kind}"),
             Self::OutOfRegion { what, offset_bytes, length_bytes, region_bytes } => write!(
                 f,
                 "the peer placed its {what} at offset {offset_bytes}, {length_bytes} bytes, outside a region of \

@@ -1,18 +1,20 @@
 //! What both sides of the control plane do whatever the service: greet, attach, hand over the channel
 //! (docs/protocol.md sections 4.3 to 4.5).
 
+use std::convert::Infallible;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::channel::{ClientQueue, Profile, RegionLayout, ServerQueue};
 use crate::control::{Control, MAX_MESSAGE_BYTES, MAX_NAME_BYTES, Malformed, RefusalCode, SERVICE_INFO_BYTES, VERSION};
 use crate::doorbell::{EventDoorbell, SocketDoorbell};
+use crate::error::Error;
 use crate::fault::PeerFault;
-use crate::region::{Access, Region, RegionError};
+use crate::region::{Access, Region};
 use crate::seqpacket::{Packet, Seqpacket};
 
 /// A client that connects must greet and attach within this time; it needs microseconds.
@@ -23,62 +25,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// What is known of the length of a packet that was cut.
 const TOO_LONG_BYTES: u64 = MAX_MESSAGE_BYTES as u64 + 1;
 
-/// Why a client could not attach, a question of its was not answered, or nothing more comes through its rings.
-#[derive(Debug)]
-pub enum HandshakeError {
-    /// Nobody listens at the socket, or it cannot be reached.
-    Connect {
-        /// The socket.
-        path: PathBuf,
-        /// What connect(2) said.
-        source: io::Error,
-    },
-    /// The daemon refused; its text says what to do.
-    Refused {
-        /// For programs.
-        code: RefusalCode,
-        /// For people.
-        text: String,
-    },
-    /// The daemon closed the connection or died.
-    Disconnected,
-    /// The daemon did not answer in time.
-    TimedOut(&'static str),
-    /// The daemon is too old: it lacks this, which was asked for.
-    Unsupported(&'static str),
-    /// The daemon broke the protocol.
-    Fault(PeerFault),
-    /// The daemon sent something that is not a control message.
-    Malformed(Malformed),
-    /// The operating system refused something.
-    Io {
-        /// What was tried.
-        context: &'static str,
-        /// What it said.
-        source: io::Error,
-    },
-}
-
-impl From<PeerFault> for HandshakeError {
-    fn from(fault: PeerFault) -> Self {
-        Self::Fault(fault)
-    }
-}
-
-impl From<Malformed> for HandshakeError {
-    fn from(malformed: Malformed) -> Self {
-        Self::Malformed(malformed)
-    }
-}
-
-impl From<RegionError> for HandshakeError {
-    fn from(error: RegionError) -> Self {
-        match error {
-            RegionError::Fault(fault) => Self::Fault(fault),
-            RegionError::Io(source) => Self::Io { context: "map the channel's memory", source },
-        }
-    }
-}
+/// Why a client that adds no errors of its own could not attach, or was not answered.
+pub type HandshakeError = Error<Infallible>;
 
 /// The fields of an ATTACH.
 #[derive(Clone, Copy, Debug)]
@@ -116,16 +64,16 @@ pub struct Attached {
 /// service that `profile` describes.
 ///
 /// # Errors
-/// Any [`HandshakeError`].
-pub fn attach(socket_path: &Path, offered: u64, profile: &Profile, wanted: &Wanted<'_>) -> Result<Attached, HandshakeError> {
+/// Any [`Error`] but that of a queue or a service.
+pub fn attach<S>(socket_path: &Path, offered: u64, profile: &Profile, wanted: &Wanted<'_>) -> Result<Attached, Error<S>> {
     if wanted.name.is_empty() || wanted.name.len() > MAX_NAME_BYTES {
         let text = format!("the name '{}' has {} bytes; a name has 1 to {MAX_NAME_BYTES}", wanted.name, wanted.name.len());
-        return Err(HandshakeError::Refused { code: RefusalCode::UnknownExport, text });
+        return Err(Error::Refused { code: RefusalCode::UnknownName, text });
     }
     let needed = profile.flags.iter().filter(|rule| wanted.flags & rule.flag != 0);
     let offered = needed.fold(offered, |features, rule| features | rule.feature);
     let control = Seqpacket::connect(socket_path);
-    let control = control.map_err(|source| HandshakeError::Connect { path: socket_path.to_owned(), source })?;
+    let control = control.map_err(|source| Error::Connect { path: socket_path.to_owned(), source })?;
     let hello = Control::Hello { version_min: VERSION, version_max: VERSION, features: offered };
     let features = match ask(&control, &hello, &[], "the greeting")?.0 {
         Control::Welcome { version: VERSION, features, .. } if features & !offered == 0 => features,
@@ -140,7 +88,7 @@ pub fn attach(socket_path: &Path, offered: u64, profile: &Profile, wanted: &Want
     let Wanted { service, queue_count, depth, mut flags, pool_bytes, name } = *wanted;
     for rule in profile.flags.iter().filter(|rule| wanted.flags & rule.flag != 0 && features & rule.feature == 0) {
         match rule.unsupported {
-            Some(what) => return Err(HandshakeError::Unsupported(what)),
+            Some(what) => return Err(Error::Unsupported(what)),
             None => flags &= !rule.flag,
         }
     }
@@ -161,12 +109,12 @@ pub fn attach(socket_path: &Path, offered: u64, profile: &Profile, wanted: &Want
 }
 
 /// Check the channel that the daemon handed over and open our end of it.
-fn open(
+fn open<S>(
     profile: &Profile,
     queue_count: u16,
     region_bytes: u64,
     descriptors: Vec<OwnedFd>,
-) -> Result<(Arc<Region>, RegionLayout, Vec<ClientQueue>), HandshakeError> {
+) -> Result<(Arc<Region>, RegionLayout, Vec<ClientQueue>), Error<S>> {
     let expected = 1 + 2 * usize::from(queue_count);
     let given = descriptors.len();
     let mut descriptors = descriptors.into_iter();
@@ -183,7 +131,7 @@ fn open(
     for geometry in &layout.queues {
         if let (Some(daemon_bell), Some(our_bell)) = (descriptors.next(), descriptors.next()) {
             let (daemon_bell, our_bell) = (EventDoorbell::from_fd(daemon_bell), SocketDoorbell::from_fd(our_bell));
-            queues.push(ClientQueue::open(&region, geometry, daemon_bell, our_bell)?);
+            queues.push(ClientQueue::open(&region, geometry, daemon_bell, our_bell, &geometry.tuning())?);
         }
     }
     Ok((region, layout, queues))
@@ -192,23 +140,23 @@ fn open(
 /// Send a control message and await the answer, with its descriptors; `what` names the question in errors.
 ///
 /// # Errors
-/// Any [`HandshakeError`] but `Connect`. After `TimedOut` the connection is closed: a late answer must not be taken for
+/// As [`attach`], but `Connect`. After `TimedOut` the connection is closed: a late answer must not be taken for
 /// another's.
-pub fn ask(
+pub fn ask<S>(
     control: &Seqpacket,
     question: &Control,
     descriptors: &[BorrowedFd<'_>],
     what: &'static str,
-) -> Result<(Control, Vec<OwnedFd>), HandshakeError> {
+) -> Result<(Control, Vec<OwnedFd>), Error<S>> {
     let gone = |source: io::Error| match source.kind() {
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => HandshakeError::Disconnected,
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Error::Disconnected,
         io::ErrorKind::TimedOut => {
             give_up(control);
-            HandshakeError::TimedOut(what)
+            Error::TimedOut(what)
         }
         // Longer than any message may be: the machine is not to blame.
         io::ErrorKind::InvalidData => Malformed { what: "the length in bytes, at least", value: TOO_LONG_BYTES }.into(),
-        _ => HandshakeError::Io { context: "talk to the daemon", source },
+        _ => Error::Io { context: "talk to the daemon", source },
     };
     // A refusal may already be waiting when the daemon hangs up, so a failed send is told by what can be read.
     let sent = control.send(&question.encode(), descriptors);
@@ -228,9 +176,9 @@ pub fn ask(
         return Err(Malformed { what: "the number of descriptors of a message that has none", value }.into());
     }
     match answer {
-        Control::Refused { code, text } => Err(HandshakeError::Refused { code, text }),
+        Control::Refused { code, text } => Err(Error::Refused { code, text }),
         // Unasked: the daemon is shutting down and let us go.
-        Control::Detached if *question != Control::Detach => Err(HandshakeError::Disconnected),
+        Control::Detached if *question != Control::Detach => Err(Error::Disconnected),
         answer => Ok((answer, packet.descriptors)),
     }
 }
@@ -246,8 +194,8 @@ fn give_up(control: &Seqpacket) {
 
 /// The daemon sent a message of a kind that answers something else.
 #[must_use]
-pub fn unexpected(message: &Control) -> HandshakeError {
-    PeerFault::UnknownKind { kind: message.kind().0.into() }.into()
+pub fn unexpected<S>(message: &Control) -> Error<S> {
+    PeerFault::Value { what: "the kind of an answer", value: message.kind().0.into() }.into()
 }
 
 /// A refusal on its way to the client.
@@ -343,7 +291,7 @@ impl Grant {
             let bell = EventDoorbell::new().map_err(|error| scarce("a doorbell", &error))?;
             let watched = bell.as_fd().try_clone_to_owned().map_err(|error| scarce("a doorbell", &error))?;
             let (client_bell, client_end) = SocketDoorbell::pair().map_err(|error| scarce("a doorbell", &error))?;
-            let queue = ServerQueue::open(&region, geometry, EventDoorbell::from_fd(watched), client_bell);
+            let queue = ServerQueue::open(&region, geometry, EventDoorbell::from_fd(watched), client_bell, &geometry.tuning());
             queues.push(queue.map_err(|fault| scarce("a queue", &fault))?);
             client_ends.push((bell, client_end));
         }

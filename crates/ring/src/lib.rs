@@ -18,6 +18,8 @@ pub mod control;
 pub mod cpu;
 #[cfg(not(loom))]
 pub mod doorbell;
+#[cfg(not(loom))]
+pub mod error;
 pub mod fault;
 #[cfg(not(loom))]
 pub mod handshake;

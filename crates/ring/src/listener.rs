@@ -49,14 +49,8 @@ impl Listener {
         Ok(Self { path: path.to_owned(), socket, lock: Some(lock), folders, took_over, removes: AtomicBool::new(true) })
     }
 
-    /// A socket that somebody else made, listens with, and will remove.
-    #[must_use]
-    pub const fn inherited(path: PathBuf, socket: OwnedFd) -> Self {
-        Self { path, socket, lock: None, folders: Vec::new(), took_over: false, removes: AtomicBool::new(false) }
-    }
-
-    /// A socket that another process of ours listens with, and the lock beside its path if that process made it. The path stays that
-    /// process's until [`own`](Self::own).
+    /// A socket that another process listens with, and the lock beside its path if that is a process of ours, which made it. The path
+    /// stays that process's until [`own`](Self::own).
     #[must_use]
     pub fn handed_over(path: PathBuf, socket: OwnedFd, lock: Option<OwnedFd>) -> Self {
         let lock = lock.map(File::from);

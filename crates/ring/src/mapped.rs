@@ -16,7 +16,7 @@ use crate::layout::{
 use crate::message::Message;
 use crate::region::Region;
 use crate::ring::{Cursor, RingMemory};
-use crate::sync::{AtomicU32, Ordering, full_fence_at};
+use crate::sync::{AtomicU32, Ordering};
 use crate::tuning::{Choices, Tuning};
 
 /// What keeps the memory of a ring mapped: a [`Region`], or the memory of a guest.
@@ -224,11 +224,6 @@ unsafe impl RingMemory for MappedRing {
                 self.stamp(index).store(stamp, Ordering::Release); // A: pairs with `Reader::has_message`.
             }
         }
-    }
-
-    #[inline(always)]
-    fn full_fence_at(&self, index: u32) {
-        full_fence_at(self.stamp(index));
     }
 
     #[inline(always)]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::channel::ClientQueue;
 use crate::clock;
-use crate::handshake::HandshakeError;
+use crate::error::Error;
 use crate::pace::{CallerPace, let_answers_gather};
 use crate::wait::{Backoff, Next};
 
@@ -14,7 +14,7 @@ use crate::wait::{Backoff, Next};
 const LOOKS_PER_LIVENESS_CHECK: u32 = 4096;
 
 /// The client's end of a queue, and how it is waited for. Functions that may find the daemon gone take `is_hung_up`, which asks the
-/// kernel whether it closed the control connection, and fail with [`HandshakeError::Disconnected`] when it did and nothing is left to
+/// kernel whether it closed the control connection, and fail with [`Error::Disconnected`] when it did and nothing is left to
 /// receive.
 #[derive(Debug)]
 pub struct Port {
@@ -37,10 +37,16 @@ impl Port {
     /// A burst was published: wake the daemon if it sleeps, and guess when the first answer comes.
     #[inline(always)]
     pub fn published(&mut self) {
-        let queue = &mut self.queue;
-        if queue.requests.reader_needs_doorbell() {
-            queue.daemon_bell.ring();
+        if self.queue.requests.reader_needs_doorbell() {
+            self.queue.daemon_bell.ring();
         }
+        self.pace_first_look();
+    }
+
+    /// Guess when the first answer to what was published comes.
+    #[inline(always)]
+    pub fn pace_first_look(&mut self) {
+        let queue = &mut self.queue;
         if queue.requests.outstanding() == 1 {
             queue.completions.begin_run();
             if let Some(ownership) = self.pace.begin().and_then(|asked| asked.apply(&mut queue.completions)) {
@@ -57,12 +63,12 @@ impl Port {
     /// # Errors
     /// The daemon is gone, or poll(2) failed.
     #[inline(always)]
-    pub fn pause(
+    pub fn pause<S>(
         &mut self,
         deadline_ticks: Option<u64>,
         gather: bool,
         is_hung_up: impl FnOnce() -> bool,
-    ) -> Result<bool, HandshakeError> {
+    ) -> Result<bool, Error<S>> {
         if deadline_ticks.is_some_and(|deadline| clock::ticks() >= deadline) {
             self.backoff.reset();
             return Ok(false);
@@ -84,22 +90,22 @@ impl Port {
     /// # Errors
     /// It is.
     #[inline(always)]
-    pub fn check_liveness_now_and_then(&mut self, is_hung_up: impl FnOnce() -> bool) -> Result<(), HandshakeError> {
+    pub fn check_liveness_now_and_then<S>(&mut self, is_hung_up: impl FnOnce() -> bool) -> Result<(), Error<S>> {
         self.looks = self.looks.wrapping_add(1);
         if self.looks.is_multiple_of(LOOKS_PER_LIVENESS_CHECK) { self.check_liveness(is_hung_up) } else { Ok(()) }
     }
 
     #[cold]
-    fn check_liveness(&self, is_hung_up: impl FnOnce() -> bool) -> Result<(), HandshakeError> {
+    fn check_liveness<S>(&self, is_hung_up: impl FnOnce() -> bool) -> Result<(), Error<S>> {
         // What the daemon published before it died still counts.
-        if self.queue.completions.is_over(is_hung_up) { Err(HandshakeError::Disconnected) } else { Ok(()) }
+        if self.queue.completions.is_over(is_hung_up) { Err(Error::Disconnected) } else { Ok(()) }
     }
 
     #[cold]
-    fn sleep(&mut self, deadline_ticks: Option<u64>) -> Result<(), HandshakeError> {
+    fn sleep<S>(&mut self, deadline_ticks: Option<u64>) -> Result<(), Error<S>> {
         if !self.queue.completions.arm_and_work_remains() {
             let slept = self.queue.sleep(deadline_ticks);
-            slept.map_err(|source| HandshakeError::Io { context: "wait for the daemon's doorbell", source })?;
+            slept.map_err(|source| Error::Io { context: "wait for the daemon's doorbell", source })?;
         }
         self.woken()
     }
@@ -108,9 +114,9 @@ impl Port {
     ///
     /// # Errors
     /// The daemon is gone.
-    pub fn woken(&mut self) -> Result<(), HandshakeError> {
+    pub fn woken<S>(&mut self) -> Result<(), Error<S>> {
         self.backoff.reset();
-        if self.queue.woken() { Ok(()) } else { Err(HandshakeError::Disconnected) }
+        if self.queue.woken() { Ok(()) } else { Err(Error::Disconnected) }
     }
 }
 

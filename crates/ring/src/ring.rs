@@ -41,15 +41,7 @@ impl<M: RingMemory> Writer<M> {
     ///
     /// # Panics
     /// When `cursor` lies outside the ring: geometry is validated before a ring is built.
-    pub fn new(memory: M, cursor: Cursor) -> Self {
-        Self::with_tuning(memory, cursor, &Tuning::default())
-    }
-
-    /// As [`new`](Self::new), with other choices than the best.
-    ///
-    /// # Panics
-    /// As [`new`](Self::new).
-    pub fn with_tuning(memory: M, cursor: Cursor, tuning: &Tuning) -> Self {
+    pub fn new(memory: M, cursor: Cursor, tuning: &Tuning) -> Self {
         assert!(cursor.index < memory.slot_count(), "cursor outside the ring");
         let Tuning { ownership, prefetch_slots, burst_prefetch_slots, .. } = *tuning;
         let demote = tuning.demote && cpu::features().has_demote;
@@ -172,17 +164,9 @@ impl<M: RingMemory> CallWriter<M> {
     ///
     /// # Panics
     /// When `depth` exceeds the slots of the ring; geometry is validated before.
-    pub fn new(memory: M, cursor: Cursor, depth: u32) -> Self {
-        Self::with_tuning(memory, cursor, depth, &Tuning::default())
-    }
-
-    /// As [`new`](Self::new), with other choices than the best.
-    ///
-    /// # Panics
-    /// As [`new`](Self::new).
-    pub fn with_tuning(memory: M, cursor: Cursor, depth: u32, tuning: &Tuning) -> Self {
+    pub fn new(memory: M, cursor: Cursor, depth: u32, tuning: &Tuning) -> Self {
         assert!(depth >= 1 && depth <= memory.slot_count(), "depth outside the ring");
-        Self { writer: Writer::with_tuning(memory, cursor, tuning), outstanding: 0, depth }
+        Self { writer: Writer::new(memory, cursor, tuning), outstanding: 0, depth }
     }
 
     /// Calls that may be published now.
@@ -299,15 +283,7 @@ impl<M: RingMemory> Reader<M> {
     ///
     /// # Panics
     /// When `cursor` lies outside the ring: geometry is validated before a ring is built.
-    pub fn new(memory: M, cursor: Cursor) -> Self {
-        Self::with_tuning(memory, cursor, &Tuning::default())
-    }
-
-    /// As [`new`](Self::new), with other choices than the best.
-    ///
-    /// # Panics
-    /// As [`new`](Self::new).
-    pub fn with_tuning(memory: M, cursor: Cursor, tuning: &Tuning) -> Self {
+    pub fn new(memory: M, cursor: Cursor, tuning: &Tuning) -> Self {
         assert!(cursor.index < memory.slot_count(), "cursor outside the ring");
         let release_slots = tuning.release_slots(memory.slot_count());
         let (gather_ticks, ahead_slots) = tuning.gather_and_read_ahead(memory.slot_count());

@@ -90,7 +90,15 @@ impl Seqpacket {
     /// `UnexpectedEof` when the peer closed; `InvalidData` when the message is longer than any may be; `Other` when
     /// its descriptors did not fit this process's limit.
     pub fn try_receive(&self) -> io::Result<Option<Packet>> {
-        let mut bytes = vec![0_u8; MAX_MESSAGE_BYTES];
+        self.try_receive_within(MAX_MESSAGE_BYTES)
+    }
+
+    /// As [`try_receive`](Self::try_receive), for other packets than those of control connections, of at most `max_bytes`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn try_receive_within(&self, max_bytes: usize) -> io::Result<Option<Packet>> {
+        let mut bytes = vec![0_u8; max_bytes];
         let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;

@@ -11,7 +11,7 @@ fn every_kind() -> Vec<Control> {
         Control::Welcome { version: 1, max_queues: 64, max_depth: 4096, features: 5, max_pool_bytes: 1 << 30 },
         Control::Attach { service: 1, queue_count: 4, depth: 128, flags: 1, pool_bytes: 1 << 20, name: "disk-ä".to_owned() },
         Control::Attached { queue_count: 4, region_bytes: 1 << 24, service_info: [0xa5; SERVICE_INFO_BYTES] },
-        Control::Refused { code: RefusalCode::UnknownExport, text: "no disk of that name; see `fipsee ls`".to_owned() },
+        Control::Refused { code: RefusalCode::UnknownName, text: "no disk of that name; see `fipsee ls`".to_owned() },
         Control::Register { region: 1, access: ACCESS_READ, length_bytes: 1 << 33 },
         Control::Registered { region: 63 },
         Control::Unregister { region: 2 },

@@ -1,6 +1,7 @@
 //! The client's port: it wakes the daemon, waits, notices that it is gone, and tries again as often as it should.
 #![cfg(not(any(loom, miri)))]
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,8 +17,8 @@ fn channel(wait: WaitMode) -> (Port, ServerQueue) {
     let layout = RegionLayout::plan(&Profile { features: FEATURES, event_credits: 0, flags: &[] }, 1, 8, 0, 1);
     let region = Arc::new(Region::create("port", layout.region_bytes).expect("memory"));
     let (bell, (ours, theirs)) = (EventDoorbell::new().expect("an eventfd"), SocketDoorbell::pair().expect("a pair"));
-    let server = ServerQueue::open(&region, &layout.queues[0], bell.clone(), ours).expect("it fits");
-    let client = ClientQueue::open(&region, &layout.queues[0], bell, theirs).expect("it fits");
+    let server = ServerQueue::open(&region, &layout.queues[0], bell.clone(), ours, &layout.queues[0].tuning()).expect("it fits");
+    let client = ClientQueue::open(&region, &layout.queues[0], bell, theirs, &layout.queues[0].tuning()).expect("it fits");
     (Port::new(client, Backoff::new(wait, Duration::ZERO)), server)
 }
 
@@ -31,9 +32,9 @@ fn a_deadline_that_has_passed_ends_the_wait() {
     for wait in [WaitMode::Spin, WaitMode::Sleep] {
         let (mut port, _server) = channel(wait);
         publish(&mut port);
-        assert!(matches!(port.pause(Some(0), false, || false), Ok(false)), "{wait:?}");
+        assert!(matches!(port.pause::<Infallible>(Some(0), false, || false), Ok(false)), "{wait:?}");
         let soon = clock::ticks() + clock::duration_to_ticks(Duration::from_millis(1));
-        while port.pause(Some(soon), true, || false).expect("nobody is gone") {}
+        while port.pause::<Infallible>(Some(soon), true, || false).expect("nobody is gone") {}
         assert!(clock::ticks() >= soon, "{wait:?}: not before its time");
     }
 }
@@ -49,12 +50,12 @@ fn a_sleeper_is_rung_and_takes_what_came_before_the_end() {
     assert_eq!(rustix::io::read(&server.our_bell, &mut bell).expect("it was rung"), 8);
     server.completions.publish(&message);
     drop(server.client_bell); // The daemon is gone.
-    port.pause(None, false, || true).expect("what it published still counts");
+    port.pause::<Infallible>(None, false, || true).expect("what it published still counts");
     assert!(port.queue.completions.receive(&mut message));
     port.queue.requests.answered();
     publish(&mut port);
-    assert!(matches!(port.pause(None, false, || true), Err(HandshakeError::Disconnected)), "nothing is left");
-    assert!(matches!(port.woken(), Err(HandshakeError::Disconnected)));
+    assert!(matches!(port.pause::<Infallible>(None, false, || true), Err(HandshakeError::Disconnected)), "nothing is left");
+    assert!(matches!(port.woken::<Infallible>(), Err(HandshakeError::Disconnected)));
 }
 
 #[test]
@@ -63,7 +64,7 @@ fn polling_asks_now_and_then_whether_the_daemon_lives() {
     publish(&mut port);
     let mut asked = 0;
     let mut look = |port: &mut Port| {
-        port.check_liveness_now_and_then(|| {
+        port.check_liveness_now_and_then::<Infallible>(|| {
             asked += 1;
             true
         })

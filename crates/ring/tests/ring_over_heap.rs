@@ -81,6 +81,10 @@ fn numbered(number: u64) -> Message {
     Message::from_words([number; 8])
 }
 
+fn too_many(released: u32, outstanding: u32) -> PeerFault {
+    PeerFault::Count { what: "messages as released", value: released.into(), limit: outstanding.into() }
+}
+
 #[test]
 fn stream_arrives_in_order() {
     stream(Tuning::usual());
@@ -95,7 +99,7 @@ fn stream(tuning: Tuning) {
     let ring = HeapRing::new(4);
     let peer = ring.clone();
     let writer = thread::spawn(move || {
-        let mut writer = StreamWriter::with_tuning(peer, Cursor::at(3, u32::MAX), &tuning);
+        let mut writer = StreamWriter::new(peer, Cursor::at(3, u32::MAX), &tuning);
         for number in 0..MESSAGES {
             while let Err(error) = writer.try_publish(&numbered(number)) {
                 assert_eq!(error, StreamError::Full);
@@ -104,7 +108,7 @@ fn stream(tuning: Tuning) {
             let _ = writer.reader_needs_doorbell();
         }
     });
-    let mut reader = Reader::with_tuning(ring, Cursor::at(3, u32::MAX), &tuning);
+    let mut reader = Reader::new(ring, Cursor::at(3, u32::MAX), &tuning);
     let mut message = Message::ZERO;
     for number in 0..MESSAGES {
         while !reader.receive(&mut message) {
@@ -120,8 +124,8 @@ fn stream(tuning: Tuning) {
 #[test]
 fn full_ring_takes_nothing_until_the_reader_releases() {
     let ring = HeapRing::new(2);
-    let mut writer = StreamWriter::new(ring.clone(), Cursor::at_start(0));
-    let mut reader = Reader::new(ring, Cursor::at_start(0));
+    let mut writer = StreamWriter::new(ring.clone(), Cursor::at_start(0), &Tuning::default());
+    let mut reader = Reader::new(ring, Cursor::at_start(0), &Tuning::default());
     assert_eq!(writer.publish_burst(&[numbered(1), numbered(2), numbered(3)]), Ok(2));
     assert_eq!(writer.try_publish(&numbered(3)), Err(StreamError::Full));
     let mut message = Message::ZERO;
@@ -140,25 +144,25 @@ fn full_ring_takes_nothing_until_the_reader_releases() {
 #[test]
 fn release_counter_may_wrap_but_not_lie() {
     let ring = HeapRing::new(4);
-    let mut writer = StreamWriter::new(ring.clone(), Cursor::at_start(0));
+    let mut writer = StreamWriter::new(ring.clone(), Cursor::at_start(0), &Tuning::default());
     assert_eq!(writer.publish_burst(&[numbered(1), numbered(2)]), Ok(2));
     for lie in [3, 4, 5, 0x8000_0000, u32::MAX] {
         ring.released().store(lie, Ordering::Relaxed);
         assert_eq!(writer.free_slots(2), Ok(2), "nobody looks at the counter while enough is known to be free");
-        assert_eq!(writer.free_slots(3), Err(PeerFault::ReleasedTooMany { moved: lie, outstanding: 2 }));
+        assert_eq!(writer.free_slots(3), Err(too_many(lie, 2)));
     }
     ring.released().store(2, Ordering::Relaxed);
     assert_eq!(writer.free_slots(4), Ok(4));
     ring.released().store(1, Ordering::Relaxed);
     assert_eq!(writer.publish_burst(&[numbered(3); 4]), Ok(4));
-    assert_eq!(writer.free_slots(1), Err(PeerFault::ReleasedTooMany { moved: u32::MAX, outstanding: 4 }), "it went back");
+    assert_eq!(writer.free_slots(1), Err(too_many(u32::MAX, 4)), "it went back");
 }
 
 /// checks: R-2.3-1
 #[test]
 fn calls_beyond_the_depth_are_given_back_whole() {
     let ring = HeapRing::new(4);
-    let mut calls = CallWriter::new(ring.clone(), Cursor::at_start(0), 3);
+    let mut calls = CallWriter::new(ring.clone(), Cursor::at_start(0), 3, &Tuning::default());
     assert_eq!(calls.publish_all(&[numbered(1); 4]), Err(Full));
     assert_eq!((calls.free(), ring.stamp(0).load(Ordering::Relaxed)), (3, 0), "nothing was published");
     assert_eq!(calls.publish_all(&[numbered(1); 3]), Ok(()));
@@ -171,8 +175,8 @@ fn calls_beyond_the_depth_are_given_back_whole() {
 #[test]
 fn doorbell_is_wanted_once_for_each_arming() {
     let ring = HeapRing::new(2);
-    let mut writer = Writer::new(ring.clone(), Cursor::at_start(0));
-    let mut reader = Reader::new(ring, Cursor::at_start(0));
+    let mut writer = Writer::new(ring.clone(), Cursor::at_start(0), &Tuning::default());
+    let mut reader = Reader::new(ring, Cursor::at_start(0), &Tuning::default());
     assert!(!writer.reader_needs_doorbell(), "nobody sleeps");
     assert!(!reader.arm_and_work_remains());
     assert!(reader.is_armed());
@@ -258,8 +262,8 @@ unsafe impl RingMemory for NotedRing {
 /// Receive what is there, from slot 2 of a ring of four on, and say which slots were touched.
 fn touched(tuning: &Tuning, runs: &[u64]) -> Vec<u32> {
     let ring = NotedRing::new(4);
-    let mut writer = Writer::new(ring.clone(), Cursor::at(2, 7));
-    let mut reader = Reader::with_tuning(ring.clone(), Cursor::at(2, 7), tuning);
+    let mut writer = Writer::new(ring.clone(), Cursor::at(2, 7), &Tuning::default());
+    let mut reader = Reader::new(ring.clone(), Cursor::at(2, 7), tuning);
     let mut message = Message::ZERO;
     for run in runs {
         (0..*run).for_each(|number| writer.publish(&numbered(number)));
@@ -289,8 +293,8 @@ fn messages_are_touched_as_chosen() {
 #[test]
 fn lone_messages_are_touched_or_not_whatever_is_done_with_runs() {
     let ring = NotedRing::new(4);
-    let mut writer = Writer::new(ring.clone(), Cursor::at_start(0));
-    let mut reader = Reader::with_tuning(ring.clone(), Cursor::at_start(0), &Tuning { touch: Touch::Runs, ..Tuning::usual() });
+    let mut writer = Writer::new(ring.clone(), Cursor::at_start(0), &Tuning::default());
+    let mut reader = Reader::new(ring.clone(), Cursor::at_start(0), &Tuning { touch: Touch::Runs, ..Tuning::usual() });
     let mut message = Message::ZERO;
     let mut receive_lone = |reader: &mut Reader<NotedRing>| {
         writer.publish(&numbered(1));
@@ -313,7 +317,7 @@ fn ownership_is_asked_for_as_chosen_after_lone_messages_only() {
     ] {
         let ring = NotedRing::new(4);
         let tuning = Tuning { ownership, burst_prefetch_slots: 0, ..Tuning::usual() };
-        let mut writer = Writer::with_tuning(ring.clone(), Cursor::at_start(0), &tuning);
+        let mut writer = Writer::new(ring.clone(), Cursor::at_start(0), &tuning);
         writer.publish(&numbered(1));
         writer.prefetch(1);
         assert!(!writer.reader_needs_doorbell());

@@ -14,6 +14,7 @@ use fipsee_ring::cpu;
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::ring::{CallWriter, Cursor, Reader, StreamError, StreamWriter, Writer};
+use fipsee_ring::tuning::Tuning;
 use fipsee_ring::wait::{Backoff, Next, WaitMode};
 
 /// Sleeps of a client that calls and sleeps until the answer; its server sleeps about as often.
@@ -44,7 +45,8 @@ fn both_sides_sleep_before_every_message_and_always_wake() {
     let start = Cursor::at_start(0);
     let sleeps = thread::scope(|scope| {
         let server = scope.spawn(move || {
-            let (mut calls, mut answers, mut sleeps) = (Reader::new(daemon.from, start), Writer::new(daemon.to, start), 0);
+            let (mut calls, mut answers, mut sleeps) =
+                (Reader::new(daemon.from, start, &Tuning::default()), Writer::new(daemon.to, start, &Tuning::default()), 0);
             for number in 0.. {
                 let call = receive_sleeping(&mut calls, daemon_bell, &mut sleeps);
                 if call.word(0) == numbered(LAST_CALL).word(0) {
@@ -58,7 +60,8 @@ fn both_sides_sleep_before_every_message_and_always_wake() {
             }
             sleeps
         });
-        let (mut calls, mut answers, mut sleeps) = (CallWriter::new(client.to, start, 1), Reader::new(client.from, start), 0);
+        let (mut calls, mut answers, mut sleeps) =
+            (CallWriter::new(client.to, start, 1, &Tuning::default()), Reader::new(client.from, start, &Tuning::default()), 0);
         let mut call = |number| {
             calls.publish_all(&[numbered(number)]).expect("one call at a time");
             if calls.reader_needs_doorbell() {
@@ -83,7 +86,7 @@ fn race(bell: &(impl Bell + Sync), ring_bell: impl Fn() + Send) -> u64 {
     let (to, from) = ring_pair(64, cpu::features().store);
     thread::scope(|scope| {
         scope.spawn(move || {
-            let (mut writer, mut random) = (StreamWriter::new(to, Cursor::at_start(0)), Random(0x5eed));
+            let (mut writer, mut random) = (StreamWriter::new(to, Cursor::at_start(0), &Tuning::default()), Random(0x5eed));
             for number in 0..RACING_MESSAGES {
                 while let Err(error) = writer.try_publish(&numbered(number)) {
                     assert_eq!(error, StreamError::Full);
@@ -98,7 +101,7 @@ fn race(bell: &(impl Bell + Sync), ring_bell: impl Fn() + Send) -> u64 {
                 }
             }
         });
-        let (mut reader, mut sleeps) = (Reader::new(from, Cursor::at_start(0)), 0);
+        let (mut reader, mut sleeps) = (Reader::new(from, Cursor::at_start(0), &Tuning::default()), 0);
         for number in 0..RACING_MESSAGES {
             assert_is_numbered(&receive_sleeping(&mut reader, bell, &mut sleeps), number);
             reader.release_some();
@@ -146,7 +149,8 @@ fn crowd(mode: WaitMode, calls_per_pair: u64) {
         for (pair, (ours, theirs)) in (0..).zip(&bells) {
             let (client, daemon) = sides();
             scope.spawn(move || {
-                let (mut calls, mut answers) = (Reader::new(daemon.from, start), Writer::new(daemon.to, start));
+                let (mut calls, mut answers) =
+                    (Reader::new(daemon.from, start, &Tuning::default()), Writer::new(daemon.to, start, &Tuning::default()));
                 let mut backoff = Backoff::new(mode, Duration::from_micros(50));
                 for number in 0..calls_per_pair {
                     let call = receive_backing_off(&mut calls, ours, &mut backoff);
@@ -158,7 +162,10 @@ fn crowd(mode: WaitMode, calls_per_pair: u64) {
                 }
             });
             scope.spawn(move || {
-                let (mut calls, mut answers) = (CallWriter::new(client.to, start, 2), Reader::new(client.from, start));
+                let (mut calls, mut answers) = (
+                    CallWriter::new(client.to, start, 2, &Tuning::default()),
+                    Reader::new(client.from, start, &Tuning::default()),
+                );
                 let mut backoff = Backoff::new(mode, Duration::from_micros(50));
                 for number in 0..calls_per_pair {
                     calls.publish_all(&[numbered(number)]).expect("one call at a time");

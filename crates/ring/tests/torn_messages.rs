@@ -41,7 +41,7 @@ fn stream_tuned(store: StoreVariant, slot_count: u32, start: Cursor, message_cou
     let (to, from) = ring_pair(slot_count, store);
     thread::scope(|scope| {
         scope.spawn(move || {
-            let mut writer = StreamWriter::with_tuning(to, start, tuning);
+            let mut writer = StreamWriter::new(to, start, tuning);
             for number in 0..message_count {
                 while let Err(error) = writer.try_publish(&numbered(number)) {
                     assert_eq!(error, StreamError::Full);
@@ -51,7 +51,7 @@ fn stream_tuned(store: StoreVariant, slot_count: u32, start: Cursor, message_cou
                 let _ = writer.reader_needs_doorbell();
             }
         });
-        let mut reader = Reader::with_tuning(from, start, tuning);
+        let mut reader = Reader::new(from, start, tuning);
         for number in 0..message_count {
             assert_is_numbered(&receive_polling(&mut reader), number);
             reader.release_some();
@@ -90,16 +90,16 @@ fn bursts_of_calls_are_answered_whole_with_every_store_variant() {
         let (answers_to, answers_from) = ring_pair(DEPTH, store);
         thread::scope(|scope| {
             scope.spawn(move || {
-                let mut calls = Reader::with_tuning(calls_from, Cursor::at_start(3), &tuning);
-                let mut answers = Writer::with_tuning(answers_to, Cursor::at_start(5), &tuning);
+                let mut calls = Reader::new(calls_from, Cursor::at_start(3), &tuning);
+                let mut answers = Writer::new(answers_to, Cursor::at_start(5), &tuning);
                 for number in 0..CALLS {
                     assert_is_numbered(&receive_polling(&mut calls), number);
                     answers.publish(&numbered(number + CALLS));
                     answers.fence();
                 }
             });
-            let mut calls = CallWriter::with_tuning(calls_to, Cursor::at_start(3), DEPTH, &tuning);
-            let mut answers = Reader::with_tuning(answers_from, Cursor::at_start(5), &tuning);
+            let mut calls = CallWriter::new(calls_to, Cursor::at_start(3), DEPTH, &tuning);
+            let mut answers = Reader::new(answers_from, Cursor::at_start(5), &tuning);
             let (mut sent, mut answered) = (0, 0);
             while answered < CALLS {
                 let burst_count = u64::from(calls.free()).min(CALLS - sent);
@@ -121,14 +121,14 @@ fn stamps_of_other_laps_are_not_messages() {
     for store in store_variants() {
         let region = Arc::new(Region::create("fipsee-test", 4096).expect("memory for a ring"));
         let ring = || MappedRing::new(&region, 128, 2, 0).expect("the ring fits").with_store(store);
-        let mut reader = Reader::new(ring(), Cursor::at(0, 5));
+        let mut reader = Reader::new(ring(), Cursor::at(0, 5), &Tuning::default());
         let mut message = numbered(9);
         for stamp in [1, 4, 6, u32::MAX] {
-            Writer::new(ring(), Cursor::at(0, stamp)).publish(&numbered(1));
+            Writer::new(ring(), Cursor::at(0, stamp), &Tuning::default()).publish(&numbered(1));
             assert!(!reader.receive(&mut message), "stamp {stamp} taken for 5");
             assert_eq!(message, numbered(9), "nothing was received, yet the message changed");
         }
-        Writer::new(ring(), Cursor::at(0, 5)).publish(&numbered(1));
+        Writer::new(ring(), Cursor::at(0, 5), &Tuning::default()).publish(&numbered(1));
         assert!(reader.receive(&mut message));
         assert_is_numbered(&message, 1);
         assert_eq!(message.word(7) >> 32, 5, "the stamp stands in the last four bytes");

@@ -22,6 +22,7 @@ use fipsee_ring::cpu;
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::ring::{Cursor, Reader, Writer};
+use fipsee_ring::tuning::Tuning;
 use fipsee_ring::wait::instructions::Instructions;
 use fipsee_ring::wait::{Backoff, Next, WaitMode};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -228,11 +229,13 @@ fn between(
     let (ring_daemon, ring_client): (&(dyn Fn() + Sync), &(dyn Fn() + Sync)) = (&ring_daemon, &ring_client);
     thread::scope(|scope| {
         scope.spawn(move || {
-            let (reader, writer) = (Reader::new(calls_from, start), Writer::new(answers_to, start));
+            let (reader, writer) =
+                (Reader::new(calls_from, start, &Tuning::default()), Writer::new(answers_to, start, &Tuning::default()));
             answer(Side { reader, writer, bell: daemon_bell, ring_peer: ring_client, backoff: strategy.backoff() });
         });
         let asking = scope.spawn(move || {
-            let (reader, writer) = (Reader::new(answers_from, start), Writer::new(calls_to, start));
+            let (reader, writer) =
+                (Reader::new(answers_from, start, &Tuning::default()), Writer::new(calls_to, start, &Tuning::default()));
             ask(Side { reader, writer, bell: client_bell, ring_peer: ring_daemon, backoff: strategy.backoff() });
         });
         also(&|| {
@@ -375,7 +378,7 @@ fn peer_that_is_gone_is_noticed_and_its_last_message_still_counts() {
             let start = Cursor::at_start(0);
             thread::scope(|scope| {
                 scope.spawn(move || {
-                    let mut writer = Writer::new(to, start);
+                    let mut writer = Writer::new(to, start, &Tuning::default());
                     writer.publish(&numbered(0));
                     if writer.reader_needs_doorbell() {
                         theirs.ring();
@@ -383,7 +386,8 @@ fn peer_that_is_gone_is_noticed_and_its_last_message_still_counts() {
                     pass(Duration::from_micros(delay_us));
                     drop(theirs); // As the kernel closes what a dead process had open.
                 });
-                let (reader, writer) = (Reader::new(from, start), Writer::new(ring, start));
+                let (reader, writer) =
+                    (Reader::new(from, start, &Tuning::default()), Writer::new(ring, start, &Tuning::default()));
                 let mut side = Side { reader, writer, bell: &ours, ring_peer: &|| {}, backoff: strategy.backoff() };
                 side.expect(0);
                 let then = side.receive(None);
@@ -431,7 +435,7 @@ fn wait_ends_at_its_deadline_and_not_before() {
         let (_to, from) = ring_pair(4, cpu::features().store);
         let (_theirs, ours) = SocketDoorbell::pair().expect("a socket pair");
         let start = Cursor::at_start(0);
-        let (reader, writer) = (Reader::new(from, start), Writer::new(ring, start));
+        let (reader, writer) = (Reader::new(from, start, &Tuning::default()), Writer::new(ring, start, &Tuning::default()));
         let mut side = Side { reader, writer, bell: &ours, ring_peer: &|| {}, backoff: strategy.backoff() };
         for wait in [0, 3, 100, 3000].map(Duration::from_micros) {
             let started = Instant::now();
@@ -447,7 +451,7 @@ fn only_adaptive_and_sleep_ever_ask_for_the_doorbell() {
     let _alone = one_at_a_time();
     emulator::reset(false);
     let (_to, from) = ring_pair(4, cpu::features().store);
-    let reader = Reader::new(from, Cursor::at_start(0));
+    let reader = Reader::new(from, Cursor::at_start(0), &Tuning::default());
     for strategy in strategies() {
         let mut backoff = Backoff::with_instructions(strategy.mode, Duration::ZERO, strategy.instructions);
         let sleeps = (0..2000).any(|_| backoff.step_watching(true, || Some(reader.watch())) == Next::Sleep);

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{Engine, WorkerHandle};
+use crate::{Engine, Place, WorkerHandle};
 
 /// One queue's share of a worker; given back when dropped.
 #[derive(Debug)]
 pub struct Assignment {
     worker: usize,
+    place: Place,
     queues: Arc<AtomicU64>,
 }
 
@@ -22,11 +23,26 @@ impl Assignment {
         Self::to(worker, &workers[worker])
     }
 
+    /// Where a queue is to go so that the workers serve evenly many: from the worker with the most, to the one with the fewest, if that has at
+    /// least two fewer.
+    #[must_use]
+    pub fn uneven<E: Engine>(workers: &[WorkerHandle<E>]) -> Option<(usize, Self)> {
+        let assigned_to = |index: &usize| workers[*index].assigned.load(Ordering::Relaxed);
+        let (from, to) = ((0..workers.len()).max_by_key(assigned_to)?, (0..workers.len()).min_by_key(assigned_to)?);
+        (assigned_to(&from) >= assigned_to(&to) + 2).then(|| (from, Self::to(to, &workers[to])))
+    }
+
     /// To this worker.
     #[must_use]
     pub fn to<E: Engine>(worker: usize, handle: &WorkerHandle<E>) -> Self {
         handle.assigned.fetch_add(1, Ordering::Relaxed);
-        Self { worker, queues: Arc::clone(&handle.assigned) }
+        Self { worker, place: handle.place, queues: Arc::clone(&handle.assigned) }
+    }
+
+    /// Where the worker runs.
+    #[must_use]
+    pub const fn place(&self) -> Place {
+        self.place
     }
 
     /// Number of the worker.

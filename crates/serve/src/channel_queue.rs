@@ -50,6 +50,9 @@ pub trait ChannelQueue<E: Engine>: Any + Send {
         !requests.is_armed() && requests.arm_and_work_remains() && self.has_work()
     }
 
+    /// As [`Queue::moved`].
+    fn moved(&mut self, _id: u32) {}
+
     /// As [`Queue::saved_state`].
     fn saved_state(&mut self) -> Option<Box<dyn Any + Send>>;
 }
@@ -99,6 +102,12 @@ impl<E: Engine, T: ChannelQueue<E>> Queue<E> for T {
 
     fn watch(&self) -> Option<Watch<'_>> {
         Some(self.end().requests.watch())
+    }
+
+    fn moved(&mut self, id: u32) {
+        // Whether it rang meanwhile is not known: it is asked for again.
+        self.end_mut().requests.disarm();
+        ChannelQueue::moved(self, id);
     }
 
     fn saved_state(&mut self, _own: bool) -> Option<Box<dyn Any + Send>> {

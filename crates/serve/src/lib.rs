@@ -6,11 +6,13 @@
 mod assignment;
 mod channel_queue;
 mod command;
+mod declaration;
 mod engine;
 mod poll_set;
 mod queue;
 mod quiesce;
 pub mod session;
+pub mod takeover;
 pub mod unix;
 #[cfg(feature = "uring")]
 pub mod uring;
@@ -19,6 +21,7 @@ mod worker;
 pub use self::assignment::Assignment;
 pub use self::channel_queue::ChannelQueue;
 pub use self::command::{Add, Added, Change, Command, Make, NotAdded, Removed, When, Which};
+pub use self::declaration::{Argument, FileUse, Metric, Needs};
 pub use self::engine::{Engine, Ticket};
 pub use self::queue::{Queue, QueueName};
 pub use self::quiesce::{AskedToQuiesce, IfAbandoned, NotQuiesced, Quiesce, Quiesced};

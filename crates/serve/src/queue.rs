@@ -65,6 +65,10 @@ pub trait Queue<E: Engine>: Any + Send {
         false
     }
 
+    /// Another worker serves it from now on, which knows it by this number. Nothing of it is in flight, and its doorbell is to be asked for again.
+    /// The default is for queues whose service never has them moved.
+    fn moved(&mut self, _id: u32) {}
+
     /// All that another server must know to go on; `None` while requests are in flight. `own`: not to be taken for another process's,
     /// which must not be touched.
     fn saved_state(&mut self, own: bool) -> Option<Box<dyn Any + Send>>;

@@ -23,12 +23,11 @@ mod setup;
 mod stalled;
 
 pub use self::buffers::{Buffer, Buffers, MAX_BUFFER_BYTES};
-use self::chain::Chains;
+use self::chain::Ended;
 pub use self::held_back::Grants;
 use self::held_back::{BELL, HeldBack};
 pub use self::job::{Awaited, Job, Progress};
 pub use self::setup::Needs;
-use self::stalled::Stalls;
 
 /// What became of a request that was to begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,14 +67,11 @@ pub struct Engine<J: Job> {
     in_kernel: usize,
     /// The kernel refused io_uring_enter for good; everything it has not taken fails.
     broken: Option<Errno>,
-    /// Requests of several steps.
-    chains: Chains<J>,
+    ended: Ended<J>,
     /// Memory for transfers that cannot use the client's.
     buffers: Buffers,
     /// Requests that cannot begin yet.
     held_back: Option<HeldBack>,
-    /// Requests that are in flight for too long.
-    stalls: Stalls<J::Awaited>,
     _stays_on_its_thread: PhantomData<*const ()>,
 }
 
@@ -107,10 +103,9 @@ impl<J: Job> Engine<J> {
             pushed: VecDeque::new(),
             in_kernel: 0,
             broken: None,
-            chains: Chains::default(),
+            ended: Ended::default(),
             buffers: Buffers::default(),
             held_back: None,
-            stalls: Stalls::default(),
             _stays_on_its_thread: PhantomData,
         })
     }
@@ -131,7 +126,7 @@ impl<J: Job> Engine<J> {
 
     /// From when on a request counts as stalled, instead of 30 seconds.
     pub const fn set_stall_limit(&mut self, limit: Duration) {
-        self.stalls.limit = limit;
+        self.ended.stalls.limit = limit;
     }
 
     /// Why it takes no job any more, if it does not.
@@ -179,75 +174,6 @@ impl<J: Job> Engine<J> {
         }
     }
 
-    /// Fill the submission queue and enter the kernel once. True if it took everything and there is room for more.
-    fn send(&mut self) -> bool {
-        let (Some(ring), Some(held_back), None) = (self.ring.as_mut(), self.held_back.as_mut(), self.broken) else {
-            return false;
-        };
-        let limit = ring.params().cq_entries() as usize;
-        let mut queue = ring.submission();
-        while self.in_kernel + self.pushed.len() < limit && !queue.is_full() {
-            let Some(index) = self.waiting.pop_front() else {
-                break;
-            };
-            let entry = match index {
-                BELL => held_back.entry(),
-                _ => match self.slots[index as usize].job.entry(&mut self.buffers) {
-                    Some(entry) => entry,
-                    None => {
-                        held_back.for_buffer.push_back(index);
-                        continue;
-                    }
-                },
-            };
-            let entry = entry.user_data(u64::from(index));
-            // SAFETY: the entry names what the job keeps in place, as its trait demands, and memory that is valid until the ticket is
-            // reported, which `begin`'s caller promised; or the bell and its count, which the engine keeps until the read has ended.
-            let pushed = unsafe { queue.push(&entry) };
-            debug_assert!(pushed.is_ok(), "there was room");
-            self.pushed.push_back(index);
-        }
-        drop(queue);
-        if self.pushed.is_empty() {
-            return false;
-        }
-        match ring.submit() {
-            Ok(taken) => {
-                let taken = taken.min(self.pushed.len());
-                self.pushed.drain(..taken);
-                self.in_kernel += taken;
-                taken > 0 && self.pushed.is_empty() && self.in_kernel < limit
-            }
-            Err(error) => {
-                let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-                // Out of memory for the moment, or completions must be reaped first: the entries stay where they are.
-                if !matches!(errno, Errno::AGAIN | Errno::BUSY | Errno::INTR | Errno::NOMEM) {
-                    self.broken = Some(errno);
-                }
-                false
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn poll_once(&mut self, limit: usize, finished: &mut impl FnMut(Ticket, J::Status)) -> usize {
-        let mut count = self.reap(limit, finished);
-        if count == 0 && self.kernel_asks() {
-            // The completions are ready but held back until this thread enters the kernel.
-            let _ = self.enter(0);
-            count = self.reap(limit, finished);
-        }
-        if self.has_ended_steps() {
-            count += self.continue_chains(finished);
-        }
-        self.flush();
-        count += self.fail_unsent(finished);
-        if self.has_ended_steps() {
-            count += self.continue_chains(finished);
-        }
-        count
-    }
-
     fn kernel_asks(&mut self) -> bool {
         let Some(ring) = self.ring.as_mut() else {
             return false;
@@ -290,12 +216,7 @@ impl<J: Job> Engine<J> {
                 Progress::Finished(status) => {
                     slot.job.release(&mut self.buffers, &held_back.grants);
                     self.free.push(index);
-                    if Chains::<J>::is_link(slot.ticket) {
-                        self.chains.ended(slot.ticket, status);
-                        continue;
-                    }
-                    count += 1;
-                    finished(slot.ticket, status);
+                    count += self.ended.job(slot.ticket, status, finished);
                 }
             }
         }
@@ -323,12 +244,7 @@ impl<J: Job> Engine<J> {
             slot.job.refused(errno);
             slot.job.release(&mut self.buffers, &held_back.grants);
             self.free.push(index);
-            if Chains::<J>::is_link(slot.ticket) {
-                self.chains.ended(slot.ticket, J::NOT_DONE);
-                continue;
-            }
-            count += 1;
-            finished(slot.ticket, J::NOT_DONE);
+            count += self.ended.job(slot.ticket, J::NOT_DONE, finished);
         }
         count
     }
@@ -373,7 +289,52 @@ impl<J: Job> crate::Engine for Engine<J> {
 
     /// With one system call unless there is more than the queue holds.
     fn flush(&mut self) {
-        while (!self.waiting.is_empty() || !self.pushed.is_empty()) && self.send() {}
+        let (Some(ring), Some(held_back), None) = (self.ring.as_mut(), self.held_back.as_mut(), self.broken) else { return };
+        let limit = ring.params().cq_entries() as usize;
+        while !self.waiting.is_empty() || !self.pushed.is_empty() {
+            let mut queue = ring.submission();
+            while self.in_kernel + self.pushed.len() < limit && !queue.is_full() {
+                let Some(index) = self.waiting.pop_front() else { break };
+                let entry = match index {
+                    BELL => held_back.entry(),
+                    _ => match self.slots[index as usize].job.entry(&mut self.buffers) {
+                        Some(entry) => entry,
+                        None => {
+                            held_back.for_buffer.push_back(index);
+                            continue;
+                        }
+                    },
+                };
+                let entry = entry.user_data(u64::from(index));
+                // SAFETY: the entry names what the job keeps in place, as its trait demands, and memory that is valid until the ticket is
+                // reported, which `begin`'s caller promised; or the bell and its count, which the engine keeps until the read has ended.
+                let pushed = unsafe { queue.push(&entry) };
+                debug_assert!(pushed.is_ok(), "there was room");
+                self.pushed.push_back(index);
+            }
+            drop(queue);
+            if self.pushed.is_empty() {
+                return;
+            }
+            match ring.submit() {
+                Ok(taken) => {
+                    let taken = taken.min(self.pushed.len());
+                    self.pushed.drain(..taken);
+                    self.in_kernel += taken;
+                    if taken == 0 || !self.pushed.is_empty() || self.in_kernel >= limit {
+                        return;
+                    }
+                }
+                Err(error) => {
+                    let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+                    // Out of memory for the moment, or completions must be reaped first: the entries stay where they are.
+                    if !matches!(errno, Errno::AGAIN | Errno::BUSY | Errno::INTR | Errno::NOMEM) {
+                        self.broken = Some(errno);
+                    }
+                    return;
+                }
+            }
+        }
     }
 
     /// Makes no system call, except when the kernel asks for one or when a request needs a further step.
@@ -381,30 +342,40 @@ impl<J: Job> crate::Engine for Engine<J> {
         if self.in_flight() == 0 && self.in_kernel == 0 {
             return 0;
         }
-        let count = match self.stalls.is_empty() {
-            true => self.poll_once(limit, finished),
-            false => self.poll_with_stalled(limit, finished),
-        };
-        if self.stalls.is_due() {
+        let mut count = self.reap(limit, finished);
+        if count == 0 && self.kernel_asks() {
+            // The completions are ready but held back until this thread enters the kernel.
+            let _ = self.enter(0);
+            count = self.reap(limit, finished);
+        }
+        if self.ended.has_steps() {
+            count += self.continue_chains(finished);
+        }
+        self.flush();
+        count += self.fail_unsent(finished);
+        if self.ended.has_steps() {
+            count += self.continue_chains(finished);
+        }
+        if self.ended.stalls.is_due() {
             self.look_for_stalled();
         }
         count
     }
 
     fn time_to_look(&self) -> Option<Duration> {
-        (self.in_flight() > 0).then(|| self.stalls.time_to_look())
+        (self.in_flight() > 0).then(|| self.ended.stalls.time_to_look())
     }
 
     #[cold]
     fn look_for_stalled(&mut self) {
         let now = clock::ticks();
-        let Some(limit) = self.stalls.begin_look(now) else { return };
+        let Some(limit) = self.ended.stalls.begin_look(now) else { return };
         for slot in &self.slots {
             let Some(awaited) = slot.job.awaited() else { continue };
-            let ticket = self.chains.request_of(slot.ticket);
+            let ticket = self.ended.request_of(slot.ticket);
             let age = stalled::age_of(ticket, now);
             if age >= limit {
-                self.stalls.add(ticket, age, awaited);
+                self.ended.stalls.add(ticket, age, awaited);
             }
         }
     }

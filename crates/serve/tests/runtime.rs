@@ -30,12 +30,12 @@ fn serve(wait: WaitMode) -> (WorkerHandle<()>, JoinHandle<()>, ClientQueue) {
     let layout = RegionLayout::plan(&PROFILE, 1, 8, 0, 1);
     let region = Arc::new(Region::create("echo", layout.region_bytes).expect("memory"));
     let (bell, (ours, theirs)) = (EventDoorbell::new().expect("an eventfd"), SocketDoorbell::pair().expect("a pair"));
-    let queue = ServerQueue::open(&region, &layout.queues[0], bell.clone(), ours).expect("it fits");
+    let queue = ServerQueue::open(&region, &layout.queues[0], bell.clone(), ours, &layout.queues[0].tuning()).expect("it fits");
     let (added, served) = channel();
     let added = Box::new(move |result: Result<(), _>| added.send(result.is_ok()).expect("waited for"));
     worker.mailbox.send(Echo::add(NAME, queue, added));
     assert_eq!(served.recv_timeout(TIMEOUT), Ok(true));
-    (worker, thread, ClientQueue::open(&region, &layout.queues[0], bell, theirs).expect("it fits"))
+    (worker, thread, ClientQueue::open(&region, &layout.queues[0], bell, theirs, &layout.queues[0].tuning()).expect("it fits"))
 }
 
 fn send(client: &mut ClientQueue, value: u64) {

@@ -19,7 +19,7 @@ fn file(length_bytes: u64) -> OwnedFd {
 }
 
 fn map(guest_address: u64, length_bytes: u64, file_offset_bytes: u64, file: OwnedFd) -> std::io::Result<Arc<GuestRegion>> {
-    GuestRegion::map(RegionDescription { guest_address, length_bytes, user_address: guest_address, file_offset_bytes, file })
+    GuestRegion::map(RegionDescription { guest_address, length_bytes, user_address: guest_address, file_offset_bytes }, file)
 }
 
 #[test]
@@ -89,9 +89,8 @@ fn memory_that_is_cut_stops_its_queue_before_anything_false_is_published() {
         assert_eq!(rig.driver.used_index(), 1, "{what}: nothing is answered");
         assert_eq!(rings(&rig.error), 1, "{what}");
         assert!(rig.driver.ram.memory().is_broken());
-        let (descriptors, available, used) = (rig.driver.descriptors, rig.driver.available, rig.driver.used);
         let again = Driver::new(Ram::new(), 16, true, 0);
-        rig.server.set_memory(again.ram.memory(), descriptors, available, used).expect("the rings are there");
+        rig.server.set_memory(again.ram.memory(), rig.driver.rings()).expect("the rings are there");
         assert_eq!(rig.visit(), 0, "{what}: it stays stopped");
     }
     assert_eq!(healthy.request(IN, 0, &[writable(DATA, 512)]).0, OK, "the neighbour goes on");

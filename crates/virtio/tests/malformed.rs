@@ -196,7 +196,7 @@ fn rings_and_chains_of_random_bytes_end_in_words_or_in_answers() {
         rig.driver.publish();
         let offered = rig.driver.next_available;
         rig.run();
-        match rig.server.fault() {
+        match rig.server.queue.fault() {
             Some(_) => stopped += 1,
             // The used ring may have been written over as data.
             None => assert!(!rig.server.has_work(), "seed {seed}: {offered} offered"),

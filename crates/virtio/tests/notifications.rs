@@ -95,13 +95,13 @@ fn interrupts_come_exactly_when_the_driver_asks() {
 fn another_call_descriptor_is_rung_at_once_and_from_then_on() {
     let mut rig = Rig::new(memory_disk(), &Options::default());
     let other = eventfd();
-    rig.server.set_call(Some(other.try_clone().expect("a descriptor"))).expect("an eventfd");
+    rig.server.queue.set_call(Some(other.try_clone().expect("a descriptor"))).expect("an eventfd");
     assert_eq!(rings(&other), 1, "an interrupt may have gone to the old one");
     rig.driver.ask_interrupt();
     let head = rig.driver.request(IN, 0, &[writable(DATA, 512)]);
     assert_eq!(rig.round(head).0, OK);
     assert_eq!((rings(&other), rings(&rig.call)), (1, 0));
-    rig.server.set_call(None).expect("none");
+    rig.server.queue.set_call(None).expect("none");
     rig.driver.ask_interrupt();
     let head = rig.driver.request(IN, 0, &[writable(DATA, 512)]);
     assert_eq!(rig.round(head).0, OK);

@@ -6,21 +6,33 @@ use common::driver::DATA;
 use common::ram::END;
 use common::{IN, IOERR, OK, Options, Ram, Rig, Segment, UNSUPP, memory_disk, readable, writable};
 use fipsee_block::disk::MemoryDisk;
-use fipsee_virtio::blk::server::{QuestionToken, TakenQuestion};
-use fipsee_virtio::blk::upgrade::wire::REQUEST_TYPE;
+use fipsee_virtio::blk::server::QuestionToken;
+use fipsee_virtio::blk::upgrade::wire::{DONE, Entry, INVALID, Operation, PART_BYTES, Question, REQUEST_TYPE, Reply};
 
 fn rig() -> Rig<MemoryDisk> {
-    Rig::with(memory_disk(), &Options::default(), Ram::new(), |setup| setup.takes_questions = true)
+    Rig::new(memory_disk(), &Options { takes_questions: true, ..Options::default() })
 }
 
-/// Offer a question and have it taken; its head and itself.
-fn ask(rig: &mut Rig<MemoryDisk>, sector: u64, data: &[Segment]) -> (u16, TakenQuestion) {
+/// An attach of so many queues, or without any a query.
+fn question(queues: u32) -> Question {
+    let operation = if queues == 0 { Operation::Query } else { Operation::Attach };
+    let entry = |virtqueue| Entry { request_slots: 64, completion_slots: 64, depth: 8, virtqueue, ..Entry::default() };
+    let attachment = if queues == 0 { 7 } else { 0 };
+    Question { operation, attachment, features: 0, queue: 0, entries: (0..queues).map(entry).collect() }
+}
+
+/// Offer a question and have it taken; its head, and what the device is asked.
+fn ask(rig: &mut Rig<MemoryDisk>, sector: u64, data: &[Segment]) -> (u16, Vec<(QuestionToken, Question)>) {
     let head = rig.driver.request(REQUEST_TYPE, sector, data);
     rig.driver.offer(head);
     rig.run();
-    let question = rig.server.next_question().expect("it was asked");
-    assert!(!rig.server.has_question());
-    (head, question)
+    (head, rig.questions.take())
+}
+
+/// What the guest finds in the reply.
+fn reply(rig: &Rig<MemoryDisk>) -> Reply {
+    let bytes = rig.driver.ram.read(DATA + 8192, PART_BYTES);
+    Reply::from_bytes(bytes.as_slice().try_into().expect("64 bytes")).expect("a reply")
 }
 
 #[test]
@@ -30,28 +42,43 @@ fn where_nobody_answers_questions_the_request_is_unknown() {
 }
 
 #[test]
-fn a_question_is_copied_whole_and_answered_at_once() {
+fn a_question_is_copied_whole_and_answered() {
     let mut rig = rig();
-    for (length, cut) in [(64, 64), (64, 1), (128, 100), (64 + 64 * 64, 65), (10, 5)] {
-        let question: Vec<u8> = (0..length).map(|byte: u32| byte.to_le_bytes()[0] | 1).collect();
-        rig.driver.ram.write(DATA, &question);
+    for (queues, cut) in [(0, 64), (0, 1), (1, 100), (64, 65), (64, 4097)] {
+        let asked = question(queues);
+        let (bytes, length) = (asked.to_bytes(), 64 + 64 * queues);
+        rig.driver.ram.write(DATA, &bytes);
         rig.driver.ram.write(DATA + 8192, &[0; 80]);
-        let reply = [writable(DATA + 8192, 3), writable(DATA + 8192 + 3, 61)];
-        let data = [readable(DATA, cut), readable(DATA + u64::from(cut), length - cut), reply[0], reply[1]];
-        let (head, asked) = ask(&mut rig, 0, &data);
-        assert!(asked.is_plain && asked.bytes == question, "{length} bytes");
-        assert!(rig.server.answer_question(asked.token, &[0xab; 64]));
+        let room = [writable(DATA + 8192, 3), writable(DATA + 8192 + 3, 61)];
+        let data = [readable(DATA, cut), readable(DATA + u64::from(cut), length - cut), room[0], room[1]];
+        let (head, taken) = ask(&mut rig, 0, &data);
+        let [(token, question)] = taken.as_slice() else { panic!("{taken:?}") };
+        assert_eq!(question, &asked);
+        let answer = Reply { attachment: u64::from(cut), ..Reply::of(DONE) };
+        assert!(rig.server.answer_question(*token, &answer));
         rig.server.flush();
         assert_eq!((rig.driver.take_used(), rig.driver.status(head)), (Some((head, 65)), OK), "{length} bytes");
-        assert_eq!(rig.driver.ram.read(DATA + 8192, 65), [&[0xab; 64][..], &[0]].concat());
+        assert_eq!((reply(&rig), rig.driver.ram.read(DATA + 8192 + 64, 1)), (answer, vec![0]));
     }
-    let (_, asked) = ask(&mut rig, 9, &[readable(DATA, 64), writable(DATA + 8192, 64)]);
-    assert!(!asked.is_plain, "a sector was given");
+}
+
+#[test]
+fn what_is_no_question_is_answered_without_the_device() {
+    let mut rig = rig();
+    for (what, sector, bytes) in
+        [("a sector", 9, question(0).to_bytes()), ("no magic", 0, vec![1; 64]), ("too short", 0, vec![1; 10])]
+    {
+        rig.driver.ram.write(DATA, &bytes);
+        let length = u32::try_from(bytes.len()).expect("small");
+        let (head, taken) = ask(&mut rig, sector, &[readable(DATA, length), writable(DATA + 8192, 64)]);
+        assert_eq!((taken.len(), rig.driver.take_used(), reply(&rig).result), (0, Some((head, 65)), INVALID), "{what}");
+    }
 }
 
 #[test]
 fn questions_that_cannot_be_answered_are_errors() {
     let mut rig = rig();
+    rig.driver.ram.write(DATA, &question(0).to_bytes());
     for (what, data) in [
         ("no room for the reply", vec![readable(DATA, 64), writable(DATA, 63)]),
         ("no reply", vec![readable(DATA, 64)]),
@@ -59,11 +86,10 @@ fn questions_that_cannot_be_answered_are_errors() {
         ("a question outside memory", vec![readable(END, 64), writable(DATA, 64)]),
     ] {
         assert_eq!(rig.request(REQUEST_TYPE, 0, &data).0, IOERR, "{what}");
-        assert!(!rig.server.has_question(), "{what}");
+        assert_eq!(rig.questions.take(), [], "{what}");
     }
-    rig.driver.ram.write(DATA, &[1]);
-    let (head, asked) = ask(&mut rig, 0, &[readable(DATA, 64), writable(END, 64)]);
-    assert!(rig.server.answer_question(asked.token, &[0xab; 64]));
+    let (head, taken) = ask(&mut rig, 0, &[readable(DATA, 64), writable(END, 64)]);
+    assert!(rig.server.answer_question(taken[0].0, &Reply::of(DONE)));
     rig.server.flush();
     assert!(rig.driver.take_used().is_some());
     assert_eq!(rig.driver.status(head), IOERR, "the reply goes nowhere");
@@ -72,8 +98,9 @@ fn questions_that_cannot_be_answered_are_errors() {
 
 /// Park a question; its head and token.
 fn park(rig: &mut Rig<MemoryDisk>) -> (u16, QuestionToken) {
-    let (head, asked) = ask(rig, 0, &[readable(DATA, 64), writable(DATA + 8192, 64)]);
-    (head, asked.token)
+    rig.driver.ram.write(DATA, &question(0).to_bytes());
+    let (head, taken) = ask(rig, 0, &[readable(DATA, 64), writable(DATA + 8192, 64)]);
+    (head, taken[0].0)
 }
 
 #[test]
@@ -82,16 +109,16 @@ fn a_parked_question_waits_beside_other_requests_and_is_answered_once() {
     let (head, token) = park(&mut rig);
     assert_eq!((rig.server.unanswered(), rig.server.in_flight(), rig.driver.take_used()), (1, 0, None));
     assert_eq!(rig.request(IN, 0, &[writable(DATA, 512)]).0, OK);
-    assert!(rig.server.answer_question(token, &[3; 64]));
+    assert!(rig.server.answer_question(token, &Reply::of(3)));
     rig.server.flush();
     assert_eq!(rig.driver.take_used(), Some((head, 65)));
-    assert_eq!((rig.driver.status(head), rig.driver.ram.read(DATA + 8192, 64)), (OK, vec![3; 64]));
-    assert!(!rig.server.answer_question(token, &[4; 64]), "it was answered");
+    assert_eq!((rig.driver.status(head), reply(&rig)), (OK, Reply::of(3)));
+    assert!(!rig.server.answer_question(token, &Reply::of(4)), "it was answered");
     // The same head asks again: the old token is not its.
     let (again, other) = park(&mut rig);
     assert_eq!(again, head);
-    assert!(!rig.server.answer_question(token, &[4; 64]));
-    assert!(rig.server.answer_question(other, &[5; 64]));
+    assert!(!rig.server.answer_question(token, &Reply::of(4)));
+    assert!(rig.server.answer_question(other, &Reply::of(5)));
     rig.server.flush();
     assert_eq!(rig.driver.take_used(), Some((head, 65)));
 }
@@ -101,12 +128,11 @@ fn a_parked_question_survives_another_memory_table_and_does_not_hold_up_the_end(
     let mut rig = rig();
     let (head, token) = park(&mut rig);
     let memory = rig.driver.ram.map_again();
-    let (descriptors, available, used) = (rig.driver.descriptors, rig.driver.available, rig.driver.used);
-    rig.server.set_memory(memory, descriptors, available, used).expect("the same rings");
-    assert!(rig.server.answer_question(token, &[6; 64]));
+    rig.server.set_memory(memory, rig.driver.rings()).expect("the same rings");
+    assert!(rig.server.answer_question(token, &Reply::of(6)));
     rig.server.flush();
     assert_eq!(rig.driver.take_used(), Some((head, 65)));
-    assert_eq!(rig.driver.ram.read(DATA + 8192, 64), [6; 64]);
+    assert_eq!(reply(&rig), Reply::of(6));
     let (_, _) = park(&mut rig);
     assert_eq!(rig.server.in_flight(), 0, "so it can be stopped");
     assert_eq!(rig.server.stop(), 2);
@@ -116,8 +142,7 @@ fn a_parked_question_survives_another_memory_table_and_does_not_hold_up_the_end(
 fn memory_without_the_rings_is_refused_and_the_old_one_goes_on() {
     let mut rig = rig();
     let other = Ram::of(vec![common::ram::region(END + 4096, 1 << 20, 0)]);
-    let (descriptors, available, used) = (rig.driver.descriptors, rig.driver.available, rig.driver.used);
-    let text = rig.server.set_memory(other.memory(), descriptors, available, used).expect_err("no rings there");
+    let text = rig.server.set_memory(other.memory(), rig.driver.rings()).expect_err("no rings there");
     assert!(text.contains("descriptor table"), "{text}");
     assert_eq!(rig.request(IN, 0, &[writable(DATA, 512)]).0, OK);
 }

@@ -161,7 +161,7 @@ fn requests_that_cannot_be_served_fail_alone() {
         assert_eq!(rig.request(kind, 0, &data).0, UNSUPP, "{what}");
     }
     assert_eq!(rig.request(IN, 0, &[sector(1)]), (OK, 513), "all others go on");
-    assert_eq!(rig.server.fault(), None);
+    assert_eq!(rig.server.queue.fault(), None);
 }
 
 /// A range at a place of its own.

@@ -5,7 +5,7 @@ use std::path::Path;
 use fipsee_ring::port::ReconnectPolicy;
 
 use super::connection::{AttachOptions, Disk, ReconnectEvent};
-use super::error::Error;
+use super::error::{DiskError, Error};
 use super::memory::{Buffer, Bytes};
 use super::queue::Queue;
 use super::transfer::{BOUNCE_BYTES, Place, Plan, Transfers};
@@ -15,6 +15,8 @@ type Hook = Box<dyn FnMut(ReconnectEvent<'_>) + Send>;
 
 /// A disk with blocking calls, for one thread at a time. Offsets and lengths are in bytes and must be multiples of the
 /// logical block size.
+///
+/// A call fails with [`DiskError::Request`] and the disk's status, some of the data may then have been written, or because of the connection.
 pub struct Blocking {
     disk: Disk,
     queues: Vec<Queue>,
@@ -56,49 +58,31 @@ impl Blocking {
     }
 
     /// Read `into.len()` bytes at `offset_bytes`.
-    ///
-    /// # Errors
-    /// [`Error::Request`] with the disk's status; connection errors.
     pub fn read_at(&mut self, into: &mut [u8], offset_bytes: u64) -> Result<(), Error> {
         self.run(Operation::Read, 0, (offset_bytes, into.len() as u64), Some(Bytes::of_slice(into)))
     }
 
     /// Write `from` at `offset_bytes`. Durable after the next [`flush`](Self::flush).
-    ///
-    /// # Errors
-    /// [`Error::Request`] with the disk's status, some of the data may have been written; connection errors.
     pub fn write_at(&mut self, from: &[u8], offset_bytes: u64) -> Result<(), Error> {
         self.write(from, offset_bytes, 0)
     }
 
     /// Write `from` at `offset_bytes`, durable on return.
-    ///
-    /// # Errors
-    /// As [`write_at`](Self::write_at).
     pub fn write_durably_at(&mut self, from: &[u8], offset_bytes: u64) -> Result<(), Error> {
         self.write(from, offset_bytes, FLAG_FUA)
     }
 
     /// Make everything written so far durable.
-    ///
-    /// # Errors
-    /// [`Error::Request`] with the disk's status; connection errors.
     pub fn flush(&mut self) -> Result<(), Error> {
         self.run(Operation::Flush, 0, (0, 0), None)
     }
 
     /// Tell the disk that a range's content is no longer needed.
-    ///
-    /// # Errors
-    /// [`Error::Request`] with the disk's status; connection errors.
     pub fn discard(&mut self, offset_bytes: u64, length_bytes: u64) -> Result<(), Error> {
         self.run(Operation::Discard, 0, (offset_bytes, length_bytes), None)
     }
 
     /// Make a range read as zeroes; `unmap`: its blocks may be deallocated.
-    ///
-    /// # Errors
-    /// [`Error::Request`] with the disk's status; connection errors.
     pub fn write_zeroes(&mut self, offset_bytes: u64, length_bytes: u64, unmap: bool) -> Result<(), Error> {
         self.run(Operation::WriteZeroes, if unmap { FLAG_UNMAP } else { 0 }, (offset_bytes, length_bytes), None)
     }
@@ -128,7 +112,7 @@ impl Blocking {
             (waited, _) => waited.map(drop),
         });
         match done.inspect_err(|_| queues[0].abandon())?.first() {
-            Some((_, status)) => Err(Error::Request(*status)),
+            Some((_, status)) => Err(Error::Service(DiskError::Request(*status))),
             None => Ok(()),
         }
     }

@@ -16,7 +16,7 @@ use fipsee_ring::region::{Access, Region};
 use fipsee_ring::seqpacket::Seqpacket;
 use fipsee_ring::wait::{Backoff, DEFAULT_LOOK, WaitMode};
 
-use super::error::Error;
+use super::error::{DiskError, Error};
 use super::memory::{Buffer, Memory, Pool, lock};
 use super::queue::Queue;
 use super::transfer::BOUNCE_BYTES;
@@ -178,7 +178,7 @@ impl Disk {
     /// Take `length_bytes` of the pool, aligned to 4096 bytes; given back on drop.
     ///
     /// # Errors
-    /// [`Error::PoolExhausted`].
+    /// [`DiskError::PoolExhausted`].
     pub fn allocate(&self, length_bytes: u64) -> Result<Buffer, Error> {
         self.shared.pool.allocate(length_bytes)
     }
@@ -186,7 +186,7 @@ impl Disk {
     /// Take [`BOUNCE_BYTES`] of the pool for transfers, or as much as there is.
     ///
     /// # Errors
-    /// [`Error::PoolExhausted`]: there is not even a page.
+    /// [`DiskError::PoolExhausted`]: there is not even a page.
     pub fn allocate_bounce(&self) -> Result<Buffer, Error> {
         let lengths = (0..10).map(|halvings| BOUNCE_BYTES >> halvings); // To 4096 bytes.
         let mut found = lengths.map(|length_bytes| self.allocate(length_bytes));
@@ -238,18 +238,21 @@ impl Disk {
                 memories.retain(|known| known.id != memory.id);
                 Ok(())
             }
-            other => Err(unexpected(&other).into()),
+            other => Err(unexpected(&other)),
         }
     }
 
     /// Let go in order: the daemon finishes what was published. Dropping the disk and its queues lets go at once.
     ///
     /// # Errors
-    /// [`Error::TimedOut`] when requests in flight do not finish.
-    pub fn detach(self, queues: Vec<Queue>) -> Result<(), Error> {
+    /// [`Error::TimedOut`] when requests in flight do not finish; [`Error::Disconnected`] when the daemon let go by itself before it had
+    /// answered all of them.
+    pub fn detach(self, mut queues: Vec<Queue>) -> Result<(), Error> {
         let answer = ask(&lock(&self.shared.control), &Control::Detach, &[], "the request to detach")?.0;
-        drop(queues);
-        if answer == Control::Detached { Ok(()) } else { Err(unexpected(&answer).into()) }
+        if answer != Control::Detached {
+            return Err(unexpected(&answer));
+        }
+        queues.iter_mut().try_for_each(Queue::take_last)
     }
 
     /// After [`Error::Disconnected`]: attach again as `policy` says, hand the same memory over, and submit every request
@@ -296,7 +299,7 @@ impl Disk {
             ("(smaller) depth", layout.queues.iter().zip(&*queues).all(|(new, old)| new.depth as usize >= old.borrow().depth())),
         ];
         if let Some((what, _)) = checks.iter().find(|(_, same)| !same) {
-            return Err(Error::DifferentDisk(what));
+            return Err(Error::Service(DiskError::Different(what)));
         }
         for memory in &*lock(&self.memories) {
             register_with(&control, memory)?;
@@ -316,7 +319,7 @@ fn register_with(control: &Seqpacket, memory: &Memory) -> Result<(), Error> {
     let question = Control::Register { region: memory.id, access: ACCESS_READ | ACCESS_WRITE, length_bytes };
     match ask(control, &question, &[memory.region.as_fd()], "the request to register memory")?.0 {
         Control::Registered { region } if region == memory.id => Ok(()),
-        other => Err(unexpected(&other).into()),
+        other => Err(unexpected(&other)),
     }
 }
 
@@ -338,5 +341,5 @@ fn handshake(socket_path: &Path, options: &AttachOptions) -> Result<Attached, Er
         pool_bytes: options.pool_bytes,
         name: &options.name,
     };
-    Ok(handshake::attach(socket_path, offered, &PROFILE, &wanted)?)
+    handshake::attach(socket_path, offered, &PROFILE, &wanted)
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fipsee_ring::region::Region;
 
-use super::error::Error;
+use super::error::{DiskError, Error};
 use crate::wire::{SECTOR_BYTES, SECTOR_SHIFT, Segment};
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -43,7 +43,7 @@ impl Pool {
     pub(super) fn allocate(self: &Arc<Self>, wanted_bytes: u64) -> Result<Buffer, Error> {
         let mut state = lock(&self.state);
         let pool_bytes = state.length_bytes;
-        let refused = Error::PoolExhausted { wanted_bytes, pool_bytes };
+        let refused = Error::Service(DiskError::PoolExhausted { wanted_bytes, pool_bytes });
         if wanted_bytes == 0 || wanted_bytes > pool_bytes {
             return Err(refused);
         }
@@ -78,7 +78,7 @@ impl Pool {
     pub(super) fn move_to(&self, region: Arc<Region>, offset_bytes: u64, length_bytes: u64) -> Result<(), Error> {
         let mut state = lock(&self.state);
         if length_bytes < state.length_bytes {
-            return Err(Error::DifferentDisk("(smaller) pool size"));
+            return Err(Error::Service(DiskError::Different("(smaller) pool size")));
         }
         let mut piece = vec![0; 1 << 20];
         let mut done_bytes = 0;

@@ -12,7 +12,7 @@ pub mod transfer;
 
 pub use blocking::Blocking;
 pub use connection::{AttachOptions, Claim, Disk, Placement, ReconnectEvent, default_socket_path};
-pub use error::Error;
+pub use error::{DiskError, Error};
 pub use fipsee_ring::port::ReconnectPolicy;
 pub use memory::{Buffer, Bytes, Memory};
 pub use queue::{Completion, Event, Queue};

@@ -52,7 +52,8 @@ enum Use {
 /// One queue of an attached disk, for one thread at a time.
 ///
 /// Requests are staged by [`read`](Self::read) and its siblings, published together by [`submit`](Self::submit), and
-/// come back through [`reap`](Self::reap) or [`wait`](Self::wait) in any order.
+/// come back through [`reap`](Self::reap) or [`wait`](Self::wait) in any order. Staging fails with [`Full`] while `depth` requests
+/// are outstanding.
 #[derive(Debug)]
 pub struct Queue {
     port: Port,
@@ -137,7 +138,7 @@ impl Queue {
         self.free_tags.len() == self.depth()
     }
 
-    /// Publish what is staged, in one burst, and wake the daemon if it sleeps.
+    /// Publish what is staged, in one burst, several short requests in a message, and wake the daemon if it sleeps.
     #[inline(always)]
     pub fn submit(&mut self) {
         if !self.unacknowledged.is_empty() {
@@ -146,13 +147,6 @@ impl Queue {
         if self.staged.is_empty() {
             return;
         }
-        self.publish_staged();
-        self.port.published();
-    }
-
-    /// In one burst, several short ones in a message.
-    #[inline(always)]
-    fn publish_staged(&mut self) {
         let burst = self.staged.len();
         let mut rest = self.staged.as_slice();
         let short = |tag: &u16| self.requests[usize::from(*tag)].as_ref();
@@ -177,6 +171,7 @@ impl Queue {
             rest = &rest[count..];
         }
         self.staged.clear();
+        self.port.published();
     }
 
     /// Hand every completion that is there to `done`; returns how many. Never blocks.
@@ -185,7 +180,7 @@ impl Queue {
     /// [`Error::Fault`] when the daemon broke the protocol.
     #[inline(always)]
     pub fn reap(&mut self, done: &mut impl FnMut(Completion)) -> Result<usize, Error> {
-        if self.port.pace.is_early() {
+        if self.port.pace.hold.is_early() {
             return Ok(0);
         }
         let mut message = Message::ZERO;
@@ -222,7 +217,7 @@ impl Queue {
         let index = usize::from(tag);
         let in_use = self.uses.get(index).copied().unwrap_or(Use::Free);
         if in_use == Use::Free || self.port.queue.requests.outstanding() == 0 {
-            return Err(Error::Fault(PeerFault::UnknownTag { tag }));
+            return Err(Error::Fault(PeerFault::Value { what: "the tag of a completion without a request", value: tag.into() }));
         }
         let Some(status) = Status::from_wire(status) else {
             return Err(Error::Fault(PeerFault::Value { what: "a completion's status", value: status.into() }));
@@ -261,7 +256,7 @@ impl Queue {
                 self.events.push(Event::Resized { sector_count });
             }
             KIND_DETACH => self.events.push(Event::Detached),
-            _ => return Err(Error::Fault(PeerFault::UnknownKind { kind: kind.into() })),
+            _ => return Err(Error::Fault(PeerFault::Value { what: "the kind of an event", value: kind.into() })),
         }
         self.unacknowledged.push(kind);
         self.submit();
@@ -284,9 +279,6 @@ impl Queue {
     }
 
     /// As [`wait`](Self::wait), but returns 0 when nothing came within `timeout`.
-    ///
-    /// # Errors
-    /// As [`wait`](Self::wait).
     pub fn wait_timeout(&mut self, timeout: Duration, done: &mut impl FnMut(Completion)) -> Result<usize, Error> {
         self.wait_until(Some(clock::ticks().saturating_add(clock::duration_to_ticks(timeout))), done)
     }
@@ -294,7 +286,7 @@ impl Queue {
     #[inline(always)]
     pub(super) fn wait_until(&mut self, deadline_ticks: Option<u64>, done: &mut impl FnMut(Completion)) -> Result<usize, Error> {
         self.submit();
-        self.port.pace.hold();
+        self.port.pace.hold.wait();
         let known_events = self.events.len();
         loop {
             let count = self.reap(done)?;
@@ -327,7 +319,15 @@ impl Queue {
     /// # Errors
     /// [`Error::Disconnected`] when the daemon died or closed the channel and nothing is left to reap.
     pub fn woken(&mut self) -> Result<(), Error> {
-        Ok(self.port.woken()?)
+        self.port.woken()
+    }
+
+    /// The daemon has let go: take what it has answered, which must be all that was published.
+    pub(super) fn take_last(&mut self) -> Result<(), Error> {
+        let unpublished = self.staged.len();
+        self.port.pace.hold.wait();
+        self.reap(&mut |_| {})?;
+        if self.outstanding() > unpublished { Err(Error::Disconnected) } else { Ok(()) }
     }
 
     /// After an error of the channel: forget every request without an answer, so that a reconnection does not repeat it.

@@ -15,11 +15,9 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::{Disk, Engine, Faults, Submitted, Ticket, bytes_of, sectors_of};
+use super::{Disk, Engine, Faults, Submitted, Ticket, bytes_of, description, sectors_of};
 use crate::request::{MAX_SPANS, Request};
-use crate::wire::{
-    BlockInfo, CAPABILITY_DISCARD, CAPABILITY_WRITE, MAX_INDIRECT_ENTRIES, MAX_TRANSFER_BYTES, Operation, SECTOR_BYTES, Status,
-};
+use crate::wire::{BlockInfo, CAPABILITY_DISCARD, CAPABILITY_WRITE, Operation, SECTOR_BYTES, Status};
 use fipsee_ring::memory::Span;
 
 pub(super) mod job;
@@ -35,10 +33,6 @@ mod window;
 use job::Step;
 use new_file::NewFile;
 use target::Target;
-
-/// Most sectors of one discard or write-zeroes: 4 GiB. The kernel does it on a thread of its own, so its duration holds
-/// up nobody else.
-const MAX_RANGE_SECTORS: u32 = 8 << 20;
 
 /// Whether to bypass the page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -154,17 +148,9 @@ impl Disk for FileDisk {
     const ANSWERS_AT_ONCE: bool = false;
 
     fn info(&self) -> BlockInfo {
-        BlockInfo {
-            first_sector: 0,
-            sector_count: self.target.size_bytes() / SECTOR_BYTES,
-            block_bytes: self.block_bytes,
-            optimal_bytes: self.optimal_bytes,
-            max_transfer_bytes: u32::try_from(MAX_TRANSFER_BYTES).unwrap_or(u32::MAX),
-            max_range_sectors: MAX_RANGE_SECTORS,
-            max_segments: u32::try_from(MAX_INDIRECT_ENTRIES).unwrap_or(u32::MAX),
-            capabilities: self.capabilities,
-            identity: self.identity,
-        }
+        let sector_count = self.target.size_bytes() / SECTOR_BYTES;
+        let usual = description(sector_count, self.block_bytes, self.capabilities, self.identity);
+        BlockInfo { optimal_bytes: self.optimal_bytes, ..usual }
     }
 
     unsafe fn submit(&self, request: &Request, spans: &[Span], ticket: Ticket, engine: &mut Engine) -> Submitted {

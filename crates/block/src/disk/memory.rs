@@ -12,9 +12,9 @@ use rustix::mm::Advice;
 use rustix::process::{Resource, getrlimit};
 
 use self::mapping::{HUGE_PAGE_BYTES, Mapping, overcommit_is_strict, page_bytes};
-use super::{Disk, Engine, Submitted, Ticket, bytes_of, capabilities, check_block, random_identity, sectors_of};
+use super::{Disk, Engine, Submitted, Ticket, bytes_of, capabilities, check_block, description, random_identity, sectors_of};
 use crate::request::Request;
-use crate::wire::{BlockInfo, MAX_INDIRECT_ENTRIES, MAX_TRANSFER_BYTES, Operation, SECTOR_BYTES, Status};
+use crate::wire::{BlockInfo, Operation, SECTOR_BYTES, Status};
 
 /// Most sectors of one discard or write-zeroes: 64 MiB. The worker does it itself, and its other queues wait meanwhile:
 /// milliseconds at this size.
@@ -187,17 +187,9 @@ impl Disk for MemoryDisk {
     const ANSWERS_AT_ONCE: bool = true;
 
     fn info(&self) -> BlockInfo {
-        BlockInfo {
-            first_sector: 0,
-            sector_count: self.sector_count.load(Ordering::Relaxed),
-            block_bytes: self.options.block_bytes,
-            optimal_bytes: 4096,
-            max_transfer_bytes: u32::try_from(MAX_TRANSFER_BYTES).unwrap_or(u32::MAX),
-            max_range_sectors: MAX_RANGE_SECTORS,
-            max_segments: u32::try_from(MAX_INDIRECT_ENTRIES).unwrap_or(u32::MAX),
-            capabilities: capabilities(self.options.read_only),
-            identity: self.identity,
-        }
+        let (sector_count, capabilities) = (self.sector_count.load(Ordering::Relaxed), capabilities(self.options.read_only));
+        let usual = description(sector_count, self.options.block_bytes, capabilities, self.identity);
+        BlockInfo { optimal_bytes: 4096, max_range_sectors: MAX_RANGE_SECTORS, ..usual }
     }
 
     #[inline(always)]

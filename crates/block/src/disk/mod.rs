@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::request::Request;
 use crate::wire::{
     BlockInfo, CAPABILITY_DISCARD, CAPABILITY_FLUSH, CAPABILITY_FUA, CAPABILITY_PACKED, CAPABILITY_WRITE,
-    CAPABILITY_WRITE_ZEROES, SECTOR_BYTES,
+    CAPABILITY_WRITE_ZEROES, MAX_INDIRECT_ENTRIES, MAX_TRANSFER_BYTES, SECTOR_BYTES,
 };
 use fipsee_ring::memory::Span;
 
@@ -31,7 +31,7 @@ pub use fipsee_serve::Ticket;
 pub use memory::{MemoryDisk, MemoryOptions};
 pub use null::{NullDisk, NullOptions};
 pub use spec::{DiskSpec, KindSpec};
-pub use wrap::{DelayDisk, ErrorDisk, PowerCutDisk, Wrapper};
+pub use wrap::{WrappedDisk, Wrapper};
 
 /// A disk: takes checked requests, several threads at a time.
 pub trait Disk: Send + Sync {
@@ -70,12 +70,8 @@ pub enum AnyDisk {
     Memory(MemoryDisk),
     /// `file:PATH`
     File(FileDisk),
-    /// `delay:`
-    Delay(DelayDisk),
-    /// `error:`
-    Error(ErrorDisk),
-    /// `powercut:`
-    PowerCut(PowerCutDisk),
+    /// `delay:`, `error:`, `powercut:`
+    Wrapped(WrappedDisk),
 }
 
 impl AnyDisk {
@@ -85,9 +81,7 @@ impl AnyDisk {
         match self {
             Self::Null(_) | Self::Memory(_) => None,
             Self::File(disk) => Some(disk),
-            Self::Delay(disk) => disk.inner().file_disk(),
-            Self::Error(disk) => disk.inner().file_disk(),
-            Self::PowerCut(disk) => disk.inner().file_disk(),
+            Self::Wrapped(disk) => disk.inner().file_disk(),
         }
     }
 
@@ -98,9 +92,7 @@ impl AnyDisk {
             Self::Null(_) => "null",
             Self::Memory(_) => "memory",
             Self::File(_) => "file",
-            Self::Delay(_) => "delay",
-            Self::Error(_) => "error",
-            Self::PowerCut(_) => "powercut",
+            Self::Wrapped(disk) => disk.kind(),
         }
     }
 
@@ -120,9 +112,7 @@ macro_rules! of_any {
             Self::Null($disk) => $what,
             Self::Memory($disk) => $what,
             Self::File($disk) => $what,
-            Self::Delay($disk) => $what,
-            Self::Error($disk) => $what,
-            Self::PowerCut($disk) => $what,
+            Self::Wrapped($disk) => $what,
         }
     };
 }
@@ -159,6 +149,22 @@ const fn capabilities(read_only: bool) -> u32 {
     match read_only {
         true => CAPABILITY_FLUSH | CAPABILITY_PACKED,
         false => EVERY_CAPABILITY,
+    }
+}
+
+/// What is the same of every disk, or usual.
+fn description(sector_count: u64, block_bytes: u32, capabilities: u32, identity: [u8; 16]) -> BlockInfo {
+    BlockInfo {
+        first_sector: 0,
+        sector_count,
+        block_bytes,
+        optimal_bytes: block_bytes,
+        max_transfer_bytes: u32::try_from(MAX_TRANSFER_BYTES).unwrap_or(u32::MAX),
+        // 4 GiB: the kernel does it on a thread of its own, so its duration holds up nobody else.
+        max_range_sectors: 8 << 20,
+        max_segments: u32::try_from(MAX_INDIRECT_ENTRIES).unwrap_or(u32::MAX),
+        capabilities,
+        identity,
     }
 }
 

@@ -3,12 +3,9 @@
 use fipsee_ring::memory::Span;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Disk, Engine, Submitted, Ticket, bytes_of, capabilities, check_block, sectors_of};
+use super::{Disk, Engine, Submitted, Ticket, bytes_of, capabilities, check_block, description, sectors_of};
 use crate::request::Request;
-use crate::wire::{BlockInfo, MAX_INDIRECT_ENTRIES, MAX_TRANSFER_BYTES, Operation, Status};
-
-/// Most sectors of one discard or write-zeroes: 4 GiB, since it costs nothing here.
-const MAX_RANGE_SECTORS: u32 = 8 << 20;
+use crate::wire::{BlockInfo, Operation, Status};
 
 /// What a null disk is made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,17 +49,8 @@ impl Disk for NullDisk {
     const ANSWERS_AT_ONCE: bool = true;
 
     fn info(&self) -> BlockInfo {
-        BlockInfo {
-            first_sector: 0,
-            sector_count: self.sector_count.load(Ordering::Relaxed),
-            block_bytes: self.options.block_bytes,
-            optimal_bytes: self.options.block_bytes,
-            max_transfer_bytes: u32::try_from(MAX_TRANSFER_BYTES).unwrap_or(u32::MAX),
-            max_range_sectors: MAX_RANGE_SECTORS,
-            max_segments: u32::try_from(MAX_INDIRECT_ENTRIES).unwrap_or(u32::MAX),
-            capabilities: capabilities(self.options.read_only),
-            identity: self.identity,
-        }
+        let (sector_count, capabilities) = (self.sector_count.load(Ordering::Relaxed), capabilities(self.options.read_only));
+        description(sector_count, self.options.block_bytes, capabilities, self.identity)
     }
 
     #[inline(always)]

@@ -14,10 +14,7 @@ use std::path::{Path, PathBuf};
 
 use fipsee_ring::control::MAX_NAME_BYTES;
 
-use super::{
-    AnyDisk, DelayDisk, DirectMode, ErrorDisk, FileDisk, FileOptions, MemoryDisk, MemoryOptions, NullDisk, NullOptions,
-    PowerCutDisk, Wrapper,
-};
+use super::{AnyDisk, DirectMode, FileDisk, FileOptions, MemoryDisk, MemoryOptions, NullDisk, NullOptions, WrappedDisk, Wrapper};
 
 /// What a disk is made from, by kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,14 +129,7 @@ impl KindSpec {
             Self::File(options) => {
                 FileDisk::open(&FileOptions { read_only: options.read_only || ro, ..options.clone() }).map(AnyDisk::File)
             }
-            Self::Wrapped(wrapper, below) => {
-                let below = below.open(name, ro)?;
-                match wrapper {
-                    Wrapper::Delay(options) => DelayDisk::new(below, options).map(AnyDisk::Delay),
-                    Wrapper::Error(options) => Ok(AnyDisk::Error(ErrorDisk::new(below, options))),
-                    Wrapper::PowerCut(options) => PowerCutDisk::new(below, options).map(AnyDisk::PowerCut),
-                }
-            }
+            Self::Wrapped(wrapper, below) => WrappedDisk::new(below.open(name, ro)?, wrapper).map(AnyDisk::Wrapped),
         }
     }
 }

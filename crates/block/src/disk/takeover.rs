@@ -19,7 +19,7 @@ impl AnyDisk {
                 "its memory cannot be handed over: it was made with thp, or under vm.overcommit_memory=2; stop and start the daemon"
                     .to_owned()
             }),
-            Self::Delay(_) | Self::Error(_) | Self::PowerCut(_) => {
+            Self::Wrapped(_) => {
                 Err("a disk that misbehaves on purpose (delay, error, powercut) is not handed over; stop and start the daemon".to_owned())
             }
         }

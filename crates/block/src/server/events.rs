@@ -42,7 +42,7 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
     /// The disk's size changed.
     pub fn announce_resize(&mut self, info: &BlockInfo) {
         self.set_facts(info);
-        self.resize.wanted = Some(info.sector_count);
+        self.resize.wanted = (info.sector_count != self.told_sectors).then_some(info.sector_count);
         self.send_events();
         self.flush();
     }
@@ -60,6 +60,7 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
             && let Some(sector_count) = self.resize.wanted.take()
         {
             self.resize.unacknowledged = true;
+            self.told_sectors = sector_count;
             self.queue.completions.publish(&event_resize(sector_count));
         }
         if !self.detach.unacknowledged && self.detach.wanted.take().is_some() {

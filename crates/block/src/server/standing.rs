@@ -46,6 +46,9 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
     /// Go on as another server left off, whose cursors the channel's end was opened with.
     pub fn take_stand(&mut self, standing: &Standing) {
         self.resize = standing.resize;
+        if standing.resize.wanted.is_some() {
+            self.told_sectors = 0;
+        }
         self.detach = standing.detach;
         self.detached = standing.detached;
     }

@@ -5,16 +5,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fipsee_ring::channel::FEATURE_CHOICES;
 use fipsee_ring::control::Control;
-use fipsee_ring::handshake::{self, Attached, HandshakeError, Wanted};
+use fipsee_ring::handshake::{self, Attached, Wanted};
 use fipsee_ring::port::Port;
 use fipsee_ring::region::Region;
 use fipsee_ring::seqpacket::Seqpacket;
+use fipsee_ring::tuning::Choices;
 use fipsee_ring::wait::Backoff;
 use fipsee_ring::{Message, PeerFault};
 
 use crate::client::ConnectOptions;
-use crate::error::Error;
+use crate::error::{CallError, Error};
 use crate::payload::Payload;
 use crate::wire::{PROFILE, Place, SERVICE_CALLS, ServiceInfo};
 
@@ -48,8 +50,16 @@ impl RawClient {
         options.wait.available()?;
         let depth = options.depth;
         let wanted = Wanted { service: SERVICE_CALLS, queue_count: 1, depth, flags: 0, pool_bytes: 0, name };
-        let Attached { control, region, layout, service_info, mut queues } =
-            handshake::attach(socket_path, 0, &PROFILE, &wanted)?;
+        Self::over(handshake::attach(socket_path, FEATURE_CHOICES, &PROFILE, &wanted)?, options)
+    }
+
+    /// Over a channel that the caller attached.
+    ///
+    /// # Errors
+    /// What a server must not grant.
+    #[doc(hidden)]
+    pub fn over(attached: Attached, options: &ConnectOptions) -> Result<Self, Error> {
+        let Attached { control, region, layout, service_info, mut queues } = attached;
         let info = ServiceInfo::from_bytes(&service_info)?;
         let (Some(queue), Some(geometry), true) = (queues.pop(), layout.queues.first(), queues.is_empty()) else {
             return Err(PeerFault::Count { what: "queues", value: layout.queues.len() as u64, limit: 1 }.into());
@@ -80,11 +90,13 @@ impl RawClient {
     /// Are the values at the server as long as these?
     ///
     /// # Errors
-    /// [`Error::OtherTypes`] when they are not.
+    /// [`CallError::OtherTypes`] when they are not.
     pub fn expect_sizes(&self, request_bytes: u32, reply_bytes: u32) -> Result<(), Error> {
         let pairs = [("a request", self.info.request_bytes, request_bytes), ("a reply", self.info.reply_bytes, reply_bytes)];
         match pairs.into_iter().find(|(_, theirs_bytes, ours_bytes)| theirs_bytes != ours_bytes) {
-            Some((what, theirs_bytes, ours_bytes)) => Err(Error::OtherTypes { what, theirs_bytes, ours_bytes }),
+            Some((what, theirs_bytes, ours_bytes)) => {
+                Err(Error::Service(CallError::OtherTypes { what, theirs_bytes, ours_bytes }))
+            }
             None => Ok(()),
         }
     }
@@ -93,6 +105,12 @@ impl RawClient {
     #[must_use]
     pub const fn info(&self) -> ServiceInfo {
         self.info
+    }
+
+    /// How the rings go about their work: as the server advises, else as this CPU's family likes.
+    #[must_use]
+    pub fn choices(&self) -> Choices {
+        self.port.queue.tuning.to_choices()
     }
 
     /// Calls that can be outstanding at a time; the server may have granted fewer than wanted.
@@ -157,12 +175,12 @@ impl RawClient {
     /// Call and wait for the reply, at most until `deadline_ticks`.
     ///
     /// # Errors
-    /// [`Error::RepliesDue`] when calls are outstanding; [`Error::TimedOut`], after which the reply is due; and as
+    /// [`CallError::RepliesDue`] when calls are outstanding; [`Error::TimedOut`], after which the reply is due; and as
     /// [`wait`](Self::wait).
     #[inline(always)]
     pub fn call(&mut self, request: &Message, deadline_ticks: Option<u64>, reply: &mut Message) -> Result<(), Error> {
         if self.outstanding() != 0 || self.port.queue.requests.publish(request).is_err() {
-            return Err(Error::RepliesDue { outstanding: self.outstanding() });
+            return Err(Error::Service(CallError::RepliesDue { outstanding: self.outstanding() }));
         }
         self.port.queue.requests.prefetch(1);
         self.next_start.advance();
@@ -177,7 +195,7 @@ impl RawClient {
     /// in so many empty looks.
     #[inline(always)]
     pub fn poll(&mut self, reply: &mut Message) -> Result<bool, Error> {
-        if self.port.pace.is_early() {
+        if self.port.pace.hold.is_early() {
             return Ok(false);
         }
         if self.take(reply) {
@@ -217,7 +235,7 @@ impl RawClient {
 
     #[inline(always)]
     fn await_reply(&mut self, deadline_ticks: Option<u64>, reply: &mut Message) -> Result<bool, Error> {
-        self.port.pace.hold();
+        self.port.pace.hold.wait();
         loop {
             if self.take(reply) {
                 self.port.backoff.reset();
@@ -233,9 +251,9 @@ impl RawClient {
 
     /// What the loss of the server means: it may have said why, or be about to.
     #[cold]
-    fn reason_of_loss(&self, error: HandshakeError) -> Error {
-        if !matches!(error, HandshakeError::Disconnected) {
-            return error.into();
+    fn reason_of_loss(&self, error: Error) -> Error {
+        if !matches!(error, Error::Disconnected) {
+            return error;
         }
         let reason = self.control.receive(REASON_TIMEOUT).ok().and_then(|packet| Control::decode(&packet.bytes).ok());
         match reason {

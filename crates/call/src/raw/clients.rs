@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use fipsee_ring::channel::RegionLayout;
+use fipsee_ring::channel::{FEATURE_CHOICES, RegionLayout};
 use fipsee_ring::control::RefusalCode;
 use fipsee_ring::handshake::{Grant, Wanted, refuse};
 use fipsee_ring::listener::Listener;
 use fipsee_ring::mailbox::Mailbox;
-use fipsee_serve::session::{self, Attachment, Client, ClientLimits, Denial, Granted, Held, Host};
+use fipsee_ring::tuning::Choices;
+use fipsee_serve::session::{self, Attachment, Client, ClientLimits, Denial, Granted, Held, Host, Sessions};
 use fipsee_serve::unix::{FIRST_TOKEN, UnixTransport};
 use fipsee_serve::{Add, Assignment, Command, QueueName, Which, WorkerHandle};
 use rustix::event::epoll::EventFlags;
@@ -39,15 +40,20 @@ pub(super) enum Event {
 }
 
 /// What is served, to whom, and who answers.
-pub(super) struct Serving {
+pub struct Serving {
     pub(super) name: Arc<str>,
     pub(super) info: ServiceInfo,
     pub(super) max_clients: usize,
     pub(super) max_depth: u32,
     pub(super) allow: Allow,
+    /// Of both ends of the rings: used here, and advised to clients that ask.
+    pub(super) choices: Choices,
     pub(super) workers: BTreeMap<usize, WorkerHandle<Turns>>,
     pub(super) clients: u64,
     pub(super) events: Arc<Mailbox<Event>>,
+    /// Set once it is to end.
+    #[doc(hidden)]
+    pub ending: Option<Ending>,
 }
 
 /// A client has a channel to the service of this name.
@@ -79,11 +85,11 @@ impl Host<Turns> for Serving {
     }
 
     fn features(&self) -> u64 {
-        0
+        FEATURE_CHOICES
     }
 
     fn attach(&mut self, client: &Client<'_>, wanted: &Wanted<'_>) -> Result<Granted<Turns>, Denial> {
-        let Self { name, info, .. } = self;
+        let Self { name, info, choices, .. } = self;
         if wanted.service != SERVICE_CALLS || wanted.flags != 0 || wanted.queue_count == 0 || wanted.depth == 0 {
             let text = "ATTACH asks for an unknown service or flag, or for no queue or depth 0; this server takes calls";
             return Err(refuse(RefusalCode::Malformed, text).into());
@@ -93,7 +99,7 @@ impl Host<Turns> for Serving {
                 "this server serves '{name}', not '{}'; connect to another socket, or build for the same version",
                 wanted.name
             );
-            return Err(refuse(RefusalCode::UnknownExport, text).into());
+            return Err(refuse(RefusalCode::UnknownName, text).into());
         }
         let session::Credentials { pid, uid, gid, .. } = *client.credentials;
         let credentials = Credentials { pid, uid, gid };
@@ -104,7 +110,10 @@ impl Host<Turns> for Serving {
         let fewest = self.workers.iter().min_by_key(|(_, handle)| handle.assigned.load(Ordering::Relaxed));
         let depth = wanted.depth.min(client.limits.max_depth);
         let seed = u32::try_from(client.id & 0xffff_ffff).unwrap_or(0);
-        let mut grant = Grant::new(RegionLayout::plan(&PROFILE, 1, depth, info.pool_bytes(depth), seed), |_| {})?;
+        let mut layout = RegionLayout::plan(&PROFILE, 1, depth, info.pool_bytes(depth), seed);
+        layout.features = client.features;
+        layout.queues.iter_mut().for_each(|geometry| geometry.choices = *choices);
+        let mut grant = Grant::new(layout, |_| {})?;
         let (Some((&worker, handle)), Some(queue)) = (fewest, grant.queues.pop()) else {
             return Err(refuse(RefusalCode::ShuttingDown, "nobody answers calls here any more; try again later").into());
         };
@@ -119,10 +128,53 @@ impl Host<Turns> for Serving {
         })
     }
 
+    /// A client that is refused is not told that all is done.
+    fn catch_up(sessions: &mut Sessions<Turns, Self>) {
+        for event in sessions.host.events.take() {
+            match event {
+                Event::Joined { worker, handle } => drop(sessions.host.workers.insert(worker, handle)),
+                Event::Left { worker } => {
+                    sessions.host.workers.remove(&worker);
+                    let is_orphan = |held: &Held<Turns>| held.workers().contains(&worker);
+                    let orphans = sessions.iter().filter(|(_, session)| session.held().is_some_and(is_orphan));
+                    let mut orphans: Vec<u64> = orphans.map(|(client, _)| client).collect();
+                    // In the order in which they came, so that the simulation can be repeated.
+                    orphans.sort_unstable();
+                    for client in orphans {
+                        let text = "the thread that answered this client's calls is gone; connect again";
+                        sessions.refuse_and_close(client, refuse(RefusalCode::ShuttingDown, text));
+                    }
+                }
+                Event::Refused { client, text } => sessions.refuse_and_close(client, refuse(RefusalCode::Malformed, text)),
+                Event::Stop => {
+                    sessions.host.ending.get_or_insert(Ending::InOrder);
+                    sessions.drain();
+                }
+                Event::Abort => sessions.host.ending = Some(Ending::AtOnce),
+            }
+        }
+    }
+
     fn command(&mut self, worker: usize, command: Command<Turns>) {
         // One that is gone lets go of everything by itself: dropped, the command says that it was carried out.
         if let Some(handle) = self.workers.get(&worker) {
             handle.mailbox.send(command);
+        }
+    }
+}
+
+impl Serving {
+    /// Have workers or the owner asked for something?
+    #[must_use]
+    pub fn has_events(&self) -> bool {
+        self.events.has_messages()
+    }
+
+    /// Have the workers let go of whom they still serve, and end.
+    pub fn stop_workers(&self) {
+        for handle in self.workers.values() {
+            let all = Command::Remove { which: Which::All, finish: false, removed: Box::new(drop) };
+            handle.mailbox.send_all([all, Command::Stop]);
         }
     }
 }
@@ -138,6 +190,15 @@ fn add(channel: Channel, events: Arc<Mailbox<Event>>) -> Command<Turns> {
         }
     });
     Command::Add(Add { name: QueueName { client, index: 0 }, make, added })
+}
+
+/// How a server is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// When its clients have what they published.
+    InOrder,
+    /// Now.
+    AtOnce,
 }
 
 pub(super) struct Clients {
@@ -159,17 +220,15 @@ impl Clients {
         while !self.is_over() {
             let is_waiting = self.stopping.is_some() || (!self.is_accepting && self.wants_clients());
             let (_, accepted) = self.clients.turn(self.listener.socket(), is_waiting.then_some(TICK));
-            for event in self.clients.sessions.host.events.take() {
-                if matches!(event, Event::Abort) {
-                    return self.stop_workers();
-                }
-                self.handle(event);
+            match self.clients.sessions.host.ending {
+                Some(Ending::AtOnce) => break,
+                Some(Ending::InOrder) => self.stopping = self.stopping.or_else(|| Some(Instant::now())),
+                None => {}
             }
-            self.clients.carry_out();
             // Without a worker nobody would answer: clients wait to be accepted. So they do while no descriptor is free.
             self.accept_clients(accepted.is_ok() && self.wants_clients());
         }
-        self.stop_workers();
+        self.clients.sessions.host.stop_workers();
     }
 
     fn is_over(&self) -> bool {
@@ -186,36 +245,6 @@ impl Clients {
         } else if !wanted && self.is_accepting {
             self.clients.stop_listening(self.listener.socket());
             self.is_accepting = false;
-        }
-    }
-
-    fn handle(&mut self, event: Event) {
-        let sessions = &mut self.clients.sessions;
-        match event {
-            Event::Joined { worker, handle } => drop(sessions.host.workers.insert(worker, handle)),
-            Event::Left { worker } => {
-                sessions.host.workers.remove(&worker);
-                let is_orphan = |held: &Held<Turns>| held.workers().contains(&worker);
-                let orphans = sessions.iter().filter(|(_, session)| session.held().is_some_and(is_orphan));
-                for client in orphans.map(|(client, _)| client).collect::<Vec<_>>() {
-                    let text = "the thread that answered this client's calls is gone; connect again";
-                    sessions.refuse_and_close(client, refuse(RefusalCode::ShuttingDown, text));
-                }
-            }
-            Event::Refused { client, text } => sessions.refuse_and_close(client, refuse(RefusalCode::Malformed, text)),
-            Event::Stop => {
-                self.stopping.get_or_insert_with(Instant::now);
-                sessions.drain();
-            }
-            Event::Abort => {}
-        }
-    }
-
-    /// Have the workers let go of whom they still serve, and end.
-    fn stop_workers(&self) {
-        for handle in self.clients.sessions.host.workers.values() {
-            let all = Command::Remove { which: Which::All, finish: false, removed: Box::new(drop) };
-            handle.mailbox.send_all([all, Command::Stop]);
         }
     }
 }

@@ -11,6 +11,13 @@ mod server;
 mod worker;
 
 pub use client::RawClient;
+/// For whoever drives a server without sockets and threads, as tests/simulate does.
+#[cfg(feature = "server")]
+#[doc(hidden)]
+pub use clients::{Ending, Serving};
+#[cfg(feature = "server")]
+#[doc(hidden)]
+pub use queue::Turns;
 #[cfg(feature = "server")]
 pub use server::{RawServer, Stopper};
 #[cfg(feature = "server")]

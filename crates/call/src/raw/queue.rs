@@ -23,7 +23,7 @@ use crate::wire::{Place, ServiceInfo};
 /// which order they are taken makes no difference.
 #[derive(Default)]
 #[expect(clippy::vec_box, reason = "what changes hands is the box; the channel is not moved")]
-pub(super) struct Turns(pub(super) Vec<Box<Channel>>);
+pub struct Turns(pub(super) Vec<Box<Channel>>);
 
 impl Engine for Turns {
     type Ticket = Infallible;

@@ -15,7 +15,7 @@ use rustix::net::SocketType;
 
 use super::clients::{Clients, Event, Serving};
 use super::worker::RawWorker;
-use crate::error::Error;
+use crate::error::{CallError, Error};
 use crate::server::ServerOptions;
 use crate::wire::{MAX_VALUE_BYTES, PAYLOAD_UNIT_BYTES, ServiceInfo};
 
@@ -33,7 +33,7 @@ impl RawServer {
     /// Serve `name` at `socket_path`, with requests and replies of so many bytes.
     ///
     /// # Errors
-    /// [`Error::Serve`] when the socket cannot be had or the sizes cannot be served; [`Error::Io`] when the process has no
+    /// [`CallError::Serve`] when the socket cannot be had or the sizes cannot be served; [`Error::Io`] when the process has no
     /// descriptor or thread left.
     pub fn bind(
         socket_path: &Path,
@@ -41,6 +41,26 @@ impl RawServer {
         (request_bytes, reply_bytes): (u32, u32),
         options: ServerOptions,
     ) -> Result<Self, Error> {
+        let socket_mode = options.socket_mode;
+        let (mut server, serving) = Self::without_socket(name, (request_bytes, reply_bytes), options)?;
+        let listener = Listener::bind(socket_path, SocketType::SEQPACKET, socket_mode);
+        let listener = listener.map_err(|text| Error::Service(CallError::Serve(text)))?;
+        let looking = Clients::new(serving, listener).map_err(no_descriptor)?;
+        let thread = std::thread::Builder::new().name("fip-call-clients".to_owned()).spawn(move || looking.run());
+        server.thread = Some(thread.map_err(|source| Error::Io { context: "start the thread that accepts clients", source })?);
+        Ok(server)
+    }
+
+    /// A server whose clients the caller brings to the sessions of what is returned beside it.
+    ///
+    /// # Errors
+    /// As [`bind`](Self::bind).
+    #[doc(hidden)]
+    pub fn without_socket(
+        name: &str,
+        (request_bytes, reply_bytes): (u32, u32),
+        options: ServerOptions,
+    ) -> Result<(Self, Serving), Error> {
         options.wait.available()?;
         let max_depth = options.max_depth.min(MAX_DEPTH);
         let payload_bytes = |bytes: u32| bytes.checked_next_multiple_of(PAYLOAD_UNIT_BYTES).unwrap_or(u32::MAX);
@@ -51,26 +71,24 @@ impl RawServer {
             reply_payload_bytes: payload_bytes(options.reply_payload_bytes),
         };
         if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains('\0') {
-            return Err(Error::Serve(format!(
+            return Err(Error::Service(CallError::Serve(format!(
                 "the name '{name}' has {} bytes; a name has 1 to {MAX_NAME_BYTES}, none of them 0",
                 name.len()
-            )));
+            ))));
         }
         if request_bytes > MAX_VALUE_BYTES || reply_bytes > MAX_VALUE_BYTES {
             let text = format!(
                 "requests of {request_bytes} and replies of {reply_bytes} bytes; at most {MAX_VALUE_BYTES} fit a message, send the rest as payload"
             );
-            return Err(Error::Serve(text));
+            return Err(Error::Service(CallError::Serve(text)));
         }
         if info.pool_bytes(max_depth) > MAX_POOL_BYTES || max_depth == 0 {
             let text = format!(
                 "{max_depth} calls with {} bytes of payload each; a client has at least one call and at most {MAX_POOL_BYTES} bytes: choose a smaller depth or payload",
                 info.pool_bytes(1)
             );
-            return Err(Error::Serve(text));
+            return Err(Error::Service(CallError::Serve(text)));
         }
-        let listener = Listener::bind(socket_path, SocketType::SEQPACKET, options.socket_mode).map_err(Error::Serve)?;
-        let no_descriptor = |source| Error::Io { context: "serve calls", source };
         let events = Arc::new(Mailbox::new().map_err(no_descriptor)?);
         let serving = Serving {
             name: name.into(),
@@ -79,14 +97,13 @@ impl RawServer {
             max_depth,
             // Unless told otherwise: the server's own user, and root.
             allow: options.allow.unwrap_or_else(|| Box::new(|who| [0, rustix::process::geteuid().as_raw()].contains(&who.uid))),
+            choices: options.choices,
             workers: BTreeMap::new(),
             clients: 0,
             events: Arc::clone(&events),
+            ending: None,
         };
-        let looking = Clients::new(serving, listener).map_err(no_descriptor)?;
-        let thread = std::thread::Builder::new().name("fip-call-clients".to_owned()).spawn(move || looking.run());
-        let thread = Some(thread.map_err(|source| Error::Io { context: "start the thread that accepts clients", source })?);
-        Ok(Self { info, wait: (options.wait, options.look), events, thread, next_worker: AtomicUsize::new(0) })
+        Ok((Self { info, wait: (options.wait, options.look), events, thread: None, next_worker: AtomicUsize::new(0) }, serving))
     }
 
     /// One more thread's share of the clients. New ones go to the worker with the fewest.
@@ -105,6 +122,10 @@ impl RawServer {
     pub fn stopper(&self) -> Stopper {
         Stopper(Arc::clone(&self.events))
     }
+}
+
+fn no_descriptor(source: std::io::Error) -> Error {
+    Error::Io { context: "serve calls", source }
 }
 
 impl Drop for RawServer {

@@ -13,10 +13,10 @@ use super::queue::{Channel, Turns};
 use crate::server::Call;
 use crate::wire::ServiceInfo;
 
-/// What [`RawWorker::take`] came back with.
+/// What waiting for a call came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// A call, to be answered.
+    /// A call.
     Call,
     /// None came in time.
     TimedOut,
@@ -49,6 +49,12 @@ impl RawWorker {
     #[must_use]
     pub const fn info(&self) -> ServiceInfo {
         self.info
+    }
+
+    /// To be driven from outside while no call is taken.
+    #[doc(hidden)]
+    pub const fn runtime(&mut self) -> &mut Worker<Turns> {
+        &mut self.worker
     }
 
     /// Take the next call, waiting for it at most until `deadline_ticks`.

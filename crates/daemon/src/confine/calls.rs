@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use fipsee_serve::{Argument, Needs};
 use libc::c_long;
 use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    TargetArch,
 };
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
@@ -13,227 +15,96 @@ type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 const CLONE_NEW: u64 = 0x7e02_0080;
 const CLONE_THREAD: u64 = 0x0001_0000;
 const PROT_EXEC: u64 = 4;
-const AF_UNIX: u64 = 1;
-const PR_SET_NAME: u64 = 15;
-const FIONBIO: u64 = 0x5421;
-const BLKSSZGET: u64 = 0x1268;
-const BLKGETSIZE64: u64 = 0x8008_1272;
+const AF_UNIX: u32 = 1;
+const PR_SET_NAME: u32 = 15;
+const FIONBIO: u32 = 0x5421;
 
-/// Calls whatever their arguments.
-const ALLOWED: &[c_long] = &[
+/// Numbers of system calls.
+macro_rules! calls {
+    ($($name:ident)*) => { &[$(libc::$name),*] };
+}
+
+/// Calls whatever their arguments, of every service: those of the runtime, the transports, the log and the C library.
+const ALLOWED: &[c_long] = calls! {
     // Memory.
-    libc::SYS_brk,
-    libc::SYS_madvise,
-    libc::SYS_mbind,
-    libc::SYS_memfd_create,
-    libc::SYS_mlock,
-    libc::SYS_mlock2,
-    libc::SYS_mremap,
-    libc::SYS_munlock,
-    libc::SYS_munmap,
-    libc::SYS_set_mempolicy,
+    SYS_brk SYS_madvise SYS_mbind SYS_memfd_create SYS_mremap SYS_munmap SYS_set_mempolicy
     // Files; which ones is landlock's part.
-    libc::SYS_close,
-    libc::SYS_dup,
-    libc::SYS_dup3,
-    libc::SYS_fadvise64,
-    libc::SYS_faccessat,
-    libc::SYS_fallocate,
-    libc::SYS_fchmod,
-    libc::SYS_fchmodat,
-    libc::SYS_fcntl,
-    libc::SYS_fdatasync,
-    libc::SYS_flock,
-    libc::SYS_fstat,
-    libc::SYS_fstatfs,
-    libc::SYS_fsync,
-    libc::SYS_ftruncate,
-    libc::SYS_getcwd,
-    libc::SYS_getdents64,
-    libc::SYS_lseek,
-    libc::SYS_mkdirat,
-    libc::SYS_newfstatat,
-    libc::SYS_openat,
-    libc::SYS_pread64,
-    libc::SYS_pwrite64,
-    libc::SYS_pwritev2,
-    libc::SYS_read,
-    libc::SYS_readlinkat,
-    libc::SYS_readv,
-    libc::SYS_statfs,
-    libc::SYS_statx,
-    libc::SYS_unlinkat,
-    libc::SYS_write,
-    libc::SYS_writev,
-    // The kernel rings of file disks; they were made before, and can do what their restrictions say.
-    libc::SYS_io_uring_enter,
+    SYS_close SYS_dup SYS_dup3 SYS_faccessat SYS_fchmod SYS_fchmodat SYS_fcntl SYS_flock SYS_fstat SYS_ftruncate
+    SYS_getcwd SYS_getdents64 SYS_lseek SYS_mkdirat SYS_newfstatat SYS_openat SYS_read SYS_readlinkat SYS_readv
+    SYS_statx SYS_unlinkat SYS_write SYS_writev
+    // The kernel rings of engines and interrupts; they were made before, and can do what their restrictions say.
+    SYS_io_uring_enter
     // Waiting.
-    libc::SYS_epoll_create1,
-    libc::SYS_epoll_ctl,
-    libc::SYS_epoll_pwait,
-    libc::SYS_epoll_pwait2,
-    libc::SYS_eventfd2,
-    libc::SYS_futex,
-    libc::SYS_ppoll,
-    libc::SYS_clock_getres,
-    libc::SYS_clock_gettime,
-    libc::SYS_clock_nanosleep,
-    libc::SYS_gettimeofday,
-    libc::SYS_nanosleep,
-    libc::SYS_restart_syscall,
-    libc::SYS_sched_yield,
+    SYS_epoll_create1 SYS_epoll_ctl SYS_epoll_pwait SYS_epoll_pwait2 SYS_eventfd2 SYS_futex SYS_ppoll
+    SYS_clock_getres SYS_clock_gettime SYS_clock_nanosleep SYS_gettimeofday SYS_nanosleep SYS_restart_syscall
+    SYS_sched_yield
     // Unix sockets; of other kinds none can be made.
-    libc::SYS_accept4,
-    libc::SYS_bind,
-    libc::SYS_connect,
-    libc::SYS_getpeername,
-    libc::SYS_getsockname,
-    libc::SYS_getsockopt,
-    libc::SYS_listen,
-    libc::SYS_recvfrom,
-    libc::SYS_recvmsg,
-    libc::SYS_sendmsg,
-    libc::SYS_sendto,
-    libc::SYS_setsockopt,
-    libc::SYS_shutdown,
+    SYS_accept4 SYS_bind SYS_connect SYS_getpeername SYS_getsockname SYS_getsockopt SYS_listen SYS_recvfrom
+    SYS_recvmsg SYS_sendmsg SYS_sendto SYS_setsockopt SYS_shutdown
     // Threads, their ends, and that of the process.
-    libc::SYS_exit,
-    libc::SYS_exit_group,
-    libc::SYS_membarrier,
-    libc::SYS_rseq,
-    libc::SYS_rt_sigaction,
-    libc::SYS_rt_sigprocmask,
-    libc::SYS_rt_sigreturn,
-    libc::SYS_sched_getaffinity,
-    libc::SYS_sched_setaffinity,
-    libc::SYS_set_robust_list,
-    libc::SYS_sigaltstack,
+    SYS_exit SYS_exit_group SYS_membarrier SYS_rseq SYS_rt_sigaction SYS_rt_sigprocmask SYS_rt_sigreturn
+    SYS_sched_getaffinity SYS_sched_setaffinity SYS_set_robust_list SYS_sigaltstack
+    // Another filter says that there is no such call: its flags are in memory, where none can look.
+    SYS_clone3
     // What we are.
-    libc::SYS_getcpu,
-    libc::SYS_getegid,
-    libc::SYS_geteuid,
-    libc::SYS_getgid,
-    libc::SYS_getpid,
-    libc::SYS_getrandom,
-    libc::SYS_gettid,
-    libc::SYS_getuid,
-    libc::SYS_uname,
-];
+    SYS_getcpu SYS_getegid SYS_geteuid SYS_getgid SYS_getpid SYS_getrandom SYS_gettid SYS_getuid SYS_uname
+};
 
 /// What only older machines have beside its successor.
 #[cfg(target_arch = "x86_64")]
-const ALLOWED_HERE: &[c_long] = &[
-    libc::SYS_access,
-    libc::SYS_chmod,
-    libc::SYS_epoll_wait,
-    libc::SYS_lstat,
-    libc::SYS_mkdir,
-    libc::SYS_open,
-    libc::SYS_poll,
-    libc::SYS_readlink,
-    libc::SYS_stat,
-    libc::SYS_time,
-    libc::SYS_unlink,
-];
+const ALLOWED_HERE: &[c_long] = calls! {
+    SYS_access SYS_chmod SYS_epoll_wait SYS_lstat SYS_mkdir SYS_open SYS_poll SYS_readlink SYS_stat SYS_time SYS_unlink
+};
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_HERE: &[c_long] = &[];
 
-/// What no daemon of ours ever does, and whoever has taken one over would do next.
-const FATAL: &[c_long] = &[
+/// What no daemon of ours ever does, and whoever has taken one over would do next. No service can allow it.
+const FATAL: &[c_long] = calls! {
     // Become another program, or look into one.
-    libc::SYS_execve,
-    libc::SYS_execveat,
-    libc::SYS_kcmp,
-    libc::SYS_pidfd_getfd,
-    libc::SYS_process_madvise,
-    libc::SYS_process_vm_readv,
-    libc::SYS_process_vm_writev,
-    libc::SYS_ptrace,
+    SYS_execve SYS_execveat SYS_kcmp SYS_pidfd_getfd SYS_process_madvise SYS_process_vm_readv SYS_process_vm_writev
+    SYS_ptrace
     // Become another user, or one in another world.
-    libc::SYS_capset,
-    libc::SYS_chroot,
-    libc::SYS_personality,
-    libc::SYS_setfsgid,
-    libc::SYS_setfsuid,
-    libc::SYS_setgid,
-    libc::SYS_setgroups,
-    libc::SYS_setns,
-    libc::SYS_setregid,
-    libc::SYS_setresgid,
-    libc::SYS_setresuid,
-    libc::SYS_setreuid,
-    libc::SYS_setuid,
-    libc::SYS_unshare,
+    SYS_capset SYS_chroot SYS_personality SYS_setfsgid SYS_setfsuid SYS_setgid SYS_setgroups SYS_setns SYS_setregid
+    SYS_setresgid SYS_setresuid SYS_setreuid SYS_setuid SYS_unshare
     // Mounts, and files past their paths.
-    libc::SYS_fsconfig,
-    libc::SYS_fsmount,
-    libc::SYS_fsopen,
-    libc::SYS_fspick,
-    libc::SYS_mount,
-    libc::SYS_mount_setattr,
-    libc::SYS_move_mount,
-    libc::SYS_open_by_handle_at,
-    libc::SYS_open_tree,
-    libc::SYS_pivot_root,
-    libc::SYS_umount2,
+    SYS_fsconfig SYS_fsmount SYS_fsopen SYS_fspick SYS_mount SYS_mount_setattr SYS_move_mount SYS_open_by_handle_at
+    SYS_open_tree SYS_pivot_root SYS_umount2
     // The kernel itself.
-    libc::SYS_acct,
-    libc::SYS_add_key,
-    libc::SYS_bpf,
-    libc::SYS_delete_module,
-    libc::SYS_fanotify_init,
-    libc::SYS_finit_module,
-    libc::SYS_init_module,
-    libc::SYS_kexec_load,
-    libc::SYS_keyctl,
-    libc::SYS_perf_event_open,
-    libc::SYS_quotactl,
-    libc::SYS_reboot,
-    libc::SYS_request_key,
-    libc::SYS_swapoff,
-    libc::SYS_swapon,
-    libc::SYS_syslog,
-    libc::SYS_userfaultfd,
-    libc::SYS_vhangup,
+    SYS_acct SYS_add_key SYS_bpf SYS_delete_module SYS_fanotify_init SYS_finit_module SYS_init_module SYS_kexec_load
+    SYS_keyctl SYS_perf_event_open SYS_quotactl SYS_reboot SYS_request_key SYS_swapoff SYS_swapon SYS_syslog
+    SYS_userfaultfd SYS_vhangup
     // Its clock and its names.
-    libc::SYS_adjtimex,
-    libc::SYS_clock_adjtime,
-    libc::SYS_clock_settime,
-    libc::SYS_setdomainname,
-    libc::SYS_sethostname,
-    libc::SYS_settimeofday,
-];
+    SYS_adjtimex SYS_clock_adjtime SYS_clock_settime SYS_setdomainname SYS_sethostname SYS_settimeofday
+};
 
 #[cfg(target_arch = "x86_64")]
-const FATAL_HERE: &[c_long] =
-    &[libc::SYS_fork, libc::SYS_ioperm, libc::SYS_iopl, libc::SYS_kexec_file_load, libc::SYS_modify_ldt, libc::SYS_vfork];
+const FATAL_HERE: &[c_long] = calls! { SYS_fork SYS_ioperm SYS_iopl SYS_kexec_file_load SYS_modify_ldt SYS_vfork };
 #[cfg(not(target_arch = "x86_64"))]
 const FATAL_HERE: &[c_long] = &[];
 
 /// Calls of which only some arguments are allowed; all of a rule's conditions must hold.
-fn allowed_with_arguments() -> Vec<(c_long, Vec<Condition>)> {
-    let own = u64::from(std::process::id());
-    let ioctls = [FIONBIO, BLKSSZGET, BLKGETSIZE64].map(|request| (libc::SYS_ioctl, vec![is(1, request)]));
-    // That an eventfd hears of a ring, or does no more; what else can be registered, the restrictions of our rings forbid as well.
-    let registered = [4, 5].map(|operation| (libc::SYS_io_uring_register, vec![is(1, operation)]));
-    let others = [
+fn allowed_with_arguments() -> Vec<(c_long, Vec<Argument>)> {
+    let (int, own) = (Argument::int, std::process::id());
+    // No memory that can be executed.
+    let not_executable = || vec![Argument { index: 2, mask: PROT_EXEC, value: 0 }];
+    vec![
+        (libc::SYS_ioctl, vec![int(1, FIONBIO)]),
+        // That an eventfd hears of a ring, or does no more; what else can be registered, the restrictions of our rings forbid as well.
+        (libc::SYS_io_uring_register, vec![int(1, 4)]),
+        (libc::SYS_io_uring_register, vec![int(1, 5)]),
         // A thread, with everything shared.
-        (libc::SYS_clone, vec![bits(0, CLONE_THREAD | CLONE_NEW, CLONE_THREAD)]),
-        // Another filter says that there is no such call: its flags are in memory, where none can look.
-        (libc::SYS_clone3, Vec::new()),
-        // No memory that can be executed.
-        (libc::SYS_mmap, vec![bits(2, PROT_EXEC, 0)]),
-        (libc::SYS_mprotect, vec![bits(2, PROT_EXEC, 0)]),
-        (libc::SYS_socket, vec![is(0, AF_UNIX)]),
-        (libc::SYS_socketpair, vec![is(0, AF_UNIX)]),
+        (libc::SYS_clone, vec![Argument { index: 0, mask: CLONE_THREAD | CLONE_NEW, value: CLONE_THREAD }]),
+        (libc::SYS_mmap, not_executable()),
+        (libc::SYS_mprotect, not_executable()),
+        (libc::SYS_socket, vec![int(0, AF_UNIX)]),
+        (libc::SYS_socketpair, vec![int(0, AF_UNIX)]),
         // abort(3), and a disk that fails like a power supply; nobody else's process.
-        (libc::SYS_kill, vec![is(0, own)]),
-        (libc::SYS_tgkill, vec![is(0, own)]),
+        (libc::SYS_kill, vec![int(0, own)]),
+        (libc::SYS_tgkill, vec![int(0, own)]),
         // Limits are asked for, not changed.
-        (libc::SYS_prlimit64, vec![is(0, 0), whole(2, 0)]),
-        (libc::SYS_prctl, vec![is(0, PR_SET_NAME)]),
-    ];
-    ioctls.into_iter().chain(registered).chain(others).collect()
+        (libc::SYS_prlimit64, vec![int(0, 0), Argument { index: 2, mask: u64::MAX, value: 0 }]),
+        (libc::SYS_prctl, vec![int(0, PR_SET_NAME)]),
+    ]
 }
 
 /// In the order in which they are set: the last one allows no further ones.
@@ -241,20 +112,22 @@ fn allowed_with_arguments() -> Vec<(c_long, Vec<Condition>)> {
 pub(super) struct Filters([BpfProgram; 3]);
 
 impl Filters {
-    pub(super) fn new() -> Result<Self, seccompiler::BackendError> {
+    /// For services that need this.
+    pub(super) fn new(needs: &Needs) -> Result<Self, BackendError> {
         let arch = TargetArch::try_from(std::env::consts::ARCH)?;
+        let program = |rules, otherwise, then| SeccompFilter::new(rules, otherwise, then, arch)?.try_into();
         // The C library then makes threads by clone(2), whose flags can be looked at.
-        let unknown = SeccompAction::Errno(errno(libc::ENOSYS));
-        let no_clone3 = program(rules([libc::SYS_clone3], Vec::new())?, SeccompAction::Allow, unknown, arch)?;
-        let processes = vec![
-            (libc::SYS_clone, vec![bits(0, CLONE_THREAD, 0)]),
-            (libc::SYS_socket, vec![Condition(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, AF_UNIX)]),
-        ];
-        let fatal = rules(FATAL.iter().chain(FATAL_HERE).copied(), processes)?;
-        let fatal = program(fatal, SeccompAction::Allow, SeccompAction::KillProcess, arch)?;
-        let allowed = rules(ALLOWED.iter().chain(ALLOWED_HERE).copied(), allowed_with_arguments())?;
-        let allowed = program(allowed, SeccompAction::Errno(errno(libc::EPERM)), SeccompAction::Allow, arch)?;
-        Ok(Self([no_clone3, fatal, allowed]))
+        let unknown = SeccompAction::Errno(libc::ENOSYS.cast_unsigned());
+        let no_clone3 = program(rules(&[&[libc::SYS_clone3]], &[])?, SeccompAction::Allow, unknown)?;
+        let mut fatal =
+            rules(&[FATAL, FATAL_HERE], &[(libc::SYS_clone, vec![Argument { index: 0, mask: CLONE_THREAD, value: 0 }])])?;
+        let family = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, AF_UNIX.into())?;
+        fatal.insert(libc::SYS_socket, vec![SeccompRule::new(vec![family])?]);
+        let fatal = program(fatal, SeccompAction::Allow, SeccompAction::KillProcess)?;
+        let allowed =
+            rules(&[ALLOWED, ALLOWED_HERE, &needs.calls], &[allowed_with_arguments(), needs.calls_with.clone()].concat())?;
+        let refused = SeccompAction::Errno(libc::EPERM.cast_unsigned());
+        Ok(Self([no_clone3, fatal, program(allowed, refused, SeccompAction::Allow)?]))
     }
 
     /// Have the kernel refuse everything else from now on, in all threads.
@@ -263,54 +136,16 @@ impl Filters {
     }
 }
 
-const fn errno(errno: i32) -> u32 {
-    errno.cast_unsigned()
-}
-
-fn program(
-    rules: Rules,
-    otherwise: SeccompAction,
-    then: SeccompAction,
-    arch: TargetArch,
-) -> Result<BpfProgram, seccompiler::BackendError> {
-    SeccompFilter::new(rules, otherwise, then, arch)?.try_into()
-}
-
-fn rules(
-    whole: impl IntoIterator<Item = c_long>,
-    some: Vec<(c_long, Vec<Condition>)>,
-) -> Result<Rules, seccompiler::BackendError> {
-    let mut rules: Rules = whole.into_iter().map(|call| (call, Vec::new())).collect();
-    for (call, conditions) in some {
-        let of_call = rules.entry(call).or_default();
-        if !conditions.is_empty() {
-            let conditions = conditions.into_iter().map(Condition::build).collect::<Result<_, _>>()?;
-            of_call.push(SeccompRule::new(conditions)?);
-        }
+/// Of `whole` calls, whatever their arguments, and of `some` arguments of others.
+fn rules(whole: &[&[c_long]], some: &[(c_long, Vec<Argument>)]) -> Result<Rules, BackendError> {
+    let mut rules = Rules::new();
+    for (call, arguments) in some {
+        let condition = |Argument { index, mask, value }: &Argument| {
+            SeccompCondition::new(*index, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(*mask), *value)
+        };
+        let conditions = arguments.iter().map(condition).collect::<Result<_, _>>()?;
+        rules.entry(*call).or_default().push(SeccompRule::new(conditions)?);
     }
+    rules.extend(whole.concat().into_iter().map(|call| (call, Vec::new())));
     Ok(rules)
-}
-
-/// What an argument must be: its number, its width, how it compares with what.
-struct Condition(u8, SeccompCmpArgLen, SeccompCmpOp, u64);
-
-impl Condition {
-    fn build(self) -> Result<SeccompCondition, seccompiler::BackendError> {
-        let Self(argument, width, comparison, value) = self;
-        SeccompCondition::new(argument, width, comparison, value)
-    }
-}
-
-/// An `int`: the kernel looks at no more of it.
-const fn is(argument: u8, value: u64) -> Condition {
-    Condition(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)
-}
-
-/// A `long` or a pointer.
-const fn whole(argument: u8, value: u64) -> Condition {
-    Condition(argument, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, value)
-}
-
-const fn bits(argument: u8, mask: u64, value: u64) -> Condition {
-    Condition(argument, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(mask), value)
 }

@@ -3,6 +3,7 @@
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
+use fipsee_serve::FileUse;
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
     RulesetCreatedAttr, RulesetStatus, Scope,
@@ -17,92 +18,76 @@ const NEWEST: ABI = ABI::V6;
 const HOMES: &str = "/home";
 
 /// What the daemon may do below a path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Use {
-    /// Look things up.
-    Read,
-    /// Open disks and make new ones.
-    Disks,
-    /// Make sockets, with the locks beside them, and remove them.
-    Sockets,
-    /// Both: what an administrator names for later.
-    Both,
+type Rights = BitFlags<AccessFs>;
+
+/// Look things up.
+fn reading() -> Rights {
+    AccessFs::ReadFile | AccessFs::ReadDir
 }
 
-impl Use {
-    fn rights(self) -> BitFlags<AccessFs> {
-        match self {
-            Self::Read => AccessFs::ReadFile | AccessFs::ReadDir,
-            // A file that was created for a disk and cannot be made long enough is removed.
-            Self::Disks => {
-                AccessFs::ReadFile
-                    | AccessFs::WriteFile
-                    | AccessFs::Truncate
-                    | AccessFs::MakeReg
-                    | AccessFs::RemoveFile
-                    | AccessFs::IoctlDev
-            }
-            Self::Sockets => AccessFs::MakeSock | AccessFs::MakeReg | AccessFs::ReadFile | AccessFs::RemoveFile,
-            Self::Both => Self::Disks.rights() | Self::Sockets.rights(),
-        }
-    }
+/// Open files and make new ones. One that was created and cannot be made long enough is removed.
+fn files() -> Rights {
+    let written = AccessFs::WriteFile | AccessFs::Truncate | AccessFs::MakeReg | AccessFs::RemoveFile;
+    written | AccessFs::ReadFile | AccessFs::IoctlDev
+}
+
+/// Make sockets, with the locks beside them, and remove them.
+fn sockets() -> Rights {
+    AccessFs::MakeSock | AccessFs::MakeReg | AccessFs::ReadFile | AccessFs::RemoveFile
 }
 
 /// The paths, and what for.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Paths(Vec<(PathBuf, Use)>);
+pub(super) struct Paths(Vec<(PathBuf, Rights)>);
 
 impl Paths {
-    /// What a daemon needs that serves `config` at `sockets`.
-    pub(super) fn of<'a>(config: &Config, sockets: impl Iterator<Item = &'a Path>) -> Result<Self, String> {
+    /// What a daemon needs that serves `config` with its sockets `at` these paths, and what its services have `declared`.
+    pub(super) fn of<'a>(
+        config: &Config,
+        declared: &[(PathBuf, FileUse)],
+        at: impl Iterator<Item = &'a Path>,
+    ) -> Result<Self, String> {
         let mut paths = Self::default();
         for path in &config.confine_paths {
             let found = path.canonicalize().map_err(|error| {
                 format!("{}, named in confine_paths, cannot be used: {error}; create it or remove it there", path.display())
             })?;
-            paths.0.push((found, Use::Both));
+            paths.0.push((found, files() | sockets()));
         }
-        // Where the unit lets it keep files.
-        for path in std::env::var_os("STATE_DIRECTORY").iter().flat_map(std::env::split_paths) {
-            paths.add(&path, Use::Disks);
-        }
-        for path in config.disks.iter().filter_map(|disk| disk.spec.kind.file()) {
-            paths.add_disk(path);
+        for (path, what) in declared {
+            let is_device = || path.metadata().is_ok_and(|found| found.file_type().is_block_device());
+            match what {
+                FileUse::Read => paths.add(path, reading()),
+                FileUse::WriteBeside if !is_device() => paths.add_beside(path, files()),
+                FileUse::Write | FileUse::WriteBeside => paths.add(path, files()),
+            }
         }
         let for_machines = config.disks.iter().flat_map(|disk| &disk.vhost_user);
-        let folders: Vec<PathBuf> = sockets.map(folder_of).chain(for_machines.map(|path| folder_of(path))).collect();
+        let folders: Vec<PathBuf> = at.map(folder_of).chain(for_machines.map(|path| folder_of(path))).collect();
         for folder in folders {
             // Whoever binds there says what is wrong.
             let _ = std::fs::create_dir_all(&folder);
-            paths.add(&folder, Use::Sockets);
+            paths.add(&folder, sockets());
         }
         if let Some(file) = config.arguments.file() {
-            paths.add_beside(file, Use::Read);
+            paths.add_beside(file, reading());
         }
-        // Who holds a lock; how devices are; and our own program, for the names in a backtrace.
-        for path in [Path::new("/proc"), Path::new("/sys")] {
-            paths.add(path, Use::Read);
-        }
-        if let Ok(program) = std::env::current_exe() {
-            paths.add(&program, Use::Read);
+        // Who holds a lock; how the machine and its devices are; and our own program, for the names in a backtrace.
+        for path in ["/proc".into(), "/sys".into()].into_iter().chain(std::env::current_exe()) {
+            paths.add(&path, reading());
         }
         Ok(paths)
     }
 
-    fn add(&mut self, path: &Path, what: Use) {
+    fn add(&mut self, path: &Path, what: Rights) {
         if let Ok(found) = path.canonicalize() {
             self.0.push((found, what));
         }
     }
 
-    fn add_disk(&mut self, path: &Path) {
-        let is_device = path.metadata().is_ok_and(|found| found.file_type().is_block_device());
-        if is_device { self.add(path, Use::Disks) } else { self.add_beside(path, Use::Disks) }
-    }
-
-    /// A file and its folder: editors put a new file in the old one's place, and disks are added beside others. Not a folder where
+    /// A file and its folder: editors put a new file in the old one's place, and files are added beside others. Not a folder where
     /// everybody keeps everything.
-    fn add_beside(&mut self, path: &Path, what: Use) {
+    fn add_beside(&mut self, path: &Path, what: Rights) {
         let Ok(found) = path.canonicalize() else { return };
         match found.parent().filter(|folder| !is_everybodys(folder)) {
             Some(folder) => self.add(folder, what),
@@ -112,38 +97,41 @@ impl Paths {
 
     /// May a disk be opened, or a socket made, at `path`?
     pub(super) fn cover(&self, path: &Path, is_socket: bool) -> bool {
-        let needed = if is_socket { Use::Sockets } else { Use::Disks };
+        let needed = if is_socket { sockets() } else { files() };
         let found = path.canonicalize().or_else(|_| folder_of(path).canonicalize());
-        found.is_ok_and(|found| {
-            self.0.iter().any(|(below, what)| (*what == needed || *what == Use::Both) && found.starts_with(below))
-        })
+        found.is_ok_and(|found| self.0.iter().any(|(below, what)| what.contains(needed) && found.starts_with(below)))
     }
 
     /// For people.
     pub(super) fn names(&self) -> String {
         let mut names: Vec<String> =
-            self.0.iter().filter(|(_, what)| *what != Use::Read).map(|(path, _)| path.display().to_string()).collect();
+            self.0.iter().filter(|(_, what)| *what != reading()).map(|(path, _)| path.display().to_string()).collect();
         names.sort_unstable();
         names.dedup();
         if names.is_empty() { "no folder".to_owned() } else { names.join(", ") }
     }
 
-    /// Have the kernel refuse every other file from now on, to this thread and those it makes; `false`: this kernel cannot.
-    pub(super) fn restrict(&self) -> Result<bool, String> {
-        self.try_restrict().map_err(|error| format!("landlock refuses: {error}"))
+    /// Have the kernel refuse every other file from now on, to this thread and those it makes.
+    pub(super) fn restrict(&self) -> Result<(), String> {
+        match self.try_restrict() {
+            Ok(RulesetStatus::NotEnforced) => {
+                Err("this kernel has no landlock, or it is not among its security modules (lsm=)".to_owned())
+            }
+            Ok(_) => Ok(()),
+            Err(error) => Err(format!("landlock refuses: {error}")),
+        }
     }
 
-    fn try_restrict(&self) -> Result<bool, Box<dyn std::error::Error>> {
+    fn try_restrict(&self) -> Result<RulesetStatus, Box<dyn std::error::Error>> {
         let ruleset = Ruleset::default().set_compatibility(CompatLevel::BestEffort);
         let ruleset = ruleset.handle_access(AccessFs::from_all(NEWEST))?.handle_access(AccessNet::from_all(NEWEST))?;
         let mut ruleset = ruleset.scope(scopes())?.create()?;
         for (path, what) in &self.0 {
             let is_folder = path.is_dir();
-            let rights = if is_folder { what.rights() } else { what.rights() & AccessFs::from_file(NEWEST) };
+            let rights = if is_folder { *what } else { *what & AccessFs::from_file(NEWEST) };
             ruleset = ruleset.add_rule(PathBeneath::new(PathFd::new(path)?, rights))?;
         }
-        let status = ruleset.restrict_self()?;
-        Ok(status.ruleset != RulesetStatus::NotEnforced)
+        Ok(ruleset.restrict_self()?.ruleset)
     }
 }
 
@@ -191,7 +179,7 @@ mod tests {
         let _ = std::fs::remove_file(&way_out);
         std::os::unix::fs::symlink(&dir, &way_out).expect("a link");
         let mut paths = Paths::default();
-        paths.add(&inside, Use::Disks);
+        paths.add(&inside, files());
         assert!(paths.cover(&inside.join("new"), false));
         assert!(!paths.cover(&inside.join("new"), true), "a folder for disks is none for sockets");
         assert!(!paths.cover(&dir.join("new"), false));

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use clap::ValueEnum;
+use fipsee_serve::Needs;
 use serde::Deserialize;
 
 use self::calls::Filters;
@@ -40,64 +41,54 @@ pub struct Confinement(Option<Arc<State>>);
 #[derive(Debug)]
 struct State {
     is_required: bool,
-    files_begun: AtomicBool,
+    needs: Needs,
+    /// Once.
+    files: OnceLock<Files>,
     calls_begun: AtomicBool,
+}
+
+/// What became of files.
+#[derive(Debug)]
+struct Files {
+    paths: Paths,
     /// Does landlock hold?
-    has_landlock: AtomicBool,
-    paths: OnceLock<Paths>,
+    has_landlock: bool,
     /// Made before clients wait for it.
-    filters: OnceLock<Filters>,
+    filters: Option<Filters>,
 }
 
 impl Confinement {
-    /// As the configuration wants it; nothing is given up yet.
+    /// As the configuration wants it, for services that need this; nothing is given up yet.
     #[must_use]
-    pub fn wanted(confine: Confine) -> Self {
-        let state = || State {
-            is_required: confine == Confine::Required,
-            files_begun: AtomicBool::new(false),
-            calls_begun: AtomicBool::new(false),
-            has_landlock: AtomicBool::new(false),
-            paths: OnceLock::new(),
-            filters: OnceLock::new(),
-        };
+    pub fn wanted(confine: Confine, needs: Needs) -> Self {
+        let is_required = confine == Confine::Required;
+        let state = || State { is_required, needs, files: OnceLock::new(), calls_begun: AtomicBool::new(false) };
         Self((confine != Confine::Off).then(|| Arc::new(state())))
     }
 
-    /// None: the process is more than the daemon.
-    #[must_use]
-    pub const fn none() -> Self {
-        Self(None)
-    }
-
-    /// Is anything given up?
+    /// Is anything given up? Not where the process is more than the daemon (`default`).
     #[must_use]
     pub const fn is_wanted(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Give up new privileges, and all files but those that `config` names and that lie at `sockets`. Once: a daemon that begins
-    /// anew, because the one that it was to take over from has died, has done it.
+    /// Give up new privileges, and all files but those that services need, that `config` names and that lie at `sockets`. Once: a daemon
+    /// that begins anew, because the one that it was to take over from has died, has done it.
     ///
     /// # Errors
     /// In words: a path of the configuration that is not there; landlock is required and not to be had.
     pub fn files<'a>(&self, config: &Config, sockets: impl Iterator<Item = &'a Path>) -> Result<(), String> {
-        let Some(state) = &self.0 else { return Ok(()) };
-        if state.files_begun.swap(true, Ordering::Relaxed) {
-            return Ok(());
-        }
-        let paths = Paths::of(config, sockets)?;
+        let Some(state) = self.0.as_ref().filter(|state| state.files.get().is_none()) else { return Ok(()) };
+        let paths = Paths::of(config, &state.needs.files, sockets)?;
         let given_up = rustix::thread::set_no_new_privs(true);
         state.or_say(given_up.map_err(|error| format!("no new privileges: {error}")))?;
-        let is_enforced = paths.restrict().and_then(|is_enforced| match is_enforced {
-            true => Ok(()),
-            false => Err("this kernel has no landlock, or it is not among its security modules (lsm=)".to_owned()),
-        });
-        state.has_landlock.store(is_enforced.is_ok(), Ordering::Relaxed);
-        let _ = state.paths.set(paths);
-        state.or_say(is_enforced)?;
-        let filters = Filters::new().map_err(|error| format!("no filter of system calls: {error}"));
-        state.or_say(filters.map(|filters| drop(state.filters.set(filters))))
+        let enforced = paths.restrict();
+        let has_landlock = enforced.is_ok();
+        state.or_say(enforced)?;
+        let filters = Filters::new(&state.needs).map_err(|error| format!("no filter of system calls: {error}"));
+        let filters = state.or_say(filters)?;
+        let _ = state.files.set(Files { paths, has_landlock, filters });
+        Ok(())
     }
 
     /// Give up every system call but those on the list, in all threads. After [`files`](Self::files).
@@ -105,26 +96,20 @@ impl Confinement {
     /// # Errors
     /// In words: it is required and not to be had.
     pub fn calls(&self) -> Result<(), String> {
-        let Some(state) = &self.0 else { return Ok(()) };
-        if state.calls_begun.swap(true, Ordering::Relaxed) {
-            return Ok(());
-        }
+        let Some(state) = self.0.as_ref().filter(|state| !state.calls_begun.swap(true, Ordering::Relaxed)) else { return Ok(()) };
+        let Some(Files { has_landlock, filters, .. }) = state.files.get() else { return Ok(()) };
         // Without filters, that has been said.
-        let outcome = state.filters.get().map_or(Ok(()), Filters::restrict);
-        let outcome = outcome.map_err(|error| format!("no filter of system calls: {error}"));
-        let has_seccomp = outcome.is_ok() && state.filters.get().is_some();
-        state.or_say(outcome)?;
-        let landlock = state.has_landlock.load(Ordering::Relaxed);
-        tracing::info!(landlock, seccomp = has_seccomp, "confined");
+        let outcome = filters.as_ref().map(Filters::restrict).transpose();
+        let restricted = state.or_say(outcome.map_err(|error| format!("no filter of system calls: {error}")))?;
+        tracing::info!(landlock = has_landlock, seccomp = restricted.flatten().is_some(), "confined");
         Ok(())
     }
 
     /// The words for a path that could not be used, and if that may be our own doing, what to change.
     #[must_use]
     pub fn explain(&self, text: String, path: &Path, is_socket: bool) -> String {
-        let Some(state) = self.0.as_ref().filter(|state| state.has_landlock.load(Ordering::Relaxed)) else { return text };
-        match state.paths.get() {
-            Some(paths) if !paths.cover(path, is_socket) => format!(
+        match self.0.as_ref().and_then(|state| state.files.get()) {
+            Some(Files { paths, has_landlock: true, .. }) if !paths.cover(path, is_socket) => format!(
                 "{text}; the daemon has confined itself (landlock) to {}: name the folder of {} in confine_paths, and restart it",
                 paths.names(),
                 path.display()
@@ -136,16 +121,16 @@ impl Confinement {
 
 impl State {
     /// What is missing is an error, or a line in the log.
-    fn or_say(&self, outcome: Result<(), String>) -> Result<(), String> {
+    fn or_say<T>(&self, outcome: Result<T, String>) -> Result<Option<T>, String> {
         match outcome {
             Err(missing) if self.is_required => {
                 Err(format!("the daemon cannot confine itself: {missing}; use another kernel, or confine = \"best-effort\""))
             }
             Err(missing) => {
                 tracing::warn!(missing, "not wholly confined; whoever takes the daemon over can do more");
-                Ok(())
+                Ok(None)
             }
-            Ok(()) => Ok(()),
+            Ok(had) => Ok(Some(had)),
         }
     }
 }

@@ -8,30 +8,62 @@ use std::sync::Arc;
 use fipsee_ring::control::RefusalCode;
 use fipsee_ring::handshake::{Wanted, refuse};
 use fipsee_serve::session::{Adopted, Client, Denial, Granted, Part, Service};
+use fipsee_serve::{Metric, Needs};
 
+use crate::config::Config;
 use crate::live::Live;
 use crate::worker::{DiskEngine, WorkerHandle};
 
-/// Services that a program adds to those of `fipseed`, for these workers.
-pub type Services = fn(&[WorkerHandle]) -> Vec<Box<dyn Service<DiskEngine>>>;
+type Boxed = Box<dyn Service<DiskEngine>>;
+
+/// A service of the daemon, before there is anything of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// What it needs at work under a configuration: the daemon gives up everything else before it has workers.
+    pub needs: fn(&Config) -> Needs,
+    /// Make it, for these workers.
+    pub make: fn(&Arc<Live>, &[WorkerHandle]) -> Boxed,
+}
+
+/// Services that a program adds to those of `fipseed`.
+pub type Services = &'static [Entry];
+
+/// One line per service.
+const SERVICES: [Entry; 1] = [block::ENTRY];
+
+/// What all services need, those that are `added` among them.
+#[must_use]
+pub fn needs(config: &Config, added: Services) -> Needs {
+    let mut all = Needs::default();
+    for entry in SERVICES.iter().chain(added) {
+        let Needs { calls, calls_with, files } = (entry.needs)(config);
+        all.calls.extend(calls);
+        all.calls_with.extend(calls_with);
+        all.files.extend(files);
+    }
+    all
+}
 
 /// All services of the daemon, by their numbers in ATTACH.
-pub struct Registry(Vec<Box<dyn Service<DiskEngine>>>);
+#[derive(Clone)]
+pub struct Registry(Arc<[Boxed]>);
 
 impl Registry {
-    /// One line per service, and those that are added.
+    /// Make all of them.
     #[must_use]
     pub fn new(live: &Arc<Live>, workers: &[WorkerHandle], added: Services) -> Self {
-        let mut services: Vec<Box<dyn Service<DiskEngine>>> =
-            vec![Box::new(block::Block::new(Arc::clone(live), workers.to_vec()))];
-        services.extend(added(workers));
-        Self(services)
+        Self(SERVICES.iter().chain(added).map(|entry| (entry.make)(live, workers)).collect())
     }
 
     /// Feature bits of all of them.
     #[must_use]
     pub fn features(&self) -> u64 {
         self.0.iter().fold(0, |features, service| features | service.features())
+    }
+
+    /// What they count.
+    pub fn metrics(&self) -> impl Iterator<Item = (&'static str, Metric)> {
+        self.0.iter().flat_map(|service| service.metrics())
     }
 
     /// ATTACH, to the service that it names.

@@ -8,15 +8,17 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use fipsee_ring::listener::Listener;
+use fipsee_serve::takeover::{Giving, GivingStep};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use serde_json::json;
 
+use super::MAX_WAIT;
 use super::line::Line;
-use super::wire::{Answer, DiskGiven, Given, Greeting, ListenerOf, VERSION};
-use super::{MAX_WAIT, PREPARE_TIMEOUT};
+use super::wire::{DiskGiven, Given, Greeting, ListenerOf, VERSION};
 use crate::admin::Admin;
 use crate::export::{Attached, Kind};
 use crate::transport::unix::HandOver;
+use crate::transport::vhost_user::Held;
 
 impl Admin {
     /// Hand everything over to whoever asks on `stream`. Returns when that did not come about: this daemon goes on.
@@ -35,13 +37,14 @@ impl Admin {
         }
         let sent = rustix::net::sendmsg(stream, &[IoSlice::new(answer.as_bytes())], &mut ancillary, SendFlags::NOSIGNAL);
         drop(theirs);
-        let outcome = sent.map_err(|error| format!("it does not take its answer: {error}")).and_then(|_| {
-            tracing::info!(pid, "another daemon asks to take over");
-            self.give(line, pid, wait.min(MAX_WAIT))
-        });
-        if let Err(reason) = outcome {
-            tracing::warn!(pid, reason, "not handed over; everything goes on");
-        }
+        let reason = match sent {
+            Ok(_) => {
+                tracing::info!(pid, "another daemon asks to take over");
+                self.give(line, pid, wait.min(MAX_WAIT))
+            }
+            Err(error) => format!("it does not take its answer: {error}"),
+        };
+        tracing::warn!(pid, reason, "not handed over; everything goes on");
         Ok(())
     }
 
@@ -61,28 +64,40 @@ impl Admin {
         Ok(peer.pid.as_raw_nonzero().get())
     }
 
-    fn give(&self, line: Line, pid: i32, timeout: Duration) -> Result<(), String> {
-        if let Err(reason) = self.give_what_is_shared(&line) {
-            let _ = line.withdraw(&reason);
-            return Err(reason);
-        }
-        // From here on no hypervisor is heard. What the main thread drops of this, goes on.
-        let machines = self.vms.hold(timeout).inspect_err(|reason| {
-            let _ = line.withdraw(reason);
-        })?;
-        let (reply, answer) = channel();
-        self.clients.send(HandOver { line, pid, timeout, machines, reply });
-        match answer.recv() {
-            Ok(reason) => Err(reason),
-            // It is done, and this process about to end. Nothing may be touched.
-            Err(_) => loop {
-                std::thread::park();
-            },
+    /// Returns why it did not come about.
+    fn give(&self, line: Line, pid: i32, timeout: Duration) -> String {
+        let (mut giving, mut step) = Giving::begin();
+        let mut deadline = Instant::now();
+        loop {
+            step = match line.carry_out(&mut giving, step, deadline) {
+                GivingStep::Share(timeout) => {
+                    deadline = Instant::now() + timeout;
+                    giving.done(self.give_what_is_shared(&line, deadline))
+                }
+                // From here on no hypervisor is heard. What the main thread drops of this, goes on.
+                GivingStep::Hold => match self.vms.hold(timeout) {
+                    Ok(machines) => return self.give_clients(line, giving, pid, timeout, machines),
+                    Err(reason) => giving.done(Err(reason)),
+                },
+                GivingStep::Resume(reason) => return reason,
+                step => giving.done(Err(format!("{step:?} came out of order; this is a bug"))),
+            }
         }
     }
 
-    fn give_what_is_shared(&self, line: &Line) -> Result<(), String> {
-        let deadline = Instant::now() + PREPARE_TIMEOUT;
+    fn give_clients(&self, line: Line, giving: Giving, pid: i32, timeout: Duration, machines: Held) -> String {
+        let (reply, answer) = channel();
+        let latest = Instant::now() + timeout;
+        self.clients.send(HandOver { line, giving, pid, timeout, latest, machines, reply });
+        answer.recv().unwrap_or_else(|_| {
+            // It is done, and this process about to end. Nothing may be touched.
+            loop {
+                std::thread::park();
+            }
+        })
+    }
+
+    fn give_what_is_shared(&self, line: &Line, deadline: Instant) -> Result<(), String> {
         let send = |packet: &Given, descriptors: &[BorrowedFd<'_>]| {
             line.send(packet, descriptors, deadline).map_err(|error| error.describe("sockets and disks were handed over"))
         };
@@ -100,7 +115,7 @@ impl Admin {
             give(ListenerOf::Machines(disk), &listener)?;
         }
         for export in &served.exports {
-            let configured = self.reloader.configured_disk(export.name());
+            let configured = self.configured_disk(export.name());
             let given = DiskGiven {
                 name: export.name().to_owned(),
                 kind: export.disk().kind().to_owned(),
@@ -110,11 +125,6 @@ impl Admin {
             let file = export.disk().hand_over().map_err(|text| format!("disk '{}': {text}", export.name()))?;
             send(&Given::Disk(given), file.as_slice())?;
         }
-        send(&Given::Prepare {}, &[])?;
-        match line.receive(deadline).map_err(|error| error.describe("it was prepared"))? {
-            (Answer::Prepared {}, _) => Ok(()),
-            (Answer::Refused { reason }, _) => Err(format!("the other daemon refuses: {reason}")),
-            (Answer::Taken {}, _) => Err("the other daemon answered out of order".to_owned()),
-        }
+        send(&Given::Prepare {}, &[])
     }
 }

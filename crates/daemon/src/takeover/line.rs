@@ -1,65 +1,38 @@
 //! The connection between the two daemons of a takeover: packets of JSON with descriptors, whole or absent.
 
-use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
+use fipsee_ring::seqpacket::{Packet, Seqpacket};
+use fipsee_serve::session::MAX_PART_FILES;
+use fipsee_serve::takeover::{Giving, GivingStep, LineError};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, Shutdown, SocketFlags, SocketType,
-};
+use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::wire::{Answer, Given};
+use super::wire::{AnswerPacket, Given};
 
 /// Longest packet: a queue with a full histogram has a third of it.
 const MAX_PACKET_BYTES: usize = 64 << 10;
-/// Descriptors of one packet at most: a virtual machine's connection, channel, inflight area and log.
-const MAX_DESCRIPTORS: usize = 4;
-
-/// Why a packet did not go, or come.
-#[derive(Debug)]
-pub(crate) enum LineError {
-    /// The other daemon is gone, or has closed its end.
-    Ended,
-    /// It did not do its part in time.
-    TimedOut,
-    /// What came, or the machine, is not as it must be; in words.
-    Wrong(String),
-}
-
-impl LineError {
-    /// In words; `what` was to come, or to go.
-    pub(crate) fn describe(self, what: &str) -> String {
-        match self {
-            Self::Ended => format!("the other daemon ended before {what}"),
-            Self::TimedOut => {
-                format!("the other daemon did not get to {what} in time; look whether it is stopped or the machine overloaded")
-            }
-            Self::Wrong(text) => format!("{what}: {text}"),
-        }
-    }
-}
 
 /// One end.
 #[derive(Debug)]
-pub(crate) struct Line(OwnedFd);
+pub(crate) struct Line(Seqpacket);
 
 impl Line {
     /// Both ends.
     pub(crate) fn pair() -> std::io::Result<(Self, OwnedFd)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        Ok((Self(ours), theirs))
+        Ok((Self(Seqpacket::from_fd(ours)), theirs))
     }
 
     /// The end that another daemon made.
     pub(crate) const fn from_fd(fd: OwnedFd) -> Self {
-        Self(fd)
+        Self(Seqpacket::from_fd(fd))
     }
 
     /// Send a packet with its descriptors, before `deadline`.
@@ -70,28 +43,19 @@ impl Line {
         deadline: Instant,
     ) -> Result<(), LineError> {
         let bytes = serde_json::to_vec(packet).map_err(|error| LineError::Wrong(format!("cannot be written down: {error}")))?;
-        if bytes.len() > MAX_PACKET_BYTES || descriptors.len() > MAX_DESCRIPTORS {
-            return Err(LineError::Wrong(format!(
-                "{} bytes and {} descriptors do not fit a packet",
-                bytes.len(),
-                descriptors.len()
-            )));
+        if bytes.len() > MAX_PACKET_BYTES || descriptors.len() > MAX_PART_FILES {
+            let text = format!("{} bytes and {} descriptors do not fit a packet", bytes.len(), descriptors.len());
+            return Err(LineError::Wrong(text));
         }
         loop {
-            let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
-            let mut ancillary = SendAncillaryBuffer::new(&mut space);
-            if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
-                return Err(LineError::Wrong("descriptors do not fit a packet".to_owned()));
-            }
-            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            match rustix::net::sendmsg(&self.0, &[IoSlice::new(&bytes)], &mut ancillary, flags) {
-                Ok(_) => return Ok(()),
-                Err(Errno::INTR) => {}
+            let Err(error) = self.0.send(&bytes, descriptors) else { return Ok(()) };
+            match Errno::from_io_error(&error) {
+                Some(Errno::INTR) => {}
                 // Too many descriptors on their way: they are fewer once some were taken. There is no event for that.
-                Err(Errno::TOOMANYREFS) => self.await_event(PollFlags::RDHUP, deadline.min(soon()))?,
-                Err(Errno::AGAIN) => self.await_event(PollFlags::OUT, deadline)?,
-                Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => return Err(LineError::Ended),
-                Err(error) => return Err(LineError::Wrong(error.to_string())),
+                Some(Errno::TOOMANYREFS) => self.await_event(PollFlags::RDHUP, deadline.min(soon()))?,
+                Some(Errno::AGAIN) => self.await_event(PollFlags::OUT, deadline)?,
+                Some(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => return Err(LineError::Ended),
+                _ => return Err(LineError::Wrong(error.to_string())),
             }
             if Instant::now() >= deadline {
                 return Err(LineError::TimedOut);
@@ -114,55 +78,36 @@ impl Line {
 
     /// Take the next packet if it is there.
     pub(crate) fn try_receive<T: DeserializeOwned>(&self) -> Result<Option<(T, Vec<OwnedFd>)>, LineError> {
-        let mut bytes = vec![0_u8; MAX_PACKET_BYTES];
-        let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let mut receive = || rustix::net::recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags);
-        let received = match receive() {
-            // The reset is reported before what was sent ahead of it.
-            Err(Errno::CONNRESET) => receive(),
-            other => other,
-        };
-        let received = match received {
-            Ok(received) if received.bytes > 0 => received,
-            Ok(_) | Err(Errno::CONNRESET) => return Err(LineError::Ended),
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
-            Err(error) => return Err(LineError::Wrong(error.to_string())),
-        };
-        let rights = ancillary.drain().filter_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(rights) => Some(rights),
-            _ => None,
-        });
-        let descriptors: Vec<OwnedFd> = rights.flatten().collect();
-        if received.flags.contains(ReturnFlags::CTRUNC) {
-            return Err(LineError::Wrong(
-                "descriptors did not fit; raise the limit of open files (ulimit -n, LimitNOFILE=)".to_owned(),
-            ));
-        }
-        if received.flags.contains(ReturnFlags::TRUNC) {
-            return Err(LineError::Wrong("a packet is longer than any may be".to_owned()));
-        }
-        let packet = bytes.get(..received.bytes).unwrap_or_default();
-        let packet = serde_json::from_slice(packet).map_err(|error| LineError::Wrong(format!("not understood: {error}")))?;
+        let receive = || self.0.try_receive_within(MAX_PACKET_BYTES);
+        let is_end = |error: &std::io::Error| error.kind() == ErrorKind::UnexpectedEof;
+        // A reset is reported before what was sent ahead of it.
+        let received = receive().or_else(|error| if is_end(&error) && self.0.is_hung_up() { receive() } else { Err(error) });
+        let wrong = |error: std::io::Error| if is_end(&error) { LineError::Ended } else { LineError::Wrong(error.to_string()) };
+        let Some(Packet { bytes, descriptors }) = received.map_err(wrong)? else { return Ok(None) };
+        let packet = serde_json::from_slice(&bytes).map_err(|error| LineError::Wrong(format!("not understood: {error}")))?;
         Ok(Some((packet, descriptors)))
     }
 
-    /// Take back what was handed over, and say why; `Ok`: too late, the other daemon has sent [`Answer::Taken`].
+    /// Carry out what the giving side asks for and only the line is needed for; returns what else it asks for.
     ///
-    /// The kernel decides, once: what the other sends comes before the shutdown, and is found here, or after it, and it learns that
-    /// it was not sent.
-    pub(crate) fn withdraw(&self, reason: &str) -> Result<(), ()> {
-        let _ = rustix::net::shutdown(&self.0, Shutdown::Read);
+    /// When it withdraws, the kernel decides, once: what the other one sends comes before the shutdown, and is found here, or after it, and
+    /// fails.
+    pub(crate) fn carry_out(&self, giving: &mut Giving, mut step: GivingStep, deadline: Instant) -> GivingStep {
         loop {
-            match self.try_receive() {
-                Ok(Some((Answer::Taken {}, _))) => return Ok(()),
-                Ok(Some(_)) | Err(LineError::Wrong(_)) => {}
-                Ok(None) | Err(_) => break,
-            }
+            let received = match &step {
+                GivingStep::Receive => self.receive::<AnswerPacket>(deadline),
+                GivingStep::Withdraw => {
+                    let _ = rustix::net::shutdown(&self.0, Shutdown::Read);
+                    self.try_receive().and_then(|packet| packet.ok_or(LineError::TimedOut))
+                }
+                GivingStep::Resume(reason) => {
+                    let _ = self.send(&Given::Refused { reason: reason.clone() }, &[], Instant::now());
+                    return step;
+                }
+                _ => return step,
+            };
+            step = giving.received(received.map(|(AnswerPacket(answer), _)| answer));
         }
-        let _ = self.send(&Given::Refused { reason: reason.to_owned() }, &[], Instant::now());
-        Err(())
     }
 
     /// Wait until the other end is closed, at most until `deadline`.
@@ -199,52 +144,58 @@ fn soon() -> Instant {
 mod tests {
     use std::sync::Barrier;
 
-    use super::*;
+    use fipsee_serve::takeover::Answer;
 
-    fn pair() -> (Line, Line) {
-        let (old, new) = Line::pair().expect("descriptors");
-        (old, Line::from_fd(new))
-    }
+    use super::*;
 
     fn now() -> Instant {
         Instant::now()
     }
 
-    #[test]
-    fn who_has_sent_that_it_serves_is_heard_by_who_withdraws() {
-        let (old, new) = pair();
-        // What comes before it changes nothing.
-        new.send(&Answer::Prepared {}, &[], now()).expect("room");
-        new.send(&"garbage", &[], now()).expect("room");
-        new.send(&Answer::Taken {}, &[], now()).expect("room");
-        assert_eq!(old.withdraw("it took too long"), Ok(()));
-        assert!(matches!(new.try_receive::<Given>(), Ok(None)), "it is not told that it was refused");
+    /// Everything was sent, and no answer came in time: does the other one serve?
+    fn is_taken(old: &Line) -> bool {
+        let (mut giving, _) = Giving::begin();
+        let _ = (giving.done(Ok(())), giving.received(Ok(Answer::Prepared {})));
+        let _ = (giving.done(Ok(())), giving.done(Ok(())), giving.done(Ok(())));
+        let step = giving.received(Err(LineError::TimedOut));
+        old.carry_out(&mut giving, step, now()) == GivingStep::Leave
     }
 
     #[test]
-    fn who_is_late_learns_that_it_does_not_serve() {
-        let (old, new) = pair();
-        assert_eq!(old.withdraw("it took too long"), Err(()));
-        assert!(matches!(new.send(&Answer::Taken {}, &[], now()), Err(LineError::Ended)));
-        let (packet, _) = new.receive::<Given>(now()).expect("it is told");
-        assert!(matches!(packet, Given::Refused { reason } if reason == "it took too long"));
+    fn an_answer_that_was_sent_is_found_and_one_that_comes_too_late_is_not_sent() {
+        let (old, new) = Line::pair().expect("descriptors");
+        let new = Line::from_fd(new);
+        new.send(&AnswerPacket(Answer::Taken {}), &[], now()).expect("room");
+        assert!(is_taken(&old), "it was sent first");
+
+        let (old, new) = Line::pair().expect("descriptors");
+        let new = Line::from_fd(new);
+        assert!(!is_taken(&old), "nothing was sent");
+        assert_eq!(new.send(&AnswerPacket(Answer::Taken {}), &[], now()), Err(LineError::Ended));
+        let told = new.receive::<Given>(now()).expect("why").0;
+        assert!(matches!(told, Given::Refused { reason } if reason.contains("it took over in time")));
     }
 
     #[test]
     fn exactly_one_serves_however_the_two_meet() {
         for round in 0..2000 {
-            let (old, new) = pair();
+            let (old, new) = Line::pair().expect("descriptors");
+            let new = Line::from_fd(new);
             let start = Barrier::new(2);
-            let (withdrawn, sent) = std::thread::scope(|scope| {
+            let (taken, sent) = std::thread::scope(|scope| {
                 let sender = scope.spawn(|| {
+                    // What comes before it changes nothing.
+                    new.send(&"garbage", &[], now()).expect("room");
                     start.wait();
                     (0..round % 64).for_each(|_| std::hint::spin_loop());
-                    new.send(&Answer::Taken {}, &[], now()).is_ok()
+                    new.send(&AnswerPacket(Answer::Taken {}), &[], now()).is_ok()
                 });
                 start.wait();
-                (old.withdraw("it took too long").is_err(), sender.join().expect("it does not panic"))
+                (is_taken(&old), sender.join().expect("it does not panic"))
             });
-            assert_ne!(withdrawn, sent, "both would serve, or none");
+            assert_eq!(taken, sent, "both would serve, or none");
+            let told = new.try_receive::<Given>().ok().flatten();
+            assert_eq!(matches!(told, Some((Given::Refused { .. }, _))), !sent, "what the other one is told");
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Live upgrade: a new daemon takes over from a running one (docs/decisions/0015-takeover.md).
 //!
 //! The new one asks at the admin socket and gets a connection of its own, the [`line`]. There the old one hands over ([`give`]) and
-//! the new one takes ([`take`]): first what can go while clients are served (listening sockets, disks), then, with every queue
-//! standing still, the clients. One packet of the new daemon decides it: who has sent `Taken` serves, who has received it is done.
+//! the new one takes ([`take`]): first what can go while clients are served (listening sockets, disks), then, with every queue quiesced,
+//! the clients. What is whose turn, and which of them serves, is decided by `fipsee_serve::takeover`; here it is carried out.
 
 pub(crate) mod give;
 pub(crate) mod line;
@@ -11,10 +11,6 @@ pub(crate) mod wire;
 
 use std::time::Duration;
 
-/// How long the new daemon may take for its part while clients are served, such as to lock memory. The admin socket waits for it.
-pub(crate) const PREPARE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the new daemon may take while queues stand still: it needs milliseconds, unless it lies or the machine stalls.
-pub(crate) const TAKE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long requests in flight are waited for at most, whatever the new daemon asks.
 pub(crate) const MAX_WAIT: Duration = Duration::from_secs(60);
 

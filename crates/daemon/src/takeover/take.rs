@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 
 use fipsee_block::wire::BlockInfo;
 use fipsee_ring::listener::Listener;
+use fipsee_serve::takeover::{Answer, PREPARE_TIMEOUT, Taking, TakingStep};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::line::{Line, LineError};
-use super::wire::{Answer, DiskGiven, Given, Greeting, ListenerOf, VERSION};
-use super::{MAX_WAIT, PREPARE_TIMEOUT, TAKE_TIMEOUT};
+use super::MAX_WAIT;
+use super::line::Line;
+use super::wire::{AnswerPacket, DiskGiven, Given, Greeting, ListenerOf, VERSION};
 use crate::admin::admin_path;
 use crate::config::{Config, DiskConfig};
 use crate::export::{Export, Opened};
@@ -32,27 +33,71 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// The old daemon sent something else than was its turn.
-    pub(crate) fn out_of_order(packet: &Given) -> Self {
-        match packet {
-            Given::Refused { reason } => Self::Refused(format!("the running daemon refuses: {reason}")),
-            _ => Self::Refused("the running daemon sent something out of order; this is a bug".to_owned()),
+    pub(crate) fn out_of_order() -> Self {
+        Self::Refused("the running daemon sent something out of order; this is a bug".to_owned())
+    }
+}
+
+/// The conversation with the old daemon.
+pub(crate) struct Conversation {
+    line: Line,
+    taking: Taking,
+    step: TakingStep,
+}
+
+impl Conversation {
+    fn begin(line: Line, timeout: Duration) -> Self {
+        let (taking, step) = Taking::begin(timeout);
+        Self { line, taking, step }
+    }
+
+    /// The next packet, whose turn it is, after what came before has been taken. `None`: this daemon serves, and the other never again.
+    pub(crate) fn next(&mut self) -> Result<Option<(Given, Vec<OwnedFd>)>, Failure> {
+        loop {
+            let mut packet = None;
+            let step = match std::mem::replace(&mut self.step, TakingStep::Restart) {
+                TakingStep::Receive(timeout) => {
+                    let received = self.line.receive::<Given>(Instant::now() + timeout);
+                    let turn = received.as_ref().map(|(given, _)| given.turn()).map_err(Clone::clone);
+                    packet = received.ok();
+                    self.taking.received(turn)
+                }
+                TakingStep::Take => self.taking.done(Ok(())),
+                TakingStep::Send(answer, timeout) => {
+                    self.taking.sent(self.line.send(&AnswerPacket(answer), &[], Instant::now() + timeout))
+                }
+                TakingStep::Serve => return Ok(None),
+                TakingStep::Refuse(reason) => return Err(Failure::Refused(reason)),
+                TakingStep::Restart => return Err(Failure::OldDied),
+            };
+            self.step = step;
+            if self.step == TakingStep::Take {
+                return Ok(packet);
+            }
         }
     }
 
-    fn of(error: LineError, what: &str) -> Self {
-        match error {
-            LineError::Ended => Self::OldDied,
-            other => Self::Refused(other.describe(what)),
-        }
+    /// The next packet, which must be one.
+    pub(crate) fn packet(&mut self) -> Result<(Given, Vec<OwnedFd>), Failure> {
+        self.next()?.ok_or_else(Failure::out_of_order)
+    }
+
+    /// It is not to be, for a reason of ours.
+    pub(crate) fn refuse(&mut self, reason: &str) {
+        let _ = self.taking.done(Err(reason.to_owned()));
+        let _ = self.line.send(&AnswerPacket(Answer::Refused { reason: reason.to_owned() }), &[], Instant::now());
+    }
+
+    /// Wait until the old daemon has ended, at most until `deadline`.
+    pub(crate) fn await_end(&self, deadline: Instant) {
+        self.line.await_end(deadline);
     }
 }
 
 /// What has been handed over, of a daemon that still serves.
 pub(crate) struct Old {
-    pub(crate) line: Line,
+    pub(crate) conversation: Conversation,
     pub(crate) greeting: Greeting,
-    /// How long it waits for requests in flight, and for hypervisors.
-    pub(crate) timeout: Duration,
     /// Clients, then administration.
     pub(crate) sockets: Option<(Listener, Listener)>,
     pub(crate) machines: Vec<(String, Listener)>,
@@ -72,27 +117,26 @@ impl Old {
     /// Ask the daemon that listens at `socket`, and take its listening sockets and disks.
     pub(crate) fn find(config: &Config, socket: &Path, wait_ms: u64) -> Result<Self, Failure> {
         let line = ask(&admin_path(socket), wait_ms)?;
-        let (greeting, _) = expect(&line, "greeting")?;
-        let Given::Greeting(greeting) = greeting else { return Err(Failure::out_of_order(&greeting)) };
-        let limit = config.clients.max_clients;
-        if greeting.clients > limit {
-            let text = format!("{} clients are connected and max_clients is {limit} here; raise it", greeting.clients);
-            return refuse(&line, text);
-        }
-        let timeout = Duration::from_millis(wait_ms).min(MAX_WAIT);
-        let mut old =
-            Self { line, greeting, timeout, sockets: None, machines: Vec::new(), exports: Vec::new(), opened: Opened::default() };
-        match old.take_what_is_shared(config, socket) {
-            Err(Failure::Refused(reason)) => refuse(&old.line, reason),
-            Err(Failure::OldDied) => Err(Failure::OldDied),
-            Ok(()) => Ok(old),
-        }
+        let mut conversation = Conversation::begin(line, Duration::from_millis(wait_ms).min(MAX_WAIT));
+        let (Given::Greeting(greeting), _) = conversation.packet()? else { return Err(Failure::out_of_order()) };
+        let opened = Opened::default();
+        let mut old = Self { conversation, greeting, sockets: None, machines: Vec::new(), exports: Vec::new(), opened };
+        old.take_what_is_shared(config, socket).inspect_err(|failure| {
+            if let Failure::Refused(reason) = failure {
+                old.conversation.refuse(reason);
+            }
+        })?;
+        Ok(old)
     }
 
     fn take_what_is_shared(&mut self, config: &Config, socket: &Path) -> Result<(), Failure> {
+        let (connected, limit) = (self.greeting.clients, config.clients.max_clients);
+        if connected > limit {
+            return Err(Failure::Refused(format!("{connected} clients are connected and max_clients is {limit} here; raise it")));
+        }
         let (mut clients, mut admin) = (None, None);
         loop {
-            match expect(&self.line, "handing over disks and sockets")? {
+            match self.conversation.packet()? {
                 (Given::Prepare {}, _) => break,
                 (Given::Listener { of, path }, descriptors) => {
                     let mut descriptors = descriptors.into_iter();
@@ -107,7 +151,7 @@ impl Old {
                 (Given::Disk(given), descriptors) => {
                     self.exports.push(take_disk(config, &given, descriptors).map_err(Failure::Refused)?);
                 }
-                (other, _) => return Err(Failure::out_of_order(&other)),
+                _ => return Err(Failure::out_of_order()),
             }
         }
         self.sockets = clients.zip(admin);
@@ -140,54 +184,6 @@ impl Old {
         }
         Ok(())
     }
-
-    /// Everything is prepared here: the clients may come.
-    pub(crate) fn prepared(&self) -> Result<(), Failure> {
-        let sent = self.line.send(&Answer::Prepared {}, &[], Instant::now() + PREPARE_TIMEOUT);
-        sent.map_err(|error| self.why(error))
-    }
-
-    /// The one decision: `Ok` means that this daemon serves, and the other never again.
-    pub(crate) fn taken(&self) -> Result<(), Failure> {
-        match self.line.send(&Answer::Taken {}, &[], Instant::now() + TAKE_TIMEOUT) {
-            Ok(()) => Ok(()),
-            // It died while its queues stood still, and we have them all; unless it says that it took back what it gave.
-            Err(LineError::Ended) => match self.why(LineError::Ended) {
-                Failure::OldDied => Ok(()),
-                refused @ Failure::Refused(_) => Err(refused),
-            },
-            Err(other) => Err(Failure::of(other, "taking over")),
-        }
-    }
-
-    /// Why it hears nothing any more: it said so, or it is dead.
-    fn why(&self, error: LineError) -> Failure {
-        match self.line.receive::<Given>(Instant::now() + TAKE_TIMEOUT) {
-            Ok((packet, _)) => Failure::out_of_order(&packet),
-            Err(LineError::Ended) => Failure::of(error, "taking over"),
-            Err(other) => Failure::of(other, "taking over"),
-        }
-    }
-
-    /// It is not to be, for a reason of ours.
-    pub(crate) fn refuse(&self, reason: &str) {
-        let _ = self.line.send(&Answer::Refused { reason: reason.to_owned() }, &[], Instant::now());
-    }
-}
-
-fn refuse<T>(line: &Line, reason: String) -> Result<T, Failure> {
-    let _ = line.send(&Answer::Refused { reason: reason.clone() }, &[], Instant::now());
-    Err(Failure::Refused(reason))
-}
-
-/// The next packet, which is due at once.
-pub(crate) fn expect(line: &Line, what: &str) -> Result<(Given, Vec<OwnedFd>), Failure> {
-    receive(line, Instant::now() + TAKE_TIMEOUT, what)
-}
-
-/// The next packet.
-pub(crate) fn receive(line: &Line, deadline: Instant, what: &str) -> Result<(Given, Vec<OwnedFd>), Failure> {
-    line.receive(deadline).map_err(|error| Failure::of(error, what))
 }
 
 /// Ask at the admin socket; the answer brings the line.

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use fipsee_block::server::{EventStanding, Standing};
 use fipsee_block::stats::QueueCounters;
 use fipsee_ring::ring::Cursor;
+use fipsee_serve::takeover::{self, Answer};
 use serde::{Deserialize, Serialize};
 
 use crate::export::Role;
@@ -60,15 +61,42 @@ pub(crate) enum Given {
     },
 }
 
-/// What the new daemon answers. With braces: a variant without them would let fields pass that it does not have.
+impl Given {
+    /// Whose turn it must be for this.
+    pub(crate) fn turn(&self) -> takeover::Given {
+        let part = |client: u64, kind| takeover::Given::Part { client, kind };
+        match self {
+            Self::Greeting(_) => takeover::Given::Greeting,
+            Self::Listener { .. } | Self::Disk(_) => takeover::Given::Shared,
+            Self::Prepare {} => takeover::Given::Prepare,
+            Self::Client(ClientGiven { client, stage, .. }) => {
+                let parts = match stage {
+                    Stage::Attached(attached) => [attached.memories, attached.parts],
+                    Stage::Silent | Stage::Greeted => [0, 0],
+                };
+                takeover::Given::Holder { client: *client, parts }
+            }
+            Self::Machine(machine::MachineGiven { client, regions, queues, .. }) => {
+                takeover::Given::Holder { client: *client, parts: [*regions, usize::from(*queues)] }
+            }
+            Self::Memory { client, .. } | Self::GuestMemory(machine::GuestMemoryGiven { client, .. }) => part(*client, 0),
+            Self::Part { client, .. } | Self::Virtqueue(machine::VirtqueueGiven { client, .. }) => part(*client, 1),
+            Self::End { .. } => takeover::Given::End,
+            Self::Refused { reason } => takeover::Given::Refused(reason.clone()),
+        }
+    }
+}
+
+/// What the new daemon answers.
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(tag = "packet", rename_all = "snake_case", deny_unknown_fields)]
-pub(crate) enum Answer {
-    /// To `Prepare`: go on.
+#[serde(transparent)]
+pub(crate) struct AnswerPacket(#[serde(with = "AnswerGiven")] pub(crate) Answer);
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Answer", tag = "packet", rename_all = "snake_case", deny_unknown_fields)]
+enum AnswerGiven {
     Prepared {},
-    /// To `End`: it is done. Who has sent this serves, and who has received it never does again.
     Taken {},
-    /// It will not.
     Refused { reason: String },
 }
 
@@ -207,9 +235,9 @@ mod tests {
     fn packets_with_fields_they_do_not_have_are_refused() {
         for name in ["prepared", "taken"] {
             let plain = format!("{{\"packet\":\"{name}\"}}");
-            assert!(serde_json::from_str::<Answer>(&plain).is_ok(), "{plain}");
+            assert!(serde_json::from_str::<AnswerPacket>(&plain).is_ok(), "{plain}");
             let more = format!("{{\"packet\":\"{name}\",\"but\":1}}");
-            assert!(serde_json::from_str::<Answer>(&more).is_err(), "{more}");
+            assert!(serde_json::from_str::<AnswerPacket>(&more).is_err(), "{more}");
         }
         assert!(serde_json::from_str::<Given>("{\"packet\":\"prepare\"}").is_ok());
         assert!(serde_json::from_str::<Given>("{\"packet\":\"prepare\",\"but\":1}").is_err());

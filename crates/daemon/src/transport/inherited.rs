@@ -53,7 +53,7 @@ fn put(place: &mut Option<Listener>, name: &str, socket: OwnedFd, kind: SocketTy
         .map_err(|problem| format!("socket '{name}' from the service manager {problem}; use {setting}/a/path in its unit"))?;
     // The main and the admin thread accept until there is nobody left, and must not wait then.
     rustix::io::ioctl_fionbio(&socket, true).map_err(|error| format!("socket '{name}' cannot be made non-blocking: {error}"))?;
-    *place = Some(Listener::inherited(path, socket));
+    *place = Some(Listener::handed_over(path, socket, None));
     Ok(())
 }
 

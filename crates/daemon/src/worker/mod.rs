@@ -1,6 +1,5 @@
 //! What the daemon has its workers serve: disks, to clients and to virtual machines. The workers themselves are `fipsee_serve`'s.
 
-pub mod block_queue;
 mod engine;
 pub mod virtqueue;
 
@@ -11,7 +10,7 @@ pub use fipsee_block::disk::Engine as DiskEngine;
 use fipsee_block::server::DiskQueue;
 use fipsee_block::wire::BlockInfo;
 use fipsee_serve::{NotQuiesced, When, Which};
-use fipsee_virtio::blk::upgrade::GuestDiskQueue;
+use fipsee_virtio::blk::server::GuestDiskQueue;
 
 pub use self::engine::{make_rings_for_machines, spawn, start_engines};
 use crate::export::Export;

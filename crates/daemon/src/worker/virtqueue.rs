@@ -6,28 +6,16 @@ use std::sync::mpsc::Sender;
 
 use fipsee_block::disk::Engine;
 use fipsee_serve::{NotAdded, Queue, QueueName, When, Which};
-use fipsee_virtio::blk::upgrade::{GuestDiskQueue, GuestQueue};
-use fipsee_virtio::core::memory::GuestMemory;
+use fipsee_virtio::blk::server::{GuestDiskQueue, VirtqueueServer};
 
 use super::Command;
 use crate::export::Export;
-
-/// Guest-physical addresses of a virtqueue's parts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RingAddresses {
-    /// The descriptor table.
-    pub descriptor: u64,
-    /// The available ring.
-    pub available: u64,
-    /// The used ring.
-    pub used: u64,
-}
 
 /// Serve a virtqueue; `make` builds it once the worker knows its number. `reply`: is it served?
 pub fn add(
     name: QueueName,
     export: &Export,
-    make: impl FnOnce(u32) -> Result<GuestQueue, String> + Send + 'static,
+    make: impl FnOnce(u32) -> Result<VirtqueueServer, String> + Send + 'static,
     reply: Sender<Result<(), String>>,
 ) -> Command {
     let disk = Arc::clone(export.disk());
@@ -40,19 +28,18 @@ pub fn add(
     Command::add(name, move |id| Ok(GuestDiskQueue::new(make(id)?, disk)), added)
 }
 
-/// Change the queue's memory, and its place there to `rings`, when nothing is in flight in the old one. The reply is an error if `rings`
-/// is not within that memory: then the queue serves nothing until it is stopped.
-pub fn set_memory(name: QueueName, memory: Arc<GuestMemory>, rings: RingAddresses, reply: Sender<Result<(), String>>) -> Command {
-    Command::change(Which::Queue(name), When::Idle, move |GuestDiskQueue { queue, .. }| {
-        let _ = reply.send(queue.set_memory(Arc::clone(&memory), rings.descriptor, rings.available, rings.used));
-    })
-}
-
-/// Do something to a virtqueue between two visits. If it is not there, `set` is dropped.
-pub fn set(name: QueueName, set: impl FnOnce(&mut GuestQueue) + Send + 'static) -> Command {
-    let mut set = Some(set);
-    Command::change(Which::Queue(name), When::Now, move |GuestDiskQueue { queue, .. }| {
-        set.take().into_iter().for_each(|set| set(queue))
+/// Change a virtqueue between two visits; `reply`: what `change` returns. If it is not there, `reply` is dropped.
+pub fn change<T: Send + 'static>(
+    name: QueueName,
+    when: When,
+    change: impl FnOnce(&mut VirtqueueServer) -> T + Send + 'static,
+    reply: Sender<T>,
+) -> Command {
+    let mut change = Some(change);
+    Command::change(Which::Queue(name), when, move |GuestDiskQueue { queue, .. }| {
+        if let Some(change) = change.take() {
+            let _ = reply.send(change(queue));
+        }
     })
 }
 

@@ -84,7 +84,7 @@ impl RawClient {
         let layout = RegionLayout::read_from(&PROFILE, &region).expect("a layout");
         let open = |geometry| {
             let (daemon_bell, our_bell) = (EventDoorbell::from_fd(next()), SocketDoorbell::from_fd(next()));
-            ClientQueue::open(&region, geometry, daemon_bell, our_bell).expect("rings inside the region")
+            ClientQueue::open(&region, geometry, daemon_bell, our_bell, &geometry.tuning()).expect("rings inside the region")
         };
         let queues = layout.queues.iter().map(open).collect();
         let info = BlockInfo::from_bytes(service_info).expect("a disk");

@@ -72,7 +72,7 @@ fn try_what_is_asked_for() {
     let (Some(name), Some(dir)) = (std::env::var_os(SAYS_WHICH), std::env::var_os(SAYS_WHERE)) else { return };
     let (name, dir) = (name.into_string().expect("a name"), PathBuf::from(dir));
     let config = config(&dir);
-    let confinement = Confinement::wanted(Confine::Required);
+    let confinement = Confinement::wanted(Confine::Required, fipsee_daemon::services::needs(&config, &[]));
     let socket = dir.join("run/s");
     confinement.files(&config, std::iter::once(socket.as_path())).expect("landlock");
     confinement.calls().expect("seccomp");

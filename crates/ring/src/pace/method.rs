@@ -34,7 +34,7 @@ impl Method {
 
     /// As the answerer is asked for it.
     #[must_use]
-    pub const fn choices(self) -> Choices {
+    pub fn choices(self) -> Choices {
         let (ownership, touch) = match self {
             Self::Prefetch => (Ownership::PrefetchNext, Touch::Never),
             Self::NotAsked => (Ownership::NotAsked, Touch::Never),

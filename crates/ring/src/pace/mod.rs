@@ -67,26 +67,34 @@ pub fn let_answers_gather(due: usize) {
 
 /// The delay that is running, if one is.
 #[derive(Clone, Copy, Debug, Default)]
-struct Hold {
+pub struct Hold {
     since_ticks: u64,
     /// 0: none is running.
     ticks: u64,
 }
 
 impl Hold {
+    /// Is it too early to look? For those who have something else to do meanwhile.
     #[inline(always)]
-    fn is_over(&mut self) -> bool {
+    pub fn is_early(&mut self) -> bool {
         if self.ticks != 0 && clock::ticks().wrapping_sub(self.since_ticks) >= self.ticks {
             self.ticks = 0;
         }
-        self.ticks == 0
+        self.ticks != 0
+    }
+
+    /// Wait until it is time to look: at most [`MAX_HOLD_TICKS`] of a caller, [`MAX_HOLD_NS`] of an answerer.
+    #[inline(always)]
+    pub fn wait(&mut self) {
+        while self.is_early() {}
     }
 }
 
 /// The caller's side.
 #[derive(Debug)]
 pub struct CallerPace {
-    hold: Hold,
+    /// The delay before the first look at an answer.
+    pub hold: Hold,
     delays: Delays,
     /// How both sides own the slots of lone messages: [`Method`], or what the tuning says until one is chosen.
     choices: Choices,
@@ -165,18 +173,6 @@ impl CallerPace {
         self.window_ticks = 0;
     }
 
-    /// Is it too early to look? For those who have something else to do meanwhile.
-    #[inline(always)]
-    pub fn is_early(&mut self) -> bool {
-        !self.hold.is_over()
-    }
-
-    /// Wait until it is time to look; at most [`MAX_HOLD_TICKS`].
-    #[inline(always)]
-    pub fn hold(&mut self) {
-        while !self.hold.is_over() {}
-    }
-
     /// The delays in force.
     #[must_use]
     pub const fn delays(&self) -> Delays {
@@ -213,7 +209,8 @@ impl CallerPace {
 /// The answerer's side: it does as the caller asks, within [`MAX_HOLD_NS`].
 #[derive(Debug, Default)]
 pub struct AnswererPace {
-    hold: Hold,
+    /// The delay before the first look at the next call.
+    pub hold: Hold,
     asked_ns: u32,
     asked_ticks: u64,
     asked_choices: u32,
@@ -256,18 +253,6 @@ impl AnswererPace {
     pub const fn interrupt(&mut self) {
         self.hold.ticks = 0;
     }
-
-    /// Is it too early to look? For those who have something else to do meanwhile.
-    #[inline(always)]
-    pub fn is_early(&mut self) -> bool {
-        !self.hold.is_over()
-    }
-
-    /// Wait until it is time to look; at most [`MAX_HOLD_NS`].
-    #[inline(always)]
-    pub fn hold(&mut self) {
-        while !self.hold.is_over() {}
-    }
 }
 
 #[cfg(test)]
@@ -279,11 +264,11 @@ mod tests {
         let mut pace = AnswererPace::default();
         let _ = pace.begin(u32::MAX, 0);
         assert_eq!(pace.asked_ticks, clock::duration_to_ticks(std::time::Duration::from_nanos(MAX_HOLD_NS.into())));
-        pace.hold();
-        assert!(!pace.is_early());
+        pace.hold.wait();
+        assert!(!pace.hold.is_early());
         assert_eq!(pace.begin(0, 0x32), Some(Choices::from_word(0x32)));
         assert_eq!(pace.begin(0, 0x32), None, "once");
-        assert!(!pace.is_early());
+        assert!(!pace.hold.is_early());
     }
 
     #[test]
@@ -292,16 +277,16 @@ mod tests {
         let mut pace = CallerPace::new(&Tuning { first_look: FirstLook::After(wanted), ..Tuning::usual() });
         assert_eq!(pace.delays(), Delays { caller_ticks: MAX_HOLD_TICKS, answerer_ticks: MAX_HOLD_TICKS });
         assert!(pace.begin().is_some_and(|asked| (1..=MAX_HOLD_NS).contains(&asked.hold_ns)));
-        pace.hold();
+        pace.hold.wait();
         assert_eq!(pace.begin(), None);
         pace.interrupt();
-        assert!(!pace.is_early());
+        assert!(!pace.hold.is_early());
     }
 
     #[test]
     fn looking_at_once_delays_and_tells_nothing() {
         let mut pace = CallerPace::new(&Tuning { first_look: FirstLook::AtOnce, ..Tuning::usual() });
         assert_eq!(pace.begin(), None);
-        assert!(!pace.is_early());
+        assert!(!pace.hold.is_early());
     }
 }

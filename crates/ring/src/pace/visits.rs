@@ -36,7 +36,7 @@ impl Visits {
     #[inline(always)]
     pub fn hold(&mut self, alone: bool) {
         if alone {
-            self.pace.hold();
+            self.pace.hold.wait();
         } else {
             self.pace.interrupt();
         }

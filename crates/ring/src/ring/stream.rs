@@ -31,15 +31,10 @@ pub struct StreamWriter<M> {
 
 impl<M: RingMemory> StreamWriter<M> {
     /// A stream writer at the start of its life: nothing published, nothing released.
-    pub fn new(memory: M, cursor: Cursor) -> Self {
-        Self::with_tuning(memory, cursor, &Tuning::default())
-    }
-
-    /// As [`new`](Self::new), with other choices than the best.
-    pub fn with_tuning(memory: M, cursor: Cursor, tuning: &Tuning) -> Self {
+    pub fn new(memory: M, cursor: Cursor, tuning: &Tuning) -> Self {
         let prefetch_slots = tuning.stream_prefetch_slots.min((memory.slot_count() / 8).max(1));
         let part_slots = tuning.release_slots(memory.slot_count());
-        Self { writer: Writer::with_tuning(memory, cursor, tuning), published: 0, released: 0, prefetch_slots, part_slots }
+        Self { writer: Writer::new(memory, cursor, tuning), published: 0, released: 0, prefetch_slots, part_slots }
     }
 
     /// Slots free now, looking at the counter only when fewer than `wanted` are known to be.
@@ -56,7 +51,7 @@ impl<M: RingMemory> StreamWriter<M> {
         let released = self.writer.memory.released().load(Ordering::Acquire); // B
         let moved = released.wrapping_sub(self.released);
         if moved > outstanding {
-            return Err(PeerFault::ReleasedTooMany { moved, outstanding });
+            return Err(PeerFault::Count { what: "messages as released", value: moved.into(), limit: outstanding.into() });
         }
         self.released = released;
         Ok(slot_count - (outstanding - moved))

@@ -1,5 +1,7 @@
 //! Choices in one word, as one program advises them to another (docs/protocol.md section 2.6).
 
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
 use super::{Ownership, TAKE_MANY, Touch};
 #[cfg(not(loom))]
 use crate::cpu::StoreVariant;
@@ -13,8 +15,14 @@ const TAKE_SHIFT: u32 = 16;
 const FIELD_MASK: u32 = 0xf;
 const MEASURED: u32 = 1 << 20;
 
+const OWNERSHIPS: [Ownership; 3] = [Ownership::PrefetchNext, Ownership::LockedAhead, Ownership::NotAsked];
+const TOUCHES: [Touch; 3] = [Touch::Never, Touch::Runs, Touch::Always];
+#[cfg(not(loom))]
+const STORES: [StoreVariant; 3] = [StoreVariant::Wide16, StoreVariant::Split32, StoreVariant::Wide64];
+
 /// A word of choices. A field of 0, or of a value that this version does not know, is no advice; so any word of a peer is valid.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(transparent)]
 pub struct Choices(u32);
 
 impl Choices {
@@ -33,113 +41,78 @@ impl Choices {
         self.0
     }
 
-    const fn field(self, shift: u32) -> u32 {
-        self.0 >> shift & FIELD_MASK
+    /// Field values are numbered from 1, in the order of `values`.
+    fn value<T: Copy>(self, shift: u32, values: &[T]) -> Option<T> {
+        let number = usize::try_from(self.0 >> shift & FIELD_MASK).ok()?;
+        values.get(number.checked_sub(1)?).copied()
     }
 
-    const fn with_field(self, shift: u32, value: u32) -> Self {
-        Self(self.0 & !(FIELD_MASK << shift) | value << shift)
+    /// A value that is not among `values` is no advice.
+    fn with_value<T: PartialEq>(self, shift: u32, values: &[T], value: T) -> Self {
+        let number = (1..).zip(values).find(|(_, known)| **known == value).map_or(0, |(number, _)| number);
+        Self(self.0 & !(FIELD_MASK << shift) | number << shift)
     }
 
     /// How the writer comes to own the slot of the next lone message.
     #[must_use]
-    pub const fn ownership(self) -> Option<Ownership> {
-        match self.field(OWNERSHIP_SHIFT) {
-            1 => Some(Ownership::PrefetchNext),
-            2 => Some(Ownership::LockedAhead),
-            3 => Some(Ownership::NotAsked),
-            _ => None,
-        }
+    pub fn ownership(self) -> Option<Ownership> {
+        self.value(OWNERSHIP_SHIFT, &OWNERSHIPS)
     }
 
     /// With this ownership.
     #[must_use]
-    pub const fn with_ownership(self, ownership: Ownership) -> Self {
-        let value = match ownership {
-            Ownership::PrefetchNext => 1,
-            Ownership::LockedAhead => 2,
-            Ownership::NotAsked => 3,
-        };
-        self.with_field(OWNERSHIP_SHIFT, value)
+    pub fn with_ownership(self, ownership: Ownership) -> Self {
+        self.with_value(OWNERSHIP_SHIFT, &OWNERSHIPS, ownership)
     }
 
     /// Which messages the reader touches.
     #[must_use]
-    pub const fn touch(self) -> Option<Touch> {
-        match self.field(TOUCH_SHIFT) {
-            1 => Some(Touch::Never),
-            2 => Some(Touch::Runs),
-            3 => Some(Touch::Always),
-            _ => None,
-        }
+    pub fn touch(self) -> Option<Touch> {
+        self.value(TOUCH_SHIFT, &TOUCHES)
     }
 
     /// With this touch.
     #[must_use]
-    pub const fn with_touch(self, touch: Touch) -> Self {
-        let value = match touch {
-            Touch::Never => 1,
-            Touch::Runs => 2,
-            Touch::Always => 3,
-        };
-        self.with_field(TOUCH_SHIFT, value)
+    pub fn with_touch(self, touch: Touch) -> Self {
+        self.with_value(TOUCH_SHIFT, &TOUCHES, touch)
     }
 
     /// How a message is stored.
     #[cfg(not(loom))]
     #[must_use]
-    pub const fn store(self) -> Option<StoreVariant> {
-        match self.field(STORE_SHIFT) {
-            1 => Some(StoreVariant::Wide16),
-            2 => Some(StoreVariant::Split32),
-            3 => Some(StoreVariant::Wide64),
-            _ => None,
-        }
+    pub fn store(self) -> Option<StoreVariant> {
+        self.value(STORE_SHIFT, &STORES)
     }
 
     /// With these stores. Portable ones are no advice: a CPU that needs them has no others.
     #[cfg(not(loom))]
     #[must_use]
-    pub const fn with_store(self, store: StoreVariant) -> Self {
-        let value = match store {
-            StoreVariant::Portable => 0,
-            StoreVariant::Wide16 => 1,
-            StoreVariant::Split32 => 2,
-            StoreVariant::Wide64 => 3,
-        };
-        self.with_field(STORE_SHIFT, value)
+    pub fn with_store(self, store: StoreVariant) -> Self {
+        self.with_value(STORE_SHIFT, &STORES, store)
     }
 
     /// Is ownership asked for ahead in bursts and streams?
     #[must_use]
-    pub const fn burst_prefetch(self) -> Option<bool> {
-        match self.field(BURST_PREFETCH_SHIFT) {
-            1 => Some(false),
-            2 => Some(true),
-            _ => None,
-        }
+    pub fn burst_prefetch(self) -> Option<bool> {
+        self.value(BURST_PREFETCH_SHIFT, &[false, true])
     }
 
     /// With ownership asked for ahead in bursts and streams, or not.
     #[must_use]
-    pub const fn with_burst_prefetch(self, prefetch: bool) -> Self {
-        self.with_field(BURST_PREFETCH_SHIFT, if prefetch { 2 } else { 1 })
+    pub fn with_burst_prefetch(self, prefetch: bool) -> Self {
+        self.with_value(BURST_PREFETCH_SHIFT, &[false, true], prefetch)
     }
 
     /// Requests that an answerer takes before it answers the first.
     #[must_use]
-    pub const fn take(self) -> Option<u32> {
-        match self.field(TAKE_SHIFT) {
-            1 => Some(1),
-            2 => Some(TAKE_MANY),
-            _ => None,
-        }
+    pub fn take(self) -> Option<u32> {
+        self.value(TAKE_SHIFT, &[1, TAKE_MANY])
     }
 
     /// With requests taken singly (1) or many at a time.
     #[must_use]
-    pub const fn with_take(self, take: u32) -> Self {
-        self.with_field(TAKE_SHIFT, if take <= 1 { 1 } else { 2 })
+    pub fn with_take(self, take: u32) -> Self {
+        self.with_value(TAKE_SHIFT, &[1, TAKE_MANY], if take <= 1 { 1 } else { TAKE_MANY })
     }
 
     /// Were they measured on this machine, instead of known of its CPU's family?

@@ -75,7 +75,7 @@ fn stream_from(memory: CellRing, start: Cursor, count: u64, bell: Option<Doorbel
 }
 
 fn stream_tuned_from(memory: CellRing, start: Cursor, count: u64, bell: Option<Doorbell>, tuning: &Tuning) {
-    let mut writer = StreamWriter::with_tuning(memory, start, tuning);
+    let mut writer = StreamWriter::new(memory, start, tuning);
     for number in 1..=count {
         while let Err(error) = writer.try_publish(&numbered(number)) {
             assert_eq!(error, StreamError::Full, "an honest reader was called a liar");
@@ -95,7 +95,7 @@ fn reuse_slots(tuning: Tuning) {
         let ring = CellRing::new(2);
         let peer = ring.clone();
         let writer = thread::spawn(move || stream_tuned_from(peer, Cursor::at_start(0), 4, None, &tuning));
-        let mut reader = Reader::with_tuning(ring, Cursor::at_start(0), &tuning);
+        let mut reader = Reader::new(ring, Cursor::at_start(0), &tuning);
         for number in 1..=4 {
             assert_eq!(receive_polling(&mut reader), numbered(number));
             reader.release_some();
@@ -124,7 +124,7 @@ fn watched_line_wakes_for_every_message() {
         let ring = CellRing::new(2);
         let peer = ring.clone();
         let writer = thread::spawn(move || stream_from(peer, Cursor::at_start(0), 3, None));
-        let mut reader = Reader::new(ring, Cursor::at_start(0));
+        let mut reader = Reader::new(ring, Cursor::at_start(0), &Tuning::default());
         for number in 1..=3 {
             assert_eq!(receive_watching(&mut reader), numbered(number));
             reader.release_all();
@@ -140,7 +140,7 @@ fn stream_burst_is_seen_whole_and_in_order() {
         let ring = CellRing::new(2);
         let peer = ring.clone();
         let writer = thread::spawn(move || {
-            let mut writer = StreamWriter::new(peer, Cursor::at_start(1));
+            let mut writer = StreamWriter::new(peer, Cursor::at_start(1), &Tuning::default());
             let messages = [numbered(1), numbered(2), numbered(3)];
             let mut sent = 0;
             while sent < messages.len() {
@@ -151,7 +151,7 @@ fn stream_burst_is_seen_whole_and_in_order() {
                 }
             }
         });
-        let mut reader = Reader::new(ring, Cursor::at_start(1));
+        let mut reader = Reader::new(ring, Cursor::at_start(1), &Tuning::default());
         for number in 1..=3 {
             assert_eq!(receive_polling(&mut reader), numbered(number));
             reader.release_all();
@@ -168,7 +168,7 @@ fn stamp_wraps_past_its_largest_value() {
         let start = Cursor::at(1, u32::MAX);
         let peer = ring.clone();
         let writer = thread::spawn(move || stream_from(peer, start, 4, None));
-        let mut reader = Reader::new(ring, start);
+        let mut reader = Reader::new(ring, start, &Tuning::default());
         for number in 1..=4 {
             assert_eq!(receive_polling(&mut reader), numbered(number));
             reader.release_some();
@@ -185,15 +185,15 @@ fn answers_return_the_slots_of_their_calls() {
         let (calls, answers) = (CellRing::new(2), CellRing::new(2));
         let (peer_calls, peer_answers) = (calls.clone(), answers.clone());
         let server = thread::spawn(move || {
-            let mut calls = Reader::new(peer_calls, Cursor::at_start(0));
-            let mut answers = Writer::new(peer_answers, Cursor::at_start(1));
+            let mut calls = Reader::new(peer_calls, Cursor::at_start(0), &Tuning::default());
+            let mut answers = Writer::new(peer_answers, Cursor::at_start(1), &Tuning::default());
             for _ in 0..3 {
                 let call = receive_polling(&mut calls);
                 answers.publish(&numbered(10 * call.word(0)));
             }
         });
-        let mut calls = CallWriter::new(calls, Cursor::at_start(0), 2);
-        let mut answers = Reader::new(answers, Cursor::at_start(1));
+        let mut calls = CallWriter::new(calls, Cursor::at_start(0), 2, &Tuning::default());
+        let mut answers = Reader::new(answers, Cursor::at_start(1), &Tuning::default());
         calls.publish_all(&[numbered(1), numbered(2)]).expect("two fit");
         assert_eq!(calls.publish_all(&[numbered(3)]), Err(Full));
         for number in 1..=3 {
@@ -215,16 +215,16 @@ fn answers_return_the_touched_slots_of_their_calls() {
         let (calls, answers) = (CellRing::new(2), CellRing::new(2));
         let (peer_calls, peer_answers) = (calls.clone(), answers.clone());
         let server = thread::spawn(move || {
-            let mut calls = Reader::with_tuning(peer_calls, Cursor::at_start(0), &busiest());
-            let mut answers = Writer::with_tuning(peer_answers, Cursor::at_start(1), &busiest());
+            let mut calls = Reader::new(peer_calls, Cursor::at_start(0), &busiest());
+            let mut answers = Writer::new(peer_answers, Cursor::at_start(1), &busiest());
             for _ in 0..3 {
                 let call = receive_polling(&mut calls);
                 answers.publish(&numbered(10 * call.word(0)));
                 answers.fence();
             }
         });
-        let mut calls = CallWriter::with_tuning(calls, Cursor::at_start(0), 1, &busiest());
-        let mut answers = Reader::with_tuning(answers, Cursor::at_start(1), &busiest());
+        let mut calls = CallWriter::new(calls, Cursor::at_start(0), 1, &busiest());
+        let mut answers = Reader::new(answers, Cursor::at_start(1), &busiest());
         for number in 1..=3 {
             calls.publish(&numbered(number)).expect("one at a time");
             assert_eq!(receive_polling(&mut answers), numbered(10 * number));
@@ -240,7 +240,7 @@ fn wake_for_every_message(tuning: Tuning) {
         let (ring, bell) = (CellRing::new(2), Doorbell::new());
         let (peer, peer_bell) = (ring.clone(), bell.clone());
         let writer = thread::spawn(move || stream_tuned_from(peer, Cursor::at_start(0), 3, Some(peer_bell), &tuning));
-        let mut reader = Reader::with_tuning(ring, Cursor::at_start(0), &tuning);
+        let mut reader = Reader::new(ring, Cursor::at_start(0), &tuning);
         for number in 1..=3 {
             assert_eq!(receive_sleeping(&mut reader, &bell), numbered(number));
             reader.release_some();
@@ -269,7 +269,7 @@ fn sleeping_reader_is_woken_for_a_batch_with_one_look_at_its_flag() {
         let (ring, bell) = (CellRing::new(4), Doorbell::new());
         let (peer, peer_bell) = (ring.clone(), bell.clone());
         let writer = thread::spawn(move || {
-            let mut writer = Writer::new(peer, Cursor::at_start(3));
+            let mut writer = Writer::new(peer, Cursor::at_start(3), &Tuning::default());
             for batch in [[1, 2], [3, 4]] {
                 writer.publish_all(&batch.map(numbered));
                 if writer.reader_needs_doorbell() {
@@ -277,7 +277,7 @@ fn sleeping_reader_is_woken_for_a_batch_with_one_look_at_its_flag() {
                 }
             }
         });
-        let mut reader = Reader::new(ring, Cursor::at_start(3));
+        let mut reader = Reader::new(ring, Cursor::at_start(3), &Tuning::default());
         for number in 1..=4 {
             assert_eq!(receive_sleeping(&mut reader, &bell), numbered(number));
         }
@@ -294,8 +294,8 @@ fn caller_and_server_both_sleep_and_both_wake() {
             let (calls, answers) = (calls.clone(), answers.clone());
             let (server_bell, client_bell) = (server_bell.clone(), client_bell.clone());
             thread::spawn(move || {
-                let mut calls = Reader::new(calls, Cursor::at_start(0));
-                let mut answers = Writer::new(answers, Cursor::at_start(0));
+                let mut calls = Reader::new(calls, Cursor::at_start(0), &Tuning::default());
+                let mut answers = Writer::new(answers, Cursor::at_start(0), &Tuning::default());
                 for _ in 0..2 {
                     let call = receive_sleeping(&mut calls, &server_bell);
                     answers.publish(&call);
@@ -305,8 +305,8 @@ fn caller_and_server_both_sleep_and_both_wake() {
                 }
             })
         };
-        let mut calls = CallWriter::new(calls, Cursor::at_start(0), 1);
-        let mut answers = Reader::new(answers, Cursor::at_start(0));
+        let mut calls = CallWriter::new(calls, Cursor::at_start(0), 1, &Tuning::default());
+        let mut answers = Reader::new(answers, Cursor::at_start(0), &Tuning::default());
         for number in 1..=2 {
             calls.publish_all(&[numbered(number)]).expect("one call at a time");
             if calls.reader_needs_doorbell() {
@@ -326,7 +326,7 @@ fn lying_release_counter_is_a_fault_and_never_a_count_beyond_the_ring() {
             let ring = CellRing::new(2);
             let peer = ring.clone();
             let liar = thread::spawn(move || peer.released().store(lie, Ordering::Relaxed));
-            let mut writer = StreamWriter::new(ring, Cursor::at_start(0));
+            let mut writer = StreamWriter::new(ring, Cursor::at_start(0), &Tuning::default());
             let mut published = 0;
             for number in 1..=3 {
                 match writer.try_publish(&numbered(number)) {
@@ -334,7 +334,10 @@ fn lying_release_counter_is_a_fault_and_never_a_count_beyond_the_ring() {
                     Err(StreamError::Full) => assert!(published >= 2, "full with a free slot"),
                     Err(StreamError::Fault(fault)) => {
                         let outstanding = published;
-                        assert_eq!(fault, PeerFault::ReleasedTooMany { moved: lie, outstanding });
+                        assert_eq!(
+                            fault,
+                            PeerFault::Count { what: "messages as released", value: lie.into(), limit: outstanding.into() }
+                        );
                         assert!(lie > outstanding, "a possible count was called a lie");
                         break;
                     }
@@ -349,7 +352,7 @@ fn lying_release_counter_is_a_fault_and_never_a_count_beyond_the_ring() {
 
 /// A daemon that answers `count` times and is gone: what the kernel says of its socket from then on, and whom it wakes.
 fn answer_and_hang_up(answers: CellRing, gone: &AtomicU32, count: u64, bell: &Doorbell) {
-    let mut answers = Writer::new(answers, Cursor::at_start(0));
+    let mut answers = Writer::new(answers, Cursor::at_start(0), &Tuning::default());
     for number in 1..=count {
         answers.publish(&numbered(number));
         if answers.reader_needs_doorbell() {
@@ -368,7 +371,7 @@ fn what_was_published_before_a_hang_up_is_taken_after_it() {
         let (answers, gone, bell) = (CellRing::new(2), Arc::new(AtomicU32::new(0)), Doorbell::new());
         let (peer, peer_gone) = (answers.clone(), Arc::clone(&gone));
         let daemon = thread::spawn(move || answer_and_hang_up(peer, &peer_gone, 2, &bell));
-        let mut reader = Reader::new(answers, Cursor::at_start(0));
+        let mut reader = Reader::new(answers, Cursor::at_start(0), &Tuning::default());
         let (mut message, mut taken) = (Message::ZERO, 0);
         loop {
             if reader.receive(&mut message) {
@@ -392,7 +395,7 @@ fn sleeping_client_wakes_when_the_channel_ends_and_loses_nothing() {
         let (answers, gone, bell) = (CellRing::new(2), Arc::new(AtomicU32::new(0)), Doorbell::new());
         let (peer, peer_gone, peer_bell) = (answers.clone(), Arc::clone(&gone), bell.clone());
         let daemon = thread::spawn(move || answer_and_hang_up(peer, &peer_gone, 2, &peer_bell));
-        let mut reader = Reader::new(answers, Cursor::at_start(0));
+        let mut reader = Reader::new(answers, Cursor::at_start(0), &Tuning::default());
         let (mut message, mut taken) = (Message::ZERO, 0);
         loop {
             if reader.receive(&mut message) {

@@ -59,10 +59,9 @@ impl Channel {
         let mut parts = vec![Part { state, files: vec![self.region.as_fd()] }];
         for ((geometry, (ours, theirs)), index) in self.layout.queues.iter().zip(&self.bells).zip(0_u16..) {
             let ((request, completion), own) = queue(index)?;
-            let worker_cpu = geometry.worker_cpu.map_or(0, |cpu| u64::from(cpu) + 1);
-            let offsets =
-                [geometry.request_offset_bytes, geometry.completion_offset_bytes, geometry.cold_offset_bytes, worker_cpu];
+            let offsets = [geometry.request_offset_bytes, geometry.completion_offset_bytes, geometry.cold_offset_bytes];
             let numbers = [
+                geometry.worker_cpu_plus_1,
                 geometry.request_slots,
                 geometry.completion_slots,
                 geometry.request_start,
@@ -116,9 +115,10 @@ fn adopt_queue(
     Part { state, mut files }: Part<OwnedFd>,
 ) -> Result<(QueueGeometry, ServerQueue, String), String> {
     let (numbers, own): ([u64; 14], _) = read(&state)?;
-    let [request_offset_bytes, completion_offset_bytes, cold_offset_bytes, worker_cpu, numbers @ ..] = numbers;
+    let [request_offset_bytes, completion_offset_bytes, cold_offset_bytes, numbers @ ..] = numbers;
     let numbers = numbers.map(|number| u32::try_from(number).unwrap_or(u32::MAX));
-    let [request_slots, completion_slots, request_start, completion_start, depth, choices, positions @ ..] = numbers;
+    let [worker_cpu_plus_1, request_slots, completion_slots, request_start, completion_start, depth, choices, positions @ ..] =
+        numbers;
     let geometry = QueueGeometry {
         request_offset_bytes,
         completion_offset_bytes,
@@ -128,8 +128,9 @@ fn adopt_queue(
         request_start,
         completion_start,
         depth,
-        worker_cpu: worker_cpu.checked_sub(1).and_then(|cpu| u32::try_from(cpu).ok()),
+        worker_cpu_plus_1,
         choices: Choices::from_word(choices),
+        reserved: [0; 3],
     };
     geometry.check(profile).map_err(|fault| fault.to_string())?;
     let (Some(theirs), Some(ours)) = (files.pop(), files.pop()) else {
@@ -138,7 +139,8 @@ fn adopt_queue(
     let cursor = |index, stamp| if stamp == 0 { Err("a queue stands where none can") } else { Ok(Cursor::at(index, stamp)) };
     let positions = (cursor(positions[0], positions[1])?, cursor(positions[2], positions[3])?);
     let bells = (EventDoorbell::from_fd(ours), SocketDoorbell::from_fd(theirs));
-    let queue = ServerQueue::open_at(region, &geometry, bells.0, bells.1, positions).map_err(|fault| fault.to_string())?;
+    let queue = ServerQueue::open_at(region, &geometry, bells.0, bells.1, positions, &geometry.tuning());
+    let queue = queue.map_err(|fault| fault.to_string())?;
     Ok((geometry, queue, own))
 }
 

@@ -66,7 +66,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         let memory = Registered::map(file, length_bytes, access).map_err(|text| refuse(RefusalCode::BadMemory, text))?;
         let region = Arc::clone(&memory.region);
         held.memory.insert(id, memory);
-        self.command_memory(client, Done::Registered(id), |memory, ack| memory.add_region(client, id, &region, access, ack));
+        self.command_memory(client, Done::Registered(id), move |memory, ack| memory.add_region(client, id, &region, access, ack));
         Ok(())
     }
 
@@ -79,12 +79,15 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         let found = held.memory.get_mut(&id).filter(|memory| !memory.is_going);
         let memory = found.ok_or_else(|| refuse(RefusalCode::BadMemory, format!("there is no registered region {id}")))?;
         memory.is_going = true;
-        self.command_memory(client, Done::Unregistered(id), |memory, ack| memory.remove_region(client, id, ack));
+        self.command_memory(client, Done::Unregistered(id), move |memory, ack| memory.remove_region(client, id, ack));
         Ok(())
     }
 
-    fn command_memory(&mut self, client: u64, done: Done, command: impl Fn(&dyn TakesMemory<E>, Ack) -> Command<E>) {
-        self.command_workers(client, done, |held, ack| Some(command(held.memory()?, ack)));
+    fn command_memory<F>(&mut self, client: u64, done: Done, command: F)
+    where
+        F: Fn(&dyn TakesMemory<E>, Ack) -> Command<E> + Send + 'static,
+    {
+        self.command_workers(client, done, Box::new(move |held, ack| Some(command(held.memory()?, ack))));
     }
 
     pub(super) fn unregistered(&mut self, client: u64, id: u16) {

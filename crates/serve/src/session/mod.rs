@@ -4,6 +4,7 @@
 mod channel;
 mod limits;
 mod memory;
+mod moves;
 mod service;
 mod state;
 
@@ -17,6 +18,7 @@ use fipsee_ring::handshake::{self, Grant, HANDSHAKE_TIMEOUT, Limits, Refusal, Wa
 
 pub use self::channel::{AdoptedChannel, Channel, Positions};
 pub use self::limits::ClientLimits;
+use self::moves::Order;
 use self::service::Reporter;
 pub use self::service::{
     Ack, Adopted, Attachment, Client, Credentials, Denial, Done, Event, Granted, Host, MAX_PART_FILES, Part, Service, TakesMemory,
@@ -64,6 +66,8 @@ pub struct Sessions<E: Engine, H: Host<E>> {
     sessions: HashMap<u64, Session<E>>,
     /// Clients whose connections are closed and whose requests are still in flight, with their users.
     leaving: HashMap<u64, (u32, Held<E>)>,
+    /// The client one of whose queues is on its way between workers.
+    moving: Option<u64>,
     actions: Vec<Action<E>>,
     /// Departures of clients when the last parked one was looked at.
     departures_seen: u64,
@@ -73,7 +77,8 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
     /// No client yet. Workers acknowledge through `report`, from their threads; what it is called with goes to
     /// [`acknowledged`](Self::acknowledged).
     pub fn new(host: H, report: Arc<dyn Fn(u64, Done) + Send + Sync>) -> Self {
-        Self { host, report, sessions: HashMap::new(), leaving: HashMap::new(), actions: Vec::new(), departures_seen: 0 }
+        let (sessions, leaving) = (HashMap::new(), HashMap::new());
+        Self { host, report, sessions, leaving, moving: None, actions: Vec::new(), departures_seen: 0 }
     }
 
     /// What is to be done, in order.
@@ -98,10 +103,10 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         self.sessions.is_empty() && self.leaving.is_empty()
     }
 
-    /// Is nobody's answer or departure owed? Only then may another process go on with the clients.
+    /// Is nobody's answer or departure owed, and no queue on its way? Only then may another process go on with the clients.
     #[must_use]
     pub fn is_settled(&self) -> bool {
-        self.leaving.is_empty() && !self.has_parked()
+        self.leaving.is_empty() && !self.is_moving() && !self.has_parked()
     }
 
     /// Go on with a client that another process admitted.
@@ -202,22 +207,30 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
                 return Err(refuse(RefusalCode::Malformed, "DETACH follows ATTACH, once"));
             }
         }
-        self.command_workers(id, Done::Finished, |_, ack| Some(remove_client(id, true, ack)));
+        self.command_workers(id, Done::Finished, Box::new(move |_, ack| Some(remove_client(id, true, ack))));
         Ok(())
     }
 
-    /// Send a command to every worker of a client; `done` is acknowledged when the last has carried it out.
-    fn command_workers(&mut self, id: u64, done: Done, command: impl Fn(&dyn Attachment<E>, Ack) -> Option<Command<E>>) {
-        let held = match self.sessions.get(&id).map(|session| &session.state) {
+    /// What is held for a client, attached or leaving.
+    fn held(&mut self, id: u64) -> Option<&mut Held<E>> {
+        match self.sessions.get_mut(&id).map(|session| &mut session.state) {
             Some(State::Attached(held) | State::Detaching(held)) => Some(held),
-            _ => self.leaving.get(&id).map(|(_, held)| held),
-        };
-        let Some(held) = held else { return };
-        let ack: Ack = Arc::new(Reporter { report: Arc::clone(&self.report), client: id, done });
-        for worker in held.workers() {
-            let command = command(&*held.attachment, Arc::clone(&ack));
-            self.actions.extend(command.map(|command| Action::Command { worker, command }));
+            _ => self.leaving.get_mut(&id).map(|(_, held)| held),
         }
+    }
+
+    /// Send a command to every worker of a client; `done` is acknowledged when the last has carried it out. While a queue of it is on its way,
+    /// none of them would find that.
+    fn command_workers(&mut self, id: u64, done: Done, order: Order<E>) {
+        let report = Arc::clone(&self.report);
+        let Some(held) = self.held(id) else { return };
+        if let Some(moving) = &mut held.moving {
+            return moving.hold_back(done, order);
+        }
+        let ack: Ack = Arc::new(Reporter { report, client: id, done });
+        let to = |worker| Some(Action::Command { worker, command: order(&*held.attachment, Arc::clone(&ack))? });
+        let actions: Vec<_> = held.workers().into_iter().filter_map(to).collect();
+        self.actions.extend(actions);
     }
 
     /// The workers did something for a client.
@@ -226,6 +239,9 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
             Done::Registered(region) => self.send(id, Control::Registered { region }),
             Done::Unregistered(region) => self.unregistered(id, region),
             Done::Finished => self.finished(id),
+            Done::Lifted => self.lifted(id),
+            Done::Moved => self.moved(id, true),
+            Done::NotMoved => self.not_moved(id),
             Done::Gone => {
                 if let Some((_, held)) = self.leaving.remove(&id) {
                     self.release(id, &held);
@@ -254,7 +270,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         if let State::Attached(held) | State::Detaching(held) = session.state {
             held.attachment.leave(id);
             self.leaving.insert(id, (session.credentials.uid, held));
-            self.command_workers(id, Done::Gone, |_, ack| Some(remove_client(id, false, ack)));
+            self.command_workers(id, Done::Gone, Box::new(move |_, ack| Some(remove_client(id, false, ack))));
         }
     }
 

@@ -8,8 +8,8 @@ use fipsee_ring::control::Control;
 use fipsee_ring::handshake::{Grant, Refusal, Wanted};
 use fipsee_ring::region::Region;
 
-use super::ClientLimits;
-use crate::{Assignment, Command, Engine, Quiesced};
+use super::{ClientLimits, Sessions};
+use crate::{Assignment, Command, Engine, Metric, Place, Quiesced};
 
 /// Who a client is, as the kernel told when it connected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,14 +37,19 @@ pub struct Client<'a> {
     pub features: u64,
 }
 
-/// Something that clients attach to.
-pub trait Service<E: Engine>: Send {
+/// Something that clients attach to. What it needs of a program that confines itself is declared before it is made: [`Needs`](crate::Needs).
+pub trait Service<E: Engine>: Send + Sync {
     /// Its number in ATTACH.
     fn number(&self) -> u16;
 
     /// Feature bits that it knows, offered in the greeting.
     fn features(&self) -> u64 {
         0
+    }
+
+    /// What it counts, for administrators, under names that no other service has. Asked on a thread that serves no queue.
+    fn metrics(&self) -> Vec<(&'static str, Metric)> {
+        Vec::new()
     }
 
     /// ATTACH. When this fails, nothing is held for the client.
@@ -82,6 +87,9 @@ pub trait Attachment<E: Engine>: Any + Send {
     fn memory(&self) -> Option<&dyn TakesMemory<E>> {
         None
     }
+
+    /// A queue is served at another place from now on.
+    fn moved(&self, _client: u64, _index: u16, _place: Place) {}
 
     /// The connection is closed; requests in flight go on.
     fn leave(&self, _client: u64) {}
@@ -180,6 +188,18 @@ pub trait Host<E: Engine> {
     /// Deliver a command to a worker.
     fn command(&mut self, worker: usize, command: Command<E>);
 
+    /// Called before acknowledgements of workers are taken: what they said before has to come first.
+    fn catch_up(_sessions: &mut Sessions<E, Self>)
+    where
+        Self: Sized,
+    {
+    }
+
+    /// Where a queue is to go, if the workers serve unevenly many: from this worker, to that place. The default leaves them where they are.
+    fn uneven(&self) -> Option<(usize, Assignment)> {
+        None
+    }
+
     /// How often a client has left: one whose ATTACH waits for that is looked at again when this changes.
     fn departures(&self) -> u64 {
         0
@@ -230,6 +250,12 @@ pub enum Done {
     Finished,
     /// They have let go of it all.
     Gone,
+    /// One of them has let go of the queue that is to move.
+    Lifted,
+    /// Another serves it.
+    Moved,
+    /// The other cannot serve it, and has let go of it.
+    NotMoved,
 }
 
 /// Reports when its last clone is dropped: the last worker concerned has done its part.

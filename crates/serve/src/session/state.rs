@@ -8,6 +8,7 @@ use fipsee_ring::control::{Control, RefusalCode};
 use fipsee_ring::handshake::{Refusal, Wanted, refuse};
 use fipsee_ring::region::Region;
 
+use super::moves::Move;
 use super::{Attachment, ClientLimits, Credentials, welcome};
 use crate::{Assignment, Engine};
 
@@ -39,19 +40,27 @@ pub struct Held<E: Engine> {
     pub(super) assignments: Vec<Assignment>,
     /// Memory of its own that it registered, by id.
     pub memory: BTreeMap<u16, Registered>,
+    /// The one of its queues that is on its way between workers.
+    pub(super) moving: Option<Move<E>>,
 }
 
 impl<E: Engine> Held<E> {
     /// What a client holds that has just been attached.
     #[must_use]
     pub const fn new(attachment: Box<dyn Attachment<E>>, assignments: Vec<Assignment>) -> Self {
-        Self { attachment, assignments, memory: BTreeMap::new() }
+        Self { attachment, assignments, memory: BTreeMap::new(), moving: None }
     }
 
     /// Descriptors held for it: of the channel's memory, of both doorbells of each queue, of its own memory.
     #[must_use]
     pub fn descriptors(&self) -> u64 {
         1 + 2 * self.assignments.len() as u64 + self.memory.len() as u64
+    }
+
+    /// The worker of this queue.
+    #[must_use]
+    pub fn worker(&self, index: u16) -> Option<usize> {
+        self.assignments.get(usize::from(index)).map(Assignment::worker)
     }
 
     /// The workers that serve it, each once.

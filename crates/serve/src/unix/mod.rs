@@ -91,7 +91,9 @@ impl<E: Engine, H: Host<E>> UnixTransport<E, H> {
 
     /// What workers have confirmed.
     pub fn take_reports(&mut self) {
-        for (client, done) in self.mailbox.take() {
+        let reports = self.mailbox.take();
+        H::catch_up(&mut self.sessions);
+        for (client, done) in reports {
             self.sessions.acknowledged(client, done);
         }
         self.carry_out();

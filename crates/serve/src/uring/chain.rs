@@ -3,6 +3,7 @@
 //! A step carries a *link*, a ticket that the engine keeps to itself, instead of the request's own ticket. When the engine
 //! would report a link, it does what was said to follow; that ends the request, or begins its next step.
 
+use super::stalled::Stalls;
 use super::{Engine, Job, Submitted};
 use crate::Ticket;
 
@@ -15,27 +16,44 @@ type Step<J> = (Ticket, Option<Then<J>>);
 /// The queue of links. A worker's queues are numbered from 0, and it never has so many.
 const LINK_QUEUE: u32 = u32::MAX;
 
-pub(super) struct Chains<J: Job> {
+/// What happens when a job has ended.
+pub(super) struct Ended<J: Job> {
     /// By the number of a link.
     steps: Vec<Option<Step<J>>>,
     free: Vec<usize>,
-    ended: Vec<(Ticket, J::Status)>,
+    links: Vec<(Ticket, J::Status)>,
+    /// Requests that are in flight for too long.
+    pub(super) stalls: Stalls<J::Awaited>,
 }
 
-impl<J: Job> Default for Chains<J> {
+impl<J: Job> Default for Ended<J> {
     fn default() -> Self {
-        Self { steps: Vec::new(), free: Vec::new(), ended: Vec::new() }
+        Self { steps: Vec::new(), free: Vec::new(), links: Vec::new(), stalls: Stalls::default() }
     }
 }
 
-impl<J: Job> Chains<J> {
-    #[inline(always)]
-    pub(super) const fn is_link(ticket: Ticket) -> bool {
+impl<J: Job> Ended<J> {
+    const fn is_link(ticket: Ticket) -> bool {
         ticket.queue == LINK_QUEUE
     }
 
-    pub(super) fn ended(&mut self, link: Ticket, status: J::Status) {
-        self.ended.push((link, status));
+    /// A job has ended, and with it its request, which is reported, or a step. Returns how many were reported.
+    #[inline(always)]
+    pub(super) fn job(&mut self, ticket: Ticket, status: J::Status, finished: &mut impl FnMut(Ticket, J::Status)) -> usize {
+        if Self::is_link(ticket) {
+            self.links.push((ticket, status));
+            return 0;
+        }
+        if !self.stalls.is_empty() {
+            self.stalls.end(ticket);
+        }
+        finished(ticket, status);
+        1
+    }
+
+    #[inline(always)]
+    pub(super) const fn has_steps(&self) -> bool {
+        !self.links.is_empty()
     }
 
     fn place(link: Ticket) -> usize {
@@ -64,8 +82,8 @@ impl<J: Job> Engine<J> {
     /// engine, the caller says what [`follow`](Self::follow)s, else it takes the link back: [`unlink`](Self::unlink).
     #[must_use]
     pub fn link(&mut self, ticket: Ticket) -> Ticket {
-        let steps = &mut self.chains.steps;
-        let place = self.chains.free.pop().unwrap_or_else(|| {
+        let steps = &mut self.ended.steps;
+        let place = self.ended.free.pop().unwrap_or_else(|| {
             steps.push(None);
             steps.len() - 1
         });
@@ -75,12 +93,12 @@ impl<J: Job> Engine<J> {
 
     /// Take back a link of a step that is done, or was not begun.
     pub fn unlink(&mut self, link: Ticket) {
-        self.chains.take(link);
+        self.ended.take(link);
     }
 
     /// What follows the step that has this link.
     pub fn follow(&mut self, link: Ticket, then: Then<J>) {
-        if let Some(Some((_, follows))) = self.chains.steps.get_mut(Chains::<J>::place(link)) {
+        if let Some(Some((_, follows))) = self.ended.steps.get_mut(Ended::<J>::place(link)) {
             *follows = Some(then);
         }
     }
@@ -89,25 +107,16 @@ impl<J: Job> Engine<J> {
     #[cold]
     pub(super) fn continue_chains(&mut self, finished: &mut impl FnMut(Ticket, J::Status)) -> usize {
         let mut count = 0;
-        while let Some((link, status)) = self.chains.ended.pop() {
-            let Some((ticket, then)) = self.chains.take(link) else {
+        while let Some((link, status)) = self.ended.links.pop() {
+            let Some((ticket, then)) = self.ended.take(link) else {
                 debug_assert!(false, "a link ends once");
                 continue;
             };
             let outcome = then.map_or(Submitted::Done(status), |then| then(status, self));
-            match outcome {
-                Submitted::Pending => {}
-                Submitted::Done(status) if Chains::<J>::is_link(ticket) => self.chains.ended(ticket, status),
-                Submitted::Done(status) => {
-                    count += 1;
-                    finished(ticket, status);
-                }
+            if let Submitted::Done(status) = outcome {
+                count += self.ended.job(ticket, status, finished);
             }
         }
         count
-    }
-
-    pub(super) fn has_ended_steps(&self) -> bool {
-        !self.chains.ended.is_empty()
     }
 }

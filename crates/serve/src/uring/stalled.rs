@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fipsee_ring::clock;
 
-use super::{Awaited, Engine, Job};
+use super::Awaited;
 use crate::Ticket;
 
 /// By far longer than what is healthy takes.
@@ -64,21 +64,13 @@ impl<A: Awaited> Stalls<A> {
             self.found.push((ticket, awaited));
         }
     }
-}
 
-impl<J: Job> Engine<J> {
-    /// Poll, and record those that end.
+    /// This request has ended: record that, if it was recorded before.
     #[cold]
-    pub(super) fn poll_with_stalled(&mut self, limit: usize, finished: &mut dyn FnMut(Ticket, J::Status)) -> usize {
-        let mut found = std::mem::take(&mut self.stalls.found);
-        let count = self.poll_once(limit, &mut |ticket, status| {
-            if let Some(index) = found.iter().position(|(other, _)| *other == ticket) {
-                found.swap_remove(index).1.stall_ended(age_of(ticket, clock::ticks()));
-            }
-            finished(ticket, status);
-        });
-        self.stalls.found = found;
-        count
+    pub(super) fn end(&mut self, ticket: Ticket) {
+        if let Some(index) = self.found.iter().position(|(other, _)| *other == ticket) {
+            self.found.swap_remove(index).1.stall_ended(age_of(ticket, clock::ticks()));
+        }
     }
 }
 

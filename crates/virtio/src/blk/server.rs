@@ -1,26 +1,35 @@
-//! One virtqueue of a vhost-user-blk device, as a worker serves it. The counterpart of `fipsee_block::server::QueueServer`.
+//! One virtqueue of a vhost-user-blk device, and the ring beside it while its guest is attached, as a worker serves them: by one thread,
+//! woken by one eventfd (docs/decisions/0014-in-band-upgrade.md). The counterpart of `fipsee_block::server::QueueServer`.
 
 mod answer;
+mod disk_queue;
 mod question;
 mod rare;
+mod ring;
 mod serve;
 
-use std::collections::VecDeque;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::fmt::Debug;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fipsee_block::request::Facts;
+use fipsee_block::server::Standing;
 use fipsee_block::stats::{QueueCounters, Tally};
 use fipsee_block::wire::{BlockInfo, CAPABILITY_FLUSH, CAPABILITY_WRITE, MAX_INDIRECT_ENTRIES, Status};
 use fipsee_ring::memory::Span;
+use fipsee_ring::ring::Cursor;
 use virtio_bindings::virtio_blk::{VIRTIO_BLK_F_CONFIG_WCE, VIRTIO_BLK_F_FLUSH};
 
-pub use self::question::{QuestionToken, TakenQuestion};
+pub use self::disk_queue::GuestDiskQueue;
+pub use self::question::QuestionToken;
+use self::ring::Ring;
+use super::upgrade::rings::GuestView;
+use super::upgrade::wire::Question;
+use super::upgrade::{self, controller::Grant};
 use crate::core::memory::{DirtyLog, GuestMemory};
 use crate::core::queue::chain::Piece;
-use crate::core::{DeviceQueue, DeviceQueueSetup, VirtqueueStanding};
+use crate::core::{DeviceQueue, DeviceQueueSetup, RingAddresses, VirtqueueStanding};
 
 /// Bytes of a serial number, as GET_ID answers it.
 pub const SERIAL_BYTES: usize = 20;
@@ -40,8 +49,35 @@ pub struct VirtqueueSetup {
     pub serial: String,
     /// Where the queue counts what it does.
     pub counters: Arc<QueueCounters>,
-    /// Does the owner of the server answer upgrade requests ([`VirtqueueServer::next_question`])? If not, they are unsupported.
-    pub takes_questions: bool,
+}
+
+/// Answers the questions that concern a device as a whole.
+pub trait Device: Debug + Send {
+    /// Answer later, by [`VirtqueueServer::answer_question`] of the queue that this belongs to.
+    fn asked(&mut self, token: QuestionToken, question: Question);
+
+    /// The queue is served no more, for this reason; once.
+    fn broke(&mut self, reason: &str);
+}
+
+/// Where a virtqueue stands, with its ring.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GuestStanding {
+    /// The virtqueue. A bell that the guest has parked is among what was taken and not answered.
+    pub virtqueue: VirtqueueStanding,
+    /// The ring beside it, if its guest is attached.
+    pub ring: Option<RingStanding>,
+}
+
+/// Where a ring in guest memory stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingStanding {
+    /// Its number in the attachment.
+    pub queue: u16,
+    /// Rung while no bell was parked.
+    pub kept: bool,
+    /// As for any ring.
+    pub standing: Standing,
 }
 
 /// What belongs to a chain that was taken and is not answered.
@@ -71,12 +107,17 @@ struct StatusPlace {
     failed_bytes: u32,
 }
 
-/// One virtqueue.
+/// One virtqueue and, while its guest is attached, a ring.
 #[derive(Debug)]
 pub struct VirtqueueServer {
     id: u32,
-    queue: DeviceQueue,
+    /// The queue, whatever the device.
+    pub queue: DeviceQueue,
+    ring: Option<Ring>,
+    /// None: questions are unsupported.
+    device: Option<Box<dyn Device>>,
     spans: Vec<Span>,
+    info: BlockInfo,
     facts: Facts,
     read_only: bool,
     writeback: Arc<AtomicBool>,
@@ -89,11 +130,10 @@ pub struct VirtqueueServer {
     needs_care: bool,
     /// Heads of writes that are done and must be flushed.
     owed_flushes: Vec<u16>,
-    takes_questions: bool,
-    taken_questions: VecDeque<TakenQuestion>,
     unanswered: u32,
     questions: u32,
     visits: u64,
+    ring_visits: u32,
     tally: Tally,
     counters: Arc<QueueCounters>,
 }
@@ -102,26 +142,49 @@ pub struct VirtqueueServer {
 unsafe impl Send for VirtqueueServer {}
 
 impl VirtqueueServer {
-    /// Serve a virtqueue, whose requests the worker knows as `id`.
+    /// Serve a virtqueue, whose requests the worker knows as `id`. Questions that concern more than this queue go to `device`.
     ///
     /// # Errors
     /// A ring lies outside the guest's memory, or is misaligned; a descriptor is no eventfd.
-    pub fn new(id: u32, setup: VirtqueueSetup) -> Result<Self, String> {
-        Self::over(id, setup, DeviceQueue::new)
+    pub fn new(id: u32, setup: VirtqueueSetup, device: Option<Box<dyn Device>>) -> Result<Self, String> {
+        Self::over(id, setup, device, DeviceQueue::new)
     }
 
-    /// Go on as another server of the queue left off. Nothing is written to memory of the guest or the inflight area before the first
-    /// visit, so that the other one may go on after all.
+    /// Go on as another server left off. Nothing is written to memory of the guest or the inflight area before the first visit, so that the
+    /// other one may go on after all. `grant`: the ring, if there is one.
     ///
     /// # Errors
-    /// As [`new`](Self::new); and a queue cannot stand there.
-    pub fn resume(id: u32, setup: VirtqueueSetup, standing: &VirtqueueStanding) -> Result<Self, String> {
-        Self::over(id, setup, |setup| DeviceQueue::resume(setup, standing))
+    /// As [`new`](Self::new); and a queue or ring cannot stand there, or the ring is missing.
+    pub fn resume(
+        id: u32,
+        setup: VirtqueueSetup,
+        device: Option<Box<dyn Device>>,
+        standing: &GuestStanding,
+        grant: Option<Grant>,
+    ) -> Result<Self, String> {
+        let log = setup.queue.log.clone();
+        let mut server = Self::over(id, setup, device, |setup| DeviceQueue::resume(setup, &standing.virtqueue))?;
+        let (ring, grant) = match (&standing.ring, grant) {
+            (None, None) => return Ok(server),
+            (Some(ring), Some(grant)) if ring.queue == grant.queue => (ring, grant),
+            _ => return Err("its ring is not the one that it has".to_owned()),
+        };
+        let Standing { request, completion, .. } = ring.standing;
+        let fits = |cursor: Cursor, slots: u32| cursor.index() < slots;
+        if !fits(request, grant.entry.request_slots) || !fits(completion, grant.entry.completion_slots) {
+            return Err("its ring stands outside itself".to_owned());
+        }
+        server.attach_at(grant, (request, completion));
+        if let Some(resumed) = &mut server.ring {
+            resumed.resume(ring, log);
+        }
+        Ok(server)
     }
 
     fn over(
         id: u32,
         setup: VirtqueueSetup,
+        device: Option<Box<dyn Device>>,
         serve: impl FnOnce(DeviceQueueSetup) -> Result<DeviceQueue, String>,
     ) -> Result<Self, String> {
         let size = usize::from(setup.queue.size);
@@ -133,7 +196,10 @@ impl VirtqueueServer {
             id,
             needs_care: queue.has_resubmit(),
             queue,
+            ring: None,
+            device,
             spans: Vec::with_capacity(MAX_INDIRECT_ENTRIES + 1),
+            info: setup.info,
             facts: Facts::new(&setup.info),
             read_only: setup.read_only,
             writeback: setup.writeback,
@@ -141,11 +207,10 @@ impl VirtqueueServer {
             jobs: (0..size).map(|_| idle()).collect(),
             operations: 0,
             owed_flushes: Vec::new(),
-            takes_questions: setup.takes_questions,
-            taken_questions: VecDeque::new(),
             unanswered: 0,
             questions: 0,
             visits: 0,
+            ring_visits: 0,
             tally: Tally::default(),
             counters: setup.counters,
         };
@@ -153,10 +218,17 @@ impl VirtqueueServer {
         Ok(server)
     }
 
-    /// Where the queue stands; `None` while requests are in flight.
+    /// Where it stands; `None` while requests are in flight, or the device is about to end the attachment.
     #[must_use]
-    pub fn standing(&self) -> Option<VirtqueueStanding> {
-        if self.in_flight() > 0 { None } else { self.queue.standing() }
+    pub fn standing(&self) -> Option<GuestStanding> {
+        if self.in_flight() > 0 {
+            return None;
+        }
+        let ring = match &self.ring {
+            Some(ring) => Some(ring.standing()?),
+            None => None,
+        };
+        Some(GuestStanding { virtqueue: self.queue.standing()?, ring })
     }
 
     /// Requests that the disk works on, or that wait for a flush. Questions that wait for an answer are not among them.
@@ -164,7 +236,8 @@ impl VirtqueueServer {
     pub fn in_flight(&self) -> u32 {
         // Of a queue that is over nothing is flushed: the blocks were written and nobody was told.
         let owed = if self.queue.is_over() { 0 } else { self.owed_flushes.len() };
-        self.operations + u32::try_from(owed).unwrap_or(0)
+        let on_ring = self.ring.as_ref().map_or(0, |ring| ring.server.in_flight());
+        self.operations + u32::try_from(owed).unwrap_or(0) + on_ring
     }
 
     /// Questions that wait for an answer.
@@ -173,97 +246,92 @@ impl VirtqueueServer {
         self.unanswered
     }
 
-    /// Why the queue is not served any more, if it is not. It stays so: a new server is made when the device was reset.
-    #[must_use]
-    pub fn fault(&self) -> Option<&str> {
-        self.queue.fault()
-    }
-
-    /// Is a request waiting that may be taken? One load.
+    /// Is a request waiting that may be taken?
     #[must_use]
     #[inline(always)]
     pub fn has_work(&self) -> bool {
-        !self.queue.is_over() && (self.queue.ring.waiting() != 0 || self.needs_care)
+        let on_ring = || self.ring.as_ref().is_some_and(|ring| !ring.ending && ring.server.has_work());
+        !self.queue.is_over() && (self.queue.ring.waiting() != 0 || self.needs_care || on_ring())
     }
 
     /// Ask for kicks, then look once more: is there work after all?
     #[must_use = "sleeping while work remains loses a kick"]
     pub fn arm_and_work_remains(&mut self) -> bool {
+        // What is served no more needs no kicks.
         if self.queue.is_over() {
             return false;
         }
+        let on_ring = self.ring.as_mut().filter(|ring| !ring.ending).is_some_and(|ring| {
+            let remains = ring.server.arm_and_work_remains();
+            ring.mark();
+            remains
+        });
         self.queue.arm();
-        self.has_work()
+        on_ring || self.has_work()
     }
 
     /// Does the guest kick?
     #[must_use]
-    pub const fn is_armed(&self) -> bool {
-        self.queue.ring.is_armed()
+    pub fn is_armed(&self) -> bool {
+        let ring = self.ring.as_ref().filter(|ring| !ring.ending);
+        self.queue.ring.is_armed() && ring.is_none_or(|ring| ring.server.is_armed())
     }
 
     /// We are awake: kicks are not needed, and none is outstanding.
     pub fn bell_rang(&mut self) {
+        if let Some(ring) = &mut self.ring {
+            ring.server.bell_rang();
+            ring.mark();
+        }
         self.queue.disarm();
     }
 
-    /// Where kicks arrive.
-    #[must_use]
-    pub fn bell(&self) -> BorrowedFd<'_> {
-        self.queue.bell()
-    }
-
-    /// The disk's size changed: requests are checked against the new one.
+    /// The disk's size changed: requests are checked against the new one, and an attached guest is sent an event.
     pub fn set_info(&mut self, info: &BlockInfo) {
+        let is_resized = std::mem::replace(&mut self.info, *info).sector_count != info.sector_count;
         self.facts = Facts::new(info);
         if self.read_only {
             self.facts.capabilities &= !CAPABILITY_WRITE;
         }
+        if let Some(ring) = self.ring.as_mut().filter(|_| is_resized) {
+            ring.server.announce_resize(info);
+            self.ring_was_served();
+        }
     }
 
-    /// Interrupt the guest elsewhere from now on (SET_VRING_CALL while running). It is interrupted once, since an interrupt may
-    /// have gone to the old place.
-    ///
-    /// # Errors
-    /// The descriptor is no eventfd; the guest is not interrupted any more.
-    pub fn set_call(&mut self, call: Option<OwnedFd>) -> Result<(), String> {
-        self.queue.set_call(call)
-    }
-
-    /// Log, or stop logging, the pages that are written from now on; and those of requests in flight.
+    /// Log, or stop logging, the pages that are written from now on; and those of requests in flight. The ring has to have been
+    /// [left](Self::leave): nothing is written but itself.
     pub fn set_log(&mut self, log: Option<Arc<DirtyLog>>, used_log_address: Option<u64>) {
+        if let Some(ring) = &mut self.ring {
+            ring.log.clone_from(&log);
+            ring.mark();
+        }
         self.queue.set_log(log, used_log_address);
     }
 
-    /// Go on in other memory, where the rings lie at these addresses. Nothing may be in flight; questions go on waiting.
+    /// Go on in other memory, where the rings lie at these addresses. Nothing may be in flight; questions go on waiting. A ring that is not
+    /// there ends: the device has seen to it before.
     ///
     /// # Errors
-    /// A ring does not lie in it, or requests are in flight. The queue is as it was, in the old memory.
-    pub fn set_memory(
-        &mut self,
-        memory: Arc<GuestMemory>,
-        descriptor_address: u64,
-        available_address: u64,
-        used_address: u64,
-    ) -> Result<(), String> {
+    /// The virtqueue does not lie in it, or requests are in flight. It is as it was, in the old memory.
+    pub fn set_memory(&mut self, memory: Arc<GuestMemory>, rings: RingAddresses) -> Result<(), String> {
         match self.in_flight() {
-            0 => self.flush(),
+            0 => self.publish(),
             count => return Err(format!("{count} requests are in flight: memory can be changed when they are done")),
         }
-        self.queue.set_memory(memory, descriptor_address, available_address, used_address)
+        if let Some(ring) = &mut self.ring {
+            match upgrade::rings::open(&memory, &ring.entry) {
+                Some((requests, completions)) => ring.server.move_to(requests, completions, GuestView::new(&memory)),
+                None => self.ring = None,
+            }
+        }
+        self.queue.set_memory(memory, rings)
     }
 
-    /// Look whether guest memory was truncated: for a caller that serves something else in it. The queue stops then, as it does when it finds
-    /// out by itself before it publishes anything.
-    #[inline(always)]
-    pub fn check_memory(&mut self) {
-        self.queue.check_memory();
-    }
-
-    /// The queue is idle and goes: the index of the next available entry, for GET_VRING_BASE.
+    /// The queue is idle and goes, with its ring: the index of the next available entry, for GET_VRING_BASE.
     #[must_use]
     pub fn stop(mut self) -> u16 {
-        self.flush();
+        self.publish();
         let is_idle = self.unanswered == 0 && self.in_flight() == 0;
         self.queue.stop(is_idle)
     }

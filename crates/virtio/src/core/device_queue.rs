@@ -9,14 +9,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use virtio_bindings::virtio_ring::VIRTIO_RING_F_EVENT_IDX;
-
 pub use self::standing::VirtqueueStanding;
 use super::inflight::InflightQueue;
 use super::interrupt::Interrupt;
 use super::memory::{DirtyLog, Finder, GuestMemory};
 use super::queue::chain::{Chain, MAX_TABLE_ENTRIES, Piece};
-use super::queue::{Layout, Virtqueue};
+use super::queue::{RingAddresses, Virtqueue};
 use super::{fault_guard, has};
 
 /// What a virtqueue of any device is served with.
@@ -26,12 +24,8 @@ pub struct DeviceQueueSetup {
     pub memory: Arc<GuestMemory>,
     /// Descriptors in the table, a power of two, at most 32768.
     pub size: u16,
-    /// Guest-physical address of the descriptor table.
-    pub descriptor_address: u64,
-    /// Guest-physical address of the available ring.
-    pub available_address: u64,
-    /// Guest-physical address of the used ring.
-    pub used_address: u64,
+    /// Where the queue lies.
+    pub rings: RingAddresses,
     /// From SET_VRING_BASE. With an inflight area that was used before, what that says counts.
     pub next_available: u16,
     /// Virtio features in force, the device's among them.
@@ -50,26 +44,10 @@ pub struct DeviceQueueSetup {
     pub used_log_address: Option<u64>,
 }
 
-impl DeviceQueueSetup {
-    const fn layout(&self) -> Layout {
-        Layout {
-            size: self.size,
-            descriptor_address: self.descriptor_address,
-            available_address: self.available_address,
-            used_address: self.used_address,
-        }
-    }
-
-    const fn event_index(&self) -> bool {
-        has(self.features, VIRTIO_RING_F_EVENT_IDX)
-    }
-}
-
 /// One virtqueue of a device.
 #[derive(Debug)]
-pub(crate) struct DeviceQueue {
+pub struct DeviceQueue {
     pub(crate) ring: Virtqueue,
-    layout: Layout,
     finder: Finder,
     /// The chain that was taken last.
     pub(crate) chain: Chain,
@@ -101,7 +79,7 @@ impl DeviceQueue {
         if setup.memory.is_broken() {
             return Err(broken_memory());
         }
-        let mut ring = Virtqueue::new(&setup.memory, &setup.layout(), setup.next_available, setup.event_index())?;
+        let mut ring = Virtqueue::new(&setup)?;
         let resubmit = match setup.inflight.as_mut() {
             Some(area) => recover(area, &mut ring)?,
             None => VecDeque::new(),
@@ -113,10 +91,9 @@ impl DeviceQueue {
 
     /// `resubmit`: chains that were taken from `ring` and not used.
     fn over(setup: DeviceQueueSetup, ring: Virtqueue, resubmit: VecDeque<u16>, faults_seen: u64) -> Result<Self, String> {
-        let (layout, size) = (setup.layout(), usize::from(setup.size));
+        let size = usize::from(setup.size);
         Ok(Self {
             ring,
-            layout,
             finder: Finder::new(setup.memory),
             chain: Chain::with_capacity(size + MAX_TABLE_ENTRIES),
             features: setup.features,
@@ -140,8 +117,9 @@ impl DeviceQueue {
         has(self.features, feature)
     }
 
-    /// Why the queue is not served any more, if it is not.
-    pub(crate) fn fault(&self) -> Option<&str> {
+    /// Why the queue is not served any more, if it is not. It stays so: a new server is made when the device was reset.
+    #[must_use]
+    pub fn fault(&self) -> Option<&str> {
         self.fault.as_deref()
     }
 
@@ -164,13 +142,22 @@ impl DeviceQueue {
         }
     }
 
+    /// The memory that it is served in.
+    pub(crate) const fn memory(&self) -> &Arc<GuestMemory> {
+        self.finder.memory()
+    }
+
     /// Where kicks arrive.
-    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
+    #[must_use]
+    pub fn bell(&self) -> BorrowedFd<'_> {
         self.kick.as_fd()
     }
 
     /// Interrupt the guest elsewhere from now on, and once now: an interrupt may have gone to the old place.
-    pub(crate) fn set_call(&mut self, call: Option<OwnedFd>) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// The descriptor is no eventfd; the guest is not interrupted any more.
+    pub fn set_call(&mut self, call: Option<OwnedFd>) -> Result<(), String> {
         self.call = None;
         self.call = call.map(|fd| Interrupt::new("call", fd)).transpose()?;
         if let Some(call) = &mut self.call {
@@ -180,23 +167,15 @@ impl DeviceQueue {
     }
 
     /// Log, or stop logging, the pages that are written from now on.
-    pub(crate) fn set_log(&mut self, log: Option<Arc<DirtyLog>>, used_log_address: Option<u64>) {
+    pub fn set_log(&mut self, log: Option<Arc<DirtyLog>>, used_log_address: Option<u64>) {
         self.log = log;
         self.used_log_address = used_log_address;
         self.log_words();
     }
 
     /// Go on in other memory, where the rings lie at these addresses. Nothing that names the old one is in flight, or unpublished.
-    pub(crate) fn set_memory(
-        &mut self,
-        memory: Arc<GuestMemory>,
-        descriptor_address: u64,
-        available_address: u64,
-        used_address: u64,
-    ) -> Result<(), String> {
-        let layout = Layout { size: self.layout.size, descriptor_address, available_address, used_address };
-        self.ring.move_to(&memory, &layout)?;
-        self.layout = layout;
+    pub(crate) fn set_memory(&mut self, memory: Arc<GuestMemory>, rings: RingAddresses) -> Result<(), String> {
+        self.ring.move_to(&memory, rings)?;
         self.finder = Finder::new(memory);
         self.faults_seen = fault_guard::fault_count();
         if self.finder.memory().is_broken() {
@@ -247,7 +226,7 @@ impl DeviceQueue {
 
     /// Look whether memory was taken from under us. The queue stops then.
     #[inline(always)]
-    pub(crate) fn check_memory(&mut self) {
+    pub fn check_memory(&mut self) {
         if fault_guard::fault_count() != self.faults_seen && self.fault.is_none() {
             self.memory_is_gone();
         }

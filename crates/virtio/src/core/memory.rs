@@ -12,8 +12,11 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 pub use self::log::DirtyLog;
 use crate::core::fault_guard::Guard;
 
+/// Regions of one guest at most: what Linux gives a virtual machine, so that every slot can be filled by hot-plug.
+pub const MAX_REGIONS: usize = 509;
+
 /// One region as the hypervisor describes it (vhost-user, "Memory region description").
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionDescription {
     /// Where the guest sees it.
     pub guest_address: u64,
@@ -23,8 +26,6 @@ pub struct RegionDescription {
     pub user_address: u64,
     /// Where it begins in the file; not always a multiple of a page.
     pub file_offset_bytes: u64,
-    /// The memory.
-    pub file: OwnedFd,
 }
 
 /// A part of a peer's file, mapped for reading and writing. Its faults do not kill us.
@@ -124,9 +125,8 @@ fn page_bytes_of(file: &OwnedFd) -> io::Result<u64> {
 /// A region, mapped.
 #[derive(Debug)]
 pub struct GuestRegion {
-    guest_address: u64,
-    length_bytes: u64,
-    user_address: u64,
+    /// As the hypervisor described it.
+    pub description: RegionDescription,
     mapping: SharedMapping,
 }
 
@@ -135,24 +135,25 @@ impl GuestRegion {
     ///
     /// # Errors
     /// A description that makes no sense, a file that is too short, or what mmap(2) reports.
-    pub fn map(description: RegionDescription) -> io::Result<Arc<Self>> {
-        let RegionDescription { guest_address, length_bytes, user_address, file_offset_bytes, file } = description;
+    pub fn map(description: RegionDescription, file: OwnedFd) -> io::Result<Arc<Self>> {
+        let RegionDescription { guest_address, length_bytes, user_address, file_offset_bytes } = description;
         if guest_address.checked_add(length_bytes).is_none() || user_address.checked_add(length_bytes).is_none() {
             let text = "the memory region wraps around the end of the address space; the hypervisor is at fault";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
         let mapping = SharedMapping::new("the memory region", file, file_offset_bytes, length_bytes)?;
-        Ok(Arc::new(Self { guest_address, length_bytes, user_address, mapping }))
+        Ok(Arc::new(Self { description, mapping }))
     }
 
-    /// Where it comes from.
+    /// Its file.
     #[must_use]
-    pub fn source(&self) -> Source<'_> {
-        self.mapping.source()
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.mapping.file.as_fd()
     }
 
     const fn view(&self) -> View {
-        View { guest_address: self.guest_address, length_bytes: self.length_bytes, base: self.mapping.base() }
+        let RegionDescription { guest_address, length_bytes, .. } = self.description;
+        View { guest_address, length_bytes, base: self.mapping.base() }
     }
 }
 
@@ -197,19 +198,60 @@ impl GuestMemory {
     /// # Errors
     /// Two of them overlap, as the guest sees them.
     pub fn new(mut regions: Vec<Arc<GuestRegion>>) -> io::Result<Self> {
-        regions.sort_by_key(|region| region.guest_address);
-        if regions.windows(2).any(|pair| pair[1].guest_address - pair[0].guest_address < pair[0].length_bytes) {
+        regions.sort_by_key(|region| region.description.guest_address);
+        let overlap = |pair: &[Arc<GuestRegion>]| pair[0].view().host(pair[1].description.guest_address, 1).is_some();
+        if regions.windows(2).any(overlap) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "two regions of guest memory overlap"));
         }
+        Ok(Self { regions })
+    }
+
+    /// All regions, by their address.
+    #[must_use]
+    pub fn regions(&self) -> &[Arc<GuestRegion>] {
+        &self.regions
+    }
+
+    /// This memory with one more region.
+    ///
+    /// # Errors
+    /// In words: there are too many, it cannot be mapped, or overlaps another.
+    pub fn with(&self, description: RegionDescription, file: OwnedFd) -> Result<Self, String> {
+        let RegionDescription { guest_address, length_bytes, .. } = description;
+        if self.regions.len() >= MAX_REGIONS {
+            return Err(format!("there are {MAX_REGIONS} regions of memory already, which is the most; remove one"));
+        }
+        let region = GuestRegion::map(description, file).map_err(|error| {
+            format!(
+                "the guest's memory of {length_bytes} bytes at {guest_address:#x} cannot be used: {error}; share it (share=on)"
+            )
+        })?;
+        let regions = self.regions.iter().cloned().chain([region]).collect();
+        Self::new(regions).map_err(|error| format!("the guest's memory cannot be used: {error}"))
+    }
+
+    /// This memory without a region, wherever that lies in its file.
+    ///
+    /// # Errors
+    /// There is none like that.
+    pub fn without(&self, description: RegionDescription) -> Result<Self, String> {
+        let RegionDescription { guest_address, length_bytes, file_offset_bytes, .. } = description;
+        let is_it = |region: &Arc<GuestRegion>| RegionDescription { file_offset_bytes, ..region.description } == description;
+        let place =
+            self.regions.iter().position(is_it).ok_or_else(|| {
+                format!("there is no region of memory of {length_bytes} bytes at {guest_address:#x} to be removed")
+            })?;
+        let mut regions = self.regions.clone();
+        regions.remove(place);
         Ok(Self { regions })
     }
 
     /// The region that holds guest-physical `address`.
     #[must_use]
     pub fn view(&self, address: u64) -> Option<View> {
-        let after = self.regions.partition_point(|region| region.guest_address <= address);
-        let region = self.regions.get(after.checked_sub(1)?)?;
-        (address - region.guest_address < region.length_bytes).then(|| region.view())
+        let after = self.regions.partition_point(|region| region.description.guest_address <= address);
+        let view = self.regions.get(after.checked_sub(1)?)?.view();
+        (address - view.guest_address < view.length_bytes).then_some(view)
     }
 
     /// Our address of `length_bytes` bytes at guest-physical `address`, if they lie in one region.
@@ -265,7 +307,7 @@ impl GuestMemory {
     /// The guest-physical address of what the hypervisor sees at `user_address`.
     #[must_use]
     pub fn guest_address(&self, user_address: u64) -> Option<u64> {
-        self.regions.iter().find_map(|region| {
+        self.regions.iter().map(|region| region.description).find_map(|region| {
             let offset = user_address.checked_sub(region.user_address).filter(|offset| *offset < region.length_bytes)?;
             Some(region.guest_address + offset)
         })

@@ -7,9 +7,10 @@ use std::ptr::NonNull;
 
 use fipsee_ring::cpu::prefetch_for_read;
 use fipsee_ring::{AtomicU16, AtomicU32, AtomicU64, Ordering, full_fence};
-use virtio_bindings::virtio_ring::{VRING_AVAIL_F_NO_INTERRUPT, VRING_USED_F_NO_NOTIFY};
+use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VRING_AVAIL_F_NO_INTERRUPT, VRING_USED_F_NO_NOTIFY};
 
 use crate::core::memory::{DirtyLog, GuestMemory};
+use crate::core::{DeviceQueueSetup, has};
 
 /// Largest queue.
 const MAX_SIZE: u16 = 32768;
@@ -40,12 +41,14 @@ impl Descriptor {
 }
 
 /// Where the areas lie, as the guest sees them.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Layout {
-    pub(crate) size: u16,
-    pub(crate) descriptor_address: u64,
-    pub(crate) available_address: u64,
-    pub(crate) used_address: u64,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingAddresses {
+    /// The descriptor table.
+    pub descriptor: u64,
+    /// The available ring.
+    pub available: u64,
+    /// The used ring.
+    pub used: u64,
 }
 
 /// Our addresses of the areas.
@@ -58,8 +61,8 @@ struct Areas {
 
 impl Areas {
     /// Find them. The caller keeps `memory` as long as it uses them.
-    fn find(memory: &GuestMemory, layout: &Layout) -> Result<Self, String> {
-        let size = u64::from(layout.size);
+    fn find(memory: &GuestMemory, size: u16, rings: RingAddresses) -> Result<Self, String> {
+        let size = u64::from(size);
         let find = |what: &str, address: u64, length_bytes: u64, alignment: u64| {
             if !address.is_multiple_of(alignment) {
                 return Err(format!("the {what} at {address:#x} is not aligned to {alignment} bytes; the driver is at fault"));
@@ -77,9 +80,9 @@ impl Areas {
         };
         // Each ring is followed by the event index of the other side.
         Ok(Self {
-            descriptors: find("descriptor table", layout.descriptor_address, size * DESCRIPTOR_BYTES as u64, 16)?,
-            available: find("available ring", layout.available_address, size * AVAILABLE_ENTRY_BYTES as u64 + 6, 2)?,
-            used: find("used ring", layout.used_address, size * USED_ENTRY_BYTES as u64 + 6, 4)?,
+            descriptors: find("descriptor table", rings.descriptor, size * DESCRIPTOR_BYTES as u64, 16)?,
+            available: find("available ring", rings.available, size * AVAILABLE_ENTRY_BYTES as u64 + 6, 2)?,
+            used: find("used ring", rings.used, size * USED_ENTRY_BYTES as u64 + 6, 4)?,
         })
     }
 }
@@ -106,12 +109,12 @@ pub(crate) struct Virtqueue {
 unsafe impl Send for Virtqueue {}
 
 impl Virtqueue {
-    /// Serve the rings from `next_available` on.
+    /// Serve the rings.
     ///
     /// # Errors
     /// They do not lie in `memory`, or are misaligned, or of a size that no queue has.
-    pub(crate) fn new(memory: &GuestMemory, layout: &Layout, next_available: u16, event_index: bool) -> Result<Self, String> {
-        let mut queue = Self::at(memory, layout, (next_available, 0), event_index)?;
+    pub(crate) fn new(setup: &DeviceQueueSetup) -> Result<Self, String> {
+        let mut queue = Self::at(setup, (setup.next_available, 0))?;
         queue.published = queue.used_word(INDEX_OFFSET).load(Ordering::Relaxed);
         queue.next_used = queue.published;
         // The driver may have kicked before we were there: until it is asked again, look without.
@@ -123,22 +126,17 @@ impl Virtqueue {
     ///
     /// # Errors
     /// As for [`new`](Self::new).
-    pub(crate) fn at(
-        memory: &GuestMemory,
-        layout: &Layout,
-        (next_available, next_used): (u16, u16),
-        event_index: bool,
-    ) -> Result<Self, String> {
-        let size = layout.size;
+    pub(crate) fn at(setup: &DeviceQueueSetup, (next_available, next_used): (u16, u16)) -> Result<Self, String> {
+        let size = setup.size;
         if !size.is_power_of_two() || size > MAX_SIZE {
             return Err(format!("a queue of {size} descriptors cannot be served; choose a power of two up to {MAX_SIZE}"));
         }
-        let areas = Areas::find(memory, layout)?;
+        let areas = Areas::find(&setup.memory, size, setup.rings)?;
         Ok(Self {
             areas,
             size,
             mask: size - 1,
-            event_index,
+            event_index: has(setup.features, VIRTIO_RING_F_EVENT_IDX),
             next_available,
             next_used,
             published: next_used,
@@ -151,8 +149,8 @@ impl Virtqueue {
     ///
     /// # Errors
     /// As for [`new`](Self::new); nothing is changed then.
-    pub(crate) fn move_to(&mut self, memory: &GuestMemory, layout: &Layout) -> Result<(), String> {
-        self.areas = Areas::find(memory, layout)?;
+    pub(crate) fn move_to(&mut self, memory: &GuestMemory, rings: RingAddresses) -> Result<(), String> {
+        self.areas = Areas::find(memory, self.size, rings)?;
         self.interrupt_anyway = true;
         Ok(())
     }

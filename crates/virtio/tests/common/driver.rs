@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use fipsee_virtio::core::RingAddresses;
+
 use super::ram::{BASE, Ram};
 
 const NEXT: u16 = 1;
@@ -47,6 +49,11 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
+    /// Where they lie.
+    pub(crate) const fn rings(&self) -> RingAddresses {
+        RingAddresses { descriptor: self.descriptors, available: self.available, used: self.used }
+    }
+
     /// Rings whose indices begin at `start`.
     pub(crate) fn new(ram: Ram, size: u16, event_index: bool, start: u16) -> Self {
         let (descriptors, available, used) = (BASE, BASE + 0x8000, BASE + 0xa000);

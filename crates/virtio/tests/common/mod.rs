@@ -6,14 +6,15 @@ pub(crate) mod driver;
 pub(crate) mod ram;
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 
 use fipsee_block::disk::{Disk, Engine};
 use fipsee_block::stats::QueueCounters;
 use fipsee_serve::Engine as _;
 use fipsee_virtio::blk::config;
-use fipsee_virtio::blk::server::{VirtqueueServer, VirtqueueSetup};
+use fipsee_virtio::blk::server::{Device, QuestionToken, VirtqueueServer, VirtqueueSetup};
+use fipsee_virtio::blk::upgrade::wire::Question;
 use fipsee_virtio::core::DeviceQueueSetup;
 use fipsee_virtio::core::memory::GuestMemory;
 use rustix::event::EventfdFlags;
@@ -73,6 +74,24 @@ pub(crate) fn rings(fd: &OwnedFd) -> u64 {
     }
 }
 
+/// A device that keeps what it is asked.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Questions(Arc<Mutex<Vec<(QuestionToken, Question)>>>);
+
+impl Device for Questions {
+    fn asked(&mut self, token: QuestionToken, question: Question) {
+        self.0.lock().expect("one thread").push((token, question));
+    }
+
+    fn broke(&mut self, _: &str) {}
+}
+
+impl Questions {
+    pub(crate) fn take(&self) -> Vec<(QuestionToken, Question)> {
+        std::mem::take(&mut self.0.lock().expect("one thread"))
+    }
+}
+
 /// A device's queue with its guest.
 pub(crate) struct Rig<D: Disk> {
     pub(crate) driver: Driver,
@@ -83,6 +102,7 @@ pub(crate) struct Rig<D: Disk> {
     pub(crate) error: OwnedFd,
     pub(crate) counters: Arc<QueueCounters>,
     pub(crate) writeback: Arc<AtomicBool>,
+    pub(crate) questions: Questions,
 }
 
 /// What differs from test to test.
@@ -92,11 +112,14 @@ pub(crate) struct Options {
     pub(crate) read_only: bool,
     /// Where the indices begin.
     pub(crate) start: u16,
+    /// Is there a device that answers questions?
+    pub(crate) takes_questions: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { size: 16, features: F_EVENT_IDX | F_INDIRECT | F_FLUSH | F_CONFIG_WCE, read_only: false, start: 0 }
+        let features = F_EVENT_IDX | F_INDIRECT | F_FLUSH | F_CONFIG_WCE;
+        Self { size: 16, features, read_only: false, start: 0, takes_questions: false }
     }
 }
 
@@ -122,9 +145,7 @@ impl<D: Disk> Rig<D> {
             queue: DeviceQueueSetup {
                 memory: driver.ram.memory(),
                 size: options.size,
-                descriptor_address: driver.descriptors,
-                available_address: driver.available,
-                used_address: driver.used,
+                rings: driver.rings(),
                 next_available: options.start,
                 features: options.features,
                 kick: eventfd(),
@@ -139,12 +160,13 @@ impl<D: Disk> Rig<D> {
             writeback: Arc::clone(&writeback),
             serial: "fipsee-test".to_owned(),
             counters: Arc::clone(&counters),
-            takes_questions: false,
         };
         change(&mut setup);
-        let server = VirtqueueServer::new(7, setup)?;
+        let questions = Questions::default();
+        let device = options.takes_questions.then(|| Box::new(questions.clone()) as Box<dyn Device>);
+        let server = VirtqueueServer::new(7, setup, device)?;
         let engine = Engine::new(16).expect("engine");
-        Ok(Self { driver, server, disk, engine, call, error, counters, writeback })
+        Ok(Self { driver, server, disk, engine, call, error, counters, writeback, questions })
     }
 
     /// Have the server look once.
@@ -166,7 +188,8 @@ impl<D: Disk> Rig<D> {
     pub(crate) fn round(&mut self, head: u16) -> (u8, u32) {
         self.driver.offer(head);
         self.run();
-        let (used, length) = self.driver.take_used().unwrap_or_else(|| panic!("not used; fault: {:?}", self.server.fault()));
+        let (used, length) =
+            self.driver.take_used().unwrap_or_else(|| panic!("not used; fault: {:?}", self.server.queue.fault()));
         assert_eq!(used, head);
         (self.driver.status(head), length)
     }
@@ -178,7 +201,7 @@ impl<D: Disk> Rig<D> {
     }
 
     pub(crate) fn fault(&self) -> &str {
-        self.server.fault().unwrap_or("")
+        self.server.queue.fault().unwrap_or("")
     }
 }
 

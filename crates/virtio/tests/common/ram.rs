@@ -109,14 +109,13 @@ pub(crate) const USER_OFFSET: u64 = 0x7f00_0000_0000;
 
 fn map(regions: &[RamRegion]) -> Arc<GuestMemory> {
     let map = |region: &RamRegion| {
-        GuestRegion::map(RegionDescription {
+        let description = RegionDescription {
             guest_address: region.address,
             length_bytes: region.length_bytes,
             user_address: USER_OFFSET + region.address,
             file_offset_bytes: region.offset_bytes,
-            file: region.file.try_clone().expect("a descriptor"),
-        })
-        .expect("a good region")
+        };
+        GuestRegion::map(description, region.file.try_clone().expect("a descriptor")).expect("a good region")
     };
     Arc::new(GuestMemory::new(regions.iter().map(map).collect()).expect("no overlap"))
 }

@@ -1,10 +1,10 @@
-//! Requests on their way into the ring: staged by their fields.
+//! Requests on their way into the ring: staged by their fields. With `depth` requests outstanding there is no room: [`Full`].
 
 use fipsee_ring::Message;
 use fipsee_ring::ring::Full;
 
 use super::{Queue, Use};
-use crate::client::error::Error;
+use crate::client::error::{DiskError, Error};
 use crate::packed::Short;
 use crate::wire::{
     self, FLAG_FUA, FLAG_UNMAP, MAX_INDIRECT_ENTRIES, MAX_INLINE_SEGMENTS, Operation, SECTOR_BYTES, Segment, Status,
@@ -29,18 +29,12 @@ impl Queue {
     }
 
     /// Stage a read of `segment` from `sector` on.
-    ///
-    /// # Errors
-    /// [`Full`] when `depth` requests are outstanding.
     #[inline(always)]
     pub fn read(&mut self, sector: u64, segment: Segment, token: u64) -> Result<(), Full> {
         self.stage(token, |tag| Some(Short::new(false, tag, sector, segment))).map(drop)
     }
 
     /// Stage a write of `segment` to `sector` on; `fua`: durable before its completion.
-    ///
-    /// # Errors
-    /// [`Full`] when `depth` requests are outstanding.
     #[inline(always)]
     pub fn write(&mut self, sector: u64, segment: Segment, fua: bool, token: u64) -> Result<(), Full> {
         if !fua {
@@ -52,8 +46,8 @@ impl Queue {
     /// Stage a read or write of several pieces of memory; more than five go through a table in the pool.
     ///
     /// # Errors
-    /// [`Error::QueueFull`] when `depth` requests are outstanding; [`Error::Request`] with [`Status::TooLong`] beyond
-    /// 256 pieces, or fewer if the disk takes fewer; [`Error::PoolExhausted`] when the pool has no room for the table.
+    /// [`Error::Full`] when `depth` requests are outstanding; [`DiskError::Request`] with [`Status::TooLong`] beyond
+    /// 256 pieces, or fewer if the disk takes fewer; [`DiskError::PoolExhausted`] when the pool has no room for the table.
     pub fn transfer(
         &mut self,
         operation: Operation,
@@ -63,18 +57,18 @@ impl Queue {
         token: u64,
     ) -> Result<(), Error> {
         let flags = if fua { FLAG_FUA } else { 0 };
-        let tag = self.free_tags.last().copied().ok_or(Error::QueueFull)?;
+        let tag = self.free_tags.last().copied().ok_or(Error::Full)?;
         if segments.len() > self.max_segments {
-            return Err(Error::Request(Status::TooLong));
+            return Err(Error::Service(DiskError::Request(Status::TooLong)));
         }
         match (operation, segments) {
-            (Operation::Read, [one]) if !fua => return self.read(sector, *one, token).map_err(|Full| Error::QueueFull),
-            (Operation::Write, [one]) => return self.write(sector, *one, fua, token).map_err(|Full| Error::QueueFull),
+            (Operation::Read, [one]) if !fua => return self.read(sector, *one, token).map_err(|Full| Error::Full),
+            (Operation::Write, [one]) => return self.write(sector, *one, fua, token).map_err(|Full| Error::Full),
             _ => {}
         }
         if segments.len() <= MAX_INLINE_SEGMENTS {
             let build = |tag| wire::request_inline(operation, flags, tag, sector, segments);
-            return self.stage_other(token, build).map_err(|Full| Error::QueueFull);
+            return self.stage_other(token, build).map_err(|Full| Error::Full);
         }
         let entry_count = u32::try_from(segments.len()).unwrap_or(u32::MAX);
         let table_bytes = (MAX_INDIRECT_ENTRIES * 8) as u64;
@@ -88,38 +82,26 @@ impl Queue {
         let place = table.segment(0, (bytes.len() as u64).next_multiple_of(SECTOR_BYTES));
         *slot = Some(table);
         let build = |tag| wire::request_indirect(operation, flags, tag, sector, place, entry_count);
-        self.stage_other(token, build).map_err(|Full| Error::QueueFull)
+        self.stage_other(token, build).map_err(|Full| Error::Full)
     }
 
     /// Stage a flush: everything completed before is durable after.
-    ///
-    /// # Errors
-    /// [`Full`] when `depth` requests are outstanding.
     pub fn flush(&mut self, token: u64) -> Result<(), Full> {
         self.stage_other(token, wire::request_flush)
     }
 
     /// Stage a discard.
-    ///
-    /// # Errors
-    /// [`Full`] when `depth` requests are outstanding.
     pub fn discard(&mut self, sector: u64, length_sectors: u64, token: u64) -> Result<(), Full> {
         self.stage_other(token, |tag| wire::request_range(Operation::Discard, 0, tag, sector, length_sectors))
     }
 
     /// Stage a write of zeroes; `unmap`: the blocks may be deallocated; `fua`: durable before its completion.
-    ///
-    /// # Errors
-    /// [`Full`] when `depth` requests are outstanding.
     pub fn write_zeroes(&mut self, sector: u64, length_sectors: u64, unmap: bool, fua: bool, token: u64) -> Result<(), Full> {
         let flags = if unmap { FLAG_UNMAP } else { 0 } | if fua { FLAG_FUA } else { 0 };
         self.stage_other(token, |tag| wire::request_range(Operation::WriteZeroes, flags, tag, sector, length_sectors))
     }
 
     /// Stage a question for the disk's description, answered into `segment` (64 bytes of a sector).
-    ///
-    /// # Errors
-    /// [`Full`] when `depth` requests are outstanding.
     pub fn get_info(&mut self, segment: Segment, token: u64) -> Result<(), Full> {
         self.stage_other(token, |tag| wire::request_one_segment(Operation::GetInfo, 0, tag, 0, segment))
     }
@@ -127,7 +109,7 @@ impl Queue {
     /// Stage any request, with those of its parameters that the operation has. `range`: sectors of the disk, first and count.
     ///
     /// # Errors
-    /// [`Full`] when `depth` requests are outstanding. For [`Operation::AckEvent`] there is never room: the queue makes those itself.
+    /// As all that stage. For [`Operation::AckEvent`] there is never room: the queue makes those itself.
     #[inline]
     pub fn request(
         &mut self,

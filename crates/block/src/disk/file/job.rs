@@ -1,6 +1,8 @@
 //! One request of a file disk: the steps it takes and what each result means.
 
-use std::ptr::NonNull;
+mod zero;
+
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,21 +13,13 @@ use io_uring::{opcode, types};
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::piece::{Piece, next_piece};
+use super::piece::{Alignment, Piece, next_piece};
 use super::range_lock::{LockId, Range};
-use super::target::{Target, ZeroMethod, ZeroPart};
+use super::target::{Target, ZeroMethod};
 use super::window::Window;
 use crate::disk::engine::NEEDS;
 use crate::disk::faults::Awaited;
-use crate::wire::{MAX_INDIRECT_ENTRIES, Operation, SECTOR_BYTES, Status};
-
-/// Bytes of zeroes that one span of a written-out write-zeroes names.
-const ZERO_BYTES: usize = 64 << 10;
-
-#[repr(align(4096))]
-struct Zeroes([u8; ZERO_BYTES]);
-
-static ZEROES: Zeroes = Zeroes([0; ZERO_BYTES]);
+use crate::wire::{Operation, SECTOR_BYTES, Status};
 
 /// How often a step that the kernel put off is repeated before it counts as failed.
 const MAX_ATTEMPTS: u8 = 100;
@@ -94,6 +88,20 @@ struct Timer {
     awaited: Option<Awaited>,
 }
 
+impl Timer {
+    fn entry(&self) -> Entry {
+        opcode::Timeout::new(&raw const self.deadline).flags(types::TimeoutFlags::ABS).build()
+    }
+}
+
+/// The next step.
+enum Prepared {
+    Entry(Entry),
+    /// Between the file and so many spans of what remains.
+    Spans(usize),
+    NoBuffer,
+}
+
 impl Job {
     /// Begin anew. The spans hold `length_bytes` together, or there are none.
     pub(in crate::disk) fn set_up(
@@ -149,16 +157,15 @@ impl Job {
         is_held
     }
 
-    #[inline(always)]
-    fn file_entry(&mut self, target: &Target, buffers: &mut Buffers) -> Option<Entry> {
-        let file = types::Fd(target.raw_fd());
+    /// The next step of anything but a transfer of whole units to or from memory that suits.
+    fn other_step(&mut self, file: types::Fd, buffers: &mut Buffers) -> Prepared {
         self.asked = Asked::Other;
         match self.step {
-            Step::Sync => Some(opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build()),
-            Step::Discard => Some(self.allocate(file, FallocateFlags::PUNCH_HOLE, self.length_bytes)),
-            Step::Zero { unmap, .. } => self.zero(target, file, unmap, buffers),
-            Step::Read | Step::Write { .. } => self.transfer(target, file, buffers),
-            Step::Timer => Some(opcode::Nop::new().build()),
+            Step::Sync => Prepared::Entry(opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build()),
+            Step::Discard => Prepared::Entry(self.allocate(file, FallocateFlags::PUNCH_HOLE, self.length_bytes)),
+            Step::Zero { unmap, .. } => self.zero(file, unmap, buffers),
+            Step::Read | Step::Write { .. } => self.transfer(file, buffers),
+            Step::Timer => Prepared::Entry(opcode::Nop::new().build()),
         }
     }
 
@@ -167,48 +174,16 @@ impl Job {
         opcode::Fallocate::new(file, length_bytes).offset(self.offset_bytes).mode(mode).build()
     }
 
-    fn zero(&mut self, target: &Target, file: types::Fd, unmap: bool, buffers: &mut Buffers) -> Option<Entry> {
-        if self.span_bytes == 0 {
-            match target.next_zero_part(self.offset_bytes, self.length_bytes, unmap) {
-                ZeroPart::Write { length_bytes } => self.fill_with_zeroes(length_bytes),
-                ZeroPart::Allocate { method, length_bytes } => {
-                    self.asked = Asked::Allocate(method, length_bytes);
-                    let keep = method == ZeroMethod::ZeroRange;
-                    let how = if keep { FallocateFlags::ZERO_RANGE } else { FallocateFlags::PUNCH_HOLE };
-                    return Some(self.allocate(file, how, length_bytes));
-                }
-            }
-        }
-        self.transfer(target, file, buffers)
-    }
-
-    fn fill_with_zeroes(&mut self, length_bytes: u64) {
-        self.spans.clear();
-        self.first = 0;
-        let mut rest = length_bytes;
-        while rest > 0 && self.spans.len() < MAX_INDIRECT_ENTRIES {
-            let piece = usize::try_from(rest).unwrap_or(ZERO_BYTES).min(ZERO_BYTES);
-            // SAFETY: the zeroes live for ever, and a job that names them only ever writes them to a file.
-            self.spans.push(unsafe { Span::new(NonNull::from(&ZEROES.0).cast(), piece) });
-            rest -= piece as u64;
-        }
-        self.span_bytes = length_bytes - rest;
-    }
-
-    fn transfer(&mut self, target: &Target, file: types::Fd, buffers: &mut Buffers) -> Option<Entry> {
-        let (is_read, flags) = match self.step {
-            Step::Read => (true, 0),
-            Step::Write { durable: true } => (false, ReadWriteFlags::DSYNC.bits().cast_signed()),
-            _ => (false, 0),
-        };
+    fn transfer(&mut self, file: types::Fd, buffers: &mut Buffers) -> Prepared {
+        let is_read = self.step == Step::Read;
         if self.window.is_none() {
-            match self.piece(target) {
+            match self.piece() {
                 Piece::Plain { length_bytes } => {
                     self.asked = Asked::Plain(length_bytes);
-                    return Some(self.plain(file, is_read, flags, length_bytes));
+                    return Prepared::Spans(cut_spans(&mut self.spans, self.first, length_bytes));
                 }
                 Piece::Window { start_bytes, length_bytes } => {
-                    let buffer = buffers.take(length_bytes)?;
+                    let Some(buffer) = buffers.take(length_bytes) else { return Prepared::NoBuffer };
                     let data = (self.offset_bytes, self.span_bytes);
                     let spans = &self.spans[self.first..];
                     self.window = Some(Window::new(buffer, (start_bytes, length_bytes), data, is_read, spans));
@@ -216,41 +191,29 @@ impl Job {
             }
         }
         self.asked = Asked::Window;
-        self.window.as_mut().map(|window| window.entry(file, flags))
+        let flags = self.write_flags();
+        self.window.as_mut().map_or(Prepared::NoBuffer, |window| Prepared::Entry(window.entry(file, flags)))
     }
 
     #[inline(always)]
-    fn piece(&self, target: &Target) -> Piece {
-        let Some(alignment) = target.alignment else {
-            return Piece::Plain { length_bytes: self.span_bytes };
-        };
-        let bits = |bits, span: &Span| bits | span.base().addr().get() as u64 | span.length_bytes() as u64;
-        let memory_bits = self.spans[self.first..].iter().fold(0, bits);
-        let memory_fits = memory_bits & alignment.memory_mask == 0 && !self.avoid_memory;
-        next_piece(alignment, self.offset_bytes, self.span_bytes, memory_fits)
+    const fn write_flags(&self) -> i32 {
+        match self.step {
+            Step::Write { durable: true } => ReadWriteFlags::DSYNC.bits().cast_signed(),
+            _ => 0,
+        }
     }
 
-    fn plain(&mut self, file: types::Fd, is_read: bool, flags: i32, length_bytes: u64) -> Entry {
-        let count = match length_bytes == self.span_bytes {
-            true => self.spans.len() - self.first,
-            false => cut_spans(&mut self.spans, self.first, length_bytes),
-        };
-        match &self.spans[self.first..self.first + count] {
-            [span] if let Ok(length) = u32::try_from(span.length_bytes()) => {
-                let memory = span.base().as_ptr();
-                match is_read {
-                    true => opcode::Read::new(file, memory, length).offset(self.offset_bytes).build(),
-                    false => opcode::Write::new(file, memory, length).offset(self.offset_bytes).rw_flags(flags).build(),
-                }
-            }
-            spans => {
-                let count = u32::try_from(spans.len()).unwrap_or(0);
-                let vector = spans.as_ptr().cast();
-                match is_read {
-                    true => opcode::Readv::new(file, vector, count).offset(self.offset_bytes).build(),
-                    false => opcode::Writev::new(file, vector, count).offset(self.offset_bytes).rw_flags(flags).build(),
-                }
-            }
+    /// Does the memory of what remains suit direct I/O?
+    #[inline(always)]
+    fn memory_fits(&self, alignment: Alignment) -> bool {
+        let bits = |bits, span: &Span| bits | span.base().addr().get() as u64 | span.length_bytes() as u64;
+        self.spans[self.first..].iter().fold(0, bits) & alignment.memory_mask == 0 && !self.avoid_memory
+    }
+
+    fn piece(&self) -> Piece {
+        match self.target.as_ref().and_then(|target| target.alignment) {
+            Some(alignment) => next_piece(alignment, self.offset_bytes, self.span_bytes, self.memory_fits(alignment)),
+            None => Piece::Plain { length_bytes: self.span_bytes },
         }
     }
 
@@ -314,6 +277,12 @@ impl Job {
                 *span = span.without_first(piece);
             }
         }
+    }
+
+    /// Is nothing left to do when so much of the range is done?
+    #[inline(always)]
+    fn is_last(&self, bytes: u64) -> bool {
+        bytes == self.length_bytes && matches!(self.step, Step::Read | Step::Write { .. })
     }
 
     /// So much of the range is done.
@@ -395,21 +364,54 @@ unsafe impl uring::Job for Job {
         self.lock = Some(lock);
     }
 
+    /// A read or write of whole units to or from memory that suits, or through the page cache, is one operation.
     fn entry(&mut self, buffers: &mut Buffers) -> Option<Entry> {
-        if let (Step::Timer, Some(timer)) = (self.step, &self.timer) {
-            return Some(opcode::Timeout::new(&raw const timer.deadline).flags(types::TimeoutFlags::ABS).build());
-        }
-        let Some(target) = self.target.take() else {
-            return Some(opcode::Nop::new().build());
+        let Some(target) = &self.target else {
+            return Some(self.timer.as_ref().map_or_else(|| opcode::Nop::new().build(), |timer| timer.entry()));
         };
-        let entry = self.file_entry(&target, buffers);
-        self.target = Some(target);
+        let (file, alignment) = (types::Fd(target.file().as_raw_fd()), target.alignment);
+        let is_plain = matches!(self.step, Step::Read | Step::Write { .. })
+            && alignment.is_none_or(|alignment| {
+                let is_whole = (self.offset_bytes | self.span_bytes) & alignment.unit_mask == 0;
+                is_whole && self.window.is_none() && self.memory_fits(alignment)
+            });
+        let prepared = if is_plain {
+            self.asked = Asked::Plain(self.span_bytes);
+            Prepared::Spans(self.spans.len() - self.first)
+        } else {
+            self.other_step(file, buffers)
+        };
+        let (offset, flags, is_read) = (self.offset_bytes, self.write_flags(), self.step == Step::Read);
+        let entry = match prepared {
+            Prepared::Entry(entry) => entry,
+            Prepared::NoBuffer => return None,
+            Prepared::Spans(count) => match &self.spans[self.first..self.first + count] {
+                [span] if let Ok(length) = u32::try_from(span.length_bytes()) => {
+                    let memory = span.base().as_ptr();
+                    match is_read {
+                        true => opcode::Read::new(file, memory, length).offset(offset).build(),
+                        false => opcode::Write::new(file, memory, length).offset(offset).rw_flags(flags).build(),
+                    }
+                }
+                spans => {
+                    let (vector, count) = (spans.as_ptr().cast(), u32::try_from(count).unwrap_or(0));
+                    match is_read {
+                        true => opcode::Readv::new(file, vector, count).offset(offset).build(),
+                        false => opcode::Writev::new(file, vector, count).offset(offset).rw_flags(flags).build(),
+                    }
+                }
+            },
+        };
         // A step that was put off goes to a kernel thread, where it can wait.
-        entry.map(|entry| if self.attempts > 0 { entry.flags(Flags::ASYNC) } else { entry })
+        Some(if self.attempts > 0 { entry.flags(Flags::ASYNC) } else { entry })
     }
 
     fn advance(&mut self, result: i32, buffers: &mut Buffers) -> Progress {
         let bytes = match usize::try_from(result) {
+            // Most requests: all of it in one operation.
+            Ok(bytes) if self.asked == Asked::Plain(bytes as u64) && self.is_last(bytes as u64) => {
+                return Progress::Finished(Status::Ok);
+            }
             Ok(bytes) => bytes,
             Err(_) => return self.failed(Errno::from_raw_os_error(result.saturating_neg())),
         };

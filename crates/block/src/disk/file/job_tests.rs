@@ -1,9 +1,11 @@
 //! Results that a healthy kernel rarely gives, fed in by hand.
 
+use std::ptr::NonNull;
+
 use fipsee_serve::Engine as _;
 
 use super::*;
-use crate::disk::file::piece::Alignment;
+use crate::disk::Faults;
 
 /// What a file takes that wants memory aligned to 512 bytes, whole units of `unit` bytes, and ranges of 4096.
 const fn alignment(unit: u64) -> Option<Alignment> {
@@ -16,7 +18,7 @@ fn target_with(size_bytes: u64, alignment: Option<Alignment>) -> Arc<Target> {
     let file = std::fs::File::options().read(true).write(true).create(true).truncate(false).open(&path).expect("a file");
     std::fs::remove_file(&path).expect("it was there");
     file.set_len(size_bytes).expect("a size");
-    Arc::new(Target::new(file.into(), alignment, 512, size_bytes, true))
+    Arc::new(Target::new(file.into(), alignment, 512, size_bytes, true, Faults::default()))
 }
 
 fn target(size_bytes: u64) -> Arc<Target> {
@@ -88,6 +90,20 @@ fn job(target: &Arc<Target>, step: Step, offset_bytes: u64, length_bytes: u64, s
     let mut alone = Alone { job, buffers: Buffers::default(), grants: Grants::new().expect("eventfd") };
     alone.entry();
     alone
+}
+
+/// Have an engine do it. The spans' memory is the caller's, which waits here.
+fn run_in(engine: &mut crate::disk::Engine, target: &Arc<Target>, step: Step, (offset, length): (u64, u64), spans: &[Span]) {
+    let ticket = crate::disk::Ticket { queue: 0, tag: 0, started_ticks: 0 };
+    // SAFETY: the memory outlives the request, which is waited for.
+    let begun = unsafe { engine.begin(ticket, |job| job.set_up(target, step, offset, length, spans)) };
+    assert_eq!(begun, crate::disk::Submitted::Pending);
+    engine.flush();
+    let mut result = None;
+    while result.is_none() {
+        engine.poll(1, &mut |_, status| result = Some(status));
+    }
+    assert_eq!(result, Some(Status::Ok));
 }
 
 const WRITE: Step = Step::Write { durable: false };
@@ -236,16 +252,7 @@ fn long_transfers_between_units_arrive_whole() {
         // SAFETY: the piece lies within the memory, which outlives the request.
         let piece = unsafe { Span::new(NonNull::from(&mut memory[start + skip]), LENGTH) };
         for step in [WRITE, Step::Read] {
-            let ticket = crate::disk::Ticket { queue: 0, tag: 0, started_ticks: 0 };
-            // SAFETY: the memory outlives the request, which is waited for.
-            let begun = unsafe { engine.begin(ticket, |job| job.set_up(&target, step, 1536, LENGTH as u64, &[piece])) };
-            assert_eq!(begun, crate::disk::Submitted::Pending);
-            engine.flush();
-            let mut result = None;
-            while result.is_none() {
-                engine.poll(1, &mut |_, status| result = Some(status));
-            }
-            assert_eq!(result, Some(Status::Ok));
+            run_in(&mut engine, &target, step, (1536, LENGTH as u64), &[piece]);
             if step == WRITE {
                 let mut got = vec![0; LENGTH];
                 rustix::io::pread(target.file(), &mut got, 1536).expect("read");
@@ -321,18 +328,8 @@ fn write_zeroes_without_a_method_really_writes_them() {
     target.forget_zero_method(ZeroMethod::ZeroRange);
     target.forget_zero_method(ZeroMethod::PunchHole);
     let mut engine = crate::disk::Engine::new(4).expect("engine");
-    let ticket = crate::disk::Ticket { queue: 0, tag: 0, started_ticks: 0 };
-    let (start, length) = (512, (35 << 20) + 512);
     let step = Step::Zero { unmap: false, durable: true };
-    // SAFETY: the job names no memory of ours.
-    let submitted = unsafe { engine.begin(ticket, |job| job.set_up(&target, step, start, length, &[])) };
-    assert_eq!(submitted, crate::disk::Submitted::Pending);
-    engine.flush();
-    let mut result = None;
-    while result.is_none() {
-        engine.poll(1, &mut |_, status| result = Some(status));
-    }
-    assert_eq!(result, Some(Status::Ok));
+    run_in(&mut engine, &target, step, (512, (35 << 20) + 512), &[]);
     let mut bytes = vec![0; 40 << 20];
     file.read_exact_at(&mut bytes, 0).expect("read");
     let (start, end) = (512, (35 << 20) + 1024);

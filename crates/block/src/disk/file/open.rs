@@ -53,9 +53,9 @@ pub(super) fn open(options: &FileOptions, served: Option<File>) -> Result<FileDi
     let identity = identity_of(&metadata);
     let optimal = alignment.map_or(0, |alignment| alignment.unit_mask + 1).max(page_bytes());
     new.iter_mut().for_each(NewFile::keep);
-    let target = Target::new(file.into(), alignment, block_bytes, size_bytes, is_regular);
+    let faults = Faults::new(Some(&options.path));
     Ok(FileDisk {
-        target: Arc::new(target.with_faults(Faults::new(Some(&options.path)))),
+        target: Arc::new(Target::new(file.into(), alignment, block_bytes, size_bytes, is_regular, faults)),
         path: options.path.clone(),
         block_bytes,
         optimal_bytes: u32::try_from(optimal).unwrap_or(block_bytes).max(block_bytes),

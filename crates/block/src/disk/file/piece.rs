@@ -63,12 +63,6 @@ mod tests {
     }
 
     #[test]
-    fn whole_units_from_aligned_memory_need_no_buffer() {
-        assert_eq!(next(8192, 4096, true), Piece::Plain { length_bytes: 4096 });
-        assert_eq!(next(0, LONG, true), Piece::Plain { length_bytes: LONG });
-    }
-
-    #[test]
     fn short_transfers_go_through_one_buffer() {
         assert_eq!(next(512, 512, true), window(0, 4096));
         assert_eq!(next(3584, 1024, true), window(0, 8192));

@@ -87,19 +87,6 @@ impl RangeLocks {
 
     /// Leave a range that is held. Those that waited for it are told through their `Grants`; `own` is the caller's, which looks by itself.
     pub(in crate::disk) fn release(&self, id: LockId, own: &Arc<Grants>) {
-        self.remove(id, own);
-    }
-
-    /// Forget what waits with `own`, whose engine ends.
-    pub(in crate::disk) fn cancel(&self, own: &Arc<Grants>) {
-        let waits = |entry: &Entry| entry.waiter.as_ref().is_some_and(|waiter| Arc::ptr_eq(&waiter.grants, own));
-        let find = |table: &Table| table.entries.iter().position(|entry| entry.as_ref().is_some_and(waits));
-        while let Some(id) = { find(&self.table()) }.and_then(|place| LockId::try_from(place).ok()) {
-            self.remove(id, own);
-        }
-    }
-
-    fn remove(&self, id: LockId, own: &Arc<Grants>) {
         let mut table = self.table();
         let Some(gone) = table.entries.get_mut(id as usize).and_then(Option::take) else {
             debug_assert!(false, "a range is released once");
@@ -119,6 +106,15 @@ impl RangeLocks {
             if let Some(waiter) = entry.waiter.take_if(|_| entry.blockers == 0) {
                 waiter.grants.add(waiter.slot, place, !Arc::ptr_eq(&waiter.grants, own));
             }
+        }
+    }
+
+    /// Forget what waits with `own`, whose engine ends.
+    pub(in crate::disk) fn cancel(&self, own: &Arc<Grants>) {
+        let waits = |entry: &Entry| entry.waiter.as_ref().is_some_and(|waiter| Arc::ptr_eq(&waiter.grants, own));
+        let find = |table: &Table| table.entries.iter().position(|entry| entry.as_ref().is_some_and(waits));
+        while let Some(id) = { find(&self.table()) }.and_then(|place| LockId::try_from(place).ok()) {
+            self.release(id, own);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The open file of a file disk, and what it allows.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -59,6 +59,7 @@ impl Target {
         block_bytes: u32,
         size_bytes: u64,
         is_regular: bool,
+        faults: Faults,
     ) -> Self {
         let needs_locks = alignment.is_some_and(|alignment| u64::from(block_bytes) <= alignment.unit_mask);
         Self {
@@ -69,13 +70,8 @@ impl Target {
             resizing: Mutex::new(()),
             is_regular,
             missing: AtomicU8::new(0),
-            faults: Arc::default(),
+            faults: Arc::new(faults),
         }
-    }
-
-    /// Record here what goes wrong.
-    pub(in crate::disk) fn with_faults(self, faults: Faults) -> Self {
-        Self { faults: Arc::new(faults), ..self }
     }
 
     pub(in crate::disk) fn size_bytes(&self) -> u64 {
@@ -84,10 +80,6 @@ impl Target {
 
     pub(in crate::disk) fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
-    }
-
-    pub(in crate::disk) fn raw_fd(&self) -> RawFd {
-        self.file.as_raw_fd()
     }
 
     /// What a write of this range must hold while it is at work, if anything.

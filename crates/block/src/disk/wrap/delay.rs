@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use super::super::engine;
 use super::super::faults::Awaited;
-use super::super::{AnyDisk, Disk, Engine, Faults, Submitted, Ticket};
-use super::{duration, faults_of, next_random, number, pairs};
+use super::super::{Disk, Engine, Submitted, Ticket};
+use super::{WrappedDisk, duration, next_random, number, pairs};
 use crate::request::Request;
-use crate::wire::{BlockInfo, Status};
+use crate::wire::Status;
 
 /// How long each request waits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,28 +44,16 @@ impl DelayOptions {
     }
 }
 
-/// A disk that is slow. Requests may overtake each other when part of the delay is random.
+/// Requests may overtake each other when part of the delay is random.
 #[derive(Debug)]
-pub struct DelayDisk {
-    inner: Arc<AnyDisk>,
+pub(super) struct Delays {
     options: DelayOptions,
     random: AtomicU64,
-    faults: Arc<Faults>,
 }
 
-impl DelayDisk {
-    /// Slow `inner` down.
-    ///
-    /// # Errors
-    /// This machine has no io_uring, whose timers are used.
-    pub fn new(inner: AnyDisk, options: &DelayOptions) -> Result<Self, String> {
-        Engine::check()?;
-        let faults = faults_of(&inner);
-        Ok(Self { inner: Arc::new(inner), options: options.clone(), random: AtomicU64::new(options.seed), faults })
-    }
-
-    pub(in crate::disk) fn inner(&self) -> &AnyDisk {
-        &self.inner
+impl Delays {
+    pub(super) fn new(options: &DelayOptions) -> Self {
+        Self { options: options.clone(), random: AtomicU64::new(options.seed) }
     }
 
     fn pick(&self) -> Duration {
@@ -76,31 +64,24 @@ impl DelayDisk {
         let mut state = self.random.fetch_add(1, Ordering::Relaxed);
         self.options.fixed.saturating_add(Duration::from_nanos(next_random(&mut state) % range_ns))
     }
-}
 
-impl Disk for DelayDisk {
-    const ANSWERS_AT_ONCE: bool = false;
-
-    fn info(&self) -> BlockInfo {
-        self.inner.info()
-    }
-
-    unsafe fn submit(&self, request: &Request, spans: &[Span], ticket: Ticket, engine: &mut Engine) -> Submitted {
-        let (inner, request, spans) = (Arc::clone(&self.inner), *request, spans.to_vec());
-        let awaited = Awaited { faults: Arc::clone(&self.faults), operation: request.operation, sector: request.sector };
+    /// # Safety
+    /// As [`Disk::submit`].
+    pub(super) unsafe fn submit(
+        &self,
+        disk: &WrappedDisk,
+        request: &Request,
+        spans: &[Span],
+        ticket: Ticket,
+        engine: &mut Engine,
+    ) -> Submitted {
+        let (inner, request, spans) = (Arc::clone(&disk.inner), *request, spans.to_vec());
+        let awaited = Awaited { faults: Arc::clone(&disk.faults), operation: request.operation, sector: request.sector };
         let begin = move |status, engine: &mut Engine| match status {
             // SAFETY: the spans stay valid until the ticket is reported, which has not happened: the engine runs this before.
             Status::Ok => unsafe { inner.submit(&request, &spans, ticket, engine) },
             _ => Submitted::Done(status),
         };
         engine::wait(engine, self.pick(), Some(awaited), ticket, begin)
-    }
-
-    fn resize(&self, sector_count: u64) -> Result<(), String> {
-        self.inner.resize(sector_count)
-    }
-
-    fn faults(&self) -> Option<&Arc<Faults>> {
-        Some(&self.faults)
     }
 }

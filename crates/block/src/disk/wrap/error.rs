@@ -2,18 +2,16 @@
 //!
 //! A request that is chosen is not carried out at all.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fipsee_ring::memory::Span;
 use rustix::io::Errno;
 
+use super::super::Faults;
 use super::super::faults::OPERATIONS;
 use super::super::file::job::status_of;
-use super::super::{AnyDisk, Disk, Engine, Faults, Submitted, Ticket};
-use super::{faults_of, number, pairs};
+use super::{number, pairs};
 use crate::request::Request;
-use crate::wire::{BlockInfo, Operation};
+use crate::wire::{Operation, Status};
 
 const ERRORS: [(&str, Errno); 4] =
     [("EIO", Errno::IO), ("ENOSPC", Errno::NOSPC), ("EROFS", Errno::ROFS), ("EOPNOTSUPP", Errno::OPNOTSUPP)];
@@ -76,25 +74,24 @@ fn errno_named(name: &str) -> Result<Errno, String> {
     found.ok_or_else(|| format!("errno={name} is not possible; use EIO, ENOSPC, EROFS or EOPNOTSUPP"))
 }
 
-/// A disk that fails at times.
+/// Fails requests at times.
 #[derive(Debug)]
-pub struct ErrorDisk {
-    inner: Arc<AnyDisk>,
+pub(super) struct Errors {
     options: ErrorOptions,
     chosen: AtomicU64,
-    faults: Arc<Faults>,
 }
 
-impl ErrorDisk {
-    /// Have requests to `inner` fail.
-    #[must_use]
-    pub fn new(inner: AnyDisk, options: &ErrorOptions) -> Self {
-        let faults = faults_of(&inner);
-        Self { inner: Arc::new(inner), options: options.clone(), chosen: AtomicU64::new(0), faults }
+impl Errors {
+    pub(super) fn new(options: &ErrorOptions) -> Self {
+        Self { options: options.clone(), chosen: AtomicU64::new(0) }
     }
 
-    pub(in crate::disk) fn inner(&self) -> &AnyDisk {
-        &self.inner
+    /// How this request fails, which is then recorded; `None`: it does not.
+    pub(super) fn fail(&self, request: &Request, faults: &Faults) -> Option<Status> {
+        self.fails(request).then(|| {
+            faults.failed(request.operation, request.sector, Some(self.options.errno));
+            status_of(self.options.errno)
+        })
     }
 
     fn fails(&self, request: &Request) -> bool {
@@ -103,30 +100,5 @@ impl ErrorDisk {
         }
         let number = self.chosen.fetch_add(1, Ordering::Relaxed);
         number.checked_sub(self.options.after).is_some_and(|number| (number + 1).is_multiple_of(self.options.every))
-    }
-}
-
-impl Disk for ErrorDisk {
-    const ANSWERS_AT_ONCE: bool = false;
-
-    fn info(&self) -> BlockInfo {
-        self.inner.info()
-    }
-
-    unsafe fn submit(&self, request: &Request, spans: &[Span], ticket: Ticket, engine: &mut Engine) -> Submitted {
-        if self.fails(request) {
-            self.faults.failed(request.operation, request.sector, Some(self.options.errno));
-            return Submitted::Done(status_of(self.options.errno));
-        }
-        // SAFETY: the contract is passed on.
-        unsafe { self.inner.submit(request, spans, ticket, engine) }
-    }
-
-    fn resize(&self, sector_count: u64) -> Result<(), String> {
-        self.inner.resize(sector_count)
-    }
-
-    fn faults(&self) -> Option<&Arc<Faults>> {
-        Some(&self.faults)
     }
 }

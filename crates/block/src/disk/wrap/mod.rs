@@ -7,20 +7,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{AnyDisk, Disk, Faults};
+use fipsee_ring::memory::Span;
+
+use super::{AnyDisk, Disk, Engine, Faults, Submitted, Ticket};
+use crate::request::Request;
+use crate::wire::BlockInfo;
 
 mod delay;
 mod error;
 mod power_cut;
 
-pub use delay::{DelayDisk, DelayOptions};
-pub use error::{ErrorDisk, ErrorOptions};
-pub use power_cut::{PowerCutDisk, PowerCutOptions};
-
-/// The faults of a wrapped disk are those of the one at the bottom; of one that has none, the wrapper's own.
-fn faults_of(inner: &AnyDisk) -> Arc<Faults> {
-    inner.faults().cloned().unwrap_or_default()
-}
+pub use delay::DelayOptions;
+use delay::Delays;
+pub use error::ErrorOptions;
+use error::Errors;
+use power_cut::PowerCut;
+pub use power_cut::PowerCutOptions;
 
 /// A wrapper and its options.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +51,93 @@ impl Wrapper {
     }
 }
 
+/// A disk that wraps another.
+#[derive(Debug)]
+pub struct WrappedDisk {
+    inner: Arc<AnyDisk>,
+    /// Those of the disk at the bottom; of one that has none, the wrapper's own.
+    faults: Arc<Faults>,
+    manner: Manner,
+}
+
+#[derive(Debug)]
+enum Manner {
+    Delay(Delays),
+    Error(Errors),
+    PowerCut(Arc<PowerCut>),
+}
+
+impl WrappedDisk {
+    /// Wrap `inner`.
+    ///
+    /// # Errors
+    /// This machine has no io_uring, whose timers most wrappers use.
+    pub(super) fn new(inner: AnyDisk, wrapper: &Wrapper) -> Result<Self, String> {
+        let (faults, inner) = (inner.faults().cloned().unwrap_or_default(), Arc::new(inner));
+        if !matches!(wrapper, Wrapper::Error(_)) {
+            Engine::check()?;
+        }
+        let manner = match wrapper {
+            Wrapper::Delay(options) => Manner::Delay(Delays::new(options)),
+            Wrapper::Error(options) => Manner::Error(Errors::new(options)),
+            Wrapper::PowerCut(options) => Manner::PowerCut(PowerCut::new(Arc::clone(&inner), options)),
+        };
+        Ok(Self { inner, faults, manner })
+    }
+
+    pub(super) fn inner(&self) -> &AnyDisk {
+        &self.inner
+    }
+
+    pub(super) const fn kind(&self) -> &'static str {
+        match self.manner {
+            Manner::Delay(_) => "delay",
+            Manner::Error(_) => "error",
+            Manner::PowerCut(_) => "powercut",
+        }
+    }
+}
+
+impl Disk for WrappedDisk {
+    const ANSWERS_AT_ONCE: bool = false;
+
+    fn info(&self) -> BlockInfo {
+        let info = self.inner.info();
+        match self.manner {
+            Manner::PowerCut(_) => {
+                BlockInfo { max_range_sectors: info.max_range_sectors.min(power_cut::MAX_RANGE_SECTORS), ..info }
+            }
+            _ => info,
+        }
+    }
+
+    unsafe fn submit(&self, request: &Request, spans: &[Span], ticket: Ticket, engine: &mut Engine) -> Submitted {
+        match &self.manner {
+            // SAFETY: the contract is passed on.
+            Manner::Delay(delays) => unsafe { delays.submit(self, request, spans, ticket, engine) },
+            Manner::Error(errors) => match errors.fail(request, &self.faults) {
+                Some(status) => Submitted::Done(status),
+                // SAFETY: as above.
+                None => unsafe { self.inner.submit(request, spans, ticket, engine) },
+            },
+            // SAFETY: as above.
+            Manner::PowerCut(core) => unsafe { core.submit(request, spans, ticket, engine) },
+        }
+    }
+
+    fn resize(&self, sector_count: u64) -> Result<(), String> {
+        self.inner.resize(sector_count)?;
+        if let Manner::PowerCut(core) = &self.manner {
+            core.cut(sector_count);
+        }
+        Ok(())
+    }
+
+    fn faults(&self) -> Option<&Arc<Faults>> {
+        if matches!(self.manner, Manner::PowerCut(_)) { self.inner.faults() } else { Some(&self.faults) }
+    }
+}
+
 /// The options of a wrapper, as `key` and `value`.
 fn pairs(options: &str) -> impl Iterator<Item = (&str, &str)> {
     options.split(',').filter(|piece| !piece.is_empty()).map(|piece| piece.split_once('=').unwrap_or((piece, "")))
@@ -63,12 +152,13 @@ fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (count, unit) = text.split_at(digits);
     let make = match unit {
-        "us" => Duration::from_micros,
-        "ms" => Duration::from_millis,
-        "s" => Duration::from_secs,
-        _ => return Err(format!("'{text}' is not a time; write an integer with us, ms or s, for example 5ms")),
+        "us" => Some(Duration::from_micros as fn(u64) -> Duration),
+        "ms" => Some(Duration::from_millis as _),
+        "s" => Some(Duration::from_secs as _),
+        _ => None,
     };
-    count.parse().map(make).map_err(|_| format!("'{text}' is not a time; write an integer with us, ms or s, for example 5ms"))
+    let made = make.and_then(|make| count.parse().ok().map(make));
+    made.ok_or_else(|| format!("'{text}' is not a time; write an integer with us, ms or s, for example 5ms"))
 }
 
 /// splitmix64: the same sequence for the same seed, everywhere.

@@ -10,27 +10,26 @@
 //!
 //! For tests: it takes a lock and allocates for each request, and knows no holes (a discard writes zeroes).
 
+use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use fipsee_ring::memory::Span;
+use fipsee_ring::memory::{Span, copy_from, copy_to};
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::super::engine;
 use super::super::spec::parse_size;
-use super::super::{AnyDisk, Disk, Engine, Faults, Submitted, Ticket};
+use super::super::{AnyDisk, Disk, Engine, Submitted, Ticket};
 use super::{number, pairs};
 use crate::request::Request;
-use crate::wire::{BlockInfo, CAPABILITY_WRITE, Operation, SECTOR_BYTES, Status};
+use crate::wire::{CAPABILITY_WRITE, Operation, SECTOR_BYTES, Status};
 
 mod cache;
-mod spans;
 
 use cache::{Batch, Cache, Wanted};
-use spans::{gather, scatter, span_of};
 
 /// Most sectors of one discard or write-zeroes: 8 MiB, since they are kept.
-const MAX_RANGE_SECTORS: u32 = 16 << 10;
+pub(super) const MAX_RANGE_SECTORS: u32 = 16 << 10;
 
 /// How long who wants to write to the disk below waits for someone else who does.
 const BUSY_PAUSE: Duration = Duration::from_micros(100);
@@ -73,36 +72,24 @@ impl PowerCutOptions {
     }
 }
 
-/// A disk whose cache is lost with the process.
+/// A cache that is lost with the process.
 #[derive(Debug)]
-pub struct PowerCutDisk {
-    core: Arc<Core>,
-}
-
-#[derive(Debug)]
-struct Core {
-    inner: AnyDisk,
+pub(super) struct PowerCut {
+    inner: Arc<AnyDisk>,
     options: PowerCutOptions,
     cache: Mutex<Cache>,
 }
 
-impl PowerCutDisk {
-    /// Put a cache before `inner`.
-    ///
-    /// # Errors
-    /// This machine has no io_uring, whose timers are used.
-    pub fn new(inner: AnyDisk, options: &PowerCutOptions) -> Result<Self, String> {
-        Engine::check()?;
-        let cache = Mutex::new(Cache::new(options.seed));
-        Ok(Self { core: Arc::new(Core { inner, options: options.clone(), cache }) })
+impl PowerCut {
+    pub(super) fn new(inner: Arc<AnyDisk>, options: &PowerCutOptions) -> Arc<Self> {
+        Arc::new(Self { inner, options: options.clone(), cache: Mutex::new(Cache::new(options.seed)) })
     }
 
-    pub(in crate::disk) fn inner(&self) -> &AnyDisk {
-        &self.core.inner
+    /// Forget what lies beyond the end.
+    pub(super) fn cut(&self, sector_count: u64) {
+        self.cache().cut(sector_count);
     }
-}
 
-impl Core {
     fn cache(&self) -> MutexGuard<'_, Cache> {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -214,27 +201,25 @@ impl Core {
             }
         }
     }
-}
 
-impl Disk for PowerCutDisk {
-    const ANSWERS_AT_ONCE: bool = false;
-
-    fn info(&self) -> BlockInfo {
-        let info = self.core.inner.info();
-        BlockInfo { max_range_sectors: info.max_range_sectors.min(MAX_RANGE_SECTORS), ..info }
-    }
-
-    unsafe fn submit(&self, request: &Request, spans: &[Span], ticket: Ticket, engine: &mut Engine) -> Submitted {
-        let core = &self.core;
-        core.step();
+    /// # Safety
+    /// As [`Disk::submit`].
+    pub(super) unsafe fn submit(
+        self: &Arc<Self>,
+        request: &Request,
+        spans: &[Span],
+        ticket: Ticket,
+        engine: &mut Engine,
+    ) -> Submitted {
+        self.step();
         match request.operation {
             // SAFETY: the contract is passed on.
-            Operation::Read => return unsafe { core.read(request, spans, ticket, engine) },
-            Operation::Flush => return core.write_back(Wanted::All, true, ticket, engine),
+            Operation::Read => return unsafe { self.read(request, spans, ticket, engine) },
+            Operation::Flush => return self.write_back(Wanted::All, true, ticket, engine),
             Operation::GetInfo | Operation::AckEvent => return Submitted::Done(Status::Unsupported),
             Operation::Write | Operation::Discard | Operation::WriteZeroes => {}
         }
-        if let Err(status) = core.check_write(request) {
+        if let Err(status) = self.check_write(request) {
             return Submitted::Done(status);
         }
         let Ok(length_bytes) = usize::try_from(request.length_bytes()) else {
@@ -244,16 +229,35 @@ impl Disk for PowerCutDisk {
         if bytes.len() != length_bytes {
             return Submitted::Done(Status::Invalid);
         }
-        core.put(request, &bytes, ticket, engine)
+        self.put(request, &bytes, ticket, engine)
     }
+}
 
-    fn resize(&self, sector_count: u64) -> Result<(), String> {
-        self.core.inner.resize(sector_count)?;
-        self.core.cache().cut(sector_count);
-        Ok(())
-    }
+/// A copy of all that spans hold. Called only by `submit`, in whose time they are valid.
+fn gather(spans: &[Span]) -> Vec<u8> {
+    let mut bytes = vec![0; spans.iter().map(Span::length_bytes).sum()];
+    // SAFETY: the spans are valid by the contract of `submit`.
+    unsafe { copy_from(spans, &mut bytes) };
+    bytes
+}
 
-    fn faults(&self) -> Option<&Arc<Faults>> {
-        self.core.inner.faults()
-    }
+/// Put `bytes` over what spans hold from `offset_bytes` on. Called only before their request is reported.
+fn scatter(spans: &[Span], offset_bytes: u64, bytes: &[u8]) {
+    let mut skip = usize::try_from(offset_bytes).unwrap_or(usize::MAX);
+    let rest = spans.iter().map(|span| {
+        let skipped = skip.min(span.length_bytes());
+        skip -= skipped;
+        span.without_first(skipped)
+    });
+    // SAFETY: the spans are valid until their request is reported; the source is ours.
+    let fits = unsafe { copy_to(&rest.collect::<Vec<_>>(), bytes) };
+    debug_assert!(fits, "a sector of the request lies within its memory");
+}
+
+/// The span of memory of our own; none of nothing.
+fn span_of(bytes: &mut [u8]) -> Vec<Span> {
+    let length = bytes.len();
+    let base = NonNull::from(bytes).cast();
+    // SAFETY: whoever submits it keeps the memory until the request is reported.
+    if length == 0 { Vec::new() } else { vec![unsafe { Span::new(base, length) }] }
 }

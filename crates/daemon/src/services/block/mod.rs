@@ -1,15 +1,16 @@
 //! Disks for local clients: what ATTACH grants, and what is held for it.
 
+pub(crate) mod declared;
 mod takeover;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use fipsee_block::server::{QueueServer, QueueSetup, Standing};
+use fipsee_block::server::{DiskQueue, QueueServer, QueueSetup, Standing};
 use fipsee_block::stats::QueueCounters;
 use fipsee_block::wire::{
-    ATTACH_EXCLUSIVE, ATTACH_IGNORE_CLAIM, ATTACH_READ_ONLY, ATTACH_SOLE_WRITER, FEATURE_SOLE_WRITER, FEATURES, PROFILE,
-    SERVICE_BLOCK,
+    ATTACH_EXCLUSIVE, ATTACH_IGNORE_CLAIM, ATTACH_READ_ONLY, ATTACH_SOLE_WRITER, BlockInfo, FEATURE_SOLE_WRITER, FEATURES,
+    PROFILE, SERVICE_BLOCK,
 };
 use fipsee_ring::channel::{FEATURE_WORKER_CPU, MAX_DEPTH, RegionLayout, ServerQueue};
 use fipsee_ring::control::{MAX_QUEUES, RefusalCode};
@@ -17,16 +18,20 @@ use fipsee_ring::handshake::{Grant, Refusal, Wanted, refuse};
 use fipsee_ring::memory::RegionTable;
 use fipsee_ring::region::Region;
 use fipsee_serve::session::{Ack, Adopted, Attachment, Channel, Client, Denial, Granted, Part, Service, TakesMemory};
-use fipsee_serve::{Assignment, QueueName, Quiesced};
+use fipsee_serve::{Assignment, Metric, NotAdded, Place, QueueName, Quiesced, When, Which};
 
-use super::not_served;
+use super::{Entry, not_served};
 use crate::export::{Denied, Export, Kind, Role, Wish};
 use crate::live::Live;
 use crate::placement;
-use crate::worker::{Command, DiskEngine, WorkerHandle, block_queue};
+use crate::worker::{Command, DiskEngine, WorkerHandle};
+
+/// The block service, in the registry.
+pub(super) const ENTRY: Entry =
+    Entry { needs: declared::needs, make: |live, workers| Box::new(Block { live: Arc::clone(live), workers: workers.to_vec() }) };
 
 /// The block service.
-pub(super) struct Block {
+struct Block {
     live: Arc<Live>,
     workers: Vec<WorkerHandle>,
 }
@@ -44,20 +49,25 @@ type QueueEnd = (ServerQueue, Arc<QueueCounters>, Option<Standing>);
 
 impl BlockAttachment {
     /// What the workers are to do so that they serve the queues.
-    fn commands(&self, client: u64, assignments: &[Assignment], ends: Vec<QueueEnd>) -> Vec<(usize, Command)> {
+    fn commands(&self, client: u64, assignments: &[Assignment], ends: Vec<QueueEnd>, info: BlockInfo) -> Vec<(usize, Command)> {
         let (Channel { region, layout, .. }, read_only) = (&self.channel, self.read_only);
-        let info = self.export.info(read_only);
         let of_queue = ends.into_iter().zip(&layout.queues).zip(assignments).zip(0_u16..);
         let command = of_queue.map(|((((queue, counters, standing), geometry), assignment), index)| {
             let memory = RegionTable::of_pool(region, layout.pool_offset_bytes, layout.pool_bytes);
             let depth = geometry.depth;
+            let disk = Arc::clone(self.export.disk());
             let make = move |id| {
-                let setup = QueueSetup { depth, info, read_only, memory: memory?, counters };
-                let mut server = QueueServer::new(queue, id, setup);
+                let memory = memory.map_err(|_| "it does not fit the region that was laid out for it".to_owned())?;
+                let mut server = QueueServer::new(queue, id, QueueSetup { depth, info, read_only, memory, counters });
                 standing.iter().for_each(|standing| server.take_stand(standing));
-                Ok(server)
+                Ok(DiskQueue::new(server, disk))
             };
-            (assignment.worker(), block_queue::add(QueueName { client, index }, &self.export, make))
+            let added = move |added| match added {
+                Ok(()) => {}
+                Err(NotAdded::NotMade(reason)) => tracing::error!(client, reason, "a queue is not served"),
+                Err(NotAdded::Bell(error)) => tracing::error!(client, %error, "cannot watch a doorbell; the queue is not served"),
+            };
+            (assignment.worker(), Command::add(QueueName { client, index }, make, added))
         });
         command.collect()
     }
@@ -80,6 +90,10 @@ impl Attachment<DiskEngine> for BlockAttachment {
         Some(self)
     }
 
+    fn moved(&self, client: u64, index: u16, place: Place) {
+        self.export.queue_moved(client, index, place.cpu);
+    }
+
     fn leave(&self, client: u64) {
         self.export.is_leaving(client);
     }
@@ -92,11 +106,19 @@ impl Attachment<DiskEngine> for BlockAttachment {
 
 impl TakesMemory<DiskEngine> for BlockAttachment {
     fn add_region(&self, client: u64, id: u16, region: &Arc<Region>, access: u16, ack: Ack) -> Command {
-        block_queue::add_region(client, id, region, access, ack)
+        let region = Arc::clone(region);
+        Command::change(Which::Client(client), When::Now, move |queue: &mut DiskQueue| {
+            let _until_dropped = &ack;
+            let added = queue.regions_mut().insert(id, &region, 0, region.length_bytes(), access);
+            debug_assert!(added.is_ok(), "the session keeps the ids");
+        })
     }
 
     fn remove_region(&self, client: u64, id: u16, ack: Ack) -> Command {
-        block_queue::remove_region(client, id, ack)
+        Command::change(Which::Client(client), When::Idle, move |queue: &mut DiskQueue| {
+            let _until_dropped = &ack;
+            let _ = queue.regions_mut().remove(id);
+        })
     }
 }
 
@@ -107,6 +129,10 @@ impl Service<DiskEngine> for Block {
 
     fn features(&self) -> u64 {
         FEATURES
+    }
+
+    fn metrics(&self) -> Vec<(&'static str, Metric)> {
+        declared::metrics(&self.live.now())
     }
 
     fn adopt(&self, client: &Client<'_>, parts: Vec<Part<OwnedFd>>) -> Result<Adopted<DiskEngine>, String> {
@@ -127,9 +153,9 @@ impl Service<DiskEngine> for Block {
             let names = served.exports.iter().map(|export| export.name()).filter(|name| *name != wanted.name).take(8);
             let names = names.collect::<Vec<_>>().join(", ");
             let text = format!("no disk '{}' here; there are: {names} (fipsee ls shows all)", wanted.name);
-            refuse(RefusalCode::UnknownExport, text)
+            refuse(RefusalCode::UnknownName, text)
         };
-        let export = served.exports.iter().find(|export| export.name() == wanted.name).ok_or_else(unknown)?;
+        let export = served.find(wanted.name).map_err(|_| unknown())?;
         let role = match wanted.flags {
             flags if flags & ATTACH_READ_ONLY != 0 => Role::Reader,
             flags if flags & ATTACH_SOLE_WRITER != 0 => Role::SoleWriter,
@@ -152,10 +178,6 @@ impl Service<DiskEngine> for Block {
 }
 
 impl Block {
-    pub(super) const fn new(live: Arc<Live>, workers: Vec<WorkerHandle>) -> Self {
-        Self { live, workers }
-    }
-
     fn lay_out(&self, client: &Client<'_>, wanted: &Wanted<'_>, export: &Arc<Export>) -> Result<Granted<DiskEngine>, Refusal> {
         let (limits, workers) = (&client.limits, &self.workers);
         let queue_count = wanted.queue_count.min(limits.max_queues).min(MAX_QUEUES);
@@ -163,13 +185,13 @@ impl Block {
         let seed = u32::try_from(client.id & 0xffff_ffff).unwrap_or(0);
         let mut layout = RegionLayout::plan(&PROFILE, queue_count, depth, wanted.pool_bytes.min(limits.max_pool_bytes), seed);
         let assignments: Vec<Assignment> = layout.queues.iter().map(|_| Assignment::choose(workers)).collect();
-        let places = || assignments.iter().map(|assignment| workers[assignment.worker()].place);
+        let places = || assignments.iter().map(Assignment::place);
         layout.features = client.features;
-        for (geometry, placement::Place { cpu, choices, .. }) in layout.queues.iter_mut().zip(places()) {
+        for (geometry, Place { cpu, choices, .. }) in layout.queues.iter_mut().zip(places()) {
             // Our end uses them, whether or not the client has asked for advice.
             geometry.choices = choices;
             let is_told = client.features & FEATURE_WORKER_CPU != 0;
-            geometry.worker_cpu = cpu.filter(|_| is_told).and_then(|cpu| u32::try_from(cpu).ok());
+            geometry.worker_cpu_plus_1 = cpu.filter(|_| is_told).and_then(|cpu| u32::try_from(cpu + 1).ok()).unwrap_or(0);
         }
         let mut grant = Grant::new(layout, |region| placement::put_near(region, places()))?;
         let read_only = export.is_read_only() || wanted.flags & ATTACH_READ_ONLY != 0;
@@ -179,8 +201,10 @@ impl Block {
         let counters = ends.iter().map(|(_, counters, _)| Arc::clone(counters)).collect();
         export.set_queues(client.id, counters, places().map(|place| place.cpu).collect());
         let attachment = BlockAttachment { export: Arc::clone(export), channel, read_only, live: Arc::clone(&self.live) };
-        let commands = attachment.commands(client.id, &assignments, ends);
-        let reply = grant.attached(export.info(read_only).to_bytes());
+        // Once: the queues must know what the client is told.
+        let info = export.info(read_only);
+        let commands = attachment.commands(client.id, &assignments, ends, info);
+        let reply = grant.attached(info.to_bytes());
         Ok(Granted { attachment: Box::new(attachment), assignments, reply, grant, commands })
     }
 }

@@ -61,8 +61,7 @@ impl Block {
     pub(super) fn adopt_parts(&self, client: &Client<'_>, parts: Vec<Part<OwnedFd>>) -> Result<Adopted<DiskEngine>, String> {
         let AdoptedChannel { own, channel, queues } = Channel::adopt(&PROFILE, parts)?;
         let ClientGiven { disk, read_only, exclusive, role } = read(&own)?;
-        let export = self.live.now().exports.iter().find(|export| export.name() == disk).cloned();
-        let export = export.ok_or("its disk is not there")?;
+        let export = self.live.now().find(&disk).cloned().map_err(|_| "its disk is not there")?;
         let (mut ends, mut standings): (Vec<QueueEnd>, _) = (Vec::new(), Vec::new());
         for (queue, own) in queues {
             let QueueGiven { standing, counters, latency } = read(&own)?;
@@ -73,11 +72,11 @@ impl Block {
             standings.push(standing);
         }
         let assignments: Vec<Assignment> = ends.iter().map(|_| Assignment::choose(&self.workers)).collect();
-        let worker_cpus = assignments.iter().map(|assignment| self.workers[assignment.worker()].place.cpu).collect();
+        let worker_cpus = assignments.iter().map(|assignment| assignment.place().cpu).collect();
         let queues = ends.iter().map(|(_, counters, _)| Arc::clone(counters)).collect();
         let attachment = BlockAttachment { channel, export: Arc::clone(&export), read_only, live: Arc::clone(&self.live) };
         let (id, &Credentials { pid, uid, .. }) = (client.id, client.credentials);
-        let commands = attachment.commands(id, &assignments, ends);
+        let commands = attachment.commands(id, &assignments, ends, attachment.export.info(attachment.read_only));
         let kind = Kind::Ring;
         export.keep(Attached { kind, client: id, pid, uid, queues, worker_cpus, exclusive, role, leaving: false });
         let is_same = Box::new(move |quiesced: &Quiesced| quiesced.has_states(id, &standings));

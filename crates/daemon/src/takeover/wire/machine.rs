@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
+use fipsee_virtio::blk::server::{GuestStanding, RingStanding};
 use fipsee_virtio::blk::upgrade::wire::Entry;
-use fipsee_virtio::blk::upgrade::{GuestStanding, RingStanding};
 use fipsee_virtio::core::VirtqueueStanding;
 use fipsee_virtio::core::inflight::InflightStanding;
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,7 @@ pub(crate) struct MachineGiven {
     pub(crate) exclusive: bool,
     #[serde(with = "RoleGiven")]
     pub(crate) role: Role,
-    /// What the hypervisor asked and set, which crate `vhost` keeps to itself.
+    /// What the hypervisor asked and set.
     pub(crate) asked_features: bool,
     pub(crate) acked_features: u64,
     pub(crate) protocol_features: u64,

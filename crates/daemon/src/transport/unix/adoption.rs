@@ -11,9 +11,7 @@ use fipsee_serve::unix::credentials_of;
 use fipsee_serve::{IfAbandoned, Quiesced};
 
 use super::UnixSocket;
-use crate::takeover::TAKE_TIMEOUT;
-use crate::takeover::line::Line;
-use crate::takeover::take::{Failure, expect, receive};
+use crate::takeover::take::{Conversation, Failure};
 use crate::takeover::wire::{AttachedGiven, ClientGiven, Given, Stage};
 use crate::transport::vhost_user::{AdoptedMachines, Machines, Socket};
 use crate::worker::{Command, DiskEngine, why_not_quiesced};
@@ -34,14 +32,13 @@ pub(crate) struct Adopted {
 
 impl UnixSocket {
     /// Take in all clients that the other daemon sends.
-    pub(crate) fn adopt(&mut self, line: &Line, timeout: Duration, sockets: &[Socket]) -> Result<Adopted, Failure> {
+    pub(crate) fn adopt(&mut self, line: &mut Conversation, sockets: &[Socket]) -> Result<Adopted, Failure> {
         let mut commands: Vec<Vec<Command>> = self.clients.sessions.host.workers.iter().map(|_| Vec::new()).collect();
         let (mut detaching, mut checks) = (Vec::new(), Vec::new());
         let host = &self.clients.sessions.host;
         let mut machines = Machines::new(&host.workers, &host.live, sockets);
         let stood_still_ns = loop {
-            // Its timeouts, with hypervisors and then with requests in flight, end before ours with it.
-            match receive(line, Instant::now() + 2 * (timeout + TAKE_TIMEOUT), "handing over clients")? {
+            match line.packet()? {
                 (Given::End { stood_still_ns, next_client }, _) => {
                     self.clients.sessions.host.live.number_clients_from(next_client);
                     break stood_still_ns;
@@ -53,7 +50,7 @@ impl UnixSocket {
                     self.adopt_client(line, given, descriptors, &mut commands, &mut checks)?;
                 }
                 (Given::Machine(given), descriptors) => machines.adopt(line, given, descriptors, &mut commands)?,
-                (other, _) => return Err(Failure::out_of_order(&other)),
+                _ => return Err(Failure::out_of_order()),
             }
         };
         let (limit, clients) = (self.clients.sessions.host.live.now().settings.max_clients, self.clients.sessions.len());
@@ -85,7 +82,7 @@ impl UnixSocket {
 
     fn adopt_client(
         &mut self,
-        line: &Line,
+        line: &mut Conversation,
         given: ClientGiven,
         descriptors: Vec<OwnedFd>,
         commands: &mut [Vec<Command>],
@@ -119,7 +116,7 @@ impl UnixSocket {
 
     fn adopt_attachment(
         &self,
-        line: &Line,
+        line: &mut Conversation,
         client: &Client<'_>,
         given: &AttachedGiven,
         commands: &mut [Vec<Command>],
@@ -127,9 +124,9 @@ impl UnixSocket {
         let id = client.id;
         let wrong = |what: String| Failure::Refused(format!("client {id}: {what}"));
         let memory = (0..given.memories).map(|_| adopt_memory(line, id)).collect::<Result<Vec<_>, _>>()?;
-        let parts = (0..given.parts).map(|_| match expect(line, "handing over queues")? {
-            (Given::Part { client, state }, files) if client == id => Ok(Part { state, files }),
-            (other, _) => Err(Failure::out_of_order(&other)),
+        let parts = (0..given.parts).map(|_| match line.packet()? {
+            (Given::Part { state, .. }, files) => Ok(Part { state, files }),
+            _ => Err(Failure::out_of_order()),
         });
         let parts = parts.collect::<Result<Vec<_>, _>>()?;
         let adopted = self.clients.sessions.host.registry.adopt(given.service, client, parts).map_err(wrong)?;
@@ -152,12 +149,13 @@ impl UnixSocket {
     }
 }
 
-fn adopt_memory(line: &Line, client: u64) -> Result<(u16, Registered), Failure> {
-    let (packet, mut descriptors) = expect(line, "handing over memory")?;
-    let Given::Memory { client: whose, id, access, length_bytes } = packet else { return Err(Failure::out_of_order(&packet)) };
+fn adopt_memory(line: &mut Conversation, client: u64) -> Result<(u16, Registered), Failure> {
+    let (Given::Memory { id, access, length_bytes, .. }, mut descriptors) = line.packet()? else {
+        return Err(Failure::out_of_order());
+    };
     let wrong = |what: &str| Failure::Refused(format!("client {client}: its memory {id}: {what}"));
     let is_possible = (1..MAX_REGIONS).contains(&id) && access != 0 && access & !(ACCESS_READ | ACCESS_WRITE) == 0;
-    let (Some(file), true) = (descriptors.pop(), whose == client && is_possible) else {
+    let (Some(file), true) = (descriptors.pop(), is_possible) else {
         return Err(wrong("its id, access or file is impossible"));
     };
     Ok((id, Registered::map(file, length_bytes, access).map_err(|text| wrong(&text))?))

@@ -5,23 +5,28 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use fipsee_serve::session::{ClientLimits, Part, Registered, Session, State};
+use fipsee_serve::takeover::{Giving, GivingStep, LineError};
 use fipsee_serve::{IfAbandoned, Quiesced};
 
 use super::UnixSocket;
 use crate::notify;
-use crate::takeover::line::{Line, LineError};
-use crate::takeover::wire::{Answer, AttachedGiven, ClientGiven, Given, Stage};
-use crate::takeover::{TAKE_TIMEOUT, monotonic_ns};
+use crate::takeover::line::Line;
+use crate::takeover::monotonic_ns;
+use crate::takeover::wire::{AttachedGiven, ClientGiven, Given, Stage};
 use crate::transport::vhost_user;
 use crate::worker::{DiskEngine, why_not_quiesced};
 
 /// Hand the clients over to the daemon at the other end of the line.
 pub struct HandOver {
     pub(crate) line: Line,
+    /// The conversation, which has come to the clients.
+    pub(crate) giving: Giving,
     /// Its process.
     pub(crate) pid: i32,
     /// How long requests in flight are waited for.
     pub(crate) timeout: Duration,
+    /// Until then.
+    pub(crate) latest: Instant,
     /// Their hypervisors are not heard while this is there.
     pub(crate) machines: vhost_user::Held,
     /// Who asked hears why it did not happen.
@@ -30,50 +35,61 @@ pub struct HandOver {
 
 impl HandOver {
     /// It does not happen.
-    pub(super) fn refuse(self, reason: &str) {
-        let _ = self.line.send(&Given::Refused { reason: reason.to_owned() }, &[], Instant::now());
+    pub(super) fn refuse(mut self, reason: &str) {
+        let step = self.giving.done(Err(reason.to_owned()));
+        self.line.carry_out(&mut self.giving, step, Instant::now());
         let _ = self.reply.send(reason.to_owned());
     }
 }
 
 impl UnixSocket {
     /// `true`: the other daemon serves now, and nothing here may be touched any more.
-    pub(super) fn hand_over(&mut self, order: HandOver) -> bool {
-        let began = Instant::now();
-        let stood_still_ns = monotonic_ns();
-        let still = match Quiesced::begin(&self.clients.sessions.host.workers, Vec::new(), order.timeout, IfAbandoned::Resume) {
-            Ok(still) => still,
-            Err(error) => {
-                let reason = why_not_quiesced(error, order.timeout);
-                order.refuse(&reason);
-                return false;
+    pub(super) fn hand_over(&mut self, mut order: HandOver) -> bool {
+        let (began, stood_still_ns) = (Instant::now(), monotonic_ns());
+        let (mut still, mut deadline) = (None, began);
+        let mut step = order.giving.done(Ok(()));
+        loop {
+            step = match order.line.carry_out(&mut order.giving, step, deadline) {
+                GivingStep::Quiesce => {
+                    let quiesced = self.quiesce(&order);
+                    order.giving.done(quiesced.map(|quiesced| still = Some((quiesced, began.elapsed()))))
+                }
+                GivingStep::Give(timeout) => {
+                    deadline = Instant::now() + timeout;
+                    let quiesced = still.as_ref().ok_or_else(|| "no worker is quiesced; this is a bug".to_owned());
+                    let given = quiesced.and_then(|(still, _)| self.give_all(&order, still, stood_still_ns, deadline));
+                    order.giving.done(given)
+                }
+                GivingStep::Leave => {
+                    let (drained_us, paused_us) =
+                        (still.as_ref().map_or(0, |(_, drained)| drained.as_micros()), began.elapsed().as_micros());
+                    notify::handed_over(order.pid);
+                    let (clients, machines, pid) = (self.clients.sessions.len(), order.machines.len(), order.pid);
+                    tracing::info!(pid, clients, machines, drained_us, paused_us, "handed over to another daemon");
+                    // The workers must not go on: they stand still until this process is gone.
+                    self.given = still.map(|(still, _)| (still, order.machines));
+                    return true;
+                }
+                GivingStep::Resume(reason) => {
+                    drop(still);
+                    let _ = order.reply.send(reason);
+                    return false;
+                }
+                step => order.giving.done(Err(format!("{step:?} came out of order; this is a bug"))),
             }
-        };
+        }
+    }
+
+    fn quiesce(&mut self, order: &HandOver) -> Result<Quiesced, String> {
+        let left = order.latest.saturating_duration_since(Instant::now());
+        let still = Quiesced::begin(&self.clients.sessions.host.workers, Vec::new(), left, IfAbandoned::Resume);
+        let still = still.map_err(|error| why_not_quiesced(error, order.timeout))?;
         // Who waited for requests in flight has what it waited for, and is told now: the other daemon knows nothing of it.
         self.clients.take_reports();
         for other in self.orders.take() {
             other.refuse("another takeover is under way");
         }
-        let drained = began.elapsed();
-        let deadline = Instant::now() + TAKE_TIMEOUT;
-        let given = self.give_all(&order, &still, stood_still_ns, deadline);
-        let taken = given.and_then(|()| await_taken(&order.line, deadline));
-        match taken.or_else(|reason| order.line.withdraw(&reason).map_err(|()| reason)) {
-            Ok(()) => {
-                let (drained_us, paused_us) = (drained.as_micros(), began.elapsed().as_micros());
-                notify::handed_over(order.pid);
-                let (clients, machines, pid) = (self.clients.sessions.len(), order.machines.len(), order.pid);
-                tracing::info!(pid, clients, machines, drained_us, paused_us, "handed over to another daemon");
-                // The workers must not go on: they stand still until this process is gone.
-                self.given = Some((still, order.machines));
-                true
-            }
-            Err(reason) => {
-                still.resume();
-                let _ = order.reply.send(reason);
-                false
-            }
-        }
+        Ok(still)
     }
 
     fn give_all(&self, order: &HandOver, still: &Quiesced, stood_still_ns: u64, deadline: Instant) -> Result<(), String> {
@@ -131,13 +147,5 @@ impl UnixSocket {
             line.send(&Given::Part { client, state }, &files, deadline)?;
         }
         Ok(())
-    }
-}
-
-fn await_taken(line: &Line, deadline: Instant) -> Result<(), String> {
-    match line.receive(deadline).map_err(|error| error.describe("it took over"))? {
-        (Answer::Taken {}, _) => Ok(()),
-        (Answer::Refused { reason }, _) => Err(reason),
-        (Answer::Prepared {}, _) => Err("the other daemon answered out of order".to_owned()),
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use fipsee_ring::handshake::Wanted;
+use fipsee_serve::Assignment;
 use fipsee_serve::session::{Client, ClientLimits, Credentials, Denial, Event, Granted, Host};
 
 use crate::live::Live;
@@ -62,6 +63,10 @@ impl Host<DiskEngine> for DaemonHost {
 
     fn command(&mut self, worker: usize, command: Command) {
         self.workers[worker].mailbox.send(command);
+    }
+
+    fn uneven(&self) -> Option<(usize, Assignment)> {
+        Assignment::uneven(&self.workers)
     }
 
     fn departures(&self) -> u64 {

@@ -58,6 +58,8 @@ pub struct UnixSocket {
     listener: Arc<Listener>,
     clients: UnixTransport<DiskEngine, DaemonHost>,
     orders: Arc<Mailbox<HandOver>>,
+    /// Orders that wait for a queue on its way between workers.
+    waiting: Vec<HandOver>,
     watchdog: Watchdog,
     /// Keeps workers and hypervisors' threads still once another daemon serves.
     given: Option<(Quiesced, Held)>,
@@ -82,7 +84,8 @@ impl UnixSocket {
         clients.watch(&*orders, TOKEN_ORDERS, EventFlags::ET)?;
         // Once: nobody reads the signal, and it must not keep the drain from sleeping.
         clients.watch(stop, TOKEN_STOP, EventFlags::ONESHOT)?;
-        Ok(Self { listener, clients, orders, watchdog: Watchdog::from_environment(), given: None })
+        let (waiting, watchdog) = (Vec::new(), Watchdog::from_environment());
+        Ok(Self { listener, clients, orders, waiting, watchdog, given: None })
     }
 
     /// Where it is told to hand over.
@@ -98,7 +101,8 @@ impl UnixSocket {
             if stopping.is_some_and(|since| self.clients.sessions.is_empty() || since.elapsed() > DRAIN_TIMEOUT) {
                 return if self.clients.sessions.is_empty() { Ended::Drained } else { Ended::TimedOut };
             }
-            let longest = [stopping.map(|_| DRAIN_TICK), self.watchdog.longest_sleep()].into_iter().flatten().min();
+            let waiting = self.waiting.first().map(|order| order.latest.saturating_duration_since(Instant::now()));
+            let longest = [stopping.map(|_| DRAIN_TICK), self.watchdog.longest_sleep(), waiting].into_iter().flatten().min();
             let (tokens, accepted) = self.clients.turn(self.listener.socket(), longest);
             if let Err(error) = accepted {
                 self.clients.sessions.host.cannot_accept(&error);
@@ -116,13 +120,22 @@ impl UnixSocket {
 
     /// `true`: another daemon serves now.
     fn take_orders(&mut self, stopping: bool) -> bool {
-        let mut orders = self.orders.take().into_iter();
+        self.waiting.extend(self.orders.take());
         if stopping {
-            orders.for_each(|order| order.refuse("the daemon is shutting down; start the new one without --takeover"));
+            let text = "the daemon is shutting down; start the new one without --takeover";
+            self.waiting.drain(..).for_each(|order| order.refuse(text));
+            return false;
+        }
+        let Some(order) = self.waiting.first() else {
+            self.clients.sessions.balance();
+            self.clients.carry_out();
+            return false;
+        };
+        if self.clients.sessions.is_moving() && Instant::now() < order.latest {
             return false;
         }
         // The first that succeeds is the last: nothing here may be touched any more.
-        orders.any(|order| self.hand_over(order))
+        std::mem::take(&mut self.waiting).into_iter().any(|order| self.hand_over(order))
     }
 
     /// Take nobody new, and let everyone attached finish what they published.

@@ -1,32 +1,26 @@
 //! The new daemon's half of a takeover: devices are made as their hypervisors described them to the old one, and their queues go to the
 //! workers where they stand.
 
-use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::Receiver;
 
 use fipsee_serve::{QueueName, Quiesced};
-use fipsee_virtio::blk::upgrade::GuestStanding;
-use fipsee_virtio::blk::upgrade::desk::Grant;
+use fipsee_virtio::blk::server::{GuestStanding, VirtqueueServer};
+use fipsee_virtio::blk::upgrade::controller::Grant;
 use fipsee_virtio::core::inflight::InflightArea;
-use fipsee_virtio::core::memory::DirtyLog;
-use rustix::io::DupFlags;
-use vhost::vhost_user::BackendReqHandler;
-use vhost::vhost_user::message::FrontendReq;
+use fipsee_virtio::core::memory::{DirtyLog, GuestMemory, RegionDescription};
 
-use super::channel::message;
-use super::device::{Device, LOG_ALL};
-use super::queue::{Ordered, Served, UserRings};
-use super::socket::{MAX_QUEUES, Socket};
-use super::table::{Extent, Table};
-use super::visitor::Visitor;
+use super::connection::{FrontendConnection, Order, lock};
+use super::device::{Device, LOG_ALL, PROTOCOL_OFFERED};
+use super::socket::{MAX_QUEUES, Socket, device};
+use super::vring::UserRings;
 use crate::export::{Attached, Kind};
 use crate::live::Live;
-use crate::takeover::line::Line;
-use crate::takeover::take::{Failure, expect};
-use crate::takeover::wire::machine::{MachineGiven, VirtqueueGiven};
+use crate::takeover::take::{Conversation, Failure};
+use crate::takeover::wire::machine::{GuestMemoryGiven, MachineGiven, VirtqueueGiven};
 use crate::takeover::wire::{self, Given};
 use crate::worker::{Command, WorkerHandle};
 
@@ -37,22 +31,22 @@ pub(crate) struct Machines<'a> {
     sockets: &'a [Socket],
     adopted: AdoptedMachines,
     standings: Vec<(QueueName, GuestStanding)>,
-    served: Vec<(QueueName, Served)>,
+    served: Vec<(QueueName, Receiver<Result<(), String>>)>,
 }
 
 /// Virtual machines that are ours as soon as the other daemon is told, and where they connected.
 #[derive(Default)]
-pub(crate) struct AdoptedMachines(Vec<(usize, Visitor)>);
+pub(crate) struct AdoptedMachines(Vec<(usize, FrontendConnection)>);
 
 impl AdoptedMachines {
     pub(crate) const fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Hear their hypervisors.
+    /// Serve them.
     pub(crate) fn begin(self, sockets: &[Socket]) {
-        for (socket, visitor) in self.0 {
-            sockets[socket].adopt(visitor);
+        for (socket, connection) in self.0 {
+            sockets[socket].adopt(connection);
         }
     }
 }
@@ -70,7 +64,7 @@ impl<'a> Machines<'a> {
     /// Take in the one that `given` announces; what workers are to be told of it goes to `commands`.
     pub(crate) fn adopt(
         &mut self,
-        line: &Line,
+        line: &mut Conversation,
         given: MachineGiven,
         descriptors: Vec<OwnedFd>,
         commands: &mut [Vec<Command>],
@@ -80,64 +74,56 @@ impl<'a> Machines<'a> {
         let place = self.sockets.iter().position(|socket| socket.is_at(&given.socket, &disk));
         let place = place.filter(|place| self.adopted.0.iter().all(|(other, _)| other != place));
         let place = place.ok_or_else(|| refused("its socket is not there".to_owned()))?;
-        let mut table = Table::default();
+        let mut memory = GuestMemory::default();
         for _ in 0..given.regions {
-            take_region(line, client, &mut table)?.map_err(refused)?;
+            memory = take_region(line, &memory)?.map_err(refused)?;
         }
-        let (device, visitor) = self.device(place, &given, descriptors, table).map_err(refused)?;
-        let mut device = device.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut grants = device.resume_attachment(&given).map_err(refused)?;
+        let mut connection = self.connection(place, &given, descriptors, memory).map_err(refused)?;
+        let mut grants = lock(&connection.device).resume_attachment(&given).map_err(refused)?;
         for index in 0..given.queues {
-            let (packet, eventfds) = expect(line, "handing over virtqueues")?;
-            let Given::Virtqueue(queue) = packet else { return Err(Failure::out_of_order(&packet)) };
-            if (queue.client, queue.index) != (client, index) {
+            let (Given::Virtqueue(queue), eventfds) = line.packet()? else { return Err(Failure::out_of_order()) };
+            if queue.index != index {
                 return Err(refused("its queues are mixed up".to_owned()));
             }
             let name = QueueName { client, index };
-            let resumed = device.resume_queue(queue, eventfds, &mut grants);
+            let resumed = connection.resume_queue(queue, eventfds, &mut grants);
             let resumed = resumed.map_err(|what| refused(format!("virtqueue {index}: {what}")))?;
-            if let Some((standing, Ordered { worker, command, served })) = resumed {
+            if let Some((standing, (worker, command, served))) = resumed {
                 commands[worker].push(command);
                 self.standings.push((name, standing));
                 self.served.push((name, served));
             }
         }
-        device.publish_queues();
-        drop(device);
-        self.adopted.0.push((place, visitor));
+        connection.publish_queues(&lock(&connection.device));
+        self.adopted.0.push((place, connection));
         Ok(())
     }
 
-    fn device(
+    fn connection(
         &self,
         place: usize,
         given: &MachineGiven,
         descriptors: Vec<OwnedFd>,
-        table: Table,
-    ) -> Result<(Arc<Mutex<Device>>, Visitor), Wrong> {
+        memory: GuestMemory,
+    ) -> Result<FrontendConnection, Wrong> {
         let socket = &self.sockets[place];
         let beside = [given.channel, given.inflight.is_some(), given.log.is_some()].into_iter().filter(|is_there| *is_there);
         if descriptors.len() != 1 + beside.count() || !(1..=MAX_QUEUES).contains(&given.queues) {
             return Err("descriptors are missing, or its queues are impossibly many".to_owned());
         }
         let mut descriptors = descriptors.into_iter();
-        let connection = descriptors.next().map(UnixStream::from).ok_or("its connection is missing")?;
-        let export = Arc::clone(socket.export());
-        let serving = socket.serving(&self.workers, given.client);
-        let mut device = Device::new(serving, given.queues);
-        device.memory = table.memory()?;
-        device.table = table;
-        let device = Arc::new(Mutex::new(device));
-        let handler = resume_conversation(&connection, &device, given)?;
-        device.lock().unwrap_or_else(PoisonError::into_inner).resume(given, descriptors)?;
-        let visitor = Visitor::new(given.client, connection, handler, Arc::clone(&device));
-        let visitor = visitor.map_err(|error| format!("its connection: {error}"))?;
-        let (pid, uid) = visitor.who();
+        let stream = descriptors.next().map(UnixStream::from).ok_or("its connection is missing")?;
+        let mut device = device(socket.export(), given.queues);
+        device.memory = Arc::new(memory);
+        device.resume(given, descriptors)?;
+        let connection = FrontendConnection::new(socket.backend(&self.workers, given.client), stream, device);
+        let connection = connection.map_err(|error| format!("its connection: {error}"))?;
+        let (pid, uid) = connection.peer();
         let (client, exclusive, role) = (given.client, given.exclusive, given.role);
         let (kind, queues, worker_cpus) = (Kind::VhostUser, Vec::new(), Vec::new());
-        export.keep(Attached { kind, client, pid, uid, queues, worker_cpus, exclusive, role, leaving: false });
+        socket.export().keep(Attached { kind, client, pid, uid, queues, worker_cpus, exclusive, role, leaving: false });
         self.live.number_clients_from(client.saturating_add(1));
-        Ok((device, visitor))
+        Ok(connection)
     }
 
     /// Every queue stands at its worker where it stood in the other daemon.
@@ -154,55 +140,27 @@ impl<'a> Machines<'a> {
     }
 }
 
-fn take_region(line: &Line, client: u64, table: &mut Table) -> Result<Result<(), Wrong>, Failure> {
-    let (packet, mut files) = expect(line, "handing over memory of a virtual machine")?;
-    let Given::GuestMemory(given) = packet else { return Err(Failure::out_of_order(&packet)) };
-    let (guest_address, length_bytes, user_address) = (given.guest_address, given.length_bytes, given.user_address);
-    let extent = Extent { guest_address, length_bytes, user_address };
+fn take_region(line: &mut Conversation, memory: &GuestMemory) -> Result<Result<GuestMemory, Wrong>, Failure> {
+    let (Given::GuestMemory(given), mut files) = line.packet()? else { return Err(Failure::out_of_order()) };
+    let GuestMemoryGiven { guest_address, length_bytes, user_address, file_offset_bytes, .. } = given;
+    let region = RegionDescription { guest_address, length_bytes, user_address, file_offset_bytes };
     Ok(match files.pop() {
-        Some(file) if given.client == client => table.add(extent, given.file_offset_bytes, file),
-        _ => Err("its memory is missing".to_owned()),
+        Some(file) => memory.with(region, file),
+        None => Err("its memory is missing".to_owned()),
     })
 }
 
-/// A handler in the state that the hypervisor's messages brought another one to.
-///
-/// Crate `vhost` has no other way to that state than the messages. They are played to it through a socket pair, whose place the
-/// connection then takes. What they have the device do, [`Device::resume`] puts right.
-fn resume_conversation(
-    connection: &UnixStream,
-    device: &Arc<Mutex<Device>>,
-    given: &MachineGiven,
-) -> Result<BackendReqHandler<Mutex<Device>>, Wrong> {
-    let failed = |error: std::io::Error| format!("no descriptor is left: {error}");
-    let (stage, prompter) = UnixStream::pair().map_err(failed)?;
-    let mut handler = BackendReqHandler::from_stream(stage, Arc::clone(device));
-    let mut play = |request: FrontendReq, value: Option<u64>| {
-        let body = value.map(u64::to_le_bytes);
-        std::io::Write::write_all(&mut &prompter, &message(request, body.as_ref().map_or(&[], <[u8; 8]>::as_slice)))
-            .map_err(failed)?;
-        handler.handle_request().map_err(|error| format!("{request:?} of its hypervisor is refused here: {error}"))
-    };
-    if given.asked_features {
-        play(FrontendReq::GET_FEATURES, None)?;
-    }
-    play(FrontendReq::SET_FEATURES, Some(given.acked_features))?;
-    play(FrontendReq::SET_PROTOCOL_FEATURES, Some(given.protocol_features))?;
-    // SAFETY: `handler` owns this descriptor, keeps it open, and is not used while this is; it is not closed here.
-    let mut place = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(handler.as_raw_fd()) });
-    rustix::io::dup3(connection, &mut place, DupFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?;
-    Ok(handler)
-}
-
 impl Device {
-    /// What the conversation did not bring.
+    /// As its hypervisor has described it.
     fn resume(&mut self, given: &MachineGiven, mut descriptors: impl Iterator<Item = OwnedFd>) -> Result<(), Wrong> {
-        if given.features & !self.offered() != 0 {
-            return Err(format!("features {:#x} are not offered here", given.features & !self.offered()));
+        let unknown = (given.features | given.acked_features) & !self.offered();
+        let unknown_of_protocol = given.protocol_features & !PROTOCOL_OFFERED;
+        if unknown != 0 || unknown_of_protocol != 0 {
+            return Err(format!("features {unknown:#x}, or protocol features {unknown_of_protocol:#x}, are not offered here"));
         }
-        self.asked_features = given.asked_features;
-        self.features = given.features;
-        self.desk.set_migrating(self.features & LOG_ALL != 0);
+        (self.asked_features, self.acked_features) = (given.asked_features, given.acked_features);
+        (self.features, self.protocol_features) = (given.features, given.protocol_features);
+        self.attachment.set_migrating(self.features & LOG_ALL != 0);
         self.writeback.store(given.writeback, Ordering::Relaxed);
         if given.channel {
             self.channel = descriptors.next().map(UnixStream::from);
@@ -222,39 +180,42 @@ impl Device {
         let Some(attachment) = &given.attachment else { return Ok(Vec::new()) };
         let entries = attachment.entries().ok_or("its rings are impossible")?;
         let advice = self.advice();
-        self.desk
+        self.attachment
             .resume(attachment.id, entries, &self.memory, advice)
             .ok_or_else(|| "its rings do not lie in its memory".to_owned())
     }
+}
 
+impl FrontendConnection {
     /// Have a queue as it was; where it stands, if it was served, and which worker is to be told what.
     fn resume_queue(
         &mut self,
         given: VirtqueueGiven,
         eventfds: Vec<OwnedFd>,
         grants: &mut Vec<Grant>,
-    ) -> Result<Option<(GuestStanding, Ordered)>, Wrong> {
-        let index = given.index;
-        let mut eventfds = eventfds.into_iter();
+    ) -> Result<Option<(GuestStanding, Order)>, Wrong> {
+        let shared = Arc::clone(&self.device);
+        let (mut device, index, mut eventfds) = (lock(&shared), given.index, eventfds.into_iter());
         let mut eventfd = |is_there: bool| match (is_there, is_there.then(|| eventfds.next()).flatten()) {
             (true, None) => Err("a descriptor is missing".to_owned()),
             (_, fd) => Ok(fd),
         };
-        let queue = self.queue(index.into())?;
+        let vring = &mut device.vrings[usize::from(index)];
         if given.size > 0 {
-            queue.set_size(given.size.into())?;
+            vring.set_size(given.size.into())?;
         }
-        queue.rings = given.rings.map(|(descriptor, available, used, log)| UserRings { descriptor, available, used, log });
-        (queue.next_available, queue.enabled) = (given.next_available, given.enabled);
-        (queue.kick, queue.call, queue.error) = (eventfd(given.kick)?, eventfd(given.call)?, eventfd(given.error)?);
-        wire::recount(&queue.counters, &given.counters, &given.latency);
+        vring.rings = given.rings.map(|(descriptor, available, used, log)| UserRings { descriptor, available, used, log });
+        (vring.next_available, vring.enabled) = (given.next_available, given.enabled);
+        (vring.kick, vring.call, vring.error) = (eventfd(given.kick)?, eventfd(given.call)?, eventfd(given.error)?);
+        wire::recount(&vring.counters, &given.counters, &given.latency);
         let Some(standing) = given.standing else { return Ok(None) };
         let standing = standing.understand().ok_or("it stands where none can")?;
         let grant = grants.iter().position(|grant| grant.entry.virtqueue == u32::from(index));
         let grant = grant.filter(|_| standing.ring.is_some()).map(|place| grants.swap_remove(place));
-        let (fill, memory) = (self.fill(index), Arc::clone(&self.memory));
-        let queue = &mut self.queues[usize::from(index)];
-        let ordered = queue.resume(index, &self.serving, &memory, fill, (standing.clone(), grant))?;
-        Ok(Some((standing, ordered)))
+        let (setup, run, resumed) = (device.setup(index)?, device.begin_run(index), standing.clone());
+        let order = self.order(index, run, move |id, device| VirtqueueServer::resume(id, setup, device, &resumed, grant));
+        let choices = self.backend.workers[order.0].place.choices;
+        device.vrings[usize::from(index)].run.iter_mut().for_each(|run| run.choices = choices);
+        Ok(Some((standing, order)))
     }
 }

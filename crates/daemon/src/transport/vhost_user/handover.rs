@@ -1,30 +1,33 @@
-//! The old daemon's half of a takeover: hypervisors are not heard between two of their messages, and their devices are handed over.
+//! The old daemon's half of a takeover: conversations rest between two messages, and their devices are handed over.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use fipsee_serve::takeover::LineError;
 use fipsee_serve::{QueueName, Quiesced};
-use fipsee_virtio::blk::upgrade::GuestStanding;
+use fipsee_virtio::blk::server::GuestStanding;
+use fipsee_virtio::core::memory::RegionDescription;
 
-use super::VhostUserSockets;
+use super::connection::{Backend, lock};
 use super::device::Device;
-use super::queue::Queue;
-use crate::takeover::line::{Line, LineError};
+use super::vring::Vring;
+use super::{Notice, VhostUserSockets};
+use crate::takeover::line::Line;
 use crate::takeover::wire::machine::{AttachmentGiven, GuestMemoryGiven, InflightGiven, MachineGiven, VirtqueueGiven};
 use crate::takeover::wire::{self, Given};
 
 /// Longer than a thread needs to get to its next notice, unless it is not given a CPU or waits for somebody.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Asks the thread of a socket to hear nobody.
+/// Asks the thread of a socket to do nothing.
 #[derive(Debug)]
 pub struct Hold {
-    /// Who is connected. Nothing it said is half read or unanswered.
+    /// The connection. Nothing of it is half read or unanswered.
     reply: Sender<Option<Machine>>,
     /// Until this ends.
     until: Receiver<()>,
@@ -40,7 +43,8 @@ impl Hold {
 
 /// A hypervisor that is connected, and its device.
 pub(super) struct Machine {
-    pub(super) connection: Arc<UnixStream>,
+    pub(super) backend: Backend,
+    pub(super) stream: Arc<UnixStream>,
     pub(super) device: Arc<Mutex<Device>>,
 }
 
@@ -62,7 +66,7 @@ impl VhostUserSockets {
         // Side by side: each may have to wait for a disk.
         for socket in sockets.iter() {
             let ((reply, machine), (go, until)) = (channel(), channel());
-            socket.hold(Hold { reply, until });
+            socket.notify(Notice::Hold(Hold { reply, until }));
             held._until.push(go);
             replies.push(machine);
         }
@@ -90,41 +94,31 @@ impl Held {
 
     /// Hand them over; their queues stand still.
     pub(crate) fn give(&self, line: &Line, still: &Quiesced, deadline: Instant) -> Result<(), LineError> {
-        for (socket, Machine { connection, device }) in &self.machines {
-            let device = device.lock().unwrap_or_else(PoisonError::into_inner);
-            device.give((socket, connection), line, still, deadline)?;
-        }
-        Ok(())
+        self.machines.iter().try_for_each(|(socket, machine)| machine.give(socket, line, still, deadline))
     }
 }
 
-impl Device {
-    fn give(
-        &self,
-        (socket, connection): (&PathBuf, &UnixStream),
-        line: &Line,
-        still: &Quiesced,
-        deadline: Instant,
-    ) -> Result<(), LineError> {
-        let client = self.serving.client;
-        let (inflight, log) = (self.inflight.as_ref().map(|area| area.source()), self.log.as_ref().map(|log| log.source()));
+impl Machine {
+    fn give(&self, socket: &Path, line: &Line, still: &Quiesced, deadline: Instant) -> Result<(), LineError> {
+        let Backend { export, client, .. } = &self.backend;
+        let (client, device) = (*client, lock(&self.device));
+        let (inflight, log) = (device.inflight.as_ref().map(|area| area.source()), device.log.as_ref().map(|log| log.source()));
         let beside =
-            [self.channel.as_ref().map(AsFd::as_fd), inflight.map(|(source, _, _)| source.file), log.map(|source| source.file)];
-        let descriptors: Vec<BorrowedFd<'_>> = std::iter::once(connection.as_fd()).chain(beside.into_iter().flatten()).collect();
-        let export = &self.serving.export;
+            [device.channel.as_ref().map(AsFd::as_fd), inflight.map(|(source, _, _)| source.file), log.map(|source| source.file)];
+        let descriptors: Vec<BorrowedFd<'_>> = std::iter::once(self.stream.as_fd()).chain(beside.into_iter().flatten()).collect();
         let (exclusive, role) = export.terms_of(client);
         let given = MachineGiven {
             client,
-            socket: socket.clone(),
+            socket: socket.to_owned(),
             disk: export.name().to_owned(),
             exclusive,
             role,
-            asked_features: self.asked_features,
-            acked_features: self.acked_features,
-            protocol_features: self.protocol_features,
-            features: self.features,
-            writeback: self.writeback.load(Ordering::Relaxed),
-            channel: self.channel.is_some(),
+            asked_features: device.asked_features,
+            acked_features: device.acked_features,
+            protocol_features: device.protocol_features,
+            features: device.features,
+            writeback: device.writeback.load(Ordering::Relaxed),
+            channel: device.channel.is_some(),
             inflight: inflight.map(|(source, queues, size)| InflightGiven {
                 offset_bytes: source.offset_bytes,
                 length_bytes: source.length_bytes,
@@ -132,25 +126,19 @@ impl Device {
                 size,
             }),
             log: log.map(|source| (source.offset_bytes, source.length_bytes)),
-            attachment: self.desk.attachment().map(|(id, entries)| AttachmentGiven::new(id, entries)),
-            regions: self.table.len(),
-            queues: self.queue_count(),
+            attachment: device.attachment.in_force().map(|(id, entries)| AttachmentGiven::new(id, entries)),
+            regions: device.memory.regions().len(),
+            queues: device.queue_count(),
         };
         line.send(&Given::Machine(given), &descriptors, deadline)?;
-        for (extent, source) in self.table.regions() {
-            let region = GuestMemoryGiven {
-                client,
-                guest_address: extent.guest_address,
-                length_bytes: extent.length_bytes,
-                user_address: extent.user_address,
-                file_offset_bytes: source.offset_bytes,
-            };
-            line.send(&Given::GuestMemory(region), &[source.file], deadline)?;
+        for region in device.memory.regions() {
+            let RegionDescription { guest_address, length_bytes, user_address, file_offset_bytes } = region.description;
+            let given = GuestMemoryGiven { client, guest_address, length_bytes, user_address, file_offset_bytes };
+            line.send(&Given::GuestMemory(given), &[region.file()], deadline)?;
         }
-        for (index, queue) in (0..).zip(&self.queues) {
-            let name = QueueName { client, index };
-            let given = queue.describe(name, still).map_err(LineError::Wrong)?;
-            let descriptors = [&queue.kick, &queue.call, &queue.error];
+        for (index, vring) in (0..).zip(&device.vrings) {
+            let given = vring.describe(QueueName { client, index }, still).map_err(LineError::Wrong)?;
+            let descriptors = [&vring.kick, &vring.call, &vring.error];
             let descriptors: Vec<BorrowedFd<'_>> = descriptors.into_iter().flatten().map(AsFd::as_fd).collect();
             line.send(&Given::Virtqueue(given), &descriptors, deadline)?;
         }
@@ -158,7 +146,7 @@ impl Device {
     }
 }
 
-impl Queue {
+impl Vring {
     fn describe(&self, name: QueueName, still: &Quiesced) -> Result<VirtqueueGiven, String> {
         let standing = still.state::<GuestStanding>(name);
         if standing.is_some() != self.is_served() {

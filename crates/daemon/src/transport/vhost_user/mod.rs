@@ -1,18 +1,16 @@
 //! Hypervisors on this host, whose guests see a disk as a virtio-blk device.
 //!
 //! Each socket has a thread for its conversation, which may wait for the hypervisor and for workers; virtqueues are served by the
-//! workers, as rings are.
+//! workers, as rings are. What a message means is decided in [`device`], without I/O; `connection` reads messages and carries out what
+//! that wants done; `socket` is the thread.
 
 mod adoption;
-mod channel;
-mod device;
-mod handler;
+mod connection;
+pub mod device;
 mod handover;
-mod queue;
+pub mod message;
 mod socket;
-mod table;
-mod upgrade;
-mod visitor;
+mod vring;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,12 +19,12 @@ use std::time::{Duration, Instant};
 use fipsee_ring::listener::Listener;
 
 pub(crate) use self::adoption::{AdoptedMachines, Machines};
+pub use self::connection::FrontendConnection;
+use self::device::Asked;
 pub use self::handover::{Held, Hold};
 use self::socket::Shared;
 pub use self::socket::Socket;
 pub(crate) use self::socket::bind;
-pub use self::upgrade::Asked;
-pub use self::visitor::Visitor;
 use crate::export::Export;
 use crate::live::Live;
 use crate::worker::WorkerHandle;
@@ -34,11 +32,11 @@ use crate::worker::WorkerHandle;
 /// What the thread of a socket is told.
 #[derive(Debug)]
 pub enum Notice {
-    /// Serve who connects.
+    /// Serve what connects.
     Begin,
-    /// Serve this one, who came to another daemon.
-    Adopt(Box<Visitor>),
-    /// Hear nobody until told otherwise: another daemon may take over.
+    /// Serve this one, which came to another daemon.
+    Adopt(Box<FrontendConnection>),
+    /// Do nothing until told otherwise: another daemon may take over.
     Hold(Hold),
     /// End.
     Stop,
@@ -149,7 +147,10 @@ impl VhostUserSockets {
     /// The disk's size changed: hypervisors are to tell their guests.
     pub fn resized(&self, export: &Export) {
         let sockets = self.lock();
-        sockets.iter().filter(|socket| std::ptr::eq(&raw const **socket.export(), export)).for_each(Socket::resized);
+        sockets
+            .iter()
+            .filter(|socket| std::ptr::eq(&raw const **socket.export(), export))
+            .for_each(|socket| socket.notify(Notice::Resized));
     }
 
     /// Hang up on every hypervisor and remove every socket; `false` when something is still in flight after `patience`.

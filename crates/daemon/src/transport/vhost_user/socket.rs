@@ -14,14 +14,10 @@ use fipsee_ring::mailbox::Mailbox;
 use fipsee_serve::AbortOnPanic;
 use rustix::event::epoll;
 use rustix::net::{SocketFlags, SocketType};
-use vhost::vhost_user::{BackendReqHandler, Error, VhostUserProtocolFeatures};
 
 use super::Notice;
-use super::channel::{Taken, Upcoming};
-use super::device::Device;
-use super::handover::Hold;
-use super::queue::Serving;
-use super::visitor::Visitor;
+use super::connection::{Backend, FrontendConnection};
+use super::device::{Device, DiskDescription};
 use crate::export::{Export, Kind, Role, Wish};
 use crate::live::Live;
 use crate::transport::LogQuota;
@@ -89,7 +85,7 @@ impl Socket {
         let notices = Arc::new(Mailbox::new().map_err(failed)?);
         let state = Arc::<Mutex<State>>::default();
         let epoll = watch(&listener, &notices).map_err(failed)?;
-        let keeper = Keeper {
+        let thread_state = SocketThread {
             shared,
             export: Arc::clone(export),
             listener: Arc::clone(&listener),
@@ -103,7 +99,7 @@ impl Socket {
         let run = move || {
             let _guard = AbortOnPanic;
             let _running: Sender<()> = running;
-            keeper.run();
+            thread_state.run();
         };
         let thread = std::thread::Builder::new().name(format!("fip-vm-{disk}")).spawn(run).map_err(failed)?;
         Ok(Self { listener, export: Arc::clone(export), state, notices, thread: Some(thread), ended })
@@ -130,20 +126,15 @@ impl Socket {
         &self.export
     }
 
-    /// The guest is to learn that the disk's size changed.
-    pub(super) fn resized(&self) {
-        self.notices.send(Notice::Resized);
+    /// For its thread.
+    pub(super) fn notify(&self, notice: Notice) {
+        self.notices.send(notice);
     }
 
-    /// Hear nobody for a while.
-    pub(super) fn hold(&self, hold: Hold) {
-        self.notices.send(Notice::Hold(hold));
-    }
-
-    /// Hear this one, who came to another daemon.
-    pub(super) fn adopt(&self, visitor: Visitor) {
-        lock(&self.state).peer = Some((visitor.credentials.pid, Arc::clone(&visitor.connection)));
-        self.notices.send(Notice::Adopt(Box::new(visitor)));
+    /// Serve this one, which came to another daemon.
+    pub(super) fn adopt(&self, connection: FrontendConnection) {
+        lock(&self.state).peer = Some((connection.credentials.pid, Arc::clone(&connection.stream)));
+        self.notices.send(Notice::Adopt(Box::new(connection)));
     }
 
     /// Is it at `path`, for this disk?
@@ -156,9 +147,9 @@ impl Socket {
         lock(&self.state).peer.as_ref().map(|(pid, _)| *pid)
     }
 
-    /// What the queues of a device here share.
-    pub(super) fn serving(&self, workers: &[WorkerHandle], client: u64) -> Serving {
-        Serving { workers: workers.to_vec(), export: Arc::clone(&self.export), client, notices: Arc::clone(&self.notices) }
+    /// What a connection here serves.
+    pub(super) fn backend(&self, workers: &[WorkerHandle], client: u64) -> Backend {
+        Backend { workers: workers.to_vec(), export: Arc::clone(&self.export), client, notices: Arc::clone(&self.notices) }
     }
 
     /// Let nobody connect any more, if nobody is; else the process that is.
@@ -218,30 +209,36 @@ fn watch(listener: &Listener, notices: &Mailbox<Notice>) -> std::io::Result<Owne
     Ok(epoll)
 }
 
+/// A new device for the disk.
+pub(super) fn device(export: &Export, queues: u16) -> Device {
+    let (name, info, read_only) = (export.name().to_owned(), export.info(false), export.is_read_only());
+    Device::new(DiskDescription { name, info, read_only }, queues)
+}
+
 /// How a conversation ended.
 enum End {
     /// The hypervisor hung up.
     HungUp,
-    /// It sent what cannot be obeyed.
+    /// It sent what is refused.
     Refused(String),
     /// The socket goes.
     Stopped,
 }
 
 /// The thread's own state.
-struct Keeper {
+struct SocketThread {
     shared: Shared,
     export: Arc<Export>,
     listener: Arc<Listener>,
     epoll: OwnedFd,
     state: Arc<Mutex<State>>,
     notices: Arc<Mailbox<Notice>>,
-    /// Taken from there, and for the one who has just been adopted.
+    /// Taken from there, and meant for the connection that has just been adopted.
     kept: Vec<Notice>,
     quota: LogQuota,
 }
 
-impl Keeper {
+impl SocketThread {
     fn run(mut self) {
         loop {
             let tokens = self.wait();
@@ -252,28 +249,20 @@ impl Keeper {
                     Notice::Begin => self.listen(true),
                     Notice::Stop => return,
                     Notice::Hold(hold) => hold.rest(None),
-                    Notice::Adopt(visitor) => {
+                    Notice::Adopt(connection) => {
                         // Its queues are served already: what follows may be a question of its guest.
                         self.kept = notices.by_ref().collect();
-                        adopted = Some(visitor);
+                        adopted = Some(*connection);
                     }
-                    // Nobody is there who wants to know.
+                    // Of a connection that is gone.
                     Notice::Resized | Notice::Asked(_) | Notice::Fault { .. } => {}
                 }
             }
-            let ended = if let Some(visitor) = adopted {
-                self.listen(false);
-                self.attend(*visitor)
-            } else if tokens.contains(&TOKEN_LISTENER)
-                && let Some(stream) = self.accept()
-            {
-                // The next one waits in the socket's queue.
-                self.listen(false);
-                self.serve(stream)
-            } else {
-                continue;
-            };
-            if let End::Stopped = ended {
+            let accepted = tokens.contains(&TOKEN_LISTENER) && adopted.is_none();
+            let Some(connection) = adopted.or_else(|| if accepted { self.admit() } else { None }) else { continue };
+            // The next one waits in the socket's queue.
+            self.listen(false);
+            if let End::Stopped = self.serve(connection) {
                 return;
             }
             self.listen(true);
@@ -297,75 +286,56 @@ impl Keeper {
         events.iter().map(|event| event.data.u64()).collect()
     }
 
-    fn accept(&mut self) -> Option<UnixStream> {
-        match rustix::net::accept_with(self.listener.socket(), SocketFlags::CLOEXEC) {
-            Ok(socket) => Some(UnixStream::from(socket)),
-            Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED | rustix::io::Errno::AGAIN) => None,
+    /// A hypervisor that may use the disk.
+    fn admit(&mut self) -> Option<FrontendConnection> {
+        let stream = match rustix::net::accept_with(self.listener.socket(), SocketFlags::CLOEXEC) {
+            Ok(socket) => UnixStream::from(socket),
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED | rustix::io::Errno::AGAIN) => return None,
             Err(error) => {
                 if self.quota.allows() {
                     tracing::error!(disk = self.export.name(), %error, "cannot accept a hypervisor; raise LimitNOFILE=");
                 }
-                None
+                return None;
             }
-        }
-    }
-
-    /// From the first to the last word with one hypervisor.
-    fn serve(&mut self, stream: UnixStream) -> End {
+        };
         let client = self.shared.live.next_client();
         let queues = self.shared.live.now().settings.limits.max_queues.clamp(1, MAX_QUEUES);
-        let serving = Serving {
-            workers: self.shared.workers.clone(),
-            export: Arc::clone(&self.export),
-            client,
-            notices: Arc::clone(&self.notices),
-        };
-        let device = Arc::new(Mutex::new(Device::new(serving, queues)));
-        let visitor = stream.try_clone().and_then(|copy| {
-            let handler = BackendReqHandler::from_stream(copy, Arc::clone(&device));
-            Visitor::new(client, stream, handler, device)
-        });
-        let Ok(visitor) = visitor else { return End::HungUp };
-        let ((pid, uid), disk) = (visitor.who(), self.export.name());
-        {
-            let mut state = lock(&self.state);
-            if state.retired {
-                return End::HungUp;
-            }
-            // The destination of a migration connects while the source still writes: a device claims when its first queue is served.
-            let wish = Wish { kind: Kind::VhostUser, exclusive: false, role: Role::Reader, ignores_claims: false };
-            if let Err(denied) = self.export.admit(client, &visitor.credentials, wish) {
-                if self.quota.allows() {
-                    let reason = denied.into_text();
-                    tracing::warn!(disk, pid, uid, reason, "a hypervisor is refused");
-                }
-                return End::HungUp;
-            }
-            state.peer = Some((pid, Arc::clone(&visitor.connection)));
+        let (workers, notices) = (self.shared.workers.clone(), Arc::clone(&self.notices));
+        let backend = Backend { workers, export: Arc::clone(&self.export), client, notices };
+        let connection = FrontendConnection::new(backend, stream, device(&self.export, queues)).ok()?;
+        let ((pid, uid), disk) = (connection.peer(), self.export.name());
+        let mut state = lock(&self.state);
+        if state.retired {
+            return None;
         }
+        // The destination of a migration connects while the source still writes: a device claims when its first queue is served.
+        let wish = Wish { kind: Kind::VhostUser, exclusive: false, role: Role::Reader, ignores_claims: false };
+        if let Err(denied) = self.export.admit(client, &connection.credentials, wish) {
+            if self.quota.allows() {
+                let reason = denied.into_text();
+                tracing::warn!(disk, pid, uid, reason, "a hypervisor is refused");
+            }
+            return None;
+        }
+        state.peer = Some((pid, Arc::clone(&connection.stream)));
+        drop(state);
         if self.quota.allows() {
             tracing::info!(client, pid, uid, disk, socket = %self.listener.path().display(), "a hypervisor attached");
         }
-        self.attend(visitor)
+        Some(connection)
     }
 
-    /// Serve one that is admitted, to the last word.
-    fn attend(&mut self, mut visitor: Visitor) -> End {
+    /// Serve one that is admitted until it is gone.
+    fn serve(&mut self, mut connection: FrontendConnection) -> End {
         let export = Arc::clone(&self.export);
-        let (client, (pid, uid), disk) = (visitor.client, visitor.who(), export.name());
-        let end = self.converse(&mut visitor);
+        let (client, (pid, uid), disk) = (connection.backend.client, connection.peer(), export.name());
+        let end = self.converse(&mut connection);
         export.is_leaving(client);
-        let Visitor { device, charged, .. } = visitor;
-        {
-            let mut device = device.lock().unwrap_or_else(PoisonError::into_inner);
-            // Said before the connection is shut down, unlike the notice, which may come later than the hang-up.
-            if lock(&self.state).retired {
-                // A guest on rings goes on with virtqueues, which wait for whoever serves them next.
-                device.call_back();
-            }
-            device.stop_all();
-        }
-        drop(device);
+        // Set before the connection is shut down, unlike the notice, which may come later than the hang-up. A guest on rings goes on with
+        // virtqueues then.
+        let is_retired = lock(&self.state).retired;
+        connection.notify(|device, _| device.hung_up(is_retired));
+        let FrontendConnection { charged, .. } = connection;
         self.log_last_faults();
         lock(&self.state).peer = None;
         export.leave(client);
@@ -380,41 +350,47 @@ impl Keeper {
         end
     }
 
-    fn converse(&mut self, visitor: &mut Visitor) -> End {
-        let ours = Arc::clone(&visitor.connection);
-        let connection = epoll::EventData::new_u64(TOKEN_CONNECTION);
-        if let Err(error) = epoll::add(&self.epoll, &*ours, connection, epoll::EventFlags::IN) {
+    fn converse(&mut self, connection: &mut FrontendConnection) -> End {
+        let stream = Arc::clone(&connection.stream);
+        let token = epoll::EventData::new_u64(TOKEN_CONNECTION);
+        if let Err(error) = epoll::add(&self.epoll, &*stream, token, epoll::EventFlags::IN) {
             return End::Refused(format!("its connection cannot be watched: {error}"));
         }
         let mut tokens = Vec::new();
         let end = loop {
-            if self.obey_notices(visitor) {
+            if self.take_notices(connection) {
                 break End::Stopped;
             }
-            if tokens.contains(&TOKEN_CONNECTION)
-                && let Err(end) = hear(&ours, &mut visitor.handler, &visitor.device)
-            {
-                break end;
+            if tokens.contains(&TOKEN_CONNECTION) {
+                match connection.receive() {
+                    Ok(None) => break End::HungUp,
+                    Ok(Some(message)) => {
+                        if let Err(problem) = connection.drive(|device| device.message(message)) {
+                            break End::Refused(problem);
+                        }
+                    }
+                    Err(problem) => break End::Refused(problem),
+                }
             }
-            visitor.charge(&self.shared.live);
+            connection.charge(&self.shared.live);
             tokens = self.wait();
         };
-        let _ = epoll::delete(&self.epoll, &*ours);
+        let _ = epoll::delete(&self.epoll, &*stream);
         // A hang-up that came with the order to stop was ours.
-        if self.obey_notices(visitor) { End::Stopped } else { end }
+        if self.take_notices(connection) { End::Stopped } else { end }
     }
 
     /// `true`: the socket goes.
-    fn obey_notices(&mut self, visitor: &Visitor) -> bool {
-        let (device, mut stops) = (&visitor.device, false);
+    fn take_notices(&mut self, connection: &mut FrontendConnection) -> bool {
+        let mut stops = false;
         for notice in std::mem::take(&mut self.kept).into_iter().chain(self.notices.take()) {
             match notice {
-                // One at a time: nobody is adopted while one is there.
+                // One at a time: no connection is adopted while one is there.
                 Notice::Begin | Notice::Adopt(_) => {}
-                Notice::Hold(hold) => hold.rest(Some(visitor.machine())),
+                Notice::Hold(hold) => hold.rest(Some(connection.machine())),
                 Notice::Stop => stops = true,
-                Notice::Resized => device.lock().unwrap_or_else(PoisonError::into_inner).announce_resize(),
-                Notice::Asked(asked) => device.lock().unwrap_or_else(PoisonError::into_inner).asked(&asked),
+                Notice::Resized => connection.notify(|device, info| device.resized(info)),
+                Notice::Asked(asked) => connection.notify(|device, _| device.asked(asked)),
                 Notice::Fault { queue, reason } => self.log_fault(queue, &reason),
             }
         }
@@ -437,41 +413,4 @@ impl Keeper {
             }
         }
     }
-}
-
-/// Obey one request.
-fn hear(stream: &UnixStream, handler: &mut BackendReqHandler<Mutex<Device>>, device: &Mutex<Device>) -> Result<(), End> {
-    let upcoming = match Upcoming::look(stream) {
-        Ok(upcoming) => upcoming,
-        Err(error) => return Err(End::Refused(format!("its connection broke: {error}"))),
-    };
-    let result = match upcoming {
-        Some(request) if request.is_ours() => obey(request, stream, device).map_err(Some),
-        // Less than a header, or the end: the crate knows how to wait for the rest.
-        _ => handler.handle_request().map_err(|error| match error {
-            Error::Disconnected | Error::SocketBroken(_) => None,
-            Error::ReqHandlerError(error) => Some(error.to_string()),
-            other => Some(other.to_string()),
-        }),
-    };
-    result.map_err(|problem| match (problem, upcoming) {
-        (None, _) => End::HungUp,
-        (Some(problem), Some(request)) => End::Refused(format!("{}: {problem}", request.name())),
-        (Some(problem), None) => End::Refused(problem),
-    })
-}
-
-/// Obey a request that crate `vhost` is not to see.
-fn obey(request: Upcoming, stream: &UnixStream, device: &Mutex<Device>) -> Result<(), String> {
-    let taken = Taken::receive(stream)?;
-    let mut device = device.lock().unwrap_or_else(PoisonError::into_inner);
-    let features = VhostUserProtocolFeatures::from_bits_truncate(device.protocol_features);
-    if !request.brings_channel() {
-        device.set_memory(taken.regions()?)?;
-    } else if features.contains(VhostUserProtocolFeatures::BACKEND_REQ) {
-        device.set_channel(taken.channel()?);
-    } else {
-        return Err("VHOST_USER_PROTOCOL_F_BACKEND_REQ is not in force".to_owned());
-    }
-    request.confirm(stream, features.contains(VhostUserProtocolFeatures::REPLY_ACK))
 }

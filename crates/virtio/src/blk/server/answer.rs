@@ -32,6 +32,9 @@ impl VirtqueueServer {
 
     /// A request that was pending is finished. [`flush`](Self::flush) publishes it.
     pub fn finish(&mut self, ticket: Ticket, status: Status) {
+        if let Some(ring) = self.ring.as_mut().filter(|_| ticket.queue & Ticket::PART != 0) {
+            return ring.server.finish(ticket, status);
+        }
         self.operations -= 1;
         self.counters.latency.record(clock::ticks().wrapping_sub(ticket.started_ticks), 1);
         self.part_is_done(ticket.tag, status);
@@ -62,11 +65,20 @@ impl VirtqueueServer {
         self.answer(&at, status);
     }
 
-    /// Publish what is finished, and interrupt the guest if it wants that.
+    /// Publish what is finished on the virtqueue, and interrupt the guest if it wants that.
     #[inline(always)]
-    pub fn flush(&mut self) {
+    pub(super) fn publish(&mut self) {
         if self.queue.flush() {
             self.counters.doorbells.add(1);
         }
+    }
+
+    /// Publish what is finished, and wake the guest if it wants that.
+    pub fn flush(&mut self) {
+        if let Some(ring) = &mut self.ring {
+            ring.server.flush();
+            self.ring_was_served();
+        }
+        self.publish();
     }
 }

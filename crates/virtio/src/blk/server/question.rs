@@ -5,11 +5,8 @@ use fipsee_block::wire::Status;
 use super::rare::used_bytes;
 use super::serve::Header;
 use super::{StatusPlace, VirtqueueServer};
-use crate::blk::upgrade::wire::PART_BYTES;
+use crate::blk::upgrade::wire::{INVALID, MAX_QUESTION_BYTES, NO_ATTACHMENT, Operation, PART_BYTES, Question, RUNG, Reply};
 use crate::core::queue::chain::total_bytes;
-
-/// Longest question: itself and an entry for each of 64 queues.
-const MAX_QUESTION_BYTES: usize = PART_BYTES + 64 * PART_BYTES;
 
 /// Names a question that waits for its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,21 +15,10 @@ pub struct QuestionToken {
     number: u32,
 }
 
-/// A question that was taken. [`VirtqueueServer::answer_question`] answers it, at any time, or never if the device is reset before.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TakenQuestion {
-    /// Names it.
-    pub token: QuestionToken,
-    /// Is the rest of the request's header 0?
-    pub is_plain: bool,
-    /// All that the guest sent, copied and not checked.
-    pub bytes: Vec<u8>,
-}
-
 impl VirtqueueServer {
     #[cold]
     pub(super) fn serve_question(&mut self, header: &Header, at: &StatusPlace) {
-        if !self.takes_questions {
+        if self.device.is_none() {
             return self.answer(at, Status::Unsupported);
         }
         let question = self.queue.read(MAX_QUESTION_BYTES);
@@ -42,7 +28,6 @@ impl VirtqueueServer {
         };
         self.questions = self.questions.wrapping_add(1);
         let token = QuestionToken { head: at.head, number: self.questions };
-        self.taken_questions.push_back(TakenQuestion { token, is_plain: header.io_priority == 0 && header.sector == 0, bytes });
         let job = &mut self.jobs[usize::from(at.head)];
         job.place = *at;
         job.place.used_bytes = used_bytes(room_bytes, PART_BYTES);
@@ -51,22 +36,39 @@ impl VirtqueueServer {
         job.question = Some(token.number);
         self.queue.hold(at.head);
         self.unanswered += 1;
+        let is_plain = header.io_priority == 0 && header.sector == 0;
+        let reply = match Question::parse(&bytes) {
+            Err(refused) => Some(refused),
+            Ok(_) if !is_plain => Some(Reply::of(INVALID)),
+            Ok(bell) if bell.operation == Operation::Bell => self.park(token, &bell).map(Reply::of),
+            Ok(question) => {
+                return if let Some(device) = &mut self.device {
+                    device.asked(token, question);
+                };
+            }
+        };
+        if let Some(reply) = reply {
+            self.answer_question(token, &reply);
+        }
     }
 
-    /// Was there a question in the last visit, which [`next_question`](Self::next_question) gives?
-    #[must_use]
-    #[inline(always)]
-    pub fn has_question(&self) -> bool {
-        !self.taken_questions.is_empty()
+    /// What to answer to a bell, or none: it is parked.
+    fn park(&mut self, token: QuestionToken, bell: &Question) -> Option<u32> {
+        let Some(ring) = self.ring.as_mut().filter(|ring| ring.attachment == bell.attachment && !ring.ending) else {
+            return Some(NO_ATTACHMENT);
+        };
+        if ring.number != bell.queue || ring.parked.is_some() {
+            return Some(INVALID);
+        }
+        if std::mem::take(&mut ring.kept) {
+            return Some(RUNG);
+        }
+        ring.parked = Some(token);
+        None
     }
 
-    /// The oldest question that was taken and not given yet.
-    pub fn next_question(&mut self) -> Option<TakenQuestion> {
-        self.taken_questions.pop_front()
-    }
-
-    /// Answer a question; [`flush`](Self::flush) publishes it. False if it waits no more.
-    pub fn answer_question(&mut self, token: QuestionToken, reply: &[u8; PART_BYTES]) -> bool {
+    /// Answer a question that a [`Device`](super::Device) was given; [`flush`](Self::flush) publishes it. False if it waits no more.
+    pub fn answer_question(&mut self, token: QuestionToken, reply: &Reply) -> bool {
         let Some(job) = self.jobs.get_mut(usize::from(token.head)).filter(|job| job.question == Some(token.number)) else {
             return false;
         };
@@ -84,7 +86,7 @@ impl VirtqueueServer {
             return false;
         };
         at.place = place;
-        let put = self.queue.write(&pieces, reply);
+        let put = self.queue.write(&pieces, &reply.to_bytes());
         self.answer(&at, if put { Status::Ok } else { Status::BadMemory });
         true
     }

@@ -16,6 +16,8 @@ use crate::core::queue::chain::{take_last_byte, total_bytes};
 const MAX_BUDGET: u16 = 32;
 /// Once a visit has moved so much data (1 MiB) it ends, so that a guest with long requests does not hold up the others.
 const MAX_VISIT_SECTORS: u64 = 2048;
+/// A ring that is never empty must not keep its virtqueue waiting: one visit in so many looks at both.
+const VISITS_PER_LOOK_AT_VIRTQUEUE: u32 = 8;
 /// One visit in so many is timed when the disk answers at once.
 const VISITS_PER_SAMPLE: u64 = 64;
 
@@ -28,18 +30,32 @@ impl VirtqueueServer {
     /// Take up to a budget of requests; answer what `disk` finishes at once. How many were taken.
     #[inline(always)]
     pub fn visit<D: Disk>(&mut self, disk: &D, engine: &mut Engine) -> u32 {
+        let mut taken = 0;
+        if let Some(ring) = &mut self.ring {
+            self.queue.check_memory();
+            if !ring.ending && !self.queue.is_over() {
+                taken = ring.server.visit(disk, engine);
+                if taken > 0 {
+                    self.ring_was_served();
+                }
+            }
+            self.ring_visits = self.ring_visits.wrapping_add(1);
+            if taken > 0 && !self.ring_visits.is_multiple_of(VISITS_PER_LOOK_AT_VIRTQUEUE) {
+                return taken;
+            }
+        }
         if self.needs_care {
-            return self.visit_with_care(disk, engine);
+            return taken + self.visit_with_care(disk, engine);
         }
         let waiting = self.queue.ring.waiting();
         if waiting == 0 || self.queue.is_over() {
-            return 0;
+            return taken;
         }
-        self.visit_ring(waiting, disk, engine)
+        taken + self.visit_virtqueue(waiting, disk, engine)
     }
 
     #[inline(always)]
-    fn visit_ring<D: Disk>(&mut self, waiting: u16, disk: &D, engine: &mut Engine) -> u32 {
+    fn visit_virtqueue<D: Disk>(&mut self, waiting: u16, disk: &D, engine: &mut Engine) -> u32 {
         if !self.queue.begin_visit(waiting) {
             return 0;
         }
@@ -59,7 +75,7 @@ impl VirtqueueServer {
                 break;
             }
         }
-        self.flush();
+        self.publish();
         if D::ANSWERS_AT_ONCE && sampled {
             self.counters.latency.record(clock::ticks().wrapping_sub(started_ticks), taken.into());
         }
@@ -80,12 +96,12 @@ impl VirtqueueServer {
             self.serve(head, descriptor, false, disk, engine, clock::ticks());
         }
         self.needs_care = self.queue.has_resubmit() || !self.owed_flushes.is_empty();
-        self.flush();
+        self.publish();
         std::mem::take(&mut self.tally).write_to(&self.counters);
         if taken == 0 && !self.queue.is_over() {
             let waiting = self.queue.ring.waiting();
             if waiting > 0 {
-                taken = self.visit_ring(waiting, disk, engine);
+                taken = self.visit_virtqueue(waiting, disk, engine);
             }
         }
         taken

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use fipsee_block::request::MAX_SPANS;
 use fipsee_block::wire::SECTOR_SHIFT;
-use fipsee_ring::PeerFault;
 use fipsee_ring::layout::COLD_BYTES;
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::memory::{Extent, Memory, MemoryFault, Span};
@@ -96,21 +95,16 @@ pub fn open(memory: &Arc<GuestMemory>, entry: &Entry) -> Option<(MappedRing, Map
     let cold = memory.host(entry.cold_address, COLD_PAIR_BYTES)?;
     // SAFETY: the second half of the 256 bytes just found.
     let completion_cold = unsafe { cold.add(COLD_BYTES) };
-    let requests = ring(memory, (entry.request_address, entry.request_bytes()), entry.request_slots, cold)?.ok()?;
+    let requests = ring(memory, (entry.request_address, entry.request_bytes()), entry.request_slots, cold)?;
     let completions =
-        ring(memory, (entry.completion_address, entry.completion_bytes()), entry.completion_slots, completion_cold)?.ok()?;
+        ring(memory, (entry.completion_address, entry.completion_bytes()), entry.completion_slots, completion_cold)?;
     Some((requests, completions))
 }
 
 /// A ring whose cold words, at least 128 bytes in `memory`, are at `cold`.
-fn ring(
-    memory: &Arc<GuestMemory>,
-    (address, bytes): (u64, u64),
-    slots: u32,
-    cold: NonNull<u8>,
-) -> Option<Result<MappedRing, PeerFault>> {
+fn ring(memory: &Arc<GuestMemory>, (address, bytes): (u64, u64), slots: u32, cold: NonNull<u8>) -> Option<MappedRing> {
     let base = memory.host(address, bytes)?;
     let mapping = Arc::<GuestMemory>::clone(memory);
     // SAFETY: `bytes` is 64 for each slot (`Entry`), found in this memory; the caller found the cold words there.
-    Some(unsafe { MappedRing::over(mapping, base, slots, cold) })
+    unsafe { MappedRing::over(mapping, base, slots, cold) }.ok()
 }

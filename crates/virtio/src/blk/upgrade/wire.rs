@@ -171,17 +171,6 @@ pub struct Question {
     pub entries: Vec<Entry>,
 }
 
-/// What a question is refused with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refused {
-    /// [`INVALID`] or [`BAD_VERSION`].
-    pub result: u32,
-    /// Which entry of an attach was wrong; otherwise 0.
-    pub queue: u32,
-}
-
-const NOT_ALLOWED: Refused = Refused { result: INVALID, queue: 0 };
-
 impl Question {
     /// As it stands on the wire.
     #[must_use]
@@ -206,18 +195,18 @@ impl Question {
     /// From a copy of what the guest wrote.
     ///
     /// # Errors
-    /// The result to answer with.
-    pub fn parse(bytes: &[u8]) -> Result<Self, Refused> {
+    /// The reply to answer with.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Reply> {
         let (parts, rest) = bytes.as_chunks::<PART_BYTES>();
-        let (Some((head, entries)), []) = (parts.split_first(), rest) else { return Err(NOT_ALLOWED) };
+        let (Some((head, entries)), []) = (parts.split_first(), rest) else { return Err(Reply::of(INVALID)) };
         let head: RawQuestion = zerocopy::transmute!(*head);
         if head.magic != MAGIC {
-            return Err(NOT_ALLOWED);
+            return Err(Reply::of(INVALID));
         }
         if head.version != VERSION {
-            return Err(Refused { result: BAD_VERSION, queue: 0 });
+            return Err(Reply::of(BAD_VERSION));
         }
-        let operation = Operation::from_wire(head.operation).ok_or(NOT_ALLOWED)?;
+        let operation = Operation::from_wire(head.operation).ok_or_else(|| Reply::of(INVALID))?;
         let RawQuestion { attachment, features, queue_count, queue, reserved, .. } = head;
         let attaches = operation == Operation::Attach;
         let allowed = features & !FEATURES == 0
@@ -229,9 +218,9 @@ impl Question {
             && (attachment == 0 || !attaches)
             && reserved == [0; 36];
         if !allowed {
-            return Err(NOT_ALLOWED);
+            return Err(Reply::of(INVALID));
         }
-        let wrong = |place: usize| Refused { result: INVALID, queue: u32::try_from(place).unwrap_or(0) };
+        let wrong = |place: usize| Reply { queue: u32::try_from(place).unwrap_or(0), ..Reply::of(INVALID) };
         let entries = entries.iter().enumerate().map(|(place, entry)| Entry::parse(entry).ok_or_else(|| wrong(place)));
         Ok(Self { operation, attachment, features, queue, entries: entries.collect::<Result<_, _>>()? })
     }
@@ -279,11 +268,5 @@ impl Reply {
         let unasked = choices != 0 && features & FEATURE_CHOICES == 0;
         let reply = Self { result, max_queues, attachment, features, max_depth, queue, choices };
         (version == VERSION && !unasked && reserved == [0; 28]).then_some(reply)
-    }
-}
-
-impl From<Refused> for Reply {
-    fn from(refused: Refused) -> Self {
-        Self { result: refused.result, queue: refused.queue, ..Self::default() }
     }
 }

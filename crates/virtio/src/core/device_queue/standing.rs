@@ -50,7 +50,7 @@ impl DeviceQueue {
         let faults_seen = fault_guard::fault_count();
         let size = setup.size;
         let positions = (standing.next_available, standing.next_used);
-        let ring = Virtqueue::at(&setup.memory, &setup.layout(), positions, setup.event_index())?;
+        let ring = Virtqueue::at(&setup, positions)?;
         let known = match (&mut setup.inflight, standing.inflight) {
             (Some(area), Some(inflight)) => area.resume(size, inflight),
             (None, None) => true,

@@ -36,7 +36,7 @@ pub enum Decision {
     Answer(Reply),
     /// Have the virtqueues' servers serve these rings, then answer.
     Attach(Vec<Grant>, Reply),
-    /// Have the virtqueues' servers let go of the rings ([`Desk::virtqueues`]), call [`Desk::ended`], then answer.
+    /// Have the virtqueues' servers let go of the rings ([`UpgradeController::virtqueues`]), call [`UpgradeController::ended`], then answer.
     Detach(Reply),
 }
 
@@ -48,13 +48,13 @@ struct InForce {
 
 /// The attachment of a device.
 #[derive(Debug, Default)]
-pub struct Desk {
+pub struct UpgradeController {
     in_force: Option<InForce>,
     /// Writes to guest memory are being logged: no attach.
     migrating: bool,
 }
 
-impl Desk {
+impl UpgradeController {
     /// Decide about `question`, copied from a guest with `memory`. `runs` tells whether a virtqueue is there and started; there are
     /// `virtqueues` of them. The rings are served by the choices of
     /// `advice`, and a guest that wants it is given it. Bells are not for us: they are between a guest and the server
@@ -118,7 +118,7 @@ impl Desk {
 
     /// The attachment in force, for another process: its number and its queues.
     #[must_use]
-    pub fn attachment(&self) -> Option<(u64, &[Entry])> {
+    pub fn in_force(&self) -> Option<(u64, &[Entry])> {
         self.in_force.as_ref().map(|in_force| (in_force.id, in_force.entries.as_slice()))
     }
 

@@ -1,0 +1,83 @@
+//! What disks need of the daemon's confinement, and what they count.
+
+use fipsee_block::disk::{AnyDisk, Disk};
+use fipsee_block::stats::{Counter, QueueCounters};
+use fipsee_ring::clock;
+use fipsee_serve::{Argument, FileUse, Metric, Needs};
+
+use crate::config::Config;
+use crate::export::Attached;
+use crate::live::Served;
+
+const BLKSSZGET: u32 = 0x1268;
+const BLKGETSIZE64: u32 = 0x8008_1272;
+
+/// What opening, resizing and serving disks takes; kernel rings are the runtime's.
+pub(super) fn needs(config: &Config) -> Needs {
+    let calls = vec![
+        libc::SYS_fadvise64,
+        libc::SYS_fallocate,
+        libc::SYS_fdatasync,
+        libc::SYS_flock,
+        libc::SYS_fstatfs,
+        libc::SYS_fsync,
+        libc::SYS_ftruncate,
+        libc::SYS_mlock,
+        libc::SYS_mlock2,
+        libc::SYS_munlock,
+        libc::SYS_pread64,
+        libc::SYS_pwrite64,
+        libc::SYS_pwritev2,
+        libc::SYS_statfs,
+    ];
+    let calls_with = [BLKSSZGET, BLKGETSIZE64].map(|request| (libc::SYS_ioctl, vec![Argument::int(1, request)]));
+    // Where the unit lets the daemon keep files; the disks of now and those that a reload adds beside them.
+    let state = std::env::var_os("STATE_DIRECTORY");
+    let kept = state.iter().flat_map(std::env::split_paths).map(|folder| (folder, FileUse::Write));
+    let disks = config.disks.iter().filter_map(|disk| Some((disk.spec.kind.file()?.to_owned(), FileUse::WriteBeside)));
+    Needs { calls, calls_with: calls_with.into(), files: kept.chain(disks).collect() }
+}
+
+/// `errors`, by operation, and `stalled`; `None` for a disk that has none.
+pub(crate) fn faults(disk: &AnyDisk) -> Option<[(&'static str, Metric); 2]> {
+    let faults = disk.faults()?;
+    let errors = faults.counts().map(|(operation, count)| (operation, count.into())).collect();
+    Some([("errors", Metric::Named(errors)), ("stalled", faults.stalled_now().into())])
+}
+
+/// `disks`, those that can fail, and `queues`, of clients and virtual machines.
+pub(super) fn metrics(served: &Served) -> Vec<(&'static str, Metric)> {
+    let disks = served.exports.iter().filter_map(|export| {
+        let named = std::iter::once(("disk", export.name().into())).chain(faults(export.disk())?);
+        Some(Metric::Named(named.collect()))
+    });
+    let queues = served.exports.iter().flat_map(|export| {
+        let of_client = |client: Attached| {
+            let queues = client.queues.iter().zip(0_u64..);
+            queues.map(|(counters, queue)| queue_metrics(export.name(), &client, queue, counters)).collect::<Vec<_>>()
+        };
+        export.attached().into_iter().flat_map(of_client)
+    });
+    vec![("disks", Metric::List(disks.collect())), ("queues", Metric::List(queues.collect()))]
+}
+
+fn queue_metrics(disk: &str, client: &Attached, queue: u64, counters: &QueueCounters) -> Metric {
+    let quantile = |numerator, denominator| clock::ticks_to_ns(counters.latency.quantile(numerator, denominator)).into();
+    let bucket = |(ticks, count): (u64, u64)| Metric::List(vec![clock::ticks_to_ns(ticks).into(), count.into()]);
+    let mut named: Vec<(&'static str, Metric)> = vec![
+        ("disk", disk.into()),
+        ("client", client.client.into()),
+        ("kind", client.kind.name().into()),
+        ("pid", u64::from(client.pid.unsigned_abs()).into()),
+        ("queue", queue.into()),
+    ];
+    named.extend(counters.plain().map(|(name, counter): (_, &Counter)| (name, counter.get().into())));
+    named.extend([
+        ("service_samples", counters.latency.count().into()),
+        ("service_ns_p50", quantile(50, 100)),
+        ("service_ns_p99", quantile(99, 100)),
+        ("service_ns_p999", quantile(999, 1000)),
+        ("service_ns_histogram", Metric::List(counters.latency.buckets().map(bucket).collect())),
+    ]);
+    Metric::Named(named)
+}

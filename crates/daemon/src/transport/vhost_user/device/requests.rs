@@ -1,0 +1,293 @@
+//! What each message of the hypervisor has done.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use fipsee_virtio::blk::config;
+use fipsee_virtio::core::inflight::InflightArea;
+use fipsee_virtio::core::memory::{DirtyLog, GuestMemory, MAX_REGIONS};
+use virtio_bindings::virtio_blk::VIRTIO_BLK_F_CONFIG_WCE;
+use zerocopy::IntoBytes;
+
+use super::{Action, Change, Device, PROTOCOL_FEATURES};
+use crate::transport::vhost_user::message::{ConfigRange, Header, Inflight, LogArea, Message, VringState};
+use crate::transport::vhost_user::vring::{MAX_SIZE, UserRings, Vring};
+
+const MQ: u64 = 1 << 0;
+const LOG_SHMFD: u64 = 1 << 1;
+const REPLY_ACK: u64 = 1 << 3;
+const BACKEND_REQ: u64 = 1 << 5;
+const CONFIG: u64 = 1 << 9;
+const INFLIGHT_SHMFD: u64 = 1 << 12;
+const RESET_DEVICE: u64 = 1 << 13;
+const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
+/// Protocol features that are offered.
+pub(in super::super) const PROTOCOL_OFFERED: u64 =
+    MQ | LOG_SHMFD | REPLY_ACK | BACKEND_REQ | CONFIG | INFLIGHT_SHMFD | RESET_DEVICE | CONFIGURE_MEM_SLOTS;
+
+impl Device {
+    /// Is NEED_REPLY of a message to be honoured?
+    pub(super) const fn replies_are_wanted(&self) -> bool {
+        self.asked_features && self.protocol_features & REPLY_ACK != 0
+    }
+
+    fn needs(&self, feature: u64) -> Result<(), String> {
+        let is_in_force = self.protocol_features & feature != 0;
+        is_in_force.then_some(()).ok_or_else(|| format!("it belongs to protocol features {feature:#x}, which are not in force"))
+    }
+
+    /// Begin what a message asks for: the rest is done in steps.
+    pub(super) fn begin(&mut self, message: Message) -> Result<(), String> {
+        match message.header.name() {
+            "GET_FEATURES" => {
+                self.reply_number(&message, self.offered())?;
+                self.asked_features = true;
+            }
+            "GET_PROTOCOL_FEATURES" => self.reply_number(&message, PROTOCOL_OFFERED)?,
+            "GET_QUEUE_NUM" => {
+                self.needs(MQ)?;
+                self.reply_number(&message, self.queue_count().into())?;
+            }
+            "GET_MAX_MEM_SLOTS" => {
+                self.needs(CONFIGURE_MEM_SLOTS)?;
+                self.reply_number(&message, MAX_REGIONS as u64)?;
+            }
+            "GET_CONFIG" => {
+                self.needs(CONFIG)?;
+                let (range, _) = message.config()?;
+                self.reply(message.header, &[range.as_bytes(), &self.config_space(range)].concat());
+            }
+            "GET_INFLIGHT_FD" => {
+                self.needs(INFLIGHT_SHMFD)?;
+                self.create_inflight(message.header, message.plain()?)?;
+            }
+            "GET_VRING_BASE" => self.give_back(message.header, message.plain::<VringState>()?.index)?,
+            "SET_LOG_BASE" => {
+                self.needs(LOG_SHMFD)?;
+                let header = message.header;
+                let (area, file) = message.with_descriptor::<LogArea>()?;
+                let log = DirtyLog::map(file, area.length_bytes, area.offset_bytes);
+                self.log = Some(Arc::new(log.map_err(|error| format!("the log of writes cannot be mapped: {error}"))?));
+                self.set_logs();
+                self.then(move |device| {
+                    device.reply(header, area.as_bytes());
+                });
+            }
+            _ => {
+                self.unconfirmed = Some(message.header);
+                self.set(message)?;
+                self.then(|device| {
+                    device.confirm(0);
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Answer a message that is nothing but a header.
+    fn reply_number(&mut self, message: &Message, number: u64) -> Result<(), String> {
+        message.empty()?;
+        self.reply(message.header, &number.to_le_bytes());
+        Ok(())
+    }
+
+    fn reply(&mut self, header: Header, body: &[u8]) {
+        self.actions.push(Action::Reply(header.reply(body), None));
+    }
+
+    /// What sets something, and is confirmed when it has taken effect.
+    fn set(&mut self, message: Message) -> Result<(), String> {
+        match message.header.name() {
+            "SET_OWNER" => {
+                message.empty()?;
+                self.begin_session();
+            }
+            "RESET_OWNER" | "RESET_DEVICE" => {
+                if message.header.name() == "RESET_DEVICE" {
+                    self.needs(RESET_DEVICE)?;
+                }
+                message.empty()?;
+                self.reset();
+            }
+            "SET_FEATURES" => {
+                self.acked_features = message.plain()?;
+                self.set_features(self.acked_features)?;
+            }
+            "SET_PROTOCOL_FEATURES" => {
+                let features: u64 = message.plain()?;
+                if features & !PROTOCOL_OFFERED != 0 {
+                    return Err(format!("protocol features {:#x} are not offered", features & !PROTOCOL_OFFERED));
+                }
+                self.protocol_features = features;
+            }
+            "SET_BACKEND_REQ_FD" => {
+                self.needs(BACKEND_REQ)?;
+                self.channel = Some(message.channel()?);
+            }
+            "SET_CONFIG" => {
+                self.needs(CONFIG)?;
+                let (range, bytes) = message.config()?;
+                self.write_config_space(range, bytes)?;
+            }
+            "SET_INFLIGHT_FD" => {
+                self.needs(INFLIGHT_SHMFD)?;
+                let (inflight, file) = message.with_descriptor()?;
+                self.set_inflight(&inflight, file)?;
+            }
+            "SET_MEM_TABLE" => {
+                let mut regions = message.regions()?.into_iter();
+                let with = |memory: GuestMemory, (region, file)| memory.with(region, file);
+                self.change_memory(regions.try_fold(GuestMemory::default(), with)?);
+            }
+            "ADD_MEM_REG" | "REM_MEM_REG" => {
+                self.needs(CONFIGURE_MEM_SLOTS)?;
+                let memory = if message.header.name() == "REM_MEM_REG" {
+                    self.memory.without(message.removed_region()?)?
+                } else {
+                    let (region, file) = message.added_region()?;
+                    self.memory.with(region, file)?
+                };
+                self.change_memory(memory);
+            }
+            _ => return self.set_vring(message),
+        }
+        Ok(())
+    }
+
+    fn set_vring(&mut self, message: Message) -> Result<(), String> {
+        let name = message.header.name();
+        match name {
+            "SET_VRING_NUM" => {
+                let VringState { index, value } = message.plain()?;
+                self.change_vring(index, move |vring| vring.set_size(value))?;
+            }
+            "SET_VRING_BASE" => {
+                let VringState { index, value } = message.plain()?;
+                let base = u16::try_from(value).map_err(|_| "the base of a queue has 16 bits".to_owned())?;
+                self.change_vring(index, move |vring| {
+                    vring.next_available = base;
+                    Ok(())
+                })?;
+            }
+            "SET_VRING_ADDR" => {
+                let address = message.vring_address()?;
+                self.set_rings(self.find(address.index)?, UserRings::from(address));
+            }
+            "SET_VRING_ENABLE" => {
+                let VringState { index, value } = message.plain()?;
+                if self.acked_features & PROTOCOL_FEATURES == 0 || value > 1 {
+                    return Err("invalid parameters".to_owned());
+                }
+                let queue = self.find(index)?;
+                self.vring(queue).enabled = value == 1;
+                if value == 1 { self.start(queue) } else { self.stop(queue) }
+            }
+            "SET_VRING_KICK" | "SET_VRING_CALL" | "SET_VRING_ERR" => {
+                let (index, descriptor) = message.vring_descriptor()?;
+                let queue = self.find(index)?;
+                match name {
+                    "SET_VRING_KICK" => self.set_kick(index, descriptor)?,
+                    "SET_VRING_CALL" => self.set_call(queue, descriptor)?,
+                    _ => self.vring(queue).error = descriptor,
+                }
+            }
+            _ => return Err("invalid message".to_owned()),
+        }
+        Ok(())
+    }
+
+    fn set_kick(&mut self, index: u32, kick: Option<OwnedFd>) -> Result<(), String> {
+        let kick = kick.ok_or("a queue without a kick descriptor is not supported; let the driver kick")?;
+        self.change_vring(index, |vring| {
+            vring.kick = Some(kick);
+            Ok(())
+        })
+    }
+
+    fn set_call(&mut self, queue: u16, call: Option<OwnedFd>) -> Result<(), String> {
+        let copied = call.as_ref().map(OwnedFd::try_clone).transpose();
+        let copied = copied.map_err(|error| format!("no descriptor is left: {error}"))?;
+        self.vring(queue).call = call;
+        if self.vring(queue).is_served() {
+            self.act(Action::Change(queue, Change(Box::new(move |server| server.queue.set_call(copied)))));
+        }
+        Ok(())
+    }
+
+    /// GET_VRING_BASE. Nothing of the queue is in flight any more; of the device neither, if it was the last.
+    fn give_back(&mut self, header: Header, index: u32) -> Result<(), String> {
+        let queue = self.find(index)?;
+        self.stop(queue);
+        self.then(move |device| {
+            let vring = device.vring(queue);
+            (vring.kick, vring.call) = (None, None);
+            let state = VringState { index, value: vring.next_available.into() };
+            // Others may write.
+            if !device.vrings.iter().any(Vring::is_served) {
+                device.actions.push(Action::EndClaim);
+            }
+            device.reply(header, state.as_bytes());
+        });
+        Ok(())
+    }
+
+    /// SET_OWNER. QEMU does not hang up when a device is taken out of a running machine: the one that is put in speaks on the same
+    /// connection, and tells of its memory from the beginning.
+    fn begin_session(&mut self) {
+        self.reset();
+        self.then(|device| {
+            (device.inflight, device.log) = (None, None);
+            device.change_memory(GuestMemory::default());
+        });
+    }
+
+    /// An area for requests in flight, for the hypervisor to keep.
+    fn create_inflight(&mut self, header: Header, wanted: Inflight) -> Result<(), String> {
+        let Inflight { queues, size, .. } = wanted;
+        if queues > self.queue_count() || u32::from(size) > MAX_SIZE {
+            return Err(format!("requests in flight of {queues} queues of {size} are more than the device can have"));
+        }
+        let created = InflightArea::create(queues, size);
+        let (area, file) = created.map_err(|error| format!("no area for requests in flight: {error}"))?;
+        let inflight = Inflight { length_bytes: area.length_bytes(), offset_bytes: 0, queues, size, padding: 0 };
+        self.actions.push(Action::Reply(header.reply(inflight.as_bytes()), Some(file)));
+        Ok(())
+    }
+
+    fn set_inflight(&mut self, inflight: &Inflight, file: OwnedFd) -> Result<(), String> {
+        if self.vrings.iter().any(Vring::is_served) {
+            return Err("the area for requests in flight cannot change while queues run; stop them first".to_owned());
+        }
+        let Inflight { length_bytes, offset_bytes, queues, size, .. } = *inflight;
+        let area = InflightArea::from_peer(file, length_bytes, offset_bytes, queues, size);
+        self.inflight = Some(area.map_err(|error| format!("the area for requests in flight cannot be used: {error}"))?);
+        Ok(())
+    }
+
+    /// A part of the configuration space; zeroes beyond its end, for drivers that know more fields than we have.
+    fn config_space(&self, range: ConfigRange) -> Vec<u8> {
+        let [offset, length_bytes] = [range.offset, range.length_bytes].map(|value| usize::try_from(value).unwrap_or(0));
+        let space = config::space(&self.disk.info, self.queue_count(), self.writeback.load(Ordering::Relaxed));
+        space.into_iter().skip(offset).chain(std::iter::repeat(0)).take(length_bytes).collect()
+    }
+
+    /// A part of the configuration space is written: only the cache mode can change.
+    fn write_config_space(&self, range: ConfigRange, bytes: &[u8]) -> Result<(), String> {
+        let mut wanted = self.config_space(range);
+        let place = usize::try_from(range.offset).ok().and_then(|offset| config::WRITEBACK_OFFSET.checked_sub(offset));
+        let mode = place.and_then(|place| bytes.get(place).map(|mode| (place, *mode)));
+        if let Some((place, mode)) = mode {
+            wanted[place] = mode;
+        }
+        match mode {
+            _ if wanted != bytes => Err("only the cache mode of the configuration space can be written".to_owned()),
+            Some((_, mode)) if self.features & 1 << VIRTIO_BLK_F_CONFIG_WCE != 0 => {
+                self.writeback.store(mode != 0, Ordering::Relaxed);
+                Ok(())
+            }
+            Some(_) => Err("the cache mode cannot be written: VIRTIO_BLK_F_CONFIG_WCE is not in force".to_owned()),
+            None => Ok(()),
+        }
+    }
+}

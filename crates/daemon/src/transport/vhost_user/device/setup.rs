@@ -1,0 +1,165 @@
+//! What queues are served with, and the rings that a guest has gone over to (docs/protocol.md section 9).
+//!
+//! Questions come from the queues and are answered between two messages of the hypervisor: so no attachment begins or ends while queues
+//! are stopped or memory changes.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+
+use fipsee_block::wire::BlockInfo;
+use fipsee_ring::tuning::{Choices, Tuning};
+use fipsee_virtio::blk::server::{QuestionToken, SERIAL_BYTES, VirtqueueServer, VirtqueueSetup};
+use fipsee_virtio::blk::upgrade::controller::Decision;
+use fipsee_virtio::blk::upgrade::wire::Question;
+use fipsee_virtio::core::DeviceQueueSetup;
+
+use super::{Action, Device, PROTOCOL_FEATURES};
+use crate::transport::vhost_user::vring::Run;
+
+/// A question of a guest, to its device.
+#[derive(Debug)]
+pub struct Asked {
+    /// The queue that it came by.
+    pub queue: u16,
+    /// The run in which it was asked: its token means nothing to another.
+    pub run: u64,
+    /// Names it.
+    pub token: QuestionToken,
+    /// The question.
+    pub question: Question,
+}
+
+impl Device {
+    pub(super) fn start_all(&mut self) {
+        (0..self.queue_count()).for_each(|queue| self.start(queue));
+    }
+
+    /// Serve a queue, if all is known that it needs and nobody does. One whose rings do not lie in the guest's memory waits for other
+    /// memory or other rings.
+    pub(super) fn start(&mut self, queue: u16) {
+        self.then(move |device| {
+            let (features, vring) = (device.features, device.vring(queue));
+            let is_on = features & PROTOCOL_FEATURES == 0 || vring.enabled;
+            if features != 0 && is_on && !vring.is_served() && vring.is_described() {
+                device.act(Action::Claim);
+                device.then(move |device| device.serve(queue));
+            }
+        });
+    }
+
+    fn serve(&mut self, queue: u16) {
+        match self.setup(queue) {
+            Ok(setup) => {
+                let run = self.begin_run(queue);
+                self.act(Action::Serve(queue, run, Box::new(setup)));
+            }
+            Err(problem) => self.actions.push(Action::Warn(queue, "a queue cannot be served", problem)),
+        }
+    }
+
+    /// A worker is about to serve the queue.
+    pub(in super::super) fn begin_run(&mut self, queue: u16) -> u64 {
+        static RUNS: AtomicU64 = AtomicU64::new(1);
+        let id = RUNS.fetch_add(1, Ordering::Relaxed);
+        self.vring(queue).run = Some(Run { id, choices: Tuning::default().to_choices() });
+        id
+    }
+
+    /// What a queue is served with.
+    pub(in super::super) fn setup(&self, index: u16) -> Result<VirtqueueSetup, String> {
+        let vring = &self.vrings[usize::from(index)];
+        let (Some(user), Some(kick), true) = (&vring.rings, &vring.kick, vring.size > 0) else {
+            return Err("a part of it is missing".to_owned());
+        };
+        let rings = user.translate(&self.memory).ok_or("its rings do not lie in the memory that was handed over")?;
+        let copy = |descriptor: &OwnedFd| descriptor.try_clone().map_err(|error| format!("no descriptor is left: {error}"));
+        let log = self.log_in_force();
+        Ok(VirtqueueSetup {
+            queue: DeviceQueueSetup {
+                memory: Arc::clone(&self.memory),
+                size: vring.size,
+                rings,
+                next_available: vring.next_available,
+                features: self.features,
+                kick: copy(kick)?,
+                call: vring.call.as_ref().map(copy).transpose()?,
+                error: vring.error.as_ref().map(copy).transpose()?,
+                inflight: self.inflight.as_ref().and_then(|area| area.queue(index)),
+                used_log_address: vring.log_address(log.as_ref()),
+                log,
+            },
+            info: self.disk.info,
+            read_only: self.disk.read_only,
+            writeback: Arc::clone(&self.writeback),
+            serial: serial(&self.disk.name, &self.disk.info),
+            counters: Arc::clone(&vring.counters),
+        })
+    }
+
+    /// How a guest is best to go about its rings' work: as the worker of its first virtqueue does.
+    pub(in super::super) fn advice(&self) -> Choices {
+        let run = self.vrings.iter().find_map(|vring| vring.run);
+        run.map_or_else(|| Tuning::default().to_choices(), |run| run.choices)
+    }
+
+    /// Answer a question, unless the queue it came from was stopped meanwhile: then it comes again.
+    pub fn asked(&mut self, asked: Asked) {
+        self.then(move |device| {
+            let Asked { queue, run, token, ref question } = asked;
+            if device.vrings.get(usize::from(queue)).and_then(|vring| vring.run).is_none_or(|current| current.id != run) {
+                return;
+            }
+            let (queues, advice, served) = (device.queue_count(), device.advice(), device.served());
+            let is_served = |index: u32| served.iter().any(|queue| u32::from(*queue) == index);
+            let reply = match device.attachment.decide(question, &device.memory, queues, advice, is_served) {
+                Decision::Answer(reply) => reply,
+                Decision::Attach(grants, reply) => {
+                    for grant in grants {
+                        let doorbell = u16::try_from(grant.entry.virtqueue).unwrap_or(u16::MAX);
+                        device.change(doorbell, move |server| server.attach(grant));
+                    }
+                    reply
+                }
+                Decision::Detach(reply) => {
+                    device.end_attachment();
+                    reply
+                }
+            };
+            device.then(move |device| {
+                device.change(queue, move |server| {
+                    server.answer_question(token, &reply);
+                    server.flush();
+                });
+            });
+        });
+        let _ = self.advance();
+    }
+
+    /// The rings are touched no more when this has taken effect, and what was taken from them is finished.
+    pub(super) fn end_attachment(&mut self) {
+        self.on_rings(VirtqueueServer::end);
+        self.then(|device| {
+            device.attachment.ended();
+        });
+    }
+
+    /// Have every queue of the attachment do this. A queue that is gone has let go of its ring.
+    pub(super) fn on_rings(&mut self, how: fn(&mut VirtqueueServer, Sender<()>)) {
+        self.then(move |device| {
+            let mut doorbells = device.served();
+            doorbells.retain(|queue| device.attachment.virtqueues().any(|doorbell| doorbell == u32::from(*queue)));
+            doorbells.into_iter().for_each(|queue| device.act(Action::Ring(queue, how)));
+        });
+    }
+}
+
+/// What the guest sees in /dev/disk/by-id: the disk's name, shortened if need be, and then told apart by its identity.
+fn serial(name: &str, info: &BlockInfo) -> String {
+    if name.len() <= SERIAL_BYTES {
+        return name.to_owned();
+    }
+    let [a, b, c, d, ..] = info.identity;
+    format!("{}-{a:02x}{b:02x}{c:02x}{d:02x}", name.get(..SERIAL_BYTES - 9).unwrap_or(""))
+}

@@ -1,0 +1,85 @@
+//! The conversation of two daemons, of which a new one takes over from the other (docs/decisions/0015-takeover.md), as two state machines
+//! without I/O: what was received, what ran out and what the daemon has done goes in, what it is to do next comes out. The daemon carries
+//! that out over a socket, `tests/simulate` over queues with faults. What a packet holds is not known here, only its turn.
+
+mod giving;
+mod taking;
+
+use std::time::Duration;
+
+pub use self::giving::{Giving, GivingStep};
+pub use self::taking::{Taking, TakingStep};
+
+/// How long the new daemon may take for its part while clients are served, such as to lock memory. The admin socket waits for it.
+pub const PREPARE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the new daemon may take while queues are quiesced: it needs milliseconds, unless it is hostile or the machine stalls.
+pub const TAKE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Why a packet did not go, or come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LineError {
+    /// The other daemon is gone, or has closed its end.
+    Ended,
+    /// It did not do its part in time.
+    TimedOut,
+    /// What came, or the machine, is not as it must be; in words.
+    Wrong(String),
+}
+
+impl LineError {
+    /// In words; `what` was to come, or to go.
+    #[must_use]
+    pub fn describe(self, what: &str) -> String {
+        match self {
+            Self::Ended => format!("the other daemon ended before {what}"),
+            Self::TimedOut => {
+                format!("the other daemon did not get to {what} in time; look whether it is stopped or the machine overloaded")
+            }
+            Self::Wrong(text) => format!("{what}: {text}"),
+        }
+    }
+}
+
+/// What the giving daemon sends, in this order: greeting, what is shared, `Prepare`; clients and virtual machines, each followed by its
+/// parts; `End`. A refusal may come at any place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Given {
+    /// The first packet.
+    Greeting,
+    /// Something that can be handed over while clients are served.
+    Shared,
+    /// That was all of it.
+    Prepare,
+    /// A client or a virtual machine, and how many parts of two kinds follow: memory first, then queues or what a service says of them.
+    Holder {
+        /// Its number.
+        client: u64,
+        /// Of each kind.
+        parts: [usize; 2],
+    },
+    /// A part of the last one.
+    Part {
+        /// Of this number.
+        client: u64,
+        /// Of the first kind (0) or the second (1).
+        kind: usize,
+    },
+    /// That was all.
+    End,
+    /// It goes on by itself, for this reason.
+    Refused(String),
+}
+
+/// What the taking daemon answers. With braces: without them, a parser of the packet would let fields pass that it does not have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// To `Prepare`: go on.
+    Prepared {},
+    /// To `End`: it is done. The sender serves, and the receiver never does again.
+    Taken {},
+    /// It will not.
+    Refused {
+        /// Why not, in words.
+        reason: String,
+    },
+}

@@ -1,0 +1,138 @@
+//! The new daemon's side: it serves once `Taken` is sent, or cannot be sent because the old one is gone and has not refused.
+
+use std::mem::replace;
+use std::time::Duration;
+
+use super::{Answer, Given, LineError, PREPARE_TIMEOUT, TAKE_TIMEOUT};
+
+/// What the taking daemon is to do next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum TakingStep {
+    /// Report what is received, or what keeps it from that within so long.
+    Receive(Duration),
+    /// Take the packet just received, whose turn it is. `Prepare` is: make all that is needed to serve; `End`: have workers take all that came,
+    /// quiesced, and see that every queue is where the other daemon left it.
+    Take,
+    /// Send this, within so long.
+    Send(Answer, Duration),
+    /// Serve: the other daemon never does again.
+    Serve,
+    /// Let go of everything, and tell the other daemon, which goes on.
+    Refuse(String),
+    /// Let go of everything and start as after the death of a daemon: the other one is gone and had not handed over everything.
+    Restart,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Stage {
+    Greeting,
+    Sharing,
+    Preparing,
+    Clients,
+    /// What is still to follow the last client or virtual machine.
+    Parts(u64, [usize; 2]),
+    Adopting,
+    /// The answer could not be sent: the line is closed. Has the other one said why? With everything here, it may serve no more.
+    Doubting(bool),
+    Over,
+}
+
+/// The new daemon's side of a takeover.
+#[derive(Debug)]
+pub struct Taking {
+    stage: Stage,
+    clients_timeout: Duration,
+}
+
+impl Taking {
+    /// The old daemon has given the line; it waits for requests in flight, and for hypervisors, so long each.
+    #[must_use]
+    pub fn begin(timeout: Duration) -> (Self, TakingStep) {
+        // The other one's timeouts, with hypervisors and then with requests in flight, end before this one.
+        let clients_timeout = 2 * (timeout + TAKE_TIMEOUT);
+        (Self { stage: Stage::Greeting, clients_timeout }, TakingStep::Receive(TAKE_TIMEOUT))
+    }
+
+    /// The last packet is taken, or cannot be, for this reason.
+    pub fn done(&mut self, done: Result<(), String>) -> TakingStep {
+        match (&self.stage, done) {
+            (_, Err(reason)) => self.refuse(reason),
+            (Stage::Preparing, Ok(())) => TakingStep::Send(Answer::Prepared {}, PREPARE_TIMEOUT),
+            (Stage::Adopting, Ok(())) => TakingStep::Send(Answer::Taken {}, TAKE_TIMEOUT),
+            (Stage::Clients, Ok(())) => TakingStep::Receive(self.clients_timeout),
+            (_, Ok(())) => TakingStep::Receive(TAKE_TIMEOUT),
+        }
+    }
+
+    /// The answer is sent, or cannot be.
+    pub fn sent(&mut self, sent: Result<(), LineError>) -> TakingStep {
+        let stage = replace(&mut self.stage, Stage::Over);
+        match (stage, sent) {
+            (Stage::Preparing, Ok(())) => {
+                self.stage = Stage::Clients;
+                TakingStep::Receive(self.clients_timeout)
+            }
+            (Stage::Adopting, Ok(())) => TakingStep::Serve,
+            (stage, Err(LineError::Ended)) => {
+                self.stage = Stage::Doubting(stage == Stage::Adopting);
+                TakingStep::Receive(TAKE_TIMEOUT)
+            }
+            (_, Err(error)) => self.refuse(error.describe("taking over")),
+            (_, Ok(())) => self.out_of_order(),
+        }
+    }
+
+    /// A packet was received, or will not be.
+    pub fn received(&mut self, packet: Result<Given, LineError>) -> TakingStep {
+        let packet = match packet {
+            Ok(Given::Refused(reason)) => return self.refuse(format!("the running daemon refuses: {reason}")),
+            Ok(packet) => packet,
+            Err(LineError::Ended) => {
+                // It is gone while its queues were quiesced, they are all here, and it has not taken them back.
+                let has_all = replace(&mut self.stage, Stage::Over) == Stage::Doubting(true);
+                return if has_all { TakingStep::Serve } else { TakingStep::Restart };
+            }
+            Err(error) => {
+                let what = self.what();
+                return self.refuse(error.describe(what));
+            }
+        };
+        self.stage = match (replace(&mut self.stage, Stage::Over), packet) {
+            (Stage::Greeting, Given::Greeting) | (Stage::Sharing, Given::Shared) => Stage::Sharing,
+            (Stage::Sharing, Given::Prepare) => Stage::Preparing,
+            (Stage::Clients, Given::Holder { client, parts }) => following(client, parts),
+            (Stage::Parts(client, [left @ (1..), then]), Given::Part { client: of, kind: 0 }) if of == client => {
+                following(client, [left - 1, then])
+            }
+            (Stage::Parts(client, [0, left @ (1..)]), Given::Part { client: of, kind: 1 }) if of == client => {
+                following(client, [0, left - 1])
+            }
+            (Stage::Clients, Given::End) => Stage::Adopting,
+            _ => return self.out_of_order(),
+        };
+        TakingStep::Take
+    }
+
+    const fn what(&self) -> &'static str {
+        match self.stage {
+            Stage::Greeting => "greeting",
+            Stage::Sharing => "handing over disks and sockets",
+            Stage::Clients => "handing over clients",
+            Stage::Parts(..) => "handing over queues and memory",
+            _ => "taking over",
+        }
+    }
+
+    fn out_of_order(&mut self) -> TakingStep {
+        self.refuse("the running daemon sent something out of order; this is a bug".to_owned())
+    }
+
+    fn refuse(&mut self, reason: String) -> TakingStep {
+        self.stage = Stage::Over;
+        TakingStep::Refuse(reason)
+    }
+}
+
+fn following(client: u64, parts: [usize; 2]) -> Stage {
+    if parts == [0, 0] { Stage::Clients } else { Stage::Parts(client, parts) }
+}
