@@ -40,12 +40,13 @@ impl Channel {
 
     pub(crate) fn server(&self) -> ServerQueue {
         let (bell, end) = (EventDoorbell::from_fd(copy(&self.bell)), SocketDoorbell::from_fd(copy(&self.server_end)));
-        ServerQueue::open(&self.region, &self.layout.queues[0], bell, end).expect("a good queue")
+        ServerQueue::open(&self.region, &self.layout.queues[0], bell, end, &self.layout.queues[0].tuning()).expect("a good queue")
     }
 
     pub(crate) fn attached(&self, service_info: [u8; 64]) -> Attached {
         let (bell, end) = (EventDoorbell::from_fd(copy(&self.bell)), SocketDoorbell::from_fd(copy(&self.client_end)));
-        let queue = ClientQueue::open(&self.region, &self.layout.queues[0], bell, end).expect("a good queue");
+        let queue = ClientQueue::open(&self.region, &self.layout.queues[0], bell, end, &self.layout.queues[0].tuning())
+            .expect("a good queue");
         Attached {
             control: Seqpacket::from_fd(copy(&self.control.0)),
             region: Arc::clone(&self.region),

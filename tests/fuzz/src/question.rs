@@ -17,7 +17,7 @@ pub(crate) fn one(bytes: &[u8]) {
         }
         Err(refused) => {
             assert!(refused.result != 0 && refused.queue < 64, "{refused:?}");
-            let _ = Reply::from(refused).to_bytes();
+            let _ = refused.to_bytes();
         }
     }
     let reply: [u8; 64] = take(&mut &*bytes);

@@ -53,7 +53,7 @@ fn reap(channel: &Channel, messages: &[Message], request_count: u32) -> (Vec<(u1
     queue.submit();
     let geometry = &channel.layout.queues[0];
     let ring = geometry.completion_ring(&channel.region, &Tuning::default()).expect("a good ring");
-    Writer::new(ring, Cursor::at_start(geometry.completion_start)).publish_all(messages);
+    Writer::new(ring, Cursor::at_start(geometry.completion_start), &Tuning::default()).publish_all(messages);
     let mut finished = Vec::new();
     // Tags are given in the order of the tokens.
     let outcome = queue.reap(&mut |completion| {

@@ -61,7 +61,7 @@ fn touch((ring, slots): (MappedRing, u32)) {
     let mut message = Message::ZERO;
     ring.ask_hold(ring.asked_hold());
     ring.ask_choices(Choices::from_word(ring.asked_choices()));
-    let mut reader = Reader::new(ring, Cursor::at(slots - 1, 1));
+    let mut reader = Reader::new(ring, Cursor::at(slots - 1, 1), &Tuning::default());
     for _ in 0..2 {
         let _ = reader.receive(&mut message);
     }

@@ -65,9 +65,9 @@ impl Rig {
         }
         let tuning = Tuning::default();
         let requests = geometry.request_ring(&channel.region, &tuning).expect("a good ring");
-        Writer::new(requests, Cursor::at_start(geometry.request_start)).publish_all(&messages);
+        Writer::new(requests, Cursor::at_start(geometry.request_start), &Tuning::default()).publish_all(&messages);
         let completions = geometry.completion_ring(&channel.region, &tuning).expect("a good ring");
-        let mut answers = Reader::new(completions, Cursor::at_start(geometry.completion_start));
+        let mut answers = Reader::new(completions, Cursor::at_start(geometry.completion_start), &Tuning::default());
         while server.visit(disk, engine) > 0 {}
         assert_eq!(server.in_flight(), 0, "a memory disk answers at once");
         let mut owed: HashMap<u16, u32> = HashMap::new();

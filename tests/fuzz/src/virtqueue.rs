@@ -3,16 +3,16 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 
 use fipsee_block::disk::{Disk, Engine, MemoryDisk, MemoryOptions};
 use fipsee_block::stats::QueueCounters;
 use fipsee_ring::region::Region;
-use fipsee_virtio::blk::server::{TakenQuestion, VirtqueueServer, VirtqueueSetup};
+use fipsee_virtio::blk::server::{Device, QuestionToken, VirtqueueServer, VirtqueueSetup};
 use fipsee_virtio::blk::upgrade::wire::{Question, REQUEST_TYPE, Reply};
-use fipsee_virtio::core::DeviceQueueSetup;
 use fipsee_virtio::core::memory::{DirtyLog, GuestMemory, GuestRegion, RegionDescription};
+use fipsee_virtio::core::{DeviceQueueSetup, RingAddresses};
 use rustix::event::EventfdFlags;
 
 use crate::channel::copy;
@@ -54,29 +54,38 @@ pub(crate) fn one(bytes: &[u8]) {
     RIG.with_borrow_mut(|rig| rig.one(bytes));
 }
 
-/// Answer a question at once, or never.
-fn answer(server: &mut VirtqueueServer, question: &TakenQuestion) {
-    let reply = match Question::parse(&question.bytes) {
-        Ok(understood) if question.is_plain && understood.queue == 1 => return,
-        Ok(_) => Reply::of(0),
-        Err(refused) => Reply::from(refused),
-    };
-    let known = server.answer_question(question.token, &reply.to_bytes());
-    assert!(known || server.fault().is_some(), "it was asked just now: {question:?}");
+/// A device that keeps what it is asked.
+#[derive(Clone, Debug, Default)]
+struct Questions(Arc<Mutex<Vec<(QuestionToken, Question)>>>);
+
+impl Device for Questions {
+    fn asked(&mut self, token: QuestionToken, question: Question) {
+        self.0.lock().expect("one thread").push((token, question));
+    }
+
+    fn broke(&mut self, _: &str) {}
+}
+
+impl Questions {
+    /// Answer every question at once, or never.
+    fn answer(&self, server: &mut VirtqueueServer) {
+        for (token, question) in self.0.lock().expect("one thread").drain(..) {
+            if question.attachment & 1 == 0 {
+                let known = server.answer_question(token, &Reply::of(0));
+                assert!(known || server.queue.fault().is_some(), "it was asked just now: {question:?}");
+            }
+        }
+    }
 }
 
 impl Rig {
     fn new() -> Self {
         let files = [FIRST_BYTES, SECOND_BYTES, RINGS_BYTES].map(|bytes| Region::create("fuzz-guest", bytes).expect("memory"));
         let map = |file: &Region, guest_address| {
-            GuestRegion::map(RegionDescription {
-                guest_address,
-                length_bytes: file.length_bytes(),
-                user_address: guest_address,
-                file_offset_bytes: 0,
-                file: file.as_fd().try_clone_to_owned().expect("a descriptor"),
-            })
-            .expect("good memory")
+            let length_bytes = file.length_bytes();
+            let description =
+                RegionDescription { guest_address, length_bytes, user_address: guest_address, file_offset_bytes: 0 };
+            GuestRegion::map(description, file.as_fd().try_clone_to_owned().expect("a descriptor")).expect("good memory")
         };
         let regions = vec![map(&files[0], 0), map(&files[1], FIRST_BYTES), map(&files[2], RINGS)];
         let memory = GuestMemory::new(regions).expect("no overlap");
@@ -133,11 +142,11 @@ impl Rig {
         for place in 0..u64::from(index).min(u64::from(SIZE)) {
             *offered.entry(self.word(AVAILABLE + 4 + 2 * place)).or_default() += 1;
         }
-        let mut server = VirtqueueServer::new(0, self.setup(choice)).expect("a good queue");
+        let questions = Questions::default();
+        let device = (choice & 16 != 0).then(|| Box::new(questions.clone()) as Box<dyn Device>);
+        let mut server = VirtqueueServer::new(0, self.setup(choice), device).expect("a good queue");
         while server.visit(&self.disk, &mut self.engine) > 0 {
-            while let Some(question) = server.next_question() {
-                answer(&mut server, &question);
-            }
+            questions.answer(&mut server);
             server.flush();
         }
         assert_eq!(server.in_flight(), 0, "a memory disk answers at once");
@@ -151,7 +160,7 @@ impl Rig {
             let left = offered.get_mut(&head).filter(|count| **count > 0);
             *left.unwrap_or_else(|| panic!("chain {head} was not offered, or is used twice")) -= 1;
         }
-        let is_over = server.fault().is_some_and(|fault| !fault.is_empty());
+        let is_over = server.queue.fault().is_some_and(|fault| !fault.is_empty());
         let answered = u32::from(used) + server.unanswered();
         assert!(is_over || answered == u32::from(index), "{answered} of {index} answered, and no fault");
     }
@@ -161,9 +170,7 @@ impl Rig {
             queue: DeviceQueueSetup {
                 memory: Arc::clone(&self.memory),
                 size: SIZE,
-                descriptor_address: DESCRIPTORS,
-                available_address: AVAILABLE,
-                used_address: USED,
+                rings: RingAddresses { descriptor: DESCRIPTORS, available: AVAILABLE, used: USED },
                 next_available: 0,
                 features: ALWAYS | FEATURES[usize::from(choice & 3)],
                 kick: copy(&self.bell),
@@ -178,7 +185,6 @@ impl Rig {
             writeback: Arc::new(AtomicBool::new(choice & 8 == 0)),
             serial: "fuzz".to_owned(),
             counters: Arc::new(QueueCounters::default()),
-            takes_questions: choice & 16 != 0,
         }
     }
 }

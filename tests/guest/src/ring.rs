@@ -6,6 +6,7 @@ use fipsee_block::wire::{KIND_COMPLETIONS, KIND_DETACH, KIND_RESIZE, Operation, 
 use fipsee_ring::Message;
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::ring::{CallWriter, Cursor, Reader};
+use fipsee_ring::tuning::Tuning;
 use fipsee_virtio::blk::upgrade::wire::{self, COLD_PAIR_BYTES, Entry, Question, REGION_SHIFT};
 
 use crate::device::{Guest, Sent};
@@ -94,8 +95,8 @@ impl GuestRing {
         Self {
             entry,
             number,
-            requests: CallWriter::new(requests, Cursor::at_start(entry.request_start), entry.depth),
-            completions: Reader::new(completions, Cursor::at_start(entry.completion_start)),
+            requests: CallWriter::new(requests, Cursor::at_start(entry.request_start), entry.depth, &Tuning::default()),
+            completions: Reader::new(completions, Cursor::at_start(entry.completion_start), &Tuning::default()),
             bell: None,
         }
     }

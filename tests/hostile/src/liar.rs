@@ -291,7 +291,7 @@ fn attach(control: &Seqpacket, depth: u32, lie: Lie) -> Channel {
     let borrowed: Vec<_> = files.iter().map(AsFd::as_fd).collect();
     control.send(&bytes, &borrowed).expect("the client reads");
     let geometry = layout.queues[0];
-    let queue = ServerQueue::open(&region, &geometry, bell, our_end).expect("an honest queue on our side");
+    let queue = ServerQueue::open(&region, &geometry, bell, our_end, &geometry.tuning()).expect("an honest queue on our side");
     Channel { queue, region, geometry }
 }
 

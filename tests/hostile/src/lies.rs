@@ -1,5 +1,6 @@
 //! What a client can do to a daemon. Each lie goes on until it is told to stop; none may harm anybody but the liar.
 
+use std::convert::Infallible;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -49,7 +50,7 @@ pub const LIES: &[Lie] = &[
 
 pub(crate) fn attach(socket: &Path, disk: &str) -> io::Result<Attached> {
     let wanted = Wanted { service: SERVICE_BLOCK, queue_count: 1, depth: DEPTH, flags: 0, pool_bytes: POOL_BYTES, name: disk };
-    handshake::attach(socket, 0, &PROFILE, &wanted).map_err(|error| io::Error::other(format!("{error:?}")))
+    handshake::attach::<Infallible>(socket, 0, &PROFILE, &wanted).map_err(|error| io::Error::other(format!("{error:?}")))
 }
 
 pub(crate) fn write(attached: &Attached, offset_bytes: u64, bytes: &[u8]) {
@@ -366,7 +367,7 @@ fn wrong_memory(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<
     while until.more() {
         for file in &files {
             let question = Control::Register { region: 1, access: 3, length_bytes: 8192 };
-            let answer = handshake::ask(&attached.control, &question, &[file.as_fd()], "a lie");
+            let answer = handshake::ask::<Infallible>(&attached.control, &question, &[file.as_fd()], "a lie");
             if !matches!(answer, Err(handshake::HandshakeError::Refused { .. })) {
                 return Err(io::Error::other(format!("memory that can shrink is taken: {answer:?}")));
             }

@@ -1,5 +1,6 @@
 //! What a client that tells the truth does, as busy as a liar: what it takes from its neighbours is no fault of a lie.
 
+use std::convert::Infallible;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -110,7 +111,7 @@ fn memory(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
     rustix::fs::ftruncate(&file, 8192)?;
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK)?;
     let ask = |question: &Control, files: &[_]| {
-        handshake::ask(&attached.control, question, files, "an honest question")
+        handshake::ask::<Infallible>(&attached.control, question, files, "an honest question")
             .map_err(|error| io::Error::other(format!("{error:?}")))
     };
     while until.more() {

@@ -10,7 +10,7 @@ pub const fn refusal_number(code: RefusalCode) -> u32 {
     match code {
         RefusalCode::Version => 1,
         RefusalCode::Malformed => 2,
-        RefusalCode::UnknownExport => 3,
+        RefusalCode::UnknownName => 3,
         RefusalCode::NotAllowed => 4,
         RefusalCode::Busy => 5,
         RefusalCode::Limit => 6,

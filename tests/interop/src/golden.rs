@@ -12,6 +12,7 @@ use fipsee_ring::cpu::StoreVariant;
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::region::Region;
 use fipsee_ring::ring::{Cursor, Reader, Writer};
+use fipsee_ring::tuning::Tuning;
 use fipsee_ring::tuning::{Choices, Ownership, Touch};
 
 use crate::layout::region_bytes;
@@ -69,7 +70,7 @@ fn control() -> Vec<(&'static str, Vec<u8>)> {
             },
         ),
         ("attached", Control::Attached { queue_count: 1, region_bytes: REGION_BYTES, service_info: INFO.to_bytes() }),
-        ("refused", Control::Refused { code: RefusalCode::UnknownExport, text: "no export 'a'".to_owned() }),
+        ("refused", Control::Refused { code: RefusalCode::UnknownName, text: "no export 'a'".to_owned() }),
         ("register", Control::Register { region: 1, access: ACCESS_READ | ACCESS_WRITE, length_bytes: 1 << 21 }),
         ("registered", Control::Registered { region: 1 }),
         ("unregister", Control::Unregister { region: 1 }),
@@ -92,7 +93,7 @@ fn region() -> Vec<(&'static str, Vec<u8>)> {
         request_start: 5,
         completion_start: 9,
         depth: 64,
-        worker_cpu: Some(3),
+        worker_cpu_plus_1: 4,
         choices: Choices::NONE
             .with_ownership(Ownership::LockedAhead)
             .with_touch(Touch::Always)
@@ -100,6 +101,7 @@ fn region() -> Vec<(&'static str, Vec<u8>)> {
             .with_burst_prefetch(false)
             .with_take(1)
             .as_measured(),
+        reserved: [0; 3],
     };
     let layout = RegionLayout {
         features: FEATURE_WORKER_CPU | FEATURE_CHOICES,
@@ -151,7 +153,7 @@ fn messages() -> Vec<(&'static str, Message)> {
 fn slot() -> Vec<u8> {
     let region = Arc::new(Region::create("interop-golden", 4096).expect("memory for a region"));
     let ring = MappedRing::new(&region, 128, 2, 0).expect("the ring fits");
-    Writer::new(ring, Cursor::at(1, 2)).publish(&read_one());
+    Writer::new(ring, Cursor::at(1, 2), &Tuning::default()).publish(&read_one());
     let mut bytes = vec![0; 64];
     region.read(192, &mut bytes).expect("within the region");
     bytes
@@ -161,7 +163,10 @@ fn slot() -> Vec<u8> {
 fn lap() -> Vec<u8> {
     let region = Arc::new(Region::create("interop-golden", 4096).expect("memory for a region"));
     let ring = || MappedRing::new(&region, 128, 2, 0).expect("the ring fits");
-    let (mut writer, mut reader) = (Writer::new(ring(), Cursor::at(1, u32::MAX)), Reader::new(ring(), Cursor::at(1, u32::MAX)));
+    let (mut writer, mut reader) = (
+        Writer::new(ring(), Cursor::at(1, u32::MAX), &Tuning::default()),
+        Reader::new(ring(), Cursor::at(1, u32::MAX), &Tuning::default()),
+    );
     let (mut message, sent) = (Message::ZERO, [read_one(), wire::request_flush(9)]);
     writer.publish_all(&sent);
     for sent in sent {
@@ -176,7 +181,10 @@ fn lap() -> Vec<u8> {
 fn cold_words() -> Vec<u8> {
     let region = Arc::new(Region::create("interop-golden", 4096).expect("memory for a region"));
     let ring = || MappedRing::new(&region, 1024, 4, 0).expect("the ring fits");
-    let (mut writer, mut reader) = (Writer::new(ring(), Cursor::at_start(0)), Reader::new(ring(), Cursor::at_start(0)));
+    let (mut writer, mut reader) = (
+        Writer::new(ring(), Cursor::at_start(0), &Tuning::default()),
+        Reader::new(ring(), Cursor::at_start(0), &Tuning::default()),
+    );
     let mut message = Message::ZERO;
     writer.publish_all(&[Message::ZERO; 3]);
     assert!((0..3).all(|_| reader.receive(&mut message)), "what was published is there");

@@ -159,7 +159,7 @@ fn control_numbers(table: &mut Table) {
     let every = [
         Code::Version,
         Code::Malformed,
-        Code::UnknownExport,
+        Code::UnknownName,
         Code::NotAllowed,
         Code::Busy,
         Code::Limit,
@@ -238,7 +238,7 @@ pub fn region_bytes(layout: &RegionLayout) -> Vec<u8> {
 
 fn region_structures(table: &mut Table) {
     structure::<channel::RegionHeader>(table, "region_header");
-    structure::<channel::QueueEntry>(table, "queue_entry");
+    structure::<channel::QueueGeometry>(table, "queue_entry");
     table.push(("slot.bytes".to_owned(), number(size_of::<Message>())));
     put(table, "slot.stamp", layout::STAMP_OFFSET_BYTES..layout::SLOT_BYTES);
     table.push(("cold.bytes".to_owned(), number(layout::COLD_BYTES)));

@@ -106,7 +106,7 @@ impl Peer {
         let child = command.spawn().expect("the C peer starts");
         let pid = Pid::from_child(&child);
         let process = rustix::process::pidfd_open(pid, PidfdFlags::empty()).expect("a descriptor of the process");
-        let reader = Reader::with_tuning(from_c, Cursor::at(setup.from_c.0, setup.from_c.1), &setup.tuning());
+        let reader = Reader::new(from_c, Cursor::at(setup.from_c.0, setup.from_c.1), &setup.tuning());
         Self { region, reader, setup, our_bell, their_bell, process, child }
     }
 

@@ -8,6 +8,7 @@ use fipsee_ring::Message;
 use fipsee_ring::cpu;
 use fipsee_ring::ring::{CallWriter, Writer};
 use fipsee_ring::tuning::Choices;
+use fipsee_ring::tuning::Tuning;
 use fipsee_ring::wait::WaitMode;
 
 const ROUNDS: u64 = 200;
@@ -73,7 +74,7 @@ fn another_process_in_c_takes_apart_what_rust_sends() {
     let cases = cases(3);
     let mut peer = Peer::start(setup("describe", cases.len()));
     let (memory, cursor) = peer.to_c();
-    let mut calls = Writer::new(memory, cursor);
+    let mut calls = Writer::new(memory, cursor, &Tuning::default());
     for case in &cases {
         calls.publish_all(&[kind_of(case), case.message]);
         if calls.reader_needs_doorbell() {
@@ -91,7 +92,7 @@ fn another_process_in_c_sends_what_rust_takes_apart() {
     let cases = cases(4);
     let mut peer = Peer::start(setup("build", cases.len()));
     let (memory, cursor) = peer.to_c();
-    let mut calls = CallWriter::new(memory, cursor, 4);
+    let mut calls = CallWriter::new(memory, cursor, 4, &Tuning::default());
     for case in &cases {
         let [first, second, third] = parts(&case.fields);
         calls.publish_all(&[kind_of(case), first, second, third]).expect("all four were answered");

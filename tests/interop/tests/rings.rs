@@ -5,6 +5,7 @@ use fipsee_interop::peer::{Peer, PeerGone, Setup, is_pattern, pattern};
 use fipsee_ring::Message;
 use fipsee_ring::cpu::{self, StoreVariant};
 use fipsee_ring::ring::{CallWriter, StreamError, StreamWriter, Writer};
+use fipsee_ring::tuning::Tuning;
 use fipsee_ring::tuning::{Choices, Ownership, Touch};
 use fipsee_ring::wait::WaitMode;
 
@@ -13,17 +14,11 @@ const LONG_COUNT: u32 = 250_000;
 const WAITS: [WaitMode; 3] = [WaitMode::Pause, WaitMode::Adaptive, WaitMode::Sleep];
 
 /// Every pair of ownership and touch, as words.
-const EVERY: [Choices; 9] = {
-    let mut every = [Choices::NONE; 9];
-    let mut place = 0;
-    while place < every.len() {
-        let ownership = [Ownership::PrefetchNext, Ownership::LockedAhead, Ownership::NotAsked][place / 3];
-        let touch = [Touch::Never, Touch::Runs, Touch::Always][place % 3];
-        every[place] = Choices::NONE.with_ownership(ownership).with_touch(touch);
-        place += 1;
-    }
-    every
-};
+fn every() -> [Choices; 9] {
+    let ownerships = [Ownership::PrefetchNext, Ownership::LockedAhead, Ownership::NotAsked];
+    let touches = [Touch::Never, Touch::Runs, Touch::Always];
+    std::array::from_fn(|place| Choices::NONE.with_ownership(ownerships[place / 3]).with_touch(touches[place % 3]))
+}
 
 /// Ring sizes, each with starts at different indices; most are about to wrap their stamp.
 fn setups(role: &'static str) -> Vec<Setup> {
@@ -41,7 +36,7 @@ fn setups(role: &'static str) -> Vec<Setup> {
                 wait: WAITS[(waits + turn) % WAITS.len()],
                 burst: [1, 7, 32, 64][turn],
                 store: cpu::features().store,
-                choices: EVERY[(slots as usize / 2 + turn) % EVERY.len()],
+                choices: every()[(slots as usize / 2 + turn) % every().len()],
                 sanitized: false,
             });
         }
@@ -57,7 +52,7 @@ fn expect_success(peer: &mut Peer, setup: Setup) {
 fn stream_to_c(setup: Setup) {
     let mut peer = Peer::start(setup);
     let (memory, cursor) = peer.to_c();
-    let mut stream = StreamWriter::with_tuning(memory, cursor, &setup.tuning());
+    let mut stream = StreamWriter::new(memory, cursor, &setup.tuning());
     let mut sequence = 0;
     while sequence < setup.count {
         let end = (sequence + setup.burst).min(setup.count);
@@ -95,7 +90,7 @@ fn stream_from_c(setup: Setup) {
 fn call_c(setup: Setup) {
     let mut peer = Peer::start(setup);
     let (memory, cursor) = peer.to_c();
-    let mut calls = CallWriter::with_tuning(memory, cursor, setup.slots, &setup.tuning());
+    let mut calls = CallWriter::new(memory, cursor, setup.slots, &setup.tuning());
     let (mut sent, mut answered, mut reply) = (0, 0, Message::ZERO);
     while answered < setup.count {
         let end = (sent + setup.burst.min(calls.free())).min(setup.count);
@@ -118,7 +113,7 @@ fn call_c(setup: Setup) {
 fn answer_c(setup: Setup) {
     let mut peer = Peer::start(setup);
     let (memory, cursor) = peer.to_c();
-    let mut replies = Writer::with_tuning(memory, cursor, &setup.tuning());
+    let mut replies = Writer::new(memory, cursor, &setup.tuning());
     let (mut sequence, mut message) = (0, Message::ZERO);
     while sequence < setup.count {
         peer.wait_for_message().unwrap_or_else(|gone| panic!("at {sequence}: {gone:?}: {setup:?}"));
@@ -281,7 +276,7 @@ fn c_touches_after_the_copy_and_before_the_slot_is_given_back() {
 /// A touch in the wrong place, or a fence that changes a stamp, loses messages or delivers others.
 #[test]
 fn every_choice_of_c_and_rust_delivers_every_message() {
-    for (place, choices) in EVERY.into_iter().enumerate() {
+    for (place, choices) in every().into_iter().enumerate() {
         for slots in [2, 64] {
             let wait = WAITS[place % WAITS.len()];
             let starts = ((slots - 1, u32::MAX), (0, u32::MAX - 1));
@@ -321,7 +316,7 @@ fn a_rust_writer_refuses_a_release_counter_that_lies() {
     peer.kill();
     peer.end();
     let (memory, cursor) = peer.to_c();
-    let mut stream = StreamWriter::new(memory, cursor);
+    let mut stream = StreamWriter::new(memory, cursor, &Tuning::default());
     while stream.try_publish(&Message::ZERO).is_ok() {}
     peer.region.write(0, &65_u32.to_le_bytes()).expect("within the region");
     assert!(matches!(stream.try_publish(&Message::ZERO), Err(StreamError::Fault(_))));

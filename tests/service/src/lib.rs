@@ -1,5 +1,5 @@
 //! A service of calls and streams, in full (docs/adding-a-service.md). A client has two queues: numbers go in by the second, a stream,
-//! without an answer; a call on the first comes back with their sum.
+//! without an answer; a call on the first comes back with their sum, and with the error of a system call that the service makes.
 
 use std::any::Any;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -11,7 +11,8 @@ use fipsee_ring::channel::{Profile, RegionLayout, ServerQueue};
 use fipsee_ring::control::{RefusalCode, SERVICE_INFO_BYTES};
 use fipsee_ring::handshake::{Grant, Wanted, refuse};
 use fipsee_serve::session::{Adopted, AdoptedChannel, Attachment, Channel, Client, Denial, Granted, Part, Positions, Service};
-use fipsee_serve::{Assignment, ChannelQueue, Command, Engine, QueueName, Quiesced, WorkerHandle};
+use fipsee_serve::{Assignment, ChannelQueue, Command, Engine, Metric, QueueName, Quiesced, WorkerHandle};
+use rustix::process::{getpriority_process, getsid};
 
 /// Number of the service in ATTACH.
 pub const SERVICE_SUMS: u16 = 0x7e57;
@@ -22,19 +23,18 @@ pub const DEPTH: u32 = 16;
 /// It adds nothing to the rules of channels.
 pub const PROFILE: Profile = Profile { features: 0, event_credits: 0, flags: &[] };
 
-/// The service.
-pub struct Sums<E: Engine>(pub Vec<WorkerHandle<E>>);
+/// The service: its workers, and how many calls they have answered.
+pub struct Sums<E: Engine>(pub Vec<WorkerHandle<E>>, pub Arc<AtomicU64>);
 
-/// One queue of a client, on its worker's thread.
+/// One queue of a client, on its worker's thread: that of the stream counts no calls.
 struct SumQueue {
     end: ServerQueue,
-    is_stream: bool,
     sum: Arc<AtomicU64>,
+    calls: Option<Arc<AtomicU64>>,
 }
 
 /// Where a queue stands: its positions, and how many messages the stream has brought.
-#[derive(Clone, Copy, PartialEq)]
-struct Standing(Positions, u32);
+type Standing = (Positions, u32);
 
 /// What is held for a client.
 struct SumClient(Channel, Arc<AtomicU64>);
@@ -53,16 +53,19 @@ impl<E: Engine> ChannelQueue<E> for SumQueue {
         let (mut message, mut taken) = (Message::ZERO, 0);
         while taken < DEPTH && requests.receive(&mut message) {
             taken += 1;
-            if self.is_stream {
-                self.sum.fetch_add(message.word(0), Ordering::Relaxed);
-            } else {
+            if let Some(calls) = &self.calls {
+                let asked = if message.word(1) == 0 { getpriority_process(None) } else { getsid(None).map(|_| 0) };
                 message.set_word(1, self.sum.load(Ordering::Relaxed));
+                message.set_word(2, asked.map_or_else(|refused| refused.raw_os_error().unsigned_abs().into(), |_| 0));
+                calls.fetch_add(1, Ordering::Relaxed);
                 completions.publish(&message);
+            } else {
+                self.sum.fetch_add(message.word(0), Ordering::Relaxed);
             }
         }
         if taken > 0 {
             requests.disarm();
-            if self.is_stream {
+            if self.calls.is_none() {
                 requests.release_all();
             }
             ChannelQueue::<E>::flush(self);
@@ -75,8 +78,7 @@ impl<E: Engine> ChannelQueue<E> for SumQueue {
     }
 
     fn saved_state(&mut self) -> Option<Box<dyn Any + Send>> {
-        let ServerQueue { requests, completions, .. } = &self.end;
-        Some(Box::new(Standing((requests.cursor(), completions.cursor()), requests.received())))
+        Some(Box::<Standing>::new(((self.end.requests.cursor(), self.end.completions.cursor()), self.end.requests.received())))
     }
 }
 
@@ -84,11 +86,11 @@ impl<E: Engine> Sums<E> {
     /// Have workers serve the ends of a client's queues.
     fn serve(&self, client: u64, ends: Vec<ServerQueue>, sum: &Arc<AtomicU64>) -> (Vec<Assignment>, Vec<(usize, Command<E>)>) {
         let assignments: Vec<Assignment> = ends.iter().map(|_| Assignment::choose(&self.0)).collect();
-        let commands = ends.into_iter().zip(&assignments).zip(0_u16..).map(|((end, assignment), index)| {
-            let queue = SumQueue { end, is_stream: index > 0, sum: Arc::clone(sum) };
+        let add = |((end, assignment), index): ((_, &Assignment), _)| {
+            let queue = SumQueue { end, sum: Arc::clone(sum), calls: (index == 0).then(|| Arc::clone(&self.1)) };
             (assignment.worker(), Command::add(QueueName { client, index }, move |_| Ok(queue), |_| {}))
-        });
-        let commands = commands.collect();
+        };
+        let commands = ends.into_iter().zip(&assignments).zip(0_u16..).map(add).collect();
         (assignments, commands)
     }
 }
@@ -98,15 +100,18 @@ impl<E: Engine> Service<E> for Sums<E> {
         SERVICE_SUMS
     }
 
+    fn metrics(&self) -> Vec<(&'static str, Metric)> {
+        vec![("sums", Metric::Named(vec![("calls", self.1.load(Ordering::Relaxed).into())]))]
+    }
+
     fn attach(&self, client: &Client<'_>, wanted: &Wanted<'_>) -> Result<Granted<E>, Denial> {
         if wanted.name != "sums" || wanted.queue_count != QUEUES {
-            return Err(refuse(RefusalCode::UnknownExport, "there is only 'sums' here, with two queues; attach to that").into());
+            return Err(refuse(RefusalCode::UnknownName, "there is only 'sums' here, with two queues; attach to that").into());
         }
         let mut grant = Grant::new(RegionLayout::plan(&PROFILE, QUEUES, DEPTH, 0, 0), |_| {})?;
         let held = SumClient(Channel::of(&grant), Arc::default());
         let (assignments, commands) = self.serve(client.id, std::mem::take(&mut grant.queues), &held.1);
-        let reply = grant.attached([0; SERVICE_INFO_BYTES]);
-        Ok(Granted { attachment: Box::new(held), assignments, reply, grant, commands })
+        Ok(Granted { attachment: Box::new(held), assignments, reply: grant.attached([0; SERVICE_INFO_BYTES]), grant, commands })
     }
 
     fn adopt(&self, client: &Client<'_>, parts: Vec<Part<OwnedFd>>) -> Result<Adopted<E>, String> {
@@ -115,7 +120,7 @@ impl<E: Engine> Service<E> for Sums<E> {
         let (mut ends, mut standings) = (Vec::new(), Vec::new());
         for (mut end, received) in queues {
             let received = received.parse().map_err(|_| "what its stream has brought is no number")?;
-            standings.push(Standing((end.requests.cursor(), end.completions.cursor()), received));
+            standings.push(((end.requests.cursor(), end.completions.cursor()), received));
             end.requests.continue_stream(received);
             ends.push(end);
         }
@@ -137,9 +142,8 @@ impl<E: Engine> Attachment<E> for SumClient {
 
     fn save(&self, client: u64, quiesced: &Quiesced) -> Result<Vec<Part<BorrowedFd<'_>>>, String> {
         self.0.save(&self.1.load(Ordering::Relaxed).to_string(), |index| {
-            let standing = quiesced.state(QueueName { client, index });
-            let Standing(positions, received) = standing.ok_or("a queue of it is not served")?;
-            Ok((*positions, received.to_string()))
+            let standing = quiesced.state::<Standing>(QueueName { client, index });
+            standing.map(|(at, received)| (*at, received.to_string())).ok_or_else(|| "a queue of it is not served".to_owned())
         })
     }
 }

@@ -1,13 +1,21 @@
-//! `fipseed` with one more service: the line that adds it is `Sums`.
+//! `fipseed` with one more service: the line that adds it is `SUMS`.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Parser;
 use fipsee_daemon::config::Arguments;
+use fipsee_daemon::services::Entry;
+use fipsee_serve::Needs;
 use fipsee_service::Sums;
 
+const SUMS: Entry = Entry {
+    needs: |_| Needs { calls: vec![libc::SYS_getpriority], ..Needs::default() },
+    make: |_, workers| Box::new(Sums(workers.to_vec(), Arc::default())),
+};
+
 fn main() -> ExitCode {
-    match fipsee_daemon::start_with(Arguments::parse(), |workers| vec![Box::new(Sums(workers.to_vec()))]) {
+    match fipsee_daemon::start_with(Arguments::parse(), &[SUMS]) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");

@@ -1,5 +1,7 @@
 //! The service in a confined daemon: attach, calls and a stream, over to another daemon in the middle of both, refusals.
 
+use std::convert::Infallible;
+use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -12,6 +14,7 @@ use fipsee_ring::handshake::{Attached, HandshakeError, Wanted, ask, attach};
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::region::Region;
 use fipsee_ring::ring::{Cursor, StreamError, StreamWriter};
+use fipsee_ring::tuning::Tuning;
 use fipsee_ring::{Message, clock};
 use fipsee_service::{DEPTH, PROFILE, QUEUES, SERVICE_SUMS};
 
@@ -81,10 +84,10 @@ struct Client {
 
 impl Client {
     fn attach(socket: &Path) -> Self {
-        let attached = attach(socket, 0, &PROFILE, &wanted("sums")).expect("attached");
+        let attached = attach::<Infallible>(socket, 0, &PROFILE, &wanted("sums")).expect("attached");
         let geometry = attached.layout.queues[1];
         let ring = geometry.request_ring(&attached.region, &geometry.tuning()).expect("it fits");
-        let stream = StreamWriter::new(ring, Cursor::at_start(geometry.request_start));
+        let stream = StreamWriter::new(ring, Cursor::at_start(geometry.request_start), &Tuning::default());
         Self { attached, stream, sum: 0 }
     }
 
@@ -103,10 +106,19 @@ impl Client {
         }
     }
 
+    /// The sum so far.
     fn call(&mut self, number: u64) -> u64 {
+        let (sum, refused) = self.ask(number, 0);
+        assert_eq!(refused, 0, "the system call that the service has declared");
+        sum
+    }
+
+    /// The sum so far, and the error of the system call: 0 for the one that the service has declared, 1 for another.
+    fn ask(&mut self, number: u64, system_call: u64) -> (u64, u64) {
         let queue = &mut self.attached.queues[0];
         let (mut message, deadline) = (Message::ZERO, clock::ticks() + clock::duration_to_ticks(TIMEOUT));
         message.set_word(0, number);
+        message.set_word(1, system_call);
         queue.requests.publish(&message).expect("a free slot");
         if queue.requests.reader_needs_doorbell() {
             queue.daemon_bell.ring();
@@ -121,7 +133,7 @@ impl Client {
         queue.completions.disarm();
         queue.requests.answered();
         assert_eq!(message.word(0), number, "the answer to another call");
-        message.word(1)
+        (message.word(1), message.word(2))
     }
 
     /// Everything that was added has arrived, once.
@@ -168,22 +180,38 @@ fn calls_and_streams_outlive_daemons_which_are_confined() {
 }
 
 #[test]
+fn what_the_service_declares_is_let_through_and_shown_and_nothing_else_is() {
+    let folder = Folder::new("declared");
+    let daemon = Daemon::start(&folder.0, &["--confine", "required"]).await_ready();
+    let mut client = Client::attach(&daemon.1);
+    assert_eq!(client.ask(1, 0), (0, 0), "getpriority, which it has declared");
+    assert_eq!(client.ask(2, 1), (0, u64::from(libc::EPERM.unsigned_abs())), "getsid, which it has not");
+    let mut admin = UnixStream::connect(admin_path(&daemon.1)).expect("the admin socket");
+    admin.write_all(b"{\"request\":\"stat\"}\n").expect("a question");
+    let mut line = String::new();
+    BufReader::new(admin).read_line(&mut line).expect("an answer");
+    let stat: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+    assert_eq!(stat["sums"]["calls"], 2, "{stat}");
+    assert_eq!((stat["queues"].as_array().map(Vec::len), stat["workers"].as_array().map(Vec::len)), (Some(0), Some(2)), "{stat}");
+}
+
+#[test]
 fn what_the_service_does_not_have_is_refused() {
     let folder = Folder::new("refusals");
     let daemon = Daemon::start(&folder.0, &[]).await_ready();
     for (code, wanted) in [
-        (RefusalCode::UnknownExport, wanted("products")),
-        (RefusalCode::UnknownExport, Wanted { queue_count: 1, ..wanted("sums") }),
+        (RefusalCode::UnknownName, wanted("products")),
+        (RefusalCode::UnknownName, Wanted { queue_count: 1, ..wanted("sums") }),
         (RefusalCode::Malformed, Wanted { service: SERVICE_SUMS + 1, ..wanted("sums") }),
         (RefusalCode::Malformed, Wanted { depth: 0, ..wanted("sums") }),
     ] {
-        let refused = attach(&daemon.1, 0, &PROFILE, &wanted);
+        let refused = attach::<Infallible>(&daemon.1, 0, &PROFILE, &wanted);
         assert!(matches!(&refused, Err(HandshakeError::Refused { code: found, .. }) if *found == code), "{refused:?}");
     }
     let mut client = Client::attach(&daemon.1);
     let memory = Region::create("memory", 4096).expect("memory");
     let register = Control::Register { region: 1, access: ACCESS_READ, length_bytes: 4096 };
-    let refused = ask(&client.attached.control, &register, &[memory.as_fd()], "REGISTER");
+    let refused = ask::<Infallible>(&client.attached.control, &register, &[memory.as_fd()], "REGISTER");
     assert!(matches!(refused, Err(HandshakeError::Refused { code: RefusalCode::BadMemory, .. })), "{refused:?}");
     client.add(5);
     client.await_sum();

@@ -1,4 +1,4 @@
-//! What all parts of one lifetime share: the disk, the verdict, the trace.
+//! What all parts of one lifetime share: the disk, the oracle, the verdict, the trace.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -6,6 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use fipsee_ring::region::Region;
 
 use crate::disk::DiskState;
+use crate::disks::claims::Holder;
+use crate::oracle::Oracle;
+use crate::rng::Rng;
 use crate::variant::Variant;
 
 /// Shared by all parts of one lifetime. One thread runs them: no lock is ever waited for.
@@ -13,9 +16,9 @@ pub(crate) struct Context {
     /// What is broken on purpose.
     pub(crate) variant: Option<Variant>,
     disk: Mutex<DiskState>,
+    oracle: Mutex<Oracle>,
     regions: Mutex<Vec<Weak<Region>>>,
-    /// Attached clients, each of which excludes others until it is released.
-    holders: Mutex<Vec<u64>>,
+    holders: Mutex<Vec<Holder>>,
     verdict: Mutex<Option<String>>,
     has_failed: AtomicBool,
     trace: Option<Mutex<Vec<String>>>,
@@ -27,12 +30,19 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Context {
-    /// A new lifetime's; `traced`: keep a line for each step.
+    /// A new lifetime's, the disk's numbers drawn from `rng`; `traced`: keep a line for each step.
     #[must_use]
-    pub(crate) fn new(variant: Option<Variant>, disk: DiskState, traced: bool) -> Arc<Self> {
-        let trace = traced.then(Mutex::default);
-        let (disk, regions, holders, verdict) = (Mutex::new(disk), Mutex::default(), Mutex::default(), Mutex::default());
-        Arc::new(Self { variant, disk, regions, holders, verdict, has_failed: AtomicBool::new(false), trace })
+    pub(crate) fn new(variant: Option<Variant>, rng: Rng, traced: bool) -> Arc<Self> {
+        Arc::new(Self {
+            variant,
+            disk: Mutex::new(DiskState::new(rng)),
+            oracle: Mutex::default(),
+            regions: Mutex::default(),
+            holders: Mutex::default(),
+            verdict: Mutex::default(),
+            has_failed: AtomicBool::new(false),
+            trace: traced.then(Mutex::default),
+        })
     }
 
     /// Is this what is broken?
@@ -46,8 +56,13 @@ impl Context {
         lock(&self.disk)
     }
 
+    /// What the disk may hold.
+    pub(crate) fn oracle(&self) -> MutexGuard<'_, Oracle> {
+        lock(&self.oracle)
+    }
+
     /// Clients that are attached and not released.
-    pub(crate) fn holders(&self) -> MutexGuard<'_, Vec<u64>> {
+    pub(crate) fn holders(&self) -> MutexGuard<'_, Vec<Holder>> {
         lock(&self.holders)
     }
 

@@ -1,64 +1,21 @@
 //! A daemon: the sessions' state machine, and workers that run when the scheduler says so.
 
-use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use fipsee_block::disk::{AnyDisk, DiskSpec, NullDisk, NullOptions};
 use fipsee_daemon::config::DiskConfig;
 use fipsee_daemon::export::AllowList;
-use fipsee_ring::control::Control;
 use fipsee_ring::wait::{Backoff, WaitMode};
-use fipsee_serve::session::{Action, Credentials, Done, Host, Sessions};
-use fipsee_serve::{Command, Pass, Place, Worker, WorkerHandle};
+use fipsee_serve::{Assignment, Command, Pass, Place, Worker, WorkerHandle};
+use fipsee_service::Sums;
 
-use crate::context::{Context, lock};
+use crate::context::Context;
 use crate::disk::SECTORS;
+use crate::link::{Awake, Transport};
 use crate::queue::{Lane, SimEngine};
 use crate::service::{self, SimHost};
-use crate::variant::Variant;
-
-/// From a client.
-pub(crate) enum Up {
-    /// It connects.
-    Connect,
-    /// A packet, with its descriptors.
-    Packet(Vec<u8>, Vec<OwnedFd>),
-    /// It is gone.
-    Gone,
-}
-
-/// To a client.
-pub(crate) enum Down {
-    /// A packet, with its descriptors.
-    Packet(Control, Vec<OwnedFd>),
-    /// The daemon is gone, or wants no more of it.
-    Closed,
-}
-
-/// A connection.
-#[derive(Default)]
-pub(crate) struct Link {
-    /// The daemon's number for it, once it has taken it.
-    pub(crate) session: Option<u64>,
-    /// What the daemon has not taken.
-    pub(crate) up: VecDeque<Up>,
-    /// What the client has not taken.
-    pub(crate) down: VecDeque<Down>,
-}
-
-/// Whether a worker is to be scheduled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Awake {
-    /// It looks.
-    Yes,
-    /// It found nothing: next it arms its doorbells.
-    Drowsy,
-    /// Until something rings.
-    No,
-}
 
 /// A worker and how far it is.
 pub(crate) struct SimWorker {
@@ -73,18 +30,17 @@ pub(crate) struct SimWorker {
 
 /// A daemon.
 pub(crate) struct Daemon {
-    pub(crate) sessions: Sessions<SimEngine, SimHost>,
+    pub(crate) transport: Transport<SimEngine, SimHost>,
     pub(crate) workers: Vec<SimWorker>,
     pub(crate) handles: Vec<WorkerHandle<SimEngine>>,
-    reports: Arc<Mutex<Vec<(u64, Done)>>>,
     context: Arc<Context>,
-    reports_taken: u32,
 }
 
-fn config() -> &'static DiskConfig {
-    static CONFIG: OnceLock<DiskConfig> = OnceLock::new();
-    CONFIG.get_or_init(|| {
-        let spec = DiskSpec::parse("disk=null:12K").expect("a specification");
+/// What is configured of the disk: may several write at a time, whatever they claim?
+fn config(shared: bool) -> &'static DiskConfig {
+    static CONFIGS: [OnceLock<DiskConfig>; 2] = [OnceLock::new(), OnceLock::new()];
+    CONFIGS[usize::from(shared)].get_or_init(|| {
+        let spec = DiskSpec::parse(if shared { "disk=null:12K,shared" } else { "disk=null:12K" }).expect("a specification");
         DiskConfig { spec, allow: AllowList { everyone: true, ..AllowList::default() }, vhost_user: Vec::new() }
     })
 }
@@ -92,7 +48,7 @@ fn config() -> &'static DiskConfig {
 impl Daemon {
     /// One with so many workers; `next_client`: the numbers of clients before.
     #[must_use]
-    pub(crate) fn new(context: &Arc<Context>, workers: usize, next_client: u64) -> Self {
+    pub(crate) fn new(context: &Arc<Context>, workers: usize, shared: bool, next_client: u64) -> Self {
         let options = NullOptions { size_bytes: SECTORS as u64 * 512, ..NullOptions::default() };
         let disk = AnyDisk::Null(NullDisk::new("disk", &options).expect("a possible size"));
         let lanes: Vec<Arc<Lane>> = std::iter::repeat_with(Arc::default).take(workers).collect();
@@ -112,96 +68,26 @@ impl Daemon {
         }
         let host = SimHost {
             context: Arc::clone(context),
-            export: service::export(config(), disk),
+            export: service::export(config(shared), disk),
+            shared,
+            sums: Sums(handles.clone(), Arc::default()),
             workers: handles.clone(),
             lanes,
             next_client,
             departures: Arc::new(AtomicU64::new(1)),
         };
-        let reports = Arc::new(Mutex::new(Vec::new()));
-        let to = Arc::clone(&reports);
-        let sessions = Sessions::new(host, Arc::new(move |client, done| lock(&to).push((client, done))));
-        Self { sessions, workers: all, handles, reports, context: Arc::clone(context), reports_taken: 0 }
+        let transport = Transport::new(context, host);
+        Self { transport, workers: all, handles, context: Arc::clone(context) }
     }
 
-    /// Take the next event of a connection.
-    pub(crate) fn take(&mut self, links: &mut [Link], link: usize, now: Instant) {
-        let Some(up) = links[link].up.pop_front() else { return };
-        match (up, links[link].session) {
-            (Up::Connect, _) => match self.sessions.connected(Credentials::default(), now) {
-                Ok(id) => {
-                    self.context.say(|| format!("daemon: connection {link} is client {id}"));
-                    links[link].session = Some(id);
-                }
-                Err(refusal) => {
-                    links[link].down.push_back(Down::Packet(refusal.into(), Vec::new()));
-                    links[link].down.push_back(Down::Closed);
-                }
-            },
-            (Up::Packet(bytes, files), Some(id)) => {
-                self.context.say(|| format!("daemon: takes {:?} of client {id}", Control::decode(&bytes)));
-                self.sessions.packet(id, &bytes, files, now);
-            }
-            (Up::Gone, Some(id)) => {
-                self.context.say(|| format!("daemon: client {id} hung up"));
-                self.sessions.hung_up(id);
-                links[link].session = None;
-            }
-            (_, None) => {}
-        }
-        self.tick(links, now);
-    }
-
-    /// As the transport does after every event.
-    pub(crate) fn tick(&mut self, links: &mut [Link], now: Instant) {
-        self.sessions.tick(now);
-        self.carry_out(links);
-    }
-
-    /// Is an acknowledgement of a worker waiting?
-    #[must_use]
-    pub(crate) fn has_reports(&self) -> bool {
-        !lock(&self.reports).is_empty()
-    }
-
-    /// Take what the workers acknowledged.
-    pub(crate) fn take_reports(&mut self, links: &mut [Link]) {
-        for (client, done) in std::mem::take(&mut *lock(&self.reports)) {
-            self.reports_taken += 1;
-            if self.context.is_broken(Variant::AcknowledgementLost) && (client + u64::from(self.reports_taken)).is_multiple_of(4)
-            {
-                continue;
-            }
-            self.context.say(|| format!("daemon: its workers report {done:?} for client {client}"));
-            self.sessions.acknowledged(client, done);
-        }
-        self.carry_out(links);
-    }
-
-    /// Do what the sessions decided.
-    pub(crate) fn carry_out(&mut self, links: &mut [Link]) {
-        loop {
-            let actions = self.sessions.take_actions();
-            if actions.is_empty() {
-                return;
-            }
-            for action in actions {
-                match action {
-                    Action::Send { client, message, grant } => {
-                        let Some(link) = links.iter_mut().find(|link| link.session == Some(client)) else { continue };
-                        let files = grant.as_deref().map(|grant| grant.descriptors()).unwrap_or_default();
-                        let files = files.iter().map(|file| file.try_clone_to_owned().expect("a descriptor")).collect();
-                        link.down.push_back(Down::Packet(message, files));
-                    }
-                    Action::Close { client } => {
-                        let Some(link) = links.iter_mut().find(|link| link.session == Some(client)) else { continue };
-                        link.session = None;
-                        link.down.push_back(Down::Closed);
-                    }
-                    Action::Command { worker, command } => self.sessions.host.command(worker, command),
-                }
-            }
-        }
+    /// Have a queue of a client go from its worker to the next.
+    pub(crate) fn move_queue(&mut self, client: u64, index: u16) {
+        let sessions = &mut self.transport.sessions;
+        let held = sessions.iter().find(|(id, _)| *id == client).and_then(|(_, session)| session.held());
+        let Some(worker) = held.and_then(|held| held.worker(index)) else { return };
+        let to = (worker + 1) % self.handles.len();
+        self.context.say(|| format!("daemon: queue {index} of client {client} moves from worker {worker} to {to}"));
+        sessions.move_queue(client, index, Assignment::to(to, &self.handles[to]));
     }
 
     /// May this worker be scheduled? One that sleeps only when something rang.
@@ -260,10 +146,10 @@ impl Daemon {
     /// Is anything held for a client?
     #[must_use]
     pub(crate) fn what_is_left(&self) -> Option<String> {
-        let attached = self.sessions.host.export.attached().len();
+        let attached = self.transport.sessions.host.export.attached().len();
         let assigned: u64 = self.handles.iter().map(|handle| handle.assigned.load(Ordering::Relaxed)).sum();
-        let (sessions, queues) = (self.sessions.len(), self.queues());
-        let is_empty = self.sessions.is_empty() && attached == 0 && assigned == 0 && queues == 0;
+        let (sessions, queues) = (self.transport.sessions.len(), self.queues());
+        let is_empty = self.transport.sessions.is_empty() && attached == 0 && assigned == 0 && queues == 0;
         (!is_empty)
             .then(|| format!("{sessions} clients, {attached} places at the disk, {assigned} places at workers, {queues} queues"))
     }

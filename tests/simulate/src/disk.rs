@@ -49,6 +49,8 @@ struct Sector {
     durable: u64,
     /// Written since that became durable; a power cut leaves any of them.
     since: Vec<u64>,
+    /// The client that wrote last.
+    writer: u64,
 }
 
 struct Operating {
@@ -66,6 +68,7 @@ struct Operating {
 /// The disk, which outlives daemons.
 pub(crate) struct DiskState {
     sectors: Vec<Sector>,
+    size: usize,
     operating: Vec<Operating>,
     rng: Rng,
     /// So many of 100 requests end at once.
@@ -79,7 +82,14 @@ impl DiskState {
     #[must_use]
     pub(crate) fn new(mut rng: Rng) -> Self {
         let instant_percent = if rng.percent(50) { 0 } else { rng.below(100) };
-        Self { sectors: vec![Sector::default(); SECTORS], operating: Vec::new(), rng, instant_percent, errors_left: 0 }
+        Self {
+            sectors: vec![Sector::default(); SECTORS],
+            size: SECTORS,
+            operating: Vec::new(),
+            rng,
+            instant_percent,
+            errors_left: 0,
+        }
     }
 
     /// Requests that have not ended.
@@ -88,10 +98,16 @@ impl DiskState {
         self.operating.len()
     }
 
-    /// Is a request of another client under way?
+    /// Its size in sectors.
     #[must_use]
-    pub(crate) fn works_for_another_than(&self, client: u64) -> bool {
-        self.operating.iter().any(|operating| operating.client != client)
+    pub(crate) const fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Have another size, for good: what lies beyond is gone, what is gained is zeroes.
+    pub(crate) fn resize(&mut self, size: usize) {
+        self.sectors.iter_mut().skip(size).for_each(|sector| *sector = Sector::default());
+        self.size = size;
     }
 
     /// Is a request of this client under way?
@@ -121,10 +137,17 @@ impl DiskState {
         spans: &[Span],
         ticket: Ticket,
     ) -> Submitted {
+        if usize::try_from(request.sector + request.length_sectors).is_ok_and(|end| end > self.size) {
+            return Submitted::Done(Status::OutOfRange);
+        }
         let is_flush = request.operation == Operation::Flush;
         let flushed = if is_flush { self.sectors.iter().map(|sector| sector.cached).collect() } else { Vec::new() };
         let (request, spans, lane) = (*request, spans.to_vec(), Arc::clone(lane));
-        let is_reported = context.is_broken(Variant::WriteEarly) && request.operation == Operation::Write && self.rng.percent(5);
+        let is_reported = match request.operation {
+            Operation::Write => context.is_broken(Variant::WriteEarly) && self.rng.percent(5),
+            Operation::Discard => context.is_broken(Variant::DiscardEarly),
+            _ => false,
+        };
         self.operating.push(Operating { client, lane, ticket, request, spans, flushed, is_reported });
         let at_once = self.rng.percent(self.instant_percent);
         if at_once || is_reported {
@@ -164,16 +187,22 @@ impl DiskState {
         }
         let first = usize::try_from(request.sector).unwrap_or(SECTORS);
         let count = usize::try_from(request.length_sectors).unwrap_or(SECTORS);
+        let is_cut = first + count > self.size;
+        if is_cut && (request.operation == Operation::Read || self.rng.percent(50)) {
+            // It was made smaller since the request began. A change may succeed all the same.
+            return Status::OutOfRange;
+        }
         match request.operation {
-            Operation::Flush if !is_error => self.flush(context, &operating.flushed),
+            Operation::Flush if !is_error => self.flush(context, operating),
             Operation::Read if !is_error => self.read(first, count, &operating.spans),
-            Operation::Write | Operation::WriteZeroes => {
-                for index in 0..count {
-                    // What failed may have been done in part, by whole sectors.
-                    if is_error && self.rng.percent(50) {
+            Operation::Write | Operation::WriteZeroes | Operation::Discard => {
+                for index in 0..count.min(self.size.saturating_sub(first)) {
+                    // What failed may have been done in part, and what was discarded may be as it was, by whole sectors.
+                    if (is_error || request.operation == Operation::Discard) && self.rng.percent(50) {
                         continue;
                     }
                     let word = if request.operation == Operation::Write { word_at(&operating.spans, index) } else { 0 };
+                    self.sectors[first + index].writer = operating.client;
                     self.write(first + index, word, request.fua && !is_error);
                 }
             }
@@ -193,9 +222,11 @@ impl DiskState {
         }
     }
 
-    fn flush(&mut self, context: &Context, flushed: &[u64]) {
+    fn flush(&mut self, context: &Context, Operating { client, flushed, .. }: &Operating) {
         for (sector, word) in self.sectors.iter_mut().zip(flushed) {
-            if context.is_broken(Variant::FlushEarly) && self.rng.percent(5) {
+            if context.is_broken(Variant::FlushEarly) && self.rng.percent(5)
+                || context.is_broken(Variant::FlushOfOwn) && sector.writer != *client
+            {
                 continue;
             }
             if let Some(place) = sector.since.iter().rposition(|since| since == word) {
@@ -277,7 +308,7 @@ impl Disk for QueueDisk {
     const ANSWERS_AT_ONCE: bool = false;
 
     fn info(&self) -> BlockInfo {
-        self.info
+        BlockInfo { sector_count: self.context.disk().size() as u64, ..self.info }
     }
 
     unsafe fn submit(&self, request: &Request, spans: &[Span], ticket: Ticket, _: &mut Engine) -> Submitted {

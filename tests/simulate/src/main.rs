@@ -3,10 +3,9 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use fipsee_simulate::play;
-use fipsee_simulate::script::Script;
-use fipsee_simulate::shrink::shrink;
+use fipsee_simulate::kinds::{self, play};
 use fipsee_simulate::variant::Variant;
+use fipsee_simulate::virtqueues;
 
 const USAGE: &str = "\
 usage: fipsee-simulate [--seeds N | --seeds A..B] [--seed N] [--variant NAME] [--variants]
@@ -17,6 +16,8 @@ usage: fipsee-simulate [--seeds N | --seeds A..B] [--seed N] [--variant NAME] [-
   --variant NAME   with something broken on purpose, which must be found
   --variants       all of these, each of which must be found within 10000 seeds";
 
+/// One seed in so many plays the lifetime of a virtual machine, too.
+const SEEDS_PER_MACHINE: u64 = 8;
 /// Within so many seeds each variant must be found.
 const VARIANT_SEEDS: u64 = 10_000;
 const USAGE_ERROR: u8 = 2;
@@ -43,7 +44,8 @@ fn main() -> ExitCode {
     };
     let succeeded = match asked {
         Asked { all_variants: true, .. } => {
-            Variant::ALL.iter().fold(true, |all, (variant, _)| find(*variant, 0..VARIANT_SEEDS, false) && all)
+            let virtqueues = virtqueues::find_variants(0..VARIANT_SEEDS);
+            Variant::ALL.iter().fold(virtqueues, |all, (variant, _)| find(*variant, 0..VARIANT_SEEDS, false) && all)
         }
         Asked { one: true, seeds, variant, .. } => show(seeds.start, variant),
         Asked { variant: Some(variant), seeds, .. } => find(variant, seeds, true),
@@ -88,7 +90,10 @@ fn play_all(seeds: std::ops::Range<u64>) -> bool {
     let count = seeds.end.saturating_sub(seeds.start);
     let descriptors = open_descriptors();
     for seed in seeds {
-        let outcome = play(&Script::draw(seed), None, false);
+        if seed.is_multiple_of(SEEDS_PER_MACHINE) && !virtqueues::check(seed) {
+            return false;
+        }
+        let outcome = play(seed, None, false);
         if outcome.failure.is_some() {
             println!("seed {seed} failed; `--seed {seed}` plays it again");
             return show(seed, None);
@@ -118,19 +123,19 @@ fn open_descriptors() -> usize {
 
 /// Play one with its trace, and the shortest one found that fails if it does.
 fn show(seed: u64, variant: Option<Variant>) -> bool {
-    let script = Script::draw(seed);
-    let outcome = play(&script, variant, true);
+    let (kind, outcome) = (kinds::of_seed(seed), play(seed, variant, true));
     let Some(failure) = &outcome.failure else {
         outcome.trace.iter().for_each(|line| println!("{line}"));
-        println!("seed {seed}: {} steps, {} requests; nothing was violated", outcome.steps, outcome.requests);
+        println!("seed {seed} ({}): {} steps, {} requests; nothing was violated", kind.name, outcome.steps, outcome.requests);
         return true;
     };
-    println!("seed {seed} fails after {} steps: {failure}", outcome.steps);
-    if let Some(shrunk) = shrink(&script, variant) {
-        let (script, outcome) = (&shrunk.script, &shrunk.outcome);
-        println!("the shortest that fails has {} steps, {:?}, faults {:?}:", outcome.steps, script.habits, script.faults);
+    println!("seed {seed} ({}) fails after {} steps: {failure}", kind.name, outcome.steps);
+    let Some(shrunk) = kind.shrink.and_then(|shrink| shrink(seed, variant)) else {
         outcome.trace.iter().for_each(|line| println!("  {line}"));
-    }
+        return false;
+    };
+    println!("the shortest that fails has {} steps: {}:", shrunk.outcome.steps, shrunk.script);
+    shrunk.outcome.trace.iter().for_each(|line| println!("  {line}"));
     false
 }
 
@@ -139,7 +144,7 @@ fn find(variant: Variant, seeds: std::ops::Range<u64>, shows: bool) -> bool {
     let name = variant.name();
     let started = Instant::now();
     for (count, seed) in (1_u64..).zip(seeds) {
-        let outcome = play(&Script::draw(seed), Some(variant), false);
+        let outcome = play(seed, Some(variant), false);
         let Some(failure) = outcome.failure else { continue };
         let ms = started.elapsed().as_millis();
         println!("variant {name}: found by seed {seed}, lifetime {count}, after {ms} ms: {failure}");

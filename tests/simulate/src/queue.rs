@@ -95,6 +95,9 @@ impl ChannelQueue<SimEngine> for SimQueue {
     }
 
     fn visit(&mut self, engine: &mut SimEngine, alone: bool) -> u32 {
+        if !self.disk.context.is_broken(Variant::MoveKeepsEngine) && !Arc::ptr_eq(&self.disk.lane, &engine.lane) {
+            self.disk.lane = Arc::clone(&engine.lane);
+        }
         self.server.hold(alone);
         if !self.server.has_work() {
             return 0;
@@ -127,6 +130,10 @@ impl ChannelQueue<SimEngine> for SimQueue {
     fn arm_and_work_remains(&mut self) -> bool {
         let remains = !self.server.is_armed() && self.server.arm_and_work_remains();
         remains && !self.disk.context.is_broken(Variant::SleepWithoutLook)
+    }
+
+    fn moved(&mut self, id: u32) {
+        self.server.moved(id, &disk::Disk::info(&self.disk));
     }
 
     fn saved_state(&mut self) -> Option<Box<dyn Any + Send>> {

@@ -1,106 +1,90 @@
 //! What a lifetime does: all that is drawn from its seed, and what shrinking leaves of it.
 
-use crate::client::Habits;
-use crate::rng::Rng;
-use crate::visitor::Visit;
+use std::fmt::Debug;
 
-/// What goes wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// The client's process ends, and another goes on.
-    ClientGone,
-    /// Half a packet of the client.
-    PacketCut,
-    /// A worker does nothing for so many steps.
-    WorkerSlow(u32),
-    /// The disk does nothing for so many steps.
-    DiskSlow(u32),
-    /// So many requests fail at the disk.
-    DiskErrors(u32),
-    /// Another daemon takes over; does it wait for requests in flight?
-    Replaced(bool),
-    /// The daemon is killed and started again.
-    Killed,
-    /// Likewise, and what is not durable may be lost.
-    PowerCut,
-    /// The daemon has everybody finish and go, as before it ends.
-    Drained,
-    /// A second client comes.
-    Visitor(Visit),
-    /// The client takes memory back that its requests name.
-    Unregister,
+use crate::course::Outcome;
+use crate::rng::Rng;
+use crate::variant::Variant;
+
+/// A kind of lifetime, and how one of them is laid out: clients, workers, habits.
+pub trait Kind: Clone + Debug + 'static {
+    /// What goes wrong.
+    type Fault: Copy + Debug + PartialEq;
+
+    /// Its name.
+    const NAME: &'static str;
+
+    /// Drawn from the seed.
+    fn draw(rng: &mut Rng) -> Self;
+
+    /// Likewise.
+    fn draw_fault(&self, rng: &mut Rng) -> Self::Fault;
+
+    /// The same with less, for shrinking.
+    fn simpler(&self) -> Vec<Self> {
+        Vec::new()
+    }
+
+    /// Play it; `keeps`: trace and choices are wanted.
+    fn play(script: &Script<Self>, variant: Option<Variant>, keeps: bool) -> Outcome;
 }
 
 /// When something goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Planned {
+pub struct Planned<F> {
     /// After so many answered requests,
     pub answered: u32,
-    /// and so many steps more.
+    /// and so many steps more,
     pub steps: u32,
-    /// This.
-    pub fault: Fault,
+    /// with this client, modulo their number,
+    pub victim: usize,
+    /// this.
+    pub fault: F,
 }
 
 /// A lifetime.
 #[derive(Clone, Debug)]
-pub struct Script {
+pub struct Script<K: Kind> {
     /// What all numbers are drawn from.
     pub seed: u64,
     /// What the order of steps is drawn from: the same, but for shrinking.
     pub schedule: u64,
-    /// Workers of the daemon.
-    pub workers: usize,
-    /// Empty passes before a worker arms its doorbells.
-    pub idle_passes: u32,
-    /// What the client does.
-    pub habits: Habits,
+    /// Requests of all clients.
+    pub requests: u32,
+    /// The number of the first: shrinking leaves out what comes before.
+    pub first: u32,
+    /// Clients, workers, habits.
+    pub layout: K,
     /// What goes wrong, one after the other.
-    pub faults: Vec<Planned>,
+    pub faults: Vec<Planned<K::Fault>>,
     /// The scheduler's choices, if they are not to be drawn; after the last, everybody has its turn.
     pub choices: Option<Vec<u8>>,
 }
 
-impl Script {
+impl<K: Kind> Script<K> {
     /// The lifetime of a seed.
     #[must_use]
     pub fn draw(seed: u64) -> Self {
         let mut rng = Rng::new(seed, 1);
-        let habits = Habits::draw(&mut rng);
+        let requests = 100 + rng.small(20);
+        let layout = K::draw(&mut rng);
         let count = 1 + rng.below(3);
-        let mut faults: Vec<Planned> = (0..count).map(|_| Self::draw_fault(&mut rng, &habits)).collect();
+        let mut faults: Vec<_> = (0..count).map(|_| Self::plan(&layout, &mut rng)).collect();
         faults.sort_by_key(|planned| planned.answered);
         for index in 1..faults.len() {
             // One in the midst of another.
-            if rng.percent(30) {
+            if rng.percent(40) {
                 faults[index].answered = faults[index - 1].answered;
+                faults[index].steps /= 1 + rng.small(8);
             }
         }
-        let (workers, idle_passes) = (1 + rng.below(2), u32::try_from(rng.below(3)).unwrap_or(0));
-        Self { seed, schedule: seed, workers, idle_passes, habits, faults, choices: None }
+        Self { seed, schedule: seed, requests, first: 0, layout, faults, choices: None }
     }
 
-    fn draw_fault(rng: &mut Rng, habits: &Habits) -> Planned {
-        let small = |rng: &mut Rng, limit| u32::try_from(rng.below(limit)).unwrap_or(0);
-        let fault = match rng.below(13) {
-            0 | 1 => Fault::ClientGone,
-            2 => Fault::PacketCut,
-            3 => Fault::WorkerSlow(10 + small(rng, 100)),
-            4 => Fault::DiskSlow(10 + small(rng, 100)),
-            5 => Fault::DiskErrors(1 + small(rng, 4)),
-            6 | 7 => Fault::Replaced(rng.percent(80)),
-            8 => Fault::Killed,
-            9 => Fault::PowerCut,
-            10 => Fault::Drained,
-            11 if habits.registers => Fault::Unregister,
-            _ => Fault::Visitor(match rng.below(3) {
-                0 => Visit::Attach,
-                1 => Visit::Silent,
-                _ => Visit::HangUp,
-            }),
-        };
-        // Also before it is attached.
-        let answered = if rng.percent(15) { 0 } else { small(rng, 90) };
-        Planned { answered, steps: small(rng, 16), fault }
+    fn plan(layout: &K, rng: &mut Rng) -> Planned<K::Fault> {
+        let fault = layout.draw_fault(rng);
+        // Also before anybody is attached.
+        let answered = if rng.percent(15) { 0 } else { rng.small(90) };
+        Planned { answered, steps: rng.small(16), victim: rng.below(12), fault }
     }
 }

@@ -6,28 +6,37 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fipsee_block::disk::AnyDisk;
 use fipsee_block::server::{QueueServer, QueueSetup, Standing};
 use fipsee_block::stats::QueueCounters;
-use fipsee_block::wire::{ATTACH_EXCLUSIVE, ATTACH_SOLE_WRITER, BlockInfo, FEATURES, PROFILE, SERVICE_BLOCK};
+use fipsee_block::wire::{ATTACH_READ_ONLY, BlockInfo, FEATURES, PROFILE, SERVICE_BLOCK};
 use fipsee_daemon::export::{Denied, Export, Kind, Role, Wish};
 use fipsee_ring::channel::{RegionLayout, ServerQueue};
 use fipsee_ring::control::RefusalCode;
 use fipsee_ring::handshake::{Grant, Refusal, Wanted, refuse};
 use fipsee_ring::memory::RegionTable;
 use fipsee_ring::region::Region;
-use fipsee_serve::session::{Ack, Attachment, Channel, Client, ClientLimits, Denial, Event, Granted, Host, TakesMemory};
+use fipsee_serve::session::{Ack, Attachment, Channel, Client, ClientLimits, Denial, Event, Granted, Host, Service, TakesMemory};
 use fipsee_serve::{Add, Assignment, Command, Queue, QueueName, When, Which, WorkerHandle};
+use fipsee_service::{SERVICE_SUMS, Sums};
 
 use crate::context::Context;
 use crate::disk::QueueDisk;
+use crate::disks::claims::{Holder, Terms};
 use crate::queue::{Lane, SimEngine, SimQueue};
 use crate::variant::Variant;
 
 /// Bytes of the pool that a client gets.
 pub(crate) const POOL_BYTES: u64 = 32 << 10;
 
+/// Clients at a time: in all, and of one user.
+const MAX_CLIENTS: (usize, Option<usize>) = (12, Some(3));
+
 /// The daemon around the sessions.
 pub(crate) struct SimHost {
     pub(crate) context: Arc<Context>,
     pub(crate) export: Arc<Export>,
+    /// May several write at a time, whatever they claim?
+    pub(crate) shared: bool,
+    /// Another service.
+    pub(crate) sums: Sums<SimEngine>,
     pub(crate) workers: Vec<WorkerHandle<SimEngine>>,
     pub(crate) lanes: Vec<Arc<Lane>>,
     pub(crate) next_client: u64,
@@ -39,6 +48,7 @@ pub(crate) struct SimAttachment {
     pub(crate) context: Arc<Context>,
     pub(crate) export: Arc<Export>,
     pub(crate) channel: Channel,
+    pub(crate) reads_only: bool,
     departures: Arc<AtomicU64>,
 }
 
@@ -56,7 +66,7 @@ impl Host<SimEngine> for SimHost {
     }
 
     fn max_clients(&self) -> (usize, Option<usize>) {
-        (4, None)
+        MAX_CLIENTS
     }
 
     fn features(&self) -> u64 {
@@ -64,32 +74,41 @@ impl Host<SimEngine> for SimHost {
     }
 
     fn attach(&mut self, client: &Client<'_>, wanted: &Wanted<'_>) -> Result<Granted<SimEngine>, Denial> {
-        let exclusive = wanted.flags & ATTACH_EXCLUSIVE != 0;
-        let role = if wanted.flags & ATTACH_SOLE_WRITER != 0 { Role::SoleWriter } else { Role::Writer };
-        let wish = Wish { kind: Kind::Ring, exclusive, role, ignores_claims: false };
-        self.export.admit(client.id, client.credentials, wish).map_err(|denied| match denied {
+        if wanted.service == SERVICE_SUMS {
+            return self.sums.attach(client, wanted);
+        }
+        let terms = Terms::of(wanted.flags);
+        let role = match terms {
+            Terms { reads_only: true, .. } => Role::Reader,
+            Terms { claims: true, .. } => Role::SoleWriter,
+            _ => Role::Writer,
+        };
+        let ignores_claims = terms.forces || self.context.is_broken(Variant::ClaimsIgnored);
+        let wish = Wish { kind: Kind::Ring, exclusive: terms.exclusive, role, ignores_claims };
+        let admitted = self.export.admit(client.id, client.credentials, wish);
+        self.check_admission(client.id, terms, admitted.as_ref().err());
+        admitted.map_err(|denied| match denied {
             Denied::BusyForNow(text) => Denial::Later(refuse(RefusalCode::Busy, text)),
             other => refuse(RefusalCode::Busy, other.into_text()).into(),
         })?;
-        if self.context.disk().works_for_another_than(client.id) {
-            self.context.violated(|| format!("client {} is attached while requests of another are in flight", client.id));
-        }
-        if let Some(other) = self.context.holders().first() {
-            self.context.violated(|| format!("client {} is attached although client {other} has the disk for itself", client.id));
-        }
         let granted = self.lay_out(client, wanted).inspect_err(|_| self.export.leave(client.id))?;
-        self.context.holders().push(client.id);
+        let uid = client.credentials.uid;
+        self.context.holders().push(Holder { client: client.id, uid, terms, is_leaving: false });
         Ok(granted)
     }
 
     fn command(&mut self, worker: usize, command: Command<SimEngine>) {
         let command = match command {
-            Command::Remove { which, finish: true, removed } if self.context.is_broken(Variant::DetachedEarly) => {
-                Command::Remove { which, finish: false, removed }
+            Command::Remove { which: Which::Queue(name), finish, .. } if self.context.is_broken(Variant::MoveLosesQueue) => {
+                Command::Remove { which: Which::Queue(name), finish, removed: Box::new(drop) }
             }
             command => command,
         };
         self.workers[worker].mailbox.send(command);
+    }
+
+    fn uneven(&self) -> Option<(usize, Assignment)> {
+        Assignment::uneven(&self.workers)
     }
 
     fn departures(&self) -> u64 {
@@ -106,6 +125,21 @@ impl Host<SimEngine> for SimHost {
 }
 
 impl SimHost {
+    /// Is a client admitted that nobody keeps out, refused when somebody does, and made to wait when all of these are leaving?
+    fn check_admission(&self, client: u64, terms: Terms, denied: Option<&Denied>) {
+        let (holders, shared) = (self.context.holders(), self.shared);
+        let mut in_the_way = holders.iter().filter(|holder| terms.is_kept_out_by(holder.terms, shared));
+        match (in_the_way.clone().next(), denied) {
+            (None, None) => {}
+            (Some(_), Some(Denied::BusyForNow(_))) if in_the_way.all(|holder| holder.is_leaving) => {}
+            (Some(_), Some(Denied::Busy(_))) if in_the_way.any(|holder| !holder.is_leaving) => {}
+            (other, _) => {
+                let what = denied.map_or("is admitted".to_owned(), |denied| format!("is refused ({denied:?})"));
+                self.context.violated(|| format!("client {client}, {terms:?}, {what}; in its way: {other:?}"));
+            }
+        }
+    }
+
     fn lay_out(&self, client: &Client<'_>, wanted: &Wanted<'_>) -> Result<Granted<SimEngine>, Refusal> {
         let limits = &client.limits;
         let (queues, depth) = (wanted.queue_count.min(limits.max_queues), wanted.depth.min(limits.max_depth));
@@ -114,20 +148,31 @@ impl SimHost {
         layout.features = client.features;
         let assignments: Vec<Assignment> = layout.queues.iter().map(|_| Assignment::choose(&self.workers)).collect();
         let mut grant = Grant::new(layout, |region| self.context.mapped(region))?;
-        let attachment = self.attachment(Channel::of(&grant));
+        let attachment = self.attachment(Channel::of(&grant), wanted.flags & ATTACH_READ_ONLY != 0);
         let ends: Vec<End> = std::mem::take(&mut grant.queues).into_iter().map(|queue| (queue, None)).collect();
+        let info = self.info(attachment.reads_only);
         let commands = self.commands(client.id, &attachment, &assignments, ends);
-        let reply = grant.attached(self.info().to_bytes());
+        let reply = grant.attached(info.to_bytes());
         Ok(Granted { attachment: Box::new(attachment), assignments, reply, grant, commands })
     }
 
-    pub(crate) fn attachment(&self, channel: Channel) -> SimAttachment {
+    pub(crate) fn attachment(&self, channel: Channel, reads_only: bool) -> SimAttachment {
         let (context, export, departures) = (Arc::clone(&self.context), Arc::clone(&self.export), Arc::clone(&self.departures));
-        SimAttachment { context, export, channel, departures }
+        SimAttachment { context, export, channel, reads_only, departures }
     }
 
-    fn info(&self) -> BlockInfo {
-        self.export.info(false)
+    fn info(&self, reads_only: bool) -> BlockInfo {
+        BlockInfo { sector_count: self.context.disk().size() as u64, ..self.export.info(reads_only) }
+    }
+
+    /// The disk has a new size: every queue is to know.
+    pub(crate) fn announce_resize(&self) {
+        let info = self.info(false);
+        let told = if self.context.is_broken(Variant::ResizeUntold) { 1 } else { self.workers.len() };
+        for worker in &self.workers[..told] {
+            let announce = move |queue: &mut SimQueue| queue.server.announce_resize(&info);
+            worker.mailbox.send(Command::change(Which::All, When::Now, announce));
+        }
     }
 
     /// What the workers are to do so that they serve the queues.
@@ -143,9 +188,11 @@ impl SimHost {
         let command = of_queue.map(|((((queue, standing), geometry), assignment), index)| {
             let memory = RegionTable::of_pool(region, layout.pool_offset_bytes, layout.pool_bytes);
             let counters = Arc::<QueueCounters>::default();
-            let (depth, info, read_only) = (geometry.depth, self.info(), false);
+            let depth = geometry.depth;
+            let read_only = attachment.reads_only && !self.context.is_broken(Variant::ReadOnlyWrites);
+            let info = self.info(read_only);
             let lane = Arc::clone(&self.lanes[assignment.worker()]);
-            let disk = QueueDisk { context: Arc::clone(&self.context), client, lane, info: self.info() };
+            let disk = QueueDisk { context: Arc::clone(&self.context), client, lane, info };
             let make = move |id| -> Result<Box<dyn Queue<SimEngine>>, String> {
                 let memory = memory.map_err(|fault| format!("{fault:?}"))?;
                 let mut server = QueueServer::new(queue, id, QueueSetup { depth, info, read_only, memory, counters });
@@ -179,6 +226,9 @@ impl Attachment<SimEngine> for SimAttachment {
     }
 
     fn leave(&self, client: u64) {
+        let mut holders = self.context.holders();
+        holders.iter_mut().filter(|holder| holder.client == client).for_each(|holder| holder.is_leaving = true);
+        drop(holders);
         if self.context.is_broken(Variant::ClaimEndsAtHangUp) {
             self.export.leave(client);
         }
@@ -189,7 +239,8 @@ impl Attachment<SimEngine> for SimAttachment {
         if self.context.disk().works_for(client) {
             self.context.violated(|| format!("client {client} is released while its requests are in flight"));
         }
-        self.context.holders().retain(|holder| *holder != client);
+        self.context.holders().retain(|holder| holder.client != client);
+        self.context.oracle().released(Some(client));
         if !self.context.is_broken(Variant::ClaimKept) {
             self.export.leave(client);
         }
@@ -215,13 +266,10 @@ impl TakesMemory<SimEngine> for SimAttachment {
 }
 
 fn change(client: u64, when: When, ack: Ack, change: impl Fn(&mut QueueServer) + Send + 'static) -> Command<SimEngine> {
-    let change = move |queue: &mut dyn Queue<SimEngine>| {
+    Command::change(Which::Client(client), when, move |queue: &mut SimQueue| {
         let _until_dropped = &ack;
-        if let Some(SimQueue { server, .. }) = (queue as &mut dyn std::any::Any).downcast_mut() {
-            change(server);
-        }
-    };
-    Command::Change { which: Which::Client(client), when, change: Box::new(change) }
+        change(&mut queue.server);
+    })
 }
 
 /// The export of a new daemon.

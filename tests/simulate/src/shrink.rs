@@ -1,8 +1,8 @@
 //! From a failing lifetime to the shortest one found that fails, too.
 
-use crate::script::Script;
+use crate::course::Outcome;
+use crate::script::{Kind, Script};
 use crate::variant::Variant;
-use crate::world::{Outcome, play};
 
 /// Lifetimes played at most.
 const MAX_PLAYS: u32 = 8000;
@@ -12,33 +12,39 @@ const ORDERS: u64 = 25;
 
 /// What is left, and how it ends.
 pub struct Shrunk {
-    /// The lifetime.
-    pub script: Script,
+    /// The lifetime: its layout and its faults.
+    pub script: String,
     /// With its trace.
     pub outcome: Outcome,
+    /// Played again.
+    pub again: Outcome,
 }
 
-struct Shrinker {
+struct Shrinker<K: Kind> {
     variant: Option<Variant>,
-    best: Shrunk,
+    script: Script<K>,
+    outcome: Outcome,
     plays: u32,
 }
 
-/// Drop faults, requests and choices of the scheduler as long as it fails. `None`: it does not fail.
+/// Drop faults, clients, requests and choices of the scheduler as long as it fails. `None`: it does not fail.
 #[must_use]
-pub fn shrink(script: &Script, variant: Option<Variant>) -> Option<Shrunk> {
-    let outcome = play(script, variant, true);
+pub fn shrink<K: Kind>(script: &Script<K>, variant: Option<Variant>) -> Option<Shrunk> {
+    let outcome = K::play(script, variant, true);
     outcome.failure.as_ref()?;
-    let best = Shrunk { script: script.clone(), outcome };
-    let mut shrinker = Shrinker { variant, best, plays: 0 };
+    let mut shrinker = Shrinker { variant, script: script.clone(), outcome, plays: 0 };
     loop {
-        let steps = shrinker.best.outcome.steps;
+        let steps = shrinker.outcome.steps;
         shrinker.drop_faults();
+        shrinker.simplify_layout();
         shrinker.hasten_faults();
         shrinker.drop_requests();
         shrinker.drop_choices();
-        if shrinker.best.outcome.steps == steps {
-            return Some(shrinker.best);
+        if shrinker.outcome.steps == steps {
+            let Shrinker { script, outcome, .. } = shrinker;
+            let again = K::play(&script, variant, true);
+            let script = format!("{:?}, {} requests, faults {:?}", script.layout, script.requests, script.faults);
+            return Some(Shrunk { script, outcome, again });
         }
     }
 }
@@ -48,23 +54,23 @@ fn kind_of(outcome: &Outcome) -> Option<String> {
     outcome.failure.as_ref().map(|text| text.chars().filter(|character| !character.is_ascii_hexdigit()).collect())
 }
 
-impl Shrinker {
+impl<K: Kind> Shrinker<K> {
     /// Is this shorter, and does it fail in the same way?
-    fn try_one(&mut self, script: Script) -> bool {
+    fn try_one(&mut self, script: Script<K>) -> bool {
         if self.plays == MAX_PLAYS {
             return false;
         }
         self.plays += 1;
-        let outcome = play(&script, self.variant, true);
-        let is_better = outcome.steps <= self.best.outcome.steps && kind_of(&outcome) == kind_of(&self.best.outcome);
+        let outcome = K::play(&script, self.variant, true);
+        let is_better = outcome.steps <= self.outcome.steps && kind_of(&outcome) == kind_of(&self.outcome);
         if is_better {
-            self.best = Shrunk { script, outcome };
+            (self.script, self.outcome) = (script, outcome);
         }
         is_better
     }
 
     /// Likewise, in one of several orders of steps: what is left out has changed the order anyway.
-    fn try_orders(&mut self, script: &Script) -> bool {
+    fn try_orders(&mut self, script: &Script<K>) -> bool {
         (0..ORDERS).any(|order| {
             let schedule = script.seed.wrapping_add(order);
             self.try_one(Script { schedule, choices: None, ..script.clone() })
@@ -73,8 +79,8 @@ impl Shrinker {
 
     fn drop_faults(&mut self) {
         let mut index = 0;
-        while index < self.best.script.faults.len() {
-            let mut script = self.best.script.clone();
+        while index < self.script.faults.len() {
+            let mut script = self.script.clone();
             script.faults.remove(index);
             if !self.try_orders(&script) {
                 index += 1;
@@ -82,14 +88,21 @@ impl Shrinker {
         }
     }
 
+    fn simplify_layout(&mut self) {
+        while self.script.layout.simpler().into_iter().any(|layout| {
+            let script = Script { layout, ..self.script.clone() };
+            self.try_orders(&script)
+        }) {}
+    }
+
     /// Have what goes wrong go wrong sooner.
     fn hasten_faults(&mut self) {
-        for index in 0..self.best.script.faults.len() {
+        for index in 0..self.script.faults.len() {
             loop {
-                let mut script = self.best.script.clone();
+                let mut script = self.script.clone();
                 let planned = &mut script.faults[index];
                 (planned.answered, planned.steps) = (planned.answered / 2, planned.steps / 2);
-                if script.faults == self.best.script.faults || !self.try_orders(&script) {
+                if script.faults == self.script.faults || !self.try_orders(&script) {
                     break;
                 }
             }
@@ -98,15 +111,15 @@ impl Shrinker {
 
     /// Leave out requests before and after those that matter, large pieces first.
     fn drop_requests(&mut self) {
-        let mut piece = self.best.script.habits.requests / 2;
+        let mut piece = self.script.requests / 2;
         while piece > 0 {
-            let (mut later, mut fewer) = (self.best.script.clone(), self.best.script.clone());
-            later.habits.first += piece;
+            let (mut later, mut fewer) = (self.script.clone(), self.script.clone());
+            later.first += piece;
             later.faults.iter_mut().for_each(|planned| planned.answered = planned.answered.saturating_sub(piece));
-            fewer.habits.requests = fewer.habits.requests.saturating_sub(piece).max(1);
+            fewer.requests = fewer.requests.saturating_sub(piece).max(1);
             let mut both = later.clone();
-            both.habits.requests = fewer.habits.requests;
-            let is_less = fewer.habits.requests < self.best.script.habits.requests;
+            both.requests = fewer.requests;
+            let is_less = fewer.requests < self.script.requests;
             if !is_less || !(self.try_orders(&both) || self.try_orders(&fewer)) {
                 piece /= 2;
             }
@@ -115,14 +128,14 @@ impl Shrinker {
 
     /// Cut pieces out of the scheduler's choices, large ones first; what follows the last is that everybody has its turn.
     fn drop_choices(&mut self) {
-        let mut piece = self.best.outcome.choices.len().next_power_of_two();
+        let mut piece = self.outcome.choices.len().next_power_of_two();
         while piece > 0 {
             let mut start = 0;
             while start < self.choices().len() {
                 let mut choices = self.choices();
                 let end = (start + piece).min(choices.len());
                 choices.drain(start..end);
-                let script = Script { choices: Some(choices), ..self.best.script.clone() };
+                let script = Script { choices: Some(choices), ..self.script.clone() };
                 if !self.try_one(script) {
                     start += piece;
                 }
@@ -132,6 +145,6 @@ impl Shrinker {
     }
 
     fn choices(&self) -> Vec<u8> {
-        self.best.script.choices.clone().unwrap_or_else(|| self.best.outcome.choices.clone())
+        self.script.choices.clone().unwrap_or_else(|| self.outcome.choices.clone())
     }
 }

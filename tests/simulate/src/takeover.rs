@@ -5,15 +5,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fipsee_block::server::Standing;
+use fipsee_block::server::{EventStanding, Standing};
 use fipsee_block::wire::PROFILE;
 use fipsee_daemon::export::{Attached, Kind};
 use fipsee_ring::ring::Cursor;
-use fipsee_serve::session::{AdoptedChannel, Channel, Held, Part, Registered, Session, State};
+use fipsee_serve::session::{AdoptedChannel, Channel, Client, Held, Part, Registered, Service, Session, State};
 use fipsee_serve::{AskedToQuiesce, Assignment, Command, IfAbandoned, QueueName, Quiesced};
 
 use crate::context::Context;
-use crate::daemon::{Daemon, Link};
+use crate::daemon::Daemon;
+use crate::link::Link;
 use crate::queue::SimEngine;
 use crate::service::{End, SimAttachment};
 use crate::variant::Variant;
@@ -30,8 +31,8 @@ pub(crate) fn ask(daemon: &Daemon, waits: bool) -> AskedToQuiesce {
 
 /// The workers have stopped: the next daemon, or the same one if it cannot be.
 pub(crate) fn go_on(mut old: Daemon, still: Quiesced, context: &Arc<Context>, links: &mut [Link]) -> Daemon {
-    old.take_reports(links);
-    if !old.sessions.is_settled() {
+    old.transport.take_reports(links);
+    if !old.transport.sessions.is_settled() {
         context.say(|| "takeover: refused, clients that are gone have requests in flight".to_owned());
         still.resume();
         return old;
@@ -42,33 +43,36 @@ pub(crate) fn go_on(mut old: Daemon, still: Quiesced, context: &Arc<Context>, li
         still.resume();
         return old;
     }
-    let mut new = Daemon::new(context, old.handles.len(), old.sessions.host.next_client);
-    let mut taking = Taking { context, commands: old.handles.iter().map(|_| Vec::new()).collect(), given: Vec::new() };
-    let mut sessions: Vec<(u64, &Session<SimEngine>)> = old.sessions.iter().collect();
+    let host = &old.transport.sessions.host;
+    let mut new = Daemon::new(context, old.handles.len(), host.shared, host.next_client);
+    let mut taking =
+        Taking { context, commands: old.handles.iter().map(|_| Vec::new()).collect(), given: Vec::new(), are_same: Vec::new() };
+    let mut sessions: Vec<(u64, &Session<SimEngine>)> = old.transport.sessions.iter().collect();
     sessions.sort_unstable_by_key(|(client, _)| *client);
     let mut detaching = Vec::new();
     for (client, session) in sessions {
         let state = match &session.state {
             State::Silent { since } => State::Silent { since: *since },
             State::Greeted { since } => State::Greeted { since: *since },
-            State::Attached(held) => State::Attached(taking.adopt(&old, &new, client, held, &still)),
+            State::Attached(held) => State::Attached(taking.adopt_any(&old, &new, (client, session), held, &still)),
             State::Detaching(held) => {
                 detaching.push(client);
-                State::Attached(taking.adopt(&old, &new, client, held, &still))
+                State::Attached(taking.adopt_any(&old, &new, (client, session), held, &still))
             }
             State::Done => State::Done,
         };
         let session = Session::new(session.credentials.clone(), session.limits, session.features, state);
-        new.sessions.adopt(client, session);
+        new.transport.sessions.adopt(client, session);
     }
-    let Taking { commands, given, .. } = taking;
+    let Taking { commands, given, are_same, .. } = taking;
     let asked = Quiesced::ask(&new.handles, commands, Duration::ZERO, IfAbandoned::Release);
     for worker in &mut new.workers {
         let _ = (worker.worker.pass(), worker.worker.pass());
     }
     match asked.poll() {
         Ok(Ok(stands)) => {
-            if given.iter().any(|(queue, standing)| stands.state::<Standing>(*queue) != Some(standing)) {
+            let differs = |(queue, standing): &(QueueName, Standing)| stands.state(*queue) != Some(standing);
+            if given.iter().any(differs) || !are_same.iter().all(|is_same| is_same(&stands)) {
                 context.violated(|| "a queue does not stand where the old daemon left it".to_owned());
             }
             drop(old);
@@ -77,19 +81,21 @@ pub(crate) fn go_on(mut old: Daemon, still: Quiesced, context: &Arc<Context>, li
         }
         _ => context.violated(|| "the new daemon's workers do not stand still".to_owned()),
     }
-    context.say(|| format!("takeover: another daemon serves {} clients", new.sessions.len()));
+    context.say(|| format!("takeover: another daemon serves {} clients", new.transport.sessions.len()));
     for client in detaching {
-        let _ = new.sessions.detach(client);
+        let _ = new.transport.sessions.detach(client);
     }
-    new.carry_out(links);
+    new.transport.carry_out(links);
     new
 }
 
 fn is_served_whole(old: &Daemon, still: &Quiesced) -> bool {
-    old.sessions.iter().all(|(client, session)| {
-        let queues = session.held().and_then(attachment).map_or(0, |block| block.channel.layout.queues.len());
+    old.transport.sessions.iter().all(|(client, session)| {
+        let Some(held) = session.held() else { return true };
+        let Some(block) = attachment(held) else { return held.attachment.save(client, still).is_ok() };
+        let mut queues = (0_u16..).take(block.channel.layout.queues.len());
         matches!(session.state, State::Attached(_))
-            || (0_u16..).take(queues).all(|index| still.state::<Standing>(QueueName { client, index }).is_some())
+            || queues.all(|index| still.state::<Standing>(QueueName { client, index }).is_some())
     })
 }
 
@@ -102,16 +108,46 @@ fn owned(Part { state, files }: Part<BorrowedFd<'_>>) -> Part<OwnedFd> {
     Part { state, files: files.iter().map(|file| file.try_clone_to_owned().expect("a descriptor")).collect() }
 }
 
+/// Does a queue stand where the old daemon left it?
+type IsSame = Box<dyn Fn(&Quiesced) -> bool>;
+
 struct Taking<'a> {
     context: &'a Arc<Context>,
     commands: Vec<Vec<Command<SimEngine>>>,
     given: Vec<(QueueName, Standing)>,
+    are_same: Vec<IsSame>,
 }
 
 impl Taking<'_> {
+    fn adopt_any(
+        &mut self,
+        old: &Daemon,
+        new: &Daemon,
+        (id, session): (u64, &Session<SimEngine>),
+        held: &Held<SimEngine>,
+        still: &Quiesced,
+    ) -> Held<SimEngine> {
+        if attachment(held).is_some() {
+            return self.adopt(old, new, id, held, still);
+        }
+        let parts = held.attachment.save(id, still).expect("served whole").into_iter().map(owned);
+        let mut parts: Vec<Part<OwnedFd>> = parts.collect();
+        if self.context.is_broken(Variant::TakeoverForgetsService)
+            && let Some(end) = parts[0].state.find('\n')
+        {
+            parts[0].state.replace_range(end.., "\n0");
+        }
+        let Session { credentials, limits, features, .. } = session;
+        let client = Client { id, credentials, limits: *limits, features: *features };
+        let adopted = new.transport.sessions.host.sums.adopt(&client, parts).expect("as it was saved");
+        adopted.commands.into_iter().for_each(|(worker, command)| self.commands[worker].push(command));
+        self.are_same.push(adopted.is_same);
+        Held::new(adopted.attachment, adopted.assignments)
+    }
+
     fn adopt(&mut self, old: &Daemon, new: &Daemon, client: u64, held: &Held<SimEngine>, still: &Quiesced) -> Held<SimEngine> {
         let block = attachment(held).expect("our own");
-        let host = &new.sessions.host;
+        let host = &new.transport.sessions.host;
         let mut standings = Vec::new();
         let parts = block.channel.save("", |index| {
             let name = QueueName { client, index };
@@ -126,11 +162,11 @@ impl Taking<'_> {
         self.context.mapped(&channel.region);
         let ends: Vec<End> = queues.into_iter().zip(standings).map(|((queue, _), standing)| (queue, Some(standing))).collect();
         let assignments: Vec<Assignment> = ends.iter().map(|_| Assignment::choose(&new.handles)).collect();
-        let attachment = host.attachment(channel);
+        let attachment = host.attachment(channel, block.reads_only);
         for (worker, command) in host.commands(client, &attachment, &assignments, ends) {
             self.commands[worker].push(command);
         }
-        let (exclusive, role) = old.sessions.host.export.terms_of(client);
+        let (exclusive, role) = old.transport.sessions.host.export.terms_of(client);
         let (queues, worker_cpus) = (Vec::new(), Vec::new());
         host.export.keep(Attached {
             kind: Kind::Ring,
@@ -166,6 +202,10 @@ impl Taking<'_> {
         }
         if self.context.is_broken(Variant::TakeoverSkipsCompletion) && completion.index() + 1 < completion_slots {
             standing.completion = Cursor::at(completion.index() + 1, completion.stamp());
+        }
+        self.context.oracle().may_repeat_size |= standing.resize.wanted.is_some();
+        if self.context.is_broken(Variant::TakeoverForgetsEvents) {
+            standing.resize = EventStanding::default();
         }
         standing
     }

@@ -29,11 +29,37 @@ pub enum Variant {
     SleepWithoutLook,
     /// A write is acknowledged when it begins.
     WriteEarly,
+    /// So is a discard.
+    DiscardEarly,
+    /// A flush covers what its own client wrote.
+    FlushOfOwn,
+    /// A client that attached for reading only writes.
+    ReadOnlyWrites,
+    /// Who claims to be the sole writer is not alone.
+    ClaimsIgnored,
+    /// The new daemon does not know which events clients have yet to be told, or to acknowledge.
+    TakeoverForgetsEvents,
+    /// The new daemon does not have what a service said of its client.
+    TakeoverForgetsService,
+    /// Only the first worker is told of a new size.
+    ResizeUntold,
+    /// A call is answered before it is carried out.
+    AnsweredFirst,
+    /// A queue that moves between workers is lost on its way.
+    MoveLosesQueue,
+    /// A queue that has moved begins its requests at the worker it came from.
+    MoveKeepsEngine,
+    /// A daemon that takes back what it handed over does not look for `Taken`.
+    WithdrawnWithoutLook,
+    /// A daemon that takes back what it handed over can still be sent `Taken`.
+    WithdrawnWithoutShutdown,
+    /// A daemon serves although `Taken` could not be sent.
+    ServedUnheard,
 }
 
 impl Variant {
     /// All of them, with their names.
-    pub const ALL: [(Self, &'static str); 13] = [
+    pub const ALL: [(Self, &'static str); 26] = [
         (Self::MemoryGoesAtOnce, "memory-goes-at-once"),
         (Self::TakeoverRepeatsRequest, "takeover-repeats-request"),
         (Self::TakeoverSkipsCompletion, "takeover-skips-completion"),
@@ -47,6 +73,19 @@ impl Variant {
         (Self::ParkedForgotten, "parked-forgotten"),
         (Self::SleepWithoutLook, "sleep-without-look"),
         (Self::WriteEarly, "write-early"),
+        (Self::DiscardEarly, "discard-early"),
+        (Self::FlushOfOwn, "flush-of-own"),
+        (Self::ReadOnlyWrites, "read-only-writes"),
+        (Self::ClaimsIgnored, "claims-ignored"),
+        (Self::TakeoverForgetsEvents, "takeover-forgets-events"),
+        (Self::TakeoverForgetsService, "takeover-forgets-service"),
+        (Self::ResizeUntold, "resize-untold"),
+        (Self::AnsweredFirst, "answered-first"),
+        (Self::MoveLosesQueue, "move-loses-queue"),
+        (Self::MoveKeepsEngine, "move-keeps-engine"),
+        (Self::WithdrawnWithoutLook, "withdrawn-without-look"),
+        (Self::WithdrawnWithoutShutdown, "withdrawn-without-shutdown"),
+        (Self::ServedUnheard, "served-unheard"),
     ];
 
     /// The one of this name.

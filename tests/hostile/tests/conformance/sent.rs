@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::sync::atomic::Ordering;
 
-use fipsee_block::client::{Disk, Error, Queue, default_socket_path};
+use fipsee_block::client::{Disk, DiskError, Error, Queue, default_socket_path};
 use fipsee_block::wire::{Operation, Status};
 
 use super::faults::options;
@@ -60,6 +60,30 @@ fn control_messages_are_as_laid_out() {
         assert_eq!(attached.control.receive().expect("DETACH").bytes, control(DETACH, 12));
         attached.control.send(&control(DETACHED, 12), &[]);
     });
+}
+
+/// A daemon that shuts down lets go by itself: what came too late for it is never answered.
+#[test]
+fn detaching_says_when_something_that_was_published_is_not_answered() {
+    for answered in [1, 2] {
+        let client = move |disk: Disk, mut queue: Queue| {
+            (0..2).for_each(|token| queue.flush(token).expect("room"));
+            queue.submit();
+            queue.flush(2).expect("room"); // Never published: no answer is due.
+            match disk.detach(vec![queue]) {
+                Ok(()) => assert_eq!(answered, 2),
+                Err(error) => assert!(answered == 1 && matches!(error, Error::Disconnected), "{answered}: {error}"),
+            }
+        };
+        with_client(Script::new(8, 0x1f), client, move |mut attached| {
+            for _ in 0..answered {
+                let request = attached.take();
+                attached.answer(u16::from_le_bytes([request[4], request[5]]), 0);
+            }
+            attached.control.send(&control(DETACHED, 12), &[]);
+            assert_eq!(attached.control.receive().expect("DETACH").bytes, control(DETACH, 12));
+        });
+    }
 }
 
 /// checks: R-5.1-1, R-2.1-1, R-2.1-2
@@ -161,9 +185,9 @@ fn no_request_has_more_segments_than_the_disk_takes() {
         let buffer = disk.allocate(512).expect("a pool");
         let four = vec![buffer.segment(0, 512); 4];
         let refused = queue.transfer(Operation::Read, 0, &[four.clone(), four.clone()].concat(), false, 1);
-        assert!(matches!(refused, Err(Error::Request(Status::TooLong))), "{refused:?}");
+        assert!(matches!(refused, Err(Error::Service(DiskError::Request(Status::TooLong)))), "{refused:?}");
         let refused = queue.transfer(Operation::Read, 0, &[four[0]; 5], false, 1);
-        assert!(matches!(refused, Err(Error::Request(Status::TooLong))), "{refused:?}");
+        assert!(matches!(refused, Err(Error::Service(DiskError::Request(Status::TooLong)))), "{refused:?}");
         queue.transfer(Operation::Read, 0, &four, false, 1).expect("as many as it takes");
         assert_eq!(finish(&mut queue), [Status::Ok]);
     };

@@ -1,12 +1,13 @@
-//! A second client: it wants the disk for itself, or says nothing.
+//! One more client: it wants the disk for itself, or says nothing.
 
 use std::os::fd::OwnedFd;
 
-use fipsee_block::wire::{ATTACH_EXCLUSIVE, ATTACH_SOLE_WRITER, FEATURE_SOLE_WRITER, SERVICE_BLOCK};
-use fipsee_ring::control::{Control, VERSION};
+use fipsee_block::wire::{FEATURE_SOLE_WRITER, SERVICE_BLOCK};
+use fipsee_ring::control::Control;
 
+use super::claims::Terms;
 use crate::context::Context;
-use crate::daemon::{Down, Link, Up};
+use crate::link::{Down, Link, Up};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
@@ -28,7 +29,7 @@ pub enum Visit {
     HangUp,
 }
 
-/// A second client.
+/// One more client.
 pub(crate) struct Visitor {
     pub(crate) link: usize,
     pub(crate) stage: Stage,
@@ -39,6 +40,9 @@ pub(crate) struct Visitor {
 }
 
 impl Visitor {
+    /// As what it attaches.
+    pub(crate) const TERMS: Terms = Terms { exclusive: true, reads_only: false, claims: true, forces: false };
+
     /// Not connected yet.
     #[must_use]
     pub(crate) const fn new(visit: Visit, link: usize) -> Self {
@@ -53,12 +57,11 @@ impl Visitor {
 
     /// One step.
     pub(crate) fn run(&mut self, context: &Context, link: &mut Link) {
-        let send = |link: &mut Link, message: Control| link.up.push_back(Up::Packet(message.encode(), Vec::new()));
         if self.stage == Stage::Away {
             context.say(|| format!("visitor: connects ({:?})", self.visit));
-            link.up.push_back(Up::Connect);
-            if self.visit != Visit::Silent {
-                send(link, Control::Hello { version_min: VERSION, version_max: VERSION, features: FEATURE_SOLE_WRITER });
+            match self.visit {
+                Visit::Silent => link.up.push_back(Up::Connect(0)),
+                _ => link.greet(0, FEATURE_SOLE_WRITER),
             }
             self.stage = Stage::Waiting;
             return;
@@ -70,8 +73,8 @@ impl Visitor {
         });
         match down {
             Down::Packet(Control::Welcome { .. }, _) => {
-                let (flags, name) = (ATTACH_EXCLUSIVE | ATTACH_SOLE_WRITER, "disk".to_owned());
-                send(link, Control::Attach { service: SERVICE_BLOCK, queue_count: 1, depth: 4, flags, pool_bytes: 0, name });
+                let (flags, name) = (Self::TERMS.flags(), "disk".to_owned());
+                link.send(&Control::Attach { service: SERVICE_BLOCK, queue_count: 1, depth: 4, flags, pool_bytes: 0, name });
                 self.stage = Stage::Attaching;
             }
             Down::Packet(Control::Attached { .. }, files) => {
@@ -80,7 +83,7 @@ impl Visitor {
                     link.up.push_back(Up::Gone);
                     self.end();
                 } else {
-                    send(link, Control::Detach);
+                    link.send(&Control::Detach);
                     self.stage = Stage::Detaching;
                 }
             }

@@ -1,0 +1,62 @@
+//! The kinds of lifetimes that seeds play.
+
+use crate::calls::Calls;
+use crate::conversation;
+use crate::course::Outcome;
+use crate::disks::Disks;
+use crate::script::{Kind, Script};
+use crate::shrink::{Shrunk, shrink};
+use crate::variant::Variant;
+
+type Play = fn(u64, Option<Variant>, bool) -> Outcome;
+type Replay = fn(u64, Vec<u8>) -> Outcome;
+type Shrink = fn(u64, Option<Variant>) -> Option<Shrunk>;
+
+/// A kind, whatever its scripts are.
+pub struct Entry {
+    /// Its name.
+    pub name: &'static str,
+    /// Play the lifetime of a seed; `true`: trace and choices are wanted.
+    pub play: Play,
+    /// Play it again by the choices of its scheduler, if it keeps these.
+    pub replay: Option<Replay>,
+    /// The shortest found that fails as it does, if it can be looked for.
+    pub shrink: Option<Shrink>,
+}
+
+/// Seeds play them in turn: seed n the one at n modulo their number. A kind with a [`Script`] is one more line.
+pub const KINDS: &[Entry] = &[Entry::of::<Disks>(), Entry::of::<Calls>(), Entry::TAKEOVER];
+
+/// What this seed plays.
+#[must_use]
+pub fn of_seed(seed: u64) -> &'static Entry {
+    &KINDS[usize::try_from(seed % KINDS.len() as u64).unwrap_or(0)]
+}
+
+/// Play the lifetime of a seed.
+#[must_use]
+pub fn play(seed: u64, variant: Option<Variant>, keeps: bool) -> Outcome {
+    (of_seed(seed).play)(seed, variant, keeps)
+}
+
+impl Entry {
+    /// The conversation of two daemons, of which there is nothing to shrink.
+    const TAKEOVER: Self = Self {
+        name: "takeover",
+        play: |seed, variant, keeps| {
+            let (failure, trace) = conversation::play(seed, variant, keeps);
+            Outcome { failure, trace, faults: 1, ..Outcome::default() }
+        },
+        replay: None,
+        shrink: None,
+    };
+
+    const fn of<K: Kind>() -> Self {
+        Self {
+            name: K::NAME,
+            play: |seed, variant, keeps| K::play(&Script::draw(seed), variant, keeps),
+            replay: Some(|seed, choices| K::play(&Script { choices: Some(choices), ..Script::draw(seed) }, None, true)),
+            shrink: Some(|seed, variant| shrink(&Script::<K>::draw(seed), variant)),
+        }
+    }
+}

@@ -1,0 +1,484 @@
+//! One lifetime, step by step: who runs is the scheduler's choice.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use fipsee_block::disk::{Disk, Engine};
+use fipsee_daemon::transport::vhost_user::device::{Acknowledgement, Action, Change, Device, DiskDescription};
+use fipsee_ring::region::Region;
+use fipsee_ring::tuning::Choices;
+use fipsee_virtio::blk::server::VirtqueueServer;
+use rustix::io::pwrite;
+
+use super::driver::{Driver, QUEUE_BYTES, bell, draw, has_rung};
+use super::hypervisor::{Hypervisor, Say};
+use super::oracle::{Expected, SharedDisk};
+use super::{Broken, Fault, Script, Trace};
+use crate::Outcome;
+use crate::rng::Rng;
+
+/// Steps of the longest lifetime that gets anywhere: some twenty times the usual.
+const MAX_STEPS: u32 = 40_000;
+/// Bytes of a queue's part of the inflight area before its entries, and of an entry.
+const INFLIGHT_HEADER: u64 = 16;
+const INFLIGHT_ENTRY: u64 = 16;
+const INFLIGHT_USED_INDEX: u64 = 14;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Actor {
+    Worker(usize),
+    Disk,
+    Driver(usize),
+    Hypervisor,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Awake {
+    Looks,
+    /// It found nothing: next it arms.
+    Idle,
+    Sleeps,
+}
+
+/// A queue at its worker.
+struct Served {
+    server: Option<VirtqueueServer>,
+    /// Of the server, among all of the lifetime.
+    id: u32,
+    awake: Awake,
+    /// What the worker was asked for and has not done.
+    orders: VecDeque<Action>,
+    /// Elements of the used ring that are not written yet.
+    hidden: Vec<(u16, [u8; 8])>,
+}
+
+struct World<'a> {
+    script: &'a Script,
+    broken: Option<Broken>,
+    trace: Trace,
+    rng: Rng,
+    ram: Arc<Region>,
+    drivers: Vec<Driver>,
+    queues: Vec<Served>,
+    hypervisor: Hypervisor,
+    device: Device,
+    disk: SharedDisk,
+    engine: Engine,
+    expected: Expected,
+    issued: u32,
+    steps: u32,
+    served: u32,
+    next_fault: usize,
+    due_since: Option<u32>,
+    worker_slow_until: u32,
+    disk_slow_until: u32,
+    is_leaving: bool,
+}
+
+/// Play a lifetime; `keeps`: the trace is wanted.
+#[must_use]
+pub fn play(script: &Script, broken: Option<Broken>, keeps: bool) -> Outcome {
+    let disk = SharedDisk::new();
+    let ram = Region::create("fipsee-simulated-guest", u64::from(script.queues) * QUEUE_BYTES).expect("memory");
+    let ram = Arc::new(ram);
+    let served = || Served { server: None, id: 0, awake: Awake::Looks, orders: VecDeque::new(), hidden: Vec::new() };
+    let mut world = World {
+        script,
+        broken,
+        trace: Trace::new(keeps),
+        rng: Rng::new(script.seed, 12),
+        drivers: (0..script.queues).map(|index| Driver::new(&ram, index, script.size, script.features)).collect(),
+        ram,
+        queues: std::iter::repeat_with(served).take(script.queues.into()).collect(),
+        hypervisor: Hypervisor::new(script.features, script.queues, script.size),
+        device: device(&disk, script.queues),
+        engine: Engine::new(1).expect("one entry is possible"),
+        expected: Expected::new(&disk),
+        disk,
+        issued: 0,
+        steps: 0,
+        served: 0,
+        next_fault: 0,
+        due_since: None,
+        worker_slow_until: 0,
+        disk_slow_until: 0,
+        is_leaving: false,
+    };
+    world.hypervisor.connect();
+    while !world.trace.has_failed() && world.step() {}
+    world.outcome()
+}
+
+/// For the trace, in which nothing may differ from one play to the next.
+const fn name_of(order: &Action) -> &'static str {
+    match order {
+        Action::Serve(..) => "serves",
+        Action::Stop(_) => "stops",
+        Action::Move(..) => "has other memory",
+        _ => "changes",
+    }
+}
+
+fn device(disk: &SharedDisk, queues: u16) -> Device {
+    Device::new(DiskDescription { name: "disk".to_owned(), info: disk.info(), read_only: false }, queues)
+}
+
+impl World<'_> {
+    /// One step of somebody; `false`: the lifetime is over.
+    fn step(&mut self) -> bool {
+        self.steps += 1;
+        if self.steps > MAX_STEPS {
+            self.trace.violated(|| format!("after {MAX_STEPS} steps the lifetime has not ended"));
+            return false;
+        }
+        self.fault_if_due();
+        let mut actors: Vec<Actor> =
+            (0..self.queues.len()).flat_map(|index| [Actor::Worker(index), Actor::Driver(index)]).collect();
+        actors.extend([Actor::Disk, Actor::Hypervisor]);
+        while !actors.is_empty() {
+            let actor = actors.swap_remove(self.rng.below(actors.len()));
+            if self.may_run(actor) {
+                self.run(actor);
+                return true;
+            }
+        }
+        self.wait()
+    }
+
+    /// Nobody can go on: a fault passes, or the lifetime is over.
+    fn wait(&mut self) -> bool {
+        let slow = self.worker_slow_until.max(self.disk_slow_until);
+        if slow > self.steps {
+            (self.worker_slow_until, self.disk_slow_until) = (0, 0);
+            return true;
+        }
+        let outstanding: usize = self.drivers.iter().map(Driver::outstanding).sum();
+        if outstanding > 0 || self.issued < self.script.requests {
+            self.trace.violated(|| format!("everybody waits, {outstanding} requests are outstanding"));
+            return false;
+        }
+        if !self.is_leaving {
+            self.is_leaving = true;
+            self.device.hung_up(false);
+            self.carry_out();
+            return true;
+        }
+        if !self.device.is_settled() || self.queues.iter().any(|queue| queue.server.is_some()) || self.disk.in_flight() > 0 {
+            self.trace.violated(|| "the hypervisor is gone, and something of it is left".to_owned());
+        }
+        self.expected.check(&self.trace);
+        false
+    }
+
+    fn may_run(&mut self, actor: Actor) -> bool {
+        match actor {
+            Actor::Worker(index) => {
+                let Served { server, awake, orders, .. } = &mut self.queues[index];
+                if self.steps < self.worker_slow_until {
+                    return false;
+                }
+                let waits = matches!(orders.front(), Some(Action::Stop(_) | Action::Move(..)));
+                let in_flight = server.as_ref().is_some_and(|server| server.in_flight() > 0);
+                if waits && in_flight && self.broken != Some(Broken::StoppedInFlight) {
+                    return false;
+                }
+                if !orders.is_empty() {
+                    return true;
+                }
+                if let (Some(server), Awake::Sleeps) = (server, *awake)
+                    && has_rung(&self.drivers[index].kick)
+                {
+                    server.bell_rang();
+                    *awake = Awake::Looks;
+                }
+                self.queues[index].server.is_some() && self.queues[index].awake != Awake::Sleeps
+            }
+            Actor::Disk => self.steps >= self.disk_slow_until && self.disk.in_flight() > 0,
+            Actor::Driver(index) => !self.is_leaving && self.drivers[index].may_run(),
+            Actor::Hypervisor => {
+                let may_speak = self.device.is_settled() && self.hypervisor.awaited.is_none();
+                may_speak && !self.is_leaving && !self.hypervisor.to_say.is_empty()
+            }
+        }
+    }
+
+    fn run(&mut self, actor: Actor) {
+        match actor {
+            Actor::Worker(index) => self.run_worker(index),
+            Actor::Disk => self.end_and_publish(),
+            Actor::Driver(index) => self.run_driver(index),
+            Actor::Hypervisor => self.speak(),
+        }
+        self.carry_out();
+    }
+
+    fn run_worker(&mut self, index: usize) {
+        if let Some(order) = self.queues[index].orders.pop_front() {
+            return self.handle(index, order);
+        }
+        let (driver, queue) = (&self.drivers[index], &mut self.queues[index]);
+        let Some(server) = &mut queue.server else { return };
+        if queue.awake == Awake::Idle {
+            let remains = server.arm_and_work_remains() && self.broken != Some(Broken::SleepsWithoutLook);
+            queue.awake = if remains { Awake::Looks } else { Awake::Sleeps };
+            return self.trace.say(|| format!("worker {index}: {:?}", queue.awake));
+        }
+        let taken = server.visit(&self.disk, &mut self.engine);
+        queue.awake = if taken > 0 { Awake::Looks } else { Awake::Idle };
+        self.trace.say(|| format!("worker {index}: takes {taken}{}", server.queue.fault().map_or("", |_| ", and is over")));
+        if let Some(fault) = server.queue.fault()
+            && !driver.has_misbehaved
+        {
+            self.trace.violated(|| format!("queue {index} is over, although nothing was wrong: {fault}"));
+        }
+    }
+
+    /// Do what the device wants of this queue.
+    fn handle(&mut self, index: usize, order: Action) {
+        self.trace.say(|| format!("worker {index}: {}", name_of(&order)));
+        let queue = &mut self.queues[index];
+        let acknowledgement = match (order, &mut queue.server) {
+            (Action::Serve(number, _, setup), server) => {
+                let mut setup = *setup;
+                if self.broken == Some(Broken::InflightIgnored) {
+                    setup.queue.inflight = None;
+                }
+                self.served += 1;
+                queue.id = self.served;
+                let served = VirtqueueServer::new(self.served, setup, None).map(|made| *server = Some(made));
+                queue.awake = Awake::Looks;
+                Acknowledgement::Served(number, served.map(|()| Choices::default()))
+            }
+            (Action::Stop(number), server) => {
+                let next = server.take().map(VirtqueueServer::stop);
+                Acknowledgement::Stopped(number, next)
+            }
+            (Action::Move(number, memory, rings), Some(server)) => {
+                let moved = server.set_memory(memory, rings);
+                Acknowledgement::Moved(number, moved)
+            }
+            (Action::Change(_, Change(change)), Some(server)) => Acknowledgement::Done(change(server)),
+            _ => Acknowledgement::Done(Ok(())),
+        };
+        if let Err(problem) = self.device.acknowledged(acknowledgement) {
+            self.trace.violated(|| format!("the hypervisor is refused, although nothing was wrong: {problem}"));
+        }
+    }
+
+    /// Hand on what the device wants done.
+    fn carry_out(&mut self) {
+        loop {
+            let actions = self.device.take_actions();
+            if actions.is_empty() {
+                return;
+            }
+            for action in actions {
+                match action {
+                    Action::Reply(bytes, file) => self.hypervisor.answered(&bytes, file, &self.drivers, &self.trace),
+                    Action::Claim => drop(self.device.acknowledged(Acknowledgement::Done(Ok(())))),
+                    Action::Announce(_) | Action::EndClaim => {}
+                    Action::Warn(queue, what, why) => self.trace.violated(|| format!("queue {queue}: {what}: {why}")),
+                    Action::Serve(queue, ..)
+                    | Action::Stop(queue)
+                    | Action::Move(queue, ..)
+                    | Action::Change(queue, _)
+                    | Action::Ring(queue, _) => self.queues[usize::from(queue)].orders.push_back(action),
+                }
+            }
+        }
+    }
+
+    /// A request ends at the disk, and its queue is told. Which?
+    fn end_one(&mut self) -> Option<usize> {
+        let place = self.rng.below(self.disk.in_flight());
+        let (ticket, status) = self.disk.end(place);
+        self.trace.say(|| format!("disk: tag {} of server {}: {status:?}", ticket.tag, ticket.queue));
+        let index = self.queues.iter().position(|queue| queue.id == ticket.queue && queue.server.is_some())?;
+        let queue = &mut self.queues[index];
+        queue.server.iter_mut().for_each(|server| server.finish(ticket, status));
+        queue.awake = Awake::Looks;
+        Some(index)
+    }
+
+    /// What has ended on a queue is published.
+    fn publish(&mut self, index: usize) {
+        let (driver, queue) = (&self.drivers[index], &mut self.queues[index]);
+        let old: Vec<_> = (0..driver.size).map(|place| driver.used_element(place)).collect();
+        let from = driver.used_index();
+        queue.server.iter_mut().for_each(VirtqueueServer::flush);
+        let hidden = driver.hide_elements(self.broken, from, &old);
+        queue.hidden.extend(hidden);
+    }
+
+    fn end_and_publish(&mut self) {
+        if let Some(index) = self.end_one() {
+            self.publish(index);
+        }
+    }
+
+    fn run_driver(&mut self, index: usize) {
+        let driver = &mut self.drivers[index];
+        if driver.has_misbehaved && has_rung(&driver.error) {
+            self.trace.say(|| format!("driver {index}: finds its device broken, and resets it"));
+            return self.hypervisor.restart(true);
+        }
+        let reaped = driver.reap(&mut self.expected, &self.trace);
+        for (place, element) in self.queues[index].hidden.drain(..) {
+            driver.set_used_element(place, element);
+        }
+        let mut issued = 0;
+        // No request begins while a reset is under way: it would be gone with it.
+        if !driver.has_misbehaved && !self.hypervisor.to_say.iter().any(|say| matches!(say, Say::ResetDriver)) {
+            let wanted = self.rng.below(4) + usize::from(driver.outstanding() == 0);
+            for _ in 0..wanted {
+                if self.issued == self.script.requests {
+                    break;
+                }
+                let operation = draw(&mut self.expected, &mut self.rng);
+                if driver.issue(operation, &mut self.rng, &self.trace) {
+                    self.expected.begin(&operation);
+                    (self.issued, issued) = (self.issued + 1, issued + 1);
+                }
+            }
+            driver.publish(&self.trace);
+        }
+        if reaped + issued == 0 {
+            driver.sleep(&self.trace);
+        }
+    }
+
+    fn speak(&mut self) {
+        let Some(say) = self.hypervisor.to_say.pop_front() else { return };
+        self.trace.say(|| format!("hypervisor: {say:?}"));
+        let Some(message) = self.hypervisor.message(say, &self.ram, &self.drivers) else {
+            self.drivers.iter_mut().for_each(Driver::reset);
+            return self.expected.forget_requests();
+        };
+        if let Err(problem) = self.device.message(message) {
+            self.trace.violated(|| format!("the hypervisor is refused, although nothing was wrong: {problem}"));
+        }
+    }
+
+    fn fault_if_due(&mut self) {
+        let Some(&(answered, steps, fault)) = self.script.faults.get(self.next_fault) else { return };
+        if self.expected.completed < answered || self.is_leaving {
+            return;
+        }
+        let since = *self.due_since.get_or_insert(self.steps);
+        // What the hypervisor is in the middle of, a guest cannot interrupt; a kill can.
+        let is_busy = !self.hypervisor.to_say.is_empty() || self.hypervisor.awaited.is_some();
+        let waits = matches!(fault, Fault::Reset | Fault::Paused | Fault::Memory | Fault::Call | Fault::BadChain | Fault::HungUp);
+        if self.steps < since + steps || (is_busy && waits) {
+            return;
+        }
+        (self.due_since, self.next_fault) = (None, self.next_fault + 1);
+        self.trace.say(|| format!("FAULT: {fault:?}"));
+        self.begin(fault);
+        self.carry_out();
+    }
+
+    fn begin(&mut self, fault: Fault) {
+        match fault {
+            Fault::WorkerSlow(steps) => self.worker_slow_until = self.steps + steps,
+            Fault::DiskSlow(steps) => self.disk_slow_until = self.steps + steps,
+            Fault::DiskErrors(count) => {
+                self.expected.may_fail = true;
+                self.disk.state().errors_left += count;
+            }
+            Fault::Killed => self.kill(),
+            Fault::HungUp => {
+                // The new connection is accepted when everything of the old one is released.
+                self.device.hung_up(false);
+                self.carry_out();
+                self.finish_orders();
+                self.device = device(&self.disk, self.script.queues);
+                self.hypervisor.connect();
+            }
+            Fault::Reset => self.hypervisor.restart(true),
+            Fault::Paused => self.hypervisor.restart(false),
+            Fault::Memory => self.hypervisor.set_memory(),
+            Fault::Call => {
+                self.drivers.iter_mut().for_each(|driver| driver.call = bell());
+                self.hypervisor.set_calls();
+            }
+            Fault::BadChain => {
+                let index = self.rng.below(self.drivers.len());
+                self.drivers[index].misbehave(&mut self.rng, &self.trace);
+            }
+        }
+    }
+
+    /// What the device has asked for happens before anything else.
+    fn finish_orders(&mut self) {
+        while let Some(index) = self.queues.iter().position(|queue| !queue.orders.is_empty()) {
+            if self.queues[index].server.as_ref().is_some_and(|server| server.in_flight() > 0) {
+                self.end_and_publish();
+                continue;
+            }
+            if let Some(order) = self.queues[index].orders.pop_front() {
+                self.handle(index, order);
+                self.carry_out();
+            }
+        }
+    }
+
+    /// The daemon is killed, perhaps while it publishes what has been ended on a queue. Then there is another.
+    fn kill(&mut self) {
+        let index = self.rng.below(self.queues.len());
+        let before = self.drivers[index].used_index();
+        for _ in 0..self.rng.below(4).min(self.disk.in_flight()) {
+            let _ = self.end_one();
+        }
+        (0..self.queues.len()).for_each(|index| self.publish(index));
+        let count = self.drivers[index].used_index().wrapping_sub(before);
+        if count > 0 && self.hypervisor.inflight.is_some() && self.queues[index].server.is_some() {
+            self.undo_stores(index, before, count);
+        }
+        self.disk.daemon_is_gone(&mut self.rng);
+        for queue in &mut self.queues {
+            queue.server = None;
+            queue.orders.clear();
+        }
+        self.device = device(&self.disk, self.script.queues);
+        let was_resetting = self.hypervisor.to_say.iter().any(|say| matches!(say, Say::ResetDriver));
+        self.hypervisor.connect();
+        if was_resetting {
+            // The guest has its device reset all the same: what it had in flight is not looked for any more.
+            self.drivers.iter_mut().for_each(Driver::reset);
+            self.expected.forget_requests();
+            self.hypervisor.inflight = None;
+            self.hypervisor.connect();
+        }
+    }
+
+    /// Of the stores that published `count` elements from `before` on, the last ones have not happened: the used index of the inflight
+    /// area, then the marks of its entries, then the used index itself.
+    fn undo_stores(&mut self, index: usize, before: u16, count: u16) {
+        let Some((file, _)) = &self.hypervisor.inflight else { return };
+        let part = (INFLIGHT_HEADER + u64::from(self.script.size) * INFLIGHT_ENTRY).next_multiple_of(64) * index as u64;
+        let driver = &self.drivers[index];
+        let put = |offset: u64, bytes: &[u8]| assert_eq!(pwrite(file, bytes, part + offset), Ok(bytes.len()));
+        let (undone, is_early) = (self.rng.below(usize::from(count) + 3), self.broken == Some(Broken::InflightClearedEarly));
+        self.trace.say(|| format!("killed while it publishes {count} elements of queue {index}, {undone} stores before the end"));
+        if undone > 0 {
+            put(INFLIGHT_USED_INDEX, &before.to_le_bytes());
+        }
+        for place in (0..count).rev().take(undone.saturating_sub(1)) {
+            let [head, ..] = driver.used_element(before.wrapping_add(place)).map(u64::from);
+            let entry = INFLIGHT_HEADER + head * INFLIGHT_ENTRY;
+            if !is_early {
+                put(entry, &[1]);
+            }
+        }
+        if undone > usize::from(count) + 1 {
+            driver.set_used_index(before);
+        }
+    }
+
+    fn outcome(self) -> Outcome {
+        let faults = u32::try_from(self.next_fault).unwrap_or(0);
+        let (failure, requests) = (self.trace.verdict.into_inner(), self.expected.completed);
+        let trace = self.trace.lines.map(std::cell::RefCell::into_inner).unwrap_or_default();
+        Outcome { failure, steps: self.steps, requests, trace, choices: Vec::new(), faults }
+    }
+}
