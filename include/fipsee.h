@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * The Fip-see wire: every size, offset, number and structure that two programs exchange. docs/protocol.md says what
- * they mean together; the section is named at each part. Twin of crates/ring/src/{layout,control,channel}.rs and
+ * The Fip-see wire format: every size, offset, number and structure that two programs exchange. docs/protocol.md defines
+ * their meaning; each part names its section. Counterpart of crates/ring/src/{layout,control,channel}.rs and
  * crates/{block,call}/src/wire.rs; tests/interop compares the two as whole tables.
  *
  * C11, C++17 and kernel C, with gcc or clang. All values are little-endian, and so must the machine be. Reserved
  * fields are sent as 0 and refused if they are not, except where a comment says "ignored".
  *
- * Structures lie in memory that a peer may write at any moment only where that is said. Copy once, then look.
+ * A comment says where a structure is in memory that a peer may write at any moment. Copy it once, then read the copy.
  */
 #ifndef FIPSEE_H
 #define FIPSEE_H
@@ -33,7 +33,7 @@
 #else
 #define FIPSEE_ASSERT(condition) _Static_assert(condition, #condition)
 #endif
-/* The size of a structure and, at each field, its place: what the other side of the wire counts on. */
+/* The size of a structure and the offset of each field, on which the peer relies. */
 #define FIPSEE_ASSERT_SIZE(type, bytes) FIPSEE_ASSERT(sizeof(type) == (bytes))
 #define FIPSEE_ASSERT_AT(type, field, offset_bytes) FIPSEE_ASSERT(offsetof(type, field) == (offset_bytes))
 
@@ -48,7 +48,7 @@
 /* Fewest and most slots of a ring; always a power of two. */
 #define FIPSEE_MIN_SLOTS 2
 #define FIPSEE_MAX_SLOTS 65536
-/* Bytes of one ring's cold words, and where the two stand. */
+/* Bytes of one ring's cold words, and their offsets. */
 #define FIPSEE_COLD_BYTES 128
 #define FIPSEE_COLD_RELEASED_OFFSET_BYTES 0
 #define FIPSEE_COLD_ASLEEP_OFFSET_BYTES 4
@@ -76,7 +76,7 @@ FIPSEE_ASSERT_AT(struct fipsee_cold, released, FIPSEE_COLD_RELEASED_OFFSET_BYTES
 FIPSEE_ASSERT_AT(struct fipsee_cold, asleep, FIPSEE_COLD_ASLEEP_OFFSET_BYTES);
 FIPSEE_ASSERT_AT(struct fipsee_cold, hold, FIPSEE_COLD_HOLD_OFFSET_BYTES);
 FIPSEE_ASSERT_AT(struct fipsee_cold, choices, FIPSEE_COLD_CHOICES_OFFSET_BYTES);
-/* Most that a writer believes of `hold` (section 2.5). */
+/* Highest value of `hold` that a writer uses (section 2.5). */
 #define FIPSEE_MAX_HOLD_NS 1000
 
 /*
@@ -89,7 +89,7 @@ FIPSEE_ASSERT_AT(struct fipsee_cold, choices, FIPSEE_COLD_CHOICES_OFFSET_BYTES);
 #define FIPSEE_CHOICES_BURST_PREFETCH_SHIFT 12
 #define FIPSEE_CHOICES_TAKE_SHIFT 16
 #define FIPSEE_CHOICES_FIELD 0xfU
-/* Set: measured on this machine. Clear: what the CPU's family is known to like. */
+/* Set: measured on this machine. Clear: the defaults of the CPU's family. */
 #define FIPSEE_CHOICES_MEASURED (1U << 20)
 /* How the writer of a single message gets the next slot's line: prefetch for writing; locked operation on the slot two on; not. */
 #define FIPSEE_OWNERSHIP_PREFETCH_NEXT 1
@@ -131,7 +131,7 @@ FIPSEE_ASSERT_AT(struct fipsee_cold, choices, FIPSEE_COLD_CHOICES_OFFSET_BYTES);
 /* Most bytes of one region, of the daemon or of a client: what 32 bits of sectors reach. */
 #define FIPSEE_MAX_REGION_BYTES (1ULL << 41)
 /*
- * Features: the table of queues tells where the daemon's workers run; ATTACH may claim; the table of queues advises choices. And
+ * Features: the table of queues names the CPUs of the daemon's workers; ATTACH may claim; the table of queues advises choices. And
  * all that this header knows.
  */
 #define FIPSEE_FEATURE_WORKER_CPU (1ULL << 0)
@@ -159,7 +159,7 @@ FIPSEE_ASSERT_AT(struct fipsee_region_header, pool_offset_bytes, 32);
 FIPSEE_ASSERT_AT(struct fipsee_region_header, pool_bytes, 40);
 FIPSEE_ASSERT_AT(struct fipsee_region_header, reserved, 48);
 
-/* Entry q of the table stands at FIPSEE_REGION_HEADER_BYTES + q * FIPSEE_QUEUE_ENTRY_BYTES. */
+/* Entry q of the table is at FIPSEE_REGION_HEADER_BYTES + q * FIPSEE_QUEUE_ENTRY_BYTES. */
 struct fipsee_queue_entry {
 	uint64_t request_offset_bytes;		/* ring from client to daemon; multiple of 64 */
 	uint64_t completion_offset_bytes;	/* ring from daemon to client; multiple of 64 */
@@ -228,8 +228,8 @@ FIPSEE_ASSERT_AT(struct fipsee_queue_entry, reserved, 52);
 #define FIPSEE_SERVICE_CALLS 2
 
 /*
- * ATTACH flags: the client will not write; nobody else may be attached meanwhile. With FIPSEE_FEATURE_SOLE_WRITER: nobody
- * else may write meanwhile; write although somebody claims that.
+ * ATTACH flags: the client will not write; no other client may be attached meanwhile. With FIPSEE_FEATURE_SOLE_WRITER: no
+ * other client may write meanwhile; write beside a claim.
  */
 #define FIPSEE_ATTACH_READ_ONLY 1
 #define FIPSEE_ATTACH_EXCLUSIVE 2
@@ -254,7 +254,7 @@ FIPSEE_ASSERT_AT(struct fipsee_queue_entry, reserved, 52);
 struct fipsee_control_header {
 	uint32_t magic;				/* FIPSEE_CONTROL_MAGIC */
 	uint16_t kind;				/* FIPSEE_HELLO .. FIPSEE_DETACHED */
-	uint16_t version;			/* FIPSEE_VERSION; not looked at in HELLO and REFUSED */
+	uint16_t version;			/* FIPSEE_VERSION; not checked in HELLO and REFUSED */
 	uint32_t length_bytes;			/* of the whole message; equals the packet's length */
 };
 FIPSEE_ASSERT_SIZE(struct fipsee_control_header, 12);
@@ -361,7 +361,7 @@ FIPSEE_ASSERT_AT(struct fipsee_region_id, region, 12);
 /* Unit of the lengths of payloads. A request or reply has at most FIPSEE_PAYLOAD_BYTES. */
 #define FIPSEE_CALL_PAYLOAD_UNIT_BYTES 64
 
-/* What a service of calls is, in ATTACHED. */
+/* Information of a service of calls, in ATTACHED. */
 struct fipsee_call_info {
 	uint32_t request_bytes;			/* length of a request, at most FIPSEE_PAYLOAD_BYTES */
 	uint32_t reply_bytes;			/* length of a reply, at most FIPSEE_PAYLOAD_BYTES */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * The block protocol on the wire (docs/protocol.md section 5): the part of fipsee.h about disks, which includes it. Twin of
- * crates/block/src/wire.rs.
+ * The block protocol on the wire (docs/protocol.md section 5): the part of fipsee.h about disks, which includes it. Counterpart
+ * of crates/block/src/wire.rs.
  */
 #ifndef FIPSEE_BLOCK_H
 #define FIPSEE_BLOCK_H
@@ -13,9 +13,9 @@
 /* The unit of offsets and lengths, whatever the logical block size of the disk. */
 #define FIPSEE_SECTOR_BYTES 512
 #define FIPSEE_SECTOR_SHIFT 9
-/* Most segments that stand in the request itself. */
+/* Most segments in the request itself. */
 #define FIPSEE_MAX_INLINE_SEGMENTS 5
-/* Segment count that says: segment 0 is where a table of segments stands. */
+/* Segment count of an indirect request: segment 0 names a table of segments. */
 #define FIPSEE_SEGMENTS_INDIRECT 0xff
 /* Most entries of that table. */
 #define FIPSEE_MAX_INDIRECT_ENTRIES 256
@@ -58,7 +58,7 @@
 #define FIPSEE_STATUS_MISALIGNED 9
 #define FIPSEE_STATUS_TOO_LONG 10
 #define FIPSEE_STATUS_NO_SEGMENTS 11
-/* Numbers from here on are none. */
+/* Numbers from here on are no statuses. */
 #define FIPSEE_STATUS_COUNT 12
 
 /* A disk ends below this sector. */
@@ -83,7 +83,7 @@ FIPSEE_ASSERT_SIZE(struct fipsee_segment, 8);
 FIPSEE_ASSERT_AT(struct fipsee_segment, length_sectors, 4);
 FIPSEE_ASSERT_AT(struct fipsee_segment, region, 6);
 
-/* A request, as it stands in a slot of the request ring. */
+/* A request in a slot of the request ring. */
 struct fipsee_request {
 	uint8_t operation;			/* FIPSEE_READ .. FIPSEE_ACK_EVENT */
 	uint8_t segment_count;			/* read, write: 1..5 or 0xff; get-info: 1; others: 0 */
@@ -116,7 +116,7 @@ struct fipsee_packed_request {
 };
 FIPSEE_ASSERT_SIZE(struct fipsee_packed_request, 16);
 
-/* Two or three of them in one slot of the request ring (section 5.9). Each counts as a request and is answered for itself. */
+/* Two or three of them in one slot of the request ring (section 5.9). Each counts as a request and has its own answer. */
 struct fipsee_packed {
 	uint8_t operation;			/* FIPSEE_PACKED */
 	uint8_t count;				/* 2 or 3 */
@@ -183,7 +183,7 @@ union fipsee_message {
 };
 FIPSEE_ASSERT_SIZE(union fipsee_message, FIPSEE_SLOT_BYTES);
 
-/* What a disk is, in ATTACHED and as the answer to get-info. */
+/* Properties of a disk, in ATTACHED and as the answer to get-info. */
 struct fipsee_block_info {
 	uint64_t first_sector;			/* where the export begins in the disk below; requests count from 0 */
 	uint64_t sector_count;			/* size in sectors of 512 bytes, at least 1 */
@@ -193,7 +193,7 @@ struct fipsee_block_info {
 	uint32_t max_range_sectors;		/* most sectors of one discard or write-zeroes */
 	uint32_t max_segments;			/* most segments of one request, at least 1 */
 	uint32_t capabilities;			/* FIPSEE_CAPABILITY_* */
-	uint8_t identity[16];			/* names disk and content; the same after the daemon restarted */
+	uint8_t identity[16];			/* identifies disk and content; the same after a restart of the daemon */
 	uint64_t reserved;
 };
 FIPSEE_ASSERT_SIZE(struct fipsee_block_info, FIPSEE_SERVICE_INFO_BYTES);
@@ -268,7 +268,7 @@ static inline const char *fipsee_completion_fault(const union fipsee_message *me
 #if defined(__KERNEL__) || __STDC_HOSTED__
 /*
  * The errno (positive) that a caller of read(2) or write(2) would see for a status; 0 for success. A number that is
- * no status gives EPROTO: the peer lies, close the channel.
+ * no status gives EPROTO: the peer broke the protocol, close the channel.
  */
 static inline int fipsee_status_errno(uint16_t status)
 {

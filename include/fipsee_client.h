@@ -4,27 +4,27 @@
  *
  * Build: cc program.c $(pkg-config --cflags --libs fipsee). Guide with examples: docs/guide/c.md. C11 and C++17; Linux.
  *
- * A disk (fipsee_open) has queues (fipsee_get_queue), and memory that the daemon reaches too (fipsee_memory_create).
+ * A disk (fipsee_open) has queues (fipsee_get_queue), and memory that the daemon maps, too (fipsee_memory_create).
  * A queue takes blocking calls (fipsee_read ...), and batches: stage requests (fipsee_stage_read ...), publish them
- * (fipsee_submit), collect results in whatever order they come (fipsee_reap, fipsee_wait, or fipsee_descriptor in an
+ * (fipsee_submit), and take results in the order of completion (fipsee_reap, fipsee_wait, or fipsee_descriptor in an
  * event loop).
  *
  * Units. Offsets and lengths are in bytes. On the disk they must be multiples of its logical block size
  * (fipsee_info.block_bytes); buffers of staged requests must start at a multiple of 512 bytes. Times are in nanoseconds.
  *
  * Errors. A call that returns int gives 0 or a count on success, and a negative errno on failure; then
- * fipsee_error_message() says in words what was wrong and what to do. What several calls have in common:
- *   -EINVAL    a null pointer, or a value that cannot be; nothing was done
- *   -ENOTCONN  the daemon died or closed the connection; see fipsee_reconnect
+ * fipsee_error_message() says what was wrong and what to do. Errors of several calls:
+ *   -EINVAL    a null pointer, or an invalid value; nothing was done
+ *   -ENOTCONN  the daemon ended or closed the connection; see fipsee_reconnect
  *   -EPROTO    the daemon broke the protocol; close the disk
  *   -ETIMEDOUT the daemon did not answer within 10 s; close the disk
  *   -EPERM     the disk was opened before fork(); see below
  *   -ENOTRECOVERABLE  an error in this library; close the disk, please report the message
- * Results of requests, in addition: -EIO, -EROFS (read-only), -ENXIO (beyond the end), -ENOSPC, -ENODEV (the daemon took
- * the disk away), -EOPNOTSUPP (see fipsee_info.capabilities), -EMSGSIZE (too long), -EFAULT (memory not registered).
+ * Results of requests, in addition: -EIO, -EROFS (read-only), -ENXIO (beyond the end), -ENOSPC, -ENODEV (the daemon
+ * removed the disk), -EOPNOTSUPP (see fipsee_info.capabilities), -EMSGSIZE (too long), -EFAULT (memory not registered).
  *
  * Threads. A queue is for one thread at a time: two calls on the same queue must not overlap, and there is no lock
- * inside. Different queues of a disk can be used by different threads at the same time without any care; so can the
+ * inside. Different threads can use different queues of a disk at the same time without coordination. The same holds for
  * calls that take a disk, except fipsee_reconnect and fipsee_close, during which no other call on the disk, its queues
  * or its memory may run. fipsee_error_message() is per thread. Signals do not interrupt any call, and no call raises one.
  *
@@ -45,7 +45,7 @@
 extern "C" {
 #endif
 
-/* The version of this header; fipsee_version() tells that of the library in use. */
+/* The version of this header; fipsee_version() returns that of the library in use. */
 #define FIPSEE_CLIENT_VERSION "0.1.0"
 
 struct fipsee_disk;	/* an opened disk; from fipsee_open to fipsee_close */
@@ -64,12 +64,12 @@ const char *fipsee_error_message(void);
 /* ---- Disk ------------------------------------------------------------------------------------------------------ */
 
 /* How to wait (fipsee_options.wait). */
-#define FIPSEE_WAIT_ADAPTIVE 0	/* look for a while, then sleep; the default */
-#define FIPSEE_WAIT_PAUSE 1	/* never sleep: the shortest latency, for the price of a CPU */
-#define FIPSEE_WAIT_POLL 1	/* another name of it */
+#define FIPSEE_WAIT_ADAPTIVE 0	/* poll for a while, then sleep; the default */
+#define FIPSEE_WAIT_PAUSE 1	/* never sleep: the shortest latency; occupies a CPU */
+#define FIPSEE_WAIT_POLL 1	/* another name for FIPSEE_WAIT_PAUSE */
 #define FIPSEE_WAIT_SLEEP 2	/* sleep at once: the least CPU */
 /*
- * Never sleep either, but do something else than PAUSE between two looks: nothing; yield the CPU; UMWAIT, TPAUSE or MWAITX,
+ * Never sleep either, but replace the PAUSE between two looks by: nothing; a yield of the CPU; UMWAIT, TPAUSE or MWAITX,
  * which save power and are not in every CPU (fipsee ping --waits shows which; fipsee_open fails with -EOPNOTSUPP).
  */
 #define FIPSEE_WAIT_SPIN 3
@@ -82,12 +82,12 @@ const char *fipsee_error_message(void);
 #define FIPSEE_OPEN_READ_ONLY 1	/* the daemon refuses writes of this client */
 #define FIPSEE_OPEN_EXCLUSIVE 2	/* be the only client of the disk, or fail with -EBUSY */
 /*
- * Nobody else writes the disk meanwhile: fails with -EBUSY while somebody else may, or keeps others out that want to. Without it,
- * whoever may write fails with -EBUSY while another client or a virtual machine has claimed that, unless it ignores it. -EOPNOTSUPP:
- * the daemon is too old to know claims.
+ * Claim the disk: be the only client that may write. Fails with -EBUSY while another client may write, and keeps later writers out.
+ * A client without this flag that may write gets -EBUSY while another client or a virtual machine claims the disk, unless it ignores
+ * the claim. -EOPNOTSUPP: the daemon is too old to support claims.
  */
 #define FIPSEE_OPEN_SOLE_WRITER 4
-#define FIPSEE_OPEN_IGNORE_CLAIM 8	/* write all the same; who does so answers for the data */
+#define FIPSEE_OPEN_IGNORE_CLAIM 8	/* write beside a claim; nothing protects the data then */
 
 /*
  * How to open a disk. Set it up with fipsee_options_init; 0 or NULL in a field means its default. It may grow at its
@@ -102,16 +102,16 @@ struct fipsee_options {
 	uint64_t pool_bytes;		/* memory for the library's own copies and tables, default 2.25 MiB per queue */
 	uint32_t wait;			/* FIPSEE_WAIT_* */
 	uint32_t flags;			/* FIPSEE_OPEN_* */
-	uint64_t look_ns;		/* adaptive waiting: how long to look before sleeping, default 200 us */
+	uint64_t look_ns;		/* adaptive waiting: how long to poll before sleeping, default 200 us */
 	/*
-	 * Not 0: fipsee_wait and the blocking calls outlive the daemon. They reconnect, for so long at most, and submit what
-	 * has no answer again. 0: they fail at once. UINT64_MAX: they wait for ever. Only with one queue; with more, call
+	 * Not 0: when the daemon is gone, fipsee_wait and the blocking calls reconnect, for so long at most, and submit again
+	 * what has no answer. 0: they fail at once. UINT64_MAX: they wait for ever. Only with one queue; with more, call
 	 * fipsee_reconnect.
 	 */
 	uint64_t reconnect_ns;
 };
 
-/* Every default. */
+/* Set every field to its default. */
 static inline void fipsee_options_init(struct fipsee_options *options)
 {
 	static const struct fipsee_options defaults = {
@@ -124,27 +124,27 @@ static inline void fipsee_options_init(struct fipsee_options *options)
 /*
  * Open the disk options->disk. On success *disk is the caller's, to be given to fipsee_close. `options` and its strings
  * are not needed afterwards.
- * Errors: -ENOENT (no socket there, or no disk of this name: the message tells which), -ECONNREFUSED (nobody listens),
+ * Errors: -ENOENT (no socket there, or no disk of this name: the message says which), -ECONNREFUSED (no daemon listens),
  * -EACCES (the socket or the disk is not for this user), -EBUSY (exclusive or claimed), -EDQUOT (a limit of the
  * daemon), -EMFILE, -ENOMEM, -EPROTONOSUPPORT, -E2BIG (options of a newer library are set).
  */
 int fipsee_open(const struct fipsee_options *options, struct fipsee_disk **disk);
 
 /*
- * Close it: the daemon finishes what was submitted, then its queues and all of its memory are freed, whatever is
- * returned. NULL is allowed.
+ * Close it: the daemon finishes what was submitted, then its queues and all of its memory are freed, in case of an error,
+ * too. NULL is allowed.
  * Errors: -ENOTCONN, -ETIMEDOUT: requests without a result may or may not have been done.
  */
 int fipsee_close(struct fipsee_disk *disk);
 
-/* fipsee_info.capabilities; the same numbers stand in fipsee.h. */
+/* fipsee_info.capabilities; the same numbers as in fipsee.h. */
 #define FIPSEE_CAPABILITY_WRITE 1
 #define FIPSEE_CAPABILITY_FLUSH 2
 #define FIPSEE_CAPABILITY_FUA 4
 #define FIPSEE_CAPABILITY_DISCARD 8
 #define FIPSEE_CAPABILITY_WRITE_ZEROES 16
 
-/* A disk. It may grow at its end. */
+/* A disk. The structure may grow at its end. */
 struct fipsee_info {
 	size_t size_bytes;		/* in: sizeof(struct fipsee_info) */
 	uint64_t capacity_bytes;	/* size of the disk, the newest known */
@@ -155,7 +155,7 @@ struct fipsee_info {
 	uint64_t max_range_bytes;	/* longest staged discard or write_zeroes; blocking calls split */
 	uint32_t capabilities;		/* FIPSEE_CAPABILITY_* */
 	uint32_t queue_count;		/* queues granted */
-	uint8_t identity[16];		/* names the disk and its content; the same after a restart of the daemon */
+	uint8_t identity[16];		/* identifies the disk and its content; the same after a restart of the daemon */
 };
 
 /* Describe the disk. Set info->size_bytes first; the library fills as much. Never asks the daemon, never blocks. */
@@ -165,19 +165,19 @@ int fipsee_get_info(const struct fipsee_disk *disk, struct fipsee_info *info);
 struct fipsee_queue *fipsee_get_queue(const struct fipsee_disk *disk, uint32_t index);
 
 /*
- * After -ENOTCONN from any queue, or at will: connect anew to the same disk, hand its memory over, and submit every
+ * After -ENOTCONN from any queue, or at any time: connect again to the same disk, register its memory, and submit every
  * staged request without a result again, on all queues. Tries until give_up_after_ns have passed since the call, at least
- * once. The descriptors of the queues are new ones. On failure everything stays as it was, and it may be called again.
+ * once. The queues get new descriptors. On failure nothing changes, and the function may be called again.
  * A write without a result may have been done before; doing it again is harmless unless other requests on the same
  * blocks were in flight. Blocking calls that failed are not repeated.
- * Errors: those of fipsee_open; -ESTALE when another disk has taken its place: close it.
+ * Errors: those of fipsee_open; -ESTALE when there is another disk in its place: close it.
  */
 int fipsee_reconnect(struct fipsee_disk *disk, uint64_t give_up_after_ns);
 
 /* ---- Memory ---------------------------------------------------------------------------------------------------- */
 
 /*
- * `length_bytes` of new memory, all zeroes, rounded up to pages, that the daemon reaches too: data moves between it and
+ * `length_bytes` of new memory, all zeroes, rounded up to pages, that the daemon maps, too: data moves between it and
  * the disk without being copied. It belongs to the disk until fipsee_memory_free or fipsee_close. Up to 63 at a time.
  * Errors: -ENOMEM, -EMFILE, -EDQUOT (a limit, see the message).
  */
@@ -222,7 +222,7 @@ int fipsee_read(struct fipsee_queue *queue, void *buffer, size_t length_bytes, u
 int fipsee_write(struct fipsee_queue *queue, const void *buffer, size_t length_bytes, uint64_t offset_bytes,
 		 uint32_t flags);
 
-/* Make durable whatever was completed before, on any queue. */
+/* Make everything durable that was completed before, on any queue. */
 int fipsee_flush(struct fipsee_queue *queue);
 
 /* The content of a range is no longer needed: it reads as zeroes or as before. */
@@ -235,8 +235,8 @@ int fipsee_write_zeroes(struct fipsee_queue *queue, uint64_t length_bytes, uint6
 
 /*
  * Stage a request; `token` comes back with its result. The daemon does not see it before fipsee_submit or fipsee_wait.
- * Buffers lie in memory of the disk, start at a multiple of 512 bytes, and are left alone until the result is reaped.
- * A request is of at least one block and at most what fipsee_info says.
+ * Buffers are in memory of the disk, start at a multiple of 512 bytes, and must not be used until the result is reaped.
+ * A request has at least one block and at most what fipsee_info says.
  * Errors: -EAGAIN: fipsee_depth requests are outstanding (one less while an event is acknowledged), reap first; -EFAULT: the buffer is not in memory of this disk;
  * -EMSGSIZE: too long; -EINVAL: not aligned.
  */
@@ -260,7 +260,7 @@ int fipsee_stage_discard(struct fipsee_queue *queue, uint64_t length_bytes, uint
 int fipsee_stage_write_zeroes(struct fipsee_queue *queue, uint64_t length_bytes, uint64_t offset_bytes, uint32_t flags,
 			      uint64_t token);
 
-/* Publish what is staged, together. Cheap when nothing is. Never blocks. */
+/* Publish what is staged, together. Cheap when nothing is staged. Never blocks. */
 int fipsee_submit(struct fipsee_queue *queue);
 
 /* A finished request. */
@@ -272,7 +272,7 @@ struct fipsee_result {
 
 /*
  * Take up to `max_results` finished requests, in any order. Returns how many; 0 when none is there. Never blocks.
- * -ENOTCONN is told by fipsee_wait and fipsee_woken only.
+ * Only fipsee_wait and fipsee_woken return -ENOTCONN.
  */
 int fipsee_reap(struct fipsee_queue *queue, struct fipsee_result *results, uint32_t max_results);
 
@@ -286,22 +286,22 @@ int fipsee_wait(struct fipsee_queue *queue, struct fipsee_result *results, uint3
 /* What was wrong with a request, and what to do; "done" if nothing was. Never NULL, static. */
 const char *fipsee_result_message(const struct fipsee_result *result);
 
-/* Requests that can be outstanding at a time: staged and not reaped. Negative errno on misuse, as the next one. */
+/* Most requests in flight at a time (staged and not reaped), and their number now. Negative errno on misuse. */
 int fipsee_depth(const struct fipsee_queue *queue);
 int fipsee_outstanding(const struct fipsee_queue *queue);
 
 #define FIPSEE_EVENT_NONE 0
 #define FIPSEE_EVENT_RESIZED 1	/* the disk has a new size: fipsee_get_info */
-#define FIPSEE_EVENT_DETACHED 2	/* the daemon takes the disk away: requests end with -ENODEV; close it */
+#define FIPSEE_EVENT_DETACHED 2	/* the daemon removes the disk: requests end with -ENODEV; close it */
 
-/* The oldest event not yet taken, FIPSEE_EVENT_*. Look after fipsee_reap or fipsee_wait. Each queue is told. */
+/* The oldest event not yet taken, FIPSEE_EVENT_*. Call it after fipsee_reap or fipsee_wait. Each queue gets each event. */
 int fipsee_next_event(struct fipsee_queue *queue);
 
 /* ---- Event loops ----------------------------------------------------------------------------------------------- */
 
 /*
- * A descriptor that becomes readable (poll, level-triggered epoll) when results or events came, or the daemon died. It
- * is silent until armed; now and then it is readable for nothing. It belongs to the queue: do not read, write or close
+ * A descriptor that becomes readable (poll, level-triggered epoll) when results or events came, or the daemon is gone. It
+ * is not readable until armed, and sometimes readable without cause. It belongs to the queue: do not read, write or close
  * it. fipsee_reconnect makes a new one.
  *
  *	for (;;) {
@@ -309,7 +309,7 @@ int fipsee_next_event(struct fipsee_queue *queue);
  *		if (fipsee_arm(queue) == 1)
  *			continue;		something came meanwhile: waiting now would miss it
  *		poll, with the loop's other descriptors;
- *		fipsee_woken(queue);		whatever poll said
+ *		fipsee_woken(queue);		whatever poll returned
  *	}
  */
 int fipsee_descriptor(const struct fipsee_queue *queue);
@@ -317,21 +317,21 @@ int fipsee_descriptor(const struct fipsee_queue *queue);
 /* fipsee_submit, and ask for the descriptor to be made readable. Returns 1 when work remains: reap, do not wait. */
 int fipsee_arm(struct fipsee_queue *queue);
 
-/* The wait is over: silence the descriptor. Errors: -ENOTCONN when the daemon is gone and nothing is left to reap. */
+/* The wait is over: drain the descriptor. Errors: -ENOTCONN when the daemon is gone and nothing is left to reap. */
 int fipsee_woken(struct fipsee_queue *queue);
 
 /* ---- Calls ----------------------------------------------------------------------------------------------------- */
 
 /*
- * One program serves functions at a socket, others call them. Guide with examples: docs/guide/calls.md.
+ * A program serves functions at a socket; other programs call them. Guide with examples: docs/guide/calls.md.
  *
  * A request and its reply are structures of at most 60 bytes, without padding, whose meaning the two programs agree on;
- * the name of the service stands for it and ends in a version, as in "org.example.counter/1". Larger data is payload:
- * memory that both sides reach, of its own for each call, whose used length the request or reply tells. Replies come in
+ * the name of the service identifies it and ends in a version, as in "org.example.counter/1". Larger data is payload:
+ * shared memory, separate for each call, whose used length the request or reply contains. Replies come in
  * the order of the calls. An error of a call is part of the reply.
  *
  * Errors and threads are as above: a caller, and each handle of a service, is for one thread at a time; -ENOTCONN means
- * that the server died. fork() likewise: both belong to the process that opened them.
+ * that the server is gone. fork() likewise: both belong to the process that opened them.
  */
 #define FIPSEE_CALL_MAX_BYTES 60
 
@@ -347,7 +347,7 @@ struct fipsee_caller_options {
 	uint32_t reply_bytes;		/* sizeof a reply */
 	uint32_t depth;			/* calls outstanding, default 64; the server may grant fewer */
 	uint32_t wait;			/* FIPSEE_WAIT_* */
-	uint64_t look_ns;		/* adaptive waiting: how long to look before sleeping, default 200 us */
+	uint64_t look_ns;		/* adaptive waiting: how long to poll before sleeping, default 200 us */
 };
 
 /*
@@ -363,7 +363,7 @@ int fipsee_caller_close(struct fipsee_caller *caller);
 /*
  * Call and wait for the reply, at most timeout_ns (negative: for ever).
  * Errors: -EBUSY when replies to started calls were not taken; -ETIMEDOUT, after which the reply is still due
- * (fipsee_call_wait); -ENOTCONN; -EPROTO with the server's words when it took the request for no value of its type.
+ * (fipsee_call_wait); -ENOTCONN; -EPROTO with the server's message when the request is no value of its type.
  */
 int fipsee_call(struct fipsee_caller *caller, const void *request, void *reply, int64_t timeout_ns);
 
@@ -381,7 +381,7 @@ int fipsee_call_poll(struct fipsee_caller *caller, void *replies, uint32_t max_r
 int fipsee_call_wait(struct fipsee_caller *caller, void *replies, uint32_t max_replies, int64_t timeout_ns);
 
 /*
- * The payload of the next call, to be filled before it, and its length. NULL when there is none, or (-EAGAIN in words)
+ * The payload of the next call, to be filled before it, and its length. NULL when there is none, or (error -EAGAIN)
  * when `depth` calls are outstanding. length_bytes may be NULL.
  */
 void *fipsee_request_payload(struct fipsee_caller *caller, uint32_t *length_bytes);
@@ -400,7 +400,7 @@ int fipsee_caller_woken(struct fipsee_caller *caller);
 /* How to serve; 0 means default. It may grow at its end. */
 struct fipsee_service_options {
 	size_t size_bytes;		/* sizeof(struct fipsee_service_options) */
-	const char *socket_path;	/* where to listen; must be given. What a dead server left there is taken over */
+	const char *socket_path;	/* where to listen; must be given. A stale socket there is replaced */
 	const char *name;		/* as fipsee_caller_options.name */
 	uint32_t request_bytes;		/* sizeof a request, at most 60 */
 	uint32_t reply_bytes;		/* sizeof a reply, at most 60 */
@@ -425,15 +425,15 @@ struct fipsee_taken {
 	void *reply_payload;		/* shared memory, to be filled before the reply. NULL: none */
 	uint32_t request_payload_bytes;
 	uint32_t reply_payload_bytes;
-	uint64_t client;		/* a number of its own for each client */
-	int32_t pid;			/* who the client is */
+	uint64_t client;		/* unique for each client */
+	int32_t pid;			/* process and user of the client */
 	uint32_t uid;
 	uint32_t gid;
 	uint32_t reserved;
 };
 
 /*
- * Serve. Clients are let in from now on; their calls are answered by fipsee_service_next and fipsee_service_reply.
+ * Serve. Clients can connect from now on; their calls are answered by fipsee_service_next and fipsee_service_reply.
  * Errors: -EADDRINUSE (another server listens there, or the path cannot be used), -EINVAL, -EMFILE.
  */
 int fipsee_service_open(const struct fipsee_service_options *options, struct fipsee_service **service);
@@ -444,20 +444,20 @@ int fipsee_service_share(const struct fipsee_service *service, struct fipsee_ser
 /*
  * Take the next call, waiting for it at most timeout_ns (negative: for ever). Returns 1 with a call, which must be
  * answered before the next is taken (-EBUSY), and 0 when none came. -ESHUTDOWN: fipsee_service_stop was called, and all
- * clients of this handle were let go.
+ * clients of this handle were disconnected.
  */
 int fipsee_service_next(struct fipsee_service *service, struct fipsee_taken *call, int64_t timeout_ns);
 
 /* Answer the call that was taken. -EINVAL when there is none. */
 int fipsee_service_reply(struct fipsee_service *service, const void *reply);
 
-/* Instead of a reply: the request is no value of its type. Hang up on the client and tell it why. */
+/* Instead of a reply: the request is no value of its type. Disconnect the client, with the reason. */
 int fipsee_service_refuse(struct fipsee_service *service, const char *why);
 
-/* From any thread: let nobody new in, answer what was published, then fail with -ESHUTDOWN. Returns at once. */
+/* From any thread: accept no new client, answer what was published, then fail with -ESHUTDOWN. Returns at once. */
 int fipsee_service_stop(const struct fipsee_service *service);
 
-/* Give a handle back: hang up on its clients. With the last handle the socket goes. NULL is allowed. */
+/* Close a handle and disconnect its clients. The last handle removes the socket. NULL is allowed. */
 int fipsee_service_close(struct fipsee_service *service);
 
 #ifdef __cplusplus

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * When to look first for the answer to a call (docs/protocol.md section 2.5, docs/how-fast.md): twin of crates/ring/src/pace.
+ * When to look first for the answer to a call (docs/protocol.md section 2.5, docs/how-fast.md): counterpart of crates/ring/src/pace.
  * The caller searches two delays, its own and the answerer's, by the period of its own exchanges, and keeps the pair that
- * is best, or none. If it is to, it then tries other ways in which both sides own the slots of messages that travel alone.
+ * is best, or none. If it is to, it then tries other ways in which both sides own the slots of single messages.
  *
  *	once:			fipsee_pace_init(&pace, ticks_per_us);
  *				fipsee_pace_choose(&pace, choices);	where a word of choices was advised
@@ -45,7 +45,7 @@ struct fipsee_delays {
 };
 
 /*
- * How both sides own the slots of messages that travel alone: a prefetch of the next slot, with the delays found; nothing; a locked
+ * How both sides own the slots of single messages: a prefetch of the next slot, with the delays found; nothing; a locked
  * operation on the slot two ahead; the same, and the reader touches what it has copied. The others than the first have no delays.
  */
 enum fipsee_method {
@@ -282,12 +282,12 @@ static inline void fipsee_search_window(struct fipsee_search *search, uint32_t w
 struct fipsee_pace {
 	struct fipsee_search search;
 	struct fipsee_delays delays;
-	uint32_t choices;		/* ownership and touch of messages that travel alone, at both sides; 0: as they do anyway */
+	uint32_t choices;		/* ownership and touch of single messages, at both sides; 0: unchanged */
 	uint32_t ticks_per_us;		/* 0: the counter cannot be used, and nothing is delayed */
 	uint64_t began;
 	bool in_step;			/* the call before was answered, and no other was made meanwhile */
 	bool early;
-	bool untold;			/* delays or choices that the answerer has not been told yet */
+	bool untold;			/* delays or choices not yet sent to the answerer */
 	uint32_t exchanges;
 	uint32_t window;
 };
@@ -316,7 +316,7 @@ static inline uint32_t fipsee_pace_word(uint32_t ownership, uint32_t touch)
 
 /*
  * Both sides begin as `choices` advise. Other methods are tried where the advice was measured, or is not the prefetch of the
- * next slot: not where nobody has measured what they bring.
+ * next slot: not where their effect was not measured.
  */
 static inline void fipsee_pace_choose(struct fipsee_pace *pace, uint32_t choices)
 {
@@ -330,7 +330,7 @@ static inline void fipsee_pace_choose(struct fipsee_pace *pace, uint32_t choices
 	pace->untold = true;
 }
 
-/* Something else than one call and its answer happened: look at once, and do not count it. */
+/* Not one call and its answer: look at once, and do not count it. */
 static inline void fipsee_pace_interrupt(struct fipsee_pace *pace)
 {
 	pace->in_step = false;
@@ -354,7 +354,7 @@ static inline uint32_t fipsee_pace_method_choices(uint32_t method)
 	}
 }
 
-/* A window is full: take its consequences. */
+/* A window is full: evaluate it. */
 static inline void fipsee_pace_end_window(struct fipsee_pace *pace)
 {
 	struct fipsee_delays delays;
@@ -383,7 +383,7 @@ static inline void fipsee_pace_tell(struct fipsee_pace *pace, struct fipsee_cold
 	FIPSEE_STORE_RELEASE(&answers->choices, pace->choices);
 }
 
-/* One call was published and it is the only one outstanding. True: something is another way from now on, fipsee_pace_apply(). */
+/* One call was published and it is the only one outstanding. True: a delay or choice has changed, call fipsee_pace_apply(). */
 static inline bool fipsee_pace_begin(struct fipsee_pace *pace, uint64_t now, struct fipsee_cold *answers)
 {
 	uint64_t period = now - pace->began;
@@ -408,7 +408,7 @@ static inline bool fipsee_pace_begin(struct fipsee_pace *pace, uint64_t now, str
 	return untold;
 }
 
-/* Do at the caller's own two ends what both sides are to do. Messages of a run are touched as before. */
+/* Apply the method to the caller's own two ends. Messages of a run are touched as before. */
 static inline void fipsee_pace_apply(const struct fipsee_pace *pace, struct fipsee_writer *calls, struct fipsee_reader *answers)
 {
 	uint32_t touch = FIPSEE_CHOICE(pace->choices, TOUCH);

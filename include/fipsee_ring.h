@@ -13,10 +13,10 @@
  *   S  both sides put a full fence between their own store and the look at the other's word, where sleeping is decided.
  *   T  the reader's second store of a stamp comes before the Release store that gives the slot back.
  *
- * The peer is never trusted: each slot is copied once, all cursors are private, and a counter that cannot be true is
+ * The peer is never trusted: each slot is copied once, all cursors are private, and an impossible counter is
  * FIPSEE_RING_FAULT, after which the channel is closed.
  *
- * The machine is reached through hooks. Define any of them before including this file:
+ * Machine-dependent operations are hooks. Define any of them before including this file:
  *
  *   FIPSEE_LOAD_ACQUIRE(word)               value of a shared uint32_t; later accesses stay after it
  *   FIPSEE_STORE_RELEASE(word, value)       store to a shared uint32_t; earlier accesses stay before it
@@ -34,7 +34,7 @@
  * The defaults use stores of one machine word, which every CPU keeps in order with the stamp. A wider store belongs
  * into FIPSEE_PUBLISH or FIPSEE_PUBLISH_AS, and only where the CPU is known to make it visible at once.
  *
- * Choices (fipsee.h, FIPSEE_CHOICES_*) change what a message costs, never what it is. Each side may take any.
+ * Choices (fipsee.h, FIPSEE_CHOICES_*) change the cost of a message, never its bytes. Each side may use any.
  */
 #ifndef FIPSEE_RING_H
 #define FIPSEE_RING_H
@@ -45,10 +45,10 @@
 #include <stdbool.h>
 #endif
 
-/* What an operation came to. */
+/* Results of an operation. */
 #define FIPSEE_RING_OK 0
 #define FIPSEE_RING_FULL 1	/* no slot is free; nothing was published; try again later */
-#define FIPSEE_RING_FAULT (-1)	/* the peer lies, or the geometry is none; close the channel */
+#define FIPSEE_RING_FAULT (-1)	/* the peer broke the protocol, or the geometry is invalid; close the channel */
 
 /* ---- The hooks' defaults: userspace, gcc and clang ------------------------------------------------------------- */
 
@@ -131,20 +131,20 @@ static inline void fipsee_publish(struct fipsee_slot *slot, const union fipsee_m
 
 /* ---- Geometry and cursor --------------------------------------------------------------------------------------- */
 
-/* Where one ring lies. The pointers lead into memory shared with the peer; the count is a private copy. */
+/* The memory of one ring. The pointers lead into memory shared with the peer; the count is a private copy. */
 struct fipsee_ring {
 	struct fipsee_slot *slots;	/* slot_count slots, aligned to 64 bytes */
 	struct fipsee_cold *cold;	/* this ring's cold words, aligned to 64 bytes */
 	uint32_t slot_count;		/* power of two, FIPSEE_MIN_SLOTS..FIPSEE_MAX_SLOTS */
 };
 
-/* A place in the free-running sequence of positions. */
+/* A position in the free-running sequence. */
 struct fipsee_cursor {
 	uint32_t index;			/* slot, below slot_count */
 	uint32_t stamp;			/* lap number, never 0 */
 };
 
-/* The lap after `stamp`: 1, 2, .. 2^32 - 1, 1. Fresh memory is 0, so no lap is. */
+/* The lap after `stamp`: 1, 2, .. 2^32 - 1, 1. Fresh memory is 0, so 0 is no lap. */
 static inline uint32_t fipsee_next_stamp(uint32_t stamp)
 {
 	return stamp == 0xffffffffU ? 1 : stamp + 1;
@@ -191,7 +191,7 @@ struct fipsee_writer {
 	uint8_t stores;			/* FIPSEE_STORES_*, or 0: not chosen */
 };
 
-/* FIPSEE_RING_OK, or FIPSEE_RING_FAULT when the geometry is none. */
+/* FIPSEE_RING_OK, or FIPSEE_RING_FAULT when the geometry is invalid. */
 static inline int fipsee_writer_init(struct fipsee_writer *writer, struct fipsee_ring ring, struct fipsee_cursor cursor)
 {
 	writer->ring = ring;
@@ -220,7 +220,7 @@ static inline void fipsee_writer_choose(struct fipsee_writer *writer, uint32_t c
 
 /*
  * Ask for the line of the slot `ahead` of the next one, unless the choices say not to: as one of a burst, or as the slot of
- * a single message. When to do so is the includer's to know; nothing else here prefetches.
+ * a single message. The includer decides when; nothing else here prefetches.
  */
 static inline void fipsee_writer_prefetch(const struct fipsee_writer *writer, uint32_t ahead, bool in_burst)
 {
@@ -250,8 +250,8 @@ static inline void fipsee_writer_publish_all(struct fipsee_writer *writer, const
 }
 
 /*
- * The fence between our stamps and the look at `asleep`. After a single message it may stand at our slot two further on
- * from it, which brings that line here for writing before it is written. That slot need not be free: nothing in it changes.
+ * The fence between our stamps and the look at `asleep`. After a single message it may be on our slot two further on
+ * from it, which fetches that line for writing before it is written. That slot need not be free: nothing in it changes.
  */
 static inline void fipsee_writer_fence(struct fipsee_writer *writer)
 {
@@ -268,7 +268,7 @@ static inline void fipsee_writer_fence(struct fipsee_writer *writer)
 /*
  * Must the doorbell be rung for what was published? Ask once per batch, after publishing; on true, ring after this
  * returns. The flag is cleared so that a burst of batches rings once. A plain store does: should it hit a flag that the
- * reader has set anew, the ring that follows reaches that reader, because the reader emptied its bell before setting
+ * reader has set anew, the ring that follows reaches that reader, because the reader emptied its doorbell before setting
  * the flag.
  */
 static inline bool fipsee_writer_needs_doorbell(struct fipsee_writer *writer)
@@ -295,7 +295,7 @@ struct fipsee_reader {
 	bool touch_rest;		/* touch those that follow them */
 };
 
-/* FIPSEE_RING_OK, or FIPSEE_RING_FAULT when the geometry is none. */
+/* FIPSEE_RING_OK, or FIPSEE_RING_FAULT when the geometry is invalid. */
 static inline int fipsee_reader_init(struct fipsee_reader *reader, struct fipsee_ring ring, struct fipsee_cursor cursor)
 {
 	reader->ring = ring;
@@ -320,7 +320,7 @@ static inline void fipsee_reader_choose(struct fipsee_reader *reader, uint32_t c
 	reader->touch_rest = touch != FIPSEE_TOUCH_NEVER;
 }
 
-/* What comes next continues no run: for readers that know what is due, and do not look until there is nothing more. */
+/* The next message begins a new run: for readers that know what is due, and do not look until there is nothing more. */
 static inline void fipsee_reader_begin_run(struct fipsee_reader *reader)
 {
 	reader->in_run = false;
@@ -398,10 +398,10 @@ static inline void fipsee_reader_disarm(struct fipsee_reader *reader)
 struct fipsee_stream_writer {
 	struct fipsee_writer writer;
 	uint32_t published;		/* messages published, modulo 2^32 */
-	uint32_t released;		/* the release counter as last believed */
+	uint32_t released;		/* the release counter as last accepted */
 };
 
-/* FIPSEE_RING_OK, or FIPSEE_RING_FAULT when the geometry is none. */
+/* FIPSEE_RING_OK, or FIPSEE_RING_FAULT when the geometry is invalid. */
 static inline int fipsee_stream_init(struct fipsee_stream_writer *stream, struct fipsee_ring ring,
 				     struct fipsee_cursor cursor)
 {
@@ -459,7 +459,7 @@ struct fipsee_call_writer {
 	uint32_t depth;			/* most of them, 1..slot_count */
 };
 
-/* FIPSEE_RING_OK, or FIPSEE_RING_FAULT when the geometry is none or `depth` exceeds it. */
+/* FIPSEE_RING_OK, or FIPSEE_RING_FAULT when the geometry is invalid or `depth` exceeds it. */
 static inline int fipsee_call_init(struct fipsee_call_writer *call, struct fipsee_ring ring, struct fipsee_cursor cursor,
 				   uint32_t depth)
 {

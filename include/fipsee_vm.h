@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * In-band upgrade of a virtio-blk device (docs/protocol.md section 9). Twin of crates/virtio/src/blk/upgrade/wire.rs.
+ * In-band upgrade of a virtio-blk device (docs/protocol.md section 9). Counterpart of crates/virtio/src/blk/upgrade/wire.rs.
  * Usable in a kernel.
  */
 #ifndef FIPSEE_VM_H
@@ -8,7 +8,7 @@
 
 #include "fipsee.h"
 
-/* Type of the virtio-blk requests that carry a question and a reply. Bit 0 ("out") is clear, as older devices mask it away. */
+/* Type of the virtio-blk requests that are upgrade requests. Bit 0 ("out") is clear, as older devices mask it away. */
 #define FIPSEE_VM_REQUEST_TYPE 0x46495030U
 #define FIPSEE_VM_MAGIC 0x50556946U
 #define FIPSEE_VM_VERSION 1

@@ -7,6 +7,9 @@ use std::process::{Command, ExitCode};
 use crate::dist::Dist;
 use crate::{USAGE_ERROR, cargo, step};
 
+/// The example of `fipsee-call` that drives typed calls.
+const CALLS: &str = "latency";
+
 /// A daemon to measure, and what it is called in the results.
 struct Build {
     program: PathBuf,
@@ -53,7 +56,7 @@ fn provide(root: &Path, word: &str) -> Result<Build, String> {
     let revision = revision(root, word)?;
     let folder = Dist::new(root).target.join("pairs");
     let program = folder.join(&revision).join("fipseed");
-    if !program.is_file() {
+    if !program.is_file() || !program.with_file_name(CALLS).is_file() {
         println!("bench pairs ... building fipseed of {revision}");
         build(root, &folder, &revision, &program)?;
     }
@@ -79,13 +82,23 @@ fn build(root: &Path, folder: &Path, revision: &str, program: &Path) -> Result<(
         Command::new("git").current_dir(root).args(["archive", "--format=tar", "--output"]).arg(&archive).arg(revision),
     )?;
     step::succeed(Command::new("tar").arg("-xf").arg(&archive).arg("-C").arg(&tree))?;
-    let mut command = cargo(&tree);
-    command.args(["build", "--release", "--locked", "--package", "fipsee-daemon", "--target-dir"]).arg(&target);
-    step::succeed(&mut command)?;
-    // Whole or not there: what is there is not built again.
-    let copy = program.with_extension("part");
-    fs::copy(target.join("release/fipseed"), &copy).map_err(|error| failed(&copy, error))?;
-    fs::rename(&copy, program).map_err(|error| failed(program, error))?;
+    let build = |what: &[&str], built: &str, program: &Path| {
+        let mut command = cargo(&tree);
+        command.args(["build", "--release", "--locked"]).args(what).arg("--target-dir").arg(&target);
+        step::succeed(&mut command)?;
+        // Whole or not there: what is there is not built again.
+        let copy = program.with_extension("part");
+        fs::copy(target.join("release").join(built), &copy).map_err(|error| failed(&copy, error))?;
+        fs::rename(&copy, program).map_err(|error| failed(program, error))
+    };
+    build(&["--package", "fipsee-daemon"], "fipseed", program)?;
+    // What drives calls is the same for every revision, over the revision's library. One that has no calls has no such example.
+    let example = format!("crates/call/examples/{CALLS}.rs");
+    if tree.join(&example).is_file() {
+        fs::copy(root.join(&example), tree.join(&example)).map_err(|error| failed(&tree.join(&example), error))?;
+        let what = ["--package", "fipsee-call", "--example", CALLS];
+        build(&what, &format!("examples/{CALLS}"), &program.with_file_name(CALLS))?;
+    }
     fs::remove_dir_all(&tree).map_err(|error| failed(&tree, error))?;
     fs::remove_file(&archive).map_err(|error| failed(&archive, error))
 }

@@ -23,18 +23,31 @@ impl Cpus {
 
 /// Bind the calling thread.
 pub(crate) fn bind_to(cpu: usize) {
+    bind_to_some(&[cpu]);
+}
+
+fn bind_to_some(cpus: &[usize]) {
     let mut set = CpuSet::new();
-    set.set(cpu);
+    cpus.iter().for_each(|cpu| set.set(*cpu));
     if let Err(error) = sched_setaffinity(None, &set) {
-        eprintln!("warning: cannot bind to CPU {cpu}: {error}");
+        eprintln!("warning: cannot bind to CPU {cpus:?}: {error}");
     }
 }
 
 /// Run `work` on a thread bound to `cpu`. What it starts inherits that, programs too.
 pub(crate) fn on<T: Send>(cpu: usize, work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+    on_some(&[cpu], work)
+}
+
+/// Likewise, on a thread that has the CPUs of client and server, for a program that is both.
+pub(crate) fn on_both<T: Send>(cpus: Cpus, work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+    on_some(&[cpus.client, cpus.server], work)
+}
+
+fn on_some<T: Send>(cpus: &[usize], work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
     std::thread::scope(|scope| {
         let bound = scope.spawn(|| {
-            bind_to(cpu);
+            bind_to_some(cpus);
             work()
         });
         bound.join().unwrap_or_else(|_| Err("a benchmark thread panicked; its message stands above".to_owned()))

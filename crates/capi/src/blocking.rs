@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 
 use fipsee_block::client::transfer::{Place, Plan};
-use fipsee_block::client::{Buffer, Bytes, Error, Queue};
+use fipsee_block::client::{Buffer, Bytes, DiskError, Error, Queue};
 use fipsee_block::wire::{FLAG_FUA, FLAG_UNMAP, Operation};
 use rustix::io::Errno;
 
@@ -79,7 +79,7 @@ impl OpenQueue {
         let plan = Plan { operation, flags, disk_offsets: &[offset_bytes], length_bytes, keep_going: false, place };
         let done = transfers.run(queue, &plan, |queue, waited| settle(common, queue, waited));
         match done.inspect_err(|_| queue.abandon())?.first() {
-            Some((_, status)) => Err(Error::Request(*status).into()),
+            Some((_, status)) => Err(Error::Service(DiskError::Request(*status)).into()),
             None => Ok(0),
         }
     }

@@ -5,8 +5,9 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use fipsee_block::client::Error;
+use fipsee_block::client::{DiskError, Error};
 use fipsee_block::wire::Status;
+use fipsee_call::CallError;
 use fipsee_ring::control::RefusalCode;
 use rustix::io::Errno;
 
@@ -47,39 +48,34 @@ impl From<Error> for Failure {
             ),
             other => other.to_string(),
         };
-        Self::new(errno_of(&error), text)
+        let errno = errno_of(&error, |error| match error {
+            DiskError::Request(status) => Errno::from_raw_os_error(status.errno()),
+            DiskError::PoolExhausted { .. } => Errno::NOMEM,
+            DiskError::Different(_) => Errno::STALE,
+            _ => Errno::PROTO,
+        });
+        Self::new(errno, text)
     }
 }
 
 impl From<fipsee_call::Error> for Failure {
     #[cold]
     fn from(error: fipsee_call::Error) -> Self {
-        use fipsee_call::Error as Call;
-        let errno = match &error {
-            Call::Wait(_) => Errno::OPNOTSUPP,
-            Call::Connect { source, .. } | Call::Io { source, .. } => errno_of_io(source),
-            Call::Refused { code, .. } => errno_of_refusal(*code),
-            Call::Disconnected => Errno::NOTCONN,
-            Call::TimedOut(_) => Errno::TIMEDOUT,
-            Call::Full => Errno::AGAIN,
-            Call::RepliesDue { .. } => Errno::BUSY,
-            Call::OtherTypes { .. } => Errno::MSGSIZE,
-            Call::OutsidePayload { .. } => Errno::INVAL,
-            Call::Serve(_) => Errno::ADDRINUSE,
+        let errno = errno_of(&error, |error| match error {
+            CallError::RepliesDue { .. } => Errno::BUSY,
+            CallError::OtherTypes { .. } => Errno::MSGSIZE,
+            CallError::OutsidePayload { .. } => Errno::INVAL,
+            CallError::Serve(_) => Errno::ADDRINUSE,
             _ => Errno::PROTO,
-        };
+        });
         Self::new(errno, error.to_string())
     }
-}
-
-fn errno_of_io(source: &std::io::Error) -> Errno {
-    source.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
 }
 
 const fn errno_of_refusal(code: RefusalCode) -> Errno {
     match code {
         RefusalCode::Version => Errno::PROTONOSUPPORT,
-        RefusalCode::UnknownExport => Errno::NOENT,
+        RefusalCode::UnknownName => Errno::NOENT,
         RefusalCode::NotAllowed => Errno::ACCESS,
         RefusalCode::Busy => Errno::BUSY,
         RefusalCode::Limit => Errno::DQUOT,
@@ -89,17 +85,17 @@ const fn errno_of_refusal(code: RefusalCode) -> Errno {
     }
 }
 
-fn errno_of(error: &Error) -> Errno {
+/// `of_service`: of what only this service has.
+fn errno_of<S>(error: &fipsee_ring::error::Error<S>, of_service: impl FnOnce(&S) -> Errno) -> Errno {
+    use fipsee_ring::error::Error as Any;
     match error {
-        Error::Wait(_) | Error::Unsupported(_) => Errno::OPNOTSUPP,
-        Error::Connect { source, .. } | Error::Io { source, .. } => errno_of_io(source),
-        Error::Refused { code, .. } => errno_of_refusal(*code),
-        Error::Disconnected => Errno::NOTCONN,
-        Error::TimedOut(_) => Errno::TIMEDOUT,
-        Error::QueueFull => Errno::AGAIN,
-        Error::Request(status) => Errno::from_raw_os_error(status.errno()),
-        Error::PoolExhausted { .. } => Errno::NOMEM,
-        Error::DifferentDisk(_) => Errno::STALE,
+        Any::Wait(_) | Any::Unsupported(_) => Errno::OPNOTSUPP,
+        Any::Connect { source, .. } | Any::Io { source, .. } => source.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error),
+        Any::Refused { code, .. } => errno_of_refusal(*code),
+        Any::Disconnected => Errno::NOTCONN,
+        Any::TimedOut(_) => Errno::TIMEDOUT,
+        Any::Full => Errno::AGAIN,
+        Any::Service(error) => of_service(error),
         _ => Errno::PROTO,
     }
 }
@@ -189,7 +185,7 @@ mod tests {
         assert_eq!(guarded(|| Err(Failure::invalid("first"))), -22);
         assert_eq!((message(), message()), ("first".to_owned(), "first".to_owned()));
         assert_eq!(guarded(|| Ok(7)), 7);
-        assert_eq!(guarded(|| Err(Error::QueueFull.into())), -11);
+        assert_eq!(guarded(|| Err(Error::Full.into())), -11);
         assert!(message().contains("reap"), "{}", message());
         std::thread::scope(|scope| scope.spawn(|| assert_eq!(message(), "")).join()).expect("no panic in the thread");
     }

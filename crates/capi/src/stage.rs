@@ -44,7 +44,7 @@ impl OpenQueue {
 
     #[inline(always)]
     fn check_room(&self) -> Result<(), Failure> {
-        if self.queue.free() > self.kept.len() { Ok(()) } else { Err(Error::QueueFull.into_failure()) }
+        if self.queue.free() > self.kept.len() { Ok(()) } else { Err(Error::Full.into_failure()) }
     }
 
     #[inline(always)]
@@ -114,9 +114,7 @@ impl IntoFailure for Error {
     #[cold]
     fn into_failure(self) -> Failure {
         match self {
-            Self::QueueFull => {
-                Failure::new(Errno::AGAIN, "as many requests are outstanding as the queue takes; reap results first")
-            }
+            Self::Full => Failure::new(Errno::AGAIN, "as many requests are outstanding as the queue takes; reap results first"),
             other => other.into(),
         }
     }

@@ -310,7 +310,8 @@ struct Generator {
 }
 
 /// Three significant digits from one tick to about a minute; what takes longer counts as that.
-fn new_histogram() -> Histogram<u64> {
+#[must_use]
+pub fn new_histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 1 << 37, 3).unwrap_or_else(|_| unreachable!("the bounds are in order"))
 }
 

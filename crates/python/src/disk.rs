@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fipsee_block::client::transfer::{Place, Plan};
-use fipsee_block::client::{AttachOptions, Bytes, Claim, Error};
+use fipsee_block::client::{AttachOptions, Bytes, Claim, DiskError, Error};
 use fipsee_block::wire::{CAPABILITY_NAMES, CAPABILITY_WRITE, FLAG_FUA, FLAG_UNMAP, Operation, SECTOR_BYTES, Status};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
@@ -46,7 +46,7 @@ impl Disk {
         let mut borrowed = self.attached.borrow(py)?;
         let done = py.detach(|| match borrowed.lane() {
             Some(lane) => transfer::run(&self.attached, lane, plan, bytes),
-            None => Err(Error::QueueFull.into()),
+            None => Err(Error::Full.into()),
         });
         Ok(done?)
     }
@@ -54,7 +54,7 @@ impl Disk {
     /// One action on one range.
     fn run_one(&self, py: Python<'_>, action: Action, offset: u64, length_bytes: u64, bytes: Option<Bytes<'_>>) -> PyResult<()> {
         match self.run(py, plan(action, &[offset], length_bytes), bytes)?.first() {
-            Some((_, status)) => Err(Failure::from(Error::Request(*status)).into()),
+            Some((_, status)) => Err(Failure::from(Error::Service(DiskError::Request(*status))).into()),
             None => Ok(()),
         }
     }
@@ -65,7 +65,7 @@ impl Disk {
         let mut borrowed = self.attached.borrow(py)?;
         // A view that is not kept goes out with us: dropping it takes the interpreter.
         let (done, _view) = py.detach(|| {
-            let Some(lane) = borrowed.lane() else { return (Err(Error::QueueFull.into()), Some(view)) };
+            let Some(lane) = borrowed.lane() else { return (Err(Error::Full.into()), Some(view)) };
             let Some((registered, offset_bytes)) = found else {
                 return (transfer::run(&self.attached, lane, plan, Some(view.bytes())), Some(view));
             };
@@ -312,7 +312,7 @@ impl Disk {
         let view = View::of(buffer, action.0 == Operation::Read)?;
         let length = view.length_bytes();
         match self.run_on_view(py, plan(action, &[offset], length as u64), view)?.first() {
-            Some((_, status)) => Err(Failure::from(Error::Request(*status)).into()),
+            Some((_, status)) => Err(Failure::from(Error::Service(DiskError::Request(*status))).into()),
             None => Ok(length),
         }
     }

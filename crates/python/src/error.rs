@@ -2,7 +2,7 @@
 
 use std::io;
 
-use fipsee_block::client::Error;
+use fipsee_block::client::{DiskError, Error};
 use fipsee_block::wire::Status;
 use fipsee_ring::PeerFault;
 use fipsee_ring::control::RefusalCode;
@@ -68,9 +68,9 @@ fn errno(error: &Error) -> i32 {
     let errno = match error {
         Error::Connect { source, .. } | Error::Io { source, .. } => return of_io(source),
         Error::Wait(_) | Error::Unsupported(_) => Errno::OPNOTSUPP,
-        Error::Request(status) => return status.errno(),
+        Error::Service(DiskError::Request(status)) => return status.errno(),
         Error::Refused { code, .. } => match code {
-            RefusalCode::UnknownExport => Errno::NOENT,
+            RefusalCode::UnknownName => Errno::NOENT,
             RefusalCode::NotAllowed => Errno::ACCESS,
             RefusalCode::Busy => Errno::BUSY,
             RefusalCode::Limit => Errno::NOBUFS,
@@ -81,9 +81,9 @@ fn errno(error: &Error) -> i32 {
         Error::TimedOut(_) => Errno::TIMEDOUT,
         Error::Fault(PeerFault::Count { what: "memory regions", .. }) => Errno::NOBUFS,
         Error::Fault(_) | Error::Malformed(_) => Errno::PROTO,
-        Error::QueueFull => Errno::AGAIN,
-        Error::PoolExhausted { .. } => Errno::NOBUFS,
-        Error::DifferentDisk(_) => Errno::STALE,
+        Error::Full => Errno::AGAIN,
+        Error::Service(DiskError::PoolExhausted { .. }) => Errno::NOBUFS,
+        Error::Service(DiskError::Different(_)) => Errno::STALE,
         _ => Errno::IO,
     };
     errno.raw_os_error()

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, TryLockError};
 
 use fipsee_block::client::transfer::BOUNCE_PIECE_BYTES;
-use fipsee_block::client::{Bytes, Completion, Error};
+use fipsee_block::client::{Bytes, Completion, DiskError, Error};
 use fipsee_block::wire::{FLAG_FUA, FLAG_UNMAP, Operation, SECTOR_BYTES, SECTOR_SHIFT, Segment, Status};
 use fipsee_ring::ring::Full;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -219,7 +219,7 @@ impl EventQueue {
             return Err(PyValueError::new_err("more data than the buffer, or one request, has"));
         }
         if !(offset | length).is_multiple_of(SECTOR_BYTES) {
-            return Err(exception(&Error::Request(Status::Misaligned)));
+            return Err(exception(&Error::Service(DiskError::Request(Status::Misaligned))));
         }
         let direct = view.as_ref().and_then(|view| self.disk.find(view));
         let future = future.unbind();
@@ -256,7 +256,8 @@ impl EventQueue {
         finished
             .into_iter()
             .map(|(entry, status, value)| {
-                let error = (status != Status::Ok).then(|| exception(&Error::Request(status)).into_value(py).into_any());
+                let error = (status != Status::Ok)
+                    .then(|| exception(&Error::Service(DiskError::Request(status))).into_value(py).into_any());
                 Ok((entry.future, error, value))
             })
             .collect()

@@ -42,7 +42,7 @@ fn date_of(epoch: u64) -> String {
     }
 }
 
-/// The few things that docs/configuration.md is made of, for man(1): headings, paragraphs, tables and code.
+/// The few things that docs/configuration.md is made of, for man(1): headings, paragraphs, lists, tables and code.
 fn page(markdown: &str, date: &str, version: &str) -> String {
     let mut roff =
         format!(".TH fipseed.toml 5 {date} \"Fip-see {version}\" Fip-see\n.SH NAME\nfipseed.toml \\- configuration of fipseed\n");
@@ -71,6 +71,9 @@ fn page(markdown: &str, date: &str, version: &str) -> String {
             in_table = in_table || line.starts_with("|---");
         } else if line.trim().is_empty() {
             (in_paragraph, in_table) = (false, false);
+        } else if let Some(item) = line.strip_prefix("- ") {
+            roff.push_str(&format!(".IP \\(bu 2\n{}\n", inline(item)));
+            in_paragraph = true;
         } else {
             // A paragraph begins after an empty line, except right below a heading.
             let is_first = !in_paragraph && !roff.ends_with("\n.SH DESCRIPTION\n") && !last_is_heading(&roff);
@@ -78,7 +81,7 @@ fn page(markdown: &str, date: &str, version: &str) -> String {
                 roff.push_str(".PP\n");
             }
             in_paragraph = true;
-            roff.push_str(&format!("{}\n", inline(line)));
+            roff.push_str(&format!("{}\n", inline(line.trim_start())));
         }
     }
     roff.push_str(".SH FILES\n/etc/fipsee/fipseed.toml\n.SH \"SEE ALSO\"\nfipseed(8), fipsee(1)\n");
@@ -148,11 +151,11 @@ mod tests {
 
     #[test]
     fn document_becomes_a_page() {
-        let text = "# Title\n\nUse `a-b` and [this](x.md).\nMore.\n\n```toml\n.x = 1 # \\\n```\n\n## Two words\n\n| k | v |\n|---|---|\n| `a\\|b` | c |\n\nEnd.\n";
+        let text = "# Title\n\nUse `a-b` and [this](x.md).\nMore.\n\n```toml\n.x = 1 # \\\n```\n\n## Two words\n\n| k | v |\n|---|---|\n| `a\\|b` | c |\n\n- one\n  more\n- two\n\nEnd.\n";
         let page = page(text, "2026-01-02", "1.2");
         let body = page.split_once("fipseed\n").expect("a name").1;
         let expected = ".SH DESCRIPTION\nUse \\fBa\\-b\\fR and this.\nMore.\n.PP\n.EX\n\\&.x = 1 # \\e\n.EE\n.SH \"TWO WORDS\"\n\
-                        .TP\n\\fBa|b\\fR\nc\n.PP\nEnd.\n.SH FILES\n";
+                        .TP\n\\fBa|b\\fR\nc\n.IP \\(bu 2\none\nmore\n.IP \\(bu 2\ntwo\n.PP\nEnd.\n.SH FILES\n";
         assert!(body.starts_with(expected), "{body}");
     }
 }

@@ -5,8 +5,10 @@ use super::{File, at};
 
 const DOCUMENT: &str = "ARCHITECTURE.md";
 const SECTION: &str = "## The life of a request";
-/// Of a request that is answered at once: rows with a plain number. What a disk in a file adds is numbered `+1`, `+2` and so on.
+/// Of a request that is answered at once: rows with a plain number.
 const MAX_FUNCTIONS: usize = 25;
+/// What a disk in a file adds: rows `+1`, `+2` and so on.
+const MAX_ADDED: usize = 14;
 const MAX_FILES: usize = 10;
 
 /// One line of a table: `| number | function | file |`, the last two in backquotes.
@@ -69,6 +71,10 @@ pub(crate) fn check(files: &[File]) -> Vec<String> {
         let what = format!("{} functions in {} files", of_all().count(), paths.len());
         errors.push(format!("{DOCUMENT}: a request passes {what}; it is to pass at most {MAX_FUNCTIONS} in {MAX_FILES}"));
     }
+    let added = rows.len() - of_all().count();
+    if added > MAX_ADDED {
+        errors.push(format!("{DOCUMENT}: a disk in a file adds {added} functions; it is to add at most {MAX_ADDED}"));
+    }
     errors
 }
 
@@ -100,5 +106,6 @@ mod tests {
         assert_eq!(errors(&(row("1").repeat(25) + &row("+1").repeat(9)), "fn reap() {}"), [""; 0]);
         assert_eq!(errors(&row("1").repeat(26), "fn reap() {}").len(), 1);
         assert_eq!(errors("| +1 | `reap` | `a.rs` |", "fn reap() {}").len(), 1);
+        assert_eq!(errors(&(row("1") + &row("+1").repeat(15)), "fn reap() {}").len(), 1);
     }
 }

@@ -33,8 +33,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     // What clients, sessions and workers do is driven from outside; who excludes whom is the daemon's.
     // A service outside the products, on the runtime.
     ("tests/service", &["crates/ring", "crates/serve", "crates/daemon"]),
-    ("tests/simulate", &["crates/ring", "crates/block", "crates/serve", "crates/daemon"]),
-    ("tests/service", &["crates/ring", "crates/serve", "crates/daemon"]),
+    (
+        "tests/simulate",
+        &["crates/ring", "crates/block", "crates/call", "crates/serve", "crates/virtio", "crates/daemon", "tests/service"],
+    ),
     ("tests/hostile", &["crates/ring", "crates/block", "crates/virtio", "crates/daemon", "tests/guest"]),
     // The fio engine is lied to as the Rust client is.
     ("tests/doors", &["crates/ring", "crates/call", "tests/hostile"]),

@@ -28,7 +28,6 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/capi/src/",
     "crates/python/src/memory.rs",
     "crates/daemon/src/transport/inherited.rs",
-    "crates/daemon/src/transport/vhost_user/adoption.rs",
     "crates/serve/src/unix/groups.rs",
 ];
 

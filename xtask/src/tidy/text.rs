@@ -33,6 +33,44 @@ const WIRE_FILES: [&str; 5] = [
 ];
 const PROTOCOL_DOCUMENT: &str = "docs/protocol.md";
 
+/// What explains the words of this project, the forbidden ones included.
+const GLOSSARY: &str = "docs/glossary.md";
+
+/// Words that README.md and the pages below docs/ do not use, and what they say instead: the glossary's second section.
+const FORBIDDEN_WORDS: [(&str, &str); 31] = [
+    ("anybody", "a client, a process"),
+    ("asker", "upgrade forwarder"),
+    ("contestant", "mechanism"),
+    ("contestants", "mechanisms"),
+    ("desk", "upgrade controller"),
+    ("doors", "acceptance tests"),
+    ("everybody", "all clients, all processes"),
+    ("hear", "receive"),
+    ("hears", "receives"),
+    ("honest", "correct"),
+    ("inbox", "poll buffer"),
+    ("keeper", "socket thread"),
+    ("latch", "deferred doorbell"),
+    ("liar", "faulty peer"),
+    ("liars", "faulty peers"),
+    ("lying", "faulty"),
+    ("meddler", "fault proxy"),
+    ("obey", "handle"),
+    ("obituary", "exit error"),
+    ("parked", "pending"),
+    ("patience", "timeout"),
+    ("referee", "oracle"),
+    ("rival", "baseline"),
+    ("rivals", "baselines"),
+    ("roster", "list"),
+    ("somebody", "a client, a process"),
+    ("twin", "baseline, counterpart"),
+    ("twins", "baselines"),
+    ("visitor", "front end, client"),
+    ("whoever", "the client that, the process that"),
+    ("witness", "correct client"),
+];
+
 pub(crate) fn check(file: &File) -> Vec<String> {
     let lines: Vec<&str> = file.text.lines().collect();
     let mut errors = Vec::new();
@@ -54,7 +92,38 @@ pub(crate) fn check(file: &File) -> Vec<String> {
             }
         }
     }
+    errors.extend(check_words(file, &lines));
     errors
+}
+
+fn check_words(file: &File, lines: &[&str]) -> Vec<String> {
+    let is_document = file.path == "README.md" || file.path.starts_with("docs/") && file.path.ends_with(".md");
+    if !is_document || file.path == GLOSSARY {
+        return Vec::new();
+    }
+    let mut errors = Vec::new();
+    let mut in_code = false;
+    for (index, line) in lines.iter().enumerate() {
+        in_code ^= line.starts_with("```");
+        if in_code || line.starts_with("    ") || is_allowed(lines, index, "words") {
+            continue;
+        }
+        let prose = prose(line).to_lowercase();
+        let words = prose.split(|character: char| !character.is_alphanumeric());
+        for (word, instead) in words.filter_map(|word| FORBIDDEN_WORDS.iter().find(|(forbidden, _)| *forbidden == word)) {
+            errors.push(at(file, index, &format!("'{word}' is not a term of {GLOSSARY}: say {instead}")));
+        }
+    }
+    errors
+}
+
+/// A line without code, quoted messages and targets of links.
+fn prose(line: &str) -> String {
+    let outside = |text: &str, mark: char| text.split(mark).step_by(2).collect::<Vec<_>>().join(" ");
+    let text = outside(&outside(line, '`'), '"');
+    let mut pieces = text.split("](");
+    let first = pieces.next().unwrap_or_default().to_owned();
+    pieces.fold(first, |prose, piece| prose + " " + piece.split_once(')').map_or("", |(_, after)| after))
 }
 
 /// Relative links in documents must lead somewhere.
@@ -151,6 +220,22 @@ mod tests {
             assert_eq!(check(&file("README.md", &line)).len(), 1, "{line}");
             assert_eq!(check(&file("README.md", &format!("<!-- tidy: allow text, quoted -->\n{line}"))), [""; 0]);
         }
+    }
+
+    #[test]
+    fn forbidden_words_are_errors_in_the_prose_of_documents_only() {
+        for (word, _) in FORBIDDEN_WORDS {
+            let line = format!("The {word}, again\n");
+            assert_eq!(check(&file("docs/a.md", &line)).len(), 1, "{line}");
+            assert_eq!(check(&file("README.md", &line.to_uppercase())).len(), 1, "{line}");
+            for path in ["CONTRIBUTING.md", "docs/a.svg", GLOSSARY] {
+                assert_eq!(check(&file(path, &line)), [""; 0], "{path}: {line}");
+            }
+        }
+        let allowed =
+            "`liar` \"no twin\" [a](liar.md) b\n```sh\nhear\n```\n    obey\n<!-- tidy: allow words, a title -->\ndoors\n";
+        assert_eq!(check(&file("docs/a.md", allowed)), [""; 0]);
+        assert_eq!(check(&file("docs/a.md", "`a` liar \"b\" [c](d.md) twin\n")).len(), 2);
     }
 
     #[test]

@@ -59,8 +59,8 @@ impl Contestant for Channel {
         let [geometry] = layout.queues.as_slice() else { return Err("the channel has not one queue".to_owned()) };
         let (region, bell) = (Arc::new(region), EventDoorbell::from_fd(self.daemon_bell));
         let queue = match side {
-            Side::Client => ClientQueue::open(&region, geometry, bell, self.client_bell.1).map(Queue::Client),
-            Side::Server => ServerQueue::open(&region, geometry, bell, self.client_bell.0).map(Queue::Server),
+            Side::Client => ClientQueue::open(&region, geometry, bell, self.client_bell.1, &geometry.tuning()).map(Queue::Client),
+            Side::Server => ServerQueue::open(&region, geometry, bell, self.client_bell.0, &geometry.tuning()).map(Queue::Server),
         };
         Ok(ChannelEnd {
             queue: queue.map_err(|fault| fault.to_string())?,

@@ -8,6 +8,7 @@ use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::pace::let_answers_gather;
 use fipsee_ring::region::Region;
 use fipsee_ring::ring::{Cursor, Reader, StreamError, StreamWriter, Writer};
+use fipsee_ring::tuning::Tuning;
 
 use super::pacing::Pacing;
 use crate::harness::patience::Patience;
@@ -47,7 +48,7 @@ impl Contestant for Calls {
         let (calls, answers) = (ring(&self.0, 0, plan.slots)?, ring(&self.0, 1, plan.slots)?);
         let (outgoing, incoming) = if side == Side::Client { (calls, answers) } else { (answers, calls) };
         let start = Cursor::at_start(0);
-        let (writer, reader) = (Writer::new(outgoing, start), Reader::new(incoming, start));
+        let (writer, reader) = (Writer::new(outgoing, start, &Tuning::default()), Reader::new(incoming, start, &Tuning::default()));
         Ok(CallsEnd { writer, reader, side, pacing: Pacing::new(side) })
     }
 }
@@ -115,8 +116,8 @@ impl Contestant for Stream {
     fn open(self, side: Side, plan: &Plan) -> Result<StreamEnd, String> {
         let (memory, start) = (ring(&self.0, 0, plan.slots)?, Cursor::at_start(0));
         Ok(match side {
-            Side::Client => StreamEnd::Source(StreamWriter::new(memory, start)),
-            Side::Server => StreamEnd::Sink(Reader::new(memory, start)),
+            Side::Client => StreamEnd::Source(StreamWriter::new(memory, start, &Tuning::default())),
+            Side::Server => StreamEnd::Sink(Reader::new(memory, start, &Tuning::default())),
         })
     }
 }

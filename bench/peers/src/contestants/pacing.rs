@@ -55,8 +55,8 @@ impl Pacing {
     #[inline(always)]
     pub(super) fn hold(&mut self) {
         match self {
-            Self::Caller(pace) => pace.hold(),
-            Self::Answerer(pace) => pace.hold(),
+            Self::Caller(pace) => pace.hold.wait(),
+            Self::Answerer(pace) => pace.hold.wait(),
         }
     }
 }

@@ -41,7 +41,7 @@ pub(super) fn print(lies: &[&Lie], results: &Results) {
 
 /// The rows of the table in docs/reliability.md.
 pub(super) fn print_markdown(lies: &[&Lie], results: &Results) {
-    println!("\n| lie | the liar gets | the victim, of beside the twin | its p99, beside twin and liar | all released after |");
+    println!("\n| fault | the peer gets | victim, of beside baseline | its p99, beside baseline, peer | all released after |");
     println!("|---|---|---|---|---|");
     for lie in lies {
         let microseconds = |of: &str| median(results, lie, of, P99) / 1e3;

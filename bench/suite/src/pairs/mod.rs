@@ -4,6 +4,7 @@
 //! the machine does from minute to minute falls out. What it does within a pair does not, so one line is bounced before,
 //! between and after, and pairs during which that changed are left out.
 
+mod median;
 mod report;
 mod statistics;
 mod workload;
@@ -35,7 +36,7 @@ pub(crate) struct Options {
     old: PathBuf,
     /// The fipseed that may not be slower.
     new: PathBuf,
-    /// Let `fipsee bench` of these two programs be the clients, old and new, instead of this program for both.
+    /// Let `fipsee bench` of these two programs be the clients of disks, old and new, instead of this program for both.
     #[arg(long, num_args = 2, value_names = ["OLD", "NEW"])]
     clients: Vec<PathBuf>,
     /// Only workloads whose name contains this; may be given several times.
@@ -71,8 +72,13 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         println!("old and new are the same file: what differs is the error of the measurement");
     }
     let workloads: Vec<Workload> = WORKLOADS.into_iter().filter(|workload| options.chooses(*workload)).collect();
+    let (workloads, left_out): (Vec<_>, Vec<_>) = workloads.into_iter().partition(|workload| options.has_driver(*workload));
+    for workload in &left_out {
+        println!("{workload} ... left out: it needs the program latency beside each fipseed; name git revisions");
+    }
+    let is_whole = workloads.len() == WORKLOADS.len() && options.pairs >= MOST_PAIRS;
     if workloads.is_empty() {
-        return Err("--only leaves nothing to measure".to_owned());
+        return Err("--only leaves nothing to measure, or nothing that can be".to_owned());
     }
     let file = if workloads.iter().any(|workload| workload.needs_file()) { Some(options.make_file()?) } else { None };
     let file_system = file.as_ref().map(|file| generator::file_system(file.path()));
@@ -94,7 +100,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
         "state_boundary_ns": states.boundary_ns,
         "workloads": report::to_json(&measured, states),
     });
-    append(&options.results.join(options.results_name()), &entry.to_string())?;
+    append(&options.results.join(if is_whole { "pairs.jsonl" } else { "pairs-part.jsonl" }), &entry.to_string())?;
     report::judge(&measured, states).map(|text| println!("{text}"))
 }
 
@@ -103,8 +109,9 @@ impl Options {
         self.only.is_empty() || self.only.iter().any(|part| workload.to_string().contains(part))
     }
 
-    fn results_name(&self) -> &'static str {
-        if self.only.is_empty() && self.pairs >= MOST_PAIRS { "pairs.jsonl" } else { "pairs-part.jsonl" }
+    /// Does each build bring the program that this workload needs beside its daemon, if any?
+    fn has_driver(&self, workload: Workload) -> bool {
+        [&self.old, &self.new].iter().all(|daemon| workload.driver(daemon).is_none_or(|driver| driver.is_file()))
     }
 
     fn make_file(&self) -> Result<FilledFile, String> {

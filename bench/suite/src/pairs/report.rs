@@ -13,7 +13,7 @@ pub(super) struct Measured {
 
 pub(super) fn table(measured: &[Measured], states: States) -> String {
     let mut text = format!(
-        "{:<26} {:>9} {:>6} {:>9} {:>12} {:>12} {:>7} {:>16}  {}\n",
+        "{:<32} {:>9} {:>6} {:>9} {:>12} {:>12} {:>7} {:>16}  {}\n",
         "workload", "pairs", "state", "floor ns", "old ns", "new ns", "ratio", "95 % interval", "verdict"
     );
     for one in measured {
@@ -23,7 +23,7 @@ pub(super) fn table(measured: &[Measured], states: States) -> String {
             (format!("{:.4}", estimate.ratio), format!("{:.4} - {:.4}", estimate.interval.0, estimate.interval.1))
         });
         text += &format!(
-            "{:<26} {:>9} {:>6} {:>9} {:>12} {:>12} {ratio:>7} {interval:>16}  {}\n",
+            "{:<32} {:>9} {:>6} {:>9} {:>12} {:>12} {ratio:>7} {interval:>16}  {}\n",
             one.workload.to_string(),
             format!("{} of {}", summary.used.len(), one.pairs.len()),
             summary.state.text(),

@@ -1,23 +1,28 @@
 //! What old and new are compared under.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use fipsee::cpus::CpuChoice;
 use fipsee::load::{self, count_f64};
 use fipsee_ring::clock;
+use hdrhistogram::Histogram;
 use serde_json::Value;
 
+use super::median;
 use crate::daemon::Daemon;
 use crate::files::FilledFile;
-use crate::generator;
 use crate::matrix::{Cell, DEEP, SHALLOW};
-use crate::place::Cpus;
+use crate::place::{self, Cpus};
 use crate::service::MEMORY_BYTES;
+use crate::ways::vhost;
+use crate::{generator, idle};
 
 const NULL_BYTES: u64 = 1 << 30;
+/// Clients that are attached and silent.
+const IDLE_CLIENTS: usize = 1000;
 /// Of the run, before it: what a queue learns at first is not what is compared.
 const WARM_UP: f64 = 0.2;
 
@@ -26,6 +31,12 @@ enum Medium {
     Null,
     Memory,
     File,
+    /// The null disk, beside idle clients.
+    BesideIdle,
+    /// The null disk, as a vhost-user-blk device.
+    VhostUser,
+    /// No disk: typed calls, `depth` of them started together.
+    Calls,
 }
 
 /// A disk and a load on it.
@@ -38,7 +49,7 @@ pub(super) struct Workload {
 const WRITE_SHALLOW: Cell = Cell { write: true, ..SHALLOW };
 const WRITE_DEEP: Cell = Cell { write: true, ..DEEP };
 
-pub(super) const WORKLOADS: [Workload; 9] = [
+pub(super) const WORKLOADS: [Workload; 14] = [
     Workload { medium: Medium::Null, cell: SHALLOW },
     Workload { medium: Medium::Null, cell: DEEP },
     Workload { medium: Medium::Memory, cell: SHALLOW },
@@ -48,6 +59,11 @@ pub(super) const WORKLOADS: [Workload; 9] = [
     Workload { medium: Medium::File, cell: WRITE_SHALLOW },
     Workload { medium: Medium::File, cell: WRITE_DEEP },
     Workload { medium: Medium::File, cell: Cell { block_bytes: 512, ..WRITE_DEEP } },
+    Workload { medium: Medium::BesideIdle, cell: SHALLOW },
+    Workload { medium: Medium::VhostUser, cell: SHALLOW },
+    Workload { medium: Medium::VhostUser, cell: DEEP },
+    Workload { medium: Medium::Calls, cell: SHALLOW },
+    Workload { medium: Medium::Calls, cell: DEEP },
 ];
 
 impl fmt::Display for Workload {
@@ -56,6 +72,10 @@ impl fmt::Display for Workload {
             Medium::Null => "null",
             Medium::Memory => "memory",
             Medium::File => "file",
+            Medium::BesideIdle => "1000 idle, null",
+            Medium::VhostUser => "vhost-user",
+            Medium::Calls if self.cell.depth == 1 => return f.write_str("typed call"),
+            Medium::Calls => return write!(f, "typed calls, batches of {}", self.cell.depth),
         };
         write!(f, "{medium}, {}", self.cell)
     }
@@ -66,17 +86,22 @@ impl Workload {
         self.medium == Medium::File
     }
 
+    /// The program that a build brings for this beside its daemon, where that does not do.
+    pub(super) fn driver(self, daemon: &Path) -> Option<PathBuf> {
+        (self.medium == Medium::Calls).then(|| daemon.with_file_name("latency"))
+    }
+
     /// The disk `d`.
     fn disk(self, file: Option<&FilledFile>) -> Result<String, String> {
         let path = file.map(FilledFile::path).map(Path::display);
         match (self.medium, path) {
-            (Medium::Null, _) => Ok(format!("d=null:{NULL_BYTES}")),
             (Medium::Memory, _) => Ok(format!("d=memory:{MEMORY_BYTES}")),
             (Medium::File, Some(path)) if self.cell.block_bytes < 4096 => {
                 Ok(format!("d=file:{path},block={}", self.cell.block_bytes))
             }
             (Medium::File, Some(path)) => Ok(format!("d=file:{path}")),
             (Medium::File, None) => Err(format!("{self} needs a file, and none was made")),
+            _ => Ok(format!("d=null:{NULL_BYTES}")),
         }
     }
 
@@ -91,15 +116,27 @@ impl Workload {
         seconds: f64,
         cpus: Cpus,
     ) -> Result<f64, String> {
+        if let Some(driver) = self.driver(program) {
+            return self.measure_calls(&driver, seconds, cpus);
+        }
         if let Some(file) = file.filter(|_| self.needs_file()) {
             file.settle()?;
         }
-        let daemon =
-            Daemon::start_program(program, &[self.disk(file)?], &["--workers", "1", "--cpus", &cpus.server.to_string()])?;
+        let server = cpus.server.to_string();
+        let device = Daemon::directory_to_be().join("vm");
+        let at = format!("d={}", device.display());
+        let for_machines: &[&str] = if self.medium == Medium::VhostUser { &["--vhost-user", &at] } else { &[] };
+        let more = [&["--workers", "1", "--cpus", &server], for_machines].concat();
+        let daemon = Daemon::start_program(program, &[self.disk(file)?], &more)?;
         let socket = daemon.socket();
+        if self.medium == Medium::VhostUser {
+            return self.measure_device(&device, seconds, cpus);
+        }
         if self.medium == Medium::Memory {
             generator::fill(&socket, "d", MEMORY_BYTES)?;
         }
+        let idle_clients = if self.medium == Medium::BesideIdle { IDLE_CLIENTS } else { 0 };
+        let _idle = idle::attach(&socket, "d", idle_clients).map_err(|error| format!("{idle_clients} idle clients: {error}"))?;
         if let Some(client) = client {
             return self.measure_by(client, &socket, seconds, cpus);
         }
@@ -108,12 +145,33 @@ impl Workload {
         load::run(&settings).map_err(|error| error.to_string())?;
         settings.duration = Duration::from_secs_f64(seconds);
         let report = load::run(&settings).map_err(|error| error.to_string())?;
+        self.time_ns(report.iops, &report.latency)
+    }
+
+    fn time_ns(self, iops: f64, ticks: &Histogram<u64>) -> Result<f64, String> {
         if self.cell.depth > 1 {
-            return Ok(1e9 / report.iops);
+            return Ok(1e9 / iops);
         }
-        // Ticks: whole nanoseconds are nearly 1 % of a request to the null disk.
-        let ticks = count_f64(report.latency.value_at_quantile(0.5));
-        Ok(ticks * 1e9 / count_f64(clock::ticks_per_second()))
+        let counts: Vec<_> = ticks.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value())).collect();
+        median_ns(&counts)
+    }
+
+    /// The load of libblkio's client.
+    fn measure_device(self, device: &Path, seconds: f64, cpus: Cpus) -> Result<f64, String> {
+        let run = |seconds| vhost::load(device, true, NULL_BYTES, self.cell, Duration::from_secs_f64(seconds));
+        let seen = place::on(cpus.client, || run(seconds * WARM_UP).and_then(|_| run(seconds)).map_err(|e| e.to_string()));
+        let vhost::Seen { iops, ticks, .. } = seen.map_err(|error| format!("libblkio: {error}"))?;
+        self.time_ns(iops, &ticks)
+    }
+
+    /// `latency` is both ends, each in a process of its own.
+    fn measure_calls(self, latency: &Path, seconds: f64, cpus: Cpus) -> Result<f64, String> {
+        let mut command = Command::new(latency);
+        command.args([seconds.to_string(), self.cell.depth.to_string(), "counts".to_owned()]);
+        let text = place::on_both(cpus, || printed_by(&mut command))?;
+        let counts: Option<Vec<(u64, u64)>> = text.lines().map(|line| line.split_once(' ').and_then(pair_of_numbers)).collect();
+        let counts = counts.ok_or_else(|| format!("{} prints no ticks with their counts: {text:.200}", latency.display()))?;
+        Ok(median_ns(&counts)? / f64::from(self.cell.depth))
     }
 
     /// As `measure`, by `fipsee bench` of another build.
@@ -129,15 +187,31 @@ impl Workload {
         for (option, value) in &numbers {
             command.args([option, value.as_str()]);
         }
-        let output =
-            command.args(["--seconds", &seconds.to_string()]).output().map_err(|error| format!("cannot run it: {error}"))?;
-        if !output.status.success() {
-            return Err(format!("{}: {}", client.display(), String::from_utf8_lossy(&output.stderr).trim()));
-        }
-        let report: Value = serde_json::from_slice(&output.stdout).map_err(|error| format!("{}: {error}", client.display()))?;
-        let figure = |key: &str| report[key].as_f64().ok_or_else(|| format!("{} reports no {key}", client.display()));
-        if depth > 1 { Ok(1e9 / figure("iops")?) } else { figure("latency_ns_p50") }
+        let text = printed_by(command.args(["--seconds", &seconds.to_string()]))?;
+        let report: Value = serde_json::from_str(&text).map_err(|error| format!("{}: {error}", client.display()))?;
+        // Its median latency moves in steps. The median of the rates of ten parts of the time does not.
+        let key = if depth > 1 { "iops" } else { "iops_interval_median" };
+        report[key].as_f64().map(|iops| 1e9 / iops).ok_or_else(|| format!("{} reports no {key}", client.display()))
     }
+}
+
+fn median_ns(counts: &[(u64, u64)]) -> Result<f64, String> {
+    let ticks = median::within_step(counts).ok_or("no request was timed; choose longer --seconds")?;
+    Ok(ticks * 1e9 / count_f64(clock::ticks_per_second()))
+}
+
+fn pair_of_numbers((first, second): (&str, &str)) -> Option<(u64, u64)> {
+    Some((first.parse().ok()?, second.parse().ok()?))
+}
+
+/// What a program prints that succeeds.
+fn printed_by(command: &mut Command) -> Result<String, String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().map_err(|error| format!("cannot run {name}: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("{name}: {}", String::from_utf8_lossy(&output.stderr).trim()));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 #[cfg(test)]
@@ -147,7 +221,7 @@ mod tests {
     #[test]
     fn every_workload_has_its_own_name() {
         let mut names: Vec<String> = WORKLOADS.iter().map(Workload::to_string).collect();
-        assert_eq!(names.last().map(String::as_str), Some("file, 512 B write QD64"));
+        assert_eq!(names.last().map(String::as_str), Some("typed calls, batches of 64"));
         names.sort();
         names.dedup();
         assert_eq!(names.len(), WORKLOADS.len(), "{names:?}");

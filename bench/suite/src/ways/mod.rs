@@ -6,7 +6,7 @@ mod ours;
 mod peers;
 mod programs;
 mod through_fio;
-mod vhost;
+pub(crate) mod vhost;
 
 use std::path::PathBuf;
 

@@ -115,7 +115,7 @@ impl Session {
             Work::Zero => queue.write_zeroes(sector, sectors, true, false, token),
             Work::Flush => queue.flush(token),
         };
-        staged.map_err(|Full| client::Error::QueueFull)?;
+        staged.map_err(|Full| client::Error::Full)?;
         queue.submit();
         Ok(())
     }

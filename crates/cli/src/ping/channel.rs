@@ -1,17 +1,20 @@
 //! The channel as the product uses it: the caller's side as `client::Queue` of crates/block, the answerer's as
 //! `server::QueueServer` under a worker of the daemon that serves nothing else.
 
+use std::convert::Infallible;
 use std::os::fd::AsFd;
 
 use fipsee_ring::channel::{ClientQueue, ServerQueue};
 use fipsee_ring::doorbell::EventDoorbell;
+use fipsee_ring::error::Error;
 use fipsee_ring::mapped::MappedRing;
-use fipsee_ring::pace::{AnswererPace, CallerPace, Delays, let_answers_gather};
+use fipsee_ring::pace::{AnswererPace, Delays, let_answers_gather};
+use fipsee_ring::port::Port;
 use fipsee_ring::ring::{Reader, StreamWriter};
 use fipsee_ring::seqpacket::Seqpacket;
 use fipsee_ring::wait::{Backoff, DEFAULT_LOOK, Next};
 use fipsee_ring::{Message, PeerFault};
-use rustix::event::{PollFd, PollFlags, epoll};
+use rustix::event::epoll;
 
 use super::drive::{Answers, Calls, Receives, Sends, Trouble};
 use super::plan::Choices;
@@ -24,7 +27,7 @@ const LOOKS_PER_LIFE_CHECK: u32 = 4096;
 /// Without PAUSE: so many looks before waiting goes its usual way.
 const BARE_LOOKS: u32 = 4096;
 
-/// What both sides do when nothing is there.
+/// What the answerer of calls and the receiver of a stream do when nothing is there.
 struct Idle<'a> {
     backoff: Backoff,
     pause: bool,
@@ -62,31 +65,29 @@ fn fault(fault: PeerFault) -> Trouble {
 
 /// The calling side.
 pub(super) struct Caller<'a> {
-    queue: ClientQueue,
-    idle: Idle<'a>,
-    pace: CallerPace,
+    port: Port,
+    other: &'a Seqpacket,
     choices: Choices,
 }
 
 impl<'a> Caller<'a> {
     pub(super) fn new(queue: ClientQueue, choices: Choices, other: &'a Seqpacket) -> Self {
-        let pace = CallerPace::new(&choices.tuning);
-        Self { queue, idle: Idle::new(&choices, other), pace, choices }
+        Self { port: Port::new(queue, Backoff::new(choices.wait, DEFAULT_LOOK)), other, choices }
     }
 
     #[inline(always)]
     fn ring_if_asleep(&mut self) {
-        if self.choices.doorbells && self.queue.requests.reader_needs_doorbell() {
-            self.queue.daemon_bell.ring();
+        if self.choices.doorbells && self.port.queue.requests.reader_needs_doorbell() {
+            self.port.queue.daemon_bell.ring();
         }
     }
 
     #[inline(always)]
     fn publish(&mut self, calls: &[Message]) {
         for call in calls {
-            let published = self.queue.requests.publish(call);
+            let published = self.port.queue.requests.publish(call);
             debug_assert!(published.is_ok(), "bursts are no larger than the ring");
-            self.queue.requests.prefetch(calls.len());
+            self.port.queue.requests.prefetch(calls.len());
             if !self.choices.batch {
                 self.ring_if_asleep();
             }
@@ -96,15 +97,18 @@ impl<'a> Caller<'a> {
         }
     }
 
-    #[cold]
-    fn sleep(&mut self) -> Result<(), Trouble> {
-        if !self.queue.completions.arm_and_work_remains() {
-            let mut fds = [PollFd::new(&self.queue.our_bell, PollFlags::IN)];
-            let _ = rustix::event::poll(&mut fds, None); // A wake-up for nothing is one more look.
+    /// A look found nothing, the `looks`-th in a row.
+    #[inline(always)]
+    fn pause(&mut self, looks: u32) -> Result<(), Trouble> {
+        if !self.choices.pause && looks < BARE_LOOKS {
+            let_answers_gather(self.port.queue.requests.outstanding() as usize);
+            return Ok(());
         }
-        self.queue.completions.disarm();
-        self.idle.reset();
-        if self.queue.our_bell.drain() || self.queue.completions.has_message() { Ok(()) } else { Err(Trouble::Gone) }
+        match self.port.pause::<Infallible>(None, true, || self.other.is_hung_up()) {
+            Ok(_) => Ok(()),
+            Err(Error::Disconnected) => Err(Trouble::Gone),
+            Err(error) => Err(Trouble::Wrong(format!("cannot wait for an answer: {error:?}"))),
+        }
     }
 }
 
@@ -112,38 +116,30 @@ impl Calls for Caller<'_> {
     #[inline(always)]
     fn exchange(&mut self, calls: &[Message], answers: &mut [Message]) -> Result<(), Trouble> {
         self.publish(calls);
-        if self.queue.requests.outstanding() == 1 {
-            self.queue.completions.begin_run();
-            if let Some(ownership) = self.pace.begin().and_then(|asked| asked.apply(&mut self.queue.completions)) {
-                self.queue.requests.set_ownership(ownership);
-            }
-            self.pace.hold();
-        } else {
-            self.pace.interrupt();
-        }
+        self.port.pace_first_look();
+        self.port.pace.hold.wait();
         for answer in answers {
-            while !self.queue.completions.receive(answer) {
-                if self.idle.step(true, &self.queue.completions)? == Next::Sleep {
-                    self.sleep()?;
-                }
-                let_answers_gather(self.queue.requests.outstanding() as usize);
+            let mut looks = 0;
+            while !self.port.queue.completions.receive(answer) {
+                looks += 1;
+                self.pause(looks)?;
             }
-            self.queue.requests.answered();
-            self.idle.reset();
+            self.port.queue.requests.answered();
+            self.port.backoff.reset();
         }
-        if self.choices.look_twice && self.queue.completions.has_message() {
+        if self.choices.look_twice && self.port.queue.completions.has_message() {
             return Err(Trouble::Wrong("an answer to nothing came; report this".to_owned()));
         }
         Ok(())
     }
 
     fn tell(&mut self, message: &Message) {
-        let _ = self.queue.requests.publish(message);
+        let _ = self.port.queue.requests.publish(message);
         self.ring_if_asleep();
     }
 
     fn delays(&self) -> Delays {
-        self.pace.delays()
+        self.port.pace.delays()
     }
 }
 
@@ -208,7 +204,7 @@ impl Answers for Answerer<'_> {
     fn serve(&mut self, answer: &mut impl FnMut(&Message) -> Option<Message>) -> Result<(), Trouble> {
         let (mut taken, mut visits) = (Taken::new(self.choices.tuning.take), Visits::new(self.choices.look_twice));
         loop {
-            self.pace.hold();
+            self.pace.hold.wait();
             while !self.queue.requests.has_message() {
                 if self.idle.step(false, &self.queue.requests)? == Next::Sleep {
                     self.sleep()?;

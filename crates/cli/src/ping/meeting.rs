@@ -129,13 +129,13 @@ impl Meeting {
 
     fn caller<'a>(self, choices: Choices, other: &'a Seqpacket) -> Result<channel::Caller<'a>, Trouble> {
         let Self { region, geometry, event_bell, socket_bell } = self;
-        let queue = ClientQueue::open_tuned(&region, &geometry, event_bell, socket_bell, &choices.tuning).map_err(fault)?;
+        let queue = ClientQueue::open(&region, &geometry, event_bell, socket_bell, &choices.tuning).map_err(fault)?;
         Ok(channel::Caller::new(queue, choices, other))
     }
 
     fn answerer<'a>(self, choices: Choices, other: &'a Seqpacket) -> Result<channel::Answerer<'a>, Trouble> {
         let Self { region, geometry, event_bell, socket_bell } = self;
-        let queue = ServerQueue::open_tuned(&region, &geometry, event_bell, socket_bell, &choices.tuning).map_err(fault)?;
+        let queue = ServerQueue::open(&region, &geometry, event_bell, socket_bell, &choices.tuning).map_err(fault)?;
         channel::Answerer::new(queue, choices, other)
     }
 
@@ -150,8 +150,8 @@ impl Meeting {
     fn bare_caller<'a>(&self, choices: &Choices, other: &'a Seqpacket) -> Result<bare::Caller<'a>, Trouble> {
         let [(out, out_start), (into, into_start)] = self.rings(choices, true)?;
         Ok(bare::Caller {
-            writer: Writer::with_tuning(out, out_start, &choices.tuning),
-            reader: Reader::with_tuning(into, into_start, &choices.tuning),
+            writer: Writer::new(out, out_start, &choices.tuning),
+            reader: Reader::new(into, into_start, &choices.tuning),
             pace: CallerPace::new(&choices.tuning),
             spin: Spin::new(choices, other),
         })
@@ -160,8 +160,8 @@ impl Meeting {
     fn bare_answerer<'a>(&self, choices: &Choices, other: &'a Seqpacket) -> Result<bare::Answerer<'a>, Trouble> {
         let [(out, out_start), (into, into_start)] = self.rings(choices, false)?;
         Ok(bare::Answerer {
-            writer: Writer::with_tuning(out, out_start, &choices.tuning),
-            reader: Reader::with_tuning(into, into_start, &choices.tuning),
+            writer: Writer::new(out, out_start, &choices.tuning),
+            reader: Reader::new(into, into_start, &choices.tuning),
             pace: AnswererPace::default(),
             take: choices.tuning.take,
             spin: Spin::new(choices, other),
@@ -182,12 +182,12 @@ impl Meeting {
 
     fn stream_writer(&self, choices: &Choices) -> Result<StreamWriter<MappedRing>, Trouble> {
         let start = Cursor::at_start(self.geometry.request_start);
-        Ok(StreamWriter::with_tuning(self.request_ring(choices)?, start, &choices.tuning))
+        Ok(StreamWriter::new(self.request_ring(choices)?, start, &choices.tuning))
     }
 
     fn stream_reader(&self, choices: &Choices) -> Result<Reader<MappedRing>, Trouble> {
         let start = Cursor::at_start(self.geometry.request_start);
-        Ok(Reader::with_tuning(self.request_ring(choices)?, start, &choices.tuning))
+        Ok(Reader::new(self.request_ring(choices)?, start, &choices.tuning))
     }
 
     fn channel_source<'a>(self, choices: Choices, other: &'a Seqpacket) -> Result<channel::Source<'a>, Trouble> {

@@ -27,7 +27,7 @@ impl Calls for Caller<'_> {
             if let Some(ownership) = self.pace.begin().and_then(|asked| asked.apply(&mut self.reader)) {
                 self.writer.set_ownership(ownership);
             }
-            self.pace.hold();
+            self.pace.hold.wait();
         }
         let Self { reader, spin, .. } = self;
         for (due, answer) in (1..=answers.len()).rev().zip(answers) {
@@ -87,7 +87,7 @@ impl Answers for Answerer<'_> {
                 if let Some(ownership) = asked.and_then(|choices| choices.apply_to_lone(&mut self.reader)) {
                     self.writer.set_ownership(ownership);
                 }
-                self.pace.hold();
+                self.pace.hold.wait();
             } else {
                 self.pace.interrupt();
             }

@@ -1,16 +1,18 @@
 //! One side of a channel that waits in a given way, and the process that answers.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::convert::Infallible;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use fipsee_block::wire::PROFILE;
 use fipsee_ring::channel::{ClientQueue, RegionLayout, ServerQueue};
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
-use fipsee_ring::mapped::MappedRing;
+use fipsee_ring::pace::FirstLook;
+use fipsee_ring::port::Port;
 use fipsee_ring::region::{Access, Region};
-use fipsee_ring::ring::Reader;
 use fipsee_ring::seqpacket::Seqpacket;
+use fipsee_ring::tuning::Tuning;
 use fipsee_ring::wait::{Backoff, DEFAULT_LOOK, Next, WaitMode};
 use fipsee_ring::{Message, clock, cpu};
 use rustix::event::{PollFd, PollFlags};
@@ -58,72 +60,11 @@ fn nanoseconds(clock: ClockId) -> u64 {
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
-/// The other process is gone.
-#[derive(Debug)]
-pub(super) struct Gone;
-
-/// Waits for messages of one ring.
-struct Waiter {
-    backoff: Backoff,
-    /// Does an answer have to come, as for a client, or may there be nothing for long, as for a worker?
-    expected: bool,
-    /// To the other process.
-    socket: Seqpacket,
-    is_rung: bool,
-}
-
-impl Waiter {
-    fn new(mode: WaitMode, expected: bool, socket: Seqpacket) -> Self {
-        Self { backoff: Backoff::new(mode, DEFAULT_LOOK), expected, socket, is_rung: false }
-    }
-
-    #[inline(always)]
-    fn receive(&mut self, reader: &mut Reader<MappedRing>, bell: BorrowedFd<'_>) -> Result<Message, Gone> {
-        let mut message = Message::ZERO;
-        let mut looks = 0_u32;
-        while !reader.receive(&mut message) {
-            match self.backoff.step_watching(self.expected, || Some(reader.watch())) {
-                Next::Look => {
-                    looks = looks.wrapping_add(1);
-                    if looks.is_multiple_of(LOOKS_PER_LIFE_CHECK) && self.socket.is_hung_up() && !reader.has_message() {
-                        return Err(Gone);
-                    }
-                }
-                Next::Sleep => self.sleep(reader, bell)?,
-            }
-        }
-        self.backoff.reset();
-        Ok(message)
-    }
-
-    #[cold]
-    fn sleep(&mut self, reader: &mut Reader<MappedRing>, bell: BorrowedFd<'_>) -> Result<(), Gone> {
-        if std::mem::take(&mut self.is_rung) {
-            silence(bell); // Before arming: the ring that comes after is the one we sleep for.
-        }
-        let mut is_gone = false;
-        if !reader.arm_and_work_remains() {
-            let mut fds = [PollFd::from_borrowed_fd(bell, PollFlags::IN), PollFd::new(&self.socket, PollFlags::RDHUP)];
-            let polled = rustix::event::poll(&mut fds, None);
-            self.is_rung = !fds[0].revents().is_empty();
-            is_gone = polled.is_ok() && !fds[1].revents().is_empty();
-        }
-        reader.disarm();
-        self.backoff.reset();
-        if is_gone && !reader.has_message() { Err(Gone) } else { Ok(()) }
-    }
-}
-
-/// Take back all rings of a doorbell of either kind: both answer a read.
-fn silence(bell: BorrowedFd<'_>) {
-    let mut bytes = [0_u8; 8];
-    while rustix::io::read(bell, &mut bytes).is_ok_and(|length| length > 0) {}
-}
-
 /// The side that calls.
 pub(super) struct Caller {
-    queue: ClientQueue,
-    waiter: Waiter,
+    port: Port,
+    /// To the other process.
+    socket: Seqpacket,
     sequence: u64,
 }
 
@@ -138,8 +79,11 @@ impl Caller {
         let (daemon_bell, (their_end, our_bell)) = bells.map_err(|error| Error::io("make doorbells", &error))?;
         let sent = socket.send(&region.length_bytes().to_le_bytes(), &[region.as_fd(), daemon_bell.as_fd(), their_end.as_fd()]);
         sent.map_err(|error| Error::io("hand memory to the answering process", &error))?;
-        let queue = ClientQueue::open(&region, &layout.queues[0], daemon_bell, our_bell).map_err(|fault| fault.to_string())?;
-        Ok(Self { queue, waiter: Waiter::new(mode, true, socket), sequence: 0 })
+        // What is measured is waiting alone, not when to begin with it.
+        let tuning = Tuning { first_look: FirstLook::AtOnce, ..layout.queues[0].tuning() };
+        let queue = ClientQueue::open(&region, &layout.queues[0], daemon_bell, our_bell, &tuning);
+        let port = Port::new(queue.map_err(|fault| fault.to_string())?, Backoff::new(mode, DEFAULT_LOOK));
+        Ok(Self { port, socket, sequence: 0 })
     }
 
     /// Send a message and wait for its answer, whose words are returned.
@@ -147,9 +91,13 @@ impl Caller {
     pub(super) fn call(&mut self, what: u64) -> Result<[u64; 8], Error> {
         self.sequence += 1;
         self.publish(what);
-        let answer = self.waiter.receive(&mut self.queue.completions, self.queue.our_bell.as_fd());
-        let answer = answer.map_err(|Gone| "the answering process is gone; see its message above, or repeat the command")?;
-        self.queue.requests.answered();
+        let mut answer = Message::ZERO;
+        while !self.port.queue.completions.receive(&mut answer) {
+            let paused = self.port.pause::<Infallible>(None, false, || self.socket.is_hung_up());
+            paused.map_err(|_| "the answering process is gone; see its message above, or repeat the command")?;
+        }
+        self.port.backoff.reset();
+        self.port.queue.requests.answered();
         if answer.word(0) != !self.sequence {
             return Err("an answer is not the answer to its message: report this with the CPU's model".into());
         }
@@ -159,11 +107,9 @@ impl Caller {
     #[inline(always)]
     fn publish(&mut self, what: u64) {
         let message = Message::from_words([self.sequence, what, shared_time(), 0, 0, 0, 0, 0]);
-        let published = self.queue.requests.publish(&message);
+        let published = self.port.queue.requests.publish(&message);
         debug_assert!(published.is_ok(), "one call at a time");
-        if self.queue.requests.reader_needs_doorbell() {
-            self.queue.daemon_bell.ring();
-        }
+        self.port.published();
     }
 
     /// Tell the other side to end.
@@ -196,19 +142,33 @@ pub(crate) fn run_peer(arguments: &PeerArguments) -> Result<(), Error> {
     let region = Arc::new(region);
     let layout = RegionLayout::read_from(&PROFILE, &region).map_err(|fault| fault.to_string())?;
     let (our_bell, client_bell) = (EventDoorbell::from_fd(event), SocketDoorbell::from_fd(bell));
-    let queue = ServerQueue::open(&region, &layout.queues[0], our_bell, client_bell).map_err(|fault| fault.to_string())?;
+    let queue = ServerQueue::open(&region, &layout.queues[0], our_bell, client_bell, &layout.queues[0].tuning())
+        .map_err(|fault| fault.to_string())?;
     // The clock is calibrated before the CPU is shared.
     let _ = clock::ticks_per_second();
     if let Some(cpu) = arguments.cpu {
         process::bind_to_cpu(cpu)?;
     }
-    answer_all(queue, Waiter::new(arguments.wait, false, socket));
+    answer_all(queue, Backoff::new(arguments.wait, DEFAULT_LOOK), &socket);
     Ok(())
 }
 
 /// Word 1 of an answer: from publishing to here, in nanoseconds; word 2: processor time if it was asked for.
-fn answer_all(mut queue: ServerQueue, mut waiter: Waiter) {
-    while let Ok(message) = waiter.receive(&mut queue.requests, queue.our_bell.as_fd()) {
+fn answer_all(mut queue: ServerQueue, mut backoff: Backoff, socket: &Seqpacket) {
+    let (mut message, mut looks) = (Message::ZERO, 0_u32);
+    loop {
+        if !queue.requests.receive(&mut message) {
+            looks = looks.wrapping_add(1);
+            let is_gone = match backoff.step_watching(false, || Some(queue.requests.watch())) {
+                Next::Look => looks.is_multiple_of(LOOKS_PER_LIFE_CHECK) && queue.requests.is_over(|| socket.is_hung_up()),
+                Next::Sleep => sleep(&mut queue, &mut backoff, socket),
+            };
+            if is_gone {
+                return;
+            }
+            continue;
+        }
+        backoff.reset();
         let latency_ns = ns_since(message.word(2));
         let cpu_ns = match message.word(1) {
             ANSWER => 0,
@@ -220,4 +180,19 @@ fn answer_all(mut queue: ServerQueue, mut waiter: Waiter) {
             queue.client_bell.ring();
         }
     }
+}
+
+/// Until the doorbell rings or the other side is gone. Is it?
+#[cold]
+fn sleep(queue: &mut ServerQueue, backoff: &mut Backoff, socket: &Seqpacket) -> bool {
+    // Before arming: the ring that comes after is the one we sleep for.
+    let _ = rustix::io::read(&queue.our_bell, &mut [0; 8]);
+    let mut is_gone = false;
+    if !queue.requests.arm_and_work_remains() {
+        let mut fds = [PollFd::new(&queue.our_bell, PollFlags::IN), PollFd::new(socket, PollFlags::RDHUP)];
+        is_gone = rustix::event::poll(&mut fds, None).is_ok() && !fds[1].revents().is_empty();
+    }
+    queue.requests.disarm();
+    backoff.reset();
+    is_gone && !queue.requests.has_message()
 }
