@@ -243,7 +243,8 @@ FIPSEE_ASSERT_AT(struct fipsee_queue_entry, reserved, 52);
 /* Refusal codes. Others may come from later daemons; show the text. */
 #define FIPSEE_REFUSAL_VERSION 1
 #define FIPSEE_REFUSAL_MALFORMED 2
-#define FIPSEE_REFUSAL_UNKNOWN_EXPORT 3
+#define FIPSEE_REFUSAL_UNKNOWN_NAME 3
+#define FIPSEE_REFUSAL_UNKNOWN_EXPORT FIPSEE_REFUSAL_UNKNOWN_NAME /* its name until 2026 */
 #define FIPSEE_REFUSAL_NOT_ALLOWED 4
 #define FIPSEE_REFUSAL_BUSY 5
 #define FIPSEE_REFUSAL_LIMIT 6

@@ -245,7 +245,7 @@ static int take_refusal(const struct control_answer *answer, struct channel_erro
 	    (answer->length_bytes != sizeof(*refused) || !is_zero(refused->text + text_bytes, sizeof(refused->text) - text_bytes)))
 		return channel_fail(error, EPROTO, "the daemon sent a malformed refusal");
 	switch (refused->code) {
-	case FIPSEE_REFUSAL_UNKNOWN_EXPORT:
+	case FIPSEE_REFUSAL_UNKNOWN_NAME:
 		number = ENOENT;
 		break;
 	case FIPSEE_REFUSAL_NOT_ALLOWED:

@@ -32,7 +32,7 @@ static const struct fipsee_call_info calls = {
 	.request_bytes = 16, .reply_bytes = 60, .request_payload_bytes = 4096, .reply_payload_bytes = 64,
 };
 static const struct fipsee_refused refused = {
-	HEADER(refused, REFUSED), FIPSEE_REFUSAL_UNKNOWN_EXPORT, 13, "no export 'a'",
+	HEADER(refused, REFUSED), FIPSEE_REFUSAL_UNKNOWN_NAME, 13, "no export 'a'",
 };
 static const struct fipsee_register reg = {
 	HEADER(register, REGISTER), 1, FIPSEE_ACCESS_READ | FIPSEE_ACCESS_WRITE, 1 << 21,
