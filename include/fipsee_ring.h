@@ -30,6 +30,8 @@
  *   FIPSEE_PUBLISH_AS(stores, slot, message, stamp)
  *                                           the same by the stores chosen, FIPSEE_STORES_*, or 0: not chosen
  *   FIPSEE_TOUCH(word, stamp)               stores the stamp that was loaded from a shared uint32_t once more
+ *   FIPSEE_TICKS()                          the time-stamp counter; 0: there is none, and streams do not wait
+ *   FIPSEE_PAUSE()                          in a loop that waits
  *
  * The defaults use stores of one machine word, which every CPU keeps in order with the stamp. A wider store belongs
  * into FIPSEE_PUBLISH or FIPSEE_PUBLISH_AS, and only where the CPU is known to make it visible at once.
@@ -92,6 +94,22 @@ typedef uint32_t __attribute__((__may_alias__)) fipsee_ring_half;
 /* T: relaxed. After the load of the stamp because it is the same word; before the slot's return because that is Release. */
 #ifndef FIPSEE_TOUCH
 #define FIPSEE_TOUCH(word, stamp) __atomic_store_n((word), (stamp), __ATOMIC_RELAXED)
+#endif
+
+#ifndef FIPSEE_TICKS
+#ifdef __x86_64__
+#define FIPSEE_TICKS() __builtin_ia32_rdtsc()
+#else
+#define FIPSEE_TICKS() ((uint64_t)0)
+#endif
+#endif
+
+#ifndef FIPSEE_PAUSE
+#ifdef __x86_64__
+#define FIPSEE_PAUSE() __builtin_ia32_pause()
+#else
+#define FIPSEE_PAUSE() do { } while (0)
+#endif
 #endif
 
 #ifndef FIPSEE_COPY_IN
@@ -293,7 +311,19 @@ struct fipsee_reader {
 	bool in_run;			/* the last look took a message */
 	bool touch_first;		/* touch messages that begin a run, or travel alone */
 	bool touch_rest;		/* touch those that follow them */
+	uint32_t gather_since;		/* value of `received` when a stream last waited or could have */
+	uint64_t gather_ticks;		/* the time then */
 };
+
+/*
+ * A stream's reader that touches waits once after an empty look under continuous load, so that messages gather: at the
+ * writer's heels it would take each line away while the next is written. So many messages since the last wait, that came
+ * within so many ticks of each other, are continuous load; shorter rings have no room to gather in.
+ */
+#define FIPSEE_GATHER_MESSAGES 32
+#define FIPSEE_GATHER_TICKS_PER_MESSAGE 128
+#define FIPSEE_GATHER_SLOTS 256
+#define FIPSEE_GATHER_TICKS 2000
 
 /* FIPSEE_RING_OK, or FIPSEE_RING_FAULT when the geometry is invalid. */
 static inline int fipsee_reader_init(struct fipsee_reader *reader, struct fipsee_ring ring, struct fipsee_cursor cursor)
@@ -306,6 +336,8 @@ static inline int fipsee_reader_init(struct fipsee_reader *reader, struct fipsee
 	reader->in_run = false;
 	reader->touch_first = false;
 	reader->touch_rest = false;
+	reader->gather_since = 0;
+	reader->gather_ticks = 0;
 	return fipsee_ring_is_valid(&ring, cursor) ? FIPSEE_RING_OK : FIPSEE_RING_FAULT;
 }
 
@@ -351,6 +383,36 @@ static inline bool fipsee_reader_receive(struct fipsee_reader *reader, union fip
 	fipsee_cursor_advance(&reader->cursor, reader->ring.slot_count);
 	reader->received++;
 	return true;
+}
+
+/* Streams: a look found nothing. */
+static inline void fipsee_reader_gather(struct fipsee_reader *reader)
+{
+	uint32_t messages = reader->received - reader->gather_since;
+	uint64_t ticks = 2 * (uint64_t)reader->ring.slot_count, now, since;
+
+	if (!reader->touch_rest || messages < FIPSEE_GATHER_MESSAGES || reader->ring.slot_count < FIPSEE_GATHER_SLOTS)
+		return;
+	now = FIPSEE_TICKS();
+	since = now - reader->gather_ticks;
+	reader->gather_since = reader->received;
+	reader->gather_ticks = now;
+	if (now == 0 || since > (uint64_t)messages * FIPSEE_GATHER_TICKS_PER_MESSAGE)
+		return;
+	if (ticks > FIPSEE_GATHER_TICKS)
+		ticks = FIPSEE_GATHER_TICKS;
+	while (FIPSEE_TICKS() - now < ticks)
+		FIPSEE_PAUSE();
+}
+
+/* Streams: as fipsee_reader_receive(), and let messages gather as described above. */
+static inline bool fipsee_reader_receive_streamed(struct fipsee_reader *reader, union fipsee_message *into)
+{
+	bool received = fipsee_reader_receive(reader, into);
+
+	if (!received)
+		fipsee_reader_gather(reader);
+	return received;
 }
 
 /* Streams: everything received is free again. Call before sleeping. */

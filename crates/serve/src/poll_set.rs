@@ -133,6 +133,11 @@ impl<E: Engine> PollSet<E> {
     }
 
     #[inline(always)]
+    pub(crate) const fn has_one(&self) -> bool {
+        self.slots.len() == 1
+    }
+
+    #[inline(always)]
     pub(crate) fn get_mut(&mut self, id: usize) -> Option<&mut Slot<E>> {
         self.slots.get_mut(id).and_then(Option::as_mut)
     }

@@ -60,7 +60,8 @@ pub trait Queue<E: Engine>: Any + Send {
         None
     }
 
-    /// Begin what is owed to requests in flight and would otherwise wait. Was there anything?
+    /// Begin what a visit would begin of requests that were taken before, and no others. Was there anything? A queue is asked that is not
+    /// visited any more because it is to be idle.
     fn begin_owed(&mut self, _engine: &mut E) -> bool {
         false
     }

@@ -178,7 +178,9 @@ impl<E: Engine> Worker<E> {
     }
 
     fn drain(&mut self, order: Quiesce, deadline: Instant) -> Pass {
-        if self.begin_owed() || self.engine.in_flight() > 0 {
+        // Queues of another daemon must not be touched.
+        let is_own = order.if_abandoned == IfAbandoned::Resume;
+        if (is_own && self.begin_owed()) || self.engine.in_flight() > 0 {
             let finished = self.run_engine();
             if finished == 0 && Instant::now() >= deadline {
                 // Dropping the order says so.
@@ -192,7 +194,7 @@ impl<E: Engine> Worker<E> {
         // Nothing is in flight: changes that waited for that are made now.
         self.settle();
         let Quiesce { states, resume, if_abandoned, .. } = order;
-        let _ = states.send(self.saved_states(if_abandoned == IfAbandoned::Resume));
+        let _ = states.send(self.saved_states(is_own));
         self.quiescing = Some(Quiescing::Done { resume, if_abandoned });
         Pass::Idle
     }

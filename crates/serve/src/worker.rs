@@ -184,13 +184,14 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// Look at every active queue and a few idle ones, at what the engine has ended, and into the mailbox, without waiting.
+    /// Look at what the engine has ended and into the mailbox, then at every active queue and a few idle ones, without waiting. Queues
+    /// come last, so that a caller whose queues hand requests out has them with nothing in between.
     #[inline(always)]
     pub fn pass(&mut self) -> Pass {
         if self.quiescing.is_some() {
             return self.quiesce();
         }
-        let mut work = self.queues.visit_active(&mut self.engine) + self.queues.sample_idle();
+        let mut work = 0;
         if self.engine.in_flight() > 0 {
             work += self.run_engine();
         }
@@ -200,12 +201,24 @@ impl<E: Engine> Worker<E> {
         if self.handle.mailbox.has_messages() {
             self.run_commands();
             work += 1;
+            if self.quiescing.is_some() {
+                return Pass::Worked;
+            }
         }
+        work += self.queues.visit_active(&mut self.engine) + self.queues.sample_idle();
         match work {
             0 if self.stopping && self.queues.is_empty() => Pass::Stopped,
             0 => Pass::Idle,
             _ => Pass::Worked,
         }
+    }
+
+    /// Does it serve a single queue, and has it nothing else to do? Then a caller that has what the queue handed out may look for more
+    /// by itself for a while.
+    #[must_use]
+    #[inline(always)]
+    pub fn has_one_queue_only(&self) -> bool {
+        self.queues.has_one() && self.unsettled.is_empty() && !self.handle.mailbox.has_messages()
     }
 
     /// There was work: the next wait begins with looking.
@@ -268,7 +281,7 @@ impl<E: Engine> Worker<E> {
     pub(crate) fn settle(&mut self) {
         for id in std::mem::take(&mut self.unsettled) {
             let Some(slot) = self.queues.get_mut(id as usize) else { continue };
-            let idle = slot.queue.in_flight() == 0;
+            let idle = !slot.queue.begin_owed(&mut self.engine) && slot.queue.in_flight() == 0;
             if idle {
                 slot.apply_changes();
             }

@@ -118,7 +118,7 @@ static void stream_read(struct peer *peer)
 
 	while (sequence < peer->count) {
 		wait_for_message(peer);
-		for (taken = 0; taken < peer->burst && fipsee_reader_receive(&peer->reader, &message); taken++)
+		for (taken = 0; taken < peer->burst && fipsee_reader_receive_streamed(&peer->reader, &message); taken++)
 			check(&message, sequence++, 0);
 		fipsee_reader_release_some(&peer->reader);
 	}

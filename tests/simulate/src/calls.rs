@@ -262,6 +262,6 @@ impl World<'_> {
             }
             self.server.check_stop(&mut self.links);
         }
-        self.course.outcome(&self.context, self.ledger.answered())
+        self.course.outcome(&self.context, (self.ledger.made(), self.ledger.answered()))
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use fipsee_serve::takeover::{Answer, Given, Giving, GivingStep, LineError, Taking, TakingStep};
 
+use crate::course::Outcome;
 use crate::rng::Rng;
 use crate::variant::Variant;
 
@@ -132,18 +133,20 @@ struct World {
     taken: Vec<Given>,
     has_sent_taken: bool,
     restarts: bool,
+    steps: u32,
     faults: Vec<Fault>,
     trace: Option<Vec<String>>,
     failure: Option<String>,
 }
 
-/// Play the conversation of a seed; what was violated, and a line for each step if it `keeps` them.
-pub(crate) fn play(seed: u64, variant: Option<Variant>, keeps: bool) -> (Option<String>, Vec<String>) {
+/// Play the conversation of a seed; with a line for each step if it `keeps` them.
+pub(crate) fn play(seed: u64, variant: Option<Variant>, keeps: bool) -> Outcome {
     let mut rng = Rng::new(seed, 4);
     let planned = (0..1 + rng.below(2)).map(|_| draw_fault(&mut rng)).collect();
     let mut world = World::new(rng, variant, keeps);
     world.play(planned);
-    (world.failure, world.trace.unwrap_or_default())
+    let faults = u32::try_from(world.faults.len()).unwrap_or(0);
+    Outcome { failure: world.failure, steps: world.steps, trace: world.trace.unwrap_or_default(), faults, ..Outcome::default() }
 }
 
 impl World {
@@ -168,6 +171,7 @@ impl World {
             taken: Vec::new(),
             has_sent_taken: false,
             restarts: false,
+            steps: 0,
             faults: Vec::new(),
             trace: keeps.then(Vec::new),
             failure: None,
@@ -177,6 +181,7 @@ impl World {
     fn play(&mut self, mut planned: Vec<(u32, Fault)>) {
         self.begin_sending();
         for step in 0..MAX_STEPS {
+            self.steps = step;
             while let Some(due) = planned.iter().position(|(at, _)| *at <= step) {
                 self.begin(planned.swap_remove(due).1);
                 self.check();

@@ -18,6 +18,8 @@ pub struct Outcome {
     pub failure: Option<String>,
     /// Steps that were made.
     pub steps: u32,
+    /// Requests that were made.
+    pub made: u32,
     /// Requests that were answered.
     pub requests: u32,
     /// A line for each step, if it was asked for.
@@ -126,9 +128,9 @@ impl<'a, K: Kind> Course<'a, K> {
 
     /// How it ended.
     #[must_use]
-    pub(crate) fn outcome(self, context: &Context, requests: u32) -> Outcome {
+    pub(crate) fn outcome(self, context: &Context, (made, requests): (u32, u32)) -> Outcome {
         let (steps, faults) = (self.steps, u32::try_from(self.next_fault).unwrap_or(0));
         let (failure, trace, choices) = (context.verdict(), context.take_trace(), self.choices.unwrap_or_default());
-        Outcome { failure, steps, requests, trace, choices, faults }
+        Outcome { failure, steps, made, requests, trace, choices, faults }
     }
 }

@@ -370,7 +370,7 @@ impl World<'_> {
         if left > 0 {
             context.violated(|| format!("{left} regions are mapped after the end"));
         }
-        course.outcome(&context, pool.answered)
+        course.outcome(&context, (pool.issued, pool.answered))
     }
 
     fn check_empty(&mut self) {

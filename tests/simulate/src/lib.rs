@@ -18,8 +18,9 @@ mod service;
 pub mod shrink;
 mod takeover;
 pub mod variant;
-pub mod virtqueues;
+mod virtqueues;
 
 pub use self::calls::{Calls, Fault as CallFault};
 pub use self::course::Outcome;
 pub use self::disks::{Disks, Fault};
+pub use self::virtqueues::{Fault as MachineFault, Machine};

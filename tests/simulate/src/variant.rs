@@ -55,11 +55,21 @@ pub enum Variant {
     WithdrawnWithoutShutdown,
     /// A daemon serves although `Taken` could not be sent.
     ServedUnheard,
+    /// A request leaves the inflight area before the used index is published.
+    InflightClearedEarly,
+    /// The used index is published before the elements.
+    UsedIndexFirst,
+    /// GET_VRING_BASE is answered while requests are in flight.
+    StoppedInFlight,
+    /// A worker that arms a virtqueue's notification does not look once more.
+    VirtqueueSleepsWithoutLook,
+    /// A daemon that comes after a killed one does not look at the inflight area.
+    InflightIgnored,
 }
 
 impl Variant {
     /// All of them, with their names.
-    pub const ALL: [(Self, &'static str); 26] = [
+    pub const ALL: [(Self, &'static str); 31] = [
         (Self::MemoryGoesAtOnce, "memory-goes-at-once"),
         (Self::TakeoverRepeatsRequest, "takeover-repeats-request"),
         (Self::TakeoverSkipsCompletion, "takeover-skips-completion"),
@@ -86,6 +96,11 @@ impl Variant {
         (Self::WithdrawnWithoutLook, "withdrawn-without-look"),
         (Self::WithdrawnWithoutShutdown, "withdrawn-without-shutdown"),
         (Self::ServedUnheard, "served-unheard"),
+        (Self::InflightClearedEarly, "inflight-cleared-early"),
+        (Self::UsedIndexFirst, "used-index-first"),
+        (Self::StoppedInFlight, "stopped-in-flight"),
+        (Self::VirtqueueSleepsWithoutLook, "virtqueue-sleeps-without-look"),
+        (Self::InflightIgnored, "inflight-ignored"),
     ];
 
     /// The one of this name.

@@ -3,14 +3,15 @@
 use fipsee_simulate::kinds::{KINDS, of_seed, play};
 use fipsee_simulate::script::{Kind, Script};
 use fipsee_simulate::variant::Variant;
-use fipsee_simulate::{CallFault, Calls, Disks, Fault, Outcome};
+use fipsee_simulate::{CallFault, Calls, Disks, Fault, Machine, MachineFault, Outcome};
 
 #[test]
 fn nothing_is_violated_and_each_lifetime_has_its_requests_and_a_fault() {
     for seed in 0..400 {
         let outcome = play(seed, None, false);
         assert_eq!(outcome.failure, None, "seed {seed}; `cargo xtask simulate --seed {seed}` shows it");
-        assert!(outcome.faults > 0, "seed {seed} had no fault");
+        // Of a takeover the fault may come too late.
+        assert!(outcome.faults > 0 || of_seed(seed).name == "takeover", "seed {seed} had no fault");
     }
 }
 
@@ -58,6 +59,18 @@ fn every_kind_of_fault_is_drawn() {
     has(|fault| matches!(fault, CallFault::Silent));
     has(|fault| matches!(fault, CallFault::Drained));
     has(|fault| matches!(fault, CallFault::Killed));
+    let drawn = faults::<Machine>();
+    let has = |is_kind: fn(&MachineFault) -> bool| assert!(drawn.iter().any(is_kind));
+    has(|fault| matches!(fault, MachineFault::WorkerSlow(_)));
+    has(|fault| matches!(fault, MachineFault::DiskSlow(_)));
+    has(|fault| matches!(fault, MachineFault::DiskErrors(_)));
+    has(|fault| matches!(fault, MachineFault::Killed));
+    has(|fault| matches!(fault, MachineFault::HungUp));
+    has(|fault| matches!(fault, MachineFault::Reset));
+    has(|fault| matches!(fault, MachineFault::Paused));
+    has(|fault| matches!(fault, MachineFault::Memory));
+    has(|fault| matches!(fault, MachineFault::Call));
+    has(|fault| matches!(fault, MachineFault::BadChain));
 }
 
 #[test]
@@ -71,7 +84,8 @@ fn every_known_bad_variant_is_found() {
 #[test]
 fn what_fails_is_shrunk_to_something_shorter_that_fails_again() {
     for (kind, shrink) in KINDS.iter().filter_map(|kind| Some((kind, kind.shrink?))) {
-        let variant = Some(Variant::SleepWithoutLook);
+        let is_machine = kind.name == Machine::NAME;
+        let variant = Some(if is_machine { Variant::VirtqueueSleepsWithoutLook } else { Variant::SleepWithoutLook });
         // Some fail so soon that nothing is left to leave out, and some are endless.
         let fails = |outcome: Outcome| outcome.failure.is_some() && (100..10_000).contains(&outcome.steps);
         let fails = |seed: &u64| of_seed(*seed).name == kind.name && fails(play(*seed, variant, false));

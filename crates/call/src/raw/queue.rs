@@ -92,17 +92,22 @@ impl Channel {
         self.queue.requests.has_message() && !self.refused
     }
 
+    /// Begin a turn; `false`: there is no call.
     #[inline(always)]
-    fn begin_turn(&mut self) -> u32 {
+    pub(super) fn begin_turn(&mut self, alone: bool) -> bool {
+        self.visits.hold(alone);
+        if !self.has_work() {
+            return false;
+        }
         self.queue.requests.begin_run();
-        (self.taken, self.left) = (0, self.visits.limit(MAX_BUDGET));
-        self.left
+        self.left = self.visits.limit(MAX_BUDGET);
+        true
     }
 
     /// Take the next call of this turn; `false`: there is none.
     #[inline(always)]
     pub(super) fn take(&mut self, request: &mut Message) -> bool {
-        if !self.queue.requests.receive(request) {
+        if self.left == 0 || !self.queue.requests.receive(request) {
             return false;
         }
         self.queue.requests.disarm();
@@ -111,9 +116,9 @@ impl Channel {
         true
     }
 
-    /// Answer the call that was taken; `false`: the turn is over.
+    /// Answer the call that was taken.
     #[inline(always)]
-    pub(super) fn reply(&mut self, reply: &Message) -> bool {
+    pub(super) fn reply(&mut self, reply: &Message) {
         self.queue.completions.publish(reply);
         self.queue.completions.prefetch(self.visits.limit(MAX_BUDGET) as usize);
         self.place.advance();
@@ -122,7 +127,21 @@ impl Channel {
         if self.left > 0 && self.queue.completions.reader_seems_asleep() {
             self.wake_client();
         }
-        self.left > 0
+        if self.left == 0 {
+            self.end_turn();
+        }
+    }
+
+    /// Wake the client if it sleeps, and guess what it does next.
+    #[inline(always)]
+    pub(super) fn end_turn(&mut self) {
+        let taken = std::mem::take(&mut self.taken);
+        if taken > 0 {
+            self.wake_client();
+            let ServerQueue { requests, completions, .. } = &mut self.queue;
+            self.visits.end((taken, MAX_BUDGET), true, requests, completions);
+        }
+        self.left = 0;
     }
 
     #[inline(always)]
@@ -137,12 +156,10 @@ impl Channel {
         self.refused = true;
     }
 
-    /// Wake the client if it sleeps, and give the channel back.
+    /// To its queue.
     #[inline(always)]
-    pub(super) fn end_turn(mut self: Box<Self>, worker: &mut Worker<Turns>) {
-        self.wake_client();
-        let ServerQueue { requests, completions, .. } = &mut self.queue;
-        self.visits.end((self.taken, MAX_BUDGET), true, requests, completions);
+    pub(super) fn give_back(mut self: Box<Self>, worker: &mut Worker<Turns>) {
+        self.end_turn();
         let queue = worker.queue(self.id).map(|queue| queue as &mut dyn Any);
         if let Some(queue) = queue.and_then(<dyn Any>::downcast_mut::<CallQueue>) {
             queue.channel = Some(self);
@@ -175,11 +192,10 @@ impl Queue<Turns> for CallQueue {
     /// Returns how many calls may be taken in the turn.
     fn visit(&mut self, turns: &mut Turns, alone: bool) -> u32 {
         let Some(channel) = &mut self.channel else { return 0 };
-        channel.visits.hold(alone);
-        if !channel.has_work() {
+        if !channel.begin_turn(alone) {
             return 0;
         }
-        let most = channel.begin_turn();
+        let most = channel.left;
         turns.0.extend(self.channel.take());
         most
     }

@@ -13,6 +13,9 @@ use super::queue::{Channel, Turns};
 use crate::server::Call;
 use crate::wire::ServiceInfo;
 
+/// Looks for the next call of a client alone before its turn is over, a few microseconds.
+const LOOKS_IN_TURN: u32 = 64;
+
 /// What waiting for a call came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
@@ -65,13 +68,12 @@ impl RawWorker {
     pub fn take(&mut self, request: &mut Message, deadline_ticks: Option<u64>) -> Taken {
         assert!(!self.is_owing, "answer the call that was taken before taking another");
         loop {
-            if let Some(mut channel) = self.turn.take().or_else(|| self.worker.engine().0.pop()) {
-                if channel.take(request) {
-                    self.turn = Some(channel);
-                    self.is_owing = true;
-                    return Taken::Call;
-                }
-                channel.end_turn(&mut self.worker);
+            if self.take_in_turn(request) {
+                self.is_owing = true;
+                return Taken::Call;
+            }
+            self.turn = self.worker.engine().0.pop();
+            if self.turn.is_some() {
                 continue;
             }
             match self.worker.pass() {
@@ -86,6 +88,28 @@ impl RawWorker {
         }
     }
 
+    /// The next call of the client whose turn it is. When there is none the turn is over; but a client alone at its worker is looked at
+    /// for a while first: a pass of the worker takes some 25 cycles of a round trip of 350.
+    #[inline(always)]
+    fn take_in_turn(&mut self, request: &mut Message) -> bool {
+        let Some(channel) = &mut self.turn else { return false };
+        if channel.take(request) {
+            return true;
+        }
+        channel.end_turn();
+        for _ in 0..LOOKS_IN_TURN {
+            if !self.worker.has_one_queue_only() {
+                break;
+            }
+            if channel.begin_turn(true) && channel.take(request) {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        self.give_back();
+        false
+    }
+
     /// Answer the call that was taken.
     ///
     /// # Panics
@@ -93,8 +117,8 @@ impl RawWorker {
     #[inline(always)]
     pub fn reply(&mut self, reply: &Message) {
         assert!(std::mem::take(&mut self.is_owing), "a reply without a call");
-        if !self.turn.as_mut().is_some_and(|channel| channel.reply(reply)) {
-            self.end_turn();
+        if let Some(channel) = &mut self.turn {
+            channel.reply(reply);
         }
     }
 
@@ -110,13 +134,13 @@ impl RawWorker {
             // That thread has the queue removed.
             self.events.send(Event::Refused { client: channel.client, text: why.to_owned() });
         }
-        self.end_turn();
+        self.give_back();
     }
 
     #[inline(always)]
-    fn end_turn(&mut self) {
+    fn give_back(&mut self) {
         if let Some(channel) = self.turn.take() {
-            channel.end_turn(&mut self.worker);
+            channel.give_back(&mut self.worker);
         }
     }
 

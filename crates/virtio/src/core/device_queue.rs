@@ -80,12 +80,14 @@ impl DeviceQueue {
             return Err(broken_memory());
         }
         let mut ring = Virtqueue::new(&setup)?;
-        let resubmit = match setup.inflight.as_mut() {
-            Some(area) => recover(area, &mut ring)?,
-            None => VecDeque::new(),
-        };
-        let queue = Self::over(setup, ring, resubmit, faults_seen)?;
+        let recovered = setup.inflight.as_mut().map(|area| recover(area, &mut ring)).transpose()?.flatten();
+        let is_continued = recovered.is_some();
+        let mut queue = Self::over(setup, ring, recovered.unwrap_or_default(), faults_seen)?;
         queue.log_words();
+        // The server before us may have been killed between its last publication and the interrupt.
+        if is_continued {
+            queue.interrupt();
+        }
         Ok(queue)
     }
 
@@ -288,15 +290,13 @@ impl DeviceQueue {
     }
 }
 
-/// The chains that were in flight, to be taken again; the ring is continued behind them.
-fn recover(area: &mut InflightQueue, ring: &mut Virtqueue) -> Result<VecDeque<u16>, String> {
-    let Some(heads) = area.begin(ring.size(), ring.published(), ring.available_index())? else {
-        return Ok(VecDeque::new());
-    };
+/// The chains that were in flight, to be taken again, if the queue was served before; the ring is continued behind them.
+fn recover(area: &mut InflightQueue, ring: &mut Virtqueue) -> Result<Option<VecDeque<u16>>, String> {
+    let Some(heads) = area.begin(ring.size(), ring.published(), ring.available_index())? else { return Ok(None) };
     // At most the size of the queue, which is at most 32768.
     let count = u16::try_from(heads.len()).unwrap_or(0);
     ring.set_next_available(ring.published().wrapping_add(count));
-    Ok(heads.into())
+    Ok(Some(heads.into()))
 }
 
 fn broken_memory() -> String {

@@ -34,6 +34,12 @@ impl Ledger {
         Self { calls: Vec::new(), first, limit: requests as usize, answered: 0 }
     }
 
+    /// Calls that were made.
+    #[must_use]
+    pub(super) fn made(&self) -> u32 {
+        u32::try_from(self.calls.len()).unwrap_or(u32::MAX)
+    }
+
     /// Calls that were answered.
     #[must_use]
     pub(super) const fn answered(&self) -> u32 {

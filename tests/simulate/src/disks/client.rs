@@ -82,7 +82,7 @@ pub(crate) struct Pool {
     first: u32,
     requests: u32,
     overlaps: bool,
-    issued: u32,
+    pub(crate) issued: u32,
     pub(crate) answered: u32,
 }
 

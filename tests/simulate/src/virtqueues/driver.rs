@@ -7,7 +7,7 @@ use fipsee_ring::region::Region;
 use rustix::event::EventfdFlags;
 
 use super::oracle::{Expected, MAX_COUNT, Operation};
-use super::{Broken, Trace};
+use crate::context::Context;
 use crate::disk::{bytes_of, word_in, word_of};
 use crate::rng::Rng;
 
@@ -158,59 +158,61 @@ impl Driver {
     }
 
     /// Ask for an interrupt, and look once more.
-    pub(super) fn sleep(&mut self, trace: &Trace) {
+    pub(super) fn sleep(&mut self, context: &Context) {
         if self.event_index() {
             self.put(AVAILABLE + 4 + 2 * u64::from(self.size), &self.next_used.to_le_bytes());
         } else {
             self.put(AVAILABLE, &0_u16.to_le_bytes());
         }
         self.is_asleep = self.used_index() == self.next_used;
-        trace.say(|| format!("driver {}: {}", self.index, if self.is_asleep { "sleeps" } else { "stays awake" }));
+        context.say(|| format!("driver {}: {}", self.index, if self.is_asleep { "sleeps" } else { "stays awake" }));
     }
 
     /// Take what was used. How many?
-    pub(super) fn reap(&mut self, expected: &mut Expected, trace: &Trace) -> u32 {
+    pub(super) fn reap(&mut self, expected: &mut Expected, context: &Context) -> u32 {
         if !self.event_index() {
             self.put(AVAILABLE, &1_u16.to_le_bytes());
         }
         let mut count = 0;
-        while self.next_used != self.used_index() && !trace.has_failed() {
+        while self.next_used != self.used_index() && !context.has_failed() {
             let element = self.used_element(self.next_used);
             let [a, b, c, d, e, f, g, h] = element;
             let (head, written) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
             self.next_used = self.next_used.wrapping_add(1);
             let request = usize::try_from(head).ok().and_then(|head| self.requests.get_mut(head)).and_then(Option::take);
             match request {
-                Some(request) => self.complete(request, written, expected, trace),
-                None => trace.violated(|| format!("queue {}: chain {head} is used, and the device does not have it", self.index)),
+                Some(request) => self.complete(request, written, expected, context),
+                None => {
+                    context.violated(|| format!("queue {}: chain {head} is used, and the device does not have it", self.index))
+                }
             }
             count += 1;
         }
         count
     }
 
-    fn complete(&mut self, request: Request, written: u32, expected: &mut Expected, trace: &Trace) {
+    fn complete(&mut self, request: Request, written: u32, expected: &mut Expected, context: &Context) {
         let Request { operation, slot, chain } = request;
         let at = SLOTS + u64::from(slot) * SLOT_BYTES;
         let [status] = self.get::<1>(at + STATUS);
-        trace.say(|| format!("driver {}: {operation:?} of chain {} is answered: {status}", self.index, chain[0]));
+        context.say(|| format!("driver {}: {operation:?} of chain {} is answered: {status}", self.index, chain[0]));
         self.free.extend(chain);
         self.slots.push(slot);
         match status {
             OK => {
                 if written != operation.written_bytes() {
-                    trace.violated(|| format!("{operation:?} is said to have written {written} bytes"));
+                    context.violated(|| format!("{operation:?} is said to have written {written} bytes"));
                 }
                 let found = |place: usize| word_in(&self.get(at + DATA + 512 * place as u64));
-                expected.done(&operation, found, trace);
+                expected.done(&operation, found, context);
             }
             IO_ERROR if expected.may_fail => expected.failed(&operation),
-            status => trace.violated(|| format!("{operation:?} has status {status:#x}, although nothing was wrong")),
+            status => context.violated(|| format!("{operation:?} has status {status:#x}, although nothing was wrong")),
         }
     }
 
     /// Make a request available; `false`: there is no room.
-    pub(super) fn issue(&mut self, operation: Operation, rng: &mut Rng, trace: &Trace) -> bool {
+    pub(super) fn issue(&mut self, operation: Operation, rng: &mut Rng, context: &Context) -> bool {
         let Some(slot) = self.slots.pop() else { return false };
         let at = SLOTS + u64::from(slot) * SLOT_BYTES;
         let (kind, sector) = operation.header();
@@ -252,7 +254,7 @@ impl Driver {
             self.write_chain(0, &parts, &chain);
             chain
         };
-        trace.say(|| format!("driver {}: {operation:?} as chain {}, indirect: {is_indirect}", self.index, chain[0]));
+        context.say(|| format!("driver {}: {operation:?} as chain {}, indirect: {is_indirect}", self.index, chain[0]));
         self.make_available(chain[0]);
         let head = usize::from(chain[0]);
         self.requests[head] = Some(Request { operation, slot, chain });
@@ -278,7 +280,7 @@ impl Driver {
     }
 
     /// Publish what was made available, and kick if the device wants that.
-    pub(super) fn publish(&mut self, trace: &Trace) {
+    pub(super) fn publish(&mut self, context: &Context) {
         if self.kicked == self.next_available {
             return;
         }
@@ -291,17 +293,17 @@ impl Driver {
         };
         self.kicked = self.next_available;
         if wanted {
-            trace.say(|| format!("driver {}: kicks", self.index));
+            context.say(|| format!("driver {}: kicks", self.index));
             let _ = rustix::io::write(&self.kick, &1_u64.to_ne_bytes());
         }
     }
 
     /// Make a chain available that no correct driver makes.
-    pub(super) fn misbehave(&mut self, rng: &mut Rng, trace: &Trace) {
+    pub(super) fn misbehave(&mut self, rng: &mut Rng, context: &Context) {
         let Some(head) = self.free.pop() else { return };
         let (at, own) = (u64::from(head) * 16, self.base + SLOTS);
         let choice = rng.below(6);
-        trace.say(|| format!("driver {}: misbehaves in way {choice}", self.index));
+        context.say(|| format!("driver {}: misbehaves in way {choice}", self.index));
         match choice {
             // A loop.
             0 => self.write_descriptor(at, (own, 16, NEXT), head),
@@ -318,23 +320,18 @@ impl Driver {
         }
         self.make_available(if choice == 5 { self.size } else { head });
         self.has_misbehaved = true;
-        self.publish(trace);
+        self.publish(context);
     }
 
-    /// What a device with unordered stores would show: the index before its elements, which are returned.
-    pub(super) fn hide_elements(&self, broken: Option<Broken>, from: u16, old: &[[u8; 8]]) -> Vec<(u16, [u8; 8])> {
-        if broken != Some(Broken::UsedIndexFirst) {
-            return Vec::new();
-        }
+    /// What a device with unordered stores would show: the index before its elements from `from` on, which are returned.
+    pub(super) fn hide_elements(&self, from: u16, old: &[[u8; 8]]) -> Vec<(u16, [u8; 8])> {
         let count = self.used_index().wrapping_sub(from);
-        let hidden = (0..count).map(|place| from.wrapping_add(place));
-        hidden
-            .map(|index| {
-                let element = self.used_element(index);
-                self.set_used_element(index, old[usize::from(index % self.size)]);
-                (index, element)
-            })
-            .collect()
+        let hide = |index: u16| {
+            let element = self.used_element(index);
+            self.set_used_element(index, old[usize::from(index % self.size)]);
+            (index, element)
+        };
+        (0..count).map(|place| hide(from.wrapping_add(place))).collect()
     }
 }
 

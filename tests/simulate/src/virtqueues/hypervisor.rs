@@ -7,8 +7,8 @@ use std::sync::Arc;
 use fipsee_daemon::transport::vhost_user::message::{HEADER_BYTES, Header, Message};
 use fipsee_ring::region::Region;
 
-use super::Trace;
 use super::driver::Driver;
+use crate::context::Context;
 
 const GET_FEATURES: u32 = 1;
 const SET_FEATURES: u32 = 2;
@@ -146,16 +146,16 @@ impl Hypervisor {
     }
 
     /// An answer of the back end.
-    pub(super) fn answered(&mut self, bytes: &[u8], file: Option<OwnedFd>, drivers: &[Driver], trace: &Trace) {
+    pub(super) fn answered(&mut self, bytes: &[u8], file: Option<OwnedFd>, drivers: &[Driver], context: &Context) {
         let (header, body) = bytes.split_at(HEADER_BYTES.min(bytes.len()));
         let Some((code, queue)) = self.awaited.take().filter(|(code, _)| header.starts_with(&code.to_le_bytes())) else {
-            return trace.violated(|| format!("nothing was asked that {bytes:?} answers"));
+            return context.violated(|| format!("nothing was asked that {bytes:?} answers"));
         };
         match (code, file) {
             (GET_FEATURES, None) => {
                 let offered = body.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
                 if self.features & !offered != 0 {
-                    trace.violated(|| format!("features {offered:#x} are offered"));
+                    context.violated(|| format!("features {offered:#x} are offered"));
                 }
             }
             (GET_INFLIGHT_FD, Some(file)) => self.inflight = Some((file, body.to_vec())),
@@ -164,13 +164,13 @@ impl Hypervisor {
                 let expected = [u32::from(queue), driver.used_index().into()].map(u32::to_le_bytes).concat();
                 if body != expected && !driver.has_misbehaved {
                     let used = driver.used_index();
-                    trace.violated(|| {
+                    context.violated(|| {
                         format!("queue {queue} is given back at {body:?} with something in flight: {used} are used")
                     });
                 }
             }
             _ if body == [0; 8] => {}
-            (code, _) => trace.violated(|| format!("request {code} is answered by {body:?}")),
+            (code, _) => context.violated(|| format!("request {code} is answered by {body:?}")),
         }
     }
 }

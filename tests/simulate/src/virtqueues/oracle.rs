@@ -8,8 +8,7 @@ use fipsee_block::request::Request;
 use fipsee_block::wire::{self, BlockInfo, Status};
 use fipsee_ring::memory::Span;
 
-use super::Trace;
-use crate::context::lock;
+use crate::context::{Context, lock};
 use crate::disk::{bytes_of, word_in, word_of};
 use crate::rng::Rng;
 
@@ -93,7 +92,7 @@ impl Expected {
     }
 
     /// A request was answered; a read found this.
-    pub(super) fn done(&mut self, operation: &Operation, found: impl Fn(usize) -> u64, trace: &Trace) {
+    pub(super) fn done(&mut self, operation: &Operation, found: impl Fn(usize) -> u64, context: &Context) {
         let (first, count, version) = operation.range();
         for place in first..first + count {
             let is_read = version == 0;
@@ -101,7 +100,7 @@ impl Expected {
             let holds = self.disk.state().sectors[place];
             if holds != word || !self.words[place].contains(&word) {
                 let words = &self.words[place];
-                trace.violated(|| {
+                context.violated(|| {
                     format!("{operation:?}: sector {place} is {word:#x}; the disk has {holds:#x}, it may be {words:x?}")
                 });
             }
@@ -123,10 +122,10 @@ impl Expected {
     }
 
     /// Compare all content.
-    pub(super) fn check(&self, trace: &Trace) {
+    pub(super) fn check(&self, context: &Context) {
         for (place, (word, words)) in self.disk.state().sectors.iter().zip(&self.words).enumerate() {
             if !words.contains(word) {
-                trace.violated(|| format!("sector {place} holds {word:#x}; it may be {words:x?}"));
+                context.violated(|| format!("sector {place} holds {word:#x}; it may be {words:x?}"));
             }
         }
     }

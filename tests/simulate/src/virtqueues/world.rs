@@ -13,12 +13,14 @@ use rustix::io::pwrite;
 use super::driver::{Driver, QUEUE_BYTES, bell, draw, has_rung};
 use super::hypervisor::{Hypervisor, Say};
 use super::oracle::{Expected, SharedDisk};
-use super::{Broken, Fault, Script, Trace};
+use super::{Fault, Machine};
 use crate::Outcome;
+use crate::context::Context;
+use crate::course::Course;
 use crate::rng::Rng;
+use crate::script::{Planned, Script};
+use crate::variant::Variant;
 
-/// Steps of the longest lifetime that gets anywhere: some twenty times the usual.
-const MAX_STEPS: u32 = 40_000;
 /// Bytes of a queue's part of the inflight area before its entries, and of an entry.
 const INFLIGHT_HEADER: u64 = 16;
 const INFLIGHT_ENTRY: u64 = 16;
@@ -50,12 +52,14 @@ struct Served {
     orders: VecDeque<Action>,
     /// Elements of the used ring that are not written yet.
     hidden: Vec<(u16, [u8; 8])>,
+    /// What the used ring held before.
+    old: Vec<[u8; 8]>,
 }
 
 struct World<'a> {
-    script: &'a Script,
-    broken: Option<Broken>,
-    trace: Trace,
+    course: Course<'a, Machine>,
+    script: &'a Script<Machine>,
+    context: Arc<Context>,
     rng: Rng,
     ram: Arc<Region>,
     drivers: Vec<Driver>,
@@ -66,47 +70,45 @@ struct World<'a> {
     engine: Engine,
     expected: Expected,
     issued: u32,
-    steps: u32,
     served: u32,
-    next_fault: usize,
-    due_since: Option<u32>,
+    /// A fault that waits until the hypervisor has nothing under way.
+    due: Option<Planned<Fault>>,
     worker_slow_until: u32,
     disk_slow_until: u32,
     is_leaving: bool,
 }
 
 /// Play a lifetime; `keeps`: the trace is wanted.
-#[must_use]
-pub fn play(script: &Script, broken: Option<Broken>, keeps: bool) -> Outcome {
+pub(super) fn play(script: &Script<Machine>, variant: Option<Variant>, keeps: bool) -> Outcome {
     let disk = SharedDisk::new();
-    let ram = Region::create("fipsee-simulated-guest", u64::from(script.queues) * QUEUE_BYTES).expect("memory");
+    let &Machine { queues, size, features } = &script.layout;
+    let ram = Region::create("fipsee-simulated-guest", u64::from(queues) * QUEUE_BYTES).expect("memory");
     let ram = Arc::new(ram);
-    let served = || Served { server: None, id: 0, awake: Awake::Looks, orders: VecDeque::new(), hidden: Vec::new() };
+    let served =
+        || Served { server: None, id: 0, awake: Awake::Looks, orders: VecDeque::new(), hidden: Vec::new(), old: Vec::new() };
     let mut world = World {
+        course: Course::new(script, keeps),
         script,
-        broken,
-        trace: Trace::new(keeps),
-        rng: Rng::new(script.seed, 12),
-        drivers: (0..script.queues).map(|index| Driver::new(&ram, index, script.size, script.features)).collect(),
+        context: Context::new(variant, Rng::new(script.seed, 2), keeps),
+        rng: Rng::new(script.schedule, 12),
+        drivers: (0..queues).map(|index| Driver::new(&ram, index, size, features)).collect(),
         ram,
-        queues: std::iter::repeat_with(served).take(script.queues.into()).collect(),
-        hypervisor: Hypervisor::new(script.features, script.queues, script.size),
-        device: device(&disk, script.queues),
+        queues: std::iter::repeat_with(served).take(queues.into()).collect(),
+        hypervisor: Hypervisor::new(features, queues, size),
+        device: device(&disk, queues),
         engine: Engine::new(1).expect("one entry is possible"),
         expected: Expected::new(&disk),
         disk,
         issued: 0,
-        steps: 0,
         served: 0,
-        next_fault: 0,
-        due_since: None,
+        due: None,
         worker_slow_until: 0,
         disk_slow_until: 0,
         is_leaving: false,
     };
     world.hypervisor.connect();
-    while !world.trace.has_failed() && world.step() {}
-    world.outcome()
+    while !world.context.has_failed() && world.step() {}
+    world.course.outcome(&world.context, (world.issued, world.expected.completed))
 }
 
 /// For the trace, in which nothing may differ from one play to the next.
@@ -126,9 +128,7 @@ fn device(disk: &SharedDisk, queues: u16) -> Device {
 impl World<'_> {
     /// One step of somebody; `false`: the lifetime is over.
     fn step(&mut self) -> bool {
-        self.steps += 1;
-        if self.steps > MAX_STEPS {
-            self.trace.violated(|| format!("after {MAX_STEPS} steps the lifetime has not ended"));
+        if !self.course.advance(&self.context) {
             return false;
         }
         self.fault_if_due();
@@ -136,7 +136,7 @@ impl World<'_> {
             (0..self.queues.len()).flat_map(|index| [Actor::Worker(index), Actor::Driver(index)]).collect();
         actors.extend([Actor::Disk, Actor::Hypervisor]);
         while !actors.is_empty() {
-            let actor = actors.swap_remove(self.rng.below(actors.len()));
+            let actor = actors.swap_remove(self.course.choose(actors.len()));
             if self.may_run(actor) {
                 self.run(actor);
                 return true;
@@ -148,13 +148,13 @@ impl World<'_> {
     /// Nobody can go on: a fault passes, or the lifetime is over.
     fn wait(&mut self) -> bool {
         let slow = self.worker_slow_until.max(self.disk_slow_until);
-        if slow > self.steps {
+        if slow > self.course.steps {
             (self.worker_slow_until, self.disk_slow_until) = (0, 0);
             return true;
         }
         let outstanding: usize = self.drivers.iter().map(Driver::outstanding).sum();
         if outstanding > 0 || self.issued < self.script.requests {
-            self.trace.violated(|| format!("everybody waits, {outstanding} requests are outstanding"));
+            self.context.violated(|| format!("everybody waits, {outstanding} requests are outstanding"));
             return false;
         }
         if !self.is_leaving {
@@ -164,9 +164,9 @@ impl World<'_> {
             return true;
         }
         if !self.device.is_settled() || self.queues.iter().any(|queue| queue.server.is_some()) || self.disk.in_flight() > 0 {
-            self.trace.violated(|| "the hypervisor is gone, and something of it is left".to_owned());
+            self.context.violated(|| "the hypervisor is gone, and something of it is left".to_owned());
         }
-        self.expected.check(&self.trace);
+        self.expected.check(&self.context);
         false
     }
 
@@ -174,12 +174,12 @@ impl World<'_> {
         match actor {
             Actor::Worker(index) => {
                 let Served { server, awake, orders, .. } = &mut self.queues[index];
-                if self.steps < self.worker_slow_until {
+                if self.course.steps < self.worker_slow_until {
                     return false;
                 }
                 let waits = matches!(orders.front(), Some(Action::Stop(_) | Action::Move(..)));
                 let in_flight = server.as_ref().is_some_and(|server| server.in_flight() > 0);
-                if waits && in_flight && self.broken != Some(Broken::StoppedInFlight) {
+                if waits && in_flight && !self.context.is_broken(Variant::StoppedInFlight) {
                     return false;
                 }
                 if !orders.is_empty() {
@@ -193,7 +193,7 @@ impl World<'_> {
                 }
                 self.queues[index].server.is_some() && self.queues[index].awake != Awake::Sleeps
             }
-            Actor::Disk => self.steps >= self.disk_slow_until && self.disk.in_flight() > 0,
+            Actor::Disk => self.course.steps >= self.disk_slow_until && self.disk.in_flight() > 0,
             Actor::Driver(index) => !self.is_leaving && self.drivers[index].may_run(),
             Actor::Hypervisor => {
                 let may_speak = self.device.is_settled() && self.hypervisor.awaited.is_none();
@@ -213,34 +213,42 @@ impl World<'_> {
     }
 
     fn run_worker(&mut self, index: usize) {
-        if let Some(order) = self.queues[index].orders.pop_front() {
-            return self.handle(index, order);
-        }
         let (driver, queue) = (&self.drivers[index], &mut self.queues[index]);
+        if let Some(order) = queue.orders.front() {
+            let is_to_be_idle =
+                matches!(order, Action::Stop(_) | Action::Move(..)) && !self.context.is_broken(Variant::StoppedInFlight);
+            if is_to_be_idle && queue.server.as_mut().is_some_and(|server| server.begin_owed(&self.disk, &mut self.engine)) {
+                return self.context.say(|| format!("worker {index}: begins what it owes"));
+            }
+            if let Some(order) = queue.orders.pop_front() {
+                self.handle(index, order);
+            }
+            return;
+        }
         let Some(server) = &mut queue.server else { return };
         if queue.awake == Awake::Idle {
-            let remains = server.arm_and_work_remains() && self.broken != Some(Broken::SleepsWithoutLook);
+            let remains = server.arm_and_work_remains() && !self.context.is_broken(Variant::VirtqueueSleepsWithoutLook);
             queue.awake = if remains { Awake::Looks } else { Awake::Sleeps };
-            return self.trace.say(|| format!("worker {index}: {:?}", queue.awake));
+            return self.context.say(|| format!("worker {index}: {:?}", queue.awake));
         }
         let taken = server.visit(&self.disk, &mut self.engine);
         queue.awake = if taken > 0 { Awake::Looks } else { Awake::Idle };
-        self.trace.say(|| format!("worker {index}: takes {taken}{}", server.queue.fault().map_or("", |_| ", and is over")));
+        self.context.say(|| format!("worker {index}: takes {taken}{}", server.queue.fault().map_or("", |_| ", and is over")));
         if let Some(fault) = server.queue.fault()
             && !driver.has_misbehaved
         {
-            self.trace.violated(|| format!("queue {index} is over, although nothing was wrong: {fault}"));
+            self.context.violated(|| format!("queue {index} is over, although nothing was wrong: {fault}"));
         }
     }
 
     /// Do what the device wants of this queue.
     fn handle(&mut self, index: usize, order: Action) {
-        self.trace.say(|| format!("worker {index}: {}", name_of(&order)));
+        self.context.say(|| format!("worker {index}: {}", name_of(&order)));
         let queue = &mut self.queues[index];
         let acknowledgement = match (order, &mut queue.server) {
             (Action::Serve(number, _, setup), server) => {
                 let mut setup = *setup;
-                if self.broken == Some(Broken::InflightIgnored) {
+                if self.context.is_broken(Variant::InflightIgnored) {
                     setup.queue.inflight = None;
                 }
                 self.served += 1;
@@ -261,7 +269,7 @@ impl World<'_> {
             _ => Acknowledgement::Done(Ok(())),
         };
         if let Err(problem) = self.device.acknowledged(acknowledgement) {
-            self.trace.violated(|| format!("the hypervisor is refused, although nothing was wrong: {problem}"));
+            self.context.violated(|| format!("the hypervisor is refused, although nothing was wrong: {problem}"));
         }
     }
 
@@ -274,10 +282,10 @@ impl World<'_> {
             }
             for action in actions {
                 match action {
-                    Action::Reply(bytes, file) => self.hypervisor.answered(&bytes, file, &self.drivers, &self.trace),
+                    Action::Reply(bytes, file) => self.hypervisor.answered(&bytes, file, &self.drivers, &self.context),
                     Action::Claim => drop(self.device.acknowledged(Acknowledgement::Done(Ok(())))),
                     Action::Announce(_) | Action::EndClaim => {}
-                    Action::Warn(queue, what, why) => self.trace.violated(|| format!("queue {queue}: {what}: {why}")),
+                    Action::Warn(queue, what, why) => self.context.violated(|| format!("queue {queue}: {what}: {why}")),
                     Action::Serve(queue, ..)
                     | Action::Stop(queue)
                     | Action::Move(queue, ..)
@@ -292,9 +300,12 @@ impl World<'_> {
     fn end_one(&mut self) -> Option<usize> {
         let place = self.rng.below(self.disk.in_flight());
         let (ticket, status) = self.disk.end(place);
-        self.trace.say(|| format!("disk: tag {} of server {}: {status:?}", ticket.tag, ticket.queue));
+        self.context.say(|| format!("disk: tag {} of server {}: {status:?}", ticket.tag, ticket.queue));
         let index = self.queues.iter().position(|queue| queue.id == ticket.queue && queue.server.is_some())?;
-        let queue = &mut self.queues[index];
+        let (driver, queue) = (&self.drivers[index], &mut self.queues[index]);
+        if self.context.is_broken(Variant::UsedIndexFirst) {
+            queue.old = (0..driver.size).map(|place| driver.used_element(place)).collect();
+        }
         queue.server.iter_mut().for_each(|server| server.finish(ticket, status));
         queue.awake = Awake::Looks;
         Some(index)
@@ -303,11 +314,11 @@ impl World<'_> {
     /// What has ended on a queue is published.
     fn publish(&mut self, index: usize) {
         let (driver, queue) = (&self.drivers[index], &mut self.queues[index]);
-        let old: Vec<_> = (0..driver.size).map(|place| driver.used_element(place)).collect();
         let from = driver.used_index();
         queue.server.iter_mut().for_each(VirtqueueServer::flush);
-        let hidden = driver.hide_elements(self.broken, from, &old);
-        queue.hidden.extend(hidden);
+        if self.context.is_broken(Variant::UsedIndexFirst) {
+            queue.hidden.extend(driver.hide_elements(from, &queue.old));
+        }
     }
 
     fn end_and_publish(&mut self) {
@@ -319,10 +330,10 @@ impl World<'_> {
     fn run_driver(&mut self, index: usize) {
         let driver = &mut self.drivers[index];
         if driver.has_misbehaved && has_rung(&driver.error) {
-            self.trace.say(|| format!("driver {index}: finds its device broken, and resets it"));
+            self.context.say(|| format!("driver {index}: finds its device broken, and resets it"));
             return self.hypervisor.restart(true);
         }
-        let reaped = driver.reap(&mut self.expected, &self.trace);
+        let reaped = driver.reap(&mut self.expected, &self.context);
         for (place, element) in self.queues[index].hidden.drain(..) {
             driver.set_used_element(place, element);
         }
@@ -335,52 +346,48 @@ impl World<'_> {
                     break;
                 }
                 let operation = draw(&mut self.expected, &mut self.rng);
-                if driver.issue(operation, &mut self.rng, &self.trace) {
+                if driver.issue(operation, &mut self.rng, &self.context) {
                     self.expected.begin(&operation);
                     (self.issued, issued) = (self.issued + 1, issued + 1);
                 }
             }
-            driver.publish(&self.trace);
+            driver.publish(&self.context);
         }
         if reaped + issued == 0 {
-            driver.sleep(&self.trace);
+            driver.sleep(&self.context);
         }
     }
 
     fn speak(&mut self) {
         let Some(say) = self.hypervisor.to_say.pop_front() else { return };
-        self.trace.say(|| format!("hypervisor: {say:?}"));
+        self.context.say(|| format!("hypervisor: {say:?}"));
         let Some(message) = self.hypervisor.message(say, &self.ram, &self.drivers) else {
             self.drivers.iter_mut().for_each(Driver::reset);
             return self.expected.forget_requests();
         };
         if let Err(problem) = self.device.message(message) {
-            self.trace.violated(|| format!("the hypervisor is refused, although nothing was wrong: {problem}"));
+            self.context.violated(|| format!("the hypervisor is refused, although nothing was wrong: {problem}"));
         }
     }
 
     fn fault_if_due(&mut self) {
-        let Some(&(answered, steps, fault)) = self.script.faults.get(self.next_fault) else { return };
-        if self.expected.completed < answered || self.is_leaving {
-            return;
+        if self.due.is_none() && !self.is_leaving {
+            self.due = self.course.due(&self.context, self.expected.completed);
         }
-        let since = *self.due_since.get_or_insert(self.steps);
         // What the hypervisor is in the middle of, a guest cannot interrupt; a kill can.
         let is_busy = !self.hypervisor.to_say.is_empty() || self.hypervisor.awaited.is_some();
-        let waits = matches!(fault, Fault::Reset | Fault::Paused | Fault::Memory | Fault::Call | Fault::BadChain | Fault::HungUp);
-        if self.steps < since + steps || (is_busy && waits) {
-            return;
+        let waits =
+            |fault| matches!(fault, Fault::Reset | Fault::Paused | Fault::Memory | Fault::Call | Fault::BadChain | Fault::HungUp);
+        if let Some(planned) = self.due.take_if(|planned| !(is_busy && waits(planned.fault))) {
+            self.begin(planned.fault);
+            self.carry_out();
         }
-        (self.due_since, self.next_fault) = (None, self.next_fault + 1);
-        self.trace.say(|| format!("FAULT: {fault:?}"));
-        self.begin(fault);
-        self.carry_out();
     }
 
     fn begin(&mut self, fault: Fault) {
         match fault {
-            Fault::WorkerSlow(steps) => self.worker_slow_until = self.steps + steps,
-            Fault::DiskSlow(steps) => self.disk_slow_until = self.steps + steps,
+            Fault::WorkerSlow(steps) => self.worker_slow_until = self.course.steps + steps,
+            Fault::DiskSlow(steps) => self.disk_slow_until = self.course.steps + steps,
             Fault::DiskErrors(count) => {
                 self.expected.may_fail = true;
                 self.disk.state().errors_left += count;
@@ -391,7 +398,7 @@ impl World<'_> {
                 self.device.hung_up(false);
                 self.carry_out();
                 self.finish_orders();
-                self.device = device(&self.disk, self.script.queues);
+                self.device = device(&self.disk, self.script.layout.queues);
                 self.hypervisor.connect();
             }
             Fault::Reset => self.hypervisor.restart(true),
@@ -403,7 +410,7 @@ impl World<'_> {
             }
             Fault::BadChain => {
                 let index = self.rng.below(self.drivers.len());
-                self.drivers[index].misbehave(&mut self.rng, &self.trace);
+                self.drivers[index].misbehave(&mut self.rng, &self.context);
             }
         }
     }
@@ -411,9 +418,14 @@ impl World<'_> {
     /// What the device has asked for happens before anything else.
     fn finish_orders(&mut self) {
         while let Some(index) = self.queues.iter().position(|queue| !queue.orders.is_empty()) {
-            if self.queues[index].server.as_ref().is_some_and(|server| server.in_flight() > 0) {
-                self.end_and_publish();
-                continue;
+            if let Some(server) = &mut self.queues[index].server {
+                if server.in_flight() > 0 {
+                    self.end_and_publish();
+                    continue;
+                }
+                if server.begin_owed(&self.disk, &mut self.engine) {
+                    continue;
+                }
             }
             if let Some(order) = self.queues[index].orders.pop_front() {
                 self.handle(index, order);
@@ -429,7 +441,12 @@ impl World<'_> {
         for _ in 0..self.rng.below(4).min(self.disk.in_flight()) {
             let _ = self.end_one();
         }
+        // Interrupts so far have arrived. Those of what is published now may not have been sent yet.
+        self.drivers.iter_mut().for_each(|driver| _ = driver.may_run());
         (0..self.queues.len()).for_each(|index| self.publish(index));
+        if self.rng.percent(50) {
+            self.drivers.iter().for_each(|driver| _ = has_rung(&driver.call));
+        }
         let count = self.drivers[index].used_index().wrapping_sub(before);
         if count > 0 && self.hypervisor.inflight.is_some() && self.queues[index].server.is_some() {
             self.undo_stores(index, before, count);
@@ -439,7 +456,7 @@ impl World<'_> {
             queue.server = None;
             queue.orders.clear();
         }
-        self.device = device(&self.disk, self.script.queues);
+        self.device = device(&self.disk, self.script.layout.queues);
         let was_resetting = self.hypervisor.to_say.iter().any(|say| matches!(say, Say::ResetDriver));
         self.hypervisor.connect();
         if was_resetting {
@@ -455,11 +472,12 @@ impl World<'_> {
     /// area, then the marks of its entries, then the used index itself.
     fn undo_stores(&mut self, index: usize, before: u16, count: u16) {
         let Some((file, _)) = &self.hypervisor.inflight else { return };
-        let part = (INFLIGHT_HEADER + u64::from(self.script.size) * INFLIGHT_ENTRY).next_multiple_of(64) * index as u64;
+        let part = (INFLIGHT_HEADER + u64::from(self.script.layout.size) * INFLIGHT_ENTRY).next_multiple_of(64) * index as u64;
         let driver = &self.drivers[index];
         let put = |offset: u64, bytes: &[u8]| assert_eq!(pwrite(file, bytes, part + offset), Ok(bytes.len()));
-        let (undone, is_early) = (self.rng.below(usize::from(count) + 3), self.broken == Some(Broken::InflightClearedEarly));
-        self.trace.say(|| format!("killed while it publishes {count} elements of queue {index}, {undone} stores before the end"));
+        let (undone, is_early) = (self.rng.below(usize::from(count) + 3), self.context.is_broken(Variant::InflightClearedEarly));
+        self.context
+            .say(|| format!("killed while it publishes {count} elements of queue {index}, {undone} stores before the end"));
         if undone > 0 {
             put(INFLIGHT_USED_INDEX, &before.to_le_bytes());
         }
@@ -473,12 +491,5 @@ impl World<'_> {
         if undone > usize::from(count) + 1 {
             driver.set_used_index(before);
         }
-    }
-
-    fn outcome(self) -> Outcome {
-        let faults = u32::try_from(self.next_fault).unwrap_or(0);
-        let (failure, requests) = (self.trace.verdict.into_inner(), self.expected.completed);
-        let trace = self.trace.lines.map(std::cell::RefCell::into_inner).unwrap_or_default();
-        Outcome { failure, steps: self.steps, requests, trace, choices: Vec::new(), faults }
     }
 }

@@ -19,6 +19,9 @@ const FILES: [&str; 5] = [SIZES_PICTURE, WAITS_PICTURE, LINES_PICTURE, FIGURES, 
 pub(super) const KIND: &str = "fipsee ping --report";
 /// Files are written here first, in the directory itself: a rename crosses no file system.
 const UNFINISHED: &str = ".unfinished";
+/// Keeps the space that the files will take, about 120 KiB, while figures are measured.
+const ROOM: &str = "room";
+const ROOM_BYTES: usize = 1 << 20;
 
 /// The directory, and what has to be undone if nothing comes of it.
 pub(super) struct Place {
@@ -70,7 +73,8 @@ impl Place {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        fs::create_dir(self.unfinished())
+        fs::create_dir(self.unfinished())?;
+        fs::write(self.unfinished().join(ROOM), vec![0; ROOM_BYTES])
     }
 
     /// Write all files beside their places, then put them there, the page last; files of an earlier report that are not among them go.
@@ -78,6 +82,7 @@ impl Place {
         let cannot =
             |name: &str, error: &std::io::Error| Error::io(format_args!("write {}", self.directory.join(name).display()), error);
         let old = FILES.iter().filter(|old| files.iter().all(|(name, _)| name != *old));
+        let _ = fs::remove_file(self.unfinished().join(ROOM)); // Its space is for them.
         for (name, text) in files {
             fs::write(self.unfinished().join(name), text).map_err(|error| cannot(name, &error))?;
         }

@@ -83,7 +83,7 @@ impl Queue<Engine> for GuestDiskQueue {
     }
 
     fn begin_owed(&mut self, engine: &mut Engine) -> bool {
-        self.queue.pay_flushes(&*self.disk, engine)
+        self.queue.begin_owed(&*self.disk, engine)
     }
 
     fn saved_state(&mut self, own: bool) -> Option<Box<dyn Any + Send>> {

@@ -86,7 +86,27 @@ impl VirtqueueServer {
     /// Requests that were in flight when we came, and flushes that are owed, come first.
     #[cold]
     fn visit_with_care<D: Disk>(&mut self, disk: &D, engine: &mut Engine) -> u32 {
-        self.pay_flushes(disk, engine);
+        let taken = self.take_again(disk, engine);
+        let waiting = self.queue.ring.waiting();
+        if taken > 0 || self.queue.is_over() || waiting == 0 {
+            return taken;
+        }
+        self.visit_virtqueue(waiting, disk, engine)
+    }
+
+    /// Begin what was taken and is not begun: requests that were in flight when we came, and flushes. Was there anything?
+    pub fn begin_owed<D: Disk>(&mut self, disk: &D, engine: &mut Engine) -> bool {
+        let owes = self.needs_care && !self.queue.is_over();
+        if owes {
+            self.take_again(disk, engine);
+        }
+        owes
+    }
+
+    /// Begin the flushes that are owed, and take some of the requests again that were in flight when we came; how many.
+    #[cold]
+    fn take_again<D: Disk>(&mut self, disk: &D, engine: &mut Engine) -> u32 {
+        self.begin_flushes(disk, engine);
         let mut taken = 0;
         while taken < u32::from(MAX_BUDGET)
             && !self.queue.is_over()
@@ -98,23 +118,15 @@ impl VirtqueueServer {
         self.needs_care = self.queue.has_resubmit() || !self.owed_flushes.is_empty();
         self.publish();
         std::mem::take(&mut self.tally).write_to(&self.counters);
-        if taken == 0 && !self.queue.is_over() {
-            let waiting = self.queue.ring.waiting();
-            if waiting > 0 {
-                taken = self.visit_virtqueue(waiting, disk, engine);
-            }
-        }
         taken
     }
 
-    /// Begin the flushes that are owed. Were there any?
-    #[cold]
-    pub fn pay_flushes<D: Disk>(&mut self, disk: &D, engine: &mut Engine) -> bool {
+    fn begin_flushes<D: Disk>(&mut self, disk: &D, engine: &mut Engine) {
         let owed = std::mem::take(&mut self.owed_flushes);
         if self.queue.is_over() {
-            return false;
+            return;
         }
-        for head in owed.iter().copied() {
+        for head in owed {
             let request = self.plain_request(Operation::Flush, head);
             let started_ticks = clock::ticks();
             // SAFETY: a flush has no memory.
@@ -123,7 +135,6 @@ impl VirtqueueServer {
                 Submitted::Pending => self.operations += 1,
             }
         }
-        !owed.is_empty()
     }
 
     /// `is_new`: it comes from the available ring, not from the inflight area.
