@@ -122,6 +122,23 @@ fn quiesced_queue_has_a_state_and_goes_on_and_is_served_to_the_end() {
     assert_eq!((receive(&mut client), receive(&mut client)), (2, 3));
 }
 
+#[test]
+fn queue_that_is_to_go_begins_what_it_owes() {
+    let (worker, thread, _client) = serve(WaitMode::Sleep);
+    // Until both commands are there: then no visit comes between them.
+    let (go_on, may_go_on) = channel();
+    let wait = Box::new(move |_: &mut dyn Queue<()>| may_go_on.recv_timeout(TIMEOUT).expect("both are there"));
+    worker.mailbox.send(Command::Change { which: Which::Client(NAME.client), when: When::Now, change: wait });
+    let _ = change(&worker, When::Now, Echo::keep_owed);
+    let (reply, removed) = channel();
+    let queue = move |queue: Box<dyn Queue<()>>| reply.send(queue.in_flight()).expect("waited for");
+    worker.mailbox.send(Command::Remove { which: Which::Queue(NAME), finish: false, removed: Box::new(queue) });
+    go_on.send(()).expect("waited for");
+    assert_eq!(removed.recv_timeout(TIMEOUT), Ok(0));
+    worker.mailbox.send(Command::Stop);
+    thread.join().expect("in order");
+}
+
 /// Remove the queue, then the worker.
 fn stop(worker: &WorkerHandle<()>, thread: JoinHandle<()>, finish: bool) {
     let (reply, removed) = channel();

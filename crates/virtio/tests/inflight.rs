@@ -5,7 +5,7 @@ mod common;
 use std::os::fd::OwnedFd;
 
 use common::driver::DATA;
-use common::{Driver, HeldDisk, IN, OK, OUT, Options, Ram, Random, Rig, readable, writable};
+use common::{Driver, HeldDisk, IN, OK, OUT, Options, Ram, Random, Rig, readable, rings, writable};
 use fipsee_virtio::core::inflight::InflightArea;
 use rustix::io::{pread, pwrite};
 
@@ -109,6 +109,33 @@ fn what_was_in_flight_is_resubmitted_in_order_before_what_is_new() {
     }
     assert_eq!(rig.driver.take_used(), None);
     assert_eq!(rig.server.stop(), rig.driver.next_available);
+}
+
+/// GET_VRING_BASE just after a crash: what was in flight is neither used nor available, so nobody else would do it.
+#[test]
+fn a_queue_that_is_to_stop_submits_what_was_in_flight_again() {
+    let kept = Kept::new();
+    let mut rig = kept.first();
+    let head = offer(&mut rig, 7);
+    rig.visit();
+    let mut rig = kept.crash(rig);
+    assert!(rig.server.begin_owed(&rig.disk, &mut rig.engine));
+    assert_eq!((sectors(&rig), rig.server.in_flight()), (vec![7], 1));
+    release(&mut rig);
+    rig.server.flush();
+    assert!(!rig.server.begin_owed(&rig.disk, &mut rig.engine));
+    assert_eq!(rig.driver.take_used(), Some((head, 1)));
+    assert_eq!(rig.server.stop(), rig.driver.next_available);
+}
+
+/// The daemon was killed between a publication and its interrupt.
+#[test]
+fn a_guest_is_interrupted_when_its_queue_is_served_again() {
+    let kept = Kept::new();
+    let rig = kept.first();
+    assert_eq!(rings(&rig.call), 0, "nothing was published");
+    let rig = kept.crash(rig);
+    assert_eq!(rings(&rig.call), 1);
 }
 
 #[test]

@@ -15,6 +15,8 @@ pub(crate) const KEPT: u64 = 1 << 32;
 pub(crate) struct Echo {
     queue: ServerQueue,
     kept: Vec<Message>,
+    /// What is kept is to be answered when the worker asks for what is owed.
+    owes: bool,
 }
 
 impl Queue<()> for Echo {
@@ -77,6 +79,14 @@ impl Queue<()> for Echo {
         Some(self.queue.requests.watch())
     }
 
+    fn begin_owed(&mut self, (): &mut ()) -> bool {
+        let owes = std::mem::take(&mut self.owes);
+        if owes {
+            self.answer_kept();
+        }
+        owes
+    }
+
     fn saved_state(&mut self, _own: bool) -> Option<Box<dyn Any + Send>> {
         self.kept.is_empty().then(|| Box::new((self.queue.requests.cursor(), self.queue.completions.cursor())) as _)
     }
@@ -84,12 +94,17 @@ impl Queue<()> for Echo {
 
 impl Echo {
     pub(crate) fn add(name: QueueName, queue: ServerQueue, added: Added) -> Command<()> {
-        let make = Box::new(|_| Ok(Box::new(Self { queue, kept: Vec::new() }) as Box<dyn Queue<()>>));
+        let make = Box::new(|_| Ok(Box::new(Self { queue, kept: Vec::new(), owes: false }) as Box<dyn Queue<()>>));
         Command::Add(Add { name, make, added })
     }
 
     pub(crate) fn keeps_nothing(&self) -> bool {
         self.kept.is_empty()
+    }
+
+    pub(crate) fn keep_owed(&mut self) {
+        self.kept.push(Message::ZERO);
+        self.owes = true;
     }
 
     pub(crate) fn answer_kept(&mut self) {
