@@ -289,7 +289,7 @@ impl<E: Engine> Worker<E> {
     /// Serve a queue no more.
     pub(crate) fn remove(&mut self, id: usize) -> Option<Slot<E>> {
         let slot = self.queues.remove(id)?;
-        let _ = epoll::delete(&self.epoll, slot.queue.bell());
+        let _ = slot.queue.bell().map(|bell| epoll::delete(&self.epoll, bell));
         self.handle.counters.queues.fetch_sub(1, Ordering::Relaxed);
         Some(slot)
     }
@@ -325,8 +325,8 @@ impl<E: Engine> Worker<E> {
         let queue = make(u32::try_from(id).unwrap_or(u32::MAX)).map_err(NotAdded::NotMade);
         added(queue.and_then(|queue| {
             let on = epoll::EventFlags::IN | epoll::EventFlags::ET;
-            let watched = epoll::add(&self.epoll, queue.bell(), epoll::EventData::new_u64(id as u64), on);
-            watched.map_err(|error| NotAdded::Bell(error.into()))?;
+            let watch = |bell| epoll::add(&self.epoll, bell, epoll::EventData::new_u64(id as u64), on);
+            queue.bell().map_or(Ok(()), watch).map_err(|error| NotAdded::Bell(error.into()))?;
             self.queues.add(Slot::new(queue, name));
             self.handle.counters.queues.fetch_add(1, Ordering::Relaxed);
             Ok(())
