@@ -2,14 +2,21 @@
 #![cfg(not(loom))]
 
 use fipsee_ring::control::{
-    ACCESS_READ, Control, MAX_MESSAGE_BYTES, MAX_NAME_BYTES, MAX_REFUSAL_BYTES, RefusalCode, SERVICE_INFO_BYTES, VERSION,
+    ACCESS_READ, Control, MAX_MESSAGE_BYTES, MAX_NAME_BYTES, MAX_REFUSAL_BYTES, RefusalCode, SERVICE_INFO_BYTES, VERSION, Wanted,
 };
 
 fn every_kind() -> Vec<Control> {
     vec![
         Control::Hello { version_min: 1, version_max: 3, features: 0x8000_0000_0000_0001 },
         Control::Welcome { version: 1, max_queues: 64, max_depth: 4096, features: 5, max_pool_bytes: 1 << 30 },
-        Control::Attach { service: 1, queue_count: 4, depth: 128, flags: 1, pool_bytes: 1 << 20, name: "disk-ä".to_owned() },
+        Control::Attach(Wanted {
+            service: 1,
+            queue_count: 4,
+            depth: 128,
+            flags: 1,
+            pool_bytes: 1 << 20,
+            name: "disk-ä".to_owned(),
+        }),
         Control::Attached { queue_count: 4, region_bytes: 1 << 24, service_info: [0xa5; SERVICE_INFO_BYTES] },
         Control::Refused { code: RefusalCode::UnknownName, text: "no disk of that name; see `fipsee ls`".to_owned() },
         Control::Register { region: 1, access: ACCESS_READ, length_bytes: 1 << 33 },
@@ -115,8 +122,9 @@ fn random_bytes_never_panic_and_never_pass_unchanged() {
 #[test]
 fn names_and_texts_are_cut_at_a_character_and_stay_readable() {
     let long = "ä".repeat(500);
-    let attach = Control::Attach { service: 1, queue_count: 1, depth: 1, flags: 0, pool_bytes: 0, name: format!("a{long}") };
-    let Ok(Control::Attach { name, .. }) = Control::decode(&attach.encode()) else { panic!("a long name is refused") };
+    let attach =
+        Control::Attach(Wanted { service: 1, queue_count: 1, depth: 1, flags: 0, pool_bytes: 0, name: format!("a{long}") });
+    let Ok(Control::Attach(Wanted { name, .. })) = Control::decode(&attach.encode()) else { panic!("a long name is refused") };
     assert_eq!(name.len(), MAX_NAME_BYTES - 1, "64 bytes end within a character");
     let refused = Control::Refused { code: RefusalCode::Limit, text: long };
     let Ok(Control::Refused { text, .. }) = Control::decode(&refused.encode()) else { panic!("a long text is refused") };

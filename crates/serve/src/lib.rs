@@ -18,7 +18,7 @@ pub mod uring;
 mod worker;
 
 pub use self::assignment::Assignment;
-pub use self::command::{Add, Added, Change, Command, Make, NotAdded, Removed, When, Which};
+pub use self::command::{Added, Change, Command, Make, NotAdded, Removed, When, Which};
 pub use self::declaration::{Argument, FileUse, Metric, Needs};
 pub use self::engine::{Engine, Ticket};
 pub use self::queue::{Queue, QueueName};

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec};
+use fipsee_ring::doorbell::await_readable;
 
 use crate::{Command, Engine, Pass, QueueName, Worker, WorkerHandle};
 
@@ -69,7 +69,7 @@ impl Quiesced {
     ) -> Result<Self, NotQuiesced> {
         let deadline = Instant::now() + timeout + ANSWER_TIMEOUT;
         let mut asked = Self::ask(workers, before, timeout, if_abandoned);
-        while !asked.answer(|reply| reply.recv_timeout(deadline.saturating_duration_since(Instant::now())))? {}
+        asked.await_answers(deadline)?;
         Ok(asked.quiesced)
     }
 
@@ -119,29 +119,23 @@ impl AskedToQuiesce {
     /// # Errors
     /// Requests are still in flight after the timeout.
     pub fn poll(mut self) -> Result<Result<Quiesced, Self>, NotQuiesced> {
-        loop {
-            match self.answer(|reply| reply.recv_timeout(Duration::ZERO)) {
-                Ok(true) => return Ok(Ok(self.quiesced)),
-                Ok(false) => {}
-                Err(NotQuiesced::NoAnswer(_)) => return Ok(Err(self)),
-                Err(error) => return Err(error),
-            }
+        match self.await_answers(Instant::now()) {
+            Ok(()) => Ok(Ok(self.quiesced)),
+            Err(NotQuiesced::NoAnswer(_)) => Ok(Err(self)),
+            Err(error) => Err(error),
         }
     }
 
-    /// Take the next worker's answer. Was it the last?
-    fn answer(
-        &mut self,
-        receive: impl FnOnce(&Receiver<States>) -> Result<States, RecvTimeoutError>,
-    ) -> Result<bool, NotQuiesced> {
-        let Some(reply) = self.replies.get(self.answered) else { return Ok(true) };
-        let states = receive(reply).map_err(|error| match error {
-            RecvTimeoutError::Disconnected => NotQuiesced::InFlight,
-            RecvTimeoutError::Timeout => NotQuiesced::NoAnswer(self.answered),
-        })?;
-        self.quiesced.states.extend(states);
-        self.answered += 1;
-        Ok(self.answered == self.replies.len())
+    fn await_answers(&mut self, deadline: Instant) -> Result<(), NotQuiesced> {
+        while let Some(reply) = self.replies.get(self.answered) {
+            let states = reply.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+            self.quiesced.states.extend(states.map_err(|error| match error {
+                RecvTimeoutError::Disconnected => NotQuiesced::InFlight,
+                RecvTimeoutError::Timeout => NotQuiesced::NoAnswer(self.answered),
+            })?);
+            self.answered += 1;
+        }
+        Ok(())
     }
 }
 
@@ -150,7 +144,7 @@ pub(crate) enum Quiescing {
     /// Requests are in flight, and waited for until then.
     Draining(Quiesce, Instant),
     /// It does nothing until it is to resume.
-    Done { resume: Receiver<()>, if_abandoned: IfAbandoned },
+    Done(Quiesce),
 }
 
 impl Quiesce {
@@ -166,12 +160,12 @@ impl<E: Engine> Worker<E> {
     pub(crate) fn quiesce(&mut self) -> Pass {
         match self.quiescing.take() {
             Some(Quiescing::Draining(order, deadline)) => self.drain(order, deadline),
-            Some(Quiescing::Done { resume, if_abandoned }) => match resume.try_recv() {
+            Some(Quiescing::Done(order)) => match order.resume.try_recv() {
                 Err(TryRecvError::Empty) => {
-                    self.quiescing = Some(Quiescing::Done { resume, if_abandoned });
+                    self.quiescing = Some(Quiescing::Done(order));
                     Pass::Idle
                 }
-                resumed => self.resume(resumed.is_ok() || if_abandoned == IfAbandoned::Resume),
+                resumed => self.resume(resumed.is_ok() || order.if_abandoned == IfAbandoned::Resume),
             },
             None => Pass::Worked,
         }
@@ -191,9 +185,12 @@ impl<E: Engine> Worker<E> {
         }
         // Nothing is in flight: changes that waited for that are made now.
         self.settle();
-        let Quiesce { states, resume, if_abandoned, .. } = order;
-        let _ = states.send(self.saved_states(if_abandoned == IfAbandoned::Resume));
-        self.quiescing = Some(Quiescing::Done { resume, if_abandoned });
+        // Those of another daemon are not touched.
+        let own = order.if_abandoned == IfAbandoned::Resume;
+        let queues = self.queues.iter_mut();
+        let states = queues.filter_map(|(_, slot)| Some((slot.name, slot.queue.saved_state(own)?))).collect();
+        let _ = order.states.send(states);
+        self.quiescing = Some(Quiescing::Done(order));
         Pass::Idle
     }
 
@@ -216,35 +213,21 @@ impl<E: Engine> Worker<E> {
     pub(crate) fn rest_quiesced(&mut self) {
         match self.quiescing.take() {
             Some(Quiescing::Draining(order, deadline)) => {
-                self.await_engine(deadline);
+                if let Some(fd) = self.engine.as_fd() {
+                    // Whatever it says, we look again.
+                    let _ = await_readable(fd, Some(deadline.saturating_duration_since(Instant::now())));
+                }
                 self.quiescing = Some(Quiescing::Draining(order, deadline));
             }
-            Some(Quiescing::Done { resume, if_abandoned }) => {
-                self.resume(resume.recv().is_ok() || if_abandoned == IfAbandoned::Resume);
+            Some(Quiescing::Done(order)) => {
+                self.resume(order.resume.recv().is_ok() || order.if_abandoned == IfAbandoned::Resume);
             }
             None => {}
         }
     }
 
     fn begin_owed(&mut self) -> bool {
-        let mut begun = false;
-        for (_, slot) in self.queues.iter_mut() {
-            begun |= slot.queue.begin_owed(&mut self.engine);
-        }
-        begun
-    }
-
-    /// `own`: the queues are served here. Those of another daemon are not touched.
-    fn saved_states(&mut self, own: bool) -> States {
-        let queues = self.queues.iter_mut();
-        queues.filter_map(|(_, slot)| Some((slot.name, slot.queue.saved_state(own)?))).collect()
-    }
-
-    fn await_engine(&self, deadline: Instant) {
-        let Some(fd) = self.engine.as_fd() else { return };
-        let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now()));
-        // Whatever it says, we look again.
-        let _ = rustix::event::poll(&mut [PollFd::new(&fd, PollFlags::IN)], left.ok().as_ref());
+        self.queues.iter_mut().fold(false, |begun, (_, slot)| slot.queue.begin_owed(&mut self.engine) || begun)
     }
 }
 

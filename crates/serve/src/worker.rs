@@ -19,7 +19,7 @@ use rustix::event::{Timespec, epoll};
 
 use crate::poll_set::{Closing, PollSet, Slot};
 use crate::quiesce::Quiescing;
-use crate::{Add, Change, Command, Engine, NotAdded, Queue, Removed, When, Which};
+use crate::{Added, Change, Command, Engine, Make, NotAdded, Queue, QueueName, Removed, When, Which};
 
 /// Most completions of asynchronous work that are looked at before the first of them are answered, so that the clients' next requests
 /// are under way: what a disk finishes at once may be a queue's worth.
@@ -46,6 +46,8 @@ pub struct WorkerCounters {
     pub queues: AtomicU64,
     /// Times it went to sleep.
     pub sleeps: AtomicU64,
+    /// Queues that were assigned to it.
+    pub assigned: AtomicU64,
 }
 
 /// How to reach a worker.
@@ -56,15 +58,11 @@ pub struct WorkerHandle<E: Engine> {
     pub counters: Arc<WorkerCounters>,
     /// Where it runs.
     pub place: Place,
-    /// Queues that were assigned to it.
-    pub assigned: Arc<AtomicU64>,
 }
 
 impl<E: Engine> Clone for WorkerHandle<E> {
     fn clone(&self) -> Self {
-        let (mailbox, counters, assigned) = (&self.mailbox, &self.counters, &self.assigned);
-        let place = self.place;
-        Self { mailbox: Arc::clone(mailbox), counters: Arc::clone(counters), place, assigned: Arc::clone(assigned) }
+        Self { mailbox: Arc::clone(&self.mailbox), counters: Arc::clone(&self.counters), place: self.place }
     }
 }
 
@@ -122,7 +120,7 @@ pub fn spawn<E: Engine>(
 }
 
 fn prepare<E: Engine>(place: Place) -> io::Result<(WorkerHandle<E>, OwnedFd)> {
-    let handle = WorkerHandle { mailbox: Arc::new(Mailbox::new()?), counters: Arc::default(), place, assigned: Arc::default() };
+    let handle = WorkerHandle { mailbox: Arc::new(Mailbox::new()?), counters: Arc::default(), place };
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let on = epoll::EventFlags::IN | epoll::EventFlags::ET;
     epoll::add(&epoll, &*handle.mailbox, epoll::EventData::new_u64(TOKEN_MAILBOX), on)?;
@@ -272,14 +270,10 @@ impl<E: Engine> Worker<E> {
             if idle {
                 slot.apply_changes();
             }
-            let gone = match slot.closing {
-                Closing::No => false,
-                Closing::Finish { left, .. } => idle && (left == 0 || !slot.queue.has_work()),
-                Closing::Now { .. } => idle,
-            };
-            if gone {
+            let is_done = |closing: &Closing<E>| closing.left == 0 || !slot.queue.has_work();
+            if idle && slot.closing.as_ref().is_some_and(is_done) {
                 self.remove(id as usize).into_iter().for_each(Slot::hand_back);
-            } else if !idle || !matches!(slot.closing, Closing::No) {
+            } else if !idle || slot.closing.is_some() {
                 self.unsettled.push(id);
                 self.queues.activate(id as usize);
             }
@@ -301,7 +295,7 @@ impl<E: Engine> Worker<E> {
         let mut commands = commands.into_iter();
         while let Some(command) = commands.next() {
             match command {
-                Command::Add(add) => self.add(add),
+                Command::Add { name, make, added } => self.add(name, make, added),
                 Command::Change { which, when, change } => self.change(which, when, change),
                 Command::Remove { which, finish, removed } => self.begin_removal(which, finish, removed),
                 Command::StartEngine(done) => {
@@ -320,7 +314,7 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    fn add(&mut self, Add { name, make, added }: Add<E>) {
+    fn add(&mut self, name: QueueName, make: Make<E>, added: Added) {
         let id = self.queues.next_id();
         let queue = make(u32::try_from(id).unwrap_or(u32::MAX)).map_err(NotAdded::NotMade);
         added(queue.and_then(|queue| {
@@ -344,8 +338,8 @@ impl<E: Engine> Worker<E> {
     fn begin_removal(&mut self, which: Which, finish: bool, removed: Removed<E>) {
         let removed = Arc::new(Mutex::new(removed));
         self.unsettle(which, |slot| {
-            let removed = Arc::clone(&removed);
-            slot.closing = if finish { Closing::Finish { left: slot.queue.depth(), removed } } else { Closing::Now { removed } };
+            let left = if finish { slot.queue.depth() } else { 0 };
+            slot.closing = Some(Closing { left, removed: Arc::clone(&removed) });
         });
     }
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use fipsee_block::wire::{Operation, PROFILE, SERVICE_BLOCK, Segment, Status, request_indirect, request_one_segment};
 use fipsee_ring::Message;
-use fipsee_ring::control::Control;
-use fipsee_ring::handshake::{self, Attached, Wanted};
+use fipsee_ring::control::{Control, Wanted};
+use fipsee_ring::handshake::{self, Attached};
 use fipsee_ring::region::Region;
 use fipsee_ring::seqpacket::Seqpacket;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -49,8 +49,9 @@ pub const LIES: &[Lie] = &[
 ];
 
 pub(crate) fn attach(socket: &Path, disk: &str) -> io::Result<Attached> {
-    let wanted = Wanted { service: SERVICE_BLOCK, queue_count: 1, depth: DEPTH, flags: 0, pool_bytes: POOL_BYTES, name: disk };
-    handshake::attach::<Infallible>(socket, 0, &PROFILE, &wanted).map_err(|error| io::Error::other(format!("{error:?}")))
+    let wanted =
+        Wanted { service: SERVICE_BLOCK, queue_count: 1, depth: DEPTH, flags: 0, pool_bytes: POOL_BYTES, name: disk.to_owned() };
+    handshake::attach::<Infallible>(socket, 0, &PROFILE, wanted).map_err(|error| io::Error::other(format!("{error:?}")))
 }
 
 pub(crate) fn write(attached: &Attached, offset_bytes: u64, bytes: &[u8]) {

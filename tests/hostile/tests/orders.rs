@@ -51,7 +51,7 @@ fn kind(message: &Control) -> u8 {
 fn step(state: State, message: &Control) -> (Answer, State) {
     match (state, message) {
         (State::Connected, Control::Hello { .. }) => (Answer::Kind(2), State::Greeted),
-        (State::Greeted, Control::Attach { .. }) => (Answer::Kind(4), State::Attached { registered: false }),
+        (State::Greeted, Control::Attach(_)) => (Answer::Kind(4), State::Attached { registered: false }),
         (State::Attached { registered: false }, Control::Register { .. }) => {
             (Answer::Kind(7), State::Attached { registered: true })
         }

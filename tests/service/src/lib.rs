@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use fipsee_ring::Message;
 use fipsee_ring::channel::{Profile, RegionLayout, ServerQueue};
-use fipsee_ring::control::{RefusalCode, SERVICE_INFO_BYTES};
-use fipsee_ring::handshake::{Grant, Wanted, refuse};
+use fipsee_ring::control::{RefusalCode, SERVICE_INFO_BYTES, Wanted};
+use fipsee_ring::handshake::{Grant, refuse};
 use fipsee_serve::session::{Adopted, AdoptedChannel, Attachment, Channel, Client, Denial, Granted, Part, Positions, Service};
 use fipsee_serve::{Assignment, Command, Engine, Metric, Queue, QueueName, Quiesced, WorkerHandle};
 use rustix::process::{getpriority_process, getsid};
@@ -104,7 +104,7 @@ impl<E: Engine> Service<E> for Sums<E> {
         vec![("sums", Metric::Named(vec![("calls", self.1.load(Ordering::Relaxed).into())]))]
     }
 
-    fn attach(&self, client: &Client<'_>, wanted: &Wanted<'_>) -> Result<Granted<E>, Denial> {
+    fn attach(&self, client: &Client<'_>, wanted: &Wanted) -> Result<Granted<E>, Denial> {
         if wanted.name != "sums" || wanted.queue_count != QUEUES {
             return Err(refuse(RefusalCode::UnknownName, "there is only 'sums' here, with two queues; attach to that").into());
         }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use fipsee_ring::channel::{ClientQueue, Profile, RegionLayout};
-use fipsee_ring::control::{Control, SERVICE_INFO_BYTES, VERSION};
+use fipsee_ring::control::{Control, SERVICE_INFO_BYTES, VERSION, Wanted};
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::handshake::Attached;
 use fipsee_ring::pace::FirstLook;
@@ -132,7 +132,7 @@ impl Damaged {
             (0, _) => Control::Hello { version_min: VERSION, version_max: VERSION, features: 0 },
             (1, _) => {
                 let name = "disk".to_owned();
-                Control::Attach { service: 1, queue_count: 1, depth: 4, flags: 0, pool_bytes: 0, name }
+                Control::Attach(Wanted { service: 1, queue_count: 1, depth: 4, flags: 0, pool_bytes: 0, name })
             }
             (3, _) => Control::Unregister { region: 1 },
             (4, _) => Control::Detach,

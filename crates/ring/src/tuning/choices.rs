@@ -3,12 +3,10 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::{Ownership, TAKE_MANY, Touch};
-#[cfg(not(loom))]
 use crate::cpu::StoreVariant;
 
 const OWNERSHIP_SHIFT: u32 = 0;
 const TOUCH_SHIFT: u32 = 4;
-#[cfg(not(loom))]
 const STORE_SHIFT: u32 = 8;
 const BURST_PREFETCH_SHIFT: u32 = 12;
 const TAKE_SHIFT: u32 = 16;
@@ -17,7 +15,6 @@ const MEASURED: u32 = 1 << 20;
 
 const OWNERSHIPS: [Ownership; 3] = [Ownership::PrefetchNext, Ownership::LockedAhead, Ownership::NotAsked];
 const TOUCHES: [Touch; 3] = [Touch::Never, Touch::Runs, Touch::Always];
-#[cfg(not(loom))]
 const STORES: [StoreVariant; 3] = [StoreVariant::Wide16, StoreVariant::Split32, StoreVariant::Wide64];
 
 /// A word of choices. A field of 0, or of a value that this version does not know, is no advice; so any word of a peer is valid.
@@ -78,14 +75,12 @@ impl Choices {
     }
 
     /// How a message is stored.
-    #[cfg(not(loom))]
     #[must_use]
     pub fn store(self) -> Option<StoreVariant> {
         self.value(STORE_SHIFT, &STORES)
     }
 
     /// With these stores. Portable ones are no advice: a CPU that needs them has no others.
-    #[cfg(not(loom))]
     #[must_use]
     pub fn with_store(self, store: StoreVariant) -> Self {
         self.with_value(STORE_SHIFT, &STORES, store)
@@ -128,7 +123,7 @@ impl Choices {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::super::Tuning;
     use super::*;
@@ -151,13 +146,6 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn the_word_is_as_documented() {
-        let choices =
-            Choices::NONE.with_ownership(Ownership::LockedAhead).with_touch(Touch::Always).with_store(StoreVariant::Split32);
-        assert_eq!(choices.with_burst_prefetch(false).with_take(1).as_measured().word(), 0x0011_1232);
     }
 
     /// checks: R-2.6-2

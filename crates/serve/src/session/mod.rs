@@ -13,8 +13,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fipsee_ring::control::{Control, RefusalCode};
-use fipsee_ring::handshake::{self, Grant, HANDSHAKE_TIMEOUT, Limits, Refusal, Wanted, refuse};
+use fipsee_ring::control::{Control, RefusalCode, Wanted};
+use fipsee_ring::handshake::{Grant, HANDSHAKE_TIMEOUT, Refusal, refuse};
 
 pub use self::channel::{AdoptedChannel, Channel, Positions};
 pub use self::limits::ClientLimits;
@@ -23,7 +23,6 @@ use self::service::Reporter;
 pub use self::service::{
     Ack, Adopted, Attachment, Client, Credentials, Denial, Done, Event, Granted, Host, MAX_PART_FILES, Part, Service, TakesMemory,
 };
-use self::state::Parked;
 pub use self::state::{Held, Registered, Session, State};
 use crate::{Command, Engine, Which};
 
@@ -157,9 +156,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
                 self.send(id, reply);
                 Ok(())
             }
-            Control::Attach { service, queue_count, depth, flags, pool_bytes, name } => {
-                self.attach(id, &Wanted { service, queue_count, depth, flags, pool_bytes, name: &name })
-            }
+            Control::Attach(wanted) => self.attach(id, wanted),
             Control::Register { region, access, length_bytes } => self.register(id, (region, access, length_bytes), files),
             Control::Unregister { region } => self.unregister(id, region),
             Control::Detach => self.detach(id),
@@ -167,7 +164,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         }
     }
 
-    fn attach(&mut self, id: u64, wanted: &Wanted<'_>) -> Result<(), Refusal> {
+    fn attach(&mut self, id: u64, wanted: Wanted) -> Result<(), Refusal> {
         let Some(session) = self.sessions.get(&id) else { return Ok(()) };
         if !matches!(session.state, State::Greeted { .. }) {
             return Err(refuse(RefusalCode::Malformed, "ATTACH follows HELLO, once"));
@@ -179,15 +176,15 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
         let Session { credentials, limits, features, .. } = session;
         let client = Client { id, credentials, limits: *limits, features: *features };
-        let Granted { attachment, assignments, reply, grant, commands } = match self.host.attach(&client, wanted) {
+        let Granted { attachment, assignments, reply, grant, commands } = match self.host.attach(&client, &wanted) {
             Ok(granted) => granted,
             Err(Denial::Refused(refusal)) => return Err(refusal),
             Err(Denial::Later(refusal)) => {
-                session.parked = Some(Parked::new(wanted, refusal));
+                session.parked = Some((wanted, refusal));
                 return Ok(());
             }
         };
-        self.host.event(Event::Attached { client: &client, name: wanted.name, queues: assignments.len() });
+        self.host.event(Event::Attached { client: &client, name: &wanted.name, queues: assignments.len() });
         session.state = State::Attached(Held::new(attachment, assignments));
         self.actions.extend(commands.into_iter().map(|(worker, command)| Action::Command { worker, command }));
         self.actions.push(Action::Send { client: id, message: reply, grant: Some(Box::new(grant)) });
@@ -333,8 +330,8 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         let departures = self.host.departures();
         if std::mem::replace(&mut self.departures_seen, departures) != departures {
             for id in self.ids(|session| session.parked.is_some()) {
-                let Some(parked) = self.sessions.get_mut(&id).and_then(|session| session.parked.take()) else { continue };
-                if let Err(refusal) = self.attach(id, &parked.wanted()) {
+                let Some((wanted, _)) = self.sessions.get_mut(&id).and_then(|session| session.parked.take()) else { continue };
+                if let Err(refusal) = self.attach(id, wanted) {
                     self.refuse(id, refusal);
                 }
             }
@@ -347,7 +344,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
                     format!("nothing was said within {} s; greet and attach right after connecting", HANDSHAKE_TIMEOUT.as_secs());
                 refuse(RefusalCode::Malformed, text)
             };
-            self.refuse_and_close(id, parked.map_or_else(silent, |parked| parked.refusal));
+            self.refuse_and_close(id, parked.map_or_else(silent, |(_, refusal)| refusal));
         }
     }
 
@@ -380,10 +377,4 @@ fn remove_client<E: Engine>(client: u64, finish: bool, ack: Ack) -> Command<E> {
         drop(queue);
     };
     Command::Remove { which: Which::Client(client), finish, removed: Box::new(removed) }
-}
-
-/// What a client is told when it greets.
-fn welcome(versions: (u16, u16), limits: ClientLimits, features: u64) -> Result<Control, Refusal> {
-    let ClientLimits { max_queues, max_depth, max_pool_bytes, .. } = limits;
-    handshake::welcome(versions.0, versions.1, &Limits { max_queues, max_depth, max_pool_bytes }, features)
 }

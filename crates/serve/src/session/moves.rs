@@ -10,7 +10,7 @@ use fipsee_ring::handshake::refuse;
 
 use super::service::Reporter;
 use super::{Ack, Action, Attachment, Done, Held, Host, Sessions, State};
-use crate::{Add, Assignment, Command, Engine, Queue, QueueName, Which};
+use crate::{Assignment, Command, Engine, Queue, QueueName, Which};
 
 /// What the workers of a client are to be asked for; `None`: nothing.
 pub(super) type Order<E> = Box<dyn Fn(&dyn Attachment<E>, Ack) -> Option<Command<E>> + Send>;
@@ -83,7 +83,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
             Ok(queue)
         };
         let added = move |added: Result<(), _>| report(id, if added.is_ok() { Done::Moved } else { Done::NotMoved });
-        let command = Command::Add(Add { name, make: Box::new(make), added: Box::new(added) });
+        let command = Command::Add { name, make: Box::new(make), added: Box::new(added) };
         self.actions.push(Action::Command { worker, command });
     }
 

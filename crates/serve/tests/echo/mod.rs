@@ -4,7 +4,7 @@ use std::any::Any;
 
 use fipsee_ring::Message;
 use fipsee_ring::channel::ServerQueue;
-use fipsee_serve::{Add, Added, Command, Queue, QueueName};
+use fipsee_serve::{Added, Command, Queue, QueueName};
 
 /// Messages from here on are kept in flight until the service is to answer them.
 pub(crate) const KEPT: u64 = 1 << 32;
@@ -56,7 +56,7 @@ impl Queue<()> for Echo {
 impl Echo {
     pub(crate) fn add(name: QueueName, queue: ServerQueue, added: Added) -> Command<()> {
         let make = Box::new(|_| Ok(Box::new(Self { queue, kept: Vec::new() }) as Box<dyn Queue<()>>));
-        Command::Add(Add { name, make, added })
+        Command::Add { name, make, added }
     }
 
     pub(crate) fn keeps_nothing(&self) -> bool {

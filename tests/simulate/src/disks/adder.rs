@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use fipsee_ring::Message;
-use fipsee_ring::control::{Control, RefusalCode};
+use fipsee_ring::control::{Control, RefusalCode, Wanted};
 use fipsee_ring::handshake::Attached;
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::ring::{Cursor, StreamWriter};
@@ -116,7 +116,7 @@ impl Adder {
         match (down, self.stage) {
             (Down::Packet(Control::Welcome { .. }, _), Stage::Greeting) => {
                 let (service, queue_count, depth, name) = (SERVICE_SUMS, QUEUES, DEPTH, "sums".to_owned());
-                link.send(&Control::Attach { service, queue_count, depth, flags: 0, pool_bytes: 0, name });
+                link.send(&Control::Attach(Wanted { service, queue_count, depth, flags: 0, pool_bytes: 0, name }));
                 self.stage = Stage::Attaching;
             }
             (Down::Packet(Control::Attached { region_bytes, service_info, .. }, files), Stage::Attaching) => {
