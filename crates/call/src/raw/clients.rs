@@ -94,7 +94,7 @@ impl Host<Turns> for Serving {
             let text = "ATTACH asks for an unknown service or flag, or for no queue or depth 0; this server takes calls";
             return Err(refuse(RefusalCode::Malformed, text).into());
         }
-        if wanted.name != &**name {
+        if *wanted.name != **name {
             let text = format!(
                 "this server serves '{name}', not '{}'; connect to another socket, or build for the same version",
                 wanted.name
