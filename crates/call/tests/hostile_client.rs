@@ -8,8 +8,8 @@ use std::time::Duration;
 use common::{Arithmetic, DEADLINE, Operation, Request, Running, Socket, add, answer, ok, until};
 use fipsee_call::{CallError, Client, Error, PROFILE, SERVICE_CALLS, Served, Server, ServerOptions, Service};
 use fipsee_ring::Message;
-use fipsee_ring::control::{Control, RefusalCode, Wanted};
-use fipsee_ring::handshake::{self, Attached, HandshakeError};
+use fipsee_ring::control::{Control, Refusal, RefusalCode, Wanted};
+use fipsee_ring::handshake::{self, Attached};
 use fipsee_ring::region::Region;
 use fipsee_ring::seqpacket::Seqpacket;
 use std::os::fd::AsFd;
@@ -27,7 +27,7 @@ fn attach(running: &Running) -> Attached {
 fn last_words(control: &Seqpacket) -> (RefusalCode, String) {
     let packet = control.receive(DEADLINE).expect("a refusal");
     match Control::decode(&packet.bytes).expect("a control message") {
-        Control::Refused { code, text } => (code, text),
+        Control::Refused(Refusal { code, text }) => (code, text),
         other => panic!("{other:?} is no refusal"),
     }
 }
@@ -38,7 +38,7 @@ fn is_closed(control: &Seqpacket) -> bool {
 
 fn refusal(running: &Running, wanted: Wanted) -> (RefusalCode, String) {
     match handshake::attach::<Infallible>(&running.socket.0, 0, &PROFILE, wanted) {
-        Err(HandshakeError::Refused { code, text }) => (code, text),
+        Err(fipsee_ring::error::Error::Refused { code, text }) => (code, text),
         other => panic!("{other:?} is no refusal"),
     }
 }

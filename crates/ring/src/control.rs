@@ -116,12 +116,7 @@ pub enum Control {
         service_info: [u8; SERVICE_INFO_BYTES],
     },
     /// Daemon: refused, in words that say what to do.
-    Refused {
-        /// For programs.
-        code: RefusalCode,
-        /// For people.
-        text: String,
-    },
+    Refused(Refusal),
     /// Client: here is memory of mine (one descriptor).
     Register {
         /// Which id it gets, 1..[`MAX_REGIONS`].
@@ -150,6 +145,16 @@ pub enum Control {
     Detach,
     /// Daemon: finished; the socket closes.
     Detached,
+}
+
+/// Why something is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub struct Refusal {
+    /// For programs.
+    pub code: RefusalCode,
+    /// For people: what was wrong and what to do.
+    pub text: String,
 }
 
 /// What a client asks for.
@@ -186,7 +191,7 @@ impl Control {
             Self::Welcome { .. } => (2, size_of::<Welcome>()),
             Self::Attach(_) => (3, size_of::<Attach>()),
             Self::Attached { .. } => (4, size_of::<Attached>()),
-            Self::Refused { .. } => (5, size_of::<Refused>() + MAX_REFUSAL_BYTES),
+            Self::Refused(_) => (5, size_of::<Refused>() + MAX_REFUSAL_BYTES),
             Self::Register { .. } => (6, size_of::<Register>()),
             Self::Registered { .. } => (7, size_of::<RegionId>()),
             Self::Unregister { .. } => (8, size_of::<RegionId>()),
@@ -221,7 +226,7 @@ impl Control {
             Self::Attached { queue_count, region_bytes, service_info } => {
                 bytes.extend(Attached { header, queue_count, reserved: 0, region_bytes, service_info }.as_bytes());
             }
-            Self::Refused { code, ref text } => {
+            Self::Refused(Refusal { code, ref text }) => {
                 let text = cut(text, MAX_REFUSAL_BYTES);
                 let text_bytes = u32::try_from(text.len()).unwrap_or(0);
                 bytes.extend(Refused { header, code: code.to_wire(), text_bytes }.as_bytes());
@@ -253,7 +258,7 @@ impl Control {
         let canonical = message.encode();
         match canonical.iter().zip(bytes).position(|(ours, theirs)| ours != theirs) {
             // A different version is negotiated by HELLO and answered by REFUSED, so those two are read whatever it says.
-            Some(6 | 7) if matches!(message, Self::Hello { .. } | Self::Refused { .. }) => Ok(message),
+            Some(6 | 7) if matches!(message, Self::Hello { .. } | Self::Refused(_)) => Ok(message),
             Some(6 | 7) => Err(Malformed { what: "the version", value: header.version.into() }),
             Some(offset) => Err(Malformed { what: "a reserved byte, at offset", value: u64::try_from(offset).unwrap_or(0) }),
             None if canonical.len() != bytes.len() => Err(Malformed { what: "the length for its kind", value: length }),
@@ -285,7 +290,7 @@ impl Control {
                 let length = usize::try_from(text_bytes).ok().filter(|length| *length <= MAX_REFUSAL_BYTES);
                 let too_long = Malformed { what: "the length of a refusal's text", value: text_bytes.into() };
                 let field = rest.get(..length.ok_or(too_long)?).ok_or_else(|| short(bytes))?;
-                Self::Refused { code: RefusalCode::from_wire(code), text: text(field)? }
+                Self::Refused(Refusal { code: RefusalCode::from_wire(code), text: text(field)? })
             }
             6 => {
                 let Register { region, access, length_bytes, .. } = read(bytes)?.0;

@@ -1,7 +1,6 @@
 //! What both sides of the control plane do whatever the service: greet, attach, hand over the channel
 //! (docs/protocol.md sections 4.3 to 4.5).
 
-use std::convert::Infallible;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,7 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::channel::{ClientQueue, Profile, RegionLayout, ServerQueue};
-use crate::control::{Control, MAX_MESSAGE_BYTES, MAX_NAME_BYTES, Malformed, RefusalCode, SERVICE_INFO_BYTES, VERSION, Wanted};
+use crate::control::{
+    Control, MAX_MESSAGE_BYTES, MAX_NAME_BYTES, Malformed, Refusal, RefusalCode, SERVICE_INFO_BYTES, VERSION, Wanted,
+};
 use crate::doorbell::{EventDoorbell, SocketDoorbell};
 use crate::error::Error;
 use crate::fault::{PeerFault, expect};
@@ -24,9 +25,6 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// What is known of the length of a packet that was cut.
 const TOO_LONG_BYTES: u64 = MAX_MESSAGE_BYTES as u64 + 1;
-
-/// Why a client that adds no errors of its own could not attach, or was not answered.
-pub type HandshakeError = Error<Infallible>;
 
 /// What a client holds once it is attached, all of it checked.
 #[derive(Debug)]
@@ -152,7 +150,7 @@ pub fn ask<S>(
         return Err(Malformed { what: "the number of descriptors of a message that has none", value }.into());
     }
     match answer {
-        Control::Refused { code, text } => Err(Error::Refused { code, text }),
+        Control::Refused(Refusal { code, text }) => Err(Error::Refused { code, text }),
         // Unasked: the daemon is shutting down and let us go.
         Control::Detached if *question != Control::Detach => Err(Error::Disconnected),
         answer => Ok((answer, packet.descriptors)),
@@ -174,15 +172,6 @@ pub fn unexpected<S>(message: &Control) -> Error<S> {
     PeerFault::Value { what: "the kind of an answer", value: message.kind().0.into() }.into()
 }
 
-/// A refusal on its way to the client.
-#[derive(Clone, Debug)]
-pub struct Refusal {
-    /// For programs.
-    pub code: RefusalCode,
-    /// For people: what was wrong and what to do.
-    pub text: String,
-}
-
 /// A refusal.
 pub fn refuse(code: RefusalCode, text: impl Into<String>) -> Refusal {
     Refusal { code, text: text.into() }
@@ -191,19 +180,7 @@ pub fn refuse(code: RefusalCode, text: impl Into<String>) -> Refusal {
 impl Refusal {
     /// Send it; `false` when the client does not take it.
     pub fn send(self, socket: &Seqpacket) -> bool {
-        socket.send(&Control::from(self).encode(), &[]).is_ok()
-    }
-}
-
-impl From<Refusal> for Control {
-    fn from(Refusal { code, text }: Refusal) -> Self {
-        Self::Refused { code, text }
-    }
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+        socket.send(&Control::Refused(self).encode(), &[]).is_ok()
     }
 }
 
@@ -239,9 +216,8 @@ impl Grant {
         let (mut queues, mut client_ends) = (Vec::new(), Vec::new());
         for geometry in &layout.queues {
             let bell = EventDoorbell::new().map_err(|error| scarce("a doorbell", &error))?;
-            let watched = bell.as_fd().try_clone_to_owned().map_err(|error| scarce("a doorbell", &error))?;
             let (client_bell, client_end) = SocketDoorbell::pair().map_err(|error| scarce("a doorbell", &error))?;
-            let queue = ServerQueue::open(&region, geometry, EventDoorbell::from_fd(watched), client_bell, &geometry.tuning());
+            let queue = ServerQueue::open(&region, geometry, bell.clone(), client_bell, &geometry.tuning());
             queues.push(queue.map_err(|fault| scarce("a queue", &fault))?);
             client_ends.push((bell, client_end));
         }

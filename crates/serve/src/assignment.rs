@@ -8,8 +8,10 @@ use crate::{Engine, Place, WorkerCounters, WorkerHandle};
 /// One queue's share of a worker; given back when dropped.
 #[derive(Debug)]
 pub struct Assignment {
-    worker: usize,
-    place: Place,
+    /// Number of the worker.
+    pub worker: usize,
+    /// Where it runs.
+    pub place: Place,
     counters: Arc<WorkerCounters>,
 }
 
@@ -37,18 +39,6 @@ impl Assignment {
     pub fn to<E: Engine>(worker: usize, handle: &WorkerHandle<E>) -> Self {
         handle.counters.assigned.fetch_add(1, Ordering::Relaxed);
         Self { worker, place: handle.place, counters: Arc::clone(&handle.counters) }
-    }
-
-    /// Where the worker runs.
-    #[must_use]
-    pub const fn place(&self) -> Place {
-        self.place
-    }
-
-    /// Number of the worker.
-    #[must_use]
-    pub const fn worker(&self) -> usize {
-        self.worker
     }
 }
 

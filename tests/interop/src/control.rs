@@ -1,6 +1,6 @@
 //! Control messages of Rust in the neutral form of C.
 
-use fipsee_ring::control::{Control, RefusalCode, Wanted};
+use fipsee_ring::control::{Control, Refusal, RefusalCode, Wanted};
 
 use crate::ffi::CControl;
 
@@ -41,7 +41,7 @@ pub fn neutral(control: &Control) -> CControl {
         Control::Attached { queue_count, region_bytes, service_info } => {
             (vec![4, (*queue_count).into(), *region_bytes], service_info)
         }
-        Control::Refused { code, text } => (vec![5, refusal_number(*code).into()], text.as_bytes()),
+        Control::Refused(Refusal { code, text }) => (vec![5, refusal_number(*code).into()], text.as_bytes()),
         Control::Register { region, access, length_bytes } => (vec![6, (*region).into(), (*access).into(), *length_bytes], &[]),
         Control::Registered { region } => (vec![7, (*region).into()], &[]),
         Control::Unregister { region } => (vec![8, (*region).into()], &[]),

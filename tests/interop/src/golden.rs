@@ -7,7 +7,7 @@ use fipsee_block::wire::{self, ATTACH_READ_ONLY, BlockInfo, FLAG_FUA, FLAG_UNMAP
 use fipsee_call::{SERVICE_CALLS, ServiceInfo};
 use fipsee_ring::Message;
 use fipsee_ring::channel::{FEATURE_CHOICES, FEATURE_WORKER_CPU, QueueGeometry, RegionLayout};
-use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, RefusalCode, Wanted};
+use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, Refusal, RefusalCode, Wanted};
 use fipsee_ring::cpu::StoreVariant;
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::region::Region;
@@ -70,7 +70,7 @@ fn control() -> Vec<(&'static str, Vec<u8>)> {
             }),
         ),
         ("attached", Control::Attached { queue_count: 1, region_bytes: REGION_BYTES, service_info: INFO.to_bytes() }),
-        ("refused", Control::Refused { code: RefusalCode::UnknownName, text: "no export 'a'".to_owned() }),
+        ("refused", Control::Refused(Refusal { code: RefusalCode::UnknownName, text: "no export 'a'".to_owned() })),
         ("register", Control::Register { region: 1, access: ACCESS_READ | ACCESS_WRITE, length_bytes: 1 << 21 }),
         ("registered", Control::Registered { region: 1 }),
         ("unregister", Control::Unregister { region: 1 }),

@@ -88,7 +88,7 @@ impl<E: Engine> Sums<E> {
         let assignments: Vec<Assignment> = ends.iter().map(|_| Assignment::choose(&self.0)).collect();
         let add = |((end, assignment), index): ((_, &Assignment), _)| {
             let queue = SumQueue { end, sum: Arc::clone(sum), calls: (index == 0).then(|| Arc::clone(&self.1)) };
-            (assignment.worker(), Command::add(QueueName { client, index }, move |_| Ok(queue), |_| {}))
+            (assignment.worker, Command::add(QueueName { client, index }, move |_| Ok(queue), |_| {}))
         };
         let commands = ends.into_iter().zip(&assignments).zip(0_u16..).map(add).collect();
         (assignments, commands)

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use fipsee_daemon::admin::admin_path;
 use fipsee_ring::control::{ACCESS_READ, Control, RefusalCode, Wanted};
-use fipsee_ring::handshake::{Attached, HandshakeError, ask, attach};
+use fipsee_ring::error::Error;
+use fipsee_ring::handshake::{Attached, ask, attach};
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::region::Region;
 use fipsee_ring::ring::{Cursor, StreamError, StreamWriter};
@@ -206,13 +207,13 @@ fn what_the_service_does_not_have_is_refused() {
         (RefusalCode::Malformed, Wanted { depth: 0, ..wanted("sums") }),
     ] {
         let refused = attach::<Infallible>(&daemon.1, 0, &PROFILE, wanted);
-        assert!(matches!(&refused, Err(HandshakeError::Refused { code: found, .. }) if *found == code), "{refused:?}");
+        assert!(matches!(&refused, Err(Error::Refused { code: found, .. }) if *found == code), "{refused:?}");
     }
     let mut client = Client::attach(&daemon.1);
     let memory = Region::create("memory", 4096).expect("memory");
     let register = Control::Register { region: 1, access: ACCESS_READ, length_bytes: 4096 };
     let refused = ask::<Infallible>(&client.attached.control, &register, &[memory.as_fd()], "REGISTER");
-    assert!(matches!(refused, Err(HandshakeError::Refused { code: RefusalCode::BadMemory, .. })), "{refused:?}");
+    assert!(matches!(refused, Err(Error::Refused { code: RefusalCode::BadMemory, .. })), "{refused:?}");
     client.add(5);
     client.await_sum();
 }

@@ -230,7 +230,7 @@ impl<E: Engine, H: Host<E>> Transport<E, H> {
         self.context.say(|| format!("daemon: takes a damaged packet of client {id}: {:?}", Control::decode(packet.0)));
         self.sessions.packet(id, packet.0, packet.1, now);
         self.carry_out(links);
-        let is_refusal = |down: &Down| matches!(down, Down::Packet(Control::Refused { .. }, _));
+        let is_refusal = |down: &Down| matches!(down, Down::Packet(Control::Refused(_), _));
         if !is_ignored && !links[link].down.iter().skip(told).any(is_refusal) {
             self.context.violated(|| format!("a damaged packet of client {id} is not refused"));
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fipsee_ring::channel::FEATURE_CHOICES;
-use fipsee_ring::control::{Control, Wanted};
+use fipsee_ring::control::{Control, Refusal, Wanted};
 use fipsee_ring::handshake::{self, Attached};
 use fipsee_ring::port::Port;
 use fipsee_ring::region::Region;
@@ -257,7 +257,7 @@ impl RawClient {
         }
         let reason = self.control.receive(REASON_TIMEOUT).ok().and_then(|packet| Control::decode(&packet.bytes).ok());
         match reason {
-            Some(Control::Refused { code, text }) => Error::Refused { code, text },
+            Some(Control::Refused(Refusal { code, text })) => Error::Refused { code, text },
             _ => Error::Disconnected,
         }
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use fipsee_block::wire::{BlockInfo, PROFILE, SECTOR_SHIFT, SERVICE_BLOCK, Segment, Status};
 use fipsee_ring::Message;
 use fipsee_ring::channel::{ClientQueue, RegionLayout};
-use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, RefusalCode, VERSION, Wanted};
+use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, Refusal, RefusalCode, VERSION, Wanted};
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::region::{Access, Region};
 use fipsee_ring::seqpacket::{Packet, Seqpacket};
@@ -40,7 +40,7 @@ pub(crate) fn hear(control: &Seqpacket) -> (Control, Vec<OwnedFd>) {
 #[track_caller]
 pub(crate) fn hear_refusal(control: &Seqpacket, expected: RefusalCode) -> String {
     match hear(control).0 {
-        Control::Refused { code, text } => {
+        Control::Refused(Refusal { code, text }) => {
             assert_eq!(code, expected, "{text}");
             text
         }

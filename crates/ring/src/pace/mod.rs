@@ -179,7 +179,7 @@ impl CallerPace {
         self.exchanges = 0;
         if self.first_look == FirstLook::Calibrated {
             let (delays, method) = self.search.window(window_ticks);
-            let choices = if self.search.tries_methods() { method.choices() } else { self.choices };
+            let choices = if self.search.methods { method.choices() } else { self.choices };
             self.is_changed |= delays.answerer_ticks != self.delays.answerer_ticks || choices != self.choices;
             (self.delays, self.choices) = (delays, choices);
         }

@@ -46,7 +46,7 @@ pub struct Search {
     windows: usize,
     step_ticks: u64,
     /// Try other methods than prefetching?
-    methods: bool,
+    pub(super) methods: bool,
     best: Delays,
     best_method: Method,
     best_period: u64,
@@ -81,12 +81,6 @@ impl Search {
             kept: Kept::default(),
             rest_windows: LEAST_REST_WINDOWS / 2,
         }
-    }
-
-    /// Does it try other methods than prefetching?
-    #[must_use]
-    pub const fn tries_methods(&self) -> bool {
-        self.methods
     }
 
     /// A window of 16 exchanges ended, which took `window_ticks` together; returns delays and method from here on.

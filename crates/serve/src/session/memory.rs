@@ -3,8 +3,8 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, MAX_REGIONS, RefusalCode};
-use fipsee_ring::handshake::{Refusal, refuse};
+use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, MAX_REGIONS, Refusal, RefusalCode};
+use fipsee_ring::handshake::refuse;
 use fipsee_ring::region::{Access, MAX_REGION_BYTES, Region};
 
 use super::{Ack, Done, Host, Registered, Sessions, State, TakesMemory};

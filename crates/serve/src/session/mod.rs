@@ -13,8 +13,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fipsee_ring::control::{Control, RefusalCode, Wanted};
-use fipsee_ring::handshake::{Grant, HANDSHAKE_TIMEOUT, Refusal, refuse};
+use fipsee_ring::control::{Control, Refusal, RefusalCode, Wanted};
+use fipsee_ring::handshake::{Grant, HANDSHAKE_TIMEOUT, refuse};
 
 pub use self::channel::{AdoptedChannel, Channel, Positions};
 pub use self::limits::ClientLimits;
@@ -297,7 +297,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
     fn refuse(&mut self, id: u64, refusal: Refusal) {
         let survives = matches!(refusal.code, RefusalCode::BadMemory | RefusalCode::Limit);
         match self.sessions.get(&id) {
-            Some(Session { state: State::Attached(_), .. }) if survives => self.send(id, refusal.into()),
+            Some(Session { state: State::Attached(_), .. }) if survives => self.send(id, Control::Refused(refusal)),
             _ => self.refuse_and_close(id, refusal),
         }
     }
@@ -306,7 +306,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
     pub fn refuse_and_close(&mut self, id: u64, refusal: Refusal) {
         let Some(session) = self.sessions.get(&id) else { return };
         self.host.event(Event::Refused { client: id, credentials: &session.credentials, reason: &refusal.text });
-        self.send(id, refusal.into());
+        self.send(id, Control::Refused(refusal));
         self.hung_up(id);
     }
 

@@ -39,7 +39,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
     /// Move a queue from the worker with the most to the one with the fewest, if the host says so and one may move.
     pub fn balance(&mut self) {
         let Some((from, to)) = (if self.is_moving() { None } else { self.host.uneven() }) else { return };
-        let on_it = |held: &Held<E>| held.assignments.iter().position(|assignment| assignment.worker() == from);
+        let on_it = |held: &Held<E>| held.assignments.iter().position(|assignment| assignment.worker == from);
         let found = self.ids(|_| true).into_iter().find_map(|id| Some((id, on_it(self.sessions.get(&id)?.held()?)?)));
         if let Some((id, index)) = found.and_then(|(id, index)| Some((id, u16::try_from(index).ok()?))) {
             self.move_queue(id, index, to);
@@ -75,7 +75,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
             // It could not be served from the start, as the log says: there is nothing to move but its share.
             return self.moved(id, true);
         };
-        let (worker, name, report) = (to.worker(), QueueName { client: id, index: *index }, Arc::clone(&self.report));
+        let (worker, name, report) = (to.worker, QueueName { client: id, index: *index }, Arc::clone(&self.report));
         let make = move |number| {
             // Whether it rang meanwhile is not known: the doorbell is asked for again.
             queue.bell_rang();
@@ -93,7 +93,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         let Some(held) = self.held(id) else { return };
         let Some(Move { index, to, held_back, .. }) = held.moving.take() else { return };
         if has_moved {
-            held.attachment.moved(id, index, to.place());
+            held.attachment.moved(id, index, to.place);
             held.assignments[usize::from(index)] = to;
         }
         for (done, order) in held_back {

@@ -4,8 +4,8 @@ use std::any::Any;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use fipsee_ring::control::{Control, Wanted};
-use fipsee_ring::handshake::{Grant, Refusal};
+use fipsee_ring::control::{Control, Refusal, Wanted};
+use fipsee_ring::handshake::Grant;
 use fipsee_ring::region::Region;
 
 use super::{ClientLimits, Sessions};

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use fipsee_ring::control::{Control, RefusalCode, VERSION, Wanted};
-use fipsee_ring::handshake::{Refusal, refuse};
+use fipsee_ring::control::{Control, Refusal, RefusalCode, VERSION, Wanted};
+use fipsee_ring::handshake::refuse;
 use fipsee_ring::region::Region;
 
 use super::moves::Move;
@@ -60,13 +60,13 @@ impl<E: Engine> Held<E> {
     /// The worker of this queue.
     #[must_use]
     pub fn worker(&self, index: u16) -> Option<usize> {
-        self.assignments.get(usize::from(index)).map(Assignment::worker)
+        self.assignments.get(usize::from(index)).map(|assignment| assignment.worker)
     }
 
     /// The workers that serve it, each once.
     #[must_use]
     pub fn workers(&self) -> Vec<usize> {
-        let mut workers: Vec<usize> = self.assignments.iter().map(Assignment::worker).collect();
+        let mut workers: Vec<usize> = self.assignments.iter().map(|assignment| assignment.worker).collect();
         workers.sort_unstable();
         workers.dedup();
         workers

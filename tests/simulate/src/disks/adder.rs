@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use fipsee_ring::Message;
-use fipsee_ring::control::{Control, RefusalCode, Wanted};
+use fipsee_ring::control::{Control, Refusal, RefusalCode, Wanted};
 use fipsee_ring::handshake::Attached;
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::ring::{Cursor, StreamWriter};
@@ -127,11 +127,11 @@ impl Adder {
                 self.channel = Some(Channel { attached, stream });
                 (self.stage, self.awake, self.sums) = (Stage::Running, Awake::Yes, VecDeque::from([0]));
             }
-            (Down::Packet(Control::Refused { code: RefusalCode::Malformed, text }, _), _) => {
+            (Down::Packet(Control::Refused(Refusal { code: RefusalCode::Malformed, text }), _), _) => {
                 context.violated(|| format!("the adder is refused: {text}"));
             }
             (Down::Packet(Control::Detached, _), Stage::Detaching) => self.end(),
-            (Down::Packet(Control::Detached | Control::Refused { .. }, _), _) | (Down::Closed, Stage::Ended) => {}
+            (Down::Packet(Control::Detached | Control::Refused(_), _), _) | (Down::Closed, Stage::Ended) => {}
             (Down::Packet(message, _), stage) => context.violated(|| format!("the adder is told {message:?} while {stage:?}")),
             (Down::Closed, _) => {
                 (self.channel, self.stage) = (None, Stage::Away(now_us + RETRY_US));

@@ -13,8 +13,8 @@ use fipsee_block::wire::{
     PROFILE, SERVICE_BLOCK,
 };
 use fipsee_ring::channel::{FEATURE_WORKER_CPU, MAX_DEPTH, RegionLayout, ServerQueue};
-use fipsee_ring::control::{MAX_QUEUES, RefusalCode, Wanted};
-use fipsee_ring::handshake::{Grant, Refusal, refuse};
+use fipsee_ring::control::{MAX_QUEUES, Refusal, RefusalCode, Wanted};
+use fipsee_ring::handshake::{Grant, refuse};
 use fipsee_ring::memory::RegionTable;
 use fipsee_ring::region::Region;
 use fipsee_serve::session::{Ack, Adopted, Attachment, Channel, Client, Denial, Granted, Part, Service, TakesMemory};
@@ -67,7 +67,7 @@ impl BlockAttachment {
                 Err(NotAdded::NotMade(reason)) => tracing::error!(client, reason, "a queue is not served"),
                 Err(NotAdded::Bell(error)) => tracing::error!(client, %error, "cannot watch a doorbell; the queue is not served"),
             };
-            (assignment.worker(), Command::add(QueueName { client, index }, make, added))
+            (assignment.worker, Command::add(QueueName { client, index }, make, added))
         });
         command.collect()
     }
@@ -185,7 +185,7 @@ impl Block {
         let seed = u32::try_from(client.id & 0xffff_ffff).unwrap_or(0);
         let mut layout = RegionLayout::plan(&PROFILE, queue_count, depth, wanted.pool_bytes.min(limits.max_pool_bytes), seed);
         let assignments: Vec<Assignment> = layout.queues.iter().map(|_| Assignment::choose(workers)).collect();
-        let places = || assignments.iter().map(Assignment::place);
+        let places = || assignments.iter().map(|assignment| assignment.place);
         layout.features = client.features;
         for (geometry, Place { cpu, choices, .. }) in layout.queues.iter_mut().zip(places()) {
             // Our end uses them, whether or not the client has asked for advice.
