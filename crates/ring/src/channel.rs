@@ -335,8 +335,7 @@ impl ServerQueue {
         client_bell: SocketDoorbell,
         tuning: &Tuning,
     ) -> Result<Self, PeerFault> {
-        let (request_start, completion_start) = (geometry.request_start, geometry.completion_start);
-        let start = (Cursor::at_start(request_start), Cursor::at_start(completion_start));
+        let start = (Cursor::at_start(geometry.request_start), Cursor::at_start(geometry.completion_start));
         Self::open_at(region, geometry, our_bell, client_bell, start, tuning)
     }
 

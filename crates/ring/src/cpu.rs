@@ -93,8 +93,6 @@ fn detect() -> CpuFeatures {
     let leaf7_ecx = if leaf0.eax >= 7 { __cpuid_count(7, 0).ecx } else { 0 };
     let last_extended = __cpuid(0x8000_0000).eax;
     let extended = |leaf: u32| (last_extended >= leaf).then(|| __cpuid(leaf));
-    let has_monitorx = extended(0x8000_0001).is_some_and(|leaf| leaf.ecx >> 29 & 1 != 0);
-    let has_invariant_tsc = extended(0x8000_0007).is_some_and(|leaf| leaf.edx >> 8 & 1 != 0);
     let mut vendor = [0_u8; 12];
     for (chunk, register) in vendor.as_chunks_mut::<4>().0.iter_mut().zip([leaf0.ebx, leaf0.edx, leaf0.ecx]) {
         *chunk = register.to_le_bytes();
@@ -114,17 +112,16 @@ fn detect() -> CpuFeatures {
     } else {
         StoreVariant::Portable
     };
-    // Leaf 7 exists when leaf 0 says so; ECX bit 25 is CLDEMOTE (Intel SDM vol. 2, CPUID).
-    let has_demote = leaf7_ecx >> 25 & 1 != 0;
     CpuFeatures {
         store,
-        has_demote,
+        // ECX bit 25 is CLDEMOTE (Intel SDM vol. 2, CPUID).
+        has_demote: leaf7_ecx >> 25 & 1 != 0,
         vendor,
         family,
         model,
         has_waitpkg: leaf7_ecx >> 5 & 1 != 0,
-        has_monitorx,
-        has_invariant_tsc,
+        has_monitorx: extended(0x8000_0001).is_some_and(|leaf| leaf.ecx >> 29 & 1 != 0),
+        has_invariant_tsc: extended(0x8000_0007).is_some_and(|leaf| leaf.edx >> 8 & 1 != 0),
     }
 }
 

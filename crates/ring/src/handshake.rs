@@ -177,13 +177,6 @@ pub fn refuse(code: RefusalCode, text: impl Into<String>) -> Refusal {
     Refusal { code, text: text.into() }
 }
 
-impl Refusal {
-    /// Send it; `false` when the client does not take it.
-    pub fn send(self, socket: &Seqpacket) -> bool {
-        socket.send(&Control::Refused(self).encode(), &[]).is_ok()
-    }
-}
-
 /// A fresh channel: what the daemon hands to a client, and its own end of every queue.
 #[derive(Debug)]
 pub struct Grant {

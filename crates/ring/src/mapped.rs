@@ -397,45 +397,27 @@ mod tests {
     use super::*;
 
     /// A slot of ordinary memory: no system call, so that Miri can watch the raw copies too.
+    #[derive(Default)]
     #[repr(align(64))]
-    struct Slot([u8; SLOT_BYTES]);
-
-    /// The address of a slot that two threads share.
-    struct Shared(*mut u8);
-    // SAFETY: the slot outlives both threads and is accessed through atomics only.
-    unsafe impl Send for Shared {}
-
-    impl Shared {
-        /// Through a method, so that a closure captures the whole and not the pointer in it.
-        fn address(&self) -> *mut u8 {
-            self.0
-        }
-    }
+    struct Slot([AtomicU32; SLOT_BYTES / 4]);
 
     #[test]
     fn portable_copies_pass_a_message_between_threads() {
-        let mut slot = Slot([0; SLOT_BYTES]);
-        let base = slot.0.as_mut_ptr();
-        let (to, from) = (Shared(base), Shared(base));
+        let slot = Slot::default();
+        let (base, stamp) = (|| slot.0.as_ptr().cast_mut().cast::<u8>(), &slot.0[STAMP_OFFSET_BYTES / 4]);
         let sent = Message::from_bytes(&std::array::from_fn(|index| if index < STAMP_OFFSET_BYTES { 0xa5 } else { 0 }));
-        let stamp_of = |slot: *mut u8| {
-            // SAFETY: inside the slot, 4-byte aligned, and every access to it is atomic.
-            unsafe { AtomicU32::from_ptr(slot.wrapping_add(STAMP_OFFSET_BYTES).cast()) }
-        };
         let mut received = Message::ZERO;
         std::thread::scope(|scope| {
-            scope.spawn(move || {
-                let to = to.address();
+            scope.spawn(|| {
                 // SAFETY: the slot is valid and aligned.
-                unsafe { store_words(to, &sent) };
-                stamp_of(to).store(1, Ordering::Release);
+                unsafe { store_words(base(), &sent) };
+                stamp.store(1, Ordering::Release);
             });
-            let from = from.address();
-            while stamp_of(from).load(Ordering::Acquire) == 0 {
+            while stamp.load(Ordering::Acquire) == 0 {
                 std::thread::yield_now();
             }
             // SAFETY: as above; the portable variant suits every CPU.
-            unsafe { copy_in(StoreVariant::Portable, from, &mut received) };
+            unsafe { copy_in(StoreVariant::Portable, base(), &mut received) };
         });
         let mut expected = sent;
         expected.set_word(7, sent.word(7) & 0xffff_ffff | 1 << 32);

@@ -105,12 +105,6 @@ impl Region {
         self.length_bytes as u64
     }
 
-    /// What the mapping allows.
-    #[must_use]
-    pub const fn access(&self) -> Access {
-        self.access
-    }
-
     /// The first byte. Valid for `length_bytes` as long as the region lives.
     #[must_use]
     pub const fn base(&self) -> NonNull<u8> {

@@ -15,9 +15,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Asks a worker to finish what is in flight and then to do nothing until it is to resume.
 pub struct Quiesce {
     /// How long requests in flight are waited for.
-    timeout: Duration,
-    /// The state of its queues. Dropped instead: requests are still in flight, and the worker resumes.
-    states: Sender<States>,
+    pub(crate) timeout: Duration,
+    /// The state of its queues, until that is sent. Dropped instead: requests are still in flight, and the worker resumes.
+    states: Option<Sender<States>>,
     resume: Receiver<()>,
     if_abandoned: IfAbandoned,
 }
@@ -84,7 +84,7 @@ impl Quiesced {
         let (mut quiesced, mut replies) = (Self { states: States::new(), resume: Vec::new() }, Vec::new());
         for (worker, mut commands) in workers.iter().zip(before) {
             let ((states, reply), (sender, resume)) = (channel(), channel());
-            commands.push(Command::Quiesce(Quiesce { timeout, states, resume, if_abandoned }));
+            commands.push(Command::Quiesce(Quiesce { timeout, states: Some(states), resume, if_abandoned }));
             // Together: no queue may be visited between the first command and the last.
             worker.mailbox.send_all(commands);
             quiesced.resume.push(sender);
@@ -139,39 +139,24 @@ impl AskedToQuiesce {
     }
 }
 
-/// How far a worker is.
-pub(crate) enum Quiescing {
-    /// Requests are in flight, and waited for until then.
-    Draining(Quiesce, Instant),
-    /// It does nothing until it is to resume.
-    Done(Quiesce),
-}
-
-impl Quiesce {
-    pub(crate) fn begin(self) -> Quiescing {
-        let deadline = Instant::now() + self.timeout;
-        Quiescing::Draining(self, deadline)
-    }
-}
-
 impl<E: Engine> Worker<E> {
     /// Finish what is in flight, then do nothing until it is to resume.
     #[cold]
     pub(crate) fn quiesce(&mut self) -> Pass {
-        match self.quiescing.take() {
-            Some(Quiescing::Draining(order, deadline)) => self.drain(order, deadline),
-            Some(Quiescing::Done(order)) => match order.resume.try_recv() {
-                Err(TryRecvError::Empty) => {
-                    self.quiescing = Some(Quiescing::Done(order));
-                    Pass::Idle
-                }
-                resumed => self.resume(resumed.is_ok() || order.if_abandoned == IfAbandoned::Resume),
-            },
-            None => Pass::Worked,
+        let Some((order, deadline)) = self.quiescing.take() else { return Pass::Worked };
+        if order.states.is_some() {
+            return self.drain(order, deadline);
+        }
+        match order.resume.try_recv() {
+            Err(TryRecvError::Empty) => {
+                self.quiescing = Some((order, deadline));
+                Pass::Idle
+            }
+            resumed => self.resume(resumed.is_ok() || order.if_abandoned == IfAbandoned::Resume),
         }
     }
 
-    fn drain(&mut self, order: Quiesce, deadline: Instant) -> Pass {
+    fn drain(&mut self, mut order: Quiesce, deadline: Instant) -> Pass {
         if self.begin_owed() || self.engine.in_flight() > 0 {
             let finished = self.run_engine();
             if finished == 0 && Instant::now() >= deadline {
@@ -180,7 +165,7 @@ impl<E: Engine> Worker<E> {
                 self.run_commands();
                 return Pass::Worked;
             }
-            self.quiescing = Some(Quiescing::Draining(order, deadline));
+            self.quiescing = Some((order, deadline));
             return if finished > 0 { Pass::Worked } else { Pass::Idle };
         }
         // Nothing is in flight: changes that waited for that are made now.
@@ -189,8 +174,8 @@ impl<E: Engine> Worker<E> {
         let own = order.if_abandoned == IfAbandoned::Resume;
         let queues = self.queues.iter_mut();
         let states = queues.filter_map(|(_, slot)| Some((slot.name, slot.queue.saved_state(own)?))).collect();
-        let _ = order.states.send(states);
-        self.quiescing = Some(Quiescing::Done(order));
+        let _ = order.states.take().map(|reply| reply.send(states));
+        self.quiescing = Some((order, deadline));
         Pass::Idle
     }
 
@@ -211,19 +196,16 @@ impl<E: Engine> Worker<E> {
     /// Sleep until the engine reports, or until it is to resume.
     #[cold]
     pub(crate) fn rest_quiesced(&mut self) {
-        match self.quiescing.take() {
-            Some(Quiescing::Draining(order, deadline)) => {
-                if let Some(fd) = self.engine.as_fd() {
-                    // Whatever it says, we look again.
-                    let _ = await_readable(fd, Some(deadline.saturating_duration_since(Instant::now())));
-                }
-                self.quiescing = Some(Quiescing::Draining(order, deadline));
-            }
-            Some(Quiescing::Done(order)) => {
-                self.resume(order.resume.recv().is_ok() || order.if_abandoned == IfAbandoned::Resume);
-            }
-            None => {}
+        let Some((order, deadline)) = self.quiescing.take() else { return };
+        if order.states.is_none() {
+            self.resume(order.resume.recv().is_ok() || order.if_abandoned == IfAbandoned::Resume);
+            return;
         }
+        if let Some(fd) = self.engine.as_fd() {
+            // Whatever it says, we look again.
+            let _ = await_readable(fd, Some(deadline.saturating_duration_since(Instant::now())));
+        }
+        self.quiescing = Some((order, deadline));
     }
 
     fn begin_owed(&mut self) -> bool {

@@ -99,14 +99,6 @@ pub struct Engine<J: Job> {
     _stays_on_its_thread: PhantomData<*const ()>,
 }
 
-impl<J: Job> core::fmt::Debug for Engine<J> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let mut text = f.debug_struct("Engine");
-        text.field("entries", &self.entries).field("in_flight", &self.in_flight()).field("in_kernel", &self.in_kernel);
-        text.field("broken", &self.broken).finish_non_exhaustive()
-    }
-}
-
 impl<J: Job> Engine<J> {
     /// An engine whose submission queue will have `entries` entries (rounded up to a power of two). More requests than
     /// twice that wait inside the engine.

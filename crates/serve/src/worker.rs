@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fipsee_ring::clock;
 use fipsee_ring::mailbox::Mailbox;
@@ -18,8 +18,7 @@ use fipsee_topology::pin;
 use rustix::event::{Timespec, epoll};
 
 use crate::poll_set::{Closing, PollSet, Slot};
-use crate::quiesce::Quiescing;
-use crate::{Added, Change, Command, Engine, Make, NotAdded, Queue, QueueName, Removed, When, Which};
+use crate::{Added, Change, Command, Engine, Make, NotAdded, Queue, QueueName, Quiesce, Removed, When, Which};
 
 /// Most completions of asynchronous work that are looked at before the first of them are answered, so that the clients' next requests
 /// are under way: what a disk finishes at once may be a queue's worth.
@@ -91,7 +90,8 @@ pub struct Worker<E: Engine> {
     backoff: Backoff,
     /// Commands that came together with one that has the worker quiesce.
     pub(crate) deferred: Vec<Command<E>>,
-    pub(crate) quiescing: Option<Quiescing>,
+    /// It is to quiesce, or has; until when requests in flight are waited for.
+    pub(crate) quiescing: Option<(Quiesce, Instant)>,
     pub(crate) stopping: bool,
 }
 
@@ -305,7 +305,8 @@ impl<E: Engine> Worker<E> {
                     drop(done);
                 }
                 Command::Quiesce(order) => {
-                    self.quiescing = Some(order.begin());
+                    let deadline = Instant::now() + order.timeout;
+                    self.quiescing = Some((order, deadline));
                     self.deferred = commands.collect();
                     return;
                 }
@@ -385,11 +386,8 @@ impl<E: Engine> Worker<E> {
         }
         let is_woken = !events.is_empty();
         for event in events {
-            let token = event.data.u64();
-            if token == TOKEN_MAILBOX || token == TOKEN_ENGINE {
-                continue;
-            }
-            let id = usize::try_from(token).unwrap_or(usize::MAX);
+            // Those of the mailbox and the engine are no queue's.
+            let id = usize::try_from(event.data.u64()).unwrap_or(usize::MAX);
             if let Some(slot) = self.queues.get_mut(id) {
                 slot.queue.bell_rang();
                 self.queues.activate(id);
@@ -400,14 +398,10 @@ impl<E: Engine> Worker<E> {
 
     /// Have the kernel ring wake us; from its first use on.
     fn watch_engine(&mut self) {
-        if self.engine_watched {
-            return;
-        }
-        if let Some(fd) = self.engine.as_fd() {
-            match epoll::add(&self.epoll, fd, epoll::EventData::new_u64(TOKEN_ENGINE), epoll::EventFlags::IN) {
-                Ok(()) => self.engine_watched = true,
-                Err(error) => tracing::error!(%error, "cannot watch the kernel ring"),
-            }
+        let Some(fd) = self.engine.as_fd().filter(|_| !self.engine_watched) else { return };
+        match epoll::add(&self.epoll, fd, epoll::EventData::new_u64(TOKEN_ENGINE), epoll::EventFlags::IN) {
+            Ok(()) => self.engine_watched = true,
+            Err(error) => tracing::error!(%error, "cannot watch the kernel ring"),
         }
     }
 }

@@ -207,7 +207,7 @@ impl<E: Engine, H: Host<E>> Transport<E, H> {
             }
             Err(refusal) => {
                 self.context.say(|| format!("daemon: connection {number} is not let in: {}", refusal.text));
-                link.down.push_back(Down::Packet(refusal.into(), Vec::new()));
+                link.down.push_back(Down::Packet(Control::Refused(refusal), Vec::new()));
                 link.down.push_back(Down::Closed);
             }
         }

@@ -30,7 +30,9 @@ impl Instructions {
     /// What the CPU has.
     #[must_use]
     pub fn detect() -> Self {
-        Self { waitpkg: Waitpkg::detect(), monitorx: Monitorx::detect() }
+        let cpu = cpu::features();
+        let (waitpkg, monitorx) = (Waitpkg(()), Monitorx(()));
+        Self { waitpkg: cpu.has_waitpkg.then_some(waitpkg), monitorx: cpu.has_monitorx.then_some(monitorx) }
     }
 }
 
@@ -39,12 +41,6 @@ impl Instructions {
 pub struct Waitpkg(());
 
 impl Waitpkg {
-    /// The proof, if the CPU has them.
-    #[must_use]
-    pub fn detect() -> Option<Self> {
-        cpu::features().has_waitpkg.then_some(Self(()))
-    }
-
     /// The proof without a look at the CPU, for tests that carry the instructions out themselves.
     ///
     /// # Safety
@@ -92,12 +88,6 @@ impl Waitpkg {
 pub struct Monitorx(());
 
 impl Monitorx {
-    /// The proof, if the CPU has them.
-    #[must_use]
-    pub fn detect() -> Option<Self> {
-        cpu::features().has_monitorx.then_some(Self(()))
-    }
-
     /// The proof without a look at the CPU, for tests that carry the instructions out themselves.
     ///
     /// # Safety

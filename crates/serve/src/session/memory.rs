@@ -31,9 +31,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         mut files: Vec<OwnedFd>,
     ) -> Result<(), Refusal> {
         let Some(uid) = self.sessions.get(&client).map(|session| session.credentials.uid) else { return Ok(()) };
-        if let Some(text) = self.lacks_descriptors(uid, 1) {
-            return Err(refuse(RefusalCode::Limit, text));
-        }
+        self.check_descriptors(uid, 1)?;
         let Some(session) = self.sessions.get_mut(&client) else { return Ok(()) };
         let limit_bytes = session.limits.max_memory_bytes;
         let State::Attached(held) = &mut session.state else {

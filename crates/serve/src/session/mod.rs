@@ -119,9 +119,8 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
     /// A limit is reached.
     pub fn connected(&mut self, credentials: Credentials, now: Instant) -> Result<u64, Refusal> {
         let uid = credentials.uid;
-        if let Some(text) = self.lacks_place(uid).or_else(|| self.lacks_descriptors(uid, 1)) {
-            return Err(refuse(RefusalCode::Limit, text));
-        }
+        self.check_place(uid)?;
+        self.check_descriptors(uid, 1)?;
         let id = self.host.next_client();
         let limits = self.host.limits();
         self.sessions.insert(id, Session::new(credentials, limits, 0, State::Silent { since: now }));
@@ -170,9 +169,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
             return Err(refuse(RefusalCode::Malformed, "ATTACH follows HELLO, once"));
         }
         let (max_queues, uid) = (session.limits.max_queues, session.credentials.uid);
-        if let Some(text) = self.lacks_descriptors(uid, 1 + 4 * u64::from(wanted.queue_count.min(max_queues))) {
-            return Err(refuse(RefusalCode::Limit, text));
-        }
+        self.check_descriptors(uid, 1 + 4 * u64::from(wanted.queue_count.min(max_queues)))?;
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
         let Session { credentials, limits, features, .. } = session;
         let client = Client { id, credentials, limits: *limits, features: *features };
