@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use fipsee_ring::doorbell::await_readable;
 
+use crate::poll_set::Slot;
 use crate::{Command, Engine, Pass, QueueName, Worker, WorkerHandle};
 
 /// Longer than any worker needs between two looks into its mailbox, unless it is not given a CPU.
@@ -157,7 +158,8 @@ impl<E: Engine> Worker<E> {
     }
 
     fn drain(&mut self, mut order: Quiesce, deadline: Instant) -> Pass {
-        if self.begin_owed() || self.engine.in_flight() > 0 {
+        let begin = |begun, (_, slot): (_, &mut Slot<E>)| slot.queue.begin_owed(&mut self.engine) || begun;
+        if self.queues.iter_mut().fold(false, begin) || self.engine.in_flight() > 0 {
             let finished = self.run_engine();
             if finished == 0 && Instant::now() >= deadline {
                 // Dropping the order says so.
@@ -206,10 +208,6 @@ impl<E: Engine> Worker<E> {
             let _ = await_readable(fd, Some(deadline.saturating_duration_since(Instant::now())));
         }
         self.quiescing = Some((order, deadline));
-    }
-
-    fn begin_owed(&mut self) -> bool {
-        self.queues.iter_mut().fold(false, |begun, (_, slot)| slot.queue.begin_owed(&mut self.engine) || begun)
     }
 }
 

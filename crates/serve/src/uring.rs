@@ -180,15 +180,6 @@ impl<J: Job> Engine<J> {
         Submitted::Pending
     }
 
-    /// Go on with jobs whose lock is held now.
-    fn take_granted(&mut self) {
-        let Some(Kernel { held_back, .. }) = &mut self.kernel else { return };
-        for (index, lock) in held_back.take() {
-            self.slots[index as usize].job.set_lock(lock);
-            self.waiting.push_back(index);
-        }
-    }
-
     fn reap(&mut self, limit: usize, finished: &mut impl FnMut(Ticket, J::Status)) -> usize {
         let Some(Kernel { ring, held_back }) = &mut self.kernel else { return 0 };
         let mut count = 0;
@@ -221,7 +212,10 @@ impl<J: Job> Engine<J> {
                 self.waiting.push_front(index);
             }
         }
-        self.take_granted();
+        for (index, lock) in held_back.take() {
+            self.slots[index as usize].job.set_lock(lock);
+            self.waiting.push_back(index);
+        }
         count
     }
 

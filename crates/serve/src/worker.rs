@@ -110,7 +110,11 @@ pub fn spawn<E: Engine>(
     let given = handle.clone();
     let thread = std::thread::Builder::new().name(format!("fip-worker-{index}")).spawn(move || {
         let _guard = AbortOnPanic;
-        bind_to(place.cpu);
+        if let Some(cpu) = place.cpu
+            && let Err(error) = pin::bind(cpu)
+        {
+            tracing::warn!(cpu, %error, "cannot bind the worker to its CPU; it runs wherever the scheduler puts it");
+        }
         match engine() {
             Ok(engine) => Worker::assemble(given, epoll, Backoff::new(wait, look), engine).run(),
             Err(error) => tracing::error!(index, %error, "a worker cannot prepare for asynchronous I/O"),
@@ -136,13 +140,6 @@ impl Drop for AbortOnPanic {
         if std::thread::panicking() {
             std::process::abort();
         }
-    }
-}
-
-fn bind_to(cpu: Option<usize>) {
-    let Some(cpu) = cpu else { return };
-    if let Err(error) = pin::bind(cpu) {
-        tracing::warn!(cpu, %error, "cannot bind the worker to its CPU; it runs wherever the scheduler puts it");
     }
 }
 

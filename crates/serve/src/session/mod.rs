@@ -219,7 +219,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         let report = Arc::clone(&self.report);
         let Some(held) = self.held(id) else { return };
         if let Some(moving) = &mut held.moving {
-            return moving.hold_back(done, order);
+            return moving.held_back.push((done, order));
         }
         let ack: Ack = Arc::new(Reporter { report, client: id, done });
         let to = |worker| Some(Action::Command { worker, command: order(&*held.attachment, Arc::clone(&ack))? });

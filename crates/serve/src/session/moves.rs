@@ -20,13 +20,8 @@ pub(super) struct Move<E: Engine> {
     index: u16,
     to: Assignment,
     lifted: Receiver<Box<dyn Queue<E>>>,
-    held_back: Vec<(Done, Order<E>)>,
-}
-
-impl<E: Engine> Move<E> {
-    pub(super) fn hold_back(&mut self, done: Done, order: Order<E>) {
-        self.held_back.push((done, order));
-    }
+    /// What its client's workers are to be asked for afterwards.
+    pub(super) held_back: Vec<(Done, Order<E>)>,
 }
 
 impl<E: Engine, H: Host<E>> Sessions<E, H> {
