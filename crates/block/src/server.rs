@@ -13,7 +13,7 @@ use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::memory::{Memory, RegionTable, Span};
 use fipsee_ring::pace::{MAX_BUDGET, Visits};
 use fipsee_ring::{Message, clock};
-use fipsee_serve::ChannelQueue;
+use fipsee_serve::Queue;
 
 use crate::disk::{AnyDisk, Disk, Engine, Submitted, Ticket};
 use crate::packed::{is_packed, unpack};
@@ -384,13 +384,13 @@ impl DiskQueue {
     }
 }
 
-impl ChannelQueue<Engine> for DiskQueue {
-    fn end(&self) -> &ServerQueue {
-        self.server.end()
+impl Queue<Engine> for DiskQueue {
+    fn end(&self) -> Option<&ServerQueue> {
+        Some(self.server.end())
     }
 
-    fn end_mut(&mut self) -> &mut ServerQueue {
-        self.server.end_mut()
+    fn end_mut(&mut self) -> Option<&mut ServerQueue> {
+        Some(self.server.end_mut())
     }
 
     fn visit(&mut self, engine: &mut Engine, alone: bool) -> u32 {
@@ -423,7 +423,7 @@ impl ChannelQueue<Engine> for DiskQueue {
         self.server.moved(id, &self.disk.info());
     }
 
-    fn saved_state(&mut self) -> Option<Box<dyn Any + Send>> {
+    fn saved_state(&mut self, _own: bool) -> Option<Box<dyn Any + Send>> {
         Some(Box::new(self.server.standing()?))
     }
 }

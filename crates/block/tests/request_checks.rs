@@ -20,7 +20,7 @@ const SECTORS: u64 = 2048;
 
 fn status_of(message: &Message, capabilities: u32) -> Status {
     let facts = Facts { sector_count: SECTORS, block_mask: 0, max_transfer_sectors: 256, max_range_sectors: 256, capabilities };
-    let parsed = parse(message, &facts, &RegionTable::new(), &mut Vec::new());
+    let parsed = parse(message, &facts, &RegionTable::default(), &mut Vec::new());
     parsed.map_or_else(|status| status, |_| Status::Ok)
 }
 

@@ -8,7 +8,7 @@ use fipsee_block::wire::{BlockInfo, PROFILE};
 use fipsee_ring::channel::RegionLayout;
 use fipsee_ring::handshake::Grant;
 use fipsee_ring::memory::RegionTable;
-use fipsee_serve::ChannelQueue;
+use fipsee_serve::Queue;
 
 const SECTORS: u64 = 64;
 const NOTHING: EventStanding = EventStanding { unacknowledged: false, wanted: None };
@@ -49,7 +49,7 @@ fn a_queue_that_is_added_after_the_disk_has_changed_says_so() {
     let disk = Arc::new(disk());
     let (known, unchanged) = (server(disk.info()), server(disk.info()));
     let state = |mut queue: DiskQueue| {
-        let state = ChannelQueue::saved_state(&mut queue).expect("nothing is in flight");
+        let state = Queue::saved_state(&mut queue, true).expect("nothing is in flight");
         state.downcast::<Standing>().expect("a queue's").resize
     };
     assert_eq!(state(DiskQueue::new(unchanged, Arc::clone(&disk))), NOTHING);

@@ -8,24 +8,26 @@ use std::time::Duration;
 use common::{Arithmetic, DEADLINE, Operation, Request, Running, Socket, add, answer, ok, until};
 use fipsee_call::{CallError, Client, Error, PROFILE, SERVICE_CALLS, Served, Server, ServerOptions, Service};
 use fipsee_ring::Message;
-use fipsee_ring::control::{Control, RefusalCode};
-use fipsee_ring::handshake::{self, Attached, HandshakeError, Wanted};
+use fipsee_ring::control::{Control, Refusal, RefusalCode, Wanted};
+use fipsee_ring::handshake::{self, Attached};
 use fipsee_ring::region::Region;
 use fipsee_ring::seqpacket::Seqpacket;
 use std::os::fd::AsFd;
 
-const WANTED: Wanted<'static> =
-    Wanted { service: SERVICE_CALLS, queue_count: 1, depth: 16, flags: 0, pool_bytes: 0, name: Arithmetic::NAME };
+fn wanted() -> Wanted {
+    let name = Arithmetic::NAME.to_owned();
+    Wanted { service: SERVICE_CALLS, queue_count: 1, depth: 16, flags: 0, pool_bytes: 0, name }
+}
 
 fn attach(running: &Running) -> Attached {
-    handshake::attach::<Infallible>(&running.socket.0, 0, &PROFILE, &WANTED).expect("attached")
+    handshake::attach::<Infallible>(&running.socket.0, 0, &PROFILE, wanted()).expect("attached")
 }
 
 /// What the server says when it closes the connection.
 fn last_words(control: &Seqpacket) -> (RefusalCode, String) {
     let packet = control.receive(DEADLINE).expect("a refusal");
     match Control::decode(&packet.bytes).expect("a control message") {
-        Control::Refused { code, text } => (code, text),
+        Control::Refused(Refusal { code, text }) => (code, text),
         other => panic!("{other:?} is no refusal"),
     }
 }
@@ -34,9 +36,9 @@ fn is_closed(control: &Seqpacket) -> bool {
     control.receive(DEADLINE).is_err_and(|error| error.kind() == std::io::ErrorKind::UnexpectedEof)
 }
 
-fn refusal(running: &Running, wanted: &Wanted<'_>) -> (RefusalCode, String) {
+fn refusal(running: &Running, wanted: Wanted) -> (RefusalCode, String) {
     match handshake::attach::<Infallible>(&running.socket.0, 0, &PROFILE, wanted) {
-        Err(HandshakeError::Refused { code, text }) => (code, text),
+        Err(fipsee_ring::error::Error::Refused { code, text }) => (code, text),
         other => panic!("{other:?} is no refusal"),
     }
 }
@@ -46,21 +48,25 @@ fn refusal(running: &Running, wanted: &Wanted<'_>) -> (RefusalCode, String) {
 fn what_a_client_may_not_attach_to_is_refused_with_the_reason() {
     let running = Running::default();
     for (wanted, code, words) in [
-        (Wanted { name: "test.arithmetic/2", ..WANTED }, RefusalCode::UnknownName, "serves 'test.arithmetic/1', not"),
-        (Wanted { service: 1, ..WANTED }, RefusalCode::Malformed, "this server takes calls"),
-        (Wanted { service: 77, ..WANTED }, RefusalCode::Malformed, "this server takes calls"),
-        (Wanted { flags: 1, ..WANTED }, RefusalCode::Malformed, "unknown service or flag"),
-        (Wanted { queue_count: 0, ..WANTED }, RefusalCode::Malformed, "no queue"),
-        (Wanted { depth: 0, ..WANTED }, RefusalCode::Malformed, "depth 0"),
+        (
+            Wanted { name: "test.arithmetic/2".to_owned(), ..wanted() },
+            RefusalCode::UnknownName,
+            "serves 'test.arithmetic/1', not",
+        ),
+        (Wanted { service: 1, ..wanted() }, RefusalCode::Malformed, "this server takes calls"),
+        (Wanted { service: 77, ..wanted() }, RefusalCode::Malformed, "this server takes calls"),
+        (Wanted { flags: 1, ..wanted() }, RefusalCode::Malformed, "unknown service or flag"),
+        (Wanted { queue_count: 0, ..wanted() }, RefusalCode::Malformed, "no queue"),
+        (Wanted { depth: 0, ..wanted() }, RefusalCode::Malformed, "depth 0"),
     ] {
-        let (found, text) = refusal(&running, &wanted);
+        let (found, text) = refusal(&running, wanted.clone());
         assert!(found == code && text.contains(words), "{wanted:?}: {found:?} {text}");
     }
     let attached = handshake::attach::<Infallible>(
         &running.socket.0,
         0,
         &PROFILE,
-        &Wanted { queue_count: 64, depth: u32::MAX, pool_bytes: 1 << 40, ..WANTED },
+        Wanted { queue_count: 64, depth: u32::MAX, pool_bytes: 1 << 40, ..wanted() },
     );
     let attached = attached.expect("more than the server gives is capped");
     assert_eq!((attached.queues.len(), attached.layout.queues[0].depth, attached.layout.pool_bytes), (1, 256, 0));
@@ -70,7 +76,7 @@ fn what_a_client_may_not_attach_to_is_refused_with_the_reason() {
 fn only_those_who_may_call_are_let_in() {
     let options = ServerOptions { allow: Some(Box::new(|who| who.uid == u32::MAX - 1)), ..Default::default() };
     let running = Running::start(options, 1);
-    let (code, text) = refusal(&running, &WANTED);
+    let (code, text) = refusal(&running, wanted());
     assert!(code == RefusalCode::NotAllowed && text.contains("may not call"), "{code:?} {text}");
 }
 
@@ -78,10 +84,10 @@ fn only_those_who_may_call_are_let_in() {
 fn one_client_more_than_the_limit_is_refused_until_one_leaves() {
     let running = Running::start(ServerOptions { max_clients: 2, ..Default::default() }, 1);
     let (first, _second) = (attach(&running), attach(&running));
-    let (code, text) = refusal(&running, &WANTED);
+    let (code, text) = refusal(&running, wanted());
     assert!(code == RefusalCode::Limit && text.contains("limit of 2 clients"), "{code:?} {text}");
     drop(first);
-    until("the place is free again", || handshake::attach::<Infallible>(&running.socket.0, 0, &PROFILE, &WANTED).is_ok());
+    until("the place is free again", || handshake::attach::<Infallible>(&running.socket.0, 0, &PROFILE, wanted()).is_ok());
 }
 
 #[test]
@@ -91,14 +97,14 @@ fn control_messages_that_are_wrong_end_the_connection() {
     let hello = Control::Hello { version_min: 1, version_max: 1, features: 0 }.encode();
     let mut unknown = hello.clone();
     unknown[4] = 99;
-    let attach_first = Control::Attach {
+    let attach_first = Control::Attach(Wanted {
         service: SERVICE_CALLS,
         queue_count: 1,
         depth: 1,
         flags: 0,
         pool_bytes: 0,
         name: Arithmetic::NAME.to_owned(),
-    };
+    });
     for bytes in [&hello[..1], &hello[..23], &unknown, &[0xff; 512], &[0; 600], &attach_first.encode(), &Control::Detach.encode()]
     {
         let control = Seqpacket::connect(&running.socket.0).expect("connected");

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use common::{DEADLINE, Daemon, Guard, assert_error, assert_success, json, noise, text};
 use fipsee_guest::device::{Guest, IN, OK, OUT, Options};
-use fipsee_ring::control::{Control, RefusalCode, VERSION};
+use fipsee_ring::control::{Control, Refusal, RefusalCode, VERSION, Wanted};
 use fipsee_ring::seqpacket::Seqpacket;
 
 const DISK_BYTES: usize = 1 << 20;
@@ -145,9 +145,9 @@ fn old_daemon(socket: &Path) -> std::thread::JoinHandle<u32> {
             let welcome = Control::Welcome { version: VERSION, max_queues, max_depth, features: 0, max_pool_bytes };
             control.send(&welcome.encode(), &[]).expect("it reads");
             let Ok(attach) = control.receive(DEADLINE) else { continue };
-            let refusal = Control::Refused { code: RefusalCode::Limit, text: "that is enough".to_owned() };
+            let refusal = Control::Refused(Refusal { code: RefusalCode::Limit, text: "that is enough".to_owned() });
             control.send(&refusal.encode(), &[]).expect("it reads");
-            let Ok(Control::Attach { flags, .. }) = Control::decode(&attach.bytes) else { panic!("no ATTACH") };
+            let Ok(Control::Attach(Wanted { flags, .. })) = Control::decode(&attach.bytes) else { panic!("no ATTACH") };
             return flags;
         }
     })

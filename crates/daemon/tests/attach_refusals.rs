@@ -8,7 +8,7 @@ use common::raw::{HELLO, RawClient, assert_closed, attach_message, connect, hear
 use common::{Daemon, Scratch, Witness, assert_says, eventually, is_root, refusal_of};
 use fipsee_block::client::{AttachOptions, Error};
 use fipsee_block::wire::FEATURES;
-use fipsee_ring::control::{Control, RefusalCode};
+use fipsee_ring::control::{Control, RefusalCode, Wanted};
 use fipsee_ring::seqpacket::Seqpacket;
 use rustix::process::{Gid, Uid};
 
@@ -226,7 +226,7 @@ fn attach_asks_for_what_exists() {
         say(&control, &HELLO, &[]);
         hear(&control);
         let name = "a".to_owned();
-        say(&control, &Control::Attach { service, queue_count, depth, flags, pool_bytes: 0, name }, &[]);
+        say(&control, &Control::Attach(Wanted { service, queue_count, depth, flags, pool_bytes: 0, name }), &[]);
         let text = hear_refusal(&control, RefusalCode::Malformed);
         assert_says(&text, &["unknown service or flag, or for no queue or depth 0", "upgrade the daemon or mend the client"]);
         assert_closed(&control);
@@ -238,14 +238,14 @@ fn attach_asks_for_what_exists() {
 #[test]
 fn daemon_caps_what_a_client_asks_for() {
     let daemon = Daemon::start(&["--disk", "a=memory:1M"]);
-    let wanted = Control::Attach {
+    let wanted = Control::Attach(Wanted {
         service: 1,
         queue_count: u16::MAX,
         depth: u32::MAX,
         flags: 0,
         pool_bytes: u64::MAX,
         name: "a".to_owned(),
-    };
+    });
     let client = RawClient::attach(&daemon, &wanted);
     assert_eq!(client.queues.len(), 16);
     assert!(client.layout.queues.iter().all(|queue| queue.depth == 256));

@@ -9,7 +9,7 @@ use common::raw::{attach_message, connect, hear, hear_refusal, say};
 use common::{Daemon, Scratch, assert_says, child_process, eventually, finish_one, refusal_of, socket_given, stamp};
 use fipsee_block::client::{AttachOptions, Blocking, Claim, Disk, Error, ReconnectPolicy};
 use fipsee_block::wire::{ATTACH_IGNORE_CLAIM, ATTACH_READ_ONLY, ATTACH_SOLE_WRITER, FEATURE_SOLE_WRITER, Status};
-use fipsee_ring::control::{Control, RefusalCode, VERSION};
+use fipsee_ring::control::{Control, Refusal, RefusalCode, VERSION, Wanted};
 use fipsee_ring::seqpacket::Seqpacket;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
@@ -144,8 +144,8 @@ fn at_an_old_daemon(claim: Claim) -> (Option<u32>, Error) {
         let (max_queues, max_depth, max_pool_bytes) = (1, 64, 1 << 20);
         say(&control, &Control::Welcome { version: VERSION, max_queues, max_depth, features: 0, max_pool_bytes }, &[]);
         let packet = control.receive(common::PATIENCE).ok()?;
-        let Ok(Control::Attach { flags, .. }) = Control::decode(&packet.bytes) else { panic!("no ATTACH") };
-        say(&control, &Control::Refused { code: RefusalCode::Limit, text: "that is enough".to_owned() }, &[]);
+        let Ok(Control::Attach(Wanted { flags, .. })) = Control::decode(&packet.bytes) else { panic!("no ATTACH") };
+        say(&control, &Control::Refused(Refusal { code: RefusalCode::Limit, text: "that is enough".to_owned() }), &[]);
         Some(flags)
     });
     let error = Disk::attach(&dir.path("s"), &with("a", claim)).expect_err("no such daemon serves");

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use common::raw::{BOTH, HELLO, RawClient, assert_closed, attach_message, connect, hear, hear_refusal, say, sealed_memory};
 use common::{Daemon, Witness, assert_says, eventually};
 use fipsee_block::wire::{Operation, Segment, Status, request_one_segment};
-use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, RefusalCode};
+use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, Refusal, RefusalCode};
 use fipsee_ring::seqpacket::Seqpacket;
 use rustix::fs::SealFlags;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
@@ -122,7 +122,7 @@ fn messages_out_of_order_are_refused() {
         }
         let last = messages[messages.len() - 1];
         say(&control, last, &[]);
-        let Control::Refused { text, .. } = hear(&control).0 else { panic!("{last:?} after {messages:?} is taken") };
+        let Control::Refused(Refusal { text, .. }) = hear(&control).0 else { panic!("{last:?} after {messages:?} is taken") };
         assert_says(&text, &[what]);
         assert_closed(&control);
         eventually("the place is free", || daemon.attached_count("x") == 0);
@@ -155,7 +155,8 @@ fn unregister_said_in_a_burst_counts_once() {
         }
         let answers: Vec<Control> = (0..8).map(|_| hear(&client.control).0).collect();
         let taken = answers.iter().filter(|answer| **answer == Control::Unregistered { region: 1 }).count();
-        let refused = answers.iter().filter(|answer| matches!(answer, Control::Refused { code: RefusalCode::BadMemory, .. }));
+        let refused =
+            answers.iter().filter(|answer| matches!(answer, Control::Refused(Refusal { code: RefusalCode::BadMemory, .. })));
         assert_eq!((taken, refused.count()), (1, 7), "{answers:?}");
         assert_eq!(client.register(1, BOTH, 4096, &file), Control::Registered { region: 1 });
         drop(client);
@@ -177,7 +178,7 @@ fn id_that_is_still_being_unregistered_cannot_be_registered() {
         answers.sort_by_key(|answer| matches!(answer, Control::Unregistered { .. }));
         match &answers {
             [Control::Registered { region: 1 }, Control::Unregistered { region: 1 }] => {}
-            [Control::Refused { code: RefusalCode::BadMemory, text }, Control::Unregistered { region: 1 }] => {
+            [Control::Refused(Refusal { code: RefusalCode::BadMemory, text }), Control::Unregistered { region: 1 }] => {
                 assert_says(text, &["region id 1 is in use"]);
                 assert_eq!(client.register(1, BOTH, 4096, &file), Control::Registered { region: 1 });
             }
@@ -254,12 +255,12 @@ fn memory_that_cannot_be_used_is_refused_and_the_attachment_survives() {
         (1, 4, 4096, sealed_memory(4096, shrink), "access 0x4 is neither reading nor writing"),
     ] {
         match client.register(id, access, length_bytes, &file) {
-            Control::Refused { code: RefusalCode::BadMemory, text } => assert_says(&text, &[what]),
+            Control::Refused(Refusal { code: RefusalCode::BadMemory, text }) => assert_says(&text, &[what]),
             other => panic!("id {id}, access {access}, {length_bytes} bytes: {other:?} instead of '{what}'"),
         }
     }
     match client.register(1, BOTH, 1 << 41, &good) {
-        Control::Refused { code: RefusalCode::Limit, text } => {
+        Control::Refused(Refusal { code: RefusalCode::Limit, text }) => {
             assert_says(&text, &["8192 bytes are registered", "max_memory_bytes"])
         }
         other => panic!("more memory than a client may register: {other:?}"),

@@ -4,14 +4,13 @@ use core::mem::offset_of;
 use std::io;
 use std::sync::Arc;
 
-use rustix::event::{PollFd, PollFlags, Timespec};
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::clock;
 use crate::control::MAX_QUEUES;
-use crate::doorbell::{EventDoorbell, SocketDoorbell};
-use crate::fault::PeerFault;
-use crate::layout::{COLD_BYTES, MAX_SLOTS, MIN_SLOTS, SLOT_BYTES};
+use crate::doorbell::{EventDoorbell, SocketDoorbell, await_readable};
+use crate::fault::{PeerFault, expect};
+use crate::layout::{COLD_BYTES, MIN_SLOTS, SLOT_BYTES, is_slot_count};
 use crate::mapped::MappedRing;
 use crate::region::{MAX_REGION_BYTES, Region};
 use crate::ring::{CallWriter, Cursor, Reader, Writer};
@@ -174,16 +173,15 @@ impl RegionLayout {
         region.read(0, header.as_mut_bytes())?;
         let RegionHeader { magic, version, region_bytes, features, pool_offset_bytes, pool_bytes, reserved, .. } = header;
         let queue_count = u64::from(header.queue_count);
-        expect("the magic number of the region", magic, |magic| magic == REGION_MAGIC)?;
-        expect("the layout version of the region", version.into(), |version| version == 1)?;
-        expect("the queue count of the region", queue_count, |count| (1..=u64::from(MAX_QUEUES)).contains(&count))?;
-        expect("the length in the region header", region_bytes, |bytes| {
-            bytes == region.length_bytes() && bytes <= MAX_REGION_BYTES
-        })?;
-        expect("the features of the region", features, |features| features & !profile.features == 0)?;
+        expect("the magic number of the region", magic, magic == REGION_MAGIC)?;
+        expect("the layout version of the region", version, version == 1)?;
+        expect("the queue count of the region", queue_count, (1..=u64::from(MAX_QUEUES)).contains(&queue_count))?;
+        let is_whole = region_bytes == region.length_bytes() && region_bytes <= MAX_REGION_BYTES;
+        expect("the length in the region header", region_bytes, is_whole)?;
+        expect("the features of the region", features, features & !profile.features == 0)?;
         all_zero(offset_of!(RegionHeader, reserved), &reserved)?;
-        expect("the pool's offset", pool_offset_bytes, |offset| offset % PAGE_BYTES == 0)?;
-        expect("the pool's length", pool_bytes, |bytes| bytes % PAGE_BYTES == 0 && bytes <= MAX_POOL_BYTES)?;
+        expect("the pool's offset", pool_offset_bytes, pool_offset_bytes % PAGE_BYTES == 0)?;
+        expect("the pool's length", pool_bytes, pool_bytes % PAGE_BYTES == 0 && pool_bytes <= MAX_POOL_BYTES)?;
         region.pointer("pool", pool_offset_bytes, pool_bytes)?;
         let queues = (0..queue_count).map(|queue| read_queue(profile, region, features, queue));
         let queues = queues.collect::<Result<_, _>>()?;
@@ -212,10 +210,6 @@ fn ring_bytes(slots: u32) -> u64 {
     u64::from(slots) * SLOT_BYTES as u64
 }
 
-fn expect(what: &'static str, value: u64, ok: impl FnOnce(u64) -> bool) -> Result<(), PeerFault> {
-    if ok(value) { Ok(()) } else { Err(PeerFault::Value { what, value }) }
-}
-
 impl QueueGeometry {
     /// The choices of this CPU's family, with those of the geometry.
     #[must_use]
@@ -228,16 +222,13 @@ impl QueueGeometry {
     /// # Errors
     /// The value that is impossible.
     pub fn check(&self, profile: &Profile) -> Result<(), PeerFault> {
-        let slots_ok = |slots: u64| slots.is_power_of_two() && (u64::from(MIN_SLOTS)..=u64::from(MAX_SLOTS)).contains(&slots);
-        expect("the slots of the request ring", self.request_slots.into(), slots_ok)?;
-        expect("the slots of the completion ring", self.completion_slots.into(), slots_ok)?;
-        expect("the start of the request ring", self.request_start.into(), |start| start < self.request_slots.into())?;
-        expect("the start of the completion ring", self.completion_start.into(), |start| start < self.completion_slots.into())?;
-        expect("the depth of the queue", self.depth.into(), |depth| {
-            let most = self.request_slots.min(self.completion_slots.saturating_sub(profile.event_credits)).min(MAX_DEPTH);
-            (1..=u64::from(most)).contains(&depth)
-        })?;
-        Ok(())
+        let Self { request_slots, completion_slots, request_start, completion_start, depth, .. } = *self;
+        expect("the slots of the request ring", request_slots, is_slot_count(request_slots))?;
+        expect("the slots of the completion ring", completion_slots, is_slot_count(completion_slots))?;
+        expect("the start of the request ring", request_start, request_start < request_slots)?;
+        expect("the start of the completion ring", completion_start, completion_start < completion_slots)?;
+        let most = request_slots.min(completion_slots.saturating_sub(profile.event_credits)).min(MAX_DEPTH);
+        expect("the depth of the queue", depth, (1..=most).contains(&depth))
     }
 
     /// The request ring, client to daemon.
@@ -308,11 +299,7 @@ impl ClientQueue {
     /// # Errors
     /// What poll(2) reports.
     pub fn sleep(&self, deadline_ticks: Option<u64>) -> io::Result<()> {
-        let left = deadline_ticks.and_then(|deadline| Timespec::try_from(clock::until(deadline)).ok());
-        match rustix::event::poll(&mut [PollFd::new(&self.our_bell, PollFlags::IN)], left.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        await_readable(&self.our_bell, deadline_ticks.map(clock::until))
     }
 
     /// The sleep is over, or was given up: silence the doorbell. `false`: the daemon is gone and nothing is left to receive.
@@ -348,8 +335,7 @@ impl ServerQueue {
         client_bell: SocketDoorbell,
         tuning: &Tuning,
     ) -> Result<Self, PeerFault> {
-        let (request_start, completion_start) = (geometry.request_start, geometry.completion_start);
-        let start = (Cursor::at_start(request_start), Cursor::at_start(completion_start));
+        let start = (Cursor::at_start(geometry.request_start), Cursor::at_start(geometry.completion_start));
         Self::open_at(region, geometry, our_bell, client_bell, start, tuning)
     }
 
@@ -366,9 +352,8 @@ impl ServerQueue {
         (request, completion): (Cursor, Cursor),
         tuning: &Tuning,
     ) -> Result<Self, PeerFault> {
-        let within = |what, at: Cursor, slots: u32| expect(what, at.index().into(), |index| index < slots.into());
-        within("the position in the request ring", request, geometry.request_slots)?;
-        within("the position in the completion ring", completion, geometry.completion_slots)?;
+        expect("the position in the request ring", request.index(), request.index() < geometry.request_slots)?;
+        expect("the position in the completion ring", completion.index(), completion.index() < geometry.completion_slots)?;
         let (requests, completions) = (geometry.request_ring(region, tuning)?, geometry.completion_ring(region, tuning)?);
         Ok(Self {
             requests: Reader::new(requests, request, tuning),

@@ -3,8 +3,6 @@
 
 pub mod packets;
 
-use core::fmt;
-
 use zerocopy::{FromBytes, IntoBytes};
 
 use self::packets::{Attach, Attached, ControlHeader, Hello, Refused, RegionId, Register, Welcome};
@@ -57,26 +55,27 @@ pub enum RefusalCode {
 }
 
 impl RefusalCode {
-    const TABLE: [(Self, u32); 8] = [
-        (Self::Version, 1),
-        (Self::Malformed, 2),
-        (Self::UnknownName, 3),
-        (Self::NotAllowed, 4),
-        (Self::Busy, 5),
-        (Self::Limit, 6),
-        (Self::BadMemory, 7),
-        (Self::ShuttingDown, 8),
+    /// Those of the wire, numbered from 1.
+    const KNOWN: [Self; 8] = [
+        Self::Version,
+        Self::Malformed,
+        Self::UnknownName,
+        Self::NotAllowed,
+        Self::Busy,
+        Self::Limit,
+        Self::BadMemory,
+        Self::ShuttingDown,
     ];
 
     fn to_wire(self) -> u32 {
         match self {
             Self::Other(code) => code,
-            known => Self::TABLE.iter().find(|(code, _)| *code == known).map_or(0, |(_, wire)| *wire),
+            known => (1..).zip(Self::KNOWN).find(|(_, code)| *code == known).map_or(0, |(wire, _)| wire),
         }
     }
 
     fn from_wire(wire: u32) -> Self {
-        Self::TABLE.iter().find(|(_, known)| *known == wire).map_or(Self::Other(wire), |(code, _)| *code)
+        (1..).zip(Self::KNOWN).find(|(known, _)| *known == wire).map_or(Self::Other(wire), |(_, code)| code)
     }
 }
 
@@ -105,21 +104,8 @@ pub enum Control {
         /// Largest pool, in bytes.
         max_pool_bytes: u64,
     },
-    /// Client: asks for what has this name.
-    Attach {
-        /// Which service, by its number.
-        service: u16,
-        /// Queues wanted; the daemon caps.
-        queue_count: u16,
-        /// Requests outstanding per queue; the daemon caps.
-        depth: u32,
-        /// Flags of the service.
-        flags: u32,
-        /// Bytes of shared payload memory wanted; the daemon caps.
-        pool_bytes: u64,
-        /// What to attach to.
-        name: String,
-    },
+    /// Client: asks for this.
+    Attach(Wanted),
     /// Daemon: granted. Comes with the region and then, per queue, the client's eventfd and socket doorbell.
     Attached {
         /// Queues granted.
@@ -130,12 +116,7 @@ pub enum Control {
         service_info: [u8; SERVICE_INFO_BYTES],
     },
     /// Daemon: refused, in words that say what to do.
-    Refused {
-        /// For programs.
-        code: RefusalCode,
-        /// For people.
-        text: String,
-    },
+    Refused(Refusal),
     /// Client: here is memory of mine (one descriptor).
     Register {
         /// Which id it gets, 1..[`MAX_REGIONS`].
@@ -166,8 +147,36 @@ pub enum Control {
     Detached,
 }
 
+/// Why something is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub struct Refusal {
+    /// For programs.
+    pub code: RefusalCode,
+    /// For people: what was wrong and what to do.
+    pub text: String,
+}
+
+/// What a client asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Which service, by its number.
+    pub service: u16,
+    /// Queues wanted; the daemon caps.
+    pub queue_count: u16,
+    /// Requests outstanding per queue; the daemon caps.
+    pub depth: u32,
+    /// Flags of the service.
+    pub flags: u32,
+    /// Bytes of shared payload memory wanted; the daemon caps.
+    pub pool_bytes: u64,
+    /// What to attach to.
+    pub name: String,
+}
+
 /// A control message that could not be understood: which field, and what it held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("malformed control message: {what} is {value:#x}; the peer is not a Fip-see program or speaks another version")]
 pub struct Malformed {
     /// The field.
     pub what: &'static str,
@@ -175,26 +184,14 @@ pub struct Malformed {
     pub value: u64,
 }
 
-impl fmt::Display for Malformed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "malformed control message: {} is {:#x}; the peer is not a Fip-see program or speaks another version",
-            self.what, self.value
-        )
-    }
-}
-
-impl core::error::Error for Malformed {}
-
 impl Control {
     pub(crate) const fn kind(&self) -> (u16, usize) {
         match self {
             Self::Hello { .. } => (1, size_of::<Hello>()),
             Self::Welcome { .. } => (2, size_of::<Welcome>()),
-            Self::Attach { .. } => (3, size_of::<Attach>()),
+            Self::Attach(_) => (3, size_of::<Attach>()),
             Self::Attached { .. } => (4, size_of::<Attached>()),
-            Self::Refused { .. } => (5, size_of::<Refused>() + MAX_REFUSAL_BYTES),
+            Self::Refused(_) => (5, size_of::<Refused>() + MAX_REFUSAL_BYTES),
             Self::Register { .. } => (6, size_of::<Register>()),
             Self::Registered { .. } => (7, size_of::<RegionId>()),
             Self::Unregister { .. } => (8, size_of::<RegionId>()),
@@ -221,7 +218,7 @@ impl Control {
                 let packet = Welcome { header, version, max_queues, max_depth, reserved: 0, features, max_pool_bytes };
                 bytes.extend(packet.as_bytes());
             }
-            Self::Attach { service, queue_count, depth, flags, pool_bytes, name: ref text } => {
+            Self::Attach(Wanted { service, queue_count, depth, flags, pool_bytes, name: ref text }) => {
                 let (text, mut name) = (cut(text, MAX_NAME_BYTES), [0; MAX_NAME_BYTES]);
                 name[..text.len()].copy_from_slice(text.as_bytes());
                 bytes.extend(Attach { header, service, queue_count, depth, flags, pool_bytes, name }.as_bytes());
@@ -229,7 +226,7 @@ impl Control {
             Self::Attached { queue_count, region_bytes, service_info } => {
                 bytes.extend(Attached { header, queue_count, reserved: 0, region_bytes, service_info }.as_bytes());
             }
-            Self::Refused { code, ref text } => {
+            Self::Refused(Refusal { code, ref text }) => {
                 let text = cut(text, MAX_REFUSAL_BYTES);
                 let text_bytes = u32::try_from(text.len()).unwrap_or(0);
                 bytes.extend(Refused { header, code: code.to_wire(), text_bytes }.as_bytes());
@@ -261,7 +258,7 @@ impl Control {
         let canonical = message.encode();
         match canonical.iter().zip(bytes).position(|(ours, theirs)| ours != theirs) {
             // A different version is negotiated by HELLO and answered by REFUSED, so those two are read whatever it says.
-            Some(6 | 7) if matches!(message, Self::Hello { .. } | Self::Refused { .. }) => Ok(message),
+            Some(6 | 7) if matches!(message, Self::Hello { .. } | Self::Refused(_)) => Ok(message),
             Some(6 | 7) => Err(Malformed { what: "the version", value: header.version.into() }),
             Some(offset) => Err(Malformed { what: "a reserved byte, at offset", value: u64::try_from(offset).unwrap_or(0) }),
             None if canonical.len() != bytes.len() => Err(Malformed { what: "the length for its kind", value: length }),
@@ -282,7 +279,7 @@ impl Control {
             }
             3 => {
                 let Attach { service, queue_count, depth, flags, pool_bytes, name, .. } = read(bytes)?.0;
-                Self::Attach { service, queue_count, depth, flags, pool_bytes, name: text(&name)? }
+                Self::Attach(Wanted { service, queue_count, depth, flags, pool_bytes, name: text(&name)? })
             }
             4 => {
                 let Attached { queue_count, region_bytes, service_info, .. } = read(bytes)?.0;
@@ -293,7 +290,7 @@ impl Control {
                 let length = usize::try_from(text_bytes).ok().filter(|length| *length <= MAX_REFUSAL_BYTES);
                 let too_long = Malformed { what: "the length of a refusal's text", value: text_bytes.into() };
                 let field = rest.get(..length.ok_or(too_long)?).ok_or_else(|| short(bytes))?;
-                Self::Refused { code: RefusalCode::from_wire(code), text: text(field)? }
+                Self::Refused(Refusal { code: RefusalCode::from_wire(code), text: text(field)? })
             }
             6 => {
                 let Register { region, access, length_bytes, .. } = read(bytes)?.0;

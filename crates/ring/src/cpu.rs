@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 ///
 /// No architecture guarantees a 64-byte store to be atomic, so the wide store is used only on CPU models whose data
 /// path is 64 bytes wide; elsewhere the stamp goes last (docs/decisions/0002-store-variants.md).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StoreVariant {
     /// One 64-byte AVX-512 store, on CPU models that make it visible at once.
     Wide64,
@@ -17,6 +17,7 @@ pub enum StoreVariant {
     /// (Intel SDM vol. 3 section 9.1.1; AMD APM vol. 2 section 7.3.2), and x86 keeps stores in order.
     Wide16,
     /// Eight-byte stores, then a release store of the word with the stamp: correct everywhere.
+    #[default]
     Portable,
 }
 
@@ -29,7 +30,7 @@ impl StoreVariant {
 }
 
 /// What this CPU has that chooses code paths.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct CpuFeatures {
     /// The store variant that asks most of a CPU and that this one has; whether it is the best is another matter ([`Tuning`](crate::tuning::Tuning)).
     pub store: StoreVariant,
@@ -64,8 +65,6 @@ pub fn prefetch_for_read(address: *const u8) {
     unsafe {
         core::arch::asm!("prefetcht0 [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
     }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = address;
 }
 
 /// A hint that the line at `address` will be written soon.
@@ -76,8 +75,6 @@ pub fn prefetch_for_write(address: *const u8) {
     unsafe {
         core::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
     }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = address;
 }
 
 /// Does this machine run on a single CPU? `false` when that cannot be found out.
@@ -96,8 +93,6 @@ fn detect() -> CpuFeatures {
     let leaf7_ecx = if leaf0.eax >= 7 { __cpuid_count(7, 0).ecx } else { 0 };
     let last_extended = __cpuid(0x8000_0000).eax;
     let extended = |leaf: u32| (last_extended >= leaf).then(|| __cpuid(leaf));
-    let has_monitorx = extended(0x8000_0001).is_some_and(|leaf| leaf.ecx >> 29 & 1 != 0);
-    let has_invariant_tsc = extended(0x8000_0007).is_some_and(|leaf| leaf.edx >> 8 & 1 != 0);
     let mut vendor = [0_u8; 12];
     for (chunk, register) in vendor.as_chunks_mut::<4>().0.iter_mut().zip([leaf0.ebx, leaf0.edx, leaf0.ecx]) {
         *chunk = register.to_le_bytes();
@@ -117,38 +112,27 @@ fn detect() -> CpuFeatures {
     } else {
         StoreVariant::Portable
     };
-    // Leaf 7 exists when leaf 0 says so; ECX bit 25 is CLDEMOTE (Intel SDM vol. 2, CPUID).
-    let has_demote = leaf7_ecx >> 25 & 1 != 0;
     CpuFeatures {
         store,
-        has_demote,
+        // ECX bit 25 is CLDEMOTE (Intel SDM vol. 2, CPUID).
+        has_demote: leaf7_ecx >> 25 & 1 != 0,
         vendor,
         family,
         model,
         has_waitpkg: leaf7_ecx >> 5 & 1 != 0,
-        has_monitorx,
-        has_invariant_tsc,
+        has_monitorx: extended(0x8000_0001).is_some_and(|leaf| leaf.ecx >> 29 & 1 != 0),
+        has_invariant_tsc: extended(0x8000_0007).is_some_and(|leaf| leaf.edx >> 8 & 1 != 0),
     }
 }
 
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 fn detect() -> CpuFeatures {
-    CpuFeatures {
-        store: StoreVariant::Portable,
-        has_demote: false,
-        vendor: *b"other       ",
-        family: 0,
-        model: 0,
-        has_waitpkg: false,
-        has_monitorx: false,
-        // There is no such counter: `clock` takes the system's.
-        has_invariant_tsc: false,
-    }
+    // There is no such counter: `clock` takes the system's.
+    CpuFeatures { vendor: *b"other       ", has_invariant_tsc: false, ..CpuFeatures::default() }
 }
 
 /// Does an aligned 64-byte store of this model reach the cache as one? Intel: every core with AVX-512 has a 64-byte
 /// store path. AMD: Zen 5 server (model 00h-1Fh) and desktop (40h-4Fh) have; Zen 4 and mobile Zen 5 split it in two.
-#[cfg_attr(not(all(target_arch = "x86_64", not(miri))), allow(dead_code, reason = "x86-64 only; its table is tested everywhere"))]
 fn wide_store_is_atomic(vendor: &[u8; 12], family: u32, model: u32) -> bool {
     match vendor {
         b"GenuineIntel" => family == 6,

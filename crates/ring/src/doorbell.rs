@@ -8,8 +8,9 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
-use rustix::event::EventfdFlags;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 /// The ringing end of a client-to-daemon doorbell, or the daemon's watched end: the same eventfd. A clone is the same descriptor.
@@ -40,6 +41,18 @@ impl EventDoorbell {
 impl AsFd for EventDoorbell {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+/// Wait until a descriptor is readable, at most `longest`. May end early.
+///
+/// # Errors
+/// What poll(2) reports.
+pub fn await_readable(fd: impl AsFd, longest: Option<Duration>) -> io::Result<()> {
+    let timeout = longest.and_then(|longest| Timespec::try_from(longest).ok());
+    match rustix::event::poll(&mut [PollFd::new(&fd, PollFlags::IN)], timeout.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 

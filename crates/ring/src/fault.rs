@@ -1,14 +1,13 @@
 //! What a lying peer is told apart by.
 
-use core::fmt;
-
 /// The peer broke the protocol. The channel is closed; the operation cannot be retried.
 ///
 /// Full and empty are ordinary states and have types of their own; an I/O error is a status of one request. This is
 /// neither: it says that what stands in shared memory could not have been written by a correct peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PeerFault {
     /// A field that must be zero was not.
+    #[error("the peer set the reserved field at byte {offset_bytes} to {value:#x}; it must be 0")]
     ReservedSet {
         /// Byte offset of the field in its message or header.
         offset_bytes: u32,
@@ -16,6 +15,7 @@ pub enum PeerFault {
         value: u64,
     },
     /// A count was outside its bounds.
+    #[error("the peer gave {value} {what}; at most {limit} are allowed")]
     Count {
         /// What was counted.
         what: &'static str,
@@ -25,6 +25,10 @@ pub enum PeerFault {
         limit: u64,
     },
     /// A structure does not lie within the memory that was handed over.
+    #[error(
+        "the peer placed its {what} at offset {offset_bytes}, {length_bytes} bytes, outside a region of \
+         {region_bytes} bytes"
+    )]
     OutOfRegion {
         /// What was placed there.
         what: &'static str,
@@ -36,11 +40,13 @@ pub enum PeerFault {
         region_bytes: u64,
     },
     /// The memory handed over cannot be used safely.
+    #[error("the peer handed over memory that cannot be used: {why}")]
     UnsafeMemory {
         /// Why.
         why: &'static str,
     },
     /// A value that is not among those the protocol allows.
+    #[error("the peer gave {value:#x} as {what}, which the protocol does not allow")]
     Value {
         /// Which field.
         what: &'static str,
@@ -49,22 +55,10 @@ pub enum PeerFault {
     },
 }
 
-impl fmt::Display for PeerFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::ReservedSet { offset_bytes, value } => {
-                write!(f, "the peer set the reserved field at byte {offset_bytes} to {value:#x}; it must be 0")
-            }
-            Self::Count { what, value, limit } => write!(f, "the peer gave {value} {what}; at most {limit} are allowed"),
-            Self::OutOfRegion { what, offset_bytes, length_bytes, region_bytes } => write!(
-                f,
-                "the peer placed its {what} at offset {offset_bytes}, {length_bytes} bytes, outside a region of \
-                 {region_bytes} bytes"
-            ),
-            Self::UnsafeMemory { why } => write!(f, "the peer handed over memory that cannot be used: {why}"),
-            Self::Value { what, value } => write!(f, "the peer gave {value:#x} as {what}, which the protocol does not allow"),
-        }
-    }
+/// A fault of the peer's unless the value `is_allowed`.
+///
+/// # Errors
+/// [`PeerFault::Value`].
+pub fn expect(what: &'static str, value: impl Into<u64>, is_allowed: bool) -> Result<(), PeerFault> {
+    if is_allowed { Ok(()) } else { Err(PeerFault::Value { what, value: value.into() }) }
 }
-
-impl core::error::Error for PeerFault {}

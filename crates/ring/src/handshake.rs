@@ -1,7 +1,6 @@
 //! What both sides of the control plane do whatever the service: greet, attach, hand over the channel
 //! (docs/protocol.md sections 4.3 to 4.5).
 
-use std::convert::Infallible;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,10 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::channel::{ClientQueue, Profile, RegionLayout, ServerQueue};
-use crate::control::{Control, MAX_MESSAGE_BYTES, MAX_NAME_BYTES, Malformed, RefusalCode, SERVICE_INFO_BYTES, VERSION};
+use crate::control::{
+    Control, MAX_MESSAGE_BYTES, MAX_NAME_BYTES, Malformed, Refusal, RefusalCode, SERVICE_INFO_BYTES, VERSION, Wanted,
+};
 use crate::doorbell::{EventDoorbell, SocketDoorbell};
 use crate::error::Error;
-use crate::fault::PeerFault;
+use crate::fault::{PeerFault, expect};
 use crate::region::{Access, Region};
 use crate::seqpacket::{Packet, Seqpacket};
 
@@ -24,26 +25,6 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// What is known of the length of a packet that was cut.
 const TOO_LONG_BYTES: u64 = MAX_MESSAGE_BYTES as u64 + 1;
-
-/// Why a client that adds no errors of its own could not attach, or was not answered.
-pub type HandshakeError = Error<Infallible>;
-
-/// The fields of an ATTACH.
-#[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
-    /// Which service, by its number.
-    pub service: u16,
-    /// Queues wanted; the daemon caps.
-    pub queue_count: u16,
-    /// Requests outstanding per queue; the daemon caps.
-    pub depth: u32,
-    /// Flags of the service.
-    pub flags: u32,
-    /// Bytes of pool wanted; the daemon caps.
-    pub pool_bytes: u64,
-    /// What to attach to.
-    pub name: &'a str,
-}
 
 /// What a client holds once it is attached, all of it checked.
 #[derive(Debug)]
@@ -65,7 +46,7 @@ pub struct Attached {
 ///
 /// # Errors
 /// Any [`Error`] but that of a queue or a service.
-pub fn attach<S>(socket_path: &Path, offered: u64, profile: &Profile, wanted: &Wanted<'_>) -> Result<Attached, Error<S>> {
+pub fn attach<S>(socket_path: &Path, offered: u64, profile: &Profile, mut wanted: Wanted) -> Result<Attached, Error<S>> {
     if wanted.name.is_empty() || wanted.name.len() > MAX_NAME_BYTES {
         let text = format!("the name '{}' has {} bytes; a name has 1 to {MAX_NAME_BYTES}", wanted.name, wanted.name.len());
         return Err(Error::Refused { code: RefusalCode::UnknownName, text });
@@ -75,25 +56,20 @@ pub fn attach<S>(socket_path: &Path, offered: u64, profile: &Profile, wanted: &W
     let control = Seqpacket::connect(socket_path);
     let control = control.map_err(|source| Error::Connect { path: socket_path.to_owned(), source })?;
     let hello = Control::Hello { version_min: VERSION, version_max: VERSION, features: offered };
-    let features = match ask(&control, &hello, &[], "the greeting")?.0 {
-        Control::Welcome { version: VERSION, features, .. } if features & !offered == 0 => features,
-        Control::Welcome { version, .. } if version != VERSION => {
-            return Err(PeerFault::Value { what: "the protocol version", value: version.into() }.into());
-        }
-        Control::Welcome { features, .. } => {
-            return Err(PeerFault::Value { what: "features we did not offer", value: features & !offered }.into());
-        }
-        other => return Err(unexpected(&other)),
+    let (answer, _) = ask(&control, &hello, &[], "the greeting")?;
+    let Control::Welcome { version, features, .. } = answer else {
+        return Err(unexpected(&answer));
     };
-    let Wanted { service, queue_count, depth, mut flags, pool_bytes, name } = *wanted;
-    for rule in profile.flags.iter().filter(|rule| wanted.flags & rule.flag != 0 && features & rule.feature == 0) {
+    expect("the protocol version", version, version == VERSION)?;
+    expect("features we did not offer", features & !offered, features & !offered == 0)?;
+    let (queue_count, flags) = (wanted.queue_count, wanted.flags);
+    for rule in profile.flags.iter().filter(|rule| flags & rule.flag != 0 && features & rule.feature == 0) {
         match rule.unsupported {
             Some(what) => return Err(Error::Unsupported(what)),
-            None => flags &= !rule.flag,
+            None => wanted.flags &= !rule.flag,
         }
     }
-    let attach = Control::Attach { service, queue_count, depth, flags, pool_bytes, name: name.to_owned() };
-    let (answer, descriptors) = ask(&control, &attach, &[], "the request to attach")?;
+    let (answer, descriptors) = ask(&control, &Control::Attach(wanted), &[], "the request to attach")?;
     let Control::Attached { queue_count: granted, region_bytes, service_info } = answer else {
         return Err(unexpected(&answer));
     };
@@ -102,9 +78,7 @@ pub fn attach<S>(socket_path: &Path, offered: u64, profile: &Profile, wanted: &W
         return Err(PeerFault::Count { what: "queues granted", value, limit }.into());
     }
     let (region, layout, queues) = open(profile, granted, region_bytes, descriptors)?;
-    if layout.features != features {
-        return Err(PeerFault::Value { what: "the features of the region", value: layout.features }.into());
-    }
+    expect("the features of the region", layout.features, layout.features == features)?;
     Ok(Attached { control, region, layout, service_info, queues })
 }
 
@@ -176,7 +150,7 @@ pub fn ask<S>(
         return Err(Malformed { what: "the number of descriptors of a message that has none", value }.into());
     }
     match answer {
-        Control::Refused { code, text } => Err(Error::Refused { code, text }),
+        Control::Refused(Refusal { code, text }) => Err(Error::Refused { code, text }),
         // Unasked: the daemon is shutting down and let us go.
         Control::Detached if *question != Control::Detach => Err(Error::Disconnected),
         answer => Ok((answer, packet.descriptors)),
@@ -198,63 +172,9 @@ pub fn unexpected<S>(message: &Control) -> Error<S> {
     PeerFault::Value { what: "the kind of an answer", value: message.kind().0.into() }.into()
 }
 
-/// A refusal on its way to the client.
-#[derive(Clone, Debug)]
-pub struct Refusal {
-    /// For programs.
-    pub code: RefusalCode,
-    /// For people: what was wrong and what to do.
-    pub text: String,
-}
-
 /// A refusal.
 pub fn refuse(code: RefusalCode, text: impl Into<String>) -> Refusal {
     Refusal { code, text: text.into() }
-}
-
-impl Refusal {
-    /// Send it; `false` when the client does not take it.
-    pub fn send(self, socket: &Seqpacket) -> bool {
-        socket.send(&Control::from(self).encode(), &[]).is_ok()
-    }
-}
-
-impl From<Refusal> for Control {
-    fn from(Refusal { code, text }: Refusal) -> Self {
-        Self::Refused { code, text }
-    }
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-/// What a daemon grants a client at most.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Queues.
-    pub max_queues: u16,
-    /// Requests outstanding per queue.
-    pub max_depth: u32,
-    /// Bytes of the pool.
-    pub max_pool_bytes: u64,
-}
-
-/// The answer to a HELLO for these versions; `features` are those in force.
-///
-/// # Errors
-/// No common version.
-pub fn welcome(version_min: u16, version_max: u16, limits: &Limits, features: u64) -> Result<Control, Refusal> {
-    if !(version_min..=version_max).contains(&VERSION) {
-        let text = format!(
-            "the client speaks protocol versions {version_min} to {version_max}, this daemon speaks {VERSION}; upgrade the older of the two"
-        );
-        return Err(refuse(RefusalCode::Version, text));
-    }
-    let Limits { max_queues, max_depth, max_pool_bytes } = *limits;
-    Ok(Control::Welcome { version: VERSION, max_queues, max_depth, features, max_pool_bytes })
 }
 
 /// A fresh channel: what the daemon hands to a client, and its own end of every queue.
@@ -289,9 +209,8 @@ impl Grant {
         let (mut queues, mut client_ends) = (Vec::new(), Vec::new());
         for geometry in &layout.queues {
             let bell = EventDoorbell::new().map_err(|error| scarce("a doorbell", &error))?;
-            let watched = bell.as_fd().try_clone_to_owned().map_err(|error| scarce("a doorbell", &error))?;
             let (client_bell, client_end) = SocketDoorbell::pair().map_err(|error| scarce("a doorbell", &error))?;
-            let queue = ServerQueue::open(&region, geometry, EventDoorbell::from_fd(watched), client_bell, &geometry.tuning());
+            let queue = ServerQueue::open(&region, geometry, bell.clone(), client_bell, &geometry.tuning());
             queues.push(queue.map_err(|fault| scarce("a queue", &fault))?);
             client_ends.push((bell, client_end));
         }

@@ -28,15 +28,6 @@ pub enum LockKind {
     OpenFile(i64),
 }
 
-impl LockKind {
-    const fn name_and_start(self) -> (&'static str, i64) {
-        match self {
-            Self::Flock => ("FLOCK", 0),
-            Self::OpenFile(start) => ("OFDLCK", start),
-        }
-    }
-}
-
 /// Why a lock could not be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockError {
@@ -104,7 +95,10 @@ fn lock_of<'a>(line: &'a str, kind: LockKind, place: &str) -> Option<&'a str> {
     let (_, lock) = line.split_once(": ")?;
     let fields: Vec<_> = lock.split_whitespace().collect();
     let [name, _, _, process, found, start, ..] = fields[..] else { return None };
-    let (wanted, wanted_start) = kind.name_and_start();
+    let (wanted, wanted_start) = match kind {
+        LockKind::Flock => ("FLOCK", 0),
+        LockKind::OpenFile(start) => ("OFDLCK", start),
+    };
     (name == wanted && start.parse() == Ok(wanted_start) && found.ends_with(place)).then_some(process)
 }
 

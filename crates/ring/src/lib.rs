@@ -7,49 +7,43 @@
 //! This crate knows no service: it moves 60-byte payloads and file descriptors. What a service adds to the rules of
 //! channels it says in a `channel::Profile`.
 
+#![cfg_attr(
+    not(all(target_arch = "x86_64", not(miri))),
+    allow(unused_variables, dead_code, reason = "for instructions that only x86-64 has")
+)]
+
 #[cfg(target_endian = "big")]
 compile_error!("the wire is little-endian and messages are moved as they stand: Fip-see needs a little-endian machine");
 
 #[cfg(not(loom))]
 pub mod channel;
 pub mod clock;
-#[cfg(not(loom))]
 pub mod control;
 pub mod cpu;
-#[cfg(not(loom))]
 pub mod doorbell;
-#[cfg(not(loom))]
 pub mod error;
 pub mod fault;
 #[cfg(not(loom))]
 pub mod handshake;
-#[cfg(not(loom))]
 pub mod held;
 pub mod layout;
-#[cfg(not(loom))]
 pub mod listener;
-#[cfg(not(loom))]
 pub mod mailbox;
 #[cfg(not(loom))]
 pub mod mapped;
-#[cfg(not(loom))]
 pub mod memory;
 pub mod message;
 #[cfg(not(loom))]
 pub mod pace;
 #[cfg(not(loom))]
 pub mod port;
-#[cfg(not(loom))]
 pub mod process;
-#[cfg(not(loom))]
 pub mod region;
 pub mod ring;
-#[cfg(not(loom))]
 pub mod seqpacket;
 mod sync;
 pub mod tuning;
 pub mod wait;
-#[cfg(not(loom))]
 pub mod wire;
 
 pub use fault::PeerFault;

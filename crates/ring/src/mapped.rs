@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use crate::cpu::{self, StoreVariant};
-use crate::fault::PeerFault;
+use crate::fault::{PeerFault, expect};
 use crate::layout::{
     COLD_ASLEEP_OFFSET_BYTES, COLD_BYTES, COLD_CHOICES_OFFSET_BYTES, COLD_HOLD_OFFSET_BYTES, COLD_RELEASED_OFFSET_BYTES,
-    MAX_SLOTS, MIN_SLOTS, SLOT_BYTES, STAMP_OFFSET_BYTES,
+    SLOT_BYTES, STAMP_OFFSET_BYTES, is_slot_count,
 };
 use crate::message::Message;
 use crate::region::Region;
@@ -65,13 +65,9 @@ impl MappedRing {
         slot_count: u32,
         cold_offset_bytes: u64,
     ) -> Result<Self, PeerFault> {
-        check_slots(slot_count)?;
-        let aligned = |what, offset: u64| match offset % SLOT_BYTES as u64 {
-            0 => Ok(()),
-            _ => Err(PeerFault::Value { what, value: offset }),
-        };
-        aligned("the offset of a ring", slots_offset_bytes)?;
-        aligned("the offset of a ring's cold words", cold_offset_bytes)?;
+        expect("the slot count of a ring", slot_count, is_slot_count(slot_count))?;
+        expect("the offset of a ring", slots_offset_bytes, is_aligned(slots_offset_bytes))?;
+        expect("the offset of a ring's cold words", cold_offset_bytes, is_aligned(cold_offset_bytes))?;
         let slots = region.pointer("ring", slots_offset_bytes, u64::from(slot_count) * SLOT_BYTES as u64)?;
         let cold = region.pointer("cold words", cold_offset_bytes, COLD_BYTES as u64)?;
         Ok(Self { slots, cold, slot_count, store: Tuning::default().store, mapping: Arc::<Region>::clone(region) })
@@ -90,12 +86,10 @@ impl MappedRing {
         slot_count: u32,
         cold: NonNull<u8>,
     ) -> Result<Self, PeerFault> {
-        check_slots(slot_count)?;
-        for (what, address) in [("the address of a ring", slots), ("the address of a ring's cold words", cold)] {
-            if !address.addr().get().is_multiple_of(SLOT_BYTES) {
-                return Err(PeerFault::Value { what, value: address.addr().get() as u64 });
-            }
-        }
+        expect("the slot count of a ring", slot_count, is_slot_count(slot_count))?;
+        let (slots_address, cold_address) = (slots.addr().get() as u64, cold.addr().get() as u64);
+        expect("the address of a ring", slots_address, is_aligned(slots_address))?;
+        expect("the address of a ring's cold words", cold_address, is_aligned(cold_address))?;
         Ok(Self { slots, cold, slot_count, store: Tuning::default().store, mapping })
     }
 
@@ -115,36 +109,31 @@ impl MappedRing {
     /// The reader of answers asks whoever writes them to wait so many nanoseconds after an answer before it looks for the next
     /// call.
     pub fn ask_hold(&self, hold_ns: u32) {
-        self.hold_word().store(hold_ns, Ordering::Relaxed);
+        self.cold_word(COLD_HOLD_OFFSET_BYTES).store(hold_ns, Ordering::Relaxed);
     }
 
     /// What the reader asks for: any value, from a peer. Costs nothing beside the look at its asleep flag: it is the same line.
     #[must_use]
     #[inline(always)]
     pub fn asked_hold(&self) -> u32 {
-        self.hold_word().load(Ordering::Relaxed)
-    }
-
-    #[inline(always)]
-    fn hold_word(&self) -> &AtomicU32 {
-        self.word(self.cold.as_ptr(), COLD_HOLD_OFFSET_BYTES)
+        self.cold_word(COLD_HOLD_OFFSET_BYTES).load(Ordering::Relaxed)
     }
 
     /// The reader of answers asks their writer for these choices for messages that travel alone.
     pub fn ask_choices(&self, choices: Choices) {
-        self.choices_word().store(choices.word(), Ordering::Relaxed);
+        self.cold_word(COLD_CHOICES_OFFSET_BYTES).store(choices.word(), Ordering::Relaxed);
     }
 
     /// What the reader asks for: any value, from a peer. In the line of the asleep flag, as [`asked_hold`](Self::asked_hold).
     #[must_use]
     #[inline(always)]
     pub fn asked_choices(&self) -> u32 {
-        self.choices_word().load(Ordering::Relaxed)
+        self.cold_word(COLD_CHOICES_OFFSET_BYTES).load(Ordering::Relaxed)
     }
 
     #[inline(always)]
-    fn choices_word(&self) -> &AtomicU32 {
-        self.word(self.cold.as_ptr(), COLD_CHOICES_OFFSET_BYTES)
+    fn cold_word(&self, offset_bytes: usize) -> &AtomicU32 {
+        self.word(self.cold.as_ptr(), offset_bytes)
     }
 
     #[inline(always)]
@@ -162,11 +151,8 @@ impl MappedRing {
     }
 }
 
-fn check_slots(slot_count: u32) -> Result<(), PeerFault> {
-    if slot_count.is_power_of_two() && (MIN_SLOTS..=MAX_SLOTS).contains(&slot_count) {
-        return Ok(());
-    }
-    Err(PeerFault::Value { what: "the slot count of a ring", value: u64::from(slot_count) })
+const fn is_aligned(address: u64) -> bool {
+    address.is_multiple_of(SLOT_BYTES as u64)
 }
 
 // SAFETY: slot_count was validated and never changes; the words are at fixed places; both copies mask nothing but stay
@@ -184,12 +170,12 @@ unsafe impl RingMemory for MappedRing {
 
     #[inline(always)]
     fn released(&self) -> &AtomicU32 {
-        self.word(self.cold.as_ptr(), COLD_RELEASED_OFFSET_BYTES)
+        self.cold_word(COLD_RELEASED_OFFSET_BYTES)
     }
 
     #[inline(always)]
     fn asleep(&self) -> &AtomicU32 {
-        self.word(self.cold.as_ptr(), COLD_ASLEEP_OFFSET_BYTES)
+        self.cold_word(COLD_ASLEEP_OFFSET_BYTES)
     }
 
     #[inline(always)]
@@ -243,8 +229,6 @@ unsafe impl RingMemory for MappedRing {
         unsafe {
             core::arch::asm!("cldemote [{}]", in(reg) self.slot(index), options(nostack, preserves_flags, readonly));
         }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _ = index;
     }
 }
 
@@ -260,8 +244,6 @@ unsafe fn copy_in(store: StoreVariant, slot: *const u8, into: &mut Message) {
         unsafe { copy_in_quarters(slot, into) };
         return;
     }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = store;
     let to = into.as_mut_ptr();
     for index in 0..8 {
         // SAFETY: in bounds and 8-byte aligned. An atomic load is never repeated or split by the compiler.
@@ -415,45 +397,27 @@ mod tests {
     use super::*;
 
     /// A slot of ordinary memory: no system call, so that Miri can watch the raw copies too.
+    #[derive(Default)]
     #[repr(align(64))]
-    struct Slot([u8; SLOT_BYTES]);
-
-    /// The address of a slot that two threads share.
-    struct Shared(*mut u8);
-    // SAFETY: the slot outlives both threads and is accessed through atomics only.
-    unsafe impl Send for Shared {}
-
-    impl Shared {
-        /// Through a method, so that a closure captures the whole and not the pointer in it.
-        fn address(&self) -> *mut u8 {
-            self.0
-        }
-    }
+    struct Slot([AtomicU32; SLOT_BYTES / 4]);
 
     #[test]
     fn portable_copies_pass_a_message_between_threads() {
-        let mut slot = Slot([0; SLOT_BYTES]);
-        let base = slot.0.as_mut_ptr();
-        let (to, from) = (Shared(base), Shared(base));
+        let slot = Slot::default();
+        let (base, stamp) = (|| slot.0.as_ptr().cast_mut().cast::<u8>(), &slot.0[STAMP_OFFSET_BYTES / 4]);
         let sent = Message::from_bytes(&std::array::from_fn(|index| if index < STAMP_OFFSET_BYTES { 0xa5 } else { 0 }));
-        let stamp_of = |slot: *mut u8| {
-            // SAFETY: inside the slot, 4-byte aligned, and every access to it is atomic.
-            unsafe { AtomicU32::from_ptr(slot.wrapping_add(STAMP_OFFSET_BYTES).cast()) }
-        };
         let mut received = Message::ZERO;
         std::thread::scope(|scope| {
-            scope.spawn(move || {
-                let to = to.address();
+            scope.spawn(|| {
                 // SAFETY: the slot is valid and aligned.
-                unsafe { store_words(to, &sent) };
-                stamp_of(to).store(1, Ordering::Release);
+                unsafe { store_words(base(), &sent) };
+                stamp.store(1, Ordering::Release);
             });
-            let from = from.address();
-            while stamp_of(from).load(Ordering::Acquire) == 0 {
+            while stamp.load(Ordering::Acquire) == 0 {
                 std::thread::yield_now();
             }
             // SAFETY: as above; the portable variant suits every CPU.
-            unsafe { copy_in(StoreVariant::Portable, from, &mut received) };
+            unsafe { copy_in(StoreVariant::Portable, base(), &mut received) };
         });
         let mut expected = sent;
         expected.set_word(7, sent.word(7) & 0xffff_ffff | 1 << 32);

@@ -176,24 +176,19 @@ pub struct RegionTable(Vec<View>);
 unsafe impl Send for RegionTable {}
 
 impl Default for RegionTable {
+    /// A table without memory: every extent is refused.
     fn default() -> Self {
-        Self::new()
+        Self(vec![NO_VIEW; usize::from(MAX_REGIONS)])
     }
 }
 
 impl RegionTable {
-    /// A table without memory: every extent is refused.
-    #[must_use]
-    pub fn new() -> Self {
-        Self(vec![NO_VIEW; usize::from(MAX_REGIONS)])
-    }
-
     /// The table of a queue whose client has handed over nothing yet: the pool of its channel is region 0.
     ///
     /// # Errors
     /// The range is outside the memory.
     pub fn of_pool(memory: &Arc<Region>, offset_bytes: u64, length_bytes: u64) -> Result<Self, MemoryFault> {
-        let mut table = Self::new();
+        let mut table = Self::default();
         table.insert(0, memory, offset_bytes, length_bytes, ACCESS_READ | ACCESS_WRITE).map(|()| table)
     }
 

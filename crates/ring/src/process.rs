@@ -63,13 +63,6 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "asks the kernel about processes")]
-    fn a_process_that_runs_is_not_ending_and_has_a_name() {
-        assert!(!is_ending(std::process::id()));
-        assert!(name_of(std::process::id()).is_some_and(|name| !name.is_empty()));
-    }
-
-    #[test]
-    #[cfg_attr(miri, ignore = "asks the kernel about processes")]
     fn a_stopped_process_is_not_ending_until_it_is_killed() {
         let mut child = Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().expect("a process");
         let pid = rustix::process::Pid::from_child(&child);

@@ -72,10 +72,10 @@ impl Region {
         }
         // A hole in a hugetlbfs file faults with SIGBUS when the pool is empty; tmpfs only when the machine is out of memory.
         const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
-        if rustix::fs::fstatfs(&file)?.f_type == HUGETLBFS_MAGIC {
+        if rustix::fs::fstatfs(&file).map_err(io::Error::from)?.f_type == HUGETLBFS_MAGIC {
             return unsafe_memory("the memory file is on hugetlbfs, whose pages may be missing when they are touched");
         }
-        let actual_bytes = u64::try_from(rustix::fs::fstat(&file)?.st_size).unwrap_or(0);
+        let actual_bytes = u64::try_from(rustix::fs::fstat(&file).map_err(io::Error::from)?.st_size).unwrap_or(0);
         if length_bytes == 0 || length_bytes > MAX_REGION_BYTES || length_bytes > actual_bytes {
             return Err(RegionError::Fault(PeerFault::OutOfRegion {
                 what: "memory",
@@ -103,12 +103,6 @@ impl Region {
     #[must_use]
     pub const fn length_bytes(&self) -> u64 {
         self.length_bytes as u64
-    }
-
-    /// What the mapping allows.
-    #[must_use]
-    pub const fn access(&self) -> Access {
-        self.access
     }
 
     /// The first byte. Valid for `length_bytes` as long as the region lives.
@@ -174,33 +168,12 @@ impl Drop for Region {
 }
 
 /// Why memory could not be taken over.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum RegionError {
     /// The peer's mistake.
+    #[error(transparent)]
     Fault(PeerFault),
     /// The machine's refusal.
-    Io(io::Error),
+    #[error("cannot map memory: {0}")]
+    Io(#[from] io::Error),
 }
-
-impl From<io::Error> for RegionError {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
-}
-
-impl From<rustix::io::Errno> for RegionError {
-    fn from(error: rustix::io::Errno) -> Self {
-        Self::Io(error.into())
-    }
-}
-
-impl core::fmt::Display for RegionError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Self::Fault(fault) => fault.fmt(f),
-            Self::Io(error) => write!(f, "cannot map memory: {error}"),
-        }
-    }
-}
-
-impl core::error::Error for RegionError {}

@@ -13,6 +13,7 @@ use rustix::net::{
 };
 
 use crate::control::{MAX_DESCRIPTORS, MAX_MESSAGE_BYTES};
+use crate::doorbell::await_readable;
 
 /// Longest path a Unix socket address can hold, without the terminating zero byte.
 pub const MAX_SOCKET_PATH_BYTES: usize = 107;
@@ -143,11 +144,7 @@ impl Seqpacket {
             if left.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            let left = Timespec::try_from(left).map_err(|_| io::ErrorKind::InvalidInput)?;
-            match rustix::event::poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&left)) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
+            await_readable(self, Some(left))?;
         }
     }
 

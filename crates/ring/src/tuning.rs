@@ -4,9 +4,10 @@
 
 mod choices;
 
+use std::sync::LazyLock;
+
 pub use self::choices::Choices;
-#[cfg(not(loom))]
-use crate::{cpu, cpu::StoreVariant, pace::FirstLook};
+use crate::cpu::{self, StoreVariant};
 
 /// How the writer comes to own the slot of the next message that travels alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,11 +35,31 @@ pub enum Touch {
     Always,
 }
 
+/// Two delays of the first look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Delays {
+    /// Of the caller after a call, in ticks of the time-stamp counter.
+    pub caller_ticks: u64,
+    /// Of the answerer after an answer, in ticks.
+    pub answerer_ticks: u64,
+}
+
+/// How the first look is delayed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FirstLook {
+    /// By what the channel's own exchanges show to be best, which may be nothing.
+    #[default]
+    Calibrated,
+    /// Not at all.
+    AtOnce,
+    /// By so much, at most [`MAX_HOLD_TICKS`](crate::pace::MAX_HOLD_TICKS); for measurements.
+    After(Delays),
+}
+
 /// How one end of a ring does its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
     /// How a message is put into its slot. A variant that this CPU lacks is replaced by the best it has.
-    #[cfg(not(loom))]
     pub store: StoreVariant,
     /// How the slot of the next lone message is owned.
     pub ownership: Ownership,
@@ -64,7 +85,6 @@ pub struct Tuning {
     /// A stream's reader returns slots once one part in so many of the ring has been received.
     pub releases_per_lap: u32,
     /// When call and reply look first for what must come.
-    #[cfg(not(loom))]
     pub first_look: FirstLook,
     /// Were these choices measured on this machine?
     pub measured: bool,
@@ -75,7 +95,6 @@ impl Tuning {
     #[must_use]
     pub fn usual() -> Self {
         Self {
-            #[cfg(not(loom))]
             store: usual_store(),
             ownership: Ownership::PrefetchNext,
             prefetch_slots: 1,
@@ -87,14 +106,12 @@ impl Tuning {
             take: TAKE_MANY,
             demote: false,
             releases_per_lap: 4,
-            #[cfg(not(loom))]
             first_look: FirstLook::Calibrated,
             measured: false,
         }
     }
 
     /// The choices that CPUs of this family are known to like: measured on one of each (docs/how-fast.md).
-    #[cfg(not(loom))]
     #[must_use]
     pub fn for_family(vendor: &[u8; 12], family: u32, model: u32) -> Self {
         let usual = Self::usual();
@@ -126,7 +143,6 @@ impl Tuning {
             // What the touch gains in a stream is lost by a reader that runs at the writer's heels.
             self.stream_gather_ticks = if touch == Touch::Never { 0 } else { STREAM_GATHER_TICKS };
         }
-        #[cfg(not(loom))]
         if let Some(store) = advice.store() {
             self.store = store.or_best_below(cpu::features().store);
         }
@@ -149,9 +165,8 @@ impl Tuning {
             .with_ownership(self.ownership)
             .with_touch(self.touch)
             .with_burst_prefetch(self.burst_prefetch_slots != 0)
-            .with_take(self.take);
-        #[cfg(not(loom))]
-        let choices = choices.with_store(self.store);
+            .with_take(self.take)
+            .with_store(self.store);
         if self.measured { choices.as_measured() } else { choices }
     }
 
@@ -187,7 +202,6 @@ const LEAST_GATHERING_SLOTS: u32 = 256;
 pub const TAKE_MANY: u32 = 16;
 
 /// One store where the CPU makes it visible at once, else quarters.
-#[cfg(not(loom))]
 fn usual_store() -> StoreVariant {
     match cpu::features().store {
         StoreVariant::Split32 => StoreVariant::Wide16,
@@ -198,15 +212,11 @@ fn usual_store() -> StoreVariant {
 impl Default for Tuning {
     /// The choices of this CPU's family.
     fn default() -> Self {
-        #[cfg(loom)]
-        return Self::usual();
-        #[cfg(not(loom))]
-        {
-            static OWN: std::sync::LazyLock<Tuning> = std::sync::LazyLock::new(|| {
-                let cpu = cpu::features();
-                Tuning::for_family(&cpu.vendor, cpu.family, cpu.model)
-            });
-            *OWN
-        }
+        static OWN: LazyLock<Tuning> = LazyLock::new(|| {
+            let cpu = cpu::features();
+            // What the models are about does not depend on where they run.
+            if cfg!(loom) { Tuning::usual() } else { Tuning::for_family(&cpu.vendor, cpu.family, cpu.model) }
+        });
+        *OWN
     }
 }

@@ -2,16 +2,24 @@
 #![cfg(not(loom))]
 
 use fipsee_ring::control::{
-    ACCESS_READ, Control, MAX_MESSAGE_BYTES, MAX_NAME_BYTES, MAX_REFUSAL_BYTES, RefusalCode, SERVICE_INFO_BYTES, VERSION,
+    ACCESS_READ, Control, MAX_MESSAGE_BYTES, MAX_NAME_BYTES, MAX_REFUSAL_BYTES, Refusal, RefusalCode, SERVICE_INFO_BYTES,
+    VERSION, Wanted,
 };
 
 fn every_kind() -> Vec<Control> {
     vec![
         Control::Hello { version_min: 1, version_max: 3, features: 0x8000_0000_0000_0001 },
         Control::Welcome { version: 1, max_queues: 64, max_depth: 4096, features: 5, max_pool_bytes: 1 << 30 },
-        Control::Attach { service: 1, queue_count: 4, depth: 128, flags: 1, pool_bytes: 1 << 20, name: "disk-ä".to_owned() },
+        Control::Attach(Wanted {
+            service: 1,
+            queue_count: 4,
+            depth: 128,
+            flags: 1,
+            pool_bytes: 1 << 20,
+            name: "disk-ä".to_owned(),
+        }),
         Control::Attached { queue_count: 4, region_bytes: 1 << 24, service_info: [0xa5; SERVICE_INFO_BYTES] },
-        Control::Refused { code: RefusalCode::UnknownName, text: "no disk of that name; see `fipsee ls`".to_owned() },
+        Control::Refused(Refusal { code: RefusalCode::UnknownName, text: "no disk of that name; see `fipsee ls`".to_owned() }),
         Control::Register { region: 1, access: ACCESS_READ, length_bytes: 1 << 33 },
         Control::Registered { region: 63 },
         Control::Unregister { region: 2 },
@@ -23,7 +31,7 @@ fn every_kind() -> Vec<Control> {
 
 /// Of HELLO and REFUSED the version is read, whatever it is: they are how a version is agreed on.
 fn may_name_another_version(message: &Control) -> bool {
-    matches!(message, Control::Hello { .. } | Control::Refused { .. })
+    matches!(message, Control::Hello { .. } | Control::Refused(_))
 }
 
 #[test]
@@ -38,11 +46,11 @@ fn every_kind_survives_encoding() {
 #[test]
 fn every_refusal_code_survives_encoding() {
     for wire in 0..=12_u32 {
-        let mut bytes = Control::Refused { code: RefusalCode::Other(wire), text: "no".to_owned() }.encode();
-        let Ok(Control::Refused { code, .. }) = Control::decode(&bytes) else { panic!("code {wire} is refused") };
+        let mut bytes = Control::Refused(Refusal { code: RefusalCode::Other(wire), text: "no".to_owned() }).encode();
+        let Ok(Control::Refused(Refusal { code, .. })) = Control::decode(&bytes) else { panic!("code {wire} is refused") };
         assert_eq!(matches!(code, RefusalCode::Other(_)), !(1..=8).contains(&wire), "code {wire}");
         bytes[12] = u8::try_from(wire).expect("small");
-        assert_eq!(Control::Refused { code, text: "no".to_owned() }.encode(), bytes, "code {wire} has two encodings");
+        assert_eq!(Control::Refused(Refusal { code, text: "no".to_owned() }).encode(), bytes, "code {wire} has two encodings");
     }
 }
 
@@ -115,17 +123,18 @@ fn random_bytes_never_panic_and_never_pass_unchanged() {
 #[test]
 fn names_and_texts_are_cut_at_a_character_and_stay_readable() {
     let long = "ä".repeat(500);
-    let attach = Control::Attach { service: 1, queue_count: 1, depth: 1, flags: 0, pool_bytes: 0, name: format!("a{long}") };
-    let Ok(Control::Attach { name, .. }) = Control::decode(&attach.encode()) else { panic!("a long name is refused") };
+    let attach =
+        Control::Attach(Wanted { service: 1, queue_count: 1, depth: 1, flags: 0, pool_bytes: 0, name: format!("a{long}") });
+    let Ok(Control::Attach(Wanted { name, .. })) = Control::decode(&attach.encode()) else { panic!("a long name is refused") };
     assert_eq!(name.len(), MAX_NAME_BYTES - 1, "64 bytes end within a character");
-    let refused = Control::Refused { code: RefusalCode::Limit, text: long };
-    let Ok(Control::Refused { text, .. }) = Control::decode(&refused.encode()) else { panic!("a long text is refused") };
+    let refused = Control::Refused(Refusal { code: RefusalCode::Limit, text: long });
+    let Ok(Control::Refused(Refusal { text, .. })) = Control::decode(&refused.encode()) else { panic!("a long text is refused") };
     assert_eq!(text.len(), MAX_REFUSAL_BYTES);
 }
 
 #[test]
 fn text_that_is_not_utf8_and_text_longer_than_its_field_are_refused() {
-    let refused = Control::Refused { code: RefusalCode::Limit, text: "limit".to_owned() }.encode();
+    let refused = Control::Refused(Refusal { code: RefusalCode::Limit, text: "limit".to_owned() }).encode();
     let mut bytes = refused.clone();
     bytes[20] = 0xff;
     assert!(Control::decode(&bytes).is_err_and(|error| error.to_string().contains("UTF-8")));

@@ -12,7 +12,7 @@ fn table() -> (Arc<Region>, RegionTable) {
     let region = Arc::new(Region::create("memory", 4096).expect("memory"));
     let bytes: Vec<u8> = (0..4096_u32).map(|index| (index % 251) as u8).collect();
     region.write(0, &bytes).expect("within the region");
-    let mut table = RegionTable::new();
+    let mut table = RegionTable::default();
     table.insert(3, &region, 100, 700, ACCESS_READ).expect("a free id");
     (region, table)
 }

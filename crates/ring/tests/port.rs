@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fipsee_ring::channel::{ClientQueue, FEATURES, Profile, RegionLayout, ServerQueue};
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
-use fipsee_ring::handshake::HandshakeError;
+use fipsee_ring::error::Error;
 use fipsee_ring::port::{Port, ReconnectEvent, ReconnectPolicy};
 use fipsee_ring::region::Region;
 use fipsee_ring::wait::{Backoff, WaitMode};
@@ -54,8 +54,8 @@ fn a_sleeper_is_rung_and_takes_what_came_before_the_end() {
     assert!(port.queue.completions.receive(&mut message));
     port.queue.requests.answered();
     publish(&mut port);
-    assert!(matches!(port.pause::<Infallible>(None, false, || true), Err(HandshakeError::Disconnected)), "nothing is left");
-    assert!(matches!(port.woken::<Infallible>(), Err(HandshakeError::Disconnected)));
+    assert!(matches!(port.pause::<Infallible>(None, false, || true), Err(Error::Disconnected)), "nothing is left");
+    assert!(matches!(port.woken::<Infallible>(), Err(Error::Disconnected)));
 }
 
 #[test]

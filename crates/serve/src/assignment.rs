@@ -1,16 +1,18 @@
 //! Dealing queues to workers, wherever they come from.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-use crate::{Engine, Place, WorkerHandle};
+use crate::{Engine, Place, WorkerCounters, WorkerHandle};
 
 /// One queue's share of a worker; given back when dropped.
 #[derive(Debug)]
 pub struct Assignment {
-    worker: usize,
-    place: Place,
-    queues: Arc<AtomicU64>,
+    /// Number of the worker.
+    pub worker: usize,
+    /// Where it runs.
+    pub place: Place,
+    counters: Arc<WorkerCounters>,
 }
 
 impl Assignment {
@@ -18,7 +20,7 @@ impl Assignment {
     #[must_use]
     pub fn choose<E: Engine>(workers: &[WorkerHandle<E>]) -> Self {
         // Two threads that choose at once may choose the same; that costs balance, nothing else.
-        let assigned_to = |index: &usize| workers[*index].assigned.load(Ordering::Relaxed);
+        let assigned_to = |index: &usize| workers[*index].counters.assigned.load(Ordering::Relaxed);
         let worker = (0..workers.len()).min_by_key(assigned_to).unwrap_or(0);
         Self::to(worker, &workers[worker])
     }
@@ -27,7 +29,7 @@ impl Assignment {
     /// least two fewer.
     #[must_use]
     pub fn uneven<E: Engine>(workers: &[WorkerHandle<E>]) -> Option<(usize, Self)> {
-        let assigned_to = |index: &usize| workers[*index].assigned.load(Ordering::Relaxed);
+        let assigned_to = |index: &usize| workers[*index].counters.assigned.load(Ordering::Relaxed);
         let (from, to) = ((0..workers.len()).max_by_key(assigned_to)?, (0..workers.len()).min_by_key(assigned_to)?);
         (assigned_to(&from) >= assigned_to(&to) + 2).then(|| (from, Self::to(to, &workers[to])))
     }
@@ -35,25 +37,13 @@ impl Assignment {
     /// To this worker.
     #[must_use]
     pub fn to<E: Engine>(worker: usize, handle: &WorkerHandle<E>) -> Self {
-        handle.assigned.fetch_add(1, Ordering::Relaxed);
-        Self { worker, place: handle.place, queues: Arc::clone(&handle.assigned) }
-    }
-
-    /// Where the worker runs.
-    #[must_use]
-    pub const fn place(&self) -> Place {
-        self.place
-    }
-
-    /// Number of the worker.
-    #[must_use]
-    pub const fn worker(&self) -> usize {
-        self.worker
+        handle.counters.assigned.fetch_add(1, Ordering::Relaxed);
+        Self { worker, place: handle.place, counters: Arc::clone(&handle.counters) }
     }
 }
 
 impl Drop for Assignment {
     fn drop(&mut self) {
-        self.queues.fetch_sub(1, Ordering::Relaxed);
+        self.counters.assigned.fetch_sub(1, Ordering::Relaxed);
     }
 }

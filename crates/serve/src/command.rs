@@ -18,7 +18,14 @@ pub type Removed<E> = Box<dyn FnMut(Box<dyn Queue<E>>) + Send>;
 /// What a worker is asked for.
 pub enum Command<E: Engine> {
     /// Serve a queue.
-    Add(Add<E>),
+    Add {
+        /// Whose it is, and which of its queues.
+        name: QueueName,
+        /// Makes it, on the worker's thread.
+        make: Make<E>,
+        /// Is it served?
+        added: Added,
+    },
     /// Change queues. Without one that is meant, the change is dropped.
     Change {
         /// Which.
@@ -53,7 +60,7 @@ impl<E: Engine> Command<E> {
         added: impl FnOnce(Result<(), NotAdded>) + Send + 'static,
     ) -> Self {
         let make = move |id| make(id).map(|queue| Box::new(queue) as Box<dyn Queue<E>>);
-        Self::Add(Add { name, make: Box::new(make), added: Box::new(added) })
+        Self::Add { name, make: Box::new(make), added: Box::new(added) }
     }
 
     /// Change those of the queues that are of the kind `Q`.
@@ -65,16 +72,6 @@ impl<E: Engine> Command<E> {
         };
         Self::Change { which, when, change: Box::new(change) }
     }
-}
-
-/// [`Command::Add`]
-pub struct Add<E: Engine> {
-    /// Whose it is, and which of its queues.
-    pub name: QueueName,
-    /// Makes it, on the worker's thread.
-    pub make: Make<E>,
-    /// Is it served?
-    pub added: Added,
 }
 
 /// Which queues of a worker are meant.

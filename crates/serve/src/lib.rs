@@ -4,7 +4,6 @@
 //! carries out changes when nothing is in flight. What a request is, and where queues come from, is not known here.
 
 mod assignment;
-mod channel_queue;
 mod command;
 mod declaration;
 mod engine;
@@ -19,8 +18,7 @@ pub mod uring;
 mod worker;
 
 pub use self::assignment::Assignment;
-pub use self::channel_queue::ChannelQueue;
-pub use self::command::{Add, Added, Change, Command, Make, NotAdded, Removed, When, Which};
+pub use self::command::{Added, Change, Command, Make, NotAdded, Removed, When, Which};
 pub use self::declaration::{Argument, FileUse, Metric, Needs};
 pub use self::engine::{Engine, Ticket};
 pub use self::queue::{Queue, QueueName};

@@ -13,19 +13,12 @@ const EMPTY_VISITS_BEFORE_IDLE: u32 = 1000;
 /// Idle queues looked at per pass.
 const IDLE_SAMPLES_PER_PASS: usize = 4;
 
-/// Is a queue on its way out?
-pub(crate) enum Closing<E: Engine> {
-    No,
-    /// Serve what was published, then go: at most so many requests, because a correct client has no more outstanding,
-    /// and one that goes on publishing must not keep us.
-    Finish {
-        left: u32,
-        removed: Arc<Mutex<Removed<E>>>,
-    },
-    /// Go as soon as nothing is in flight.
-    Now {
-        removed: Arc<Mutex<Removed<E>>>,
-    },
+/// Of a queue that goes as soon as nothing is in flight.
+pub(crate) struct Closing<E: Engine> {
+    /// What was published is served first: at most so many requests, because a correct client has no more outstanding, and one that
+    /// goes on publishing must not keep us.
+    pub(crate) left: u32,
+    pub(crate) removed: Arc<Mutex<Removed<E>>>,
 }
 
 /// One queue and what belongs to it. What is dropped last may be waited for.
@@ -38,18 +31,18 @@ pub(crate) struct Slot<E: Engine> {
     polled: Option<Arc<dyn Mapping>>,
     /// What waits until nothing is in flight.
     pub(crate) changes: Vec<Arc<Mutex<Change<E>>>>,
-    pub(crate) closing: Closing<E>,
+    pub(crate) closing: Option<Closing<E>>,
 }
 
 impl<E: Engine> Slot<E> {
     pub(crate) fn new(queue: Box<dyn Queue<E>>, name: QueueName) -> Self {
-        Self { queue, name, active: false, empty_visits: 0, polled: None, changes: Vec::new(), closing: Closing::No }
+        Self { queue, name, active: false, empty_visits: 0, polled: None, changes: Vec::new(), closing: None }
     }
 
     /// May requests be taken? Not while a change waits, nor when the client is gone.
     #[inline(always)]
     pub(crate) fn takes_requests(&self) -> bool {
-        self.changes.is_empty() && !matches!(self.closing, Closing::Now { .. } | Closing::Finish { left: 0, .. })
+        self.changes.is_empty() && self.closing.as_ref().is_none_or(|closing| closing.left > 0)
     }
 
     /// Nothing is in flight: do what waited for that.
@@ -62,7 +55,7 @@ impl<E: Engine> Slot<E> {
 
     /// It is served no more.
     pub(crate) fn hand_back(self) {
-        if let Closing::Finish { removed, .. } | Closing::Now { removed } = self.closing {
+        if let Some(Closing { removed, .. }) = self.closing {
             removed.lock().unwrap_or_else(PoisonError::into_inner)(self.queue);
         }
     }
@@ -175,8 +168,8 @@ impl<E: Engine> PollSet<E> {
                 continue;
             };
             let taken = if slot.takes_requests() { slot.queue.visit(engine, alone) } else { 0 };
-            if let Closing::Finish { left, .. } = &mut slot.closing {
-                *left = left.saturating_sub(taken);
+            if let Some(closing) = &mut slot.closing {
+                closing.left = closing.left.saturating_sub(taken);
             }
             work += taken;
             if taken > 0 {

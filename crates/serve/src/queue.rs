@@ -1,8 +1,9 @@
 //! What a worker serves.
 
 use std::any::Any;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
+use fipsee_ring::channel::ServerQueue;
 use fipsee_ring::mapped::NextStamp;
 use fipsee_ring::wait::Watch;
 
@@ -18,14 +19,27 @@ pub struct QueueName {
 }
 
 /// A queue of some service, on its worker's thread. The worker calls [`visit`](Self::visit) once per pass, never anything per request.
+/// The defaults are for a queue that stands on one queue of a channel, and do what its doorbells and its rings need.
 pub trait Queue<E: Engine>: Any + Send {
+    /// Our end of the channel's queue, if it stands on one and has it now.
+    fn end(&self) -> Option<&ServerQueue> {
+        None
+    }
+
+    /// As [`end`](Self::end).
+    fn end_mut(&mut self) -> Option<&mut ServerQueue> {
+        None
+    }
+
     /// Take up to a budget of requests, and answer what can be answered at once. Returns how many were taken.
     ///
     /// `alone`: the worker has no other active queue.
     fn visit(&mut self, engine: &mut E, alone: bool) -> u32;
 
     /// Requests begun and not finished.
-    fn in_flight(&self) -> u32;
+    fn in_flight(&self) -> u32 {
+        0
+    }
 
     /// Requests that a correct client has outstanding at most: so many are served of one that detaches in order. 0: none does.
     fn depth(&self) -> u32 {
@@ -33,31 +47,49 @@ pub trait Queue<E: Engine>: Any + Send {
     }
 
     /// Is a request waiting that may be taken?
-    fn has_work(&self) -> bool;
+    fn has_work(&self) -> bool {
+        self.end().is_some_and(|end| end.requests.has_message())
+    }
 
     /// A piece of work that [`visit`](Self::visit) began has ended; [`flush`](Self::flush) follows.
-    fn finish(&mut self, ticket: E::Ticket, status: E::Status);
+    fn finish(&mut self, _ticket: E::Ticket, _status: E::Status) {}
 
     /// Publish what is complete, and wake the client if it sleeps.
-    fn flush(&mut self);
+    fn flush(&mut self) {
+        if let Some(end) = self.end_mut()
+            && end.completions.reader_needs_doorbell()
+        {
+            end.client_bell.ring();
+        }
+    }
 
     /// Ask for the doorbell unless that is done, then look once more: is there work after all?
-    fn arm_and_work_remains(&mut self) -> bool;
+    fn arm_and_work_remains(&mut self) -> bool {
+        let remains = self.end_mut().is_some_and(|end| !end.requests.is_armed() && end.requests.arm_and_work_remains());
+        remains && self.has_work()
+    }
 
     /// The doorbell rang: it must be asked for again before sleeping.
-    fn bell_rang(&mut self);
+    fn bell_rang(&mut self) {
+        if let Some(end) = self.end_mut() {
+            end.requests.disarm();
+        }
+    }
 
-    /// Where the doorbell rings.
-    fn bell(&self) -> BorrowedFd<'_>;
+    /// Where the doorbell rings, if there is one.
+    fn bell(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.end()?.our_bell.as_fd())
+    }
 
     /// What shows that there is work, as long as the queue is not visited. `None`: [`has_work`](Self::has_work) is to be asked.
     fn next_stamp(&self) -> Option<NextStamp> {
-        None
+        let requests = &self.end()?.requests;
+        Some(requests.memory().next_stamp(requests.cursor()))
     }
 
     /// As [`next_stamp`](Self::next_stamp), for a worker that waits for this queue alone.
     fn watch(&self) -> Option<Watch<'_>> {
-        None
+        Some(self.end()?.requests.watch())
     }
 
     /// Begin what a visit would begin of requests that were taken before, and no others. Was there anything? A queue is asked that is not
@@ -66,7 +98,7 @@ pub trait Queue<E: Engine>: Any + Send {
         false
     }
 
-    /// Another worker serves it from now on, which knows it by this number. Nothing of it is in flight, and its doorbell is to be asked for again.
+    /// Another worker serves it from now on, which knows it by this number. Nothing of it is in flight.
     /// The default is for queues whose service never has them moved.
     fn moved(&mut self, _id: u32) {}
 

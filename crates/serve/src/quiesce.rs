@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec};
+use fipsee_ring::doorbell::await_readable;
 
+use crate::poll_set::Slot;
 use crate::{Command, Engine, Pass, QueueName, Worker, WorkerHandle};
 
 /// Longer than any worker needs between two looks into its mailbox, unless it is not given a CPU.
@@ -15,9 +16,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Asks a worker to finish what is in flight and then to do nothing until it is to resume.
 pub struct Quiesce {
     /// How long requests in flight are waited for.
-    timeout: Duration,
-    /// The state of its queues. Dropped instead: requests are still in flight, and the worker resumes.
-    states: Sender<States>,
+    pub(crate) timeout: Duration,
+    /// The state of its queues, until that is sent. Dropped instead: requests are still in flight, and the worker resumes.
+    states: Option<Sender<States>>,
     resume: Receiver<()>,
     if_abandoned: IfAbandoned,
 }
@@ -69,7 +70,7 @@ impl Quiesced {
     ) -> Result<Self, NotQuiesced> {
         let deadline = Instant::now() + timeout + ANSWER_TIMEOUT;
         let mut asked = Self::ask(workers, before, timeout, if_abandoned);
-        while !asked.answer(|reply| reply.recv_timeout(deadline.saturating_duration_since(Instant::now())))? {}
+        asked.await_answers(deadline)?;
         Ok(asked.quiesced)
     }
 
@@ -84,7 +85,7 @@ impl Quiesced {
         let (mut quiesced, mut replies) = (Self { states: States::new(), resume: Vec::new() }, Vec::new());
         for (worker, mut commands) in workers.iter().zip(before) {
             let ((states, reply), (sender, resume)) = (channel(), channel());
-            commands.push(Command::Quiesce(Quiesce { timeout, states, resume, if_abandoned }));
+            commands.push(Command::Quiesce(Quiesce { timeout, states: Some(states), resume, if_abandoned }));
             // Together: no queue may be visited between the first command and the last.
             worker.mailbox.send_all(commands);
             quiesced.resume.push(sender);
@@ -119,44 +120,23 @@ impl AskedToQuiesce {
     /// # Errors
     /// Requests are still in flight after the timeout.
     pub fn poll(mut self) -> Result<Result<Quiesced, Self>, NotQuiesced> {
-        loop {
-            match self.answer(|reply| reply.recv_timeout(Duration::ZERO)) {
-                Ok(true) => return Ok(Ok(self.quiesced)),
-                Ok(false) => {}
-                Err(NotQuiesced::NoAnswer(_)) => return Ok(Err(self)),
-                Err(error) => return Err(error),
-            }
+        match self.await_answers(Instant::now()) {
+            Ok(()) => Ok(Ok(self.quiesced)),
+            Err(NotQuiesced::NoAnswer(_)) => Ok(Err(self)),
+            Err(error) => Err(error),
         }
     }
 
-    /// Take the next worker's answer. Was it the last?
-    fn answer(
-        &mut self,
-        receive: impl FnOnce(&Receiver<States>) -> Result<States, RecvTimeoutError>,
-    ) -> Result<bool, NotQuiesced> {
-        let Some(reply) = self.replies.get(self.answered) else { return Ok(true) };
-        let states = receive(reply).map_err(|error| match error {
-            RecvTimeoutError::Disconnected => NotQuiesced::InFlight,
-            RecvTimeoutError::Timeout => NotQuiesced::NoAnswer(self.answered),
-        })?;
-        self.quiesced.states.extend(states);
-        self.answered += 1;
-        Ok(self.answered == self.replies.len())
-    }
-}
-
-/// How far a worker is.
-pub(crate) enum Quiescing {
-    /// Requests are in flight, and waited for until then.
-    Draining(Quiesce, Instant),
-    /// It does nothing until it is to resume.
-    Done { resume: Receiver<()>, if_abandoned: IfAbandoned },
-}
-
-impl Quiesce {
-    pub(crate) fn begin(self) -> Quiescing {
-        let deadline = Instant::now() + self.timeout;
-        Quiescing::Draining(self, deadline)
+    fn await_answers(&mut self, deadline: Instant) -> Result<(), NotQuiesced> {
+        while let Some(reply) = self.replies.get(self.answered) {
+            let states = reply.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+            self.quiesced.states.extend(states.map_err(|error| match error {
+                RecvTimeoutError::Disconnected => NotQuiesced::InFlight,
+                RecvTimeoutError::Timeout => NotQuiesced::NoAnswer(self.answered),
+            })?);
+            self.answered += 1;
+        }
+        Ok(())
     }
 }
 
@@ -164,23 +144,24 @@ impl<E: Engine> Worker<E> {
     /// Finish what is in flight, then do nothing until it is to resume.
     #[cold]
     pub(crate) fn quiesce(&mut self) -> Pass {
-        match self.quiescing.take() {
-            Some(Quiescing::Draining(order, deadline)) => self.drain(order, deadline),
-            Some(Quiescing::Done { resume, if_abandoned }) => match resume.try_recv() {
-                Err(TryRecvError::Empty) => {
-                    self.quiescing = Some(Quiescing::Done { resume, if_abandoned });
-                    Pass::Idle
-                }
-                resumed => self.resume(resumed.is_ok() || if_abandoned == IfAbandoned::Resume),
-            },
-            None => Pass::Worked,
+        let Some((order, deadline)) = self.quiescing.take() else { return Pass::Worked };
+        if order.states.is_some() {
+            return self.drain(order, deadline);
+        }
+        match order.resume.try_recv() {
+            Err(TryRecvError::Empty) => {
+                self.quiescing = Some((order, deadline));
+                Pass::Idle
+            }
+            resumed => self.resume(resumed.is_ok() || order.if_abandoned == IfAbandoned::Resume),
         }
     }
 
-    fn drain(&mut self, order: Quiesce, deadline: Instant) -> Pass {
+    fn drain(&mut self, mut order: Quiesce, deadline: Instant) -> Pass {
         // Queues of another daemon must not be touched.
-        let is_own = order.if_abandoned == IfAbandoned::Resume;
-        if (is_own && self.begin_owed()) || self.engine.in_flight() > 0 {
+        let own = order.if_abandoned == IfAbandoned::Resume;
+        let begin = |begun, (_, slot): (_, &mut Slot<E>)| slot.queue.begin_owed(&mut self.engine) || begun;
+        if (own && self.queues.iter_mut().fold(false, begin)) || self.engine.in_flight() > 0 {
             let finished = self.run_engine();
             if finished == 0 && Instant::now() >= deadline {
                 // Dropping the order says so.
@@ -188,14 +169,15 @@ impl<E: Engine> Worker<E> {
                 self.run_commands();
                 return Pass::Worked;
             }
-            self.quiescing = Some(Quiescing::Draining(order, deadline));
+            self.quiescing = Some((order, deadline));
             return if finished > 0 { Pass::Worked } else { Pass::Idle };
         }
         // Nothing is in flight: changes that waited for that are made now.
         self.settle();
-        let Quiesce { states, resume, if_abandoned, .. } = order;
-        let _ = states.send(self.saved_states(is_own));
-        self.quiescing = Some(Quiescing::Done { resume, if_abandoned });
+        let queues = self.queues.iter_mut();
+        let states = queues.filter_map(|(_, slot)| Some((slot.name, slot.queue.saved_state(own)?))).collect();
+        let _ = order.states.take().map(|reply| reply.send(states));
+        self.quiescing = Some((order, deadline));
         Pass::Idle
     }
 
@@ -216,37 +198,16 @@ impl<E: Engine> Worker<E> {
     /// Sleep until the engine reports, or until it is to resume.
     #[cold]
     pub(crate) fn rest_quiesced(&mut self) {
-        match self.quiescing.take() {
-            Some(Quiescing::Draining(order, deadline)) => {
-                self.await_engine(deadline);
-                self.quiescing = Some(Quiescing::Draining(order, deadline));
-            }
-            Some(Quiescing::Done { resume, if_abandoned }) => {
-                self.resume(resume.recv().is_ok() || if_abandoned == IfAbandoned::Resume);
-            }
-            None => {}
+        let Some((order, deadline)) = self.quiescing.take() else { return };
+        if order.states.is_none() {
+            self.resume(order.resume.recv().is_ok() || order.if_abandoned == IfAbandoned::Resume);
+            return;
         }
-    }
-
-    fn begin_owed(&mut self) -> bool {
-        let mut begun = false;
-        for (_, slot) in self.queues.iter_mut() {
-            begun |= slot.queue.begin_owed(&mut self.engine);
+        if let Some(fd) = self.engine.as_fd() {
+            // Whatever it says, we look again.
+            let _ = await_readable(fd, Some(deadline.saturating_duration_since(Instant::now())));
         }
-        begun
-    }
-
-    /// `own`: the queues are served here. Those of another daemon are not touched.
-    fn saved_states(&mut self, own: bool) -> States {
-        let queues = self.queues.iter_mut();
-        queues.filter_map(|(_, slot)| Some((slot.name, slot.queue.saved_state(own)?))).collect()
-    }
-
-    fn await_engine(&self, deadline: Instant) {
-        let Some(fd) = self.engine.as_fd() else { return };
-        let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now()));
-        // Whatever it says, we look again.
-        let _ = rustix::event::poll(&mut [PollFd::new(&fd, PollFlags::IN)], left.ok().as_ref());
+        self.quiescing = Some((order, deadline));
     }
 }
 

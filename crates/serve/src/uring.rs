@@ -46,6 +46,32 @@ struct Slot<J> {
     job: J,
 }
 
+/// What there is from the first job on.
+struct Kernel {
+    ring: IoUring,
+    /// Requests that cannot begin yet.
+    held_back: HeldBack,
+}
+
+impl Kernel {
+    /// Enter the kernel without submitting; wait for `completion_count` completions.
+    fn enter(&self, completion_count: u32) -> io::Result<usize> {
+        // SAFETY: nothing is submitted and no argument is passed, so the kernel reads none of our memory.
+        unsafe { self.ring.submitter().enter::<u8>(0, completion_count, EnterFlags::GETEVENTS.bits(), None) }
+    }
+
+    /// Are completions ready but held back until this thread enters the kernel? Then it does.
+    fn enter_if_asked(&mut self) -> bool {
+        let queue = self.ring.submission();
+        let asks = queue.taskrun() || queue.cq_overflow();
+        drop(queue);
+        if asks {
+            let _ = self.enter(0);
+        }
+        asks
+    }
+}
+
 /// The requests of one worker that the kernel works on, and those that wait for it.
 ///
 /// The io_uring is made when the first job needs it: a worker without jobs runs on a machine
@@ -55,7 +81,7 @@ struct Slot<J> {
 /// epoll_wait(2) may end with EINTR when a completion arrives: treat that as a wake-up and poll.
 pub struct Engine<J: Job> {
     entries: u32,
-    ring: Option<IoUring>,
+    kernel: Option<Kernel>,
     /// Grows to the most requests ever in flight, which the queue depths bound. A job's spans are on the heap, so they
     /// stay where the kernel found them when this grows.
     slots: Vec<Slot<J>>,
@@ -70,17 +96,7 @@ pub struct Engine<J: Job> {
     ended: Ended<J>,
     /// Memory for transfers that cannot use the client's.
     buffers: Buffers,
-    /// Requests that cannot begin yet.
-    held_back: Option<HeldBack>,
     _stays_on_its_thread: PhantomData<*const ()>,
-}
-
-impl<J: Job> core::fmt::Debug for Engine<J> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let mut text = f.debug_struct("Engine");
-        text.field("entries", &self.entries).field("in_flight", &self.in_flight()).field("in_kernel", &self.in_kernel);
-        text.field("broken", &self.broken).finish_non_exhaustive()
-    }
 }
 
 impl<J: Job> Engine<J> {
@@ -96,7 +112,7 @@ impl<J: Job> Engine<J> {
         }
         Ok(Self {
             entries,
-            ring: None,
+            kernel: None,
             slots: Vec::new(),
             free: Vec::new(),
             waiting: VecDeque::new(),
@@ -105,7 +121,6 @@ impl<J: Job> Engine<J> {
             broken: None,
             ended: Ended::default(),
             buffers: Buffers::default(),
-            held_back: None,
             _stays_on_its_thread: PhantomData,
         })
     }
@@ -156,7 +171,7 @@ impl<J: Job> Engine<J> {
         let slot = &mut self.slots[index as usize];
         slot.ticket = ticket;
         prepare(&mut slot.job);
-        let Some(held_back) = &mut self.held_back else { return Submitted::Done(J::NOT_DONE) };
+        let Some(Kernel { held_back, .. }) = &mut self.kernel else { return Submitted::Done(J::NOT_DONE) };
         if slot.job.may_begin(&held_back.grants, index) {
             self.waiting.push_back(index);
         } else if held_back.add() {
@@ -165,36 +180,8 @@ impl<J: Job> Engine<J> {
         Submitted::Pending
     }
 
-    /// Go on with jobs whose lock is held now.
-    fn take_granted(&mut self) {
-        let Some(held_back) = &mut self.held_back else { return };
-        for (index, lock) in held_back.take() {
-            self.slots[index as usize].job.set_lock(lock);
-            self.waiting.push_back(index);
-        }
-    }
-
-    fn kernel_asks(&mut self) -> bool {
-        let Some(ring) = self.ring.as_mut() else {
-            return false;
-        };
-        let queue = ring.submission();
-        queue.taskrun() || queue.cq_overflow()
-    }
-
-    /// Enter the kernel without submitting; wait for `completion_count` completions.
-    fn enter(&self, completion_count: u32) -> io::Result<usize> {
-        let Some(ring) = self.ring.as_ref() else {
-            return Ok(0);
-        };
-        // SAFETY: nothing is submitted and no argument is passed, so the kernel reads none of our memory.
-        unsafe { ring.submitter().enter::<u8>(0, completion_count, EnterFlags::GETEVENTS.bits(), None) }
-    }
-
     fn reap(&mut self, limit: usize, finished: &mut impl FnMut(Ticket, J::Status)) -> usize {
-        let (Some(ring), Some(held_back)) = (self.ring.as_mut(), self.held_back.as_mut()) else {
-            return 0;
-        };
+        let Some(Kernel { ring, held_back }) = &mut self.kernel else { return 0 };
         let mut count = 0;
         for entry in ring.completion().take(limit) {
             if entry.user_data() == u64::from(BELL) {
@@ -225,16 +212,16 @@ impl<J: Job> Engine<J> {
                 self.waiting.push_front(index);
             }
         }
-        self.take_granted();
+        for (index, lock) in held_back.take() {
+            self.slots[index as usize].job.set_lock(lock);
+            self.waiting.push_back(index);
+        }
         count
     }
 
     /// After the kernel refused for good: nothing that it has not taken will ever be done.
     fn fail_unsent(&mut self, finished: &mut impl FnMut(Ticket, J::Status)) -> usize {
-        let Some(errno) = self.broken else { return 0 };
-        let Some(held_back) = self.held_back.as_mut() else {
-            return 0;
-        };
+        let (Some(errno), Some(Kernel { held_back, .. })) = (self.broken, &self.kernel) else { return 0 };
         let mut count = 0;
         while let Some(index) = self.pushed.pop_front().or_else(|| self.waiting.pop_front()) {
             if index == BELL {
@@ -260,11 +247,11 @@ impl<J: Job> crate::Engine for Engine<J> {
     }
 
     fn start(&mut self) -> Result<(), String> {
-        if self.ring.is_none() {
-            self.held_back = Some(HeldBack::new().map_err(|error| {
+        if self.kernel.is_none() {
+            let held_back = HeldBack::new().map_err(|error| {
                 format!("an eventfd cannot be made ({error}); raise the limit of open files (`ulimit -n`, LimitNOFILE=)")
-            })?);
-            self.ring = Some(setup::build(J::needs(), self.entries)?);
+            })?;
+            self.kernel = Some(Kernel { ring: setup::build(J::needs(), self.entries)?, held_back });
         }
         Ok(())
     }
@@ -284,12 +271,12 @@ impl<J: Job> crate::Engine for Engine<J> {
     /// `None` until the first job.
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: the descriptor stays open as long as the ring, which the engine keeps until it is dropped.
-        self.ring.as_ref().map(|ring| unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) })
+        self.kernel.as_ref().map(|kernel| unsafe { BorrowedFd::borrow_raw(kernel.ring.as_raw_fd()) })
     }
 
     /// With one system call unless there is more than the queue holds.
     fn flush(&mut self) {
-        let (Some(ring), Some(held_back), None) = (self.ring.as_mut(), self.held_back.as_mut(), self.broken) else { return };
+        let (Some(Kernel { ring, held_back }), None) = (&mut self.kernel, self.broken) else { return };
         let limit = ring.params().cq_entries() as usize;
         while !self.waiting.is_empty() || !self.pushed.is_empty() {
             let mut queue = ring.submission();
@@ -343,9 +330,7 @@ impl<J: Job> crate::Engine for Engine<J> {
             return 0;
         }
         let mut count = self.reap(limit, finished);
-        if count == 0 && self.kernel_asks() {
-            // The completions are ready but held back until this thread enters the kernel.
-            let _ = self.enter(0);
+        if count == 0 && self.kernel.as_mut().is_some_and(Kernel::enter_if_asked) {
             count = self.reap(limit, finished);
         }
         if self.ended.has_steps() {
@@ -385,26 +370,17 @@ impl<J: Job> Drop for Engine<J> {
     /// Waits until the kernel has finished everything it took: it may still write into clients' memory. What it has not
     /// taken is forgotten, and nobody waits for it.
     fn drop(&mut self) {
-        let Some(held_back) = self.held_back.take() else { return };
-        held_back.stop();
-        self.wait_for_kernel();
-        for slot in &mut self.slots {
-            slot.job.abandon(&mut self.buffers, &held_back.grants);
-        }
-    }
-}
-
-impl<J: Job> Engine<J> {
-    fn wait_for_kernel(&mut self) {
+        let Some(mut kernel) = self.kernel.take() else { return };
+        kernel.held_back.stop();
         while self.in_kernel > 0 {
-            let Some(ring) = self.ring.as_mut() else {
-                return;
-            };
-            let reaped = ring.completion().count();
+            let reaped = kernel.ring.completion().count();
             self.in_kernel = self.in_kernel.saturating_sub(reaped);
-            if reaped == 0 && self.enter(1).is_err() {
+            if reaped == 0 && kernel.enter(1).is_err() {
                 std::thread::yield_now();
             }
+        }
+        for slot in &mut self.slots {
+            slot.job.abandon(&mut self.buffers, &kernel.held_back.grants);
         }
     }
 }

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fipsee_ring::clock;
 use fipsee_ring::mailbox::Mailbox;
@@ -18,8 +18,7 @@ use fipsee_topology::pin;
 use rustix::event::{Timespec, epoll};
 
 use crate::poll_set::{Closing, PollSet, Slot};
-use crate::quiesce::Quiescing;
-use crate::{Add, Change, Command, Engine, NotAdded, Queue, Removed, When, Which};
+use crate::{Added, Change, Command, Engine, Make, NotAdded, Queue, QueueName, Quiesce, Removed, When, Which};
 
 /// Most completions of asynchronous work that are looked at before the first of them are answered, so that the clients' next requests
 /// are under way: what a disk finishes at once may be a queue's worth.
@@ -46,6 +45,8 @@ pub struct WorkerCounters {
     pub queues: AtomicU64,
     /// Times it went to sleep.
     pub sleeps: AtomicU64,
+    /// Queues that were assigned to it.
+    pub assigned: AtomicU64,
 }
 
 /// How to reach a worker.
@@ -56,15 +57,11 @@ pub struct WorkerHandle<E: Engine> {
     pub counters: Arc<WorkerCounters>,
     /// Where it runs.
     pub place: Place,
-    /// Queues that were assigned to it.
-    pub assigned: Arc<AtomicU64>,
 }
 
 impl<E: Engine> Clone for WorkerHandle<E> {
     fn clone(&self) -> Self {
-        let (mailbox, counters, assigned) = (&self.mailbox, &self.counters, &self.assigned);
-        let place = self.place;
-        Self { mailbox: Arc::clone(mailbox), counters: Arc::clone(counters), place, assigned: Arc::clone(assigned) }
+        Self { mailbox: Arc::clone(&self.mailbox), counters: Arc::clone(&self.counters), place: self.place }
     }
 }
 
@@ -93,7 +90,8 @@ pub struct Worker<E: Engine> {
     backoff: Backoff,
     /// Commands that came together with one that has the worker quiesce.
     pub(crate) deferred: Vec<Command<E>>,
-    pub(crate) quiescing: Option<Quiescing>,
+    /// It is to quiesce, or has; until when requests in flight are waited for.
+    pub(crate) quiescing: Option<(Quiesce, Instant)>,
     pub(crate) stopping: bool,
 }
 
@@ -112,7 +110,11 @@ pub fn spawn<E: Engine>(
     let given = handle.clone();
     let thread = std::thread::Builder::new().name(format!("fip-worker-{index}")).spawn(move || {
         let _guard = AbortOnPanic;
-        bind_to(place.cpu);
+        if let Some(cpu) = place.cpu
+            && let Err(error) = pin::bind(cpu)
+        {
+            tracing::warn!(cpu, %error, "cannot bind the worker to its CPU; it runs wherever the scheduler puts it");
+        }
         match engine() {
             Ok(engine) => Worker::assemble(given, epoll, Backoff::new(wait, look), engine).run(),
             Err(error) => tracing::error!(index, %error, "a worker cannot prepare for asynchronous I/O"),
@@ -122,7 +124,7 @@ pub fn spawn<E: Engine>(
 }
 
 fn prepare<E: Engine>(place: Place) -> io::Result<(WorkerHandle<E>, OwnedFd)> {
-    let handle = WorkerHandle { mailbox: Arc::new(Mailbox::new()?), counters: Arc::default(), place, assigned: Arc::default() };
+    let handle = WorkerHandle { mailbox: Arc::new(Mailbox::new()?), counters: Arc::default(), place };
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let on = epoll::EventFlags::IN | epoll::EventFlags::ET;
     epoll::add(&epoll, &*handle.mailbox, epoll::EventData::new_u64(TOKEN_MAILBOX), on)?;
@@ -138,13 +140,6 @@ impl Drop for AbortOnPanic {
         if std::thread::panicking() {
             std::process::abort();
         }
-    }
-}
-
-fn bind_to(cpu: Option<usize>) {
-    let Some(cpu) = cpu else { return };
-    if let Err(error) = pin::bind(cpu) {
-        tracing::warn!(cpu, %error, "cannot bind the worker to its CPU; it runs wherever the scheduler puts it");
     }
 }
 
@@ -285,14 +280,10 @@ impl<E: Engine> Worker<E> {
             if idle {
                 slot.apply_changes();
             }
-            let gone = match slot.closing {
-                Closing::No => false,
-                Closing::Finish { left, .. } => idle && (left == 0 || !slot.queue.has_work()),
-                Closing::Now { .. } => idle,
-            };
-            if gone {
+            let is_done = |closing: &Closing<E>| closing.left == 0 || !slot.queue.has_work();
+            if idle && slot.closing.as_ref().is_some_and(is_done) {
                 self.remove(id as usize).into_iter().for_each(Slot::hand_back);
-            } else if !idle || !matches!(slot.closing, Closing::No) {
+            } else if !idle || slot.closing.is_some() {
                 self.unsettled.push(id);
                 self.queues.activate(id as usize);
             }
@@ -302,7 +293,7 @@ impl<E: Engine> Worker<E> {
     /// Serve a queue no more.
     pub(crate) fn remove(&mut self, id: usize) -> Option<Slot<E>> {
         let slot = self.queues.remove(id)?;
-        let _ = epoll::delete(&self.epoll, slot.queue.bell());
+        let _ = slot.queue.bell().map(|bell| epoll::delete(&self.epoll, bell));
         self.handle.counters.queues.fetch_sub(1, Ordering::Relaxed);
         Some(slot)
     }
@@ -314,7 +305,7 @@ impl<E: Engine> Worker<E> {
         let mut commands = commands.into_iter();
         while let Some(command) = commands.next() {
             match command {
-                Command::Add(add) => self.add(add),
+                Command::Add { name, make, added } => self.add(name, make, added),
                 Command::Change { which, when, change } => self.change(which, when, change),
                 Command::Remove { which, finish, removed } => self.begin_removal(which, finish, removed),
                 Command::StartEngine(done) => {
@@ -324,7 +315,8 @@ impl<E: Engine> Worker<E> {
                     drop(done);
                 }
                 Command::Quiesce(order) => {
-                    self.quiescing = Some(order.begin());
+                    let deadline = Instant::now() + order.timeout;
+                    self.quiescing = Some((order, deadline));
                     self.deferred = commands.collect();
                     return;
                 }
@@ -333,13 +325,13 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    fn add(&mut self, Add { name, make, added }: Add<E>) {
+    fn add(&mut self, name: QueueName, make: Make<E>, added: Added) {
         let id = self.queues.next_id();
         let queue = make(u32::try_from(id).unwrap_or(u32::MAX)).map_err(NotAdded::NotMade);
         added(queue.and_then(|queue| {
             let on = epoll::EventFlags::IN | epoll::EventFlags::ET;
-            let watched = epoll::add(&self.epoll, queue.bell(), epoll::EventData::new_u64(id as u64), on);
-            watched.map_err(|error| NotAdded::Bell(error.into()))?;
+            let watch = |bell| epoll::add(&self.epoll, bell, epoll::EventData::new_u64(id as u64), on);
+            queue.bell().map_or(Ok(()), watch).map_err(|error| NotAdded::Bell(error.into()))?;
             self.queues.add(Slot::new(queue, name));
             self.handle.counters.queues.fetch_add(1, Ordering::Relaxed);
             Ok(())
@@ -357,8 +349,8 @@ impl<E: Engine> Worker<E> {
     fn begin_removal(&mut self, which: Which, finish: bool, removed: Removed<E>) {
         let removed = Arc::new(Mutex::new(removed));
         self.unsettle(which, |slot| {
-            let removed = Arc::clone(&removed);
-            slot.closing = if finish { Closing::Finish { left: slot.queue.depth(), removed } } else { Closing::Now { removed } };
+            let left = if finish { slot.queue.depth() } else { 0 };
+            slot.closing = Some(Closing { left, removed: Arc::clone(&removed) });
         });
     }
 
@@ -404,11 +396,8 @@ impl<E: Engine> Worker<E> {
         }
         let is_woken = !events.is_empty();
         for event in events {
-            let token = event.data.u64();
-            if token == TOKEN_MAILBOX || token == TOKEN_ENGINE {
-                continue;
-            }
-            let id = usize::try_from(token).unwrap_or(usize::MAX);
+            // Those of the mailbox and the engine are no queue's.
+            let id = usize::try_from(event.data.u64()).unwrap_or(usize::MAX);
             if let Some(slot) = self.queues.get_mut(id) {
                 slot.queue.bell_rang();
                 self.queues.activate(id);
@@ -419,14 +408,10 @@ impl<E: Engine> Worker<E> {
 
     /// Have the kernel ring wake us; from its first use on.
     fn watch_engine(&mut self) {
-        if self.engine_watched {
-            return;
-        }
-        if let Some(fd) = self.engine.as_fd() {
-            match epoll::add(&self.epoll, fd, epoll::EventData::new_u64(TOKEN_ENGINE), epoll::EventFlags::IN) {
-                Ok(()) => self.engine_watched = true,
-                Err(error) => tracing::error!(%error, "cannot watch the kernel ring"),
-            }
+        let Some(fd) = self.engine.as_fd().filter(|_| !self.engine_watched) else { return };
+        match epoll::add(&self.epoll, fd, epoll::EventData::new_u64(TOKEN_ENGINE), epoll::EventFlags::IN) {
+            Ok(()) => self.engine_watched = true,
+            Err(error) => tracing::error!(%error, "cannot watch the kernel ring"),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use fipsee_interop::control::neutral;
 use fipsee_interop::{ffi, golden};
-use fipsee_ring::control::{Control, MAX_MESSAGE_BYTES};
+use fipsee_ring::control::{Control, MAX_MESSAGE_BYTES, Refusal};
 
 use crate::fio;
 
@@ -37,7 +37,7 @@ fn engine(bytes: &[u8], kind: u16, rust: &Result<Control, fipsee_ring::control::
         // It looks at reserved fields where it uses the message.
         (Ok(()), Err(error)) => assert_eq!(error.what, "a reserved byte, at offset", "the engine takes {bytes:02x?}"),
         (Err(_), Ok(message)) if u16::from(kind_of(message)) == kind => panic!("the engine refuses {message:?}: {engine:?}"),
-        (Err((number, text)), Ok(Control::Refused { text: ours, .. })) => {
+        (Err((number, text)), Ok(Control::Refused(Refusal { text: ours, .. }))) => {
             assert_ne!(*number, PROTOCOL_ERROR, "the engine does not understand the refusal {ours:?}");
             assert_eq!(text.as_slice(), ours.as_bytes(), "the engine's words");
         }

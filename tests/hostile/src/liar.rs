@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use fipsee_block::wire::PROFILE;
 use fipsee_ring::Message;
 use fipsee_ring::channel::{QueueGeometry, RegionLayout, ServerQueue};
-use fipsee_ring::control::{Control, VERSION};
+use fipsee_ring::control::{Control, Refusal, VERSION, Wanted};
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::region::Region;
 use fipsee_ring::seqpacket::{Seqpacket, socket_address};
@@ -131,7 +131,7 @@ pub const EVENT_LIES: [(&str, Lie); 5] = [
 /// A refusal that says it has `text_bytes`.
 fn refusal(text: &[u8], text_bytes: u32) -> Vec<u8> {
     let code = fipsee_ring::control::RefusalCode::Limit;
-    let mut bytes = Control::Refused { code, text: String::new() }.encode();
+    let mut bytes = Control::Refused(Refusal { code, text: String::new() }).encode();
     bytes[16..20].copy_from_slice(&text_bytes.to_le_bytes());
     bytes[20..20 + text.len()].copy_from_slice(text);
     bytes
@@ -216,7 +216,7 @@ fn serve(control: &Seqpacket, lie: Lie, stop: &AtomicBool, seen: &Mutex<Vec<(u8,
                     let (version, max_queues, max_depth, features, max_pool_bytes) = limits;
                     Control::Welcome { version, max_queues, max_depth, features, max_pool_bytes }.encode()
                 }
-                Control::Attach { depth, .. } => {
+                Control::Attach(Wanted { depth, .. }) => {
                     let attached = channel.insert(attach(control, depth, lie));
                     let (region, geometry, bell) = (&attached.region, attached.geometry, &attached.queue.client_bell);
                     let (region, bell, over) = (Arc::clone(region), bell.clone(), &over);

@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use fipsee_block::wire::{Operation, PROFILE, SERVICE_BLOCK, Segment, Status, request_indirect, request_one_segment};
 use fipsee_ring::Message;
-use fipsee_ring::control::Control;
-use fipsee_ring::handshake::{self, Attached, Wanted};
+use fipsee_ring::control::{Control, Wanted};
+use fipsee_ring::error::Error;
+use fipsee_ring::handshake::{self, Attached};
 use fipsee_ring::region::Region;
 use fipsee_ring::seqpacket::Seqpacket;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -49,8 +50,9 @@ pub const LIES: &[Lie] = &[
 ];
 
 pub(crate) fn attach(socket: &Path, disk: &str) -> io::Result<Attached> {
-    let wanted = Wanted { service: SERVICE_BLOCK, queue_count: 1, depth: DEPTH, flags: 0, pool_bytes: POOL_BYTES, name: disk };
-    handshake::attach::<Infallible>(socket, 0, &PROFILE, &wanted).map_err(|error| io::Error::other(format!("{error:?}")))
+    let wanted =
+        Wanted { service: SERVICE_BLOCK, queue_count: 1, depth: DEPTH, flags: 0, pool_bytes: POOL_BYTES, name: disk.to_owned() };
+    handshake::attach::<Infallible>(socket, 0, &PROFILE, wanted).map_err(|error| io::Error::other(format!("{error:?}")))
 }
 
 pub(crate) fn write(attached: &Attached, offset_bytes: u64, bytes: &[u8]) {
@@ -368,7 +370,7 @@ fn wrong_memory(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<
         for file in &files {
             let question = Control::Register { region: 1, access: 3, length_bytes: 8192 };
             let answer = handshake::ask::<Infallible>(&attached.control, &question, &[file.as_fd()], "a lie");
-            if !matches!(answer, Err(handshake::HandshakeError::Refused { .. })) {
+            if !matches!(answer, Err(Error::Refused { .. })) {
                 return Err(io::Error::other(format!("memory that can shrink is taken: {answer:?}")));
             }
             // Now it shrinks: whoever mapped it has SIGBUS.

@@ -8,7 +8,7 @@ use common::Scratch;
 use fipsee_block::client::{AttachOptions, Disk, Error};
 use fipsee_hostile::liar::{EVENT_LIES, LIES, Liar, Lie, Others};
 use fipsee_ring::PeerFault;
-use fipsee_ring::control::{Control, RefusalCode};
+use fipsee_ring::control::{Control, Refusal, RefusalCode};
 
 /// Attach, register memory, read: what went wrong first.
 fn converse(scratch: &Scratch) -> Result<(), Error> {
@@ -113,7 +113,7 @@ fn answers_to_other_questions_are_faults() {
         // These two end a connection at any time, and say so.
         let _liar = Liar::start(&scratch.path("s"), Lie::Instead(question, || Control::Detached));
         assert!(matches!(converse(&scratch), Err(Error::Disconnected)), "DETACHED as the answer to {question}");
-        let refusal: Others = || Control::Refused { code: RefusalCode::Busy, text: "no".to_owned() };
+        let refusal: Others = || Control::Refused(Refusal { code: RefusalCode::Busy, text: "no".to_owned() });
         let _liar = Liar::start(&scratch.path("s"), Lie::Instead(question, refusal));
         let outcome = converse(&scratch);
         assert!(matches!(&outcome, Err(Error::Refused { text, .. }) if text == "no"), "{outcome:?}");

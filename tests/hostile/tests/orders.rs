@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 
 use common::raw::{BOTH, HELLO, attach_message, connect, sealed_memory};
 use common::{Daemon, PATIENCE, Witness, eventually};
-use fipsee_ring::control::{Control, RefusalCode};
+use fipsee_ring::control::{Control, Refusal, RefusalCode};
 use rustix::fs::SealFlags;
 
 /// What a connection is, by the table of docs/protocol.md section 4.3.
@@ -39,7 +39,7 @@ fn messages() -> Vec<Control> {
         Control::Unregistered { region: 1 },
         Control::Welcome { version: 1, max_queues: 1, max_depth: 1, features: 0, max_pool_bytes: 0 },
         Control::Attached { queue_count: 1, region_bytes: 4096, service_info: [0; 64] },
-        Control::Refused { code: RefusalCode::Busy, text: "no".to_owned() },
+        Control::Refused(Refusal { code: RefusalCode::Busy, text: "no".to_owned() }),
     ]
 }
 
@@ -51,7 +51,7 @@ fn kind(message: &Control) -> u8 {
 fn step(state: State, message: &Control) -> (Answer, State) {
     match (state, message) {
         (State::Connected, Control::Hello { .. }) => (Answer::Kind(2), State::Greeted),
-        (State::Greeted, Control::Attach { .. }) => (Answer::Kind(4), State::Attached { registered: false }),
+        (State::Greeted, Control::Attach(_)) => (Answer::Kind(4), State::Attached { registered: false }),
         (State::Attached { registered: false }, Control::Register { .. }) => {
             (Answer::Kind(7), State::Attached { registered: true })
         }
@@ -76,7 +76,7 @@ fn walk(daemon: &Daemon, order: &[&Control]) {
         let packet = control.receive(PATIENCE).unwrap_or_else(|error| panic!("no answer to {message:?} of {order:?}: {error}"));
         let answer = Control::decode(&packet.bytes).expect("the daemon says what it may");
         let (expected, next) = step(state, message);
-        let is_refused = matches!(answer, Control::Refused { .. });
+        let is_refused = matches!(answer, Control::Refused(_));
         match expected {
             Answer::Kind(number) => assert_eq!(kind(&answer), number, "{answer:?} to {message:?} of {order:?}"),
             Answer::Refused | Answer::RefusedAndClosed => assert!(is_refused, "{answer:?} to {message:?} of {order:?}"),

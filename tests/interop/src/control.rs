@@ -1,6 +1,6 @@
 //! Control messages of Rust in the neutral form of C.
 
-use fipsee_ring::control::{Control, RefusalCode};
+use fipsee_ring::control::{Control, Refusal, RefusalCode, Wanted};
 
 use crate::ffi::CControl;
 
@@ -35,13 +35,13 @@ pub fn neutral(control: &Control) -> CControl {
         Control::Welcome { version, max_queues, max_depth, features, max_pool_bytes } => {
             (vec![2, (*version).into(), (*max_queues).into(), (*max_depth).into(), *features, *max_pool_bytes], &[])
         }
-        Control::Attach { service, queue_count, depth, flags, pool_bytes, name } => {
+        Control::Attach(Wanted { service, queue_count, depth, flags, pool_bytes, name }) => {
             (vec![3, (*service).into(), (*queue_count).into(), (*depth).into(), (*flags).into(), *pool_bytes], name.as_bytes())
         }
         Control::Attached { queue_count, region_bytes, service_info } => {
             (vec![4, (*queue_count).into(), *region_bytes], service_info)
         }
-        Control::Refused { code, text } => (vec![5, refusal_number(*code).into()], text.as_bytes()),
+        Control::Refused(Refusal { code, text }) => (vec![5, refusal_number(*code).into()], text.as_bytes()),
         Control::Register { region, access, length_bytes } => (vec![6, (*region).into(), (*access).into(), *length_bytes], &[]),
         Control::Registered { region } => (vec![7, (*region).into()], &[]),
         Control::Unregister { region } => (vec![8, (*region).into()], &[]),

@@ -7,7 +7,7 @@ use fipsee_block::wire::{self, ATTACH_READ_ONLY, BlockInfo, FLAG_FUA, FLAG_UNMAP
 use fipsee_call::{SERVICE_CALLS, ServiceInfo};
 use fipsee_ring::Message;
 use fipsee_ring::channel::{FEATURE_CHOICES, FEATURE_WORKER_CPU, QueueGeometry, RegionLayout};
-use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, RefusalCode};
+use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, Refusal, RefusalCode, Wanted};
 use fipsee_ring::cpu::StoreVariant;
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::region::Region;
@@ -49,28 +49,28 @@ fn control() -> Vec<(&'static str, Vec<u8>)> {
         ),
         (
             "attach",
-            Control::Attach {
+            Control::Attach(Wanted {
                 service: SERVICE_BLOCK,
                 queue_count: 2,
                 depth: 64,
                 flags: ATTACH_READ_ONLY,
                 pool_bytes: 1 << 20,
                 name: "disk0".to_owned(),
-            },
+            }),
         ),
         (
             "attach-calls",
-            Control::Attach {
+            Control::Attach(Wanted {
                 service: SERVICE_CALLS,
                 queue_count: 1,
                 depth: 64,
                 flags: 0,
                 pool_bytes: 0,
                 name: "org.example.counter/1".to_owned(),
-            },
+            }),
         ),
         ("attached", Control::Attached { queue_count: 1, region_bytes: REGION_BYTES, service_info: INFO.to_bytes() }),
-        ("refused", Control::Refused { code: RefusalCode::UnknownName, text: "no export 'a'".to_owned() }),
+        ("refused", Control::Refused(Refusal { code: RefusalCode::UnknownName, text: "no export 'a'".to_owned() })),
         ("register", Control::Register { region: 1, access: ACCESS_READ | ACCESS_WRITE, length_bytes: 1 << 21 }),
         ("registered", Control::Registered { region: 1 }),
         ("unregister", Control::Unregister { region: 1 }),

@@ -7,7 +7,7 @@ use fipsee_block::packed;
 use fipsee_block::wire::{self, BlockInfo, Operation, Segment, Status};
 use fipsee_call::{PAYLOAD_UNIT_BYTES, ServiceInfo};
 use fipsee_ring::channel::{self, RegionLayout};
-use fipsee_ring::control::{self, Control, RefusalCode, packets};
+use fipsee_ring::control::{self, Control, Refusal, RefusalCode, Wanted, packets};
 use fipsee_ring::cpu::StoreVariant;
 use fipsee_ring::region::{self, Region};
 use fipsee_ring::tuning::{Choices, Ownership, Touch};
@@ -167,7 +167,7 @@ fn control_numbers(table: &mut Table) {
         Code::ShuttingDown,
     ];
     for code in every {
-        let bytes = Control::Refused { code, text: String::new() }.encode();
+        let bytes = Control::Refused(Refusal { code, text: String::new() }).encode();
         let wire = u16_at(&bytes, 12) | u16_at(&bytes, 14) << 16;
         assert_eq!(wire, u64::from(refusal_number(code)));
         table.push((format!("REFUSAL_{}", shout(&format!("{code:?}"))), wire));
@@ -176,9 +176,9 @@ fn control_numbers(table: &mut Table) {
     let kinds = [
         ("HELLO", Control::Hello { version_min: 0, version_max: 0, features: 0 }),
         ("WELCOME", Control::Welcome { version: 0, max_queues: 0, max_depth: 0, features: 0, max_pool_bytes: 0 }),
-        ("ATTACH", Control::Attach { service: 0, queue_count: 0, depth: 0, flags: 0, pool_bytes: 0, name }),
+        ("ATTACH", Control::Attach(Wanted { service: 0, queue_count: 0, depth: 0, flags: 0, pool_bytes: 0, name })),
         ("ATTACHED", Control::Attached { queue_count: 0, region_bytes: 0, service_info }),
-        ("REFUSED", Control::Refused { code: Code::Version, text }),
+        ("REFUSED", Control::Refused(Refusal { code: Code::Version, text })),
         ("REGISTER", Control::Register { region: 0, access: 0, length_bytes: 0 }),
         ("REGISTERED", Control::Registered { region: 0 }),
         ("UNREGISTER", Control::Unregister { region: 0 }),

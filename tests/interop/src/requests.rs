@@ -42,7 +42,7 @@ impl Memory {
     #[must_use]
     pub fn new() -> Self {
         let region = Arc::new(Region::create("interop-requests", MEMORY_BYTES).expect("memory"));
-        let mut table = RegionTable::new();
+        let mut table = RegionTable::default();
         let mut views = vec![CView { base: std::ptr::null(), length_sectors: 0, access: 0 }; 64];
         let both = ACCESS_READ | ACCESS_WRITE;
         let placed =

@@ -8,7 +8,7 @@ use fipsee_interop::random::Random;
 use fipsee_interop::requests::{Memory, Scratch};
 use fipsee_ring::Message;
 use fipsee_ring::channel::RegionLayout;
-use fipsee_ring::control::{Control, RefusalCode};
+use fipsee_ring::control::{Control, Refusal, RefusalCode, Wanted};
 use fipsee_ring::region::Region;
 
 const INPUTS: u32 = 250_000;
@@ -35,14 +35,14 @@ fn control(random: &mut Random) -> Control {
             features: random.number(),
             max_pool_bytes: random.number(),
         },
-        2 => Control::Attach {
+        2 => Control::Attach(Wanted {
             service: a,
             queue_count: b,
             depth: c,
             flags: random.word(),
             pool_bytes: random.number(),
             name: text(random, 80),
-        },
+        }),
         3 => {
             let mut service_info = [0; 64];
             random.fill(&mut service_info);
@@ -51,7 +51,7 @@ fn control(random: &mut Random) -> Control {
         4 => {
             let known = [RefusalCode::Version, RefusalCode::NotAllowed, RefusalCode::ShuttingDown];
             let code = if c & 1 == 0 { random.pick(&known) } else { RefusalCode::Other(100 + (c >> 1)) };
-            Control::Refused { code, text: text(random, 410) }
+            Control::Refused(Refusal { code, text: text(random, 410) })
         }
         5 => Control::Register { region: a, access: b, length_bytes: random.number() },
         6 => Control::Registered { region: a },

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use fipsee_ring::Message;
 use fipsee_ring::channel::{Profile, RegionLayout, ServerQueue};
-use fipsee_ring::control::{RefusalCode, SERVICE_INFO_BYTES};
-use fipsee_ring::handshake::{Grant, Wanted, refuse};
+use fipsee_ring::control::{RefusalCode, SERVICE_INFO_BYTES, Wanted};
+use fipsee_ring::handshake::{Grant, refuse};
 use fipsee_serve::session::{Adopted, AdoptedChannel, Attachment, Channel, Client, Denial, Granted, Part, Positions, Service};
-use fipsee_serve::{Assignment, ChannelQueue, Command, Engine, Metric, QueueName, Quiesced, WorkerHandle};
+use fipsee_serve::{Assignment, Command, Engine, Metric, Queue, QueueName, Quiesced, WorkerHandle};
 use rustix::process::{getpriority_process, getsid};
 
 /// Number of the service in ATTACH.
@@ -39,13 +39,13 @@ type Standing = (Positions, u32);
 /// What is held for a client.
 struct SumClient(Channel, Arc<AtomicU64>);
 
-impl<E: Engine> ChannelQueue<E> for SumQueue {
-    fn end(&self) -> &ServerQueue {
-        &self.end
+impl<E: Engine> Queue<E> for SumQueue {
+    fn end(&self) -> Option<&ServerQueue> {
+        Some(&self.end)
     }
 
-    fn end_mut(&mut self) -> &mut ServerQueue {
-        &mut self.end
+    fn end_mut(&mut self) -> Option<&mut ServerQueue> {
+        Some(&mut self.end)
     }
 
     fn visit(&mut self, _engine: &mut E, _alone: bool) -> u32 {
@@ -68,7 +68,7 @@ impl<E: Engine> ChannelQueue<E> for SumQueue {
             if self.calls.is_none() {
                 requests.release_all();
             }
-            ChannelQueue::<E>::flush(self);
+            Queue::<E>::flush(self);
         }
         taken
     }
@@ -77,7 +77,7 @@ impl<E: Engine> ChannelQueue<E> for SumQueue {
         DEPTH
     }
 
-    fn saved_state(&mut self) -> Option<Box<dyn Any + Send>> {
+    fn saved_state(&mut self, _own: bool) -> Option<Box<dyn Any + Send>> {
         Some(Box::<Standing>::new(((self.end.requests.cursor(), self.end.completions.cursor()), self.end.requests.received())))
     }
 }
@@ -88,7 +88,7 @@ impl<E: Engine> Sums<E> {
         let assignments: Vec<Assignment> = ends.iter().map(|_| Assignment::choose(&self.0)).collect();
         let add = |((end, assignment), index): ((_, &Assignment), _)| {
             let queue = SumQueue { end, sum: Arc::clone(sum), calls: (index == 0).then(|| Arc::clone(&self.1)) };
-            (assignment.worker(), Command::add(QueueName { client, index }, move |_| Ok(queue), |_| {}))
+            (assignment.worker, Command::add(QueueName { client, index }, move |_| Ok(queue), |_| {}))
         };
         let commands = ends.into_iter().zip(&assignments).zip(0_u16..).map(add).collect();
         (assignments, commands)
@@ -104,7 +104,7 @@ impl<E: Engine> Service<E> for Sums<E> {
         vec![("sums", Metric::Named(vec![("calls", self.1.load(Ordering::Relaxed).into())]))]
     }
 
-    fn attach(&self, client: &Client<'_>, wanted: &Wanted<'_>) -> Result<Granted<E>, Denial> {
+    fn attach(&self, client: &Client<'_>, wanted: &Wanted) -> Result<Granted<E>, Denial> {
         if wanted.name != "sums" || wanted.queue_count != QUEUES {
             return Err(refuse(RefusalCode::UnknownName, "there is only 'sums' here, with two queues; attach to that").into());
         }

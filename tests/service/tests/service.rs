@@ -9,8 +9,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use fipsee_daemon::admin::admin_path;
-use fipsee_ring::control::{ACCESS_READ, Control, RefusalCode};
-use fipsee_ring::handshake::{Attached, HandshakeError, Wanted, ask, attach};
+use fipsee_ring::control::{ACCESS_READ, Control, RefusalCode, Wanted};
+use fipsee_ring::error::Error;
+use fipsee_ring::handshake::{Attached, ask, attach};
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::region::Region;
 use fipsee_ring::ring::{Cursor, StreamError, StreamWriter};
@@ -71,8 +72,8 @@ impl Drop for Folder {
     }
 }
 
-fn wanted(name: &str) -> Wanted<'_> {
-    Wanted { service: SERVICE_SUMS, queue_count: QUEUES, depth: DEPTH, flags: 0, pool_bytes: 0, name }
+fn wanted(name: &str) -> Wanted {
+    Wanted { service: SERVICE_SUMS, queue_count: QUEUES, depth: DEPTH, flags: 0, pool_bytes: 0, name: name.to_owned() }
 }
 
 /// Both ends of the service as a client has them.
@@ -84,7 +85,7 @@ struct Client {
 
 impl Client {
     fn attach(socket: &Path) -> Self {
-        let attached = attach::<Infallible>(socket, 0, &PROFILE, &wanted("sums")).expect("attached");
+        let attached = attach::<Infallible>(socket, 0, &PROFILE, wanted("sums")).expect("attached");
         let geometry = attached.layout.queues[1];
         let ring = geometry.request_ring(&attached.region, &geometry.tuning()).expect("it fits");
         let stream = StreamWriter::new(ring, Cursor::at_start(geometry.request_start), &Tuning::default());
@@ -205,14 +206,14 @@ fn what_the_service_does_not_have_is_refused() {
         (RefusalCode::Malformed, Wanted { service: SERVICE_SUMS + 1, ..wanted("sums") }),
         (RefusalCode::Malformed, Wanted { depth: 0, ..wanted("sums") }),
     ] {
-        let refused = attach::<Infallible>(&daemon.1, 0, &PROFILE, &wanted);
-        assert!(matches!(&refused, Err(HandshakeError::Refused { code: found, .. }) if *found == code), "{refused:?}");
+        let refused = attach::<Infallible>(&daemon.1, 0, &PROFILE, wanted);
+        assert!(matches!(&refused, Err(Error::Refused { code: found, .. }) if *found == code), "{refused:?}");
     }
     let mut client = Client::attach(&daemon.1);
     let memory = Region::create("memory", 4096).expect("memory");
     let register = Control::Register { region: 1, access: ACCESS_READ, length_bytes: 4096 };
     let refused = ask::<Infallible>(&client.attached.control, &register, &[memory.as_fd()], "REGISTER");
-    assert!(matches!(refused, Err(HandshakeError::Refused { code: RefusalCode::BadMemory, .. })), "{refused:?}");
+    assert!(matches!(refused, Err(Error::Refused { code: RefusalCode::BadMemory, .. })), "{refused:?}");
     client.add(5);
     client.await_sum();
 }

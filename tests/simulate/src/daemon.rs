@@ -147,7 +147,7 @@ impl Daemon {
     #[must_use]
     pub(crate) fn what_is_left(&self) -> Option<String> {
         let attached = self.transport.sessions.host.export.attached().len();
-        let assigned: u64 = self.handles.iter().map(|handle| handle.assigned.load(Ordering::Relaxed)).sum();
+        let assigned: u64 = self.handles.iter().map(|handle| handle.counters.assigned.load(Ordering::Relaxed)).sum();
         let (sessions, queues) = (self.transport.sessions.len(), self.queues());
         let is_empty = self.transport.sessions.is_empty() && attached == 0 && assigned == 0 && queues == 0;
         (!is_empty)

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use fipsee_ring::channel::{ClientQueue, Profile, RegionLayout};
-use fipsee_ring::control::{Control, SERVICE_INFO_BYTES, VERSION};
+use fipsee_ring::control::{Control, SERVICE_INFO_BYTES, VERSION, Wanted};
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::handshake::Attached;
 use fipsee_ring::pace::FirstLook;
@@ -132,7 +132,7 @@ impl Damaged {
             (0, _) => Control::Hello { version_min: VERSION, version_max: VERSION, features: 0 },
             (1, _) => {
                 let name = "disk".to_owned();
-                Control::Attach { service: 1, queue_count: 1, depth: 4, flags: 0, pool_bytes: 0, name }
+                Control::Attach(Wanted { service: 1, queue_count: 1, depth: 4, flags: 0, pool_bytes: 0, name })
             }
             (3, _) => Control::Unregister { region: 1 },
             (4, _) => Control::Detach,
@@ -207,7 +207,7 @@ impl<E: Engine, H: Host<E>> Transport<E, H> {
             }
             Err(refusal) => {
                 self.context.say(|| format!("daemon: connection {number} is not let in: {}", refusal.text));
-                link.down.push_back(Down::Packet(refusal.into(), Vec::new()));
+                link.down.push_back(Down::Packet(Control::Refused(refusal), Vec::new()));
                 link.down.push_back(Down::Closed);
             }
         }
@@ -230,7 +230,7 @@ impl<E: Engine, H: Host<E>> Transport<E, H> {
         self.context.say(|| format!("daemon: takes a damaged packet of client {id}: {:?}", Control::decode(packet.0)));
         self.sessions.packet(id, packet.0, packet.1, now);
         self.carry_out(links);
-        let is_refusal = |down: &Down| matches!(down, Down::Packet(Control::Refused { .. }, _));
+        let is_refusal = |down: &Down| matches!(down, Down::Packet(Control::Refused(_), _));
         if !is_ignored && !links[link].down.iter().skip(told).any(is_refusal) {
             self.context.violated(|| format!("a damaged packet of client {id} is not refused"));
         }

@@ -9,7 +9,7 @@ use fipsee_block::disk::{self, Ticket};
 use fipsee_block::server::QueueServer;
 use fipsee_block::wire::Status;
 use fipsee_ring::channel::ServerQueue;
-use fipsee_serve::{ChannelQueue, Engine};
+use fipsee_serve::{Engine, Queue};
 
 use crate::context::lock;
 use crate::disk::QueueDisk;
@@ -85,13 +85,13 @@ pub(crate) struct SimQueue {
     pub(crate) disk: QueueDisk,
 }
 
-impl ChannelQueue<SimEngine> for SimQueue {
-    fn end(&self) -> &ServerQueue {
-        self.server.end()
+impl Queue<SimEngine> for SimQueue {
+    fn end(&self) -> Option<&ServerQueue> {
+        Some(self.server.end())
     }
 
-    fn end_mut(&mut self) -> &mut ServerQueue {
-        self.server.end_mut()
+    fn end_mut(&mut self) -> Option<&mut ServerQueue> {
+        Some(self.server.end_mut())
     }
 
     fn visit(&mut self, engine: &mut SimEngine, alone: bool) -> u32 {
@@ -136,7 +136,7 @@ impl ChannelQueue<SimEngine> for SimQueue {
         self.server.moved(id, &disk::Disk::info(&self.disk));
     }
 
-    fn saved_state(&mut self) -> Option<Box<dyn Any + Send>> {
+    fn saved_state(&mut self, _own: bool) -> Option<Box<dyn Any + Send>> {
         Some(Box::new(self.server.standing()?))
     }
 }

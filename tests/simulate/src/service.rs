@@ -9,12 +9,12 @@ use fipsee_block::stats::QueueCounters;
 use fipsee_block::wire::{ATTACH_READ_ONLY, BlockInfo, FEATURES, PROFILE, SERVICE_BLOCK};
 use fipsee_daemon::export::{Denied, Export, Kind, Role, Wish};
 use fipsee_ring::channel::{RegionLayout, ServerQueue};
-use fipsee_ring::control::RefusalCode;
-use fipsee_ring::handshake::{Grant, Refusal, Wanted, refuse};
+use fipsee_ring::control::{Refusal, RefusalCode, Wanted};
+use fipsee_ring::handshake::{Grant, refuse};
 use fipsee_ring::memory::RegionTable;
 use fipsee_ring::region::Region;
 use fipsee_serve::session::{Ack, Attachment, Channel, Client, ClientLimits, Denial, Event, Granted, Host, Service, TakesMemory};
-use fipsee_serve::{Add, Assignment, Command, Queue, QueueName, When, Which, WorkerHandle};
+use fipsee_serve::{Assignment, Command, Queue, QueueName, When, Which, WorkerHandle};
 use fipsee_service::{SERVICE_SUMS, Sums};
 
 use crate::context::Context;
@@ -73,7 +73,7 @@ impl Host<SimEngine> for SimHost {
         FEATURES
     }
 
-    fn attach(&mut self, client: &Client<'_>, wanted: &Wanted<'_>) -> Result<Granted<SimEngine>, Denial> {
+    fn attach(&mut self, client: &Client<'_>, wanted: &Wanted) -> Result<Granted<SimEngine>, Denial> {
         if wanted.service == SERVICE_SUMS {
             return self.sums.attach(client, wanted);
         }
@@ -140,7 +140,7 @@ impl SimHost {
         }
     }
 
-    fn lay_out(&self, client: &Client<'_>, wanted: &Wanted<'_>) -> Result<Granted<SimEngine>, Refusal> {
+    fn lay_out(&self, client: &Client<'_>, wanted: &Wanted) -> Result<Granted<SimEngine>, Refusal> {
         let limits = &client.limits;
         let (queues, depth) = (wanted.queue_count.min(limits.max_queues), wanted.depth.min(limits.max_depth));
         let seed = u32::try_from(client.id & 0xffff).unwrap_or(0);
@@ -191,7 +191,7 @@ impl SimHost {
             let depth = geometry.depth;
             let read_only = attachment.reads_only && !self.context.is_broken(Variant::ReadOnlyWrites);
             let info = self.info(read_only);
-            let lane = Arc::clone(&self.lanes[assignment.worker()]);
+            let lane = Arc::clone(&self.lanes[assignment.worker]);
             let disk = QueueDisk { context: Arc::clone(&self.context), client, lane, info };
             let make = move |id| -> Result<Box<dyn Queue<SimEngine>>, String> {
                 let memory = memory.map_err(|fault| format!("{fault:?}"))?;
@@ -206,7 +206,7 @@ impl SimHost {
                 }
             };
             let name = QueueName { client, index };
-            (assignment.worker(), Command::Add(Add { name, make: Box::new(make), added: Box::new(added) }))
+            (assignment.worker, Command::Add { name, make: Box::new(make), added: Box::new(added) })
         });
         command.collect()
     }

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use fipsee_ring::PeerFault;
 use fipsee_ring::channel::{FEATURE_CHOICES, FEATURE_WORKER_CPU};
-use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, MAX_REGIONS};
-use fipsee_ring::handshake::{self, Attached, Wanted, ask, unexpected};
+use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, MAX_REGIONS, Wanted};
+use fipsee_ring::handshake::{self, Attached, ask, unexpected};
 use fipsee_ring::port::ReconnectPolicy;
 use fipsee_ring::region::{Access, Region};
 use fipsee_ring::seqpacket::Seqpacket;
@@ -339,7 +339,7 @@ fn handshake(socket_path: &Path, options: &AttachOptions) -> Result<Attached, Er
         depth: options.depth,
         flags: flag(options.read_only, ATTACH_READ_ONLY) | flag(options.exclusive, ATTACH_EXCLUSIVE) | claim,
         pool_bytes: options.pool_bytes,
-        name: &options.name,
+        name: options.name.clone(),
     };
-    handshake::attach(socket_path, offered, &PROFILE, &wanted)
+    handshake::attach(socket_path, offered, &PROFILE, wanted)
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fipsee_ring::channel::FEATURE_CHOICES;
-use fipsee_ring::control::Control;
-use fipsee_ring::handshake::{self, Attached, Wanted};
+use fipsee_ring::control::{Control, Refusal, Wanted};
+use fipsee_ring::handshake::{self, Attached};
 use fipsee_ring::port::Port;
 use fipsee_ring::region::Region;
 use fipsee_ring::seqpacket::Seqpacket;
@@ -49,8 +49,8 @@ impl RawClient {
     pub fn connect(socket_path: &Path, name: &str, options: &ConnectOptions) -> Result<Self, Error> {
         options.wait.available()?;
         let depth = options.depth;
-        let wanted = Wanted { service: SERVICE_CALLS, queue_count: 1, depth, flags: 0, pool_bytes: 0, name };
-        Self::over(handshake::attach(socket_path, FEATURE_CHOICES, &PROFILE, &wanted)?, options)
+        let wanted = Wanted { service: SERVICE_CALLS, queue_count: 1, depth, flags: 0, pool_bytes: 0, name: name.to_owned() };
+        Self::over(handshake::attach(socket_path, FEATURE_CHOICES, &PROFILE, wanted)?, options)
     }
 
     /// Over a channel that the caller attached.
@@ -257,7 +257,7 @@ impl RawClient {
         }
         let reason = self.control.receive(REASON_TIMEOUT).ok().and_then(|packet| Control::decode(&packet.bytes).ok());
         match reason {
-            Some(Control::Refused { code, text }) => Error::Refused { code, text },
+            Some(Control::Refused(Refusal { code, text })) => Error::Refused { code, text },
             _ => Error::Disconnected,
         }
     }

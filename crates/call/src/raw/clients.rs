@@ -6,14 +6,14 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use fipsee_ring::channel::{FEATURE_CHOICES, RegionLayout};
-use fipsee_ring::control::RefusalCode;
-use fipsee_ring::handshake::{Grant, Wanted, refuse};
+use fipsee_ring::control::{RefusalCode, Wanted};
+use fipsee_ring::handshake::{Grant, refuse};
 use fipsee_ring::listener::Listener;
 use fipsee_ring::mailbox::Mailbox;
 use fipsee_ring::tuning::Choices;
 use fipsee_serve::session::{self, Attachment, Client, ClientLimits, Denial, Granted, Held, Host, Sessions};
 use fipsee_serve::unix::{FIRST_TOKEN, UnixTransport};
-use fipsee_serve::{Add, Assignment, Command, QueueName, Which, WorkerHandle};
+use fipsee_serve::{Assignment, Command, QueueName, Which, WorkerHandle};
 use rustix::event::epoll::EventFlags;
 
 use super::queue::{Channel, Turns};
@@ -88,13 +88,13 @@ impl Host<Turns> for Serving {
         FEATURE_CHOICES
     }
 
-    fn attach(&mut self, client: &Client<'_>, wanted: &Wanted<'_>) -> Result<Granted<Turns>, Denial> {
+    fn attach(&mut self, client: &Client<'_>, wanted: &Wanted) -> Result<Granted<Turns>, Denial> {
         let Self { name, info, choices, .. } = self;
         if wanted.service != SERVICE_CALLS || wanted.flags != 0 || wanted.queue_count == 0 || wanted.depth == 0 {
             let text = "ATTACH asks for an unknown service or flag, or for no queue or depth 0; this server takes calls";
             return Err(refuse(RefusalCode::Malformed, text).into());
         }
-        if wanted.name != &**name {
+        if *wanted.name != **name {
             let text = format!(
                 "this server serves '{name}', not '{}'; connect to another socket, or build for the same version",
                 wanted.name
@@ -107,7 +107,7 @@ impl Host<Turns> for Serving {
             let text = format!("user {uid} may not call '{name}'; its server decides who may");
             return Err(refuse(RefusalCode::NotAllowed, text).into());
         }
-        let fewest = self.workers.iter().min_by_key(|(_, handle)| handle.assigned.load(Ordering::Relaxed));
+        let fewest = self.workers.iter().min_by_key(|(_, handle)| handle.counters.assigned.load(Ordering::Relaxed));
         let depth = wanted.depth.min(client.limits.max_depth);
         let seed = u32::try_from(client.id & 0xffff_ffff).unwrap_or(0);
         let mut layout = RegionLayout::plan(&PROFILE, 1, depth, info.pool_bytes(depth), seed);
@@ -189,7 +189,7 @@ fn add(channel: Channel, events: Arc<Mailbox<Event>>) -> Command<Turns> {
             events.send(Event::Refused { client, text: text.to_owned() });
         }
     });
-    Command::Add(Add { name: QueueName { client, index: 0 }, make, added })
+    Command::Add { name: QueueName { client, index: 0 }, make, added }
 }
 
 /// How a server is to end.

@@ -9,10 +9,8 @@ use std::sync::Arc;
 use fipsee_ring::Message;
 use fipsee_ring::channel::ServerQueue;
 use fipsee_ring::doorbell::EventDoorbell;
-use fipsee_ring::mapped::NextStamp;
 use fipsee_ring::pace::{MAX_BUDGET, Visits};
 use fipsee_ring::region::Region;
-use fipsee_ring::wait::Watch;
 use fipsee_serve::{Engine, Queue, Worker};
 
 use crate::payload::Payload;
@@ -189,6 +187,14 @@ struct CallQueue {
 }
 
 impl Queue<Turns> for CallQueue {
+    fn end(&self) -> Option<&ServerQueue> {
+        self.channel.as_ref().map(|channel| &channel.queue)
+    }
+
+    fn end_mut(&mut self) -> Option<&mut ServerQueue> {
+        self.channel.as_mut().map(|channel| &mut channel.queue)
+    }
+
     /// Returns how many calls may be taken in the turn.
     fn visit(&mut self, turns: &mut Turns, alone: bool) -> u32 {
         let Some(channel) = &mut self.channel else { return 0 };
@@ -213,37 +219,11 @@ impl Queue<Turns> for CallQueue {
         self.channel.as_ref().is_some_and(|channel| channel.has_work())
     }
 
-    fn finish(&mut self, ticket: Infallible, (): ()) {
-        match ticket {}
-    }
-
     /// Replies are published at once.
     fn flush(&mut self) {}
 
-    fn arm_and_work_remains(&mut self) -> bool {
-        self.channel.as_mut().is_some_and(|channel| {
-            let requests = &mut channel.queue.requests;
-            !requests.is_armed() && requests.arm_and_work_remains() && !channel.refused
-        })
-    }
-
-    fn bell_rang(&mut self) {
-        if let Some(channel) = &mut self.channel {
-            channel.queue.requests.disarm();
-        }
-    }
-
-    fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
-    }
-
-    fn next_stamp(&self) -> Option<NextStamp> {
-        let requests = &self.channel.as_ref()?.queue.requests;
-        Some(requests.memory().next_stamp(requests.cursor()))
-    }
-
-    fn watch(&self) -> Option<Watch<'_>> {
-        Some(self.channel.as_ref()?.queue.requests.watch())
+    fn bell(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.bell.as_fd())
     }
 
     /// Calls stay with their process.

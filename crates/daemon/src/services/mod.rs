@@ -5,8 +5,8 @@ pub mod block;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use fipsee_ring::control::RefusalCode;
-use fipsee_ring::handshake::{Wanted, refuse};
+use fipsee_ring::control::{RefusalCode, Wanted};
+use fipsee_ring::handshake::refuse;
 use fipsee_serve::session::{Adopted, Client, Denial, Granted, Part, Service};
 use fipsee_serve::{Metric, Needs};
 
@@ -70,7 +70,7 @@ impl Registry {
     ///
     /// # Errors
     /// There is none of that number, or it refuses.
-    pub fn attach(&self, client: &Client<'_>, wanted: &Wanted<'_>) -> Result<Granted<DiskEngine>, Denial> {
+    pub fn attach(&self, client: &Client<'_>, wanted: &Wanted) -> Result<Granted<DiskEngine>, Denial> {
         let service = self.0.iter().find(|service| service.number() == wanted.service);
         match service.filter(|_| wanted.queue_count > 0 && wanted.depth > 0) {
             Some(service) => service.attach(client, wanted),

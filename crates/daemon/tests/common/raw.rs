@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use fipsee_block::wire::{BlockInfo, PROFILE, SECTOR_SHIFT, SERVICE_BLOCK, Segment, Status};
 use fipsee_ring::Message;
 use fipsee_ring::channel::{ClientQueue, RegionLayout};
-use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, RefusalCode, VERSION};
+use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, Refusal, RefusalCode, VERSION, Wanted};
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::region::{Access, Region};
 use fipsee_ring::seqpacket::{Packet, Seqpacket};
@@ -19,7 +19,7 @@ use super::{Daemon, PATIENCE};
 pub(crate) const HELLO: Control = Control::Hello { version_min: VERSION, version_max: VERSION, features: 0 };
 
 pub(crate) fn attach_message(name: &str, queue_count: u16, depth: u32, flags: u32) -> Control {
-    Control::Attach { service: SERVICE_BLOCK, queue_count, depth, flags, pool_bytes: 1 << 20, name: name.to_owned() }
+    Control::Attach(Wanted { service: SERVICE_BLOCK, queue_count, depth, flags, pool_bytes: 1 << 20, name: name.to_owned() })
 }
 
 /// A connection that has said nothing.
@@ -40,7 +40,7 @@ pub(crate) fn hear(control: &Seqpacket) -> (Control, Vec<OwnedFd>) {
 #[track_caller]
 pub(crate) fn hear_refusal(control: &Seqpacket, expected: RefusalCode) -> String {
     match hear(control).0 {
-        Control::Refused { code, text } => {
+        Control::Refused(Refusal { code, text }) => {
             assert_eq!(code, expected, "{text}");
             text
         }

@@ -19,9 +19,6 @@ pub enum Method {
 }
 
 impl Method {
-    /// All but prefetching.
-    pub(super) const OTHERS: [Self; 3] = [Self::NotAsked, Self::Locked, Self::LockedTouched];
-
     /// The one that is tried after this.
     pub(super) const fn next(self) -> Option<Self> {
         match self {

@@ -16,27 +16,7 @@ pub use self::search::Search;
 pub use self::visits::{MAX_BUDGET, Visits};
 use crate::clock;
 use crate::tuning::{Choices, Touch, Tuning};
-
-/// Two delays of the first look.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Delays {
-    /// Of the caller after a call, in ticks of the time-stamp counter.
-    pub caller_ticks: u64,
-    /// Of the answerer after an answer, in ticks.
-    pub answerer_ticks: u64,
-}
-
-/// How the first look is delayed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FirstLook {
-    /// By what the channel's own exchanges show to be best, which may be nothing.
-    #[default]
-    Calibrated,
-    /// Not at all.
-    AtOnce,
-    /// By so much, at most [`MAX_HOLD_TICKS`]; for measurements.
-    After(Delays),
-}
+pub use crate::tuning::{Delays, FirstLook};
 
 /// Longest delay: half a microsecond at 2 GHz, several line transfers even between sockets.
 pub const MAX_HOLD_TICKS: u64 = 1024;
@@ -199,7 +179,7 @@ impl CallerPace {
         self.exchanges = 0;
         if self.first_look == FirstLook::Calibrated {
             let (delays, method) = self.search.window(window_ticks);
-            let choices = if self.search.tries_methods() { method.choices() } else { self.choices };
+            let choices = if self.search.methods { method.choices() } else { self.choices };
             self.is_changed |= delays.answerer_ticks != self.delays.answerer_ticks || choices != self.choices;
             (self.delays, self.choices) = (delays, choices);
         }

@@ -46,17 +46,23 @@ pub struct Search {
     windows: usize,
     step_ticks: u64,
     /// Try other methods than prefetching?
-    methods: bool,
+    pub(super) methods: bool,
     best: Delays,
     best_method: Method,
     best_period: u64,
-    /// While keeping: the usual sum of a block, 0 until the first; the sum and windows of this one.
+    kept: Kept,
+    rest_windows: u32,
+}
+
+/// What was seen since a choice was made.
+#[derive(Debug, Default)]
+struct Kept {
+    windows: u32,
+    /// The usual sum of a block, 0 until the first; the sum and windows of this one.
     usual_block: u64,
     block: u64,
     block_windows: u32,
     was_off: bool,
-    kept_windows: u32,
-    rest_windows: u32,
 }
 
 impl Search {
@@ -72,28 +78,22 @@ impl Search {
             step_ticks: 0,
             best: Delays::default(),
             best_period: 0,
-            usual_block: 0,
-            block: 0,
-            block_windows: 0,
-            was_off: false,
-            kept_windows: 0,
+            kept: Kept::default(),
             rest_windows: LEAST_REST_WINDOWS / 2,
         }
     }
 
-    /// Does it try other methods than prefetching?
-    #[must_use]
-    pub const fn tries_methods(&self) -> bool {
-        self.methods
-    }
-
     /// A window of 16 exchanges ended, which took `window_ticks` together; returns delays and method from here on.
     pub fn window(&mut self, window_ticks: u64) -> (Delays, Method) {
-        let wanted = match self.phase {
-            Phase::Keep => return self.watch(window_ticks),
-            Phase::Coarse { .. } => COARSE_WINDOWS,
-            Phase::Fine { .. } | Phase::Confirm | Phase::Method { .. } => FINE_WINDOWS,
-        };
+        match self.phase {
+            Phase::Keep => self.watch(window_ticks),
+            Phase::Coarse { .. } => self.measure(window_ticks, COARSE_WINDOWS),
+            Phase::Fine { .. } | Phase::Confirm | Phase::Method { .. } => self.measure(window_ticks, FINE_WINDOWS),
+        }
+        (self.delays(), self.method())
+    }
+
+    fn measure(&mut self, window_ticks: u64, wanted: usize) {
         if self.windows > 0 {
             self.trial[self.windows - 1] = window_ticks;
         }
@@ -105,7 +105,6 @@ impl Search {
             let median = measured[wanted / 2];
             self.next_point(median);
         }
-        (self.delays(), self.method())
     }
 
     /// The method being tried, or chosen.
@@ -165,13 +164,13 @@ impl Search {
             }
             Phase::Confirm => {
                 self.confirm(period);
-                self.phase = if self.methods { Phase::Method { method: Method::OTHERS[0] } } else { self.keep() };
+                self.phase = if self.methods { self.after(Method::Prefetch) } else { self.keep() };
             }
             Phase::Method { method } => {
                 if gains(period, self.best_period) {
                     (self.best, self.best_method, self.best_period) = (Delays::default(), method, period);
                 }
-                self.phase = method.next().map_or_else(|| self.keep(), |method| Phase::Method { method });
+                self.phase = self.after(method);
             }
             Phase::Keep => {}
         }
@@ -191,40 +190,39 @@ impl Search {
         }
     }
 
-    const fn keep(&mut self) -> Phase {
-        self.usual_block = 0;
-        self.block = 0;
-        self.block_windows = 0;
-        self.was_off = false;
-        self.kept_windows = 0;
+    fn after(&mut self, method: Method) -> Phase {
+        method.next().map_or_else(|| self.keep(), |method| Phase::Method { method })
+    }
+
+    fn keep(&mut self) -> Phase {
+        self.kept = Kept::default();
         Phase::Keep
     }
 
-    fn watch(&mut self, window_ticks: u64) -> (Delays, Method) {
-        self.kept_windows += 1;
-        self.block += window_ticks;
-        self.block_windows += 1;
-        if self.block_windows == BLOCK_WINDOWS {
+    fn watch(&mut self, window_ticks: u64) {
+        self.kept.windows += 1;
+        self.kept.block += window_ticks;
+        self.kept.block_windows += 1;
+        if self.kept.block_windows == BLOCK_WINDOWS {
             self.end_block();
         }
-        (self.delays(), self.method())
     }
 
     fn end_block(&mut self) {
-        let block = std::mem::take(&mut self.block);
-        self.block_windows = 0;
-        if self.usual_block == 0 {
-            self.usual_block = block;
+        let kept = &mut self.kept;
+        let block = std::mem::take(&mut kept.block);
+        kept.block_windows = 0;
+        if kept.usual_block == 0 {
+            kept.usual_block = block;
         }
-        let is_off = block.abs_diff(self.usual_block) * 100 > self.usual_block * DRIFT_PERCENT;
-        let drifted = is_off && self.was_off;
-        self.was_off = is_off;
-        if self.kept_windows < self.rest_windows {
+        let is_off = block.abs_diff(kept.usual_block) * 100 > kept.usual_block * DRIFT_PERCENT;
+        let drifted = std::mem::replace(&mut kept.was_off, is_off) && is_off;
+        if kept.windows < self.rest_windows {
             return;
         }
         if drifted {
             self.rest_windows = (self.rest_windows * 2).min(MOST_REST_WINDOWS);
-        } else if self.kept_windows >= MOST_REST_WINDOWS {
+        } else if kept.windows >= MOST_REST_WINDOWS {
             self.rest_windows = LEAST_REST_WINDOWS;
         } else {
             return;

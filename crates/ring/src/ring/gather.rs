@@ -1,12 +1,10 @@
 //! When a stream's reader lets messages gather.
 
-#[cfg(not(loom))]
 use crate::clock;
 
 /// So many messages since the last empty look that was followed by a wait
 const LEAST_MESSAGES: u32 = 32;
 /// that came, on average, within so many ticks of each other are continuous load.
-#[cfg(not(loom))]
 const MOST_TICKS_PER_MESSAGE: u64 = 128;
 
 /// Waits after an empty look, while the load is continuous.
@@ -31,7 +29,6 @@ impl Gather {
         }
     }
 
-    #[cfg(not(loom))]
     #[cold]
     fn judge(&mut self, received: u32) {
         let messages = received.wrapping_sub(self.since_message);
@@ -41,11 +38,5 @@ impl Gather {
         while is_continuous && clock::ticks().wrapping_sub(now_ticks) < self.ticks {
             core::hint::spin_loop();
         }
-    }
-
-    /// Under the model checker no time passes.
-    #[cfg(loom)]
-    fn judge(&mut self, received: u32) {
-        (self.since_message, self.since_ticks) = (received, 0);
     }
 }

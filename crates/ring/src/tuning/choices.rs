@@ -3,22 +3,11 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::{Ownership, TAKE_MANY, Touch};
-#[cfg(not(loom))]
 use crate::cpu::StoreVariant;
 
-const OWNERSHIP_SHIFT: u32 = 0;
-const TOUCH_SHIFT: u32 = 4;
-#[cfg(not(loom))]
-const STORE_SHIFT: u32 = 8;
-const BURST_PREFETCH_SHIFT: u32 = 12;
 const TAKE_SHIFT: u32 = 16;
 const FIELD_MASK: u32 = 0xf;
 const MEASURED: u32 = 1 << 20;
-
-const OWNERSHIPS: [Ownership; 3] = [Ownership::PrefetchNext, Ownership::LockedAhead, Ownership::NotAsked];
-const TOUCHES: [Touch; 3] = [Touch::Never, Touch::Runs, Touch::Always];
-#[cfg(not(loom))]
-const STORES: [StoreVariant; 3] = [StoreVariant::Wide16, StoreVariant::Split32, StoreVariant::Wide64];
 
 /// A word of choices. A field of 0, or of a value that this version does not know, is no advice; so any word of a peer is valid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
@@ -53,56 +42,6 @@ impl Choices {
         Self(self.0 & !(FIELD_MASK << shift) | number << shift)
     }
 
-    /// How the writer comes to own the slot of the next lone message.
-    #[must_use]
-    pub fn ownership(self) -> Option<Ownership> {
-        self.value(OWNERSHIP_SHIFT, &OWNERSHIPS)
-    }
-
-    /// With this ownership.
-    #[must_use]
-    pub fn with_ownership(self, ownership: Ownership) -> Self {
-        self.with_value(OWNERSHIP_SHIFT, &OWNERSHIPS, ownership)
-    }
-
-    /// Which messages the reader touches.
-    #[must_use]
-    pub fn touch(self) -> Option<Touch> {
-        self.value(TOUCH_SHIFT, &TOUCHES)
-    }
-
-    /// With this touch.
-    #[must_use]
-    pub fn with_touch(self, touch: Touch) -> Self {
-        self.with_value(TOUCH_SHIFT, &TOUCHES, touch)
-    }
-
-    /// How a message is stored.
-    #[cfg(not(loom))]
-    #[must_use]
-    pub fn store(self) -> Option<StoreVariant> {
-        self.value(STORE_SHIFT, &STORES)
-    }
-
-    /// With these stores. Portable ones are no advice: a CPU that needs them has no others.
-    #[cfg(not(loom))]
-    #[must_use]
-    pub fn with_store(self, store: StoreVariant) -> Self {
-        self.with_value(STORE_SHIFT, &STORES, store)
-    }
-
-    /// Is ownership asked for ahead in bursts and streams?
-    #[must_use]
-    pub fn burst_prefetch(self) -> Option<bool> {
-        self.value(BURST_PREFETCH_SHIFT, &[false, true])
-    }
-
-    /// With ownership asked for ahead in bursts and streams, or not.
-    #[must_use]
-    pub fn with_burst_prefetch(self, prefetch: bool) -> Self {
-        self.with_value(BURST_PREFETCH_SHIFT, &[false, true], prefetch)
-    }
-
     /// Requests that an answerer takes before it answers the first.
     #[must_use]
     pub fn take(self) -> Option<u32> {
@@ -128,7 +67,37 @@ impl Choices {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+/// Fields of the word: how they are read and set, where each begins, and its values.
+macro_rules! fields {
+    ($($(#[$about:meta])* $get:ident, $set:ident: $type:ty = $shift:literal, $values:expr;)+) => {
+        impl Choices {$(
+            $(#[$about])*
+            #[must_use]
+            pub fn $get(self) -> Option<$type> {
+                self.value($shift, &$values)
+            }
+
+            $(#[$about])*
+            #[must_use]
+            pub fn $set(self, value: $type) -> Self {
+                self.with_value($shift, &$values, value)
+            }
+        )+}
+    };
+}
+
+fields! {
+    /// How the writer comes to own the slot of the next lone message.
+    ownership, with_ownership: Ownership = 0, [Ownership::PrefetchNext, Ownership::LockedAhead, Ownership::NotAsked];
+    /// Which messages the reader touches.
+    touch, with_touch: Touch = 4, [Touch::Never, Touch::Runs, Touch::Always];
+    /// How a message is stored. Portable stores are no advice: a CPU that needs them has no others.
+    store, with_store: StoreVariant = 8, [StoreVariant::Wide16, StoreVariant::Split32, StoreVariant::Wide64];
+    /// Is ownership asked for ahead in bursts and streams?
+    burst_prefetch, with_burst_prefetch: bool = 12, [false, true];
+}
+
+#[cfg(test)]
 mod tests {
     use super::super::Tuning;
     use super::*;
@@ -151,13 +120,6 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn the_word_is_as_documented() {
-        let choices =
-            Choices::NONE.with_ownership(Ownership::LockedAhead).with_touch(Touch::Always).with_store(StoreVariant::Split32);
-        assert_eq!(choices.with_burst_prefetch(false).with_take(1).as_measured().word(), 0x0011_1232);
     }
 
     /// checks: R-2.6-2

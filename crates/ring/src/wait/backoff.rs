@@ -82,12 +82,6 @@ impl Backoff {
         }
     }
 
-    /// The mode it was made with.
-    #[must_use]
-    pub const fn mode(&self) -> WaitMode {
-        self.mode
-    }
-
     /// Work was found.
     #[inline(always)]
     pub const fn reset(&mut self) {

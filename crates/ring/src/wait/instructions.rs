@@ -9,18 +9,12 @@
 use crate::cpu;
 use crate::sync::AtomicU32;
 
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-use core::arch::asm;
-
 /// UMWAIT and TPAUSE, bit 0 of the operand: the state C0.1, which is left fastest. C0.2 saves more and takes longer to
 /// leave (SDM vol. 2, UMWAIT).
-#[cfg(all(target_arch = "x86_64", not(miri)))]
 const STATE_C0_1: u32 = 1;
 /// MWAITX, EAX bits 7:4: stay in C0, which is left fastest (APM vol. 3, MWAITX).
-#[cfg(all(target_arch = "x86_64", not(miri)))]
 const HINT_C0: u32 = 0xf0;
 /// MWAITX, ECX bit 1: end after EBX ticks (APM vol. 3, MWAITX).
-#[cfg(all(target_arch = "x86_64", not(miri)))]
 const TIMER: u32 = 1 << 1;
 
 /// What of these may be executed here.
@@ -36,7 +30,9 @@ impl Instructions {
     /// What the CPU has.
     #[must_use]
     pub fn detect() -> Self {
-        Self { waitpkg: Waitpkg::detect(), monitorx: Monitorx::detect() }
+        let cpu = cpu::features();
+        let (waitpkg, monitorx) = (Waitpkg(()), Monitorx(()));
+        Self { waitpkg: cpu.has_waitpkg.then_some(waitpkg), monitorx: cpu.has_monitorx.then_some(monitorx) }
     }
 }
 
@@ -45,12 +41,6 @@ impl Instructions {
 pub struct Waitpkg(());
 
 impl Waitpkg {
-    /// The proof, if the CPU has them.
-    #[must_use]
-    pub fn detect() -> Option<Self> {
-        cpu::features().has_waitpkg.then_some(Self(()))
-    }
-
     /// The proof without a look at the CPU, for tests that carry the instructions out themselves.
     ///
     /// # Safety
@@ -67,10 +57,8 @@ impl Waitpkg {
         // reference keeps valid; * memory is declared touched, so no load is moved across it.
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         unsafe {
-            asm!("umonitor rax", in("rax") word, options(nostack, preserves_flags));
+            core::arch::asm!("umonitor rax", in("rax") word, options(nostack, preserves_flags));
         }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _ = word;
     }
 
     /// Wait until the watched line was written since [`umonitor`](Self::umonitor), or the time-stamp counter reached
@@ -80,10 +68,8 @@ impl Waitpkg {
         // SAFETY: the CPU has it, by construction of self; it changes the flags, which are not declared preserved.
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         unsafe {
-            asm!("umwait ecx", in("ecx") STATE_C0_1, in("rax") deadline_ticks, in("rdx") deadline_ticks >> 32, options(nostack));
+            core::arch::asm!("umwait ecx", in("ecx") STATE_C0_1, in("rax") deadline_ticks, in("rdx") deadline_ticks >> 32, options(nostack));
         }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _ = deadline_ticks;
     }
 
     /// Wait until the time-stamp counter reached `deadline_ticks`.
@@ -92,10 +78,8 @@ impl Waitpkg {
         // SAFETY: as for UMWAIT.
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         unsafe {
-            asm!("tpause ecx", in("ecx") STATE_C0_1, in("rax") deadline_ticks, in("rdx") deadline_ticks >> 32, options(nostack));
+            core::arch::asm!("tpause ecx", in("ecx") STATE_C0_1, in("rax") deadline_ticks, in("rdx") deadline_ticks >> 32, options(nostack));
         }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _ = deadline_ticks;
     }
 }
 
@@ -104,12 +88,6 @@ impl Waitpkg {
 pub struct Monitorx(());
 
 impl Monitorx {
-    /// The proof, if the CPU has them.
-    #[must_use]
-    pub fn detect() -> Option<Self> {
-        cpu::features().has_monitorx.then_some(Self(()))
-    }
-
     /// The proof without a look at the CPU, for tests that carry the instructions out themselves.
     ///
     /// # Safety
@@ -125,10 +103,8 @@ impl Monitorx {
         // SAFETY: as for UMONITOR; ECX and EDX, its extensions and hints, are 0, which asks for none.
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         unsafe {
-            asm!("monitorx", in("rax") word, in("ecx") 0, in("edx") 0, options(nostack, preserves_flags));
+            core::arch::asm!("monitorx", in("rax") word, in("ecx") 0, in("edx") 0, options(nostack, preserves_flags));
         }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _ = word;
     }
 
     /// Wait until the watched line was written since [`monitorx`](Self::monitorx), or `ticks` of the time-stamp counter
@@ -138,7 +114,7 @@ impl Monitorx {
         // SAFETY: the CPU has it, by construction of self. RBX, which the compiler keeps for itself, is given back.
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         unsafe {
-            asm!(
+            core::arch::asm!(
                 "xchg rbx, {ticks}",
                 "mwaitx",
                 "xchg rbx, {ticks}",
@@ -148,7 +124,5 @@ impl Monitorx {
                 options(nostack, preserves_flags),
             );
         }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _ = ticks;
     }
 }

@@ -3,16 +3,11 @@
 //! [`WaitMode`] names the strategy, [`Backoff`] carries it out between two empty looks, and [`Watch`] says which word of
 //! memory is looked at, for the strategies that have the CPU watch it (docs/decisions/0012-wait-strategies.md).
 
-#[cfg(not(loom))]
 mod backoff;
-#[cfg(not(loom))]
 pub mod instructions;
-#[cfg(not(loom))]
 mod mode;
 mod watch;
 
-#[cfg(not(loom))]
 pub use backoff::{Backoff, DEFAULT_LOOK, EXPECTED_LOOK_FACTOR, Next};
-#[cfg(not(loom))]
 pub use mode::{Unavailable, WaitMode};
 pub use watch::Watch;

@@ -3,7 +3,7 @@
 use core::fmt;
 use std::str::FromStr;
 
-use super::instructions::{Monitorx, Waitpkg};
+use crate::cpu;
 
 /// A way to wait for messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,8 +53,8 @@ impl WaitMode {
     /// The CPU lacks its instructions.
     pub fn available(self) -> Result<(), Unavailable> {
         let is_there = match self {
-            Self::Umwait | Self::Tpause => Waitpkg::detect().is_some(),
-            Self::Monitorx => Monitorx::detect().is_some(),
+            Self::Umwait | Self::Tpause => cpu::features().has_waitpkg,
+            Self::Monitorx => cpu::features().has_monitorx,
             _ => true,
         };
         if is_there { Ok(()) } else { Err(Unavailable(self)) }

@@ -1,5 +1,8 @@
 //! What one client may have, and what one user may have of what all clients share: places, and descriptors of the program.
 
+use fipsee_ring::control::{Refusal, RefusalCode};
+use fipsee_ring::handshake::refuse;
+
 use super::{Host, Sessions};
 use crate::Engine;
 
@@ -44,26 +47,26 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         connected.chain(self.leaving.values().map(|(uid, held)| (*uid, held.descriptors())))
     }
 
-    /// Is there no place for one more client of this user? In words for it.
-    pub(super) fn lacks_place(&self, uid: u32) -> Option<String> {
+    /// Is there a place for one more client of this user?
+    pub(super) fn check_place(&self, uid: u32) -> Result<(), Refusal> {
         let (max_clients, max_clients_per_user) = self.host.max_clients();
         if self.sessions.len() + self.leaving.len() >= max_clients {
-            return Some(format!("the daemon serves its limit of {max_clients} clients; raise max_clients"));
-        }
-        if !is_limited(uid) {
-            return None;
+            let text = format!("the daemon serves its limit of {max_clients} clients; raise max_clients");
+            return Err(refuse(RefusalCode::Limit, text));
         }
         let limit = max_clients_per_user.unwrap_or(usize::try_from(share_of(max_clients as u64)).unwrap_or(max_clients));
         let count = self.holders().filter(|(other, _)| *other == uid).count();
-        (count >= limit).then(|| {
-            format!(
+        if is_limited(uid) && count >= limit {
+            let text = format!(
                 "user {uid} has {count} clients here, and one user may have {limit}; detach some, or raise max_clients_per_user"
-            )
-        })
+            );
+            return Err(refuse(RefusalCode::Limit, text));
+        }
+        Ok(())
     }
 
-    /// Would `more` descriptors for this user exceed a limit? In words for the client.
-    pub(super) fn lacks_descriptors(&self, uid: u32, more: u64) -> Option<String> {
+    /// May there be `more` descriptors for this user?
+    pub(super) fn check_descriptors(&self, uid: u32, more: u64) -> Result<(), Refusal> {
         let (limit, others) = self.host.descriptors();
         let (mut of_clients, mut of_user) = (0, 0);
         for (other, descriptors) in self.holders() {
@@ -71,19 +74,19 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
             of_user += if other == uid { descriptors } else { 0 };
         }
         if (others + of_clients + more).saturating_add(RESERVED_DESCRIPTORS) > limit {
-            return Some(format!(
+            let text = format!(
                 "the daemon may open {limit} files and needs them all; raise its limit (ulimit -n, or LimitNOFILE= in the unit) or detach clients"
-            ));
-        }
-        if !is_limited(uid) {
-            return None;
+            );
+            return Err(refuse(RefusalCode::Limit, text));
         }
         let share = share_of(limit.saturating_sub(RESERVED_DESCRIPTORS + others));
-        (of_user + more > share).then(|| {
-            format!(
+        if is_limited(uid) && of_user + more > share {
+            let text = format!(
                 "the clients of user {uid} hold {of_user} of the daemon's {limit} files, and one user may hold {share}; detach some, register \
                  fewer memories, or raise the limit (ulimit -n, or LimitNOFILE= in the unit)"
-            )
-        })
+            );
+            return Err(refuse(RefusalCode::Limit, text));
+        }
+        Ok(())
     }
 }

@@ -3,12 +3,12 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, MAX_REGIONS, RefusalCode};
-use fipsee_ring::handshake::{Refusal, refuse};
+use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, MAX_REGIONS, Refusal, RefusalCode};
+use fipsee_ring::handshake::refuse;
 use fipsee_ring::region::{Access, MAX_REGION_BYTES, Region};
 
-use super::{Ack, Done, Host, Registered, Sessions, State, TakesMemory};
-use crate::{Command, Engine};
+use super::{Attachment, Done, Host, Registered, Sessions, State};
+use crate::Engine;
 
 impl Registered {
     /// Map what a client handed over; `access`: `ACCESS_*` bits.
@@ -31,9 +31,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         mut files: Vec<OwnedFd>,
     ) -> Result<(), Refusal> {
         let Some(uid) = self.sessions.get(&client).map(|session| session.credentials.uid) else { return Ok(()) };
-        if let Some(text) = self.lacks_descriptors(uid, 1) {
-            return Err(refuse(RefusalCode::Limit, text));
-        }
+        self.check_descriptors(uid, 1)?;
         let Some(session) = self.sessions.get_mut(&client) else { return Ok(()) };
         let limit_bytes = session.limits.max_memory_bytes;
         let State::Attached(held) = &mut session.state else {
@@ -66,7 +64,8 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         let memory = Registered::map(file, length_bytes, access).map_err(|text| refuse(RefusalCode::BadMemory, text))?;
         let region = Arc::clone(&memory.region);
         held.memory.insert(id, memory);
-        self.command_memory(client, Done::Registered(id), move |memory, ack| memory.add_region(client, id, &region, access, ack));
+        let order = move |held: &dyn Attachment<E>, ack| Some(held.memory()?.add_region(client, id, &region, access, ack));
+        self.command_workers(client, Done::Registered(id), Box::new(order));
         Ok(())
     }
 
@@ -79,15 +78,9 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         let found = held.memory.get_mut(&id).filter(|memory| !memory.is_going);
         let memory = found.ok_or_else(|| refuse(RefusalCode::BadMemory, format!("there is no registered region {id}")))?;
         memory.is_going = true;
-        self.command_memory(client, Done::Unregistered(id), move |memory, ack| memory.remove_region(client, id, ack));
+        let order = move |held: &dyn Attachment<E>, ack| Some(held.memory()?.remove_region(client, id, ack));
+        self.command_workers(client, Done::Unregistered(id), Box::new(order));
         Ok(())
-    }
-
-    fn command_memory<F>(&mut self, client: u64, done: Done, command: F)
-    where
-        F: Fn(&dyn TakesMemory<E>, Ack) -> Command<E> + Send + 'static,
-    {
-        self.command_workers(client, done, Box::new(move |held, ack| Some(command(held.memory()?, ack))));
     }
 
     pub(super) fn unregistered(&mut self, client: u64, id: u16) {

@@ -13,8 +13,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fipsee_ring::control::{Control, RefusalCode};
-use fipsee_ring::handshake::{self, Grant, HANDSHAKE_TIMEOUT, Limits, Refusal, Wanted, refuse};
+use fipsee_ring::control::{Control, Refusal, RefusalCode, Wanted};
+use fipsee_ring::handshake::{Grant, HANDSHAKE_TIMEOUT, refuse};
 
 pub use self::channel::{AdoptedChannel, Channel, Positions};
 pub use self::limits::ClientLimits;
@@ -23,7 +23,6 @@ use self::service::Reporter;
 pub use self::service::{
     Ack, Adopted, Attachment, Client, Credentials, Denial, Done, Event, Granted, Host, MAX_PART_FILES, Part, Service, TakesMemory,
 };
-use self::state::Parked;
 pub use self::state::{Held, Registered, Session, State};
 use crate::{Command, Engine, Which};
 
@@ -120,9 +119,8 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
     /// A limit is reached.
     pub fn connected(&mut self, credentials: Credentials, now: Instant) -> Result<u64, Refusal> {
         let uid = credentials.uid;
-        if let Some(text) = self.lacks_place(uid).or_else(|| self.lacks_descriptors(uid, 1)) {
-            return Err(refuse(RefusalCode::Limit, text));
-        }
+        self.check_place(uid)?;
+        self.check_descriptors(uid, 1)?;
         let id = self.host.next_client();
         let limits = self.host.limits();
         self.sessions.insert(id, Session::new(credentials, limits, 0, State::Silent { since: now }));
@@ -157,9 +155,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
                 self.send(id, reply);
                 Ok(())
             }
-            Control::Attach { service, queue_count, depth, flags, pool_bytes, name } => {
-                self.attach(id, &Wanted { service, queue_count, depth, flags, pool_bytes, name: &name })
-            }
+            Control::Attach(wanted) => self.attach(id, wanted),
             Control::Register { region, access, length_bytes } => self.register(id, (region, access, length_bytes), files),
             Control::Unregister { region } => self.unregister(id, region),
             Control::Detach => self.detach(id),
@@ -167,27 +163,25 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         }
     }
 
-    fn attach(&mut self, id: u64, wanted: &Wanted<'_>) -> Result<(), Refusal> {
+    fn attach(&mut self, id: u64, wanted: Wanted) -> Result<(), Refusal> {
         let Some(session) = self.sessions.get(&id) else { return Ok(()) };
         if !matches!(session.state, State::Greeted { .. }) {
             return Err(refuse(RefusalCode::Malformed, "ATTACH follows HELLO, once"));
         }
         let (max_queues, uid) = (session.limits.max_queues, session.credentials.uid);
-        if let Some(text) = self.lacks_descriptors(uid, 1 + 4 * u64::from(wanted.queue_count.min(max_queues))) {
-            return Err(refuse(RefusalCode::Limit, text));
-        }
+        self.check_descriptors(uid, 1 + 4 * u64::from(wanted.queue_count.min(max_queues)))?;
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
         let Session { credentials, limits, features, .. } = session;
         let client = Client { id, credentials, limits: *limits, features: *features };
-        let Granted { attachment, assignments, reply, grant, commands } = match self.host.attach(&client, wanted) {
+        let Granted { attachment, assignments, reply, grant, commands } = match self.host.attach(&client, &wanted) {
             Ok(granted) => granted,
             Err(Denial::Refused(refusal)) => return Err(refusal),
             Err(Denial::Later(refusal)) => {
-                session.parked = Some(Parked::new(wanted, refusal));
+                session.parked = Some((wanted, refusal));
                 return Ok(());
             }
         };
-        self.host.event(Event::Attached { client: &client, name: wanted.name, queues: assignments.len() });
+        self.host.event(Event::Attached { client: &client, name: &wanted.name, queues: assignments.len() });
         session.state = State::Attached(Held::new(attachment, assignments));
         self.actions.extend(commands.into_iter().map(|(worker, command)| Action::Command { worker, command }));
         self.actions.push(Action::Send { client: id, message: reply, grant: Some(Box::new(grant)) });
@@ -225,7 +219,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         let report = Arc::clone(&self.report);
         let Some(held) = self.held(id) else { return };
         if let Some(moving) = &mut held.moving {
-            return moving.hold_back(done, order);
+            return moving.held_back.push((done, order));
         }
         let ack: Ack = Arc::new(Reporter { report, client: id, done });
         let to = |worker| Some(Action::Command { worker, command: order(&*held.attachment, Arc::clone(&ack))? });
@@ -300,7 +294,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
     fn refuse(&mut self, id: u64, refusal: Refusal) {
         let survives = matches!(refusal.code, RefusalCode::BadMemory | RefusalCode::Limit);
         match self.sessions.get(&id) {
-            Some(Session { state: State::Attached(_), .. }) if survives => self.send(id, refusal.into()),
+            Some(Session { state: State::Attached(_), .. }) if survives => self.send(id, Control::Refused(refusal)),
             _ => self.refuse_and_close(id, refusal),
         }
     }
@@ -309,7 +303,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
     pub fn refuse_and_close(&mut self, id: u64, refusal: Refusal) {
         let Some(session) = self.sessions.get(&id) else { return };
         self.host.event(Event::Refused { client: id, credentials: &session.credentials, reason: &refusal.text });
-        self.send(id, refusal.into());
+        self.send(id, Control::Refused(refusal));
         self.hung_up(id);
     }
 
@@ -333,8 +327,8 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         let departures = self.host.departures();
         if std::mem::replace(&mut self.departures_seen, departures) != departures {
             for id in self.ids(|session| session.parked.is_some()) {
-                let Some(parked) = self.sessions.get_mut(&id).and_then(|session| session.parked.take()) else { continue };
-                if let Err(refusal) = self.attach(id, &parked.wanted()) {
+                let Some((wanted, _)) = self.sessions.get_mut(&id).and_then(|session| session.parked.take()) else { continue };
+                if let Err(refusal) = self.attach(id, wanted) {
                     self.refuse(id, refusal);
                 }
             }
@@ -347,7 +341,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
                     format!("nothing was said within {} s; greet and attach right after connecting", HANDSHAKE_TIMEOUT.as_secs());
                 refuse(RefusalCode::Malformed, text)
             };
-            self.refuse_and_close(id, parked.map_or_else(silent, |parked| parked.refusal));
+            self.refuse_and_close(id, parked.map_or_else(silent, |(_, refusal)| refusal));
         }
     }
 
@@ -380,10 +374,4 @@ fn remove_client<E: Engine>(client: u64, finish: bool, ack: Ack) -> Command<E> {
         drop(queue);
     };
     Command::Remove { which: Which::Client(client), finish, removed: Box::new(removed) }
-}
-
-/// What a client is told when it greets.
-fn welcome(versions: (u16, u16), limits: ClientLimits, features: u64) -> Result<Control, Refusal> {
-    let ClientLimits { max_queues, max_depth, max_pool_bytes, .. } = limits;
-    handshake::welcome(versions.0, versions.1, &Limits { max_queues, max_depth, max_pool_bytes }, features)
 }

@@ -10,7 +10,7 @@ use fipsee_ring::handshake::refuse;
 
 use super::service::Reporter;
 use super::{Ack, Action, Attachment, Done, Held, Host, Sessions, State};
-use crate::{Add, Assignment, Command, Engine, Queue, QueueName, Which};
+use crate::{Assignment, Command, Engine, Queue, QueueName, Which};
 
 /// What the workers of a client are to be asked for; `None`: nothing.
 pub(super) type Order<E> = Box<dyn Fn(&dyn Attachment<E>, Ack) -> Option<Command<E>> + Send>;
@@ -20,13 +20,8 @@ pub(super) struct Move<E: Engine> {
     index: u16,
     to: Assignment,
     lifted: Receiver<Box<dyn Queue<E>>>,
-    held_back: Vec<(Done, Order<E>)>,
-}
-
-impl<E: Engine> Move<E> {
-    pub(super) fn hold_back(&mut self, done: Done, order: Order<E>) {
-        self.held_back.push((done, order));
-    }
+    /// What its client's workers are to be asked for afterwards.
+    pub(super) held_back: Vec<(Done, Order<E>)>,
 }
 
 impl<E: Engine, H: Host<E>> Sessions<E, H> {
@@ -39,7 +34,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
     /// Move a queue from the worker with the most to the one with the fewest, if the host says so and one may move.
     pub fn balance(&mut self) {
         let Some((from, to)) = (if self.is_moving() { None } else { self.host.uneven() }) else { return };
-        let on_it = |held: &Held<E>| held.assignments.iter().position(|assignment| assignment.worker() == from);
+        let on_it = |held: &Held<E>| held.assignments.iter().position(|assignment| assignment.worker == from);
         let found = self.ids(|_| true).into_iter().find_map(|id| Some((id, on_it(self.sessions.get(&id)?.held()?)?)));
         if let Some((id, index)) = found.and_then(|(id, index)| Some((id, u16::try_from(index).ok()?))) {
             self.move_queue(id, index, to);
@@ -75,13 +70,15 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
             // It could not be served from the start, as the log says: there is nothing to move but its share.
             return self.moved(id, true);
         };
-        let (worker, name, report) = (to.worker(), QueueName { client: id, index: *index }, Arc::clone(&self.report));
+        let (worker, name, report) = (to.worker, QueueName { client: id, index: *index }, Arc::clone(&self.report));
         let make = move |number| {
+            // Whether it rang meanwhile is not known: the doorbell is asked for again.
+            queue.bell_rang();
             queue.moved(number);
             Ok(queue)
         };
         let added = move |added: Result<(), _>| report(id, if added.is_ok() { Done::Moved } else { Done::NotMoved });
-        let command = Command::Add(Add { name, make: Box::new(make), added: Box::new(added) });
+        let command = Command::Add { name, make: Box::new(make), added: Box::new(added) };
         self.actions.push(Action::Command { worker, command });
     }
 
@@ -91,7 +88,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         let Some(held) = self.held(id) else { return };
         let Some(Move { index, to, held_back, .. }) = held.moving.take() else { return };
         if has_moved {
-            held.attachment.moved(id, index, to.place());
+            held.attachment.moved(id, index, to.place);
             held.assignments[usize::from(index)] = to;
         }
         for (done, order) in held_back {

@@ -4,8 +4,8 @@ use std::any::Any;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use fipsee_ring::control::Control;
-use fipsee_ring::handshake::{Grant, Refusal, Wanted};
+use fipsee_ring::control::{Control, Refusal, Wanted};
+use fipsee_ring::handshake::Grant;
 use fipsee_ring::region::Region;
 
 use super::{ClientLimits, Sessions};
@@ -56,7 +56,7 @@ pub trait Service<E: Engine>: Send + Sync {
     ///
     /// # Errors
     /// Why not, for the client.
-    fn attach(&self, client: &Client<'_>, wanted: &Wanted<'_>) -> Result<Granted<E>, Denial>;
+    fn attach(&self, client: &Client<'_>, wanted: &Wanted) -> Result<Granted<E>, Denial>;
 
     /// Go on with a client of another process, which [saved](Attachment::save) these parts.
     ///
@@ -183,7 +183,7 @@ pub trait Host<E: Engine> {
     ///
     /// # Errors
     /// Why not, for the client.
-    fn attach(&mut self, client: &Client<'_>, wanted: &Wanted<'_>) -> Result<Granted<E>, Denial>;
+    fn attach(&mut self, client: &Client<'_>, wanted: &Wanted) -> Result<Granted<E>, Denial>;
 
     /// Deliver a command to a worker.
     fn command(&mut self, worker: usize, command: Command<E>);

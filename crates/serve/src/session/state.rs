@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use fipsee_ring::control::{Control, RefusalCode};
-use fipsee_ring::handshake::{Refusal, Wanted, refuse};
+use fipsee_ring::control::{Control, Refusal, RefusalCode, VERSION, Wanted};
+use fipsee_ring::handshake::refuse;
 use fipsee_ring::region::Region;
 
 use super::moves::Move;
-use super::{Attachment, ClientLimits, Credentials, welcome};
+use super::{Attachment, ClientLimits, Credentials};
 use crate::{Assignment, Engine};
 
 /// How far a client is.
@@ -60,13 +60,13 @@ impl<E: Engine> Held<E> {
     /// The worker of this queue.
     #[must_use]
     pub fn worker(&self, index: u16) -> Option<usize> {
-        self.assignments.get(usize::from(index)).map(Assignment::worker)
+        self.assignments.get(usize::from(index)).map(|assignment| assignment.worker)
     }
 
     /// The workers that serve it, each once.
     #[must_use]
     pub fn workers(&self) -> Vec<usize> {
-        let mut workers: Vec<usize> = self.assignments.iter().map(Assignment::worker).collect();
+        let mut workers: Vec<usize> = self.assignments.iter().map(|assignment| assignment.worker).collect();
         workers.sort_unstable();
         workers.dedup();
         workers
@@ -93,8 +93,8 @@ pub struct Session<E: Engine> {
     pub features: u64,
     /// How far it is.
     pub state: State<E>,
-    /// Its ATTACH, while that waits for others to be gone.
-    pub(super) parked: Option<Parked>,
+    /// Its ATTACH, while that asks for what others hold that are gone, but for their last requests; and the answer if that takes too long.
+    pub(super) parked: Option<(Wanted, Refusal)>,
 }
 
 impl<E: Engine> Session<E> {
@@ -114,14 +114,25 @@ impl<E: Engine> Session<E> {
     }
 
     /// HELLO: agree on a version and on features.
-    pub(super) fn greet(&mut self, versions: (u16, u16), features: u64, now: Instant) -> Result<Control, Refusal> {
+    pub(super) fn greet(
+        &mut self,
+        (version_min, version_max): (u16, u16),
+        features: u64,
+        now: Instant,
+    ) -> Result<Control, Refusal> {
         if !matches!(self.state, State::Silent { .. }) {
             return Err(refuse(RefusalCode::Malformed, "HELLO came twice; it is the first message and the only one of its kind"));
         }
-        let reply = welcome(versions, self.limits, features)?;
+        if !(version_min..=version_max).contains(&VERSION) {
+            let text = format!(
+                "the client speaks protocol versions {version_min} to {version_max}, this daemon speaks {VERSION}; upgrade the older of the two"
+            );
+            return Err(refuse(RefusalCode::Version, text));
+        }
         self.features = features;
         self.state = State::Greeted { since: now };
-        Ok(reply)
+        let ClientLimits { max_queues, max_depth, max_pool_bytes, .. } = self.limits;
+        Ok(Control::Welcome { version: VERSION, max_queues, max_depth, features, max_pool_bytes })
     }
 
     /// Since when the next step of its handshake is waited for.
@@ -130,29 +141,5 @@ impl<E: Engine> Session<E> {
             State::Silent { since } | State::Greeted { since } => Some(since),
             _ => None,
         }
-    }
-}
-
-/// An ATTACH that is not answered yet: it asks for what others hold that are gone, but for their last requests.
-pub(super) struct Parked {
-    service: u16,
-    queue_count: u16,
-    depth: u32,
-    flags: u32,
-    pool_bytes: u64,
-    name: String,
-    /// The answer if that takes too long.
-    pub(super) refusal: Refusal,
-}
-
-impl Parked {
-    pub(super) fn new(wanted: &Wanted<'_>, refusal: Refusal) -> Self {
-        let Wanted { service, queue_count, depth, flags, pool_bytes, name } = *wanted;
-        Self { service, queue_count, depth, flags, pool_bytes, name: name.to_owned(), refusal }
-    }
-
-    pub(super) fn wanted(&self) -> Wanted<'_> {
-        let Self { service, queue_count, depth, flags, pool_bytes, ref name, .. } = *self;
-        Wanted { service, queue_count, depth, flags, pool_bytes, name }
     }
 }

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fipsee_ring::control::Control;
 use fipsee_ring::handshake::Grant;
 use fipsee_ring::mailbox::Mailbox;
 use fipsee_ring::seqpacket::Seqpacket;
@@ -123,7 +124,7 @@ impl<E: Engine, H: Host<E>> UnixTransport<E, H> {
         let Ok(credentials) = credentials_of(&socket) else { return };
         let socket = Seqpacket::from_fd(socket);
         match self.sessions.connected(credentials, Instant::now()) {
-            Err(refusal) => drop(refusal.send(&socket)),
+            Err(refusal) => drop(socket.send(&Control::Refused(refusal).encode(), &[])),
             Ok(client) => {
                 if self.add(client, socket).is_err() {
                     self.sessions.hung_up(client);

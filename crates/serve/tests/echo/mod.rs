@@ -1,13 +1,10 @@
 //! A service on the runtime: it sends every message back. A new service needs no more than this.
 
 use std::any::Any;
-use std::os::fd::{AsFd, BorrowedFd};
 
 use fipsee_ring::Message;
 use fipsee_ring::channel::ServerQueue;
-use fipsee_ring::mapped::NextStamp;
-use fipsee_ring::wait::Watch;
-use fipsee_serve::{Add, Added, Command, Queue, QueueName};
+use fipsee_serve::{Added, Command, Queue, QueueName};
 
 /// Messages from here on are kept in flight until the service is to answer them.
 pub(crate) const KEPT: u64 = 1 << 32;
@@ -20,6 +17,14 @@ pub(crate) struct Echo {
 }
 
 impl Queue<()> for Echo {
+    fn end(&self) -> Option<&ServerQueue> {
+        Some(&self.queue)
+    }
+
+    fn end_mut(&mut self) -> Option<&mut ServerQueue> {
+        Some(&mut self.queue)
+    }
+
     fn visit(&mut self, (): &mut (), _alone: bool) -> u32 {
         let (mut message, mut taken) = (Message::ZERO, 0);
         while taken < 8 && self.queue.requests.receive(&mut message) {
@@ -45,40 +50,6 @@ impl Queue<()> for Echo {
         8
     }
 
-    fn has_work(&self) -> bool {
-        self.queue.requests.has_message()
-    }
-
-    fn finish(&mut self, ticket: std::convert::Infallible, (): ()) {
-        match ticket {}
-    }
-
-    fn flush(&mut self) {
-        if self.queue.completions.reader_needs_doorbell() {
-            self.queue.client_bell.ring();
-        }
-    }
-
-    fn arm_and_work_remains(&mut self) -> bool {
-        !self.queue.requests.is_armed() && self.queue.requests.arm_and_work_remains()
-    }
-
-    fn bell_rang(&mut self) {
-        self.queue.requests.disarm();
-    }
-
-    fn bell(&self) -> BorrowedFd<'_> {
-        self.queue.our_bell.as_fd()
-    }
-
-    fn next_stamp(&self) -> Option<NextStamp> {
-        Some(self.queue.requests.memory().next_stamp(self.queue.requests.cursor()))
-    }
-
-    fn watch(&self) -> Option<Watch<'_>> {
-        Some(self.queue.requests.watch())
-    }
-
     fn begin_owed(&mut self, (): &mut ()) -> bool {
         let owes = std::mem::take(&mut self.owes);
         if owes {
@@ -95,7 +66,7 @@ impl Queue<()> for Echo {
 impl Echo {
     pub(crate) fn add(name: QueueName, queue: ServerQueue, added: Added) -> Command<()> {
         let make = Box::new(|_| Ok(Box::new(Self { queue, kept: Vec::new(), owes: false }) as Box<dyn Queue<()>>));
-        Command::Add(Add { name, make, added })
+        Command::Add { name, make, added }
     }
 
     pub(crate) fn keeps_nothing(&self) -> bool {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use fipsee_call::raw::RawClient;
 use fipsee_call::{ConnectOptions, PROFILE, SERVICE_CALLS, WaitMode};
 use fipsee_ring::Message;
-use fipsee_ring::control::{Control, RefusalCode};
+use fipsee_ring::control::{Control, Refusal, RefusalCode, Wanted};
 
 use super::Calls;
 use super::ledger::{Ledger, reply_to};
@@ -124,7 +124,7 @@ impl CallClient {
             (Down::Packet(Control::Welcome { .. }, _), Stage::Greeting) => {
                 let (name, depth) = (NAME.to_owned(), self.depth);
                 let (service, queue_count, flags, pool_bytes) = (SERVICE_CALLS, 1, 0, 0);
-                link.send(&Control::Attach { service, queue_count, depth, flags, pool_bytes, name });
+                link.send(&Control::Attach(Wanted { service, queue_count, depth, flags, pool_bytes, name }));
                 self.stage = Stage::Attaching;
             }
             (Down::Packet(Control::Attached { region_bytes, service_info, .. }, files), Stage::Attaching) => {
@@ -137,10 +137,10 @@ impl CallClient {
                     Err(error) => context.violated(|| format!("the client cannot attach: {error}")),
                 }
             }
-            (Down::Packet(Control::Refused { code: RefusalCode::Malformed, text }, _), _) if !self.may_be_refused => {
+            (Down::Packet(Control::Refused(Refusal { code: RefusalCode::Malformed, text }), _), _) if !self.may_be_refused => {
                 context.violated(|| format!("the client is refused, and nothing was wrong with its packets: {text}"));
             }
-            (Down::Packet(Control::Refused { .. }, _), _) => {}
+            (Down::Packet(Control::Refused(_), _), _) => {}
             (Down::Packet(Control::Detached, _), stage) => {
                 self.reap(context, ledger);
                 // What is published beside a drain may come too late.

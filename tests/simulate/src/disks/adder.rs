@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use fipsee_ring::Message;
-use fipsee_ring::control::{Control, RefusalCode};
+use fipsee_ring::control::{Control, Refusal, RefusalCode, Wanted};
 use fipsee_ring::handshake::Attached;
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::ring::{Cursor, StreamWriter};
@@ -116,7 +116,7 @@ impl Adder {
         match (down, self.stage) {
             (Down::Packet(Control::Welcome { .. }, _), Stage::Greeting) => {
                 let (service, queue_count, depth, name) = (SERVICE_SUMS, QUEUES, DEPTH, "sums".to_owned());
-                link.send(&Control::Attach { service, queue_count, depth, flags: 0, pool_bytes: 0, name });
+                link.send(&Control::Attach(Wanted { service, queue_count, depth, flags: 0, pool_bytes: 0, name }));
                 self.stage = Stage::Attaching;
             }
             (Down::Packet(Control::Attached { region_bytes, service_info, .. }, files), Stage::Attaching) => {
@@ -127,11 +127,11 @@ impl Adder {
                 self.channel = Some(Channel { attached, stream });
                 (self.stage, self.awake, self.sums) = (Stage::Running, Awake::Yes, VecDeque::from([0]));
             }
-            (Down::Packet(Control::Refused { code: RefusalCode::Malformed, text }, _), _) => {
+            (Down::Packet(Control::Refused(Refusal { code: RefusalCode::Malformed, text }), _), _) => {
                 context.violated(|| format!("the adder is refused: {text}"));
             }
             (Down::Packet(Control::Detached, _), Stage::Detaching) => self.end(),
-            (Down::Packet(Control::Detached | Control::Refused { .. }, _), _) | (Down::Closed, Stage::Ended) => {}
+            (Down::Packet(Control::Detached | Control::Refused(_), _), _) | (Down::Closed, Stage::Ended) => {}
             (Down::Packet(message, _), stage) => context.violated(|| format!("the adder is told {message:?} while {stage:?}")),
             (Down::Closed, _) => {
                 (self.channel, self.stage) = (None, Stage::Away(now_us + RETRY_US));

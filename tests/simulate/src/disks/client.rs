@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use fipsee_block::client::{AttachOptions, Buffer, Disk, Event, Queue};
 use fipsee_block::wire::{BlockInfo, FEATURE_SOLE_WRITER, PROFILE, SERVICE_BLOCK};
-use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, RefusalCode};
+use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, Refusal, RefusalCode, Wanted};
 use fipsee_ring::handshake::Attached;
 use fipsee_ring::region::Region;
 
@@ -237,7 +237,7 @@ impl Client {
             (Down::Packet(Control::Welcome { .. }, _), Stage::Greeting) => {
                 let (queue_count, depth, flags) = (self.habits.queues, self.habits.depth, self.habits.terms.flags());
                 let (service, pool_bytes, name) = (SERVICE_BLOCK, POOL_BYTES, "disk".to_owned());
-                link.send(&Control::Attach { service, queue_count, depth, flags, pool_bytes, name });
+                link.send(&Control::Attach(Wanted { service, queue_count, depth, flags, pool_bytes, name }));
                 self.stage = Stage::Attaching;
             }
             (Down::Packet(Control::Attached { region_bytes, service_info, .. }, files), Stage::Attaching) => {
@@ -265,10 +265,10 @@ impl Client {
                 }
             }
             (Down::Packet(Control::Unregistered { .. }, _), Stage::Running) => self.register(link),
-            (Down::Packet(Control::Refused { code: RefusalCode::Malformed, text }, _), _) if !self.may_be_refused => {
+            (Down::Packet(Control::Refused(Refusal { code: RefusalCode::Malformed, text }), _), _) if !self.may_be_refused => {
                 context.violated(|| format!("a client is refused, and nothing was wrong with its packets: {text}"));
             }
-            (Down::Packet(Control::Unregistered { .. } | Control::Refused { .. }, _), _) => {}
+            (Down::Packet(Control::Unregistered { .. } | Control::Refused(_), _), _) => {}
             (Down::Packet(Control::Detached, _), Stage::Detaching) => self.detached(context, pool, link, now_us),
             // The daemon had it go; it connects again.
             (Down::Packet(Control::Detached, _), _) => {}

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use fipsee_block::wire::{FEATURE_SOLE_WRITER, SERVICE_BLOCK};
-use fipsee_ring::control::Control;
+use fipsee_ring::control::{Control, Wanted};
 
 use super::claims::Terms;
 use crate::context::Context;
@@ -74,7 +74,14 @@ impl Visitor {
         match down {
             Down::Packet(Control::Welcome { .. }, _) => {
                 let (flags, name) = (Self::TERMS.flags(), "disk".to_owned());
-                link.send(&Control::Attach { service: SERVICE_BLOCK, queue_count: 1, depth: 4, flags, pool_bytes: 0, name });
+                link.send(&Control::Attach(Wanted {
+                    service: SERVICE_BLOCK,
+                    queue_count: 1,
+                    depth: 4,
+                    flags,
+                    pool_bytes: 0,
+                    name,
+                }));
                 self.stage = Stage::Attaching;
             }
             Down::Packet(Control::Attached { .. }, files) => {

@@ -13,8 +13,8 @@ use fipsee_block::wire::{
     PROFILE, SERVICE_BLOCK,
 };
 use fipsee_ring::channel::{FEATURE_WORKER_CPU, MAX_DEPTH, RegionLayout, ServerQueue};
-use fipsee_ring::control::{MAX_QUEUES, RefusalCode};
-use fipsee_ring::handshake::{Grant, Refusal, Wanted, refuse};
+use fipsee_ring::control::{MAX_QUEUES, Refusal, RefusalCode, Wanted};
+use fipsee_ring::handshake::{Grant, refuse};
 use fipsee_ring::memory::RegionTable;
 use fipsee_ring::region::Region;
 use fipsee_serve::session::{Ack, Adopted, Attachment, Channel, Client, Denial, Granted, Part, Service, TakesMemory};
@@ -67,7 +67,7 @@ impl BlockAttachment {
                 Err(NotAdded::NotMade(reason)) => tracing::error!(client, reason, "a queue is not served"),
                 Err(NotAdded::Bell(error)) => tracing::error!(client, %error, "cannot watch a doorbell; the queue is not served"),
             };
-            (assignment.worker(), Command::add(QueueName { client, index }, make, added))
+            (assignment.worker, Command::add(QueueName { client, index }, make, added))
         });
         command.collect()
     }
@@ -139,7 +139,7 @@ impl Service<DiskEngine> for Block {
         self.adopt_parts(client, parts)
     }
 
-    fn attach(&self, client: &Client<'_>, wanted: &Wanted<'_>) -> Result<Granted<DiskEngine>, Denial> {
+    fn attach(&self, client: &Client<'_>, wanted: &Wanted) -> Result<Granted<DiskEngine>, Denial> {
         let about_claims = ATTACH_SOLE_WRITER | ATTACH_IGNORE_CLAIM;
         let allowed_flags = if client.features & FEATURE_SOLE_WRITER == 0 { 0 } else { about_claims };
         if wanted.flags & about_claims == about_claims {
@@ -155,7 +155,7 @@ impl Service<DiskEngine> for Block {
             let text = format!("no disk '{}' here; there are: {names} (fipsee ls shows all)", wanted.name);
             refuse(RefusalCode::UnknownName, text)
         };
-        let export = served.find(wanted.name).map_err(|_| unknown())?;
+        let export = served.find(&wanted.name).map_err(|_| unknown())?;
         let role = match wanted.flags {
             flags if flags & ATTACH_READ_ONLY != 0 => Role::Reader,
             flags if flags & ATTACH_SOLE_WRITER != 0 => Role::SoleWriter,
@@ -178,14 +178,14 @@ impl Service<DiskEngine> for Block {
 }
 
 impl Block {
-    fn lay_out(&self, client: &Client<'_>, wanted: &Wanted<'_>, export: &Arc<Export>) -> Result<Granted<DiskEngine>, Refusal> {
+    fn lay_out(&self, client: &Client<'_>, wanted: &Wanted, export: &Arc<Export>) -> Result<Granted<DiskEngine>, Refusal> {
         let (limits, workers) = (&client.limits, &self.workers);
         let queue_count = wanted.queue_count.min(limits.max_queues).min(MAX_QUEUES);
         let depth = wanted.depth.min(limits.max_depth).min(MAX_DEPTH);
         let seed = u32::try_from(client.id & 0xffff_ffff).unwrap_or(0);
         let mut layout = RegionLayout::plan(&PROFILE, queue_count, depth, wanted.pool_bytes.min(limits.max_pool_bytes), seed);
         let assignments: Vec<Assignment> = layout.queues.iter().map(|_| Assignment::choose(workers)).collect();
-        let places = || assignments.iter().map(Assignment::place);
+        let places = || assignments.iter().map(|assignment| assignment.place);
         layout.features = client.features;
         for (geometry, Place { cpu, choices, .. }) in layout.queues.iter_mut().zip(places()) {
             // Our end uses them, whether or not the client has asked for advice.

@@ -72,7 +72,7 @@ impl Block {
             standings.push(standing);
         }
         let assignments: Vec<Assignment> = ends.iter().map(|_| Assignment::choose(&self.workers)).collect();
-        let worker_cpus = assignments.iter().map(|assignment| assignment.place().cpu).collect();
+        let worker_cpus = assignments.iter().map(|assignment| assignment.place.cpu).collect();
         let queues = ends.iter().map(|(_, counters, _)| Arc::clone(counters)).collect();
         let attachment = BlockAttachment { channel, export: Arc::clone(&export), read_only, live: Arc::clone(&self.live) };
         let (id, &Credentials { pid, uid, .. }) = (client.id, client.credentials);

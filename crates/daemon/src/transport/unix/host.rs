@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fipsee_ring::handshake::Wanted;
+use fipsee_ring::control::Wanted;
 use fipsee_serve::Assignment;
 use fipsee_serve::session::{Client, ClientLimits, Credentials, Denial, Event, Granted, Host};
 
@@ -57,7 +57,7 @@ impl Host<DiskEngine> for DaemonHost {
         self.registry.features()
     }
 
-    fn attach(&mut self, client: &Client<'_>, wanted: &Wanted<'_>) -> Result<Granted<DiskEngine>, Denial> {
+    fn attach(&mut self, client: &Client<'_>, wanted: &Wanted) -> Result<Granted<DiskEngine>, Denial> {
         self.registry.attach(client, wanted)
     }
 

@@ -261,7 +261,7 @@ impl FrontendConnection {
         let (reply, replied) = channel();
         if let Some(assignment) = &self.assignments[usize::from(queue)] {
             let name = QueueName { client: self.backend.client, index: queue };
-            self.backend.workers[assignment.worker()].mailbox.send(command(name, reply));
+            self.backend.workers[assignment.worker].mailbox.send(command(name, reply));
         }
         replied
     }
@@ -278,7 +278,7 @@ impl FrontendConnection {
         let (assignment, (reply, served)) = (Assignment::choose(workers), channel());
         let name = QueueName { client: *client, index: queue };
         let command = virtqueue::add(name, export, move |id| make(id, Some(Box::new(forwarder))), reply);
-        let worker = assignment.worker();
+        let worker = assignment.worker;
         self.assignments[usize::from(queue)] = Some(assignment);
         (worker, command, served)
     }
@@ -287,7 +287,7 @@ impl FrontendConnection {
     pub(super) fn publish_queues(&self, device: &Device) {
         let count = self.assignments.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
         let counters = device.vrings[..count].iter().map(|vring| Arc::clone(&vring.counters)).collect();
-        let cpu = |assigned: &Option<Assignment>| self.backend.workers[assigned.as_ref()?.worker()].place.cpu;
+        let cpu = |assigned: &Option<Assignment>| self.backend.workers[assigned.as_ref()?.worker].place.cpu;
         let cpus = self.assignments[..count].iter().map(cpu).collect();
         self.backend.export.set_queues(self.backend.client, counters, cpus);
     }

@@ -78,8 +78,8 @@ impl Queue<Engine> for GuestDiskQueue {
         self.queue.bell_rang();
     }
 
-    fn bell(&self) -> BorrowedFd<'_> {
-        self.queue.queue.bell()
+    fn bell(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.queue.queue.bell())
     }
 
     fn begin_owed(&mut self, engine: &mut Engine) -> bool {
