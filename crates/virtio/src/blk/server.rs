@@ -274,7 +274,7 @@ impl VirtqueueServer {
     #[must_use]
     pub fn is_armed(&self) -> bool {
         let ring = self.ring.as_ref().filter(|ring| !ring.ending);
-        self.queue.ring.is_armed() && ring.is_none_or(|ring| ring.server.is_armed())
+        self.queue.ring.is_armed && ring.is_none_or(|ring| ring.server.is_armed())
     }
 
     /// We are awake: kicks are not needed, and none is outstanding.

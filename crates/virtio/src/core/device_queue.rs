@@ -136,7 +136,7 @@ impl DeviceQueue {
 
     #[inline(always)]
     pub(crate) fn disarm(&mut self) {
-        if self.ring.is_armed() {
+        if self.ring.is_armed {
             self.ring.disarm();
             self.log_words();
         }
@@ -190,7 +190,7 @@ impl DeviceQueue {
         if let Some(inflight) = self.inflight.as_mut().filter(|_| nothing_is_taken) {
             inflight.end();
         }
-        self.ring.next_available()
+        self.ring.next_available
     }
 
     /// Let the guest see what was used, and interrupt it if it wants that: true then.
@@ -212,7 +212,7 @@ impl DeviceQueue {
         }
         let wants_interrupt = self.ring.publish();
         if let Some(inflight) = &mut self.inflight {
-            inflight.published(&self.batch, self.ring.published());
+            inflight.published(&self.batch, self.ring.published);
             self.batch.clear();
         }
         self.log_words();
@@ -290,12 +290,12 @@ impl DeviceQueue {
 
 /// The chains that were in flight, to be taken again; the ring is continued behind them.
 fn recover(area: &mut InflightQueue, ring: &mut Virtqueue) -> Result<VecDeque<u16>, String> {
-    let Some(heads) = area.begin(ring.size(), ring.published(), ring.available_index())? else {
+    let Some(heads) = area.begin(ring.size, ring.published, ring.available_index())? else {
         return Ok(VecDeque::new());
     };
     // At most the size of the queue, which is at most 32768.
     let count = u16::try_from(heads.len()).unwrap_or(0);
-    ring.set_next_available(ring.published().wrapping_add(count));
+    ring.next_available = ring.published.wrapping_add(count);
     Ok(heads.into())
 }
 

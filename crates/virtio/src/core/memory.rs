@@ -2,6 +2,7 @@
 
 mod log;
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -324,7 +325,7 @@ impl GuestMemory {
 #[derive(Debug)]
 pub(crate) struct Finder {
     memory: Arc<GuestMemory>,
-    last: View,
+    last: Cell<View>,
 }
 
 // SAFETY: the pointer of the view leads into memory that `memory` keeps mapped and any thread may access.
@@ -332,7 +333,7 @@ unsafe impl Send for Finder {}
 
 impl Finder {
     pub(crate) const fn new(memory: Arc<GuestMemory>) -> Self {
-        Self { memory, last: View::NONE }
+        Self { memory, last: Cell::new(View::NONE) }
     }
 
     pub(crate) const fn memory(&self) -> &Arc<GuestMemory> {
@@ -341,16 +342,17 @@ impl Finder {
 
     /// As [`GuestMemory::host`].
     #[inline(always)]
-    pub(crate) fn host(&mut self, address: u64, length_bytes: u64) -> Option<NonNull<u8>> {
-        match self.last.host(address, length_bytes) {
+    pub(crate) fn host(&self, address: u64, length_bytes: u64) -> Option<NonNull<u8>> {
+        match self.last.get().host(address, length_bytes) {
             Some(place) => Some(place),
             None => self.search(address, length_bytes),
         }
     }
 
     #[cold]
-    fn search(&mut self, address: u64, length_bytes: u64) -> Option<NonNull<u8>> {
-        self.last = self.memory.view(address)?;
-        self.last.host(address, length_bytes)
+    fn search(&self, address: u64, length_bytes: u64) -> Option<NonNull<u8>> {
+        let view = self.memory.view(address)?;
+        self.last.set(view);
+        view.host(address, length_bytes)
     }
 }

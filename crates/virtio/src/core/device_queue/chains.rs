@@ -15,8 +15,8 @@ impl DeviceQueue {
     /// May so many chains be waiting? If so they are about to be taken: kicks are not needed. If not, the queue stops.
     #[inline(always)]
     pub(crate) fn begin_visit(&mut self, waiting: u16) -> bool {
-        if waiting > self.ring.size() {
-            let (next, size) = (self.ring.next_available(), self.ring.size());
+        if waiting > self.ring.size {
+            let (next, size) = (self.ring.next_available, self.ring.size);
             self.break_down(format!("the available ring went from {next} on by {waiting} entries, and the queue has {size}"));
             return false;
         }
@@ -61,7 +61,7 @@ impl DeviceQueue {
                 return false;
             }
             None => {
-                let size = self.ring.size();
+                let size = self.ring.size;
                 self.break_down(format!("the available ring names descriptor {head}, and the queue has {size}"));
                 return false;
             }

@@ -30,11 +30,11 @@ impl DeviceQueue {
         }
         let is_served = self.fault.is_none();
         let mut taken: Vec<u16> = self.resubmit.iter().copied().collect();
-        taken.extend((0..self.ring.size()).filter(|head| is_served && self.held[usize::from(*head)]));
+        taken.extend((0..self.ring.size).filter(|head| is_served && self.held[usize::from(*head)]));
         taken.sort_unstable();
         Some(VirtqueueStanding {
-            next_available: self.ring.next_available(),
-            next_used: self.ring.published(),
+            next_available: self.ring.next_available,
+            next_used: self.ring.published,
             taken,
             fault: self.fault.clone(),
             inflight: self.inflight.as_ref().map(InflightQueue::standing),

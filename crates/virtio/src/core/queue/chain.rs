@@ -87,7 +87,7 @@ impl Chain {
     ) -> Result<(), ChainFault> {
         self.pieces.clear();
         self.readable = 0;
-        let limit = usize::from(queue.size());
+        let limit = usize::from(queue.size);
         let mut descriptor = first;
         for _ in 0..limit {
             if descriptor.has(VRING_DESC_F_INDIRECT) {
