@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-
 /// A running fipseed with its own directory; stopped and removed on drop.
 pub(crate) struct Daemon {
     child: Child,

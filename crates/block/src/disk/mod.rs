@@ -190,10 +190,11 @@ fn bytes_of(sector_count: u64) -> Result<u64, String> {
     sector_count.checked_mul(SECTOR_BYTES).ok_or_else(|| format!("{sector_count} sectors are more than a disk can have"))
 }
 
-fn check_block(block_bytes: u32) -> Result<(), String> {
-    match block_bytes {
-        512 | 4096 => Ok(()),
-        _ => Err(format!("the block size {block_bytes} is not possible; use block=512 or block=4096")),
+/// The block size that is wanted; 512 without.
+fn check_block(wanted_bytes: Option<u32>) -> Result<u32, String> {
+    match wanted_bytes.unwrap_or(512) {
+        block_bytes @ (512 | 4096) => Ok(block_bytes),
+        block_bytes => Err(format!("the block size {block_bytes} is not possible; use block=512 or block=4096")),
     }
 }
 

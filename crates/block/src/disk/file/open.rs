@@ -15,13 +15,13 @@ use super::lock::lock;
 use super::new_file::NewFile;
 use super::target::Target;
 use super::{FileDisk, FileOptions, mode};
-use crate::disk::{Engine, Faults, capabilities, check_block, sectors_of};
-use crate::wire::CAPABILITY_DISCARD;
+use crate::disk::{Engine, Faults, capabilities, check_block, description, sectors_of};
+use crate::wire::{BlockInfo, CAPABILITY_DISCARD};
 
 /// `served`: the file as the daemon that is taken over has it open and locked.
 pub(super) fn open(options: &FileOptions, served: Option<File>) -> Result<FileDisk, String> {
     let path = options.path.display();
-    options.block_bytes.map_or(Ok(()), check_block)?;
+    let wanted_block = check_block(options.block_bytes)?;
     Engine::check()?;
     let is_taken_over = served.is_some();
     let (file, mut new) = match (std::fs::metadata(&options.path), served) {
@@ -42,27 +42,21 @@ pub(super) fn open(options: &FileOptions, served: Option<File>) -> Result<FileDi
             rustix::fs::ioctl_blksszget(&file).map_err(|errno| format!("{path}: its block size cannot be found: {errno}"))?;
         (size, Some(block))
     };
-    let block_bytes = choose_block(options, device_block)?;
-    check_size(options, size_bytes, block_bytes)?;
+    let block_bytes = choose_block(options, wanted_block, device_block)?;
+    let sector_count = check_size(options, size_bytes, block_bytes)?;
 
     let alignment = mode::choose(options, &file, is_taken_over, device_block, size_bytes)?;
     let mut capabilities = capabilities(options.read_only);
     if !options.read_only && !can_discard(&file, &metadata, size_bytes) {
         capabilities &= !CAPABILITY_DISCARD;
     }
-    let identity = identity_of(&metadata);
     let optimal = alignment.map_or(0, |alignment| alignment.unit_mask + 1).max(page_bytes());
     new.iter_mut().for_each(NewFile::keep);
     let faults = Faults::new(Some(&options.path));
-    Ok(FileDisk {
-        target: Arc::new(Target::new(file.into(), alignment, block_bytes, size_bytes, is_regular, faults)),
-        path: options.path.clone(),
-        block_bytes,
-        optimal_bytes: u32::try_from(optimal).unwrap_or(block_bytes).max(block_bytes),
-        capabilities,
-        identity,
-        new,
-    })
+    let target = Arc::new(Target::new(file.into(), alignment, block_bytes, size_bytes, is_regular, faults));
+    let usual = description(sector_count, block_bytes, capabilities, identity_of(&metadata));
+    let info = BlockInfo { optimal_bytes: u32::try_from(optimal).unwrap_or(block_bytes).max(block_bytes), ..usual };
+    Ok(FileDisk { target, path: options.path.clone(), info, new })
 }
 
 /// The same whenever the file or device is opened. The number of a file that was removed is given to another one: the time at which it was made
@@ -175,17 +169,18 @@ fn create(options: &FileOptions) -> Result<(File, Option<NewFile>), String> {
     Ok((file, Some(new)))
 }
 
-fn choose_block(options: &FileOptions, device_block: Option<u32>) -> Result<u32, String> {
+fn choose_block(options: &FileOptions, wanted: u32, device_block: Option<u32>) -> Result<u32, String> {
     let path = options.path.display();
-    match (options.block_bytes, device_block) {
-        (_, Some(device)) if !matches!(device, 512 | 1024 | 2048 | 4096) => {
+    match device_block {
+        Some(device) if !matches!(device, 512 | 1024 | 2048 | 4096) => {
             Err(format!("the device {path} has blocks of {device} bytes; 512 to 4096 are supported"))
         }
-        (wanted, device) => Ok(wanted.or(device).unwrap_or(512)),
+        Some(device) if options.block_bytes.is_none() => Ok(device),
+        _ => Ok(wanted),
     }
 }
 
-fn check_size(options: &FileOptions, size_bytes: u64, block_bytes: u32) -> Result<(), String> {
+fn check_size(options: &FileOptions, size_bytes: u64, block_bytes: u32) -> Result<u64, String> {
     let path = options.path.display();
     match options.size_bytes {
         Some(wanted) if wanted > size_bytes => {
@@ -207,7 +202,7 @@ fn check_size(options: &FileOptions, size_bytes: u64, block_bytes: u32) -> Resul
             "{path} is empty; give it a size with `truncate -s SIZE`, or remove it and add size=SIZE to create it"
         ));
     }
-    sectors_of(size_bytes, block_bytes).map(|_| ()).map_err(|text| format!("{path}: {text} (`truncate -s` changes it)"))
+    sectors_of(size_bytes, block_bytes).map_err(|text| format!("{path}: {text} (`truncate -s` changes it)"))
 }
 
 pub(super) fn device_bytes(file: BorrowedFd<'_>) -> Result<u64, Errno> {

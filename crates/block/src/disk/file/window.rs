@@ -19,7 +19,7 @@ enum Phase {
 
 /// The buffer of a request, and where it stands.
 pub(super) struct Window {
-    buffer: Buffer,
+    pub(super) buffer: Buffer,
     /// Where the buffer's first byte lies in the file.
     start_bytes: u64,
     length_bytes: usize,
@@ -46,19 +46,14 @@ impl Window {
         window
     }
 
-    pub(super) fn into_buffer(self) -> Buffer {
-        self.buffer
-    }
-
-    /// Units that are still to be transferred in this phase.
-    pub(super) const fn left_bytes(&self) -> usize {
+    const fn left_bytes(&self) -> usize {
         self.length_bytes - self.moved_bytes
     }
 
-    /// Is a transfer of so many bytes all that is needed? A read needs no more than the client asked for.
-    pub(super) const fn is_enough(&self, bytes: usize) -> bool {
-        let end = self.moved_bytes + bytes;
-        end >= self.length_bytes || (matches!(self.phase, Phase::Read) && end >= self.data.1)
+    /// Of a transfer of `bytes`, what counts, and what was asked for: a read needs no more than the client asked for.
+    pub(super) fn counted(&self, bytes: usize) -> (u64, u64) {
+        let is_enough = self.phase == Phase::Read && self.moved_bytes + bytes >= self.data.1;
+        (if is_enough { self.left_bytes() } else { bytes } as u64, self.left_bytes() as u64)
     }
 
     /// The kernel's form of the next transfer. `flags`: of writes.
@@ -74,8 +69,8 @@ impl Window {
     }
 
     /// So much was transferred. Returns the client's bytes that are done once all are; `spans` are its memory.
-    pub(super) fn advance(&mut self, bytes: usize, spans: &[Span]) -> Option<u64> {
-        self.moved_bytes += bytes;
+    pub(super) fn advance(&mut self, bytes: u64, spans: &[Span]) -> Option<u64> {
+        self.moved_bytes += usize::try_from(bytes).unwrap_or(0);
         let (from, to) = self.data;
         if self.moved_bytes < self.length_bytes {
             return None;

@@ -152,18 +152,18 @@ impl PowerCut {
         while let Some(request) = batch.next_request() {
             self.step();
             let link = engine.link(ticket);
-            let spans = span_of(batch.buffer_mut());
+            let spans = span_of(&mut batch.buffer);
             // SAFETY: the batch keeps the buffer in place until what follows this step has run.
             match unsafe { self.inner.submit(&request, &spans, link, engine) } {
                 Submitted::Done(status) => {
                     engine.unlink(link);
-                    batch.note(status);
+                    batch.status = status;
                 }
                 Submitted::Pending => {
                     let core = Arc::clone(self);
                     let then = move |status, engine: &mut Engine| {
                         let mut batch = batch;
-                        batch.note(status);
+                        batch.status = status;
                         core.go_on(batch, ticket, engine)
                     };
                     engine.follow(link, Box::new(then));

@@ -1,6 +1,7 @@
 //! What was written and did not reach the disk below.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::super::next_random;
 use crate::request::Request;
@@ -12,14 +13,8 @@ const _: () = assert!(SECTOR_LENGTH as u64 == SECTOR_BYTES);
 /// Most sectors that go to the disk below in one request: 256 KiB.
 const MOST_SECTORS: usize = 512;
 
-type Bytes = Box<[u8; SECTOR_LENGTH]>;
-
-#[derive(Debug)]
-struct Sector {
-    bytes: Bytes,
-    /// Which write it comes from.
-    version: u64,
-}
+/// What a write has brought: another write brings others, be they equal.
+type Bytes = Arc<[u8; SECTOR_LENGTH]>;
 
 /// Sectors to be brought to the disk below.
 #[derive(Debug)]
@@ -31,8 +26,7 @@ pub(super) enum Wanted {
 
 #[derive(Debug)]
 pub(super) struct Cache {
-    sectors: BTreeMap<u64, Sector>,
-    version: u64,
+    sectors: BTreeMap<u64, Bytes>,
     random: u64,
     steps: u64,
     /// Someone writes to the disk below.
@@ -43,17 +37,18 @@ pub(super) struct Cache {
 #[derive(Debug)]
 pub(super) struct Batch {
     /// By sector, rising; those behind `next` were not submitted yet.
-    sectors: Vec<(u64, u64, Bytes)>,
+    sectors: Vec<(u64, Bytes)>,
     next: usize,
     flush: bool,
-    status: Status,
+    /// How the last request ended.
+    pub(super) status: Status,
     /// The content of the request in flight.
-    buffer: Vec<u8>,
+    pub(super) buffer: Vec<u8>,
 }
 
 impl Cache {
     pub(super) const fn new(seed: u64) -> Self {
-        Self { sectors: BTreeMap::new(), version: 0, random: seed, steps: 0, is_busy: false }
+        Self { sectors: BTreeMap::new(), random: seed, steps: 0, is_busy: false }
     }
 
     /// The number of this step; the first is 1.
@@ -68,16 +63,15 @@ impl Cache {
 
     /// `bytes`: whole sectors, from `first` on.
     pub(super) fn put(&mut self, first: u64, bytes: &[u8]) {
-        self.version += 1;
         for (sector, bytes) in (first..).zip(bytes.as_chunks::<SECTOR_LENGTH>().0) {
-            self.sectors.insert(sector, Sector { bytes: Box::new(*bytes), version: self.version });
+            self.sectors.insert(sector, Arc::new(*bytes));
         }
     }
 
     /// Copies of what is here of a range.
     pub(super) fn get(&self, first: u64, count: u64) -> Vec<(u64, Bytes)> {
         let range = self.sectors.range(first..first.saturating_add(count));
-        range.map(|(sector, found)| (*sector, found.bytes.clone())).collect()
+        range.map(|(sector, bytes)| (*sector, Arc::clone(bytes))).collect()
     }
 
     /// A random choice of a range.
@@ -97,7 +91,7 @@ impl Cache {
             return None;
         }
         self.is_busy = true;
-        let copy = |(sector, found): (&u64, &Sector)| (*sector, found.version, found.bytes.clone());
+        let copy = |(sector, bytes): (&u64, &Bytes)| (*sector, Arc::clone(bytes));
         let sectors = match wanted {
             Wanted::All => self.sectors.iter().map(copy).collect(),
             Wanted::Sectors(some) => some.iter().filter_map(|sector| self.sectors.get_key_value(sector).map(copy)).collect(),
@@ -109,8 +103,8 @@ impl Cache {
     pub(super) fn end(&mut self, batch: Batch) -> Status {
         self.is_busy = false;
         if batch.status == Status::Ok {
-            for (sector, version, _) in batch.sectors {
-                if self.sectors.get(&sector).is_some_and(|found| found.version == version) {
+            for (sector, bytes) in batch.sectors {
+                if self.sectors.get(&sector).is_some_and(|found| Arc::ptr_eq(found, &bytes)) {
                     self.sectors.remove(&sector);
                 }
             }
@@ -129,9 +123,9 @@ impl Batch {
         let mut request =
             Request { operation: Operation::Write, tag: 0, fua: false, unmap: false, sector: 0, length_sectors: 0, aux: 0 };
         let rest = &self.sectors[self.next..];
-        if let Some((first, ..)) = rest.first() {
-            let run = (*first..).zip(rest).take(MOST_SECTORS).take_while(|(expected, (sector, ..))| expected == sector).count();
-            for (_, _, bytes) in &rest[..run] {
+        if let Some((first, _)) = rest.first() {
+            let run = (*first..).zip(rest).take(MOST_SECTORS).take_while(|(expected, (sector, _))| expected == sector).count();
+            for (_, bytes) in &rest[..run] {
                 self.buffer.extend_from_slice(&bytes[..]);
             }
             (request.sector, request.length_sectors) = (*first, run as u64);
@@ -140,14 +134,5 @@ impl Batch {
         }
         request.operation = Operation::Flush;
         std::mem::take(&mut self.flush).then_some(request)
-    }
-
-    pub(super) fn buffer_mut(&mut self) -> &mut [u8] {
-        &mut self.buffer
-    }
-
-    /// How the request ended.
-    pub(super) fn note(&mut self, status: Status) {
-        self.status = status;
     }
 }
