@@ -5,7 +5,6 @@
 
 use fipsee_ring::memory::Span;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::super::engine;
@@ -42,27 +41,15 @@ impl DelayOptions {
         (options.fixed, options.random) = (duration(fixed)?, duration(random)?);
         Ok(options)
     }
-}
 
-/// Requests may overtake each other when part of the delay is random.
-#[derive(Debug)]
-pub(super) struct Delays {
-    options: DelayOptions,
-    random: AtomicU64,
-}
-
-impl Delays {
-    pub(super) fn new(options: &DelayOptions) -> Self {
-        Self { options: options.clone(), random: AtomicU64::new(options.seed) }
-    }
-
-    fn pick(&self) -> Duration {
-        let range_ns = u64::try_from(self.options.random.as_nanos()).unwrap_or(u64::MAX);
+    /// Requests may overtake each other when part of the delay is random.
+    fn pick(&self, number: u64) -> Duration {
+        let range_ns = u64::try_from(self.random.as_nanos()).unwrap_or(u64::MAX);
         if range_ns == 0 {
-            return self.options.fixed;
+            return self.fixed;
         }
-        let mut state = self.random.fetch_add(1, Ordering::Relaxed);
-        self.options.fixed.saturating_add(Duration::from_nanos(next_random(&mut state) % range_ns))
+        let mut state = self.seed.wrapping_add(number);
+        self.fixed.saturating_add(Duration::from_nanos(next_random(&mut state) % range_ns))
     }
 
     /// # Safety
@@ -82,6 +69,6 @@ impl Delays {
             Status::Ok => unsafe { inner.submit(&request, &spans, ticket, engine) },
             _ => Submitted::Done(status),
         };
-        engine::wait(engine, self.pick(), Some(awaited), ticket, begin)
+        engine::wait(engine, self.pick(disk.next_number()), Some(awaited), ticket, begin)
     }
 }

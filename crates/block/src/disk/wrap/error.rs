@@ -2,14 +2,11 @@
 //!
 //! A request that is chosen is not carried out at all.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use rustix::io::Errno;
 
-use super::super::Faults;
 use super::super::faults::OPERATIONS;
 use super::super::file::job::status_of;
-use super::{number, pairs};
+use super::{WrappedDisk, number, pairs};
 use crate::request::Request;
 use crate::wire::{Operation, Status};
 
@@ -50,6 +47,16 @@ impl ErrorOptions {
         Ok(options)
     }
 
+    /// How this request fails, which is then recorded; `None`: it does not.
+    pub(super) fn fail(&self, disk: &WrappedDisk, request: &Request) -> Option<Status> {
+        let number = if self.chooses(request) { disk.next_number() } else { return None };
+        let fails = number.checked_sub(self.after).is_some_and(|number| (number + 1).is_multiple_of(self.every));
+        fails.then(|| {
+            disk.faults.failed(request.operation, request.sector, Some(self.errno));
+            status_of(self.errno)
+        })
+    }
+
     fn chooses(&self, request: &Request) -> bool {
         let touches = |(first, last)| {
             request.length_sectors > 0 && request.sector <= last && first < request.sector + request.length_sectors
@@ -72,33 +79,4 @@ fn sectors_of(text: &str) -> Result<(u64, u64), String> {
 fn errno_named(name: &str) -> Result<Errno, String> {
     let found = ERRORS.iter().find(|(known, _)| *known == name).map(|(_, errno)| *errno);
     found.ok_or_else(|| format!("errno={name} is not possible; use EIO, ENOSPC, EROFS or EOPNOTSUPP"))
-}
-
-/// Fails requests at times.
-#[derive(Debug)]
-pub(super) struct Errors {
-    options: ErrorOptions,
-    chosen: AtomicU64,
-}
-
-impl Errors {
-    pub(super) fn new(options: &ErrorOptions) -> Self {
-        Self { options: options.clone(), chosen: AtomicU64::new(0) }
-    }
-
-    /// How this request fails, which is then recorded; `None`: it does not.
-    pub(super) fn fail(&self, request: &Request, faults: &Faults) -> Option<Status> {
-        self.fails(request).then(|| {
-            faults.failed(request.operation, request.sector, Some(self.options.errno));
-            status_of(self.options.errno)
-        })
-    }
-
-    fn fails(&self, request: &Request) -> bool {
-        if !self.options.chooses(request) {
-            return false;
-        }
-        let number = self.chosen.fetch_add(1, Ordering::Relaxed);
-        number.checked_sub(self.options.after).is_some_and(|number| (number + 1).is_multiple_of(self.options.every))
-    }
 }

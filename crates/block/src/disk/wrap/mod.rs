@@ -5,6 +5,7 @@
 //! colon is any disk, a wrapped one, too.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fipsee_ring::memory::Span;
@@ -18,9 +19,7 @@ mod error;
 mod power_cut;
 
 pub use delay::DelayOptions;
-use delay::Delays;
 pub use error::ErrorOptions;
-use error::Errors;
 use power_cut::PowerCut;
 pub use power_cut::PowerCutOptions;
 
@@ -58,12 +57,14 @@ pub struct WrappedDisk {
     /// Those of the disk at the bottom; of one that has none, the wrapper's own.
     faults: Arc<Faults>,
     manner: Manner,
+    /// Requests that were delayed, or could have failed.
+    numbered: AtomicU64,
 }
 
 #[derive(Debug)]
 enum Manner {
-    Delay(Delays),
-    Error(Errors),
+    Delay(DelayOptions),
+    Error(ErrorOptions),
     PowerCut(Arc<PowerCut>),
 }
 
@@ -78,11 +79,15 @@ impl WrappedDisk {
             Engine::check()?;
         }
         let manner = match wrapper {
-            Wrapper::Delay(options) => Manner::Delay(Delays::new(options)),
-            Wrapper::Error(options) => Manner::Error(Errors::new(options)),
+            Wrapper::Delay(options) => Manner::Delay(options.clone()),
+            Wrapper::Error(options) => Manner::Error(options.clone()),
             Wrapper::PowerCut(options) => Manner::PowerCut(PowerCut::new(Arc::clone(&inner), options)),
         };
-        Ok(Self { inner, faults, manner })
+        Ok(Self { inner, faults, manner, numbered: AtomicU64::new(0) })
+    }
+
+    fn next_number(&self) -> u64 {
+        self.numbered.fetch_add(1, Ordering::Relaxed)
     }
 
     pub(super) fn inner(&self) -> &AnyDisk {
@@ -114,8 +119,8 @@ impl Disk for WrappedDisk {
     unsafe fn submit(&self, request: &Request, spans: &[Span], ticket: Ticket, engine: &mut Engine) -> Submitted {
         match &self.manner {
             // SAFETY: the contract is passed on.
-            Manner::Delay(delays) => unsafe { delays.submit(self, request, spans, ticket, engine) },
-            Manner::Error(errors) => match errors.fail(request, &self.faults) {
+            Manner::Delay(options) => unsafe { options.submit(self, request, spans, ticket, engine) },
+            Manner::Error(options) => match options.fail(self, request) {
                 Some(status) => Submitted::Done(status),
                 // SAFETY: as above.
                 None => unsafe { self.inner.submit(request, spans, ticket, engine) },
