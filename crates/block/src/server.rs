@@ -20,8 +20,7 @@ use crate::packed::{is_packed, unpack};
 use crate::request::{Facts, Request, check_short, parse, tag_of};
 use crate::stats::{QueueCounters, Tally};
 use crate::wire::{
-    BlockInfo, CAPABILITY_WRITE, KIND_COMPLETIONS, MAX_INDIRECT_ENTRIES, MAX_PACKED, Operation, Status, completion_entry,
-    completion_head,
+    BlockInfo, KIND_COMPLETIONS, MAX_INDIRECT_ENTRIES, MAX_PACKED, Operation, Status, completion_entry, completion_head,
 };
 
 /// Most requests taken in a visit when there is no other queue to look at and the disk answers at once: four full completion
@@ -108,11 +107,11 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
     /// Serve `queue`, whose requests the worker knows as `id`.
     #[must_use]
     pub fn new(queue: ServerQueue<C, O>, id: u32, setup: QueueSetup<M>) -> Self {
-        let mut server = Self {
+        Self {
             queue,
             id,
             depth: setup.depth,
-            facts: Facts::new(&setup.info),
+            facts: Facts::new(&setup.info, setup.read_only),
             read_only: setup.read_only,
             memory: setup.memory,
             spans: Vec::with_capacity(MAX_INDIRECT_ENTRIES),
@@ -127,15 +126,6 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
             tally: Tally::default(),
             counters: setup.counters,
             pace: Visits::default(),
-        };
-        server.set_facts(&setup.info);
-        server
-    }
-
-    fn set_facts(&mut self, info: &BlockInfo) {
-        self.facts = Facts::new(info);
-        if self.read_only {
-            self.facts.capabilities &= !CAPABILITY_WRITE;
         }
     }
 
@@ -191,17 +181,6 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
     #[must_use = "sleeping while work remains loses a wake-up"]
     pub fn arm_and_work_remains(&mut self) -> bool {
         self.queue.requests.arm_and_work_remains() && self.in_flight < self.depth
-    }
-
-    /// The doorbell rang: whoever rang it may have cleared the flag, so it must be asked for again before sleeping.
-    pub fn bell_rang(&mut self) {
-        self.queue.requests.disarm();
-    }
-
-    /// Is the doorbell asked for, and has not rung since?
-    #[must_use]
-    pub const fn is_armed(&self) -> bool {
-        self.queue.requests.is_armed()
     }
 
     /// Before a visit: if the caller has no other queue to look at, wait until the next request can be there, a fraction of

@@ -128,7 +128,7 @@ impl ChannelQueue<SimEngine> for SimQueue {
     }
 
     fn arm_and_work_remains(&mut self) -> bool {
-        let remains = !self.server.is_armed() && self.server.arm_and_work_remains();
+        let remains = !self.server.end().requests.is_armed() && self.server.arm_and_work_remains();
         remains && !self.disk.context.is_broken(Variant::SleepWithoutLook)
     }
 

@@ -24,17 +24,6 @@ use crate::wire::{
     ATTACH_EXCLUSIVE, ATTACH_IGNORE_CLAIM, ATTACH_READ_ONLY, ATTACH_SOLE_WRITER, BlockInfo, PROFILE, SERVICE_BLOCK,
 };
 
-/// Does the caller want to know where the daemon's workers run?
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Placement {
-    /// Ask the daemon: [`Queue::worker_cpu`] says, and `fipsee_topology::plan::clients_of` names CPUs near it. No thread is
-    /// bound: whose threads they are, and what else these do, only the caller knows.
-    #[default]
-    Auto,
-    /// Do not ask.
-    Off,
-}
-
 /// What an attachment that may write says to others that may.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Claim {
@@ -69,8 +58,6 @@ pub struct AttachOptions {
     pub wait: WaitMode,
     /// In adaptive mode, how long to look before sleeping.
     pub look: Duration,
-    /// Whether to learn where the daemon's workers run.
-    pub placement: Placement,
 }
 
 impl AttachOptions {
@@ -87,7 +74,6 @@ impl AttachOptions {
             claim: Claim::None,
             wait: WaitMode::Adaptive,
             look: DEFAULT_LOOK,
-            placement: Placement::Auto,
         }
     }
 }
@@ -325,8 +311,6 @@ fn register_with(control: &Seqpacket, memory: &Memory) -> Result<(), Error> {
 
 fn handshake(socket_path: &Path, options: &AttachOptions) -> Result<Attached, Error> {
     let flag = |set, bit| if set { bit } else { 0 };
-    let about_cpus = if options.placement == Placement::Auto { FEATURE_WORKER_CPU } else { 0 };
-    let offered = FEATURE_CHOICES | about_cpus;
     let claim = match options.claim {
         _ if options.read_only => 0,
         Claim::None => 0,
@@ -341,5 +325,5 @@ fn handshake(socket_path: &Path, options: &AttachOptions) -> Result<Attached, Er
         pool_bytes: options.pool_bytes,
         name: &options.name,
     };
-    handshake::attach(socket_path, offered, &PROFILE, &wanted)
+    handshake::attach(socket_path, FEATURE_CHOICES | FEATURE_WORKER_CPU, &PROFILE, &wanted)
 }

@@ -11,7 +11,7 @@ mod queue;
 pub mod transfer;
 
 pub use blocking::Blocking;
-pub use connection::{AttachOptions, Claim, Disk, Placement, ReconnectEvent, default_socket_path};
+pub use connection::{AttachOptions, Claim, Disk, ReconnectEvent, default_socket_path};
 pub use error::{DiskError, Error};
 pub use fipsee_ring::port::ReconnectPolicy;
 pub use memory::{Buffer, Bytes, Memory};

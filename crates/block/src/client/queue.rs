@@ -100,8 +100,8 @@ impl Queue {
         }
     }
 
-    /// The CPU that the daemon's worker for this queue is bound to, as far as is known: see
-    /// [`Placement`](crate::client::Placement).
+    /// The CPU that the daemon's worker for this queue is bound to, as far as is known; `fipsee_topology::plan::clients_of` names CPUs
+    /// near it. No thread is bound: whose threads they are, and what else these do, only the caller knows.
     #[must_use]
     pub fn worker_cpu(&self) -> Option<usize> {
         self.port.queue.worker_cpu.and_then(|cpu| usize::try_from(cpu).ok())

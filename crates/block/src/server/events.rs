@@ -5,7 +5,7 @@ use fipsee_ring::memory::{Memory, copy_to};
 
 use super::QueueServer;
 use crate::disk::Disk;
-use crate::request::Request;
+use crate::request::{Facts, Request};
 use crate::wire::{BlockInfo, KIND_DETACH, KIND_RESIZE, Operation, Status, event_detach, event_resize};
 
 impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
@@ -41,7 +41,7 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
 
     /// The disk's size changed.
     pub fn announce_resize(&mut self, info: &BlockInfo) {
-        self.set_facts(info);
+        self.facts = Facts::new(info, self.read_only);
         self.resize.wanted = (info.sector_count != self.told_sectors).then_some(info.sector_count);
         self.send_events();
         self.flush();

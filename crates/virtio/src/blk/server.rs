@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fipsee_block::request::Facts;
 use fipsee_block::server::Standing;
 use fipsee_block::stats::{QueueCounters, Tally};
-use fipsee_block::wire::{BlockInfo, CAPABILITY_FLUSH, CAPABILITY_WRITE, MAX_INDIRECT_ENTRIES, Status};
+use fipsee_block::wire::{BlockInfo, CAPABILITY_FLUSH, MAX_INDIRECT_ENTRIES, Status};
 use fipsee_ring::memory::Span;
 use fipsee_ring::ring::Cursor;
 use virtio_bindings::virtio_blk::{VIRTIO_BLK_F_CONFIG_WCE, VIRTIO_BLK_F_FLUSH};
@@ -192,7 +192,7 @@ impl VirtqueueServer {
         let no_place = StatusPlace { head: 0, address: 0, place: NonNull::dangling(), used_bytes: 0, failed_bytes: 0 };
         let idle =
             || Job { place: no_place, parts: 0, status: Status::Ok, then_flush: false, written: Vec::new(), question: None };
-        let mut server = Self {
+        Ok(Self {
             id,
             needs_care: queue.has_resubmit(),
             queue,
@@ -200,7 +200,7 @@ impl VirtqueueServer {
             device,
             spans: Vec::with_capacity(MAX_INDIRECT_ENTRIES + 1),
             info: setup.info,
-            facts: Facts::new(&setup.info),
+            facts: Facts::new(&setup.info, setup.read_only),
             read_only: setup.read_only,
             writeback: setup.writeback,
             serial: serial_bytes(&setup.serial),
@@ -213,9 +213,7 @@ impl VirtqueueServer {
             ring_visits: 0,
             tally: Tally::default(),
             counters: setup.counters,
-        };
-        server.set_info(&setup.info);
-        Ok(server)
+        })
     }
 
     /// Where it stands; `None` while requests are in flight, or the device is about to end the attachment.
@@ -274,13 +272,13 @@ impl VirtqueueServer {
     #[must_use]
     pub fn is_armed(&self) -> bool {
         let ring = self.ring.as_ref().filter(|ring| !ring.ending);
-        self.queue.ring.is_armed && ring.is_none_or(|ring| ring.server.is_armed())
+        self.queue.ring.is_armed && ring.is_none_or(|ring| ring.server.end().requests.is_armed())
     }
 
     /// We are awake: kicks are not needed, and none is outstanding.
     pub fn bell_rang(&mut self) {
         if let Some(ring) = &mut self.ring {
-            ring.server.bell_rang();
+            ring.server.end_mut().requests.disarm();
             ring.mark();
         }
         self.queue.disarm();
@@ -289,10 +287,7 @@ impl VirtqueueServer {
     /// The disk's size changed: requests are checked against the new one, and an attached guest is sent an event.
     pub fn set_info(&mut self, info: &BlockInfo) {
         let is_resized = std::mem::replace(&mut self.info, *info).sector_count != info.sector_count;
-        self.facts = Facts::new(info);
-        if self.read_only {
-            self.facts.capabilities &= !CAPABILITY_WRITE;
-        }
+        self.facts = Facts::new(info, self.read_only);
         if let Some(ring) = self.ring.as_mut().filter(|_| is_resized) {
             ring.server.announce_resize(info);
             self.ring_was_served();
