@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::{DeviceQueue, DeviceQueueSetup};
 use crate::core::fault_guard;
-use crate::core::inflight::{InflightQueue, InflightStanding};
+use crate::core::inflight::InflightStanding;
 use crate::core::queue::Virtqueue;
 
 /// Where a virtqueue stands. The device works on nothing of it, and what was used is published.
@@ -37,7 +37,7 @@ impl DeviceQueue {
             next_used: self.ring.published,
             taken,
             fault: self.fault.clone(),
-            inflight: self.inflight.as_ref().map(InflightQueue::standing),
+            inflight: self.inflight.as_ref().map(|area| area.standing),
         })
     }
 

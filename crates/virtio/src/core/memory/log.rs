@@ -12,10 +12,7 @@ const PAGE_SHIFT: u32 = 12;
 
 /// One bit for each page of guest-physical memory, in memory of the hypervisor's.
 #[derive(Debug)]
-pub struct DirtyLog {
-    mapping: SharedMapping,
-    length_bytes: u64,
-}
+pub struct DirtyLog(SharedMapping);
 
 impl DirtyLog {
     /// Map the log that the hypervisor handed over with SET_LOG_BASE.
@@ -23,21 +20,20 @@ impl DirtyLog {
     /// # Errors
     /// The file is shorter than it should be, or what mmap(2) reports.
     pub fn map(file: OwnedFd, length_bytes: u64, offset_bytes: u64) -> io::Result<Self> {
-        let mapping = SharedMapping::new("the log of written pages", file, offset_bytes, length_bytes)?;
-        Ok(Self { mapping, length_bytes })
+        SharedMapping::new("the log of written pages", file, offset_bytes, length_bytes).map(Self)
     }
 
     /// Where it comes from.
     #[must_use]
     pub fn source(&self) -> Source<'_> {
-        self.mapping.source()
+        self.0.source()
     }
 
     /// `length_bytes` bytes at guest-physical `address` were written. Pages that the log is too short for are the hypervisor's
     /// mistake: it never looks at them.
     pub fn mark(&self, address: u64, length_bytes: u64) {
         let Some(last) = length_bytes.checked_sub(1).and_then(|rest| address.checked_add(rest)) else { return };
-        let end_page = (last >> PAGE_SHIFT).min(self.length_bytes.saturating_mul(8).saturating_sub(1));
+        let end_page = (last >> PAGE_SHIFT).min(self.0.length_bytes.saturating_mul(8).saturating_sub(1));
         for page in address >> PAGE_SHIFT..=end_page {
             self.mark_page(page);
         }
@@ -45,7 +41,7 @@ impl DirtyLog {
 
     fn mark_page(&self, page: u64) {
         let Ok(offset) = usize::try_from(page / 8) else { return };
-        let byte = self.mapping.base().as_ptr().wrapping_add(offset);
+        let byte = self.0.base().as_ptr().wrapping_add(offset);
         // SAFETY: `page / 8` is below the log's length; all access to it is atomic, here and by the hypervisor.
         let byte = unsafe { AtomicU8::from_ptr(byte) };
         // Release: what was written to the page is there before the bit. The bit may have been set before: it is set again, because
@@ -56,6 +52,6 @@ impl DirtyLog {
     /// Was a part of its file gone when it was accessed?
     #[must_use]
     pub fn is_broken(&self) -> bool {
-        self.mapping.is_broken()
+        self.0.is_broken()
     }
 }

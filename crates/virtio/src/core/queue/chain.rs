@@ -180,20 +180,6 @@ impl Chain {
     }
 }
 
-/// The pieces without their first `count` bytes; false if they hold fewer.
-pub(crate) fn drop_first(pieces: &mut [Piece], mut count: u32) -> bool {
-    for piece in pieces {
-        let part = piece.length_bytes.min(count);
-        piece.address = piece.address.wrapping_add(part.into());
-        piece.length_bytes -= part;
-        count -= part;
-        if count == 0 {
-            return true;
-        }
-    }
-    count == 0
-}
-
 /// Take the last byte of the pieces away; its address, if there is one.
 #[inline(always)]
 pub(crate) fn take_last_byte(pieces: &mut [Piece]) -> Option<u64> {
