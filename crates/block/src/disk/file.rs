@@ -98,8 +98,11 @@ impl FileDisk {
         self.target.file()
     }
 
-    /// Remove the file if opening the disk made it.
-    pub(super) fn remove_if_new(&self) -> Result<(), String> {
+    /// Remove the file if opening the disk made it: the disk is not to be served after all.
+    ///
+    /// # Errors
+    /// It cannot be removed, in words that say what to do.
+    pub fn remove_if_new(&self) -> Result<(), String> {
         let path = self.path.display();
         let removed = self.new.as_ref().map_or(Ok(()), NewFile::remove);
         removed

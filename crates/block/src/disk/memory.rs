@@ -11,8 +11,10 @@ use rustix::io::Errno;
 use rustix::mm::Advice;
 use rustix::process::{Resource, getrlimit};
 
-use self::mapping::{HUGE_PAGE_BYTES, Mapping, overcommit_is_strict, page_bytes};
-use super::{Disk, Engine, Submitted, Ticket, bytes_of, capabilities, check_block, description, random_identity, sectors_of};
+use self::mapping::{HUGE_PAGE_BYTES, Mapping, overcommit_is_strict};
+use super::{
+    Disk, Engine, Submitted, Ticket, bytes_of, capabilities, check_block, description, page_bytes, random_identity, sectors_of,
+};
 use crate::request::Request;
 use crate::wire::{BlockInfo, Operation, SECTOR_BYTES, Status};
 

@@ -95,14 +95,6 @@ impl AnyDisk {
             Self::Wrapped(disk) => disk.kind(),
         }
     }
-
-    /// Remove the file that opening the disk has made, if it did: the disk is not to be served after all.
-    ///
-    /// # Errors
-    /// It cannot be removed, in words that say what to do.
-    pub fn remove_if_new(&self) -> Result<(), String> {
-        self.file_disk().map_or(Ok(()), FileDisk::remove_if_new)
-    }
 }
 
 /// The same of a disk of any kind.
@@ -188,6 +180,10 @@ fn sectors_of(size_bytes: u64, block_bytes: u32) -> Result<u64, String> {
 
 fn bytes_of(sector_count: u64) -> Result<u64, String> {
     sector_count.checked_mul(SECTOR_BYTES).ok_or_else(|| format!("{sector_count} sectors are more than a disk can have"))
+}
+
+fn page_bytes() -> u64 {
+    rustix::param::page_size() as u64
 }
 
 /// The block size that is wanted; 512 without.

@@ -15,7 +15,7 @@ use super::lock::lock;
 use super::new_file::NewFile;
 use super::target::Target;
 use super::{FileDisk, FileOptions, mode};
-use crate::disk::{Engine, Faults, capabilities, check_block, description, sectors_of};
+use crate::disk::{Engine, Faults, capabilities, check_block, description, page_bytes, sectors_of};
 use crate::wire::{BlockInfo, CAPABILITY_DISCARD};
 
 /// `served`: the file as the daemon that is taken over has it open and locked.
@@ -211,10 +211,6 @@ pub(super) fn device_bytes(file: BorrowedFd<'_>) -> Result<u64, Errno> {
 
 fn is_same(a: &std::fs::Metadata, b: &std::fs::Metadata) -> bool {
     (a.dev(), a.ino(), a.rdev()) == (b.dev(), b.ino(), b.rdev())
-}
-
-pub(super) fn page_bytes() -> u64 {
-    rustix::param::page_size() as u64
 }
 
 /// Can ranges be given back? Asked in a way that changes nothing.

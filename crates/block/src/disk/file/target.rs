@@ -139,14 +139,9 @@ impl Target {
         let old_bytes = self.size_bytes();
         // New requests past the new end are refused before the file is cut, and allowed after it has grown.
         self.size_bytes.store(size_bytes.min(old_bytes), Ordering::Relaxed);
-        match rustix::fs::ftruncate(&self.file, size_bytes) {
-            Ok(()) => self.size_bytes.store(size_bytes, Ordering::Relaxed),
-            Err(errno) => {
-                self.size_bytes.store(old_bytes, Ordering::Relaxed);
-                return Err(errno);
-            }
-        }
-        Ok(())
+        let resized = rustix::fs::ftruncate(&self.file, size_bytes);
+        self.size_bytes.store(if resized.is_ok() { size_bytes } else { old_bytes }, Ordering::Relaxed);
+        resized
     }
 
     /// The device was found to have this size.

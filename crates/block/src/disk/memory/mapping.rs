@@ -7,6 +7,8 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+use crate::disk::page_bytes;
+
 /// Size of the huge pages that `huge` takes.
 pub(super) const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
@@ -141,10 +143,6 @@ impl Drop for Mapping {
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.length_bytes) };
         debug_assert!(unmapped.is_ok());
     }
-}
-
-pub(super) fn page_bytes() -> u64 {
-    rustix::param::page_size() as u64
 }
 
 fn rounded(length_bytes: u64, page_bytes: u64) -> Result<usize, Errno> {
