@@ -1,12 +1,11 @@
 //! The daemon's end of one block queue: visit it, answer it.
 
 mod events;
-mod standing;
 
 use std::any::Any;
 use std::sync::Arc;
 
-pub use self::standing::{EventStanding, Standing};
+pub use self::events::{EventStanding, Standing};
 use fipsee_ring::channel::ServerQueue;
 use fipsee_ring::doorbell::{ClientBell, EventDoorbell, SocketDoorbell};
 use fipsee_ring::mapped::MappedRing;
@@ -27,9 +26,9 @@ use crate::wire::{
 /// messages, of which `MAX_BUDGET` is one. At depth 64 that is a tenth more requests per second than with one (decision 0005).
 const MAX_BUDGET_ALONE: u32 = 56;
 /// Once a visit has moved so much data (1 MiB) it ends, so that a client with long requests does not hold up the others.
-const MAX_VISIT_SECTORS: u64 = 2048;
+pub const MAX_VISIT_SECTORS: u64 = 2048;
 /// One visit in so many is timed when the disk answers at once: two time stamps cost as much as three requests.
-const VISITS_PER_SAMPLE: u64 = 64;
+pub const VISITS_PER_SAMPLE: u64 = 64;
 
 /// Collects completions until a message is full or the visit ends.
 #[derive(Debug)]

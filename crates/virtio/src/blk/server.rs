@@ -203,7 +203,7 @@ impl VirtqueueServer {
             facts: Facts::new(&setup.info, setup.read_only),
             read_only: setup.read_only,
             writeback: setup.writeback,
-            serial: serial_bytes(&setup.serial),
+            serial: std::array::from_fn(|index| setup.serial.as_bytes().get(index).copied().unwrap_or(0)),
             jobs: (0..size).map(|_| idle()).collect(),
             operations: 0,
             owed_flushes: Vec::new(),
@@ -344,11 +344,4 @@ impl VirtqueueServer {
             !self.queue.has(VIRTIO_BLK_F_FLUSH)
         }
     }
-}
-
-fn serial_bytes(serial: &str) -> [u8; SERIAL_BYTES] {
-    let mut bytes = [0; SERIAL_BYTES];
-    let length = serial.len().min(SERIAL_BYTES);
-    bytes[..length].copy_from_slice(&serial.as_bytes()[..length]);
-    bytes
 }

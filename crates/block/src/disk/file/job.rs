@@ -14,7 +14,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use super::piece::{Alignment, Piece, next_piece};
 use super::range_lock::{LockId, Range};
-use super::target::{Target, ZeroMethod, ZeroPart};
+use super::target::{Target, ZeroMethod};
 use super::window::Window;
 use crate::disk::engine::NEEDS;
 use crate::disk::faults::Awaited;
@@ -31,19 +31,26 @@ struct Zeroes([u8; ZERO_BYTES]);
 static ZEROES: Zeroes = Zeroes([0; ZERO_BYTES]);
 
 /// What a job does next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::disk) enum Step {
     Read,
-    Write { durable: bool },
+    Write {
+        durable: bool,
+    },
     Discard,
-    Zero { unmap: bool, durable: bool },
+    Zero {
+        unmap: bool,
+        durable: bool,
+    },
+    #[default]
     Sync,
 }
 
 /// What the kernel was asked for last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Asked {
     /// Nothing that moves bytes.
+    #[default]
     Other,
     /// A transfer of so many bytes with the client's memory.
     Plain(u64),
@@ -56,6 +63,7 @@ enum Asked {
 type Progress = uring::Progress<Status>;
 
 /// A request, or what remains of it.
+#[derive(Default)]
 pub struct Job {
     /// Keeps the descriptor open until the kernel is done with it, even if the disk is dropped.
     target: Option<Arc<Target>>,
@@ -103,13 +111,13 @@ impl Job {
         reused.extend_from_slice(spans);
         let span_bytes = if spans.is_empty() { 0 } else { length_bytes };
         let target = Some(Arc::clone(target));
-        *self = Self { target, step, offset_bytes, length_bytes, spans: reused, span_bytes, ..Self::idle() };
+        *self = Self { target, step, offset_bytes, length_bytes, spans: reused, span_bytes, ..Self::default() };
     }
 
     /// Begin anew, as a timer. `deadline`: since the start of the monotonic clock.
     pub(in crate::disk) fn set_up_timer(&mut self, deadline: Duration, awaited: Option<Awaited>) {
         let deadline = types::Timespec::new().sec(deadline.as_secs()).nsec(deadline.subsec_nanos());
-        *self = Self { timer: Some(Box::new(Timer { deadline, awaited })), ..Self::idle() };
+        *self = Self { timer: Some(Box::new(Timer { deadline, awaited })), ..Self::default() };
     }
 
     /// It has failed; `None`: the file ended before the disk does.
@@ -161,16 +169,18 @@ impl Job {
 
     /// Zero a range: by the file system where it can, else by writing.
     fn zero(&mut self, file: types::Fd, unmap: bool, buffers: &mut Buffers) -> Option<Entry> {
-        let part = |target: &Arc<Target>| target.next_zero_part(self.offset_bytes, self.length_bytes, unmap);
-        match self.target.as_ref().filter(|_| self.span_bytes == 0).map(part) {
-            Some(ZeroPart::Allocate { method, length_bytes }) => {
-                self.asked = Asked::Allocate(method, length_bytes);
-                let keep = method == ZeroMethod::ZeroRange;
-                let how = if keep { FallocateFlags::ZERO_RANGE } else { FallocateFlags::PUNCH_HOLE };
-                return Some(self.allocate(file, how, length_bytes));
-            }
-            Some(ZeroPart::Write { length_bytes }) => self.fill_with_zeroes(length_bytes),
-            None => {}
+        if let Some(target) = self.target.as_ref().filter(|_| self.span_bytes == 0) {
+            let (method, length_bytes) = target.next_zero_part(self.offset_bytes, self.length_bytes, unmap);
+            let how = match method {
+                ZeroMethod::ZeroRange => FallocateFlags::ZERO_RANGE,
+                ZeroMethod::PunchHole => FallocateFlags::PUNCH_HOLE,
+                ZeroMethod::Write => {
+                    self.fill_with_zeroes(length_bytes);
+                    return self.transfer(file, buffers);
+                }
+            };
+            self.asked = Asked::Allocate(method, length_bytes);
+            return Some(self.allocate(file, how, length_bytes));
         }
         self.transfer(file, buffers)
     }
@@ -361,21 +371,7 @@ unsafe impl uring::Job for Job {
     }
 
     fn idle() -> Self {
-        Self {
-            target: None,
-            step: Step::Sync,
-            offset_bytes: 0,
-            length_bytes: 0,
-            spans: Vec::new(),
-            first: 0,
-            span_bytes: 0,
-            asked: Asked::Other,
-            window: None,
-            avoid_memory: false,
-            lock: None,
-            attempts: 0,
-            timer: None,
-        }
+        Self::default()
     }
 
     #[inline(always)]

@@ -42,15 +42,6 @@ pub(in crate::disk) struct Target {
     pub(super) faults: Arc<Faults>,
 }
 
-/// The next part of a write-zeroes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::disk) enum ZeroPart {
-    /// So many bytes, by the file system.
-    Allocate { method: ZeroMethod, length_bytes: u64 },
-    /// So many bytes, written.
-    Write { length_bytes: u64 },
-}
-
 impl Target {
     /// `block_bytes`: requests are multiples of this.
     pub(in crate::disk) fn new(
@@ -100,26 +91,20 @@ impl Target {
         (start, end.max(start))
     }
 
-    /// How to go on with a write-zeroes at `offset_bytes`.
-    pub(in crate::disk) fn next_zero_part(&self, offset_bytes: u64, length_bytes: u64, unmap: bool) -> ZeroPart {
-        let method = self.zero_method(unmap);
-        let (start, end) = self.whole_ranges(offset_bytes, length_bytes);
-        if method == ZeroMethod::Write || start == end {
-            return ZeroPart::Write { length_bytes };
-        }
-        match start - offset_bytes {
-            0 => ZeroPart::Allocate { method, length_bytes: end - start },
-            before => ZeroPart::Write { length_bytes: before },
-        }
-    }
-
-    fn zero_method(&self, unmap: bool) -> ZeroMethod {
+    /// How to go on with a write-zeroes at `offset_bytes`, and for how many bytes.
+    pub(in crate::disk) fn next_zero_part(&self, offset_bytes: u64, length_bytes: u64, unmap: bool) -> (ZeroMethod, u64) {
         let missing = self.missing.load(Ordering::Relaxed);
-        match (missing & NO_ZERO_RANGE != 0, missing & NO_PUNCH_HOLE != 0) {
+        let method = match (missing & NO_ZERO_RANGE != 0, missing & NO_PUNCH_HOLE != 0) {
+            (true, true) => return (ZeroMethod::Write, length_bytes),
             (_, false) if unmap => ZeroMethod::PunchHole,
             (false, _) => ZeroMethod::ZeroRange,
             (true, false) => ZeroMethod::PunchHole,
-            (true, true) => ZeroMethod::Write,
+        };
+        let (start, end) = self.whole_ranges(offset_bytes, length_bytes);
+        match start - offset_bytes {
+            _ if start == end => (ZeroMethod::Write, length_bytes),
+            0 => (method, end - start),
+            before => (ZeroMethod::Write, before),
         }
     }
 

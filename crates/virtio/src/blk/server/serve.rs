@@ -2,6 +2,7 @@
 
 use fipsee_block::disk::{Disk, Engine, Submitted, Ticket};
 use fipsee_block::request::Request;
+use fipsee_block::server::{MAX_VISIT_SECTORS, VISITS_PER_SAMPLE};
 use fipsee_block::wire::{CAPABILITY_FUA, CAPABILITY_WRITE, MAX_INDIRECT_ENTRIES, Operation, SECTOR_BYTES, Status};
 use fipsee_ring::clock;
 use fipsee_ring::cpu::prefetch_for_write;
@@ -14,12 +15,8 @@ use crate::core::queue::chain::{take_last_byte, total_bytes};
 /// Most requests taken in one visit. The guest says how many there are, so looking ahead costs nothing; other queues wait for no
 /// longer than these take.
 const MAX_BUDGET: u16 = 32;
-/// Once a visit has moved so much data (1 MiB) it ends, so that a guest with long requests does not hold up the others.
-const MAX_VISIT_SECTORS: u64 = 2048;
 /// A ring that is never empty must not keep its virtqueue waiting: one visit in so many looks at both.
 const VISITS_PER_LOOK_AT_VIRTQUEUE: u32 = 8;
-/// One visit in so many is timed when the disk answers at once.
-const VISITS_PER_SAMPLE: u64 = 64;
 
 fipsee_ring::wire_structures! {
     /// `struct virtio_blk_outhdr`: type and sector of a request.

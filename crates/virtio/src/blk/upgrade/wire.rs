@@ -117,7 +117,9 @@ impl Entry {
     pub fn parse(bytes: &[u8; PART_BYTES]) -> Option<Self> {
         let RawEntry { entry, reserved } = zerocopy::transmute!(*bytes);
         let slots_ok = |slots: u32| slots.is_power_of_two() && (MIN_SLOTS..=MAX_SLOTS).contains(&slots);
-        let aligned = [entry.request_address, entry.completion_address, entry.cold_address].into_iter().all(is_aligned);
+        let aligned = [entry.request_address, entry.completion_address, entry.cold_address]
+            .iter()
+            .all(|address| address.is_multiple_of(64));
         let most = entry.request_slots.min(entry.completion_slots.saturating_sub(EVENT_CREDITS)).min(MAX_DEPTH);
         let allowed = aligned
             && slots_ok(entry.request_slots)
@@ -145,10 +147,6 @@ impl Entry {
 /// Bytes of the cold words of both rings of a queue.
 pub const COLD_PAIR_BYTES: u64 = 256;
 const _: () = assert!(COLD_BYTES == 128 && SLOT_BYTES == 64);
-
-fn is_aligned(address: u64) -> bool {
-    address.is_multiple_of(64)
-}
 
 fn ring_bytes(slots: u32) -> u64 {
     u64::from(slots) * 64
