@@ -1,27 +1,28 @@
 //! One virtqueue of a vhost-user-blk device, and the ring beside it while its guest is attached, as a worker serves them: by one thread,
 //! woken by one eventfd (docs/decisions/0014-in-band-upgrade.md). The counterpart of `fipsee_block::server::QueueServer`.
 
-mod answer;
-mod disk_queue;
 mod question;
 mod rare;
 mod ring;
 mod serve;
 
+use std::any::Any;
 use std::fmt::Debug;
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use fipsee_block::disk::{AnyDisk, Engine, Ticket};
 use fipsee_block::request::Facts;
 use fipsee_block::server::Standing;
 use fipsee_block::stats::{QueueCounters, Tally};
 use fipsee_block::wire::{BlockInfo, CAPABILITY_FLUSH, MAX_INDIRECT_ENTRIES, Status};
 use fipsee_ring::memory::Span;
 use fipsee_ring::ring::Cursor;
+use fipsee_serve::Queue;
 use virtio_bindings::virtio_blk::{VIRTIO_BLK_F_CONFIG_WCE, VIRTIO_BLK_F_FLUSH};
 
-pub use self::disk_queue::GuestDiskQueue;
 pub use self::question::QuestionToken;
 use self::ring::Ring;
 use super::upgrade::rings::GuestView;
@@ -343,5 +344,89 @@ impl VirtqueueServer {
             // Who cannot flush relies on every write.
             !self.queue.has(VIRTIO_BLK_F_FLUSH)
         }
+    }
+}
+
+/// A virtqueue, with its ring, and its disk.
+#[derive(Debug)]
+pub struct GuestDiskQueue {
+    /// The virtqueue.
+    pub queue: VirtqueueServer,
+    disk: Arc<AnyDisk>,
+    fault_is_told: bool,
+}
+
+impl GuestDiskQueue {
+    /// Serve `disk`.
+    #[must_use]
+    pub const fn new(queue: VirtqueueServer, disk: Arc<AnyDisk>) -> Self {
+        Self { queue, disk, fault_is_told: false }
+    }
+
+    /// The size of `disk` changed, which may be another.
+    pub fn announce_resize(&mut self, disk: &Arc<AnyDisk>, info: &BlockInfo) {
+        if Arc::ptr_eq(&self.disk, disk) {
+            self.queue.set_info(info);
+        }
+    }
+}
+
+impl Queue<Engine> for GuestDiskQueue {
+    fn visit(&mut self, engine: &mut Engine, alone: bool) -> u32 {
+        if let Some(ring) = &mut self.queue.ring {
+            ring.server.hold(alone);
+        }
+        let taken = match &*self.disk {
+            AnyDisk::Null(disk) => self.queue.visit(disk, engine),
+            AnyDisk::Memory(disk) => self.queue.visit(disk, engine),
+            AnyDisk::File(disk) => self.queue.visit(disk, engine),
+            other => self.queue.visit(other, engine),
+        };
+        if let Some(reason) = self.queue.queue.fault()
+            && !self.fault_is_told
+        {
+            self.fault_is_told = true;
+            self.queue.device.iter_mut().for_each(|device| device.broke(reason));
+        }
+        taken
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.queue.in_flight()
+    }
+
+    fn has_work(&self) -> bool {
+        self.queue.has_work()
+    }
+
+    fn finish(&mut self, ticket: Ticket, status: Status) {
+        self.queue.finish(ticket, status);
+    }
+
+    fn flush(&mut self) {
+        self.queue.flush();
+    }
+
+    fn arm_and_work_remains(&mut self) -> bool {
+        !self.queue.is_armed() && self.queue.arm_and_work_remains()
+    }
+
+    fn bell_rang(&mut self) {
+        self.queue.bell_rang();
+    }
+
+    fn bell(&self) -> BorrowedFd<'_> {
+        self.queue.queue.bell()
+    }
+
+    fn begin_owed(&mut self, engine: &mut Engine) -> bool {
+        self.queue.pay_flushes(&*self.disk, engine)
+    }
+
+    fn saved_state(&mut self, own: bool) -> Option<Box<dyn Any + Send>> {
+        if own {
+            self.flush();
+        }
+        Some(Box::new(self.queue.standing()?))
     }
 }
