@@ -74,12 +74,14 @@ pub struct QueueSetup<M = RegionTable> {
 /// The daemon's end of one queue.
 #[derive(Debug)]
 pub struct QueueServer<M = RegionTable, C = SocketDoorbell, O = EventDoorbell> {
-    queue: ServerQueue<C, O>,
+    /// The channel's end.
+    pub queue: ServerQueue<C, O>,
     id: u32,
     depth: u32,
     facts: Facts,
     read_only: bool,
-    memory: M,
+    /// The memory the client has handed over.
+    pub memory: M,
     spans: Vec<Span>,
     packer: Packer,
     in_flight: u32,
@@ -93,13 +95,6 @@ pub struct QueueServer<M = RegionTable, C = SocketDoorbell, O = EventDoorbell> {
     tally: Tally,
     counters: Arc<QueueCounters>,
     pace: Visits,
-}
-
-impl QueueServer {
-    /// The memory the client has handed over.
-    pub const fn regions_mut(&mut self) -> &mut RegionTable {
-        &mut self.memory
-    }
 }
 
 impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
@@ -132,19 +127,6 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
     #[must_use]
     pub const fn in_flight(&self) -> u32 {
         self.in_flight
-    }
-
-    /// The channel's end.
-    #[must_use]
-    #[inline(always)]
-    pub const fn end(&self) -> &ServerQueue<C, O> {
-        &self.queue
-    }
-
-    /// As [`end`](Self::end).
-    #[inline(always)]
-    pub const fn end_mut(&mut self) -> &mut ServerQueue<C, O> {
-        &mut self.queue
     }
 
     /// Requests a correct client has outstanding at most.
@@ -322,7 +304,8 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
 /// The daemon's end of one queue, and its disk.
 #[derive(Debug)]
 pub struct DiskQueue {
-    server: QueueServer,
+    /// The queue.
+    pub server: QueueServer,
     disk: Arc<AnyDisk>,
 }
 
@@ -332,16 +315,8 @@ impl DiskQueue {
     #[must_use]
     pub fn new(server: QueueServer, disk: Arc<AnyDisk>) -> Self {
         let mut queue = Self { server, disk };
-        let info = queue.disk.info();
-        if info.sector_count != queue.server.facts.sector_count {
-            queue.server.announce_resize(&info);
-        }
+        queue.server.moved(queue.server.id, &queue.disk.info());
         queue
-    }
-
-    /// The memory the client has handed over.
-    pub const fn regions_mut(&mut self) -> &mut RegionTable {
-        self.server.regions_mut()
     }
 
     /// The size of `disk` changed, which may be another.
@@ -364,11 +339,11 @@ impl DiskQueue {
 
 impl ChannelQueue<Engine> for DiskQueue {
     fn end(&self) -> &ServerQueue {
-        self.server.end()
+        &self.server.queue
     }
 
     fn end_mut(&mut self) -> &mut ServerQueue {
-        self.server.end_mut()
+        &mut self.server.queue
     }
 
     fn visit(&mut self, engine: &mut Engine, alone: bool) -> u32 {

@@ -5,10 +5,10 @@ use std::path::Path;
 use fipsee_ring::port::ReconnectPolicy;
 
 use super::connection::{AttachOptions, Disk, ReconnectEvent};
-use super::error::{DiskError, Error};
 use super::memory::{Buffer, Bytes};
 use super::queue::Queue;
 use super::transfer::{BOUNCE_BYTES, Place, Plan, Transfers};
+use super::{DiskError, Error};
 use crate::wire::{BlockInfo, FLAG_UNMAP, Operation};
 
 type Hook = Box<dyn FnMut(ReconnectEvent<'_>) + Send>;

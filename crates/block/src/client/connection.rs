@@ -16,10 +16,10 @@ use fipsee_ring::region::{Access, Region};
 use fipsee_ring::seqpacket::Seqpacket;
 use fipsee_ring::wait::{Backoff, DEFAULT_LOOK, WaitMode};
 
-use super::error::{DiskError, Error};
 use super::memory::{Buffer, Memory, Pool, lock};
 use super::queue::Queue;
 use super::transfer::BOUNCE_BYTES;
+use super::{DiskError, Error};
 use crate::wire::{
     ATTACH_EXCLUSIVE, ATTACH_IGNORE_CLAIM, ATTACH_READ_ONLY, ATTACH_SOLE_WRITER, BlockInfo, PROFILE, SERVICE_BLOCK,
 };
@@ -312,10 +312,9 @@ fn register_with(control: &Seqpacket, memory: &Memory) -> Result<(), Error> {
 fn handshake(socket_path: &Path, options: &AttachOptions) -> Result<Attached, Error> {
     let flag = |set, bit| if set { bit } else { 0 };
     let claim = match options.claim {
-        _ if options.read_only => 0,
-        Claim::None => 0,
-        Claim::SoleWriter => ATTACH_SOLE_WRITER,
-        Claim::Ignore => ATTACH_IGNORE_CLAIM,
+        Claim::SoleWriter if !options.read_only => ATTACH_SOLE_WRITER,
+        Claim::Ignore if !options.read_only => ATTACH_IGNORE_CLAIM,
+        _ => 0,
     };
     let wanted = Wanted {
         service: SERVICE_BLOCK,

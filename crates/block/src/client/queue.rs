@@ -14,7 +14,7 @@ use fipsee_ring::ring::{CallWriter, Full};
 use fipsee_ring::tuning::Choices;
 use fipsee_ring::{Message, PeerFault, clock};
 
-use super::{connection::Shared, error::Error, memory::Buffer};
+use super::{Error, connection::Shared, memory::Buffer};
 use crate::packed::{Short, pack};
 use crate::wire::{
     BlockInfo, CAPABILITY_PACKED, KIND_COMPLETIONS, KIND_DETACH, KIND_RESIZE, MAX_PACKED, MAX_SECTOR_COUNT, Status, request_head,

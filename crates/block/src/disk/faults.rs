@@ -175,29 +175,26 @@ impl Faults {
     /// A request failed; `None`: the file ended before the disk does.
     #[cold]
     pub fn failed(&self, operation: Operation, sector: u64, errno: Option<Errno>) {
-        let index = index_of(operation);
-        self.failed[usize::from(index)].fetch_add(1, Ordering::Relaxed);
-        self.failures.put(index, sector, errno.map_or(0, |errno| u64::from(errno.raw_os_error().unsigned_abs())));
-        self.wake();
+        self.failed[usize::from(index_of(operation))].fetch_add(1, Ordering::Relaxed);
+        self.put(&self.failures, operation, sector, errno.map_or(0, |errno| u64::from(errno.raw_os_error().unsigned_abs())));
     }
 
     /// A request is in flight for too long.
     #[cold]
     pub(super) fn stalled(&self, operation: Operation, sector: u64, age: Duration) {
         self.stalled.fetch_add(1, Ordering::Relaxed);
-        self.stalls.put(index_of(operation), sector, nanoseconds(age));
-        self.wake();
+        self.put(&self.stalls, operation, sector, nanoseconds(age));
     }
 
     /// It has ended.
     #[cold]
     pub(super) fn stall_ended(&self, operation: Operation, sector: u64, duration: Duration) {
         self.stalled.fetch_sub(1, Ordering::Relaxed);
-        self.ends.put(index_of(operation), sector, nanoseconds(duration));
-        self.wake();
+        self.put(&self.ends, operation, sector, nanoseconds(duration));
     }
 
-    fn wake(&self) {
+    fn put(&self, channel: &Channel, operation: Operation, sector: u64, detail: u64) {
+        channel.put(index_of(operation), sector, detail);
         if !self.is_pending.swap(true, Ordering::AcqRel)
             && let Some(bell) = self.bell.get()
         {

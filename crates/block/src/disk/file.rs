@@ -23,15 +23,13 @@ use fipsee_ring::memory::Span;
 pub(super) mod job;
 mod lock;
 mod mode;
-mod new_file;
 mod open;
-pub(super) mod piece;
 pub(super) mod range_lock;
 mod target;
 mod window;
 
 use job::Step;
-use new_file::NewFile;
+use open::NewFile;
 use target::Target;
 
 /// Whether to bypass the page cache.

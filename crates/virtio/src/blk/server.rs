@@ -273,13 +273,13 @@ impl VirtqueueServer {
     #[must_use]
     pub fn is_armed(&self) -> bool {
         let ring = self.ring.as_ref().filter(|ring| !ring.ending);
-        self.queue.ring.is_armed && ring.is_none_or(|ring| ring.server.end().requests.is_armed())
+        self.queue.ring.is_armed && ring.is_none_or(|ring| ring.server.queue.requests.is_armed())
     }
 
     /// We are awake: kicks are not needed, and none is outstanding.
     pub fn bell_rang(&mut self) {
         if let Some(ring) = &mut self.ring {
-            ring.server.end_mut().requests.disarm();
+            ring.server.queue.requests.disarm();
             ring.mark();
         }
         self.queue.disarm();

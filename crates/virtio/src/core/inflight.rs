@@ -85,7 +85,7 @@ impl InflightArea {
     pub fn queue(&self, index: u16) -> Option<InflightQueue> {
         let offset = usize::try_from(queue_bytes(self.size) * u64::from(index)).ok().filter(|_| index < self.queues)?;
         // SAFETY: the mapping holds the parts of all queues.
-        let base = unsafe { self.mapping.base().add(offset) };
+        let base = unsafe { self.mapping.base.add(offset) };
         Some(InflightQueue { base, size: self.size, standing: InflightStanding::default(), _mapping: Arc::clone(&self.mapping) })
     }
 }

@@ -38,7 +38,7 @@ pub(crate) struct SharedMapping {
     start: NonNull<u8>,
     mapped_bytes: usize,
     /// The byte that was asked for.
-    base: NonNull<u8>,
+    pub(crate) base: NonNull<u8>,
     file: OwnedFd,
     offset_bytes: u64,
     length_bytes: u64,
@@ -92,11 +92,6 @@ impl SharedMapping {
         Ok(mapping)
     }
 
-    /// The byte at the offset asked for.
-    pub(crate) const fn base(&self) -> NonNull<u8> {
-        self.base
-    }
-
     /// Where it comes from.
     pub(crate) fn source(&self) -> Source<'_> {
         Source { file: self.file.as_fd(), offset_bytes: self.offset_bytes, length_bytes: self.length_bytes }
@@ -147,7 +142,7 @@ impl DirtyLog {
 
     fn mark_page(&self, page: u64) {
         let Ok(offset) = usize::try_from(page / 8) else { return };
-        let byte = self.0.base().as_ptr().wrapping_add(offset);
+        let byte = self.0.base.as_ptr().wrapping_add(offset);
         // SAFETY: `page / 8` is below the log's length; all access to it is atomic, here and by the hypervisor.
         let byte = unsafe { AtomicU8::from_ptr(byte) };
         // Release: what was written to the page is there before the bit. The bit may have been set before: it is set again, because
@@ -201,29 +196,26 @@ impl GuestRegion {
 
     const fn view(&self) -> View {
         let RegionDescription { guest_address, length_bytes, .. } = self.description;
-        View { guest_address, length_bytes, base: self.mapping.base() }
+        View { guest_address, length_bytes, base: self.mapping.base }
     }
 }
 
 /// Where a region of guest memory lies.
 #[derive(Clone, Copy, Debug)]
-pub struct View {
-    /// Where the guest sees it.
-    pub guest_address: u64,
-    /// Length in bytes.
-    pub length_bytes: u64,
+struct View {
+    guest_address: u64,
+    length_bytes: u64,
     /// Where we see it.
-    pub base: NonNull<u8>,
+    base: NonNull<u8>,
 }
 
 impl View {
     /// Covers nothing.
-    pub(crate) const NONE: Self = Self { guest_address: 0, length_bytes: 0, base: NonNull::dangling() };
+    const NONE: Self = Self { guest_address: 0, length_bytes: 0, base: NonNull::dangling() };
 
     /// Our address of `length_bytes` bytes at guest-physical `address`, if they lie in it.
-    #[must_use]
     #[inline(always)]
-    pub fn host(&self, address: u64, length_bytes: u64) -> Option<NonNull<u8>> {
+    fn host(&self, address: u64, length_bytes: u64) -> Option<NonNull<u8>> {
         let offset = address.wrapping_sub(self.guest_address);
         if length_bytes > self.length_bytes || offset > self.length_bytes - length_bytes {
             return None;
@@ -295,8 +287,7 @@ impl GuestMemory {
     }
 
     /// The region that holds guest-physical `address`.
-    #[must_use]
-    pub fn view(&self, address: u64) -> Option<View> {
+    fn view(&self, address: u64) -> Option<View> {
         let after = self.regions.partition_point(|region| region.description.guest_address <= address);
         let view = self.regions.get(after.checked_sub(1)?)?.view();
         (address - view.guest_address < view.length_bytes).then_some(view)

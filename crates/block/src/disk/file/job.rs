@@ -12,10 +12,9 @@ use io_uring::{opcode, types};
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::piece::{Alignment, Piece, next_piece};
 use super::range_lock::{LockId, Range};
 use super::target::{Target, ZeroMethod};
-use super::window::Window;
+use super::window::{Alignment, Piece, Window, next_piece};
 use crate::disk::engine::NEEDS;
 use crate::disk::faults::Awaited;
 use crate::wire::{MAX_INDIRECT_ENTRIES, Operation, SECTOR_BYTES, Status};

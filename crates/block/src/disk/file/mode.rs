@@ -7,7 +7,7 @@ use fipsee_serve::uring::MAX_BUFFER_BYTES;
 use rustix::fs::{AtFlags, IFlags, OFlags, StatxFlags};
 use rustix::io::Errno;
 
-use super::piece::Alignment;
+use super::window::Alignment;
 use super::{DirectMode, FileOptions};
 use crate::disk::page_bytes;
 

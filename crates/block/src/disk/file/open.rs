@@ -1,18 +1,17 @@
 //! Opening: every check that a file can be a disk, each with words that say what to do.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
+use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::lock::lock;
-use super::new_file::NewFile;
 use super::target::Target;
 use super::{FileDisk, FileOptions, mode};
 use crate::disk::{Engine, Faults, capabilities, check_block, description, page_bytes, sectors_of};
@@ -61,7 +60,7 @@ pub(super) fn open(options: &FileOptions, served: Option<File>) -> Result<FileDi
 
 /// The same whenever the file or device is opened. The number of a file that was removed is given to another one: the time at which it was made
 /// tells the two apart.
-fn identity_of(metadata: &std::fs::Metadata) -> [u8; 16] {
+fn identity_of(metadata: &Metadata) -> [u8; 16] {
     let mut identity = [0; 16];
     let made = || metadata.created().ok()?.duration_since(SystemTime::UNIX_EPOCH).ok();
     let (device, number) = match metadata.is_file() {
@@ -78,7 +77,7 @@ const fn mix(value: u64) -> u64 {
     (value ^ (value >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-fn open_existing(options: &FileOptions, metadata: &std::fs::Metadata) -> Result<File, String> {
+fn open_existing(options: &FileOptions, metadata: &Metadata) -> Result<File, String> {
     let path = options.path.display();
     let kind = metadata.file_type();
     if kind.is_dir() {
@@ -111,7 +110,7 @@ fn open_existing(options: &FileOptions, metadata: &std::fs::Metadata) -> Result<
 }
 
 /// Go on with an open file: its lock belongs to the open file, not to a process, so it is never free in between.
-fn take_over(options: &FileOptions, metadata: &std::fs::Metadata, served: File) -> Result<File, String> {
+fn take_over(options: &FileOptions, metadata: &Metadata, served: File) -> Result<File, String> {
     let path = options.path.display();
     let opened = served.metadata().map_err(|error| format!("{path}: {error}"))?;
     if !is_same(metadata, &opened) {
@@ -129,7 +128,7 @@ fn take_over(options: &FileOptions, metadata: &std::fs::Metadata, served: File) 
     Ok(served)
 }
 
-fn open_text(options: &FileOptions, metadata: &std::fs::Metadata, error: &io::Error) -> String {
+fn open_text(options: &FileOptions, metadata: &Metadata, error: &io::Error) -> String {
     let path = options.path.display();
     let purpose = if options.read_only { "reading" } else { "reading and writing" };
     let advice = match Errno::from_io_error(error) {
@@ -209,12 +208,12 @@ pub(super) fn device_bytes(file: BorrowedFd<'_>) -> Result<u64, Errno> {
     rustix::fs::seek(file, SeekFrom::End(0))
 }
 
-fn is_same(a: &std::fs::Metadata, b: &std::fs::Metadata) -> bool {
+fn is_same(a: &Metadata, b: &Metadata) -> bool {
     (a.dev(), a.ino(), a.rdev()) == (b.dev(), b.ino(), b.rdev())
 }
 
 /// Can ranges be given back? Asked in a way that changes nothing.
-fn can_discard(file: &File, metadata: &std::fs::Metadata, size_bytes: u64) -> bool {
+fn can_discard(file: &File, metadata: &Metadata, size_bytes: u64) -> bool {
     if metadata.is_file() {
         // A hole behind the end of the file.
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -226,4 +225,62 @@ fn can_discard(file: &File, metadata: &std::fs::Metadata, size_bytes: u64) -> bo
         let limit = Path::new("/sys/dev/block").join(format!("{major}:{minor}")).join(queue).join("write_zeroes_max_bytes");
         std::fs::read_to_string(limit).is_ok_and(|text| text.trim() != "0")
     })
+}
+
+/// A file that opening a disk has made, and that is gone again if the disk is not to be served after all: dropped, it is removed, unless it
+/// was kept.
+#[derive(Debug)]
+pub(super) struct NewFile {
+    path: PathBuf,
+    /// Device and inode: what is at the path later may be another file.
+    place: (u64, u64),
+    is_kept: bool,
+}
+
+impl NewFile {
+    /// Make a file of no length, where there is none, and open it.
+    ///
+    /// In two steps: whether a file may be made, and whether it may be written, are different questions to landlock and others, and one
+    /// that is made and then may not be written stays behind. Opened for reading, it is known to be ours.
+    pub(super) fn create(path: &Path) -> io::Result<(File, Self)> {
+        let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDONLY | OFlags::CLOEXEC;
+        let made = File::from(rustix::fs::open(path, how, Mode::RUSR | Mode::WUSR)?);
+        let new = Self { path: path.to_owned(), place: place_of(&made.metadata()?), is_kept: false };
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        match new.is_at(&file.metadata()?) {
+            true => Ok((file, new)),
+            false => Err(io::Error::other("it was replaced in the moment in which it was made")),
+        }
+    }
+
+    pub(super) fn keep(&mut self) {
+        self.is_kept = true;
+    }
+
+    fn is_at(&self, metadata: &Metadata) -> bool {
+        self.place == place_of(metadata)
+    }
+
+    /// Remove the file, if it still is there.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(super) fn remove(&self) -> io::Result<()> {
+        match self.path.symlink_metadata() {
+            Ok(found) if self.is_at(&found) => std::fs::remove_file(&self.path),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            let _ = self.remove();
+        }
+    }
+}
+
+fn place_of(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
 }

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::io::Errno;
 
-use super::piece::Alignment;
 use super::range_lock::{Range, RangeLocks};
+use super::window::Alignment;
 use crate::disk::Faults;
 
 /// How a range is made to read as zeroes.

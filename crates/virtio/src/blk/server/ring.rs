@@ -125,7 +125,7 @@ impl VirtqueueServer {
     #[inline(always)]
     pub(super) fn ring_was_served(&mut self) {
         if let Some(ring) = &mut self.ring
-            && (ring.server.end_mut().client_bell.rung || ring.log.is_some() || !ring.waiting.is_empty())
+            && (ring.server.queue.client_bell.rung || ring.log.is_some() || !ring.waiting.is_empty())
         {
             self.tend();
         }
@@ -141,7 +141,7 @@ impl VirtqueueServer {
             ring.server.flush();
         }
         ring.mark();
-        let is_rung = std::mem::take(&mut ring.server.end_mut().client_bell.rung);
+        let is_rung = std::mem::take(&mut ring.server.queue.client_bell.rung);
         let parked = if is_rung || ends { ring.parked.take() } else { None };
         ring.kept |= is_rung && parked.is_none();
         let waiting = if idle { std::mem::take(&mut ring.waiting) } else { Vec::new() };

@@ -36,17 +36,17 @@ pub enum Decision {
     Answer(Reply),
     /// Have the virtqueues' servers serve these rings, then answer.
     Attach(Vec<Grant>, Reply),
-    /// Have the virtqueues' servers let go of the rings ([`UpgradeController::virtqueues`]), call [`UpgradeController::ended`], then answer.
+    /// Have the virtqueues' servers let go of the rings ([`UpgradeController::virtqueues`]), call [`UpgradeController::in_force`], then answer.
     Detach(Reply),
 }
 
 /// The attachment of a device.
 #[derive(Debug, Default)]
 pub struct UpgradeController {
-    /// Its number and its queues.
-    in_force: Option<(u64, Vec<Entry>)>,
+    /// Number and queues of the attachment in force; to be taken away once the servers have let go of the rings.
+    pub in_force: Option<(u64, Vec<Entry>)>,
     /// Writes to guest memory are being logged: no attach.
-    migrating: bool,
+    pub migrating: bool,
 }
 
 impl UpgradeController {
@@ -109,12 +109,6 @@ impl UpgradeController {
         Ok((grants, id))
     }
 
-    /// The attachment in force, for another process: its number and its queues.
-    #[must_use]
-    pub fn in_force(&self) -> Option<(u64, &[Entry])> {
-        self.in_force.as_ref().map(|(id, entries)| (*id, entries.as_slice()))
-    }
-
     /// Go on with an attachment that another process has made, by `choices` of our own. `None`: its rings do not lie in `memory`.
     pub fn resume(&mut self, id: u64, entries: Vec<Entry>, memory: &Arc<GuestMemory>, choices: Choices) -> Option<Vec<Grant>> {
         let grant = |(entry, queue): (&Entry, u16)| {
@@ -139,16 +133,6 @@ impl UpgradeController {
     #[must_use]
     pub fn fits(&self, memory: &Arc<GuestMemory>) -> bool {
         self.entries().all(|entry| rings::open(memory, entry).is_some())
-    }
-
-    /// The servers have let go of the rings.
-    pub fn ended(&mut self) {
-        self.in_force = None;
-    }
-
-    /// Writes to guest memory are logged from now on, or no longer.
-    pub const fn set_migrating(&mut self, migrating: bool) {
-        self.migrating = migrating;
     }
 }
 
