@@ -51,12 +51,6 @@ impl Blocking {
         self.disk.info()
     }
 
-    /// The disk below, for memory of its own and the like.
-    #[must_use]
-    pub const fn disk(&self) -> &Disk {
-        &self.disk
-    }
-
     /// Read `into.len()` bytes at `offset_bytes`.
     pub fn read_at(&mut self, into: &mut [u8], offset_bytes: u64) -> Result<(), Error> {
         self.run(Operation::Read, 0, (offset_bytes, into.len() as u64), Some(Bytes::of_slice(into)))

@@ -133,15 +133,10 @@ impl Disk for AnyDisk {
 /// Largest size of a disk in bytes: file offsets are signed.
 const MAX_SIZE_BYTES: u64 = i64::MAX as u64;
 
-const EVERY_CAPABILITY: u32 =
-    CAPABILITY_WRITE | CAPABILITY_FLUSH | CAPABILITY_FUA | CAPABILITY_DISCARD | CAPABILITY_WRITE_ZEROES | CAPABILITY_PACKED;
-
 /// Every capability, or those of a disk that is only read.
 const fn capabilities(read_only: bool) -> u32 {
-    match read_only {
-        true => CAPABILITY_FLUSH | CAPABILITY_PACKED,
-        false => EVERY_CAPABILITY,
-    }
+    let of_writers = CAPABILITY_WRITE | CAPABILITY_FUA | CAPABILITY_DISCARD | CAPABILITY_WRITE_ZEROES;
+    CAPABILITY_FLUSH | CAPABILITY_PACKED | if read_only { 0 } else { of_writers }
 }
 
 /// What is the same of every disk, or usual.

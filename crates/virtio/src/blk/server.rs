@@ -1,7 +1,6 @@
 //! One virtqueue of a vhost-user-blk device, and the ring beside it while its guest is attached, as a worker serves them: by one thread,
 //! woken by one eventfd (docs/decisions/0014-in-band-upgrade.md). The counterpart of `fipsee_block::server::QueueServer`.
 
-mod question;
 mod rare;
 mod ring;
 mod serve;
@@ -19,11 +18,10 @@ use fipsee_block::server::Standing;
 use fipsee_block::stats::{QueueCounters, Tally};
 use fipsee_block::wire::{BlockInfo, CAPABILITY_FLUSH, MAX_INDIRECT_ENTRIES, Status};
 use fipsee_ring::memory::Span;
-use fipsee_ring::ring::Cursor;
 use fipsee_serve::Queue;
 use virtio_bindings::virtio_blk::{VIRTIO_BLK_F_CONFIG_WCE, VIRTIO_BLK_F_FLUSH};
 
-pub use self::question::QuestionToken;
+pub use self::ring::QuestionToken;
 use self::ring::Ring;
 use super::upgrade::rings::GuestView;
 use super::upgrade::wire::Question;
@@ -171,13 +169,13 @@ impl VirtqueueServer {
             _ => return Err("its ring is not the one that it has".to_owned()),
         };
         let Standing { request, completion, .. } = ring.standing;
-        let fits = |cursor: Cursor, slots: u32| cursor.index() < slots;
-        if !fits(request, grant.entry.request_slots) || !fits(completion, grant.entry.completion_slots) {
+        if request.index() >= grant.entry.request_slots || completion.index() >= grant.entry.completion_slots {
             return Err("its ring stands outside itself".to_owned());
         }
         server.attach_at(grant, (request, completion));
         if let Some(resumed) = &mut server.ring {
-            resumed.resume(ring, log);
+            resumed.server.take_stand(&ring.standing);
+            (resumed.kept, resumed.log) = (ring.kept, log);
         }
         Ok(server)
     }

@@ -40,12 +40,9 @@ impl Interrupt {
         let stat = rustix::fs::fstat(&fd).map_err(refused)?;
         let is_stream = matches!(FileType::from_raw_mode(stat.st_mode), FileType::Fifo | FileType::Socket);
         let mut ring = if is_stream { None } else { take_ring() };
-        if let Some(taken) = &ring {
-            let registered = taken.submitter().register_eventfd(fd.as_raw_fd());
-            if let Err(error) = registered {
-                ring.take().into_iter().for_each(give_ring);
-                return Err(refused(Errno::from_io_error(&error).unwrap_or(Errno::INVAL)));
-            }
+        if let Some(Err(error)) = ring.as_ref().map(|ring| ring.submitter().register_eventfd(fd.as_raw_fd())) {
+            ring.take().into_iter().for_each(give_ring);
+            return Err(refused(Errno::from_io_error(&error).unwrap_or(Errno::INVAL)));
         }
         Ok(Self { fd, ring })
     }

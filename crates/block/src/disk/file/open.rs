@@ -102,7 +102,7 @@ fn open_existing(options: &FileOptions, metadata: &Metadata) -> Result<File, Str
     }
     let file = opened.map_err(|error| open_text(options, metadata, &error))?;
     let opened = file.metadata().map_err(|error| format!("{path}: {error}"))?;
-    if !is_same(metadata, &opened) {
+    if place_of(metadata) != place_of(&opened) {
         return Err(format!("{path} was replaced while it was opened; try again"));
     }
     lock(options, &file)?;
@@ -113,7 +113,7 @@ fn open_existing(options: &FileOptions, metadata: &Metadata) -> Result<File, Str
 fn take_over(options: &FileOptions, metadata: &Metadata, served: File) -> Result<File, String> {
     let path = options.path.display();
     let opened = served.metadata().map_err(|error| format!("{path}: {error}"))?;
-    if !is_same(metadata, &opened) {
+    if place_of(metadata) != place_of(&opened) {
         return Err(format!(
             "{path} is not the file that the running daemon serves; give the path of that, or restart the daemon"
         ));
@@ -208,10 +208,6 @@ pub(super) fn device_bytes(file: BorrowedFd<'_>) -> Result<u64, Errno> {
     rustix::fs::seek(file, SeekFrom::End(0))
 }
 
-fn is_same(a: &Metadata, b: &Metadata) -> bool {
-    (a.dev(), a.ino(), a.rdev()) == (b.dev(), b.ino(), b.rdev())
-}
-
 /// Can ranges be given back? Asked in a way that changes nothing.
 fn can_discard(file: &File, metadata: &Metadata, size_bytes: u64) -> bool {
     if metadata.is_file() {
@@ -232,8 +228,8 @@ fn can_discard(file: &File, metadata: &Metadata, size_bytes: u64) -> bool {
 #[derive(Debug)]
 pub(super) struct NewFile {
     path: PathBuf,
-    /// Device and inode: what is at the path later may be another file.
-    place: (u64, u64),
+    /// What is at the path later may be another file.
+    place: Place,
     is_kept: bool,
 }
 
@@ -247,7 +243,7 @@ impl NewFile {
         let made = File::from(rustix::fs::open(path, how, Mode::RUSR | Mode::WUSR)?);
         let new = Self { path: path.to_owned(), place: place_of(&made.metadata()?), is_kept: false };
         let file = OpenOptions::new().read(true).write(true).open(path)?;
-        match new.is_at(&file.metadata()?) {
+        match new.place == place_of(&file.metadata()?) {
             true => Ok((file, new)),
             false => Err(io::Error::other("it was replaced in the moment in which it was made")),
         }
@@ -257,17 +253,13 @@ impl NewFile {
         self.is_kept = true;
     }
 
-    fn is_at(&self, metadata: &Metadata) -> bool {
-        self.place == place_of(metadata)
-    }
-
     /// Remove the file, if it still is there.
     ///
     /// # Errors
     /// What the system says.
     pub(super) fn remove(&self) -> io::Result<()> {
         match self.path.symlink_metadata() {
-            Ok(found) if self.is_at(&found) => std::fs::remove_file(&self.path),
+            Ok(found) if self.place == place_of(&found) => std::fs::remove_file(&self.path),
             _ => Ok(()),
         }
     }
@@ -281,6 +273,9 @@ impl Drop for NewFile {
     }
 }
 
-fn place_of(metadata: &Metadata) -> (u64, u64) {
-    (metadata.dev(), metadata.ino())
+/// Device and inode; and of a device file, which device.
+type Place = (u64, u64, u64);
+
+fn place_of(metadata: &Metadata) -> Place {
+    (metadata.dev(), metadata.ino(), metadata.rdev())
 }

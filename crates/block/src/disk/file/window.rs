@@ -161,15 +161,11 @@ mod tests {
     }
 
     #[test]
-    fn short_transfers_go_through_one_buffer() {
+    fn short_transfers_go_through_one_buffer_and_of_long_ones_the_ends() {
         assert_eq!(next(512, 512, true), window(0, 4096));
         assert_eq!(next(3584, 1024, true), window(0, 8192));
         assert_eq!(next(4096, 65536, false), window(4096, 65536));
         assert_eq!(next(512, (256 << 10) - 512, true), window(0, 256 << 10));
-    }
-
-    #[test]
-    fn long_transfers_use_buffers_for_their_ends_only() {
         assert_eq!(next(512, LONG, true), window(0, 4096));
         assert_eq!(next(4096, LONG - 3584, true), Piece::Plain { length_bytes: LONG - 4096 });
         assert_eq!(next(LONG, 512, true), window(LONG, 4096));
