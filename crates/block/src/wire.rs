@@ -276,19 +276,9 @@ pub fn completion_entry(tag: u16, status: Status) -> u32 {
     u32::from(tag) | u32::from(status.to_wire()) << 16
 }
 
-/// A resize event.
+/// An event of `kind`; of a resize, with the new size.
 #[must_use]
-pub fn event_resize(sector_count: u64) -> Message {
-    event(KIND_RESIZE, sector_count)
-}
-
-/// A detach event.
-#[must_use]
-pub fn event_detach() -> Message {
-    event(KIND_DETACH, 0)
-}
-
-fn event(kind: u8, sector_count: u64) -> Message {
+pub fn event(kind: u8, sector_count: u64) -> Message {
     let event = RawEvent { count: 1, kind, reserved: 0, reserved_too: 0, sector_count, reserved_end: [0; 44], stamp: 0 };
     Message::from_bytes(&zerocopy::transmute!(event))
 }

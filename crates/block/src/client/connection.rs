@@ -58,6 +58,8 @@ pub struct AttachOptions {
     pub wait: WaitMode,
     /// In adaptive mode, how long to look before sleeping.
     pub look: Duration,
+    /// Ask where the daemon's workers run, as [`Queue::worker_cpu`] says then.
+    pub ask_worker_cpu: bool,
 }
 
 impl AttachOptions {
@@ -74,6 +76,7 @@ impl AttachOptions {
             claim: Claim::None,
             wait: WaitMode::Adaptive,
             look: DEFAULT_LOOK,
+            ask_worker_cpu: true,
         }
     }
 }
@@ -324,5 +327,6 @@ fn handshake(socket_path: &Path, options: &AttachOptions) -> Result<Attached, Er
         pool_bytes: options.pool_bytes,
         name: &options.name,
     };
-    handshake::attach(socket_path, FEATURE_CHOICES | FEATURE_WORKER_CPU, &PROFILE, &wanted)
+    let about_cpus = if options.ask_worker_cpu { FEATURE_WORKER_CPU } else { 0 };
+    handshake::attach(socket_path, FEATURE_CHOICES | about_cpus, &PROFILE, &wanted)
 }

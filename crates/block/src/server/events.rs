@@ -8,7 +8,7 @@ use fipsee_ring::ring::Cursor;
 use super::QueueServer;
 use crate::disk::Disk;
 use crate::request::{Facts, Request};
-use crate::wire::{BlockInfo, KIND_DETACH, KIND_RESIZE, Operation, Status, event_detach, event_resize};
+use crate::wire::{BlockInfo, KIND_DETACH, KIND_RESIZE, Operation, Status, event};
 
 /// An event that waits for its credit, or to be acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,11 +87,11 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
         {
             self.resize.unacknowledged = true;
             self.told_sectors = sector_count;
-            self.queue.completions.publish(&event_resize(sector_count));
+            self.queue.completions.publish(&event(KIND_RESIZE, sector_count));
         }
         if !self.detach.unacknowledged && self.detach.wanted.take().is_some() {
             self.detach.unacknowledged = true;
-            self.queue.completions.publish(&event_detach());
+            self.queue.completions.publish(&event(KIND_DETACH, 0));
         }
     }
     /// Where the queue stands; `None` while requests are in flight.

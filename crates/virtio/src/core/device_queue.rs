@@ -296,7 +296,7 @@ impl DeviceQueue {
         fence(Ordering::Acquire);
         let is_gone = self.finder.memory().is_broken() || self.log.as_ref().is_some_and(|log| log.is_broken());
         if is_gone {
-            self.ring.forget_unpublished();
+            self.ring.next_used = self.ring.published;
             self.break_down(broken_memory());
         }
         is_gone

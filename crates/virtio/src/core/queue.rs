@@ -96,7 +96,7 @@ pub(crate) struct Virtqueue {
     event_index: bool,
     pub(super) next_available: u16,
     /// Where the next used entry goes; the entries up to here are written.
-    next_used: u16,
+    pub(super) next_used: u16,
     /// The entries up to here are the guest's.
     pub(super) published: u16,
     /// Does the guest kick?
@@ -239,11 +239,6 @@ impl Virtqueue {
     #[inline(always)]
     pub(crate) const fn has_unpublished(&self) -> bool {
         self.next_used != self.published
-    }
-
-    /// What was put since the last publishing is not so.
-    pub(crate) const fn forget_unpublished(&mut self) {
-        self.next_used = self.published;
     }
 
     /// Log the entries that were put since the last publishing.

@@ -36,7 +36,7 @@ pub enum Decision {
     Answer(Reply),
     /// Have the virtqueues' servers serve these rings, then answer.
     Attach(Vec<Grant>, Reply),
-    /// Have the virtqueues' servers let go of the rings ([`UpgradeController::virtqueues`]), call [`UpgradeController::in_force`], then answer.
+    /// Have the virtqueues' servers let go of the rings ([`UpgradeController::virtqueues`]), take [`UpgradeController::in_force`] away, then answer.
     Detach(Reply),
 }
 
