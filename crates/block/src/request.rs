@@ -81,15 +81,15 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// The facts of a disk of this description.
+    /// The facts of a disk of this description, for a client that may only read, if so.
     #[must_use]
-    pub fn new(info: &BlockInfo) -> Self {
+    pub fn new(info: &BlockInfo, read_only: bool) -> Self {
         Self {
             sector_count: info.sector_count,
             block_mask: u64::from(info.block_bytes) / SECTOR_BYTES - 1,
             max_transfer_sectors: u64::from(info.max_transfer_bytes) >> SECTOR_SHIFT,
             max_range_sectors: u64::from(info.max_range_sectors),
-            capabilities: info.capabilities,
+            capabilities: if read_only { info.capabilities & !CAPABILITY_WRITE } else { info.capabilities },
         }
     }
 

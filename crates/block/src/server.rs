@@ -1,12 +1,11 @@
 //! The daemon's end of one block queue: visit it, answer it.
 
 mod events;
-mod standing;
 
 use std::any::Any;
 use std::sync::Arc;
 
-pub use self::standing::{EventStanding, Standing};
+pub use self::events::{EventStanding, Standing};
 use fipsee_ring::channel::ServerQueue;
 use fipsee_ring::doorbell::{ClientBell, EventDoorbell, SocketDoorbell};
 use fipsee_ring::mapped::MappedRing;
@@ -20,17 +19,16 @@ use crate::packed::{is_packed, unpack};
 use crate::request::{Facts, Request, check_short, parse, tag_of};
 use crate::stats::{QueueCounters, Tally};
 use crate::wire::{
-    BlockInfo, CAPABILITY_WRITE, KIND_COMPLETIONS, MAX_INDIRECT_ENTRIES, MAX_PACKED, Operation, Status, completion_entry,
-    completion_head,
+    BlockInfo, KIND_COMPLETIONS, MAX_INDIRECT_ENTRIES, MAX_PACKED, Operation, Status, completion_entry, completion_head,
 };
 
 /// Most requests taken in a visit when there is no other queue to look at and the disk answers at once: four full completion
 /// messages, of which `MAX_BUDGET` is one. At depth 64 that is a tenth more requests per second than with one (decision 0005).
 const MAX_BUDGET_ALONE: u32 = 56;
 /// Once a visit has moved so much data (1 MiB) it ends, so that a client with long requests does not hold up the others.
-const MAX_VISIT_SECTORS: u64 = 2048;
+pub const MAX_VISIT_SECTORS: u64 = 2048;
 /// One visit in so many is timed when the disk answers at once: two time stamps cost as much as three requests.
-const VISITS_PER_SAMPLE: u64 = 64;
+pub const VISITS_PER_SAMPLE: u64 = 64;
 
 /// Collects completions until a message is full or the visit ends.
 #[derive(Debug)]
@@ -76,12 +74,14 @@ pub struct QueueSetup<M = RegionTable> {
 /// The daemon's end of one queue.
 #[derive(Debug)]
 pub struct QueueServer<M = RegionTable, C = SocketDoorbell, O = EventDoorbell> {
-    queue: ServerQueue<C, O>,
+    /// The channel's end.
+    pub queue: ServerQueue<C, O>,
     id: u32,
     depth: u32,
     facts: Facts,
     read_only: bool,
-    memory: M,
+    /// The memory the client has handed over.
+    pub memory: M,
     spans: Vec<Span>,
     packer: Packer,
     in_flight: u32,
@@ -97,22 +97,15 @@ pub struct QueueServer<M = RegionTable, C = SocketDoorbell, O = EventDoorbell> {
     pace: Visits,
 }
 
-impl QueueServer {
-    /// The memory the client has handed over.
-    pub const fn regions_mut(&mut self) -> &mut RegionTable {
-        &mut self.memory
-    }
-}
-
 impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
     /// Serve `queue`, whose requests the worker knows as `id`.
     #[must_use]
     pub fn new(queue: ServerQueue<C, O>, id: u32, setup: QueueSetup<M>) -> Self {
-        let mut server = Self {
+        Self {
             queue,
             id,
             depth: setup.depth,
-            facts: Facts::new(&setup.info),
+            facts: Facts::new(&setup.info, setup.read_only),
             read_only: setup.read_only,
             memory: setup.memory,
             spans: Vec::with_capacity(MAX_INDIRECT_ENTRIES),
@@ -127,15 +120,6 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
             tally: Tally::default(),
             counters: setup.counters,
             pace: Visits::default(),
-        };
-        server.set_facts(&setup.info);
-        server
-    }
-
-    fn set_facts(&mut self, info: &BlockInfo) {
-        self.facts = Facts::new(info);
-        if self.read_only {
-            self.facts.capabilities &= !CAPABILITY_WRITE;
         }
     }
 
@@ -143,19 +127,6 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
     #[must_use]
     pub const fn in_flight(&self) -> u32 {
         self.in_flight
-    }
-
-    /// The channel's end.
-    #[must_use]
-    #[inline(always)]
-    pub const fn end(&self) -> &ServerQueue<C, O> {
-        &self.queue
-    }
-
-    /// As [`end`](Self::end).
-    #[inline(always)]
-    pub const fn end_mut(&mut self) -> &mut ServerQueue<C, O> {
-        &mut self.queue
     }
 
     /// Requests a correct client has outstanding at most.
@@ -191,17 +162,6 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
     #[must_use = "sleeping while work remains loses a wake-up"]
     pub fn arm_and_work_remains(&mut self) -> bool {
         self.queue.requests.arm_and_work_remains() && self.in_flight < self.depth
-    }
-
-    /// The doorbell rang: whoever rang it may have cleared the flag, so it must be asked for again before sleeping.
-    pub fn bell_rang(&mut self) {
-        self.queue.requests.disarm();
-    }
-
-    /// Is the doorbell asked for, and has not rung since?
-    #[must_use]
-    pub const fn is_armed(&self) -> bool {
-        self.queue.requests.is_armed()
     }
 
     /// Before a visit: if the caller has no other queue to look at, wait until the next request can be there, a fraction of
@@ -344,7 +304,8 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
 /// The daemon's end of one queue, and its disk.
 #[derive(Debug)]
 pub struct DiskQueue {
-    server: QueueServer,
+    /// The queue.
+    pub server: QueueServer,
     disk: Arc<AnyDisk>,
 }
 
@@ -354,16 +315,8 @@ impl DiskQueue {
     #[must_use]
     pub fn new(server: QueueServer, disk: Arc<AnyDisk>) -> Self {
         let mut queue = Self { server, disk };
-        let info = queue.disk.info();
-        if info.sector_count != queue.server.facts.sector_count {
-            queue.server.announce_resize(&info);
-        }
+        queue.server.moved(queue.server.id, &queue.disk.info());
         queue
-    }
-
-    /// The memory the client has handed over.
-    pub const fn regions_mut(&mut self) -> &mut RegionTable {
-        self.server.regions_mut()
     }
 
     /// The size of `disk` changed, which may be another.
@@ -386,11 +339,11 @@ impl DiskQueue {
 
 impl Queue<Engine> for DiskQueue {
     fn end(&self) -> Option<&ServerQueue> {
-        Some(self.server.end())
+        Some(&self.server.queue)
     }
 
     fn end_mut(&mut self) -> Option<&mut ServerQueue> {
-        Some(self.server.end_mut())
+        Some(&mut self.server.queue)
     }
 
     fn visit(&mut self, engine: &mut Engine, alone: bool) -> u32 {

@@ -68,86 +68,63 @@ pub const KIND_RESIZE: u8 = 1;
 /// Completion kind: the back end takes the disk away; requests are answered DETACHED from here on.
 pub const KIND_DETACH: u8 = 2;
 
-/// What a request asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Operation {
-    /// Disk to memory.
-    Read,
-    /// Memory to disk.
-    Write,
-    /// Everything completed before is durable after.
-    Flush,
-    /// The blocks' content is no longer needed; reads return zeroes or the old content.
-    Discard,
-    /// The blocks read as zeroes.
-    WriteZeroes,
-    /// Put a [`BlockInfo`] into the (single) segment.
-    GetInfo,
-    /// The client has seen the event whose kind stands in `aux`.
-    AckEvent,
+/// Declare an enum of the wire: of each value the documentation, the name and the number.
+#[macro_export]
+macro_rules! wire_numbers {
+    ($(#[$meta:meta])* $name:ident: $wire:ty { $($(#[$about:meta])+ $value:ident = $number:literal,)+ }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $name { $($(#[$about])+ $value,)+ }
+
+        impl $name {
+            /// Every value, in the order of their numbers.
+            pub const ALL: [Self; [$($number),+].len()] = [$(Self::$value),+];
+
+            /// The number on the wire.
+            #[must_use]
+            #[inline(always)]
+            pub const fn to_wire(self) -> $wire {
+                match self { $(Self::$value => $number,)+ }
+            }
+
+            /// The value of this number, if there is one.
+            #[must_use]
+            #[inline(always)]
+            pub const fn from_wire(wire: $wire) -> Option<Self> {
+                match wire { $($number => Some(Self::$value),)+ _ => None }
+            }
+        }
+    };
 }
 
-impl Operation {
-    /// Every operation, in the order of their numbers.
-    pub const ALL: [Self; 7] =
-        [Self::Read, Self::Write, Self::Flush, Self::Discard, Self::WriteZeroes, Self::GetInfo, Self::AckEvent];
-
-    /// The number on the wire.
-    #[must_use]
-    #[inline(always)]
-    pub const fn to_wire(self) -> u8 {
-        match self {
-            Self::Read => 1,
-            Self::Write => 2,
-            Self::Flush => 3,
-            Self::Discard => 4,
-            Self::WriteZeroes => 5,
-            Self::GetInfo => 6,
-            Self::AckEvent => 7,
-        }
-    }
-
-    /// The operation of this number, if there is one.
-    #[must_use]
-    #[inline(always)]
-    pub const fn from_wire(wire: u8) -> Option<Self> {
-        Some(match wire {
-            1 => Self::Read,
-            2 => Self::Write,
-            3 => Self::Flush,
-            4 => Self::Discard,
-            5 => Self::WriteZeroes,
-            6 => Self::GetInfo,
-            7 => Self::AckEvent,
-            _ => return None,
-        })
+wire_numbers! {
+    /// What a request asks for.
+    Operation: u8 {
+        /// Disk to memory.
+        Read = 1,
+        /// Memory to disk.
+        Write = 2,
+        /// Everything completed before is durable after.
+        Flush = 3,
+        /// The blocks' content is no longer needed; reads return zeroes or the old content.
+        Discard = 4,
+        /// The blocks read as zeroes.
+        WriteZeroes = 5,
+        /// Put a [`BlockInfo`] into the (single) segment.
+        GetInfo = 6,
+        /// The client has seen the event whose kind stands in `aux`.
+        AckEvent = 7,
     }
 }
 
 macro_rules! statuses {
     ($($(#[doc = $doc:literal])+ $name:ident = $wire:literal, $errno:ident, $text:literal;)+) => {
-        /// How a request ended. One table gives its number, its errno and its words.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum Status { $($(#[doc = $doc])+ $name,)+ }
+        wire_numbers! {
+            /// How a request ended. One table gives its number, its errno and its words.
+            Status: u16 { $($(#[doc = $doc])+ $name = $wire,)+ }
+        }
 
         impl Status {
-            /// Every status, in the order of their numbers.
-            pub const ALL: [Self; [$($wire),+].len()] = [$(Self::$name),+];
-
-            /// The number on the wire.
-            #[must_use]
-            #[inline(always)]
-            pub const fn to_wire(self) -> u16 {
-                match self { $(Self::$name => $wire,)+ }
-            }
-
-            /// The status of this number, if there is one.
-            #[must_use]
-            #[inline(always)]
-            pub const fn from_wire(wire: u16) -> Option<Self> {
-                match wire { $($wire => Some(Self::$name),)+ _ => None }
-            }
-
             /// The errno a caller of read(2) or write(2) would see; 0 for success.
             #[must_use]
             pub fn errno(self) -> i32 {
@@ -299,19 +276,9 @@ pub fn completion_entry(tag: u16, status: Status) -> u32 {
     u32::from(tag) | u32::from(status.to_wire()) << 16
 }
 
-/// A resize event.
+/// An event of `kind`; of a resize, with the new size.
 #[must_use]
-pub fn event_resize(sector_count: u64) -> Message {
-    event(KIND_RESIZE, sector_count)
-}
-
-/// A detach event.
-#[must_use]
-pub fn event_detach() -> Message {
-    event(KIND_DETACH, 0)
-}
-
-fn event(kind: u8, sector_count: u64) -> Message {
+pub fn event(kind: u8, sector_count: u64) -> Message {
     let event = RawEvent { count: 1, kind, reserved: 0, reserved_too: 0, sector_count, reserved_end: [0; 44], stamp: 0 };
     Message::from_bytes(&zerocopy::transmute!(event))
 }

@@ -97,7 +97,7 @@ fn memory_options_that_contradict_are_refused() {
     expect_parts(&refusal(&MemoryOptions { max_bytes: Some(512), ..sized(1024) }), &["max=512 is less", "1024 bytes"]);
     expect_parts(&refusal(&MemoryOptions { max_bytes: Some(1025), ..sized(1024) }), &["max: ", "1025 bytes is not a multiple"]);
     expect_parts(&refusal(&MemoryOptions { huge: true, thp: true, ..sized(1024) }), &["huge and thp exclude"]);
-    expect_parts(&refusal(&MemoryOptions { block_bytes: 1024, ..sized(1024) }), &["block=512 or block=4096"]);
+    expect_parts(&refusal(&MemoryOptions { block_bytes: Some(1024), ..sized(1024) }), &["block=512 or block=4096"]);
     expect_parts(&refusal(&sized(1 << 62)), &["cannot reserve 4611686018427387904 bytes", "ulimit -v"]);
     expect_parts(&refusal(&sized(1 << 63)), &["more than a disk can have"]);
 }

@@ -17,7 +17,7 @@ fn parse(text: &str) -> DiskSpec {
 
 #[test]
 fn every_kind_and_option_is_understood() {
-    let null = NullOptions { size_bytes: 1 << 30, block_bytes: 4096, read_only: false };
+    let null = NullOptions { size_bytes: 1 << 30, block_bytes: Some(4096), read_only: false };
     assert_eq!(
         parse("a=null:1G,block=4096,exclusive"),
         DiskSpec { name: "a".into(), kind: KindSpec::Null(null), ro: false, exclusive: true, shared: false }
@@ -25,7 +25,7 @@ fn every_kind_and_option_is_understood() {
     let memory = MemoryOptions {
         size_bytes: 256 << 20,
         max_bytes: Some(1 << 30),
-        block_bytes: 512,
+        block_bytes: None,
         huge: true,
         thp: true,
         lock: true,

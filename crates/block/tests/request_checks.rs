@@ -7,7 +7,7 @@ use fipsee_block::disk::{Disk, Engine, MemoryDisk, MemoryOptions};
 use fipsee_block::request::{Facts, parse};
 use fipsee_block::server::{QueueServer, QueueSetup};
 use fipsee_block::wire::{
-    self, CAPABILITY_FLUSH, CAPABILITY_WRITE, KIND_DETACH, Operation, PROFILE, Segment, Status, event_detach, request_ack_event,
+    self, CAPABILITY_FLUSH, CAPABILITY_WRITE, KIND_DETACH, Operation, PROFILE, Segment, Status, event, request_ack_event,
     request_flush, request_one_segment, request_range,
 };
 use fipsee_ring::Message;
@@ -92,7 +92,7 @@ fn a_disk_that_was_taken_away_answers_what_is_right_with_detached_and_the_rest_a
 
 /// The detach event with the stamp that `taken` has.
 fn event_detach_as_taken(taken: &Message) -> Message {
-    let mut event = event_detach();
+    let mut event = event(KIND_DETACH, 0);
     event.set_word(7, taken.word(7) & !0xffff_ffff);
     event
 }

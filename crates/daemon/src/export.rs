@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use fipsee_block::disk::{AnyDisk, Disk, DiskSpec};
+use fipsee_block::disk::{AnyDisk, Disk, DiskSpec, FileDisk};
 use fipsee_block::stats::QueueCounters;
 use fipsee_block::wire::{BlockInfo, CAPABILITY_WRITE};
 use fipsee_serve::session::Credentials;
@@ -162,7 +162,7 @@ impl Opened {
 impl Drop for Opened {
     fn drop(&mut self) {
         for export in &self.0 {
-            if let Err(problem) = export.disk.remove_if_new() {
+            if let Some(Err(problem)) = export.disk.file_disk().map(FileDisk::remove_if_new) {
                 tracing::warn!(disk = export.name(), problem, "something stays behind");
             }
         }

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 
 use common::raw::{HELLO, RawClient, attach_message, connect, hear, say};
 use common::{Daemon, PATIENCE, Scratch, assert_says, eventually, refused, skip};
-use fipsee_block::client::{AttachOptions, Disk, Error, Placement, Queue};
+use fipsee_block::client::{AttachOptions, Disk, Error, Queue};
 use fipsee_block::wire::{BlockInfo, FEATURE_SOLE_WRITER, FEATURES, PROFILE};
 use fipsee_ring::channel::{FEATURE_CHOICES, FEATURE_WORKER_CPU, RegionLayout};
 use fipsee_ring::control::{Control, VERSION};
@@ -169,7 +169,7 @@ fn a_client_that_offers_no_feature_finds_the_region_as_it_was() {
     let mut entry = [1; 20];
     client.region.read(64 + 44, &mut entry).expect("within the table");
     assert_eq!(entry, [0; 20], "what was reserved");
-    let (_disk, queue) = daemon.client(&AttachOptions { placement: Placement::Off, ..Daemon::options("a") });
+    let (_disk, queue) = daemon.client(&AttachOptions { ask_worker_cpu: false, ..Daemon::options("a") });
     assert_eq!(queue.worker_cpu(), None);
 }
 

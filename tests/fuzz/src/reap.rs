@@ -71,7 +71,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let mut first = Message::ZERO;
     first.set_word(0, u64::from(wire::completion_head(2, 0)) | u64::from(wire::completion_entry(0, Status::Ok)) << 32);
     first.set_word(1, wire::completion_entry(1, Status::IoError).into());
-    let events = [wire::event_resize(77), wire::event_detach(), first];
+    let events = [wire::event(wire::KIND_RESIZE, 77), wire::event(wire::KIND_DETACH, 0), first];
     let bytes = |message: &Message| message.to_bytes()[..60].to_vec();
     let mut all = vec![[vec![0x20], events.iter().flat_map(bytes).collect()].concat()];
     let incoming = |name: &str| name.starts_with("completion-") || name.starts_with("event-");

@@ -14,7 +14,7 @@ use fipsee_ring::control::{Control, Refusal, RefusalCode};
 fn converse(scratch: &Scratch) -> Result<(), Error> {
     let mut options = AttachOptions::new("a");
     // As the fio engine, whose lies these are, which offers no feature.
-    options.placement = fipsee_block::client::Placement::Off;
+    options.ask_worker_cpu = false;
     options.depth = 8;
     let (disk, mut queues) = Disk::attach(&scratch.path("s"), &options)?;
     let memory = disk.create_memory(1 << 16)?;

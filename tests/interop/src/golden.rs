@@ -144,8 +144,8 @@ fn messages() -> Vec<(&'static str, Message)> {
         ("packed-three", pack([&short(0, true, 0x1234), &short(1, true, 0xffff), &short(2, false, 16)])),
         ("completion-one", completions(&[(7, Status::Ok)])),
         ("completion-fourteen", completions(&fourteen)),
-        ("event-resize", wire::event_resize(4_194_304)),
-        ("event-detach", wire::event_detach()),
+        ("event-resize", wire::event(wire::KIND_RESIZE, 4_194_304)),
+        ("event-detach", wire::event(wire::KIND_DETACH, 0)),
     ]
 }
 

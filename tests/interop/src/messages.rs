@@ -128,9 +128,8 @@ fn answers(random: &mut Random, cases: &mut Vec<Case>) {
         cases.push(Case { kind: COMPLETIONS, fields, message: completions(&entries) });
     }
     let sector_count = random.number();
-    for (kind, value, message) in
-        [(KIND_RESIZE, sector_count, wire::event_resize(sector_count)), (KIND_DETACH, 0, wire::event_detach())]
-    {
+    for (kind, value) in [(KIND_RESIZE, sector_count), (KIND_DETACH, 0)] {
+        let message = wire::event(kind, value);
         let mut fields = [0; FIELDS];
         fields[..2].copy_from_slice(&[1, kind.into()]);
         fields[4..6].copy_from_slice(&halves(value));

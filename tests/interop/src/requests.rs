@@ -64,7 +64,7 @@ impl Memory {
     /// When they do not agree, or found memory that is none.
     pub fn parse_in_both(&self, message: &Message, info: &BlockInfo, scratch: &mut Scratch) -> Result<Request, Status> {
         let (spans, c) = (&mut scratch.spans, &mut scratch.c);
-        let facts = Facts::new(info);
+        let facts = Facts::new(info, false);
         let c_facts = CFacts {
             sector_count: info.sector_count,
             block_mask: u64::from(info.block_bytes / 512 - 1),

@@ -1,7 +1,7 @@
 //! The in-band upgrade: what `fipsee_vm.h` fixes, from the Rust types, and the examples of section 7.8.
 
 use fipsee_ring::tuning::{Choices, Ownership, Touch};
-use fipsee_virtio::blk::upgrade::wire::{self, Entry, FEATURE_CHOICES, Operation, Question, RawQuestion, RawReply, Reply};
+use fipsee_virtio::blk::upgrade::wire::{self, Entry, FEATURE_CHOICES, Operation, Question, RawQuestion, Reply};
 
 use crate::golden::Examples;
 use crate::layout::{Table, fields, structure};
@@ -69,5 +69,5 @@ pub(crate) fn layout(table: &mut Table) {
     }
     structure::<RawQuestion>(table, "vm_question");
     fields::<Entry>(table, "vm_queue", wire::PART_BYTES);
-    structure::<RawReply>(table, "vm_reply");
+    structure::<Reply>(table, "vm_reply");
 }

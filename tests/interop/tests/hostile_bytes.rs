@@ -218,7 +218,8 @@ fn c_takes_the_completions_and_events_that_the_document_allows() {
     let mut random = Random::new(0xc0_4d1e);
     let mut completions = [0; 64];
     completions[0] = 3;
-    let events = [wire::event_resize(1), wire::event_resize((1 << 55) - 1), wire::event_detach()];
+    let events =
+        [wire::event(wire::KIND_RESIZE, 1), wire::event(wire::KIND_RESIZE, (1 << 55) - 1), wire::event(wire::KIND_DETACH, 0)];
     let valid: Vec<[u8; 64]> = events.iter().map(Message::to_bytes).chain([completions]).collect();
     for message in &valid {
         assert!(ffi::completion_is_valid(message), "{message:02x?}");

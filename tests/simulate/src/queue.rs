@@ -87,11 +87,11 @@ pub(crate) struct SimQueue {
 
 impl Queue<SimEngine> for SimQueue {
     fn end(&self) -> Option<&ServerQueue> {
-        Some(self.server.end())
+        Some(&self.server.queue)
     }
 
     fn end_mut(&mut self) -> Option<&mut ServerQueue> {
-        Some(self.server.end_mut())
+        Some(&mut self.server.queue)
     }
 
     fn visit(&mut self, engine: &mut SimEngine, alone: bool) -> u32 {
@@ -128,7 +128,7 @@ impl Queue<SimEngine> for SimQueue {
     }
 
     fn arm_and_work_remains(&mut self) -> bool {
-        let remains = !self.server.is_armed() && self.server.arm_and_work_remains();
+        let remains = !self.server.queue.requests.is_armed() && self.server.arm_and_work_remains();
         remains && !self.disk.context.is_broken(Variant::SleepWithoutLook)
     }
 

@@ -253,14 +253,14 @@ impl TakesMemory<SimEngine> for SimAttachment {
         self.context.mapped(region);
         let region = Arc::clone(region);
         change(client, When::Now, ack, move |server| {
-            let _ = server.regions_mut().insert(id, &region, 0, region.length_bytes(), access);
+            let _ = server.memory.insert(id, &region, 0, region.length_bytes(), access);
         })
     }
 
     fn remove_region(&self, client: u64, id: u16, ack: Ack) -> Command<SimEngine> {
         let when = if self.context.is_broken(Variant::MemoryGoesAtOnce) { When::Now } else { When::Idle };
         change(client, when, ack, move |server| {
-            let _ = server.regions_mut().remove(id);
+            let _ = server.memory.remove(id);
         })
     }
 }

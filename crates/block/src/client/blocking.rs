@@ -5,11 +5,11 @@ use std::path::Path;
 use fipsee_ring::port::ReconnectPolicy;
 
 use super::connection::{AttachOptions, Disk, ReconnectEvent};
-use super::error::{DiskError, Error};
 use super::memory::{Buffer, Bytes};
 use super::queue::Queue;
 use super::transfer::{BOUNCE_BYTES, Place, Plan, Transfers};
-use crate::wire::{BlockInfo, FLAG_FUA, FLAG_UNMAP, Operation};
+use super::{DiskError, Error};
+use crate::wire::{BlockInfo, FLAG_UNMAP, Operation};
 
 type Hook = Box<dyn FnMut(ReconnectEvent<'_>) + Send>;
 
@@ -51,12 +51,6 @@ impl Blocking {
         self.disk.info()
     }
 
-    /// The disk below, for memory of its own and the like.
-    #[must_use]
-    pub const fn disk(&self) -> &Disk {
-        &self.disk
-    }
-
     /// Read `into.len()` bytes at `offset_bytes`.
     pub fn read_at(&mut self, into: &mut [u8], offset_bytes: u64) -> Result<(), Error> {
         self.run(Operation::Read, 0, (offset_bytes, into.len() as u64), Some(Bytes::of_slice(into)))
@@ -64,12 +58,10 @@ impl Blocking {
 
     /// Write `from` at `offset_bytes`. Durable after the next [`flush`](Self::flush).
     pub fn write_at(&mut self, from: &[u8], offset_bytes: u64) -> Result<(), Error> {
-        self.write(from, offset_bytes, 0)
-    }
-
-    /// Write `from` at `offset_bytes`, durable on return.
-    pub fn write_durably_at(&mut self, from: &[u8], offset_bytes: u64) -> Result<(), Error> {
-        self.write(from, offset_bytes, FLAG_FUA)
+        let range = (offset_bytes, from.len() as u64);
+        // SAFETY: a slice is readable memory, and a write does not read into it.
+        let bytes = unsafe { Bytes::from_raw(from.as_ptr().cast_mut(), range.1) };
+        self.run(Operation::Write, 0, range, Some(bytes))
     }
 
     /// Make everything written so far durable.
@@ -94,13 +86,6 @@ impl Blocking {
     pub fn detach(self) -> Result<(), Error> {
         drop(self.bounce);
         self.disk.detach(self.queues)
-    }
-
-    fn write(&mut self, from: &[u8], offset_bytes: u64, flags: u16) -> Result<(), Error> {
-        let range = (offset_bytes, from.len() as u64);
-        // SAFETY: a slice is readable memory, and a write does not read into it.
-        let bytes = unsafe { Bytes::from_raw(from.as_ptr().cast_mut(), range.1) };
-        self.run(Operation::Write, flags, range, Some(bytes))
     }
 
     fn run(&mut self, operation: Operation, flags: u16, range: (u64, u64), bytes: Option<Bytes<'_>>) -> Result<(), Error> {

@@ -16,24 +16,13 @@ use fipsee_ring::region::{Access, Region};
 use fipsee_ring::seqpacket::Seqpacket;
 use fipsee_ring::wait::{Backoff, DEFAULT_LOOK, WaitMode};
 
-use super::error::{DiskError, Error};
 use super::memory::{Buffer, Memory, Pool, lock};
 use super::queue::Queue;
 use super::transfer::BOUNCE_BYTES;
+use super::{DiskError, Error};
 use crate::wire::{
     ATTACH_EXCLUSIVE, ATTACH_IGNORE_CLAIM, ATTACH_READ_ONLY, ATTACH_SOLE_WRITER, BlockInfo, PROFILE, SERVICE_BLOCK,
 };
-
-/// Does the caller want to know where the daemon's workers run?
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Placement {
-    /// Ask the daemon: [`Queue::worker_cpu`] says, and `fipsee_topology::plan::clients_of` names CPUs near it. No thread is
-    /// bound: whose threads they are, and what else these do, only the caller knows.
-    #[default]
-    Auto,
-    /// Do not ask.
-    Off,
-}
 
 /// What an attachment that may write says to others that may.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,8 +58,8 @@ pub struct AttachOptions {
     pub wait: WaitMode,
     /// In adaptive mode, how long to look before sleeping.
     pub look: Duration,
-    /// Whether to learn where the daemon's workers run.
-    pub placement: Placement,
+    /// Ask where the daemon's workers run, as [`Queue::worker_cpu`] says then.
+    pub ask_worker_cpu: bool,
 }
 
 impl AttachOptions {
@@ -87,7 +76,7 @@ impl AttachOptions {
             claim: Claim::None,
             wait: WaitMode::Adaptive,
             look: DEFAULT_LOOK,
-            placement: Placement::Auto,
+            ask_worker_cpu: true,
         }
     }
 }
@@ -325,13 +314,10 @@ fn register_with(control: &Seqpacket, memory: &Memory) -> Result<(), Error> {
 
 fn handshake(socket_path: &Path, options: &AttachOptions) -> Result<Attached, Error> {
     let flag = |set, bit| if set { bit } else { 0 };
-    let about_cpus = if options.placement == Placement::Auto { FEATURE_WORKER_CPU } else { 0 };
-    let offered = FEATURE_CHOICES | about_cpus;
     let claim = match options.claim {
-        _ if options.read_only => 0,
-        Claim::None => 0,
-        Claim::SoleWriter => ATTACH_SOLE_WRITER,
-        Claim::Ignore => ATTACH_IGNORE_CLAIM,
+        Claim::SoleWriter if !options.read_only => ATTACH_SOLE_WRITER,
+        Claim::Ignore if !options.read_only => ATTACH_IGNORE_CLAIM,
+        _ => 0,
     };
     let wanted = Wanted {
         service: SERVICE_BLOCK,
@@ -341,5 +327,6 @@ fn handshake(socket_path: &Path, options: &AttachOptions) -> Result<Attached, Er
         pool_bytes: options.pool_bytes,
         name: options.name.clone(),
     };
-    handshake::attach(socket_path, offered, &PROFILE, wanted)
+    let about_cpus = if options.ask_worker_cpu { FEATURE_WORKER_CPU } else { 0 };
+    handshake::attach(socket_path, FEATURE_CHOICES | about_cpus, &PROFILE, wanted)
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fipsee_ring::region::Region;
 
-use super::error::{DiskError, Error};
+use super::{DiskError, Error};
 use crate::wire::{SECTOR_BYTES, SECTOR_SHIFT, Segment};
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -14,7 +14,7 @@ use fipsee_ring::ring::{CallWriter, Full};
 use fipsee_ring::tuning::Choices;
 use fipsee_ring::{Message, PeerFault, clock};
 
-use super::{connection::Shared, error::Error, memory::Buffer};
+use super::{Error, connection::Shared, memory::Buffer};
 use crate::packed::{Short, pack};
 use crate::wire::{
     BlockInfo, CAPABILITY_PACKED, KIND_COMPLETIONS, KIND_DETACH, KIND_RESIZE, MAX_PACKED, MAX_SECTOR_COUNT, Status, request_head,
@@ -100,8 +100,8 @@ impl Queue {
         }
     }
 
-    /// The CPU that the daemon's worker for this queue is bound to, as far as is known: see
-    /// [`Placement`](crate::client::Placement).
+    /// The CPU that the daemon's worker for this queue is bound to, as far as is known; `fipsee_topology::plan::clients_of` names CPUs
+    /// near it. No thread is bound: whose threads they are, and what else these do, only the caller knows.
     #[must_use]
     pub fn worker_cpu(&self) -> Option<usize> {
         self.port.queue.worker_cpu.and_then(|cpu| usize::try_from(cpu).ok())

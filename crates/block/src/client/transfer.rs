@@ -6,7 +6,7 @@ use std::time::Duration;
 use fipsee_ring::clock;
 use fipsee_ring::ring::Full;
 
-use super::error::Error;
+use super::Error;
 use super::memory::{Buffer, Bytes};
 use super::queue::Queue;
 use crate::wire::{BlockInfo, Operation, SECTOR_BYTES, SECTOR_SHIFT, Segment, Status};

@@ -40,8 +40,7 @@ pub(super) fn wait(
     ticket: Ticket,
     then: impl FnOnce(Status, &mut Engine) -> Submitted + 'static,
 ) -> Submitted {
-    let now = clock_gettime(ClockId::Monotonic);
-    let now = Duration::new(now.tv_sec.cast_unsigned(), u32::try_from(now.tv_nsec).unwrap_or(0));
+    let now = Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default();
     let link = engine.link(ticket);
     // SAFETY: a timer names no memory but its own.
     let begun = unsafe { engine.begin(link, |job| job.set_up_timer(now.saturating_add(duration), awaited)) };

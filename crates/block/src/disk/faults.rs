@@ -175,29 +175,26 @@ impl Faults {
     /// A request failed; `None`: the file ended before the disk does.
     #[cold]
     pub fn failed(&self, operation: Operation, sector: u64, errno: Option<Errno>) {
-        let index = index_of(operation);
-        self.failed[usize::from(index)].fetch_add(1, Ordering::Relaxed);
-        self.failures.put(index, sector, errno.map_or(0, |errno| u64::from(errno.raw_os_error().unsigned_abs())));
-        self.wake();
+        self.failed[usize::from(index_of(operation))].fetch_add(1, Ordering::Relaxed);
+        self.put(&self.failures, operation, sector, errno.map_or(0, |errno| u64::from(errno.raw_os_error().unsigned_abs())));
     }
 
     /// A request is in flight for too long.
     #[cold]
     pub(super) fn stalled(&self, operation: Operation, sector: u64, age: Duration) {
         self.stalled.fetch_add(1, Ordering::Relaxed);
-        self.stalls.put(index_of(operation), sector, nanoseconds(age));
-        self.wake();
+        self.put(&self.stalls, operation, sector, nanoseconds(age));
     }
 
     /// It has ended.
     #[cold]
     pub(super) fn stall_ended(&self, operation: Operation, sector: u64, duration: Duration) {
         self.stalled.fetch_sub(1, Ordering::Relaxed);
-        self.ends.put(index_of(operation), sector, nanoseconds(duration));
-        self.wake();
+        self.put(&self.ends, operation, sector, nanoseconds(duration));
     }
 
-    fn wake(&self) {
+    fn put(&self, channel: &Channel, operation: Operation, sector: u64, detail: u64) {
+        channel.put(index_of(operation), sector, detail);
         if !self.is_pending.swap(true, Ordering::AcqRel)
             && let Some(bell) = self.bell.get()
         {
@@ -279,23 +276,6 @@ mod tests {
     }
 
     #[test]
-    fn first_error_since_the_last_drain_is_reported_with_the_number_of_all() {
-        let faults = Faults::new(None);
-        assert_eq!(faults.drain().count(), 0);
-        faults.failed(Operation::Write, 8, Some(Errno::NOSPC));
-        faults.failed(Operation::Read, 16, Some(Errno::IO));
-        faults.failed(Operation::Read, 24, None);
-        let first = Report { fault: Fault::Failed(Some(Errno::NOSPC)), operation: "write", sector: Some(8), count: 3 };
-        assert_eq!(faults.drain().collect::<Vec<_>>(), [first]);
-        assert_eq!(faults.drain().count(), 0);
-        faults.failed(Operation::Flush, 0, None);
-        let next = Report { fault: Fault::Failed(None), operation: "flush", sector: None, count: 1 };
-        assert_eq!(faults.drain().collect::<Vec<_>>(), [next]);
-        let counts: Vec<_> = faults.counts().collect();
-        assert_eq!(counts, [("read", 2), ("write", 1), ("flush", 1), ("discard", 0), ("write-zeroes", 0)]);
-    }
-
-    #[test]
     fn bell_rings_once_for_each_drain_and_for_what_came_before_it_was_there() {
         let (faults, bell) = (Faults::new(None), EventDoorbell::new().expect("a doorbell"));
         faults.failed(Operation::Read, 0, None);
@@ -307,20 +287,6 @@ mod tests {
         assert_eq!(faults.drain().map(|report| report.count).sum::<u64>(), 2);
         faults.failed(Operation::Read, 0, None);
         assert!(is_ringing(&bell) && faults.is_pending());
-    }
-
-    #[test]
-    fn stalled_requests_are_counted_until_they_end() {
-        let faults = Faults::new(None);
-        let (age, duration) = (Duration::from_secs(31), Duration::from_millis(45_678));
-        faults.stalled(Operation::Write, 4, age);
-        faults.stalled(Operation::Discard, 5, age);
-        assert_eq!(faults.stalled_now(), 2);
-        faults.stall_ended(Operation::Discard, 5, duration);
-        assert_eq!(faults.stalled_now(), 1);
-        let reports: Vec<_> = faults.drain().map(|report| (report.fault, report.operation, report.count)).collect();
-        assert_eq!(reports, [(Fault::Stalled(age), "write", 2), (Fault::Ended(duration), "discard", 1)]);
-        assert_eq!(faults.counts().map(|(_, count)| count).sum::<u64>(), 0);
     }
 
     #[test]

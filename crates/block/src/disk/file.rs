@@ -15,7 +15,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::{Disk, Engine, Faults, Submitted, Ticket, bytes_of, description, sectors_of};
+use super::{Disk, Engine, Faults, Submitted, Ticket, bytes_of, sectors_of};
 use crate::request::{MAX_SPANS, Request};
 use crate::wire::{BlockInfo, CAPABILITY_DISCARD, CAPABILITY_WRITE, Operation, SECTOR_BYTES, Status};
 use fipsee_ring::memory::Span;
@@ -23,15 +23,13 @@ use fipsee_ring::memory::Span;
 pub(super) mod job;
 mod lock;
 mod mode;
-mod new_file;
 mod open;
-pub(super) mod piece;
 pub(super) mod range_lock;
 mod target;
 mod window;
 
 use job::Step;
-use new_file::NewFile;
+use open::NewFile;
 use target::Target;
 
 /// Whether to bypass the page cache.
@@ -66,10 +64,8 @@ pub struct FileOptions {
 pub struct FileDisk {
     target: Arc<Target>,
     path: PathBuf,
-    block_bytes: u32,
-    optimal_bytes: u32,
-    capabilities: u32,
-    identity: [u8; 16],
+    /// As it was when the file was opened.
+    info: BlockInfo,
     /// Opening it made the file.
     new: Option<NewFile>,
 }
@@ -100,8 +96,11 @@ impl FileDisk {
         self.target.file()
     }
 
-    /// Remove the file if opening the disk made it.
-    pub(super) fn remove_if_new(&self) -> Result<(), String> {
+    /// Remove the file if opening the disk made it: the disk is not to be served after all.
+    ///
+    /// # Errors
+    /// It cannot be removed, in words that say what to do.
+    pub fn remove_if_new(&self) -> Result<(), String> {
         let path = self.path.display();
         let removed = self.new.as_ref().map_or(Ok(()), NewFile::remove);
         removed
@@ -114,20 +113,20 @@ impl FileDisk {
         self.target.alignment.map(|alignment| alignment.unit_mask + 1)
     }
 
-    /// The step that does a request, and whether it is inside the disk.
-    fn plan(&self, request: &Request, spans: &[Span]) -> Result<Step, Status> {
+    /// The step that does a request, offset and length of what it does that to; or what to answer without one.
+    fn plan(&self, request: &Request, spans: &[Span]) -> Result<(Step, u64, u64), Status> {
         let step = match request.operation {
-            Operation::Flush => return Ok(Step::Sync),
+            Operation::Flush => return Ok((Step::Sync, 0, 0)),
             Operation::Read => Step::Read,
             Operation::Write => Step::Write { durable: request.fua },
             Operation::Discard => Step::Discard,
             Operation::WriteZeroes => Step::Zero { unmap: request.unmap, durable: request.fua },
             Operation::GetInfo | Operation::AckEvent => return Err(Status::Unsupported),
         };
-        if step != Step::Read && self.capabilities & CAPABILITY_WRITE == 0 {
+        if step != Step::Read && !self.info.can(CAPABILITY_WRITE) {
             return Err(Status::ReadOnly);
         }
-        if step == Step::Discard && self.capabilities & CAPABILITY_DISCARD == 0 {
+        if step == Step::Discard && !self.info.can(CAPABILITY_DISCARD) {
             return Err(Status::Unsupported);
         }
         // What the request was checked against may be a size ago.
@@ -140,7 +139,12 @@ impl FileDisk {
         if request.length_sectors == 0 || (has_memory && span_bytes != request.length_bytes()) || spans.len() > MAX_SPANS {
             return Err(Status::Invalid);
         }
-        Ok(step)
+        let (offset, length) = (request.offset_bytes(), request.length_bytes());
+        if step != Step::Discard {
+            return Ok((step, offset, length));
+        }
+        let (start, end) = self.target.whole_ranges(offset, length);
+        if start == end { Err(Status::Ok) } else { Ok((step, start, end - start)) }
     }
 }
 
@@ -148,28 +152,15 @@ impl Disk for FileDisk {
     const ANSWERS_AT_ONCE: bool = false;
 
     fn info(&self) -> BlockInfo {
-        let sector_count = self.target.size_bytes() / SECTOR_BYTES;
-        let usual = description(sector_count, self.block_bytes, self.capabilities, self.identity);
-        BlockInfo { optimal_bytes: self.optimal_bytes, ..usual }
+        BlockInfo { sector_count: self.target.size_bytes() / SECTOR_BYTES, ..self.info }
     }
 
     unsafe fn submit(&self, request: &Request, spans: &[Span], ticket: Ticket, engine: &mut Engine) -> Submitted {
-        let step = match self.plan(request, spans) {
-            Ok(step) => step,
+        let (step, offset, length) = match self.plan(request, spans) {
+            Ok(plan) => plan,
             Err(status) => return Submitted::Done(status),
         };
-        let (offset, length, spans) = match step {
-            Step::Sync => (0, 0, [].as_slice()),
-            Step::Read | Step::Write { .. } => (request.offset_bytes(), request.length_bytes(), spans),
-            Step::Discard => {
-                let (start, end) = self.target.whole_ranges(request.offset_bytes(), request.length_bytes());
-                if start == end {
-                    return Submitted::Done(Status::Ok);
-                }
-                (start, end - start, [].as_slice())
-            }
-            _ => (request.offset_bytes(), request.length_bytes(), [].as_slice()),
-        };
+        let spans = if matches!(step, Step::Read | Step::Write { .. }) { spans } else { &[] };
         // SAFETY: the spans stay valid until the ticket is reported, by this function's own contract.
         let begun = unsafe { engine.begin(ticket, |job| job.set_up(&self.target, step, offset, length, spans)) };
         if begun != Submitted::Pending {
@@ -182,7 +173,7 @@ impl Disk for FileDisk {
     fn resize(&self, sector_count: u64) -> Result<(), String> {
         let path = self.path.display();
         let new_bytes = bytes_of(sector_count)?;
-        sectors_of(new_bytes, self.block_bytes)?;
+        sectors_of(new_bytes, self.info.block_bytes)?;
         if !self.target.is_regular {
             let device_bytes = open::device_bytes(self.target.file()).map_err(|errno| format!("{path}: {errno}"))?;
             if device_bytes != new_bytes {
@@ -193,7 +184,7 @@ impl Disk for FileDisk {
             self.target.set_size_bytes(device_bytes);
             return Ok(());
         }
-        if self.capabilities & CAPABILITY_WRITE == 0 {
+        if !self.info.can(CAPABILITY_WRITE) {
             return Err(format!("{path} is open for reading only; leave out ro to resize it"));
         }
         mode::check_whole_units(self.target.alignment, new_bytes).map_err(|text| format!("{path}: {text}"))?;

@@ -11,8 +11,10 @@ use rustix::io::Errno;
 use rustix::mm::Advice;
 use rustix::process::{Resource, getrlimit};
 
-use self::mapping::{HUGE_PAGE_BYTES, Mapping, overcommit_is_strict, page_bytes};
-use super::{Disk, Engine, Submitted, Ticket, bytes_of, capabilities, check_block, description, random_identity, sectors_of};
+use self::mapping::{HUGE_PAGE_BYTES, Mapping, overcommit_is_strict};
+use super::{
+    Disk, Engine, Submitted, Ticket, bytes_of, capabilities, check_block, description, page_bytes, random_identity, sectors_of,
+};
 use crate::request::Request;
 use crate::wire::{BlockInfo, Operation, SECTOR_BYTES, Status};
 
@@ -21,14 +23,14 @@ use crate::wire::{BlockInfo, Operation, SECTOR_BYTES, Status};
 const MAX_RANGE_SECTORS: u32 = 128 << 10;
 
 /// What a memory disk is made from.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryOptions {
     /// Size in bytes.
     pub size_bytes: u64,
     /// Size in bytes up to which it can be resized; its own size without.
     pub max_bytes: Option<u64>,
-    /// Logical block size: 512 or 4096.
-    pub block_bytes: u32,
+    /// Logical block size: 512 or 4096. Without, 512.
+    pub block_bytes: Option<u32>,
     /// Take huge pages of 2 MiB from the system's pool, all at once.
     pub huge: bool,
     /// Ask for transparent huge pages.
@@ -37,12 +39,6 @@ pub struct MemoryOptions {
     pub lock: bool,
     /// Refuse writes.
     pub read_only: bool,
-}
-
-impl Default for MemoryOptions {
-    fn default() -> Self {
-        Self { size_bytes: 0, max_bytes: None, block_bytes: 512, huge: false, thp: false, lock: false, read_only: false }
-    }
 }
 
 /// A disk in sparse memory: a page takes memory from its first write until it is discarded.
@@ -62,7 +58,8 @@ pub struct MemoryDisk {
     resizing: Mutex<()>,
     max_bytes: u64,
     options: MemoryOptions,
-    identity: [u8; 16],
+    /// As it was made.
+    info: BlockInfo,
 }
 
 impl MemoryDisk {
@@ -95,7 +92,7 @@ impl MemoryDisk {
         let page = if options.huge { HUGE_PAGE_BYTES } else { page_bytes() };
         let disk = Self::over(options, |max_bytes| Mapping::take_over(file, max_bytes, page), identity)?;
         let size_bytes = bytes_of(sector_count)?;
-        sectors_of(size_bytes, options.block_bytes)?;
+        sectors_of(size_bytes, disk.info.block_bytes)?;
         if size_bytes > disk.max_bytes {
             return Err(format!("it has {size_bytes} bytes now, more than the {} it may have", disk.max_bytes));
         }
@@ -114,10 +111,10 @@ impl MemoryDisk {
         make: impl FnOnce(u64) -> Result<Mapping, String>,
         identity: [u8; 16],
     ) -> Result<Self, String> {
-        check_block(options.block_bytes)?;
-        let sector_count = sectors_of(options.size_bytes, options.block_bytes)?;
+        let block_bytes = check_block(options.block_bytes)?;
+        let sector_count = sectors_of(options.size_bytes, block_bytes)?;
         let max_bytes = options.max_bytes.unwrap_or(options.size_bytes);
-        sectors_of(max_bytes, options.block_bytes).map_err(|text| format!("max: {text}"))?;
+        sectors_of(max_bytes, block_bytes).map_err(|text| format!("max: {text}"))?;
         if max_bytes < options.size_bytes {
             return Err(format!("max={max_bytes} is less than the size of {} bytes; give at least that", options.size_bytes));
         }
@@ -130,13 +127,14 @@ impl MemoryDisk {
                 format!("the kernel refuses transparent huge pages ({errno}); leave out thp, or use a kernel that has them")
             })?;
         }
+        let usual = description(sector_count, block_bytes, capabilities(options.read_only), identity);
         let disk = Self {
             sector_count: AtomicU64::new(sector_count),
             memory,
             resizing: Mutex::new(()),
             max_bytes,
             options: options.clone(),
-            identity,
+            info: BlockInfo { optimal_bytes: 4096, max_range_sectors: MAX_RANGE_SECTORS, ..usual },
         };
         disk.lock_memory(options.size_bytes)?;
         Ok(disk)
@@ -187,9 +185,7 @@ impl Disk for MemoryDisk {
     const ANSWERS_AT_ONCE: bool = true;
 
     fn info(&self) -> BlockInfo {
-        let (sector_count, capabilities) = (self.sector_count.load(Ordering::Relaxed), capabilities(self.options.read_only));
-        let usual = description(sector_count, self.options.block_bytes, capabilities, self.identity);
-        BlockInfo { optimal_bytes: 4096, max_range_sectors: MAX_RANGE_SECTORS, ..usual }
+        BlockInfo { sector_count: self.sector_count.load(Ordering::Relaxed), ..self.info }
     }
 
     #[inline(always)]
@@ -215,7 +211,7 @@ impl Disk for MemoryDisk {
 
     fn resize(&self, sector_count: u64) -> Result<(), String> {
         let new_bytes = bytes_of(sector_count)?;
-        sectors_of(new_bytes, self.options.block_bytes)?;
+        sectors_of(new_bytes, self.info.block_bytes)?;
         if new_bytes > self.max_bytes {
             return Err(format!(
                 "this memory disk can grow to {} bytes, not to {new_bytes}; give it max={new_bytes} when it is made",

@@ -95,14 +95,6 @@ impl AnyDisk {
             Self::Wrapped(disk) => disk.kind(),
         }
     }
-
-    /// Remove the file that opening the disk has made, if it did: the disk is not to be served after all.
-    ///
-    /// # Errors
-    /// It cannot be removed, in words that say what to do.
-    pub fn remove_if_new(&self) -> Result<(), String> {
-        self.file_disk().map_or(Ok(()), FileDisk::remove_if_new)
-    }
 }
 
 /// The same of a disk of any kind.
@@ -141,15 +133,10 @@ impl Disk for AnyDisk {
 /// Largest size of a disk in bytes: file offsets are signed.
 const MAX_SIZE_BYTES: u64 = i64::MAX as u64;
 
-const EVERY_CAPABILITY: u32 =
-    CAPABILITY_WRITE | CAPABILITY_FLUSH | CAPABILITY_FUA | CAPABILITY_DISCARD | CAPABILITY_WRITE_ZEROES | CAPABILITY_PACKED;
-
 /// Every capability, or those of a disk that is only read.
 const fn capabilities(read_only: bool) -> u32 {
-    match read_only {
-        true => CAPABILITY_FLUSH | CAPABILITY_PACKED,
-        false => EVERY_CAPABILITY,
-    }
+    let of_writers = CAPABILITY_WRITE | CAPABILITY_FUA | CAPABILITY_DISCARD | CAPABILITY_WRITE_ZEROES;
+    CAPABILITY_FLUSH | CAPABILITY_PACKED | if read_only { 0 } else { of_writers }
 }
 
 /// What is the same of every disk, or usual.
@@ -190,10 +177,15 @@ fn bytes_of(sector_count: u64) -> Result<u64, String> {
     sector_count.checked_mul(SECTOR_BYTES).ok_or_else(|| format!("{sector_count} sectors are more than a disk can have"))
 }
 
-fn check_block(block_bytes: u32) -> Result<(), String> {
-    match block_bytes {
-        512 | 4096 => Ok(()),
-        _ => Err(format!("the block size {block_bytes} is not possible; use block=512 or block=4096")),
+fn page_bytes() -> u64 {
+    rustix::param::page_size() as u64
+}
+
+/// The block size that is wanted; 512 without.
+fn check_block(wanted_bytes: Option<u32>) -> Result<u32, String> {
+    match wanted_bytes.unwrap_or(512) {
+        block_bytes @ (512 | 4096) => Ok(block_bytes),
+        block_bytes => Err(format!("the block size {block_bytes} is not possible; use block=512 or block=4096")),
     }
 }
 

@@ -5,23 +5,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Disk, Engine, Submitted, Ticket, bytes_of, capabilities, check_block, description, sectors_of};
 use crate::request::Request;
-use crate::wire::{BlockInfo, Operation, Status};
+use crate::wire::{BlockInfo, CAPABILITY_WRITE, Operation, Status};
 
 /// What a null disk is made from.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NullOptions {
     /// Size in bytes.
     pub size_bytes: u64,
-    /// Logical block size: 512 or 4096.
-    pub block_bytes: u32,
+    /// Logical block size: 512 or 4096. Without, 512.
+    pub block_bytes: Option<u32>,
     /// Refuse writes.
     pub read_only: bool,
-}
-
-impl Default for NullOptions {
-    fn default() -> Self {
-        Self { size_bytes: 0, block_bytes: 512, read_only: false }
-    }
 }
 
 /// Writes vanish; reads succeed and leave the buffer as it was. It holds nothing, so what a client reads is whatever
@@ -29,8 +23,8 @@ impl Default for NullOptions {
 #[derive(Debug)]
 pub struct NullDisk {
     sector_count: AtomicU64,
-    options: NullOptions,
-    identity: [u8; 16],
+    /// As it was made.
+    info: BlockInfo,
 }
 
 impl NullDisk {
@@ -39,9 +33,10 @@ impl NullDisk {
     /// # Errors
     /// A size or block size that no disk can have.
     pub fn new(name: &str, options: &NullOptions) -> Result<Self, String> {
-        check_block(options.block_bytes)?;
-        let sector_count = AtomicU64::new(sectors_of(options.size_bytes, options.block_bytes)?);
-        Ok(Self { sector_count, options: options.clone(), identity: name_identity(name) })
+        let block_bytes = check_block(options.block_bytes)?;
+        let sector_count = sectors_of(options.size_bytes, block_bytes)?;
+        let info = description(sector_count, block_bytes, capabilities(options.read_only), name_identity(name));
+        Ok(Self { sector_count: AtomicU64::new(sector_count), info })
     }
 }
 
@@ -49,22 +44,21 @@ impl Disk for NullDisk {
     const ANSWERS_AT_ONCE: bool = true;
 
     fn info(&self) -> BlockInfo {
-        let (sector_count, capabilities) = (self.sector_count.load(Ordering::Relaxed), capabilities(self.options.read_only));
-        description(sector_count, self.options.block_bytes, capabilities, self.identity)
+        BlockInfo { sector_count: self.sector_count.load(Ordering::Relaxed), ..self.info }
     }
 
     #[inline(always)]
     unsafe fn submit(&self, request: &Request, _: &[Span], _: Ticket, _: &mut Engine) -> Submitted {
         Submitted::Done(match request.operation {
             Operation::Read | Operation::Flush => Status::Ok,
-            Operation::Write | Operation::Discard | Operation::WriteZeroes if self.options.read_only => Status::ReadOnly,
-            Operation::Write | Operation::Discard | Operation::WriteZeroes => Status::Ok,
             Operation::GetInfo | Operation::AckEvent => Status::Unsupported,
+            _ if !self.info.can(CAPABILITY_WRITE) => Status::ReadOnly,
+            _ => Status::Ok,
         })
     }
 
     fn resize(&self, sector_count: u64) -> Result<(), String> {
-        let sector_count = sectors_of(bytes_of(sector_count)?, self.options.block_bytes)?;
+        let sector_count = sectors_of(bytes_of(sector_count)?, self.info.block_bytes)?;
         self.sector_count.store(sector_count, Ordering::Relaxed);
         Ok(())
     }

@@ -95,8 +95,8 @@ impl KindSpec {
     fn set(&mut self, key: &str, value: Option<&str>) -> Result<(), String> {
         match (self, key) {
             (Self::Wrapped(_, below), _) => below.set(key, value)?,
-            (Self::Null(options), "block") => options.block_bytes = block_of(value)?,
-            (Self::Memory(options), "block") => options.block_bytes = block_of(value)?,
+            (Self::Null(options), "block") => options.block_bytes = Some(block_of(value)?),
+            (Self::Memory(options), "block") => options.block_bytes = Some(block_of(value)?),
             (Self::Memory(options), "max") => options.max_bytes = Some(size_option(key, value)?),
             (Self::Memory(options), "huge") => flag(&mut options.huge, key, value)?,
             (Self::Memory(options), "thp") => flag(&mut options.thp, key, value)?,

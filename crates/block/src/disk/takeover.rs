@@ -36,7 +36,6 @@ impl DiskSpec {
     }
 
     fn continue_with(&self, info: &BlockInfo, file: Option<OwnedFd>) -> Result<AnyDisk, String> {
-        let other = || "it is of another kind in the running daemon; leave its kind as it is, or restart the daemon".to_owned();
         let disk = match (&self.kind, file) {
             (KindSpec::Null(options), None) => {
                 let options = NullOptions { read_only: options.read_only || self.ro, ..options.clone() };
@@ -52,7 +51,11 @@ impl DiskSpec {
                 let options = FileOptions { read_only: options.read_only || self.ro, ..options.clone() };
                 AnyDisk::File(FileDisk::take_over(&options, file, info.sector_count)?)
             }
-            _ => return Err(other()),
+            _ => {
+                return Err(
+                    "it is of another kind in the running daemon; leave its kind as it is, or restart the daemon".to_owned()
+                );
+            }
         };
         check_same(info, &disk.info())?;
         Ok(disk)

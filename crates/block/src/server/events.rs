@@ -1,12 +1,38 @@
-//! What is rare: questions for the disk's description, and events.
+//! What is rare: questions for the disk's description, events, and where a queue stands between two visits: all that another server of it
+//! must know to go on.
 
 use fipsee_ring::doorbell::ClientBell;
 use fipsee_ring::memory::{Memory, copy_to};
+use fipsee_ring::ring::Cursor;
 
 use super::QueueServer;
 use crate::disk::Disk;
-use crate::request::Request;
-use crate::wire::{BlockInfo, KIND_DETACH, KIND_RESIZE, Operation, Status, event_detach, event_resize};
+use crate::request::{Facts, Request};
+use crate::wire::{BlockInfo, KIND_DETACH, KIND_RESIZE, Operation, Status, event};
+
+/// An event that waits for its credit, or to be acknowledged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EventStanding {
+    /// The client has it and has not acknowledged it.
+    pub unacknowledged: bool,
+    /// What is to be sent when it has.
+    pub wanted: Option<u64>,
+}
+
+/// Where a queue stands. Nothing is in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// The next request.
+    pub request: Cursor,
+    /// The next completion.
+    pub completion: Cursor,
+    /// Changes of the size.
+    pub resize: EventStanding,
+    /// The end of the disk.
+    pub detach: EventStanding,
+    /// Has the disk gone?
+    pub detached: bool,
+}
 
 impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
     #[cold]
@@ -41,7 +67,7 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
 
     /// The disk's size changed.
     pub fn announce_resize(&mut self, info: &BlockInfo) {
-        self.set_facts(info);
+        self.facts = Facts::new(info, self.read_only);
         self.resize.wanted = (info.sector_count != self.told_sectors).then_some(info.sector_count);
         self.send_events();
         self.flush();
@@ -61,11 +87,32 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
         {
             self.resize.unacknowledged = true;
             self.told_sectors = sector_count;
-            self.queue.completions.publish(&event_resize(sector_count));
+            self.queue.completions.publish(&event(KIND_RESIZE, sector_count));
         }
         if !self.detach.unacknowledged && self.detach.wanted.take().is_some() {
             self.detach.unacknowledged = true;
-            self.queue.completions.publish(&event_detach());
+            self.queue.completions.publish(&event(KIND_DETACH, 0));
         }
+    }
+    /// Where the queue stands; `None` while requests are in flight.
+    #[must_use]
+    pub fn standing(&self) -> Option<Standing> {
+        (self.in_flight == 0 && self.packer.count == 0).then(|| Standing {
+            request: self.queue.requests.cursor(),
+            completion: self.queue.completions.cursor(),
+            resize: self.resize,
+            detach: self.detach,
+            detached: self.detached,
+        })
+    }
+
+    /// Go on as another server left off, whose cursors the channel's end was opened with.
+    pub fn take_stand(&mut self, standing: &Standing) {
+        self.resize = standing.resize;
+        if standing.resize.wanted.is_some() {
+            self.told_sectors = 0;
+        }
+        self.detach = standing.detach;
+        self.detached = standing.detached;
     }
 }

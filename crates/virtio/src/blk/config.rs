@@ -102,21 +102,14 @@ pub fn space(info: &BlockInfo, num_queues: u16, writeback: bool) -> [u8; SPACE_B
 
 #[cfg(test)]
 mod tests {
+    use fipsee_block::disk::{Disk, NullDisk, NullOptions};
+
     use super::*;
     use crate::core::{LOG_ALL, has};
 
     fn info() -> BlockInfo {
-        BlockInfo {
-            first_sector: 0,
-            sector_count: 1 << 20,
-            block_bytes: 512,
-            optimal_bytes: 4096,
-            max_transfer_bytes: 16 << 20,
-            max_range_sectors: 8 << 20,
-            max_segments: 256,
-            capabilities: u32::MAX,
-            identity: [0; 16],
-        }
+        let disk = NullDisk::new("null", &NullOptions { size_bytes: 512 << 20, ..Default::default() }).expect("a disk");
+        BlockInfo { optimal_bytes: 4096, ..disk.info() }
     }
 
     #[test]

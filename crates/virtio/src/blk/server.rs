@@ -1,28 +1,27 @@
 //! One virtqueue of a vhost-user-blk device, and the ring beside it while its guest is attached, as a worker serves them: by one thread,
 //! woken by one eventfd (docs/decisions/0014-in-band-upgrade.md). The counterpart of `fipsee_block::server::QueueServer`.
 
-mod answer;
-mod disk_queue;
-mod question;
 mod rare;
 mod ring;
 mod serve;
 
+use std::any::Any;
 use std::fmt::Debug;
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use fipsee_block::disk::{AnyDisk, Engine, Ticket};
 use fipsee_block::request::Facts;
 use fipsee_block::server::Standing;
 use fipsee_block::stats::{QueueCounters, Tally};
-use fipsee_block::wire::{BlockInfo, CAPABILITY_FLUSH, CAPABILITY_WRITE, MAX_INDIRECT_ENTRIES, Status};
+use fipsee_block::wire::{BlockInfo, CAPABILITY_FLUSH, MAX_INDIRECT_ENTRIES, Status};
 use fipsee_ring::memory::Span;
-use fipsee_ring::ring::Cursor;
+use fipsee_serve::Queue;
 use virtio_bindings::virtio_blk::{VIRTIO_BLK_F_CONFIG_WCE, VIRTIO_BLK_F_FLUSH};
 
-pub use self::disk_queue::GuestDiskQueue;
-pub use self::question::QuestionToken;
+pub use self::ring::QuestionToken;
 use self::ring::Ring;
 use super::upgrade::rings::GuestView;
 use super::upgrade::wire::Question;
@@ -170,13 +169,13 @@ impl VirtqueueServer {
             _ => return Err("its ring is not the one that it has".to_owned()),
         };
         let Standing { request, completion, .. } = ring.standing;
-        let fits = |cursor: Cursor, slots: u32| cursor.index() < slots;
-        if !fits(request, grant.entry.request_slots) || !fits(completion, grant.entry.completion_slots) {
+        if request.index() >= grant.entry.request_slots || completion.index() >= grant.entry.completion_slots {
             return Err("its ring stands outside itself".to_owned());
         }
         server.attach_at(grant, (request, completion));
         if let Some(resumed) = &mut server.ring {
-            resumed.resume(ring, log);
+            resumed.server.take_stand(&ring.standing);
+            (resumed.kept, resumed.log) = (ring.kept, log);
         }
         Ok(server)
     }
@@ -192,7 +191,7 @@ impl VirtqueueServer {
         let no_place = StatusPlace { head: 0, address: 0, place: NonNull::dangling(), used_bytes: 0, failed_bytes: 0 };
         let idle =
             || Job { place: no_place, parts: 0, status: Status::Ok, then_flush: false, written: Vec::new(), question: None };
-        let mut server = Self {
+        Ok(Self {
             id,
             needs_care: queue.has_resubmit(),
             queue,
@@ -200,10 +199,10 @@ impl VirtqueueServer {
             device,
             spans: Vec::with_capacity(MAX_INDIRECT_ENTRIES + 1),
             info: setup.info,
-            facts: Facts::new(&setup.info),
+            facts: Facts::new(&setup.info, setup.read_only),
             read_only: setup.read_only,
             writeback: setup.writeback,
-            serial: serial_bytes(&setup.serial),
+            serial: std::array::from_fn(|index| setup.serial.as_bytes().get(index).copied().unwrap_or(0)),
             jobs: (0..size).map(|_| idle()).collect(),
             operations: 0,
             owed_flushes: Vec::new(),
@@ -213,9 +212,7 @@ impl VirtqueueServer {
             ring_visits: 0,
             tally: Tally::default(),
             counters: setup.counters,
-        };
-        server.set_info(&setup.info);
-        Ok(server)
+        })
     }
 
     /// Where it stands; `None` while requests are in flight, or the device is about to end the attachment.
@@ -274,13 +271,13 @@ impl VirtqueueServer {
     #[must_use]
     pub fn is_armed(&self) -> bool {
         let ring = self.ring.as_ref().filter(|ring| !ring.ending);
-        self.queue.ring.is_armed() && ring.is_none_or(|ring| ring.server.is_armed())
+        self.queue.ring.is_armed && ring.is_none_or(|ring| ring.server.queue.requests.is_armed())
     }
 
     /// We are awake: kicks are not needed, and none is outstanding.
     pub fn bell_rang(&mut self) {
         if let Some(ring) = &mut self.ring {
-            ring.server.bell_rang();
+            ring.server.queue.requests.disarm();
             ring.mark();
         }
         self.queue.disarm();
@@ -289,10 +286,7 @@ impl VirtqueueServer {
     /// The disk's size changed: requests are checked against the new one, and an attached guest is sent an event.
     pub fn set_info(&mut self, info: &BlockInfo) {
         let is_resized = std::mem::replace(&mut self.info, *info).sector_count != info.sector_count;
-        self.facts = Facts::new(info);
-        if self.read_only {
-            self.facts.capabilities &= !CAPABILITY_WRITE;
-        }
+        self.facts = Facts::new(info, self.read_only);
         if let Some(ring) = self.ring.as_mut().filter(|_| is_resized) {
             ring.server.announce_resize(info);
             self.ring_was_served();
@@ -351,9 +345,86 @@ impl VirtqueueServer {
     }
 }
 
-fn serial_bytes(serial: &str) -> [u8; SERIAL_BYTES] {
-    let mut bytes = [0; SERIAL_BYTES];
-    let length = serial.len().min(SERIAL_BYTES);
-    bytes[..length].copy_from_slice(&serial.as_bytes()[..length]);
-    bytes
+/// A virtqueue, with its ring, and its disk.
+#[derive(Debug)]
+pub struct GuestDiskQueue {
+    /// The virtqueue.
+    pub queue: VirtqueueServer,
+    disk: Arc<AnyDisk>,
+    fault_is_told: bool,
+}
+
+impl GuestDiskQueue {
+    /// Serve `disk`.
+    #[must_use]
+    pub const fn new(queue: VirtqueueServer, disk: Arc<AnyDisk>) -> Self {
+        Self { queue, disk, fault_is_told: false }
+    }
+
+    /// The size of `disk` changed, which may be another.
+    pub fn announce_resize(&mut self, disk: &Arc<AnyDisk>, info: &BlockInfo) {
+        if Arc::ptr_eq(&self.disk, disk) {
+            self.queue.set_info(info);
+        }
+    }
+}
+
+impl Queue<Engine> for GuestDiskQueue {
+    fn visit(&mut self, engine: &mut Engine, alone: bool) -> u32 {
+        if let Some(ring) = &mut self.queue.ring {
+            ring.server.hold(alone);
+        }
+        let taken = match &*self.disk {
+            AnyDisk::Null(disk) => self.queue.visit(disk, engine),
+            AnyDisk::Memory(disk) => self.queue.visit(disk, engine),
+            AnyDisk::File(disk) => self.queue.visit(disk, engine),
+            other => self.queue.visit(other, engine),
+        };
+        if let Some(reason) = self.queue.queue.fault()
+            && !self.fault_is_told
+        {
+            self.fault_is_told = true;
+            self.queue.device.iter_mut().for_each(|device| device.broke(reason));
+        }
+        taken
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.queue.in_flight()
+    }
+
+    fn has_work(&self) -> bool {
+        self.queue.has_work()
+    }
+
+    fn finish(&mut self, ticket: Ticket, status: Status) {
+        self.queue.finish(ticket, status);
+    }
+
+    fn flush(&mut self) {
+        self.queue.flush();
+    }
+
+    fn arm_and_work_remains(&mut self) -> bool {
+        !self.queue.is_armed() && self.queue.arm_and_work_remains()
+    }
+
+    fn bell_rang(&mut self) {
+        self.queue.bell_rang();
+    }
+
+    fn bell(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.queue.queue.bell())
+    }
+
+    fn begin_owed(&mut self, engine: &mut Engine) -> bool {
+        self.queue.begin_owed(&*self.disk, engine)
+    }
+
+    fn saved_state(&mut self, own: bool) -> Option<Box<dyn Any + Send>> {
+        if own {
+            self.flush();
+        }
+        Some(Box::new(self.queue.standing()?))
+    }
 }

@@ -2,15 +2,13 @@
 //! written is recorded for the hypervisor, and the queue stops for good where the guest or its memory is at fault.
 
 mod chains;
-mod standing;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-pub use self::standing::VirtqueueStanding;
-use super::inflight::InflightQueue;
+use super::inflight::{InflightQueue, InflightStanding};
 use super::interrupt::Interrupt;
 use super::memory::{DirtyLog, Finder, GuestMemory};
 use super::queue::chain::{Chain, MAX_TABLE_ENTRIES, Piece};
@@ -42,6 +40,22 @@ pub struct DeviceQueueSetup {
     pub log: Option<Arc<DirtyLog>>,
     /// Guest-physical address under which writes to the used ring are logged (VHOST_VRING_F_LOG).
     pub used_log_address: Option<u64>,
+}
+
+/// Where a virtqueue stands between two visits: all that another server of it must know to go on. The device works on nothing of it, and
+/// what was used is published.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VirtqueueStanding {
+    /// The next available entry.
+    pub next_available: u16,
+    /// The next used entry.
+    pub next_used: u16,
+    /// Chains that were taken and not used, by their heads: those that wait for something, and what is to be served again. Sorted.
+    pub taken: Vec<u16>,
+    /// Why it is not served any more.
+    pub fault: Option<String>,
+    /// Of the inflight area, if there is one.
+    pub inflight: Option<InflightStanding>,
 }
 
 /// One virtqueue of a device.
@@ -113,6 +127,48 @@ impl DeviceQueue {
         })
     }
 
+    /// Where the queue stands; `None` while something is not published. The caller has seen that nothing is in flight.
+    pub(crate) fn standing(&self) -> Option<VirtqueueStanding> {
+        if self.ring.has_unpublished() {
+            return None;
+        }
+        let is_served = self.fault.is_none();
+        let mut taken: Vec<u16> = self.resubmit.iter().copied().collect();
+        taken.extend((0..self.ring.size).filter(|head| is_served && self.held[usize::from(*head)]));
+        taken.sort_unstable();
+        Some(VirtqueueStanding {
+            next_available: self.ring.next_available,
+            next_used: self.ring.published,
+            taken,
+            fault: self.fault.clone(),
+            inflight: self.inflight.as_ref().map(|area| area.standing),
+        })
+    }
+
+    /// Go on as another server of the queue left off, which counts and not what stands in the rings. Nothing is written to memory of the
+    /// guest or the inflight area before the first visit, so that the other one may go on after all.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); and a queue cannot stand there.
+    pub(crate) fn resume(mut setup: DeviceQueueSetup, standing: &VirtqueueStanding) -> Result<Self, String> {
+        let faults_seen = fault_guard::fault_count();
+        let size = setup.size;
+        let positions = (standing.next_available, standing.next_used);
+        let ring = Virtqueue::at(&setup, positions)?;
+        let known = match (&mut setup.inflight, standing.inflight) {
+            (Some(area), Some(inflight)) => area.resume(size, inflight),
+            (None, None) => true,
+            _ => false,
+        };
+        if !known || standing.taken.iter().any(|head| *head >= size) {
+            return Err(format!("a queue of {size} descriptors cannot stand as it is said to: {standing:?}"));
+        }
+        let resubmit: VecDeque<u16> = standing.taken.iter().copied().collect();
+        let mut queue = Self::over(setup, ring, resubmit, faults_seen)?;
+        queue.fault.clone_from(&standing.fault);
+        Ok(queue)
+    }
+
     /// Is the feature in force?
     #[inline(always)]
     pub(crate) const fn has(&self, feature: u32) -> bool {
@@ -138,7 +194,7 @@ impl DeviceQueue {
 
     #[inline(always)]
     pub(crate) fn disarm(&mut self) {
-        if self.ring.is_armed() {
+        if self.ring.is_armed {
             self.ring.disarm();
             self.log_words();
         }
@@ -192,7 +248,7 @@ impl DeviceQueue {
         if let Some(inflight) = self.inflight.as_mut().filter(|_| nothing_is_taken) {
             inflight.end();
         }
-        self.ring.next_available()
+        self.ring.next_available
     }
 
     /// Let the guest see what was used, and interrupt it if it wants that: true then.
@@ -214,7 +270,7 @@ impl DeviceQueue {
         }
         let wants_interrupt = self.ring.publish();
         if let Some(inflight) = &mut self.inflight {
-            inflight.published(&self.batch, self.ring.published());
+            inflight.published(&self.batch, self.ring.published);
             self.batch.clear();
         }
         self.log_words();
@@ -242,7 +298,7 @@ impl DeviceQueue {
         fence(Ordering::Acquire);
         let is_gone = self.finder.memory().is_broken() || self.log.as_ref().is_some_and(|log| log.is_broken());
         if is_gone {
-            self.ring.forget_unpublished();
+            self.ring.next_used = self.ring.published;
             self.break_down(broken_memory());
         }
         is_gone
@@ -292,10 +348,10 @@ impl DeviceQueue {
 
 /// The chains that were in flight, to be taken again, if the queue was served before; the ring is continued behind them.
 fn recover(area: &mut InflightQueue, ring: &mut Virtqueue) -> Result<Option<VecDeque<u16>>, String> {
-    let Some(heads) = area.begin(ring.size(), ring.published(), ring.available_index())? else { return Ok(None) };
+    let Some(heads) = area.begin(ring.size, ring.published, ring.available_index())? else { return Ok(None) };
     // At most the size of the queue, which is at most 32768.
     let count = u16::try_from(heads.len()).unwrap_or(0);
-    ring.set_next_available(ring.published().wrapping_add(count));
+    ring.next_available = ring.published.wrapping_add(count);
     Ok(Some(heads.into()))
 }
 

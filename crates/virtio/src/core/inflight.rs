@@ -85,13 +85,13 @@ impl InflightArea {
     pub fn queue(&self, index: u16) -> Option<InflightQueue> {
         let offset = usize::try_from(queue_bytes(self.size) * u64::from(index)).ok().filter(|_| index < self.queues)?;
         // SAFETY: the mapping holds the parts of all queues.
-        let base = unsafe { self.mapping.base().add(offset) };
-        Some(InflightQueue { base, size: self.size, counter: 0, last_batch_head: 0, _mapping: Arc::clone(&self.mapping) })
+        let base = unsafe { self.mapping.base.add(offset) };
+        Some(InflightQueue { base, size: self.size, standing: InflightStanding::default(), _mapping: Arc::clone(&self.mapping) })
     }
 }
 
 /// What a server of a queue knows of its part of the area beside what stands there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InflightStanding {
     /// Given to the next request that is taken.
     pub counter: u64,
@@ -104,9 +104,7 @@ pub struct InflightStanding {
 pub struct InflightQueue {
     base: NonNull<u8>,
     size: u16,
-    /// Given to the next request that is taken.
-    counter: u64,
-    last_batch_head: u16,
+    pub(super) standing: InflightStanding,
     _mapping: Arc<SharedMapping>,
 }
 
@@ -160,21 +158,16 @@ impl InflightQueue {
         for head in 0..self.size {
             self.word16(self.entry(head)).store(0, Ordering::Relaxed);
         }
-        self.counter = 0;
+        self.standing.counter = 0;
         self.word16(offset_of!(Header, used_index)).store(used_index, Ordering::Relaxed);
         self.word16(offset_of!(Header, size)).store(size, Ordering::Relaxed);
         self.word16(offset_of!(Header, version)).store(VERSION, Ordering::Release);
         Ok(None)
     }
 
-    /// What its server knows.
-    pub(crate) const fn standing(&self) -> InflightStanding {
-        InflightStanding { counter: self.counter, last_batch_head: self.last_batch_head }
-    }
-
     /// Go on using it for a queue of `size` descriptors as another server of the queue did; nothing is written before a request is taken.
     pub(crate) const fn resume(&mut self, size: u16, standing: InflightStanding) -> bool {
-        (self.counter, self.last_batch_head) = (standing.counter, standing.last_batch_head);
+        self.standing = standing;
         // Any head: it was found in memory of the hypervisor's, and is only ever stored there again.
         size <= self.size
     }
@@ -186,16 +179,16 @@ impl InflightQueue {
             .map(|head| (self.counter_of(head).load(Ordering::Relaxed), head))
             .collect();
         heads.sort_unstable();
-        self.counter = heads.last().map_or(0, |(counter, _)| counter.wrapping_add(1));
+        self.standing.counter = heads.last().map_or(0, |(counter, _)| counter.wrapping_add(1));
         heads.into_iter().map(|(_, head)| head).collect()
     }
 
     /// We may have gone after the used ring was published and before the entries of its last batch were cleared. False if that does
     /// not fit what stands there.
     fn settle_last_batch(&mut self, size: u16, used_index: u16) -> bool {
-        self.last_batch_head = self.word16(offset_of!(Header, last_batch_head)).load(Ordering::Acquire);
+        self.standing.last_batch_head = self.word16(offset_of!(Header, last_batch_head)).load(Ordering::Acquire);
         let batch = used_index.wrapping_sub(self.word16(offset_of!(Header, used_index)).load(Ordering::Acquire));
-        let mut head = self.last_batch_head;
+        let mut head = self.standing.last_batch_head;
         if batch > size {
             return false;
         }
@@ -218,8 +211,8 @@ impl InflightQueue {
     /// The chain at `head` was taken.
     #[inline]
     pub(crate) fn taken(&mut self, head: u16) {
-        self.counter_of(head).store(self.counter, Ordering::Relaxed);
-        self.counter = self.counter.wrapping_add(1);
+        self.counter_of(head).store(self.standing.counter, Ordering::Relaxed);
+        self.standing.counter = self.standing.counter.wrapping_add(1);
         self.word16(self.entry(head)).store(1, Ordering::Release);
     }
 
@@ -227,8 +220,8 @@ impl InflightQueue {
     #[inline]
     pub(crate) fn about_to_publish(&mut self, heads: &[u16]) {
         for head in heads {
-            self.word16(self.entry(*head) + offset_of!(Entry, next)).store(self.last_batch_head, Ordering::Release);
-            self.last_batch_head = *head;
+            self.word16(self.entry(*head) + offset_of!(Entry, next)).store(self.standing.last_batch_head, Ordering::Release);
+            self.standing.last_batch_head = *head;
             self.word16(offset_of!(Header, last_batch_head)).store(*head, Ordering::Release);
         }
     }

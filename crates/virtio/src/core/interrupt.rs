@@ -3,17 +3,17 @@
 //! Whoever holds an eventfd can fill it and make it blocking at any moment; a plain write would then hold the worker, and every
 //! other guest it serves, for ever. The kernel itself signals an eventfd without ever waiting, so it is asked to: a request that does
 //! nothing goes through an io_uring of the descriptor's own, which reports its completion there. User-mode Linux hands over a
-//! socket, which can be written to without waiting, as can a pipe.
+//! socket, which can be written to without waiting, as can a pipe. The rings are made before the process gives up the right to make any.
 
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use io_uring::register::Restriction;
 use io_uring::{IoUring, opcode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
-
-use super::spare;
 
 /// As an offset: where the file stands, or no file at all.
 const NOWHERE: u64 = u64::MAX;
@@ -39,13 +39,10 @@ impl Interrupt {
         rustix::fs::fcntl_setfl(&fd, flags | OFlags::NONBLOCK).map_err(refused)?;
         let stat = rustix::fs::fstat(&fd).map_err(refused)?;
         let is_stream = matches!(FileType::from_raw_mode(stat.st_mode), FileType::Fifo | FileType::Socket);
-        let mut ring = if is_stream { None } else { spare::take() };
-        if let Some(taken) = &ring {
-            let registered = taken.submitter().register_eventfd(fd.as_raw_fd());
-            if let Err(error) = registered {
-                ring.take().into_iter().for_each(spare::give);
-                return Err(refused(Errno::from_io_error(&error).unwrap_or(Errno::INVAL)));
-            }
+        let mut ring = if is_stream { None } else { take_ring() };
+        if let Some(Err(error)) = ring.as_ref().map(|ring| ring.submitter().register_eventfd(fd.as_raw_fd())) {
+            ring.take().into_iter().for_each(give_ring);
+            return Err(refused(Errno::from_io_error(&error).unwrap_or(Errno::INVAL)));
         }
         Ok(Self { fd, ring })
     }
@@ -89,8 +86,57 @@ impl Drop for Interrupt {
         if let Some(ring) = self.ring.take()
             && ring.submitter().unregister_eventfd().is_ok()
         {
-            spare::give(ring);
+            give_ring(ring);
         }
+    }
+}
+
+/// `None`: the process may make rings whenever it needs one.
+static SPARE: Mutex<Option<Vec<IoUring>>> = Mutex::new(None);
+
+/// Of io_uring_register(2): that an eventfd hears of completions, and that it does no more.
+const REGISTER_EVENTFD: u8 = 4;
+const UNREGISTER_EVENTFD: u8 = 5;
+
+fn spare() -> MutexGuard<'static, Option<Vec<IoUring>>> {
+    SPARE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keep `count` rings for the interrupts of virtqueues, or as many as can be had, and make no others from now on. Each can signal an
+/// eventfd and nothing else. Without one, an interrupt is signalled with a question whether there is room, and a write.
+///
+/// Returns how many there are.
+pub fn make_spare_rings(count: usize) -> usize {
+    let rings: Vec<IoUring> = std::iter::from_fn(|| build_ring().ok()).take(count).collect();
+    let count = rings.len();
+    *spare() = Some(rings);
+    count
+}
+
+fn build_ring() -> io::Result<IoUring> {
+    let ring = IoUring::builder().setup_r_disabled().build(1)?;
+    let mut restrictions = [
+        Restriction::sqe_op(opcode::Nop::CODE),
+        Restriction::register_op(REGISTER_EVENTFD),
+        Restriction::register_op(UNREGISTER_EVENTFD),
+    ];
+    ring.submitter().register_restrictions(&mut restrictions)?;
+    ring.submitter().register_enable_rings()?;
+    Ok(ring)
+}
+
+/// A ring for an eventfd.
+fn take_ring() -> Option<IoUring> {
+    match spare().as_mut() {
+        Some(rings) => rings.pop(),
+        None => IoUring::new(1).ok(),
+    }
+}
+
+/// It has no eventfd any more.
+fn give_ring(ring: IoUring) {
+    if let Some(rings) = spare().as_mut() {
+        rings.push(ring);
     }
 }
 
@@ -156,5 +202,19 @@ mod tests {
         let reader = rustix::fs::memfd_create("no-eventfd", rustix::fs::MemfdFlags::CLOEXEC).expect("memfd");
         let text = Interrupt::new("call", reader).map(|_| ()).expect_err("no eventfd");
         assert!(text.contains("hand over an eventfd"), "{text}");
+    }
+    #[test]
+    fn ring_for_interrupts_does_nothing_else() {
+        let mut ring = build_ring().expect("this machine has io_uring");
+        let entries = [opcode::Nop::new().build(), opcode::Close::new(io_uring::types::Fd(-1)).build()];
+        let results = entries.map(|entry| {
+            // SAFETY: neither request names memory.
+            unsafe { ring.submission().push(&entry) }.expect("there is room");
+            ring.submit_and_wait(1).expect("submitted");
+            ring.completion().next().expect("it has ended").result()
+        });
+        assert_eq!(results, [0, -Errno::ACCESS.raw_os_error()], "unrestricted, the second would say EBADF");
+        let refused = ring.submitter().register_probe(&mut io_uring::Probe::new()).expect_err("not for an eventfd");
+        assert_eq!(Errno::from_io_error(&refused), Some(Errno::ACCESS));
     }
 }

@@ -1,19 +1,21 @@
-//! Guest memory: from guest-physical and hypervisor addresses to ours.
+//! Guest memory: from guest-physical and hypervisor addresses to ours; and the log of pages that we wrote to, which a hypervisor asks for
+//! while it moves a guest elsewhere.
 
-mod log;
-
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use fipsee_ring::{AtomicU8, Ordering};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-pub use self::log::DirtyLog;
 use crate::core::fault_guard::Guard;
 
 /// Regions of one guest at most: what Linux gives a virtual machine, so that every slot can be filled by hot-plug.
 pub const MAX_REGIONS: usize = 509;
+/// Bytes of guest memory that a bit of a log stands for.
+const PAGE_SHIFT: u32 = 12;
 
 /// One region as the hypervisor describes it (vhost-user, "Memory region description").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +38,7 @@ pub(crate) struct SharedMapping {
     start: NonNull<u8>,
     mapped_bytes: usize,
     /// The byte that was asked for.
-    base: NonNull<u8>,
+    pub(crate) base: NonNull<u8>,
     file: OwnedFd,
     offset_bytes: u64,
     length_bytes: u64,
@@ -90,11 +92,6 @@ impl SharedMapping {
         Ok(mapping)
     }
 
-    /// The byte at the offset asked for.
-    pub(crate) const fn base(&self) -> NonNull<u8> {
-        self.base
-    }
-
     /// Where it comes from.
     pub(crate) fn source(&self) -> Source<'_> {
         Source { file: self.file.as_fd(), offset_bytes: self.offset_bytes, length_bytes: self.length_bytes }
@@ -111,6 +108,52 @@ impl Drop for SharedMapping {
         self.guard = None;
         // SAFETY: our own mapping; who holds pointers into it holds this.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.mapped_bytes) };
+    }
+}
+
+/// One bit for each page of guest-physical memory, in memory of the hypervisor's.
+#[derive(Debug)]
+pub struct DirtyLog(SharedMapping);
+
+impl DirtyLog {
+    /// Map the log that the hypervisor handed over with SET_LOG_BASE.
+    ///
+    /// # Errors
+    /// The file is shorter than it should be, or what mmap(2) reports.
+    pub fn map(file: OwnedFd, length_bytes: u64, offset_bytes: u64) -> io::Result<Self> {
+        SharedMapping::new("the log of written pages", file, offset_bytes, length_bytes).map(Self)
+    }
+
+    /// Where it comes from.
+    #[must_use]
+    pub fn source(&self) -> Source<'_> {
+        self.0.source()
+    }
+
+    /// `length_bytes` bytes at guest-physical `address` were written. Pages that the log is too short for are the hypervisor's
+    /// mistake: it never looks at them.
+    pub fn mark(&self, address: u64, length_bytes: u64) {
+        let Some(last) = length_bytes.checked_sub(1).and_then(|rest| address.checked_add(rest)) else { return };
+        let end_page = (last >> PAGE_SHIFT).min(self.0.length_bytes.saturating_mul(8).saturating_sub(1));
+        for page in address >> PAGE_SHIFT..=end_page {
+            self.mark_page(page);
+        }
+    }
+
+    fn mark_page(&self, page: u64) {
+        let Ok(offset) = usize::try_from(page / 8) else { return };
+        let byte = self.0.base.as_ptr().wrapping_add(offset);
+        // SAFETY: `page / 8` is below the log's length; all access to it is atomic, here and by the hypervisor.
+        let byte = unsafe { AtomicU8::from_ptr(byte) };
+        // Release: what was written to the page is there before the bit. The bit may have been set before: it is set again, because
+        // the hypervisor may have just taken it away to copy the page as it was.
+        byte.fetch_or(1 << (page % 8), Ordering::Release);
+    }
+
+    /// Was a part of its file gone when it was accessed?
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
+        self.0.is_broken()
     }
 }
 
@@ -153,29 +196,26 @@ impl GuestRegion {
 
     const fn view(&self) -> View {
         let RegionDescription { guest_address, length_bytes, .. } = self.description;
-        View { guest_address, length_bytes, base: self.mapping.base() }
+        View { guest_address, length_bytes, base: self.mapping.base }
     }
 }
 
 /// Where a region of guest memory lies.
 #[derive(Clone, Copy, Debug)]
-pub struct View {
-    /// Where the guest sees it.
-    pub guest_address: u64,
-    /// Length in bytes.
-    pub length_bytes: u64,
+struct View {
+    guest_address: u64,
+    length_bytes: u64,
     /// Where we see it.
-    pub base: NonNull<u8>,
+    base: NonNull<u8>,
 }
 
 impl View {
     /// Covers nothing.
-    pub(crate) const NONE: Self = Self { guest_address: 0, length_bytes: 0, base: NonNull::dangling() };
+    const NONE: Self = Self { guest_address: 0, length_bytes: 0, base: NonNull::dangling() };
 
     /// Our address of `length_bytes` bytes at guest-physical `address`, if they lie in it.
-    #[must_use]
     #[inline(always)]
-    pub fn host(&self, address: u64, length_bytes: u64) -> Option<NonNull<u8>> {
+    fn host(&self, address: u64, length_bytes: u64) -> Option<NonNull<u8>> {
         let offset = address.wrapping_sub(self.guest_address);
         if length_bytes > self.length_bytes || offset > self.length_bytes - length_bytes {
             return None;
@@ -247,8 +287,7 @@ impl GuestMemory {
     }
 
     /// The region that holds guest-physical `address`.
-    #[must_use]
-    pub fn view(&self, address: u64) -> Option<View> {
+    fn view(&self, address: u64) -> Option<View> {
         let after = self.regions.partition_point(|region| region.description.guest_address <= address);
         let view = self.regions.get(after.checked_sub(1)?)?.view();
         (address - view.guest_address < view.length_bytes).then_some(view)
@@ -324,7 +363,7 @@ impl GuestMemory {
 #[derive(Debug)]
 pub(crate) struct Finder {
     memory: Arc<GuestMemory>,
-    last: View,
+    last: Cell<View>,
 }
 
 // SAFETY: the pointer of the view leads into memory that `memory` keeps mapped and any thread may access.
@@ -332,7 +371,7 @@ unsafe impl Send for Finder {}
 
 impl Finder {
     pub(crate) const fn new(memory: Arc<GuestMemory>) -> Self {
-        Self { memory, last: View::NONE }
+        Self { memory, last: Cell::new(View::NONE) }
     }
 
     pub(crate) const fn memory(&self) -> &Arc<GuestMemory> {
@@ -341,16 +380,17 @@ impl Finder {
 
     /// As [`GuestMemory::host`].
     #[inline(always)]
-    pub(crate) fn host(&mut self, address: u64, length_bytes: u64) -> Option<NonNull<u8>> {
-        match self.last.host(address, length_bytes) {
+    pub(crate) fn host(&self, address: u64, length_bytes: u64) -> Option<NonNull<u8>> {
+        match self.last.get().host(address, length_bytes) {
             Some(place) => Some(place),
             None => self.search(address, length_bytes),
         }
     }
 
     #[cold]
-    fn search(&mut self, address: u64, length_bytes: u64) -> Option<NonNull<u8>> {
-        self.last = self.memory.view(address)?;
-        self.last.host(address, length_bytes)
+    fn search(&self, address: u64, length_bytes: u64) -> Option<NonNull<u8>> {
+        let view = self.memory.view(address)?;
+        self.last.set(view);
+        view.host(address, length_bytes)
     }
 }

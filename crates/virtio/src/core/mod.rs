@@ -7,11 +7,10 @@ pub mod inflight;
 mod interrupt;
 pub mod memory;
 pub(crate) mod queue;
-mod spare;
 
 pub use device_queue::{DeviceQueue, DeviceQueueSetup, VirtqueueStanding};
+pub use interrupt::make_spare_rings;
 pub use queue::RingAddresses;
-pub use spare::make_spare_rings;
 use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 

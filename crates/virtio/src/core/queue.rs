@@ -91,16 +91,16 @@ impl Areas {
 #[derive(Debug)]
 pub(crate) struct Virtqueue {
     areas: Areas,
-    size: u16,
+    pub(super) size: u16,
     mask: u16,
     event_index: bool,
-    next_available: u16,
+    pub(super) next_available: u16,
     /// Where the next used entry goes; the entries up to here are written.
-    next_used: u16,
+    pub(super) next_used: u16,
     /// The entries up to here are the guest's.
-    published: u16,
+    pub(super) published: u16,
     /// Does the guest kick?
-    armed: bool,
+    pub(crate) is_armed: bool,
     /// Interrupt at the next publishing whatever the guest asks for: what it knows of us may be older than we are.
     interrupt_anyway: bool,
 }
@@ -140,7 +140,7 @@ impl Virtqueue {
             next_available,
             next_used,
             published: next_used,
-            armed: false,
+            is_armed: false,
             interrupt_anyway: true,
         })
     }
@@ -178,23 +178,6 @@ impl Virtqueue {
     #[inline(always)]
     fn used_event(&self) -> &AtomicU16 {
         self.available_word(RING_OFFSET + usize::from(self.size) * AVAILABLE_ENTRY_BYTES)
-    }
-
-    pub(crate) const fn size(&self) -> u16 {
-        self.size
-    }
-
-    pub(crate) const fn next_available(&self) -> u16 {
-        self.next_available
-    }
-
-    pub(crate) const fn set_next_available(&mut self, index: u16) {
-        self.next_available = index;
-    }
-
-    /// Index of the used ring, as the guest sees it.
-    pub(crate) const fn published(&self) -> u16 {
-        self.published
     }
 
     /// Index of the available ring. Everything up to there was written before it.
@@ -258,11 +241,6 @@ impl Virtqueue {
         self.next_used != self.published
     }
 
-    /// What was put since the last publishing is not so.
-    pub(crate) const fn forget_unpublished(&mut self) {
-        self.next_used = self.published;
-    }
-
     /// Log the entries that were put since the last publishing.
     pub(crate) fn log_entries(&self, log: &DirtyLog, used_log_address: u64) {
         let mut index = self.published;
@@ -299,17 +277,13 @@ impl Virtqueue {
         wants | std::mem::take(&mut self.interrupt_anyway)
     }
 
-    pub(crate) const fn is_armed(&self) -> bool {
-        self.armed
-    }
-
     /// We look by ourselves: kicks are not needed.
     ///
     /// With the event index nothing needs to be stored: the guest kicks when it passes the entry we last asked for, which is behind it.
     #[inline(always)]
     pub(crate) fn disarm(&mut self) {
-        if self.armed {
-            self.armed = false;
+        if self.is_armed {
+            self.is_armed = false;
             if !self.event_index {
                 self.ask_for_kicks(false);
             }
@@ -319,7 +293,7 @@ impl Virtqueue {
     /// Ask for kicks. The fence orders that before the caller's next look at [`waiting`](Self::waiting): either that look sees a chain
     /// or the guest, which stores its index, fences and then looks whether we asked, kicks.
     pub(crate) fn arm(&mut self) {
-        self.armed = true;
+        self.is_armed = true;
         self.ask_for_kicks(true);
         full_fence();
     }

@@ -1,6 +1,6 @@
 //! Section 6: each fault of a daemon ends the attachment; what is none does not.
 
-use fipsee_block::client::{AttachOptions, Disk, Error, Event, Placement};
+use fipsee_block::client::{AttachOptions, Disk, Error, Event};
 use fipsee_ring::control::RefusalCode;
 use rustix::fs::SealFlags;
 
@@ -10,7 +10,7 @@ use super::raw::*;
 
 pub(crate) fn options(depth: u32) -> AttachOptions {
     let mut options = AttachOptions::new("a");
-    (options.depth, options.pool_bytes, options.placement) = (depth, 4096, Placement::Off);
+    (options.depth, options.pool_bytes, options.ask_worker_cpu) = (depth, 4096, false);
     options
 }
 

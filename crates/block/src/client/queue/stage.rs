@@ -4,7 +4,7 @@ use fipsee_ring::Message;
 use fipsee_ring::ring::Full;
 
 use super::{Queue, Use};
-use crate::client::error::{DiskError, Error};
+use crate::client::{DiskError, Error};
 use crate::packed::Short;
 use crate::wire::{
     self, FLAG_FUA, FLAG_UNMAP, MAX_INDIRECT_ENTRIES, MAX_INLINE_SEGMENTS, Operation, SECTOR_BYTES, Segment, Status,

@@ -1,8 +1,7 @@
 //! One request of a file disk: the steps it takes and what each result means.
 
-mod zero;
-
 use std::os::fd::AsRawFd;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,19 +12,25 @@ use io_uring::{opcode, types};
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::piece::{Alignment, Piece, next_piece};
 use super::range_lock::{LockId, Range};
 use super::target::{Target, ZeroMethod};
-use super::window::Window;
+use super::window::{Alignment, Piece, Window, next_piece};
 use crate::disk::engine::NEEDS;
 use crate::disk::faults::Awaited;
-use crate::wire::{Operation, SECTOR_BYTES, Status};
+use crate::wire::{MAX_INDIRECT_ENTRIES, Operation, SECTOR_BYTES, Status};
 
 /// How often a step that the kernel put off is repeated before it counts as failed.
 const MAX_ATTEMPTS: u8 = 100;
+/// Bytes of zeroes that one span of a written-out write-zeroes names.
+const ZERO_BYTES: usize = 64 << 10;
+
+#[repr(align(4096))]
+struct Zeroes([u8; ZERO_BYTES]);
+
+static ZEROES: Zeroes = Zeroes([0; ZERO_BYTES]);
 
 /// What a job does next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::disk) enum Step {
     Read,
     Write {
@@ -36,15 +41,15 @@ pub(in crate::disk) enum Step {
         unmap: bool,
         durable: bool,
     },
+    #[default]
     Sync,
-    /// Let time pass, for disks that wrap others.
-    Timer,
 }
 
 /// What the kernel was asked for last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Asked {
     /// Nothing that moves bytes.
+    #[default]
     Other,
     /// A transfer of so many bytes with the client's memory.
     Plain(u64),
@@ -57,6 +62,7 @@ enum Asked {
 type Progress = uring::Progress<Status>;
 
 /// A request, or what remains of it.
+#[derive(Default)]
 pub struct Job {
     /// Keeps the descriptor open until the kernel is done with it, even if the disk is dropped.
     target: Option<Arc<Target>>,
@@ -78,6 +84,7 @@ pub struct Job {
     /// What other writes are kept out of meanwhile.
     lock: Option<LockId>,
     attempts: u8,
+    /// Without a target: let time pass, for disks that wrap others.
     timer: Option<Box<Timer>>,
 }
 
@@ -86,20 +93,6 @@ struct Timer {
     /// When it ends, on the monotonic clock.
     deadline: types::Timespec,
     awaited: Option<Awaited>,
-}
-
-impl Timer {
-    fn entry(&self) -> Entry {
-        opcode::Timeout::new(&raw const self.deadline).flags(types::TimeoutFlags::ABS).build()
-    }
-}
-
-/// The next step.
-enum Prepared {
-    Entry(Entry),
-    /// Between the file and so many spans of what remains.
-    Spans(usize),
-    NoBuffer,
 }
 
 impl Job {
@@ -117,13 +110,13 @@ impl Job {
         reused.extend_from_slice(spans);
         let span_bytes = if spans.is_empty() { 0 } else { length_bytes };
         let target = Some(Arc::clone(target));
-        *self = Self { target, step, offset_bytes, length_bytes, spans: reused, span_bytes, ..Self::idle() };
+        *self = Self { target, step, offset_bytes, length_bytes, spans: reused, span_bytes, ..Self::default() };
     }
 
     /// Begin anew, as a timer. `deadline`: since the start of the monotonic clock.
     pub(in crate::disk) fn set_up_timer(&mut self, deadline: Duration, awaited: Option<Awaited>) {
         let deadline = types::Timespec::new().sec(deadline.as_secs()).nsec(deadline.subsec_nanos());
-        *self = Self { step: Step::Timer, timer: Some(Box::new(Timer { deadline, awaited })), ..Self::idle() };
+        *self = Self { timer: Some(Box::new(Timer { deadline, awaited })), ..Self::default() };
     }
 
     /// It has failed; `None`: the file ended before the disk does.
@@ -142,7 +135,7 @@ impl Job {
             Step::Write { .. } | Step::Discard | Step::Zero { .. } => {
                 Some((target, target.range_to_lock(self.offset_bytes, self.length_bytes)?))
             }
-            Step::Read | Step::Sync | Step::Timer => None,
+            Step::Read | Step::Sync => None,
         }
     }
 
@@ -157,15 +150,14 @@ impl Job {
         is_held
     }
 
-    /// The next step of anything but a transfer of whole units to or from memory that suits.
-    fn other_step(&mut self, file: types::Fd, buffers: &mut Buffers) -> Prepared {
+    /// The next step of anything but a transfer of whole units to or from memory that suits; `None`: it needs a buffer.
+    fn other_step(&mut self, file: types::Fd, buffers: &mut Buffers) -> Option<Entry> {
         self.asked = Asked::Other;
         match self.step {
-            Step::Sync => Prepared::Entry(opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build()),
-            Step::Discard => Prepared::Entry(self.allocate(file, FallocateFlags::PUNCH_HOLE, self.length_bytes)),
+            Step::Sync => Some(opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build()),
+            Step::Discard => Some(self.allocate(file, FallocateFlags::PUNCH_HOLE, self.length_bytes)),
             Step::Zero { unmap, .. } => self.zero(file, unmap, buffers),
             Step::Read | Step::Write { .. } => self.transfer(file, buffers),
-            Step::Timer => Prepared::Entry(opcode::Nop::new().build()),
         }
     }
 
@@ -174,17 +166,48 @@ impl Job {
         opcode::Fallocate::new(file, length_bytes).offset(self.offset_bytes).mode(mode).build()
     }
 
-    fn transfer(&mut self, file: types::Fd, buffers: &mut Buffers) -> Prepared {
-        let is_read = self.step == Step::Read;
+    /// Zero a range: by the file system where it can, else by writing.
+    fn zero(&mut self, file: types::Fd, unmap: bool, buffers: &mut Buffers) -> Option<Entry> {
+        if let Some(target) = self.target.as_ref().filter(|_| self.span_bytes == 0) {
+            let (method, length_bytes) = target.next_zero_part(self.offset_bytes, self.length_bytes, unmap);
+            let how = match method {
+                ZeroMethod::ZeroRange => FallocateFlags::ZERO_RANGE,
+                ZeroMethod::PunchHole => FallocateFlags::PUNCH_HOLE,
+                ZeroMethod::Write => {
+                    self.fill_with_zeroes(length_bytes);
+                    return self.transfer(file, buffers);
+                }
+            };
+            self.asked = Asked::Allocate(method, length_bytes);
+            return Some(self.allocate(file, how, length_bytes));
+        }
+        self.transfer(file, buffers)
+    }
+
+    fn fill_with_zeroes(&mut self, length_bytes: u64) {
+        self.spans.clear();
+        self.first = 0;
+        let mut rest = length_bytes;
+        while rest > 0 && self.spans.len() < MAX_INDIRECT_ENTRIES {
+            let piece = usize::try_from(rest).unwrap_or(ZERO_BYTES).min(ZERO_BYTES);
+            // SAFETY: the zeroes live for ever, and a job that names them only ever writes them to a file.
+            self.spans.push(unsafe { Span::new(NonNull::from(&ZEROES.0).cast(), piece) });
+            rest -= piece as u64;
+        }
+        self.span_bytes = length_bytes - rest;
+    }
+
+    fn transfer(&mut self, file: types::Fd, buffers: &mut Buffers) -> Option<Entry> {
         if self.window.is_none() {
             match self.piece() {
                 Piece::Plain { length_bytes } => {
                     self.asked = Asked::Plain(length_bytes);
-                    return Prepared::Spans(cut_spans(&mut self.spans, self.first, length_bytes));
+                    let count = cut_spans(&mut self.spans, self.first, length_bytes);
+                    return Some(self.plain_entry(file, count));
                 }
                 Piece::Window { start_bytes, length_bytes } => {
-                    let Some(buffer) = buffers.take(length_bytes) else { return Prepared::NoBuffer };
-                    let data = (self.offset_bytes, self.span_bytes);
+                    let buffer = buffers.take(length_bytes)?;
+                    let (data, is_read) = ((self.offset_bytes, self.span_bytes), self.step == Step::Read);
                     let spans = &self.spans[self.first..];
                     self.window = Some(Window::new(buffer, (start_bytes, length_bytes), data, is_read, spans));
                 }
@@ -192,7 +215,29 @@ impl Job {
         }
         self.asked = Asked::Window;
         let flags = self.write_flags();
-        self.window.as_mut().map_or(Prepared::NoBuffer, |window| Prepared::Entry(window.entry(file, flags)))
+        self.window.as_mut().map(|window| window.entry(file, flags))
+    }
+
+    /// Between the file and the next `count` spans.
+    #[inline(always)]
+    fn plain_entry(&self, file: types::Fd, count: usize) -> Entry {
+        let (offset, flags, is_read) = (self.offset_bytes, self.write_flags(), self.step == Step::Read);
+        match &self.spans[self.first..self.first + count] {
+            [span] if let Ok(length) = u32::try_from(span.length_bytes()) => {
+                let memory = span.base().as_ptr();
+                match is_read {
+                    true => opcode::Read::new(file, memory, length).offset(offset).build(),
+                    false => opcode::Write::new(file, memory, length).offset(offset).rw_flags(flags).build(),
+                }
+            }
+            spans => {
+                let (vector, count) = (spans.as_ptr().cast(), u32::try_from(count).unwrap_or(0));
+                match is_read {
+                    true => opcode::Readv::new(file, vector, count).offset(offset).build(),
+                    false => opcode::Writev::new(file, vector, count).offset(offset).rw_flags(flags).build(),
+                }
+            }
+        }
     }
 
     #[inline(always)]
@@ -217,50 +262,37 @@ impl Job {
         }
     }
 
-    /// Of a transfer that ended early, what need not be repeated: direct I/O goes on at a whole unit.
-    fn whole_units(&self, bytes: u64, asked_bytes: u64) -> u64 {
-        let mask = self.target.as_ref().and_then(|target| target.alignment).map_or(0, |alignment| alignment.unit_mask);
-        if bytes >= asked_bytes { asked_bytes } else { bytes & !mask }
-    }
-
-    /// Less than a unit was moved. Of a read that is the end of a file that someone cut.
-    fn too_short(&mut self, attempts: u8) -> Progress {
-        if self.step == Step::Read || attempts >= MAX_ATTEMPTS {
-            return self.ended_early();
-        }
-        self.attempts = attempts + 1;
-        Progress::Again
-    }
-
     fn ended_early(&self) -> Progress {
         self.record(None);
         Progress::Finished(Status::IoError)
     }
 
-    fn advance_window(&mut self, bytes: usize, attempts: u8, buffers: &mut Buffers) -> Progress {
-        let Some(mut window) = self.window.take() else {
-            return Progress::Finished(Status::IoError);
-        };
-        let left = window.left_bytes() as u64;
-        let moved = match window.is_enough(bytes) {
-            true => left,
-            false => self.whole_units(bytes as u64, left),
-        };
-        let moved_bytes = usize::try_from(moved).unwrap_or(0);
-        if moved_bytes == 0 {
-            self.window = Some(window);
-            return self.too_short(attempts);
+    /// Of a transfer of `asked_bytes`, so many bytes were moved. Direct I/O goes on at a whole unit.
+    fn moved(&mut self, bytes: u64, asked_bytes: u64, attempts: u8, buffers: &mut Buffers) -> Progress {
+        let unit_mask = self.target.as_ref().and_then(|target| target.alignment).map_or(0, |alignment| alignment.unit_mask);
+        let mut done = if bytes >= asked_bytes { asked_bytes } else { bytes & !unit_mask };
+        if done == 0 {
+            // Of a read that is the end of a file that someone cut.
+            if self.step == Step::Read || attempts >= MAX_ATTEMPTS {
+                return self.ended_early();
+            }
+            self.attempts = attempts + 1;
+            return Progress::Again;
         }
-        match window.advance(moved_bytes, &self.spans[self.first..]) {
-            None => {
-                self.window = Some(window);
-                Progress::Again
+        if let Some(window) = &mut self.window {
+            match window.advance(done, &self.spans[self.first..]) {
+                Some(bytes) => done = bytes,
+                None => return Progress::Again,
             }
-            Some(done) => {
-                buffers.give(window.into_buffer());
-                self.spend(done);
-                self.done(done)
-            }
+        }
+        self.give_back(buffers);
+        self.spend(done);
+        self.done(done)
+    }
+
+    fn give_back(&mut self, buffers: &mut Buffers) {
+        if let Some(window) = self.window.take() {
+            buffers.give(window.buffer);
         }
     }
 
@@ -302,7 +334,7 @@ impl Job {
 
     fn failed(&mut self, errno: Errno) -> Progress {
         match (errno, self.asked) {
-            (Errno::TIME, _) if self.step == Step::Timer => return Progress::Finished(Status::Ok),
+            (Errno::TIME, _) if self.timer.is_some() => return Progress::Finished(Status::Ok),
             (Errno::AGAIN | Errno::INTR, _) if self.attempts < MAX_ATTEMPTS => {
                 self.attempts += 1;
                 return Progress::Again;
@@ -338,21 +370,7 @@ unsafe impl uring::Job for Job {
     }
 
     fn idle() -> Self {
-        Self {
-            target: None,
-            step: Step::Sync,
-            offset_bytes: 0,
-            length_bytes: 0,
-            spans: Vec::new(),
-            first: 0,
-            span_bytes: 0,
-            asked: Asked::Other,
-            window: None,
-            avoid_memory: false,
-            lock: None,
-            attempts: 0,
-            timer: None,
-        }
+        Self::default()
     }
 
     #[inline(always)]
@@ -367,7 +385,8 @@ unsafe impl uring::Job for Job {
     /// A read or write of whole units to or from memory that suits, or through the page cache, is one operation.
     fn entry(&mut self, buffers: &mut Buffers) -> Option<Entry> {
         let Some(target) = &self.target else {
-            return Some(self.timer.as_ref().map_or_else(|| opcode::Nop::new().build(), |timer| timer.entry()));
+            let Some(timer) = &self.timer else { return Some(opcode::Nop::new().build()) };
+            return Some(opcode::Timeout::new(&raw const timer.deadline).flags(types::TimeoutFlags::ABS).build());
         };
         let (file, alignment) = (types::Fd(target.file().as_raw_fd()), target.alignment);
         let is_plain = matches!(self.step, Step::Read | Step::Write { .. })
@@ -375,32 +394,11 @@ unsafe impl uring::Job for Job {
                 let is_whole = (self.offset_bytes | self.span_bytes) & alignment.unit_mask == 0;
                 is_whole && self.window.is_none() && self.memory_fits(alignment)
             });
-        let prepared = if is_plain {
+        let entry = if is_plain {
             self.asked = Asked::Plain(self.span_bytes);
-            Prepared::Spans(self.spans.len() - self.first)
+            self.plain_entry(file, self.spans.len() - self.first)
         } else {
-            self.other_step(file, buffers)
-        };
-        let (offset, flags, is_read) = (self.offset_bytes, self.write_flags(), self.step == Step::Read);
-        let entry = match prepared {
-            Prepared::Entry(entry) => entry,
-            Prepared::NoBuffer => return None,
-            Prepared::Spans(count) => match &self.spans[self.first..self.first + count] {
-                [span] if let Ok(length) = u32::try_from(span.length_bytes()) => {
-                    let memory = span.base().as_ptr();
-                    match is_read {
-                        true => opcode::Read::new(file, memory, length).offset(offset).build(),
-                        false => opcode::Write::new(file, memory, length).offset(offset).rw_flags(flags).build(),
-                    }
-                }
-                spans => {
-                    let (vector, count) = (spans.as_ptr().cast(), u32::try_from(count).unwrap_or(0));
-                    match is_read {
-                        true => opcode::Readv::new(file, vector, count).offset(offset).build(),
-                        false => opcode::Writev::new(file, vector, count).offset(offset).rw_flags(flags).build(),
-                    }
-                }
-            },
+            self.other_step(file, buffers)?
         };
         // A step that was put off goes to a kernel thread, where it can wait.
         Some(if self.attempts > 0 { entry.flags(Flags::ASYNC) } else { entry })
@@ -421,15 +419,11 @@ unsafe impl uring::Job for Job {
             Asked::Allocate(_, length_bytes) => self.done(length_bytes),
             // End of file: someone cut the file below its size. Nothing written: the kernel owes us an errno.
             Asked::Plain(_) | Asked::Window if bytes == 0 => self.ended_early(),
-            Asked::Plain(asked_bytes) => {
-                let moved = self.whole_units(bytes as u64, asked_bytes);
-                if moved == 0 {
-                    return self.too_short(attempts);
-                }
-                self.spend(moved);
-                self.done(moved)
+            Asked::Plain(asked_bytes) => self.moved(bytes as u64, asked_bytes, attempts, buffers),
+            Asked::Window => {
+                let (bytes, left_bytes) = self.window.as_ref().map_or((0, 0), |window| window.counted(bytes));
+                self.moved(bytes, left_bytes, attempts, buffers)
             }
-            Asked::Window => self.advance_window(bytes, attempts, buffers),
         }
     }
 
@@ -440,9 +434,7 @@ unsafe impl uring::Job for Job {
 
     /// Let go of the file, the memory and the range. A write that raced with a shrink made the file longer: cut it again.
     fn release(&mut self, buffers: &mut Buffers, grants: &Arc<Grants>) {
-        if let Some(window) = self.window.take() {
-            buffers.give(window.into_buffer());
-        }
+        self.give_back(buffers);
         if let Some(target) = self.target.take() {
             if !matches!(self.step, Step::Read | Step::Discard) {
                 target.cut_after(self.offset_bytes + self.length_bytes);
@@ -470,7 +462,7 @@ unsafe impl uring::Job for Job {
             Step::Write { .. } => Operation::Write,
             Step::Discard => Operation::Discard,
             Step::Zero { .. } => Operation::WriteZeroes,
-            Step::Sync | Step::Timer => Operation::Flush,
+            Step::Sync => Operation::Flush,
         };
         Some(Awaited { faults: Arc::clone(&target.faults), operation, sector: self.offset_bytes / SECTOR_BYTES })
     }

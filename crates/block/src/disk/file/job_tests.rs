@@ -59,29 +59,6 @@ impl Alone {
     fn release(&mut self) {
         self.job.release(&mut self.buffers, &self.grants);
     }
-
-    /// As the kernel does.
-    fn run(&mut self, target: &Target) -> Status {
-        for _ in 0..100 {
-            let result = match asked(self.entry()) {
-                (opcode::Read::CODE, offset, memory, length) => {
-                    // SAFETY: the job names memory of the test or a buffer of `length` bytes.
-                    let bytes = unsafe { std::slice::from_raw_parts_mut(memory as *mut u8, length) };
-                    rustix::io::pread(target.file(), bytes, offset).expect("read")
-                }
-                (opcode::Write::CODE, offset, memory, length) => {
-                    // SAFETY: as above.
-                    let bytes = unsafe { std::slice::from_raw_parts(memory as *const u8, length) };
-                    rustix::io::pwrite(target.file(), bytes, offset).expect("written")
-                }
-                other => panic!("an operation that this test does not know: {other:?}"),
-            };
-            if let Progress::Finished(status) = self.advance(i32::try_from(result).expect("small")) {
-                return status;
-            }
-        }
-        panic!("it does not end");
-    }
 }
 
 fn job(target: &Arc<Target>, step: Step, offset_bytes: u64, length_bytes: u64, spans: &[Span]) -> Alone {
@@ -198,46 +175,13 @@ fn sectors_of_a_device_that_takes_them_go_as_they_are() {
         let alone = job(&target, step, 4096 + 512, 512, &spans);
         assert!(alone.job.window.is_none() && alone.job.range_to_lock().is_none(), "{step:?}");
     }
-}
-
-#[test]
-fn memory_at_an_odd_address_is_copied() {
-    let target = target(1 << 20);
-    let mut memory = vec![0; 16384];
-    let odd = spans(&mut memory, &[4, 4096])[1];
-    for step in [Step::Read, WRITE] {
-        let mut alone = job(&target, step, 4096, 4096, &[odd]);
-        let (code, offset, place, length) = asked(alone.entry());
-        assert_eq!((offset, length, place % 4096), (4096, 4096, 0), "a buffer of whole pages");
-        assert_eq!(code, if step == Step::Read { opcode::Read::CODE } else { opcode::Write::CODE });
-    }
-}
-
-#[test]
-fn part_of_a_unit_is_written_by_reading_and_writing_the_unit() {
-    let target = target_with(1 << 20, alignment(4096));
-    rustix::io::pwrite(target.file(), &[1; 8192], 4096).expect("written");
-    let mut memory = vec![2; 16384];
-    let mut alone = job(&target, WRITE, 4096 + 3584, 1024, &spans(&mut memory, &[512, 512]));
-    let (_, range) = alone.job.range_to_lock().expect("other writes stay out");
+    // One that does not has other writes stay out of the units.
+    let alone = job(&target_with(1 << 20, alignment(4096)), WRITE, 4096 + 3584, 1024, &[spans[0], spans[0]]);
+    let (_, range) = alone.job.range_to_lock().expect("parts of two units");
     assert_eq!((range.start_bytes, range.end_bytes, range.exclusive), (4096, 12288, true));
-    let (code, offset, _, length) = asked(alone.entry());
-    assert_eq!((code, offset, length), (opcode::Read::CODE, 4096, 8192));
-    assert_eq!(alone.run(&target), Status::Ok);
-    let mut bytes = [0; 8192];
-    rustix::io::pread(target.file(), &mut bytes, 4096).expect("read");
-    assert!(bytes[..3584].iter().all(|byte| *byte == 1) && bytes[4608..].iter().all(|byte| *byte == 1));
-    assert!(bytes[3584..4608].iter().all(|byte| *byte == 2));
-    let mut read = vec![0; 16384];
-    let read_spans = spans(&mut read, &[1024, 512]);
-    let mut alone = job(&target, Step::Read, 4096 + 3072, 1536, &read_spans);
-    assert_eq!(alone.run(&target), Status::Ok);
-    let start = read.as_ptr().align_offset(4096);
-    assert!(read[start..start + 512].iter().all(|byte| *byte == 1));
-    assert!(read[start + 512..start + 1536].iter().all(|byte| *byte == 2));
 }
 
-/// Through the engine, and with O_DIRECT off: what is tested is that all pieces arrive in their places.
+/// Through the engine, and with O_DIRECT off: what is tested is that all pieces arrive in their places, and what is beside them stays.
 #[test]
 fn long_transfers_between_units_arrive_whole() {
     const LENGTH: usize = (1 << 20) + 512;
@@ -252,11 +196,15 @@ fn long_transfers_between_units_arrive_whole() {
         // SAFETY: the piece lies within the memory, which outlives the request.
         let piece = unsafe { Span::new(NonNull::from(&mut memory[start + skip]), LENGTH) };
         for step in [WRITE, Step::Read] {
+            if step == WRITE {
+                rustix::io::pwrite(target.file(), &vec![0xbe; LENGTH + 3072], 0).expect("written");
+            }
             run_in(&mut engine, &target, step, (1536, LENGTH as u64), &[piece]);
             if step == WRITE {
-                let mut got = vec![0; LENGTH];
-                rustix::io::pread(target.file(), &mut got, 1536).expect("read");
-                assert!(got == pattern);
+                let mut got = vec![0; LENGTH + 3072];
+                rustix::io::pread(target.file(), &mut got, 0).expect("read");
+                assert!(got[1536..][..LENGTH] == pattern);
+                assert!([&got[..1536], &got[1536 + LENGTH..]].concat().iter().all(|byte| *byte == 0xbe));
                 memory[start + skip..start + skip + LENGTH].fill(0);
             }
         }
@@ -353,19 +301,14 @@ fn late_write_does_not_leave_the_file_longer_than_the_shrunk_disk() {
 
 #[test]
 fn errno_reaches_the_client_as_its_status() {
-    for (errno, status) in [
-        (Errno::NOSPC, Status::NoSpace),
-        (Errno::DQUOT, Status::NoSpace),
-        (Errno::FBIG, Status::NoSpace),
-        (Errno::IO, Status::IoError),
-        (Errno::NXIO, Status::IoError),
-        (Errno::NOMEM, Status::IoError),
-        (Errno::ROFS, Status::ReadOnly),
-        (Errno::PERM, Status::ReadOnly),
-        (Errno::OPNOTSUPP, Status::Unsupported),
-        (Errno::FAULT, Status::BadMemory),
+    for (status, errnos) in [
+        (Status::NoSpace, &[Errno::NOSPC, Errno::DQUOT, Errno::FBIG][..]),
+        (Status::IoError, &[Errno::IO, Errno::NXIO, Errno::NOMEM]),
+        (Status::ReadOnly, &[Errno::ROFS, Errno::PERM]),
+        (Status::Unsupported, &[Errno::OPNOTSUPP]),
+        (Status::BadMemory, &[Errno::FAULT]),
     ] {
-        assert_eq!(status_of(errno), status, "{errno}");
+        assert!(errnos.iter().all(|errno| status_of(*errno) == status), "{status:?}");
     }
 }
 

@@ -12,9 +12,7 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use super::FileOptions;
-
-/// `f_type` of NFS, where flock(2) is a lock of the whole range at the server: two of ours would exclude each other.
-const NFS_SUPER_MAGIC: u64 = 0x6969;
+use super::mode::{NFS_MAGIC, magic_of};
 
 const EVERYTHING: Range<i64> = 0..i64::MAX;
 /// QEMU's bytes: a lock for reading of byte 100 + N says "I do N", of byte 200 + N "nobody else may do N". 0: read what is consistent,
@@ -38,7 +36,8 @@ pub(super) fn lock(options: &FileOptions, file: &File) -> Result<(), String> {
             describe(pid)
         ),
     })?;
-    if rustix::fs::fstatfs(file).is_ok_and(|stat| is_nfs(stat.f_type)) {
+    // On NFS flock(2) is a lock of the whole range at the server: two of ours would exclude each other.
+    if magic_of(file) == NFS_MAGIC {
         return Ok(());
     }
     let ranges = held::take(|| lock_ranges(file, options.read_only), || range_holder(file, &metadata, options.read_only));
@@ -56,10 +55,6 @@ pub(super) fn lock(options: &FileOptions, file: &File) -> Result<(), String> {
 fn describe(holder: Option<u32>) -> String {
     let another = if holder == Some(std::process::id()) { ", as another disk" } else { "" };
     held::describe(holder) + another
-}
-
-fn is_nfs(kind: impl TryInto<u64>) -> bool {
-    kind.try_into().is_ok_and(|kind| kind == NFS_SUPER_MAGIC)
 }
 
 /// All or nothing. Lock first and look then, as QEMU does: of two that come at the same time, one at least sees the other.
@@ -94,7 +89,8 @@ fn change(file: &File, kind: i32, range: Range<i64>) -> Result<(), Errno> {
     let lock = request(kind, range);
     // SAFETY: the descriptor is open, and the kernel only reads the structure, which is whole.
     let outcome = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
-    if outcome == 0 { Ok(()) } else { Err(last_errno()) }
+    let errno = || Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO);
+    if outcome == 0 { Ok(()) } else { Err(errno()) }
 }
 
 /// The first lock of others that such a lock would run into.
@@ -116,8 +112,4 @@ fn request(kind: i32, range: Range<i64>) -> libc::flock {
         // It must be 0 in a request about an open file.
         l_pid: 0,
     }
-}
-
-fn last_errno() -> Errno {
-    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }

@@ -7,9 +7,9 @@ use fipsee_serve::uring::MAX_BUFFER_BYTES;
 use rustix::fs::{AtFlags, IFlags, OFlags, StatxFlags};
 use rustix::io::Errno;
 
-use super::open::page_bytes;
-use super::piece::Alignment;
+use super::window::Alignment;
 use super::{DirectMode, FileOptions};
+use crate::disk::page_bytes;
 
 /// The largest block of a file system: 64 KiB.
 const MAX_BLOCK_BYTES: u64 = 64 << 10;
@@ -17,7 +17,7 @@ const MAX_BLOCK_BYTES: u64 = 64 << 10;
 const MAX_MEMORY_ALIGNMENT_BYTES: u64 = 4096;
 
 const EXT4_MAGIC: u64 = 0xef53;
-const NFS_MAGIC: u64 = 0x6969;
+pub(super) const NFS_MAGIC: u64 = 0x6969;
 /// File systems that are nothing but page cache.
 const IN_MEMORY_MAGICS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
@@ -74,7 +74,7 @@ fn set_direct(file: &File, flags: OFlags) -> Result<(), String> {
 /// # Errors
 /// They are not possible, or make no sense.
 fn alignment(file: &File, device_block: Option<u32>, size_bytes: u64) -> Result<Alignment, String> {
-    let magic = rustix::fs::fstatfs(file).map_or(0, |stat| stat.f_type.cast_unsigned());
+    let magic = magic_of(file);
     if device_block.is_none() && IN_MEMORY_MAGICS.contains(&magic) {
         return Err("its file system is the page cache itself, there is nothing past it".to_owned());
     }
@@ -90,6 +90,11 @@ fn alignment(file: &File, device_block: Option<u32>, size_bytes: u64) -> Result<
     let found = Alignment { memory_mask: memory - 1, unit_mask: unit - 1, range_mask: block.max(unit) - 1 };
     check_whole_units(Some(found), size_bytes)?;
     Ok(found)
+}
+
+/// Which file system it is on.
+pub(super) fn magic_of(file: &File) -> u64 {
+    rustix::fs::fstatfs(file).map_or(0, |stat| stat.f_type.cast_unsigned())
 }
 
 /// Does direct I/O of less than a block of the file system always go past its page cache? XFS takes the page cache for it once

@@ -1,27 +1,26 @@
 //! Opening: every check that a file can be a disk, each with words that say what to do.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
+use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::lock::lock;
-use super::new_file::NewFile;
 use super::target::Target;
 use super::{FileDisk, FileOptions, mode};
-use crate::disk::{Engine, Faults, capabilities, check_block, sectors_of};
-use crate::wire::CAPABILITY_DISCARD;
+use crate::disk::{Engine, Faults, capabilities, check_block, description, page_bytes, sectors_of};
+use crate::wire::{BlockInfo, CAPABILITY_DISCARD};
 
 /// `served`: the file as the daemon that is taken over has it open and locked.
 pub(super) fn open(options: &FileOptions, served: Option<File>) -> Result<FileDisk, String> {
     let path = options.path.display();
-    options.block_bytes.map_or(Ok(()), check_block)?;
+    let wanted_block = check_block(options.block_bytes)?;
     Engine::check()?;
     let is_taken_over = served.is_some();
     let (file, mut new) = match (std::fs::metadata(&options.path), served) {
@@ -42,32 +41,26 @@ pub(super) fn open(options: &FileOptions, served: Option<File>) -> Result<FileDi
             rustix::fs::ioctl_blksszget(&file).map_err(|errno| format!("{path}: its block size cannot be found: {errno}"))?;
         (size, Some(block))
     };
-    let block_bytes = choose_block(options, device_block)?;
-    check_size(options, size_bytes, block_bytes)?;
+    let block_bytes = choose_block(options, wanted_block, device_block)?;
+    let sector_count = check_size(options, size_bytes, block_bytes)?;
 
     let alignment = mode::choose(options, &file, is_taken_over, device_block, size_bytes)?;
     let mut capabilities = capabilities(options.read_only);
     if !options.read_only && !can_discard(&file, &metadata, size_bytes) {
         capabilities &= !CAPABILITY_DISCARD;
     }
-    let identity = identity_of(&metadata);
     let optimal = alignment.map_or(0, |alignment| alignment.unit_mask + 1).max(page_bytes());
     new.iter_mut().for_each(NewFile::keep);
     let faults = Faults::new(Some(&options.path));
-    Ok(FileDisk {
-        target: Arc::new(Target::new(file.into(), alignment, block_bytes, size_bytes, is_regular, faults)),
-        path: options.path.clone(),
-        block_bytes,
-        optimal_bytes: u32::try_from(optimal).unwrap_or(block_bytes).max(block_bytes),
-        capabilities,
-        identity,
-        new,
-    })
+    let target = Arc::new(Target::new(file.into(), alignment, block_bytes, size_bytes, is_regular, faults));
+    let usual = description(sector_count, block_bytes, capabilities, identity_of(&metadata));
+    let info = BlockInfo { optimal_bytes: u32::try_from(optimal).unwrap_or(block_bytes).max(block_bytes), ..usual };
+    Ok(FileDisk { target, path: options.path.clone(), info, new })
 }
 
 /// The same whenever the file or device is opened. The number of a file that was removed is given to another one: the time at which it was made
 /// tells the two apart.
-fn identity_of(metadata: &std::fs::Metadata) -> [u8; 16] {
+fn identity_of(metadata: &Metadata) -> [u8; 16] {
     let mut identity = [0; 16];
     let made = || metadata.created().ok()?.duration_since(SystemTime::UNIX_EPOCH).ok();
     let (device, number) = match metadata.is_file() {
@@ -84,7 +77,7 @@ const fn mix(value: u64) -> u64 {
     (value ^ (value >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-fn open_existing(options: &FileOptions, metadata: &std::fs::Metadata) -> Result<File, String> {
+fn open_existing(options: &FileOptions, metadata: &Metadata) -> Result<File, String> {
     let path = options.path.display();
     let kind = metadata.file_type();
     if kind.is_dir() {
@@ -109,7 +102,7 @@ fn open_existing(options: &FileOptions, metadata: &std::fs::Metadata) -> Result<
     }
     let file = opened.map_err(|error| open_text(options, metadata, &error))?;
     let opened = file.metadata().map_err(|error| format!("{path}: {error}"))?;
-    if !is_same(metadata, &opened) {
+    if place_of(metadata) != place_of(&opened) {
         return Err(format!("{path} was replaced while it was opened; try again"));
     }
     lock(options, &file)?;
@@ -117,10 +110,10 @@ fn open_existing(options: &FileOptions, metadata: &std::fs::Metadata) -> Result<
 }
 
 /// Go on with an open file: its lock belongs to the open file, not to a process, so it is never free in between.
-fn take_over(options: &FileOptions, metadata: &std::fs::Metadata, served: File) -> Result<File, String> {
+fn take_over(options: &FileOptions, metadata: &Metadata, served: File) -> Result<File, String> {
     let path = options.path.display();
     let opened = served.metadata().map_err(|error| format!("{path}: {error}"))?;
-    if !is_same(metadata, &opened) {
+    if place_of(metadata) != place_of(&opened) {
         return Err(format!(
             "{path} is not the file that the running daemon serves; give the path of that, or restart the daemon"
         ));
@@ -135,7 +128,7 @@ fn take_over(options: &FileOptions, metadata: &std::fs::Metadata, served: File) 
     Ok(served)
 }
 
-fn open_text(options: &FileOptions, metadata: &std::fs::Metadata, error: &io::Error) -> String {
+fn open_text(options: &FileOptions, metadata: &Metadata, error: &io::Error) -> String {
     let path = options.path.display();
     let purpose = if options.read_only { "reading" } else { "reading and writing" };
     let advice = match Errno::from_io_error(error) {
@@ -175,17 +168,18 @@ fn create(options: &FileOptions) -> Result<(File, Option<NewFile>), String> {
     Ok((file, Some(new)))
 }
 
-fn choose_block(options: &FileOptions, device_block: Option<u32>) -> Result<u32, String> {
+fn choose_block(options: &FileOptions, wanted: u32, device_block: Option<u32>) -> Result<u32, String> {
     let path = options.path.display();
-    match (options.block_bytes, device_block) {
-        (_, Some(device)) if !matches!(device, 512 | 1024 | 2048 | 4096) => {
+    match device_block {
+        Some(device) if !matches!(device, 512 | 1024 | 2048 | 4096) => {
             Err(format!("the device {path} has blocks of {device} bytes; 512 to 4096 are supported"))
         }
-        (wanted, device) => Ok(wanted.or(device).unwrap_or(512)),
+        Some(device) if options.block_bytes.is_none() => Ok(device),
+        _ => Ok(wanted),
     }
 }
 
-fn check_size(options: &FileOptions, size_bytes: u64, block_bytes: u32) -> Result<(), String> {
+fn check_size(options: &FileOptions, size_bytes: u64, block_bytes: u32) -> Result<u64, String> {
     let path = options.path.display();
     match options.size_bytes {
         Some(wanted) if wanted > size_bytes => {
@@ -207,23 +201,15 @@ fn check_size(options: &FileOptions, size_bytes: u64, block_bytes: u32) -> Resul
             "{path} is empty; give it a size with `truncate -s SIZE`, or remove it and add size=SIZE to create it"
         ));
     }
-    sectors_of(size_bytes, block_bytes).map(|_| ()).map_err(|text| format!("{path}: {text} (`truncate -s` changes it)"))
+    sectors_of(size_bytes, block_bytes).map_err(|text| format!("{path}: {text} (`truncate -s` changes it)"))
 }
 
 pub(super) fn device_bytes(file: BorrowedFd<'_>) -> Result<u64, Errno> {
     rustix::fs::seek(file, SeekFrom::End(0))
 }
 
-fn is_same(a: &std::fs::Metadata, b: &std::fs::Metadata) -> bool {
-    (a.dev(), a.ino(), a.rdev()) == (b.dev(), b.ino(), b.rdev())
-}
-
-pub(super) fn page_bytes() -> u64 {
-    rustix::param::page_size() as u64
-}
-
 /// Can ranges be given back? Asked in a way that changes nothing.
-fn can_discard(file: &File, metadata: &std::fs::Metadata, size_bytes: u64) -> bool {
+fn can_discard(file: &File, metadata: &Metadata, size_bytes: u64) -> bool {
     if metadata.is_file() {
         // A hole behind the end of the file.
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -235,4 +221,61 @@ fn can_discard(file: &File, metadata: &std::fs::Metadata, size_bytes: u64) -> bo
         let limit = Path::new("/sys/dev/block").join(format!("{major}:{minor}")).join(queue).join("write_zeroes_max_bytes");
         std::fs::read_to_string(limit).is_ok_and(|text| text.trim() != "0")
     })
+}
+
+/// A file that opening a disk has made, and that is gone again if the disk is not to be served after all: dropped, it is removed, unless it
+/// was kept.
+#[derive(Debug)]
+pub(super) struct NewFile {
+    path: PathBuf,
+    /// What is at the path later may be another file.
+    place: Place,
+    is_kept: bool,
+}
+
+impl NewFile {
+    /// Make a file of no length, where there is none, and open it.
+    ///
+    /// In two steps: whether a file may be made, and whether it may be written, are different questions to landlock and others, and one
+    /// that is made and then may not be written stays behind. Opened for reading, it is known to be ours.
+    pub(super) fn create(path: &Path) -> io::Result<(File, Self)> {
+        let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDONLY | OFlags::CLOEXEC;
+        let made = File::from(rustix::fs::open(path, how, Mode::RUSR | Mode::WUSR)?);
+        let new = Self { path: path.to_owned(), place: place_of(&made.metadata()?), is_kept: false };
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        match new.place == place_of(&file.metadata()?) {
+            true => Ok((file, new)),
+            false => Err(io::Error::other("it was replaced in the moment in which it was made")),
+        }
+    }
+
+    pub(super) fn keep(&mut self) {
+        self.is_kept = true;
+    }
+
+    /// Remove the file, if it still is there.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(super) fn remove(&self) -> io::Result<()> {
+        match self.path.symlink_metadata() {
+            Ok(found) if self.place == place_of(&found) => std::fs::remove_file(&self.path),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            let _ = self.remove();
+        }
+    }
+}
+
+/// Device and inode; and of a device file, which device.
+type Place = (u64, u64, u64);
+
+fn place_of(metadata: &Metadata) -> Place {
+    (metadata.dev(), metadata.ino(), metadata.rdev())
 }

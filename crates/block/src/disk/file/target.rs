@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::io::Errno;
 
-use super::piece::Alignment;
 use super::range_lock::{Range, RangeLocks};
+use super::window::Alignment;
 use crate::disk::Faults;
 
 /// How a range is made to read as zeroes.
@@ -40,15 +40,6 @@ pub(in crate::disk) struct Target {
     /// `NO_*` bits; a hint that saves asking again.
     missing: AtomicU8,
     pub(super) faults: Arc<Faults>,
-}
-
-/// The next part of a write-zeroes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::disk) enum ZeroPart {
-    /// So many bytes, by the file system.
-    Allocate { method: ZeroMethod, length_bytes: u64 },
-    /// So many bytes, written.
-    Write { length_bytes: u64 },
 }
 
 impl Target {
@@ -100,26 +91,20 @@ impl Target {
         (start, end.max(start))
     }
 
-    /// How to go on with a write-zeroes at `offset_bytes`.
-    pub(in crate::disk) fn next_zero_part(&self, offset_bytes: u64, length_bytes: u64, unmap: bool) -> ZeroPart {
-        let method = self.zero_method(unmap);
-        let (start, end) = self.whole_ranges(offset_bytes, length_bytes);
-        if method == ZeroMethod::Write || start == end {
-            return ZeroPart::Write { length_bytes };
-        }
-        match start - offset_bytes {
-            0 => ZeroPart::Allocate { method, length_bytes: end - start },
-            before => ZeroPart::Write { length_bytes: before },
-        }
-    }
-
-    fn zero_method(&self, unmap: bool) -> ZeroMethod {
+    /// How to go on with a write-zeroes at `offset_bytes`, and for how many bytes.
+    pub(in crate::disk) fn next_zero_part(&self, offset_bytes: u64, length_bytes: u64, unmap: bool) -> (ZeroMethod, u64) {
         let missing = self.missing.load(Ordering::Relaxed);
-        match (missing & NO_ZERO_RANGE != 0, missing & NO_PUNCH_HOLE != 0) {
+        let method = match (missing & NO_ZERO_RANGE != 0, missing & NO_PUNCH_HOLE != 0) {
+            (true, true) => return (ZeroMethod::Write, length_bytes),
             (_, false) if unmap => ZeroMethod::PunchHole,
             (false, _) => ZeroMethod::ZeroRange,
             (true, false) => ZeroMethod::PunchHole,
-            (true, true) => ZeroMethod::Write,
+        };
+        let (start, end) = self.whole_ranges(offset_bytes, length_bytes);
+        match start - offset_bytes {
+            _ if start == end => (ZeroMethod::Write, length_bytes),
+            0 => (method, end - start),
+            before => (ZeroMethod::Write, before),
         }
     }
 
@@ -139,14 +124,9 @@ impl Target {
         let old_bytes = self.size_bytes();
         // New requests past the new end are refused before the file is cut, and allowed after it has grown.
         self.size_bytes.store(size_bytes.min(old_bytes), Ordering::Relaxed);
-        match rustix::fs::ftruncate(&self.file, size_bytes) {
-            Ok(()) => self.size_bytes.store(size_bytes, Ordering::Relaxed),
-            Err(errno) => {
-                self.size_bytes.store(old_bytes, Ordering::Relaxed);
-                return Err(errno);
-            }
-        }
-        Ok(())
+        let resized = rustix::fs::ftruncate(&self.file, size_bytes);
+        self.size_bytes.store(if resized.is_ok() { size_bytes } else { old_bytes }, Ordering::Relaxed);
+        resized
     }
 
     /// The device was found to have this size.

@@ -7,6 +7,8 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+use crate::disk::page_bytes;
+
 /// Size of the huge pages that `huge` takes.
 pub(super) const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
@@ -26,15 +28,8 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     pub(super) fn private(length_bytes: u64) -> Result<Self, String> {
-        let map = || -> Result<Self, Errno> {
-            let length = rounded(length_bytes, page_bytes())?;
-            let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-            let access = ProtFlags::READ | ProtFlags::WRITE;
-            // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing of ours.
-            let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), length, access, flags) }?;
-            Ok(Self { base: NonNull::new(base.cast()).ok_or(Errno::NOMEM)?, length_bytes: length, file: None })
-        };
-        map().map_err(|errno| address_space_text(length_bytes, errno))
+        let mapped = rounded(length_bytes, page_bytes()).and_then(|length| Self::map(None, length));
+        mapped.map_err(|errno| address_space_text(length_bytes, errno))
     }
 
     pub(super) fn sparse(length_bytes: u64) -> Result<Self, String> {
@@ -58,7 +53,7 @@ impl Mapping {
         let file = rustix::fs::memfd_create("fipsee-disk", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | flags)?;
         rustix::fs::ftruncate(&file, length as u64)?;
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        Self::map(file, length)
+        Self::map(Some(file), length)
     }
 
     pub(super) fn take_over(file: OwnedFd, length_bytes: u64, page_bytes: u64) -> Result<Self, String> {
@@ -77,14 +72,19 @@ impl Mapping {
         if is_huge != (page_bytes == HUGE_PAGE_BYTES) {
             return Err("its pages are of another size in the running daemon; leave huge as it is".to_owned());
         }
-        Self::map(file, length).map_err(unusable)
+        Self::map(Some(file), length).map_err(unusable)
     }
 
-    fn map(file: OwnedFd, length_bytes: usize) -> Result<Self, Errno> {
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing of ours.
-        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), length_bytes, access, MapFlags::SHARED, &file, 0) }?;
-        Ok(Self { base: NonNull::new(base.cast()).ok_or(Errno::NOMEM)?, length_bytes, file: Some(file) })
+    fn map(file: Option<OwnedFd>, length_bytes: usize) -> Result<Self, Errno> {
+        let (anywhere, access) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
+        let sparse = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        let base = match &file {
+            // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing of ours.
+            Some(file) => unsafe { rustix::mm::mmap(anywhere, length_bytes, access, MapFlags::SHARED, file, 0) },
+            // SAFETY: as above.
+            None => unsafe { rustix::mm::mmap_anonymous(anywhere, length_bytes, access, sparse) },
+        };
+        Ok(Self { base: NonNull::new(base?.cast()).ok_or(Errno::NOMEM)?, length_bytes, file })
     }
 
     pub(super) fn advise(&self, offset: usize, length: usize, advice: Advice) -> Result<(), Errno> {
@@ -143,10 +143,6 @@ impl Drop for Mapping {
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.length_bytes) };
         debug_assert!(unmapped.is_ok());
     }
-}
-
-pub(super) fn page_bytes() -> u64 {
-    rustix::param::page_size() as u64
 }
 
 fn rounded(length_bytes: u64, page_bytes: u64) -> Result<usize, Errno> {

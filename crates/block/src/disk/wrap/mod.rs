@@ -3,24 +3,27 @@
 //!
 //! `WRAPPER:OPTIONS:KIND:ARGS`, for example `delay:2ms:memory:1G`. Options are separated by commas. What follows the second
 //! colon is any disk, a wrapped one, too.
+//!
+//! `delay:TIME[+RANDOM][,seed=N]:` takes its time before it begins. The delay comes first, so that the client's memory is used at its very
+//! end: whoever lets go of that memory too early is found out. Waiting is the engine's; the worker goes on.
+//!
+//! `error:[every=N][,after=N][,op=OP+OP][,sectors=A-B][,errno=NAME]:` fails chosen requests, which are not carried out at all.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fipsee_ring::memory::Span;
+use rustix::io::Errno;
 
-use super::{AnyDisk, Disk, Engine, Faults, Submitted, Ticket};
+use super::faults::{Awaited, OPERATIONS};
+use super::file::job::status_of;
+use super::{AnyDisk, Disk, Engine, Faults, Submitted, Ticket, engine};
 use crate::request::Request;
-use crate::wire::BlockInfo;
+use crate::wire::{BlockInfo, Operation, Status};
 
-mod delay;
-mod error;
 mod power_cut;
 
-pub use delay::DelayOptions;
-use delay::Delays;
-pub use error::ErrorOptions;
-use error::Errors;
 use power_cut::PowerCut;
 pub use power_cut::PowerCutOptions;
 
@@ -58,12 +61,14 @@ pub struct WrappedDisk {
     /// Those of the disk at the bottom; of one that has none, the wrapper's own.
     faults: Arc<Faults>,
     manner: Manner,
+    /// Requests that were delayed, or could have failed.
+    numbered: AtomicU64,
 }
 
 #[derive(Debug)]
 enum Manner {
-    Delay(Delays),
-    Error(Errors),
+    Delay(DelayOptions),
+    Error(ErrorOptions),
     PowerCut(Arc<PowerCut>),
 }
 
@@ -78,11 +83,15 @@ impl WrappedDisk {
             Engine::check()?;
         }
         let manner = match wrapper {
-            Wrapper::Delay(options) => Manner::Delay(Delays::new(options)),
-            Wrapper::Error(options) => Manner::Error(Errors::new(options)),
+            Wrapper::Delay(options) => Manner::Delay(options.clone()),
+            Wrapper::Error(options) => Manner::Error(options.clone()),
             Wrapper::PowerCut(options) => Manner::PowerCut(PowerCut::new(Arc::clone(&inner), options)),
         };
-        Ok(Self { inner, faults, manner })
+        Ok(Self { inner, faults, manner, numbered: AtomicU64::new(0) })
+    }
+
+    fn next_number(&self) -> u64 {
+        self.numbered.fetch_add(1, Ordering::Relaxed)
     }
 
     pub(super) fn inner(&self) -> &AnyDisk {
@@ -114,8 +123,8 @@ impl Disk for WrappedDisk {
     unsafe fn submit(&self, request: &Request, spans: &[Span], ticket: Ticket, engine: &mut Engine) -> Submitted {
         match &self.manner {
             // SAFETY: the contract is passed on.
-            Manner::Delay(delays) => unsafe { delays.submit(self, request, spans, ticket, engine) },
-            Manner::Error(errors) => match errors.fail(request, &self.faults) {
+            Manner::Delay(options) => unsafe { options.submit(self, request, spans, ticket, engine) },
+            Manner::Error(options) => match options.fail(self, request) {
                 Some(status) => Submitted::Done(status),
                 // SAFETY: as above.
                 None => unsafe { self.inner.submit(request, spans, ticket, engine) },
@@ -136,6 +145,136 @@ impl Disk for WrappedDisk {
     fn faults(&self) -> Option<&Arc<Faults>> {
         if matches!(self.manner, Manner::PowerCut(_)) { self.inner.faults() } else { Some(&self.faults) }
     }
+}
+
+/// How long each request waits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DelayOptions {
+    /// At least.
+    pub fixed: Duration,
+    /// A random time below this is added.
+    pub random: Duration,
+    /// The random sequence.
+    pub seed: u64,
+}
+
+impl DelayOptions {
+    fn parse(text: &str) -> Result<Self, String> {
+        let mut options = Self::default();
+        let mut times = None;
+        for (key, value) in pairs(text) {
+            match (key, value) {
+                ("seed", _) => options.seed = number(key, value)?,
+                (_, "") if times.is_none() => times = Some(key),
+                _ => return Err(format!("unknown option '{key}'; write TIME, TIME+RANDOM or seed=N")),
+            }
+        }
+        let times = times.ok_or("the time is missing; write delay:TIME:KIND:ARGS, for example delay:5ms:memory:1G")?;
+        let (fixed, random) = times.split_once('+').unwrap_or((times, "0s"));
+        (options.fixed, options.random) = (duration(fixed)?, duration(random)?);
+        Ok(options)
+    }
+
+    /// Requests may overtake each other when part of the delay is random.
+    fn pick(&self, number: u64) -> Duration {
+        let range_ns = u64::try_from(self.random.as_nanos()).unwrap_or(u64::MAX);
+        if range_ns == 0 {
+            return self.fixed;
+        }
+        let mut state = self.seed.wrapping_add(number);
+        self.fixed.saturating_add(Duration::from_nanos(next_random(&mut state) % range_ns))
+    }
+
+    /// # Safety
+    /// As [`Disk::submit`].
+    unsafe fn submit(
+        &self,
+        disk: &WrappedDisk,
+        request: &Request,
+        spans: &[Span],
+        ticket: Ticket,
+        engine: &mut Engine,
+    ) -> Submitted {
+        let (inner, request, spans) = (Arc::clone(&disk.inner), *request, spans.to_vec());
+        let awaited = Awaited { faults: Arc::clone(&disk.faults), operation: request.operation, sector: request.sector };
+        let begin = move |status, engine: &mut Engine| match status {
+            // SAFETY: the spans stay valid until the ticket is reported, which has not happened: the engine runs this before.
+            Status::Ok => unsafe { inner.submit(&request, &spans, ticket, engine) },
+            _ => Submitted::Done(status),
+        };
+        engine::wait(engine, self.pick(disk.next_number()), Some(awaited), ticket, begin)
+    }
+}
+
+const ERRORS: [(&str, Errno); 4] =
+    [("EIO", Errno::IO), ("ENOSPC", Errno::NOSPC), ("EROFS", Errno::ROFS), ("EOPNOTSUPP", Errno::OPNOTSUPP)];
+
+/// Which requests fail, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ErrorOptions {
+    /// Of the requests that the other options choose, every so many; 1: all of them.
+    pub every: u64,
+    /// So many of those succeed first.
+    pub after: u64,
+    /// Only these operations; empty: all.
+    pub operations: Vec<Operation>,
+    /// Only requests that touch these sectors, both included; a flush touches none.
+    pub sectors: Option<(u64, u64)>,
+    /// The error.
+    pub errno: Errno,
+}
+
+impl ErrorOptions {
+    fn parse(text: &str) -> Result<Self, String> {
+        let mut options = Self { every: 1, after: 0, operations: Vec::new(), sectors: None, errno: Errno::IO };
+        for (key, value) in pairs(text) {
+            match key {
+                "every" => options.every = number(key, value)?,
+                "after" => options.after = number(key, value)?,
+                "op" => options.operations = value.split('+').map(operation_of).collect::<Result<_, _>>()?,
+                "sectors" => options.sectors = Some(sectors_of(value)?),
+                "errno" => options.errno = errno_named(value)?,
+                _ => return Err(format!("unknown option '{key}'; it takes every=, after=, op=, sectors= and errno=")),
+            }
+        }
+        if options.every == 0 {
+            return Err("every=0 is not possible; use 1 for all of them".into());
+        }
+        Ok(options)
+    }
+
+    /// How this request fails, which is then recorded; `None`: it does not.
+    fn fail(&self, disk: &WrappedDisk, request: &Request) -> Option<Status> {
+        let number = if self.chooses(request) { disk.next_number() } else { return None };
+        let fails = number.checked_sub(self.after).is_some_and(|number| (number + 1).is_multiple_of(self.every));
+        fails.then(|| {
+            disk.faults.failed(request.operation, request.sector, Some(self.errno));
+            status_of(self.errno)
+        })
+    }
+
+    fn chooses(&self, request: &Request) -> bool {
+        let touches = |(first, last)| {
+            request.length_sectors > 0 && request.sector <= last && first < request.sector + request.length_sectors
+        };
+        (self.operations.is_empty() || self.operations.contains(&request.operation)) && self.sectors.is_none_or(touches)
+    }
+}
+
+fn operation_of(name: &str) -> Result<Operation, String> {
+    let found = OPERATIONS.iter().find(|(known, _)| *known == name).map(|(_, operation)| *operation);
+    found.ok_or_else(|| format!("op={name} is no operation; use read, write, flush, discard or write-zeroes, several with +"))
+}
+
+fn sectors_of(text: &str) -> Result<(u64, u64), String> {
+    let range = text.split_once('-').and_then(|(first, last)| Some((first.parse().ok()?, last.parse().ok()?)));
+    let range = range.filter(|(first, last)| first <= last);
+    range.ok_or_else(|| format!("sectors={text} is no range; write sectors=FIRST-LAST, in sectors of 512 bytes"))
+}
+
+fn errno_named(name: &str) -> Result<Errno, String> {
+    let found = ERRORS.iter().find(|(known, _)| *known == name).map(|(_, errno)| *errno);
+    found.ok_or_else(|| format!("errno={name} is not possible; use EIO, ENOSPC, EROFS or EOPNOTSUPP"))
 }
 
 /// The options of a wrapper, as `key` and `value`.

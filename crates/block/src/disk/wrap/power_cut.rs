@@ -10,6 +10,7 @@
 //!
 //! For tests: it takes a lock and allocates for each request, and knows no holes (a discard writes zeroes).
 
+use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,13 +21,9 @@ use rustix::process::{Signal, getpid, kill_process};
 use super::super::engine;
 use super::super::spec::parse_size;
 use super::super::{AnyDisk, Disk, Engine, Submitted, Ticket};
-use super::{number, pairs};
+use super::{next_random, number, pairs};
 use crate::request::Request;
 use crate::wire::{CAPABILITY_WRITE, Operation, SECTOR_BYTES, Status};
-
-mod cache;
-
-use cache::{Batch, Cache, Wanted};
 
 /// Most sectors of one discard or write-zeroes: 8 MiB, since they are kept.
 pub(super) const MAX_RANGE_SECTORS: u32 = 16 << 10;
@@ -152,18 +149,18 @@ impl PowerCut {
         while let Some(request) = batch.next_request() {
             self.step();
             let link = engine.link(ticket);
-            let spans = span_of(batch.buffer_mut());
+            let spans = span_of(&mut batch.buffer);
             // SAFETY: the batch keeps the buffer in place until what follows this step has run.
             match unsafe { self.inner.submit(&request, &spans, link, engine) } {
                 Submitted::Done(status) => {
                     engine.unlink(link);
-                    batch.note(status);
+                    batch.status = status;
                 }
                 Submitted::Pending => {
                     let core = Arc::clone(self);
                     let then = move |status, engine: &mut Engine| {
                         let mut batch = batch;
-                        batch.note(status);
+                        batch.status = status;
                         core.go_on(batch, ticket, engine)
                     };
                     engine.follow(link, Box::new(then));
@@ -260,4 +257,134 @@ fn span_of(bytes: &mut [u8]) -> Vec<Span> {
     let base = NonNull::from(bytes).cast();
     // SAFETY: whoever submits it keeps the memory until the request is reported.
     if length == 0 { Vec::new() } else { vec![unsafe { Span::new(base, length) }] }
+}
+
+const SECTOR_LENGTH: usize = 512;
+const _: () = assert!(SECTOR_LENGTH as u64 == SECTOR_BYTES);
+
+/// Most sectors that go to the disk below in one request: 256 KiB.
+const MOST_SECTORS: usize = 512;
+
+/// What a write has brought: another write brings others, be they equal.
+type Bytes = Arc<[u8; SECTOR_LENGTH]>;
+
+/// Sectors to be brought to the disk below.
+#[derive(Debug)]
+enum Wanted {
+    All,
+    /// Those of these that are here.
+    Sectors(Vec<u64>),
+}
+
+#[derive(Debug)]
+struct Cache {
+    sectors: BTreeMap<u64, Bytes>,
+    random: u64,
+    steps: u64,
+    /// Someone writes to the disk below.
+    is_busy: bool,
+}
+
+/// What someone brings to the disk below.
+#[derive(Debug)]
+struct Batch {
+    /// By sector, rising; those behind `next` were not submitted yet.
+    sectors: Vec<(u64, Bytes)>,
+    next: usize,
+    flush: bool,
+    /// How the last request ended.
+    status: Status,
+    /// The content of the request in flight.
+    buffer: Vec<u8>,
+}
+
+impl Cache {
+    const fn new(seed: u64) -> Self {
+        Self { sectors: BTreeMap::new(), random: seed, steps: 0, is_busy: false }
+    }
+
+    /// The number of this step; the first is 1.
+    const fn count_step(&mut self) -> u64 {
+        self.steps += 1;
+        self.steps
+    }
+
+    fn length_bytes(&self) -> u64 {
+        self.sectors.len() as u64 * SECTOR_BYTES
+    }
+
+    /// `bytes`: whole sectors, from `first` on.
+    fn put(&mut self, first: u64, bytes: &[u8]) {
+        for (sector, bytes) in (first..).zip(bytes.as_chunks::<SECTOR_LENGTH>().0) {
+            self.sectors.insert(sector, Arc::new(*bytes));
+        }
+    }
+
+    /// Copies of what is here of a range.
+    fn get(&self, first: u64, count: u64) -> Vec<(u64, Bytes)> {
+        let range = self.sectors.range(first..first.saturating_add(count));
+        range.map(|(sector, bytes)| (*sector, Arc::clone(bytes))).collect()
+    }
+
+    /// A random choice of a range.
+    fn choose(&mut self, first: u64, count: u64, percent: u64) -> Wanted {
+        let chosen = (first..first + count).filter(|_| percent > 0 && next_random(&mut self.random) % 100 < percent);
+        Wanted::Sectors(chosen.collect())
+    }
+
+    /// Forget what lies beyond the end.
+    fn cut(&mut self, sector_count: u64) {
+        self.sectors.split_off(&sector_count);
+    }
+
+    /// `None`: someone else writes to the disk below.
+    fn begin(&mut self, wanted: &Wanted, flush: bool) -> Option<Batch> {
+        if self.is_busy {
+            return None;
+        }
+        self.is_busy = true;
+        let copy = |(sector, bytes): (&u64, &Bytes)| (*sector, Arc::clone(bytes));
+        let sectors = match wanted {
+            Wanted::All => self.sectors.iter().map(copy).collect(),
+            Wanted::Sectors(some) => some.iter().filter_map(|sector| self.sectors.get_key_value(sector).map(copy)).collect(),
+        };
+        Some(Batch { sectors, next: 0, flush, status: Status::Ok, buffer: Vec::new() })
+    }
+
+    /// The batch is done: what of it was not written anew meanwhile need not be kept.
+    fn end(&mut self, batch: Batch) -> Status {
+        self.is_busy = false;
+        if batch.status == Status::Ok {
+            for (sector, bytes) in batch.sectors {
+                if self.sectors.get(&sector).is_some_and(|found| Arc::ptr_eq(found, &bytes)) {
+                    self.sectors.remove(&sector);
+                }
+            }
+        }
+        batch.status
+    }
+}
+
+impl Batch {
+    /// The next request to the disk below, its content in the buffer; `None`: the batch is done or has failed.
+    fn next_request(&mut self) -> Option<Request> {
+        self.buffer.clear();
+        if self.status != Status::Ok {
+            return None;
+        }
+        let mut request =
+            Request { operation: Operation::Write, tag: 0, fua: false, unmap: false, sector: 0, length_sectors: 0, aux: 0 };
+        let rest = &self.sectors[self.next..];
+        if let Some((first, _)) = rest.first() {
+            let run = (*first..).zip(rest).take(MOST_SECTORS).take_while(|(expected, (sector, _))| expected == sector).count();
+            for (_, bytes) in &rest[..run] {
+                self.buffer.extend_from_slice(&bytes[..]);
+            }
+            (request.sector, request.length_sectors) = (*first, run as u64);
+            self.next += run;
+            return Some(request);
+        }
+        request.operation = Operation::Flush;
+        std::mem::take(&mut self.flush).then_some(request)
+    }
 }

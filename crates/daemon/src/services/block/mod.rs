@@ -109,7 +109,7 @@ impl TakesMemory<DiskEngine> for BlockAttachment {
         let region = Arc::clone(region);
         Command::change(Which::Client(client), When::Now, move |queue: &mut DiskQueue| {
             let _until_dropped = &ack;
-            let added = queue.regions_mut().insert(id, &region, 0, region.length_bytes(), access);
+            let added = queue.server.memory.insert(id, &region, 0, region.length_bytes(), access);
             debug_assert!(added.is_ok(), "the session keeps the ids");
         })
     }
@@ -117,7 +117,7 @@ impl TakesMemory<DiskEngine> for BlockAttachment {
     fn remove_region(&self, client: u64, id: u16, ack: Ack) -> Command {
         Command::change(Which::Client(client), When::Idle, move |queue: &mut DiskQueue| {
             let _until_dropped = &ack;
-            let _ = queue.regions_mut().remove(id);
+            let _ = queue.server.memory.remove(id);
         })
     }
 }

@@ -160,7 +160,7 @@ impl Device {
         }
         (self.asked_features, self.acked_features) = (given.asked_features, given.acked_features);
         (self.features, self.protocol_features) = (given.features, given.protocol_features);
-        self.attachment.set_migrating(self.features & LOG_ALL != 0);
+        self.attachment.migrating = self.features & LOG_ALL != 0;
         self.writeback.store(given.writeback, Ordering::Relaxed);
         if given.channel {
             self.channel = descriptors.next().map(UnixStream::from);

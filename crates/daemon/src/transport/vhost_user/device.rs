@@ -365,7 +365,7 @@ impl Device {
         self.stop_all();
         self.then(|device| {
             device.features = 0;
-            device.attachment.set_migrating(false);
+            device.attachment.migrating = false;
             device.vrings.iter_mut().for_each(Vring::forget);
             device.actions.push(Action::EndClaim);
         });
@@ -384,7 +384,7 @@ impl Device {
                 self.on_rings(VirtqueueServer::leave);
             }
             self.then(move |device| {
-                device.attachment.set_migrating(logs);
+                device.attachment.migrating = logs;
             });
         }
         self.then(move |device| {

@@ -126,7 +126,7 @@ impl Machine {
                 size,
             }),
             log: log.map(|source| (source.offset_bytes, source.length_bytes)),
-            attachment: device.attachment.in_force().map(|(id, entries)| AttachmentGiven::new(id, entries)),
+            attachment: device.attachment.in_force.as_ref().map(|(id, entries)| AttachmentGiven::new(*id, entries)),
             regions: device.memory.regions().len(),
             queues: device.queue_count(),
         };

@@ -61,9 +61,10 @@ impl VirtqueueServer {
     /// The ranges of a discard or write-zeroes, all of them checked before the first is begun.
     fn ranges(&self, operation: Operation, head: u16) -> Result<Vec<Request>, Status> {
         let is_discard = operation == Operation::Discard;
-        let (capability, max_segments) = match is_discard {
-            true => (CAPABILITY_DISCARD, MAX_DISCARD_SEGMENTS),
-            false => (CAPABILITY_WRITE_ZEROES, MAX_WRITE_ZEROES_SEGMENTS),
+        let most = self.facts.max_range_sectors;
+        let (capability, max_segments, flags_known, max_sectors) = match is_discard {
+            true => (CAPABILITY_DISCARD, MAX_DISCARD_SEGMENTS, 0, most / u64::from(MAX_DISCARD_SEGMENTS)),
+            false => (CAPABILITY_WRITE_ZEROES, MAX_WRITE_ZEROES_SEGMENTS, VIRTIO_BLK_WRITE_ZEROES_FLAG_UNMAP, most),
         };
         self.facts.needs(CAPABILITY_WRITE | capability)?;
         let limit = SEGMENT_BYTES * max_segments as usize;
@@ -72,10 +73,6 @@ impl VirtqueueServer {
         if segments.is_empty() {
             return Err(Status::NoSegments);
         }
-        let (flags_known, max_sectors) = match is_discard {
-            true => (0, self.facts.max_range_sectors / u64::from(MAX_DISCARD_SEGMENTS)),
-            false => (VIRTIO_BLK_WRITE_ZEROES_FLAG_UNMAP, self.facts.max_range_sectors),
-        };
         let durable = !is_discard && self.writes_through() && self.facts.capabilities & CAPABILITY_FUA != 0;
         let range = |segment: &[u8; SEGMENT_BYTES]| {
             let Range { sector, sector_count, flags } = zerocopy::transmute!(*segment);

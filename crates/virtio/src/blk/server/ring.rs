@@ -1,20 +1,27 @@
-//! The ring in guest memory beside a virtqueue, which is its doorbell.
+//! The ring in guest memory beside a virtqueue, which is its doorbell; and upgrade requests (docs/protocol.md section 9.1): a question, and a
+//! reply that may come later.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use fipsee_block::disk::Ticket;
 use fipsee_block::server::{QueueServer, QueueSetup};
+use fipsee_block::wire::Status;
 use fipsee_ring::channel::ServerQueue;
 use fipsee_ring::doorbell::ClientBell;
 use fipsee_ring::ring::{Cursor, Reader, Writer};
 use fipsee_ring::tuning::Tuning;
 
-use super::{QuestionToken, RingStanding, VirtqueueServer};
+use super::rare::used_bytes;
+use super::serve::Header;
+use super::{RingStanding, StatusPlace, VirtqueueServer};
 use crate::blk::upgrade::controller::Grant;
 use crate::blk::upgrade::rings::GuestView;
-use crate::blk::upgrade::wire::{COLD_PAIR_BYTES, Entry, NO_ATTACHMENT, RUNG, Reply};
+use crate::blk::upgrade::wire::{
+    COLD_PAIR_BYTES, Entry, INVALID, MAX_QUESTION_BYTES, NO_ATTACHMENT, Operation, PART_BYTES, Question, RUNG, Reply,
+};
 use crate::core::memory::DirtyLog;
+use crate::core::queue::chain::total_bytes;
 
 /// The guest's doorbell, as its ring sees it: what is to be done is for whoever holds the virtqueue, too.
 #[derive(Debug, Default)]
@@ -26,6 +33,13 @@ impl ClientBell for DeferredDoorbell {
     fn ring(&mut self) {
         self.rung = true;
     }
+}
+
+/// Names a question that waits for its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuestionToken {
+    head: u16,
+    number: u32,
 }
 
 #[derive(Debug)]
@@ -50,12 +64,6 @@ impl Ring {
     pub(super) fn standing(&self) -> Option<RingStanding> {
         let standing = self.server.standing().filter(|_| !self.ending)?;
         Some(RingStanding { queue: self.number, kept: self.kept, standing })
-    }
-
-    /// Go on as another server left off.
-    pub(super) fn resume(&mut self, ring: &RingStanding, log: Option<Arc<DirtyLog>>) {
-        self.server.take_stand(&ring.standing);
-        (self.kept, self.log) = (ring.kept, log);
     }
 
     /// Whatever was written to the ring since the last time, it lies here.
@@ -98,22 +106,19 @@ impl VirtqueueServer {
 
     /// Take nothing more from the ring, publish what is in flight, and let go of it; then tell `done`. At once if there is none.
     pub fn end(&mut self, done: Sender<()>) {
-        match &mut self.ring {
-            Some(ring) => {
-                ring.ending = true;
-                ring.waiting.push(done);
-                self.tend();
-            }
-            None => drop(done.send(())),
-        }
+        self.stop_ring(done, |ring| ring.ending = true);
     }
 
     /// Tell the guest that it has to go back to the virtqueue: requests taken from now on are not carried out. `done` is told when those
     /// taken before are finished.
     pub fn leave(&mut self, done: Sender<()>) {
+        self.stop_ring(done, |ring| ring.server.announce_detach());
+    }
+
+    fn stop_ring(&mut self, done: Sender<()>, stop: impl FnOnce(&mut Ring)) {
         match &mut self.ring {
             Some(ring) => {
-                ring.server.announce_detach();
+                stop(ring);
                 ring.waiting.push(done);
                 self.tend();
             }
@@ -125,7 +130,7 @@ impl VirtqueueServer {
     #[inline(always)]
     pub(super) fn ring_was_served(&mut self) {
         if let Some(ring) = &mut self.ring
-            && (ring.server.end_mut().client_bell.rung || ring.log.is_some() || !ring.waiting.is_empty())
+            && (ring.server.queue.client_bell.rung || ring.log.is_some() || !ring.waiting.is_empty())
         {
             self.tend();
         }
@@ -141,7 +146,7 @@ impl VirtqueueServer {
             ring.server.flush();
         }
         ring.mark();
-        let is_rung = std::mem::take(&mut ring.server.end_mut().client_bell.rung);
+        let is_rung = std::mem::take(&mut ring.server.queue.client_bell.rung);
         let parked = if is_rung || ends { ring.parked.take() } else { None };
         ring.kept |= is_rung && parked.is_none();
         let waiting = if idle { std::mem::take(&mut ring.waiting) } else { Vec::new() };
@@ -156,5 +161,79 @@ impl VirtqueueServer {
             // A receiver that has gone does not wait.
             let _ = done.send(());
         }
+    }
+    #[cold]
+    pub(super) fn serve_question(&mut self, header: &Header, at: &StatusPlace) {
+        if self.device.is_none() {
+            return self.answer(at, Status::Unsupported);
+        }
+        let question = self.queue.read(MAX_QUESTION_BYTES);
+        let room_bytes = total_bytes(self.queue.chain.writable());
+        let Some(bytes) = question.filter(|_| room_bytes >= PART_BYTES as u64) else {
+            return self.answer(at, Status::Invalid);
+        };
+        self.questions = self.questions.wrapping_add(1);
+        let token = QuestionToken { head: at.head, number: self.questions };
+        let job = &mut self.jobs[usize::from(at.head)];
+        job.place = *at;
+        job.place.used_bytes = used_bytes(room_bytes, PART_BYTES);
+        job.written.clear();
+        job.written.extend_from_slice(self.queue.chain.writable());
+        job.question = Some(token.number);
+        self.queue.hold(at.head);
+        self.unanswered += 1;
+        let is_plain = header.io_priority == 0 && header.sector == 0;
+        let reply = match Question::parse(&bytes) {
+            Err(refused) => Some(refused),
+            Ok(_) if !is_plain => Some(Reply::of(INVALID)),
+            Ok(bell) if bell.operation == Operation::Bell => self.park(token, &bell).map(Reply::of),
+            Ok(question) => {
+                return if let Some(device) = &mut self.device {
+                    device.asked(token, question);
+                };
+            }
+        };
+        if let Some(reply) = reply {
+            self.answer_question(token, &reply);
+        }
+    }
+
+    /// What to answer to a bell, or none: it is parked.
+    fn park(&mut self, token: QuestionToken, bell: &Question) -> Option<u32> {
+        let Some(ring) = self.ring.as_mut().filter(|ring| ring.attachment == bell.attachment && !ring.ending) else {
+            return Some(NO_ATTACHMENT);
+        };
+        if ring.number != bell.queue || ring.parked.is_some() {
+            return Some(INVALID);
+        }
+        if std::mem::take(&mut ring.kept) {
+            return Some(RUNG);
+        }
+        ring.parked = Some(token);
+        None
+    }
+
+    /// Answer a question that a [`Device`](super::Device) was given; [`flush`](Self::flush) publishes it. False if it waits no more.
+    pub fn answer_question(&mut self, token: QuestionToken, reply: &Reply) -> bool {
+        let Some(job) = self.jobs.get_mut(usize::from(token.head)).filter(|job| job.question == Some(token.number)) else {
+            return false;
+        };
+        if self.queue.is_over() {
+            return false;
+        }
+        job.question = None;
+        let mut at = job.place;
+        let pieces = std::mem::take(&mut job.written);
+        self.queue.release(token.head);
+        self.unanswered -= 1;
+        // The memory may be another one than when the question was asked.
+        let Some(place) = self.queue.host(at.address, 1) else {
+            self.queue.break_down(format!("the status byte of an upgrade request is no memory any more (chain {})", token.head));
+            return false;
+        };
+        at.place = place;
+        let put = self.queue.write(&pieces, &reply.to_bytes());
+        self.answer(&at, if put { Status::Ok } else { Status::BadMemory });
+        true
     }
 }

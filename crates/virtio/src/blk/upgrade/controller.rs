@@ -36,22 +36,17 @@ pub enum Decision {
     Answer(Reply),
     /// Have the virtqueues' servers serve these rings, then answer.
     Attach(Vec<Grant>, Reply),
-    /// Have the virtqueues' servers let go of the rings ([`UpgradeController::virtqueues`]), call [`UpgradeController::ended`], then answer.
+    /// Have the virtqueues' servers let go of the rings ([`UpgradeController::virtqueues`]), take [`UpgradeController::in_force`] away, then answer.
     Detach(Reply),
-}
-
-#[derive(Debug)]
-struct InForce {
-    id: u64,
-    entries: Vec<Entry>,
 }
 
 /// The attachment of a device.
 #[derive(Debug, Default)]
 pub struct UpgradeController {
-    in_force: Option<InForce>,
+    /// Number and queues of the attachment in force; to be taken away once the servers have let go of the rings.
+    pub in_force: Option<(u64, Vec<Entry>)>,
     /// Writes to guest memory are being logged: no attach.
-    migrating: bool,
+    pub migrating: bool,
 }
 
 impl UpgradeController {
@@ -68,7 +63,7 @@ impl UpgradeController {
         runs: impl Fn(u32) -> bool,
     ) -> Decision {
         let max_queues = virtqueues.min(MAX_QUEUES);
-        let current = self.in_force.as_ref().map_or(0, |in_force| in_force.id);
+        let current = self.in_force.as_ref().map_or(0, |(id, _)| *id);
         match question.operation {
             Operation::Query => {
                 let gone = question.attachment != 0 && question.attachment != current;
@@ -100,75 +95,45 @@ impl UpgradeController {
         if entries.len() > usize::from(max_queues) {
             return Err(Reply::of(INVALID));
         }
-        let mut opened = Vec::with_capacity(entries.len());
         for (place, entry) in entries.iter().enumerate() {
             let again = entries[..place].iter().any(|other| other.virtqueue == entry.virtqueue);
-            let found = rings::open(memory, entry).filter(|_| !again && runs(entry.virtqueue));
-            let wrong = || Reply { queue: u32::try_from(place).unwrap_or(0), ..Reply::of(INVALID) };
-            opened.push(found.ok_or_else(wrong)?);
+            if again || !runs(entry.virtqueue) || rings::open(memory, entry).is_none() {
+                return Err(Reply { queue: u32::try_from(place).unwrap_or(0), ..Reply::of(INVALID) });
+            }
         }
         if self.in_force.is_some() || self.migrating {
             return Err(Reply::of(NOT_NOW));
         }
         let id = next_id();
-        let grants = grants(id, entries, opened, choices);
-        self.in_force = Some(InForce { id, entries: entries.to_vec() });
+        let grants = self.resume(id, entries.to_vec(), memory, choices).ok_or_else(|| Reply::of(INVALID))?;
         Ok((grants, id))
-    }
-
-    /// The attachment in force, for another process: its number and its queues.
-    #[must_use]
-    pub fn in_force(&self) -> Option<(u64, &[Entry])> {
-        self.in_force.as_ref().map(|in_force| (in_force.id, in_force.entries.as_slice()))
     }
 
     /// Go on with an attachment that another process has made, by `choices` of our own. `None`: its rings do not lie in `memory`.
     pub fn resume(&mut self, id: u64, entries: Vec<Entry>, memory: &Arc<GuestMemory>, choices: Choices) -> Option<Vec<Grant>> {
-        let opened = entries.iter().map(|entry| rings::open(memory, entry)).collect::<Option<Vec<_>>>()?;
-        let grants = grants(id, &entries, opened, choices);
-        self.in_force = Some(InForce { id, entries });
+        let grant = |(entry, queue): (&Entry, u16)| {
+            let (requests, completions) = rings::open(memory, entry)?;
+            Some(Grant { attachment: id, queue, entry: *entry, requests, completions, choices })
+        };
+        let grants = entries.iter().zip(0..).map(grant).collect::<Option<Vec<_>>>()?;
+        self.in_force = Some((id, entries));
         Some(grants)
+    }
+
+    fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.in_force.iter().flat_map(|(_, entries)| entries)
     }
 
     /// The virtqueues that are doorbells of the attachment in force.
     pub fn virtqueues(&self) -> impl Iterator<Item = u32> + '_ {
-        self.in_force.iter().flat_map(|in_force| in_force.entries.iter().map(|entry| entry.virtqueue))
-    }
-
-    /// Is there an attachment?
-    #[must_use]
-    pub const fn is_attached(&self) -> bool {
-        self.in_force.is_some()
+        self.entries().map(|entry| entry.virtqueue)
     }
 
     /// Is every ring also in `memory`?
     #[must_use]
     pub fn fits(&self, memory: &Arc<GuestMemory>) -> bool {
-        self.in_force.iter().all(|in_force| in_force.entries.iter().all(|entry| rings::open(memory, entry).is_some()))
+        self.entries().all(|entry| rings::open(memory, entry).is_some())
     }
-
-    /// The servers have let go of the rings.
-    pub fn ended(&mut self) {
-        self.in_force = None;
-    }
-
-    /// Writes to guest memory are logged from now on, or no longer.
-    pub const fn set_migrating(&mut self, migrating: bool) {
-        self.migrating = migrating;
-    }
-}
-
-fn grants(attachment: u64, entries: &[Entry], opened: Vec<(MappedRing, MappedRing)>, choices: Choices) -> Vec<Grant> {
-    let rings = entries.iter().zip(opened).zip(0..);
-    let grant = |((entry, (requests, completions)), queue): ((&Entry, _), u16)| Grant {
-        attachment,
-        queue,
-        entry: *entry,
-        requests,
-        completions,
-        choices,
-    };
-    rings.map(grant).collect()
 }
 
 /// A number that no attachment had before: not in this process, and in another one of the same guest's only by a rare chance.

@@ -1,6 +1,5 @@
 //! Rings and payload in guest memory.
 
-use std::cell::Cell;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -11,7 +10,7 @@ use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::memory::{Extent, Memory, MemoryFault, Span};
 
 use super::wire::{COLD_PAIR_BYTES, Entry, REGION_SHIFT};
-use crate::core::memory::{GuestMemory, View};
+use crate::core::memory::{Finder, GuestMemory};
 
 /// Bytes of a sector.
 const SECTOR: usize = 1 << SECTOR_SHIFT;
@@ -20,14 +19,7 @@ const REGION_BYTES: u64 = 1 << REGION_SHIFT;
 
 /// The whole of guest memory as requests name it: a segment's id and offset are bits of the guest-physical address.
 #[derive(Debug)]
-pub struct GuestView {
-    memory: Arc<GuestMemory>,
-    /// The region of the last segment, which is looked at first.
-    last: Cell<View>,
-}
-
-// SAFETY: the pointer of the view leads into memory that `memory` keeps mapped and any thread may access.
-unsafe impl Send for GuestView {}
+pub struct GuestView(Finder);
 
 impl Memory for GuestView {
     #[inline(always)]
@@ -40,12 +32,12 @@ impl Memory for GuestView {
             return Err(MemoryFault::Outside);
         };
         let address = u64::from(region) << REGION_SHIFT | offset_bytes;
-        match (self.last.get().host(address, length_bytes), usize::try_from(length_bytes)) {
+        match (self.0.host(address, length_bytes), usize::try_from(length_bytes)) {
             (Some(base), Ok(length)) => {
                 spans.push(span(base, length));
                 Ok(())
             }
-            _ => self.find_elsewhere(address, length_bytes, spans),
+            _ => self.find_pieces(address, length_bytes, spans),
         }
     }
 }
@@ -62,18 +54,15 @@ impl GuestView {
     /// The whole of `memory`.
     #[must_use]
     pub fn new(memory: &Arc<GuestMemory>) -> Self {
-        Self { memory: Arc::clone(memory), last: Cell::new(View::NONE) }
+        Self(Finder::new(Arc::clone(memory)))
     }
 
-    /// A segment in another region than the last, or one that crosses from one into the next.
+    /// A segment that crosses from one region into the next, or is no memory.
     #[cold]
-    fn find_elsewhere(&self, address: u64, length_bytes: u64, spans: &mut Vec<Span>) -> Result<(), MemoryFault> {
-        if let Some(view) = self.memory.view(address) {
-            self.last.set(view);
-        }
+    fn find_pieces(&self, address: u64, length_bytes: u64, spans: &mut Vec<Span>) -> Result<(), MemoryFault> {
         let (mut is_whole, mut count) = (true, 0);
         let room = MAX_SPANS.saturating_sub(spans.len());
-        let is_there = self.memory.pieces(address, length_bytes, &mut |base, length_bytes| {
+        let is_there = self.0.memory().pieces(address, length_bytes, &mut |base, length_bytes| {
             is_whole &= length_bytes.is_multiple_of(SECTOR);
             count += 1;
             if is_whole && count <= room {

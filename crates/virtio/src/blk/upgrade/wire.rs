@@ -38,36 +38,17 @@ pub const INVALID: u32 = 4;
 /// Result: a version that we do not know.
 pub const BAD_VERSION: u32 = 5;
 
-/// What a question asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
-    /// What do you offer, what is in force?
-    Query,
-    /// Go over to rings.
-    Attach,
-    /// Tell me, by an answer, when the ring has something for me.
-    Bell,
-    /// Let go of the rings.
-    Detach,
-}
-
-impl Operation {
-    /// Every operation, in the order of their numbers.
-    pub const ALL: [Self; 4] = [Self::Query, Self::Attach, Self::Bell, Self::Detach];
-
-    /// The number on the wire.
-    #[must_use]
-    pub const fn to_wire(self) -> u16 {
-        match self {
-            Self::Query => 1,
-            Self::Attach => 2,
-            Self::Bell => 3,
-            Self::Detach => 4,
-        }
-    }
-
-    fn from_wire(wire: u16) -> Option<Self> {
-        Self::ALL.into_iter().find(|operation| operation.to_wire() == wire)
+fipsee_block::wire_numbers! {
+    /// What a question asks for.
+    Operation: u16 {
+        /// What do you offer, what is in force?
+        Query = 1,
+        /// Go over to rings.
+        Attach = 2,
+        /// Tell me, by an answer, when the ring has something for me.
+        Bell = 3,
+        /// Let go of the rings.
+        Detach = 4,
     }
 }
 
@@ -100,10 +81,27 @@ fipsee_ring::wire_structures! {
         0 magic: u32, 4 version: u16, 6 operation: u16, 8 attachment: u64, 16 features: u64, 24 queue_count: u16, 26 queue: u16,
         28 reserved: [u8; 36],
     }
-    /// A [`Reply`] on the wire.
-    pub RawReply: 64 {
-        0 result: u32, 4 version: u16, 6 max_queues: u16, 8 attachment: u64, 16 features: u64, 24 max_depth: u32, 28 queue: u32,
-        32 choices: u32, 36 reserved: [u8; 28],
+    /// An answer.
+    #[derive(Default, PartialEq, Eq)]
+    pub Reply: 64 {
+        /// How it ended.
+        0 result: u32,
+        /// [`VERSION`].
+        4 version: u16,
+        /// Most queues of an attachment: query, attach.
+        6 max_queues: u16,
+        /// The new attachment (attach), or the one in force (query).
+        8 attachment: u64,
+        /// Features offered (query) or in force (attach).
+        16 features: u64,
+        /// Most requests outstanding in a queue: query.
+        24 max_depth: u32,
+        /// Which entry of an attach was wrong.
+        28 queue: u32,
+        /// Advice (attach, with [`FEATURE_CHOICES`] in force): a word of [`Choices`](fipsee_ring::tuning::Choices).
+        32 choices: u32,
+        /// Zeroes.
+        36 reserved: [u8; 28],
     }
 }
 
@@ -119,7 +117,9 @@ impl Entry {
     pub fn parse(bytes: &[u8; PART_BYTES]) -> Option<Self> {
         let RawEntry { entry, reserved } = zerocopy::transmute!(*bytes);
         let slots_ok = |slots: u32| slots.is_power_of_two() && (MIN_SLOTS..=MAX_SLOTS).contains(&slots);
-        let aligned = [entry.request_address, entry.completion_address, entry.cold_address].into_iter().all(is_aligned);
+        let aligned = [entry.request_address, entry.completion_address, entry.cold_address]
+            .iter()
+            .all(|address| address.is_multiple_of(64));
         let most = entry.request_slots.min(entry.completion_slots.saturating_sub(EVENT_CREDITS)).min(MAX_DEPTH);
         let allowed = aligned
             && slots_ok(entry.request_slots)
@@ -147,10 +147,6 @@ impl Entry {
 /// Bytes of the cold words of both rings of a queue.
 pub const COLD_PAIR_BYTES: u64 = 256;
 const _: () = assert!(COLD_BYTES == 128 && SLOT_BYTES == 64);
-
-fn is_aligned(address: u64) -> bool {
-    address.is_multiple_of(64)
-}
 
 fn ring_bytes(slots: u32) -> u64 {
     u64::from(slots) * 64
@@ -226,47 +222,24 @@ impl Question {
     }
 }
 
-/// An answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reply {
-    /// How it ended.
-    pub result: u32,
-    /// Most queues of an attachment: query, attach.
-    pub max_queues: u16,
-    /// The new attachment (attach), or the one in force (query).
-    pub attachment: u64,
-    /// Features offered (query) or in force (attach).
-    pub features: u64,
-    /// Most requests outstanding in a queue: query.
-    pub max_depth: u32,
-    /// Which entry of an attach was wrong.
-    pub queue: u32,
-    /// Advice (attach, with [`FEATURE_CHOICES`] in force): a word of [`Choices`](fipsee_ring::tuning::Choices).
-    pub choices: u32,
-}
-
 impl Reply {
     /// A reply that says no more than how it ended.
     #[must_use]
     pub fn of(result: u32) -> Self {
-        Self { result, ..Self::default() }
+        Self { result, version: VERSION, ..Self::default() }
     }
 
     /// As it stands on the wire.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; PART_BYTES] {
-        let Self { result, max_queues, attachment, features, max_depth, queue, choices } = *self;
-        let (version, reserved) = (VERSION, [0; 28]);
-        zerocopy::transmute!(RawReply { result, version, max_queues, attachment, features, max_depth, queue, choices, reserved })
+        zerocopy::transmute!(*self)
     }
 
     /// What a guest reads, if it is a reply of this version.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; PART_BYTES]) -> Option<Self> {
-        let raw: RawReply = zerocopy::transmute!(*bytes);
-        let RawReply { result, version, max_queues, attachment, features, max_depth, queue, choices, reserved } = raw;
-        let unasked = choices != 0 && features & FEATURE_CHOICES == 0;
-        let reply = Self { result, max_queues, attachment, features, max_depth, queue, choices };
-        (version == VERSION && !unasked && reserved == [0; 28]).then_some(reply)
+        let reply: Self = zerocopy::transmute!(*bytes);
+        let unasked = reply.choices != 0 && reply.features & FEATURE_CHOICES == 0;
+        (reply.version == VERSION && !unasked && reply.reserved == [0; 28]).then_some(reply)
     }
 }

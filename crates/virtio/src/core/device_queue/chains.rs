@@ -9,14 +9,14 @@ use virtio_bindings::virtio_ring::VIRTIO_RING_F_INDIRECT_DESC;
 
 use super::DeviceQueue;
 use crate::core::queue::Descriptor;
-use crate::core::queue::chain::{Piece, drop_first, total_bytes};
+use crate::core::queue::chain::{Piece, total_bytes};
 
 impl DeviceQueue {
     /// May so many chains be waiting? If so they are about to be taken: kicks are not needed. If not, the queue stops.
     #[inline(always)]
     pub(crate) fn begin_visit(&mut self, waiting: u16) -> bool {
-        if waiting > self.ring.size() {
-            let (next, size) = (self.ring.next_available(), self.ring.size());
+        if waiting > self.ring.size {
+            let (next, size) = (self.ring.next_available, self.ring.size);
             self.break_down(format!("the available ring went from {next} on by {waiting} entries, and the queue has {size}"));
             return false;
         }
@@ -61,7 +61,7 @@ impl DeviceQueue {
                 return false;
             }
             None => {
-                let size = self.ring.size();
+                let size = self.ring.size;
                 self.break_down(format!("the available ring names descriptor {head}, and the queue has {size}"));
                 return false;
             }
@@ -126,17 +126,17 @@ impl DeviceQueue {
     /// Words that stand in several descriptors, across regions or at an odd address.
     #[cold]
     fn take_scattered_words<const WORDS: usize>(&mut self) -> Option<[u64; WORDS]> {
-        let length_bytes = const { bytes_of(WORDS) };
-        let mut pieces = self.chain.readable().to_vec();
-        let mut rest = length_bytes;
-        for piece in &mut pieces {
-            piece.length_bytes = piece.length_bytes.min(rest);
-            rest -= piece.length_bytes;
-        }
-        let bytes = self.copy_of(&pieces, WORDS * 8)?;
-        let words = <[[u8; 8]; WORDS]>::try_from(bytes.as_chunks().0).ok()?.map(u64::from_le_bytes);
+        let (mut rest, mut bytes) = (const { bytes_of(WORDS) }, Vec::with_capacity(WORDS * 8));
         let readable = self.chain.readable;
-        drop_first(&mut self.chain.pieces[..readable], length_bytes).then_some(words)
+        for piece in &mut self.chain.pieces[..readable] {
+            let part = piece.length_bytes.min(rest);
+            if !self.finder.memory().read(piece.address, part.into(), &mut bytes) {
+                return None;
+            }
+            piece.address = piece.address.wrapping_add(part.into());
+            (piece.length_bytes, rest) = (piece.length_bytes - part, rest - part);
+        }
+        Some(<[[u8; 8]; WORDS]>::try_from(bytes.as_chunks().0).ok()?.map(u64::from_le_bytes))
     }
 
     /// Turn the readable or the writable pieces into spans; the bytes they hold together, or nothing if a piece is no memory. Of more
@@ -169,10 +169,7 @@ impl DeviceQueue {
 
     /// The readable bytes, copied once; none if a piece is no memory, or there are more than `limit`.
     pub(crate) fn read(&self, limit: usize) -> Option<Vec<u8>> {
-        self.copy_of(self.chain.readable(), limit)
-    }
-
-    fn copy_of(&self, pieces: &[Piece], limit: usize) -> Option<Vec<u8>> {
+        let pieces = self.chain.readable();
         let total = usize::try_from(total_bytes(pieces)).ok().filter(|total| *total <= limit)?;
         let (memory, mut bytes) = (self.finder.memory(), Vec::with_capacity(total));
         let is_memory = pieces.iter().all(|piece| memory.read(piece.address, piece.length_bytes.into(), &mut bytes));

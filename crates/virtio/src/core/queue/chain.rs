@@ -87,7 +87,7 @@ impl Chain {
     ) -> Result<(), ChainFault> {
         self.pieces.clear();
         self.readable = 0;
-        let limit = usize::from(queue.size());
+        let limit = usize::from(queue.size);
         let mut descriptor = first;
         for _ in 0..limit {
             if descriptor.has(VRING_DESC_F_INDIRECT) {
@@ -178,20 +178,6 @@ impl Chain {
             Err(ChainFault::TooLong { limit: entries })
         }
     }
-}
-
-/// The pieces without their first `count` bytes; false if they hold fewer.
-pub(crate) fn drop_first(pieces: &mut [Piece], mut count: u32) -> bool {
-    for piece in pieces {
-        let part = piece.length_bytes.min(count);
-        piece.address = piece.address.wrapping_add(part.into());
-        piece.length_bytes -= part;
-        count -= part;
-        if count == 0 {
-            return true;
-        }
-    }
-    count == 0
 }
 
 /// Take the last byte of the pieces away; its address, if there is one.

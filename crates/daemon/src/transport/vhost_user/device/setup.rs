@@ -141,7 +141,7 @@ impl Device {
     pub(super) fn end_attachment(&mut self) {
         self.on_rings(VirtqueueServer::end);
         self.then(|device| {
-            device.attachment.ended();
+            device.attachment.in_force = None;
         });
     }
 
