@@ -15,15 +15,15 @@ use crate::transport::vhost_user::Socket;
 
 /// What a reload did, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// Disks that are served now and were not before.
-    pub added: Vec<String>,
+    pub(crate) added: Vec<String>,
     /// Disks that are served no more.
-    pub removed: Vec<String>,
+    pub(crate) removed: Vec<String>,
     /// Settings, and disks (`disk 'a'`) whose lists changed.
-    pub changed: Vec<String>,
+    pub(crate) changed: Vec<String>,
     /// Settings and disks (`disk 'a'`) that stay as they were until the daemon is restarted.
-    pub needs_restart: Vec<String>,
+    pub(crate) needs_restart: Vec<String>,
 }
 
 impl Admin {
@@ -46,7 +46,7 @@ impl Admin {
 
     fn change(&mut self) -> Result<Outcome, String> {
         let arguments = self.running.arguments.clone();
-        if arguments.file().is_none() {
+        if arguments.config.is_none() {
             return Err("there is no configuration file to read again; start fipseed with --config FILE.toml".to_owned());
         }
         let mut next = arguments.into_config()?;
@@ -54,7 +54,7 @@ impl Admin {
         let served = self.live.now();
         let (mut exports, mut opened) = (Vec::new(), Opened::default());
         for disk in &next.disks {
-            let open = |_| self.open(disk).inspect(|new| opened.add(Arc::clone(new)));
+            let open = |_| self.open(disk).inspect(|new| opened.0.push(Arc::clone(new)));
             exports.push(served.find(&disk.spec.name).cloned().or_else(open)?);
         }
         let is_gone = |old: &&Arc<Export>| exports.iter().all(|export| !Arc::ptr_eq(export, old));
@@ -62,7 +62,7 @@ impl Admin {
         let sockets = self.new_sockets(&next, &exports)?;
         retire(&removed)?;
         let unwanted = self.vms.retire(|export, path| self.is_unwanted(&next, export, path));
-        let unwanted = unwanted.inspect_err(|_| removed.iter().for_each(|export| export.reinstate()))?;
+        unwanted.inspect_err(|_| removed.iter().for_each(|export| export.reinstate()))?;
         // From here on nothing can fail.
         let name = |export: &Arc<Export>| export.name().to_owned();
         let (added, removed) = (opened.0.iter().map(name).collect(), removed.into_iter().map(name).collect());
@@ -78,7 +78,7 @@ impl Admin {
             }
         }
         self.live.replace(exports, next.clients, outcome.added.len());
-        self.vms.remove(&unwanted);
+        self.vms.remove_retired();
         self.vms.add(sockets);
         self.log.set(level);
         self.running = next;

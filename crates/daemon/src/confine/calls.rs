@@ -23,6 +23,7 @@ const FIONBIO: u32 = 0x5421;
 macro_rules! calls {
     ($($name:ident)*) => { &[$(libc::$name),*] };
 }
+pub(crate) use calls;
 
 /// Calls whatever their arguments, of every service: those of the runtime, the transports, the log and the C library.
 const ALLOWED: &[c_long] = calls! {

@@ -69,7 +69,7 @@ impl Paths {
             let _ = std::fs::create_dir_all(&folder);
             paths.add(&folder, sockets());
         }
-        if let Some(file) = config.arguments.file() {
+        if let Some(file) = &config.arguments.config {
             paths.add_beside(file, reading());
         }
         // Who holds a lock; how the machine and its devices are; and our own program, for the names in a backtrace.

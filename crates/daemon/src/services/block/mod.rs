@@ -5,6 +5,7 @@ mod takeover;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use fipsee_block::server::{DiskQueue, QueueServer, QueueSetup, Standing};
 use fipsee_block::stats::QueueCounters;
@@ -30,13 +31,11 @@ use crate::worker::{Command, DiskEngine, WorkerHandle};
 pub(super) const ENTRY: Entry =
     Entry { needs: declared::needs, make: |live, workers| Box::new(Block { live: Arc::clone(live), workers: workers.to_vec() }) };
 
-/// The block service.
 struct Block {
     live: Arc<Live>,
     workers: Vec<WorkerHandle>,
 }
 
-/// What is held for an attached client.
 struct BlockAttachment {
     export: Arc<Export>,
     channel: Channel,
@@ -48,8 +47,10 @@ struct BlockAttachment {
 type QueueEnd = (ServerQueue, Arc<QueueCounters>, Option<Standing>);
 
 impl BlockAttachment {
-    /// What the workers are to do so that they serve the queues.
-    fn commands(&self, client: u64, assignments: &[Assignment], ends: Vec<QueueEnd>, info: BlockInfo) -> Vec<(usize, Command)> {
+    /// Show the queues to who asks for them; what the workers are to do so that they serve them.
+    fn serve(&self, client: u64, assignments: &[Assignment], ends: Vec<QueueEnd>, info: BlockInfo) -> Vec<(usize, Command)> {
+        let counters = ends.iter().map(|(_, counters, _)| Arc::clone(counters)).collect();
+        self.export.set_queues(client, counters, assignments.iter().map(|assignment| assignment.place().cpu).collect());
         let (Channel { region, layout, .. }, read_only) = (&self.channel, self.read_only);
         let of_queue = ends.into_iter().zip(&layout.queues).zip(assignments).zip(0_u16..);
         let command = of_queue.map(|((((queue, counters, standing), geometry), assignment), index)| {
@@ -100,7 +101,7 @@ impl Attachment<DiskEngine> for BlockAttachment {
 
     fn release(&self, client: u64) {
         self.export.leave(client);
-        self.live.departed();
+        self.live.departures.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -196,14 +197,11 @@ impl Block {
         let mut grant = Grant::new(layout, |region| placement::put_near(region, places()))?;
         let read_only = export.is_read_only() || wanted.flags & ATTACH_READ_ONLY != 0;
         let channel = Channel::of(&grant);
-        let ends = std::mem::take(&mut grant.queues).into_iter().map(|queue| (queue, Arc::default(), None));
-        let ends: Vec<QueueEnd> = ends.collect();
-        let counters = ends.iter().map(|(_, counters, _)| Arc::clone(counters)).collect();
-        export.set_queues(client.id, counters, places().map(|place| place.cpu).collect());
+        let ends = std::mem::take(&mut grant.queues).into_iter().map(|queue| (queue, Arc::default(), None)).collect();
         let attachment = BlockAttachment { export: Arc::clone(export), channel, read_only, live: Arc::clone(&self.live) };
         // Once: the queues must know what the client is told.
         let info = export.info(read_only);
-        let commands = attachment.commands(client.id, &assignments, ends, info);
+        let commands = attachment.serve(client.id, &assignments, ends, info);
         let reply = grant.attached(info.to_bytes());
         Ok(Granted { attachment: Box::new(attachment), assignments, reply, grant, commands })
     }

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use fipsee_block::server::Standing;
 use fipsee_block::stats::QueueCounters;
 use fipsee_block::wire::PROFILE;
-use fipsee_serve::session::{Adopted, AdoptedChannel, Channel, Client, Credentials, Part};
+use fipsee_serve::session::{Adopted, AdoptedChannel, Channel, Client, Part};
 use fipsee_serve::{Assignment, QueueName, Quiesced};
 use serde::{Deserialize, Serialize};
 
 use super::{Block, BlockAttachment, QueueEnd};
-use crate::export::{Attached, Kind, Role};
-use crate::takeover::wire::{RoleGiven, StandingGiven, count, recount};
+use crate::export::{Kind, Role};
+use crate::takeover::wire::{StandingGiven, count, recount};
 use crate::worker::DiskEngine;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -21,7 +21,6 @@ struct ClientGiven {
     disk: String,
     read_only: bool,
     exclusive: bool,
-    #[serde(with = "RoleGiven")]
     role: Role,
 }
 
@@ -72,13 +71,10 @@ impl Block {
             standings.push(standing);
         }
         let assignments: Vec<Assignment> = ends.iter().map(|_| Assignment::choose(&self.workers)).collect();
-        let worker_cpus = assignments.iter().map(|assignment| assignment.place().cpu).collect();
-        let queues = ends.iter().map(|(_, counters, _)| Arc::clone(counters)).collect();
-        let attachment = BlockAttachment { channel, export: Arc::clone(&export), read_only, live: Arc::clone(&self.live) };
-        let (id, &Credentials { pid, uid, .. }) = (client.id, client.credentials);
-        let commands = attachment.commands(id, &assignments, ends, attachment.export.info(attachment.read_only));
-        let kind = Kind::Ring;
-        export.keep(Attached { kind, client: id, pid, uid, queues, worker_cpus, exclusive, role, leaving: false });
+        let id = client.id;
+        export.keep(Kind::Ring, id, client.credentials, (exclusive, role));
+        let attachment = BlockAttachment { channel, export, read_only, live: Arc::clone(&self.live) };
+        let commands = attachment.serve(id, &assignments, ends, attachment.export.info(read_only));
         let is_same = Box::new(move |quiesced: &Quiesced| quiesced.has_states(id, &standings));
         Ok(Adopted { attachment: Box::new(attachment), assignments, commands, is_same })
     }

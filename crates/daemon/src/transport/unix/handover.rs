@@ -17,7 +17,7 @@ use crate::transport::vhost_user;
 use crate::worker::{DiskEngine, why_not_quiesced};
 
 /// Hand the clients over to the daemon at the other end of the line.
-pub struct HandOver {
+pub(crate) struct HandOver {
     pub(crate) line: Line,
     /// The conversation, which has come to the clients.
     pub(crate) giving: Giving,

@@ -1,6 +1,7 @@
 //! What the daemon is for its clients' sessions: registry, limits, workers, log.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use fipsee_ring::handshake::Wanted;
 use fipsee_serve::Assignment;
@@ -50,7 +51,7 @@ impl Host<DiskEngine> for DaemonHost {
 
     fn descriptors(&self) -> (u64, u64) {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
-        (limit, self.descriptors + self.live.now().added_descriptors + self.live.device_descriptors())
+        (limit, self.descriptors + self.live.now().added_descriptors + self.live.device_descriptors.load(Ordering::Relaxed))
     }
 
     fn features(&self) -> u64 {
@@ -70,7 +71,7 @@ impl Host<DiskEngine> for DaemonHost {
     }
 
     fn departures(&self) -> u64 {
-        self.live.departures()
+        self.live.departures.load(Ordering::Relaxed)
     }
 
     fn event(&mut self, event: Event<'_>) {

@@ -38,8 +38,6 @@ fipsee_ring::wire_structures! {
 
 /// Bytes before the body of a message.
 pub const HEADER_BYTES: usize = size_of::<RawHeader>();
-/// Descriptors that come with a message at most.
-pub const MAX_DESCRIPTORS: usize = 32;
 const MAX_BODY_BYTES: usize = 4096;
 const VERSION: u32 = 1;
 const FLAG_REPLY: u32 = 4;

@@ -10,7 +10,7 @@ use fipsee_virtio::core::memory::{DirtyLog, GuestMemory, MAX_REGIONS};
 use virtio_bindings::virtio_blk::VIRTIO_BLK_F_CONFIG_WCE;
 use zerocopy::IntoBytes;
 
-use super::{Action, Change, Device, PROTOCOL_FEATURES};
+use super::{Action, Device, PROTOCOL_FEATURES};
 use crate::transport::vhost_user::message::{ConfigRange, Header, Inflight, LogArea, Message, VringState};
 use crate::transport::vhost_user::vring::{MAX_SIZE, UserRings, Vring};
 
@@ -210,7 +210,7 @@ impl Device {
         let copied = copied.map_err(|error| format!("no descriptor is left: {error}"))?;
         self.vring(queue).call = call;
         if self.vring(queue).is_served() {
-            self.act(Action::Change(queue, Change(Box::new(move |server| server.queue.set_call(copied)))));
+            self.act(Action::Change(queue, Box::new(move |server| server.queue.set_call(copied))));
         }
         Ok(())
     }
