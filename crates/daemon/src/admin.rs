@@ -33,7 +33,6 @@ use crate::transport::unix::HandOver;
 use crate::transport::vhost_user::VhostUserSockets;
 use crate::worker::{self, WorkerHandle};
 
-/// Longest request line.
 const MAX_REQUEST_BYTES: u64 = 4096;
 /// A connection that says nothing for so long is closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -111,12 +110,10 @@ pub(crate) struct AdminHandle {
 }
 
 impl AdminHandle {
-    /// Take connections from now on.
     pub(crate) fn begin(&self) {
         let _ = self.begin.send(());
     }
 
-    /// Stop listening and remove the socket.
     pub(crate) fn stop(self) {
         let Self { begin, stop, thread } = self;
         drop(begin);
@@ -210,7 +207,7 @@ impl Admin {
                 json!({ "disks": self.live.now().exports.iter().map(|export| self.describe(export)).collect::<Vec<_>>() })
             }
             Request::Info { disk } => {
-                let export = self.find(&disk)?;
+                let export = self.live.now().find(&disk)?.clone();
                 let mut description = self.describe(&export);
                 description["clients"] = export.attached().iter().map(describe_client).collect();
                 description
@@ -226,16 +223,12 @@ impl Admin {
         }))
     }
 
-    fn find(&self, name: &str) -> Result<Arc<Export>, String> {
-        self.live.now().find(name).cloned()
-    }
-
     fn describe(&self, export: &Export) -> Value {
         let info: BlockInfo = export.info(false);
         let (io, unit_bytes) = export.io().unzip();
         let mut description = json!({
             "disk": export.name(),
-            "kind": export.disk().kind(),
+            "kind": export.disk.kind(),
             "size_bytes": info.size_bytes(),
             "first_sector": info.first_sector,
             "last_sector": info.first_sector + info.sector_count - 1,
@@ -247,8 +240,8 @@ impl Admin {
             "max_range_bytes": u64::from(info.max_range_sectors) * 512,
             "max_segments": info.max_segments,
             "read_only": !info.can(CAPABILITY_WRITE),
-            "exclusive": export.spec().exclusive,
-            "shared": export.spec().shared,
+            "exclusive": export.spec.exclusive,
+            "shared": export.spec.shared,
             "claimed": export.attached().iter().any(|client| client.role == Role::SoleWriter),
             "capabilities": CAPABILITY_NAMES.iter().filter(|(bit, _)| info.can(*bit)).map(|(_, name)| *name).collect::<Vec<_>>(),
             "attached": export.attached().len(),
@@ -256,14 +249,14 @@ impl Admin {
             "errors": null,
             "stalled": null,
         });
-        for (name, metric) in faults(export.disk()).into_iter().flatten() {
+        for (name, metric) in faults(&export.disk).into_iter().flatten() {
             description[name] = to_json(metric);
         }
         description
     }
 
     fn attach(&self, disk: &str, path: &Path) -> Result<Value, String> {
-        let export = self.find(disk)?;
+        let export = self.live.now().find(disk)?.clone();
         if !path.is_absolute() {
             return Err(format!("{} is no absolute path; the daemon has another working directory", path.display()));
         }
@@ -304,8 +297,8 @@ impl Admin {
     }
 
     fn resize(&self, &Resize { ref disk, size_bytes, shrink, force }: &Resize) -> Result<Value, String> {
-        let export = self.find(disk)?;
-        let block_bytes = u64::from(export.disk().info().block_bytes);
+        let export = self.live.now().find(disk)?.clone();
+        let block_bytes = u64::from(export.disk.info().block_bytes);
         if size_bytes == 0 || !size_bytes.is_multiple_of(block_bytes) {
             return Err(format!(
                 "size {size_bytes} is 0 or no multiple of the logical block size {block_bytes}; choose one that is"
@@ -315,8 +308,8 @@ impl Admin {
         if lost_bytes > 0 {
             check_shrinking(&export, lost_bytes, shrink, force)?;
         }
-        export.disk().resize(size_bytes / 512)?;
-        let info = export.disk().info();
+        export.disk.resize(size_bytes / 512)?;
+        let info = export.disk.info();
         for worker in &self.workers {
             worker.mailbox.send_all(worker::announce_resize(&export, info));
         }

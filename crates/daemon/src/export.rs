@@ -1,6 +1,5 @@
 //! Exports: disks under a name, who may use them, and who does.
 
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -41,7 +40,6 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As the admin socket says it.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Ring => "ring",
@@ -115,8 +113,9 @@ impl Attached {
 
 /// A disk under a name.
 pub struct Export {
-    spec: DiskSpec,
-    disk: Arc<AnyDisk>,
+    /// What it is configured as; its size may have changed.
+    pub(crate) spec: DiskSpec,
+    pub(crate) disk: Arc<AnyDisk>,
     users: Mutex<Users>,
     /// Somebody has left.
     left: Condvar,
@@ -198,11 +197,6 @@ impl Export {
         Self { spec: config.spec.clone(), disk: Arc::new(disk), users, left: Condvar::new() }
     }
 
-    /// Go on with the disk that another daemon serves as `info`, its content in `file`, unless clients would notice the difference.
-    pub(crate) fn take_over(disk: &DiskConfig, info: &BlockInfo, file: Option<OwnedFd>) -> Result<Arc<Self>, String> {
-        Ok(Arc::new(Self::new(disk, disk.spec.take_over(info, file)?)))
-    }
-
     pub(crate) fn open(disk: &DiskConfig) -> Result<Arc<Self>, String> {
         let spec = &disk.spec;
         let export = Self::new(disk, spec.open()?);
@@ -219,23 +213,10 @@ impl Export {
         &self.spec.name
     }
 
-    pub(crate) const fn disk(&self) -> &Arc<AnyDisk> {
-        &self.disk
-    }
-
     /// How a file disk's requests reach the file: `direct`, in units of so many bytes, or `cached`.
     pub(crate) fn io(&self) -> Option<(&'static str, Option<u64>)> {
         let unit_bytes = self.disk.file_disk()?.direct_unit_bytes();
         Some((if unit_bytes.is_some() { "direct" } else { "cached" }, unit_bytes))
-    }
-
-    /// What it is configured as; its size may have changed.
-    pub(crate) const fn spec(&self) -> &DiskSpec {
-        &self.spec
-    }
-
-    pub(crate) const fn is_read_only(&self) -> bool {
-        self.spec.ro
     }
 
     /// What clients are told.
@@ -371,13 +352,9 @@ impl Export {
         self.lock().attached.clone()
     }
 
-    pub(crate) fn allow(&self) -> AllowList {
-        self.lock().allow.clone()
-    }
-
-    /// Change who may attach. Who is attached stays.
-    pub(crate) fn set_allow(&self, allow: AllowList) {
-        self.lock().allow = allow;
+    /// Change who may attach. Who is attached stays. Was it another list before?
+    pub(crate) fn set_allow(&self, allow: &AllowList) -> bool {
+        std::mem::replace(&mut self.lock().allow, allow.clone()) != *allow
     }
 
     /// Let nobody attach any more, if nobody is; else the process that is.

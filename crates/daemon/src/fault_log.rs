@@ -38,7 +38,7 @@ impl FaultLog {
         self.quiet.retain(|_, until| *until > now);
         let mut rest = None;
         for export in &self.live.now().exports {
-            let Some(faults) = export.disk().faults() else { continue };
+            let Some(faults) = export.disk.faults() else { continue };
             faults.ring_at(&self.bell);
             if !faults.is_pending() {
                 continue;

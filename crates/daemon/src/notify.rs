@@ -44,7 +44,6 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// As the environment says.
     pub(crate) fn from_environment() -> Self {
         Self { interval: sd_notify::watchdog_enabled().map(|patience| patience / 2), last: Instant::now() }
     }

@@ -56,7 +56,6 @@ fn choices_of(worker: usize, machine: &Machine, cpu: Option<usize>, clients: &[u
     choices
 }
 
-/// What was measured of the machine.
 fn load(machine: &Machine) -> Option<Kept> {
     match cache::load(machine) {
         Ok((path, kept)) => {
@@ -81,7 +80,6 @@ pub(crate) fn leave_to_workers(places: &[Place]) {
     }
 }
 
-/// The node that all of these belong to.
 fn common_node(mut places: impl Iterator<Item = Place>) -> Option<usize> {
     let node = places.next()?.node?;
     places.all(|place| place.node == Some(node)).then_some(node)

@@ -72,8 +72,7 @@ impl Admin {
         outcome.changed = self.changed_settings(&next);
         for (disk, export) in next.disks.iter().zip(&exports).filter(|(disk, _)| !outcome.added.contains(&disk.spec.name)) {
             let sockets_change = self.configured(export.name()) != disk.vhost_user;
-            if export.allow() != disk.allow || sockets_change {
-                export.set_allow(disk.allow.clone());
+            if export.set_allow(&disk.allow) || sockets_change {
                 outcome.changed.push(format!("disk '{}'", disk.spec.name));
             }
         }
@@ -85,14 +84,9 @@ impl Admin {
         Ok(outcome)
     }
 
-    /// A disk as the running configuration has it.
-    pub(crate) fn configured_disk(&self, name: &str) -> Option<&DiskConfig> {
-        self.running.disks.iter().find(|disk| disk.spec.name == name)
-    }
-
     /// The sockets that the running configuration gives a disk.
     fn configured(&self, name: &str) -> &[PathBuf] {
-        self.configured_disk(name).map_or(&[], |disk| &disk.vhost_user)
+        self.running.disk(name).map_or(&[], |disk| &disk.vhost_user)
     }
 
     fn open(&self, disk: &DiskConfig) -> Result<Arc<Export>, String> {
@@ -115,7 +109,6 @@ impl Admin {
         Ok(sockets)
     }
 
-    /// Bind a socket for virtual machines.
     pub(crate) fn new_socket(&self, export: &Arc<Export>, path: &Path) -> Result<Socket, String> {
         self.vms.prepare(export, path).map_err(|text| self.confinement.explain(text, path, true))
     }
@@ -123,8 +116,7 @@ impl Admin {
     /// Is a socket to be removed? All of a disk that goes, and of one that stays those that the file named and names no more: what was
     /// attached by hand stays.
     fn is_unwanted(&self, next: &Config, export: &Export, path: &Path) -> bool {
-        let wanted = next.disks.iter().find(|disk| disk.spec.name == export.name());
-        wanted.is_none_or(|disk| {
+        next.disk(export.name()).is_none_or(|disk| {
             let named = |paths: &[PathBuf]| paths.iter().any(|other| other == path);
             named(self.configured(export.name())) && !named(&disk.vhost_user)
         })
@@ -186,7 +178,7 @@ fn keep_what_cannot_change(next: &mut Config, running: &Config, told: &mut Vec<S
     keep("confine_paths", &mut next.confine_paths, &running.confine_paths, told);
     keep("log_format", &mut next.log_format, &running.log_format, told);
     for disk in &mut next.disks {
-        if let Some(old) = running.disks.iter().find(|old| old.spec.name == disk.spec.name) {
+        if let Some(old) = running.disk(&disk.spec.name) {
             keep(&format!("disk '{}'", old.spec.name), &mut disk.spec, &old.spec, told);
         }
     }

@@ -14,13 +14,11 @@ use crate::config::Config;
 /// What is ever asked of landlock. A kernel that knows less of it enforces that.
 const NEWEST: ABI = ABI::V6;
 
-/// Where homes are.
 const HOMES: &str = "/home";
 
 /// What the daemon may do below a path.
 type Rights = BitFlags<AccessFs>;
 
-/// Look things up.
 fn reading() -> Rights {
     AccessFs::ReadFile | AccessFs::ReadDir
 }

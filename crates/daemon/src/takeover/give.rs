@@ -49,7 +49,7 @@ impl Admin {
             return Err(format!("it hands over by version {VERSION}, and {version} is asked for; stop it and start the other"));
         }
         for export in &self.live.now().exports {
-            export.disk().hand_over().map_err(|text| format!("disk '{}': {text}", export.name()))?;
+            export.disk.hand_over().map_err(|text| format!("disk '{}': {text}", export.name()))?;
         }
         Ok(peer.pid.as_raw_nonzero().get())
     }
@@ -105,14 +105,14 @@ impl Admin {
             give(ListenerOf::Machines(disk), &listener)?;
         }
         for export in &served.exports {
-            let configured = self.configured_disk(export.name());
+            let configured = self.running.disk(export.name());
             let given = DiskGiven {
                 name: export.name().to_owned(),
-                kind: export.disk().kind().to_owned(),
+                kind: export.disk.kind().to_owned(),
                 configured_bytes: configured.and_then(|disk| disk.spec.kind.name_and_size().1),
                 info: export.info(false).to_bytes().to_vec(),
             };
-            let file = export.disk().hand_over().map_err(|text| format!("disk '{}': {text}", export.name()))?;
+            let file = export.disk.hand_over().map_err(|text| format!("disk '{}': {text}", export.name()))?;
             send(&Given::Disk(given), file.as_slice())?;
         }
         send(&Given::Prepare {}, &[])

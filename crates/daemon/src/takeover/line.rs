@@ -70,7 +70,6 @@ impl Line {
         }
     }
 
-    /// Take the next packet if it is there.
     pub(crate) fn try_receive<T: DeserializeOwned>(&self) -> Result<Option<(T, Vec<OwnedFd>)>, LineError> {
         let receive = || self.0.try_receive_within(MAX_PACKET_BYTES);
         let is_end = |error: &std::io::Error| error.kind() == ErrorKind::UnexpectedEof;
@@ -113,7 +112,6 @@ impl Line {
         }
     }
 
-    /// Wait for an event or the deadline, whichever comes first.
     fn await_event(&self, event: PollFlags, deadline: Instant) -> Result<(), LineError> {
         let left = deadline.saturating_duration_since(Instant::now());
         let left = Timespec::try_from(left).map_err(|error| LineError::Wrong(error.to_string()))?;

@@ -46,11 +46,6 @@ pub(crate) struct Conversation {
 }
 
 impl Conversation {
-    fn begin(line: Line, timeout: Duration) -> Self {
-        let (taking, step) = Taking::begin(timeout);
-        Self { line, taking, step }
-    }
-
     /// The next packet, whose turn it is, after what came before has been taken. `None`: this daemon serves, and the other never again.
     pub(crate) fn next(&mut self) -> Result<Option<(Given, Vec<OwnedFd>)>, Failure> {
         loop {
@@ -107,7 +102,8 @@ impl Old {
     /// Ask the daemon that listens at `socket`, and take its listening sockets and disks.
     pub(crate) fn find(config: &Config, socket: &Path, wait_ms: u64) -> Result<(Origin, Self), Failure> {
         let line = ask(&admin_path(socket), wait_ms)?;
-        let mut conversation = Conversation::begin(line, Duration::from_millis(wait_ms).min(MAX_WAIT));
+        let (taking, step) = Taking::begin(Duration::from_millis(wait_ms).min(MAX_WAIT));
+        let mut conversation = Conversation { line, taking, step };
         let (Given::Greeting(greeting), _) = conversation.packet()? else { return Err(Failure::out_of_order()) };
         let mut old = Self { conversation, greeting };
         let origin = old.take_what_is_shared(config, socket).inspect_err(|failure| old.conversation.refuse(failure))?;
@@ -197,7 +193,7 @@ fn ask(path: &Path, wait_ms: u64) -> Result<Line, Failure> {
 
 fn take_disk(config: &Config, given: &DiskGiven, mut descriptors: Vec<OwnedFd>) -> Result<Arc<Export>, String> {
     let name = &given.name;
-    let disk: &DiskConfig = config.disks.iter().find(|disk| disk.spec.name == *name).ok_or_else(|| {
+    let disk: &DiskConfig = config.disk(name).ok_or_else(|| {
         format!("disk '{name}' is served by the running daemon and missing here; add it, or have that remove it (fipsee reload)")
     })?;
     let (kind, configured_bytes) = disk.spec.kind.name_and_size();
@@ -213,5 +209,5 @@ fn take_disk(config: &Config, given: &DiskGiven, mut descriptors: Vec<OwnedFd>) 
     }
     let info = given.info.as_slice().try_into().ok().and_then(|bytes| BlockInfo::from_bytes(bytes).ok());
     let info = info.ok_or_else(|| format!("disk '{name}': what the running daemon says of it is impossible"))?;
-    Export::take_over(disk, &info, descriptors.pop())
+    Ok(Arc::new(Export::new(disk, disk.spec.take_over(&info, descriptors.pop())?)))
 }

@@ -200,7 +200,6 @@ impl StandingGiven {
     }
 }
 
-/// The numbers of a queue.
 pub(crate) fn count(counters: &QueueCounters) -> (Vec<u64>, Vec<(u64, u64)>) {
     (counters.plain().iter().map(|(_, counter)| counter.get()).collect(), counters.latency.buckets().collect())
 }

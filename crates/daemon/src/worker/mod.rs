@@ -21,7 +21,7 @@ pub(crate) type WorkerHandle = fipsee_serve::WorkerHandle<DiskEngine>;
 
 /// Announce a disk's new size to every client of the export.
 pub(crate) fn announce_resize(export: &Export, info: BlockInfo) -> [Command; 2] {
-    let (disk, same) = (Arc::clone(export.disk()), Arc::clone(export.disk()));
+    let (disk, same) = (Arc::clone(&export.disk), Arc::clone(&export.disk));
     let (all, now) = (Which::All, When::Now);
     [
         Command::change(all, now, move |queue: &mut DiskQueue| queue.announce_resize(&disk, &info)),

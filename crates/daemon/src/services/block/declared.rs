@@ -37,7 +37,7 @@ pub(crate) fn faults(disk: &AnyDisk) -> Option<[(&'static str, Metric); 2]> {
 /// `disks`, those that can fail, and `queues`, of clients and virtual machines.
 pub(super) fn metrics(served: &Served) -> Vec<(&'static str, Metric)> {
     let disks = served.exports.iter().filter_map(|export| {
-        let named = std::iter::once(("disk", export.name().into())).chain(faults(export.disk())?);
+        let named = std::iter::once(("disk", export.name().into())).chain(faults(&export.disk)?);
         Some(Metric::Named(named.collect()))
     });
     let queues = served.exports.iter().flat_map(|export| {

@@ -21,11 +21,9 @@ pub(crate) struct HandOver {
     pub(crate) line: Line,
     /// The conversation, which has come to the clients.
     pub(crate) giving: Giving,
-    /// Its process.
     pub(crate) pid: i32,
-    /// How long requests in flight are waited for.
+    /// How long requests in flight are waited for, and until when.
     pub(crate) timeout: Duration,
-    /// Until then.
     pub(crate) latest: Instant,
     /// Their hypervisors are not heard while this is there.
     pub(crate) machines: vhost_user::Held,

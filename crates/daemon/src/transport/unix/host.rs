@@ -12,7 +12,6 @@ use crate::services::Registry;
 use crate::transport::LogQuota;
 use crate::worker::{Command, DiskEngine, WorkerHandle};
 
-/// The daemon.
 pub(super) struct DaemonHost {
     pub(super) live: Arc<Live>,
     pub(super) workers: Vec<WorkerHandle>,

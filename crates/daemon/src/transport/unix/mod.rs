@@ -31,7 +31,6 @@ const DRAIN_TICK: Duration = Duration::from_millis(250);
 const TOKEN_ORDERS: u64 = FIRST_TOKEN;
 const TOKEN_STOP: u64 = FIRST_TOKEN + 1;
 
-/// How it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     /// Every client had what it asked for.
@@ -42,7 +41,6 @@ pub(crate) enum Ended {
     HandedOver,
 }
 
-/// Limits for the clients of the socket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClientSettings {
     pub(crate) max_clients: usize,
@@ -51,7 +49,6 @@ pub(crate) struct ClientSettings {
     pub(crate) limits: ClientLimits,
 }
 
-/// The socket of local clients.
 pub(crate) struct UnixSocket {
     listener: Arc<Listener>,
     clients: UnixTransport<DiskEngine, DaemonHost>,

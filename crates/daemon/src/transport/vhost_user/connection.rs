@@ -31,7 +31,6 @@ const DESCRIPTORS: u64 = 40;
 /// Kick, call and error of each queue, and the worker's copies.
 const DESCRIPTORS_PER_QUEUE: u64 = 6;
 
-/// One hypervisor.
 pub(crate) struct FrontendConnection {
     pub(super) shared: Arc<SharedSocket>,
     pub(super) client: u64,
@@ -50,7 +49,6 @@ impl std::fmt::Debug for FrontendConnection {
     }
 }
 
-/// Forwards the questions and the fault of a queue.
 #[derive(Debug)]
 struct UpgradeForwarder {
     queue: u16,
@@ -246,7 +244,7 @@ impl FrontendConnection {
     ) -> Order {
         let SharedSocket { workers, export, notices, .. } = &*self.shared;
         let forwarder = UpgradeForwarder { queue, run, notices: Arc::clone(notices) };
-        let (disk, (reply, served)) = (Arc::clone(export.disk()), channel());
+        let (disk, (reply, served)) = (Arc::clone(&export.disk), channel());
         let added = move |added: Result<(), NotAdded>| {
             let _ = reply.send(added.map_err(|error| match error {
                 NotAdded::NotMade(reason) => reason,

@@ -141,7 +141,6 @@ impl Device {
         }
     }
 
-    /// Virtio features that are offered.
     pub(super) fn offered(&self) -> u64 {
         config::features(&self.disk.info, self.disk.read_only) | PROTOCOL_FEATURES
     }
@@ -205,9 +204,7 @@ impl Device {
             device.disk.info = info;
             // First the workers: what the guest is told, it may ask for at once.
             for queue in device.served() {
-                device.change(queue, move |server| {
-                    server.set_info(&info);
-                });
+                device.change(queue, move |server| server.set_info(&info));
             }
         });
         self.then(|device| {
@@ -356,9 +353,7 @@ impl Device {
             if logs {
                 self.on_rings(VirtqueueServer::leave);
             }
-            self.then(move |device| {
-                device.attachment.set_migrating(logs);
-            });
+            self.then(move |device| device.attachment.set_migrating(logs));
         }
         self.then(move |device| {
             device.features = features;
@@ -386,9 +381,7 @@ impl Device {
     fn set_log(&mut self, queue: u16) {
         let log = self.log_in_force();
         let address = self.vring(queue).log_address(log.as_ref());
-        self.change(queue, move |server| {
-            server.set_log(log, address);
-        });
+        self.change(queue, move |server| server.set_log(log, address));
     }
 
     /// SET_VRING_ADDR. When migration begins it comes again for running queues, with the address of their log.
@@ -420,12 +413,8 @@ impl Device {
                 }
             }
         });
-        self.then(|device| {
-            std::mem::take(&mut device.without_memory).into_iter().for_each(|queue| device.stop(queue));
-        });
-        self.then(move |device| {
-            device.memory = memory;
-        });
+        self.then(|device| std::mem::take(&mut device.without_memory).into_iter().for_each(|queue| device.stop(queue)));
+        self.then(move |device| device.memory = memory);
         self.start_all();
     }
 

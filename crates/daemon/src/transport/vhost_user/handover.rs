@@ -76,11 +76,11 @@ impl VhostUserSockets {
         let deadline = Instant::now() + timeout + ANSWER_TIMEOUT;
         for (socket, reply) in sockets.iter().zip(replies) {
             let machine = reply.recv_timeout(deadline.saturating_duration_since(Instant::now())).map_err(|_| {
+                let peer = socket.shared.state().peer.as_ref().map_or_else(|| "unknown".to_owned(), |(pid, _)| pid.to_string());
                 format!(
-                    "the virtual machine of disk '{}' at {} (process {}) is in the middle of a message, or of one that waits for the disk; try again, or end it",
+                    "the virtual machine of disk '{}' at {} (process {peer}) is in the middle of a message, or of one that waits for the disk; try again, or end it",
                     socket.shared.export.name(),
                     socket.path().display(),
-                    socket.peer().map_or_else(|| "unknown".to_owned(), |pid| pid.to_string()),
                 )
             })?;
             held.machines.extend(machine);
@@ -90,7 +90,6 @@ impl VhostUserSockets {
 }
 
 impl Held {
-    /// How many machines are connected.
     pub(crate) const fn len(&self) -> usize {
         self.machines.len()
     }

@@ -47,7 +47,6 @@ const KNOWN_FLAGS: u32 = 15;
 const CONFIG_CHANGED: u32 = 2;
 /// Of SET_VRING_KICK, SET_VRING_CALL and SET_VRING_ERR: no descriptor comes with it.
 const NO_DESCRIPTOR: u64 = 0x100;
-/// Bytes of the configuration space at most.
 const MAX_CONFIG_BYTES: u64 = 4096;
 const KNOWN_CONFIG_FLAGS: u32 = 3;
 
@@ -89,7 +88,6 @@ impl Header {
         self.needs_reply
     }
 
-    /// The reply with this body.
     pub(super) fn reply(self, body: &[u8]) -> Vec<u8> {
         encode(self.code, VERSION | FLAG_REPLY, body)
     }

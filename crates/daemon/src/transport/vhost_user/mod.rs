@@ -37,14 +37,15 @@ enum Notice {
     Adopt(Box<FrontendConnection>),
     /// Do nothing until told otherwise: another daemon may take over.
     Hold(Hold),
-    /// End.
     Stop,
-    /// The disk's size changed.
     Resized,
     /// A guest asks its device something.
     Asked(Asked),
     /// A queue broke.
-    Fault { queue: u16, reason: String },
+    Fault {
+        queue: u16,
+        reason: String,
+    },
 }
 
 /// All sockets. Only the admin thread adds and removes them while the daemon serves.
@@ -90,9 +91,9 @@ impl VhostUserSockets {
     pub(crate) fn retire(&self, is_unwanted: impl Fn(&Export, &Path) -> bool) -> Result<(), String> {
         let sockets = self.lock();
         let unwanted: Vec<&Socket> = sockets.iter().filter(|socket| is_unwanted(&socket.shared.export, socket.path())).collect();
-        for (index, socket) in unwanted.iter().enumerate() {
-            if let Err(pid) = socket.retire() {
-                unwanted[..index].iter().for_each(|retired| retired.reinstate());
+        let mut states: Vec<_> = unwanted.iter().map(|socket| socket.shared.state()).collect();
+        for (socket, state) in unwanted.iter().zip(&states) {
+            if let Some((pid, _)) = &state.peer {
                 return Err(format!(
                     "the vhost-user socket {} of disk '{}' is in use by process {pid}; end that first",
                     socket.path().display(),
@@ -100,11 +101,12 @@ impl VhostUserSockets {
                 ));
             }
         }
+        states.iter_mut().for_each(|state| state.retired = true);
         Ok(())
     }
 
     pub(crate) fn remove_retired(&self) {
-        let removed: Vec<Socket> = self.lock().extract_if(.., |socket| socket.is_retired()).collect();
+        let removed: Vec<Socket> = self.lock().extract_if(.., |socket| socket.shared.state().retired).collect();
         // Not under the lock: each waits for its thread, which has nothing to do any more.
         drop(removed);
     }
@@ -119,10 +121,6 @@ impl VhostUserSockets {
         let sockets = std::mem::take(&mut *self.lock());
         sockets.iter().for_each(Socket::stop);
         let deadline = Instant::now() + patience;
-        let mut all_ended = true;
-        for socket in sockets {
-            all_ended &= socket.end_before(deadline);
-        }
-        all_ended
+        sockets.into_iter().fold(true, |all, socket| all & socket.end_before(deadline))
     }
 }

@@ -32,12 +32,12 @@ const TOKEN_LISTENER: u64 = 1;
 const TOKEN_CONNECTION: u64 = 2;
 
 /// Who is connected, and may the next one be?
-#[derive(Debug, Default)]
-struct State {
+#[derive(Default)]
+pub(super) struct State {
     /// It is being removed.
-    retired: bool,
+    pub(super) retired: bool,
     /// The process, and its connection to be shut down.
-    peer: Option<(i32, Arc<UnixStream>)>,
+    pub(super) peer: Option<(i32, Arc<UnixStream>)>,
 }
 
 /// What a socket's handle, its thread and its connection share.
@@ -63,13 +63,13 @@ pub(crate) struct Socket {
 pub(super) const MAX_QUEUES: u16 = fipsee_ring::control::MAX_QUEUES;
 
 impl SharedSocket {
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A new device for the disk.
     pub(super) fn device(&self, queues: u16) -> Device {
-        let (name, info, read_only) = (self.export.name().to_owned(), self.export.info(false), self.export.is_read_only());
+        let (name, info, read_only) = (self.export.name().to_owned(), self.export.info(false), self.export.spec.ro);
         Device::new(DiskDescription { name, info, read_only }, queues)
     }
 }
@@ -134,27 +134,6 @@ impl Socket {
     pub(super) fn adopt(&self, connection: FrontendConnection) {
         self.shared.state().peer = Some((connection.credentials.pid, Arc::clone(&connection.stream)));
         self.notify(Notice::Adopt(Box::new(connection)));
-    }
-
-    /// The process that is connected.
-    pub(super) fn peer(&self) -> Option<i32> {
-        self.shared.state().peer.as_ref().map(|(pid, _)| *pid)
-    }
-
-    /// Let nobody connect any more, if nobody is; else the process that is.
-    pub(super) fn retire(&self) -> Result<(), i32> {
-        let mut state = self.shared.state();
-        state.retired = state.peer.is_none();
-        state.peer.as_ref().map_or(Ok(()), |(pid, _)| Err(*pid))
-    }
-
-    pub(super) fn is_retired(&self) -> bool {
-        self.shared.state().retired
-    }
-
-    /// Take back [`retire`](Self::retire).
-    pub(super) fn reinstate(&self) {
-        self.shared.state().retired = false;
     }
 
     /// End the connection, finish what is in flight, and go. Does not wait for that.

@@ -138,9 +138,7 @@ impl Device {
     /// The rings are touched no more when this has taken effect, and what was taken from them is finished.
     pub(super) fn end_attachment(&mut self) {
         self.on_rings(VirtqueueServer::end);
-        self.then(|device| {
-            device.attachment.ended();
-        });
+        self.then(|device| device.attachment.ended());
     }
 
     /// Have every queue of the attachment do this. A queue that is gone has let go of its ring.
