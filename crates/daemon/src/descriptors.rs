@@ -10,7 +10,7 @@ use rustix::net::{
 };
 
 /// What comes with one message at most.
-pub(crate) const MAX_DESCRIPTORS: usize = 32;
+const MAX_DESCRIPTORS: usize = 32;
 
 /// Send all of `bytes`.
 pub(crate) fn send(stream: &UnixStream, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> std::io::Result<()> {

@@ -42,7 +42,7 @@ pub type Change = Box<dyn FnOnce(&mut VirtqueueServer) -> Result<(), String> + S
 pub enum Action {
     /// Send this to the hypervisor.
     Reply(Vec<u8>, Option<OwnedFd>),
-    /// Send this over [`Device::channel`], without waiting.
+    /// Send this over the channel for our requests, without waiting.
     Announce(Vec<u8>),
     /// Become the disk's writer: [`Acknowledgement::Done`].
     Claim,
