@@ -7,22 +7,12 @@ use std::time::Duration;
 use fipsee_ring::tuning::{Choices, Tuning};
 use fipsee_ring::wait::{DEFAULT_LOOK, WaitMode};
 use fipsee_ring::{Message, clock};
+pub use fipsee_serve::session::Credentials;
 
 use crate::error::Error;
 use crate::payload::Payload;
 use crate::raw::{RawServer, RawWorker, Stopper, Taken};
 use crate::service::{Service, from_message, sizes_of, to_message};
-
-/// Who a client is, as the kernel says (SO_PEERCRED), at the time it connected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Credentials {
-    /// Its process.
-    pub pid: i32,
-    /// Its user.
-    pub uid: u32,
-    /// Its primary group.
-    pub gid: u32,
-}
 
 /// Decides whether a client may call.
 pub type Allow = Box<dyn Fn(&Credentials) -> bool + Send>;
@@ -126,7 +116,7 @@ pub struct Call<'a> {
     /// The client's number: no two clients of a server have the same.
     pub client: u64,
     /// Who the client is.
-    pub credentials: Credentials,
+    pub credentials: &'a Credentials,
     /// What came with the request.
     pub request_payload: Payload<'a>,
     /// What goes with the reply.

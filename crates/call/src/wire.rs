@@ -99,32 +99,3 @@ impl Place {
         (start_bytes, start_bytes + u64::from(info.request_payload_bytes))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn places_go_round_and_back() {
-        let mut place = Place::first(3);
-        let mut seen = Vec::new();
-        for _ in 0..7 {
-            seen.push(place.index);
-            place.advance();
-            assert_eq!(place.back(1).index, *seen.last().expect("just pushed"));
-        }
-        assert_eq!(seen, [0, 1, 2, 0, 1, 2, 0]);
-        assert_eq!((place.back(3).index, place.back(1).index, place.back(2).index), (1, 0, 2));
-    }
-
-    #[test]
-    fn every_lie_in_the_service_info_is_found() {
-        let good = ServiceInfo { request_bytes: 60, reply_bytes: 8, request_payload_bytes: 4096, reply_payload_bytes: 64 };
-        assert_eq!(ServiceInfo::from_bytes(&good.to_bytes()), Ok(good));
-        for (offset, value) in [(0, 61), (4, 61), (8, 65), (12, 1), (12, 255), (16, 1), (60, 1)] {
-            let mut bytes = good.to_bytes();
-            bytes[offset] = value;
-            assert!(ServiceInfo::from_bytes(&bytes).is_err(), "byte {offset} is {value}");
-        }
-    }
-}

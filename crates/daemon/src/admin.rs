@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 
 use crate::config::Config;
 use crate::confine::Confinement;
-use crate::export::{Export, Role};
+use crate::export::{Attached, Export, Role};
 use crate::fault_log::FaultLog;
 use crate::live::Live;
 use crate::log::LogLevel;
@@ -33,7 +33,6 @@ use crate::transport::unix::HandOver;
 use crate::transport::vhost_user::VhostUserSockets;
 use crate::worker::{self, WorkerHandle};
 
-/// Longest request line.
 const MAX_REQUEST_BYTES: u64 = 4096;
 /// A connection that says nothing for so long is closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -54,16 +53,7 @@ enum Request {
         disk: String,
     },
     Stat,
-    Resize {
-        disk: String,
-        size_bytes: u64,
-        /// A smaller size is meant: what lies beyond it is to be lost.
-        #[serde(default)]
-        shrink: bool,
-        /// Even while it is in use.
-        #[serde(default)]
-        force: bool,
-    },
+    Resize(Resize),
     /// Serve a disk to virtual machines at one more socket.
     Attach {
         disk: String,
@@ -79,8 +69,21 @@ enum Request {
     },
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Resize {
+    disk: String,
+    size_bytes: u64,
+    /// A smaller size is meant: what lies beyond it is to be lost.
+    #[serde(default)]
+    shrink: bool,
+    /// Even while it is in use.
+    #[serde(default)]
+    force: bool,
+}
+
 /// What the admin thread can see and do.
-pub struct Admin {
+pub(crate) struct Admin {
     pub(crate) live: Arc<Live>,
     pub(crate) vms: Arc<VhostUserSockets>,
     pub(crate) workers: Vec<WorkerHandle>,
@@ -100,20 +103,18 @@ pub struct Admin {
 }
 
 /// The running admin socket.
-pub struct AdminHandle {
+pub(crate) struct AdminHandle {
     begin: Sender<()>,
     stop: Arc<EventDoorbell>,
     thread: std::thread::JoinHandle<()>,
 }
 
 impl AdminHandle {
-    /// Take connections from now on.
-    pub fn begin(&self) {
+    pub(crate) fn begin(&self) {
         let _ = self.begin.send(());
     }
 
-    /// Stop listening and remove the socket.
-    pub fn stop(self) {
+    pub(crate) fn stop(self) {
         let Self { begin, stop, thread } = self;
         drop(begin);
         stop.ring();
@@ -123,23 +124,17 @@ impl AdminHandle {
 
 impl Admin {
     /// Answer, one connection at a time, on a thread of its own, from [`AdminHandle::begin`] on.
-    ///
-    /// # Errors
-    /// In words: no thread or descriptor left.
-    pub(crate) fn spawn(mut self) -> Result<AdminHandle, String> {
-        let start = || -> std::io::Result<AdminHandle> {
-            let stop = Arc::new(EventDoorbell::new()?);
-            let stopped = Arc::clone(&stop);
-            let (begin, begun) = channel();
-            let run = move || {
-                if begun.recv().is_ok() {
-                    self.run(&stopped);
-                }
-            };
-            let thread = std::thread::Builder::new().name("fip-admin".to_owned()).spawn(run)?;
-            Ok(AdminHandle { begin, stop, thread })
+    pub(crate) fn spawn(mut self) -> std::io::Result<AdminHandle> {
+        let stop = Arc::new(EventDoorbell::new()?);
+        let stopped = Arc::clone(&stop);
+        let (begin, begun) = channel();
+        let run = move || {
+            if begun.recv().is_ok() {
+                self.run(&stopped);
+            }
         };
-        start().map_err(|error| format!("cannot start the admin thread: {error}"))
+        let thread = std::thread::Builder::new().name("fip-admin".to_owned()).spawn(run)?;
+        Ok(AdminHandle { begin, stop, thread })
     }
 
     fn run(&mut self, stop: &EventDoorbell) {
@@ -155,7 +150,7 @@ impl Admin {
     /// Reload when a signal asks for it, and write what goes wrong at disks, until `fd` is readable; `false` at the end of the daemon or of the time.
     fn wait(&mut self, fd: &impl AsFd, stop: &EventDoorbell, patience: Option<Duration>) -> bool {
         let deadline = patience.map(|patience| Instant::now() + patience);
-        let bell = self.faults.bell();
+        let bell = self.faults.bell.clone();
         loop {
             let next_line = self.faults.write();
             let mut fds: Vec<_> =
@@ -207,43 +202,25 @@ impl Admin {
 
     /// `None`: a takeover, which has had the connection.
     fn answer(&mut self, stream: &UnixStream, request: Request) -> Result<Option<Value>, String> {
-        let answer = match request {
+        Ok(Some(match request {
             Request::List => {
                 json!({ "disks": self.live.now().exports.iter().map(|export| self.describe(export)).collect::<Vec<_>>() })
             }
             Request::Info { disk } => {
-                let export = self.find(&disk)?;
+                let export = self.live.now().find(&disk)?.clone();
                 let mut description = self.describe(&export);
-                let clients = export.attached();
-                let clients = clients.iter().map(|client| {
-                    json!({
-                        "client": client.client,
-                        "kind": client.kind.name(),
-                        "pid": client.pid,
-                        "uid": client.uid,
-                        "queues": client.queues.len(),
-                        "worker_cpus": client.worker_cpus,
-                        "sole_writer": client.role == Role::SoleWriter,
-                        "leaving": client.leaving,
-                    })
-                });
-                description["clients"] = clients.collect();
+                description["clients"] = export.attached().iter().map(describe_client).collect();
                 description
             }
             Request::Stat => self.stat(),
-            Request::Resize { disk, size_bytes, shrink, force } => self.resize(&disk, size_bytes, (shrink, force))?,
+            Request::Resize(resize) => self.resize(&resize)?,
             Request::Attach { disk, vhost_user } => self.attach(&disk, &vhost_user)?,
             Request::Detach { vhost_user } => self.detach(&vhost_user)?,
             Request::Reload => json!(self.reload()?),
             Request::Takeover { version, wait_ms } => {
                 return self.hand_over(stream, version, Duration::from_millis(wait_ms)).map(|()| None);
             }
-        };
-        Ok(Some(answer))
-    }
-
-    fn find(&self, name: &str) -> Result<Arc<Export>, String> {
-        self.live.now().find(name).cloned()
+        }))
     }
 
     fn describe(&self, export: &Export) -> Value {
@@ -251,7 +228,7 @@ impl Admin {
         let (io, unit_bytes) = export.io().unzip();
         let mut description = json!({
             "disk": export.name(),
-            "kind": export.disk().kind(),
+            "kind": export.disk.kind(),
             "size_bytes": info.size_bytes(),
             "first_sector": info.first_sector,
             "last_sector": info.first_sector + info.sector_count - 1,
@@ -263,8 +240,8 @@ impl Admin {
             "max_range_bytes": u64::from(info.max_range_sectors) * 512,
             "max_segments": info.max_segments,
             "read_only": !info.can(CAPABILITY_WRITE),
-            "exclusive": export.spec().exclusive,
-            "shared": export.spec().shared,
+            "exclusive": export.spec.exclusive,
+            "shared": export.spec.shared,
             "claimed": export.attached().iter().any(|client| client.role == Role::SoleWriter),
             "capabilities": CAPABILITY_NAMES.iter().filter(|(bit, _)| info.can(*bit)).map(|(_, name)| *name).collect::<Vec<_>>(),
             "attached": export.attached().len(),
@@ -272,14 +249,14 @@ impl Admin {
             "errors": null,
             "stalled": null,
         });
-        for (name, metric) in faults(export.disk()).into_iter().flatten() {
+        for (name, metric) in faults(&export.disk).into_iter().flatten() {
             description[name] = to_json(metric);
         }
         description
     }
 
     fn attach(&self, disk: &str, path: &Path) -> Result<Value, String> {
-        let export = self.find(disk)?;
+        let export = self.live.now().find(disk)?.clone();
         if !path.is_absolute() {
             return Err(format!("{} is no absolute path; the daemon has another working directory", path.display()));
         }
@@ -297,8 +274,8 @@ impl Admin {
             let there = if paths.is_empty() { "there is none".to_owned() } else { format!("there are: {}", paths.join(", ")) };
             format!("no vhost-user socket {} here; {there}", path.display())
         })?;
-        let retired = self.vms.retire(|_, other| other == path)?;
-        self.vms.remove(&retired);
+        self.vms.retire(|_, other| other == path)?;
+        self.vms.remove_retired();
         tracing::info!(disk = export.name(), path = %path.display(), "serves virtual machines there no more");
         Ok(self.describe(export))
     }
@@ -319,9 +296,9 @@ impl Admin {
         stat
     }
 
-    fn resize(&self, disk: &str, size_bytes: u64, (shrink, force): (bool, bool)) -> Result<Value, String> {
-        let export = self.find(disk)?;
-        let block_bytes = u64::from(export.disk().info().block_bytes);
+    fn resize(&self, &Resize { ref disk, size_bytes, shrink, force }: &Resize) -> Result<Value, String> {
+        let export = self.live.now().find(disk)?.clone();
+        let block_bytes = u64::from(export.disk.info().block_bytes);
         if size_bytes == 0 || !size_bytes.is_multiple_of(block_bytes) {
             return Err(format!(
                 "size {size_bytes} is 0 or no multiple of the logical block size {block_bytes}; choose one that is"
@@ -331,8 +308,8 @@ impl Admin {
         if lost_bytes > 0 {
             check_shrinking(&export, lost_bytes, shrink, force)?;
         }
-        export.disk().resize(size_bytes / 512)?;
-        let info = export.disk().info();
+        export.disk.resize(size_bytes / 512)?;
+        let info = export.disk.info();
         for worker in &self.workers {
             worker.mailbox.send_all(worker::announce_resize(&export, info));
         }
@@ -345,17 +322,26 @@ impl Admin {
     }
 }
 
+fn describe_client(client: &Attached) -> Value {
+    json!({
+        "client": client.client,
+        "kind": client.kind.name(),
+        "pid": client.pid,
+        "uid": client.uid,
+        "queues": client.queues.len(),
+        "worker_cpus": client.worker_cpus,
+        "sole_writer": client.role == Role::SoleWriter,
+        "leaving": client.leaving,
+    })
+}
+
 /// May the last `lost_bytes` of a disk be given up?
 fn check_shrinking(export: &Export, lost_bytes: u64, shrink: bool, force: bool) -> Result<(), String> {
     let (name, old_bytes) = (export.name(), export.info(false).size_bytes());
     let pids: BTreeSet<i32> = export.attached().iter().map(|client| client.pid).collect();
-    let mut missing = Vec::new();
-    if !shrink {
-        missing.push("--shrink (\"shrink\": true)");
-    }
-    if !pids.is_empty() && !force {
-        missing.push("--force (\"force\": true)");
-    }
+    let shrink = (!shrink).then_some("--shrink (\"shrink\": true)");
+    let force = (!pids.is_empty() && !force).then_some("--force (\"force\": true)");
+    let missing: Vec<_> = shrink.into_iter().chain(force).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -386,9 +372,8 @@ pub fn check(line: &str) -> Result<(), String> {
 }
 
 fn is_readable(fd: &impl AsFd) -> bool {
-    let mut fds = [PollFd::new(fd, PollFlags::IN)];
     let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-    rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|count| count > 0)
+    rustix::event::poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&now)).is_ok_and(|count| count > 0)
 }
 
 fn to_json(metric: Metric) -> Value {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum};
+use clap::{Args, Parser, ValueEnum};
 use fipsee_block::disk::DiskSpec;
 use fipsee_ring::wait::{DEFAULT_LOOK, WaitMode};
 use fipsee_serve::session::ClientLimits;
@@ -47,7 +47,27 @@ pub struct Arguments {
     vhost_user: Vec<String>,
     /// Read settings and disks from a TOML file; options given here win.
     #[arg(long, value_name = "FILE.toml")]
-    config: Option<PathBuf>,
+    pub(crate) config: Option<PathBuf>,
+    #[command(flatten)]
+    settings: Settings,
+    /// From when on a request counts as stalled, in milliseconds. For tests.
+    #[arg(long, hide = true, default_value_t = 30_000)]
+    stalled_after_ms: u64,
+    /// Take over from the daemon that runs with the same options: clients go on without an error, and it ends.
+    #[arg(long)]
+    pub(crate) takeover: bool,
+    /// With --takeover: wait so long for requests that are at a disk; if it takes longer, nothing is taken over.
+    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    pub(crate) takeover_wait_ms: u64,
+    /// Say whether this configuration is sound, and end; disks are not opened.
+    #[arg(long)]
+    pub(crate) check_config: bool,
+}
+
+// What a file can say, and most of it the command line, too. No documentation comment: it would be the program's description.
+#[derive(Clone, Debug, Default, Args, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Settings {
     /// Listen at this Unix socket [default: $FIPSEE_SOCKET, /run/fipsee/fipsee.sock for root, else
     /// $XDG_RUNTIME_DIR/fipsee/fipsee.sock].
     #[arg(long, value_name = "PATH")]
@@ -65,6 +85,7 @@ pub struct Arguments {
     /// How workers wait: adaptive, sleep, or never sleep and pause, spin, yield, umwait, tpause, monitorx between two
     /// looks; `fipsee ping --waits` measures them [default: adaptive].
     #[arg(long, value_name = "MODE")]
+    #[serde(deserialize_with = "wait_mode")]
     wait: Option<WaitMode>,
     /// In adaptive mode, look for so many microseconds before sleeping [default: 200].
     #[arg(long, value_name = "US")]
@@ -74,10 +95,22 @@ pub struct Arguments {
     max_clients: Option<usize>,
     /// Let this user attach to the disks given with --disk, beside root and the daemon's own; may be repeated.
     #[arg(long, value_name = "UID")]
+    #[serde(skip)]
     allow_uid: Vec<u32>,
     /// Let this group, as primary or supplementary one, attach to the disks given with --disk; may be repeated.
     #[arg(long, value_name = "GID")]
+    #[serde(skip)]
     allow_gid: Vec<u32>,
+    #[arg(skip)]
+    max_clients_per_user: Option<usize>,
+    #[arg(skip)]
+    max_queues: Option<u16>,
+    #[arg(skip)]
+    max_depth: Option<u32>,
+    #[arg(skip)]
+    max_pool_bytes: Option<u64>,
+    #[arg(skip)]
+    max_memory_bytes: Option<u64>,
     /// Give up, once started, what a daemon does not need: as far as the kernel can, wholly or not start, or not at all
     /// [default: best-effort].
     #[arg(long, value_enum)]
@@ -87,22 +120,13 @@ pub struct Arguments {
     confine_paths: Vec<PathBuf>,
     /// Log level: error, warn, info, debug, trace [default: info].
     #[arg(long, value_name = "LEVEL")]
+    #[serde(deserialize_with = "level")]
     log_level: Option<String>,
     /// Log format [default: text].
     #[arg(long, value_enum)]
     log_format: Option<LogFormat>,
-    /// From when on a request counts as stalled, in milliseconds. For tests.
-    #[arg(long, hide = true, default_value_t = 30_000)]
-    stalled_after_ms: u64,
-    /// Take over from the daemon that runs with the same options: clients go on without an error, and it ends.
-    #[arg(long)]
-    pub(crate) takeover: bool,
-    /// With --takeover: wait so long for requests that are at a disk; if it takes longer, nothing is taken over.
-    #[arg(long, value_name = "MS", default_value_t = 1000)]
-    pub(crate) takeover_wait_ms: u64,
-    /// Say whether this configuration is sound, and end; disks are not opened.
-    #[arg(long)]
-    pub(crate) check_config: bool,
+    #[arg(skip)]
+    disk: Vec<DiskTable>,
 }
 
 /// A disk and who may use it.
@@ -119,61 +143,28 @@ pub struct DiskConfig {
 /// Everything the daemon needs to know.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where to listen; `None`: where [`default_listen`] says.
-    pub listen: Option<PathBuf>,
+    pub(crate) listen: Option<PathBuf>,
     /// The disks.
     pub disks: Vec<DiskConfig>,
-    /// Worker threads.
-    pub workers: usize,
-    /// CPUs for them; empty: see `placement`.
-    pub cpus: Vec<usize>,
-    /// Who chooses the CPUs that are not given.
-    pub placement: Placement,
-    /// How they wait.
-    pub wait: WaitMode,
-    /// How long they look before sleeping.
-    pub look: Duration,
+    pub(crate) workers: usize,
+    /// For the workers; empty: see `placement`.
+    pub(crate) cpus: Vec<usize>,
+    pub(crate) placement: Placement,
+    pub(crate) wait: WaitMode,
+    /// How long workers look before sleeping.
+    pub(crate) look: Duration,
     /// From when on a request counts as stalled.
-    pub stall_limit: Duration,
-    /// The clients of the socket.
-    pub clients: ClientSettings,
-    /// Whether the daemon gives up what it does not need.
-    pub confine: Confine,
-    /// Folders that it keeps.
-    pub confine_paths: Vec<PathBuf>,
-    /// Log level or filter.
-    pub log_level: String,
-    /// Log format.
-    pub log_format: LogFormat,
+    pub(crate) stall_limit: Duration,
+    pub(crate) clients: ClientSettings,
+    pub(crate) confine: Confine,
+    pub(crate) confine_paths: Vec<PathBuf>,
+    pub(crate) log_level: String,
+    pub(crate) log_format: LogFormat,
     /// What it was made from, to be read again.
-    pub arguments: Arguments,
+    pub(crate) arguments: Arguments,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct FileConfig {
-    listen: Option<PathBuf>,
-    workers: Option<usize>,
-    cpus: Vec<usize>,
-    placement: Option<Placement>,
-    #[serde(deserialize_with = "wait_mode")]
-    wait: Option<WaitMode>,
-    look_us: Option<u64>,
-    max_clients: Option<usize>,
-    max_clients_per_user: Option<usize>,
-    max_queues: Option<u16>,
-    max_depth: Option<u32>,
-    max_pool_bytes: Option<u64>,
-    max_memory_bytes: Option<u64>,
-    confine: Option<Confine>,
-    confine_paths: Vec<PathBuf>,
-    #[serde(deserialize_with = "level")]
-    log_level: Option<String>,
-    log_format: Option<LogFormat>,
-    disk: Vec<DiskTable>,
-}
-
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DiskTable {
     name: String,
@@ -222,19 +213,14 @@ fn level<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D
 }
 
 impl Arguments {
-    /// The file that was named.
-    pub(crate) fn file(&self) -> Option<&Path> {
-        self.config.as_deref()
-    }
-
     /// Read the file, if there is one, and put both together.
     ///
     /// # Errors
     /// What is wrong, where (line and column for the file), and what to do.
     pub fn into_config(self) -> Result<Config, String> {
-        let arguments = self.clone();
         let (file, mut disks) = self.config.as_deref().map(read_file).transpose()?.unwrap_or_default();
-        let allow = AllowList { everyone: false, uids: self.allow_uid, gids: self.allow_gid };
+        let own = self.settings.clone();
+        let allow = AllowList { everyone: false, uids: own.allow_uid, gids: own.allow_gid };
         for disk in &self.disks {
             disks.push(DiskConfig { spec: DiskSpec::parse(disk)?, allow: allow.clone(), vhost_user: Vec::new() });
         }
@@ -250,26 +236,26 @@ impl Arguments {
         if let Some(path) = given_twice(disks.iter().flat_map(|disk| &disk.vhost_user)) {
             return Err(format!("the vhost-user socket {} is given twice; each disk needs its own", path.display()));
         }
-        let log_level = self.log_level.or(file.log_level).unwrap_or_else(|| "info".to_owned());
+        let log_level = own.log_level.or(file.log_level).unwrap_or_else(|| "info".to_owned());
         log::parse_level(&log_level)?;
-        let workers = self.workers.or(file.workers).unwrap_or(1);
+        let workers = own.workers.or(file.workers).unwrap_or(1);
         if workers == 0 || workers > MAX_WORKERS {
             return Err(format!("{workers} workers; use 1 to {MAX_WORKERS}"));
         }
-        let wait = self.wait.or(file.wait).unwrap_or_default();
+        let wait = own.wait.or(file.wait).unwrap_or_default();
         wait.available().map_err(|unavailable| unavailable.to_string())?;
         let limits = ClientLimits::default();
         Ok(Config {
-            listen: self.listen.or(file.listen),
+            listen: own.listen.or(file.listen),
             disks,
             workers,
-            cpus: if self.cpus.is_empty() { file.cpus } else { self.cpus },
-            placement: self.placement.or(file.placement).unwrap_or_default(),
+            cpus: if own.cpus.is_empty() { file.cpus } else { own.cpus },
+            placement: own.placement.or(file.placement).unwrap_or_default(),
             wait,
-            look: self.look_us.or(file.look_us).map_or(DEFAULT_LOOK, Duration::from_micros),
+            look: own.look_us.or(file.look_us).map_or(DEFAULT_LOOK, Duration::from_micros),
             stall_limit: Duration::from_millis(self.stalled_after_ms),
             clients: ClientSettings {
-                max_clients: self.max_clients.or(file.max_clients).unwrap_or(DEFAULT_MAX_CLIENTS),
+                max_clients: own.max_clients.or(file.max_clients).unwrap_or(DEFAULT_MAX_CLIENTS),
                 max_clients_per_user: file.max_clients_per_user,
                 limits: ClientLimits {
                     max_queues: file.max_queues.unwrap_or(limits.max_queues),
@@ -278,11 +264,11 @@ impl Arguments {
                     max_memory_bytes: file.max_memory_bytes.unwrap_or(limits.max_memory_bytes),
                 },
             },
-            confine: self.confine.or(file.confine).unwrap_or_default(),
-            confine_paths: [file.confine_paths, self.confine_paths].concat(),
+            confine: own.confine.or(file.confine).unwrap_or_default(),
+            confine_paths: [file.confine_paths, own.confine_paths].concat(),
             log_level,
-            log_format: self.log_format.or(file.log_format).unwrap_or_default(),
-            arguments,
+            log_format: own.log_format.or(file.log_format).unwrap_or_default(),
+            arguments: self,
         })
     }
 }
@@ -307,7 +293,7 @@ fn add_socket(text: &str, disks: &mut [DiskConfig]) -> Result<(), String> {
     Ok(())
 }
 
-fn read_file(path: &Path) -> Result<(FileConfig, Vec<DiskConfig>), String> {
+fn read_file(path: &Path) -> Result<(Settings, Vec<DiskConfig>), String> {
     let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
     // The error of the toml crate names line and column and shows the line.
     understand(&text).map_err(|problem| format!("in {}: {problem}", path.display()))
@@ -321,8 +307,8 @@ pub fn disks_of(text: &str) -> Result<Vec<DiskConfig>, String> {
     understand(text).map(|(_, disks)| disks)
 }
 
-fn understand(text: &str) -> Result<(FileConfig, Vec<DiskConfig>), String> {
-    let file: FileConfig = toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
+fn understand(text: &str) -> Result<(Settings, Vec<DiskConfig>), String> {
+    let file: Settings = toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
     let mut disks = Vec::new();
     for table in &file.disk {
         let disk = table.to_disk().map_err(|problem| {
@@ -335,17 +321,21 @@ fn understand(text: &str) -> Result<(FileConfig, Vec<DiskConfig>), String> {
     Ok((file, disks))
 }
 
-/// Where a daemon listens unless told otherwise (docs/protocol.md section 4).
-///
-/// # Errors
-/// There is no such place.
-pub fn default_listen() -> Result<PathBuf, String> {
-    if let Some(path) = std::env::var_os("FIPSEE_SOCKET") {
-        return Ok(path.into());
+impl Config {
+    pub(crate) fn disk(&self, name: &str) -> Option<&DiskConfig> {
+        self.disks.iter().find(|disk| disk.spec.name == name)
     }
-    if rustix::process::geteuid().is_root() {
-        return Ok(PathBuf::from("/run/fipsee/fipsee.sock"));
+
+    /// Where to listen (docs/protocol.md section 4).
+    pub(crate) fn listen_path(&self) -> Result<PathBuf, String> {
+        if let Some(path) = self.listen.clone().or_else(|| std::env::var_os("FIPSEE_SOCKET").map(PathBuf::from)) {
+            return Ok(path);
+        }
+        if rustix::process::geteuid().is_root() {
+            return Ok(PathBuf::from("/run/fipsee/fipsee.sock"));
+        }
+        let base =
+            std::env::var_os("XDG_RUNTIME_DIR").ok_or("nowhere to listen: XDG_RUNTIME_DIR is not set; use --listen PATH")?;
+        Ok(Path::new(&base).join("fipsee/fipsee.sock"))
     }
-    let base = std::env::var_os("XDG_RUNTIME_DIR").ok_or("nowhere to listen: XDG_RUNTIME_DIR is not set; use --listen PATH")?;
-    Ok(Path::new(&base).join("fipsee/fipsee.sock"))
 }

@@ -1,6 +1,5 @@
 //! Exports: disks under a name, who may use them, and who does.
 
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -8,6 +7,7 @@ use fipsee_block::disk::{AnyDisk, Disk, DiskSpec, FileDisk};
 use fipsee_block::stats::QueueCounters;
 use fipsee_block::wire::{BlockInfo, CAPABILITY_WRITE};
 use fipsee_serve::session::Credentials;
+use serde::{Deserialize, Serialize};
 
 use crate::config::DiskConfig;
 
@@ -40,9 +40,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As the admin socket says it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Ring => "ring",
             Self::VhostUser => "vhost-user",
@@ -51,7 +49,8 @@ impl Kind {
 }
 
 /// What an attachment may do to the content of a disk, and what that means for others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Role {
     /// It does not write.
     Reader,
@@ -84,27 +83,26 @@ pub struct Wish {
 /// An attached client, as `fipsee stat` shows it.
 #[derive(Clone, Debug)]
 pub struct Attached {
-    /// How.
-    pub kind: Kind,
-    /// Its number; no other client of the daemon ever has the same.
-    pub client: u64,
-    /// Its process, as the kernel told when it connected.
-    pub pid: i32,
-    /// Its user.
-    pub uid: u32,
-    /// The numbers of its queues.
-    pub queues: Vec<Arc<QueueCounters>>,
+    pub(crate) kind: Kind,
+    /// No other client of the daemon ever has the same number.
+    pub(crate) client: u64,
+    pub(crate) pid: i32,
+    pub(crate) uid: u32,
+    pub(crate) queues: Vec<Arc<QueueCounters>>,
     /// The CPU of each queue's worker, if it is bound to one.
-    pub worker_cpus: Vec<Option<usize>>,
-    /// Is nobody else to be attached?
-    pub exclusive: bool,
-    /// What it may do to the content. A device of a virtual machine reads, until its first queue is served.
-    pub role: Role,
+    pub(crate) worker_cpus: Vec<Option<usize>>,
+    pub(crate) exclusive: bool,
+    /// A device of a virtual machine reads, until its first queue is served.
+    pub(crate) role: Role,
     /// Its connection is closed, and its last requests are not finished.
-    pub leaving: bool,
+    pub(crate) leaving: bool,
 }
 
 impl Attached {
+    const fn new(kind: Kind, client: u64, &Credentials { pid, uid, .. }: &Credentials, exclusive: bool, role: Role) -> Self {
+        Self { kind, client, pid, uid, queues: Vec::new(), worker_cpus: Vec::new(), exclusive, role, leaving: false }
+    }
+
     /// For those who cannot attach because of it.
     fn shown(&self) -> String {
         let what = if self.kind == Kind::VhostUser { " (a virtual machine)" } else { "" };
@@ -115,8 +113,9 @@ impl Attached {
 
 /// A disk under a name.
 pub struct Export {
-    spec: DiskSpec,
-    disk: Arc<AnyDisk>,
+    /// What it is configured as; its size may have changed.
+    pub(crate) spec: DiskSpec,
+    pub(crate) disk: Arc<AnyDisk>,
     users: Mutex<Users>,
     /// Somebody has left.
     left: Condvar,
@@ -145,16 +144,11 @@ pub enum Denied {
 
 /// Disks that are open and not served yet. Dropped, the files that were made for them are gone again: what is refused changes nothing.
 #[derive(Default)]
-pub struct Opened(pub Vec<Arc<Export>>);
+pub(crate) struct Opened(pub(crate) Vec<Arc<Export>>);
 
 impl Opened {
-    /// One more.
-    pub fn add(&mut self, export: Arc<Export>) {
-        self.0.push(export);
-    }
-
     /// They are served from now on.
-    pub fn keep(&mut self) {
+    pub(crate) fn keep(&mut self) {
         self.0.clear();
     }
 }
@@ -203,24 +197,13 @@ impl Export {
         Self { spec: config.spec.clone(), disk: Arc::new(disk), users, left: Condvar::new() }
     }
 
-    /// Go on with the disk that another daemon serves as `info`, its content in `file`.
-    ///
-    /// # Errors
-    /// Clients would notice the difference, or it cannot be had.
-    pub fn take_over(disk: &DiskConfig, info: &BlockInfo, file: Option<OwnedFd>) -> Result<Arc<Self>, String> {
-        Ok(Arc::new(Self::new(disk, disk.spec.take_over(info, file)?)))
-    }
-
-    /// Open the disk that `disk` describes.
-    ///
-    /// # Errors
-    /// Why not, in words that say what to do.
-    pub fn open(disk: &DiskConfig) -> Result<Arc<Self>, String> {
+    pub(crate) fn open(disk: &DiskConfig) -> Result<Arc<Self>, String> {
         let spec = &disk.spec;
         let export = Self::new(disk, spec.open()?);
         let size_bytes = export.info(false).size_bytes();
-        let (io, unit_bytes) = export.io().map_or((None, None), |(io, unit_bytes)| (Some(io), unit_bytes));
-        tracing::info!(disk = spec.name, kind = export.disk.kind(), size_bytes, read_only = spec.ro, io, unit_bytes, "opened");
+        let (io, unit_bytes) = export.io().unzip();
+        let (kind, unit_bytes) = (export.disk.kind(), unit_bytes.flatten());
+        tracing::info!(disk = spec.name, kind, size_bytes, read_only = spec.ro, io, unit_bytes, "opened");
         Ok(Arc::new(export))
     }
 
@@ -230,29 +213,10 @@ impl Export {
         &self.spec.name
     }
 
-    /// The disk.
-    #[must_use]
-    pub const fn disk(&self) -> &Arc<AnyDisk> {
-        &self.disk
-    }
-
     /// How a file disk's requests reach the file: `direct`, in units of so many bytes, or `cached`.
-    #[must_use]
-    pub fn io(&self) -> Option<(&'static str, Option<u64>)> {
+    pub(crate) fn io(&self) -> Option<(&'static str, Option<u64>)> {
         let unit_bytes = self.disk.file_disk()?.direct_unit_bytes();
         Some((if unit_bytes.is_some() { "direct" } else { "cached" }, unit_bytes))
-    }
-
-    /// What it is configured as; its size may have changed.
-    #[must_use]
-    pub const fn spec(&self) -> &DiskSpec {
-        &self.spec
-    }
-
-    /// Is it exported for reading only?
-    #[must_use]
-    pub const fn is_read_only(&self) -> bool {
-        self.spec.ro
     }
 
     /// What clients are told.
@@ -270,7 +234,7 @@ impl Export {
     /// # Errors
     /// [`Denied`], in words for the client.
     pub fn admit(&self, client: u64, credentials: &Credentials, wish: Wish) -> Result<(), Denied> {
-        let Credentials { pid, uid, gid, ref more_gids } = *credentials;
+        let Credentials { uid, gid, ref more_gids, .. } = *credentials;
         let name = &self.spec.name;
         let mut users = self.lock();
         if users.retired {
@@ -291,8 +255,7 @@ impl Export {
         if !wish.ignores_claims {
             self.check_claims(&users, client, role)?;
         }
-        let (queues, worker_cpus) = (Vec::new(), Vec::new());
-        users.attached.push(Attached { kind: wish.kind, client, pid, uid, queues, worker_cpus, exclusive, role, leaving: false });
+        users.attached.push(Attached::new(wish.kind, client, credentials, exclusive, role));
         Ok(())
     }
 
@@ -319,10 +282,7 @@ impl Export {
 
     /// The first queue of an attached client's device is about to be served, which writes and expects that nobody else does. Waits so
     /// long for those who have hung up to be gone.
-    ///
-    /// # Errors
-    /// Somebody else may write, in words.
-    pub fn claim(&self, client: u64, timeout: Duration) -> Result<(), String> {
+    pub(crate) fn claim(&self, client: u64, timeout: Duration) -> Result<(), String> {
         let deadline = Instant::now() + timeout;
         let role = self.role_in_force(Role::SoleWriter);
         let mut users = self.lock();
@@ -342,7 +302,7 @@ impl Export {
     }
 
     /// No queue of the device is served any more, and nothing of it is in flight.
-    pub fn end_claim(&self, client: u64) {
+    pub(crate) fn end_claim(&self, client: u64) {
         self.lock().of(client).into_iter().for_each(|attached| attached.role = Role::Reader);
     }
 
@@ -351,9 +311,9 @@ impl Export {
         self.lock().of(client).into_iter().for_each(|attached| attached.leaving = true);
     }
 
-    /// A client that another daemon admitted stays, whatever the list says now.
-    pub fn keep(&self, attached: Attached) {
-        self.lock().attached.push(attached);
+    /// A client that another daemon admitted stays, on the terms that it had there, whatever the list says now.
+    pub fn keep(&self, kind: Kind, client: u64, credentials: &Credentials, (exclusive, role): (bool, Role)) {
+        self.lock().attached.push(Attached::new(kind, client, credentials, exclusive, role));
     }
 
     /// Whether an attached client is alone, and what it may do to the content.
@@ -363,24 +323,20 @@ impl Export {
     }
 
     /// Publish the numbers of an admitted client's queues, and where they are served.
-    pub fn set_queues(&self, client: u64, queues: Vec<Arc<QueueCounters>>, worker_cpus: Vec<Option<usize>>) {
+    pub(crate) fn set_queues(&self, client: u64, queues: Vec<Arc<QueueCounters>>, worker_cpus: Vec<Option<usize>>) {
         if let Some(attached) = self.lock().of(client) {
             (attached.queues, attached.worker_cpus) = (queues, worker_cpus);
         }
     }
 
     /// A worker on this CPU serves a queue from now on.
-    pub fn queue_moved(&self, client: u64, index: u16, cpu: Option<usize>) {
-        let mut users = self.lock();
-        let attached = users.attached.iter_mut().find(|attached| attached.client == client);
-        if let Some(shown) = attached.and_then(|attached| attached.worker_cpus.get_mut(usize::from(index))) {
+    pub(crate) fn queue_moved(&self, client: u64, index: u16, cpu: Option<usize>) {
+        if let Some(shown) = self.lock().of(client).and_then(|attached| attached.worker_cpus.get_mut(usize::from(index))) {
             *shown = cpu;
         }
     }
 
-    /// The numbers of one queue of a client.
-    #[must_use]
-    pub fn counters(&self, client: u64, queue: u16) -> Option<Arc<QueueCounters>> {
+    pub(crate) fn counters(&self, client: u64, queue: u16) -> Option<Arc<QueueCounters>> {
         self.lock().of(client)?.queues.get(usize::from(queue)).cloned()
     }
 
@@ -396,34 +352,20 @@ impl Export {
         self.lock().attached.clone()
     }
 
-    /// Who may attach.
-    #[must_use]
-    pub fn allow(&self) -> AllowList {
-        self.lock().allow.clone()
-    }
-
-    /// Change who may attach. Who is attached stays.
-    pub fn set_allow(&self, allow: AllowList) {
-        self.lock().allow = allow;
+    /// Change who may attach. Who is attached stays. Was it another list before?
+    pub(crate) fn set_allow(&self, allow: &AllowList) -> bool {
+        std::mem::replace(&mut self.lock().allow, allow.clone()) != *allow
     }
 
     /// Let nobody attach any more, if nobody is; else the process that is.
-    ///
-    /// # Errors
-    /// The process of an attached client.
-    pub fn retire(&self) -> Result<(), i32> {
+    pub(crate) fn retire(&self) -> Result<(), i32> {
         let mut users = self.lock();
-        match users.attached.first() {
-            Some(client) => Err(client.pid),
-            None => {
-                users.retired = true;
-                Ok(())
-            }
-        }
+        users.retired = users.attached.is_empty();
+        users.attached.first().map_or(Ok(()), |client| Err(client.pid))
     }
 
     /// Take back [`retire`](Self::retire).
-    pub fn reinstate(&self) {
+    pub(crate) fn reinstate(&self) {
         self.lock().retired = false;
     }
 

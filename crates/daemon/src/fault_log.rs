@@ -19,7 +19,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Drains the faults of all disks, on a thread that may wait for the log.
 pub(crate) struct FaultLog {
     live: Arc<Live>,
-    bell: EventDoorbell,
+    /// Readable when there is something to [`write`](Self::write).
+    pub(crate) bell: EventDoorbell,
     /// Until when nothing is written about a disk.
     quiet: HashMap<String, Instant>,
 }
@@ -27,11 +28,6 @@ pub(crate) struct FaultLog {
 impl FaultLog {
     pub(crate) fn new(live: Arc<Live>) -> io::Result<Self> {
         Ok(Self { live, bell: EventDoorbell::new()?, quiet: HashMap::new() })
-    }
-
-    /// Readable when there is something to [`write`](Self::write).
-    pub(crate) fn bell(&self) -> EventDoorbell {
-        self.bell.clone()
     }
 
     /// Write what may be written now, also about disks that are new; returns how long the rest has to wait.
@@ -42,7 +38,7 @@ impl FaultLog {
         self.quiet.retain(|_, until| *until > now);
         let mut rest = None;
         for export in &self.live.now().exports {
-            let Some(faults) = export.disk().faults() else { continue };
+            let Some(faults) = export.disk.faults() else { continue };
             faults.ring_at(&self.bell);
             if !faults.is_pending() {
                 continue;

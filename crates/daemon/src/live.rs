@@ -10,22 +10,16 @@ use crate::transport::unix::ClientSettings;
 const DESCRIPTORS_PER_DISK: u64 = 2;
 
 /// One state of what is served; never changed, only replaced.
-#[derive(Clone)]
-pub struct Served {
-    /// The disks.
-    pub exports: Vec<Arc<Export>>,
-    /// Limits.
-    pub settings: ClientSettings,
+pub(crate) struct Served {
+    pub(crate) exports: Vec<Arc<Export>>,
+    pub(crate) settings: ClientSettings,
     /// Descriptors of disks that came after the start, at most.
-    pub added_descriptors: u64,
+    pub(crate) added_descriptors: u64,
 }
 
 impl Served {
-    /// The disk of this name.
-    ///
-    /// # Errors
-    /// There is none: the text names those that there are.
-    pub fn find(&self, name: &str) -> Result<&Arc<Export>, String> {
+    /// The disk of this name, or which there are.
+    pub(crate) fn find(&self, name: &str) -> Result<&Arc<Export>, String> {
         self.exports.iter().find(|export| export.name() == name).ok_or_else(|| {
             let names: Vec<_> = self.exports.iter().map(|export| export.name()).collect();
             format!("no disk '{name}' here; there are: {}", names.join(", "))
@@ -37,75 +31,41 @@ impl Served {
 pub struct Live {
     served: Mutex<Arc<Served>>,
     next_client: AtomicU64,
-    departures: AtomicU64,
-    device_descriptors: AtomicU64,
+    /// Clients whose last request is finished and whose place is free.
+    pub(crate) departures: AtomicU64,
+    /// What vhost-user devices hold, at most.
+    pub(crate) device_descriptors: AtomicU64,
 }
 
 impl Live {
-    /// What is served from the start.
-    #[must_use]
-    pub fn new(exports: Vec<Arc<Export>>, settings: ClientSettings) -> Self {
-        let served = Served { exports, settings, added_descriptors: 0 };
-        Self {
-            served: Mutex::new(Arc::new(served)),
-            next_client: AtomicU64::new(1),
-            departures: AtomicU64::new(0),
-            device_descriptors: AtomicU64::new(0),
-        }
+    pub(crate) fn new(exports: Vec<Arc<Export>>, settings: ClientSettings) -> Self {
+        let served = Mutex::new(Arc::new(Served { exports, settings, added_descriptors: 0 }));
+        let (departures, device_descriptors) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { served, next_client: AtomicU64::new(1), departures, device_descriptors }
     }
 
     /// The state in force. Hold it for the time of one decision, not longer: it keeps removed disks open.
-    #[must_use]
-    pub fn now(&self) -> Arc<Served> {
+    pub(crate) fn now(&self) -> Arc<Served> {
         Arc::clone(&self.served.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// A number for a client, whichever transport it comes by.
-    #[must_use]
-    pub fn next_client(&self) -> u64 {
+    pub(crate) fn next_client(&self) -> u64 {
         self.next_client.fetch_add(1, Ordering::Relaxed)
     }
 
     /// No client has had a number from this one on.
-    #[must_use]
-    pub fn clients_before(&self) -> u64 {
+    pub(crate) fn clients_before(&self) -> u64 {
         self.next_client.load(Ordering::Relaxed)
     }
 
     /// Clients below this number are another daemon's.
-    pub fn number_clients_from(&self, client: u64) {
+    pub(crate) fn number_clients_from(&self, client: u64) {
         self.next_client.fetch_max(client, Ordering::Relaxed);
     }
 
-    /// A client's last request is finished, and its place is free.
-    pub fn departed(&self) {
-        self.departures.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// How often that happened.
-    #[must_use]
-    pub fn departures(&self) -> u64 {
-        self.departures.load(Ordering::Relaxed)
-    }
-
-    /// Descriptors that vhost-user devices hold, at most.
-    #[must_use]
-    pub fn device_descriptors(&self) -> u64 {
-        self.device_descriptors.load(Ordering::Relaxed)
-    }
-
-    /// A device holds up to so many more descriptors.
-    pub fn take_descriptors(&self, count: u64) {
-        self.device_descriptors.fetch_add(count, Ordering::Relaxed);
-    }
-
-    /// They are closed.
-    pub fn give_descriptors(&self, count: u64) {
-        self.device_descriptors.fetch_sub(count, Ordering::Relaxed);
-    }
-
     /// Put another in force, all of it at once. Only the admin thread does that.
-    pub fn replace(&self, exports: Vec<Arc<Export>>, settings: ClientSettings, added_disks: usize) {
+    pub(crate) fn replace(&self, exports: Vec<Arc<Export>>, settings: ClientSettings, added_disks: usize) {
         let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
         let added_descriptors = served.added_descriptors + DESCRIPTORS_PER_DISK * added_disks as u64;
         *served = Arc::new(Served { exports, settings, added_descriptors });

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 use sd_notify::NotifyState;
 
 /// Says that the daemon serves, or serves again after a reload.
-pub fn ready(status: &str) {
+pub(crate) fn ready(status: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
 /// Says that a reload begins; [`ready`] ends it, whatever came of it.
-pub fn reloading() {
+pub(crate) fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
         Err(error) => tracing::warn!(%error, "the service manager is not told of the reload: no monotonic clock"),
@@ -18,12 +18,12 @@ pub fn reloading() {
 }
 
 /// Says that the daemon is going.
-pub fn stopping(status: &str) {
+pub(crate) fn stopping(status: &str) {
     tell(&[NotifyState::Stopping, NotifyState::Status(status)]);
 }
 
 /// Says that another process is the daemon from now on.
-pub fn handed_over(pid: i32) {
+pub(crate) fn handed_over(pid: i32) {
     if let Ok(pid) = u32::try_from(pid) {
         tell(&[NotifyState::MainPid(pid)]);
     }
@@ -37,27 +37,24 @@ fn tell(state: &[NotifyState<'_>]) {
 
 /// Signs of life for a service manager that wants them (WatchdogSec=). The thread that must be alive gives them itself.
 #[derive(Debug)]
-pub struct Watchdog {
+pub(crate) struct Watchdog {
     /// Half of the time after which we would be taken for dead.
     interval: Option<Duration>,
     last: Instant,
 }
 
 impl Watchdog {
-    /// As the environment says.
-    #[must_use]
-    pub fn from_environment() -> Self {
+    pub(crate) fn from_environment() -> Self {
         Self { interval: sd_notify::watchdog_enabled().map(|patience| patience / 2), last: Instant::now() }
     }
 
     /// How long the thread may sleep, if that matters to anyone.
-    #[must_use]
-    pub fn longest_sleep(&self) -> Option<Duration> {
+    pub(crate) fn longest_sleep(&self) -> Option<Duration> {
         self.interval.map(|interval| interval.saturating_sub(self.last.elapsed()))
     }
 
     /// A sign of life, when one is due.
-    pub fn beat(&mut self) {
+    pub(crate) fn beat(&mut self) {
         if self.interval.is_some_and(|interval| self.last.elapsed() >= interval) {
             self.last = Instant::now();
             tell(&[NotifyState::Watchdog]);

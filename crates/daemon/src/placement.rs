@@ -4,7 +4,7 @@
 use clap::ValueEnum;
 use fipsee_ring::region::Region;
 use fipsee_ring::tuning::Choices;
-pub use fipsee_serve::Place;
+pub(crate) use fipsee_serve::Place;
 use fipsee_topology::cache::{self, Kept, Unusable};
 use fipsee_topology::choose::{self, ByDistance};
 use fipsee_topology::machine::Machine;
@@ -18,7 +18,7 @@ use crate::config::Config;
 /// Who chooses the workers' CPUs, unless they are given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Placement {
+pub(crate) enum Placement {
     /// What is known of the machine, and was measured by `fipsee topology`.
     #[default]
     Auto,
@@ -28,8 +28,7 @@ pub enum Placement {
 
 /// Choose a place for each worker, and the choices of its rings; say in the log which and why. Nothing is measured here: that would hold up
 /// the start.
-#[must_use]
-pub fn choose(config: &Config) -> Vec<Place> {
+pub(crate) fn choose(config: &Config) -> Vec<Place> {
     let machine = Machine::this();
     let kept = load(&machine);
     let matrix = kept.as_ref().map(|kept| &kept.matrix);
@@ -57,7 +56,6 @@ fn choices_of(worker: usize, machine: &Machine, cpu: Option<usize>, clients: &[u
     choices
 }
 
-/// What was measured of the machine.
 fn load(machine: &Machine) -> Option<Kept> {
     match cache::load(machine) {
         Ok((path, kept)) => {
@@ -75,14 +73,13 @@ fn load(machine: &Machine) -> Option<Kept> {
 /// Have this thread, and those that it starts from now on, leave the CPUs of bound workers to them. A client that comes and goes without end
 /// keeps such threads busy; on a worker's CPU they would take its time from everybody whom it serves. Where no other CPU may be used, nothing
 /// changes.
-pub fn leave_to_workers(places: &[Place]) {
+pub(crate) fn leave_to_workers(places: &[Place]) {
     let cpus: Vec<usize> = places.iter().filter_map(|place| place.cpu).collect();
     if let Err(error) = pin::keep_off(&cpus) {
         tracing::warn!(%error, "cannot keep the threads that attach clients off the workers' CPUs; they may take time from the workers");
     }
 }
 
-/// The node that all of these belong to.
 fn common_node(mut places: impl Iterator<Item = Place>) -> Option<usize> {
     let node = places.next()?.node?;
     places.all(|place| place.node == Some(node)).then_some(node)
@@ -90,7 +87,7 @@ fn common_node(mut places: impl Iterator<Item = Place>) -> Option<usize> {
 
 /// With all workers on one node, have the whole daemon take its memory there: call it before any other thread runs and before disks are
 /// opened. Otherwise pages lie where they are touched first; those of a memory disk, on the node of a worker.
-pub fn prefer_memory(places: &[Place]) {
+pub(crate) fn prefer_memory(places: &[Place]) {
     let Some(node) = common_node(places.iter().copied()) else { return };
     match numa::prefer_for_thread(node) {
         Ok(()) => tracing::info!(node, "memory is taken from the workers' node"),
@@ -99,7 +96,7 @@ pub fn prefer_memory(places: &[Place]) {
 }
 
 /// Have the pages of a new channel taken from the node of the workers that poll it, whoever touches them first.
-pub fn put_near(region: &Region, places: impl Iterator<Item = Place>) {
+pub(crate) fn put_near(region: &Region, places: impl Iterator<Item = Place>) {
     if let Some(node) = common_node(places)
         && let Err(error) = numa::prefer_for_region(region, node)
     {

@@ -15,15 +15,15 @@ use crate::transport::vhost_user::Socket;
 
 /// What a reload did, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// Disks that are served now and were not before.
-    pub added: Vec<String>,
+    pub(crate) added: Vec<String>,
     /// Disks that are served no more.
-    pub removed: Vec<String>,
+    pub(crate) removed: Vec<String>,
     /// Settings, and disks (`disk 'a'`) whose lists changed.
-    pub changed: Vec<String>,
+    pub(crate) changed: Vec<String>,
     /// Settings and disks (`disk 'a'`) that stay as they were until the daemon is restarted.
-    pub needs_restart: Vec<String>,
+    pub(crate) needs_restart: Vec<String>,
 }
 
 impl Admin {
@@ -46,7 +46,7 @@ impl Admin {
 
     fn change(&mut self) -> Result<Outcome, String> {
         let arguments = self.running.arguments.clone();
-        if arguments.file().is_none() {
+        if arguments.config.is_none() {
             return Err("there is no configuration file to read again; start fipseed with --config FILE.toml".to_owned());
         }
         let mut next = arguments.into_config()?;
@@ -54,7 +54,7 @@ impl Admin {
         let served = self.live.now();
         let (mut exports, mut opened) = (Vec::new(), Opened::default());
         for disk in &next.disks {
-            let open = |_| self.open(disk).inspect(|new| opened.add(Arc::clone(new)));
+            let open = |_| self.open(disk).inspect(|new| opened.0.push(Arc::clone(new)));
             exports.push(served.find(&disk.spec.name).cloned().or_else(open)?);
         }
         let is_gone = |old: &&Arc<Export>| exports.iter().all(|export| !Arc::ptr_eq(export, old));
@@ -62,7 +62,7 @@ impl Admin {
         let sockets = self.new_sockets(&next, &exports)?;
         retire(&removed)?;
         let unwanted = self.vms.retire(|export, path| self.is_unwanted(&next, export, path));
-        let unwanted = unwanted.inspect_err(|_| removed.iter().for_each(|export| export.reinstate()))?;
+        unwanted.inspect_err(|_| removed.iter().for_each(|export| export.reinstate()))?;
         // From here on nothing can fail.
         let name = |export: &Arc<Export>| export.name().to_owned();
         let (added, removed) = (opened.0.iter().map(name).collect(), removed.into_iter().map(name).collect());
@@ -72,27 +72,21 @@ impl Admin {
         outcome.changed = self.changed_settings(&next);
         for (disk, export) in next.disks.iter().zip(&exports).filter(|(disk, _)| !outcome.added.contains(&disk.spec.name)) {
             let sockets_change = self.configured(export.name()) != disk.vhost_user;
-            if export.allow() != disk.allow || sockets_change {
-                export.set_allow(disk.allow.clone());
+            if export.set_allow(&disk.allow) || sockets_change {
                 outcome.changed.push(format!("disk '{}'", disk.spec.name));
             }
         }
         self.live.replace(exports, next.clients, outcome.added.len());
-        self.vms.remove(&unwanted);
+        self.vms.remove_retired();
         self.vms.add(sockets);
         self.log.set(level);
         self.running = next;
         Ok(outcome)
     }
 
-    /// A disk as the running configuration has it.
-    pub(crate) fn configured_disk(&self, name: &str) -> Option<&DiskConfig> {
-        self.running.disks.iter().find(|disk| disk.spec.name == name)
-    }
-
     /// The sockets that the running configuration gives a disk.
     fn configured(&self, name: &str) -> &[PathBuf] {
-        self.configured_disk(name).map_or(&[], |disk| &disk.vhost_user)
+        self.running.disk(name).map_or(&[], |disk| &disk.vhost_user)
     }
 
     fn open(&self, disk: &DiskConfig) -> Result<Arc<Export>, String> {
@@ -115,7 +109,6 @@ impl Admin {
         Ok(sockets)
     }
 
-    /// Bind a socket for virtual machines.
     pub(crate) fn new_socket(&self, export: &Arc<Export>, path: &Path) -> Result<Socket, String> {
         self.vms.prepare(export, path).map_err(|text| self.confinement.explain(text, path, true))
     }
@@ -123,8 +116,7 @@ impl Admin {
     /// Is a socket to be removed? All of a disk that goes, and of one that stays those that the file named and names no more: what was
     /// attached by hand stays.
     fn is_unwanted(&self, next: &Config, export: &Export, path: &Path) -> bool {
-        let wanted = next.disks.iter().find(|disk| disk.spec.name == export.name());
-        wanted.is_none_or(|disk| {
+        next.disk(export.name()).is_none_or(|disk| {
             let named = |paths: &[PathBuf]| paths.iter().any(|other| other == path);
             named(self.configured(export.name())) && !named(&disk.vhost_user)
         })
@@ -186,7 +178,7 @@ fn keep_what_cannot_change(next: &mut Config, running: &Config, told: &mut Vec<S
     keep("confine_paths", &mut next.confine_paths, &running.confine_paths, told);
     keep("log_format", &mut next.log_format, &running.log_format, told);
     for disk in &mut next.disks {
-        if let Some(old) = running.disks.iter().find(|old| old.spec.name == disk.spec.name) {
+        if let Some(old) = running.disk(&disk.spec.name) {
             keep(&format!("disk '{}'", old.spec.name), &mut disk.spec, &old.spec, told);
         }
     }

@@ -1,7 +1,7 @@
 //! From a configuration to a running daemon, and back.
 
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use rustix::net::SocketType;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::admin::{Admin, AdminHandle, admin_path};
-use crate::config::{Arguments, Config, default_listen};
+use crate::config::{Arguments, Config};
 use crate::confine::Confinement;
 use crate::export::{Export, Opened};
 use crate::fault_log::FaultLog;
@@ -71,7 +71,7 @@ fn run_confined(config: Config, confinement: Confinement, services: Services) ->
     raise_descriptor_limit()?;
     let stop = readable_signals(&[signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT])?;
     // Without a file there is nothing to read again, and a terminal that hangs up ends the daemon as ever.
-    let hang_up = config.arguments.file().map(|_| readable_signals(&[signal_hook::consts::SIGHUP])).transpose()?;
+    let hang_up = config.arguments.config.as_ref().map(|_| readable_signals(&[signal_hook::consts::SIGHUP])).transpose()?;
     let inherited = inherited?;
     let places = placement::choose(&config);
     placement::prefer_memory(&places);
@@ -103,24 +103,25 @@ struct Process {
 }
 
 /// What a daemon begins with.
-struct Origin {
-    clients: Listener,
+pub(crate) struct Origin {
+    pub(crate) clients: Listener,
     /// Made last, if it is not there: who finds it finds everything.
-    admin: Option<Listener>,
-    machines: Vec<(String, Listener)>,
-    exports: Vec<Arc<Export>>,
+    pub(crate) admin: Option<Listener>,
+    /// Where virtual machines connect, for the disk of this name.
+    pub(crate) machines: Vec<(String, Listener)>,
+    pub(crate) exports: Vec<Arc<Export>>,
     /// Those that nobody has served before.
-    opened: Opened,
+    pub(crate) opened: Opened,
 }
 
 impl Origin {
     fn fresh(config: &Config, inherited: Inherited) -> Result<Self, String> {
         let Inherited { client, admin } = inherited;
-        let clients = client.map_or_else(|| bind(&listen_path(config)?, SocketType::SEQPACKET, 0o666), Ok)?;
+        let clients = client.map_or_else(|| bind(&config.listen_path()?, SocketType::SEQPACKET, 0o666), Ok)?;
         let mut opened = Opened::default();
         let mut machines = Vec::new();
         for disk in &config.disks {
-            opened.add(Export::open(disk)?);
+            opened.0.push(Export::open(disk)?);
             // Before the daemon confines itself: what is refused later leaves files that it may not remove any more.
             for path in &disk.vhost_user {
                 machines.push((disk.spec.name.clone(), vhost_user::bind(&disk.spec.name, path)?));
@@ -148,12 +149,9 @@ fn serve(config: Config, inherited: Option<Inherited>, process: &Process) -> Res
     let (origin, mut old) = match inherited {
         Some(inherited) => (Origin::fresh(&config, inherited).map_err(Failure::Refused)?, None),
         None => {
-            let path = listen_path(&config).map_err(Failure::Refused)?;
-            let mut old = Old::find(&config, &path, config.arguments.takeover_wait_ms)?;
-            let Some((clients, admin)) = old.sockets.take() else { return Err(Failure::OldDied) };
-            let (machines, exports) = (std::mem::take(&mut old.machines), std::mem::take(&mut old.exports));
-            let opened = std::mem::take(&mut old.opened);
-            (Origin { clients, admin: Some(admin), machines, exports, opened }, Some(old))
+            let path = config.listen_path().map_err(Failure::Refused)?;
+            let (origin, old) = Old::find(&config, &path, config.arguments.takeover_wait_ms)?;
+            (origin, Some(old))
         }
     };
     let built = Daemon::build(config, origin, process).map_err(Failure::Refused);
@@ -170,11 +168,7 @@ fn serve(config: Config, inherited: Option<Inherited>, process: &Process) -> Res
             }
         }
     });
-    let daemon = daemon.inspect_err(|failure| {
-        if let (Some(old), Failure::Refused(reason)) = (&mut old, failure) {
-            old.conversation.refuse(reason);
-        }
-    })?;
+    let daemon = daemon.inspect_err(|failure| old.iter_mut().for_each(|old| old.conversation.refuse(failure)))?;
     daemon.run(old).map_err(Failure::Refused)
 }
 
@@ -220,11 +214,11 @@ impl Daemon {
             log: log.clone(),
             confinement: confinement.clone(),
             listeners: (Arc::clone(&listeners.0), Arc::clone(&listeners.1)),
-            clients: clients.orders(),
+            clients: Arc::clone(&clients.orders),
             faults: FaultLog::new(Arc::clone(&live)).map_err(|error| format!("cannot watch for disk errors: {error}"))?,
             hang_up: hang_up.map_err(|error| format!("cannot watch for signals: {error}"))?,
         };
-        let admin = admin.spawn()?;
+        let admin = admin.spawn().map_err(|error| format!("cannot start the admin thread: {error}"))?;
         Ok(Self { workers, threads, live, vms, sockets, listeners, admin, clients, opened })
     }
 
@@ -239,7 +233,7 @@ impl Daemon {
         if old.conversation.next()?.is_some() {
             return Err(Failure::out_of_order());
         }
-        self.clients.begin_adopted(adopted, &self.sockets);
+        self.clients.begin_adopted(adopted);
         let paused_us = takeover::monotonic_ns().saturating_sub(stood_still_ns) / 1000;
         let Greeting { pid, version, .. } = &old.greeting;
         tracing::info!(pid, version, clients, machines, paused_us, "took over from another daemon");
@@ -249,10 +243,7 @@ impl Daemon {
     /// It never served: let go of sockets and disks before anything else is tried.
     fn abandon(self) {
         self.admin.stop();
-        self.workers.iter().for_each(|worker| worker.mailbox.send(Command::Stop));
-        for thread in self.threads {
-            let _ = thread.join();
-        }
+        let _ = stop_workers(&self.workers, self.threads);
     }
 
     fn run(mut self, old: Option<Old>) -> Result<(), String> {
@@ -265,7 +256,7 @@ impl Daemon {
         tracing::info!(%socket, workers = self.workers.len(), "ready");
         if let Some(old) = old {
             // The service manager hears from it first that we are the daemon.
-            old.conversation.await_end(Instant::now() + OLD_END_TIMEOUT);
+            old.conversation.line.await_end(Instant::now() + OLD_END_TIMEOUT);
         }
         notify::ready(&reload::serving(&self.live));
         let ended = self.clients.run();
@@ -281,19 +272,16 @@ impl Daemon {
                 "requests in flight did not finish; the daemon ends without them, their clients have no answer".to_owned()
             );
         }
-        for worker in &self.workers {
-            worker.mailbox.send(Command::Stop);
-        }
-        for thread in self.threads {
-            thread.join().map_err(|_| "a worker panicked; see the log above")?;
-        }
+        stop_workers(&self.workers, self.threads)?;
         tracing::info!("stopped");
         Ok(())
     }
 }
 
-fn listen_path(config: &Config) -> Result<PathBuf, String> {
-    config.listen.clone().map_or_else(default_listen, Ok)
+fn stop_workers(workers: &[WorkerHandle], threads: Vec<JoinHandle<()>>) -> Result<(), String> {
+    workers.iter().for_each(|worker| worker.mailbox.send(Command::Stop));
+    let joined = threads.into_iter().try_for_each(JoinHandle::join);
+    joined.map_err(|_| "a worker panicked; see the log above".to_owned())
 }
 
 fn bind(path: &Path, kind: SocketType, mode: u32) -> Result<Listener, String> {

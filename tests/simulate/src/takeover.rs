@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use fipsee_block::server::{EventStanding, Standing};
 use fipsee_block::wire::PROFILE;
-use fipsee_daemon::export::{Attached, Kind};
+use fipsee_daemon::export::Kind;
 use fipsee_ring::ring::Cursor;
-use fipsee_serve::session::{AdoptedChannel, Channel, Client, Held, Part, Registered, Service, Session, State};
+use fipsee_serve::session::{AdoptedChannel, Channel, Client, Credentials, Held, Part, Registered, Service, Session, State};
 use fipsee_serve::{AskedToQuiesce, Assignment, Command, IfAbandoned, QueueName, Quiesced};
 
 use crate::context::Context;
@@ -166,19 +166,9 @@ impl Taking<'_> {
         for (worker, command) in host.commands(client, &attachment, &assignments, ends) {
             self.commands[worker].push(command);
         }
-        let (exclusive, role) = old.transport.sessions.host.export.terms_of(client);
-        let (queues, worker_cpus) = (Vec::new(), Vec::new());
-        host.export.keep(Attached {
-            kind: Kind::Ring,
-            client,
-            pid: 0,
-            uid: 0,
-            queues,
-            worker_cpus,
-            exclusive,
-            role,
-            leaving: false,
-        });
+        let terms = old.transport.sessions.host.export.terms_of(client);
+        let credentials = Credentials { pid: 0, uid: 0, gid: 0, more_gids: Vec::new() };
+        host.export.keep(Kind::Ring, client, &credentials, terms);
         let mut adopted = Held::new(Box::new(attachment), assignments);
         for (id, memory) in &held.memory {
             let file = memory.region.as_fd().try_clone_to_owned().expect("a descriptor");

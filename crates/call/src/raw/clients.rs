@@ -11,13 +11,13 @@ use fipsee_ring::handshake::{Grant, refuse};
 use fipsee_ring::listener::Listener;
 use fipsee_ring::mailbox::Mailbox;
 use fipsee_ring::tuning::Choices;
-use fipsee_serve::session::{self, Attachment, Client, ClientLimits, Denial, Granted, Held, Host, Sessions};
+use fipsee_serve::session::{Attachment, Client, ClientLimits, Denial, Granted, Held, Host, Sessions};
 use fipsee_serve::unix::{FIRST_TOKEN, UnixTransport};
 use fipsee_serve::{Assignment, Command, QueueName, Which, WorkerHandle};
 use rustix::event::epoll::EventFlags;
 
-use super::queue::{Channel, Turns};
-use crate::server::{Allow, Credentials};
+use super::queue::{CallQueue, Turns};
+use crate::server::Allow;
 use crate::wire::{PROFILE, SERVICE_CALLS, ServiceInfo};
 
 /// How long a stop waits for calls in progress before it gives up on them.
@@ -95,16 +95,13 @@ impl Host<Turns> for Serving {
             return Err(refuse(RefusalCode::Malformed, text).into());
         }
         if *wanted.name != **name {
-            let text = format!(
-                "this server serves '{name}', not '{}'; connect to another socket, or build for the same version",
-                wanted.name
-            );
+            let other = &wanted.name;
+            let text =
+                format!("this server serves '{name}', not '{other}'; connect to another socket, or build for the same version");
             return Err(refuse(RefusalCode::UnknownName, text).into());
         }
-        let session::Credentials { pid, uid, gid, .. } = *client.credentials;
-        let credentials = Credentials { pid, uid, gid };
-        if !(self.allow)(&credentials) {
-            let text = format!("user {uid} may not call '{name}'; its server decides who may");
+        if !(self.allow)(client.credentials) {
+            let text = format!("user {} may not call '{name}'; its server decides who may", client.credentials.uid);
             return Err(refuse(RefusalCode::NotAllowed, text).into());
         }
         let fewest = self.workers.iter().min_by_key(|(_, handle)| handle.counters.assigned.load(Ordering::Relaxed));
@@ -117,14 +114,23 @@ impl Host<Turns> for Serving {
         let (Some((&worker, handle)), Some(queue)) = (fewest, grant.queues.pop()) else {
             return Err(refuse(RefusalCode::ShuttingDown, "nobody answers calls here any more; try again later").into());
         };
-        let channel =
-            Channel::new((client.id, credentials), queue, Arc::clone(&grant.region), grant.layout.pool_offset_bytes, depth);
+        let (who, pool) = ((client.id, client.credentials.clone()), (Arc::clone(&grant.region), grant.layout.pool_offset_bytes));
+        let (id, events) = (client.id, Arc::clone(&self.events));
+        let added = move |added: Result<(), _>| {
+            if added.is_err() {
+                let text =
+                    "the server cannot watch the channel's doorbell; raise its limit of watches (fs.epoll.max_user_watches)";
+                events.send(Event::Refused { client: id, text: text.to_owned() });
+            }
+        };
+        let make = move |id| Ok(CallQueue::new(id, who, queue, pool, depth));
+        let add = Command::add(QueueName { client: id, index: 0 }, make, added);
         Ok(Granted {
             attachment: Box::new(Attached(Arc::clone(name))),
             assignments: vec![Assignment::to(worker, handle)],
             reply: grant.attached(info.to_bytes()),
             grant,
-            commands: vec![(worker, add(channel, Arc::clone(&self.events)))],
+            commands: vec![(worker, add)],
         })
     }
 
@@ -177,19 +183,6 @@ impl Serving {
             handle.mailbox.send_all([all, Command::Stop]);
         }
     }
-}
-
-/// Has a worker serve a client.
-fn add(channel: Channel, events: Arc<Mailbox<Event>>) -> Command<Turns> {
-    let client = channel.client;
-    let make = Box::new(move |id| Ok(channel.into_queue(id)));
-    let added = Box::new(move |added: Result<(), _>| {
-        if added.is_err() {
-            let text = "the server cannot watch the channel's doorbell; raise its limit of watches (fs.epoll.max_user_watches)";
-            events.send(Event::Refused { client, text: text.to_owned() });
-        }
-    });
-    Command::Add { name: QueueName { client, index: 0 }, make, added }
 }
 
 /// How a server is to end.

@@ -44,7 +44,6 @@ pub(super) struct Channel {
     queue: ServerQueue,
     region: Arc<Region>,
     pool_offset_bytes: u64,
-    depth: u32,
     /// Of the next reply.
     place: Place,
     visits: Visits,
@@ -56,35 +55,6 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    pub(super) fn new(
-        (client, credentials): (u64, Credentials),
-        queue: ServerQueue,
-        region: Arc<Region>,
-        pool_offset_bytes: u64,
-        depth: u32,
-    ) -> Self {
-        Self {
-            id: 0,
-            client,
-            credentials,
-            queue,
-            region,
-            pool_offset_bytes,
-            depth,
-            place: Place::first(depth),
-            visits: Visits::default(),
-            taken: 0,
-            left: 0,
-            refused: false,
-        }
-    }
-
-    /// As a queue, which the worker knows as `id`.
-    pub(super) fn into_queue(self, id: u32) -> Box<dyn Queue<Turns>> {
-        let (bell, depth) = (self.queue.our_bell.clone(), self.depth);
-        Box::new(CallQueue { channel: Some(Box::new(Self { id, ..self })), bell, depth })
-    }
-
     #[inline(always)]
     fn has_work(&self) -> bool {
         self.queue.requests.has_message() && !self.refused
@@ -172,18 +142,34 @@ impl Channel {
             |offset_bytes, length_bytes| Payload::new(&self.region, self.pool_offset_bytes + offset_bytes, length_bytes);
         Call {
             client: self.client,
-            credentials: self.credentials,
+            credentials: &self.credentials,
             request_payload: payload(request_bytes, info.request_payload_bytes),
             reply_payload: payload(reply_bytes, info.reply_payload_bytes),
         }
     }
 }
 
-struct CallQueue {
+pub(super) struct CallQueue {
     /// Away during the client's turn.
     channel: Option<Box<Channel>>,
     bell: EventDoorbell,
     depth: u32,
+}
+
+impl CallQueue {
+    /// A client's, whose payloads are in the region from that offset on.
+    pub(super) fn new(
+        id: u32,
+        (client, credentials): (u64, Credentials),
+        queue: ServerQueue,
+        (region, pool_offset_bytes): (Arc<Region>, u64),
+        depth: u32,
+    ) -> Self {
+        let (bell, place, visits) = (queue.our_bell.clone(), Place::first(depth), Visits::default());
+        let (taken, left, refused) = (0, 0, false);
+        let channel = Channel { id, client, credentials, queue, region, pool_offset_bytes, place, visits, taken, left, refused };
+        Self { channel: Some(Box::new(channel)), bell, depth }
+    }
 }
 
 impl Queue<Turns> for CallQueue {

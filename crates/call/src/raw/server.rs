@@ -70,24 +70,22 @@ impl RawServer {
             request_payload_bytes: payload_bytes(options.request_payload_bytes),
             reply_payload_bytes: payload_bytes(options.reply_payload_bytes),
         };
-        if name.is_empty() || name.len() > MAX_NAME_BYTES || name.contains('\0') {
-            return Err(Error::Service(CallError::Serve(format!(
-                "the name '{name}' has {} bytes; a name has 1 to {MAX_NAME_BYTES}, none of them 0",
-                name.len()
-            ))));
+        let refused = |text| Err(Error::Service(CallError::Serve(text)));
+        let (name_bytes, call_bytes) = (name.len(), info.pool_bytes(1));
+        if name.is_empty() || name_bytes > MAX_NAME_BYTES || name.contains('\0') {
+            return refused(format!(
+                "the name '{name}' has {name_bytes} bytes; a name has 1 to {MAX_NAME_BYTES}, none of them 0"
+            ));
         }
         if request_bytes > MAX_VALUE_BYTES || reply_bytes > MAX_VALUE_BYTES {
-            let text = format!(
+            return refused(format!(
                 "requests of {request_bytes} and replies of {reply_bytes} bytes; at most {MAX_VALUE_BYTES} fit a message, send the rest as payload"
-            );
-            return Err(Error::Service(CallError::Serve(text)));
+            ));
         }
         if info.pool_bytes(max_depth) > MAX_POOL_BYTES || max_depth == 0 {
-            let text = format!(
-                "{max_depth} calls with {} bytes of payload each; a client has at least one call and at most {MAX_POOL_BYTES} bytes: choose a smaller depth or payload",
-                info.pool_bytes(1)
-            );
-            return Err(Error::Service(CallError::Serve(text)));
+            return refused(format!(
+                "{max_depth} calls with {call_bytes} bytes of payload each; a client has at least one call and at most {MAX_POOL_BYTES} bytes: choose a smaller depth or payload"
+            ));
         }
         let events = Arc::new(Mailbox::new().map_err(no_descriptor)?);
         let serving = Serving {

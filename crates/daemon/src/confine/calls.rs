@@ -19,10 +19,10 @@ const AF_UNIX: u32 = 1;
 const PR_SET_NAME: u32 = 15;
 const FIONBIO: u32 = 0x5421;
 
-/// Numbers of system calls.
 macro_rules! calls {
     ($($name:ident)*) => { &[$(libc::$name),*] };
 }
+pub(crate) use calls;
 
 /// Calls whatever their arguments, of every service: those of the runtime, the transports, the log and the C library.
 const ALLOWED: &[c_long] = calls! {
@@ -112,7 +112,6 @@ fn allowed_with_arguments() -> Vec<(c_long, Vec<Argument>)> {
 pub(super) struct Filters([BpfProgram; 3]);
 
 impl Filters {
-    /// For services that need this.
     pub(super) fn new(needs: &Needs) -> Result<Self, BackendError> {
         let arch = TargetArch::try_from(std::env::consts::ARCH)?;
         let program = |rules, otherwise, then| SeccompFilter::new(rules, otherwise, then, arch)?.try_into();

@@ -14,13 +14,11 @@ use crate::config::Config;
 /// What is ever asked of landlock. A kernel that knows less of it enforces that.
 const NEWEST: ABI = ABI::V6;
 
-/// Where homes are.
 const HOMES: &str = "/home";
 
 /// What the daemon may do below a path.
 type Rights = BitFlags<AccessFs>;
 
-/// Look things up.
 fn reading() -> Rights {
     AccessFs::ReadFile | AccessFs::ReadDir
 }
@@ -69,7 +67,7 @@ impl Paths {
             let _ = std::fs::create_dir_all(&folder);
             paths.add(&folder, sockets());
         }
-        if let Some(file) = config.arguments.file() {
+        if let Some(file) = &config.arguments.config {
             paths.add_beside(file, reading());
         }
         // Who holds a lock; how the machine and its devices are; and our own program, for the names in a backtrace.

@@ -18,6 +18,7 @@ use fipsee_serve::Needs;
 use serde::Deserialize;
 
 use self::calls::Filters;
+pub(crate) use self::calls::calls;
 use self::files::Paths;
 use crate::config::Config;
 
@@ -67,8 +68,7 @@ impl Confinement {
     }
 
     /// Is anything given up? Not where the process is more than the daemon (`default`).
-    #[must_use]
-    pub const fn is_wanted(&self) -> bool {
+    pub(crate) const fn is_wanted(&self) -> bool {
         self.0.is_some()
     }
 
@@ -106,8 +106,7 @@ impl Confinement {
     }
 
     /// The words for a path that could not be used, and if that may be our own doing, what to change.
-    #[must_use]
-    pub fn explain(&self, text: String, path: &Path, is_socket: bool) -> String {
+    pub(crate) fn explain(&self, text: String, path: &Path, is_socket: bool) -> String {
         match self.0.as_ref().and_then(|state| state.files.get()) {
             Some(Files { paths, has_landlock: true, .. }) if !paths.cover(path, is_socket) => format!(
                 "{text}; the daemon has confined itself (landlock) to {}: name the folder of {} in confine_paths, and restart it",

@@ -1,6 +1,6 @@
 //! The registry of services: what clients can attach to, compiled in.
 
-pub mod block;
+pub(crate) mod block;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -46,31 +46,24 @@ pub fn needs(config: &Config, added: Services) -> Needs {
 
 /// All services of the daemon, by their numbers in ATTACH.
 #[derive(Clone)]
-pub struct Registry(Arc<[Boxed]>);
+pub(crate) struct Registry(Arc<[Boxed]>);
 
 impl Registry {
-    /// Make all of them.
-    #[must_use]
-    pub fn new(live: &Arc<Live>, workers: &[WorkerHandle], added: Services) -> Self {
+    pub(crate) fn new(live: &Arc<Live>, workers: &[WorkerHandle], added: Services) -> Self {
         Self(SERVICES.iter().chain(added).map(|entry| (entry.make)(live, workers)).collect())
     }
 
     /// Feature bits of all of them.
-    #[must_use]
-    pub fn features(&self) -> u64 {
+    pub(crate) fn features(&self) -> u64 {
         self.0.iter().fold(0, |features, service| features | service.features())
     }
 
-    /// What they count.
-    pub fn metrics(&self) -> impl Iterator<Item = (&'static str, Metric)> {
+    pub(crate) fn metrics(&self) -> impl Iterator<Item = (&'static str, Metric)> {
         self.0.iter().flat_map(|service| service.metrics())
     }
 
     /// ATTACH, to the service that it names.
-    ///
-    /// # Errors
-    /// There is none of that number, or it refuses.
-    pub fn attach(&self, client: &Client<'_>, wanted: &Wanted) -> Result<Granted<DiskEngine>, Denial> {
+    pub(crate) fn attach(&self, client: &Client<'_>, wanted: &Wanted) -> Result<Granted<DiskEngine>, Denial> {
         let service = self.0.iter().find(|service| service.number() == wanted.service);
         match service.filter(|_| wanted.queue_count > 0 && wanted.depth > 0) {
             Some(service) => service.attach(client, wanted),
@@ -79,10 +72,12 @@ impl Registry {
     }
 
     /// Go on with a client of another daemon, of the service of this number.
-    ///
-    /// # Errors
-    /// There is none, or it cannot.
-    pub fn adopt(&self, service: u16, client: &Client<'_>, parts: Vec<Part<OwnedFd>>) -> Result<Adopted<DiskEngine>, String> {
+    pub(crate) fn adopt(
+        &self,
+        service: u16,
+        client: &Client<'_>,
+        parts: Vec<Part<OwnedFd>>,
+    ) -> Result<Adopted<DiskEngine>, String> {
         let found = self.0.iter().find(|known| known.number() == service);
         found.ok_or_else(|| format!("its service {service} is not known here"))?.adopt(client, parts)
     }

@@ -1,7 +1,5 @@
 //! The old daemon's part: who may ask, and what is handed over while it still serves. The clients follow in `transport::unix::handover`.
 
-use std::io::IoSlice;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::channel;
@@ -9,36 +7,28 @@ use std::time::{Duration, Instant};
 
 use fipsee_ring::listener::Listener;
 use fipsee_serve::takeover::{Giving, GivingStep};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use serde_json::json;
 
 use super::MAX_WAIT;
 use super::line::Line;
 use super::wire::{DiskGiven, Given, Greeting, ListenerOf, VERSION};
 use crate::admin::Admin;
+use crate::descriptors;
 use crate::export::{Attached, Kind};
 use crate::transport::unix::HandOver;
 use crate::transport::vhost_user::Held;
 
 impl Admin {
-    /// Hand everything over to whoever asks on `stream`. Returns when that did not come about: this daemon goes on.
-    ///
-    /// # Errors
-    /// Why it is not even begun, in words.
+    /// Hand everything over to whoever asks on `stream`. Returns when that did not come about: this daemon goes on. An error: it was not
+    /// even begun.
     pub(crate) fn hand_over(&self, stream: &UnixStream, version: u32, wait: Duration) -> Result<(), String> {
         let pid = self.may_ask(stream, version)?;
         let (line, theirs) = Line::pair().map_err(|error| format!("no descriptor is left: {error}; raise LimitNOFILE="))?;
         let answer = format!("{}\n", json!({ "takeover": VERSION }));
-        let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        let rights = [theirs.as_fd()];
-        if !ancillary.push(SendAncillaryMessage::ScmRights(&rights)) {
-            return Err("a descriptor does not fit its message".to_owned());
-        }
-        let sent = rustix::net::sendmsg(stream, &[IoSlice::new(answer.as_bytes())], &mut ancillary, SendFlags::NOSIGNAL);
+        let sent = descriptors::send(stream, answer.as_bytes(), Some(theirs.as_fd()));
         drop(theirs);
         let reason = match sent {
-            Ok(_) => {
+            Ok(()) => {
                 tracing::info!(pid, "another daemon asks to take over");
                 self.give(line, pid, wait.min(MAX_WAIT))
             }
@@ -59,7 +49,7 @@ impl Admin {
             return Err(format!("it hands over by version {VERSION}, and {version} is asked for; stop it and start the other"));
         }
         for export in &self.live.now().exports {
-            export.disk().hand_over().map_err(|text| format!("disk '{}': {text}", export.name()))?;
+            export.disk.hand_over().map_err(|text| format!("disk '{}': {text}", export.name()))?;
         }
         Ok(peer.pid.as_raw_nonzero().get())
     }
@@ -115,14 +105,14 @@ impl Admin {
             give(ListenerOf::Machines(disk), &listener)?;
         }
         for export in &served.exports {
-            let configured = self.configured_disk(export.name());
+            let configured = self.running.disk(export.name());
             let given = DiskGiven {
                 name: export.name().to_owned(),
-                kind: export.disk().kind().to_owned(),
+                kind: export.disk.kind().to_owned(),
                 configured_bytes: configured.and_then(|disk| disk.spec.kind.name_and_size().1),
                 info: export.info(false).to_bytes().to_vec(),
             };
-            let file = export.disk().hand_over().map_err(|text| format!("disk '{}': {text}", export.name()))?;
+            let file = export.disk.hand_over().map_err(|text| format!("disk '{}': {text}", export.name()))?;
             send(&Given::Disk(given), file.as_slice())?;
         }
         send(&Given::Prepare {}, &[])

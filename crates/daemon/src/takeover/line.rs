@@ -18,21 +18,15 @@ use super::wire::{AnswerPacket, Given};
 /// Longest packet: a queue with a full histogram has a third of it.
 const MAX_PACKET_BYTES: usize = 64 << 10;
 
-/// One end.
 #[derive(Debug)]
-pub(crate) struct Line(Seqpacket);
+pub(crate) struct Line(pub(super) Seqpacket);
 
 impl Line {
-    /// Both ends.
+    /// This daemon's end, and the other's.
     pub(crate) fn pair() -> std::io::Result<(Self, OwnedFd)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         Ok((Self(Seqpacket::from_fd(ours)), theirs))
-    }
-
-    /// The end that another daemon made.
-    pub(crate) const fn from_fd(fd: OwnedFd) -> Self {
-        Self(Seqpacket::from_fd(fd))
     }
 
     /// Send a packet with its descriptors, before `deadline`.
@@ -76,7 +70,6 @@ impl Line {
         }
     }
 
-    /// Take the next packet if it is there.
     pub(crate) fn try_receive<T: DeserializeOwned>(&self) -> Result<Option<(T, Vec<OwnedFd>)>, LineError> {
         let receive = || self.0.try_receive_within(MAX_PACKET_BYTES);
         let is_end = |error: &std::io::Error| error.kind() == ErrorKind::UnexpectedEof;
@@ -119,7 +112,6 @@ impl Line {
         }
     }
 
-    /// Wait for an event or the deadline, whichever comes first.
     fn await_event(&self, event: PollFlags, deadline: Instant) -> Result<(), LineError> {
         let left = deadline.saturating_duration_since(Instant::now());
         let left = Timespec::try_from(left).map_err(|error| LineError::Wrong(error.to_string()))?;
@@ -162,25 +154,10 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_was_sent_is_found_and_one_that_comes_too_late_is_not_sent() {
-        let (old, new) = Line::pair().expect("descriptors");
-        let new = Line::from_fd(new);
-        new.send(&AnswerPacket(Answer::Taken {}), &[], now()).expect("room");
-        assert!(is_taken(&old), "it was sent first");
-
-        let (old, new) = Line::pair().expect("descriptors");
-        let new = Line::from_fd(new);
-        assert!(!is_taken(&old), "nothing was sent");
-        assert_eq!(new.send(&AnswerPacket(Answer::Taken {}), &[], now()), Err(LineError::Ended));
-        let told = new.receive::<Given>(now()).expect("why").0;
-        assert!(matches!(told, Given::Refused { reason } if reason.contains("it took over in time")));
-    }
-
-    #[test]
     fn exactly_one_serves_however_the_two_meet() {
         for round in 0..2000 {
             let (old, new) = Line::pair().expect("descriptors");
-            let new = Line::from_fd(new);
+            let new = Line(Seqpacket::from_fd(new));
             let start = Barrier::new(2);
             let (taken, sent) = std::thread::scope(|scope| {
                 let sender = scope.spawn(|| {

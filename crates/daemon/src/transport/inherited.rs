@@ -1,6 +1,6 @@
 //! Sockets that a service manager made for us (sd_listen_fds(3)).
 
-use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 
 use fipsee_ring::listener::Listener;
@@ -9,52 +9,38 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, sockopt};
 /// The name that tells the admin socket from the client socket (`FileDescriptorName=`).
 const ADMIN_NAME: &str = "admin";
 
-/// What was handed over.
-#[derive(Debug, Default)]
-pub struct Inherited {
-    /// The socket for clients.
-    pub client: Option<Listener>,
-    /// The admin socket.
-    pub admin: Option<Listener>,
+#[derive(Default)]
+pub(crate) struct Inherited {
+    pub(crate) client: Option<Listener>,
+    pub(crate) admin: Option<Listener>,
 }
 
 /// Take the sockets that the environment names, if any.
-///
-/// # Errors
-/// In words: more sockets than there is use for, or of a kind that cannot be used.
-pub fn take() -> Result<Inherited, String> {
+pub(crate) fn take() -> Result<Inherited, String> {
     let passed = sd_notify::listen_fds_with_names()
         .map_err(|error| format!("the sockets of the service manager cannot be taken: LISTEN_FDS and LISTEN_FDNAMES: {error}"))?;
     let mut inherited = Inherited::default();
     for (fd, name) in passed {
-        let socket = own(fd);
-        if name == ADMIN_NAME {
-            put(&mut inherited.admin, &name, socket, SocketType::STREAM, "ListenStream=")?;
-        } else {
-            put(&mut inherited.client, &name, socket, SocketType::SEQPACKET, "ListenSequentialPacket=")?;
+        // SAFETY: the service manager passed this descriptor to this process, for it alone to own (sd_listen_fds has checked
+        // LISTEN_PID and that the descriptor is open), and this runs once, when nothing else has been opened at its number.
+        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+        let (place, kind, setting) = match name.as_str() {
+            ADMIN_NAME => (&mut inherited.admin, SocketType::STREAM, "ListenStream="),
+            _ => (&mut inherited.client, SocketType::SEQPACKET, "ListenSequentialPacket="),
+        };
+        if place.is_some() {
+            return Err(format!(
+                "socket '{name}' is one too many: one for clients, and one named '{ADMIN_NAME}' (FileDescriptorName={ADMIN_NAME}) can be used"
+            ));
         }
+        let path = path_of(&socket, kind)
+            .map_err(|problem| format!("socket '{name}' from the service manager {problem}; use {setting}/a/path in its unit"))?;
+        // The main and the admin thread accept until there is nobody left, and must not wait then.
+        rustix::io::ioctl_fionbio(&socket, true)
+            .map_err(|error| format!("socket '{name}' cannot be made non-blocking: {error}"))?;
+        *place = Some(Listener::handed_over(path, socket, None));
     }
     Ok(inherited)
-}
-
-fn own(fd: RawFd) -> OwnedFd {
-    // SAFETY: the service manager passed this descriptor to this process, for it alone to own (sd_listen_fds has checked
-    // LISTEN_PID and that the descriptor is open), and `take` runs once, when nothing else has been opened at its number.
-    unsafe { OwnedFd::from_raw_fd(fd) }
-}
-
-fn put(place: &mut Option<Listener>, name: &str, socket: OwnedFd, kind: SocketType, setting: &str) -> Result<(), String> {
-    if place.is_some() {
-        return Err(format!(
-            "socket '{name}' is one too many: one for clients, and one named '{ADMIN_NAME}' (FileDescriptorName={ADMIN_NAME}) can be used"
-        ));
-    }
-    let path = path_of(&socket, kind)
-        .map_err(|problem| format!("socket '{name}' from the service manager {problem}; use {setting}/a/path in its unit"))?;
-    // The main and the admin thread accept until there is nobody left, and must not wait then.
-    rustix::io::ioctl_fionbio(&socket, true).map_err(|error| format!("socket '{name}' cannot be made non-blocking: {error}"))?;
-    *place = Some(Listener::handed_over(path, socket, None));
-    Ok(())
 }
 
 /// Where a listening socket of this kind can be found, or what it is instead.

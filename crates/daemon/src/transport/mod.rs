@@ -1,8 +1,8 @@
 //! Transports: how clients reach the daemon. One folder per kind.
 
-pub mod inherited;
+pub(crate) mod inherited;
 mod log_quota;
-pub mod unix;
+pub(crate) mod unix;
 pub mod vhost_user;
 
 use log_quota::LogQuota;

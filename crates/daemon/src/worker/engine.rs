@@ -20,10 +20,7 @@ const ENGINE_ENTRIES: u32 = 256;
 const ENGINE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Start a worker, as the configuration says.
-///
-/// # Errors
-/// No descriptor or thread left.
-pub fn spawn(config: &Config, index: usize, place: Place) -> io::Result<(WorkerHandle, JoinHandle<()>)> {
+pub(crate) fn spawn(config: &Config, index: usize, place: Place) -> io::Result<(WorkerHandle, JoinHandle<()>)> {
     let stall_limit = config.stall_limit;
     fipsee_serve::spawn(index, place, config.wait, config.look, move || {
         let mut engine = Engine::new(ENGINE_ENTRIES)?;
@@ -33,10 +30,7 @@ pub fn spawn(config: &Config, index: usize, place: Place) -> io::Result<(WorkerH
 }
 
 /// Have workers make their kernel rings, if this machine lets anyone have one. Afterwards no disk that is added needs a new one.
-///
-/// # Errors
-/// In words: one of them does not get to it.
-pub fn start_engines(workers: &[WorkerHandle]) -> Result<(), String> {
+pub(crate) fn start_engines(workers: &[WorkerHandle]) -> Result<(), String> {
     if let Err(reason) = Engine::check() {
         tracing::debug!(reason, "no worker will serve file disks");
         return Ok(());
@@ -57,7 +51,7 @@ const DESCRIPTORS_OF_RINGS: u64 = 8;
 
 /// Make the kernel rings that interrupt virtual machines: one for each queue that a machine may have at each of the sockets that the
 /// configuration names. Where there are more, at sockets that are attached later, machines are interrupted without.
-pub fn make_rings_for_machines(config: &Config) {
+pub(crate) fn make_rings_for_machines(config: &Config) {
     let sockets: usize = config.disks.iter().map(|disk| disk.vhost_user.len()).sum();
     let wanted = sockets * usize::from(config.clients.limits.max_queues.clamp(1, MAX_QUEUES));
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / DESCRIPTORS_OF_RINGS;

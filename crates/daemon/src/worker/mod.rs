@@ -1,30 +1,27 @@
 //! What the daemon has its workers serve: disks, to clients and to virtual machines. The workers themselves are `fipsee_serve`'s.
 
 mod engine;
-pub mod virtqueue;
 
 use std::sync::Arc;
 
 /// The kernel ring for file disks.
-pub use fipsee_block::disk::Engine as DiskEngine;
+pub(crate) use fipsee_block::disk::Engine as DiskEngine;
 use fipsee_block::server::DiskQueue;
 use fipsee_block::wire::BlockInfo;
 use fipsee_serve::{NotQuiesced, When, Which};
 use fipsee_virtio::blk::server::GuestDiskQueue;
 
-pub use self::engine::{make_rings_for_machines, spawn, start_engines};
+pub(crate) use self::engine::{make_rings_for_machines, spawn, start_engines};
 use crate::export::Export;
 
 /// What a worker is asked for.
-pub type Command = fipsee_serve::Command<DiskEngine>;
+pub(crate) type Command = fipsee_serve::Command<DiskEngine>;
 /// How to reach a worker.
-pub type WorkerHandle = fipsee_serve::WorkerHandle<DiskEngine>;
-pub use fipsee_serve::session::Ack;
+pub(crate) type WorkerHandle = fipsee_serve::WorkerHandle<DiskEngine>;
 
 /// Announce a disk's new size to every client of the export.
-#[must_use]
-pub fn announce_resize(export: &Export, info: BlockInfo) -> [Command; 2] {
-    let (disk, same) = (Arc::clone(export.disk()), Arc::clone(export.disk()));
+pub(crate) fn announce_resize(export: &Export, info: BlockInfo) -> [Command; 2] {
+    let (disk, same) = (Arc::clone(&export.disk), Arc::clone(&export.disk));
     let (all, now) = (Which::All, When::Now);
     [
         Command::change(all, now, move |queue: &mut DiskQueue| queue.announce_resize(&disk, &info)),
@@ -33,8 +30,7 @@ pub fn announce_resize(export: &Export, info: BlockInfo) -> [Command; 2] {
 }
 
 /// Why a takeover cannot be, in words.
-#[must_use]
-pub fn why_not_quiesced(error: NotQuiesced, timeout: std::time::Duration) -> String {
+pub(crate) fn why_not_quiesced(error: NotQuiesced, timeout: std::time::Duration) -> String {
     match error {
         NotQuiesced::InFlight => format!(
             "requests are still in flight at a disk after {} ms; try again when it is less busy, or with a longer --takeover-wait-ms",

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use fipsee_block::disk::{Disk, Engine};
-use fipsee_daemon::transport::vhost_user::device::{Acknowledgement, Action, Change, Device, DiskDescription};
+use fipsee_daemon::transport::vhost_user::device::{Acknowledgement, Action, Device, DiskDescription};
 use fipsee_ring::region::Region;
 use fipsee_ring::tuning::Choices;
 use fipsee_virtio::blk::server::VirtqueueServer;
@@ -265,7 +265,7 @@ impl World<'_> {
                 let moved = server.set_memory(memory, rings);
                 Acknowledgement::Moved(number, moved)
             }
-            (Action::Change(_, Change(change)), Some(server)) => Acknowledgement::Done(change(server)),
+            (Action::Change(_, change), Some(server)) => Acknowledgement::Done(change(server)),
             _ => Acknowledgement::Done(Ok(())),
         };
         if let Err(problem) = self.device.acknowledged(acknowledgement) {

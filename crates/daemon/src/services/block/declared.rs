@@ -6,6 +6,7 @@ use fipsee_ring::clock;
 use fipsee_serve::{Argument, FileUse, Metric, Needs};
 
 use crate::config::Config;
+use crate::confine::calls;
 use crate::export::Attached;
 use crate::live::Served;
 
@@ -14,28 +15,16 @@ const BLKGETSIZE64: u32 = 0x8008_1272;
 
 /// What opening, resizing and serving disks takes; kernel rings are the runtime's.
 pub(super) fn needs(config: &Config) -> Needs {
-    let calls = vec![
-        libc::SYS_fadvise64,
-        libc::SYS_fallocate,
-        libc::SYS_fdatasync,
-        libc::SYS_flock,
-        libc::SYS_fstatfs,
-        libc::SYS_fsync,
-        libc::SYS_ftruncate,
-        libc::SYS_mlock,
-        libc::SYS_mlock2,
-        libc::SYS_munlock,
-        libc::SYS_pread64,
-        libc::SYS_pwrite64,
-        libc::SYS_pwritev2,
-        libc::SYS_statfs,
-    ];
+    let calls = calls! {
+        SYS_fadvise64 SYS_fallocate SYS_fdatasync SYS_flock SYS_fstatfs SYS_fsync SYS_ftruncate SYS_mlock SYS_mlock2
+        SYS_munlock SYS_pread64 SYS_pwrite64 SYS_pwritev2 SYS_statfs
+    };
     let calls_with = [BLKSSZGET, BLKGETSIZE64].map(|request| (libc::SYS_ioctl, vec![Argument::int(1, request)]));
     // Where the unit lets the daemon keep files; the disks of now and those that a reload adds beside them.
     let state = std::env::var_os("STATE_DIRECTORY");
     let kept = state.iter().flat_map(std::env::split_paths).map(|folder| (folder, FileUse::Write));
     let disks = config.disks.iter().filter_map(|disk| Some((disk.spec.kind.file()?.to_owned(), FileUse::WriteBeside)));
-    Needs { calls, calls_with: calls_with.into(), files: kept.chain(disks).collect() }
+    Needs { calls: calls.to_vec(), calls_with: calls_with.into(), files: kept.chain(disks).collect() }
 }
 
 /// `errors`, by operation, and `stalled`; `None` for a disk that has none.
@@ -48,7 +37,7 @@ pub(crate) fn faults(disk: &AnyDisk) -> Option<[(&'static str, Metric); 2]> {
 /// `disks`, those that can fail, and `queues`, of clients and virtual machines.
 pub(super) fn metrics(served: &Served) -> Vec<(&'static str, Metric)> {
     let disks = served.exports.iter().filter_map(|export| {
-        let named = std::iter::once(("disk", export.name().into())).chain(faults(export.disk())?);
+        let named = std::iter::once(("disk", export.name().into())).chain(faults(&export.disk)?);
         Some(Metric::Named(named.collect()))
     });
     let queues = served.exports.iter().flat_map(|export| {

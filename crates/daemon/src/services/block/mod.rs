@@ -1,10 +1,10 @@
-//! Disks for local clients: what ATTACH grants, and what is held for it.
+//! Disks for local clients: what ATTACH grants, what is held for it, and how another daemon goes on with it.
 
 pub(crate) mod declared;
-mod takeover;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use fipsee_block::server::{DiskQueue, QueueServer, QueueSetup, Standing};
 use fipsee_block::stats::QueueCounters;
@@ -17,26 +17,28 @@ use fipsee_ring::control::{MAX_QUEUES, Refusal, RefusalCode, Wanted};
 use fipsee_ring::handshake::{Grant, refuse};
 use fipsee_ring::memory::RegionTable;
 use fipsee_ring::region::Region;
-use fipsee_serve::session::{Ack, Adopted, Attachment, Channel, Client, Denial, Granted, Part, Service, TakesMemory};
+use fipsee_serve::session::{
+    Ack, Adopted, AdoptedChannel, Attachment, Channel, Client, Denial, Granted, Part, Service, TakesMemory,
+};
 use fipsee_serve::{Assignment, Metric, NotAdded, Place, QueueName, Quiesced, When, Which};
+use serde::{Deserialize, Serialize};
 
 use super::{Entry, not_served};
 use crate::export::{Denied, Export, Kind, Role, Wish};
 use crate::live::Live;
 use crate::placement;
+use crate::takeover::wire::{StandingGiven, count, recount};
 use crate::worker::{Command, DiskEngine, WorkerHandle};
 
 /// The block service, in the registry.
 pub(super) const ENTRY: Entry =
     Entry { needs: declared::needs, make: |live, workers| Box::new(Block { live: Arc::clone(live), workers: workers.to_vec() }) };
 
-/// The block service.
 struct Block {
     live: Arc<Live>,
     workers: Vec<WorkerHandle>,
 }
 
-/// What is held for an attached client.
 struct BlockAttachment {
     export: Arc<Export>,
     channel: Channel,
@@ -47,15 +49,43 @@ struct BlockAttachment {
 /// The daemon's end of a queue, the numbers that it goes on counting, and, if it is no new one, its state.
 type QueueEnd = (ServerQueue, Arc<QueueCounters>, Option<Standing>);
 
+/// What another daemon needs to go on with a client.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClientGiven {
+    disk: String,
+    read_only: bool,
+    exclusive: bool,
+    role: Role,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct QueueGiven {
+    standing: StandingGiven,
+    counters: Vec<u64>,
+    latency: Vec<(u64, u64)>,
+}
+
+fn write(state: &impl Serialize) -> Result<String, String> {
+    serde_json::to_string(state).map_err(|error| format!("cannot be written down: {error}"))
+}
+
+fn read<'a, T: Deserialize<'a>>(state: &'a str) -> Result<T, String> {
+    serde_json::from_str(state).map_err(|error| format!("what is said of it is not understood: {error}"))
+}
+
 impl BlockAttachment {
-    /// What the workers are to do so that they serve the queues.
-    fn commands(&self, client: u64, assignments: &[Assignment], ends: Vec<QueueEnd>, info: BlockInfo) -> Vec<(usize, Command)> {
+    /// Show the queues to who asks for them; what the workers are to do so that they serve them.
+    fn serve(&self, client: u64, assignments: &[Assignment], ends: Vec<QueueEnd>, info: BlockInfo) -> Vec<(usize, Command)> {
+        let counters = ends.iter().map(|(_, counters, _)| Arc::clone(counters)).collect();
+        self.export.set_queues(client, counters, assignments.iter().map(|assignment| assignment.place.cpu).collect());
         let (Channel { region, layout, .. }, read_only) = (&self.channel, self.read_only);
         let of_queue = ends.into_iter().zip(&layout.queues).zip(assignments).zip(0_u16..);
         let command = of_queue.map(|((((queue, counters, standing), geometry), assignment), index)| {
             let memory = RegionTable::of_pool(region, layout.pool_offset_bytes, layout.pool_bytes);
             let depth = geometry.depth;
-            let disk = Arc::clone(self.export.disk());
+            let disk = Arc::clone(&self.export.disk);
             let make = move |id| {
                 let memory = memory.map_err(|_| "it does not fit the region that was laid out for it".to_owned())?;
                 let mut server = QueueServer::new(queue, id, QueueSetup { depth, info, read_only, memory, counters });
@@ -83,7 +113,17 @@ impl Attachment<DiskEngine> for BlockAttachment {
     }
 
     fn save(&self, client: u64, quiesced: &Quiesced) -> Result<Vec<Part<BorrowedFd<'_>>>, String> {
-        self.save_parts(client, quiesced)
+        let (exclusive, role) = self.export.terms_of(client);
+        let own = ClientGiven { disk: self.export.name().to_owned(), read_only: self.read_only, exclusive, role };
+        self.channel.save(&write(&own)?, |index| {
+            // One that could not be served from the start, as the log says.
+            let standing =
+                quiesced.state(QueueName { client, index }).ok_or_else(|| format!("its queue {index} is not served"))?;
+            let (counters, latency) = self.export.counters(client, index).map(|counters| count(&counters)).unwrap_or_default();
+            let Standing { request, completion, .. } = standing;
+            let queue = QueueGiven { standing: StandingGiven::from(standing), counters, latency };
+            Ok(((*request, *completion), write(&queue)?))
+        })
     }
 
     fn memory(&self) -> Option<&dyn TakesMemory<DiskEngine>> {
@@ -100,7 +140,7 @@ impl Attachment<DiskEngine> for BlockAttachment {
 
     fn release(&self, client: u64) {
         self.export.leave(client);
-        self.live.departed();
+        self.live.departures.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -136,7 +176,25 @@ impl Service<DiskEngine> for Block {
     }
 
     fn adopt(&self, client: &Client<'_>, parts: Vec<Part<OwnedFd>>) -> Result<Adopted<DiskEngine>, String> {
-        self.adopt_parts(client, parts)
+        let AdoptedChannel { own, channel, queues } = Channel::adopt(&PROFILE, parts)?;
+        let ClientGiven { disk, read_only, exclusive, role } = read(&own)?;
+        let export = self.live.now().find(&disk).cloned().map_err(|_| "its disk is not there")?;
+        let (mut ends, mut standings): (Vec<QueueEnd>, _) = (Vec::new(), Vec::new());
+        for (queue, own) in queues {
+            let QueueGiven { standing, counters, latency } = read(&own)?;
+            let standing = standing.understand().ok_or("a queue stands where none can")?;
+            let numbers = Arc::<QueueCounters>::default();
+            recount(&numbers, &counters, &latency);
+            ends.push((queue, numbers, Some(standing)));
+            standings.push(standing);
+        }
+        let assignments: Vec<Assignment> = ends.iter().map(|_| Assignment::choose(&self.workers)).collect();
+        let id = client.id;
+        export.keep(Kind::Ring, id, client.credentials, (exclusive, role));
+        let attachment = BlockAttachment { channel, export, read_only, live: Arc::clone(&self.live) };
+        let commands = attachment.serve(id, &assignments, ends, attachment.export.info(read_only));
+        let is_same = Box::new(move |quiesced: &Quiesced| quiesced.has_states(id, &standings));
+        Ok(Adopted { attachment: Box::new(attachment), assignments, commands, is_same })
     }
 
     fn attach(&self, client: &Client<'_>, wanted: &Wanted) -> Result<Granted<DiskEngine>, Denial> {
@@ -194,16 +252,13 @@ impl Block {
             geometry.worker_cpu_plus_1 = cpu.filter(|_| is_told).and_then(|cpu| u32::try_from(cpu + 1).ok()).unwrap_or(0);
         }
         let mut grant = Grant::new(layout, |region| placement::put_near(region, places()))?;
-        let read_only = export.is_read_only() || wanted.flags & ATTACH_READ_ONLY != 0;
+        let read_only = export.spec.ro || wanted.flags & ATTACH_READ_ONLY != 0;
         let channel = Channel::of(&grant);
-        let ends = std::mem::take(&mut grant.queues).into_iter().map(|queue| (queue, Arc::default(), None));
-        let ends: Vec<QueueEnd> = ends.collect();
-        let counters = ends.iter().map(|(_, counters, _)| Arc::clone(counters)).collect();
-        export.set_queues(client.id, counters, places().map(|place| place.cpu).collect());
+        let ends = std::mem::take(&mut grant.queues).into_iter().map(|queue| (queue, Arc::default(), None)).collect();
         let attachment = BlockAttachment { export: Arc::clone(export), channel, read_only, live: Arc::clone(&self.live) };
         // Once: the queues must know what the client is told.
         let info = export.info(read_only);
-        let commands = attachment.commands(client.id, &assignments, ends, info);
+        let commands = attachment.serve(client.id, &assignments, ends, info);
         let reply = grant.attached(info.to_bytes());
         Ok(Granted { attachment: Box::new(attachment), assignments, reply, grant, commands })
     }

@@ -8,7 +8,7 @@ use fipsee_virtio::core::VirtqueueStanding;
 use fipsee_virtio::core::inflight::InflightStanding;
 use serde::{Deserialize, Serialize};
 
-use super::{RoleGiven, StandingGiven};
+use super::StandingGiven;
 use crate::export::Role;
 
 /// With the connection; then, as far as it says, the channel for our requests, the inflight area and the log of writes.
@@ -20,7 +20,6 @@ pub(crate) struct MachineGiven {
     pub(crate) socket: PathBuf,
     pub(crate) disk: String,
     pub(crate) exclusive: bool,
-    #[serde(with = "RoleGiven")]
     pub(crate) role: Role,
     /// What the hypervisor asked and set.
     pub(crate) asked_features: bool,

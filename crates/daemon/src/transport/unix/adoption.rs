@@ -13,30 +13,28 @@ use fipsee_serve::{IfAbandoned, Quiesced};
 use super::UnixSocket;
 use crate::takeover::take::{Conversation, Failure};
 use crate::takeover::wire::{AttachedGiven, ClientGiven, Given, Stage};
-use crate::transport::vhost_user::{AdoptedMachines, Machines, Socket};
+use crate::transport::vhost_user::{Machines, Socket};
 use crate::worker::{Command, DiskEngine, why_not_quiesced};
 
 /// Whether the workers have a client's queues where the other daemon left them.
 type Check = Box<dyn Fn(&Quiesced) -> bool>;
 
 /// Clients that are ours as soon as the other daemon is told; their queues stand still.
-pub(crate) struct Adopted {
+pub(crate) struct Adopted<'a> {
     pub(crate) still: Quiesced,
     /// When they began to, on CLOCK_MONOTONIC.
     pub(crate) stood_still_ns: u64,
     pub(crate) clients: usize,
-    pub(crate) machines: AdoptedMachines,
+    pub(crate) machines: Machines<'a>,
     /// Who asked the other daemon to let go of it.
     detaching: Vec<u64>,
 }
 
 impl UnixSocket {
     /// Take in all clients that the other daemon sends.
-    pub(crate) fn adopt(&mut self, line: &mut Conversation, sockets: &[Socket]) -> Result<Adopted, Failure> {
+    pub(crate) fn adopt<'a>(&mut self, line: &mut Conversation, sockets: &'a [Socket]) -> Result<Adopted<'a>, Failure> {
         let mut commands: Vec<Vec<Command>> = self.clients.sessions.host.workers.iter().map(|_| Vec::new()).collect();
-        let (mut detaching, mut checks) = (Vec::new(), Vec::new());
-        let host = &self.clients.sessions.host;
-        let mut machines = Machines::new(&host.workers, &host.live, sockets);
+        let (mut detaching, mut checks, mut machines) = (Vec::new(), Vec::new(), Machines::new(sockets));
         let stood_still_ns = loop {
             match line.packet()? {
                 (Given::End { stood_still_ns, next_client }, _) => {
@@ -64,14 +62,13 @@ impl UnixSocket {
         if !checks.iter().all(|is_same| is_same(&still)) {
             return Err(Failure::Refused("a queue does not stand where the other daemon left it; see the log".to_owned()));
         }
-        let machines = machines.standing(&still)?;
+        machines.check(&still)?;
         Ok(Adopted { still, machines, stood_still_ns, clients, detaching })
     }
 
     /// Serve them, once the workers go on.
-    pub(crate) fn begin_adopted(&mut self, adopted: Adopted, sockets: &[Socket]) {
-        let Adopted { still, machines, detaching, .. } = adopted;
-        machines.begin(sockets);
+    pub(crate) fn begin_adopted(&mut self, Adopted { still, machines, detaching, .. }: Adopted<'_>) {
+        machines.begin();
         still.resume();
         for client in detaching {
             // An attached client's cannot be refused.

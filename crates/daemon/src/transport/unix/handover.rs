@@ -17,15 +17,13 @@ use crate::transport::vhost_user;
 use crate::worker::{DiskEngine, why_not_quiesced};
 
 /// Hand the clients over to the daemon at the other end of the line.
-pub struct HandOver {
+pub(crate) struct HandOver {
     pub(crate) line: Line,
     /// The conversation, which has come to the clients.
     pub(crate) giving: Giving,
-    /// Its process.
     pub(crate) pid: i32,
-    /// How long requests in flight are waited for.
+    /// How long requests in flight are waited for, and until when.
     pub(crate) timeout: Duration,
-    /// Until then.
     pub(crate) latest: Instant,
     /// Their hypervisors are not heard while this is there.
     pub(crate) machines: vhost_user::Held,

@@ -1,6 +1,7 @@
 //! What the daemon is for its clients' sessions: registry, limits, workers, log.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use fipsee_ring::control::Wanted;
 use fipsee_serve::Assignment;
@@ -11,7 +12,6 @@ use crate::services::Registry;
 use crate::transport::LogQuota;
 use crate::worker::{Command, DiskEngine, WorkerHandle};
 
-/// The daemon.
 pub(super) struct DaemonHost {
     pub(super) live: Arc<Live>,
     pub(super) workers: Vec<WorkerHandle>,
@@ -50,7 +50,7 @@ impl Host<DiskEngine> for DaemonHost {
 
     fn descriptors(&self) -> (u64, u64) {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
-        (limit, self.descriptors + self.live.now().added_descriptors + self.live.device_descriptors())
+        (limit, self.descriptors + self.live.now().added_descriptors + self.live.device_descriptors.load(Ordering::Relaxed))
     }
 
     fn features(&self) -> u64 {
@@ -70,7 +70,7 @@ impl Host<DiskEngine> for DaemonHost {
     }
 
     fn departures(&self) -> u64 {
-        self.live.departures()
+        self.live.departures.load(Ordering::Relaxed)
     }
 
     fn event(&mut self, event: Event<'_>) {

@@ -15,7 +15,7 @@ use fipsee_serve::session::ClientLimits;
 use fipsee_serve::unix::{FIRST_TOKEN, UnixTransport};
 use rustix::event::epoll::EventFlags;
 
-pub use self::handover::HandOver;
+pub(crate) use self::handover::HandOver;
 use self::host::DaemonHost;
 use crate::live::Live;
 use crate::notify::{self, Watchdog};
@@ -31,9 +31,8 @@ const DRAIN_TICK: Duration = Duration::from_millis(250);
 const TOKEN_ORDERS: u64 = FIRST_TOKEN;
 const TOKEN_STOP: u64 = FIRST_TOKEN + 1;
 
-/// How it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub(crate) enum Ended {
     /// Every client had what it asked for.
     Drained,
     /// Not every one, within the time for that.
@@ -42,22 +41,19 @@ pub enum Ended {
     HandedOver,
 }
 
-/// Limits for the clients of the socket.
 #[derive(Clone, Copy, Debug)]
-pub struct ClientSettings {
-    /// Clients connected at a time.
-    pub max_clients: usize,
+pub(crate) struct ClientSettings {
+    pub(crate) max_clients: usize,
     /// Of one user who is neither root nor the daemon's own; `None`: three quarters.
-    pub max_clients_per_user: Option<usize>,
-    /// Per client.
-    pub limits: ClientLimits,
+    pub(crate) max_clients_per_user: Option<usize>,
+    pub(crate) limits: ClientLimits,
 }
 
-/// The socket of local clients.
-pub struct UnixSocket {
+pub(crate) struct UnixSocket {
     listener: Arc<Listener>,
     clients: UnixTransport<DiskEngine, DaemonHost>,
-    orders: Arc<Mailbox<HandOver>>,
+    /// Where it is told to hand over.
+    pub(crate) orders: Arc<Mailbox<HandOver>>,
     /// Orders that wait for a queue on its way between workers.
     waiting: Vec<HandOver>,
     watchdog: Watchdog,
@@ -68,10 +64,7 @@ pub struct UnixSocket {
 impl UnixSocket {
     /// Serve what is in `registry` through `workers` to those that connect to `listener`; `stop` becomes readable when it is to drain and
     /// return.
-    ///
-    /// # Errors
-    /// No descriptor left.
-    pub fn new(
+    pub(crate) fn new(
         listener: Arc<Listener>,
         stop: &impl AsFd,
         workers: Vec<WorkerHandle>,
@@ -88,14 +81,8 @@ impl UnixSocket {
         Ok(Self { listener, clients, orders, waiting, watchdog, given: None })
     }
 
-    /// Where it is told to hand over.
-    #[must_use]
-    pub fn orders(&self) -> Arc<Mailbox<HandOver>> {
-        Arc::clone(&self.orders)
-    }
-
     /// Serve until told to stop, then let every client finish; or until another daemon has taken over.
-    pub fn run(&mut self) -> Ended {
+    pub(crate) fn run(&mut self) -> Ended {
         let mut stopping: Option<Instant> = None;
         loop {
             if stopping.is_some_and(|since| self.clients.sessions.is_empty() || since.elapsed() > DRAIN_TIMEOUT) {

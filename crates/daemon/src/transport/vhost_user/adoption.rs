@@ -15,50 +15,40 @@ use fipsee_virtio::core::memory::{DirtyLog, GuestMemory, RegionDescription};
 
 use super::connection::{FrontendConnection, Order, lock};
 use super::device::{Device, LOG_ALL, PROTOCOL_OFFERED};
-use super::socket::{MAX_QUEUES, Socket, device};
+use super::socket::{MAX_QUEUES, SharedSocket, Socket};
 use super::vring::UserRings;
-use crate::export::{Attached, Kind};
-use crate::live::Live;
+use crate::export::Kind;
 use crate::takeover::take::{Conversation, Failure};
 use crate::takeover::wire::machine::{GuestMemoryGiven, MachineGiven, VirtqueueGiven};
 use crate::takeover::wire::{self, Given};
-use crate::worker::{Command, WorkerHandle};
+use crate::worker::Command;
 
-/// Virtual machines as they come over the line.
+/// Virtual machines as they come over the line. They are ours as soon as the other daemon is told.
 pub(crate) struct Machines<'a> {
-    workers: Vec<WorkerHandle>,
-    live: Arc<Live>,
     sockets: &'a [Socket],
-    adopted: AdoptedMachines,
+    /// Each with the number of the socket where it connected.
+    adopted: Vec<(usize, FrontendConnection)>,
     standings: Vec<(QueueName, GuestStanding)>,
     served: Vec<(QueueName, Receiver<Result<(), String>>)>,
-}
-
-/// Virtual machines that are ours as soon as the other daemon is told, and where they connected.
-#[derive(Default)]
-pub(crate) struct AdoptedMachines(Vec<(usize, FrontendConnection)>);
-
-impl AdoptedMachines {
-    pub(crate) const fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Serve them.
-    pub(crate) fn begin(self, sockets: &[Socket]) {
-        for (socket, connection) in self.0 {
-            sockets[socket].adopt(connection);
-        }
-    }
 }
 
 /// What is wrong with what came, in words.
 type Wrong = String;
 
 impl<'a> Machines<'a> {
-    pub(crate) fn new(workers: &[WorkerHandle], live: &Arc<Live>, sockets: &'a [Socket]) -> Self {
-        let (workers, live) = (workers.to_vec(), Arc::clone(live));
-        let adopted = AdoptedMachines::default();
-        Self { workers, live, sockets, adopted, standings: Vec::new(), served: Vec::new() }
+    pub(crate) const fn new(sockets: &'a [Socket]) -> Self {
+        Self { sockets, adopted: Vec::new(), standings: Vec::new(), served: Vec::new() }
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.adopted.len()
+    }
+
+    /// Serve them.
+    pub(crate) fn begin(self) {
+        for (socket, connection) in self.adopted {
+            self.sockets[socket].adopt(connection);
+        }
     }
 
     /// Take in the one that `given` announces; what workers are to be told of it goes to `commands`.
@@ -71,14 +61,19 @@ impl<'a> Machines<'a> {
     ) -> Result<(), Failure> {
         let (client, disk) = (given.client, given.disk.clone());
         let refused = |what: Wrong| Failure::Refused(format!("the virtual machine of disk '{disk}': {what}"));
-        let place = self.sockets.iter().position(|socket| socket.is_at(&given.socket, &disk));
-        let place = place.filter(|place| self.adopted.0.iter().all(|(other, _)| other != place));
+        let is_it = |socket: &Socket| socket.path() == given.socket && socket.shared.export.name() == disk;
+        let place = self.sockets.iter().position(is_it);
+        let place = place.filter(|place| self.adopted.iter().all(|(other, _)| other != place));
         let place = place.ok_or_else(|| refused("its socket is not there".to_owned()))?;
         let mut memory = GuestMemory::default();
         for _ in 0..given.regions {
-            memory = take_region(line, &memory)?.map_err(refused)?;
+            let (Given::GuestMemory(given), mut files) = line.packet()? else { return Err(Failure::out_of_order()) };
+            let GuestMemoryGiven { guest_address, length_bytes, user_address, file_offset_bytes, .. } = given;
+            let region = RegionDescription { guest_address, length_bytes, user_address, file_offset_bytes };
+            let file = files.pop().ok_or_else(|| refused("its memory is missing".to_owned()))?;
+            memory = memory.with(region, file).map_err(refused)?;
         }
-        let mut connection = self.connection(place, &given, descriptors, memory).map_err(refused)?;
+        let mut connection = connect(&self.sockets[place].shared, &given, descriptors, memory).map_err(refused)?;
         let mut grants = lock(&connection.device).resume_attachment(&given).map_err(refused)?;
         for index in 0..given.queues {
             let (Given::Virtqueue(queue), eventfds) = line.packet()? else { return Err(Failure::out_of_order()) };
@@ -95,40 +90,13 @@ impl<'a> Machines<'a> {
             }
         }
         connection.publish_queues(&lock(&connection.device));
-        self.adopted.0.push((place, connection));
+        self.adopted.push((place, connection));
         Ok(())
     }
 
-    fn connection(
-        &self,
-        place: usize,
-        given: &MachineGiven,
-        descriptors: Vec<OwnedFd>,
-        memory: GuestMemory,
-    ) -> Result<FrontendConnection, Wrong> {
-        let socket = &self.sockets[place];
-        let beside = [given.channel, given.inflight.is_some(), given.log.is_some()].into_iter().filter(|is_there| *is_there);
-        if descriptors.len() != 1 + beside.count() || !(1..=MAX_QUEUES).contains(&given.queues) {
-            return Err("descriptors are missing, or its queues are impossibly many".to_owned());
-        }
-        let mut descriptors = descriptors.into_iter();
-        let stream = descriptors.next().map(UnixStream::from).ok_or("its connection is missing")?;
-        let mut device = device(socket.export(), given.queues);
-        device.memory = Arc::new(memory);
-        device.resume(given, descriptors)?;
-        let connection = FrontendConnection::new(socket.backend(&self.workers, given.client), stream, device);
-        let connection = connection.map_err(|error| format!("its connection: {error}"))?;
-        let (pid, uid) = connection.peer();
-        let (client, exclusive, role) = (given.client, given.exclusive, given.role);
-        let (kind, queues, worker_cpus) = (Kind::VhostUser, Vec::new(), Vec::new());
-        socket.export().keep(Attached { kind, client, pid, uid, queues, worker_cpus, exclusive, role, leaving: false });
-        self.live.number_clients_from(client.saturating_add(1));
-        Ok(connection)
-    }
-
-    /// Every queue stands at its worker where it stood in the other daemon.
-    pub(crate) fn standing(self, still: &Quiesced) -> Result<AdoptedMachines, Failure> {
-        for (name, served) in self.served {
+    /// Does every queue stand at its worker where it stood in the other daemon?
+    pub(crate) fn check(&self, still: &Quiesced) -> Result<(), Failure> {
+        for (name, served) in &self.served {
             if let Ok(Err(problem)) | Err(problem) = served.try_recv().map_err(|_| "its worker is gone".to_owned()) {
                 return Err(Failure::Refused(format!("virtqueue {} of client {}: {problem}", name.index, name.client)));
             }
@@ -136,18 +104,30 @@ impl<'a> Machines<'a> {
         if self.standings.iter().any(|(name, standing)| still.state(*name) != Some(standing)) {
             return Err(Failure::Refused("a virtqueue does not stand where the other daemon left it; see the log".to_owned()));
         }
-        Ok(self.adopted)
+        Ok(())
     }
 }
 
-fn take_region(line: &mut Conversation, memory: &GuestMemory) -> Result<Result<GuestMemory, Wrong>, Failure> {
-    let (Given::GuestMemory(given), mut files) = line.packet()? else { return Err(Failure::out_of_order()) };
-    let GuestMemoryGiven { guest_address, length_bytes, user_address, file_offset_bytes, .. } = given;
-    let region = RegionDescription { guest_address, length_bytes, user_address, file_offset_bytes };
-    Ok(match files.pop() {
-        Some(file) => memory.with(region, file),
-        None => Err("its memory is missing".to_owned()),
-    })
+fn connect(
+    shared: &Arc<SharedSocket>,
+    given: &MachineGiven,
+    descriptors: Vec<OwnedFd>,
+    memory: GuestMemory,
+) -> Result<FrontendConnection, Wrong> {
+    let beside = [given.channel, given.inflight.is_some(), given.log.is_some()].into_iter().filter(|is_there| *is_there);
+    if descriptors.len() != 1 + beside.count() || !(1..=MAX_QUEUES).contains(&given.queues) {
+        return Err("descriptors are missing, or its queues are impossibly many".to_owned());
+    }
+    let mut descriptors = descriptors.into_iter();
+    let stream = descriptors.next().map(UnixStream::from).ok_or("its connection is missing")?;
+    let mut device = shared.device(given.queues);
+    device.memory = Arc::new(memory);
+    device.resume(given, descriptors)?;
+    let connection = FrontendConnection::new(shared, given.client, stream, device);
+    let connection = connection.map_err(|error| format!("its connection: {error}"))?;
+    shared.export.keep(Kind::VhostUser, given.client, &connection.credentials, (given.exclusive, given.role));
+    shared.live.number_clients_from(given.client.saturating_add(1));
+    Ok(connection)
 }
 
 impl Device {
@@ -214,7 +194,7 @@ impl FrontendConnection {
         let grant = grant.filter(|_| standing.ring.is_some()).map(|place| grants.swap_remove(place));
         let (setup, run, resumed) = (device.setup(index)?, device.begin_run(index), standing.clone());
         let order = self.order(index, run, move |id, device| VirtqueueServer::resume(id, setup, device, &resumed, grant));
-        let choices = self.backend.workers[order.0].place.choices;
+        let choices = self.shared.workers[order.0].place.choices;
         device.vrings[usize::from(index)].run.iter_mut().for_each(|run| run.choices = choices);
         Ok(Some((standing, order)))
     }

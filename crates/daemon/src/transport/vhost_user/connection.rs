@@ -1,10 +1,11 @@
 //! A hypervisor that is connected: its messages are read for the state machine of its device, and what that wants done is done.
 
-use std::io::{IoSlice, IoSliceMut, Read};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::any::Any;
+use std::io::Read;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fipsee_block::wire::BlockInfo;
@@ -12,21 +13,17 @@ use fipsee_ring::handshake::HANDSHAKE_TIMEOUT;
 use fipsee_ring::mailbox::Mailbox;
 use fipsee_serve::session::Credentials;
 use fipsee_serve::unix::credentials_of;
-use fipsee_serve::{Assignment, QueueName, When};
-use fipsee_virtio::blk::server::{self, QuestionToken, VirtqueueServer};
+use fipsee_serve::{Assignment, NotAdded, Queue, QueueName, When, Which};
+use fipsee_virtio::blk::server::{self, GuestDiskQueue, QuestionToken, VirtqueueServer};
 use fipsee_virtio::blk::upgrade::wire::Question;
-use rustix::io::Errno;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
-};
+use rustix::net::SendFlags;
 
 use super::Notice;
-use super::device::{Acknowledgement, Action, Asked, Change, Device};
-use super::handover::Machine;
-use super::message::{HEADER_BYTES, Header, MAX_DESCRIPTORS, Message};
-use crate::export::Export;
-use crate::live::Live;
-use crate::worker::{Command, WorkerHandle, virtqueue};
+use super::device::{Acknowledgement, Action, Asked, Device};
+use super::message::{HEADER_BYTES, Header, Message};
+use super::socket::SharedSocket;
+use crate::descriptors;
+use crate::worker::{Command, DiskEngine};
 
 /// Descriptors of a device beside those of its queues and its memory: two of the connection, the channel for our requests, inflight
 /// area, log, and memory files on their way to being mapped.
@@ -34,19 +31,9 @@ const DESCRIPTORS: u64 = 40;
 /// Kick, call and error of each queue, and the worker's copies.
 const DESCRIPTORS_PER_QUEUE: u64 = 6;
 
-/// What a connection serves, and by whom.
-#[derive(Clone)]
-pub(super) struct Backend {
-    pub(super) workers: Vec<WorkerHandle>,
-    pub(super) export: Arc<Export>,
+pub(crate) struct FrontendConnection {
+    pub(super) shared: Arc<SharedSocket>,
     pub(super) client: u64,
-    /// The queues' faults and questions go here.
-    pub(super) notices: Arc<Mailbox<Notice>>,
-}
-
-/// One hypervisor.
-pub struct FrontendConnection {
-    pub(super) backend: Backend,
     pub(super) credentials: Credentials,
     pub(super) stream: Arc<UnixStream>,
     pub(super) device: Arc<Mutex<Device>>,
@@ -58,11 +45,10 @@ pub struct FrontendConnection {
 
 impl std::fmt::Debug for FrontendConnection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FrontendConnection").field("client", &self.backend.client).finish_non_exhaustive()
+        f.debug_struct("FrontendConnection").field("client", &self.client).finish_non_exhaustive()
     }
 }
 
-/// Forwards the questions and the fault of a queue.
 #[derive(Debug)]
 struct UpgradeForwarder {
     queue: u16,
@@ -87,25 +73,15 @@ type Waiting = Box<dyn FnOnce() -> Acknowledgement>;
 pub(super) type Order = (usize, Command, Receiver<Result<(), String>>);
 
 impl FrontendConnection {
-    pub(super) fn new(backend: Backend, stream: UnixStream, device: Device) -> std::io::Result<Self> {
-        let credentials = credentials_of(&stream)?;
+    pub(super) fn new(shared: &Arc<SharedSocket>, client: u64, stream: UnixStream, device: Device) -> std::io::Result<Self> {
+        let (shared, credentials) = (Arc::clone(shared), credentials_of(&stream)?);
         let (stream, assignments) = (Arc::new(stream), (0..device.queue_count()).map(|_| None).collect());
-        Ok(Self { backend, credentials, stream, device: Arc::new(Mutex::new(device)), assignments, charged: 0 })
-    }
-
-    /// Process and user.
-    pub(super) const fn peer(&self) -> (i32, u32) {
-        (self.credentials.pid, self.credentials.uid)
-    }
-
-    /// For another daemon.
-    pub(super) fn machine(&self) -> Machine {
-        Machine { backend: self.backend.clone(), stream: Arc::clone(&self.stream), device: Arc::clone(&self.device) }
+        Ok(Self { shared, client, credentials, stream, device: Arc::new(Mutex::new(device)), assignments, charged: 0 })
     }
 
     /// Have the device take in what cannot be refused.
     pub(super) fn notify(&mut self, input: impl FnOnce(&mut Device, BlockInfo)) {
-        let info = self.backend.export.info(false);
+        let info = self.shared.export.info(false);
         let _ = self.drive(|device| {
             input(device, info);
             Ok(())
@@ -113,40 +89,24 @@ impl FrontendConnection {
     }
 
     /// Count the descriptors that it may hold now.
-    pub(super) fn charge(&mut self, live: &Live) {
-        let device = lock(&self.device);
+    pub(super) fn charge(&mut self) {
+        let (device, held) = (lock(&self.device), &self.shared.live.device_descriptors);
         let charge = DESCRIPTORS + DESCRIPTORS_PER_QUEUE * u64::from(device.queue_count()) + device.memory.regions().len() as u64;
         if charge != self.charged {
-            live.take_descriptors(charge);
-            live.give_descriptors(std::mem::replace(&mut self.charged, charge));
+            held.fetch_add(charge, Ordering::Relaxed);
+            held.fetch_sub(std::mem::replace(&mut self.charged, charge), Ordering::Relaxed);
         }
     }
 
     /// The next message, which may be waited for; `None`: the hypervisor hung up.
-    ///
-    /// # Errors
-    /// In words: it is longer than any may be, or ends too early.
     pub(super) fn receive(&self) -> Result<Option<Message>, String> {
         let (mut bytes, mut filled, mut descriptors) = ([0; HEADER_BYTES], 0, Vec::new());
         while filled < HEADER_BYTES {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
-            let mut control = RecvAncillaryBuffer::new(&mut space);
-            let into = &mut [IoSliceMut::new(&mut bytes[filled..])];
-            match recvmsg(&*self.stream, into, &mut control, RecvFlags::CMSG_CLOEXEC) {
-                Ok(received) if received.bytes == 0 => return Ok(None),
-                Ok(received) => filled += received.bytes,
-                Err(Errno::INTR) => {}
+            match descriptors::receive(&self.stream, &mut bytes[filled..], &mut descriptors) {
+                Ok(0) => return Ok(None),
+                Ok(count) => filled += count,
                 Err(error) => return Err(format!("its connection broke: {error}")),
             }
-            descriptors.extend(
-                control
-                    .drain()
-                    .filter_map(|message| match message {
-                        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
-                        _ => None,
-                    })
-                    .flatten(),
-            );
         }
         let (header, length) = Header::parse(bytes);
         let mut body = vec![0; length.ok_or_else(|| format!("{header}: invalid message"))?];
@@ -155,9 +115,6 @@ impl FrontendConnection {
     }
 
     /// Have the device take something in, and do what it wants done until that has taken effect.
-    ///
-    /// # Errors
-    /// The connection is to be closed, for this reason.
     pub(super) fn drive(&mut self, input: impl FnOnce(&mut Device) -> Result<(), String>) -> Result<(), String> {
         let shared = Arc::clone(&self.device);
         let mut device = lock(&shared);
@@ -188,12 +145,11 @@ impl FrontendConnection {
     }
 
     fn carry_out(&mut self, device: &mut Device, action: Action) -> Result<Option<Waiting>, String> {
-        let Backend { export, client, .. } = &self.backend;
-        let (disk, gone) = (export.name(), "its worker is gone");
+        let (export, client, gone) = (&self.shared.export, self.client, "its worker is gone");
         let waiting: Waiting = match action {
             Action::Reply(bytes, descriptor) => {
-                send(&self.stream, &bytes, descriptor.as_ref())
-                    .map_err(|error| format!("it does not take its answer: {error}"))?;
+                let sent = descriptors::send(&self.stream, &bytes, descriptor.as_ref().map(AsFd::as_fd));
+                sent.map_err(|error| format!("it does not take its answer: {error}"))?;
                 return Ok(None);
             }
             Action::Announce(bytes) => {
@@ -201,27 +157,34 @@ impl FrontendConnection {
                 return Ok(None);
             }
             Action::EndClaim => {
-                export.end_claim(*client);
+                export.end_claim(client);
                 return Ok(None);
             }
             Action::Warn(queue, what, problem) => {
-                tracing::warn!(disk, queue, problem, "{what}");
+                tracing::warn!(disk = export.name(), queue, problem, "{what}");
                 return Ok(None);
             }
             Action::Claim => {
-                let claimed = export.claim(*client, HANDSHAKE_TIMEOUT);
+                let claimed = export.claim(client, HANDSHAKE_TIMEOUT);
                 Box::new(move || Acknowledgement::Done(claimed))
             }
             Action::Serve(queue, run, setup) => {
                 let (worker, command, served) =
                     self.order(queue, run, move |id, device| VirtqueueServer::new(id, *setup, device));
-                let choices = self.backend.workers[worker].place.choices;
-                self.backend.workers[worker].mailbox.send(command);
+                let handle = &self.shared.workers[worker];
+                let choices = handle.place.choices;
+                handle.mailbox.send(command);
                 let served = move || served.recv().unwrap_or_else(|_| Err(gone.to_owned())).map(|()| choices);
                 Box::new(move || Acknowledgement::Served(queue, served()))
             }
             Action::Stop(queue) => {
-                let stopped = self.send_command(queue, virtqueue::stop);
+                let (reply, stopped) = channel();
+                let removed = move |queue: Box<dyn Queue<DiskEngine>>| {
+                    if let Ok(queue) = (queue as Box<dyn Any>).downcast::<GuestDiskQueue>() {
+                        let _ = reply.send(queue.queue.stop());
+                    }
+                };
+                self.send(queue, |which| Command::Remove { which, finish: false, removed: Box::new(removed) });
                 self.assignments[usize::from(queue)] = None;
                 Box::new(move || Acknowledgement::Stopped(queue, stopped.recv().ok()))
             }
@@ -229,7 +192,7 @@ impl FrontendConnection {
                 let moved = self.change(queue, When::Idle, move |server| server.set_memory(memory, rings));
                 Box::new(move || Acknowledgement::Moved(queue, moved.recv().unwrap_or_else(|_| Err(gone.to_owned()))))
             }
-            Action::Change(queue, Change(change)) => {
+            Action::Change(queue, change) => {
                 let changed = self.change(queue, When::Now, change);
                 Box::new(move || Acknowledgement::Done(changed.recv().unwrap_or(Ok(()))))
             }
@@ -246,24 +209,30 @@ impl FrontendConnection {
         Ok(Some(waiting))
     }
 
-    /// Change a queue; what `change` returns.
+    /// Change a queue between two visits; what `change` returns, unless the queue is not there.
     fn change<T: Send + 'static>(
         &self,
         queue: u16,
         when: When,
         change: impl FnOnce(&mut VirtqueueServer) -> T + Send + 'static,
     ) -> Receiver<T> {
-        self.send_command(queue, move |name, reply| virtqueue::change(name, when, change, reply))
+        let (reply, replied) = channel();
+        let mut change = Some(change);
+        let change = move |GuestDiskQueue { queue, .. }: &mut GuestDiskQueue| {
+            if let Some(change) = change.take() {
+                let _ = reply.send(change(queue));
+            }
+        };
+        self.send(queue, |which| Command::change(which, when, change));
+        replied
     }
 
-    /// Send a command to the worker of a queue; what it replies.
-    fn send_command<T>(&self, queue: u16, command: impl FnOnce(QueueName, Sender<T>) -> Command) -> Receiver<T> {
-        let (reply, replied) = channel();
+    /// Send a command to the worker of a queue, if it has one.
+    fn send(&self, queue: u16, command: impl FnOnce(Which) -> Command) {
         if let Some(assignment) = &self.assignments[usize::from(queue)] {
-            let name = QueueName { client: self.backend.client, index: queue };
-            self.backend.workers[assignment.worker].mailbox.send(command(name, reply));
+            let which = Which::Queue(QueueName { client: self.client, index: queue });
+            self.shared.workers[assignment.worker].mailbox.send(command(which));
         }
-        replied
     }
 
     /// Choose a worker for a queue, which `make` makes there.
@@ -273,11 +242,18 @@ impl FrontendConnection {
         run: u64,
         make: impl FnOnce(u32, Option<Box<dyn server::Device>>) -> Result<VirtqueueServer, String> + Send + 'static,
     ) -> Order {
-        let Backend { workers, export, client, notices } = &self.backend;
+        let SharedSocket { workers, export, notices, .. } = &*self.shared;
         let forwarder = UpgradeForwarder { queue, run, notices: Arc::clone(notices) };
-        let (assignment, (reply, served)) = (Assignment::choose(workers), channel());
-        let name = QueueName { client: *client, index: queue };
-        let command = virtqueue::add(name, export, move |id| make(id, Some(Box::new(forwarder))), reply);
+        let (disk, (reply, served)) = (Arc::clone(&export.disk), channel());
+        let added = move |added: Result<(), NotAdded>| {
+            let _ = reply.send(added.map_err(|error| match error {
+                NotAdded::NotMade(reason) => reason,
+                NotAdded::Bell(error) => format!("its kick descriptor cannot be watched ({error}); it must be an eventfd"),
+            }));
+        };
+        let make = move |id| Ok(GuestDiskQueue::new(make(id, Some(Box::new(forwarder)))?, disk));
+        let command = Command::add(QueueName { client: self.client, index: queue }, make, added);
+        let assignment = Assignment::choose(workers);
         let worker = assignment.worker;
         self.assignments[usize::from(queue)] = Some(assignment);
         (worker, command, served)
@@ -287,26 +263,14 @@ impl FrontendConnection {
     pub(super) fn publish_queues(&self, device: &Device) {
         let count = self.assignments.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
         let counters = device.vrings[..count].iter().map(|vring| Arc::clone(&vring.counters)).collect();
-        let cpu = |assigned: &Option<Assignment>| self.backend.workers[assigned.as_ref()?.worker].place.cpu;
-        let cpus = self.assignments[..count].iter().map(cpu).collect();
-        self.backend.export.set_queues(self.backend.client, counters, cpus);
+        let cpus = self.assignments[..count].iter().map(|assigned| assigned.as_ref()?.place.cpu).collect();
+        self.shared.export.set_queues(self.client, counters, cpus);
     }
 }
 
 /// The device, whose lock is not poisoned: a thread that panics takes the process with it.
 pub(super) fn lock(device: &Mutex<Device>) -> MutexGuard<'_, Device> {
     device.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn send(stream: &UnixStream, bytes: &[u8], descriptor: Option<&OwnedFd>) -> std::io::Result<()> {
-    let descriptors: Vec<BorrowedFd<'_>> = descriptor.map(AsFd::as_fd).into_iter().collect();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() {
-        control.push(SendAncillaryMessage::ScmRights(&descriptors));
-    }
-    let sent = sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
-    if sent == bytes.len() { Ok(()) } else { Err(std::io::ErrorKind::WriteZero.into()) }
 }
 
 /// A request of ours, which is not answered; a hypervisor that does not read is not waited for.

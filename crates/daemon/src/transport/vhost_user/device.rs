@@ -9,7 +9,6 @@ mod requests;
 mod setup;
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -27,7 +26,7 @@ use fipsee_virtio::core::memory::{DirtyLog, GuestMemory};
 use virtio_bindings::virtio_blk::{VIRTIO_BLK_F_CONFIG_WCE, VIRTIO_BLK_F_FLUSH};
 
 pub(super) use self::requests::PROTOCOL_OFFERED;
-pub use self::setup::Asked;
+pub(super) use self::setup::Asked;
 use super::message::{self, Header, Message};
 use super::vring::{UserRings, Vring};
 
@@ -36,24 +35,14 @@ pub(super) const PROTOCOL_FEATURES: u64 = 1 << 30;
 /// Writes to memory are logged (VHOST_F_LOG_ALL).
 pub(super) const LOG_ALL: u64 = 1 << 26;
 
-/// Changes a queue.
-type Changing = Box<dyn FnOnce(&mut VirtqueueServer) -> Result<(), String> + Send>;
-
 /// What is changed at a queue between two of its visits.
-pub struct Change(pub Changing);
-
-impl fmt::Debug for Change {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Change")
-    }
-}
+pub type Change = Box<dyn FnOnce(&mut VirtqueueServer) -> Result<(), String> + Send>;
 
 /// What the machine wants done. All that concerns a queue is acknowledged, in any order.
-#[derive(Debug)]
 pub enum Action {
     /// Send this to the hypervisor.
     Reply(Vec<u8>, Option<OwnedFd>),
-    /// Send this over [`Device::channel`], without waiting.
+    /// Send this over the channel for our requests, without waiting.
     Announce(Vec<u8>),
     /// Become the disk's writer: [`Acknowledgement::Done`].
     Claim,
@@ -127,12 +116,6 @@ pub struct Device {
     without_memory: Vec<u16>,
 }
 
-impl fmt::Debug for Device {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Device").field("disk", &self.disk.name).field("awaited", &self.awaited).finish_non_exhaustive()
-    }
-}
-
 impl Device {
     /// A device of which its hypervisor has said nothing yet.
     #[must_use]
@@ -158,7 +141,6 @@ impl Device {
         }
     }
 
-    /// Virtio features that are offered.
     pub(super) fn offered(&self) -> u64 {
         config::features(&self.disk.info, self.disk.read_only) | PROTOCOL_FEATURES
     }
@@ -194,28 +176,21 @@ impl Device {
     /// As [`message`](Self::message).
     pub fn acknowledged(&mut self, acknowledgement: Acknowledgement) -> Result<(), String> {
         self.awaited = self.awaited.saturating_sub(1);
-        let result = match acknowledgement {
-            Acknowledgement::Served(queue, Ok(choices)) => {
-                self.vring(queue).run.iter_mut().for_each(|run| run.choices = choices);
-                Ok(())
-            }
+        let mut result = Ok(());
+        match acknowledgement {
+            Acknowledgement::Served(queue, Ok(choices)) => self.vring(queue).run.iter_mut().for_each(|run| run.choices = choices),
             Acknowledgement::Served(queue, Err(problem)) => {
                 self.vring(queue).run = None;
                 self.actions.push(Action::Warn(queue, "a queue cannot be served", problem));
-                Ok(())
             }
             Acknowledgement::Stopped(queue, next_available) => {
                 let vring = self.vring(queue);
                 vring.next_available = next_available.unwrap_or(vring.next_available);
-                Ok(())
             }
-            Acknowledgement::Moved(_, Ok(())) => Ok(()),
-            Acknowledgement::Moved(queue, Err(problem)) => {
-                self.lost_memory(queue, problem);
-                Ok(())
-            }
-            Acknowledgement::Done(result) => result,
-        };
+            Acknowledgement::Moved(_, Ok(())) => {}
+            Acknowledgement::Moved(queue, Err(problem)) => self.lost_memory(queue, problem),
+            Acknowledgement::Done(done) => result = done,
+        }
         let header = self.unconfirmed;
         result.map_err(|problem| self.refuse(problem)).and_then(|()| self.advance()).map_err(|problem| match header {
             Some(header) => format!("{header}: {problem}"),
@@ -224,14 +199,12 @@ impl Device {
     }
 
     /// The disk's size changed: the guest is to read the configuration space again.
-    pub fn resized(&mut self, info: BlockInfo) {
+    pub(super) fn resized(&mut self, info: BlockInfo) {
         self.then(move |device| {
             device.disk.info = info;
             // First the workers: what the guest is told, it may ask for at once.
             for queue in device.served() {
-                device.change(queue, move |server| {
-                    server.set_info(&info);
-                });
+                device.change(queue, move |server| server.set_info(&info));
             }
         });
         self.then(|device| {
@@ -294,7 +267,7 @@ impl Device {
             change(server);
             Ok(())
         };
-        self.act(Action::Change(queue, Change(Box::new(change))));
+        self.act(Action::Change(queue, Box::new(change)));
     }
 
     fn confirm(&mut self, status: u64) {
@@ -311,7 +284,6 @@ impl Device {
         (0..).zip(&self.vrings).filter(|(_, vring)| vring.is_served()).map(|(queue, _)| queue).collect()
     }
 
-    /// The queue of that number.
     fn find(&self, index: u32) -> Result<u16, String> {
         let count = self.queue_count();
         let queue = u16::try_from(index).ok().filter(|queue| *queue < count);
@@ -335,7 +307,6 @@ impl Device {
         Ok(())
     }
 
-    /// Let a queue go.
     fn stop(&mut self, queue: u16) {
         self.then(move |device| {
             if device.attachment.virtqueues().any(|doorbell| doorbell == u32::from(queue)) {
@@ -349,7 +320,6 @@ impl Device {
         });
     }
 
-    /// Let all queues go.
     fn stop_all(&mut self) {
         self.end_attachment();
         self.then(|device| {
@@ -413,9 +383,7 @@ impl Device {
     fn set_log(&mut self, queue: u16) {
         let log = self.log_in_force();
         let address = self.vring(queue).log_address(log.as_ref());
-        self.change(queue, move |server| {
-            server.set_log(log, address);
-        });
+        self.change(queue, move |server| server.set_log(log, address));
     }
 
     /// SET_VRING_ADDR. When migration begins it comes again for running queues, with the address of their log.
@@ -447,12 +415,8 @@ impl Device {
                 }
             }
         });
-        self.then(|device| {
-            std::mem::take(&mut device.without_memory).into_iter().for_each(|queue| device.stop(queue));
-        });
-        self.then(move |device| {
-            device.memory = memory;
-        });
+        self.then(|device| std::mem::take(&mut device.without_memory).into_iter().for_each(|queue| device.stop(queue)));
+        self.then(move |device| device.memory = memory);
         self.start_all();
     }
 

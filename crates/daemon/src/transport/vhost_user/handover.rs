@@ -2,7 +2,6 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -13,8 +12,9 @@ use fipsee_serve::{QueueName, Quiesced};
 use fipsee_virtio::blk::server::GuestStanding;
 use fipsee_virtio::core::memory::RegionDescription;
 
-use super::connection::{Backend, lock};
+use super::connection::{FrontendConnection, lock};
 use super::device::Device;
+use super::socket::SharedSocket;
 use super::vring::Vring;
 use super::{Notice, VhostUserSockets};
 use crate::takeover::line::Line;
@@ -26,7 +26,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Asks the thread of a socket to do nothing.
 #[derive(Debug)]
-pub struct Hold {
+pub(super) struct Hold {
     /// The connection. Nothing of it is half read or unanswered.
     reply: Sender<Option<Machine>>,
     /// Until this ends.
@@ -35,30 +35,33 @@ pub struct Hold {
 
 impl Hold {
     /// Do nothing until told otherwise.
-    pub(super) fn rest(self, machine: Option<Machine>) {
-        let _ = self.reply.send(machine);
+    pub(super) fn rest(self, connection: Option<&FrontendConnection>) {
+        let _ = self.reply.send(connection.map(|connection| Machine {
+            shared: Arc::clone(&connection.shared),
+            client: connection.client,
+            stream: Arc::clone(&connection.stream),
+            device: Arc::clone(&connection.device),
+        }));
         let _ = self.until.recv();
     }
 }
 
 /// A hypervisor that is connected, and its device.
-pub(super) struct Machine {
-    pub(super) backend: Backend,
-    pub(super) stream: Arc<UnixStream>,
-    pub(super) device: Arc<Mutex<Device>>,
+struct Machine {
+    shared: Arc<SharedSocket>,
+    client: u64,
+    stream: Arc<UnixStream>,
+    device: Arc<Mutex<Device>>,
 }
 
 /// All sockets, held. Dropped, they go on.
-pub struct Held {
-    machines: Vec<(PathBuf, Machine)>,
+pub(crate) struct Held {
+    machines: Vec<Machine>,
     _until: Vec<Sender<()>>,
 }
 
 impl VhostUserSockets {
     /// Have every socket rest between two messages.
-    ///
-    /// # Errors
-    /// Who does not get there in time, in words; everybody goes on.
     pub(crate) fn hold(&self, timeout: Duration) -> Result<Held, String> {
         let sockets = self.lock();
         let mut held = Held { machines: Vec::new(), _until: Vec::new() };
@@ -73,35 +76,33 @@ impl VhostUserSockets {
         let deadline = Instant::now() + timeout + ANSWER_TIMEOUT;
         for (socket, reply) in sockets.iter().zip(replies) {
             let machine = reply.recv_timeout(deadline.saturating_duration_since(Instant::now())).map_err(|_| {
+                let peer = socket.shared.state().peer.as_ref().map_or_else(|| "unknown".to_owned(), |(pid, _)| pid.to_string());
                 format!(
-                    "the virtual machine of disk '{}' at {} (process {}) is in the middle of a message, or of one that waits for the disk; try again, or end it",
-                    socket.export().name(),
+                    "the virtual machine of disk '{}' at {} (process {peer}) is in the middle of a message, or of one that waits for the disk; try again, or end it",
+                    socket.shared.export.name(),
                     socket.path().display(),
-                    socket.peer().map_or_else(|| "unknown".to_owned(), |pid| pid.to_string()),
                 )
             })?;
-            held.machines.extend(machine.map(|machine| (socket.path().to_owned(), machine)));
+            held.machines.extend(machine);
         }
         Ok(held)
     }
 }
 
 impl Held {
-    /// How many machines are connected.
     pub(crate) const fn len(&self) -> usize {
         self.machines.len()
     }
 
     /// Hand them over; their queues stand still.
     pub(crate) fn give(&self, line: &Line, still: &Quiesced, deadline: Instant) -> Result<(), LineError> {
-        self.machines.iter().try_for_each(|(socket, machine)| machine.give(socket, line, still, deadline))
+        self.machines.iter().try_for_each(|machine| machine.give(line, still, deadline))
     }
 }
 
 impl Machine {
-    fn give(&self, socket: &Path, line: &Line, still: &Quiesced, deadline: Instant) -> Result<(), LineError> {
-        let Backend { export, client, .. } = &self.backend;
-        let (client, device) = (*client, lock(&self.device));
+    fn give(&self, line: &Line, still: &Quiesced, deadline: Instant) -> Result<(), LineError> {
+        let (export, client, device) = (&self.shared.export, self.client, lock(&self.device));
         let (inflight, log) = (device.inflight.as_ref().map(|area| area.source()), device.log.as_ref().map(|log| log.source()));
         let beside =
             [device.channel.as_ref().map(AsFd::as_fd), inflight.map(|(source, _, _)| source.file), log.map(|source| source.file)];
@@ -109,7 +110,7 @@ impl Machine {
         let (exclusive, role) = export.terms_of(client);
         let given = MachineGiven {
             client,
-            socket: socket.to_owned(),
+            socket: self.shared.listener.path().to_owned(),
             disk: export.name().to_owned(),
             exclusive,
             role,

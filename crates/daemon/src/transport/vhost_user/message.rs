@@ -38,8 +38,6 @@ fipsee_ring::wire_structures! {
 
 /// Bytes before the body of a message.
 pub const HEADER_BYTES: usize = size_of::<RawHeader>();
-/// Descriptors that come with a message at most.
-pub const MAX_DESCRIPTORS: usize = 32;
 const MAX_BODY_BYTES: usize = 4096;
 const VERSION: u32 = 1;
 const FLAG_REPLY: u32 = 4;
@@ -49,7 +47,6 @@ const KNOWN_FLAGS: u32 = 15;
 const CONFIG_CHANGED: u32 = 2;
 /// Of SET_VRING_KICK, SET_VRING_CALL and SET_VRING_ERR: no descriptor comes with it.
 const NO_DESCRIPTOR: u64 = 0x100;
-/// Bytes of the configuration space at most.
 const MAX_CONFIG_BYTES: u64 = 4096;
 const KNOWN_CONFIG_FLAGS: u32 = 3;
 
@@ -91,7 +88,6 @@ impl Header {
         self.needs_reply
     }
 
-    /// The reply with this body.
     pub(super) fn reply(self, body: &[u8]) -> Vec<u8> {
         encode(self.code, VERSION | FLAG_REPLY, body)
     }

@@ -4,6 +4,7 @@ use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -12,12 +13,13 @@ use std::time::Instant;
 use fipsee_ring::listener::Listener;
 use fipsee_ring::mailbox::Mailbox;
 use fipsee_serve::AbortOnPanic;
+use fipsee_serve::session::Credentials;
 use rustix::event::epoll;
 use rustix::net::{SocketFlags, SocketType};
 
-use super::Notice;
-use super::connection::{Backend, FrontendConnection};
+use super::connection::FrontendConnection;
 use super::device::{Device, DiskDescription};
+use super::{Notice, VhostUserSockets};
 use crate::export::{Export, Kind, Role, Wish};
 use crate::live::Live;
 use crate::transport::LogQuota;
@@ -30,20 +32,28 @@ const TOKEN_LISTENER: u64 = 1;
 const TOKEN_CONNECTION: u64 = 2;
 
 /// Who is connected, and may the next one be?
-#[derive(Debug, Default)]
-struct State {
+#[derive(Default)]
+pub(super) struct State {
     /// It is being removed.
-    retired: bool,
+    pub(super) retired: bool,
     /// The process, and its connection to be shut down.
-    peer: Option<(i32, Arc<UnixStream>)>,
+    pub(super) peer: Option<(i32, Arc<UnixStream>)>,
+}
+
+/// What a socket's handle, its thread and its connection share.
+pub(super) struct SharedSocket {
+    pub(super) workers: Vec<WorkerHandle>,
+    pub(super) live: Arc<Live>,
+    pub(super) listener: Arc<Listener>,
+    pub(super) export: Arc<Export>,
+    state: Mutex<State>,
+    /// For the thread; the queues' faults and questions among them.
+    pub(super) notices: Arc<Mailbox<Notice>>,
 }
 
 /// A socket that is served. Dropped, it lets go of its device and removes its file.
-pub struct Socket {
-    listener: Arc<Listener>,
-    export: Arc<Export>,
-    state: Arc<Mutex<State>>,
-    notices: Arc<Mailbox<Notice>>,
+pub(crate) struct Socket {
+    pub(super) shared: Arc<SharedSocket>,
     thread: Option<JoinHandle<()>>,
     /// Closed when the thread has ended.
     ended: Receiver<()>,
@@ -52,21 +62,19 @@ pub struct Socket {
 /// Queues that a device can have: as many as a client of any kind.
 pub(super) const MAX_QUEUES: u16 = fipsee_ring::control::MAX_QUEUES;
 
-/// What all sockets share.
-#[derive(Clone)]
-pub(super) struct Shared {
-    pub(super) workers: Vec<WorkerHandle>,
-    pub(super) live: Arc<Live>,
-}
+impl SharedSocket {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// A new device for the disk.
+    pub(super) fn device(&self, queues: u16) -> Device {
+        let (name, info, read_only) = (self.export.name().to_owned(), self.export.info(false), self.export.spec.ro);
+        Device::new(DiskDescription { name, info, read_only }, queues)
+    }
 }
 
 /// Listen at `path` for hypervisors that want the disk of this name.
-///
-/// # Errors
-/// In words that say what to do: as for any socket.
 pub(crate) fn bind(disk: &str, path: &Path) -> Result<Listener, String> {
     let listener = Listener::bind(path, SocketType::STREAM, MODE)
         .map_err(|text| format!("disk '{disk}': {text} for its vhost-user socket"))?;
@@ -76,109 +84,68 @@ pub(crate) fn bind(disk: &str, path: &Path) -> Result<Listener, String> {
     Ok(listener)
 }
 
-impl Socket {
-    /// Serve there hypervisors that want `export`, after [`begin`](Self::begin).
-    pub(super) fn serve(shared: Shared, export: &Arc<Export>, listener: Listener) -> Result<Self, String> {
+impl VhostUserSockets {
+    /// Serve hypervisors that connect there and want `export`, after [`add`](Self::add).
+    pub(crate) fn serve_at(&self, export: &Arc<Export>, listener: Listener) -> Result<Socket, String> {
         let (disk, path) = (export.name(), listener.path().to_owned());
-        let listener = Arc::new(listener);
         let failed = |error: std::io::Error| format!("disk '{disk}': cannot serve {}: {error}; raise the limits", path.display());
-        let notices = Arc::new(Mailbox::new().map_err(failed)?);
-        let state = Arc::<Mutex<State>>::default();
-        let epoll = watch(&listener, &notices).map_err(failed)?;
-        let thread_state = SocketThread {
-            shared,
+        let shared = Arc::new(SharedSocket {
+            workers: self.workers.clone(),
+            live: Arc::clone(&self.live),
+            listener: Arc::new(listener),
             export: Arc::clone(export),
-            listener: Arc::clone(&listener),
-            epoll,
-            state: Arc::clone(&state),
-            notices: Arc::clone(&notices),
-            kept: Vec::new(),
-            quota: LogQuota::default(),
-        };
+            state: Mutex::default(),
+            notices: Arc::new(Mailbox::new().map_err(failed)?),
+        });
+        let epoll = watch(&shared.listener, &shared.notices).map_err(failed)?;
+        let own = SocketThread { shared: Arc::clone(&shared), epoll, kept: Vec::new(), quota: LogQuota::default() };
         let (running, ended) = channel::<()>();
         let run = move || {
             let _guard = AbortOnPanic;
             let _running: Sender<()> = running;
-            thread_state.run();
+            own.run();
         };
         let thread = std::thread::Builder::new().name(format!("fip-vm-{disk}")).spawn(run).map_err(failed)?;
-        Ok(Self { listener, export: Arc::clone(export), state, notices, thread: Some(thread), ended })
+        Ok(Socket { shared, thread: Some(thread), ended })
     }
+}
 
+impl Socket {
     /// Serve who connects.
     pub(super) fn begin(&self) {
-        self.listener.own();
-        self.notices.send(Notice::Begin);
+        self.shared.listener.own();
+        self.notify(Notice::Begin);
     }
 
-    /// For another daemon.
-    pub(super) fn listener(&self) -> Arc<Listener> {
-        Arc::clone(&self.listener)
+    pub(super) fn serves(&self, export: &Export) -> bool {
+        std::ptr::eq(&raw const *self.shared.export, export)
     }
 
-    /// Where it is.
-    pub(crate) fn path(&self) -> &Path {
-        self.listener.path()
-    }
-
-    /// Its disk.
-    pub(super) const fn export(&self) -> &Arc<Export> {
-        &self.export
+    pub(super) fn path(&self) -> &Path {
+        self.shared.listener.path()
     }
 
     /// For its thread.
     pub(super) fn notify(&self, notice: Notice) {
-        self.notices.send(notice);
+        self.shared.notices.send(notice);
     }
 
     /// Serve this one, which came to another daemon.
     pub(super) fn adopt(&self, connection: FrontendConnection) {
-        lock(&self.state).peer = Some((connection.credentials.pid, Arc::clone(&connection.stream)));
-        self.notices.send(Notice::Adopt(Box::new(connection)));
-    }
-
-    /// Is it at `path`, for this disk?
-    pub(super) fn is_at(&self, path: &Path, disk: &str) -> bool {
-        self.path() == path && self.export.name() == disk
-    }
-
-    /// The process that is connected.
-    pub(super) fn peer(&self) -> Option<i32> {
-        lock(&self.state).peer.as_ref().map(|(pid, _)| *pid)
-    }
-
-    /// What a connection here serves.
-    pub(super) fn backend(&self, workers: &[WorkerHandle], client: u64) -> Backend {
-        Backend { workers: workers.to_vec(), export: Arc::clone(&self.export), client, notices: Arc::clone(&self.notices) }
-    }
-
-    /// Let nobody connect any more, if nobody is; else the process that is.
-    pub(super) fn retire(&self) -> Result<(), i32> {
-        let mut state = lock(&self.state);
-        match &state.peer {
-            Some((pid, _)) => Err(*pid),
-            None => {
-                state.retired = true;
-                Ok(())
-            }
-        }
-    }
-
-    /// Take back [`retire`](Self::retire).
-    pub(super) fn reinstate(&self) {
-        lock(&self.state).retired = false;
+        self.shared.state().peer = Some((connection.credentials.pid, Arc::clone(&connection.stream)));
+        self.notify(Notice::Adopt(Box::new(connection)));
     }
 
     /// End the connection, finish what is in flight, and go. Does not wait for that.
     pub(super) fn stop(&self) {
-        let mut state = lock(&self.state);
+        let mut state = self.shared.state();
         state.retired = true;
         if let Some((_, stream)) = &state.peer {
             // Its thread may be waiting for the rest of a message.
             let _ = stream.shutdown(Shutdown::Both);
         }
         drop(state);
-        self.notices.send(Notice::Stop);
+        self.notify(Notice::Stop);
     }
 
     /// Wait for the end that [`stop`](Self::stop) asked for; `false`: a disk does not answer, and the thread is given up.
@@ -209,12 +176,6 @@ fn watch(listener: &Listener, notices: &Mailbox<Notice>) -> std::io::Result<Owne
     Ok(epoll)
 }
 
-/// A new device for the disk.
-pub(super) fn device(export: &Export, queues: u16) -> Device {
-    let (name, info, read_only) = (export.name().to_owned(), export.info(false), export.is_read_only());
-    Device::new(DiskDescription { name, info, read_only }, queues)
-}
-
 /// How a conversation ended.
 enum End {
     /// The hypervisor hung up.
@@ -227,13 +188,9 @@ enum End {
 
 /// The thread's own state.
 struct SocketThread {
-    shared: Shared,
-    export: Arc<Export>,
-    listener: Arc<Listener>,
+    shared: Arc<SharedSocket>,
     epoll: OwnedFd,
-    state: Arc<Mutex<State>>,
-    notices: Arc<Mailbox<Notice>>,
-    /// Taken from there, and meant for the connection that has just been adopted.
+    /// Notices that were taken, and meant for the connection that has just been adopted.
     kept: Vec<Notice>,
     quota: LogQuota,
 }
@@ -243,7 +200,7 @@ impl SocketThread {
         loop {
             let tokens = self.wait();
             let mut adopted = None;
-            let mut notices = self.notices.take().into_iter();
+            let mut notices = self.shared.notices.take().into_iter();
             while let Some(notice) = notices.next() {
                 match notice {
                     Notice::Begin => self.listen(true),
@@ -271,8 +228,8 @@ impl SocketThread {
 
     fn listen(&self, on: bool) {
         let events = if on { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
-        if let Err(error) = epoll::modify(&self.epoll, self.listener.socket(), epoll::EventData::new_u64(TOKEN_LISTENER), events)
-        {
+        let token = epoll::EventData::new_u64(TOKEN_LISTENER);
+        if let Err(error) = epoll::modify(&self.epoll, self.shared.listener.socket(), token, events) {
             tracing::error!(%error, "cannot watch a vhost-user socket");
         }
     }
@@ -288,29 +245,29 @@ impl SocketThread {
 
     /// A hypervisor that may use the disk.
     fn admit(&mut self) -> Option<FrontendConnection> {
-        let stream = match rustix::net::accept_with(self.listener.socket(), SocketFlags::CLOEXEC) {
+        let shared = &self.shared;
+        let (export, disk) = (&shared.export, shared.export.name());
+        let stream = match rustix::net::accept_with(shared.listener.socket(), SocketFlags::CLOEXEC) {
             Ok(socket) => UnixStream::from(socket),
             Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED | rustix::io::Errno::AGAIN) => return None,
             Err(error) => {
                 if self.quota.allows() {
-                    tracing::error!(disk = self.export.name(), %error, "cannot accept a hypervisor; raise LimitNOFILE=");
+                    tracing::error!(disk, %error, "cannot accept a hypervisor; raise LimitNOFILE=");
                 }
                 return None;
             }
         };
-        let client = self.shared.live.next_client();
-        let queues = self.shared.live.now().settings.limits.max_queues.clamp(1, MAX_QUEUES);
-        let (workers, notices) = (self.shared.workers.clone(), Arc::clone(&self.notices));
-        let backend = Backend { workers, export: Arc::clone(&self.export), client, notices };
-        let connection = FrontendConnection::new(backend, stream, device(&self.export, queues)).ok()?;
-        let ((pid, uid), disk) = (connection.peer(), self.export.name());
-        let mut state = lock(&self.state);
+        let client = shared.live.next_client();
+        let queues = shared.live.now().settings.limits.max_queues.clamp(1, MAX_QUEUES);
+        let connection = FrontendConnection::new(shared, client, stream, shared.device(queues)).ok()?;
+        let Credentials { pid, uid, .. } = connection.credentials;
+        let mut state = shared.state();
         if state.retired {
             return None;
         }
         // The destination of a migration connects while the source still writes: a device claims when its first queue is served.
         let wish = Wish { kind: Kind::VhostUser, exclusive: false, role: Role::Reader, ignores_claims: false };
-        if let Err(denied) = self.export.admit(client, &connection.credentials, wish) {
+        if let Err(denied) = export.admit(client, &connection.credentials, wish) {
             if self.quota.allows() {
                 let reason = denied.into_text();
                 tracing::warn!(disk, pid, uid, reason, "a hypervisor is refused");
@@ -320,27 +277,27 @@ impl SocketThread {
         state.peer = Some((pid, Arc::clone(&connection.stream)));
         drop(state);
         if self.quota.allows() {
-            tracing::info!(client, pid, uid, disk, socket = %self.listener.path().display(), "a hypervisor attached");
+            tracing::info!(client, pid, uid, disk, socket = %shared.listener.path().display(), "a hypervisor attached");
         }
         Some(connection)
     }
 
     /// Serve one that is admitted until it is gone.
     fn serve(&mut self, mut connection: FrontendConnection) -> End {
-        let export = Arc::clone(&self.export);
-        let (client, (pid, uid), disk) = (connection.backend.client, connection.peer(), export.name());
+        let shared = Arc::clone(&self.shared);
+        let (client, disk) = (connection.client, shared.export.name());
+        let Credentials { pid, uid, .. } = connection.credentials;
         let end = self.converse(&mut connection);
-        export.is_leaving(client);
+        shared.export.is_leaving(client);
         // Set before the connection is shut down, unlike the notice, which may come later than the hang-up. A guest on rings goes on with
         // virtqueues then.
-        let is_retired = lock(&self.state).retired;
+        let is_retired = shared.state().retired;
         connection.notify(|device, _| device.hung_up(is_retired));
-        let FrontendConnection { charged, .. } = connection;
         self.log_last_faults();
-        lock(&self.state).peer = None;
-        export.leave(client);
-        self.shared.live.departed();
-        self.shared.live.give_descriptors(charged);
+        shared.state().peer = None;
+        shared.export.leave(client);
+        shared.live.departures.fetch_add(1, Ordering::Relaxed);
+        shared.live.device_descriptors.fetch_sub(connection.charged, Ordering::Relaxed);
         if self.quota.allows() {
             match &end {
                 End::Refused(reason) => tracing::warn!(client, pid, uid, disk, reason, "a hypervisor is refused and detached"),
@@ -372,7 +329,7 @@ impl SocketThread {
                     Err(problem) => break End::Refused(problem),
                 }
             }
-            connection.charge(&self.shared.live);
+            connection.charge();
             tokens = self.wait();
         };
         let _ = epoll::delete(&self.epoll, &*stream);
@@ -383,11 +340,11 @@ impl SocketThread {
     /// `true`: the socket goes.
     fn take_notices(&mut self, connection: &mut FrontendConnection) -> bool {
         let mut stops = false;
-        for notice in std::mem::take(&mut self.kept).into_iter().chain(self.notices.take()) {
+        for notice in std::mem::take(&mut self.kept).into_iter().chain(self.shared.notices.take()) {
             match notice {
                 // One at a time: no connection is adopted while one is there.
                 Notice::Begin | Notice::Adopt(_) => {}
-                Notice::Hold(hold) => hold.rest(Some(connection.machine())),
+                Notice::Hold(hold) => hold.rest(Some(connection)),
                 Notice::Stop => stops = true,
                 Notice::Resized => connection.notify(|device, info| device.resized(info)),
                 Notice::Asked(asked) => connection.notify(|device, _| device.asked(asked)),
@@ -399,17 +356,17 @@ impl SocketThread {
 
     fn log_fault(&mut self, queue: u16, reason: &str) {
         if self.quota.allows() {
-            let disk = self.export.name();
+            let disk = self.shared.export.name();
             tracing::warn!(disk, queue, reason, "a virtqueue broke and is served no more until it is reset");
         }
     }
 
     /// Of queues that broke while their hypervisor was hanging up: workers have let go of them, and so have said it.
     fn log_last_faults(&mut self) {
-        for notice in self.notices.take() {
+        for notice in self.shared.notices.take() {
             match notice {
                 Notice::Fault { queue, reason } => self.log_fault(queue, &reason),
-                other => self.notices.send(other),
+                other => self.shared.notices.send(other),
             }
         }
     }

@@ -31,7 +31,6 @@ impl From<VringAddress> for UserRings {
 }
 
 impl UserRings {
-    /// As the guest sees them.
     pub(super) fn translate(&self, memory: &GuestMemory) -> Option<RingAddresses> {
         Some(RingAddresses {
             descriptor: memory.guest_address(self.descriptor)?,
@@ -50,7 +49,6 @@ pub(super) struct Run {
     pub(super) choices: Choices,
 }
 
-/// A queue of a device.
 #[derive(Default, Debug)]
 pub(super) struct Vring {
     pub(super) size: u16,

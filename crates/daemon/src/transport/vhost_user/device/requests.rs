@@ -10,7 +10,7 @@ use fipsee_virtio::core::memory::{DirtyLog, GuestMemory, MAX_REGIONS};
 use virtio_bindings::virtio_blk::VIRTIO_BLK_F_CONFIG_WCE;
 use zerocopy::IntoBytes;
 
-use super::{Action, Change, Device, PROTOCOL_FEATURES};
+use super::{Action, Device, PROTOCOL_FEATURES};
 use crate::transport::vhost_user::message::{ConfigRange, Header, Inflight, LogArea, Message, VringState};
 use crate::transport::vhost_user::vring::{MAX_SIZE, UserRings, Vring};
 
@@ -26,60 +26,63 @@ const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
 pub(in super::super) const PROTOCOL_OFFERED: u64 =
     MQ | LOG_SHMFD | REPLY_ACK | BACKEND_REQ | CONFIG | INFLIGHT_SHMFD | RESET_DEVICE | CONFIGURE_MEM_SLOTS;
 
+/// Requests that have an answer of their own; the others are confirmed.
+const ANSWERED: &str = "GET_FEATURES GET_PROTOCOL_FEATURES GET_QUEUE_NUM GET_MAX_MEM_SLOTS GET_CONFIG GET_INFLIGHT_FD \
+    GET_VRING_BASE SET_LOG_BASE";
+
+/// The protocol feature that a request belongs to.
+fn feature_of(request: &str) -> u64 {
+    match request {
+        "GET_QUEUE_NUM" => MQ,
+        "SET_LOG_BASE" => LOG_SHMFD,
+        "SET_BACKEND_REQ_FD" => BACKEND_REQ,
+        "GET_CONFIG" | "SET_CONFIG" => CONFIG,
+        "GET_INFLIGHT_FD" | "SET_INFLIGHT_FD" => INFLIGHT_SHMFD,
+        "RESET_DEVICE" => RESET_DEVICE,
+        "GET_MAX_MEM_SLOTS" | "ADD_MEM_REG" | "REM_MEM_REG" => CONFIGURE_MEM_SLOTS,
+        _ => 0,
+    }
+}
+
 impl Device {
     /// Is NEED_REPLY of a message to be honoured?
     pub(super) const fn replies_are_wanted(&self) -> bool {
         self.asked_features && self.protocol_features & REPLY_ACK != 0
     }
 
-    fn needs(&self, feature: u64) -> Result<(), String> {
-        let is_in_force = self.protocol_features & feature != 0;
-        is_in_force.then_some(()).ok_or_else(|| format!("it belongs to protocol features {feature:#x}, which are not in force"))
-    }
-
     /// Begin what a message asks for: the rest is done in steps.
     pub(super) fn begin(&mut self, message: Message) -> Result<(), String> {
-        match message.header.name() {
+        let (header, name) = (message.header, message.header.name());
+        let is_answered = ANSWERED.split(' ').any(|answered| answered == name);
+        self.unconfirmed = (!is_answered).then_some(header);
+        let missing = feature_of(name) & !self.protocol_features;
+        if missing != 0 {
+            return Err(format!("it belongs to protocol features {missing:#x}, which are not in force"));
+        }
+        match name {
             "GET_FEATURES" => {
                 self.reply_number(&message, self.offered())?;
                 self.asked_features = true;
             }
             "GET_PROTOCOL_FEATURES" => self.reply_number(&message, PROTOCOL_OFFERED)?,
-            "GET_QUEUE_NUM" => {
-                self.needs(MQ)?;
-                self.reply_number(&message, self.queue_count().into())?;
-            }
-            "GET_MAX_MEM_SLOTS" => {
-                self.needs(CONFIGURE_MEM_SLOTS)?;
-                self.reply_number(&message, MAX_REGIONS as u64)?;
-            }
+            "GET_QUEUE_NUM" => self.reply_number(&message, self.queue_count().into())?,
+            "GET_MAX_MEM_SLOTS" => self.reply_number(&message, MAX_REGIONS as u64)?,
             "GET_CONFIG" => {
-                self.needs(CONFIG)?;
                 let (range, _) = message.config()?;
-                self.reply(message.header, &[range.as_bytes(), &self.config_space(range)].concat());
+                self.reply(header, &[range.as_bytes(), &self.config_space(range)].concat());
             }
-            "GET_INFLIGHT_FD" => {
-                self.needs(INFLIGHT_SHMFD)?;
-                self.create_inflight(message.header, message.plain()?)?;
-            }
-            "GET_VRING_BASE" => self.give_back(message.header, message.plain::<VringState>()?.index)?,
+            "GET_INFLIGHT_FD" => self.create_inflight(header, message.plain()?)?,
+            "GET_VRING_BASE" => self.give_back(header, message.plain::<VringState>()?.index)?,
             "SET_LOG_BASE" => {
-                self.needs(LOG_SHMFD)?;
-                let header = message.header;
                 let (area, file) = message.with_descriptor::<LogArea>()?;
                 let log = DirtyLog::map(file, area.length_bytes, area.offset_bytes);
                 self.log = Some(Arc::new(log.map_err(|error| format!("the log of writes cannot be mapped: {error}"))?));
                 self.set_logs();
-                self.then(move |device| {
-                    device.reply(header, area.as_bytes());
-                });
+                self.then(move |device| device.reply(header, area.as_bytes()));
             }
             _ => {
-                self.unconfirmed = Some(message.header);
                 self.set(message)?;
-                self.then(|device| {
-                    device.confirm(0);
-                });
+                self.then(|device| device.confirm(0));
             }
         }
         Ok(())
@@ -104,9 +107,6 @@ impl Device {
                 self.begin_session();
             }
             "RESET_OWNER" | "RESET_DEVICE" => {
-                if message.header.name() == "RESET_DEVICE" {
-                    self.needs(RESET_DEVICE)?;
-                }
                 message.empty()?;
                 self.reset();
             }
@@ -121,17 +121,12 @@ impl Device {
                 }
                 self.protocol_features = features;
             }
-            "SET_BACKEND_REQ_FD" => {
-                self.needs(BACKEND_REQ)?;
-                self.channel = Some(message.channel()?);
-            }
+            "SET_BACKEND_REQ_FD" => self.channel = Some(message.channel()?),
             "SET_CONFIG" => {
-                self.needs(CONFIG)?;
                 let (range, bytes) = message.config()?;
                 self.write_config_space(range, bytes)?;
             }
             "SET_INFLIGHT_FD" => {
-                self.needs(INFLIGHT_SHMFD)?;
                 let (inflight, file) = message.with_descriptor()?;
                 self.set_inflight(&inflight, file)?;
             }
@@ -140,16 +135,11 @@ impl Device {
                 let with = |memory: GuestMemory, (region, file)| memory.with(region, file);
                 self.change_memory(regions.try_fold(GuestMemory::default(), with)?);
             }
-            "ADD_MEM_REG" | "REM_MEM_REG" => {
-                self.needs(CONFIGURE_MEM_SLOTS)?;
-                let memory = if message.header.name() == "REM_MEM_REG" {
-                    self.memory.without(message.removed_region()?)?
-                } else {
-                    let (region, file) = message.added_region()?;
-                    self.memory.with(region, file)?
-                };
-                self.change_memory(memory);
+            "ADD_MEM_REG" => {
+                let (region, file) = message.added_region()?;
+                self.change_memory(self.memory.with(region, file)?);
             }
+            "REM_MEM_REG" => self.change_memory(self.memory.without(message.removed_region()?)?),
             _ => return self.set_vring(message),
         }
         Ok(())
@@ -186,10 +176,16 @@ impl Device {
             "SET_VRING_KICK" | "SET_VRING_CALL" | "SET_VRING_ERR" => {
                 let (index, descriptor) = message.vring_descriptor()?;
                 let queue = self.find(index)?;
-                match name {
-                    "SET_VRING_KICK" => self.set_kick(index, descriptor)?,
-                    "SET_VRING_CALL" => self.set_call(queue, descriptor)?,
-                    _ => self.vring(queue).error = descriptor,
+                match (name, descriptor) {
+                    ("SET_VRING_KICK", None) => {
+                        return Err("a queue without a kick descriptor is not supported; let the driver kick".to_owned());
+                    }
+                    ("SET_VRING_KICK", kick) => self.change_vring(index, |vring| {
+                        vring.kick = kick;
+                        Ok(())
+                    })?,
+                    ("SET_VRING_CALL", call) => self.set_call(queue, call)?,
+                    (_, error) => self.vring(queue).error = error,
                 }
             }
             _ => return Err("invalid message".to_owned()),
@@ -197,20 +193,12 @@ impl Device {
         Ok(())
     }
 
-    fn set_kick(&mut self, index: u32, kick: Option<OwnedFd>) -> Result<(), String> {
-        let kick = kick.ok_or("a queue without a kick descriptor is not supported; let the driver kick")?;
-        self.change_vring(index, |vring| {
-            vring.kick = Some(kick);
-            Ok(())
-        })
-    }
-
     fn set_call(&mut self, queue: u16, call: Option<OwnedFd>) -> Result<(), String> {
         let copied = call.as_ref().map(OwnedFd::try_clone).transpose();
         let copied = copied.map_err(|error| format!("no descriptor is left: {error}"))?;
         self.vring(queue).call = call;
         if self.vring(queue).is_served() {
-            self.act(Action::Change(queue, Change(Box::new(move |server| server.queue.set_call(copied)))));
+            self.act(Action::Change(queue, Box::new(move |server| server.queue.set_call(copied))));
         }
         Ok(())
     }

@@ -20,15 +20,13 @@ use crate::transport::vhost_user::vring::Run;
 
 /// A question of a guest, to its device.
 #[derive(Debug)]
-pub struct Asked {
+pub(in super::super) struct Asked {
     /// The queue that it came by.
-    pub queue: u16,
+    pub(in super::super) queue: u16,
     /// The run in which it was asked: its token means nothing to another.
-    pub run: u64,
-    /// Names it.
-    pub token: QuestionToken,
-    /// The question.
-    pub question: Question,
+    pub(in super::super) run: u64,
+    pub(in super::super) token: QuestionToken,
+    pub(in super::super) question: Question,
 }
 
 impl Device {
@@ -105,7 +103,7 @@ impl Device {
     }
 
     /// Answer a question, unless the queue it came from was stopped meanwhile: then it comes again.
-    pub fn asked(&mut self, asked: Asked) {
+    pub(in super::super) fn asked(&mut self, asked: Asked) {
         self.then(move |device| {
             let Asked { queue, run, token, ref question } = asked;
             if device.vrings.get(usize::from(queue)).and_then(|vring| vring.run).is_none_or(|current| current.id != run) {
