@@ -315,16 +315,6 @@ struct fipsee_reader {
 	uint64_t gather_ticks;		/* the time then */
 };
 
-/*
- * A stream's reader that touches waits once after an empty look under continuous load, so that messages gather: at the
- * writer's heels it would take each line away while the next is written. So many messages since the last wait, that came
- * within so many ticks of each other, are continuous load; shorter rings have no room to gather in.
- */
-#define FIPSEE_GATHER_MESSAGES 32
-#define FIPSEE_GATHER_TICKS_PER_MESSAGE 128
-#define FIPSEE_GATHER_SLOTS 256
-#define FIPSEE_GATHER_TICKS 2000
-
 /* FIPSEE_RING_OK, or FIPSEE_RING_FAULT when the geometry is invalid. */
 static inline int fipsee_reader_init(struct fipsee_reader *reader, struct fipsee_ring ring, struct fipsee_cursor cursor)
 {
@@ -385,36 +375,6 @@ static inline bool fipsee_reader_receive(struct fipsee_reader *reader, union fip
 	return true;
 }
 
-/* Streams: a look found nothing. */
-static inline void fipsee_reader_gather(struct fipsee_reader *reader)
-{
-	uint32_t messages = reader->received - reader->gather_since;
-	uint64_t ticks = 2 * (uint64_t)reader->ring.slot_count, now, since;
-
-	if (!reader->touch_rest || messages < FIPSEE_GATHER_MESSAGES || reader->ring.slot_count < FIPSEE_GATHER_SLOTS)
-		return;
-	now = FIPSEE_TICKS();
-	since = now - reader->gather_ticks;
-	reader->gather_since = reader->received;
-	reader->gather_ticks = now;
-	if (now == 0 || since > (uint64_t)messages * FIPSEE_GATHER_TICKS_PER_MESSAGE)
-		return;
-	if (ticks > FIPSEE_GATHER_TICKS)
-		ticks = FIPSEE_GATHER_TICKS;
-	while (FIPSEE_TICKS() - now < ticks)
-		FIPSEE_PAUSE();
-}
-
-/* Streams: as fipsee_reader_receive(), and let messages gather as described above. */
-static inline bool fipsee_reader_receive_streamed(struct fipsee_reader *reader, union fipsee_message *into)
-{
-	bool received = fipsee_reader_receive(reader, into);
-
-	if (!received)
-		fipsee_reader_gather(reader);
-	return received;
-}
-
 /* Streams: everything received is free again. Call before sleeping. */
 static inline void fipsee_reader_release_all(struct fipsee_reader *reader)
 {
@@ -452,64 +412,6 @@ static inline void fipsee_reader_disarm(struct fipsee_reader *reader)
 		return;
 	reader->armed = false;
 	FIPSEE_STORE_RELEASE(&reader->ring.cold->asleep, 0);
-}
-
-/* ---- Stream: flow control by the release counter ---------------------------------------------------------------- */
-
-/* The writing end of a one-way stream. */
-struct fipsee_stream_writer {
-	struct fipsee_writer writer;
-	uint32_t published;		/* messages published, modulo 2^32 */
-	uint32_t released;		/* the release counter as last accepted */
-};
-
-/* FIPSEE_RING_OK, or FIPSEE_RING_FAULT when the geometry is invalid. */
-static inline int fipsee_stream_init(struct fipsee_stream_writer *stream, struct fipsee_ring ring,
-				     struct fipsee_cursor cursor)
-{
-	stream->published = 0;
-	stream->released = 0;
-	return fipsee_writer_init(&stream->writer, ring, cursor);
-}
-
-/*
- * Slots free now, into `*free_slots`; looks at the shared counter only when fewer than `wanted` are known to be.
- * FIPSEE_RING_FAULT when the counter moved by more than is outstanding.
- */
-static inline int fipsee_stream_free(struct fipsee_stream_writer *stream, uint32_t wanted, uint32_t *free_slots)
-{
-	uint32_t slot_count = stream->writer.ring.slot_count;
-	uint32_t outstanding = stream->published - stream->released;
-
-	if (slot_count - outstanding < wanted) {
-		uint32_t released = FIPSEE_LOAD_ACQUIRE(&stream->writer.ring.cold->released); /* B */
-
-		if (released - stream->released > outstanding)
-			return FIPSEE_RING_FAULT;
-		stream->released = released;
-		outstanding = stream->published - released;
-	}
-	*free_slots = slot_count - outstanding;
-	return FIPSEE_RING_OK;
-}
-
-/* Publish as many of `count` messages as fit, in one burst; `*published` says how many. FIPSEE_RING_FAULT as above. */
-static inline int fipsee_stream_publish_burst(struct fipsee_stream_writer *stream, const union fipsee_message *messages,
-					      uint32_t count, uint32_t *published)
-{
-	uint32_t free_slots = 0;
-
-	*published = 0;
-	if (count > stream->writer.ring.slot_count)
-		count = stream->writer.ring.slot_count;
-	if (fipsee_stream_free(stream, count, &free_slots) != FIPSEE_RING_OK)
-		return FIPSEE_RING_FAULT;
-	if (count > free_slots)
-		count = free_slots;
-	fipsee_writer_publish_all(&stream->writer, messages, count);
-	stream->published += count;
-	*published = count;
-	return FIPSEE_RING_OK;
 }
 
 /* ---- Call and reply: flow control by the answers ---------------------------------------------------------------- */
@@ -557,5 +459,7 @@ static inline int fipsee_call_answered(struct fipsee_call_writer *call)
 	call->outstanding--;
 	return FIPSEE_RING_OK;
 }
+
+#include "fipsee_stream.h"
 
 #endif /* FIPSEE_RING_H */
