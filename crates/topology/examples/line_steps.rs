@@ -4,15 +4,24 @@
 //!
 //! One by one: lines at rest, in pages of their own, in an order that no prefetcher follows; the step and a locked operation on a
 //! line at hand (so that a store has reached the cache), less the same on a line that this CPU owns. Overlapped: 64 neighbouring
-//! lines in one go, per line. Medians, in ticks of the time-stamp counter.
+//! lines in one go, per line. Then what a message and its answer cost a CPU that has both ends, so that no line moves, in bursts.
+//! Medians, in ticks of the time-stamp counter.
 
 use std::error::Error;
 use std::hint::black_box;
+use std::io;
+use std::sync::Arc;
 
-use fipsee_ring::{AtomicU32, AtomicU64, Ordering, clock, cpu};
+use fipsee_ring::channel::{ClientQueue, Profile, RegionLayout, ServerQueue};
+use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
+use fipsee_ring::region::Region;
+use fipsee_ring::tuning::{TAKE_MANY, Tuning};
+use fipsee_ring::{AtomicU32, AtomicU64, Message, Ordering, clock, cpu};
 use fipsee_topology::pin;
 
 const LINES: usize = 64;
+/// Messages in a burst at most.
+const MOST: u32 = 64;
 /// Lines of a page, of which the steps one by one use one.
 const STRIDE: usize = 64;
 /// Ticks in which a line comes to rest after the peer, or a prefetch, is done with it.
@@ -74,10 +83,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("CPU {cpu}, lines last used by CPU {peer}; {} ticks per second", clock::ticks_per_second());
     std::thread::scope(|scope| {
         scope.spawn(|| pin::bind(peer).map(|()| carry_out(&shared)));
-        let outcome = pin::bind(cpu).map(|()| report(&shared, repetitions));
+        let outcome = pin::bind(cpu).map(|()| {
+            report(&shared, repetitions);
+            report_both_ends(repetitions)
+        });
         shared.order.0.store(u64::MAX, Ordering::Release);
         outcome
-    })?;
+    })??;
     Ok(())
 }
 
@@ -102,6 +114,44 @@ fn report(shared: &Shared, repetitions: usize) {
         let overlapped = (together(peer) - together(Peer::Nothing)) / LINES as f64;
         println!("{text:<46}{alone:>8.0}{overlapped:>12.1}");
     }
+}
+
+/// Answers as the answerer of `fipsee ping` does, on this CPU.
+fn report_both_ends(repetitions: usize) -> io::Result<()> {
+    let layout = RegionLayout::plan(&Profile { features: 0, event_credits: 0, flags: &[] }, 1, MOST, 0, 1);
+    let region = Arc::new(Region::create("line-steps", layout.region_bytes)?);
+    let (bell, (ours, theirs), tuning) = (EventDoorbell::new()?, SocketDoorbell::pair()?, Tuning::default());
+    let open = |_| io::Error::other("the region does not hold its queue");
+    let mut server = ServerQueue::open(&region, &layout.queues[0], bell.clone(), ours, &tuning).map_err(open)?;
+    let mut client = ClientQueue::open(&region, &layout.queues[0], bell, theirs, &tuning).map_err(open)?;
+    let (calls, mut taken) = ([Message::ZERO; MOST as usize], [Message::ZERO; TAKE_MANY as usize]);
+    println!("{:<46}{:>8}", "MESSAGE AND ANSWER, ONE CPU", "EACH");
+    for burst in [1, 2, 4, 8, 16, 64] {
+        let mut all: Vec<u64> = (0..repetitions)
+            .map(|_| {
+                let from = clock::ticks_fenced();
+                let _ = client.requests.publish_all(&calls[..burst]);
+                black_box(client.requests.reader_needs_doorbell());
+                server.requests.begin_run();
+                let mut left = burst;
+                while left > 0 {
+                    let count = left.min(taken.len());
+                    assert!(taken[..count].iter_mut().all(|into| server.requests.receive(into)), "as many are there");
+                    taken[..count].iter().for_each(|call| server.completions.publish(call));
+                    left -= count;
+                }
+                black_box(server.completions.reader_needs_doorbell());
+                client.completions.begin_run();
+                while client.completions.receive(&mut taken[0]) {
+                    client.requests.answered();
+                }
+                clock::ticks_fenced() - from
+            })
+            .collect();
+        all.sort_unstable();
+        println!("{:<46}{:>8.1}", format!("bursts of {burst}"), all[all.len() / 2] as f64 / burst as f64);
+    }
+    Ok(())
 }
 
 /// Median ticks of `step` on `count` lines `stride` apart, after `peer` has done its part.

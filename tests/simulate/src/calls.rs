@@ -181,9 +181,13 @@ impl World<'_> {
                 client.run(&self.context, &mut self.ledger, &mut self.links[client.link], &mut rng, self.course.now_us);
             }
         }
-        // Whoever has run might have rung.
-        self.server.stir();
-        self.clients.iter_mut().for_each(CallClient::stir);
+        // A client might have rung for a worker, a worker for a client, and the others for both.
+        if !matches!(actor, Actor::Worker(_)) {
+            self.server.stir();
+        }
+        if !matches!(actor, Actor::Client(_)) {
+            self.clients.iter_mut().for_each(CallClient::stir);
+        }
     }
 
     /// Nobody can go on: somebody waits for a fault to pass or for time, or the lifetime is over.

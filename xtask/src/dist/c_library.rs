@@ -17,8 +17,7 @@ use crate::{cargo, step};
 const ABI: &str = "0";
 const SYMBOL_NODE: &str = "FIPSEE_0.1";
 
-const HEADERS: [&str; 6] =
-    ["fipsee_client.h", "fipsee.h", "fipsee_block.h", "fipsee_ring.h", "fipsee_stream.h", "fipsee_pace.h"];
+const HEADERS: [&str; 6] = ["fipsee_client.h", "fipsee.h", "fipsee_block.h", "fipsee_ring.h", "fipsee_stream.h", "fipsee_pace.h"];
 
 pub(super) fn build(dist: &Dist) -> Result<String, String> {
     step::succeed(cargo(&dist.root).args(["build", "--release", "--package", "fipsee-capi"]))?;
