@@ -28,7 +28,7 @@ pub struct Entry {
 /// The kinds. One with a [`Script`] is one more line.
 pub const KINDS: [Entry; 4] = [Entry::of::<Disks>(), Entry::of::<Calls>(), Entry::of::<Machine>(), Entry::TAKEOVER];
 /// Which of them seeds play in turn. A takeover is a part of a daemon's lifetime.
-const TURNS: [usize; 16] = [0, 1, 0, 1, 0, 2, 0, 1, 0, 1, 0, 2, 1, 2, 1, 3];
+const TURNS: [usize; 16] = [0, 1, 0, 1, 0, 2, 1, 1, 0, 1, 0, 2, 1, 2, 1, 3];
 
 /// What this seed plays.
 #[must_use]

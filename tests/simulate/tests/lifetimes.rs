@@ -76,7 +76,10 @@ fn every_kind_of_fault_is_drawn() {
 #[test]
 fn every_known_bad_variant_is_found() {
     for (variant, name) in Variant::ALL {
-        let found = (0..4000).any(|seed| play(seed, Some(variant), false).failure.is_some());
+        // Nothing else has what these three break.
+        let is_takeovers = name.starts_with("withdrawn-") || name == "served-unheard";
+        let mut seeds = (0..10_000).filter(|seed| !is_takeovers || of_seed(*seed).name == "takeover");
+        let found = seeds.any(|seed| play(seed, Some(variant), false).failure.is_some());
         assert!(found, "{name} was not found");
     }
 }

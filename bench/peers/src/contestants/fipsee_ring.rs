@@ -48,7 +48,8 @@ impl Contestant for Calls {
         let (calls, answers) = (ring(&self.0, 0, plan.slots)?, ring(&self.0, 1, plan.slots)?);
         let (outgoing, incoming) = if side == Side::Client { (calls, answers) } else { (answers, calls) };
         let start = Cursor::at_start(0);
-        let (writer, reader) = (Writer::new(outgoing, start, &Tuning::default()), Reader::new(incoming, start, &Tuning::default()));
+        let (writer, reader) =
+            (Writer::new(outgoing, start, &Tuning::default()), Reader::new(incoming, start, &Tuning::default()));
         Ok(CallsEnd { writer, reader, side, pacing: Pacing::new(side) })
     }
 }
