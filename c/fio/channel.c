@@ -247,8 +247,8 @@ static int attach(struct channel *channel, const struct channel_options *options
 		return outcome;
 	}
 	close(answer->descriptors[0]);
-	channel->queue.daemon_bell = answer->descriptors[1];
-	channel->queue.our_bell = answer->descriptors[2];
+	channel->queue.daemon_doorbell = answer->descriptors[1];
+	channel->queue.our_doorbell = answer->descriptors[2];
 	channel->queue.control = channel->control;
 	queue_set_wait(&channel->queue, options->wait);
 	channel->queue.sector_count = channel->info.sector_count;
@@ -280,8 +280,8 @@ int channel_open(struct channel *channel, const struct channel_options *options,
 static void close_channel(struct channel *channel)
 {
 	close(channel->control);
-	close(channel->queue.daemon_bell);
-	close(channel->queue.our_bell);
+	close(channel->queue.daemon_doorbell);
+	close(channel->queue.our_doorbell);
 	munmap(channel->region, channel->region_bytes);
 }
 

@@ -101,8 +101,8 @@ void queue_resume(struct queue *queue, struct queue *fresh, queue_rebuild rebuil
 
 	queue->requests = fresh->requests;
 	queue->completions = fresh->completions;
-	queue->daemon_bell = fresh->daemon_bell;
-	queue->our_bell = fresh->our_bell;
+	queue->daemon_doorbell = fresh->daemon_doorbell;
+	queue->our_doorbell = fresh->our_doorbell;
 	queue->control = fresh->control;
 	queue->sector_count = fresh->sector_count;
 	queue->pace = fresh->pace;
@@ -140,7 +140,7 @@ void queue_ring(struct queue *queue)
 	ssize_t written;
 
 	do {
-		written = write(queue->daemon_bell, &one, sizeof(one));
+		written = write(queue->daemon_doorbell, &one, sizeof(one));
 	} while (written < 0 && errno == EINTR);
 	/* A full counter means that it has long been ringing; a dead daemon is noticed where we wait. */
 }
@@ -193,13 +193,13 @@ int queue_check_liveness(struct queue *queue)
  * Empty our doorbell: false when the daemon has closed its end. Of a daemon that rings faster than we read, some rings are left, which wake
  * us once more; a correct one rings once for each time that we announced to sleep.
  */
-static bool drain(int bell)
+static bool drain(int doorbell)
 {
 	uint8_t bytes[8];
 	int taken;
 
 	for (taken = 0; taken < RINGS_AT_ONCE; taken++) {
-		ssize_t received = recv(bell, bytes, sizeof(bytes), MSG_DONTWAIT);
+		ssize_t received = recv(doorbell, bytes, sizeof(bytes), MSG_DONTWAIT);
 
 		if (received == 0 || (received < 0 && errno != EINTR && errno != EAGAIN))
 			return false;
@@ -211,14 +211,14 @@ static bool drain(int bell)
 
 int queue_sleep(struct queue *queue)
 {
-	struct pollfd ready[2] = { { .fd = queue->our_bell, .events = POLLIN }, { .fd = queue->control, .events = POLLRDHUP } };
+	struct pollfd ready[2] = { { .fd = queue->our_doorbell, .events = POLLIN }, { .fd = queue->control, .events = POLLRDHUP } };
 	bool is_alive;
 
 	if (!fipsee_reader_arm_and_work_remains(&queue->completions))
 		(void)poll(ready, 2, -1);	/* a signal wakes as well as a ring: we look again */
 	fipsee_reader_disarm(&queue->completions);
 	queue->empty_looks = 0;
-	is_alive = drain(queue->our_bell) && !(ready[1].revents & (POLLHUP | POLLRDHUP | POLLERR | POLLNVAL));
+	is_alive = drain(queue->our_doorbell) && !(ready[1].revents & (POLLHUP | POLLRDHUP | POLLERR | POLLNVAL));
 	return is_alive || fipsee_reader_has_message(&queue->completions) ? 0 : -ENOTCONN;
 }
 

@@ -51,8 +51,8 @@ struct queue {
 	int64_t started_ns;
 	int64_t checked_ns;
 	/* Doorbells, and the control socket, whose hang-up is the daemon's end. */
-	int daemon_bell;
-	int our_bell;
+	int daemon_doorbell;
+	int our_doorbell;
 	int control;
 	const char *fault;		/* what the daemon got wrong, once it did */
 };

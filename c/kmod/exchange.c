@@ -162,16 +162,16 @@ void fip_ask_serial(struct fip_disk *disk)
 }
 
 /* Under the virtqueue's lock, while no bell is there. Without room for it the backstop timer and the threads remain. */
-void fip_bell_park(struct fip_virtqueue *virtqueue)
+void fip_doorbell_hold(struct fip_virtqueue *virtqueue)
 {
-	fip_fill_question(&virtqueue->bell, FIPSEE_VM_BELL, virtqueue->disk->attachment);
-	virtqueue->bell.question->queue = (u16)virtqueue->index;
-	if (!fip_exchange_add(virtqueue, &virtqueue->bell))
+	fip_fill_question(&virtqueue->doorbell, FIPSEE_VM_BELL, virtqueue->disk->attachment);
+	virtqueue->doorbell.question->queue = (u16)virtqueue->index;
+	if (!fip_exchange_add(virtqueue, &virtqueue->doorbell))
 		virtqueue_kick(virtqueue->vq);
 }
 
 /* From now on a bell is kept on each queue, or none is put there any more. */
-void fip_bell_wanted(struct fip_disk *disk, bool is_wanted)
+void fip_doorbell_wanted(struct fip_disk *disk, bool is_wanted)
 {
 	unsigned int index;
 
@@ -180,9 +180,9 @@ void fip_bell_wanted(struct fip_disk *disk, bool is_wanted)
 		unsigned long flags;
 
 		spin_lock_irqsave(&virtqueue->lock, flags);
-		virtqueue->bell_wanted = is_wanted;
-		if (is_wanted && !virtqueue->bell.busy)
-			fip_bell_park(virtqueue);
+		virtqueue->doorbell_wanted = is_wanted;
+		if (is_wanted && !virtqueue->doorbell.busy)
+			fip_doorbell_hold(virtqueue);
 		spin_unlock_irqrestore(&virtqueue->lock, flags);
 	}
 }

@@ -96,9 +96,9 @@ struct fip_virtqueue {
 	struct virtqueue *vq;
 	unsigned int index;
 	spinlock_t lock;
-	bool bell_wanted;			/* rings are attached: keep a bell there */
+	bool doorbell_wanted;			/* rings are attached: keep a bell there */
 	unsigned int in_flight;			/* requests of the block layer */
-	struct fip_exchange bell;
+	struct fip_exchange doorbell;
 	u64 interrupts;
 	u64 requests;
 	char name[16];
@@ -126,7 +126,7 @@ struct fip_reap_stats {
 	u64 by_spin;
 	u64 spin_hits;
 	u64 spin_misses;
-	u64 bells;
+	u64 doorbells;
 	u64 arms;
 	u64 events;
 };
@@ -338,8 +338,8 @@ int fip_ask_query(struct fip_disk *disk, struct fipsee_vm_reply *reply);
 int fip_ask_attach(struct fip_disk *disk, struct fip_memory *memory, u64 features, struct fipsee_vm_reply *reply);
 int fip_ask_detach(struct fip_disk *disk);
 void fip_ask_serial(struct fip_disk *disk);
-void fip_bell_wanted(struct fip_disk *disk, bool is_wanted);
-void fip_bell_park(struct fip_virtqueue *virtqueue);
+void fip_doorbell_wanted(struct fip_disk *disk, bool is_wanted);
+void fip_doorbell_hold(struct fip_virtqueue *virtqueue);
 
 /* supervise.c */
 void fip_supervise(struct work_struct *work);

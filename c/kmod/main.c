@@ -88,7 +88,7 @@ static void fip_disk_free(struct fip_disk *disk)
 	unsigned int index;
 
 	for (index = 0; disk->virtqueues && index < disk->virtqueue_count; index++) {
-		fip_exchange_free(&disk->virtqueues[index].bell);
+		fip_exchange_free(&disk->virtqueues[index].doorbell);
 		kfree(disk->virtqueues[index].sg);
 	}
 	for (index = 0; disk->rings && index < disk->virtqueue_count; index++)
@@ -122,7 +122,7 @@ static int fip_disk_init_queue(struct fip_disk *disk, unsigned int index)
 	ring->virtqueue = virtqueue;
 	ring->thread = &disk->threads[index % disk->thread_count];
 	timer_setup(&ring->backstop, fip_reap_backstop, 0);
-	return virtqueue->sg ? fip_exchange_init(&virtqueue->bell, 0) : -ENOMEM;
+	return virtqueue->sg ? fip_exchange_init(&virtqueue->doorbell, 0) : -ENOMEM;
 }
 
 static struct fip_disk *fip_disk_alloc(struct virtio_device *vdev)

@@ -283,7 +283,7 @@ static void fip_reap_entrust(struct fip_ring *ring)
 /* The bell rang; in the interrupt. */
 void fip_reap_rung(struct fip_ring *ring)
 {
-	ring->reap_stats.bells++;
+	ring->reap_stats.doorbells++;
 	WRITE_ONCE(ring->was_rung, true);
 	if (!fip_reap_or_arm(ring))
 		fip_thread_wake(ring->thread);

@@ -137,7 +137,7 @@ static int fip_attached(struct fip_disk *disk, u64 attachment, bool is_first)
 	for (index = 0; index < disk->ring_count; index++)
 		error = fip_ring_start(&disk->rings[index], &disk->pending[index]) ?: error;
 	fip_free_pending(disk);
-	fip_bell_wanted(disk, true);
+	fip_doorbell_wanted(disk, true);
 	error = error ?: fip_read_info(disk, &info);
 	if (!error && !is_first && !fip_info_is_enough(disk, &info))
 		error = -EMEDIUMTYPE;
@@ -252,7 +252,7 @@ static bool fip_detach(struct fip_disk *disk)
 		}
 		usleep_range(50, 100);
 	}
-	fip_bell_wanted(disk, false);
+	fip_doorbell_wanted(disk, false);
 	while (!READ_ONCE(disk->is_broken)) {
 		int error = fip_ask_detach(disk);
 
@@ -297,7 +297,7 @@ void fip_leave_rings(struct fip_disk *disk, bool is_dead)
 
 	fip_quiesce(disk);
 	is_quit = is_dead || fip_detach(disk);
-	fip_bell_wanted(disk, false);
+	fip_doorbell_wanted(disk, false);
 	if (!is_quit) {
 		/* Only a reset takes the rings from it. Until then the memory stays as it is. */
 		fip_break(disk, "the back end does not let go of the rings", "");
@@ -328,7 +328,7 @@ static void fip_fail_all(struct fip_disk *disk)
 		return;
 	disk->is_failed = true;
 	fip_quiesce(disk);
-	fip_bell_wanted(disk, false);
+	fip_doorbell_wanted(disk, false);
 	if (disk->path == FIP_PATH_RINGS && !virtqueue_is_broken(disk->virtqueues[0].vq))
 		error = fip_ask_detach(disk);
 	if (error == -ETIMEDOUT) {

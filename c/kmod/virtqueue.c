@@ -166,14 +166,14 @@ static void fip_take_request(struct fip_virtqueue *virtqueue, struct fip_request
 }
 
 /* A bell came back: it was rung, or its attachment is gone. One of an attachment before says nothing. */
-static void fip_take_bell(struct fip_virtqueue *virtqueue, struct fip_returned *returned)
+static void fip_take_doorbell(struct fip_virtqueue *virtqueue, struct fip_returned *returned)
 {
-	struct fip_exchange *bell = &virtqueue->bell;
-	u32 result = READ_ONCE(bell->reply.result);
+	struct fip_exchange *doorbell = &virtqueue->doorbell;
+	u32 result = READ_ONCE(doorbell->reply.result);
 
-	if (!virtqueue->bell_wanted || bell->question->attachment != READ_ONCE(virtqueue->disk->attachment))
+	if (!virtqueue->doorbell_wanted || doorbell->question->attachment != READ_ONCE(virtqueue->disk->attachment))
 		return;
-	if (READ_ONCE(bell->status) == VIRTIO_BLK_S_OK && result == FIPSEE_VM_RUNG)
+	if (READ_ONCE(doorbell->status) == VIRTIO_BLK_S_OK && result == FIPSEE_VM_RUNG)
 		returned->was_rung = true;
 	else
 		fip_disk_wake(virtqueue->disk, FIP_EVENT_DEAD);
@@ -182,8 +182,8 @@ static void fip_take_bell(struct fip_virtqueue *virtqueue, struct fip_returned *
 static void fip_take_exchange(struct fip_virtqueue *virtqueue, struct fip_exchange *exchange, struct fip_returned *returned)
 {
 	exchange->busy = false;
-	if (exchange == &virtqueue->bell)
-		fip_take_bell(virtqueue, returned);
+	if (exchange == &virtqueue->doorbell)
+		fip_take_doorbell(virtqueue, returned);
 	else
 		complete(&exchange->done);
 }
@@ -230,8 +230,8 @@ unsigned int fip_virtqueue_reap(struct fip_virtqueue *virtqueue)
 
 	spin_lock_irqsave(&virtqueue->lock, flags);
 	fip_take_all(virtqueue, &returned);
-	if (virtqueue->bell_wanted && !virtqueue->bell.busy)
-		fip_bell_park(virtqueue);
+	if (virtqueue->doorbell_wanted && !virtqueue->doorbell.busy)
+		fip_doorbell_hold(virtqueue);
 	if (returned.kick)
 		returned.kick = virtqueue_kick_prepare(virtqueue->vq);
 	spin_unlock_irqrestore(&virtqueue->lock, flags);
@@ -256,7 +256,7 @@ void fip_virtqueue_fail_all(struct fip_virtqueue *virtqueue)
 	unsigned long flags;
 
 	spin_lock_irqsave(&virtqueue->lock, flags);
-	virtqueue->bell_wanted = false;
+	virtqueue->doorbell_wanted = false;
 	while ((token = virtqueue_detach_unused_buf(virtqueue->vq))) {
 		if (token->is_exchange) {
 			container_of(token, struct fip_exchange, token)->status = VIRTIO_BLK_S_IOERR;

@@ -40,7 +40,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> ExitCode {
     fio.args([
         "test",
         "--package",
-        "fipsee-doors",
+        "fipsee-acceptance",
         "--test",
         "fio",
         "--",

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::contestants::{self, Entry, Kind};
 use crate::harness::job::{self, Runner};
 use crate::harness::{BURST, Plan};
+use crate::mechanisms::{self, Entry, Kind};
 use crate::report;
 use crate::results::{Measure, Results, STREAM_SLOTS};
 
@@ -22,13 +22,13 @@ struct Arguments {
     /// Three short rounds: does everything still run?
     #[arg(long, conflicts_with = "rounds")]
     quick: bool,
-    /// Only contestants whose name contains this, and Fip-see's ring; may be given several times
+    /// Only mechanisms whose name contains this, and Fip-see's ring; may be given several times
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// Print the results as JSON instead of the table
     #[arg(long)]
     json: bool,
-    /// Names of all contestants, and what is missing
+    /// Names of all mechanisms, and what is missing
     #[arg(long)]
     list: bool,
     /// Where to append the results and to draw the plot
@@ -58,7 +58,7 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
     let cpus = job::choose_cpus()?;
     let started = std::time::Instant::now();
     let rounds = if arguments.quick { 3 } else { usize::from(arguments.rounds) };
-    let mut machine = crate::facts::machine();
+    let mut machine = crate::machine_info::machine();
     let steal = crate::steal::Steal::begin();
     let mut results = Results::default();
     for round in 0..rounds {
@@ -73,14 +73,14 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
 }
 
 fn chosen(only: &[String]) -> Result<Vec<Entry>, String> {
-    let mut entries = contestants::all();
+    let mut entries = mechanisms::all();
     let known: Vec<_> = entries.iter().map(|entry| entry.name).collect();
     let matches = |name: &str, wanted: &String| name.to_lowercase().contains(&wanted.to_lowercase());
     if let Some(unknown) = only.iter().find(|wanted| !known.iter().any(|name| matches(name, wanted))) {
-        return Err(format!("no contestant's name contains '{unknown}'; there are: {}", known.join(", ")));
+        return Err(format!("no mechanism's name contains '{unknown}'; there are: {}", known.join(", ")));
     }
     if !only.is_empty() {
-        entries.retain(|entry| entry.name == contestants::names::RING || only.iter().any(|wanted| matches(entry.name, wanted)));
+        entries.retain(|entry| entry.name == mechanisms::names::RING || only.iter().any(|wanted| matches(entry.name, wanted)));
     }
     Ok(entries)
 }

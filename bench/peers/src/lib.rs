@@ -2,11 +2,11 @@
 //! in one run, every byte of every message checked on both sides.
 
 pub mod cli;
-pub mod contestants;
-/// The machine's facts, as the other benchmarks record them.
-#[path = "../../suite/src/facts.rs"]
-mod facts;
 pub mod harness;
+/// The machine's facts, as the other benchmarks record them.
+#[path = "../../suite/src/machine_info.rs"]
+mod machine_info;
+pub mod mechanisms;
 mod report;
 pub mod results;
 #[path = "../../suite/src/steal.rs"]

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use fipsee_ring::clock;
 use serde_json::{Value, json};
 
-use crate::contestants::Entry;
 use crate::harness::{BURST, Outcome};
+use crate::mechanisms::Entry;
 
-/// One question to every contestant.
+/// One question to every mechanism.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Measure {
     /// One message and its answer.
@@ -64,7 +64,7 @@ impl Measure {
 
 type Rounds = Vec<Option<Outcome>>;
 
-/// Outcomes by contestant and measure, with one place for each round.
+/// Outcomes by mechanism and measure, with one place for each round.
 #[derive(Debug, Default)]
 pub struct Results {
     outcomes: BTreeMap<(&'static str, Measure), Rounds>,
@@ -94,7 +94,7 @@ impl Results {
         }
     }
 
-    /// What went wrong, by contestant; the latest of each.
+    /// What went wrong, by mechanism; the latest of each.
     pub fn errors(&self) -> impl Iterator<Item = (&'static str, &str)> {
         self.errors.iter().map(|(name, error)| (*name, error.as_str()))
     }
@@ -124,7 +124,7 @@ impl Results {
             let of = |figure: fn(&Outcome) -> f64| -> Vec<Option<f64>> {
                 rounds.iter().map(|outcome| outcome.as_ref().map(|outcome| (figure(outcome) * 10.0).round() / 10.0)).collect()
             };
-            let mut line = json!({ "contestant": name, "measure": measure.name() });
+            let mut line = json!({ "mechanism": name, "measure": measure.name() });
             if matches!(measure, Measure::Stream { .. }) {
                 line["ticks_per_message"] = json!(of(|outcome| outcome.mean));
             } else {

@@ -14,7 +14,7 @@ use crate::service::{self, CANDIDATES, Service};
 use crate::steal::Steal;
 use crate::table::{CPU, Claim, IOPS, MACHINE_CPU, P50, P99, Results};
 use crate::ways::{Entry, Measured, Site, TUNING, WAYS, Way};
-use crate::{claims, facts, headline, idle, plot};
+use crate::{claims, headline, idle, machine_info, plot};
 
 /// Size of null disks, ours and those of others.
 const NULL_BYTES: u64 = 1 << 30;
@@ -92,7 +92,7 @@ struct Bench {
 
 /// Run everything, print the tables and the claims, draw the plot, append the results.
 pub(crate) fn run(settings: Settings) -> Result<(), String> {
-    let mut machine = facts::machine();
+    let mut machine = machine_info::machine();
     println!("{machine:#}");
     let steal = Steal::begin();
     let mut bench = Bench::start(settings)?;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::facts;
+use crate::machine_info;
 use crate::matrix::{Cell, DEEP, SHALLOW};
 use crate::plot::{duration, rate};
 use crate::table::{BANDWIDTH, IOPS, P50, P99, Results};
@@ -52,7 +52,7 @@ fn table(results: &Results, machine: &Value) -> Result<String, String> {
          Medians of one run on {}.\n",
         row("one at a time", SHALLOW)?,
         row("64 at a time", DEEP)?,
-        facts::describe(machine),
+        machine_info::describe(machine),
     ))
 }
 

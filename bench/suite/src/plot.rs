@@ -7,7 +7,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use serde_json::Value;
 
-use crate::facts;
+use crate::machine_info;
 use crate::matrix::{DEEP, SHALLOW};
 use crate::server::find_program;
 use crate::table::{IOPS, P50, P99, Results};
@@ -97,7 +97,12 @@ fn footer(entry: &Value) -> [String; 2] {
             "Medians of one run, {} times {} s each; logarithmic scales. Other servers serve null disks, each on the CPU where it was fastest.",
             entry["rounds"], entry["seconds"]
         ),
-        format!("{}; revision {}, {}", facts::describe(machine), text("revision"), text("date").split('T').next().unwrap_or("")),
+        format!(
+            "{}; revision {}, {}",
+            machine_info::describe(machine),
+            text("revision"),
+            text("date").split('T').next().unwrap_or("")
+        ),
     ]
 }
 

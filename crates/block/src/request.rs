@@ -67,7 +67,7 @@ pub const MAX_SPANS: usize = 1024;
 
 /// What of a disk decides whether a request is valid, kept beside the queue.
 #[derive(Clone, Copy, Debug)]
-pub struct Facts {
+pub struct RequestLimits {
     /// Size in sectors.
     pub sector_count: u64,
     /// Sectors of a logical block minus one.
@@ -80,8 +80,8 @@ pub struct Facts {
     pub capabilities: u32,
 }
 
-impl Facts {
-    /// The facts of a disk of this description, for a client that may only read, if so.
+impl RequestLimits {
+    /// The limits of a disk of this description, for a client that may only read, if so.
     #[must_use]
     pub fn new(info: &BlockInfo, read_only: bool) -> Self {
         Self {
@@ -126,7 +126,7 @@ impl Facts {
 /// # Errors
 /// The status to answer; the tag is in bytes 4..6 whatever the rest holds ([`tag_of`]).
 #[inline(always)]
-pub fn parse<M: Memory>(message: &Message, facts: &Facts, memory: &M, spans: &mut Vec<Span>) -> Result<Request, Status> {
+pub fn parse<M: Memory>(message: &Message, limits: &RequestLimits, memory: &M, spans: &mut Vec<Span>) -> Result<Request, Status> {
     let head = message.word(0);
     let [operation, segments, flags_low, flags_high, tag_low, tag_high, reserved_low, reserved_high] = head.to_le_bytes();
     let flags = u16::from_le_bytes([flags_low, flags_high]);
@@ -142,11 +142,11 @@ pub fn parse<M: Memory>(message: &Message, facts: &Facts, memory: &M, spans: &mu
     let mut request = Request { operation, tag, fua, unmap, sector: message.word(1), length_sectors: 0, aux: aux_of(message) };
     match operation {
         Operation::Read | Operation::Write => {
-            let fua_ok = !fua || (operation == Operation::Write && facts.capabilities & CAPABILITY_FUA != 0);
+            let fua_ok = !fua || (operation == Operation::Write && limits.capabilities & CAPABILITY_FUA != 0);
             if flags & !FLAG_FUA != 0 || !fua_ok {
                 return Err(Status::Invalid);
             }
-            let access = access_needed(operation, facts)?;
+            let access = access_needed(operation, limits)?;
             request.length_sectors = match segments {
                 1 => {
                     let segment = Segment::from_word(message.word(2));
@@ -155,12 +155,12 @@ pub fn parse<M: Memory>(message: &Message, facts: &Facts, memory: &M, spans: &mu
                 }
                 _ => gather_several(message, segments, memory, access, spans)?,
             };
-            if request.length_sectors > facts.max_transfer_sectors {
+            if request.length_sectors > limits.max_transfer_sectors {
                 return Err(Status::TooLong);
             }
-            facts.range(request.sector, request.length_sectors)?;
+            limits.range(request.sector, request.length_sectors)?;
         }
-        _ => parse_rare(message, segments, flags, facts, memory, spans, &mut request)?,
+        _ => parse_rare(message, segments, flags, limits, memory, spans, &mut request)?,
     }
     Ok(request)
 }
@@ -170,27 +170,32 @@ pub fn parse<M: Memory>(message: &Message, facts: &Facts, memory: &M, spans: &mu
 /// # Errors
 /// The status to answer.
 #[inline(always)]
-pub fn check_short<M: Memory>(short: &Short, facts: &Facts, memory: &M, spans: &mut Vec<Span>) -> Result<Request, Status> {
+pub fn check_short<M: Memory>(
+    short: &Short,
+    limits: &RequestLimits,
+    memory: &M,
+    spans: &mut Vec<Span>,
+) -> Result<Request, Status> {
     let (operation, tag, sector) = (short.operation(), short.tag, short.sector);
     let mut request = Request { operation, tag, fua: false, unmap: false, sector, length_sectors: 0, aux: 0 };
     spans.clear();
-    let (access, segment) = (access_needed(operation, facts)?, Segment::from_word(short.segment));
+    let (access, segment) = (access_needed(operation, limits)?, Segment::from_word(short.segment));
     memory.find(segment.extent(), access, spans)?;
     request.length_sectors = segment.length_sectors.into();
-    if request.length_sectors > facts.max_transfer_sectors {
+    if request.length_sectors > limits.max_transfer_sectors {
         return Err(Status::TooLong);
     }
-    facts.range(sector, request.length_sectors).map(|()| request)
+    limits.range(sector, request.length_sectors).map(|()| request)
 }
 
 /// What every read and write needs: the disk's capability, and this access to memory.
 #[inline(always)]
-fn access_needed(operation: Operation, facts: &Facts) -> Result<u16, Status> {
+fn access_needed(operation: Operation, limits: &RequestLimits) -> Result<u16, Status> {
     let (need, access) = match operation {
         Operation::Read => (0, ACCESS_WRITE),
         _ => (CAPABILITY_WRITE, ACCESS_READ),
     };
-    facts.needs(need).map(|()| access)
+    limits.needs(need).map(|()| access)
 }
 
 #[cold]
@@ -198,7 +203,7 @@ fn parse_rare<M: Memory>(
     message: &Message,
     segments: u8,
     flags: u16,
-    facts: &Facts,
+    limits: &RequestLimits,
     memory: &M,
     spans: &mut Vec<Span>,
     request: &mut Request,
@@ -210,7 +215,7 @@ fn parse_rare<M: Memory>(
     };
     let sector_set = request.operation == Operation::GetInfo && request.sector != 0;
     let unused_set = sector_set || (words_used..7).any(|index| message.word(index) != 0);
-    let fua_refused = request.fua && facts.capabilities & CAPABILITY_FUA == 0;
+    let fua_refused = request.fua && limits.capabilities & CAPABILITY_FUA == 0;
     let segments_expected = u8::from(request.operation == Operation::GetInfo);
     let aux_set = request.operation != Operation::AckEvent && request.aux != 0;
     if flags & !flags_allowed != 0 || fua_refused || unused_set || segments != segments_expected || aux_set {
@@ -219,17 +224,17 @@ fn parse_rare<M: Memory>(
     match request.operation {
         Operation::Discard | Operation::WriteZeroes => {
             let wanted = if request.operation == Operation::Discard { CAPABILITY_DISCARD } else { CAPABILITY_WRITE_ZEROES };
-            facts.needs(CAPABILITY_WRITE | wanted)?;
+            limits.needs(CAPABILITY_WRITE | wanted)?;
             request.length_sectors = message.word(2);
             if request.length_sectors == 0 {
                 return Err(Status::NoSegments);
             }
-            if request.length_sectors > facts.max_range_sectors {
+            if request.length_sectors > limits.max_range_sectors {
                 return Err(Status::TooLong);
             }
-            facts.range(request.sector, request.length_sectors)
+            limits.range(request.sector, request.length_sectors)
         }
-        Operation::Flush => facts.needs(CAPABILITY_FLUSH),
+        Operation::Flush => limits.needs(CAPABILITY_FLUSH),
         Operation::GetInfo => Ok(memory.find(Segment::from_word(message.word(2)).extent(), ACCESS_WRITE, spans)?),
         _ => Ok(()),
     }

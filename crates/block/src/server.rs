@@ -5,9 +5,9 @@ mod events;
 use std::any::Any;
 use std::sync::Arc;
 
-pub use self::events::{EventStanding, Standing};
+pub use self::events::{EventState, QueueState};
 use fipsee_ring::channel::ServerQueue;
-use fipsee_ring::doorbell::{ClientBell, EventDoorbell, SocketDoorbell};
+use fipsee_ring::doorbell::{ClientDoorbell, EventDoorbell, SocketDoorbell};
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::memory::{Memory, RegionTable, Span};
 use fipsee_ring::pace::{MAX_BUDGET, Visits};
@@ -16,7 +16,7 @@ use fipsee_serve::Queue;
 
 use crate::disk::{AnyDisk, Disk, Engine, Submitted, Ticket};
 use crate::packed::{is_packed, unpack};
-use crate::request::{Facts, Request, check_short, parse, tag_of};
+use crate::request::{Request, RequestLimits, check_short, parse, tag_of};
 use crate::stats::{QueueCounters, Tally};
 use crate::wire::{
     BlockInfo, KIND_COMPLETIONS, MAX_INDIRECT_ENTRIES, MAX_PACKED, Operation, Status, completion_entry, completion_head,
@@ -78,7 +78,7 @@ pub struct QueueServer<M = RegionTable, C = SocketDoorbell, O = EventDoorbell> {
     pub queue: ServerQueue<C, O>,
     id: u32,
     depth: u32,
-    facts: Facts,
+    limits: RequestLimits,
     read_only: bool,
     /// The memory the client has handed over.
     pub memory: M,
@@ -87,17 +87,17 @@ pub struct QueueServer<M = RegionTable, C = SocketDoorbell, O = EventDoorbell> {
     in_flight: u32,
     alone: bool,
     visits: u64,
-    resize: EventStanding,
+    resize: EventState,
     /// The size that the client was told last; 0 if that is not known.
     told_sectors: u64,
-    detach: EventStanding,
+    detach: EventState,
     detached: bool,
     tally: Tally,
     counters: Arc<QueueCounters>,
     pace: Visits,
 }
 
-impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
+impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
     /// Serve `queue`, whose requests the worker knows as `id`.
     #[must_use]
     pub fn new(queue: ServerQueue<C, O>, id: u32, setup: QueueSetup<M>) -> Self {
@@ -105,7 +105,7 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
             queue,
             id,
             depth: setup.depth,
-            facts: Facts::new(&setup.info, setup.read_only),
+            limits: RequestLimits::new(&setup.info, setup.read_only),
             read_only: setup.read_only,
             memory: setup.memory,
             spans: Vec::with_capacity(MAX_INDIRECT_ENTRIES),
@@ -113,9 +113,9 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
             in_flight: 0,
             alone: false,
             visits: 0,
-            resize: EventStanding::default(),
+            resize: EventState::default(),
             told_sectors: setup.info.sector_count,
-            detach: EventStanding::default(),
+            detach: EventState::default(),
             detached: false,
             tally: Tally::default(),
             counters: setup.counters,
@@ -138,7 +138,7 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
     /// Another worker serves it from now on, which knows its requests as `id`. What the workers were told of the disk meanwhile, it has missed.
     pub fn moved(&mut self, id: u32, info: &BlockInfo) {
         self.id = id;
-        if info.sector_count != self.facts.sector_count {
+        if info.sector_count != self.limits.sector_count {
             self.announce_resize(info);
         }
     }
@@ -205,13 +205,13 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
     #[inline(always)]
     fn serve_message<D: Disk>(&mut self, message: &Message, disk: &D, engine: &mut Engine, started_ticks: u64) -> u32 {
         if !is_packed(message) {
-            let parsed = parse(message, &self.facts, &self.memory, &mut self.spans);
+            let parsed = parse(message, &self.limits, &self.memory, &mut self.spans);
             self.serve(tag_of(message), parsed, disk, engine, started_ticks);
             return 1;
         }
         let mut count = 0;
         for short in unpack(message) {
-            let checked = check_short(&short, &self.facts, &self.memory, &mut self.spans);
+            let checked = check_short(&short, &self.limits, &self.memory, &mut self.spans);
             self.serve(short.tag, checked, disk, engine, started_ticks);
             count += 1;
         }
@@ -297,7 +297,7 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
     #[cold]
     fn ring(&mut self) {
         self.counters.doorbells.add(1);
-        self.queue.client_bell.ring();
+        self.queue.client_doorbell.ring();
     }
 }
 
@@ -377,6 +377,6 @@ impl Queue<Engine> for DiskQueue {
     }
 
     fn saved_state(&mut self, _own: bool) -> Option<Box<dyn Any + Send>> {
-        Some(Box::new(self.server.standing()?))
+        Some(Box::new(self.server.state()?))
     }
 }

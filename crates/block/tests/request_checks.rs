@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use fipsee_block::disk::{Disk, Engine, MemoryDisk, MemoryOptions};
-use fipsee_block::request::{Facts, parse};
+use fipsee_block::request::{RequestLimits, parse};
 use fipsee_block::server::{QueueServer, QueueSetup};
 use fipsee_block::wire::{
     self, CAPABILITY_FLUSH, CAPABILITY_WRITE, KIND_DETACH, Operation, PROFILE, Segment, Status, event, request_ack_event,
@@ -19,8 +19,9 @@ use fipsee_ring::memory::RegionTable;
 const SECTORS: u64 = 2048;
 
 fn status_of(message: &Message, capabilities: u32) -> Status {
-    let facts = Facts { sector_count: SECTORS, block_mask: 0, max_transfer_sectors: 256, max_range_sectors: 256, capabilities };
-    let parsed = parse(message, &facts, &RegionTable::default(), &mut Vec::new());
+    let limits =
+        RequestLimits { sector_count: SECTORS, block_mask: 0, max_transfer_sectors: 256, max_range_sectors: 256, capabilities };
+    let parsed = parse(message, &limits, &RegionTable::default(), &mut Vec::new());
     parsed.map_or_else(|status| status, |_| Status::Ok)
 }
 
@@ -62,8 +63,8 @@ fn a_disk_that_was_taken_away_answers_what_is_right_with_detached_and_the_rest_a
         counters: Arc::default(),
     };
     let mut server = QueueServer::new(grant.queues.pop().expect("a queue"), 0, setup);
-    let (bell, (ours, _theirs)) = (EventDoorbell::new().expect("a bell"), SocketDoorbell::pair().expect("a bell"));
-    let mut client = ClientQueue::open(&grant.region, &geometry, bell, ours, &geometry.tuning()).expect("rings");
+    let (doorbell, (ours, _theirs)) = (EventDoorbell::new().expect("a bell"), SocketDoorbell::pair().expect("a bell"));
+    let mut client = ClientQueue::open(&grant.region, &geometry, doorbell, ours, &geometry.tuning()).expect("rings");
     let segment = Segment { offset_sectors: 0, length_sectors: 1, region: 0 };
     let mut ask = |server: &mut QueueServer, message: &Message| {
         client.requests.publish(message).expect("room");

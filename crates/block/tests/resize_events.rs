@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fipsee_block::disk::{AnyDisk, Disk, NullDisk, NullOptions};
-use fipsee_block::server::{DiskQueue, EventStanding, QueueServer, QueueSetup, Standing};
+use fipsee_block::server::{DiskQueue, EventState, QueueServer, QueueSetup, QueueState};
 use fipsee_block::wire::{BlockInfo, PROFILE};
 use fipsee_ring::channel::RegionLayout;
 use fipsee_ring::handshake::Grant;
@@ -11,8 +11,8 @@ use fipsee_ring::memory::RegionTable;
 use fipsee_serve::Queue;
 
 const SECTORS: u64 = 64;
-const NOTHING: EventStanding = EventStanding { unacknowledged: false, wanted: None };
-const TOLD: EventStanding = EventStanding { unacknowledged: true, wanted: None };
+const NOTHING: EventState = EventState { unacknowledged: false, wanted: None };
+const TOLD: EventState = EventState { unacknowledged: true, wanted: None };
 
 fn disk() -> AnyDisk {
     let options = NullOptions { size_bytes: SECTORS * 512, ..NullOptions::default() };
@@ -36,11 +36,11 @@ fn a_size_that_the_client_knows_is_not_announced() {
     let mut server = server(info);
     let mut resize = |sector_count| {
         server.announce_resize(&with(sector_count));
-        server.standing().expect("nothing is in flight").resize
+        server.state().expect("nothing is in flight").resize
     };
     assert_eq!(resize(SECTORS), NOTHING, "it is the size that it was");
     assert_eq!(resize(32), TOLD);
-    assert_eq!(resize(16), EventStanding { wanted: Some(16), ..TOLD });
+    assert_eq!(resize(16), EventState { wanted: Some(16), ..TOLD });
     assert_eq!(resize(32), TOLD, "the client was told 32 last");
 }
 
@@ -50,7 +50,7 @@ fn a_queue_that_is_added_after_the_disk_has_changed_says_so() {
     let (known, unchanged) = (server(disk.info()), server(disk.info()));
     let state = |mut queue: DiskQueue| {
         let state = Queue::saved_state(&mut queue, true).expect("nothing is in flight");
-        state.downcast::<Standing>().expect("a queue's").resize
+        state.downcast::<QueueState>().expect("a queue's").resize
     };
     assert_eq!(state(DiskQueue::new(unchanged, Arc::clone(&disk))), NOTHING);
     disk.resize(32).expect("a possible size");

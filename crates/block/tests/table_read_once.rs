@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use fipsee_block::request::{Facts, parse};
+use fipsee_block::request::{RequestLimits, parse};
 use fipsee_block::wire::{MAX_INDIRECT_ENTRIES, Operation, Segment, request_indirect};
 use fipsee_ring::memory::{Extent, Memory, MemoryFault, Span};
 use fipsee_ring::region::Region;
@@ -43,7 +43,7 @@ fn a_table_that_changes_when_its_first_entry_is_checked_is_used_as_it_was_copied
         (0..ENTRIES).map(|index| Segment { offset_sectors: FIRST_SECTOR + index, length_sectors: 1, region: 0 }).collect();
     let bytes: Vec<u8> = entries.iter().flat_map(|entry| entry.to_word().to_le_bytes()).collect();
     memory.region.write(0, &bytes).expect("within the region");
-    let facts = Facts {
+    let limits = RequestLimits {
         sector_count: 1 << 20,
         block_mask: 0,
         max_transfer_sectors: 1 << 16,
@@ -53,7 +53,7 @@ fn a_table_that_changes_when_its_first_entry_is_checked_is_used_as_it_was_copied
     let table = Segment { offset_sectors: 0, length_sectors: 4, region: 0 };
     let mut spans = Vec::new();
     let message = request_indirect(Operation::Read, 0, 1, 0, table, ENTRIES);
-    let request = parse(&message, &facts, &memory, &mut spans).expect("a good request");
+    let request = parse(&message, &limits, &memory, &mut spans).expect("a good request");
     assert_eq!(*memory.asked.borrow(), entries.iter().map(|entry| entry.extent()).collect::<Vec<_>>(), "an entry was read again");
     assert_eq!(request.length_sectors, u64::from(ENTRIES), "a length was read again");
     assert!(spans.iter().map(Span::length_bytes).eq(entries.iter().map(|_| 512)), "{spans:?}");

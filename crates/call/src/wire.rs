@@ -69,12 +69,12 @@ impl ServiceInfo {
 
 /// The place of a call's payloads: call k of a queue has place k mod depth. Both sides count, nobody tells.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct PayloadSlot {
     index: u32,
     depth: u32,
 }
 
-impl Place {
+impl PayloadSlot {
     pub(crate) const fn first(depth: u32) -> Self {
         Self { index: 0, depth }
     }

@@ -9,7 +9,7 @@ use common::{Arithmetic, DEADLINE, Operation, Request, Running, Socket, add, ans
 use fipsee_call::{CallError, Client, Error, PROFILE, SERVICE_CALLS, Served, Server, ServerOptions, Service};
 use fipsee_ring::Message;
 use fipsee_ring::control::{Control, Refusal, RefusalCode, Wanted};
-use fipsee_ring::handshake::{self, Attached};
+use fipsee_ring::handshake::{self, AttachedChannel};
 use fipsee_ring::region::Region;
 use fipsee_ring::seqpacket::Seqpacket;
 use std::os::fd::AsFd;
@@ -19,7 +19,7 @@ fn wanted() -> Wanted {
     Wanted { service: SERVICE_CALLS, queue_count: 1, depth: 16, flags: 0, pool_bytes: 0, name }
 }
 
-fn attach(running: &Running) -> Attached {
+fn attach(running: &Running) -> AttachedChannel {
     handshake::attach::<Infallible>(&running.socket.0, 0, &PROFILE, wanted()).expect("attached")
 }
 
@@ -154,13 +154,13 @@ fn a_client_that_detaches_gets_its_replies_first() {
     assert_eq!((0..17).filter(|_| attached.queues[0].completions.receive(&mut reply)).count(), 16);
 }
 
-fn publish(attached: &mut Attached, start: &[u8]) {
+fn publish(attached: &mut AttachedChannel, start: &[u8]) {
     let mut payload = [0; 60];
     payload[..start.len()].copy_from_slice(start);
     let queue = &mut attached.queues[0];
     queue.requests.publish(&Message::from_payload(&payload)).expect("room");
     if queue.requests.reader_needs_doorbell() {
-        queue.daemon_bell.ring();
+        queue.daemon_doorbell.ring();
     }
 }
 
@@ -196,9 +196,9 @@ fn bytes_beyond_a_request_are_ignored_and_those_beyond_a_reply_are_zero() {
 }
 
 /// The same lie told through the library: a client whose types differ in more than their size.
-struct Careless;
+struct MismatchedService;
 
-impl Service for Careless {
+impl Service for MismatchedService {
     const NAME: &str = Arithmetic::NAME;
     type Request = [u64; 3];
     type Reply = [u64; 2];
@@ -209,7 +209,7 @@ fn the_library_hands_on_why_its_channel_was_closed() {
     for wait in [fipsee_call::WaitMode::Pause, fipsee_call::WaitMode::Sleep] {
         let running = Running::default();
         let options = fipsee_call::ConnectOptions { wait, ..Default::default() };
-        let mut client = Client::<Careless>::connect_with(&running.socket.0, &options).expect("the sizes agree");
+        let mut client = Client::<MismatchedService>::connect_with(&running.socket.0, &options).expect("the sizes agree");
         let error = client.call(&[u64::MAX; 3]).expect_err("no reply");
         assert!(matches!(&error, Error::Refused { text, .. } if text.contains("no request of this service")), "{error}");
         let again = client.call_timeout(&[0; 3], DEADLINE);

@@ -124,7 +124,7 @@ fn answering(replies: Vec<Message>) -> (Socket, JoinHandle<()>) {
         for reply in &replies {
             queue.completions.publish(reply);
         }
-        queue.client_bell.ring();
+        queue.client_doorbell.ring();
         // Until the client is gone.
         let _ = control.receive(DEADLINE);
     })

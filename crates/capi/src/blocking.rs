@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use fipsee_block::client::transfer::{Place, Plan};
+use fipsee_block::client::transfer::{Plan, TransferMemory};
 use fipsee_block::client::{Buffer, Bytes, DiskError, Error, Queue};
 use fipsee_block::wire::{FLAG_FUA, FLAG_UNMAP, Operation};
 use rustix::io::Errno;
@@ -71,10 +71,12 @@ impl OpenQueue {
         let aligned = buffer.filter(|buffer| is_aligned(buffer.addr()));
         let direct = aligned.and_then(|buffer| places.find(&common.registry, buffer.addr(), length_bytes));
         let place = match (buffer, direct) {
-            (None, _) => Place::None,
+            (None, _) => TransferMemory::None,
             (Some(buffer), Some(range)) => range.place(buffer.addr()),
             // SAFETY: promised by the caller.
-            (Some(buffer), None) => Place::Bounce(unsafe { Bytes::from_raw(buffer, length_bytes) }, bounce_of(bounce, common)?),
+            (Some(buffer), None) => {
+                TransferMemory::Bounce(unsafe { Bytes::from_raw(buffer, length_bytes) }, bounce_of(bounce, common)?)
+            }
         };
         let plan = Plan { operation, flags, disk_offsets: &[offset_bytes], length_bytes, keep_going: false, place };
         let done = transfers.run(queue, &plan, |queue, waited| settle(common, queue, waited));

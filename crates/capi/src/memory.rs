@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fipsee_block::client::transfer::Place;
+use fipsee_block::client::transfer::TransferMemory;
 use fipsee_block::client::{Disk, Error, Memory};
 use fipsee_block::wire::{SECTOR_BYTES, SECTOR_SHIFT, Segment};
 use fipsee_ring::PeerFault;
@@ -72,8 +72,8 @@ impl Range {
     }
 
     /// Where data at `address` is, for a transfer.
-    pub(crate) const fn place(&self, address: usize) -> Place<'static> {
-        Place::Direct(self.region, address.wrapping_sub(self.base) as u64)
+    pub(crate) const fn place(&self, address: usize) -> TransferMemory<'static> {
+        TransferMemory::Direct(self.region, address.wrapping_sub(self.base) as u64)
     }
 
     /// Bytes that lie in it, as requests name them: both multiples of a sector, at most 65,535 of them.

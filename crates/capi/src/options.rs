@@ -207,7 +207,7 @@ impl Info {
 pub(crate) mod tests {
     use super::*;
 
-    /// What crates/capi/abi/abi.txt says of a structure, from Rust's side; tests/doors compares the header's.
+    /// What crates/capi/abi/abi.txt says of a structure, from Rust's side; tests/acceptance compares the header's.
     macro_rules! layout {
         ($c_name:literal, $type:ty: $($field:ident = $c_field:literal),+) => {{
             let mut lines = vec![format!("struct {} {}", $c_name, size_of::<$type>())];

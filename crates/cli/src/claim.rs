@@ -14,11 +14,11 @@ pub const fn of(force: bool) -> Claim {
 ///
 /// # Errors
 /// As [`Disk::attach`].
-pub fn attach(socket: &Path, options: &AttachOptions, tell: &dyn Fn(&str)) -> Result<(Disk, Vec<Queue>), Error> {
+pub fn attach(socket: &Path, options: &AttachOptions, log: &dyn Fn(&str)) -> Result<(Disk, Vec<Queue>), Error> {
     match Disk::attach(socket, options) {
         Err(Error::Unsupported(_)) => {
             let disk = &options.name;
-            tell(&format!("the daemon is too old to keep others from writing disk '{disk}' meanwhile; going on without"));
+            log(&format!("the daemon is too old to keep others from writing disk '{disk}' meanwhile; going on without"));
             Disk::attach(socket, &AttachOptions { claim: Claim::None, ..options.clone() })
         }
         attached => attached,

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 
 use crate::config::Config;
 use crate::confine::Confinement;
-use crate::export::{Attached, Export, Role};
+use crate::export::{AttachedClient, Export, Role};
 use crate::fault_log::FaultLog;
 use crate::live::Live;
 use crate::log::LogLevel;
@@ -148,13 +148,13 @@ impl Admin {
     }
 
     /// Reload when a signal asks for it, and write what goes wrong at disks, until `fd` is readable; `false` at the end of the daemon or of the time.
-    fn wait(&mut self, fd: &impl AsFd, stop: &EventDoorbell, patience: Option<Duration>) -> bool {
-        let deadline = patience.map(|patience| Instant::now() + patience);
-        let bell = self.faults.bell.clone();
+    fn wait(&mut self, fd: &impl AsFd, stop: &EventDoorbell, timeout: Option<Duration>) -> bool {
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        let doorbell = self.faults.doorbell.clone();
         loop {
             let next_line = self.faults.write();
             let mut fds: Vec<_> =
-                [stop.as_fd(), fd.as_fd(), bell.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).into();
+                [stop.as_fd(), fd.as_fd(), doorbell.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).into();
             fds.extend(self.hang_up.iter().map(|hang_up| PollFd::new(hang_up, PollFlags::IN)));
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             let timeout = left.into_iter().chain(next_line).min();
@@ -322,7 +322,7 @@ impl Admin {
     }
 }
 
-fn describe_client(client: &Attached) -> Value {
+fn describe_client(client: &AttachedClient) -> Value {
     json!({
         "client": client.client,
         "kind": client.kind.name(),

@@ -69,7 +69,7 @@ impl Role {
 
 /// How a client wants to be attached.
 #[derive(Clone, Copy, Debug)]
-pub struct Wish {
+pub struct AttachRequest {
     /// How.
     pub kind: Kind,
     /// Is nobody else to be attached?
@@ -82,7 +82,7 @@ pub struct Wish {
 
 /// An attached client, as `fipsee stat` shows it.
 #[derive(Clone, Debug)]
-pub struct Attached {
+pub struct AttachedClient {
     pub(crate) kind: Kind,
     /// No other client of the daemon ever has the same number.
     pub(crate) client: u64,
@@ -98,7 +98,7 @@ pub struct Attached {
     pub(crate) leaving: bool,
 }
 
-impl Attached {
+impl AttachedClient {
     const fn new(kind: Kind, client: u64, &Credentials { pid, uid, .. }: &Credentials, exclusive: bool, role: Role) -> Self {
         Self { kind, client, pid, uid, queues: Vec::new(), worker_cpus: Vec::new(), exclusive, role, leaving: false }
     }
@@ -124,7 +124,7 @@ pub struct Export {
 /// Who may use a disk, and who does.
 struct Users {
     allow: AllowList,
-    attached: Vec<Attached>,
+    attached: Vec<AttachedClient>,
     /// It is being removed: nobody attaches any more.
     retired: bool,
 }
@@ -164,7 +164,7 @@ impl Drop for Opened {
 }
 
 impl Denied {
-    const fn busy(holder: &Attached, text: String) -> Self {
+    const fn busy(holder: &AttachedClient, text: String) -> Self {
         if holder.leaving { Self::BusyForNow(text) } else { Self::Busy(text) }
     }
 
@@ -179,12 +179,12 @@ impl Denied {
 }
 
 impl Users {
-    fn of(&mut self, client: u64) -> Option<&mut Attached> {
+    fn of(&mut self, client: u64) -> Option<&mut AttachedClient> {
         self.attached.iter_mut().find(|attached| attached.client == client)
     }
 
     /// Whoever of these is attached; one who is leaving only if no other is.
-    fn in_the_way(&self, is_in_the_way: impl Fn(&Attached) -> bool) -> Option<&Attached> {
+    fn in_the_way(&self, is_in_the_way: impl Fn(&AttachedClient) -> bool) -> Option<&AttachedClient> {
         self.attached.iter().filter(|attached| is_in_the_way(attached)).min_by_key(|attached| attached.leaving)
     }
 }
@@ -233,7 +233,7 @@ impl Export {
     ///
     /// # Errors
     /// [`Denied`], in words for the client.
-    pub fn admit(&self, client: u64, credentials: &Credentials, wish: Wish) -> Result<(), Denied> {
+    pub fn admit(&self, client: u64, credentials: &Credentials, wish: AttachRequest) -> Result<(), Denied> {
         let Credentials { uid, gid, ref more_gids, .. } = *credentials;
         let name = &self.spec.name;
         let mut users = self.lock();
@@ -255,7 +255,7 @@ impl Export {
         if !wish.ignores_claims {
             self.check_claims(&users, client, role)?;
         }
-        users.attached.push(Attached::new(wish.kind, client, credentials, exclusive, role));
+        users.attached.push(AttachedClient::new(wish.kind, client, credentials, exclusive, role));
         Ok(())
     }
 
@@ -268,7 +268,7 @@ impl Export {
     }
 
     fn check_claims(&self, users: &Users, client: u64, role: Role) -> Result<(), Denied> {
-        let excluded = |other: &Attached| other.client != client && role.excludes(other.role);
+        let excluded = |other: &AttachedClient| other.client != client && role.excludes(other.role);
         let Some(holder) = users.in_the_way(excluded) else { return Ok(()) };
         let (name, process) = (&self.spec.name, holder.shown());
         let how = if holder.role == Role::SoleWriter { "is its sole writer" } else { "may write it, too" };
@@ -313,7 +313,7 @@ impl Export {
 
     /// A client that another daemon admitted stays, on the terms that it had there, whatever the list says now.
     pub fn keep(&self, kind: Kind, client: u64, credentials: &Credentials, (exclusive, role): (bool, Role)) {
-        self.lock().attached.push(Attached::new(kind, client, credentials, exclusive, role));
+        self.lock().attached.push(AttachedClient::new(kind, client, credentials, exclusive, role));
     }
 
     /// Whether an attached client is alone, and what it may do to the content.
@@ -348,7 +348,7 @@ impl Export {
 
     /// Who is attached now.
     #[must_use]
-    pub fn attached(&self) -> Vec<Attached> {
+    pub fn attached(&self) -> Vec<AttachedClient> {
         self.lock().attached.clone()
     }
 

@@ -20,26 +20,26 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(crate) struct FaultLog {
     live: Arc<Live>,
     /// Readable when there is something to [`write`](Self::write).
-    pub(crate) bell: EventDoorbell,
+    pub(crate) doorbell: EventDoorbell,
     /// Until when nothing is written about a disk.
     quiet: HashMap<String, Instant>,
 }
 
 impl FaultLog {
     pub(crate) fn new(live: Arc<Live>) -> io::Result<Self> {
-        Ok(Self { live, bell: EventDoorbell::new()?, quiet: HashMap::new() })
+        Ok(Self { live, doorbell: EventDoorbell::new()?, quiet: HashMap::new() })
     }
 
     /// Write what may be written now, also about disks that are new; returns how long the rest has to wait.
     pub(crate) fn write(&mut self) -> Option<Duration> {
         // It does not block: nothing is read from a bell that is silent.
-        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        let _ = rustix::io::read(&self.doorbell, &mut [0; 8]);
         let now = Instant::now();
         self.quiet.retain(|_, until| *until > now);
         let mut rest = None;
         for export in &self.live.now().exports {
             let Some(faults) = export.disk.faults() else { continue };
-            faults.ring_at(&self.bell);
+            faults.ring_at(&self.doorbell);
             if !faults.is_pending() {
                 continue;
             }

@@ -6,30 +6,30 @@ use sd_notify::NotifyState;
 
 /// Says that the daemon serves, or serves again after a reload.
 pub(crate) fn ready(status: &str) {
-    tell(&[NotifyState::Ready, NotifyState::Status(status)]);
+    notify(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
 /// Says that a reload begins; [`ready`] ends it, whatever came of it.
 pub(crate) fn reloading() {
     match NotifyState::monotonic_usec_now() {
-        Ok(now) => tell(&[NotifyState::Reloading, now]),
+        Ok(now) => notify(&[NotifyState::Reloading, now]),
         Err(error) => tracing::warn!(%error, "the service manager is not told of the reload: no monotonic clock"),
     }
 }
 
 /// Says that the daemon is going.
 pub(crate) fn stopping(status: &str) {
-    tell(&[NotifyState::Stopping, NotifyState::Status(status)]);
+    notify(&[NotifyState::Stopping, NotifyState::Status(status)]);
 }
 
 /// Says that another process is the daemon from now on.
 pub(crate) fn handed_over(pid: i32) {
     if let Ok(pid) = u32::try_from(pid) {
-        tell(&[NotifyState::MainPid(pid)]);
+        notify(&[NotifyState::MainPid(pid)]);
     }
 }
 
-fn tell(state: &[NotifyState<'_>]) {
+fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::warn!(%error, "the service manager at NOTIFY_SOCKET cannot be told how the daemon is");
     }
@@ -45,7 +45,7 @@ pub(crate) struct Watchdog {
 
 impl Watchdog {
     pub(crate) fn from_environment() -> Self {
-        Self { interval: sd_notify::watchdog_enabled().map(|patience| patience / 2), last: Instant::now() }
+        Self { interval: sd_notify::watchdog_enabled().map(|timeout| timeout / 2), last: Instant::now() }
     }
 
     /// How long the thread may sleep, if that matters to anyone.
@@ -57,7 +57,7 @@ impl Watchdog {
     pub(crate) fn beat(&mut self) {
         if self.interval.is_some_and(|interval| self.last.elapsed() >= interval) {
             self.last = Instant::now();
-            tell(&[NotifyState::Watchdog]);
+            notify(&[NotifyState::Watchdog]);
         }
     }
 }

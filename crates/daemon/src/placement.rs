@@ -4,7 +4,7 @@
 use clap::ValueEnum;
 use fipsee_ring::region::Region;
 use fipsee_ring::tuning::Choices;
-pub(crate) use fipsee_serve::Place;
+pub(crate) use fipsee_serve::WorkerPlacement;
 use fipsee_topology::cache::{self, Kept, Unusable};
 use fipsee_topology::choose::{self, ByDistance};
 use fipsee_topology::machine::Machine;
@@ -28,7 +28,7 @@ pub(crate) enum Placement {
 
 /// Choose a place for each worker, and the choices of its rings; say in the log which and why. Nothing is measured here: that would hold up
 /// the start.
-pub(crate) fn choose(config: &Config) -> Vec<Place> {
+pub(crate) fn choose(config: &Config) -> Vec<WorkerPlacement> {
     let machine = Machine::this();
     let kept = load(&machine);
     let matrix = kept.as_ref().map(|kept| &kept.matrix);
@@ -42,7 +42,7 @@ pub(crate) fn choose(config: &Config) -> Vec<Place> {
         let cpu = cpus.get(worker).copied();
         let clients = cpu.map_or_else(Vec::new, |cpu| clients_of(&machine, matrix, cpu, &cpus));
         let choices = choices_of(worker, &machine, cpu, &clients, chosen);
-        Place { cpu, node: cpu.and_then(|cpu| machine.node_of(cpu)), choices }
+        WorkerPlacement { cpu, node: cpu.and_then(|cpu| machine.node_of(cpu)), choices }
     };
     (0..config.workers).map(place).collect()
 }
@@ -73,21 +73,21 @@ fn load(machine: &Machine) -> Option<Kept> {
 /// Have this thread, and those that it starts from now on, leave the CPUs of bound workers to them. A client that comes and goes without end
 /// keeps such threads busy; on a worker's CPU they would take its time from everybody whom it serves. Where no other CPU may be used, nothing
 /// changes.
-pub(crate) fn leave_to_workers(places: &[Place]) {
+pub(crate) fn leave_to_workers(places: &[WorkerPlacement]) {
     let cpus: Vec<usize> = places.iter().filter_map(|place| place.cpu).collect();
     if let Err(error) = pin::keep_off(&cpus) {
         tracing::warn!(%error, "cannot keep the threads that attach clients off the workers' CPUs; they may take time from the workers");
     }
 }
 
-fn common_node(mut places: impl Iterator<Item = Place>) -> Option<usize> {
+fn common_node(mut places: impl Iterator<Item = WorkerPlacement>) -> Option<usize> {
     let node = places.next()?.node?;
     places.all(|place| place.node == Some(node)).then_some(node)
 }
 
 /// With all workers on one node, have the whole daemon take its memory there: call it before any other thread runs and before disks are
 /// opened. Otherwise pages lie where they are touched first; those of a memory disk, on the node of a worker.
-pub(crate) fn prefer_memory(places: &[Place]) {
+pub(crate) fn prefer_memory(places: &[WorkerPlacement]) {
     let Some(node) = common_node(places.iter().copied()) else { return };
     match numa::prefer_for_thread(node) {
         Ok(()) => tracing::info!(node, "memory is taken from the workers' node"),
@@ -96,7 +96,7 @@ pub(crate) fn prefer_memory(places: &[Place]) {
 }
 
 /// Have the pages of a new channel taken from the node of the workers that poll it, whoever touches them first.
-pub(crate) fn put_near(region: &Region, places: impl Iterator<Item = Place>) {
+pub(crate) fn put_near(region: &Region, places: impl Iterator<Item = WorkerPlacement>) {
     if let Some(node) = common_node(places)
         && let Err(error) = numa::prefer_for_region(region, node)
     {

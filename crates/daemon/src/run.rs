@@ -18,7 +18,7 @@ use crate::export::{Export, Opened};
 use crate::fault_log::FaultLog;
 use crate::live::Live;
 use crate::log::{self, LogLevel};
-use crate::placement::{self, Place};
+use crate::placement::{self, WorkerPlacement};
 use crate::reload;
 use crate::services::{self, Registry, Services};
 use crate::takeover::take::{Failure, Old};
@@ -98,7 +98,7 @@ struct Process {
     hang_up: Option<UnixStream>,
     confinement: Confinement,
     services: Services,
-    places: Vec<Place>,
+    places: Vec<WorkerPlacement>,
     log: LogLevel,
 }
 

@@ -4,8 +4,8 @@ mod common;
 
 use std::time::Instant;
 
-use common::raw::{HELLO, RawClient, assert_closed, attach_message, connect, hear, hear_refusal, say};
-use common::{Daemon, Scratch, Witness, assert_says, eventually, is_root, refusal_of};
+use common::raw::{HELLO, RawClient, assert_closed, attach_message, connect, receive, receive_refusal, say};
+use common::{CorrectClient, Daemon, Scratch, assert_says, eventually, is_root, refusal_of};
 use fipsee_block::client::{AttachOptions, Error};
 use fipsee_block::wire::FEATURES;
 use fipsee_ring::control::{Control, RefusalCode, Wanted};
@@ -15,7 +15,7 @@ use rustix::process::{Gid, Uid};
 #[test]
 fn unknown_disk_is_refused_with_the_names_there_are() {
     let daemon = Daemon::start(&["--disk", "a=memory:1M", "--disk", "b=null:1G"]);
-    let mut witness = Witness::new(&daemon, "a");
+    let mut witness = CorrectClient::new(&daemon, "a");
     let text = refusal_of(daemon.attach(&Daemon::options("c")), RefusalCode::UnknownName);
     assert_says(&text, &["no disk 'c' here", "there are: a, b", "fipsee ls"]);
     for name in ["", &"x".repeat(65)] {
@@ -57,7 +57,7 @@ fn user_who_is_not_on_the_list_is_refused_and_those_on_it_attach() {
         return common::skip("attach as other users", "only root can become another user");
     }
     let daemon = Daemon::start(&["--disk", "a=memory:1M", "--allow-uid", "4001", "--allow-gid", "4002"]);
-    let mut witness = Witness::new(&daemon, "a");
+    let mut witness = CorrectClient::new(&daemon, "a");
     let options = Daemon::options("a");
     let text = refusal_of(attach_as(&daemon, 4000, &options), RefusalCode::NotAllowed);
     assert_says(&text, &["disk 'a' is not for user 4000 (group 4000)", "allow_uids or allow_gids"]);
@@ -85,10 +85,10 @@ fn configured_list_opens_a_disk_to_everyone_it_names() {
 #[test]
 fn version_range_without_ours_is_refused_with_both_versions() {
     let daemon = Daemon::start(&["--disk", "a=memory:1M"]);
-    let mut witness = Witness::new(&daemon, "a");
+    let mut witness = CorrectClient::new(&daemon, "a");
     let control = connect(&daemon);
     say(&control, &Control::Hello { version_min: 2, version_max: 3, features: 0 }, &[]);
-    let text = hear_refusal(&control, RefusalCode::Version);
+    let text = receive_refusal(&control, RefusalCode::Version);
     assert_says(&text, &["versions 2 to 3", "speaks 1", "upgrade the older"]);
     assert_closed(&control);
     witness.check();
@@ -104,25 +104,25 @@ fn of_version_2(message: &Control) -> Vec<u8> {
 #[test]
 fn hello_of_a_newer_client_is_read_and_its_range_decides() {
     let daemon = Daemon::start(&["--disk", "a=memory:1M"]);
-    let mut witness = Witness::new(&daemon, "a");
+    let mut witness = CorrectClient::new(&daemon, "a");
     let control = connect(&daemon);
     let hello = of_version_2(&Control::Hello { version_min: 1, version_max: 2, features: u64::MAX });
     control.send(&hello, &[]).expect("sent");
-    assert!(matches!(hear(&control).0, Control::Welcome { version: 1, features: FEATURES, .. }));
+    assert!(matches!(receive(&control).0, Control::Welcome { version: 1, features: FEATURES, .. }));
     control.send(&of_version_2(&attach_message("a", 1, 1, 0)), &[]).expect("sent");
-    let text = hear_refusal(&control, RefusalCode::Malformed);
+    let text = receive_refusal(&control, RefusalCode::Malformed);
     assert_says(&text, &["the version is 0x2", "speaks another version"]);
     assert_closed(&control);
     let control = connect(&daemon);
     control.send(&of_version_2(&Control::Hello { version_min: 2, version_max: 9, features: 0 }), &[]).expect("sent");
-    assert_says(&hear_refusal(&control, RefusalCode::Version), &["versions 2 to 9"]);
+    assert_says(&receive_refusal(&control, RefusalCode::Version), &["versions 2 to 9"]);
     witness.check();
 }
 
 #[test]
 fn exclusive_disk_takes_one_client_at_a_time() {
     let daemon = Daemon::start(&["--disk", "a=memory:1M,exclusive"]);
-    let mut holder = Witness::new(&daemon, "a");
+    let mut holder = CorrectClient::new(&daemon, "a");
     let text = refusal_of(daemon.attach(&Daemon::options("a")), RefusalCode::Busy);
     let pid = std::process::id().to_string();
     assert_says(&text, &["disk 'a' is in use exclusively by process", &pid, "detach that first"]);
@@ -135,7 +135,7 @@ fn exclusive_disk_takes_one_client_at_a_time() {
 fn exclusive_attachment_excludes_both_ways() {
     let daemon = Daemon::start(&["--disk", "a=memory:1M"]);
     let exclusive = AttachOptions { exclusive: true, ..Daemon::options("a") };
-    let mut sharer = Witness::new(&daemon, "a");
+    let mut sharer = CorrectClient::new(&daemon, "a");
     let text = refusal_of(daemon.attach(&exclusive), RefusalCode::Busy);
     assert_says(&text, &["in use and exclusive use was asked for by process", "detach that first"]);
     sharer.check();
@@ -157,13 +157,13 @@ fn exclusive_attachment_excludes_both_ways() {
 #[test]
 fn clients_beyond_the_limit_are_refused_and_those_within_it_work() {
     let daemon = Daemon::start(&["--disk", "a=memory:1M", "--max-clients", "2"]);
-    let mut witnesses = [Witness::new(&daemon, "a"), Witness::new(&daemon, "a")];
+    let mut correct_clients = [CorrectClient::new(&daemon, "a"), CorrectClient::new(&daemon, "a")];
     // Often, because the client greets while the daemon closes, and the words must arrive all the same.
     for _ in 0..500 {
         let text = refusal_of(daemon.attach(&Daemon::options("a")), RefusalCode::Limit);
         assert_says(&text, &["its limit of 2 clients", "raise max_clients"]);
     }
-    witnesses.iter_mut().for_each(Witness::check);
+    correct_clients.iter_mut().for_each(CorrectClient::check);
 }
 
 /// checks: R-4.3-13
@@ -171,24 +171,24 @@ fn clients_beyond_the_limit_are_refused_and_those_within_it_work() {
 fn clients_beyond_the_limit_of_open_files_are_refused_and_those_within_it_work() {
     let prefix = ["sh", "-c", "ulimit -n 160; exec \"$@\"", "sh"];
     let daemon = Daemon::start_in(Scratch::new(), &prefix, &["--disk", "a=memory:16M"]);
-    let mut witnesses = Vec::new();
+    let mut correct_clients = Vec::new();
     let text = loop {
-        match Witness::try_new(&daemon, "a") {
-            Ok(witness) => witnesses.push(witness),
+        match CorrectClient::try_new(&daemon, "a") {
+            Ok(witness) => correct_clients.push(witness),
             refused => break refusal_of(refused, RefusalCode::Limit),
         }
-        assert!(witnesses.len() < 160, "the limit does not bind");
+        assert!(correct_clients.len() < 160, "the limit does not bind");
     };
     assert_says(&text, &["160 files", "ulimit -n", "LimitNOFILE=", "detach clients"]);
-    assert!(witnesses.len() > 10, "only {} clients fit", witnesses.len());
-    witnesses.iter_mut().for_each(Witness::check);
+    assert!(correct_clients.len() > 10, "only {} clients fit", correct_clients.len());
+    correct_clients.iter_mut().for_each(CorrectClient::check);
     let silent: Vec<Seqpacket> = (0..200).map(|_| connect(&daemon)).collect();
-    witnesses.iter_mut().for_each(Witness::check);
+    correct_clients.iter_mut().for_each(CorrectClient::check);
     drop(silent);
-    let count = witnesses.len();
-    drop(witnesses);
+    let count = correct_clients.len();
+    drop(correct_clients);
     eventually("all descriptors are back", || daemon.attached_count("a") == 0);
-    let again: Vec<Witness> = (0..count).map(|_| Witness::new(&daemon, "a")).collect();
+    let again: Vec<CorrectClient> = (0..count).map(|_| CorrectClient::new(&daemon, "a")).collect();
     assert_eq!(again.len(), count);
 }
 
@@ -196,16 +196,16 @@ fn clients_beyond_the_limit_of_open_files_are_refused_and_those_within_it_work()
 #[test]
 fn silent_clients_are_dropped_and_others_do_not_notice() {
     let daemon = Daemon::start(&["--disk", "a=memory:1M"]);
-    let mut witness = Witness::new(&daemon, "a");
+    let mut witness = CorrectClient::new(&daemon, "a");
     let before = daemon.fd_count();
     let started = Instant::now();
     let silent = connect(&daemon);
     let greeted = connect(&daemon);
     say(&greeted, &HELLO, &[]);
-    assert!(matches!(hear(&greeted).0, Control::Welcome { .. }));
+    assert!(matches!(receive(&greeted).0, Control::Welcome { .. }));
     for control in [&silent, &greeted] {
         witness.check();
-        let text = hear_refusal(control, RefusalCode::Malformed);
+        let text = receive_refusal(control, RefusalCode::Malformed);
         assert_says(&text, &["nothing was said within 5 s", "greet and attach right after connecting"]);
         assert_closed(control);
     }
@@ -217,17 +217,17 @@ fn silent_clients_are_dropped_and_others_do_not_notice() {
 #[test]
 fn attach_asks_for_what_exists() {
     let daemon = Daemon::start(&["--disk", "a=memory:1M"]);
-    let mut witness = Witness::new(&daemon, "a");
+    let mut witness = CorrectClient::new(&daemon, "a");
     let good = (1_u16, 1_u16, 1_u32, 0_u32);
     for (service, queue_count, depth, flags) in
         [(2, good.1, good.2, good.3), (good.0, 0, good.2, good.3), (good.0, good.1, 0, good.3), (good.0, good.1, good.2, 4)]
     {
         let control = connect(&daemon);
         say(&control, &HELLO, &[]);
-        hear(&control);
+        receive(&control);
         let name = "a".to_owned();
         say(&control, &Control::Attach(Wanted { service, queue_count, depth, flags, pool_bytes: 0, name }), &[]);
-        let text = hear_refusal(&control, RefusalCode::Malformed);
+        let text = receive_refusal(&control, RefusalCode::Malformed);
         assert_says(&text, &["unknown service or flag, or for no queue or depth 0", "upgrade the daemon or mend the client"]);
         assert_closed(&control);
     }

@@ -6,7 +6,7 @@ mod common;
 use std::time::Duration;
 
 use common::raw::{BOTH, RawClient, answers_of, attach_message};
-use common::{Daemon, Witness, assert_says, finish_one};
+use common::{CorrectClient, Daemon, assert_says, finish_one};
 use fipsee_block::client::{AttachOptions, Blocking, DiskError, Error};
 use fipsee_block::packed::{Short, pack};
 use fipsee_block::wire::{
@@ -36,7 +36,7 @@ fn with_word(mut message: Message, index: usize, value: u64) -> Message {
 }
 
 /// The disk holds a pattern, every bad request is answered as expected, and the pattern is untouched.
-fn check(client: &mut RawClient, witness: &mut Witness, cases: &[(&str, Message, Status)]) {
+fn check(client: &mut RawClient, witness: &mut CorrectClient, cases: &[(&str, Message, Status)]) {
     let pattern = common::stamp(64 << 10, 7, 7);
     client.fill_pool(0, &pattern);
     assert_eq!(client.ask(&one(Write, 0, piece(0, 128, 0))), Status::Ok);
@@ -51,7 +51,7 @@ fn check(client: &mut RawClient, witness: &mut Witness, cases: &[(&str, Message,
     witness.check();
 }
 
-fn setting() -> (Daemon, Witness) {
+fn setting() -> (Daemon, CorrectClient) {
     let daemon = Daemon::start(&[
         "--disk",
         "m=memory:16M",
@@ -62,7 +62,7 @@ fn setting() -> (Daemon, Witness) {
         "--disk",
         "f=file:{dir}/disk,size=64M",
     ]);
-    let witness = Witness::new(&daemon, "big");
+    let witness = CorrectClient::new(&daemon, "big");
     (daemon, witness)
 }
 
@@ -97,7 +97,7 @@ fn requests_outside_the_disk_or_too_long_are_refused() {
 fn requests_misaligned_to_a_block_of_4096_are_refused() {
     let (daemon, mut witness) = setting();
     let mut client = RawClient::attach(&daemon, &attach_message("big", 1, 64, 0));
-    let mut other = Witness::new(&daemon, "m");
+    let mut other = CorrectClient::new(&daemon, "m");
     for (message, what) in [
         (one(Read, 1, piece(0, 8, 0)), "offset"),
         (one(Write, 0, piece(0, 7, 0)), "length"),
@@ -260,7 +260,7 @@ fn end_of_a_long_discard(daemon: &Daemon) -> Status {
 
 #[test]
 fn client_library_says_in_words_what_was_wrong() {
-    let (daemon, _witness) = setting();
+    let (daemon, _correct_client) = setting();
     let mut client = daemon.blocking("m");
     let end = client.info().size_bytes();
     let error = client.read_at(&mut [0; 512], end).expect_err("behind the end");
@@ -286,7 +286,9 @@ fn more_requests_than_the_depth_wait_their_turn() {
     assert_eq!((honest.depth, honest.request_slots), (1, 2));
     let liar = QueueGeometry { depth: 2, ..honest };
     let old = client.queues.remove(0);
-    client.queues.push(ClientQueue::open(&client.region, &liar, old.daemon_bell, old.our_bell, &liar.tuning()).expect("rings"));
+    client
+        .queues
+        .push(ClientQueue::open(&client.region, &liar, old.daemon_doorbell, old.our_doorbell, &liar.tuning()).expect("rings"));
     for round in 0..10 {
         // The slow one first. Were both in flight, the quick one would overtake it.
         client.publish(&request_one_segment(Write, FLAG_FUA, 1, 0, piece(0, 32_768, 1)));

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::raw::{RawClient, attach_message, connect, hear, say};
+use common::raw::{RawClient, attach_message, connect, receive, say};
 use common::{Daemon, Scratch, assert_says, skip};
 use fipsee_block::client::Queue;
 use fipsee_ring::channel::{FEATURE_CHOICES, FEATURE_WORKER_CPU};
@@ -76,9 +76,9 @@ fn measured(arguments: &[&str]) -> Option<Daemon> {
 fn advice(daemon: &Daemon, name: &str, features: u64) -> (RawClient, u32) {
     let control = connect(daemon);
     say(&control, &Control::Hello { version_min: VERSION, version_max: VERSION, features }, &[]);
-    assert!(matches!(hear(&control).0, Control::Welcome { .. }));
+    assert!(matches!(receive(&control).0, Control::Welcome { .. }));
     say(&control, &attach_message(name, 1, 4, 0), &[]);
-    let (answer, descriptors) = hear(&control);
+    let (answer, descriptors) = receive(&control);
     let client = RawClient::attached(control, &answer, descriptors);
     let mut word = [0; 4];
     client.region.read(ADVICE_OFFSET_BYTES, &mut word).expect("within the table");

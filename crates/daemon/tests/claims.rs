@@ -5,7 +5,7 @@ mod common;
 use std::io::{BufRead, BufReader, Write};
 use std::time::{Duration, Instant};
 
-use common::raw::{attach_message, connect, hear, hear_refusal, say};
+use common::raw::{attach_message, connect, receive, receive_refusal, say};
 use common::{Daemon, Scratch, assert_says, child_process, eventually, finish_one, refusal_of, socket_given, stamp};
 use fipsee_block::client::{AttachOptions, Blocking, Claim, Disk, Error, ReconnectPolicy};
 use fipsee_block::wire::{ATTACH_IGNORE_CLAIM, ATTACH_READ_ONLY, ATTACH_SOLE_WRITER, FEATURE_SOLE_WRITER, Status};
@@ -111,18 +111,18 @@ fn claims_need_their_feature_and_contradictions_are_malformed() {
     let ask = |features, flags| {
         let control = connect(&daemon);
         say(&control, &Control::Hello { version_min: VERSION, version_max: VERSION, features }, &[]);
-        assert!(matches!(hear(&control).0, Control::Welcome { features: given, .. } if given == features));
+        assert!(matches!(receive(&control).0, Control::Welcome { features: given, .. } if given == features));
         say(&control, &attach_message("a", 1, 4, flags), &[]);
         control
     };
     for flags in [ATTACH_SOLE_WRITER, ATTACH_IGNORE_CLAIM] {
-        assert_says(&hear_refusal(&ask(0, flags), RefusalCode::Malformed), &["unknown service or flag"]);
+        assert_says(&receive_refusal(&ask(0, flags), RefusalCode::Malformed), &["unknown service or flag"]);
         let attached = ask(FEATURE_SOLE_WRITER, flags | ATTACH_READ_ONLY);
-        assert!(matches!(hear(&attached).0, Control::Attached { .. }));
+        assert!(matches!(receive(&attached).0, Control::Attached { .. }));
     }
     let both = ask(FEATURE_SOLE_WRITER, ATTACH_SOLE_WRITER | ATTACH_IGNORE_CLAIM);
-    assert_says(&hear_refusal(&both, RefusalCode::Malformed), &["claims the disk and ignores claims"]);
-    assert_says(&hear_refusal(&ask(FEATURE_SOLE_WRITER, 16), RefusalCode::Malformed), &["unknown service or flag"]);
+    assert_says(&receive_refusal(&both, RefusalCode::Malformed), &["claims the disk and ignores claims"]);
+    assert_says(&receive_refusal(&ask(FEATURE_SOLE_WRITER, 16), RefusalCode::Malformed), &["unknown service or flag"]);
 }
 
 /// What a client does at a daemon that has no features: the flags of its ATTACH, or why it does not get there.
@@ -140,10 +140,10 @@ fn at_an_old_daemon(claim: Claim) -> (Option<u32>, Error) {
     rustix::net::listen(&listener, 1).expect("listening");
     let daemon = std::thread::spawn(move || {
         let control = Seqpacket::from_fd(rustix::net::accept(&listener).expect("a client"));
-        hear(&control);
+        receive(&control);
         let (max_queues, max_depth, max_pool_bytes) = (1, 64, 1 << 20);
         say(&control, &Control::Welcome { version: VERSION, max_queues, max_depth, features: 0, max_pool_bytes }, &[]);
-        let packet = control.receive(common::PATIENCE).ok()?;
+        let packet = control.receive(common::TIMEOUT).ok()?;
         let Ok(Control::Attach(Wanted { flags, .. })) = Control::decode(&packet.bytes) else { panic!("no ATTACH") };
         say(&control, &Control::Refused(Refusal { code: RefusalCode::Limit, text: "that is enough".to_owned() }), &[]);
         Some(flags)
@@ -223,16 +223,16 @@ fn who_waits_for_the_dead_says_nothing_and_may_leave() {
     let waiting = || {
         let control = connect(&daemon);
         say(&control, &common::raw::HELLO, &[]);
-        assert!(matches!(hear(&control).0, Control::Welcome { .. }));
+        assert!(matches!(receive(&control).0, Control::Welcome { .. }));
         say(&control, &attach_message("d", 1, 4, 0), &[]);
         control
     };
     let [leaves, patient, talks] = [waiting(), waiting(), waiting()];
     drop(leaves);
     say(&talks, &attach_message("d", 1, 4, 0), &[]);
-    let text = hear_refusal(&talks, RefusalCode::Malformed);
+    let text = receive_refusal(&talks, RefusalCode::Malformed);
     assert_says(&text, &["a message came before ATTACH was answered"]);
-    assert!(matches!(hear(&patient).0, Control::Attached { .. }), "it waited until the last request was finished");
+    assert!(matches!(receive(&patient).0, Control::Attached { .. }), "it waited until the last request was finished");
     eventually("only that one is there", || daemon.attached_count("d") == 1);
 }
 
@@ -250,7 +250,7 @@ fn a_claim_goes_over_to_the_daemon_that_takes_over_and_is_made_again_at_one_that
     beside.0.detach(beside.1).expect("in order");
     daemon.kill_9();
     daemon.restart();
-    disk.reconnect(&mut queues, &ReconnectPolicy::within(common::PATIENCE), &mut |_| {}).expect("it is back");
+    disk.reconnect(&mut queues, &ReconnectPolicy::within(common::TIMEOUT), &mut |_| {}).expect("it is back");
     assert_says(&is_refused_to(&daemon, &with("f", Claim::None)), &["is its sole writer"]);
     let buffer = disk.allocate(4096).expect("a pool");
     queues[0].write(0, buffer.segment(0, 4096), false, 1).expect("room");
@@ -265,7 +265,7 @@ fn who_comes_back_waits_until_it_may_claim_again() {
     daemon.restart();
     let mut other = Some(daemon.attach(&with("f", Claim::None)).expect("it was first"));
     let began = Instant::now();
-    disk.reconnect(&mut queues, &ReconnectPolicy::within(common::PATIENCE), &mut |event| {
+    disk.reconnect(&mut queues, &ReconnectPolicy::within(common::TIMEOUT), &mut |event| {
         if let fipsee_block::client::ReconnectEvent::AttemptFailed { error, .. } = event {
             assert!(matches!(error, Error::Refused { code: RefusalCode::Busy, .. }), "{error}");
             other = None;

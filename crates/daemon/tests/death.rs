@@ -100,17 +100,17 @@ fn notice_of_death(wait: WaitMode) -> Duration {
     // A daemon that is stopped answers nothing, so the client waits.
     rustix::process::kill_process(pid, Signal::STOP).expect("stopped");
     eventually("every thread of the daemon stands still", || stands_still(daemon.pid()));
-    let (tell, hear) = mpsc::channel();
+    let (send, receive) = mpsc::channel();
     let client = std::thread::spawn(move || {
         queue.flush(1).expect("room");
         queue.submit();
-        tell.send(rustix::thread::gettid()).expect("heard");
+        send.send(rustix::thread::gettid()).expect("heard");
         let ended = queue.wait(&mut |_| {});
         let noticed = Instant::now();
         drop(disk);
         (ended, noticed)
     });
-    let thread = hear.recv().expect("a thread");
+    let thread = receive.recv().expect("a thread");
     if matches!(wait, WaitMode::Adaptive | WaitMode::Sleep) {
         eventually("the client sleeps", || thread_state(thread) == 'S');
     }

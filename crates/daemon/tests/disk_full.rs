@@ -5,7 +5,7 @@ mod common;
 use std::path::PathBuf;
 use std::process::Command;
 
-use common::{Daemon, Scratch, Witness, assert_says, eventually, is_root};
+use common::{CorrectClient, Daemon, Scratch, assert_says, eventually, is_root};
 use fipsee_block::client::{DiskError, Error};
 use fipsee_block::wire::Status;
 
@@ -22,7 +22,7 @@ fn full_file_system_fails_the_write_with_no_space_and_freeing_some_makes_it_succ
     let prefix = ["unshare", "-m", "sh", "-c", mount, "sh"];
     let disks = ["--disk", "f=file:{dir}/small/disk,size=64M", "--disk", "a=memory:1M"];
     let daemon = Daemon::start_in(Scratch::new(), &prefix, &disks);
-    let mut witness = Witness::new(&daemon, "a");
+    let mut witness = CorrectClient::new(&daemon, "a");
     // The small file system as the daemon sees it.
     let seen = format!("/proc/{}/root{}", daemon.pid(), daemon.dir.path("small").display());
     let ballast = PathBuf::from(seen).join("ballast");

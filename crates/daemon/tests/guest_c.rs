@@ -7,7 +7,7 @@ use fipsee_guest::c::{self, CRing};
 use fipsee_guest::device::Options;
 use fipsee_guest::ring::plan;
 use fipsee_ring::tuning::{Choices, Ownership, Touch};
-use fipsee_virtio::blk::upgrade::wire::{self, DONE, FEATURES, Question, RUNG};
+use fipsee_virtio::blk::upgrade::wire::{self, DONE, FEATURES, RUNG, UpgradeRequest};
 
 use common::stamp;
 use guest_common::{detach_question, query, start_guest, start_with};
@@ -25,7 +25,7 @@ fn read_and_write(rounds: u64, advice: Option<Choices>) {
     let mut ring = CRing::open(&guest.ram, &entry);
     ring.choose(advice.unwrap_or(Choices::from_word(reply.choices)));
     let data = guest.ram.allocate(16 * 4096, 4096);
-    let mut bell = None;
+    let mut doorbell = None;
     for round in 0..rounds {
         for (operation, version) in [(WRITE, round), (READ, 0)] {
             for tag in 0..16 {
@@ -39,11 +39,11 @@ fn read_and_write(rounds: u64, advice: Option<Choices>) {
             while answered.len() < 16 {
                 let all = ring.reap();
                 if all.is_empty() {
-                    let parked = *bell.get_or_insert_with(|| guest.send_question(0, &c::bell(reply.attachment, 0)));
+                    let parked = *doorbell.get_or_insert_with(|| guest.send_question(0, &c::doorbell(reply.attachment, 0)));
                     if !ring.arm_and_work_remains() {
                         guest.wait(parked);
                         assert_eq!(guest.reply(parked).result, RUNG);
-                        bell = None;
+                        doorbell = None;
                         ring.woken();
                     }
                 }
@@ -78,8 +78,13 @@ fn guest_is_advised_choices_if_its_attach_asks_for_them() {
     let daemon = start_with(&["--disk", "d=memory:8M"]);
     let mut guest = start_guest(&daemon, "d", &Options::default());
     let entries = [plan(&guest.ram, 16, 0)];
-    let attach =
-        |features| Question { operation: wire::Operation::Attach, attachment: 0, features, queue: 0, entries: entries.to_vec() };
+    let attach = |features| UpgradeRequest {
+        operation: wire::Operation::Attach,
+        attachment: 0,
+        features,
+        queue: 0,
+        entries: entries.to_vec(),
+    };
     let plain = guest.ask(0, &attach(0));
     assert_eq!((plain.result, plain.features, plain.choices), (DONE, 0, 0), "as before there was advice");
     assert_eq!(guest.ask(0, &detach_question(plain.attachment)).result, DONE);

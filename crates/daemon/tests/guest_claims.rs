@@ -71,7 +71,7 @@ fn a_device_claims_from_its_first_queue_to_the_last_get_vring_base() {
     queues[1].start(&hypervisor, &ram);
     queues[0].stop(&hypervisor);
     is_held(&daemon, "d");
-    hypervisor.tell(SET_VRING_ENABLE, &u32s(&[1, 0]), &[]);
+    hypervisor.send(SET_VRING_ENABLE, &u32s(&[1, 0]), &[]);
     assert_says(&is_held(&daemon, "d"), &["sole writer"]);
     hypervisor.ask(GET_VRING_BASE, &u32s(&[1, 0]));
     is_free(&daemon, "d");

@@ -12,7 +12,7 @@ use fipsee_guest::device::{Guest, IN, OK, OUT, Options};
 use fipsee_guest::ring::{Incoming, Woken, segment};
 use fipsee_virtio::blk::upgrade::wire::NO_ATTACHMENT;
 
-use common::{Witness, await_word, child_process, eventually, stamp};
+use common::{CorrectClient, await_word, child_process, eventually, stamp};
 use guest_common::{Upgraded, query, socket_of, start_guest, start_with, transfer};
 
 const DEPTH: u16 = 32;
@@ -31,7 +31,7 @@ fn child_that_loads_its_rings() {
             let sector = 8 * u64::from(tag);
             up.rings[queue].submit_one(Operation::Write, tag, sector, segment(buffer(tag), 4096), &guest.queues[queue]);
         }
-        up.rings[queue].park(up.attachment, &mut guest);
+        up.rings[queue].hold_pending(up.attachment, &mut guest);
     }
     writeln!(std::io::stdout(), "loading").expect("standard output");
     loop {
@@ -54,7 +54,7 @@ fn kill(child: &mut Child) {
 fn guest_is_killed_and_the_next_one_is_served() {
     for disk in ["d=memory:8M", "d=file:{dir}/f,size=8M"] {
         let daemon = start_with(&["--disk", disk, "--disk", "w=memory:8M", "--workers", "2"]);
-        let mut witness = Witness::new(&daemon, "w");
+        let mut witness = CorrectClient::new(&daemon, "w");
         for _ in 0..5 {
             let mut child = child_process("child_that_loads_its_rings", &socket_of(&daemon, "d")).spawn().expect("a child");
             await_word(&mut child, "loading");
@@ -73,7 +73,7 @@ fn guest_is_killed_and_the_next_one_is_served() {
 
 /// What a writer knows of one place of the disk.
 #[derive(Clone, Copy, Default)]
-struct Place {
+struct BlockHistory {
     acknowledged: u64,
     written: u64,
 }
@@ -82,7 +82,7 @@ struct Place {
 struct Writer {
     guest: Guest,
     up: Upgraded,
-    places: Vec<Place>,
+    places: Vec<BlockHistory>,
     data: u64,
     version: u64,
 }
@@ -128,11 +128,11 @@ fn daemon_is_killed_under_load_and_no_acknowledged_write_is_lost() {
     let up = Upgraded::attach(&mut guest, &[0, 1], DEPTH.into());
     let count = 2 * usize::from(DEPTH);
     let data = guest.ram.allocate(4096 * count as u64, 4096);
-    let mut writer = Writer { guest, up, places: vec![Place::default(); count], data, version: 0 };
+    let mut writer = Writer { guest, up, places: vec![BlockHistory::default(); count], data, version: 0 };
     for round in 0..4 {
         (0..count).for_each(|number| writer.write(number));
         for ring in &mut writer.up.rings {
-            ring.park(writer.up.attachment, &mut writer.guest);
+            ring.hold_pending(writer.up.attachment, &mut writer.guest);
         }
         let mut acknowledged = 0;
         while acknowledged < 2000 + 500 * round {
@@ -145,14 +145,14 @@ fn daemon_is_killed_under_load_and_no_acknowledged_write_is_lost() {
         reconnect(&mut writer.guest);
         for ring in &mut writer.up.rings {
             // A bell that rang just before the end has come back already; it says so.
-            let _: Woken = ring.wait_for_bell(&mut writer.guest);
+            let _: Woken = ring.wait_for_doorbell(&mut writer.guest);
         }
         assert_eq!(writer.guest.ask(1, &query(writer.up.attachment)).result, NO_ATTACHMENT);
         let old = writer.up.attachment;
         writer.up = Upgraded::attach(&mut writer.guest, &[0, 1], DEPTH.into());
         assert_ne!(writer.up.attachment, old);
         verify(&mut writer);
-        let open = |place: &Place| place.acknowledged != place.written;
+        let open = |place: &BlockHistory| place.acknowledged != place.written;
         let numbers: Vec<usize> = (0..count).filter(|number| open(&writer.places[*number])).collect();
         numbers.into_iter().for_each(|number| writer.publish(number));
         while writer.places.iter().any(open) {
@@ -210,10 +210,10 @@ fn daemon_that_ends_in_order_calls_its_guest_back() {
     let mut daemon = start_with(&["--disk", "d=memory:8M"]);
     let mut guest = start_guest(&daemon, "d", &Options::default());
     let mut up = Upgraded::attach(&mut guest, &[0], 4);
-    up.rings[0].park(up.attachment, &mut guest);
+    up.rings[0].hold_pending(up.attachment, &mut guest);
     daemon.signal_term();
     assert!(daemon.await_exit().success());
-    assert!(up.rings[0].bell_is_done(&mut guest), "its bell came back");
+    assert!(up.rings[0].doorbell_is_done(&mut guest), "its bell came back");
     assert_eq!(up.rings[0].reap(), [Incoming::Detach]);
     let _: PathBuf = socket_of(&daemon, "d");
 }

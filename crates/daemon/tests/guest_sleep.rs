@@ -10,7 +10,7 @@ use fipsee_guest::ring::{Incoming, segment};
 use common::eventually;
 use guest_common::{Upgraded, start_guest, start_with};
 
-/// Whichever of the two sleeps first, at any distance: a lost wake-up ends in the guest's patience.
+/// Whichever of the two sleeps first, at any distance: a lost wake-up ends in the guest's timeout.
 fn rounds(event_index: bool, more: &[&str]) {
     let arguments = [&["--disk", "d=null:8M", "--workers", "2"], more].concat();
     let daemon = start_with(&arguments);
@@ -60,7 +60,7 @@ fn idle_attachment_costs_the_daemon_nothing() {
     let daemon = start_with(&["--disk", "d=null:8M", "--workers", "1"]);
     let mut guest = start_guest(&daemon, "d", &Options::default());
     let mut up = Upgraded::attach(&mut guest, &[0], 16);
-    up.rings[0].park(up.attachment, &mut guest);
+    up.rings[0].hold_pending(up.attachment, &mut guest);
     eventually("the worker sleeps with a ring that is empty", || guest_common::workers_sleep(&daemon));
     let data = guest.ram.allocate(4096, 4096);
     up.rings[0].submit_one(Operation::Read, 1, 0, segment(data, 512), &guest.queues[0]);

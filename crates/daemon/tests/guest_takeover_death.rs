@@ -14,14 +14,14 @@ use guest_common::{Upgraded, start_guest, start_with, transfer};
 use takeover_common::between::{Plan, Victim, kill_at_every_packet, stand_between, step_between};
 
 /// A guest that reads what it wrote over a virtqueue and over a ring, across whatever happens.
-struct Survivor {
+struct ReconnectingGuest {
     guest: Guest,
     up: Upgraded,
     data: u64,
     version: u64,
 }
 
-impl Survivor {
+impl ReconnectingGuest {
     fn new(mut guest: Guest) -> Self {
         let up = Upgraded::attach(&mut guest, &[1], 8);
         let data = guest.ram.allocate(4096, 4096);
@@ -54,7 +54,7 @@ impl Survivor {
             assert_eq!(transfer(&mut self.guest, &mut self.up, 0, Operation::Write, 8, to), Status::Ok);
         }
         // It waits for whoever serves next.
-        self.up.rings[0].park(self.up.attachment, &mut self.guest);
+        self.up.rings[0].hold_pending(self.up.attachment, &mut self.guest);
     }
 
     /// Go on with whoever serves now: did the connection survive?
@@ -64,7 +64,7 @@ impl Survivor {
         }
         eventually("somebody takes the hypervisor again", || self.guest.reconnect().is_ok());
         // It was in flight; or it had rung just before.
-        let _: Woken = self.up.rings[0].wait_for_bell(&mut self.guest);
+        let _: Woken = self.up.rings[0].wait_for_doorbell(&mut self.guest);
         assert_eq!(self.guest.queues.iter().map(|queue| queue.outstanding()).sum::<usize>(), 0, "all came back");
         self.up = Upgraded::attach(&mut self.guest, &[1], 8);
         false
@@ -74,7 +74,7 @@ impl Survivor {
 /// One takeover in which somebody dies; `false`: it was over before that step.
 fn kill_at(plan: Plan) -> bool {
     let mut daemon = start_with(&["--disk", "f=file:{dir}/disk,size=1M,block=4096"]);
-    let mut survivor = Survivor::new(start_guest(&daemon, "f", &Options { queues: 2, ..Options::default() }));
+    let mut survivor = ReconnectingGuest::new(start_guest(&daemon, "f", &Options { queues: 2, ..Options::default() }));
     survivor.round();
     let (listener, real) = step_between(&daemon);
     let mut new = daemon.launch_takeover(&[]);

@@ -131,7 +131,7 @@ fn sleepers_wake_each_other_across_daemons() {
     let mut up = Upgraded::attach(&mut guest, &[1], 8);
     let data = guest.ram.allocate(4096, 4096);
     for round in 0..5_u64 {
-        up.rings[0].park(up.attachment, &mut guest);
+        up.rings[0].hold_pending(up.attachment, &mut guest);
         eventually("the old worker sleeps", || workers_sleep(&daemon));
         daemon.take_over();
         eventually("the new worker sleeps", || workers_sleep(&daemon));
@@ -140,7 +140,7 @@ fn sleepers_wake_each_other_across_daemons() {
         assert_eq!(transfer(&mut guest, &mut up, 0, Operation::Read, 8, (data, 4096)), Status::Ok);
         assert_eq!(guest.ram.read(data, 4096), stamp(4096, 2, round));
         // What only the daemon begins: a bell that was parked with the old one rings.
-        up.rings[0].park(up.attachment, &mut guest);
+        up.rings[0].hold_pending(up.attachment, &mut guest);
         eventually("the bell is parked", || workers_sleep(&daemon));
         daemon.take_over();
         let size_bytes = (16 + round) << 20;
@@ -215,11 +215,11 @@ fn daemon_that_is_killed_after_a_takeover_leaves_what_the_next_one_needs() {
         let mut up = Upgraded::attach(&mut guest, &[0], 4);
         // Taken and not answered, by this daemon or the next, so that what is in flight does not begin where the used ring ends.
         if round % 2 == 0 {
-            up.rings[0].park(up.attachment, &mut guest);
+            up.rings[0].hold_pending(up.attachment, &mut guest);
             assert_eq!(guest.transfer(0, IN, 0, (data, 4096)), OK);
         }
         daemon.take_over();
-        up.rings[0].park(up.attachment, &mut guest);
+        up.rings[0].hold_pending(up.attachment, &mut guest);
         assert_eq!(guest.transfer(0, IN, 0, (data, 4096)), OK);
         let mut sent = Vec::new();
         for number in 0..16 {
@@ -233,7 +233,7 @@ fn daemon_that_is_killed_after_a_takeover_leaves_what_the_next_one_needs() {
         for one in sent {
             assert_eq!(guest.wait(one), OK, "finished by one of the two");
         }
-        assert_eq!(up.rings[0].wait_for_bell(&mut guest), fipsee_guest::ring::Woken::Dead, "its bell was not forgotten");
+        assert_eq!(up.rings[0].wait_for_doorbell(&mut guest), fipsee_guest::ring::Woken::Dead, "its bell was not forgotten");
         let buffer = guest.ram.allocate(4096, 4096);
         for number in 0..16 {
             assert_eq!(guest.transfer(0, IN, 8 * number, (buffer, 4096)), OK);

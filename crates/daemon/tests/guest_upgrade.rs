@@ -8,7 +8,7 @@ use fipsee_guest::device::{IN, OK, OUT, Options, UNSUPPORTED};
 use fipsee_guest::ring::{Incoming, Woken, plan, segment};
 use fipsee_virtio::blk::upgrade::wire::{self, DONE, Entry, FEATURES, INVALID, NO_ATTACHMENT, Reply};
 
-use common::{Witness, eventually, stamp};
+use common::{CorrectClient, eventually, stamp};
 use guest_common::{Upgraded, attach_question, detach_question, query, start_guest, start_with, transfer};
 
 /// checks: R-9.1-4, R-9.3-1
@@ -34,9 +34,9 @@ fn guest_goes_over_to_rings_and_back_on_the_same_device() {
         assert_eq!(guest.ram.read(data + 4096, 4096), stamp(4096, 1, round - 1), "the ring reads what the virtqueue wrote");
         guest.ram.write(data, &stamp(4096, 1, round));
         assert_eq!(transfer(&mut guest, &mut up, 0, Operation::Write, 8, (data, 4096)), Status::Ok);
-        up.rings[0].park(up.attachment, &mut guest);
+        up.rings[0].hold_pending(up.attachment, &mut guest);
         assert_eq!(guest.ask(0, &detach_question(up.attachment)), Reply::of(DONE));
-        assert_eq!(up.rings[0].wait_for_bell(&mut guest), Woken::Dead, "the parked bell comes back");
+        assert_eq!(up.rings[0].wait_for_doorbell(&mut guest), Woken::Dead, "the parked bell comes back");
         assert_eq!(guest.transfer(0, IN, 8, (data + 4096, 4096)), OK);
         assert_eq!(guest.ram.read(data + 4096, 4096), stamp(4096, 1, round), "the virtqueue reads what the ring wrote");
         assert_eq!(guest.ask(0, &detach_question(up.attachment)).result, NO_ATTACHMENT, "it is over");
@@ -48,12 +48,12 @@ fn guest_goes_over_to_rings_and_back_on_the_same_device() {
 #[test]
 fn questions_that_are_not_allowed_change_nothing() {
     let daemon = start_with(&["--disk", "d=memory:8M", "--disk", "w=memory:8M"]);
-    let mut witness = Witness::new(&daemon, "w");
+    let mut witness = CorrectClient::new(&daemon, "w");
     let mut guest = start_guest(&daemon, "d", &Options { queues: 2, ..Options::default() });
     let good = [plan(&guest.ram, 16, 0), plan(&guest.ram, 16, 1)];
     let attach = attach_question(&good);
-    for (what, question, result, queue) in lies(&attach, &good) {
-        let reply = guest.ask_bytes(0, &question);
+    for (what, upgrade_request, result, queue) in lies(&attach, &good) {
+        let reply = guest.ask_bytes(0, &upgrade_request);
         assert_eq!((reply.result, reply.queue), (result, queue), "{what}");
         assert_eq!(reply.attachment, 0, "{what}");
         witness.check();
@@ -65,8 +65,8 @@ fn questions_that_are_not_allowed_change_nothing() {
     witness.check();
 }
 
-fn attach_question_of(entries: &[Entry]) -> wire::Question {
-    wire::Question { operation: wire::Operation::Attach, attachment: 0, features: 0, queue: 0, entries: entries.to_vec() }
+fn attach_question_of(entries: &[Entry]) -> wire::UpgradeRequest {
+    wire::UpgradeRequest { operation: wire::Operation::Attach, attachment: 0, features: 0, queue: 0, entries: entries.to_vec() }
 }
 
 /// What is wrong, the bytes, the result, and which entry is blamed.
@@ -119,10 +119,11 @@ fn lies(attach: &[u8], good: &[Entry]) -> Vec<(String, Vec<u8>, u32, u32)> {
         lie("last reserved of an entry", at(63), &[1], INVALID, place);
     }
     lie("both queues ring the same virtqueue", 128 + 44, &0_u32.to_le_bytes(), INVALID, 1);
-    let bell = |queue, attachment| {
-        wire::Question { operation: wire::Operation::Bell, attachment, features: 0, queue, entries: Vec::new() }.to_bytes()
+    let doorbell = |queue, attachment| {
+        wire::UpgradeRequest { operation: wire::Operation::Doorbell, attachment, features: 0, queue, entries: Vec::new() }
+            .to_bytes()
     };
-    all.push(("a bell of no attachment".to_owned(), bell(0, 77), NO_ATTACHMENT, 0));
+    all.push(("a bell of no attachment".to_owned(), doorbell(0, 77), NO_ATTACHMENT, 0));
     all.push(("detach of no attachment".to_owned(), detach_question(77).to_bytes(), NO_ATTACHMENT, 0));
     all.push(("query of no attachment".to_owned(), query(77).to_bytes(), NO_ATTACHMENT, 0));
     for length in [1, 63, 65, 127, 129, 192 + 64] {
@@ -143,22 +144,22 @@ fn lies(attach: &[u8], good: &[Entry]) -> Vec<(String, Vec<u8>, u32, u32)> {
 #[test]
 fn bells_of_others_are_not_parked() {
     let daemon = start_with(&["--disk", "d=memory:8M", "--disk", "w=memory:8M"]);
-    let mut witness = Witness::new(&daemon, "w");
+    let mut witness = CorrectClient::new(&daemon, "w");
     let mut guest = start_guest(&daemon, "d", &Options { queues: 2, ..Options::default() });
     let mut up = Upgraded::attach(&mut guest, &[1, 0], 16);
-    let bell = |attachment, queue| wire::Question {
-        operation: wire::Operation::Bell,
+    let doorbell = |attachment, queue| wire::UpgradeRequest {
+        operation: wire::Operation::Doorbell,
         attachment,
         features: 0,
         queue,
         entries: Vec::new(),
     };
     let attachment = up.attachment;
-    assert_eq!(guest.ask(1, &bell(attachment, 1)).result, INVALID, "queue 1 rings virtqueue 0");
-    assert_eq!(guest.ask(1, &bell(attachment, 2)).result, INVALID);
-    assert_eq!(guest.ask(1, &bell(attachment + 1, 0)).result, NO_ATTACHMENT);
-    up.rings[0].park(attachment, &mut guest);
-    assert_eq!(guest.ask(1, &bell(attachment, 0)).result, INVALID, "one is parked");
+    assert_eq!(guest.ask(1, &doorbell(attachment, 1)).result, INVALID, "queue 1 rings virtqueue 0");
+    assert_eq!(guest.ask(1, &doorbell(attachment, 2)).result, INVALID);
+    assert_eq!(guest.ask(1, &doorbell(attachment + 1, 0)).result, NO_ATTACHMENT);
+    up.rings[0].hold_pending(attachment, &mut guest);
+    assert_eq!(guest.ask(1, &doorbell(attachment, 0)).result, INVALID, "one is parked");
     let data = guest.ram.allocate(4096, 4096);
     assert_eq!(transfer(&mut guest, &mut up, 0, Operation::Read, 0, (data, 4096)), Status::Ok, "the first still works");
     witness.check();
@@ -168,7 +169,7 @@ fn bells_of_others_are_not_parked() {
 #[test]
 fn header_of_a_question_holds_nothing_but_its_type() {
     let daemon = start_with(&["--disk", "d=memory:8M", "--disk", "w=memory:8M"]);
-    let mut witness = Witness::new(&daemon, "w");
+    let mut witness = CorrectClient::new(&daemon, "w");
     let mut guest = start_guest(&daemon, "d", &Options::default());
     let place = guest.ram.allocate(128, 64);
     guest.ram.write(place, &query(0).to_bytes());
@@ -188,7 +189,7 @@ fn header_of_a_question_holds_nothing_but_its_type() {
 #[test]
 fn questions_by_the_hundred_are_all_answered() {
     let daemon = start_with(&["--disk", "d=memory:8M", "--disk", "w=memory:8M", "--workers", "2"]);
-    let mut witness = Witness::new(&daemon, "w");
+    let mut witness = CorrectClient::new(&daemon, "w");
     let mut guest = start_guest(&daemon, "d", &Options { queues: 2, size: 512, ..Options::default() });
     let entries = [plan(&guest.ram, 16, 0), plan(&guest.ram, 16, 1)];
     let mut in_force = 0;
@@ -196,13 +197,13 @@ fn questions_by_the_hundred_are_all_answered() {
         witness.check();
         let mut sent = Vec::new();
         for number in 0..100 {
-            let question = match number % 4 {
+            let upgrade_request = match number % 4 {
                 0 => attach_question(&entries),
                 1 => detach_question(in_force).to_bytes(),
                 2 => query(0).to_bytes(),
                 _ => vec![number; 64],
             };
-            sent.push((number % 4, guest.send_question(usize::from(number % 2), &question)));
+            sent.push((number % 4, guest.send_question(usize::from(number % 2), &upgrade_request)));
         }
         let mut attached = 0;
         for (kind, one) in sent {
@@ -227,7 +228,7 @@ fn questions_by_the_hundred_are_all_answered() {
 #[test]
 fn broken_virtqueue_takes_its_ring_along_and_nobody_else() {
     let daemon = start_with(&["--disk", "d=memory:8M", "--disk", "w=memory:8M", "--workers", "1"]);
-    let mut witness = Witness::new(&daemon, "w");
+    let mut witness = CorrectClient::new(&daemon, "w");
     let mut guest = start_guest(&daemon, "d", &Options { queues: 2, ..Options::default() });
     let mut up = Upgraded::attach(&mut guest, &[0, 1], 16);
     let data = guest.ram.allocate(4096, 4096);
@@ -373,11 +374,11 @@ fn stopped_doorbell_ends_the_attachment() {
     for stopped in [0_usize, 1, 0] {
         let mut up = Upgraded::attach(&mut guest, &[0, 1], 16);
         for ring in &mut up.rings {
-            ring.park(up.attachment, &mut guest);
+            ring.hold_pending(up.attachment, &mut guest);
         }
         guest.frontend.stop_vring(u32::try_from(stopped).expect("small")).expect("stopped");
         for ring in &mut up.rings {
-            assert_eq!(ring.wait_for_bell(&mut guest), Woken::Dead, "both bells came back before the queue stopped");
+            assert_eq!(ring.wait_for_doorbell(&mut guest), Woken::Dead, "both bells came back before the queue stopped");
         }
         let running = 1 - stopped;
         assert_eq!(guest.ask(running, &query(up.attachment)).result, NO_ATTACHMENT);
@@ -426,7 +427,7 @@ fn memory_table_ends_the_attachment_only_if_its_rings_are_gone() {
 #[test]
 fn lying_ring_costs_its_guest_only() {
     let daemon = start_with(&["--disk", "d=memory:8M", "--disk", "w=memory:8M"]);
-    let mut witness = Witness::new(&daemon, "w");
+    let mut witness = CorrectClient::new(&daemon, "w");
     let mut guest = start_guest(&daemon, "d", &Options::default());
     let up = Upgraded::attach(&mut guest, &[0], 4);
     let entry = up.rings[0].entry;
@@ -489,7 +490,7 @@ fn next_guest_of_the_socket_finds_nothing_of_the_last() {
         last = up.attachment;
         let data = guest.ram.allocate(4096, 4096);
         // It goes with a request on the ring and a bell in the queue.
-        up.rings[0].park(last, &mut guest);
+        up.rings[0].hold_pending(last, &mut guest);
         up.rings[0].submit_one(Operation::Write, 1, 0, segment(data, 4096), &guest.queues[0]);
     }
     eventually("all is released", || daemon.attached_count("d") == 0);

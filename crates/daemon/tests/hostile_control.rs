@@ -9,8 +9,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::raw::{BOTH, HELLO, RawClient, assert_closed, attach_message, connect, hear, hear_refusal, say, sealed_memory};
-use common::{Daemon, Witness, assert_says, eventually};
+use common::raw::{BOTH, HELLO, RawClient, assert_closed, attach_message, connect, receive, receive_refusal, say, sealed_memory};
+use common::{CorrectClient, Daemon, assert_says, eventually};
 use fipsee_block::wire::{Operation, Segment, Status, request_one_segment};
 use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, Refusal, RefusalCode};
 use fipsee_ring::seqpacket::Seqpacket;
@@ -18,11 +18,11 @@ use rustix::fs::SealFlags;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 /// A daemon with a witness, and how many descriptors it has with nobody else there.
-fn daemon_and_witness() -> (Daemon, Witness, usize) {
+fn daemon_and_correct_client() -> (Daemon, CorrectClient, usize) {
     let daemon = Daemon::start(&["--disk", "a=memory:16M", "--disk", "x=memory:1M,exclusive"]);
-    let witness = Witness::new(&daemon, "a");
+    let witness = CorrectClient::new(&daemon, "a");
     // A second one comes and goes, so that what is made at first use is there.
-    drop(Witness::new(&daemon, "x"));
+    drop(CorrectClient::new(&daemon, "x"));
     eventually("it is gone", || daemon.attached_count("x") == 0);
     let fd_count = daemon.fd_count();
     (daemon, witness, fd_count)
@@ -30,18 +30,18 @@ fn daemon_and_witness() -> (Daemon, Witness, usize) {
 
 /// The daemon is as it was before the hostile client came.
 #[track_caller]
-fn assert_unharmed(daemon: &Daemon, witness: &mut Witness, fd_count: usize) {
+fn assert_unharmed(daemon: &Daemon, witness: &mut CorrectClient, fd_count: usize) {
     witness.check();
     eventually("the place on the exclusive disk is free", || daemon.attached_count("x") == 0);
     eventually("every descriptor is closed", || daemon.fd_count() == fd_count);
-    drop(Witness::new(daemon, "x"));
+    drop(CorrectClient::new(daemon, "x"));
     eventually("it is gone", || daemon.attached_count("x") == 0);
 }
 
 /// checks: R-6-3
 #[test]
 fn half_a_handshake_leaves_nothing_behind() {
-    let (daemon, mut witness, fd_count) = daemon_and_witness();
+    let (daemon, mut witness, fd_count) = daemon_and_correct_client();
     for message_count in 0..=2 {
         let control = connect(&daemon);
         let messages = [HELLO, attach_message("x", 16, 64, 0)];
@@ -55,7 +55,7 @@ fn half_a_handshake_leaves_nothing_behind() {
 
 #[test]
 fn garbage_is_refused_with_the_field_that_is_wrong() {
-    let (daemon, mut witness, fd_count) = daemon_and_witness();
+    let (daemon, mut witness, fd_count) = daemon_and_correct_client();
     let hello = HELLO.encode();
     let changed = |offset: usize, value: u8| {
         let mut bytes = hello.clone();
@@ -74,7 +74,7 @@ fn garbage_is_refused_with_the_field_that_is_wrong() {
     ] {
         let control = connect(&daemon);
         control.send(&bytes, &[]).expect("sent");
-        let text = hear_refusal(&control, RefusalCode::Malformed);
+        let text = receive_refusal(&control, RefusalCode::Malformed);
         assert_says(&text, &["malformed control message", what, "not a Fip-see program or speaks another version"]);
         assert_closed(&control);
     }
@@ -83,11 +83,11 @@ fn garbage_is_refused_with_the_field_that_is_wrong() {
 
 #[test]
 fn empty_and_oversized_messages_end_the_connection() {
-    let (daemon, mut witness, fd_count) = daemon_and_witness();
+    let (daemon, mut witness, fd_count) = daemon_and_correct_client();
     for length in [513, 4096, 60_000] {
         let control = connect(&daemon);
         control.send(&vec![0x46; length], &[]).expect("sent");
-        let text = hear_refusal(&control, RefusalCode::Malformed);
+        let text = receive_refusal(&control, RefusalCode::Malformed);
         assert_says(&text, &["control message longer than the protocol allows"]);
         assert_closed(&control);
     }
@@ -99,7 +99,7 @@ fn empty_and_oversized_messages_end_the_connection() {
 
 #[test]
 fn messages_out_of_order_are_refused() {
-    let (daemon, mut witness, fd_count) = daemon_and_witness();
+    let (daemon, mut witness, fd_count) = daemon_and_correct_client();
     let attach = attach_message("x", 1, 1, 0);
     let register = Control::Register { region: 1, access: BOTH, length_bytes: 4096 };
     let welcome = Control::Welcome { version: 1, max_queues: 1, max_depth: 1, features: 0, max_pool_bytes: 0 };
@@ -118,11 +118,11 @@ fn messages_out_of_order_are_refused() {
         let control = connect(&daemon);
         for message in &messages[..messages.len() - 1] {
             say(&control, message, &[]);
-            hear(&control);
+            receive(&control);
         }
         let last = messages[messages.len() - 1];
         say(&control, last, &[]);
-        let Control::Refused(Refusal { text, .. }) = hear(&control).0 else { panic!("{last:?} after {messages:?} is taken") };
+        let Control::Refused(Refusal { text, .. }) = receive(&control).0 else { panic!("{last:?} after {messages:?} is taken") };
         assert_says(&text, &[what]);
         assert_closed(&control);
         eventually("the place is free", || daemon.attached_count("x") == 0);
@@ -132,7 +132,7 @@ fn messages_out_of_order_are_refused() {
 
 #[test]
 fn detach_said_twice_gives_the_place_back() {
-    let (daemon, mut witness, fd_count) = daemon_and_witness();
+    let (daemon, mut witness, fd_count) = daemon_and_correct_client();
     for _ in 0..20 {
         let client = RawClient::attach(&daemon, &attach_message("x", 2, 4, 0));
         say(&client.control, &Control::Detach, &[]);
@@ -146,14 +146,14 @@ fn detach_said_twice_gives_the_place_back() {
 
 #[test]
 fn unregister_said_in_a_burst_counts_once() {
-    let (daemon, mut witness, fd_count) = daemon_and_witness();
+    let (daemon, mut witness, fd_count) = daemon_and_correct_client();
     for _ in 0..20 {
         let client = RawClient::attach(&daemon, &attach_message("x", 1, 4, 0));
         let file = client.register_new(1, BOTH, 4096);
         for _ in 0..8 {
             say(&client.control, &Control::Unregister { region: 1 }, &[]);
         }
-        let answers: Vec<Control> = (0..8).map(|_| hear(&client.control).0).collect();
+        let answers: Vec<Control> = (0..8).map(|_| receive(&client.control).0).collect();
         let taken = answers.iter().filter(|answer| **answer == Control::Unregistered { region: 1 }).count();
         let refused =
             answers.iter().filter(|answer| matches!(answer, Control::Refused(Refusal { code: RefusalCode::BadMemory, .. })));
@@ -167,14 +167,14 @@ fn unregister_said_in_a_burst_counts_once() {
 
 #[test]
 fn id_that_is_still_being_unregistered_cannot_be_registered() {
-    let (daemon, mut witness, fd_count) = daemon_and_witness();
+    let (daemon, mut witness, fd_count) = daemon_and_correct_client();
     let client = RawClient::attach(&daemon, &attach_message("x", 1, 4, 0));
     let file = client.register_new(1, BOTH, 4096);
     for _ in 0..50 {
         // Both stand in the socket before the daemon looks, often enough.
         say(&client.control, &Control::Unregister { region: 1 }, &[]);
         say(&client.control, &Control::Register { region: 1, access: BOTH, length_bytes: 4096 }, &[file.as_fd()]);
-        let mut answers = [hear(&client.control).0, hear(&client.control).0];
+        let mut answers = [receive(&client.control).0, receive(&client.control).0];
         answers.sort_by_key(|answer| matches!(answer, Control::Unregistered { .. }));
         match &answers {
             [Control::Registered { region: 1 }, Control::Unregistered { region: 1 }] => {}
@@ -201,14 +201,14 @@ fn send_with_descriptors(control: &impl AsFd, bytes: &[u8], files: &[OwnedFd]) {
 /// checks: R-4.1-6, R-4.2-5, R-4.3-11
 #[test]
 fn descriptors_that_nobody_asked_for_are_closed() {
-    let (daemon, mut witness, fd_count) = daemon_and_witness();
+    let (daemon, mut witness, fd_count) = daemon_and_correct_client();
     let files = |count: usize| -> Vec<OwnedFd> { (0..count).map(|_| sealed_memory(4096, SealFlags::SHRINK)).collect() };
     for (count, what) in
         [(1, "only REGISTER carries a descriptor"), (129, "only REGISTER carries"), (253, "descriptors did not fit")]
     {
         let control = connect(&daemon);
         send_with_descriptors(&control, &HELLO.encode(), &files(count));
-        assert_says(&hear_refusal(&control, RefusalCode::Malformed), &[what]);
+        assert_says(&receive_refusal(&control, RefusalCode::Malformed), &[what]);
         assert_closed(&control);
     }
     let client = RawClient::attach(&daemon, &attach_message("x", 1, 4, 0));
@@ -219,7 +219,7 @@ fn descriptors_that_nobody_asked_for_are_closed() {
             0 => client.control.send(&register, &[]).expect("sent"),
             _ => send_with_descriptors(&client.control, &register, &files(count)),
         }
-        let text = hear_refusal(&client.control, RefusalCode::BadMemory);
+        let text = receive_refusal(&client.control, RefusalCode::BadMemory);
         assert_says(&text, &["exactly one descriptor, the memory file"]);
     }
     assert_eq!(daemon.fd_count(), with_client, "none of them is kept");
@@ -230,7 +230,7 @@ fn descriptors_that_nobody_asked_for_are_closed() {
 /// checks: R-4.3-9, R-4.3-11, R-4.6-1
 #[test]
 fn memory_that_cannot_be_used_is_refused_and_the_attachment_survives() {
-    let (daemon, mut witness, fd_count) = daemon_and_witness();
+    let (daemon, mut witness, fd_count) = daemon_and_correct_client();
     let mut client = RawClient::attach(&daemon, &attach_message("x", 1, 4, 0));
     let good = client.register_new(5, BOTH, 8192);
     let plain_path = daemon.dir.path("plain");
@@ -267,7 +267,7 @@ fn memory_that_cannot_be_used_is_refused_and_the_attachment_survives() {
     }
     for region in [0, 1, 63, 64, u16::MAX] {
         say(&client.control, &Control::Unregister { region }, &[]);
-        let text = hear_refusal(&client.control, RefusalCode::BadMemory);
+        let text = receive_refusal(&client.control, RefusalCode::BadMemory);
         assert_says(&text, &[&format!("there is no registered region {region}")]);
     }
     let segment = Segment { offset_sectors: 0, length_sectors: 16, region: 5 };
@@ -281,12 +281,12 @@ fn memory_that_cannot_be_used_is_refused_and_the_attachment_survives() {
 /// checks: R-4.3-16
 #[test]
 fn client_that_does_not_take_its_answers_loses_its_connection() {
-    let (daemon, mut witness, fd_count) = daemon_and_witness();
+    let (daemon, mut witness, fd_count) = daemon_and_correct_client();
     let client = RawClient::attach(&daemon, &attach_message("x", 1, 4, 0));
     // Each is answered, and no answer is taken, until the socket is full and the daemon gives up.
-    let question = Control::Unregister { region: 9 }.encode();
+    let packet = Control::Unregister { region: 9 }.encode();
     eventually("the daemon closes", || {
-        while client.control.send(&question, &[]).is_ok() {}
+        while client.control.send(&packet, &[]).is_ok() {}
         client.control.is_hung_up() || daemon.attached_count("x") == 0
     });
     witness.check();
@@ -296,7 +296,7 @@ fn client_that_does_not_take_its_answers_loses_its_connection() {
 
 #[test]
 fn client_that_floods_the_control_socket_keeps_nobody_from_attaching() {
-    let (daemon, mut witness, fd_count) = daemon_and_witness();
+    let (daemon, mut witness, fd_count) = daemon_and_correct_client();
     let client = RawClient::attach(&daemon, &attach_message("x", 1, 4, 0));
     let control = Arc::new(client.control);
     let stop = Arc::new(AtomicBool::new(false));
@@ -308,9 +308,9 @@ fn client_that_floods_the_control_socket_keeps_nobody_from_attaching() {
             }
         })
     };
-    let question = |control: &Seqpacket| drop(control.send(&Control::Unregister { region: 9 }.encode(), &[]));
+    let packet = |control: &Seqpacket| drop(control.send(&Control::Unregister { region: 9 }.encode(), &[]));
     let answers = |control: &Seqpacket| drop(control.try_receive());
-    let threads = [flood(question), flood(question), flood(answers), flood(answers)];
+    let threads = [flood(packet), flood(packet), flood(answers), flood(answers)];
     for _ in 0..200 {
         drop(daemon.attach(&Daemon::options("a")).expect("attached"));
     }

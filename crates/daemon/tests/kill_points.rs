@@ -6,8 +6,8 @@ mod common;
 use std::path::Path;
 use std::time::Instant;
 
-use common::raw::{BOTH, HELLO, RawClient, attach_message, hear, say, sealed_memory};
-use common::{Daemon, Witness, await_word, child_process, eventually, mapping_count, socket_given, stamp};
+use common::raw::{BOTH, HELLO, RawClient, attach_message, receive, say, sealed_memory};
+use common::{CorrectClient, Daemon, await_word, child_process, eventually, mapping_count, socket_given, stamp};
 use fipsee_block::wire::{Operation, Segment, Status, request_flush, request_one_segment};
 use fipsee_ring::Message;
 use fipsee_ring::control::Control;
@@ -68,11 +68,11 @@ fn child_that_lives_until_a_step() {
     here("connected");
     say(&control, &HELLO, &[]);
     here("hello sent");
-    assert!(matches!(hear(&control).0, Control::Welcome { .. }));
+    assert!(matches!(receive(&control).0, Control::Welcome { .. }));
     here("welcome heard");
     say(&control, &attach_message("d", 2, 64, 0), &[]);
     here("attach sent");
-    let (answer, descriptors) = hear(&control);
+    let (answer, descriptors) = receive(&control);
     here("attached heard");
     let mut client = RawClient::attached(control, &answer, descriptors);
     here("region mapped");
@@ -80,11 +80,11 @@ fn child_that_lives_until_a_step() {
     issue(&mut client);
     say(&client.control, &Control::Unregister { region: 1 }, &[]);
     here("unregister sent");
-    assert_eq!(hear(&client.control).0, Control::Unregistered { region: 1 });
+    assert_eq!(receive(&client.control).0, Control::Unregistered { region: 1 });
     client.publish(&request_flush(9));
     say(&client.control, &Control::Detach, &[]);
     here("detach sent with requests in flight");
-    assert_eq!(hear(&client.control).0, Control::Detached);
+    assert_eq!(receive(&client.control).0, Control::Detached);
     here("detached heard");
     panic!("no such step");
 }
@@ -94,7 +94,7 @@ fn register_twice(client: &RawClient) {
         let file = sealed_memory(MEMORY_BYTES, SealFlags::SHRINK);
         say(&client.control, &Control::Register { region: id, access: BOTH, length_bytes: MEMORY_BYTES }, &[fd(&file)]);
         here(sent);
-        assert_eq!(hear(&client.control).0, Control::Registered { region: id });
+        assert_eq!(receive(&client.control).0, Control::Registered { region: id });
         if id == 1 {
             here("registered heard");
         }
@@ -120,7 +120,7 @@ fn issue(client: &mut RawClient) {
     here("request staged in the ring without a bell");
     let _ = client.queues[0].completions.arm_and_work_remains();
     here("asleep flag set");
-    client.queues[0].daemon_bell.ring();
+    client.queues[0].daemon_doorbell.ring();
     here("bell rung");
     for tag in 1..16 {
         client.publish(&write_of(tag, 1));
@@ -176,7 +176,7 @@ fn kill_at(step: &str, socket: &Path, mut condition: impl FnMut() -> bool) -> In
 fn everything_of_a_client_killed_at_any_step_is_released() {
     let disks = ["--disk", "d=file:{dir}/disk,size=1M", "--disk", "w=memory:1M", "--workers", "2"];
     let daemon = Daemon::start(&disks);
-    let mut witness = Witness::new(&daemon, "w");
+    let mut witness = CorrectClient::new(&daemon, "w");
     // The first use of the disk may open something for good.
     kill_at("another request in flight", &daemon.socket(), || true);
     eventually("nobody is attached", || daemon.attached_count("d") == 0);
@@ -200,7 +200,7 @@ fn everything_of_a_client_killed_at_any_step_is_released() {
 fn memory_of_a_killed_client_stays_until_the_disk_is_done_with_it() {
     for wrapper in ["delay:1s:", "delay:1ms+1s:"] {
         let daemon = Daemon::start(&["--disk", &format!("d={wrapper}file:{{dir}}/disk,size=1M"), "--disk", "w=memory:1M"]);
-        let mut witness = Witness::new(&daemon, "w");
+        let mut witness = CorrectClient::new(&daemon, "w");
         let shared = shared_mappings(daemon.pid());
         let before = taken(&daemon);
         // What nobody has taken is nobody's, when its client is dead.

@@ -4,8 +4,8 @@ mod common;
 
 use std::os::fd::AsFd;
 
-use common::raw::{HELLO, RawClient, attach_message, connect, hear, say};
-use common::{Daemon, PATIENCE, Scratch, assert_says, eventually, refused, skip};
+use common::raw::{HELLO, RawClient, attach_message, connect, receive, say};
+use common::{Daemon, Scratch, TIMEOUT, assert_says, eventually, refused, skip};
 use fipsee_block::client::{AttachOptions, Disk, Error, Queue};
 use fipsee_block::wire::{BlockInfo, FEATURE_SOLE_WRITER, FEATURES, PROFILE};
 use fipsee_ring::channel::{FEATURE_CHOICES, FEATURE_WORKER_CPU, RegionLayout};
@@ -188,7 +188,7 @@ fn features_that_the_daemon_does_not_know_are_not_in_force() {
     ] {
         let control = connect(&daemon);
         say(&control, &Control::Hello { version_min: VERSION, version_max: VERSION, features: offered }, &[]);
-        let Control::Welcome { features, .. } = hear(&control).0 else { panic!("not welcome") };
+        let Control::Welcome { features, .. } = receive(&control).0 else { panic!("not welcome") };
         assert_eq!(features, expected, "{offered:#x}");
     }
     say(&connect(&daemon), &HELLO, &[]);
@@ -203,14 +203,14 @@ fn scripted(welcome_features: u64, layout: RegionLayout) -> (Scratch, std::threa
     rustix::net::listen(&socket, 1).expect("listening");
     let thread = std::thread::spawn(move || {
         let control = Seqpacket::from_fd(rustix::net::accept(&socket).expect("a client"));
-        let hello = control.receive(PATIENCE).expect("a greeting");
+        let hello = control.receive(TIMEOUT).expect("a greeting");
         const OFFERED: u64 = FEATURE_WORKER_CPU | FEATURE_CHOICES;
         assert!(matches!(Control::decode(&hello.bytes), Ok(Control::Hello { features: OFFERED, .. })));
         let welcome =
             Control::Welcome { version: VERSION, max_queues: 1, max_depth: 4, features: welcome_features, max_pool_bytes: 4096 };
         say(&control, &welcome, &[]);
         // A client that does not like the greeting is gone.
-        let Ok(_attach) = control.receive(PATIENCE) else { return };
+        let Ok(_attach) = control.receive(TIMEOUT) else { return };
         let region = Region::create("fipsee-test", layout.region_bytes).expect("memory");
         layout.write_to(&region).expect("it fits");
         let info = BlockInfo {
@@ -225,9 +225,9 @@ fn scripted(welcome_features: u64, layout: RegionLayout) -> (Scratch, std::threa
             identity: [0; 16],
         };
         let reply = Control::Attached { queue_count: 1, region_bytes: layout.region_bytes, service_info: info.to_bytes() };
-        let (bell, (_, client_end)) = (EventDoorbell::new().expect("an eventfd"), SocketDoorbell::pair().expect("a pair"));
-        say(&control, &reply, &[region.as_fd(), bell.as_fd(), client_end.as_fd()]);
-        let _ = control.receive(PATIENCE);
+        let (doorbell, (_, client_end)) = (EventDoorbell::new().expect("an eventfd"), SocketDoorbell::pair().expect("a pair"));
+        say(&control, &reply, &[region.as_fd(), doorbell.as_fd(), client_end.as_fd()]);
+        let _ = control.receive(TIMEOUT);
     });
     (dir, thread)
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use common::{Daemon, Scratch, Witness, assert_says, refused_in};
+use common::{CorrectClient, Daemon, Scratch, assert_says, refused_in};
 use serde_json::{Value, json};
 
 /// Everything below a folder but the log and the configuration: which file it is, and how long.
@@ -71,7 +71,7 @@ fn refused_reload_leaves_nothing_behind_and_is_refused_the_same_way_again() {
         let head = format!("confine = \"{confine}\"\nconfine_paths = [\"{{dir}}\"]\n{}", disk("a", "memory:1M"));
         write(&dir, &head);
         let daemon = Daemon::start_in(dir, &[], &["--config", "{dir}/f.toml"]);
-        let mut witness = Witness::new(&daemon, "a");
+        let mut witness = CorrectClient::new(&daemon, "a");
         let before = everything_below(&daemon.dir.0);
         for (text, mut pieces) in refused() {
             if confine != "off" && text.contains("f/g/vm") {
@@ -95,7 +95,7 @@ fn refused_reload_leaves_nothing_behind_and_is_refused_the_same_way_again() {
         // It is served, so that it stays whatever is refused now.
         let answer = reload(&daemon, &format!("{head}{}", disk("x", "file:{dir}/none")));
         assert!(answer["error"].is_string(), "{answer}");
-        Witness::new(&daemon, "c").check();
+        CorrectClient::new(&daemon, "c").check();
     }
 }
 
@@ -128,7 +128,7 @@ fn refused_takeover_leaves_nothing_behind() {
     let dir = Scratch::new();
     prepare(&dir);
     let daemon = Daemon::start_in(dir, &[], &["--disk", "a=memory:1M"]);
-    let mut witness = Witness::new(&daemon, "a");
+    let mut witness = CorrectClient::new(&daemon, "a");
     let before = everything_below(&daemon.dir.0);
     let mut daemon = daemon;
     let new = "c=file:{dir}/new.img,size=1M";
@@ -138,6 +138,6 @@ fn refused_takeover_leaves_nothing_behind() {
         witness.check();
     }
     daemon.try_take_over(&["--disk", new]).expect("a takeover");
-    Witness::new(&daemon, "c").check();
+    CorrectClient::new(&daemon, "c").check();
     assert!(daemon.dir.path("new.img").exists());
 }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Daemon, Scratch, Witness, assert_says, eventually, refusal_of, refused_in};
+use common::{CorrectClient, Daemon, Scratch, assert_says, eventually, refusal_of, refused_in};
 use fipsee_block::client::{AttachOptions, Disk};
 use fipsee_ring::control::RefusalCode;
 use rustix::process::{Pid, Signal};
@@ -39,15 +39,15 @@ fn outcome(added: &[&str], removed: &[&str], changed: &[&str], needs_restart: &[
 #[test]
 fn added_disk_is_served_and_removed_disk_is_closed_while_others_work() {
     let daemon = start(TWO_DISKS);
-    let mut witness = Witness::new(&daemon, "a");
+    let mut witness = CorrectClient::new(&daemon, "a");
     // The first file disk in use costs the worker a kernel ring, which stays.
-    drop(Witness::new(&daemon, "b"));
+    drop(CorrectClient::new(&daemon, "b"));
     eventually("the client of b is gone", || daemon.attached_count("b") == 0);
     let descriptors = daemon.fd_count();
     let three = format!("{TWO_DISKS}[[disk]]\nname = \"c\"\nspec = \"file:{{dir}}/c.img,size=2M\"\n");
     assert_eq!(reload(&daemon, &three), outcome(&["c"], &[], &[], &[]));
     assert_eq!(disks(&daemon), ["a", "b", "c"]);
-    Witness::new(&daemon, "c").check();
+    CorrectClient::new(&daemon, "c").check();
     witness.check();
     assert_eq!(reload(&daemon, &three), outcome(&[], &[], &[], &[]), "the same file again");
     eventually("the client of c is gone", || daemon.attached_count("c") == 0);
@@ -63,14 +63,14 @@ fn added_disk_is_served_and_removed_disk_is_closed_while_others_work() {
 #[test]
 fn disk_in_use_is_not_removed_and_nothing_else_of_that_file_happens() {
     let daemon = start(TWO_DISKS);
-    let mut witness = Witness::new(&daemon, "b");
+    let mut witness = CorrectClient::new(&daemon, "b");
     let file = "log_level = \"error\"\n[[disk]]\nname = \"c\"\nspec = \"memory:1M\"\n";
     let answer = reload(&daemon, file);
     let text = answer["error"].as_str().expect("an error");
     assert_says(text, &["disk 'b'", "in use by process", &std::process::id().to_string(), "detach that, or keep the disk"]);
     assert_eq!(disks(&daemon), ["a", "b"]);
     // Disk a, which nobody used, had been closed to new clients for a moment.
-    Witness::new(&daemon, "a").check();
+    CorrectClient::new(&daemon, "a").check();
     witness.check();
     drop(witness);
     eventually("the client of b is gone", || daemon.attached_count("b") == 0);
@@ -82,7 +82,7 @@ fn disk_in_use_is_not_removed_and_nothing_else_of_that_file_happens() {
 #[test]
 fn broken_file_changes_nothing_and_says_where() {
     let daemon = start(TWO_DISKS);
-    let mut witness = Witness::new(&daemon, "a");
+    let mut witness = CorrectClient::new(&daemon, "a");
     let with = |line: &str| format!("{line}\n{TWO_DISKS}");
     for (file, pieces) in [
         ("workers = 1\n[[disk]\n".to_owned(), ["f.toml", "line 2, column"]),
@@ -125,7 +125,7 @@ fn what_needs_a_restart_is_named_and_the_rest_takes_effect() {
     assert_eq!(daemon.admin(&json!({ "request": "info", "disk": "a" }))["size_bytes"], 1 << 20);
     assert_eq!(reload(&daemon, file), outcome(&[], &[], &[], &restart), "as long as it is not restarted");
     assert_says(&daemon.log(), &["needs a restart", "workers"]);
-    let _both = [Witness::new(&daemon, "a"), Witness::new(&daemon, "b")];
+    let _both = [CorrectClient::new(&daemon, "a"), CorrectClient::new(&daemon, "b")];
     let text = refusal_of(Disk::attach(&daemon.socket(), &AttachOptions::new("a")), RefusalCode::Limit);
     assert_says(&text, &["its limit of 2 clients"]);
 }
@@ -150,7 +150,7 @@ fn sighup_reloads_and_changes_the_level_of_the_log() {
         let pid = Pid::from_raw(i32::try_from(daemon.pid()).expect("a pid")).expect("not 0");
         rustix::process::kill_process(pid, Signal::HUP).expect("a child can be signalled");
     };
-    drop(Witness::new(&daemon, "a"));
+    drop(CorrectClient::new(&daemon, "a"));
     assert_eq!(daemon.log(), "", "below the level");
     write(&daemon.dir, &format!("log_level = \"debug\"\n{TWO_DISKS}"));
     // Someone who has the admin socket open and says nothing does not hold it up.
@@ -158,12 +158,12 @@ fn sighup_reloads_and_changes_the_level_of_the_log() {
         std::os::unix::net::UnixStream::connect(fipsee_daemon::admin::admin_path(&daemon.socket())).expect("it listens");
     hang_up(&daemon);
     eventually("the reload is in the log", || daemon.log().contains("reloaded"));
-    drop(Witness::new(&daemon, "a"));
+    drop(CorrectClient::new(&daemon, "a"));
     eventually("clients are in the log", || daemon.log().contains("attached"));
     write(&daemon.dir, "broken");
     hang_up(&daemon);
     eventually("the reason is in the log", || daemon.log().contains("not reloaded") && daemon.log().contains("line 1, column"));
-    Witness::new(&daemon, "b").check();
+    CorrectClient::new(&daemon, "b").check();
     daemon.signal_term();
     assert!(daemon.await_exit().success());
 }

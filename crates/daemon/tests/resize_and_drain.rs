@@ -190,7 +190,7 @@ fn terminated_daemon_answers_everything_published_and_leaves_no_socket() {
 }
 
 /// Keep the queue full until the daemon is gone; every token that was answered, and how many were published.
-fn load_until_gone(mut queue: Queue, segment: Segment, tell: &mpsc::Sender<()>) -> (Vec<u64>, u64) {
+fn load_until_gone(mut queue: Queue, segment: Segment, send: &mpsc::Sender<()>) -> (Vec<u64>, u64) {
     let (mut answered, mut next) = (Vec::new(), 0_u64);
     loop {
         while queue.free() > 0 {
@@ -202,7 +202,7 @@ fn load_until_gone(mut queue: Queue, segment: Segment, tell: &mpsc::Sender<()>) 
             answered.push(completion.token);
         });
         match waited {
-            Ok(_) if answered.len() >= 1000 => tell.send(()).unwrap_or(()),
+            Ok(_) if answered.len() >= 1000 => send.send(()).unwrap_or(()),
             Ok(_) => {}
             Err(Error::Disconnected) => return (answered, next),
             Err(other) => panic!("{other}"),
@@ -217,9 +217,9 @@ fn termination_under_load_drains_and_answers_nothing_twice() {
         let (attached, queue) = daemon.client(&Daemon::options(disk));
         let buffer = attached.allocate(4096).expect("a pool");
         let segment = buffer.segment(0, 4096);
-        let (tell, hear) = mpsc::channel();
-        let load = std::thread::spawn(move || load_until_gone(queue, segment, &tell));
-        hear.recv().expect("it runs");
+        let (send, receive) = mpsc::channel();
+        let load = std::thread::spawn(move || load_until_gone(queue, segment, &send));
+        receive.recv().expect("it runs");
         daemon.signal_term();
         let (mut answered, published) = load.join().expect("no panic");
         assert!(daemon.await_exit().success(), "{}", daemon.log());
@@ -245,9 +245,9 @@ fn client_in_the_handshake_is_told_that_the_daemon_goes() {
     let attached = RawClient::attach(&daemon, &attach_message("a", 1, 1, 0));
     // Both are known to the daemon: the second came after the first.
     daemon.signal_term();
-    let text = common::raw::hear_refusal(&silent, fipsee_ring::control::RefusalCode::ShuttingDown);
+    let text = common::raw::receive_refusal(&silent, fipsee_ring::control::RefusalCode::ShuttingDown);
     assert_says(&text, &["shutting down", "try again when it is back"]);
-    assert_eq!(common::raw::hear(&attached.control).0, Control::Detached);
+    assert_eq!(common::raw::receive(&attached.control).0, Control::Detached);
     common::raw::assert_closed(&attached.control);
     assert!(daemon.await_exit().success());
 }

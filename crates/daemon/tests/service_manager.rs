@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, Scratch, assert_says, eventually};
+use common::{Scratch, TIMEOUT, assert_says, eventually};
 use fipsee_block::client::{AttachOptions, Blocking};
 use fipsee_ring::seqpacket::{Seqpacket, socket_address};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -28,7 +28,7 @@ impl Service {
     /// `environment` goes to the daemon, with `$$` for its process; the sockets become its descriptors 3 and 4.
     fn start(dir: Scratch, environment: &str, sockets: [Option<OwnedFd>; 2]) -> Self {
         let notify = UnixDatagram::bind(dir.path("notify")).expect("a socket");
-        notify.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        notify.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
         std::fs::write(dir.path("f.toml"), FILE).expect("a file");
         let program = env!("CARGO_BIN_EXE_fipseed");
         let shown = dir.0.display();
@@ -44,7 +44,7 @@ impl Service {
         Self { dir, child, notify }
     }
 
-    fn hear(&self) -> String {
+    fn receive(&self) -> String {
         let mut bytes = [0; 4096];
         match self.notify.recv(&mut bytes) {
             Ok(length) => String::from_utf8_lossy(&bytes[..length]).into_owned(),
@@ -96,54 +96,54 @@ fn write_and_read(socket: &Path) {
 #[test]
 fn readiness_reload_and_end_are_told() {
     let mut service = Service::start(Scratch::new(), "", [None, None]);
-    let ready = service.hear();
+    let ready = service.receive();
     assert_says(&ready, &["READY=1\n", "STATUS=serving a\n"]);
     // Ready means that nobody needs to try twice.
     write_and_read(&service.dir.path("own"));
     std::fs::write(service.dir.path("f.toml"), format!("{FILE}[[disk]]\nname = \"b\"\nspec = \"null:1M\"\n")).expect("a file");
     let before = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     service.signal(Signal::HUP);
-    let reloading = service.hear();
+    let reloading = service.receive();
     assert_says(&reloading, &["RELOADING=1\n", "MONOTONIC_USEC="]);
     let stamp = reloading.lines().find_map(|line| line.strip_prefix("MONOTONIC_USEC=")).expect("a time");
     let stamp_us: i64 = stamp.parse().expect("a number");
     assert!(stamp_us >= before.tv_sec * 1_000_000 + before.tv_nsec / 1000, "of this reload");
-    assert_says(&service.hear(), &["READY=1\n", "STATUS=serving a, b\n"]);
+    assert_says(&service.receive(), &["READY=1\n", "STATUS=serving a, b\n"]);
     std::fs::write(service.dir.path("f.toml"), "broken").expect("a file");
     service.signal(Signal::HUP);
-    assert_says(&service.hear(), &["RELOADING=1\n"]);
+    assert_says(&service.receive(), &["RELOADING=1\n"]);
     // Otherwise the service manager would wait for ever.
-    assert_says(&service.hear(), &["READY=1\n", "STATUS=serving a, b\n"]);
+    assert_says(&service.receive(), &["READY=1\n", "STATUS=serving a, b\n"]);
     service.signal(Signal::TERM);
-    assert_says(&service.hear(), &["STOPPING=1\n", "STATUS="]);
+    assert_says(&service.receive(), &["STOPPING=1\n", "STATUS="]);
     assert!(service.await_exit().success());
 }
 
 #[test]
 fn watchdog_is_fed_by_the_thread_that_must_be_alive() {
     let service = Service::start(Scratch::new(), "WATCHDOG_USEC=200000 WATCHDOG_PID=$$", [None, None]);
-    assert_says(&service.hear(), &["READY=1\n"]);
+    assert_says(&service.receive(), &["READY=1\n"]);
     for _ in 0..3 {
-        assert_eq!(service.hear(), "WATCHDOG=1\n");
+        assert_eq!(service.receive(), "WATCHDOG=1\n");
     }
     service.signal(Signal::STOP);
     service.notify.set_read_timeout(Some(Duration::from_millis(1500))).expect("a timeout");
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     // One may have been on its way.
     while service.notify.recv(&mut [0; 64]).is_ok() {
         assert!(Instant::now() < deadline, "a stopped daemon gives signs of life");
     }
     service.signal(Signal::CONT);
-    service.notify.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    assert_eq!(service.hear(), "WATCHDOG=1\n");
+    service.notify.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
+    assert_eq!(service.receive(), "WATCHDOG=1\n");
 }
 
 #[test]
 fn watchdog_of_another_process_is_not_ours() {
     let service = Service::start(Scratch::new(), "WATCHDOG_USEC=20000 WATCHDOG_PID=1", [None, None]);
-    assert_says(&service.hear(), &["READY=1\n"]);
+    assert_says(&service.receive(), &["READY=1\n"]);
     service.signal(Signal::HUP);
-    assert_says(&service.hear(), &["RELOADING=1\n"]);
+    assert_says(&service.receive(), &["RELOADING=1\n"]);
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn inherited_sockets_are_served_and_survive_the_daemon() {
     });
     let environment = "LISTEN_PID=$$ LISTEN_FDS=2 LISTEN_FDNAMES=fipseed.socket:admin";
     let mut service = Service::start(dir, environment, [Some(client_socket), Some(admin_socket.into())]);
-    assert_says(&service.hear(), &["READY=1\n"]);
+    assert_says(&service.receive(), &["READY=1\n"]);
     early.join().expect("served");
     write_and_read(&client);
     let mut stream = UnixStream::connect(&admin).expect("it listens");
@@ -177,7 +177,7 @@ fn inherited_sockets_are_served_and_survive_the_daemon() {
     let waiting = Seqpacket::connect(&client).expect("somebody still has the socket");
     let dir = Scratch::new();
     let mut next = Service::start(dir, "LISTEN_PID=$$ LISTEN_FDS=1", [Some(kept), None]);
-    assert_says(&next.hear(), &["READY=1\n"]);
+    assert_says(&next.receive(), &["READY=1\n"]);
     write_and_read(&client);
     let own_admin = fipsee_daemon::admin::admin_path(&client);
     assert!(own_admin.exists(), "without one it makes its own, beside the socket for clients");
@@ -193,7 +193,7 @@ fn takeover_is_told_before_the_new_daemon_is_ready() {
     let path = dir.path("c");
     let socket = seqpacket_listener(&path);
     let mut service = Service::start(dir, "LISTEN_PID=$$ LISTEN_FDS=1", [Some(socket), None]);
-    assert_says(&service.hear(), &["READY=1\n"]);
+    assert_says(&service.receive(), &["READY=1\n"]);
     let mut client = Blocking::attach(&path, &AttachOptions::new("a")).expect("attached");
     client.write_at(&[9; 512], 0).expect("written");
     let log = std::fs::File::options().append(true).open(service.dir.path("log")).expect("a file");
@@ -202,8 +202,8 @@ fn takeover_is_told_before_the_new_daemon_is_ready() {
     command.env("NOTIFY_SOCKET", service.dir.path("notify")).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     let new = command.spawn().expect("the daemon can be started");
     let pid = new.id();
-    assert_eq!(service.hear(), format!("MAINPID={pid}\n"), "{}", service.log());
-    assert_says(&service.hear(), &["READY=1\n", "STATUS=serving a\n"]);
+    assert_eq!(service.receive(), format!("MAINPID={pid}\n"), "{}", service.log());
+    assert_says(&service.receive(), &["READY=1\n", "STATUS=serving a\n"]);
     assert!(service.await_exit().success());
     service.child = new;
     let mut block = [0; 512];
@@ -211,7 +211,7 @@ fn takeover_is_told_before_the_new_daemon_is_ready() {
     assert_eq!(block, [9; 512]);
     drop(client);
     service.signal(Signal::TERM);
-    assert_says(&service.hear(), &["STOPPING=1\n"]);
+    assert_says(&service.receive(), &["STOPPING=1\n"]);
     assert!(service.await_exit().success());
     let own_admin = fipsee_daemon::admin::admin_path(&path);
     assert!(
@@ -225,7 +225,7 @@ fn sockets_of_another_process_are_left_alone() {
     let dir = Scratch::new();
     let socket = seqpacket_listener(&dir.path("c"));
     let service = Service::start(dir, "LISTEN_PID=1 LISTEN_FDS=1", [Some(socket), None]);
-    assert_says(&service.hear(), &["READY=1\n"]);
+    assert_says(&service.receive(), &["READY=1\n"]);
     write_and_read(&service.dir.path("own"));
 }
 
@@ -265,10 +265,10 @@ fn lines_for_the_journal_carry_a_priority_and_no_time() {
         // Known only when the file is there, so the shell finds it out.
         let stream = stream.replace("LOG", &format!("$(stat -Lc %d:%i {})", log.display()));
         let mut service = Service::start(dir, &format!("JOURNAL_STREAM={stream}"), [None, None]);
-        assert_says(&service.hear(), &["READY=1\n"]);
+        assert_says(&service.receive(), &["READY=1\n"]);
         std::fs::write(service.dir.path("f.toml"), "broken").expect("a file");
         service.signal(Signal::HUP);
-        assert_says(&(service.hear() + &service.hear()), &["RELOADING=1\n", "READY=1\n"]);
+        assert_says(&(service.receive() + &service.receive()), &["RELOADING=1\n", "READY=1\n"]);
         service.signal(Signal::TERM);
         assert!(service.await_exit().success());
         service.log()

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use fipsee_ring::wait::WaitMode;
 
-use common::{Daemon, Scratch, Witness, assert_says, refused, refused_in};
+use common::{CorrectClient, Daemon, Scratch, assert_says, refused, refused_in};
 
 /// Run with both limits of a resource lowered; the hard one, too, because the daemon raises the soft one.
 const fn with_limit(option_and_value: &'static str) -> [&'static str; 4] {
@@ -111,7 +111,7 @@ fn missing_doubled_and_unknown_settings_are_told() {
 #[test]
 fn second_daemon_on_the_same_socket_is_refused_and_the_first_goes_on() {
     let daemon = Daemon::start(&["--disk", "a=memory:1M"]);
-    let mut witness = Witness::new(&daemon, "a");
+    let mut witness = CorrectClient::new(&daemon, "a");
     let socket = daemon.socket();
     let mut second = Command::new(env!("CARGO_BIN_EXE_fipseed"));
     let output = second.args(["--disk", "b=memory:1M", "--listen"]).arg(&socket).output().expect("it can be started");
@@ -119,7 +119,7 @@ fn second_daemon_on_the_same_socket_is_refused_and_the_first_goes_on() {
     let text = String::from_utf8_lossy(&output.stderr);
     assert_says(&text, &["another server already listens at", "stop it, or choose another path with --listen"]);
     witness.check();
-    Witness::new(&daemon, "a").check();
+    CorrectClient::new(&daemon, "a").check();
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn socket_path_that_is_a_file_a_directory_or_too_long_is_refused_and_kept() {
 #[test]
 fn file_disk_that_another_daemon_serves_is_refused_and_that_one_goes_on() {
     let daemon = Daemon::start(&["--disk", "f=file:{dir}/disk,size=1M"]);
-    let mut witness = Witness::new(&daemon, "f");
+    let mut witness = CorrectClient::new(&daemon, "f");
     let spec = format!("g=file:{}", daemon.dir.path("disk").display());
     let text = refused(&["--disk", &spec]);
     assert_says(&text, &["disk 'g'", "is in use by process", &daemon.pid().to_string(), "stop the other one"]);

@@ -5,7 +5,7 @@ mod takeover_common;
 
 use std::convert::Infallible;
 
-use common::{Daemon, PATIENCE, Witness, assert_says, eventually, finish_one, refusal_of, refused, stamp};
+use common::{CorrectClient, Daemon, TIMEOUT, assert_says, eventually, finish_one, refusal_of, refused, stamp};
 use fipsee_block::client::AttachOptions;
 use fipsee_block::wire::Status;
 use fipsee_ring::control::{Control, RefusalCode, VERSION};
@@ -77,7 +77,7 @@ fn sleepers_are_woken_by_the_new_daemon_and_wake_it() {
         let sleeper = std::thread::spawn(move || {
             let mut finished = 0;
             while queue.next_event().is_none() {
-                finished += queue.wait_timeout(PATIENCE, &mut |_| {}).expect("the daemon is there");
+                finished += queue.wait_timeout(TIMEOUT, &mut |_| {}).expect("the daemon is there");
             }
             assert_eq!(finished, 0);
             queue
@@ -138,13 +138,13 @@ fn memory_and_rights_of_clients_come_along() {
 fn many_clients_and_unfinished_handshakes_come_along() {
     // One worker: each that serves a file disk has an io_uring, which is a descriptor.
     let mut daemon = Daemon::start(&["--disk", "m=memory:64M", "--disk", "f=file:{dir}/disk,size=64M"]);
-    let mut witnesses: Vec<Witness> =
-        (0..40).map(|index| Witness::new(&daemon, if index % 2 == 0 { "m" } else { "f" })).collect();
-    witnesses.iter_mut().for_each(Witness::check);
+    let mut correct_clients: Vec<CorrectClient> =
+        (0..40).map(|index| CorrectClient::new(&daemon, if index % 2 == 0 { "m" } else { "f" })).collect();
+    correct_clients.iter_mut().for_each(CorrectClient::check);
     let descriptors = daemon.fd_count();
     for _ in 0..3 {
         daemon.take_over();
-        witnesses.iter_mut().for_each(Witness::check);
+        correct_clients.iter_mut().for_each(CorrectClient::check);
     }
     // It is greeted by another than it connected to. On a machine that stalls, its 5 s to say something may pass first: once more.
     let hello = Control::Hello { version_min: VERSION, version_max: VERSION, features: 0 };
@@ -159,10 +159,10 @@ fn many_clients_and_unfinished_handshakes_come_along() {
     });
     drop(silent);
     // An io_uring is made when a file is first asked for something.
-    witnesses.iter_mut().for_each(Witness::check);
+    correct_clients.iter_mut().for_each(CorrectClient::check);
     // What is handed over is closed with its client, not kept.
     eventually("as many descriptors as before", || daemon.fd_count() == descriptors);
-    drop(witnesses);
+    drop(correct_clients);
     eventually("all are gone", || daemon.attached_count("m") + daemon.attached_count("f") == 0);
     daemon.signal_term();
     assert!(daemon.await_exit().success());

@@ -17,14 +17,14 @@ const POLICY: ReconnectPolicy = ReconnectPolicy {
 };
 
 /// A client that reads what it wrote, across whatever happens.
-struct Survivor {
+struct ReconnectingClient {
     disk: Disk,
     queues: Vec<Queue>,
     version: u64,
     reconnects: u32,
 }
 
-impl Survivor {
+impl ReconnectingClient {
     fn new(daemon: &Daemon) -> Self {
         let (disk, queue) = daemon.client(&Daemon::options("f"));
         Self { disk, queues: vec![queue], version: 0, reconnects: 0 }
@@ -62,7 +62,7 @@ impl Survivor {
 /// One takeover in which somebody dies; `false`: it was over before that step.
 fn kill_at(plan: Plan) -> bool {
     let mut daemon = Daemon::start(&["--disk", "f=file:{dir}/disk,size=1M"]);
-    let mut survivor = Survivor::new(&daemon);
+    let mut survivor = ReconnectingClient::new(&daemon);
     survivor.round();
     let (listener, real) = step_between(&daemon);
     let mut new = daemon.launch_takeover(&[]);

@@ -13,14 +13,14 @@ use fipsee_block::wire::Status;
 use takeover_common::Load;
 
 /// Something that is done again and again, and must always come off.
-struct Talker {
+struct RepeatedTask {
     what: &'static str,
     stop: Arc<AtomicBool>,
     rounds: Arc<AtomicU64>,
     thread: JoinHandle<()>,
 }
 
-impl Talker {
+impl RepeatedTask {
     fn start(what: &'static str, mut round: impl FnMut(u64) + Send + 'static) -> Self {
         let (stop, rounds) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
         let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&rounds));
@@ -53,7 +53,7 @@ fn control_messages_that_come_meanwhile_are_answered_once() {
     let mut daemon = Daemon::start(&["--disk", "m=memory:16M", "--disk", "w=memory:16M", "--workers", "2"]);
     let load = Load::start(&daemon, "w", 16);
     let (disk, mut queue) = daemon.client(&Daemon::options("m"));
-    let memory = Talker::start("registering memory", move |round| {
+    let memory = RepeatedTask::start("registering memory", move |round| {
         let memory = disk.create_memory(1 << 16).expect("registered");
         let buffer = memory.buffer(0, 4096).expect("inside");
         buffer.fill(0, &stamp(4096, 1, round));
@@ -64,7 +64,7 @@ fn control_messages_that_come_meanwhile_are_answered_once() {
         assert_eq!(finish_one(&mut queue), Status::BadMemory, "what was unregistered with one daemon is so with the next");
     });
     let socket = daemon.socket();
-    let attaching = Talker::start("attaching", move |round| {
+    let attaching = RepeatedTask::start("attaching", move |round| {
         let options = AttachOptions { queue_count: 1 + u16::try_from(round % 3).unwrap_or(0), ..Daemon::options("m") };
         let (disk, mut queues) = fipsee_block::client::Disk::attach(&socket, &options).expect("attached");
         let buffer = disk.allocate(4096).expect("a pool");
@@ -76,7 +76,7 @@ fn control_messages_that_come_meanwhile_are_answered_once() {
     });
     for _ in 0..20 {
         load.await_progress();
-        [&memory, &attaching].into_iter().for_each(Talker::await_progress);
+        [&memory, &attaching].into_iter().for_each(RepeatedTask::await_progress);
         daemon.take_over();
     }
     memory.finish();

@@ -9,25 +9,25 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use common::{Daemon, PATIENCE, Scratch, Witness, assert_says, eventually, is_root, refused_in, skip};
+use common::{CorrectClient, Daemon, Scratch, TIMEOUT, assert_says, eventually, is_root, refused_in, skip};
 use takeover_common::{FakeNew, Load};
 
 const DISKS: [&str; 4] = ["--disk", "m=memory:16M", "--disk", "f=file:{dir}/disk,size=16M"];
 
 /// What a new daemon says that asks with these arguments. The old one goes on with its clients.
 #[track_caller]
-fn refusal(daemon: &Daemon, witness: &mut Witness, arguments: &[&str]) -> String {
+fn refusal(daemon: &Daemon, witness: &mut CorrectClient, arguments: &[&str]) -> String {
     let arguments: Vec<&str> = ["--takeover"].iter().chain(arguments).copied().collect();
     let text = refused_in(&daemon.dir, &[], &arguments);
     witness.check();
-    Witness::new(daemon, "f").check();
+    CorrectClient::new(daemon, "f").check();
     text
 }
 
 #[test]
 fn what_does_not_fit_is_refused_by_name() {
     let daemon = Daemon::start(&DISKS);
-    let mut witness = Witness::new(&daemon, "m");
+    let mut witness = CorrectClient::new(&daemon, "m");
     let with = |disks: &[&str]| disks.iter().flat_map(|disk| ["--disk".to_owned(), (*disk).to_owned()]).collect::<Vec<_>>();
     std::fs::write(daemon.dir.path("other"), vec![0; 16 << 20]).expect("a file");
     let file = "f=file:{dir}/disk,size=16M";
@@ -49,7 +49,7 @@ fn what_does_not_fit_is_refused_by_name() {
         assert_says(&refusal(&daemon, &mut witness, &arguments), &pieces);
     }
     let all = |more: &[&'static str]| DISKS.iter().chain(more).copied().collect::<Vec<_>>();
-    let _second = Witness::new(&daemon, "m");
+    let _second = CorrectClient::new(&daemon, "m");
     let text = refusal(&daemon, &mut witness, &all(&["--max-clients", "1"]));
     assert_says(&text, &["2 clients are connected and max_clients is 1 here"]);
     let text = refusal(&daemon, &mut witness, &all(&["--vhost-user", "m={dir}/vm"]));
@@ -69,7 +69,7 @@ fn there_must_be_a_daemon() {
 #[test]
 fn memory_that_cannot_be_handed_over_is_named() {
     let daemon = Daemon::start(&["--disk", "m=memory:16M,thp"]);
-    let mut witness = Witness::new(&daemon, "m");
+    let mut witness = CorrectClient::new(&daemon, "m");
     let text = refused_in(&daemon.dir, &[], &["--takeover", "--disk", "m=memory:16M,thp"]);
     assert_says(&text, &["the running daemon refuses: disk 'm'", "cannot be handed over", "stop and start"]);
     witness.check();
@@ -81,7 +81,7 @@ fn requests_that_a_disk_does_not_finish_in_time_stay_where_they_are() {
     let load = Load::start(&daemon, "f", 64);
     // With no patience at all, something is in flight now and then; what was refused must go on.
     let mut refusals = 0;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let mut daemon = daemon;
     while refusals < 3 && Instant::now() < deadline {
         load.await_progress();
@@ -101,8 +101,8 @@ fn requests_that_a_disk_does_not_finish_in_time_stay_where_they_are() {
 fn another_version_is_refused() {
     let daemon = Daemon::start(&DISKS);
     let answer = daemon.admin(&serde_json::json!({ "request": "takeover", "version": 99, "wait_ms": 100 }));
-    assert_says(answer["error"].as_str().expect("refused"), &["hands over by version 5, and 99 is asked for"]);
-    Witness::new(&daemon, "m").check();
+    assert_says(answer["error"].as_str().expect("refused"), &["hands over by version 6, and 99 is asked for"]);
+    CorrectClient::new(&daemon, "m").check();
 }
 
 #[test]
@@ -127,11 +127,11 @@ fn only_root_and_the_daemons_user_may_ask() {
         answer
     });
     assert_says(&asked.join().expect("answered"), &["only root and user 0 may take over, not user 65534"]);
-    Witness::new(&daemon, "m").check();
+    CorrectClient::new(&daemon, "m").check();
 }
 
 /// Everything that the old daemon sends, up to the point where it wants an answer.
-fn hear_until(fake: &FakeNew, last: &str) -> Vec<OwnedFd> {
+fn receive_until(fake: &FakeNew, last: &str) -> Vec<OwnedFd> {
     let mut held = Vec::new();
     loop {
         let (packet, descriptors) = fake.receive().unwrap_or_else(|| panic!("it ended before {last}"));
@@ -152,14 +152,14 @@ fn liars_change_nothing() {
     let junk: [&[u8]; 6] = [b"", b"garbage", b"{\"packet\":\"took\"}", b"{\"packet\":\"prepared\"", more, &huge];
     for junk in junk {
         let fake = FakeNew::connect(&daemon);
-        let _held = hear_until(&fake, "prepare");
+        let _held = receive_until(&fake, "prepare");
         fake.send(junk);
         assert_eq!(fake.last_word().as_deref(), Some("refused"), "{}", daemon.log());
         load.await_progress();
         let fake = FakeNew::connect(&daemon);
-        let _held = hear_until(&fake, "prepare");
+        let _held = receive_until(&fake, "prepare");
         fake.send(b"{\"packet\":\"prepared\"}");
-        let _clients = hear_until(&fake, "end");
+        let _clients = receive_until(&fake, "end");
         fake.send(junk);
         assert_eq!(fake.last_word().as_deref(), Some("refused"), "{}", daemon.log());
         load.await_progress();
@@ -169,10 +169,10 @@ fn liars_change_nothing() {
     for (before, word) in [("prepare", "taken"), ("end", "prepared")] {
         let fake = FakeNew::connect(&daemon);
         if before == "end" {
-            let _held = hear_until(&fake, "prepare");
+            let _held = receive_until(&fake, "prepare");
             fake.send(b"{\"packet\":\"prepared\"}");
         }
-        let _held = hear_until(&fake, before);
+        let _held = receive_until(&fake, before);
         fake.send(format!("{{\"packet\":\"{word}\"}}").as_bytes());
         assert_eq!(fake.last_word().as_deref(), Some("refused"), "{}", daemon.log());
         load.await_progress();
@@ -208,9 +208,9 @@ fn silence_has_a_deadline_and_what_comes_late_is_not_heard() {
     let daemon = Daemon::start(&DISKS);
     let load = Load::start(&daemon, "m", 16);
     let fake = FakeNew::connect(&daemon);
-    let _held = hear_until(&fake, "prepare");
+    let _held = receive_until(&fake, "prepare");
     fake.send(b"{\"packet\":\"prepared\"}");
-    let _clients = hear_until(&fake, "end");
+    let _clients = receive_until(&fake, "end");
     // It holds everything, and says nothing.
     let (packet, _) = fake.receive().expect("the old daemon speaks first");
     assert_says(packet["reason"].as_str().expect("refused"), &["in time"]);

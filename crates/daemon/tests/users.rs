@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Daemon, Scratch, Witness, assert_says, eventually, is_root, refusal_of, skip};
+use common::{CorrectClient, Daemon, Scratch, assert_says, eventually, is_root, refusal_of, skip};
 use fipsee_block::client::{Blocking, Disk, Error, Queue};
 use fipsee_ring::control::RefusalCode;
 use rustix::process::{Gid, Uid};
@@ -84,7 +84,7 @@ fn user_with_all_the_places_that_one_may_have_leaves_the_others_theirs() {
             assert_says(&text, &[&format!("user 4000 has {share} clients here"), "raise max_clients_per_user"]);
             drop(attach_as(&daemon, 4001, &[]).expect("another user's place"));
             eventually("its place is free again", || daemon.attached_count("a") == share);
-            Witness::new(&daemon, "a").check();
+            CorrectClient::new(&daemon, "a").check();
         }
         held.pop();
         eventually("a place is free", || attach_as(&daemon, 4000, &[]).is_ok());
@@ -97,8 +97,8 @@ fn root_may_have_every_place() {
         return skip("attach as root", "this is another user");
     }
     let daemon = start("max_clients = 4\nmax_clients_per_user = 1");
-    let mut witnesses: Vec<_> = (0..4).map(|_| Witness::new(&daemon, "a")).collect();
-    witnesses.iter_mut().for_each(Witness::check);
+    let mut correct_clients: Vec<_> = (0..4).map(|_| CorrectClient::new(&daemon, "a")).collect();
+    correct_clients.iter_mut().for_each(CorrectClient::check);
     let text = std::fs::read_to_string(daemon.dir.path("f.toml")).expect("the file");
     std::fs::write(daemon.dir.path("f.toml"), text.replace("max_clients_per_user = 1", "")).expect("a file");
     assert_eq!(daemon.admin(&json!({ "request": "reload" }))["changed"], json!(["max_clients_per_user"]));
@@ -135,5 +135,5 @@ fn user_with_all_the_descriptors_that_one_may_have_leaves_the_others_theirs() {
     let mut other =
         as_user(4001, &[], move || Blocking::attach(&socket, &Daemon::options("a"))).expect("there is room for others");
     other.write_at(&[7; 4096], 0).expect("written");
-    Witness::new(&daemon, "a").check();
+    CorrectClient::new(&daemon, "a").check();
 }

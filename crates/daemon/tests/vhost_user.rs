@@ -5,7 +5,7 @@ mod common;
 use std::os::fd::AsFd;
 
 use common::vm::*;
-use common::{Daemon, Witness, assert_says, eventually};
+use common::{CorrectClient, Daemon, assert_says, eventually};
 use serde_json::json;
 
 const A: &[&str] = &["--disk", "a=memory:1M", "--vhost-user", "a={dir}/a.sock"];
@@ -88,11 +88,11 @@ fn a_queue_runs_once_all_of_it_is_known_in_whatever_order_that_was_said() {
         queue.kick();
         for step in order {
             match step {
-                0 => hypervisor.tell(SET_VRING_NUM, &u32s(&[0, 64]), &[]),
-                1 => hypervisor.tell(SET_VRING_ADDR, &queue.rings(&ram, 0, 0), &[]),
-                2 => hypervisor.tell(SET_VRING_CALL, &u64s(&[0]), &[queue.call.as_fd()]),
-                3 => hypervisor.tell(SET_VRING_KICK, &u64s(&[0]), &[queue.kick.as_fd()]),
-                _ => hypervisor.tell(SET_VRING_ENABLE, &u32s(&[0, 1]), &[]),
+                0 => hypervisor.send(SET_VRING_NUM, &u32s(&[0, 64]), &[]),
+                1 => hypervisor.send(SET_VRING_ADDR, &queue.rings(&ram, 0, 0), &[]),
+                2 => hypervisor.send(SET_VRING_CALL, &u64s(&[0]), &[queue.call.as_fd()]),
+                3 => hypervisor.send(SET_VRING_KICK, &u64s(&[0]), &[queue.kick.as_fd()]),
+                _ => hypervisor.send(SET_VRING_ENABLE, &u32s(&[0, 1]), &[]),
             }
         }
         assert_eq!(queue.wait(&ram, 1), [(0, OK)], "{order:?}");
@@ -142,12 +142,12 @@ fn a_disabled_queue_serves_what_came_meanwhile_once_it_is_enabled() {
     let daemon = Daemon::start(A);
     let mut vm = Vm::boot(&daemon.dir.path("a.sock"));
     for _ in 0..20 {
-        vm.hypervisor.tell(SET_VRING_ENABLE, &u32s(&[0, 0]), &[]);
+        vm.hypervisor.send(SET_VRING_ENABLE, &u32s(&[0, 0]), &[]);
         vm.queue.put(&vm.ram, 5, OUT, 0);
         vm.queue.kick();
         vm.hypervisor.ask(GET_FEATURES, &[]);
         assert_eq!(vm.queue.reap(&vm.ram), []);
-        vm.hypervisor.tell(SET_VRING_ENABLE, &u32s(&[0, 1]), &[]);
+        vm.hypervisor.send(SET_VRING_ENABLE, &u32s(&[0, 1]), &[]);
         assert_eq!(vm.queue.wait(&vm.ram, 1), [(5, OK)]);
     }
     vm.check();
@@ -159,9 +159,9 @@ fn after_a_reset_another_driver_begins_with_new_rings_and_features() {
     let mut vm = Vm::boot(&daemon.dir.path("a.sock"));
     for _ in 0..5 {
         vm.check();
-        vm.hypervisor.tell(RESET_DEVICE, &[], &[]);
+        vm.hypervisor.send(RESET_DEVICE, &[], &[]);
         let features = wanted(vm.hypervisor.ask(GET_FEATURES, &[]).u64());
-        vm.hypervisor.tell(SET_FEATURES, &u64s(&[features]), &[]);
+        vm.hypervisor.send(SET_FEATURES, &u64s(&[features]), &[]);
         vm.ram.write(0, &[0; 0x4000]);
         vm.queue = Queue::new(0);
         vm.queue.start(&vm.hypervisor, &vm.ram);
@@ -229,13 +229,13 @@ fn memory_comes_and_goes_while_the_queue_runs() {
     };
     for _ in 0..10 {
         assert_eq!(read_into_more(&mut vm), IOERR, "it is not there");
-        vm.hypervisor.tell(ADD_MEM_REG, &region, &[more.file.as_fd()]);
+        vm.hypervisor.send(ADD_MEM_REG, &region, &[more.file.as_fd()]);
         assert_eq!(read_into_more(&mut vm), OK);
         assert_eq!(more.read(0x1000, BLOCK_BYTES), common::stamp(BLOCK_BYTES, 2, 9));
         more.write(0x1000, &[0; BLOCK_BYTES]);
-        vm.hypervisor.tell(REM_MEM_REG, &region, &[]);
+        vm.hypervisor.send(REM_MEM_REG, &region, &[]);
         // The same memory, mapped anew, as after every binding of a driver in QEMU.
-        vm.hypervisor.tell(SET_MEM_TABLE, &vm.ram.table(), &[vm.ram.file.as_fd()]);
+        vm.hypervisor.send(SET_MEM_TABLE, &vm.ram.table(), &[vm.ram.file.as_fd()]);
         vm.check();
     }
 }
@@ -244,16 +244,16 @@ fn memory_comes_and_goes_while_the_queue_runs() {
 fn a_queue_whose_memory_is_taken_away_waits_for_it() {
     let daemon = Daemon::start(&[A, &["--disk", "w=memory:1M"]].concat());
     let mut vm = Vm::boot(&daemon.dir.path("a.sock"));
-    let mut witness = Witness::new(&daemon, "w");
+    let mut witness = CorrectClient::new(&daemon, "w");
     vm.check();
     let region = [u64s(&[0]), vm.ram.region()].concat();
-    vm.hypervisor.tell(REM_MEM_REG, &region, &[]);
+    vm.hypervisor.send(REM_MEM_REG, &region, &[]);
     vm.queue.put(&vm.ram, 0, FLUSH, 0);
     vm.queue.kick();
     witness.check();
     assert_eq!(vm.queue.reap(&vm.ram), []);
     assert_says(&daemon.log(), &["a queue stops with its memory", "disk=\"a\"", "queue=0"]);
-    vm.hypervisor.tell(ADD_MEM_REG, &region, &[vm.ram.file.as_fd()]);
+    vm.hypervisor.send(ADD_MEM_REG, &region, &[vm.ram.file.as_fd()]);
     assert_eq!(vm.queue.wait(&vm.ram, 1), [(0, OK)]);
     vm.check();
 }
@@ -268,8 +268,8 @@ fn device_that_follows_another_on_its_connection_begins_anew() {
         vm.queue.stop(&vm.hypervisor);
         vm.hypervisor.say(SET_OWNER, &[]);
         let (ram, mut queue) = (Ram::new(1 << 20), Queue::new(0));
-        vm.hypervisor.tell(SET_FEATURES, &u64s(&[wanted(vm.hypervisor.ask(GET_FEATURES, &[]).u64())]), &[]);
-        vm.hypervisor.tell(ADD_MEM_REG, &[u64s(&[0]), ram.region()].concat(), &[ram.file.as_fd()]);
+        vm.hypervisor.send(SET_FEATURES, &u64s(&[wanted(vm.hypervisor.ask(GET_FEATURES, &[]).u64())]), &[]);
+        vm.hypervisor.send(ADD_MEM_REG, &[u64s(&[0]), ram.region()].concat(), &[ram.file.as_fd()]);
         queue.start(&vm.hypervisor, &ram);
         queue.check_block(&ram, 2, 9);
         (vm.ram, vm.queue) = (ram, queue);

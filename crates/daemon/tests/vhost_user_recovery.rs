@@ -117,7 +117,7 @@ impl Inflight {
     }
 
     fn hand_over(&self, hypervisor: &Hypervisor) {
-        hypervisor.tell(SET_INFLIGHT_FD, &self.body, &[self.file.as_fd()]);
+        hypervisor.send(SET_INFLIGHT_FD, &self.body, &[self.file.as_fd()]);
     }
 }
 
@@ -166,8 +166,8 @@ fn a_resize_is_told_to_the_guest_and_takes_effect() {
     let daemon = Daemon::start(&["--disk", "f=file:{dir}/disk,size=1M", "--vhost-user", "f={dir}/f.sock"]);
     let mut vm = Vm::boot(&daemon.dir.path("f.sock"));
     let (ours, theirs) = UnixStream::pair().expect("a pair");
-    ours.set_read_timeout(Some(common::PATIENCE)).expect("a bound");
-    vm.hypervisor.tell(SET_BACKEND_REQ_FD, &[], &[theirs.as_fd()]);
+    ours.set_read_timeout(Some(common::TIMEOUT)).expect("a bound");
+    vm.hypervisor.send(SET_BACKEND_REQ_FD, &[], &[theirs.as_fd()]);
     drop(theirs);
     for megabytes in [2_u64, 1, 3] {
         let last = (megabytes << 20) / 512 - 8;
@@ -193,9 +193,9 @@ fn the_cache_mode_is_the_guests_to_choose() {
     let vm = Vm::boot(&daemon.dir.path("f.sock"));
     let mode = |mode: u8| [u32s(&[32, 1, 0]), vec![mode]].concat();
     assert_eq!(config(&vm.hypervisor, 32, 1), [1]);
-    vm.hypervisor.tell(SET_CONFIG, &mode(0), &[]);
+    vm.hypervisor.send(SET_CONFIG, &mode(0), &[]);
     assert_eq!(config(&vm.hypervisor, 32, 1), [0]);
-    vm.hypervisor.tell(SET_CONFIG, &mode(1), &[]);
+    vm.hypervisor.send(SET_CONFIG, &mode(1), &[]);
     assert_eq!(config(&vm.hypervisor, 32, 1), [1]);
     // Drivers of other versions know more fields.
     let space = config(&vm.hypervisor, 0, 256);
@@ -222,17 +222,17 @@ fn while_memory_is_migrated_every_page_that_is_written_is_marked() {
     // As QEMU begins: the log, the features, the rings again.
     vm.hypervisor.send_raw(&Hypervisor::message(SET_LOG_BASE, 0, &u64s(&[4096, 0])), &[log.as_fd()]).expect("it reads");
     vm.hypervisor.receive(SET_LOG_BASE).expect("an answer");
-    vm.hypervisor.tell(SET_FEATURES, &u64s(&[features | LOG_ALL]), &[]);
+    vm.hypervisor.send(SET_FEATURES, &u64s(&[features | LOG_ALL]), &[]);
     let used = vm.queue.used_address(&vm.ram);
-    vm.hypervisor.tell(SET_VRING_ADDR, &vm.queue.rings(&vm.ram, 1, used), &[]);
+    vm.hypervisor.send(SET_VRING_ADDR, &vm.queue.rings(&vm.ram, 1, used), &[]);
     vm.check_block(1, 1);
     let page = |offset: u64| (vm.ram.guest + offset) / 4096;
     // The data, the status, the used ring.
     let mut expected = vec![page(vm.queue.data_offset(0)), page(0x8000), used / 4096];
     expected.sort_unstable();
     assert_eq!(pages(&log), expected);
-    vm.hypervisor.tell(SET_FEATURES, &u64s(&[features]), &[]);
-    vm.hypervisor.tell(SET_VRING_ADDR, &vm.queue.rings(&vm.ram, 0, 0), &[]);
+    vm.hypervisor.send(SET_FEATURES, &u64s(&[features]), &[]);
+    vm.hypervisor.send(SET_VRING_ADDR, &vm.queue.rings(&vm.ram, 0, 0), &[]);
     std::os::unix::fs::FileExt::write_all_at(&log, &[0; 4096], 0).expect("a file");
     vm.check_block(1, 1);
     assert_eq!(pages(&log), [0_u64; 0]);

@@ -5,7 +5,7 @@ mod common;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use common::vm::*;
-use common::{Daemon, Witness, assert_says, eventually, is_root, skip};
+use common::{CorrectClient, Daemon, assert_says, eventually, is_root, skip};
 use fipsee_block::client::AttachOptions;
 use fipsee_ring::control::RefusalCode;
 
@@ -131,7 +131,7 @@ fn nonsense_is_logged_with_its_reason_and_costs_only_its_own_connection() {
 fn refuse_and_log(nonsense: &[Nonsense]) {
     let daemon = Daemon::start(A);
     let socket = daemon.dir.path("a.sock");
-    let mut witness = Witness::new(&daemon, "w");
+    let mut witness = CorrectClient::new(&daemon, "w");
     let file = Ram::new(8192).file;
     for Nonsense { code, body, descriptors, says } in nonsense {
         let before = daemon.log().len();
@@ -177,7 +177,7 @@ fn half_a_message_holds_up_nobody_but_its_own_socket() {
     let hypervisor = Hypervisor::connect(&daemon.dir.path("a.sock"));
     half_a_message(&hypervisor);
     Vm::boot(&daemon.dir.path("b.sock")).check();
-    Witness::new(&daemon, "w").check();
+    CorrectClient::new(&daemon, "w").check();
     drop(hypervisor);
     Vm::boot(&daemon.dir.path("a.sock")).check();
 }
@@ -218,7 +218,7 @@ fn a_broken_queue_stops_with_a_line_in_the_log_while_others_work_and_works_after
 #[test]
 fn rings_that_lie_nowhere_are_told_and_the_connection_stays() {
     let daemon = Daemon::start(A);
-    let mut witness = Witness::new(&daemon, "w");
+    let mut witness = CorrectClient::new(&daemon, "w");
     let hypervisor = Hypervisor::connect(&daemon.dir.path("a.sock"));
     let (ram, mut queue) = (Ram::new(1 << 20), Queue::new(0));
     hypervisor.negotiate(&ram);
@@ -226,7 +226,7 @@ fn rings_that_lie_nowhere_are_told_and_the_connection_stays() {
     queue.start(&hypervisor, &elsewhere);
     witness.check();
     assert_says(&daemon.log(), &["a queue cannot be served", "its rings do not lie in the memory"]);
-    hypervisor.tell(SET_VRING_ADDR, &queue.rings(&ram, 0, 0), &[]);
+    hypervisor.send(SET_VRING_ADDR, &queue.rings(&ram, 0, 0), &[]);
     queue.write_block(&ram, 0, 1);
     witness.check();
 }
@@ -234,15 +234,15 @@ fn rings_that_lie_nowhere_are_told_and_the_connection_stays() {
 #[test]
 fn a_kick_descriptor_that_cannot_ring_is_told() {
     let daemon = Daemon::start(A);
-    let mut witness = Witness::new(&daemon, "w");
+    let mut witness = CorrectClient::new(&daemon, "w");
     let hypervisor = Hypervisor::connect(&daemon.dir.path("a.sock"));
     let (ram, mut queue) = (Ram::new(1 << 20), Queue::new(0));
     hypervisor.negotiate(&ram);
-    let bell = std::mem::replace(&mut queue.kick, ram.file.try_clone().expect("a copy").into());
+    let doorbell = std::mem::replace(&mut queue.kick, ram.file.try_clone().expect("a copy").into());
     queue.start(&hypervisor, &ram);
     witness.check();
     assert_says(&daemon.log(), &["a queue cannot be served", "its kick descriptor cannot be watched"]);
-    queue.kick = bell;
+    queue.kick = doorbell;
     queue.start(&hypervisor, &ram);
     queue.write_block(&ram, 0, 1);
     witness.check();

@@ -64,12 +64,12 @@ impl Lanes {
 
 /// A place among those who wait for a lane, given up when dropped.
 struct Ticket<'a> {
-    disk: &'a Attached,
+    disk: &'a DiskConnection,
     number: u64,
 }
 
 impl<'a> Ticket<'a> {
-    fn new(disk: &'a Attached) -> Self {
+    fn new(disk: &'a DiskConnection) -> Self {
         let mut lanes = lock(&disk.lanes);
         lanes.last_ticket += 1;
         let number = lanes.last_ticket;
@@ -91,7 +91,7 @@ struct Known {
     registered: Weak<Registered>,
 }
 
-pub(crate) struct Attached {
+pub(crate) struct DiskConnection {
     disk: Mutex<Option<Disk>>,
     pub(crate) name: String,
     pub(crate) info: BlockInfo,
@@ -106,7 +106,7 @@ pub(crate) struct Attached {
 
 /// A borrowed lane; it goes back when dropped.
 pub(crate) struct Borrowed<'a> {
-    disk: &'a Attached,
+    disk: &'a DiskConnection,
     lane: Option<Lane>,
 }
 
@@ -128,7 +128,7 @@ impl Drop for Borrowed<'_> {
     }
 }
 
-impl Attached {
+impl DiskConnection {
     pub(crate) fn open(socket: Option<PathBuf>, options: &AttachOptions, reconnect_for: Duration) -> Result<Arc<Self>, Error> {
         let socket = socket.unwrap_or_else(fipsee_block::client::default_socket_path);
         let (disk, queues) = Disk::attach(&socket, options)?;

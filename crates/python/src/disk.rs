@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fipsee_block::client::transfer::{Place, Plan};
+use fipsee_block::client::transfer::{Plan, TransferMemory};
 use fipsee_block::client::{AttachOptions, Bytes, Claim, DiskError, Error};
 use fipsee_block::wire::{CAPABILITY_NAMES, CAPABILITY_WRITE, FLAG_FUA, FLAG_UNMAP, Operation, SECTOR_BYTES, Status};
 use pyo3::buffer::PyBuffer;
@@ -12,7 +12,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::attached::{Attached, Borrowed};
+use crate::attached::{Borrowed, DiskConnection};
 use crate::error::{Failure, batch_exception};
 use crate::events::EventQueue;
 use crate::memory::{Memory, View};
@@ -29,7 +29,7 @@ const fn write_with(fua: bool) -> Action {
 
 /// A plan that ends with its first failure.
 const fn plan<'a>((operation, flags): Action, disk_offsets: &'a [u64], length_bytes: u64) -> Plan<'a> {
-    Plan { operation, flags, disk_offsets, length_bytes, keep_going: false, place: Place::None }
+    Plan { operation, flags, disk_offsets, length_bytes, keep_going: false, place: TransferMemory::None }
 }
 
 /// A disk of a daemon. Offsets and lengths are in bytes and multiples of `block_size`.
@@ -37,7 +37,7 @@ const fn plan<'a>((operation, flags): Action, disk_offsets: &'a [u64], length_by
 /// Several threads may use it at a time: as many as it has queues work at once, the others wait for their turn.
 #[pyclass(frozen, module = "fipsee")]
 pub(crate) struct Disk {
-    attached: Arc<Attached>,
+    attached: Arc<DiskConnection>,
 }
 
 impl Disk {
@@ -145,7 +145,7 @@ impl Disk {
             wait: mode,
             ..AttachOptions::new(&name)
         };
-        let attached = py.detach(|| Attached::open(socket, &options, reconnect_for)).map_err(Failure::from)?;
+        let attached = py.detach(|| DiskConnection::open(socket, &options, reconnect_for)).map_err(Failure::from)?;
         Ok(Self { attached })
     }
 

@@ -11,7 +11,7 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::attached::{Attached, Lane};
+use crate::attached::{DiskConnection, Lane};
 use crate::error::{Failure, closed, exception};
 use crate::memory::{Registered, View};
 
@@ -51,7 +51,7 @@ struct State {
 /// A queue in an event loop. Not for users.
 #[pyclass(frozen, module = "fipsee._fipsee")]
 pub(crate) struct EventQueue {
-    disk: Arc<Attached>,
+    disk: Arc<DiskConnection>,
     state: Mutex<Option<State>>,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct EventQueue {
 type Done = (Py<PyAny>, Option<Py<PyAny>>, Option<Py<PyAny>>);
 
 impl EventQueue {
-    pub(crate) fn new(py: Python<'_>, disk: &Arc<Attached>) -> PyResult<Self> {
+    pub(crate) fn new(py: Python<'_>, disk: &Arc<DiskConnection>) -> PyResult<Self> {
         let lane = disk.take_lane()?;
         let depth = lane.queue.depth();
         let bounce = py.detach(|| disk.allocate(depth as u64 * BOUNCE_PIECE_BYTES));

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use fipsee_block::client::transfer::Place;
+use fipsee_block::client::transfer::TransferMemory;
 use fipsee_block::client::{Buffer, Bytes, Error, Memory as ClientMemory};
 use fipsee_block::wire::SECTOR_BYTES;
 use pyo3::buffer::PyUntypedBuffer;
@@ -13,7 +13,7 @@ use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::attached::Attached;
+use crate::attached::DiskConnection;
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // What the locks of this crate protect is consistent wherever a panic could strike.
@@ -25,11 +25,11 @@ pub(crate) struct Registered {
     memory: ClientMemory,
     /// All of it, for requests.
     pub(crate) whole: Buffer,
-    disk: Weak<Attached>,
+    disk: Weak<DiskConnection>,
 }
 
 impl Registered {
-    pub(crate) fn new(memory: ClientMemory, disk: Weak<Attached>) -> Result<Self, Error> {
+    pub(crate) fn new(memory: ClientMemory, disk: Weak<DiskConnection>) -> Result<Self, Error> {
         let whole = memory.buffer(0, memory.length_bytes())?;
         Ok(Self { memory, whole, disk })
     }
@@ -47,8 +47,8 @@ impl Registered {
     }
 
     /// Data of a transfer that begins so far into it.
-    pub(crate) fn place(&self, offset_bytes: u64) -> Place<'static> {
-        Place::Direct(self.memory.id(), offset_bytes)
+    pub(crate) fn place(&self, offset_bytes: u64) -> TransferMemory<'static> {
+        TransferMemory::Direct(self.memory.id(), offset_bytes)
     }
 }
 

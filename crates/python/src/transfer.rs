@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use fipsee_block::client::transfer::{Place, Plan};
+use fipsee_block::client::transfer::{Plan, TransferMemory};
 use fipsee_block::client::{Bytes, Error};
 use fipsee_block::wire::Status;
 
-use crate::attached::{Attached, Lane};
+use crate::attached::{DiskConnection, Lane};
 use crate::error::Failure;
 use crate::wait::{settle, wait};
 
 /// Carry out `plan`; returns the index and status of what failed. `bytes`: its data, if that goes through the lane's bounce memory.
 pub(crate) fn run(
-    disk: &Arc<Attached>,
+    disk: &Arc<DiskConnection>,
     lane: &mut Lane,
     plan: Plan<'_>,
     bytes: Option<Bytes<'_>>,
@@ -30,7 +30,7 @@ pub(crate) fn run(
         Some(_) if plan.length_bytes == 0 => return Ok(Vec::new()),
         Some(bytes) => {
             bounce = disk.bounce_of(lane)?;
-            Plan { place: Place::Bounce(bytes, &bounce.whole), ..plan }
+            Plan { place: TransferMemory::Bounce(bytes, &bounce.whole), ..plan }
         }
         None => plan,
     };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use fipsee_block::client::{Error, Queue};
 use pyo3::prelude::*;
 
-use crate::attached::{Attached, Lane};
+use crate::attached::{DiskConnection, Lane};
 use crate::error::Failure;
 
 /// How often whoever waits looks for signals: a signal may have come to another thread, which does not wake us.
@@ -19,7 +19,7 @@ pub(crate) fn check_signals() -> PyResult<()> {
 }
 
 /// Publish what is staged and wait until something completed or a signal period went by.
-pub(crate) fn wait(disk: &Attached, lane: &mut Lane) -> Result<(), Failure> {
+pub(crate) fn wait(disk: &DiskConnection, lane: &mut Lane) -> Result<(), Failure> {
     let waited = lane.queue.wait_timeout(SIGNAL_PERIOD, &mut |_| {});
     settle(disk, &mut lane.is_faulty, &mut lane.queue, waited)
 }
@@ -27,7 +27,7 @@ pub(crate) fn wait(disk: &Attached, lane: &mut Lane) -> Result<(), Failure> {
 /// After waiting: run signal handlers if nothing came, and outlive the daemon if the disk was opened so.
 #[inline]
 pub(crate) fn settle(
-    disk: &Attached,
+    disk: &DiskConnection,
     is_faulty: &mut bool,
     queue: &mut Queue,
     waited: Result<usize, Error>,

@@ -1,4 +1,4 @@
-"""A daemon that ships, serving disks for a test; every test is run by tests/doors/tests/python.rs."""
+"""A daemon that ships, serving disks for a test; every test is run by tests/acceptance/tests/python.rs."""
 
 from __future__ import annotations
 

@@ -259,9 +259,9 @@ pub struct ClientQueue {
     /// Completions and events come in here.
     pub completions: Reader<MappedRing>,
     /// Wakes the daemon.
-    pub daemon_bell: EventDoorbell,
+    pub daemon_doorbell: EventDoorbell,
     /// Wakes us.
-    pub our_bell: SocketDoorbell,
+    pub our_doorbell: SocketDoorbell,
     /// The CPU that the worker is bound to, if the daemon told.
     pub worker_cpu: Option<u32>,
     /// How the rings go about their work.
@@ -276,8 +276,8 @@ impl ClientQueue {
     pub fn open(
         region: &Arc<Region>,
         geometry: &QueueGeometry,
-        daemon_bell: EventDoorbell,
-        our_bell: SocketDoorbell,
+        daemon_doorbell: EventDoorbell,
+        our_doorbell: SocketDoorbell,
         tuning: &Tuning,
     ) -> Result<Self, PeerFault> {
         let (requests, completions) = (geometry.request_ring(region, tuning)?, geometry.completion_ring(region, tuning)?);
@@ -286,8 +286,8 @@ impl ClientQueue {
         Ok(Self {
             requests: CallWriter::new(requests, request_start, geometry.depth, tuning),
             completions: Reader::new(completions, completion_start, tuning),
-            daemon_bell,
-            our_bell,
+            daemon_doorbell,
+            our_doorbell,
             worker_cpu: geometry.worker_cpu_plus_1.checked_sub(1),
             tuning: *tuning,
         })
@@ -299,14 +299,14 @@ impl ClientQueue {
     /// # Errors
     /// What poll(2) reports.
     pub fn sleep(&self, deadline_ticks: Option<u64>) -> io::Result<()> {
-        await_readable(&self.our_bell, deadline_ticks.map(clock::until))
+        await_readable(&self.our_doorbell, deadline_ticks.map(clock::until))
     }
 
     /// The sleep is over, or was given up: silence the doorbell. `false`: the daemon is gone and nothing is left to receive.
     #[must_use = "a dead daemon answers nothing"]
     pub fn woken(&mut self) -> bool {
         self.completions.disarm();
-        !self.completions.is_over(|| !self.our_bell.drain())
+        !self.completions.is_over(|| !self.our_doorbell.drain())
     }
 }
 
@@ -318,9 +318,9 @@ pub struct ServerQueue<C = SocketDoorbell, O = EventDoorbell> {
     /// Completions and events go out here.
     pub completions: Writer<MappedRing>,
     /// Wakes us.
-    pub our_bell: O,
+    pub our_doorbell: O,
     /// Wakes the client.
-    pub client_bell: C,
+    pub client_doorbell: C,
 }
 
 impl ServerQueue {
@@ -331,12 +331,12 @@ impl ServerQueue {
     pub fn open(
         region: &Arc<Region>,
         geometry: &QueueGeometry,
-        our_bell: EventDoorbell,
-        client_bell: SocketDoorbell,
+        our_doorbell: EventDoorbell,
+        client_doorbell: SocketDoorbell,
         tuning: &Tuning,
     ) -> Result<Self, PeerFault> {
         let start = (Cursor::at_start(geometry.request_start), Cursor::at_start(geometry.completion_start));
-        Self::open_at(region, geometry, our_bell, client_bell, start, tuning)
+        Self::open_at(region, geometry, our_doorbell, client_doorbell, start, tuning)
     }
 
     /// Go on with a channel, whose geometry was [checked](QueueGeometry::check), at these positions of its request and its completion
@@ -347,8 +347,8 @@ impl ServerQueue {
     pub fn open_at(
         region: &Arc<Region>,
         geometry: &QueueGeometry,
-        our_bell: EventDoorbell,
-        client_bell: SocketDoorbell,
+        our_doorbell: EventDoorbell,
+        client_doorbell: SocketDoorbell,
         (request, completion): (Cursor, Cursor),
         tuning: &Tuning,
     ) -> Result<Self, PeerFault> {
@@ -358,8 +358,8 @@ impl ServerQueue {
         Ok(Self {
             requests: Reader::new(requests, request, tuning),
             completions: Writer::new(completions, completion, tuning),
-            our_bell,
-            client_bell,
+            our_doorbell,
+            client_doorbell,
         })
     }
 }

@@ -57,12 +57,12 @@ pub fn await_readable(fd: impl AsFd, longest: Option<Duration>) -> io::Result<()
 }
 
 /// Wakes a client that sleeps.
-pub trait ClientBell {
+pub trait ClientDoorbell {
     /// Ring; never blocks.
     fn ring(&mut self);
 }
 
-impl ClientBell for SocketDoorbell {
+impl ClientDoorbell for SocketDoorbell {
     fn ring(&mut self) {
         Self::ring(self);
     }

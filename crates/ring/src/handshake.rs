@@ -28,7 +28,7 @@ const TOO_LONG_BYTES: u64 = MAX_MESSAGE_BYTES as u64 + 1;
 
 /// What a client holds once it is attached, all of it checked.
 #[derive(Debug)]
-pub struct Attached {
+pub struct AttachedChannel {
     /// The connection.
     pub control: Seqpacket,
     /// The channel's memory.
@@ -46,7 +46,7 @@ pub struct Attached {
 ///
 /// # Errors
 /// Any [`Error`] but that of a queue or a service.
-pub fn attach<S>(socket_path: &Path, offered: u64, profile: &Profile, mut wanted: Wanted) -> Result<Attached, Error<S>> {
+pub fn attach<S>(socket_path: &Path, offered: u64, profile: &Profile, mut wanted: Wanted) -> Result<AttachedChannel, Error<S>> {
     if wanted.name.is_empty() || wanted.name.len() > MAX_NAME_BYTES {
         let text = format!("the name '{}' has {} bytes; a name has 1 to {MAX_NAME_BYTES}", wanted.name, wanted.name.len());
         return Err(Error::Refused { code: RefusalCode::UnknownName, text });
@@ -79,7 +79,7 @@ pub fn attach<S>(socket_path: &Path, offered: u64, profile: &Profile, mut wanted
     }
     let (region, layout, queues) = open(profile, granted, region_bytes, descriptors)?;
     expect("the features of the region", layout.features, layout.features == features)?;
-    Ok(Attached { control, region, layout, service_info, queues })
+    Ok(AttachedChannel { control, region, layout, service_info, queues })
 }
 
 /// Check the channel that the daemon handed over and open our end of it.
@@ -103,9 +103,10 @@ fn open<S>(
     }
     let mut queues = Vec::with_capacity(layout.queues.len());
     for geometry in &layout.queues {
-        if let (Some(daemon_bell), Some(our_bell)) = (descriptors.next(), descriptors.next()) {
-            let (daemon_bell, our_bell) = (EventDoorbell::from_fd(daemon_bell), SocketDoorbell::from_fd(our_bell));
-            queues.push(ClientQueue::open(&region, geometry, daemon_bell, our_bell, &geometry.tuning())?);
+        if let (Some(daemon_doorbell), Some(our_doorbell)) = (descriptors.next(), descriptors.next()) {
+            let (daemon_doorbell, our_doorbell) =
+                (EventDoorbell::from_fd(daemon_doorbell), SocketDoorbell::from_fd(our_doorbell));
+            queues.push(ClientQueue::open(&region, geometry, daemon_doorbell, our_doorbell, &geometry.tuning())?);
         }
     }
     Ok((region, layout, queues))
@@ -208,11 +209,11 @@ impl Grant {
         layout.write_to(&region).map_err(|fault| scarce("the channel", &fault))?;
         let (mut queues, mut client_ends) = (Vec::new(), Vec::new());
         for geometry in &layout.queues {
-            let bell = EventDoorbell::new().map_err(|error| scarce("a doorbell", &error))?;
-            let (client_bell, client_end) = SocketDoorbell::pair().map_err(|error| scarce("a doorbell", &error))?;
-            let queue = ServerQueue::open(&region, geometry, bell.clone(), client_bell, &geometry.tuning());
+            let doorbell = EventDoorbell::new().map_err(|error| scarce("a doorbell", &error))?;
+            let (client_doorbell, client_end) = SocketDoorbell::pair().map_err(|error| scarce("a doorbell", &error))?;
+            let queue = ServerQueue::open(&region, geometry, doorbell.clone(), client_doorbell, &geometry.tuning());
             queues.push(queue.map_err(|fault| scarce("a queue", &fault))?);
-            client_ends.push((bell, client_end));
+            client_ends.push((doorbell, client_end));
         }
         Ok(Self { region, layout, queues, client_ends })
     }
@@ -227,7 +228,7 @@ impl Grant {
     /// The descriptors that ATTACHED carries.
     #[must_use]
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        let bells = self.client_ends.iter().flat_map(|(bell, client_end)| [bell.as_fd(), client_end.as_fd()]);
-        std::iter::once(self.region.as_fd()).chain(bells).collect()
+        let doorbells = self.client_ends.iter().flat_map(|(doorbell, client_end)| [doorbell.as_fd(), client_end.as_fd()]);
+        std::iter::once(self.region.as_fd()).chain(doorbells).collect()
     }
 }

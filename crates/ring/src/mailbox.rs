@@ -11,7 +11,7 @@ use crate::doorbell::EventDoorbell;
 pub struct Mailbox<T> {
     messages: Mutex<Vec<T>>,
     pending: AtomicBool,
-    bell: EventDoorbell,
+    doorbell: EventDoorbell,
 }
 
 impl<T> Mailbox<T> {
@@ -20,7 +20,7 @@ impl<T> Mailbox<T> {
     /// # Errors
     /// No descriptor left.
     pub fn new() -> std::io::Result<Self> {
-        Ok(Self { messages: Mutex::new(Vec::new()), pending: AtomicBool::new(false), bell: EventDoorbell::new()? })
+        Ok(Self { messages: Mutex::new(Vec::new()), pending: AtomicBool::new(false), doorbell: EventDoorbell::new()? })
     }
 
     /// Add a message and wake the receiver.
@@ -32,7 +32,7 @@ impl<T> Mailbox<T> {
     pub fn send_all(&self, messages: impl IntoIterator<Item = T>) {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner).extend(messages);
         self.pending.store(true, Ordering::Release);
-        self.bell.ring();
+        self.doorbell.ring();
     }
 
     /// Is something there?
@@ -51,6 +51,6 @@ impl<T> Mailbox<T> {
 
 impl<T> AsFd for Mailbox<T> {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.doorbell.as_fd()
     }
 }

@@ -38,7 +38,7 @@ impl Port {
     #[inline(always)]
     pub fn published(&mut self) {
         if self.queue.requests.reader_needs_doorbell() {
-            self.queue.daemon_bell.ring();
+            self.queue.daemon_doorbell.ring();
         }
         self.pace_first_look();
     }

@@ -11,7 +11,7 @@ use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
 use fipsee_ring::seqpacket::{MAX_SOCKET_PATH_BYTES, Seqpacket, socket_address};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 fn pair() -> (Seqpacket, Seqpacket) {
     let (one, other) =
@@ -27,7 +27,7 @@ fn messages_keep_their_boundaries_and_their_order() {
     client.send(&hello.encode(), &[]).expect("room");
     client.send(&Control::Detach.encode(), &[]).expect("room");
     for expected in [hello, Control::Detach] {
-        let packet = daemon.receive(PATIENCE).expect("a message");
+        let packet = daemon.receive(TIMEOUT).expect("a message");
         assert_eq!(Control::decode(&packet.bytes), Ok(expected));
         assert!(packet.descriptors.is_empty());
     }
@@ -36,12 +36,12 @@ fn messages_keep_their_boundaries_and_their_order() {
 #[test]
 fn descriptors_arrive_and_are_the_ones_sent() {
     let (client, daemon) = pair();
-    let bells: Vec<_> = (0..MAX_DESCRIPTORS).map(|_| EventDoorbell::new().expect("an eventfd")).collect();
-    let descriptors: Vec<BorrowedFd<'_>> = bells.iter().map(AsFd::as_fd).collect();
+    let doorbells: Vec<_> = (0..MAX_DESCRIPTORS).map(|_| EventDoorbell::new().expect("an eventfd")).collect();
+    let descriptors: Vec<BorrowedFd<'_>> = doorbells.iter().map(AsFd::as_fd).collect();
     daemon.send(b"bells", &descriptors).expect("room");
-    let packet = client.receive(PATIENCE).expect("a message");
+    let packet = client.receive(TIMEOUT).expect("a message");
     assert_eq!((packet.bytes.as_slice(), packet.descriptors.len()), (&b"bells"[..], MAX_DESCRIPTORS));
-    for (number, (sent, received)) in (1_u8..).zip(bells.iter().zip(packet.descriptors)) {
+    for (number, (sent, received)) in (1_u8..).zip(doorbells.iter().zip(packet.descriptors)) {
         let flags = rustix::io::fcntl_getfd(&received).expect("an open descriptor");
         assert!(flags.contains(rustix::io::FdFlags::CLOEXEC), "a child would inherit it");
         for _ in 0..number {
@@ -56,8 +56,8 @@ fn descriptors_arrive_and_are_the_ones_sent() {
 #[test]
 fn more_descriptors_than_a_message_carries_are_refused_before_sending() {
     let (client, daemon) = pair();
-    let bell = EventDoorbell::new().expect("an eventfd");
-    let error = client.send(b"bells", &[bell.as_fd(); 2 * MAX_DESCRIPTORS]).expect_err("twice too many");
+    let doorbell = EventDoorbell::new().expect("an eventfd");
+    let error = client.send(b"bells", &[doorbell.as_fd(); 2 * MAX_DESCRIPTORS]).expect_err("twice too many");
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     assert!(daemon.try_receive().expect("an open socket").is_none(), "nothing was sent");
 }
@@ -67,10 +67,10 @@ fn oversized_message_is_refused_and_the_next_is_read() {
     let (client, daemon) = pair();
     client.send(&[1; MAX_MESSAGE_BYTES + 1], &[]).expect("the kernel takes it");
     client.send(&[2; MAX_MESSAGE_BYTES], &[]).expect("room");
-    let error = daemon.receive(PATIENCE).expect_err("too long");
+    let error = daemon.receive(TIMEOUT).expect_err("too long");
     assert_eq!(error.kind(), ErrorKind::InvalidData);
     assert!(error.to_string().contains("longer than the protocol allows"), "{error}");
-    assert_eq!(daemon.receive(PATIENCE).expect("the longest message").bytes, [2; MAX_MESSAGE_BYTES]);
+    assert_eq!(daemon.receive(TIMEOUT).expect("the longest message").bytes, [2; MAX_MESSAGE_BYTES]);
 }
 
 #[test]
@@ -82,8 +82,8 @@ fn hang_up_is_noticed_on_both_ends_after_the_last_message() {
         leaver.send(b"last words", &[]).expect("room");
         drop(leaver);
         assert!(stayer.is_hung_up());
-        assert_eq!(stayer.receive(PATIENCE).expect("what was sent before").bytes, b"last words");
-        assert_eq!(stayer.receive(PATIENCE).expect_err("gone").kind(), ErrorKind::UnexpectedEof);
+        assert_eq!(stayer.receive(TIMEOUT).expect("what was sent before").bytes, b"last words");
+        assert_eq!(stayer.receive(TIMEOUT).expect_err("gone").kind(), ErrorKind::UnexpectedEof);
         assert_eq!(stayer.send(b"anyone?", &[]).expect_err("gone").kind(), ErrorKind::BrokenPipe, "and no SIGPIPE");
     }
 }
@@ -123,9 +123,10 @@ fn connecting_where_nobody_listens_says_so() {
 }
 
 /// Readable now?
-fn is_rung(bell: &SocketDoorbell) -> bool {
+fn is_rung(doorbell: &SocketDoorbell) -> bool {
     let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-    rustix::event::poll(&mut [rustix::event::PollFd::new(bell, rustix::event::PollFlags::IN)], Some(&now)).expect("polled") > 0
+    rustix::event::poll(&mut [rustix::event::PollFd::new(doorbell, rustix::event::PollFlags::IN)], Some(&now)).expect("polled")
+        > 0
 }
 
 /// A peer that rings faster than its rings are taken must not keep us from looking at the ring.

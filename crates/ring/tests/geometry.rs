@@ -27,13 +27,13 @@ fn region_of(layout: &RegionLayout) -> Arc<Region> {
 }
 
 fn daemon_end(region: &Arc<Region>, geometry: &QueueGeometry) -> Result<ServerQueue, PeerFault> {
-    let (bell, _) = SocketDoorbell::pair().expect("a socket pair");
-    ServerQueue::open(region, geometry, EventDoorbell::new().expect("an eventfd"), bell, &geometry.tuning())
+    let (doorbell, _) = SocketDoorbell::pair().expect("a socket pair");
+    ServerQueue::open(region, geometry, EventDoorbell::new().expect("an eventfd"), doorbell, &geometry.tuning())
 }
 
 fn client_end(region: &Arc<Region>, geometry: &QueueGeometry) -> Result<ClientQueue, PeerFault> {
-    let (_, bell) = SocketDoorbell::pair().expect("a socket pair");
-    ClientQueue::open(region, geometry, EventDoorbell::new().expect("an eventfd"), bell, &geometry.tuning())
+    let (_, doorbell) = SocketDoorbell::pair().expect("a socket pair");
+    ClientQueue::open(region, geometry, EventDoorbell::new().expect("an eventfd"), doorbell, &geometry.tuning())
 }
 
 /// The parts of a layout, in order: none overlaps the next, all are aligned and inside.

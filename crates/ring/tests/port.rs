@@ -16,9 +16,10 @@ use fipsee_ring::{Message, clock};
 fn channel(wait: WaitMode) -> (Port, ServerQueue) {
     let layout = RegionLayout::plan(&Profile { features: FEATURES, event_credits: 0, flags: &[] }, 1, 8, 0, 1);
     let region = Arc::new(Region::create("port", layout.region_bytes).expect("memory"));
-    let (bell, (ours, theirs)) = (EventDoorbell::new().expect("an eventfd"), SocketDoorbell::pair().expect("a pair"));
-    let server = ServerQueue::open(&region, &layout.queues[0], bell.clone(), ours, &layout.queues[0].tuning()).expect("it fits");
-    let client = ClientQueue::open(&region, &layout.queues[0], bell, theirs, &layout.queues[0].tuning()).expect("it fits");
+    let (doorbell, (ours, theirs)) = (EventDoorbell::new().expect("an eventfd"), SocketDoorbell::pair().expect("a pair"));
+    let server =
+        ServerQueue::open(&region, &layout.queues[0], doorbell.clone(), ours, &layout.queues[0].tuning()).expect("it fits");
+    let client = ClientQueue::open(&region, &layout.queues[0], doorbell, theirs, &layout.queues[0].tuning()).expect("it fits");
     (Port::new(client, Backoff::new(wait, Duration::ZERO)), server)
 }
 
@@ -46,10 +47,10 @@ fn a_sleeper_is_rung_and_takes_what_came_before_the_end() {
     publish(&mut port);
     let mut message = Message::ZERO;
     assert!(server.requests.receive(&mut message), "it was published");
-    let mut bell = [0; 8];
-    assert_eq!(rustix::io::read(&server.our_bell, &mut bell).expect("it was rung"), 8);
+    let mut doorbell = [0; 8];
+    assert_eq!(rustix::io::read(&server.our_doorbell, &mut doorbell).expect("it was rung"), 8);
     server.completions.publish(&message);
-    drop(server.client_bell); // The daemon is gone.
+    drop(server.client_doorbell); // The daemon is gone.
     port.pause::<Infallible>(None, false, || true).expect("what it published still counts");
     assert!(port.queue.completions.receive(&mut message));
     port.queue.requests.answered();

@@ -8,7 +8,7 @@ mod common;
 use std::thread;
 use std::time::Duration;
 
-use common::{Bell, Random, assert_is_numbered, numbered, receive_sleeping, ring_pair, sleep_on, yield_to_peer};
+use common::{Doorbell, Random, assert_is_numbered, numbered, receive_sleeping, ring_pair, sleep_on, yield_to_peer};
 use fipsee_ring::Message;
 use fipsee_ring::cpu;
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
@@ -39,8 +39,8 @@ fn sides() -> (Side, Side) {
 
 #[test]
 fn both_sides_sleep_before_every_message_and_always_wake() {
-    let daemon_bell = &EventDoorbell::new().expect("an eventfd");
-    let (bell_of_daemon, client_bell) = &SocketDoorbell::pair().expect("a socket pair");
+    let daemon_doorbell = &EventDoorbell::new().expect("an eventfd");
+    let (doorbell_of_daemon, client_doorbell) = &SocketDoorbell::pair().expect("a socket pair");
     let (client, daemon) = sides();
     let start = Cursor::at_start(0);
     let sleeps = thread::scope(|scope| {
@@ -48,14 +48,14 @@ fn both_sides_sleep_before_every_message_and_always_wake() {
             let (mut calls, mut answers, mut sleeps) =
                 (Reader::new(daemon.from, start, &Tuning::default()), Writer::new(daemon.to, start, &Tuning::default()), 0);
             for number in 0.. {
-                let call = receive_sleeping(&mut calls, daemon_bell, &mut sleeps);
+                let call = receive_sleeping(&mut calls, daemon_doorbell, &mut sleeps);
                 if call.word(0) == numbered(LAST_CALL).word(0) {
                     break;
                 }
                 assert_is_numbered(&call, number);
                 answers.publish(&numbered(!number));
                 if answers.reader_needs_doorbell() {
-                    bell_of_daemon.ring();
+                    doorbell_of_daemon.ring();
                 }
             }
             sleeps
@@ -65,7 +65,7 @@ fn both_sides_sleep_before_every_message_and_always_wake() {
         let mut call = |number| {
             calls.publish_all(&[numbered(number)]).expect("one call at a time");
             if calls.reader_needs_doorbell() {
-                daemon_bell.ring();
+                daemon_doorbell.ring();
             }
             calls.answered();
         };
@@ -75,14 +75,14 @@ fn both_sides_sleep_before_every_message_and_always_wake() {
                 break;
             }
             call(number);
-            assert_is_numbered(&receive_sleeping(&mut answers, client_bell, &mut sleeps), !number);
+            assert_is_numbered(&receive_sleeping(&mut answers, client_doorbell, &mut sleeps), !number);
         }
         sleeps + server.join().expect("the server finishes")
     });
     assert!(sleeps >= CLIENT_SLEEPS);
 }
 
-fn race(bell: &(impl Bell + Sync), ring_bell: impl Fn() + Send) -> u64 {
+fn race(doorbell: &(impl Doorbell + Sync), ring_doorbell: impl Fn() + Send) -> u64 {
     let (to, from) = ring_pair(64, cpu::features().store);
     thread::scope(|scope| {
         scope.spawn(move || {
@@ -93,7 +93,7 @@ fn race(bell: &(impl Bell + Sync), ring_bell: impl Fn() + Send) -> u64 {
                     yield_to_peer();
                 }
                 if writer.reader_needs_doorbell() {
-                    ring_bell();
+                    ring_doorbell();
                 }
                 // From nothing to some microseconds: what a reader needs to find nothing, arm, look again and sleep.
                 for _ in 0..random.next() % 200 {
@@ -103,7 +103,7 @@ fn race(bell: &(impl Bell + Sync), ring_bell: impl Fn() + Send) -> u64 {
         });
         let (mut reader, mut sleeps) = (Reader::new(from, Cursor::at_start(0), &Tuning::default()), 0);
         for number in 0..RACING_MESSAGES {
-            assert_is_numbered(&receive_sleeping(&mut reader, bell, &mut sleeps), number);
+            assert_is_numbered(&receive_sleeping(&mut reader, doorbell, &mut sleeps), number);
             reader.release_some();
         }
         sleeps
@@ -112,8 +112,8 @@ fn race(bell: &(impl Bell + Sync), ring_bell: impl Fn() + Send) -> u64 {
 
 #[test]
 fn eventfd_wakes_a_reader_that_goes_to_sleep_at_any_moment() {
-    let bell = EventDoorbell::new().expect("an eventfd");
-    let sleeps = race(&bell, || bell.ring());
+    let doorbell = EventDoorbell::new().expect("an eventfd");
+    let sleeps = race(&doorbell, || doorbell.ring());
     assert!(sleeps > RACING_MESSAGES / 100, "only {sleeps} sleeps: the race was not run");
 }
 
@@ -125,13 +125,13 @@ fn socket_wakes_a_reader_that_goes_to_sleep_at_any_moment() {
 }
 
 /// Receive with the waiting policy of the product.
-fn receive_backing_off(reader: &mut Reader<MappedRing>, bell: &impl Bell, backoff: &mut Backoff) -> Message {
+fn receive_backing_off(reader: &mut Reader<MappedRing>, doorbell: &impl Doorbell, backoff: &mut Backoff) -> Message {
     let mut message = Message::ZERO;
     while !reader.receive(&mut message) {
         if backoff.step(false) == Next::Sleep {
             if !reader.arm_and_work_remains() {
-                sleep_on(bell, reader);
-                bell.silence();
+                sleep_on(doorbell, reader);
+                doorbell.silence();
             }
             reader.disarm();
             backoff.reset();
@@ -144,9 +144,9 @@ fn receive_backing_off(reader: &mut Reader<MappedRing>, bell: &impl Bell, backof
 fn crowd(mode: WaitMode, calls_per_pair: u64) {
     let start = Cursor::at_start(1);
     // They outlive both threads: to the other side a closed end is a death.
-    let bells: Vec<_> = (0..PAIRS).map(|_| SocketDoorbell::pair().expect("a socket pair")).collect();
+    let doorbells: Vec<_> = (0..PAIRS).map(|_| SocketDoorbell::pair().expect("a socket pair")).collect();
     thread::scope(|scope| {
-        for (pair, (ours, theirs)) in (0..).zip(&bells) {
+        for (pair, (ours, theirs)) in (0..).zip(&doorbells) {
             let (client, daemon) = sides();
             scope.spawn(move || {
                 let (mut calls, mut answers) =

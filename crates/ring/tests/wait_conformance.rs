@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Bell, Random, assert_is_numbered, numbered, ring_pair, yield_to_peer};
+use common::{Doorbell, Random, assert_is_numbered, numbered, ring_pair, yield_to_peer};
 use fipsee_ring::Message;
 use fipsee_ring::clock;
 use fipsee_ring::cpu;
@@ -101,7 +101,7 @@ fn strategies() -> Vec<Strategy> {
 struct Side<'a, B> {
     reader: Reader<MappedRing>,
     writer: Writer<MappedRing>,
-    bell: &'a B,
+    doorbell: &'a B,
     ring_peer: &'a (dyn Fn() + Sync),
     backoff: Backoff,
 }
@@ -114,25 +114,25 @@ enum Received {
 }
 
 /// A bell that may tell that the peer is gone.
-trait Life: Bell {
+trait Liveness: Doorbell {
     /// Take all rings; `false`: the other end is closed.
     fn drain_all(&self) -> bool;
 }
 
-impl Life for SocketDoorbell {
+impl Liveness for SocketDoorbell {
     fn drain_all(&self) -> bool {
         self.drain()
     }
 }
 
-impl Life for EventDoorbell {
+impl Liveness for EventDoorbell {
     fn drain_all(&self) -> bool {
         self.silence();
         true
     }
 }
 
-impl<B: Life> Side<'_, B> {
+impl<B: Liveness> Side<'_, B> {
     fn send(&mut self, number: u64) {
         self.writer.publish(&numbered(number));
         if self.writer.reader_needs_doorbell() {
@@ -168,14 +168,14 @@ impl<B: Life> Side<'_, B> {
 
     fn is_alive(&self) -> bool {
         yield_to_peer();
-        self.bell.drain_all()
+        self.doorbell.drain_all()
     }
 
     fn sleep(&mut self, deadline: Option<Instant>) -> bool {
         if !self.reader.arm_and_work_remains() {
             let most = deadline.map_or(LOST_AFTER, |deadline| deadline.saturating_duration_since(Instant::now()));
             let timeout = Timespec::try_from(most).expect("seconds");
-            let ready = rustix::event::poll(&mut [PollFd::new(self.bell, PollFlags::IN)], Some(&timeout));
+            let ready = rustix::event::poll(&mut [PollFd::new(self.doorbell, PollFlags::IN)], Some(&timeout));
             let is_lost = ready == Ok(0) && deadline.is_none() && self.reader.has_message();
             assert!(!is_lost, "a wake-up was lost: a message waits and nobody rang");
         }
@@ -225,18 +225,18 @@ fn between(
     let (daemon_end, client_end) = SocketDoorbell::pair().expect("a socket pair");
     let start = Cursor::at_start(2);
     let (ring_daemon, ring_client) = (|| event.ring(), || daemon_end.ring());
-    let (client_bell, daemon_bell) = (&client_end, &event);
+    let (client_doorbell, daemon_doorbell) = (&client_end, &event);
     let (ring_daemon, ring_client): (&(dyn Fn() + Sync), &(dyn Fn() + Sync)) = (&ring_daemon, &ring_client);
     thread::scope(|scope| {
         scope.spawn(move || {
             let (reader, writer) =
                 (Reader::new(calls_from, start, &Tuning::default()), Writer::new(answers_to, start, &Tuning::default()));
-            answer(Side { reader, writer, bell: daemon_bell, ring_peer: ring_client, backoff: strategy.backoff() });
+            answer(Side { reader, writer, doorbell: daemon_doorbell, ring_peer: ring_client, backoff: strategy.backoff() });
         });
         let asking = scope.spawn(move || {
             let (reader, writer) =
                 (Reader::new(answers_from, start, &Tuning::default()), Writer::new(calls_to, start, &Tuning::default()));
-            ask(Side { reader, writer, bell: client_bell, ring_peer: ring_daemon, backoff: strategy.backoff() });
+            ask(Side { reader, writer, doorbell: client_doorbell, ring_peer: ring_daemon, backoff: strategy.backoff() });
         });
         also(&|| {
             ring_daemon();
@@ -388,7 +388,7 @@ fn peer_that_is_gone_is_noticed_and_its_last_message_still_counts() {
                 });
                 let (reader, writer) =
                     (Reader::new(from, start, &Tuning::default()), Writer::new(ring, start, &Tuning::default()));
-                let mut side = Side { reader, writer, bell: &ours, ring_peer: &|| {}, backoff: strategy.backoff() };
+                let mut side = Side { reader, writer, doorbell: &ours, ring_peer: &|| {}, backoff: strategy.backoff() };
                 side.expect(0);
                 let then = side.receive(None);
                 assert!(matches!(then, Received::PeerGone), "{strategy}: {then:?}");
@@ -436,7 +436,7 @@ fn wait_ends_at_its_deadline_and_not_before() {
         let (_theirs, ours) = SocketDoorbell::pair().expect("a socket pair");
         let start = Cursor::at_start(0);
         let (reader, writer) = (Reader::new(from, start, &Tuning::default()), Writer::new(ring, start, &Tuning::default()));
-        let mut side = Side { reader, writer, bell: &ours, ring_peer: &|| {}, backoff: strategy.backoff() };
+        let mut side = Side { reader, writer, doorbell: &ours, ring_peer: &|| {}, backoff: strategy.backoff() };
         for wait in [0, 3, 100, 3000].map(Duration::from_micros) {
             let started = Instant::now();
             let received = side.receive(Some(started + wait));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::{Engine, Place, WorkerCounters, WorkerHandle};
+use crate::{Engine, WorkerCounters, WorkerHandle, WorkerPlacement};
 
 /// One queue's share of a worker; given back when dropped.
 #[derive(Debug)]
@@ -11,7 +11,7 @@ pub struct Assignment {
     /// Number of the worker.
     pub worker: usize,
     /// Where it runs.
-    pub place: Place,
+    pub place: WorkerPlacement,
     counters: Arc<WorkerCounters>,
 }
 

@@ -110,5 +110,5 @@ pub enum NotAdded {
     /// It could not be made, in words.
     NotMade(String),
     /// Its doorbell cannot be watched.
-    Bell(io::Error),
+    Doorbell(io::Error),
 }

@@ -23,4 +23,4 @@ pub use self::declaration::{Argument, FileUse, Metric, Needs};
 pub use self::engine::{Engine, Ticket};
 pub use self::queue::{Queue, QueueName};
 pub use self::quiesce::{AskedToQuiesce, IfAbandoned, NotQuiesced, Quiesce, Quiesced};
-pub use self::worker::{AbortOnPanic, Pass, Place, Worker, WorkerCounters, WorkerHandle, spawn};
+pub use self::worker::{AbortOnPanic, Pass, Worker, WorkerCounters, WorkerHandle, WorkerPlacement, spawn};

@@ -59,7 +59,7 @@ pub trait Queue<E: Engine>: Any + Send {
         if let Some(end) = self.end_mut()
             && end.completions.reader_needs_doorbell()
         {
-            end.client_bell.ring();
+            end.client_doorbell.ring();
         }
     }
 
@@ -70,15 +70,15 @@ pub trait Queue<E: Engine>: Any + Send {
     }
 
     /// The doorbell rang: it must be asked for again before sleeping.
-    fn bell_rang(&mut self) {
+    fn doorbell_rang(&mut self) {
         if let Some(end) = self.end_mut() {
             end.requests.disarm();
         }
     }
 
     /// Where the doorbell rings, if there is one.
-    fn bell(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.end()?.our_bell.as_fd())
+    fn doorbell(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.end()?.our_doorbell.as_fd())
     }
 
     /// What shows that there is work, as long as the queue is not visited. `None`: [`has_work`](Self::has_work) is to be asked.
@@ -94,7 +94,7 @@ pub trait Queue<E: Engine>: Any + Send {
 
     /// Begin what a visit would begin of requests that were taken before, and no others. Was there anything? A queue is asked that is not
     /// visited any more because it is to be idle.
-    fn begin_owed(&mut self, _engine: &mut E) -> bool {
+    fn begin_deferred(&mut self, _engine: &mut E) -> bool {
         false
     }
 

@@ -160,7 +160,7 @@ impl<E: Engine> Worker<E> {
     fn drain(&mut self, mut order: Quiesce, deadline: Instant) -> Pass {
         // Queues of another daemon must not be touched.
         let own = order.if_abandoned == IfAbandoned::Resume;
-        let begin = |begun, (_, slot): (_, &mut Slot<E>)| slot.queue.begin_owed(&mut self.engine) || begun;
+        let begin = |begun, (_, slot): (_, &mut Slot<E>)| slot.queue.begin_deferred(&mut self.engine) || begun;
         if (own && self.queues.iter_mut().fold(false, begin)) || self.engine.in_flight() > 0 {
             let finished = self.run_engine();
             if finished == 0 && Instant::now() >= deadline {
@@ -218,7 +218,7 @@ mod tests {
     use fipsee_ring::wait::WaitMode;
 
     use super::*;
-    use crate::{Place, spawn};
+    use crate::{WorkerPlacement, spawn};
 
     /// Nothing that is waited for here takes long, unless it never comes.
     const TIMEOUT: Duration = Duration::from_secs(30);
@@ -228,7 +228,8 @@ mod tests {
     }
 
     fn worker() -> (Vec<WorkerHandle<()>>, JoinHandle<()>) {
-        let (handle, thread) = spawn(0, Place::default(), WaitMode::Sleep, Duration::ZERO, || Ok(())).expect("a thread");
+        let (handle, thread) =
+            spawn(0, WorkerPlacement::default(), WaitMode::Sleep, Duration::ZERO, || Ok(())).expect("a thread");
         (vec![handle], thread)
     }
 

@@ -25,7 +25,7 @@ mod stalled;
 pub use self::buffers::{Buffer, Buffers, MAX_BUFFER_BYTES};
 use self::chain::Ended;
 pub use self::held_back::Grants;
-use self::held_back::{BELL, HeldBack};
+use self::held_back::{DOORBELL, HeldBack};
 pub use self::job::{Awaited, Job, Progress};
 pub use self::setup::Needs;
 
@@ -175,7 +175,7 @@ impl<J: Job> Engine<J> {
         if slot.job.may_begin(&held_back.grants, index) {
             self.waiting.push_back(index);
         } else if held_back.add() {
-            self.waiting.push_back(BELL);
+            self.waiting.push_back(DOORBELL);
         }
         Submitted::Pending
     }
@@ -184,10 +184,10 @@ impl<J: Job> Engine<J> {
         let Some(Kernel { ring, held_back }) = &mut self.kernel else { return 0 };
         let mut count = 0;
         for entry in ring.completion().take(limit) {
-            if entry.user_data() == u64::from(BELL) {
+            if entry.user_data() == u64::from(DOORBELL) {
                 self.in_kernel -= 1;
-                if held_back.heard() {
-                    self.waiting.push_back(BELL);
+                if held_back.received() {
+                    self.waiting.push_back(DOORBELL);
                 }
                 continue;
             }
@@ -224,7 +224,7 @@ impl<J: Job> Engine<J> {
         let (Some(errno), Some(Kernel { held_back, .. })) = (self.broken, &self.kernel) else { return 0 };
         let mut count = 0;
         while let Some(index) = self.pushed.pop_front().or_else(|| self.waiting.pop_front()) {
-            if index == BELL {
+            if index == DOORBELL {
                 continue;
             }
             let slot = &mut self.slots[index as usize];
@@ -283,7 +283,7 @@ impl<J: Job> crate::Engine for Engine<J> {
             while self.in_kernel + self.pushed.len() < limit && !queue.is_full() {
                 let Some(index) = self.waiting.pop_front() else { break };
                 let entry = match index {
-                    BELL => held_back.entry(),
+                    DOORBELL => held_back.entry(),
                     _ => match self.slots[index as usize].job.entry(&mut self.buffers) {
                         Some(entry) => entry,
                         None => {

@@ -29,7 +29,7 @@ const TOKEN_ENGINE: u64 = u64::MAX - 1;
 
 /// Where a worker runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct WorkerPlacement {
     /// The CPU it is bound to, if any.
     pub cpu: Option<usize>,
     /// The NUMA node of that, on a machine with several.
@@ -56,7 +56,7 @@ pub struct WorkerHandle<E: Engine> {
     /// Its numbers.
     pub counters: Arc<WorkerCounters>,
     /// Where it runs.
-    pub place: Place,
+    pub place: WorkerPlacement,
 }
 
 impl<E: Engine> Clone for WorkerHandle<E> {
@@ -101,7 +101,7 @@ pub struct Worker<E: Engine> {
 /// No descriptor or thread left.
 pub fn spawn<E: Engine>(
     index: usize,
-    place: Place,
+    place: WorkerPlacement,
     wait: WaitMode,
     look: Duration,
     engine: impl FnOnce() -> io::Result<E> + Send + 'static,
@@ -123,7 +123,7 @@ pub fn spawn<E: Engine>(
     Ok((handle, thread))
 }
 
-fn prepare<E: Engine>(place: Place) -> io::Result<(WorkerHandle<E>, OwnedFd)> {
+fn prepare<E: Engine>(place: WorkerPlacement) -> io::Result<(WorkerHandle<E>, OwnedFd)> {
     let handle = WorkerHandle { mailbox: Arc::new(Mailbox::new()?), counters: Arc::default(), place };
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let on = epoll::EventFlags::IN | epoll::EventFlags::ET;
@@ -148,7 +148,7 @@ impl<E: Engine> Worker<E> {
     ///
     /// # Errors
     /// No descriptor left.
-    pub fn new(place: Place, backoff: Backoff, engine: E) -> io::Result<(Self, WorkerHandle<E>)> {
+    pub fn new(place: WorkerPlacement, backoff: Backoff, engine: E) -> io::Result<(Self, WorkerHandle<E>)> {
         let (handle, epoll) = prepare(place)?;
         Ok((Self::assemble(handle.clone(), epoll, backoff, engine), handle))
     }
@@ -276,7 +276,7 @@ impl<E: Engine> Worker<E> {
     pub(crate) fn settle(&mut self) {
         for id in std::mem::take(&mut self.unsettled) {
             let Some(slot) = self.queues.get_mut(id as usize) else { continue };
-            let idle = !slot.queue.begin_owed(&mut self.engine) && slot.queue.in_flight() == 0;
+            let idle = !slot.queue.begin_deferred(&mut self.engine) && slot.queue.in_flight() == 0;
             if idle {
                 slot.apply_changes();
             }
@@ -293,7 +293,7 @@ impl<E: Engine> Worker<E> {
     /// Serve a queue no more.
     pub(crate) fn remove(&mut self, id: usize) -> Option<Slot<E>> {
         let slot = self.queues.remove(id)?;
-        let _ = slot.queue.bell().map(|bell| epoll::delete(&self.epoll, bell));
+        let _ = slot.queue.doorbell().map(|doorbell| epoll::delete(&self.epoll, doorbell));
         self.handle.counters.queues.fetch_sub(1, Ordering::Relaxed);
         Some(slot)
     }
@@ -330,8 +330,8 @@ impl<E: Engine> Worker<E> {
         let queue = make(u32::try_from(id).unwrap_or(u32::MAX)).map_err(NotAdded::NotMade);
         added(queue.and_then(|queue| {
             let on = epoll::EventFlags::IN | epoll::EventFlags::ET;
-            let watch = |bell| epoll::add(&self.epoll, bell, epoll::EventData::new_u64(id as u64), on);
-            queue.bell().map_or(Ok(()), watch).map_err(|error| NotAdded::Bell(error.into()))?;
+            let watch = |doorbell| epoll::add(&self.epoll, doorbell, epoll::EventData::new_u64(id as u64), on);
+            queue.doorbell().map_or(Ok(()), watch).map_err(|error| NotAdded::Doorbell(error.into()))?;
             self.queues.add(Slot::new(queue, name));
             self.handle.counters.queues.fetch_add(1, Ordering::Relaxed);
             Ok(())
@@ -399,7 +399,7 @@ impl<E: Engine> Worker<E> {
             // Those of the mailbox and the engine are no queue's.
             let id = usize::try_from(event.data.u64()).unwrap_or(usize::MAX);
             if let Some(slot) = self.queues.get_mut(id) {
-                slot.queue.bell_rang();
+                slot.queue.doorbell_rang();
                 self.queues.activate(id);
             }
         }

@@ -15,7 +15,7 @@ use fipsee_ring::region::Region;
 use fipsee_ring::ring::Cursor;
 use fipsee_ring::wait::WaitMode;
 use fipsee_ring::{Message, clock};
-use fipsee_serve::{Command, IfAbandoned, Place, Queue, QueueName, Quiesced, When, Which, WorkerHandle, spawn};
+use fipsee_serve::{Command, IfAbandoned, Queue, QueueName, Quiesced, When, Which, WorkerHandle, WorkerPlacement, spawn};
 
 use crate::echo::{Echo, KEPT};
 
@@ -26,16 +26,21 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const PROFILE: Profile = Profile { features: FEATURES, event_credits: 0, flags: &[] };
 
 fn serve(wait: WaitMode) -> (WorkerHandle<()>, JoinHandle<()>, ClientQueue) {
-    let (worker, thread) = spawn(0, Place::default(), wait, Duration::ZERO, || Ok(())).expect("a worker");
+    let (worker, thread) = spawn(0, WorkerPlacement::default(), wait, Duration::ZERO, || Ok(())).expect("a worker");
     let layout = RegionLayout::plan(&PROFILE, 1, 8, 0, 1);
     let region = Arc::new(Region::create("echo", layout.region_bytes).expect("memory"));
-    let (bell, (ours, theirs)) = (EventDoorbell::new().expect("an eventfd"), SocketDoorbell::pair().expect("a pair"));
-    let queue = ServerQueue::open(&region, &layout.queues[0], bell.clone(), ours, &layout.queues[0].tuning()).expect("it fits");
+    let (doorbell, (ours, theirs)) = (EventDoorbell::new().expect("an eventfd"), SocketDoorbell::pair().expect("a pair"));
+    let queue =
+        ServerQueue::open(&region, &layout.queues[0], doorbell.clone(), ours, &layout.queues[0].tuning()).expect("it fits");
     let (added, served) = channel();
     let added = Box::new(move |result: Result<(), _>| added.send(result.is_ok()).expect("waited for"));
     worker.mailbox.send(Echo::add(NAME, queue, added));
     assert_eq!(served.recv_timeout(TIMEOUT), Ok(true));
-    (worker, thread, ClientQueue::open(&region, &layout.queues[0], bell, theirs, &layout.queues[0].tuning()).expect("it fits"))
+    (
+        worker,
+        thread,
+        ClientQueue::open(&region, &layout.queues[0], doorbell, theirs, &layout.queues[0].tuning()).expect("it fits"),
+    )
 }
 
 fn send(client: &mut ClientQueue, value: u64) {
@@ -43,7 +48,7 @@ fn send(client: &mut ClientQueue, value: u64) {
     message.set_word(0, value);
     client.requests.publish(&message).expect("a free slot");
     if client.requests.reader_needs_doorbell() {
-        client.daemon_bell.ring();
+        client.daemon_doorbell.ring();
     }
 }
 
@@ -129,7 +134,7 @@ fn queue_that_is_to_go_begins_what_it_owes() {
     let (go_on, may_go_on) = channel();
     let wait = Box::new(move |_: &mut dyn Queue<()>| may_go_on.recv_timeout(TIMEOUT).expect("both are there"));
     worker.mailbox.send(Command::Change { which: Which::Client(NAME.client), when: When::Now, change: wait });
-    let _ = change(&worker, When::Now, Echo::keep_owed);
+    let _ = change(&worker, When::Now, Echo::keep_deferred);
     let (reply, removed) = channel();
     let queue = move |queue: Box<dyn Queue<()>>| reply.send(queue.in_flight()).expect("waited for");
     worker.mailbox.send(Command::Remove { which: Which::Queue(NAME), finish: false, removed: Box::new(queue) });

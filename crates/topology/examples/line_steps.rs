@@ -120,10 +120,10 @@ fn report(shared: &Shared, repetitions: usize) {
 fn report_both_ends(repetitions: usize) -> io::Result<()> {
     let layout = RegionLayout::plan(&Profile { features: 0, event_credits: 0, flags: &[] }, 1, MOST, 0, 1);
     let region = Arc::new(Region::create("line-steps", layout.region_bytes)?);
-    let (bell, (ours, theirs), tuning) = (EventDoorbell::new()?, SocketDoorbell::pair()?, Tuning::default());
+    let (doorbell, (ours, theirs), tuning) = (EventDoorbell::new()?, SocketDoorbell::pair()?, Tuning::default());
     let open = |_| io::Error::other("the region does not hold its queue");
-    let mut server = ServerQueue::open(&region, &layout.queues[0], bell.clone(), ours, &tuning).map_err(open)?;
-    let mut client = ClientQueue::open(&region, &layout.queues[0], bell, theirs, &tuning).map_err(open)?;
+    let mut server = ServerQueue::open(&region, &layout.queues[0], doorbell.clone(), ours, &tuning).map_err(open)?;
+    let mut client = ClientQueue::open(&region, &layout.queues[0], doorbell, theirs, &tuning).map_err(open)?;
     let (calls, mut taken) = ([Message::ZERO; MOST as usize], [Message::ZERO; TAKE_MANY as usize]);
     println!("{:<46}{:>8}", "MESSAGE AND ANSWER, ONE CPU", "EACH");
     for burst in [1, 2, 4, 8, 16, 64] {

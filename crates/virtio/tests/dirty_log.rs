@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use common::driver::DATA;
 use common::ram::{BASE, END, SECOND};
-use common::{Driver, FLUSH, GET_ID, HeldDisk, IN, IOERR, OK, OUT, Options, Ram, Rig, memory_disk, readable, writable};
+use common::{Driver, FLUSH, Fixture, GET_ID, HeldDisk, IN, IOERR, OK, OUT, Options, Ram, memory_disk, readable, writable};
 use fipsee_block::disk::Disk;
 use fipsee_virtio::core::memory::DirtyLog;
 use rustix::fs::MemfdFlags;
@@ -46,8 +46,8 @@ fn pages(ranges: &[(u64, u64)]) -> BTreeSet<u64> {
     ranges.iter().flat_map(|(address, length)| address / 4096..=(address + length - 1) / 4096).collect()
 }
 
-fn rig<D: Disk>(disk: D, log: &Log) -> Rig<D> {
-    Rig::with(disk, &Options::default(), Ram::new(), |setup| {
+fn rig<D: Disk>(disk: D, log: &Log) -> Fixture<D> {
+    Fixture::with(disk, &Options::default(), Ram::new(), |setup| {
         setup.queue.log = Some(Arc::clone(&log.log));
         setup.queue.used_log_address = Some(USED_LOG);
     })
@@ -88,7 +88,7 @@ fn every_request_logs_what_it_wrote_and_no_more() {
 #[test]
 fn requests_in_flight_when_logging_begins_are_logged() {
     let log = Log::new();
-    let mut rig = Rig::new(HeldDisk::new(), &Options::default());
+    let mut rig = Fixture::new(HeldDisk::new(), &Options::default());
     let head = rig.driver.request(IN, 0, &[writable(DATA, 8192)]);
     rig.driver.offer(head);
     rig.visit();
@@ -111,7 +111,8 @@ fn requests_in_flight_when_logging_begins_are_logged() {
 #[test]
 fn without_an_address_for_it_the_used_ring_is_not_logged() {
     let log = Log::new();
-    let mut rig = Rig::with(memory_disk(), &Options::default(), Ram::new(), |setup| setup.queue.log = Some(Arc::clone(&log.log)));
+    let mut rig =
+        Fixture::with(memory_disk(), &Options::default(), Ram::new(), |setup| setup.queue.log = Some(Arc::clone(&log.log)));
     let head = rig.driver.request(IN, 0, &[writable(DATA, 512)]);
     let status = rig.driver.status_address(head);
     assert_eq!(rig.round(head).0, OK);
@@ -142,7 +143,7 @@ fn the_indices_of_the_used_ring_are_logged_where_they_are() {
     let log = Log::new();
     let driver = Driver::new(Ram::new(), 1024, true, 700);
     let options = Options { size: 1024, start: 700, ..Options::default() };
-    let mut rig = Rig::serve(memory_disk(), &options, driver, |setup| {
+    let mut rig = Fixture::serve(memory_disk(), &options, driver, |setup| {
         setup.queue.log = Some(Arc::clone(&log.log));
         setup.queue.used_log_address = Some(BASE);
     })

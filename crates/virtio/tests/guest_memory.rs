@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use common::driver::DATA;
 use common::ram::{BASE, END, LENGTH, SECOND, SECOND_LENGTH, USER_OFFSET, region};
-use common::{Driver, IN, OK, OUT, Options, Ram, Rig, memory_disk, readable, rings, writable};
+use common::{Driver, Fixture, IN, OK, OUT, Options, Ram, memory_disk, readable, rings, writable};
 use fipsee_virtio::core::memory::{GuestMemory, GuestRegion, RegionDescription};
 use rustix::fs::MemfdFlags;
 
@@ -76,9 +76,9 @@ fn regions_that_cannot_be_are_refused() {
 
 #[test]
 fn memory_that_is_cut_stops_its_queue_before_anything_false_is_published() {
-    let mut healthy = Rig::new(memory_disk(), &Options::default());
+    let mut healthy = Fixture::new(memory_disk(), &Options::default());
     for (what, kind, address) in [("data to write", IN, SECOND), ("data to read", OUT, SECOND)] {
-        let mut rig = Rig::new(memory_disk(), &Options::default());
+        let mut rig = Fixture::new(memory_disk(), &Options::default());
         let data = if kind == IN { writable(address, 4096) } else { readable(address, 4096) };
         assert_eq!(rig.request(kind, 0, &[data]).0, OK, "{what}");
         let head = rig.driver.request(kind, 0, &[data]);
@@ -96,22 +96,23 @@ fn memory_that_is_cut_stops_its_queue_before_anything_false_is_published() {
     assert_eq!(healthy.request(IN, 0, &[writable(DATA, 512)]).0, OK, "the neighbour goes on");
     assert!(!healthy.driver.ram.memory().is_broken());
     // Rings, header and status, too.
-    let mut rig = Rig::new(memory_disk(), &Options::default());
+    let mut rig = Fixture::new(memory_disk(), &Options::default());
     let head = rig.driver.request(IN, 0, &[writable(SECOND, 512)]);
     rig.driver.offer(head);
     rustix::fs::ftruncate(&rig.driver.ram.regions[0].file, 0).expect("cut");
     rig.server.flush();
     assert_eq!(rig.visit(), 0, "the available ring is empty now");
     // Once it went on, what is left of its index looks like a jump; the text says what it was.
-    let mut rig = Rig::new(memory_disk(), &Options::default());
+    let mut rig = Fixture::new(memory_disk(), &Options::default());
     assert_eq!(rig.request(IN, 0, &[writable(SECOND, 512)]).0, OK);
     rustix::fs::ftruncate(&rig.driver.ram.regions[0].file, 0).expect("cut");
     rig.visit();
     assert!(rig.fault().contains("truncated"), "{}", rig.fault());
     // Memory that broke before the queue came is refused.
     let memory = rig.driver.ram.memory();
-    let refused =
-        Rig::serve(memory_disk(), &Options::default(), Driver::new(Ram::new(), 16, true, 0), |setup| setup.queue.memory = memory);
+    let refused = Fixture::serve(memory_disk(), &Options::default(), Driver::new(Ram::new(), 16, true, 0), |setup| {
+        setup.queue.memory = memory
+    });
     assert!(refused.err().is_some_and(|text| text.contains("truncated")));
 }
 

@@ -5,7 +5,7 @@ mod common;
 use std::os::fd::OwnedFd;
 
 use common::driver::DATA;
-use common::{Driver, HeldDisk, IN, OK, OUT, Options, Ram, Random, Rig, readable, rings, writable};
+use common::{Driver, Fixture, HeldDisk, IN, OK, OUT, Options, Ram, Random, readable, rings, writable};
 use fipsee_virtio::core::inflight::InflightArea;
 use rustix::io::{pread, pwrite};
 
@@ -28,19 +28,19 @@ impl Kept {
     }
 
     /// A device on these rings; `next_available` as QEMU gives it after a back end that went away: the used index.
-    fn serve(&self, driver: Driver, disk: HeldDisk) -> Rig<HeldDisk> {
+    fn serve(&self, driver: Driver, disk: HeldDisk) -> Fixture<HeldDisk> {
         let start = driver.used_index();
         let options = Options { size: SIZE, start, ..Options::default() };
-        Rig::serve(disk, &options, driver, |setup| setup.queue.inflight = self.area().queue(1)).expect("good rings")
+        Fixture::serve(disk, &options, driver, |setup| setup.queue.inflight = self.area().queue(1)).expect("good rings")
     }
 
-    fn first(&self) -> Rig<HeldDisk> {
+    fn first(&self) -> Fixture<HeldDisk> {
         self.serve(Driver::new(Ram::new(), SIZE, true, 0), HeldDisk::new())
     }
 
     /// The daemon is gone without a word; another one comes. The disk forgets what it held and keeps its content.
-    fn crash(&self, rig: Rig<HeldDisk>) -> Rig<HeldDisk> {
-        let Rig { driver, server, disk, .. } = rig;
+    fn crash(&self, rig: Fixture<HeldDisk>) -> Fixture<HeldDisk> {
+        let Fixture { driver, server, disk, .. } = rig;
         drop(server);
         self.serve(driver, HeldDisk::over(disk.inner))
     }
@@ -61,18 +61,18 @@ impl Kept {
     }
 }
 
-fn offer(rig: &mut Rig<HeldDisk>, sector: u64) -> u16 {
+fn offer(rig: &mut Fixture<HeldDisk>, sector: u64) -> u16 {
     let head = rig.driver.request(OUT, sector, &[readable(DATA, 512)]);
     rig.driver.offer(head);
     head
 }
 
-fn release(rig: &mut Rig<HeldDisk>) {
+fn release(rig: &mut Fixture<HeldDisk>) {
     let (ticket, status) = rig.disk.release(&mut rig.engine).expect("one is held");
     rig.server.finish(ticket, status);
 }
 
-fn sectors(rig: &Rig<HeldDisk>) -> Vec<u64> {
+fn sectors(rig: &Fixture<HeldDisk>) -> Vec<u64> {
     rig.disk.seen().iter().map(|(_, sector, _)| *sector).collect()
 }
 
@@ -119,11 +119,11 @@ fn a_queue_that_is_to_stop_submits_what_was_in_flight_again() {
     let head = offer(&mut rig, 7);
     rig.visit();
     let mut rig = kept.crash(rig);
-    assert!(rig.server.begin_owed(&rig.disk, &mut rig.engine));
+    assert!(rig.server.begin_deferred(&rig.disk, &mut rig.engine));
     assert_eq!((sectors(&rig), rig.server.in_flight()), (vec![7], 1));
     release(&mut rig);
     rig.server.flush();
-    assert!(!rig.server.begin_owed(&rig.disk, &mut rig.engine));
+    assert!(!rig.server.begin_deferred(&rig.disk, &mut rig.engine));
     assert_eq!(rig.driver.take_used(), Some((head, 1)));
     assert_eq!(rig.server.stop(), rig.driver.next_available);
 }
@@ -234,12 +234,12 @@ fn areas_that_cannot_be_are_refused_or_forgotten() {
     kept.write_u16(8, 7);
     let options = Options { size: SIZE, ..Options::default() };
     let driver = Driver::new(Ram::new(), SIZE, true, 0);
-    let refused = Rig::serve(HeldDisk::new(), &options, driver, |setup| setup.queue.inflight = kept.area().queue(1));
+    let refused = Fixture::serve(HeldDisk::new(), &options, driver, |setup| setup.queue.inflight = kept.area().queue(1));
     assert!(refused.err().is_some_and(|text| text.contains("version 7")));
     // A queue that is larger than the area's.
     let driver = Driver::new(Ram::new(), 128, true, 0);
     let options = Options { size: 128, ..Options::default() };
-    let refused = Rig::serve(HeldDisk::new(), &options, driver, |setup| setup.queue.inflight = kept.area().queue(0));
+    let refused = Fixture::serve(HeldDisk::new(), &options, driver, |setup| setup.queue.inflight = kept.area().queue(0));
     assert!(refused.err().is_some_and(|text| text.contains("64 descriptors, not 128")));
     // Random bytes: served, one way or the other.
     for seed in 0..500 {

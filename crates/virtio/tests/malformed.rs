@@ -4,7 +4,7 @@ mod common;
 
 use common::driver::DATA;
 use common::ram::{BASE, END};
-use common::{Driver, HeldDisk, IN, OK, Options, Ram, Random, Rig, memory_disk, readable, rings, writable};
+use common::{Driver, Fixture, HeldDisk, IN, OK, Options, Ram, Random, memory_disk, readable, rings, writable};
 
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
@@ -76,7 +76,7 @@ fn cases() -> Vec<Case> {
 #[test]
 fn a_malformed_chain_stops_the_queue_and_what_was_done_before_is_published() {
     for Case { what, says, table, indirect } in cases() {
-        let mut rig = Rig::new(memory_disk(), &Options::default());
+        let mut rig = Fixture::new(memory_disk(), &Options::default());
         rig.driver.ram.write(HEADER, &Driver::header_bytes(IN, 0));
         // A good request from the end of the table, before and after the bad one.
         let good = 10;
@@ -101,20 +101,20 @@ fn a_malformed_chain_stops_the_queue_and_what_was_done_before_is_published() {
 
 #[test]
 fn an_available_ring_that_lies_stops_the_queue() {
-    let mut rig = Rig::new(memory_disk(), &Options::default());
+    let mut rig = Fixture::new(memory_disk(), &Options::default());
     rig.driver.stage(16);
     rig.driver.publish();
     rig.visit();
     assert!(rig.fault().contains("names descriptor 16, and the queue has 16"), "{}", rig.fault());
 
-    let mut rig = Rig::new(memory_disk(), &Options::default());
+    let mut rig = Fixture::new(memory_disk(), &Options::default());
     rig.driver.ram.write_u16(rig.driver.available + 2, 17);
     assert!(rig.server.has_work());
     rig.visit();
     assert!(rig.fault().contains("by 17 entries"), "{}", rig.fault());
 
     // Backwards is a jump forwards.
-    let mut rig = Rig::new(memory_disk(), &Options { start: 5, ..Options::default() });
+    let mut rig = Fixture::new(memory_disk(), &Options { start: 5, ..Options::default() });
     rig.driver.ram.write_u16(rig.driver.available + 2, 4);
     rig.visit();
     assert!(rig.fault().contains("by 65535 entries"), "{}", rig.fault());
@@ -123,7 +123,7 @@ fn an_available_ring_that_lies_stops_the_queue() {
 
 #[test]
 fn indirect_descriptors_need_their_feature() {
-    let mut rig = Rig::new(memory_disk(), &Options { features: 0, ..Options::default() });
+    let mut rig = Fixture::new(memory_disk(), &Options { features: 0, ..Options::default() });
     let head = rig.driver.indirect_request(IN, 0, &[writable(DATA, 512)]);
     rig.driver.offer(head);
     rig.visit();
@@ -132,7 +132,7 @@ fn indirect_descriptors_need_their_feature() {
 
 #[test]
 fn a_chain_that_is_in_flight_cannot_be_made_available_again() {
-    let mut rig = Rig::new(HeldDisk::new(), &Options::default());
+    let mut rig = Fixture::new(HeldDisk::new(), &Options::default());
     let head = rig.driver.request(IN, 0, &[writable(DATA, 512)]);
     rig.driver.offer(head);
     rig.visit();
@@ -165,7 +165,7 @@ fn rings_outside_memory_or_misaligned_are_refused() {
         let mut driver = Driver::new(Ram::new(), 16, true, 0);
         change(&mut driver);
         let size = driver.size;
-        let refused = Rig::serve(memory_disk(), &Options { size, ..Options::default() }, driver, |_| {});
+        let refused = Fixture::serve(memory_disk(), &Options { size, ..Options::default() }, driver, |_| {});
         let text = refused.err().unwrap_or_else(|| panic!("{what} is served"));
         assert!(text.contains(says), "{what}: {text}");
     }
@@ -176,7 +176,7 @@ fn rings_and_chains_of_random_bytes_end_in_words_or_in_answers() {
     let mut stopped = 0;
     for seed in 0..2000 {
         let mut random = Random(seed);
-        let mut rig = Rig::new(memory_disk(), &Options::default());
+        let mut rig = Fixture::new(memory_disk(), &Options::default());
         let places = [DATA, DATA + 4096, TABLE, BASE, rig.driver.used, END - 8, 0, u64::MAX - 4];
         for table in [rig.driver.descriptors, TABLE] {
             for index in 0..16 {

@@ -5,8 +5,8 @@ mod common;
 use common::disks::DISK_BYTES;
 use common::driver::DATA;
 use common::{
-    DISCARD, Driver, F_EVENT_IDX, F_FLUSH, F_INDIRECT, FLUSH, IN, IOERR, OK, OUT, Options, Random, Rig, Segment, WRITE_ZEROES,
-    memory_disk, readable, writable,
+    DISCARD, Driver, F_EVENT_IDX, F_FLUSH, F_INDIRECT, FLUSH, Fixture, IN, IOERR, OK, OUT, Options, Random, Segment,
+    WRITE_ZEROES, memory_disk, readable, writable,
 };
 use fipsee_block::disk::{Disk, FileDisk, FileOptions};
 
@@ -73,7 +73,7 @@ fn check<D: Disk>(disk: D, seed: u64, is_in_order: bool) {
     let mut random = Random(seed);
     let features = [0, F_EVENT_IDX, F_INDIRECT, F_EVENT_IDX | F_INDIRECT][below(&mut random, 4)] | F_INDIRECT | F_FLUSH;
     let start = u16::try_from(random.below(65536)).expect("small");
-    let mut rig = Rig::new(disk, &Options { size: 256, features, start, ..Options::default() });
+    let mut rig = Fixture::new(disk, &Options { size: 256, features, start, ..Options::default() });
     let mut model = vec![0; usize::try_from(SECTORS * 512).expect("small")];
     for _ in 0..60 {
         let batch = if is_in_order { 1 + random.below(12) } else { 1 };

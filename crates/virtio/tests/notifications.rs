@@ -3,7 +3,7 @@
 mod common;
 
 use common::driver::DATA;
-use common::{F_EVENT_IDX, F_INDIRECT, IN, OK, Options, Random, Rig, eventfd, memory_disk, rings, writable};
+use common::{F_EVENT_IDX, F_INDIRECT, Fixture, IN, OK, Options, Random, eventfd, memory_disk, rings, writable};
 
 fn both() -> [Options; 2] {
     [
@@ -15,7 +15,7 @@ fn both() -> [Options; 2] {
 #[test]
 fn the_driver_kicks_only_when_the_device_is_about_to_sleep() {
     for options in both() {
-        let mut rig = Rig::new(memory_disk(), &options);
+        let mut rig = Fixture::new(memory_disk(), &options);
         for _ in 0..40 {
             let head = rig.driver.request(IN, 0, &[writable(DATA, 512)]);
             assert!(!rig.driver.must_kick(), "the device looks by itself");
@@ -26,7 +26,7 @@ fn the_driver_kicks_only_when_the_device_is_about_to_sleep() {
         let head = rig.driver.request(IN, 0, &[writable(DATA, 512)]);
         rig.driver.offer(head);
         assert!(rig.driver.must_kick(), "the device sleeps");
-        rig.server.bell_rang();
+        rig.server.doorbell_rang();
         assert!(!rig.server.is_armed());
         rig.run();
         assert!(rig.driver.take_used().is_some());
@@ -42,7 +42,7 @@ fn the_driver_kicks_only_when_the_device_is_about_to_sleep() {
 
 #[test]
 fn the_event_index_spares_kicks_over_the_whole_range_of_the_indices() {
-    let mut rig = Rig::new(memory_disk(), &Options { start: 65_000, ..Options::default() });
+    let mut rig = Fixture::new(memory_disk(), &Options { start: 65_000, ..Options::default() });
     let mut kicks = 0;
     for _ in 0..70_000 {
         let head = rig.driver.request(IN, 0, &[writable(DATA, 512)]);
@@ -58,7 +58,7 @@ fn the_event_index_spares_kicks_over_the_whole_range_of_the_indices() {
 fn interrupts_come_exactly_when_the_driver_asks() {
     for options in both() {
         let event_index = options.features & F_EVENT_IDX != 0;
-        let mut rig = Rig::new(memory_disk(), &options);
+        let mut rig = Fixture::new(memory_disk(), &options);
         let mut random = Random(5);
         // The first one comes anyway: the device may have been another one before.
         let head = rig.driver.request(IN, 0, &[writable(DATA, 512)]);
@@ -93,7 +93,7 @@ fn interrupts_come_exactly_when_the_driver_asks() {
 
 #[test]
 fn another_call_descriptor_is_rung_at_once_and_from_then_on() {
-    let mut rig = Rig::new(memory_disk(), &Options::default());
+    let mut rig = Fixture::new(memory_disk(), &Options::default());
     let other = eventfd();
     rig.server.queue.set_call(Some(other.try_clone().expect("a descriptor"))).expect("an eventfd");
     assert_eq!(rings(&other), 1, "an interrupt may have gone to the old one");
@@ -110,7 +110,7 @@ fn another_call_descriptor_is_rung_at_once_and_from_then_on() {
 
 #[test]
 fn a_full_and_blocking_call_descriptor_holds_nobody_up() {
-    let mut rig = Rig::new(memory_disk(), &Options::default());
+    let mut rig = Fixture::new(memory_disk(), &Options::default());
     rustix::io::write(&rig.call, &(u64::MAX - 1).to_ne_bytes()).expect("fill it");
     // The file description is shared: the hypervisor can do this at any time.
     rustix::fs::fcntl_setfl(&rig.call, rustix::fs::OFlags::RDWR).expect("clear O_NONBLOCK");
@@ -120,7 +120,7 @@ fn a_full_and_blocking_call_descriptor_holds_nobody_up() {
 
 #[test]
 fn a_visit_takes_a_batch_and_publishes_it_at_once() {
-    let mut rig = Rig::new(memory_disk(), &Options { size: 128, ..Options::default() });
+    let mut rig = Fixture::new(memory_disk(), &Options { size: 128, ..Options::default() });
     for _ in 0..40 {
         let head = rig.driver.request(IN, 0, &[writable(DATA, 512)]);
         rig.driver.stage(head);

@@ -6,7 +6,7 @@ use common::disks::DISK_BYTES;
 use common::driver::DATA;
 use common::ram::{BASE, END, SECOND};
 use common::{
-    DISCARD, Driver, FLUSH, GET_ID, HeldDisk, IN, IOERR, OK, OUT, Options, Random, Rig, Segment, UNSUPP, WRITE_ZEROES,
+    DISCARD, Driver, FLUSH, Fixture, GET_ID, HeldDisk, IN, IOERR, OK, OUT, Options, Random, Segment, UNSUPP, WRITE_ZEROES,
     memory_disk, readable, writable,
 };
 use fipsee_block::disk::{FileDisk, FileOptions};
@@ -16,7 +16,7 @@ const SECTORS: u64 = DISK_BYTES / 512;
 
 #[test]
 fn what_was_written_is_read_through_direct_and_indirect_descriptors() {
-    let mut rig = Rig::new(memory_disk(), &Options::default());
+    let mut rig = Fixture::new(memory_disk(), &Options::default());
     let bytes = Random(1).bytes(4096);
     rig.driver.ram.write(DATA, &bytes);
     assert_eq!(rig.request(OUT, 8, &[readable(DATA, 4096)]), (OK, 1));
@@ -37,7 +37,7 @@ fn a_file_disk_serves_segments_of_any_length() {
     let options = FileOptions { path: path.clone(), size_bytes: Some(DISK_BYTES), ..FileOptions::default() };
     let disk = FileDisk::open(&options).expect("a disk");
     std::fs::remove_file(&path).expect("the file is there");
-    let mut rig = Rig::new(disk, &Options::default());
+    let mut rig = Fixture::new(disk, &Options::default());
     let bytes = Random(2).bytes(8192);
     rig.driver.ram.write(DATA, &bytes);
     assert_eq!(rig.request(OUT, 0, &[readable(DATA, 8192)]), (OK, 1));
@@ -55,7 +55,7 @@ fn a_file_disk_serves_segments_of_any_length() {
 
 #[test]
 fn a_chain_is_cut_anywhere() {
-    let mut rig = Rig::new(memory_disk(), &Options { size: 64, ..Options::default() });
+    let mut rig = Fixture::new(memory_disk(), &Options { size: 64, ..Options::default() });
     let bytes = Random(3).bytes(1024);
     // Header, data and status in one piece of memory each way, cut at every place into two descriptors.
     for cut in 1..16 + 1024_u32 {
@@ -89,7 +89,7 @@ fn a_chain_is_cut_anywhere() {
 
 #[test]
 fn a_chain_may_end_in_a_table_and_the_table_lie_anywhere() {
-    let mut rig = Rig::new(memory_disk(), &Options::default());
+    let mut rig = Fixture::new(memory_disk(), &Options::default());
     rig.driver.ram.write(DATA, &Driver::header_bytes(IN, 0));
     // Aligned, odd, and across two regions.
     for table in [DATA + 4096, DATA + 4096 + 3, SECOND - 16, SECOND - 9] {
@@ -104,7 +104,7 @@ fn a_chain_may_end_in_a_table_and_the_table_lie_anywhere() {
 
 #[test]
 fn data_header_and_status_may_lie_across_regions() {
-    let mut rig = Rig::new(memory_disk(), &Options::default());
+    let mut rig = Fixture::new(memory_disk(), &Options::default());
     let bytes = Random(4).bytes(4096);
     rig.driver.ram.write(SECOND - 1000, &bytes);
     assert_eq!(rig.request(OUT, 0, &[readable(SECOND - 1000, 4096)]), (OK, 1));
@@ -118,7 +118,7 @@ fn data_header_and_status_may_lie_across_regions() {
 
 #[test]
 fn requests_that_cannot_be_served_fail_alone() {
-    let mut rig = Rig::new(memory_disk(), &Options { size: 512, ..Options::default() });
+    let mut rig = Fixture::new(memory_disk(), &Options { size: 512, ..Options::default() });
     let sector = |count: u32| writable(DATA, count * 512);
     let cases: Vec<(&str, u32, u64, Vec<Segment>)> = vec![
         ("at the end", IN, SECTORS, vec![sector(1)]),
@@ -174,7 +174,7 @@ fn range(driver: &Driver, sector: u64, count: u32, flags: u32) -> Segment {
 
 #[test]
 fn discard_takes_several_ranges_and_write_zeroes_zeroes() {
-    let mut rig = Rig::new(memory_disk(), &Options::default());
+    let mut rig = Fixture::new(memory_disk(), &Options::default());
     rig.driver.ram.write(DATA, &[7; 16384]);
     assert_eq!(rig.request(OUT, 0, &[readable(DATA, 16384)]), (OK, 1));
     let ranges = [range(&rig.driver, 0, 2, 0), range(&rig.driver, 4, 1, 0)];
@@ -196,7 +196,7 @@ fn discard_takes_several_ranges_and_write_zeroes_zeroes() {
 
 #[test]
 fn the_serial_number_is_padded_and_cut() {
-    let mut rig = Rig::new(memory_disk(), &Options::default());
+    let mut rig = Fixture::new(memory_disk(), &Options::default());
     rig.driver.ram.write(DATA, &[9; 64]);
     assert_eq!(rig.request(GET_ID, 0, &[writable(DATA, 20)]), (OK, 21));
     assert_eq!(rig.driver.ram.read(DATA, 21), b"fipsee-test\0\0\0\0\0\0\0\0\0\x09");
@@ -207,7 +207,7 @@ fn the_serial_number_is_padded_and_cut() {
 
 #[test]
 fn a_read_only_device_refuses_what_writes() {
-    let mut rig = Rig::new(memory_disk(), &Options { read_only: true, ..Options::default() });
+    let mut rig = Fixture::new(memory_disk(), &Options { read_only: true, ..Options::default() });
     assert_eq!(rig.request(OUT, 0, &[readable(DATA, 512)]).0, IOERR);
     for kind in [DISCARD, WRITE_ZEROES] {
         let ranges = [range(&rig.driver, 0, 1, 0)];
@@ -219,7 +219,7 @@ fn a_read_only_device_refuses_what_writes() {
 
 #[test]
 fn a_resized_disk_is_checked_against_its_new_size() {
-    let mut rig = Rig::new(memory_disk(), &Options::default());
+    let mut rig = Fixture::new(memory_disk(), &Options::default());
     let mut info = fipsee_block::disk::Disk::info(&rig.disk);
     info.sector_count = 8;
     rig.server.set_info(&info);
@@ -228,7 +228,7 @@ fn a_resized_disk_is_checked_against_its_new_size() {
 }
 
 /// Release one request of a held disk and report it.
-fn release(rig: &mut Rig<HeldDisk>) {
+fn release(rig: &mut Fixture<HeldDisk>) {
     let (ticket, status) = rig.disk.release(&mut rig.engine).expect("one is held");
     rig.server.finish(ticket, status);
     rig.server.flush();
@@ -237,7 +237,7 @@ fn release(rig: &mut Rig<HeldDisk>) {
 #[test]
 fn write_through_makes_every_write_durable_before_it_is_answered() {
     use std::sync::atomic::Ordering::Relaxed;
-    let mut rig = Rig::new(HeldDisk::new(), &Options::default());
+    let mut rig = Fixture::new(HeldDisk::new(), &Options::default());
     rig.writeback.store(false, Relaxed);
     let head = rig.driver.request(OUT, 3, &[readable(DATA, 512)]);
     rig.driver.offer(head);
@@ -256,7 +256,7 @@ fn write_through_makes_every_write_durable_before_it_is_answered() {
 
 #[test]
 fn a_driver_that_cannot_flush_relies_on_every_write() {
-    let mut rig = Rig::new(HeldDisk::new(), &Options { features: 0, ..Options::default() });
+    let mut rig = Fixture::new(HeldDisk::new(), &Options { features: 0, ..Options::default() });
     let head = rig.driver.request(OUT, 3, &[readable(DATA, 512)]);
     rig.driver.offer(head);
     rig.visit();
@@ -268,7 +268,7 @@ fn without_fua_a_flush_follows_the_write() {
     for at_once in [false, true] {
         let mut disk = HeldDisk::new().without_fua();
         disk.at_once = at_once;
-        let mut rig = Rig::new(disk, &Options { features: 0, ..Options::default() });
+        let mut rig = Fixture::new(disk, &Options { features: 0, ..Options::default() });
         let head = rig.driver.request(OUT, 3, &[readable(DATA, 512)]);
         rig.driver.offer(head);
         rig.visit();
@@ -292,7 +292,7 @@ fn without_fua_a_flush_follows_the_write() {
 
 #[test]
 fn a_request_of_several_ranges_is_answered_when_the_last_is_done() {
-    let mut rig = Rig::new(HeldDisk::new(), &Options::default());
+    let mut rig = Fixture::new(HeldDisk::new(), &Options::default());
     let ranges = [range(&rig.driver, 0, 1, 0), range(&rig.driver, 5, 1, 0), range(&rig.driver, 9, 1, 0)];
     let head = rig.driver.request(DISCARD, 0, &ranges);
     rig.driver.offer(head);

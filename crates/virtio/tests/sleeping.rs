@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence}; // tidy: allow atomic, the test's own, not shared memory
 
 use common::driver::DATA;
-use common::{F_EVENT_IDX, F_INDIRECT, IN, OK, Options, Random, Rig, memory_disk, writable};
+use common::{F_EVENT_IDX, F_INDIRECT, Fixture, IN, OK, Options, Random, memory_disk, writable};
 use rustix::event::{PollFd, PollFlags, poll};
 
 const ROUNDS: u32 = 30_000;
@@ -28,20 +28,20 @@ fn ring(fd: &OwnedFd) {
 fn sleep_and_wake(features: u64) {
     let kick = common::eventfd();
     let ours = kick.try_clone().expect("a descriptor");
-    let rig = Rig::with(memory_disk(), &Options { features, ..Options::default() }, common::Ram::new(), |setup| {
+    let rig = Fixture::with(memory_disk(), &Options { features, ..Options::default() }, common::Ram::new(), |setup| {
         setup.queue.kick = ours
     });
-    let Rig { mut driver, mut server, disk, call, .. } = rig;
+    let Fixture { mut driver, mut server, disk, call, .. } = rig;
     let stopping = Arc::new(AtomicBool::new(false));
-    let (bell, stop) = (kick.try_clone().expect("a descriptor"), Arc::clone(&stopping));
+    let (doorbell, stop) = (kick.try_clone().expect("a descriptor"), Arc::clone(&stopping));
     std::thread::scope(|scope| {
         let worker = scope.spawn(move || {
             let mut engine = fipsee_block::disk::Engine::new(1).expect("engine");
             let mut sleeps = 0_u32;
             while !stop.load(Ordering::Acquire) {
                 if server.visit(&disk, &mut engine) == 0 && !server.arm_and_work_remains() {
-                    wait(&bell);
-                    server.bell_rang();
+                    wait(&doorbell);
+                    server.doorbell_rang();
                     sleeps += 1;
                 }
             }
@@ -62,15 +62,15 @@ fn sleep_and_wake(features: u64) {
             if driver.must_kick() {
                 ring(&kick);
             }
-            let mut patience = if random.below(4) == 0 { 1 } else { 20_000_u32 };
+            let mut timeout = if random.below(4) == 0 { 1 } else { 20_000_u32 };
             for _ in 0..batch {
                 let head = loop {
                     if let Some((head, _)) = driver.take_used() {
                         break head;
                     }
                     // Sometimes it looks for a while before it sleeps, so that its next request meets the other side's arming.
-                    patience = patience.saturating_sub(1);
-                    if patience > 0 {
+                    timeout = timeout.saturating_sub(1);
+                    if timeout > 0 {
                         std::hint::spin_loop();
                         continue;
                     }
@@ -103,7 +103,8 @@ fn nobody_sleeps_for_ever_with_flags() {
 #[test]
 fn arming_and_publishing_do_not_miss_each_other() {
     for features in [F_INDIRECT, F_INDIRECT | F_EVENT_IDX] {
-        let Rig { mut driver, mut server, disk, .. } = Rig::new(memory_disk(), &Options { features, ..Options::default() });
+        let Fixture { mut driver, mut server, disk, .. } =
+            Fixture::new(memory_disk(), &Options { features, ..Options::default() });
         let (ready, published, armed) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));
         let found = AtomicBool::new(false);
         let wait_for = |word: &AtomicU32, round: u32| {

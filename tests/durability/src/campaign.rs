@@ -10,14 +10,14 @@ use fipsee_block::client::{AttachOptions, Blocking};
 
 use fipsee_oracle::content::{self, Found, Random, SECTOR_BYTES};
 
+use crate::oracle::{Counts, DurabilityPoint, Oracle};
 use crate::record::Record;
-use crate::referee::{Counts, Promise, Referee};
 
 /// Sectors of the disk: few, so that each is written often.
 const SECTOR_COUNT: u64 = 2048;
 const DISK_BYTES: u64 = SECTOR_COUNT * SECTOR_BYTES as u64;
 /// What should happen soon has failed after so long.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// A kill comes after a random number of completions below this.
 const COMPLETIONS_PER_KILL: u64 = 400;
 
@@ -85,31 +85,31 @@ pub struct Settings {
     pub seed: u64,
 }
 
-/// The referee, what it objected to, and who waits for it.
-type Shared = (Mutex<(Referee, Option<String>)>, Condvar);
+/// The oracle, what it objected to, and who waits for it.
+type Shared = (Mutex<(Oracle, Option<String>)>, Condvar);
 
-/// The referee, and whoever waits for what it hears.
+/// The oracle, and whoever waits for what it hears.
 #[derive(Clone)]
 struct Bench {
-    referee: Arc<Shared>,
+    oracle: Arc<Shared>,
 }
 
 impl Bench {
-    fn lock(&self) -> MutexGuard<'_, (Referee, Option<String>)> {
-        self.referee.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, (Oracle, Option<String>)> {
+        self.oracle.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Hear a writer to its end.
     fn listen(&self, mut output: ChildStdout) {
         loop {
-            let heard = Record::read(&mut output);
+            let received = Record::read(&mut output);
             let mut state = self.lock();
-            let outcome = match heard {
-                Ok(Some(record)) => state.0.hear(record),
+            let outcome = match received {
+                Ok(Some(record)) => state.0.receive(record),
                 Ok(None) => return,
                 Err(error) => Err(error),
             };
-            self.referee.1.notify_all();
+            self.oracle.1.notify_all();
             if let Err(error) = outcome {
                 state.1.get_or_insert(error);
                 return;
@@ -118,8 +118,8 @@ impl Bench {
     }
 
     /// Wait until the story has come so far.
-    fn wait(&self, what: &str, mut condition: impl FnMut(&Referee) -> bool) -> Result<(), String> {
-        let deadline = Instant::now() + PATIENCE;
+    fn wait(&self, what: &str, mut condition: impl FnMut(&Oracle) -> bool) -> Result<(), String> {
+        let deadline = Instant::now() + TIMEOUT;
         let mut state = self.lock();
         loop {
             if let Some(error) = &state.1 {
@@ -129,9 +129,9 @@ impl Bench {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                return Err(format!("not within {PATIENCE:?}: {what}; {} requests are in flight", state.0.in_flight()));
+                return Err(format!("not within {TIMEOUT:?}: {what}; {} requests are in flight", state.0.in_flight()));
             }
-            let waited = self.referee.1.wait_timeout(state, Duration::from_millis(100));
+            let waited = self.oracle.1.wait_timeout(state, Duration::from_millis(100));
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -168,11 +168,11 @@ struct Campaign<'a> {
 pub fn run(settings: &Settings) -> Result<Counts, String> {
     std::fs::create_dir_all(&settings.directory).map_err(|error| format!("{}: {error}", settings.directory.display()))?;
     let outlives = matches!(settings.storage, Storage::File | Storage::Late);
-    let promise = if outlives { Promise::Completion } else { Promise::Flush };
-    let referee = (Mutex::new((Referee::new(promise, SECTOR_COUNT), None)), Condvar::new());
+    let promise = if outlives { DurabilityPoint::Completion } else { DurabilityPoint::Flush };
+    let oracle = (Mutex::new((Oracle::new(promise, SECTOR_COUNT), None)), Condvar::new());
     let mut campaign = Campaign {
         settings,
-        bench: Bench { referee: Arc::new(referee) },
+        bench: Bench { oracle: Arc::new(oracle) },
         random: Random(settings.seed),
         daemon: None,
         writer: None,
@@ -198,7 +198,7 @@ impl Campaign<'_> {
     fn one_kill(&mut self) -> Result<(), String> {
         let more = self.random.below(COMPLETIONS_PER_KILL);
         let target = self.bench.lock().0.counts.completed + more;
-        self.bench.wait("the writer goes on", |referee| referee.counts.completed >= target)?;
+        self.bench.wait("the writer goes on", |oracle| oracle.counts.completed >= target)?;
         match self.settings.victim {
             Victim::Daemon => {
                 self.daemon = None;
@@ -228,7 +228,7 @@ impl Campaign<'_> {
     fn finish(&mut self) -> Result<(), String> {
         let Some(mut writer) = self.writer.take() else { return Err("no writer".to_owned()) };
         writer.input = None;
-        self.bench.wait("the writer ends", |referee| referee.has_ended)?;
+        self.bench.wait("the writer ends", |oracle| oracle.has_ended)?;
         let status = writer.child.wait().map_err(|error| error.to_string())?;
         let _ = writer.listener.join();
         if !status.success() {
@@ -298,7 +298,7 @@ impl Campaign<'_> {
 
     /// A client of our own. `alone`: when everyone else is gone, and what they had in flight with them.
     fn attach(&self, alone: bool) -> Result<Blocking, String> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let options = AttachOptions { read_only: true, exclusive: alone, ..AttachOptions::new("d") };
         loop {
             match Blocking::attach(&self.socket(), &options) {
@@ -323,7 +323,7 @@ impl Campaign<'_> {
             Found::Misplaced(..) | Found::Garbage(_) => 0,
         });
         let newest = newest.max().unwrap_or(0);
-        self.bench.wait("the newest write was told", |referee| referee.last_token >= newest)?;
+        self.bench.wait("the newest write was told", |oracle| oracle.last_token >= newest)?;
         self.bench.lock().0.end_check(token, is_up, &found)
     }
 

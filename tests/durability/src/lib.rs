@@ -2,6 +2,6 @@
 //! disk is compared with what was told. docs/reliability.md says what is promised and how to run it.
 
 pub mod campaign;
+pub mod oracle;
 pub mod record;
-pub mod referee;
 pub mod writer;

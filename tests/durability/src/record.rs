@@ -1,4 +1,4 @@
-//! What a writer tells the referee, over its standard output: before it submits, and after each completion.
+//! What a writer tells the oracle, over its standard output: before it submits, and after each completion.
 
 use std::io::Read;
 
@@ -139,11 +139,11 @@ fn found_in(word: u64) -> Found {
 
 /// Where records go. Each is one write(2), and comes whole or not at all.
 #[derive(Debug, Default)]
-pub struct Teller;
+pub struct RecordWriter;
 
-impl Teller {
-    /// Tell one. A referee that is gone ends the writer.
-    pub fn tell(&mut self, record: Record) {
+impl RecordWriter {
+    /// Tell one. A oracle that is gone ends the writer.
+    pub fn report(&mut self, record: Record) {
         let bytes = record.to_bytes();
         // Not through `std::io::Stdout`, which writes what stands before a newline by itself: half a record, if the writer dies then.
         if rustix::io::write(rustix::stdio::stdout(), &bytes) != Ok(bytes.len()) {

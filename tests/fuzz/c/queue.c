@@ -33,7 +33,7 @@ int fuzz_reap(const union fipsee_message *messages, uint32_t message_count, uint
 	uint16_t free_tags[FUZZ_DEPTH];
 	uint8_t uses[FUZZ_DEPTH] = { 0 };
 	struct queue queue = { .staged = staged, .free_tags = free_tags, .uses = uses, .depth = FUZZ_DEPTH,
-			       .free_count = FUZZ_DEPTH, .daemon_bell = -1, .our_bell = -1, .control = -1 };
+			       .free_count = FUZZ_DEPTH, .daemon_doorbell = -1, .our_doorbell = -1, .control = -1 };
 	struct fipsee_ring requests = { .slots = request_slots, .cold = &cold[0], .slot_count = FUZZ_DEPTH };
 	struct fipsee_ring completions = { .slots = completion_slots, .cold = &cold[1], .slot_count = 4 * FUZZ_DEPTH };
 	struct finished finished = { .into = into };

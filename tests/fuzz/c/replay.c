@@ -70,7 +70,7 @@ static void request(const uint8_t *bytes, size_t length)
 {
 	static struct interop_parsed out;
 	struct interop_view views[FIPSEE_MAX_REGIONS] = { { NULL, 0, 0 } };
-	struct interop_facts facts = { 10000, 0, 2048, 4096, 31 };
+	struct interop_limits limits = { 10000, 0, 2048, 4096, 31 };
 	union fipsee_message message;
 	uint8_t *memory = malloc(4096);
 
@@ -85,7 +85,7 @@ static void request(const uint8_t *bytes, size_t length)
 	views[0].base = memory;
 	views[0].length_sectors = 8;
 	views[0].access = 3;
-	interop_request_parse(&message, &facts, views, &out);
+	interop_request_parse(&message, &limits, views, &out);
 	free(memory);
 }
 

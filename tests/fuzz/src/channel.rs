@@ -6,29 +6,29 @@ use std::sync::Arc;
 use fipsee_block::wire::PROFILE;
 use fipsee_ring::channel::{ClientQueue, RegionLayout, ServerQueue};
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
-use fipsee_ring::handshake::Attached;
+use fipsee_ring::handshake::AttachedChannel;
 use fipsee_ring::region::Region;
 use fipsee_ring::seqpacket::Seqpacket;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 /// Region, doorbells and control socket of a channel of one queue.
-pub(crate) struct Channel {
+pub(crate) struct TestChannel {
     pub(crate) region: Arc<Region>,
     pub(crate) layout: RegionLayout,
-    bell: EventDoorbell,
+    doorbell: EventDoorbell,
     server_end: SocketDoorbell,
     client_end: SocketDoorbell,
     control: (OwnedFd, OwnedFd),
 }
 
-impl Channel {
+impl TestChannel {
     pub(crate) fn new(depth: u32, pool_bytes: u64) -> Self {
         let layout = RegionLayout::plan(&PROFILE, 1, depth, pool_bytes, 0);
         let region = Arc::new(Region::create("fuzz-channel", layout.region_bytes).expect("memory"));
         let (server_end, client_end) = SocketDoorbell::pair().expect("descriptors");
         let control = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-        let bell = EventDoorbell::new().expect("a descriptor");
-        Self { region, layout, bell, server_end, client_end, control: control.expect("descriptors") }
+        let doorbell = EventDoorbell::new().expect("a descriptor");
+        Self { region, layout, doorbell, server_end, client_end, control: control.expect("descriptors") }
     }
 
     /// Rings and pool as they are at the beginning.
@@ -39,15 +39,16 @@ impl Channel {
     }
 
     pub(crate) fn server(&self) -> ServerQueue {
-        let (bell, end) = (EventDoorbell::from_fd(copy(&self.bell)), SocketDoorbell::from_fd(copy(&self.server_end)));
-        ServerQueue::open(&self.region, &self.layout.queues[0], bell, end, &self.layout.queues[0].tuning()).expect("a good queue")
+        let (doorbell, end) = (EventDoorbell::from_fd(copy(&self.doorbell)), SocketDoorbell::from_fd(copy(&self.server_end)));
+        ServerQueue::open(&self.region, &self.layout.queues[0], doorbell, end, &self.layout.queues[0].tuning())
+            .expect("a good queue")
     }
 
-    pub(crate) fn attached(&self, service_info: [u8; 64]) -> Attached {
-        let (bell, end) = (EventDoorbell::from_fd(copy(&self.bell)), SocketDoorbell::from_fd(copy(&self.client_end)));
-        let queue = ClientQueue::open(&self.region, &self.layout.queues[0], bell, end, &self.layout.queues[0].tuning())
+    pub(crate) fn attached(&self, service_info: [u8; 64]) -> AttachedChannel {
+        let (doorbell, end) = (EventDoorbell::from_fd(copy(&self.doorbell)), SocketDoorbell::from_fd(copy(&self.client_end)));
+        let queue = ClientQueue::open(&self.region, &self.layout.queues[0], doorbell, end, &self.layout.queues[0].tuning())
             .expect("a good queue");
-        Attached {
+        AttachedChannel {
             control: Seqpacket::from_fd(copy(&self.control.0)),
             region: Arc::clone(&self.region),
             layout: self.layout.clone(),

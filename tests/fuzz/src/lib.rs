@@ -9,13 +9,13 @@ mod control;
 pub mod corpus;
 mod fio;
 mod packed;
-mod question;
 mod reap;
 mod region;
 mod request;
 mod serve;
 mod service;
 mod text;
+mod upgrade_request;
 mod virtqueue;
 
 /// A parser: its name, and what must hold of it for any bytes.
@@ -37,7 +37,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "serve", one: serve::one, seeds: serve::seeds },
     Target { name: "reap", one: reap::one, seeds: reap::seeds },
     Target { name: "virtqueue", one: virtqueue::one, seeds: virtqueue::seeds },
-    Target { name: "question", one: question::one, seeds: question::seeds },
+    Target { name: "upgrade_request", one: upgrade_request::one, seeds: upgrade_request::seeds },
     Target { name: "service", one: service::one, seeds: service::seeds },
     Target { name: "admin", one: text::one_admin, seeds: text::admin_seeds },
     Target { name: "config", one: text::one_config, seeds: text::config_seeds },

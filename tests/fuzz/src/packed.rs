@@ -5,7 +5,7 @@ mod oracle;
 use std::cell::RefCell;
 
 use fipsee_block::packed::{Short, is_packed, pack, unpack};
-use fipsee_block::request::{Facts, Request, check_short, parse, tag_of};
+use fipsee_block::request::{Request, RequestLimits, check_short, parse, tag_of};
 use fipsee_block::wire::{self, Operation, Segment, Status};
 use fipsee_interop::golden;
 use fipsee_interop::requests::Memory;
@@ -38,15 +38,15 @@ impl Outcome {
 }
 
 /// As the server of a queue goes about a message.
-fn outcomes(message: &Message, facts: &Facts, memory: &Memory) -> Vec<Outcome> {
+fn outcomes(message: &Message, limits: &RequestLimits, memory: &Memory) -> Vec<Outcome> {
     let mut spans = Vec::new();
     if !is_packed(message) {
-        let parsed = parse(message, facts, &memory.table, &mut spans);
+        let parsed = parse(message, limits, &memory.table, &mut spans);
         return vec![Outcome::new(tag_of(message), parsed, &spans)];
     }
     let mut all = Vec::new();
     for short in unpack(message) {
-        let checked = check_short(&short, facts, &memory.table, &mut spans);
+        let checked = check_short(&short, limits, &memory.table, &mut spans);
         all.push(Outcome::new(short.tag, checked, &spans));
     }
     if all.is_empty() { vec![Outcome::new(tag_of(message), Err(Status::Invalid), &[])] } else { all }
@@ -75,15 +75,15 @@ fn payload(message: &Message) -> Vec<u8> {
 
 /// The bits of `choice` say what the disk is like: size of a block, longest transfer, capabilities.
 fn compare(choice: u8, message: &Message, memory: &Memory) -> Vec<Outcome> {
-    let facts = Facts {
+    let limits = RequestLimits {
         sector_count: 10_000,
         block_mask: if choice & 0x80 == 0 { 0 } else { 7 },
         max_transfer_sectors: if choice & 0x40 == 0 { 2048 } else { 8 },
         max_range_sectors: 4096,
         capabilities: u32::from(choice & 31),
     };
-    let ours = outcomes(message, &facts, memory);
-    assert_eq!(ours, oracle::outcomes(message, &facts, memory), "{:02x?} with {facts:x?}", message.to_bytes());
+    let ours = outcomes(message, &limits, memory);
+    assert_eq!(ours, oracle::outcomes(message, &limits, memory), "{:02x?} with {limits:x?}", message.to_bytes());
     ours
 }
 

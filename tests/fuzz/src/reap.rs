@@ -9,7 +9,7 @@ use fipsee_ring::Message;
 use fipsee_ring::ring::{Cursor, Writer};
 use fipsee_ring::tuning::Tuning;
 
-use crate::channel::Channel;
+use crate::channel::TestChannel;
 use crate::fio::{self, DEPTH};
 use crate::take;
 
@@ -26,7 +26,7 @@ const INFO: BlockInfo = BlockInfo {
 };
 
 thread_local! {
-    static CHANNEL: RefCell<Channel> = RefCell::new(Channel::new(DEPTH, 0));
+    static CHANNEL: RefCell<TestChannel> = RefCell::new(TestChannel::new(DEPTH, 0));
 }
 
 /// A byte says how many requests are outstanding and how many messages come, of 60 bytes each.
@@ -42,7 +42,7 @@ pub(crate) fn one(mut bytes: &[u8]) {
     assert!(rust.0.len() <= request_count as usize, "more finished than were begun");
 }
 
-fn reap(channel: &Channel, messages: &[Message], request_count: u32) -> (Vec<(u16, u16)>, u64, bool) {
+fn reap(channel: &TestChannel, messages: &[Message], request_count: u32) -> (Vec<(u16, u16)>, u64, bool) {
     channel.clear();
     let attached = channel.attached(INFO.to_bytes());
     let (disk, mut queues) = Disk::over(attached, &AttachOptions::new("fuzz")).expect("a good channel");

@@ -15,21 +15,21 @@ use fipsee_ring::memory::RegionTable;
 use fipsee_ring::ring::{Cursor, Reader, Writer};
 use fipsee_ring::tuning::Tuning;
 
-use crate::channel::Channel;
+use crate::channel::TestChannel;
 use crate::take;
 
 const DEPTH: u32 = 8;
 const POOL_BYTES: u64 = 8192;
 
-struct Rig {
-    channel: Channel,
+struct Fixture {
+    channel: TestChannel,
     disk: MemoryDisk,
     engine: Engine,
 }
 
 thread_local! {
-    static RIG: RefCell<Rig> = RefCell::new(Rig {
-        channel: Channel::new(DEPTH, POOL_BYTES),
+    static RIG: RefCell<Fixture> = RefCell::new(Fixture {
+        channel: TestChannel::new(DEPTH, POOL_BYTES),
         disk: MemoryDisk::new(&MemoryOptions { size_bytes: 64 << 10, ..Default::default() }).expect("memory"),
         engine: Engine::new(8).expect("an engine"),
     });
@@ -40,7 +40,7 @@ pub(crate) fn one(bytes: &[u8]) {
     RIG.with_borrow_mut(|rig| rig.one(bytes));
 }
 
-impl Rig {
+impl Fixture {
     fn one(&mut self, mut bytes: &[u8]) {
         let Self { channel, disk, engine } = self;
         channel.clear();

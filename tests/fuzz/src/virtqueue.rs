@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use fipsee_block::disk::{Disk, Engine, MemoryDisk, MemoryOptions};
 use fipsee_block::stats::QueueCounters;
 use fipsee_ring::region::Region;
-use fipsee_virtio::blk::server::{Device, QuestionToken, VirtqueueServer, VirtqueueSetup};
-use fipsee_virtio::blk::upgrade::wire::{Question, REQUEST_TYPE, Reply};
+use fipsee_virtio::blk::server::{Device, UpgradeToken, VirtqueueServer, VirtqueueSetup};
+use fipsee_virtio::blk::upgrade::wire::{REQUEST_TYPE, Reply, UpgradeRequest};
 use fipsee_virtio::core::memory::{DirtyLog, GuestMemory, GuestRegion, RegionDescription};
 use fipsee_virtio::core::{DeviceQueueSetup, RingAddresses};
 use rustix::event::EventfdFlags;
@@ -34,7 +34,7 @@ const FEATURES: [u64; 4] = [0, 1 << 29, 1 << 28, 1 << 29 | 1 << 28];
 /// Flush, cache mode, discard, write-zeroes.
 const ALWAYS: u64 = 1 << 9 | 1 << 11 | 1 << 13 | 1 << 14;
 
-struct Rig {
+struct Fixture {
     files: [Region; 3],
     /// A bit for each page that a request wrote to.
     written: Region,
@@ -42,11 +42,11 @@ struct Rig {
     memory: Arc<GuestMemory>,
     disk: MemoryDisk,
     engine: Engine,
-    bell: OwnedFd,
+    doorbell: OwnedFd,
 }
 
 thread_local! {
-    static RIG: RefCell<Rig> = RefCell::new(Rig::new());
+    static RIG: RefCell<Fixture> = RefCell::new(Fixture::new());
 }
 
 /// A byte chooses features, one the index of the available ring; 256 are the descriptors, 32 the ring, the rest is data.
@@ -56,11 +56,11 @@ pub(crate) fn one(bytes: &[u8]) {
 
 /// A device that keeps what it is asked.
 #[derive(Clone, Debug, Default)]
-struct Questions(Arc<Mutex<Vec<(QuestionToken, Question)>>>);
+struct Questions(Arc<Mutex<Vec<(UpgradeToken, UpgradeRequest)>>>);
 
 impl Device for Questions {
-    fn asked(&mut self, token: QuestionToken, question: Question) {
-        self.0.lock().expect("one thread").push((token, question));
+    fn asked(&mut self, token: UpgradeToken, upgrade_request: UpgradeRequest) {
+        self.0.lock().expect("one thread").push((token, upgrade_request));
     }
 
     fn broke(&mut self, _: &str) {}
@@ -69,16 +69,16 @@ impl Device for Questions {
 impl Questions {
     /// Answer every question at once, or never.
     fn answer(&self, server: &mut VirtqueueServer) {
-        for (token, question) in self.0.lock().expect("one thread").drain(..) {
-            if question.attachment & 1 == 0 {
+        for (token, upgrade_request) in self.0.lock().expect("one thread").drain(..) {
+            if upgrade_request.attachment & 1 == 0 {
                 let known = server.answer_question(token, &Reply::of(0));
-                assert!(known || server.queue.fault().is_some(), "it was asked just now: {question:?}");
+                assert!(known || server.queue.fault().is_some(), "it was asked just now: {upgrade_request:?}");
             }
         }
     }
 }
 
-impl Rig {
+impl Fixture {
     fn new() -> Self {
         let files = [FIRST_BYTES, SECOND_BYTES, RINGS_BYTES].map(|bytes| Region::create("fuzz-guest", bytes).expect("memory"));
         let map = |file: &Region, guest_address| {
@@ -98,7 +98,7 @@ impl Rig {
             memory: Arc::new(memory),
             disk: MemoryDisk::new(&MemoryOptions { size_bytes: 64 << 10, ..Default::default() }).expect("memory"),
             engine: Engine::new(8).expect("an engine"),
-            bell: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("a descriptor"),
+            doorbell: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("a descriptor"),
         }
     }
 
@@ -142,11 +142,11 @@ impl Rig {
         for place in 0..u64::from(index).min(u64::from(SIZE)) {
             *offered.entry(self.word(AVAILABLE + 4 + 2 * place)).or_default() += 1;
         }
-        let questions = Questions::default();
-        let device = (choice & 16 != 0).then(|| Box::new(questions.clone()) as Box<dyn Device>);
+        let upgrade_requests = Questions::default();
+        let device = (choice & 16 != 0).then(|| Box::new(upgrade_requests.clone()) as Box<dyn Device>);
         let mut server = VirtqueueServer::new(0, self.setup(choice), device).expect("a good queue");
         while server.visit(&self.disk, &mut self.engine) > 0 {
-            questions.answer(&mut server);
+            upgrade_requests.answer(&mut server);
             server.flush();
         }
         assert_eq!(server.in_flight(), 0, "a memory disk answers at once");
@@ -173,9 +173,9 @@ impl Rig {
                 rings: RingAddresses { descriptor: DESCRIPTORS, available: AVAILABLE, used: USED },
                 next_available: 0,
                 features: ALWAYS | FEATURES[usize::from(choice & 3)],
-                kick: copy(&self.bell),
-                call: Some(copy(&self.bell)),
-                error: Some(copy(&self.bell)),
+                kick: copy(&self.doorbell),
+                call: Some(copy(&self.doorbell)),
+                error: Some(copy(&self.doorbell)),
                 inflight: None,
                 log: Some(Arc::clone(&self.log)),
                 used_log_address: None,
@@ -212,7 +212,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     const INDIRECT: u16 = 4;
     let (header, status) = ((DATA, 16, NEXT), (DATA + 4096, 1, WRITE));
     let table: Vec<u8> = chain(0, &[header, (DATA + 512, 512, NEXT | WRITE), status], (0, 0), &[])[2..50].to_vec();
-    let question = Question {
+    let upgrade_request = UpgradeRequest {
         operation: fipsee_virtio::blk::upgrade::wire::Operation::Query,
         attachment: 0,
         features: 0,
@@ -231,7 +231,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
             16,
             &[header, (DATA + 16, 64, NEXT), (DATA + 256, 64, NEXT | WRITE), status],
             (REQUEST_TYPE, 0),
-            &question.to_bytes(),
+            &upgrade_request.to_bytes(),
         ),
     ]
 }
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn only_who_writes_over_his_own_queue_is_not_judged() {
-        let mut rig = Rig::new();
+        let mut rig = Fixture::new();
         let is_let_off = |seed: Vec<u8>| {
             rig.one(&seed);
             rig.has_written_rings()

@@ -18,31 +18,31 @@ size_t guest_c_ring_bytes(void)
 /* A question of `entry_count` entries, each six addresses and numbers in the order of struct fipsee_vm_queue. Its length. */
 size_t guest_c_attach(uint8_t *into, const struct fipsee_vm_queue *entries, uint16_t entry_count)
 {
-	struct fipsee_vm_question question;
+	struct fipsee_vm_question upgrade_request;
 
-	memset(&question, 0, sizeof(question));
-	question.magic = FIPSEE_VM_MAGIC;
-	question.version = FIPSEE_VM_VERSION;
-	question.operation = FIPSEE_VM_ATTACH;
-	question.features = FIPSEE_VM_FEATURES;
-	question.queue_count = entry_count;
-	memcpy(into, &question, sizeof(question));
-	memcpy(into + sizeof(question), entries, entry_count * sizeof(*entries));
-	return sizeof(question) + entry_count * sizeof(*entries);
+	memset(&upgrade_request, 0, sizeof(upgrade_request));
+	upgrade_request.magic = FIPSEE_VM_MAGIC;
+	upgrade_request.version = FIPSEE_VM_VERSION;
+	upgrade_request.operation = FIPSEE_VM_ATTACH;
+	upgrade_request.features = FIPSEE_VM_FEATURES;
+	upgrade_request.queue_count = entry_count;
+	memcpy(into, &upgrade_request, sizeof(upgrade_request));
+	memcpy(into + sizeof(upgrade_request), entries, entry_count * sizeof(*entries));
+	return sizeof(upgrade_request) + entry_count * sizeof(*entries);
 }
 
 size_t guest_c_bell(uint8_t *into, uint64_t attachment, uint16_t queue)
 {
-	struct fipsee_vm_question question;
+	struct fipsee_vm_question upgrade_request;
 
-	memset(&question, 0, sizeof(question));
-	question.magic = FIPSEE_VM_MAGIC;
-	question.version = FIPSEE_VM_VERSION;
-	question.operation = FIPSEE_VM_BELL;
-	question.attachment = attachment;
-	question.queue = queue;
-	memcpy(into, &question, sizeof(question));
-	return sizeof(question);
+	memset(&upgrade_request, 0, sizeof(upgrade_request));
+	upgrade_request.magic = FIPSEE_VM_MAGIC;
+	upgrade_request.version = FIPSEE_VM_VERSION;
+	upgrade_request.operation = FIPSEE_VM_BELL;
+	upgrade_request.attachment = attachment;
+	upgrade_request.queue = queue;
+	memcpy(into, &upgrade_request, sizeof(upgrade_request));
+	return sizeof(upgrade_request);
 }
 
 /* 1: open. */

@@ -181,20 +181,20 @@ static void lie(struct pair *pair)
 	free(statuses);
 }
 
-static void questions(void)
+static void upgrade_requests(void)
 {
 	uint16_t count = (uint16_t)chance(9);
 	struct fipsee_vm_queue *entries = calloc(count ? count : 1, sizeof(*entries));
 	size_t length = sizeof(struct fipsee_vm_question) + count * sizeof(*entries);
-	uint8_t *into = malloc(length), *bell = malloc(sizeof(struct fipsee_vm_question));
+	uint8_t *into = malloc(length), *doorbell = malloc(sizeof(struct fipsee_vm_question));
 
-	if (!entries || !into || !bell)
+	if (!entries || !into || !doorbell)
 		abort();
-	if (guest_c_attach(into, entries, count) != length || guest_c_bell(bell, ~0ULL, count) != sizeof(struct fipsee_vm_question))
+	if (guest_c_attach(into, entries, count) != length || guest_c_bell(doorbell, ~0ULL, count) != sizeof(struct fipsee_vm_question))
 		fail("a question of another length", count);
 	free(entries);
 	free(into);
-	free(bell);
+	free(doorbell);
 }
 
 int main(int argc, char **argv)
@@ -204,7 +204,7 @@ int main(int argc, char **argv)
 
 	state = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
 	for (round = 0; round < ROUNDS; round++) {
-		questions();
+		upgrade_requests();
 		make(&pair);
 		for (lap = 0; lap < MESSAGES; lap++) {
 			submit_some(&pair);

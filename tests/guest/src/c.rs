@@ -36,7 +36,7 @@ pub fn attach(entry: &Entry) -> Vec<u8> {
 
 /// The question that is a bell, as C writes it.
 #[must_use]
-pub fn bell(attachment: u64, queue: u16) -> Vec<u8> {
+pub fn doorbell(attachment: u64, queue: u16) -> Vec<u8> {
     let mut bytes = vec![0; PART_BYTES];
     // SAFETY: room for a question.
     let length = unsafe { guest_c_bell(bytes.as_mut_ptr(), attachment, queue) };

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fipsee_virtio::blk::upgrade::wire::{PART_BYTES, Question, REQUEST_TYPE, Reply};
+use fipsee_virtio::blk::upgrade::wire::{PART_BYTES, REQUEST_TYPE, Reply, UpgradeRequest};
 
 use crate::frontend::{Frontend, LOG_ALL, PROTOCOL_FEATURES, Request};
 use crate::ram::{Piece, Ram, USER_OFFSET};
@@ -268,15 +268,15 @@ impl Guest {
     }
 
     /// Send a question; its bytes need not make sense.
-    pub fn send_question(&mut self, queue: usize, question: &[u8]) -> Sent {
+    pub fn send_question(&mut self, queue: usize, upgrade_request: &[u8]) -> Sent {
         // A bell is asked for again and again: it has its place beside header and reply.
-        let address = if question.len() <= PART_BYTES {
+        let address = if upgrade_request.len() <= PART_BYTES {
             self.place(queue, self.queues[queue].next_head()) + 192
         } else {
-            self.ram.allocate(question.len() as u64, 64)
+            self.ram.allocate(upgrade_request.len() as u64, 64)
         };
-        self.ram.write(address, question);
-        let bytes = u32::try_from(question.len()).unwrap_or(u32::MAX);
+        self.ram.write(address, upgrade_request);
+        let bytes = u32::try_from(upgrade_request.len()).unwrap_or(u32::MAX);
         self.send(queue, (REQUEST_TYPE, 0), &[(address, bytes, false)], true)
     }
 
@@ -293,13 +293,13 @@ impl Guest {
     }
 
     /// Ask, and wait for the reply.
-    pub fn ask(&mut self, queue: usize, question: &Question) -> Reply {
-        self.ask_bytes(queue, &question.to_bytes())
+    pub fn ask(&mut self, queue: usize, upgrade_request: &UpgradeRequest) -> Reply {
+        self.ask_bytes(queue, &upgrade_request.to_bytes())
     }
 
     /// As [`ask`](Self::ask), with bytes that need not make sense.
-    pub fn ask_bytes(&mut self, queue: usize, question: &[u8]) -> Reply {
-        let sent = self.send_question(queue, question);
+    pub fn ask_bytes(&mut self, queue: usize, upgrade_request: &[u8]) -> Reply {
+        let sent = self.send_question(queue, upgrade_request);
         self.wait(sent);
         self.reply(sent)
     }

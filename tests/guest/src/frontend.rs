@@ -12,7 +12,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-use crate::PATIENCE;
+use crate::TIMEOUT;
 use crate::ram::{Piece, USER_OFFSET};
 
 /// Requests of the protocol that we make.
@@ -75,7 +75,7 @@ impl Frontend {
     /// What the socket or the back end says.
     pub fn connect(path: &Path) -> io::Result<Self> {
         let socket = UnixStream::connect(path)?;
-        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_read_timeout(Some(TIMEOUT))?;
         let mut frontend = Self { socket, acknowledged: false };
         if frontend.get(Request::GetFeatures)? & PROTOCOL_FEATURES == 0 {
             return Err(io::Error::other("the back end has no protocol features"));

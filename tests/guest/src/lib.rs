@@ -12,4 +12,4 @@ pub mod virtqueue;
 use std::time::Duration;
 
 /// What should happen at once has failed after so long. A bound against hanging, not a claim about speed.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const TIMEOUT: Duration = Duration::from_secs(120);

@@ -7,7 +7,7 @@ use fipsee_ring::Message;
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::ring::{CallWriter, Cursor, Reader};
 use fipsee_ring::tuning::Tuning;
-use fipsee_virtio::blk::upgrade::wire::{self, COLD_PAIR_BYTES, Entry, Question, REGION_SHIFT};
+use fipsee_virtio::blk::upgrade::wire::{self, COLD_PAIR_BYTES, Entry, REGION_SHIFT, UpgradeRequest};
 
 use crate::device::{Guest, Sent};
 use crate::ram::Ram;
@@ -33,7 +33,7 @@ pub struct GuestRing {
     pub number: u16,
     requests: CallWriter<MappedRing>,
     completions: Reader<MappedRing>,
-    bell: Option<Sent>,
+    doorbell: Option<Sent>,
 }
 
 /// The segment of guest memory at an address.
@@ -97,7 +97,7 @@ impl GuestRing {
             number,
             requests: CallWriter::new(requests, Cursor::at_start(entry.request_start), entry.depth, &Tuning::default()),
             completions: Reader::new(completions, Cursor::at_start(entry.completion_start), &Tuning::default()),
-            bell: None,
+            doorbell: None,
         }
     }
 
@@ -160,12 +160,17 @@ impl GuestRing {
     }
 
     /// Make a bell available unless one is.
-    pub fn park(&mut self, attachment: u64, guest: &mut Guest) {
-        if self.bell.is_none() {
-            let question =
-                Question { operation: wire::Operation::Bell, attachment, features: 0, queue: self.number, entries: Vec::new() };
+    pub fn hold_pending(&mut self, attachment: u64, guest: &mut Guest) {
+        if self.doorbell.is_none() {
+            let upgrade_request = UpgradeRequest {
+                operation: wire::Operation::Doorbell,
+                attachment,
+                features: 0,
+                queue: self.number,
+                entries: Vec::new(),
+            };
             let queue = usize::try_from(self.entry.virtqueue).expect("small");
-            self.bell = Some(guest.send_question(queue, &question.to_bytes()));
+            self.doorbell = Some(guest.send_question(queue, &upgrade_request.to_bytes()));
         }
     }
 
@@ -174,19 +179,19 @@ impl GuestRing {
     /// # Panics
     /// When nothing comes.
     pub fn sleep(&mut self, attachment: u64, guest: &mut Guest) -> Woken {
-        self.park(attachment, guest);
+        self.hold_pending(attachment, guest);
         if self.completions.arm_and_work_remains() {
             self.completions.disarm();
             return Woken::Rung;
         }
-        let woken = self.wait_for_bell(guest);
+        let woken = self.wait_for_doorbell(guest);
         self.completions.disarm();
         woken
     }
 
     /// Ask to be woken, by an interrupt of the virtqueue; `false`: something is on the ring already.
     pub fn arm(&mut self, attachment: u64, guest: &mut Guest) -> bool {
-        self.park(attachment, guest);
+        self.hold_pending(attachment, guest);
         let is_empty = !self.completions.arm_and_work_remains();
         if !is_empty {
             self.completions.disarm();
@@ -197,17 +202,18 @@ impl GuestRing {
     /// After [`arm`](Self::arm), awake again: has the attachment ended?
     pub fn disarm(&mut self, guest: &mut Guest) -> bool {
         self.completions.disarm();
-        self.bell_is_done(guest) && self.bell.take().is_some_and(|bell| guest.reply(bell).result == wire::NO_ATTACHMENT)
+        self.doorbell_is_done(guest)
+            && self.doorbell.take().is_some_and(|doorbell| guest.reply(doorbell).result == wire::NO_ATTACHMENT)
     }
 
     /// Wait until the parked bell comes back.
     ///
     /// # Panics
     /// When it does not, or none is parked.
-    pub fn wait_for_bell(&mut self, guest: &mut Guest) -> Woken {
-        let bell = self.bell.take().expect("a parked bell");
-        guest.wait(bell);
-        match guest.reply(bell).result {
+    pub fn wait_for_doorbell(&mut self, guest: &mut Guest) -> Woken {
+        let doorbell = self.doorbell.take().expect("a parked bell");
+        guest.wait(doorbell);
+        match guest.reply(doorbell).result {
             wire::RUNG => Woken::Rung,
             wire::NO_ATTACHMENT => Woken::Dead,
             other => panic!("a bell is answered with {other}"),
@@ -229,8 +235,8 @@ impl GuestRing {
     }
 
     /// Has the parked bell come back?
-    pub fn bell_is_done(&mut self, guest: &mut Guest) -> bool {
-        let Some(bell) = self.bell else { return false };
-        guest.queues[bell.queue].is_done(bell.head)
+    pub fn doorbell_is_done(&mut self, guest: &mut Guest) -> bool {
+        let Some(doorbell) = self.doorbell else { return false };
+        guest.queues[doorbell.queue].is_done(doorbell.head)
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU16, Ordering, fence};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-use crate::PATIENCE;
+use crate::TIMEOUT;
 use crate::ram::Ram;
 
 /// A piece of a request: where, how long, does the device write it?
@@ -43,7 +43,7 @@ pub struct Virtqueue {
     finished: Vec<(u16, u32)>,
 }
 
-fn bell() -> OwnedFd {
+fn doorbell() -> OwnedFd {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("a descriptor for an eventfd")
 }
 
@@ -59,9 +59,9 @@ impl Virtqueue {
             available: ram.allocate(6 + 2 * count, 64),
             used: ram.allocate(6 + 8 * count, 64),
             event_index,
-            kick: bell(),
-            call: bell(),
-            error: bell(),
+            kick: doorbell(),
+            call: doorbell(),
+            error: doorbell(),
             free: (0..size).rev().collect(),
             chains: vec![Vec::new(); usize::from(size)],
             next_available: 0,
@@ -201,9 +201,9 @@ impl Virtqueue {
         if self.word(self.used + 2).load(Ordering::Acquire) != self.next_used {
             return true;
         }
-        let patience = Timespec::try_from(PATIENCE).ok();
+        let timeout = Timespec::try_from(TIMEOUT).ok();
         loop {
-            match poll(&mut [PollFd::new(&self.call, PollFlags::IN)], patience.as_ref()) {
+            match poll(&mut [PollFd::new(&self.call, PollFlags::IN)], timeout.as_ref()) {
                 Err(rustix::io::Errno::INTR) => {}
                 woken => return woken == Ok(1),
             }

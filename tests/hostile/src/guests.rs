@@ -11,44 +11,44 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use fipsee_guest::PATIENCE;
+use fipsee_guest::TIMEOUT;
 use fipsee_guest::device::{Guest, IN, IO_ERROR, OK, Options, UNSUPPORTED, UNTOUCHED};
 use fipsee_guest::frontend::{Frontend, Request};
 use fipsee_guest::ram::{Ram, USER_OFFSET};
-use fipsee_virtio::blk::upgrade::wire::{Operation, Question};
+use fipsee_virtio::blk::upgrade::wire::{Operation, UpgradeRequest};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::MemfdFlags;
 
-use crate::lie::{Lie, Random, Until, Way, beside, while_rewriting};
+use crate::fault::{InjectedFault, Random, Until, Way, beside, while_rewriting};
 
-macro_rules! lies {
-    ($($name:literal, $gets:literal, $times:literal $tell:path,)+) => {
+macro_rules! faults {
+    ($($name:literal, $gets:literal, $times:literal $inject:path,)+) => {
         /// All that a guest, or its hypervisor, tells.
-        pub const LIES: &[Lie] = &[$(Lie {
+        pub const FAULTS: &[InjectedFault] = &[$(InjectedFault {
             name: concat!("guest: ", $name),
             way: Way::Guest,
             gets: $gets,
             times: $times,
-            tell: |socket, _, until| $tell(socket, until, true),
-            twin: Some(&Lie {
+            inject: |socket, _, until| $inject(socket, until, true),
+            baseline: Some(&InjectedFault {
                 name: concat!("honest guest: ", $name),
                 way: Way::Guest,
                 gets: "what it asks for",
                 times: $times,
-                tell: |socket, _, until| $tell(socket, until, false),
-                twin: None,
+                inject: |socket, _, until| $inject(socket, until, false),
+                baseline: None,
             }),
         }),+];
     };
 }
 
-lies! {
+faults! {
     "addresses rewritten while they are read", "data, or a failed request", 2_000_000 addresses,
     "links rewritten while they are followed", "an answer, or the end of its queue", 20 links,
     "an indirect table rewritten while it is read", "data, or a failed request", 2_000_000 tables,
     "malformed chains, connects again", "the end of its queue", 16 malformed,
     "kicks", "nothing", 200_000 kicks,
-    "questions of random bytes", "a result that says no", 2_000 questions,
+    "questions of random bytes", "a result that says no", 2_000 upgrade_requests,
     "memory of every wrong kind, connects again", "a refusal, and the end of its connection", 400 wrong_memory,
     "memory cut under its queue, connects again", "the end of its queue", 12 cut,
     "half a message, connects again", "nothing", 400 half_messages,
@@ -70,7 +70,7 @@ const INDIRECT: u16 = 4;
 /// Requests of a guest whose links change, if its queue does not break before.
 const REQUESTS_OF_LINKS: u32 = 500;
 /// Of its twin: about as many as the queue of the other lives.
-const REQUESTS_OF_TWIN: u32 = 4;
+const REQUESTS_OF_BASELINE: u32 = 4;
 /// Kicks between two requests that must be answered all the same.
 const KICKS_PER_REQUEST: u64 = 1000;
 
@@ -83,37 +83,37 @@ fn expect<T: PartialEq + std::fmt::Debug>(got: T, allowed: &[T]) -> io::Result<(
 }
 
 /// What a request may be answered with.
-const fn allowed(is_lie: bool) -> &'static [u8] {
-    if is_lie { &[OK, IO_ERROR] } else { &[OK] }
+const fn allowed(is_fault: bool) -> &'static [u8] {
+    if is_fault { &[OK, IO_ERROR] } else { &[OK] }
 }
 
-fn bell() -> io::Result<OwnedFd> {
+fn new_doorbell() -> io::Result<OwnedFd> {
     Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }
 
-fn ring(bell: &OwnedFd) {
-    let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
+fn ring(doorbell: &OwnedFd) {
+    let _ = rustix::io::write(doorbell, &1_u64.to_ne_bytes());
 }
 
 /// The device's doorbell, or for who tells the truth one that nobody hears.
-fn doorbell(guest: &Guest, is_lie: bool) -> io::Result<OwnedFd> {
-    if is_lie { guest.queues[0].kick.try_clone() } else { bell() }
+fn doorbell(guest: &Guest, is_fault: bool) -> io::Result<OwnedFd> {
+    if is_fault { guest.queues[0].kick.try_clone() } else { new_doorbell() }
 }
 
 /// Wait until the device says that a queue broke.
 fn await_break(error: &OwnedFd) -> io::Result<()> {
-    let patience = Timespec::try_from(PATIENCE).map_err(io::Error::other)?;
-    match poll(&mut [PollFd::new(error, PollFlags::IN)], Some(&patience))? {
+    let timeout = Timespec::try_from(TIMEOUT).map_err(io::Error::other)?;
+    match poll(&mut [PollFd::new(error, PollFlags::IN)], Some(&timeout))? {
         0 => Err(io::Error::other("a queue that cannot be served does not break")),
         _ => Ok(()),
     }
 }
 
-fn addresses(socket: &Path, until: &mut Until<'_>, is_lie: bool) -> io::Result<()> {
+fn addresses(socket: &Path, until: &mut Until<'_>, is_fault: bool) -> io::Result<()> {
     let mut guest = start(socket, false)?;
     let data = guest.ram.allocate(DATA_BYTES.into(), 4096);
     let ram = Arc::clone(&guest.ram);
-    let table = if is_lie { guest.queues[0].descriptors } else { ram.allocate(16 * 8, 16) };
+    let table = if is_fault { guest.queues[0].descriptors } else { ram.allocate(16 * 8, 16) };
     (0..8).for_each(|index| ram.write(table + 16 * index, &data.to_le_bytes()));
     // The address of whichever descriptor names the data, there and nowhere, there and nowhere.
     let flip = |ram: &Ram| {
@@ -126,16 +126,16 @@ fn addresses(socket: &Path, until: &mut Until<'_>, is_lie: bool) -> io::Result<(
             }
         }
     };
-    while_rewriting(&*ram, until, flip, || expect(guest.transfer(0, IN, 0, (data, DATA_BYTES)), allowed(is_lie)).map(|()| true))
+    while_rewriting(&*ram, until, flip, || expect(guest.transfer(0, IN, 0, (data, DATA_BYTES)), allowed(is_fault)).map(|()| true))
 }
 
 /// Chains that loop, end early, or lead from one into the other.
-fn links(socket: &Path, until: &mut Until<'_>, is_lie: bool) -> io::Result<()> {
+fn links(socket: &Path, until: &mut Until<'_>, is_fault: bool) -> io::Result<()> {
     while until.more() {
         let mut guest = start(socket, false)?;
         let data = guest.ram.allocate(DATA_BYTES.into(), 4096);
         let ram = Arc::clone(&guest.ram);
-        let table = if is_lie { guest.queues[0].descriptors } else { ram.allocate(16 * 8, 16) };
+        let table = if is_fault { guest.queues[0].descriptors } else { ram.allocate(16 * 8, 16) };
         // All onto themselves, and back: about half of the time either way.
         let flip = || {
             let places = (0..8_u16).map(|index| (index, table + 16 * u64::from(index) + 14));
@@ -143,16 +143,16 @@ fn links(socket: &Path, until: &mut Until<'_>, is_lie: bool) -> io::Result<()> {
             places.clone().for_each(|(index, place)| ram.write(place, &index.to_le_bytes()));
             places.zip(&nexts).for_each(|((_, place), next)| ram.write(place, next));
         };
-        let most = if is_lie { REQUESTS_OF_LINKS } else { REQUESTS_OF_TWIN };
+        let most = if is_fault { REQUESTS_OF_LINKS } else { REQUESTS_OF_BASELINE };
         beside(flip, || {
             for _ in 0..most {
                 let sent = guest.submit(0, IN, 0, &[(data, DATA_BYTES, true)]);
                 let asked = Instant::now();
                 while !guest.queues[0].is_done(sent.head) {
                     match guest.queues[0].is_broken() {
-                        true if is_lie => return Ok(()),
+                        true if is_fault => return Ok(()),
                         true => return Err(io::Error::other("an honest queue broke")),
-                        false if asked.elapsed() < PATIENCE => std::thread::yield_now(),
+                        false if asked.elapsed() < TIMEOUT => std::thread::yield_now(),
                         false => return Err(io::Error::other("neither an answer nor the end of the queue")),
                     }
                 }
@@ -164,7 +164,7 @@ fn links(socket: &Path, until: &mut Until<'_>, is_lie: bool) -> io::Result<()> {
 }
 
 /// Tables of many entries, whose addresses change.
-fn tables(socket: &Path, until: &mut Until<'_>, is_lie: bool) -> io::Result<()> {
+fn tables(socket: &Path, until: &mut Until<'_>, is_fault: bool) -> io::Result<()> {
     const PIECES: u16 = 8;
     const PIECE_BYTES: u32 = DATA_BYTES / PIECES as u32;
     let mut guest = start(socket, true)?;
@@ -182,7 +182,7 @@ fn tables(socket: &Path, until: &mut Until<'_>, is_lie: bool) -> io::Result<()> 
         (1..=PIECES).for_each(|index| entry(place, index, data, PIECE_BYTES, NEXT | WRITE));
         entry(place, PIECES + 1, status, 1, WRITE);
     }
-    let flipped = if is_lie { table } else { spare };
+    let flipped = if is_fault { table } else { spare };
     let flip = |ram: &Ram| {
         for address in [NOWHERE, data] {
             for index in 1..=u64::from(PIECES) {
@@ -198,16 +198,16 @@ fn tables(socket: &Path, until: &mut Until<'_>, is_lie: bool) -> io::Result<()> 
         queue.put_descriptor(head, table, table_bytes, INDIRECT, 0);
         queue.publish();
         queue.wait_for(head);
-        expect(ram.read(status, 1)[0], allowed(is_lie)).map(|()| true)
+        expect(ram.read(status, 1)[0], allowed(is_fault)).map(|()| true)
     })
 }
 
 /// Chains that cannot be, one for each connection: they end with the queue.
-fn malformed(socket: &Path, until: &mut Until<'_>, is_lie: bool) -> io::Result<()> {
+fn malformed(socket: &Path, until: &mut Until<'_>, is_fault: bool) -> io::Result<()> {
     while until.more() {
         let mut guest = start(socket, false)?;
         let data = guest.ram.allocate(DATA_BYTES.into(), 4096);
-        if !is_lie {
+        if !is_fault {
             expect(guest.transfer(0, IN, 0, (data, DATA_BYTES)), &[OK])?;
             continue;
         }
@@ -226,7 +226,7 @@ fn malformed(socket: &Path, until: &mut Until<'_>, is_lie: bool) -> io::Result<(
             &[(data, 16, NEXT, 1), (status, 1, WRITE, 0)],
             &[(data, 16, NEXT, 1), (status, 1, WRITE, 0)],
         ];
-        let kind = usize::try_from(until.told() % 8).unwrap_or(0);
+        let kind = usize::try_from(until.injected() % 8).unwrap_or(0);
         for (index, (address, length, flags, next)) in (0..).zip(chains[kind]) {
             queue.put_descriptor(index, *address, *length, *flags, *next);
         }
@@ -241,31 +241,32 @@ fn malformed(socket: &Path, until: &mut Until<'_>, is_lie: bool) -> io::Result<(
     Ok(())
 }
 
-fn kicks(socket: &Path, until: &mut Until<'_>, is_lie: bool) -> io::Result<()> {
+fn kicks(socket: &Path, until: &mut Until<'_>, is_fault: bool) -> io::Result<()> {
     let mut guest = start(socket, false)?;
-    let (data, bell) = (guest.ram.allocate(DATA_BYTES.into(), 4096), doorbell(&guest, is_lie)?);
+    let (data, doorbell) = (guest.ram.allocate(DATA_BYTES.into(), 4096), doorbell(&guest, is_fault)?);
     while until.more() {
-        ring(&bell);
-        if until.told().is_multiple_of(KICKS_PER_REQUEST) {
+        ring(&doorbell);
+        if until.injected().is_multiple_of(KICKS_PER_REQUEST) {
             expect(guest.transfer(0, IN, 0, (data, DATA_BYTES)), &[OK])?;
         }
     }
     Ok(())
 }
 
-fn questions(socket: &Path, until: &mut Until<'_>, is_lie: bool) -> io::Result<()> {
+fn upgrade_requests(socket: &Path, until: &mut Until<'_>, is_fault: bool) -> io::Result<()> {
     let mut guest = start(socket, false)?;
     let mut random = Random(3);
-    let query = Question { operation: Operation::Query, attachment: 0, features: 0, queue: 0, entries: Vec::new() }.to_bytes();
+    let query =
+        UpgradeRequest { operation: Operation::Query, attachment: 0, features: 0, queue: 0, entries: Vec::new() }.to_bytes();
     while until.more() {
-        let mut question = query.clone();
-        if is_lie {
+        let mut upgrade_request = query.clone();
+        if is_fault {
             // Whole ones with any values, and any bytes at all.
-            let kept = if until.told().is_multiple_of(2) { 8 } else { 0 };
-            question[kept..].iter_mut().for_each(|byte| *byte = random.number().to_le_bytes()[0]);
+            let kept = if until.injected().is_multiple_of(2) { 8 } else { 0 };
+            upgrade_request[kept..].iter_mut().for_each(|byte| *byte = random.number().to_le_bytes()[0]);
         }
-        let sent = guest.send_question(0, &question);
-        expect(guest.wait(sent), if is_lie { &[OK, IO_ERROR, UNSUPPORTED] } else { &[OK] })?;
+        let sent = guest.send_question(0, &upgrade_request);
+        expect(guest.wait(sent), if is_fault { &[OK, IO_ERROR, UNSUPPORTED] } else { &[OK] })?;
     }
     Ok(())
 }
@@ -289,7 +290,7 @@ fn unsealed_memory() -> io::Result<OwnedFd> {
 }
 
 /// Memory that overlaps, wraps, is longer than its file, is nothing: refused, and the hypervisor hung up on.
-fn wrong_memory(socket: &Path, until: &mut Until<'_>, is_lie: bool) -> io::Result<()> {
+fn wrong_memory(socket: &Path, until: &mut Until<'_>, is_fault: bool) -> io::Result<()> {
     const WRONG: [&[(u64, u64)]; 4] = [
         &[(0, MEMORY_BYTES), (MEMORY_BYTES / 2, MEMORY_BYTES)],
         &[(u64::MAX - 4095, MEMORY_BYTES)],
@@ -299,11 +300,11 @@ fn wrong_memory(socket: &Path, until: &mut Until<'_>, is_lie: bool) -> io::Resul
     let file = unsealed_memory()?;
     while until.more() {
         let mut frontend = Frontend::connect(socket)?;
-        let wrong = WRONG[usize::try_from(until.told() % 4).unwrap_or(0)];
-        let pieces = if is_lie { wrong } else { &[(0, MEMORY_BYTES)] };
+        let wrong = WRONG[usize::try_from(until.injected() % 4).unwrap_or(0)];
+        let pieces = if is_fault { wrong } else { &[(0, MEMORY_BYTES)] };
         let files = [file.as_fd(), file.as_fd()];
         let outcome = frontend.set(Request::SetMemTable, &memory_table(pieces), &files[..pieces.len()]);
-        if outcome.is_ok() == is_lie {
+        if outcome.is_ok() == is_fault {
             return Err(io::Error::other(format!("memory at {pieces:x?}: {outcome:?}")));
         }
     }
@@ -311,10 +312,10 @@ fn wrong_memory(socket: &Path, until: &mut Until<'_>, is_lie: bool) -> io::Resul
 }
 
 /// The file of its memory shrinks to nothing while a queue lies there.
-fn cut(socket: &Path, until: &mut Until<'_>, is_lie: bool) -> io::Result<()> {
+fn cut(socket: &Path, until: &mut Until<'_>, is_fault: bool) -> io::Result<()> {
     while until.more() {
         let mut frontend = Frontend::connect(socket)?;
-        let (file, kick, error) = (unsealed_memory()?, bell()?, bell()?);
+        let (file, kick, error) = (unsealed_memory()?, new_doorbell()?, new_doorbell()?);
         let features = frontend.get(Request::GetFeatures)? & (1 << 32 | 1 << 30);
         frontend.set(Request::SetFeatures, &features.to_le_bytes(), &[])?;
         frontend.set(Request::SetMemTable, &memory_table(&[(0, MEMORY_BYTES)]), &[file.as_fd()])?;
@@ -328,11 +329,11 @@ fn cut(socket: &Path, until: &mut Until<'_>, is_lie: bool) -> io::Result<()> {
         frontend.set_vring_file(Request::SetVringErr, 0, error.as_fd())?;
         frontend.set_vring_file(Request::SetVringKick, 0, kick.as_fd())?;
         frontend.set_vring(Request::SetVringEnable, 0, 1)?;
-        if is_lie {
+        if is_fault {
             rustix::fs::ftruncate(&file, 0)?;
         }
         ring(&kick);
-        if is_lie {
+        if is_fault {
             await_break(&error)?;
         } else {
             // Whoever answers has looked at the queue.
@@ -342,9 +343,9 @@ fn cut(socket: &Path, until: &mut Until<'_>, is_lie: bool) -> io::Result<()> {
     Ok(())
 }
 
-fn half_messages(socket: &Path, until: &mut Until<'_>, is_lie: bool) -> io::Result<()> {
+fn half_messages(socket: &Path, until: &mut Until<'_>, is_fault: bool) -> io::Result<()> {
     while until.more() {
-        if is_lie {
+        if is_fault {
             UnixStream::connect(socket)?.write_all(&[1, 0, 0, 0, 1, 0, 0])?;
         } else {
             drop(Frontend::connect(socket)?);

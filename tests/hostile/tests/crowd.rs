@@ -4,7 +4,7 @@
 mod common;
 
 use common::raw::connect;
-use common::{Daemon, Witness, eventually};
+use common::{CorrectClient, Daemon, eventually};
 use fipsee_ring::seqpacket::Seqpacket;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -19,7 +19,7 @@ fn ten_thousand_connections_that_say_nothing_hold_nobody_up() {
         return common::skip("ten thousand connections", "this process may not open so many files: raise ulimit -n");
     }
     let daemon = Daemon::start(&["--disk", "a=memory:1M", "--max-clients", "300"]);
-    let mut witness = Witness::new(&daemon, "a");
+    let mut witness = CorrectClient::new(&daemon, "a");
     let before = daemon.fd_count();
     let mut silent: Vec<Seqpacket> = Vec::with_capacity(CROWD);
     for count in 0..CROWD {
@@ -37,5 +37,5 @@ fn ten_thousand_connections_that_say_nothing_hold_nobody_up() {
     eventually("their descriptors are closed", || daemon.fd_count() == before);
     let lines = daemon.log().lines().count();
     assert!(lines < 2_500, "{lines} lines in the log: 50 a second are allowed");
-    drop(Witness::new(&daemon, "a"));
+    drop(CorrectClient::new(&daemon, "a"));
 }

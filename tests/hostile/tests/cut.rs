@@ -6,7 +6,7 @@ mod common;
 mod guest_common;
 
 use common::vm::{IN, OUT, Vm, rings};
-use common::{Daemon, Witness, eventually};
+use common::{CorrectClient, Daemon, eventually};
 use fipsee_block::wire::{Operation, request_one_segment};
 use fipsee_guest::ring::segment;
 use fipsee_virtio::blk::upgrade::wire::{DONE, Entry, REQUEST_TYPE, Reply};
@@ -17,15 +17,15 @@ const BROKE: &str = "a virtqueue broke and is served no more until it is reset";
 const PLACE: u64 = 0x4_0000;
 const PAYLOAD: u64 = PLACE + 0x8000;
 
-fn setting() -> (Daemon, Witness) {
+fn setting() -> (Daemon, CorrectClient) {
     let daemon = start_with(&["--disk", "d=memory:1M", "--disk", "w=memory:1M"]);
-    let witness = Witness::new(&daemon, "w");
+    let witness = CorrectClient::new(&daemon, "w");
     (daemon, witness)
 }
 
 /// The queue stopped, said so, and is forgotten; everybody else goes on.
 #[track_caller]
-fn assert_stopped(daemon: &Daemon, witness: &mut Witness, vm: Vm, lines: usize) {
+fn assert_stopped(daemon: &Daemon, witness: &mut CorrectClient, vm: Vm, lines: usize) {
     assert!(rings(&vm.queue.error), "the queue does not say that it broke");
     eventually("the line in the log", || daemon.log().matches(BROKE).count() == lines);
     witness.check();
@@ -69,10 +69,10 @@ fn attach(vm: &mut Vm) {
         depth: 4,
         virtqueue: 0,
     };
-    let question = attach_question(&[entry]);
+    let upgrade_request = attach_question(&[entry]);
     vm.ram.write(PLACE + 0x3000, &[&REQUEST_TYPE.to_le_bytes()[..], &[0; 12]].concat());
-    vm.ram.write(PLACE + 0x4000, &question);
-    let length = u32::try_from(question.len()).expect("short");
+    vm.ram.write(PLACE + 0x4000, &upgrade_request);
+    let length = u32::try_from(upgrade_request.len()).expect("short");
     for (index, (offset, length, flags)) in
         [(0x3000, 16, 1), (0x4000, length, 1), (0x5000, 64, 3), (0x6000, 1, 2)].into_iter().enumerate()
     {

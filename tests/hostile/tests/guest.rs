@@ -3,12 +3,12 @@
 
 #[path = "../../../crates/daemon/tests/common/mod.rs"]
 mod common;
-mod telling;
+mod injecting;
 
-use fipsee_hostile::guests::LIES;
+use fipsee_hostile::guests::FAULTS;
 
-telling::lies! {
-    LIES,
+injecting::faults! {
+    FAULTS,
     addresses_rewritten_while_they_are_read_are_used_as_they_were_checked: "guest: addresses rewritten while they are read" One,
     links_rewritten_while_they_are_followed_stop_their_queue_at_most: "guest: links rewritten while they are followed" AllAllowed
         says "a virtqueue broke and is served no more until it is reset" (1..=20),

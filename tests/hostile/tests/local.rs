@@ -2,12 +2,12 @@
 
 #[path = "../../../crates/daemon/tests/common/mod.rs"]
 mod common;
-mod telling;
+mod injecting;
 
-use fipsee_hostile::lies::LIES;
+use fipsee_hostile::faults::FAULTS;
 
-telling::lies! {
-    LIES,
+injecting::faults! {
+    FAULTS,
     stamps_of_other_laps_are_no_requests: "stamps of other laps" One,
     slots_of_random_bytes_are_answered: "slots of random bytes" One,
     a_slot_rewritten_while_it_is_read_is_used_as_it_was_checked: "a slot rewritten while it is read" One,

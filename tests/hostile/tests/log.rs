@@ -10,25 +10,25 @@ use std::time::Instant;
 
 use common::raw::{BOTH, HELLO, RawClient, attach_message, connect, sealed_memory};
 use common::vm::{GET_FEATURES, Hypervisor, Vm};
-use common::{Daemon, PATIENCE, Witness, eventually};
+use common::{CorrectClient, Daemon, TIMEOUT, eventually};
 use fipsee_ring::control::Control;
 use fipsee_ring::seqpacket::Seqpacket;
 use rustix::fs::SealFlags;
 
-const LIARS: usize = 3_000;
+const FAULTY_PEERS: usize = 3_000;
 /// Lines about clients that a daemon logs in a second, and one that says how many it left out.
 const LINES_PER_SECOND: usize = 51;
 
 /// Say bytes, with so many copies of a memory file, and wait until the daemon has hung up.
-fn lie(control: &Seqpacket, bytes: &[u8], descriptors: usize) {
+fn fault(control: &Seqpacket, bytes: &[u8], descriptors: usize) {
     let file = sealed_memory(4096, SealFlags::SHRINK);
     let files: Vec<_> = (0..descriptors).map(|_| file.as_fd()).collect();
     control.send(bytes, &files).expect("sent");
-    while control.receive(PATIENCE).is_ok() {}
+    while control.receive(TIMEOUT).is_ok() {}
 }
 
 /// What is said in the log of each, of a fresh connection.
-fn lies() -> Vec<(&'static str, Vec<u8>, usize)> {
+fn faults() -> Vec<(&'static str, Vec<u8>, usize)> {
     let hello = HELLO.encode();
     let mut reserved = attach_message("d", 1, 4, 0).encode();
     reserved[95] = 1;
@@ -49,11 +49,11 @@ fn lies() -> Vec<(&'static str, Vec<u8>, usize)> {
 #[test]
 fn a_lie_on_the_control_socket_is_one_line_with_its_reason() {
     let daemon = Daemon::start(&["--disk", "d=memory:1M", "--disk", "w=memory:1M"]);
-    let mut witness = Witness::new(&daemon, "w");
+    let mut witness = CorrectClient::new(&daemon, "w");
     let reason = format!("pid={}", std::process::id());
-    for (says, bytes, descriptors) in lies() {
+    for (says, bytes, descriptors) in faults() {
         let before = daemon.log().len();
-        lie(&connect(&daemon), &bytes, descriptors);
+        fault(&connect(&daemon), &bytes, descriptors);
         eventually(says, || daemon.log()[before..].contains(says));
         let log = daemon.log()[before..].to_owned();
         assert_eq!(log.lines().count(), 1, "{says}: {log}");
@@ -63,9 +63,9 @@ fn a_lie_on_the_control_socket_is_one_line_with_its_reason() {
 }
 
 /// Lies told by the thousand, and then what a single one leaves in the log.
-fn tell_thousands(daemon: &Daemon, witness: &mut Witness, what: &str, mut one: impl FnMut()) {
+fn inject_thousands(daemon: &Daemon, witness: &mut CorrectClient, what: &str, mut one: impl FnMut()) {
     let (started, before) = (Instant::now(), daemon.log().len());
-    for count in 0..LIARS {
+    for count in 0..FAULTY_PEERS {
         one();
         if count.is_multiple_of(100) {
             witness.check();
@@ -84,21 +84,21 @@ fn tell_thousands(daemon: &Daemon, witness: &mut Witness, what: &str, mut one: i
 #[test]
 fn thousands_of_lies_leave_fifty_lines_a_second() {
     let daemon = Daemon::start(&["--disk", "w=memory:1M"]);
-    let mut witness = Witness::new(&daemon, "w");
+    let mut witness = CorrectClient::new(&daemon, "w");
     let descriptors = daemon.fd_count();
     let half = &HELLO.encode()[..20];
-    tell_thousands(&daemon, &mut witness, "half a HELLO", || lie(&connect(&daemon), half, 0));
+    inject_thousands(&daemon, &mut witness, "half a HELLO", || fault(&connect(&daemon), half, 0));
     eventually("every descriptor is closed", || daemon.fd_count() == descriptors);
 }
 
 #[test]
 fn thousands_of_lies_to_a_vhost_user_socket_leave_fifty_lines_a_second() {
     let daemon = guest_common::start_with(&["--disk", "d=memory:1M", "--disk", "w=memory:1M"]);
-    let mut witness = Witness::new(&daemon, "w");
+    let mut witness = CorrectClient::new(&daemon, "w");
     let socket = guest_common::socket_of(&daemon, "d");
     Vm::boot(&socket).check();
     let descriptors = daemon.fd_count();
-    tell_thousands(&daemon, &mut witness, "half a request", || {
+    inject_thousands(&daemon, &mut witness, "half a request", || {
         let hypervisor = Hypervisor::connect(&socket);
         let _ = hypervisor.send_raw(&Hypervisor::message(GET_FEATURES, 0, &[1]), &[]);
         hypervisor.assert_hung_up();
@@ -111,10 +111,10 @@ fn thousands_of_lies_to_a_vhost_user_socket_leave_fifty_lines_a_second() {
 #[test]
 fn memory_that_is_refused_is_not_logged_each_time() {
     let daemon = Daemon::start(&["--disk", "d=memory:1M", "--disk", "w=memory:1M"]);
-    let mut witness = Witness::new(&daemon, "w");
+    let mut witness = CorrectClient::new(&daemon, "w");
     let client = RawClient::attach(&daemon, &attach_message("d", 1, 4, 0));
     let file = sealed_memory(4096, SealFlags::empty());
-    for count in 0..LIARS {
+    for count in 0..FAULTY_PEERS {
         if count.is_multiple_of(100) {
             witness.check();
         }

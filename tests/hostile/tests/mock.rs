@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use common::vm::*;
-use common::{Daemon, Witness, assert_says, eventually};
+use common::{CorrectClient, Daemon, assert_says, eventually};
 use guest_common::{socket_of, start_with};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -33,7 +33,7 @@ const INDIRECT_FEATURE: u64 = 1 << 28;
 /// Descriptors of a queue. The mock's used ring begins amid its available ring: only the first half of that can be relied on.
 const SIZE: u16 = 64;
 /// The first of those that honest requests use.
-const HONEST: u16 = 32;
+const CORRECT: u16 = 32;
 
 /// Memory of the guest: address and length.
 const BASE: (u64, u64) = (0x10_0000, 1 << 20);
@@ -64,7 +64,7 @@ fn memory() -> GuestMemoryMmap {
     GuestMemoryMmap::from_ranges_with_files(pieces).expect("memory")
 }
 
-fn bell() -> OwnedFd {
+fn doorbell() -> OwnedFd {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd")
 }
 
@@ -77,15 +77,15 @@ fn connect(socket: &Path, memory: &GuestMemoryMmap, features: u64) -> Hypervisor
     assert_eq!(offered & features, features, "what the mock driver takes is offered");
     let protocol = hypervisor.ask(GET_PROTOCOL_FEATURES, &[]).u64();
     hypervisor.say(SET_PROTOCOL_FEATURES, &u64s(&[protocol]));
-    hypervisor.tell(SET_FEATURES, &u64s(&[wanted(offered) | features]), &[]);
-    let told = [BASE, TABLES];
-    let table: Vec<u8> = told.iter().flat_map(|(address, length)| u64s(&[*address, *length, USER + address, 0])).collect();
-    let files: Vec<BorrowedFd<'_>> = told
+    hypervisor.send(SET_FEATURES, &u64s(&[wanted(offered) | features]), &[]);
+    let injected = [BASE, TABLES];
+    let table: Vec<u8> = injected.iter().flat_map(|(address, length)| u64s(&[*address, *length, USER + address, 0])).collect();
+    let files: Vec<BorrowedFd<'_>> = injected
         .iter()
         .map(|(address, _)| memory.find_region(GuestAddress(*address)).expect("a region"))
         .map(|region| region.file_offset().expect("a file").file().as_fd())
         .collect();
-    hypervisor.tell(SET_MEM_TABLE, &[u32s(&[2, 0]), table].concat(), &files);
+    hypervisor.send(SET_MEM_TABLE, &[u32s(&[2, 0]), table].concat(), &files);
     hypervisor
 }
 
@@ -109,15 +109,15 @@ impl<'a> Queue<'a> {
     /// Fill in all that is said of a queue. The daemon looks when its rings are told and when it is enabled.
     fn start(hypervisor: &Hypervisor, memory: &'a GuestMemoryMmap, index: u32, rings: u64) -> Self {
         let mock = Mock::create(memory, GuestAddress(rings), SIZE);
-        let (kick, call, error) = (bell(), bell(), bell());
+        let (kick, call, error) = (doorbell(), doorbell(), doorbell());
         let number = u64s(&[index.into()]);
-        hypervisor.tell(SET_VRING_NUM, &u32s(&[index, SIZE.into()]), &[]);
-        hypervisor.tell(SET_VRING_BASE, &u32s(&[index, 0]), &[]);
-        hypervisor.tell(SET_VRING_ADDR, &ring_addresses(&mock, index), &[]);
-        hypervisor.tell(SET_VRING_ERR, &number, &[error.as_fd()]);
-        hypervisor.tell(SET_VRING_CALL, &number, &[call.as_fd()]);
-        hypervisor.tell(SET_VRING_KICK, &number, &[kick.as_fd()]);
-        hypervisor.tell(SET_VRING_ENABLE, &u32s(&[index, 1]), &[]);
+        hypervisor.send(SET_VRING_NUM, &u32s(&[index, SIZE.into()]), &[]);
+        hypervisor.send(SET_VRING_BASE, &u32s(&[index, 0]), &[]);
+        hypervisor.send(SET_VRING_ADDR, &ring_addresses(&mock, index), &[]);
+        hypervisor.send(SET_VRING_ERR, &number, &[error.as_fd()]);
+        hypervisor.send(SET_VRING_CALL, &number, &[call.as_fd()]);
+        hypervisor.send(SET_VRING_KICK, &number, &[kick.as_fd()]);
+        hypervisor.send(SET_VRING_ENABLE, &u32s(&[index, 1]), &[]);
         Self { mock, memory, place: HEADER + OWN * (1 + u64::from(index)), requests: 0, kick, error }
     }
 
@@ -132,7 +132,7 @@ impl<'a> Queue<'a> {
     /// Carry out a request for one sector as a driver does; its status.
     #[track_caller]
     fn run(&mut self, kind: u32, sector: u64) -> u8 {
-        let first = HONEST + self.requests * 3;
+        let first = CORRECT + self.requests * 3;
         let (header, data, status) = (self.place, self.place + 0x1000, self.place + 0x2000);
         put_header(self.memory, header, kind, sector);
         self.memory.write_obj(UNANSWERED, GuestAddress(status)).expect("memory");
@@ -184,170 +184,206 @@ fn table(mock: &Mock<'_>, memory: &GuestMemoryMmap, length: u32, descriptors: &[
     chain(mock, &[(TABLES.0, length, INDIRECT, 0)]);
 }
 
-struct Lie {
+struct InjectedFault {
     what: &'static str,
     /// Part of the line in the log.
     says: &'static str,
-    tell: fn(&mut Mock<'_>, &GuestMemoryMmap),
+    inject: fn(&mut Mock<'_>, &GuestMemoryMmap),
 }
 
 const HEAD: Raw = (HEADER, 16, NEXT, 1);
 const TAIL: Raw = (STATUS, 1, WRITE, 0);
 
 /// What stands in the available ring and in the queue's own table.
-const CHAINS: &[Lie] = &[
-    Lie { what: "a chain onto itself", says: "loop", tell: |mock, _| chain(mock, &[(HEADER, 16, NEXT, 0)]) },
-    Lie { what: "a loop of two", says: "loop", tell: |mock, _| chain(mock, &[HEAD, (DATA, 8, NEXT, 0)]) },
-    Lie {
+const CHAINS: &[InjectedFault] = &[
+    InjectedFault { what: "a chain onto itself", says: "loop", inject: |mock, _| chain(mock, &[(HEADER, 16, NEXT, 0)]) },
+    InjectedFault { what: "a loop of two", says: "loop", inject: |mock, _| chain(mock, &[HEAD, (DATA, 8, NEXT, 0)]) },
+    InjectedFault {
         what: "a chain of all descriptors that does not end",
         says: "more than 64 descriptors",
-        tell: |mock, _| {
+        inject: |mock, _| {
             let last = SIZE - 1;
             mock.add_chain(SIZE).expect("there is room");
             mock.desc_table().store(last, raw((DATA, 8, NEXT, last))).expect("it is there");
         },
     },
-    Lie { what: "next past the table", says: "number 64", tell: |mock, _| chain(mock, &[(HEADER, 16, NEXT, 64), TAIL]) },
-    Lie { what: "next far past it", says: "number 65535", tell: |mock, _| chain(mock, &[(HEADER, 16, NEXT, u16::MAX)]) },
-    Lie {
+    InjectedFault {
+        what: "next past the table",
+        says: "number 64",
+        inject: |mock, _| chain(mock, &[(HEADER, 16, NEXT, 64), TAIL]),
+    },
+    InjectedFault {
+        what: "next far past it",
+        says: "number 65535",
+        inject: |mock, _| chain(mock, &[(HEADER, 16, NEXT, u16::MAX)]),
+    },
+    InjectedFault {
         what: "to read after to write",
         says: "after memory to write",
-        tell: |mock, _| chain(mock, &[HEAD, (STATUS, 1, WRITE | NEXT, 2), (DATA, 8, 0, 0)]),
+        inject: |mock, _| chain(mock, &[HEAD, (STATUS, 1, WRITE | NEXT, 2), (DATA, 8, 0, 0)]),
     },
-    Lie { what: "a header beyond memory", says: "header", tell: |mock, _| chain(mock, &[(END, 16, NEXT, 1), TAIL]) },
-    Lie { what: "a header half beyond", says: "header", tell: |mock, _| chain(mock, &[(END - 8, 16, NEXT, 1), TAIL]) },
-    Lie { what: "a header around 2^64", says: "header", tell: |mock, _| chain(mock, &[(u64::MAX - 7, 16, NEXT, 1), TAIL]) },
-    Lie { what: "an empty header", says: "header", tell: |mock, _| chain(mock, &[(HEADER, 0, NEXT, 1), TAIL]) },
-    Lie { what: "a status beyond memory", says: "status byte", tell: |mock, _| chain(mock, &[HEAD, (END, 1, WRITE, 0)]) },
-    Lie {
+    InjectedFault { what: "a header beyond memory", says: "header", inject: |mock, _| chain(mock, &[(END, 16, NEXT, 1), TAIL]) },
+    InjectedFault {
+        what: "a header half beyond",
+        says: "header",
+        inject: |mock, _| chain(mock, &[(END - 8, 16, NEXT, 1), TAIL]),
+    },
+    InjectedFault {
+        what: "a header around 2^64",
+        says: "header",
+        inject: |mock, _| chain(mock, &[(u64::MAX - 7, 16, NEXT, 1), TAIL]),
+    },
+    InjectedFault { what: "an empty header", says: "header", inject: |mock, _| chain(mock, &[(HEADER, 0, NEXT, 1), TAIL]) },
+    InjectedFault {
+        what: "a status beyond memory",
+        says: "status byte",
+        inject: |mock, _| chain(mock, &[HEAD, (END, 1, WRITE, 0)]),
+    },
+    InjectedFault {
         what: "a status around 2^64",
         says: "status byte",
-        tell: |mock, _| chain(mock, &[HEAD, (u64::MAX, u32::MAX, WRITE, 0)]),
+        inject: |mock, _| chain(mock, &[HEAD, (u64::MAX, u32::MAX, WRITE, 0)]),
     },
-    Lie { what: "an empty status", says: "no status byte", tell: |mock, _| chain(mock, &[HEAD, (STATUS, 0, WRITE, 0)]) },
-    Lie { what: "the mock's own chain, beyond memory", says: "header", tell: |mock, _| mock.add_chain(3).expect("room") },
-    Lie {
+    InjectedFault {
+        what: "an empty status",
+        says: "no status byte",
+        inject: |mock, _| chain(mock, &[HEAD, (STATUS, 0, WRITE, 0)]),
+    },
+    InjectedFault {
+        what: "the mock's own chain, beyond memory",
+        says: "header",
+        inject: |mock, _| mock.add_chain(3).expect("room"),
+    },
+    InjectedFault {
         what: "a head past the table",
         says: "names descriptor 64, and the queue has 64",
-        tell: |mock, _| {
+        inject: |mock, _| {
             chain(mock, &[HEAD, TAIL]);
             let newest = mock.avail().idx().load() - 1;
             mock.avail().ring().ref_at(newest.into()).expect("in the ring").store(SIZE);
         },
     },
-    Lie {
+    InjectedFault {
         what: "an index that runs ahead by more than the queue",
         says: "by 65 entries",
-        tell: |mock, _| mock.avail().idx().store(mock.avail().idx().load() + SIZE + 1),
+        inject: |mock, _| mock.avail().idx().store(mock.avail().idx().load() + SIZE + 1),
     },
-    Lie {
+    InjectedFault {
         what: "an index that runs back",
         says: "by 65535 entries",
-        tell: |mock, _| mock.avail().idx().store(mock.avail().idx().load() - 1),
+        inject: |mock, _| mock.avail().idx().store(mock.avail().idx().load() - 1),
     },
 ];
 
 const STORED: u32 = 16;
 
 /// What stands in indirect tables.
-const INDIRECT_TABLES: &[Lie] = &[
-    Lie {
+const INDIRECT_TABLES: &[InjectedFault] = &[
+    InjectedFault {
         what: "a table in a table",
         says: "holds an indirect",
-        tell: |mock, memory| table(mock, memory, 2 * STORED, &[HEAD, (TABLES.0, 2 * STORED, INDIRECT, 0)]),
+        inject: |mock, memory| table(mock, memory, 2 * STORED, &[HEAD, (TABLES.0, 2 * STORED, INDIRECT, 0)]),
     },
-    Lie {
+    InjectedFault {
         what: "a table that begins with itself",
         says: "holds an indirect",
-        tell: |mock, memory| table(mock, memory, 2 * STORED, &[(TABLES.0, 2 * STORED, INDIRECT, 0), TAIL]),
+        inject: |mock, memory| table(mock, memory, 2 * STORED, &[(TABLES.0, 2 * STORED, INDIRECT, 0), TAIL]),
     },
-    Lie { what: "an empty table", says: "has 0 bytes", tell: |mock, memory| table(mock, memory, 0, &[HEAD, TAIL]) },
-    Lie { what: "a table of one byte", says: "has 1 bytes", tell: |mock, memory| table(mock, memory, 1, &[HEAD, TAIL]) },
-    Lie { what: "one and a half entries", says: "has 24 bytes", tell: |mock, memory| table(mock, memory, 24, &[HEAD, TAIL]) },
-    Lie {
+    InjectedFault { what: "an empty table", says: "has 0 bytes", inject: |mock, memory| table(mock, memory, 0, &[HEAD, TAIL]) },
+    InjectedFault {
+        what: "a table of one byte",
+        says: "has 1 bytes",
+        inject: |mock, memory| table(mock, memory, 1, &[HEAD, TAIL]),
+    },
+    InjectedFault {
+        what: "one and a half entries",
+        says: "has 24 bytes",
+        inject: |mock, memory| table(mock, memory, 24, &[HEAD, TAIL]),
+    },
+    InjectedFault {
         what: "a table that is too long",
         says: "has 16400 bytes",
-        tell: |mock, memory| table(mock, memory, 16400, &[HEAD, TAIL]),
+        inject: |mock, memory| table(mock, memory, 16400, &[HEAD, TAIL]),
     },
-    Lie {
+    InjectedFault {
         what: "a table of 4 GiB",
         says: "has 4294967280 bytes",
-        tell: |mock, memory| table(mock, memory, u32::MAX - 15, &[HEAD, TAIL]),
+        inject: |mock, memory| table(mock, memory, u32::MAX - 15, &[HEAD, TAIL]),
     },
-    Lie {
+    InjectedFault {
         what: "a table beyond memory",
         says: "outside guest memory",
-        tell: |mock, _| chain(mock, &[(END, 2 * STORED, INDIRECT, 0)]),
+        inject: |mock, _| chain(mock, &[(END, 2 * STORED, INDIRECT, 0)]),
     },
-    Lie {
+    InjectedFault {
         what: "a table half beyond memory",
         says: "outside guest memory",
-        tell: |mock, _| chain(mock, &[(END - 16, 2 * STORED, INDIRECT, 0)]),
+        inject: |mock, _| chain(mock, &[(END - 16, 2 * STORED, INDIRECT, 0)]),
     },
-    Lie {
+    InjectedFault {
         what: "a table around 2^64",
         says: "outside guest memory",
-        tell: |mock, _| chain(mock, &[(u64::MAX - 15, 2 * STORED, INDIRECT, 0)]),
+        inject: |mock, _| chain(mock, &[(u64::MAX - 15, 2 * STORED, INDIRECT, 0)]),
     },
-    Lie {
+    InjectedFault {
         what: "a table with a next",
         says: "has a next one",
-        tell: |mock, _| chain(mock, &[(TABLES.0, 2 * STORED, INDIRECT | NEXT, 1), TAIL]),
+        inject: |mock, _| chain(mock, &[(TABLES.0, 2 * STORED, INDIRECT | NEXT, 1), TAIL]),
     },
-    Lie {
+    InjectedFault {
         what: "a loop in a table",
         says: "loop",
-        tell: |mock, memory| table(mock, memory, 2 * STORED, &[HEAD, (DATA, 8, NEXT, 0)]),
+        inject: |mock, memory| table(mock, memory, 2 * STORED, &[HEAD, (DATA, 8, NEXT, 0)]),
     },
-    Lie {
+    InjectedFault {
         what: "next past a table",
         says: "number 2",
-        tell: |mock, memory| table(mock, memory, 2 * STORED, &[(HEADER, 16, NEXT, 2), TAIL, TAIL]),
+        inject: |mock, memory| table(mock, memory, 2 * STORED, &[(HEADER, 16, NEXT, 2), TAIL, TAIL]),
     },
-    Lie {
+    InjectedFault {
         what: "to read after to write in a table",
         says: "after memory to write",
-        tell: |mock, memory| table(mock, memory, 3 * STORED, &[HEAD, (STATUS, 1, WRITE | NEXT, 2), (DATA, 8, 0, 0)]),
+        inject: |mock, memory| table(mock, memory, 3 * STORED, &[HEAD, (STATUS, 1, WRITE | NEXT, 2), (DATA, 8, 0, 0)]),
     },
-    Lie {
+    InjectedFault {
         what: "the mock's own table, longer than the queue, of memory that is none",
         says: "header",
-        tell: |mock, _| mock.add_indirect_chain(2 * SIZE).expect("room"),
+        inject: |mock, _| mock.add_indirect_chain(2 * SIZE).expect("room"),
     },
 ];
 
 const BROKE: &str = "a virtqueue broke and is served no more until it is reset";
 
-fn setting() -> (Daemon, Vm, Witness) {
+fn setting() -> (Daemon, Vm, CorrectClient) {
     let daemon = start_with(&["--disk", "d=memory:1M", "--disk", "other=memory:1M", "--disk", "w=memory:1M"]);
     let other = Vm::boot(&socket_of(&daemon, "other"));
-    let witness = Witness::new(&daemon, "w");
+    let witness = CorrectClient::new(&daemon, "w");
     (daemon, other, witness)
 }
 
-fn tell_all(lies: &[Lie], features: u64) {
+fn tell_all(faults: &[InjectedFault], features: u64) {
     let (daemon, mut other, mut witness) = setting();
-    for Lie { what, says, tell } in lies {
+    for InjectedFault { what, says, inject } in faults {
         eventually("the last guest is forgotten", || daemon.attached_count("d") == 0);
         let before = daemon.log().len();
         let memory = memory();
         let hypervisor = connect(&socket_of(&daemon, "d"), &memory, features);
-        let mut liar = Queue::start(&hypervisor, &memory, 0, RINGS[0]);
-        let mut honest = Queue::start(&hypervisor, &memory, 1, RINGS[1]);
-        liar.check();
-        let used = liar.used();
+        let mut faulty = Queue::start(&hypervisor, &memory, 0, RINGS[0]);
+        let mut correct = Queue::start(&hypervisor, &memory, 1, RINGS[1]);
+        faulty.check();
+        let used = faulty.used();
         put_header(&memory, HEADER, IN, 0);
-        tell(&mut liar.mock, &memory);
-        liar.kick();
-        assert!(rings(&liar.error), "{what}: the queue does not say that it broke");
+        inject(&mut faulty.mock, &memory);
+        faulty.kick();
+        assert!(rings(&faulty.error), "{what}: the queue does not say that it broke");
         eventually(what, || daemon.log()[before..].contains(BROKE));
         // It was told after what follows could have come: nothing more does.
-        honest.check();
-        liar.kick();
-        honest.check();
+        correct.check();
+        faulty.kick();
+        correct.check();
         other.check();
         witness.check();
-        assert_eq!(liar.used(), used, "{what}: it is answered");
+        assert_eq!(faulty.used(), used, "{what}: it is answered");
         let log = daemon.log()[before..].to_owned();
         assert_eq!(log.matches(BROKE).count(), 1, "{what}: {log}");
         let line = log.lines().find(|line| line.contains(BROKE)).expect("just counted");
@@ -367,8 +403,8 @@ fn indirect_tables_that_no_driver_makes_stop_their_queue_and_nobody_else() {
 
 #[test]
 fn a_table_without_its_feature_stops_its_queue_and_nobody_else() {
-    let tell = |mock: &mut Mock<'_>, memory: &GuestMemoryMmap| table(mock, memory, 2 * STORED, &[HEAD, TAIL]);
-    tell_all(&[Lie { what: "a table that was not agreed on", says: "not negotiated", tell }], 0);
+    let inject = |mock: &mut Mock<'_>, memory: &GuestMemoryMmap| table(mock, memory, 2 * STORED, &[HEAD, TAIL]);
+    tell_all(&[InjectedFault { what: "a table that was not agreed on", says: "not negotiated", inject }], 0);
 }
 
 #[test]
@@ -421,14 +457,14 @@ fn rings_beyond_memory_are_told_and_nobody_else_notices() {
         let before = daemon.log().len();
         let memory = memory();
         let hypervisor = connect(&socket_of(&daemon, "d"), &memory, INDIRECT_FEATURE);
-        let liar = Queue::start(&hypervisor, &memory, 0, place);
-        let mut honest = Queue::start(&hypervisor, &memory, 1, RINGS[1]);
-        chain(&liar.mock, &[HEAD, TAIL]);
-        liar.kick();
-        honest.check();
+        let faulty = Queue::start(&hypervisor, &memory, 0, place);
+        let mut correct = Queue::start(&hypervisor, &memory, 1, RINGS[1]);
+        chain(&faulty.mock, &[HEAD, TAIL]);
+        faulty.kick();
+        correct.check();
         other.check();
         witness.check();
-        assert_eq!(liar.used(), 0, "{what}: it is served");
+        assert_eq!(faulty.used(), 0, "{what}: it is served");
         eventually(what, || daemon.log()[before..].contains("a queue cannot be served"));
         assert_says(&daemon.log()[before..], &["disk=\"d\"", "queue=0", says]);
     }

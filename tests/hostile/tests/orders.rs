@@ -6,7 +6,7 @@ mod common;
 use std::os::fd::AsFd;
 
 use common::raw::{BOTH, HELLO, attach_message, connect, sealed_memory};
-use common::{Daemon, PATIENCE, Witness, eventually};
+use common::{CorrectClient, Daemon, TIMEOUT, eventually};
 use fipsee_ring::control::{Control, Refusal, RefusalCode};
 use rustix::fs::SealFlags;
 
@@ -73,7 +73,7 @@ fn walk(daemon: &Daemon, order: &[&Control]) {
         let descriptors = [memory.as_fd()];
         let with = if matches!(message, Control::Register { .. }) { &descriptors[..] } else { &[] };
         control.send(&message.encode(), with).expect("sent");
-        let packet = control.receive(PATIENCE).unwrap_or_else(|error| panic!("no answer to {message:?} of {order:?}: {error}"));
+        let packet = control.receive(TIMEOUT).unwrap_or_else(|error| panic!("no answer to {message:?} of {order:?}: {error}"));
         let answer = Control::decode(&packet.bytes).expect("the daemon says what it may");
         let (expected, next) = step(state, message);
         let is_refused = matches!(answer, Control::Refused(_));
@@ -83,7 +83,7 @@ fn walk(daemon: &Daemon, order: &[&Control]) {
         }
         state = next;
         if state == State::Closed {
-            let end = control.receive(PATIENCE).expect_err("closed");
+            let end = control.receive(TIMEOUT).expect_err("closed");
             assert_eq!(end.kind(), std::io::ErrorKind::UnexpectedEof, "{message:?} of {order:?}");
             return;
         }
@@ -94,7 +94,7 @@ fn walk(daemon: &Daemon, order: &[&Control]) {
 #[test]
 fn every_order_of_three_messages_is_answered_as_the_table_says() {
     let daemon = Daemon::start(&["--disk", "a=memory:1M", "--disk", "w=memory:1M"]);
-    let mut witness = Witness::new(&daemon, "w");
+    let mut witness = CorrectClient::new(&daemon, "w");
     let before = daemon.fd_count();
     let all = messages();
     for first in &all {

@@ -81,7 +81,7 @@ int interop_completion_is_valid(const uint8_t *bytes)
 }
 
 struct parse {
-	const struct interop_facts *facts;
+	const struct interop_limits *limits;
 	const struct interop_view *views;
 	struct interop_parsed *out;
 };
@@ -141,49 +141,49 @@ static uint16_t gather(struct parse *parse, const struct fipsee_request *request
 	return FIPSEE_STATUS_OK;
 }
 
-static uint16_t check_range(const struct interop_facts *facts, uint64_t sector, uint64_t length_sectors)
+static uint16_t check_range(const struct interop_limits *limits, uint64_t sector, uint64_t length_sectors)
 {
-	if ((sector & facts->block_mask) != 0 || (length_sectors & facts->block_mask) != 0)
+	if ((sector & limits->block_mask) != 0 || (length_sectors & limits->block_mask) != 0)
 		return FIPSEE_STATUS_MISALIGNED;
-	if (sector > facts->sector_count || length_sectors > facts->sector_count - sector)
+	if (sector > limits->sector_count || length_sectors > limits->sector_count - sector)
 		return FIPSEE_STATUS_OUT_OF_RANGE;
 	return FIPSEE_STATUS_OK;
 }
 
 static uint16_t parse_data(struct parse *parse, const struct fipsee_request *request)
 {
-	const struct interop_facts *facts = parse->facts;
+	const struct interop_limits *limits = parse->limits;
 	int is_write = request->operation == FIPSEE_WRITE;
 	uint16_t status;
 
 	if ((request->flags & ~FIPSEE_FLAG_FUA) != 0)
 		return FIPSEE_STATUS_INVALID;
-	if (request->flags != 0 && !(is_write && (facts->capabilities & FIPSEE_CAPABILITY_FUA)))
+	if (request->flags != 0 && !(is_write && (limits->capabilities & FIPSEE_CAPABILITY_FUA)))
 		return FIPSEE_STATUS_INVALID;
-	if (is_write && !(facts->capabilities & FIPSEE_CAPABILITY_WRITE))
+	if (is_write && !(limits->capabilities & FIPSEE_CAPABILITY_WRITE))
 		return FIPSEE_STATUS_READ_ONLY;
 	status = gather(parse, request, is_write ? FIPSEE_ACCESS_READ : FIPSEE_ACCESS_WRITE);
 	if (status != FIPSEE_STATUS_OK)
 		return status;
-	if (parse->out->length_sectors > facts->max_transfer_sectors)
+	if (parse->out->length_sectors > limits->max_transfer_sectors)
 		return FIPSEE_STATUS_TOO_LONG;
-	return check_range(facts, request->sector, parse->out->length_sectors);
+	return check_range(limits, request->sector, parse->out->length_sectors);
 }
 
 static uint16_t parse_range(struct parse *parse, const struct fipsee_request *request, uint32_t capability)
 {
-	const struct interop_facts *facts = parse->facts;
+	const struct interop_limits *limits = parse->limits;
 
-	if (!(facts->capabilities & FIPSEE_CAPABILITY_WRITE))
+	if (!(limits->capabilities & FIPSEE_CAPABILITY_WRITE))
 		return FIPSEE_STATUS_READ_ONLY;
-	if (!(facts->capabilities & capability))
+	if (!(limits->capabilities & capability))
 		return FIPSEE_STATUS_UNSUPPORTED;
 	parse->out->length_sectors = request->length_sectors;
 	if (request->length_sectors == 0)
 		return FIPSEE_STATUS_NO_SEGMENTS;
-	if (request->length_sectors > facts->max_range_sectors)
+	if (request->length_sectors > limits->max_range_sectors)
 		return FIPSEE_STATUS_TOO_LONG;
-	return check_range(facts, request->sector, request->length_sectors);
+	return check_range(limits, request->sector, request->length_sectors);
 }
 
 /* Flags, segment count, unused words and aux of everything but read and write. */
@@ -215,11 +215,11 @@ static uint16_t parse_rare(struct parse *parse, const union fipsee_message *mess
 
 	if (!rare_is_canonical(message))
 		return FIPSEE_STATUS_INVALID;
-	if ((request->flags & FIPSEE_FLAG_FUA) && !(parse->facts->capabilities & FIPSEE_CAPABILITY_FUA))
+	if ((request->flags & FIPSEE_FLAG_FUA) && !(parse->limits->capabilities & FIPSEE_CAPABILITY_FUA))
 		return FIPSEE_STATUS_INVALID;
 	switch (request->operation) {
 	case FIPSEE_FLUSH:
-		return parse->facts->capabilities & FIPSEE_CAPABILITY_FLUSH ? FIPSEE_STATUS_OK : FIPSEE_STATUS_UNSUPPORTED;
+		return parse->limits->capabilities & FIPSEE_CAPABILITY_FLUSH ? FIPSEE_STATUS_OK : FIPSEE_STATUS_UNSUPPORTED;
 	case FIPSEE_DISCARD:
 		return parse_range(parse, request, FIPSEE_CAPABILITY_DISCARD);
 	case FIPSEE_WRITE_ZEROES:
@@ -234,11 +234,11 @@ static uint16_t parse_rare(struct parse *parse, const union fipsee_message *mess
 	}
 }
 
-uint16_t interop_request_parse(const union fipsee_message *message, const struct interop_facts *facts,
+uint16_t interop_request_parse(const union fipsee_message *message, const struct interop_limits *limits,
 			       const struct interop_view *views, struct interop_parsed *out)
 {
 	const struct fipsee_request *request = &message->request;
-	struct parse parse = { facts, views, out };
+	struct parse parse = { limits, views, out };
 
 	if (request->operation < FIPSEE_READ || request->operation > FIPSEE_ACK_EVENT)
 		return FIPSEE_STATUS_UNSUPPORTED;

@@ -108,7 +108,7 @@ static const struct fipsee_event detach_event = { .count = 1, .kind = FIPSEE_KIN
 
 static const struct fipsee_vm_question vm_query = { QUESTION(QUERY) };
 static const struct {
-	struct fipsee_vm_question question;
+	struct fipsee_vm_question upgrade_request;
 	struct fipsee_vm_queue queue;
 } vm_attach = {
 	{ QUESTION(ATTACH), .features = FIPSEE_VM_FEATURE_CHOICES, .queue_count = 1 },

@@ -35,7 +35,7 @@ int interop_completion_is_valid(const uint8_t *bytes);
 /* 1: header and table of a region of `region_bytes` are sound; 0: not. `bytes` holds at least 64 * 65. */
 int interop_region_is_valid(const uint8_t *bytes, uint64_t region_bytes);
 
-struct interop_facts {
+struct interop_limits {
 	uint64_t sector_count;
 	uint64_t block_mask;
 	uint64_t max_transfer_sectors;
@@ -67,7 +67,7 @@ struct interop_parsed {
 };
 
 /* The status that the request deserves; FIPSEE_STATUS_OK fills `out`. `views` has FIPSEE_MAX_REGIONS entries. */
-uint16_t interop_request_parse(const union fipsee_message *message, const struct interop_facts *facts,
+uint16_t interop_request_parse(const union fipsee_message *message, const struct interop_limits *limits,
 			       const struct interop_view *views, struct interop_parsed *out);
 
 /* Kinds of message on the rings of the block protocol, and their fields one by one as 32-bit words. */

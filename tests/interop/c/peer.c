@@ -34,7 +34,7 @@ struct peer {
 	struct fipsee_ring in_ring, out_ring;
 	struct fipsee_cursor in_start, out_start;
 	struct fipsee_reader reader;
-	int our_bell, their_bell;
+	int our_doorbell, their_doorbell;
 	enum wait_mode wait;
 	uint32_t count, burst, choices;
 	union fipsee_message batch[MAX_BURST];
@@ -79,16 +79,16 @@ static void ring_if_asleep(struct peer *peer, struct fipsee_writer *writer)
 {
 	const uint64_t one = 1;
 
-	if (fipsee_writer_needs_doorbell(writer) && write(peer->their_bell, &one, sizeof(one)) != sizeof(one))
+	if (fipsee_writer_needs_doorbell(writer) && write(peer->their_doorbell, &one, sizeof(one)) != sizeof(one))
 		fail(2, "cannot ring", 0);
 }
 
-static void sleep_on_bell(struct peer *peer)
+static void sleep_on_doorbell(struct peer *peer)
 {
-	struct pollfd bell = { .fd = peer->our_bell, .events = POLLIN };
+	struct pollfd doorbell = { .fd = peer->our_doorbell, .events = POLLIN };
 	uint64_t rings;
 
-	if (poll(&bell, 1, -1) != 1 || read(peer->our_bell, &rings, sizeof(rings)) != sizeof(rings))
+	if (poll(&doorbell, 1, -1) != 1 || read(peer->our_doorbell, &rings, sizeof(rings)) != sizeof(rings))
 		fail(2, "cannot wait", 0);
 }
 
@@ -105,7 +105,7 @@ static void wait_for_message(struct peer *peer)
 		}
 		fipsee_reader_release_all(&peer->reader);
 		if (!fipsee_reader_arm_and_work_remains(&peer->reader))
-			sleep_on_bell(peer);
+			sleep_on_doorbell(peer);
 		fipsee_reader_disarm(&peer->reader);
 		looks = 0;
 	}
@@ -255,8 +255,8 @@ int main(int argc, char **argv)
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (argc != 14)
 		fail(2, "wrong number of arguments", (uint32_t)argc);
-	peer.our_bell = (int)number(argv[3]);
-	peer.their_bell = (int)number(argv[4]);
+	peer.our_doorbell = (int)number(argv[3]);
+	peer.their_doorbell = (int)number(argv[4]);
 	slots = number(argv[5]);
 	peer.in_start.index = number(argv[6]);
 	peer.in_start.stamp = number(argv[7]);

@@ -22,10 +22,10 @@ pub struct CControl {
     pub text: [u8; MAX_REFUSAL_BYTES],
 }
 
-/// The facts of a disk.
+/// The limits of a disk.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct CFacts {
+pub struct CRequestLimits {
     /// Size in sectors.
     pub sector_count: u64,
     /// Sectors of a logical block minus one.
@@ -99,7 +99,12 @@ unsafe extern "C" {
     fn interop_block_info_is_valid(info: *const Message) -> c_int;
     fn interop_completion_is_valid(bytes: *const u8) -> c_int;
     fn interop_region_is_valid(bytes: *const u8, region_bytes: u64) -> c_int;
-    fn interop_request_parse(message: *const Message, facts: *const CFacts, views: *const CView, out: *mut CParsed) -> u16;
+    fn interop_request_parse(
+        message: *const Message,
+        limits: *const CRequestLimits,
+        views: *const CView,
+        out: *mut CParsed,
+    ) -> u16;
     fn interop_describe(kind: u32, message: *const Message, fields: *mut u32) -> c_int;
     fn interop_trace(choices: u32) -> *const c_char;
     fn interop_trace_runs(choices: u32) -> *const c_char;
@@ -242,10 +247,10 @@ pub fn region_is_valid(bytes: &[u8], region_bytes: u64) -> bool {
 ///
 /// # Panics
 /// When there are not 64 views.
-pub unsafe fn request_parse(message: &Message, facts: &CFacts, views: &[CView], out: &mut CParsed) -> u16 {
+pub unsafe fn request_parse(message: &Message, limits: &CRequestLimits, views: &[CView], out: &mut CParsed) -> u16 {
     assert_eq!(views.len(), 64, "one view for each region id");
     // SAFETY: all four are valid and of the C types; the views' memory is the caller's promise.
-    unsafe { interop_request_parse(message, facts, views.as_ptr(), out) }
+    unsafe { interop_request_parse(message, limits, views.as_ptr(), out) }
 }
 
 /// The fields C finds in a message of `kind`.

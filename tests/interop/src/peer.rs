@@ -65,8 +65,8 @@ pub struct Peer {
     /// What C sends.
     pub reader: Reader<MappedRing>,
     setup: Setup,
-    our_bell: OwnedFd,
-    their_bell: EventDoorbell,
+    our_doorbell: OwnedFd,
+    their_doorbell: EventDoorbell,
     process: OwnedFd,
     child: Child,
 }
@@ -82,11 +82,11 @@ impl Peer {
         let region = Region::create("interop", SLOTS_OFFSET_BYTES + 2 * ring_bytes).expect("memory for the rings");
         let region = Arc::new(region);
         let from_c = MappedRing::new(&region, SLOTS_OFFSET_BYTES + ring_bytes, setup.slots, 128).expect("the ring fits");
-        let their_bell = EventDoorbell::new().expect("a descriptor");
-        let our_bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).expect("a descriptor");
+        let their_doorbell = EventDoorbell::new().expect("a descriptor");
+        let our_doorbell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).expect("a descriptor");
         // Duplicates without close-on-exec, open only while the child starts. Other tests' children may inherit them
         // too, which does no harm: nobody waits for their hang-up.
-        let inherited: Vec<OwnedFd> = [region.as_fd(), their_bell.as_fd(), our_bell.as_fd()]
+        let inherited: Vec<OwnedFd> = [region.as_fd(), their_doorbell.as_fd(), our_doorbell.as_fd()]
             .into_iter()
             .map(|fd| rustix::io::dup(fd).expect("a descriptor"))
             .collect();
@@ -107,7 +107,7 @@ impl Peer {
         let pid = Pid::from_child(&child);
         let process = rustix::process::pidfd_open(pid, PidfdFlags::empty()).expect("a descriptor of the process");
         let reader = Reader::new(from_c, Cursor::at(setup.from_c.0, setup.from_c.1), &setup.tuning());
-        Self { region, reader, setup, our_bell, their_bell, process, child }
+        Self { region, reader, setup, our_doorbell, their_doorbell, process, child }
     }
 
     /// The memory and start of the ring to C, for one of the writers.
@@ -122,7 +122,7 @@ impl Peer {
 
     /// Wake the C side.
     pub fn ring(&self) {
-        self.their_bell.ring();
+        self.their_doorbell.ring();
     }
 
     /// Give the peer the CPU while the ring is full.
@@ -174,14 +174,14 @@ impl Peer {
     }
 
     fn sleep(&mut self) -> Result<(), PeerGone> {
-        let mut fds = [PollFd::new(&self.our_bell, PollFlags::IN), PollFd::new(&self.process, PollFlags::IN)];
+        let mut fds = [PollFd::new(&self.our_doorbell, PollFlags::IN), PollFd::new(&self.process, PollFlags::IN)];
         while let Err(error) = rustix::event::poll(&mut fds, None) {
             assert_eq!(error, rustix::io::Errno::INTR, "cannot wait");
         }
         let rung = fds[0].revents().contains(PollFlags::IN);
         if rung {
             let mut rings = [0_u8; 8];
-            rustix::io::read(&self.our_bell, &mut rings).expect("the bell has rung");
+            rustix::io::read(&self.our_doorbell, &mut rings).expect("the bell has rung");
             return Ok(());
         }
         self.child.wait().map(PeerGone).map_or_else(

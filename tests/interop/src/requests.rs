@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use fipsee_block::request::{Facts, Request, parse};
+use fipsee_block::request::{Request, RequestLimits, parse};
 use fipsee_block::wire::{BlockInfo, Status};
 use fipsee_ring::Message;
 use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE};
 use fipsee_ring::memory::{RegionTable, Span};
 use fipsee_ring::region::Region;
 
-use crate::ffi::{self, CFacts, CParsed, CView};
+use crate::ffi::{self, CParsed, CRequestLimits, CView};
 
 /// Memory handed over under several ids with different rights, as both sides see it.
 #[derive(Debug)]
@@ -64,8 +64,8 @@ impl Memory {
     /// When they do not agree, or found memory that is none.
     pub fn parse_in_both(&self, message: &Message, info: &BlockInfo, scratch: &mut Scratch) -> Result<Request, Status> {
         let (spans, c) = (&mut scratch.spans, &mut scratch.c);
-        let facts = Facts::new(info, false);
-        let c_facts = CFacts {
+        let limits = RequestLimits::new(info, false);
+        let c_limits = CRequestLimits {
             sector_count: info.sector_count,
             block_mask: u64::from(info.block_bytes / 512 - 1),
             max_transfer_sectors: u64::from(info.max_transfer_bytes / 512),
@@ -73,17 +73,17 @@ impl Memory {
             capabilities: info.capabilities,
         };
         let bytes = message.to_bytes();
-        let rust = parse(message, &facts, &self.table, spans);
+        let rust = parse(message, &limits, &self.table, spans);
         // SAFETY: the views are of our region, which lives.
-        let status = unsafe { ffi::request_parse(message, &c_facts, &self.views, c) };
+        let status = unsafe { ffi::request_parse(message, &c_limits, &self.views, c) };
         let request = match rust {
             Err(refused) => {
-                assert_eq!(status, refused.to_wire(), "{refused:?}: {bytes:02x?} with {c_facts:?}");
+                assert_eq!(status, refused.to_wire(), "{refused:?}: {bytes:02x?} with {c_limits:?}");
                 return Err(refused);
             }
             Ok(request) => request,
         };
-        assert_eq!(status, 0, "Rust takes {request:?}: {bytes:02x?} with {c_facts:?}");
+        assert_eq!(status, 0, "Rust takes {request:?}: {bytes:02x?} with {c_limits:?}");
         let fields = (c.operation, c.tag, c.fua != 0, c.unmap != 0, c.sector, c.length_sectors, c.aux);
         let operation = request.operation.to_wire();
         let ours = (operation, request.tag, request.fua, request.unmap, request.sector, request.length_sectors, request.aux);

@@ -1,7 +1,7 @@
 //! The in-band upgrade: what `fipsee_vm.h` fixes, from the Rust types, and the examples of section 7.8.
 
 use fipsee_ring::tuning::{Choices, Ownership, Touch};
-use fipsee_virtio::blk::upgrade::wire::{self, Entry, FEATURE_CHOICES, Operation, Question, RawQuestion, Reply};
+use fipsee_virtio::blk::upgrade::wire::{self, Entry, FEATURE_CHOICES, Operation, RawQuestion, Reply, UpgradeRequest};
 
 use crate::golden::Examples;
 use crate::layout::{Table, fields, structure};
@@ -19,8 +19,8 @@ const ENTRY: Entry = Entry {
     virtqueue: 1,
 };
 
-fn question(operation: Operation) -> Question {
-    Question { operation, attachment: 0, features: 0, queue: 0, entries: Vec::new() }
+fn upgrade_request(operation: Operation) -> UpgradeRequest {
+    UpgradeRequest { operation, attachment: 0, features: 0, queue: 0, entries: Vec::new() }
 }
 
 /// Questions and replies as the document prints them.
@@ -28,10 +28,10 @@ fn question(operation: Operation) -> Question {
 pub fn examples() -> Examples {
     let choices = Choices::NONE.with_ownership(Ownership::NotAsked).with_touch(Touch::Runs).word();
     let questions = [
-        ("vm-query", question(Operation::Query)),
-        ("vm-attach", Question { features: FEATURE_CHOICES, entries: vec![ENTRY], ..question(Operation::Attach) }),
-        ("vm-bell", Question { attachment: ATTACHMENT, queue: 3, ..question(Operation::Bell) }),
-        ("vm-detach", Question { attachment: ATTACHMENT, ..question(Operation::Detach) }),
+        ("vm-query", upgrade_request(Operation::Query)),
+        ("vm-attach", UpgradeRequest { features: FEATURE_CHOICES, entries: vec![ENTRY], ..upgrade_request(Operation::Attach) }),
+        ("vm-bell", UpgradeRequest { attachment: ATTACHMENT, queue: 3, ..upgrade_request(Operation::Doorbell) }),
+        ("vm-detach", UpgradeRequest { attachment: ATTACHMENT, ..upgrade_request(Operation::Detach) }),
     ];
     let replies = [
         ("vm-reply-query", Reply { max_queues: 2, features: FEATURE_CHOICES, max_depth: 4096, ..Reply::of(wire::DONE) }),
@@ -42,7 +42,7 @@ pub fn examples() -> Examples {
         ("vm-reply-invalid", Reply { max_queues: 2, queue: 1, ..Reply::of(wire::INVALID) }),
         ("vm-reply-rung", Reply::of(wire::RUNG)),
     ];
-    let questions = questions.map(|(name, question)| (name.to_owned(), question.to_bytes()));
+    let questions = questions.map(|(name, upgrade_request)| (name.to_owned(), upgrade_request.to_bytes()));
     let replies = replies.map(|(name, reply)| (name.to_owned(), reply.to_bytes().to_vec()));
     questions.into_iter().chain(replies).collect()
 }

@@ -34,7 +34,7 @@ struct SumQueue {
 }
 
 /// Where a queue stands: its positions, and how many messages the stream has brought.
-type Standing = (Positions, u32);
+type QueueState = (Positions, u32);
 
 /// What is held for a client.
 struct SumClient(Channel, Arc<AtomicU64>);
@@ -78,7 +78,7 @@ impl<E: Engine> Queue<E> for SumQueue {
     }
 
     fn saved_state(&mut self, _own: bool) -> Option<Box<dyn Any + Send>> {
-        Some(Box::<Standing>::new(((self.end.requests.cursor(), self.end.completions.cursor()), self.end.requests.received())))
+        Some(Box::<QueueState>::new(((self.end.requests.cursor(), self.end.completions.cursor()), self.end.requests.received())))
     }
 }
 
@@ -117,16 +117,16 @@ impl<E: Engine> Service<E> for Sums<E> {
     fn adopt(&self, client: &Client<'_>, parts: Vec<Part<OwnedFd>>) -> Result<Adopted<E>, String> {
         let AdoptedChannel { own, channel, queues } = Channel::adopt(&PROFILE, parts)?;
         let held = SumClient(channel, Arc::new(own.parse::<u64>().map_err(|error| error.to_string())?.into()));
-        let (mut ends, mut standings) = (Vec::new(), Vec::new());
+        let (mut ends, mut states) = (Vec::new(), Vec::new());
         for (mut end, received) in queues {
             let received = received.parse().map_err(|_| "what its stream has brought is no number")?;
-            standings.push(((end.requests.cursor(), end.completions.cursor()), received));
+            states.push(((end.requests.cursor(), end.completions.cursor()), received));
             end.requests.continue_stream(received);
             ends.push(end);
         }
         let (assignments, commands) = self.serve(client.id, ends, &held.1);
         let id = client.id;
-        let is_same = Box::new(move |quiesced: &Quiesced| quiesced.has_states(id, &standings));
+        let is_same = Box::new(move |quiesced: &Quiesced| quiesced.has_states(id, &states));
         Ok(Adopted { attachment: Box::new(held), assignments, commands, is_same })
     }
 }
@@ -142,8 +142,8 @@ impl<E: Engine> Attachment<E> for SumClient {
 
     fn save(&self, client: u64, quiesced: &Quiesced) -> Result<Vec<Part<BorrowedFd<'_>>>, String> {
         self.0.save(&self.1.load(Ordering::Relaxed).to_string(), |index| {
-            let standing = quiesced.state::<Standing>(QueueName { client, index });
-            standing.map(|(at, received)| (*at, received.to_string())).ok_or_else(|| "a queue of it is not served".to_owned())
+            let state = quiesced.state::<QueueState>(QueueName { client, index });
+            state.map(|(at, received)| (*at, received.to_string())).ok_or_else(|| "a queue of it is not served".to_owned())
         })
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use fipsee_daemon::admin::admin_path;
 use fipsee_ring::control::{ACCESS_READ, Control, RefusalCode, Wanted};
 use fipsee_ring::error::Error;
-use fipsee_ring::handshake::{Attached, ask, attach};
+use fipsee_ring::handshake::{AttachedChannel, ask, attach};
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::region::Region;
 use fipsee_ring::ring::{Cursor, StreamError, StreamWriter};
@@ -78,7 +78,7 @@ fn wanted(name: &str) -> Wanted {
 
 /// Both ends of the service as a client has them.
 struct Client {
-    attached: Attached,
+    attached: AttachedChannel,
     stream: StreamWriter<MappedRing>,
     sum: u64,
 }
@@ -103,7 +103,7 @@ impl Client {
         }
         self.sum += number;
         if self.stream.reader_needs_doorbell() {
-            self.attached.queues[1].daemon_bell.ring();
+            self.attached.queues[1].daemon_doorbell.ring();
         }
     }
 
@@ -122,7 +122,7 @@ impl Client {
         message.set_word(1, system_call);
         queue.requests.publish(&message).expect("a free slot");
         if queue.requests.reader_needs_doorbell() {
-            queue.daemon_bell.ring();
+            queue.daemon_doorbell.ring();
         }
         while !queue.completions.receive(&mut message) {
             assert!(clock::ticks() < deadline, "no answer");

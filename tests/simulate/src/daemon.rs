@@ -8,7 +8,7 @@ use fipsee_block::disk::{AnyDisk, DiskSpec, NullDisk, NullOptions};
 use fipsee_daemon::config::DiskConfig;
 use fipsee_daemon::export::AllowList;
 use fipsee_ring::wait::{Backoff, WaitMode};
-use fipsee_serve::{Assignment, Command, Pass, Place, Worker, WorkerHandle};
+use fipsee_serve::{Assignment, Command, Pass, Worker, WorkerHandle, WorkerPlacement};
 use fipsee_service::Sums;
 
 use crate::context::Context;
@@ -55,7 +55,8 @@ impl Daemon {
         let (mut all, mut handles) = (Vec::new(), Vec::new());
         for lane in &lanes {
             let backoff = Backoff::new(WaitMode::Sleep, Duration::ZERO);
-            let (worker, handle) = Worker::new(Place::default(), backoff, SimEngine::new(Arc::clone(lane))).expect("descriptors");
+            let (worker, handle) =
+                Worker::new(WorkerPlacement::default(), backoff, SimEngine::new(Arc::clone(lane))).expect("descriptors");
             all.push(SimWorker {
                 worker,
                 lane: Arc::clone(lane),

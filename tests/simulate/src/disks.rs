@@ -4,7 +4,7 @@ mod adder;
 pub(crate) mod claims;
 mod client;
 mod layout;
-mod visitor;
+mod second_client;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,7 +15,7 @@ use self::adder::Adder;
 use self::claims::Terms;
 use self::client::{Client, Pool, Stage};
 pub use self::layout::{Disks, Fault};
-use self::visitor::{Visit, Visitor};
+use self::second_client::{SecondClient, Visit};
 use crate::context::Context;
 use crate::course::{Course, Outcome};
 use crate::daemon::Daemon;
@@ -32,7 +32,7 @@ enum Actor {
     Daemon(usize),
     Reports,
     Client(usize),
-    Visitor(usize),
+    SecondClient(usize),
     Adder,
     Takeover,
 }
@@ -44,7 +44,7 @@ struct World<'a> {
     daemon: Option<Daemon>,
     links: Vec<Link>,
     clients: Vec<Client>,
-    visitors: Vec<Visitor>,
+    second_clients: Vec<SecondClient>,
     adder: Option<Adder>,
     pool: Pool,
     taking: Option<AskedToQuiesce>,
@@ -67,7 +67,7 @@ fn play(script: &Script<Disks>, variant: Option<Variant>, keeps: bool) -> Outcom
         links: (0..=clients.len()).map(|_| Link::default()).collect(),
         adder: layout.adds.then(|| Adder::new(clients.len(), Rng::new(script.seed, 4))),
         clients,
-        visitors: Vec::new(),
+        second_clients: Vec::new(),
         pool: Pool::new(script),
         taking: None,
         worker_slow_until: 0,
@@ -116,10 +116,10 @@ impl World<'_> {
             candidates.extend(waiting.map(|(index, _)| Actor::Daemon(index)));
             candidates.push(Actor::Reports);
         }
-        candidates.extend((0..self.visitors.len()).map(Actor::Visitor));
+        candidates.extend((0..self.second_clients.len()).map(Actor::SecondClient));
         candidates.extend(self.adder.is_some().then_some(Actor::Adder));
         let (steps, now_us) = (self.course.steps, self.course.now_us);
-        let Self { daemon, clients, visitors, adder, links, context, .. } = self;
+        let Self { daemon, clients, second_clients, adder, links, context, .. } = self;
         let (worker_slow_until, disk_slow_until) = (self.worker_slow_until, self.disk_slow_until);
         let picked = daemon.as_mut().and_then(|daemon| {
             self.course.pick(&mut candidates, |actor| match actor {
@@ -128,7 +128,7 @@ impl World<'_> {
                 Actor::Daemon(_) | Actor::Takeover => true,
                 Actor::Reports => daemon.transport.has_reports(),
                 Actor::Client(index) => clients[index].may_run(links, now_us),
-                Actor::Visitor(index) => visitors[index].may_run(&links[visitors[index].link]),
+                Actor::SecondClient(index) => second_clients[index].may_run(&links[second_clients[index].link]),
                 Actor::Adder => adder.as_mut().is_some_and(|adder| adder.may_run(links, now_us)),
             })
         });
@@ -155,9 +155,9 @@ impl World<'_> {
                 let client = &mut self.clients[index];
                 client.run(&self.context, &mut self.pool, &mut self.links[client.link], self.course.now_us);
             }
-            Actor::Visitor(index) => {
-                let visitor = &mut self.visitors[index];
-                visitor.run(&self.context, &mut self.links[visitor.link]);
+            Actor::SecondClient(index) => {
+                let second_client = &mut self.second_clients[index];
+                second_client.run(&self.context, &mut self.links[second_client.link]);
             }
             Actor::Adder => {
                 let Some(adder) = &mut self.adder else { return };
@@ -174,7 +174,7 @@ impl World<'_> {
     fn stir(&mut self, actor: Actor) {
         match actor {
             Actor::Worker(_) => self.stir_clients(),
-            Actor::Disk | Actor::Visitor(_) => {}
+            Actor::Disk | Actor::SecondClient(_) => {}
             Actor::Client(index) if !self.clients[index].take_rung() => {}
             _ => self.stir_daemon(),
         }
@@ -245,9 +245,10 @@ impl World<'_> {
     /// Somebody who waits to be attached, and whom nobody keeps from it.
     fn who_waits_for_nobody(&self) -> Option<Terms> {
         let clients = self.clients.iter().filter(|client| client.stage == Stage::Attaching);
-        let visitors = self.visitors.iter().filter(|visitor| visitor.stage == visitor::Stage::Attaching);
+        let second_clients =
+            self.second_clients.iter().filter(|second_client| second_client.stage == second_client::Stage::Attaching);
         let wanted = clients.map(|client| (client.terms(), client.link));
-        let wanted = wanted.chain(visitors.map(|visitor| (Visitor::TERMS, visitor.link)));
+        let wanted = wanted.chain(second_clients.map(|second_client| (SecondClient::TERMS, second_client.link)));
         let holders = self.context.holders();
         let waits = |link: usize| self.links[link].session.is_some() && self.links[link].down.is_empty();
         let is_free = |terms: Terms| !holders.iter().any(|holder| terms.is_kept_out_by(holder.terms, self.layout.shared));
@@ -256,7 +257,7 @@ impl World<'_> {
 
     fn visit(&mut self, visit: Visit) {
         self.links.push(Link::default());
-        self.visitors.push(Visitor::new(visit, self.links.len() - 1));
+        self.second_clients.push(SecondClient::new(visit, self.links.len() - 1));
     }
 
     fn begin(&mut self, Planned { fault, victim, .. }: Planned<Fault>) {
@@ -303,7 +304,7 @@ impl World<'_> {
             Fault::Replaced(waits) => self.taking = self.daemon.as_ref().map(|daemon| takeover::ask(daemon, waits)),
             Fault::Killed => self.restart(false),
             Fault::PowerCut => self.restart(true),
-            Fault::Visitor(visit) => self.visit(visit),
+            Fault::SecondClient(visit) => self.visit(visit),
             Fault::Unregister => client.unregister(link),
             Fault::Moved(index) => {
                 let (Some(daemon), Some(client)) = (&mut self.daemon, link.session) else { return };
@@ -365,7 +366,7 @@ impl World<'_> {
             self.check_empty();
         }
         let Self { context, course, pool, .. } = self;
-        drop((self.daemon, self.clients, self.adder, self.visitors, self.links));
+        drop((self.daemon, self.clients, self.adder, self.second_clients, self.links));
         let left = context.regions_left();
         if left > 0 {
             context.violated(|| format!("{left} regions are mapped after the end"));
@@ -381,7 +382,7 @@ impl World<'_> {
         if self.context.disk().in_flight() > 0 {
             return self.context.violated(|| "requests are in flight at the disk after the end".to_owned());
         }
-        if self.visitors.last().is_some_and(|probe| self.is_probing && !probe.was_attached) {
+        if self.second_clients.last().is_some_and(|probe| self.is_probing && !probe.was_attached) {
             return self.context.violated(|| "nobody gets the disk that the clients had for themselves".to_owned());
         }
         let left = self.context.regions_left();

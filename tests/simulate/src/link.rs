@@ -9,7 +9,7 @@ use std::time::Instant;
 use fipsee_ring::channel::{ClientQueue, Profile, RegionLayout};
 use fipsee_ring::control::{Control, SERVICE_INFO_BYTES, VERSION, Wanted};
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
-use fipsee_ring::handshake::Attached;
+use fipsee_ring::handshake::AttachedChannel;
 use fipsee_ring::pace::FirstLook;
 use fipsee_ring::region::{Access, Region};
 use fipsee_ring::seqpacket::Seqpacket;
@@ -323,7 +323,7 @@ pub(crate) fn open(
     region_bytes: u64,
     service_info: [u8; SERVICE_INFO_BYTES],
     files: Vec<OwnedFd>,
-) -> Attached {
+) -> AttachedChannel {
     let mut files = files.into_iter();
     let file = files.next().expect("the channel's memory");
     let control = Seqpacket::from_fd(file.try_clone().expect("a descriptor"));
@@ -331,11 +331,11 @@ pub(crate) fn open(
     let layout = RegionLayout::read_from(profile, &region).expect("a layout");
     let mut queues = Vec::new();
     for geometry in &layout.queues {
-        let (Some(daemon_bell), Some(our_bell)) = (files.next(), files.next()) else { break };
+        let (Some(daemon_doorbell), Some(our_doorbell)) = (files.next(), files.next()) else { break };
         let mut tuning = geometry.tuning();
         tuning.first_look = FirstLook::AtOnce;
-        let bells = (EventDoorbell::from_fd(daemon_bell), SocketDoorbell::from_fd(our_bell));
-        queues.push(ClientQueue::open(&region, geometry, bells.0, bells.1, &tuning).expect("it fits"));
+        let doorbells = (EventDoorbell::from_fd(daemon_doorbell), SocketDoorbell::from_fd(our_doorbell));
+        queues.push(ClientQueue::open(&region, geometry, doorbells.0, doorbells.1, &tuning).expect("it fits"));
     }
-    Attached { control, region, layout, service_info, queues }
+    AttachedChannel { control, region, layout, service_info, queues }
 }

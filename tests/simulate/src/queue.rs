@@ -137,6 +137,6 @@ impl Queue<SimEngine> for SimQueue {
     }
 
     fn saved_state(&mut self, _own: bool) -> Option<Box<dyn Any + Send>> {
-        Some(Box::new(self.server.standing()?))
+        Some(Box::new(self.server.state()?))
     }
 }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fipsee_block::disk::AnyDisk;
-use fipsee_block::server::{QueueServer, QueueSetup, Standing};
+use fipsee_block::server::{QueueServer, QueueSetup, QueueState};
 use fipsee_block::stats::QueueCounters;
 use fipsee_block::wire::{ATTACH_READ_ONLY, BlockInfo, FEATURES, PROFILE, SERVICE_BLOCK};
-use fipsee_daemon::export::{Denied, Export, Kind, Role, Wish};
+use fipsee_daemon::export::{AttachRequest, Denied, Export, Kind, Role};
 use fipsee_ring::channel::{RegionLayout, ServerQueue};
 use fipsee_ring::control::{Refusal, RefusalCode, Wanted};
 use fipsee_ring::handshake::{Grant, refuse};
@@ -53,7 +53,7 @@ pub(crate) struct SimAttachment {
 }
 
 /// The daemon's end of a queue, and where it goes on.
-pub(crate) type End = (ServerQueue, Option<Standing>);
+pub(crate) type End = (ServerQueue, Option<QueueState>);
 
 impl Host<SimEngine> for SimHost {
     fn next_client(&mut self) -> u64 {
@@ -84,7 +84,7 @@ impl Host<SimEngine> for SimHost {
             _ => Role::Writer,
         };
         let ignores_claims = terms.forces || self.context.is_broken(Variant::ClaimsIgnored);
-        let wish = Wish { kind: Kind::Ring, exclusive: terms.exclusive, role, ignores_claims };
+        let wish = AttachRequest { kind: Kind::Ring, exclusive: terms.exclusive, role, ignores_claims };
         let admitted = self.export.admit(client.id, client.credentials, wish);
         self.check_admission(client.id, terms, admitted.as_ref().err());
         admitted.map_err(|denied| match denied {
@@ -112,7 +112,7 @@ impl Host<SimEngine> for SimHost {
     }
 
     fn departures(&self) -> u64 {
-        if self.context.is_broken(Variant::ParkedForgotten) { 0 } else { self.departures.load(Ordering::Relaxed) }
+        if self.context.is_broken(Variant::PendingAttachForgotten) { 0 } else { self.departures.load(Ordering::Relaxed) }
     }
 
     fn event(&mut self, event: Event<'_>) {
@@ -185,7 +185,7 @@ impl SimHost {
     ) -> Vec<(usize, Command<SimEngine>)> {
         let Channel { region, layout, .. } = &attachment.channel;
         let of_queue = ends.into_iter().zip(&layout.queues).zip(assignments).zip(0_u16..);
-        let command = of_queue.map(|((((queue, standing), geometry), assignment), index)| {
+        let command = of_queue.map(|((((queue, state), geometry), assignment), index)| {
             let memory = RegionTable::of_pool(region, layout.pool_offset_bytes, layout.pool_bytes);
             let counters = Arc::<QueueCounters>::default();
             let depth = geometry.depth;
@@ -196,7 +196,7 @@ impl SimHost {
             let make = move |id| -> Result<Box<dyn Queue<SimEngine>>, String> {
                 let memory = memory.map_err(|fault| format!("{fault:?}"))?;
                 let mut server = QueueServer::new(queue, id, QueueSetup { depth, info, read_only, memory, counters });
-                standing.iter().for_each(|standing| server.take_stand(standing));
+                state.iter().for_each(|state| server.restore(state));
                 Ok(Box::new(SimQueue { server, disk }))
             };
             let context = Arc::clone(&self.context);

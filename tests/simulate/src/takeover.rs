@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fipsee_block::server::{EventStanding, Standing};
+use fipsee_block::server::{EventState, QueueState};
 use fipsee_block::wire::PROFILE;
 use fipsee_daemon::export::Kind;
 use fipsee_ring::ring::Cursor;
@@ -71,7 +71,7 @@ pub(crate) fn go_on(mut old: Daemon, still: Quiesced, context: &Arc<Context>, li
     }
     match asked.poll() {
         Ok(Ok(stands)) => {
-            let differs = |(queue, standing): &(QueueName, Standing)| stands.state(*queue) != Some(standing);
+            let differs = |(queue, state): &(QueueName, QueueState)| stands.state(*queue) != Some(state);
             if given.iter().any(differs) || !are_same.iter().all(|is_same| is_same(&stands)) {
                 context.violated(|| "a queue does not stand where the old daemon left it".to_owned());
             }
@@ -95,7 +95,7 @@ fn is_served_whole(old: &Daemon, still: &Quiesced) -> bool {
         let Some(block) = attachment(held) else { return held.attachment.save(client, still).is_ok() };
         let mut queues = (0_u16..).take(block.channel.layout.queues.len());
         matches!(session.state, State::Attached(_))
-            || queues.all(|index| still.state::<Standing>(QueueName { client, index }).is_some())
+            || queues.all(|index| still.state::<QueueState>(QueueName { client, index }).is_some())
     })
 }
 
@@ -114,7 +114,7 @@ type IsSame = Box<dyn Fn(&Quiesced) -> bool>;
 struct Taking<'a> {
     context: &'a Arc<Context>,
     commands: Vec<Vec<Command<SimEngine>>>,
-    given: Vec<(QueueName, Standing)>,
+    given: Vec<(QueueName, QueueState)>,
     are_same: Vec<IsSame>,
 }
 
@@ -148,19 +148,19 @@ impl Taking<'_> {
     fn adopt(&mut self, old: &Daemon, new: &Daemon, client: u64, held: &Held<SimEngine>, still: &Quiesced) -> Held<SimEngine> {
         let block = attachment(held).expect("our own");
         let host = &new.transport.sessions.host;
-        let mut standings = Vec::new();
+        let mut states = Vec::new();
         let parts = block.channel.save("", |index| {
             let name = QueueName { client, index };
-            let standing = still.state::<Standing>(name).ok_or("a queue has no state to hand over")?;
-            let standing = self.given(*standing, block.channel.layout.queues[usize::from(index)].completion_slots);
-            standings.push(standing);
-            self.given.push((name, standing));
-            Ok(((standing.request, standing.completion), String::new()))
+            let state = still.state::<QueueState>(name).ok_or("a queue has no state to hand over")?;
+            let state = self.given(*state, block.channel.layout.queues[usize::from(index)].completion_slots);
+            states.push(state);
+            self.given.push((name, state));
+            Ok(((state.request, state.completion), String::new()))
         });
         let AdoptedChannel { channel, queues, .. } =
             Channel::adopt(&PROFILE, parts.expect("served whole").into_iter().map(owned).collect()).expect("as it was saved");
         self.context.mapped(&channel.region);
-        let ends: Vec<End> = queues.into_iter().zip(standings).map(|((queue, _), standing)| (queue, Some(standing))).collect();
+        let ends: Vec<End> = queues.into_iter().zip(states).map(|((queue, _), state)| (queue, Some(state))).collect();
         let assignments: Vec<Assignment> = ends.iter().map(|_| Assignment::choose(&new.handles)).collect();
         let attachment = host.attachment(channel, block.reads_only);
         for (worker, command) in host.commands(client, &attachment, &assignments, ends) {
@@ -185,18 +185,18 @@ impl Taking<'_> {
         adopted
     }
 
-    fn given(&self, mut standing: Standing, completion_slots: u32) -> Standing {
-        let (request, completion) = (standing.request, standing.completion);
+    fn given(&self, mut state: QueueState, completion_slots: u32) -> QueueState {
+        let (request, completion) = (state.request, state.completion);
         if self.context.is_broken(Variant::TakeoverRepeatsRequest) && request.index() > 0 {
-            standing.request = Cursor::at(request.index() - 1, request.stamp());
+            state.request = Cursor::at(request.index() - 1, request.stamp());
         }
         if self.context.is_broken(Variant::TakeoverSkipsCompletion) && completion.index() + 1 < completion_slots {
-            standing.completion = Cursor::at(completion.index() + 1, completion.stamp());
+            state.completion = Cursor::at(completion.index() + 1, completion.stamp());
         }
-        self.context.oracle().may_repeat_size |= standing.resize.wanted.is_some();
+        self.context.oracle().may_repeat_size |= state.resize.wanted.is_some();
         if self.context.is_broken(Variant::TakeoverForgetsEvents) {
-            standing.resize = EventStanding::default();
+            state.resize = EventState::default();
         }
-        standing
+        state
     }
 }

@@ -1,4 +1,4 @@
-//! Known-bad variants: each an ordering or an omission that the referee must find.
+//! Known-bad variants: each an ordering or an omission that the oracle must find.
 
 /// What is broken on purpose, in the simulator's adapters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub enum Variant {
     /// An acknowledgement of a worker is lost.
     AcknowledgementLost,
     /// An ATTACH that waits for others to be gone is not looked at again.
-    ParkedForgotten,
+    PendingAttachForgotten,
     /// A worker that arms a doorbell does not look once more.
     SleepWithoutLook,
     /// A write is acknowledged when it begins.
@@ -80,7 +80,7 @@ impl Variant {
         (Self::DetachedEarly, "detached-early"),
         (Self::FlushEarly, "flush-early"),
         (Self::AcknowledgementLost, "acknowledgement-lost"),
-        (Self::ParkedForgotten, "parked-forgotten"),
+        (Self::PendingAttachForgotten, "parked-forgotten"),
         (Self::SleepWithoutLook, "sleep-without-look"),
         (Self::WriteEarly, "write-early"),
         (Self::DiscardEarly, "discard-early"),

@@ -45,7 +45,7 @@ fn every_kind_of_fault_is_drawn() {
     has(|fault| matches!(fault, Fault::Killed));
     has(|fault| matches!(fault, Fault::PowerCut));
     has(|fault| matches!(fault, Fault::Drained));
-    has(|fault| matches!(fault, Fault::Visitor(_)));
+    has(|fault| matches!(fault, Fault::SecondClient(_)));
     has(|fault| matches!(fault, Fault::Unregister));
     has(|fault| matches!(fault, Fault::Moved(_)));
     let drawn = faults::<Calls>();

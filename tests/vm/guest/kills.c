@@ -33,7 +33,7 @@ struct campaign {
 };
 
 /* One line, whole. */
-static void tell(const struct campaign *campaign, const char *format, uint64_t token, uint64_t block, uint64_t count, uint64_t sequence)
+static void report(const struct campaign *campaign, const char *format, uint64_t token, uint64_t block, uint64_t count, uint64_t sequence)
 {
 	char line[128];
 	int length = snprintf(line, sizeof(line), format, (unsigned long long)token, (unsigned long long)block,
@@ -91,7 +91,7 @@ static void count_completion(struct campaign *campaign)
 	campaign->until_next = SOME + (unsigned)random_below(&campaign->random, MORE);
 	campaign->asked++;
 	if (campaign->asked <= campaign->kills)
-		tell(campaign, "fipsee-vm: event kill\n", 0, 0, 0, 0);
+		report(campaign, "fipsee-vm: event kill\n", 0, 0, 0, 0);
 }
 
 static void write_blocks(struct campaign *campaign, char *bytes)
@@ -103,7 +103,7 @@ static void write_blocks(struct campaign *campaign, char *bytes)
 	ssize_t done;
 
 	memset(campaign->is_busy + block, 1, count);
-	tell(campaign, "fipsee-vm: event write %llu %llu %llu %llu\n", token, block, count, sequence);
+	report(campaign, "fipsee-vm: event write %llu %llu %llu %llu\n", token, block, count, sequence);
 	pthread_mutex_unlock(&campaign->lock);
 	for (uint64_t at = 0; at < count * BLOCK_SECTORS; at++)
 		sector_fill(&campaign->disk, block * BLOCK_SECTORS + at, sequence, bytes + at * SECTOR);
@@ -113,7 +113,7 @@ static void write_blocks(struct campaign *campaign, char *bytes)
 	for (uint64_t at = 0; at < count * BLOCK_SECTORS; at++)
 		campaign->disk.rounds[block * BLOCK_SECTORS + at] = sequence;
 	memset(campaign->is_busy + block, 0, count);
-	tell(campaign, "fipsee-vm: event done %llu\n", token, 0, 0, 0);
+	report(campaign, "fipsee-vm: event done %llu\n", token, 0, 0, 0);
 }
 
 static void flush(struct campaign *campaign)
@@ -121,12 +121,12 @@ static void flush(struct campaign *campaign)
 	uint64_t token = ++campaign->token;
 	int done;
 
-	tell(campaign, "fipsee-vm: event other %llu\n", token, 0, 0, 0);
+	report(campaign, "fipsee-vm: event other %llu\n", token, 0, 0, 0);
 	pthread_mutex_unlock(&campaign->lock);
 	done = fdatasync(campaign->disk.fd);
 	pthread_mutex_lock(&campaign->lock);
 	must_be(campaign, done, 0, "a flush", 0);
-	tell(campaign, "fipsee-vm: event done %llu\n", token, 0, 0, 0);
+	report(campaign, "fipsee-vm: event done %llu\n", token, 0, 0, 0);
 }
 
 static void read_block(struct campaign *campaign, char *bytes)
@@ -135,7 +135,7 @@ static void read_block(struct campaign *campaign, char *bytes)
 	ssize_t done;
 
 	campaign->is_busy[block] = 1;
-	tell(campaign, "fipsee-vm: event other %llu\n", token, 0, 0, 0);
+	report(campaign, "fipsee-vm: event other %llu\n", token, 0, 0, 0);
 	pthread_mutex_unlock(&campaign->lock);
 	done = pread(campaign->disk.fd, bytes, BLOCK, (off_t)(block * BLOCK));
 	pthread_mutex_lock(&campaign->lock);
@@ -143,7 +143,7 @@ static void read_block(struct campaign *campaign, char *bytes)
 	for (uint64_t at = 0; at < BLOCK_SECTORS; at++)
 		sector_check(&campaign->disk, block * BLOCK_SECTORS + at, bytes + at * SECTOR, "a read between two deaths");
 	campaign->is_busy[block] = 0;
-	tell(campaign, "fipsee-vm: event done %llu\n", token, 0, 0, 0);
+	report(campaign, "fipsee-vm: event done %llu\n", token, 0, 0, 0);
 }
 
 static void *work(void *context)

@@ -28,7 +28,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tests/fuzz", &["crates/ring", "crates/block", "crates/call", "crates/virtio", "crates/daemon", "tests/interop"]),
     ("fuzz", &["tests/fuzz"]),
     ("tests/oracle", &["crates/ring", "crates/block", "crates/virtio", "crates/daemon", "tests/guest"]),
-    // Its referee has the oracle's model.
+    // Its oracle has the oracle's model.
     ("tests/durability", &["crates/block", "crates/daemon", "tests/guest", "tests/oracle"]),
     // What clients, sessions and workers do is driven from outside; who excludes whom is the daemon's.
     // A service outside the products, on the runtime.
@@ -39,7 +39,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("tests/hostile", &["crates/ring", "crates/block", "crates/virtio", "crates/daemon", "tests/guest"]),
     // The fio engine is lied to as the Rust client is.
-    ("tests/doors", &["crates/ring", "crates/call", "tests/hostile"]),
+    ("tests/acceptance", &["crates/ring", "crates/call", "tests/hostile"]),
     ("xtask", &[]),
 ];
 const UNLISTED: &[&str] = &["crates/ring", "crates/block", "crates/call", "crates/virtio", "crates/daemon"];

@@ -16,7 +16,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/ring/src/wait/instructions.rs",
     "crates/topology/src/lines.rs",
     "crates/topology/src/numa.rs",
-    "crates/cli/src/ping/rivals/classic.rs",
+    "crates/cli/src/ping/baselines/classic.rs",
     "crates/block/src/disk/",
     "crates/block/src/server",
     "crates/block/src/client/",

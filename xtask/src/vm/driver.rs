@@ -50,13 +50,13 @@ pub(super) struct Modules {
 }
 
 /// Where drivers are built.
-pub(super) struct Workshop<'a> {
+pub(super) struct DriverBuilder<'a> {
     pub(super) root: &'a Path,
     pub(super) cache: &'a Path,
     pub(super) packages: &'a Packages,
 }
 
-impl Workshop<'_> {
+impl DriverBuilder<'_> {
     /// What a guest with that kernel loads for that driver.
     pub(super) fn modules(&self, driver: &str, peer: &Peer, kernel: &Kernel<'_>, only: Only) -> Result<Modules, Unready> {
         if only == Only::Takeover {

@@ -42,7 +42,7 @@ impl Kills {
     }
 
     /// Hear what the guest says of a request; is it something else?
-    pub(super) fn hear(&mut self, event: &str) -> Result<bool, String> {
+    pub(super) fn receive(&mut self, event: &str) -> Result<bool, String> {
         let mut words = event.split(' ');
         let kind = words.next().unwrap_or_default();
         let numbers = words.map(str::parse).collect::<Result<Vec<u64>, _>>();
@@ -191,7 +191,7 @@ mod tests {
         fs::write(&image, sectors(sequences)).expect("a file");
         let mut kills = Kills::new(7);
         for event in story {
-            assert_eq!(kills.hear(event), Ok(true), "{event}");
+            assert_eq!(kills.receive(event), Ok(true), "{event}");
         }
         let verdicts = (kills.check_death(&image), kills.finish(&image));
         fs::remove_file(image).expect("it is there");
@@ -219,7 +219,7 @@ mod tests {
         let mut after = |story: &[&str], first: u64, sequences: &[u64]| {
             fs::write(&image, sectors(sequences)).expect("a file");
             for event in story {
-                assert_eq!(kills.hear(event), Ok(true), "{event}");
+                assert_eq!(kills.receive(event), Ok(true), "{event}");
             }
             kills.check_machine_death(&image, first)
         };
@@ -237,10 +237,10 @@ mod tests {
     #[test]
     fn answers_too_many_and_garbage_are_reported() {
         let mut kills = Kills::new(7);
-        kills.hear("other 1").expect("a request");
-        kills.hear("done 1").expect("its answer");
-        assert!(kills.hear("done 1").expect_err("twice").contains("DOUBLE"));
-        assert_eq!(kills.hear("kill"), Ok(false));
+        kills.receive("other 1").expect("a request");
+        kills.receive("done 1").expect("its answer");
+        assert!(kills.receive("done 1").expect_err("twice").contains("DOUBLE"));
+        assert_eq!(kills.receive("kill"), Ok(false));
         let mut garbage = sectors(&[1]);
         garbage[300] ^= 1;
         assert!(sequence_of(0, 7, &garbage).is_err() && sequence_of(1, 7, &sectors(&[1])).is_err());

@@ -53,9 +53,9 @@ enum From {
 }
 
 /// What is done when this process ends without having dropped this value: killed, or interrupted at the keyboard.
-pub(super) struct LastWill(Child);
+pub(super) struct CleanupGuard(Child);
 
-impl LastWill {
+impl CleanupGuard {
     /// Remove a folder.
     pub(super) fn remove(folder: &Path) -> Result<Self, String> {
         // Of the folder above it this was the last one, if no other run is there.
@@ -72,7 +72,7 @@ impl LastWill {
     }
 }
 
-impl Drop for LastWill {
+impl Drop for CleanupGuard {
     fn drop(&mut self) {
         // If it has ended, something else has killed it.
         let _ = self.0.kill();
@@ -84,14 +84,14 @@ impl Drop for LastWill {
 pub(super) struct Group {
     first: Child,
     /// Dropped after the group was killed.
-    _will: LastWill,
+    _will: CleanupGuard,
 }
 
 impl Group {
     pub(super) fn spawn(command: &mut Command) -> Result<Self, String> {
         let mut first = command.process_group(0).spawn().map_err(|error| format!("cannot run {command:?}: {error}"))?;
         let group = OsString::from(format!("-{}", first.id()));
-        match LastWill::of("kill -s KILL -- \"$1\"", &group) {
+        match CleanupGuard::of("kill -s KILL -- \"$1\"", &group) {
             Ok(will) => Ok(Self { first, _will: will }),
             Err(error) => {
                 let _ = first.kill();
@@ -358,7 +358,7 @@ mod tests {
 
         let folder = std::env::temp_dir().join(format!("fipsee-vm-will-{}", std::process::id()));
         std::fs::create_dir_all(folder.join("below")).expect("a folder");
-        let mut will = LastWill::remove(&folder).expect("there is a shell");
+        let mut will = CleanupGuard::remove(&folder).expect("there is a shell");
         drop(will.0.stdin.take());
         will.0.wait().expect("it ends");
         assert!(!folder.exists());
@@ -368,7 +368,7 @@ mod tests {
     fn last_will_of_who_lives_is_not_carried_out() {
         let folder = std::env::temp_dir().join(format!("fipsee-vm-kept-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
-        drop(LastWill::remove(&folder).expect("there is a shell"));
+        drop(CleanupGuard::remove(&folder).expect("there is a shell"));
         assert!(folder.exists());
         std::fs::remove_dir(&folder).expect("it is there");
     }

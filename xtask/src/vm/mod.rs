@@ -7,11 +7,11 @@ pub(crate) mod bench;
 mod debian;
 mod dkms;
 mod driver;
+mod environment;
+mod fault_proxy;
+mod kill_cycles;
 mod kills;
-mod lab;
-mod lives;
 mod machine;
-mod meddler;
 mod packages;
 mod programs;
 mod qemu;
@@ -25,7 +25,7 @@ use std::path::Path;
 use crate::step::{Attempt, Tally};
 use back_end::{PEERS, Peer};
 use driver::DRIVERS;
-use lab::{Choice, Lab};
+use environment::{Choice, Environment};
 use scenario::{Scenario, all};
 use unready::Unready;
 
@@ -128,7 +128,7 @@ pub(crate) fn tier(root: &Path, programs: &Path, tally: &mut Tally) {
 }
 
 fn run(root: &Path, arguments: &Arguments, programs: Option<&Path>, tally: &mut Tally) {
-    let (lab, scenarios) = (Lab::new(root, arguments.qemu.as_deref()), all());
+    let (lab, scenarios) = (Environment::new(root, arguments.qemu.as_deref()), all());
     for peer_name in PEERS.iter().filter(|name| arguments.peer.as_ref().is_none_or(|wanted| wanted == *name)) {
         let peer = Peer::find(peer_name, root, programs);
         for driver in DRIVERS.iter().filter(|name| arguments.driver.as_ref().is_none_or(|wanted| wanted == *name)) {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::back_end::ask_monitor;
-use super::lab::Boot;
+use super::environment::Boot;
 use super::packages::{Packages, keep};
 use super::scenario::Event;
 use super::unready::Unready;
@@ -93,9 +93,9 @@ impl Qemu {
         // Told that its clock is good, for which there is no proof here: otherwise reading it takes a microsecond.
         let clock = "tsc=reliable clocksource=tsc";
         // A busy host stops the machine for a while; that is no stall of the guest's making.
-        let patience = "no_timer_check rcupdate.rcu_cpu_stall_timeout=300 watchdog_thresh=60";
+        let timeout = "no_timer_check rcupdate.rcu_cpu_stall_timeout=300 watchdog_thresh=60";
         let words = "console=ttyS0 loglevel=5 panic=-1 mitigations=off fip.report=ttyS1";
-        command.arg("-append").arg(format!("{words} {clock} {patience} {append}"));
+        command.arg("-append").arg(format!("{words} {clock} {timeout} {append}"));
         command.args(["-serial", "stdio", "-chardev", "file,id=report0,path=/dev/fd/3", "-serial", "chardev:report0"]);
         command
     }

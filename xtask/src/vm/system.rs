@@ -8,7 +8,7 @@ use super::apt::Apt;
 use super::back_end::IMAGE;
 use super::dkms::{self, Installed};
 use super::driver::{Modules, SCRIPTS, SOURCES};
-use super::lab::Boot;
+use super::environment::Boot;
 use super::packages::make_folder;
 use super::scenario::RootDisk;
 use super::unready::Unready;

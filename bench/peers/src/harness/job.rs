@@ -1,4 +1,4 @@
-//! One measurement of one contestant: two processes, and what came out.
+//! One measurement of one mechanism: two processes, and what came out.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -6,21 +6,21 @@ use std::time::Duration;
 use fipsee_ring::{Message, clock};
 
 use super::message::{Checker, answer_to, call};
-use super::patience::Patience;
-use super::process::{self, Mouth};
-use super::{BURST, Contestant, End, Outcome, Plan, Side, shared};
+use super::process::{self, ReportWriter};
+use super::spin_backoff::SpinBackoff;
+use super::{BURST, End, Mechanism, Outcome, Plan, Side, shared};
 
 /// A measurement that takes longer than this is not going to end: the slowest takes a few seconds.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A function that measures one contestant.
+/// A function that measures one mechanism.
 pub type Runner = fn(&Plan) -> Result<Outcome, String>;
 
 /// Calls and their answers, `plan.burst` at a time.
 ///
 /// # Errors
-/// Why there is no measurement: the contestant is not to be had here, or a message was lost or wrong.
-pub fn calls<C: Contestant>(plan: &Plan) -> Result<Outcome, String> {
+/// Why there is no measurement: the mechanism is not to be had here, or a message was lost or wrong.
+pub fn calls<C: Mechanism>(plan: &Plan) -> Result<Outcome, String> {
     match plan.burst {
         1 => run::<C>(plan, ask::<C::End, 1>, answer::<C::End, 1>),
         _ => run::<C>(plan, ask::<C::End, BURST>, answer::<C::End, BURST>),
@@ -31,7 +31,7 @@ pub fn calls<C: Contestant>(plan: &Plan) -> Result<Outcome, String> {
 ///
 /// # Errors
 /// As for [`calls`].
-pub fn stream<C: Contestant>(plan: &Plan) -> Result<Outcome, String> {
+pub fn stream<C: Mechanism>(plan: &Plan) -> Result<Outcome, String> {
     match plan.burst {
         1 => run::<C>(plan, pour::<C::End, 1>, drain::<C::End, 1>),
         _ => run::<C>(plan, pour::<C::End, BURST>, drain::<C::End, BURST>),
@@ -49,7 +49,7 @@ pub fn choose_cpus() -> Result<[usize; 2], String> {
     }
 }
 
-/// What the two processes tell each other beside the contestant.
+/// What the two processes tell each other beside the mechanism.
 struct Control {
     server_is_ready: AtomicU64,
     /// All messages of the stream were received and checked.
@@ -59,35 +59,35 @@ struct Control {
 type ClientWork<E> = fn(&mut E, &Plan, &Control) -> Result<Outcome, String>;
 type ServerWork<E> = fn(&mut E, &Plan, &Control) -> Result<(), String>;
 
-fn run<C: Contestant>(plan: &Plan, client: ClientWork<C::End>, server: ServerWork<C::End>) -> Result<Outcome, String> {
+fn run<C: Mechanism>(plan: &Plan, client: ClientWork<C::End>, server: ServerWork<C::End>) -> Result<Outcome, String> {
     process::run_alone(LIMIT, |mouth| process::caught(|| conduct::<C>(plan, mouth, client, server)))
 }
 
-fn conduct<C: Contestant>(
+fn conduct<C: Mechanism>(
     plan: &Plan,
-    mouth: &Mouth,
+    mouth: &ReportWriter,
     client: ClientWork<C::End>,
     server: ServerWork<C::End>,
 ) -> Result<Outcome, String> {
     process::bind_to(&plan.cpus[..1])?;
     // SAFETY: two atomics.
     let control = unsafe { shared::zeroed::<Control>() }?;
-    let contestant = C::share(plan)?;
-    let serve = |contestant: C| -> Result<(), String> {
+    let mechanism = C::share(plan)?;
+    let serve = |mechanism: C| -> Result<(), String> {
         process::bind_to(&plan.cpus[1..])?;
-        let mut end = contestant.open(Side::Server, plan)?;
+        let mut end = mechanism.open(Side::Server, plan)?;
         control.server_is_ready.store(1, Ordering::Release);
         server(&mut end, plan, control)
     };
-    let mut contestant = Some(contestant);
+    let mut mechanism = Some(mechanism);
     let child = process::fork(|| {
-        let served = process::caught(|| contestant.take().map_or(Ok(()), serve));
+        let served = process::caught(|| mechanism.take().map_or(Ok(()), serve));
         if let Err(error) = served {
             mouth.say(&Err(error));
         }
     })?;
-    let Some(contestant) = contestant.take() else { return Err("the contestant is gone".to_owned()) };
-    let mut end = contestant.open(Side::Client, plan)?;
+    let Some(mechanism) = mechanism.take() else { return Err("the mechanism is gone".to_owned()) };
+    let mut end = mechanism.open(Side::Client, plan)?;
     while control.server_is_ready.load(Ordering::Acquire) == 0 {
         std::thread::yield_now();
     }
@@ -152,9 +152,9 @@ fn pour<E: End, const SIZE: usize>(end: &mut E, plan: &Plan, control: &Control) 
         }
         end.send(&messages);
     }
-    let mut patience = Patience::default();
+    let mut backoff = SpinBackoff::default();
     while control.stream_is_through.load(Ordering::Acquire) == 0 {
-        patience.pause();
+        backoff.pause();
     }
     let ticks = clock::ticks_fenced().wrapping_sub(from);
     summary(vec![ticks], usize::try_from(plan.exchanges).unwrap_or(0) * SIZE).ok_or_else(|| "nothing was measured".to_owned())

@@ -1,10 +1,10 @@
-//! What every contestant has in common: two processes on two CPUs, messages that are checked byte for byte, time.
+//! What every mechanism has in common: two processes on two CPUs, messages that are checked byte for byte, time.
 
 pub mod job;
 pub mod message;
-pub mod patience;
 pub mod process;
 pub mod shared;
+pub mod spin_backoff;
 
 use fipsee_ring::Message;
 
@@ -20,12 +20,12 @@ pub enum Side {
     Server,
 }
 
-/// What is asked of a contestant this time.
+/// What is asked of a mechanism this time.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// CPUs of client and server.
     pub cpus: [usize; 2],
-    /// Messages that a ring holds, where a contestant lets us choose.
+    /// Messages that a ring holds, where a mechanism lets us choose.
     pub slots: u32,
     /// Messages that are sent at a time: 1 or [`BURST`].
     pub burst: usize,
@@ -38,8 +38,8 @@ pub struct Plan {
 /// A way to carry messages between two processes.
 ///
 /// What goes wrong while messages are carried is a panic with a reason: it ends the process, and the row of the table says
-/// why. A contestant never retries what should not fail.
-pub trait Contestant: Sized {
+/// why. A mechanism never retries what should not fail.
+pub trait Mechanism: Sized {
     /// One side of it.
     type End: End;
 
@@ -58,7 +58,7 @@ pub trait Contestant: Sized {
 
 /// One side of a way, both directions.
 pub trait End {
-    /// Send all of `messages` in order, in the way the contestant has for several at once; wait where there is no room.
+    /// Send all of `messages` in order, in the way the mechanism has for several at once; wait where there is no room.
     fn send(&mut self, messages: &[Message]);
 
     /// Wait for the next message and take it, and what else has come with it, at most `into.len()`; how many.

@@ -17,13 +17,13 @@ type Report = Result<Outcome, String>;
 
 /// Run `work` in a process of its own, at most for `limit`; what it reported, or what became of it.
 ///
-/// A contestant that crashes, hangs, or leaves threads and handlers behind spoils its own row only.
-pub(super) fn run_alone(limit: Duration, work: impl FnOnce(&Mouth) -> Report) -> Report {
+/// A mechanism that crashes, hangs, or leaves threads and handlers behind spoils its own row only.
+pub(super) fn run_alone(limit: Duration, work: impl FnOnce(&ReportWriter) -> Report) -> Report {
     let (ear, mouth) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|error| format!("cannot make a pipe: {error}"))?;
     let words = rustix::fs::memfd_create("fipsee-peers-stderr", MemfdFlags::CLOEXEC);
     let words = words.map_err(|error| format!("cannot make a memory file: {error}"))?;
-    let mouth = Mouth(File::from(mouth));
+    let mouth = ReportWriter(File::from(mouth));
     let child = fork(|| {
         // What a library prints would stand in the middle of the table.
         let redirected = rustix::stdio::dup2_stdout(&words).and_then(|()| rustix::stdio::dup2_stderr(&words));
@@ -39,9 +39,9 @@ pub(super) fn run_alone(limit: Duration, work: impl FnOnce(&Mouth) -> Report) ->
 }
 
 /// Where reports go.
-pub(super) struct Mouth(File);
+pub(super) struct ReportWriter(File);
 
-impl Mouth {
+impl ReportWriter {
     pub(super) fn say(&self, report: &Report) {
         if let Ok(mut line) = serde_json::to_vec(report) {
             line.push(b'\n');

@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use crate::contestants::names::{BYTES, CHANNEL, CLASSIC, ICEORYX2, ICEORYX2_CALLS, ONE_LINE, POLLED_BYTES, PROTOTYPE, RING};
-use crate::contestants::{Entry, Kind};
 use crate::harness::BURST;
+use crate::mechanisms::names::{BYTES, CHANNEL, CLASSIC, ICEORYX2, ICEORYX2_CALLS, ONE_LINE, POLLED_BYTES, PROTOTYPE, RING};
+use crate::mechanisms::{Entry, Kind};
 use crate::results::{Measure, Results, STREAM_SLOTS};
 
 /// One claim with its verdict.
@@ -121,13 +121,13 @@ pub(crate) fn write(text: &mut String, claims: &[Claim]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contestants;
     use crate::harness::Outcome;
+    use crate::mechanisms;
 
     fn measured(rounds: &[(&str, Measure, f64)]) -> Vec<Claim> {
-        let (entries, mut results) = (contestants::all(), Results::default());
+        let (entries, mut results) = (mechanisms::all(), Results::default());
         for (name, measure, ticks) in rounds {
-            let entry = entries.iter().find(|entry| entry.name == *name).expect("a contestant of that name");
+            let entry = entries.iter().find(|entry| entry.name == *name).expect("a mechanism of that name");
             let outcome = Outcome { p50: *ticks, p99: *ticks, min: *ticks, mean: *ticks };
             results.add(entry, *measure, 0, Ok(outcome));
         }

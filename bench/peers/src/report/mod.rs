@@ -9,7 +9,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::contestants::Entry;
+use crate::mechanisms::Entry;
 use crate::results::Results;
 
 /// A run and its results.
@@ -42,8 +42,8 @@ pub(crate) fn write(run: &Run, folder: &Path, as_json: bool) -> Result<bool, Str
 }
 
 fn to_json(run: &Run, claims: &[claims::Claim]) -> Value {
-    let missing = run.entries.iter().filter_map(|entry| Some(json!({ "contestant": entry.name, "reason": entry.missing? })));
-    let failed = run.results.errors().map(|(name, error)| json!({ "contestant": name, "error": error }));
+    let missing = run.entries.iter().filter_map(|entry| Some(json!({ "mechanism": entry.name, "reason": entry.missing? })));
+    let failed = run.results.errors().map(|(name, error)| json!({ "mechanism": name, "error": error }));
     json!({
         "suite": "ipc",
         "rounds": run.rounds,

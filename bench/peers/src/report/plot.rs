@@ -7,9 +7,9 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::Run;
-use crate::contestants::{Entry, Kind};
-use crate::facts;
 use crate::harness::BURST;
+use crate::machine_info;
+use crate::mechanisms::{Entry, Kind};
 use crate::results::{Measure, to_ns};
 
 const WIDTH: i32 = 1180;
@@ -66,7 +66,7 @@ pub(crate) fn write(stem: &Path, run: &Run) -> Result<String, String> {
         ),
         format!(
             "{}; revision {}, {}",
-            facts::describe(&run.machine),
+            machine_info::describe(&run.machine),
             text("revision"),
             text("date").split('T').next().unwrap_or("")
         ),

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use super::Run;
-use crate::contestants::{Entry, names};
 use crate::harness::BURST;
+use crate::mechanisms::{Entry, names};
 use crate::results::{Measure, STREAM_SLOTS, to_ns};
 
 const NAME_WIDTH: usize = 30;

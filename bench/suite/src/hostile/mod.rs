@@ -17,8 +17,8 @@ mod victim;
 use std::io::Write;
 use std::path::PathBuf;
 
-use fipsee_hostile::lie::{Lie, Way};
-use fipsee_hostile::{guests, lies as clients};
+use fipsee_hostile::fault::{InjectedFault, Way};
+use fipsee_hostile::{faults as clients, guests};
 use rustix::thread::{CpuSet, sched_getaffinity};
 use serde_json::json;
 
@@ -27,7 +27,7 @@ use self::neighbour::{Neighbour, await_release, holdings};
 use self::victim::{Measured, Victim};
 use crate::block::append;
 use crate::daemon::Daemon;
-use crate::facts;
+use crate::machine_info;
 use crate::place::{Cpus, bind_to};
 use crate::steal::Steal;
 use crate::table::{Claim, IOPS, IOPS_OF_OWN, P99, Results};
@@ -59,8 +59,8 @@ struct Bench {
 }
 
 /// All that is told to a daemon.
-fn lies() -> impl Iterator<Item = &'static Lie> {
-    clients::LIES.iter().chain(guests::LIES)
+fn faults() -> impl Iterator<Item = &'static InjectedFault> {
+    clients::FAULTS.iter().chain(guests::FAULTS)
 }
 
 impl Bench {
@@ -77,27 +77,27 @@ impl Bench {
         Ok(Self { settings, victim, daemon, neighbour_cpu: neighbour_cpu(cpus), guests, before, results: Results::default() })
     }
 
-    fn alone(&mut self, lie: &Lie) -> Result<(), String> {
+    fn alone(&mut self, fault: &InjectedFault) -> Result<(), String> {
         let measured = self.victim.measure(self.settings.seconds)?;
-        self.keep(&named(lie, ALONE), &measured);
+        self.keep(&named(fault, ALONE), &measured);
         Ok(())
     }
 
     /// Beside a neighbour, and how long the daemon took to forget it.
-    fn beside(&mut self, lie: &Lie, told: &Lie, what: &str) -> Result<(), String> {
-        let socket = match told.way {
+    fn beside(&mut self, fault: &InjectedFault, injected: &InjectedFault, what: &str) -> Result<(), String> {
+        let socket = match injected.way {
             Way::Local => self.daemon.socket(),
             Way::Guest => self.guests.clone(),
         };
-        let mut neighbour = Neighbour::start(told, &socket, self.neighbour_cpu)?;
+        let mut neighbour = Neighbour::start(injected, &socket, self.neighbour_cpu)?;
         let measured = self.victim.measure(self.settings.seconds)?;
         if !neighbour.is_alive() {
-            return Err(format!("{}: it gave up", told.name));
+            return Err(format!("{}: it gave up", injected.name));
         }
         let killed = neighbour.kill();
         let released = await_release(self.daemon.pid(), self.before, killed)?;
-        self.keep(&named(lie, what), &measured);
-        self.results.add(&named(lie, what), RELEASED, released);
+        self.keep(&named(fault, what), &measured);
+        self.results.add(&named(fault, what), RELEASED, released);
         Ok(())
     }
 
@@ -108,21 +108,21 @@ impl Bench {
     }
 
     /// One lie in one round: liar and twin one right after the other, so that both find the machine the same; which comes first changes.
-    fn measure(&mut self, lie: &Lie, round: usize) -> Result<(), String> {
-        let twin = lie.twin.ok_or("a lie has a twin")?;
-        self.alone(lie)?;
+    fn measure(&mut self, fault: &InjectedFault, round: usize) -> Result<(), String> {
+        let baseline = fault.baseline.ok_or("a lie has a twin")?;
+        self.alone(fault)?;
         if round.is_multiple_of(2) {
-            self.beside(lie, twin, TWIN)?;
-            self.beside(lie, lie, LIAR)
+            self.beside(fault, baseline, BASELINE)?;
+            self.beside(fault, fault, FAULTY)
         } else {
-            self.beside(lie, lie, LIAR)?;
-            self.beside(lie, twin, TWIN)
+            self.beside(fault, fault, FAULTY)?;
+            self.beside(fault, baseline, BASELINE)
         }
     }
 
-    fn claims(&self, lies: &[&Lie]) -> Vec<Claim> {
-        let shares = lies.iter().filter_map(|lie| share(&self.results, lie, TWIN, IOPS_OF_OWN));
-        let released = lies.iter().filter_map(|lie| Some(self.results.get(&named(lie, LIAR), RELEASED)?.median()));
+    fn claims(&self, faults: &[&InjectedFault]) -> Vec<Claim> {
+        let shares = faults.iter().filter_map(|fault| share(&self.results, fault, BASELINE, IOPS_OF_OWN));
+        let released = faults.iter().filter_map(|fault| Some(self.results.get(&named(fault, FAULTY), RELEASED)?.median()));
         vec![
             Claim {
                 text: "requests per own CPU second beside the worst lie, of those beside its twin",
@@ -139,29 +139,29 @@ impl Bench {
         ]
     }
 
-    fn shares_to_json(&self, lie: &Lie) -> serde_json::Value {
+    fn shares_to_json(&self, fault: &InjectedFault) -> serde_json::Value {
         json!({
-            "lie": lie.name,
-            "of_alone": share(&self.results, lie, ALONE, IOPS),
-            "of_twin": share(&self.results, lie, TWIN, IOPS),
-            "of_alone_own_cpu": share(&self.results, lie, ALONE, IOPS_OF_OWN),
-            "of_twin_own_cpu": share(&self.results, lie, TWIN, IOPS_OF_OWN),
+            "lie": fault.name,
+            "of_alone": share(&self.results, fault, ALONE, IOPS),
+            "of_twin": share(&self.results, fault, BASELINE, IOPS),
+            "of_alone_own_cpu": share(&self.results, fault, ALONE, IOPS_OF_OWN),
+            "of_twin_own_cpu": share(&self.results, fault, BASELINE, IOPS_OF_OWN),
         })
     }
 }
 
 const ALONE: &str = "alone";
-const TWIN: &str = "beside the honest twin";
-const LIAR: &str = "beside the liar";
+const BASELINE: &str = "beside the honest twin";
+const FAULTY: &str = "beside the liar";
 
 /// The median over the rounds of the ratio of liar to `of`.
-fn share(results: &Results, lie: &Lie, of: &str, metric: &str) -> Option<f64> {
-    let liar = results.get(&named(lie, LIAR), metric)?;
-    Some(liar.ratio_to(results.get(&named(lie, of), metric)?))
+fn share(results: &Results, fault: &InjectedFault, of: &str, metric: &str) -> Option<f64> {
+    let faulty = results.get(&named(fault, FAULTY), metric)?;
+    Some(faulty.ratio_to(results.get(&named(fault, of), metric)?))
 }
 
-fn named(lie: &Lie, what: &str) -> String {
-    format!("{}: {what}", lie.name)
+fn named(fault: &InjectedFault, what: &str) -> String {
+    format!("{}: {what}", fault.name)
 }
 
 /// A CPU that neither victim nor worker has, or the victim's.
@@ -173,12 +173,13 @@ fn neighbour_cpu(cpus: Cpus) -> usize {
 
 /// Measure, print, keep.
 pub(crate) fn run(settings: Settings) -> Result<(), String> {
-    let mut machine = facts::machine();
+    let mut machine = machine_info::machine();
     println!("{machine:#}");
     let steal = Steal::begin();
-    let chosen = |lie: &&Lie| settings.only.is_empty() || settings.only.iter().any(|part| lie.name.contains(part.as_str()));
-    let lies: Vec<&Lie> = lies().filter(chosen).collect();
-    if lies.is_empty() {
+    let chosen =
+        |fault: &&InjectedFault| settings.only.is_empty() || settings.only.iter().any(|part| fault.name.contains(part.as_str()));
+    let faults: Vec<&InjectedFault> = faults().filter(chosen).collect();
+    if faults.is_empty() {
         return Err("--only leaves nothing to measure".to_owned());
     }
     let is_whole = settings.only.is_empty() && !settings.quick;
@@ -186,18 +187,18 @@ pub(crate) fn run(settings: Settings) -> Result<(), String> {
     let path = settings.results.join(if is_whole { "hostile.jsonl" } else { "hostile-part.jsonl" });
     let mut bench = Bench::start(settings)?;
     for round in 0..rounds {
-        for place in 0..lies.len() {
-            bench.measure(lies[(place + round) % lies.len()], round)?;
+        for place in 0..faults.len() {
+            bench.measure(faults[(place + round) % faults.len()], round)?;
         }
         let _ = writeln!(std::io::stderr(), "round {} of {rounds}", round + 1);
     }
-    report::print(&lies, &bench.results);
+    report::print(&faults, &bench.results);
     machine["stolen_percent"] = Steal::end(steal.as_ref()).into();
     if markdown {
-        report::print_markdown(&lies, &bench.results);
+        report::print_markdown(&faults, &bench.results);
     }
     println!();
-    let claims = bench.claims(&lies);
+    let claims = bench.claims(&faults);
     claims.iter().for_each(Claim::print);
     let entry = json!({
         "suite": "hostile",
@@ -206,7 +207,7 @@ pub(crate) fn run(settings: Settings) -> Result<(), String> {
         "seconds": seconds,
         "neighbour_shares_the_victims_cpu": bench.neighbour_cpu == Cpus::choose().client,
         "series": bench.results.series.iter().map(|series| series.to_json()).collect::<Vec<_>>(),
-        "shares": lies.iter().map(|lie| bench.shares_to_json(lie)).collect::<Vec<_>>(),
+        "shares": faults.iter().map(|fault| bench.shares_to_json(fault)).collect::<Vec<_>>(),
         "claims": claims.iter().map(Claim::to_json).collect::<Vec<_>>(),
     });
     append(&path, &entry.to_string())

@@ -6,12 +6,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use fipsee_hostile::lie::{Lie, Until};
+use fipsee_hostile::fault::{InjectedFault, Until};
 
 use crate::place::on;
 
 /// Longer than this nothing is waited for.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// Refusals that a neighbour takes before it gives up.
 const MOST_FAILURES: u32 = 1000;
 
@@ -20,18 +20,18 @@ pub(super) struct Neighbour(Child);
 
 impl Neighbour {
     /// Start it, and wait until it is about to begin.
-    pub(super) fn start(lie: &Lie, socket: &Path, cpu: usize) -> Result<Self, String> {
+    pub(super) fn start(fault: &InjectedFault, socket: &Path, cpu: usize) -> Result<Self, String> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut child = on(cpu, || {
             let mut command = Command::new(program);
-            command.args(["hostile", "--neighbour", lie.name, "--socket"]).arg(socket).stdout(Stdio::piped());
+            command.args(["hostile", "--neighbour", fault.name, "--socket"]).arg(socket).stdout(Stdio::piped());
             command.spawn().map_err(|error| format!("cannot start this program again: {error}"))
         })?;
         let mut line = String::new();
         let said = child.stdout.as_mut().map(|out| BufReader::new(out).read_line(&mut line));
         let neighbour = Self(child);
         if !matches!(said, Some(Ok(1..))) {
-            return Err(format!("{}: it ended before it began", lie.name));
+            return Err(format!("{}: it ended before it began", fault.name));
         }
         Ok(neighbour)
     }
@@ -57,13 +57,13 @@ impl Drop for Neighbour {
 
 /// Be a neighbour: begin again whenever the daemon has closed the channel, until killed.
 pub(crate) fn be_neighbour(name: &str, socket: &Path) -> Result<(), String> {
-    let mut all = super::lies().flat_map(|lie| std::iter::once(lie).chain(lie.twin));
-    let lie = all.find(|lie| lie.name == name).ok_or_else(|| format!("no lie '{name}'"))?;
+    let mut all = super::faults().flat_map(|fault| std::iter::once(fault).chain(fault.baseline));
+    let fault = all.find(|fault| fault.name == name).ok_or_else(|| format!("no lie '{name}'"))?;
     println!("begin");
     let stop = AtomicBool::new(false);
     let mut failures = 0;
     loop {
-        match lie.tell(socket, "neighbour", &mut Until::times(u64::MAX, &stop)) {
+        match fault.inject(socket, "neighbour", &mut Until::times(u64::MAX, &stop)) {
             Ok(()) => {}
             // Who comes again faster than the daemon lets go of the last may be refused now and then.
             Err(_) if failures < MOST_FAILURES => failures += 1,
@@ -87,8 +87,8 @@ pub(super) fn await_release(pid: u32, before: (usize, usize), since: Instant) ->
         if now.0 <= before.0 && now.1 <= before.1 {
             return Ok(elapsed.as_secs_f64() * 1e3);
         }
-        if elapsed > PATIENCE {
-            return Err(format!("after {PATIENCE:?} the daemon still holds {now:?} descriptors and mappings, {before:?} before"));
+        if elapsed > TIMEOUT {
+            return Err(format!("after {TIMEOUT:?} the daemon still holds {now:?} descriptors and mappings, {before:?} before"));
         }
     }
 }

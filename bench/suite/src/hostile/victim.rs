@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fipsee_block::client::{AttachOptions, Buffer, Disk, Queue};
-use fipsee_hostile::lie::Random;
+use fipsee_hostile::fault::Random;
 use fipsee_ring::clock;
 use hdrhistogram::Histogram;
 use rustix::time::{ClockId, clock_gettime};
@@ -23,7 +23,7 @@ const AWAY: Duration = Duration::from_micros(10);
 /// Looks between two questions whether all this takes too long.
 const LOOKS_PER_CHECK: u32 = 1 << 20;
 /// Longer than this no answer is waited for.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// The longest latency that is told from others.
 const LONGEST_NS: u64 = 10_000_000_000;
 
@@ -133,8 +133,8 @@ impl Victim {
             }
             std::hint::spin_loop();
             looks = looks.wrapping_add(1);
-            if looks.is_multiple_of(LOOKS_PER_CHECK) && since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
-                return Err(format!("the victim has no answer after {PATIENCE:?}"));
+            if looks.is_multiple_of(LOOKS_PER_CHECK) && since.get_or_insert_with(Instant::now).elapsed() > TIMEOUT {
+                return Err(format!("the victim has no answer after {TIMEOUT:?}"));
             }
         }
     }

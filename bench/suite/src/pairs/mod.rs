@@ -22,7 +22,7 @@ use crate::block::append;
 use crate::files::FilledFile;
 use crate::place::Cpus;
 use crate::steal::Steal;
-use crate::{facts, floor, generator};
+use crate::{floor, generator, machine_info};
 
 const FILE_MEBIBYTES: usize = 512;
 const FLOOR_TIME: Duration = Duration::from_millis(30);
@@ -64,7 +64,7 @@ pub(crate) fn run(options: &Options) -> Result<(), String> {
     if !(options.seconds > 0.0 && options.seconds < 1e6) {
         return Err(format!("--seconds {}: choose more than 0", options.seconds));
     }
-    let mut machine = facts::machine();
+    let mut machine = machine_info::machine();
     println!("{machine:#}");
     let (old, new) = (identity(&options.old, options.names.first())?, identity(&options.new, options.names.get(1))?);
     let clients = options.clients.iter().map(|client| identity(client, None)).collect::<Result<Vec<_>, _>>()?;
@@ -169,7 +169,7 @@ fn identity(program: &Path, name: Option<&String>) -> Result<Value, String> {
         return Err(format!("there is no program at {}; build it first", program.display()));
     }
     let text = program.to_string_lossy();
-    let line = facts::first_line("sha256sum", &[&text]);
+    let line = machine_info::first_line("sha256sum", &[&text]);
     let sum = line.trim_start_matches('\\').split(' ').next().unwrap_or_default();
     Ok(json!({ "name": name.map_or(program.file_name().unwrap_or_default().to_string_lossy(), Into::into), "sha256": sum }))
 }

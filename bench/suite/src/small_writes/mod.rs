@@ -21,7 +21,7 @@ use crate::matrix::{Cell, DEEP};
 use crate::place::Cpus;
 use crate::steal::Steal;
 use crate::table::{Claim, IOPS, P50, P99, Results};
-use crate::{claims, facts, generator};
+use crate::{claims, generator, machine_info};
 
 const MEBIBYTES_ON_DISK: usize = 256;
 const MEBIBYTES_ON_LOOP: usize = 128;
@@ -40,14 +40,14 @@ pub(crate) struct Settings {
 
 /// Where the file lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum TestDevice {
     /// The folder that the user chose.
     Disk,
     SmallSectors,
     LargeSectors,
 }
 
-impl Place {
+impl TestDevice {
     const ALL: [Self; 3] = [Self::Disk, Self::SmallSectors, Self::LargeSectors];
 
     const fn text(self) -> &'static str {
@@ -80,25 +80,25 @@ const CLIENTS: [Client; 3] = [Client::FipSee, Client::Fio, Client::FioInBatches]
 /// 64 random writes in flight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
-    place: Place,
+    place: TestDevice,
     block_bytes: u64,
 }
 
 /// What is claimed about.
-pub(crate) const DISK_512: Load = Load { place: Place::Disk, block_bytes: 512 };
+pub(crate) const DISK_512: Load = Load { place: TestDevice::Disk, block_bytes: 512 };
 
 /// Fip-see and fio where both can do it; 512 B on large sectors is what only Fip-see does.
 const CANDIDATES: [(Client, Load); 10] = [
     (Client::FipSee, DISK_512),
     (Client::Fio, DISK_512),
     (Client::FioInBatches, DISK_512),
-    (Client::FipSee, Load { place: Place::SmallSectors, block_bytes: 512 }),
-    (Client::Fio, Load { place: Place::SmallSectors, block_bytes: 512 }),
-    (Client::FioInBatches, Load { place: Place::SmallSectors, block_bytes: 512 }),
-    (Client::FipSee, Load { place: Place::LargeSectors, block_bytes: 512 }),
-    (Client::FipSee, Load { place: Place::LargeSectors, block_bytes: 4096 }),
-    (Client::Fio, Load { place: Place::LargeSectors, block_bytes: 4096 }),
-    (Client::FioInBatches, Load { place: Place::LargeSectors, block_bytes: 4096 }),
+    (Client::FipSee, Load { place: TestDevice::SmallSectors, block_bytes: 512 }),
+    (Client::Fio, Load { place: TestDevice::SmallSectors, block_bytes: 512 }),
+    (Client::FioInBatches, Load { place: TestDevice::SmallSectors, block_bytes: 512 }),
+    (Client::FipSee, Load { place: TestDevice::LargeSectors, block_bytes: 512 }),
+    (Client::FipSee, Load { place: TestDevice::LargeSectors, block_bytes: 4096 }),
+    (Client::Fio, Load { place: TestDevice::LargeSectors, block_bytes: 4096 }),
+    (Client::FioInBatches, Load { place: TestDevice::LargeSectors, block_bytes: 4096 }),
 ];
 
 fn name(client: Client, load: &Load) -> String {
@@ -114,7 +114,7 @@ struct Bench {
     settings: Settings,
     // The daemon ends before its files go, and these before what they lie on.
     daemon: Daemon,
-    files: Vec<(Place, FilledFile)>,
+    files: Vec<(TestDevice, FilledFile)>,
     _loops: Vec<LoopDisk>,
     fio: Fio,
     cpus: Cpus,
@@ -125,7 +125,7 @@ struct Bench {
 
 /// Measure, print, keep.
 pub(crate) fn run(settings: Settings) -> Result<(), String> {
-    let mut machine = facts::machine();
+    let mut machine = machine_info::machine();
     println!("{machine:#}");
     let steal = Steal::begin();
     let mut bench = Bench::start(settings)?;
@@ -158,7 +158,7 @@ impl Bench {
         let (cpus, fio) = (Cpus::choose(), Fio::find()?);
         // Dropped the other way round: files before what they lie on.
         let (mut loops, mut files, mut skips) = (Vec::new(), Vec::new(), Vec::new());
-        for place in Place::ALL {
+        for place in TestDevice::ALL {
             if !CANDIDATES.iter().any(|(client, load)| load.place == place && settings.chooses(&name(*client, load))) {
                 continue;
             }
@@ -168,7 +168,7 @@ impl Bench {
             }
         }
         let disk =
-            |(place, file): &(Place, FilledFile)| format!("{}=file:{},block=512", place.disk_name(), file.path().display());
+            |(place, file): &(TestDevice, FilledFile)| format!("{}=file:{},block=512", place.disk_name(), file.path().display());
         let disks: Vec<String> = files.iter().map(disk).collect();
         let more = ["--workers", "1", "--cpus", &cpus.server.to_string()];
         let daemon = Daemon::start_program(&Daemon::shipped()?, &disks, &more)?;
@@ -211,7 +211,7 @@ impl Bench {
     }
 
     fn entry(&self, machine: &Value, claims: &[Claim]) -> Value {
-        let place = |(place, file): &(Place, FilledFile)| {
+        let place = |(place, file): &(TestDevice, FilledFile)| {
             json!({
                 "place": place.text(),
                 "file_system": generator::file_system(file.path()),
@@ -239,16 +239,16 @@ impl Settings {
     }
 }
 
-fn make_file(place: Place, settings: &Settings, loops: &mut Vec<LoopDisk>) -> Result<FilledFile, String> {
+fn make_file(place: TestDevice, settings: &Settings, loops: &mut Vec<LoopDisk>) -> Result<FilledFile, String> {
     let file_name = format!("fipsee-bench-small-{}.img", std::process::id());
     let sector_bytes = match place {
-        Place::Disk => {
+        TestDevice::Disk => {
             let folder = &settings.file_directory;
             std::fs::create_dir_all(folder).map_err(|error| format!("cannot create {}: {error}", folder.display()))?;
             return FilledFile::create(folder.join(file_name), MEBIBYTES_ON_DISK);
         }
-        Place::SmallSectors => 512,
-        Place::LargeSectors => 4096,
+        TestDevice::SmallSectors => 512,
+        TestDevice::LargeSectors => 4096,
     };
     loops.push(LoopDisk::mount(&settings.memory_directory, sector_bytes)?);
     let folder = loops.last().map(LoopDisk::folder).unwrap_or(&settings.memory_directory);

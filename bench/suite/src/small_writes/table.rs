@@ -1,14 +1,14 @@
 //! What small writes cost, from the results.
 
-use super::{CLIENTS, Client, DISK_512, Load, Place, name};
+use super::{CLIENTS, Client, DISK_512, Load, TestDevice, name};
 use crate::plot::rate;
 use crate::table::{IOPS, P50, Results};
 
 const LOADS: [Load; 4] = [
     DISK_512,
-    Load { place: Place::SmallSectors, block_bytes: 512 },
-    Load { place: Place::LargeSectors, block_bytes: 4096 },
-    Load { place: Place::LargeSectors, block_bytes: 512 },
+    Load { place: TestDevice::SmallSectors, block_bytes: 512 },
+    Load { place: TestDevice::LargeSectors, block_bytes: 4096 },
+    Load { place: TestDevice::LargeSectors, block_bytes: 512 },
 ];
 
 /// Requests per second of our `of` over those of `to`, the median of pairs.

@@ -9,7 +9,7 @@ use fipsee_block::wire::{Operation, request_one_segment};
 use fipsee_guest::device::{Guest, Options};
 use fipsee_guest::ring::{GuestRing, Incoming, plan, segment};
 use fipsee_ring::clock;
-use fipsee_virtio::blk::upgrade::wire::{self, DONE, Question};
+use fipsee_virtio::blk::upgrade::wire::{self, DONE, UpgradeRequest};
 
 use super::{Measured, Site, Way};
 use crate::matrix::Cell;
@@ -45,7 +45,8 @@ impl Rings {
     fn run(&self, cell: Cell, duration: Duration) -> Result<Measured, String> {
         let mut guest = Guest::start(&self.socket, &Options::default()).map_err(|error| format!("vhost-user: {error}"))?;
         let entry = plan(&guest.ram, 64, 0);
-        let attach = Question { operation: wire::Operation::Attach, attachment: 0, features: 0, queue: 0, entries: vec![entry] };
+        let attach =
+            UpgradeRequest { operation: wire::Operation::Attach, attachment: 0, features: 0, queue: 0, entries: vec![entry] };
         let reply = guest.ask(0, &attach);
         if reply.result != DONE {
             return Err(format!("attach: {reply:?}"));

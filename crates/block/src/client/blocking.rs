@@ -7,7 +7,7 @@ use fipsee_ring::port::ReconnectPolicy;
 use super::connection::{AttachOptions, Disk, ReconnectEvent};
 use super::memory::{Buffer, Bytes};
 use super::queue::Queue;
-use super::transfer::{BOUNCE_BYTES, Place, Plan, Transfers};
+use super::transfer::{BOUNCE_BYTES, Plan, TransferMemory, Transfers};
 use super::{DiskError, Error};
 use crate::wire::{BlockInfo, FLAG_UNMAP, Operation};
 
@@ -90,7 +90,7 @@ impl Blocking {
 
     fn run(&mut self, operation: Operation, flags: u16, range: (u64, u64), bytes: Option<Bytes<'_>>) -> Result<(), Error> {
         let Self { disk, queues, bounce, transfers, reconnect } = self;
-        let place = bytes.map_or(Place::None, |bytes| Place::Bounce(bytes, bounce));
+        let place = bytes.map_or(TransferMemory::None, |bytes| TransferMemory::Bounce(bytes, bounce));
         let plan = Plan { operation, flags, disk_offsets: &[range.0], length_bytes: range.1, keep_going: false, place };
         let done = transfers.run(&mut queues[0], &plan, |queue, waited| match (waited, &mut *reconnect) {
             (Err(Error::Disconnected), Some((policy, hook))) => disk.reconnect(std::slice::from_mut(queue), policy, hook),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use fipsee_ring::PeerFault;
 use fipsee_ring::channel::{FEATURE_CHOICES, FEATURE_WORKER_CPU};
 use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, MAX_REGIONS, Wanted};
-use fipsee_ring::handshake::{self, Attached, ask, unexpected};
+use fipsee_ring::handshake::{self, AttachedChannel, ask, unexpected};
 use fipsee_ring::port::ReconnectPolicy;
 use fipsee_ring::region::{Access, Region};
 use fipsee_ring::seqpacket::Seqpacket;
@@ -140,12 +140,12 @@ impl Disk {
     ///
     /// # Errors
     /// The service information is none of a disk.
-    pub fn over(attached: Attached, options: &AttachOptions) -> Result<(Self, Vec<Queue>), Error> {
+    pub fn over(attached: AttachedChannel, options: &AttachOptions) -> Result<(Self, Vec<Queue>), Error> {
         Self::open(Path::new(""), options, attached)
     }
 
-    fn open(socket_path: &Path, options: &AttachOptions, attached: Attached) -> Result<(Self, Vec<Queue>), Error> {
-        let Attached { control, region, layout, service_info, queues } = attached;
+    fn open(socket_path: &Path, options: &AttachOptions, attached: AttachedChannel) -> Result<(Self, Vec<Queue>), Error> {
+        let AttachedChannel { control, region, layout, service_info, queues } = attached;
         let info = BlockInfo::from_bytes(&service_info)?;
         let shared = Arc::new(Shared {
             control: Mutex::new(control),
@@ -277,8 +277,8 @@ impl Disk {
     ///
     /// # Errors
     /// It is another disk's, or worse than the one before.
-    pub fn resume<Q: BorrowMut<Queue>>(&self, attached: Attached, queues: &mut [Q]) -> Result<(), Error> {
-        let Attached { control, region, layout, service_info, queues: channels } = attached;
+    pub fn resume<Q: BorrowMut<Queue>>(&self, attached: AttachedChannel, queues: &mut [Q]) -> Result<(), Error> {
+        let AttachedChannel { control, region, layout, service_info, queues: channels } = attached;
         let (info, known) = (BlockInfo::from_bytes(&service_info)?, self.info());
         let checks = [
             ("identity", info.identity == known.identity),
@@ -312,7 +312,7 @@ fn register_with(control: &Seqpacket, memory: &Memory) -> Result<(), Error> {
     }
 }
 
-fn handshake(socket_path: &Path, options: &AttachOptions) -> Result<Attached, Error> {
+fn handshake(socket_path: &Path, options: &AttachOptions) -> Result<AttachedChannel, Error> {
     let flag = |set, bit| if set { bit } else { 0 };
     let claim = match options.claim {
         Claim::SoleWriter if !options.read_only => ATTACH_SOLE_WRITER,

@@ -56,7 +56,7 @@ impl Pool {
         if free_bytes > taken_bytes {
             state.free.insert(offset_bytes + taken_bytes, free_bytes - taken_bytes);
         }
-        Ok(Buffer { place: Place::Pool(Arc::clone(self)), offset_bytes, length_bytes: wanted_bytes, taken_bytes })
+        Ok(Buffer { place: BufferOwner::Pool(Arc::clone(self)), offset_bytes, length_bytes: wanted_bytes, taken_bytes })
     }
 
     fn give_back(&self, offset_bytes: u64, length_bytes: u64) {
@@ -143,12 +143,12 @@ impl Memory {
             "buffers consist of sectors"
         );
         self.region.pointer("buffer", offset_bytes, length_bytes)?;
-        Ok(Buffer { place: Place::Own(self.clone()), offset_bytes, length_bytes, taken_bytes: length_bytes })
+        Ok(Buffer { place: BufferOwner::Own(self.clone()), offset_bytes, length_bytes, taken_bytes: length_bytes })
     }
 }
 
 #[derive(Debug)]
-enum Place {
+enum BufferOwner {
     Pool(Arc<Pool>),
     Own(Memory),
 }
@@ -157,7 +157,7 @@ enum Place {
 /// any moment.
 #[derive(Debug)]
 pub struct Buffer {
-    place: Place,
+    place: BufferOwner,
     offset_bytes: u64,
     length_bytes: u64,
     taken_bytes: u64,
@@ -184,8 +184,8 @@ impl Buffer {
             "segments consist of sectors"
         );
         let region = match &self.place {
-            Place::Pool(_) => 0,
-            Place::Own(memory) => memory.id,
+            BufferOwner::Pool(_) => 0,
+            BufferOwner::Own(memory) => memory.id,
         };
         match (u32::try_from(start_bytes >> SECTOR_SHIFT), u16::try_from(length_bytes >> SECTOR_SHIFT)) {
             (Ok(offset_sectors), Ok(length_sectors)) => Segment { offset_sectors, length_sectors, region },
@@ -227,11 +227,11 @@ impl Buffer {
         let own_bytes = self.offset_bytes + offset_bytes;
         // Copied without the lock: queues of other threads copy at the same time.
         let (region, own_bytes) = match &self.place {
-            Place::Pool(pool) => {
+            BufferOwner::Pool(pool) => {
                 let state = lock(&pool.state);
                 (Arc::clone(&state.region), state.offset_bytes + own_bytes)
             }
-            Place::Own(memory) => (Arc::clone(&memory.region), own_bytes),
+            BufferOwner::Own(memory) => (Arc::clone(&memory.region), own_bytes),
         };
         let copied = region.pointer("buffer", own_bytes, length_bytes).map(|own| {
             let (from, to) = if is_read { (own.as_ptr(), other) } else { (other, own.as_ptr()) };
@@ -245,7 +245,7 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if let Place::Pool(pool) = &self.place {
+        if let BufferOwner::Pool(pool) = &self.place {
             pool.give_back(self.offset_bytes, self.taken_bytes);
         }
     }

@@ -382,6 +382,6 @@ fn bad_head(message: &Message) -> Error {
 
 impl AsFd for Queue {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.port.queue.our_bell.as_fd()
+        self.port.queue.our_doorbell.as_fd()
     }
 }

@@ -21,7 +21,7 @@ const DIRECT_PIECE_BYTES: u64 = 1 << 20;
 
 /// Where the data of a transfer is.
 #[derive(Clone, Copy, Debug)]
-pub enum Place<'a> {
+pub enum TransferMemory<'a> {
     /// There is none.
     None,
     /// In this region of the disk's memory, from so many bytes on, a multiple of 512.
@@ -44,7 +44,7 @@ pub struct Plan<'a> {
     /// Begin more after a failure.
     pub keep_going: bool,
     /// Their memory.
-    pub place: Place<'a>,
+    pub place: TransferMemory<'a>,
 }
 
 impl Plan<'_> {
@@ -62,13 +62,13 @@ impl Plan<'_> {
     fn stage(&self, queue: &mut Queue, at_bytes: u64, range: (u64, u64), slot_bytes: u64, token: u64) -> Result<(), Full> {
         let (offset_bytes, length_bytes) = range;
         let segment = match self.place {
-            Place::None => Segment { offset_sectors: 0, length_sectors: 0, region: 0 },
-            Place::Direct(region, base_bytes) => Segment {
+            TransferMemory::None => Segment { offset_sectors: 0, length_sectors: 0, region: 0 },
+            TransferMemory::Direct(region, base_bytes) => Segment {
                 offset_sectors: u32::try_from((base_bytes + at_bytes) >> SECTOR_SHIFT).unwrap_or(u32::MAX),
                 length_sectors: u16::try_from(length_bytes >> SECTOR_SHIFT).unwrap_or(u16::MAX),
                 region,
             },
-            Place::Bounce(bytes, bounce) => {
+            TransferMemory::Bounce(bytes, bounce) => {
                 if self.operation == Operation::Write {
                     bounce.copy(false, slot_bytes, bytes, at_bytes, length_bytes);
                 }
@@ -109,9 +109,9 @@ impl Transfers {
     /// Longest piece of one request, and how many may be in flight.
     fn pieces(&self, plan: &Plan<'_>, depth: usize) -> (u64, usize) {
         let (most_bytes, bounce_bytes) = match plan.place {
-            Place::None => (self.max_range_bytes, u64::MAX),
-            Place::Direct(..) => (self.max_data_bytes, u64::MAX),
-            Place::Bounce(_, bounce) => (self.max_data_bytes.min(BOUNCE_PIECE_BYTES), bounce.length_bytes()),
+            TransferMemory::None => (self.max_range_bytes, u64::MAX),
+            TransferMemory::Direct(..) => (self.max_data_bytes, u64::MAX),
+            TransferMemory::Bounce(_, bounce) => (self.max_data_bytes.min(BOUNCE_PIECE_BYTES), bounce.length_bytes()),
         };
         let piece_bytes = most_bytes.min(bounce_bytes).min(plan.length_bytes.max(1));
         (piece_bytes, usize::try_from(bounce_bytes / piece_bytes).unwrap_or(usize::MAX).min(depth))
@@ -131,7 +131,7 @@ impl Transfers {
         mut settle: impl FnMut(&mut Queue, Result<usize, Error>) -> Result<(), E>,
     ) -> Result<Vec<(usize, Status)>, E> {
         let mut failures = Vec::new();
-        if plan.length_bytes == 0 && !matches!(plan.place, Place::None) {
+        if plan.length_bytes == 0 && !matches!(plan.place, TransferMemory::None) {
             return Ok(failures);
         }
         let (piece_bytes, slots) = self.pieces(plan, queue.depth());
@@ -167,7 +167,7 @@ impl Transfers {
                 let Some(at_bytes) = in_flight.get(slot).copied() else { return };
                 let (index, _, length_bytes) = plan.request(at_bytes, piece_bytes);
                 match (completion.status, plan.place) {
-                    (Status::Ok, Place::Bounce(bytes, bounce)) if plan.operation == Operation::Read => {
+                    (Status::Ok, TransferMemory::Bounce(bytes, bounce)) if plan.operation == Operation::Read => {
                         bounce.copy(true, slot as u64 * piece_bytes, bytes, at_bytes, length_bytes);
                     }
                     (Status::Ok, _) => {}

@@ -100,7 +100,7 @@ const FULL: u8 = 2;
 
 /// One kind of fault: how many since the last drain, and the first of them.
 #[derive(Debug, Default)]
-struct Channel {
+struct FaultCounter {
     count: AtomicU64,
     state: AtomicU8,
     operation: AtomicU8,
@@ -108,7 +108,7 @@ struct Channel {
     detail: AtomicU64,
 }
 
-impl Channel {
+impl FaultCounter {
     fn put(&self, operation: u8, sector: u64, detail: u64) {
         // Counted before the place is looked at, and the place is free before the count is taken: of the two one at least is seen.
         self.count.fetch_add(1, Ordering::SeqCst);
@@ -143,12 +143,12 @@ pub struct Faults {
     failed: [AtomicU64; OPERATIONS.len()],
     /// Requests that are in flight for too long now.
     stalled: AtomicU64,
-    failures: Channel,
-    stalls: Channel,
-    ends: Channel,
+    failures: FaultCounter,
+    stalls: FaultCounter,
+    ends: FaultCounter,
     /// Something is there to be drained, and the bell was rung for it.
     is_pending: AtomicBool,
-    bell: OnceLock<EventDoorbell>,
+    doorbell: OnceLock<EventDoorbell>,
 }
 
 impl Faults {
@@ -165,10 +165,10 @@ impl Faults {
     }
 
     /// Ring this from now on when there is something to drain; at once, if there is.
-    pub fn ring_at(&self, bell: &EventDoorbell) {
-        let _ = self.bell.set(bell.clone());
+    pub fn ring_at(&self, doorbell: &EventDoorbell) {
+        let _ = self.doorbell.set(doorbell.clone());
         if self.is_pending.load(Ordering::Acquire) {
-            bell.ring();
+            doorbell.ring();
         }
     }
 
@@ -193,12 +193,12 @@ impl Faults {
         self.put(&self.ends, operation, sector, nanoseconds(duration));
     }
 
-    fn put(&self, channel: &Channel, operation: Operation, sector: u64, detail: u64) {
+    fn put(&self, channel: &FaultCounter, operation: Operation, sector: u64, detail: u64) {
         channel.put(index_of(operation), sector, detail);
         if !self.is_pending.swap(true, Ordering::AcqRel)
-            && let Some(bell) = self.bell.get()
+            && let Some(doorbell) = self.doorbell.get()
         {
-            bell.ring();
+            doorbell.ring();
         }
     }
 
@@ -266,27 +266,27 @@ mod tests {
 
     use super::*;
 
-    fn is_ringing(bell: &EventDoorbell) -> bool {
+    fn is_ringing(doorbell: &EventDoorbell) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        rustix::event::poll(&mut [PollFd::new(bell, PollFlags::IN)], Some(&now)).expect("poll") > 0
+        rustix::event::poll(&mut [PollFd::new(doorbell, PollFlags::IN)], Some(&now)).expect("poll") > 0
     }
 
-    fn quiet(bell: &EventDoorbell) {
-        rustix::io::read(bell, &mut [0; 8]).expect("it rang");
+    fn quiet(doorbell: &EventDoorbell) {
+        rustix::io::read(doorbell, &mut [0; 8]).expect("it rang");
     }
 
     #[test]
     fn bell_rings_once_for_each_drain_and_for_what_came_before_it_was_there() {
-        let (faults, bell) = (Faults::new(None), EventDoorbell::new().expect("a doorbell"));
+        let (faults, doorbell) = (Faults::new(None), EventDoorbell::new().expect("a doorbell"));
         faults.failed(Operation::Read, 0, None);
-        faults.ring_at(&bell);
-        assert!(is_ringing(&bell));
-        quiet(&bell);
+        faults.ring_at(&doorbell);
+        assert!(is_ringing(&doorbell));
+        quiet(&doorbell);
         faults.failed(Operation::Read, 0, None);
-        assert!(!is_ringing(&bell), "it has rung, and nobody has drained");
+        assert!(!is_ringing(&doorbell), "it has rung, and nobody has drained");
         assert_eq!(faults.drain().map(|report| report.count).sum::<u64>(), 2);
         faults.failed(Operation::Read, 0, None);
-        assert!(is_ringing(&bell) && faults.is_pending());
+        assert!(is_ringing(&doorbell) && faults.is_pending());
     }
 
     #[test]

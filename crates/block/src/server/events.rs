@@ -1,18 +1,18 @@
 //! What is rare: questions for the disk's description, events, and where a queue stands between two visits: all that another server of it
 //! must know to go on.
 
-use fipsee_ring::doorbell::ClientBell;
+use fipsee_ring::doorbell::ClientDoorbell;
 use fipsee_ring::memory::{Memory, copy_to};
 use fipsee_ring::ring::Cursor;
 
 use super::QueueServer;
 use crate::disk::Disk;
-use crate::request::{Facts, Request};
+use crate::request::{Request, RequestLimits};
 use crate::wire::{BlockInfo, KIND_DETACH, KIND_RESIZE, Operation, Status, event};
 
 /// An event that waits for its credit, or to be acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EventStanding {
+pub struct EventState {
     /// The client has it and has not acknowledged it.
     pub unacknowledged: bool,
     /// What is to be sent when it has.
@@ -21,20 +21,20 @@ pub struct EventStanding {
 
 /// Where a queue stands. Nothing is in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct QueueState {
     /// The next request.
     pub request: Cursor,
     /// The next completion.
     pub completion: Cursor,
     /// Changes of the size.
-    pub resize: EventStanding,
+    pub resize: EventState,
     /// The end of the disk.
-    pub detach: EventStanding,
+    pub detach: EventState,
     /// Has the disk gone?
     pub detached: bool,
 }
 
-impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
+impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
     #[cold]
     pub(super) fn serve_service<D: Disk>(&mut self, request: &Request, disk: &D) {
         self.tally.others += 1;
@@ -47,7 +47,7 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
 
     fn put_info<D: Disk>(&self, disk: &D) -> Status {
         let mut info = disk.info();
-        info.capabilities = self.facts.capabilities;
+        info.capabilities = self.limits.capabilities;
         // SAFETY: `parse` found the spans just now, in memory that the client lets us write.
         if unsafe { copy_to(&self.spans, &info.to_bytes()) } { Status::Ok } else { Status::Invalid }
     }
@@ -67,7 +67,7 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
 
     /// The disk's size changed.
     pub fn announce_resize(&mut self, info: &BlockInfo) {
-        self.facts = Facts::new(info, self.read_only);
+        self.limits = RequestLimits::new(info, self.read_only);
         self.resize.wanted = (info.sector_count != self.told_sectors).then_some(info.sector_count);
         self.send_events();
         self.flush();
@@ -96,8 +96,8 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
     }
     /// Where the queue stands; `None` while requests are in flight.
     #[must_use]
-    pub fn standing(&self) -> Option<Standing> {
-        (self.in_flight == 0 && self.packer.count == 0).then(|| Standing {
+    pub fn state(&self) -> Option<QueueState> {
+        (self.in_flight == 0 && self.packer.count == 0).then(|| QueueState {
             request: self.queue.requests.cursor(),
             completion: self.queue.completions.cursor(),
             resize: self.resize,
@@ -107,12 +107,12 @@ impl<M: Memory, C: ClientBell, O> QueueServer<M, C, O> {
     }
 
     /// Go on as another server left off, whose cursors the channel's end was opened with.
-    pub fn take_stand(&mut self, standing: &Standing) {
-        self.resize = standing.resize;
-        if standing.resize.wanted.is_some() {
+    pub fn restore(&mut self, state: &QueueState) {
+        self.resize = state.resize;
+        if state.resize.wanted.is_some() {
             self.told_sectors = 0;
         }
-        self.detach = standing.detach;
-        self.detached = standing.detached;
+        self.detach = state.detach;
+        self.detached = state.detached;
     }
 }

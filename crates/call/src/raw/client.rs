@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fipsee_ring::channel::FEATURE_CHOICES;
 use fipsee_ring::control::{Control, Refusal, Wanted};
-use fipsee_ring::handshake::{self, Attached};
+use fipsee_ring::handshake::{self, AttachedChannel};
 use fipsee_ring::port::Port;
 use fipsee_ring::region::Region;
 use fipsee_ring::seqpacket::Seqpacket;
@@ -18,7 +18,7 @@ use fipsee_ring::{Message, PeerFault};
 use crate::client::ConnectOptions;
 use crate::error::{CallError, Error};
 use crate::payload::Payload;
-use crate::wire::{PROFILE, Place, SERVICE_CALLS, ServiceInfo};
+use crate::wire::{PROFILE, PayloadSlot, SERVICE_CALLS, ServiceInfo};
 
 /// A server that closes a channel hangs up on its doorbell and then says why. One that was killed says nothing, and is not
 /// waited for: its end of the socket is closed.
@@ -36,8 +36,8 @@ pub struct RawClient {
     /// Calls started and not yet published.
     staged: Vec<Message>,
     /// Where the next call to be started has its payloads, and the next reply to be taken.
-    next_start: Place,
-    next_reply: Place,
+    next_start: PayloadSlot,
+    next_reply: PayloadSlot,
 }
 
 impl RawClient {
@@ -58,8 +58,8 @@ impl RawClient {
     /// # Errors
     /// What a server must not grant.
     #[doc(hidden)]
-    pub fn over(attached: Attached, options: &ConnectOptions) -> Result<Self, Error> {
-        let Attached { control, region, layout, service_info, mut queues } = attached;
+    pub fn over(attached: AttachedChannel, options: &ConnectOptions) -> Result<Self, Error> {
+        let AttachedChannel { control, region, layout, service_info, mut queues } = attached;
         let info = ServiceInfo::from_bytes(&service_info)?;
         let (Some(queue), Some(geometry), true) = (queues.pop(), layout.queues.first(), queues.is_empty()) else {
             return Err(PeerFault::Count { what: "queues", value: layout.queues.len() as u64, limit: 1 }.into());
@@ -82,8 +82,8 @@ impl RawClient {
             info,
             depth,
             staged: Vec::with_capacity(depth as usize),
-            next_start: Place::first(depth),
-            next_reply: Place::first(depth),
+            next_start: PayloadSlot::first(depth),
+            next_reply: PayloadSlot::first(depth),
         })
     }
 
@@ -289,6 +289,6 @@ impl RawClient {
 
 impl AsFd for RawClient {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.port.queue.our_bell.as_fd()
+        self.port.queue.our_doorbell.as_fd()
     }
 }

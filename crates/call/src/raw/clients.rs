@@ -57,9 +57,9 @@ pub struct Serving {
 }
 
 /// A client has a channel to the service of this name.
-struct Attached(Arc<str>);
+struct CallAttachment(Arc<str>);
 
-impl Attachment<Turns> for Attached {
+impl Attachment<Turns> for CallAttachment {
     fn name(&self) -> &str {
         &self.0
     }
@@ -126,7 +126,7 @@ impl Host<Turns> for Serving {
         let make = move |id| Ok(CallQueue::new(id, who, queue, pool, depth));
         let add = Command::add(QueueName { client: id, index: 0 }, make, added);
         Ok(Granted {
-            attachment: Box::new(Attached(Arc::clone(name))),
+            attachment: Box::new(CallAttachment(Arc::clone(name))),
             assignments: vec![Assignment::to(worker, handle)],
             reply: grant.attached(info.to_bytes()),
             grant,

@@ -15,13 +15,13 @@ use fipsee_serve::{Engine, Queue, Worker};
 
 use crate::payload::Payload;
 use crate::server::{Call, Credentials};
-use crate::wire::{Place, ServiceInfo};
+use crate::wire::{PayloadSlot, ServiceInfo};
 
 /// The channels whose turn it is. The worker makes no pass before every turn is over: none is in flight between two passes, and in
 /// which order they are taken makes no difference.
 #[derive(Default)]
 #[expect(clippy::vec_box, reason = "what changes hands is the box; the channel is not moved")]
-pub struct Turns(pub(super) Vec<Box<Channel>>);
+pub struct Turns(pub(super) Vec<Box<CallServerQueue>>);
 
 impl Engine for Turns {
     type Ticket = Infallible;
@@ -36,7 +36,7 @@ impl Engine for Turns {
 ///
 /// Calls stay in the ring until they are carried out: to copy them out in advance made a burst of 64 slower by a quarter, because what
 /// comes and what goes then does not overlap.
-pub(super) struct Channel {
+pub(super) struct CallServerQueue {
     /// The number by which the worker knows the queue.
     id: u32,
     pub(super) client: u64,
@@ -45,7 +45,7 @@ pub(super) struct Channel {
     region: Arc<Region>,
     pool_offset_bytes: u64,
     /// Of the next reply.
-    place: Place,
+    place: PayloadSlot,
     visits: Visits,
     /// Calls taken in this turn, and those that still may be.
     taken: u32,
@@ -54,7 +54,7 @@ pub(super) struct Channel {
     refused: bool,
 }
 
-impl Channel {
+impl CallServerQueue {
     #[inline(always)]
     fn has_work(&self) -> bool {
         self.queue.requests.has_message() && !self.refused
@@ -115,7 +115,7 @@ impl Channel {
     #[inline(always)]
     fn wake_client(&mut self) {
         if self.queue.completions.reader_needs_doorbell() {
-            self.queue.client_bell.ring();
+            self.queue.client_doorbell.ring();
         }
     }
 
@@ -151,8 +151,8 @@ impl Channel {
 
 pub(super) struct CallQueue {
     /// Away during the client's turn.
-    channel: Option<Box<Channel>>,
-    bell: EventDoorbell,
+    channel: Option<Box<CallServerQueue>>,
+    doorbell: EventDoorbell,
     depth: u32,
 }
 
@@ -165,10 +165,11 @@ impl CallQueue {
         (region, pool_offset_bytes): (Arc<Region>, u64),
         depth: u32,
     ) -> Self {
-        let (bell, place, visits) = (queue.our_bell.clone(), Place::first(depth), Visits::default());
+        let (doorbell, place, visits) = (queue.our_doorbell.clone(), PayloadSlot::first(depth), Visits::default());
         let (taken, left, refused) = (0, 0, false);
-        let channel = Channel { id, client, credentials, queue, region, pool_offset_bytes, place, visits, taken, left, refused };
-        Self { channel: Some(Box::new(channel)), bell, depth }
+        let channel =
+            CallServerQueue { id, client, credentials, queue, region, pool_offset_bytes, place, visits, taken, left, refused };
+        Self { channel: Some(Box::new(channel)), doorbell, depth }
     }
 }
 
@@ -208,8 +209,8 @@ impl Queue<Turns> for CallQueue {
     /// Replies are published at once.
     fn flush(&mut self) {}
 
-    fn bell(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.bell.as_fd())
+    fn doorbell(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.doorbell.as_fd())
     }
 
     /// Calls stay with their process.

@@ -9,7 +9,7 @@ use fipsee_ring::{Message, clock};
 use fipsee_serve::{Pass, Worker};
 
 use super::clients::Event;
-use super::queue::{Channel, Turns};
+use super::queue::{CallServerQueue, Turns};
 use crate::server::Call;
 use crate::wire::ServiceInfo;
 
@@ -34,7 +34,7 @@ pub struct RawWorker {
     id: usize,
     info: ServiceInfo,
     /// The channel whose turn it is.
-    turn: Option<Box<Channel>>,
+    turn: Option<Box<CallServerQueue>>,
     /// A call was taken and not answered.
     is_owing: bool,
     worker: Worker<Turns>,
@@ -43,7 +43,7 @@ pub struct RawWorker {
 
 impl RawWorker {
     pub(super) fn new(id: usize, info: ServiceInfo, backoff: Backoff, events: Arc<Mailbox<Event>>) -> io::Result<Self> {
-        let (worker, handle) = Worker::new(fipsee_serve::Place::default(), backoff, Turns::default())?;
+        let (worker, handle) = Worker::new(fipsee_serve::WorkerPlacement::default(), backoff, Turns::default())?;
         events.send(Event::Joined { worker: id, handle });
         Ok(Self { id, info, turn: None, is_owing: false, worker, events })
     }

@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hasher};
 
 use indicatif::ProgressBar;
 
-use super::place::Place;
+use super::place::Endpoint;
 use super::session::Session;
 use super::source::{DiskSource, Piece, Source};
 use super::{Copied, Manner};
@@ -94,14 +94,14 @@ fn first_difference(a: Option<&[u8]>, b: Option<&[u8]>) -> Option<usize> {
     }
 }
 
-fn differs(destination: &Place, offset_bytes: u64) -> Error {
+fn differs(destination: &Endpoint, offset_bytes: u64) -> Error {
     format!("{destination} differs from the source at offset {offset_bytes}; something else writes there, or its storage is bad: copy again").into()
 }
 
 /// Read the destination and compare it with the source, or with what was noted of it.
 pub(super) fn verify(
-    source: &Place,
-    destination: &Place,
+    source: &Endpoint,
+    destination: &Endpoint,
     manner: Manner,
     copied: &Copied,
     bar: &ProgressBar,
@@ -137,8 +137,8 @@ pub(super) fn verify(
 }
 
 /// The part of the destination that was written.
-fn reopen(destination: &Place, manner: Manner, total_bytes: u64) -> Result<Source, Error> {
-    let Place::Disk { name, socket } = destination else {
+fn reopen(destination: &Endpoint, manner: Manner, total_bytes: u64) -> Result<Source, Error> {
+    let Endpoint::Disk { name, socket } = destination else {
         return Source::open(destination, manner);
     };
     let session = Session::attach(socket, name, true, manner)?;
@@ -149,7 +149,7 @@ fn reopen(destination: &Place, manner: Manner, total_bytes: u64) -> Result<Sourc
 fn compare_digests(
     written: Source,
     digests: &Digests,
-    destination: &Place,
+    destination: &Endpoint,
     total_bytes: u64,
     bar: &ProgressBar,
 ) -> Result<(), Error> {

@@ -17,7 +17,7 @@ use fipsee_block::disk::spec::parse_size;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use self::check::Digests;
-use self::place::Place;
+use self::place::Endpoint;
 use self::sink::Sink;
 use self::source::{Piece, Source};
 use crate::error::Error;
@@ -86,8 +86,8 @@ struct Copied {
 }
 
 pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
-    let source_place = Place::parse(&arguments.source, socket)?;
-    let destination_place = Place::parse(&arguments.destination, socket)?;
+    let source_place = Endpoint::parse(&arguments.source, socket)?;
+    let destination_place = Endpoint::parse(&arguments.destination, socket)?;
     place::check_pair(&source_place, &destination_place, arguments.verify)?;
     let manner = Manner {
         request_bytes: arguments.block_size.unwrap_or(DEFAULT_REQUEST_BYTES),

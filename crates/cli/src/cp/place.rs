@@ -7,7 +7,7 @@ use crate::error::Error;
 
 /// Where to copy from or to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Endpoint {
     /// `fip:NAME`, `fip:NAME@SOCKET`
     Disk {
         /// Of the disk.
@@ -21,7 +21,7 @@ pub(super) enum Place {
     Standard,
 }
 
-impl Place {
+impl Endpoint {
     pub(super) fn parse(text: &str, default_socket: &Path) -> Result<Self, Error> {
         let Some(disk) = text.strip_prefix("fip:") else {
             return match text {
@@ -47,7 +47,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Disk { name, .. } => write!(f, "fip:{name}"),
@@ -58,7 +58,7 @@ impl fmt::Display for Place {
 }
 
 /// Can one be copied to the other?
-pub(super) fn check_pair(source: &Place, destination: &Place, verify: bool) -> Result<(), Error> {
+pub(super) fn check_pair(source: &Endpoint, destination: &Endpoint, verify: bool) -> Result<(), Error> {
     if !source.is_disk() && !destination.is_disk() {
         return Err(
             format!("neither '{source}' nor '{destination}' is a disk; write fip:NAME for a disk, or use cp for files").into()
@@ -67,7 +67,7 @@ pub(super) fn check_pair(source: &Place, destination: &Place, verify: bool) -> R
     if source == destination {
         return Err(format!("source and destination are the same disk, {source}; name two").into());
     }
-    if verify && *destination == Place::Standard {
+    if verify && *destination == Endpoint::Standard {
         return Err("--verify cannot read standard output back; copy to a file, or leave --verify out".into());
     }
     Ok(())
@@ -77,18 +77,18 @@ pub(super) fn check_pair(source: &Place, destination: &Place, verify: bool) -> R
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Place {
-        Place::parse(text, Path::new("/default")).expect("a place")
+    fn parse(text: &str) -> Endpoint {
+        Endpoint::parse(text, Path::new("/default")).expect("a place")
     }
 
     #[test]
     fn disks_files_and_standard_streams_are_told_apart() {
-        assert_eq!(parse("fip:a"), Place::Disk { name: "a".into(), socket: "/default".into() });
-        assert_eq!(parse("fip:a@/other"), Place::Disk { name: "a".into(), socket: "/other".into() });
-        assert_eq!(parse("./fip:a"), Place::File("./fip:a".into()));
-        assert_eq!(parse("-"), Place::Standard);
-        assert!(Place::parse("fip:", Path::new("/default")).is_err());
-        assert!(Place::parse("fip:a@", Path::new("/default")).is_err());
+        assert_eq!(parse("fip:a"), Endpoint::Disk { name: "a".into(), socket: "/default".into() });
+        assert_eq!(parse("fip:a@/other"), Endpoint::Disk { name: "a".into(), socket: "/other".into() });
+        assert_eq!(parse("./fip:a"), Endpoint::File("./fip:a".into()));
+        assert_eq!(parse("-"), Endpoint::Standard);
+        assert!(Endpoint::parse("fip:", Path::new("/default")).is_err());
+        assert!(Endpoint::parse("fip:a@", Path::new("/default")).is_err());
     }
 
     #[test]

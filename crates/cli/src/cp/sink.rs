@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use fipsee_block::wire::{CAPABILITY_WRITE, CAPABILITY_WRITE_ZEROES, SECTOR_BYTES};
 
 use super::file::FileSink;
-use super::place::Place;
+use super::place::Endpoint;
 use super::session::{Session, Work};
 use super::{ALIGN_BYTES, Manner};
 use crate::error::Error;
@@ -20,14 +20,14 @@ pub(super) enum Sink {
 
 impl Sink {
     /// Open the destination, once it is known to have room for `size_bytes` (`None`: nobody knows yet).
-    pub(super) fn open(place: &Place, manner: Manner, source: &Place, size_bytes: Option<u64>) -> Result<Self, Error> {
+    pub(super) fn open(place: &Endpoint, manner: Manner, source: &Endpoint, size_bytes: Option<u64>) -> Result<Self, Error> {
         match place {
-            Place::Disk { name, socket } => {
+            Endpoint::Disk { name, socket } => {
                 let session = Session::attach(socket, name, false, manner)?;
                 DiskSink::new(session, source, size_bytes).map(|disk| Self::Disk(Box::new(disk)))
             }
-            Place::File(path) => Ok(Self::File(FileSink::create(path, size_bytes)?, Some(path.clone()))),
-            Place::Standard => Ok(Self::File(FileSink::standard()?, None)),
+            Endpoint::File(path) => Ok(Self::File(FileSink::create(path, size_bytes)?, Some(path.clone()))),
+            Endpoint::Standard => Ok(Self::File(FileSink::standard()?, None)),
         }
     }
 
@@ -67,7 +67,7 @@ pub(super) struct DiskSink {
 }
 
 impl DiskSink {
-    fn new(session: Session, source: &Place, source_bytes: Option<u64>) -> Result<Self, Error> {
+    fn new(session: Session, source: &Endpoint, source_bytes: Option<u64>) -> Result<Self, Error> {
         let info = session.info();
         let (name, size_bytes) = (session.name(), info.size_bytes());
         if !info.can(CAPABILITY_WRITE) {
@@ -168,7 +168,7 @@ impl DiskSink {
     }
 }
 
-fn too_large(source: &Place, source_bytes: u64, name: &str, size_bytes: u64) -> Error {
+fn too_large(source: &Endpoint, source_bytes: u64, name: &str, size_bytes: u64) -> Error {
     format!(
         "{source} has {source_bytes} bytes but disk '{name}' only {size_bytes}; choose a larger disk, or enlarge it: fipsee resize {name} {}",
         source_bytes.next_multiple_of(ALIGN_BYTES as u64)

@@ -4,7 +4,7 @@ use std::io::Read;
 
 use super::Manner;
 use super::file::FileSource;
-use super::place::Place;
+use super::place::Endpoint;
 use super::session::{Session, Work};
 use crate::error::Error;
 
@@ -35,15 +35,15 @@ pub(super) enum Source {
 }
 
 impl Source {
-    pub(super) fn open(place: &Place, manner: Manner) -> Result<Self, Error> {
+    pub(super) fn open(place: &Endpoint, manner: Manner) -> Result<Self, Error> {
         match place {
-            Place::Disk { name, socket } => {
+            Endpoint::Disk { name, socket } => {
                 let session = Session::attach(socket, name, true, manner)?;
                 let size_bytes = session.info().size_bytes();
                 Ok(Self::Disk(DiskSource::new(session, size_bytes)?))
             }
-            Place::File(path) => super::file::open_source(path, manner.request_bytes),
-            Place::Standard => Ok(Self::Stream {
+            Endpoint::File(path) => super::file::open_source(path, manner.request_bytes),
+            Endpoint::Standard => Ok(Self::Stream {
                 reader: Box::new(std::io::stdin().lock()),
                 shown: "standard input".to_owned(),
                 request_bytes: manner.request_bytes,

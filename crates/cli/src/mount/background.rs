@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::{Arguments, tell};
+use super::{Arguments, log};
 use crate::error::Error;
 use crate::output;
 
@@ -41,7 +41,7 @@ pub(super) fn leave_session() {
 
 /// In the second process, once it has mounted and said so: let go of everything of who started it.
 pub(super) fn let_go() -> Result<(), Error> {
-    tell::use_system_log();
+    log::use_system_log();
     let null = rustix::fs::open("/dev/null", OFlags::RDWR, Mode::empty());
     let null = null.map_err(|error| Error::io("open /dev/null", &error.into()))?;
     let redirected = rustix::stdio::dup2_stdout(null.as_fd()).and_then(|()| rustix::stdio::dup2_stderr(null.as_fd()));

@@ -16,7 +16,7 @@ use rustix::fs::{FallocateFlags, OFlags};
 
 use super::answer::Answer;
 use super::lane::{Lane, MAX_DATA_BYTES, Work};
-use super::link::Facts;
+use super::link::MountedDisk;
 use super::patient::{Job, whole_blocks};
 use super::placement::Placement;
 use super::ranges::{Claim, Ranges};
@@ -42,7 +42,7 @@ pub(super) struct Owner {
 #[derive(Debug)]
 pub(super) struct DiskFile {
     pub(super) lanes: Vec<Arc<Lane>>,
-    pub(super) facts: Arc<Facts>,
+    pub(super) facts: Arc<MountedDisk>,
     pub(super) ranges: Arc<Ranges>,
     pub(super) patient: Sender<Job>,
     pub(super) owner: Owner,

@@ -19,8 +19,8 @@ use fuser::Errno;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::answer::Answer;
+use super::log::log;
 use super::ranges::Claim;
-use super::tell::tell;
 
 /// Requests in flight on one lane at most, and the acknowledgements of the two kinds of events.
 pub(super) const DEPTH: u32 = 128;
@@ -121,7 +121,7 @@ impl Slots {
 
 /// A lane's queue and slots.
 #[derive(Debug)]
-pub(super) struct Channel {
+pub(super) struct LaneQueue {
     pub(super) queue: Queue,
     pub(super) slots: Slots,
 }
@@ -130,7 +130,7 @@ pub(super) struct Channel {
 #[derive(Debug)]
 pub(super) struct State {
     /// `None`: the disk is lost; requests fail at once.
-    pub(super) channel: Option<Channel>,
+    pub(super) channel: Option<LaneQueue>,
     /// Counts attachments: a buffer of one of them does not go back into another.
     pub(super) attachment: u64,
     /// Counts connections, which the descriptors belong to.
@@ -143,7 +143,7 @@ pub(super) struct State {
 
 /// What lanes report.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum News {
+pub(super) enum LinkEvent {
     /// A connection of this number broke.
     Lost { connection: u64 },
     /// The disk says something.
@@ -159,7 +159,7 @@ pub(super) struct Lane {
     /// There is room, or the connection changed.
     changed: Condvar,
     device: OnceLock<OwnedFd>,
-    news: Sender<News>,
+    news: Sender<LinkEvent>,
 }
 
 /// What a thread keeps between requests, so that none allocates.
@@ -175,7 +175,7 @@ thread_local! {
 }
 
 impl Lane {
-    pub(super) const fn new(channel: Channel, news: Sender<News>) -> Self {
+    pub(super) const fn new(channel: LaneQueue, news: Sender<LinkEvent>) -> Self {
         let state =
             State { channel: Some(channel), attachment: 0, connection: 0, is_broken: false, is_stopping: false, waiting: 0 };
         Self { state: Mutex::new(state), changed: Condvar::new(), device: OnceLock::new(), news }
@@ -201,7 +201,7 @@ impl Lane {
         if !state.is_broken {
             state.is_broken = true;
             // Nobody listens any more only when the program ends.
-            let _ = self.news.send(News::Lost { connection: state.connection });
+            let _ = self.news.send(LinkEvent::Lost { connection: state.connection });
         }
     }
 
@@ -283,7 +283,7 @@ impl Lane {
             let Some(channel) = &mut state.channel else { return state };
             let reaped = channel.reap(&mut scratch.finished);
             while let Some(event) = channel.queue.next_event() {
-                let _ = self.news.send(News::Event(event));
+                let _ = self.news.send(LinkEvent::Event(event));
             }
             if reaped.is_err() {
                 self.report_lost(&mut state);
@@ -334,7 +334,7 @@ impl Lane {
                     state = self.lock();
                 }
                 Err(error) => {
-                    tell(&format!("cannot watch the disk's doorbell: {error}; connecting again"));
+                    log(&format!("cannot watch the disk's doorbell: {error}; connecting again"));
                     self.report_lost(&mut state);
                 }
             }
@@ -365,7 +365,7 @@ impl Lane {
     }
 }
 
-impl Channel {
+impl LaneQueue {
     /// Hand a request to the daemon; there is room for it.
     fn start(&mut self, work: Work<'_>, answer: Answer, claim: Option<Claim>) {
         let Self { queue, slots } = self;

@@ -10,21 +10,21 @@ use fipsee::claim;
 use fipsee_block::client::{self, AttachOptions, Claim, Disk, Event, Queue, ReconnectEvent, ReconnectPolicy};
 use fipsee_block::wire::{BlockInfo, SECTOR_BYTES};
 
-use super::lane::{Channel, DEPTH, Lane, News, Slots, State};
-use super::tell::tell;
+use super::lane::{DEPTH, Lane, LaneQueue, LinkEvent, Slots, State};
+use super::log::log;
 
 /// Pause between attempts to attach to a disk that was given up.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// What everybody needs to know of the disk.
 #[derive(Debug)]
-pub(super) struct Facts {
+pub(super) struct MountedDisk {
     /// As at the first attachment; only the size may change.
     info: BlockInfo,
     size_bytes: AtomicU64,
 }
 
-impl Facts {
+impl MountedDisk {
     pub(super) fn size_bytes(&self) -> u64 {
         self.size_bytes.load(Ordering::Relaxed)
     }
@@ -61,7 +61,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    fn attach(&self) -> Result<(Disk, Vec<Channel>), client::Error> {
+    fn attach(&self) -> Result<(Disk, Vec<LaneQueue>), client::Error> {
         let options = AttachOptions {
             queue_count: self.lane_count,
             depth: DEPTH,
@@ -70,8 +70,8 @@ impl Target {
             claim: self.claim,
             ..AttachOptions::new(&self.disk)
         };
-        let (disk, queues) = claim::attach(&self.socket, &options, &tell)?;
-        let channel = |queue: Queue| Ok(Channel { slots: Slots::new(&disk, queue.depth())?, queue });
+        let (disk, queues) = claim::attach(&self.socket, &options, &log)?;
+        let channel = |queue: Queue| Ok(LaneQueue { slots: Slots::new(&disk, queue.depth())?, queue });
         let channels = queues.into_iter().map(channel).collect::<Result<_, client::Error>>()?;
         Ok((disk, channels))
     }
@@ -85,44 +85,44 @@ pub(super) struct Supervisor {
     /// The daemon has another disk of this name now; nothing can be done.
     is_hopeless: bool,
     lanes: Vec<Arc<Lane>>,
-    facts: Arc<Facts>,
-    news: Receiver<News>,
+    facts: Arc<MountedDisk>,
+    news: Receiver<LinkEvent>,
 }
 
 /// The lanes of a new attachment.
-pub(super) struct Attached {
+pub(super) struct MountAttachment {
     pub(super) supervisor: Supervisor,
     pub(super) lanes: Vec<Arc<Lane>>,
-    pub(super) facts: Arc<Facts>,
+    pub(super) facts: Arc<MountedDisk>,
     /// Of each lane.
     pub(super) worker_cpus: Vec<Option<usize>>,
     /// To stop the supervisor.
-    pub(super) sender: Sender<News>,
+    pub(super) sender: Sender<LinkEvent>,
 }
 
 /// Attach to the disk.
-pub(super) fn attach(target: Target) -> Result<Attached, client::Error> {
+pub(super) fn attach(target: Target) -> Result<MountAttachment, client::Error> {
     let (disk, channels) = target.attach()?;
     let info = disk.info();
-    let facts = Arc::new(Facts { info, size_bytes: AtomicU64::new(info.size_bytes()) });
+    let facts = Arc::new(MountedDisk { info, size_bytes: AtomicU64::new(info.size_bytes()) });
     let (sender, news) = mpsc::channel();
     let worker_cpus = channels.iter().map(|channel| channel.queue.worker_cpu()).collect();
     let lanes: Vec<_> = channels.into_iter().map(|channel| Arc::new(Lane::new(channel, sender.clone()))).collect();
     let supervisor =
         Supervisor { target, disk: Some(disk), is_hopeless: false, lanes: lanes.clone(), facts: Arc::clone(&facts), news };
-    Ok(Attached { supervisor, lanes, facts, worker_cpus, sender })
+    Ok(MountAttachment { supervisor, lanes, facts, worker_cpus, sender })
 }
 
 impl Supervisor {
-    /// Work until [`News::Stop`], then let go of the disk in order. `resized` is told of each new size.
+    /// Work until [`LinkEvent::Stop`], then let go of the disk in order. `resized` is told of each new size.
     pub(super) fn run(mut self, resized: &dyn Fn()) {
         loop {
             let news = if self.disk.is_some() || self.is_hopeless {
-                self.news.recv().unwrap_or(News::Stop)
+                self.news.recv().unwrap_or(LinkEvent::Stop)
             } else {
                 match self.news.recv_timeout(RETRY) {
                     Ok(news) => news,
-                    Err(mpsc::RecvTimeoutError::Disconnected) => News::Stop,
+                    Err(mpsc::RecvTimeoutError::Disconnected) => LinkEvent::Stop,
                     Err(mpsc::RecvTimeoutError::Timeout) => {
                         self.attach_again();
                         self.take_size(resized);
@@ -131,11 +131,11 @@ impl Supervisor {
                 }
             };
             match news {
-                News::Stop => return self.detach(),
-                News::Lost { connection } => self.recover(connection),
-                News::Event(Event::Resized { .. }) => {}
-                News::Event(Event::Detached) => {
-                    tell(&format!("disk '{}' was taken away by the daemon; its requests fail with ENODEV", self.target.disk));
+                LinkEvent::Stop => return self.detach(),
+                LinkEvent::Lost { connection } => self.recover(connection),
+                LinkEvent::Event(Event::Resized { .. }) => {}
+                LinkEvent::Event(Event::Detached) => {
+                    log(&format!("disk '{}' was taken away by the daemon; its requests fail with ENODEV", self.target.disk));
                 }
             }
             self.take_size(resized);
@@ -161,15 +161,15 @@ impl Supervisor {
         let Some(disk) = self.disk.as_ref().filter(|_| is_news) else { return };
         let channels = states.iter_mut().filter_map(|state| state.channel.take());
         let (mut queues, slots): (Vec<_>, Vec<_>) = channels.map(|channel| (channel.queue, channel.slots)).unzip();
-        let (name, patience) = (&self.target.disk, self.target.reconnect);
-        let policy = ReconnectPolicy { give_up_after: patience, ..ReconnectPolicy::default() };
+        let (name, timeout) = (&self.target.disk, self.target.reconnect);
+        let policy = ReconnectPolicy { give_up_after: timeout, ..ReconnectPolicy::default() };
         let mut hook = |event: ReconnectEvent<'_>| match event {
             ReconnectEvent::Lost => {
-                tell(&format!("disk '{name}': connection to the daemon lost; trying again for {} s", patience.as_secs()));
+                log(&format!("disk '{name}': connection to the daemon lost; trying again for {} s", timeout.as_secs()));
             }
             ReconnectEvent::AttemptFailed { .. } => {}
             ReconnectEvent::Resumed { attempts } => {
-                tell(&format!("disk '{name}': connected again after {attempts} attempts; nothing was lost"));
+                log(&format!("disk '{name}': connected again after {attempts} attempts; nothing was lost"));
             }
         };
         let outcome = disk.reconnect(&mut queues, &policy, &mut hook);
@@ -180,11 +180,11 @@ impl Supervisor {
         match outcome {
             Ok(()) => {
                 for ((state, queue), slots) in states.iter_mut().zip(queues).zip(slots) {
-                    state.channel = Some(Channel { queue, slots });
+                    state.channel = Some(LaneQueue { queue, slots });
                 }
             }
             Err(error) => {
-                tell(&format!("disk '{name}' did not come back ({error}); its requests fail with EIO until it does"));
+                log(&format!("disk '{name}' did not come back ({error}); its requests fail with EIO until it does"));
                 // The unanswered requests must not be done later, when their programs have been told that they failed: their
                 // queues go.
                 drop(queues);
@@ -204,7 +204,7 @@ impl Supervisor {
         let is_same = BlockInfo { sector_count: known.sector_count, optimal_bytes: known.optimal_bytes, ..info } == known;
         if !is_same || channels.len() < self.lanes.len() {
             self.is_hopeless = true;
-            tell(&format!("the daemon has another disk '{name}' now; its requests fail with EIO; unmount and mount again"));
+            log(&format!("the daemon has another disk '{name}' now; its requests fail with EIO; unmount and mount again"));
             return;
         }
         let mut states = Self::lock_lanes(&self.lanes);
@@ -217,7 +217,7 @@ impl Supervisor {
         drop(states);
         self.disk = Some(disk);
         self.lanes.iter().for_each(|lane| lane.announce());
-        tell(&format!("disk '{name}' is back; what failed meanwhile was not written"));
+        log(&format!("disk '{name}' is back; what failed meanwhile was not written"));
     }
 
     fn detach(self) {
@@ -227,7 +227,7 @@ impl Supervisor {
         // Nothing is in flight any more: whoever submitted has been answered.
         drop(slots);
         if let Some(Err(error)) = self.disk.map(|disk| disk.detach(queues)) {
-            tell(&format!("disk '{}': {error}", self.target.disk));
+            log(&format!("disk '{}': {error}", self.target.disk));
         }
     }
 }

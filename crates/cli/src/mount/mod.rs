@@ -6,12 +6,12 @@ mod filesystem;
 mod kernel;
 mod lane;
 mod link;
+mod log;
+mod mount_point;
 mod patient;
-mod place;
 mod placement;
 mod ranges;
 mod session;
-mod tell;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -87,7 +87,7 @@ impl Arguments {
         words
     }
 
-    const fn patience(&self) -> Duration {
+    const fn timeout(&self) -> Duration {
         Duration::from_secs(self.reconnect)
     }
 }

@@ -10,7 +10,7 @@ use fuser::{Errno, ReplyData, ReplyEmpty, ReplyWrite};
 
 use super::answer::Answer;
 use super::lane::{Lane, MAX_DATA_BYTES, Work};
-use super::link::Facts;
+use super::link::MountedDisk;
 use super::ranges::Ranges;
 
 /// Such a request.
@@ -24,7 +24,7 @@ pub(super) enum Job {
 /// What the thread works with.
 pub(super) struct Patient {
     pub(super) lane: Arc<Lane>,
-    pub(super) facts: Arc<Facts>,
+    pub(super) facts: Arc<MountedDisk>,
     pub(super) ranges: Arc<Ranges>,
 }
 

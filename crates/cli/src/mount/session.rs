@@ -18,13 +18,13 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::io::Errno;
 
 use super::filesystem::DiskFile;
-use super::lane::{Lane, News};
-use super::link::{self, Attached, Facts, Target};
+use super::lane::{Lane, LinkEvent};
+use super::link::{self, MountAttachment, MountedDisk, Target};
+use super::log::log;
+use super::mount_point::MountPoint;
 use super::patient::Patient;
-use super::place::Place;
 use super::placement::Placement;
 use super::ranges::Ranges;
-use super::tell::tell;
 use super::{Arguments, Cache, background, kernel};
 use crate::error::Error;
 use crate::{output, process, units};
@@ -37,19 +37,19 @@ pub(super) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
         background::leave_session();
     }
     let signals = stop_signals()?;
-    let place = Place::prepare(&arguments.file)?;
+    let place = MountPoint::prepare(&arguments.file)?;
     let target = Target {
         socket: std::path::absolute(socket).unwrap_or_else(|_| socket.to_owned()),
         disk: arguments.disk.clone(),
         read_only: arguments.read_only,
         claim: claim::of(arguments.force),
         lane_count: arguments.threads,
-        reconnect: arguments.patience(),
+        reconnect: arguments.timeout(),
     };
     let attached = link::attach(target)?;
     let read_only = !attached.facts.can(CAPABILITY_WRITE);
     if read_only && !arguments.read_only {
-        tell(&format!("disk '{}' is read-only; so is {}", arguments.disk, arguments.file.display()));
+        log(&format!("disk '{}' is read-only; so is {}", arguments.disk, arguments.file.display()));
     }
     let threads = Threads::start(attached)?;
     let served = serve(arguments, &place, read_only, &threads, &signals);
@@ -72,12 +72,12 @@ fn stop_signals() -> Result<UnixStream, Error> {
 /// Our threads, apart from fuser's.
 struct Threads {
     lanes: Vec<Arc<Lane>>,
-    facts: Arc<Facts>,
+    facts: Arc<MountedDisk>,
     /// Of each lane, when we attached.
     worker_cpus: Vec<Option<usize>>,
     ranges: Arc<Ranges>,
     notifier: SharedNotifier,
-    news: mpsc::Sender<News>,
+    news: mpsc::Sender<LinkEvent>,
     stop: Arc<OwnedFd>,
     attendants: Vec<JoinHandle<()>>,
     supervisor: JoinHandle<()>,
@@ -88,8 +88,8 @@ fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> Result<JoinHandl
 }
 
 impl Threads {
-    fn start(attached: Attached) -> Result<Self, Error> {
-        let Attached { supervisor, lanes, facts, worker_cpus, sender } = attached;
+    fn start(attached: MountAttachment) -> Result<Self, Error> {
+        let MountAttachment { supervisor, lanes, facts, worker_cpus, sender } = attached;
         let stop = rustix::event::eventfd(0, EventfdFlags::CLOEXEC);
         let stop = Arc::new(stop.map_err(|error| Error::io("make an eventfd", &error.into()))?);
         let notifier = SharedNotifier::default();
@@ -117,7 +117,7 @@ impl Threads {
         for attendant in self.attendants {
             let _ = attendant.join();
         }
-        let _ = self.news.send(News::Stop);
+        let _ = self.news.send(LinkEvent::Stop);
         let _ = self.supervisor.join();
     }
 }
@@ -129,7 +129,13 @@ fn notify_of_size(notifier: &SharedNotifier) {
     }
 }
 
-fn serve(arguments: &Arguments, place: &Place, read_only: bool, threads: &Threads, signals: &UnixStream) -> Result<(), Error> {
+fn serve(
+    arguments: &Arguments,
+    place: &MountPoint,
+    read_only: bool,
+    threads: &Threads,
+    signals: &UnixStream,
+) -> Result<(), Error> {
     let (jobs, patient_jobs) = mpsc::channel();
     let patient = threads.patient();
     let patient_thread = spawn("fip-patient".to_owned(), move || patient.run(&patient_jobs))?;
@@ -163,7 +169,7 @@ fn serve(arguments: &Arguments, place: &Place, read_only: bool, threads: &Thread
     let running = std::thread::Builder::new().name("fip-mount".to_owned()).spawn(move || {
         // fuser's threads inherit it.
         let bound = process::bind_to_cpus(&cpus);
-        bound.unwrap_or_else(|error| tell(&format!("{error}; going on without")));
+        bound.unwrap_or_else(|error| log(&format!("{error}; going on without")));
         let outcome = session.run();
         drop(end);
         outcome
@@ -187,12 +193,12 @@ fn serve(arguments: &Arguments, place: &Place, read_only: bool, threads: &Thread
 }
 
 /// Unmount what cannot be served.
-fn undo(place: &Place, error: &io::Error) -> Error {
+fn undo(place: &MountPoint, error: &io::Error) -> Error {
     let _ = kernel::unmount(place.path(), true);
     Error::io(format_args!("serve {}", place.path().display()), error)
 }
 
-fn say_ready(arguments: &Arguments, place: &Place, threads: &Threads) -> Result<(), Error> {
+fn say_ready(arguments: &Arguments, place: &MountPoint, threads: &Threads) -> Result<(), Error> {
     let (path, size) = (place.path().display(), units::bytes(threads.facts.size_bytes()));
     output::print(&format!(
         "mounted {} on {path} ({size}); unmount with {} {path}\n",
@@ -203,13 +209,13 @@ fn say_ready(arguments: &Arguments, place: &Place, threads: &Threads) -> Result<
 }
 
 /// Until the file is unmounted. A signal unmounts it.
-fn wait_for_the_end(place: &Place, threads: &Threads, signals: &UnixStream, ended: &UnixStream) {
+fn wait_for_the_end(place: &MountPoint, threads: &Threads, signals: &UnixStream, ended: &UnixStream) {
     let mut is_asked = false;
     while !wait_for_either(signals.as_fd(), ended.as_fd()) {
         // One byte per signal; each counts.
         let _ = io::Read::read(&mut &*signals, &mut [0]);
         if is_asked {
-            tell(&format!("second signal: {} is no longer served; its users get errors", place.path().display()));
+            log(&format!("second signal: {} is no longer served; its users get errors", place.path().display()));
             std::process::exit(1);
         }
         is_asked = true;
@@ -232,19 +238,19 @@ fn wait_for_either(signals: BorrowedFd<'_>, ended: BorrowedFd<'_>) -> bool {
     }
 }
 
-fn unmount_at_signal(place: &Place, threads: &Threads) {
+fn unmount_at_signal(place: &MountPoint, threads: &Threads) {
     let path = place.path().display();
     if let Err(errno) = threads.patient().flush() {
-        tell(&format!("cannot flush the disk before unmounting: {}", io::Error::from_raw_os_error(errno.into())));
+        log(&format!("cannot flush the disk before unmounting: {}", io::Error::from_raw_os_error(errno.into())));
     }
     match kernel::unmount(place.path(), false) {
         Ok(()) => {}
         Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => match kernel::unmount(place.path(), true) {
-            Ok(()) => tell(&format!(
+            Ok(()) => log(&format!(
                 "{path} is in use; its name is gone, and it is served until its users close it; a second signal ends it at once"
             )),
-            Err(error) => tell(&format!("cannot unmount {path}, which is in use: {error}")),
+            Err(error) => log(&format!("cannot unmount {path}, which is in use: {error}")),
         },
-        Err(error) => tell(&format!("cannot unmount {path}: {error}; a second signal ends it at once")),
+        Err(error) => log(&format!("cannot unmount {path}: {error}; a second signal ends it at once")),
     }
 }

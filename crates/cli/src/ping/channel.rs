@@ -16,9 +16,9 @@ use fipsee_ring::wait::{Backoff, DEFAULT_LOOK, Next};
 use fipsee_ring::{Message, PeerFault};
 use rustix::event::epoll;
 
-use super::drive::{Answers, Calls, Receives, Sends, Trouble};
+use super::baselines::bare;
+use super::drive::{Answers, Calls, PeerError, Receives, Sends};
 use super::plan::Choices;
-use super::rivals::bare;
 use super::spin::Spin;
 use super::visits::{Taken, Visits};
 
@@ -47,10 +47,10 @@ impl<'a> Idle<'a> {
     }
 
     #[inline(always)]
-    fn step(&mut self, expected: bool, reader: &Reader<MappedRing>) -> Result<Next, Trouble> {
+    fn step(&mut self, expected: bool, reader: &Reader<MappedRing>) -> Result<Next, PeerError> {
         self.looks = self.looks.wrapping_add(1);
         if self.looks.is_multiple_of(LOOKS_PER_LIFE_CHECK) && self.other.is_hung_up() {
-            return Err(Trouble::Gone);
+            return Err(PeerError::Gone);
         }
         if !self.pause && self.looks < BARE_LOOKS {
             return Ok(Next::Look);
@@ -59,8 +59,8 @@ impl<'a> Idle<'a> {
     }
 }
 
-fn fault(fault: PeerFault) -> Trouble {
-    Trouble::Wrong(fault.to_string())
+fn fault(fault: PeerFault) -> PeerError {
+    PeerError::Wrong(fault.to_string())
 }
 
 /// The calling side.
@@ -78,7 +78,7 @@ impl<'a> Caller<'a> {
     #[inline(always)]
     fn ring_if_asleep(&mut self) {
         if self.choices.doorbells && self.port.queue.requests.reader_needs_doorbell() {
-            self.port.queue.daemon_bell.ring();
+            self.port.queue.daemon_doorbell.ring();
         }
     }
 
@@ -99,22 +99,22 @@ impl<'a> Caller<'a> {
 
     /// A look found nothing, the `looks`-th in a row.
     #[inline(always)]
-    fn pause(&mut self, looks: u32) -> Result<(), Trouble> {
+    fn pause(&mut self, looks: u32) -> Result<(), PeerError> {
         if !self.choices.pause && looks < BARE_LOOKS {
             let_answers_gather(self.port.queue.requests.outstanding() as usize);
             return Ok(());
         }
         match self.port.pause::<Infallible>(None, true, || self.other.is_hung_up()) {
             Ok(_) => Ok(()),
-            Err(Error::Disconnected) => Err(Trouble::Gone),
-            Err(error) => Err(Trouble::Wrong(format!("cannot wait for an answer: {error:?}"))),
+            Err(Error::Disconnected) => Err(PeerError::Gone),
+            Err(error) => Err(PeerError::Wrong(format!("cannot wait for an answer: {error:?}"))),
         }
     }
 }
 
 impl Calls for Caller<'_> {
     #[inline(always)]
-    fn exchange(&mut self, calls: &[Message], answers: &mut [Message]) -> Result<(), Trouble> {
+    fn exchange(&mut self, calls: &[Message], answers: &mut [Message]) -> Result<(), PeerError> {
         self.publish(calls);
         self.port.pace_first_look();
         self.port.pace.hold.wait();
@@ -128,12 +128,12 @@ impl Calls for Caller<'_> {
             self.port.backoff.reset();
         }
         if self.choices.look_twice && self.port.queue.completions.has_message() {
-            return Err(Trouble::Wrong("an answer to nothing came; report this".to_owned()));
+            return Err(PeerError::Wrong("an answer to nothing came; report this".to_owned()));
         }
         Ok(())
     }
 
-    fn tell(&mut self, message: &Message) {
+    fn send(&mut self, message: &Message) {
         let _ = self.port.queue.requests.publish(message);
         self.ring_if_asleep();
     }
@@ -144,24 +144,24 @@ impl Calls for Caller<'_> {
 }
 
 /// Sleeps until the doorbell rings or the other side is gone: as the daemon, which watches an eventfd and never reads it.
-struct Bed(rustix::fd::OwnedFd);
+struct EpollWaiter(rustix::fd::OwnedFd);
 
-impl Bed {
-    fn new(bell: &EventDoorbell, other: &Seqpacket) -> Result<Self, Trouble> {
+impl EpollWaiter {
+    fn new(doorbell: &EventDoorbell, other: &Seqpacket) -> Result<Self, PeerError> {
         let made = || {
             let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
             let nothing = epoll::EventData::new_u64(0);
-            epoll::add(&epoll, bell, nothing, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
+            epoll::add(&epoll, doorbell, nothing, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
             epoll::add(&epoll, other.as_fd(), nothing, epoll::EventFlags::RDHUP)?;
             Ok(Self(epoll))
         };
-        made().map_err(|error: rustix::io::Errno| Trouble::Wrong(format!("cannot watch the doorbell: {error}")))
+        made().map_err(|error: rustix::io::Errno| PeerError::Wrong(format!("cannot watch the doorbell: {error}")))
     }
 
-    fn sleep(&self, other: &Seqpacket) -> Result<(), Trouble> {
+    fn sleep(&self, other: &Seqpacket) -> Result<(), PeerError> {
         let mut events = Vec::<epoll::Event>::with_capacity(2);
         let _ = epoll::wait(&self.0, rustix::buffer::spare_capacity(&mut events), None);
-        if other.is_hung_up() { Err(Trouble::Gone) } else { Ok(()) }
+        if other.is_hung_up() { Err(PeerError::Gone) } else { Ok(()) }
     }
 }
 
@@ -169,14 +169,14 @@ impl Bed {
 pub(super) struct Answerer<'a> {
     queue: ServerQueue,
     idle: Idle<'a>,
-    bed: Bed,
+    bed: EpollWaiter,
     pace: AnswererPace,
     choices: Choices,
 }
 
 impl<'a> Answerer<'a> {
-    pub(super) fn new(queue: ServerQueue, choices: Choices, other: &'a Seqpacket) -> Result<Self, Trouble> {
-        let bed = Bed::new(&queue.our_bell, other)?;
+    pub(super) fn new(queue: ServerQueue, choices: Choices, other: &'a Seqpacket) -> Result<Self, PeerError> {
+        let bed = EpollWaiter::new(&queue.our_doorbell, other)?;
         let pace = AnswererPace::default();
         Ok(Self { queue, idle: Idle::new(&choices, other), bed, pace, choices })
     }
@@ -184,12 +184,12 @@ impl<'a> Answerer<'a> {
     #[inline(always)]
     fn ring_if_asleep(&mut self) {
         if self.choices.doorbells && self.queue.completions.reader_needs_doorbell() {
-            self.queue.client_bell.ring();
+            self.queue.client_doorbell.ring();
         }
     }
 
     #[cold]
-    fn sleep(&mut self) -> Result<(), Trouble> {
+    fn sleep(&mut self) -> Result<(), PeerError> {
         if !self.queue.requests.arm_and_work_remains() {
             self.bed.sleep(self.idle.other)?;
         }
@@ -201,7 +201,7 @@ impl<'a> Answerer<'a> {
 
 impl Answers for Answerer<'_> {
     #[inline(always)]
-    fn serve(&mut self, answer: &mut impl FnMut(&Message) -> Option<Message>) -> Result<(), Trouble> {
+    fn serve(&mut self, answer: &mut impl FnMut(&Message) -> Option<Message>) -> Result<(), PeerError> {
         let (mut taken, mut visits) = (Taken::new(self.choices.tuning.take), Visits::new(self.choices.look_twice));
         loop {
             self.pace.hold.wait();
@@ -248,7 +248,7 @@ impl Answers for Answerer<'_> {
 /// The sending end of a stream. Whoever waits for free slots looks for them: no doorbell says that there are some.
 pub(super) struct Source<'a> {
     pub(super) writer: StreamWriter<MappedRing>,
-    pub(super) bell: EventDoorbell,
+    pub(super) doorbell: EventDoorbell,
     pub(super) slot_count: u32,
     pub(super) spin: Spin<'a>,
     pub(super) choices: Choices,
@@ -257,10 +257,10 @@ pub(super) struct Source<'a> {
 impl Source<'_> {
     /// Publish what fits; how many that was.
     #[inline(always)]
-    fn publish(&mut self, messages: &[Message]) -> Result<usize, Trouble> {
+    fn publish(&mut self, messages: &[Message]) -> Result<usize, PeerError> {
         let count = self.writer.publish_burst(messages).map_err(fault)?;
         if count > 0 && self.choices.doorbells && self.writer.reader_needs_doorbell() {
-            self.bell.ring();
+            self.doorbell.ring();
         }
         Ok(count)
     }
@@ -268,7 +268,7 @@ impl Source<'_> {
 
 impl Sends for Source<'_> {
     #[inline(always)]
-    fn send(&mut self, messages: &[Message]) -> Result<(), Trouble> {
+    fn send(&mut self, messages: &[Message]) -> Result<(), PeerError> {
         let together = if self.choices.batch { messages.len() } else { 1 };
         let mut sent = 0;
         loop {
@@ -285,7 +285,7 @@ impl Sends for Source<'_> {
         }
     }
 
-    fn drain(&mut self) -> Result<(), Trouble> {
+    fn drain(&mut self) -> Result<(), PeerError> {
         bare::drain(&mut self.writer, self.slot_count, &mut self.spin)
     }
 }
@@ -294,21 +294,21 @@ impl Sends for Source<'_> {
 pub(super) struct Sink<'a> {
     reader: Reader<MappedRing>,
     idle: Idle<'a>,
-    bed: Bed,
+    bed: EpollWaiter,
 }
 
 impl<'a> Sink<'a> {
     pub(super) fn new(
         reader: Reader<MappedRing>,
-        bell: &EventDoorbell,
+        doorbell: &EventDoorbell,
         choices: &Choices,
         other: &'a Seqpacket,
-    ) -> Result<Self, Trouble> {
-        Ok(Self { reader, idle: Idle::new(choices, other), bed: Bed::new(bell, other)? })
+    ) -> Result<Self, PeerError> {
+        Ok(Self { reader, idle: Idle::new(choices, other), bed: EpollWaiter::new(doorbell, other)? })
     }
 
     #[cold]
-    fn sleep(&mut self) -> Result<(), Trouble> {
+    fn sleep(&mut self) -> Result<(), PeerError> {
         self.reader.release_all();
         if !self.reader.arm_and_work_remains() {
             self.bed.sleep(self.idle.other)?;
@@ -321,7 +321,7 @@ impl<'a> Sink<'a> {
 
 impl Receives for Sink<'_> {
     #[inline(always)]
-    fn receive(&mut self, take: &mut impl FnMut(&Message) -> bool) -> Result<(), Trouble> {
+    fn receive(&mut self, take: &mut impl FnMut(&Message) -> bool) -> Result<(), PeerError> {
         let mut message = Message::ZERO;
         loop {
             if self.reader.receive_streamed(&mut message) {

@@ -30,8 +30,8 @@ pub(super) fn report(lines: &[Line], head: &str, tsc_hz: u64, json: bool) -> Res
     if json {
         for line in lines {
             let mut object = line.to_json(tsc_hz)?;
-            for (key, rival) in [("ratio_to_classic", Design::Classic), ("ratio_to_one_line", Design::OneLine)] {
-                if let Some(other) = rounds::find(lines, rival, line.spec.task, None) {
+            for (key, baseline) in [("ratio_to_classic", Design::Classic), ("ratio_to_one_line", Design::OneLine)] {
+                if let Some(other) = rounds::find(lines, baseline, line.spec.task, None) {
                     object[key] = line.ratio_to(other).to_json();
                 }
             }
@@ -65,8 +65,8 @@ fn row(line: &Line, lines: &[Line], tsc_hz: u64) -> Vec<String> {
         format!("{:.1}-{:.1}", cycles.min, cycles.max),
         format!("{:.1}", rounds::to_ns(cycles.median, tsc_hz)),
     ];
-    for rival in [Design::Classic, Design::OneLine] {
-        if let Some(other) = rounds::find(lines, rival, line.spec.task, None) {
+    for baseline in [Design::Classic, Design::OneLine] {
+        if let Some(other) = rounds::find(lines, baseline, line.spec.task, None) {
             let Spread { median, min, max } = line.ratio_to(other);
             row.extend([format!("{median:.2}"), format!("{min:.2}-{max:.2}")]);
         }
@@ -76,7 +76,7 @@ fn row(line: &Line, lines: &[Line], tsc_hz: u64) -> Vec<String> {
 
 fn claims(lines: &[Line]) -> Vec<Claim> {
     let line = |design, task| rounds::find(lines, design, task, None);
-    let ratio = |task, rival| match (line(Design::Channel, task), line(rival, task)) {
+    let ratio = |task, baseline| match (line(Design::Channel, task), line(baseline, task)) {
         (Some(own), Some(other)) => own.ratio_to(other).median,
         _ => f64::NAN,
     };

@@ -9,7 +9,7 @@ use super::payload;
 
 /// Why a side stopped before its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Trouble {
+pub(super) enum PeerError {
     /// The other side is gone.
     Gone,
     /// What came is not what was sent, or the other side breaks the rules of the ring.
@@ -19,9 +19,9 @@ pub(super) enum Trouble {
 /// The calling end of call and reply.
 pub(super) trait Calls {
     /// Publish `calls`, and receive as many answers.
-    fn exchange(&mut self, calls: &[Message], answers: &mut [Message]) -> Result<(), Trouble>;
+    fn exchange(&mut self, calls: &[Message], answers: &mut [Message]) -> Result<(), PeerError>;
     /// Publish a message that has no answer.
-    fn tell(&mut self, message: &Message);
+    fn send(&mut self, message: &Message);
     /// How long both sides delay the first look.
     fn delays(&self) -> Delays {
         Delays::default()
@@ -31,21 +31,21 @@ pub(super) trait Calls {
 /// The answering end of call and reply.
 pub(super) trait Answers {
     /// Give every message to `answer` and publish what it returns, until it returns nothing.
-    fn serve(&mut self, answer: &mut impl FnMut(&Message) -> Option<Message>) -> Result<(), Trouble>;
+    fn serve(&mut self, answer: &mut impl FnMut(&Message) -> Option<Message>) -> Result<(), PeerError>;
 }
 
 /// The sending end of a stream.
 pub(super) trait Sends {
     /// Publish `messages`, waiting for free slots.
-    fn send(&mut self, messages: &[Message]) -> Result<(), Trouble>;
+    fn send(&mut self, messages: &[Message]) -> Result<(), PeerError>;
     /// Wait until the other side has taken everything.
-    fn drain(&mut self) -> Result<(), Trouble>;
+    fn drain(&mut self) -> Result<(), PeerError>;
 }
 
 /// The receiving end of a stream.
 pub(super) trait Receives {
     /// Give every message to `take`, until it returns `false`; all that was received is then released.
-    fn receive(&mut self, take: &mut impl FnMut(&Message) -> bool) -> Result<(), Trouble>;
+    fn receive(&mut self, take: &mut impl FnMut(&Message) -> bool) -> Result<(), PeerError>;
 }
 
 /// What a measurement brings.
@@ -75,12 +75,12 @@ pub(super) fn histogram() -> Result<Histogram<u64>, String> {
     histogram.map_err(|error| format!("cannot make a histogram: {error}; report this"))
 }
 
-fn trouble(text: String) -> Trouble {
-    Trouble::Wrong(text)
+fn trouble(text: String) -> PeerError {
+    PeerError::Wrong(text)
 }
 
 /// Bursts of `queue` messages: for `warm_up`, which is not counted, then for `duration`.
-pub(super) fn call(end: &mut impl Calls, queue: u32, warm_up: Duration, duration: Duration) -> Result<Sample, Trouble> {
+pub(super) fn call(end: &mut impl Calls, queue: u32, warm_up: Duration, duration: Duration) -> Result<Sample, PeerError> {
     let mut calls = vec![Message::ZERO; queue as usize];
     let mut answers = calls.clone();
     let mut sequence = 0;
@@ -99,13 +99,13 @@ pub(super) fn call(end: &mut impl Calls, queue: u32, warm_up: Duration, duration
         }
     }
     let elapsed_ticks = clock::ticks_fenced() - started_ticks;
-    end.tell(&payload::STOP);
+    end.send(&payload::STOP);
     Ok(Sample { ticks, messages: sequence - first, elapsed_ticks, delays: end.delays() })
 }
 
 /// One burst and its answers; the time from before the first store to after the last answer was copied, in ticks.
 #[inline(always)]
-fn burst(end: &mut impl Calls, calls: &mut [Message], answers: &mut [Message], sequence: &mut u64) -> Result<u64, Trouble> {
+fn burst(end: &mut impl Calls, calls: &mut [Message], answers: &mut [Message], sequence: &mut u64) -> Result<u64, PeerError> {
     let first = *sequence;
     for message in &mut *calls {
         *message = payload::message(*sequence);
@@ -123,14 +123,14 @@ fn burst(end: &mut impl Calls, calls: &mut [Message], answers: &mut [Message], s
 }
 
 #[cold]
-fn wrong(what: &str, sequence: u64) -> Trouble {
-    Trouble::Wrong(format!(
+fn wrong(what: &str, sequence: u64) -> PeerError {
+    PeerError::Wrong(format!(
         "{what} {sequence} is not what was sent; the ring or this machine's memory is at fault: report this with the CPU's model"
     ))
 }
 
 /// Answer until told to stop. Every message is checked.
-pub(super) fn answer(end: &mut impl Answers) -> Result<(), Trouble> {
+pub(super) fn answer(end: &mut impl Answers) -> Result<(), PeerError> {
     let (mut sequence, mut verdict) = (0, Ok(()));
     end.serve(&mut |message| {
         if payload::is_message(message, sequence) {
@@ -146,7 +146,7 @@ pub(super) fn answer(end: &mut impl Answers) -> Result<(), Trouble> {
 }
 
 /// Send a stream: for `warm_up`, which is not counted, then for `duration`.
-pub(super) fn send(end: &mut impl Sends, warm_up: Duration, duration: Duration) -> Result<Sample, Trouble> {
+pub(super) fn send(end: &mut impl Sends, warm_up: Duration, duration: Duration) -> Result<Sample, PeerError> {
     let mut sequence = 0;
     let mut ticks = histogram().map_err(trouble)?;
     let warm_ticks = clock::ticks().saturating_add(clock::duration_to_ticks(warm_up));
@@ -171,7 +171,7 @@ pub(super) fn send(end: &mut impl Sends, warm_up: Duration, duration: Duration) 
 }
 
 #[inline(always)]
-fn chunk(end: &mut impl Sends, sequence: &mut u64) -> Result<(), Trouble> {
+fn chunk(end: &mut impl Sends, sequence: &mut u64) -> Result<(), PeerError> {
     let mut messages = [Message::ZERO; STREAM_BURST];
     for _ in 0..STREAM_CHUNK / STREAM_BURST as u64 {
         for message in &mut messages {
@@ -184,7 +184,7 @@ fn chunk(end: &mut impl Sends, sequence: &mut u64) -> Result<(), Trouble> {
 }
 
 /// Receive a stream until told to stop. Every message is checked.
-pub(super) fn receive(end: &mut impl Receives) -> Result<(), Trouble> {
+pub(super) fn receive(end: &mut impl Receives) -> Result<(), PeerError> {
     let (mut sequence, mut verdict) = (0, Ok(()));
     end.receive(&mut |message| {
         if payload::is_message(message, sequence) {
@@ -221,18 +221,18 @@ mod tests {
     }
 
     impl Calls for Spoiling {
-        fn exchange(&mut self, calls: &[Message], answers: &mut [Message]) -> Result<(), Trouble> {
+        fn exchange(&mut self, calls: &[Message], answers: &mut [Message]) -> Result<(), PeerError> {
             for (call, answer) in calls.iter().zip(answers) {
                 *answer = self.pass(&payload::answer_to(call));
             }
             Ok(())
         }
 
-        fn tell(&mut self, _: &Message) {}
+        fn send(&mut self, _: &Message) {}
     }
 
     impl Answers for Spoiling {
-        fn serve(&mut self, answer: &mut impl FnMut(&Message) -> Option<Message>) -> Result<(), Trouble> {
+        fn serve(&mut self, answer: &mut impl FnMut(&Message) -> Option<Message>) -> Result<(), PeerError> {
             for sequence in 0..100 {
                 let call = self.pass(&payload::message(sequence));
                 if answer(&call).is_none() {
@@ -245,7 +245,7 @@ mod tests {
     }
 
     impl Receives for Spoiling {
-        fn receive(&mut self, take: &mut impl FnMut(&Message) -> bool) -> Result<(), Trouble> {
+        fn receive(&mut self, take: &mut impl FnMut(&Message) -> bool) -> Result<(), PeerError> {
             self.serve(&mut |message| take(message).then_some(*message))
         }
     }
@@ -254,8 +254,8 @@ mod tests {
         Spoiling { spoiled, seen: 0 }
     }
 
-    fn assert_noticed(result: Result<(), Trouble>, what: &str) {
-        let Err(Trouble::Wrong(text)) = result else { panic!("{result:?}") };
+    fn assert_noticed(result: Result<(), PeerError>, what: &str) {
+        let Err(PeerError::Wrong(text)) = result else { panic!("{result:?}") };
         assert!(text.starts_with(what) && text.contains("is not what was sent"), "{text}");
     }
 

@@ -14,12 +14,12 @@ use fipsee_ring::region::{Access, Region};
 use fipsee_ring::ring::{Cursor, Reader, StreamWriter, Writer};
 use fipsee_ring::seqpacket::Seqpacket;
 
+use super::baselines::bare;
+use super::baselines::classic::Classic;
+use super::baselines::floor::{self, Floor};
 use super::channel;
-use super::drive::{self, Sample, Trouble};
+use super::drive::{self, PeerError, Sample};
 use super::plan::{Choices, Design, Spec, Task};
-use super::rivals::bare;
-use super::rivals::classic::Classic;
-use super::rivals::floor::{self, Floor};
 use super::spin::Spin;
 
 /// The channel's memory and doorbells, as one side has them.
@@ -27,59 +27,60 @@ pub(super) struct Meeting {
     region: Arc<Region>,
     geometry: QueueGeometry,
     /// From the first side to the second.
-    event_bell: EventDoorbell,
+    event_doorbell: EventDoorbell,
     /// From the second side to the first.
-    socket_bell: SocketDoorbell,
+    socket_doorbell: SocketDoorbell,
 }
 
 /// How long to work.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Duty {
+pub(super) struct RunLength {
     /// Not counted: pages are mapped, caches filled, and the delay of the first look is found.
     pub(super) warm_up: Duration,
     pub(super) duration: Duration,
 }
 
-fn wrong(text: impl ToString) -> Trouble {
-    Trouble::Wrong(text.to_string())
+fn wrong(text: impl ToString) -> PeerError {
+    PeerError::Wrong(text.to_string())
 }
 
-fn fault(fault: PeerFault) -> Trouble {
+fn fault(fault: PeerFault) -> PeerError {
     wrong(fault)
 }
 
 impl Meeting {
     /// Lay out a region and hand it, with the doorbells, to the other side.
-    pub(super) fn invite(spec: &Spec, other: &Seqpacket) -> Result<Self, Trouble> {
+    pub(super) fn invite(spec: &Spec, other: &Seqpacket) -> Result<Self, PeerError> {
         let layout = spec.layout();
         let region = Region::create("fipsee-ping", layout.region_bytes)
             .map_err(|error| wrong(format_args!("cannot create shared memory: {error}; raise the limit of memory")))?;
         layout.write_to(&region).map_err(fault)?;
-        let bells = || Ok((EventDoorbell::new()?, SocketDoorbell::pair()?));
-        let (event_bell, (theirs, ours)) = bells().map_err(|error: std::io::Error| {
+        let doorbells = || Ok((EventDoorbell::new()?, SocketDoorbell::pair()?));
+        let (event_doorbell, (theirs, ours)) = doorbells().map_err(|error: std::io::Error| {
             wrong(format_args!("cannot make doorbells: {error}; raise the limit of open files"))
         })?;
         let text = serde_json::to_vec(spec).map_err(wrong)?;
-        let descriptors: [BorrowedFd<'_>; 3] = [region.as_fd(), event_bell.as_fd(), theirs.as_fd()];
-        other.send(&text, &descriptors).map_err(|_| Trouble::Gone)?;
+        let descriptors: [BorrowedFd<'_>; 3] = [region.as_fd(), event_doorbell.as_fd(), theirs.as_fd()];
+        other.send(&text, &descriptors).map_err(|_| PeerError::Gone)?;
         let geometry = the_queue(&region)?;
-        Ok(Self { region: Arc::new(region), geometry, event_bell, socket_bell: ours })
+        Ok(Self { region: Arc::new(region), geometry, event_doorbell, socket_doorbell: ours })
     }
 
     /// Take over what [`invite`](Self::invite) sent.
-    pub(super) fn accept(spec: &Spec, descriptors: Vec<OwnedFd>) -> Result<Self, Trouble> {
-        let [memory, event_bell, socket_bell] =
+    pub(super) fn accept(spec: &Spec, descriptors: Vec<OwnedFd>) -> Result<Self, PeerError> {
+        let [memory, event_doorbell, socket_doorbell] =
             <[_; 3]>::try_from(descriptors).map_err(|_| wrong("a measurement comes with memory and two doorbells"))?;
         let region = Region::from_peer(memory, spec.layout().region_bytes, Access::ReadWrite).map_err(wrong)?;
         let geometry = the_queue(&region)?;
-        let (event_bell, socket_bell) = (EventDoorbell::from_fd(event_bell), SocketDoorbell::from_fd(socket_bell));
-        Ok(Self { region: Arc::new(region), geometry, event_bell, socket_bell })
+        let (event_doorbell, socket_doorbell) =
+            (EventDoorbell::from_fd(event_doorbell), SocketDoorbell::from_fd(socket_doorbell));
+        Ok(Self { region: Arc::new(region), geometry, event_doorbell, socket_doorbell })
     }
 
     /// The first side: send, time, check.
-    pub(super) fn ask(self, spec: &Spec, duty: Duty, other: &Seqpacket) -> Result<Sample, Trouble> {
+    pub(super) fn ask(self, spec: &Spec, duty: RunLength, other: &Seqpacket) -> Result<Sample, PeerError> {
         let choices = spec.choices().map_err(wrong)?;
-        let Duty { warm_up, duration } = duty;
+        let RunLength { warm_up, duration } = duty;
         match spec.task {
             Task::Queue(queue) => match spec.design {
                 Design::Channel => drive::call(&mut self.caller(choices, other)?, queue, warm_up, duration),
@@ -103,7 +104,7 @@ impl Meeting {
     }
 
     /// The second side: answer, or receive, until told to stop.
-    pub(super) fn answer(self, spec: &Spec, other: &Seqpacket) -> Result<(), Trouble> {
+    pub(super) fn answer(self, spec: &Spec, other: &Seqpacket) -> Result<(), PeerError> {
         let choices = spec.answerer_choices().map_err(wrong)?;
         match spec.task {
             Task::Queue(_) => match spec.design {
@@ -123,31 +124,31 @@ impl Meeting {
         }
     }
 
-    fn request_ring(&self, choices: &Choices) -> Result<MappedRing, Trouble> {
+    fn request_ring(&self, choices: &Choices) -> Result<MappedRing, PeerError> {
         self.geometry.request_ring(&self.region, &choices.tuning).map_err(fault)
     }
 
-    fn caller<'a>(self, choices: Choices, other: &'a Seqpacket) -> Result<channel::Caller<'a>, Trouble> {
-        let Self { region, geometry, event_bell, socket_bell } = self;
-        let queue = ClientQueue::open(&region, &geometry, event_bell, socket_bell, &choices.tuning).map_err(fault)?;
+    fn caller<'a>(self, choices: Choices, other: &'a Seqpacket) -> Result<channel::Caller<'a>, PeerError> {
+        let Self { region, geometry, event_doorbell, socket_doorbell } = self;
+        let queue = ClientQueue::open(&region, &geometry, event_doorbell, socket_doorbell, &choices.tuning).map_err(fault)?;
         Ok(channel::Caller::new(queue, choices, other))
     }
 
-    fn answerer<'a>(self, choices: Choices, other: &'a Seqpacket) -> Result<channel::Answerer<'a>, Trouble> {
-        let Self { region, geometry, event_bell, socket_bell } = self;
-        let queue = ServerQueue::open(&region, &geometry, event_bell, socket_bell, &choices.tuning).map_err(fault)?;
+    fn answerer<'a>(self, choices: Choices, other: &'a Seqpacket) -> Result<channel::Answerer<'a>, PeerError> {
+        let Self { region, geometry, event_doorbell, socket_doorbell } = self;
+        let queue = ServerQueue::open(&region, &geometry, event_doorbell, socket_doorbell, &choices.tuning).map_err(fault)?;
         channel::Answerer::new(queue, choices, other)
     }
 
     /// Both rings, outgoing first, with where they start.
-    fn rings(&self, choices: &Choices, first_side: bool) -> Result<[(MappedRing, Cursor); 2], Trouble> {
+    fn rings(&self, choices: &Choices, first_side: bool) -> Result<[(MappedRing, Cursor); 2], PeerError> {
         let requests = (self.request_ring(choices)?, Cursor::at_start(self.geometry.request_start));
         let completions = self.geometry.completion_ring(&self.region, &choices.tuning).map_err(fault)?;
         let completions = (completions, Cursor::at_start(self.geometry.completion_start));
         Ok(if first_side { [requests, completions] } else { [completions, requests] })
     }
 
-    fn bare_caller<'a>(&self, choices: &Choices, other: &'a Seqpacket) -> Result<bare::Caller<'a>, Trouble> {
+    fn bare_caller<'a>(&self, choices: &Choices, other: &'a Seqpacket) -> Result<bare::Caller<'a>, PeerError> {
         let [(out, out_start), (into, into_start)] = self.rings(choices, true)?;
         Ok(bare::Caller {
             writer: Writer::new(out, out_start, &choices.tuning),
@@ -157,7 +158,7 @@ impl Meeting {
         })
     }
 
-    fn bare_answerer<'a>(&self, choices: &Choices, other: &'a Seqpacket) -> Result<bare::Answerer<'a>, Trouble> {
+    fn bare_answerer<'a>(&self, choices: &Choices, other: &'a Seqpacket) -> Result<bare::Answerer<'a>, PeerError> {
         let [(out, out_start), (into, into_start)] = self.rings(choices, false)?;
         Ok(bare::Answerer {
             writer: Writer::new(out, out_start, &choices.tuning),
@@ -175,42 +176,42 @@ impl Meeting {
         choices: &Choices,
         other: &'a Seqpacket,
         first_side: bool,
-    ) -> Result<Classic<'a>, Trouble> {
+    ) -> Result<Classic<'a>, PeerError> {
         let [(out, _), (into, _)] = self.rings(choices, first_side)?;
         Ok(Classic::new(out, into, spec.design == Design::ClassicStores, Spin::waiting(choices, other)))
     }
 
-    fn stream_writer(&self, choices: &Choices) -> Result<StreamWriter<MappedRing>, Trouble> {
+    fn stream_writer(&self, choices: &Choices) -> Result<StreamWriter<MappedRing>, PeerError> {
         let start = Cursor::at_start(self.geometry.request_start);
         Ok(StreamWriter::new(self.request_ring(choices)?, start, &choices.tuning))
     }
 
-    fn stream_reader(&self, choices: &Choices) -> Result<Reader<MappedRing>, Trouble> {
+    fn stream_reader(&self, choices: &Choices) -> Result<Reader<MappedRing>, PeerError> {
         let start = Cursor::at_start(self.geometry.request_start);
         Ok(Reader::new(self.request_ring(choices)?, start, &choices.tuning))
     }
 
-    fn channel_source<'a>(self, choices: Choices, other: &'a Seqpacket) -> Result<channel::Source<'a>, Trouble> {
+    fn channel_source<'a>(self, choices: Choices, other: &'a Seqpacket) -> Result<channel::Source<'a>, PeerError> {
         let (writer, slot_count) = (self.stream_writer(&choices)?, self.geometry.request_slots);
-        Ok(channel::Source { writer, bell: self.event_bell, slot_count, spin: Spin::new(&choices, other), choices })
+        Ok(channel::Source { writer, doorbell: self.event_doorbell, slot_count, spin: Spin::new(&choices, other), choices })
     }
 
-    fn channel_sink<'a>(&self, choices: &Choices, other: &'a Seqpacket) -> Result<channel::Sink<'a>, Trouble> {
-        channel::Sink::new(self.stream_reader(choices)?, &self.event_bell, choices, other)
+    fn channel_sink<'a>(&self, choices: &Choices, other: &'a Seqpacket) -> Result<channel::Sink<'a>, PeerError> {
+        channel::Sink::new(self.stream_reader(choices)?, &self.event_doorbell, choices, other)
     }
 
-    fn bare_source<'a>(&self, choices: &Choices, other: &'a Seqpacket) -> Result<bare::Source<'a>, Trouble> {
+    fn bare_source<'a>(&self, choices: &Choices, other: &'a Seqpacket) -> Result<bare::Source<'a>, PeerError> {
         let (writer, slot_count) = (self.stream_writer(choices)?, self.geometry.request_slots);
         Ok(bare::Source { writer, slot_count, spin: Spin::new(choices, other) })
     }
 
-    fn bare_sink<'a>(&self, choices: &Choices, other: &'a Seqpacket) -> Result<bare::Sink<'a>, Trouble> {
+    fn bare_sink<'a>(&self, choices: &Choices, other: &'a Seqpacket) -> Result<bare::Sink<'a>, PeerError> {
         Ok(bare::Sink { reader: self.stream_reader(choices)?, spin: Spin::new(choices, other) })
     }
 }
 
 /// Copied out and checked, as a client does with what a daemon hands over.
-fn the_queue(region: &Region) -> Result<QueueGeometry, Trouble> {
+fn the_queue(region: &Region) -> Result<QueueGeometry, PeerError> {
     let layout = RegionLayout::read_from(&PROFILE, region).map_err(fault)?;
     layout.queues.first().copied().ok_or_else(|| wrong("a region without a queue"))
 }

@@ -2,6 +2,7 @@
 //! product's channel, or over what it is compared with; no daemon.
 
 mod ablate;
+mod baselines;
 mod channel;
 mod compare;
 mod drive;
@@ -12,7 +13,6 @@ mod picture;
 mod plain;
 mod plan;
 mod report;
-mod rivals;
 mod rounds;
 mod spin;
 mod visits;

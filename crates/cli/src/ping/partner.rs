@@ -10,8 +10,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::drive::{Sample, Trouble};
-use super::meeting::{Duty, Meeting};
+use super::drive::{PeerError, Sample};
+use super::meeting::{Meeting, RunLength};
 use super::plan::Spec;
 use crate::error::Error;
 use crate::process;
@@ -47,8 +47,8 @@ fn serve(first_side: &Seqpacket) {
             Ok(packet) => {
                 let verdict = match answer(packet, first_side) {
                     Ok(()) => json!({ "sound": true }),
-                    Err(Trouble::Gone) => return,
-                    Err(Trouble::Wrong(text)) => json!({ "error": text }),
+                    Err(PeerError::Gone) => return,
+                    Err(PeerError::Wrong(text)) => json!({ "error": text }),
                 };
                 let told = first_side.send(verdict.to_string().as_bytes(), &[]);
                 if told.is_err() || verdict.get("error").is_some() {
@@ -61,8 +61,8 @@ fn serve(first_side: &Seqpacket) {
     }
 }
 
-fn answer(packet: Packet, first_side: &Seqpacket) -> Result<(), Trouble> {
-    let spec = serde_json::from_slice::<Spec>(&packet.bytes).map_err(|error| Trouble::Wrong(error.to_string()))?;
+fn answer(packet: Packet, first_side: &Seqpacket) -> Result<(), PeerError> {
+    let spec = serde_json::from_slice::<Spec>(&packet.bytes).map_err(|error| PeerError::Wrong(error.to_string()))?;
     Meeting::accept(&spec, packet.descriptors)?.answer(&spec, first_side)
 }
 
@@ -93,15 +93,15 @@ impl Partner {
     }
 
     /// Measure once.
-    pub(super) fn measure(&mut self, spec: &Spec, duty: Duty) -> Result<Sample, Error> {
+    pub(super) fn measure(&mut self, spec: &Spec, duty: RunLength) -> Result<Sample, Error> {
         let Some(socket) = &self.socket else { return Err("the second side has ended; report this".into()) };
         let asked = Meeting::invite(spec, socket).and_then(|meeting| meeting.ask(spec, duty, socket));
         let sample = match asked {
             Ok(sample) => sample,
-            Err(Trouble::Wrong(text)) => return Err(text.into()),
-            Err(Trouble::Gone) => return Err(self.obituary()),
+            Err(PeerError::Wrong(text)) => return Err(text.into()),
+            Err(PeerError::Gone) => return Err(self.exit_error()),
         };
-        let Ok(packet) = socket.receive(VERDICT_TIMEOUT) else { return Err(self.obituary()) };
+        let Ok(packet) = socket.receive(VERDICT_TIMEOUT) else { return Err(self.exit_error()) };
         let verdict = serde_json::from_slice::<Value>(&packet.bytes).unwrap_or_default();
         if verdict["sound"] != true {
             return Err(error_of(&verdict));
@@ -110,7 +110,7 @@ impl Partner {
     }
 
     /// Why the second side is gone.
-    fn obituary(&mut self) -> Error {
+    fn exit_error(&mut self) -> Error {
         let last_words = self.socket.as_ref().and_then(|socket| socket.try_receive().ok().flatten());
         if let Some(verdict) = last_words.and_then(|packet| serde_json::from_slice::<Value>(&packet.bytes).ok()) {
             return error_of(&verdict);

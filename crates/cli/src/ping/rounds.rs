@@ -8,7 +8,7 @@ use fipsee_ring::pace::Delays;
 use serde_json::{Value, json};
 
 use super::drive::{self, STREAM_CHUNK, Sample};
-use super::meeting::Duty;
+use super::meeting::RunLength;
 use super::partner::Partner;
 use super::plan::{Change, Design, Spec, Task};
 use crate::error::Error;
@@ -27,7 +27,7 @@ pub(super) struct Line {
 /// Everything measured is over `duration` in all, split over `rounds`.
 pub(super) fn measure(partner: &mut Partner, specs: Vec<Spec>, rounds: u32, duration: Duration) -> Result<Vec<Line>, Error> {
     let mut lines: Vec<Line> = specs.into_iter().map(|spec| Line { spec, rounds: Vec::new() }).collect();
-    let duty = Duty { warm_up: WARM_UP, duration: duration / rounds };
+    let duty = RunLength { warm_up: WARM_UP, duration: duration / rounds };
     let count = lines.len();
     for round in 0..rounds {
         let first = usize::try_from(round).unwrap_or(0) % count.max(1);

@@ -4,7 +4,7 @@ use fipsee_ring::seqpacket::Seqpacket;
 use fipsee_ring::wait::{Backoff, DEFAULT_LOOK, WaitMode, Watch};
 use fipsee_ring::{AtomicU32, Ordering};
 
-use super::drive::Trouble;
+use super::drive::PeerError;
 use super::plan::Choices;
 
 /// Empty looks between two yields: far more than a round trip takes, so that a measurement never sees one unless the
@@ -48,13 +48,13 @@ impl<'a> Spin<'a> {
 
     /// A look found nothing.
     #[inline(always)]
-    pub(super) fn step(&mut self) -> Result<(), Trouble> {
+    pub(super) fn step(&mut self) -> Result<(), PeerError> {
         self.step_at(None)
     }
 
     /// As [`step`](Self::step), for who can say which word will be written.
     #[inline(always)]
-    fn step_at(&mut self, watch: Option<Watch<'_>>) -> Result<(), Trouble> {
+    fn step_at(&mut self, watch: Option<Watch<'_>>) -> Result<(), PeerError> {
         self.looks += 1;
         if self.looks.is_multiple_of(LOOKS_PER_YIELD) || self.always_slow {
             return self.step_slowly(watch);
@@ -66,7 +66,7 @@ impl<'a> Spin<'a> {
     }
 
     #[cold]
-    fn step_slowly(&mut self, watch: Option<Watch<'_>>) -> Result<(), Trouble> {
+    fn step_slowly(&mut self, watch: Option<Watch<'_>>) -> Result<(), PeerError> {
         match &mut self.backoff {
             Some(backoff) => {
                 backoff.step_watching(true, || watch);
@@ -76,7 +76,7 @@ impl<'a> Spin<'a> {
         if self.looks >= LOOKS_PER_YIELD * YIELDS_PER_LIFE_CHECK {
             self.looks = 0;
             if self.other.is_hung_up() {
-                return Err(Trouble::Gone);
+                return Err(PeerError::Gone);
             }
         }
         Ok(())
@@ -84,7 +84,7 @@ impl<'a> Spin<'a> {
 
     /// Look until `word` is `value`.
     #[inline(always)]
-    pub(super) fn until_is(&mut self, word: &AtomicU32, value: u32) -> Result<(), Trouble> {
+    pub(super) fn until_is(&mut self, word: &AtomicU32, value: u32) -> Result<(), PeerError> {
         while word.load(Ordering::Acquire) != value {
             self.step_at(Some(Watch::new(word, value)))?;
         }
@@ -94,7 +94,7 @@ impl<'a> Spin<'a> {
 
     /// Look until `found`.
     #[inline(always)]
-    pub(super) fn until(&mut self, mut found: impl FnMut() -> bool) -> Result<(), Trouble> {
+    pub(super) fn until(&mut self, mut found: impl FnMut() -> bool) -> Result<(), PeerError> {
         while !found() {
             self.step()?;
         }

@@ -11,10 +11,10 @@ use serde_json::json;
 
 use super::MAX_WAIT;
 use super::line::Line;
-use super::wire::{DiskGiven, Given, Greeting, ListenerOf, VERSION};
+use super::wire::{DiskRecord, Given, Greeting, ListenerOf, VERSION};
 use crate::admin::Admin;
 use crate::descriptors;
-use crate::export::{Attached, Kind};
+use crate::export::{AttachedClient, Kind};
 use crate::transport::unix::HandOver;
 use crate::transport::vhost_user::Held;
 
@@ -92,7 +92,7 @@ impl Admin {
             line.send(packet, descriptors, deadline).map_err(|error| error.describe("sockets and disks were handed over"))
         };
         let served = self.live.now();
-        let is_local = |client: &&Attached| client.kind == Kind::Ring;
+        let is_local = |client: &&AttachedClient| client.kind == Kind::Ring;
         let clients = served.exports.iter().map(|export| export.attached().iter().filter(is_local).count()).sum();
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let greeting = Greeting { pid: std::process::id(), version, clients };
@@ -106,7 +106,7 @@ impl Admin {
         }
         for export in &served.exports {
             let configured = self.running.disk(export.name());
-            let given = DiskGiven {
+            let given = DiskRecord {
                 name: export.name().to_owned(),
                 kind: export.disk.kind().to_owned(),
                 configured_bytes: configured.and_then(|disk| disk.spec.kind.name_and_size().1),

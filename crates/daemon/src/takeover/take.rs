@@ -16,7 +16,7 @@ use serde_json::json;
 
 use super::MAX_WAIT;
 use super::line::Line;
-use super::wire::{AnswerPacket, DiskGiven, Given, Greeting, ListenerOf, VERSION};
+use super::wire::{AnswerPacket, DiskRecord, Given, Greeting, ListenerOf, VERSION};
 use crate::admin::admin_path;
 use crate::config::{Config, DiskConfig};
 use crate::descriptors;
@@ -191,7 +191,7 @@ fn ask(path: &Path, wait_ms: u64) -> Result<Line, Failure> {
     }
 }
 
-fn take_disk(config: &Config, given: &DiskGiven, mut descriptors: Vec<OwnedFd>) -> Result<Arc<Export>, String> {
+fn take_disk(config: &Config, given: &DiskRecord, mut descriptors: Vec<OwnedFd>) -> Result<Arc<Export>, String> {
     let name = &given.name;
     let disk: &DiskConfig = config.disk(name).ok_or_else(|| {
         format!("disk '{name}' is served by the running daemon and missing here; add it, or have that remove it (fipsee reload)")

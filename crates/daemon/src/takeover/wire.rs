@@ -1,17 +1,17 @@
-//! What the two daemons of a takeover say to each other. Whoever changes it raises [`VERSION`].
+//! What the two daemons of a takeover send to each other. A change of it raises [`VERSION`].
 
 pub(crate) mod machine;
 
 use std::path::PathBuf;
 
-use fipsee_block::server::{EventStanding, Standing};
+use fipsee_block::server::{EventState, QueueState};
 use fipsee_block::stats::QueueCounters;
 use fipsee_ring::ring::Cursor;
 use fipsee_serve::takeover::{self, Answer};
 use serde::{Deserialize, Serialize};
 
 /// Version of everything below. Daemons of two versions do not take over from each other.
-pub(crate) const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 6;
 
 /// What the old daemon hands over, in this order: greeting, listeners, disks, `Prepare`; clients, each followed by its memory and
 /// what its service says of it, virtual machines likewise, `End`. `Refused` may come at any place, and ends it all: the old one goes on.
@@ -25,10 +25,10 @@ pub(crate) enum Given {
         path: PathBuf,
     },
     /// With its file, unless it is a null disk.
-    Disk(DiskGiven),
+    Disk(DiskRecord),
     /// That was all that can be handed over while clients are served.
     Prepare {},
-    Client(ClientGiven),
+    Client(ClientRecord),
     /// With the file.
     Memory {
         client: u64,
@@ -42,11 +42,11 @@ pub(crate) enum Given {
         state: String,
     },
     /// With its connection, and what it says beside.
-    Machine(machine::MachineGiven),
+    Machine(machine::MachineRecord),
     /// With the file.
-    GuestMemory(machine::GuestMemoryGiven),
+    GuestMemory(machine::GuestMemoryRecord),
     /// With the eventfds that it says.
-    Virtqueue(machine::VirtqueueGiven),
+    Virtqueue(machine::VirtqueueRecord),
     /// That was all: when queues stood still, on CLOCK_MONOTONIC, and which number the next client gets at least.
     End {
         stood_still_ns: u64,
@@ -65,18 +65,18 @@ impl Given {
             Self::Greeting(_) => takeover::Given::Greeting,
             Self::Listener { .. } | Self::Disk(_) => takeover::Given::Shared,
             Self::Prepare {} => takeover::Given::Prepare,
-            Self::Client(ClientGiven { client, stage, .. }) => {
+            Self::Client(ClientRecord { client, stage, .. }) => {
                 let parts = match stage {
                     Stage::Attached(attached) => [attached.memories, attached.parts],
                     Stage::Silent | Stage::Greeted => [0, 0],
                 };
                 takeover::Given::Holder { client: *client, parts }
             }
-            Self::Machine(machine::MachineGiven { client, regions, queues, .. }) => {
+            Self::Machine(machine::MachineRecord { client, regions, queues, .. }) => {
                 takeover::Given::Holder { client: *client, parts: [*regions, usize::from(*queues)] }
             }
-            Self::Memory { client, .. } | Self::GuestMemory(machine::GuestMemoryGiven { client, .. }) => part(*client, 0),
-            Self::Part { client, .. } | Self::Virtqueue(machine::VirtqueueGiven { client, .. }) => part(*client, 1),
+            Self::Memory { client, .. } | Self::GuestMemory(machine::GuestMemoryRecord { client, .. }) => part(*client, 0),
+            Self::Part { client, .. } | Self::Virtqueue(machine::VirtqueueRecord { client, .. }) => part(*client, 1),
             Self::End { .. } => takeover::Given::End,
             Self::Refused { reason } => takeover::Given::Refused(reason.clone()),
         }
@@ -86,11 +86,11 @@ impl Given {
 /// What the new daemon answers.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(crate) struct AnswerPacket(#[serde(with = "AnswerGiven")] pub(crate) Answer);
+pub(crate) struct AnswerPacket(#[serde(with = "AnswerRecord")] pub(crate) Answer);
 
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Answer", tag = "packet", rename_all = "snake_case", deny_unknown_fields)]
-enum AnswerGiven {
+enum AnswerRecord {
     Prepared {},
     Taken {},
     Refused { reason: String },
@@ -116,7 +116,7 @@ pub(crate) enum ListenerOf {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct DiskGiven {
+pub(crate) struct DiskRecord {
     pub(crate) name: String,
     pub(crate) kind: String,
     /// Size as the configuration has it; a resize does not change this.
@@ -128,7 +128,7 @@ pub(crate) struct DiskGiven {
 /// With the client's socket.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct ClientGiven {
+pub(crate) struct ClientRecord {
     pub(crate) client: u64,
     pub(crate) features: u64,
     pub(crate) max_queues: u16,
@@ -143,12 +143,12 @@ pub(crate) struct ClientGiven {
 pub(crate) enum Stage {
     Silent,
     Greeted,
-    Attached(AttachedGiven),
+    Attached(AttachedRecord),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct AttachedGiven {
+pub(crate) struct AttachedRecord {
     /// Number of the service.
     pub(crate) service: u16,
     /// It asked to detach, and has no answer yet.
@@ -160,7 +160,7 @@ pub(crate) struct AttachedGiven {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct StandingGiven {
+pub(crate) struct QueueStateRecord {
     /// Slot index and stamp.
     request: (u32, u32),
     completion: (u32, u32),
@@ -171,30 +171,30 @@ pub(crate) struct StandingGiven {
     detached: bool,
 }
 
-impl From<&Standing> for StandingGiven {
-    fn from(standing: &Standing) -> Self {
+impl From<&QueueState> for QueueStateRecord {
+    fn from(state: &QueueState) -> Self {
         let position = |cursor: Cursor| (cursor.index(), cursor.stamp());
         Self {
-            request: position(standing.request),
-            completion: position(standing.completion),
-            resize_unacknowledged: standing.resize.unacknowledged,
-            resize_wanted: standing.resize.wanted,
-            detach_unacknowledged: standing.detach.unacknowledged,
-            detach_wanted: standing.detach.wanted,
-            detached: standing.detached,
+            request: position(state.request),
+            completion: position(state.completion),
+            resize_unacknowledged: state.resize.unacknowledged,
+            resize_wanted: state.resize.wanted,
+            detach_unacknowledged: state.detach.unacknowledged,
+            detach_wanted: state.detach.wanted,
+            detached: state.detached,
         }
     }
 }
 
-impl StandingGiven {
+impl QueueStateRecord {
     /// Understand it; `None`: a position that no ring has. Whether it lies in its ring shows when that is opened.
-    pub(crate) fn understand(&self) -> Option<Standing> {
+    pub(crate) fn understand(&self) -> Option<QueueState> {
         let cursor = |(index, stamp): (u32, u32)| (stamp != 0).then(|| Cursor::at(index, stamp));
-        Some(Standing {
+        Some(QueueState {
             request: cursor(self.request)?,
             completion: cursor(self.completion)?,
-            resize: EventStanding { unacknowledged: self.resize_unacknowledged, wanted: self.resize_wanted },
-            detach: EventStanding { unacknowledged: self.detach_unacknowledged, wanted: self.detach_wanted },
+            resize: EventState { unacknowledged: self.resize_unacknowledged, wanted: self.resize_wanted },
+            detach: EventState { unacknowledged: self.detach_unacknowledged, wanted: self.detach_wanted },
             detached: self.detached,
         })
     }

@@ -12,7 +12,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::{Command, WorkerHandle};
 use crate::config::Config;
-use crate::placement::Place;
+use crate::placement::WorkerPlacement;
 
 /// Operations in flight that the kernel ring of a worker holds; more wait in the engine.
 const ENGINE_ENTRIES: u32 = 256;
@@ -20,7 +20,7 @@ const ENGINE_ENTRIES: u32 = 256;
 const ENGINE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Start a worker, as the configuration says.
-pub(crate) fn spawn(config: &Config, index: usize, place: Place) -> io::Result<(WorkerHandle, JoinHandle<()>)> {
+pub(crate) fn spawn(config: &Config, index: usize, place: WorkerPlacement) -> io::Result<(WorkerHandle, JoinHandle<()>)> {
     let stall_limit = config.stall_limit;
     fipsee_serve::spawn(index, place, config.wait, config.look, move || {
         let mut engine = Engine::new(ENGINE_ENTRIES)?;

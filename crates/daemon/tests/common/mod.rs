@@ -22,7 +22,7 @@ mod restart;
 pub(crate) mod vm;
 
 /// What should happen at once has failed after so long. A bound against hanging, not a claim about speed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Tell `cargo xtask test`, past libtest's capture, that a check could not run here.
 pub(crate) fn skip(what: &str, reason: &str) {
@@ -40,9 +40,9 @@ pub(crate) fn is_root() -> bool {
 /// Look again until `condition` holds.
 #[track_caller]
 pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !condition() {
-        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+        assert!(Instant::now() < deadline, "not within {TIMEOUT:?}: {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -71,7 +71,7 @@ impl Drop for Scratch {
 }
 
 /// Longest life of a test binary. A lost wake-up would hang it; each takes seconds.
-const BINARY_PATIENCE: Duration = Duration::from_secs(300);
+const BINARY_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The daemons that run now.
 static RUNNING: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
@@ -81,12 +81,12 @@ fn bound_hangs() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         std::thread::spawn(|| {
-            std::thread::sleep(BINARY_PATIENCE);
+            std::thread::sleep(BINARY_TIMEOUT);
             let pids = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
             for pid in pids.iter() {
                 let _ = rustix::process::kill_process(*pid, Signal::KILL);
             }
-            skip_capture(&format!("a test hangs: not finished within {BINARY_PATIENCE:?}"));
+            skip_capture(&format!("a test hangs: not finished within {BINARY_TIMEOUT:?}"));
             std::process::exit(101);
         });
     });
@@ -121,12 +121,12 @@ impl Daemon {
 
     fn await_ready(&mut self) {
         let admin = fipsee_daemon::admin::admin_path(&self.socket());
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         // The admin socket comes last, so the client socket is there, too.
         while UnixStream::connect(&admin).is_err() {
             let exited = self.child.try_wait().expect("a child can be asked");
             assert!(exited.is_none(), "the daemon did not start: {}", self.log());
-            assert!(Instant::now() < deadline, "no daemon within {PATIENCE:?}: {}", self.log());
+            assert!(Instant::now() < deadline, "no daemon within {TIMEOUT:?}: {}", self.log());
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -158,7 +158,7 @@ impl Daemon {
 
     /// Wait until it is gone.
     pub(crate) fn await_exit(&mut self) -> ExitStatus {
-        let deadline = Instant::now() + 2 * PATIENCE;
+        let deadline = Instant::now() + 2 * TIMEOUT;
         loop {
             if let Some(status) = self.child.try_wait().expect("a child can be asked") {
                 self.exited = Some(status);
@@ -187,7 +187,7 @@ impl Daemon {
     /// As [`take_over`](Self::take_over), with `more` arguments; what the new daemon says if it does not come about.
     pub(crate) fn try_take_over(&mut self, more: &[&str]) -> Result<(), String> {
         let mut new = self.launch_takeover(more);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while self.child.try_wait().expect("a child can be asked").is_none() {
             if new.try_wait().expect("a child can be asked").is_some() {
                 forget(&new);
@@ -195,7 +195,7 @@ impl Daemon {
                 let said = log.lines().rev().find(|line| line.starts_with("error: "));
                 return Err(said.unwrap_or_default().to_owned());
             }
-            assert!(Instant::now() < deadline, "no takeover within {PATIENCE:?}: {}", self.log());
+            assert!(Instant::now() < deadline, "no takeover within {TIMEOUT:?}: {}", self.log());
             std::thread::sleep(Duration::from_millis(1));
         }
         self.replace(new);
@@ -318,7 +318,7 @@ pub(crate) fn refused_in(dir: &Scratch, prefix: &[&str], arguments: &[&str]) -> 
     let arguments: Vec<String> = arguments.iter().map(fill).collect();
     let _ = std::fs::remove_file(dir.path("log"));
     let mut child = launch(dir, &prefix, &arguments);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let status = loop {
         if let Some(status) = child.try_wait().expect("a child can be asked") {
             break status;
@@ -359,16 +359,16 @@ pub(crate) fn refusal_of<T>(result: Result<T, Error>, expected: RefusalCode) -> 
 }
 
 /// A client that behaves, on a disk of its own, while others do not.
-pub(crate) struct Witness {
+pub(crate) struct CorrectClient {
     blocking: Blocking,
     offset_bytes: u64,
     round: u8,
 }
 
 /// Bytes that a witness writes.
-const WITNESS_BYTES: u16 = 16 << 10;
+const CORRECT_CLIENT_BYTES: u16 = 16 << 10;
 
-impl Witness {
+impl CorrectClient {
     pub(crate) fn new(daemon: &Daemon, disk: &str) -> Self {
         Self::try_new(daemon, disk).expect("attached")
     }
@@ -376,8 +376,8 @@ impl Witness {
     pub(crate) fn try_new(daemon: &Daemon, disk: &str) -> Result<Self, Error> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let blocking = Blocking::attach(&daemon.socket(), &Daemon::options(disk))?;
-        let places = blocking.info().size_bytes() / u64::from(WITNESS_BYTES);
-        let offset_bytes = COUNT.fetch_add(1, Ordering::Relaxed) % places * u64::from(WITNESS_BYTES);
+        let places = blocking.info().size_bytes() / u64::from(CORRECT_CLIENT_BYTES);
+        let offset_bytes = COUNT.fetch_add(1, Ordering::Relaxed) % places * u64::from(CORRECT_CLIENT_BYTES);
         let mut witness = Self { blocking, offset_bytes, round: 0 };
         witness.check();
         Ok(witness)
@@ -386,7 +386,7 @@ impl Witness {
     /// It still works, and what it wrote before is still there.
     #[track_caller]
     pub(crate) fn check(&mut self) {
-        let mut block = vec![0; usize::from(WITNESS_BYTES)];
+        let mut block = vec![0; usize::from(CORRECT_CLIENT_BYTES)];
         if self.round > 0 {
             self.blocking.read_at(&mut block, self.offset_bytes).expect("the witness reads");
             assert!(block.iter().all(|byte| *byte == self.round), "the witness lost data");

@@ -14,7 +14,7 @@ use fipsee_ring::region::{Access, Region};
 use fipsee_ring::seqpacket::{Packet, Seqpacket};
 use rustix::fs::{MemfdFlags, SealFlags};
 
-use super::{Daemon, PATIENCE};
+use super::{Daemon, TIMEOUT};
 
 pub(crate) const HELLO: Control = Control::Hello { version_min: VERSION, version_max: VERSION, features: 0 };
 
@@ -32,14 +32,14 @@ pub(crate) fn say(control: &Seqpacket, message: &Control, descriptors: &[Borrowe
 }
 
 #[track_caller]
-pub(crate) fn hear(control: &Seqpacket) -> (Control, Vec<OwnedFd>) {
-    let Packet { bytes, descriptors } = control.receive(PATIENCE).expect("an answer");
+pub(crate) fn receive(control: &Seqpacket) -> (Control, Vec<OwnedFd>) {
+    let Packet { bytes, descriptors } = control.receive(TIMEOUT).expect("an answer");
     (Control::decode(&bytes).expect("a control message"), descriptors)
 }
 
 #[track_caller]
-pub(crate) fn hear_refusal(control: &Seqpacket, expected: RefusalCode) -> String {
-    match hear(control).0 {
+pub(crate) fn receive_refusal(control: &Seqpacket, expected: RefusalCode) -> String {
+    match receive(control).0 {
         Control::Refused(Refusal { code, text }) => {
             assert_eq!(code, expected, "{text}");
             text
@@ -51,7 +51,7 @@ pub(crate) fn hear_refusal(control: &Seqpacket, expected: RefusalCode) -> String
 /// The daemon closed the connection.
 #[track_caller]
 pub(crate) fn assert_closed(control: &Seqpacket) {
-    let error = control.receive(PATIENCE).expect_err("nothing more is said");
+    let error = control.receive(TIMEOUT).expect_err("nothing more is said");
     assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof, "{error}");
 }
 
@@ -68,9 +68,9 @@ impl RawClient {
     pub(crate) fn attach(daemon: &Daemon, message: &Control) -> Self {
         let control = connect(daemon);
         say(&control, &HELLO, &[]);
-        assert!(matches!(hear(&control).0, Control::Welcome { .. }));
+        assert!(matches!(receive(&control).0, Control::Welcome { .. }));
         say(&control, message, &[]);
-        let (answer, descriptors) = hear(&control);
+        let (answer, descriptors) = receive(&control);
         Self::attached(control, &answer, descriptors)
     }
 
@@ -83,8 +83,9 @@ impl RawClient {
         let region = Arc::new(region);
         let layout = RegionLayout::read_from(&PROFILE, &region).expect("a layout");
         let open = |geometry| {
-            let (daemon_bell, our_bell) = (EventDoorbell::from_fd(next()), SocketDoorbell::from_fd(next()));
-            ClientQueue::open(&region, geometry, daemon_bell, our_bell, &geometry.tuning()).expect("rings inside the region")
+            let (daemon_doorbell, our_doorbell) = (EventDoorbell::from_fd(next()), SocketDoorbell::from_fd(next()));
+            ClientQueue::open(&region, geometry, daemon_doorbell, our_doorbell, &geometry.tuning())
+                .expect("rings inside the region")
         };
         let queues = layout.queues.iter().map(open).collect();
         let info = BlockInfo::from_bytes(service_info).expect("a disk");
@@ -110,7 +111,7 @@ impl RawClient {
         let queue = &mut self.queues[0];
         queue.requests.publish(message).expect("the depth allows it");
         if queue.requests.reader_needs_doorbell() {
-            queue.daemon_bell.ring();
+            queue.daemon_doorbell.ring();
         }
     }
 
@@ -120,7 +121,7 @@ impl RawClient {
         let queue = &mut self.queues[0];
         queue.requests.publish_several(message, count).expect("the depth allows it");
         if queue.requests.reader_needs_doorbell() {
-            queue.daemon_bell.ring();
+            queue.daemon_doorbell.ring();
         }
         let mut answers = BTreeMap::new();
         while answers.len() < count as usize {
@@ -136,7 +137,7 @@ impl RawClient {
     /// The next message of the completion ring.
     #[track_caller]
     pub(crate) fn next_completion(&mut self) -> Message {
-        self.completion_within(PATIENCE).expect("no completion")
+        self.completion_within(TIMEOUT).expect("no completion")
     }
 
     pub(crate) fn completion_within(&mut self, limit: Duration) -> Option<Message> {
@@ -167,7 +168,7 @@ impl RawClient {
     /// Hand memory over; what the daemon answers.
     pub(crate) fn register(&self, id: u16, access: u16, length_bytes: u64, file: &impl AsFd) -> Control {
         say(&self.control, &Control::Register { region: id, access, length_bytes }, &[file.as_fd()]);
-        hear(&self.control).0
+        receive(&self.control).0
     }
 
     /// Hand over `length_bytes` of new sealed memory.

@@ -15,7 +15,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-use super::PATIENCE;
+use super::TIMEOUT;
 
 // Requests of the hypervisor.
 pub(crate) const GET_FEATURES: u32 = 1;
@@ -91,7 +91,7 @@ pub(crate) fn u64s(values: &[u64]) -> Vec<u8> {
 impl Hypervisor {
     pub(crate) fn connect(path: &Path) -> Self {
         let stream = UnixStream::connect(path).expect("a vhost-user socket");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a bound");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a bound");
         Self { stream }
     }
 
@@ -123,7 +123,7 @@ impl Hypervisor {
     }
 
     #[track_caller]
-    pub(crate) fn tell(&self, code: u32, body: &[u8], descriptors: &[BorrowedFd<'_>]) {
+    pub(crate) fn send(&self, code: u32, body: &[u8], descriptors: &[BorrowedFd<'_>]) {
         assert_eq!(self.try_tell(code, body, descriptors), Some(0), "request {code}");
     }
 
@@ -173,8 +173,8 @@ impl Hypervisor {
         assert_ne!(features & PROTOCOL_FEATURES, 0);
         let protocol = self.ask(GET_PROTOCOL_FEATURES, &[]).u64();
         self.say(SET_PROTOCOL_FEATURES, &u64s(&[protocol]));
-        self.tell(SET_FEATURES, &u64s(&[wanted(features)]), &[]);
-        self.tell(SET_MEM_TABLE, &ram.table(), &[ram.file.as_fd()]);
+        self.send(SET_FEATURES, &u64s(&[wanted(features)]), &[]);
+        self.send(SET_MEM_TABLE, &ram.table(), &[ram.file.as_fd()]);
     }
 }
 
@@ -270,13 +270,13 @@ impl Queue {
 
     /// Tell the daemon all of the queue, so that it is served.
     pub(crate) fn start(&self, hypervisor: &Hypervisor, ram: &Ram) {
-        hypervisor.tell(SET_VRING_NUM, &u32s(&[self.index, self.size.into()]), &[]);
-        hypervisor.tell(SET_VRING_BASE, &u32s(&[self.index, self.next_available.into()]), &[]);
-        hypervisor.tell(SET_VRING_ADDR, &self.rings(ram, 0, 0), &[]);
-        hypervisor.tell(SET_VRING_ERR, &u64s(&[self.index.into()]), &[self.error.as_fd()]);
-        hypervisor.tell(SET_VRING_CALL, &u64s(&[self.index.into()]), &[self.call.as_fd()]);
-        hypervisor.tell(SET_VRING_KICK, &u64s(&[self.index.into()]), &[self.kick.as_fd()]);
-        hypervisor.tell(SET_VRING_ENABLE, &u32s(&[self.index, 1]), &[]);
+        hypervisor.send(SET_VRING_NUM, &u32s(&[self.index, self.size.into()]), &[]);
+        hypervisor.send(SET_VRING_BASE, &u32s(&[self.index, self.next_available.into()]), &[]);
+        hypervisor.send(SET_VRING_ADDR, &self.rings(ram, 0, 0), &[]);
+        hypervisor.send(SET_VRING_ERR, &u64s(&[self.index.into()]), &[self.error.as_fd()]);
+        hypervisor.send(SET_VRING_CALL, &u64s(&[self.index.into()]), &[self.call.as_fd()]);
+        hypervisor.send(SET_VRING_KICK, &u64s(&[self.index.into()]), &[self.kick.as_fd()]);
+        hypervisor.send(SET_VRING_ENABLE, &u32s(&[self.index, 1]), &[]);
     }
 
     pub(crate) fn data_offset(&self, slot: u16) -> u64 {
@@ -405,12 +405,12 @@ impl Queue {
 }
 
 /// Wait for a ring, at most as long as tests wait for anything.
-pub(crate) fn rings(bell: &OwnedFd) -> bool {
-    let timeout = Timespec::try_from(PATIENCE).expect("a time");
-    let mut fds = [PollFd::new(bell, PollFlags::IN)];
+pub(crate) fn rings(doorbell: &OwnedFd) -> bool {
+    let timeout = Timespec::try_from(TIMEOUT).expect("a time");
+    let mut fds = [PollFd::new(doorbell, PollFlags::IN)];
     let rang = poll(&mut fds, Some(&timeout)).expect("polled") > 0;
     if rang {
-        let _ = rustix::io::read(bell, &mut [0_u8; 8][..]);
+        let _ = rustix::io::read(doorbell, &mut [0_u8; 8][..]);
     }
     rang
 }

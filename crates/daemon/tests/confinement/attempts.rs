@@ -137,10 +137,10 @@ fn client_memory() -> std::io::Result<()> {
     file.rewind()?;
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
     let (_one, _other) = UnixStream::pair()?;
-    let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
+    let doorbell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
     let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC)?;
     let on = rustix::event::epoll::EventFlags::IN;
-    rustix::event::epoll::add(&epoll, bell.as_fd(), rustix::event::epoll::EventData::new_u64(0), on)?;
+    rustix::event::epoll::add(&epoll, doorbell.as_fd(), rustix::event::epoll::EventData::new_u64(0), on)?;
     // SAFETY: a new mapping, where the kernel finds room.
     let place = unsafe {
         rustix::mm::mmap(

@@ -8,7 +8,7 @@ use clap::Parser;
 use fipsee_daemon::config::Arguments;
 use serde_json::{Value, json};
 
-use crate::common::{Daemon, Scratch, Witness, assert_says, child_process, eventually, refused_in};
+use crate::common::{CorrectClient, Daemon, Scratch, assert_says, child_process, eventually, refused_in};
 
 /// The lines that begin so of each thread's status.
 fn of_threads(pid: u32, name: &str) -> Vec<String> {
@@ -50,7 +50,7 @@ fn every_thread_is_confined_whenever_it_was_made() {
     assert_confined(daemon.pid(), true);
     let answer = daemon.admin(&json!({ "request": "attach", "disk": "f", "vhost_user": daemon.dir.path("later") }));
     assert!(answer["error"].is_null(), "{answer}");
-    let (mut first, mut second) = (Witness::new(&daemon, "a"), Witness::new(&daemon, "f"));
+    let (mut first, mut second) = (CorrectClient::new(&daemon, "a"), CorrectClient::new(&daemon, "f"));
     first.check();
     second.check();
     // Two for machines, three workers, administration, the main thread.
@@ -73,10 +73,10 @@ fn confined_and_unconfined_daemons_take_over_from_each_other() {
         return;
     }
     let mut daemon = Daemon::start(&["--disk", "a=memory:4M", "--disk", "f=file:{dir}/f,size=4M"]);
-    let mut witnesses = ["a", "f"].map(|disk| Witness::new(&daemon, disk));
+    let mut correct_clients = ["a", "f"].map(|disk| CorrectClient::new(&daemon, disk));
     for (more, is_confined) in [(&["--confine", "off"][..], false), (&[], true), (&["--confine", "required"], true)] {
         daemon.try_take_over(more).expect("taken over");
-        witnesses.iter_mut().for_each(Witness::check);
+        correct_clients.iter_mut().for_each(CorrectClient::check);
         assert_confined(daemon.pid(), is_confined);
     }
 }
@@ -104,7 +104,7 @@ fn disks_and_sockets_elsewhere_are_refused_with_the_setting_that_allows_them() {
     let by_hand = json!({ "request": "attach", "disk": "a", "vhost_user": path("elsewhere/vm") });
     std::fs::write(dir.path("conf/f.toml"), &head).expect("a file");
     let daemon = Daemon::start_in(dir, &[], &["--config", "{dir}/conf/f.toml"]);
-    let mut witness = Witness::new(&daemon, "a");
+    let mut witness = CorrectClient::new(&daemon, "a");
     let answers = elsewhere.iter().map(|text| reload(&daemon, text)).chain([daemon.admin(&by_hand)]);
     for answer in answers.collect::<Vec<_>>() {
         let text = answer["error"].as_str().unwrap_or_else(|| panic!("not refused: {answer}")).to_owned();

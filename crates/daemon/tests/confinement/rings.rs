@@ -6,7 +6,7 @@ use std::path::Path;
 use fipsee_guest::device::{Guest, IN, OK, OUT, Options};
 use serde_json::json;
 
-use crate::common::{Daemon, Scratch, Witness, assert_says};
+use crate::common::{CorrectClient, Daemon, Scratch, assert_says};
 
 /// Kernel rings that the daemon has.
 fn rings(daemon: &Daemon) -> usize {
@@ -44,7 +44,7 @@ fn start(max_queues: u32, prefix: &[&str]) -> Daemon {
 #[test]
 fn a_machine_for_which_no_ring_is_left_is_interrupted_all_the_same() {
     let daemon = start(1, &[]);
-    let mut witness = Witness::new(&daemon, "w");
+    let mut witness = CorrectClient::new(&daemon, "w");
     let before = rings(&daemon);
     assert_eq!(before, 2, "the worker's, and one for the one queue at the one socket that is configured: {}", daemon.log());
     let later = daemon.dir.path("later");
@@ -76,7 +76,7 @@ fn fewer_rings_than_machines_may_need_are_a_line_in_the_log() {
         &daemon.log(),
         &["fewer kernel rings for interrupts than virtual machines may need; raise LimitNOFILE=", "wanted=64 count=32"],
     );
-    let mut witness = Witness::new(&daemon, "w");
+    let mut witness = CorrectClient::new(&daemon, "w");
     let (mut guest, data) = boot(&daemon.dir.path("vm"));
     check(&mut guest, data);
     witness.check();

@@ -14,8 +14,8 @@ pub(crate) struct Queue {
     /// Cold words of the request ring; those of the completion ring follow.
     pub(crate) cold: u64,
     pub(crate) depth: u32,
-    pub(crate) daemon_bell: OwnedFd,
-    pub(crate) bell: OwnedFd,
+    pub(crate) daemon_doorbell: OwnedFd,
+    pub(crate) doorbell: OwnedFd,
     /// Entries of messages that held more than was asked for.
     entries: VecDeque<(u16, u16)>,
 }
@@ -67,8 +67,8 @@ impl Client {
                 completions: cursor(8, 28),
                 cold: u64_at(&entry, 16),
                 depth: u32_at(&entry, 40),
-                daemon_bell: files.next().expect("counted"),
-                bell: files.next().expect("counted"),
+                daemon_doorbell: files.next().expect("counted"),
+                doorbell: files.next().expect("counted"),
                 entries: VecDeque::new(),
             }
         };
@@ -87,7 +87,7 @@ impl Client {
         queue.requests.publish(&self.memory, message);
         if must_ring(&self.memory, queue.cold) {
             // A full counter has long been ringing.
-            let rung = rustix::io::write(&queue.daemon_bell, &1_u64.to_ne_bytes());
+            let rung = rustix::io::write(&queue.daemon_doorbell, &1_u64.to_ne_bytes());
             assert!(matches!(rung, Ok(8) | Err(rustix::io::Errno::AGAIN)), "{rung:?}");
         }
     }

@@ -7,14 +7,14 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 
 use super::client::{Client, greeted};
-use super::common::{Daemon, Witness, eventually};
+use super::common::{CorrectClient, Daemon, eventually};
 use super::raw::*;
 
 const SHRINK: SealFlags = SealFlags::SHRINK;
 
-fn daemon() -> (Daemon, Witness) {
+fn daemon() -> (Daemon, CorrectClient) {
     let daemon = Daemon::start(&["--disk", "a=memory:1M", "--disk", "w=memory:1M"]);
-    let witness = Witness::new(&daemon, "w");
+    let witness = CorrectClient::new(&daemon, "w");
     (daemon, witness)
 }
 
@@ -27,7 +27,7 @@ fn in_each_state(daemon: &Daemon) -> [(&'static str, Socket); 3] {
 /// checks: R-4.1-1
 #[test]
 fn the_socket_takes_packets_only() {
-    let (daemon, _witness) = daemon();
+    let (daemon, _correct_client) = daemon();
     for kind in [SocketType::STREAM, SocketType::DGRAM] {
         let socket = rustix::net::socket(AddressFamily::UNIX, kind, None).expect("a socket");
         let refused = rustix::net::connect(&socket, &SocketAddrUnix::new(daemon.socket()).expect("a path"));
@@ -85,7 +85,7 @@ fn a_malformed_message_is_refused_in_every_state_and_ends_the_connection() {
 /// checks: R-4.2-5, R-4.1-5, R-4.3-3
 #[test]
 fn descriptors_where_none_belong_make_a_message_malformed() {
-    let (daemon, _witness) = daemon();
+    let (daemon, _correct_client) = daemon();
     let files: Vec<_> = (0..130).map(|_| memory_file(4096, SHRINK)).collect();
     let borrowed: Vec<_> = files.iter().map(AsFd::as_fd).collect();
     for (what, state, bytes, count) in [
@@ -106,7 +106,7 @@ fn descriptors_where_none_belong_make_a_message_malformed() {
 /// checks: R-4.1-7, R-4.3-2
 #[test]
 fn a_packet_of_no_bytes_is_a_hang_up() {
-    let (daemon, _witness) = daemon();
+    let (daemon, _correct_client) = daemon();
     for (_, control) in in_each_state(&daemon) {
         control.send(&[], &[]);
         control.assert_closed();
@@ -153,7 +153,7 @@ fn a_message_out_of_order_is_refused_and_ends_the_connection() {
 /// checks: R-4.3-5, R-4.4-1, R-4.4-2, R-4.4-4, R-4.2-1, R-4.2-6, R-1-1
 #[test]
 fn the_version_is_the_newest_of_both_and_features_are_those_of_both() {
-    let (daemon, _witness) = daemon();
+    let (daemon, _correct_client) = daemon();
     let known = u64_at(&Socket::connect(&daemon.socket()).ask(&hello(1, 1, u64::MAX), &[]).bytes, 24);
     assert_eq!(known & 1, 1, "worker CPU");
     let newer = |min, max| with(hello(min, max, 0), 6, &[2]);
@@ -230,7 +230,7 @@ fn an_attach_that_cannot_be_granted_is_refused_with_its_code() {
 /// checks: R-4.5-2
 #[test]
 fn who_does_not_write_is_kept_from_it() {
-    let (daemon, _witness) = daemon();
+    let (daemon, _correct_client) = daemon();
     for (flags, capability, status) in [(0, 1, 0), (1, 0, 5)] {
         let mut client = Client::attach(&daemon, &Wanted { flags, ..Wanted::disk("a") });
         assert_eq!(u32_at(client.info(), 36) & 1, capability, "flags {flags}");
@@ -242,7 +242,7 @@ fn who_does_not_write_is_kept_from_it() {
 /// checks: R-4.3-9, R-4.3-10, R-4.3-11, R-4.3-12, R-4.3-14, R-4.6-1
 #[test]
 fn memory_that_cannot_be_registered_is_refused_and_the_attachment_stays() {
-    let (daemon, _witness) = daemon();
+    let (daemon, _correct_client) = daemon();
     let mut client = Client::attach(&daemon, &Wanted::disk("a"));
     let held = memory_file(8192, SHRINK);
     assert_eq!(client.register(5, 3, 8192, &held).bytes, about_region(REGISTERED, 5));
@@ -286,7 +286,7 @@ fn memory_that_cannot_be_registered_is_refused_and_the_attachment_stays() {
 /// checks: R-4.6-2, R-4.6-3, R-3.4-1, R-3.4-2, R-3.4-3
 #[test]
 fn registered_memory_may_be_named_from_the_answer_on_until_it_is_taken_back() {
-    let (daemon, _witness) = daemon();
+    let (daemon, _correct_client) = daemon();
     let mut client = Client::attach(&daemon, &Wanted { queues: 2, ..Wanted::disk("a") });
     // The pool, by id 0 from its own beginning, both ways.
     client.fill(512, &[7; 512]);

@@ -24,8 +24,8 @@ fn assert_all_answered_then_over(client: &mut Client, tags: std::ops::Range<u16>
     assert!(found.iter().copied().eq(tags.map(|tag| (tag, 0))), "{found:?}");
     client.control.assert_closed();
     for queue in &client.queues {
-        await_ring(&queue.bell);
-        assert!(rings(&queue.bell).1, "a doorbell goes on after the end");
+        await_ring(&queue.doorbell);
+        assert!(rings(&queue.doorbell).1, "a doorbell goes on after the end");
     }
 }
 
@@ -79,8 +79,8 @@ fn a_hang_up_ends_the_attachment_and_everything_of_it_is_let_go() {
         let Client { control, queues, .. } = client;
         drop(control);
         for queue in &queues {
-            await_ring(&queue.bell);
-            assert!(rings(&queue.bell).1, "{state}");
+            await_ring(&queue.doorbell);
+            assert!(rings(&queue.doorbell).1, "{state}");
         }
         drop(queues);
         eventually("it is not attached any more", || daemon.attached_count("a") == 0);
@@ -97,7 +97,7 @@ fn a_refusal_that_ends_the_attachment_ends_all_of_it() {
     client.control.send(&hello(1, 1, 0), &[]);
     client.control.assert_refused(2, "HELLO, attached");
     client.control.assert_closed();
-    until("the doorbell ends", || rings(&client.queues[0].bell).1.then_some(()));
+    until("the doorbell ends", || rings(&client.queues[0].doorbell).1.then_some(()));
     eventually("it is not attached any more", || daemon.attached_count("a") == 0);
     // Nothing is read from the region any more.
     while client.try_message_on(0).is_some() {}

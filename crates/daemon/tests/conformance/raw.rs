@@ -319,11 +319,11 @@ pub(crate) fn must_ring(memory: &Mapped, cold: u64) -> bool {
 }
 
 /// What a doorbell socket holds now: the lengths of its packets, and whether it has ended.
-pub(crate) fn rings(bell: &impl AsFd) -> (Vec<usize>, bool) {
+pub(crate) fn rings(doorbell: &impl AsFd) -> (Vec<usize>, bool) {
     let mut lengths = Vec::new();
     loop {
         let mut bytes = [0; 64];
-        match rustix::net::recv(bell, &mut bytes, RecvFlags::DONTWAIT) {
+        match rustix::net::recv(doorbell, &mut bytes, RecvFlags::DONTWAIT) {
             Ok((0, _)) => return (lengths, true),
             Ok((length, _)) => lengths.push(length),
             Err(Errno::AGAIN) => return (lengths, false),
@@ -334,8 +334,8 @@ pub(crate) fn rings(bell: &impl AsFd) -> (Vec<usize>, bool) {
 
 /// Wait until a doorbell socket holds something, or has ended.
 #[track_caller]
-pub(crate) fn await_ring(bell: &impl AsFd) {
-    await_readable(bell);
+pub(crate) fn await_ring(doorbell: &impl AsFd) {
+    await_readable(doorbell);
 }
 
 /// Look again until `value` is there.

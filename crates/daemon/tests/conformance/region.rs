@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use rustix::fs::SealFlags;
 
 use super::client::Client;
-use super::common::{Daemon, Witness};
+use super::common::{CorrectClient, Daemon};
 use super::raw::*;
 
 fn daemon() -> Daemon {
@@ -113,7 +113,7 @@ fn check_info(info: &[u8]) {
 #[test]
 fn what_a_client_writes_into_header_and_table_changes_nothing() {
     let daemon = daemon();
-    let mut witness = Witness::new(&daemon, "w");
+    let mut witness = CorrectClient::new(&daemon, "w");
     let mut client = Client::attach(&daemon, &Wanted { queues: 2, ..Wanted::disk("a") });
     for byte in [0xff, 0x00, 0x55] {
         client.memory.write(0, &[byte; 64 * 3]);

@@ -3,7 +3,7 @@
 use rustix::fs::SealFlags;
 
 use super::client::Client;
-use super::common::{Daemon, Witness};
+use super::common::{CorrectClient, Daemon};
 use super::raw::*;
 
 const SECTORS: u64 = 2048;
@@ -13,7 +13,7 @@ const LOAD: u16 = 2;
 const STORE: u16 = 3;
 const LARGE: u16 = 4;
 
-fn daemon() -> (Daemon, Witness) {
+fn daemon() -> (Daemon, CorrectClient) {
     let daemon = Daemon::start(&[
         "--disk",
         "a=memory:1M",
@@ -26,7 +26,7 @@ fn daemon() -> (Daemon, Witness) {
         "--disk",
         "n=null:1G",
     ]);
-    let witness = Witness::new(&daemon, "w");
+    let witness = CorrectClient::new(&daemon, "w");
     (daemon, witness)
 }
 
@@ -43,7 +43,7 @@ fn client(daemon: &Daemon, disk: &str) -> Client {
 type Case = (&'static str, [u8; 60], u16);
 
 /// The disk holds a pattern; every request is answered so; the pattern is still there.
-fn check(client: &mut Client, witness: &mut Witness, cases: &[Case]) {
+fn check(client: &mut Client, witness: &mut CorrectClient, cases: &[Case]) {
     let is_writable = u32_at(client.info(), 36) & 1 != 0;
     client.fill(0, &vec![0x5a; 64 << 10]);
     if is_writable {
@@ -254,7 +254,7 @@ fn what_a_read_only_disk_lacks_is_checked_in_its_place() {
 /// checks: R-5.1-2, R-5.2-1, R-5.4-1, R-5.4-2
 #[test]
 fn segments_are_filled_and_emptied_in_their_order() {
-    let (daemon, _witness) = daemon();
+    let (daemon, _correct_client) = daemon();
     let mut client = client(&daemon, "a");
     let bytes: Vec<u8> = (0_u16..5 * 512).map(|at| (at / 512 + 1).to_le_bytes()[0]).collect();
     client.fill(0, &bytes);
@@ -277,7 +277,7 @@ fn segments_are_filled_and_emptied_in_their_order() {
 /// checks: R-5.4-4, R-5.4-5, R-5.4-6, R-5.4-7
 #[test]
 fn operations_do_what_they_are_called() {
-    let (daemon, _witness) = daemon();
+    let (daemon, _correct_client) = daemon();
     let mut client = client(&daemon, "a");
     for flags in 0..4 {
         client.fill(0, &[9; 8 * 512]);
@@ -300,7 +300,7 @@ fn operations_do_what_they_are_called() {
 /// checks: R-5.4-8
 #[test]
 fn of_two_writes_of_one_queue_one_wins_each_sector() {
-    let (daemon, _witness) = daemon();
+    let (daemon, _correct_client) = daemon();
     let mut client = client(&daemon, "a");
     client.fill(0, &vec![1; 64 * 512]);
     client.fill(64 * 512, &vec![2; 64 * 512]);

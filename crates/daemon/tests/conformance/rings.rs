@@ -5,19 +5,19 @@ use std::sync::atomic::Ordering;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::client::{Client, entries};
-use super::common::{Daemon, Witness, eventually};
+use super::common::{CorrectClient, Daemon, eventually};
 use super::raw::*;
 
-fn daemon(wait: &str) -> (Daemon, Witness) {
+fn daemon(wait: &str) -> (Daemon, CorrectClient) {
     let daemon = Daemon::start(&["--disk", "a=memory:1M", "--disk", "w=memory:1M", "--workers", "1", "--wait", wait]);
-    let witness = Witness::new(&daemon, "w");
+    let witness = CorrectClient::new(&daemon, "w");
     (daemon, witness)
 }
 
 /// checks: R-2.1-1, R-2.1-2, R-2.3-1, R-2.3-2, R-2.3-3, R-5.5-1, R-2-2
 #[test]
 fn positions_start_where_the_table_says_and_go_round_with_a_new_stamp_each_lap() {
-    let (daemon, _witness) = daemon("adaptive");
+    let (daemon, _correct_client) = daemon("adaptive");
     for depth in [1, 2, 3, 64] {
         let mut client = Client::attach(&daemon, &Wanted { depth, ..Wanted::disk("a") });
         let slots = client.queues[0].requests.slots;
@@ -46,7 +46,7 @@ fn messages_are_taken_in_order_and_only_with_the_stamp_of_their_lap() {
     let wake = |client: &mut Client| {
         // One worker: what its other queue asked for after the message was there shows that it has looked.
         must_ring(&client.memory, client.queues[0].cold);
-        rustix::io::write(&client.queues[0].daemon_bell, &1_u64.to_ne_bytes()).expect("an eventfd");
+        rustix::io::write(&client.queues[0].daemon_doorbell, &1_u64.to_ne_bytes()).expect("an eventfd");
         for tag in 0..50 {
             assert_eq!(client.ask_on(1, &transfer(READ, tag, 0, (0, 1, 0))), 0);
         }
@@ -129,7 +129,7 @@ fn answers_out_of_order_free_slots_all_the_same() {
 /// checks: R-2.4-4, R-2.4-5, R-2.4-6, R-4.5-6
 #[test]
 fn the_daemon_rings_once_for_each_arming_and_never_without_one() {
-    let (daemon, _witness) = daemon("adaptive");
+    let (daemon, _correct_client) = daemon("adaptive");
     let mut client = Client::attach(&daemon, &Wanted::disk("a"));
     for tag in 0..200 {
         assert_eq!(client.ask(&transfer(READ, tag, 0, (0, 1, 0))), 0);
@@ -137,13 +137,13 @@ fn the_daemon_rings_once_for_each_arming_and_never_without_one() {
     for value in [1, 7, u32::MAX] {
         client.arm(0, value);
         assert_eq!(client.ask(&transfer(READ, 1, 0, (0, 1, 0))), 0);
-        await_ring(&client.queues[0].bell);
+        await_ring(&client.queues[0].doorbell);
         for tag in 0..200 {
             assert_eq!(client.ask(&transfer(READ, tag, 0, (0, 1, 0))), 0);
         }
         let flag = client.queues[0].cold + 128 + 4;
         assert_eq!(client.memory.word(flag).load(Ordering::SeqCst), 0, "the writer clears the flag");
-        let (lengths, ended) = rings(&client.queues[0].bell);
+        let (lengths, ended) = rings(&client.queues[0].doorbell);
         assert!(lengths.len() == 1 && lengths[0] > 0 && !ended, "armed once with {value}: {lengths:?}, end {ended}");
     }
 }
@@ -151,7 +151,7 @@ fn the_daemon_rings_once_for_each_arming_and_never_without_one() {
 /// checks: R-2.4-1, R-2.4-3
 #[test]
 fn a_daemon_that_sleeps_is_woken_by_the_bell_whenever_it_asked_for_it() {
-    let (daemon, _witness) = daemon("sleep");
+    let (daemon, _correct_client) = daemon("sleep");
     let mut client = Client::attach(&daemon, &Wanted::disk("a"));
     for tag in 0..2000 {
         // Every second time it surely sleeps; otherwise it may just be about to.
@@ -168,18 +168,18 @@ fn bells_and_flags_without_cause_harm_nobody() {
     let (daemon, mut witness) = daemon("sleep");
     let mut client = Client::attach(&daemon, &Wanted::disk("a"));
     for tag in 0..500_u16 {
-        rustix::io::write(&client.queues[0].daemon_bell, &1_u64.to_ne_bytes()).expect("room in the counter");
+        rustix::io::write(&client.queues[0].daemon_doorbell, &1_u64.to_ne_bytes()).expect("room in the counter");
         let (cold, value) = (client.queues[0].cold, u32::from(tag));
         client.memory.word(cold + 128 + 4).store(value, Ordering::SeqCst);
         client.publish(&transfer(READ, tag, 0, (0, 1, 0)));
         // A flag that we took down ourselves costs us our own wake-up; the bell makes up for it.
         client.memory.word(cold + 4).store(0, Ordering::SeqCst);
-        rustix::io::write(&client.queues[0].daemon_bell, &1_u64.to_ne_bytes()).expect("room in the counter");
+        rustix::io::write(&client.queues[0].daemon_doorbell, &1_u64.to_ne_bytes()).expect("room in the counter");
         assert_eq!(client.completion(), (tag, 0));
     }
     // Our own rings, and none of them read away by the daemon.
     let mut counter = [0; 8];
-    rustix::io::read(&client.queues[0].daemon_bell, &mut counter).expect("an eventfd that was rung");
+    rustix::io::read(&client.queues[0].daemon_doorbell, &mut counter).expect("an eventfd that was rung");
     assert!(u64::from_ne_bytes(counter) >= 1000, "the daemon reads its doorbell");
     // Its doorbell to us, never emptied, is not waited for.
     for tag in 0..1000 {
@@ -187,8 +187,8 @@ fn bells_and_flags_without_cause_harm_nobody() {
         assert_eq!(client.ask(&flush(tag)), 0);
     }
     // A counter that is filled, which takes other values than 1, costs us our wake-ups and nobody else.
-    let _ = rustix::io::read(&client.queues[0].daemon_bell, &mut counter);
-    rustix::io::write(&client.queues[0].daemon_bell, &(u64::MAX - 1).to_ne_bytes()).expect("an empty counter");
+    let _ = rustix::io::read(&client.queues[0].daemon_doorbell, &mut counter);
+    rustix::io::write(&client.queues[0].daemon_doorbell, &(u64::MAX - 1).to_ne_bytes()).expect("an empty counter");
     client.publish(&flush(1));
     witness.check();
     assert_eq!(client.control.ask(&control(DETACH, 12), &[]).kind(), DETACHED);
@@ -212,7 +212,7 @@ fn a_hold_beyond_its_bound_is_not_granted() {
 /// checks: R-5.1-3, R-5.5-2
 #[test]
 fn requests_of_the_same_tag_are_each_answered_and_nothing_waits_for_a_full_message() {
-    let (daemon, _witness) = daemon("adaptive");
+    let (daemon, _correct_client) = daemon("adaptive");
     let mut client = Client::attach(&daemon, &Wanted { depth: 64, ..Wanted::disk("a") });
     client.fill(0, &[1; 512]);
     client.fill(512, &[2; 512]);

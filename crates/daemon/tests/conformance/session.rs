@@ -63,9 +63,9 @@ fn the_session_of_the_document_goes_as_it_stands_there() {
     client.queues[0].requests.publish(&client.memory, &payload(&slot));
     assert_eq!(client.memory.read(requests.slot(), 64), slot, "the slot as it stands in the document");
     assert!(must_ring(&client.memory, cold), "the daemon sleeps");
-    rustix::io::write(&client.queues[0].daemon_bell, &document.ours("ring")).expect("an eventfd");
-    await_ring(&client.queues[0].bell);
-    assert_eq!(rings(&client.queues[0].bell), (vec![1], false));
+    rustix::io::write(&client.queues[0].daemon_doorbell, &document.ours("ring")).expect("an eventfd");
+    await_ring(&client.queues[0].doorbell);
+    assert_eq!(rings(&client.queues[0].doorbell), (vec![1], false));
     assert_eq!(client.memory.word(ours + 4).load(Ordering::SeqCst), 0, "the daemon took the flag down");
     assert_eq!(client.completion(), (1, 0));
     document.assert_is("written", &client.memory.read(completions.slot(), 64));
@@ -79,12 +79,12 @@ fn the_session_of_the_document_goes_as_it_stands_there() {
     assert_eq!(client.completion(), (2, 0));
     document.assert_is("done", &client.memory.read(completions.slot(), 64));
     assert_eq!(client.pool(512, 512), [0x61; 512]);
-    assert_eq!(rings(&client.queues[0].bell), (Vec::new(), false), "it was not asked for");
+    assert_eq!(rings(&client.queues[0].doorbell), (Vec::new(), false), "it was not asked for");
 
     let detached = client.control.ask(&document.ours("detach"), &[]);
     document.assert_is("detached", &detached.bytes);
     client.control.assert_closed();
-    await_ring(&client.queues[0].bell);
-    assert_eq!(rings(&client.queues[0].bell), (Vec::new(), true), "the doorbell ends, too");
+    await_ring(&client.queues[0].doorbell);
+    assert_eq!(rings(&client.queues[0].doorbell), (Vec::new(), true), "the doorbell ends, too");
     assert!(document.0.is_empty(), "the session does not use {:?}", document.0.keys());
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use fipsee_block::wire::{Operation, Status};
 use fipsee_guest::device::{Guest, Options};
 use fipsee_guest::ring::{GuestRing, Incoming, plan, segment};
-use fipsee_virtio::blk::upgrade::wire::{self, DONE, Entry, Question};
+use fipsee_virtio::blk::upgrade::wire::{self, DONE, Entry, UpgradeRequest};
 
 use crate::common::{Daemon, eventually};
 
@@ -38,16 +38,17 @@ pub(crate) fn start_guest(daemon: &Daemon, disk: &str, options: &Options) -> Gue
     found.expect("just found")
 }
 
-pub(crate) fn query(attachment: u64) -> Question {
-    Question { operation: wire::Operation::Query, attachment, features: 0, queue: 0, entries: Vec::new() }
+pub(crate) fn query(attachment: u64) -> UpgradeRequest {
+    UpgradeRequest { operation: wire::Operation::Query, attachment, features: 0, queue: 0, entries: Vec::new() }
 }
 
-pub(crate) fn detach_question(attachment: u64) -> Question {
-    Question { operation: wire::Operation::Detach, attachment, features: 0, queue: 0, entries: Vec::new() }
+pub(crate) fn detach_question(attachment: u64) -> UpgradeRequest {
+    UpgradeRequest { operation: wire::Operation::Detach, attachment, features: 0, queue: 0, entries: Vec::new() }
 }
 
 pub(crate) fn attach_question(entries: &[Entry]) -> Vec<u8> {
-    Question { operation: wire::Operation::Attach, attachment: 0, features: 0, queue: 0, entries: entries.to_vec() }.to_bytes()
+    UpgradeRequest { operation: wire::Operation::Attach, attachment: 0, features: 0, queue: 0, entries: entries.to_vec() }
+        .to_bytes()
 }
 
 /// A guest's side of an attachment.

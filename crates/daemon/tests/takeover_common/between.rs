@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType};
 
 use super::receive_with_descriptors;
-use crate::common::{Daemon, PATIENCE};
+use crate::common::{Daemon, TIMEOUT};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Victim {
@@ -82,8 +82,8 @@ pub(crate) fn stand_between(listener: &UnixListener, real: &Path, plan: Plan, ol
     let mut step = 0;
     loop {
         let mut fds = [PollFd::new(&old_line, PollFlags::IN), PollFd::new(&new_line, PollFlags::IN)];
-        let patience = Timespec::try_from(PATIENCE).expect("small");
-        assert!(rustix::event::poll(&mut fds, Some(&patience)).expect("poll") > 0, "neither says anything: {}", old.log());
+        let timeout = Timespec::try_from(TIMEOUT).expect("small");
+        assert!(rustix::event::poll(&mut fds, Some(&timeout)).expect("poll") > 0, "neither says anything: {}", old.log());
         let from_new = fds[0].revents().is_empty();
         let (from, to) = if from_new { (&new_line, &old_line) } else { (&old_line, &new_line) };
         let Some((bytes, descriptors)) = receive_with_descriptors(from.as_fd(), RecvFlags::empty()) else { return outcome };
@@ -121,8 +121,8 @@ pub(crate) fn refuse_at_the_end(listener: &UnixListener, real: &Path) {
     let (old_line, new_line, _upstream) = introduce(&stream, real);
     loop {
         let mut fds = [PollFd::new(&old_line, PollFlags::IN), PollFd::new(&new_line, PollFlags::IN)];
-        let patience = Timespec::try_from(PATIENCE).expect("small");
-        assert!(rustix::event::poll(&mut fds, Some(&patience)).expect("poll") > 0, "neither says anything");
+        let timeout = Timespec::try_from(TIMEOUT).expect("small");
+        assert!(rustix::event::poll(&mut fds, Some(&timeout)).expect("poll") > 0, "neither says anything");
         let from_new = fds[0].revents().is_empty();
         let (from, to) = if from_new { (&new_line, &old_line) } else { (&old_line, &new_line) };
         let (bytes, descriptors) = receive_with_descriptors(from.as_fd(), RecvFlags::empty()).expect("both live");

@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
 use serde_json::Value;
 
-use crate::common::{Daemon, PATIENCE, bytes_of, eventually, stamp};
+use crate::common::{Daemon, TIMEOUT, bytes_of, eventually, stamp};
 
 /// Bytes of one request.
 const BLOCK_BYTES: usize = 4096;
@@ -147,8 +147,8 @@ impl FakeNew {
     /// The next packet; `None`: that was all.
     pub(crate) fn receive(&self) -> Option<(Value, Vec<OwnedFd>)> {
         let mut fds = [PollFd::new(&self.line, PollFlags::IN)];
-        let patience = Timespec::try_from(PATIENCE).expect("small");
-        assert!(rustix::event::poll(&mut fds, Some(&patience)).expect("poll") > 0, "nothing within {PATIENCE:?}");
+        let timeout = Timespec::try_from(TIMEOUT).expect("small");
+        assert!(rustix::event::poll(&mut fds, Some(&timeout)).expect("poll") > 0, "nothing within {TIMEOUT:?}");
         let (bytes, descriptors) = receive_with_descriptors(self.line.as_fd(), RecvFlags::empty())?;
         Some((serde_json::from_slice(&bytes).expect("JSON"), descriptors))
     }

@@ -85,12 +85,12 @@ pub(crate) fn assert_is_numbered(message: &Message, number: u64) {
 }
 
 /// The sleeping end of a doorbell.
-pub(crate) trait Bell: AsFd + Send {
+pub(crate) trait Doorbell: AsFd + Send {
     /// Take back all rings so far.
     fn silence(&self);
 }
 
-impl Bell for EventDoorbell {
+impl Doorbell for EventDoorbell {
     fn silence(&self) {
         let mut count = [0_u8; 8];
         match rustix::io::read(self, &mut count) {
@@ -100,17 +100,17 @@ impl Bell for EventDoorbell {
     }
 }
 
-impl Bell for SocketDoorbell {
+impl Doorbell for SocketDoorbell {
     fn silence(&self) {
         assert!(self.drain(), "the peer closed its end of the doorbell");
     }
 }
 
 /// Sleep until the bell rings. Fails when it does not although a message is there.
-pub(crate) fn sleep_on<M: RingMemory>(bell: &impl Bell, reader: &Reader<M>) {
+pub(crate) fn sleep_on<M: RingMemory>(doorbell: &impl Doorbell, reader: &Reader<M>) {
     loop {
         let timeout = Timespec { tv_sec: WAKE_UP_TIMEOUT_S, tv_nsec: 0 };
-        match rustix::event::poll(&mut [PollFd::new(bell, PollFlags::IN)], Some(&timeout)) {
+        match rustix::event::poll(&mut [PollFd::new(doorbell, PollFlags::IN)], Some(&timeout)) {
             Ok(0) => {
                 assert!(!reader.has_message(), "a wake-up was lost: a message waits and nobody rang");
                 yield_to_peer();
@@ -123,15 +123,15 @@ pub(crate) fn sleep_on<M: RingMemory>(bell: &impl Bell, reader: &Reader<M>) {
 }
 
 /// Receive one message, sleeping whenever there is none; counts the sleeps.
-pub(crate) fn receive_sleeping<M: RingMemory>(reader: &mut Reader<M>, bell: &impl Bell, sleeps: &mut u64) -> Message {
+pub(crate) fn receive_sleeping<M: RingMemory>(reader: &mut Reader<M>, doorbell: &impl Doorbell, sleeps: &mut u64) -> Message {
     let mut message = Message::ZERO;
     while !reader.receive(&mut message) {
         reader.release_all();
         if !reader.arm_and_work_remains() {
             *sleeps += 1;
-            sleep_on(bell, reader);
+            sleep_on(doorbell, reader);
             // Silenced only after a sleep, never between arming and sleeping: that would swallow the ring we wait for.
-            bell.silence();
+            doorbell.silence();
         }
         reader.disarm();
     }

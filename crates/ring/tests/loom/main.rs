@@ -40,12 +40,12 @@ fn receive_polling(reader: &mut Reader<CellRing>) -> Message {
     message
 }
 
-fn receive_sleeping(reader: &mut Reader<CellRing>, bell: &Doorbell) -> Message {
+fn receive_sleeping(reader: &mut Reader<CellRing>, doorbell: &Doorbell) -> Message {
     let mut message = Message::ZERO;
     while !reader.receive(&mut message) {
         reader.release_all();
         if !reader.arm_and_work_remains() {
-            bell.wait();
+            doorbell.wait();
         }
         reader.disarm();
     }
@@ -70,21 +70,21 @@ fn receive_watching(reader: &mut Reader<CellRing>) -> Message {
 }
 
 /// Send `count` numbered messages through a stream, ringing after each if `bell` is given.
-fn stream_from(memory: CellRing, start: Cursor, count: u64, bell: Option<Doorbell>) {
-    stream_tuned_from(memory, start, count, bell, &Tuning::usual());
+fn stream_from(memory: CellRing, start: Cursor, count: u64, doorbell: Option<Doorbell>) {
+    stream_tuned_from(memory, start, count, doorbell, &Tuning::usual());
 }
 
-fn stream_tuned_from(memory: CellRing, start: Cursor, count: u64, bell: Option<Doorbell>, tuning: &Tuning) {
+fn stream_tuned_from(memory: CellRing, start: Cursor, count: u64, doorbell: Option<Doorbell>, tuning: &Tuning) {
     let mut writer = StreamWriter::new(memory, start, tuning);
     for number in 1..=count {
         while let Err(error) = writer.try_publish(&numbered(number)) {
             assert_eq!(error, StreamError::Full, "an honest reader was called a liar");
             thread::yield_now();
         }
-        if let Some(bell) = &bell
+        if let Some(doorbell) = &doorbell
             && writer.reader_needs_doorbell()
         {
-            bell.ring();
+            doorbell.ring();
         }
     }
 }
@@ -237,12 +237,12 @@ fn answers_return_the_touched_slots_of_their_calls() {
 /// Three messages through two slots to a reader that sleeps when it can.
 fn wake_for_every_message(tuning: Tuning) {
     model(move || {
-        let (ring, bell) = (CellRing::new(2), Doorbell::new());
-        let (peer, peer_bell) = (ring.clone(), bell.clone());
-        let writer = thread::spawn(move || stream_tuned_from(peer, Cursor::at_start(0), 3, Some(peer_bell), &tuning));
+        let (ring, doorbell) = (CellRing::new(2), Doorbell::new());
+        let (peer, peer_doorbell) = (ring.clone(), doorbell.clone());
+        let writer = thread::spawn(move || stream_tuned_from(peer, Cursor::at_start(0), 3, Some(peer_doorbell), &tuning));
         let mut reader = Reader::new(ring, Cursor::at_start(0), &tuning);
         for number in 1..=3 {
-            assert_eq!(receive_sleeping(&mut reader, &bell), numbered(number));
+            assert_eq!(receive_sleeping(&mut reader, &doorbell), numbered(number));
             reader.release_some();
         }
         writer.join().expect("the writer finishes");
@@ -266,20 +266,20 @@ fn sleeping_reader_is_woken_by_a_writer_whose_fence_is_on_a_slot() {
 #[test]
 fn sleeping_reader_is_woken_for_a_batch_with_one_look_at_its_flag() {
     model(|| {
-        let (ring, bell) = (CellRing::new(4), Doorbell::new());
-        let (peer, peer_bell) = (ring.clone(), bell.clone());
+        let (ring, doorbell) = (CellRing::new(4), Doorbell::new());
+        let (peer, peer_doorbell) = (ring.clone(), doorbell.clone());
         let writer = thread::spawn(move || {
             let mut writer = Writer::new(peer, Cursor::at_start(3), &Tuning::default());
             for batch in [[1, 2], [3, 4]] {
                 writer.publish_all(&batch.map(numbered));
                 if writer.reader_needs_doorbell() {
-                    peer_bell.ring();
+                    peer_doorbell.ring();
                 }
             }
         });
         let mut reader = Reader::new(ring, Cursor::at_start(3), &Tuning::default());
         for number in 1..=4 {
-            assert_eq!(receive_sleeping(&mut reader, &bell), numbered(number));
+            assert_eq!(receive_sleeping(&mut reader, &doorbell), numbered(number));
         }
         writer.join().expect("the writer finishes");
     });
@@ -289,18 +289,18 @@ fn sleeping_reader_is_woken_for_a_batch_with_one_look_at_its_flag() {
 fn caller_and_server_both_sleep_and_both_wake() {
     model(|| {
         let (calls, answers) = (CellRing::new(2), CellRing::new(2));
-        let (server_bell, client_bell) = (Doorbell::new(), Doorbell::new());
+        let (server_doorbell, client_doorbell) = (Doorbell::new(), Doorbell::new());
         let server = {
             let (calls, answers) = (calls.clone(), answers.clone());
-            let (server_bell, client_bell) = (server_bell.clone(), client_bell.clone());
+            let (server_doorbell, client_doorbell) = (server_doorbell.clone(), client_doorbell.clone());
             thread::spawn(move || {
                 let mut calls = Reader::new(calls, Cursor::at_start(0), &Tuning::default());
                 let mut answers = Writer::new(answers, Cursor::at_start(0), &Tuning::default());
                 for _ in 0..2 {
-                    let call = receive_sleeping(&mut calls, &server_bell);
+                    let call = receive_sleeping(&mut calls, &server_doorbell);
                     answers.publish(&call);
                     if answers.reader_needs_doorbell() {
-                        client_bell.ring();
+                        client_doorbell.ring();
                     }
                 }
             })
@@ -310,9 +310,9 @@ fn caller_and_server_both_sleep_and_both_wake() {
         for number in 1..=2 {
             calls.publish_all(&[numbered(number)]).expect("one call at a time");
             if calls.reader_needs_doorbell() {
-                server_bell.ring();
+                server_doorbell.ring();
             }
-            assert_eq!(receive_sleeping(&mut answers, &client_bell), numbered(number));
+            assert_eq!(receive_sleeping(&mut answers, &client_doorbell), numbered(number));
             calls.answered();
         }
         server.join().expect("the server finishes");
@@ -351,26 +351,26 @@ fn lying_release_counter_is_a_fault_and_never_a_count_beyond_the_ring() {
 }
 
 /// A daemon that answers `count` times and is gone: what the kernel says of its socket from then on, and whom it wakes.
-fn answer_and_hang_up(answers: CellRing, gone: &AtomicU32, count: u64, bell: &Doorbell) {
+fn answer_and_hang_up(answers: CellRing, gone: &AtomicU32, count: u64, doorbell: &Doorbell) {
     let mut answers = Writer::new(answers, Cursor::at_start(0), &Tuning::default());
     for number in 1..=count {
         answers.publish(&numbered(number));
         if answers.reader_needs_doorbell() {
-            bell.ring();
+            doorbell.ring();
         }
     }
     // A close: whoever sees it sees what came before.
     gone.store(1, Ordering::Release);
-    bell.ring();
+    doorbell.ring();
 }
 
 /// The end of a channel, at any moment of a client that polls: what was published before a hang-up is taken after it.
 #[test]
 fn what_was_published_before_a_hang_up_is_taken_after_it() {
     model(|| {
-        let (answers, gone, bell) = (CellRing::new(2), Arc::new(AtomicU32::new(0)), Doorbell::new());
+        let (answers, gone, doorbell) = (CellRing::new(2), Arc::new(AtomicU32::new(0)), Doorbell::new());
         let (peer, peer_gone) = (answers.clone(), Arc::clone(&gone));
-        let daemon = thread::spawn(move || answer_and_hang_up(peer, &peer_gone, 2, &bell));
+        let daemon = thread::spawn(move || answer_and_hang_up(peer, &peer_gone, 2, &doorbell));
         let mut reader = Reader::new(answers, Cursor::at_start(0), &Tuning::default());
         let (mut message, mut taken) = (Message::ZERO, 0);
         loop {
@@ -392,9 +392,9 @@ fn what_was_published_before_a_hang_up_is_taken_after_it() {
 #[test]
 fn sleeping_client_wakes_when_the_channel_ends_and_loses_nothing() {
     model(|| {
-        let (answers, gone, bell) = (CellRing::new(2), Arc::new(AtomicU32::new(0)), Doorbell::new());
-        let (peer, peer_gone, peer_bell) = (answers.clone(), Arc::clone(&gone), bell.clone());
-        let daemon = thread::spawn(move || answer_and_hang_up(peer, &peer_gone, 2, &peer_bell));
+        let (answers, gone, doorbell) = (CellRing::new(2), Arc::new(AtomicU32::new(0)), Doorbell::new());
+        let (peer, peer_gone, peer_doorbell) = (answers.clone(), Arc::clone(&gone), doorbell.clone());
+        let daemon = thread::spawn(move || answer_and_hang_up(peer, &peer_gone, 2, &peer_doorbell));
         let mut reader = Reader::new(answers, Cursor::at_start(0), &Tuning::default());
         let (mut message, mut taken) = (Message::ZERO, 0);
         loop {
@@ -407,7 +407,7 @@ fn sleeping_client_wakes_when_the_channel_ends_and_loses_nothing() {
                 break;
             }
             if !reader.arm_and_work_remains() {
-                bell.wait();
+                doorbell.wait();
             }
             reader.disarm();
         }

@@ -21,7 +21,7 @@ pub struct Channel {
     /// As it was laid out: the copy in the region is the client's to change.
     pub layout: RegionLayout,
     /// The server's ends of the doorbells of each queue: the one that wakes it, and the one that wakes the client.
-    bells: Vec<(EventDoorbell, SocketDoorbell)>,
+    doorbells: Vec<(EventDoorbell, SocketDoorbell)>,
 }
 
 /// Next request, next completion.
@@ -41,8 +41,8 @@ impl Channel {
     /// What a client was granted, whose ends of queues are still in `grant`.
     #[must_use]
     pub fn of(grant: &Grant) -> Self {
-        let bells = grant.queues.iter().map(bells_of).collect();
-        Self { region: Arc::clone(&grant.region), layout: grant.layout.clone(), bells }
+        let doorbells = grant.queues.iter().map(doorbells_of).collect();
+        Self { region: Arc::clone(&grant.region), layout: grant.layout.clone(), doorbells }
     }
 
     /// What another process needs to go on with it. The service adds `own` and, to the position of each queue, a text of its own.
@@ -57,7 +57,7 @@ impl Channel {
         let RegionLayout { features, pool_offset_bytes, pool_bytes, region_bytes, .. } = self.layout;
         let state = write([features, pool_offset_bytes, pool_bytes, region_bytes], own);
         let mut parts = vec![Part { state, files: vec![self.region.as_fd()] }];
-        for ((geometry, (ours, theirs)), index) in self.layout.queues.iter().zip(&self.bells).zip(0_u16..) {
+        for ((geometry, (ours, theirs)), index) in self.layout.queues.iter().zip(&self.doorbells).zip(0_u16..) {
             let ((request, completion), own) = queue(index)?;
             let offsets = [geometry.request_offset_bytes, geometry.completion_offset_bytes, geometry.cold_offset_bytes];
             let numbers = [
@@ -100,13 +100,13 @@ impl Channel {
             layout.queues.push(geometry);
             queues.push((queue, own));
         }
-        let bells = queues.iter().map(|(queue, _)| bells_of(queue)).collect();
-        Ok(AdoptedChannel { own, channel: Self { region, layout, bells }, queues })
+        let doorbells = queues.iter().map(|(queue, _)| doorbells_of(queue)).collect();
+        Ok(AdoptedChannel { own, channel: Self { region, layout, doorbells }, queues })
     }
 }
 
-fn bells_of(queue: &ServerQueue) -> (EventDoorbell, SocketDoorbell) {
-    (queue.our_bell.clone(), queue.client_bell.clone())
+fn doorbells_of(queue: &ServerQueue) -> (EventDoorbell, SocketDoorbell) {
+    (queue.our_doorbell.clone(), queue.client_doorbell.clone())
 }
 
 fn adopt_queue(
@@ -138,8 +138,8 @@ fn adopt_queue(
     };
     let cursor = |index, stamp| if stamp == 0 { Err("a queue stands where none can") } else { Ok(Cursor::at(index, stamp)) };
     let positions = (cursor(positions[0], positions[1])?, cursor(positions[2], positions[3])?);
-    let bells = (EventDoorbell::from_fd(ours), SocketDoorbell::from_fd(theirs));
-    let queue = ServerQueue::open_at(region, &geometry, bells.0, bells.1, positions, &geometry.tuning());
+    let doorbells = (EventDoorbell::from_fd(ours), SocketDoorbell::from_fd(theirs));
+    let queue = ServerQueue::open_at(region, &geometry, doorbells.0, doorbells.1, positions, &geometry.tuning());
     let queue = queue.map_err(|fault| fault.to_string())?;
     Ok((geometry, queue, own))
 }

@@ -27,7 +27,7 @@ pub use self::state::{Held, Registered, Session, State};
 use crate::{Command, Engine, Which};
 
 /// How soon a client that waits for others to be gone is looked at again: nobody reports the end of a request of a virtual machine.
-const PARKED_TICK: Duration = Duration::from_millis(5);
+const PENDING_ATTACH_TICK: Duration = Duration::from_millis(5);
 /// How soon silent clients are looked at again. Coarse: one costs nothing but its place.
 const SILENT_TICK: Duration = Duration::from_millis(250);
 
@@ -105,7 +105,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
     /// Is nobody's answer or departure owed, and no queue on its way? Only then may another process go on with the clients.
     #[must_use]
     pub fn is_settled(&self) -> bool {
-        self.leaving.is_empty() && !self.is_moving() && !self.has_parked()
+        self.leaving.is_empty() && !self.is_moving() && !self.has_pending_attach()
     }
 
     /// Go on with a client that another process admitted.
@@ -140,7 +140,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
             return Err(refuse(RefusalCode::Malformed, "only REGISTER carries a descriptor"));
         }
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
-        if session.parked.is_some() {
+        if session.pending_attach.is_some() {
             let text = "a message came before ATTACH was answered; wait for the answer";
             return Err(refuse(RefusalCode::Malformed, text));
         }
@@ -177,7 +177,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
             Ok(granted) => granted,
             Err(Denial::Refused(refusal)) => return Err(refusal),
             Err(Denial::Later(refusal)) => {
-                session.parked = Some((wanted, refusal));
+                session.pending_attach = Some((wanted, refusal));
                 return Ok(());
             }
         };
@@ -326,8 +326,10 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
     pub fn tick(&mut self, now: Instant) {
         let departures = self.host.departures();
         if std::mem::replace(&mut self.departures_seen, departures) != departures {
-            for id in self.ids(|session| session.parked.is_some()) {
-                let Some((wanted, _)) = self.sessions.get_mut(&id).and_then(|session| session.parked.take()) else { continue };
+            for id in self.ids(|session| session.pending_attach.is_some()) {
+                let Some((wanted, _)) = self.sessions.get_mut(&id).and_then(|session| session.pending_attach.take()) else {
+                    continue;
+                };
                 if let Err(refusal) = self.attach(id, wanted) {
                     self.refuse(id, refusal);
                 }
@@ -335,27 +337,27 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         }
         let late = |since: Instant| now.saturating_duration_since(since) > HANDSHAKE_TIMEOUT;
         for id in self.ids(|session| session.waits_since().is_some_and(late)) {
-            let parked = self.sessions.get_mut(&id).and_then(|session| session.parked.take());
+            let pending_attach = self.sessions.get_mut(&id).and_then(|session| session.pending_attach.take());
             let silent = || {
                 let text =
                     format!("nothing was said within {} s; greet and attach right after connecting", HANDSHAKE_TIMEOUT.as_secs());
                 refuse(RefusalCode::Malformed, text)
             };
-            self.refuse_and_close(id, parked.map_or_else(silent, |(_, refusal)| refusal));
+            self.refuse_and_close(id, pending_attach.map_or_else(silent, |(_, refusal)| refusal));
         }
     }
 
     /// After how long [`tick`](Self::tick) is to be called, whatever happens.
     #[must_use]
     pub fn next_tick(&self) -> Option<Duration> {
-        if self.has_parked() {
-            return Some(PARKED_TICK);
+        if self.has_pending_attach() {
+            return Some(PENDING_ATTACH_TICK);
         }
         self.sessions.values().any(|session| session.waits_since().is_some()).then_some(SILENT_TICK)
     }
 
-    fn has_parked(&self) -> bool {
-        self.sessions.values().any(|session| session.parked.is_some())
+    fn has_pending_attach(&self) -> bool {
+        self.sessions.values().any(|session| session.pending_attach.is_some())
     }
 
     /// The clients of which this holds, in the order in which they came.

@@ -73,7 +73,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         let (worker, name, report) = (to.worker, QueueName { client: id, index: *index }, Arc::clone(&self.report));
         let make = move |number| {
             // Whether it rang meanwhile is not known: the doorbell is asked for again.
-            queue.bell_rang();
+            queue.doorbell_rang();
             queue.moved(number);
             Ok(queue)
         };

@@ -9,7 +9,7 @@ use fipsee_ring::handshake::Grant;
 use fipsee_ring::region::Region;
 
 use super::{ClientLimits, Sessions};
-use crate::{Assignment, Command, Engine, Metric, Place, Quiesced};
+use crate::{Assignment, Command, Engine, Metric, Quiesced, WorkerPlacement};
 
 /// Who a client is, as the kernel told when it connected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -89,7 +89,7 @@ pub trait Attachment<E: Engine>: Any + Send {
     }
 
     /// A queue is served at another place from now on.
-    fn moved(&self, _client: u64, _index: u16, _place: Place) {}
+    fn moved(&self, _client: u64, _index: u16, _place: WorkerPlacement) {}
 
     /// The connection is closed; requests in flight go on.
     fn leave(&self, _client: u64) {}

@@ -94,14 +94,14 @@ pub struct Session<E: Engine> {
     /// How far it is.
     pub state: State<E>,
     /// Its ATTACH, while that asks for what others hold that are gone, but for their last requests; and the answer if that takes too long.
-    pub(super) parked: Option<(Wanted, Refusal)>,
+    pub(super) pending_attach: Option<(Wanted, Refusal)>,
 }
 
 impl<E: Engine> Session<E> {
     /// A client that has just connected, or one that another process admitted.
     #[must_use]
     pub const fn new(credentials: Credentials, limits: ClientLimits, features: u64, state: State<E>) -> Self {
-        Self { credentials, limits, features, state, parked: None }
+        Self { credentials, limits, features, state, pending_attach: None }
     }
 
     /// What it holds, if it is attached.

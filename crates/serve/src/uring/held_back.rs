@@ -15,7 +15,7 @@ pub struct Grants {
     /// Slot of the engine, and the name of what its job has now.
     granted: Mutex<Vec<(u32, u32)>>,
     /// Wakes the engine's thread. It blocks, so that the kernel ring waits for it rather than fail.
-    bell: OwnedFd,
+    doorbell: OwnedFd,
 }
 
 impl Grants {
@@ -24,7 +24,7 @@ impl Grants {
     /// # Errors
     /// No descriptor left.
     pub fn new() -> io::Result<Arc<Self>> {
-        Ok(Arc::new(Self { granted: Mutex::default(), bell: rustix::event::eventfd(0, EventfdFlags::CLOEXEC)? }))
+        Ok(Arc::new(Self { granted: Mutex::default(), doorbell: rustix::event::eventfd(0, EventfdFlags::CLOEXEC)? }))
     }
 
     /// The job in `slot` has `lock` now. `wake`: the engine is another thread's, which may be asleep.
@@ -41,12 +41,12 @@ impl Grants {
     }
 
     pub(super) fn ring(&self) {
-        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.doorbell, &1_u64.to_ne_bytes());
     }
 }
 
 /// In place of a slot: the read that waits for the bell of [`Grants`].
-pub(super) const BELL: u32 = u32::MAX;
+pub(super) const DOORBELL: u32 = u32::MAX;
 
 pub(super) struct HeldBack {
     pub(super) grants: Arc<Grants>,
@@ -87,7 +87,7 @@ impl HeldBack {
     }
 
     /// The read of the bell has ended. True if it is wanted again.
-    pub(super) const fn heard(&mut self) -> bool {
+    pub(super) const fn received(&mut self) -> bool {
         self.listens = self.for_lock > 0;
         self.listens
     }
@@ -100,6 +100,6 @@ impl HeldBack {
     }
 
     pub(super) fn entry(&mut self) -> Entry {
-        opcode::Read::new(types::Fd(self.grants.bell.as_raw_fd()), (&raw mut *self.count).cast(), 8).build()
+        opcode::Read::new(types::Fd(self.grants.doorbell.as_raw_fd()), (&raw mut *self.count).cast(), 8).build()
     }
 }

@@ -50,7 +50,7 @@ impl Queue<()> for Echo {
         8
     }
 
-    fn begin_owed(&mut self, (): &mut ()) -> bool {
+    fn begin_deferred(&mut self, (): &mut ()) -> bool {
         let owes = std::mem::take(&mut self.owes);
         if owes {
             self.answer_kept();
@@ -73,7 +73,7 @@ impl Echo {
         self.kept.is_empty()
     }
 
-    pub(crate) fn keep_owed(&mut self) {
+    pub(crate) fn keep_deferred(&mut self) {
         self.kept.push(Message::ZERO);
         self.owes = true;
     }

@@ -11,7 +11,7 @@
 //! - Threads of one core are not measured: a line does not move between them, and nothing differs.
 
 mod decide;
-mod rig;
+mod fixture;
 mod sides;
 mod words;
 
@@ -88,7 +88,7 @@ pub fn stores() -> Vec<StoreVariant> {
 /// A thread cannot be started or bound, memory is missing, a CPU is so busy that nothing was heard of it for seconds, or a message
 /// was not what was sent.
 pub fn choose(pair: (usize, usize), prior: Choices) -> io::Result<Chosen> {
-    rig::run(pair, |rig| {
+    fixture::run(pair, |rig| {
         let started = Instant::now();
         let before = rig.floor()?;
         let decision = if is_one_core(before) { None } else { Some(decide(prior, &stores(), rig)?) };
@@ -117,7 +117,7 @@ pub type Round = ([f64; 2], Vec<BTreeMap<Task, f64>>);
 /// # Errors
 /// As [`choose`].
 pub fn compare(pair: (usize, usize), all: &[Choices], rounds: usize) -> io::Result<Vec<Round>> {
-    rig::run(pair, |rig| {
+    fixture::run(pair, |rig| {
         let mut found = Vec::with_capacity(rounds);
         for round in 0..rounds {
             let before = rig.floor()?;

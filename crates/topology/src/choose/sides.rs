@@ -9,7 +9,7 @@ use fipsee_ring::tuning::{TAKE_MANY, Tuning};
 use fipsee_ring::{AtomicU32, Message, Ordering, clock};
 
 use super::decide::Task;
-use super::rig::{ANSWERS_START, CALL_SLOTS, Idle, Rings, STREAM_SLOTS, cursor};
+use super::fixture::{ANSWERS_START, CALL_SLOTS, Idle, Rings, STREAM_SLOTS, cursor};
 use crate::matrix::{median, to_f64};
 
 /// Messages that are there together at most.

@@ -13,22 +13,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fipsee_block::disk::{AnyDisk, Engine, Ticket};
-use fipsee_block::request::Facts;
-use fipsee_block::server::Standing;
+use fipsee_block::request::RequestLimits;
+use fipsee_block::server::QueueState;
 use fipsee_block::stats::{QueueCounters, Tally};
 use fipsee_block::wire::{BlockInfo, CAPABILITY_FLUSH, MAX_INDIRECT_ENTRIES, Status};
 use fipsee_ring::memory::Span;
 use fipsee_serve::Queue;
 use virtio_bindings::virtio_blk::{VIRTIO_BLK_F_CONFIG_WCE, VIRTIO_BLK_F_FLUSH};
 
-pub use self::ring::QuestionToken;
 use self::ring::Ring;
+pub use self::ring::UpgradeToken;
 use super::upgrade::rings::GuestView;
-use super::upgrade::wire::Question;
+use super::upgrade::wire::UpgradeRequest;
 use super::upgrade::{self, controller::Grant};
 use crate::core::memory::{DirtyLog, GuestMemory};
 use crate::core::queue::chain::Piece;
-use crate::core::{DeviceQueue, DeviceQueueSetup, RingAddresses, VirtqueueStanding};
+use crate::core::{DeviceQueue, DeviceQueueSetup, RingAddresses, VirtqueueState};
 
 /// Bytes of a serial number, as GET_ID answers it.
 pub const SERIAL_BYTES: usize = 20;
@@ -53,7 +53,7 @@ pub struct VirtqueueSetup {
 /// Answers the questions that concern a device as a whole.
 pub trait Device: Debug + Send {
     /// Answer later, by [`VirtqueueServer::answer_question`] of the queue that this belongs to.
-    fn asked(&mut self, token: QuestionToken, question: Question);
+    fn asked(&mut self, token: UpgradeToken, upgrade_request: UpgradeRequest);
 
     /// The queue is served no more, for this reason; once.
     fn broke(&mut self, reason: &str);
@@ -61,28 +61,28 @@ pub trait Device: Debug + Send {
 
 /// Where a virtqueue stands, with its ring.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GuestStanding {
+pub struct DeviceQueueState {
     /// The virtqueue. A bell that the guest has parked is among what was taken and not answered.
-    pub virtqueue: VirtqueueStanding,
+    pub virtqueue: VirtqueueState,
     /// The ring beside it, if its guest is attached.
-    pub ring: Option<RingStanding>,
+    pub ring: Option<GuestRingState>,
 }
 
 /// Where a ring in guest memory stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RingStanding {
+pub struct GuestRingState {
     /// Its number in the attachment.
     pub queue: u16,
     /// Rung while no bell was parked.
     pub kept: bool,
     /// As for any ring.
-    pub standing: Standing,
+    pub state: QueueState,
 }
 
 /// What belongs to a chain that was taken and is not answered.
 #[derive(Debug)]
 struct Job {
-    place: StatusPlace,
+    place: StatusAddress,
     /// Operations that the disk has not finished.
     parts: u32,
     /// The first status that is not ok.
@@ -92,12 +92,12 @@ struct Job {
     /// What the disk writes, to be logged; or where the reply to a question goes.
     written: Vec<Piece>,
     /// A question that waits for its answer, by its number.
-    question: Option<u32>,
+    upgrade_request: Option<u32>,
 }
 
 /// Where a request's status goes and what the guest is told.
 #[derive(Clone, Copy, Debug)]
-struct StatusPlace {
+struct StatusAddress {
     head: u16,
     address: u64,
     place: NonNull<u8>,
@@ -117,7 +117,7 @@ pub struct VirtqueueServer {
     device: Option<Box<dyn Device>>,
     spans: Vec<Span>,
     info: BlockInfo,
-    facts: Facts,
+    limits: RequestLimits,
     read_only: bool,
     writeback: Arc<AtomicBool>,
     serial: [u8; SERIAL_BYTES],
@@ -125,12 +125,12 @@ pub struct VirtqueueServer {
     jobs: Vec<Job>,
     /// Operations that the disk works on.
     operations: u32,
-    /// There is something to be taken again, or in `owed_flushes`.
+    /// There is something to be taken again, or in `deferred_flushes`.
     needs_care: bool,
     /// Heads of writes that are done and must be flushed.
-    owed_flushes: Vec<u16>,
+    deferred_flushes: Vec<u16>,
     unanswered: u32,
-    questions: u32,
+    upgrade_requests: u32,
     visits: u64,
     ring_visits: u32,
     tally: Tally,
@@ -158,23 +158,23 @@ impl VirtqueueServer {
         id: u32,
         setup: VirtqueueSetup,
         device: Option<Box<dyn Device>>,
-        standing: &GuestStanding,
+        state: &DeviceQueueState,
         grant: Option<Grant>,
     ) -> Result<Self, String> {
         let log = setup.queue.log.clone();
-        let mut server = Self::over(id, setup, device, |setup| DeviceQueue::resume(setup, &standing.virtqueue))?;
-        let (ring, grant) = match (&standing.ring, grant) {
+        let mut server = Self::over(id, setup, device, |setup| DeviceQueue::resume(setup, &state.virtqueue))?;
+        let (ring, grant) = match (&state.ring, grant) {
             (None, None) => return Ok(server),
             (Some(ring), Some(grant)) if ring.queue == grant.queue => (ring, grant),
             _ => return Err("its ring is not the one that it has".to_owned()),
         };
-        let Standing { request, completion, .. } = ring.standing;
+        let QueueState { request, completion, .. } = ring.state;
         if request.index() >= grant.entry.request_slots || completion.index() >= grant.entry.completion_slots {
             return Err("its ring stands outside itself".to_owned());
         }
         server.attach_at(grant, (request, completion));
         if let Some(resumed) = &mut server.ring {
-            resumed.server.take_stand(&ring.standing);
+            resumed.server.restore(&ring.state);
             (resumed.kept, resumed.log) = (ring.kept, log);
         }
         Ok(server)
@@ -188,9 +188,15 @@ impl VirtqueueServer {
     ) -> Result<Self, String> {
         let size = usize::from(setup.queue.size);
         let queue = serve(setup.queue)?;
-        let no_place = StatusPlace { head: 0, address: 0, place: NonNull::dangling(), used_bytes: 0, failed_bytes: 0 };
-        let idle =
-            || Job { place: no_place, parts: 0, status: Status::Ok, then_flush: false, written: Vec::new(), question: None };
+        let no_place = StatusAddress { head: 0, address: 0, place: NonNull::dangling(), used_bytes: 0, failed_bytes: 0 };
+        let idle = || Job {
+            place: no_place,
+            parts: 0,
+            status: Status::Ok,
+            then_flush: false,
+            written: Vec::new(),
+            upgrade_request: None,
+        };
         Ok(Self {
             id,
             needs_care: queue.has_resubmit(),
@@ -199,15 +205,15 @@ impl VirtqueueServer {
             device,
             spans: Vec::with_capacity(MAX_INDIRECT_ENTRIES + 1),
             info: setup.info,
-            facts: Facts::new(&setup.info, setup.read_only),
+            limits: RequestLimits::new(&setup.info, setup.read_only),
             read_only: setup.read_only,
             writeback: setup.writeback,
             serial: std::array::from_fn(|index| setup.serial.as_bytes().get(index).copied().unwrap_or(0)),
             jobs: (0..size).map(|_| idle()).collect(),
             operations: 0,
-            owed_flushes: Vec::new(),
+            deferred_flushes: Vec::new(),
             unanswered: 0,
-            questions: 0,
+            upgrade_requests: 0,
             visits: 0,
             ring_visits: 0,
             tally: Tally::default(),
@@ -217,22 +223,22 @@ impl VirtqueueServer {
 
     /// Where it stands; `None` while requests are in flight, or the device is about to end the attachment.
     #[must_use]
-    pub fn standing(&self) -> Option<GuestStanding> {
+    pub fn state(&self) -> Option<DeviceQueueState> {
         if self.in_flight() > 0 {
             return None;
         }
         let ring = match &self.ring {
-            Some(ring) => Some(ring.standing()?),
+            Some(ring) => Some(ring.state()?),
             None => None,
         };
-        Some(GuestStanding { virtqueue: self.queue.standing()?, ring })
+        Some(DeviceQueueState { virtqueue: self.queue.state()?, ring })
     }
 
     /// Requests that the disk works on, or that wait for a flush. Questions that wait for an answer are not among them.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
         // Of a queue that is over nothing is flushed: the blocks were written and nobody was told.
-        let owed = if self.queue.is_over() { 0 } else { self.owed_flushes.len() };
+        let owed = if self.queue.is_over() { 0 } else { self.deferred_flushes.len() };
         let on_ring = self.ring.as_ref().map_or(0, |ring| ring.server.in_flight());
         self.operations + u32::try_from(owed).unwrap_or(0) + on_ring
     }
@@ -275,7 +281,7 @@ impl VirtqueueServer {
     }
 
     /// We are awake: kicks are not needed, and none is outstanding.
-    pub fn bell_rang(&mut self) {
+    pub fn doorbell_rang(&mut self) {
         if let Some(ring) = &mut self.ring {
             ring.server.queue.requests.disarm();
             ring.mark();
@@ -286,7 +292,7 @@ impl VirtqueueServer {
     /// The disk's size changed: requests are checked against the new one, and an attached guest is sent an event.
     pub fn set_info(&mut self, info: &BlockInfo) {
         let is_resized = std::mem::replace(&mut self.info, *info).sector_count != info.sector_count;
-        self.facts = Facts::new(info, self.read_only);
+        self.limits = RequestLimits::new(info, self.read_only);
         if let Some(ring) = self.ring.as_mut().filter(|_| is_resized) {
             ring.server.announce_resize(info);
             self.ring_was_served();
@@ -333,7 +339,7 @@ impl VirtqueueServer {
     /// Must a write be durable before it is answered?
     #[inline(always)]
     fn writes_through(&self) -> bool {
-        if self.facts.capabilities & CAPABILITY_FLUSH == 0 {
+        if self.limits.capabilities & CAPABILITY_FLUSH == 0 {
             return false;
         }
         if self.queue.has(VIRTIO_BLK_F_CONFIG_WCE) {
@@ -409,22 +415,22 @@ impl Queue<Engine> for GuestDiskQueue {
         !self.queue.is_armed() && self.queue.arm_and_work_remains()
     }
 
-    fn bell_rang(&mut self) {
-        self.queue.bell_rang();
+    fn doorbell_rang(&mut self) {
+        self.queue.doorbell_rang();
     }
 
-    fn bell(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.queue.queue.bell())
+    fn doorbell(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.queue.queue.doorbell())
     }
 
-    fn begin_owed(&mut self, engine: &mut Engine) -> bool {
-        self.queue.begin_owed(&*self.disk, engine)
+    fn begin_deferred(&mut self, engine: &mut Engine) -> bool {
+        self.queue.begin_deferred(&*self.disk, engine)
     }
 
     fn saved_state(&mut self, own: bool) -> Option<Box<dyn Any + Send>> {
         if own {
             self.flush();
         }
-        Some(Box::new(self.queue.standing()?))
+        Some(Box::new(self.queue.state()?))
     }
 }

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use super::inflight::{InflightQueue, InflightStanding};
+use super::inflight::{InflightQueue, InflightState};
 use super::interrupt::Interrupt;
 use super::memory::{DirtyLog, Finder, GuestMemory};
 use super::queue::chain::{Chain, MAX_TABLE_ENTRIES, Piece};
@@ -45,7 +45,7 @@ pub struct DeviceQueueSetup {
 /// Where a virtqueue stands between two visits: all that another server of it must know to go on. The device works on nothing of it, and
 /// what was used is published.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct VirtqueueStanding {
+pub struct VirtqueueState {
     /// The next available entry.
     pub next_available: u16,
     /// The next used entry.
@@ -55,7 +55,7 @@ pub struct VirtqueueStanding {
     /// Why it is not served any more.
     pub fault: Option<String>,
     /// Of the inflight area, if there is one.
-    pub inflight: Option<InflightStanding>,
+    pub inflight: Option<InflightState>,
 }
 
 /// One virtqueue of a device.
@@ -128,7 +128,7 @@ impl DeviceQueue {
     }
 
     /// Where the queue stands; `None` while something is not published. The caller has seen that nothing is in flight.
-    pub(crate) fn standing(&self) -> Option<VirtqueueStanding> {
+    pub(crate) fn state(&self) -> Option<VirtqueueState> {
         if self.ring.has_unpublished() {
             return None;
         }
@@ -136,12 +136,12 @@ impl DeviceQueue {
         let mut taken: Vec<u16> = self.resubmit.iter().copied().collect();
         taken.extend((0..self.ring.size).filter(|head| is_served && self.held[usize::from(*head)]));
         taken.sort_unstable();
-        Some(VirtqueueStanding {
+        Some(VirtqueueState {
             next_available: self.ring.next_available,
             next_used: self.ring.published,
             taken,
             fault: self.fault.clone(),
-            inflight: self.inflight.as_ref().map(|area| area.standing),
+            inflight: self.inflight.as_ref().map(|area| area.state),
         })
     }
 
@@ -150,22 +150,22 @@ impl DeviceQueue {
     ///
     /// # Errors
     /// As [`new`](Self::new); and a queue cannot stand there.
-    pub(crate) fn resume(mut setup: DeviceQueueSetup, standing: &VirtqueueStanding) -> Result<Self, String> {
+    pub(crate) fn resume(mut setup: DeviceQueueSetup, state: &VirtqueueState) -> Result<Self, String> {
         let faults_seen = fault_guard::fault_count();
         let size = setup.size;
-        let positions = (standing.next_available, standing.next_used);
+        let positions = (state.next_available, state.next_used);
         let ring = Virtqueue::at(&setup, positions)?;
-        let known = match (&mut setup.inflight, standing.inflight) {
+        let known = match (&mut setup.inflight, state.inflight) {
             (Some(area), Some(inflight)) => area.resume(size, inflight),
             (None, None) => true,
             _ => false,
         };
-        if !known || standing.taken.iter().any(|head| *head >= size) {
-            return Err(format!("a queue of {size} descriptors cannot stand as it is said to: {standing:?}"));
+        if !known || state.taken.iter().any(|head| *head >= size) {
+            return Err(format!("a queue of {size} descriptors cannot stand as it is said to: {state:?}"));
         }
-        let resubmit: VecDeque<u16> = standing.taken.iter().copied().collect();
+        let resubmit: VecDeque<u16> = state.taken.iter().copied().collect();
         let mut queue = Self::over(setup, ring, resubmit, faults_seen)?;
-        queue.fault.clone_from(&standing.fault);
+        queue.fault.clone_from(&state.fault);
         Ok(queue)
     }
 
@@ -207,7 +207,7 @@ impl DeviceQueue {
 
     /// Where kicks arrive.
     #[must_use]
-    pub fn bell(&self) -> BorrowedFd<'_> {
+    pub fn doorbell(&self) -> BorrowedFd<'_> {
         self.kick.as_fd()
     }
 

@@ -86,13 +86,13 @@ impl InflightArea {
         let offset = usize::try_from(queue_bytes(self.size) * u64::from(index)).ok().filter(|_| index < self.queues)?;
         // SAFETY: the mapping holds the parts of all queues.
         let base = unsafe { self.mapping.base.add(offset) };
-        Some(InflightQueue { base, size: self.size, standing: InflightStanding::default(), _mapping: Arc::clone(&self.mapping) })
+        Some(InflightQueue { base, size: self.size, state: InflightState::default(), _mapping: Arc::clone(&self.mapping) })
     }
 }
 
 /// What a server of a queue knows of its part of the area beside what stands there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct InflightStanding {
+pub struct InflightState {
     /// Given to the next request that is taken.
     pub counter: u64,
     /// The last that was published.
@@ -104,7 +104,7 @@ pub struct InflightStanding {
 pub struct InflightQueue {
     base: NonNull<u8>,
     size: u16,
-    pub(super) standing: InflightStanding,
+    pub(super) state: InflightState,
     _mapping: Arc<SharedMapping>,
 }
 
@@ -158,7 +158,7 @@ impl InflightQueue {
         for head in 0..self.size {
             self.word16(self.entry(head)).store(0, Ordering::Relaxed);
         }
-        self.standing.counter = 0;
+        self.state.counter = 0;
         self.word16(offset_of!(Header, used_index)).store(used_index, Ordering::Relaxed);
         self.word16(offset_of!(Header, size)).store(size, Ordering::Relaxed);
         self.word16(offset_of!(Header, version)).store(VERSION, Ordering::Release);
@@ -166,8 +166,8 @@ impl InflightQueue {
     }
 
     /// Go on using it for a queue of `size` descriptors as another server of the queue did; nothing is written before a request is taken.
-    pub(crate) const fn resume(&mut self, size: u16, standing: InflightStanding) -> bool {
-        self.standing = standing;
+    pub(crate) const fn resume(&mut self, size: u16, state: InflightState) -> bool {
+        self.state = state;
         // Any head: it was found in memory of the hypervisor's, and is only ever stored there again.
         size <= self.size
     }
@@ -179,16 +179,16 @@ impl InflightQueue {
             .map(|head| (self.counter_of(head).load(Ordering::Relaxed), head))
             .collect();
         heads.sort_unstable();
-        self.standing.counter = heads.last().map_or(0, |(counter, _)| counter.wrapping_add(1));
+        self.state.counter = heads.last().map_or(0, |(counter, _)| counter.wrapping_add(1));
         heads.into_iter().map(|(_, head)| head).collect()
     }
 
     /// We may have gone after the used ring was published and before the entries of its last batch were cleared. False if that does
     /// not fit what stands there.
     fn settle_last_batch(&mut self, size: u16, used_index: u16) -> bool {
-        self.standing.last_batch_head = self.word16(offset_of!(Header, last_batch_head)).load(Ordering::Acquire);
+        self.state.last_batch_head = self.word16(offset_of!(Header, last_batch_head)).load(Ordering::Acquire);
         let batch = used_index.wrapping_sub(self.word16(offset_of!(Header, used_index)).load(Ordering::Acquire));
-        let mut head = self.standing.last_batch_head;
+        let mut head = self.state.last_batch_head;
         if batch > size {
             return false;
         }
@@ -211,8 +211,8 @@ impl InflightQueue {
     /// The chain at `head` was taken.
     #[inline]
     pub(crate) fn taken(&mut self, head: u16) {
-        self.counter_of(head).store(self.standing.counter, Ordering::Relaxed);
-        self.standing.counter = self.standing.counter.wrapping_add(1);
+        self.counter_of(head).store(self.state.counter, Ordering::Relaxed);
+        self.state.counter = self.state.counter.wrapping_add(1);
         self.word16(self.entry(head)).store(1, Ordering::Release);
     }
 
@@ -220,8 +220,8 @@ impl InflightQueue {
     #[inline]
     pub(crate) fn about_to_publish(&mut self, heads: &[u16]) {
         for head in heads {
-            self.word16(self.entry(*head) + offset_of!(Entry, next)).store(self.standing.last_batch_head, Ordering::Release);
-            self.standing.last_batch_head = *head;
+            self.word16(self.entry(*head) + offset_of!(Entry, next)).store(self.state.last_batch_head, Ordering::Release);
+            self.state.last_batch_head = *head;
             self.word16(offset_of!(Header, last_batch_head)).store(*head, Ordering::Release);
         }
     }

@@ -8,7 +8,7 @@ mod interrupt;
 pub mod memory;
 pub(crate) mod queue;
 
-pub use device_queue::{DeviceQueue, DeviceQueueSetup, VirtqueueStanding};
+pub use device_queue::{DeviceQueue, DeviceQueueSetup, VirtqueueState};
 pub use interrupt::make_spare_rings;
 pub use queue::RingAddresses;
 use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;

@@ -13,8 +13,8 @@ use fipsee_block::disk::{Disk, Engine};
 use fipsee_block::stats::QueueCounters;
 use fipsee_serve::Engine as _;
 use fipsee_virtio::blk::config;
-use fipsee_virtio::blk::server::{Device, QuestionToken, VirtqueueServer, VirtqueueSetup};
-use fipsee_virtio::blk::upgrade::wire::Question;
+use fipsee_virtio::blk::server::{Device, UpgradeToken, VirtqueueServer, VirtqueueSetup};
+use fipsee_virtio::blk::upgrade::wire::UpgradeRequest;
 use fipsee_virtio::core::DeviceQueueSetup;
 use fipsee_virtio::core::memory::GuestMemory;
 use rustix::event::EventfdFlags;
@@ -76,24 +76,24 @@ pub(crate) fn rings(fd: &OwnedFd) -> u64 {
 
 /// A device that keeps what it is asked.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Questions(Arc<Mutex<Vec<(QuestionToken, Question)>>>);
+pub(crate) struct Questions(Arc<Mutex<Vec<(UpgradeToken, UpgradeRequest)>>>);
 
 impl Device for Questions {
-    fn asked(&mut self, token: QuestionToken, question: Question) {
-        self.0.lock().expect("one thread").push((token, question));
+    fn asked(&mut self, token: UpgradeToken, upgrade_request: UpgradeRequest) {
+        self.0.lock().expect("one thread").push((token, upgrade_request));
     }
 
     fn broke(&mut self, _: &str) {}
 }
 
 impl Questions {
-    pub(crate) fn take(&self) -> Vec<(QuestionToken, Question)> {
+    pub(crate) fn take(&self) -> Vec<(UpgradeToken, UpgradeRequest)> {
         std::mem::take(&mut self.0.lock().expect("one thread"))
     }
 }
 
 /// A device's queue with its guest.
-pub(crate) struct Rig<D: Disk> {
+pub(crate) struct Fixture<D: Disk> {
     pub(crate) driver: Driver,
     pub(crate) server: VirtqueueServer,
     pub(crate) disk: D,
@@ -102,7 +102,7 @@ pub(crate) struct Rig<D: Disk> {
     pub(crate) error: OwnedFd,
     pub(crate) counters: Arc<QueueCounters>,
     pub(crate) writeback: Arc<AtomicBool>,
-    pub(crate) questions: Questions,
+    pub(crate) upgrade_requests: Questions,
 }
 
 /// What differs from test to test.
@@ -123,7 +123,7 @@ impl Default for Options {
     }
 }
 
-impl<D: Disk> Rig<D> {
+impl<D: Disk> Fixture<D> {
     pub(crate) fn new(disk: D, options: &Options) -> Self {
         Self::with(disk, options, Ram::new(), |_| {})
     }
@@ -162,11 +162,11 @@ impl<D: Disk> Rig<D> {
             counters: Arc::clone(&counters),
         };
         change(&mut setup);
-        let questions = Questions::default();
-        let device = options.takes_questions.then(|| Box::new(questions.clone()) as Box<dyn Device>);
+        let upgrade_requests = Questions::default();
+        let device = options.takes_questions.then(|| Box::new(upgrade_requests.clone()) as Box<dyn Device>);
         let server = VirtqueueServer::new(7, setup, device)?;
         let engine = Engine::new(16).expect("engine");
-        Ok(Self { driver, server, disk, engine, call, error, counters, writeback, questions })
+        Ok(Self { driver, server, disk, engine, call, error, counters, writeback, upgrade_requests })
     }
 
     /// Have the server look once.

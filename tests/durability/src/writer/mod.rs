@@ -1,4 +1,4 @@
-//! The process that writes, is killed, or loses its daemon. It tells the referee before it submits and after each completion.
+//! The process that writes, is killed, or loses its daemon. It tells the oracle before it submits and after each completion.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use fipsee_oracle::content::{self, Found, Random, SECTOR_BYTES, Value};
 
-use crate::record::{Action, MOST_READ, Record, Teller};
+use crate::record::{Action, MOST_READ, Record, RecordWriter};
 
 pub mod library;
 pub mod vhost_user;
@@ -89,13 +89,13 @@ struct Writer<P> {
     port: P,
     plan: Plan,
     random: Random,
-    teller: Teller,
+    teller: RecordWriter,
     token: u64,
     free: Vec<usize>,
     in_flight: HashMap<u64, Request>,
 }
 
-/// Write until the referee closes our standard input, then wait for the last completion.
+/// Write until the oracle closes our standard input, then wait for the last completion.
 ///
 /// # Errors
 /// The daemon does not come back, or breaks its word.
@@ -110,7 +110,7 @@ pub fn run<P: Port>(port: P, plan: Plan) -> Result<(), String> {
         port,
         plan,
         random: Random(plan.seed),
-        teller: Teller,
+        teller: RecordWriter,
         token: plan.first_token,
         free: (0..SLOTS).collect(),
         in_flight: HashMap::new(),
@@ -125,12 +125,12 @@ pub fn run<P: Port>(port: P, plan: Plan) -> Result<(), String> {
             writer.complete(token, status);
         }
         if waited == Waited::Gone {
-            writer.teller.tell(Record::Lost);
+            writer.teller.report(Record::Lost);
             writer.port.reconnect()?;
-            writer.teller.tell(Record::Resumed);
+            writer.teller.report(Record::Resumed);
         }
     }
-    writer.teller.tell(Record::End);
+    writer.teller.report(Record::End);
     Ok(())
 }
 
@@ -149,7 +149,7 @@ impl<P: Port> Writer<P> {
                 self.port.fill(slot, &bytes);
             }
             let request = Request { token, slot, action, sector, count };
-            self.teller.tell(Record::Submit { token, action, sector, count });
+            self.teller.report(Record::Submit { token, action, sector, count });
             self.in_flight.insert(token, request);
             self.port.submit(request)?;
         }
@@ -176,7 +176,7 @@ impl<P: Port> Writer<P> {
 
     fn complete(&mut self, token: u64, status: u64) {
         let mut found = [Found::Value(0); MOST_READ];
-        // One that is not in flight is told as well: the referee knows what to say.
+        // One that is not in flight is told as well: the oracle knows what to say.
         if let Some(request) = self.in_flight.remove(&token) {
             if request.action == Action::Read && status == 0 {
                 let bytes = self.port.content(request.slot, length_of(request.count));
@@ -186,7 +186,7 @@ impl<P: Port> Writer<P> {
             }
             self.free.push(request.slot);
         }
-        self.teller.tell(Record::Done { token, status, found });
+        self.teller.report(Record::Done { token, status, found });
     }
 }
 

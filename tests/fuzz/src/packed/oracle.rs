@@ -2,7 +2,7 @@
 //! message of its own of each packed request, and parsed that. It is changed in nothing that a request could notice.
 
 use fipsee_block::packed::PACKED;
-use fipsee_block::request::{Facts, Request};
+use fipsee_block::request::{Request, RequestLimits};
 use fipsee_block::wire::{
     CAPABILITY_DISCARD, CAPABILITY_FLUSH, CAPABILITY_FUA, CAPABILITY_WRITE, CAPABILITY_WRITE_ZEROES, FLAG_FUA, FLAG_UNMAP,
     MAX_INDIRECT_ENTRIES, MAX_INLINE_SEGMENTS, Operation, SEGMENTS_INDIRECT, Segment, Status, request_head,
@@ -15,10 +15,10 @@ use fipsee_ring::memory::{Memory as _, Span};
 use super::Outcome;
 
 /// What the server of a queue makes of a message.
-pub(super) fn outcomes(message: &Message, facts: &Facts, memory: &Memory) -> Vec<Outcome> {
+pub(super) fn outcomes(message: &Message, limits: &RequestLimits, memory: &Memory) -> Vec<Outcome> {
     let one = |message: &Message| {
         let mut spans = Vec::new();
-        Outcome::new(tag_of(message), parse(message, facts, memory, &mut spans), &spans)
+        Outcome::new(tag_of(message), parse(message, limits, memory, &mut spans), &spans)
     };
     if message.to_bytes()[0] != PACKED {
         return vec![one(message)];
@@ -27,7 +27,7 @@ pub(super) fn outcomes(message: &Message, facts: &Facts, memory: &Memory) -> Vec
     if all.is_empty() { vec![Outcome::new(tag_of(message), Err(Status::Invalid), &[])] } else { all }
 }
 
-fn parse(message: &Message, facts: &Facts, memory: &Memory, spans: &mut Vec<Span>) -> Result<Request, Status> {
+fn parse(message: &Message, limits: &RequestLimits, memory: &Memory, spans: &mut Vec<Span>) -> Result<Request, Status> {
     let head = message.word(0);
     let [operation, segments, flags_low, flags_high, tag_low, tag_high, reserved_low, reserved_high] = head.to_le_bytes();
     let flags = u16::from_le_bytes([flags_low, flags_high]);
@@ -47,18 +47,18 @@ fn parse(message: &Message, facts: &Facts, memory: &Memory, spans: &mut Vec<Span
                 Operation::Read => (0, ACCESS_WRITE),
                 _ => (CAPABILITY_WRITE, ACCESS_READ),
             };
-            let fua_ok = !fua || (operation == Operation::Write && facts.capabilities & CAPABILITY_FUA != 0);
+            let fua_ok = !fua || (operation == Operation::Write && limits.capabilities & CAPABILITY_FUA != 0);
             if flags & !FLAG_FUA != 0 || !fua_ok {
                 return Err(Status::Invalid);
             }
-            facts.needs(need)?;
+            limits.needs(need)?;
             request.length_sectors = gather(message, segments, memory, access, spans)?;
-            if request.length_sectors > facts.max_transfer_sectors {
+            if request.length_sectors > limits.max_transfer_sectors {
                 return Err(Status::TooLong);
             }
-            facts.range(request.sector, request.length_sectors)?;
+            limits.range(request.sector, request.length_sectors)?;
         }
-        _ => parse_rare(message, segments, flags, facts, memory, spans, &mut request)?,
+        _ => parse_rare(message, segments, flags, limits, memory, spans, &mut request)?,
     }
     Ok(request)
 }
@@ -67,7 +67,7 @@ fn parse_rare(
     message: &Message,
     segments: u8,
     flags: u16,
-    facts: &Facts,
+    limits: &RequestLimits,
     memory: &Memory,
     spans: &mut Vec<Span>,
     request: &mut Request,
@@ -79,7 +79,7 @@ fn parse_rare(
     };
     let sector_set = request.operation == Operation::GetInfo && request.sector != 0;
     let unused_set = sector_set || (words_used..7).any(|index| message.word(index) != 0);
-    let fua_refused = request.fua && facts.capabilities & CAPABILITY_FUA == 0;
+    let fua_refused = request.fua && limits.capabilities & CAPABILITY_FUA == 0;
     let segments_expected = u8::from(request.operation == Operation::GetInfo);
     let aux_set = request.operation != Operation::AckEvent && request.aux != 0;
     if flags & !flags_allowed != 0 || fua_refused || unused_set || segments != segments_expected || aux_set {
@@ -88,17 +88,17 @@ fn parse_rare(
     match request.operation {
         Operation::Discard | Operation::WriteZeroes => {
             let wanted = if request.operation == Operation::Discard { CAPABILITY_DISCARD } else { CAPABILITY_WRITE_ZEROES };
-            facts.needs(CAPABILITY_WRITE | wanted)?;
+            limits.needs(CAPABILITY_WRITE | wanted)?;
             request.length_sectors = message.word(2);
             if request.length_sectors == 0 {
                 return Err(Status::NoSegments);
             }
-            if request.length_sectors > facts.max_range_sectors {
+            if request.length_sectors > limits.max_range_sectors {
                 return Err(Status::TooLong);
             }
-            facts.range(request.sector, request.length_sectors)
+            limits.range(request.sector, request.length_sectors)
         }
-        Operation::Flush => facts.needs(CAPABILITY_FLUSH),
+        Operation::Flush => limits.needs(CAPABILITY_FLUSH),
         Operation::GetInfo => Ok(memory.table.find(Segment::from_word(message.word(2)).extent(), ACCESS_WRITE, spans)?),
         _ => Ok(()),
     }

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fipsee_block::wire::{Operation, Status, request_one_segment};
-use fipsee_guest::PATIENCE;
+use fipsee_guest::TIMEOUT;
 use fipsee_guest::device::Guest;
 use fipsee_guest::ram::Ram;
 use fipsee_guest::ring::{GuestRing, Incoming, plan, segment};
-use fipsee_virtio::blk::upgrade::wire::{self, DONE, Question};
+use fipsee_virtio::blk::upgrade::wire::{self, DONE, UpgradeRequest};
 
 use super::{DATA_BYTES, KICKS_PER_REQUEST, NOWHERE, doorbell, expect, ring, start};
-use crate::lie::{Random, Until, while_rewriting};
+use crate::fault::{Random, Until, while_rewriting};
 
 /// Looks for an answer between two kicks of who lied about its flags.
 const LOOKS_PER_KICK: u32 = 64;
@@ -31,9 +31,9 @@ impl OnRings {
         let mut guest = start(socket, false)?;
         let data = guest.ram.allocate(1 << 20, 4096);
         let entry = plan(&guest.ram, 4, 0);
-        let question =
-            Question { operation: wire::Operation::Attach, attachment: 0, features: 0, queue: 0, entries: vec![entry] };
-        let reply = guest.ask(0, &question);
+        let upgrade_request =
+            UpgradeRequest { operation: wire::Operation::Attach, attachment: 0, features: 0, queue: 0, entries: vec![entry] };
+        let reply = guest.ask(0, &upgrade_request);
         expect(reply.result, &[DONE])?;
         let ring = GuestRing::open(&guest.ram, entry, 0);
         Ok(Self { guest, ring, attachment: reply.attachment, data })
@@ -53,10 +53,10 @@ impl OnRings {
     }
 }
 
-pub(super) fn slots(socket: &Path, until: &mut Until<'_>, is_lie: bool) -> io::Result<()> {
+pub(super) fn slots(socket: &Path, until: &mut Until<'_>, is_fault: bool) -> io::Result<()> {
     let mut on = OnRings::start(socket)?;
     let (entry, ram) = (on.ring.entry, Arc::clone(&on.guest.ram));
-    let ring = if is_lie { entry.request_address } else { ram.allocate(64 * u64::from(entry.request_slots), 64) };
+    let ring = if is_fault { entry.request_address } else { ram.allocate(64 * u64::from(entry.request_slots), 64) };
     let [good, bad] = [on.data, NOWHERE & !0xfff].map(|address| segment(address, DATA_BYTES.into()).to_word().to_le_bytes());
     // The segment of every slot, there and nowhere; tag, operation and stamp stay.
     let flip = |ram: &Ram| {
@@ -65,7 +65,7 @@ pub(super) fn slots(socket: &Path, until: &mut Until<'_>, is_lie: bool) -> io::R
             ram.write(ring + 64 * slot + 16, &good);
         }
     };
-    let allowed: &[Status] = if is_lie { &[Status::Ok, Status::BadMemory] } else { &[Status::Ok] };
+    let allowed: &[Status] = if is_fault { &[Status::Ok, Status::BadMemory] } else { &[Status::Ok] };
     let mut was_read = false;
     while_rewriting(&*ram, until, flip, || {
         was_read |= on.ask(allowed)? == Status::Ok;
@@ -73,10 +73,10 @@ pub(super) fn slots(socket: &Path, until: &mut Until<'_>, is_lie: bool) -> io::R
     })
 }
 
-pub(super) fn stamps(socket: &Path, until: &mut Until<'_>, is_lie: bool) -> io::Result<()> {
+pub(super) fn stamps(socket: &Path, until: &mut Until<'_>, is_fault: bool) -> io::Result<()> {
     let mut on = OnRings::start(socket)?;
-    let (entry, ram, bell) = (on.ring.entry, Arc::clone(&on.guest.ram), doorbell(&on.guest, is_lie)?);
-    let ring_place = if is_lie { entry.request_address } else { ram.allocate(64 * u64::from(entry.request_slots), 64) };
+    let (entry, ram, doorbell) = (on.ring.entry, Arc::clone(&on.guest.ram), doorbell(&on.guest, is_fault)?);
+    let ring_place = if is_fault { entry.request_address } else { ram.allocate(64 * u64::from(entry.request_slots), 64) };
     let mut bytes = request_one_segment(Operation::Write, 0, 7, 0, segment(on.data, DATA_BYTES.into())).to_bytes();
     let (mut random, mut cursor, mut lap) = (Random(1), entry.request_start, 1_u32);
     while until.more() {
@@ -88,8 +88,8 @@ pub(super) fn stamps(socket: &Path, until: &mut Until<'_>, is_lie: bool) -> io::
             bytes[60..].copy_from_slice(&stamp.to_le_bytes());
             ram.write(ring_place + 64 * u64::from(index), &bytes);
         }
-        ring(&bell);
-        if until.told().is_multiple_of(50) {
+        ring(&doorbell);
+        if until.injected().is_multiple_of(50) {
             on.ask(&[Status::Ok])?;
             cursor = (cursor + 1) % entry.request_slots;
             lap += u32::from(cursor == 0);
@@ -98,10 +98,10 @@ pub(super) fn stamps(socket: &Path, until: &mut Until<'_>, is_lie: bool) -> io::
     Ok(())
 }
 
-pub(super) fn flags(socket: &Path, until: &mut Until<'_>, is_lie: bool) -> io::Result<()> {
+pub(super) fn flags(socket: &Path, until: &mut Until<'_>, is_fault: bool) -> io::Result<()> {
     let mut on = OnRings::start(socket)?;
-    let (ram, bell) = (Arc::clone(&on.guest.ram), doorbell(&on.guest, is_lie)?);
-    let cold = if is_lie { on.ring.entry.cold_address } else { ram.allocate(wire::COLD_PAIR_BYTES, 64) };
+    let (ram, doorbell) = (Arc::clone(&on.guest.ram), doorbell(&on.guest, is_fault)?);
+    let cold = if is_fault { on.ring.entry.cold_address } else { ram.allocate(wire::COLD_PAIR_BYTES, 64) };
     let flip = |ram: &Ram| {
         for value in [1, 0, u32::MAX, 0] {
             ram.write(cold + 4, &u32::to_le_bytes(value));
@@ -121,8 +121,8 @@ pub(super) fn flags(socket: &Path, until: &mut Until<'_>, is_lie: bool) -> io::R
             looks += 1;
             if looks.is_multiple_of(LOOKS_PER_KICK) {
                 // Who says that nobody sleeps, and is believed, has to kick without being asked.
-                ring(&bell);
-                if asked.elapsed() > PATIENCE {
+                ring(&doorbell);
+                if asked.elapsed() > TIMEOUT {
                     return Err(io::Error::other("no answer"));
                 }
             }
@@ -131,23 +131,23 @@ pub(super) fn flags(socket: &Path, until: &mut Until<'_>, is_lie: bool) -> io::R
     })
 }
 
-pub(super) fn kicks(socket: &Path, until: &mut Until<'_>, is_lie: bool) -> io::Result<()> {
+pub(super) fn kicks(socket: &Path, until: &mut Until<'_>, is_fault: bool) -> io::Result<()> {
     let mut on = OnRings::start(socket)?;
-    let bell = doorbell(&on.guest, is_lie)?;
+    let doorbell = doorbell(&on.guest, is_fault)?;
     while until.more() {
-        ring(&bell);
-        if until.told().is_multiple_of(KICKS_PER_REQUEST) {
+        ring(&doorbell);
+        if until.injected().is_multiple_of(KICKS_PER_REQUEST) {
             on.ask(&[Status::Ok])?;
         }
     }
     Ok(())
 }
 
-pub(super) fn hang_ups(socket: &Path, until: &mut Until<'_>, is_lie: bool) -> io::Result<()> {
+pub(super) fn hang_ups(socket: &Path, until: &mut Until<'_>, is_fault: bool) -> io::Result<()> {
     while until.more() {
         let mut on = OnRings::start(socket)?;
         on.ring.submit_one(Operation::Write, 1, 0, segment(on.data, 1 << 20), &on.guest.queues[0]);
-        if !is_lie {
+        if !is_fault {
             let answers = on.ring.wait(on.attachment, &mut on.guest);
             expect(answers.as_slice(), &[&[Incoming::Answer(1, Status::Ok.to_wire())]])?;
         }

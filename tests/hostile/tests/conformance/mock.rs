@@ -58,17 +58,17 @@ impl Script {
 }
 
 /// The daemon's side of an attachment.
-pub(crate) struct Attached {
+pub(crate) struct MockAttachment {
     pub(crate) control: Socket,
     pub(crate) memory: Mapped,
     pub(crate) requests: Cursor,
     pub(crate) completions: Cursor,
     /// The daemon's doorbell, and its end of the client's.
-    pub(crate) daemon_bell: OwnedFd,
-    pub(crate) bell: OwnedFd,
+    pub(crate) daemon_doorbell: OwnedFd,
+    pub(crate) doorbell: OwnedFd,
 }
 
-impl Attached {
+impl MockAttachment {
     /// The next message of the request ring.
     #[track_caller]
     pub(crate) fn take(&mut self) -> [u8; 60] {
@@ -78,7 +78,7 @@ impl Attached {
     pub(crate) fn publish(&mut self, message: &[u8; 60]) {
         self.completions.publish(&self.memory, message);
         if must_ring(&self.memory, COLD + 128) {
-            let _ = rustix::net::send(&self.bell, &[1], rustix::net::SendFlags::NOSIGNAL);
+            let _ = rustix::net::send(&self.doorbell, &[1], rustix::net::SendFlags::NOSIGNAL);
         }
     }
 
@@ -125,7 +125,7 @@ fn borrowed(files: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {
 }
 
 /// HELLO to ATTACHED; `None`: the client had enough of it.
-pub(crate) fn handshake(control: Socket, script: &Script) -> Option<Attached> {
+pub(crate) fn handshake(control: Socket, script: &Script) -> Option<MockAttachment> {
     control.receive()?;
     let stray = strays(script.stray);
     control.send(&script.welcome, &borrowed(&stray));
@@ -134,11 +134,11 @@ pub(crate) fn handshake(control: Socket, script: &Script) -> Option<Attached> {
     let memory = Mapped::new(&file, script.file_bytes);
     memory.write(0, &script.region);
     rustix::fs::fcntl_add_seals(&file, script.seals).expect("seals");
-    let daemon_bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
+    let daemon_doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let (bell, their_bell) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a pair");
+    let (doorbell, their_doorbell) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a pair");
     let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().expect("a copy");
-    let mut files = vec![copy(file.as_fd()), copy(daemon_bell.as_fd()), their_bell];
+    let mut files = vec![copy(file.as_fd()), copy(daemon_doorbell.as_fd()), their_doorbell];
     files.truncate(3 - script.fewer);
     files.extend(strays(script.more));
     control.send(&script.attached, &borrowed(&files));
@@ -149,5 +149,5 @@ pub(crate) fn handshake(control: Socket, script: &Script) -> Option<Attached> {
         stamp: 1,
     };
     let (requests, completions) = (cursor(REQUESTS, 88, 96), cursor(COMPLETIONS, 92, 100));
-    Some(Attached { control, memory, requests, completions, daemon_bell, bell })
+    Some(MockAttachment { control, memory, requests, completions, daemon_doorbell, doorbell })
 }

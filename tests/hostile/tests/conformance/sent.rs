@@ -7,14 +7,14 @@ use fipsee_block::client::{Disk, DiskError, Error, Queue, default_socket_path};
 use fipsee_block::wire::{Operation, Status};
 
 use super::faults::options;
-use super::mock::{Attached, COLD, Script, completion, handshake, play};
+use super::mock::{COLD, MockAttachment, Script, completion, handshake, play};
 use super::raw::*;
 
 /// A client with one queue, and `daemon` at the other end of it.
 fn with_client<T: Send + 'static>(
     script: Script,
     client: impl FnOnce(Disk, Queue),
-    daemon: impl FnOnce(Attached) -> T + Send + 'static,
+    daemon: impl FnOnce(MockAttachment) -> T + Send + 'static,
 ) -> T {
     let depth = u32_at(&script.region, 104);
     let (dir, daemon) = play(move |control| daemon(handshake(control, &script).expect("attached")));
@@ -217,13 +217,13 @@ fn the_client_rings_once_for_each_arming_and_never_without_one() {
             attached.answer(tag, 0);
             tag = u16_at(&attached.take(), 4);
             if armed {
-                await_ring(&attached.daemon_bell);
+                await_ring(&attached.daemon_doorbell);
                 assert_eq!(attached.memory.word(COLD + 4).load(Ordering::SeqCst), 0, "the writer clears the flag");
             }
         }
         attached.answer(tag, 0);
         let mut counter = [0; 8];
-        rustix::io::read(&attached.daemon_bell, &mut counter).expect("it was rung");
+        rustix::io::read(&attached.daemon_doorbell, &mut counter).expect("it was rung");
         assert_eq!(u64::from_ne_bytes(counter), 9, "the integer 1 for each arming");
     });
 }
@@ -249,13 +249,13 @@ fn a_client_that_sleeps_takes_rings_without_cause_and_learns_of_the_end_by_its_b
         attached.await_sleeping_client();
         for _ in 0..200 {
             // A bell that is full has long been ringing.
-            let _ = rustix::net::send(&attached.bell, &[7; 8], rustix::net::SendFlags::NOSIGNAL);
+            let _ = rustix::net::send(&attached.doorbell, &[7; 8], rustix::net::SendFlags::NOSIGNAL);
         }
         attached.await_sleeping_client();
         // The answer, and then the end, without a ring for it; the control socket stays open until the client closes its own.
         attached.completions.publish(&attached.memory, &completion(&[(tag, 0)]));
-        let Attached { control, memory, bell, .. } = attached;
-        drop(bell);
+        let MockAttachment { control, memory, doorbell, .. } = attached;
+        drop(doorbell);
         assert!(control.receive().is_none(), "the client closes as well");
         drop(memory);
     });

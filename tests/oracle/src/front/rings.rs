@@ -8,7 +8,7 @@ use fipsee_block::wire::{
 };
 use fipsee_guest::ring::{GuestRing, Incoming, plan, segment};
 use fipsee_ring::Message;
-use fipsee_virtio::blk::upgrade::wire::{self, DONE, Question};
+use fipsee_virtio::blk::upgrade::wire::{self, DONE, UpgradeRequest};
 
 use super::guest::Machine;
 use super::{Action, Done, Front, Limits, Piece, Request, Waited};
@@ -49,9 +49,9 @@ impl Rings {
         let limits = Limits { has_fua: true, ..machine.limits(MAX_INDIRECT_ENTRIES)? };
         // One more than requests, for acknowledgements.
         let entries: Vec<_> = (0..u32::from(queues)).map(|queue| plan(&machine.guest.ram, u32::from(DEPTH) + 1, queue)).collect();
-        let question =
-            Question { operation: wire::Operation::Attach, attachment: 0, features: 0, queue: 0, entries: entries.clone() };
-        let reply = machine.guest.ask(0, &question);
+        let upgrade_request =
+            UpgradeRequest { operation: wire::Operation::Attach, attachment: 0, features: 0, queue: 0, entries: entries.clone() };
+        let reply = machine.guest.ask(0, &upgrade_request);
         if reply.result != DONE {
             return Err(format!("the rings cannot be attached: {reply:?}"));
         }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use fipsee_ring::Message;
 use fipsee_ring::control::{Control, Refusal, RefusalCode, Wanted};
-use fipsee_ring::handshake::Attached;
+use fipsee_ring::handshake::AttachedChannel;
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::ring::{Cursor, StreamWriter};
 use fipsee_service::{DEPTH, PROFILE, QUEUES, SERVICE_SUMS};
@@ -32,15 +32,15 @@ pub(crate) enum Stage {
 }
 
 /// Both ends of the service as the client has them.
-struct Channel {
-    attached: Attached,
+struct StreamChannel {
+    attached: AttachedChannel,
     stream: StreamWriter<MappedRing>,
 }
 
 pub(crate) struct Adder {
     pub(crate) stage: Stage,
     pub(crate) link: usize,
-    channel: Option<Channel>,
+    channel: Option<StreamChannel>,
     /// What the sum is after each number of the stream, but for those that are known to have arrived.
     sums: VecDeque<u64>,
     /// Calls without a reply, oldest first.
@@ -88,8 +88,8 @@ impl Adder {
             _ if !links[self.link].down.is_empty() => true,
             Stage::Away(until) => now_us >= until,
             Stage::Running if self.awake == Awake::No => {
-                let bell = self.channel.as_ref().map(|channel| &channel.attached.queues[0].our_bell);
-                std::mem::take(&mut self.is_stirred) && bell.is_some_and(is_rung)
+                let doorbell = self.channel.as_ref().map(|channel| &channel.attached.queues[0].our_doorbell);
+                std::mem::take(&mut self.is_stirred) && doorbell.is_some_and(is_rung)
             }
             Stage::Running => true,
             _ => false,
@@ -124,7 +124,7 @@ impl Adder {
                 let geometry = attached.layout.queues[1];
                 let ring = geometry.request_ring(&attached.region, &geometry.tuning()).expect("it fits");
                 let stream = StreamWriter::new(ring, Cursor::at_start(geometry.request_start), &geometry.tuning());
-                self.channel = Some(Channel { attached, stream });
+                self.channel = Some(StreamChannel { attached, stream });
                 (self.stage, self.awake, self.sums) = (Stage::Running, Awake::Yes, VecDeque::from([0]));
             }
             (Down::Packet(Control::Refused(Refusal { code: RefusalCode::Malformed, text }), _), _) => {
@@ -152,7 +152,7 @@ impl Adder {
     }
 
     fn work(&mut self, context: &Context, link: &mut Link) {
-        let Some(Channel { attached, .. }) = &mut self.channel else { return };
+        let Some(StreamChannel { attached, .. }) = &mut self.channel else { return };
         let queue = &mut attached.queues[0];
         match self.awake {
             Awake::Drowsy => {
@@ -188,7 +188,7 @@ impl Adder {
     }
 
     fn add_some(&mut self, context: &Context) -> (u32, bool) {
-        let Some(Channel { attached, stream }) = &mut self.channel else { return (0, false) };
+        let Some(StreamChannel { attached, stream }) = &mut self.channel else { return (0, false) };
         let wanted = self.rng.small(6).min(NUMBERS - self.added);
         for added in 0..wanted {
             let number = 1 + u64::from(self.rng.small(1000));
@@ -202,14 +202,14 @@ impl Adder {
             self.sums.push_back(self.sums.back().copied().unwrap_or(0) + number);
         }
         if wanted > 0 && stream.reader_needs_doorbell() {
-            attached.queues[1].daemon_bell.ring();
+            attached.queues[1].daemon_doorbell.ring();
         }
         self.added += wanted;
         (wanted, false)
     }
 
     fn call(&mut self, context: &Context) {
-        let Some(Channel { attached, .. }) = &mut self.channel else { return };
+        let Some(StreamChannel { attached, .. }) = &mut self.channel else { return };
         let queue = &mut attached.queues[0];
         self.called += 1;
         let mut message = Message::ZERO;
@@ -218,13 +218,13 @@ impl Adder {
             context.violated(|| format!("a call does not fit the ring, with {} in flight", self.calls.len()));
         }
         if queue.requests.reader_needs_doorbell() {
-            queue.daemon_bell.ring();
+            queue.daemon_doorbell.ring();
         }
         self.calls.push_back(self.called);
     }
 
     fn take_replies(&mut self, context: &Context) -> u32 {
-        let Some(Channel { attached, .. }) = &mut self.channel else { return 0 };
+        let Some(StreamChannel { attached, .. }) = &mut self.channel else { return 0 };
         let queue = &mut attached.queues[0];
         let (mut message, mut count) = (Message::ZERO, 0);
         while !self.calls.is_empty() && queue.completions.receive(&mut message) {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use fipsee_block::client::{AttachOptions, Buffer, Disk, Event, Queue};
 use fipsee_block::wire::{BlockInfo, FEATURE_SOLE_WRITER, PROFILE, SERVICE_BLOCK};
 use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE, Control, Refusal, RefusalCode, Wanted};
-use fipsee_ring::handshake::Attached;
+use fipsee_ring::handshake::AttachedChannel;
 use fipsee_ring::region::Region;
 
 use self::requests::{Request, SLOT_SECTORS};
@@ -40,7 +40,7 @@ pub(crate) enum Stage {
 
 /// How a client behaves, drawn from the seed.
 #[derive(Clone, Copy, Debug)]
-pub struct Habits {
+pub struct ClientParameters {
     /// Queues.
     pub queues: u16,
     /// Requests outstanding per queue.
@@ -55,7 +55,7 @@ pub struct Habits {
     pub writes_percent: usize,
 }
 
-impl Habits {
+impl ClientParameters {
     /// Drawn from the seed.
     pub(crate) fn draw(rng: &mut Rng, terms: Terms) -> Self {
         Self {
@@ -99,7 +99,7 @@ impl Pool {
 }
 
 /// The channel and what is done over it.
-struct Channel {
+struct ClientChannel {
     queues: Vec<Queue>,
     /// Of each queue: the number of the disk's size that it was told last.
     sizes: Vec<usize>,
@@ -113,16 +113,16 @@ pub(crate) struct Client {
     pub(crate) stage: Stage,
     pub(crate) link: usize,
     index: usize,
-    habits: Habits,
+    habits: ClientParameters,
     /// Do claims refuse nobody?
     is_shared: bool,
-    channel: Option<Channel>,
+    channel: Option<ClientChannel>,
     memory: Option<Arc<Region>>,
     is_registered: bool,
     /// It took its memory back although requests named it.
     has_unregistered: bool,
     /// A new channel, until the daemon has the memory.
-    attached: Option<Attached>,
+    attached: Option<AttachedChannel>,
     /// By token.
     outstanding: Vec<Option<Request>>,
     last_write: Option<Request>,
@@ -143,7 +143,7 @@ pub(crate) struct Client {
 impl Client {
     /// Not connected yet.
     #[must_use]
-    pub(crate) fn new(habits: Habits, is_shared: bool, index: usize) -> Self {
+    pub(crate) fn new(habits: ClientParameters, is_shared: bool, index: usize) -> Self {
         Self {
             stage: Stage::Away(0),
             link: index,
@@ -300,7 +300,7 @@ impl Client {
     }
 
     /// The channel is there.
-    fn begin(&mut self, context: &Context, link: &Link, attached: Attached) {
+    fn begin(&mut self, context: &Context, link: &Link, attached: AttachedChannel) {
         let options = AttachOptions { wait: fipsee_ring::wait::WaitMode::Sleep, ..AttachOptions::new("disk") };
         (self.stage, self.awake, self.has_rung) = (Stage::Running, Awake::Yes, true);
         let queues = attached.queues.len();
@@ -322,7 +322,7 @@ impl Client {
             Ok((disk, queues)) => {
                 let bytes = self.habits.slots() as u64 * u64::from(SLOT_SECTORS) * 512;
                 let buffer = disk.allocate(bytes).expect("the pool has room");
-                self.channel = Some(Channel { queues, sizes, buffer, disk });
+                self.channel = Some(ClientChannel { queues, sizes, buffer, disk });
             }
             Err(error) => context.violated(|| format!("a client cannot attach: {error}")),
         }
@@ -388,7 +388,7 @@ impl Client {
 impl Client {
     /// Take the events that have come. Were there any?
     fn take_events(&mut self, context: &Context) -> bool {
-        let Some(Channel { queues, sizes, .. }) = &mut self.channel else { return false };
+        let Some(ClientChannel { queues, sizes, .. }) = &mut self.channel else { return false };
         let mut any = false;
         for (number, (queue, size)) in queues.iter_mut().zip(sizes).enumerate() {
             while let Some(event) = queue.next_event() {

@@ -1,8 +1,8 @@
 //! What is drawn of a disk's lifetime.
 
 use super::claims::Terms;
-use super::client::Habits;
-use super::visitor::Visit;
+use super::client::ClientParameters;
+use super::second_client::Visit;
 use crate::course::Outcome;
 use crate::disk::SECTORS;
 use crate::link::Damaged;
@@ -34,7 +34,7 @@ pub enum Fault {
     /// The daemon has everybody finish and go, as before it ends.
     Drained,
     /// One more client comes.
-    Visitor(Visit),
+    SecondClient(Visit),
     /// The client takes memory back that its requests name.
     Unregister,
     /// One of the client's queues, of this number if there are so many, goes to the next worker.
@@ -55,7 +55,7 @@ pub struct Disks {
     /// Is a service of calls and streams served, too, to one client?
     pub adds: bool,
     /// What each client does.
-    pub clients: Vec<Habits>,
+    pub clients: Vec<ClientParameters>,
 }
 
 impl Kind for Disks {
@@ -69,7 +69,7 @@ impl Kind for Disks {
         let scheme = if count == 1 { 3 } else { rng.below(3) };
         let clients = (0..count).map(|_| {
             let terms = draw_terms(rng, scheme);
-            Habits::draw(rng, terms)
+            ClientParameters::draw(rng, terms)
         });
         let clients = clients.collect();
         let (workers, idle_passes) = (1 + rng.below(2), rng.small(3));
@@ -94,7 +94,7 @@ impl Kind for Disks {
                 Fault::Resized([first, if rng.percent(50) { first } else { second }])
             }
             15 | 16 => Fault::Moved(u16::from(rng.percent(50))),
-            _ => Fault::Visitor(match rng.below(3) {
+            _ => Fault::SecondClient(match rng.below(3) {
                 0 => Visit::Attach,
                 1 => Visit::Silent,
                 _ => Visit::HangUp,

@@ -63,18 +63,18 @@ pub(super) struct Driver {
 }
 
 /// An eventfd.
-pub(super) fn bell() -> OwnedFd {
+pub(super) fn doorbell() -> OwnedFd {
     rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("a descriptor")
 }
 
 /// Has it rung since that was asked last?
-pub(super) fn has_rung(bell: &OwnedFd) -> bool {
-    rustix::io::read(bell, &mut [0; 8]).is_ok()
+pub(super) fn has_rung(doorbell: &OwnedFd) -> bool {
+    rustix::io::read(doorbell, &mut [0; 8]).is_ok()
 }
 
 impl Driver {
     pub(super) fn new(ram: &Arc<Region>, index: u16, size: u16, features: u64) -> Self {
-        let (kick, call, error) = (bell(), bell(), bell());
+        let (kick, call, error) = (doorbell(), doorbell(), doorbell());
         let mut driver = Self {
             ram: Arc::clone(ram),
             index,

@@ -10,7 +10,7 @@ use fipsee_ring::tuning::Choices;
 use fipsee_virtio::blk::server::VirtqueueServer;
 use rustix::io::pwrite;
 
-use super::driver::{Driver, QUEUE_BYTES, bell, draw, has_rung};
+use super::driver::{Driver, QUEUE_BYTES, doorbell, draw, has_rung};
 use super::hypervisor::{Hypervisor, Say};
 use super::oracle::{Expected, SharedDisk};
 use super::{Fault, Machine};
@@ -188,7 +188,7 @@ impl World<'_> {
                 if let (Some(server), Awake::Sleeps) = (server, *awake)
                     && has_rung(&self.drivers[index].kick)
                 {
-                    server.bell_rang();
+                    server.doorbell_rang();
                     *awake = Awake::Looks;
                 }
                 self.queues[index].server.is_some() && self.queues[index].awake != Awake::Sleeps
@@ -217,7 +217,7 @@ impl World<'_> {
         if let Some(order) = queue.orders.front() {
             let is_to_be_idle =
                 matches!(order, Action::Stop(_) | Action::Move(..)) && !self.context.is_broken(Variant::StoppedInFlight);
-            if is_to_be_idle && queue.server.as_mut().is_some_and(|server| server.begin_owed(&self.disk, &mut self.engine)) {
+            if is_to_be_idle && queue.server.as_mut().is_some_and(|server| server.begin_deferred(&self.disk, &mut self.engine)) {
                 return self.context.say(|| format!("worker {index}: begins what it owes"));
             }
             if let Some(order) = queue.orders.pop_front() {
@@ -405,7 +405,7 @@ impl World<'_> {
             Fault::Paused => self.hypervisor.restart(false),
             Fault::Memory => self.hypervisor.set_memory(),
             Fault::Call => {
-                self.drivers.iter_mut().for_each(|driver| driver.call = bell());
+                self.drivers.iter_mut().for_each(|driver| driver.call = doorbell());
                 self.hypervisor.set_calls();
             }
             Fault::BadChain => {
@@ -423,7 +423,7 @@ impl World<'_> {
                     self.end_and_publish();
                     continue;
                 }
-                if server.begin_owed(&self.disk, &mut self.engine) {
+                if server.begin_deferred(&self.disk, &mut self.engine) {
                     continue;
                 }
             }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::super::apt::Apt;
 use super::super::archive::Archive;
 use super::super::back_end::{Peer, is_listening, pinned};
-use super::super::driver::{OURS, Workshop};
+use super::super::driver::{DriverBuilder, OURS};
 use super::super::machine::{self, Group, Next};
 use super::super::packages::{Packages, keep, make_folder};
 use super::super::scenario::Only;
@@ -107,7 +107,7 @@ fn write_initrd(site: &Site<'_>, plan: &str, guest: &Guest, packages: &Packages,
         let module = kernel.module(name).ok_or_else(|| format!("the guest's kernel has no module {name}"))?;
         archive.add_file(&format!("modules/{name}.ko"), &module)?;
     }
-    let workshop = Workshop { root: site.root, cache: site.cache, packages };
+    let workshop = DriverBuilder { root: site.root, cache: site.cache, packages };
     let peer = Peer::Fipseed(site.programs.to_owned());
     let modules = workshop.modules(OURS, &peer, &kernel, Only::Rings).map_err(|unready| format!("{unready:?}"))?;
     let built = modules.paths.first().and_then(|module| module.parent()).ok_or("no module was built")?;

@@ -6,7 +6,7 @@ use std::process::Command;
 use super::super::back_end::pinned;
 use super::super::debian::Debian;
 use super::super::driver::Kernel;
-use super::super::lab::memory_folder;
+use super::super::environment::memory_folder;
 use super::super::packages::Packages;
 use super::super::qemu::Qemu;
 use super::super::uml::{Build, Uml};

@@ -14,7 +14,7 @@ mod watch;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use super::lab::two_cpus;
+use super::environment::two_cpus;
 use crate::dist::DIST_VARIABLE;
 use crate::{cargo, setup, step};
 use boot::Site;

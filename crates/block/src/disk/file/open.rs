@@ -229,7 +229,7 @@ fn can_discard(file: &File, metadata: &Metadata, size_bytes: u64) -> bool {
 pub(super) struct NewFile {
     path: PathBuf,
     /// What is at the path later may be another file.
-    place: Place,
+    place: FileIdentity,
     is_kept: bool,
 }
 
@@ -274,8 +274,8 @@ impl Drop for NewFile {
 }
 
 /// Device and inode; and of a device file, which device.
-type Place = (u64, u64, u64);
+type FileIdentity = (u64, u64, u64);
 
-fn place_of(metadata: &Metadata) -> Place {
+fn place_of(metadata: &Metadata) -> FileIdentity {
     (metadata.dev(), metadata.ino(), metadata.rdev())
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
-use super::machine::{Facts, idle_entries};
+use super::machine::{MachineInfo, idle_entries};
 use super::progress::Progress;
 use crate::error::Error;
 use crate::ping::waits;
@@ -40,13 +40,13 @@ pub(super) struct Wakings {
 }
 
 /// At most about how long [`run`] takes.
-pub(super) fn expected(facts: &Facts) -> Duration {
+pub(super) fn expected(facts: &MachineInfo) -> Duration {
     let limits = u32::try_from(facts.idle_states.len() + 1).unwrap_or(1);
     (START + SILENCE * 2 * COUNT) * limits
 }
 
 /// Measure for about `time`.
-pub(super) fn run(facts: &Facts, cpus: Option<[usize; 2]>, time: Duration, progress: &Progress) -> Result<Wakings, Error> {
+pub(super) fn run(facts: &MachineInfo, cpus: Option<[usize; 2]>, time: Duration, progress: &Progress) -> Result<Wakings, Error> {
     let states = facts.idle_states.iter().filter(|state| !state.is_disabled);
     let mut limits = vec![None];
     limits.extend(states.map(|state| Some((state.name.clone(), state.latency_us))));

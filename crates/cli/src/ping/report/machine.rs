@@ -38,7 +38,7 @@ pub(super) struct IdleState {
 }
 
 /// The machine.
-pub(super) struct Facts {
+pub(super) struct MachineInfo {
     pub(super) machine: Machine,
     pub(super) kernel: String,
     pub(super) is_virtual: bool,
@@ -69,7 +69,7 @@ pub(super) fn idle_entries(cpu: usize) -> Vec<u64> {
     (0..MOST_STATES).map_while(entries).collect()
 }
 
-impl Facts {
+impl MachineInfo {
     /// Of the machine below `root`, `/` for this one; frequencies and idle states are those of `cpu`.
     pub(super) fn read(root: &Path, cpu: usize) -> Self {
         let known = |path: &str| text(root, path).unwrap_or_else(|| UNKNOWN.to_owned());
@@ -204,8 +204,8 @@ mod tests {
             put(&format!("{folder}/latency"), &format!("{latency_us}\n"));
             put(&format!("{folder}/disable"), &format!("{disable}\n"));
         }
-        let facts = Facts::read(&root, 2);
-        let nothing = Facts::read(&root.join("nowhere"), 0);
+        let facts = MachineInfo::read(&root, 2);
+        let nothing = MachineInfo::read(&root.join("nowhere"), 0);
         std::fs::remove_dir_all(&root).expect("it was there");
         assert_eq!((facts.turbo, facts.governor.as_str(), facts.is_virtual), (Turbo::Off, "performance", true));
         let text: String = facts.lines().iter().map(|(name, value)| format!("{name}: {value}\n")).collect();

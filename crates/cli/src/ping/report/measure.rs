@@ -12,7 +12,7 @@ use super::course::{Pace, Row};
 use super::progress::Progress;
 use crate::error::Error;
 use crate::ping::drive;
-use crate::ping::meeting::Duty;
+use crate::ping::meeting::RunLength;
 use crate::ping::partner::Partner;
 use crate::ping::plan::{Design, Spec};
 use crate::ping::rounds::Spread;
@@ -213,12 +213,12 @@ fn measure_row(outcome: &mut Outcome, round: u32, pace: Pace, partners: &mut Par
     Ok(())
 }
 
-fn asked(row: &Row, design: Design, round: u32, pace: Pace) -> (Spec, Duty) {
+fn asked(row: &Row, design: Design, round: u32, pace: Pace) -> (Spec, RunLength) {
     if design == Design::OneLine {
         let spec = Spec { design, task: crate::ping::plan::Task::Queue(1), seed: round, ..row.spec.clone() };
-        return (spec, Duty { warm_up: pace.floor / 3, duration: pace.floor - pace.floor / 3 });
+        return (spec, RunLength { warm_up: pace.floor / 3, duration: pace.floor - pace.floor / 3 });
     }
-    (Spec { design, seed: round, ..row.spec.clone() }, Duty { warm_up: pace.warm_up, duration: pace.measured })
+    (Spec { design, seed: round, ..row.spec.clone() }, RunLength { warm_up: pace.warm_up, duration: pace.measured })
 }
 
 #[cfg(test)]
@@ -240,7 +240,7 @@ mod tests {
     fn the_answering_side_waits_in_its_own_way() {
         let base = super::super::course::base_spec(None);
         let mut partner = Partner::start(true, None).expect("a thread");
-        let duty = Duty { warm_up: Duration::ZERO, duration: Duration::from_millis(1) };
+        let duty = RunLength { warm_up: Duration::ZERO, duration: Duration::from_millis(1) };
         for design in [Design::Channel, Design::Classic] {
             let spec = |wait: &str| Spec { design, answerer_wait: Some(wait.to_owned()), ..base.clone() };
             assert!(partner.measure(&spec("yield"), duty).is_ok(), "{design:?}");

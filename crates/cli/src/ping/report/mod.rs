@@ -23,9 +23,9 @@ use fipsee_topology::measure as lines;
 
 use self::course::Pace;
 use self::idle::Wakings;
-use self::machine::Facts;
+use self::machine::MachineInfo;
 use self::measure::{Outcome, States};
-use self::place::Place;
+use self::place::ReportDirectory;
 use self::progress::Progress;
 use super::rounds;
 use crate::error::Error;
@@ -38,7 +38,7 @@ const IDLE_ONE_IN: u32 = 8;
 
 /// All that the page says.
 struct Report {
-    facts: Facts,
+    facts: MachineInfo,
     /// The CPUs of all tables but the last; none: there is one for both sides.
     cpus: Option<[usize; 2]>,
     outcomes: Vec<Outcome>,
@@ -57,14 +57,14 @@ struct Report {
 
 /// Measure for `time` and write to `directory`. `wanted`: the CPUs of both sides.
 pub(super) fn run(directory: &Path, wanted: Option<[usize; 2]>, time: Duration) -> Result<(), Error> {
-    let place = Place::prepare(directory)?;
+    let place = ReportDirectory::prepare(directory)?;
     let (started, clock) = (SystemTime::now(), Instant::now());
     let deadline = clock + time;
     let tsc_hz = rounds::tsc_hz();
     let _ = measure::counter_step(); // Found once, as the rate is: before the other side runs.
     let machine = fipsee_topology::machine::Machine::this();
     let cpus = wanted.or_else(|| course::two_cores(&machine));
-    let facts = Facts::read(Path::new("/"), cpus.map_or(0, |[_, answerer]| answerer));
+    let facts = MachineInfo::read(Path::new("/"), cpus.map_or(0, |[_, answerer]| answerer));
     let rows = course::rows(&machine, cpus);
     let measurements = rows.iter().map(|row| row.designs.len()).sum::<usize>();
     eprintln!(
@@ -96,7 +96,7 @@ fn lines_of(machine: &fipsee_topology::machine::Machine) -> Result<Matrix, Strin
 
 impl Report {
     /// All files, and where the page is.
-    fn write(&self, place: Place) -> Result<std::path::PathBuf, Error> {
+    fn write(&self, place: ReportDirectory) -> Result<std::path::PathBuf, Error> {
         let mut files = vec![
             (place::SIZES_PICTURE, plots::sizes(self)?),
             (place::WAITS_PICTURE, plots::waits(self)?),

@@ -24,13 +24,13 @@ const ROOM: &str = "room";
 const ROOM_BYTES: usize = 1 << 20;
 
 /// The directory, and what has to be undone if nothing comes of it.
-pub(super) struct Place {
+pub(super) struct ReportDirectory {
     directory: PathBuf,
     was_created: bool,
     is_filled: bool,
 }
 
-impl Place {
+impl ReportDirectory {
     /// Make sure that a page can be written to `directory`, which is new, empty, or holds an earlier one.
     pub(super) fn prepare(directory: &Path) -> Result<Self, Error> {
         let cannot = |what: &str, error: &std::io::Error| Error::io(format_args!("{what} {}", directory.display()), error);
@@ -98,7 +98,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ReportDirectory {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(self.unfinished());
         if self.was_created && !self.is_filled {

@@ -75,13 +75,14 @@ impl Caller {
         let region = Region::create("fipsee-waits", layout.region_bytes);
         let region = Arc::new(region.map_err(|error| Error::io("create shared memory", &error))?);
         layout.write_to(&region).map_err(|fault| fault.to_string())?;
-        let bells = EventDoorbell::new().and_then(|event| Ok((event, SocketDoorbell::pair()?)));
-        let (daemon_bell, (their_end, our_bell)) = bells.map_err(|error| Error::io("make doorbells", &error))?;
-        let sent = socket.send(&region.length_bytes().to_le_bytes(), &[region.as_fd(), daemon_bell.as_fd(), their_end.as_fd()]);
+        let doorbells = EventDoorbell::new().and_then(|event| Ok((event, SocketDoorbell::pair()?)));
+        let (daemon_doorbell, (their_end, our_doorbell)) = doorbells.map_err(|error| Error::io("make doorbells", &error))?;
+        let sent =
+            socket.send(&region.length_bytes().to_le_bytes(), &[region.as_fd(), daemon_doorbell.as_fd(), their_end.as_fd()]);
         sent.map_err(|error| Error::io("hand memory to the answering process", &error))?;
         // What is measured is waiting alone, not when to begin with it.
         let tuning = Tuning { first_look: FirstLook::AtOnce, ..layout.queues[0].tuning() };
-        let queue = ClientQueue::open(&region, &layout.queues[0], daemon_bell, our_bell, &tuning);
+        let queue = ClientQueue::open(&region, &layout.queues[0], daemon_doorbell, our_doorbell, &tuning);
         let port = Port::new(queue.map_err(|fault| fault.to_string())?, Backoff::new(mode, DEFAULT_LOOK));
         Ok(Self { port, socket, sequence: 0 })
     }
@@ -136,13 +137,13 @@ pub(crate) fn run_peer(arguments: &PeerArguments) -> Result<(), Error> {
     let socket = Seqpacket::from_fd(socket);
     let packet = socket.receive(MEMORY_TIMEOUT).map_err(|error| Error::io("receive the shared memory", &error))?;
     let stranger = "no memory came with the message; this subcommand is not for people";
-    let [file, event, bell] = <[OwnedFd; 3]>::try_from(packet.descriptors).map_err(|_| stranger)?;
+    let [file, event, doorbell] = <[OwnedFd; 3]>::try_from(packet.descriptors).map_err(|_| stranger)?;
     let length_bytes = packet.bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
     let region = Region::from_peer(file, length_bytes, Access::ReadWrite).map_err(|error| error.to_string())?;
     let region = Arc::new(region);
     let layout = RegionLayout::read_from(&PROFILE, &region).map_err(|fault| fault.to_string())?;
-    let (our_bell, client_bell) = (EventDoorbell::from_fd(event), SocketDoorbell::from_fd(bell));
-    let queue = ServerQueue::open(&region, &layout.queues[0], our_bell, client_bell, &layout.queues[0].tuning())
+    let (our_doorbell, client_doorbell) = (EventDoorbell::from_fd(event), SocketDoorbell::from_fd(doorbell));
+    let queue = ServerQueue::open(&region, &layout.queues[0], our_doorbell, client_doorbell, &layout.queues[0].tuning())
         .map_err(|fault| fault.to_string())?;
     // The clock is calibrated before the CPU is shared.
     let _ = clock::ticks_per_second();
@@ -177,7 +178,7 @@ fn answer_all(mut queue: ServerQueue, mut backoff: Backoff, socket: &Seqpacket) 
         };
         queue.completions.publish(&Message::from_words([!message.word(0), latency_ns, cpu_ns, 0, 0, 0, 0, 0]));
         if queue.completions.reader_needs_doorbell() {
-            queue.client_bell.ring();
+            queue.client_doorbell.ring();
         }
     }
 }
@@ -186,10 +187,10 @@ fn answer_all(mut queue: ServerQueue, mut backoff: Backoff, socket: &Seqpacket) 
 #[cold]
 fn sleep(queue: &mut ServerQueue, backoff: &mut Backoff, socket: &Seqpacket) -> bool {
     // Before arming: the ring that comes after is the one we sleep for.
-    let _ = rustix::io::read(&queue.our_bell, &mut [0; 8]);
+    let _ = rustix::io::read(&queue.our_doorbell, &mut [0; 8]);
     let mut is_gone = false;
     if !queue.requests.arm_and_work_remains() {
-        let mut fds = [PollFd::new(&queue.our_bell, PollFlags::IN), PollFd::new(socket, PollFlags::RDHUP)];
+        let mut fds = [PollFd::new(&queue.our_doorbell, PollFlags::IN), PollFd::new(socket, PollFlags::RDHUP)];
         is_gone = rustix::event::poll(&mut fds, None).is_ok() && !fds[1].revents().is_empty();
     }
     queue.requests.disarm();

@@ -7,7 +7,7 @@ use fipsee_serve::{Argument, FileUse, Metric, Needs};
 
 use crate::config::Config;
 use crate::confine::calls;
-use crate::export::Attached;
+use crate::export::AttachedClient;
 use crate::live::Served;
 
 const BLKSSZGET: u32 = 0x1268;
@@ -41,7 +41,7 @@ pub(super) fn metrics(served: &Served) -> Vec<(&'static str, Metric)> {
         Some(Metric::Named(named.collect()))
     });
     let queues = served.exports.iter().flat_map(|export| {
-        let of_client = |client: Attached| {
+        let of_client = |client: AttachedClient| {
             let queues = client.queues.iter().zip(0_u64..);
             queues.map(|(counters, queue)| queue_metrics(export.name(), &client, queue, counters)).collect::<Vec<_>>()
         };
@@ -50,7 +50,7 @@ pub(super) fn metrics(served: &Served) -> Vec<(&'static str, Metric)> {
     vec![("disks", Metric::List(disks.collect())), ("queues", Metric::List(queues.collect()))]
 }
 
-fn queue_metrics(disk: &str, client: &Attached, queue: u64, counters: &QueueCounters) -> Metric {
+fn queue_metrics(disk: &str, client: &AttachedClient, queue: u64, counters: &QueueCounters) -> Metric {
     let quantile = |numerator, denominator| clock::ticks_to_ns(counters.latency.quantile(numerator, denominator)).into();
     let bucket = |(ticks, count): (u64, u64)| Metric::List(vec![clock::ticks_to_ns(ticks).into(), count.into()]);
     let mut named: Vec<(&'static str, Metric)> = vec![

@@ -6,7 +6,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use fipsee_block::server::{DiskQueue, QueueServer, QueueSetup, Standing};
+use fipsee_block::server::{DiskQueue, QueueServer, QueueSetup, QueueState};
 use fipsee_block::stats::QueueCounters;
 use fipsee_block::wire::{
     ATTACH_EXCLUSIVE, ATTACH_IGNORE_CLAIM, ATTACH_READ_ONLY, ATTACH_SOLE_WRITER, BlockInfo, FEATURE_SOLE_WRITER, FEATURES,
@@ -20,14 +20,14 @@ use fipsee_ring::region::Region;
 use fipsee_serve::session::{
     Ack, Adopted, AdoptedChannel, Attachment, Channel, Client, Denial, Granted, Part, Service, TakesMemory,
 };
-use fipsee_serve::{Assignment, Metric, NotAdded, Place, QueueName, Quiesced, When, Which};
+use fipsee_serve::{Assignment, Metric, NotAdded, QueueName, Quiesced, When, Which, WorkerPlacement};
 use serde::{Deserialize, Serialize};
 
 use super::{Entry, not_served};
-use crate::export::{Denied, Export, Kind, Role, Wish};
+use crate::export::{AttachRequest, Denied, Export, Kind, Role};
 use crate::live::Live;
 use crate::placement;
-use crate::takeover::wire::{StandingGiven, count, recount};
+use crate::takeover::wire::{QueueStateRecord, count, recount};
 use crate::worker::{Command, DiskEngine, WorkerHandle};
 
 /// The block service, in the registry.
@@ -47,12 +47,12 @@ struct BlockAttachment {
 }
 
 /// The daemon's end of a queue, the numbers that it goes on counting, and, if it is no new one, its state.
-type QueueEnd = (ServerQueue, Arc<QueueCounters>, Option<Standing>);
+type QueueEnd = (ServerQueue, Arc<QueueCounters>, Option<QueueState>);
 
 /// What another daemon needs to go on with a client.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ClientGiven {
+struct ClientRecord {
     disk: String,
     read_only: bool,
     exclusive: bool,
@@ -61,8 +61,8 @@ struct ClientGiven {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct QueueGiven {
-    standing: StandingGiven,
+struct QueueRecord {
+    state: QueueStateRecord,
     counters: Vec<u64>,
     latency: Vec<(u64, u64)>,
 }
@@ -82,20 +82,22 @@ impl BlockAttachment {
         self.export.set_queues(client, counters, assignments.iter().map(|assignment| assignment.place.cpu).collect());
         let (Channel { region, layout, .. }, read_only) = (&self.channel, self.read_only);
         let of_queue = ends.into_iter().zip(&layout.queues).zip(assignments).zip(0_u16..);
-        let command = of_queue.map(|((((queue, counters, standing), geometry), assignment), index)| {
+        let command = of_queue.map(|((((queue, counters, state), geometry), assignment), index)| {
             let memory = RegionTable::of_pool(region, layout.pool_offset_bytes, layout.pool_bytes);
             let depth = geometry.depth;
             let disk = Arc::clone(&self.export.disk);
             let make = move |id| {
                 let memory = memory.map_err(|_| "it does not fit the region that was laid out for it".to_owned())?;
                 let mut server = QueueServer::new(queue, id, QueueSetup { depth, info, read_only, memory, counters });
-                standing.iter().for_each(|standing| server.take_stand(standing));
+                state.iter().for_each(|state| server.restore(state));
                 Ok(DiskQueue::new(server, disk))
             };
             let added = move |added| match added {
                 Ok(()) => {}
                 Err(NotAdded::NotMade(reason)) => tracing::error!(client, reason, "a queue is not served"),
-                Err(NotAdded::Bell(error)) => tracing::error!(client, %error, "cannot watch a doorbell; the queue is not served"),
+                Err(NotAdded::Doorbell(error)) => {
+                    tracing::error!(client, %error, "cannot watch a doorbell; the queue is not served")
+                }
             };
             (assignment.worker, Command::add(QueueName { client, index }, make, added))
         });
@@ -114,14 +116,13 @@ impl Attachment<DiskEngine> for BlockAttachment {
 
     fn save(&self, client: u64, quiesced: &Quiesced) -> Result<Vec<Part<BorrowedFd<'_>>>, String> {
         let (exclusive, role) = self.export.terms_of(client);
-        let own = ClientGiven { disk: self.export.name().to_owned(), read_only: self.read_only, exclusive, role };
+        let own = ClientRecord { disk: self.export.name().to_owned(), read_only: self.read_only, exclusive, role };
         self.channel.save(&write(&own)?, |index| {
             // One that could not be served from the start, as the log says.
-            let standing =
-                quiesced.state(QueueName { client, index }).ok_or_else(|| format!("its queue {index} is not served"))?;
+            let state = quiesced.state(QueueName { client, index }).ok_or_else(|| format!("its queue {index} is not served"))?;
             let (counters, latency) = self.export.counters(client, index).map(|counters| count(&counters)).unwrap_or_default();
-            let Standing { request, completion, .. } = standing;
-            let queue = QueueGiven { standing: StandingGiven::from(standing), counters, latency };
+            let QueueState { request, completion, .. } = state;
+            let queue = QueueRecord { state: QueueStateRecord::from(state), counters, latency };
             Ok(((*request, *completion), write(&queue)?))
         })
     }
@@ -130,7 +131,7 @@ impl Attachment<DiskEngine> for BlockAttachment {
         Some(self)
     }
 
-    fn moved(&self, client: u64, index: u16, place: Place) {
+    fn moved(&self, client: u64, index: u16, place: WorkerPlacement) {
         self.export.queue_moved(client, index, place.cpu);
     }
 
@@ -177,23 +178,23 @@ impl Service<DiskEngine> for Block {
 
     fn adopt(&self, client: &Client<'_>, parts: Vec<Part<OwnedFd>>) -> Result<Adopted<DiskEngine>, String> {
         let AdoptedChannel { own, channel, queues } = Channel::adopt(&PROFILE, parts)?;
-        let ClientGiven { disk, read_only, exclusive, role } = read(&own)?;
+        let ClientRecord { disk, read_only, exclusive, role } = read(&own)?;
         let export = self.live.now().find(&disk).cloned().map_err(|_| "its disk is not there")?;
-        let (mut ends, mut standings): (Vec<QueueEnd>, _) = (Vec::new(), Vec::new());
+        let (mut ends, mut states): (Vec<QueueEnd>, _) = (Vec::new(), Vec::new());
         for (queue, own) in queues {
-            let QueueGiven { standing, counters, latency } = read(&own)?;
-            let standing = standing.understand().ok_or("a queue stands where none can")?;
+            let QueueRecord { state, counters, latency } = read(&own)?;
+            let state = state.understand().ok_or("a queue stands where none can")?;
             let numbers = Arc::<QueueCounters>::default();
             recount(&numbers, &counters, &latency);
-            ends.push((queue, numbers, Some(standing)));
-            standings.push(standing);
+            ends.push((queue, numbers, Some(state)));
+            states.push(state);
         }
         let assignments: Vec<Assignment> = ends.iter().map(|_| Assignment::choose(&self.workers)).collect();
         let id = client.id;
         export.keep(Kind::Ring, id, client.credentials, (exclusive, role));
         let attachment = BlockAttachment { channel, export, read_only, live: Arc::clone(&self.live) };
         let commands = attachment.serve(id, &assignments, ends, attachment.export.info(read_only));
-        let is_same = Box::new(move |quiesced: &Quiesced| quiesced.has_states(id, &standings));
+        let is_same = Box::new(move |quiesced: &Quiesced| quiesced.has_states(id, &states));
         Ok(Adopted { attachment: Box::new(attachment), assignments, commands, is_same })
     }
 
@@ -219,7 +220,7 @@ impl Service<DiskEngine> for Block {
             flags if flags & ATTACH_SOLE_WRITER != 0 => Role::SoleWriter,
             _ => Role::Writer,
         };
-        let wish = Wish {
+        let wish = AttachRequest {
             kind: Kind::Ring,
             exclusive: wanted.flags & ATTACH_EXCLUSIVE != 0,
             role,
@@ -245,7 +246,7 @@ impl Block {
         let assignments: Vec<Assignment> = layout.queues.iter().map(|_| Assignment::choose(workers)).collect();
         let places = || assignments.iter().map(|assignment| assignment.place);
         layout.features = client.features;
-        for (geometry, Place { cpu, choices, .. }) in layout.queues.iter_mut().zip(places()) {
+        for (geometry, WorkerPlacement { cpu, choices, .. }) in layout.queues.iter_mut().zip(places()) {
             // Our end uses them, whether or not the client has asked for advice.
             geometry.choices = choices;
             let is_told = client.features & FEATURE_WORKER_CPU != 0;

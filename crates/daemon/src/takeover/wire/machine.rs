@@ -2,19 +2,19 @@
 
 use std::path::PathBuf;
 
-use fipsee_virtio::blk::server::{GuestStanding, RingStanding};
+use fipsee_virtio::blk::server::{DeviceQueueState, GuestRingState};
 use fipsee_virtio::blk::upgrade::wire::Entry;
-use fipsee_virtio::core::VirtqueueStanding;
-use fipsee_virtio::core::inflight::InflightStanding;
+use fipsee_virtio::core::VirtqueueState;
+use fipsee_virtio::core::inflight::InflightState;
 use serde::{Deserialize, Serialize};
 
-use super::StandingGiven;
+use super::QueueStateRecord;
 use crate::export::Role;
 
 /// With the connection; then, as far as it says, the channel for our requests, the inflight area and the log of writes.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct MachineGiven {
+pub(crate) struct MachineRecord {
     pub(crate) client: u64,
     /// Where it connected.
     pub(crate) socket: PathBuf,
@@ -29,10 +29,10 @@ pub(crate) struct MachineGiven {
     pub(crate) features: u64,
     pub(crate) writeback: bool,
     pub(crate) channel: bool,
-    pub(crate) inflight: Option<InflightGiven>,
+    pub(crate) inflight: Option<InflightRecord>,
     /// Offset and length.
     pub(crate) log: Option<(u64, u64)>,
-    pub(crate) attachment: Option<AttachmentGiven>,
+    pub(crate) attachment: Option<AttachmentRecord>,
     /// As many packets of each follow.
     pub(crate) regions: usize,
     pub(crate) queues: u16,
@@ -40,7 +40,7 @@ pub(crate) struct MachineGiven {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct InflightGiven {
+pub(crate) struct InflightRecord {
     pub(crate) offset_bytes: u64,
     pub(crate) length_bytes: u64,
     pub(crate) queues: u16,
@@ -50,13 +50,13 @@ pub(crate) struct InflightGiven {
 /// The rings that a guest has gone over to (docs/protocol.md section 9).
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct AttachmentGiven {
+pub(crate) struct AttachmentRecord {
     pub(crate) id: u64,
     /// As on the wire.
     entries: Vec<Vec<u8>>,
 }
 
-impl AttachmentGiven {
+impl AttachmentRecord {
     pub(crate) fn new(id: u64, entries: &[Entry]) -> Self {
         Self { id, entries: entries.iter().map(|entry| entry.to_bytes().to_vec()).collect() }
     }
@@ -70,7 +70,7 @@ impl AttachmentGiven {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct GuestMemoryGiven {
+pub(crate) struct GuestMemoryRecord {
     pub(crate) client: u64,
     pub(crate) guest_address: u64,
     pub(crate) length_bytes: u64,
@@ -80,7 +80,7 @@ pub(crate) struct GuestMemoryGiven {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct VirtqueueGiven {
+pub(crate) struct VirtqueueRecord {
     pub(crate) client: u64,
     pub(crate) index: u16,
     pub(crate) size: u16,
@@ -92,34 +92,34 @@ pub(crate) struct VirtqueueGiven {
     pub(crate) call: bool,
     pub(crate) error: bool,
     /// Where it stands, if it is served.
-    pub(crate) standing: Option<GuestStandingGiven>,
+    pub(crate) state: Option<DeviceQueueStateRecord>,
     pub(crate) counters: Vec<u64>,
     pub(crate) latency: Vec<(u64, u64)>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct GuestStandingGiven {
+pub(crate) struct DeviceQueueStateRecord {
     next_available: u16,
     next_used: u16,
     /// Heads that were taken, a bit each: a guest can have as many questions waiting as its queue has descriptors.
     taken: Vec<u64>,
     fault: Option<String>,
     inflight: Option<(u64, u16)>,
-    ring: Option<RingGiven>,
+    ring: Option<RingRecord>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RingGiven {
+struct RingRecord {
     queue: u16,
     kept: bool,
-    standing: StandingGiven,
+    state: QueueStateRecord,
 }
 
-impl From<&GuestStanding> for GuestStandingGiven {
-    fn from(standing: &GuestStanding) -> Self {
-        let GuestStanding { virtqueue, ring } = standing;
+impl From<&DeviceQueueState> for DeviceQueueStateRecord {
+    fn from(state: &DeviceQueueState) -> Self {
+        let DeviceQueueState { virtqueue, ring } = state;
         let mut taken = Vec::new();
         for head in &virtqueue.taken {
             let (word, bit) = (usize::from(*head / 64), *head % 64);
@@ -132,23 +132,23 @@ impl From<&GuestStanding> for GuestStandingGiven {
             taken,
             fault: virtqueue.fault.clone(),
             inflight: virtqueue.inflight.map(|inflight| (inflight.counter, inflight.last_batch_head)),
-            ring: ring.map(|ring| RingGiven { queue: ring.queue, kept: ring.kept, standing: (&ring.standing).into() }),
+            ring: ring.map(|ring| RingRecord { queue: ring.queue, kept: ring.kept, state: (&ring.state).into() }),
         }
     }
 }
 
-impl GuestStandingGiven {
+impl DeviceQueueStateRecord {
     /// Understand it; `None`: no queue can stand so. Whether this one can shows when it is served.
-    pub(crate) fn understand(self) -> Option<GuestStanding> {
+    pub(crate) fn understand(self) -> Option<DeviceQueueState> {
         let ring = match self.ring {
-            Some(RingGiven { queue, kept, standing }) => Some(RingStanding { queue, kept, standing: standing.understand()? }),
+            Some(RingRecord { queue, kept, state }) => Some(GuestRingState { queue, kept, state: state.understand()? }),
             None => None,
         };
         let heads = 0..u16::try_from(self.taken.len() * 64).ok()?;
         let taken = heads.filter(|head| self.taken[usize::from(*head / 64)] & 1 << (head % 64) != 0).collect();
-        let inflight = self.inflight.map(|(counter, last_batch_head)| InflightStanding { counter, last_batch_head });
+        let inflight = self.inflight.map(|(counter, last_batch_head)| InflightState { counter, last_batch_head });
         let (next_available, next_used, fault) = (self.next_available, self.next_used, self.fault);
-        Some(GuestStanding { virtqueue: VirtqueueStanding { next_available, next_used, taken, fault, inflight }, ring })
+        Some(DeviceQueueState { virtqueue: VirtqueueState { next_available, next_used, taken, fault, inflight }, ring })
     }
 }
 
@@ -158,20 +158,20 @@ mod tests {
 
     #[test]
     fn where_a_queue_stands_is_understood_as_it_was_said() {
-        let virtqueue = VirtqueueStanding {
+        let virtqueue = VirtqueueState {
             next_available: 65535,
             next_used: 65530,
             taken: vec![0, 63, 64, 700, 32767],
             fault: Some("it lied".to_owned()),
-            inflight: Some(InflightStanding { counter: u64::MAX, last_batch_head: 3 }),
+            inflight: Some(InflightState { counter: u64::MAX, last_batch_head: 3 }),
         };
-        let standing = GuestStanding { virtqueue, ring: None };
-        let text = serde_json::to_string(&GuestStandingGiven::from(&standing)).expect("JSON");
-        let given: GuestStandingGiven = serde_json::from_str(&text).expect("the same");
-        assert_eq!(given.understand(), Some(standing));
-        let longest = GuestStandingGiven { taken: vec![u64::MAX; 512], ..(&GuestStanding::default()).into() };
+        let state = DeviceQueueState { virtqueue, ring: None };
+        let text = serde_json::to_string(&DeviceQueueStateRecord::from(&state)).expect("JSON");
+        let given: DeviceQueueStateRecord = serde_json::from_str(&text).expect("the same");
+        assert_eq!(given.understand(), Some(state));
+        let longest = DeviceQueueStateRecord { taken: vec![u64::MAX; 512], ..(&DeviceQueueState::default()).into() };
         assert!(serde_json::to_vec(&longest).expect("JSON").len() < 16 << 10, "it fits a packet");
-        let too_long = GuestStandingGiven { taken: vec![0; 1024], ..longest };
+        let too_long = DeviceQueueStateRecord { taken: vec![0; 1024], ..longest };
         assert_eq!(too_long.understand(), None);
     }
 }

@@ -12,7 +12,7 @@ use fipsee_serve::{IfAbandoned, Quiesced};
 
 use super::UnixSocket;
 use crate::takeover::take::{Conversation, Failure};
-use crate::takeover::wire::{AttachedGiven, ClientGiven, Given, Stage};
+use crate::takeover::wire::{AttachedRecord, ClientRecord, Given, Stage};
 use crate::transport::vhost_user::{Machines, Socket};
 use crate::worker::{Command, DiskEngine, why_not_quiesced};
 
@@ -42,7 +42,7 @@ impl UnixSocket {
                     break stood_still_ns;
                 }
                 (Given::Client(given), descriptors) => {
-                    if let Stage::Attached(AttachedGiven { detaching: true, .. }) = given.stage {
+                    if let Stage::Attached(AttachedRecord { detaching: true, .. }) = given.stage {
                         detaching.push(given.client);
                     }
                     self.adopt_client(line, given, descriptors, &mut commands, &mut checks)?;
@@ -80,12 +80,12 @@ impl UnixSocket {
     fn adopt_client(
         &mut self,
         line: &mut Conversation,
-        given: ClientGiven,
+        given: ClientRecord,
         descriptors: Vec<OwnedFd>,
         commands: &mut [Vec<Command>],
         checks: &mut Vec<Check>,
     ) -> Result<(), Failure> {
-        let ClientGiven { client, features, max_queues, max_depth, max_pool_bytes, max_memory_bytes, stage } = given;
+        let ClientRecord { client, features, max_queues, max_depth, max_pool_bytes, max_memory_bytes, stage } = given;
         let wrong = |what: &str| Failure::Refused(format!("client {client}: {what}"));
         let limits = ClientLimits { max_queues, max_depth, max_pool_bytes, max_memory_bytes };
         let socket = descriptors.into_iter().next().ok_or_else(|| wrong("its socket is missing"))?;
@@ -115,7 +115,7 @@ impl UnixSocket {
         &self,
         line: &mut Conversation,
         client: &Client<'_>,
-        given: &AttachedGiven,
+        given: &AttachedRecord,
         commands: &mut [Vec<Command>],
     ) -> Result<(Held<DiskEngine>, Check), Failure> {
         let id = client.id;

@@ -12,7 +12,7 @@ use super::UnixSocket;
 use crate::notify;
 use crate::takeover::line::Line;
 use crate::takeover::monotonic_ns;
-use crate::takeover::wire::{AttachedGiven, ClientGiven, Given, Stage};
+use crate::takeover::wire::{AttachedRecord, ClientRecord, Given, Stage};
 use crate::transport::vhost_user;
 use crate::worker::{DiskEngine, why_not_quiesced};
 
@@ -123,7 +123,7 @@ impl UnixSocket {
         });
         let parts = parts?.unwrap_or_default();
         let stage = match (held, &session.state) {
-            (Some(held), state) => Stage::Attached(AttachedGiven {
+            (Some(held), state) => Stage::Attached(AttachedRecord {
                 service: held.attachment.service(),
                 detaching: matches!(state, State::Detaching(_)),
                 memories: held.memory.len(),
@@ -134,7 +134,7 @@ impl UnixSocket {
         };
         let ClientLimits { max_queues, max_depth, max_pool_bytes, max_memory_bytes } = session.limits;
         let features = session.features;
-        let given = ClientGiven { client, features, max_queues, max_depth, max_pool_bytes, max_memory_bytes, stage };
+        let given = ClientRecord { client, features, max_queues, max_depth, max_pool_bytes, max_memory_bytes, stage };
         let socket = self.clients.socket(client).ok_or_else(|| wrong("its connection is gone".to_owned()))?;
         line.send(&Given::Client(given), &[socket.as_fd()], deadline)?;
         for (id, Registered { region, access, .. }) in held.iter().flat_map(|held| &held.memory) {

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 
 use fipsee_serve::{QueueName, Quiesced};
-use fipsee_virtio::blk::server::{GuestStanding, VirtqueueServer};
+use fipsee_virtio::blk::server::{DeviceQueueState, VirtqueueServer};
 use fipsee_virtio::blk::upgrade::controller::Grant;
 use fipsee_virtio::core::inflight::InflightArea;
 use fipsee_virtio::core::memory::{DirtyLog, GuestMemory, RegionDescription};
@@ -19,7 +19,7 @@ use super::socket::{MAX_QUEUES, SharedSocket, Socket};
 use super::vring::UserRings;
 use crate::export::Kind;
 use crate::takeover::take::{Conversation, Failure};
-use crate::takeover::wire::machine::{GuestMemoryGiven, MachineGiven, VirtqueueGiven};
+use crate::takeover::wire::machine::{GuestMemoryRecord, MachineRecord, VirtqueueRecord};
 use crate::takeover::wire::{self, Given};
 use crate::worker::Command;
 
@@ -28,7 +28,7 @@ pub(crate) struct Machines<'a> {
     sockets: &'a [Socket],
     /// Each with the number of the socket where it connected.
     adopted: Vec<(usize, FrontendConnection)>,
-    standings: Vec<(QueueName, GuestStanding)>,
+    states: Vec<(QueueName, DeviceQueueState)>,
     served: Vec<(QueueName, Receiver<Result<(), String>>)>,
 }
 
@@ -37,7 +37,7 @@ type Wrong = String;
 
 impl<'a> Machines<'a> {
     pub(crate) const fn new(sockets: &'a [Socket]) -> Self {
-        Self { sockets, adopted: Vec::new(), standings: Vec::new(), served: Vec::new() }
+        Self { sockets, adopted: Vec::new(), states: Vec::new(), served: Vec::new() }
     }
 
     pub(crate) const fn len(&self) -> usize {
@@ -55,7 +55,7 @@ impl<'a> Machines<'a> {
     pub(crate) fn adopt(
         &mut self,
         line: &mut Conversation,
-        given: MachineGiven,
+        given: MachineRecord,
         descriptors: Vec<OwnedFd>,
         commands: &mut [Vec<Command>],
     ) -> Result<(), Failure> {
@@ -68,7 +68,7 @@ impl<'a> Machines<'a> {
         let mut memory = GuestMemory::default();
         for _ in 0..given.regions {
             let (Given::GuestMemory(given), mut files) = line.packet()? else { return Err(Failure::out_of_order()) };
-            let GuestMemoryGiven { guest_address, length_bytes, user_address, file_offset_bytes, .. } = given;
+            let GuestMemoryRecord { guest_address, length_bytes, user_address, file_offset_bytes, .. } = given;
             let region = RegionDescription { guest_address, length_bytes, user_address, file_offset_bytes };
             let file = files.pop().ok_or_else(|| refused("its memory is missing".to_owned()))?;
             memory = memory.with(region, file).map_err(refused)?;
@@ -83,9 +83,9 @@ impl<'a> Machines<'a> {
             let name = QueueName { client, index };
             let resumed = connection.resume_queue(queue, eventfds, &mut grants);
             let resumed = resumed.map_err(|what| refused(format!("virtqueue {index}: {what}")))?;
-            if let Some((standing, (worker, command, served))) = resumed {
+            if let Some((state, (worker, command, served))) = resumed {
                 commands[worker].push(command);
-                self.standings.push((name, standing));
+                self.states.push((name, state));
                 self.served.push((name, served));
             }
         }
@@ -101,7 +101,7 @@ impl<'a> Machines<'a> {
                 return Err(Failure::Refused(format!("virtqueue {} of client {}: {problem}", name.index, name.client)));
             }
         }
-        if self.standings.iter().any(|(name, standing)| still.state(*name) != Some(standing)) {
+        if self.states.iter().any(|(name, state)| still.state(*name) != Some(state)) {
             return Err(Failure::Refused("a virtqueue does not stand where the other daemon left it; see the log".to_owned()));
         }
         Ok(())
@@ -110,7 +110,7 @@ impl<'a> Machines<'a> {
 
 fn connect(
     shared: &Arc<SharedSocket>,
-    given: &MachineGiven,
+    given: &MachineRecord,
     descriptors: Vec<OwnedFd>,
     memory: GuestMemory,
 ) -> Result<FrontendConnection, Wrong> {
@@ -132,7 +132,7 @@ fn connect(
 
 impl Device {
     /// As its hypervisor has described it.
-    fn resume(&mut self, given: &MachineGiven, mut descriptors: impl Iterator<Item = OwnedFd>) -> Result<(), Wrong> {
+    fn resume(&mut self, given: &MachineRecord, mut descriptors: impl Iterator<Item = OwnedFd>) -> Result<(), Wrong> {
         let unknown = (given.features | given.acked_features) & !self.offered();
         let unknown_of_protocol = given.protocol_features & !PROTOCOL_OFFERED;
         if unknown != 0 || unknown_of_protocol != 0 {
@@ -156,7 +156,7 @@ impl Device {
         Ok(())
     }
 
-    fn resume_attachment(&mut self, given: &MachineGiven) -> Result<Vec<Grant>, Wrong> {
+    fn resume_attachment(&mut self, given: &MachineRecord) -> Result<Vec<Grant>, Wrong> {
         let Some(attachment) = &given.attachment else { return Ok(Vec::new()) };
         let entries = attachment.entries().ok_or("its rings are impossible")?;
         let advice = self.advice();
@@ -170,10 +170,10 @@ impl FrontendConnection {
     /// Have a queue as it was; where it stands, if it was served, and which worker is to be told what.
     fn resume_queue(
         &mut self,
-        given: VirtqueueGiven,
+        given: VirtqueueRecord,
         eventfds: Vec<OwnedFd>,
         grants: &mut Vec<Grant>,
-    ) -> Result<Option<(GuestStanding, Order)>, Wrong> {
+    ) -> Result<Option<(DeviceQueueState, Order)>, Wrong> {
         let shared = Arc::clone(&self.device);
         let (mut device, index, mut eventfds) = (lock(&shared), given.index, eventfds.into_iter());
         let mut eventfd = |is_there: bool| match (is_there, is_there.then(|| eventfds.next()).flatten()) {
@@ -188,14 +188,14 @@ impl FrontendConnection {
         (vring.next_available, vring.enabled) = (given.next_available, given.enabled);
         (vring.kick, vring.call, vring.error) = (eventfd(given.kick)?, eventfd(given.call)?, eventfd(given.error)?);
         wire::recount(&vring.counters, &given.counters, &given.latency);
-        let Some(standing) = given.standing else { return Ok(None) };
-        let standing = standing.understand().ok_or("it stands where none can")?;
+        let Some(state) = given.state else { return Ok(None) };
+        let state = state.understand().ok_or("it stands where none can")?;
         let grant = grants.iter().position(|grant| grant.entry.virtqueue == u32::from(index));
-        let grant = grant.filter(|_| standing.ring.is_some()).map(|place| grants.swap_remove(place));
-        let (setup, run, resumed) = (device.setup(index)?, device.begin_run(index), standing.clone());
+        let grant = grant.filter(|_| state.ring.is_some()).map(|place| grants.swap_remove(place));
+        let (setup, run, resumed) = (device.setup(index)?, device.begin_run(index), state.clone());
         let order = self.order(index, run, move |id, device| VirtqueueServer::resume(id, setup, device, &resumed, grant));
         let choices = self.shared.workers[order.0].place.choices;
         device.vrings[usize::from(index)].run.iter_mut().for_each(|run| run.choices = choices);
-        Ok(Some((standing, order)))
+        Ok(Some((state, order)))
     }
 }

@@ -14,8 +14,8 @@ use fipsee_ring::mailbox::Mailbox;
 use fipsee_serve::session::Credentials;
 use fipsee_serve::unix::credentials_of;
 use fipsee_serve::{Assignment, NotAdded, Queue, QueueName, When, Which};
-use fipsee_virtio::blk::server::{self, GuestDiskQueue, QuestionToken, VirtqueueServer};
-use fipsee_virtio::blk::upgrade::wire::Question;
+use fipsee_virtio::blk::server::{self, GuestDiskQueue, UpgradeToken, VirtqueueServer};
+use fipsee_virtio::blk::upgrade::wire::UpgradeRequest;
 use rustix::net::SendFlags;
 
 use super::Notice;
@@ -57,8 +57,8 @@ struct UpgradeForwarder {
 }
 
 impl server::Device for UpgradeForwarder {
-    fn asked(&mut self, token: QuestionToken, question: Question) {
-        self.notices.send(Notice::Asked(Asked { queue: self.queue, run: self.run, token, question }));
+    fn asked(&mut self, token: UpgradeToken, upgrade_request: UpgradeRequest) {
+        self.notices.send(Notice::Asked(Asked { queue: self.queue, run: self.run, token, upgrade_request }));
     }
 
     fn broke(&mut self, reason: &str) {
@@ -248,7 +248,7 @@ impl FrontendConnection {
         let added = move |added: Result<(), NotAdded>| {
             let _ = reply.send(added.map_err(|error| match error {
                 NotAdded::NotMade(reason) => reason,
-                NotAdded::Bell(error) => format!("its kick descriptor cannot be watched ({error}); it must be an eventfd"),
+                NotAdded::Doorbell(error) => format!("its kick descriptor cannot be watched ({error}); it must be an eventfd"),
             }));
         };
         let make = move |id| Ok(GuestDiskQueue::new(make(id, Some(Box::new(forwarder)))?, disk));

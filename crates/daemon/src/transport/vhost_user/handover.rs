@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use fipsee_serve::takeover::LineError;
 use fipsee_serve::{QueueName, Quiesced};
-use fipsee_virtio::blk::server::GuestStanding;
+use fipsee_virtio::blk::server::DeviceQueueState;
 use fipsee_virtio::core::memory::RegionDescription;
 
 use super::connection::{FrontendConnection, lock};
@@ -18,7 +18,7 @@ use super::socket::SharedSocket;
 use super::vring::Vring;
 use super::{Notice, VhostUserSockets};
 use crate::takeover::line::Line;
-use crate::takeover::wire::machine::{AttachmentGiven, GuestMemoryGiven, InflightGiven, MachineGiven, VirtqueueGiven};
+use crate::takeover::wire::machine::{AttachmentRecord, GuestMemoryRecord, InflightRecord, MachineRecord, VirtqueueRecord};
 use crate::takeover::wire::{self, Given};
 
 /// Longer than a thread needs to get to its next notice, unless it is not given a CPU or waits for somebody.
@@ -108,7 +108,7 @@ impl Machine {
             [device.channel.as_ref().map(AsFd::as_fd), inflight.map(|(source, _, _)| source.file), log.map(|source| source.file)];
         let descriptors: Vec<BorrowedFd<'_>> = std::iter::once(self.stream.as_fd()).chain(beside.into_iter().flatten()).collect();
         let (exclusive, role) = export.terms_of(client);
-        let given = MachineGiven {
+        let given = MachineRecord {
             client,
             socket: self.shared.listener.path().to_owned(),
             disk: export.name().to_owned(),
@@ -120,21 +120,21 @@ impl Machine {
             features: device.features,
             writeback: device.writeback.load(Ordering::Relaxed),
             channel: device.channel.is_some(),
-            inflight: inflight.map(|(source, queues, size)| InflightGiven {
+            inflight: inflight.map(|(source, queues, size)| InflightRecord {
                 offset_bytes: source.offset_bytes,
                 length_bytes: source.length_bytes,
                 queues,
                 size,
             }),
             log: log.map(|source| (source.offset_bytes, source.length_bytes)),
-            attachment: device.attachment.in_force.as_ref().map(|(id, entries)| AttachmentGiven::new(*id, entries)),
+            attachment: device.attachment.in_force.as_ref().map(|(id, entries)| AttachmentRecord::new(*id, entries)),
             regions: device.memory.regions().len(),
             queues: device.queue_count(),
         };
         line.send(&Given::Machine(given), &descriptors, deadline)?;
         for region in device.memory.regions() {
             let RegionDescription { guest_address, length_bytes, user_address, file_offset_bytes } = region.description;
-            let given = GuestMemoryGiven { client, guest_address, length_bytes, user_address, file_offset_bytes };
+            let given = GuestMemoryRecord { client, guest_address, length_bytes, user_address, file_offset_bytes };
             line.send(&Given::GuestMemory(given), &[region.file()], deadline)?;
         }
         for (index, vring) in (0..).zip(&device.vrings) {
@@ -148,13 +148,13 @@ impl Machine {
 }
 
 impl Vring {
-    fn describe(&self, name: QueueName, still: &Quiesced) -> Result<VirtqueueGiven, String> {
-        let standing = still.state::<GuestStanding>(name);
-        if standing.is_some() != self.is_served() {
+    fn describe(&self, name: QueueName, still: &Quiesced) -> Result<VirtqueueRecord, String> {
+        let state = still.state::<DeviceQueueState>(name);
+        if state.is_some() != self.is_served() {
             return Err(format!("virtqueue {} of client {} does not stand still; try again", name.index, name.client));
         }
         let (counters, latency) = wire::count(&self.counters);
-        Ok(VirtqueueGiven {
+        Ok(VirtqueueRecord {
             client: name.client,
             index: name.index,
             size: self.size,
@@ -164,7 +164,7 @@ impl Vring {
             kick: self.kick.is_some(),
             call: self.call.is_some(),
             error: self.error.is_some(),
-            standing: standing.map(Into::into),
+            state: state.map(Into::into),
             counters,
             latency,
         })

@@ -117,10 +117,10 @@ impl VhostUserSockets {
     }
 
     /// Hang up on every hypervisor and remove every socket; `false` when something is still in flight after `patience`.
-    pub(crate) fn stop(&self, patience: Duration) -> bool {
+    pub(crate) fn stop(&self, timeout: Duration) -> bool {
         let sockets = std::mem::take(&mut *self.lock());
         sockets.iter().for_each(Socket::stop);
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         sockets.into_iter().fold(true, |all, socket| all & socket.end_before(deadline))
     }
 }

@@ -20,7 +20,7 @@ use rustix::net::{SocketFlags, SocketType};
 use super::connection::FrontendConnection;
 use super::device::{Device, DiskDescription};
 use super::{Notice, VhostUserSockets};
-use crate::export::{Export, Kind, Role, Wish};
+use crate::export::{AttachRequest, Export, Kind, Role};
 use crate::live::Live;
 use crate::transport::LogQuota;
 use crate::worker::WorkerHandle;
@@ -266,7 +266,7 @@ impl SocketThread {
             return None;
         }
         // The destination of a migration connects while the source still writes: a device claims when its first queue is served.
-        let wish = Wish { kind: Kind::VhostUser, exclusive: false, role: Role::Reader, ignores_claims: false };
+        let wish = AttachRequest { kind: Kind::VhostUser, exclusive: false, role: Role::Reader, ignores_claims: false };
         if let Err(denied) = export.admit(client, &connection.credentials, wish) {
             if self.quota.allows() {
                 let reason = denied.into_text();

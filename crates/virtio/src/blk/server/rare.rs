@@ -10,7 +10,7 @@ use virtio_bindings::virtio_blk::{
 };
 
 use super::serve::Header;
-use super::{SERIAL_BYTES, StatusPlace, VirtqueueServer};
+use super::{SERIAL_BYTES, StatusAddress, VirtqueueServer};
 use crate::blk::config::{MAX_DISCARD_SEGMENTS, MAX_WRITE_ZEROES_SEGMENTS};
 use crate::blk::upgrade::wire::REQUEST_TYPE;
 use crate::core::queue::chain::total_bytes;
@@ -28,7 +28,7 @@ impl VirtqueueServer {
     pub(super) fn serve_rare<D: Disk>(
         &mut self,
         header: &Header,
-        at: &StatusPlace,
+        at: &StatusAddress,
         disk: &D,
         engine: &mut Engine,
         started_ticks: u64,
@@ -36,7 +36,7 @@ impl VirtqueueServer {
         self.tally.others += 1;
         let requests = match header.kind {
             VIRTIO_BLK_T_FLUSH => {
-                self.facts.needs(CAPABILITY_FLUSH).map(|()| vec![self.plain_request(Operation::Flush, at.head)])
+                self.limits.needs(CAPABILITY_FLUSH).map(|()| vec![self.plain_request(Operation::Flush, at.head)])
             }
             VIRTIO_BLK_T_GET_ID => return self.serve_id(at),
             VIRTIO_BLK_T_DISCARD => self.ranges(Operation::Discard, at.head),
@@ -50,7 +50,7 @@ impl VirtqueueServer {
         }
     }
 
-    fn serve_id(&mut self, at: &StatusPlace) {
+    fn serve_id(&mut self, at: &StatusAddress) {
         let room_bytes = total_bytes(self.queue.chain.writable());
         let put = self.queue.write(self.queue.chain.writable(), &self.serial);
         let mut at = *at;
@@ -61,19 +61,19 @@ impl VirtqueueServer {
     /// The ranges of a discard or write-zeroes, all of them checked before the first is begun.
     fn ranges(&self, operation: Operation, head: u16) -> Result<Vec<Request>, Status> {
         let is_discard = operation == Operation::Discard;
-        let most = self.facts.max_range_sectors;
+        let most = self.limits.max_range_sectors;
         let (capability, max_segments, flags_known, max_sectors) = match is_discard {
             true => (CAPABILITY_DISCARD, MAX_DISCARD_SEGMENTS, 0, most / u64::from(MAX_DISCARD_SEGMENTS)),
             false => (CAPABILITY_WRITE_ZEROES, MAX_WRITE_ZEROES_SEGMENTS, VIRTIO_BLK_WRITE_ZEROES_FLAG_UNMAP, most),
         };
-        self.facts.needs(CAPABILITY_WRITE | capability)?;
+        self.limits.needs(CAPABILITY_WRITE | capability)?;
         let limit = SEGMENT_BYTES * max_segments as usize;
         let bytes = self.queue.read(limit).ok_or(Status::BadMemory)?;
         let (segments, []) = bytes.as_chunks::<SEGMENT_BYTES>() else { return Err(Status::Invalid) };
         if segments.is_empty() {
             return Err(Status::NoSegments);
         }
-        let durable = !is_discard && self.writes_through() && self.facts.capabilities & CAPABILITY_FUA != 0;
+        let durable = !is_discard && self.writes_through() && self.limits.capabilities & CAPABILITY_FUA != 0;
         let range = |segment: &[u8; SEGMENT_BYTES]| {
             let Range { sector, sector_count, flags } = zerocopy::transmute!(*segment);
             let length_sectors = u64::from(sector_count);
@@ -83,7 +83,7 @@ impl VirtqueueServer {
             if length_sectors == 0 || length_sectors > max_sectors {
                 return Err(Status::TooLong);
             }
-            self.facts.range(sector, length_sectors)?;
+            self.limits.range(sector, length_sectors)?;
             let unmap = flags & VIRTIO_BLK_WRITE_ZEROES_FLAG_UNMAP != 0;
             Ok(Request { operation, tag: head, fua: durable, unmap, sector, length_sectors, aux: 0 })
         };
@@ -91,7 +91,7 @@ impl VirtqueueServer {
     }
 
     /// Hand the parts of a request to the disk.
-    fn begin<D: Disk>(&mut self, requests: &[Request], at: &StatusPlace, disk: &D, engine: &mut Engine, started_ticks: u64) {
+    fn begin<D: Disk>(&mut self, requests: &[Request], at: &StatusAddress, disk: &D, engine: &mut Engine, started_ticks: u64) {
         let is_volatile = requests.iter().any(|request| request.operation == Operation::WriteZeroes && !request.fua);
         let then_flush = is_volatile && self.writes_through();
         let job = &mut self.jobs[usize::from(at.head)];

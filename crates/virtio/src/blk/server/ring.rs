@@ -8,17 +8,17 @@ use fipsee_block::disk::Ticket;
 use fipsee_block::server::{QueueServer, QueueSetup};
 use fipsee_block::wire::Status;
 use fipsee_ring::channel::ServerQueue;
-use fipsee_ring::doorbell::ClientBell;
+use fipsee_ring::doorbell::ClientDoorbell;
 use fipsee_ring::ring::{Cursor, Reader, Writer};
 use fipsee_ring::tuning::Tuning;
 
 use super::rare::used_bytes;
 use super::serve::Header;
-use super::{RingStanding, StatusPlace, VirtqueueServer};
+use super::{GuestRingState, StatusAddress, VirtqueueServer};
 use crate::blk::upgrade::controller::Grant;
 use crate::blk::upgrade::rings::GuestView;
 use crate::blk::upgrade::wire::{
-    COLD_PAIR_BYTES, Entry, INVALID, MAX_QUESTION_BYTES, NO_ATTACHMENT, Operation, PART_BYTES, Question, RUNG, Reply,
+    COLD_PAIR_BYTES, Entry, INVALID, MAX_QUESTION_BYTES, NO_ATTACHMENT, Operation, PART_BYTES, RUNG, Reply, UpgradeRequest,
 };
 use crate::core::memory::DirtyLog;
 use crate::core::queue::chain::total_bytes;
@@ -29,7 +29,7 @@ pub(super) struct DeferredDoorbell {
     rung: bool,
 }
 
-impl ClientBell for DeferredDoorbell {
+impl ClientDoorbell for DeferredDoorbell {
     fn ring(&mut self) {
         self.rung = true;
     }
@@ -37,7 +37,7 @@ impl ClientBell for DeferredDoorbell {
 
 /// Names a question that waits for its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QuestionToken {
+pub struct UpgradeToken {
     head: u16,
     number: u32,
 }
@@ -49,7 +49,7 @@ pub(super) struct Ring {
     pub(super) number: u16,
     pub(super) entry: Entry,
     /// The bell request that waits to be completed.
-    pub(super) parked: Option<QuestionToken>,
+    pub(super) pending: Option<UpgradeToken>,
     /// Rung while none was parked.
     pub(super) kept: bool,
     /// Told when nothing is in flight.
@@ -61,9 +61,9 @@ pub(super) struct Ring {
 
 impl Ring {
     /// Where it stands; `None` while requests are in flight, or the device is about to end the attachment.
-    pub(super) fn standing(&self) -> Option<RingStanding> {
-        let standing = self.server.standing().filter(|_| !self.ending)?;
-        Some(RingStanding { queue: self.number, kept: self.kept, standing })
+    pub(super) fn state(&self) -> Option<GuestRingState> {
+        let state = self.server.state().filter(|_| !self.ending)?;
+        Some(GuestRingState { queue: self.number, kept: self.kept, state })
     }
 
     /// Whatever was written to the ring since the last time, it lies here.
@@ -87,8 +87,8 @@ impl VirtqueueServer {
         let server_queue = ServerQueue {
             requests: Reader::new(requests, request, &tuning),
             completions: Writer::new(completions.with_store(tuning.store), completion, &tuning),
-            our_bell: (),
-            client_bell: DeferredDoorbell::default(),
+            our_doorbell: (),
+            client_doorbell: DeferredDoorbell::default(),
         };
         let setup = QueueSetup {
             depth: entry.depth,
@@ -100,7 +100,7 @@ impl VirtqueueServer {
         let server = QueueServer::new(server_queue, self.id | Ticket::PART, setup);
         let waiting = Vec::new();
         let ring =
-            Ring { server, attachment, number: queue, entry, parked: None, kept: false, waiting, ending: false, log: None };
+            Ring { server, attachment, number: queue, entry, pending: None, kept: false, waiting, ending: false, log: None };
         self.ring = Some(ring);
     }
 
@@ -130,7 +130,7 @@ impl VirtqueueServer {
     #[inline(always)]
     pub(super) fn ring_was_served(&mut self) {
         if let Some(ring) = &mut self.ring
-            && (ring.server.queue.client_bell.rung || ring.log.is_some() || !ring.waiting.is_empty())
+            && (ring.server.queue.client_doorbell.rung || ring.log.is_some() || !ring.waiting.is_empty())
         {
             self.tend();
         }
@@ -146,14 +146,14 @@ impl VirtqueueServer {
             ring.server.flush();
         }
         ring.mark();
-        let is_rung = std::mem::take(&mut ring.server.queue.client_bell.rung);
-        let parked = if is_rung || ends { ring.parked.take() } else { None };
-        ring.kept |= is_rung && parked.is_none();
+        let is_rung = std::mem::take(&mut ring.server.queue.client_doorbell.rung);
+        let pending = if is_rung || ends { ring.pending.take() } else { None };
+        ring.kept |= is_rung && pending.is_none();
         let waiting = if idle { std::mem::take(&mut ring.waiting) } else { Vec::new() };
         if ends {
             self.ring = None;
         }
-        if let Some(token) = parked {
+        if let Some(token) = pending {
             self.answer_question(token, &Reply::of(if is_rung { RUNG } else { NO_ATTACHMENT }));
             self.publish();
         }
@@ -163,33 +163,33 @@ impl VirtqueueServer {
         }
     }
     #[cold]
-    pub(super) fn serve_question(&mut self, header: &Header, at: &StatusPlace) {
+    pub(super) fn serve_question(&mut self, header: &Header, at: &StatusAddress) {
         if self.device.is_none() {
             return self.answer(at, Status::Unsupported);
         }
-        let question = self.queue.read(MAX_QUESTION_BYTES);
+        let upgrade_request = self.queue.read(MAX_QUESTION_BYTES);
         let room_bytes = total_bytes(self.queue.chain.writable());
-        let Some(bytes) = question.filter(|_| room_bytes >= PART_BYTES as u64) else {
+        let Some(bytes) = upgrade_request.filter(|_| room_bytes >= PART_BYTES as u64) else {
             return self.answer(at, Status::Invalid);
         };
-        self.questions = self.questions.wrapping_add(1);
-        let token = QuestionToken { head: at.head, number: self.questions };
+        self.upgrade_requests = self.upgrade_requests.wrapping_add(1);
+        let token = UpgradeToken { head: at.head, number: self.upgrade_requests };
         let job = &mut self.jobs[usize::from(at.head)];
         job.place = *at;
         job.place.used_bytes = used_bytes(room_bytes, PART_BYTES);
         job.written.clear();
         job.written.extend_from_slice(self.queue.chain.writable());
-        job.question = Some(token.number);
+        job.upgrade_request = Some(token.number);
         self.queue.hold(at.head);
         self.unanswered += 1;
         let is_plain = header.io_priority == 0 && header.sector == 0;
-        let reply = match Question::parse(&bytes) {
+        let reply = match UpgradeRequest::parse(&bytes) {
             Err(refused) => Some(refused),
             Ok(_) if !is_plain => Some(Reply::of(INVALID)),
-            Ok(bell) if bell.operation == Operation::Bell => self.park(token, &bell).map(Reply::of),
-            Ok(question) => {
+            Ok(doorbell) if doorbell.operation == Operation::Doorbell => self.hold_pending(token, &doorbell).map(Reply::of),
+            Ok(upgrade_request) => {
                 return if let Some(device) = &mut self.device {
-                    device.asked(token, question);
+                    device.asked(token, upgrade_request);
                 };
             }
         };
@@ -199,29 +199,29 @@ impl VirtqueueServer {
     }
 
     /// What to answer to a bell, or none: it is parked.
-    fn park(&mut self, token: QuestionToken, bell: &Question) -> Option<u32> {
-        let Some(ring) = self.ring.as_mut().filter(|ring| ring.attachment == bell.attachment && !ring.ending) else {
+    fn hold_pending(&mut self, token: UpgradeToken, doorbell: &UpgradeRequest) -> Option<u32> {
+        let Some(ring) = self.ring.as_mut().filter(|ring| ring.attachment == doorbell.attachment && !ring.ending) else {
             return Some(NO_ATTACHMENT);
         };
-        if ring.number != bell.queue || ring.parked.is_some() {
+        if ring.number != doorbell.queue || ring.pending.is_some() {
             return Some(INVALID);
         }
         if std::mem::take(&mut ring.kept) {
             return Some(RUNG);
         }
-        ring.parked = Some(token);
+        ring.pending = Some(token);
         None
     }
 
     /// Answer a question that a [`Device`](super::Device) was given; [`flush`](Self::flush) publishes it. False if it waits no more.
-    pub fn answer_question(&mut self, token: QuestionToken, reply: &Reply) -> bool {
-        let Some(job) = self.jobs.get_mut(usize::from(token.head)).filter(|job| job.question == Some(token.number)) else {
+    pub fn answer_question(&mut self, token: UpgradeToken, reply: &Reply) -> bool {
+        let Some(job) = self.jobs.get_mut(usize::from(token.head)).filter(|job| job.upgrade_request == Some(token.number)) else {
             return false;
         };
         if self.queue.is_over() {
             return false;
         }
-        job.question = None;
+        job.upgrade_request = None;
         let mut at = job.place;
         let pieces = std::mem::take(&mut job.written);
         self.queue.release(token.head);

@@ -8,7 +8,7 @@ use fipsee_ring::clock;
 use fipsee_ring::cpu::prefetch_for_write;
 use virtio_bindings::virtio_blk::{VIRTIO_BLK_S_IOERR, VIRTIO_BLK_S_OK, VIRTIO_BLK_S_UNSUPP, VIRTIO_BLK_T_IN, VIRTIO_BLK_T_OUT};
 
-use super::{StatusPlace, VirtqueueServer};
+use super::{StatusAddress, VirtqueueServer};
 use crate::core::queue::Descriptor;
 use crate::core::queue::chain::{take_last_byte, total_bytes};
 
@@ -92,7 +92,7 @@ impl VirtqueueServer {
     }
 
     /// Begin what was taken and is not begun: requests that were in flight when we came, and flushes. Was there anything?
-    pub fn begin_owed<D: Disk>(&mut self, disk: &D, engine: &mut Engine) -> bool {
+    pub fn begin_deferred<D: Disk>(&mut self, disk: &D, engine: &mut Engine) -> bool {
         let owes = self.needs_care && !self.queue.is_over();
         if owes {
             self.take_again(disk, engine);
@@ -103,7 +103,7 @@ impl VirtqueueServer {
     /// Begin the flushes that are owed, and take some of the requests again that were in flight when we came; how many.
     #[cold]
     fn take_again<D: Disk>(&mut self, disk: &D, engine: &mut Engine) -> u32 {
-        self.begin_flushes(disk, engine);
+        self.issue_deferred_flushes(disk, engine);
         let mut taken = 0;
         while taken < u32::from(MAX_BUDGET)
             && !self.queue.is_over()
@@ -112,14 +112,14 @@ impl VirtqueueServer {
             taken += 1;
             self.serve(head, descriptor, false, disk, engine, clock::ticks());
         }
-        self.needs_care = self.queue.has_resubmit() || !self.owed_flushes.is_empty();
+        self.needs_care = self.queue.has_resubmit() || !self.deferred_flushes.is_empty();
         self.publish();
         std::mem::take(&mut self.tally).write_to(&self.counters);
         taken
     }
 
-    fn begin_flushes<D: Disk>(&mut self, disk: &D, engine: &mut Engine) {
-        let owed = std::mem::take(&mut self.owed_flushes);
+    fn issue_deferred_flushes<D: Disk>(&mut self, disk: &D, engine: &mut Engine) {
+        let owed = std::mem::take(&mut self.deferred_flushes);
         if self.queue.is_over() {
             return;
         }
@@ -158,7 +158,7 @@ impl VirtqueueServer {
 
     /// Take the status byte, the last that we may write, off the writable pieces.
     #[inline(always)]
-    fn take_status_place(&mut self, head: u16) -> Option<StatusPlace> {
+    fn take_status_place(&mut self, head: u16) -> Option<StatusAddress> {
         let readable = self.queue.chain.readable;
         let address = take_last_byte(&mut self.queue.chain.pieces[readable..])?;
         let place = self.queue.host(address, 1)?;
@@ -166,7 +166,7 @@ impl VirtqueueServer {
         // More than the status may be written; until the operation says so, it is not.
         let alone = total_bytes(self.queue.chain.writable()) == 0;
         let used_bytes = u32::from(alone);
-        Some(StatusPlace { head, address, place, used_bytes, failed_bytes: used_bytes })
+        Some(StatusAddress { head, address, place, used_bytes, failed_bytes: used_bytes })
     }
 
     #[inline(always)]
@@ -174,7 +174,7 @@ impl VirtqueueServer {
         &mut self,
         operation: Operation,
         header: &Header,
-        at: &StatusPlace,
+        at: &StatusAddress,
         disk: &D,
         engine: &mut Engine,
         started_ticks: u64,
@@ -197,7 +197,7 @@ impl VirtqueueServer {
             self.tally.writes += 1;
             self.tally.written_sectors += length_sectors;
         }
-        let has_fua = self.facts.capabilities & CAPABILITY_FUA != 0;
+        let has_fua = self.limits.capabilities & CAPABILITY_FUA != 0;
         let mut request = self.plain_request(operation, at.head);
         (request.sector, request.length_sectors, request.fua) = (header.sector, length_sectors, fua && has_fua);
         // SAFETY: the spans lie in the memory that `queue` keeps mapped, which changes, and goes with this server, only when nothing
@@ -224,20 +224,20 @@ impl VirtqueueServer {
             return Err(Status::Misaligned);
         }
         let length_sectors = total_bytes / SECTOR_BYTES;
-        if length_sectors > self.facts.max_transfer_sectors || self.spans.len() > MAX_INDIRECT_ENTRIES {
+        if length_sectors > self.limits.max_transfer_sectors || self.spans.len() > MAX_INDIRECT_ENTRIES {
             return Err(Status::TooLong);
         }
-        self.facts.range(sector, length_sectors)?;
+        self.limits.range(sector, length_sectors)?;
         if is_read {
             return Ok((length_sectors, false));
         }
-        self.facts.needs(CAPABILITY_WRITE)?;
+        self.limits.needs(CAPABILITY_WRITE)?;
         Ok((length_sectors, self.writes_through()))
     }
 
     /// The disk has not finished the request, or must flush after it: keep what belongs to it.
     #[inline(never)]
-    fn keep(&mut self, at: &StatusPlace, is_read: bool, then_flush: bool, submitted: Submitted) {
+    fn keep(&mut self, at: &StatusAddress, is_read: bool, then_flush: bool, submitted: Submitted) {
         let job = &mut self.jobs[usize::from(at.head)];
         (job.place, job.parts, job.status, job.then_flush) = (*at, 1, Status::Ok, then_flush);
         job.written.clear();
@@ -277,7 +277,7 @@ impl VirtqueueServer {
     }
     /// Answer a request, in a way that [`flush`](Self::flush) publishes.
     #[inline(always)]
-    pub(super) fn answer(&mut self, at: &StatusPlace, status: Status) {
+    pub(super) fn answer(&mut self, at: &StatusAddress, status: Status) {
         let is_ok = status == Status::Ok;
         if !is_ok {
             self.tally.errors += 1;
@@ -313,7 +313,7 @@ impl VirtqueueServer {
         }
         if std::mem::take(&mut job.then_flush) && job.status == Status::Ok {
             job.parts = 1;
-            self.owed_flushes.push(head);
+            self.deferred_flushes.push(head);
             self.needs_care = true;
             return;
         }

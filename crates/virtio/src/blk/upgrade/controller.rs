@@ -9,7 +9,7 @@ use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::tuning::Choices;
 
 use super::rings;
-use super::wire::{DONE, Entry, FEATURE_CHOICES, FEATURES, INVALID, NO_ATTACHMENT, NOT_NOW, Operation, Question, Reply};
+use super::wire::{DONE, Entry, FEATURE_CHOICES, FEATURES, INVALID, NO_ATTACHMENT, NOT_NOW, Operation, Reply, UpgradeRequest};
 use crate::core::memory::GuestMemory;
 
 /// A ring that is about to be served, by the server of its doorbell virtqueue.
@@ -56,7 +56,7 @@ impl UpgradeController {
     /// of a ring.
     pub fn decide(
         &mut self,
-        question: &Question,
+        upgrade_request: &UpgradeRequest,
         memory: &Arc<GuestMemory>,
         virtqueues: u16,
         advice: Choices,
@@ -64,23 +64,23 @@ impl UpgradeController {
     ) -> Decision {
         let max_queues = virtqueues.min(MAX_QUEUES);
         let current = self.in_force.as_ref().map_or(0, |(id, _)| *id);
-        match question.operation {
+        match upgrade_request.operation {
             Operation::Query => {
-                let gone = question.attachment != 0 && question.attachment != current;
+                let gone = upgrade_request.attachment != 0 && upgrade_request.attachment != current;
                 let result = if gone { NO_ATTACHMENT } else { DONE };
                 let offer = Reply { max_queues, features: FEATURES, max_depth: MAX_DEPTH, ..Reply::of(result) };
                 Decision::Answer(Reply { attachment: current, ..offer })
             }
-            Operation::Attach => match self.attach(&question.entries, memory, max_queues, advice, runs) {
+            Operation::Attach => match self.attach(&upgrade_request.entries, memory, max_queues, advice, runs) {
                 Ok((grants, attachment)) => {
-                    let features = question.features;
+                    let features = upgrade_request.features;
                     let choices = if features & FEATURE_CHOICES == 0 { 0 } else { advice.word() };
                     Decision::Attach(grants, Reply { max_queues, attachment, features, choices, ..Reply::of(DONE) })
                 }
                 Err(refused) => Decision::Answer(Reply { max_queues, ..refused }),
             },
-            Operation::Detach if current != 0 && question.attachment == current => Decision::Detach(Reply::of(DONE)),
-            Operation::Detach | Operation::Bell => Decision::Answer(Reply::of(NO_ATTACHMENT)),
+            Operation::Detach if current != 0 && upgrade_request.attachment == current => Decision::Detach(Reply::of(DONE)),
+            Operation::Detach | Operation::Doorbell => Decision::Answer(Reply::of(NO_ATTACHMENT)),
         }
     }
 

@@ -46,7 +46,7 @@ fipsee_block::wire_numbers! {
         /// Go over to rings.
         Attach = 2,
         /// Tell me, by an answer, when the ring has something for me.
-        Bell = 3,
+        Doorbell = 3,
         /// Let go of the rings.
         Detach = 4,
     }
@@ -154,7 +154,7 @@ fn ring_bytes(slots: u32) -> u64 {
 
 /// A question in which every value is allowed. Whether it fits the device and its memory is looked at later.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Question {
+pub struct UpgradeRequest {
     /// What is asked.
     pub operation: Operation,
     /// The attachment it is about, or 0.
@@ -167,7 +167,7 @@ pub struct Question {
     pub entries: Vec<Entry>,
 }
 
-impl Question {
+impl UpgradeRequest {
     /// As it stands on the wire.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
@@ -210,7 +210,7 @@ impl Question {
             && usize::from(queue_count) == entries.len()
             && (queue_count != 0) == attaches
             && queue_count <= MAX_QUEUES
-            && (queue == 0 || operation == Operation::Bell)
+            && (queue == 0 || operation == Operation::Doorbell)
             && (attachment == 0 || !attaches)
             && reserved == [0; 36];
         if !allowed {

@@ -4,7 +4,7 @@ use fipsee_block::client::Completion;
 use fipsee_block::wire::{Segment, Status};
 use fipsee_ring::control::Control;
 
-use super::{Channel, Client, MEMORY, Pool, Stage};
+use super::{Client, ClientChannel, MEMORY, Pool, Stage};
 use crate::context::Context;
 use crate::disk::{MIXTURE, SECTORS, bytes_of, word_in, word_of};
 use crate::link::{Awake, Link};
@@ -68,7 +68,7 @@ pub(crate) struct Request {
 impl Client {
     pub(super) fn work(&mut self, context: &Context, pool: &mut Pool, link: &mut Link, now_us: u64) {
         self.steps += 1;
-        let Some(Channel { queues, .. }) = &mut self.channel else { return };
+        let Some(ClientChannel { queues, .. }) = &mut self.channel else { return };
         if self.awake == Awake::Drowsy {
             let remains = queues.iter_mut().any(|queue| queue.arm_and_work_remains());
             context.say(|| format!("client {}: {}", self.index, if remains { "stays awake" } else { "sleeps" }));
@@ -178,7 +178,7 @@ impl Client {
             self.put(slot, request.in_own_memory, place, word);
         }
         let segment = self.segment(slot, &request);
-        let Some(Channel { queues, .. }) = &mut self.channel else { return };
+        let Some(ClientChannel { queues, .. }) = &mut self.channel else { return };
         let queue = &mut queues[queue];
         let (sector, length, token) = (first as u64, count as u64, slot as u64);
         let staged = match kind {
@@ -231,7 +231,7 @@ impl Client {
 
     /// Take what was published so far.
     pub(crate) fn reap(&mut self, context: &Context, pool: &mut Pool) -> usize {
-        let Some(Channel { queues, .. }) = &mut self.channel else { return 0 };
+        let Some(ClientChannel { queues, .. }) = &mut self.channel else { return 0 };
         let mut completions: Vec<Completion> = Vec::new();
         for queue in queues {
             if let Err(error) = queue.reap(&mut |completion| completions.push(completion)) {
@@ -298,7 +298,7 @@ impl Client {
         let span = context.oracle().reads(first, count);
         let request = Request { kind: Kind::Stray, span, in_own_memory: false, ..request };
         self.stage_one(context, slot, queue, request);
-        if let Some(Channel { queues, .. }) = &mut self.channel {
+        if let Some(ClientChannel { queues, .. }) = &mut self.channel {
             queues[queue].submit();
         }
     }

@@ -10,9 +10,9 @@ use std::sync::mpsc::Sender;
 
 use fipsee_block::wire::BlockInfo;
 use fipsee_ring::tuning::{Choices, Tuning};
-use fipsee_virtio::blk::server::{QuestionToken, SERIAL_BYTES, VirtqueueServer, VirtqueueSetup};
+use fipsee_virtio::blk::server::{SERIAL_BYTES, UpgradeToken, VirtqueueServer, VirtqueueSetup};
 use fipsee_virtio::blk::upgrade::controller::Decision;
-use fipsee_virtio::blk::upgrade::wire::Question;
+use fipsee_virtio::blk::upgrade::wire::UpgradeRequest;
 use fipsee_virtio::core::DeviceQueueSetup;
 
 use super::{Action, Device, PROTOCOL_FEATURES};
@@ -25,8 +25,8 @@ pub(in super::super) struct Asked {
     pub(in super::super) queue: u16,
     /// The run in which it was asked: its token means nothing to another.
     pub(in super::super) run: u64,
-    pub(in super::super) token: QuestionToken,
-    pub(in super::super) question: Question,
+    pub(in super::super) token: UpgradeToken,
+    pub(in super::super) upgrade_request: UpgradeRequest,
 }
 
 impl Device {
@@ -105,13 +105,13 @@ impl Device {
     /// Answer a question, unless the queue it came from was stopped meanwhile: then it comes again.
     pub(in super::super) fn asked(&mut self, asked: Asked) {
         self.then(move |device| {
-            let Asked { queue, run, token, ref question } = asked;
+            let Asked { queue, run, token, ref upgrade_request } = asked;
             if device.vrings.get(usize::from(queue)).and_then(|vring| vring.run).is_none_or(|current| current.id != run) {
                 return;
             }
             let (queues, advice, served) = (device.queue_count(), device.advice(), device.served());
             let is_served = |index: u32| served.iter().any(|queue| u32::from(*queue) == index);
-            let reply = match device.attachment.decide(question, &device.memory, queues, advice, is_served) {
+            let reply = match device.attachment.decide(upgrade_request, &device.memory, queues, advice, is_served) {
                 Decision::Answer(reply) => reply,
                 Decision::Attach(grants, reply) => {
                     for grant in grants {

@@ -1,0 +1,344 @@
+//! The Debian packages: what is in them, and that they work in a system of their own, from installation to purge.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use fipsee_acceptance::throwaway::{PACKAGES, ThrowawayRoot, packages};
+use fipsee_acceptance::{Directory, has_program, run, shipped, text_of};
+
+/// Most that `systemd-analyze security` may find to complain about; 10 is a service without any confinement.
+const MAX_EXPOSURE: f64 = 1.0;
+
+/// Every file and user of the system that packages may bring, and apt's own memory may not matter.
+const INVENTORY: &str = "find /etc /usr /lib /var/lib /opt /srv /root -xdev ! -path '/var/lib/apt/*' ! -path '/var/lib/dpkg/*' \
+     ! -path '/var/lib/systemd/*' ! -path '/usr/share/man/*/index.db' ! -name '*-' ! -name ld.so.cache ! -name .pwd.lock | sort; \
+     cut -d: -f1 /etc/passwd /etc/group";
+
+/// Fails while a daemon runs in the system.
+const NO_DAEMON: &str = "test -z \"$(grep --line-regexp --files-with-matches fipseed /proc/[0-9]*/comm)\"";
+
+#[test]
+fn installed_packages_work_until_they_are_purged() {
+    let packages = packages("packages", &PACKAGES);
+    if packages.is_empty() {
+        return;
+    }
+    let Some(root) = ThrowawayRoot::boot("packages", &packages) else { return };
+    let has = |name: &str| packages.iter().any(|path| path.to_string_lossy().contains(&format!("/{name}_")));
+    let before = root.succeed(INVENTORY);
+    root.install();
+    first_client_starts_the_daemon(&root);
+    disks_are_for_those_who_are_allowed(&root);
+    daemon_is_confined(&root);
+    reload_takes_effect_or_says_why_not(&root);
+    drop_in_makes_a_reload_a_takeover(&root);
+    journal_has_the_lines(&root);
+    end_waits_for_clients_and_the_next_one_starts_it_again(&root);
+    daemon_that_hangs_is_replaced(&root);
+    manual_and_completions_are_found(&root);
+    if has("libfipsee-dev") {
+        c_program_is_built_and_works(&root);
+    }
+    if has("python3-fipsee") {
+        root.succeed("python3 -c 'import fipsee\nwith fipsee.open(\"memory\") as disk: disk.write(0, b\"x\" * 4096)\n'");
+    }
+    if has("fipsee-fio") {
+        root.succeed(
+            "fio --name=one --ioengine=external:$(dpkg -L fipsee-fio | grep '[.]so$') --filename=memory --rw=randread --bs=4k --size=1m",
+        );
+    }
+    upgrade_keeps_configuration_and_sockets(&root);
+    purge_leaves_nothing_but_data(&root, &before);
+}
+
+fn first_client_starts_the_daemon(root: &ThrowawayRoot) {
+    root.succeed(
+        "systemctl is-active fipseed.socket fipseed-admin.socket; systemctl is-enabled fipseed.socket fipseed-admin.socket",
+    );
+    root.succeed(NO_DAEMON);
+    // Its first client is a program on the data path; nobody waited for the daemon before.
+    root.succeed("head -c 8M /dev/urandom > image; fipsee cp --no-progress image fip:memory --verify");
+    root.succeed("systemctl is-active fipseed.service");
+    let status = root.succeed("systemctl show --property=StatusText --value fipseed.service");
+    assert_eq!(status.trim(), "serving memory");
+    let disks = root.succeed("fipsee ls");
+    assert!(disks.lines().any(|line| line.starts_with("memory ") && line.contains("64 MiB")), "{disks}");
+    root.succeed("fipsee cp --no-progress fip:memory copy; cmp -n 8388608 copy image; rm copy");
+    let measured = root.succeed("fipsee bench memory --seconds 1");
+    assert!(measured.contains("p50"), "{measured}");
+}
+
+fn disks_are_for_those_who_are_allowed(root: &ThrowawayRoot) {
+    root.succeed("useradd --uid 4711 friend; useradd --uid 4712 stranger; useradd --uid 4713 --groups fipsee keeper");
+    root.succeed(
+        "cat >> /etc/fipsee/fipseed.toml <<'END'\n[[disk]]\nname = \"data\"\nspec = \"file:/var/lib/fipsee/data.img,size=32M\"\nallow_uids = [4711]\nEND\n\
+         systemctl reload fipseed.service",
+    );
+    let disks = root.succeed("fipsee ls");
+    assert!(disks.contains("memory ") && disks.contains("data "), "{disks}");
+    // Nobody but root may read /root.
+    root.succeed("install -m 644 image /tmp/image; runuser -u friend -- fipsee cp --no-progress /tmp/image fip:data --verify");
+    root.succeed("runuser -u friend -- fipsee bench data --seconds 1; cmp -n 8388608 image /var/lib/fipsee/data.img");
+    for (user, disk) in [("stranger", "data"), ("friend", "memory")] {
+        let refusal = root.fail(&format!("runuser -u {user} -- fipsee bench {disk} --seconds 1"));
+        assert!(refusal.contains(&format!("disk '{disk}' is not for user")), "{refusal}");
+    }
+    root.succeed("runuser -u keeper -- fipsee ls");
+    let refusal = root.fail("runuser -u friend -- fipsee ls");
+    assert!(refusal.contains("no permission"), "{refusal}");
+}
+
+fn daemon_is_confined(root: &ThrowawayRoot) {
+    let status = root.succeed("cat /proc/$(systemctl show --property=MainPID --value fipseed.service)/status");
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(&format!("{name}:")));
+        line.unwrap_or_else(|| panic!("no {name} in {status}")).trim().to_owned()
+    };
+    let user = root.succeed("id --user fipsee");
+    assert!(field("Uid").split_whitespace().all(|uid| uid == user.trim()), "{status}");
+    for capabilities in ["CapEff", "CapPrm", "CapBnd", "CapAmb"] {
+        assert_eq!(field(capabilities), "0000000000000000", "{capabilities}");
+    }
+    assert_eq!((field("NoNewPrivs").as_str(), field("Seccomp").as_str()), ("1", "2"), "{status}");
+    let inside = "nsenter --mount --net --target $(systemctl show --property=MainPID --value fipseed.service)";
+    for place in ["/usr", "/etc", "/srv"] {
+        let error = root.fail(&format!("{inside} touch {place}/x"));
+        assert!(error.contains("Read-only file system"), "{error}");
+    }
+    root.succeed(&format!("{inside} test -e /dev/null"));
+    // A device that the rest of the system has.
+    root.succeed("mknod -m 666 /dev/some c 1 3");
+    root.fail(&format!("{inside} test -e /dev/some"));
+    let interfaces = root.succeed(&format!("{inside} cat /proc/net/dev"));
+    assert_eq!(interfaces.lines().filter(|line| line.contains(':')).count(), 1, "{interfaces}");
+    // And the daemon meets it itself.
+    root.succeed("cp /etc/fipsee/fipseed.toml kept; mkdir -p /srv/open; chmod 777 /srv/open");
+    root.succeed("printf '[[disk]]\\nname = \"x\"\\nspec = \"file:/srv/open/x,size=1M\"\\n' >> /etc/fipsee/fipseed.toml");
+    let refused = root.fail("fipsee reload");
+    assert!(refused.contains("disk 'x'") && refused.contains("Read-only file system"), "{refused}");
+    // Until a drop-in, as it is in the examples, opens the place.
+    root.succeed(
+        "mkdir -p /etc/systemd/system/fipseed.service.d; cd /etc/systemd/system/fipseed.service.d; \
+         sed 's,/srv/images,/srv/open,' /usr/share/doc/fipsee-daemon/examples/elsewhere.conf > elsewhere.conf; \
+         systemctl daemon-reload; systemctl restart fipseed.service; fipsee ls | grep '^x ' > /dev/null",
+    );
+    root.succeed(
+        "cp kept /etc/fipsee/fipseed.toml; rm -r kept /srv/open /etc/systemd/system/fipseed.service.d; \
+         systemctl daemon-reload; systemctl restart fipseed.service",
+    );
+}
+
+fn reload_takes_effect_or_says_why_not(root: &ThrowawayRoot) {
+    let pid = root.succeed("systemctl show --property=MainPID --value fipseed.service");
+    root.succeed("cp /etc/fipsee/fipseed.toml kept; echo 'broken' >> /etc/fipsee/fipseed.toml");
+    root.fail("systemctl reload fipseed.service");
+    root.succeed("systemctl is-active fipseed.service; fipsee bench memory --seconds 1");
+    let reason = root.fail("fipsee reload");
+    assert!(reason.contains("/etc/fipsee/fipseed.toml") && reason.contains("line 2") && reason.contains("column"), "{reason}");
+    root.succeed("cp kept /etc/fipsee/fipseed.toml; printf '[[disk]]\\nname = \"new\"\\nspec = \"null:1G\"\\n' >> /etc/fipsee/fipseed.toml");
+    root.succeed("systemctl reload fipseed.service; fipsee ls | grep '^new ' > /dev/null");
+    let told = root.succeed("cp kept /etc/fipsee/fipseed.toml; rm kept; fipsee reload");
+    assert_eq!(told, "removed: new\n");
+    assert_eq!(root.succeed("systemctl show --property=MainPID --value fipseed.service"), pid, "the same daemon all the time");
+    root.succeed("fipseed --config /etc/fipsee/fipseed.toml --check-config | grep sound > /dev/null");
+}
+
+/// The drop-in of docs/guide/takeover.md, as it stands there.
+fn drop_in_makes_a_reload_a_takeover(root: &ThrowawayRoot) {
+    let guide = include_str!("../../../docs/guide/takeover.md");
+    let drop_in = guide.split("```ini\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a drop-in in the guide");
+    root.succeed(&format!(
+        "mkdir -p /etc/systemd/system/fipseed.service.d; cat > /etc/systemd/system/fipseed.service.d/takeover.conf <<'END'\n{drop_in}END\n\
+         systemctl daemon-reload; systemctl restart fipseed.service"
+    ));
+    let main = || root.succeed("systemctl show --property=MainPID --value fipseed.service");
+    let first = main();
+    // A client under load all the time.
+    root.succeed("fipsee bench memory --seconds 300 > /dev/null 2>&1 & echo $! > bench.pid; sleep 1");
+    for _ in 0..3 {
+        let before = main();
+        root.succeed("systemctl reload fipseed.service; systemctl is-active fipseed.service; kill -0 $(cat bench.pid)");
+        assert_ne!(main(), before, "another process is the daemon");
+    }
+    root.succeed("kill $(cat bench.pid)");
+    assert_ne!(main(), first);
+    let before = main();
+    root.succeed("cp /etc/fipsee/fipseed.toml kept; sed -i s/memory:64M/memory:32M/ /etc/fipsee/fipseed.toml");
+    root.fail("systemctl reload fipseed.service");
+    assert_eq!(main(), before, "what was refused changes nothing");
+    root.succeed("cp kept /etc/fipsee/fipseed.toml; fipsee bench memory --seconds 1");
+    // The service manager knows it well enough to start it again.
+    root.succeed(
+        "systemctl kill --signal=KILL fipseed.service; fipsee bench memory --seconds 1; systemctl is-active fipseed.service",
+    );
+    root.succeed(
+        "rm -r kept bench.pid /etc/systemd/system/fipseed.service.d; systemctl daemon-reload; systemctl restart fipseed.service",
+    );
+}
+
+fn journal_has_the_lines(root: &ThrowawayRoot) {
+    root.succeed("journalctl --sync || true");
+    let lines = root.succeed("journalctl --unit fipseed.service --output=cat");
+    assert!(lines.lines().any(|line| line.starts_with("ready socket=/run/fipsee/fipsee.sock")), "{lines}");
+    assert!(lines.lines().any(|line| line.starts_with("attached client=")), "{lines}");
+    // Within the unit's confinement, its own; what of landlock there is depends on the machine's kernel.
+    assert!(lines.lines().any(|line| line.starts_with("confined landlock=") && line.ends_with("seccomp=true")), "{lines}");
+    let errors = root.succeed("journalctl --unit fipseed.service --output=cat --priority=err _COMM=fipseed");
+    assert!(errors.lines().any(|line| line.starts_with("not reloaded; everything stays as it was")), "{errors}");
+    assert!(!errors.contains("ready socket="), "{errors}");
+}
+
+fn end_waits_for_clients_and_the_next_one_starts_it_again(root: &ThrowawayRoot) {
+    let output = root.run(
+        "fipsee bench data --seconds 300 > bench.log 2>&1 & \
+         until fipsee ls | grep '^data .* 1$' > /dev/null; do sleep 0.1; done; \
+         systemctl stop fipseed.service; systemctl show --property=Result --value fipseed.service; \
+         if wait $!; then echo 'the client did not notice'; exit 1; fi; cat bench.log",
+    );
+    let text = text_of(&output);
+    assert!(output.status.success() && text.contains("success\n") && text.contains("error: "), "{text}");
+    assert!(text.contains("daemon"), "the client says what happened: {text}");
+    let journal = root.succeed("journalctl --unit fipseed.service --output=cat --lines=40");
+    assert!(journal.contains("draining clients=1") && journal.contains("stopped"), "{journal}");
+    root.succeed("test -S /run/fipsee/fipsee.sock; fipsee bench memory --seconds 1; systemctl is-active fipseed.service");
+}
+
+fn daemon_that_hangs_is_replaced(root: &ThrowawayRoot) {
+    root.succeed(
+        "mkdir -p /run/systemd/system/fipseed.service.d; \
+         printf '[Service]\\nWatchdogSec=5s\\n' > /run/systemd/system/fipseed.service.d/quick.conf; \
+         systemctl daemon-reload; systemctl restart fipseed.service",
+    );
+    // Longer than the watchdog's timeout: a daemon that is alive is left alone.
+    root.succeed("sleep 8; test $(systemctl show --property=NRestarts --value fipseed.service) = 0");
+    root.succeed(
+        "kill -STOP $(systemctl show --property=MainPID --value fipseed.service); \
+         until test $(systemctl show --property=NRestarts --value fipseed.service) != 0; do sleep 0.1; done; \
+         until systemctl --quiet is-active fipseed.service; do sleep 0.1; done; fipsee bench memory --seconds 1",
+    );
+    root.succeed("journalctl --unit fipseed.service | grep -i 'watchdog timeout' > /dev/null");
+    root.succeed("rm -r /run/systemd/system/fipseed.service.d; systemctl daemon-reload; systemctl restart fipseed.service");
+}
+
+fn manual_and_completions_are_found(root: &ThrowawayRoot) {
+    root.succeed("man --where 8 fipseed 5 fipseed.toml 1 fipsee 1 fipsee-ls 1 fipsee-reload");
+    root.succeed("source /usr/share/bash-completion/completions/fipsee; complete -p fipsee");
+    root.succeed("source /usr/share/bash-completion/completions/fipseed; complete -p fipseed");
+}
+
+fn c_program_is_built_and_works(root: &ThrowawayRoot) {
+    root.succeed(
+        r#"printf '#include <stdio.h>\n#include <fipsee_client.h>\nint main(void) { return puts(fipsee_version()) == EOF; }\n' > v.c
+        gcc -Wall -Werror -o v v.c $(pkg-config --cflags --libs fipsee)
+        test "$(./v)" = "$(pkg-config --modversion fipsee)"
+        ldd v | grep 'libfipsee.so.0 => /lib' > /dev/null
+        gcc -o static v.c -l:libfipsee.a $(pkg-config --libs-only-l --static fipsee | sed 's/-lfipsee //')
+        test "$(./static)" = "$(./v)"; rm v v.c static"#,
+    );
+}
+
+fn upgrade_keeps_configuration_and_sockets(root: &ThrowawayRoot) {
+    root.succeed("systemctl disable --now fipseed-admin.socket 2>&1; dpkg --install /packages/fipsee-daemon_*.deb 2>&1");
+    let state = root.succeed("systemctl is-enabled fipseed-admin.socket || true; systemctl is-enabled fipseed.socket");
+    assert_eq!(state, "disabled\nenabled\n", "what was disabled stays so");
+    root.succeed("grep data.img /etc/fipsee/fipseed.toml; systemctl enable fipseed-admin.socket 2>&1");
+    root.succeed(
+        "systemctl start fipseed-admin.socket; fipsee cp --no-progress fip:data copy; cmp -n 8388608 copy image; rm copy",
+    );
+}
+
+fn purge_leaves_nothing_but_data(root: &ThrowawayRoot, before: &str) {
+    let purge = "apt-get purge --yes $(dpkg-query --show --showformat='${Package} ' '*fipsee*')";
+    root.succeed(purge);
+    root.succeed(NO_DAEMON);
+    root.succeed("test ! -e /run/fipsee; userdel friend; userdel stranger; userdel keeper; rm -f image bench.log /tmp/image");
+    root.succeed("test -f /var/lib/fipsee/data.img; getent passwd fipsee");
+    // With the data gone, the next purge takes its owner, too.
+    root.succeed("rm -r /var/lib/fipsee");
+    root.install();
+    root.succeed(purge);
+    let after = root.succeed(INVENTORY);
+    let left: Vec<&str> = after.lines().filter(|line| !before.lines().any(|known| known == *line)).collect();
+    assert!(left.is_empty(), "left behind: {left:#?}");
+    let lost: Vec<&str> = before.lines().filter(|line| !after.lines().any(|known| known == *line)).collect();
+    assert!(lost.is_empty(), "taken away: {lost:#?}");
+}
+
+#[test]
+fn packages_keep_the_rules_of_debian() {
+    let packages = packages("lintian", &PACKAGES);
+    if packages.is_empty() || !has_program("lintian", "lintian") {
+        return;
+    }
+    let output =
+        Command::new("lintian").args(["--allow-root", "--tag-display-limit", "0"]).args(&packages).output().expect("lintian");
+    let text = text_of(&output);
+    let errors: Vec<&str> = text.lines().filter(|line| line.starts_with("E:")).collect();
+    assert!(output.status.code().is_some_and(|code| code != 1) && errors.is_empty(), "{text}");
+}
+
+#[test]
+fn same_commit_makes_the_same_packages() {
+    for package in packages("same packages", &PACKAGES) {
+        // Owner, permissions and time of each file; what else could differ is in the files, and made by the compiler.
+        let listing = run(Command::new("dpkg-deb").arg("--contents").arg(&package));
+        assert!(listing.lines().all(|line| line.contains(" root/root ")), "{listing}");
+        let words = |line: &str| line.split_whitespace().skip(3).take(2).map(str::to_owned).collect::<Vec<_>>();
+        let first = listing.lines().next().map(words).expect("a file");
+        assert!(listing.lines().all(|line| words(line) == first), "{listing}");
+        let is_usual = |line: &str| line.starts_with("drwxr-xr-x") || line.starts_with("-rw") || line.starts_with('l');
+        assert!(listing.lines().all(is_usual), "{listing}");
+    }
+}
+
+#[test]
+fn manual_pages_are_correct() {
+    let Some(pages) = shipped("manual", "share/man") else { return };
+    if !["man", "mandoc", "lexgrog"].iter().all(|program| has_program("manual", program)) {
+        return;
+    }
+    let mut count = 0;
+    for page in files_below(&pages) {
+        let lint = Command::new("mandoc").args(["-T", "lint", "-W", "warning"]).arg(&page).output().expect("mandoc");
+        assert!(lint.status.success() && lint.stdout.is_empty(), "{}", text_of(&lint));
+        let man =
+            Command::new("man").args(["--warnings", "--local-file"]).arg(&page).env("LC_ALL", "C.UTF-8").output().expect("man");
+        assert!(man.status.success() && man.stderr.is_empty(), "{}: {}", page.display(), text_of(&man));
+        run(Command::new("lexgrog").arg(&page));
+        count += 1;
+    }
+    assert!(count > 10, "only {count} pages");
+}
+
+#[test]
+fn units_are_correct_and_the_daemon_is_hardly_exposed() {
+    if !has_program("units", "systemd-analyze") || shipped("units", "bin/fipseed").is_none() {
+        return;
+    }
+    let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
+    let service = units.join("fipseed.service");
+    let mut analyze = Command::new("systemd-analyze");
+    analyze.args(["security", "--offline=yes", "--json=short", "--no-pager"]).arg(&service);
+    let threshold = format!("{:.0}", MAX_EXPOSURE * 10.0);
+    let output = analyze.arg(format!("--threshold={threshold}")).output().expect("systemd-analyze");
+    assert!(output.status.success(), "{}", text_of(&output));
+    // The programs are not installed on this machine: the copies say those of the prefix.
+    let (directory, bin) = (Directory::new("units"), shipped("units", "bin").expect("just seen"));
+    let mut verify = Command::new("systemd-analyze");
+    verify.args(["verify", "--man=no"]);
+    for name in ["fipseed.service", "fipseed.socket", "fipseed-admin.socket"] {
+        let text = fs::read_to_string(units.join(name)).expect("a unit");
+        let copy = directory.path(name);
+        fs::write(&copy, text.replace("/usr/bin/", &format!("{}/", bin.canonicalize().expect("there").display())))
+            .expect("a copy");
+        verify.arg(copy);
+    }
+    let output = verify.output().expect("systemd-analyze");
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", text_of(&output));
+}
+
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("a directory").flatten();
+    entries.flat_map(|entry| if entry.path().is_dir() { files_below(&entry.path()) } else { vec![entry.path()] }).collect()
+}

@@ -1,0 +1,437 @@
+//! Everything a scenario needs, made when the first one asks for it; and how one is run.
+
+use std::borrow::Cow;
+use std::cell::OnceCell;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use super::apt::Apt;
+use super::archive::Archive;
+use super::back_end::{BackEnd, Peer, pinned};
+use super::debian::Debian;
+use super::dkms;
+use super::driver::{DRIVERS, DriverBuilder, Kernel, Modules, SCRIPTS};
+use super::fault_proxy::FaultProxy;
+use super::kill_cycles::KillCycles;
+use super::kills::Kills;
+use super::machine::{self, CleanupGuard, Next, Outcome};
+use super::packages::{Packages, make_folder};
+use super::programs::{Programs, name_of};
+use super::qemu::{self, Parts, Qemu};
+use super::scenario::{Event, Guest, Origin, RootDisk, Scenario};
+use super::system::{ROOT_LABEL, System};
+use super::uml::{Build, Uml};
+use super::unready::Unready;
+use crate::setup::is_installed;
+
+/// A scenario that takes longer hangs: the slowest take a minute on a quiet machine, and much more on a busy one.
+const LIMIT: Duration = Duration::from_secs(900);
+
+/// What user-mode Linux keeps the guest's memory in must have this much space.
+const UML_MEMORY_MIB: u64 = 512;
+
+/// What the file is full of that a guest wants spoilt.
+const SPOILT: &[u8] = b"fipsee-vm: spoil this";
+
+/// How a scenario is run.
+pub(super) struct Choice<'a> {
+    pub(super) peer: &'a Peer,
+    pub(super) driver: &'a str,
+    pub(super) seed: u64,
+    /// Instead of what the scenario sets.
+    pub(super) settings: &'a [(String, String)],
+    pub(super) keep: bool,
+}
+
+/// What a guest boots from.
+pub(super) struct Boot {
+    /// Of user-mode Linux, the program.
+    pub(super) kernel: PathBuf,
+    pub(super) initrd: PathBuf,
+    /// What its first process is told to load.
+    pub(super) modules: Modules,
+    /// A root file system on a disk of its own.
+    pub(super) root: Option<PathBuf>,
+}
+
+/// What scenarios share.
+pub(super) struct Environment {
+    root: PathBuf,
+    target: PathBuf,
+    cache: PathBuf,
+    packages: Packages,
+    backports: OnceCell<Result<Packages, Unready>>,
+    qemu: Option<PathBuf>,
+    /// Where the guest runs, and where its back end does; none on a machine with one CPU.
+    cpus: Option<(usize, usize)>,
+    programs: OnceCell<Result<Programs, Unready>>,
+    uml: OnceCell<Result<Uml, Unready>>,
+    debug_uml: OnceCell<Result<Uml, Unready>>,
+    debian: OnceCell<Result<Debian, Unready>>,
+    new_debian: OnceCell<Result<Debian, Unready>>,
+    new_qemu: OnceCell<Result<Qemu, Unready>>,
+}
+
+impl Environment {
+    pub(super) fn new(root: &Path, qemu: Option<&str>) -> Self {
+        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |path| root.join(path));
+        let cache = target.join("vm");
+        Self {
+            root: root.to_owned(),
+            target,
+            packages: Packages::new(cache.join("packages"), Apt::own()),
+            backports: OnceCell::new(),
+            cache,
+            qemu: qemu.map(PathBuf::from),
+            cpus: two_cpus(&fs::read_to_string("/proc/self/status").unwrap_or_default()),
+            programs: OnceCell::new(),
+            uml: OnceCell::new(),
+            debug_uml: OnceCell::new(),
+            debian: OnceCell::new(),
+            new_debian: OnceCell::new(),
+            new_qemu: OnceCell::new(),
+        }
+    }
+
+    /// Run a scenario; `Ok` holds what to say of success.
+    pub(super) fn run(&self, scenario: &Scenario, choice: &Choice<'_>) -> Result<String, Unready> {
+        if let Some(reason) = choice.peer.cannot(scenario.event) {
+            return Err(Unready::Missing(format!("{}: {reason}", choice.peer.name())));
+        }
+        let needed = match scenario.guest {
+            Guest::Uml(_) => &["make", "gcc", "flex", "bison", "bc", "xz", "timeout", "apt-get", "dpkg-deb", "taskset"][..],
+            Guest::Qemu { .. } => &["make", "gcc", "xz", "apt-get", "dpkg-deb", "taskset"],
+            Guest::System(_) => &["make", "gcc", "apt-get", "dpkg-deb", "taskset", "mmdebstrap", "systemctl", "chroot"],
+        };
+        let missing = needed.iter().find(|name| !is_installed(name));
+        if let Some(program) = missing {
+            return Err(Unready::Missing(format!("{program} is not installed; run `cargo xtask setup` as root")));
+        }
+        // Images lie in memory as well, if they can: a disk that is slow to sync makes the tests wait and tests nothing.
+        let folder = memory_folder().join(format!("fipsee-vm-{}", std::process::id())).join(scenario.name.replace('/', "-"));
+        // A scenario runs once for each peer and driver.
+        let _ = fs::remove_dir_all(&folder);
+        make_folder(&folder)?;
+        let will = if choice.keep { None } else { Some(CleanupGuard::remove(&folder)?) };
+        let outcome = self.run_in(&folder, scenario, choice);
+        drop(will);
+        if choice.keep {
+            println!("kept: {}", folder.display());
+        } else {
+            let _ = fs::remove_dir_all(&folder);
+            // Of this process' folders the last one.
+            let _ = folder.parent().map(fs::remove_dir);
+        }
+        outcome
+    }
+
+    fn run_in(&self, folder: &Path, scenario: &Scenario, choice: &Choice<'_>) -> Result<String, Unready> {
+        let boot = self.boot(folder, scenario, choice)?;
+        let queues = scenario.guest.cpus();
+        let mut back_end = BackEnd::start(choice.peer, folder, scenario.disk, queues, self.cpus.map(|(_, back)| back))?;
+        let append = append(scenario, choice, &boot.modules, queues);
+        let is_meddled = scenario.event == Event::Meddle;
+        let mut fault_proxy = if is_meddled { Some(FaultProxy::start(&self.root, folder, &back_end.socket())?) } else { None };
+        let socket = fault_proxy.as_ref().map_or_else(|| back_end.socket(), |fault_proxy| fault_proxy.socket().to_owned());
+        let qemu_log = folder.join("qemu.log");
+        let command = |further: &str| -> Result<Command, Unready> {
+            let append = format!("{append} {further}");
+            let parts = |cpus, model| Parts {
+                cpus,
+                model,
+                boot: &boot,
+                append: &append,
+                socket: socket.clone(),
+                monitor: folder.join("qemu.sock"),
+                log: qemu_log.clone(),
+                event: scenario.event,
+            };
+            Ok(match scenario.guest {
+                Guest::Uml(build) => self.uml_command(build, &boot.initrd, &append, &socket)?,
+                Guest::Qemu { cpus, model, program, .. } => self.qemu(program)?.command(&parts(cpus, model)),
+                Guest::System(_) => self.qemu(Origin::Release)?.command(&parts(queues, "max")),
+            })
+        };
+        let console = folder.join("console.log");
+        let mut console = File::create(&console).map_err(|error| format!("cannot write {}: {error}", console.display()))?;
+        let limit = if choice.settings.is_empty() { LIMIT } else { 10 * LIMIT };
+        let tells = matches!(scenario.event, Event::Kill | Event::KillMachine);
+        let mut kills = tells.then(|| Kills::new(choice.seed));
+        let mut outcome = match &mut kills {
+            Some(kills) if scenario.event == Event::KillMachine => {
+                let deaths = setting(scenario, choice, "lives").and_then(|text| text.parse().ok()).unwrap_or(0);
+                let lives = KillCycles { deaths, limit, allowed: scenario.allowed, back_end: &back_end };
+                lives.run(command, &mut console, kills)?
+            }
+            kills => {
+                let mut act = |event: &str| match (&mut fault_proxy, &mut *kills) {
+                    (Some(fault_proxy), _) => meddle(event, &back_end, fault_proxy),
+                    (None, Some(kills)) => kill(event, &mut back_end, kills),
+                    (None, None) => act(event, scenario.event, &mut back_end, folder, queues),
+                };
+                machine::run(&mut command("")?, limit, &mut console, |event| act(event).map(|()| Next::GoesOn))?
+            }
+        };
+        outcome.monitor.extend(fs::read_to_string(qemu_log).unwrap_or_default().lines().map(str::to_owned));
+        write_logs(folder, &outcome);
+        let log = back_end.log();
+        let image = back_end.image();
+        let verdict = outcome.judge(scenario.allowed).and_then(|()| back_end.finish());
+        let verdict = verdict.and_then(|()| kills.map(|kills| kills.finish(&image)).transpose());
+        verdict
+            .map(|story| {
+                format!("guest {:.1} s{}", outcome.took.as_secs_f64(), story.map_or_else(String::new, |text| format!(", {text}")))
+            })
+            .map_err(|error| Unready::Broken(story(&error, &outcome, &log)))
+    }
+
+    /// Make what a guest boots from, in `folder`.
+    fn boot(&self, folder: &Path, scenario: &Scenario, choice: &Choice<'_>) -> Result<Boot, Unready> {
+        let initrd = folder.join("initrd");
+        let kernel = match scenario.guest {
+            Guest::System(disk) => return self.system(folder, disk),
+            Guest::Qemu { kernel, .. } => self.debian(kernel)?.kernel(),
+            Guest::Uml(build) => self.uml(build)?.program(),
+        };
+        let modules = self.initrd(scenario, choice, &initrd)?;
+        Ok(Boot { kernel, initrd, modules, root: None })
+    }
+
+    fn system(&self, folder: &Path, disk: RootDisk) -> Result<Boot, Unready> {
+        let debian = self.debian(Origin::Release)?;
+        let system = {
+            let _lock = self.lock("system")?;
+            System::prepare(&self.cache, &debian.release)?
+        };
+        let installed = {
+            let _lock = self.lock("driver")?;
+            dkms::install(&self.root, &self.cache.join("dkms"), debian, &self.packages)?
+        };
+        Ok(system.install(&self.root, folder, &installed, disk)?)
+    }
+
+    /// Write the guest's first file system; gives what it is to load.
+    fn initrd(&self, scenario: &Scenario, choice: &Choice<'_>, to: &Path) -> Result<Modules, Unready> {
+        let programs = self.programs.get_or_init(|| {
+            let _lock = self.lock("programs")?;
+            Programs::prepare(&self.root, &self.cache, &self.target, &self.packages)
+        });
+        let mut archive = Archive::default();
+        programs.as_ref().map_err(Unready::clone)?.add_to(&mut archive, &self.root.join(SCRIPTS))?;
+        let (kernel, order, packages) = match scenario.guest {
+            Guest::Uml(build) => (Kernel::Uml(self.uml(build)?), Vec::new(), &self.packages),
+            Guest::Qemu { kernel, .. } => {
+                let debian = self.debian(kernel)?;
+                (Kernel::Debian(debian), debian.load_order(), self.packages(kernel)?)
+            }
+            Guest::System(_) => return Err("a system has an initramfs of its own".into()),
+        };
+        archive.add("modules/order", order.join("\n").as_bytes())?;
+        if let Kernel::Debian(debian) = &kernel {
+            for name in order {
+                let path = debian.module(name).ok_or_else(|| format!("the guest's kernel has no module {name}"))?;
+                archive.add_file(&format!("modules/{name}.ko"), &path)?;
+            }
+        }
+        let workshop = DriverBuilder { root: &self.root, cache: &self.cache, packages };
+        let modules = {
+            let _lock = self.lock("driver")?;
+            workshop.modules(choice.driver, choice.peer, &kernel, scenario.only)?
+        };
+        // A script may want others: the kernel's own driver beside ours, what else is built with ours.
+        for module in modules.paths.iter().chain(&modules.others).chain(&kernel.module(DRIVERS[0])) {
+            archive.add_file(&format!("modules/{}", name_of(module)), module)?;
+        }
+        for program in &modules.programs {
+            archive.add_file(&format!("sbin/{}", name_of(program)), program)?;
+        }
+        let written = fs::write(to, archive.finish()?);
+        written.map_err(|error| format!("cannot write {}: {error}", to.display()))?;
+        Ok(modules)
+    }
+
+    fn uml(&self, build: Build) -> Result<&Uml, Unready> {
+        let cell = if build == Build::Plain { &self.uml } else { &self.debug_uml };
+        let uml = cell.get_or_init(|| {
+            let _lock = self.lock(build.name())?;
+            Uml::prepare(build, &self.root, &self.cache, &self.packages)
+        });
+        uml.as_ref().map_err(Unready::clone)
+    }
+
+    fn packages(&self, origin: Origin) -> Result<&Packages, Unready> {
+        if origin == Origin::Release {
+            return Ok(&self.packages);
+        }
+        let backports = self.backports.get_or_init(|| {
+            let _lock = self.lock("backports")?;
+            Ok(Packages::new(self.cache.join("packages"), Apt::backports(&self.cache.join("apt"))?))
+        });
+        backports.as_ref().map_err(Unready::clone)
+    }
+
+    fn debian(&self, origin: Origin) -> Result<&Debian, Unready> {
+        let packages = self.packages(origin)?;
+        let cell = if origin == Origin::Release { &self.debian } else { &self.new_debian };
+        let debian = cell.get_or_init(|| {
+            let _lock = self.lock("debian")?;
+            Debian::prepare(packages)
+        });
+        debian.as_ref().map_err(Unready::clone)
+    }
+
+    fn qemu(&self, origin: Origin) -> Result<Cow<'_, Qemu>, Unready> {
+        if origin == Origin::Release {
+            return Qemu::installed(self.qemu.as_deref()).map(Cow::Owned);
+        }
+        let packages = self.packages(origin)?;
+        let qemu = self.new_qemu.get_or_init(|| {
+            let _lock = self.lock("qemu")?;
+            Qemu::unpacked(packages)
+        });
+        qemu.as_ref().map(Cow::Borrowed).map_err(Unready::clone)
+    }
+
+    /// Two runs at a time would build the same into the same folder.
+    fn lock(&self, name: &str) -> Result<File, String> {
+        make_folder(&self.cache)?;
+        let path = self.cache.join(format!("{name}.lock"));
+        let lock = File::create(&path).and_then(|file| file.lock().map(|()| file));
+        lock.map_err(|error| format!("cannot lock {}: {error}", path.display()))
+    }
+
+    fn uml_command(&self, build: Build, initrd: &Path, append: &str, socket: &Path) -> Result<Command, Unready> {
+        /// The device's id on the virtio bus: a disk.
+        const DISK: u8 = 2;
+        let mut command = pinned(self.cpus.map(|(guest, _)| guest), &self.uml(build)?.program());
+        command.env("TMPDIR", memory_folder());
+        command.arg(format!("mem={UML_MEMORY_MIB}M")).arg(format!("initrd={}", initrd.display()));
+        command.args(["con0=null,fd:1", "con1=null,fd:2", "con=null", "ssl=null", "loglevel=5", "panic=-1"]);
+        command.arg(format!("virtio_uml.device={}:{DISK}", socket.display()));
+        command.args(append.split(' ')).arg("fip.report=tty1");
+        Ok(command)
+    }
+}
+
+/// The script's settings as the kernel's command line has them.
+fn append(scenario: &Scenario, choice: &Choice<'_>, modules: &Modules, queues: u16) -> String {
+    let names: Vec<_> = modules.paths.iter().map(|path| name_of(path).trim_end_matches(".ko").to_owned()).collect();
+    let mut words = vec![
+        format!("fip.script={}", scenario.script),
+        format!("fip.driver={}", choice.driver),
+        format!("fip.peer={}", choice.peer.name()),
+        format!("fip.modules={}", names.join(",")),
+        format!("fip.arguments={}", modules.arguments),
+        format!("fip.queues={queues}"),
+        format!("fip.seed={}", choice.seed),
+    ];
+    if matches!(scenario.guest, Guest::System(_)) {
+        words.push(format!("root=LABEL={ROOT_LABEL} rw"));
+    }
+    let is_theirs = |name: &str| choice.settings.iter().any(|(other, _)| other == name);
+    let ours = scenario.settings.iter().filter(|(name, _)| !is_theirs(name));
+    words.extend(ours.map(|(name, value)| format!("fip.{name}={value}")));
+    words.extend(choice.settings.iter().map(|(name, value)| format!("fip.{name}={value}")));
+    words.join(" ")
+}
+
+/// What a setting of a scenario is in this run.
+fn setting<'a>(scenario: &Scenario, choice: &'a Choice<'_>, name: &str) -> Option<&'a str> {
+    let set = choice.settings.iter().rev().find(|(other, _)| other == name).map(|(_, value)| value.as_str());
+    set.or_else(|| scenario.settings.iter().find(|(other, _)| *other == name).map(|(_, value)| *value))
+}
+
+/// What the host does when the guest asks for it.
+fn act(event: &str, expected: Event, back_end: &mut BackEnd, folder: &Path, queues: u16) -> Result<(), String> {
+    let monitor = folder.join("qemu.sock");
+    match (event.split(' ').next().unwrap_or_default(), expected) {
+        ("resize", Event::Resize(bytes)) => back_end.resize(bytes),
+        ("restart", Event::Restart) => back_end.restart(),
+        ("handover", Event::Handover) => back_end.hand_over(),
+        ("corrupt", Event::Corrupt) => back_end.spoil(SPOILT),
+        ("reboot", Event::Reboot) => Ok(()),
+        ("unplug", Event::Plug) => qemu::unplug(&monitor),
+        ("plug", Event::Plug) => qemu::plug(&monitor, queues),
+        _ => Err("this scenario does not expect it".to_owned()),
+    }
+}
+
+/// The same while the back end dies again and again.
+fn kill(event: &str, back_end: &mut BackEnd, kills: &mut Kills) -> Result<(), String> {
+    match event {
+        "kill" => {
+            back_end.kill();
+            kills.check_death(&back_end.image())?;
+            back_end.launch()
+        }
+        words if kills.receive(words)? => Ok(()),
+        _ => Err("this scenario does not expect it".to_owned()),
+    }
+}
+
+/// The same with somebody in between.
+fn meddle(event: &str, back_end: &BackEnd, fault_proxy: &mut FaultProxy) -> Result<(), String> {
+    match event {
+        "silence" => back_end.signal("STOP"),
+        "speak" => back_end.signal("CONT"),
+        words => fault_proxy.report(words),
+    }
+}
+
+fn write_logs(folder: &Path, outcome: &Outcome) {
+    for (name, lines) in [("console.log", &outcome.console), ("report.log", &outcome.reports), ("monitor.log", &outcome.monitor)]
+    {
+        // They are for a reader; the verdict does not need them.
+        let _ = fs::write(folder.join(name), lines.join("\n"));
+    }
+}
+
+/// What went wrong, and all that a reader needs to see why.
+fn story(error: &str, outcome: &Outcome, log: &str) -> String {
+    let last = |lines: &[String]| lines[lines.len().saturating_sub(60)..].join("\n");
+    format!(
+        "{error}\n--- console of the guest\n{}\n--- reports of the guest\n{}\n--- monitor\n{}\n--- back end\n{}",
+        last(&outcome.console),
+        last(&outcome.reports),
+        last(&outcome.monitor),
+        last(&log.lines().map(str::to_owned).collect::<Vec<_>>())
+    )
+}
+
+/// Where a guest's memory and its disk lie: files in memory, if there is a place that may hold code and is large enough.
+pub(super) fn memory_folder() -> PathBuf {
+    let shared = PathBuf::from("/dev/shm");
+    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
+    let forbids_code = mounts.lines().any(|line| {
+        let mut words = line.split(' ').skip(1);
+        words.next() == Some("/dev/shm") && words.nth(1).is_some_and(|options| options.split(',').any(|word| word == "noexec"))
+    });
+    let free = crate::step::output(Command::new("df").args(["--output=avail", "--block-size=1M", "/dev/shm"]));
+    let free = free.text.lines().nth(1).and_then(|line| line.trim().parse::<u64>().ok()).unwrap_or(0);
+    if shared.is_dir() && !forbids_code && free > 2 * UML_MEMORY_MIB { shared } else { std::env::temp_dir() }
+}
+
+/// Two of the CPUs this process may use, from `/proc/self/status`.
+pub(super) fn two_cpus(status: &str) -> Option<(usize, usize)> {
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    let mut cpus = list.trim().split(',').flat_map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        first.parse::<usize>().unwrap_or(1)..=last.parse::<usize>().unwrap_or(0)
+    });
+    Some((cpus.next()?, cpus.next()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_cpus_of_those_allowed() {
+        assert_eq!(two_cpus("Name:\tx\nCpus_allowed_list:\t0-1\n"), Some((0, 1)));
+        assert_eq!(two_cpus("Cpus_allowed_list:\t3,8-9\n"), Some((3, 8)));
+        assert_eq!(two_cpus("Cpus_allowed_list:\t5\n"), None);
+        assert_eq!(two_cpus(""), None);
+    }
+}
