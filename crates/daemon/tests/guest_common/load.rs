@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use fipsee_block::wire::Operation;
 use fipsee_guest::device::{Guest, IN, OK, OUT, Options, Sent};
@@ -101,6 +102,14 @@ impl GuestLoad {
     }
 }
 
+/// Now and then, with requests outstanding. Where several guests and workers keep every CPU busy, the scheduler of Linux 6.18 has kept the
+/// kernel's threads, which end requests of file disks, from running for two minutes (docs/guide/troubleshooting.md).
+fn leave_cpus_idle(done: u64) {
+    if done.is_multiple_of(64) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 fn over_virtqueue(guest: &mut Guest, lanes: &mut [Lane], stop: &AtomicBool, done: &AtomicU64) {
     let submit = |guest: &mut Guest, lane: &mut Lane, number: usize| -> Sent {
         let is_read = lane.prepare(guest, number as u64);
@@ -120,10 +129,11 @@ fn over_virtqueue(guest: &mut Guest, lanes: &mut [Lane], stop: &AtomicBool, done
         let (number, one) = sent[usize::from(head)].take().expect("sent and not answered");
         assert_eq!(guest.status(one), OK);
         lanes[number].check(guest, number as u64);
-        done.fetch_add(1, Ordering::Relaxed);
+        let before = done.fetch_add(1, Ordering::Relaxed);
         if !stop.load(Ordering::Relaxed) {
             let one = submit(guest, &mut lanes[number], number);
             sent[usize::from(one.head)] = Some((number, one));
+            leave_cpus_idle(before);
         }
     }
 }
@@ -143,9 +153,10 @@ fn over_ring(guest: &mut Guest, lanes: &mut [Lane], stop: &AtomicBool, done: &At
             let Incoming::Answer(tag, 0) = one else { panic!("{one:?}") };
             let lane = &mut lanes[usize::from(tag)];
             lane.check(guest, tag.into());
-            done.fetch_add(1, Ordering::Relaxed);
+            let before = done.fetch_add(1, Ordering::Relaxed);
             if !stop.load(Ordering::Relaxed) {
                 submit(guest, &mut up, lane, tag);
+                leave_cpus_idle(before);
             }
         }
     }
