@@ -10,10 +10,8 @@ use crate::{cargo, fuzz, loom, models, tidy};
 
 /// Run every check of tier 1.
 pub(crate) fn run(root: &Path, tally: &mut Tally) {
-    tally.check("tier 1 format", || step::succeed(cargo(root).args(["fmt", "--all", "--check"])));
-    tally.check("tier 1 clippy", || {
-        step::succeed(cargo(root).args(["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]))
-    });
+    format(root, tally);
+    clippy(root, tally);
     // As clients build it: without the serving side.
     tally.check("tier 1 clippy of the client of calls", || {
         let alone = ["clippy", "--package", "fipsee-call", "--lib", "--no-default-features", "--", "--deny", "warnings"];
@@ -29,6 +27,16 @@ pub(crate) fn run(root: &Path, tally: &mut Tally) {
     });
     fuzz::smoke(root, tally);
     miri(root, tally);
+}
+
+pub(crate) fn format(root: &Path, tally: &mut Tally) {
+    tally.check("tier 1 format", || step::succeed(cargo(root).args(["fmt", "--all", "--check"])));
+}
+
+pub(crate) fn clippy(root: &Path, tally: &mut Tally) {
+    tally.check("tier 1 clippy", || {
+        step::succeed(cargo(root).args(["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]))
+    });
 }
 
 /// Format and lints of the workspace that holds the peers of the benchmark; their crates are not needed for that.

@@ -27,7 +27,8 @@ const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
   setup   install what the tests need (as root, on Debian), or say what to install
-  test    setup, then every tier this machine can run; ends with 'N passed, N failed, N skipped'
+  test    setup, then every tier this machine can run; ends with the times of the slowest, and 'N passed, N failed, N skipped'
+  test --fast   format, clippy, tidy, the tests inside the crates, simulation, one virtual machine: before each commit
   dist    build everything that ships into target/dist, laid out as below /usr
   deb     dist, then Debian packages of it into target/debian
   ci      tier 1: format, clippy, tidy, loom, models, C headers, documentation, fuzzing for a moment, Miri
@@ -53,8 +54,10 @@ fn main() -> ExitCode {
     let mut arguments = env::args().skip(1);
     let command = arguments.next().unwrap_or_default();
     let rest: Vec<String> = arguments.collect();
-    if !["bench", "endure", "fuzz", "simulate", "vm"].contains(&command.as_str()) && !rest.is_empty() {
-        eprintln!("error: 'cargo xtask {command}' takes no arguments\n\n{USAGE}");
+    let is_fast = command == "test" && rest == ["--fast"];
+    if !["bench", "endure", "fuzz", "simulate", "vm"].contains(&command.as_str()) && !rest.is_empty() && !is_fast {
+        let takes = if command == "test" { "only --fast" } else { "no arguments" };
+        eprintln!("error: 'cargo xtask {command}' takes {takes}\n\n{USAGE}");
         return ExitCode::from(USAGE_ERROR);
     }
     let root = root();
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
             }
             return ExitCode::SUCCESS;
         }
+        "test" if is_fast => test::fast(&root, &mut tally),
         "test" => test::run(&root, &mut tally),
         "dist" => dist::run(&dist::Dist::new(&root), &mut tally),
         "deb" => {
@@ -107,6 +111,9 @@ fn main() -> ExitCode {
             eprintln!("error: no command '{other}'\n\n{USAGE}");
             return ExitCode::from(USAGE_ERROR);
         }
+    }
+    if command == "test" {
+        step::print_times();
     }
     println!("{tally}");
     if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }

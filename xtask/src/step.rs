@@ -3,7 +3,12 @@
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
+
+/// What took how many seconds: steps, and the programs of `cargo test`.
+static STEPS: Mutex<Vec<(f64, String)>> = Mutex::new(Vec::new());
+static TEST_PROGRAMS: Mutex<Vec<(f64, String)>> = Mutex::new(Vec::new());
 
 /// Tests and checks so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,7 +65,9 @@ impl Tally {
         let _ = io::stdout().flush();
         let started = Instant::now();
         let (counted, outcome) = run();
-        let seconds = started.elapsed().as_secs();
+        let elapsed = started.elapsed();
+        let seconds = elapsed.as_secs();
+        STEPS.lock().unwrap_or_else(PoisonError::into_inner).push((elapsed.as_secs_f64(), name.to_owned()));
         match outcome {
             Ok(remark) if counted.skipped > 0 && counted.passed == 0 => println!("skipped: {remark}"),
             Ok(remark) if remark.is_empty() => println!("passed ({seconds} s)"),
@@ -99,6 +106,59 @@ pub(crate) fn succeed(command: &mut Command) -> Result<String, String> {
     if output.succeeded { Ok(String::new()) } else { Err(format!("{command:?}\n{}", output.text)) }
 }
 
+/// Note how long each program of a `cargo test` took, by what it printed.
+pub(crate) fn note_test_programs(text: &str) {
+    TEST_PROGRAMS.lock().unwrap_or_else(PoisonError::into_inner).extend(times_of_programs(text));
+}
+
+fn times_of_programs(text: &str) -> Vec<(f64, String)> {
+    let mut program = "";
+    let mut times = Vec::new();
+    for line in text.lines().map(str::trim_start) {
+        if let Some(name) = line.strip_prefix("Running ").or_else(|| line.strip_prefix("Doc-tests ")) {
+            program = name;
+        } else if let Some((_, seconds)) = line.split_once("; finished in ")
+            && let Ok(seconds) = seconds.trim_end().trim_end_matches('s').parse()
+        {
+            // "tests/name.rs (target/debug/deps/package_name-hash)"
+            let (source, path) = program.split_once(" (").unwrap_or((program, ""));
+            let file = path.rsplit('/').next().unwrap_or_default();
+            let crate_name = file.rsplit_once('-').map_or(file, |(name, _)| name);
+            times.push((seconds, format!("{source} {crate_name}").trim_end().to_owned()));
+        }
+    }
+    times
+}
+
+/// The time of each tier, the ten slowest steps and the ten slowest programs of `cargo test`.
+pub(crate) fn print_times() {
+    let take = |times: &Mutex<Vec<(f64, String)>>| std::mem::take(&mut *times.lock().unwrap_or_else(PoisonError::into_inner));
+    let (steps, programs) = (take(&STEPS), take(&TEST_PROGRAMS));
+    let mut tiers: Vec<(f64, String)> = Vec::new();
+    for (seconds, name) in &steps {
+        let words: Vec<&str> = name.split(' ').collect();
+        let tier = if words[0] == "tier" { words[..words.len().min(2)].join(" ") } else { words[0].to_owned() };
+        match tiers.iter_mut().find(|(_, known)| *known == tier) {
+            Some((sum, _)) => *sum += seconds,
+            None => tiers.push((*seconds, tier)),
+        }
+    }
+    println!("\nseconds by tier");
+    print_rows(&tiers);
+    for (title, mut times) in [("slowest steps", steps), ("slowest test programs", programs)] {
+        times.sort_by(|one, other| other.0.total_cmp(&one.0));
+        times.truncate(10);
+        println!("{title}");
+        print_rows(&times);
+    }
+}
+
+fn print_rows(times: &[(f64, String)]) {
+    for (seconds, name) in times {
+        println!("{seconds:8.1}  {name}");
+    }
+}
+
 /// Sum the results that `cargo test` printed.
 pub(crate) fn count_tests(text: &str) -> Tally {
     let mut tally = Tally::default();
@@ -129,6 +189,15 @@ mod tests {
                     finished in 0.51s\n\ntest result: FAILED. 3 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out\n";
         assert_eq!(count_tests(text), Tally { passed: 415, failed: 1, skipped: 2 });
         assert_eq!(count_tests("error: could not compile"), Tally::default());
+    }
+
+    #[test]
+    fn test_programs_are_named_with_their_times() {
+        let text = "     Running unittests src/lib.rs (target/debug/deps/fipsee_ring-0af6)\ntest result: ok. 1 passed; 0 failed; \
+                    0 ignored; 0 measured; 0 filtered out; finished in 0.51s\n   Doc-tests fipsee_ring\ntest result: ok. 0 passed; \
+                    0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 12.00s\n";
+        let expected = [(0.51, "unittests src/lib.rs fipsee_ring".to_owned()), (12.0, "fipsee_ring".to_owned())];
+        assert_eq!(times_of_programs(text), expected);
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub(crate) fn run(root: &Path, tally: &mut Tally) {
         command.env(setup::MISSING_VARIABLE, setup.missing.join(" ")).env(dist::DIST_VARIABLE, &dist.prefix);
         let output = step::output(&mut command);
         skips = skip_lines(&output.text);
+        step::note_test_programs(&output.text);
         let counted = step::count_tests(&output.text);
         judge_tests(counted, output.succeeded, output.text)
     });
@@ -41,6 +42,23 @@ pub(crate) fn run(root: &Path, tally: &mut Tally) {
     ci::run(root, tally);
     vm::tier(root, &dist.prefix.join("bin"), tally);
     tally.skip("tier 3 bench", "needs a quiet machine, run `cargo xtask bench` and `cargo xtask bench ipc`");
+}
+
+/// What a change must pass before each commit, in minutes: format, lints, the tests inside the crates, simulation, one guest.
+pub(crate) fn fast(root: &Path, tally: &mut Tally) {
+    let setup = setup::run();
+    ci::format(root, tally);
+    ci::clippy(root, tally);
+    ci::tidy(root, tally);
+    tally.measure("tier 0 cargo test --lib", || {
+        let mut command = cargo(root);
+        command.args(["test", "--workspace", "--lib", "--bins", "--no-fail-fast"]);
+        let output = step::output(command.env(setup::MISSING_VARIABLE, setup.missing.join(" ")));
+        step::note_test_programs(&output.text);
+        judge_tests(step::count_tests(&output.text), output.succeeded, output.text)
+    });
+    simulate::fast_tier(root, tally);
+    vm::fast_tier(root, tally);
 }
 
 fn judge_tests(mut counted: Tally, succeeded: bool, text: String) -> (Tally, Result<String, String>) {

@@ -127,6 +127,13 @@ pub(crate) fn tier(root: &Path, programs: &Path, tally: &mut Tally) {
     run(root, &Arguments { peer: Some(PEERS[0].to_owned()), ..quick() }, Some(programs), tally);
 }
 
+/// One boot, with the driver of the rings and a daemon that is built here.
+pub(crate) fn fast_tier(root: &Path, tally: &mut Tally) {
+    let (peer, driver) = (Some(PEERS[0].to_owned()), Some(DRIVERS[1].to_owned()));
+    let arguments = Arguments { names: vec!["uml/files".to_owned()], peer, driver, seed: 1, ..Arguments::default() };
+    run(root, &arguments, None, tally);
+}
+
 fn run(root: &Path, arguments: &Arguments, programs: Option<&Path>, tally: &mut Tally) {
     let (lab, scenarios) = (Environment::new(root, arguments.qemu.as_deref()), all());
     for peer_name in PEERS.iter().filter(|name| arguments.peer.as_ref().is_none_or(|wanted| wanted == *name)) {
