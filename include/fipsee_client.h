@@ -4,7 +4,7 @@
  *
  * Build: cc program.c $(pkg-config --cflags --libs fipsee). Guide with examples: docs/guide/c.md. C11 and C++17; Linux.
  *
- * A disk (fipsee_open) has queues (fipsee_get_queue), and memory that the daemon maps, too (fipsee_memory_create).
+ * A disk (fipsee_open) has queues (fipsee_get_queue), and memory that the daemon also maps (fipsee_memory_create).
  * A queue takes blocking calls (fipsee_read ...), and batches: stage requests (fipsee_stage_read ...), publish them
  * (fipsee_submit), and take results in the order of completion (fipsee_reap, fipsee_wait, or fipsee_descriptor in an
  * event loop).
@@ -82,16 +82,16 @@ const char *fipsee_error_message(void);
 #define FIPSEE_OPEN_READ_ONLY 1	/* the daemon refuses writes of this client */
 #define FIPSEE_OPEN_EXCLUSIVE 2	/* be the only client of the disk, or fail with -EBUSY */
 /*
- * Claim the disk: be the only client that may write. Fails with -EBUSY while another client may write, and keeps later writers out.
- * A client without this flag that may write gets -EBUSY while another client or a virtual machine claims the disk, unless it ignores
- * the claim. -EOPNOTSUPP: the daemon is too old to support claims.
+ * Claim the disk: be the only client that may write. Fails with -EBUSY while another client may write, and keeps later writers
+ * out. A client without this flag that may write gets -EBUSY while another client or a virtual machine claims the disk, unless
+ * it ignores the claim. -EOPNOTSUPP: the daemon is too old to support claims.
  */
 #define FIPSEE_OPEN_SOLE_WRITER 4
 #define FIPSEE_OPEN_IGNORE_CLAIM 8	/* write beside a claim; nothing protects the data then */
 
 /*
  * How to open a disk. Set it up with fipsee_options_init; 0 or NULL in a field means its default. It may grow at its
- * end: size_bytes tells the library which fields the program knows.
+ * end: size_bytes says which fields the program knows.
  */
 struct fipsee_options {
 	size_t size_bytes;		/* sizeof(struct fipsee_options) */
@@ -104,7 +104,7 @@ struct fipsee_options {
 	uint32_t flags;			/* FIPSEE_OPEN_* */
 	uint64_t look_ns;		/* adaptive waiting: how long to poll before sleeping, default 200 us */
 	/*
-	 * Not 0: when the daemon is gone, fipsee_wait and the blocking calls reconnect, for so long at most, and submit again
+	 * Not 0: when the daemon is gone, fipsee_wait and the blocking calls reconnect, for at most this long, and submit again
 	 * what has no answer. 0: they fail at once. UINT64_MAX: they wait for ever. Only with one queue; with more, call
 	 * fipsee_reconnect.
 	 */
@@ -177,7 +177,7 @@ int fipsee_reconnect(struct fipsee_disk *disk, uint64_t give_up_after_ns);
 /* ---- Memory ---------------------------------------------------------------------------------------------------- */
 
 /*
- * `length_bytes` of new memory, all zeroes, rounded up to pages, that the daemon maps, too: data moves between it and
+ * `length_bytes` of new memory, all zeroes, rounded up to pages, that the daemon also maps: data moves between it and
  * the disk without being copied. It belongs to the disk until fipsee_memory_free or fipsee_close. Up to 63 at a time.
  * Errors: -ENOMEM, -EMFILE, -EDQUOT (a limit, see the message).
  */
@@ -214,7 +214,7 @@ int fipsee_memory_free(struct fipsee_disk *disk, struct fipsee_memory *memory);
 
 /*
  * Read or write at any length and alignment of `buffer`; offset and length are multiples of the logical block size. Not
- * copied when the buffer lies in memory of the disk and starts at a multiple of 512 bytes; otherwise copied through the
+ * copied when the buffer is in memory of the disk and starts at a multiple of 512 bytes; otherwise copied through the
  * pool. After a failure some of the data may have been moved.
  * These calls, like the three below, need a queue without staged requests: -EBUSY when some are not reaped yet.
  */
@@ -237,8 +237,8 @@ int fipsee_write_zeroes(struct fipsee_queue *queue, uint64_t length_bytes, uint6
  * Stage a request; `token` comes back with its result. The daemon does not see it before fipsee_submit or fipsee_wait.
  * Buffers are in memory of the disk, start at a multiple of 512 bytes, and must not be used until the result is reaped.
  * A request has at least one block and at most what fipsee_info says.
- * Errors: -EAGAIN: fipsee_depth requests are outstanding (one less while an event is acknowledged), reap first; -EFAULT: the buffer is not in memory of this disk;
- * -EMSGSIZE: too long; -EINVAL: not aligned.
+ * Errors: -EAGAIN: fipsee_depth requests are outstanding (one less while an event is acknowledged), reap first; -EFAULT: the
+ * buffer is not in memory of this disk; -EMSGSIZE: too long; -EINVAL: not aligned.
  */
 int fipsee_stage_read(struct fipsee_queue *queue, void *buffer, size_t length_bytes, uint64_t offset_bytes,
 		      uint64_t token);
@@ -325,9 +325,9 @@ int fipsee_woken(struct fipsee_queue *queue);
 /*
  * A program serves functions at a socket; other programs call them. Guide with examples: docs/guide/calls.md.
  *
- * A request and its reply are structures of at most 60 bytes, without padding, whose meaning the two programs agree on;
+ * A request and its reply are structures of at most 60 bytes, without padding; the two programs agree on their meaning;
  * the name of the service identifies it and ends in a version, as in "org.example.counter/1". Larger data is payload:
- * shared memory, separate for each call, whose used length the request or reply contains. Replies come in
+ * shared memory, separate for each call; the request or reply contains the used length. Replies come in
  * the order of the calls. An error of a call is part of the reply.
  *
  * Errors and threads are as above: a caller, and each handle of a service, is for one thread at a time; -ENOTCONN means

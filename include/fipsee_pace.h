@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * When to look first for the answer to a call (docs/protocol.md section 2.5, docs/how-fast.md): counterpart of crates/ring/src/pace.
- * The caller searches two delays, its own and the answerer's, by the period of its own exchanges, and keeps the pair that
- * is best, or none. If it is to, it then tries other ways in which both sides own the slots of single messages.
+ * When to look first for the answer to a call (docs/protocol.md section 2.5, docs/how-fast.md): the C side of
+ * crates/ring/src/pace. The caller searches two delays, its own and the answerer's, by the period of its own exchanges, and keeps the pair that
+ * is best, or none. If allowed, it then tries other ways in which both sides own the slots of single messages.
  *
  *	once:			fipsee_pace_init(&pace, ticks_per_us);
  *				fipsee_pace_choose(&pace, choices);	where a word of choices was advised
@@ -25,7 +25,7 @@
 /* Exchanges measured together. */
 #define FIPSEE_PACE_WINDOW 16U
 
-/* Coarse steps are so many parts of the undelayed period, from none to half of it; fine ones half as long. */
+/* Coarse steps in the undelayed period, from none to half of it; fine ones are half as long. */
 #define FIPSEE_PACE_STEPS_PER_PERIOD 12U
 #define FIPSEE_PACE_COARSE_POINTS 7U
 #define FIPSEE_PACE_FINE_POINTS 3U
@@ -46,7 +46,7 @@ struct fipsee_delays {
 
 /*
  * How both sides own the slots of single messages: a prefetch of the next slot, with the delays found; nothing; a locked
- * operation on the slot two ahead; the same, and the reader touches what it has copied. The others than the first have no delays.
+ * operation on the slot two ahead; the same, and the reader touches what it has copied. Only the first has delays.
  */
 enum fipsee_method {
 	FIPSEE_METHOD_PREFETCH, FIPSEE_METHOD_NOT_ASKED, FIPSEE_METHOD_LOCKED, FIPSEE_METHOD_LOCKED_TOUCHED, FIPSEE_METHODS
@@ -56,7 +56,7 @@ enum fipsee_search_phase {
 	FIPSEE_SEARCH_COARSE, FIPSEE_SEARCH_FINE, FIPSEE_SEARCH_CONFIRM, FIPSEE_SEARCH_METHOD, FIPSEE_SEARCH_KEEP
 };
 
-/* The search: fed with windows, says what to try. All zero is not a valid state. */
+/* The search: takes windows, returns what to try. All zero is not a valid state. */
 struct fipsee_search {
 	enum fipsee_search_phase phase;
 	uint32_t point;			/* of the coarse or fine grid; the method tried */
@@ -138,7 +138,7 @@ static inline uint32_t fipsee_search_method(const struct fipsee_search *search)
 	return search->phase == FIPSEE_SEARCH_KEEP ? search->best_method : (uint32_t)FIPSEE_METHOD_PREFETCH;
 }
 
-/* Is `period` shorter than `than` by what a choice must gain? */
+/* Is `period` shorter than `than` by the gain that a choice must bring? */
 static inline bool fipsee_search_gains(uint32_t period, uint32_t than)
 {
 	return (uint64_t)period * 100 <= (uint64_t)than * (100 - FIPSEE_PACE_LEAST_GAIN_PERCENT);
@@ -255,7 +255,7 @@ static inline void fipsee_search_watch(struct fipsee_search *search, uint32_t wi
 	search->windows = 0;
 }
 
-/* A window ended, whose exchanges took `window` ticks together. */
+/* A window ended; its exchanges took `window` ticks together. */
 static inline void fipsee_search_window(struct fipsee_search *search, uint32_t window)
 {
 	uint32_t wanted = search->phase == FIPSEE_SEARCH_COARSE ? FIPSEE_PACE_COARSE_WINDOWS : FIPSEE_PACE_FINE_WINDOWS;
@@ -266,7 +266,7 @@ static inline void fipsee_search_window(struct fipsee_search *search, uint32_t w
 		return;
 	}
 	if (search->windows > 0) {
-		/* In order, so that the median stands in the middle. */
+		/* In order, so that the median is in the middle. */
 		for (place = search->windows - 1; place > 0 && search->trial[place - 1] > window; place--)
 			search->trial[place] = search->trial[place - 1];
 		search->trial[place] = window;
@@ -287,7 +287,7 @@ struct fipsee_pace {
 	uint64_t began;
 	bool in_step;			/* the call before was answered, and no other was made meanwhile */
 	bool early;
-	bool untold;			/* delays or choices not yet sent to the answerer */
+	bool untold;			/* delays or choices are not yet sent to the answerer */
 	uint32_t exchanges;
 	uint32_t window;
 };
@@ -330,7 +330,7 @@ static inline void fipsee_pace_choose(struct fipsee_pace *pace, uint32_t choices
 	pace->untold = true;
 }
 
-/* Not one call and its answer: look at once, and do not count it. */
+/* Something other than one call and its answer: look at once, and do not count it. */
 static inline void fipsee_pace_interrupt(struct fipsee_pace *pace)
 {
 	pace->in_step = false;
@@ -339,7 +339,7 @@ static inline void fipsee_pace_interrupt(struct fipsee_pace *pace)
 	pace->window = 0;
 }
 
-/* What both sides do in a method. */
+/* The choices of both sides for a method. */
 static inline uint32_t fipsee_pace_method_choices(uint32_t method)
 {
 	switch (method) {

@@ -21,7 +21,7 @@
  *   FIPSEE_LOAD_ACQUIRE(word)               value of a shared uint32_t; later accesses stay after it
  *   FIPSEE_STORE_RELEASE(word, value)       store to a shared uint32_t; earlier accesses stay before it
  *   FIPSEE_FULL_FENCE()                     orders earlier stores before later loads
- *   FIPSEE_FULL_FENCE_AT(word)              the same by a locked operation on a shared uint32_t of ours, whose value stays;
+ *   FIPSEE_FULL_FENCE_AT(word)              the same by a locked operation on a shared uint32_t of ours, which keeps its value;
  *                                           it gets the word's line for writing on CPUs where a prefetch does not
  *   FIPSEE_PREFETCHW(slot)                  asks for a slot's line for writing; a hint
  *   FIPSEE_COPY_IN(into, slot)              copies 64 bytes out of a shared slot, each byte read exactly once
@@ -76,7 +76,7 @@ typedef uint32_t __attribute__((__may_alias__)) fipsee_ring_half;
 
 #ifndef FIPSEE_FULL_FENCE_AT
 #if defined(__x86_64__)
-/* In assembly: a compiler may make a fence and a load of an atomic `or 0`, which leaves the line where it is. */
+/* In assembly: a compiler may turn an atomic `or 0` into a fence and a load, which leave the line where it is. */
 #define FIPSEE_FULL_FENCE_AT(word) __asm__ volatile("lock orl $0, %0" : "+m"(*(word)) : : "memory", "cc")
 #else
 #define FIPSEE_FULL_FENCE_AT(word) do { (void)(word); FIPSEE_FULL_FENCE(); } while (0)
@@ -186,7 +186,7 @@ static inline void fipsee_cursor_advance(struct fipsee_cursor *cursor, uint32_t 
 }
 
 /*
- * Is this a ring, and does the cursor lie in it? That slots and cold words are mapped the caller has checked. Required below.
+ * Is this a ring, and is the cursor in it? The caller has checked that slots and cold words are mapped. Required below.
  */
 static inline bool fipsee_ring_is_valid(const struct fipsee_ring *ring, struct fipsee_cursor cursor)
 {
@@ -285,8 +285,8 @@ static inline void fipsee_writer_fence(struct fipsee_writer *writer)
 
 /*
  * Must the doorbell be rung for what was published? Ask once per batch, after publishing; on true, ring after this
- * returns. The flag is cleared so that a burst of batches rings once. A plain store does: should it hit a flag that the
- * reader has set anew, the ring that follows reaches that reader, because the reader emptied its doorbell before setting
+ * returns. The flag is cleared so that a burst of batches rings once. A plain store suffices: should it hit a flag that the
+ * reader has set again, the ring that follows reaches that reader, because the reader emptied its doorbell before setting
  * the flag.
  */
 static inline bool fipsee_writer_needs_doorbell(struct fipsee_writer *writer)

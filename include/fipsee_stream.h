@@ -65,9 +65,9 @@ static inline int fipsee_stream_publish_burst(struct fipsee_stream_writer *strea
 }
 
 /*
- * A stream's reader that touches waits once after an empty look under continuous load, so that messages gather: at the
- * writer's heels it would take each line away while the next is written. So many messages since the last wait, that came
- * within so many ticks of each other, are continuous load; shorter rings have no room to gather in.
+ * A stream's reader that touches waits once after an empty look under continuous load, so that messages gather: close
+ * behind the writer it would take each line away while the next is written. This many messages since the last wait, that
+ * came within this many ticks of each other, are continuous load; shorter rings have no room to gather in.
  */
 #define FIPSEE_GATHER_MESSAGES 32
 #define FIPSEE_GATHER_TICKS_PER_MESSAGE 128

@@ -67,7 +67,7 @@ static int check_file(int file, uint64_t length_bytes, struct channel_error *err
 	return 0;
 }
 
-/* Do `length_bytes` at `offset_bytes` lie within the region? Neither sum can overflow. */
+/* Are `length_bytes` at `offset_bytes` within the region? Neither sum can overflow. */
 static bool is_within(const struct channel *channel, uint64_t offset_bytes, uint64_t length_bytes)
 {
 	return offset_bytes <= channel->region_bytes && length_bytes <= channel->region_bytes - offset_bytes;
@@ -232,7 +232,7 @@ static int attach(struct channel *channel, const struct channel_options *options
 		.service = FIPSEE_SERVICE_BLOCK,
 		.queue_count = 1,
 		.depth = options->depth,
-		/* Where nobody can claim there is no claim to be ignored. */
+		/* Without the feature there is no claim to be ignored. */
 		.flags = (options->read_only ? FIPSEE_ATTACH_READ_ONLY : 0) | (channel->features & FIPSEE_FEATURE_SOLE_WRITER ? claim_flags(options) : 0),
 	};
 	int outcome;
@@ -294,14 +294,14 @@ void channel_close(struct channel *channel)
 		struct control_answer answer;
 		struct channel_error ignored;
 
-		/* A daemon that is gone has forgotten us as well. */
+		/* If the daemon is gone, so is its state. */
 		(void)control_ask(channel->control, &detach, FIPSEE_DETACHED, -1, "the request to detach", &answer, &ignored);
 	}
 	close_channel(channel);
 	queue_free_tables(queue);
 }
 
-/* New memory of zeroes that nobody can shrink or grow, mapped; its descriptor, or a negative errno with `error`. */
+/* New memory of zeroes, sealed against shrinking and growing, mapped; its descriptor, or a negative errno with `error`. */
 static int create_memory(struct channel_memory *memory, uint64_t length_bytes, struct channel_error *error)
 {
 	uint64_t page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
@@ -331,14 +331,14 @@ static int create_memory(struct channel_memory *memory, uint64_t length_bytes, s
 /* Hand memory over under its id. 0, or a negative errno with `error`. */
 static int hand_over(struct channel *channel, const struct channel_memory *memory, struct channel_error *error)
 {
-	struct fipsee_register question = {
-		.header = control_header(FIPSEE_REGISTER, sizeof(question)),
+	struct fipsee_register request = {
+		.header = control_header(FIPSEE_REGISTER, sizeof(request)),
 		.region = memory->region,
 		.access = FIPSEE_ACCESS_READ | FIPSEE_ACCESS_WRITE,
 		.length_bytes = memory->length_bytes,
 	};
 	struct control_answer answer;
-	int outcome = control_ask(channel->control, &question, FIPSEE_REGISTERED, memory->file, "the request to register memory",
+	int outcome = control_ask(channel->control, &request, FIPSEE_REGISTERED, memory->file, "the request to register memory",
 				  &answer, error);
 
 	if (outcome == 0 && (answer.region.region != memory->region || answer.region.reserved != 0))
@@ -376,23 +376,23 @@ int channel_share(struct channel *channel, uint64_t length_bytes, struct channel
 
 void channel_unshare(struct channel *channel, struct channel_memory *memory)
 {
-	struct fipsee_region_id question = { .header = control_header(FIPSEE_UNREGISTER, sizeof(question)),
-					     .region = memory->region };
+	struct fipsee_region_id request = { .header = control_header(FIPSEE_UNREGISTER, sizeof(request)),
+					    .region = memory->region };
 	struct control_answer answer;
 	struct channel_error ignored;
 
 	if (!memory->base)
 		return;
-	/* An id the daemon has not given up is not used again; the memory is ours to unmap either way. */
+	/* An id that the daemon has not released is not used again; the memory is ours to unmap either way. */
 	if (queue_outstanding(&channel->queue) == 0 && !channel->queue.fault &&
-	    control_ask(channel->control, &question, FIPSEE_UNREGISTERED, -1, "the request to unregister memory", &answer,
+	    control_ask(channel->control, &request, FIPSEE_UNREGISTERED, -1, "the request to unregister memory", &answer,
 			&ignored) == 0 &&
 	    answer.region.region == memory->region)
 		channel->regions_in_use &= ~(1ULL << memory->region);
 	forget_memory(memory);
 }
 
-/* Is this the disk that we know? Nothing may be submitted again to another. */
+/* Is this the same disk? Nothing may be resubmitted to another. */
 static int check_same(const struct channel *channel, const struct channel *fresh, struct channel_error *error)
 {
 	const struct fipsee_block_info *old = &channel->info, *new = &fresh->info;

@@ -22,11 +22,11 @@ struct channel_error {
 	char text[640];			/* what was wrong and what to do, without a newline */
 };
 
-/* What an attachment that may write says to others that may. */
+/* What an attachment that may write claims against other writers. */
 enum channel_claim {
-	CLAIM_NONE,			/* nothing: refused while somebody claims to be the sole writer */
-	CLAIM_SOLE_WRITER,		/* nobody else is to write meanwhile */
-	CLAIM_IGNORE,			/* write although somebody claims that */
+	CLAIM_NONE,			/* nothing: refused while another client claims to be the sole writer */
+	CLAIM_SOLE_WRITER,		/* no other client is to write meanwhile */
+	CLAIM_IGNORE,			/* write although another client claims that */
 };
 
 struct channel_options {
@@ -58,7 +58,7 @@ struct channel {
 };
 
 /*
- * Where the daemon listens unless told otherwise: FIPSEE_SOCKET; else the user's own daemon below XDG_RUNTIME_DIR if
+ * Where the daemon listens by default: FIPSEE_SOCKET; else the user's own daemon below XDG_RUNTIME_DIR if
  * it is there; else the system's. Written into `path` of `path_bytes`.
  */
 void channel_default_socket(char *path, size_t path_bytes);
@@ -74,7 +74,7 @@ int channel_reopen(struct channel *channel, const struct channel_options *option
 		   unsigned int count, queue_rebuild rebuild, void *context, struct channel_error *error);
 
 /*
- * Let go: in order, so that the daemon has forgotten us when this returns, if nothing is outstanding and it lives; at
+ * Let go: in order, so that the daemon has forgotten us when this returns, if nothing is outstanding and it is there; at
  * once otherwise. Unmaps the rings; memory is the caller's to unshare before, or to unmap after.
  */
 void channel_close(struct channel *channel);

@@ -38,7 +38,7 @@ static int fail_to_connect(const char *path, int number, struct channel_error *e
 				    "no daemon at %s: there is no such socket; start fipseed, or name its socket with "
 				    "socket= or FIPSEE_SOCKET", path);
 	case ECONNREFUSED:
-		return channel_fail(error, number, "no daemon at %s: the socket is there but nobody listens; start fipseed",
+		return channel_fail(error, number, "no daemon at %s: the socket is there but nothing listens; start fipseed",
 				    path);
 	case EACCES:
 		return channel_fail(error, number, "no permission to open %s; ask for write permission on the socket", path);
@@ -198,7 +198,7 @@ static bool is_zero(const uint8_t *bytes, size_t count)
 	return count == 0;
 }
 
-/* Is this UTF-8 without zero bytes? Overlong forms, surrogates and what lies beyond U+10FFFF are not. */
+/* Is this UTF-8 without zero bytes? Overlong forms, surrogates and what is beyond U+10FFFF are not. */
 static bool is_text(const uint8_t *bytes, size_t count)
 {
 	size_t at = 0;
@@ -224,7 +224,7 @@ static bool is_text(const uint8_t *bytes, size_t count)
 	return true;
 }
 
-/* The daemon refused: its words become ours. A refusal of another version may be longer (section 4.2). */
+/* The daemon refused: its text becomes the error. A refusal of another version may be longer (section 4.2). */
 static int take_refusal(const struct control_answer *answer, struct channel_error *error)
 {
 	const struct fipsee_refused *refused = &answer->refused;
@@ -292,14 +292,14 @@ static int check(const struct control_answer *answer, uint16_t kind, struct chan
 	return 0;
 }
 
-int control_ask(int control, const void *question, uint16_t kind, int descriptor, const char *what,
+int control_ask(int control, const void *request, uint16_t kind, int descriptor, const char *what,
 		struct control_answer *answer, struct channel_error *error)
 {
-	/* A refusal may already be waiting when the daemon hangs up, so a failed send is told by what can be read. */
-	int sent = control_send(control, question, descriptor);
+	/* A refusal may already be waiting when the daemon hangs up, so the answer says why a send failed. */
+	int sent = control_send(control, request, descriptor);
 	int outcome = receive(control, answer, what, error);
 
-	/* When it hangs up with our question unread, the kernel reports the reset first and then hands out the refusal. */
+	/* When it hangs up with our request unread, the kernel reports the reset first and then hands out the refusal. */
 	if (outcome == -ENOTCONN && try_receive(control, answer, error) == 1)
 		outcome = 0;
 	if (outcome == 0)

@@ -27,11 +27,11 @@ int control_connect(const char *path, struct channel_error *error);
 struct fipsee_control_header control_header(uint16_t kind, size_t length_bytes);
 
 /*
- * Send `question`, which begins with its header, and await an answer of `kind`. `descriptor` goes with it unless it is
+ * Send `request`, which begins with its header, and await an answer of `kind`. `descriptor` goes with it unless it is
  * negative. 0, or a negative errno with `error`; on 0 the answer's descriptors are the caller's. Only ATTACHED keeps
- * any. `what` names the question in messages: "the greeting".
+ * any. `what` names the request in messages: "the greeting".
  */
-int control_ask(int control, const void *question, uint16_t kind, int descriptor, const char *what,
+int control_ask(int control, const void *request, uint16_t kind, int descriptor, const char *what,
 		struct control_answer *answer, struct channel_error *error);
 
 /* Close the descriptors of an answer from `first` on. */

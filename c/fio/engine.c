@@ -3,7 +3,7 @@
  * fio's engine for disks of a Fip-see daemon: ioengine=external:.../fipsee.so. docs/guide/fio.md is for its users.
  *
  * Each job (thread or process) has a channel of its own, opened in init(), because without --thread fio forks after
- * setup(). fio's buffers lie in memory shared with the daemon, so data is copied once, between them and the disk;
+ * setup(). fio's buffers are in memory shared with the daemon, so data is copied once, between them and the disk;
  * buffers of another origin (mem=) go through a bounce buffer.
  */
 #define _GNU_SOURCE
@@ -38,7 +38,7 @@ static enum fio_q_status refuse(struct engine *engine, struct io_u *io_u, int nu
 	return FIO_Q_COMPLETED;
 }
 
-/* A piece of the bounce memory for the request `tag`; made when it is first needed. NULL: `io_u` was refused. */
+/* A piece of the bounce buffer for the request `tag`; allocated when first needed. NULL: `io_u` was refused. */
 static uint8_t *bounce_of(struct thread_data *td, struct engine *engine, uint16_t tag, uint64_t length_bytes)
 {
 	struct channel_error error;
@@ -156,7 +156,7 @@ static int fipsee_commit(struct thread_data *td)
 	}
 	fio_gettime(&now, NULL);
 	queue_submit(&engine->channel.queue);
-	/* The daemon works meanwhile; nobody looks at these before getevents(). */
+	/* The daemon works meanwhile; these are not looked at before getevents(). */
 	for (index = 0; index < count; index++) {
 		struct io_u *io_u = engine->staged[index];
 

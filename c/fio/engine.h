@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* What one job knows: shared between job.c, which sets it up, and engine.c, which moves data. */
+/* The state of one job: shared between job.c, which sets it up, and engine.c, which moves data. */
 #ifndef FIPSEE_FIO_ENGINE_H
 #define FIPSEE_FIO_ENGINE_H
 

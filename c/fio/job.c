@@ -57,12 +57,12 @@ struct fio_option fipsee_options[] = {
 		.lname = "Fip-see claim",
 		.type = FIO_OPT_STR,
 		.off1 = offsetof(struct engine_options, claim),
-		.help = "What goes for others that write to the disk while the job does",
+		.help = "What other clients may do while the job writes to the disk",
 		.def = "none",
 		.posval = {
 			{ .ival = "none", .oval = CLAIM_NONE, .help = "Others may write, unless they claim to be the only ones" },
-			{ .ival = "sole_writer", .oval = CLAIM_SOLE_WRITER, .help = "Nobody else may write meanwhile" },
-			{ .ival = "ignore", .oval = CLAIM_IGNORE, .help = "Write even if somebody claims to be the only one" },
+			{ .ival = "sole_writer", .oval = CLAIM_SOLE_WRITER, .help = "No other client may write meanwhile" },
+			{ .ival = "ignore", .oval = CLAIM_IGNORE, .help = "Write even if another client has a claim" },
 		},
 		.category = FIO_OPT_C_ENGINE,
 		.group = FIO_OPT_G_INVALID,
@@ -91,7 +91,7 @@ void fipsee_channel_options(struct thread_data *td, struct channel_options *want
 	*wanted = (struct channel_options) {
 		.socket_path = given->socket,
 		.disk = disk_name(td),
-		/* Acknowledgements of events take no tag from fio, whose verify phase does not bear a queue that is busy. */
+		/* Acknowledgements of events take no tag from fio: its verify phase fails when a queue is busy. */
 		.depth = td->o.iodepth < FIPSEE_MAX_DEPTH - FIPSEE_EVENT_CREDITS ? td->o.iodepth + FIPSEE_EVENT_CREDITS :
 										   FIPSEE_MAX_DEPTH,
 		.read_only = !td_write(td) && !td_trim(td),
@@ -193,7 +193,7 @@ int fipsee_setup(struct thread_data *td)
 		return fipsee_report(td, &error);
 	}
 	if (engine) {
-		/* With create_serialize=0 fio asks late. */
+		/* With create_serialize=0 fio calls this late. */
 		outcome = check_job(td, &engine->channel, &error);
 		sector_count = engine->channel.info.sector_count;
 	} else {
@@ -207,7 +207,7 @@ int fipsee_setup(struct thread_data *td)
 	if (outcome != 0)
 		return fipsee_report(td, &error);
 	if (td->files_index == 0) {
-		/* fio leaves the second of two jobs with one file without it. */
+		/* Of two jobs with one file, fio does not set it for the second. */
 		add_file(td, disk_name(td), 0, 0);
 		td->o.nr_files = td->o.nr_files ? td->o.nr_files : 1;
 		td->o.open_files++;

@@ -9,15 +9,15 @@
 #include <time.h>
 #include <unistd.h>
 
-/* As crates/ring/src/wait/backoff.rs: pauses before the first yield, about ten microseconds. Longer, and a daemon on the same CPU waits
- * for us to see that nothing can come while we run. */
+/* As crates/ring/src/wait/backoff.rs: pauses before the first yield, about ten microseconds. Longer, and a daemon on the same
+ * CPU waits for us to see that nothing can come while we run. */
 #define LOOKS_BEFORE_YIELD 256
-/* Who never sleeps yields once in so many looks after that. */
+/* A client that never sleeps yields once in this many looks after that. */
 #define PAUSES_PER_YIELD 64
 #define SPINS_PER_YIELD 4096
 /* Adaptive mode looks this long for an answer before it sleeps: a sleep and a wake-up cost up to 27 us. */
 #define LOOK_NS 1000000
-/* How often a client that looks asks the kernel whether the daemon lives; its death is to be noticed within 100 ms. */
+/* How often a client that looks asks the kernel whether the daemon is there; its end must be noticed within 100 ms. */
 #define LIVENESS_NS 10000000
 /* Rings of our doorbell that are taken before we look at the ring again. */
 #define RINGS_AT_ONCE 64
@@ -107,7 +107,7 @@ void queue_resume(struct queue *queue, struct queue *fresh, queue_rebuild rebuil
 	queue->sector_count = fresh->sector_count;
 	queue->pace = fresh->pace;
 	queue_free_tables(fresh);
-	/* Whom the old daemon told of events, the new one does not know. */
+	/* The new daemon does not know which events the old one sent. */
 	queue->unacknowledged = 0;
 	queue->acknowledging = 0;
 	queue->staged_count = 0;
@@ -142,7 +142,7 @@ void queue_ring(struct queue *queue)
 	do {
 		written = write(queue->daemon_doorbell, &one, sizeof(one));
 	} while (written < 0 && errno == EINTR);
-	/* A full counter means that it has long been ringing; a dead daemon is noticed where we wait. */
+	/* A full counter means that it has been rung already; a daemon that is gone is noticed where we wait. */
 }
 
 void queue_stage_acknowledgements(struct queue *queue)
@@ -190,8 +190,8 @@ int queue_check_liveness(struct queue *queue)
 }
 
 /*
- * Empty our doorbell: false when the daemon has closed its end. Of a daemon that rings faster than we read, some rings are left, which wake
- * us once more; a correct one rings once for each time that we announced to sleep.
+ * Drain our doorbell: false when the daemon has closed its end. If the daemon rings faster than we read, some rings are
+ * left, which wake us once more; a correct one rings once each time that we announced sleep.
  */
 static bool drain(int doorbell)
 {

@@ -41,7 +41,7 @@ struct queue {
 	uint8_t *uses;			/* of `depth`: enum tag_use, by tag */
 	uint32_t depth;
 	uint32_t unacknowledged;	/* events the daemon waits to see acknowledged: bit per kind */
-	uint32_t acknowledging;		/* of those, whose acknowledgement is not staged yet */
+	uint32_t acknowledging;		/* of those, without a staged acknowledgement */
 	uint64_t sector_count;		/* newest size known */
 	struct fipsee_pace pace;
 	/* Waiting. */
@@ -50,7 +50,7 @@ struct queue {
 	uint32_t looks_before_yield;
 	int64_t started_ns;
 	int64_t checked_ns;
-	/* Doorbells, and the control socket, whose hang-up is the daemon's end. */
+	/* Doorbells, and the control socket: its hang-up is the daemon's end. */
 	int daemon_doorbell;
 	int our_doorbell;
 	int control;
@@ -72,7 +72,7 @@ void queue_set_wait(struct queue *queue, enum wait_mode mode);
 void queue_free_tables(struct queue *queue);
 
 /*
- * The daemon is gone and another is there: go on with the rings and doorbells of `fresh`, whose depth is at least ours and
+ * The daemon is gone and another is there: continue with the rings and doorbells of `fresh`, which has at least our depth and
  * whose tables are freed, and publish every request without an answer again, under its tag.
  */
 void queue_resume(struct queue *queue, struct queue *fresh, queue_rebuild rebuild, void *context);
@@ -104,7 +104,7 @@ static inline uint32_t queue_free(const struct queue *queue)
 	return queue->free_count;
 }
 
-/* Requests staged or published whose completion was not reaped. */
+/* Requests staged or published and not reaped. */
 static inline uint32_t queue_outstanding(const struct queue *queue)
 {
 	return queue->depth - queue->free_count;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* Coming back after the daemon did. */
+/* Reconnecting after the daemon was restarted. */
 #define _GNU_SOURCE
 #include "engine.h"
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Messages stored in wider pieces than words, in assembly so that the engine needs no compiler options and runs on every CPU: which of
- * them it may use is asked of the CPU (docs/decisions/0002-store-variants.md; crates/ring/src/cpu.rs is the twin).
+ * Messages stored in wider pieces than words, in assembly so that the engine needs no compiler options and runs on every
+ * CPU: CPUID says which of them it may use (docs/decisions/0002-store-variants.md; counterpart of crates/ring/src/cpu.rs).
  *
- * A message is gathered from its words of 8 bytes. It was just written by words, and a wider load would wait until those have left the
- * store buffer. The registers from 16 on leave the upper halves of the lower ones alone, which code compiled without AVX would pay for.
+ * A message is gathered from its words of 8 bytes. It was just written by words, and a wider load would wait until those
+ * have left the store buffer. The registers from 16 on do not dirty the upper halves of the lower ones, which would slow
+ * down code compiled without AVX.
  */
 #ifndef FIPSEE_FIO_STORES_H
 #define FIPSEE_FIO_STORES_H
@@ -30,7 +31,7 @@
 #if defined(__AVX512F__)
 #define STORES_CLOBBER "memory", "xmm0", "xmm1", "xmm2", "xmm3", "xmm16"
 #else
-/* Nobody else uses xmm16, and the compiler does not know it. */
+/* Nothing else uses xmm16, and the compiler does not know it. */
 #define STORES_CLOBBER "memory", "xmm0", "xmm1", "xmm2", "xmm3"
 #endif
 
@@ -91,7 +92,7 @@ static inline bool stores_are_whole(void)
 	return false;
 }
 
-/* Has this CPU these stores, FIPSEE_STORES_*? */
+/* Does this CPU have these stores, FIPSEE_STORES_*? */
 static inline bool stores_are_possible(uint32_t stores)
 {
 	switch (stores) {
@@ -106,7 +107,7 @@ static inline bool stores_are_possible(uint32_t stores)
 	}
 }
 
-/* False: not stored, because these are no stores that we have. */
+/* False: not stored, because the CPU lacks these stores. */
 static inline bool stores_publish(uint8_t stores, struct fipsee_slot *slot, const union fipsee_message *message, uint32_t stamp)
 {
 	switch (stores) {
@@ -140,7 +141,7 @@ static inline bool stores_publish(uint8_t stores, struct fipsee_slot *slot, cons
 }
 #endif
 
-/* What of a word of choices this CPU can do. */
+/* The part of a word of choices that this CPU can do. */
 static inline uint32_t stores_possible_choices(uint32_t choices)
 {
 	if (stores_are_possible(FIPSEE_CHOICE(choices, STORES)))

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
- * Memory of requests that have failed because the back end is silent, and that it may still read and write. A reset would take the memory
- * from it; but a hypervisor that passes the reset on waits for the back end's answer, and its whole machine stands still meanwhile. So the
- * reset waits instead, and whoever the memory was of may give it back, but nobody else gets it: its pages are held until the device was reset.
+ * Memory of requests that failed because the back end is silent, and that it may still access. A reset would take the
+ * memory from it; but a hypervisor that passes the reset on waits for the back end's answer, and its whole machine stops
+ * meanwhile. So the reset waits instead. The owner of the memory may free it, but it is not reused: its pages are held
+ * until the device was reset.
  */
 #include <linux/blk-mq.h>
 #include <linux/mm.h>
@@ -36,7 +37,7 @@ static bool fip_hold(struct fip_disk *disk, struct request *rq)
 	rq_for_each_segment(piece, rq, at) {
 		struct page *page = compound_head(piece.bv_page);
 
-		/* A piece of a slab is used again though its page is held; and not every page of a larger allocation is counted. */
+		/* A slab object is reused even if its page is held; and not every page of a larger allocation is counted. */
 		if (PageSlab(page) || !get_page_unless_zero(page))
 			return false;
 		aside->pages[aside->count++] = page;
@@ -45,8 +46,8 @@ static bool fip_hold(struct fip_disk *disk, struct request *rq)
 }
 
 /*
- * Holds the memory of everything in flight. The rings are stopped. False, and nothing is held: there is memory that cannot be held, or a
- * request on a virtqueue, from where only a reset takes it.
+ * Holds the memory of everything in flight. The rings are stopped. False, and nothing is held: some memory cannot be held,
+ * or a request is on a virtqueue, which only a reset clears.
  */
 bool fip_set_aside(struct fip_disk *disk)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * What differs between Linux 6.1 to 6.8 and 6.11 on. The FIP_HAS_ macros come from Kbuild, which looks into the kernel's headers.
+ * What differs between Linux 6.1 to 6.8 and 6.11 on. Kbuild defines the FIP_HAS_ macros by the kernel's headers.
  */
 #ifndef FIP_COMPAT_H
 #define FIP_COMPAT_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
- * Upgrade requests (docs/protocol.md section 9.1): asking the back end, and the bells that it rings.
+ * Upgrade requests (docs/protocol.md section 9.1): asking the back end, and the doorbell requests that it completes.
  */
 #include <linux/slab.h>
 
@@ -21,7 +21,7 @@ void fip_exchange_free(struct fip_exchange *exchange)
 	exchange->question = NULL;
 }
 
-static void fip_fill_question(struct fip_exchange *exchange, u16 operation, u64 attachment)
+static void fip_fill_upgrade_request(struct fip_exchange *exchange, u16 operation, u64 attachment)
 {
 	memset(exchange->question, 0, sizeof(*exchange->question));
 	exchange->question->magic = FIPSEE_VM_MAGIC;
@@ -34,7 +34,7 @@ static void fip_fill_question(struct fip_exchange *exchange, u16 operation, u64 
 /* Under the virtqueue's lock; not while it is busy. The caller kicks. */
 int fip_exchange_add(struct fip_virtqueue *virtqueue, struct fip_exchange *exchange)
 {
-	struct scatterlist header, question, reply, status, *sgs[4] = { &header, &question, &reply, &status };
+	struct scatterlist header, upgrade_request, reply, status, *sgs[4] = { &header, &upgrade_request, &reply, &status };
 	struct scatterlist *serial_sgs[3] = { &header, &reply, &status };
 	bool is_serial = !exchange->question_bytes;
 	int error;
@@ -48,15 +48,15 @@ int fip_exchange_add(struct fip_virtqueue *virtqueue, struct fip_exchange *excha
 	sg_init_one(&reply, &exchange->reply, is_serial ? FIP_SERIAL_BYTES : sizeof(exchange->reply));
 	sg_init_one(&status, &exchange->status, sizeof(exchange->status));
 	if (!is_serial)
-		sg_init_one(&question, exchange->question, exchange->question_bytes);
+		sg_init_one(&upgrade_request, exchange->question, exchange->question_bytes);
 	error = virtqueue_add_sgs(virtqueue->vq, is_serial ? serial_sgs : sgs, is_serial ? 1 : 2, 2, &exchange->token, GFP_ATOMIC);
 	exchange->busy = !error;
 	return error;
 }
 
 /*
- * Asks, unless the same was asked and not answered: then this waits for that answer. 0: the reply was written. -EOPNOTSUPP: the back
- * end knows nothing of upgrades.
+ * Sends a request, unless the same is unanswered: then this waits for that answer. 0: the reply was written. -EOPNOTSUPP: the
+ * back end knows no upgrades.
  */
 int fip_ask(struct fip_disk *disk, struct fip_exchange *exchange, unsigned int timeout_seconds)
 {
@@ -104,7 +104,7 @@ int fip_ask_query(struct fip_disk *disk, struct fipsee_vm_reply *reply)
 	int error;
 
 	if (!fip_is_busy(disk, &disk->query))
-		fip_fill_question(&disk->query, FIPSEE_VM_QUERY, 0);
+		fip_fill_upgrade_request(&disk->query, FIPSEE_VM_QUERY, 0);
 	error = fip_ask(disk, &disk->query, max(fip_query_seconds, 1U));
 	*reply = disk->query.reply;
 	return error;
@@ -119,7 +119,7 @@ int fip_ask_attach(struct fip_disk *disk, struct fip_memory *memory, u64 feature
 	int error;
 
 	if (!fip_is_busy(disk, attach)) {
-		fip_fill_question(attach, FIPSEE_VM_ATTACH, 0);
+		fip_fill_upgrade_request(attach, FIPSEE_VM_ATTACH, 0);
 		attach->question->features = features;
 		attach->question->queue_count = (u16)disk->ring_count;
 		attach->question_bytes += disk->ring_count * sizeof(*entries);
@@ -141,7 +141,7 @@ int fip_ask_detach(struct fip_disk *disk)
 	int error;
 
 	if (!fip_is_busy(disk, &disk->detach))
-		fip_fill_question(&disk->detach, FIPSEE_VM_DETACH, disk->attachment);
+		fip_fill_upgrade_request(&disk->detach, FIPSEE_VM_DETACH, disk->attachment);
 	error = fip_ask(disk, &disk->detach, max(fip_query_seconds, 1U));
 	result = READ_ONCE(disk->detach.reply.result);
 	if (error == -EOPNOTSUPP)
@@ -161,16 +161,16 @@ void fip_ask_serial(struct fip_disk *disk)
 		memcpy(disk->serial, disk->query.serial, FIP_SERIAL_BYTES);
 }
 
-/* Under the virtqueue's lock, while no bell is there. Without room for it the backstop timer and the threads remain. */
+/* Under the virtqueue's lock, while no doorbell request is there. Without room, the backstop timer and the threads remain. */
 void fip_doorbell_hold(struct fip_virtqueue *virtqueue)
 {
-	fip_fill_question(&virtqueue->doorbell, FIPSEE_VM_BELL, virtqueue->disk->attachment);
+	fip_fill_upgrade_request(&virtqueue->doorbell, FIPSEE_VM_BELL, virtqueue->disk->attachment);
 	virtqueue->doorbell.question->queue = (u16)virtqueue->index;
 	if (!fip_exchange_add(virtqueue, &virtqueue->doorbell))
 		virtqueue_kick(virtqueue->vq);
 }
 
-/* From now on a bell is kept on each queue, or none is put there any more. */
+/* From now on a doorbell request is kept on each queue, or none is put there any more. */
 void fip_doorbell_wanted(struct fip_disk *disk, bool is_wanted)
 {
 	unsigned int index;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
- * fip_bench: what the ring costs between two CPUs of one kernel. A caller publishes a batch of calls and waits for as many answers; an
- * answerer answers each. For batches of 1 to 64 calls and each way to wait: cycles of the batch and per call, as tables below debugfs.
+ * fip_bench: the cost of the ring between two CPUs of one kernel. A caller publishes a batch of calls and waits for as many
+ * answers; an answerer answers each. For batches of 1 to 64 calls and each way to wait: cycles of the batch and per call, as
+ * tables below debugfs.
  *
  *   modprobe fip_bench; echo 1 > /sys/module/fip_bench/parameters/run; cat /sys/kernel/debug/fip_bench/results
  */
@@ -65,7 +66,7 @@ struct fip_bench {
 	u32 *samples;
 	unsigned int rounds;
 	unsigned int batch;
-	u64 checked;				/* answers that were what was asked */
+	u64 checked;				/* correct answers */
 	int fault;
 	struct completion caller_done, answerer_done;
 };
@@ -104,7 +105,7 @@ static int fip_answer(void *data)
 	kthread_complete_and_exit(&bench->answerer_done, 0);
 }
 
-/* One batch; false if an answer is not what was asked. */
+/* One batch; false if an answer is wrong. */
 static bool fip_exchange(struct fip_bench *bench, struct fipsee_writer *writer, struct fipsee_reader *reader, u64 number)
 {
 	union fipsee_message message = {};
@@ -221,7 +222,7 @@ static int fip_choose_cpu(int wanted, unsigned int place, unsigned int *cpu)
 	return 0;
 }
 
-/* The ways to wait that are named, as bits; without names, those that there are. */
+/* The ways to wait that are named, as bits; without names, all. */
 static int fip_choose_waits(unsigned int *waits)
 {
 	char copy[sizeof(fip_waits)], *rest = copy, *word;
@@ -328,7 +329,7 @@ static int fip_set_run(const char *text, const struct kernel_param *parameter)
 {
 	int error = -EINTR;
 
-	/* Reading the other parameters goes on meanwhile; and who waits for its turn must not hold what the one before it takes at its end. */
+	/* Other parameters stay readable; a writer that waits must not hold the lock that the running one takes at its end. */
 	kernel_param_unlock(THIS_MODULE);
 	if (!mutex_lock_interruptible(&fip_running)) {
 		error = fip_run();

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * fip_blk: a virtio-blk device, driven over virtqueues or, when its back end is a Fip-see daemon, over rings in our memory that both sides
- * poll (docs/protocol.md section 9).
+ * fip_blk: a virtio-blk device, driven over virtqueues or, when its back end is a Fip-see daemon, over rings in our memory
+ * that both sides poll (docs/protocol.md section 9).
  *
- * A disk has pairs of hardware queues, one for ordinary and one for polled requests; a pair shares a virtqueue and a ring. Locks, outer
- * first: submit_lock of a ring, then its reap bit, then the lock of a virtqueue. Which path requests take changes only while the
- * block layer's queue is quiesced (supervise.c). Nothing the back end wrote is looked at twice.
+ * A disk has pairs of hardware queues, one for ordinary and one for polled requests; a pair shares a virtqueue and a ring. Locks,
+ * outer first: submit_lock of a ring, then its reap bit, then the lock of a virtqueue. Which path requests take changes only while the
+ * block layer's queue is quiesced (supervise.c). Nothing that the back end wrote is read twice.
  */
 #ifndef FIP_BLK_H
 #define FIP_BLK_H
@@ -30,13 +30,13 @@
 #define FIP_MAX_SEGMENTS FIPSEE_MAX_INDIRECT_ENTRIES
 /* A segment's length has 16 bits of sectors; no transfer of the block layer needs as much. */
 #define FIP_MAX_SEGMENT_BYTES (16U << 20)
-/* Data of one request before the daemon said what it takes. */
+/* Data of one request before the daemon has sent its limits. */
 #define FIP_DEFAULT_MAX_SECTORS 2048
-/* Tags of what is no request of the block layer; those count from 0. */
+/* Tags of requests of our own; those of the block layer count from 0. */
 #define FIP_TAG_ACK 0xfff0
 #define FIP_TAG_INFO 0xfff1
 #define FIP_NO_SAMPLE 0xffffffffU
-/* A serial number as virtio-blk tells it. */
+/* A serial number as virtio-blk reports it. */
 #define FIP_SERIAL_BYTES VIRTIO_BLK_ID_BYTES
 
 /* Module parameters (main.c). */
@@ -57,7 +57,7 @@ extern u64 fip_ticks_per_us;
 
 struct fip_disk;
 
-/* ---- What lies on a virtqueue ---------------------------------------------------------------------------------- */
+/* ---- What is on a virtqueue ------------------------------------------------------------------------------------ */
 
 /* First in everything that is added to a virtqueue: what comes back. */
 struct fip_token {
@@ -96,7 +96,7 @@ struct fip_virtqueue {
 	struct virtqueue *vq;
 	unsigned int index;
 	spinlock_t lock;
-	bool doorbell_wanted;			/* rings are attached: keep a bell there */
+	bool doorbell_wanted;			/* rings are attached: keep a doorbell request there */
 	unsigned int in_flight;			/* requests of the block layer */
 	struct fip_exchange doorbell;
 	u64 interrupts;
@@ -132,7 +132,7 @@ struct fip_reap_stats {
 };
 
 enum fip_bit {
-	FIP_RING_REAPING,			/* the lock of the reaping side; a bit, because trylock always succeeds on one CPU */
+	FIP_RING_REAPING,			/* lock of the reaping side; a bit, because trylock always succeeds on one CPU */
 };
 
 struct fip_ring {
@@ -156,7 +156,7 @@ struct fip_ring {
 	u32 finished;				/* modulo 2^32 */
 	bool is_armed;				/* the daemon will ring; under the reap bit */
 	bool was_rung;				/* it rang; from the interrupt, without the bit */
-	bool is_faulty;				/* the daemon lied: nothing more is read */
+	bool is_faulty;				/* the daemon broke the protocol: nothing more is read */
 	bool ack_outstanding;
 	bool resize_unacknowledged;
 	bool detach_seen;
@@ -165,14 +165,14 @@ struct fip_ring {
 	struct fipsee_reader completions;
 	struct fip_reap_stats reap_stats;
 
-	/* How long to spin: written by whoever spins, without a lock; a lost update does no harm. */
-	u32 spin_score ____cacheline_aligned_in_smp;	/* 0 to 256: how often it paid lately */
+	/* How long to spin: written by each spinner, without a lock; a lost update does no harm. */
+	u32 spin_score ____cacheline_aligned_in_smp;	/* 0 to 256: how often it paid recently */
 	u32 batches_unspun;
 	u64 mean_wait;				/* from request to completion, in ticks */
 	u64 sample_began;
-	u32 sample_tag;				/* whose wait is being measured; FIP_NO_SAMPLE */
+	u32 sample_tag;				/* its wait is being measured; FIP_NO_SAMPLE */
 	u32 submitted_at_tick;
-	u64 first_look;				/* ticks before which nobody need look for an answer */
+	u64 first_look;				/* no look for an answer is needed before these ticks */
 	struct timer_list backstop;
 
 	struct fip_memory memory;
@@ -201,7 +201,7 @@ enum fip_path {
 
 /* Reasons for the supervisor to run. */
 enum fip_event {
-	FIP_EVENT_DEAD,				/* a bell said that the attachment ended */
+	FIP_EVENT_DEAD,				/* a doorbell request said that the attachment ended */
 	FIP_EVENT_DETACH,			/* the daemon wants us back on virtqueues */
 	FIP_EVENT_RESIZE,
 	FIP_EVENT_CONFIG,			/* virtio's configuration changed */
@@ -263,8 +263,8 @@ static inline struct fip_ring *fip_ring_of(struct fip_disk *disk, struct blk_mq_
 }
 
 /*
- * Requests given to the daemon whose completion was not received. Both counters are private; either may move meanwhile. Acquire: who
- * publishes because a completion was received, on whatever CPU, does so after that completion's stamp was touched.
+ * Requests given to the daemon and not completed. Both counters are private; either may move meanwhile. Acquire: a CPU that
+ * publishes because a completion was received, on any CPU, does so after that completion's stamp was touched.
  */
 static inline u32 fip_ring_outstanding(const struct fip_ring *ring)
 {

@@ -49,7 +49,7 @@ static inline void fip_histogram_add(struct fip_histogram *histogram, u64 ticks)
 	histogram->buckets[fip_bucket(ticks)]++;
 }
 
-/* So many of a thousand samples took less. */
+/* The ticks that this many of a thousand samples did not exceed. */
 static inline u64 fip_histogram_quantile(const struct fip_histogram *histogram, u32 thousandths)
 {
 	u64 rank = div_u64(histogram->samples * thousandths, 1000), seen = 0;

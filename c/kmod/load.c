@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
- * fip_load: random requests to a block device, from within the kernel, where no system call hides what the driver costs.
+ * fip_load: random requests to a block device, from within the kernel, where no system call hides the driver's cost.
  *
  *	echo "device=/dev/fip0 depth=64 batch=32 ms=50" >/sys/kernel/debug/fip_load/run
  *	cat /sys/kernel/debug/fip_load/run
  *
- * The write returns when every request has ended; the read gives what was measured, in one line of NAME=VALUE. WRITES DESTROY DATA.
- * Options and their defaults stand in fip_options.
+ * The write returns when every request has ended; the read gives the results, in one line of NAME=VALUE. WRITES DESTROY DATA.
+ * Options and their defaults are in fip_options.
  */
 #include <linux/bio.h>
 #include <linux/blkdev.h>
@@ -33,7 +33,7 @@
 #define FIP_MAX_DEPTH 1024U
 #define FIP_MAX_BLOCK_BYTES (64U << 10)
 #define FIP_MAX_MS 60000U
-/* What io_uring tells the block layer at most of the requests to come. */
+/* Most requests to come that io_uring announces to the block layer. */
 #define FIP_MAX_PLUG 32U
 
 struct fip_load_options {
@@ -42,12 +42,12 @@ struct fip_load_options {
 	u32 write;				/* 1: writes, 0: reads */
 	u32 depth;				/* most requests in flight */
 	u32 batch;				/* most submitted under one plug; 0: half the depth */
-	u32 refill;				/* submit again when no more than so many are in flight; none: depth less batch */
+	u32 refill;				/* submit again when this many or fewer are in flight; none: depth less batch */
 	u32 polled;				/* 1: completions are polled for */
-	u32 sample;				/* one of so many requests is timed; 0: none */
-	u32 warm_ms;				/* what ends in the first so many ms is not counted */
+	u32 sample;				/* one of this many requests is timed; 0: none */
+	u32 warm_ms;				/* what ends before this is not counted */
 	u32 ms;
-	u32 requests;				/* stop after so many; 0: when the time is over */
+	u32 requests;				/* stop after this many; 0: when the time is over */
 	u32 span_mib;				/* use only the beginning; 0: all */
 };
 
@@ -110,7 +110,7 @@ static u64 fip_ticks_per_ms;
 
 /* ---- Time -------------------------------------------------------------------------------------------------------- */
 
-/* Not before all that stands before it. */
+/* Not before all that precedes it. */
 static u64 fip_now(void)
 {
 	rmb();
@@ -149,7 +149,7 @@ static void fip_end_io(struct bio *bio)
 	spin_unlock_irqrestore(&load->lock, flags);
 }
 
-/* Xorshift: every place is as likely, to what 32 bits can tell. */
+/* Xorshift: every place is as likely, to the precision of 32 bits. */
 static sector_t fip_random_sector(struct fip_load *load)
 {
 	load->random ^= load->random << 13;
@@ -256,7 +256,7 @@ static void fip_wait(struct fip_load *load, u32 wake_at)
 
 /* ---- A run ------------------------------------------------------------------------------------------------------- */
 
-/* Until so many ms have passed, or the wanted number of requests has ended. */
+/* Until this many ms have passed, or the wanted number of requests has ended. */
 static void fip_go_on(struct fip_load *load, u32 ms)
 {
 	const struct fip_load_options *options = &load->options;
@@ -291,7 +291,7 @@ static void fip_measure(struct fip_load *load)
 	done = READ_ONCE(load->done);
 	ns = max_t(u64, ktime_get_ns() - began_ns, 1);
 	fip_wait(load, 0);
-	/* Who ended the last one may not have left yet. */
+	/* The completion of the last one may not have returned yet. */
 	spin_lock_irq(&load->lock);
 	errors = load->errors;
 	spin_unlock_irq(&load->lock);
@@ -336,7 +336,7 @@ static void fip_free_slots(struct fip_load *load)
 	kvfree(load->slots);
 }
 
-/* Opened as a file: how else a device is opened changes from kernel to kernel. */
+/* Opened as a file: the other ways to open a device change from kernel to kernel. */
 static int fip_open(struct fip_load *load)
 {
 	u64 bytes, span = (u64)load->options.span_mib << 20;

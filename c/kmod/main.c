@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
- * The module: its parameters, and the coming and going of devices.
+ * The module: its parameters, and devices that are added and removed.
  */
 #include <linux/idr.h>
 #include <linux/module.h>
@@ -55,7 +55,7 @@ MODULE_PARM_DESC(mwait, "threads wait with UMWAIT or MWAIT where the CPU has it"
 
 unsigned int fip_query_seconds = 5;
 module_param_named(query_seconds, fip_query_seconds, uint, 0644);
-MODULE_PARM_DESC(query_seconds, "a request that takes longer makes the driver ask the back end whether it lives");
+MODULE_PARM_DESC(query_seconds, "a request that takes longer makes the driver ask the back end whether it is there");
 
 unsigned int fip_fail_seconds = 300;
 module_param_named(fail_seconds, fip_fail_seconds, uint, 0644);
@@ -163,7 +163,7 @@ fail:
 
 /* ---- Probing ----------------------------------------------------------------------------------------------------- */
 
-/* The first attempt decides whether the device is for us, and what the disk's limits are. */
+/* The first attempt decides whether we take the device, and the disk's limits. */
 static int fip_first_attach(struct fip_disk *disk)
 {
 	struct device *device = &disk->vdev->dev;
@@ -187,7 +187,7 @@ static int fip_first_attach(struct fip_disk *disk)
 	return error == -ETIMEDOUT ? error : 0;
 }
 
-/* The supervisor does nothing any more, whoever wakes it. */
+/* The supervisor does nothing any more when it is woken. */
 static void fip_pause(struct fip_disk *disk)
 {
 	mutex_lock(&disk->supervising);
@@ -203,7 +203,7 @@ static void fip_disk_quit(struct fip_disk *disk)
 	fip_pause(disk);
 	if (disk->path == FIP_PATH_RINGS && !READ_ONCE(disk->is_broken) && !virtqueue_is_broken(disk->virtqueues[0].vq))
 		fip_leave_rings(disk, false);
-	/* What it was asked when it was silent: where a reset is not passed on, only its answer says that it is done with the memory. */
+	/* Unanswered requests: where a reset is not passed on, only their answers say that the back end released the memory. */
 	if (disk->aside && fip_ask_detach(disk))
 		dev_warn(&disk->vdev->dev, "the back end still does not answer\n");
 	fip_threads_stop(disk);

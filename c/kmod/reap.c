@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
- * The reaping side of a ring. Everybody reaps: who submitted, who polls, the threads, the interrupt, a timer. Who finds another at it goes
- * on, so an interrupt never waits; the interrupt then leaves its part to a thread.
+ * The reaping side of a ring. Submitters, pollers, the threads, the interrupt and a timer reap. One that finds another at it
+ * does not wait; the interrupt then leaves its part to a thread.
  *
- * Somebody must look after what is outstanding. Either the ring is armed, and the daemon rings; or a thread polls; or the backstop
- * timer runs. It arms the ring when a tick passed without a new request.
+ * Something must await what is outstanding. Either the ring is armed, and the daemon rings; or a thread polls; or the
+ * backstop timer runs. It arms the ring when a tick passed without a new request.
  */
 #include <linux/blk-mq.h>
 
 #include "fip_blk.h"
 
-/* Spinning stops below this score of 256, and is tried again once in so many batches. */
+/* Spinning stops below this score of 256, and is tried again once in this many batches. */
 #define FIP_LEAST_SCORE 64
 #define FIP_BATCHES_PER_TRY 64
 /* Looks at the ring between two at the clock. */
@@ -32,7 +32,7 @@ bool fip_reap_trylock(struct fip_ring *ring)
 	return true;
 }
 
-/* From a task only. Who holds the bit is running, or was interrupted on another CPU. */
+/* From a task only. The holder of the bit is running, or was interrupted on another CPU. */
 void fip_reap_lock(struct fip_ring *ring)
 {
 	while (!fip_reap_trylock(ring))
@@ -47,7 +47,7 @@ void fip_reap_unlock(struct fip_ring *ring)
 
 /* ---- Messages -------------------------------------------------------------------------------------------------- */
 
-/* The disk is not to be trusted any more. Said once; the supervisor fails what is in flight. `detail` may be empty. */
+/* The disk is no longer trusted. Logged once; the supervisor fails what is in flight. `detail` may be empty. */
 void fip_break(struct fip_disk *disk, const char *why, const char *detail)
 {
 	if (!xchg(&disk->is_broken, true))
@@ -84,7 +84,7 @@ static void fip_end_batch(struct io_comp_batch *batch)
 	blk_mq_end_request_batch(batch);
 }
 
-/* Private copies only. The tag leads to a request that was published on this ring and has no completion, or the daemon lies. */
+/* Private copies only. The tag is of a request that was published on this ring and not completed, or the daemon is faulty. */
 static bool fip_take_entry(struct fip_ring *ring, struct fipsee_completion_entry entry, struct fip_visit *visit)
 {
 	struct fip_request *own;
@@ -176,7 +176,7 @@ static void fip_take(struct fip_ring *ring, struct fip_visit *visit)
 	}
 }
 
-/* A request whose result is known; one that the daemon would not serve any more waits for the virtqueue. */
+/* A request with a known result; one that the daemon would not serve any more waits for the virtqueue. */
 void fip_end_request(struct request *rq)
 {
 	struct fip_request *own = blk_mq_rq_to_pdu(rq);
@@ -226,7 +226,7 @@ unsigned int fip_reap(struct fip_ring *ring, struct io_comp_batch *batch)
 	return visit.count;
 }
 
-/* ---- Who looks next -------------------------------------------------------------------------------------------- */
+/* ---- The next look --------------------------------------------------------------------------------------------- */
 
 bool fip_ring_is_fast(const struct fip_ring *ring)
 {
@@ -271,7 +271,7 @@ bool fip_reap_or_arm(struct fip_ring *ring)
 	return is_armed;
 }
 
-/* Leaves the ring to the daemon's bell if it is slow, to a thread if not. */
+/* Leaves the ring to the daemon's doorbell if it is slow, to a thread if not. */
 static void fip_reap_entrust(struct fip_ring *ring)
 {
 	if (!fip_ring_outstanding(ring) || READ_ONCE(ring->is_armed))
@@ -280,7 +280,7 @@ static void fip_reap_entrust(struct fip_ring *ring)
 		fip_thread_wake(ring->thread);
 }
 
-/* The bell rang; in the interrupt. */
+/* The doorbell rang; in the interrupt. */
 void fip_reap_rung(struct fip_ring *ring)
 {
 	ring->reap_stats.doorbells++;
@@ -303,7 +303,7 @@ void fip_reap_backstop(struct timer_list *timer)
 	mod_timer(timer, jiffies + 1);
 }
 
-/* Does spinning pay? A slow disk is tried once in a while only. */
+/* Does spinning pay? A slow disk is tried only occasionally. */
 static bool fip_spin_is_worth(struct fip_ring *ring)
 {
 	if (!fip_spin_us)
@@ -340,7 +340,7 @@ static void fip_spin(struct fip_ring *ring)
 	WRITE_ONCE(ring->spin_score, score - score / 8);
 }
 
-/* After a batch was published, without a lock. Who polls comes back through .poll; should it not, the timer does. */
+/* After a batch was published, without a lock. A poller comes back through .poll; should it not, the timer does. */
 void fip_reap_after_publish(struct fip_ring *ring, bool is_polled)
 {
 	if (is_polled)

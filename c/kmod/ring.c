@@ -6,7 +6,7 @@
 
 #include "fip_blk.h"
 
-/* How many requests lie between two whose wait is measured. */
+/* The wait of one in this many requests is measured. */
 #define FIP_SAMPLE_EVERY 16
 /* How far ahead a slot's cache line is fetched for writing. */
 #define FIP_PREFETCH_SLOTS 4
@@ -45,8 +45,8 @@ void fip_memory_free(struct fip_memory *memory)
 }
 
 /*
- * Go about the ring's work as the disk's choices say, but for the stores: the kernel has no vector registers to spare. The search for
- * the pace tries other methods where the daemon says that they may gain; without that, or pinned, nothing is searched and nobody asked.
+ * Apply the disk's choices to the ring, but for the stores: the kernel has no vector registers to spare. The pacing search
+ * tries other methods where the daemon says that they may gain; without that, or pinned, nothing is searched or asked for.
  */
 static void fip_ring_choose(struct fip_ring *ring)
 {
@@ -60,7 +60,7 @@ static void fip_ring_choose(struct fip_ring *ring)
 	ring->first_look = 0;
 }
 
-/* Nothing of the attachment before is kept but what the statistics count. */
+/* Only statistics are kept of the attachment before. */
 int fip_ring_start(struct fip_ring *ring, struct fip_memory *memory)
 {
 	struct fipsee_slot *slots = memory->pages;
@@ -96,7 +96,7 @@ int fip_ring_start(struct fip_ring *ring, struct fip_memory *memory)
 	return fault ? -EINVAL : 0;
 }
 
-/* Afterwards nobody touches the ring's memory. */
+/* Afterwards the ring's memory is not touched. */
 void fip_ring_stop(struct fip_ring *ring)
 {
 	spin_lock(&ring->submit_lock);
@@ -110,8 +110,8 @@ void fip_ring_stop(struct fip_ring *ring)
 /* ---- Messages -------------------------------------------------------------------------------------------------- */
 
 /*
- * Words of a message, little-endian as the protocol is. Messages are published word by word, and a load that spans several stores waits
- * until they have left the store buffer: that took 4 % of a request in user-mode Linux.
+ * Words of a message, little-endian as the protocol is. Messages are published word by word, and a load that spans several
+ * stores waits until they have left the store buffer: that took 4 % of a request in user-mode Linux.
  */
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "messages are written as the CPU writes numbers");
 
@@ -183,7 +183,7 @@ static __always_inline u8 fip_transfer(struct fip_ring *ring, struct request *rq
 	return fip_map(ring, rq, message);
 }
 
-/* What moves no data. */
+/* Requests that move no data. */
 static blk_status_t fip_message_without_data(const struct fip_ring *ring, struct request *rq, union fipsee_message *message, u16 tag)
 {
 	u64 capabilities = ring->disk->capabilities;
@@ -251,8 +251,8 @@ static __always_inline void fip_ring_publish(struct fip_ring *ring, const union 
 }
 
 /*
- * Publishes a request, or says why not; with `misfit` it was not published because the ring cannot name its memory. From the moment
- * that its tag stands in in_flight, a daemon that lies may complete it: nothing of it is read after that.
+ * Publishes a request, or says why not; with `misfit` it was not published because the ring cannot name its memory. Once
+ * its tag is in in_flight, a faulty daemon may complete it: nothing of it is read after that.
  */
 blk_status_t fip_ring_issue(struct fip_ring *ring, struct request *rq, bool *misfit)
 {
@@ -292,7 +292,7 @@ static void fip_ring_pace(struct fip_ring *ring)
 		return;
 	}
 	if (unlikely(fipsee_pace_begin(&ring->pace, now, ring->completions.ring.cold))) {
-		/* Once in thousands of requests. Who holds the bit is quick. */
+		/* Once in thousands of requests. The bit is never held for long. */
 		fip_reap_lock(ring);
 		fipsee_pace_apply(&ring->pace, &ring->requests, &ring->completions);
 		fip_reap_unlock(ring);

@@ -7,7 +7,7 @@
 
 #include "fip_blk.h"
 
-/* A task that removes the device waits no longer for a request than this. */
+/* Longest that a task that removes the device waits for a request. */
 #define FIP_REMOVE_SECONDS 30U
 
 static bool fip_is_polled(const struct fip_disk *disk, const struct blk_mq_hw_ctx *hctx)
@@ -98,7 +98,7 @@ static void fip_queue_rqs(fip_rq_list *list)
 			spin_lock(&ring->submit_lock);
 			fip_ring_begin(ring, is_polled);
 		}
-		/* This way around the block layer does not enter it, and without it the request is not found by its tag. */
+		/* On this path the block layer does not enter it, and without it the request is not found by its tag. */
 		rq->mq_hctx->tags->rqs[rq->tag] = rq;
 		if (unlikely(fip_ring_issue(ring, rq, &misfit) != BLK_STS_OK || misfit))
 			fip_rq_list_add(&left, rq);
@@ -131,7 +131,7 @@ static int fip_poll(struct blk_mq_hw_ctx *hctx, struct io_comp_batch *batch)
 	return fip_ring_is_early(ring) ? 0 : fip_reap(ring, batch);
 }
 
-/* A request takes long. The supervisor asks the back end about it; here is only decided when patience ends. */
+/* A request takes long. The supervisor asks the back end about it; this only decides when the time is up. */
 static enum blk_eh_timer_return fip_timeout(struct request *rq)
 {
 	struct fip_disk *disk = rq->q->queuedata;

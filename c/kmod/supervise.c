@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
- * Which path a disk is on (docs/protocol.md sections 9.2 to 9.5): attaching, leaving the rings, and what becomes of requests meanwhile.
- * All of it in one work item per disk. The path changes only while the block layer's queue is quiesced.
+ * Which path a disk is on (docs/protocol.md sections 9.2 to 9.5): attaching, leaving the rings, and requests meanwhile. All
+ * of it is in one work item per disk. The path changes only while the block layer's queue is quiesced.
  */
 #include <linux/delay.h>
 #include <linux/reboot.h>
@@ -90,7 +90,7 @@ static int fip_read_info(struct fip_disk *disk, struct fipsee_block_info *info)
 		error = -EIO;
 	memcpy(info, sector, sizeof(*info));
 	if (error == -ETIMEDOUT)
-		return error;		/* the daemon may still write there: this sector is given up */
+		return error;		/* the daemon may still write there: this sector is leaked */
 	kfree(sector);
 	if (!error && fipsee_block_info_fault(info, &value))
 		error = -EPROTO;
@@ -124,7 +124,7 @@ static void fip_free_rings(struct fip_disk *disk)
 		fip_memory_free(&disk->rings[index].memory);
 }
 
-/* The daemon said yes: the rings are in force, and first of all tell what the disk is. */
+/* The daemon said yes: the rings are in force, and the first request asks for the disk's properties. */
 static int fip_attached(struct fip_disk *disk, u64 attachment, bool is_first)
 {
 	struct fipsee_block_info info;
@@ -204,7 +204,7 @@ int fip_attach(struct fip_disk *disk, bool is_first)
 
 /* ---- Leaving --------------------------------------------------------------------------------------------------- */
 
-/* Is the attachment still there? What a bell may have told, asked directly. */
+/* Is the attachment still there? A doorbell request may have been lost, so the back end is asked. */
 static void fip_check(struct fip_disk *disk)
 {
 	struct fipsee_vm_reply reply;
@@ -233,18 +233,18 @@ static u32 fip_outstanding(struct fip_disk *disk)
 	return count;
 }
 
-/* Waits until everything published was answered and the daemon let go of the rings. False if it cannot be reached or will not. */
+/* Waits until everything published was answered and the daemon let go of the rings. False if it does not. */
 static bool fip_detach(struct fip_disk *disk)
 {
-	unsigned int patience = fip_fail_seconds ?: UINT_MAX / HZ / 2;
+	unsigned int timeout = fip_fail_seconds ?: UINT_MAX / HZ / 2;
 	unsigned long began = jiffies, checked = jiffies;
 
 	if (READ_ONCE(disk->is_removing) || !disk->gendisk)
-		patience = max(fip_query_seconds, 1U);
+		timeout = max(fip_query_seconds, 1U);
 	while (fip_outstanding(disk) && !READ_ONCE(disk->is_broken)) {
 		if (test_bit(FIP_EVENT_DEAD, &disk->events))
 			return true;
-		if (fip_is_over(began, patience))
+		if (fip_is_over(began, timeout))
 			return false;
 		if (fip_is_over(checked, max(fip_query_seconds, 1U))) {
 			fip_check(disk);
@@ -258,7 +258,7 @@ static bool fip_detach(struct fip_disk *disk)
 
 		if (!error)
 			return true;
-		if (fip_is_over(began, patience))
+		if (fip_is_over(began, timeout))
 			return false;
 		if (error != -ETIMEDOUT)
 			msleep(100);
@@ -315,8 +315,9 @@ void fip_leave_rings(struct fip_disk *disk, bool is_dead)
 }
 
 /*
- * The end of a disk that cannot be trusted, or is gone. Detaching and the reset come first: requests end when the device cannot write any
- * more. Not every transport tells the back end of a reset (user-mode Linux does not). Of a back end that does not answer see aside.c.
+ * The end of a disk that cannot be trusted, or is gone. Detaching and the reset come first: requests end when the device can
+ * no longer write. Not every transport notifies the back end of a reset (user-mode Linux does not). For a back end that does
+ * not answer see aside.c.
  */
 static void fip_fail_all(struct fip_disk *disk)
 {
@@ -418,7 +419,7 @@ void fip_supervise(struct work_struct *work)
 	mutex_lock(&disk->supervising);
 	if (disk->is_paused)
 		goto out;
-	/* A machine that goes down breaks its devices, and nobody is to be alarmed. */
+	/* A machine that goes down breaks its devices; that is no error. */
 	if (system_state > SYSTEM_RUNNING)
 		goto out;
 	if (!READ_ONCE(disk->is_broken) && virtqueue_is_broken(disk->virtqueues[0].vq))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
- * Threads that reap what submitters left. Each has its share of a disk's rings. It polls while answers are due soon, then arms the rings
- * and sleeps until the daemon rings or a submitter wakes it.
+ * Threads that reap what submitters left. Each has its share of a disk's rings. It polls while answers are due soon, then
+ * arms the rings and sleeps until the daemon rings or a submitter wakes it.
  */
 #include <linux/kthread.h>
 #include <linux/sched.h>
@@ -43,7 +43,7 @@ static bool fip_thread_has_work(struct fip_thread *thread)
 	return false;
 }
 
-/* The slot that the next answer will be written to, if one ring alone owes any. */
+/* The slot that the next answer will be written to, if only one ring awaits any. */
 static const u32 *fip_thread_word(struct fip_thread *thread, u32 *value)
 {
 	struct fip_ring *ring, *only = NULL;
@@ -68,7 +68,7 @@ static const u32 *fip_thread_word(struct fip_thread *thread, u32 *value)
 	return word;
 }
 
-/* One look's pause. The word waited on stays mapped whatever becomes of the ring: kernel memory is never unmapped. */
+/* The pause after one look. The word waited on stays mapped even if the ring is freed: kernel memory is never unmapped. */
 static void fip_thread_pause(struct fip_thread *thread)
 {
 	const u32 *word = NULL;
@@ -93,7 +93,7 @@ static void fip_thread_poll(struct fip_thread *thread)
 	while (!kthread_should_stop()) {
 		if (fip_thread_reap(thread)) {
 			/*
-			 * Who waited for that is to run first. On one CPU, cond_resched() would leave us on it for some
+			 * Tasks that waited for it are to run first. On one CPU, cond_resched() would leave us on it for some
 			 * microseconds, as long as we have not used up our share.
 			 */
 			yield();
@@ -113,7 +113,7 @@ static void fip_thread_poll(struct fip_thread *thread)
 	}
 }
 
-/* False if there is something to do after all. */
+/* False if there is work after all. */
 static bool fip_thread_arm(struct fip_thread *thread)
 {
 	struct fip_ring *ring;

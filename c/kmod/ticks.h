@@ -11,7 +11,7 @@
 #include <linux/processor.h>
 #include <linux/timex.h>
 
-/* User-mode Linux runs on the same instruction as the kernel it stands in for. */
+/* User-mode Linux runs on the same instruction as the kernel it replaces. */
 static inline u64 fip_ticks(void)
 {
 #if defined(CONFIG_X86_64) || defined(CONFIG_UML)
@@ -52,15 +52,15 @@ static inline u64 fip_measure_ticks_per_ms(void)
 #include <asm/cpufeature.h>
 #include <asm/mwait.h>
 
-/* Without such an instruction, or where the hypervisor hides it, waiting is pausing. */
+/* Without such an instruction, or where the hypervisor hides it, only PAUSE. */
 static inline bool fip_can_mwait(void)
 {
 	return boot_cpu_has(X86_FEATURE_WAITPKG) || boot_cpu_has(X86_FEATURE_MWAIT);
 }
 
 /*
- * Wait until `word` is no longer `value`, or for about `ticks`. UMWAIT has a deadline. MWAIT ends at the next interrupt at the latest,
- * and a CPU that runs a thread has its tick.
+ * Wait until `word` is no longer `value`, or for about `ticks`. UMWAIT has a deadline. MWAIT ends at the next interrupt at the
+ * latest, and a CPU that runs a thread has its tick.
  */
 static inline void fip_mwait(const u32 *word, u32 value, u64 ticks)
 {

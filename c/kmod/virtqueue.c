@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
- * The virtqueue path: plain virtio-blk requests, and what comes back from a virtqueue, bells and upgrade requests included.
+ * The virtqueue path: plain virtio-blk requests, and what comes back from a virtqueue, upgrade requests included.
  */
 #include <linux/interrupt.h>
 #include <linux/slab.h>
@@ -165,7 +165,7 @@ static void fip_take_request(struct fip_virtqueue *virtqueue, struct fip_request
 	returned->requests = rq;
 }
 
-/* A bell came back: it was rung, or its attachment is gone. One of an attachment before says nothing. */
+/* A doorbell request came back: it was rung, or its attachment is gone. One of an earlier attachment means nothing. */
 static void fip_take_doorbell(struct fip_virtqueue *virtqueue, struct fip_returned *returned)
 {
 	struct fip_exchange *doorbell = &virtqueue->doorbell;
@@ -188,7 +188,7 @@ static void fip_take_exchange(struct fip_virtqueue *virtqueue, struct fip_exchan
 		complete(&exchange->done);
 }
 
-/* Everything that was on the virtqueue at most: what is added meanwhile waits for the next interrupt. */
+/* At most what was on the virtqueue: what is added meanwhile waits for the next interrupt. */
 static void fip_take_all(struct fip_virtqueue *virtqueue, struct fip_returned *returned)
 {
 	struct fip_token *token;

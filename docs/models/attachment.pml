@@ -1,19 +1,19 @@
 /*
- * The life of an attachment as Promela: attach, submit, detach, death of either side, restart of the daemon, resubmission. `cargo xtask
- * models` checks it with spin; what each part is in the code stands beside it.
+ * An attachment as Promela: attach, submit, detach, death of either side, restart of the daemon, resubmission. `cargo xtask
+ * models` checks it with spin; a comment names each part's place in the code.
  *
  * What must hold, whatever the order of events:
  *   - each request completes exactly once to the caller: the assertion where the client reaps, and `ends` below;
  *   - no completion comes for what was not issued, or was issued before a restart under the same tag: the same assertion;
  *   - memory is unmapped only when nothing in flight names it: the assertions of the daemon;
- *   - nobody waits for ever: spin finds no state without a way out but the two `end` labels.
+ *   - no process waits for ever: spin finds no state without a way out but the two `end` labels.
  *
- * A model that passes says little until it is seen to fail. Each of these macros breaks it, and `cargo xtask models` wants each to fail:
- *   RESUBMIT_WITHOUT_CLEARING  the next attachment has the rings of the last: what stands there comes once more
- *   FORGET_TO_RESUBMIT         after a restart the client waits for what the dead daemon had
+ * A model that passes says little until it is seen to fail. Each of these macros must make it fail in `cargo xtask models`:
+ *   RESUBMIT_WITHOUT_CLEARING  the next attachment has the rings of the last: what is there comes once more
+ *   FORGET_TO_RESUBMIT         after a restart the client waits for what the ended daemon had
  *   UNMAP_BEFORE_DRAIN         a hang-up unmaps at once
  *   DETACH_WITHOUT_DRAIN       DETACH is answered while requests are in flight
- *   REAP_AFTER_RESUBMIT        the client submits again before it has taken what the dead daemon had published, and takes that then
+ *   REAP_AFTER_RESUBMIT        the client submits again before it takes what the ended daemon had published, and takes it then
  */
 #define DEPTH 2			/* requests outstanding at most, tags 0 and 1 */
 #ifndef REQUESTS
@@ -38,17 +38,17 @@
 
 mtype = { ATTACH, ATTACHED, DETACH, DETACHED };
 
-/* Of each connection: its socket, both ways, and the rings of its region. A message of a ring is a tag, and, for the assertions only,
- * the number of the request. */
+/* Of each connection: its socket, both ways, and the rings of its region. A message of a ring is a tag, and, for the
+ * assertions only, the number of the request. */
 chan asked[LINKS] = [2] of { mtype };
 chan answered[LINKS] = [2] of { mtype };
 chan requests[LINKS] = [DEPTH] of { byte, byte };
 chan completions[LINKS] = [DEPTH] of { byte, byte };
 bool gone[LINKS];		/* the daemon has closed its end, or died */
-bool hung_up[LINKS];		/* the client has */
+bool hung_up[LINKS];		/* the client has closed its end, or died */
 
 byte links = 0;			/* connections made so far */
-bool running = false;		/* somebody listens */
+bool running = false;		/* a daemon listens */
 bool client_ended = false;
 byte restarts = 0;
 
@@ -137,7 +137,7 @@ byte in_flight = 0;		/* requests that the disk works on */
 byte doing[DEPTH];		/* their numbers, by tag */
 bool mapped = false;
 
-/* A process that dies takes its mappings and what it was doing along. */
+/* A process that dies loses its mappings and its work. */
 inline die()
 {
 	d_step {
@@ -157,7 +157,7 @@ inline die()
 	}
 }
 
-/* crates/daemon: front/local.rs, front/session.rs, worker/mod.rs */
+/* crates/serve: session/mod.rs, worker.rs */
 active proctype daemon()
 {
 	byte served = 0;	/* connections accepted */
@@ -205,7 +205,7 @@ listen:
 			in_flight--;
 		}
 	:: asked[here]?DETACH -> leaving = true
-	/* SIGTERM: let nobody in, finish what is published, and say so. */
+	/* SIGTERM: accept no client, finish what is published, and say so. */
 	:: restarts < RESTARTS && !stopping && !leaving && !abandoned -> running = false; stopping = true; leaving = true
 	:: hung_up[here] && !abandoned -> abandoned = true
 #ifdef DETACH_WITHOUT_DRAIN
@@ -239,5 +239,5 @@ end_daemon:
 	running = false
 }
 
-/* A client that lives hears of everything: with every process given its turn, it gets to its end. */
+/* A client that does not die finishes: every process is given its turn. */
 ltl ends { <> (client_ended && (finished == REQUESTS || CLIENT_MAY_DIE)) }

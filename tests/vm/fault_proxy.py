@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""fault_proxy.py LISTEN BACK_END: stands between a hypervisor and a vhost-user-blk back end and passes everything on, until it is reported to
-meddle by a line on its standard input. Each is answered by a line: "done", or what went wrong.
+"""fault_proxy.py LISTEN BACK_END: passes everything on between a hypervisor and a vhost-user-blk back end, and injects a fault
+for each line on its standard input. Each line is answered by one: "done", or what went wrong.
 
 detach    the log of writes is switched on and off again, as at a migration: the daemon wants the disk back on virtqueues
 lie KIND  a message that no daemon sends is written into a completion ring of the guest, some slots ahead of the daemon. The guest
-          reads it when it comes to that slot, unless the daemon was faster and put the truth there: then it is written again, until
-          the ring stands still, or the guest has let go of its device: the memory is somebody else's then
+          reads it when it comes to that slot, unless the daemon was faster with its own message: then it is written again, until
+          the ring does not move, or the guest has let go of its device: the memory is used otherwise then
 """
 
 import array
@@ -29,7 +29,7 @@ PAGE_BYTES = 4096
 
 # docs/protocol.md, sections 9.1, 3.2 and 5.
 ATTACH = struct.pack("<4sHH", b"FiUP", 1, 2)
-QUESTION_BYTES = ENTRY_BYTES = SLOT_BYTES = 64
+UPGRADE_REQUEST_BYTES = ENTRY_BYTES = SLOT_BYTES = 64
 STAMP_AT = 60
 # More slots ahead than the load has requests under way.
 AHEAD = 20
@@ -62,11 +62,11 @@ class FaultProxy:
         self.sending = threading.Lock()
         self.features = 0
         self.regions = []
-        # Requests of ours whose replies the front end must not see.
+        # Requests of ours: the front end must not see their replies.
         self.swallow = []
         self.swallowed = threading.Condition()
         # How often the guest has let go of its rings; they are written to with this held.
-        self.lives = 0
+        self.generation = 0
         self.writing = threading.Lock()
 
     # ---- Passing on
@@ -82,7 +82,7 @@ class FaultProxy:
             with self.sending:
                 send(self.back, header, body, descriptors)
             close(descriptors)
-        # Who waits for the end of the connection learns of it.
+        # A back end that waits for the end of the connection sees it.
         self.back.shutdown(socket.SHUT_RDWR)
 
     def pass_replies(self):
@@ -103,7 +103,7 @@ class FaultProxy:
         if request in (SET_VRING_NUM, SET_VRING_ADDR, SET_VRING_BASE, GET_VRING_BASE):
             # Before it is passed on: the guest waits for the answer, and then gives the memory away.
             with self.writing:
-                self.lives += 1
+                self.generation += 1
         elif request == SET_FEATURES:
             (self.features,) = struct.unpack("<Q", body)
         elif request == SET_PROTOCOL_FEATURES:
@@ -132,7 +132,7 @@ class FaultProxy:
         if not answered:
             raise OSError(f"the back end does not answer request {request}")
 
-    # ---- Meddling
+    # ---- Faults
 
     def detach(self):
         end = max(region.guest + region.length for region in self.regions)
@@ -145,9 +145,9 @@ class FaultProxy:
         self.ask(SET_FEATURES, struct.pack("<Q", self.features))
         os.close(log)
 
-    def lie(self, kind):
-        lives, ring = self.lives, self.live_ring()
-        while self.lives == lives:
+    def inject(self, kind):
+        generation, ring = self.generation, self.live_ring()
+        while self.generation == generation:
             messages = KINDS[kind]
             position = ring.position()
             if not position or position[0] + AHEAD + len(messages) > ring.slots:
@@ -156,11 +156,11 @@ class FaultProxy:
                 continue
             index, stamp = position
             with self.writing:
-                if self.lives != lives:
+                if self.generation != generation:
                     return
                 for number, message in enumerate(messages):
                     ring.write(index + AHEAD + number, message, stamp)
-            # What is under way when the guest reads the lie is still completed. Looks are counted: this process may be stopped a while.
+            # What is under way when the guest reads the fault is still completed. Looks are counted, not time.
             still, last = 0, position
             while still < 50:
                 time.sleep(0.01)
@@ -184,18 +184,18 @@ class FaultProxy:
         raise OSError("no completion ring of the guest moves")
 
     def rings(self):
-        for region, address in self.questions():
+        for region, address in self.upgrade_requests():
             count = struct.unpack("<H", region.read(address + 24, 2))[0]
             for number in range(count if count <= 64 else 0):
-                entry = region.read(address + QUESTION_BYTES + number * ENTRY_BYTES, ENTRY_BYTES)
+                entry = region.read(address + UPGRADE_REQUEST_BYTES + number * ENTRY_BYTES, ENTRY_BYTES)
                 # 3.2: the offsets of requests, completions and cold words, then slots of both, depth.
                 _, completions, _, _, slots, _ = struct.unpack_from("<QQQIII", entry)
                 inside = region.guest <= completions < region.guest + region.length - slots * SLOT_BYTES
                 if inside and 2 <= slots <= 65536 and slots & (slots - 1) == 0 and completions % SLOT_BYTES == 0:
                     yield Ring(region, completions, slots)
 
-    def questions(self):
-        """Where in the guest's memory a question for rings lies, or lay."""
+    def upgrade_requests(self):
+        """Where in the guest's memory an upgrade request for rings is, or was."""
         for region in self.regions:
             end, at = region.offset + region.length, region.offset
             while at < end:
@@ -226,7 +226,7 @@ class Ring:
         stamps = struct.unpack(f"<{self.slots * SLOT_BYTES // 4}I", data)[STAMP_AT // 4 :: SLOT_BYTES // 4]
         lap = stamps[0]
         index = next((index for index, stamp in enumerate(stamps) if stamp != lap), self.slots)
-        # A lie that nobody has come to yet stands ahead of the rest.
+        # A fault that the guest has not yet reached is ahead of the rest.
         rest = [stamp for stamp in stamps[index:] if stamp != lap]
         if not lap or any(stamp != lap - 1 for stamp in rest):
             return None
@@ -284,14 +284,14 @@ def close(descriptors):
         os.close(descriptor)
 
 
-def obey(fault_proxy, line):
+def handle(fault_proxy, line):
     word, _, argument = line.partition(" ")
     if word == "detach":
         fault_proxy.detach()
     elif word == "lie" and argument in KINDS:
-        fault_proxy.lie(argument)
+        fault_proxy.inject(argument)
     else:
-        raise OSError(f"nobody knows how to '{line}'")
+        raise OSError(f"unknown command '{line}'")
 
 
 def main(listen, back_end):
@@ -305,7 +305,7 @@ def main(listen, back_end):
     fault_proxy.run()
     for line in sys.stdin:
         try:
-            obey(fault_proxy, line.strip())
+            handle(fault_proxy, line.strip())
             print("done", flush=True)
         except (OSError, struct.error, ValueError) as error:
             print(error or repr(error), flush=True)

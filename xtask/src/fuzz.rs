@@ -17,7 +17,7 @@ usage: cargo xtask fuzz [TARGET]... [--executions N] [--keep]
 
 An input that makes a parser do what it must not is kept in target/fuzz/TARGET/, and its bytes are in what is printed.";
 
-/// Inputs for each target unless told otherwise.
+/// Inputs for each target by default.
 const DEFAULT_EXECUTIONS: u64 = 1_000_000;
 /// Inputs for each target in `cargo xtask test`: some seconds.
 const SMOKE_EXECUTIONS: u64 = 50_000;
@@ -79,7 +79,7 @@ pub(crate) fn command(root: &Path, arguments: &[String], tally: &mut Tally) -> R
     Ok(true)
 }
 
-/// A little of everything, from the corpus on: that the fuzzer works, and what lies near.
+/// A little of everything, from the corpus on: that the fuzzer works, and what is near.
 pub(crate) fn smoke(root: &Path, tally: &mut Tally) {
     match targets(root) {
         Ok(targets) => run(root, &Plan { targets, executions: SMOKE_EXECUTIONS, keep: false }, tally),

@@ -7,9 +7,9 @@ use crate::setup::{self, is_installed};
 use crate::{cargo, step};
 
 const MANIFEST: &str = "bench/peers/Cargo.toml";
-/// Compiles everybody for this CPU.
+/// Compiles all mechanisms for this CPU.
 const CONFIGURATION: &str = "bench/peers/.cargo/config.toml";
-/// Whose cmake is new enough for Aeron, which wants 3.30; Debian 12 has 3.25. From Python's package index.
+/// Aeron needs cmake 3.30; Debian 12 has 3.25. From Python's package index.
 const CMAKE: &str = "cmake==4.4.4";
 const LEAST_CMAKE: (u32, u32) = (3, 30);
 
@@ -31,7 +31,7 @@ const NEEDS: [Need; 6] = [
 
 /// Run the benchmark with `arguments`.
 pub(crate) fn run(root: &Path, arguments: &[String]) -> ExitCode {
-    // Questions about the command line need no peers.
+    // Help and usage errors need no peers.
     let asks = arguments.iter().any(|argument| ["--help", "-h"].contains(&argument.as_str()));
     let mut features: &[&str] = &["--no-default-features"];
     let cmake = if asks { None } else { provide(root) };
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_of_cmake_are_told_apart() {
+    fn versions_of_cmake_are_distinguished() {
         assert_eq!(version("cmake version 3.25.1\n\nCMake suite maintained\n"), Some((3, 25)));
         assert_eq!(version("cmake version 4.4.4\n"), Some((4, 4)));
         assert_eq!(version("cannot run \"cmake\""), None);

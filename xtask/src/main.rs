@@ -33,19 +33,19 @@ usage: cargo xtask COMMAND
   deb     dist, then Debian packages of it into target/debian
   ci      tier 1: format, clippy, tidy, loom, models, C headers, documentation, fuzzing for a moment, Miri
   tidy    the project's own rules, file by file
-  fuzz    every parser of a peer's bytes under a coverage-guided fuzzer; `fuzz --help` tells more
+  fuzz    every parser of a peer's bytes under a coverage-guided fuzzer; `fuzz --help` says more
   loom    the ring under the model checker, and its known-bad variants, which must fail
   models  the models in docs/models under spin, and their broken variants, which must fail
-  vm      disks in virtual machines; `vm --list` and `vm --help` tell more
+  vm      disks in virtual machines; `vm --list` and `vm --help` say more
   endure  kill daemon and clients 500 times and more under load, and compare; `endure oracle`: requests that overlap;
           `endure --help` and `endure oracle --help` say more
-  simulate   clients and daemons by seed, with every kind of fault, in one thread; `simulate --help` tells more
+  simulate   clients and daemons by seed, with every kind of fault, in one thread; `simulate --help` says more
   bench   setup, dist, then the benchmarks, on a quiet machine; arguments go to fipsee-bench
-  bench ipc   messages between two CPUs, ours and everybody's, on a quiet machine; `bench ipc --help` tells more
-  bench hostile   what each lie of a client or guest costs who does not lie, on a quiet machine; `bench --help` tells more
+  bench ipc   messages between two CPUs, ours and others, on a quiet machine; `bench ipc --help` says more
+  bench hostile   what each fault of a client or guest costs a correct client, on a quiet machine; `bench --help` says more
   bench pairs OLD NEW   is the new daemon slower than the old one? programs or git revisions; `bench pairs --help`
   bench small-writes    512 B writes beside fio's, and what they cost where the device takes only 4 KiB, on a quiet machine
-  bench vm    disks as a guest's kernel sees them, on a quiet machine; `bench vm --help` tells more";
+  bench vm    disks as a guest's kernel sees them, on a quiet machine; `bench vm --help` says more";
 
 /// Exit code for a command line that makes no sense, or asks for what is not there.
 const USAGE_ERROR: u8 = 2;
@@ -149,7 +149,7 @@ fn bench(root: &Path, arguments: &[String]) -> ExitCode {
         eprintln!("error: this checkout has no benchmark suite (bench/suite, package fipsee-bench)");
         return ExitCode::from(USAGE_ERROR);
     }
-    // Questions about the command line need nothing that ships.
+    // Help and usage errors need nothing that ships.
     let measures = !arguments.iter().any(|argument| ["--help", "-h", "--version", "-V"].contains(&argument.as_str()));
     let mut command = cargo(root);
     command.args(["run", "--release", "--package", "fipsee-bench", "--"]).args(arguments);

@@ -1,5 +1,5 @@
-//! The models in docs/models under spin. As with loom, one that passes says nothing until it is seen to fail: each way to break it
-//! must.
+//! The models in docs/models under spin. As with loom, one that passes says nothing until it is seen to fail: each way to break
+//! it must.
 
 use std::fs;
 use std::path::Path;
@@ -45,7 +45,7 @@ fn check(root: &Path, variant: &Variant) -> Result<String, String> {
     let safety = search(root, variant, &["-DSAFETY", "-DNOCLAIM"], &[])?;
     let states = verdict(variant, &safety)?;
     if variant.must_fail_with.is_none() {
-        // Each process is given its turn (-f), or anybody could be kept waiting.
+        // Each process is given its turn (-f), or a process could wait for ever.
         let liveness = search(root, variant, &["-DNFAIR=3"], &["-a", "-f", "-N", "ends"])?;
         verdict(variant, &liveness)?;
     }

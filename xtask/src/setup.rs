@@ -56,14 +56,14 @@ const TOOLS: &[Tool] = &[
     Tool {
         program: "fusermount3",
         package: "fuse3",
-        needed_for: "mounts by users who are not root, the benchmark's peers through FUSE",
+        needed_for: "mounts by users other than root, the benchmark's peers through FUSE",
     },
     Tool { program: "rsvg-convert", package: "librsvg2-bin", needed_for: "the benchmark's plot as PNG" },
     Tool { program: "losetup", package: "mount", needed_for: "file systems on mounted disks, disks with 4096 B sectors" },
     Tool { program: "mkfs.ext4", package: "e2fsprogs", needed_for: "the oracle on ext4" },
     Tool { program: "mkfs.xfs", package: "xfsprogs", needed_for: "the oracle on XFS" },
     Tool { program: "mkfs.btrfs", package: "btrfs-progs", needed_for: "the oracle on btrfs" },
-    Tool { program: "setpriv", package: "util-linux", needed_for: "the tests of who may use a mounted disk" },
+    Tool { program: "setpriv", package: "util-linux", needed_for: "the tests of a mounted disk's permissions" },
     Tool { program: "qemu-img", package: "qemu-utils", needed_for: "images on mounted disks" },
 ];
 

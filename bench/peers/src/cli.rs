@@ -16,13 +16,13 @@ use crate::results::{Measure, Results, STREAM_SLOTS};
 #[derive(Parser)]
 #[command(name = "cargo xtask bench ipc")]
 struct Arguments {
-    /// Rounds; each asks everybody once, in rotating order
+    /// Rounds; each asks all once, in rotating order
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
     /// Three short rounds: does everything still run?
     #[arg(long, conflicts_with = "rounds")]
     quick: bool,
-    /// Only mechanisms whose name contains this, and Fip-see's ring; may be given several times
+    /// Only mechanisms with this in their name, and Fip-see's ring; may be given several times
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// Print the results as JSON instead of the table
@@ -49,7 +49,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// `false`: somebody failed, and the table says who.
+/// `false`: a mechanism failed, and the table says which.
 fn run(arguments: &Arguments) -> Result<bool, String> {
     let entries = chosen(&arguments.only)?;
     if arguments.list {
@@ -63,7 +63,7 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
     let mut results = Results::default();
     for round in 0..rounds {
         for measure in Measure::all() {
-            ask_everybody(&entries, measure, round, cpus, arguments.quick, &mut results);
+            ask_all(&entries, measure, round, cpus, arguments.quick, &mut results);
         }
         eprintln!("round {} of {rounds}: {} s", round + 1, started.elapsed().as_secs());
     }
@@ -94,7 +94,7 @@ fn list(entries: &[Entry]) -> Result<bool, String> {
     Ok(true)
 }
 
-fn ask_everybody(entries: &[Entry], measure: Measure, round: usize, cpus: [usize; 2], quick: bool, results: &mut Results) {
+fn ask_all(entries: &[Entry], measure: Measure, round: usize, cpus: [usize; 2], quick: bool, results: &mut Results) {
     let runner_of = |entry: &Entry| match measure {
         Measure::RoundTrip => entry.call,
         Measure::Burst => entry.burst,

@@ -3,7 +3,7 @@
 
 pub mod cli;
 pub mod harness;
-/// The machine's facts, as the other benchmarks record them.
+/// The machine, as the other benchmarks record it.
 #[path = "../../suite/src/machine_info.rs"]
 mod machine_info;
 pub mod mechanisms;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::harness::{BURST, Outcome};
 use crate::mechanisms::Entry;
 
-/// One question to every mechanism.
+/// One measurement of every mechanism.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Measure {
     /// One message and its answer.

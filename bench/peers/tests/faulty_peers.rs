@@ -1,5 +1,5 @@
-//! The harness believes nobody: messages that are changed, lost, doubled or swapped fail the mechanism, and so does one
-//! that dies. And all who are built carry messages unharmed.
+//! The harness trusts no mechanism: messages that are changed, lost, doubled or swapped fail the mechanism, and so does one
+//! that ends. All that are built carry messages unharmed.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -22,7 +22,7 @@ const SWAPS: u8 = 5;
 const PANICS: u8 = 6;
 const DIES: u8 = 7;
 
-/// A pair of sockets whose ends do not all tell the truth.
+/// A pair of sockets with faulty ends.
 struct FaultyDaemon<const FAULT: u8>(UnixStream, UnixStream);
 
 struct FaultyDaemonEnd<const FAULT: u8> {
@@ -100,12 +100,12 @@ fn run(runner: Runner, burst: usize) -> Result<(), String> {
 
 #[track_caller]
 fn fails(runner: Runner, burst: usize, with: &str) {
-    let error = run(runner, burst).expect_err("it lied");
+    let error = run(runner, burst).expect_err("it is faulty");
     assert!(error.starts_with(with), "{error}");
 }
 
 #[test]
-fn honest_mechanism_passes() {
+fn correct_mechanism_passes() {
     for burst in [1, BURST] {
         assert_eq!(run(job::calls::<FaultyDaemon<CORRECT>>, burst), Ok(()));
         assert_eq!(run(job::stream::<FaultyDaemon<CORRECT>>, burst), Ok(()));
@@ -116,7 +116,7 @@ fn honest_mechanism_passes() {
 fn one_wrong_bit_fails_on_both_ways() {
     for burst in [1, BURST] {
         // The server answers first and checks then, so either side may be the first to say so.
-        let error = run(job::calls::<FaultyDaemon<CHANGES_A_CALL>>, burst).expect_err("it lied");
+        let error = run(job::calls::<FaultyDaemon<CHANGES_A_CALL>>, burst).expect_err("it is faulty");
         assert!(error.contains(" 100 is wrong from byte 59 on"), "{error}");
         fails(job::stream::<FaultyDaemon<CHANGES_A_CALL>>, burst, "message 100 is wrong from byte 59 on");
         fails(job::calls::<FaultyDaemon<CHANGES_AN_ANSWER>>, burst, "answer 100 is wrong from byte 59 on");
@@ -133,14 +133,14 @@ fn lost_doubled_and_swapped_messages_fail() {
 }
 
 #[test]
-fn mechanism_that_panics_or_dies_fails_with_its_reason() {
+fn mechanism_that_panics_or_ends_fails_with_its_reason() {
     fails(job::calls::<FaultyDaemon<PANICS>>, 1, "not today");
     // Its other side finds out by itself, or waits in vain until both are ended.
     assert!(run(job::calls::<FaultyDaemon<DIES>>, 1).is_err());
 }
 
 #[test]
-fn whoever_is_built_carries_messages_unharmed() {
+fn each_built_mechanism_carries_messages_unharmed() {
     for entry in mechanisms::all() {
         let Entry { name, call, burst, stream, missing, .. } = entry;
         assert_eq!(missing.is_some(), call.is_none(), "{name}: either it is measured or the table says what is missing");

@@ -33,7 +33,7 @@ pub(crate) struct Settings {
     pub(crate) places: bool,
     /// Measure only the peers, with other settings.
     pub(crate) tune: bool,
-    /// The README whose headline is to be renewed.
+    /// The README with the headline to renew.
     pub(crate) readme: Option<PathBuf>,
 }
 
@@ -124,7 +124,7 @@ pub(crate) fn run(settings: Settings) -> Result<(), String> {
     }
     match bench.skips.iter().filter(|skip| skip.failed).count() {
         0 => Ok(()),
-        count => Err(format!("{count} candidates failed; their reasons stand above")),
+        count => Err(format!("{count} candidates failed; their reasons are above")),
     }
 }
 
@@ -183,7 +183,7 @@ impl Bench {
         service.chain(matrix).collect()
     }
 
-    /// Nobody who waits may disturb those who are measured.
+    /// No process that waits may disturb the measured ones.
     fn idle_servers(&self) -> Result<Value, String> {
         let named = self.ways.iter().flat_map(|open| open.way.servers().into_iter().map(|pid| (open.entry.name, pid)));
         let mut servers: Vec<(&str, u32)> = vec![("fipseed", self.service.daemon.pid())];

@@ -17,7 +17,7 @@ pub(crate) fn all(results: &Results) -> Vec<Claim> {
     claims
 }
 
-/// Measured in pairs: the median of the ratios stands even if the machine changes in between.
+/// Measured in pairs: the median of the ratios holds even if the machine changes in between.
 fn paired(results: &Results, ours: &str, theirs: &str, metric: &str) -> Option<f64> {
     Some(results.get(ours, metric)?.ratio_to(results.get(theirs, metric)?))
 }
@@ -89,7 +89,7 @@ fn of_the_doors(results: &Results) -> Vec<Claim> {
     ]
 }
 
-/// What an unmodified guest gets, as far as a client of vhost-user-blk can tell; `cargo xtask bench vm` has the guests.
+/// What an unmodified guest gets, as far as a client of vhost-user-blk can show; `cargo xtask bench vm` has the guests.
 fn of_virtual_machines(results: &Results) -> Vec<Claim> {
     let median = |text, cell, metric, at_most, limit| Claim {
         text,

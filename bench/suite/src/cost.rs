@@ -7,7 +7,7 @@ use fipsee::load::count_f64;
 
 /// Processor time, user and system, that the process `pid` has used with all its threads, ended ones too.
 pub(crate) fn process_time(pid: u32) -> Result<Duration, String> {
-    let gone = || format!("process {pid} is gone; its message stands above");
+    let gone = || format!("process {pid} is gone; its message is above");
     let pid = libc::pid_t::try_from(pid).map_err(|_| gone())?;
     let mut clock = MaybeUninit::uninit();
     // SAFETY: the pointer is valid for one clock id, which the call writes if it returns 0.

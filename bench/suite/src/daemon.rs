@@ -44,7 +44,7 @@ impl Daemon {
         let admin = daemon.directory.join("s.admin");
         while UnixStream::connect(&admin).is_err() {
             if Instant::now() > deadline || daemon.child.try_wait().is_ok_and(|ended| ended.is_some()) {
-                return Err("the daemon did not come up; its message stands above".to_owned());
+                return Err("the daemon did not come up; its message is above".to_owned());
             }
             std::thread::yield_now();
         }
@@ -65,7 +65,7 @@ impl Daemon {
         vhost_user(&self.directory)
     }
 
-    /// A directory for what lives as long as the daemon.
+    /// A directory that is kept as long as the daemon.
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }

@@ -1,4 +1,4 @@
-//! Files that disks lie in.
+//! Files of disks.
 
 use std::fs::File;
 use std::io::Write;

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_stands_between_the_marks_is_renewed() {
+    fn only_the_text_between_the_marks_is_renewed() {
         let readme = format!("before\n{BEGIN}old\n{END}\nafter\n");
         assert_eq!(renew(&readme, "new\n"), Some(format!("before\n{BEGIN}new\n{END}\nafter\n")));
         assert_eq!(renew("no marks", "new\n"), None);

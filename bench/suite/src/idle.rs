@@ -14,7 +14,7 @@ pub(crate) fn attach(socket: &Path, disk: &str, count: usize) -> Result<Vec<(Dis
     (0..count).map(|_| Disk::attach(socket, &options)).collect()
 }
 
-/// Processor share in percent and sleeps per second of the daemon over `duration`, with nobody doing anything.
+/// Processor share in percent and sleeps per second of the daemon over `duration`, with no client active.
 pub(crate) fn daemon_usage(daemon: &Daemon, duration: Duration) -> Result<(f64, f64), String> {
     std::thread::sleep(Duration::from_millis(200)); // tidy: allow sleep, the daemon needs time to fall asleep
     let (cpu_before, sleeps_before) = daemon.usage()?;
@@ -26,7 +26,7 @@ pub(crate) fn daemon_usage(daemon: &Daemon, duration: Duration) -> Result<(f64, 
     Ok((100.0 * (cpu - cpu_before).as_secs_f64() / seconds, count / seconds))
 }
 
-/// Processor share in percent of each of `servers` while nobody asks anything of them.
+/// Processor share in percent of each of `servers` while no client is active.
 pub(crate) fn server_shares(servers: &[u32], duration: Duration) -> Result<Vec<f64>, String> {
     let times = || servers.iter().map(|pid| process_time(*pid)).collect::<Result<Vec<_>, _>>();
     std::thread::sleep(Duration::from_millis(200)); // tidy: allow sleep, they need time to fall asleep

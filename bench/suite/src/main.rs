@@ -1,5 +1,5 @@
 //! The benchmarks behind every figure this project quotes: peers and ourselves interleaved in the same run, medians and
-//! bests of several rounds, appended to `bench/results/` with the facts of the machine.
+//! bests of several rounds, appended to `bench/results/` with a description of the machine.
 
 mod block;
 mod claims;
@@ -57,7 +57,7 @@ struct Arguments {
     /// After hostile, print the table of docs/reliability.md as well; after small-writes, its table in Markdown.
     #[arg(long)]
     markdown: bool,
-    /// Only candidates whose name contains this; may be given several times.
+    /// Only candidates with this in their name; may be given several times.
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// Where to append the results and to draw the plot.

@@ -20,7 +20,7 @@ pub(crate) fn run(disk: &Region, buffers: &Region, block_bytes: u64, depth: u64,
             let block = usize::try_from(((random >> 32) * blocks) >> 32).unwrap_or(0);
             let from = disk.base().as_ptr().wrapping_add(block * length);
             let to = buffers.base().as_ptr().wrapping_add(slot % depth * length);
-            // SAFETY: the block lies in the disk's region and the slot in the buffers' (both checked above); the two
+            // SAFETY: the block is in the disk's region and the slot in the buffers' (both checked above); the two
             // regions are different mappings.
             unsafe { std::ptr::copy_nonoverlapping(from, to, length) };
         }

@@ -50,7 +50,7 @@ fn on_some<T: Send>(cpus: &[usize], work: impl FnOnce() -> Result<T, String> + S
             bind_to_some(cpus);
             work()
         });
-        bound.join().unwrap_or_else(|_| Err("a benchmark thread panicked; its message stands above".to_owned()))
+        bound.join().unwrap_or_else(|_| Err("a benchmark thread panicked; its message is above".to_owned()))
     })
 }
 

@@ -181,7 +181,7 @@ fn paint(canvas: &Canvas<'_>, rows: &[Row], footer: &[String], bottom: i32) -> R
 }
 
 impl Panel {
-    /// Where `value` lies, logarithmically.
+    /// The place of `value`, logarithmically.
     #[expect(clippy::cast_possible_truncation, reason = "a pixel of a panel, clamped to it")]
     fn place(self, value: f64, range: Decades) -> i32 {
         let share = (value.log10() - f64::from(range.from)) / f64::from(range.to - range.from);
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_grouped_and_the_fastest_stands_first() {
+    fn lines_are_grouped_and_the_fastest_is_first() {
         let mut results = Results::default();
         for (way, p50) in [(QEMU_NBD, 20_000.0), (LIBRARY, 130.0), (CALL, 20.0), ("Rust library, memory disk", 120.0)] {
             results.add_cell(way, SHALLOW, P50, p50);

@@ -122,7 +122,7 @@ impl Service {
         if let Some(fio) = &self.fio {
             let cell = if depth == 1 { SHALLOW } else { DEEP };
             let mut arguments = fio::on_file("io_uring", &self.file, true);
-            // One by one, as fio does when nobody says otherwise, and as it did in the results so far.
+            // One by one, as fio does by default, and as it did in the results so far.
             arguments.extend(["--iodepth_batch_submit=1".to_owned(), "--iodepth_batch_complete_max=1".to_owned()]);
             let report = fio.run(&arguments, cell, self.seconds, self.cpus.client)?;
             results.add(name, IOPS, report.iops);
@@ -131,7 +131,7 @@ impl Service {
         Ok(())
     }
 
-    /// One active client beside one idle one, then beside a thousand; then nobody active.
+    /// One active client beside one idle one, then beside a thousand; then none active.
     pub(crate) fn idle_clients(&self, rounds: usize, results: &mut Results) -> Result<(), String> {
         let attach = |socket: &Path, count| idle::attach(socket, "n", count).map_err(|error| error.to_string());
         let socket = self.daemon.socket();

@@ -1,5 +1,5 @@
-//! Time that the host of a virtual machine gave to others while it was wanted here. A figure measured meanwhile is not this machine's:
-//! with two pollers on CPUs that share one of the host's, a microsecond becomes a time slice.
+//! Time that the host of a virtual machine gave to others while it was wanted here. A figure measured meanwhile is not this
+//! machine's: with two pollers on CPUs that share one of the host's, a microsecond becomes a time slice.
 
 /// More than this, in percent of the CPUs' time, is worth a warning.
 const TOLERABLE_PERCENT: f64 = 1.0;
@@ -11,7 +11,7 @@ pub(crate) struct Steal {
 }
 
 impl Steal {
-    /// From now on; `None` where the kernel does not tell.
+    /// From now on; `None` where the kernel does not report it.
     pub(crate) fn begin() -> Option<Self> {
         Self::parse(&std::fs::read_to_string("/proc/stat").ok()?)
     }

@@ -1,4 +1,4 @@
-//! The benchmark from end to end, as briefly as it goes: what it measures is nonsense, that it measures is not.
+//! The benchmark from end to end, as briefly as possible: it must run; its figures mean nothing.
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -24,7 +24,7 @@ impl Drop for Directory {
     }
 }
 
-/// The benchmark over what ships, its files in `directory`; `None`, said aloud, when nothing was built.
+/// The benchmark over what ships, its files in `directory`; `None`, with a message, when nothing was built.
 fn bench(what: &str, directory: &Path) -> Option<Command> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let is_built = std::env::var_os("FIPSEE_DIST").is_some_and(|dist| root.join(dist).join("bin/fipseed").exists());

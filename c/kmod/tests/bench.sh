@@ -1,4 +1,4 @@
-# fip_bench does what it says; its numbers are for those who measure. With fip.mwait=1 the CPU has MONITOR and MWAIT.
+# fip_bench does what it says; its numbers are not checked. With fip.mwait=1 the CPU has MONITOR and MWAIT.
 . /vm/lib.sh
 # The disk is not what this is about, but works.
 fip-guest sizes "/dev/$(disk 0)" 262144 1

@@ -1,4 +1,4 @@
-# Rings are gone about as the daemon advises, or as the parameter says: whatever is chosen, what was written is read.
+# The rings follow the daemon's advice, or the parameter: with any choice, what was written is read.
 . /vm/lib.sh
 driver=/sys/bus/virtio/drivers/fip_blk
 parameters=/sys/module/fip_blk/parameters

@@ -1,5 +1,5 @@
-# The back end lies, once of each kind (tests/vm/fault_proxy.py tells them). The load fails, the machine does not; then the driver is bound
-# again, and the device, whose back end is honest, works.
+# The back end is faulty, once in each way (tests/vm/fault_proxy.py injects the faults). The load fails, the machine does not;
+# then the driver is bound again, and the device, now with a correct back end, works.
 . /vm/lib.sh
 driver=/sys/bus/virtio/drivers/fip_blk
 has_ended() { ! kill -0 $load 2>/dev/null; }
@@ -15,7 +15,7 @@ for kind in tag far-tag count none kind reserved status size twice; do
     load=$!
     wait_for "requests" is_busy
     report "event lie $kind"
-    wait_for "the load to end after the lie '$kind'" has_ended
+    wait_for "the load to end after the fault '$kind'" has_ended
     if wait $load; then
         fail "$kind: the load ended well"
     fi

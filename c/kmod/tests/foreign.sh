@@ -1,4 +1,4 @@
-# The back end knows nothing of rings: fip_blk says so and leaves the device, virtio_blk takes it; with keep=1 fip_blk drives it over virtio.
+# The back end has no rings: fip_blk says so and leaves the device to virtio_blk; with keep=1 fip_blk drives it over virtio.
 . /vm/lib.sh
 module=/sys/module/fip_blk
 [ ! -e /sys/bus/virtio/devices/virtio0/driver ] || fail "fip_blk took a device whose back end offers no rings"

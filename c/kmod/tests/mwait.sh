@@ -13,11 +13,11 @@ load() {
         { cat /tmp/fio; fail "fio finds other data than it wrote, or an error"; }
 }
 
-# Nobody but the threads looks; they do not give up on an emulated machine, which is slow.
+# Only the threads look; they do not give up on an emulated machine, which is slow.
 echo 0 >$parameters/spin_us
 echo 1000000 >$parameters/thread_us
 load 1
-[ "$(count mwaits)" = 0 ] || fail "a thread waits so without having been told to"
+[ "$(count mwaits)" = 0 ] || fail "a thread waits so without being configured to"
 echo 1 >$parameters/mwait
 before=$(count reaped)
 load 2

@@ -1,5 +1,5 @@
-# The back end falls silent with requests under way: after fail_seconds they fail, the machine goes on. Then the back end speaks, and does what it
-# had been asked: that must not land in memory that somebody else has by then. The driver is bound again, and the device works.
+# The back end stops answering with requests in flight: after fail_seconds they fail, the machine goes on. Then the back end
+# carries them out: the data must not land in memory that another program has by then. The driver is bound again; the device works.
 . /vm/lib.sh
 driver=/sys/bus/virtio/drivers/fip_blk
 name=$(disk 0)
@@ -27,13 +27,13 @@ if dd if="/dev/$name" of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null; then
     fail "a request to the broken disk succeeds"
 fi
 dmesg | grep -q "memory of failed requests is set aside" || fail "the kernel log does not say what becomes of the memory"
-# Nearly all memory that is free goes to somebody else now; what the load had is in it, unless the driver holds it.
+# Nearly all memory that is free goes to another user now; what the load had is in it, unless the driver holds it.
 mount -t tmpfs -o size=100% later /mnt
 megabytes=$(awk '$1 == "MemAvailable:" { print int($2 / 1024) - 64 }' /proc/meminfo)
-dd if=/dev/zero of=/mnt/later bs=1M count="$megabytes" 2>/dev/null || fail "no memory for somebody else"
+dd if=/dev/zero of=/mnt/later bs=1M count="$megabytes" 2>/dev/null || fail "no memory for another user"
 report "event speak"
 echo virtio0 >"$driver/unbind"
-cmp -s -n $((megabytes << 20)) /mnt/later /dev/zero || fail "what was asked for before the silence landed in memory that somebody else had"
+cmp -s -n $((megabytes << 20)) /mnt/later /dev/zero || fail "data of a request before the silence landed in memory that another user had"
 umount /mnt
 echo virtio0 >"$driver/bind"
 fip-guest sizes "/dev/$(disk 0)" 65536 "$(setting seed)"

@@ -1,4 +1,4 @@
-# The daemon wants the disk back on virtqueues, again and again, under load: nothing is lost, and the driver attaches anew each time.
+# The daemon requests the disk back on virtqueues, repeatedly, under load: nothing is lost, and the driver attaches again each time.
 . /vm/lib.sh
 name=$(disk 0)
 stats=/sys/kernel/debug/fip_blk/$name/stats

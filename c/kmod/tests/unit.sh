@@ -1,5 +1,5 @@
-# systemd has booted with fip-blk-takeover@vda enabled: the disk was moved before its file system was mounted by its label. A disk whose back
-# end offers no rings is mounted all the same, as virtio_blk has it.
+# systemd has booted with fip-blk-takeover@vda enabled: the disk was moved before its file system was mounted by its label. A disk
+# whose back end offers no rings is mounted all the same, as virtio_blk has it.
 . /vm/lib.sh
 unit=fip-blk-takeover@vda.service
 driver_of() { basename "$(readlink -f "/sys/bus/virtio/devices/virtio0/driver")"; }
@@ -21,7 +21,7 @@ if [ "$(setting peer)" = fipseed ]; then
 else
     journalctl --boot --unit "$unit" | grep -q "virtio_blk has it again" || fail "the unit does not say why it failed"
 fi
-# As virtio_blk's disks are called, whoever has it.
+# The name that virtio_blk's disks have, under either driver.
 device=/dev/$(basename "${wanted##* }")
 serial=$(cat "/sys/block/${device#/dev/}/serial")
 for name in "by-label/files" "by-uuid/$(blkid -s UUID -o value "$device")" "by-id/virtio-$serial" "by-path/*"; do

@@ -9,14 +9,14 @@ fn main() -> Result<(), Error> {
     let (disk, mut queues) = Disk::attach(socket.as_ref(), &AttachOptions::new(&name))?;
     let queue = &mut queues[0];
     let batch = queue.depth() as u64;
-    let buffer = disk.allocate(batch * BLOCK_BYTES)?; // Memory that the daemon reaches, too.
+    let buffer = disk.allocate(batch * BLOCK_BYTES)?; // Memory shared with the daemon.
     let piece = |block: u64| buffer.segment(block * BLOCK_BYTES, BLOCK_BYTES);
     let sector = |block: u64| block * BLOCK_BYTES / SECTOR_BYTES;
     let data: Vec<u8> = (0..buffer.length_bytes()).map(|place| (place / BLOCK_BYTES + place).to_le_bytes()[0]).collect();
     buffer.fill(0, &data);
     (0..batch).try_for_each(|block| queue.write(sector(block), piece(block), false, block))?;
     finish(queue)?;
-    queue.flush(0)?; // What has completed before is durable after.
+    queue.flush(0)?; // Completed writes are durable afterwards.
     finish(queue)?;
     buffer.fill(0, &vec![0; data.len()]);
     (0..batch).try_for_each(|block| queue.read(sector(block), piece(block), block))?;
@@ -28,7 +28,7 @@ fn main() -> Result<(), Error> {
     disk.detach(queues)
 }
 
-/// Publish what is staged and wait until all of it is answered, in whatever order.
+/// Publish what is staged and wait until all of it is answered, in any order.
 fn finish(queue: &mut Queue) -> Result<(), Error> {
     let mut failed = None;
     while queue.outstanding() > 0 {

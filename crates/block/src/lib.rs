@@ -1,8 +1,8 @@
 //! Block devices over Fip-see channels.
 //!
 //! [`wire`] is the format, [`request`] turns a message from the peer into a checked request, [`client`] submits,
-//! [`server`] serves a queue from a [`disk`]. What is served is the
-//! feature `server`: clients carry neither disks nor the runtime. This crate knows nothing of configuration, threads or names of exports.
+//! [`server`] serves a queue from a [`disk`]. Serving is the
+//! feature `server`: clients need neither disks nor the runtime. This crate has no configuration, threads or export names.
 
 pub mod client;
 #[cfg(feature = "server")]

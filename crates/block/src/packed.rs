@@ -1,21 +1,21 @@
-//! Packed messages: up to three reads and writes of one segment each, without flags (docs/protocol.md section 5.9). A third of the
-//! lines moves between the CPUs.
+//! Packed messages: up to three reads and writes of one segment each, without flags (docs/protocol.md section 5.9). One third as
+//! many cache lines move between the CPUs.
 
 use fipsee_ring::Message;
 
 use crate::wire::{Operation, Segment};
 
-/// The first byte of a packed message, where others have their operation.
+/// The first byte of a packed message, in the place of the operation.
 pub const PACKED: u8 = 8;
 /// Most requests in one message.
 pub const MAX_PACKED_REQUESTS: usize = 3;
 
-/// What a packed message holds two or three of: a read or write of one segment, without flags.
+/// An entry of a packed message, which has two or three: a read or write of one segment, without flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Short {
     /// First sector.
     pub sector: u64,
-    /// The segment as a word of the wire: written and read again as a whole, it never waits in a store buffer for its parts.
+    /// The segment as a word of the wire: written and read as a whole, so that store forwarding works.
     pub segment: u64,
     /// The client's name for it.
     pub tag: u16,
@@ -31,7 +31,7 @@ impl Short {
         Self { sector, segment: segment.to_word(), tag, is_write }
     }
 
-    /// What it asks for.
+    /// Its operation.
     #[must_use]
     #[inline(always)]
     pub const fn operation(&self) -> Operation {

@@ -1,7 +1,7 @@
 //! From a message of the peer to a request that holds only checked values.
 //!
-//! The message was copied out of shared memory once; everything here looks at that copy. An indirect table is copied
-//! once, too, before its first entry is looked at.
+//! The message was copied out of shared memory once; everything here uses that copy. An indirect table is copied
+//! once, too, before its first entry is checked.
 #![deny(clippy::as_conversions)]
 
 use fipsee_ring::Message;
@@ -18,7 +18,7 @@ use crate::wire::{
 /// A checked request. Its memory, if any, is in the [`Span`]s that [`parse`] filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What to do.
+    /// The operation.
     pub operation: Operation,
     /// The client's name for it; any value.
     pub tag: u16,
@@ -61,11 +61,11 @@ impl From<MemoryFault> for Status {
     }
 }
 
-/// Most spans of one request: an indirect table of segments of which some cross from one region of guest memory into the next; and what
-/// the kernel takes at once.
+/// Most spans of one request: an indirect table of segments of which some cross from one region of guest memory into the next;
+/// and the most that the kernel accepts at once.
 pub const MAX_SPANS: usize = 1024;
 
-/// What of a disk decides whether a request is valid, kept beside the queue.
+/// The properties of a disk that decide whether a request is valid, kept beside the queue.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestLimits {
     /// Size in sectors.
@@ -96,7 +96,7 @@ impl RequestLimits {
     /// May blocks be transferred, discarded or zeroed from `sector` on?
     ///
     /// # Errors
-    /// They are no whole blocks, or lie beyond the end of the disk.
+    /// They are not whole blocks, or are beyond the end of the disk.
     #[inline(always)]
     pub fn range(&self, sector: u64, length_sectors: u64) -> Result<(), Status> {
         if (sector | length_sectors) & self.block_mask != 0 {
@@ -111,7 +111,7 @@ impl RequestLimits {
     /// Does the disk have all of these `CAPABILITY_*` bits?
     ///
     /// # Errors
-    /// What to answer if not.
+    /// The status if not.
     #[inline(always)]
     pub const fn needs(&self, capabilities: u32) -> Result<(), Status> {
         if self.capabilities & capabilities == capabilities {
@@ -124,7 +124,7 @@ impl RequestLimits {
 /// Check `message` and fill `spans` with its memory: pieces that are whole sectors each.
 ///
 /// # Errors
-/// The status to answer; the tag is in bytes 4..6 whatever the rest holds ([`tag_of`]).
+/// The status to answer; the tag is in bytes 4..6, whatever the rest holds ([`tag_of`]).
 #[inline(always)]
 pub fn parse<M: Memory>(message: &Message, limits: &RequestLimits, memory: &M, spans: &mut Vec<Span>) -> Result<Request, Status> {
     let head = message.word(0);
@@ -165,7 +165,7 @@ pub fn parse<M: Memory>(message: &Message, limits: &RequestLimits, memory: &M, s
     Ok(request)
 }
 
-/// As [`parse`], of a request that came beside others in a message.
+/// As [`parse`], of a request from a packed message.
 ///
 /// # Errors
 /// The status to answer.
@@ -188,7 +188,7 @@ pub fn check_short<M: Memory>(
     limits.range(sector, request.length_sectors).map(|()| request)
 }
 
-/// What every read and write needs: the disk's capability, and this access to memory.
+/// The requirements of every read and write: the disk's capability, and this access to memory.
 #[inline(always)]
 fn access_needed(operation: Operation, limits: &RequestLimits) -> Result<u16, Status> {
     let (need, access) = match operation {

@@ -1,4 +1,4 @@
-//! The daemon's end of one block queue: visit it, answer it.
+//! The daemon's end of one block queue: visits and completions.
 
 mod events;
 
@@ -22,12 +22,12 @@ use crate::wire::{
     BlockInfo, KIND_COMPLETIONS, MAX_INDIRECT_ENTRIES, MAX_PACKED, Operation, Status, completion_entry, completion_head,
 };
 
-/// Most requests taken in a visit when there is no other queue to look at and the disk answers at once: four full completion
+/// Most requests taken in a visit when there is no other queue to poll and the disk answers at once: four full completion
 /// messages, of which `MAX_BUDGET` is one. At depth 64 that is a tenth more requests per second than with one (decision 0005).
 const MAX_BUDGET_ALONE: u32 = 56;
-/// Once a visit has moved so much data (1 MiB) it ends, so that a client with long requests does not hold up the others.
+/// A visit ends after this much data (1 MiB), so that a client with long requests does not hold up the others.
 pub const MAX_VISIT_SECTORS: u64 = 2048;
-/// One visit in so many is timed when the disk answers at once: two time stamps cost as much as three requests.
+/// One visit in this many is timed when the disk answers at once: two time stamps cost as much as three requests.
 pub const VISITS_PER_SAMPLE: u64 = 64;
 
 /// Collects completions until a message is full or the visit ends.
@@ -56,7 +56,7 @@ impl Packer {
     }
 }
 
-/// What a queue is served with.
+/// The parameters of a queue.
 #[derive(Debug)]
 pub struct QueueSetup<M = RegionTable> {
     /// Requests in flight at most.
@@ -65,9 +65,9 @@ pub struct QueueSetup<M = RegionTable> {
     pub info: BlockInfo,
     /// Refuse writes?
     pub read_only: bool,
-    /// What requests name.
+    /// The memory that requests name.
     pub memory: M,
-    /// Where the queue counts what it does.
+    /// Its counters.
     pub counters: Arc<QueueCounters>,
 }
 
@@ -88,8 +88,8 @@ pub struct QueueServer<M = RegionTable, C = SocketDoorbell, O = EventDoorbell> {
     alone: bool,
     visits: u64,
     resize: EventState,
-    /// The size that the client was told last; 0 if that is not known.
-    told_sectors: u64,
+    /// The size that was last announced to the client; 0 if unknown.
+    announced_sectors: u64,
     detach: EventState,
     detached: bool,
     tally: Tally,
@@ -114,7 +114,7 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
             alone: false,
             visits: 0,
             resize: EventState::default(),
-            told_sectors: setup.info.sector_count,
+            announced_sectors: setup.info.sector_count,
             detach: EventState::default(),
             detached: false,
             tally: Tally::default(),
@@ -123,7 +123,7 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
         }
     }
 
-    /// Requests begun and not yet finished: while there are any, regions must stay.
+    /// Requests started and not yet finished: while there are any, regions must stay.
     #[must_use]
     pub const fn in_flight(&self) -> u32 {
         self.in_flight
@@ -135,7 +135,8 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
         self.depth
     }
 
-    /// Another worker serves it from now on, which knows its requests as `id`. What the workers were told of the disk meanwhile, it has missed.
+    /// Another worker serves it from now on, which knows its requests as `id`. It has missed changes of the disk announced
+    /// meanwhile.
     pub fn moved(&mut self, id: u32, info: &BlockInfo) {
         self.id = id;
         if info.sector_count != self.limits.sector_count {
@@ -143,7 +144,7 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
         }
     }
 
-    /// Go on with the same rings and memory, mapped elsewhere. The caller has seen that no request is in flight.
+    /// Continue with the same rings and memory, mapped elsewhere. The caller has checked that no request is in flight.
     pub fn move_to(&mut self, requests: MappedRing, completions: MappedRing, memory: M) {
         debug_assert_eq!(self.in_flight, 0, "requests in flight name the old mapping");
         self.queue.requests.move_to(requests);
@@ -158,13 +159,13 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
         self.in_flight < self.depth && self.queue.requests.has_message()
     }
 
-    /// Ask for the doorbell, then look once more: is there work after all?
+    /// Ask for the doorbell, then check once more: is there work after all?
     #[must_use = "sleeping while work remains loses a wake-up"]
     pub fn arm_and_work_remains(&mut self) -> bool {
         self.queue.requests.arm_and_work_remains() && self.in_flight < self.depth
     }
 
-    /// Before a visit: if the caller has no other queue to look at, wait until the next request can be there, a fraction of
+    /// Before a visit: if the caller has no other queue to poll, wait until the next request can arrive, a fraction of
     /// a microsecond.
     #[inline(always)]
     pub fn hold(&mut self, alone: bool) {
@@ -172,11 +173,11 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
         self.pace.hold(alone);
     }
 
-    /// Take up to a budget of requests and answer what `disk` finishes at once. Returns how many were taken.
+    /// Take up to a budget of requests and complete those that `disk` finishes at once. Returns how many were taken.
     #[inline(always)]
     pub fn visit<D: Disk>(&mut self, disk: &D, engine: &mut Engine) -> u32 {
         let most = if self.alone && D::ANSWERS_AT_ONCE { MAX_BUDGET_ALONE } else { MAX_BUDGET };
-        // A packed message may bring more than are expected, from a client that lies.
+        // A packed message may bring more than are expected, from a faulty client.
         let limit = self.pace.limit(most).min(self.depth.saturating_sub(self.in_flight));
         let mut message = Message::ZERO;
         self.queue.requests.begin_run();
@@ -222,7 +223,7 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
         count
     }
 
-    /// `checked`: a request whose memory stands in `spans`, or what is wrong with it.
+    /// `checked`: a request whose memory is in `spans`, or its error.
     #[inline(always)]
     fn serve<D: Disk>(&mut self, tag: u16, checked: Result<Request, Status>, disk: &D, engine: &mut Engine, started_ticks: u64) {
         let request = match checked {
@@ -310,8 +311,8 @@ pub struct DiskQueue {
 }
 
 impl DiskQueue {
-    /// Serve `disk`. If its size has changed since the client was told of it, the client is told: announcements go to the queues that
-    /// there are.
+    /// Serve `disk`. If its size has changed since it was announced to the client, announce it: earlier announcements went only
+    /// to queues that existed.
     #[must_use]
     pub fn new(server: QueueServer, disk: Arc<AnyDisk>) -> Self {
         let mut queue = Self { server, disk };
@@ -319,7 +320,7 @@ impl DiskQueue {
         queue
     }
 
-    /// The size of `disk` changed, which may be another.
+    /// The size of `disk` changed; it may be a disk of another queue.
     pub fn announce_resize(&mut self, disk: &Arc<AnyDisk>, info: &BlockInfo) {
         if Arc::ptr_eq(&self.disk, disk) {
             self.server.announce_resize(info);
@@ -348,7 +349,7 @@ impl Queue<Engine> for DiskQueue {
 
     fn visit(&mut self, engine: &mut Engine, alone: bool) -> u32 {
         self.server.hold(alone);
-        // Most looks find nothing: they are not to pay for the registers that serving needs.
+        // Most polls find nothing: they must not pay for the registers that serving needs.
         if self.server.has_work() { self.serve(engine) } else { 0 }
     }
 

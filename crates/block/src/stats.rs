@@ -64,19 +64,19 @@ impl Histogram {
         self.buckets[bucket_of(ticks)].add(count);
     }
 
-    /// The buckets that hold something: smallest value in ticks, and count.
+    /// The buckets that are not empty: smallest value in ticks, and count.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> {
         let counts = self.buckets.iter().map(Counter::get).enumerate();
         counts.filter(|(_, count)| *count > 0).map(|(bucket, count)| (lower_bound(bucket), count))
     }
 
-    /// How many were recorded.
+    /// The number of recorded values.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.buckets.iter().map(Counter::get).sum()
     }
 
-    /// The value that `numerator / denominator` of the recorded do not exceed, in ticks; 0 when nothing was recorded.
+    /// The value that `numerator / denominator` of the recorded values do not exceed, in ticks; 0 when nothing was recorded.
     #[must_use]
     pub fn quantile(&self, numerator: u64, denominator: u64) -> u64 {
         let counts: Vec<u64> = self.buckets.iter().map(Counter::get).collect();
@@ -93,7 +93,7 @@ impl Histogram {
     }
 }
 
-/// What one queue has done. Written by the worker that serves it.
+/// The counters of one queue. Written by the worker that serves it.
 #[derive(Debug, Default)]
 pub struct QueueCounters {
     /// Reads answered.
@@ -118,7 +118,7 @@ pub struct QueueCounters {
 }
 
 impl QueueCounters {
-    /// The plain counters under their names; the histogram is apart.
+    /// The plain counters under their names; the histogram is separate.
     #[must_use]
     pub fn plain(&self) -> [(&'static str, &Counter); 8] {
         [
@@ -134,7 +134,7 @@ impl QueueCounters {
     }
 }
 
-/// What is counted during a visit to a queue and written out once at its end.
+/// Counts of one visit to a queue, written out once at its end.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     /// Reads begun.
@@ -159,7 +159,7 @@ impl Tally {
         self.read_sectors + self.written_sectors
     }
 
-    /// Count one visit and what it did.
+    /// Add the counts of one visit.
     #[inline(always)]
     pub fn write_to(self, counters: &QueueCounters) {
         counters.visits.add(1);

@@ -1,4 +1,4 @@
-//! The block protocol on the wire (docs/protocol.md section 5). Twin of `include/fipsee.h`.
+//! The block protocol on the wire (docs/protocol.md section 5). Counterpart of `include/fipsee.h`.
 //!
 //! Offsets and lengths on the wire are in sectors of 512 bytes, whatever the disk's logical block size.
 #![deny(clippy::as_conversions)]
@@ -12,15 +12,15 @@ use fipsee_ring::memory::Extent;
 pub const SERVICE_BLOCK: u16 = 1;
 /// ATTACH flag: the client will not write.
 pub const ATTACH_READ_ONLY: u32 = 1;
-/// ATTACH flag: refuse if anyone else is attached, and refuse others while we are.
+/// ATTACH flag: refuse if another client is attached, and refuse others meanwhile.
 pub const ATTACH_EXCLUSIVE: u32 = 2;
-/// ATTACH flag, with [`FEATURE_SOLE_WRITER`]: nobody else is to write while we are attached.
+/// ATTACH flag, with [`FEATURE_SOLE_WRITER`]: no other client may write meanwhile.
 pub const ATTACH_SOLE_WRITER: u32 = 4;
-/// ATTACH flag, with [`FEATURE_SOLE_WRITER`]: write although somebody claims to be the sole writer.
+/// ATTACH flag, with [`FEATURE_SOLE_WRITER`]: write although another client claims to be the sole writer.
 pub const ATTACH_IGNORE_CLAIM: u32 = 8;
 /// Feature: ATTACH may claim the disk, or attach beside a claim.
 pub const FEATURE_SOLE_WRITER: u64 = 2;
-/// The features that this build knows.
+/// The features that this build supports.
 pub const FEATURES: u64 = channel::FEATURES | FEATURE_SOLE_WRITER;
 /// Slots of a completion ring beyond the depth: one unacknowledged event of each kind.
 pub const EVENT_CREDITS: u32 = 2;
@@ -34,7 +34,7 @@ pub const PROFILE: Profile = Profile {
             feature: FEATURE_SOLE_WRITER,
             unsupported: Some("claims to be a disk's sole writer"),
         },
-        // Where nobody can claim there is no claim to be ignored.
+        // Without claims there is no claim to be ignored.
         FlagRule { flag: ATTACH_IGNORE_CLAIM, feature: FEATURE_SOLE_WRITER, unsupported: None },
     ],
 };
@@ -43,9 +43,9 @@ pub const PROFILE: Profile = Profile {
 pub const SECTOR_BYTES: u64 = 512;
 /// `SECTOR_BYTES` as a shift.
 pub const SECTOR_SHIFT: u32 = 9;
-/// Most segments that stand in the request itself.
+/// Most segments in the request itself.
 pub const MAX_INLINE_SEGMENTS: usize = 5;
-/// Value of the segment count that says "the first segment is a table".
+/// Value of the segment count that means "the first segment is a table".
 pub const SEGMENTS_INDIRECT: u8 = 0xff;
 /// Most entries of an indirect table: 2 KiB, copied once. 256 pages make the 1 MiB that guests send at most.
 pub const MAX_INDIRECT_ENTRIES: usize = 256;
@@ -63,12 +63,12 @@ pub const FLAG_UNMAP: u16 = 2;
 
 /// Completion kind: answers to requests.
 pub const KIND_COMPLETIONS: u8 = 0;
-/// Completion kind: the disk's size changed; the new size in sectors stands at bytes 8..16.
+/// Completion kind: the disk's size changed; the new size in sectors is at bytes 8..16.
 pub const KIND_RESIZE: u8 = 1;
-/// Completion kind: the back end takes the disk away; requests are answered DETACHED from here on.
+/// Completion kind: the back end removes the disk; requests are answered DETACHED from here on.
 pub const KIND_DETACH: u8 = 2;
 
-/// Declare an enum of the wire: of each value the documentation, the name and the number.
+/// Declare an enum of the wire: for each value the documentation, the name and the number.
 #[macro_export]
 macro_rules! wire_numbers {
     ($(#[$meta:meta])* $name:ident: $wire:ty { $($(#[$about:meta])+ $value:ident = $number:literal,)+ }) => {
@@ -98,7 +98,7 @@ macro_rules! wire_numbers {
 }
 
 wire_numbers! {
-    /// What a request asks for.
+    /// The operation of a request.
     Operation: u8 {
         /// Disk to memory.
         Read = 1,
@@ -112,7 +112,7 @@ wire_numbers! {
         WriteZeroes = 5,
         /// Put a [`BlockInfo`] into the (single) segment.
         GetInfo = 6,
-        /// The client has seen the event whose kind stands in `aux`.
+        /// The client has seen the event whose kind is in `aux`.
         AckEvent = 7,
     }
 }
@@ -120,7 +120,7 @@ wire_numbers! {
 macro_rules! statuses {
     ($($(#[doc = $doc:literal])+ $name:ident = $wire:literal, $errno:ident, $text:literal;)+) => {
         wire_numbers! {
-            /// How a request ended. One table gives its number, its errno and its words.
+            /// The status of a request. One table has its number, its errno and its message.
             Status: u16 { $($(#[doc = $doc])+ $name = $wire,)+ }
         }
 
@@ -151,17 +151,17 @@ statuses! {
     Invalid = 2, INVAL, "a field of the request is not what the protocol allows; the client library is at fault";
     /// The disk does not know the operation.
     Unsupported = 3, OPNOTSUPP, "the disk does not do this operation; see its capabilities (fipsee info)";
-    /// A segment lies outside the memory that was handed over, or access to it was not granted.
-    BadMemory = 4, FAULT, "a buffer lies outside the memory registered with the channel; register it with the access needed";
+    /// A segment is outside the memory that was handed over, or access to it was not granted.
+    BadMemory = 4, FAULT, "a buffer is outside the memory registered with the channel; register it with the access needed";
     /// The disk is attached, or exported, for reading only.
     ReadOnly = 5, ROFS, "the disk is read-only; export it without ro and attach it for writing";
-    /// The blocks lie beyond the end of the disk.
+    /// The blocks are beyond the end of the disk.
     OutOfRange = 6, NXIO, "the request reaches past the end of the disk; ask for its size (fipsee info)";
     /// The file system below is full.
     NoSpace = 7, NOSPC, "no space left where the disk is stored; free some, the request can be repeated";
-    /// The disk was taken away.
+    /// The disk was removed.
     Detached = 8, NODEV, "the disk was detached by the daemon";
-    /// Offset or length is no multiple of the logical block size.
+    /// Offset or length is not a multiple of the logical block size.
     Misaligned = 9, INVAL, "offset and length must be multiples of the disk's logical block size";
     /// More data, segments or blocks than one request may carry.
     TooLong = 10, MSGSIZE, "the request is longer than the disk's maximum; split it";
@@ -198,7 +198,7 @@ impl Segment {
         u64::from(self.offset_sectors) | u64::from(self.length_sectors) << 32 | u64::from(self.region) << 48
     }
 
-    /// From one word of the wire; any word is a segment, its meaning is checked later.
+    /// From one word of the wire; any word is a segment, which is checked later.
     #[must_use]
     #[inline(always)]
     pub const fn from_word(word: u64) -> Self {
@@ -225,7 +225,7 @@ pub fn request_one_segment(operation: Operation, flags: u16, tag: u16, sector: u
     Message::from_words([request_head(operation, 1, flags, tag), sector, segment.to_word(), 0, 0, 0, 0, 0])
 }
 
-/// A read or write of up to [`MAX_INLINE_SEGMENTS`] pieces. More are a mistake of the caller and are left out, which
+/// A read or write of up to [`MAX_INLINE_SEGMENTS`] pieces. More are a mistake of the caller and are omitted, which
 /// the server answers with [`Status::Invalid`].
 #[must_use]
 pub fn request_inline(operation: Operation, flags: u16, tag: u16, sector: u64, segments: &[Segment]) -> Message {
@@ -237,7 +237,7 @@ pub fn request_inline(operation: Operation, flags: u16, tag: u16, sector: u64, s
     message
 }
 
-/// A read or write whose `entry_count` segments stand in a table at `table`.
+/// A read or write whose `entry_count` segments are in a table at `table`.
 #[must_use]
 pub fn request_indirect(operation: Operation, flags: u16, tag: u16, sector: u64, table: Segment, entry_count: u32) -> Message {
     let head = request_head(operation, SEGMENTS_INDIRECT, flags, tag);
@@ -296,7 +296,7 @@ pub const CAPABILITY_WRITE_ZEROES: u32 = 16;
 /// Capability of the daemon: several short requests in one message ([`crate::packed`]).
 pub const CAPABILITY_PACKED: u32 = 32;
 
-/// What people call the capabilities of a disk.
+/// The names of a disk's capabilities in messages.
 pub const CAPABILITY_NAMES: [(u32, &str); 5] = [
     (CAPABILITY_WRITE, "write"),
     (CAPABILITY_FLUSH, "flush"),
@@ -306,7 +306,7 @@ pub const CAPABILITY_NAMES: [(u32, &str); 5] = [
 ];
 
 fipsee_ring::wire_structures! {
-    /// What a client is told of a disk: in ATTACHED, and as the answer to get-info. 64 bytes on the wire.
+    /// The description of a disk for a client: in ATTACHED, and in the answer to get-info. 64 bytes on the wire.
     #[derive(PartialEq, Eq)]
     pub BlockInfo: 56 {
         /// Where the export begins on the disk it is a part of, for information; sectors in requests count from 0.
@@ -325,7 +325,7 @@ fipsee_ring::wire_structures! {
         32 max_segments: u32,
         /// `CAPABILITY_*` bits.
         36 capabilities: u32,
-        /// Names this disk and its content: the same after a daemon restart; a client that reconnects compares it.
+        /// Identifies this disk and its contents: the same after a daemon restart; a client that reconnects compares it.
         40 identity: [u8; 16],
     }
     RawBlockInfo: 64 { 0 info: BlockInfo, 56 reserved: u64 }
@@ -342,10 +342,10 @@ impl BlockInfo {
         zerocopy::transmute!(RawBlockInfo { info: *self, reserved: 0 })
     }
 
-    /// Understand what a daemon says of a disk.
+    /// Parse a daemon's description of a disk.
     ///
     /// # Errors
-    /// A value that no disk can have.
+    /// An impossible value.
     pub fn from_bytes(bytes: &[u8; SERVICE_INFO_BYTES]) -> Result<Self, fipsee_ring::PeerFault> {
         let RawBlockInfo { info, reserved } = zerocopy::transmute!(*bytes);
         let expect = |what, value: u64, ok: bool| if ok { Ok(()) } else { Err(fipsee_ring::PeerFault::Value { what, value }) };
@@ -359,7 +359,7 @@ impl BlockInfo {
         Ok(info)
     }
 
-    /// Segments that one request may have. No table has more entries than the protocol allows, whatever the daemon says.
+    /// Segments that one request may have. A table has no more entries than the protocol allows, whatever the daemon says.
     #[must_use]
     pub fn most_segments(&self) -> usize {
         usize::try_from(self.max_segments).unwrap_or(usize::MAX).min(MAX_INDIRECT_ENTRIES)

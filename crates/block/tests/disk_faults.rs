@@ -1,4 +1,4 @@
-//! What goes wrong at a disk is recorded there: errors that are injected, a file that someone cut, requests that take too long.
+//! Faults of a disk are recorded: injected errors, a truncated file, requests that take too long.
 
 mod disk_common;
 
@@ -38,7 +38,7 @@ fn injected_error_is_recorded_with_its_errno_wherever_it_was_injected() {
         assert_eq!(worker.write(&disk, 12, &[1; 512]), Status::NoSpace);
         assert_eq!(drained(&faults), [(Fault::Failed(Some(Errno::NOSPC)), "write", Some(10), 2)], "{below}");
         drop(disk);
-        // Another wrapper hands it on.
+        // Another wrapper passes it on.
         let disk = open(&format!("a=delay:1us:powercut:error:op=flush:{below}"));
         assert_eq!(worker.do_range(&disk, Operation::Flush, 0, 0), Status::IoError, "{below}");
         let faults = faults_of(&disk);
@@ -49,7 +49,7 @@ fn injected_error_is_recorded_with_its_errno_wherever_it_was_injected() {
 }
 
 #[test]
-fn file_that_someone_cut_is_recorded_as_that_and_its_path_is_known() {
+fn truncated_file_is_recorded_as_that_and_its_path_is_known() {
     let scratch = Scratch::temporary();
     let path = scratch.path("disk");
     for direct in ["off", "auto"] {
@@ -111,7 +111,7 @@ fn polling_finds_stalled_requests_without_being_asked_to_look() {
     worker.engine.set_stall_limit(Duration::from_millis(1));
     let span = worker.span(0, SECTOR_BYTES);
     let mut reports = Vec::new();
-    // Under load this thread may not run while a request is in flight; in one of several it does.
+    // Under load this thread may not run while a request is in flight; in one of several attempts it does.
     for _ in 0..100 {
         let ticket = Ticket { queue: 0, tag: 0, started_ticks: clock::ticks() };
         // SAFETY: the span's memory outlives the request, which is waited for.

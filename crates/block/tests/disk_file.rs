@@ -1,4 +1,4 @@
-//! File disks: opening and its errors, locking, resizing, the engine under load and in a hurry.
+//! File disks: opening and its errors, locking, resizing, the engine under load and dropped early.
 
 mod disk_common;
 
@@ -56,7 +56,7 @@ fn file_of_another_size_is_refused_with_both_sizes() {
 }
 
 #[test]
-fn what_is_no_disk_is_refused() {
+fn path_that_is_not_a_disk_is_refused() {
     let scratch = Scratch::temporary();
     expect_parts(&refusal(&options(&scratch.0)), &["is a directory"]);
     expect_parts(&refusal(&options(Path::new("/dev/null"))), &["neither a regular file nor a block device"]);
@@ -132,7 +132,7 @@ fn resize_moves_the_end_of_file_and_disk() {
     assert_eq!(worker.read(&disk, 8, 512), Err(Status::OutOfRange));
     assert_eq!(worker.do_range(&disk, Operation::Discard, 7, 2), Status::OutOfRange);
     disk.resize(16).expect("grow");
-    assert_eq!(worker.read(&disk, 8, 4096), Ok(vec![0; 4096]), "what was cut off does not come back");
+    assert_eq!(worker.read(&disk, 8, 4096), Ok(vec![0; 4096]), "truncated data does not come back");
     expect_parts(&disk.resize(0).expect_err("refused"), &["size is 0"]);
     assert!(disk.resize(u64::MAX).is_err());
     assert_eq!(disk.info().sector_count, 16);
@@ -141,7 +141,7 @@ fn resize_moves_the_end_of_file_and_disk() {
 }
 
 #[test]
-fn file_cut_by_someone_else_reads_as_io_error() {
+fn file_truncated_by_another_process_reads_as_io_error() {
     let scratch = Scratch::temporary();
     let path = scratch.path("disk");
     for direct in [DirectMode::Auto, DirectMode::Off] {
@@ -156,7 +156,7 @@ fn file_cut_by_someone_else_reads_as_io_error() {
 }
 
 #[test]
-fn discard_and_unmapping_zeroes_give_space_back() {
+fn discard_and_unmapping_zeroes_release_space() {
     let scratch = Scratch::temporary();
     let path = scratch.path("disk");
     let disk = create(&path, 4 << 20);
@@ -251,7 +251,7 @@ fn sleeper_on_the_engines_descriptor_wakes_for_a_completion() {
         while worker.engine.poll(usize::MAX, &mut |_, status| assert_eq!(status, Status::Ok)) == 0 {
             assert!(!worker.engine.has_unsent());
             let mut events = Vec::with_capacity(1);
-            // Without an end: a lost wake-up hangs the test.
+            // Without a timeout: a lost wake-up hangs the test.
             match epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), None) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(errno) => panic!("epoll: {errno}"),
@@ -288,7 +288,7 @@ fn neighbouring_sectors_written_at_once_both_stay() {
     for round in 1..=60_u8 {
         worker.memory.write(0, &[round; 4096]).expect("fits");
         for tag in 0..PAGES * 2 {
-            // The first sector from memory that suits direct I/O, the second from memory that does not.
+            // The first sector from memory aligned for direct I/O, the second from unaligned memory.
             let (page, second) = (u64::from(tag / 2), u64::from(tag % 2));
             let span = worker.span(second, 512);
             let write = request(Operation::Write, page * 8 + second, 1);
@@ -307,7 +307,7 @@ fn neighbouring_sectors_written_at_once_both_stay() {
 }
 
 #[test]
-fn whoever_reads_the_file_meanwhile_causes_no_error() {
+fn another_reader_of_the_file_causes_no_error() {
     const PAGES: u16 = 64;
     let scratch = Scratch::temporary();
     let path = scratch.path("disk");
@@ -373,11 +373,11 @@ fn requests_from_odd_memory_beyond_the_engines_buffers_all_finish() {
 }
 
 #[test]
-fn a_file_that_was_made_anew_is_another_disk() {
+fn a_recreated_file_is_another_disk() {
     let scratch = Scratch::temporary();
     let path = scratch.path("disk");
     let first = create(&path, 8192).info().identity;
-    // Until the file system gives the number of the inode again.
+    // Until the file system reuses the inode number.
     let numbers: Vec<_> = (0..8)
         .map(|_| {
             std::fs::remove_file(&path).expect("it was there");

@@ -11,7 +11,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 fn locked_disk_above_the_limit_is_refused_with_the_remedy() {
     setrlimit(Resource::Memlock, Rlimit { current: Some(1 << 20), maximum: Some(1 << 20) }).expect("lowering is allowed");
     if rustix::process::getuid().is_root() {
-        // Root is above limits: this thread gives that up.
+        // Root is exempt from limits: this thread drops that.
         let none = CapabilitySet::empty();
         set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none }).expect("capset");
     }
@@ -25,6 +25,6 @@ fn locked_disk_above_the_limit_is_refused_with_the_remedy() {
     assert_eq!(disk.info().sector_count, 512, "a refused resize changes nothing");
     disk.resize(1024).expect("below the limit");
     disk.resize(128).expect("smaller");
-    // What the shrink unlocked can be locked by another.
+    // Memory unlocked by the shrink can be locked by another disk.
     locked(896 << 10, None).expect("the shrunk disk holds 64 KiB");
 }

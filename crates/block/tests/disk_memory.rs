@@ -1,4 +1,4 @@
-//! Memory and null disks: what the model test does not see.
+//! Memory and null disks: what the model test does not cover.
 
 mod disk_common;
 

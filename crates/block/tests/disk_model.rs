@@ -29,7 +29,7 @@ struct Model {
 }
 
 impl Model {
-    /// A range of whole blocks that meets none of `others`.
+    /// A range of whole blocks that overlaps none of `others`.
     fn pick_range(&mut self, others: &[Pending]) -> Option<(u64, u64)> {
         let blocks = DISK_BYTES / self.block_bytes;
         let longest = if self.random.below(8) == 0 { (1 << 20) / self.block_bytes } else { 40 };
@@ -58,7 +58,7 @@ impl Model {
         spans
     }
 
-    /// Of a discarded range, each sector is zeroes or as it was.
+    /// In a discarded range, each sector is zeroes or unchanged.
     fn settle_discard(&mut self, worker: &mut Worker, disk: &AnyDisk, pending: &Pending) {
         let request = pending.request;
         let start = usize::try_from(request.offset_bytes()).expect("small");
@@ -94,7 +94,7 @@ impl Model {
                     self.random.fill(bytes);
                     request.fua = fua;
                 }
-                // What is left of the old content is found out afterwards.
+                // The rest of the old contents is read afterwards.
                 Operation::Discard => expected = Some(bytes.to_vec()),
                 _ => {
                     bytes.fill(0);
@@ -189,7 +189,7 @@ fn check_file(parent: &Path, options: &str, block_bytes: u64, seed: u64) {
     let disk = open(&format!("d=file:{},size=6M,block={block_bytes}{options}", path.display()));
     let model = check_disk(&disk, block_bytes, seed, 150);
     drop(disk);
-    assert!(std::fs::read(&path).expect("the file") == model.bytes, "the file differs from what the disk said");
+    assert!(std::fs::read(&path).expect("the file") == model.bytes, "the file differs from what the disk returned");
 }
 
 #[test]

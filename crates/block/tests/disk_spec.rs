@@ -1,4 +1,4 @@
-//! `NAME=KIND:ARGS`: what is understood, and what each mistake is told.
+//! `NAME=KIND:ARGS`: valid specifications, and the message for each mistake.
 
 mod disk_common;
 

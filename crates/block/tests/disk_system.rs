@@ -1,7 +1,7 @@
 //! File disks and the programs of the system: locks of other processes, loop devices, file systems with limits.
 //!
 //! Apart from the other tests, and one at a time: between fork and exec a child holds copies of all descriptors, and so
-//! of the locks that another test has just let go.
+//! of the locks that another test has just released.
 
 mod disk_common;
 
@@ -36,8 +36,8 @@ fn refusal(options: &FileOptions) -> String {
     FileDisk::open(options).map(|_| ()).expect_err("refused")
 }
 
-/// As after the death of a daemon whose requests the kernel still has: flock(1) took the lock and is gone, and the open file is in a message
-/// that nobody has received.
+/// As after the death of a daemon whose requests the kernel still has: flock(1) took the lock and ended, and the open file is in
+/// a message not yet received.
 #[test]
 fn lock_of_a_process_that_is_gone_is_waited_for() {
     let _alone = alone();
@@ -60,7 +60,7 @@ fn lock_of_a_process_that_is_gone_is_waited_for() {
         std::thread::sleep(Duration::from_millis(50));
         drop((sender, receiver));
     });
-    FileDisk::open(&options(&path)).expect("open once the lock is let go");
+    FileDisk::open(&options(&path)).expect("open once the lock is released");
     release.join().expect("the release");
 }
 
@@ -106,11 +106,11 @@ fn image_that_qemu_has_open_is_refused_and_ours_is_refused_to_qemu() {
     let writes = || qemu_opens(&path, &[0, 1, 3], &[1, 3]);
     let reads = || qemu_opens(&path, &[0], &[1, 3]);
 
-    let writer = writes().expect("nobody has it");
+    let writer = writes().expect("it is free");
     expect_parts(&refusal(&options(&path)), &["is in use", "by this very process", "fcntl(2)", "as QEMU", "stop that program"]);
     expect_parts(&refusal(&read_only), &["is in use", "by this very process", "fcntl(2)"]);
     drop(writer);
-    let reader = reads().expect("nobody has it");
+    let reader = reads().expect("it is free");
     expect_parts(&refusal(&options(&path)), &["is in use", "fcntl(2)"]);
     let readers = [FileDisk::open(&read_only).expect("one more reader"), FileDisk::open(&read_only).expect("and one")];
     drop(reader);
@@ -121,7 +121,7 @@ fn image_that_qemu_has_open_is_refused_and_ours_is_refused_to_qemu() {
     let disk = FileDisk::open(&options(&path)).expect("a writer");
     assert!(writes().is_none() && reads().is_none(), "a writer has it");
     drop(disk);
-    drop(writes().expect("nobody has it"));
+    drop(writes().expect("it is free"));
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn check_device(device: &Path) {
     check_small_blocks(device);
 }
 
-/// Where the sectors of the next test begin.
+/// First sector of the next test.
 const SMALL_START: u64 = 4096;
 
 /// Blocks of 512 bytes on a device that takes 4096: two threads write sectors of the same units, each by a read-modify-write.
@@ -244,7 +244,7 @@ fn check_small_blocks(device: &Path) {
     });
 }
 
-/// Mount a file system that only this thread and its children see, and test in it.
+/// Mount a file system visible only to this thread and its children, and test in it.
 fn within_mount(kind: &'static str, mount_options: &'static str, check: fn(&Path)) {
     let _alone = alone();
     let scratch = Scratch::temporary();

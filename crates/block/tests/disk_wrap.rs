@@ -1,4 +1,4 @@
-//! Disks that misbehave do so as they are told, and no worse.
+//! Disks that misbehave do so as configured, and no worse.
 
 mod disk_common;
 
@@ -34,7 +34,7 @@ fn version_of(number: u64, bytes: &[u8]) -> u64 {
 }
 
 #[test]
-fn delayed_request_is_done_at_the_end_of_its_delay_and_blocks_nobody() {
+fn delayed_request_is_done_at_the_end_of_its_delay_and_blocks_no_other() {
     let mut worker = Worker::new();
     let slow = open("a=delay:300ms:memory:1M");
     let span = worker.span(0, SECTOR_BYTES);
@@ -44,7 +44,7 @@ fn delayed_request_is_done_at_the_end_of_its_delay_and_blocks_nobody() {
     // SAFETY: the span's memory outlives the wait below.
     let submitted = unsafe { slow.submit(&request(Operation::Write, 0, 1), &[span], ticket, &mut worker.engine) };
     assert_eq!((submitted, worker.engine.in_flight()), (Submitted::Pending, 1));
-    // Others go on: a request without delay ends first. What the slow one writes is looked at when it begins, not before.
+    // Other requests continue: one without delay ends first. The slow one's data is read when it starts, not before.
     assert_eq!(worker.do_range(&open("b=memory:1M"), Operation::WriteZeroes, 0, 1), Status::Ok);
     assert_eq!(worker.engine.poll(usize::MAX, &mut |_, _| {}), 0);
     worker.memory.write(0, &sector(0, 2)).expect("fits");
@@ -90,7 +90,7 @@ fn chosen_requests_fail_and_are_not_carried_out() {
     assert_eq!(worker.do_range(&disk, Operation::Discard, 0, 1), Status::Ok);
 }
 
-/// What a power cut may leave of each sector: the version that is durable, and those written after it.
+/// What a power cut may leave in each sector: the version that is durable, and those written after it.
 #[derive(Default)]
 struct Model {
     durable: BTreeMap<u64, u64>,
@@ -122,7 +122,7 @@ impl Model {
         volatile.or_else(|| self.durable.get(&number)).copied().unwrap_or(0)
     }
 
-    /// Sectors that survived without a flush, and those that did not, of those that differ.
+    /// Number of unflushed sectors that survived, and that did not, of those that differ.
     fn check(&self, after: &[u8], survive_percent: u64) -> (usize, usize) {
         let (mut survived, mut lost) = (0, 0);
         for (number, bytes) in (0..SECTORS).zip(after.chunks(512)) {
@@ -140,7 +140,7 @@ impl Model {
     }
 }
 
-/// Random requests, then a power cut: what the file holds.
+/// Random requests, then a power cut: the contents of the file.
 fn cut_power(survive_percent: u64, below: &str, seed: u64) -> (usize, usize) {
     let scratch = Scratch::temporary();
     let path = scratch.path("disk");
@@ -167,7 +167,7 @@ fn cut_power(survive_percent: u64, below: &str, seed: u64) -> (usize, usize) {
         let found = version_of(number, &worker.read(&disk, number, 512).expect("read"));
         assert_eq!(found, model.newest(number), "sector {number} before the cut");
     }
-    // What is in memory of the wrapper does not reach the file when it goes: that is the cut.
+    // The wrapper's memory does not reach the file when dropped: that is the cut.
     drop(disk);
     model.check(&std::fs::read(&path).expect("the file"), survive_percent)
 }
@@ -179,7 +179,7 @@ fn power_cut_keeps_what_was_flushed_and_loses_the_rest() {
     for seed in 0..8 {
         lost += cut_power(0, if seed % 2 == 0 { "" } else { "delay:1us+100us:" }, seed).1;
     }
-    assert!(lost > 30, "the test cuts where there is something to lose: {lost}");
+    assert!(lost > 30, "the test cuts when there is data to lose: {lost}");
 }
 
 #[test]

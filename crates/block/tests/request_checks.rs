@@ -1,4 +1,4 @@
-//! Checks of requests that no disk of the daemon shows from outside: capabilities that every one has, and the end of a disk
+//! Checks of requests that cannot be seen at the daemon's disks: capabilities that every one has, and the end of a disk
 //! (docs/protocol.md sections 5.3 and 5.6).
 
 use std::sync::Arc;
@@ -27,12 +27,12 @@ fn status_of(message: &Message, capabilities: u32) -> Status {
 
 /// checks: R-5.3-18, R-5.3-23
 #[test]
-fn what_a_disk_does_not_do_is_unsupported_in_its_place_among_the_checks() {
+fn an_operation_without_capability_is_unsupported_in_its_place_among_the_checks() {
     let empty = |operation| request_range(operation, 0, 1, u64::MAX, 0);
     for (operation, capability) in
         [(Operation::Discard, wire::CAPABILITY_DISCARD), (Operation::WriteZeroes, wire::CAPABILITY_WRITE_ZEROES)]
     {
-        assert_eq!(status_of(&empty(operation), CAPABILITY_WRITE), Status::Unsupported, "before the length is looked at");
+        assert_eq!(status_of(&empty(operation), CAPABILITY_WRITE), Status::Unsupported, "before the length is checked");
         assert_eq!(status_of(&empty(operation), CAPABILITY_WRITE | capability), Status::NoSegments);
         assert_eq!(status_of(&empty(operation), 0), Status::ReadOnly, "after the right to write");
         let with_aux = {
@@ -49,7 +49,7 @@ fn what_a_disk_does_not_do_is_unsupported_in_its_place_among_the_checks() {
 
 /// checks: R-5.3-25, R-5.3-26, R-5.6-2, R-5.6-3
 #[test]
-fn a_disk_that_was_taken_away_answers_what_is_right_with_detached_and_the_rest_as_before() {
+fn a_removed_disk_answers_valid_requests_with_detached_and_others_as_before() {
     let disk = MemoryDisk::new(&MemoryOptions { size_bytes: SECTORS * 512, ..Default::default() }).expect("a disk");
     let mut engine = Engine::new(8).expect("an engine");
     let mut grant = Grant::new(RegionLayout::plan(&PROFILE, 1, 8, 4096, 0), |_| {}).expect("memory");
@@ -63,7 +63,7 @@ fn a_disk_that_was_taken_away_answers_what_is_right_with_detached_and_the_rest_a
         counters: Arc::default(),
     };
     let mut server = QueueServer::new(grant.queues.pop().expect("a queue"), 0, setup);
-    let (doorbell, (ours, _theirs)) = (EventDoorbell::new().expect("a bell"), SocketDoorbell::pair().expect("a bell"));
+    let (doorbell, (ours, _theirs)) = (EventDoorbell::new().expect("a doorbell"), SocketDoorbell::pair().expect("a doorbell"));
     let mut client = ClientQueue::open(&grant.region, &geometry, doorbell, ours, &geometry.tuning()).expect("rings");
     let segment = Segment { offset_sectors: 0, length_sectors: 1, region: 0 };
     let mut ask = |server: &mut QueueServer, message: &Message| {

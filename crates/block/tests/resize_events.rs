@@ -1,4 +1,4 @@
-//! What a queue tells its client of the disk's size: never what the client knows, and nothing is left out when a queue is new.
+//! Announcements of the disk's size to a client: never a size that it knows, and none is missed by a new queue.
 
 use std::sync::Arc;
 
@@ -12,14 +12,14 @@ use fipsee_serve::Queue;
 
 const SECTORS: u64 = 64;
 const NOTHING: EventState = EventState { unacknowledged: false, wanted: None };
-const TOLD: EventState = EventState { unacknowledged: true, wanted: None };
+const SENT: EventState = EventState { unacknowledged: true, wanted: None };
 
 fn disk() -> AnyDisk {
     let options = NullOptions { size_bytes: SECTORS * 512, ..NullOptions::default() };
     AnyDisk::Null(NullDisk::new("disk", &options).expect("a possible size"))
 }
 
-/// A queue whose client knows of a disk like this.
+/// A queue whose client knows this disk description.
 fn server(info: BlockInfo) -> QueueServer {
     let mut grant = Grant::new(RegionLayout::plan(&PROFILE, 1, 4, 0, 0), |_| {}).expect("memory");
     let memory = RegionTable::of_pool(&grant.region, 0, 0).expect("no pool");
@@ -39,13 +39,13 @@ fn a_size_that_the_client_knows_is_not_announced() {
         server.state().expect("nothing is in flight").resize
     };
     assert_eq!(resize(SECTORS), NOTHING, "it is the size that it was");
-    assert_eq!(resize(32), TOLD);
-    assert_eq!(resize(16), EventState { wanted: Some(16), ..TOLD });
-    assert_eq!(resize(32), TOLD, "the client was told 32 last");
+    assert_eq!(resize(32), SENT);
+    assert_eq!(resize(16), EventState { wanted: Some(16), ..SENT });
+    assert_eq!(resize(32), SENT, "32 was sent last");
 }
 
 #[test]
-fn a_queue_that_is_added_after_the_disk_has_changed_says_so() {
+fn a_queue_added_after_a_resize_announces_it() {
     let disk = Arc::new(disk());
     let (known, unchanged) = (server(disk.info()), server(disk.info()));
     let state = |mut queue: DiskQueue| {
@@ -54,5 +54,5 @@ fn a_queue_that_is_added_after_the_disk_has_changed_says_so() {
     };
     assert_eq!(state(DiskQueue::new(unchanged, Arc::clone(&disk))), NOTHING);
     disk.resize(32).expect("a possible size");
-    assert_eq!(state(DiskQueue::new(known, disk)), TOLD);
+    assert_eq!(state(DiskQueue::new(known, disk)), SENT);
 }

@@ -1,4 +1,4 @@
-//! An indirect table that changes as soon as the first of its entries is looked at: what is used is what was copied before. Without a race, which
+//! An indirect table that changes as soon as its first entry is checked: the earlier copy is used. Without a race, which
 //! `tests/hostile` wins only now and then.
 
 use std::cell::RefCell;
@@ -14,7 +14,7 @@ const _: () = assert!(MAX_INDIRECT_ENTRIES == 256);
 /// Behind the table, a sector for each entry.
 const FIRST_SECTOR: u32 = 4;
 
-/// Memory whose first sectors, the table, turn into segments far outside once an entry of it is asked for.
+/// Memory whose first sectors, the table, change to segments far outside once an entry of it is looked up.
 struct Changing {
     region: Arc<Region>,
     asked: RefCell<Vec<Extent>>,

@@ -35,7 +35,8 @@ impl Default for ConnectOptions {
 /// A connection to a service: one channel, for one thread at a time. Other threads connect, too.
 ///
 /// [`call`](Self::call) waits for its reply. Or: [`start`](Self::start) several, [`submit`](RawClient::submit) them together, and
-/// take the replies, which come in the order of the calls, by [`poll`](Self::poll) or [`wait`](Self::wait), which fail as `call` does.
+/// take the replies, which come in the order of the calls, by [`poll`](Self::poll) or [`wait`](Self::wait), which fail as `call`
+/// does.
 #[derive(Debug)]
 pub struct Client<S> {
     raw: RawClient,
@@ -54,8 +55,9 @@ impl<S: Service> Client<S> {
     /// Connect with options.
     ///
     /// # Errors
-    /// [`Error::Connect`] when nobody listens, [`Error::Refused`] with the server's words (another service or version, not
-    /// allowed, too many clients), [`CallError::OtherTypes`](crate::CallError::OtherTypes), and whatever else can go wrong with a peer or the system.
+    /// [`Error::Connect`] when nothing listens, [`Error::Refused`] with the server's words (another service or version, not
+    /// allowed, too many clients), [`CallError::OtherTypes`](crate::CallError::OtherTypes), and whatever else can go wrong with a
+    /// peer or the system.
     pub fn connect_with(socket_path: &Path, options: &ConnectOptions) -> Result<Self, Error> {
         let raw = RawClient::connect(socket_path, S::NAME, options)?;
         let (request_bytes, reply_bytes) = const { sizes_of::<S>() };
@@ -72,7 +74,8 @@ impl<S: Service> Client<S> {
     /// Call and wait for the reply.
     ///
     /// # Errors
-    /// [`CallError::RepliesDue`](crate::CallError::RepliesDue) when replies to started calls were not taken; [`Error::Disconnected`] when the server died,
+    /// [`CallError::RepliesDue`](crate::CallError::RepliesDue) when replies to started calls were not taken;
+    /// [`Error::Disconnected`] when the server died,
     /// [`Error::Refused`] with its words when it closed the channel; [`Error::Fault`] when it broke the protocol. After the
     /// last three the call may or may not have been carried out; connect again.
     #[inline(always)]

@@ -49,7 +49,7 @@ impl fmt::Display for CallError {
                 write!(f, "{outstanding} calls were started and their replies not taken; take those before calling")
             }
             Self::OutsidePayload { offset_bytes, length_bytes, payload_bytes } => {
-                write!(f, "{length_bytes} bytes at {offset_bytes} lie outside the payload, which has {payload_bytes}")
+                write!(f, "{length_bytes} bytes at {offset_bytes} are outside the payload, which has {payload_bytes}")
             }
             Self::Serve(text) => f.write_str(text),
         }

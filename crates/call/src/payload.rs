@@ -11,9 +11,9 @@ use crate::error::{CallError, Error};
 ///
 /// How much of it is used, and what for, the request or reply says, in a field of its type. The peer can write to it
 /// at any moment: copy first what must be checked ([`read`](Self::read)), then check the copy. Bulk data that needs no check may
-/// be used in place ([`pointer`](Self::pointer)); it is then whatever the peer makes of it, also between two looks.
+/// be used in place ([`pointer`](Self::pointer)); the peer may change it at any time, also between two looks.
 ///
-/// What lies outside the payload is [`CallError::OutsidePayload`]: a length that the peer gave may be false.
+/// Access outside the payload is [`CallError::OutsidePayload`]: a length that the peer gave may be false.
 #[derive(Clone, Copy, Debug)]
 pub struct Payload<'a> {
     region: &'a Region,

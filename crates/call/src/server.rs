@@ -36,7 +36,7 @@ pub struct ServerOptions {
     pub socket_mode: u32,
     /// How the server's ends of the rings go about their work, and what it advises clients (docs/protocol.md section 2.6).
     pub choices: Choices,
-    /// Who may call; `None`: the server's own user, and root.
+    /// The users that may call; `None`: the server's own user, and root.
     pub allow: Option<Allow>,
 }
 
@@ -59,7 +59,7 @@ impl Default for ServerOptions {
 
 /// A service at a socket.
 ///
-/// Clients are accepted once somebody serves: [`serve`](Self::serve) on this thread, or a [`worker`](Self::worker) for each of
+/// Clients are accepted once a thread serves: [`serve`](Self::serve) on this thread, or a [`worker`](Self::worker) for each of
 /// several. Dropped, it hangs up on all clients at once and ends its workers' loops; [`Stopper::stop`] lets them
 /// finish.
 pub struct Server<S> {
@@ -76,10 +76,11 @@ impl<S: Service> Server<S> {
         Self::bind_with(socket_path.as_ref(), ServerOptions::default())
     }
 
-    /// Serve at `socket_path`. A socket that a dead server left there is taken over.
+    /// Serve at `socket_path`. A socket that an ended server left there is taken over.
     ///
     /// # Errors
-    /// [`CallError::Serve`](crate::CallError::Serve) when another server listens there, the directory cannot be used, or the options cannot be met;
+    /// [`CallError::Serve`](crate::CallError::Serve) when another server listens there, the directory cannot be used, or the
+    /// options cannot be met;
     /// [`Error::Io`] when the process has no descriptor or thread left.
     pub fn bind_with(socket_path: &Path, options: ServerOptions) -> Result<Self, Error> {
         let raw = RawServer::bind(socket_path, S::NAME, const { sizes_of::<S>() }, options)?;
@@ -115,7 +116,7 @@ impl<S: Service> Server<S> {
 pub struct Call<'a> {
     /// The client's number: no two clients of a server have the same.
     pub client: u64,
-    /// Who the client is.
+    /// The client's credentials.
     pub credentials: &'a Credentials,
     /// What came with the request.
     pub request_payload: Payload<'a>,

@@ -18,7 +18,7 @@ impl<T: TryFromBytes + IntoBytes + KnownLayout + Immutable> Value for T {}
 
 /// A service: what a client and a server must agree on.
 pub trait Service {
-    /// Names the service and the version of its types, 1 to 64 bytes: `"org.example.counter/1"`. Count the version up when
+    /// Names the service and the version of its types, 1 to 64 bytes: `"org.example.counter/1"`. Increase the version when
     /// the types change; a client of another version is refused with a text that says so.
     const NAME: &str;
     /// What a client sends.

@@ -1,4 +1,4 @@
-//! What stands in ATTACHED for a service of calls, and where payloads lie (docs/protocol.md section 8).
+//! What ATTACHED contains for a service of calls, and where payloads are (docs/protocol.md section 8).
 
 use core::mem::offset_of;
 
@@ -35,7 +35,7 @@ fipsee_ring::wire_structures! {
 }
 
 impl ServiceInfo {
-    /// As it stands in ATTACHED.
+    /// As it is in ATTACHED.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; SERVICE_INFO_BYTES] {
         zerocopy::transmute!(RawServiceInfo { info: *self, reserved: [0; 12] })
@@ -67,7 +67,7 @@ impl ServiceInfo {
     }
 }
 
-/// The place of a call's payloads: call k of a queue has place k mod depth. Both sides count, nobody tells.
+/// The place of a call's payloads: call k of a queue has place k mod depth. Both sides count; it is not sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PayloadSlot {
     index: u32,

@@ -167,7 +167,7 @@ fn bytes_beyond_a_payload_are_an_error_on_both_sides() {
     assert_eq!(payload.read_value::<[u64; 2]>(8).expect("in the middle"), [1, 2]);
     for length_bytes in [1025, u32::MAX] {
         let reply = client.call(&Request { operation: Operation::Sum, length_bytes, a: 0, b: 0 }).expect("a reply");
-        assert!(!reply.is_ok, "the handler finds that {length_bytes} bytes are a lie");
+        assert!(!reply.is_ok, "the handler rejects {length_bytes} bytes");
     }
     let none = Running::default();
     let mut client = Client::<Arithmetic>::connect(&none.socket.0).expect("connected");
@@ -218,7 +218,7 @@ fn more_clients_and_workers_than_processors_all_get_their_replies() {
     running.stop();
 }
 
-/// What the worker does is the same whatever the scheduler does: everything is published before it begins.
+/// The worker's behaviour does not depend on the scheduler: everything is published before it begins.
 #[test]
 fn no_client_waits_for_more_than_a_turn_of_each_other() {
     let socket = Socket::new();
@@ -295,7 +295,7 @@ fn a_call_that_timed_out_is_still_answered() {
     let mut client = Client::<Arithmetic>::connect(&socket.0).expect("connected");
     assert!(matches!(client.call_timeout(&add(1, 2), Duration::from_millis(20)), Err(Error::TimedOut(_))));
     assert!(matches!(client.call(&add(3, 4)), Err(Error::Service(CallError::RepliesDue { outstanding: 1 }))));
-    assert_eq!(client.wait_timeout(Duration::from_millis(20), &mut |_, _| ()).expect("nobody serves"), 0);
+    assert_eq!(client.wait_timeout(Duration::from_millis(20), &mut |_, _| ()).expect("no worker serves"), 0);
     assert_eq!(worker.serve_one(DEADLINE, answer), Served::Call);
     assert_eq!(worker.serve_one(Duration::from_millis(1), answer), Served::TimedOut);
     let mut replies = Vec::new();
@@ -316,7 +316,7 @@ fn a_stopped_server_answers_what_was_published_and_lets_its_clients_go() {
     }
     client.submit();
     let thread = std::thread::spawn(move || {
-        go.recv().expect("told to go");
+        go.recv().expect("the signal to go");
         worker.serve(answer);
     });
     stopper.stop();
@@ -347,14 +347,14 @@ fn event_loops_sleep_on_the_descriptor() {
                     assert_eq!(reply, ok(taken));
                     taken += 1;
                 })
-                .expect("the server lives");
+                .expect("the server runs");
             if client.outstanding() == 0 {
                 break;
             }
             if !client.arm_and_reply_is_there() {
                 rustix::event::poll(&mut [PollFd::new(&client, PollFlags::IN)], None).expect("a valid descriptor");
             }
-            client.woken().expect("the server lives");
+            client.woken().expect("the server runs");
         }
     }
     assert_eq!(taken, 2000);

@@ -86,7 +86,7 @@ fn after_a_server_was_killed_another_takes_its_socket_and_clients_connect_again(
     let error = loop {
         match client.wait(&mut |reply, _| {
             taken += 1;
-            assert_eq!(reply, ok(taken), "what was answered before the death still counts");
+            assert_eq!(reply, ok(taken), "what was answered before the server died still counts");
         }) {
             Ok(0) => break Error::Disconnected,
             Ok(_) => {}
@@ -109,8 +109,8 @@ fn killed_clients_leave_nothing_behind_and_do_not_disturb_the_others() {
         victim.0.kill().expect("killed");
         assert_eq!(client.call(&add(round, 2)).expect("a reply"), ok(round + 2));
     }
-    // Places of the dead are free: with any of them held, the third client would not be let in.
-    until("the dead are let go", || {
+    // Places of the killed clients are free: with any of them held, the third client would not be let in.
+    until("the killed clients are let go", || {
         let others: Vec<_> = (0..2).map(|_| Client::<Arithmetic>::connect(&running.socket.0)).collect();
         others.iter().all(Result::is_ok)
     });
@@ -125,7 +125,7 @@ fn a_panicking_handler_ends_its_clients_with_a_reason() {
 }
 
 #[test]
-fn a_server_that_is_dropped_hangs_up_on_everybody() {
+fn a_server_that_is_dropped_hangs_up_on_all_clients() {
     let mut running = Running::default();
     let mut client = Client::<Arithmetic>::connect(&running.socket.0).expect("connected");
     assert_eq!(client.call(&add(1, 1)).expect("a reply"), ok(2));

@@ -1,4 +1,4 @@
-//! Many calls and many clients leave nothing behind. Alone in its process, whose footprint it measures.
+//! Many calls and many clients leave nothing behind. Alone in its process: it measures the footprint.
 
 mod common;
 

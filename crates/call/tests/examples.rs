@@ -1,4 +1,4 @@
-//! The examples run as they stand, are short, and are what the guide shows.
+//! The examples run unchanged, are short, and are what the guide shows.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Clients that lie lose their own channel, with a reason; a client beside them notices nothing.
+//! Faulty clients lose their own channel, with a reason; a client beside them notices nothing.
 
 mod common;
 
@@ -73,8 +73,8 @@ fn what_a_client_may_not_attach_to_is_refused_with_the_reason() {
 }
 
 #[test]
-fn only_those_who_may_call_are_let_in() {
-    let options = ServerOptions { allow: Some(Box::new(|who| who.uid == u32::MAX - 1)), ..Default::default() };
+fn only_users_that_may_call_are_let_in() {
+    let options = ServerOptions { allow: Some(Box::new(|user| user.uid == u32::MAX - 1)), ..Default::default() };
     let running = Running::start(options, 1);
     let (code, text) = refusal(&running, wanted());
     assert!(code == RefusalCode::NotAllowed && text.contains("may not call"), "{code:?} {text}");
@@ -170,12 +170,12 @@ fn bytes_that_are_no_request_close_the_channel_with_a_reason() {
     let running = Running::default();
     let mut client = Client::<Arithmetic>::connect(&running.socket.0).expect("connected");
     for operation in [[5, 0, 0, 0], [0, 0, 0, 1], [0xff; 4]] {
-        let mut liar = attach(&running);
-        publish(&mut liar, &operation);
-        let (code, text) = last_words(&liar.control);
+        let mut faulty = attach(&running);
+        publish(&mut faulty, &operation);
+        let (code, text) = last_words(&faulty.control);
         assert!(code == RefusalCode::Malformed && text.contains("no request of this service"), "{code:?} {text}");
-        assert!(is_closed(&liar.control));
-        assert!(!liar.queues[0].completions.has_message(), "and is not answered");
+        assert!(is_closed(&faulty.control));
+        assert!(!faulty.queues[0].completions.has_message(), "and is not answered");
         assert_eq!(client.call(&add(1, 1)).expect("a reply"), ok(2));
     }
 }
@@ -195,7 +195,7 @@ fn bytes_beyond_a_request_are_ignored_and_those_beyond_a_reply_are_zero() {
     assert_eq!(bytes[16..60], [0; 44]);
 }
 
-/// The same lie told through the library: a client whose types differ in more than their size.
+/// The same fault through the library: a client whose types differ in more than their size.
 struct MismatchedService;
 
 impl Service for MismatchedService {
@@ -205,7 +205,7 @@ impl Service for MismatchedService {
 }
 
 #[test]
-fn the_library_hands_on_why_its_channel_was_closed() {
+fn the_library_reports_why_its_channel_was_closed() {
     for wait in [fipsee_call::WaitMode::Pause, fipsee_call::WaitMode::Sleep] {
         let running = Running::default();
         let options = fipsee_call::ConnectOptions { wait, ..Default::default() };
@@ -248,9 +248,9 @@ fn a_client_that_leaves_while_its_calls_are_published_is_forgotten() {
     next.start(&Request { operation: Operation::WhoAmI, length_bytes: 0, a: 0, b: 0 }).expect("room");
     next.submit();
     assert_eq!(worker.serve_one(DEADLINE, answer), Served::Call);
-    let mut who = 0;
-    next.wait(&mut |reply, _| who = reply.value).expect("a reply");
-    assert_eq!(who, 2, "a client of its own");
+    let mut client_id = 0;
+    next.wait(&mut |reply, _| client_id = reply.value).expect("a reply");
+    assert_eq!(client_id, 2, "a client of its own");
 }
 
 #[test]
@@ -271,7 +271,7 @@ fn a_socket_that_is_served_or_no_socket_is_not_taken() {
 }
 
 #[test]
-fn a_client_that_says_nothing_is_dropped() {
+fn a_client_that_sends_nothing_is_dropped() {
     let running = Running::default();
     let control = Seqpacket::connect(&running.socket.0).expect("connected");
     let (code, text) = last_words(&control);

@@ -1,4 +1,4 @@
-//! Servers that lie: the client finds out, or is at worst given a wrong reply of the right type.
+//! Faulty servers: the client finds out, or is at worst given a wrong reply of the right type.
 
 mod common;
 
@@ -19,8 +19,8 @@ use zerocopy::IntoBytes;
 
 const INFO: ServiceInfo = ServiceInfo { request_bytes: 24, reply_bytes: 16, request_payload_bytes: 64, reply_payload_bytes: 128 };
 
-/// A server that greets, and leaves the rest of the conversation to `lie`.
-fn false_server(lie: impl FnOnce(Seqpacket) + Send + 'static) -> (Socket, JoinHandle<()>) {
+/// A server that greets, and leaves the rest of the conversation to `act`.
+fn faulty_server(act: impl FnOnce(Seqpacket) + Send + 'static) -> (Socket, JoinHandle<()>) {
     let socket = Socket::new();
     let listener = Listener::bind(&socket.0, SocketType::SEQPACKET, 0o600).expect("a socket");
     let thread = std::thread::spawn(move || {
@@ -31,7 +31,7 @@ fn false_server(lie: impl FnOnce(Seqpacket) + Send + 'static) -> (Socket, JoinHa
         let welcome = Control::Welcome { version: 1, max_queues: 1, max_depth: 256, features: 0, max_pool_bytes: 1 << 20 };
         control.send(&welcome.encode(), &[]).expect("sent");
         control.receive(DEADLINE).expect("ATTACH");
-        lie(control);
+        act(control);
     });
     (socket, thread)
 }
@@ -40,26 +40,26 @@ fn grant(queue_count: u16, pool_bytes: u64) -> Grant {
     Grant::new(RegionLayout::plan(&PROFILE, queue_count, 4, pool_bytes, 1), |_| {}).expect("memory")
 }
 
-/// How connecting fails against such a lie.
-fn failure(lie: impl FnOnce(Seqpacket) + Send + 'static) -> Error {
-    let (socket, thread) = false_server(lie);
-    let error = Client::<Arithmetic>::connect(&socket.0).map(|_| ()).expect_err("a lie");
+/// How connecting to such a server fails.
+fn failure(act: impl FnOnce(Seqpacket) + Send + 'static) -> Error {
+    let (socket, thread) = faulty_server(act);
+    let error = Client::<Arithmetic>::connect(&socket.0).map(|_| ()).expect_err("a fault");
     thread.join().expect("no panic");
     error
 }
 
 /// checks: R-8.2-1, R-8.2-2
 #[test]
-fn other_sizes_than_ours_are_told_apart_from_a_fault() {
-    let lie = |info: ServiceInfo| {
+fn other_sizes_than_ours_are_reported_as_such_not_as_a_fault() {
+    let failure_with = |info: ServiceInfo| {
         failure(move |control| {
             let grant = grant(1, 4096);
             control.send(&grant.attached(info.to_bytes()).encode(), &grant.descriptors()).expect("sent");
         })
     };
-    let error = lie(ServiceInfo { request_bytes: 32, ..INFO });
+    let error = failure_with(ServiceInfo { request_bytes: 32, ..INFO });
     assert!(error.to_string().contains("a request has 32 bytes at the server and 24 here"), "{error}");
-    let error = lie(ServiceInfo { reply_bytes: 8, ..INFO });
+    let error = failure_with(ServiceInfo { reply_bytes: 8, ..INFO });
     assert!(error.to_string().contains("a reply has 8 bytes at the server and 16 here"), "{error}");
     for info in [
         ServiceInfo { request_bytes: 61, ..INFO },
@@ -69,7 +69,7 @@ fn other_sizes_than_ours_are_told_apart_from_a_fault() {
         ServiceInfo { request_payload_bytes: 4096, ..INFO },
         ServiceInfo { request_payload_bytes: 1 << 30, reply_payload_bytes: 1 << 30, ..INFO },
     ] {
-        let error = lie(info);
+        let error = failure_with(info);
         assert!(matches!(error, Error::Fault(_)), "{info:?}: {error}");
     }
 }
@@ -115,7 +115,7 @@ fn truncated_answers_and_silence_are_errors() {
 
 /// A server that grants and then answers the first call with `replies`.
 fn answering(replies: Vec<Message>) -> (Socket, JoinHandle<()>) {
-    false_server(move |control| {
+    faulty_server(move |control| {
         let mut grant = grant(1, 4096);
         control.send(&grant.attached(INFO.to_bytes()).encode(), &grant.descriptors()).expect("sent");
         let mut queue = grant.queues.pop().expect("one queue");
@@ -143,7 +143,7 @@ fn a_reply_that_is_no_value_closes_the_channel() {
     reply[8] = 2;
     let (socket, thread) = answering(vec![message(&reply)]);
     let mut client = Client::<Arithmetic>::connect(&socket.0).expect("connected");
-    let error = client.call(&add(1, 1)).expect_err("2 is no truth value");
+    let error = client.call(&add(1, 1)).expect_err("2 is no boolean");
     assert!(error.to_string().contains("a reply that begins"), "{error}");
     assert!(matches!(client.call(&add(1, 1)), Err(Error::Disconnected)), "nothing more is sent or believed");
     drop(client);
@@ -151,7 +151,7 @@ fn a_reply_that_is_no_value_closes_the_channel() {
 }
 
 #[test]
-fn replies_nobody_asked_for_are_not_taken_until_somebody_asks() {
+fn replies_without_calls_are_not_taken_until_a_call() {
     let replies: Vec<Message> = (0..3).map(|value| message(ok(value).as_bytes())).collect();
     let (socket, thread) = answering(replies);
     let mut client = Client::<Arithmetic>::connect(&socket.0).expect("connected");
@@ -186,7 +186,7 @@ impl Service for Wider {
 }
 
 #[test]
-fn a_real_server_with_other_types_under_the_same_name_is_found_out() {
+fn a_real_server_with_other_types_under_the_same_name_is_noticed() {
     let socket = Socket::new();
     let server = Server::<Wider>::bind_with(&socket.0, ServerOptions::default()).expect("a server");
     let _worker = server.worker().expect("a worker");

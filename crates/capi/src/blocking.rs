@@ -13,7 +13,7 @@ use crate::memory::is_aligned;
 use crate::queue::OpenQueue;
 use crate::stage::{WRITE_FLAGS, WRITE_ZEROES_FLAGS, flags_of};
 
-/// Reconnect after a loss if that was asked for when opening; the caller waits again. The disk has one queue, this one.
+/// Reconnect after a loss if the options say so; the caller waits again. The disk has one queue, this one.
 #[inline(always)]
 pub(crate) fn settle(common: &Common, queue: &mut Queue, waited: Result<usize, Error>) -> Result<(), Failure> {
     match waited {

@@ -63,7 +63,7 @@ pub(crate) struct TakenCall {
     pub(crate) reserved: u32,
 }
 
-/// Where a service is, and how long its values are.
+/// The socket of a service, and the lengths of its values.
 pub(crate) struct Named {
     pub(crate) socket: PathBuf,
     pub(crate) name: String,
@@ -92,7 +92,7 @@ unsafe fn named(socket_path: *const c_char, name: *const c_char, sizes: (u32, u3
 
 const ADVICE: &str = "set it to the size of the structure, and fields that are not used to 0";
 
-/// Copy and check what `fipsee_caller_open` was asked for.
+/// Copy and check the options of `fipsee_caller_open`.
 ///
 /// # Safety
 /// `options` is null or leads to as many bytes as its first field says; its strings are null or end in a zero byte.
@@ -109,7 +109,7 @@ pub(crate) unsafe fn read_caller(options: *const CallerOptions) -> Result<(Named
     Ok((named, connect))
 }
 
-/// Copy and check what `fipsee_service_open` was asked for.
+/// Copy and check the options of `fipsee_service_open`.
 ///
 /// # Safety
 /// As [`read_caller`].
@@ -152,17 +152,17 @@ struct Ask {
 unsafe impl Send for Ask {}
 
 impl Ask {
-    fn allows(&self, who: &Credentials) -> bool {
+    fn allows(&self, peer: &Credentials) -> bool {
         // SAFETY: the header says what the function is given; it is valid as long as the service is open.
-        unsafe { (self.function)(self.context, who.pid, who.uid, who.gid) != 0 }
+        unsafe { (self.function)(self.context, peer.pid, peer.uid, peer.gid) != 0 }
     }
 }
 
 fn allow(ask: Ask) -> Allow {
-    Box::new(move |who| ask.allows(who))
+    Box::new(move |peer| ask.allows(peer))
 }
 
-/// What crates/capi/abi/abi.txt says of these structures, from Rust's side.
+/// These structures as in crates/capi/abi/abi.txt, from Rust's side.
 #[cfg(test)]
 pub(crate) fn layouts() -> [Vec<String>; 3] {
     use crate::options::tests::layout;

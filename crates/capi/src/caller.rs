@@ -23,10 +23,10 @@ pub(crate) struct OpenCaller {
 }
 
 impl OpenCaller {
-    /// What C calls a caller.
+    /// C's handle of a caller.
     ///
     /// # Safety
-    /// `caller` is null or open, and no other call on it runs while the reference lives.
+    /// `caller` is null or open, and no other call on it runs while the reference exists.
     #[inline(always)]
     unsafe fn from_c<'a>(caller: *mut Self) -> Result<&'a mut Self, Failure> {
         // SAFETY: promised by the caller.
@@ -47,7 +47,7 @@ impl OpenCaller {
                 // SAFETY: there is room for one more.
                 Ok(true) => unsafe { self.give(&message, replies.wrapping_add(taken as usize * self.reply_bytes)) },
                 Ok(false) => break,
-                // What was taken is the caller's; the error comes again.
+                // Replies already taken are the caller's; the error is reported again.
                 Err(_) if taken > 0 => break,
                 Err(error) => return Err(error.into()),
             }
@@ -68,7 +68,7 @@ impl OpenCaller {
 /// The message that holds the value of `length_bytes` bytes at `value`.
 ///
 /// # Safety
-/// `value` is null or leads to so many bytes, at most 60.
+/// `value` is null or leads to that many bytes, at most 60.
 #[inline(always)]
 pub(crate) unsafe fn message_from(value: *const c_void, length_bytes: usize, what: &str) -> Result<Message, Failure> {
     if value.is_null() && length_bytes != 0 {
@@ -82,14 +82,14 @@ pub(crate) unsafe fn message_from(value: *const c_void, length_bytes: usize, wha
     Ok(Message::from_payload(&payload))
 }
 
-/// When a wait that lasts `timeout_ns` is over; negative: never.
+/// The deadline of a wait of `timeout_ns`; negative: none.
 #[inline(always)]
 pub(crate) fn deadline_ticks(timeout_ns: i64) -> Option<u64> {
     let timeout = Duration::from_nanos(u64::try_from(timeout_ns).ok()?);
     Some(clock::ticks().saturating_add(clock::duration_to_ticks(timeout)))
 }
 
-/// Where a payload is and how long.
+/// Address and length of a payload.
 pub(crate) fn place_of(payload: &Payload<'_>) -> (*mut c_void, u32) {
     payload.pointer().map_or((std::ptr::null_mut(), 0), |place| (place.as_ptr().cast(), payload.length_bytes()))
 }
@@ -120,7 +120,7 @@ pub(crate) unsafe extern "C" fn fipsee_caller_open(options: *const CallerOptions
 /// See the header.
 ///
 /// # Safety
-/// `caller` is null or open, and nobody uses it any more.
+/// `caller` is null or open, and no longer in use.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn fipsee_caller_close(caller: *mut OpenCaller) -> c_int {
     guarded(|| {
@@ -243,7 +243,7 @@ pub(crate) unsafe extern "C" fn fipsee_call_wait(
     })
 }
 
-/// Give out where a payload is.
+/// Return the address of a payload.
 ///
 /// # Safety
 /// `caller` is null or open and no other call on it runs meanwhile; `length_bytes` is null or valid for a write.

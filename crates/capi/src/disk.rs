@@ -13,7 +13,7 @@ use crate::memory::Registry;
 use crate::options::{self, Info, Options, Wanted};
 use crate::queue::OpenQueue;
 
-/// What a disk and its queues share.
+/// State shared by a disk and its queues.
 #[derive(Debug)]
 pub(crate) struct Common {
     pub(crate) disk: Disk,
@@ -45,10 +45,10 @@ impl OpenDisk {
         Ok(Self { common, queues, opener })
     }
 
-    /// What C calls a disk.
+    /// C's handle of a disk.
     ///
     /// # Safety
-    /// `disk` is null or open, and stays so while the reference lives.
+    /// `disk` is null or open, and stays so while the reference exists.
     pub(crate) unsafe fn from_c<'a>(disk: *const Self) -> Result<&'a Self, Failure> {
         // SAFETY: promised by the caller; only `fipsee_close` ever makes a `&mut` of it.
         let disk = unsafe { disk.as_ref() }.ok_or_else(|| null("disk"))?;
@@ -72,15 +72,15 @@ impl OpenDisk {
         }
     }
 
-    /// Let go of everything in order.
+    /// Release everything in order.
     ///
     /// # Safety
-    /// Nobody uses the disk's queues or memory any more.
+    /// The disk's queues and memory are no longer in use.
     unsafe fn close(self) -> Result<(), Failure> {
-        // SAFETY: it came from a box, and nobody else has it.
+        // SAFETY: it came from a box, and there is no other pointer to it.
         let queues = unsafe { Box::from_raw(self.queues) };
         let queues = queues.into_iter().map(OpenQueue::into_queue).collect();
-        // The queues' shares are gone, so ours is the last.
+        // The queues' shares are dropped, so ours is the last.
         match Arc::into_inner(self.common) {
             Some(common) => Ok(common.disk.detach(queues)?),
             None => Ok(()),
@@ -110,7 +110,7 @@ pub(crate) unsafe extern "C" fn fipsee_open(options: *const Options, disk: *mut 
 /// See the header.
 ///
 /// # Safety
-/// `disk` is null or open, and nobody uses it, its queues or its memory any more.
+/// `disk` is null or open, and neither it nor its queues or memory are still in use.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn fipsee_close(disk: *mut OpenDisk) -> c_int {
     guarded(|| {
@@ -174,7 +174,7 @@ pub(crate) unsafe extern "C" fn fipsee_reconnect(disk: *mut OpenDisk, give_up_af
     guarded(|| {
         // SAFETY: promised by the caller.
         let disk = unsafe { OpenDisk::from_c(disk) }?;
-        // SAFETY: the queues are ours alone meanwhile, and live as long as the disk.
+        // SAFETY: the queues are ours alone meanwhile, and exist as long as the disk.
         let queues = unsafe { &mut *disk.queues };
         let policy = ReconnectPolicy::within(Duration::from_nanos(give_up_after_ns));
         disk.common.disk.reconnect(queues, &policy, &mut |_| {})?;

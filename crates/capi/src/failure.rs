@@ -1,4 +1,4 @@
-//! Errors as C sees them: a negative errno, and words for people.
+//! Errors as C sees them: a negative errno, and a message.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -19,7 +19,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// A failure with its words: what was wrong and what to do.
+    /// A failure with its message: what was wrong and what to do.
     pub(crate) fn new(errno: Errno, text: impl Into<Cow<'static, str>>) -> Self {
         Self { errno, text: text.into() }
     }
@@ -29,10 +29,10 @@ impl Failure {
         Self::new(Errno::INVAL, text)
     }
 
-    /// Remember the words for `fipsee_error_message` and give the number to return.
+    /// Save the message for `fipsee_error_message` and return the number.
     #[cold]
     fn report(self) -> c_int {
-        // A thread that is ending may have lost its message; the number still tells.
+        // A thread that is ending may have lost its message; the number is still returned.
         let _ = MESSAGE.try_with(|message| message.replace(Message { text: self.text, printed: None }));
         -self.errno.raw_os_error()
     }
@@ -85,7 +85,7 @@ const fn errno_of_refusal(code: RefusalCode) -> Errno {
     }
 }
 
-/// `of_service`: of what only this service has.
+/// `of_service`: of an error that only this service has.
 fn errno_of<S>(error: &fipsee_ring::error::Error<S>, of_service: impl FnOnce(&S) -> Errno) -> Errno {
     use fipsee_ring::error::Error as Any;
     match error {
@@ -100,7 +100,7 @@ fn errno_of<S>(error: &fipsee_ring::error::Error<S>, of_service: impl FnOnce(&S)
     }
 }
 
-/// How a request ended, as a C result: 0 or a negative errno.
+/// The status of a request, as a C result: 0 or a negative errno.
 #[inline(always)]
 pub(crate) fn result_of(status: Status) -> i32 {
     if status == Status::Ok { 0 } else { -status.errno() }
@@ -108,7 +108,7 @@ pub(crate) fn result_of(status: Status) -> i32 {
 
 struct Message {
     text: Cow<'static, str>,
-    /// The same for C, made when somebody asks: a full queue is no reason to allocate.
+    /// The same for C, formatted only on request: a full queue is no reason to allocate.
     printed: Option<CString>,
 }
 
@@ -150,11 +150,11 @@ pub(crate) fn guarded(run: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
 #[cold]
 fn report_panic(panic: &(dyn std::any::Any + Send)) -> c_int {
     let said = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    let text = format!("libfipsee met an error of its own ({}); close the disk, please report this", said.unwrap_or("no words"));
+    let text = format!("libfipsee has an internal error ({}); close the disk, please report this", said.unwrap_or("no words"));
     Failure::new(Errno::NOTRECOVERABLE, text).report()
 }
 
-/// What a null pointer in place of `what` gives.
+/// The failure for a null pointer in place of `what`.
 #[cold]
 pub(crate) fn null(what: &str) -> Failure {
     Failure::invalid(format!("{what} is a null pointer"))
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     fn message() -> String {
-        // SAFETY: the function returns a string that ends in a zero byte and lives until the next failure.
+        // SAFETY: the function returns a string that ends in a zero byte and is valid until the next failure.
         unsafe { CStr::from_ptr(fipsee_error_message()) }.to_string_lossy().into_owned()
     }
 

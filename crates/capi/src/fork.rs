@@ -1,4 +1,4 @@
-//! Telling the process that opened a disk from its children: two processes on one ring would corrupt it.
+//! Distinguishing the process that opened a disk from its children: two processes on one ring would corrupt it.
 
 use std::ffi::c_int;
 use std::sync::Once;
@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use crate::failure::Failure;
 
-/// How many fork()s lie between the first process and this one.
+/// Number of fork()s between the first process and this one.
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 
 type Handler = Option<extern "C" fn()>;

@@ -1,9 +1,9 @@
-//! `libfipsee`: the client for C. `include/fipsee_client.h` documents every function; here stands what its caller's
+//! `libfipsee`: the client for C. `include/fipsee_client.h` documents every function; the comments here say what its caller's
 //! promises mean for Rust.
 //!
 //! Every function that can fail runs in `failure::guarded`, so no panic leaves the library: it becomes an error.
 //! Handles are raw pointers whose validity is the caller's promise; null pointers and handles inherited by fork() are
-//! found out.
+//! detected.
 
 mod blocking;
 mod call_options;

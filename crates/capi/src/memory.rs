@@ -1,4 +1,4 @@
-//! Memory that the daemon reaches too, and finding the caller's addresses in it.
+//! Registered memory, and finding the caller's addresses in it.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -20,7 +20,7 @@ const MAX_MEMORIES: usize = 63;
 /// All memory of one disk. C holds pointers to what the `Arc`s hold.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    /// Counts changes, so that queues keep copies of their own and look here only when something changed.
+    /// Counts changes, so that queues keep copies and read this only after a change.
     generation: AtomicU64,
     memories: Mutex<Vec<Arc<Memory>>>,
 }
@@ -56,7 +56,7 @@ impl Registry {
     }
 }
 
-/// Where one memory lies.
+/// The location of one memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Range {
     base: usize,
@@ -76,7 +76,7 @@ impl Range {
         TransferMemory::Direct(self.region, address.wrapping_sub(self.base) as u64)
     }
 
-    /// Bytes that lie in it, as requests name them: both multiples of a sector, at most 65,535 of them.
+    /// Bytes in it, as requests name them: both multiples of a sector, at most 65,535 of them.
     #[inline(always)]
     pub(crate) fn segment(&self, address: usize, length_bytes: u64) -> Option<Segment> {
         let offset_bytes = address.wrapping_sub(self.base) as u64;
@@ -168,7 +168,7 @@ pub(crate) unsafe extern "C" fn fipsee_memory_register(
             let file = rustix::io::fcntl_dupfd_cloexec(given, 0);
             let file = file.map_err(|error| Failure::new(error, format!("cannot use descriptor {descriptor}: {error}")))?;
             disk.register_file(file, length_bytes).map_err(|error| match error {
-                // What the client says of the daemon's memory elsewhere, it says of the caller's here.
+                // This client error usually concerns the daemon's memory; here it concerns the caller's.
                 Error::Fault(PeerFault::UnsafeMemory { why }) => Failure::invalid(why),
                 Error::Fault(PeerFault::OutOfRegion { region_bytes, .. }) => Failure::invalid(format!(
                     "{length_bytes} bytes were asked for, but the memory file has {region_bytes}; see ftruncate(2)"
@@ -239,7 +239,7 @@ pub(crate) unsafe extern "C" fn fipsee_memory_descriptor(memory: *const Memory) 
 /// See the header.
 ///
 /// # Safety
-/// `disk` is null or open; nobody uses the memory any more.
+/// `disk` is null or open; the memory is no longer in use.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn fipsee_memory_free(disk: *mut OpenDisk, memory: *const Memory) -> c_int {
     guarded(|| {

@@ -67,10 +67,10 @@ const OPEN_EXCLUSIVE: u32 = 2;
 const OPEN_SOLE_WRITER: u32 = 4;
 const OPEN_IGNORE_CLAIM: u32 = 8;
 
-/// A table for a request of many pieces, as the pool hands them out.
+/// A table for a request of many pieces, as the pool allocates them.
 const TABLE_BYTES: u64 = 4096;
 
-/// What `fipsee_open` was asked for, checked.
+/// The options of `fipsee_open`, checked.
 pub(crate) struct Wanted {
     pub(crate) socket: PathBuf,
     pub(crate) attach: AttachOptions,
@@ -144,7 +144,7 @@ pub(crate) fn wait_mode(wait: u32) -> Result<WaitMode, Failure> {
     }
 }
 
-/// Copy a structure that begins with its size, as much of it as the caller knows; the rest is 0.
+/// Copy a structure that begins with its size, as far as the caller's version has it; the rest is 0.
 ///
 /// # Safety
 /// `options` is null or leads to as many bytes as its first field says; every pattern of bits is a value of `T`.
@@ -180,7 +180,7 @@ pub(crate) unsafe fn text<'a>(text: *const c_char) -> Option<&'a CStr> {
 }
 
 impl Info {
-    /// Give as much of it as the caller knows.
+    /// Copy it to the caller, as far as the caller's version has it.
     ///
     /// # Safety
     /// `to` is null or leads to as many bytes as its first field says.
@@ -207,7 +207,7 @@ impl Info {
 pub(crate) mod tests {
     use super::*;
 
-    /// What crates/capi/abi/abi.txt says of a structure, from Rust's side; tests/acceptance compares the header's.
+    /// A structure as in crates/capi/abi/abi.txt, from Rust's side; tests/acceptance compares the header's.
     macro_rules! layout {
         ($c_name:literal, $type:ty: $($field:ident = $c_field:literal),+) => {{
             let mut lines = vec![format!("struct {} {}", $c_name, size_of::<$type>())];
@@ -219,7 +219,7 @@ pub(crate) mod tests {
     pub(crate) use layout;
 
     #[test]
-    fn structures_lie_where_the_committed_layout_says() {
+    fn structures_have_the_committed_layout() {
         let here = [
             layout!("fipsee_options", Options: size_bytes = "size_bytes", socket_path = "socket_path", disk = "disk",
                 queue_count = "queue_count", depth = "depth", pool_bytes = "pool_bytes", wait = "wait", flags = "flags",

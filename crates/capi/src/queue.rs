@@ -1,4 +1,4 @@
-//! A queue as C holds it.
+//! A queue for C.
 
 use std::borrow::{Borrow, BorrowMut};
 use std::collections::VecDeque;
@@ -20,10 +20,10 @@ use crate::memory::Places;
 pub(crate) struct OpenQueue {
     pub(crate) queue: Queue,
     pub(crate) places: Places,
-    /// Completions that did not fit the caller's array. Only when there is none is the ring looked at, so there are never
+    /// Completions that did not fit the caller's array. The ring is read only when there are none, so there are never
     /// more than the queue is deep.
     pub(crate) kept: VecDeque<Completion>,
-    /// What the blocking calls copy through.
+    /// Bounce buffer of the blocking calls.
     pub(crate) bounce: Option<Buffer>,
     pub(crate) transfers: Transfers,
     pub(crate) common: Arc<Common>,
@@ -54,10 +54,10 @@ impl OpenQueue {
         self.queue
     }
 
-    /// What C calls a queue.
+    /// C's handle of a queue.
     ///
     /// # Safety
-    /// `queue` is null or of an open disk, and no other call on it runs while the reference lives.
+    /// `queue` is null or of an open disk, and no other call on it runs while the reference exists.
     #[inline(always)]
     pub(crate) unsafe fn from_c<'a>(queue: *mut Self) -> Result<&'a mut Self, Failure> {
         // SAFETY: promised by the caller.

@@ -1,4 +1,4 @@
-//! Publishing what is staged and taking what is finished.
+//! Publishing staged requests and reaping completions.
 
 use std::ffi::{CString, c_char, c_int};
 use std::sync::LazyLock;
@@ -52,7 +52,7 @@ fn no_results(is_null: bool) -> Failure {
 }
 
 impl OpenQueue {
-    /// Hand out what did not fit before; true when the caller has something.
+    /// Return results that did not fit before; true when the caller has any.
     #[inline(always)]
     fn take_kept(&mut self, results: &mut Results) -> bool {
         if self.kept.is_empty() {
@@ -157,12 +157,12 @@ pub(crate) unsafe extern "C" fn fipsee_wait(
 /// See the header.
 ///
 /// # Safety
-/// `result` is null or one that `fipsee_reap` or `fipsee_wait` gave.
+/// `result` is null or a result of `fipsee_reap` or `fipsee_wait`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn fipsee_result_message(result: *const Outcome) -> *const c_char {
     static TEXTS: LazyLock<Vec<CString>> =
         LazyLock::new(|| Status::ALL.iter().map(|status| CString::new(status.text()).unwrap_or_default()).collect());
     // SAFETY: promised by the caller.
     let status = unsafe { result.as_ref() }.map(|outcome| outcome.status as usize);
-    status.and_then(|status| TEXTS.get(status)).map_or(c"this is no result of a request".as_ptr(), |text| text.as_ptr())
+    status.and_then(|status| TEXTS.get(status)).map_or(c"this is not a result of a request".as_ptr(), |text| text.as_ptr())
 }

@@ -21,7 +21,7 @@ pub(crate) struct OpenService {
     opener: Opener,
 }
 
-/// What the thread that serves uses alone.
+/// State of the serving thread only.
 struct Serving {
     worker: RawWorker,
     request: Message,
@@ -36,10 +36,10 @@ impl OpenService {
         Ok(Box::into_raw(Box::new(Self { server, serving, opener })))
     }
 
-    /// What C calls a service.
+    /// C's handle of a service.
     ///
     /// # Safety
-    /// `service` is null or open, and stays so while the reference lives.
+    /// `service` is null or open, and stays so while the reference exists.
     #[inline(always)]
     unsafe fn from_c<'a>(service: *const Self) -> Result<&'a Self, Failure> {
         // SAFETY: promised by the caller; only `fipsee_service_close` ever makes more than a `&` of it.
@@ -50,15 +50,15 @@ impl OpenService {
 }
 
 impl Serving {
-    /// What the thread that serves uses.
+    /// State of the serving thread.
     ///
     /// # Safety
-    /// `service` is null or open, and no other thread serves through it while the reference lives.
+    /// `service` is null or open, and no other thread serves through it while the reference exists.
     #[inline(always)]
     unsafe fn from_c<'a>(service: *const OpenService) -> Result<&'a mut Self, Failure> {
         // SAFETY: promised by the caller.
         let service = unsafe { OpenService::from_c(service) }?;
-        // SAFETY: it came from a box, lives as long as the service, and is this thread's alone.
+        // SAFETY: it came from a box, exists as long as the service, and is this thread's alone.
         Ok(unsafe { &mut *service.serving })
     }
 }
@@ -127,7 +127,7 @@ pub(crate) unsafe extern "C" fn fipsee_service_next(service: *mut OpenService, c
         let Some(taken) = serving.worker.call() else { return Ok(0) };
         let (request_payload, request_payload_bytes) = place_of(&taken.request_payload);
         let (reply_payload, reply_payload_bytes) = place_of(&taken.reply_payload);
-        let who = taken.credentials;
+        let peer = taken.credentials;
         let taken = TakenCall {
             request,
             request_payload,
@@ -135,9 +135,9 @@ pub(crate) unsafe extern "C" fn fipsee_service_next(service: *mut OpenService, c
             request_payload_bytes,
             reply_payload_bytes,
             client: taken.client,
-            pid: who.pid,
-            uid: who.uid,
-            gid: who.gid,
+            pid: peer.pid,
+            uid: peer.uid,
+            gid: peer.gid,
             reserved: 0,
         };
         // SAFETY: not null, the rest was promised.
@@ -205,7 +205,7 @@ pub(crate) unsafe extern "C" fn fipsee_service_stop(service: *const OpenService)
 /// See the header.
 ///
 /// # Safety
-/// `service` is null or open, and nobody uses it any more.
+/// `service` is null or open, and no longer in use.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn fipsee_service_close(service: *mut OpenService) -> c_int {
     guarded(|| {
@@ -216,7 +216,7 @@ pub(crate) unsafe extern "C" fn fipsee_service_close(service: *mut OpenService) 
         unsafe { OpenService::from_c(service) }?;
         // SAFETY: it came from a box in `OpenService::new`, and it is the caller's to give.
         let open = unsafe { Box::from_raw(service) };
-        // SAFETY: it came from a box in `OpenService::new`, and nobody else uses it.
+        // SAFETY: it came from a box in `OpenService::new`, and is not used elsewhere.
         drop(unsafe { Box::from_raw(open.serving) });
         Ok(0)
     })

@@ -105,7 +105,7 @@ impl OpenQueue {
     }
 }
 
-/// `Full` is common: its words are made without an allocation.
+/// `Full` is common: its message is made without an allocation.
 trait IntoFailure {
     fn into_failure(self) -> Failure;
 }
@@ -126,7 +126,7 @@ fn bad_buffer(address: usize, length_bytes: u64) -> Failure {
         return Failure::new(
             Errno::FAULT,
             format!(
-                "the {length_bytes} bytes at {address:#x} do not lie in memory of this disk; use fipsee_memory_create or \
+                "the {length_bytes} bytes at {address:#x} are not in memory of this disk; use fipsee_memory_create or \
                  fipsee_memory_register, or the blocking calls, which take any buffer"
             ),
         );
@@ -157,7 +157,7 @@ pub(crate) const WRITE_ZEROES_FLAGS: u32 = DURABLE | UNMAP;
 /// See the header.
 ///
 /// # Safety
-/// `queue` is null or of an open disk, and no other call on it runs meanwhile; the buffer stays mapped and is left alone
+/// `queue` is null or of an open disk, and no other call on it runs meanwhile; the buffer stays mapped and is not accessed
 /// until the result is reaped. So for all functions below.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn fipsee_stage_read(

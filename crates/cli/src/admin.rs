@@ -1,4 +1,4 @@
-//! Questions to the daemon's admin socket: one JSON request per line, one JSON answer per line.
+//! Requests to the daemon's admin socket: one JSON request per line, one JSON answer per line.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -12,10 +12,10 @@ use serde_json::Value;
 
 use crate::error::Error;
 
-/// The daemon answers in microseconds unless someone else's question keeps it busy.
+/// The daemon answers in microseconds unless another request keeps it busy.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why there is no answer.
+/// The reason that there is no answer.
 #[derive(Debug)]
 pub(crate) enum NoAnswer {
     /// The admin socket is for the daemon's own user.
@@ -44,7 +44,7 @@ pub(crate) fn ask(socket: &Path, request: &Value) -> Result<Value, NoAnswer> {
             let text = format!("no permission to open {shown}; use the daemon's user or root for this command");
             return NoAnswer::NoPermission(text.into());
         }
-        // Where there is no daemon at all, its own socket is the one the user knows.
+        // Without a daemon, the client socket is the one that the user knows.
         let missing = if socket.exists() { path.clone() } else { socket.to_owned() };
         NoAnswer::Other(client::Error::Connect { path: missing, source }.into())
     })?;
@@ -74,17 +74,17 @@ pub(crate) fn ask(socket: &Path, request: &Value) -> Result<Value, NoAnswer> {
     }
 }
 
-/// The unsigned number under `key`; 0 when a daemon of another version does not tell.
+/// The unsigned number under `key`; 0 when a daemon of another version omits it.
 pub(crate) fn number(value: &Value, key: &str) -> u64 {
     value.get(key).and_then(Value::as_u64).unwrap_or(0)
 }
 
-/// The text under `key`; empty when a daemon of another version does not tell.
+/// The text under `key`; empty when a daemon of another version omits it.
 pub(crate) fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value.get(key).and_then(Value::as_str).unwrap_or("")
 }
 
-/// The list under `key`; empty when a daemon of another version does not tell.
+/// The list under `key`; empty when a daemon of another version omits it.
 pub(crate) fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
     value.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }

@@ -1,4 +1,5 @@
-//! `fipsee attach DISK --vhost-user PATH` and `fipsee detach --vhost-user PATH`: sockets for virtual machines on a running daemon.
+//! `fipsee attach DISK --vhost-user PATH` and `fipsee detach --vhost-user PATH`: sockets for virtual machines on a running
+//! daemon.
 
 use std::path::{Path, PathBuf};
 
@@ -42,7 +43,7 @@ pub(crate) fn attach(socket: &Path, arguments: &AttachArguments) -> Result<(), E
     }
     let disk = &arguments.disk;
     let path = path.display();
-    output::print(&format!("disk '{disk}' is served at {path}; fipsee vm-args {disk} --vmm qemu tells how to use it\n"))
+    output::print(&format!("disk '{disk}' is served at {path}; fipsee vm-args {disk} --vmm qemu prints how to use it\n"))
 }
 
 pub(crate) fn detach(socket: &Path, arguments: &DetachArguments) -> Result<(), Error> {

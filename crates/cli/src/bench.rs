@@ -1,4 +1,4 @@
-//! `fipsee bench`: put load on a disk and say what came out.
+//! `fipsee bench`: put load on a disk and report the results.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::load::{self, DataPath, Mix, Report, Settings};
 pub struct Options {
     /// The disk.
     disk: String,
-    /// What the requests are.
+    /// The kind of requests.
     #[arg(long, value_enum, default_value = "randread")]
     rw: Mix,
     /// Bytes of one request, for example 512, 4k, 1M.
@@ -37,14 +37,14 @@ pub struct Options {
     /// between two looks.
     #[arg(long, default_value = "adaptive")]
     wait: WaitMode,
-    /// Where the data lies.
+    /// The memory of the data.
     #[arg(long, value_enum, default_value = "memshare")]
     data_path: DataPath,
     /// CPUs to bind the queues' threads to, in turn, or auto: for each one near the daemon's worker [default: auto for one
     /// queue, else where the scheduler puts them].
     #[arg(long, value_name = "auto|LIST")]
     cpus: Option<CpuChoice>,
-    /// Write recognisable data, check it whenever it is read, and read everything back at the end.
+    /// Write recognisable data, check it at every read, and read everything back at the end.
     #[arg(long)]
     verify: bool,
     /// Use the disk from this offset on.
@@ -53,7 +53,7 @@ pub struct Options {
     /// Use so much of the disk [default: all].
     #[arg(long, value_parser = parse_size, default_value = "0")]
     range: u64,
-    /// Write even while somebody else may, or claims to be the only one who does.
+    /// Write even while another client may, or is the disk's sole writer.
     #[arg(long)]
     force: bool,
     /// Print one JSON object instead of a table.
@@ -64,7 +64,7 @@ pub struct Options {
 /// Run it.
 ///
 /// # Errors
-/// In words that say what to do.
+/// An error that says what to do.
 pub fn run(socket: &Path, options: &Options) -> Result<(), String> {
     if !(options.seconds > 0.0 && options.seconds < 1e6) {
         return Err(format!("--seconds {}: choose more than 0", options.seconds));

@@ -1,16 +1,16 @@
-//! Attaching to write: nobody else is to meanwhile, unless `--force` says that they may.
+//! Attaching to write: as the sole writer, unless `--force` is given.
 
 use std::path::Path;
 
 use fipsee_block::client::{AttachOptions, Claim, Disk, Error, Queue};
 
-/// What a command claims.
+/// The claim of a command.
 #[must_use]
 pub const fn of(force: bool) -> Claim {
     if force { Claim::Ignore } else { Claim::SoleWriter }
 }
 
-/// Attach; `tell` the user when the daemon is too old to know what is claimed.
+/// Attach; `log` a note when the daemon is too old for claims.
 ///
 /// # Errors
 /// As [`Disk::attach`].

@@ -7,12 +7,12 @@ use fipsee_topology::matrix::Matrix;
 use fipsee_topology::plan::{Plan, clients_of};
 use fipsee_topology::{cache, cpu_list};
 
-/// What `--cpus` takes.
+/// The value of `--cpus`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CpuChoice {
-    /// By what is known of the machine and the daemon's workers.
+    /// Chosen from the machine's topology and the daemon's workers.
     Auto,
-    /// These, in turn; none: wherever the scheduler puts them.
+    /// These, in turn; none: the scheduler decides.
     List(Vec<usize>),
 }
 
@@ -23,7 +23,7 @@ impl FromStr for CpuChoice {
         if text == "auto" {
             return Ok(Self::Auto);
         }
-        // The order that was given is kept: it says who goes where.
+        // The given order is kept: threads take the CPUs in turn.
         let numbers = |part: &str| cpu_list::parse(part).filter(|numbers| !numbers.is_empty());
         let parts: Option<Vec<Vec<usize>>> = text.split(',').map(numbers).collect();
         let parts = parts.ok_or_else(|| format!("'{text}' is neither auto nor a list of CPUs; write for example 0,2 or 0-3"))?;
@@ -45,7 +45,7 @@ impl CpuChoice {
     }
 }
 
-/// This machine, and what was measured of it.
+/// This machine, and its measurement.
 #[must_use]
 pub fn this_machine() -> (Machine, Option<Matrix>) {
     let machine = Machine::this();
@@ -53,7 +53,7 @@ pub fn this_machine() -> (Machine, Option<Matrix>) {
     (machine, matrix)
 }
 
-/// Two CPUs with the cheapest way between them that leaves the machine's interrupts alone: a client's and its poller's.
+/// The two CPUs, off the machine's interrupts, with the cheapest transfer between them: a client's and its poller's.
 #[must_use]
 pub fn best_pair() -> Option<[usize; 2]> {
     let (machine, matrix) = this_machine();
@@ -62,13 +62,13 @@ pub fn best_pair() -> Option<[usize; 2]> {
     Some([*poller.clients.first()?, poller.cpu])
 }
 
-/// For each queue a CPU near that of its worker which neither a worker nor another queue has, while there are such; `None` where
+/// For each queue a CPU near its worker's that no worker or other queue has, while there are such; `None` where
 /// there is one CPU for everything.
 fn near(machine: &Machine, matrix: Option<&Matrix>, worker_cpus: &[Option<usize>]) -> Vec<Option<usize>> {
     if machine.usable.len() < 2 {
         return vec![None; worker_cpus.len()];
     }
-    // A daemon that does not tell is taken to have done as we would.
+    // A daemon that does not report its CPUs is taken to have placed its workers as we would.
     let guess = Plan::new(machine, matrix, 1).pollers.first().map(|poller| poller.cpu);
     let workers: Vec<usize> = worker_cpus.iter().filter_map(|cpu| cpu.or(guess)).collect();
     let mut taken = workers.clone();
@@ -108,7 +108,7 @@ mod tests {
     fn each_queue_gets_a_cpu_of_its_own_near_its_worker() {
         let cpus = near(&machine(), None, &[Some(7), Some(3), Some(7)]);
         assert_eq!(cpus, [Some(4), Some(0), Some(5)]);
-        assert_eq!(near(&machine(), None, &[None]), [Some(4)], "a daemon that does not tell");
+        assert_eq!(near(&machine(), None, &[None]), [Some(4)], "a daemon that does not report its CPUs");
     }
 
     #[test]
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn one_cpu_is_for_everything_and_nobody_is_bound() {
+    fn one_cpu_is_for_everything_and_no_thread_is_bound() {
         let mut machine = machine();
         machine.usable = vec![2];
         assert_eq!(near(&machine, None, &[Some(2), None]), [None, None]);

@@ -1,4 +1,4 @@
-//! Why a subcommand failed: one line for a person, which says what to do.
+//! The error of a subcommand: one line for a person, which says what to do.
 
 use std::fmt;
 use std::io;

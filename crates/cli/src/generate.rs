@@ -1,4 +1,4 @@
-//! `fipsee generate DIR` (hidden): manual pages and completions, from the definitions that read the command lines.
+//! `fipsee generate DIR` (hidden): manual pages and completions, from the definitions of the command lines.
 
 use std::fs;
 use std::io::{self, Write};
@@ -20,11 +20,11 @@ pub(crate) struct Arguments {
     date: String,
 }
 
-/// What no definition of a command line says: section, text.
+/// Sections that the definitions of the command lines lack: section, text.
 const FIPSEED_MORE: &[(&str, &str)] = &[
     (
         "SIGNALS",
-        "SIGTERM and SIGINT let clients finish what they have published, tell them, and end the daemon. \
+        "SIGTERM and SIGINT let clients finish what they have published, notify them, and end the daemon. \
          SIGHUP reads the file given with \\fB\\-\\-config\\fR again, as \\fBfipsee reload\\fR does; \
          fipseed.toml(5) says what can change.",
     ),
@@ -37,7 +37,7 @@ const FIPSEED_MORE: &[(&str, &str)] = &[
 ];
 const FIPSEE_MORE: &[(&str, &str)] = &[
     ("ENVIRONMENT", "\\fBFIPSEE_SOCKET\\fR is the daemon's socket, unless \\fB\\-\\-connect\\fR names another."),
-    ("EXIT STATUS", "0, or not 0 after an error, which is told in one line on standard error."),
+    ("EXIT STATUS", "0, or not 0 after an error, which is reported in one line on standard error."),
     ("SEE ALSO", "fipseed(8), fipseed.toml(5)"),
 ];
 
@@ -89,7 +89,7 @@ fn page(command: &Command, section: &str, date: &str, more: &[(&str, &str)]) -> 
     for (title, paragraph) in more {
         writeln!(text, ".SH \"{title}\"\n{paragraph}")?;
     }
-    // Around an empty line, a break of the line is superfluous, and mandoc complains.
+    // A line break beside an empty line is superfluous, and mandoc warns.
     let text = String::from_utf8_lossy(&text).replace(".br\n\n.br\n", "\n").replace("\n\n", "\n.sp\n");
     Ok(text.into_bytes())
 }

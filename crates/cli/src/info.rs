@@ -1,4 +1,4 @@
-//! `fipsee info DISK`: what the daemon says of a disk, and who uses it.
+//! `fipsee info DISK`: a disk as the daemon describes it, and its clients.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -23,7 +23,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
     let description = match admin::ask(socket, &json!({ "request": "info", "disk": arguments.disk })) {
         Ok(description) => description,
-        // Not our daemon: a client may still attach, and is told the same of the disk, though not of its clients.
+        // Another user's daemon: a client may still attach, and gets the same description of the disk, without its clients.
         Err(NoAnswer::NoPermission(_)) => attach_and_describe(socket, &arguments.disk)?,
         Err(NoAnswer::Other(error)) => return Err(error),
     };
@@ -38,7 +38,7 @@ fn attach_and_describe(socket: &Path, name: &str) -> Result<Value, Error> {
     Ok(describe(name, &info))
 }
 
-/// The admin socket's words for what a client is told. The capability to write is missing, because we asked for none.
+/// The client's information in the form of the admin socket. The capability to write is missing, because it was not requested.
 fn describe(name: &str, info: &BlockInfo) -> Value {
     json!({
         "disk": name,
@@ -121,7 +121,7 @@ fn render(disk: &Value) -> String {
     text
 }
 
-/// Of the disk itself, since the daemon opened it.
+/// Errors of the disk itself, since the daemon opened it.
 fn describe_errors(errors: &Map<String, Value>) -> String {
     let count = |value: &Value| value.as_u64().unwrap_or(0);
     let failed = errors.iter().filter(|(_, value)| count(value) > 0);
@@ -140,7 +140,7 @@ mod tests {
         assert!(text.contains("flush 1, write 2 (see the daemon's log)"), "{text}");
         assert!(text.contains("stalled requests:   3"), "{text}");
         assert!(render(&disk(json!({ "read": 0 }))).contains("errors:             none"));
-        assert!(!render(&disk(Value::Null)).contains("errors"), "a disk that has none");
+        assert!(!render(&disk(Value::Null)).contains("errors"), "a disk without errors");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The load generator: keeps queues full and measures, as `fipsee bench`, the demo and the benchmark suite use it.
+//! The load generator: keeps queues full and measures, for `fipsee bench`, the demo and the benchmark suite.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use crate::pattern::{Blocks, Mismatch};
 
 const PAGE_BYTES: u64 = 4096;
 
-/// What the requests are.
+/// The kind of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Mix {
     /// Random reads.
@@ -49,13 +49,13 @@ impl Mix {
         matches!(self, Self::RandRead | Self::RandWrite | Self::RandRw)
     }
 
-    /// Does it write?
+    /// Does this load write?
     pub const fn writes(self) -> bool {
         matches!(self, Self::RandWrite | Self::Write | Self::RandRw)
     }
 }
 
-/// Where the data of requests lies.
+/// The memory of requests' data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum DataPath {
     /// The client's own memory, mapped whole by the daemon: no copy.
@@ -65,16 +65,16 @@ pub enum DataPath {
     Pool,
 }
 
-/// What to run.
+/// The settings of a run.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The daemon.
     pub socket: PathBuf,
     /// The export.
     pub disk: String,
-    /// If it writes, what goes for others that do.
+    /// The claim of a load that writes.
     pub claim: Claim,
-    /// What the requests are.
+    /// The kind of requests.
     pub mix: Mix,
     /// Bytes of one request.
     pub block_bytes: u64,
@@ -86,7 +86,7 @@ pub struct Settings {
     pub duration: Duration,
     /// How clients wait.
     pub wait: WaitMode,
-    /// Where the data lies.
+    /// The memory of the data.
     pub data_path: DataPath,
     /// CPUs to bind the threads to.
     pub cpus: CpuChoice,
@@ -96,7 +96,7 @@ pub struct Settings {
     pub range_bytes: (u64, u64),
 }
 
-/// What came out.
+/// The results.
 #[derive(Debug)]
 pub struct Report {
     /// Requests finished per second.
@@ -105,7 +105,7 @@ pub struct Report {
     pub bandwidth_bytes_per_s: f64,
     /// Requests per second in each tenth of the time, for the spread.
     pub interval_iops: Vec<f64>,
-    /// From publishing to reaping, in ticks of the time-stamp counter; a sample of the requests that covers every slot in
+    /// Time from submission to reaping, in ticks of the time-stamp counter; a sample of the requests that covers every slot in
     /// turn.
     pub latency: Histogram<u64>,
     /// Processor time of this process per request, in nanoseconds.
@@ -116,14 +116,14 @@ pub struct Report {
     pub verified_blocks: u64,
 }
 
-/// Why a run failed.
+/// The error of a run.
 #[derive(Debug)]
 pub enum LoadError {
-    /// Setting up, or the connection.
+    /// Set-up, or the connection.
     Client(Error),
     /// A request failed.
     Request {
-        /// How.
+        /// Its status.
         status: Status,
         /// First sector of the request.
         sector: u64,
@@ -217,7 +217,7 @@ pub fn run(settings: &Settings) -> Result<Report, LoadError> {
     })
 }
 
-/// Sleep through the run, counting what each tenth of it brought.
+/// Sleep through the run, counting the requests of each tenth of it.
 fn watch<T>(duration: Duration, shared: &Shared, threads: &[std::thread::JoinHandle<T>]) -> Vec<f64> {
     let mut intervals = Vec::new();
     let (started, mut last_count, mut last_time) = (Instant::now(), 0, Instant::now());
@@ -235,7 +235,7 @@ fn watch<T>(duration: Duration, shared: &Shared, threads: &[std::thread::JoinHan
     intervals
 }
 
-/// Give each queue blocks of its own, so that what it wrote is what it must read.
+/// Give each queue blocks of its own, so that it must read what it wrote.
 fn divide(settings: &Settings, disk: &Disk, queues: usize) -> Result<Vec<Blocks>, LoadError> {
     let info = disk.info();
     let (start_bytes, mut length_bytes) = settings.range_bytes;
@@ -257,7 +257,7 @@ fn divide(settings: &Settings, disk: &Disk, queues: usize) -> Result<Vec<Blocks>
     }
     if start_bytes.saturating_add(length_bytes) > info.size_bytes() || !start_bytes.is_multiple_of(settings.block_bytes) {
         return wrong(format!(
-            "the range does not lie on the disk of {} bytes, or does not start at a multiple of --bs",
+            "the range is not on the disk of {} bytes, or does not start at a multiple of --bs",
             info.size_bytes()
         ));
     }
@@ -301,7 +301,7 @@ struct Generator {
     random: u64,
     next: u64,
     free_slots: Vec<usize>,
-    /// By slot: block in flight, and whether it is a write.
+    /// By slot: the block in flight, and whether the request is a write.
     in_flight: Vec<(u64, bool)>,
     started_ticks: Vec<u64>,
     probe: usize,
@@ -309,7 +309,7 @@ struct Generator {
     verified: u64,
 }
 
-/// Three significant digits from one tick to about a minute; what takes longer counts as that.
+/// Three significant digits from one tick to about a minute; longer times count as that.
 #[must_use]
 pub fn new_histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 1 << 37, 3).unwrap_or_else(|_| unreachable!("the bounds are in order"))
@@ -407,7 +407,7 @@ impl Generator {
                 self.next = if self.next + 1 >= self.blocks.count() { 0 } else { self.next + 1 };
                 self.next
             };
-            // The order among requests in flight is not promised, so a block that must be verified is used once at a time.
+            // Requests in flight have no order, so a block that is verified has one request at a time.
             if !self.blocks.verifies() || !self.blocks.is_busy(block) {
                 return block;
             }

@@ -1,6 +1,6 @@
 //! `fipsee`: look at, copy and measure disks served over Fip-see channels.
 //!
-//! One file or folder per subcommand; this one only reads the command line.
+//! One file or folder per subcommand; this file only reads the command line.
 
 mod admin;
 mod attach;

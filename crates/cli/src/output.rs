@@ -19,7 +19,7 @@ pub(crate) fn print_json(value: &serde_json::Value) -> Result<(), Error> {
     print(&format!("{value}\n"))
 }
 
-/// Rows under headings. The first `left_columns` are words and stand left, the others are numbers and stand right.
+/// Rows under headings. The first `left_columns` are words and left-aligned, the others are numbers and right-aligned.
 pub(crate) struct Table {
     left_columns: usize,
     rows: Vec<Vec<String>>,
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_stand_left_and_numbers_right() {
+    fn words_are_left_aligned_and_numbers_right_aligned() {
         let mut table = Table::new(1, &["DISK", "READS"]);
         table.push(vec!["a".into(), "7".into()]);
         table.push(vec!["longer".into(), "123456".into()]);

@@ -1,15 +1,15 @@
-//! Which block holds what: patterns for verified runs.
+//! The expected content of blocks: patterns for verified runs.
 
 use fipsee_block::client::Buffer;
 
-/// Data that came back wrong.
+/// Data that was read back wrong.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Mismatch {
     /// Byte offset on the disk of the first wrong 512-byte piece.
     pub offset_bytes: u64,
-    /// What stood at its start.
+    /// The bytes found at its start.
     pub found: [u64; 2],
-    /// What should have stood there.
+    /// The bytes expected there.
     pub expected: [u64; 2],
 }
 
@@ -27,7 +27,7 @@ impl std::fmt::Display for Mismatch {
 
 const PIECE_BYTES: usize = 512;
 
-/// A range of blocks that one queue has for itself.
+/// A range of blocks for one queue alone.
 #[derive(Debug)]
 pub struct Blocks {
     first: u64,
@@ -57,7 +57,7 @@ impl Blocks {
         }
     }
 
-    /// How many blocks there are.
+    /// The number of blocks.
     #[inline(always)]
     pub const fn count(&self) -> u64 {
         self.count
@@ -99,8 +99,8 @@ impl Blocks {
         written.into_iter()
     }
 
-    /// Fill a buffer with what the next write of the block carries: each 512 bytes name their sector and the write, and
-    /// the rest follows from both, so that a piece in a wrong place, an old one, or a torn one is told apart.
+    /// Fill a buffer with the content of the block's next write: each 512 bytes name their sector and the write, and
+    /// the rest follows from both, so that a piece in a wrong place, an old one, or a torn one is recognised.
     pub fn write_pattern(&mut self, block: u64, buffer: &Buffer) {
         let sequence = self.next_sequence;
         self.next_sequence += 1;

@@ -1,4 +1,4 @@
-//! Pictures in files: SVG as it was drawn, or PNG made from it.
+//! Pictures in files: SVG as drawn, or PNG made from it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use resvg::usvg::{Options, Tree};
 
 use crate::error::Error;
 
-/// Pixels of a PNG per unit of the drawing: sharp on the screens of today.
+/// Pixels of a PNG per unit of the drawing: sharp on current screens.
 const PNG_SCALE: f32 = 2.0;
-/// Longest side of a PNG, in pixels: a square of it takes 1 GiB to draw.
+/// Longest side of a PNG, in pixels: a square of this size takes 1 GiB to draw.
 const MAX_SIDE_PIXELS: u32 = 16_384;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ enum Format {
     Png,
 }
 
-/// Check that `path` names a format that can be written: before a measurement that would be lost.
+/// Check that `path` names a format that can be written: before a measurement that could not be saved.
 ///
 /// # Errors
 /// It does not end in .svg or .png.
@@ -61,7 +61,7 @@ fn to_png(svg: &str) -> Result<Vec<u8>, String> {
     pixmap.encode_png().map_err(|error| drawing(&error))
 }
 
-/// The fonts of the system. The families that the drawing names may be missing; whatever is there then takes their place.
+/// The fonts of the system. The families that the drawing names may be missing; another installed family then replaces them.
 fn fonts() -> Result<Database, String> {
     let mut fonts = Database::new();
     fonts.load_system_fonts();
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_picture_or_too_large_is_said() {
+    fn what_is_no_picture_or_too_large_is_refused() {
         if fonts().is_err() {
             return;
         }

@@ -1,4 +1,4 @@
-//! Second processes: this program again, under a hidden subcommand, tied to the life of the first.
+//! Second processes: this program again, under a hidden subcommand, tied to the lifetime of the first.
 
 use std::process::{Command, Stdio};
 
@@ -7,7 +7,7 @@ use rustix::thread::CpuSet;
 
 use crate::error::Error;
 
-/// This very program, even if its file was replaced meanwhile, with `subcommand` and the number of this process, which
+/// This same program, even if its file was replaced meanwhile, with `subcommand` and the number of this process, which
 /// [`die_with_parent`] wants.
 pub(crate) fn again(subcommand: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
@@ -19,7 +19,7 @@ pub(crate) fn again(subcommand: &str) -> Command {
 pub(crate) fn die_with_parent(parent: i32, signal: Signal) -> Result<(), Error> {
     let tied = rustix::process::set_parent_process_death_signal(Some(signal));
     tied.map_err(|error| Error::io("ask for a signal at the parent's death", &error.into()))?;
-    // The file it was started from, /proc/self/exe, is no name to find it by.
+    // Its executable, /proc/self/exe, gives no useful name.
     let _ = rustix::thread::set_name(c"fipsee");
     // The parent may have died before that.
     if rustix::process::getppid() != Pid::from_raw(parent) {

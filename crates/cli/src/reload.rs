@@ -14,7 +14,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// What a list of the answer means.
+/// The meaning of the answer's lists.
 const LISTS: [(&str, &str); 4] =
     [("added", "added"), ("removed", "removed"), ("changed", "changed"), ("needs_restart", "unchanged until a restart")];
 
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_happened_is_told() {
+    fn only_what_happened_is_printed() {
         let answer =
             json!({ "added": ["b", "c"], "removed": [], "changed": ["log_level"], "needs_restart": ["workers", "disk 'a'"] });
         let text = "added: b, c\nchanged: log_level\nunchanged until a restart: workers, disk 'a'\n";

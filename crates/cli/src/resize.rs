@@ -28,7 +28,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
     let Arguments { disk, size, shrink, force, .. } = arguments;
-    // Said in any case: a daemon that does not know the words must not take it for consent.
+    // Sent in any case: a daemon that does not know the keys must not assume consent.
     let request = json!({ "request": "resize", "disk": disk, "size_bytes": size, "shrink": shrink, "force": force });
     let answer = admin::ask(socket, &request)?;
     if arguments.json {

@@ -1,4 +1,4 @@
-//! `fipsee stat`: what queues and workers have done, once or again and again with rates.
+//! `fipsee stat`: the counters of queues and workers, once or repeatedly with rates.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -65,7 +65,7 @@ fn identity(queue: &Value) -> (u64, u64) {
     (admin::number(queue, "client"), admin::number(queue, "queue"))
 }
 
-/// Put rates beside the counters of `now`. A queue that was not there before started from 0.
+/// Put rates beside the counters of `now`. A new queue started from 0.
 fn add_rates(before: &Value, now: &mut Value, seconds: f64) {
     let old = admin::list(before, "queues");
     let queues = now.get_mut("queues").and_then(Value::as_array_mut);
@@ -124,7 +124,7 @@ fn render_totals(stat: &Value) -> String {
     )
 }
 
-/// Disks that can fail, if there is one.
+/// Disks that count errors, if any.
 fn render_disks(stat: &Value) -> Option<String> {
     let mut disks = Table::new(1, &["DISK", "ERRORS", "STALLED"]);
     let listed = admin::list(stat, "disks");

@@ -1,4 +1,4 @@
-//! Numbers as people read and write them.
+//! Numbers in human-readable form.
 
 /// A size or count of bytes, in powers of 1024; exact sizes stay exact.
 pub(crate) fn bytes(count: u64) -> String {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::error::Error;
 use crate::{admin, output};
 
-/// Hypervisors whose options we know.
+/// Hypervisors whose options are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Vmm {
     /// qemu-system-x86_64 and its siblings
@@ -76,7 +76,7 @@ pub(crate) fn run(daemon: &Path, arguments: &Arguments) -> Result<(), Error> {
     output::print(&render(&options))
 }
 
-/// Where the running daemon serves the disk to virtual machines.
+/// The socket at which the running daemon serves the disk to virtual machines.
 fn socket_of(daemon: &Path, disk: &str) -> Result<PathBuf, Error> {
     let answer = admin::ask(daemon, &json!({ "request": "info", "disk": disk }));
     let answer = answer.map_err(|no_answer| match no_answer {
@@ -129,7 +129,7 @@ fn options(arguments: &Arguments, socket: &str) -> Result<Vec<Vec<String>>, Erro
     })
 }
 
-/// One group of words to a line, as a shell takes them.
+/// One group of words to a line, quoted for a shell.
 fn render(options: &[Vec<String>]) -> String {
     let lines: Vec<String> =
         options.iter().map(|words| words.iter().map(|word| quote(word)).collect::<Vec<_>>().join(" ")).collect();

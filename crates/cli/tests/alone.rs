@@ -80,7 +80,7 @@ fn ping_reports_every_size_with_units() {
 }
 
 #[test]
-fn ping_waits_as_it_is_told() {
+fn ping_waits_as_requested() {
     for wait in ["poll", "adaptive", "sleep"] {
         let sizes = ping(&["--queues", "1,8", "--wait", wait]);
         sizes.iter().for_each(assert_burst);
@@ -175,12 +175,12 @@ fn ping_measures_every_way_to_wait_or_says_why_not() {
         assert!(number("round_trip_cycles_p50") <= number("round_trip_cycles_p99"), "{way}");
         let wakeups = way["wakeups"].as_array().expect("a list");
         assert_eq!(wakeups.iter().filter_map(|wakeup| wakeup["silence_us"].as_u64()).collect::<Vec<_>>(), [1, 50, 1000, 100_000]);
-        // A clock that the two sides do not share would show in these.
+        // A clock not shared by the two sides would show here.
         assert!(wakeups.iter().all(|wakeup| (2..1_000_000_000).contains(&wakeup["ns_p50"].as_u64().expect("ns"))), "{way}");
         assert!((0.0..=101.0).contains(&number("idle_cpu_percent")), "{way}");
     }
     let usage = |name| ways.iter().find(|way| way["wait"] == name).and_then(|way| way["idle_cpu_percent"].as_f64()).expect(name);
-    assert!(usage("sleep") < usage("pause") && usage("adaptive") < usage("pause"), "who sleeps uses less than who polls");
+    assert!(usage("sleep") < usage("pause") && usage("adaptive") < usage("pause"), "sleeping uses less than polling");
 }
 
 #[test]
@@ -216,12 +216,12 @@ fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// How a child of ours ended.
+/// The exit status of a child.
 fn ending(child: &mut Guard) -> ExitStatus {
     wait_for("the process ends", || child.0.try_wait().expect("a child to ask"))
 }
 
-/// Has it ended? A process whose parent is gone may stay a zombie where nobody reaps it.
+/// Has it ended? A process whose parent is gone may stay a zombie if no process reaps it.
 fn has_ended(pid: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
     stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z') || rest.starts_with('X'))
@@ -233,7 +233,7 @@ fn start_ping(how: &[&str]) -> Guard {
     Guard(command.spawn().expect("fipsee runs"))
 }
 
-/// The second process, once it has the memory of the rings: from there on nothing but the rings connects the two.
+/// The second process, once it has the memory of the rings: from then on only the rings connect the two.
 fn peer_at_work(ping: &Guard) -> Pid {
     let maps_rings = |pid: &Pid| {
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", pid.as_raw_nonzero())).unwrap_or_default();
@@ -269,8 +269,8 @@ fn the_second_process_of_ping_ends_when_the_first_is_killed() {
     wait_for("the second process ends", || has_ended(peer).then_some(()));
 }
 
-/// The demo, started in a directory of ours for temporary files. It can be interrupted, even where the tests run in the background of a
-/// shell, which has what it starts there ignore SIGINT.
+/// The demo, started with its own directory for temporary files. It can be interrupted, even where the tests run in the
+/// background of a shell, which has what it starts there ignore SIGINT.
 fn demo(temporary: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new("env");
     command.args(["--default-signal=INT", FIPSEE, "demo"]).args(arguments).env("TMPDIR", temporary).stdout(Stdio::piped());

@@ -1,4 +1,4 @@
-//! Commands that write claim the disk: they are refused while a guest or anybody else may write it, and nothing is overwritten.
+//! Commands that write claim the disk: they are refused while a guest or another client may write it, and nothing is overwritten.
 
 mod common;
 
@@ -52,7 +52,7 @@ fn cp_and_bench_do_not_touch_the_disk_of_a_guest() {
         assert_error(&daemon.fipsee(&bench(mix)), &HOLDER);
     }
     assert!(read_by(&mut guest) == content, "nothing was overwritten");
-    // Reading is nobody's business.
+    // Reading needs no claim.
     let back = daemon.directory.path("back");
     assert_success(&daemon.fipsee(&["cp", "--verify", "fip:a", &text(&back)]));
     assert!(std::fs::read(&back).expect("the copy") == content);
@@ -60,7 +60,7 @@ fn cp_and_bench_do_not_touch_the_disk_of_a_guest() {
     let (info, list) = (daemon.fipsee(&["info", "a"]), daemon.fipsee(&["ls"]));
     assert!(String::from_utf8_lossy(&info.stdout).contains("a virtual machine, sole writer"), "{info:?}");
     assert!(String::from_utf8_lossy(&list.stdout).contains("read-write, claimed"), "{list:?}");
-    // Whoever says so destroys it.
+    // With --force the disk is overwritten.
     assert_success(&daemon.fipsee(&["cp", "--force", &source, "fip:a"]));
     assert!(read_by(&mut guest) == noise(DISK_BYTES, 3));
     assert_success(&daemon.fipsee(&[&bench("randwrite")[..], &["--force"]].concat()));
@@ -94,7 +94,7 @@ fn commands_keep_each_other_and_guests_out_while_they_write() {
     drop(copy.0.stdin.take());
     assert!(copy.0.wait().expect("awaited").success());
     Guest::start(&socket, &Options::default()).expect("the claim ended with the copy");
-    // On a shared disk nobody minds.
+    // On a shared disk there are no claims.
     let shared =
         [(); 2].map(|()| daemon.command(&["bench", "s", "--rw", "randwrite", "--seconds", "0.3"]).stdout(Stdio::null()).spawn());
     for bench in shared {

@@ -148,8 +148,8 @@ fn every_refusal_says_what_to_do() {
     assert_error(&daemon.fipsee(&["cp", "fip:a", "fip:a"]), &["the same disk", "name two"]);
     assert_error(&daemon.fipsee(&["cp", "fip:a", "-", "--verify"]), &["--verify cannot read standard output back"]);
     assert_error(&daemon.fipsee(&["cp", "fip:a", "/dev/full"]), &["No space left", "make room"]);
-    let nobody = format!("fip:a@{missing}");
-    assert_error(&daemon.fipsee(&["cp", &source, &nobody]), &["no daemon at", "start fipseed"]);
+    let absent = format!("fip:a@{missing}");
+    assert_error(&daemon.fipsee(&["cp", &source, &absent]), &["no daemon at", "start fipseed"]);
 }
 
 /// Start a copy from standard input, and see the first part of it on the disk.

@@ -1,4 +1,4 @@
-//! A file system with real files goes through the disks and comes back as it was.
+//! A file system with real files goes through the disks and comes back unchanged.
 
 mod common;
 
@@ -13,7 +13,7 @@ use common::{Daemon, Directory, assert_success, text};
 const IMAGE_BYTES: u64 = 400 << 20;
 /// Most bytes of files in it.
 const CONTENT_BYTES: u64 = 280 << 20;
-/// With less than this there is nothing to test with.
+/// With less than this the test is skipped.
 const FEWEST_CONTENT_BYTES: u64 = 16 << 20;
 
 /// Copy regular files below `from` into `to`, until `left_bytes` are used up.

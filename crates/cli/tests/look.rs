@@ -83,7 +83,7 @@ fn resize_reaches_the_daemon() {
 
 #[test]
 fn without_a_daemon_every_command_says_so() {
-    let directory = Directory::new("nobody");
+    let directory = Directory::new("no-daemon");
     let socket = text(&directory.path("s"));
     for arguments in [&["ls"][..], &["info", "a"], &["stat"], &["resize", "a", "1M"], &["cp", "/dev/null", "fip:a"]] {
         let output = std::process::Command::new(FIPSEE).args(arguments).arg("--connect").arg(&socket).output();
@@ -122,6 +122,6 @@ fn a_socket_for_machines_is_attached_used_in_options_and_detached() {
     }
     assert_success(&daemon.fipsee(&["detach", "--vhost-user", &path]));
     assert_error(&daemon.fipsee(&["detach", "--vhost-user", &path]), &["no vhost-user socket", "there is none"]);
-    // Who may not ask the daemon names the socket.
+    // A user who may not ask the daemon names the socket.
     assert_success(&daemon.fipsee(&["vm-args", "a", "--vmm", "qemu", "--socket", &path]));
 }

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 
 const FILES: [&str; 4] = ["report.json", "report.md", "sizes.svg", "waits.svg"];
-/// Of the machine's lines, where there are two CPUs.
+/// The picture of the machine's lines, with two CPUs.
 const LINES_PICTURE: &str = "figure-6.svg";
 const QUICK_S: &str = "2";
 
@@ -89,7 +89,7 @@ fn assert_tables(figures: &Value) {
         }
         assert_eq!(designs(list(&tables[index]["rows"]), "one-line").len(), queues.len(), "a floor for each size");
     }
-    // One of tables 3 and 4 has figures, the other says why not: turbo is on or off.
+    // One of tables 3 and 4 has figures, the other gives the reason: turbo is on or off.
     let with_reason: Vec<&Value> = [&tables[2], &tables[3]].into_iter().filter(|table| !table["missing"].is_null()).collect();
     assert!(with_reason.len() == 1 && list(&with_reason[0]["rows"]).is_empty(), "{with_reason:?}");
     for table in [&tables[2], &tables[3], &tables[6]].into_iter().filter(|table| table["missing"].is_null()) {
@@ -130,7 +130,7 @@ fn the_page_has_every_table_and_figure_and_replaces_an_earlier_one_only() {
         let picture = std::fs::read_to_string(place.join(name)).expect("a picture");
         assert!(picture.starts_with("<svg") && page.contains(&format!("]({name})")), "{name}");
     }
-    // What was planned to be measured fits into the time that was given.
+    // The planned measurements fit into the given time.
     let measured = ["waits", "pairs"].map(|key| list(&figures[key]).iter().filter(|row| row["design"] != "one-line").count());
     let measured = u32::try_from(measured.iter().sum::<usize>()).expect("few");
     let planned = number(&figures, "rounds") * number(&figures, "seconds_per_measurement") * f64::from(measured);
@@ -206,7 +206,7 @@ fn a_directory_with_something_else_is_refused_before_anything_is_measured() {
 }
 
 #[test]
-fn the_report_stands_alone_among_the_modes() {
+fn the_report_cannot_be_combined_with_other_modes() {
     let directory = Directory::new("report-modes");
     let place = text(&directory.path("page"));
     for other in [
@@ -251,7 +251,7 @@ fn start(directory: &Path) -> Guard {
 
 fn stop(mut guard: Guard, signal: Signal) -> String {
     let pid = i32::try_from(guard.0.id()).ok().and_then(Pid::from_raw).expect("a process");
-    // Ctrl-C goes to both processes, other signals to the one that somebody knows of.
+    // Ctrl-C goes to both processes, other signals to the first one only.
     let sent = if signal == Signal::INT { kill_process_group(pid, signal) } else { kill_process(pid, signal) };
     sent.expect("a signal");
     let mut said = String::new();
@@ -283,7 +283,7 @@ fn a_report_whose_second_process_dies_says_so_and_leaves_nothing_behind() {
     let mut guard = start(&place);
     let deadline = Instant::now() + DEADLINE;
     let children = format!("/proc/{0}/task/{0}/children", guard.0.id());
-    // Whichever it is: the one that sleeps or one that polls. Another may take its place before the signal arrives.
+    // It may be the one that sleeps or one that polls. Another may take its place before the signal arrives.
     while guard.0.try_wait().expect("a child to ask").is_none() {
         let text = std::fs::read_to_string(&children).unwrap_or_default();
         if let Some(child) = text.split_whitespace().next().and_then(|word| Pid::from_raw(word.parse().ok()?)) {

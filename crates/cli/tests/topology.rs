@@ -1,4 +1,4 @@
-//! `fipsee topology`, and the commands that go by it.
+//! `fipsee topology`, and the commands that use it.
 
 mod common;
 
@@ -70,7 +70,7 @@ fn both_directions_are_measured_kept_and_found_again() {
     assert_eq!(list(&second["choices"]).len(), choices.len());
     let is_noted =
         list(&first["notes"]).iter().any(|note| note.as_str().is_some_and(|note| note.contains("without optimisation")));
-    // Tests are built so; what is shipped is not.
+    // Tests are built like this; releases are not.
     assert_eq!(is_noted, cfg!(debug_assertions), "{first}");
     if !cfg!(debug_assertions) {
         assert!(choices.iter().zip(list(&second["choices"])).all(|(first, second)| first["word"] == second["word"]), "{second}");

@@ -1,4 +1,4 @@
-//! Every byte that the load generator reads is what it wrote: on every kind of disk, at every depth, in every size.
+//! The load generator reads exactly what it wrote: on every kind of disk, at every depth, in every size.
 
 mod common;
 
@@ -55,7 +55,7 @@ fn sequential_writes_and_several_queues_read_what_they_wrote() {
     }
 }
 
-/// Several processes at once, each on so many MiB from its own offset on.
+/// Several processes at once, each on its own range of this many MiB.
 fn at_once(daemon: &Daemon, disk: &str, offsets: &[&str]) -> Vec<Output> {
     let start = |offset: &&str| {
         let arguments =

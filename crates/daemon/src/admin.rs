@@ -34,7 +34,7 @@ use crate::transport::vhost_user::VhostUserSockets;
 use crate::worker::{self, WorkerHandle};
 
 const MAX_REQUEST_BYTES: u64 = 4096;
-/// A connection that says nothing for so long is closed.
+/// Idle connections are closed after this.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The admin socket that belongs to the client socket `path`.
@@ -74,7 +74,7 @@ enum Request {
 struct Resize {
     disk: String,
     size_bytes: u64,
-    /// A smaller size is meant: what lies beyond it is to be lost.
+    /// Accept a smaller size, and with it the loss of the data beyond.
     #[serde(default)]
     shrink: bool,
     /// Even while it is in use.
@@ -82,23 +82,23 @@ struct Resize {
     force: bool,
 }
 
-/// What the admin thread can see and do.
+/// The state of the admin thread.
 pub(crate) struct Admin {
     pub(crate) live: Arc<Live>,
     pub(crate) vms: Arc<VhostUserSockets>,
     pub(crate) workers: Vec<WorkerHandle>,
     pub(crate) registry: Registry,
     pub(crate) started: Instant,
-    /// What the daemon was started with, or what it was reloaded with last.
+    /// The configuration of the start or the last reload.
     pub(crate) running: Config,
     pub(crate) log: LogLevel,
     pub(crate) confinement: Confinement,
-    /// Where clients connect, and where administrators do.
+    /// The client socket and the admin socket.
     pub(crate) listeners: (Arc<Listener>, Arc<Listener>),
-    /// Where the main thread is told to hand over.
+    /// Requests to the main thread to hand over.
     pub(crate) clients: Arc<Mailbox<HandOver>>,
     pub(crate) faults: FaultLog,
-    /// Becomes readable when SIGHUP comes, which asks for a reload, too.
+    /// Becomes readable at SIGHUP, which also requests a reload.
     pub(crate) hang_up: Option<UnixStream>,
 }
 
@@ -147,7 +147,8 @@ impl Admin {
         self.faults.finish();
     }
 
-    /// Reload when a signal asks for it, and write what goes wrong at disks, until `fd` is readable; `false` at the end of the daemon or of the time.
+    /// Reload when a signal requests it, and log disk errors, until `fd` is readable; `false` at the end of the daemon or at the
+    /// timeout.
     fn wait(&mut self, fd: &impl AsFd, stop: &EventDoorbell, timeout: Option<Duration>) -> bool {
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let doorbell = self.faults.doorbell.clone();
@@ -160,7 +161,7 @@ impl Admin {
             let timeout = left.into_iter().chain(next_line).min();
             let timeout = timeout.and_then(|timeout| rustix::event::Timespec::try_from(timeout).ok());
             let _ = rustix::event::poll(&mut fds, timeout.as_ref());
-            // An end of the daemon waits for nobody who has a connection open, or goes on asking.
+            // The daemon's end does not wait for open connections or further requests.
             let [ends, is_ready, hangs_up] = [0, 1, 3].map(|index| fds.get(index).is_some_and(|fd| !fd.revents().is_empty()));
             if ends {
                 return false;
@@ -169,7 +170,7 @@ impl Admin {
                 // Signals that came together ask for one reload.
                 let mut bytes = [0; 64];
                 while self.hang_up.as_ref().is_some_and(|mut hang_up| hang_up.read(&mut bytes).is_ok_and(|length| length > 0)) {}
-                // It is in the log; whoever sends a signal hears no answer.
+                // Logged; a signal has no reply.
                 let _ = self.reload();
             } else if is_ready {
                 return true;
@@ -200,7 +201,7 @@ impl Admin {
         }
     }
 
-    /// `None`: a takeover, which has had the connection.
+    /// `None`: a takeover, which took over the connection.
     fn answer(&mut self, stream: &UnixStream, request: Request) -> Result<Option<Value>, String> {
         Ok(Some(match request {
             Request::List => {
@@ -276,7 +277,7 @@ impl Admin {
         })?;
         self.vms.retire(|_, other| other == path)?;
         self.vms.remove_retired();
-        tracing::info!(disk = export.name(), path = %path.display(), "serves virtual machines there no more");
+        tracing::info!(disk = export.name(), path = %path.display(), "no longer serves virtual machines there");
         Ok(self.describe(export))
     }
 
@@ -316,7 +317,7 @@ impl Admin {
         self.vms.resized(&export);
         match lost_bytes {
             0 => tracing::info!(disk, size_bytes, "resized"),
-            _ => tracing::warn!(disk, size_bytes, lost_bytes, "resized; what lay beyond the new size is lost"),
+            _ => tracing::warn!(disk, size_bytes, lost_bytes, "resized; the data beyond the new size is lost"),
         }
         Ok(self.describe(&export))
     }
@@ -357,7 +358,7 @@ fn parse(line: &str) -> Result<Request, String> {
     serde_json::from_str(line).map_err(|error| format!("cannot understand the request: {}", on_one_line(&error.to_string())))
 }
 
-/// The error names what was sent: that must not write lines or colours of its own into a log or onto a terminal.
+/// The error quotes what was sent, which must not write lines or colours of its own into a log or onto a terminal.
 fn on_one_line(text: &str) -> String {
     let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
     text.chars().map(shown).collect()

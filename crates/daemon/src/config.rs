@@ -22,7 +22,7 @@ const DEFAULT_MAX_CLIENTS: usize = 4096;
 /// More workers than this are a mistake: no machine has the CPUs.
 const MAX_WORKERS: usize = 512;
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LogFormat {
@@ -39,32 +39,33 @@ pub enum LogFormat {
 pub struct Arguments {
     /// A disk to serve; may be repeated. KIND:ARGS is null:SIZE, memory:SIZE[,huge|thp][,lock], or
     /// file:PATH[,size=SIZE][,block=512|4096][,direct=on|off|auto]; any kind takes ,ro ,exclusive and ,shared. For
-    /// tests, delay:, error: or powercut: with their options stand before the KIND.
+    /// tests, delay:, error: or powercut: with their options go before the KIND.
     #[arg(long = "disk", value_name = "NAME=KIND:ARGS")]
     disks: Vec<String>,
     /// Serve a disk to virtual machines at this Unix socket, as a vhost-user-blk device; may be repeated.
     #[arg(long = "vhost-user", value_name = "DISK=PATH")]
     vhost_user: Vec<String>,
-    /// Read settings and disks from a TOML file; options given here win.
+    /// Read settings and disks from a TOML file; options given here take precedence.
     #[arg(long, value_name = "FILE.toml")]
     pub(crate) config: Option<PathBuf>,
     #[command(flatten)]
     settings: Settings,
-    /// From when on a request counts as stalled, in milliseconds. For tests.
+    /// A request in flight for so long counts as stalled, in milliseconds. For tests.
     #[arg(long, hide = true, default_value_t = 30_000)]
     stalled_after_ms: u64,
-    /// Take over from the daemon that runs with the same options: clients go on without an error, and it ends.
+    /// Take over from the running daemon with the same options: clients continue without an error, and it ends.
     #[arg(long)]
     pub(crate) takeover: bool,
     /// With --takeover: wait so long for requests that are at a disk; if it takes longer, nothing is taken over.
     #[arg(long, value_name = "MS", default_value_t = 1000)]
     pub(crate) takeover_wait_ms: u64,
-    /// Say whether this configuration is sound, and end; disks are not opened.
+    /// Check this configuration, and end; disks are not opened.
     #[arg(long)]
     pub(crate) check_config: bool,
 }
 
-// What a file can say, and most of it the command line, too. No documentation comment: it would be the program's description.
+// Settings of the file; the command line has most of them, too. No documentation comment: it would become the program's
+// description.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Settings {
@@ -78,7 +79,7 @@ struct Settings {
     /// CPUs to bind the workers to, for example 2,3 [default: see --placement].
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     cpus: Vec<usize>,
-    /// Choose the workers' CPUs by what is known of the machine (see fipsee topology), or leave them to the scheduler
+    /// Choose the workers' CPUs by the machine's topology (see fipsee topology), or leave them to the scheduler
     /// [default: auto].
     #[arg(long, value_enum)]
     placement: Option<Placement>,
@@ -87,7 +88,7 @@ struct Settings {
     #[arg(long, value_name = "MODE")]
     #[serde(deserialize_with = "wait_mode")]
     wait: Option<WaitMode>,
-    /// In adaptive mode, look for so many microseconds before sleeping [default: 200].
+    /// In adaptive mode, poll for so many microseconds before sleeping [default: 200].
     #[arg(long, value_name = "US")]
     look_us: Option<u64>,
     /// Clients connected at a time [default: 4096].
@@ -111,11 +112,11 @@ struct Settings {
     max_pool_bytes: Option<u64>,
     #[arg(skip)]
     max_memory_bytes: Option<u64>,
-    /// Give up, once started, what a daemon does not need: as far as the kernel can, wholly or not start, or not at all
+    /// Once started, give up privileges that a daemon does not need: as far as the kernel can, wholly or not start, or not at all
     /// [default: best-effort].
     #[arg(long, value_enum)]
     confine: Option<Confine>,
-    /// A folder where disks and sockets may be added later, beside those where there are some; may be repeated.
+    /// A folder where disks and sockets may be added later, besides the folders of existing ones; may be repeated.
     #[arg(long = "confine-path", value_name = "FOLDER")]
     confine_paths: Vec<PathBuf>,
     /// Log level: error, warn, info, debug, trace [default: info].
@@ -129,18 +130,18 @@ struct Settings {
     disk: Vec<DiskTable>,
 }
 
-/// A disk and who may use it.
+/// A disk and the users that may use it.
 #[derive(Clone, Debug)]
 pub struct DiskConfig {
-    /// What it is.
+    /// The disk.
     pub spec: DiskSpec,
-    /// Who may attach.
+    /// The users that may attach.
     pub allow: AllowList,
     /// Sockets for virtual machines.
     pub vhost_user: Vec<PathBuf>,
 }
 
-/// Everything the daemon needs to know.
+/// The whole configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub(crate) listen: Option<PathBuf>,
@@ -151,16 +152,16 @@ pub struct Config {
     pub(crate) cpus: Vec<usize>,
     pub(crate) placement: Placement,
     pub(crate) wait: WaitMode,
-    /// How long workers look before sleeping.
+    /// How long workers poll before sleeping.
     pub(crate) look: Duration,
-    /// From when on a request counts as stalled.
+    /// A request in flight for so long counts as stalled.
     pub(crate) stall_limit: Duration,
     pub(crate) clients: ClientSettings,
     pub(crate) confine: Confine,
     pub(crate) confine_paths: Vec<PathBuf>,
     pub(crate) log_level: String,
     pub(crate) log_format: LogFormat,
-    /// What it was made from, to be read again.
+    /// Its source, to be read again.
     pub(crate) arguments: Arguments,
 }
 
@@ -185,7 +186,7 @@ struct DiskTable {
 
 impl DiskTable {
     fn to_disk(&self) -> Result<DiskConfig, String> {
-        // A path with a comma cannot stand in a specification, so the one given apart is put in after parsing.
+        // A path with a comma cannot be part of a specification, so the one given apart is put in after parsing.
         let text = self.spec.get_ref();
         let text = if self.path.is_some() { text.replacen("file:", "file:path", 1) } else { text.clone() };
         let mut spec = DiskSpec::parse(&format!("{}={text}", self.name))?;

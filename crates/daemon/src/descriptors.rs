@@ -9,7 +9,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-/// What comes with one message at most.
+/// Most descriptors of one message.
 const MAX_DESCRIPTORS: usize = 32;
 
 /// Send all of `bytes`.
@@ -23,7 +23,7 @@ pub(crate) fn send(stream: &UnixStream, bytes: &[u8], descriptor: Option<Borrowe
     if sent == bytes.len() { Ok(()) } else { Err(std::io::ErrorKind::WriteZero.into()) }
 }
 
-/// Wait for some of `bytes`, and add the descriptors that come with them; how many there were, 0 at the end.
+/// Wait for some of `bytes`, and add the descriptors that come with them; returns how many bytes, 0 at the end.
 pub(crate) fn receive(stream: &UnixStream, bytes: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> rustix::io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

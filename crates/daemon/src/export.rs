@@ -1,4 +1,4 @@
-//! Exports: disks under a name, who may use them, and who does.
+//! Exports: named disks, the users that may use them, and the clients attached to them.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::DiskConfig;
 
-/// Who may attach, beside root and the daemon's own user.
+/// The users that may attach, besides root and the daemon's own user.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllowList {
-    /// Everyone who can open the socket.
+    /// Every user that can open the socket.
     pub everyone: bool,
     /// Users.
     pub uids: Vec<u32>,
@@ -30,7 +30,7 @@ impl AllowList {
     }
 }
 
-/// How a client is attached.
+/// The kind of an attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A program, over rings.
@@ -48,7 +48,7 @@ impl Kind {
     }
 }
 
-/// What an attachment may do to the content of a disk, and what that means for others.
+/// What an attachment may do to the contents of a disk, and what that means for others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -56,7 +56,7 @@ pub enum Role {
     Reader,
     /// It may write, beside others that may.
     Writer,
-    /// It may write, and nobody else.
+    /// It may write, and no other attachment may.
     SoleWriter,
 }
 
@@ -67,16 +67,16 @@ impl Role {
     }
 }
 
-/// How a client wants to be attached.
+/// The attachment that a client requests.
 #[derive(Clone, Copy, Debug)]
 pub struct AttachRequest {
     /// How.
     pub kind: Kind,
-    /// Is nobody else to be attached?
+    /// Exclude all other attachments?
     pub exclusive: bool,
-    /// What it does to the content.
+    /// Its role.
     pub role: Role,
-    /// Is it to write beside a sole writer?
+    /// May it write beside a sole writer?
     pub ignores_claims: bool,
 }
 
@@ -103,7 +103,7 @@ impl AttachedClient {
         Self { kind, client, pid, uid, queues: Vec::new(), worker_cpus: Vec::new(), exclusive, role, leaving: false }
     }
 
-    /// For those who cannot attach because of it.
+    /// For the messages to clients that it excludes.
     fn shown(&self) -> String {
         let what = if self.kind == Kind::VhostUser { " (a virtual machine)" } else { "" };
         let gone = if self.leaving { ", which is gone while its last requests are not finished," } else { "" };
@@ -113,36 +113,37 @@ impl AttachedClient {
 
 /// A disk under a name.
 pub struct Export {
-    /// What it is configured as; its size may have changed.
+    /// Its configuration; the size may have changed.
     pub(crate) spec: DiskSpec,
     pub(crate) disk: Arc<AnyDisk>,
     users: Mutex<Users>,
-    /// Somebody has left.
+    /// A client has left.
     left: Condvar,
 }
 
-/// Who may use a disk, and who does.
+/// The users that may use a disk, and the attached clients.
 struct Users {
     allow: AllowList,
     attached: Vec<AttachedClient>,
-    /// It is being removed: nobody attaches any more.
+    /// It is being removed: no client can attach.
     retired: bool,
 }
 
-/// Why a client may not attach.
+/// The reason why a client may not attach.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Denied {
     /// It is not on the list.
     NotAllowed(String),
-    /// Others who are attached do not go together with what it asked for.
+    /// Its request conflicts with attached clients.
     Busy(String),
-    /// Likewise, but those have hung up, and only their last requests are not finished.
+    /// Likewise, but those clients have hung up, and only their last requests are not finished.
     BusyForNow(String),
     /// It has just been removed.
     Gone,
 }
 
-/// Disks that are open and not served yet. Dropped, the files that were made for them are gone again: what is refused changes nothing.
+/// Disks that are open and not served yet. When dropped, the files that were made for them are removed: a refused change leaves
+/// nothing behind.
 #[derive(Default)]
 pub(crate) struct Opened(pub(crate) Vec<Arc<Export>>);
 
@@ -157,7 +158,7 @@ impl Drop for Opened {
     fn drop(&mut self) {
         for export in &self.0 {
             if let Some(Err(problem)) = export.disk.file_disk().map(FileDisk::remove_if_new) {
-                tracing::warn!(disk = export.name(), problem, "something stays behind");
+                tracing::warn!(disk = export.name(), problem, "a new file is left behind");
             }
         }
     }
@@ -183,7 +184,7 @@ impl Users {
         self.attached.iter_mut().find(|attached| attached.client == client)
     }
 
-    /// Whoever of these is attached; one who is leaving only if no other is.
+    /// An attached client of these; one that is leaving only if there is no other.
     fn in_the_way(&self, is_in_the_way: impl Fn(&AttachedClient) -> bool) -> Option<&AttachedClient> {
         self.attached.iter().filter(|attached| is_in_the_way(attached)).min_by_key(|attached| attached.leaving)
     }
@@ -213,13 +214,13 @@ impl Export {
         &self.spec.name
     }
 
-    /// How a file disk's requests reach the file: `direct`, in units of so many bytes, or `cached`.
+    /// How a file disk's requests reach the file: `direct`, with the unit in bytes, or `cached`.
     pub(crate) fn io(&self) -> Option<(&'static str, Option<u64>)> {
         let unit_bytes = self.disk.file_disk()?.direct_unit_bytes();
         Some((if unit_bytes.is_some() { "direct" } else { "cached" }, unit_bytes))
     }
 
-    /// What clients are told.
+    /// The description sent to clients.
     #[must_use]
     pub fn info(&self, read_only: bool) -> BlockInfo {
         let mut info = self.disk.info();
@@ -229,7 +230,7 @@ impl Export {
         info
     }
 
-    /// Take a place among the attached, or say why not.
+    /// Attach a client.
     ///
     /// # Errors
     /// [`Denied`], in words for the client.
@@ -280,8 +281,8 @@ impl Export {
         Err(Denied::busy(holder, text))
     }
 
-    /// The first queue of an attached client's device is about to be served, which writes and expects that nobody else does. Waits so
-    /// long for those who have hung up to be gone.
+    /// The first queue of an attached client's device is about to be served, which writes and expects to be the only writer.
+    /// Waits so long for clients that have hung up to be gone.
     pub(crate) fn claim(&self, client: u64, timeout: Duration) -> Result<(), String> {
         let deadline = Instant::now() + timeout;
         let role = self.role_in_force(Role::SoleWriter);
@@ -301,28 +302,28 @@ impl Export {
         }
     }
 
-    /// No queue of the device is served any more, and nothing of it is in flight.
+    /// No queue of the device is still served, and nothing of it is in flight.
     pub(crate) fn end_claim(&self, client: u64) {
         self.lock().of(client).into_iter().for_each(|attached| attached.role = Role::Reader);
     }
 
-    /// The client's connection is closed; what it has in flight goes on, and so does what it claimed.
+    /// The client's connection is closed; its requests in flight and its claims continue.
     pub fn is_leaving(&self, client: u64) {
         self.lock().of(client).into_iter().for_each(|attached| attached.leaving = true);
     }
 
-    /// A client that another daemon admitted stays, on the terms that it had there, whatever the list says now.
+    /// A client that another daemon admitted stays, on the same terms, whatever the list says now.
     pub fn keep(&self, kind: Kind, client: u64, credentials: &Credentials, (exclusive, role): (bool, Role)) {
         self.lock().attached.push(AttachedClient::new(kind, client, credentials, exclusive, role));
     }
 
-    /// Whether an attached client is alone, and what it may do to the content.
+    /// Whether an attached client is exclusive, and its role.
     #[must_use]
     pub fn terms_of(&self, client: u64) -> (bool, Role) {
         self.lock().of(client).map_or((false, Role::Reader), |attached| (attached.exclusive, attached.role))
     }
 
-    /// Publish the numbers of an admitted client's queues, and where they are served.
+    /// Publish the numbers of an admitted client's queues, and the CPUs that serve them.
     pub(crate) fn set_queues(&self, client: u64, queues: Vec<Arc<QueueCounters>>, worker_cpus: Vec<Option<usize>>) {
         if let Some(attached) = self.lock().of(client) {
             (attached.queues, attached.worker_cpus) = (queues, worker_cpus);
@@ -340,31 +341,31 @@ impl Export {
         self.lock().of(client)?.queues.get(usize::from(queue)).cloned()
     }
 
-    /// Give the place back.
+    /// Remove the attachment.
     pub fn leave(&self, client: u64) {
         self.lock().attached.retain(|attached| attached.client != client);
         self.left.notify_all();
     }
 
-    /// Who is attached now.
+    /// The attached clients.
     #[must_use]
     pub fn attached(&self) -> Vec<AttachedClient> {
         self.lock().attached.clone()
     }
 
-    /// Change who may attach. Who is attached stays. Was it another list before?
+    /// Change the list of users that may attach. Attached clients stay. Returns whether the list changed.
     pub(crate) fn set_allow(&self, allow: &AllowList) -> bool {
         std::mem::replace(&mut self.lock().allow, allow.clone()) != *allow
     }
 
-    /// Let nobody attach any more, if nobody is; else the process that is.
+    /// Refuse further clients, if none is attached; otherwise returns the process of one.
     pub(crate) fn retire(&self) -> Result<(), i32> {
         let mut users = self.lock();
         users.retired = users.attached.is_empty();
         users.attached.first().map_or(Ok(()), |client| Err(client.pid))
     }
 
-    /// Take back [`retire`](Self::retire).
+    /// Undo [`retire`](Self::retire).
     pub(crate) fn reinstate(&self) {
         self.lock().retired = false;
     }

@@ -1,5 +1,5 @@
-//! What goes wrong at disks, in the log and in numbers. A disk that fails writes its first line at once, and from then on at most one a
-//! second for each kind of fault: with what happened first since the line before, and how often.
+//! Disk errors, in the log and in counters. A failing disk logs its first line at once, and from then on at most one a
+//! second for each kind of fault: with the first error since the previous line, and their number.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,7 +13,7 @@ use fipsee_ring::doorbell::EventDoorbell;
 
 use crate::live::Live;
 
-/// Between two lines about the same disk.
+/// Interval of lines about the same disk.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Drains the faults of all disks, on a thread that may wait for the log.
@@ -21,7 +21,7 @@ pub(crate) struct FaultLog {
     live: Arc<Live>,
     /// Readable when there is something to [`write`](Self::write).
     pub(crate) doorbell: EventDoorbell,
-    /// Until when nothing is written about a disk.
+    /// Disks about which nothing is logged until then.
     quiet: HashMap<String, Instant>,
 }
 
@@ -30,9 +30,9 @@ impl FaultLog {
         Ok(Self { live, doorbell: EventDoorbell::new()?, quiet: HashMap::new() })
     }
 
-    /// Write what may be written now, also about disks that are new; returns how long the rest has to wait.
+    /// Log what is due, also about new disks; returns how long the rest must wait.
     pub(crate) fn write(&mut self) -> Option<Duration> {
-        // It does not block: nothing is read from a bell that is silent.
+        // It does not block: an idle doorbell reads as nothing.
         let _ = rustix::io::read(&self.doorbell, &mut [0; 8]);
         let now = Instant::now();
         self.quiet.retain(|_, until| *until > now);
@@ -54,7 +54,7 @@ impl FaultLog {
         rest
     }
 
-    /// Write all that is left: nobody will any more.
+    /// Write all that is left, at the end.
     pub(crate) fn finish(&mut self) {
         self.quiet.clear();
         self.write();

@@ -1,4 +1,4 @@
-//! What a reload may replace while the daemon serves: the disks, and the limits of new clients.
+//! The state that a reload may replace while the daemon serves: the disks, and the limits of new clients.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,16 +9,16 @@ use crate::transport::unix::ClientSettings;
 /// Descriptors that a file disk holds: with and without the page cache.
 const DESCRIPTORS_PER_DISK: u64 = 2;
 
-/// One state of what is served; never changed, only replaced.
+/// One state of the served disks; never changed, only replaced.
 pub(crate) struct Served {
     pub(crate) exports: Vec<Arc<Export>>,
     pub(crate) settings: ClientSettings,
-    /// Descriptors of disks that came after the start, at most.
+    /// Most descriptors of disks added after the start.
     pub(crate) added_descriptors: u64,
 }
 
 impl Served {
-    /// The disk of this name, or which there are.
+    /// The disk of this name, or an error that lists the disks.
     pub(crate) fn find(&self, name: &str) -> Result<&Arc<Export>, String> {
         self.exports.iter().find(|export| export.name() == name).ok_or_else(|| {
             let names: Vec<_> = self.exports.iter().map(|export| export.name()).collect();
@@ -27,13 +27,13 @@ impl Served {
     }
 }
 
-/// The state that is in force, shared by the transports and the admin thread.
+/// The state in force, shared by the transports and the admin thread.
 pub struct Live {
     served: Mutex<Arc<Served>>,
     next_client: AtomicU64,
-    /// Clients whose last request is finished and whose place is free.
+    /// Number of clients that have left and whose last request is finished.
     pub(crate) departures: AtomicU64,
-    /// What vhost-user devices hold, at most.
+    /// Most descriptors that vhost-user devices hold.
     pub(crate) device_descriptors: AtomicU64,
 }
 
@@ -49,22 +49,22 @@ impl Live {
         Arc::clone(&self.served.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A number for a client, whichever transport it comes by.
+    /// A number for a client, of any transport.
     pub(crate) fn next_client(&self) -> u64 {
         self.next_client.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// No client has had a number from this one on.
+    /// All client numbers so far are below this.
     pub(crate) fn clients_before(&self) -> u64 {
         self.next_client.load(Ordering::Relaxed)
     }
 
-    /// Clients below this number are another daemon's.
+    /// Numbers below this one were used by another daemon.
     pub(crate) fn number_clients_from(&self, client: u64) {
         self.next_client.fetch_max(client, Ordering::Relaxed);
     }
 
-    /// Put another in force, all of it at once. Only the admin thread does that.
+    /// Replace the whole state at once. Only the admin thread does that.
     pub(crate) fn replace(&self, exports: Vec<Arc<Export>>, settings: ClientSettings, added_disks: usize) {
         let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
         let added_descriptors = served.added_descriptors + DESCRIPTORS_PER_DISK * added_disks as u64;

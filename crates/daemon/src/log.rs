@@ -15,15 +15,15 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::config::LogFormat;
 
-/// The level of the running log; `None` inside a program that has a log of its own.
+/// The level of the running log; `None` inside a program with a log of its own.
 #[derive(Clone, Debug)]
 pub(crate) struct LogLevel(Option<Handle<Targets, Registry>>);
 
-/// Understand a level, or levels of modules. Not `EnvFilter`, which knows more: 500 bytes of nonsense keep its regular expressions busy for ten
-/// seconds.
+/// Parse a level, or levels of modules. Not `EnvFilter`, which accepts more: 500 bytes of garbage keep its regular expressions
+/// busy for ten seconds.
 pub(crate) fn parse_level(text: &str) -> Result<Targets, String> {
     let expect = "use error, warn, info, debug or trace";
-    // A lone word that is no level would be taken for the name of a module, and silence everything else.
+    // A lone word that is not a level would be parsed as the name of a module, and silence everything else.
     let is_lone_word = !text.contains(['=', ',', '[']);
     if text.trim().is_empty() || is_lone_word && text.parse::<tracing::level_filters::LevelFilter>().is_err() {
         return Err(format!("unknown log level '{text}'; {expect}"));
@@ -57,14 +57,14 @@ impl LogLevel {
     }
 }
 
-/// Is standard error the journal, which knows the time itself?
+/// Is standard error the journal, which adds the time itself?
 fn is_journal() -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
-    // The variable is inherited by programs whose standard error goes elsewhere, so it names the one that is meant.
+    // The variable is inherited by programs whose standard error goes elsewhere, so it identifies the descriptor.
     std::fs::metadata("/proc/self/fd/2").is_ok_and(|found| stream == format!("{}:{}", found.st_dev(), found.st_ino()))
 }
 
-/// Lines that begin with the priority as the journal understands it (sd-daemon(3)), so that `journalctl -p` works.
+/// Lines that begin with the priority as the journal parses it (sd-daemon(3)), so that `journalctl -p` works.
 struct ForJournal(Format<Full, ()>);
 
 impl<S, N> FormatEvent<S, N> for ForJournal
@@ -89,7 +89,7 @@ mod tests {
     use super::parse_level;
 
     #[test]
-    fn word_that_is_no_level_is_refused() {
+    fn unknown_level_is_refused() {
         let levels = "error warn info debug trace off INFO info,fipsee_daemon=debug warn,fipsee_daemon::transport=trace";
         for level in levels.split(' ') {
             assert!(parse_level(level).is_ok(), "{level}");

@@ -1,28 +1,28 @@
-//! What the service manager is told (sd_notify(3)). Without one, nothing happens.
+//! Notifications to the service manager (sd_notify(3)). Without one, nothing happens.
 
 use std::time::{Duration, Instant};
 
 use sd_notify::NotifyState;
 
-/// Says that the daemon serves, or serves again after a reload.
+/// The daemon serves, or serves again after a reload.
 pub(crate) fn ready(status: &str) {
     notify(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
-/// Says that a reload begins; [`ready`] ends it, whatever came of it.
+/// A reload begins; [`ready`] ends it, whether it succeeded or not.
 pub(crate) fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => notify(&[NotifyState::Reloading, now]),
-        Err(error) => tracing::warn!(%error, "the service manager is not told of the reload: no monotonic clock"),
+        Err(error) => tracing::warn!(%error, "the service manager is not notified of the reload: no monotonic clock"),
     }
 }
 
-/// Says that the daemon is going.
+/// The daemon is stopping.
 pub(crate) fn stopping(status: &str) {
     notify(&[NotifyState::Stopping, NotifyState::Status(status)]);
 }
 
-/// Says that another process is the daemon from now on.
+/// Another process is the daemon from now on.
 pub(crate) fn handed_over(pid: i32) {
     if let Ok(pid) = u32::try_from(pid) {
         notify(&[NotifyState::MainPid(pid)]);
@@ -31,14 +31,14 @@ pub(crate) fn handed_over(pid: i32) {
 
 fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        tracing::warn!(%error, "the service manager at NOTIFY_SOCKET cannot be told how the daemon is");
+        tracing::warn!(%error, "the service manager at NOTIFY_SOCKET cannot be notified");
     }
 }
 
-/// Signs of life for a service manager that wants them (WatchdogSec=). The thread that must be alive gives them itself.
+/// Keep-alive messages for a service manager that expects them (WatchdogSec=), sent by the thread that is watched.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
-    /// Half of the time after which we would be taken for dead.
+    /// Half of the watchdog's timeout.
     interval: Option<Duration>,
     last: Instant,
 }
@@ -48,12 +48,12 @@ impl Watchdog {
         Self { interval: sd_notify::watchdog_enabled().map(|timeout| timeout / 2), last: Instant::now() }
     }
 
-    /// How long the thread may sleep, if that matters to anyone.
+    /// How long the thread may sleep, if there is a watchdog.
     pub(crate) fn longest_sleep(&self) -> Option<Duration> {
         self.interval.map(|interval| interval.saturating_sub(self.last.elapsed()))
     }
 
-    /// A sign of life, when one is due.
+    /// Send a keep-alive message, when one is due.
     pub(crate) fn beat(&mut self) {
         if self.interval.is_some_and(|interval| self.last.elapsed() >= interval) {
             self.last = Instant::now();

@@ -1,5 +1,5 @@
-//! On which CPUs the workers run, on which NUMA node the memory lies that they share with clients, and how rings between the two go
-//! about their work.
+//! The CPUs on which the workers run, the NUMA node of the memory that they share with clients, and the choices of
+//! the rings.
 
 use clap::ValueEnum;
 use fipsee_ring::region::Region;
@@ -15,19 +15,19 @@ use serde::Deserialize;
 
 use crate::config::Config;
 
-/// Who chooses the workers' CPUs, unless they are given.
+/// How the workers' CPUs are chosen, unless they are given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Placement {
-    /// What is known of the machine, and was measured by `fipsee topology`.
+    /// By the machine's topology and the measurements of `fipsee topology`.
     #[default]
     Auto,
-    /// The scheduler: nobody is bound.
+    /// By the scheduler: no worker is bound.
     Off,
 }
 
-/// Choose a place for each worker, and the choices of its rings; say in the log which and why. Nothing is measured here: that would hold up
-/// the start.
+/// Choose a place for each worker, and the choices of its rings; log them with the reason. Nothing is measured here: that would
+/// delay the start.
 pub(crate) fn choose(config: &Config) -> Vec<WorkerPlacement> {
     let machine = Machine::this();
     let kept = load(&machine);
@@ -47,7 +47,7 @@ pub(crate) fn choose(config: &Config) -> Vec<WorkerPlacement> {
     (0..config.workers).map(place).collect()
 }
 
-/// Those that were measured between the worker and where its clients should run, else those of the CPU's family.
+/// Those measured between the worker and the CPU where its clients should run, else those of the CPU's family.
 fn choices_of(worker: usize, machine: &Machine, cpu: Option<usize>, clients: &[usize], chosen: Option<&ByDistance>) -> Choices {
     let found = chosen.and_then(|chosen| choose::for_clients(machine, cpu, clients, chosen));
     let choices = found.map_or_else(choose::of_family, |found| found.choices);
@@ -70,9 +70,9 @@ fn load(machine: &Machine) -> Option<Kept> {
     }
 }
 
-/// Have this thread, and those that it starts from now on, leave the CPUs of bound workers to them. A client that comes and goes without end
-/// keeps such threads busy; on a worker's CPU they would take its time from everybody whom it serves. Where no other CPU may be used, nothing
-/// changes.
+/// Have this thread, and those that it starts from now on, avoid the CPUs of bound workers. A client that connects and
+/// disconnects in a loop keeps such threads busy; on a worker's CPU they would take time from all clients of that worker. Where
+/// no other CPU may be used, nothing changes.
 pub(crate) fn leave_to_workers(places: &[WorkerPlacement]) {
     let cpus: Vec<usize> = places.iter().filter_map(|place| place.cpu).collect();
     if let Err(error) = pin::keep_off(&cpus) {
@@ -85,8 +85,8 @@ fn common_node(mut places: impl Iterator<Item = WorkerPlacement>) -> Option<usiz
     places.all(|place| place.node == Some(node)).then_some(node)
 }
 
-/// With all workers on one node, have the whole daemon take its memory there: call it before any other thread runs and before disks are
-/// opened. Otherwise pages lie where they are touched first; those of a memory disk, on the node of a worker.
+/// With all workers on one node, allocate all memory of the daemon there: call it before any other thread runs and before disks
+/// are opened. Otherwise pages are on the node that touches them first; those of a memory disk, on the node of a worker.
 pub(crate) fn prefer_memory(places: &[WorkerPlacement]) {
     let Some(node) = common_node(places.iter().copied()) else { return };
     match numa::prefer_for_thread(node) {
@@ -95,7 +95,7 @@ pub(crate) fn prefer_memory(places: &[WorkerPlacement]) {
     }
 }
 
-/// Have the pages of a new channel taken from the node of the workers that poll it, whoever touches them first.
+/// Allocate the pages of a new channel on the node of the workers that poll it, whichever thread touches them first.
 pub(crate) fn put_near(region: &Region, places: impl Iterator<Item = WorkerPlacement>) {
     if let Some(node) = common_node(places)
         && let Err(error) = numa::prefer_for_region(region, node)

@@ -1,4 +1,4 @@
-//! Reading the configuration again while clients are served: all of it takes effect at once, or nothing does.
+//! Reading the configuration again while clients are served: all changes take effect at once, or none does.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use crate::log::parse_level;
 use crate::notify;
 use crate::transport::vhost_user::Socket;
 
-/// What a reload did, by name.
+/// The outcome of a reload, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Outcome {
     /// Disks that are served now and were not before.
     pub(crate) added: Vec<String>,
-    /// Disks that are served no more.
+    /// Disks that are no longer served.
     pub(crate) removed: Vec<String>,
     /// Settings, and disks (`disk 'a'`) whose lists changed.
     pub(crate) changed: Vec<String>,
@@ -27,7 +27,7 @@ pub(crate) struct Outcome {
 }
 
 impl Admin {
-    /// Read the file again and do what it says. The log and the service manager hear of it, too.
+    /// Read the file again and apply it. The log and the service manager are notified.
     pub(crate) fn reload(&mut self) -> Result<Outcome, String> {
         notify::reloading();
         let outcome = self.change();
@@ -97,7 +97,7 @@ impl Admin {
         Export::open(disk).map_err(explain)
     }
 
-    /// Bind what `next` names for its disks, `exports`, and is not there yet. Dropped, it is as if nothing had been.
+    /// Bind the sockets that `next` names for its disks, `exports`, and that do not exist yet. Undone when dropped.
     fn new_sockets(&self, next: &Config, exports: &[Arc<Export>]) -> Result<Vec<Socket>, String> {
         let mut sockets = Vec::new();
         for (disk, export) in next.disks.iter().zip(exports) {
@@ -113,8 +113,8 @@ impl Admin {
         self.vms.prepare(export, path).map_err(|text| self.confinement.explain(text, path, true))
     }
 
-    /// Is a socket to be removed? All of a disk that goes, and of one that stays those that the file named and names no more: what was
-    /// attached by hand stays.
+    /// Is a socket to be removed? All of a removed disk; of one that stays, those that the file no longer names: sockets
+    /// attached by hand stay.
     fn is_unwanted(&self, next: &Config, export: &Export, path: &Path) -> bool {
         next.disk(export.name()).is_none_or(|disk| {
             let named = |paths: &[PathBuf]| paths.iter().any(|other| other == path);
@@ -137,7 +137,7 @@ impl Admin {
     }
 }
 
-/// For people who ask the service manager.
+/// For the status line of the service manager.
 pub(crate) fn serving(live: &Live) -> String {
     let served = live.now();
     let names: Vec<_> = served.exports.iter().take(8).map(|export| export.name()).collect();
@@ -146,7 +146,7 @@ pub(crate) fn serving(live: &Live) -> String {
     format!("serving {}{more}", names.join(", "))
 }
 
-/// Let nobody attach to these any more, if nobody uses any of them.
+/// Refuse further clients of these, if none of them is in use.
 fn retire(exports: &[&Arc<Export>]) -> Result<(), String> {
     for (index, export) in exports.iter().enumerate() {
         if let Err(pid) = export.retire() {
@@ -160,26 +160,26 @@ fn retire(exports: &[&Arc<Export>]) -> Result<(), String> {
     Ok(())
 }
 
-/// What only a restart can change stays as it is, and is told.
-fn keep_what_cannot_change(next: &mut Config, running: &Config, told: &mut Vec<String>) {
-    fn keep<T: PartialEq + Clone>(name: &str, next: &mut T, running: &T, told: &mut Vec<String>) {
+/// Settings that only a restart can change keep their values and are reported.
+fn keep_what_cannot_change(next: &mut Config, running: &Config, kept: &mut Vec<String>) {
+    fn keep<T: PartialEq + Clone>(name: &str, next: &mut T, running: &T, kept: &mut Vec<String>) {
         if next != running {
             next.clone_from(running);
-            told.push(name.to_owned());
+            kept.push(name.to_owned());
         }
     }
-    keep("listen", &mut next.listen, &running.listen, told);
-    keep("workers", &mut next.workers, &running.workers, told);
-    keep("cpus", &mut next.cpus, &running.cpus, told);
-    keep("placement", &mut next.placement, &running.placement, told);
-    keep("wait", &mut next.wait, &running.wait, told);
-    keep("look_us", &mut next.look, &running.look, told);
-    keep("confine", &mut next.confine, &running.confine, told);
-    keep("confine_paths", &mut next.confine_paths, &running.confine_paths, told);
-    keep("log_format", &mut next.log_format, &running.log_format, told);
+    keep("listen", &mut next.listen, &running.listen, kept);
+    keep("workers", &mut next.workers, &running.workers, kept);
+    keep("cpus", &mut next.cpus, &running.cpus, kept);
+    keep("placement", &mut next.placement, &running.placement, kept);
+    keep("wait", &mut next.wait, &running.wait, kept);
+    keep("look_us", &mut next.look, &running.look, kept);
+    keep("confine", &mut next.confine, &running.confine, kept);
+    keep("confine_paths", &mut next.confine_paths, &running.confine_paths, kept);
+    keep("log_format", &mut next.log_format, &running.log_format, kept);
     for disk in &mut next.disks {
         if let Some(old) = running.disk(&disk.spec.name) {
-            keep(&format!("disk '{}'", old.spec.name), &mut disk.spec, &old.spec, told);
+            keep(&format!("disk '{}'", old.spec.name), &mut disk.spec, &old.spec, kept);
         }
     }
 }

@@ -29,10 +29,10 @@ use crate::transport::vhost_user::{self, Socket, VhostUserSockets};
 use crate::worker::{self, Command, WorkerHandle};
 use crate::{notify, takeover};
 
-/// How long the old daemon may take to end once it has handed over. It has nothing left to do.
+/// How long the old daemon may take to end once it has handed over.
 const OLD_END_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a command line asks for: to serve, or to check the configuration.
+/// Run a command line: serve, or check the configuration.
 ///
 /// # Errors
 /// As [`run`], and what is wrong with the configuration.
@@ -55,22 +55,22 @@ pub fn start_with(arguments: Arguments, services: Services) -> Result<(), String
     run_confined(config, confinement, services)
 }
 
-/// Serve until SIGTERM or SIGINT, then let clients finish. The process stays as it is: `confine` is for one that is nothing else
-/// but the daemon.
+/// Serve until SIGTERM or SIGINT, then let clients finish. The process is not confined: `confine` is for one that is only
+/// the daemon.
 ///
 /// # Errors
-/// In words that say what to do: a disk cannot be opened, a socket cannot be had, a limit is too low.
+/// In words that say what to do: a disk cannot be opened, a socket cannot be bound, a limit is too low.
 pub fn run(config: Config) -> Result<(), String> {
     run_confined(config, Confinement::default(), &[])
 }
 
 fn run_confined(config: Config, confinement: Confinement, services: Services) -> Result<(), String> {
-    // First: no file may be opened where the inherited sockets are.
+    // First: no file may be opened at the numbers of the inherited sockets.
     let inherited = inherited::take();
     let log = log::start(&config.log_level, config.log_format)?;
     raise_descriptor_limit()?;
     let stop = readable_signals(&[signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT])?;
-    // Without a file there is nothing to read again, and a terminal that hangs up ends the daemon as ever.
+    // Without a file there is nothing to reload, and SIGHUP ends the daemon as usual.
     let hang_up = config.arguments.config.as_ref().map(|_| readable_signals(&[signal_hook::consts::SIGHUP])).transpose()?;
     let inherited = inherited?;
     let places = placement::choose(&config);
@@ -91,9 +91,9 @@ fn run_confined(config: Config, confinement: Confinement, services: Services) ->
     })
 }
 
-/// What holds for the process, however it comes to serve.
+/// State of the process, with or without a takeover.
 struct Process {
-    /// Become readable when a signal comes.
+    /// Become readable at a signal.
     stop: UnixStream,
     hang_up: Option<UnixStream>,
     confinement: Confinement,
@@ -102,15 +102,15 @@ struct Process {
     log: LogLevel,
 }
 
-/// What a daemon begins with.
+/// The initial resources of a daemon.
 pub(crate) struct Origin {
     pub(crate) clients: Listener,
-    /// Made last, if it is not there: who finds it finds everything.
+    /// Made last, if it does not exist: a client that finds it finds everything ready.
     pub(crate) admin: Option<Listener>,
-    /// Where virtual machines connect, for the disk of this name.
+    /// The vhost-user sockets, for the disk of this name.
     pub(crate) machines: Vec<(String, Listener)>,
     pub(crate) exports: Vec<Arc<Export>>,
-    /// Those that nobody has served before.
+    /// Those that were not served before.
     pub(crate) opened: Opened,
 }
 
@@ -122,7 +122,7 @@ impl Origin {
         let mut machines = Vec::new();
         for disk in &config.disks {
             opened.0.push(Export::open(disk)?);
-            // Before the daemon confines itself: what is refused later leaves files that it may not remove any more.
+            // Before the daemon confines itself: a later refusal would leave files that it may no longer remove.
             for path in &disk.vhost_user {
                 machines.push((disk.spec.name.clone(), vhost_user::bind(&disk.spec.name, path)?));
             }
@@ -131,7 +131,7 @@ impl Origin {
     }
 }
 
-/// Everything that serves, before it does.
+/// Everything that serves, before it starts.
 struct Daemon {
     workers: Vec<WorkerHandle>,
     threads: Vec<JoinHandle<()>>,
@@ -144,7 +144,7 @@ struct Daemon {
     opened: Opened,
 }
 
-/// Begin with these sockets, or with those, the disks and the clients of the daemon that runs.
+/// Start with these sockets, or with the sockets, disks and clients of the running daemon.
 fn serve(config: Config, inherited: Option<Inherited>, process: &Process) -> Result<(), Failure> {
     let (origin, mut old) = match inherited {
         Some(inherited) => (Origin::fresh(&config, inherited).map_err(Failure::Refused)?, None),
@@ -187,7 +187,7 @@ impl Daemon {
             workers.push(handle);
             threads.push(thread);
         }
-        // Afterwards: workers that are not bound run anywhere.
+        // Afterwards: unbound workers run anywhere.
         placement::leave_to_workers(places);
         if confinement.is_wanted() {
             worker::start_engines(&workers)?;
@@ -222,12 +222,12 @@ impl Daemon {
         Ok(Self { workers, threads, live, vms, sockets, listeners, admin, clients, opened })
     }
 
-    /// From here on this daemon serves the clients of the old one, or it fails and the old one goes on.
+    /// From here on this daemon serves the clients of the old one, or it fails and the old one continues.
     fn take_clients(&mut self, old: &mut Old, confinement: &Confinement) -> Result<(), Failure> {
         // Workers measure the clock when they start, for 20 ms: clients must not wait for that.
         let _ = clock::ticks_per_second();
         let adopted = self.clients.adopt(&mut old.conversation, &self.sockets)?;
-        // Until now the old one could have died, and this one would have had to start afresh.
+        // Until now the old one could have died, and this one would have started afresh.
         confinement.calls().map_err(Failure::Refused)?;
         let (clients, machines, stood_still_ns) = (adopted.clients, adopted.machines.len(), adopted.stood_still_ns);
         if old.conversation.next()?.is_some() {
@@ -240,7 +240,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// It never served: let go of sockets and disks before anything else is tried.
+    /// It never served: release sockets and disks before anything else is tried.
     fn abandon(self) {
         self.admin.stop();
         let _ = stop_workers(&self.workers, self.threads);
@@ -255,19 +255,19 @@ impl Daemon {
         let socket = self.listeners.0.path().display();
         tracing::info!(%socket, workers = self.workers.len(), "ready");
         if let Some(old) = old {
-            // The service manager hears from it first that we are the daemon.
+            // It first notifies the service manager that we are the daemon.
             old.conversation.line.await_end(Instant::now() + OLD_END_TIMEOUT);
         }
         notify::ready(&reload::serving(&self.live));
         let ended = self.clients.run();
         if ended == Ended::HandedOver {
-            // What the threads hold is another daemon's now: nothing of it may be let go of in order.
+            // The threads' resources belong to another daemon now and must not be released.
             std::process::exit(0);
         }
         self.admin.stop();
         let drained = self.vms.stop(DRAIN_TIMEOUT) && ended == Ended::Drained;
         if !drained {
-            // The workers still wait for a disk, and would keep the process.
+            // The workers still wait for a disk, and would keep the process from ending.
             return Err(
                 "requests in flight did not finish; the daemon ends without them, their clients have no answer".to_owned()
             );
@@ -295,7 +295,7 @@ fn bind(path: &Path, kind: SocketType, mode: u32) -> Result<Listener, String> {
 /// Descriptors that a daemon with one disk, one worker and one client needs.
 const FEWEST_DESCRIPTORS: u64 = 128;
 
-/// Every client costs descriptors: take as many as the hard limit allows.
+/// Every client costs descriptors: raise the limit as far as the hard limit allows.
 fn raise_descriptor_limit() -> Result<(), String> {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
@@ -307,7 +307,7 @@ fn raise_descriptor_limit() -> Result<(), String> {
     }
 }
 
-/// A stream that becomes readable when one of these comes.
+/// A stream that becomes readable at one of these signals.
 fn readable_signals(signals: &[i32]) -> Result<UnixStream, String> {
     let pipe = || -> std::io::Result<UnixStream> {
         let (read, write) = UnixStream::pair()?;

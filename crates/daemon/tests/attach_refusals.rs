@@ -1,4 +1,4 @@
-//! Whom the daemon refuses to attach, with which words, and that those who are attached do not notice.
+//! The clients that the daemon refuses to attach, and its reasons; attached clients are not affected.
 
 mod common;
 
@@ -15,24 +15,24 @@ use rustix::process::{Gid, Uid};
 #[test]
 fn unknown_disk_is_refused_with_the_names_there_are() {
     let daemon = Daemon::start(&["--disk", "a=memory:1M", "--disk", "b=null:1G"]);
-    let mut witness = CorrectClient::new(&daemon, "a");
+    let mut correct_client = CorrectClient::new(&daemon, "a");
     let text = refusal_of(daemon.attach(&Daemon::options("c")), RefusalCode::UnknownName);
     assert_says(&text, &["no disk 'c' here", "there are: a, b", "fipsee ls"]);
     for name in ["", &"x".repeat(65)] {
         let text = refusal_of(daemon.attach(&Daemon::options(name)), RefusalCode::UnknownName);
         assert_says(&text, &["a name has 1 to 64"]);
     }
-    witness.check();
+    correct_client.check();
 }
 
 #[test]
-fn absent_daemon_is_told_apart_from_a_dead_one() {
+fn absent_daemon_is_distinguished_from_a_dead_one() {
     let mut daemon = Daemon::start(&["--disk", "a=memory:1M"]);
     daemon.kill_9();
-    let dead = daemon.attach(&Daemon::options("a")).expect_err("nobody there").to_string();
-    assert_says(&dead, &["the socket is there but nobody listens; start fipseed"]);
+    let dead = daemon.attach(&Daemon::options("a")).expect_err("no daemon listens").to_string();
+    assert_says(&dead, &["the socket is there but nothing listens; start fipseed"]);
     std::fs::remove_file(daemon.socket()).expect("the stale socket");
-    let absent = daemon.attach(&Daemon::options("a")).expect_err("nobody there").to_string();
+    let absent = daemon.attach(&Daemon::options("a")).expect_err("no daemon listens").to_string();
     assert_says(&absent, &["there is no such socket", "--connect or FIPSEE_SOCKET"]);
 }
 
@@ -57,15 +57,15 @@ fn user_who_is_not_on_the_list_is_refused_and_those_on_it_attach() {
         return common::skip("attach as other users", "only root can become another user");
     }
     let daemon = Daemon::start(&["--disk", "a=memory:1M", "--allow-uid", "4001", "--allow-gid", "4002"]);
-    let mut witness = CorrectClient::new(&daemon, "a");
+    let mut correct_client = CorrectClient::new(&daemon, "a");
     let options = Daemon::options("a");
     let text = refusal_of(attach_as(&daemon, 4000, &options), RefusalCode::NotAllowed);
     assert_says(&text, &["disk 'a' is not for user 4000 (group 4000)", "allow_uids or allow_gids"]);
     for id in [4001, 4002] {
         attach_as(&daemon, id, &options).unwrap_or_else(|error| panic!("user {id}: {error}"));
     }
-    witness.check();
-    eventually("only the witness is attached", || daemon.attached_count("a") == 1);
+    correct_client.check();
+    eventually("only the correct client is attached", || daemon.attached_count("a") == 1);
 }
 
 #[test]
@@ -85,13 +85,13 @@ fn configured_list_opens_a_disk_to_everyone_it_names() {
 #[test]
 fn version_range_without_ours_is_refused_with_both_versions() {
     let daemon = Daemon::start(&["--disk", "a=memory:1M"]);
-    let mut witness = CorrectClient::new(&daemon, "a");
+    let mut correct_client = CorrectClient::new(&daemon, "a");
     let control = connect(&daemon);
     say(&control, &Control::Hello { version_min: 2, version_max: 3, features: 0 }, &[]);
     let text = receive_refusal(&control, RefusalCode::Version);
     assert_says(&text, &["versions 2 to 3", "speaks 1", "upgrade the older"]);
     assert_closed(&control);
-    witness.check();
+    correct_client.check();
 }
 
 /// A message whose header says version 2.
@@ -104,7 +104,7 @@ fn of_version_2(message: &Control) -> Vec<u8> {
 #[test]
 fn hello_of_a_newer_client_is_read_and_its_range_decides() {
     let daemon = Daemon::start(&["--disk", "a=memory:1M"]);
-    let mut witness = CorrectClient::new(&daemon, "a");
+    let mut correct_client = CorrectClient::new(&daemon, "a");
     let control = connect(&daemon);
     let hello = of_version_2(&Control::Hello { version_min: 1, version_max: 2, features: u64::MAX });
     control.send(&hello, &[]).expect("sent");
@@ -116,7 +116,7 @@ fn hello_of_a_newer_client_is_read_and_its_range_decides() {
     let control = connect(&daemon);
     control.send(&of_version_2(&Control::Hello { version_min: 2, version_max: 9, features: 0 }), &[]).expect("sent");
     assert_says(&receive_refusal(&control, RefusalCode::Version), &["versions 2 to 9"]);
-    witness.check();
+    correct_client.check();
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn exclusive_disk_takes_one_client_at_a_time() {
     assert_says(&text, &["disk 'a' is in use exclusively by process", &pid, "detach that first"]);
     holder.check();
     drop(holder);
-    eventually("the place is free again", || daemon.attach(&Daemon::options("a")).is_ok());
+    eventually("the disk is free again", || daemon.attach(&Daemon::options("a")).is_ok());
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn exclusive_attachment_excludes_both_ways() {
     sharer.check();
     drop(sharer);
     let (mut disk, mut queue) = (None, None);
-    eventually("exclusive use is granted to the only one", || {
+    eventually("exclusive use is granted to the only client", || {
         let Ok((given, mut queues)) = daemon.attach(&exclusive) else { return false };
         (disk, queue) = (Some(given), queues.pop());
         true
@@ -158,7 +158,7 @@ fn exclusive_attachment_excludes_both_ways() {
 fn clients_beyond_the_limit_are_refused_and_those_within_it_work() {
     let daemon = Daemon::start(&["--disk", "a=memory:1M", "--max-clients", "2"]);
     let mut correct_clients = [CorrectClient::new(&daemon, "a"), CorrectClient::new(&daemon, "a")];
-    // Often, because the client greets while the daemon closes, and the words must arrive all the same.
+    // Many times, because the client sends HELLO while the daemon closes, and the reason must arrive all the same.
     for _ in 0..500 {
         let text = refusal_of(daemon.attach(&Daemon::options("a")), RefusalCode::Limit);
         assert_says(&text, &["its limit of 2 clients", "raise max_clients"]);
@@ -174,7 +174,7 @@ fn clients_beyond_the_limit_of_open_files_are_refused_and_those_within_it_work()
     let mut correct_clients = Vec::new();
     let text = loop {
         match CorrectClient::try_new(&daemon, "a") {
-            Ok(witness) => correct_clients.push(witness),
+            Ok(correct_client) => correct_clients.push(correct_client),
             refused => break refusal_of(refused, RefusalCode::Limit),
         }
         assert!(correct_clients.len() < 160, "the limit does not bind");
@@ -196,7 +196,7 @@ fn clients_beyond_the_limit_of_open_files_are_refused_and_those_within_it_work()
 #[test]
 fn silent_clients_are_dropped_and_others_do_not_notice() {
     let daemon = Daemon::start(&["--disk", "a=memory:1M"]);
-    let mut witness = CorrectClient::new(&daemon, "a");
+    let mut correct_client = CorrectClient::new(&daemon, "a");
     let before = daemon.fd_count();
     let started = Instant::now();
     let silent = connect(&daemon);
@@ -204,20 +204,20 @@ fn silent_clients_are_dropped_and_others_do_not_notice() {
     say(&greeted, &HELLO, &[]);
     assert!(matches!(receive(&greeted).0, Control::Welcome { .. }));
     for control in [&silent, &greeted] {
-        witness.check();
+        correct_client.check();
         let text = receive_refusal(control, RefusalCode::Malformed);
         assert_says(&text, &["nothing was said within 5 s", "greet and attach right after connecting"]);
         assert_closed(control);
     }
-    assert!(started.elapsed().as_secs() >= 5, "dropped before its time");
-    witness.check();
+    assert!(started.elapsed().as_secs() >= 5, "dropped too early");
+    correct_client.check();
     eventually("their descriptors are closed", || daemon.fd_count() == before);
 }
 
 #[test]
 fn attach_asks_for_what_exists() {
     let daemon = Daemon::start(&["--disk", "a=memory:1M"]);
-    let mut witness = CorrectClient::new(&daemon, "a");
+    let mut correct_client = CorrectClient::new(&daemon, "a");
     let good = (1_u16, 1_u16, 1_u32, 0_u32);
     for (service, queue_count, depth, flags) in
         [(2, good.1, good.2, good.3), (good.0, 0, good.2, good.3), (good.0, good.1, 0, good.3), (good.0, good.1, good.2, 4)]
@@ -228,11 +228,11 @@ fn attach_asks_for_what_exists() {
         let name = "a".to_owned();
         say(&control, &Control::Attach(Wanted { service, queue_count, depth, flags, pool_bytes: 0, name }), &[]);
         let text = receive_refusal(&control, RefusalCode::Malformed);
-        assert_says(&text, &["unknown service or flag, or for no queue or depth 0", "upgrade the daemon or mend the client"]);
+        assert_says(&text, &["unknown service or flag, or for no queue or depth 0", "upgrade the daemon or fix the client"]);
         assert_closed(&control);
     }
-    witness.check();
-    eventually("nobody else is attached", || daemon.attached_count("a") == 1);
+    correct_client.check();
+    eventually("no other client is attached", || daemon.attached_count("a") == 1);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Requests that are wrong are answered with the status that says what is wrong, and change nothing; the client that sent
-//! them goes on, and others do not notice.
+//! Invalid requests are answered with the status that says what is wrong, and change nothing; the client that sent
+//! them goes on, and others are not affected.
 
 mod common;
 
@@ -36,7 +36,7 @@ fn with_word(mut message: Message, index: usize, value: u64) -> Message {
 }
 
 /// The disk holds a pattern, every bad request is answered as expected, and the pattern is untouched.
-fn check(client: &mut RawClient, witness: &mut CorrectClient, cases: &[(&str, Message, Status)]) {
+fn check(client: &mut RawClient, correct_client: &mut CorrectClient, cases: &[(&str, Message, Status)]) {
     let pattern = common::stamp(64 << 10, 7, 7);
     client.fill_pool(0, &pattern);
     assert_eq!(client.ask(&one(Write, 0, piece(0, 128, 0))), Status::Ok);
@@ -48,7 +48,7 @@ fn check(client: &mut RawClient, witness: &mut CorrectClient, cases: &[(&str, Me
     let mut read = vec![0; pattern.len()];
     client.read_pool(0, &mut read);
     assert!(read == pattern, "a request that was refused changed the disk");
-    witness.check();
+    correct_client.check();
 }
 
 fn setting() -> (Daemon, CorrectClient) {
@@ -62,23 +62,23 @@ fn setting() -> (Daemon, CorrectClient) {
         "--disk",
         "f=file:{dir}/disk,size=64M",
     ]);
-    let witness = CorrectClient::new(&daemon, "big");
-    (daemon, witness)
+    let correct_client = CorrectClient::new(&daemon, "big");
+    (daemon, correct_client)
 }
 
 #[test]
 fn requests_outside_the_disk_or_too_long_are_refused() {
-    let (daemon, mut witness) = setting();
+    let (daemon, mut correct_client) = setting();
     let mut client = RawClient::attach(&daemon, &attach_message("m", 1, 64, 0));
     let _memory = client.register_new(1, BOTH, 64 << 20);
     let sector = piece(0, 1, 0);
     check(
         &mut client,
-        &mut witness,
+        &mut correct_client,
         &[
             ("behind the end", one(Read, SIZE_SECTORS, sector), Status::OutOfRange),
             ("across the end", one(Write, SIZE_SECTORS - 1, piece(0, 2, 0)), Status::OutOfRange),
-            ("at the end of all numbers", one(Write, u64::MAX, sector), Status::OutOfRange),
+            ("at the largest sector", one(Write, u64::MAX, sector), Status::OutOfRange),
             ("whose byte offset wraps", one(Write, 1 << 55, sector), Status::OutOfRange),
             ("one sector too long", one(Read, 0, piece(0, 32_769, 1)), Status::TooLong),
             ("as long as a segment gets", one(Write, 0, piece(0, u16::MAX, 1)), Status::TooLong),
@@ -90,12 +90,12 @@ fn requests_outside_the_disk_or_too_long_are_refused() {
         ],
     );
     let last = one(Write, SIZE_SECTORS - 1, sector);
-    assert_eq!(client.ask(&last), Status::Ok, "the last sector is there");
+    assert_eq!(client.ask(&last), Status::Ok, "the last sector exists");
 }
 
 #[test]
 fn requests_misaligned_to_a_block_of_4096_are_refused() {
-    let (daemon, mut witness) = setting();
+    let (daemon, mut correct_client) = setting();
     let mut client = RawClient::attach(&daemon, &attach_message("big", 1, 64, 0));
     let mut other = CorrectClient::new(&daemon, "m");
     for (message, what) in [
@@ -108,21 +108,21 @@ fn requests_misaligned_to_a_block_of_4096_are_refused() {
         assert_eq!(client.ask(&message), Status::Misaligned, "{what}");
     }
     let halves = request_inline(Read, 0, TAG, 8, &[piece(0, 4, 0), piece(8, 4, 0)]);
-    assert_eq!(client.ask(&halves), Status::Ok, "pieces need not be blocks, their sum must");
+    assert_eq!(client.ask(&halves), Status::Ok, "pieces need not be whole blocks, their sum must");
     other.check();
-    witness.check();
+    correct_client.check();
 }
 
 #[test]
 fn memory_that_was_not_handed_over_or_not_for_this_is_refused() {
-    let (daemon, mut witness) = setting();
+    let (daemon, mut correct_client) = setting();
     let mut client = RawClient::attach(&daemon, &attach_message("m", 1, 64, 0));
     let pool_sectors = u32::try_from(client.layout.pool_bytes >> 9).expect("small");
     let _readable = client.register_new(2, ACCESS_READ, 1 << 20);
     let _writable = client.register_new(3, ACCESS_WRITE, 1 << 20);
     check(
         &mut client,
-        &mut witness,
+        &mut correct_client,
         &[
             ("length 0", one(Write, 0, piece(0, 0, 0)), Status::NoSegments),
             ("length 0 after one", request_inline(Read, 0, TAG, 0, &[piece(0, 1, 0), piece(0, 0, 0)]), Status::NoSegments),
@@ -145,7 +145,7 @@ fn memory_that_was_not_handed_over_or_not_for_this_is_refused() {
 
 #[test]
 fn unknown_operations_flags_and_reserved_fields_are_refused() {
-    let (daemon, mut witness) = setting();
+    let (daemon, mut correct_client) = setting();
     let mut client = RawClient::attach(&daemon, &attach_message("m", 1, 64, 0));
     let sector = piece(0, 1, 0);
     let unknown = |operation: u8| {
@@ -183,12 +183,12 @@ fn unknown_operations_flags_and_reserved_fields_are_refused() {
             cases.push(("unused word of a discard", with_word(discard, index, 1 << 63), Status::Invalid));
         }
     }
-    check(&mut client, &mut witness, &cases);
+    check(&mut client, &mut correct_client, &cases);
 }
 
 #[test]
 fn indirect_tables_are_bounded_and_do_not_nest() {
-    let (daemon, mut witness) = setting();
+    let (daemon, mut correct_client) = setting();
     let mut client = RawClient::attach(&daemon, &attach_message("m", 1, 64, 0));
     let _writable = client.register_new(3, ACCESS_WRITE, 1 << 20);
     let pool_sectors = u32::try_from(client.layout.pool_bytes >> 9).expect("small");
@@ -201,7 +201,7 @@ fn indirect_tables_are_bounded_and_do_not_nest() {
     let indirect = |operation, table, count| request_indirect(operation, 0, TAG, 1024, table, count);
     check(
         &mut client,
-        &mut witness,
+        &mut correct_client,
         &[
             ("0 entries", indirect(Read, good, 0), Status::NoSegments),
             ("257 entries", indirect(Read, good, 257), Status::TooLong),
@@ -229,12 +229,12 @@ fn indirect_tables_are_bounded_and_do_not_nest() {
     let itself = piece(256, 4, 0);
     client.fill_pool(128 << 10, &entries(itself, 256));
     assert_eq!(client.ask(&indirect(Read, itself, 256)), Status::Ok);
-    witness.check();
+    correct_client.check();
 }
 
 #[test]
 fn writes_to_what_is_read_only_are_refused_with_words() {
-    let (daemon, mut witness) = setting();
+    let (daemon, mut correct_client) = setting();
     for (disk, flags) in [("ro", 0), ("m", ATTACH_READ_ONLY), ("f", ATTACH_READ_ONLY)] {
         let mut client = RawClient::attach(&daemon, &attach_message(disk, 1, 8, flags));
         for message in
@@ -248,10 +248,10 @@ fn writes_to_what_is_read_only_are_refused_with_words() {
     let mut reader = Blocking::attach(&daemon.socket(), &options).expect("attached");
     let error = reader.write_at(&[0; 512], 0).expect_err("read-only").to_string();
     assert_says(&error, &["the disk is read-only", "attach it for writing"]);
-    witness.check();
+    correct_client.check();
 }
 
-/// How one discard that is longer than the disk takes ends.
+/// The status of one discard that is longer than the disk's maximum.
 fn end_of_a_long_discard(daemon: &Daemon) -> Status {
     let (_disk, mut queue) = daemon.client(&Daemon::options("m"));
     queue.discard(0, 1 << 31, 1).expect("room");
@@ -272,23 +272,23 @@ fn client_library_says_in_words_what_was_wrong() {
     assert_says(&error.to_string(), &["past the end of the disk", "fipsee info"]);
     let error = Error::Service(DiskError::Request(end_of_a_long_discard(&daemon)));
     assert_says(&error.to_string(), &["longer than the disk's maximum", "split it"]);
-    client.write_at(&[1; 512], end - 512).expect("it goes on");
+    client.write_at(&[1; 512], end - 512).expect("the client goes on");
 }
 
 /// checks: R-5-2
 #[test]
 fn more_requests_than_the_depth_wait_their_turn() {
-    let (daemon, mut witness) = setting();
+    let (daemon, mut correct_client) = setting();
     let mut client = RawClient::attach(&daemon, &attach_message("f", 1, 1, 0));
     let _memory = client.register_new(1, BOTH, 16 << 20);
-    // A depth of 1 has rings of 2 and 4 slots: a client that lies to itself publishes twice what it may.
-    let honest = client.layout.queues[0];
-    assert_eq!((honest.depth, honest.request_slots), (1, 2));
-    let liar = QueueGeometry { depth: 2, ..honest };
+    // A depth of 1 has rings of 2 and 4 slots: a client that ignores its depth publishes twice what it may.
+    let correct = client.layout.queues[0];
+    assert_eq!((correct.depth, correct.request_slots), (1, 2));
+    let deep = QueueGeometry { depth: 2, ..correct };
     let old = client.queues.remove(0);
     client
         .queues
-        .push(ClientQueue::open(&client.region, &liar, old.daemon_doorbell, old.our_doorbell, &liar.tuning()).expect("rings"));
+        .push(ClientQueue::open(&client.region, &deep, old.daemon_doorbell, old.our_doorbell, &deep.tuning()).expect("rings"));
     for round in 0..10 {
         // The slow one first. Were both in flight, the quick one would overtake it.
         client.publish(&request_one_segment(Write, FLAG_FUA, 1, 0, piece(0, 32_768, 1)));
@@ -297,20 +297,20 @@ fn more_requests_than_the_depth_wait_their_turn() {
         client.queues[0].requests.answered();
         client.queues[0].requests.answered();
         assert_eq!(tags, [1, 2], "round {round}");
-        witness.check();
+        correct_client.check();
     }
 }
 
-/// A packed message is refused as a whole, by the tag of its first request, or each of its requests for itself.
+/// A packed message is refused as a whole, by the tag of its first request, or each of its requests is refused alone.
 #[test]
 fn packed_requests_that_are_wrong_are_refused() {
-    let (daemon, mut witness) = setting();
+    let (daemon, mut correct_client) = setting();
     let mut client = RawClient::attach(&daemon, &attach_message("m", 1, 64, 0));
     let sector = piece(0, 1, 0);
     let packed = pack([TAG, TAG ^ 1].map(|tag| Short::new(true, tag, 0, sector)).each_ref());
     check(
         &mut client,
-        &mut witness,
+        &mut correct_client,
         &[
             ("no request", with_word(Message::ZERO, 0, packed.word(0) & !0xff00), Status::Invalid),
             ("255 requests", with_word(packed, 0, 0xff00), Status::Invalid),
@@ -324,10 +324,10 @@ fn packed_requests_that_are_wrong_are_refused() {
         [Short::new(false, 1, SIZE_SECTORS, sector), Short::new(true, 2, 0, piece(0, 1, 9)), Short::new(false, 3, 0, sector)];
     let answers = client.ask_several(&pack(mixed.each_ref()), 3);
     assert_eq!(answers, [(1, Status::OutOfRange), (2, Status::BadMemory), (3, Status::Ok)].into());
-    witness.check();
+    correct_client.check();
 }
 
-/// Is a request answered whose tag is at least `first`? Where the ring of answers has run over, its reader waits in vain.
+/// Is a request with a tag of at least `first` answered? If the completion ring has overflowed, its reader waits in vain.
 fn is_answered(client: &mut RawClient, first: u16) -> bool {
     while let Some(message) = client.completion_within(Duration::from_millis(100)) {
         if answers_of(&message).iter().any(|(tag, _)| *tag >= first) {
@@ -337,13 +337,13 @@ fn is_answered(client: &mut RawClient, first: u16) -> bool {
     false
 }
 
-/// A client that packs three requests into each message it may publish brings more than its depth. The daemon carries them out, the
-/// client may find its answers overwritten, and nobody else notices.
+/// A client that packs three requests into each message exceeds its depth. The daemon carries them out; the
+/// client may find its answers overwritten, and no other client is affected.
 /// checks: R-5.7-1, R-6-4
 #[test]
-fn packed_requests_beyond_the_depth_harm_nobody_else() {
+fn packed_requests_beyond_the_depth_harm_no_other_client() {
     const ROUNDS: u16 = 500;
-    let (daemon, mut witness) = setting();
+    let (daemon, mut correct_client) = setting();
     let stamp = common::stamp(512, 7, 7);
     for disk in ["m", "f"] {
         let mut reader = daemon.blocking(disk);
@@ -367,7 +367,7 @@ fn packed_requests_beyond_the_depth_harm_nobody_else() {
                     found[..] == stamp[..]
                 });
             }
-            witness.check();
+            correct_client.check();
         }
         let mut written = vec![0; 3 * usize::from(ROUNDS) * 512];
         reader.read_at(&mut written, 0).expect("read");

@@ -1,4 +1,4 @@
-//! The choices of rings: whom the daemon advises, of what, and who does as advised.
+//! The choices of rings: the clients that the daemon advises, its advice, and the source of it.
 
 mod common;
 
@@ -14,7 +14,7 @@ use fipsee_topology::machine::Machine;
 use fipsee_topology::matrix::{Cost, Matrix};
 
 const DISK: [&str; 4] = ["--disk", "a=memory:1M", "--disk", "b=memory:1M"];
-/// Where the advice stands in the table's first entry.
+/// Offset of the advice in the table's first entry.
 const ADVICE_OFFSET_BYTES: u64 = 64 + 48;
 
 /// Choices that no family has.
@@ -23,7 +23,7 @@ fn odd() -> Choices {
     choices.with_burst_prefetch(false).with_take(TAKE_MANY).as_measured()
 }
 
-/// What `fipsee topology` would have kept of this machine, had it chosen `choices` everywhere.
+/// The file of `fipsee topology` for this machine, with `choices` everywhere.
 fn kept(machine: &Machine, choices: Choices) -> Kept {
     let directions = machine.usable.iter().flat_map(|from| machine.usable.iter().map(move |to| (*from, *to)));
     let costs = directions.filter(|(from, to)| from != to);
@@ -34,7 +34,7 @@ fn kept(machine: &Machine, choices: Choices) -> Kept {
     Kept { matrix, choices }
 }
 
-/// What to start a daemon with so that it finds `dir`'s measurement: as root it looks where all do, so there it gets files of its own.
+/// The wrapper with which a daemon finds `dir`'s measurement: root's daemon reads /run, so it gets a /run of its own.
 fn prefix() -> Vec<&'static str> {
     const OWN_FILES: &str =
         "mount -t tmpfs none /run && mkdir /run/fipsee && cp {dir}/fipsee/topology.json /run/fipsee/ && exec \"$@\"";
@@ -45,7 +45,7 @@ fn prefix() -> Vec<&'static str> {
     }
 }
 
-/// A daemon that starts on a machine of which this was kept, if that can be arranged here.
+/// A daemon that starts on a machine with this measurement, if that can be arranged here.
 fn start_with(text: impl FnOnce(&Scratch, &Machine), arguments: &[&str]) -> Option<Daemon> {
     let machine = Machine::this();
     let may_mount = || {
@@ -57,7 +57,7 @@ fn start_with(text: impl FnOnce(&Scratch, &Machine), arguments: &[&str]) -> Opti
         return None;
     }
     if rustix::process::geteuid().is_root() && !may_mount() {
-        skip("choices that were measured", "root's file is everybody's, and this root may not mount another");
+        skip("choices that were measured", "root's file is shared by all, and this root may not mount another");
         return None;
     }
     let dir = Scratch::new();
@@ -92,7 +92,7 @@ fn what_was_measured_is_advised_to_clients_that_ask_and_logged_with_its_reason()
         let (client, word) = advice(&daemon, "a", FEATURE_CHOICES);
         assert_eq!(word, odd().word(), "{arguments:?}: {}", daemon.log());
         assert_eq!(client.layout.queues[0].choices, odd());
-        assert_eq!(client.layout.queues[0].worker_cpu_plus_1, 0, "that was not offered");
+        assert_eq!(client.layout.queues[0].worker_cpu_plus_1, 0, "this feature was not offered");
         let (_disk, queues) = daemon.attach(&Daemon::options("b")).expect("attached");
         let applied: Vec<Choices> = queues.iter().map(Queue::choices).collect();
         assert!(applied.iter().all(|choices| choices.ownership() == Some(Ownership::LockedAhead)), "{applied:?}");

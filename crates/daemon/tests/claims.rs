@@ -1,4 +1,4 @@
-//! A sole writer claims a disk: who else may write is kept out, until its last request is finished.
+//! A sole writer claims a disk: other writers are kept out until its last request is finished.
 
 mod common;
 
@@ -26,11 +26,11 @@ fn info(daemon: &Daemon, disk: &str) -> Value {
     daemon.admin(&json!({ "request": "info", "disk": disk }))
 }
 
-/// For each client in the order of their coming: is it the sole writer?
+/// For each client in order of attachment: is it the sole writer?
 fn sole_writers(daemon: &Daemon, disk: &str) -> Vec<bool> {
     let info = info(daemon, disk);
     let clients = info["clients"].as_array().expect("a list").iter();
-    clients.map(|client| client["sole_writer"].as_bool().expect("a truth")).collect()
+    clients.map(|client| client["sole_writer"].as_bool().expect("a Boolean")).collect()
 }
 
 fn is_refused_to(daemon: &Daemon, options: &AttachOptions) -> String {
@@ -49,33 +49,33 @@ fn a_sole_writer_keeps_other_writers_out_and_not_readers() {
     }
     let mut beside = daemon.blocking_with(&reader("a"));
     beside.read_at(&mut [0; 512], 0).expect("readers come and go");
-    // Who reads claims nothing, whatever it says.
+    // A reader claims nothing, whatever it asks for.
     drop(daemon.attach(&AttachOptions { claim: Claim::SoleWriter, ..reader("a") }).expect("attached"));
     drop(daemon.attach(&with("b", Claim::SoleWriter)).expect("a claim concerns one disk"));
-    eventually("one reads beside the claim", || sole_writers(&daemon, "a") == [true, false]);
+    eventually("one client reads beside the claim", || sole_writers(&daemon, "a") == [true, false]);
     assert_eq!(info(&daemon, "a")["claimed"], true);
     disk.detach(queues).expect("in order");
     assert_eq!(info(&daemon, "a")["claimed"], false);
-    drop(daemon.attach(&with("a", Claim::None)).expect("the claim went with its holder"));
+    drop(daemon.attach(&with("a", Claim::None)).expect("the claim ended with its holder"));
 }
 
 /// checks: R-4.5-10
 #[test]
-fn a_claim_is_refused_while_somebody_may_write() {
+fn a_claim_is_refused_while_another_client_may_write() {
     let daemon = Daemon::start(&["--disk", "a=memory:1M"]);
     let first = daemon.attach(&with("a", Claim::None)).expect("attached");
-    let second = daemon.attach(&with("a", Claim::None)).expect("who claims nothing shares");
+    let second = daemon.attach(&with("a", Claim::None)).expect("a client without a claim shares");
     let text = is_refused_to(&daemon, &with("a", Claim::SoleWriter));
     assert_says(&text, &["disk 'a'", &std::process::id().to_string(), "may write it, too", "end that first"]);
     first.0.detach(first.1).expect("in order");
     is_refused_to(&daemon, &with("a", Claim::SoleWriter));
     second.0.detach(second.1).expect("in order");
-    drop(daemon.attach(&with("a", Claim::SoleWriter)).expect("nobody else is there"));
+    drop(daemon.attach(&with("a", Claim::SoleWriter)).expect("no other client is attached"));
 }
 
 /// checks: R-4.5-11
 #[test]
-fn who_ignores_claims_writes_beside_one_and_keeps_the_next_out() {
+fn client_that_ignores_claims_writes_beside_one_and_keeps_the_next_out() {
     let daemon = Daemon::start(&["--disk", "a=memory:1M"]);
     let holder = daemon.attach(&with("a", Claim::SoleWriter)).expect("attached");
     let mut beside = daemon.blocking_with(&with("a", Claim::Ignore));
@@ -88,7 +88,7 @@ fn who_ignores_claims_writes_beside_one_and_keeps_the_next_out() {
 
 /// checks: R-4.5-12, R-4.5-15
 #[test]
-fn on_shared_and_on_read_only_disks_claims_refuse_nobody() {
+fn on_shared_and_on_read_only_disks_claims_refuse_no_client() {
     let dir = Scratch::new();
     let text = "[[disk]]\nname = \"t\"\nspec = \"memory:1M\"\nshared = true\n";
     std::fs::write(dir.path("f.toml"), text).expect("a file");
@@ -125,7 +125,7 @@ fn claims_need_their_feature_and_contradictions_are_malformed() {
     assert_says(&receive_refusal(&ask(FEATURE_SOLE_WRITER, 16), RefusalCode::Malformed), &["unknown service or flag"]);
 }
 
-/// What a client does at a daemon that has no features: the flags of its ATTACH, or why it does not get there.
+/// What a client does with a daemon that has no features: the flags of its ATTACH, or its error.
 fn at_an_old_daemon(claim: Claim) -> (Option<u32>, Error) {
     let dir = Scratch::new();
     let listener = rustix::net::socket_with(
@@ -148,7 +148,7 @@ fn at_an_old_daemon(claim: Claim) -> (Option<u32>, Error) {
         say(&control, &Control::Refused(Refusal { code: RefusalCode::Limit, text: "that is enough".to_owned() }), &[]);
         Some(flags)
     });
-    let error = Disk::attach(&dir.path("s"), &with("a", claim)).expect_err("no such daemon serves");
+    let error = Disk::attach(&dir.path("s"), &with("a", claim)).expect_err("this daemon refuses");
     (daemon.join().expect("the script ran to its end"), error)
 }
 
@@ -157,17 +157,17 @@ fn a_daemon_that_knows_no_claims_is_not_asked_for_one() {
     let (flags, error) = at_an_old_daemon(Claim::SoleWriter);
     assert!(flags.is_none() && matches!(error, Error::Unsupported(_)), "{error}");
     assert_says(&error.to_string(), &["sole writer", "older than this program", "upgrade it"]);
-    // Where nobody claims, there is nothing to be ignored.
+    // A client without a claim has nothing to be ignored.
     assert_eq!(at_an_old_daemon(Claim::Ignore).0, Some(0));
     assert_eq!(at_an_old_daemon(Claim::None).0, Some(0));
 }
 
 fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
-    u64::try_from(now.tv_sec * 1_000_000_000 + now.tv_nsec).expect("after the start of the machine")
+    u64::try_from(now.tv_sec * 1_000_000_000 + now.tv_nsec).expect("a time since boot")
 }
 
-/// As another test's process: claim the disk, write its first block, say when that began, and wait to be killed.
+/// As another test's process: claim the disk, write its first block, print when that began, and wait to be killed.
 #[test]
 fn child_that_claims_and_writes() {
     let Some(socket) = socket_given() else { return };
@@ -187,7 +187,7 @@ fn a_killed_holders_claim_ends_with_its_last_request() {
     const DELAY: Duration = Duration::from_secs(7);
     let daemon = Daemon::start(&["--disk", "d=delay:7s:file:{dir}/f,size=1M"]);
     let mut child = child_process("child_that_claims_and_writes", &daemon.socket()).spawn().expect("a process");
-    let mut lines = BufReader::new(child.stdout.take().expect("its output is ours")).lines();
+    let mut lines = BufReader::new(child.stdout.take().expect("its output is piped")).lines();
     let began_ns: u64 = lines
         .find_map(|line| line.expect("a pipe").strip_prefix("writing since ").map(|number| number.parse().expect("a number")))
         .expect("it writes");
@@ -197,7 +197,7 @@ fn a_killed_holders_claim_ends_with_its_last_request() {
     });
     child.kill().expect("killed");
     child.wait().expect("awaited");
-    // Whoever wants the disk is kept waiting, though not for ever.
+    // A client that wants the disk is kept waiting, though not for ever.
     let text = is_refused_to(&daemon, &with("d", Claim::None));
     assert_says(&text, &["which is gone while its last requests are not finished", "try again in a moment"]);
     let (disk, queues) = daemon.attach(&with("d", Claim::SoleWriter)).expect("the claim ends while it waits");
@@ -209,7 +209,7 @@ fn a_killed_holders_claim_ends_with_its_last_request() {
 
 /// checks: R-4.5-16, R-4.3-4
 #[test]
-fn who_waits_for_the_dead_says_nothing_and_may_leave() {
+fn client_with_a_pending_attach_sends_nothing_and_may_leave() {
     let daemon = Daemon::start(&["--disk", "d=delay:1s:memory:1M"]);
     let (disk, mut queue) = daemon.client(&with("d", Claim::SoleWriter));
     let buffer = disk.allocate(4096).expect("a pool");
@@ -227,13 +227,13 @@ fn who_waits_for_the_dead_says_nothing_and_may_leave() {
         say(&control, &attach_message("d", 1, 4, 0), &[]);
         control
     };
-    let [leaves, patient, talks] = [waiting(), waiting(), waiting()];
+    let [leaves, waits, talks] = [waiting(), waiting(), waiting()];
     drop(leaves);
     say(&talks, &attach_message("d", 1, 4, 0), &[]);
     let text = receive_refusal(&talks, RefusalCode::Malformed);
     assert_says(&text, &["a message came before ATTACH was answered"]);
-    assert!(matches!(receive(&patient).0, Control::Attached { .. }), "it waited until the last request was finished");
-    eventually("only that one is there", || daemon.attached_count("d") == 1);
+    assert!(matches!(receive(&waits).0, Control::Attached { .. }), "ATTACH waited until the last request was finished");
+    eventually("only that client is attached", || daemon.attached_count("d") == 1);
 }
 
 /// checks: R-4.8-3
@@ -250,7 +250,7 @@ fn a_claim_goes_over_to_the_daemon_that_takes_over_and_is_made_again_at_one_that
     beside.0.detach(beside.1).expect("in order");
     daemon.kill_9();
     daemon.restart();
-    disk.reconnect(&mut queues, &ReconnectPolicy::within(common::TIMEOUT), &mut |_| {}).expect("it is back");
+    disk.reconnect(&mut queues, &ReconnectPolicy::within(common::TIMEOUT), &mut |_| {}).expect("the daemon is back");
     assert_says(&is_refused_to(&daemon, &with("f", Claim::None)), &["is its sole writer"]);
     let buffer = disk.allocate(4096).expect("a pool");
     queues[0].write(0, buffer.segment(0, 4096), false, 1).expect("room");
@@ -258,12 +258,12 @@ fn a_claim_goes_over_to_the_daemon_that_takes_over_and_is_made_again_at_one_that
 }
 
 #[test]
-fn who_comes_back_waits_until_it_may_claim_again() {
+fn reconnecting_client_waits_until_it_may_claim_again() {
     let mut daemon = Daemon::start(&["--disk", "f=file:{dir}/f,size=1M"]);
     let (disk, mut queues) = daemon.attach(&with("f", Claim::SoleWriter)).expect("attached");
     daemon.kill_9();
     daemon.restart();
-    let mut other = Some(daemon.attach(&with("f", Claim::None)).expect("it was first"));
+    let mut other = Some(daemon.attach(&with("f", Claim::None)).expect("it is the first"));
     let began = Instant::now();
     disk.reconnect(&mut queues, &ReconnectPolicy::within(common::TIMEOUT), &mut |event| {
         if let fipsee_block::client::ReconnectEvent::AttemptFailed { error, .. } = event {
@@ -272,7 +272,7 @@ fn who_comes_back_waits_until_it_may_claim_again() {
         }
     })
     .unwrap_or_else(|error| panic!("after {:?}: {error}", began.elapsed()));
-    assert!(other.is_none(), "it was refused first");
+    assert!(other.is_none(), "the claim was refused first");
     assert_eq!(sole_writers(&daemon, "f"), [true]);
 }
 

@@ -1,4 +1,4 @@
-//! Either side dies: the other notices within 100 ms, and nothing of the dead stays behind.
+//! Either process dies: the other notices within 100 ms, and everything of the dead one is released.
 
 mod common;
 
@@ -11,7 +11,7 @@ use fipsee_block::wire::{SECTOR_BYTES, Status};
 use fipsee_ring::wait::WaitMode;
 use rustix::process::{Pid, Signal};
 
-/// The best of several tries is what the program does; the others are what the machine does.
+/// The best of several tries measures the program; the others measure the machine.
 fn assert_best_below_100_ms(what: &str, times: &mut [Duration]) {
     println!("{what}: {times:?}");
     times.sort();
@@ -20,7 +20,7 @@ fn assert_best_below_100_ms(what: &str, times: &mut [Duration]) {
 
 const TRIES: usize = 20;
 
-/// Keep 64 writes of 16 KiB in flight, for so many rounds.
+/// Keep 64 writes of 16 KiB in flight, for `rounds` rounds.
 fn write_with_depth_64(queue: &mut Queue, disk: &Disk, rounds: u64) -> Result<(), Error> {
     let buffer = disk.allocate(16 << 10)?;
     buffer.fill(0, &common::stamp(16 << 10, 0, 0));
@@ -35,7 +35,7 @@ fn write_with_depth_64(queue: &mut Queue, disk: &Disk, rounds: u64) -> Result<()
     Ok(())
 }
 
-/// Alone, a bounded load on a daemon of its own; as another test's process, an endless one.
+/// By itself, a bounded load on a daemon of its own; as another test's child, an endless one.
 #[test]
 fn client_with_64_writes_in_flight() {
     let options = Daemon::options("f");
@@ -62,7 +62,7 @@ fn place_of_a_client_killed_in_the_middle_of_io_is_free_within_100_ms() {
         let killed = Instant::now();
         child.kill().expect("killed");
         let mut client = None;
-        eventually("the exclusive place is free", || {
+        eventually("exclusive use is free", || {
             client = daemon.attach(&Daemon::options("f")).ok();
             client.is_some()
         });
@@ -71,10 +71,10 @@ fn place_of_a_client_killed_in_the_middle_of_io_is_free_within_100_ms() {
         let (disk, mut queues) = client.take().expect("attached");
         write_with_depth_64(&mut queues[0], &disk, 1).expect("the disk works");
         disk.detach(queues).expect("detached");
-        eventually("nobody is attached", || daemon.attached_count("f") == 0);
+        eventually("no client is attached", || daemon.attached_count("f") == 0);
         let now = daemon.fd_count();
-        // The first use of the disk may have opened something for good.
-        assert_eq!(now, *fd_count.get_or_insert(now), "descriptors of the dead stay behind");
+        // The first use of the disk may have opened descriptors that stay.
+        assert_eq!(now, *fd_count.get_or_insert(now), "descriptors of a dead client are still open");
     }
     assert_best_below_100_ms("place of a killed client", &mut times);
 }
@@ -85,26 +85,26 @@ fn thread_state(thread: Pid) -> char {
     stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap_or('?')
 }
 
-/// A process is told to stop and goes on until its main thread, and then each other one, gets to it.
-fn stands_still(pid: u32) -> bool {
+/// A stopped process runs on until its main thread, and then each other thread, handles the signal.
+fn is_stopped(pid: u32) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a live process");
     let stats = threads.map(|thread| std::fs::read_to_string(thread.expect("an entry").path().join("stat")).unwrap_or_default());
     stats.into_iter().all(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
 }
 
-/// How long a client in `wait` mode takes to notice that the daemon was killed under its request.
+/// How long a client in `wait` mode takes to notice that the daemon was killed with its request in flight.
 fn notice_of_death(wait: WaitMode) -> Duration {
     let mut daemon = Daemon::start(&["--disk", "a=memory:1M"]);
     let (disk, mut queue) = daemon.client(&AttachOptions { wait, ..Daemon::options("a") });
     let pid = Pid::from_raw(i32::try_from(daemon.pid()).expect("a pid")).expect("a pid");
     // A daemon that is stopped answers nothing, so the client waits.
     rustix::process::kill_process(pid, Signal::STOP).expect("stopped");
-    eventually("every thread of the daemon stands still", || stands_still(daemon.pid()));
+    eventually("every thread of the daemon is stopped", || is_stopped(daemon.pid()));
     let (send, receive) = mpsc::channel();
     let client = std::thread::spawn(move || {
         queue.flush(1).expect("room");
         queue.submit();
-        send.send(rustix::thread::gettid()).expect("heard");
+        send.send(rustix::thread::gettid()).expect("received");
         let ended = queue.wait(&mut |_| {});
         let noticed = Instant::now();
         drop(disk);
@@ -163,7 +163,7 @@ fn answers_published_before_the_daemon_died_still_count() {
         stat["queues"][0]["others"].as_u64() == Some(64)
     });
     daemon.kill_9();
-    assert_eq!(finish_all(&mut queue).expect("all answers are there").len(), 64);
+    assert_eq!(finish_all(&mut queue).expect("all answers are in the ring").len(), 64);
     queue.flush(1).expect("room");
     assert!(matches!(finish_all(&mut queue), Err(Error::Disconnected)));
 }

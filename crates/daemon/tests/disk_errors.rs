@@ -1,4 +1,4 @@
-//! What goes wrong at a disk is in the log, with what an administrator needs to know, and in `fipsee stat` and `info`. A disk that fails all
+//! Disk errors are in the log, with what an administrator needs to know, and in `fipsee stat` and `info`. A disk that fails all
 //! the time does not fill the log.
 
 mod common;
@@ -32,10 +32,10 @@ fn injected_errors_are_logged_at_once_and_then_at_most_once_a_second_and_all_are
     let mut client = daemon.blocking("e");
     let started = Instant::now();
     let data = stamp(512, 1, 1);
-    client.write_at(&data, 0).expect("not one of those that fail");
+    client.write_at(&data, 0).expect("not a failing sector");
     assert!(lines(&daemon, "disk error").is_empty());
     let mut fail = |sector: u64| {
-        let error = client.write_at(&data, sector * 512).expect_err("one of those that fail");
+        let error = client.write_at(&data, sector * 512).expect_err("a failing sector");
         assert!(matches!(error, Error::Service(DiskError::Request(Status::IoError))), "{error}");
     };
     fail(17);
@@ -58,8 +58,8 @@ fn injected_errors_are_logged_at_once_and_then_at_most_once_a_second_and_all_are
     let logged = lines(&daemon, "disk error");
     let allowed = started.elapsed().as_secs_f64() + 2.0;
     assert!((logged.len() as f64) < allowed, "{} lines, {allowed} allowed", logged.len());
-    let told: f64 = logged.iter().map(|line| field(line, "errors")).sum();
-    assert_eq!(told, WRITES as f64, "{logged:?}");
+    let counted: f64 = logged.iter().map(|line| field(line, "errors")).sum();
+    assert_eq!(counted, WRITES as f64, "{logged:?}");
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn file_that_is_cut_under_a_disk_is_logged_with_its_path() {
     );
 }
 
-/// With workers that sleep while a request is in flight, and with such that never do.
+/// With workers that sleep while a request is in flight, and with workers that never sleep.
 #[test]
 fn request_in_flight_for_too_long_is_shown_and_logged_once_and_when_it_ends() {
     let check = |wait: &str| {
@@ -87,10 +87,10 @@ fn request_in_flight_for_too_long_is_shown_and_logged_once_and_when_it_ends() {
         let daemon = Daemon::start(&disk);
         let mut client = daemon.blocking("d");
         let reader = std::thread::spawn(move || client.read_at(&mut vec![0; 4096], 8 * 512).map(|()| client));
-        eventually("it is shown", || info(&daemon, "d")["stalled"] == json!(1));
+        eventually("the stalled request is shown", || info(&daemon, "d")["stalled"] == json!(1));
         let stat = daemon.admin(&json!({ "request": "stat" }));
         assert_eq!(stat["disks"][0]["stalled"], json!(1), "{stat}");
-        reader.join().expect("the reader").expect("it ends in the end");
+        reader.join().expect("the reader").expect("it completes");
         eventually("its end is logged", || !lines(&daemon, "a stalled request has ended").is_empty());
         let [stalled, ended] =
             ["stalled: in flight for too long", "a stalled request has ended"].map(|what| lines(&daemon, what));
@@ -99,7 +99,7 @@ fn request_in_flight_for_too_long_is_shown_and_logged_once_and_when_it_ends() {
         assert!((0.2..3.0).contains(&field(&stalled[0], "age_s")), "{stalled:?}");
         assert!(field(&ended[0], "took_s") >= 3.0, "{ended:?}");
         assert_eq!(info(&daemon, "d")["stalled"], json!(0));
-        assert!(lines(&daemon, "disk error").is_empty(), "late is no error");
+        assert!(lines(&daemon, "disk error").is_empty(), "a late request is no error");
     };
     std::thread::scope(|scope| {
         for wait in ["sleep", "yield"] {

@@ -1,4 +1,4 @@
-//! A file system that is full under a sparse disk.
+//! A full file system below a sparse disk.
 
 mod common;
 
@@ -22,7 +22,7 @@ fn full_file_system_fails_the_write_with_no_space_and_freeing_some_makes_it_succ
     let prefix = ["unshare", "-m", "sh", "-c", mount, "sh"];
     let disks = ["--disk", "f=file:{dir}/small/disk,size=64M", "--disk", "a=memory:1M"];
     let daemon = Daemon::start_in(Scratch::new(), &prefix, &disks);
-    let mut witness = CorrectClient::new(&daemon, "a");
+    let mut correct_client = CorrectClient::new(&daemon, "a");
     // The small file system as the daemon sees it.
     let seen = format!("/proc/{}/root{}", daemon.pid(), daemon.dir.path("small").display());
     let ballast = PathBuf::from(seen).join("ballast");
@@ -33,7 +33,7 @@ fn full_file_system_fails_the_write_with_no_space_and_freeing_some_makes_it_succ
     let error = client.write_at(&data, 16 << 20).expect_err("4 MiB are left for 6");
     assert!(matches!(error, Error::Service(DiskError::Request(Status::NoSpace))), "{error}");
     assert_says(&error.to_string(), &["no space left where the disk is stored", "free some, the request can be repeated"]);
-    witness.check();
+    correct_client.check();
     let path = daemon.dir.path("small/disk").display().to_string();
     let is_logged =
         |line: &str| ["disk error", "disk=\"f\"", "\"write\"", "ENOSPC", &path].iter().all(|piece| line.contains(piece));
@@ -49,6 +49,6 @@ fn full_file_system_fails_the_write_with_no_space_and_freeing_some_makes_it_succ
     client.flush().expect("flushed");
     let mut read = vec![0; data.len()];
     client.read_at(&mut read, 16 << 20).expect("read");
-    assert!(read == data, "the repeated write is there");
-    witness.check();
+    assert!(read == data, "the repeated write is on the disk");
+    correct_client.check();
 }

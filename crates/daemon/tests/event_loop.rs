@@ -10,7 +10,7 @@ use fipsee_block::wire::Status;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 
 const REQUESTS: u64 = 100_000;
-/// Nothing for so long while requests are outstanding is a lost wake-up.
+/// No completion for this long, with requests outstanding, is a lost wake-up.
 const WAKE_UP_TIMEOUT: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
 
 /// Sleep on the descriptor for every completion, with a changing number of requests outstanding.
@@ -69,14 +69,14 @@ fn hundred_thousand_requests_through_epoll_lose_no_wake_up() {
     });
 }
 
-/// Publishing sweeps over the moment in which the worker decides to sleep.
+/// The time of publishing sweeps over the moment at which the worker decides to sleep.
 #[test]
-fn sleeping_worker_hears_of_every_request_of_a_client_that_never_sleeps() {
+fn sleeping_worker_is_woken_for_every_request_of_a_client_that_never_sleeps() {
     let daemon = Daemon::start(&["--disk", "a=null:1M", "--wait", "sleep"]);
     let (disk, mut queue) = daemon.client(&Daemon::options("a"));
     let buffer = disk.allocate(512).expect("a pool");
     for request in 0..2 * REQUESTS {
-        // From none to about a microsecond.
+        // A delay from zero to about a microsecond.
         (0..request % 64).for_each(|_| std::hint::spin_loop());
         queue.read(0, buffer.segment(0, 512), request).expect("room");
         queue.submit();
@@ -85,7 +85,7 @@ fn sleeping_worker_hears_of_every_request_of_a_client_that_never_sleeps() {
         while queue.reap(&mut |_| {}).expect("a correct daemon") == 0 {
             looks = looks.wrapping_add(1);
             if looks.is_multiple_of(1024) {
-                assert!(asked.elapsed() < common::TIMEOUT, "request {request} woke nobody");
+                assert!(asked.elapsed() < common::TIMEOUT, "request {request} woke no worker");
                 std::thread::yield_now();
             }
         }

@@ -1,4 +1,4 @@
-//! The example of the client library runs as it stands, and is as short as it claims.
+//! The example of the client library runs unchanged, and is as short as it claims.
 
 mod common;
 
@@ -21,7 +21,7 @@ fn example_of_the_client_library_runs_against_memory_and_file_disks() {
         assert_eq!(String::from_utf8_lossy(&output.stdout), "64 blocks written, flushed and read back\n", "{text}");
         let mut block = [0; 4096];
         daemon.blocking(disk).read_at(&mut block, 5 * 4096).expect("read");
-        assert_eq!(block[..4], [5, 6, 7, 8], "{disk}: block 5 holds its pattern");
+        assert_eq!(block[..4], [5, 6, 7, 8], "{disk}: block 5 has its pattern");
     }
 }
 

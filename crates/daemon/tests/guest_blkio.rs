@@ -1,4 +1,4 @@
-//! libblkio, an independent virtio client, on a vhost-user-blk device of ours.
+//! libblkio, an independent virtio client, on the daemon's vhost-user-blk device.
 
 mod common;
 mod guest_common;
@@ -53,7 +53,7 @@ impl Client {
     }
 
     fn put(&self, queue: usize, slot: usize, bytes: &[u8]) {
-        // SAFETY: the buffer has BLOCK bytes; the device does not have it now.
+        // SAFETY: the buffer has BLOCK bytes; no request in flight uses it.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.buffer(queue, slot), bytes.len()) };
     }
 
@@ -82,7 +82,7 @@ fn run(disk: &str, queues: usize, polling: bool) {
         for queue in 0..queues {
             client.queues[queue].flush(0, ReqFlags::empty());
             client.finish(queue, 1);
-            // What another queue wrote.
+            // The block that another queue wrote.
             for slot in 0..DEPTH {
                 let place = ((queue + 1) % queues * DEPTH + slot) as u64;
                 let buffer = client.buffer(queue, slot);

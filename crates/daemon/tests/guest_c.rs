@@ -1,4 +1,4 @@
-//! The guest's half of rings and questions in C, by the headers that ship.
+//! The guest's half of rings and upgrade requests in C, with the shipped headers.
 
 mod common;
 mod guest_common;
@@ -10,12 +10,12 @@ use fipsee_ring::tuning::{Choices, Ownership, Touch};
 use fipsee_virtio::blk::upgrade::wire::{self, DONE, FEATURES, RUNG, UpgradeRequest};
 
 use common::stamp;
-use guest_common::{detach_question, query, start_guest, start_with};
+use guest_common::{detach_request, query, start_guest, start_with};
 
 const READ: u8 = 1;
 const WRITE: u8 = 2;
 
-/// Write and read 16 blocks at a time, asleep when nothing is there. `advice`: instead of the daemon's.
+/// Write and read 16 blocks at a time, asleep when idle. `advice` replaces the daemon's.
 fn read_and_write(rounds: u64, advice: Option<Choices>) {
     let daemon = start_with(&["--disk", "d=memory:8M", "--wait", "sleep"]);
     let mut guest = start_guest(&daemon, "d", &Options::default());
@@ -39,10 +39,10 @@ fn read_and_write(rounds: u64, advice: Option<Choices>) {
             while answered.len() < 16 {
                 let all = ring.reap();
                 if all.is_empty() {
-                    let parked = *doorbell.get_or_insert_with(|| guest.send_question(0, &c::doorbell(reply.attachment, 0)));
+                    let pending = *doorbell.get_or_insert_with(|| guest.send_question(0, &c::doorbell(reply.attachment, 0)));
                     if !ring.arm_and_work_remains() {
-                        guest.wait(parked);
-                        assert_eq!(guest.reply(parked).result, RUNG);
+                        guest.wait(pending);
+                        assert_eq!(guest.reply(pending).result, RUNG);
                         doorbell = None;
                         ring.woken();
                     }
@@ -86,8 +86,8 @@ fn guest_is_advised_choices_if_its_attach_asks_for_them() {
         entries: entries.to_vec(),
     };
     let plain = guest.ask(0, &attach(0));
-    assert_eq!((plain.result, plain.features, plain.choices), (DONE, 0, 0), "as before there was advice");
-    assert_eq!(guest.ask(0, &detach_question(plain.attachment)).result, DONE);
+    assert_eq!((plain.result, plain.features, plain.choices), (DONE, 0, 0), "as before advice existed");
+    assert_eq!(guest.ask(0, &detach_request(plain.attachment)).result, DONE);
 
     let offered = guest.ask(0, &query(0));
     assert_eq!((offered.features, offered.choices), (FEATURES, 0), "a query advises nothing");

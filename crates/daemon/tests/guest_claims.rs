@@ -19,17 +19,17 @@ fn with(disk: &str, claim: Claim) -> AttachOptions {
     AttachOptions { claim, ..Daemon::options(disk) }
 }
 
-/// Why a disk can neither be written nor claimed; nobody who could is attached when this returns.
+/// The reason why a disk can be neither written nor claimed; the clients that tried are gone on return.
 #[track_caller]
 fn is_held(daemon: &Daemon, disk: &str) -> String {
     refusal_of(daemon.attach(&with(disk, Claim::None)), RefusalCode::Busy);
     refusal_of(daemon.attach(&with(disk, Claim::SoleWriter)), RefusalCode::Busy)
 }
 
-/// The disk can be claimed, and is let go again.
+/// The disk can be claimed, and is released again.
 #[track_caller]
 fn is_free(daemon: &Daemon, disk: &str) {
-    let (attached, queues) = daemon.attach(&with(disk, Claim::SoleWriter)).expect("nobody holds it");
+    let (attached, queues) = daemon.attach(&with(disk, Claim::SoleWriter)).expect("the disk is free");
     attached.detach(queues).expect("in order");
 }
 
@@ -66,7 +66,7 @@ fn a_device_claims_from_its_first_queue_to_the_last_get_vring_base() {
     let text = is_held(&daemon, "d");
     assert_says(&text, &[&format!("process {} (a virtual machine) is its sole writer", std::process::id())]);
     let reader = AttachOptions { read_only: true, ..Daemon::options("d") };
-    let mut reader = Blocking::attach(&daemon.socket(), &reader).expect("readers do not mind");
+    let mut reader = Blocking::attach(&daemon.socket(), &reader).expect("readers are admitted");
     reader.read_at(&mut [0; 512], 0).expect("read");
     queues[1].start(&hypervisor, &ram);
     queues[0].stop(&hypervisor);
@@ -75,11 +75,11 @@ fn a_device_claims_from_its_first_queue_to_the_last_get_vring_base() {
     assert_says(&is_held(&daemon, "d"), &["sole writer"]);
     hypervisor.ask(GET_VRING_BASE, &u32s(&[1, 0]));
     is_free(&daemon, "d");
-    // And again, as when a guest boots anew; a hang-up ends it, too.
+    // And again, as when a guest reboots; a hang-up ends it, too.
     Queue::new(0).start(&hypervisor, &ram);
     is_held(&daemon, "d");
     drop(hypervisor);
-    eventually("the reader alone is left", || daemon.attached_count("d") == 1);
+    eventually("only the reader is left", || daemon.attached_count("d") == 1);
     is_free(&daemon, "d");
 }
 
@@ -92,7 +92,7 @@ fn rings_in_guest_memory_are_the_devices_own() {
     assert_eq!(transfer(&mut guest, &mut up, 1, Operation::Write, 0, (data, 4096)), Status::Ok);
     is_held(&daemon, "d");
     let clients = daemon.admin(&json!({ "request": "info", "disk": "d" }))["clients"].clone();
-    assert_eq!((clients[0]["sole_writer"].clone(), clients[1].is_null()), (json!(true), true), "it is one client: {clients}");
+    assert_eq!((clients[0]["sole_writer"].clone(), clients[1].is_null()), (json!(true), true), "one client: {clients}");
     stop(&mut guest, 0);
     is_held(&daemon, "d");
     stop(&mut guest, 1);
@@ -109,11 +109,11 @@ fn a_device_does_not_start_beside_a_writer_and_the_log_says_why() {
         let pid = std::process::id().to_string();
         eventually("a line in the log", || daemon.log().contains("a hypervisor is refused and detached"));
         assert_says(&daemon.log(), &["disk 'd' cannot be written safely", &pid, how, "shared = true"]);
-        eventually("it is gone", || daemon.attached_count("d") == 1);
+        eventually("the hypervisor is gone", || daemon.attached_count("d") == 1);
         attached.detach(queues).expect("in order");
         let mut guest = start_guest(&daemon, "d", &Options::default());
         let data = guest.ram.allocate(4096, 4096);
-        assert_eq!(guest.transfer(0, OUT, 0, (data, 4096)), OK, "the next one is served");
+        assert_eq!(guest.transfer(0, OUT, 0, (data, 4096)), OK, "the next guest is served");
     }
 }
 
@@ -153,8 +153,8 @@ fn a_device_waits_for_the_last_request_of_a_writer_that_is_gone() {
     is_held(&daemon, "d");
 }
 
-/// As hypervisors migrate: the destination connects and describes its device while the source runs, and starts it when the source has
-/// stopped.
+/// As hypervisors migrate: the destination connects and describes its device while the source runs, and starts it when the source
+/// has stopped.
 #[test]
 fn the_destination_of_a_migration_connects_early_and_claims_when_the_source_has_stopped() {
     for disk in ["d=memory:8M", "d=file:{dir}/f,size=8M"] {
@@ -175,12 +175,12 @@ fn the_destination_of_a_migration_connects_early_and_claims_when_the_source_has_
         queue.start(&destination, &ram);
         (0..4).for_each(|block| queue.check_block(&ram, block, 1));
         queue.write_block(&ram, 0, 2);
-        // It fails to run there, say: the source may go on when the destination has stopped, and not before.
+        // If the destination fails to run, say, the source may go on when the destination has stopped, and not before.
         assert!(source.start_queue(0).is_err(), "two would write");
         queue.stop(&destination);
-        source.reconnect().expect("it is alone again");
+        source.reconnect().expect("the source is the only one again");
         assert_eq!(source.transfer(0, IN, 0, (data, 4096)), OK);
-        assert!(source.ram.read(data, 4096) == stamp(4096, 0, 2), "what the destination wrote is there");
+        assert!(source.ram.read(data, 4096) == stamp(4096, 0, 2), "what the destination wrote is on the disk");
     }
 }
 
@@ -192,7 +192,7 @@ fn a_destination_that_starts_too_early_is_refused_and_the_source_goes_on() {
     let (ram, queue) = (Ram::new(1 << 20), Queue::new(0));
     early.negotiate(&ram);
     let started = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| queue.start(&early, &ram)));
-    assert!(started.is_err(), "it is served beside the source");
+    assert!(started.is_err(), "the destination is served beside the source");
     early.assert_hung_up();
     source.check();
     source.queue.stop(&source.hypervisor);
@@ -212,7 +212,7 @@ fn a_devices_claim_goes_over_to_the_daemon_that_takes_over_and_ends_there() {
     for _ in 0..2 {
         daemon.take_over();
         is_held(&daemon, "d");
-        drop(daemon.attach(&with("s", Claim::SoleWriter)).expect("it is shared"));
+        drop(daemon.attach(&with("s", Claim::SoleWriter)).expect("the disk is shared"));
     }
     for (disk, claims, guest, up) in &mut guests {
         let data = guest.ram.allocate(4096, 4096);
@@ -223,7 +223,7 @@ fn a_devices_claim_goes_over_to_the_daemon_that_takes_over_and_ends_there() {
         stop(guest, 0);
     }
     is_free(&daemon, "d");
-    guests[0].2.start_queue(0).expect("it starts again");
+    guests[0].2.start_queue(0).expect("the device starts again");
     is_held(&daemon, "d");
 }
 
@@ -233,9 +233,9 @@ fn a_guest_claims_anew_when_its_daemon_is_back() {
     let mut guest = start_guest(&daemon, "d", &Options::default());
     daemon.kill_9();
     daemon.restart();
-    guest.reconnect().expect("it is back");
+    guest.reconnect().expect("the daemon is back");
     is_held(&daemon, "d");
-    // Who forces his way in is not kept out, and does not disturb.
+    // A client that ignores claims is admitted, and does not disturb.
     let (disk, mut queue) = daemon.client(&with("d", Claim::Ignore));
     let buffer = disk.allocate(4096).expect("a pool");
     queue.write(8, buffer.segment(0, 4096), false, 1).expect("room");

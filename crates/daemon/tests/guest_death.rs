@@ -1,4 +1,4 @@
-//! Either side is killed: what was acknowledged stays, what was in flight is answered or repeated, others notice nothing.
+//! Either side is killed: acknowledged writes stay, requests in flight are answered or repeated, others are not affected.
 
 mod common;
 mod guest_common;
@@ -17,7 +17,7 @@ use guest_common::{Upgraded, query, socket_of, start_guest, start_with, transfer
 
 const DEPTH: u16 = 32;
 
-/// Keep every tag of two rings busy with writes until something kills us.
+/// Keep every tag of two rings busy with writes until the process is killed.
 #[test]
 fn child_that_loads_its_rings() {
     let Some(socket) = common::socket_given() else { return };
@@ -54,31 +54,31 @@ fn kill(child: &mut Child) {
 fn guest_is_killed_and_the_next_one_is_served() {
     for disk in ["d=memory:8M", "d=file:{dir}/f,size=8M"] {
         let daemon = start_with(&["--disk", disk, "--disk", "w=memory:8M", "--workers", "2"]);
-        let mut witness = CorrectClient::new(&daemon, "w");
+        let mut correct_client = CorrectClient::new(&daemon, "w");
         for _ in 0..5 {
             let mut child = child_process("child_that_loads_its_rings", &socket_of(&daemon, "d")).spawn().expect("a child");
             await_word(&mut child, "loading");
-            witness.check();
+            correct_client.check();
             kill(&mut child);
-            witness.check();
+            correct_client.check();
         }
         let mut guest = start_guest(&daemon, "d", &Options::default());
         let mut up = Upgraded::attach(&mut guest, &[0], 4);
         let data = guest.ram.allocate(4096, 4096);
         assert_eq!(transfer(&mut guest, &mut up, 0, Operation::Read, 0, (data, 4096)), Status::Ok);
         drop(guest);
-        eventually("all is released", || daemon.attached_count("d") == 0);
+        eventually("everything is released", || daemon.attached_count("d") == 0);
     }
 }
 
-/// What a writer knows of one place of the disk.
+/// What a writer knows of one block of the disk.
 #[derive(Clone, Copy, Default)]
 struct BlockHistory {
     acknowledged: u64,
     written: u64,
 }
 
-/// The guest of the next test: its places, two queues, one tag for each place.
+/// The guest of the next test: its blocks, two queues, one tag for each block.
 struct Writer {
     guest: Guest,
     up: Upgraded,
@@ -139,12 +139,12 @@ fn daemon_is_killed_under_load_and_no_acknowledged_write_is_lost() {
             acknowledged += writer.reap(true);
         }
         daemon.kill_9();
-        // What is on the rings was published before the end, and counts.
+        // Messages on the rings were published before the daemon died, and count.
         writer.reap(false);
         daemon.restart();
         reconnect(&mut writer.guest);
         for ring in &mut writer.up.rings {
-            // A bell that rang just before the end has come back already; it says so.
+            // A doorbell request completed just before the kill has come back already.
             let _: Woken = ring.wait_for_doorbell(&mut writer.guest);
         }
         assert_eq!(writer.guest.ask(1, &query(writer.up.attachment)).result, NO_ATTACHMENT);
@@ -167,14 +167,14 @@ fn reconnect(guest: &mut Guest) {
     eventually("the daemon takes the hypervisor again", || guest.reconnect().is_ok());
 }
 
-/// Every place holds what was acknowledged, or what was written after that and not acknowledged.
+/// Every block holds the acknowledged version, or one written after it and not acknowledged.
 fn verify(writer: &mut Writer) {
     let buffer = writer.guest.ram.allocate(4096, 4096);
     for number in 0..writer.places.len() {
         assert_eq!(writer.guest.transfer(number % 2, IN, 8 * number as u64, (buffer, 4096)), OK);
         let (found, place) = (writer.guest.ram.read(buffer, 4096), writer.places[number]);
         let allowed = [place.acknowledged, place.written].map(|version| stamp(4096, number as u64, version));
-        assert!(place.acknowledged == 0 || allowed.contains(&found), "place {number} lost an acknowledged write");
+        assert!(place.acknowledged == 0 || allowed.contains(&found), "block {number} lost an acknowledged write");
     }
 }
 
@@ -213,7 +213,7 @@ fn daemon_that_ends_in_order_calls_its_guest_back() {
     up.rings[0].hold_pending(up.attachment, &mut guest);
     daemon.signal_term();
     assert!(daemon.await_exit().success());
-    assert!(up.rings[0].doorbell_is_done(&mut guest), "its bell came back");
+    assert!(up.rings[0].doorbell_is_done(&mut guest), "its doorbell request came back");
     assert_eq!(up.rings[0].reap(), [Incoming::Detach]);
     let _: PathBuf = socket_of(&daemon, "d");
 }

@@ -1,4 +1,4 @@
-//! The hypervisor logs writes to memory: guests are called back, and what is written to their rings is in the log.
+//! The hypervisor logs writes to memory: guests are called back, and writes to their rings are in the log.
 
 mod common;
 mod guest_common;
@@ -13,7 +13,7 @@ use fipsee_ring::region::Region;
 use fipsee_virtio::blk::upgrade::wire::{self, DONE, FEATURES, NOT_NOW};
 
 use guest_common::load::{GuestLoad, Way};
-use guest_common::{Upgraded, attach_question, detach_question, query, start_guest, start_with, transfer};
+use guest_common::{Upgraded, attach_request, detach_request, query, start_guest, start_with, transfer};
 
 const PAGE_BYTES: u64 = 4096;
 
@@ -37,21 +37,21 @@ fn migration_calls_the_guest_back_and_logs_what_is_written() {
             assert!(is_dirty(&log, up.rings[queue].entry.completion_address), "the completion ring of queue {queue}");
             assert!(is_dirty(&log, up.rings[queue].entry.cold_address), "its sleep flags");
         }
-        assert!(!is_dirty(&log, data), "nothing was read into it");
+        assert!(!is_dirty(&log, data), "no request read into it");
         let entries = [plan(&guest.ram, 16, 0)];
-        assert_eq!(guest.ask_bytes(0, &attach_question(&entries)).result, NOT_NOW);
-        assert_eq!(guest.ask(0, &detach_question(up.attachment)).result, DONE);
-        assert_eq!(guest.ask_bytes(0, &attach_question(&entries)).result, NOT_NOW);
+        assert_eq!(guest.ask_bytes(0, &attach_request(&entries)).result, NOT_NOW);
+        assert_eq!(guest.ask(0, &detach_request(up.attachment)).result, DONE);
+        assert_eq!(guest.ask_bytes(0, &attach_request(&entries)).result, NOT_NOW);
         assert_eq!(guest.transfer(0, IN, 0, (data, 4096)), OK, "virtqueues go on");
-        assert!(is_dirty(&log, data), "and what they read is logged");
+        assert!(is_dirty(&log, data), "and their reads are logged");
         guest.set_logging(None).expect("no logging");
-        let reply = guest.ask_bytes(0, &attach_question(&entries));
-        assert_eq!(reply.result, DONE, "afterwards it may attach again");
+        let reply = guest.ask_bytes(0, &attach_request(&entries));
+        assert_eq!(reply.result, DONE, "the guest may attach again");
         assert_eq!(guest.ask(0, &query(0)), wire::Reply { features: FEATURES, max_depth: 4096, ..reply });
     }
 }
 
-/// Pages that are marked, which are marked no more.
+/// The marked pages; their marks are cleared.
 fn take_dirty(log: &Region) -> BTreeSet<u64> {
     let mut bytes = vec![0; 64 << 10];
     log.read(0, &mut bytes).expect("all of the log");
@@ -72,7 +72,7 @@ fn migration_goes_on_with_the_daemon_that_takes_over() {
     let log = Region::create("dirty-log", 64 << 10).expect("memory for a log");
     let file: OwnedFd = log.as_fd().try_clone_to_owned().expect("a descriptor");
     guest.set_logging(Some((&file, 64 << 10))).expect("logging");
-    // The guest was called back by one daemon, and goes with another.
+    // The guest was called back by one daemon, and attaches again at another.
     daemon.take_over();
     load.await_progress();
     assert_eq!(up.rings[0].wait(up.attachment, &mut guest), [Incoming::Detach]);
@@ -80,25 +80,25 @@ fn migration_goes_on_with_the_daemon_that_takes_over() {
     assert!(is_dirty(&log, up.rings[0].entry.completion_address), "what the new daemon wrote to the ring");
     up.rings[0].submit(&[request_ack_event(9, KIND_DETACH)], &guest.queues[1]);
     assert_eq!(up.rings[0].wait(up.attachment, &mut guest), [Incoming::Answer(9, 0)]);
-    assert_eq!(guest.ask(0, &detach_question(up.attachment)).result, DONE);
+    assert_eq!(guest.ask(0, &detach_request(up.attachment)).result, DONE);
     for _ in 0..3 {
         take_dirty(&log);
         daemon.take_over();
         load.await_progress();
         let entries = [plan(&guest.ram, 16, 1)];
-        assert_eq!(guest.ask_bytes(0, &attach_question(&entries)).result, NOT_NOW, "the new daemon knows of the migration");
+        assert_eq!(guest.ask_bytes(0, &attach_request(&entries)).result, NOT_NOW, "the new daemon knows of the migration");
         take_dirty(&log);
         let (fresh, head) = (guest.ram.allocate(PAGE_BYTES, PAGE_BYTES), guest.queues[0].next_head());
         assert_eq!(guest.transfer(0, IN, 0, (fresh, 4096)), OK);
         let status = guest.place(0, head);
         let expected = [fresh, guest.queues[0].used, status].map(|address| address / PAGE_BYTES);
         let mut dirty = take_dirty(&log);
-        // A worker that goes to sleep meanwhile asks for kicks in the other queue's, too.
+        // A worker that goes to sleep meanwhile asks for kicks in the other queue's used ring, too.
         dirty.remove(&(guest.queues[1].used / PAGE_BYTES));
-        assert_eq!(dirty, BTreeSet::from(expected), "data, used ring and status, and nothing else");
+        assert_eq!(dirty, BTreeSet::from(expected), "data, used ring and status only");
     }
     guest.set_logging(None).expect("no logging");
-    assert_eq!(guest.ask_bytes(0, &attach_question(&[plan(&guest.ram, 16, 1)])).result, DONE);
+    assert_eq!(guest.ask_bytes(0, &attach_request(&[plan(&guest.ram, 16, 1)])).result, DONE);
     load.finish();
 }
 

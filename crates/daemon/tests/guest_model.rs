@@ -29,7 +29,7 @@ impl Random {
 
 enum Doing {
     Nothing,
-    /// Compare these pieces, address and bytes, with the area from this sector on.
+    /// Compare these pieces (address and bytes) with the area from this sector on.
     Read(u64, Vec<(u64, u64)>),
     Info,
     Other,
@@ -40,7 +40,7 @@ struct Lane {
     tag: u16,
     first_sector: u64,
     buffer: u64,
-    /// What the area holds; `None`: anything.
+    /// The area's expected content; `None`: anything.
     model: Vec<Option<[u8; 8]>>,
     doing: Doing,
 }

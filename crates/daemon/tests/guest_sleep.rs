@@ -1,4 +1,4 @@
-//! Sleeping on both sides: no wake-up is lost, however the two meet.
+//! Sleeping on both sides: no wake-up is lost, whatever the timing.
 
 mod common;
 mod guest_common;
@@ -10,7 +10,7 @@ use fipsee_guest::ring::{Incoming, segment};
 use common::eventually;
 use guest_common::{Upgraded, start_guest, start_with};
 
-/// Whichever of the two sleeps first, at any distance: a lost wake-up ends in the guest's timeout.
+/// Either side sleeps first, at any distance: a lost wake-up ends in the guest's timeout.
 fn rounds(event_index: bool, more: &[&str]) {
     let arguments = [&["--disk", "d=null:8M", "--workers", "2"], more].concat();
     let daemon = start_with(&arguments);
@@ -20,7 +20,7 @@ fn rounds(event_index: bool, more: &[&str]) {
     let data = guest.ram.allocate(4096, 4096);
     for round in 0..20_000_u32 {
         let queue = usize::try_from(round / 3 % 2).expect("small");
-        // From nothing to some microseconds: around the moment at which the worker arms and sleeps.
+        // From zero to some microseconds: around the moment at which the worker arms and sleeps.
         for _ in 0..round.wrapping_mul(0x9e37_79b1) >> 20 {
             std::hint::spin_loop();
         }
@@ -28,14 +28,14 @@ fn rounds(event_index: bool, more: &[&str]) {
         let sent = (round % 7 == 0).then(|| guest.submit(queue, IN, 0, &[(data, 512, true)]));
         up.rings[queue].submit_one(Operation::Read, 1, 0, segment(data, 512), &guest.queues[queue]);
         if round % 2 == 0 {
-            // Sleep as soon as nothing is there, rather than after a look.
+            // Sleep as soon as the ring is empty, without polling first.
             let _ = up.rings[queue].sleep(up.attachment, &mut guest);
         }
         assert_eq!(up.rings[queue].wait(up.attachment, &mut guest), [Incoming::Answer(1, 0)]);
         if let Some(sent) = sent {
             assert_eq!(guest.wait(sent), OK);
         }
-        assert!(guest.queues[queue].outstanding() <= before + 1, "bells pile up");
+        assert!(guest.queues[queue].outstanding() <= before + 1, "doorbell requests pile up");
     }
 }
 
@@ -61,7 +61,7 @@ fn idle_attachment_costs_the_daemon_nothing() {
     let mut guest = start_guest(&daemon, "d", &Options::default());
     let mut up = Upgraded::attach(&mut guest, &[0], 16);
     up.rings[0].hold_pending(up.attachment, &mut guest);
-    eventually("the worker sleeps with a ring that is empty", || guest_common::workers_sleep(&daemon));
+    eventually("the worker sleeps with an empty ring", || guest_common::workers_sleep(&daemon));
     let data = guest.ram.allocate(4096, 4096);
     up.rings[0].submit_one(Operation::Read, 1, 0, segment(data, 512), &guest.queues[0]);
     assert_eq!(up.rings[0].wait(up.attachment, &mut guest), [Incoming::Answer(1, 0)]);

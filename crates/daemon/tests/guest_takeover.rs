@@ -1,5 +1,5 @@
-//! A new daemon takes over from a running one while virtual machines are connected: neither hypervisor nor guest sees an error, no
-//! request is lost, none is done twice.
+//! A new daemon takes over from a running one while virtual machines are connected: neither hypervisor nor guest sees an error,
+//! no request is lost, none is done twice.
 
 mod common;
 mod guest_common;
@@ -46,5 +46,5 @@ fn guests_under_load_notice_nothing() {
         pauses[rounds / 2],
         pauses[rounds - 1]
     );
-    eventually("all are gone", || disks.iter().all(|disk| daemon.attached_count(&disk[..1]) == 0));
+    eventually("all clients are gone", || disks.iter().all(|disk| daemon.attached_count(&disk[..1]) == 0));
 }

@@ -1,5 +1,5 @@
-//! Either daemon is killed at each step of a takeover while a virtual machine is connected: afterwards exactly one serves, and the
-//! machine goes on with it, or connects again and finds what was in flight.
+//! Either daemon is killed at each step of a takeover while a virtual machine is connected: afterwards exactly one serves, and
+//! the machine goes on with it, or connects again and its requests in flight are finished.
 
 mod common;
 mod guest_common;
@@ -11,9 +11,9 @@ use fipsee_guest::device::{Guest, IN, OK, OUT, Options};
 use fipsee_guest::frontend::Request;
 use fipsee_guest::ring::Woken;
 use guest_common::{Upgraded, start_guest, start_with, transfer};
-use takeover_common::between::{Plan, Victim, kill_at_every_packet, stand_between, step_between};
+use takeover_common::between::{Plan, Victim, forward_until_killed, intercept, kill_at_every_packet};
 
-/// A guest that reads what it wrote over a virtqueue and over a ring, across whatever happens.
+/// A guest that reads what it wrote over a virtqueue and over a ring, across every failure.
 struct ReconnectingGuest {
     guest: Guest,
     up: Upgraded,
@@ -37,7 +37,7 @@ impl ReconnectingGuest {
             } else {
                 assert_eq!(guest.transfer(0, IN, 8, (*data, 4096)), OK);
             }
-            assert!(guest.ram.read(*data, 4096) == stamp(4096, 5, *version), "what was written last");
+            assert!(guest.ram.read(*data, 4096) == stamp(4096, 5, *version), "the last write");
         }
     }
 
@@ -53,57 +53,57 @@ impl ReconnectingGuest {
             let to = (self.data, 4096);
             assert_eq!(transfer(&mut self.guest, &mut self.up, 0, Operation::Write, 8, to), Status::Ok);
         }
-        // It waits for whoever serves next.
+        // It waits for the next daemon.
         self.up.rings[0].hold_pending(self.up.attachment, &mut self.guest);
     }
 
-    /// Go on with whoever serves now: did the connection survive?
-    fn meet_the_next(&mut self) -> bool {
+    /// Go on with the daemon that serves now. True: the connection survived.
+    fn resume_with_next_daemon(&mut self) -> bool {
         if self.guest.frontend.get(Request::GetFeatures).is_ok() {
             return true;
         }
-        eventually("somebody takes the hypervisor again", || self.guest.reconnect().is_ok());
-        // It was in flight; or it had rung just before.
+        eventually("a daemon takes the hypervisor again", || self.guest.reconnect().is_ok());
+        // The doorbell request was in flight, or was completed just before.
         let _: Woken = self.up.rings[0].wait_for_doorbell(&mut self.guest);
-        assert_eq!(self.guest.queues.iter().map(|queue| queue.outstanding()).sum::<usize>(), 0, "all came back");
+        assert_eq!(self.guest.queues.iter().map(|queue| queue.outstanding()).sum::<usize>(), 0, "all requests came back");
         self.up = Upgraded::attach(&mut self.guest, &[1], 8);
         false
     }
 }
 
-/// One takeover in which somebody dies; `false`: it was over before that step.
+/// One takeover in which one daemon is killed; `false`: it was over before that step.
 fn kill_at(plan: Plan) -> bool {
     let mut daemon = start_with(&["--disk", "f=file:{dir}/disk,size=1M,block=4096"]);
-    let mut survivor = ReconnectingGuest::new(start_guest(&daemon, "f", &Options { queues: 2, ..Options::default() }));
-    survivor.round();
-    let (listener, real) = step_between(&daemon);
+    let mut reconnecting = ReconnectingGuest::new(start_guest(&daemon, "f", &Options { queues: 2, ..Options::default() }));
+    reconnecting.round();
+    let (listener, real) = intercept(&daemon);
     let mut new = daemon.launch_takeover(&[]);
-    let outcome = stand_between(&listener, &real, plan, &mut daemon, &mut new);
+    let outcome = forward_until_killed(&listener, &real, plan, &mut daemon, &mut new);
     drop(listener);
     let context = format!("{plan:?} at {}: {}", outcome.at, daemon.log());
     if !outcome.killed {
         assert!(outcome.taken, "{context}");
         daemon.await_exit();
         daemon.replace(new);
-        survivor.round();
-        assert!(survivor.meet_the_next(), "it notices nothing: {context}");
+        reconnecting.round();
+        assert!(reconnecting.resume_with_next_daemon(), "the guest must not notice: {context}");
         return false;
     }
     if plan.victim == Victim::Old {
         daemon.replace(new);
     }
     if plan.victim == Victim::New && outcome.taken {
-        // It was the daemon when it died, and the old one is none any more: as after any death of a daemon.
+        // The new daemon served when it died, and the old one no longer does: as after any death of a daemon.
         daemon.await_exit();
         std::fs::rename(&real, fipsee_daemon::admin::admin_path(&daemon.socket())).expect("as it was");
         daemon.restart();
     }
-    let survived = survivor.meet_the_next();
+    let survived = reconnecting.resume_with_next_daemon();
     for _ in 0..3 {
-        survivor.round();
+        reconnecting.round();
     }
     if plan.victim == Victim::New && !outcome.taken || plan.victim == Victim::Old && outcome.at == "taken" {
-        assert!(survived, "it must not notice: {context}");
+        assert!(survived, "the guest must not notice: {context}");
     }
     true
 }

@@ -1,4 +1,4 @@
-//! What a hypervisor says while a daemon takes over from another is heard once and answered once; what cannot be handed over stays
+//! Messages of a hypervisor during a takeover are read once and answered once; what cannot be handed over stays
 //! where it is.
 
 mod common;
@@ -20,10 +20,10 @@ use serde_json::json;
 
 use common::{Daemon, assert_says, eventually, stamp};
 use guest_common::load::{GuestLoad, Way};
-use guest_common::{Upgraded, detach_question, query, socket_of, start_guest, start_with, transfer, workers_sleep};
+use guest_common::{Upgraded, detach_request, query, socket_of, start_guest, start_with, transfer, workers_sleep};
 use takeover_common::FakeNew;
 
-/// One round of everything that a hypervisor says to a device that runs.
+/// One round of every message of a hypervisor to a running device.
 fn talk(guest: &mut Guest, data: u64, round: u64) {
     let offered = guest.frontend.call(Request::GetFeatures, &[], &[]).expect("an answer").0;
     assert_ne!(offered, [0; 8]);
@@ -33,7 +33,7 @@ fn talk(guest: &mut Guest, data: u64, round: u64) {
     guest.frontend.set_memory(pieces).expect("confirmed");
     assert_eq!(guest.frontend.call(Request::GetQueueNum, &[], &[]).expect("an answer").0.len(), 8);
     let base = guest.frontend.stop_vring(0).expect("an answer");
-    assert_eq!(base, guest.queues[0].base(), "all that came back was used");
+    assert_eq!(base, guest.queues[0].base(), "every completion was used");
     guest.start_queue(0).expect("confirmed");
     guest.ram.write(data, &stamp(4096, 1, round));
     assert_eq!(guest.transfer(0, OUT, 8 * (round % 64), (data, 4096)), OK);
@@ -49,7 +49,7 @@ fn messages_that_come_meanwhile_are_answered_once() {
     let mut guest = start_guest(&daemon, "d", &Options::default());
     let (stop, rounds) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
     let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&rounds));
-    let talker = std::thread::spawn(move || {
+    let hypervisor_thread = std::thread::spawn(move || {
         let data = guest.ram.allocate(4096, 4096);
         while !stopped.load(Ordering::Relaxed) {
             talk(&mut guest, data, counted.fetch_add(1, Ordering::Relaxed));
@@ -58,26 +58,26 @@ fn messages_that_come_meanwhile_are_answered_once() {
     });
     for _ in 0..10 {
         let before = rounds.load(Ordering::Relaxed);
-        eventually("the hypervisor is heard", || {
-            assert!(!talker.is_finished(), "the hypervisor gave up; see above");
+        eventually("the hypervisor is answered", || {
+            assert!(!hypervisor_thread.is_finished(), "the hypervisor gave up; see above");
             rounds.load(Ordering::Relaxed) > before + 3
         });
         load.await_progress();
         daemon.take_over();
     }
     stop.store(true, Ordering::Relaxed);
-    talker.join().expect("each message had its answer");
+    hypervisor_thread.join().expect("each message had its answer");
     load.finish();
 }
 
 #[test]
-fn questions_that_come_meanwhile_are_answered_once() {
+fn upgrade_requests_that_come_meanwhile_are_answered_once() {
     let mut daemon = start_with(&["--disk", "d=memory:8M", "--disk", "w=memory:8M", "--workers", "2"]);
     let load = GuestLoad::start(&daemon, "w", &Options { size: 256, ..Options::default() }, Way::Ring, 16);
     let mut guest = start_guest(&daemon, "d", &Options::default());
     let (stop, answers) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
     let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&answers));
-    let asker = std::thread::spawn(move || {
+    let guest_thread = std::thread::spawn(move || {
         while !stopped.load(Ordering::Relaxed) {
             assert_eq!(guest.ask(0, &query(0)).result, DONE);
             counted.fetch_add(1, Ordering::Relaxed);
@@ -85,14 +85,14 @@ fn questions_that_come_meanwhile_are_answered_once() {
     });
     for _ in 0..20 {
         let before = answers.load(Ordering::Relaxed);
-        eventually("a question is answered", || {
-            assert!(!asker.is_finished(), "a question was not answered; see above");
+        eventually("an upgrade request is answered", || {
+            assert!(!guest_thread.is_finished(), "an upgrade request was not answered; see above");
             answers.load(Ordering::Relaxed) > before + 3
         });
         daemon.take_over();
     }
     stop.store(true, Ordering::Relaxed);
-    asker.join().expect("each question had its answer");
+    guest_thread.join().expect("each upgrade request had its answer");
     load.finish();
 }
 
@@ -107,7 +107,7 @@ fn half_a_message_stays_with_the_daemon_that_read_it() {
     for cut in [1, 11] {
         let mut socket: UnixStream = guest.frontend.connection().try_clone().expect("a descriptor");
         socket.write_all(&message[..cut]).expect("room");
-        // It may not have been read yet: then it goes along.
+        // If it has not been read yet, it is handed over.
         if let Err(text) = daemon.try_take_over(&["--takeover-wait-ms", "100"]) {
             assert_says(&text, &["disk 'd'", "in the middle of a message", "try again"]);
         }
@@ -139,9 +139,9 @@ fn sleepers_wake_each_other_across_daemons() {
         assert_eq!(guest.transfer(0, OUT, 8, (data, 4096)), OK);
         assert_eq!(transfer(&mut guest, &mut up, 0, Operation::Read, 8, (data, 4096)), Status::Ok);
         assert_eq!(guest.ram.read(data, 4096), stamp(4096, 2, round));
-        // What only the daemon begins: a bell that was parked with the old one rings.
+        // A pending doorbell request of the old daemon rings in the new one.
         up.rings[0].hold_pending(up.attachment, &mut guest);
-        eventually("the bell is parked", || workers_sleep(&daemon));
+        eventually("the doorbell request is pending", || workers_sleep(&daemon));
         daemon.take_over();
         let size_bytes = (16 + round) << 20;
         daemon.admin(&json!({ "request": "resize", "disk": "d", "size_bytes": size_bytes }));
@@ -150,9 +150,9 @@ fn sleepers_wake_each_other_across_daemons() {
         up.rings[0].submit(&[acknowledgement], &guest.queues[1]);
         assert_eq!(up.rings[0].wait(up.attachment, &mut guest), [Incoming::Answer(6, 0)]);
     }
-    // The attachment is the one that was made: its number is known, and it ends in order.
+    // The attachment is the same: its number is known, and it can be detached.
     assert_eq!(guest.ask(0, &query(up.attachment)).result, DONE);
-    assert_eq!(guest.ask(0, &detach_question(up.attachment)).result, DONE);
+    assert_eq!(guest.ask(0, &detach_request(up.attachment)).result, DONE);
     assert_eq!(guest.ask(0, &query(up.attachment)).result, NO_ATTACHMENT);
     let again = Upgraded::attach(&mut guest, &[1], 8);
     assert_ne!(again.attachment, up.attachment);
@@ -171,11 +171,11 @@ fn queue_that_broke_stays_broken_and_others_go_on() {
     // It is not served, until it is reset.
     let sent = guest.submit(0, IN, 0, &[(data, 4096, true)]);
     assert_eq!(guest.transfer(1, IN, 0, (data, 4096)), OK);
-    assert!(!guest.queues[0].is_done(sent.head), "a queue that broke answers");
+    assert!(!guest.queues[0].is_done(sent.head), "a broken queue answers");
 }
 
 #[test]
-fn who_hangs_up_at_any_step_changes_nothing_for_guests() {
+fn hang_up_at_any_step_changes_nothing_for_guests() {
     let daemon = start_with(&["--disk", "d=memory:8M", "--disk", "e=memory:8M"]);
     let options = Options { size: 256, ..Options::default() };
     let loads =
@@ -213,7 +213,7 @@ fn daemon_that_is_killed_after_a_takeover_leaves_what_the_next_one_needs() {
     let data = guest.ram.allocate(16 * 4096, 4096);
     for round in 0..4 {
         let mut up = Upgraded::attach(&mut guest, &[0], 4);
-        // Taken and not answered, by this daemon or the next, so that what is in flight does not begin where the used ring ends.
+        // Taken and not answered, by this daemon or the next, so that requests in flight do not start at the used ring's index.
         if round % 2 == 0 {
             up.rings[0].hold_pending(up.attachment, &mut guest);
             assert_eq!(guest.transfer(0, IN, 0, (data, 4096)), OK);
@@ -233,7 +233,7 @@ fn daemon_that_is_killed_after_a_takeover_leaves_what_the_next_one_needs() {
         for one in sent {
             assert_eq!(guest.wait(one), OK, "finished by one of the two");
         }
-        assert_eq!(up.rings[0].wait_for_doorbell(&mut guest), fipsee_guest::ring::Woken::Dead, "its bell was not forgotten");
+        assert_eq!(up.rings[0].wait_for_doorbell(&mut guest), fipsee_guest::ring::Woken::Dead, "it was not forgotten");
         let buffer = guest.ram.allocate(4096, 4096);
         for number in 0..16 {
             assert_eq!(guest.transfer(0, IN, 8 * number, (buffer, 4096)), OK);
@@ -244,10 +244,10 @@ fn daemon_that_is_killed_after_a_takeover_leaves_what_the_next_one_needs() {
 }
 
 #[test]
-fn who_waits_to_be_accepted_is_accepted_by_the_new_daemon() {
+fn hypervisor_that_waits_to_be_accepted_is_accepted_by_the_new_daemon() {
     let mut daemon: Daemon = start_with(&["--disk", "d=memory:8M"]);
     let first = start_guest(&daemon, "d", &Options::default());
-    // One hypervisor at a time: this one stands in the queue of the listening socket.
+    // One hypervisor at a time: this one waits in the backlog of the listening socket.
     let waiting = UnixStream::connect(socket_of(&daemon, "d")).expect("it listens");
     daemon.take_over();
     drop(waiting);

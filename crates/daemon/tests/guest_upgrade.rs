@@ -1,4 +1,4 @@
-//! A guest in user space goes over to rings in its own memory, and back (docs/protocol.md section 9).
+//! A guest in user space moves to rings in its own memory, and back (docs/protocol.md section 9).
 
 mod common;
 mod guest_common;
@@ -9,7 +9,7 @@ use fipsee_guest::ring::{Incoming, Woken, plan, segment};
 use fipsee_virtio::blk::upgrade::wire::{self, DONE, Entry, FEATURES, INVALID, NO_ATTACHMENT, Reply};
 
 use common::{CorrectClient, eventually, stamp};
-use guest_common::{Upgraded, attach_question, detach_question, query, start_guest, start_with, transfer};
+use guest_common::{Upgraded, attach_request, detach_request, query, start_guest, start_with, transfer};
 
 /// checks: R-9.1-4, R-9.3-1
 #[test]
@@ -35,96 +35,96 @@ fn guest_goes_over_to_rings_and_back_on_the_same_device() {
         guest.ram.write(data, &stamp(4096, 1, round));
         assert_eq!(transfer(&mut guest, &mut up, 0, Operation::Write, 8, (data, 4096)), Status::Ok);
         up.rings[0].hold_pending(up.attachment, &mut guest);
-        assert_eq!(guest.ask(0, &detach_question(up.attachment)), Reply::of(DONE));
-        assert_eq!(up.rings[0].wait_for_doorbell(&mut guest), Woken::Dead, "the parked bell comes back");
+        assert_eq!(guest.ask(0, &detach_request(up.attachment)), Reply::of(DONE));
+        assert_eq!(up.rings[0].wait_for_doorbell(&mut guest), Woken::Dead, "the pending doorbell request comes back");
         assert_eq!(guest.transfer(0, IN, 8, (data + 4096, 4096)), OK);
         assert_eq!(guest.ram.read(data + 4096, 4096), stamp(4096, 1, round), "the virtqueue reads what the ring wrote");
-        assert_eq!(guest.ask(0, &detach_question(up.attachment)).result, NO_ATTACHMENT, "it is over");
+        assert_eq!(guest.ask(0, &detach_request(up.attachment)).result, NO_ATTACHMENT, "it has ended");
         assert_eq!(guest.ask(0, &query(up.attachment)).result, NO_ATTACHMENT);
     }
 }
 
 /// checks: R-9.1-2, R-9.1-3, R-9.1-4, R-9.6-1
 #[test]
-fn questions_that_are_not_allowed_change_nothing() {
+fn upgrade_requests_that_are_not_allowed_change_nothing() {
     let daemon = start_with(&["--disk", "d=memory:8M", "--disk", "w=memory:8M"]);
-    let mut witness = CorrectClient::new(&daemon, "w");
+    let mut correct_client = CorrectClient::new(&daemon, "w");
     let mut guest = start_guest(&daemon, "d", &Options { queues: 2, ..Options::default() });
     let good = [plan(&guest.ram, 16, 0), plan(&guest.ram, 16, 1)];
-    let attach = attach_question(&good);
-    for (what, upgrade_request, result, queue) in lies(&attach, &good) {
+    let attach = attach_request(&good);
+    for (what, upgrade_request, result, queue) in invalid_upgrade_requests(&attach, &good) {
         let reply = guest.ask_bytes(0, &upgrade_request);
         assert_eq!((reply.result, reply.queue), (result, queue), "{what}");
         assert_eq!(reply.attachment, 0, "{what}");
-        witness.check();
+        correct_client.check();
     }
-    assert_eq!(guest.ask(0, &query(0)).attachment, 0, "nothing came of it");
-    let reply = guest.ask(1, &attach_question_of(&good));
+    assert_eq!(guest.ask(0, &query(0)).attachment, 0, "no attachment was made");
+    let reply = guest.ask(1, &attach_request_of(&good));
     assert_eq!(reply.result, DONE, "the queues themselves were fine");
-    assert_eq!(guest.ask(0, &attach_question_of(&good)).result, wire::NOT_NOW, "while one is in force");
-    witness.check();
+    assert_eq!(guest.ask(0, &attach_request_of(&good)).result, wire::NOT_NOW, "while one is in force");
+    correct_client.check();
 }
 
-fn attach_question_of(entries: &[Entry]) -> wire::UpgradeRequest {
+fn attach_request_of(entries: &[Entry]) -> wire::UpgradeRequest {
     wire::UpgradeRequest { operation: wire::Operation::Attach, attachment: 0, features: 0, queue: 0, entries: entries.to_vec() }
 }
 
-/// What is wrong, the bytes, the result, and which entry is blamed.
-fn lies(attach: &[u8], good: &[Entry]) -> Vec<(String, Vec<u8>, u32, u32)> {
+/// What is wrong, the bytes, the result, and the entry at fault.
+fn invalid_upgrade_requests(attach: &[u8], good: &[Entry]) -> Vec<(String, Vec<u8>, u32, u32)> {
     let mut all = Vec::new();
-    let mut lie = |what: &str, at: usize, value: &[u8], result, queue| {
+    let mut add = |what: &str, at: usize, value: &[u8], result, queue| {
         let mut bytes = attach.to_vec();
         bytes[at..at + value.len()].copy_from_slice(value);
         all.push((what.to_owned(), bytes, result, queue));
     };
-    lie("magic", 0, b"fiUP", INVALID, 0);
-    lie("version 0", 4, &[0, 0], wire::BAD_VERSION, 0);
-    lie("version 2", 4, &[2, 0], wire::BAD_VERSION, 0);
-    lie("operation 0", 6, &[0, 0], INVALID, 0);
-    lie("operation 5", 6, &[5, 0], INVALID, 0);
-    lie("attach with an attachment", 8, &[1], INVALID, 0);
-    lie("features that were not offered", 16, &[2], INVALID, 0);
-    lie("the last of 64 features", 23, &[0x80], INVALID, 0);
-    lie("no queue", 24, &[0, 0], INVALID, 0);
-    lie("fewer queues than entries", 24, &[1, 0], INVALID, 0);
-    lie("more queues than entries", 24, &[3, 0], INVALID, 0);
-    lie("65 queues", 24, &[65, 0], INVALID, 0);
-    lie("a queue number", 26, &[1, 0], INVALID, 0);
+    add("magic", 0, b"fiUP", INVALID, 0);
+    add("version 0", 4, &[0, 0], wire::BAD_VERSION, 0);
+    add("version 2", 4, &[2, 0], wire::BAD_VERSION, 0);
+    add("operation 0", 6, &[0, 0], INVALID, 0);
+    add("operation 5", 6, &[5, 0], INVALID, 0);
+    add("attach with an attachment", 8, &[1], INVALID, 0);
+    add("features that were not offered", 16, &[2], INVALID, 0);
+    add("the last of 64 features", 23, &[0x80], INVALID, 0);
+    add("no queue", 24, &[0, 0], INVALID, 0);
+    add("fewer queues than entries", 24, &[1, 0], INVALID, 0);
+    add("more queues than entries", 24, &[3, 0], INVALID, 0);
+    add("65 queues", 24, &[65, 0], INVALID, 0);
+    add("a queue number", 26, &[1, 0], INVALID, 0);
     for at in [28, 45, 63] {
-        lie("reserved", at, &[1], INVALID, 0);
+        add("reserved", at, &[1], INVALID, 0);
     }
     for place in 0..2_u32 {
         let at = |offset: usize| 64 * (1 + usize::try_from(place).expect("small")) + offset;
         for (what, offset) in [("request", 0), ("completion", 8), ("cold", 16)] {
-            lie(&format!("{what} misaligned"), at(offset), &[32], INVALID, place);
-            lie(&format!("{what} outside memory"), at(offset), &(64_u64 << 20).to_le_bytes(), INVALID, place);
-            lie(&format!("{what} across the end"), at(offset), &((64_u64 << 20) - 64).to_le_bytes(), INVALID, place);
-            lie(&format!("{what} wraps"), at(offset), &(u64::MAX - 63).to_le_bytes(), INVALID, place);
+            add(&format!("{what} misaligned"), at(offset), &[32], INVALID, place);
+            add(&format!("{what} outside memory"), at(offset), &(64_u64 << 20).to_le_bytes(), INVALID, place);
+            add(&format!("{what} across the end"), at(offset), &((64_u64 << 20) - 64).to_le_bytes(), INVALID, place);
+            add(&format!("{what} wraps"), at(offset), &(u64::MAX - 63).to_le_bytes(), INVALID, place);
         }
         for (what, offset) in [("request", 24), ("completion", 28)] {
             for slots in [0_u32, 1, 3, 131_072, u32::MAX] {
-                lie(&format!("{what} slots {slots}"), at(offset), &slots.to_le_bytes(), INVALID, place);
+                add(&format!("{what} slots {slots}"), at(offset), &slots.to_le_bytes(), INVALID, place);
             }
         }
         let entry = &good[usize::try_from(place).expect("small")];
-        lie("request start", at(32), &entry.request_slots.to_le_bytes(), INVALID, place);
-        lie("completion start", at(36), &entry.completion_slots.to_le_bytes(), INVALID, place);
+        add("request start", at(32), &entry.request_slots.to_le_bytes(), INVALID, place);
+        add("completion start", at(36), &entry.completion_slots.to_le_bytes(), INVALID, place);
         for depth in [0, entry.request_slots + 1, 4097, u32::MAX] {
-            lie(&format!("depth {depth}"), at(40), &depth.to_le_bytes(), INVALID, place);
+            add(&format!("depth {depth}"), at(40), &depth.to_le_bytes(), INVALID, place);
         }
         for virtqueue in [2_u32, 15, 0xffff, 0x1_0000, u32::MAX] {
-            lie(&format!("virtqueue {virtqueue}"), at(44), &virtqueue.to_le_bytes(), INVALID, place);
+            add(&format!("virtqueue {virtqueue}"), at(44), &virtqueue.to_le_bytes(), INVALID, place);
         }
-        lie("reserved of an entry", at(48), &[1], INVALID, place);
-        lie("last reserved of an entry", at(63), &[1], INVALID, place);
+        add("reserved of an entry", at(48), &[1], INVALID, place);
+        add("last reserved of an entry", at(63), &[1], INVALID, place);
     }
-    lie("both queues ring the same virtqueue", 128 + 44, &0_u32.to_le_bytes(), INVALID, 1);
+    add("both queues ring the same virtqueue", 128 + 44, &0_u32.to_le_bytes(), INVALID, 1);
     let doorbell = |queue, attachment| {
         wire::UpgradeRequest { operation: wire::Operation::Doorbell, attachment, features: 0, queue, entries: Vec::new() }
             .to_bytes()
     };
-    all.push(("a bell of no attachment".to_owned(), doorbell(0, 77), NO_ATTACHMENT, 0));
-    all.push(("detach of no attachment".to_owned(), detach_question(77).to_bytes(), NO_ATTACHMENT, 0));
+    all.push(("a doorbell of no attachment".to_owned(), doorbell(0, 77), NO_ATTACHMENT, 0));
+    all.push(("detach of no attachment".to_owned(), detach_request(77).to_bytes(), NO_ATTACHMENT, 0));
     all.push(("query of no attachment".to_owned(), query(77).to_bytes(), NO_ATTACHMENT, 0));
     for length in [1, 63, 65, 127, 129, 192 + 64] {
         let mut bytes = attach.to_vec();
@@ -142,9 +142,9 @@ fn lies(attach: &[u8], good: &[Entry]) -> Vec<(String, Vec<u8>, u32, u32)> {
 
 /// checks: R-9.2-4
 #[test]
-fn bells_of_others_are_not_parked() {
+fn doorbell_requests_of_others_are_not_held() {
     let daemon = start_with(&["--disk", "d=memory:8M", "--disk", "w=memory:8M"]);
-    let mut witness = CorrectClient::new(&daemon, "w");
+    let mut correct_client = CorrectClient::new(&daemon, "w");
     let mut guest = start_guest(&daemon, "d", &Options { queues: 2, ..Options::default() });
     let mut up = Upgraded::attach(&mut guest, &[1, 0], 16);
     let doorbell = |attachment, queue| wire::UpgradeRequest {
@@ -159,22 +159,22 @@ fn bells_of_others_are_not_parked() {
     assert_eq!(guest.ask(1, &doorbell(attachment, 2)).result, INVALID);
     assert_eq!(guest.ask(1, &doorbell(attachment + 1, 0)).result, NO_ATTACHMENT);
     up.rings[0].hold_pending(attachment, &mut guest);
-    assert_eq!(guest.ask(1, &doorbell(attachment, 0)).result, INVALID, "one is parked");
+    assert_eq!(guest.ask(1, &doorbell(attachment, 0)).result, INVALID, "one is pending");
     let data = guest.ram.allocate(4096, 4096);
     assert_eq!(transfer(&mut guest, &mut up, 0, Operation::Read, 0, (data, 4096)), Status::Ok, "the first still works");
-    witness.check();
+    correct_client.check();
 }
 
 /// checks: R-9.1-1
 #[test]
-fn header_of_a_question_holds_nothing_but_its_type() {
+fn header_of_an_upgrade_request_holds_nothing_but_its_type() {
     let daemon = start_with(&["--disk", "d=memory:8M", "--disk", "w=memory:8M"]);
-    let mut witness = CorrectClient::new(&daemon, "w");
+    let mut correct_client = CorrectClient::new(&daemon, "w");
     let mut guest = start_guest(&daemon, "d", &Options::default());
     let place = guest.ram.allocate(128, 64);
     guest.ram.write(place, &query(0).to_bytes());
     for (sector, expected) in [(0, DONE), (1, INVALID), (u64::MAX, INVALID)] {
-        // The question in two pieces, the reply in three.
+        // The upgrade request in two pieces, the reply in three.
         let parts = [(place, 10), (place + 10, 54)].map(|(address, bytes)| (address, bytes, false));
         let reply = [(place + 64, 3), (place + 67, 60), (place + 127, 1)].map(|(address, bytes)| (address, bytes, true));
         let sent = guest.submit(0, wire::REQUEST_TYPE, sector, &[&parts[..], &reply[..]].concat());
@@ -183,23 +183,23 @@ fn header_of_a_question_holds_nothing_but_its_type() {
         let reply = bytes.first_chunk().and_then(Reply::from_bytes).expect("a reply");
         assert_eq!(reply.result, expected, "sector {sector}");
     }
-    witness.check();
+    correct_client.check();
 }
 
 #[test]
-fn questions_by_the_hundred_are_all_answered() {
+fn hundreds_of_upgrade_requests_are_all_answered() {
     let daemon = start_with(&["--disk", "d=memory:8M", "--disk", "w=memory:8M", "--workers", "2"]);
-    let mut witness = CorrectClient::new(&daemon, "w");
+    let mut correct_client = CorrectClient::new(&daemon, "w");
     let mut guest = start_guest(&daemon, "d", &Options { queues: 2, size: 512, ..Options::default() });
     let entries = [plan(&guest.ram, 16, 0), plan(&guest.ram, 16, 1)];
     let mut in_force = 0;
     for round in 0..20 {
-        witness.check();
+        correct_client.check();
         let mut sent = Vec::new();
         for number in 0..100 {
             let upgrade_request = match number % 4 {
-                0 => attach_question(&entries),
-                1 => detach_question(in_force).to_bytes(),
+                0 => attach_request(&entries),
+                1 => detach_request(in_force).to_bytes(),
                 2 => query(0).to_bytes(),
                 _ => vec![number; 64],
             };
@@ -221,39 +221,39 @@ fn questions_by_the_hundred_are_all_answered() {
         let last = guest.ask(0, &query(0)).attachment;
         assert!(last == 0 || last == in_force);
     }
-    witness.check();
+    correct_client.check();
 }
 
 /// checks: R-9.6-3
 #[test]
-fn broken_virtqueue_takes_its_ring_along_and_nobody_else() {
+fn broken_virtqueue_stops_its_own_ring_and_no_other() {
     let daemon = start_with(&["--disk", "d=memory:8M", "--disk", "w=memory:8M", "--workers", "1"]);
-    let mut witness = CorrectClient::new(&daemon, "w");
+    let mut correct_client = CorrectClient::new(&daemon, "w");
     let mut guest = start_guest(&daemon, "d", &Options { queues: 2, ..Options::default() });
     let mut up = Upgraded::attach(&mut guest, &[0, 1], 16);
     let data = guest.ram.allocate(4096, 4096);
     guest.queues[0].make_available(0xffff);
     guest.queues[0].publish();
-    eventually("the queue says that it broke", || guest.queues[0].is_broken());
+    eventually("the queue reports that it broke", || guest.queues[0].is_broken());
     up.rings[0].submit_one(Operation::Read, 1, 0, segment(data, 4096), &guest.queues[0]);
     guest.queues[0].kick();
-    witness.check();
+    correct_client.check();
     assert_eq!(transfer(&mut guest, &mut up, 1, Operation::Read, 0, (data, 4096)), Status::Ok, "the other queue goes on");
-    assert!(up.rings[0].reap().is_empty(), "nothing more is served");
-    // With a request on a ring that is dead the worker must still be able to sleep.
+    assert!(up.rings[0].reap().is_empty(), "no more requests are served");
+    // With a request on a closed ring the worker must still be able to sleep.
     eventually("the worker sleeps", || guest_common::workers_sleep(&daemon));
     drop(guest);
     let mut guest = start_guest(&daemon, "d", &Options::default());
     let mut up = Upgraded::attach(&mut guest, &[0], 16);
     let data = guest.ram.allocate(4096, 4096);
     assert_eq!(transfer(&mut guest, &mut up, 0, Operation::Read, 0, (data, 4096)), Status::Ok);
-    witness.check();
+    correct_client.check();
 }
 
 /// checks: R-9-1
 #[test]
 fn back_end_without_the_upgrade_says_unsupported() {
-    // What an older back end answers to a type that it does not know, ours answers to one beside the upgrade's.
+    // The daemon answers an unknown type beside the upgrade's as an older back end answers the upgrade's.
     let daemon = start_with(&["--disk", "d=null:8M"]);
     let mut guest = start_guest(&daemon, "d", &Options::default());
     let data = guest.ram.allocate(4096, 4096);
@@ -297,7 +297,7 @@ fn segments_are_the_whole_of_guest_memory_and_nothing_else() {
             assert_eq!(guest.ram.read(address, pattern.len()), pattern, "{what}");
         }
     }
-    // Block info and indirect tables across the border of two regions, too.
+    // Block info and indirect tables across two regions, too.
     let border = 32 * MIB - 512;
     assert_eq!(transfer(&mut guest, &mut up, 0, Operation::GetInfo, 0, (border, 1024)), Status::Ok);
     let info = guest.ram.read(border, 64);
@@ -378,13 +378,13 @@ fn stopped_doorbell_ends_the_attachment() {
         }
         guest.frontend.stop_vring(u32::try_from(stopped).expect("small")).expect("stopped");
         for ring in &mut up.rings {
-            assert_eq!(ring.wait_for_doorbell(&mut guest), Woken::Dead, "both bells came back before the queue stopped");
+            assert_eq!(ring.wait_for_doorbell(&mut guest), Woken::Dead, "both requests came back before the queue stopped");
         }
         let running = 1 - stopped;
         assert_eq!(guest.ask(running, &query(up.attachment)).result, NO_ATTACHMENT);
-        // Its rings are dead: nobody takes this.
+        // Its rings are closed: this request is not taken.
         up.rings[running].submit_one(Operation::Read, 1, 0, segment(0, 512), &guest.queues[running]);
-        let reply = guest.ask(running, &attach_question_of(&[plan(&guest.ram, 16, u32::try_from(stopped).expect("small"))]));
+        let reply = guest.ask(running, &attach_request_of(&[plan(&guest.ram, 16, u32::try_from(stopped).expect("small"))]));
         assert_eq!(reply.result, INVALID, "the virtqueue does not run");
         assert!(up.rings[running].reap().is_empty());
         guest.start_queue(stopped).expect("started again");
@@ -412,10 +412,10 @@ fn memory_table_ends_the_attachment_only_if_its_rings_are_gone() {
         assert_eq!(guest.transfer(0, IN, 0, (data, 4096)), OK);
         assert_eq!(guest.ram.read(data, 4096), stamp(4096, 3, round));
     }
-    // A ring in the second region: without it, the attachment ends and the virtqueue goes on.
-    assert_eq!(guest.ask(0, &detach_question(up.attachment)).result, DONE);
+    // A ring in the second region: without that region, the attachment ends and the virtqueue goes on.
+    assert_eq!(guest.ask(0, &detach_request(up.attachment)).result, DONE);
     let entry = Entry { request_address: 64 * MIB, request_slots: 16, ..plan(&guest.ram, 16, 0) };
-    let reply = guest.ask(0, &attach_question_of(&[entry]));
+    let reply = guest.ask(0, &attach_request_of(&[entry]));
     assert_eq!(reply.result, DONE);
     let pieces = guest.ram.pieces[..1].to_vec();
     guest.frontend.set_memory(&pieces).expect("less memory");
@@ -425,15 +425,15 @@ fn memory_table_ends_the_attachment_only_if_its_rings_are_gone() {
 
 /// checks: R-9.6-2
 #[test]
-fn lying_ring_costs_its_guest_only() {
+fn faulty_ring_costs_its_guest_only() {
     let daemon = start_with(&["--disk", "d=memory:8M", "--disk", "w=memory:8M"]);
-    let mut witness = CorrectClient::new(&daemon, "w");
+    let mut correct_client = CorrectClient::new(&daemon, "w");
     let mut guest = start_guest(&daemon, "d", &Options::default());
     let up = Upgraded::attach(&mut guest, &[0], 4);
     let entry = up.rings[0].entry;
     let mut random = 0x1234_5678_9abc_def1_u64;
     for _ in 0..200 {
-        // Every slot with any bytes and the stamps of the laps to come; the sleep flags flicker.
+        // Every slot gets random bytes and the stamps of laps to come; the sleep flags change all the time.
         for slot in 0..u64::from(entry.request_slots) {
             let mut bytes = [0_u8; 64];
             for byte in &mut bytes {
@@ -447,17 +447,17 @@ fn lying_ring_costs_its_guest_only() {
         }
         guest.ram.write(entry.cold_address, &[1; 256]);
         guest.queues[0].kick();
-        witness.check();
+        correct_client.check();
     }
-    assert_eq!(guest.ask(0, &detach_question(up.attachment)).result, DONE, "it can still be detached");
+    assert_eq!(guest.ask(0, &detach_request(up.attachment)).result, DONE, "the attachment can still be detached");
     let data = guest.ram.allocate(4096, 4096);
     assert_eq!(guest.transfer(0, OUT, 0, (data, 4096)), OK, "and its virtqueue works");
-    witness.check();
+    correct_client.check();
 }
 
 /// checks: R-5.6-7
 #[test]
-fn attached_guest_hears_of_a_new_size() {
+fn attached_guest_is_notified_of_a_new_size() {
     let daemon = start_with(&["--disk", "d=memory:4M,max=16M"]);
     let mut guest = start_guest(&daemon, "d", &Options { queues: 2, ..Options::default() });
     let mut up = Upgraded::attach(&mut guest, &[0, 1], 16);
@@ -489,9 +489,9 @@ fn next_guest_of_the_socket_finds_nothing_of_the_last() {
         assert_ne!(up.attachment, last);
         last = up.attachment;
         let data = guest.ram.allocate(4096, 4096);
-        // It goes with a request on the ring and a bell in the queue.
+        // The guest leaves with a request on the ring and a doorbell request in the queue.
         up.rings[0].hold_pending(last, &mut guest);
         up.rings[0].submit_one(Operation::Write, 1, 0, segment(data, 4096), &guest.queues[0]);
     }
-    eventually("all is released", || daemon.attached_count("d") == 0);
+    eventually("everything is released", || daemon.attached_count("d") == 0);
 }

@@ -1,5 +1,5 @@
-//! Clients that break the protocol of the control socket lose their connection at most; nothing of theirs stays behind,
-//! and others do not notice.
+//! Clients that break the protocol of the control socket lose at most their connection; everything of theirs is released,
+//! and others are not affected.
 
 mod common;
 
@@ -17,31 +17,31 @@ use fipsee_ring::seqpacket::Seqpacket;
 use rustix::fs::SealFlags;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
-/// A daemon with a witness, and how many descriptors it has with nobody else there.
+/// A daemon with a correct client, and the number of its descriptors with no other client.
 fn daemon_and_correct_client() -> (Daemon, CorrectClient, usize) {
     let daemon = Daemon::start(&["--disk", "a=memory:16M", "--disk", "x=memory:1M,exclusive"]);
-    let witness = CorrectClient::new(&daemon, "a");
-    // A second one comes and goes, so that what is made at first use is there.
+    let correct_client = CorrectClient::new(&daemon, "a");
+    // A second client attaches and detaches, so that everything made at first use exists.
     drop(CorrectClient::new(&daemon, "x"));
-    eventually("it is gone", || daemon.attached_count("x") == 0);
+    eventually("the client is gone", || daemon.attached_count("x") == 0);
     let fd_count = daemon.fd_count();
-    (daemon, witness, fd_count)
+    (daemon, correct_client, fd_count)
 }
 
-/// The daemon is as it was before the hostile client came.
+/// The daemon is as before the hostile client connected.
 #[track_caller]
-fn assert_unharmed(daemon: &Daemon, witness: &mut CorrectClient, fd_count: usize) {
-    witness.check();
-    eventually("the place on the exclusive disk is free", || daemon.attached_count("x") == 0);
+fn assert_unharmed(daemon: &Daemon, correct_client: &mut CorrectClient, fd_count: usize) {
+    correct_client.check();
+    eventually("the exclusive disk is free", || daemon.attached_count("x") == 0);
     eventually("every descriptor is closed", || daemon.fd_count() == fd_count);
     drop(CorrectClient::new(daemon, "x"));
-    eventually("it is gone", || daemon.attached_count("x") == 0);
+    eventually("the client is gone", || daemon.attached_count("x") == 0);
 }
 
 /// checks: R-6-3
 #[test]
 fn half_a_handshake_leaves_nothing_behind() {
-    let (daemon, mut witness, fd_count) = daemon_and_correct_client();
+    let (daemon, mut correct_client, fd_count) = daemon_and_correct_client();
     for message_count in 0..=2 {
         let control = connect(&daemon);
         let messages = [HELLO, attach_message("x", 16, 64, 0)];
@@ -50,12 +50,12 @@ fn half_a_handshake_leaves_nothing_behind() {
         }
         drop(control);
     }
-    assert_unharmed(&daemon, &mut witness, fd_count);
+    assert_unharmed(&daemon, &mut correct_client, fd_count);
 }
 
 #[test]
 fn garbage_is_refused_with_the_field_that_is_wrong() {
-    let (daemon, mut witness, fd_count) = daemon_and_correct_client();
+    let (daemon, mut correct_client, fd_count) = daemon_and_correct_client();
     let hello = HELLO.encode();
     let changed = |offset: usize, value: u8| {
         let mut bytes = hello.clone();
@@ -78,12 +78,12 @@ fn garbage_is_refused_with_the_field_that_is_wrong() {
         assert_says(&text, &["malformed control message", what, "not a Fip-see program or speaks another version"]);
         assert_closed(&control);
     }
-    assert_unharmed(&daemon, &mut witness, fd_count);
+    assert_unharmed(&daemon, &mut correct_client, fd_count);
 }
 
 #[test]
 fn empty_and_oversized_messages_end_the_connection() {
-    let (daemon, mut witness, fd_count) = daemon_and_correct_client();
+    let (daemon, mut correct_client, fd_count) = daemon_and_correct_client();
     for length in [513, 4096, 60_000] {
         let control = connect(&daemon);
         control.send(&vec![0x46; length], &[]).expect("sent");
@@ -94,12 +94,12 @@ fn empty_and_oversized_messages_end_the_connection() {
     let control = connect(&daemon);
     control.send(&[], &[]).expect("sent");
     assert_closed(&control);
-    assert_unharmed(&daemon, &mut witness, fd_count);
+    assert_unharmed(&daemon, &mut correct_client, fd_count);
 }
 
 #[test]
 fn messages_out_of_order_are_refused() {
-    let (daemon, mut witness, fd_count) = daemon_and_correct_client();
+    let (daemon, mut correct_client, fd_count) = daemon_and_correct_client();
     let attach = attach_message("x", 1, 1, 0);
     let register = Control::Register { region: 1, access: BOTH, length_bytes: 4096 };
     let welcome = Control::Welcome { version: 1, max_queues: 1, max_depth: 1, features: 0, max_pool_bytes: 0 };
@@ -125,28 +125,28 @@ fn messages_out_of_order_are_refused() {
         let Control::Refused(Refusal { text, .. }) = receive(&control).0 else { panic!("{last:?} after {messages:?} is taken") };
         assert_says(&text, &[what]);
         assert_closed(&control);
-        eventually("the place is free", || daemon.attached_count("x") == 0);
+        eventually("the disk is free", || daemon.attached_count("x") == 0);
     }
-    assert_unharmed(&daemon, &mut witness, fd_count);
+    assert_unharmed(&daemon, &mut correct_client, fd_count);
 }
 
 #[test]
 fn detach_said_twice_gives_the_place_back() {
-    let (daemon, mut witness, fd_count) = daemon_and_correct_client();
+    let (daemon, mut correct_client, fd_count) = daemon_and_correct_client();
     for _ in 0..20 {
         let client = RawClient::attach(&daemon, &attach_message("x", 2, 4, 0));
         say(&client.control, &Control::Detach, &[]);
-        // The answer to the first may come, and the connection go, before this is sent.
+        // The first may be answered, and the connection closed, before this is sent.
         let _ = client.control.send(&Control::Detach.encode(), &[]);
         drop(client);
-        eventually("the place is free", || daemon.attached_count("x") == 0);
+        eventually("the disk is free", || daemon.attached_count("x") == 0);
     }
-    assert_unharmed(&daemon, &mut witness, fd_count);
+    assert_unharmed(&daemon, &mut correct_client, fd_count);
 }
 
 #[test]
 fn unregister_said_in_a_burst_counts_once() {
-    let (daemon, mut witness, fd_count) = daemon_and_correct_client();
+    let (daemon, mut correct_client, fd_count) = daemon_and_correct_client();
     for _ in 0..20 {
         let client = RawClient::attach(&daemon, &attach_message("x", 1, 4, 0));
         let file = client.register_new(1, BOTH, 4096);
@@ -160,18 +160,18 @@ fn unregister_said_in_a_burst_counts_once() {
         assert_eq!((taken, refused.count()), (1, 7), "{answers:?}");
         assert_eq!(client.register(1, BOTH, 4096, &file), Control::Registered { region: 1 });
         drop(client);
-        eventually("the place is free", || daemon.attached_count("x") == 0);
+        eventually("the disk is free", || daemon.attached_count("x") == 0);
     }
-    assert_unharmed(&daemon, &mut witness, fd_count);
+    assert_unharmed(&daemon, &mut correct_client, fd_count);
 }
 
 #[test]
 fn id_that_is_still_being_unregistered_cannot_be_registered() {
-    let (daemon, mut witness, fd_count) = daemon_and_correct_client();
+    let (daemon, mut correct_client, fd_count) = daemon_and_correct_client();
     let client = RawClient::attach(&daemon, &attach_message("x", 1, 4, 0));
     let file = client.register_new(1, BOTH, 4096);
     for _ in 0..50 {
-        // Both stand in the socket before the daemon looks, often enough.
+        // Both are often in the socket before the daemon reads it.
         say(&client.control, &Control::Unregister { region: 1 }, &[]);
         say(&client.control, &Control::Register { region: 1, access: BOTH, length_bytes: 4096 }, &[file.as_fd()]);
         let mut answers = [receive(&client.control).0, receive(&client.control).0];
@@ -186,7 +186,7 @@ fn id_that_is_still_being_unregistered_cannot_be_registered() {
         }
     }
     drop(client);
-    assert_unharmed(&daemon, &mut witness, fd_count);
+    assert_unharmed(&daemon, &mut correct_client, fd_count);
 }
 
 /// Send with more descriptors than the protocol's own code would.
@@ -200,8 +200,8 @@ fn send_with_descriptors(control: &impl AsFd, bytes: &[u8], files: &[OwnedFd]) {
 
 /// checks: R-4.1-6, R-4.2-5, R-4.3-11
 #[test]
-fn descriptors_that_nobody_asked_for_are_closed() {
-    let (daemon, mut witness, fd_count) = daemon_and_correct_client();
+fn unrequested_descriptors_are_closed() {
+    let (daemon, mut correct_client, fd_count) = daemon_and_correct_client();
     let files = |count: usize| -> Vec<OwnedFd> { (0..count).map(|_| sealed_memory(4096, SealFlags::SHRINK)).collect() };
     for (count, what) in
         [(1, "only REGISTER carries a descriptor"), (129, "only REGISTER carries"), (253, "descriptors did not fit")]
@@ -222,15 +222,15 @@ fn descriptors_that_nobody_asked_for_are_closed() {
         let text = receive_refusal(&client.control, RefusalCode::BadMemory);
         assert_says(&text, &["exactly one descriptor, the memory file"]);
     }
-    assert_eq!(daemon.fd_count(), with_client, "none of them is kept");
+    assert_eq!(daemon.fd_count(), with_client, "all of them are closed");
     drop(client);
-    assert_unharmed(&daemon, &mut witness, fd_count);
+    assert_unharmed(&daemon, &mut correct_client, fd_count);
 }
 
 /// checks: R-4.3-9, R-4.3-11, R-4.6-1
 #[test]
 fn memory_that_cannot_be_used_is_refused_and_the_attachment_survives() {
-    let (daemon, mut witness, fd_count) = daemon_and_correct_client();
+    let (daemon, mut correct_client, fd_count) = daemon_and_correct_client();
     let mut client = RawClient::attach(&daemon, &attach_message("x", 1, 4, 0));
     let good = client.register_new(5, BOTH, 8192);
     let plain_path = daemon.dir.path("plain");
@@ -275,28 +275,28 @@ fn memory_that_cannot_be_used_is_refused_and_the_attachment_survives() {
     let read_only = sealed_memory(4096, shrink | SealFlags::WRITE);
     assert_eq!(client.register(6, ACCESS_READ, 4096, &read_only), Control::Registered { region: 6 });
     drop((client, good));
-    assert_unharmed(&daemon, &mut witness, fd_count);
+    assert_unharmed(&daemon, &mut correct_client, fd_count);
 }
 
 /// checks: R-4.3-16
 #[test]
 fn client_that_does_not_take_its_answers_loses_its_connection() {
-    let (daemon, mut witness, fd_count) = daemon_and_correct_client();
+    let (daemon, mut correct_client, fd_count) = daemon_and_correct_client();
     let client = RawClient::attach(&daemon, &attach_message("x", 1, 4, 0));
-    // Each is answered, and no answer is taken, until the socket is full and the daemon gives up.
+    // Each is answered, and no answer is read, until the socket is full and the daemon gives up.
     let packet = Control::Unregister { region: 9 }.encode();
     eventually("the daemon closes", || {
         while client.control.send(&packet, &[]).is_ok() {}
         client.control.is_hung_up() || daemon.attached_count("x") == 0
     });
-    witness.check();
+    correct_client.check();
     drop(client);
-    assert_unharmed(&daemon, &mut witness, fd_count);
+    assert_unharmed(&daemon, &mut correct_client, fd_count);
 }
 
 #[test]
-fn client_that_floods_the_control_socket_keeps_nobody_from_attaching() {
-    let (daemon, mut witness, fd_count) = daemon_and_correct_client();
+fn client_that_floods_the_control_socket_keeps_no_other_from_attaching() {
+    let (daemon, mut correct_client, fd_count) = daemon_and_correct_client();
     let client = RawClient::attach(&daemon, &attach_message("x", 1, 4, 0));
     let control = Arc::new(client.control);
     let stop = Arc::new(AtomicBool::new(false));
@@ -317,9 +317,9 @@ fn client_that_floods_the_control_socket_keeps_nobody_from_attaching() {
     stop.store(true, Ordering::Relaxed);
     threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
     drop(control);
-    witness.check();
+    correct_client.check();
     eventually("the others are gone", || daemon.attached_count("a") == 1);
     drop(client.queues);
     drop(client.region);
-    assert_unharmed(&daemon, &mut witness, fd_count);
+    assert_unharmed(&daemon, &mut correct_client, fd_count);
 }

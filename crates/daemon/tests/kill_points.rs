@@ -1,4 +1,4 @@
-//! A client is killed at every step of its life: the daemon releases all it held, and lets go of its memory only when no
+//! A client is killed at every step of its life: the daemon releases everything it held, and its memory only when no
 //! disk works on it any more.
 
 mod common;
@@ -15,36 +15,36 @@ use fipsee_ring::region::{Access, Region};
 use fipsee_ring::seqpacket::Seqpacket;
 use rustix::fs::SealFlags;
 
-/// Where a client may die, in the order in which it comes by.
+/// The steps at which a client may be killed, in their order.
 const STEPS: [&str; 20] = [
     "connected",
     "hello sent",
-    "welcome heard",
+    "welcome received",
     "attach sent",
-    "attached heard",
+    "attached received",
     "region mapped",
     "register sent",
-    "registered heard",
+    "registered received",
     "second register sent",
     "payload written",
     "slot half written",
-    "request staged in the ring without a bell",
+    "request staged in the ring without a doorbell",
     "asleep flag set",
-    "bell rung",
+    "doorbell rung",
     "all in flight",
     "completion taken",
     "another request in flight",
     "unregister sent",
     "detach sent with requests in flight",
-    "detached heard",
+    "detached received",
 ];
 
 const STEP_VARIABLE: &str = "FIPSEED_TEST_STEP";
 const BLOCK_BYTES: u64 = 4096;
-/// Bytes of memory that the client hands over.
+/// Bytes of each region that the client registers.
 const MEMORY_BYTES: u64 = 16 * BLOCK_BYTES;
 
-/// Die here, if this is the step: say so and wait for the end.
+/// If this is the step, print it and wait to be killed.
 fn here(step: &str) {
     assert!(STEPS.contains(&step), "{step} is listed");
     if std::env::var(STEP_VARIABLE).is_ok_and(|wanted| wanted == step) {
@@ -60,20 +60,20 @@ fn write_of(tag: u16, region: u16) -> Message {
     request_one_segment(Operation::Write, 0, tag, 8 * u64::from(tag), segment)
 }
 
-/// In a process of its own: live until the step.
+/// In a separate process: run until the step.
 #[test]
-fn child_that_lives_until_a_step() {
+fn child_that_runs_until_a_step() {
     let Some(socket) = socket_given() else { return };
     let control = Seqpacket::connect(&socket).expect("the daemon listens");
     here("connected");
     say(&control, &HELLO, &[]);
     here("hello sent");
     assert!(matches!(receive(&control).0, Control::Welcome { .. }));
-    here("welcome heard");
+    here("welcome received");
     say(&control, &attach_message("d", 2, 64, 0), &[]);
     here("attach sent");
     let (answer, descriptors) = receive(&control);
-    here("attached heard");
+    here("attached received");
     let mut client = RawClient::attached(control, &answer, descriptors);
     here("region mapped");
     register_twice(&client);
@@ -85,7 +85,7 @@ fn child_that_lives_until_a_step() {
     say(&client.control, &Control::Detach, &[]);
     here("detach sent with requests in flight");
     assert_eq!(receive(&client.control).0, Control::Detached);
-    here("detached heard");
+    here("detached received");
     panic!("no such step");
 }
 
@@ -96,7 +96,7 @@ fn register_twice(client: &RawClient) {
         here(sent);
         assert_eq!(receive(&client.control).0, Control::Registered { region: id });
         if id == 1 {
-            here("registered heard");
+            here("registered received");
         }
         let memory = Region::from_peer(file, MEMORY_BYTES, Access::ReadWrite).expect("our own memory");
         for block in 0..16 {
@@ -117,11 +117,11 @@ fn issue(client: &mut RawClient) {
     client.region.write(slot, &[2, 1, 0, 0, 7, 0]).expect("inside");
     here("slot half written");
     client.queues[0].requests.publish(&write_of(0, 0)).expect("room");
-    here("request staged in the ring without a bell");
+    here("request staged in the ring without a doorbell");
     let _ = client.queues[0].completions.arm_and_work_remains();
     here("asleep flag set");
     client.queues[0].daemon_doorbell.ring();
-    here("bell rung");
+    here("doorbell rung");
     for tag in 1..16 {
         client.publish(&write_of(tag, 1));
     }
@@ -143,18 +143,18 @@ fn issue(client: &mut RawClient) {
     client.queues[0].requests.answered();
 }
 
-/// Shared memory that the daemon has mapped.
+/// The daemon's mappings of shared memory.
 fn shared_mappings(pid: u32) -> usize {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("a live process");
     maps.lines().filter(|line| line.contains("/memfd:")).count()
 }
 
-/// Descriptors now; [`Daemon::fd_count`] waits until they stand still, which is not to be measured.
+/// Descriptors now; [`Daemon::fd_count`] waits until they are stable, which would distort the time.
 fn descriptors_now(pid: u32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd")).expect("a live process").count()
 }
 
-/// Requests for data that the daemon has taken from the queues it has now.
+/// Requests for data that the daemon has taken from its present queues.
 fn taken(daemon: &Daemon) -> u64 {
     let stat = daemon.admin(&serde_json::json!({ "request": "stat" }));
     let queues = stat["queues"].as_array().expect("queues");
@@ -163,7 +163,7 @@ fn taken(daemon: &Daemon) -> u64 {
 
 /// Kill a client at a step, once `condition` holds.
 fn kill_at(step: &str, socket: &Path, mut condition: impl FnMut() -> bool) -> Instant {
-    let mut child = child_process("child_that_lives_until_a_step", socket).env(STEP_VARIABLE, step).spawn().expect("a process");
+    let mut child = child_process("child_that_runs_until_a_step", socket).env(STEP_VARIABLE, step).spawn().expect("a process");
     await_word(&mut child, "here");
     eventually("it is time to kill", &mut condition);
     let killed = Instant::now();
@@ -176,10 +176,10 @@ fn kill_at(step: &str, socket: &Path, mut condition: impl FnMut() -> bool) -> In
 fn everything_of_a_client_killed_at_any_step_is_released() {
     let disks = ["--disk", "d=file:{dir}/disk,size=1M", "--disk", "w=memory:1M", "--workers", "2"];
     let daemon = Daemon::start(&disks);
-    let mut witness = CorrectClient::new(&daemon, "w");
-    // The first use of the disk may open something for good.
+    let mut correct_client = CorrectClient::new(&daemon, "w");
+    // The first use of the disk may open descriptors that stay.
     kill_at("another request in flight", &daemon.socket(), || true);
-    eventually("nobody is attached", || daemon.attached_count("d") == 0);
+    eventually("no client is attached", || daemon.attached_count("d") == 0);
     let (fds, shared, mappings) = (daemon.fd_count(), shared_mappings(daemon.pid()), mapping_count(daemon.pid()));
     for step in STEPS {
         let killed = kill_at(step, &daemon.socket(), || true);
@@ -187,9 +187,9 @@ fn everything_of_a_client_killed_at_any_step_is_released() {
             descriptors_now(daemon.pid()) <= fds && shared_mappings(daemon.pid()) == shared
         });
         println!("killed when '{step}': released after {:?}", killed.elapsed());
-        eventually("nobody is attached", || daemon.attached_count("d") == 0);
+        eventually("no client is attached", || daemon.attached_count("d") == 0);
         assert_eq!(daemon.fd_count(), fds, "{step}");
-        witness.check();
+        correct_client.check();
     }
     // An allocator may map a heap of its own, but not one for each client.
     assert!(mapping_count(daemon.pid()) <= mappings + 4, "{mappings} mappings became {}", mapping_count(daemon.pid()));
@@ -200,21 +200,21 @@ fn everything_of_a_client_killed_at_any_step_is_released() {
 fn memory_of_a_killed_client_stays_until_the_disk_is_done_with_it() {
     for wrapper in ["delay:1s:", "delay:1ms+1s:"] {
         let daemon = Daemon::start(&["--disk", &format!("d={wrapper}file:{{dir}}/disk,size=1M"), "--disk", "w=memory:1M"]);
-        let mut witness = CorrectClient::new(&daemon, "w");
+        let mut correct_client = CorrectClient::new(&daemon, "w");
         let shared = shared_mappings(daemon.pid());
         let before = taken(&daemon);
-        // What nobody has taken is nobody's, when its client is dead.
+        // Requests not taken before their client dies are never carried out.
         kill_at("all in flight", &daemon.socket(), || taken(&daemon) == before + 16);
-        witness.check();
+        correct_client.check();
         eventually("its memory is given back", || shared_mappings(daemon.pid()) == shared);
-        // Each write took its data from that memory, so whoever sees it gone sees the writes done.
+        // Each write took its data from that memory, so once it is gone the writes are done.
         let file = std::fs::read(daemon.dir.path("disk")).expect("the file");
         for block in 0..16 {
             let start = 4096 * usize::try_from(block).expect("small");
             assert!(file[start..start + 4096] == stamp(4096, block, 1), "{wrapper} block {block} was not finished");
         }
-        witness.check();
-        assert_eq!(daemon.blocking("d").info().size_bytes(), 1 << 20, "the daemon lives");
+        correct_client.check();
+        assert_eq!(daemon.blocking("d").info().size_bytes(), 1 << 20, "the daemon serves");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Queues move between workers when clients have left one of them with more than its share; nothing of theirs is lost.
+//! Queues move between workers when departed clients leave one of them with more than its share; no request is lost.
 
 mod common;
 mod takeover_common;
@@ -9,7 +9,7 @@ use fipsee_block::wire::Status;
 use serde_json::json;
 use takeover_common::Load;
 
-/// How many queues each worker serves.
+/// The number of queues that each worker serves.
 fn queues(daemon: &Daemon) -> Vec<u64> {
     let stat = daemon.admin(&json!({ "request": "stat" }));
     let workers = stat["workers"].as_array().expect("workers");
@@ -17,12 +17,12 @@ fn queues(daemon: &Daemon) -> Vec<u64> {
 }
 
 fn even(daemon: &Daemon, count: u64) {
-    eventually("the workers serve evenly many queues", || queues(daemon) == [count, count]);
+    eventually("the workers serve equally many queues", || queues(daemon) == [count, count]);
 }
 
 const DISKS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 
-/// A daemon with two workers, and loads on disks of their own. Their queues go to the workers by turns, and those of the second leave.
+/// A daemon with two workers, and loads on disks of their own. Their queues go to the workers in turn, and the second's leave.
 fn leave_one_worker_idle(spec: &str) -> (Daemon, Vec<Load>) {
     let disks = DISKS.iter().flat_map(|name| ["--disk".to_owned(), spec.replace("NAME", name)]);
     let arguments: Vec<String> = ["--workers".to_owned(), "2".to_owned()].into_iter().chain(disks).collect();
@@ -44,7 +44,7 @@ fn queues_under_load_go_to_the_worker_whose_clients_have_left() {
         let (mut daemon, loads) = leave_one_worker_idle(spec);
         even(&daemon, 2);
         loads.iter().for_each(Load::await_progress);
-        // Another daemon goes on with a queue that has moved.
+        // Another daemon takes over a queue that has moved.
         daemon.take_over();
         loads.iter().for_each(Load::await_progress);
         loads.into_iter().for_each(|load| assert!(load.finish() > 0));
@@ -76,7 +76,7 @@ fn memory_resizes_and_departures_of_a_queue_that_moves_are_not_lost() {
         let (first, leaving, second, also_leaving) = (one(), one(), one(), one());
         let (disk, mut pair) = attach();
         drop((leaving, also_leaving));
-        // At whatever step of a move this comes.
+        // This may come at any step of a move.
         let memory = disk.create_memory(1 << 16).expect("registered");
         let buffer = memory.buffer(0, 4096).expect("inside");
         let resized = daemon.admin(&json!({ "request": "resize", "disk": "m", "size_bytes": size }));

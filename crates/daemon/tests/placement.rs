@@ -1,4 +1,4 @@
-//! Where workers run, who is told, and what old and new programs make of each other.
+//! The CPUs of workers, how they are reported, and old programs beside new ones.
 
 mod common;
 
@@ -34,7 +34,7 @@ fn threads(daemon: &Daemon) -> Vec<(String, Vec<usize>)> {
     threads.collect()
 }
 
-/// Of the workers, in their order.
+/// The CPUs of the workers, in order.
 fn affinities(daemon: &Daemon) -> Vec<Vec<usize>> {
     let mut workers = threads(daemon);
     workers.retain(|(name, _)| name.starts_with("fip-worker-"));
@@ -63,7 +63,7 @@ fn two_cpus() -> Option<Vec<usize>> {
 }
 
 #[test]
-fn a_worker_is_bound_to_a_cpu_that_is_told_in_log_info_and_channel() {
+fn a_worker_is_bound_to_a_cpu_that_log_info_and_channel_name() {
     let Some(allowed) = two_cpus() else { return };
     let daemon = start(&[]);
     let cpu = worker_cpus(&daemon)[0].as_u64().and_then(|cpu| usize::try_from(cpu).ok()).expect("bound");
@@ -77,7 +77,7 @@ fn a_worker_is_bound_to_a_cpu_that_is_told_in_log_info_and_channel() {
 }
 
 #[test]
-fn more_workers_than_cpus_leave_one_cpu_to_clients_and_are_told() {
+fn more_workers_than_cpus_leave_one_cpu_to_clients_and_are_reported() {
     let Some(allowed) = two_cpus() else { return };
     let daemon = start(&["--workers", &allowed.len().to_string()]);
     let cpus = worker_cpus(&daemon);
@@ -89,7 +89,7 @@ fn more_workers_than_cpus_leave_one_cpu_to_clients_and_are_told() {
 }
 
 #[test]
-fn cpus_that_are_given_win_and_placement_off_binds_nobody() {
+fn cpus_that_are_given_win_and_placement_off_binds_no_worker() {
     let allowed = pin::allowed().expect("some");
     let first = allowed[0];
     for placement in ["auto", "off"] {
@@ -135,17 +135,17 @@ fn a_cpu_that_does_not_exist_is_a_warning_and_a_placement_that_does_not_is_an_er
 }
 
 #[test]
-fn within_a_cpuset_of_one_cpu_nobody_is_bound() {
+fn within_a_cpuset_of_one_cpu_no_worker_is_bound() {
     let Some(allowed) = two_cpus() else { return };
     let last = allowed[allowed.len() - 1].to_string();
     let daemon = Daemon::start_in(Scratch::new(), &["taskset", "--cpu-list", &last], &DISK);
     assert_eq!(worker_cpus(&daemon), json!([null]));
-    assert_says(&daemon.log(), &["may be used: nobody is bound"]);
+    assert_says(&daemon.log(), &["may be used: no thread is bound"]);
     daemon.blocking("a").flush().expect("it works");
 }
 
 #[test]
-fn placement_stands_in_the_file_too_and_needs_a_restart() {
+fn placement_may_be_set_in_the_file_and_needs_a_restart() {
     let dir = Scratch::new();
     let file = |placement: &str| format!("placement = \"{placement}\"\n[[disk]]\nname = \"a\"\nspec = \"memory:1M\"\n");
     std::fs::write(dir.path("f.toml"), file("off")).expect("written");
@@ -168,7 +168,7 @@ fn a_client_that_offers_no_feature_finds_the_region_as_it_was() {
     assert!(client.layout.queues.iter().all(|queue| queue.worker_cpu_plus_1 == 0));
     let mut entry = [1; 20];
     client.region.read(64 + 44, &mut entry).expect("within the table");
-    assert_eq!(entry, [0; 20], "what was reserved");
+    assert_eq!(entry, [0; 20], "these bytes were reserved");
     let (_disk, queue) = daemon.client(&AttachOptions { ask_worker_cpu: false, ..Daemon::options("a") });
     assert_eq!(queue.worker_cpu(), None);
 }
@@ -194,7 +194,7 @@ fn features_that_the_daemon_does_not_know_are_not_in_force() {
     say(&connect(&daemon), &HELLO, &[]);
 }
 
-/// A daemon that answers one client as told and writes `layout` into the region.
+/// A daemon that answers one client with `welcome` and writes `layout` into the region.
 fn scripted(welcome_features: u64, layout: RegionLayout) -> (Scratch, std::thread::JoinHandle<()>) {
     let dir = Scratch::new();
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
@@ -209,7 +209,7 @@ fn scripted(welcome_features: u64, layout: RegionLayout) -> (Scratch, std::threa
         let welcome =
             Control::Welcome { version: VERSION, max_queues: 1, max_depth: 4, features: welcome_features, max_pool_bytes: 4096 };
         say(&control, &welcome, &[]);
-        // A client that does not like the greeting is gone.
+        // A client that rejects WELCOME is gone.
         let Ok(_attach) = control.receive(TIMEOUT) else { return };
         let region = Region::create("fipsee-test", layout.region_bytes).expect("memory");
         layout.write_to(&region).expect("it fits");
@@ -248,7 +248,7 @@ fn a_daemon_without_the_feature_is_used_as_before() {
     assert_eq!(attach_to_scripted(0, 0, None).expect("attached"), None);
     assert_eq!(attach_to_scripted(1, 1, Some(63)).expect("attached"), Some(63));
     assert_eq!(attach_to_scripted(1, 1, None).expect("attached"), None);
-    // It may run where this machine, as we see it, has no CPU: that is for whoever uses the number to notice.
+    // The worker may be on a CPU that this process cannot see: the user of the number must check.
     assert_eq!(attach_to_scripted(1, 1, Some(1 << 20)).expect("attached"), Some(1 << 20));
 }
 

@@ -1,5 +1,5 @@
-//! What clients take, they give back: descriptors, mappings and memory on both sides, however they leave.
-//! One test in this binary, because it counts what its own process holds.
+//! Descriptors, mappings and memory are released on both sides, however clients leave.
+//! One test in this binary, because it counts the resources of its own process.
 
 mod common;
 
@@ -12,7 +12,7 @@ const CYCLES: u32 = 10_000;
 /// Allocators keep some of what was freed. A leak of 256 bytes a cycle would exceed this.
 const RESIDENT_SLACK_BYTES: u64 = 2 << 20;
 
-/// Connect, attach, and leave in one of the ways a client can.
+/// Connect, attach, and leave in one of the possible ways.
 fn one_cycle(daemon: &Daemon, cycle: u32) {
     let disk_name = if cycle.is_multiple_of(2) { "f" } else { "a" };
     let options = AttachOptions { queue_count: 1 + u16::from(cycle % 8 == 7), ..Daemon::options(disk_name) };
@@ -52,10 +52,10 @@ fn held(pid: u32) -> Held {
     Held { fds: fd_count(pid), mappings: mapping_count(pid), resident_bytes: resident_bytes(pid) }
 }
 
-/// What both processes hold once nobody is attached.
+/// The resources of both processes once no client is attached.
 fn settled(daemon: &Daemon) -> [Held; 2] {
     for disk in ["a", "f"] {
-        eventually("nobody is attached", || daemon.attached_count(disk) == 0);
+        eventually("no client is attached", || daemon.attached_count(disk) == 0);
     }
     [held(daemon.pid()), held(std::process::id())]
 }
@@ -68,12 +68,12 @@ fn ten_thousand_clients_leave_descriptors_mappings_and_memory_as_they_were() {
     let before = settled(&daemon);
     (0..CYCLES).for_each(|cycle| one_cycle(&daemon, cycle));
     let after = settled(&daemon);
-    for ((who, before), after) in ["daemon", "client"].iter().zip(before).zip(after) {
-        println!("{who}: {before:?} before, {after:?} after {CYCLES} cycles");
-        assert_eq!(after.fds, before.fds, "{who}: descriptors");
+    for ((process, before), after) in ["daemon", "client"].iter().zip(before).zip(after) {
+        println!("{process}: {before:?} before, {after:?} after {CYCLES} cycles");
+        assert_eq!(after.fds, before.fds, "{process}: descriptors");
         // An allocator may map a few heaps of its own, but not one per cycle.
-        assert!(after.mappings <= before.mappings + 4, "{who}: {} mappings became {}", before.mappings, after.mappings);
+        assert!(after.mappings <= before.mappings + 4, "{process}: {} mappings became {}", before.mappings, after.mappings);
         let grown = after.resident_bytes.saturating_sub(before.resident_bytes);
-        assert!(grown < RESIDENT_SLACK_BYTES, "{who}: {grown} bytes more");
+        assert!(grown < RESIDENT_SLACK_BYTES, "{process}: {grown} bytes more");
     }
 }

@@ -1,4 +1,4 @@
-//! A client outlives its daemon: what had no answer is submitted again, and only to the same disk.
+//! A client outlives its daemon: requests without an answer are resubmitted, and only to the same disk.
 
 mod common;
 
@@ -31,7 +31,7 @@ fn finish_across(disk: &Disk, queues: &mut [Queue]) -> Vec<Completion> {
         while queues[index].outstanding() > 0 {
             match queues[index].wait(&mut |completion| completions.push(completion)) {
                 Ok(_) => {}
-                Err(Error::Disconnected) => disk.reconnect(queues, &POLICY, &mut |_| {}).expect("it comes back"),
+                Err(Error::Disconnected) => disk.reconnect(queues, &POLICY, &mut |_| {}).expect("the daemon comes back"),
                 Err(other) => panic!("{other}"),
             }
         }
@@ -47,7 +47,7 @@ fn assert_each_once(completions: &[Completion], count: u64) {
     assert!(tokens.iter().copied().eq(0..count), "tokens {tokens:?}");
 }
 
-/// Stop the daemon. A thread that runs on another CPU stops a moment after the signal was sent, and would serve what comes first.
+/// Stop the daemon. A thread on another CPU stops a moment after the signal, and would still serve requests before that.
 fn stop(daemon: &Daemon) {
     let pid = Pid::from_raw(i32::try_from(daemon.pid()).expect("a pid")).expect("a pid");
     rustix::process::kill_process(pid, Signal::STOP).expect("stopped");
@@ -56,7 +56,7 @@ fn stop(daemon: &Daemon) {
         status.lines().any(|line| line.starts_with("State:\tT"))
     };
     let threads = format!("/proc/{}/task", daemon.pid());
-    eventually("every thread stands still", || std::fs::read_dir(&threads).expect("a process").flatten().all(is_stopped));
+    eventually("every thread is stopped", || std::fs::read_dir(&threads).expect("a process").flatten().all(is_stopped));
 }
 
 fn check_blocks(daemon: &Daemon, count: u64, version: u64) {
@@ -73,7 +73,7 @@ fn requests_that_no_daemon_had_seen_complete_once_after_the_restart() {
     let mut daemon = file_daemon();
     let (disk, queue) = daemon.client(&Daemon::options("f"));
     let mut queues = vec![queue];
-    // Half of the data stands in the pool, whose place changes, half in memory of our own.
+    // Half of the data is in the pool, whose address changes, half in memory of the client.
     let pool = disk.allocate(32 * BLOCK_BYTES).expect("a pool");
     let memory = disk.create_memory(32 * BLOCK_BYTES).expect("registered");
     let own = memory.buffer(0, 32 * BLOCK_BYTES).expect("inside");
@@ -86,7 +86,7 @@ fn requests_that_no_daemon_had_seen_complete_once_after_the_restart() {
             pool.fill(block * BLOCK_BYTES, &stamp(16 << 10, block, version));
             own.fill(block * BLOCK_BYTES, &stamp(16 << 10, block + 32, version));
         }
-        // A daemon that is stopped takes nothing, so none of these is answered before it dies.
+        // A stopped daemon takes nothing, so none of these is answered before it is killed.
         stop(&daemon);
         for block in 0..64 {
             queues[0].write(block * BLOCK_BYTES / SECTOR_BYTES, segment(block), block % 7 == 0, block).expect("room");
@@ -100,7 +100,7 @@ fn requests_that_no_daemon_had_seen_complete_once_after_the_restart() {
     let bytes = common::bytes_of(&pool);
     assert!(
         (0..32).all(|block| bytes[block << 14..(block + 1) << 14] == stamp(16 << 10, block as u64, 5)),
-        "the pool came along"
+        "the pool kept its content"
     );
 }
 
@@ -121,7 +121,7 @@ fn reads_flushes_and_tables_without_an_answer_are_submitted_again_on_every_queue
     daemon.restart();
     let completions = finish_across(&disk, &mut queues);
     assert_each_once(&completions, 3);
-    assert!(common::bytes_of(&buffer) == stamp(1 << 20, 3, 3), "read through a table that came along");
+    assert!(common::bytes_of(&buffer) == stamp(1 << 20, 3, 3), "read through a table in the pool");
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn different_disk_is_refused_and_nothing_is_submitted() {
         queues[0].write(0, buffer.segment(0, 4096), false, 1).expect("room");
         queues[0].submit();
         daemon.kill_9();
-        // Kept, or its number could be given to the new file.
+        // Kept open, or its inode number could be given to the new file.
         std::fs::rename(daemon.dir.path("disk"), daemon.dir.path(&format!("old-{name}"))).expect("renamed");
         daemon.restart();
         assert!(matches!(finish_all(&mut queues[0]), Err(Error::Disconnected)));
@@ -208,8 +208,8 @@ fn policy_ends_the_attempts_with_the_last_error() {
         ReconnectEvent::AttemptFailed { .. } => attempts += 1,
         ReconnectEvent::Lost | ReconnectEvent::Resumed { .. } => {}
     };
-    let error = disk.reconnect(&mut [queue], &policy, &mut hook).expect_err("nobody comes back");
-    common::assert_says(&error.to_string(), &["nobody listens; start fipseed"]);
+    let error = disk.reconnect(&mut [queue], &policy, &mut hook).expect_err("no daemon comes back");
+    common::assert_says(&error.to_string(), &["nothing listens; start fipseed"]);
     assert!(attempts > 1, "{attempts} attempts");
 }
 

@@ -1,5 +1,5 @@
-//! What is refused leaves every folder as it was: a start, a reload, a takeover. Files, sockets, locks and folders that were made on the way
-//! are gone again, and what was there before stays.
+//! A refused start, reload or takeover leaves every folder as it was. Files, sockets, locks and folders that were made on the way
+//! are removed, and existing ones stay.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use common::{CorrectClient, Daemon, Scratch, assert_says, refused_in};
 use serde_json::{Value, json};
 
-/// Everything below a folder but the log and the configuration: which file it is, and how long.
+/// Everything below a folder but the log and the configuration: identity and length of each file.
 fn everything_below(folder: &Path) -> BTreeMap<PathBuf, (u64, u64)> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry")) {
@@ -26,7 +26,7 @@ fn everything_below(folder: &Path) -> BTreeMap<PathBuf, (u64, u64)> {
     found
 }
 
-/// Files that are not to be touched, and names that nothing has.
+/// Files that must not be changed, and names that do not exist.
 fn prepare(dir: &Scratch) {
     std::fs::write(dir.path("old.img"), vec![7; 1 << 20]).expect("a file");
     std::fs::write(dir.path("empty.img"), "").expect("a file");
@@ -37,17 +37,17 @@ fn disk(name: &str, spec: &str) -> String {
     format!("[[disk]]\nname = \"{name}\"\nspec = \"{spec}\"\n")
 }
 
-/// New disks, the last of which cannot be had, and what is said about it.
+/// New disks, the last of which cannot be opened, and parts of the error.
 fn refused() -> Vec<(String, [&'static str; 2])> {
     let new = disk("c", "file:{dir}/new.img,size=1M") + &disk("d", "error:every=3:file:{dir}/other.img,size=1M");
     let old = disk("e", "file:{dir}/old.img,size=1M");
     let at = |path: &str| format!("vhost_user = \"{{dir}}/{path}\"\n");
     vec![
-        // A later disk.
+        // The last disk fails.
         (format!("{new}{old}{}", disk("x", "file:{dir}/none")), ["disk 'x'", "does not exist"]),
         (format!("{new}{old}{}", disk("x", "file:{dir}/empty.img,size=1M")), ["disk 'x'", "less than size="]),
         (format!("{new}{}", disk("x", "file:{dir}/new.img,size=1M")), ["disk 'x'", "is in use"]),
-        // A socket of a disk that could be had, after one that could be had, too.
+        // The socket of the last disk fails, after one that could be made.
         (format!("{new}{}{old}{}", at("vm"), at("no-socket")), ["disk 'e'", "exists and is not a socket"]),
         (format!("{new}{}{old}{}", at("vm"), at("s")), ["disk 'e'", "another server already listens"]),
         (format!("{new}{}{old}{}", at("f/g/vm"), at("no-socket/vm")), ["disk 'e'", "cannot create"]),
@@ -71,11 +71,11 @@ fn refused_reload_leaves_nothing_behind_and_is_refused_the_same_way_again() {
         let head = format!("confine = \"{confine}\"\nconfine_paths = [\"{{dir}}\"]\n{}", disk("a", "memory:1M"));
         write(&dir, &head);
         let daemon = Daemon::start_in(dir, &[], &["--config", "{dir}/f.toml"]);
-        let mut witness = CorrectClient::new(&daemon, "a");
+        let mut correct_client = CorrectClient::new(&daemon, "a");
         let before = everything_below(&daemon.dir.0);
         for (text, mut pieces) in refused() {
             if confine != "off" && text.contains("f/g/vm") {
-                // It may make no folder.
+                // It must not make a folder.
                 pieces[0] = "disk 'd'";
             }
             for _ in 0..2 {
@@ -84,15 +84,15 @@ fn refused_reload_leaves_nothing_behind_and_is_refused_the_same_way_again() {
                 assert_eq!(everything_below(&daemon.dir.0), before, "{text}");
             }
         }
-        // A disk in use keeps its place, and the new one does not come.
+        // A disk in use stays, and the new one is not added.
         let answer = reload(&daemon, &disk("c", "file:{dir}/new.img,size=1M"));
         assert_says(answer["error"].as_str().expect("an error"), &["disk 'a'", "in use by process"]);
         assert_eq!(everything_below(&daemon.dir.0), before);
-        witness.check();
+        correct_client.check();
         let answer = reload(&daemon, &format!("{head}{}", disk("c", "file:{dir}/new.img,size=1M")));
         assert_eq!(answer["added"], json!(["c"]), "{answer}");
         assert_eq!(std::fs::metadata(daemon.dir.path("new.img")).expect("a file").len(), 1 << 20);
-        // It is served, so that it stays whatever is refused now.
+        // The disk is served, so it stays whatever is refused now.
         let answer = reload(&daemon, &format!("{head}{}", disk("x", "file:{dir}/none")));
         assert!(answer["error"].is_string(), "{answer}");
         CorrectClient::new(&daemon, "c").check();
@@ -112,7 +112,7 @@ fn refused_start_leaves_nothing_behind() {
 }
 
 #[test]
-fn refused_start_leaves_nothing_in_a_folder_that_is_everybodys() {
+fn refused_start_leaves_nothing_in_a_shared_folder() {
     let path = std::env::temp_dir().join(format!("fipseed-{}.img", std::process::id()));
     let dir = Scratch::new();
     prepare(&dir);
@@ -120,7 +120,7 @@ fn refused_start_leaves_nothing_in_a_folder_that_is_everybodys() {
     let text = refused_in(&dir, &[], &["--disk", &spec, "--vhost-user", "a={dir}/no-socket"]);
     let stayed = std::fs::remove_file(&path);
     assert_says(&text, &["disk 'a'", "exists and is not a socket"]);
-    assert_eq!(stayed.expect_err("it is gone").kind(), std::io::ErrorKind::NotFound);
+    assert_eq!(stayed.expect_err("the folder is gone").kind(), std::io::ErrorKind::NotFound);
 }
 
 #[test]
@@ -128,14 +128,14 @@ fn refused_takeover_leaves_nothing_behind() {
     let dir = Scratch::new();
     prepare(&dir);
     let daemon = Daemon::start_in(dir, &[], &["--disk", "a=memory:1M"]);
-    let mut witness = CorrectClient::new(&daemon, "a");
+    let mut correct_client = CorrectClient::new(&daemon, "a");
     let before = everything_below(&daemon.dir.0);
     let mut daemon = daemon;
     let new = "c=file:{dir}/new.img,size=1M";
     for more in [["--disk", new, "--disk", "x=file:{dir}/none"], ["--disk", new, "--vhost-user", "c={dir}/vm"]] {
         daemon.try_take_over(&more).expect_err("refused");
         assert_eq!(everything_below(&daemon.dir.0), before, "{more:?}");
-        witness.check();
+        correct_client.check();
     }
     daemon.try_take_over(&["--disk", new]).expect("a takeover");
     CorrectClient::new(&daemon, "c").check();

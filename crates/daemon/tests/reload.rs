@@ -39,8 +39,8 @@ fn outcome(added: &[&str], removed: &[&str], changed: &[&str], needs_restart: &[
 #[test]
 fn added_disk_is_served_and_removed_disk_is_closed_while_others_work() {
     let daemon = start(TWO_DISKS);
-    let mut witness = CorrectClient::new(&daemon, "a");
-    // The first file disk in use costs the worker a kernel ring, which stays.
+    let mut correct_client = CorrectClient::new(&daemon, "a");
+    // The first file disk in use makes the worker create a kernel ring, which stays.
     drop(CorrectClient::new(&daemon, "b"));
     eventually("the client of b is gone", || daemon.attached_count("b") == 0);
     let descriptors = daemon.fd_count();
@@ -48,31 +48,31 @@ fn added_disk_is_served_and_removed_disk_is_closed_while_others_work() {
     assert_eq!(reload(&daemon, &three), outcome(&["c"], &[], &[], &[]));
     assert_eq!(disks(&daemon), ["a", "b", "c"]);
     CorrectClient::new(&daemon, "c").check();
-    witness.check();
+    correct_client.check();
     assert_eq!(reload(&daemon, &three), outcome(&[], &[], &[], &[]), "the same file again");
     eventually("the client of c is gone", || daemon.attached_count("c") == 0);
     assert_eq!(reload(&daemon, TWO_DISKS), outcome(&[], &["c"], &[], &[]));
     let text = refusal_of(daemon.attach(&AttachOptions::new("c")), RefusalCode::UnknownName);
     assert_says(&text, &["no disk 'c' here", "there are: a, b"]);
     eventually("the removed disk is closed", || daemon.fd_count() == descriptors);
-    // Its lock is gone with it.
+    // Its lock is released, too.
     assert_eq!(reload(&daemon, &three), outcome(&["c"], &[], &[], &[]));
-    witness.check();
+    correct_client.check();
 }
 
 #[test]
 fn disk_in_use_is_not_removed_and_nothing_else_of_that_file_happens() {
     let daemon = start(TWO_DISKS);
-    let mut witness = CorrectClient::new(&daemon, "b");
+    let mut correct_client = CorrectClient::new(&daemon, "b");
     let file = "log_level = \"error\"\n[[disk]]\nname = \"c\"\nspec = \"memory:1M\"\n";
     let answer = reload(&daemon, file);
     let text = answer["error"].as_str().expect("an error");
     assert_says(text, &["disk 'b'", "in use by process", &std::process::id().to_string(), "detach that, or keep the disk"]);
     assert_eq!(disks(&daemon), ["a", "b"]);
-    // Disk a, which nobody used, had been closed to new clients for a moment.
+    // Disk a, which was unused, had been closed to new clients for a moment.
     CorrectClient::new(&daemon, "a").check();
-    witness.check();
-    drop(witness);
+    correct_client.check();
+    drop(correct_client);
     eventually("the client of b is gone", || daemon.attached_count("b") == 0);
     eventually("the client of a is gone", || daemon.attached_count("a") == 0);
     assert_eq!(reload(&daemon, file), outcome(&["c"], &["a", "b"], &["log_level"], &[]));
@@ -82,7 +82,7 @@ fn disk_in_use_is_not_removed_and_nothing_else_of_that_file_happens() {
 #[test]
 fn broken_file_changes_nothing_and_says_where() {
     let daemon = start(TWO_DISKS);
-    let mut witness = CorrectClient::new(&daemon, "a");
+    let mut correct_client = CorrectClient::new(&daemon, "a");
     let with = |line: &str| format!("{line}\n{TWO_DISKS}");
     for (file, pieces) in [
         ("workers = 1\n[[disk]\n".to_owned(), ["f.toml", "line 2, column"]),
@@ -106,7 +106,7 @@ fn broken_file_changes_nothing_and_says_where() {
         let answer = reload(&daemon, &file);
         assert_says(answer["error"].as_str().unwrap_or_else(|| panic!("{file} was taken: {answer}")), &pieces);
         assert_eq!(disks(&daemon), ["a", "b"], "{file}");
-        witness.check();
+        correct_client.check();
     }
     let log = daemon.log();
     assert_says(&log, &["not reloaded; everything stays as it was", "line 1, column 8", "unknown kind 'tape'"]);
@@ -118,7 +118,7 @@ fn what_needs_a_restart_is_named_and_the_rest_takes_effect() {
     let daemon = start(TWO_DISKS);
     let file = "workers = 2\nlook_us = 77\nlisten = \"/nowhere\"\nlog_format = \"json\"\nwait = \"sleep\"\ncpus = [0]\nmax_clients = 2\n\
                 [[disk]]\nname = \"a\"\nspec = \"memory:2M\"\nallow_uids = [4711]\n[[disk]]\nname = \"b\"\nspec = \"file:{dir}/b.img,size=1M\"\n";
-    // The test's own --listen wins over the file's.
+    // The test's own --listen overrides the file's.
     let restart = ["workers", "cpus", "wait", "look_us", "log_format", "disk 'a'"];
     let answer = reload(&daemon, file);
     assert_eq!(answer, outcome(&[], &[], &["max_clients", "disk 'a'"], &restart));
@@ -153,7 +153,7 @@ fn sighup_reloads_and_changes_the_level_of_the_log() {
     drop(CorrectClient::new(&daemon, "a"));
     assert_eq!(daemon.log(), "", "below the level");
     write(&daemon.dir, &format!("log_level = \"debug\"\n{TWO_DISKS}"));
-    // Someone who has the admin socket open and says nothing does not hold it up.
+    // A silent connection to the admin socket does not delay it.
     let _silent =
         std::os::unix::net::UnixStream::connect(fipsee_daemon::admin::admin_path(&daemon.socket())).expect("it listens");
     hang_up(&daemon);

@@ -1,4 +1,4 @@
-//! A disk changes its size under its clients, and the daemon goes away in order.
+//! A disk in use changes its size, and the daemon ends in order.
 
 mod common;
 
@@ -17,12 +17,12 @@ fn resize(daemon: &Daemon, disk: &str, size_bytes: u64) -> Value {
     daemon.admin(&json!({ "request": "resize", "disk": disk, "size_bytes": size_bytes }))
 }
 
-/// To a smaller size, by somebody who means it.
+/// Resize to a smaller size, with `shrink`.
 fn shrink(daemon: &Daemon, disk: &str, size_bytes: u64, force: bool) -> Value {
     daemon.admin(&json!({ "request": "resize", "disk": disk, "size_bytes": size_bytes, "shrink": true, "force": force }))
 }
 
-/// Reap until an event is there.
+/// Reap until an event arrives.
 fn next_event(queue: &mut Queue) -> Event {
     let mut event = None;
     eventually("an event", || {
@@ -48,7 +48,7 @@ fn resize_reaches_the_client_and_the_new_range_is_usable() {
         let data = stamp(4096, 1, 1);
         buffer.fill(0, &data);
         queue.write((new_bytes >> SECTOR_SHIFT) - 8, buffer.segment(0, 4096), true, 1).expect("room");
-        // The acknowledgement of the event may be among what is waited for, and is not shown.
+        // The acknowledgement of the event may be among the requests waited for, and is not reported.
         assert_eq!(finish_one(&mut queue), Status::Ok, "{name}: after");
         buffer.fill(0, &[0; 4096]);
         queue.read((new_bytes >> SECTOR_SHIFT) - 8, buffer.segment(0, 4096), 1).expect("room");
@@ -81,11 +81,11 @@ fn a_disk_loses_its_end_only_when_that_is_said_and_while_it_is_used_only_by_forc
         client.read_at(&mut bytes, (8 << 20) - 4096).expect("nothing changed");
         assert!(bytes == end, "{name}");
         drop(client);
-        eventually("nobody uses it", || daemon.attached_count(name) == 0);
+        eventually("no client uses it", || daemon.attached_count(name) == 0);
         let said = resize(&daemon, name, 4 << 20)["error"].as_str().expect("refused").to_owned();
         assert!(said.contains("add --shrink") && !said.contains("--force"), "{said}");
-        assert_eq!(shrink(&daemon, name, 4 << 20, false)["size_bytes"], 4 << 20, "it is meant, and harms nobody who is attached");
-        // Neither the same size nor a larger one is a question.
+        assert_eq!(shrink(&daemon, name, 4 << 20, false)["size_bytes"], 4 << 20, "intended, and no client is attached");
+        // The same size or a larger one needs no flag.
         assert_eq!(resize(&daemon, name, 4 << 20)["size_bytes"], 4 << 20);
         assert_eq!(resize(&daemon, name, 8 << 20)["size_bytes"], 8 << 20);
     }
@@ -103,10 +103,10 @@ fn second_resize_waits_for_the_acknowledgement_and_carries_the_newest_size() {
         assert_eq!(resize(&daemon, "m", mebibytes << 20)["size_bytes"], mebibytes << 20);
     }
     assert_eq!(resized(client.next_completion()), 16 << 20);
-    // Whatever else comes is in order behind it: the next message is the answer to this request, not another event.
+    // Messages stay in order: the next one is the answer to this request, not another event.
     let piece = RawClient::pool(0, 512);
     let last = (40 << 20 >> SECTOR_SHIFT) - 1;
-    // The worker may take the read before it is told of the last size.
+    // The worker may take the read before it receives the last size.
     eventually("the last size is in force", || {
         client.ask(&request_one_segment(Operation::Read, 0, 3, last, piece)) == Status::Ok
     });
@@ -116,7 +116,7 @@ fn second_resize_waits_for_the_acknowledgement_and_carries_the_newest_size() {
     let is_event = |message: &fipsee_ring::Message| message.word(0) >> 8 & 0xff == u64::from(KIND_RESIZE);
     let (event, answer) = if is_event(&first) { (first, second) } else { (second, first) };
     assert_eq!(resized(event), 40 << 20, "the sizes in between are not reported");
-    assert_eq!(answer.word(0) >> 32, 7, "the acknowledgement is answered: done");
+    assert_eq!(answer.word(0) >> 32, 7, "the acknowledgement is completed");
     assert_eq!(client.ask(&request_ack_event(8, KIND_RESIZE)), Status::Ok);
     assert_eq!(client.ask(&request_ack_event(9, KIND_RESIZE)), Status::Invalid, "nothing is left to acknowledge");
 }
@@ -180,7 +180,7 @@ fn terminated_daemon_answers_everything_published_and_leaves_no_socket() {
         queue.flush(1).expect("room");
         assert!(matches!(finish_all(&mut queue), Err(Error::Disconnected)), "{disk}");
         for left in ["s", "s.admin", "s.lock", "s.admin.lock"] {
-            assert!(!daemon.dir.path(left).exists(), "{left} is left behind");
+            assert!(!daemon.dir.path(left).exists(), "{left} was not removed");
         }
         if disk == "f" {
             let file = std::fs::read(daemon.dir.path("disk")).expect("the disk");
@@ -189,7 +189,7 @@ fn terminated_daemon_answers_everything_published_and_leaves_no_socket() {
     }
 }
 
-/// Keep the queue full until the daemon is gone; every token that was answered, and how many were published.
+/// Keep the queue full until the daemon is gone; the tokens completed, and the number published.
 fn load_until_gone(mut queue: Queue, segment: Segment, send: &mpsc::Sender<()>) -> (Vec<u64>, u64) {
     let (mut answered, mut next) = (Vec::new(), 0_u64);
     loop {
@@ -227,7 +227,7 @@ fn termination_under_load_drains_and_answers_nothing_twice() {
         answered.sort_unstable();
         answered.dedup();
         assert_eq!(answered.len(), count, "{disk}: answered twice");
-        // What was published before the signal was answered; of the last 64 some may have come after the last look.
+        // Requests published before the signal were answered; of the last 64 some may have come after the daemon's last visit.
         assert!(answered[count - 64..].iter().all(|token| *token < published), "{disk}");
         let unanswered = published - count as u64;
         assert!(unanswered <= 64, "{disk}: {unanswered} of {published} are unanswered");
@@ -239,11 +239,11 @@ fn termination_under_load_drains_and_answers_nothing_twice() {
 }
 
 #[test]
-fn client_in_the_handshake_is_told_that_the_daemon_goes() {
+fn client_in_the_handshake_is_notified_that_the_daemon_stops() {
     let mut daemon = Daemon::start(&["--disk", "a=memory:1M"]);
     let silent = common::raw::connect(&daemon);
     let attached = RawClient::attach(&daemon, &attach_message("a", 1, 1, 0));
-    // Both are known to the daemon: the second came after the first.
+    // The daemon knows both connections: the second came after the first.
     daemon.signal_term();
     let text = common::raw::receive_refusal(&silent, fipsee_ring::control::RefusalCode::ShuttingDown);
     assert_says(&text, &["shutting down", "try again when it is back"]);

@@ -1,5 +1,5 @@
-//! A daemon that was killed under load, and the next one that is started at once: the kernel has not ended the first one yet, which still has
-//! its sockets and its files.
+//! A daemon that was killed under load, and the next one, started at once: the kernel has not ended the first one yet, which
+//! still has its sockets and its files.
 
 mod common;
 
@@ -11,7 +11,7 @@ const ROUNDS: usize = 20;
 const TRANSFER_BYTES: u64 = 256 << 10;
 const DEPTH: usize = 32;
 
-/// Keep writes in flight until the daemon is gone; `begun` is told when all of the disk has been written once.
+/// Keep writes in flight until the daemon is gone; `begun` gets a message when the whole disk has been written once.
 fn write_until_killed(disk: &Disk, queue: &mut Queue, size_bytes: u64, begun: &std::sync::mpsc::Sender<()>) -> Result<(), Error> {
     let buffer = disk.allocate(TRANSFER_BYTES)?;
     buffer.fill(0, &stamp(256 << 10, 0, 0));
@@ -33,7 +33,7 @@ fn write_until_killed(disk: &Disk, queue: &mut Queue, size_bytes: u64, begun: &s
     }
 }
 
-/// Kill the daemon while it works for a client, and have the next one serve, again and again.
+/// Kill the daemon while it works for a client, and have the next one serve, repeatedly.
 fn killed_and_started_again(spec: &str, size_bytes: u64) {
     let mut daemon = Daemon::start(&["--disk", spec]);
     for _ in 0..ROUNDS {
@@ -42,7 +42,7 @@ fn killed_and_started_again(spec: &str, size_bytes: u64) {
         let client = std::thread::spawn(move || write_until_killed(&disk, &mut queue, size_bytes, &begun));
         has_begun.recv().expect("the whole disk is written");
         daemon.kill_9_and_start_at_once();
-        assert!(client.join().expect("no assertion fails").is_err(), "the client's daemon is gone");
+        assert!(client.join().expect("no assertion fails").is_err(), "the client is disconnected");
     }
     let mut data = vec![0; 256 << 10];
     daemon.blocking("d").read_at(&mut data, 0).expect("the last one serves");
@@ -50,7 +50,7 @@ fn killed_and_started_again(spec: &str, size_bytes: u64) {
 
 #[test]
 fn memory_disk_under_load_is_served_again_right_after_a_kill() {
-    // Its memory is what takes the kernel time.
+    // Freeing its memory takes the kernel time.
     killed_and_started_again("d=memory:128M", 128 << 20);
 }
 

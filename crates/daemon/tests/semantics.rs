@@ -1,4 +1,4 @@
-//! What requests mean, from the client library through the daemon to memory and file disks.
+//! The effects of requests, from the client library through the daemon to memory and file disks.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn read(queue: &mut Queue, offset_bytes: u64, segment: Segment) {
     assert_eq!(finish_one(queue), Status::Ok);
 }
 
-/// What stands on the disk, through a buffer that held something else.
+/// The disk's content, read into a buffer that held something else.
 fn on_disk(queue: &mut Queue, buffer: &Buffer, offset_bytes: u64) -> Vec<u8> {
     buffer.fill(0, &vec![0xee; usize::try_from(buffer.length_bytes()).expect("small")]);
     read(queue, offset_bytes, buffer.segment(0, buffer.length_bytes()));
@@ -53,7 +53,7 @@ fn flush_fua_discard_and_zeroes_do_what_they_say() {
             assert_eq!(finish_one(&mut queue), Status::Ok);
             assert!(on_disk(&mut queue, &buffer, 1 << 20) == data, "{name}: round {round}");
         }
-        // Zeroes in the middle, with edges inside pages, leave both sides as they were.
+        // Zeroes in the middle, with edges inside pages, leave both sides unchanged.
         for (unmap, fua) in [(false, false), (true, false), (false, true), (true, true)] {
             let data = stamp(64 << 10, 2, 3);
             buffer.fill(0, &data);
@@ -70,12 +70,12 @@ fn flush_fua_discard_and_zeroes_do_what_they_say() {
         let data = stamp(64 << 10, 2, 3);
         let found = on_disk(&mut queue, &buffer, 2 << 20);
         let old_or_zero = |(found, old): (&[u8], &[u8])| found == old || found.iter().all(|byte| *byte == 0);
-        assert!(found.chunks(512).zip(data.chunks(512)).all(old_or_zero), "{name}: a discard invents nothing");
+        assert!(found.chunks(512).zip(data.chunks(512)).all(old_or_zero), "{name}: a discard leaves old data or zeroes");
     }
 }
 
 #[test]
-fn get_info_tells_what_attaching_told() {
+fn get_info_agrees_with_attached() {
     let daemon = daemon();
     for name in DISKS {
         for read_only in [false, true] {
@@ -155,7 +155,7 @@ fn scattered_requests_keep_the_order_of_their_pieces() {
 }
 
 #[test]
-fn registered_file_carries_data_and_is_shared_with_whoever_holds_it() {
+fn registered_file_carries_data_and_is_shared_with_its_holders() {
     let daemon = daemon();
     for name in DISKS {
         let (disk, mut queue) = daemon.client(&options(name));
@@ -173,7 +173,7 @@ fn registered_file_carries_data_and_is_shared_with_whoever_holds_it() {
     }
 }
 
-/// Write blocks from `buffer`, whose every block holds its number, with the queue always full; `between` runs now and then.
+/// Write blocks from `buffer`, whose every block holds its number, with the queue always full; `between` runs from time to time.
 fn keep_busy(queue: &mut Queue, buffer: &Buffer, rounds: u64, mut between: impl FnMut(u64)) {
     let blocks = buffer.length_bytes() / 4096;
     let mut next = 0;
@@ -213,14 +213,14 @@ fn memory_is_unregistered_while_idle_and_while_other_requests_are_in_flight() {
             None => spare = Some(disk.create_memory(64 << 10).expect("registered in flight")),
         });
         let check = disk.allocate(256 << 10).expect("a pool");
-        assert!(on_disk(&mut queue, &check, 0) == data, "{name}: what was written meanwhile");
+        assert!(on_disk(&mut queue, &check, 0) == data, "{name}: the blocks written meanwhile");
     }
 }
 
-/// A client that breaks the rule: it takes memory back while the daemon still works with it.
+/// A faulty client: it unregisters memory that the daemon still uses.
 #[test]
 fn memory_taken_back_too_early_stays_mapped_until_the_daemon_is_done() {
-    // Through the page cache, and so long that the copying has just begun when the memory is taken back.
+    // Through the page cache, and so long that the copy has just begun when the memory is unregistered.
     let daemon = Daemon::start(&["--disk", "f=file:{dir}/disk,size=96M,direct=off"]);
     let (disk, mut queue) = daemon.client(&options("f"));
     let mut done = 0;
@@ -232,17 +232,17 @@ fn memory_taken_back_too_early_stays_mapped_until_the_daemon_is_done() {
         }
         queue.submit();
         disk.unregister(&memory).expect("unregistered once nothing is in flight");
-        // Taken before the memory went: done, from memory that was there. After: refused. Nothing else.
+        // Requests taken before the memory was unregistered are done, later ones are refused.
         for completion in common::finish_all(&mut queue).expect("connected") {
             assert!(matches!(completion.status, Status::Ok | Status::BadMemory), "round {round}: {completion:?}");
             done += u64::from(completion.status == Status::Ok);
         }
     }
-    // A copy out of memory that is gone fails as BadMemory, too: what tells is that those in flight were done.
+    // A copy out of unmapped memory fails with BadMemory, too, so those in flight must have been done.
     assert!(done > 0, "no request that was in flight was done");
 }
 
-/// The place of a client that left in the middle is not given to the next one until its requests are done with.
+/// The slot of a departed client is not given to the next one until its requests are finished.
 #[test]
 fn client_that_leaves_in_the_middle_of_long_writes_does_not_disturb_the_next_one() {
     let daemon = Daemon::start(&["--disk", "f=file:{dir}/disk,size=96M,direct=off"]);
@@ -258,12 +258,12 @@ fn client_that_leaves_in_the_middle_of_long_writes_does_not_disturb_the_next_one
         let (disk, mut next) = daemon.client(&options("f"));
         let piece = disk.allocate(4096).expect("a pool");
         piece.fill(0, &stamp(4096, 1, round));
-        // Behind what the other one writes.
+        // Behind the blocks that the other client writes.
         write(&mut next, 80 << 20, piece.segment(0, 4096), false);
         assert!(on_disk(&mut next, &piece, 80 << 20) == stamp(4096, 1, round), "round {round}");
         disk.detach(vec![next]).expect("detached");
     }
-    common::eventually("everyone is gone", || daemon.attached_count("f") == 0);
+    common::eventually("all clients are gone", || daemon.attached_count("f") == 0);
 }
 
 fn used(disk: &Disk) -> u64 {

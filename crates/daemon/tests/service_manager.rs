@@ -1,4 +1,4 @@
-//! What a service manager gives the daemon (sockets) and hears from it (sd_notify), without one.
+//! The daemon's interface to a service manager (sockets, sd_notify), without one.
 
 mod common;
 
@@ -15,7 +15,7 @@ use fipsee_ring::seqpacket::{Seqpacket, socket_address};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal};
 
-/// A daemon started as a service manager does.
+/// A daemon started as by a service manager.
 struct Service {
     dir: Scratch,
     child: Child,
@@ -48,7 +48,7 @@ impl Service {
         let mut bytes = [0; 4096];
         match self.notify.recv(&mut bytes) {
             Ok(length) => String::from_utf8_lossy(&bytes[..length]).into_owned(),
-            Err(error) => panic!("nothing more is said: {error}; {}", self.log()),
+            Err(error) => panic!("nothing more is sent: {error}; {}", self.log()),
         }
     }
 
@@ -94,11 +94,11 @@ fn write_and_read(socket: &Path) {
 }
 
 #[test]
-fn readiness_reload_and_end_are_told() {
+fn service_manager_is_notified_of_readiness_reload_and_end() {
     let mut service = Service::start(Scratch::new(), "", [None, None]);
     let ready = service.receive();
     assert_says(&ready, &["READY=1\n", "STATUS=serving a\n"]);
-    // Ready means that nobody needs to try twice.
+    // Ready means that no client needs to try twice.
     write_and_read(&service.dir.path("own"));
     std::fs::write(service.dir.path("f.toml"), format!("{FILE}[[disk]]\nname = \"b\"\nspec = \"null:1M\"\n")).expect("a file");
     let before = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -129,9 +129,9 @@ fn watchdog_is_fed_by_the_thread_that_must_be_alive() {
     service.signal(Signal::STOP);
     service.notify.set_read_timeout(Some(Duration::from_millis(1500))).expect("a timeout");
     let deadline = Instant::now() + TIMEOUT;
-    // One may have been on its way.
+    // One may have been sent already.
     while service.notify.recv(&mut [0; 64]).is_ok() {
-        assert!(Instant::now() < deadline, "a stopped daemon gives signs of life");
+        assert!(Instant::now() < deadline, "a stopped daemon still feeds the watchdog");
     }
     service.signal(Signal::CONT);
     service.notify.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
@@ -153,7 +153,7 @@ fn inherited_sockets_are_served_and_survive_the_daemon() {
     let client_socket = seqpacket_listener(&client);
     let admin_socket = UnixListener::bind(&admin).expect("a free path");
     let kept = client_socket.try_clone().expect("a descriptor");
-    // A client that came before the daemon is served when it is there.
+    // A client that came before the daemon is served once the daemon runs.
     let early = std::thread::spawn({
         let client = client.clone();
         move || write_and_read(&client)
@@ -172,15 +172,15 @@ fn inherited_sockets_are_served_and_survive_the_daemon() {
     assert!(!service.dir.path("own").exists() && !service.dir.path("c.lock").exists(), "{}", service.log());
     service.signal(Signal::TERM);
     assert!(service.await_exit().success());
-    assert!(client.exists() && admin.exists(), "sockets are removed by who made them");
-    // The next daemon gets the same socket, and who connects in between waits for it.
-    let waiting = Seqpacket::connect(&client).expect("somebody still has the socket");
+    assert!(client.exists() && admin.exists(), "sockets are removed by their maker only");
+    // The next daemon gets the same socket, and a client that connects in between waits for it.
+    let waiting = Seqpacket::connect(&client).expect("the socket is still open");
     let dir = Scratch::new();
     let mut next = Service::start(dir, "LISTEN_PID=$$ LISTEN_FDS=1", [Some(kept), None]);
     assert_says(&next.receive(), &["READY=1\n"]);
     write_and_read(&client);
     let own_admin = fipsee_daemon::admin::admin_path(&client);
-    assert!(own_admin.exists(), "without one it makes its own, beside the socket for clients");
+    assert!(own_admin.exists(), "without an inherited one it makes its own, beside the socket for clients");
     drop(waiting);
     next.signal(Signal::TERM);
     assert!(next.await_exit().success());
@@ -188,7 +188,7 @@ fn inherited_sockets_are_served_and_survive_the_daemon() {
 }
 
 #[test]
-fn takeover_is_told_before_the_new_daemon_is_ready() {
+fn takeover_is_notified_before_the_new_daemon_is_ready() {
     let dir = Scratch::new();
     let path = dir.path("c");
     let socket = seqpacket_listener(&path);
@@ -262,7 +262,7 @@ fn lines_for_the_journal_carry_a_priority_and_no_time() {
     let lines = |stream: &str| {
         let dir = Scratch::new();
         let log = dir.path("log");
-        // Known only when the file is there, so the shell finds it out.
+        // Known only when the file exists, so the shell finds it.
         let stream = stream.replace("LOG", &format!("$(stat -Lc %d:%i {})", log.display()));
         let mut service = Service::start(dir, &format!("JOURNAL_STREAM={stream}"), [None, None]);
         assert_says(&service.receive(), &["READY=1\n"]);

@@ -1,4 +1,4 @@
-//! What keeps a daemon from starting is said with what to do about it, and harms nobody who runs already.
+//! A refused start is reported with what to do about it, and harms no running daemon.
 
 mod common;
 
@@ -15,7 +15,7 @@ const fn with_limit(option_and_value: &'static str) -> [&'static str; 4] {
 }
 
 #[test]
-fn unknown_kinds_options_and_names_are_told_with_the_possible_ones() {
+fn unknown_kinds_options_and_names_are_refused_with_the_possible_ones() {
     for (disk, pieces) in [
         ("a=cloud:1G", ["disk 'a'", "unknown kind 'cloud'", "use null, memory or file"]),
         ("a=memory:1G,fast", ["disk 'a'", "unknown option 'fast'", "a memory disk takes"]),
@@ -30,7 +30,7 @@ fn unknown_kinds_options_and_names_are_told_with_the_possible_ones() {
 }
 
 #[test]
-fn impossible_sizes_are_told_with_a_possible_one() {
+fn impossible_sizes_are_refused_with_a_possible_one() {
     for (disk, pieces) in [
         ("a=memory:0", ["disk 'a'", "the size is 0", "at least one block of 512 bytes"]),
         ("a=null:0", ["disk 'a'", "the size is 0", "at least one block of"]),
@@ -58,7 +58,7 @@ fn file_of_impossible_size_is_left_as_it_is() {
 }
 
 #[test]
-fn bad_configuration_is_told_with_file_line_and_column() {
+fn bad_configuration_is_refused_with_file_line_and_column() {
     let dir = Scratch::new();
     let refuse = |toml: &str| {
         std::fs::write(dir.path("fip.toml"), toml).expect("a file");
@@ -79,7 +79,7 @@ fn bad_configuration_is_told_with_file_line_and_column() {
 }
 
 #[test]
-fn way_to_wait_that_the_cpu_lacks_is_told_with_those_it_has() {
+fn wait_mode_that_the_cpu_lacks_is_refused_with_those_it_has() {
     let dir = Scratch::new();
     for mode in WaitMode::ALL.into_iter().filter(|mode| mode.available().is_err()) {
         let pieces = ["this CPU has no ", "CPUID leaf", "use adaptive, pause, spin, yield"];
@@ -91,7 +91,7 @@ fn way_to_wait_that_the_cpu_lacks_is_told_with_those_it_has() {
 }
 
 #[test]
-fn missing_doubled_and_unknown_settings_are_told() {
+fn missing_duplicate_and_unknown_settings_are_refused() {
     assert_says(&refused(&[]), &["no disk to serve", "--disk a=memory:256M"]);
     assert_says(
         &refused(&["--disk", "a=memory:1M", "--disk", "a=null:1M"]),
@@ -111,14 +111,14 @@ fn missing_doubled_and_unknown_settings_are_told() {
 #[test]
 fn second_daemon_on_the_same_socket_is_refused_and_the_first_goes_on() {
     let daemon = Daemon::start(&["--disk", "a=memory:1M"]);
-    let mut witness = CorrectClient::new(&daemon, "a");
+    let mut correct_client = CorrectClient::new(&daemon, "a");
     let socket = daemon.socket();
     let mut second = Command::new(env!("CARGO_BIN_EXE_fipseed"));
     let output = second.args(["--disk", "b=memory:1M", "--listen"]).arg(&socket).output().expect("it can be started");
     assert!(!output.status.success(), "two daemons on one socket");
     let text = String::from_utf8_lossy(&output.stderr);
     assert_says(&text, &["another server already listens at", "stop it, or choose another path with --listen"]);
-    witness.check();
+    correct_client.check();
     CorrectClient::new(&daemon, "a").check();
 }
 
@@ -129,11 +129,11 @@ fn socket_of_a_killed_daemon_is_taken_over_and_the_file_disk_is_as_it_was() {
     let mut client = daemon.blocking("f");
     client.write_at(&data, 1 << 20).expect("written");
     daemon.kill_9();
-    assert!(daemon.socket().exists(), "the path stays behind");
+    assert!(daemon.socket().exists(), "the socket file is still there");
     daemon.restart();
     let mut read = vec![0; data.len()];
     daemon.blocking("f").read_at(&mut read, 1 << 20).expect("read");
-    assert!(read == data, "what was written before the kill is there");
+    assert!(read == data, "what was written before the kill is on the disk");
     assert_says(&daemon.log(), &["taking over the socket of a daemon that is gone"]);
 }
 
@@ -157,22 +157,22 @@ fn socket_path_that_is_a_file_a_directory_or_too_long_is_refused_and_kept() {
 #[test]
 fn file_disk_that_another_daemon_serves_is_refused_and_that_one_goes_on() {
     let daemon = Daemon::start(&["--disk", "f=file:{dir}/disk,size=1M"]);
-    let mut witness = CorrectClient::new(&daemon, "f");
+    let mut correct_client = CorrectClient::new(&daemon, "f");
     let spec = format!("g=file:{}", daemon.dir.path("disk").display());
     let text = refused(&["--disk", &spec]);
     assert_says(&text, &["disk 'g'", "is in use by process", &daemon.pid().to_string(), "stop the other one"]);
-    witness.check();
+    correct_client.check();
 }
 
 #[test]
-fn too_low_limit_of_open_files_is_told() {
+fn too_low_limit_of_open_files_is_reported() {
     let prefix = with_limit("ulimit -n 64; exec \"$@\"");
     let text = refused_in(&Scratch::new(), &prefix, &["--disk", "a=memory:1M"]);
     assert_says(&text, &["only 64 files may be open", "at least 128", "ulimit -n", "LimitNOFILE="]);
 }
 
 #[test]
-fn too_low_limit_of_locked_memory_is_told() {
+fn too_low_limit_of_locked_memory_is_reported() {
     // Root has CAP_IPC_LOCK, which no limit binds.
     let drop = "ulimit -l 64; if [ \"$(id -u)\" = 0 ]; then exec setpriv --bounding-set -ipc_lock --inh-caps -ipc_lock \"$@\"; fi; exec \"$@\"";
     let dir = Scratch::new();
@@ -181,7 +181,7 @@ fn too_low_limit_of_locked_memory_is_told() {
 }
 
 #[test]
-fn missing_huge_pages_are_told() {
+fn missing_huge_pages_are_reported() {
     let pool = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let free = pool.lines().find_map(|line| line.strip_prefix("HugePages_Free:")).map(|count| count.trim().to_owned());
     match free.as_deref() {

@@ -52,12 +52,12 @@ fn content_size_and_numbers_of_a_memory_disk_survive() {
     expected[..64 << 10].fill(0);
     let mut bytes = vec![0xff; 1 << 20];
     client.read_at(&mut bytes, 1 << 20).expect("read");
-    assert!(bytes == expected, "the content came along");
-    // Who comes now finds the same, at the size it has now.
+    assert!(bytes == expected, "the content is the same");
+    // A new client finds the same content, at the present size.
     let mut late = daemon.blocking("m");
     assert_eq!(late.info().size_bytes(), 32 << 20);
     late.write_at(&stamp(4096, 9, 9), 31 << 20).expect("written");
-    client.read_at(&mut bytes[..4096], 31 << 20).expect("within the size that it was told");
+    client.read_at(&mut bytes[..4096], 31 << 20).expect("within the size in its event");
     assert!(bytes[..4096] == stamp(4096, 9, 9));
     assert_eq!(daemon.attached_count("m"), 2);
     drop((client, late));
@@ -72,7 +72,7 @@ fn sleepers_are_woken_by_the_new_daemon_and_wake_it() {
     let sleeps =
         |daemon: &Daemon| daemon.admin(&json!({ "request": "stat" }))["workers"][0]["sleeps"].as_u64().expect("a number");
     for round in 0..5_u64 {
-        // Both sides sleep when the new daemon comes: ours on an event that only a resize causes.
+        // Both sides sleep when the new daemon starts: the client waits for an event that only a resize causes.
         let size_bytes = (17 + round) << 20;
         let sleeper = std::thread::spawn(move || {
             let mut finished = 0;
@@ -120,9 +120,9 @@ fn memory_and_rights_of_clients_come_along() {
         assert_says(&refusal_of(daemon.attach(&Daemon::options("m")), RefusalCode::Busy), &["in use exclusively"]);
         let buffer = read_only.allocate(4096).expect("a pool");
         read_only_queue.write(0, buffer.segment(0, 4096), false, 0).expect("room");
-        assert_eq!(finish_one(&mut read_only_queue), Status::ReadOnly, "what it asked for still holds");
+        assert_eq!(finish_one(&mut read_only_queue), Status::ReadOnly, "its access mode is kept");
     }
-    // The new daemon knows what was registered with the old one, and lets go of it.
+    // The new daemon knows what was registered with the old one, and releases it.
     disk.unregister(&gone).expect("unregistered");
     queues[0].read(0, lost.segment(0, 4096), 0).expect("room");
     assert_eq!(finish_one(&mut queues[0]), Status::BadMemory);
@@ -130,13 +130,13 @@ fn memory_and_rights_of_clients_come_along() {
     queues[0].read(0, again.buffer(0, 4096).expect("inside").segment(0, 4096), 0).expect("room");
     assert_eq!(finish_one(&mut queues[0]), Status::Ok);
     disk.detach(queues).expect("in order");
-    eventually("it is gone", || daemon.attached_count("m") == 0);
+    eventually("the client is gone", || daemon.attached_count("m") == 0);
 }
 
 /// checks: R-4.8-4
 #[test]
 fn many_clients_and_unfinished_handshakes_come_along() {
-    // One worker: each that serves a file disk has an io_uring, which is a descriptor.
+    // One worker: each worker that serves a file disk has an io_uring, which is a descriptor.
     let mut daemon = Daemon::start(&["--disk", "m=memory:64M", "--disk", "f=file:{dir}/disk,size=64M"]);
     let mut correct_clients: Vec<CorrectClient> =
         (0..40).map(|index| CorrectClient::new(&daemon, if index % 2 == 0 { "m" } else { "f" })).collect();
@@ -146,10 +146,10 @@ fn many_clients_and_unfinished_handshakes_come_along() {
         daemon.take_over();
         correct_clients.iter_mut().for_each(CorrectClient::check);
     }
-    // It is greeted by another than it connected to. On a machine that stalls, its 5 s to say something may pass first: once more.
+    // WELCOME comes from another daemon than it connected to. If the machine stalls, its 5 s for HELLO may pass first: retry.
     let hello = Control::Hello { version_min: VERSION, version_max: VERSION, features: 0 };
     let mut silent = None;
-    eventually("one that has said nothing comes along", || {
+    eventually("a silent connection is handed over", || {
         let connected = Seqpacket::connect(&daemon.socket()).expect("it listens");
         daemon.take_over();
         let answer = ask::<Infallible>(&connected, &hello, &[], "the greeting").map(|(answer, _)| answer);
@@ -158,15 +158,15 @@ fn many_clients_and_unfinished_handshakes_come_along() {
         is_greeted
     });
     drop(silent);
-    // An io_uring is made when a file is first asked for something.
+    // An io_uring is created at the first request to a file.
     correct_clients.iter_mut().for_each(CorrectClient::check);
-    // What is handed over is closed with its client, not kept.
+    // Descriptors that are handed over are closed with their client.
     eventually("as many descriptors as before", || daemon.fd_count() == descriptors);
     drop(correct_clients);
-    eventually("all are gone", || daemon.attached_count("m") + daemon.attached_count("f") == 0);
+    eventually("all clients are gone", || daemon.attached_count("m") + daemon.attached_count("f") == 0);
     daemon.signal_term();
     assert!(daemon.await_exit().success());
-    assert!(!daemon.socket().exists() && !daemon.dir.path("s.lock").exists(), "the last removes what the first made");
+    assert!(!daemon.socket().exists() && !daemon.dir.path("s.lock").exists(), "the last daemon removes what the first made");
 }
 
 #[test]

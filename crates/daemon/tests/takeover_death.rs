@@ -8,7 +8,7 @@ use std::time::Duration;
 use common::{Daemon, bytes_of, eventually, finish_one, stamp};
 use fipsee_block::client::{Disk, Error, Queue, ReconnectPolicy};
 use fipsee_block::wire::Status;
-use takeover_common::between::{Plan, Victim, kill_at_every_packet, stand_between, step_between};
+use takeover_common::between::{Plan, Victim, forward_until_killed, intercept, kill_at_every_packet};
 
 const POLICY: ReconnectPolicy = ReconnectPolicy {
     give_up_after: Duration::from_secs(30),
@@ -16,7 +16,7 @@ const POLICY: ReconnectPolicy = ReconnectPolicy {
     pause_max: Duration::from_millis(20),
 };
 
-/// A client that reads what it wrote, across whatever happens.
+/// A client that reads back its writes, across every failure.
 struct ReconnectingClient {
     disk: Disk,
     queues: Vec<Queue>,
@@ -34,7 +34,7 @@ impl ReconnectingClient {
         let buffer = self.disk.allocate(4096).expect("a pool");
         if self.version > 0 {
             self.request(|queue| queue.read(8, buffer.segment(0, 4096), 0).expect("room"));
-            assert!(bytes_of(&buffer) == stamp(4096, 5, self.version), "what was written last");
+            assert!(bytes_of(&buffer) == stamp(4096, 5, self.version), "the last write");
         }
         self.version += 1;
         buffer.fill(0, &stamp(4096, 5, self.version));
@@ -50,7 +50,7 @@ impl ReconnectingClient {
                 Ok(_) => {}
                 Err(Error::Disconnected) => {
                     self.reconnects += 1;
-                    self.disk.reconnect(&mut self.queues, &POLICY, &mut |_| {}).expect("somebody serves");
+                    self.disk.reconnect(&mut self.queues, &POLICY, &mut |_| {}).expect("a daemon serves");
                 }
                 Err(other) => panic!("{other}"),
             }
@@ -59,47 +59,47 @@ impl ReconnectingClient {
     }
 }
 
-/// One takeover in which somebody dies; `false`: it was over before that step.
+/// One takeover in which one daemon is killed; `false`: it was over before that step.
 fn kill_at(plan: Plan) -> bool {
     let mut daemon = Daemon::start(&["--disk", "f=file:{dir}/disk,size=1M"]);
-    let mut survivor = ReconnectingClient::new(&daemon);
-    survivor.round();
-    let (listener, real) = step_between(&daemon);
+    let mut reconnecting = ReconnectingClient::new(&daemon);
+    reconnecting.round();
+    let (listener, real) = intercept(&daemon);
     let mut new = daemon.launch_takeover(&[]);
-    let outcome = stand_between(&listener, &real, plan, &mut daemon, &mut new);
+    let outcome = forward_until_killed(&listener, &real, plan, &mut daemon, &mut new);
     drop(listener);
     if !outcome.killed {
         assert!(outcome.taken, "{}", daemon.log());
         daemon.await_exit();
         daemon.replace(new);
-        survivor.round();
-        assert_eq!(survivor.reconnects, 0);
+        reconnecting.round();
+        assert_eq!(reconnecting.reconnects, 0);
         return false;
     }
     let new_serves = plan.victim == Victim::Old;
     if new_serves {
-        // It serves what it has been given in full, or begins anew.
+        // The new daemon serves what it has received in full, or starts afresh.
         daemon.replace(new);
     }
     let context = format!("{plan:?} at {}: {}", outcome.at, daemon.log());
     if plan.victim == Victim::New && outcome.taken {
-        // It was the daemon when it died, and the old one is none any more: as after any death of a daemon.
+        // The new daemon served when it died, and the old one no longer does: as after any death of a daemon.
         daemon.await_exit();
         return true;
     }
     for _ in 0..3 {
-        survivor.round();
+        reconnecting.round();
     }
     if plan.victim == Victim::New || outcome.at == "taken" {
-        assert_eq!(survivor.reconnects, 0, "it must not notice: {context}");
+        assert_eq!(reconnecting.reconnects, 0, "the client must not notice: {context}");
     }
-    // Exactly one: whoever comes now finds what the other client wrote, and nobody else has the socket or the disk.
-    eventually("it can be attached to", || Disk::attach(&daemon.socket(), &Daemon::options("f")).is_ok());
+    // Exactly one: a new client finds what the other client wrote, and no other daemon has the socket or the disk.
+    eventually("the daemon can be attached to", || Disk::attach(&daemon.socket(), &Daemon::options("f")).is_ok());
     let (disk, mut queue) = daemon.client(&Daemon::options("f"));
     let buffer = disk.allocate(4096).expect("a pool");
     queue.read(8, buffer.segment(0, 4096), 0).expect("room");
     assert_eq!(finish_one(&mut queue), Status::Ok);
-    assert!(bytes_of(&buffer) == stamp(4096, 5, survivor.version), "{context}");
+    assert!(bytes_of(&buffer) == stamp(4096, 5, reconnecting.version), "{context}");
     true
 }
 

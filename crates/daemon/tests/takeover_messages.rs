@@ -1,4 +1,4 @@
-//! What clients say while a daemon takes over from another is heard once and answered once, whichever of the two hears it.
+//! Messages of clients during a takeover are read once and answered once, by either daemon.
 
 mod common;
 mod takeover_common;
@@ -12,7 +12,7 @@ use fipsee_block::client::AttachOptions;
 use fipsee_block::wire::Status;
 use takeover_common::Load;
 
-/// Something that is done again and again, and must always come off.
+/// A task that is repeated, and must succeed each time.
 struct RepeatedTask {
     what: &'static str,
     stop: Arc<AtomicBool>,
@@ -43,7 +43,7 @@ impl RepeatedTask {
 
     fn finish(self) {
         self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().expect("it always came off");
+        self.thread.join().expect("every repetition succeeded");
     }
 }
 
@@ -82,5 +82,5 @@ fn control_messages_that_come_meanwhile_are_answered_once() {
     memory.finish();
     attaching.finish();
     load.finish();
-    eventually("all are gone", || daemon.attached_count("m") + daemon.attached_count("w") == 0);
+    eventually("all clients are gone", || daemon.attached_count("m") + daemon.attached_count("w") == 0);
 }

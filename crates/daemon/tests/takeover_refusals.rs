@@ -1,4 +1,4 @@
-//! A takeover that is refused, by either side or by a liar: the reason is told, and the old daemon goes on.
+//! A takeover that either side refuses, or that a faulty peer breaks: the reason is reported, and the old daemon goes on.
 
 mod common;
 mod takeover_common;
@@ -14,12 +14,12 @@ use takeover_common::{FakeNew, Load};
 
 const DISKS: [&str; 4] = ["--disk", "m=memory:16M", "--disk", "f=file:{dir}/disk,size=16M"];
 
-/// What a new daemon says that asks with these arguments. The old one goes on with its clients.
+/// The error of a new daemon with these arguments. The old one goes on with its clients.
 #[track_caller]
-fn refusal(daemon: &Daemon, witness: &mut CorrectClient, arguments: &[&str]) -> String {
+fn refusal(daemon: &Daemon, correct_client: &mut CorrectClient, arguments: &[&str]) -> String {
     let arguments: Vec<&str> = ["--takeover"].iter().chain(arguments).copied().collect();
     let text = refused_in(&daemon.dir, &[], &arguments);
-    witness.check();
+    correct_client.check();
     CorrectClient::new(daemon, "f").check();
     text
 }
@@ -27,7 +27,7 @@ fn refusal(daemon: &Daemon, witness: &mut CorrectClient, arguments: &[&str]) -> 
 #[test]
 fn what_does_not_fit_is_refused_by_name() {
     let daemon = Daemon::start(&DISKS);
-    let mut witness = CorrectClient::new(&daemon, "m");
+    let mut correct_client = CorrectClient::new(&daemon, "m");
     let with = |disks: &[&str]| disks.iter().flat_map(|disk| ["--disk".to_owned(), (*disk).to_owned()]).collect::<Vec<_>>();
     std::fs::write(daemon.dir.path("other"), vec![0; 16 << 20]).expect("a file");
     let file = "f=file:{dir}/disk,size=16M";
@@ -46,18 +46,18 @@ fn what_does_not_fit_is_refused_by_name() {
     ] {
         let arguments = with(&disks);
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        assert_says(&refusal(&daemon, &mut witness, &arguments), &pieces);
+        assert_says(&refusal(&daemon, &mut correct_client, &arguments), &pieces);
     }
     let all = |more: &[&'static str]| DISKS.iter().chain(more).copied().collect::<Vec<_>>();
     let _second = CorrectClient::new(&daemon, "m");
-    let text = refusal(&daemon, &mut witness, &all(&["--max-clients", "1"]));
+    let text = refusal(&daemon, &mut correct_client, &all(&["--max-clients", "1"]));
     assert_says(&text, &["2 clients are connected and max_clients is 1 here"]);
-    let text = refusal(&daemon, &mut witness, &all(&["--vhost-user", "m={dir}/vm"]));
+    let text = refusal(&daemon, &mut correct_client, &all(&["--vhost-user", "m={dir}/vm"]));
     assert_says(&text, &["does not serve disk 'm' at", "/vm"]);
-    // After all of this it can still be done.
+    // After all of this a takeover is still possible.
     let mut daemon = daemon;
     daemon.take_over();
-    witness.check();
+    correct_client.check();
 }
 
 #[test]
@@ -69,17 +69,17 @@ fn there_must_be_a_daemon() {
 #[test]
 fn memory_that_cannot_be_handed_over_is_named() {
     let daemon = Daemon::start(&["--disk", "m=memory:16M,thp"]);
-    let mut witness = CorrectClient::new(&daemon, "m");
+    let mut correct_client = CorrectClient::new(&daemon, "m");
     let text = refused_in(&daemon.dir, &[], &["--takeover", "--disk", "m=memory:16M,thp"]);
     assert_says(&text, &["the running daemon refuses: disk 'm'", "cannot be handed over", "stop and start"]);
-    witness.check();
+    correct_client.check();
 }
 
 #[test]
 fn requests_that_a_disk_does_not_finish_in_time_stay_where_they_are() {
     let daemon = Daemon::start(&DISKS);
     let load = Load::start(&daemon, "f", 64);
-    // With no patience at all, something is in flight now and then; what was refused must go on.
+    // With a timeout of zero, something is in flight now and then; the old daemon must go on.
     let mut refusals = 0;
     let deadline = Instant::now() + TIMEOUT;
     let mut daemon = daemon;
@@ -112,13 +112,13 @@ fn only_root_and_the_daemons_user_may_ask() {
     }
     let daemon = Daemon::start(&DISKS);
     let admin = fipsee_daemon::admin::admin_path(&daemon.socket());
-    // Whoever may administer, as the group in the packages, may not do this.
+    // A user who may administer, as the group in the packages, may not do this.
     for path in [&daemon.dir.0, &admin] {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).expect("ours");
     }
     let asked = std::thread::spawn(move || {
         let user = rustix::process::Uid::from_raw(65534);
-        // Of this thread alone, as the kernel counts it when it connects.
+        // For this thread alone: the kernel takes its credentials when it connects.
         rustix::thread::set_thread_res_uid(user, user, user).expect("root may");
         let mut stream = UnixStream::connect(&admin).expect("it listens");
         stream.write_all(b"{\"request\":\"takeover\",\"version\":5,\"wait_ms\":1}\n").expect("it reads");
@@ -130,7 +130,7 @@ fn only_root_and_the_daemons_user_may_ask() {
     CorrectClient::new(&daemon, "m").check();
 }
 
-/// Everything that the old daemon sends, up to the point where it wants an answer.
+/// Everything that the old daemon sends, up to the point where it waits for an answer.
 fn receive_until(fake: &FakeNew, last: &str) -> Vec<OwnedFd> {
     let mut held = Vec::new();
     loop {
@@ -143,7 +143,7 @@ fn receive_until(fake: &FakeNew, last: &str) -> Vec<OwnedFd> {
 }
 
 #[test]
-fn liars_change_nothing() {
+fn faulty_new_daemons_change_nothing() {
     let daemon = Daemon::start(&DISKS);
     let load = Load::start(&daemon, "m", 64);
     let other = Load::start(&daemon, "f", 8);
@@ -165,7 +165,7 @@ fn liars_change_nothing() {
         load.await_progress();
         other.await_progress();
     }
-    // Answers that come too early or instead of others.
+    // Answers that come too early or in place of others.
     for (before, word) in [("prepare", "taken"), ("end", "prepared")] {
         let fake = FakeNew::connect(&daemon);
         if before == "end" {
@@ -182,7 +182,7 @@ fn liars_change_nothing() {
 }
 
 #[test]
-fn who_hangs_up_at_any_step_changes_nothing() {
+fn hang_up_at_any_step_changes_nothing() {
     let daemon = Daemon::start(&DISKS);
     let load = Load::start(&daemon, "f", 32);
     for steps in 0..20 {
@@ -204,18 +204,18 @@ fn who_hangs_up_at_any_step_changes_nothing() {
 }
 
 #[test]
-fn silence_has_a_deadline_and_what_comes_late_is_not_heard() {
+fn silence_has_a_deadline_and_what_comes_late_is_ignored() {
     let daemon = Daemon::start(&DISKS);
     let load = Load::start(&daemon, "m", 16);
     let fake = FakeNew::connect(&daemon);
     let _held = receive_until(&fake, "prepare");
     fake.send(b"{\"packet\":\"prepared\"}");
     let _clients = receive_until(&fake, "end");
-    // It holds everything, and says nothing.
+    // The new daemon has everything, and sends nothing.
     let (packet, _) = fake.receive().expect("the old daemon speaks first");
     assert_says(packet["reason"].as_str().expect("refused"), &["in time"]);
     load.await_progress();
-    assert!(!fake.try_send(b"{\"packet\":\"taken\"}"), "too late: the kernel says so");
+    assert!(!fake.try_send(b"{\"packet\":\"taken\"}"), "too late: the send fails");
     load.await_progress();
     load.finish();
 }
@@ -226,11 +226,11 @@ fn silence_while_clients_are_served_costs_them_nothing() {
     let load = Load::start(&daemon, "m", 16);
     let fake = FakeNew::connect(&daemon);
     let before = Instant::now();
-    eventually("it is given up", || {
+    eventually("the takeover is given up", || {
         load.await_progress();
         daemon.log().contains("not handed over")
     });
-    assert!(before.elapsed() > Duration::from_secs(5), "it had its time");
+    assert!(before.elapsed() > Duration::from_secs(5), "the new daemon had its time");
     drop(fake);
     load.finish();
 }

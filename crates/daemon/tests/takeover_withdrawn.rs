@@ -1,4 +1,4 @@
-//! The old daemon takes back what it gave when the new one has everything already: that one lets go of it and ends.
+//! The old daemon withdraws the takeover when the new one has everything already: the new one releases it and ends.
 
 mod common;
 mod guest_common;
@@ -9,7 +9,7 @@ use fipsee_guest::device::Options;
 use guest_common::load::{GuestLoad, Way};
 use guest_common::start_with;
 use takeover_common::Load;
-use takeover_common::between::{refuse_at_the_end, step_between};
+use takeover_common::between::{intercept, refuse_at_the_end};
 
 #[test]
 fn new_daemon_that_may_not_serve_after_all_lets_go_of_everything() {
@@ -18,21 +18,21 @@ fn new_daemon_that_may_not_serve_after_all_lets_go_of_everything() {
     let load = Load::start(&daemon, "m", 32);
     let guests =
         [GuestLoad::start(&daemon, "d", &options, Way::Virtqueue, 32), GuestLoad::start(&daemon, "e", &options, Way::Ring, 32)];
-    let (listener, real) = step_between(&daemon);
+    let (listener, real) = intercept(&daemon);
     for _ in 0..3 {
         load.await_progress();
         guests.iter().for_each(GuestLoad::await_progress);
         let before = daemon.log().len();
         let mut new = daemon.launch_takeover(&[]);
         refuse_at_the_end(&listener, &real);
-        // One that went on with the queues would never end: it would wait for clients to leave it.
+        // A daemon that went on with the queues would never end: it would wait for clients to leave.
         eventually("the new daemon ends", || new.try_wait().expect("a child can be asked").is_some());
         assert!(!new.wait().expect("it has ended").success());
         // The running daemon may write its line after the new one has ended.
         let said = || daemon.log().split_off(before);
-        eventually("the running daemon goes on", || said().contains("everything goes on"));
+        eventually("the running daemon goes on", || said().contains("this daemon continues"));
         let said = said();
-        assert_says(&said, &["the running daemon refuses: it took too long", "not handed over; everything goes on"]);
+        assert_says(&said, &["the running daemon refuses: it took too long", "not handed over; this daemon continues"]);
         load.await_progress();
         guests.iter().for_each(GuestLoad::await_progress);
     }

@@ -1,4 +1,4 @@
-//! What the daemon makes of who connects: groups, and what all clients of one user may hold.
+//! Users: their groups, and the limits of all clients of one user.
 
 mod common;
 
@@ -8,7 +8,7 @@ use fipsee_ring::control::RefusalCode;
 use rustix::process::{Gid, Uid};
 use serde_json::json;
 
-/// From a thread with other credentials, which the connection keeps.
+/// Attach from a thread with other credentials, which the connection keeps.
 fn as_user<T: Send + 'static>(id: u32, groups: &[u32], act: impl FnOnce() -> T + Send + 'static) -> T {
     let groups: Vec<Gid> = groups.iter().map(|group| Gid::from_raw(*group)).collect();
     let change = move || {
@@ -64,10 +64,10 @@ fn hypervisor_is_known_by_its_supplementary_groups() {
         as_user(4000, groups, move || std::os::unix::net::UnixStream::connect(path).expect("everyone may connect"))
     };
     let refused = connect(&[4001]);
-    eventually("it is refused", || daemon.log().contains("a hypervisor is refused"));
+    eventually("the hypervisor is refused", || daemon.log().contains("a hypervisor is refused"));
     drop(refused);
     let _welcome = connect(&[4001, 4002]);
-    eventually("it is let in", || daemon.log().contains("a hypervisor attached"));
+    eventually("the hypervisor is admitted", || daemon.log().contains("a hypervisor attached"));
     assert_eq!(daemon.log().matches("a hypervisor is refused").count(), 1);
 }
 

@@ -1,4 +1,4 @@
-//! Virtual machines are served: what a guest writes is there, whatever its hypervisor does meanwhile.
+//! Virtual machines are served: a guest's writes are kept, whatever its hypervisor does meanwhile.
 
 mod common;
 
@@ -58,7 +58,7 @@ fn the_next_hypervisor_is_served_whenever_the_one_before_left() {
         }
     }
     Vm::boot(&socket).check();
-    eventually("nobody is attached", || daemon.attached_count("a") == 0);
+    eventually("no client is attached", || daemon.attached_count("a") == 0);
     assert_eq!(daemon.fd_count(), descriptors);
     assert_eq!(common::mapping_count(daemon.pid()), mappings, "the guests' memory is unmapped");
 }
@@ -82,7 +82,7 @@ fn a_queue_runs_once_all_of_it_is_known_in_whatever_order_that_was_said() {
         let hypervisor = Hypervisor::connect(&daemon.dir.path("a.sock"));
         let (ram, mut queue) = (Ram::new(1 << 20), Queue::new(0));
         hypervisor.negotiate(&ram);
-        // Requests may be there before anybody looks.
+        // Requests may be available before the queue runs.
         ram.write(queue.data_offset(0), &common::stamp(BLOCK_BYTES, 0, 4));
         queue.put(&ram, 0, OUT, 0);
         queue.kick();
@@ -120,14 +120,14 @@ fn without_protocol_features_a_queue_needs_no_enabling() {
 }
 
 #[test]
-fn a_stopped_queue_tells_where_it_stopped_and_goes_on_there() {
+fn a_stopped_queue_reports_where_it_stopped_and_goes_on_there() {
     let daemon = Daemon::start(A);
     let mut vm = Vm::boot(&daemon.dir.path("a.sock"));
     vm.check();
     assert_eq!(vm.queue.stop(&vm.hypervisor), vm.queue.next_available);
     vm.queue.put(&vm.ram, 0, FLUSH, 0);
     vm.queue.kick();
-    // Whoever is asked and has answered has looked at everything before.
+    // An answered request means that every earlier one was seen.
     vm.hypervisor.ask(GET_FEATURES, &[]);
     assert_eq!(vm.queue.reap(&vm.ram), []);
     vm.queue.next_available -= 1;
@@ -228,7 +228,7 @@ fn memory_comes_and_goes_while_the_queue_runs() {
         vm.queue.wait(&vm.ram, 1)[0].1
     };
     for _ in 0..10 {
-        assert_eq!(read_into_more(&mut vm), IOERR, "it is not there");
+        assert_eq!(read_into_more(&mut vm), IOERR, "the region is not mapped");
         vm.hypervisor.send(ADD_MEM_REG, &region, &[more.file.as_fd()]);
         assert_eq!(read_into_more(&mut vm), OK);
         assert_eq!(more.read(0x1000, BLOCK_BYTES), common::stamp(BLOCK_BYTES, 2, 9));
@@ -244,13 +244,13 @@ fn memory_comes_and_goes_while_the_queue_runs() {
 fn a_queue_whose_memory_is_taken_away_waits_for_it() {
     let daemon = Daemon::start(&[A, &["--disk", "w=memory:1M"]].concat());
     let mut vm = Vm::boot(&daemon.dir.path("a.sock"));
-    let mut witness = CorrectClient::new(&daemon, "w");
+    let mut correct_client = CorrectClient::new(&daemon, "w");
     vm.check();
     let region = [u64s(&[0]), vm.ram.region()].concat();
     vm.hypervisor.send(REM_MEM_REG, &region, &[]);
     vm.queue.put(&vm.ram, 0, FLUSH, 0);
     vm.queue.kick();
-    witness.check();
+    correct_client.check();
     assert_eq!(vm.queue.reap(&vm.ram), []);
     assert_says(&daemon.log(), &["a queue stops with its memory", "disk=\"a\"", "queue=0"]);
     vm.hypervisor.send(ADD_MEM_REG, &region, &[vm.ram.file.as_fd()]);
@@ -264,7 +264,7 @@ fn device_that_follows_another_on_its_connection_begins_anew() {
     let mut vm = Vm::boot(&daemon.dir.path("a.sock"));
     vm.write_block(2, 9);
     for _ in 0..3 {
-        // Unplugged, as by QEMU: the queue is stopped, nobody hangs up, the memory is not taken away.
+        // Unplugged, as by QEMU: the queue is stopped, the connection stays open, the memory stays.
         vm.queue.stop(&vm.hypervisor);
         vm.hypervisor.say(SET_OWNER, &[]);
         let (ram, mut queue) = (Ram::new(1 << 20), Queue::new(0));

@@ -1,4 +1,4 @@
-//! Whoever dies in the middle of requests: what was acknowledged is there, and nothing is carried out twice or forgotten.
+//! Either side is killed in the middle of requests: acknowledged writes are kept, and no request is carried out twice or lost.
 
 mod common;
 
@@ -21,7 +21,7 @@ fn put_writes(vm: &mut Vm, version: u64) {
     }
 }
 
-/// Blocks of a disk, as a local client sees them, are those of some version each; which.
+/// The version of each block of a disk, as a local client reads it.
 #[track_caller]
 fn versions(daemon: &Daemon, disk: &str, possible: &[u64]) -> Vec<u64> {
     // The guest may be running: it alone writes.
@@ -42,11 +42,11 @@ fn hypervisor_that_leaves_with_writes_in_flight_finds_every_acknowledged_one() {
     let socket = daemon.dir.path("f.sock");
     let descriptors = {
         Vm::boot(&socket).check();
-        eventually("nobody is attached", || daemon.attached_count("f") == 0);
+        eventually("no client is attached", || daemon.attached_count("f") == 0);
         daemon.fd_count()
     };
     let mut acknowledged = vec![0; usize::from(SLOTS)];
-    // The first versions are whole before the game begins.
+    // The first versions are complete before the load begins.
     let mut vm = Vm::boot(&socket);
     put_writes(&mut vm, 0);
     vm.queue.kick();
@@ -58,8 +58,8 @@ fn hypervisor_that_leaves_with_writes_in_flight_finds_every_acknowledged_one() {
         vm.queue.kick();
         let answered = if version % 2 == 0 { Vec::new() } else { vm.queue.wait_for_some(&vm.ram) };
         drop(vm.hypervisor);
-        // What is answered after the hang-up counts, too.
-        eventually("nobody is attached", || daemon.attached_count("f") == 0);
+        // Requests answered after the hang-up count, too.
+        eventually("no client is attached", || daemon.attached_count("f") == 0);
         for (slot, status) in answered.into_iter().chain(vm.queue.reap(&vm.ram)) {
             assert_eq!(status, OK);
             acknowledged[usize::from(slot)] = version;
@@ -68,12 +68,12 @@ fn hypervisor_that_leaves_with_writes_in_flight_finds_every_acknowledged_one() {
         for (found, acknowledged) in versions(&daemon, "f", &possible).into_iter().zip(&acknowledged) {
             assert!(found >= *acknowledged, "an acknowledged write is lost: {found} instead of {acknowledged}");
         }
-        eventually("nobody is attached", || daemon.attached_count("f") == 0);
+        eventually("no client is attached", || daemon.attached_count("f") == 0);
     }
     assert_eq!(daemon.fd_count(), descriptors);
 }
 
-/// Alone, nothing; as another test's process, a hypervisor that writes for ever.
+/// By itself, nothing; as another test's child, a hypervisor that writes for ever.
 #[test]
 fn hypervisor_with_writes_in_flight() {
     let Some(socket) = socket_given() else { return };
@@ -97,9 +97,9 @@ fn a_hypervisor_killed_in_the_middle_of_io_leaves_nothing_behind() {
         child.kill().expect("killed");
         child.wait().expect("gone");
         Vm::boot(&socket).check();
-        eventually("nobody is attached", || daemon.attached_count("f") == 0);
+        eventually("no client is attached", || daemon.attached_count("f") == 0);
         let now = (daemon.fd_count(), common::mapping_count(daemon.pid()));
-        assert_eq!(now, *counts.get_or_insert(now), "descriptors or mappings of the dead stay behind");
+        assert_eq!(now, *counts.get_or_insert(now), "descriptors or mappings of a dead hypervisor are still there");
     }
 }
 
@@ -121,7 +121,7 @@ impl Inflight {
     }
 }
 
-/// As QEMU connects again: the same memory, the same area, and the base where the used ring stands.
+/// As QEMU connects again: the same memory, the same area, and the used ring's index as the base.
 fn reconnect(vm: &mut Vm, socket: &Path, inflight: &Inflight) {
     vm.hypervisor = Hypervisor::connect(socket);
     vm.hypervisor.negotiate(&vm.ram);
@@ -162,7 +162,7 @@ fn a_killed_daemon_carries_out_what_was_in_flight_once_it_is_back() {
 }
 
 #[test]
-fn a_resize_is_told_to_the_guest_and_takes_effect() {
+fn a_resize_is_reported_to_the_guest_and_takes_effect() {
     let daemon = Daemon::start(&["--disk", "f=file:{dir}/disk,size=1M", "--vhost-user", "f={dir}/f.sock"]);
     let mut vm = Vm::boot(&daemon.dir.path("f.sock"));
     let (ours, theirs) = UnixStream::pair().expect("a pair");
@@ -175,13 +175,13 @@ fn a_resize_is_told_to_the_guest_and_takes_effect() {
         let answer = daemon.admin(&request);
         assert_eq!(answer["size_bytes"], megabytes << 20);
         let mut message = [0; 12];
-        std::io::Read::read_exact(&mut &ours, &mut message).expect("word of it");
+        std::io::Read::read_exact(&mut &ours, &mut message).expect("a notification");
         assert_eq!(message[..], u32s(&[2, 1, 0]), "CONFIG_CHANGE_MSG");
         assert_eq!(config(&vm.hypervisor, 0, 8), u64s(&[(megabytes << 20) / 512]));
         assert_eq!(vm.queue.run(&vm.ram, OUT, last), OK);
         assert_eq!(vm.queue.run(&vm.ram, OUT, last + 8), IOERR);
     }
-    // A hypervisor that does not listen there costs nothing.
+    // A hypervisor that does not read there does no harm.
     drop(ours);
     daemon.admin(&json!({ "request": "resize", "disk": "f", "size_bytes": 1 << 20, "shrink": true, "force": true }));
     vm.check();

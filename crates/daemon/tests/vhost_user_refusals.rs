@@ -1,4 +1,4 @@
-//! A hypervisor or guest that talks nonsense loses its own connection or queue, and nobody else notices.
+//! A hypervisor or guest that sends nonsense loses its own connection or queue, and no other is affected.
 
 mod common;
 
@@ -11,7 +11,7 @@ use fipsee_ring::control::RefusalCode;
 
 const A: &[&str] = &["--disk", "a=memory:1M", "--disk", "w=memory:1M", "--vhost-user", "a={dir}/a.sock"];
 
-/// A message, what goes with it, and what the log says.
+/// A message, its descriptors, and its line in the log.
 struct Nonsense {
     code: u32,
     body: Vec<u8>,
@@ -23,7 +23,7 @@ const fn nonsense(code: u32, body: Vec<u8>, descriptors: usize, says: &'static s
     Nonsense { code, body, descriptors, says }
 }
 
-/// Each after features, protocol features and memory are agreed.
+/// Each is sent after features, protocol features and memory are agreed.
 fn all_nonsense() -> Vec<Nonsense> {
     [nonsense_of_the_device(), nonsense_of_queues()].into_iter().flatten().collect()
 }
@@ -122,7 +122,7 @@ fn nonsense_of_queues() -> Vec<Nonsense> {
 
 #[test]
 fn nonsense_is_logged_with_its_reason_and_costs_only_its_own_connection() {
-    // A daemon logs so many lines a second of what its clients do.
+    // A daemon limits its log lines a second about clients.
     for some in all_nonsense().chunks(20) {
         refuse_and_log(some);
     }
@@ -131,21 +131,21 @@ fn nonsense_is_logged_with_its_reason_and_costs_only_its_own_connection() {
 fn refuse_and_log(nonsense: &[Nonsense]) {
     let daemon = Daemon::start(A);
     let socket = daemon.dir.path("a.sock");
-    let mut witness = CorrectClient::new(&daemon, "w");
+    let mut correct_client = CorrectClient::new(&daemon, "w");
     let file = Ram::new(8192).file;
     for Nonsense { code, body, descriptors, says } in nonsense {
         let before = daemon.log().len();
         let hypervisor = Hypervisor::connect(&socket);
         hypervisor.negotiate(&Ram::new(1 << 16));
         let descriptors: Vec<BorrowedFd<'_>> = (0..*descriptors).map(|_| file.as_fd()).collect();
-        // What stands in the socket is more than the daemon reads before it hangs up.
+        // The socket holds more than the daemon reads before it hangs up.
         let _ = hypervisor.send_raw(&Hypervisor::message(*code, 0, body), &descriptors);
         hypervisor.assert_hung_up();
         eventually(says, || daemon.log()[before..].contains(says));
         assert_says(&daemon.log()[before..], &["refused and detached", "disk=\"a\"", &format!("pid={}", std::process::id())]);
     }
     Vm::boot(&socket).check();
-    witness.check();
+    correct_client.check();
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn what_was_not_agreed_on_is_refused() {
 }
 
 #[test]
-fn half_a_message_holds_up_nobody_but_its_own_socket() {
+fn half_a_message_holds_up_only_its_own_socket() {
     let daemon = Daemon::start(&[A, &["--vhost-user", "a={dir}/b.sock"]].concat());
     let hypervisor = Hypervisor::connect(&daemon.dir.path("a.sock"));
     half_a_message(&hypervisor);
@@ -182,7 +182,7 @@ fn half_a_message_holds_up_nobody_but_its_own_socket() {
     Vm::boot(&daemon.dir.path("a.sock")).check();
 }
 
-/// A chain that ends nowhere.
+/// A chain without an end.
 fn loop_in_the_queue(vm: &mut Vm) {
     vm.queue.describe(&vm.ram, 0, vm.ram.guest + 0x4000, 16, 1, 1);
     vm.queue.describe(&vm.ram, 1, vm.ram.guest + 0x5000, 512, 1, 1);
@@ -200,7 +200,7 @@ fn a_broken_queue_stops_with_a_line_in_the_log_while_others_work_and_works_after
         vm.check();
         loop_in_the_queue(&mut vm);
         assert!(rings(&vm.queue.error), "the error descriptor");
-        let line = "a virtqueue broke and is served no more until it is reset";
+        let line = "a virtqueue broke and is not served until it is reset";
         eventually("the line in the log", || daemon.log().matches(line).count() == round);
         assert_says(&daemon.log(), &["disk=\"a\"", "queue=0"]);
         vm.queue.put(&vm.ram, 2, FLUSH, 0);
@@ -216,36 +216,36 @@ fn a_broken_queue_stops_with_a_line_in_the_log_while_others_work_and_works_after
 }
 
 #[test]
-fn rings_that_lie_nowhere_are_told_and_the_connection_stays() {
+fn rings_outside_memory_are_reported_and_the_connection_stays() {
     let daemon = Daemon::start(A);
-    let mut witness = CorrectClient::new(&daemon, "w");
+    let mut correct_client = CorrectClient::new(&daemon, "w");
     let hypervisor = Hypervisor::connect(&daemon.dir.path("a.sock"));
     let (ram, mut queue) = (Ram::new(1 << 20), Queue::new(0));
     hypervisor.negotiate(&ram);
     let elsewhere = Ram { user: 0x1000, ..Ram::new(4096) };
     queue.start(&hypervisor, &elsewhere);
-    witness.check();
-    assert_says(&daemon.log(), &["a queue cannot be served", "its rings do not lie in the memory"]);
+    correct_client.check();
+    assert_says(&daemon.log(), &["a queue cannot be served", "its rings are not in the memory"]);
     hypervisor.send(SET_VRING_ADDR, &queue.rings(&ram, 0, 0), &[]);
     queue.write_block(&ram, 0, 1);
-    witness.check();
+    correct_client.check();
 }
 
 #[test]
-fn a_kick_descriptor_that_cannot_ring_is_told() {
+fn a_kick_descriptor_that_cannot_ring_is_reported() {
     let daemon = Daemon::start(A);
-    let mut witness = CorrectClient::new(&daemon, "w");
+    let mut correct_client = CorrectClient::new(&daemon, "w");
     let hypervisor = Hypervisor::connect(&daemon.dir.path("a.sock"));
     let (ram, mut queue) = (Ram::new(1 << 20), Queue::new(0));
     hypervisor.negotiate(&ram);
     let doorbell = std::mem::replace(&mut queue.kick, ram.file.try_clone().expect("a copy").into());
     queue.start(&hypervisor, &ram);
-    witness.check();
+    correct_client.check();
     assert_says(&daemon.log(), &["a queue cannot be served", "its kick descriptor cannot be watched"]);
     queue.kick = doorbell;
     queue.start(&hypervisor, &ram);
     queue.write_block(&ram, 0, 1);
-    witness.check();
+    correct_client.check();
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn exclusive_use_excludes_hypervisors_and_hypervisors_exclude_it() {
     eventually("the line in the log", || daemon.log().contains("a hypervisor is refused"));
     assert_says(&daemon.log(), &["disk 'a' is in use exclusively by process"]);
     disk.detach(queues).expect("detached");
-    // A client hears that it is detached just before its place is free.
+    // A client receives DETACHED just before its place is free.
     eventually("its place is free", || daemon.attached_count("a") == 0);
     let mut vm = Vm::boot(&socket);
     let text = common::refusal_of(daemon.attach(&exclusive), RefusalCode::Busy);

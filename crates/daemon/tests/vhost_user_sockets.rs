@@ -34,7 +34,7 @@ fn a_socket_is_attached_and_detached_while_the_daemon_runs() {
         assert_says(error(&detach(&daemon, &path)), &["is in use by process", &std::process::id().to_string(), "end that first"]);
         vm.check();
         drop(vm);
-        eventually("nobody is attached", || daemon.attached_count("a") == 0);
+        eventually("no client is attached", || daemon.attached_count("a") == 0);
         assert_eq!(detach(&daemon, &path)["vhost_user"], json!([]));
         assert!(!path.exists());
     }
@@ -122,13 +122,13 @@ fn a_reload_adds_moves_and_removes_sockets_and_leaves_those_that_stay_alone() {
         Vm::boot(&path(socket)).check();
     }
     vm.check();
-    eventually("only one is attached", || daemon.attached_count("b") + daemon.attached_count("c") == 0);
+    eventually("only one client is attached", || daemon.attached_count("b") + daemon.attached_count("c") == 0);
     assert_eq!(reload(&daemon, &[("a", Some("a.sock")), ("b", None)]), outcome(&[], &["c"], &["disk 'b'"]));
     assert!(!path("moved.sock").exists() && !path("c.sock").exists());
     Vm::boot(&path("by-hand.sock")).check();
-    eventually("nobody is attached", || daemon.attached_count("b") == 0);
+    eventually("no client is attached", || daemon.attached_count("b") == 0);
     assert_eq!(reload(&daemon, &[("a", Some("a.sock"))]), outcome(&[], &["b"], &[]));
-    assert!(!path("by-hand.sock").exists(), "it went with its disk");
+    assert!(!path("by-hand.sock").exists(), "it is removed with its disk");
     vm.check();
 }
 
@@ -139,7 +139,7 @@ fn a_reload_that_cannot_be_done_wholly_changes_no_socket() {
     let daemon = Daemon::start_in(dir, &[], &["--config", "{dir}/f.toml"]);
     let path = |name: &str| daemon.dir.path(name);
     let mut vm = Vm::boot(&path("a.sock"));
-    // In use: neither its path changes nor the other's.
+    // In use: neither its path nor the other's changes.
     let answer = reload(&daemon, &[("a", Some("x.sock")), ("b", Some("y.sock"))]);
     assert_says(
         error(&answer),
@@ -147,7 +147,7 @@ fn a_reload_that_cannot_be_done_wholly_changes_no_socket() {
     );
     let answer = reload(&daemon, &[("b", Some("b.sock"))]);
     assert_says(error(&answer), &["disk 'a'", "in use by process"]);
-    // Not to be had: a file is there.
+    // Impossible: a file exists at the path.
     std::fs::write(path("file"), "").expect("a file");
     let answer = reload(&daemon, &[("a", Some("a.sock")), ("b", Some("file")), ("c", Some("c.sock"))]);
     assert_says(error(&answer), &["disk 'b'", "exists and is not a socket"]);

@@ -1,4 +1,4 @@
-//! Waiting: idle clients cost nothing and are woken, every mode works with every other, nobody starves.
+//! Waiting: idle clients cost nothing and are woken, every mode works with every other, no client starves.
 
 mod common;
 
@@ -45,7 +45,7 @@ fn write_and_verify(disk: &Disk, queue: &mut Queue, first_block: u64, block_coun
     }
 }
 
-/// Every request of `tokens` is answered once and well.
+/// Every request of `tokens` is answered once and with success.
 fn finish(queue: &mut Queue, tokens: std::ops::Range<u64>) {
     let mut seen: Vec<u64> = Vec::new();
     for completion in common::finish_all(queue).expect("connected") {
@@ -77,7 +77,7 @@ fn two_hundred_idle_clients_cost_nothing_and_are_served_when_they_come_back() {
         for (index, (disk, queue)) in clients.iter_mut().enumerate() {
             write_and_verify(disk, queue, index as u64 * 8, 8, round);
         }
-        // Asleep once the count stands still for longer than a worker looks around.
+        // The worker sleeps once the count is stable for longer than a worker polls.
         let mut last = sleeps(&daemon);
         common::eventually("the worker sleeps", || {
             std::thread::sleep(Duration::from_millis(50));
@@ -88,7 +88,7 @@ fn two_hundred_idle_clients_cost_nothing_and_are_served_when_they_come_back() {
         std::thread::sleep(Duration::from_secs(2));
         let (sleeps_after, ticks) = (sleeps(&daemon), cpu_ticks(daemon.pid()) - ticks_before);
         println!("round {round}: {ticks} ticks of 10 ms in 2 s, sleeps {sleeps_before} to {sleeps_after}");
-        assert_eq!(sleeps_after, sleeps_before, "the worker was woken by nothing");
+        assert_eq!(sleeps_after, sleeps_before, "the worker was woken without a cause");
         assert!(ticks <= 2, "{ticks} ticks of 10 ms in 2 s are more than 1 % of a processor");
     }
 }
@@ -113,12 +113,12 @@ fn every_wait_mode_of_the_client_works_with_every_one_of_the_daemon() {
 }
 
 #[test]
-fn client_that_asks_for_a_way_the_cpu_lacks_is_told_and_the_daemon_is_not_asked() {
+fn client_that_asks_for_a_wait_mode_the_cpu_lacks_gets_an_error_without_a_daemon() {
     for mode in WaitMode::ALL {
         let options = AttachOptions { wait: mode, ..AttachOptions::new("a") };
-        let error = Disk::attach("/nowhere/at/all".as_ref(), &options).map(|_| ()).expect_err("nobody is there");
-        let told = matches!(&error, Error::Wait(_)) && error.to_string().contains("this CPU has no");
-        assert_eq!(told, mode.available().is_err(), "{mode}: {error}");
+        let error = Disk::attach("/nowhere/at/all".as_ref(), &options).map(|_| ()).expect_err("there is no daemon");
+        let is_named = matches!(&error, Error::Wait(_)) && error.to_string().contains("this CPU has no");
+        assert_eq!(is_named, mode.available().is_err(), "{mode}: {error}");
     }
 }
 
@@ -140,8 +140,8 @@ fn sixteen_polling_clients_on_two_workers_all_finish() {
     }
 }
 
-/// Bind this thread to the first processor, when there are several: the daemon's workers take the last ones. Who shares a
-/// processor with a busy worker gets what the scheduler gives, and that is not what is measured here.
+/// Bind this thread to the first processor, when there are several: the daemon's workers take the last ones. A client on the
+/// processor of a busy worker gets its share from the scheduler, which is not measured here.
 fn leave_the_workers_alone() {
     let allowed = rustix::thread::sched_getaffinity(None).expect("affinity");
     if allowed.count() > 1 {
@@ -152,7 +152,7 @@ fn leave_the_workers_alone() {
     }
 }
 
-/// Reads with 64 outstanding until all clients together have done `total`; how many this one did.
+/// Reads with 64 outstanding until all clients together have done `total`; the number that this client did.
 fn share_of(daemon: &Daemon, start: &Barrier, done: &AtomicU64, total: u64) -> u64 {
     leave_the_workers_alone();
     let (disk, mut queue) = daemon.client(&Daemon::options("a"));
@@ -173,7 +173,7 @@ fn share_of(daemon: &Daemon, start: &Barrier, done: &AtomicU64, total: u64) -> u
 #[test]
 fn slowest_of_eight_clients_of_one_worker_gets_a_quarter_of_the_mean() {
     const CLIENTS: u64 = 8;
-    // Long enough that the clients, who share a processor, get many turns each from the scheduler, whatever else runs.
+    // Long enough that each client gets many turns on the shared processor from the scheduler, whatever else runs.
     const TOTAL: u64 = 16_000_000;
     let _quiet = QUIET.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let daemon = Arc::new(Daemon::start(&["--disk", "a=null:1G"]));

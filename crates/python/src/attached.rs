@@ -1,4 +1,4 @@
-//! An attached disk and its queues, which threads borrow one at a time.
+//! An attached disk and its queues, each borrowed by one thread at a time.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -20,10 +20,10 @@ use crate::wait::{self, SIGNAL_PERIOD};
 /// Pause between attempts to reconnect.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(20);
 
-/// How long those who have a lane may take it again before those who wait: handing it over costs a wake-up.
+/// How long a thread that has a lane may take it again before waiting threads: handing it over costs a wake-up.
 const LONGEST_OVERTAKING: Duration = Duration::from_millis(1);
 
-/// How often this process has forked off from its parent, its parent's parent and so on.
+/// The number of forks between the first process and this one.
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 
 /// For os.register_at_fork: the disks opened before belong to the parent.
@@ -33,13 +33,13 @@ pub(crate) fn forked() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A queue and what belongs to it.
+/// A queue and its state.
 pub(crate) struct Lane {
     pub(crate) queue: Queue,
     pub(crate) transfers: Transfers,
-    /// For data of buffers that the daemon does not reach; made when first needed.
+    /// For data of unregistered buffers; allocated when first needed.
     pub(crate) bounce: Option<Arc<Registered>>,
-    /// Memory of requests whose caller was interrupted; they may still be carried out.
+    /// Memory of requests whose caller was interrupted; they may still be executed.
     pub(crate) kept: Vec<(View, Arc<Registered>)>,
     /// The daemon broke the protocol here.
     pub(crate) is_faulty: bool,
@@ -48,21 +48,21 @@ pub(crate) struct Lane {
 struct Lanes {
     free: Vec<Lane>,
     borrowers: Vec<ThreadId>,
-    /// Who waits for a lane, the longest-waiting first.
+    /// Threads that wait for a lane, the longest-waiting first.
     waiting: VecDeque<(u64, Instant)>,
     last_ticket: u64,
     is_closed: bool,
 }
 
 impl Lanes {
-    /// Is a lane free for this thread? For whoever comes first, unless somebody has waited too long.
+    /// Is a lane free for this thread? Lanes go to the first that asks, unless another thread has waited too long.
     fn may_take(&self, ticket: Option<u64>) -> bool {
         let is_reserved = |(first, since): &(u64, Instant)| Some(*first) != ticket && since.elapsed() > LONGEST_OVERTAKING;
         !self.free.is_empty() && !self.waiting.front().is_some_and(is_reserved)
     }
 }
 
-/// A place among those who wait for a lane, given up when dropped.
+/// A place in the queue for a lane, given up when dropped.
 struct Ticket<'a> {
     disk: &'a DiskConnection,
     number: u64,
@@ -104,7 +104,7 @@ pub(crate) struct DiskConnection {
     known: Mutex<Vec<Known>>,
 }
 
-/// A borrowed lane; it goes back when dropped.
+/// A borrowed lane; returned when dropped.
 pub(crate) struct Borrowed<'a> {
     disk: &'a DiskConnection,
     lane: Option<Lane>,
@@ -221,7 +221,7 @@ impl DiskConnection {
         drop(self.returned.wait_timeout_while(lanes, SIGNAL_PERIOD, |lanes| !is_met(lanes)));
     }
 
-    /// Let nobody begin anything, wait until nobody is at it, and let go in order.
+    /// Refuse new calls, wait until none is running, and detach in order.
     pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
         if self.is_inherited() {
             return Ok(());
@@ -236,7 +236,7 @@ impl DiskConnection {
         }
     }
 
-    /// All lanes once nobody borrows one; an empty list when they were taken before.
+    /// All lanes once none is borrowed; an empty list when they were taken before.
     fn take_lanes(&self) -> PyResult<Option<Vec<Lane>>> {
         let mut lanes = lock(&self.lanes);
         lanes.is_closed = true;
@@ -256,7 +256,7 @@ impl DiskConnection {
             memories.push((lane.bounce, lane.kept));
         }
         match disk.detach(queues) {
-            // A daemon that is gone has let go, too.
+            // A daemon that is gone has detached, too.
             Ok(()) | Err(Error::Disconnected) => Ok(()),
             Err(error) => Err(error),
         }
@@ -269,12 +269,12 @@ impl DiskConnection {
         }
     }
 
-    /// What the daemon says of the disk now.
+    /// The disk's current description.
     pub(crate) fn newest_info(&self) -> Result<BlockInfo, Failure> {
         self.with_disk(|disk| Ok(disk.info()))
     }
 
-    /// New memory that the daemon reaches, too.
+    /// New memory shared with the daemon.
     pub(crate) fn allocate(self: &Arc<Self>, length_bytes: u64) -> Result<Arc<Registered>, Failure> {
         let memory = self.with_disk(|disk| disk.create_memory(length_bytes))?;
         let start = memory.base().as_ptr().addr();
@@ -283,7 +283,7 @@ impl DiskConnection {
         Ok(registered)
     }
 
-    /// The same, and outlive the daemon if the disk was opened so.
+    /// The same, and reconnect if the disk was opened so.
     pub(crate) fn allocate_across(self: &Arc<Self>, lane: &mut Lane, length_bytes: u64) -> Result<Arc<Registered>, Failure> {
         loop {
             match self.allocate(length_bytes) {
@@ -319,7 +319,7 @@ impl DiskConnection {
         self.returned.notify_all();
     }
 
-    /// The memory of this disk in which a view lies, and where; `None` when the daemon does not reach it.
+    /// The memory of this disk that holds a view, and the offset; `None` if it is not registered.
     pub(crate) fn find(&self, view: &View) -> Option<(Arc<Registered>, u64)> {
         let known = lock(&self.known);
         let (start, length_bytes) = (view.address(), view.length_bytes());
@@ -330,9 +330,9 @@ impl DiskConnection {
         Some((registered, offset_bytes))
     }
 
-    /// Nobody uses `memory` any more.
+    /// `memory` is no longer in use.
     pub(crate) fn forget(&self, memory: &ClientMemory) {
-        // A child's last use is not the parent's.
+        // The last use in a child is not that of the parent.
         if self.is_inherited() {
             return;
         }
@@ -342,7 +342,7 @@ impl DiskConnection {
         let _ = self.with_disk(|disk| disk.unregister(memory));
     }
 
-    /// After the daemon was lost: attach again if that was asked for, and submit anew what has no answer.
+    /// After the daemon was lost: attach again if the disk was opened so, and resubmit what has no answer.
     pub(crate) fn reconnect(&self, queue: &mut Queue) -> Result<(), Failure> {
         if !self.reconnects() {
             return Err(Error::Disconnected.into());

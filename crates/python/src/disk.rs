@@ -34,14 +34,14 @@ const fn plan<'a>((operation, flags): Action, disk_offsets: &'a [u64], length_by
 
 /// A disk of a daemon. Offsets and lengths are in bytes and multiples of `block_size`.
 ///
-/// Several threads may use it at a time: as many as it has queues work at once, the others wait for their turn.
+/// Several threads may use it at a time: as many as it has queues work at once, the others wait.
 #[pyclass(frozen, module = "fipsee")]
 pub(crate) struct Disk {
     attached: Arc<DiskConnection>,
 }
 
 impl Disk {
-    /// Carry out `plan`, with the interpreter released.
+    /// Execute `plan`, with the interpreter released.
     fn run(&self, py: Python<'_>, plan: Plan<'_>, bytes: Option<Bytes<'_>>) -> PyResult<Vec<(usize, Status)>> {
         let mut borrowed = self.attached.borrow(py)?;
         let done = py.detach(|| match borrowed.lane() {
@@ -59,11 +59,11 @@ impl Disk {
         }
     }
 
-    /// Carry out `plan` on the bytes of a view, which are kept if the daemon may still use them.
+    /// Execute `plan` on the bytes of a view, which are kept if the daemon may still use them.
     fn run_on_view(&self, py: Python<'_>, plan: Plan<'_>, view: View) -> PyResult<Vec<(usize, Status)>> {
         let found = self.attached.find(&view);
         let mut borrowed = self.attached.borrow(py)?;
-        // A view that is not kept goes out with us: dropping it takes the interpreter.
+        // A view that is not kept is dropped by the caller: dropping it takes the interpreter.
         let (done, _view) = py.detach(|| {
             let Some(lane) = borrowed.lane() else { return (Err(Error::Full.into()), Some(view)) };
             let Some((registered, offset_bytes)) = found else {
@@ -162,7 +162,7 @@ impl Disk {
         if let Some(mut borrowed) = self.attached.try_borrow()?
             && let Some(lane) = borrowed.lane()
         {
-            // Not for its completions, of which nobody waits, but for a new size.
+            // Not for completions, for which no call waits, but for a new size.
             let _ = lane.queue.reap(&mut |_| {});
         }
         Ok(self.attached.newest_info()?.size_bytes())
@@ -186,7 +186,7 @@ impl Disk {
         !self.attached.info.can(CAPABILITY_WRITE)
     }
 
-    /// What the disk can do: some of write, flush, fua, discard, write_zeroes.
+    /// The capabilities of the disk: some of write, flush, fua, discard, write_zeroes.
     #[getter]
     fn capabilities(&self) -> Vec<&'static str> {
         let can = |(bit, name): &(u32, &'static str)| self.attached.info.can(*bit).then_some(*name);
@@ -217,7 +217,7 @@ impl Disk {
         PyBytes::new_with(py, length, |bytes| self.run_one(py, READ, offset, wanted, Some(Bytes::of_slice(bytes))))
     }
 
-    /// Fill `buffer` with what stands at `offset`; returns how many bytes. Straight, without a copy, if it is memory of `alloc`.
+    /// Fill `buffer` with data from `offset`; returns how many bytes. Without a copy if it is memory of `alloc`.
     fn readinto(&self, py: Python<'_>, offset: u64, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
         self.transfer(py, READ, offset, buffer)
     }
@@ -233,7 +233,7 @@ impl Disk {
         self.run_one(py, (Operation::Flush, 0), 0, 0, None)
     }
 
-    /// Tell the disk that a range's content is no longer needed.
+    /// Discard a range: its contents are no longer needed.
     fn discard(&self, py: Python<'_>, offset: u64, length: u64) -> PyResult<()> {
         self.run_one(py, (Operation::Discard, 0), offset, length, None)
     }
@@ -256,7 +256,8 @@ impl Disk {
         self.batch(offsets, memory, block_bytes, write_with(fua))
     }
 
-    /// New memory that the daemon reaches, too: data moves between it and the disk without a copy. Up to 63 a disk, less one per queue that copies.
+    /// New memory shared with the daemon: data moves between it and the disk without a copy. Up to 63 a disk, less one per queue
+    /// that copies.
     fn alloc(&self, py: Python<'_>, nbytes: u64) -> PyResult<Memory> {
         self.attached.check_process()?;
         let length_bytes = usize::try_from(nbytes).ok().filter(|bytes| (1..=isize::MAX as usize).contains(bytes));
@@ -280,7 +281,7 @@ impl Disk {
         EventQueue::new(py, &self.attached)
     }
 
-    /// Wait until no thread uses the disk, and let go of it. Memory and its arrays stay.
+    /// Wait until no thread uses the disk, and release it. Memory and its arrays stay valid.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.attached.close(py)
     }
@@ -297,7 +298,7 @@ impl Disk {
         _trace: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let closed = self.close(py);
-        // What went wrong first is what is told.
+        // The first error is the one raised.
         if kind.is_none() { closed } else { Ok(()) }
     }
 

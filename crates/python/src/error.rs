@@ -1,4 +1,4 @@
-//! What Python sees of what goes wrong: `fipsee.Error` with an errno and the words of the Rust error.
+//! Errors in Python: `fipsee.Error` with an errno and the message of the Rust error.
 
 use std::io;
 
@@ -10,11 +10,11 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use rustix::io::Errno;
 
-/// Why a call ended without what it was asked for.
+/// Why a call failed.
 pub(crate) enum Failure {
     /// The client library's error.
     Client(Error),
-    /// An exception: a signal handler's (KeyboardInterrupt), or of a wrong argument.
+    /// An exception: from a signal handler (KeyboardInterrupt), or for a wrong argument.
     Python(PyErr),
 }
 
@@ -54,7 +54,7 @@ pub(crate) fn batch_exception(count: usize, failures: &[(usize, Status)]) -> PyE
     })
 }
 
-/// Ask `fipsee._errors`, which has the classes, for an exception.
+/// Create an exception by `fipsee._errors`, which has the classes.
 fn make<'py>(py: Python<'py>, function: &str, arguments: impl pyo3::call::PyCallArgs<'py>) -> PyErr {
     let made = py.import("fipsee._errors").and_then(|module| module.getattr(function)?.call1(arguments));
     made.map_or_else(|error| error, PyErr::from_value)

@@ -1,4 +1,4 @@
-//! A queue for event loops: nothing here waits. `python/fipsee/aio.py` is the loop's side of it.
+//! A queue for event loops: nothing here waits. `python/fipsee/aio.py` is the event loop's side.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, TryLockError};
@@ -15,26 +15,26 @@ use crate::attached::{DiskConnection, Lane};
 use crate::error::{Failure, closed, exception};
 use crate::memory::{Registered, View};
 
-/// What a request without data names.
+/// The segment of a request without data.
 const NO_SEGMENT: Segment = Segment { offset_sectors: 0, length_sectors: 0, region: 0 };
 
-/// What becomes of the data when it is there.
+/// What to do with the data on completion.
 enum Delivery {
     Nothing,
-    /// So many bytes, as a bytes object.
+    /// This many bytes, as a bytes object.
     Bytes(u64),
-    /// So many bytes from the bounce memory into the view, at this place.
+    /// This many bytes from the bounce memory into the view, at this place.
     Copy {
         start_bytes: u64,
         length_bytes: u64,
     },
 }
 
-/// A request and what it must keep alive.
+/// A request and the objects that it must keep.
 struct Entry {
     future: Py<PyAny>,
     view: Option<View>,
-    /// Where the daemon finds the data, if not in the slot of the bounce memory.
+    /// Where the data is, if not in the slot of the bounce memory.
     _direct: Option<Arc<Registered>>,
     delivery: Delivery,
 }
@@ -124,7 +124,7 @@ impl State {
         Ok(())
     }
 
-    /// Deliver what a request brought, before its slot is used again.
+    /// Deliver the data of a request, before its slot is used again.
     fn finish(&mut self, py: Python<'_>, completion: Completion) -> Option<(Entry, Status, Option<Py<PyAny>>)> {
         let slot = usize::try_from(completion.token).ok()?;
         let entry = self.entries.get_mut(slot)?.take()?;
@@ -150,7 +150,7 @@ impl State {
     }
 }
 
-/// What `stage` is asked for, checked.
+/// The arguments of `stage`, checked.
 struct Request {
     operation: Operation,
     flags: u16,
@@ -234,12 +234,12 @@ impl EventQueue {
         })
     }
 
-    /// Publish what is staged and ask for the descriptor to become readable. True: something came meanwhile; reap again.
+    /// Publish what is staged and ask for the descriptor to become readable. True: a completion came meanwhile; reap again.
     fn arm(&self) -> PyResult<bool> {
         self.with(|state| Ok(state.lane.queue.arm_and_work_remains()))
     }
 
-    /// Silence the descriptor and take what is done: a list of future, exception or None, result or None.
+    /// Clear the descriptor and take completions: a list of future, exception or None, result or None.
     fn reap(&self, py: Python<'_>) -> PyResult<Vec<Done>> {
         let finished = self.with(|state| {
             if state.lane.is_faulty {
@@ -252,7 +252,7 @@ impl EventQueue {
             while state.lane.queue.next_event().is_some() {} // The new size is in the disk's description.
             Ok(done.into_iter().filter_map(|completion| state.finish(py, completion)).collect::<Vec<_>>())
         })?;
-        // The state is free again: what follows may run Python's code.
+        // The state is free again: the code below may run Python's code.
         finished
             .into_iter()
             .map(|(entry, status, value)| {

@@ -1,7 +1,7 @@
 //! The Python module `fipsee._fipsee`: `Disk` with blocking calls and batches, `EventQueue` for
-//! asyncio, `Memory` that the daemon reaches, too. What users import is `python/fipsee`.
+//! asyncio, `Memory` shared with the daemon. Users import `python/fipsee`.
 //!
-//! Whoever waits has released the interpreter; nothing here takes it while it holds a lock.
+//! A waiting thread has released the interpreter; no code here takes it while it holds a lock.
 
 mod attached;
 mod disk;
@@ -13,7 +13,7 @@ mod wait;
 
 use pyo3::pymodule;
 
-/// What `fipsee` is made of; import that instead.
+/// The internals of `fipsee`; import that instead.
 #[pymodule]
 mod _fipsee {
     #[pymodule_export]

@@ -16,11 +16,11 @@ use pyo3::prelude::*;
 use crate::attached::DiskConnection;
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What the locks of this crate protect is consistent wherever a panic could strike.
+    // Data under the locks of this crate is consistent wherever a panic is possible.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Memory that a disk's daemon has mapped, until nobody uses it any more.
+/// Memory that a disk's daemon has mapped, until it is no longer in use.
 pub(crate) struct Registered {
     memory: ClientMemory,
     /// All of it, for requests.
@@ -38,7 +38,7 @@ impl Registered {
         usize::try_from(self.memory.length_bytes()).unwrap_or(usize::MAX)
     }
 
-    /// Where in this memory `length_bytes` bytes at `start` lie, if they do and requests can name them.
+    /// The offset in this memory of `length_bytes` bytes at `start`, if they are in it and requests can name them.
     pub(crate) fn offset_of(&self, start: usize, length_bytes: usize) -> Option<u64> {
         let offset = start.checked_sub(self.memory.base().as_ptr().addr())?;
         let end = offset.checked_add(length_bytes)?;
@@ -60,13 +60,13 @@ impl Drop for Registered {
     }
 }
 
-/// The bytes of a Python object, which cannot move or go away meanwhile.
+/// The bytes of a Python object, which cannot move or be freed meanwhile.
 pub(crate) struct View {
     buffer: PyUntypedBuffer,
 }
 
 impl View {
-    /// Of any object with the buffer protocol whose bytes lie one behind the other.
+    /// Of any object with the buffer protocol whose bytes are contiguous.
     pub(crate) fn of(object: &Bound<'_, PyAny>, is_written_to: bool) -> PyResult<Self> {
         let buffer = PyUntypedBuffer::get(object)?;
         if is_written_to && buffer.readonly() {
@@ -87,7 +87,7 @@ impl View {
     }
 
     pub(crate) fn bytes(&self) -> Bytes<'_> {
-        // SAFETY: they cannot go away while the view lives; they are read into only if `View::of` was asked for that.
+        // SAFETY: they cannot be freed while the view exists; they are read into only if `View::of` was asked for that.
         unsafe { Bytes::from_raw(self.buffer.buf_ptr().cast(), self.length_bytes() as u64) }
     }
 }
@@ -121,13 +121,13 @@ impl Memory {
         self.length_bytes
     }
 
-    /// Has it been given back?
+    /// Has it been released?
     #[getter]
     fn closed(&self) -> bool {
         lock(&self.registered).is_none()
     }
 
-    /// Give the memory back now. BufferError while views of it exist.
+    /// Release the memory now. BufferError while views of it exist.
     fn close(&self) -> PyResult<()> {
         let mut registered = lock(&self.registered);
         let exports = self.exports.load(Ordering::Relaxed);
@@ -148,7 +148,7 @@ impl Memory {
 
     fn __exit__(&self, kind: &Bound<'_, PyAny>, _value: &Bound<'_, PyAny>, _trace: &Bound<'_, PyAny>) -> PyResult<()> {
         let closed = self.close();
-        // What went wrong first is what is told.
+        // The first error is the one raised.
         if kind.is_none() { closed } else { Ok(()) }
     }
 
@@ -162,11 +162,11 @@ impl Memory {
         let this = slf.get();
         let registered = lock(&this.registered);
         let Some(base) = registered.as_ref().map(|registered| registered.memory.base()) else {
-            return Err(PyValueError::new_err("the memory is closed; allocate some anew"));
+            return Err(PyValueError::new_err("the memory is closed; allocate new memory"));
         };
         let length = ffi::Py_ssize_t::try_from(this.length_bytes)?;
         let base: NonNull<std::ffi::c_void> = base.cast();
-        // SAFETY: `view` is the interpreter's to fill, the object is alive, and the bytes stay mapped while the view
+        // SAFETY: `view` is the interpreter's to fill, the object exists, and the bytes stay mapped while the view
         // counts in `exports`: `close` refuses, and the view holds a reference to the object.
         let outcome = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), base.as_ptr(), length, 0, flags) };
         if outcome != 0 {

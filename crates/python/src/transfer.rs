@@ -1,4 +1,4 @@
-//! Plans of the client library, carried out on a lane.
+//! Plans of the client library, executed on a lane.
 
 use std::sync::Arc;
 
@@ -10,7 +10,8 @@ use crate::attached::{DiskConnection, Lane};
 use crate::error::Failure;
 use crate::wait::{settle, wait};
 
-/// Carry out `plan`; returns the index and status of what failed. `bytes`: its data, if that goes through the lane's bounce memory.
+/// Execute `plan`; returns the index and status of each failure. `bytes`: its data, if that goes through the lane's bounce
+/// memory.
 pub(crate) fn run(
     disk: &Arc<DiskConnection>,
     lane: &mut Lane,
@@ -20,7 +21,7 @@ pub(crate) fn run(
     if lane.is_faulty {
         return Err(Error::Disconnected.into());
     }
-    // What an interrupted call left behind.
+    // Left over from an interrupted call.
     while lane.queue.outstanding() > 0 {
         wait(disk, lane)?;
     }

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use crate::attached::{DiskConnection, Lane};
 use crate::error::Failure;
 
-/// How often whoever waits looks for signals: a signal may have come to another thread, which does not wake us.
+/// How often a waiting thread checks for signals: a signal may be delivered to another thread, which does not wake this one.
 pub(crate) const SIGNAL_PERIOD: Duration = Duration::from_millis(50);
 
 /// Run Python's signal handlers if we are the thread that does, and signals came. Call it with the interpreter released.
@@ -24,7 +24,7 @@ pub(crate) fn wait(disk: &DiskConnection, lane: &mut Lane) -> Result<(), Failure
     settle(disk, &mut lane.is_faulty, &mut lane.queue, waited)
 }
 
-/// After waiting: run signal handlers if nothing came, and outlive the daemon if the disk was opened so.
+/// After waiting: run signal handlers if nothing came, and reconnect if the disk was opened so.
 #[inline]
 pub(crate) fn settle(
     disk: &DiskConnection,

@@ -1,4 +1,4 @@
-"""A daemon that ships, serving disks for a test; every test is run by tests/acceptance/tests/python.rs."""
+"""The shipped daemon, serving disks for a test; every test is run by tests/acceptance/tests/python.rs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 DEADLINE_S = 240
-"""Gives up on a machine that does nothing any more; nothing is expected to take long."""
+"""Limit for a machine that hangs; no step is expected to take long."""
 # Python lets SIGINT be ignored if it was when it started, as a shell without job control has it for commands in the background.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -53,7 +53,7 @@ class Daemon:
         self._process.wait()
 
     def stop(self) -> None:
-        """It stays, but does nothing."""
+        """Stop the process (SIGSTOP)."""
         os.kill(self.pid, signal.SIGSTOP)
         # The signal was sent, but threads on other CPUs stop a little later.
         status = pathlib.Path(f"/proc/{self.pid}/task")
@@ -72,7 +72,7 @@ DISKS = ("a=memory:64M", "b=file:DIR/b.img,size=64M", "n=null:1G", "r=memory:1M,
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """For tests that leave it as it is."""
+    """For tests that do not change it."""
     served = Daemon(tmp_path_factory.mktemp("daemon"), *DISKS)
     yield served
     served.kill()
@@ -87,7 +87,7 @@ def own_daemon(tmp_path: pathlib.Path) -> Iterator[Daemon]:
 
 
 def mappings() -> int:
-    """Memory that this process shares with daemons besides the channels' own."""
+    """Memory that this process shares with daemons, other than channels."""
     gc.collect()  # What another test left in a cycle would go at some moment.
     return read(pathlib.Path("/proc/self/maps")).count("memfd:fipsee-memory")
 

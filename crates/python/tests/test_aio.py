@@ -97,7 +97,7 @@ def test_wrong_requests_fail_alone(daemon):
     run(main())
 
 
-def test_cancelled_reads_leave_the_disk_and_the_memory_well(own_daemon):
+def test_cancelled_reads_leave_the_disk_and_the_memory_intact(own_daemon):
     async def main() -> None:
         async with await fipsee.aopen("a", socket=own_daemon.socket, depth=8) as disk:
             await disk.write(0, b"c" * 65536)
@@ -115,7 +115,7 @@ def test_cancelled_reads_leave_the_disk_and_the_memory_well(own_daemon):
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)
             assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes[::2])
             assert all(outcome in (b"c" * 4096, 4096) for outcome in outcomes[1::2])
-            # Memory of a cancelled read is not given back before the daemon has let go of it.
+            # Memory of a cancelled read is not released before the daemon has unmapped it.
             memory = disk.alloc(4096)
             assert mappings() == before + 1
             own_daemon.stop()

@@ -80,7 +80,7 @@ def test_failure_names_every_request_that_failed_and_the_others_are_done(disk):
     assert "number 1: the request reaches past the end" in str(caught.value)
     for index in range(8):
         assert memory[index].tobytes() == (bytes(BLOCK) if index in (1, 3, 5) else b"a" * BLOCK), index
-    # And nothing of it is left behind.
+    # Nothing of it is left behind.
     disk.read_batch([0], memory[:1], BLOCK)
 
 

@@ -17,7 +17,7 @@ def disk(daemon: Daemon, request):
         yield opened
 
 
-def test_a_disk_tells_what_it_is(daemon):
+def test_a_disk_describes_itself(daemon):
     with fipsee.open("a", socket=str(daemon.socket), queues=2, depth=32) as disk:
         assert (disk.name, disk.size, disk.block_size, disk.read_only) == ("a", 64 * MIB, 512, False)
         assert (disk.queues, disk.depth, disk.closed) == (2, 32, False)
@@ -46,7 +46,7 @@ def test_what_is_written_is_read(disk, length):
     into = bytearray(length + 512)
     assert disk.readinto(offset, memoryview(into)[512:]) == length
     assert into == bytes(512) + data
-    # The same through memory that the daemon reaches, whole and from an odd place on.
+    # The same through shared memory, whole and from an odd offset.
     before = mappings()
     with disk.alloc(length + 512) as memory:
         view = memoryview(memory)
@@ -140,7 +140,7 @@ def test_many_disks_are_opened_and_closed(daemon):
 
 def test_resize_cuts_no_call_short(own_daemon):
     resize = [FIPSEED.parent / "fipsee", "--connect", own_daemon.socket, "resize", "a", "--shrink", "--force"]
-    # The acknowledgement of the event takes the only place of the queue between two pieces of a call.
+    # The acknowledgement of the event takes the only tag of the queue between two pieces of a call.
     with fipsee.open("a", socket=own_daemon.socket, depth=1) as disk:
         for mebibytes in (32, 48, 16):
             data = random.Random(mebibytes).randbytes(MIB)

@@ -1,4 +1,4 @@
-"""The daemon dies or stands still: a clean exception, no hang, and Ctrl-C works."""
+"""The daemon dies or is stopped: a clean exception, no hang, and Ctrl-C works."""
 
 import os
 import signal
@@ -64,7 +64,7 @@ def test_daemon_killed_in_the_middle_ends_a_thread_that_uses_it(own_daemon, wait
 
 
 @pytest.mark.parametrize("wait", WAITS)
-def test_ctrl_c_ends_a_wait_for_a_daemon_that_stands_still(own_daemon, wait):
+def test_ctrl_c_ends_a_wait_for_a_stopped_daemon(own_daemon, wait):
     with fipsee.open("a", socket=own_daemon.socket, wait=wait) as disk:
         memory = disk.alloc(8192)
         disk.write(0, b"1" * 4096 + b"2" * 4096)
@@ -82,13 +82,13 @@ def test_ctrl_c_ends_a_wait_for_a_daemon_that_stands_still(own_daemon, wait):
                 call()
             timer.join()
             own_daemon.go_on()
-            # What was interrupted has ended, and its answers are nobody else's.
+            # The interrupted requests have ended, and their completions go to no other call.
             assert disk.read(4096, 4096) == b"2" * 4096
         assert disk.readinto(0, memory) == 8192
         assert bytes(memory) == b"1" * 4096 + b"2" * 4096
 
 
-def test_memory_of_an_interrupted_read_lives_until_it_is_answered(own_daemon):
+def test_memory_of_an_interrupted_read_is_kept_until_it_is_answered(own_daemon):
     with fipsee.open("a", socket=own_daemon.socket) as disk:
         disk.write(0, b"1" * 4096)
         memory = disk.alloc(4096)
@@ -104,8 +104,8 @@ def test_memory_of_an_interrupted_read_lives_until_it_is_answered(own_daemon):
         memory.close()
 
 
-def test_signal_handler_that_uses_the_waiting_disk_is_told(own_daemon):
-    told = []
+def test_signal_handler_that_uses_the_waiting_disk_gets_an_error(own_daemon):
+    errors = []
     with fipsee.open("a", socket=own_daemon.socket) as disk:
         disk.read(0, 512)
 
@@ -114,7 +114,7 @@ def test_signal_handler_that_uses_the_waiting_disk_is_told(own_daemon):
                 try:
                     use()
                 except RuntimeError as error:
-                    told.append(str(error))
+                    errors.append(str(error))
             own_daemon.go_on()
 
         before = signal.signal(signal.SIGUSR1, handler)
@@ -127,7 +127,7 @@ def test_signal_handler_that_uses_the_waiting_disk_is_told(own_daemon):
         finally:
             signal.signal(signal.SIGUSR1, before)
             own_daemon.go_on()
-    assert len(told) == 2 and all("signal handler" in text for text in told), told
+    assert len(errors) == 2 and all("signal handler" in text for text in errors), errors
 
 
 def test_disk_that_reconnects_outlives_its_daemon(own_daemon):
@@ -147,7 +147,7 @@ def test_disk_that_reconnects_outlives_its_daemon(own_daemon):
             assert disk.read(0, 4096) == bytes([version]) * 4096
 
 
-def test_disk_that_reconnects_gives_up_and_obeys_ctrl_c(own_daemon):
+def test_disk_that_reconnects_gives_up_and_stops_at_ctrl_c(own_daemon):
     with fipsee.open("b", socket=own_daemon.socket, reconnect=0.05) as disk:
         own_daemon.kill()
         with pytest.raises(ConnectionError):
@@ -169,6 +169,6 @@ def test_answer_that_comes_too_late_is_not_taken_for_another(own_daemon):
         with pytest.raises(TimeoutError, match="is it stopped or overloaded"):
             disk.alloc(4096)
         own_daemon.go_on()
-        # The answer to the first question is on its way; it must not be believed of the second.
+        # The answer to the first request is in transit; it must not be taken for that to the second.
         with pytest.raises(fipsee.DisconnectedError):
             disk.alloc(4096)

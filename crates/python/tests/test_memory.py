@@ -1,4 +1,4 @@
-"""Memory shared with the daemon, and arrays in it: no copies, and no life shorter than its last view."""
+"""Memory shared with the daemon, and arrays in it: no copies, and mapped until its last view is gone."""
 
 import gc
 import subprocess
@@ -40,7 +40,7 @@ def test_array_is_the_memory_itself(disk):
     disk.readinto(0, array[2:3])
     assert (array[2] == np.arange(1024)).all(), "a part of it, from a sector on"
     assert mappings() == before + 2, "nothing went through other memory"
-    # Less aligned than a request can name: copied, and right all the same.
+    # Less aligned than a request can name: copied, and still correct.
     disk.readinto(0, other[1:129])
     assert (other[1:129] == np.arange(128)).all() and other[129] == 129
     assert mappings() == before + 3
@@ -82,7 +82,7 @@ def test_arrays_of_objects_are_refused(disk):
         disk.array(4, object)
 
 
-def test_memory_is_not_given_back_while_a_view_exists(disk):
+def test_memory_is_not_released_while_a_view_exists(disk):
     before = mappings()
     memory = disk.alloc(4096)
     array = np.frombuffer(memory, np.uint8)
@@ -100,7 +100,7 @@ def test_memory_is_not_given_back_while_a_view_exists(disk):
             use(memory)
 
 
-def test_memory_goes_when_its_last_view_does(disk):
+def test_memory_is_unmapped_with_its_last_view(disk):
     before = mappings()
     array = disk.array(4096, np.uint8)
     part = array[::2][5:]
@@ -136,7 +136,7 @@ def test_arrays_outlive_their_disk(daemon):
     assert mappings() == before
 
 
-def test_interpreter_ends_well_with_everything_alive(daemon):
+def test_interpreter_exits_cleanly_with_open_objects(daemon):
     program = f"""
         import fipsee, numpy, threading
         disk = fipsee.open("a", socket="{daemon.socket}")
@@ -153,7 +153,7 @@ def test_interpreter_ends_well_with_everything_alive(daemon):
         assert (output.returncode, output.stdout) == (0, "True\n"), output.stderr
 
 
-def test_more_memories_than_a_daemon_takes_are_refused_and_may_be_given_back(disk):
+def test_more_memories_than_a_daemon_takes_are_refused_and_may_be_released(disk):
     taken = [disk.alloc(512) for _ in range(63)]
     with pytest.raises(fipsee.Error, match="63 memories|memory regions") as caught:
         disk.alloc(512)
@@ -208,4 +208,4 @@ def test_nothing_leaks_references_descriptors_or_mappings(daemon):
     after = (mappings(), descriptors(), sys.getrefcount(buffer), sys.getrefcount(offsets), sys.getrefcount(None) // 1000)
     assert after == before
     assert len(gc.get_objects()) - objects < 100
-    buffer.append(1)  # Nobody holds a view of it.
+    buffer.append(1)  # There is no view of it.

@@ -1,4 +1,4 @@
-"""What is wrong is refused with words, and the disk goes on."""
+"""Wrong use is refused with a message, and the disk keeps working."""
 
 import errno
 import os
@@ -84,7 +84,7 @@ def test_wrong_options_are_refused(daemon):
             fipsee.open("a", socket=daemon.socket, **options)
 
 
-def test_absent_disks_and_daemons_are_said_to_be_absent(daemon, tmp_path):
+def test_missing_disks_and_daemons_are_reported(daemon, tmp_path):
     with pytest.raises(FileNotFoundError, match="no disk 'zebra' here; there are: a, b") as caught:
         fipsee.open("zebra", socket=daemon.socket)
     assert isinstance(caught.value, fipsee.NotFoundError) and caught.value.errno == errno.ENOENT
@@ -96,7 +96,7 @@ def test_absent_disks_and_daemons_are_said_to_be_absent(daemon, tmp_path):
         fipsee.open("x" * 1000, socket=daemon.socket)
     plain = tmp_path / "file"
     plain.write_bytes(b"")
-    with pytest.raises(ConnectionError, match="nobody listens"):
+    with pytest.raises(ConnectionError, match="nothing listens"):
         fipsee.open("a", socket=plain)
 
 
@@ -124,7 +124,7 @@ def test_a_sole_writer_keeps_other_writers_out(daemon):
         fipsee.open("a", socket=daemon.socket, claim="all")
 
 
-def test_writes_to_what_is_read_only_are_refused(daemon):
+def test_writes_to_read_only_disks_are_refused(daemon):
     for name, options in (("r", {}), ("a", {"read_only": True})):
         with fipsee.open(name, socket=daemon.socket, **options) as disk:
             assert disk.read_only and "write" not in disk.capabilities

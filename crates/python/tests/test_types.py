@@ -1,4 +1,4 @@
-"""The stubs say what the module is."""
+"""The stubs match the module."""
 
 import pathlib
 import subprocess
@@ -29,7 +29,7 @@ def test_wrong_use_is_found_in_the_lines_that_are_wrong(tmp_path):
 
 NOT_AT_RUN_TIME = """
 fipsee._fipsee.(Claim|Data|Offsets|Wait)
-# What Python before 3.12 does not show of a class with the buffer protocol.
+# Python before 3.12 does not show this for a class with the buffer protocol.
 fipsee._fipsee.Memory.__(buffer|release_buffer)__
 """
 

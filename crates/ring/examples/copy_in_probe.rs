@@ -1,4 +1,4 @@
-//! A program whose machine code `tests/copy_in_assembly.rs` reads: `Reader::receive` over mapped memory, alone in a
+//! The machine code of this program is read by `tests/copy_in_assembly.rs`: `Reader::receive` over mapped memory, alone in a
 //! function that the compiler can neither inline nor rename.
 
 use fipsee_ring::Message;

@@ -1,5 +1,5 @@
-//! A program whose machine code `tests/wait_encodings.rs` reads: the waiting instructions, each alone in a function that the
-//! compiler can neither inline nor rename.
+//! The machine code of this program is read by `tests/wait_encodings.rs`: the waiting instructions, each alone in a function that
+//! the compiler can neither inline nor rename.
 
 use fipsee_ring::AtomicU32;
 use fipsee_ring::wait::instructions::{Monitorx, Waitpkg};

@@ -19,7 +19,7 @@ use crate::wire::all_zero;
 
 /// First eight bytes of a region: "FIPSEE" and the layout version in two digits.
 pub const REGION_MAGIC: u64 = u64::from_le_bytes(*b"FIPSEE01");
-/// Feature: each entry of the table of queues tells the CPU that the queue's worker is bound to.
+/// Feature: each entry of the table of queues names the CPU that the queue's worker is bound to.
 pub const FEATURE_WORKER_CPU: u64 = 1;
 /// Feature: each entry of the table of queues advises how to go about the rings' work.
 pub const FEATURE_CHOICES: u64 = 4;
@@ -65,7 +65,7 @@ crate::wire_structures! {
         0 magic: u64, 8 version: u32, 12 queue_count: u32, 16 region_bytes: u64, 24 features: u64, 32 pool_offset_bytes: u64,
         40 pool_bytes: u64, 48 reserved: [u64; 2],
     }
-    /// Where the two rings of one queue lie and how they start: an entry of the table of queues, which follows.
+    /// Where the two rings of one queue are and how they start: an entry of the table of queues, which follows.
     #[derive(PartialEq, Eq)]
     pub QueueGeometry: 64 {
         /// Offset of the request ring, client to daemon.
@@ -84,7 +84,8 @@ crate::wire_structures! {
         36 completion_start: u32,
         /// Requests that may be outstanding.
         40 depth: u32,
-        /// The CPU that the worker is bound to, plus 1, if it is and [`FEATURE_WORKER_CPU`] is in force. A hint, not to be relied on.
+        /// The CPU that the worker is bound to, plus 1, if it is and [`FEATURE_WORKER_CPU`] is in force. A hint, not to be relied
+        /// on.
         44 worker_cpu_plus_1: u32,
         /// How the daemon's end goes about its work, and what it advises the client if [`FEATURE_CHOICES`] is in force.
         48 choices: Choices,
@@ -111,8 +112,8 @@ pub struct RegionLayout {
 impl RegionLayout {
     /// Lay out `queue_count` queues of `depth` outstanding requests and a pool.
     ///
-    /// Rings that all begin at slot 0 of page-aligned memory compete for the same cache sets, so each starts somewhere
-    /// else: `seed` (a channel number) chooses (3 cycles a visit instead of 11 with 1000 channels, DESIGN section 5).
+    /// Rings that all begin at slot 0 of page-aligned memory compete for the same cache sets, so each starts at
+    /// another slot: `seed` (a channel number) chooses (3 cycles a visit instead of 11 with 1000 channels, DESIGN section 5).
     #[must_use]
     pub fn plan(profile: &Profile, queue_count: u16, depth: u32, pool_bytes: u64, seed: u32) -> Self {
         let depth = depth.clamp(1, MAX_DEPTH);
@@ -164,7 +165,7 @@ impl RegionLayout {
         Ok(())
     }
 
-    /// Copy header and table out of a region that a peer made for this service, then check every value.
+    /// Copy header and table out of a region that a peer made for this service, then check each value.
     ///
     /// # Errors
     /// What the peer got wrong.
@@ -201,7 +202,7 @@ fn read_queue(profile: &Profile, region: &Region, features: u64, queue: u64) -> 
     Ok(geometry)
 }
 
-/// Where entry `queue` of the table of queues stands.
+/// The offset of entry `queue` of the table of queues.
 const fn table_offset_bytes(queue: u64) -> u64 {
     REGION_HEADER_BYTES as u64 + queue * QUEUE_ENTRY_BYTES as u64
 }
@@ -217,7 +218,7 @@ impl QueueGeometry {
         Tuning::default().with_choices(self.choices)
     }
 
-    /// Can rings of this service be like this? Whether they fit the region shows when they are opened.
+    /// Are these values possible for rings of this service? Whether they fit the region is checked when they are opened.
     ///
     /// # Errors
     /// The value that is impossible.
@@ -262,7 +263,7 @@ pub struct ClientQueue {
     pub daemon_doorbell: EventDoorbell,
     /// Wakes us.
     pub our_doorbell: SocketDoorbell,
-    /// The CPU that the worker is bound to, if the daemon told.
+    /// The CPU that the worker is bound to, if the daemon names it.
     pub worker_cpu: Option<u32>,
     /// How the rings go about their work.
     pub tuning: Tuning,
@@ -303,14 +304,14 @@ impl ClientQueue {
     }
 
     /// The sleep is over, or was given up: silence the doorbell. `false`: the daemon is gone and nothing is left to receive.
-    #[must_use = "a dead daemon answers nothing"]
+    #[must_use = "a daemon that is gone answers nothing"]
     pub fn woken(&mut self) -> bool {
         self.completions.disarm();
         !self.completions.is_over(|| !self.our_doorbell.drain())
     }
 }
 
-/// The daemon's end of one queue. The doorbells are others where the rings lie in the memory of a guest.
+/// The daemon's end of one queue. The doorbells are others where the rings are in the memory of a guest.
 #[derive(Debug)]
 pub struct ServerQueue<C = SocketDoorbell, O = EventDoorbell> {
     /// Requests come in here.
@@ -339,8 +340,8 @@ impl ServerQueue {
         Self::open_at(region, geometry, our_doorbell, client_doorbell, start, tuning)
     }
 
-    /// Go on with a channel, whose geometry was [checked](QueueGeometry::check), at these positions of its request and its completion
-    /// ring.
+    /// Go on with a channel, whose geometry was [checked](QueueGeometry::check), at these positions of its request and its
+    /// completion ring.
     ///
     /// # Errors
     /// As [`open`](Self::open), and a position outside its ring.

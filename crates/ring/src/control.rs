@@ -42,7 +42,7 @@ pub enum RefusalCode {
     UnknownName,
     /// The peer's user and groups may not attach to it.
     NotAllowed,
-    /// Others who are attached, or what they claim, does not go together with what was asked.
+    /// Other attached clients, or their claims, conflict with the request.
     Busy,
     /// A limit of the daemon or the machine was reached.
     Limit,
@@ -50,7 +50,7 @@ pub enum RefusalCode {
     BadMemory,
     /// The daemon is going away.
     ShuttingDown,
-    /// A number this build does not know.
+    /// A number that this build does not know.
     Other(u32),
 }
 
@@ -112,7 +112,7 @@ pub enum Control {
         queue_count: u16,
         /// Bytes of the region.
         region_bytes: u64,
-        /// What the service tells its clients.
+        /// What the service reports to its clients.
         service_info: [u8; SERVICE_INFO_BYTES],
     },
     /// Daemon: refused, in words that say what to do.
@@ -323,7 +323,7 @@ fn expect(what: &'static str, value: u64, expected: u64) -> Result<(), Malformed
     if value == expected { Ok(()) } else { Err(Malformed { what, value }) }
 }
 
-/// What stands in a field before its first zero byte.
+/// The bytes of a field before its first zero byte.
 fn text(field: &[u8]) -> Result<String, Malformed> {
     let text = field.split(|byte| *byte == 0).next().unwrap_or_default();
     let text = str::from_utf8(text).map_err(|error| Malformed {

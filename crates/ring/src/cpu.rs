@@ -4,8 +4,8 @@ use std::sync::LazyLock;
 
 /// How a 64-byte message is put into its slot so that no reader sees the stamp before the payload.
 ///
-/// No architecture guarantees a 64-byte store to be atomic, so the wide store is used only on CPU models whose data
-/// path is 64 bytes wide; elsewhere the stamp goes last (docs/decisions/0002-store-variants.md).
+/// No architecture guarantees a 64-byte store to be atomic, so the wide store is used only on CPU models with a data
+/// path of 64 bytes; elsewhere the stamp goes last (docs/decisions/0002-store-variants.md).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StoreVariant {
     /// One 64-byte AVX-512 store, on CPU models that make it visible at once.
@@ -22,17 +22,17 @@ pub enum StoreVariant {
 }
 
 impl StoreVariant {
-    /// This variant, or `best` where a CPU whose best is `best` does not have it.
+    /// This variant, or `best` if a CPU with that best variant lacks it.
     #[must_use]
     pub fn or_best_below(self, best: Self) -> Self {
-        self.max(best) // The variants stand in falling order of what they ask of a CPU.
+        self.max(best) // The variants are in falling order of what they require of a CPU.
     }
 }
 
 /// What this CPU has that chooses code paths.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuFeatures {
-    /// The store variant that asks most of a CPU and that this one has; whether it is the best is another matter ([`Tuning`](crate::tuning::Tuning)).
+    /// The most demanding store variant that this CPU has; which is the fastest, [`Tuning`](crate::tuning::Tuning) says.
     pub store: StoreVariant,
     /// Can it push a line out of its own cache towards the others' (CLDEMOTE)?
     pub has_demote: bool,
@@ -127,7 +127,7 @@ fn detect() -> CpuFeatures {
 
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 fn detect() -> CpuFeatures {
-    // There is no such counter: `clock` takes the system's.
+    // There is no such counter: `clock` uses the system clock.
     CpuFeatures { vendor: *b"other       ", has_invariant_tsc: false, ..CpuFeatures::default() }
 }
 

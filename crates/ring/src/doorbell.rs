@@ -2,8 +2,8 @@
 //!
 //! Towards the daemon a doorbell is an eventfd that the daemon watches edge-triggered and never reads. Towards the
 //! client it is a socket pair, because a client could make a write to a shared eventfd block for ever (clear
-//! O_NONBLOCK on the shared file description, fill the counter), and because a hang-up on it tells a sleeping client
-//! at once that the daemon died. See docs/decisions/0003-doorbells.md.
+//! O_NONBLOCK on the shared file description, fill the counter), and because a hang-up on it wakes a sleeping client
+//! at once when the daemon dies. See docs/decisions/0003-doorbells.md.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,7 +32,7 @@ impl EventDoorbell {
         Self(Arc::new(fd))
     }
 
-    /// Ring. A full counter means that the bell has long been ringing.
+    /// Ring. A full counter means that the doorbell has been rung already.
     pub fn ring(&self) {
         let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
     }
@@ -72,7 +72,7 @@ impl ClientDoorbell for SocketDoorbell {
 #[derive(Clone, Debug)]
 pub struct SocketDoorbell(Arc<OwnedFd>);
 
-/// Rings taken by one [`SocketDoorbell::drain`]. A correct peer rings once for each time that we announced to sleep.
+/// Rings taken by one [`SocketDoorbell::drain`]. A correct peer rings once each time that we announced sleep.
 const RINGS_AT_ONCE: u32 = 64;
 
 impl SocketDoorbell {
@@ -92,13 +92,13 @@ impl SocketDoorbell {
         Self(Arc::new(fd))
     }
 
-    /// Ring; never blocks. A full socket means that the bell has long been ringing.
+    /// Ring; never blocks. A full socket means that the doorbell has been rung already.
     pub fn ring(&self) {
         let _ = rustix::net::send(&*self.0, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
-    /// Take all rings so far; `false` when the peer has closed its end. Of a peer that rings faster than we read, some are left: they wake
-    /// once more, without cause.
+    /// Take all rings so far; `false` when the peer has closed its end. If a peer rings faster than we read, some are
+    /// left and wake us once more, without cause.
     #[must_use]
     pub fn drain(&self) -> bool {
         let mut byte = [0_u8; 8];

@@ -14,7 +14,7 @@ use crate::wait::Unavailable;
 pub trait ServiceError: fmt::Debug + fmt::Display {
     /// What the other side is called.
     const PEER: &'static str;
-    /// What to do where nobody listens.
+    /// What to do when nothing listens.
     const START: &'static str;
     /// What to do besides where there is no socket.
     const OR_NAME_IT: &'static str;
@@ -35,7 +35,7 @@ pub trait ServiceError: fmt::Debug + fmt::Display {
 pub enum Error<S> {
     /// This CPU lacks the instructions for the wait mode that was asked for.
     Wait(Unavailable),
-    /// Nobody listens at the socket, or it cannot be reached.
+    /// Nothing listens at the socket, or it cannot be reached.
     Connect {
         /// The socket.
         path: PathBuf,
@@ -84,7 +84,7 @@ impl<S: ServiceError> fmt::Display for Error<S> {
                         write!(f, "no {peer} at {path}: there is no such socket; start {start}{}", S::OR_NAME_IT)
                     }
                     io::ErrorKind::ConnectionRefused => {
-                        write!(f, "no {peer} at {path}: the socket is there but nobody listens; start {start}")
+                        write!(f, "no {peer} at {path}: the socket is there but nothing listens; start {start}")
                     }
                     io::ErrorKind::PermissionDenied => {
                         write!(f, "no permission to open {path}; ask for write permission on the socket")

@@ -1,9 +1,9 @@
-//! What a lying peer is told apart by.
+//! Violations of the protocol by a peer.
 
 /// The peer broke the protocol. The channel is closed; the operation cannot be retried.
 ///
 /// Full and empty are ordinary states and have types of their own; an I/O error is a status of one request. This is
-/// neither: it says that what stands in shared memory could not have been written by a correct peer.
+/// neither: it says that the contents of shared memory could not have been written by a correct peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PeerFault {
     /// A field that must be zero was not.
@@ -11,7 +11,7 @@ pub enum PeerFault {
     ReservedSet {
         /// Byte offset of the field in its message or header.
         offset_bytes: u32,
-        /// What stood there.
+        /// The value found there.
         value: u64,
     },
     /// A count was outside its bounds.
@@ -24,7 +24,7 @@ pub enum PeerFault {
         /// The largest value allowed.
         limit: u64,
     },
-    /// A structure does not lie within the memory that was handed over.
+    /// A structure is not within the memory that was handed over.
     #[error(
         "the peer placed its {what} at offset {offset_bytes}, {length_bytes} bytes, outside a region of \
          {region_bytes} bytes"

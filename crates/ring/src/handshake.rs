@@ -1,4 +1,4 @@
-//! What both sides of the control plane do whatever the service: greet, attach, hand over the channel
+//! What both sides of the control plane do for every service: greet, attach, hand over the channel
 //! (docs/protocol.md sections 4.3 to 4.5).
 
 use std::fmt;
@@ -23,7 +23,7 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the daemon may take to answer a control message. It answers in microseconds unless the machine stalls or it
 /// drains what is slow to finish.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// What is known of the length of a packet that was cut.
+/// The least length of a packet that was cut.
 const TOO_LONG_BYTES: u64 = MAX_MESSAGE_BYTES as u64 + 1;
 
 /// What a client holds once it is attached, all of it checked.
@@ -33,16 +33,16 @@ pub struct AttachedChannel {
     pub control: Seqpacket,
     /// The channel's memory.
     pub region: Arc<Region>,
-    /// What lies where in it.
+    /// Its layout.
     pub layout: RegionLayout,
-    /// What the service says of itself; its crate checks it.
+    /// The service's own information; its crate checks it.
     pub service_info: [u8; SERVICE_INFO_BYTES],
     /// Our end of every queue.
     pub queues: Vec<ClientQueue>,
 }
 
-/// Connect to the daemon that listens at `socket_path`, offer the features `offered` and those that the flags need, and attach to the
-/// service that `profile` describes.
+/// Connect to the daemon that listens at `socket_path`, offer the features `offered` and those that the flags need, and attach to
+/// the service that `profile` describes.
 ///
 /// # Errors
 /// Any [`Error`] but that of a queue or a service.
@@ -112,14 +112,14 @@ fn open<S>(
     Ok((region, layout, queues))
 }
 
-/// Send a control message and await the answer, with its descriptors; `what` names the question in errors.
+/// Send a control message and await the answer, with its descriptors; `what` names the request in errors.
 ///
 /// # Errors
 /// As [`attach`], but `Connect`. After `TimedOut` the connection is closed: a late answer must not be taken for
 /// another's.
 pub fn ask<S>(
     control: &Seqpacket,
-    question: &Control,
+    request: &Control,
     descriptors: &[BorrowedFd<'_>],
     what: &'static str,
 ) -> Result<(Control, Vec<OwnedFd>), Error<S>> {
@@ -133,10 +133,10 @@ pub fn ask<S>(
         io::ErrorKind::InvalidData => Malformed { what: "the length in bytes, at least", value: TOO_LONG_BYTES }.into(),
         _ => Error::Io { context: "talk to the daemon", source },
     };
-    // A refusal may already be waiting when the daemon hangs up, so a failed send is told by what can be read.
-    let sent = control.send(&question.encode(), descriptors);
-    // And when it hangs up with our question unread, the kernel reports the reset first and hands out the refusal, which
-    // was sent before, only to those who look again.
+    // A refusal may already be waiting when the daemon hangs up, so the answer says why a send failed.
+    let sent = control.send(&request.encode(), descriptors);
+    // When it hangs up with our request unread, the kernel reports the reset first, and hands out the refusal, which was
+    // sent before, at the next read.
     let received = control.receive(ANSWER_TIMEOUT).or_else(|error| match error.kind() {
         io::ErrorKind::UnexpectedEof => control.try_receive().ok().flatten().ok_or(error),
         _ => Err(error),
@@ -153,13 +153,13 @@ pub fn ask<S>(
     match answer {
         Control::Refused(Refusal { code, text }) => Err(Error::Refused { code, text }),
         // Unasked: the daemon is shutting down and let us go.
-        Control::Detached if *question != Control::Detach => Err(Error::Disconnected),
+        Control::Detached if *request != Control::Detach => Err(Error::Disconnected),
         answer => Ok((answer, packet.descriptors)),
     }
 }
 
-/// No question of this connection is answered any more: a late answer would be taken for that of a later question, and
-/// memory believed to be registered that is not.
+/// No request of this connection is answered any more: a late answer would be taken for that of a later request, and
+/// memory would be taken for registered that is not.
 #[cold]
 fn give_up(control: &Seqpacket) {
     // Either end may have closed it already.
@@ -183,7 +183,7 @@ pub fn refuse(code: RefusalCode, text: impl Into<String>) -> Refusal {
 pub struct Grant {
     /// The channel's memory.
     pub region: Arc<Region>,
-    /// What lies where in it.
+    /// Its layout.
     pub layout: RegionLayout,
     /// The daemon's ends, in the order of the table.
     pub queues: Vec<ServerQueue>,
@@ -192,7 +192,7 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// Make the channel that `layout` describes; `place` may say where its memory shall lie, before it is first touched.
+    /// Make the channel that `layout` describes; `place` may choose the NUMA node of its memory before it is first touched.
     ///
     /// # Errors
     /// The machine has no memory or descriptors left.

@@ -1,7 +1,8 @@
 //! Locks that belong to an open file, and which process holds one that cannot be had.
 //!
-//! A lock of flock(2), and one of `F_OFD_SETLK`, ends when the open file does: when the last descriptor of it is closed, and nothing in the
-//! kernel uses it any more. A process that was killed keeps its locks until then: requests in flight at a device take their time.
+//! A lock of flock(2), and one of `F_OFD_SETLK`, ends when the open file does: when the last descriptor of it is closed, and
+//! nothing in the kernel uses it any more. A process that was killed keeps its locks until then: requests in flight at a device
+//! take their time.
 
 use std::fs::{DirEntry, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -16,7 +17,7 @@ use crate::process::{is_ending, name_of};
 /// How long a lock of a process that has ended, or is about to, is waited for: longer than a disk needs for what was in flight.
 const GRACE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(5);
-/// A holder that has shown no sign of its end for so long goes on: see `is_ending`.
+/// A holder that has shown no sign of its end for this long is taken to be running: see `is_ending`.
 const ALIVE: Duration = Duration::from_millis(100);
 
 /// Which kind of lock, as `/proc/locks` calls it.
@@ -31,14 +32,14 @@ pub enum LockKind {
 /// Why a lock could not be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockError {
-    /// By this process, as far as the kernel tells.
+    /// By this process, as far as the kernel knows.
     Held(Option<u32>),
     /// The file cannot be locked at all.
     Failed(Errno),
 }
 
-/// Have `attempt` take a lock. A process that holds it and goes on is a refusal after a tenth of a second; one that is ending, or gone, or that nobody can
-/// find, gets five seconds. `holder` is asked which it is.
+/// Have `attempt` take a lock. A process that holds it and runs on is a refusal after a tenth of a second; one that is ending, is
+/// gone or cannot be found gets five seconds. `holder` finds it.
 ///
 /// # Errors
 /// Which process holds it, or what `attempt` said apart from that.
@@ -57,20 +58,21 @@ pub fn take(mut attempt: impl FnMut() -> Result<(), Errno>, holder: impl Fn() ->
         if now > deadline || alive_since.is_some_and(|since| now.duration_since(since) > ALIVE) {
             return Err(LockError::Held(found));
         }
-        std::thread::sleep(PAUSE); // tidy: allow sleep, nothing tells when a lock of a process that is gone ends
+        std::thread::sleep(PAUSE); // tidy: allow sleep, nothing reports when a lock of a process that is gone ends
     }
 }
 
-/// The process that holds a lock of this kind on a file. `None`: it is gone, or nobody can tell.
+/// The process that holds a lock of this kind on a file. `None`: it is gone or unknown.
 #[must_use]
 pub fn holder(kind: LockKind, file: &Metadata) -> Option<u32> {
     let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
     let taker = taker(&locks, kind, file);
-    // The process that took it need not be the one that has it: a descriptor goes from a daemon to the next, and a lock of an open file names nobody.
+    // The process that took it need not be the one that has it: a descriptor goes from a daemon to the next, and a lock of an
+    // open file names no process.
     taker.filter(|pid| Path::new("/proc").join(pid.to_string()).exists()).or_else(|| find_owner(kind, file))
 }
 
-/// Words about a holder, to stand behind "is in use".
+/// Words about a holder, to follow "is in use".
 #[must_use]
 pub fn describe(holder: Option<u32>) -> String {
     match holder {
@@ -85,12 +87,12 @@ fn taker(locks: &str, kind: LockKind, file: &Metadata) -> Option<u32> {
     let takers = |place: &str| locks.lines().find_map(|line| lock_of(line, kind, place)?.parse().ok().filter(|pid| *pid > 0));
     let inode = format!(":{}", file.ino());
     let place = format!("{:02x}:{:02x}{inode}", major(file.dev()), minor(file.dev()));
-    // Some file systems (btrfs) tell programs another device than they tell the kernel.
+    // Some file systems (btrfs) report another device to programs than to the kernel.
     takers(&place).or_else(|| takers(&inode))
 }
 
-/// The process in a line of `/proc/locks` or `/proc/PID/fdinfo/FD`, if it is about a lock of this kind at this place and not about one
-/// that is waited for.
+/// The process in a line of `/proc/locks` or `/proc/PID/fdinfo/FD`, if it is about a lock of this kind at this place and not
+/// about one that is waited for.
 fn lock_of<'a>(line: &'a str, kind: LockKind, place: &str) -> Option<&'a str> {
     let (_, lock) = line.split_once(": ")?;
     let fields: Vec<_> = lock.split_whitespace().collect();
@@ -102,7 +104,7 @@ fn lock_of<'a>(line: &'a str, kind: LockKind, place: &str) -> Option<&'a str> {
     (name == wanted && start.parse() == Ok(wanted_start) && found.ends_with(place)).then_some(process)
 }
 
-/// The process that has the open file which has the lock. Descriptors of other users' processes are not shown to everybody.
+/// The process with the open file that has the lock. Descriptors of other users' processes are not visible to all.
 fn find_owner(kind: LockKind, file: &Metadata) -> Option<u32> {
     let place = format!(":{}", file.ino());
     let has_lock = |descriptor: DirEntry| {

@@ -1,4 +1,4 @@
-//! Sizes and limits shared by both sides of a ring (docs/protocol.md section 2). Twin of `include/fipsee.h`.
+//! Sizes and limits shared by both sides of a ring (docs/protocol.md section 2). Counterpart of `include/fipsee.h`.
 
 /// Bytes of one slot: a cache line of every CPU we run on.
 pub const SLOT_BYTES: usize = 64;
@@ -11,7 +11,7 @@ pub const MIN_SLOTS: u32 = 2;
 /// Most slots of a ring: 4 MiB. A larger ring leaves the last-level cache and gains nothing (DESIGN section 2).
 pub const MAX_SLOTS: u32 = 65_536;
 
-/// Can a ring have so many slots?
+/// Can a ring have this many slots?
 #[must_use]
 pub const fn is_slot_count(slots: u32) -> bool {
     slots.is_power_of_two() && MIN_SLOTS <= slots && slots <= MAX_SLOTS

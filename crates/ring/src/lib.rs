@@ -13,7 +13,7 @@
 )]
 
 #[cfg(target_endian = "big")]
-compile_error!("the wire is little-endian and messages are moved as they stand: Fip-see needs a little-endian machine");
+compile_error!("the wire is little-endian and messages are moved unchanged: Fip-see needs a little-endian machine");
 
 #[cfg(not(loom))]
 pub mod channel;

@@ -32,11 +32,11 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listen at `path` with `mode` permissions; a path left behind by a dead server is taken over. One that was killed is waited for, up to
-    /// five seconds, until the kernel has ended it.
+    /// Listen at `path` with `mode` permissions; a path that an ended server left behind is taken over. One that was killed is
+    /// waited for, up to five seconds, until the kernel has ended it.
     ///
     /// # Errors
-    /// In words, of which the last say what to choose instead: a live server, a file that is no socket, a path too long,
+    /// In words, which end with what to choose instead: a running server, a file that is no socket, a path too long,
     /// no permission.
     pub fn bind(path: &Path, kind: SocketType, mode: u32) -> Result<Self, String> {
         socket_address(path).map_err(|error| error.to_string())?;
@@ -49,20 +49,20 @@ impl Listener {
         Ok(Self { path: path.to_owned(), socket, lock: Some(lock), folders, took_over, removes: AtomicBool::new(true) })
     }
 
-    /// A socket that another process listens with, and the lock beside its path if that is a process of ours, which made it. The path
-    /// stays that process's until [`own`](Self::own).
+    /// A socket that another process listens with, and the lock beside its path if that is a process of ours, which made it. The
+    /// path stays that process's until [`own`](Self::own).
     #[must_use]
     pub fn handed_over(path: PathBuf, socket: OwnedFd, lock: Option<OwnedFd>) -> Self {
         let lock = lock.map(File::from);
         Self { path, socket, lock, folders: Vec::new(), took_over: false, removes: AtomicBool::new(false) }
     }
 
-    /// From now on the path is ours to remove, if it was made by whom the socket came from.
+    /// From now on the path is ours to remove, if the process that handed over the socket made it.
     pub fn own(&self) {
         self.removes.store(self.lock.is_some(), Ordering::Relaxed);
     }
 
-    /// What another process needs to go on with it: the socket, then the lock if there is one.
+    /// What another process needs to continue with it: the socket, then the lock if there is one.
     #[must_use]
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         std::iter::once(self.socket.as_fd()).chain(self.lock.as_ref().map(AsFd::as_fd)).collect()
@@ -74,7 +74,7 @@ impl Listener {
         &self.socket
     }
 
-    /// Was a socket found at the path that a dead server had left there?
+    /// Was a socket found at the path that an ended server had left there?
     #[must_use]
     pub const fn took_over(&self) -> bool {
         self.took_over
@@ -116,7 +116,7 @@ fn remove_folders(folders: &[PathBuf]) {
     }
 }
 
-/// Whoever calls this has the lock beside the path. Also returned: did a dead server leave a socket there?
+/// The caller has the lock beside the path. Also returned: did an ended server leave a socket there?
 fn listen(path: &Path, kind: SocketType, mode: u32) -> Result<(OwnedFd, bool), String> {
     let shown = path.display();
     let address = socket_address(path).map_err(|error| error.to_string())?;
@@ -155,7 +155,7 @@ fn lock_path(path: &Path) -> PathBuf {
 fn lock_beside(path: &Path) -> Result<File, String> {
     let lock_path = lock_path(path);
     let shown = lock_path.display();
-    // The file may vanish between open and lock when its owner is just leaving; then the lock is on a dead file.
+    // The file may vanish between open and lock when its owner is just leaving; then the lock is on a removed file.
     for _ in 0..100 {
         let open = |how: OFlags| {
             let flags = OFlags::CREATE | how | OFlags::CLOEXEC | OFlags::NOFOLLOW;

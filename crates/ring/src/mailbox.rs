@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::doorbell::EventDoorbell;
 
-/// Many senders, one receiver. Looking whether something is there costs one load.
+/// Many senders, one receiver. A check for messages costs one load.
 #[derive(Debug)]
 pub struct Mailbox<T> {
     messages: Mutex<Vec<T>>,

@@ -34,7 +34,7 @@ pub struct MappedRing {
     mapping: Arc<dyn Mapping>,
 }
 
-/// Where the next stamp of a ring will stand, and what it will be.
+/// Where the next stamp of a ring will be, and its value.
 #[derive(Debug)]
 pub struct NextStamp {
     address: *const AtomicU32,
@@ -43,7 +43,7 @@ pub struct NextStamp {
 }
 
 impl NextStamp {
-    /// What a poller needs, 16 bytes; and what keeps the address mapped, to be held as long as the address is used.
+    /// What a poller needs, 16 bytes; and the owner that keeps the address mapped, to be held as long as the address is used.
     #[must_use]
     pub fn split(self) -> ((*const AtomicU32, u32), Arc<dyn Mapping>) {
         ((self.address, self.expected), self.mapping)
@@ -79,7 +79,7 @@ impl MappedRing {
     /// The count is none a ring has, or an address is no multiple of 64.
     ///
     /// # Safety
-    /// Slots (64 bytes each) and cold words (128 bytes) are mapped for loads and stores as long as `mapping` lives.
+    /// Slots (64 bytes each) and cold words (128 bytes) are mapped for loads and stores as long as `mapping` exists.
     pub unsafe fn over(
         mapping: Arc<dyn Mapping>,
         slots: NonNull<u8>,
@@ -106,7 +106,7 @@ impl MappedRing {
         NextStamp { address: self.stamp(cursor.index()), expected: cursor.stamp(), mapping: Arc::clone(&self.mapping) }
     }
 
-    /// The reader of answers asks whoever writes them to wait so many nanoseconds after an answer before it looks for the next
+    /// The reader of answers asks their writer to wait this many nanoseconds after an answer before it looks for the next
     /// call.
     pub fn ask_hold(&self, hold_ns: u32) {
         self.cold_word(COLD_HOLD_OFFSET_BYTES).store(hold_ns, Ordering::Relaxed);
@@ -344,7 +344,8 @@ unsafe fn store_wide64(slot: *mut u8, message: &Message, stamp: u32) {
 #[inline(always)]
 unsafe fn store_split32(slot: *mut u8, message: &Message, stamp: u32) {
     let [a, b, c, d] = in_registers(message);
-    // SAFETY: the slot is aligned to 64 bytes; clobbers are declared. As in `store_wide64`, ymm16 leaves the lower registers alone.
+    // SAFETY: the slot is aligned to 64 bytes; clobbers are declared. As in `store_wide64`, ymm16 leaves the lower registers
+    // alone.
     unsafe {
         core::arch::asm!(
             "vpinsrd {d}, {d}, {stamp:e}, 3",

@@ -11,7 +11,7 @@ use crate::region::Region;
 /// Bytes that a peer names; any values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// The id of the region they lie in.
+    /// The id of their region.
     pub region: u16,
     /// Their offset in it.
     pub offset_bytes: u64,
@@ -32,8 +32,8 @@ pub enum MemoryFault {
 
 /// A checked piece of a peer's memory, laid out as an `iovec`.
 ///
-/// The peer may change the bytes at any time. They stay mapped as long as the [`Memory`] that the span came from keeps the region,
-/// which a server does until no request that names it is in flight.
+/// The peer may change the bytes at any time. They stay mapped as long as the [`Memory`] that the span came from keeps the
+/// region, which a server does until no request that names it is in flight.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
@@ -69,7 +69,7 @@ impl Span {
         self.length_bytes
     }
 
-    /// What follows its first `bytes`, of which it has at least so many.
+    /// The rest after its first `bytes`; empty if there is none.
     #[must_use]
     pub fn without_first(&self, bytes: usize) -> Self {
         let bytes = bytes.min(self.length_bytes);
@@ -78,8 +78,8 @@ impl Span {
     }
 }
 
-/// Split the span that holds byte `length_bytes` of the memory from `first` on, so that the spans before it hold exactly as much; returns
-/// how many these are.
+/// Split the span that holds byte `length_bytes` of the memory from `first` on, so that the spans before it hold exactly as much;
+/// returns how many these are.
 pub fn cut_spans(spans: &mut Vec<Span>, first: usize, length_bytes: u64) -> usize {
     let mut left = usize::try_from(length_bytes).unwrap_or(usize::MAX);
     for index in first..spans.len() {
@@ -97,8 +97,8 @@ pub fn cut_spans(spans: &mut Vec<Span>, first: usize, length_bytes: u64) -> usiz
     spans.len() - first
 }
 
-/// Fill `bytes` from the beginning of `spans`; `false` if they are shorter. Each byte is read once: what the peer changes after that is
-/// not seen.
+/// Fill `bytes` from the beginning of `spans`; `false` if they are shorter. Each byte is read once: what the peer changes after
+/// that is not seen.
 ///
 /// # Safety
 /// The spans are still mapped, and none overlaps `bytes`.
@@ -137,8 +137,8 @@ pub unsafe fn copy_to(spans: &[Span], bytes: &[u8]) -> bool {
 
 /// Memory that messages name.
 pub trait Memory {
-    /// Append to `spans` the pieces, one or more, that `extent` consists of. `access` is the `ACCESS_*` bits needed. They stay mapped
-    /// while nobody changes the memory.
+    /// Append to `spans` the pieces, one or more, that `extent` consists of. `access` is the `ACCESS_*` bits needed. They stay
+    /// mapped while the memory is not changed.
     ///
     /// # Errors
     /// Something of the extent is no memory, or may not be accessed so; `spans` may hold pieces of it.
@@ -150,7 +150,7 @@ pub trait Memory {
     /// As of [`find`](Self::find), or it is shorter.
     fn read(&self, extent: Extent, spans: &mut Vec<Span>, bytes: &mut [u8]) -> Result<(), MemoryFault> {
         self.find(extent, ACCESS_READ, spans)?;
-        // SAFETY: found just now in memory that nobody changes during this call; `bytes` is no memory of a peer's.
+        // SAFETY: found just now in memory that is not changed during this call; `bytes` is no memory of a peer's.
         let is_full = unsafe { copy_from(spans, bytes) };
         spans.clear();
         if is_full { Ok(()) } else { Err(MemoryFault::Outside) }
@@ -162,7 +162,7 @@ struct View {
     base: NonNull<u8>,
     length_bytes: u64,
     access: u16,
-    /// What they lie in, if the id is taken.
+    /// Their region, if the id is taken.
     memory: Option<Arc<Region>>,
 }
 
@@ -183,7 +183,7 @@ impl Default for RegionTable {
 }
 
 impl RegionTable {
-    /// The table of a queue whose client has handed over nothing yet: the pool of its channel is region 0.
+    /// The table of a queue before its client has handed over anything: the pool of its channel is region 0.
     ///
     /// # Errors
     /// The range is outside the memory.
@@ -238,7 +238,7 @@ impl Memory for RegionTable {
         if !fits || view.access & access != access {
             return Err(MemoryFault::Outside);
         }
-        // SAFETY: offset and length lie within the view, and the view within its region.
+        // SAFETY: offset and length are within the view, and the view within its region.
         spans.push(Span { base: unsafe { view.base.add(skip) }, length_bytes });
         Ok(())
     }

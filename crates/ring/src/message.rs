@@ -26,7 +26,7 @@ impl Message {
         Self { words }
     }
 
-    /// A message whose payload is `payload`, 60 bytes.
+    /// A message with `payload`, 60 bytes.
     #[must_use]
     pub fn from_payload(payload: &[u8; 60]) -> Self {
         let mut bytes = [0_u8; SLOT_BYTES];
@@ -34,7 +34,7 @@ impl Message {
         Self::from_bytes(&bytes)
     }
 
-    /// A message from 64 bytes as they stand in a slot.
+    /// A message from 64 bytes as they are in a slot.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; SLOT_BYTES]) -> Self {
         let mut words = [0_u64; 8];
@@ -44,7 +44,7 @@ impl Message {
         Self { words }
     }
 
-    /// The 64 bytes as they stand in a slot.
+    /// The 64 bytes as they are in a slot.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; SLOT_BYTES] {
         let mut bytes = [0_u8; SLOT_BYTES];

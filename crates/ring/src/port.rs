@@ -1,5 +1,5 @@
-//! The client's port: what every client does with its end of a queue, whatever the service. It wakes the daemon after messages were
-//! published, waits for what comes back, notices that the daemon is gone, and tries to attach again.
+//! The client's port: what every client does with its end of a queue, for any service. It wakes the daemon after messages
+//! were published, waits for what comes back, notices that the daemon is gone, and tries to attach again.
 
 use std::time::{Duration, Instant};
 
@@ -9,18 +9,18 @@ use crate::error::Error;
 use crate::pace::{CallerPace, let_answers_gather};
 use crate::wait::{Backoff, Next};
 
-/// How many empty looks may pass before a polling client asks the kernel whether the daemon still lives: at most 5 us each,
-/// far below the 100 ms in which a death must be noticed.
+/// How many empty looks may pass before a polling client asks the kernel whether the daemon is still there: at most 5 us each,
+/// far below the 100 ms within which its end must be noticed.
 const LOOKS_PER_LIVENESS_CHECK: u32 = 4096;
 
-/// The client's end of a queue, and how it is waited for. Functions that may find the daemon gone take `is_hung_up`, which asks the
-/// kernel whether it closed the control connection, and fail with [`Error::Disconnected`] when it did and nothing is left to
+/// The client's end of a queue, and how it is waited for. Functions that may find the daemon gone take `is_hung_up`, which asks
+/// the kernel whether it closed the control connection, and fail with [`Error::Disconnected`] when it did and nothing is left to
 /// receive.
 #[derive(Debug)]
 pub struct Port {
     /// Where messages are published and received.
     pub queue: ClientQueue,
-    /// When it is too early to look for the answer.
+    /// Says when it is too early to look for the answer.
     pub pace: CallerPace,
     /// Reset when what was waited for has come.
     pub backoff: Backoff,
@@ -28,7 +28,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// A port at the start of a channel's life.
+    /// The port of a new channel.
     #[must_use]
     pub fn new(queue: ClientQueue, backoff: Backoff) -> Self {
         Self { pace: CallerPace::new(&queue.tuning), queue, backoff, looks: 0 }
@@ -57,8 +57,8 @@ impl Port {
         }
     }
 
-    /// A look found nothing: wait until the next is worth while; `false` when `deadline_ticks` has passed instead. `gather`: answers come
-    /// in a message each, so that many of them are better taken together.
+    /// A look found nothing: wait until the next is worthwhile; `false` when `deadline_ticks` has passed instead. `gather`:
+    /// answers come in a message each, so that many of them are better taken together.
     ///
     /// # Errors
     /// The daemon is gone, or poll(2) failed.
@@ -85,7 +85,7 @@ impl Port {
         Ok(true)
     }
 
-    /// While polling: once in so many calls, ask whether the daemon is gone.
+    /// While polling: once in many calls, ask whether the daemon is gone.
     ///
     /// # Errors
     /// It is.
@@ -142,7 +142,7 @@ pub enum ReconnectEvent<'a, E> {
 /// How long and how often to try.
 #[derive(Clone, Copy, Debug)]
 pub struct ReconnectPolicy {
-    /// Give up when so long has passed since the loss.
+    /// Give up when this long has passed since the loss.
     pub give_up_after: Duration,
     /// Pause before the second attempt; doubles up to `pause_max`.
     pub pause_first: Duration,
@@ -155,13 +155,13 @@ impl ReconnectPolicy {
     pub const FOR_EVER: Self =
         Self { give_up_after: Duration::MAX, pause_first: Duration::from_millis(5), pause_max: Duration::from_secs(1) };
 
-    /// Give up when so long has passed since the loss.
+    /// Give up when this long has passed since the loss.
     #[must_use]
     pub const fn within(give_up_after: Duration) -> Self {
         Self { give_up_after, ..Self::FOR_EVER }
     }
 
-    /// Make attempts to attach again until one succeeds. `hook` is told of each step.
+    /// Make attempts to attach again until one succeeds. `hook` is called at each step.
     ///
     /// # Errors
     /// The last attempt's error when the time is up, or when it is not `is_transient`.

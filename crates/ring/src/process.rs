@@ -1,7 +1,7 @@
 //! Other processes, as far as `/proc` shows them: is one ending, and what is it called?
 //!
-//! A process that was killed ends at its own pace: its memory is unmapped, and its files are closed, long after kill(2) has returned.
-//! Until then its locks are held, and whoever starts the next daemon must not take them for those of one that goes on.
+//! A process that was killed ends at its own pace: its memory is unmapped, and its files are closed, long after kill(2) has
+//! returned. Until then its locks are held, and the start of the next daemon must not take them for those of a running one.
 
 use std::path::Path;
 
@@ -14,9 +14,10 @@ const EXIT_CODE_FIELD: usize = 49;
 /// `PF_EXITING` of the kernel: the task is in do_exit.
 const EXITING: u32 = 0x4;
 
-/// Is this process gone, or on its way there: a zombie, exiting, ended by SIGKILL, or with that signal pending for it or for any of its
-/// threads? To a caller that may not trace the process the kernel does not show what ended it. Then a thread that has taken the signal off
-/// its mask shows nothing until it begins to exit, and waits for requests in flight first: such a caller asks again a little later.
+/// Is this process gone, or about to be: a zombie, exiting, ended by SIGKILL, or with that signal pending for it or for any
+/// of its threads? To a caller that may not trace the process the kernel does not show what ended it. Then a thread that has
+/// taken the signal off its mask shows nothing until it begins to exit, and waits for requests in flight first: such a caller
+/// asks again a little later.
 #[must_use]
 pub fn is_ending(pid: u32) -> bool {
     let process = Path::new("/proc").join(pid.to_string());
@@ -36,8 +37,8 @@ pub fn name_of(pid: u32) -> Option<String> {
     Some(name.trim_end().to_owned())
 }
 
-/// From `/proc/PID/stat`: the state, the flags and, from kill(2) on, the signal that ends the process. The name may hold anything, closing
-/// brackets too.
+/// From `/proc/PID/stat`: the state, the flags and, from kill(2) on, the signal that ends the process. The name may hold
+/// anything, closing brackets too.
 fn is_exiting(stat: &str) -> bool {
     let Some((_, fields)) = stat.rsplit_once(')') else { return false };
     let fields: Vec<&str> = fields.split_whitespace().collect();
@@ -69,7 +70,7 @@ mod tests {
         rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");
         assert!(!is_ending(child.id()));
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("killed");
-        // From the instant on in which kill(2) returns, until it is waited for, and afterwards.
+        // From the moment that kill(2) returns, until it is waited for, and afterwards.
         assert!((0..200).all(|_| is_ending(child.id())));
         child.wait().expect("its end");
         assert!(is_ending(child.id()), "gone");

@@ -37,7 +37,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// A new region of zeroes, `length_bytes` rounded up to whole pages, that nobody can shrink or grow.
+    /// A new region of zeroes, `length_bytes` rounded up to whole pages, sealed against shrinking and growing.
     ///
     /// # Errors
     /// What memfd_create, ftruncate, fcntl or mmap report.
@@ -53,7 +53,7 @@ impl Region {
         Self::map(file, length_bytes, Access::ReadWrite)
     }
 
-    /// Map memory that a peer handed over. It must be a memory file that nobody can shrink: otherwise a truncation
+    /// Map memory that a peer handed over. It must be a memory file that cannot shrink: otherwise a truncation
     /// would turn our next access into SIGBUS.
     ///
     /// # Errors
@@ -105,7 +105,7 @@ impl Region {
         self.length_bytes as u64
     }
 
-    /// The first byte. Valid for `length_bytes` as long as the region lives.
+    /// The first byte. Valid for `length_bytes` as long as the region exists.
     #[must_use]
     pub const fn base(&self) -> NonNull<u8> {
         self.base
@@ -114,7 +114,7 @@ impl Region {
     /// The place of `length_bytes` bytes at `offset_bytes`.
     ///
     /// # Errors
-    /// They do not lie within the region.
+    /// They are not within the region.
     pub fn pointer(&self, what: &'static str, offset_bytes: u64, length_bytes: u64) -> Result<NonNull<u8>, PeerFault> {
         let fits = offset_bytes.checked_add(length_bytes).is_some_and(|end| end <= self.length_bytes());
         match usize::try_from(offset_bytes) {
@@ -127,7 +127,7 @@ impl Region {
     /// Copy bytes out of the region, once.
     ///
     /// # Errors
-    /// They do not lie within the region.
+    /// They are not within the region.
     pub fn read(&self, offset_bytes: u64, into: &mut [u8]) -> Result<(), PeerFault> {
         let from = self.pointer("read", offset_bytes, into.len() as u64)?;
         // SAFETY: the source is inside the mapping and the destination is ours, so they do not overlap. The peer may
@@ -141,7 +141,7 @@ impl Region {
     /// Copy bytes into the region.
     ///
     /// # Errors
-    /// They do not lie within the region, or it is mapped for reading only.
+    /// They are not within the region, or it is mapped for reading only.
     pub fn write(&self, offset_bytes: u64, from: &[u8]) -> Result<(), PeerFault> {
         if self.access == Access::Read {
             return Err(PeerFault::UnsafeMemory { why: "the region is mapped for reading only" });

@@ -32,15 +32,15 @@ pub struct Writer<M> {
     demote: bool,
 }
 
-/// Slots ahead of the cursor at which [`Ownership::LockedAhead`] has its locked operation: the slot after the next. The next one
-/// itself was brought here by the message before, and to have it taken back is what costs.
+/// Slots ahead of the cursor at which [`Ownership::LockedAhead`] has its locked operation: the slot after the next. The message
+/// before brought the next one here; the cost is to have it taken back.
 const LOCKED_AHEAD_SLOTS: u32 = 1;
 
 impl<M: RingMemory> Writer<M> {
     /// A writer that continues at `cursor`.
     ///
     /// # Panics
-    /// When `cursor` lies outside the ring: geometry is validated before a ring is built.
+    /// When `cursor` is outside the ring: geometry is validated before a ring is built.
     pub fn new(memory: M, cursor: Cursor, tuning: &Tuning) -> Self {
         assert!(cursor.index < memory.slot_count(), "cursor outside the ring");
         let Tuning { ownership, prefetch_slots, burst_prefetch_slots, .. } = *tuning;
@@ -48,7 +48,7 @@ impl<M: RingMemory> Writer<M> {
         Self { memory, cursor, ownership, prefetch_slots, burst_prefetch_slots, unfenced: 0, demote }
     }
 
-    /// From now on own the slot of the next lone message in this way.
+    /// From now on, own the slot of the next lone message in this way.
     pub const fn set_ownership(&mut self, ownership: Ownership) {
         self.ownership = ownership;
     }
@@ -121,7 +121,7 @@ impl<M: RingMemory> Writer<M> {
         }
     }
 
-    /// Does the reader sleep, as far as a look without the fence can tell? A hint between messages of a batch: "no" may be
+    /// Does the reader sleep, as far as a look without the fence shows? A hint between messages of a batch: "no" may be
     /// out of date, so the batch still ends with [`reader_needs_doorbell`](Self::reader_needs_doorbell).
     #[must_use]
     #[inline(always)]
@@ -134,12 +134,12 @@ impl<M: RingMemory> Writer<M> {
         self.cursor
     }
 
-    /// The memory this ring stands on.
+    /// The memory of this ring.
     pub const fn memory(&self) -> &M {
         &self.memory
     }
 
-    /// Go on in `memory`, which is the same ring, mapped elsewhere. One of another length is not taken.
+    /// Continue in `memory`, which is the same ring, mapped elsewhere. One of another length is not taken.
     pub fn move_to(&mut self, memory: M) {
         if memory.slot_count() == self.memory.slot_count() {
             self.memory = memory;
@@ -282,7 +282,7 @@ impl<M: RingMemory> Reader<M> {
     /// A reader that continues at `cursor`.
     ///
     /// # Panics
-    /// When `cursor` lies outside the ring: geometry is validated before a ring is built.
+    /// When `cursor` is outside the ring: geometry is validated before a ring is built.
     pub fn new(memory: M, cursor: Cursor, tuning: &Tuning) -> Self {
         assert!(cursor.index < memory.slot_count(), "cursor outside the ring");
         let release_slots = tuning.release_slots(memory.slot_count());
@@ -322,7 +322,7 @@ impl<M: RingMemory> Reader<M> {
         self.watch().is_there()
     }
 
-    /// Where the next message's stamp will stand, and what it will be.
+    /// Where the next message's stamp will be, and its value.
     #[must_use]
     #[inline(always)]
     pub fn watch(&self) -> Watch<'_> {
@@ -358,8 +358,8 @@ impl<M: RingMemory> Reader<M> {
         true
     }
 
-    /// Store the stamp of a message that was copied, and whose slot is not given back, once more. T: the store of the answer, or of
-    /// the release counter, comes after it (Release), so the writer's next stamp does, too.
+    /// Store the stamp of a message that was copied, in a slot that is not given back, once more. T: the store of the answer, or
+    /// of the release counter, comes after it (Release), so the writer's next stamp does, too.
     #[inline(always)]
     fn touch(&self, at: Cursor) {
         self.memory.touch(at.index, at.stamp);
@@ -373,7 +373,7 @@ impl<M: RingMemory> Reader<M> {
         if !received {
             self.gather.empty_look(self.received);
         }
-        // Who keeps up with the writer must not take slots that it is about to write.
+        // A reader that keeps up with the writer must not take slots that the writer is about to write.
         if self.ahead_slots != 0 && self.run > self.ahead_slots {
             let ahead = self.cursor.index.wrapping_add(self.ahead_slots) & (self.memory.slot_count() - 1);
             self.memory.prefetch_for_read(ahead);
@@ -381,7 +381,7 @@ impl<M: RingMemory> Reader<M> {
         received
     }
 
-    /// Streams: tell the writer which slots are free again, if enough are ([`Tuning`]). Call after each batch.
+    /// Streams: report to the writer which slots are free again, if enough are ([`Tuning`]). Call after each batch.
     #[inline(always)]
     pub fn release_some(&mut self) {
         if self.received.wrapping_sub(self.released) >= self.release_slots {
@@ -389,7 +389,7 @@ impl<M: RingMemory> Reader<M> {
         }
     }
 
-    /// Streams: tell the writer that everything received is free again. Call before sleeping.
+    /// Streams: report to the writer that everything received is free again. Call before sleeping.
     #[inline(always)]
     pub fn release_all(&mut self) {
         if self.released != self.received {
@@ -398,12 +398,12 @@ impl<M: RingMemory> Reader<M> {
         }
     }
 
-    /// Streams: messages received so far, modulo 2^32. [`release_all`](Self::release_all) has told the writer of all of them.
+    /// Streams: messages received so far, modulo 2^32. [`release_all`](Self::release_all) has reported all of them to the writer.
     pub const fn received(&self) -> u32 {
         self.received
     }
 
-    /// Streams: go on where another reader stopped, which had [received](Self::received) so many and released them.
+    /// Streams: continue where another reader stopped, which had [received](Self::received) this many and released them.
     pub const fn continue_stream(&mut self, received: u32) {
         (self.received, self.released) = (received, received);
     }
@@ -430,8 +430,9 @@ impl<M: RingMemory> Reader<M> {
         }
     }
 
-    /// Has the channel ended, with nothing left to take? `is_gone` asks the kernel whether the writer hung up. That comes first, and what
-    /// the writer published before it hung up is seen: the other way round, what it publishes between the two looks would be lost.
+    /// Has the channel ended, with nothing left to take? `is_gone` asks the kernel whether the writer hung up. That comes first,
+    /// and what the writer published before it hung up is seen: the other way round, what it publishes between the two looks
+    /// would be lost.
     pub fn is_over(&self, is_gone: impl FnOnce() -> bool) -> bool {
         if known_bad("look_before_hang_up") {
             return !self.has_message() && is_gone();
@@ -450,12 +451,12 @@ impl<M: RingMemory> Reader<M> {
         self.cursor
     }
 
-    /// The memory this ring stands on.
+    /// The memory of this ring.
     pub const fn memory(&self) -> &M {
         &self.memory
     }
 
-    /// Go on in `memory`, which is the same ring, mapped elsewhere. One of another length is not taken.
+    /// Continue in `memory`, which is the same ring, mapped elsewhere. One of another length is not taken.
     pub fn move_to(&mut self, memory: M) {
         if memory.slot_count() == self.memory.slot_count() {
             self.memory = memory;

@@ -88,7 +88,7 @@ impl Seqpacket {
     /// Take one message if one is there; `None` when there is none yet.
     ///
     /// # Errors
-    /// `UnexpectedEof` when the peer closed; `InvalidData` when the message is longer than any may be; `Other` when
+    /// `UnexpectedEof` when the peer closed; `InvalidData` when the message is longer than allowed; `Other` when
     /// its descriptors did not fit this process's limit.
     pub fn try_receive(&self) -> io::Result<Option<Packet>> {
         self.try_receive_within(MAX_MESSAGE_BYTES)

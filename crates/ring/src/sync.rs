@@ -6,8 +6,8 @@ pub use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-/// Is the algorithm to make this mistake, which the models must notice? Asked once of the environment, and only under the model checker:
-/// a build of its own for each mistake would take longer than all models.
+/// Is the algorithm to make this mistake, which the models must notice? Asked once of the environment, and only under the model
+/// checker: a build of its own for each mistake would take longer than all models.
 #[inline(always)]
 pub(crate) fn known_bad(_name: &str) -> bool {
     #[cfg(loom)]
@@ -29,7 +29,7 @@ pub fn full_fence() {
     loom::sync::atomic::fence(Ordering::SeqCst);
     #[cfg(all(not(loom), target_arch = "x86_64", not(miri)))]
     {
-        // SAFETY: the operand lies on this thread's own stack, and OR with zero leaves whatever is there unchanged.
+        // SAFETY: the operand is on this thread's own stack, and OR with zero leaves whatever is there unchanged.
         // The flags are declared clobbered by the absence of `preserves_flags`; memory by that of `nomem`.
         unsafe { core::arch::asm!("lock or dword ptr [rsp - 64], 0") };
     }
@@ -45,8 +45,8 @@ pub fn full_fence() {
 pub(crate) fn full_fence_at(word: &AtomicU32) {
     #[cfg(all(not(loom), target_arch = "x86_64", not(miri)))]
     {
-        // SAFETY: the word is valid for atomic access and aligned; OR with zero leaves its value. Flags and memory are clobbered by
-        // the absence of `preserves_flags` and `nomem`.
+        // SAFETY: the word is valid for atomic access and aligned; OR with zero leaves its value. Flags and memory are clobbered
+        // by the absence of `preserves_flags` and `nomem`.
         unsafe { core::arch::asm!("lock or dword ptr [{word}], 0", word = in(reg) word.as_ptr(), options(nostack)) };
     }
     #[cfg(any(loom, not(target_arch = "x86_64"), miri))]

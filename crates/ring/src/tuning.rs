@@ -1,5 +1,5 @@
 //! The choices of the hot path that cost or gain time and never change what is on the wire. Which are best depends on the CPU and
-//! on where the two sides run: they are measured (`fipsee topology`), or those that this CPU's family is known to like
+//! on where the two sides run: they are measured (`fipsee topology`), or are the defaults of the CPU's family
 //! (docs/how-fast.md).
 
 mod choices;
@@ -23,7 +23,7 @@ pub enum Ownership {
 }
 
 /// Which messages' stamps the reader stores once more after it has copied them and before it gives their slots back. The value
-/// does not change; the line is then modified in the reader's cache, which on some CPUs halves what its next rewriting costs.
+/// does not change; the line is then modified in the reader's cache, which on some CPUs halves the cost of its next write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Touch {
     /// None.
@@ -47,12 +47,12 @@ pub struct Delays {
 /// How the first look is delayed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FirstLook {
-    /// By what the channel's own exchanges show to be best, which may be nothing.
+    /// By the delay that the channel's own exchanges show to be best, which may be none.
     #[default]
     Calibrated,
     /// Not at all.
     AtOnce,
-    /// By so much, at most [`MAX_HOLD_TICKS`](crate::pace::MAX_HOLD_TICKS); for measurements.
+    /// By this much, at most [`MAX_HOLD_TICKS`](crate::pace::MAX_HOLD_TICKS); for measurements.
     After(Delays),
 }
 
@@ -63,26 +63,26 @@ pub struct Tuning {
     pub store: StoreVariant,
     /// How the slot of the next lone message is owned.
     pub ownership: Ownership,
-    /// With [`Ownership::PrefetchNext`]: ask for the slot so far ahead, 1 being the very next; 0: do not ask. Beyond 1
+    /// With [`Ownership::PrefetchNext`]: ask for the slot this far ahead, 1 being the very next; 0: do not ask. Beyond 1
     /// the reader's own prefetcher, which sees one slot after the other, takes back what was asked for.
     pub prefetch_slots: u32,
     /// The same within a burst, where the transfers of several slots overlap.
     pub burst_prefetch_slots: u32,
     /// The same in a stream, at most an eighth of the ring: further would take slots from the reader.
     pub stream_prefetch_slots: u32,
-    /// A stream's reader asks for the slot so far ahead of the one it takes, at most a 16th of the ring: further would take
+    /// A stream's reader asks for the slot this far ahead of the one it takes, at most a 16th of the ring: further would take
     /// slots from the writer. 0: do not ask. One that lets messages gather asks in rings that are too short for that only.
     pub stream_read_ahead_slots: u32,
     /// Which messages the reader touches.
     pub touch: Touch,
-    /// Under continuous load a stream's reader that has found its ring empty waits so long, once, for more to gather: one that runs
-    /// at the writer's heels takes each line away while the next is written. At most two ticks for each slot of the ring.
+    /// Under continuous load a stream's reader that has found its ring empty waits this long, once, for more to gather: one that
+    /// follows the writer closely takes each line away while the next is written. At most two ticks for each slot of the ring.
     pub stream_gather_ticks: u64,
     /// Requests that an answerer takes from its ring before it answers the first of them.
     pub take: u32,
     /// Push each message out of this CPU's own cache after publishing it (CLDEMOTE, where the CPU has it).
     pub demote: bool,
-    /// A stream's reader returns slots once one part in so many of the ring has been received.
+    /// A stream's reader returns slots once it has received this fraction of the ring (1/n).
     pub releases_per_lap: u32,
     /// When call and reply look first for what must come.
     pub first_look: FirstLook,
@@ -91,7 +91,7 @@ pub struct Tuning {
 }
 
 impl Tuning {
-    /// What every CPU has done well enough with: the choices where nothing else was measured.
+    /// Good enough on every CPU: the choices where nothing else was measured.
     #[must_use]
     pub fn usual() -> Self {
         Self {
@@ -111,7 +111,7 @@ impl Tuning {
         }
     }
 
-    /// The choices that CPUs of this family are known to like: measured on one of each (docs/how-fast.md).
+    /// The best choices for CPUs of this family, measured on one of each (docs/how-fast.md).
     #[must_use]
     pub fn for_family(vendor: &[u8; 12], family: u32, model: u32) -> Self {
         let usual = Self::usual();
@@ -132,7 +132,7 @@ impl Tuning {
         }
     }
 
-    /// These, with what `advice` says otherwise. Advice that this CPU cannot follow is left out.
+    /// These, overridden by `advice`. Advice that this CPU cannot follow is left out.
     #[must_use]
     pub fn with_choices(mut self, advice: Choices) -> Self {
         if let Some(ownership) = advice.ownership() {
@@ -140,7 +140,7 @@ impl Tuning {
         }
         if let Some(touch) = advice.touch() {
             self.touch = touch;
-            // What the touch gains in a stream is lost by a reader that runs at the writer's heels.
+            // What the touch gains in a stream is lost by a reader that follows the writer closely.
             self.stream_gather_ticks = if touch == Touch::Never { 0 } else { STREAM_GATHER_TICKS };
         }
         if let Some(store) = advice.store() {
@@ -170,7 +170,7 @@ impl Tuning {
         if self.measured { choices.as_measured() } else { choices }
     }
 
-    /// May the pacing search try other ways to own a slot than this one? Not where nobody has measured what they bring.
+    /// May the pacing search try other ways to own a slot than this one? Not where their gain has not been measured.
     #[must_use]
     pub fn searches_methods(&self) -> bool {
         self.measured || self.ownership != Ownership::PrefetchNext
@@ -214,7 +214,7 @@ impl Default for Tuning {
     fn default() -> Self {
         static OWN: LazyLock<Tuning> = LazyLock::new(|| {
             let cpu = cpu::features();
-            // What the models are about does not depend on where they run.
+            // The models must not depend on the machine on which they run.
             if cfg!(loom) { Tuning::usual() } else { Tuning::for_family(&cpu.vendor, cpu.family, cpu.model) }
         });
         *OWN

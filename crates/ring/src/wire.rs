@@ -26,8 +26,8 @@ pub fn all_zero<W: Copy + Into<u64>>(offset_bytes: usize, words: &[W]) -> Result
     }
 }
 
-/// Declare structures: name, length in bytes, and of each field the offset, the name and the type. A field that would stand
-/// elsewhere, or a gap that no field names, does not compile.
+/// Declare structures: name, length in bytes, and of each field the offset, the name and the type. A field at another
+/// offset, or a gap that no field names, does not compile.
 #[macro_export]
 macro_rules! wire_structures {
     ($($(#[$meta:meta])* $visibility:vis $name:ident: $length:literal {

@@ -38,7 +38,7 @@ fn adaptive_mode_looks_first_and_then_sleeps() {
 }
 
 #[test]
-fn adaptive_mode_looks_as_long_as_it_was_told() {
+fn adaptive_mode_looks_as_long_as_configured() {
     let mut backoff = Backoff::new(WaitMode::Adaptive, Duration::from_secs(3600));
     assert!((0..MANY_LOOKS).all(|_| backoff.step(false) == Next::Look));
 }
@@ -48,7 +48,7 @@ fn modes_are_read_from_their_names_only() {
     for mode in WaitMode::ALL {
         assert_eq!(mode.to_string().parse(), Ok(mode));
     }
-    assert_eq!("poll".parse(), Ok(WaitMode::Pause), "its name before there were others that never sleep");
+    assert_eq!("poll".parse(), Ok(WaitMode::Pause), "its old name");
     let error = "Poll".parse::<WaitMode>().expect_err("names are lower case");
     let names = "adaptive, pause, spin, yield, sleep, umwait, tpause or monitorx";
     assert!(error.contains("'Poll'") && error.contains(names), "{error}");

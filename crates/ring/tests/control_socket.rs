@@ -38,9 +38,9 @@ fn descriptors_arrive_and_are_the_ones_sent() {
     let (client, daemon) = pair();
     let doorbells: Vec<_> = (0..MAX_DESCRIPTORS).map(|_| EventDoorbell::new().expect("an eventfd")).collect();
     let descriptors: Vec<BorrowedFd<'_>> = doorbells.iter().map(AsFd::as_fd).collect();
-    daemon.send(b"bells", &descriptors).expect("room");
+    daemon.send(b"doorbells", &descriptors).expect("room");
     let packet = client.receive(TIMEOUT).expect("a message");
-    assert_eq!((packet.bytes.as_slice(), packet.descriptors.len()), (&b"bells"[..], MAX_DESCRIPTORS));
+    assert_eq!((packet.bytes.as_slice(), packet.descriptors.len()), (&b"doorbells"[..], MAX_DESCRIPTORS));
     for (number, (sent, received)) in (1_u8..).zip(doorbells.iter().zip(packet.descriptors)) {
         let flags = rustix::io::fcntl_getfd(&received).expect("an open descriptor");
         assert!(flags.contains(rustix::io::FdFlags::CLOEXEC), "a child would inherit it");
@@ -57,7 +57,7 @@ fn descriptors_arrive_and_are_the_ones_sent() {
 fn more_descriptors_than_a_message_carries_are_refused_before_sending() {
     let (client, daemon) = pair();
     let doorbell = EventDoorbell::new().expect("an eventfd");
-    let error = client.send(b"bells", &[doorbell.as_fd(); 2 * MAX_DESCRIPTORS]).expect_err("twice too many");
+    let error = client.send(b"doorbells", &[doorbell.as_fd(); 2 * MAX_DESCRIPTORS]).expect_err("twice too many");
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     assert!(daemon.try_receive().expect("an open socket").is_none(), "nothing was sent");
 }
@@ -91,11 +91,11 @@ fn hang_up_is_noticed_on_both_ends_after_the_last_message() {
 #[test]
 fn silent_peer_is_a_timeout() {
     let (client, _daemon) = pair();
-    assert_eq!(client.receive(Duration::from_millis(5)).expect_err("nobody speaks").kind(), ErrorKind::TimedOut);
+    assert_eq!(client.receive(Duration::from_millis(5)).expect_err("nothing is sent").kind(), ErrorKind::TimedOut);
 }
 
 #[test]
-fn peer_that_does_not_read_blocks_nobody() {
+fn peer_that_does_not_read_does_not_block_the_sender() {
     let (client, _daemon) = pair();
     let refused = (0..100_000).find_map(|_| client.send(&[0; MAX_MESSAGE_BYTES], &[]).err());
     assert_eq!(refused.expect("a socket has an end").kind(), ErrorKind::WouldBlock);
@@ -116,7 +116,7 @@ fn too_long_socket_path_is_named_with_its_limit() {
 }
 
 #[test]
-fn connecting_where_nobody_listens_says_so() {
+fn connecting_where_nothing_listens_says_so() {
     let folder = std::env::temp_dir().join(format!("fipsee-test-{}", std::process::id()));
     let error = Seqpacket::connect(&folder.join("none")).expect_err("no such socket");
     assert_eq!(error.kind(), ErrorKind::NotFound);

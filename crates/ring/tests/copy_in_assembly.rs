@@ -2,9 +2,9 @@
 //! first, then every byte of the slot exactly once, then nothing of the slot. All that is ever written there is the stamp, once,
 //! after all that (the touch).
 //!
-//! A compiler may load memory twice whenever it believes that nobody else writes it; a peer that does would then be
-//! checked in one load and obeyed in the other. Volatile and atomic loads and inline assembly forbid that; this test
-//! sees that they did.
+//! A compiler may load memory twice whenever it believes that no other thread writes it; then one load would be
+//! checked and the other, which a peer may have changed, used. Volatile and atomic loads and inline assembly forbid that; this
+//! test sees that they did.
 #![cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
 
 mod common;
@@ -40,7 +40,7 @@ fn parse(listing: &str) -> Vec<Instruction> {
     listing.lines().filter_map(line).collect()
 }
 
-/// Bytes of an Intel-syntax memory operand, and what stands between its brackets; `None` for other operands.
+/// Bytes of an Intel-syntax memory operand, and the text between its brackets; `None` for other operands.
 fn memory_operand(operand: &str) -> Option<(i64, &str)> {
     let inside = operand.split_once('[')?.1.split_once(']')?.0;
     let sizes = [("ZMMWORD", 64), ("YMMWORD", 32), ("XMMWORD", 16), ("QWORD", 8), ("DWORD", 4), ("WORD", 2), ("BYTE", 1)];
@@ -117,7 +117,8 @@ impl Path {
     }
 }
 
-/// The slot loads of every path, and whether it touches the slot, from the first instruction to a return, a call that does not come back, or a trap.
+/// The slot loads of every path, and whether it touches the slot, from the first instruction to a return, a call that does not
+/// come back, or a trap.
 fn slot_accesses_of_paths(code: &[Instruction]) -> Result<Vec<(Vec<Load>, bool)>, String> {
     let place_of: HashMap<u64, usize> =
         code.iter().enumerate().map(|(place, instruction)| (instruction.address, place)).collect();
@@ -193,8 +194,8 @@ fn every_byte_of_a_slot_is_loaded_exactly_once_after_its_stamp() {
     assert_eq!(found.wide, [true; 2], "paths that copy four quarters, without and with a touch:\n{body}");
 }
 
-/// The stamp check and the eight loads of an honest portable path, for the tests of the checker itself.
-fn honest() -> Vec<String> {
+/// The stamp check and the eight loads of a correct portable path, for the tests of the checker itself.
+fn correct() -> Vec<String> {
     let mut lines = vec!["mov    eax,DWORD PTR [rcx+rax*1+0x3c]".to_owned(), "mov    rdx,rsi".to_owned()];
     for word in 0..8 {
         lines.push(format!("mov    r9,QWORD PTR [r8+{:#x}]", 8 * word));
@@ -210,9 +211,9 @@ fn check_lines(lines: &[String]) -> Result<Found, String> {
 }
 
 #[test]
-fn checker_accepts_an_honest_copy() {
-    assert_eq!(check_lines(&honest()), Ok(Found { portable: [true, false], ..Found::default() }));
-    let mut touching = honest();
+fn checker_accepts_a_correct_copy() {
+    assert_eq!(check_lines(&correct()), Ok(Found { portable: [true, false], ..Found::default() }));
+    let mut touching = correct();
     touching.insert(touching.len() - 1, "mov    DWORD PTR [rcx+rax*1+0x3c],r9d".to_owned());
     assert_eq!(check_lines(&touching), Ok(Found { portable: [false, true], ..Found::default() }));
 }
@@ -221,19 +222,19 @@ fn checker_accepts_an_honest_copy() {
 fn checker_rejects_a_touch_at_the_wrong_place_or_time() {
     let touch = "mov    DWORD PTR [rcx+rax*1+0x3c],r9d";
     let at = |position: usize, text: &str| {
-        let mut lines = honest();
+        let mut lines = correct();
         lines.insert(position, text.to_owned());
         check_lines(&lines)
     };
-    let end = honest().len() - 1;
+    let end = correct().len() - 1;
     assert!(at(2, touch).is_err(), "before the copy");
     assert!(at(end - 2, touch).is_err(), "amid the copy");
     assert!(at(end, "mov    DWORD PTR [r8+0x38],r9d").is_err(), "elsewhere");
     assert!(at(end, "mov    QWORD PTR [r8+0x38],r9").is_err(), "wider");
-    let mut twice = honest();
+    let mut twice = correct();
     twice.splice(end..end, [touch.to_owned(), touch.to_owned()]);
     assert!(check_lines(&twice).is_err(), "twice");
-    let mut look = honest();
+    let mut look = correct();
     look.splice(end..end, [touch.to_owned(), "mov    r9,QWORD PTR [r8+0x8]".to_owned()]);
     assert!(check_lines(&look).is_err(), "and a look after it");
 }
@@ -242,17 +243,17 @@ fn checker_rejects_a_touch_at_the_wrong_place_or_time() {
 fn checker_rejects_every_way_to_look_twice() {
     let load_after_copy = ["mov    r9,QWORD PTR [r8+0x8]", "cmp    DWORD PTR [r8+0x10],0x1", "vmovdqa64 zmm16,ZMMWORD PTR [r8]"];
     for bad in load_after_copy.into_iter().chain(["mov    DWORD PTR [r8+0x3c],0x0", "movzx  eax,BYTE PTR [rcx+0x1]"]) {
-        let mut lines = honest();
+        let mut lines = correct();
         lines.insert(lines.len() - 1, bad.to_owned());
         assert!(check_lines(&lines).is_err(), "accepted: {bad}");
     }
-    let mut split = honest();
+    let mut split = correct();
     split[2] = "mov    r9d,DWORD PTR [r8]".to_owned();
     assert!(check_lines(&split).is_err(), "accepted a copy with a hole");
-    let mut early = honest();
+    let mut early = correct();
     early.swap(0, 2);
     assert!(check_lines(&early).is_err(), "accepted a copy before the stamp");
-    let mut lost = honest();
+    let mut lost = correct();
     lost[1] = "mov    rdx,QWORD PTR [rdi]".to_owned();
     assert!(check_lines(&lost).is_err(), "accepted a store through an unknown pointer");
 }

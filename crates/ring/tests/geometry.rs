@@ -1,4 +1,4 @@
-//! The geometry of a region: what one side plans the other reads, and what a hostile side writes leads nowhere.
+//! The geometry of a region: one side reads what the other plans, and hostile values never lead outside.
 #![cfg(not(any(loom, miri)))]
 
 mod common;
@@ -71,7 +71,7 @@ fn every_depth_and_every_queue_count_is_read_as_planned() {
 }
 
 #[test]
-fn wishes_beyond_the_limits_are_cut_to_them() {
+fn requests_beyond_the_limits_are_cut_to_them() {
     for (depth, planned) in [(0, 1), (MAX_DEPTH + 1, MAX_DEPTH), (u32::MAX, MAX_DEPTH)] {
         let layout = RegionLayout::plan(&PROFILE, 1, depth, u64::MAX, u32::MAX);
         assert_eq!((layout.queues[0].depth, layout.pool_bytes), (planned, MAX_POOL_BYTES));
@@ -176,7 +176,7 @@ fn every_reserved_field_is_refused_when_set() {
 }
 
 #[test]
-fn cpu_of_a_worker_is_told_only_where_that_was_agreed() {
+fn cpu_of_a_worker_is_sent_only_where_that_was_agreed() {
     let mut layout = RegionLayout::plan(&PROFILE, 2, 4, 4096, 1);
     layout.features = FEATURE_WORKER_CPU;
     layout.queues[1].worker_cpu_plus_1 = 512;
@@ -192,7 +192,7 @@ fn cpu_of_a_worker_is_told_only_where_that_was_agreed() {
     );
     layout.features = FEATURE_WORKER_CPU | 1 << 63;
     layout.write_to(&region).expect("it fits");
-    assert!(RegionLayout::read_from(&PROFILE, &region).is_err(), "a feature nobody knows");
+    assert!(RegionLayout::read_from(&PROFILE, &region).is_err(), "an unknown feature");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Extents that a peer names: what lies within its memory is found, byte for byte, and nothing else is.
+//! Extents that a peer names: what is within its memory is found, byte for byte, and nothing else is.
 #![cfg(not(any(loom, miri)))]
 
 use std::sync::Arc;
@@ -78,7 +78,7 @@ fn copies_take_the_pieces_in_order() {
     assert_eq!(cut_spans(&mut spans, 0, 4), 1);
     assert_eq!(spans.iter().map(Span::length_bytes).collect::<Vec<_>>(), [4, 6]);
     spans.swap(0, 1);
-    // SAFETY: the region lives, is mapped for writing, and nothing else uses it.
+    // SAFETY: the region exists, is mapped for writing, and nothing else uses it.
     let put = |bytes: &[u8]| unsafe { copy_to(&spans, bytes) };
     assert!(!put(&[9; 11]) && put(&[1, 2, 3, 4, 5, 6, 7, 8]));
     let mut found = [0; 10];

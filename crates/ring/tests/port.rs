@@ -1,4 +1,4 @@
-//! The client's port: it wakes the daemon, waits, notices that it is gone, and tries again as often as it should.
+//! The client's port: it wakes the daemon, waits, notices that it is gone, and retries as configured.
 #![cfg(not(any(loom, miri)))]
 
 use std::convert::Infallible;
@@ -35,7 +35,7 @@ fn a_deadline_that_has_passed_ends_the_wait() {
         publish(&mut port);
         assert!(matches!(port.pause::<Infallible>(Some(0), false, || false), Ok(false)), "{wait:?}");
         let soon = clock::ticks() + clock::duration_to_ticks(Duration::from_millis(1));
-        while port.pause::<Infallible>(Some(soon), true, || false).expect("nobody is gone") {}
+        while port.pause::<Infallible>(Some(soon), true, || false).expect("the peer is there") {}
         assert!(clock::ticks() >= soon, "{wait:?}: not before its time");
     }
 }
@@ -60,7 +60,7 @@ fn a_sleeper_is_rung_and_takes_what_came_before_the_end() {
 }
 
 #[test]
-fn polling_asks_now_and_then_whether_the_daemon_lives() {
+fn polling_asks_now_and_then_whether_the_daemon_is_there() {
     let (mut port, mut server) = channel(WaitMode::Spin);
     publish(&mut port);
     let mut asked = 0;
@@ -81,16 +81,16 @@ fn polling_asks_now_and_then_whether_the_daemon_lives() {
 fn attempts_end_with_success_with_what_will_not_pass_or_with_the_time() {
     let policy = ReconnectPolicy { give_up_after: Duration::MAX, pause_first: Duration::ZERO, pause_max: Duration::ZERO };
     let run = |policy: ReconnectPolicy, mut outcomes: Vec<Result<(), u32>>| {
-        let mut told = Vec::new();
+        let mut events = Vec::new();
         let mut hook = |event: ReconnectEvent<'_, u32>| {
-            told.push(match event {
+            events.push(match event {
                 ReconnectEvent::Lost => (0, None),
                 ReconnectEvent::AttemptFailed { attempts, error } => (attempts, Some(*error)),
                 ReconnectEvent::Resumed { attempts } => (attempts, None),
             });
         };
         let end = policy.keep_trying(|| outcomes.remove(0), |error| *error < 10, &mut hook);
-        (end, told)
+        (end, events)
     };
     assert_eq!(run(policy, vec![Err(1), Err(2), Ok(())]), (Ok(()), vec![(0, None), (1, Some(1)), (2, Some(2)), (3, None)]));
     assert_eq!(run(policy, vec![Err(1), Err(10), Ok(())]), (Err(10), vec![(0, None), (1, Some(1)), (2, Some(10))]));

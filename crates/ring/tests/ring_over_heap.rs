@@ -142,14 +142,14 @@ fn full_ring_takes_nothing_until_the_reader_releases() {
 
 /// checks: R-2.3-8
 #[test]
-fn release_counter_may_wrap_but_not_lie() {
+fn release_counter_may_wrap_but_not_exceed_what_was_published() {
     let ring = HeapRing::new(4);
     let mut writer = StreamWriter::new(ring.clone(), Cursor::at_start(0), &Tuning::default());
     assert_eq!(writer.publish_burst(&[numbered(1), numbered(2)]), Ok(2));
-    for lie in [3, 4, 5, 0x8000_0000, u32::MAX] {
-        ring.released().store(lie, Ordering::Relaxed);
-        assert_eq!(writer.free_slots(2), Ok(2), "nobody looks at the counter while enough is known to be free");
-        assert_eq!(writer.free_slots(3), Err(too_many(lie, 2)));
+    for count in [3, 4, 5, 0x8000_0000, u32::MAX] {
+        ring.released().store(count, Ordering::Relaxed);
+        assert_eq!(writer.free_slots(2), Ok(2), "the counter is not read while enough is known to be free");
+        assert_eq!(writer.free_slots(3), Err(too_many(count, 2)));
     }
     ring.released().store(2, Ordering::Relaxed);
     assert_eq!(writer.free_slots(4), Ok(4));
@@ -177,7 +177,7 @@ fn doorbell_is_wanted_once_for_each_arming() {
     let ring = HeapRing::new(2);
     let mut writer = Writer::new(ring.clone(), Cursor::at_start(0), &Tuning::default());
     let mut reader = Reader::new(ring, Cursor::at_start(0), &Tuning::default());
-    assert!(!writer.reader_needs_doorbell(), "nobody sleeps");
+    assert!(!writer.reader_needs_doorbell(), "the reader does not sleep");
     assert!(!reader.arm_and_work_remains());
     assert!(reader.is_armed());
     writer.publish(&numbered(1));

@@ -21,7 +21,7 @@ use fipsee_ring::wait::{Backoff, Next, WaitMode};
 const CLIENT_SLEEPS: u64 = 1_000_000;
 /// The number of the call that ends the server.
 const LAST_CALL: u64 = u64::MAX;
-/// Messages whose writer delays a little, so that it meets the reader at every point of going to sleep.
+/// Messages that are written after a short delay each, so that they meet the reader at every point of going to sleep.
 const RACING_MESSAGES: u64 = 2_000_000;
 const PAIRS: u64 = 8;
 
@@ -143,7 +143,7 @@ fn receive_backing_off(reader: &mut Reader<MappedRing>, doorbell: &impl Doorbell
 
 fn crowd(mode: WaitMode, calls_per_pair: u64) {
     let start = Cursor::at_start(1);
-    // They outlive both threads: to the other side a closed end is a death.
+    // They outlive both threads: to the other side a closed end means that the peer is gone.
     let doorbells: Vec<_> = (0..PAIRS).map(|_| SocketDoorbell::pair().expect("a socket pair")).collect();
     thread::scope(|scope| {
         for (pair, (ours, theirs)) in (0..).zip(&doorbells) {

@@ -17,7 +17,7 @@ use fipsee_ring::tuning::Tuning;
 const STREAM_MESSAGES: u64 = 2_500_000;
 const CALLS: u64 = 150_000;
 
-/// Look until a message comes, giving the CPU away now and then: the peer may need it.
+/// Look until a message comes, and yield the CPU occasionally: the peer may need it.
 fn receive_polling<M: RingMemory>(reader: &mut Reader<M>) -> Message {
     let mut message = Message::ZERO;
     let mut looks = 0_u32;
@@ -131,6 +131,6 @@ fn stamps_of_other_laps_are_not_messages() {
         Writer::new(ring(), Cursor::at(0, 5), &Tuning::default()).publish(&numbered(1));
         assert!(reader.receive(&mut message));
         assert_is_numbered(&message, 1);
-        assert_eq!(message.word(7) >> 32, 5, "the stamp stands in the last four bytes");
+        assert_eq!(message.word(7) >> 32, 5, "the stamp is in the last four bytes");
     }
 }

@@ -1,7 +1,7 @@
 //! What every way to wait must do, written once and run for each: no message is missed, whatever the delay; a peer on the same
-//! CPU gets its turn; a peer that is gone is noticed; bells that nobody meant do no harm; deadlines are kept.
+//! CPU gets its turn; a peer that is gone is noticed; spurious doorbells do no harm; deadlines are kept.
 //!
-//! A strategy whose instructions the CPU lacks is reported as skipped, and then run with the instructions carried out by
+//! A strategy with instructions that the CPU lacks is reported as skipped, and then run with the instructions carried out by
 //! a signal handler (`common/emulator.rs`): that tests our use of them, not the CPU's.
 #![cfg(all(target_arch = "x86_64", not(any(loom, miri))))]
 
@@ -32,7 +32,7 @@ use rustix::thread::CpuSet;
 const EXCHANGES: u64 = 1000;
 /// How long adaptive waiting looks: short, so that the delays reach every stage of it.
 const LOOK: Duration = Duration::from_micros(50);
-/// After so long asleep a message that is there means that a wake-up was lost.
+/// A message that is there after this long asleep means that a wake-up was lost.
 const LOST_AFTER: Duration = Duration::from_secs(10);
 /// The number of the message that ends the answering side.
 const LAST: u64 = u64::MAX;
@@ -113,7 +113,7 @@ enum Received {
     TimedOut,
 }
 
-/// A bell that may tell that the peer is gone.
+/// A doorbell that may report that the peer is gone.
 trait Liveness: Doorbell {
     /// Take all rings; `false`: the other end is closed.
     fn drain_all(&self) -> bool;
@@ -177,7 +177,7 @@ impl<B: Liveness> Side<'_, B> {
             let timeout = Timespec::try_from(most).expect("seconds");
             let ready = rustix::event::poll(&mut [PollFd::new(self.doorbell, PollFlags::IN)], Some(&timeout));
             let is_lost = ready == Ok(0) && deadline.is_none() && self.reader.has_message();
-            assert!(!is_lost, "a wake-up was lost: a message waits and nobody rang");
+            assert!(!is_lost, "a wake-up was lost: a message waits and its doorbell was not rung");
         }
         self.reader.disarm();
         self.backoff.reset();
@@ -212,7 +212,7 @@ impl<B: Liveness> Side<'_, B> {
 }
 
 /// Two sides that wait by `strategy`, on threads of their own, with the doorbells of the product; meanwhile `also` is given what
-/// rings both bells.
+/// rings both doorbells.
 fn between(
     strategy: &Strategy,
     ask: impl FnOnce(Side<'_, SocketDoorbell>) + Send,
@@ -310,7 +310,7 @@ fn every_watched_line_wakes_without_the_help_of_a_deadline() {
         assert!(waits > EXCHANGES / 100, "{strategy}: only {waits} waits, so nothing was tested");
         assert!(!watches || count(&emulator::ARMED) >= waits, "{strategy}: every wait is armed anew");
         let furthest = Duration::from_nanos(clock::ticks_to_ns(count(&emulator::FURTHEST_TICKS)));
-        // A client asks for a dead daemon every 4096 looks and must notice within 100 ms.
+        // A client checks for the daemon's end every 4096 looks and must notice it within 100 ms.
         assert!(furthest * 4096 < Duration::from_millis(100), "{strategy}: a wait of up to {furthest:?}");
     }
 }
@@ -384,7 +384,7 @@ fn peer_that_is_gone_is_noticed_and_its_last_message_still_counts() {
                         theirs.ring();
                     }
                     pass(Duration::from_micros(delay_us));
-                    drop(theirs); // As the kernel closes what a dead process had open.
+                    drop(theirs); // As the kernel closes what an ended process had open.
                 });
                 let (reader, writer) =
                     (Reader::new(from, start, &Tuning::default()), Writer::new(ring, start, &Tuning::default()));
@@ -398,7 +398,7 @@ fn peer_that_is_gone_is_noticed_and_its_last_message_still_counts() {
 }
 
 #[test]
-fn bells_that_nobody_meant_are_harmless() {
+fn spurious_doorbells_are_harmless() {
     let _alone = one_at_a_time();
     for strategy in strategies() {
         emulator::reset(false);

@@ -14,7 +14,7 @@ const fn modrm_6(register: u8) -> u8 {
 const RAX: u8 = 0;
 const ECX: u8 = 1;
 
-/// Functions of the example, and the instruction that stands in each exactly once. Intel SDM vol. 2: UMONITOR r64 is F3 0F AE /6,
+/// Functions of the example, and the instruction that is in each exactly once. Intel SDM vol. 2: UMONITOR r64 is F3 0F AE /6,
 /// UMWAIT r32 is F2 0F AE /6, TPAUSE r32 is 66 0F AE /6. AMD APM vol. 3: MONITORX is 0F 01 FA, MWAITX is 0F 01 FB.
 const ENCODINGS: [(&str, &[u8]); 5] = [
     ("fipsee_probe_umonitor", &[0xf3, 0x0f, 0xae, modrm_6(RAX)]),

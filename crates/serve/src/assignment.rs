@@ -1,4 +1,4 @@
-//! Dealing queues to workers, wherever they come from.
+//! Assigning queues of any transport to workers.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,8 +25,8 @@ impl Assignment {
         Self::to(worker, &workers[worker])
     }
 
-    /// Where a queue is to go so that the workers serve evenly many: from the worker with the most, to the one with the fewest, if that has at
-    /// least two fewer.
+    /// The move that balances the workers: from the worker with the most queues to the one with the fewest, if that has at least
+    /// two fewer.
     #[must_use]
     pub fn uneven<E: Engine>(workers: &[WorkerHandle<E>]) -> Option<(usize, Self)> {
         let assigned_to = |index: &usize| workers[*index].counters.assigned.load(Ordering::Relaxed);

@@ -8,7 +8,7 @@ use crate::{Engine, Queue, QueueName, Quiesce};
 
 /// Makes a queue, which begins its asynchronous work under this number.
 pub type Make<E> = Box<dyn FnOnce(u32) -> Result<Box<dyn Queue<E>>, String> + Send>;
-/// Called with what became of [`Command::Add`].
+/// Called with the result of [`Command::Add`].
 pub type Added = Box<dyn FnOnce(Result<(), NotAdded>) + Send>;
 /// Called for each queue that is to change, between two visits; dropped after the last.
 pub type Change<E> = Box<dyn FnMut(&mut dyn Queue<E>) + Send>;
@@ -19,7 +19,7 @@ pub type Removed<E> = Box<dyn FnMut(Box<dyn Queue<E>>) + Send>;
 pub enum Command<E: Engine> {
     /// Serve a queue.
     Add {
-        /// Whose it is, and which of its queues.
+        /// Its client, and which of the client's queues.
         name: QueueName,
         /// Makes it, on the worker's thread.
         make: Make<E>,
@@ -41,19 +41,19 @@ pub enum Command<E: Engine> {
         which: Which,
         /// First serve what was published?
         finish: bool,
-        /// What becomes of them.
+        /// Called with each.
         removed: Removed<E>,
     },
     /// Call [`Engine::start`]: dropping the sender says that it is done.
     StartEngine(Sender<()>),
-    /// Do nothing for a while.
+    /// Quiesce.
     Quiesce(Quiesce),
     /// Stop when every queue is gone.
     Stop,
 }
 
 impl<E: Engine> Command<E> {
-    /// Serve what `make` makes on the worker's thread, given its number; `added` is called with what became of it.
+    /// Serve what `make` makes on the worker's thread, given its number; `added` is called with the result.
     pub fn add<Q: Queue<E>>(
         name: QueueName,
         make: impl FnOnce(u32) -> Result<Q, String> + Send + 'static,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use libc::c_long;
 
-/// What a service uses at work, beside what the runtime uses for every service.
+/// What a service uses, beside what the runtime uses for every service.
 #[derive(Debug, Default)]
 pub struct Needs {
     /// Numbers of system calls.
@@ -34,7 +34,7 @@ impl Argument {
     }
 }
 
-/// What a service does with a path, and with what lies below it.
+/// What a service does with a path, and with what is below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileUse {
     /// Reads.

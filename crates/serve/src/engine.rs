@@ -4,14 +4,14 @@ use std::convert::Infallible;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// Names one request in flight to the queue that is told of its end.
+/// Names one request in flight to the queue that is notified of its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
     /// The queue it came from, by the worker's numbering; [`PART`](Self::PART) is the queue's own.
     pub queue: u32,
     /// The client's tag.
     pub tag: u16,
-    /// When it was taken from its queue; 0 if nobody asks.
+    /// When it was taken from its queue; 0 if it is not needed.
     pub started_ticks: u64,
 }
 
@@ -20,7 +20,7 @@ impl Ticket {
     pub const PART: u32 = 1 << 31;
 }
 
-/// Where queues begin what takes its time. Each worker has one, which stays on its thread.
+/// Where queues begin asynchronous work. Each worker has one, which stays on its thread.
 ///
 /// A worker's pass is: visit queues, which begin work, [`flush`](Self::flush), [`poll`](Self::poll).
 pub trait Engine: 'static {
@@ -40,7 +40,8 @@ pub trait Engine: 'static {
         Ok(())
     }
 
-    /// What was begun and not yet reported. The default, as that of [`poll`](Self::poll), is for queues that answer everything at once.
+    /// What was begun and not yet reported. The default, as that of [`poll`](Self::poll), is for queues that answer everything at
+    /// once.
     fn in_flight(&self) -> usize {
         0
     }
@@ -50,7 +51,7 @@ pub trait Engine: 'static {
         false
     }
 
-    /// Readable when there is something to [`poll`](Self::poll). `None`: it needs nobody to wait for it yet.
+    /// Readable when there is something to [`poll`](Self::poll). `None`: there is nothing to wait for yet.
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -63,12 +64,13 @@ pub trait Engine: 'static {
         0
     }
 
-    /// How long the worker may sleep before it calls [`look_for_stalled`](Self::look_for_stalled). `None`: until something happens.
+    /// How long the worker may sleep before it calls [`look_for_stalled`](Self::look_for_stalled). `None`: until something
+    /// happens.
     fn time_to_look(&self) -> Option<Duration> {
         None
     }
 
-    /// Record what takes too long.
+    /// Record the requests that take too long.
     fn look_for_stalled(&mut self) {}
 }
 

@@ -15,8 +15,8 @@ const IDLE_SAMPLES_PER_PASS: usize = 4;
 
 /// Of a queue that goes as soon as nothing is in flight.
 pub(crate) struct Closing<E: Engine> {
-    /// What was published is served first: at most so many requests, because a correct client has no more outstanding, and one that
-    /// goes on publishing must not keep us.
+    /// What was published is served first: at most this many requests, because a correct client has no more outstanding, and
+    /// one that publishes more must not delay us.
     pub(crate) left: u32,
     pub(crate) removed: Arc<Mutex<Removed<E>>>,
 }
@@ -66,13 +66,14 @@ impl<E: Engine> Slot<E> {
 enum Poll {
     /// It is active, or there is none.
     Nothing,
-    /// Where the next stamp of a ring will stand, and what it will be.
+    /// Where the next stamp of a ring will be, and its value.
     Stamp(*const AtomicU32, u32),
     /// Only the queue itself knows where its client will write.
     Ask,
 }
 
-// SAFETY: an address of memory that stays mapped, whichever thread has it (`polled` of the same slot); it is only loaded from, atomically.
+// SAFETY: an address of memory that stays mapped, whichever thread has it (`polled` of the same slot); it is only loaded from,
+// atomically.
 unsafe impl Send for Poll {}
 
 /// All queues of a worker, by their number.
@@ -95,7 +96,7 @@ impl<E: Engine> PollSet<E> {
         self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len())
     }
 
-    /// Take a queue in, under [`next_id`](Self::next_id).
+    /// Add a queue, under [`next_id`](Self::next_id).
     pub(crate) fn add(&mut self, slot: Slot<E>) {
         let id = self.next_id();
         if id == self.slots.len() {
@@ -107,7 +108,7 @@ impl<E: Engine> PollSet<E> {
         self.activate(id);
     }
 
-    /// Let a queue go.
+    /// Remove a queue.
     pub(crate) fn remove(&mut self, id: usize) -> Option<Slot<E>> {
         let mut slot = self.slots.get_mut(id)?.take()?;
         self.polls[id] = Poll::Nothing;
@@ -188,7 +189,7 @@ impl<E: Engine> PollSet<E> {
 
     #[cold]
     fn deactivate(&mut self, place: usize) {
-        // The last active queue stays so: sampling would cost it nothing less.
+        // The last active queue stays active: sampling it would cost no less.
         let id = self.active[place] as usize;
         self.active.swap_remove(place);
         if let Some(slot) = self.slots.get_mut(id).and_then(Option::as_mut) {
@@ -230,8 +231,9 @@ impl<E: Engine> PollSet<E> {
             let has_work = match self.polls[id] {
                 Poll::Nothing => continue,
                 Poll::Stamp(stamp, expected) => {
-                    // SAFETY: the address lies in memory that `polled` of slot `id` keeps mapped: both are set together, and `polls[id]`
-                    // is cleared before `polled` is, when the slot goes or becomes active. Every access to a stamp is atomic.
+                    // SAFETY: the address is in memory that `polled` of slot `id` keeps mapped: both are set together, and
+                    // `polls[id]` is cleared before `polled` is, when the slot goes or becomes active. Every access to a stamp is
+                    // atomic.
                     let stamp = unsafe { &*stamp };
                     stamp.load(Ordering::Acquire) == expected
                 }

@@ -12,16 +12,16 @@ use crate::Engine;
 /// A queue, named by its client and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QueueName {
-    /// Whose.
+    /// The client.
     pub client: u64,
-    /// Which.
+    /// Its queue.
     pub index: u16,
 }
 
-/// A queue of some service, on its worker's thread. The worker calls [`visit`](Self::visit) once per pass, never anything per request.
-/// The defaults are for a queue that stands on one queue of a channel, and do what its doorbells and its rings need.
+/// A queue of some service, on its worker's thread. The worker calls [`visit`](Self::visit) once per pass, never anything per
+/// request. The defaults are for a queue over one queue of a channel, and do what its doorbells and its rings need.
 pub trait Queue<E: Engine>: Any + Send {
-    /// Our end of the channel's queue, if it stands on one and has it now.
+    /// Our end of the channel's queue, if there is one and it has it now.
     fn end(&self) -> Option<&ServerQueue> {
         None
     }
@@ -41,7 +41,7 @@ pub trait Queue<E: Engine>: Any + Send {
         0
     }
 
-    /// Requests that a correct client has outstanding at most: so many are served of one that detaches in order. 0: none does.
+    /// Most requests of a correct client outstanding: this many are served of one that detaches in order. 0: it never does.
     fn depth(&self) -> u32 {
         0
     }
@@ -92,17 +92,17 @@ pub trait Queue<E: Engine>: Any + Send {
         Some(self.end()?.requests.watch())
     }
 
-    /// Begin what a visit would begin of requests that were taken before, and no others. Was there anything? A queue is asked that is not
-    /// visited any more because it is to be idle.
+    /// Begin what a visit would begin of requests that were taken before, and no others. Was there anything? A queue is asked
+    /// that is not visited any more because it is to be idle.
     fn begin_deferred(&mut self, _engine: &mut E) -> bool {
         false
     }
 
     /// Another worker serves it from now on, which knows it by this number. Nothing of it is in flight.
-    /// The default is for queues whose service never has them moved.
+    /// The default is for queues that their service never moves.
     fn moved(&mut self, _id: u32) {}
 
-    /// All that another server must know to go on; `None` while requests are in flight. `own`: not to be taken for another process's,
-    /// which must not be touched.
+    /// All that another server must know to continue; `None` while requests are in flight. `own`: not to be taken for another
+    /// process's, which must not be touched.
     fn saved_state(&mut self, own: bool) -> Option<Box<dyn Any + Send>>;
 }

@@ -1,4 +1,4 @@
-//! Workers that do nothing between two passes, so that another process can go on where they stopped.
+//! Workers that are quiesced between two passes, so that another process can continue where they stopped.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -10,10 +10,10 @@ use fipsee_ring::doorbell::await_readable;
 use crate::poll_set::Slot;
 use crate::{Command, Engine, Pass, QueueName, Worker, WorkerHandle};
 
-/// Longer than any worker needs between two looks into its mailbox, unless it is not given a CPU.
+/// Longer than any worker needs between two looks into its mailbox, unless it gets no CPU.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Asks a worker to finish what is in flight and then to do nothing until it is to resume.
+/// Asks a worker to finish what is in flight and then to stay quiesced until it is to resume.
 pub struct Quiesce {
     /// How long requests in flight are waited for.
     pub(crate) timeout: Duration,
@@ -23,7 +23,7 @@ pub struct Quiesce {
     if_abandoned: IfAbandoned,
 }
 
-/// What becomes of a quiesced worker when nobody is left to resume it.
+/// What becomes of a quiesced worker when nothing is left to resume it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IfAbandoned {
     /// It resumes: the queues are its own.
@@ -106,7 +106,7 @@ impl Quiesced {
         states.iter().zip(0_u16..).all(|(state, index)| self.state(QueueName { client, index }) == Some(state))
     }
 
-    /// The workers go on with what they have.
+    /// The workers continue with the queues that they have.
     pub fn resume(self) {
         for worker in &self.resume {
             let _ = worker.send(());
@@ -204,7 +204,7 @@ impl<E: Engine> Worker<E> {
             return;
         }
         if let Some(fd) = self.engine.as_fd() {
-            // Whatever it says, we look again.
+            // Whatever it returns, we look again.
             let _ = await_readable(fd, Some(deadline.saturating_duration_since(Instant::now())));
         }
         self.quiescing = Some((order, deadline));
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
     use crate::{WorkerPlacement, spawn};
 
-    /// Nothing that is waited for here takes long, unless it never comes.
+    /// Longer than any wait here takes, unless it never ends.
     const TIMEOUT: Duration = Duration::from_secs(30);
 
     fn quiesce(workers: &[WorkerHandle<()>], if_abandoned: IfAbandoned) -> Quiesced {

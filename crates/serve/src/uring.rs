@@ -1,7 +1,7 @@
 //! An [`Engine`](crate::Engine) over one io_uring: carries the jobs of all queues of a worker.
 //!
-//! What a [`Job`] asks the kernel for, and what the results mean, is its service's. The engine is made for one kind of job: no virtual
-//! call stands between them.
+//! What a [`Job`] asks the kernel for, and what the results mean, is its service's. The engine is made for one kind of job: no
+//! virtual call is between them.
 
 use std::collections::VecDeque;
 use std::io;
@@ -29,7 +29,7 @@ use self::held_back::{DOORBELL, HeldBack};
 pub use self::job::{Awaited, Job, Progress};
 pub use self::setup::Needs;
 
-/// What became of a request that was to begin.
+/// The result of starting a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Submitted<S> {
     /// It is finished.
@@ -46,7 +46,7 @@ struct Slot<J> {
     job: J,
 }
 
-/// What there is from the first job on.
+/// Made for the first job.
 struct Kernel {
     ring: IoUring,
     /// Requests that cannot begin yet.
@@ -75,8 +75,8 @@ impl Kernel {
 /// The requests of one worker that the kernel works on, and those that wait for it.
 ///
 /// The io_uring is made when the first job needs it: a worker without jobs runs on a machine
-/// that has none. The engine stays on its thread (it is not [`Send`]), because the kernel may be told that only one
-/// thread submits; make it on the worker's thread.
+/// that has none. The engine stays on its thread (it is not [`Send`]), because the kernel may rely on one
+/// thread that submits; make it on the worker's thread.
 ///
 /// epoll_wait(2) may end with EINTR when a completion arrives: treat that as a wake-up and poll.
 pub struct Engine<J: Job> {
@@ -125,8 +125,8 @@ impl<J: Job> Engine<J> {
         })
     }
 
-    /// Find out whether this machine lets us use io_uring for such jobs. Once it did, it is not asked again: the process may have given
-    /// up the right to make further ones.
+    /// Find out whether this machine lets us use io_uring for such jobs. Once it did, it is not asked again: the process may have
+    /// given up the right to make further ones.
     ///
     /// # Errors
     /// Why not, in words that say what to do.
@@ -293,8 +293,9 @@ impl<J: Job> crate::Engine for Engine<J> {
                     },
                 };
                 let entry = entry.user_data(u64::from(index));
-                // SAFETY: the entry names what the job keeps in place, as its trait demands, and memory that is valid until the ticket is
-                // reported, which `begin`'s caller promised; or the bell and its count, which the engine keeps until the read has ended.
+                // SAFETY: the entry names what the job keeps in place, as its trait demands, and memory that is valid until the
+                // ticket is reported, which `begin`'s caller promised; or the doorbell and its count, which the engine keeps
+                // until the read has ended.
                 let pushed = unsafe { queue.push(&entry) };
                 debug_assert!(pushed.is_ok(), "there was room");
                 self.pushed.push_back(index);
@@ -368,7 +369,7 @@ impl<J: Job> crate::Engine for Engine<J> {
 
 impl<J: Job> Drop for Engine<J> {
     /// Waits until the kernel has finished everything it took: it may still write into clients' memory. What it has not
-    /// taken is forgotten, and nobody waits for it.
+    /// taken is forgotten, and not waited for.
     fn drop(&mut self) {
         let Some(mut kernel) = self.kernel.take() else { return };
         kernel.held_back.stop();

@@ -20,8 +20,8 @@ use rustix::event::{Timespec, epoll};
 use crate::poll_set::{Closing, PollSet, Slot};
 use crate::{Added, Change, Command, Engine, Make, NotAdded, Queue, QueueName, Quiesce, Removed, When, Which};
 
-/// Most completions of asynchronous work that are looked at before the first of them are answered, so that the clients' next requests
-/// are under way: what a disk finishes at once may be a queue's worth.
+/// Most completions of asynchronous work that are looked at before the first of them are answered, so that the clients' next
+/// requests are under way: what a disk finishes at once may be a queue's worth.
 const MOST_REPORTED: usize = 14;
 
 const TOKEN_MAILBOX: u64 = u64::MAX;
@@ -65,14 +65,14 @@ impl<E: Engine> Clone for WorkerHandle<E> {
     }
 }
 
-/// What a [`pass`](Worker::pass) came to.
+/// The result of a [`pass`](Worker::pass).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
     /// There was work: there may be more.
     Worked,
     /// There was none: [`rest`](Worker::rest) waits for some.
     Idle,
-    /// It was told to stop, and every queue is gone.
+    /// It was asked to stop, and every queue is gone.
     Stopped,
 }
 
@@ -90,7 +90,7 @@ pub struct Worker<E: Engine> {
     backoff: Backoff,
     /// Commands that came together with one that has the worker quiesce.
     pub(crate) deferred: Vec<Command<E>>,
-    /// It is to quiesce, or has; until when requests in flight are waited for.
+    /// It is to quiesce, or has; the deadline for requests in flight.
     pub(crate) quiescing: Option<(Quiesce, Instant)>,
     pub(crate) stopping: bool,
 }
@@ -131,7 +131,7 @@ fn prepare<E: Engine>(place: WorkerPlacement) -> io::Result<(WorkerHandle<E>, Ow
     Ok((handle, epoll))
 }
 
-/// A thread that panics while it has this takes the process with it: clients then see a hang-up instead of silence.
+/// A thread that panics while it has this aborts the process: clients then see a hang-up instead of silence.
 #[derive(Debug)]
 pub struct AbortOnPanic;
 
@@ -179,8 +179,8 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// Look at what the engine has ended and into the mailbox, then at every active queue and a few idle ones, without waiting. Queues
-    /// come last, so that a caller whose queues hand requests out has them with nothing in between.
+    /// Look at what the engine has ended and into the mailbox, then at every active queue and a few idle ones, without waiting.
+    /// Queues come last, so that a caller with queues that hand requests out gets them with nothing in between.
     #[inline(always)]
     pub fn pass(&mut self) -> Pass {
         if self.quiescing.is_some() {
@@ -208,8 +208,8 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// Does it serve a single queue, and has it nothing else to do? Then a caller that has what the queue handed out may look for more
-    /// by itself for a while.
+    /// Does it serve a single queue, and has it nothing else to do? Then a caller that has what the queue handed out may look for
+    /// more by itself for a while.
     #[must_use]
     #[inline(always)]
     pub fn has_one_queue_only(&self) -> bool {
@@ -222,8 +222,8 @@ impl<E: Engine> Worker<E> {
         self.backoff.reset();
     }
 
-    /// After a pass that found nothing: one step of waiting, of which the last is to sleep, until `deadline_ticks` at most. While work is
-    /// under way, what comes next is no write to a ring.
+    /// After a pass that found nothing: one step of waiting, of which the last is to sleep, until `deadline_ticks` at most. While
+    /// work is under way, what comes next is no write to a ring.
     #[inline(always)]
     pub fn rest(&mut self, deadline_ticks: Option<u64>) {
         if self.quiescing.is_some() {
@@ -237,7 +237,7 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// Where its queues begin what takes its time.
+    /// Where its queues begin asynchronous work.
     #[inline(always)]
     pub const fn engine(&mut self) -> &mut E {
         &mut self.engine
@@ -362,7 +362,8 @@ impl<E: Engine> Worker<E> {
         self.settle();
     }
 
-    /// Before [`sleep`](Self::sleep): ask every client for its doorbell, then look once more. `false`: the worker has something to do.
+    /// Before [`sleep`](Self::sleep): ask every client for its doorbell, then look once more. `false`: the worker has something
+    /// to do.
     pub fn nothing_remains_after_arming(&mut self) -> bool {
         if self.quiescing.is_some() || self.engine.has_unsent() || (!self.unsettled.is_empty() && self.engine.in_flight() == 0) {
             return false;

@@ -128,7 +128,7 @@ fn quiesced_queue_has_a_state_and_goes_on_and_is_served_to_the_end() {
 }
 
 #[test]
-fn queue_that_is_to_go_begins_what_it_owes() {
+fn queue_that_is_to_go_begins_what_is_deferred() {
     let (worker, thread, _client) = serve(WaitMode::Sleep);
     // Until both commands are there: then no visit comes between them.
     let (go_on, may_go_on) = channel();

@@ -2,9 +2,9 @@
 //!
 //! `cargo run --release -p fipsee-topology --example repeat_choice -- [TIMES=100] [CALLER WORKER] [ROUNDS=400]`
 //!
-//! Choices and rounds of the long measurement are told apart by the floor (one bounced line) before and after each: near or far. A
-//! choice is right if by the long measurement, in its own state, the mean of its times over the tasks, each over the best there, is
-//! within 3 % of the least such mean among all that were chosen in either state, the family's and the usual one.
+//! Choices and rounds of the long measurement are distinguished by the floor (one bounced line) before and after each: near or
+//! far. A choice is right if by the long measurement, in its own state, the mean of its times over the tasks, each over the best
+//! there, is within 3 % of the least such mean among all that were chosen in either state, the family's and the usual one.
 
 use std::collections::BTreeMap;
 use std::error::Error;

@@ -1,6 +1,6 @@
 //! The last measurement, kept in a file for programs that start later.
 //!
-//! Whoever may write the file decides where we run, so it is believed only if it belongs to root or this user and nobody else may
+//! The writer of the file decides where we run, so it is believed only if it belongs to root or this user and no other user may
 //! write it; and only if it is about this machine, as it is now, and every figure is one that can have been measured.
 
 use std::fmt;
@@ -21,13 +21,13 @@ use crate::matrix::{Cost, Matrix};
 const VERSION: u32 = 2;
 /// A file of 1024 CPUs has 64 MB; a longer one is none of ours.
 const MAX_FILE_BYTES: u64 = 128 << 20;
-/// A line that takes longer than this (a millisecond or so) never did.
+/// No line takes longer than this (a millisecond or so).
 const MAX_TICKS: f64 = 4e6;
 /// Choosing takes milliseconds; on a machine with other load, a minute at most.
 const MAX_MILLISECONDS: f64 = 60_000.0;
-/// Choices that were tried against each other differ less.
+/// Choices that were compared differ by less.
 const MAX_RATIO: f64 = 1000.0;
-/// So many are tried for a class at most.
+/// Most candidates of a class.
 const MAX_TRIALS: usize = 32;
 /// The bits of a word of choices that mean something.
 const CHOICES_MASK: u32 = 0x001f_ffff;
@@ -74,7 +74,7 @@ pub struct Kept {
 pub enum Unusable {
     /// There is none.
     Missing,
-    /// It is not to be believed, or about something else: in words.
+    /// It is not trusted, or about something else: in words.
     Refused(String),
 }
 
@@ -87,7 +87,8 @@ impl fmt::Display for Unusable {
     }
 }
 
-/// Where this user's measurements are kept: for root [`SYSTEM_PATH`], else below `XDG_CACHE_HOME` or `~/.cache`; `None` without any.
+/// Where this user's measurements are kept: for root [`SYSTEM_PATH`], else below `XDG_CACHE_HOME` or `~/.cache`; `None` without
+/// any.
 #[must_use]
 pub fn own_path() -> Option<PathBuf> {
     if rustix::process::geteuid().is_root() {
@@ -113,7 +114,7 @@ pub fn load(machine: &Machine) -> Result<(PathBuf, Kept), Unusable> {
     }
 }
 
-/// The measurement in `path`, if it is to be believed and about `machine`.
+/// The measurement in `path`, if it is trusted and about `machine`.
 ///
 /// # Errors
 /// Why not.
@@ -251,10 +252,10 @@ pub fn write(path: &Path, machine: &Machine, kept: &Kept) -> io::Result<()> {
 }
 
 fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    // What a process of the same number left when it was killed.
+    // Left by a killed process of the same number.
     let _ = std::fs::remove_file(path);
     let mut file = std::fs::File::options().write(true).create_new(true).open(path)?;
-    // Whatever the umask: the daemon has a user of its own.
+    // Regardless of the umask: the daemon has a user of its own.
     file.set_permissions(Permissions::from_mode(0o644))?;
     file.write_all(bytes)
 }

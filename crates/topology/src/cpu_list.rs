@@ -1,6 +1,6 @@
 //! Lists of CPUs as the kernel writes them: `0-3,8,10-11`.
 
-/// CPUs beyond this number are not believed in: eight times what Linux can be built for, and a bound for what a damaged
+/// CPUs beyond this number are refused: eight times what Linux can be built for, and a bound for what a damaged
 /// file can make us allocate.
 pub const MAX_CPU: usize = 65_535;
 

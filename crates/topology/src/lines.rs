@@ -1,4 +1,4 @@
-//! Cache lines to be moved about, in memory that is fresh: its pages lie on the node of the CPU that touches them first.
+//! Cache lines to be moved about, in memory that is fresh: its pages are on the node of the CPU that touches them first.
 
 use std::io;
 use std::ptr::NonNull;
@@ -13,7 +13,7 @@ pub(crate) const LINE_COUNT: usize = 64;
 const PAGE_BYTES: usize = 4096;
 const LINE_BYTES: usize = 64;
 const LINES_PER_PAGE: usize = PAGE_BYTES / LINE_BYTES;
-/// Pages lie so far apart that no prefetcher, which stays within a page or fetches the neighbouring line, brings two at once.
+/// Lines are so far apart that no prefetcher, which stays within a page or fetches the neighbouring line, brings two at once.
 const STRIDE_BYTES: usize = PAGE_BYTES;
 
 /// [`LINE_COUNT`] words, each in a line of its own on a page of its own.
@@ -46,10 +46,10 @@ impl Lines {
         }
         // Another place in each page, or all lines would compete for one set of the first-level cache.
         let offset_bytes = index * STRIDE_BYTES + index % LINES_PER_PAGE * LINE_BYTES;
-        // SAFETY: the line lies within page `index`, which lies within the mapping.
+        // SAFETY: the line is within page `index`, which is within the mapping.
         let word = unsafe { self.base.add(offset_bytes) }.cast::<AtomicU32>();
-        // SAFETY: aligned to 64 bytes; mapped and zero at first, so always a valid value; lives as long as `self`; and nobody
-        // reaches the memory otherwise than through this atomic.
+        // SAFETY: aligned to 64 bytes; mapped and zero at first, so always a valid value; mapped as long as `self` exists; and
+        // the memory is reached only through this atomic.
         Some(unsafe { word.as_ref() })
     }
 }
@@ -76,7 +76,7 @@ mod tests {
         assert_eq!(sets, (0..LINES_PER_PAGE).collect::<Vec<_>>());
         for index in 0..LINE_COUNT {
             assert_eq!(address(index) % LINE_BYTES, 0);
-            assert_eq!(lines.word(index).expect("a line").swap(7, Ordering::Relaxed), 0, "line {index} is nobody else's");
+            assert_eq!(lines.word(index).expect("a line").swap(7, Ordering::Relaxed), 0, "line {index} is not shared");
         }
         assert!(lines.word(LINE_COUNT).is_none());
         assert!(lines.word(usize::MAX).is_none());

@@ -175,8 +175,8 @@ impl Machine {
         groups
     }
 
-    /// Everything a measurement depends on, as text: another text, another machine. It ends with this start of the machine, since a
-    /// hypervisor may run the same CPUs elsewhere after the next.
+    /// Everything a measurement depends on, as text: another text, another machine. It ends with this start of the machine, since
+    /// a hypervisor may run the same CPUs elsewhere after the next.
     #[must_use]
     pub fn fingerprint(&self) -> String {
         let part = |value: Option<usize>| value.map_or_else(|| "?".to_owned(), |value| value.to_string());
@@ -189,7 +189,7 @@ impl Machine {
     }
 }
 
-/// Reads small files and keeps account of what is missing.
+/// Reads small files and records what is missing.
 struct Reader<'a> {
     root: &'a Path,
     /// What is unknown, and of which CPUs.

@@ -1,17 +1,18 @@
 //! What moving a modified cache line from one CPU to another costs (the report's figure 6).
 //!
 //! With one clock only a round trip can be timed, and half of it hides what the report found: that the two directions differ. So
-//! each direction is timed by the CPU that takes the lines, alone. A pool of lines goes back and forth. One side takes all of them
-//! and leaves them modified, with one atomic exchange each; only then the other takes them all in turn, and times that: every
-//! line of its loop is one that the first has modified, and nothing else happens meanwhile. The time divided by the lines is the
-//! cost of a transfer with ownership, as both sides of a ring pay it, including the exchange itself (some 20 cycles).
+//! each direction is timed by the CPU that takes the lines, alone. A pool of lines goes back and forth. One side takes all of
+//! them and leaves them modified, with one atomic exchange each; only then the other takes them all in turn, and times that:
+//! every line of its loop is one that the first has modified, and nothing else happens meanwhile. The time divided by the lines
+//! is the cost of a transfer with ownership, as both sides of a ring pay it, including the exchange itself (some 20 cycles).
 //!
 //! - Each exchange returns the sequence number that the other side left: a line that was not where it should be is an error, and
 //!   the next address depends on it, so transfers never overlap, whatever the CPU reorders.
-//! - Lines lie on pages of their own and are taken in random order: no prefetcher guesses the next.
-//! - The home of the memory may matter (the report suspects the home agent), and a user's memory may lie on either side: it lies
+//! - Lines are on pages of their own and are taken in random order: no prefetcher guesses the next.
+//! - The home of the memory may matter (the report suspects the home agent), and a user's memory may be on either side: it is
 //!   with each in turn, and the medians of these visits are put together by their median.
-//! - Pairs are measured one after the other, all of them several times over, so that a disturbance falls on few rounds of many pairs.
+//! - Pairs are measured one after the other, all of them several times over, so that a disturbance falls on few rounds of many
+//!   pairs.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -24,17 +25,17 @@ use crate::matrix::{Cost, Matrix, kind_of, median, to_f64};
 use crate::other_side::{self, LOOKS_PER_YIELD, TIMEOUT};
 use crate::pin;
 
-/// Times that each pair is visited: an even number, so that the memory lies with each of the two equally often.
+/// Times that each pair is visited: an even number, so that the memory is with each of the two equally often.
 const VISITS: u32 = 6;
 /// Times that the lines go each way in a visit.
 const ROUNDS: u32 = 32;
-/// Times before these that are not counted: pages, TLB and clock frequency come to rest.
+/// Times before these that are not counted: pages, TLB and clock frequency settle.
 const WARM_UP_ROUNDS: u32 = 8;
 /// All pairs are measured if that takes no longer; else a sample of each kind.
 pub const FULL_WITHIN: Duration = Duration::from_secs(10);
 /// Pairs measured of each kind in a sample.
 const SAMPLE_PER_KIND: usize = 2;
-/// A round so many times longer than the median was disturbed; if that befalls more than one in so many, the user is told.
+/// A round this many times longer than the median was disturbed; if more than one in [`DISTURBED_ONE_IN`] was, a warning says so.
 const DISTURBED_FACTOR: f64 = 3.0;
 const DISTURBED_ONE_IN: usize = 10;
 
@@ -94,8 +95,8 @@ fn sample(machine: &Machine, pairs: &[(usize, usize)]) -> Vec<(usize, usize)> {
 /// Measure.
 ///
 /// # Errors
-/// A thread cannot be started or bound, memory is missing, a CPU is so busy that nothing was heard of it for seconds, or a line held
-/// what nobody wrote.
+/// A thread cannot be started or bound, memory is missing, a CPU is so busy that it did not answer for seconds, or a line held
+/// what was not written to it.
 pub fn run(course: &Course) -> io::Result<Measured> {
     let mut medians = vec![[Vec::new(), Vec::new()]; course.pairs.len()];
     let mut leasts = vec![[f64::INFINITY; 2]; course.pairs.len()];
@@ -140,7 +141,7 @@ fn own(cpu: usize) -> io::Result<f64> {
     thread.join().unwrap_or_else(|_| Err(io::Error::other("a measuring thread panicked")))
 }
 
-/// Whose turn it is to take the lines: the first CPU's in even turns. In a pair of lines of its own.
+/// The turn, which says which CPU takes the lines: the first in even turns. In a pair of lines of its own.
 #[repr(align(128))]
 struct Turn(AtomicU32);
 
@@ -148,7 +149,7 @@ struct Turn(AtomicU32);
 const ENDED: u32 = u32::MAX;
 
 /// Let the lines go back and forth between two CPUs. Ticks per line of each round, from the first to the second and back; the
-/// memory lies with the first.
+/// memory is with the first.
 fn visit((a, b): (usize, usize)) -> io::Result<[Vec<f64>; 2]> {
     let (lines, turn) = (Lines::new()?, Turn(AtomicU32::new(0)));
     let side = |cpu, parity| take_turns(&lines, &turn.0, cpu, parity).inspect_err(|_| turn.0.store(ENDED, Ordering::Release));
@@ -166,7 +167,7 @@ fn visit((a, b): (usize, usize)) -> io::Result<[Vec<f64>; 2]> {
         let [first, second] = threads.map(join);
         (first, second)
     });
-    // The one that failed says why; the other only that it was told to stop.
+    // The one that failed says why; the other only that it was to stop.
     match (first, second) {
         (Ok(back), Ok(there)) => Ok([there, back]),
         (Err(error), Ok(_)) | (Ok(_), Err(error)) => Err(error),
@@ -219,7 +220,7 @@ fn take_all(lines: &Lines, order: &[usize; LINE_COUNT], number: u32) -> Option<u
     let mut difference = 0;
     let started_ticks = clock::ticks_fenced();
     for index in order {
-        // The difference is 0, but only the line before can tell: so this line is not asked for until that has come.
+        // The difference is 0, but only the line before shows it: so this line is not asked for until that has come.
         let word = lines.word(index ^ usize::try_from(difference).unwrap_or(usize::MAX))?;
         difference |= word.swap(number + 1, Ordering::AcqRel) ^ number;
     }

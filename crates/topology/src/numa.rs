@@ -18,10 +18,10 @@ fn mask_of(node: usize) -> io::Result<NodeMask> {
     Ok(mask)
 }
 
-/// The kernel counts one bit less than it is told.
+/// The kernel uses one bit less than the length that it is given.
 const MASK_BITS: libc::c_ulong = MAX_NODE_COUNT as libc::c_ulong + 1;
 
-/// Have the pages of `region` that nobody has touched yet taken from `node`, whichever process touches them first.
+/// Have the pages of `region` that are not touched yet allocated on `node`, whichever process touches them first.
 ///
 /// # Errors
 /// There is no such node, or the kernel knows no nodes.
@@ -61,7 +61,7 @@ mod tests {
             outcome => outcome.expect("every machine has node 0"),
         }
         let start = format!("{:x} ", region.base().as_ptr().addr());
-        let maps = std::fs::read_to_string("/proc/self/numa_maps").expect("a kernel with nodes tells");
+        let maps = std::fs::read_to_string("/proc/self/numa_maps").expect("a kernel with nodes has it");
         let ours = maps.lines().find_map(|line| line.strip_prefix(&start)).expect("the mapping");
         assert!(ours.starts_with("prefer"), "{ours}");
         let mut byte = [1];

@@ -42,13 +42,13 @@ pub fn bind(cpu: usize) -> io::Result<()> {
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
 
-/// Have this thread, and those that it starts from now on, run on all that it may use but `cpus`. `false`: nothing would be left, and
-/// nothing was changed.
+/// Have this thread, and those that it starts from now on, run on all that it may use but `cpus`. `false`: nothing would be left,
+/// and nothing was changed.
 ///
 /// # Errors
 /// What it may use cannot be found out, or the kernel refuses.
 pub fn keep_off(cpus: &[usize]) -> io::Result<bool> {
-    let allowed = allowed().ok_or_else(|| io::Error::other("/proc does not tell which CPUs may be used"))?;
+    let allowed = allowed().ok_or_else(|| io::Error::other("/proc does not say which CPUs may be used"))?;
     if !allowed.iter().any(|cpu| cpus.contains(cpu)) {
         return Ok(true);
     }
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_and_those_it_starts_keep_off_what_they_are_told() {
+    fn a_thread_and_those_it_starts_keep_off_forbidden_cpus() {
         let all = allowed().expect("this thread runs somewhere");
         std::thread::spawn(move || {
             assert!(!keep_off(&all).expect("nothing to do"), "a thread must run somewhere");

@@ -1,4 +1,4 @@
-//! The file of the last measurement: what is believed, and what is not.
+//! The file of the last measurement: which files are trusted.
 
 mod common;
 

@@ -13,7 +13,7 @@ use fipsee_topology::machine::{Distance, Machine};
 /// A machine by its figures: ticks per message.
 struct Recorded {
     figure: fn(Choices, Task) -> f64,
-    /// Noise of so many percent, the same each time.
+    /// Noise of this many percent, the same each time.
     noise_percent: u64,
     random: u64,
     pieces: usize,
@@ -221,7 +221,7 @@ fn a_bound_worker_gets_the_class_of_its_clients_and_others_what_all_classes_shar
     all.insert(Distance::SameCore, far.clone());
     assert_eq!(for_clients(&machine, Some(2), &[4], &all), Some(&near));
     assert_eq!(for_clients(&machine, Some(2), &[3], &all), None, "another socket, which was not measured");
-    assert_eq!(for_clients(&machine, None, &[], &all), Some(&near), "nobody is on one core by chance");
+    assert_eq!(for_clients(&machine, None, &[], &all), Some(&near), "no client is on one core by chance");
     all.insert(Distance::OtherSocket, far);
     assert_eq!(for_clients(&machine, None, &[], &all), None, "it depends on where they run");
 }

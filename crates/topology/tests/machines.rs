@@ -1,4 +1,4 @@
-//! What is read of recorded machines, and of damaged ones.
+//! What is read from the files of recorded machines, and of damaged ones.
 
 mod common;
 
@@ -45,7 +45,7 @@ fn only_what_is_online_and_allowed_is_usable() {
 }
 
 #[test]
-fn cpus_beyond_the_mask_are_seen_told_and_not_used() {
+fn cpus_beyond_the_mask_are_seen_reported_and_not_used() {
     let huge = machine("huge");
     assert_eq!(huge.cpus.len(), 6);
     assert_eq!(huge.usable, [0, 1, 1022, 1023]);
@@ -53,7 +53,7 @@ fn cpus_beyond_the_mask_are_seen_told_and_not_used() {
 }
 
 #[test]
-fn slow_cores_are_told_from_fast_ones_and_favourites_are_not_slow_ones() {
+fn slow_cores_are_distinguished_from_fast_ones_and_favourites_are_not_slow_ones() {
     for (name, slow) in
         [("hybrid", vec![4, 5, 6, 7]), ("hybrid-old-kernel", vec![4, 5, 6, 7]), ("arm", vec![0, 1, 2, 3]), ("desktop", vec![])]
     {
@@ -67,7 +67,7 @@ fn slow_cores_are_told_from_fast_ones_and_favourites_are_not_slow_ones() {
 }
 
 #[test]
-fn what_a_container_hides_is_unknown_and_said() {
+fn what_a_container_hides_is_unknown_and_reported() {
     let bare = machine("bare-container");
     assert_eq!(bare.usable, [0, 1, 2, 3]);
     assert!(bare.cpus.iter().all(|cpu| cpu.core == cpu.number && (cpu.socket, cpu.cache, cpu.node) == (None, None, None)));

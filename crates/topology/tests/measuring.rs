@@ -1,4 +1,4 @@
-//! A real measurement of this machine: that it comes out and can be believed, not how fast the machine is.
+//! A real measurement of this machine: that it completes and is plausible, not how fast the machine is.
 
 use std::io::Write;
 

@@ -76,7 +76,7 @@ fn check(machine: &Machine, plan: &Plan, workers: usize) {
     assert_eq!(pollers.len() + plan.unbound_count, workers);
     assert!(pollers.len() < machine.usable.len().max(1), "none is left for clients");
     assert!(pollers.len() == workers || pollers.len() + 1 >= machine.usable.len(), "fewer than there is room for");
-    assert!(pollers.len() == workers || !plan.warnings.is_empty(), "and not a word about it");
+    assert!(pollers.len() == workers || !plan.warnings.is_empty(), "and no warning");
     assert_eq!(plan.polls, machine.cpus.len() > 1);
     for poller in &plan.pollers {
         let mut clients = poller.clients.clone();
@@ -86,7 +86,7 @@ fn check(machine: &Machine, plan: &Plan, workers: usize) {
     }
 }
 
-/// By the kernel's words no core has two pollers while one has none that could.
+/// By the kernel's description no core has two pollers while another could have one.
 fn check_cores(machine: &Machine, plan: &Plan) {
     let core = |cpu: usize| machine.cpu(cpu).expect("online").core;
     let mut per_core = BTreeMap::<usize, usize>::new();

@@ -22,7 +22,7 @@ fn measured(name: &str, workers: usize) -> Plan {
 }
 
 #[test]
-fn on_one_cpu_nobody_is_bound_and_nobody_polls() {
+fn on_one_cpu_no_thread_is_bound_and_none_polls() {
     let plan = by_kernel("one-cpu", 2);
     assert_eq!((plan.pollers.len(), plan.unbound_count, plan.polls), (0, 2, false));
     assert!(plan.warnings[0].contains("one CPU"), "{:?}", plan.warnings);
@@ -64,7 +64,7 @@ fn sibling_of_a_poller_is_left_alone_until_it_was_measured_to_pay() {
     let plan = measured("desktop", 1);
     assert_eq!(plan.pollers[0].clients.first(), Some(&7));
     assert!(plan.pollers[0].reason.contains("CPU 7, is for its client"), "{}", plan.pollers[0].reason);
-    // Slow siblings (a core whose threads pay dearly for each other) do not.
+    // Slow siblings (threads that slow each other down much) do not.
     let machine = machine("desktop");
     let slow = matrix(&machine, |a, b| if machine.distance(a, b) == Distance::SameCore { 90.0 } else { 160.0 });
     assert_eq!(Plan::new(&machine, Some(&slow), 1).pollers[0].clients.last(), Some(&7));
@@ -137,7 +137,7 @@ fn nothing_but_numbers_is_enough_for_a_plan() {
 #[test]
 fn measurement_beats_the_kernel_and_says_so() {
     let two = machine("two-sockets-no-smt");
-    // A hypervisor that put CPUs 6 and 7 on one core, and does not tell.
+    // A hypervisor that put CPUs 6 and 7 on one core, and does not report it.
     let hidden = matrix(&two, |a, b| if (a, b) == (6, 7) || (a, b) == (7, 6) { 28.0 } else { usual_ticks(two.distance(a, b)) });
     let plan = Plan::new(&two, Some(&hidden), 3);
     assert!(plan.warnings.iter().any(|line| line.contains("CPUs 6 and 7 on different cores")), "{:?}", plan.warnings);

@@ -1,4 +1,4 @@
-//! While a guest moves elsewhere, the log has exactly the pages that we wrote to.
+//! During live migration, the log has exactly the pages that we wrote to.
 
 mod common;
 
@@ -21,7 +21,7 @@ struct Log {
 
 const OFFSET: u64 = 24;
 const LENGTH: u64 = END / 4096 / 8 + 1;
-/// The used ring is logged here, though it lies elsewhere.
+/// The used ring is logged here, though it is elsewhere.
 const USED_LOG: u64 = BASE + (2 << 20) + 0x100;
 
 impl Log {
@@ -32,7 +32,7 @@ impl Log {
         Self { file, log: Arc::new(log) }
     }
 
-    /// The pages logged since the last look.
+    /// The pages logged since the last call.
     fn take(&self) -> BTreeSet<u64> {
         let mut bytes = vec![0; usize::try_from(LENGTH).expect("small")];
         rustix::io::pread(&self.file, &mut bytes[..], OFFSET).expect("read");

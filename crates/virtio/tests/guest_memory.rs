@@ -1,4 +1,4 @@
-//! Guest memory: regions anywhere, and files that are cut under us.
+//! Guest memory: regions anywhere, and files that are truncated while mapped.
 
 mod common;
 
@@ -75,7 +75,7 @@ fn regions_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn memory_that_is_cut_stops_its_queue_before_anything_false_is_published() {
+fn truncated_memory_stops_its_queue_before_anything_false_is_published() {
     let mut healthy = Fixture::new(memory_disk(), &Options::default());
     for (what, kind, address) in [("data to write", IN, SECOND), ("data to read", OUT, SECOND)] {
         let mut rig = Fixture::new(memory_disk(), &Options::default());
@@ -93,7 +93,7 @@ fn memory_that_is_cut_stops_its_queue_before_anything_false_is_published() {
         rig.server.set_memory(again.ram.memory(), rig.driver.rings()).expect("the rings are there");
         assert_eq!(rig.visit(), 0, "{what}: it stays stopped");
     }
-    assert_eq!(healthy.request(IN, 0, &[writable(DATA, 512)]).0, OK, "the neighbour goes on");
+    assert_eq!(healthy.request(IN, 0, &[writable(DATA, 512)]).0, OK, "the neighbour continues");
     assert!(!healthy.driver.ram.memory().is_broken());
     // Rings, header and status, too.
     let mut rig = Fixture::new(memory_disk(), &Options::default());
@@ -102,7 +102,7 @@ fn memory_that_is_cut_stops_its_queue_before_anything_false_is_published() {
     rustix::fs::ftruncate(&rig.driver.ram.regions[0].file, 0).expect("cut");
     rig.server.flush();
     assert_eq!(rig.visit(), 0, "the available ring is empty now");
-    // Once it went on, what is left of its index looks like a jump; the text says what it was.
+    // Once the ring has advanced, its zeroed index looks like a jump; the message names the truncation.
     let mut rig = Fixture::new(memory_disk(), &Options::default());
     assert_eq!(rig.request(IN, 0, &[writable(SECOND, 512)]).0, OK);
     rustix::fs::ftruncate(&rig.driver.ram.regions[0].file, 0).expect("cut");
@@ -117,7 +117,7 @@ fn memory_that_is_cut_stops_its_queue_before_anything_false_is_published() {
 }
 
 #[test]
-fn a_hole_in_the_middle_of_a_region_costs_only_what_lies_behind_it() {
+fn a_hole_in_the_middle_of_a_region_affects_only_what_is_behind_it() {
     let ram = Ram::of(vec![region(BASE, 64 * 4096, 0)]);
     ram.write(BASE, &[1; 16]);
     let memory = ram.memory();
@@ -132,7 +132,7 @@ fn a_hole_in_the_middle_of_a_region_costs_only_what_lies_behind_it() {
     assert!(memory.is_broken());
 }
 
-/// Faults that are not of guest memory end the process, as without us. Done in a child: it dies of SIGBUS.
+/// Faults outside guest memory end the process, as without the handler. Run in a child, which dies of SIGBUS.
 #[test]
 fn other_faults_are_not_hidden() {
     const CHILD: &str = "FIPSEE_TEST_OTHER_FAULT";

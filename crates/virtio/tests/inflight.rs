@@ -1,4 +1,4 @@
-//! Requests that were in flight when the daemon went away are done by its successor, in order, each exactly once.
+//! Requests in flight when the daemon ended are executed by its successor, in order, each exactly once.
 
 mod common;
 
@@ -38,7 +38,7 @@ impl Kept {
         self.serve(Driver::new(Ram::new(), SIZE, true, 0), HeldDisk::new())
     }
 
-    /// The daemon is gone without a word; another one comes. The disk forgets what it held and keeps its content.
+    /// The daemon was killed; another one starts. The disk loses the requests it held and keeps its contents.
     fn crash(&self, rig: Fixture<HeldDisk>) -> Fixture<HeldDisk> {
         let Fixture { driver, server, disk, .. } = rig;
         drop(server);
@@ -111,7 +111,7 @@ fn what_was_in_flight_is_resubmitted_in_order_before_what_is_new() {
     assert_eq!(rig.server.stop(), rig.driver.next_available);
 }
 
-/// GET_VRING_BASE just after a crash: what was in flight is neither used nor available, so nobody else would do it.
+/// GET_VRING_BASE just after a crash: what was in flight is neither used nor available, so no other server would execute it.
 #[test]
 fn a_queue_that_is_to_stop_submits_what_was_in_flight_again() {
     let kept = Kept::new();
@@ -159,14 +159,14 @@ fn a_batch_that_was_published_and_not_cleared_is_not_done_again() {
     let mut rig = kept.first();
     let heads: Vec<u16> = (0..6).map(|sector| offer(&mut rig, sector)).collect();
     rig.visit();
-    // The youngest first: what is left is not what stands behind the used index in the available ring.
+    // The youngest first: the remaining ones are not those after the used index in the available ring.
     for _ in 0..4 {
         let (ticket, status) = rig.disk.release_at(2, &mut rig.engine).expect("held");
         rig.server.finish(ticket, status);
     }
     rig.server.flush();
     assert_eq!((rig.driver.used_index(), kept.read_u16(14)), (4, 4));
-    // As it stands between publishing the used index and clearing the entries.
+    // The state between publishing the used index and clearing the entries.
     kept.write_u16(14, 0);
     for head in &heads[2..] {
         kept.write_u16(16 + 16 * u64::from(*head), 1);
@@ -201,7 +201,7 @@ fn an_area_of_rings_that_are_no_more_is_forgotten() {
     }
     rig.visit();
     drop(rig);
-    // The guest was reset: the rings begin anew.
+    // The guest was reset: the rings start afresh.
     let mut rig = kept.first();
     assert!(!rig.server.has_work());
     offer(&mut rig, 40);

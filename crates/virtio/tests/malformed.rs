@@ -1,4 +1,4 @@
-//! What a correct driver never does stops the queue, with words, and nothing else.
+//! Anything that a correct driver never does stops the queue, with a message, and nothing else.
 
 mod common;
 
@@ -92,7 +92,7 @@ fn a_malformed_chain_stops_the_queue_and_what_was_done_before_is_published() {
         assert!(rig.fault().contains(says), "{what}: {}", rig.fault());
         assert_eq!(rig.driver.used_index(), 1, "{what}: the good one before is answered");
         assert_eq!(rig.driver.ram.read(DATA + 8192 + 512, 1), [OK], "{what}");
-        assert_eq!(rings(&rig.error), 1, "{what}: the hypervisor is told");
+        assert_eq!(rings(&rig.error), 1, "{what}: the hypervisor is notified");
         assert!(!rig.server.has_work() && !rig.server.arm_and_work_remains(), "{what}: nothing remains to do");
         assert_eq!(rig.visit(), 0, "{what}");
         assert_eq!(rig.driver.used_index(), 1, "{what}: nothing else is taken");
@@ -100,7 +100,7 @@ fn a_malformed_chain_stops_the_queue_and_what_was_done_before_is_published() {
 }
 
 #[test]
-fn an_available_ring_that_lies_stops_the_queue() {
+fn an_impossible_available_ring_stops_the_queue() {
     let mut rig = Fixture::new(memory_disk(), &Options::default());
     rig.driver.stage(16);
     rig.driver.publish();
@@ -139,7 +139,7 @@ fn a_chain_that_is_in_flight_cannot_be_made_available_again() {
     rig.driver.offer(head);
     rig.visit();
     assert!(rig.fault().contains("made available again"), "{}", rig.fault());
-    // The disk finishes; the guest, who lied, is not told.
+    // The disk finishes; the faulty guest is not notified.
     assert_eq!(rig.server.in_flight(), 1);
     let (ticket, status) = rig.disk.release(&mut rig.engine).expect("held");
     rig.server.finish(ticket, status);
@@ -172,7 +172,7 @@ fn rings_outside_memory_or_misaligned_are_refused() {
 }
 
 #[test]
-fn rings_and_chains_of_random_bytes_end_in_words_or_in_answers() {
+fn rings_and_chains_of_random_bytes_end_in_faults_or_completions() {
     let mut stopped = 0;
     for seed in 0..2000 {
         let mut random = Random(seed);

@@ -10,15 +10,15 @@ use common::{
 };
 use fipsee_block::disk::{Disk, FileDisk, FileOptions};
 
-/// Sectors that are used: few, so that requests meet.
+/// Sectors that are used: few, so that requests overlap.
 const SECTORS: u64 = 64;
 
-/// A request in the making.
+/// A request under construction.
 struct Wanted {
     kind: u32,
     sector: u64,
     count: u64,
-    /// Where its bytes lie, one behind the other.
+    /// The pieces of its bytes, in order.
     base: u64,
     head: u16,
     expected: Option<Vec<u8>>,
@@ -83,7 +83,7 @@ fn check<D: Disk>(disk: D, seed: u64, is_in_order: bool) {
             let mut sector = random.below(SECTORS);
             let mut count = 1 + random.below((SECTORS - sector).min(16));
             if kind == DISCARD {
-                // Of blocks of the file system: what is no whole one may keep its content.
+                // In file system blocks: a partial block may keep its contents.
                 (sector, count) = (sector / 8 * 8, count.next_multiple_of(8).min(SECTORS - sector / 8 * 8));
             }
             let base = DATA + place * 0x1_0000;

@@ -60,7 +60,7 @@ fn interrupts_come_exactly_when_the_driver_asks() {
         let event_index = options.features & F_EVENT_IDX != 0;
         let mut rig = Fixture::new(memory_disk(), &options);
         let mut random = Random(5);
-        // The first one comes anyway: the device may have been another one before.
+        // The first one comes anyway: another server may have served the device before.
         let head = rig.driver.request(IN, 0, &[writable(DATA, 512)]);
         assert_eq!(rig.round(head).0, OK);
         assert_eq!(rings(&rig.call), 1);
@@ -109,7 +109,7 @@ fn another_call_descriptor_is_rung_at_once_and_from_then_on() {
 }
 
 #[test]
-fn a_full_and_blocking_call_descriptor_holds_nobody_up() {
+fn a_full_and_blocking_call_descriptor_does_not_block_the_worker() {
     let mut rig = Fixture::new(memory_disk(), &Options::default());
     rustix::io::write(&rig.call, &(u64::MAX - 1).to_ne_bytes()).expect("fill it");
     // The file description is shared: the hypervisor can do this at any time.

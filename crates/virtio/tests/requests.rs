@@ -76,7 +76,7 @@ fn a_chain_is_cut_anywhere() {
         assert_eq!(rig.round(head), (OK, 1025), "read cut at {cut}");
         assert_eq!(rig.driver.ram.read(base, 1024), bytes);
     }
-    // Empty descriptors hold nothing and harm nothing.
+    // Empty descriptors are ignored.
     let head = rig.driver.chain(&[
         readable(DATA, 0),
         readable(DATA, 16),
@@ -88,7 +88,7 @@ fn a_chain_is_cut_anywhere() {
 }
 
 #[test]
-fn a_chain_may_end_in_a_table_and_the_table_lie_anywhere() {
+fn a_chain_may_end_in_a_table_at_any_address() {
     let mut rig = Fixture::new(memory_disk(), &Options::default());
     rig.driver.ram.write(DATA, &Driver::header_bytes(IN, 0));
     // Aligned, odd, and across two regions.
@@ -103,7 +103,7 @@ fn a_chain_may_end_in_a_table_and_the_table_lie_anywhere() {
 }
 
 #[test]
-fn data_header_and_status_may_lie_across_regions() {
+fn data_header_and_status_may_cross_regions() {
     let mut rig = Fixture::new(memory_disk(), &Options::default());
     let bytes = Random(4).bytes(4096);
     rig.driver.ram.write(SECOND - 1000, &bytes);
@@ -164,7 +164,7 @@ fn requests_that_cannot_be_served_fail_alone() {
     assert_eq!(rig.server.queue.fault(), None);
 }
 
-/// A range at a place of its own.
+/// A range at an address of its own.
 fn range(driver: &Driver, sector: u64, count: u32, flags: u32) -> Segment {
     let place = DATA + (1 << 20) + (sector ^ u64::from(count) ^ u64::from(flags) << 8) % 1024 * 16;
     let bytes = [&sector.to_le_bytes()[..], &count.to_le_bytes(), &flags.to_le_bytes()].concat();
@@ -202,7 +202,7 @@ fn the_serial_number_is_padded_and_cut() {
     assert_eq!(rig.driver.ram.read(DATA, 21), b"fipsee-test\0\0\0\0\0\0\0\0\0\x09");
     assert_eq!(rig.request(GET_ID, 0, &[writable(DATA + 64, 4), writable(DATA + 96, 2)]), (OK, 7));
     assert_eq!((rig.driver.ram.read(DATA + 64, 4), rig.driver.ram.read(DATA + 96, 2)), (b"fips".to_vec(), b"ee".to_vec()));
-    assert_eq!(rig.request(GET_ID, 0, &[writable(DATA, 64)]), (OK, 20), "what lies between is not claimed to be written");
+    assert_eq!(rig.request(GET_ID, 0, &[writable(DATA, 64)]), (OK, 20), "the bytes in between are not claimed to be written");
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn a_resized_disk_is_checked_against_its_new_size() {
     assert_eq!(rig.request(IN, 7, &[writable(DATA, 512)]).0, OK);
 }
 
-/// Release one request of a held disk and report it.
+/// Release one held request of the disk and report it.
 fn release(rig: &mut Fixture<HeldDisk>) {
     let (ticket, status) = rig.disk.release(&mut rig.engine).expect("one is held");
     rig.server.finish(ticket, status);

@@ -1,4 +1,4 @@
-//! Both sides sleep whenever nothing is there, on two threads: no kick and no interrupt is lost.
+//! Both sides sleep whenever there is no work, on two threads: no kick and no interrupt is lost.
 
 mod common;
 
@@ -68,7 +68,7 @@ fn sleep_and_wake(features: u64) {
                     if let Some((head, _)) = driver.take_used() {
                         break head;
                     }
-                    // Sometimes it looks for a while before it sleeps, so that its next request meets the other side's arming.
+                    // Sometimes it polls before it sleeps, so that its next request coincides with the other side's arming.
                     timeout = timeout.saturating_sub(1);
                     if timeout > 0 {
                         std::hint::spin_loop();
@@ -90,12 +90,12 @@ fn sleep_and_wake(features: u64) {
 }
 
 #[test]
-fn nobody_sleeps_for_ever_with_the_event_index() {
+fn neither_side_sleeps_for_ever_with_the_event_index() {
     sleep_and_wake(F_EVENT_IDX | F_INDIRECT);
 }
 
 #[test]
-fn nobody_sleeps_for_ever_with_flags() {
+fn neither_side_sleeps_for_ever_with_flags() {
     sleep_and_wake(F_INDIRECT);
 }
 
@@ -112,7 +112,7 @@ fn arming_and_publishing_do_not_miss_each_other() {
             while word.load(Ordering::Acquire) < round {
                 spins += 1;
                 std::hint::spin_loop();
-                // The other thread may have no CPU of its own.
+                // The other thread may not have a CPU of its own.
                 if spins.is_multiple_of(200) {
                     std::thread::yield_now();
                 }

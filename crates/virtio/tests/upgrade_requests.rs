@@ -1,4 +1,4 @@
-//! Upgrade requests are given to the owner of the server, and are answered at once or later.
+//! Upgrade requests go to the owner of the server, and are answered at once or later.
 
 mod common;
 
@@ -13,7 +13,7 @@ fn rig() -> Fixture<MemoryDisk> {
     Fixture::new(memory_disk(), &Options { takes_questions: true, ..Options::default() })
 }
 
-/// An attach of so many queues, or without any a query.
+/// An attach of this many queues, or a query if there is none.
 fn upgrade_request(queues: u32) -> UpgradeRequest {
     let operation = if queues == 0 { Operation::Query } else { Operation::Attach };
     let entry = |virtqueue| Entry { request_slots: 64, completion_slots: 64, depth: 8, virtqueue, ..Entry::default() };
@@ -21,7 +21,7 @@ fn upgrade_request(queues: u32) -> UpgradeRequest {
     UpgradeRequest { operation, attachment, features: 0, queue: 0, entries: (0..queues).map(entry).collect() }
 }
 
-/// Offer a question and have it taken; its head, and what the device is asked.
+/// Offer an upgrade request and have it taken; returns its head and the request that the device received.
 fn ask(rig: &mut Fixture<MemoryDisk>, sector: u64, data: &[Segment]) -> (u16, Vec<(UpgradeToken, UpgradeRequest)>) {
     let head = rig.driver.request(REQUEST_TYPE, sector, data);
     rig.driver.offer(head);
@@ -29,20 +29,20 @@ fn ask(rig: &mut Fixture<MemoryDisk>, sector: u64, data: &[Segment]) -> (u16, Ve
     (head, rig.upgrade_requests.take())
 }
 
-/// What the guest finds in the reply.
+/// The reply, as the guest reads it.
 fn reply(rig: &Fixture<MemoryDisk>) -> Reply {
     let bytes = rig.driver.ram.read(DATA + 8192, PART_BYTES);
     Reply::from_bytes(bytes.as_slice().try_into().expect("64 bytes")).expect("a reply")
 }
 
 #[test]
-fn where_nobody_answers_questions_the_request_is_unknown() {
+fn without_a_device_the_request_is_unknown() {
     let mut rig = Fixture::new(memory_disk(), &Options::default());
     assert_eq!(rig.request(REQUEST_TYPE, 0, &[readable(DATA, 64), writable(DATA, 64)]), (UNSUPP, 0));
 }
 
 #[test]
-fn a_question_is_copied_whole_and_answered() {
+fn an_upgrade_request_is_copied_whole_and_answered() {
     let mut rig = rig();
     for (queues, cut) in [(0, 64), (0, 1), (1, 100), (64, 65), (64, 4097)] {
         let asked = upgrade_request(queues);
@@ -63,7 +63,7 @@ fn a_question_is_copied_whole_and_answered() {
 }
 
 #[test]
-fn what_is_no_question_is_answered_without_the_device() {
+fn a_malformed_upgrade_request_is_answered_without_the_device() {
     let mut rig = rig();
     for (what, sector, bytes) in
         [("a sector", 9, upgrade_request(0).to_bytes()), ("no magic", 0, vec![1; 64]), ("too short", 0, vec![1; 10])]
@@ -76,14 +76,14 @@ fn what_is_no_question_is_answered_without_the_device() {
 }
 
 #[test]
-fn questions_that_cannot_be_answered_are_errors() {
+fn upgrade_requests_that_cannot_be_answered_are_errors() {
     let mut rig = rig();
     rig.driver.ram.write(DATA, &upgrade_request(0).to_bytes());
     for (what, data) in [
         ("no room for the reply", vec![readable(DATA, 64), writable(DATA, 63)]),
         ("no reply", vec![readable(DATA, 64)]),
         ("too long", vec![readable(DATA, 64 + 64 * 64 + 1), writable(DATA, 64)]),
-        ("a question outside memory", vec![readable(END, 64), writable(DATA, 64)]),
+        ("a request outside memory", vec![readable(END, 64), writable(DATA, 64)]),
     ] {
         assert_eq!(rig.request(REQUEST_TYPE, 0, &data).0, IOERR, "{what}");
         assert_eq!(rig.upgrade_requests.take(), [], "{what}");
@@ -96,7 +96,7 @@ fn questions_that_cannot_be_answered_are_errors() {
     assert_eq!(rig.request(IN, 0, &[writable(DATA, 512)]).0, OK);
 }
 
-/// Park a question; its head and token.
+/// Make an upgrade request pending; returns its head and token.
 fn hold_pending(rig: &mut Fixture<MemoryDisk>) -> (u16, UpgradeToken) {
     rig.driver.ram.write(DATA, &upgrade_request(0).to_bytes());
     let (head, taken) = ask(rig, 0, &[readable(DATA, 64), writable(DATA + 8192, 64)]);
@@ -104,7 +104,7 @@ fn hold_pending(rig: &mut Fixture<MemoryDisk>) -> (u16, UpgradeToken) {
 }
 
 #[test]
-fn a_parked_question_waits_beside_other_requests_and_is_answered_once() {
+fn a_pending_upgrade_request_does_not_hold_up_others_and_is_answered_once() {
     let mut rig = rig();
     let (head, token) = hold_pending(&mut rig);
     assert_eq!((rig.server.unanswered(), rig.server.in_flight(), rig.driver.take_used()), (1, 0, None));
@@ -114,7 +114,7 @@ fn a_parked_question_waits_beside_other_requests_and_is_answered_once() {
     assert_eq!(rig.driver.take_used(), Some((head, 65)));
     assert_eq!((rig.driver.status(head), reply(&rig)), (OK, Reply::of(3)));
     assert!(!rig.server.answer_question(token, &Reply::of(4)), "it was answered");
-    // The same head asks again: the old token is not its.
+    // The same head is used again: the old token does not match.
     let (again, other) = hold_pending(&mut rig);
     assert_eq!(again, head);
     assert!(!rig.server.answer_question(token, &Reply::of(4)));
@@ -124,7 +124,7 @@ fn a_parked_question_waits_beside_other_requests_and_is_answered_once() {
 }
 
 #[test]
-fn a_parked_question_survives_another_memory_table_and_does_not_hold_up_the_end() {
+fn a_pending_upgrade_request_survives_a_new_memory_table_and_does_not_hold_up_the_end() {
     let mut rig = rig();
     let (head, token) = hold_pending(&mut rig);
     let memory = rig.driver.ram.map_again();

@@ -102,8 +102,8 @@ static void failures_of_requests(void)
 	result.status = 0;
 	EXPECT(strcmp(fipsee_result_message(&result), "done"), 0);
 	result.status = 1000;
-	EXPECT(strstr(fipsee_result_message(&result), "no result") != NULL, 1);
-	EXPECT(strstr(fipsee_result_message(NULL), "no result") != NULL, 1);
+	EXPECT(strstr(fipsee_result_message(&result), "not a result") != NULL, 1);
+	EXPECT(strstr(fipsee_result_message(NULL), "not a result") != NULL, 1);
 }
 
 static void wrong_arguments(void)
@@ -117,8 +117,8 @@ static void wrong_arguments(void)
 	FAILS(fipsee_stage_read(NULL, buffer, 512, 0, 0), -EINVAL, "queue");
 	FAILS(fipsee_stage_read(queue, NULL, 512, 0, 0), -EFAULT, "fipsee_memory_create");
 	FAILS(fipsee_stage_read(queue, elsewhere, 512, 0, 0), -EFAULT, "blocking calls");
-	FAILS(fipsee_stage_read(queue, buffer + fipsee_memory_length(memory), 512, 0, 0), -EFAULT, "do not lie");
-	FAILS(fipsee_stage_read(queue, buffer + fipsee_memory_length(memory) - 512, 1024, 0, 0), -EFAULT, "do not lie");
+	FAILS(fipsee_stage_read(queue, buffer + fipsee_memory_length(memory), 512, 0, 0), -EFAULT, "are not in memory");
+	FAILS(fipsee_stage_read(queue, buffer + fipsee_memory_length(memory) - 512, 1024, 0, 0), -EFAULT, "are not in memory");
 	FAILS(fipsee_stage_read(queue, buffer + 4, 512, 0, 0), -EINVAL, "multiple of 512");
 	FAILS(fipsee_stage_read(queue, buffer, 0, 0, 0), -EINVAL, "length is 0");
 	FAILS(fipsee_stage_read(queue, buffer, 511, 0, 0), -EINVAL, "multiples");
@@ -134,7 +134,7 @@ static void wrong_arguments(void)
 	FAILS(fipsee_stage_readv(queue, pieces, 257, 0, 0), -EINVAL, "1 to 256");
 	FAILS(fipsee_stage_readv(queue, pieces, 2, 0, 0), -EINVAL, "multiple of 512");
 	pieces[1].iov_base = elsewhere;
-	FAILS(fipsee_stage_writev(queue, pieces, 2, 0, 0, 0), -EFAULT, "do not lie");
+	FAILS(fipsee_stage_writev(queue, pieces, 2, 0, 0, 0), -EFAULT, "are not in memory");
 	pieces[1].iov_len = 0;
 	FAILS(fipsee_stage_writev(queue, pieces, 2, 0, 0, 0), -EINVAL, "multiple of 512");
 	FAILS(fipsee_reap(queue, NULL, 1), -EINVAL, "results");
@@ -221,7 +221,7 @@ static void timeouts(void)
 	struct fipsee_result result;
 	int rounds = 0, count = 0;
 
-	/* Whether the daemon is faster than nothing at all is its affair: the call returns either way. */
+	/* The daemon may or may not have answered by then: the call returns either way. */
 	EXPECT(fipsee_stage_read(queue, buffer, 512, 0, 5), 0);
 	while (count == 0) {
 		count = fipsee_wait(queue, &result, 1, rounds++ * 1000);

@@ -236,7 +236,7 @@ static void blocking(void)
 	EXPECT(fipsee_close(disk), 0);
 }
 
-/* After a fork the child is refused, and the parent's disk lives on. */
+/* After a fork the child is refused, and the parent's disk is still usable. */
 static void forking(void)
 {
 	static struct fipsee_disk *disk;	/* Where leak checkers find it in the child, which cannot free it. */

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* `actual` is computed once; the last message of the library stands beside it. */
+/* `actual` is computed once; the last message of the library is printed beside it. */
 #define EXPECT(actual, wanted) expect(__FILE__, __LINE__, #actual, (long long)(actual), (long long)(wanted))
 /* It fails with `wanted`, and the message names what was wrong. */
 #define FAILS(actual, wanted, words) fails(__FILE__, __LINE__, #actual, (long long)(actual), (long long)(wanted), words)

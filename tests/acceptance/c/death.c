@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* death SOCKET: the harness kills and restarts the daemon, in the middle of everything. Disk f survives, disk a does not. */
+/* death SOCKET: the harness kills and restarts the daemon, at any time. Disk f survives, disk a does not. */
 #include "check.h"
 #include <poll.h>
 
@@ -86,7 +86,7 @@ static void batches(void)
 	EXPECT(fipsee_close(disk), 0);
 }
 
-/* An idle event loop learns of the death through its descriptor. */
+/* An idle event loop learns of the end of the daemon through its descriptor. */
 static void event_loop(void)
 {
 	struct fipsee_disk *disk = open_waiting("f", 0, 0);
@@ -108,7 +108,7 @@ static void event_loop(void)
 	report("restart");
 }
 
-/* A disk of memory is another one after a restart: nobody must take it for the same. */
+/* A disk of memory is another one after a restart: no client may take it for the same. */
 static void another_disk(void)
 {
 	struct fipsee_disk *disk = open_waiting("a", 0, 0);
@@ -121,7 +121,7 @@ static void another_disk(void)
 	FAILS(fipsee_close(disk), -ENOTCONN, "daemon");
 }
 
-/* With reconnect_ns nobody notices. */
+/* With reconnect_ns the program does not notice. */
 static void outliving(void)
 {
 	struct fipsee_disk *disk = open_waiting("f", 0, 60000000000u);

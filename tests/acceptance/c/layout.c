@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* layout: where the fields of the public structures lie, as crates/capi/abi/abi.txt says it. */
+/* layout: the offsets of the fields of the public structures, as crates/capi/abi/abi.txt says it. */
 #include <fipsee_client.h>
 #include <stdio.h>
 

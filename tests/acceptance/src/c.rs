@@ -30,7 +30,7 @@ pub struct Library {
 }
 
 impl Library {
-    /// `None`, said aloud, when something of it is not here.
+    /// `None`, with a message, when something of it is not here.
     #[must_use]
     pub fn new(what: &str) -> Option<Self> {
         let library = shipped(what, "lib/libfipsee.so")?;

@@ -1,4 +1,4 @@
-//! The documents that users follow, run as they stand.
+//! The documents that users follow, run as they are.
 //!
 //! The fences of a page mean:
 //!
@@ -39,7 +39,7 @@ pub struct Block {
     pub elsewhere: Option<String>,
     /// `root`: run in the throwaway root, where the packages are installed and systemd runs.
     pub in_root: bool,
-    /// What stands in it, each line ended.
+    /// Its content, each line ended.
     pub body: String,
 }
 
@@ -244,8 +244,8 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_lie_are_found() {
-        for lie in [
+    fn wrong_pages_are_found() {
+        for wrong in [
             "```sh\nfalse\ntrue\n```\n",
             "```sh expect=\"a\"\necho b\n```\n```sh\necho a\n```\n",
             "```sh fails=\"a\"\necho a\n```\n",
@@ -253,12 +253,12 @@ mod tests {
             "```sh fails=\"a\"\nfalse\necho a\n```\n",
             "```sh\nexit 0\n```\n",
         ] {
-            assert!(run_alone(&page(lie)).is_err(), "{lie}");
+            assert!(run_alone(&page(wrong)).is_err(), "{wrong}");
         }
     }
 
     #[test]
-    fn a_failure_that_is_told_is_no_lie() {
+    fn a_reported_failure_is_no_violation() {
         assert_eq!(run_alone(&page("```sh fails=\"oh\"\necho oh >&2\nfalse\n```\n")), Ok(()));
     }
 }

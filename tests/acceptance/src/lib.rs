@@ -14,16 +14,16 @@ use std::time::{Duration, Instant};
 
 use fipsee_ring::seqpacket::Seqpacket;
 
-/// Gives up on a machine that does nothing any more; nothing is expected to take long.
+/// A bound against hanging; nothing is expected to take long.
 pub const DEADLINE: Duration = Duration::from_secs(240);
 
-/// Tell `cargo xtask test`, past libtest's capture, that a check could not run here.
+/// Report to `cargo xtask test`, past libtest's capture, that a check could not run here.
 pub fn skip(what: &str, reason: &str) {
     // Nothing else can be done about a closed standard error.
     let _ = writeln!(std::io::stderr(), "fipsee-skip: {what}: {reason}");
 }
 
-/// What ships at `path` below the prefix, for the test `what`; `None`, said aloud, when it was not built.
+/// What ships at `path` below the prefix, for the test `what`; `None`, with a message, when it was not built.
 #[must_use]
 pub fn shipped(what: &str, path: &str) -> Option<PathBuf> {
     let Some(prefix) = std::env::var_os("FIPSEE_DIST") else {
@@ -41,7 +41,7 @@ pub fn shipped(what: &str, path: &str) -> Option<PathBuf> {
     Some(found)
 }
 
-/// Is `program` here? Said aloud when not: `cargo xtask setup` installs it.
+/// Is `program` here? With a message when not: `cargo xtask setup` installs it.
 #[must_use]
 pub fn has_program(what: &str, program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -104,7 +104,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Serve `disks`; `DIR/` in their descriptions is the test's directory. `None`, said aloud, when nothing was built.
+    /// Serve `disks`; `DIR/` in their descriptions is the test's directory. `None`, with a message, when nothing was built.
     #[must_use]
     #[expect(clippy::missing_panics_doc, reason = "a test that cannot begin fails")]
     pub fn start(name: &str, disks: &[&str]) -> Option<Self> {
@@ -122,7 +122,7 @@ impl Daemon {
 
     fn wait_until_it_listens(&mut self) {
         let deadline = Instant::now() + DEADLINE;
-        // The admin socket is made last: who finds it finds everything.
+        // The admin socket is made last: once it is there, all others are.
         let admin = self.socket.with_extension("admin");
         while UnixStream::connect(&admin).is_err() || Seqpacket::connect(&self.socket).is_err() {
             let ended = self.child.0.try_wait().expect("a child to ask");
@@ -138,7 +138,7 @@ impl Daemon {
         self.child.0.id()
     }
 
-    /// Pull its plug.
+    /// Kill it.
     #[expect(clippy::missing_panics_doc, reason = "a test that cannot go on fails")]
     pub fn kill(&mut self) {
         self.child.0.kill().expect("the daemon is killed");

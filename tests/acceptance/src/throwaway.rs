@@ -37,7 +37,7 @@ pub struct ThrowawayRoot {
     directory: Directory,
 }
 
-/// The package files that `cargo xtask deb` made, for the test `what`; each that is missing is said aloud.
+/// The package files that `cargo xtask deb` made, for the test `what`; each missing one is reported.
 #[must_use]
 pub fn packages(what: &str, names: &[&str]) -> Vec<PathBuf> {
     let Some(prefix) = shipped(what, "") else { return Vec::new() };
@@ -58,7 +58,7 @@ pub fn packages(what: &str, names: &[&str]) -> Vec<PathBuf> {
 }
 
 impl ThrowawayRoot {
-    /// Boot a system that has these package files in `/packages`; `None`, said aloud, where that is not possible.
+    /// Boot a system that has these package files in `/packages`; `None`, with a message, where that is not possible.
     ///
     /// # Panics
     /// When the tree cannot be made or does not boot.

@@ -1,4 +1,4 @@
-//! The C library as C programs meet it: found by pkg-config, compiled with two compilers, linked both ways, and run.
+//! The C library as C programs use it: found by pkg-config, compiled with two compilers, linked both ways, and run.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -55,7 +55,7 @@ impl Play {
             }
             act(&mut self.daemon, &mut self.measured, last.trim_end_matches('?'));
             if last.ends_with('?') {
-                // A program that failed meanwhile is told by its status.
+                // The status shows whether the program failed meanwhile.
                 let _ = input.write_all(b"ok\n");
             }
         }
@@ -65,8 +65,8 @@ impl Play {
     }
 }
 
-fn act(daemon: &mut Daemon, measured: &mut Option<(usize, u64)>, wish: &str) {
-    match wish.split_once(' ').map_or((wish, ""), |(verb, rest)| (verb, rest)) {
+fn act(daemon: &mut Daemon, measured: &mut Option<(usize, u64)>, request: &str) {
+    match request.split_once(' ').map_or((request, ""), |(verb, rest)| (verb, rest)) {
         ("kill", _) => daemon.kill(),
         ("restart", _) => daemon.restart(),
         ("bounce", _) => {
@@ -93,7 +93,7 @@ fn act(daemon: &mut Daemon, measured: &mut Option<(usize, u64)>, wish: &str) {
 }
 
 fn footprint(pid: u32) -> (usize, u64) {
-    // The daemon lets go of a client that left in its own time.
+    // The daemon releases a client that left some time later.
     let count = || std::fs::read_dir(format!("/proc/{pid}/fd")).expect("its descriptors").count();
     let mut descriptors = count();
     for _ in 0..1000 {
@@ -215,7 +215,7 @@ fn built_interface(library: &Library, directory: &Directory) -> BTreeSet<String>
     }));
     let declarations = run(Command::new("gcc").args(["-E", "-P"]).arg(&header));
     lines.extend(declarations.split(';').filter_map(|declaration| {
-        // What stands before the last brace belongs to an inline function or a structure.
+        // What is before the last brace belongs to an inline function or a structure.
         let declaration = declaration.rsplit('}').next()?.split_whitespace().collect::<Vec<_>>().join(" ");
         (declaration.contains(" fipsee_") || declaration.contains("*fipsee_"))
             .then_some(declaration)

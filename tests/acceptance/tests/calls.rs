@@ -120,8 +120,8 @@ fn rust_calls_a_c_server_and_outlives_it() {
             .expect("replies");
     }
     assert_eq!(client.call(&add(i64::MAX)).map(|answer| answer.failed).ok(), Some(true));
-    let mut liar = connect(&socket);
-    let error = liar.call(&Request { operation: 9, zero: [0; 7], value: 1 }).expect_err("no operation");
+    let mut faulty = connect(&socket);
+    let error = faulty.call(&Request { operation: 9, zero: [0; 7], value: 1 }).expect_err("no operation");
     assert!(error.to_string().contains("a counter adds and divides"), "{error}");
     client.start(&add(1)).expect("room");
     child.0.kill().expect("killed");

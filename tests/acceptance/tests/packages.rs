@@ -29,7 +29,7 @@ fn installed_packages_work_until_they_are_purged() {
     let before = root.succeed(INVENTORY);
     root.install();
     first_client_starts_the_daemon(&root);
-    disks_are_for_those_who_are_allowed(&root);
+    disks_are_for_users_that_are_allowed(&root);
     daemon_is_confined(&root);
     reload_takes_effect_or_says_why_not(&root);
     drop_in_makes_a_reload_a_takeover(&root);
@@ -57,7 +57,7 @@ fn first_client_starts_the_daemon(root: &ThrowawayRoot) {
         "systemctl is-active fipseed.socket fipseed-admin.socket; systemctl is-enabled fipseed.socket fipseed-admin.socket",
     );
     root.succeed(NO_DAEMON);
-    // Its first client is a program on the data path; nobody waited for the daemon before.
+    // Its first client is a program on the data path; the daemon was not waited for.
     root.succeed("head -c 8M /dev/urandom > image; fipsee cp --no-progress image fip:memory --verify");
     root.succeed("systemctl is-active fipseed.service");
     let status = root.succeed("systemctl show --property=StatusText --value fipseed.service");
@@ -69,22 +69,22 @@ fn first_client_starts_the_daemon(root: &ThrowawayRoot) {
     assert!(measured.contains("p50"), "{measured}");
 }
 
-fn disks_are_for_those_who_are_allowed(root: &ThrowawayRoot) {
-    root.succeed("useradd --uid 4711 friend; useradd --uid 4712 stranger; useradd --uid 4713 --groups fipsee keeper");
+fn disks_are_for_users_that_are_allowed(root: &ThrowawayRoot) {
+    root.succeed("useradd --uid 4711 friend; useradd --uid 4712 stranger; useradd --uid 4713 --groups fipsee manager");
     root.succeed(
         "cat >> /etc/fipsee/fipseed.toml <<'END'\n[[disk]]\nname = \"data\"\nspec = \"file:/var/lib/fipsee/data.img,size=32M\"\nallow_uids = [4711]\nEND\n\
          systemctl reload fipseed.service",
     );
     let disks = root.succeed("fipsee ls");
     assert!(disks.contains("memory ") && disks.contains("data "), "{disks}");
-    // Nobody but root may read /root.
+    // Only root may read /root.
     root.succeed("install -m 644 image /tmp/image; runuser -u friend -- fipsee cp --no-progress /tmp/image fip:data --verify");
     root.succeed("runuser -u friend -- fipsee bench data --seconds 1; cmp -n 8388608 image /var/lib/fipsee/data.img");
     for (user, disk) in [("stranger", "data"), ("friend", "memory")] {
         let refusal = root.fail(&format!("runuser -u {user} -- fipsee bench {disk} --seconds 1"));
         assert!(refusal.contains(&format!("disk '{disk}' is not for user")), "{refusal}");
     }
-    root.succeed("runuser -u keeper -- fipsee ls");
+    root.succeed("runuser -u manager -- fipsee ls");
     let refusal = root.fail("runuser -u friend -- fipsee ls");
     assert!(refusal.contains("no permission"), "{refusal}");
 }
@@ -112,7 +112,7 @@ fn daemon_is_confined(root: &ThrowawayRoot) {
     root.fail(&format!("{inside} test -e /dev/some"));
     let interfaces = root.succeed(&format!("{inside} cat /proc/net/dev"));
     assert_eq!(interfaces.lines().filter(|line| line.contains(':')).count(), 1, "{interfaces}");
-    // And the daemon meets it itself.
+    // And the daemon finds it itself.
     root.succeed("cp /etc/fipsee/fipseed.toml kept; mkdir -p /srv/open; chmod 777 /srv/open");
     root.succeed("printf '[[disk]]\\nname = \"x\"\\nspec = \"file:/srv/open/x,size=1M\"\\n' >> /etc/fipsee/fipseed.toml");
     let refused = root.fail("fipsee reload");
@@ -138,13 +138,13 @@ fn reload_takes_effect_or_says_why_not(root: &ThrowawayRoot) {
     assert!(reason.contains("/etc/fipsee/fipseed.toml") && reason.contains("line 2") && reason.contains("column"), "{reason}");
     root.succeed("cp kept /etc/fipsee/fipseed.toml; printf '[[disk]]\\nname = \"new\"\\nspec = \"null:1G\"\\n' >> /etc/fipsee/fipseed.toml");
     root.succeed("systemctl reload fipseed.service; fipsee ls | grep '^new ' > /dev/null");
-    let told = root.succeed("cp kept /etc/fipsee/fipseed.toml; rm kept; fipsee reload");
-    assert_eq!(told, "removed: new\n");
+    let reported = root.succeed("cp kept /etc/fipsee/fipseed.toml; rm kept; fipsee reload");
+    assert_eq!(reported, "removed: new\n");
     assert_eq!(root.succeed("systemctl show --property=MainPID --value fipseed.service"), pid, "the same daemon all the time");
     root.succeed("fipseed --config /etc/fipsee/fipseed.toml --check-config | grep sound > /dev/null");
 }
 
-/// The drop-in of docs/guide/takeover.md, as it stands there.
+/// The drop-in of docs/guide/takeover.md, as it is there.
 fn drop_in_makes_a_reload_a_takeover(root: &ThrowawayRoot) {
     let guide = include_str!("../../../docs/guide/takeover.md");
     let drop_in = guide.split("```ini\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a drop-in in the guide");
@@ -252,7 +252,7 @@ fn purge_leaves_nothing_but_data(root: &ThrowawayRoot, before: &str) {
     let purge = "apt-get purge --yes $(dpkg-query --show --showformat='${Package} ' '*fipsee*')";
     root.succeed(purge);
     root.succeed(NO_DAEMON);
-    root.succeed("test ! -e /run/fipsee; userdel friend; userdel stranger; userdel keeper; rm -f image bench.log /tmp/image");
+    root.succeed("test ! -e /run/fipsee; userdel friend; userdel stranger; userdel manager; rm -f image bench.log /tmp/image");
     root.succeed("test -f /var/lib/fipsee/data.img; getent passwd fipsee");
     // With the data gone, the next purge takes its owner, too.
     root.succeed("rm -r /var/lib/fipsee");

@@ -97,7 +97,7 @@ fn module_is_installed_from_its_source() {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     let path = std::env::join_paths(std::env::split_paths(&paths).chain(tools)).expect("a path that has maturin");
     // The same release build as the wheel's: nothing is compiled twice.
-    let target = python.parent().and_then(Path::parent).and_then(Path::parent).expect("the venv lies in the target directory");
+    let target = python.parent().and_then(Path::parent).and_then(Path::parent).expect("the venv is in the target directory");
     run(install.arg(source()).env("PATH", path).env("CARGO_TARGET_DIR", target.canonicalize().expect("it exists")));
     let mut import = Command::new(&python);
     import.args(["-c", "import fipsee; print(fipsee.__file__, fipsee.Disk)"]);

@@ -21,7 +21,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 /// A kill comes after a random number of completions below this.
 const COMPLETIONS_PER_KILL: u64 = 400;
 
-/// Who writes.
+/// The writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Way {
     /// The Rust library.
@@ -30,14 +30,14 @@ pub enum Way {
     VhostUser,
 }
 
-/// On what.
+/// The disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Storage {
     /// A file disk: what was acknowledged outlives the daemon.
     File,
     /// The same, each request after a while of its own: they end in another order than they began.
     Late,
-    /// A disk with a cache that dies with the daemon.
+    /// A disk with a cache that is lost with the daemon.
     PowerCut,
     /// The same, and half of what was not flushed survives, sector by sector.
     Torn,
@@ -55,7 +55,7 @@ impl Storage {
     }
 }
 
-/// Who is killed.
+/// What is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Victim {
     /// The daemon; the writer goes on with the next one.
@@ -73,11 +73,11 @@ pub struct Settings {
     pub program: PathBuf,
     /// A directory for the disk and the sockets.
     pub directory: PathBuf,
-    /// Who writes.
+    /// The writer.
     pub way: Way,
-    /// On what.
+    /// The disk.
     pub storage: Storage,
-    /// Who is killed.
+    /// What is killed.
     pub victim: Victim,
     /// How often.
     pub kills: u64,
@@ -85,10 +85,10 @@ pub struct Settings {
     pub seed: u64,
 }
 
-/// The oracle, what it objected to, and who waits for it.
+/// The oracle, its first objection, and the wake-up of those that wait for it.
 type Shared = (Mutex<(Oracle, Option<String>)>, Condvar);
 
-/// The oracle, and whoever waits for what it hears.
+/// The oracle, shared by threads.
 #[derive(Clone)]
 struct Bench {
     oracle: Arc<Shared>,
@@ -99,7 +99,7 @@ impl Bench {
         self.oracle.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hear a writer to its end.
+    /// Receive a writer's records to its end.
     fn listen(&self, mut output: ChildStdout) {
         loop {
             let received = Record::read(&mut output);
@@ -117,7 +117,7 @@ impl Bench {
         }
     }
 
-    /// Wait until the story has come so far.
+    /// Wait until the oracle fulfils `condition`.
     fn wait(&self, what: &str, mut condition: impl FnMut(&Oracle) -> bool) -> Result<(), String> {
         let deadline = Instant::now() + TIMEOUT;
         let mut state = self.lock();
@@ -161,15 +161,15 @@ struct Campaign<'a> {
     writer: Option<Writer>,
 }
 
-/// Kill so often, and compare each time.
+/// Kill so many times, and compare each time.
 ///
 /// # Errors
 /// Something was lost, or answered twice, or never.
 pub fn run(settings: &Settings) -> Result<Counts, String> {
     std::fs::create_dir_all(&settings.directory).map_err(|error| format!("{}: {error}", settings.directory.display()))?;
     let outlives = matches!(settings.storage, Storage::File | Storage::Late);
-    let promise = if outlives { DurabilityPoint::Completion } else { DurabilityPoint::Flush };
-    let oracle = (Mutex::new((Oracle::new(promise, SECTOR_COUNT), None)), Condvar::new());
+    let point = if outlives { DurabilityPoint::Completion } else { DurabilityPoint::Flush };
+    let oracle = (Mutex::new((Oracle::new(point, SECTOR_COUNT), None)), Condvar::new());
     let mut campaign = Campaign {
         settings,
         bench: Bench { oracle: Arc::new(oracle) },
@@ -207,7 +207,7 @@ impl Campaign<'_> {
             }
             Victim::Client => {
                 self.signal_writer()?;
-                self.bury_writer()?;
+                self.await_killed_writer()?;
                 self.check(true, true)?;
                 self.start_writer()
             }
@@ -215,7 +215,7 @@ impl Campaign<'_> {
                 // Signalled first: a writer that is still attaching would end by itself when its daemon is gone.
                 self.signal_writer()?;
                 self.daemon = None;
-                self.bury_writer()?;
+                self.await_killed_writer()?;
                 self.bench.lock().0.lose_cache();
                 self.start_daemon()?;
                 self.check(true, false)?;
@@ -286,8 +286,8 @@ impl Campaign<'_> {
         writer.child.kill().map_err(|error| error.to_string())
     }
 
-    /// The writer dies: hear what it had told.
-    fn bury_writer(&mut self) -> Result<(), String> {
+    /// The writer is killed: take the records that it had sent.
+    fn await_killed_writer(&mut self) -> Result<(), String> {
         let Some(mut writer) = self.writer.take() else { return Ok(()) };
         writer.child.wait().map_err(|error| error.to_string())?;
         let _ = writer.listener.join();
@@ -296,7 +296,7 @@ impl Campaign<'_> {
         state.1.clone().map_or(Ok(()), Err)
     }
 
-    /// A client of our own. `alone`: when everyone else is gone, and what they had in flight with them.
+    /// A client of our own. `alone`: when all others are gone, with their requests in flight.
     fn attach(&self, alone: bool) -> Result<Blocking, String> {
         let deadline = Instant::now() + TIMEOUT;
         let options = AttachOptions { read_only: true, exclusive: alone, ..AttachOptions::new("d") };
@@ -309,7 +309,7 @@ impl Campaign<'_> {
         }
     }
 
-    /// Compare all of the disk with what was told. `is_up`: the disk has kept its cache.
+    /// Compare all of the disk with the records. `is_up`: the disk has kept its cache.
     fn check(&self, alone: bool, is_up: bool) -> Result<(), String> {
         let mut client = self.attach(alone)?;
         let token = self.bench.lock().0.begin_check(is_up);
@@ -317,13 +317,13 @@ impl Campaign<'_> {
         client.read_at(&mut bytes, 0).map_err(|error| format!("the disk cannot be read: {error}"))?;
         client.detach().map_err(|error| error.to_string())?;
         let found: Vec<Found> = content::identify_all(&bytes, 0).collect();
-        // A writer that lives tells before it submits; what it told may not have been heard yet.
+        // A running writer sends its record before it submits; the record may not have been received yet.
         let newest = found.iter().map(|found| match found {
             Found::Value(value) | Found::Torn(value) => u64::from(*value),
             Found::Misplaced(..) | Found::Garbage(_) => 0,
         });
         let newest = newest.max().unwrap_or(0);
-        self.bench.wait("the newest write was told", |oracle| oracle.last_token >= newest)?;
+        self.bench.wait("the newest write was reported", |oracle| oracle.last_token >= newest)?;
         self.bench.lock().0.end_check(token, is_up, &found)
     }
 

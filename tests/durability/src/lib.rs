@@ -1,5 +1,5 @@
 //! Nothing acknowledged is lost: daemon and clients are killed with SIGKILL under load, again and again, and what is on the
-//! disk is compared with what was told. docs/reliability.md says what is promised and how to run it.
+//! disk is compared with the records. docs/reliability.md says what is promised and how to run it.
 
 pub mod campaign;
 pub mod oracle;

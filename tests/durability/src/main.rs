@@ -38,7 +38,7 @@ enum Commands {
         /// Only killing this.
         #[arg(long, value_enum)]
         kill: Option<Victim>,
-        /// Where disks and sockets lie; removed at the end [default: a new folder in the temporary directory].
+        /// The folder of disks and sockets; removed at the end [default: a new folder in the temporary directory].
         #[arg(long)]
         directory: Option<PathBuf>,
     },

@@ -1,5 +1,5 @@
-//! What must be on the disk, by what was told: the model of the oracle, twice. One is of what reads find. The other is of what outlives the disk's cache:
-//! there a write replaces others only when a flush or FUA has made it durable.
+//! What must be on the disk, by the records: two models. One is of what reads find. The other is of what outlives the disk's
+//! cache: there a write replaces others only when a flush or FUA has made it durable.
 
 use std::collections::HashMap;
 
@@ -54,10 +54,10 @@ pub struct Counts {
     pub forgotten: u64,
 }
 
-/// Knows the story, and judges.
+/// Keeps the models, and compares.
 #[derive(Debug)]
 pub struct Oracle {
-    promise: DurabilityPoint,
+    point: DurabilityPoint,
     /// What reads find.
     seen: Model,
     /// What outlives the cache.
@@ -68,7 +68,7 @@ pub struct Oracle {
     flushed: u64,
     /// The last write submitted for each sector.
     newest: Vec<Value>,
-    /// The highest token told.
+    /// The highest token reported.
     pub last_token: u64,
     own_token: Token,
     /// The writer has ended in order.
@@ -84,9 +84,9 @@ fn index(number: u64) -> usize {
 impl Oracle {
     /// Of a disk of so many sectors of zeroes.
     #[must_use]
-    pub fn new(promise: DurabilityPoint, sector_count: u64) -> Self {
+    pub fn new(point: DurabilityPoint, sector_count: u64) -> Self {
         Self {
-            promise,
+            point,
             seen: Model::new(sector_count),
             safe: Model::new(sector_count),
             outstanding: HashMap::new(),
@@ -106,7 +106,7 @@ impl Oracle {
         self.outstanding.len()
     }
 
-    /// Hear one record.
+    /// Take one record.
     ///
     /// # Errors
     /// What is wrong with it: a completion too many, a failed request, data that cannot be there.
@@ -196,17 +196,17 @@ impl Oracle {
             Action::Read => {
                 self.safe.note_end(token);
                 let sectors = found.into_iter().take(index(request.count));
-                // Of what overlapped the writer tells that it is mixed, and not how.
+                // Of overlapping writes the writer reports that they are mixed, and not how.
                 return self.seen.end_read(token, sectors, |_, _| true);
             }
         }
         Ok(())
     }
 
-    /// The cache of the disk is gone: what it had and nobody flushed is no longer promised, not even by a flush that is
+    /// The cache of the disk is gone: unflushed data in it is no longer promised, not even by a flush that is
     /// in flight and will be submitted to the next daemon.
     pub fn lose_cache(&mut self) {
-        if self.promise == DurabilityPoint::Flush {
+        if self.point == DurabilityPoint::Flush {
             self.flushed += self.unflushed.len() as u64;
             self.unflushed.clear();
             self.seen.fall_back(&self.safe);
@@ -226,7 +226,7 @@ impl Oracle {
     }
 
     fn of(&mut self, is_up: bool) -> &mut Model {
-        if is_up || self.promise == DurabilityPoint::Completion { &mut self.seen } else { &mut self.safe }
+        if is_up || self.point == DurabilityPoint::Completion { &mut self.seen } else { &mut self.safe }
     }
 
     /// All of the disk is about to be read. `is_up`: the disk has kept its cache, so completed writes are seen.
@@ -241,10 +241,10 @@ impl Oracle {
         token
     }
 
-    /// It was read; what was told meanwhile was heard.
+    /// It was read; all records until then were taken.
     ///
     /// # Errors
-    /// Something acknowledged is lost, or something is there that nobody wrote.
+    /// Something acknowledged is lost, or something is there that was never written.
     pub fn end_check(&mut self, token: Token, is_up: bool, found: &[Found]) -> Result<(), String> {
         self.counts.checked += found.len() as u64;
         let is_newest = |(found, newest): &(&Found, &Value)| **found == Found::Value(**newest);
@@ -267,8 +267,8 @@ mod tests {
         Record::Done { token, status: 0, found: ZEROES }
     }
 
-    fn reported(promise: DurabilityPoint, records: &[Record]) -> Oracle {
-        let mut oracle = Oracle::new(promise, 4);
+    fn reported(point: DurabilityPoint, records: &[Record]) -> Oracle {
+        let mut oracle = Oracle::new(point, 4);
         records.iter().for_each(|record| oracle.receive(*record).expect("a story"));
         oracle
     }

@@ -1,4 +1,4 @@
-//! What a writer tells the oracle, over its standard output: before it submits, and after each completion.
+//! What a writer reports to the oracle, over its standard output: before it submits, and after each completion.
 
 use std::io::Read;
 
@@ -14,7 +14,7 @@ const TORN: u64 = 1 << 32;
 /// Nothing that belongs there was found.
 const GARBAGE: u64 = 1 << 33;
 
-/// What is asked of the disk.
+/// An operation of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Action {
@@ -51,7 +51,7 @@ pub enum Record {
         /// What a read found, sector by sector.
         found: [Found; MOST_READ],
     },
-    /// The daemon is gone, and everything it answered was told.
+    /// The daemon is gone, and all its answers were reported.
     Lost,
     /// Connected again; what had no answer was submitted again.
     Resumed,
@@ -110,7 +110,7 @@ impl Record {
                 Ok(0) => return Err(format!("the writer's last record has {filled} bytes")),
                 Ok(count) => filled += count,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(format!("the writer cannot be heard: {error}")),
+                Err(error) => return Err(format!("the writer's records cannot be read: {error}")),
             }
         }
         let mut words = [0; WORDS];
@@ -142,10 +142,11 @@ fn found_in(word: u64) -> Found {
 pub struct RecordWriter;
 
 impl RecordWriter {
-    /// Tell one. A oracle that is gone ends the writer.
+    /// Send one. If the oracle is gone, the writer ends.
     pub fn report(&mut self, record: Record) {
         let bytes = record.to_bytes();
-        // Not through `std::io::Stdout`, which writes what stands before a newline by itself: half a record, if the writer dies then.
+        // Not through `std::io::Stdout`, which writes what is before a newline by itself: half a record, if the writer is killed
+        // then.
         if rustix::io::write(rustix::stdio::stdout(), &bytes) != Ok(bytes.len()) {
             std::process::exit(3);
         }

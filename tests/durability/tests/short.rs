@@ -6,7 +6,7 @@ use fipsee_durability::campaign::{Settings, Storage, Victim, Way, run};
 
 const KILLS: u64 = 24;
 
-/// Where the disk lies: what is to be lost with a process needs no slow storage below.
+/// The place of the disk: data that is lost with a process needs no slow storage below.
 fn parent_of(storage: Storage) -> PathBuf {
     let memory = Path::new("/dev/shm");
     if matches!(storage, Storage::File | Storage::Late) || !memory.is_dir() { std::env::temp_dir() } else { memory.to_owned() }
@@ -26,7 +26,7 @@ fn nothing_is_lost(way: Way, storage: Storage, victim: Victim) {
     let _ = std::fs::remove_dir_all(&directory);
     let counts = outcome.expect("nothing is lost, and everything is answered once");
     println!("{way:?} on {storage:?}, killing {victim:?}: {counts:?}");
-    // It killed where it hurts.
+    // Requests were in flight at the kills.
     assert!(counts.completed > 20 * KILLS && counts.hardened > KILLS, "{counts:?}");
     match victim {
         Victim::Daemon => assert!(counts.resumed >= KILLS && counts.in_flight_at_loss > KILLS, "{counts:?}"),

@@ -9,7 +9,7 @@ int fuzz_answer(const uint8_t *bytes, size_t length_bytes, uint16_t kind, uint32
 	struct control_answer answer;
 	struct channel_error error = { .number = 0 };
 
-	/* Not zeroed in the engine either: what lies behind the packet is whatever was there. */
+	/* Not zeroed in the engine either: behind the packet are the bytes that were there. */
 	memset(&answer, 0xa5, sizeof(answer));
 	memcpy(answer.bytes, bytes, length_bytes);
 	answer.length_bytes = length_bytes;

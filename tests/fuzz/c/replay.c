@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * A corpus through the C parsers, for gcc's sanitizers: `replay PARSER FILE`. Each input lies in memory of exactly its length, so that
- * one byte too many is seen.
+ * A corpus through the C parsers, for gcc's sanitizers: `replay PARSER FILE`. Each input is in memory of exactly its length, so
+ * that one byte too many is seen.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-//! A channel whose other end is made of bytes: made once, because that costs more than using it.
+//! A channel with bytes as its other end: made once, because that costs more than using it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;

@@ -6,7 +6,7 @@ use fipsee_ring::control::{Control, MAX_MESSAGE_BYTES, Refusal};
 
 use crate::fio;
 
-/// EPROTO: what the fio engine makes of a lie.
+/// EPROTO: the fio engine's error for a fault.
 const PROTOCOL_ERROR: i32 = 71;
 /// Answers that a client waits for.
 const ANSWERS: [u16; 5] = [2, 4, 7, 9, 11];

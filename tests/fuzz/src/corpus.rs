@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// Where the corpus of `target` stands.
+/// The folder of the corpus of `target`.
 #[must_use]
 pub fn path(target: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(format!("{target}.hex"))

@@ -56,7 +56,7 @@ pub(crate) fn takes_info(bytes: &[u8; 64]) -> bool {
 }
 
 /// What the engine makes of a daemon's messages after `request_count` requests: tags and statuses in order, the newest size, and
-/// whether it found a lie.
+/// whether it found a fault.
 pub(crate) fn reap(messages: &[Message], request_count: u32) -> (Vec<(u16, u16)>, u64, bool) {
     assert!(messages.len() <= 4 * DEPTH as usize && request_count <= DEPTH, "what the rings hold");
     let (mut finished, mut count, mut sector_count) = ([0; DEPTH as usize], 0, 0);

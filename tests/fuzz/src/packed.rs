@@ -52,7 +52,7 @@ fn outcomes(message: &Message, limits: &RequestLimits, memory: &Memory) -> Vec<O
     if all.is_empty() { vec![Outcome::new(tag_of(message), Err(Status::Invalid), &[])] } else { all }
 }
 
-/// A byte chooses the disk, 64 are the message, the rest stands at the beginning of memory 0.
+/// A byte chooses the disk, 64 are the message, the rest is the beginning of memory 0.
 pub(crate) fn one(mut bytes: &[u8]) {
     let [choice] = take(&mut bytes);
     let message = Message::from_bytes(&take(&mut bytes));

@@ -1,4 +1,4 @@
-//! Messages on a completion ring, looked at by both clients: Rust's and the fio engine's must believe the same.
+//! Messages on a completion ring, read by both clients: Rust's and the fio engine's must agree.
 
 use std::cell::RefCell;
 
@@ -32,13 +32,13 @@ thread_local! {
 /// A byte says how many requests are outstanding and how many messages come, of 60 bytes each.
 pub(crate) fn one(mut bytes: &[u8]) {
     let [choice] = take(&mut bytes);
-    // With one outstanding, pacing would make a test of the clock of it.
+    // With one outstanding, pacing would make the outcome depend on the clock.
     let request_count = 2 + u32::from(choice) % (DEPTH - 1);
     let messages: Vec<Message> = (0..1 + (choice >> 4) % 6).map(|_| Message::from_payload(&take(&mut bytes))).collect();
     let rust = CHANNEL.with_borrow(|channel| reap(channel, &messages, request_count));
-    let (finished, sector_count, lied) = fio::reap(&messages, request_count);
+    let (finished, sector_count, is_faulty) = fio::reap(&messages, request_count);
     let sector_count = if sector_count == 0 { INFO.sector_count } else { sector_count };
-    assert_eq!(rust, (finished, sector_count, lied), "Rust, the engine, of {messages:x?}");
+    assert_eq!(rust, (finished, sector_count, is_faulty), "Rust, the engine, of {messages:x?}");
     assert!(rust.0.len() <= request_count as usize, "more finished than were begun");
 }
 
@@ -59,12 +59,12 @@ fn reap(channel: &TestChannel, messages: &[Message], request_count: u32) -> (Vec
     let outcome = queue.reap(&mut |completion| {
         finished.push((u16::try_from(completion.token).expect("small"), completion.status.to_wire()));
     });
-    let lied = match outcome {
+    let is_faulty = match outcome {
         Ok(_) => false,
         Err(Error::Fault(_)) => true,
-        Err(other) => panic!("neither sense nor a lie: {other}"),
+        Err(other) => panic!("neither correct nor a fault: {other}"),
     };
-    (finished, disk.info().sector_count, lied)
+    (finished, disk.info().sector_count, is_faulty)
 }
 
 pub(crate) fn seeds() -> Vec<Vec<u8>> {

@@ -1,4 +1,4 @@
-//! What a daemon writes at the head of a region, and its description of a disk: what clients must not believe.
+//! What a daemon writes at the head of a region, and its description of a disk: what clients must validate.
 
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
@@ -35,7 +35,7 @@ pub(crate) fn one(bytes: &[u8]) {
     let rings: Vec<Option<Ends>> = queues.iter().map(|queue| open(&region, queue)).collect();
     // The engine asks for one queue and, here, for one feature.
     let expected = rust.as_ref().is_ok_and(|layout| layout.features & !FEATURE_CHOICES == 0) && matches!(rings[..], [Some(_)]);
-    // SAFETY: the region lives and is longer than header and entry.
+    // SAFETY: the region is mapped and is longer than header and entry.
     let engine = unsafe { fio::takes_region(region.base().as_ptr(), REGION_BYTES) };
     assert_eq!(engine, expected, "Rust says {rust:?}: {:02x?}", &head[..128]);
     for (requests, completions) in rings.into_iter().flatten() {
@@ -56,7 +56,7 @@ fn open(region: &Arc<Region>, queue: &QueueGeometry) -> Option<Ends> {
     Some(((requests, queue.request_slots), (completions, queue.completion_slots)))
 }
 
-/// Use both ends of a ring and its cold words: what lies outside the region is a fault.
+/// Use both ends of a ring and its cold words: what is outside the region is a fault.
 fn touch((ring, slots): (MappedRing, u32)) {
     let mut message = Message::ZERO;
     ring.ask_hold(ring.asked_hold());
@@ -86,7 +86,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
     let plan = |(queues, depth, pool_bytes)| {
         let mut layout = RegionLayout::plan(&PROFILE, queues, depth, pool_bytes, 3);
         layout.region_bytes = REGION_BYTES;
-        // With advice, so that there is some to be made unsound.
+        // With advice, so that it can be made invalid.
         layout.features = FEATURE_CHOICES;
         layout.queues.iter_mut().for_each(|queue| queue.choices = Choices::from_word(0x0011_1232));
         region_bytes(&layout)

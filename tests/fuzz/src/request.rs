@@ -14,7 +14,7 @@ const TABLE_BYTES: usize = 2560;
 
 static MEMORY: LazyLock<Mutex<(Memory, Scratch)>> = LazyLock::new(|| Mutex::new((Memory::new(), Scratch::default())));
 
-/// A byte chooses the disk, 64 are the message, the rest stands at the beginning of memory 0.
+/// A byte chooses the disk, 64 are the message, the rest is the beginning of memory 0.
 pub(crate) fn one(mut bytes: &[u8]) {
     let mut guard = MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
     let (memory, scratch) = &mut *guard;

@@ -28,16 +28,16 @@ struct Fixture {
 }
 
 thread_local! {
-    static RIG: RefCell<Fixture> = RefCell::new(Fixture {
+    static FIXTURE: RefCell<Fixture> = RefCell::new(Fixture {
         channel: TestChannel::new(DEPTH, POOL_BYTES),
         disk: MemoryDisk::new(&MemoryOptions { size_bytes: 64 << 10, ..Default::default() }).expect("memory"),
         engine: Engine::new(8).expect("an engine"),
     });
 }
 
-/// A byte says how many messages there are, each is 60 bytes; the rest stands in the pool.
+/// A byte says how many messages there are, each is 60 bytes; the rest is in the pool.
 pub(crate) fn one(bytes: &[u8]) {
-    RIG.with_borrow_mut(|rig| rig.one(bytes));
+    FIXTURE.with_borrow_mut(|fixture| fixture.one(bytes));
 }
 
 impl Fixture {
@@ -70,19 +70,19 @@ impl Fixture {
         let mut answers = Reader::new(completions, Cursor::at_start(geometry.completion_start), &Tuning::default());
         while server.visit(disk, engine) > 0 {}
         assert_eq!(server.in_flight(), 0, "a memory disk answers at once");
-        let mut owed: HashMap<u16, u32> = HashMap::new();
+        let mut due: HashMap<u16, u32> = HashMap::new();
         for tag in messages.iter().flat_map(|message| tags(&message.to_bytes())) {
-            *owed.entry(tag).or_default() += 1;
+            *due.entry(tag).or_default() += 1;
         }
         let mut answer = Message::ZERO;
         while answers.receive(&mut answer) {
-            settle(&answer.to_bytes(), &mut owed);
+            settle(&answer.to_bytes(), &mut due);
         }
-        assert!(owed.values().all(|count| *count == 0), "not answered: {owed:x?}");
+        assert!(due.values().all(|count| *count == 0), "not answered: {due:x?}");
     }
 }
 
-/// Who is to be answered: one, or those of a packed message if it is well-formed (docs/protocol.md section 5.9).
+/// The tags to be answered: one, or those of a packed message if it is well-formed (docs/protocol.md section 5.9).
 fn tags(message: &[u8; 64]) -> Vec<u16> {
     let tag = |at: usize| u16::from_le_bytes([message[at], message[at + 1]]);
     let is_zero = |range: Range<usize>| message[range].iter().all(|byte| *byte == 0);
@@ -94,7 +94,7 @@ fn tags(message: &[u8; 64]) -> Vec<u16> {
     }
 }
 
-fn settle(answer: &[u8; 64], owed: &mut HashMap<u16, u32>) {
+fn settle(answer: &[u8; 64], due: &mut HashMap<u16, u32>) {
     if answer[1] != KIND_COMPLETIONS {
         return assert_eq!(answer[0], 1, "an event");
     }
@@ -103,8 +103,8 @@ fn settle(answer: &[u8; 64], owed: &mut HashMap<u16, u32>) {
     for entry in answer[4..4 + 4 * count].as_chunks::<4>().0 {
         let half = |at: usize| u16::from_le_bytes([entry[at], entry[at + 1]]);
         assert!(Status::from_wire(half(2)).is_some(), "{answer:02x?}");
-        let left = owed.get_mut(&half(0)).filter(|count| **count > 0);
-        *left.unwrap_or_else(|| panic!("an answer to nobody: {answer:02x?}")) -= 1;
+        let left = due.get_mut(&half(0)).filter(|count| **count > 0);
+        *left.unwrap_or_else(|| panic!("an answer to no request: {answer:02x?}")) -= 1;
     }
 }
 

@@ -1,4 +1,4 @@
-//! Questions of a guest about rings in its memory, and the replies that it reads.
+//! Upgrade requests of a guest for rings in its memory, and the replies that it reads.
 
 use fipsee_interop::golden;
 use fipsee_virtio::blk::upgrade::wire::{Entry, MAX_QUESTION_BYTES, Operation, Reply, UpgradeRequest};

@@ -1,4 +1,4 @@
-//! A driver's virtqueue through the whole server of it: descriptors, rings, headers, tables and questions of any bytes.
+//! A driver's virtqueue through the whole server of it: descriptors, rings, headers, tables and upgrade requests of any bytes.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -46,19 +46,19 @@ struct Fixture {
 }
 
 thread_local! {
-    static RIG: RefCell<Fixture> = RefCell::new(Fixture::new());
+    static FIXTURE: RefCell<Fixture> = RefCell::new(Fixture::new());
 }
 
 /// A byte chooses features, one the index of the available ring; 256 are the descriptors, 32 the ring, the rest is data.
 pub(crate) fn one(bytes: &[u8]) {
-    RIG.with_borrow_mut(|rig| rig.one(bytes));
+    FIXTURE.with_borrow_mut(|fixture| fixture.one(bytes));
 }
 
 /// A device that keeps what it is asked.
 #[derive(Clone, Debug, Default)]
-struct Questions(Arc<Mutex<Vec<(UpgradeToken, UpgradeRequest)>>>);
+struct Requests(Arc<Mutex<Vec<(UpgradeToken, UpgradeRequest)>>>);
 
-impl Device for Questions {
+impl Device for Requests {
     fn asked(&mut self, token: UpgradeToken, upgrade_request: UpgradeRequest) {
         self.0.lock().expect("one thread").push((token, upgrade_request));
     }
@@ -66,8 +66,8 @@ impl Device for Questions {
     fn broke(&mut self, _: &str) {}
 }
 
-impl Questions {
-    /// Answer every question at once, or never.
+impl Requests {
+    /// Answer each upgrade request at once, or never.
     fn answer(&self, server: &mut VirtqueueServer) {
         for (token, upgrade_request) in self.0.lock().expect("one thread").drain(..) {
             if upgrade_request.attachment & 1 == 0 {
@@ -142,7 +142,7 @@ impl Fixture {
         for place in 0..u64::from(index).min(u64::from(SIZE)) {
             *offered.entry(self.word(AVAILABLE + 4 + 2 * place)).or_default() += 1;
         }
-        let upgrade_requests = Questions::default();
+        let upgrade_requests = Requests::default();
         let device = (choice & 16 != 0).then(|| Box::new(upgrade_requests.clone()) as Box<dyn Device>);
         let mut server = VirtqueueServer::new(0, self.setup(choice), device).expect("a good queue");
         while server.visit(&self.disk, &mut self.engine) > 0 {
@@ -241,11 +241,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_who_writes_over_his_own_queue_is_not_judged() {
-        let mut rig = Fixture::new();
+    fn only_a_client_that_overwrites_its_own_queue_is_not_checked() {
+        let mut fixture = Fixture::new();
         let is_let_off = |seed: Vec<u8>| {
-            rig.one(&seed);
-            rig.has_written_rings()
+            fixture.one(&seed);
+            fixture.has_written_rings()
         };
         assert_eq!(seeds().into_iter().map(is_let_off).filter(|let_off| *let_off).count(), 1);
     }

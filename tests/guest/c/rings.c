@@ -15,7 +15,7 @@ size_t guest_c_ring_bytes(void)
 	return sizeof(struct c_ring);
 }
 
-/* A question of `entry_count` entries, each six addresses and numbers in the order of struct fipsee_vm_queue. Its length. */
+/* An upgrade request of `entry_count` entries, each in the order of struct fipsee_vm_queue. Its length. */
 size_t guest_c_attach(uint8_t *into, const struct fipsee_vm_queue *entries, uint16_t entry_count)
 {
 	struct fipsee_vm_question upgrade_request;
@@ -31,7 +31,7 @@ size_t guest_c_attach(uint8_t *into, const struct fipsee_vm_queue *entries, uint
 	return sizeof(upgrade_request) + entry_count * sizeof(*entries);
 }
 
-size_t guest_c_bell(uint8_t *into, uint64_t attachment, uint16_t queue)
+size_t guest_c_doorbell_request(uint8_t *into, uint64_t attachment, uint16_t queue)
 {
 	struct fipsee_vm_question upgrade_request;
 
@@ -64,7 +64,7 @@ void guest_c_choose(struct c_ring *ring, uint32_t choices)
 	fipsee_reader_choose(&ring->completions, choices);
 }
 
-/* Read or write one segment. 0: no room; 1: published; 2: published, and the daemon wants its bell. */
+/* Read or write one segment. 0: no room; 1: published; 2: published, and the daemon wants its doorbell. */
 int guest_c_submit(struct c_ring *ring, uint8_t operation, uint16_t tag, uint64_t sector, uint64_t address, uint16_t sectors)
 {
 	union fipsee_message message;
@@ -82,7 +82,7 @@ int guest_c_submit(struct c_ring *ring, uint8_t operation, uint16_t tag, uint64_
 	return fipsee_writer_needs_doorbell(&ring->requests.writer) ? 2 : 1;
 }
 
-/* Tags and statuses of one message into `tags` and `statuses`, 14 of each: how many; -1: the daemon lies or sends an event. */
+/* Tags and statuses of one message into `tags` and `statuses`, 14 of each: how many; -1: a faulty daemon, or an event. */
 int guest_c_reap(struct c_ring *ring, uint16_t *tags, uint16_t *statuses)
 {
 	union fipsee_message message;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Both ends of a guest's rings in one program, for gcc's sanitizers. Rings, cold words and what rings.c writes into lie in memory of exactly
- * their length, so that one byte too many is seen. `sanitized SEED`; exit status: 0 all as expected, 1 wrong.
+ * Both ends of a guest's rings in one program, for gcc's sanitizers. Rings, cold words and what rings.c writes into are in memory
+ * of exactly their length, so that one byte too many is seen. `sanitized SEED`; exit status: 0 all as expected, 1 wrong.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -134,7 +134,7 @@ static void reap_all(struct pair *pair)
 		abort();
 	while ((count = guest_c_reap(pair->guest, tags, statuses)) != 0) {
 		if (count < 0 || (uint32_t)count > pair->outstanding)
-			fail("an honest daemon is said to lie", pair->outstanding);
+			fail("a fault is reported for a correct daemon", pair->outstanding);
 		for (index = 0; index < count; index++, pair->next_done++)
 			if (tags[index] != pair->next_done || statuses[index] != (uint16_t)(pair->next_done * 3))
 				fail("another answer than was given", pair->next_done);
@@ -150,7 +150,7 @@ static void reap_all(struct pair *pair)
 }
 
 /* Any bytes whatever on the ring of completions, and on the cold words. */
-static void lie(struct pair *pair)
+static void inject_faults(struct pair *pair)
 {
 	uint16_t *tags = malloc(FIPSEE_MAX_PACKED * sizeof(*tags)), *statuses = malloc(FIPSEE_MAX_PACKED * sizeof(*statuses));
 	union fipsee_message message;
@@ -171,7 +171,7 @@ static void lie(struct pair *pair)
 		count = guest_c_reap(pair->guest, tags, statuses);
 		if (count > FIPSEE_MAX_PACKED || (count > 0 && (uint32_t)count > pair->outstanding))
 			fail("more answers than calls", (unsigned int)count);
-		/* A liar's channel is closed. */
+		/* The channel of a faulty peer is closed. */
 		if (count < 0)
 			break;
 		pair->outstanding -= (uint32_t)count;
@@ -190,8 +190,9 @@ static void upgrade_requests(void)
 
 	if (!entries || !into || !doorbell)
 		abort();
-	if (guest_c_attach(into, entries, count) != length || guest_c_bell(doorbell, ~0ULL, count) != sizeof(struct fipsee_vm_question))
-		fail("a question of another length", count);
+	if (guest_c_attach(into, entries, count) != length ||
+	    guest_c_doorbell_request(doorbell, ~0ULL, count) != sizeof(struct fipsee_vm_question))
+		fail("an upgrade request of another length", count);
 	free(entries);
 	free(into);
 	free(doorbell);
@@ -212,7 +213,7 @@ int main(int argc, char **argv)
 			reap_all(&pair);
 		}
 		submit_some(&pair);
-		lie(&pair);
+		inject_faults(&pair);
 		end(&pair);
 	}
 	printf("%u rings\n", round);

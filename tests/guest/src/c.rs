@@ -1,4 +1,4 @@
-//! A ring whose guest's half is written in C (`c/rings.c`), over `include/`.
+//! A ring with the guest's half in C (`c/rings.c`), over `include/`.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::ram::Ram;
 unsafe extern "C" {
     fn guest_c_ring_bytes() -> usize;
     fn guest_c_attach(into: *mut u8, entries: *const u8, entry_count: u16) -> usize;
-    fn guest_c_bell(into: *mut u8, attachment: u64, queue: u16) -> usize;
+    fn guest_c_doorbell_request(into: *mut u8, attachment: u64, queue: u16) -> usize;
     fn guest_c_open(ring: *mut u64, entry: *const u8, requests: *mut u8, completions: *mut u8, cold: *mut u8) -> i32;
     fn guest_c_choose(ring: *mut u64, choices: u32);
     fn guest_c_submit(ring: *mut u64, operation: u8, tag: u16, sector: u64, address: u64, sectors: u16) -> i32;
@@ -24,22 +24,22 @@ unsafe extern "C" {
 #[repr(C, align(8))]
 struct Aligned([u8; PART_BYTES]);
 
-/// The question that asks for one queue, and for advice, as C writes it.
+/// The upgrade request for one queue, and for advice, as C writes it.
 #[must_use]
 pub fn attach(entry: &Entry) -> Vec<u8> {
     let (entry, mut bytes) = (Aligned(entry.to_bytes()), vec![0; 2 * PART_BYTES]);
-    // SAFETY: one entry, and room for a question and it.
+    // SAFETY: one entry, and room for an upgrade request and it.
     let length = unsafe { guest_c_attach(bytes.as_mut_ptr(), entry.0.as_ptr(), 1) };
     bytes.truncate(length);
     bytes
 }
 
-/// The question that is a bell, as C writes it.
+/// The doorbell request, as C writes it.
 #[must_use]
 pub fn doorbell(attachment: u64, queue: u16) -> Vec<u8> {
     let mut bytes = vec![0; PART_BYTES];
-    // SAFETY: room for a question.
-    let length = unsafe { guest_c_bell(bytes.as_mut_ptr(), attachment, queue) };
+    // SAFETY: room for an upgrade request.
+    let length = unsafe { guest_c_doorbell_request(bytes.as_mut_ptr(), attachment, queue) };
     bytes.truncate(length);
     bytes
 }
@@ -58,20 +58,20 @@ impl CRing {
     /// When it is no ring.
     #[must_use]
     pub fn open(ram: &Arc<Ram>, entry: &Entry) -> Self {
-        // SAFETY: it only tells a size.
+        // SAFETY: it only returns a size.
         let bytes = unsafe { guest_c_ring_bytes() };
         let mut state = vec![0; bytes.div_ceil(8)];
         let requests = ram.pointer(entry.request_address, entry.request_bytes());
         let completions = ram.pointer(entry.completion_address, entry.completion_bytes());
         let cold = ram.pointer(entry.cold_address, COLD_PAIR_BYTES);
         let wire = Aligned(entry.to_bytes());
-        // SAFETY: the state is as long as C says; the memory is as long as the entry says and lives as long as self.
+        // SAFETY: the state is as long as C says; the memory is as long as the entry says and is mapped as long as self.
         let open = unsafe { guest_c_open(state.as_mut_ptr(), wire.0.as_ptr(), requests, completions, cold) };
         assert_eq!(open, 1, "C takes the ring");
         Self { state, _ram: Arc::clone(ram) }
     }
 
-    /// Go about the ring's work so.
+    /// Use these choices.
     pub fn choose(&mut self, choices: Choices) {
         // SAFETY: an open ring.
         unsafe { guest_c_choose(self.state.as_mut_ptr(), choices.word()) };
@@ -91,7 +91,7 @@ impl CRing {
     /// Tags and statuses that have come.
     ///
     /// # Panics
-    /// When the daemon lies.
+    /// When the daemon is faulty.
     pub fn reap(&mut self) -> Vec<(u16, u16)> {
         let (mut tags, mut statuses) = ([0; 14], [0; 14]);
         // SAFETY: an open ring, and room for 14 each.
@@ -100,7 +100,7 @@ impl CRing {
         tags.into_iter().zip(statuses).take(count).collect()
     }
 
-    /// Ask for the bell; `true`: something is there, do not sleep.
+    /// Arm; `true`: something is there, do not sleep.
     pub fn arm_and_work_remains(&mut self) -> bool {
         // SAFETY: an open ring.
         unsafe { guest_c_arm(self.state.as_mut_ptr()) == 1 }

@@ -32,7 +32,7 @@ pub const UNSUPPORTED: u8 = 2;
 /// A status that no device gives.
 pub const UNTOUCHED: u8 = 0xff;
 
-/// Virtio feature: the device and we tell each other by index when to notify.
+/// Virtio feature: device and driver say by index when to notify.
 pub const EVENT_INDEX: u64 = 1 << 29;
 /// Virtio feature: a descriptor may name a table of descriptors.
 pub const INDIRECT: u64 = 1 << 28;
@@ -52,7 +52,7 @@ pub struct Options {
     pub size: u16,
     /// Take EVENT_IDX?
     pub event_index: bool,
-    /// Take INDIRECT_DESC? Only who writes such descriptors itself needs it.
+    /// Take INDIRECT_DESC? Only a test that writes such descriptors itself needs it.
     pub indirect: bool,
     /// Take FLUSH? Without it the device makes every write durable before it answers.
     pub write_cache: bool,
@@ -80,7 +80,7 @@ pub struct Guest {
     inflight: Option<(OwnedFd, Vec<u8>)>,
 }
 
-/// A request or question on its way.
+/// A request or upgrade request on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
     /// Queue it went to.
@@ -93,7 +93,7 @@ pub struct Sent {
 
 const PLACE_BYTES: u64 = 256;
 
-/// Where a queue lies. With `log`, the log has its used ring where guest memory has it (VHOST_VRING_F_LOG).
+/// The place of a queue. With `log`, the log has its used ring where guest memory has it (VHOST_VRING_F_LOG).
 fn set_addresses(frontend: &mut Frontend, index: usize, queue: &Virtqueue, log: bool) -> io::Result<()> {
     let mut body = [u32::try_from(index).unwrap_or(0).to_le_bytes(), u32::from(log).to_le_bytes()].concat();
     for address in [queue.descriptors, queue.used, queue.available] {
@@ -104,7 +104,7 @@ fn set_addresses(frontend: &mut Frontend, index: usize, queue: &Virtqueue, log: 
 }
 
 impl Guest {
-    /// Start a guest whose device is at `path`, all queues running.
+    /// Start a guest with its device at `path`, all queues running.
     ///
     /// # Errors
     /// What the back end says.
@@ -121,8 +121,8 @@ impl Guest {
         Ok(guest)
     }
 
-    /// Connect again after the back end went away, as a hypervisor does: same memory, same rings, same inflight area. Descriptors that the
-    /// old one had are the new one's.
+    /// Connect again after the back end went away, as a hypervisor does: same memory, same rings, same inflight area. Descriptors
+    /// that the old one had are the new one's.
     ///
     /// # Errors
     /// What the back end says.
@@ -195,7 +195,7 @@ impl Guest {
         queues.try_for_each(|(index, queue)| set_addresses(&mut self.frontend, index, queue, log.is_some()))
     }
 
-    /// Where what belongs to a chain that begins with `head` stands: its header, and within the same page its status.
+    /// The address of the header of a chain that begins with `head`; its status is in the same page.
     #[must_use]
     pub fn place(&self, queue: usize, head: u16) -> u64 {
         let number = u64::try_from(queue).unwrap_or(0) * u64::from(self.queues[queue].size);
@@ -234,7 +234,7 @@ impl Guest {
         self.stage(queue, (kind, sector), parts, false)
     }
 
-    /// As [`prepare`](Self::prepare), a discard or write-zeroes, whose range stands beside its header.
+    /// As [`prepare`](Self::prepare), a discard or write-zeroes, with its range beside its header.
     pub fn prepare_range(&mut self, queue: usize, kind: u32, sector: u64, length_sectors: u32, flags: u32) -> Sent {
         let place = self.place(queue, self.queues[queue].next_head()) + 192;
         let mut range = sector.to_le_bytes().to_vec();
@@ -267,9 +267,9 @@ impl Guest {
         self.wait(sent)
     }
 
-    /// Send a question; its bytes need not make sense.
+    /// Send an upgrade request of any bytes.
     pub fn send_question(&mut self, queue: usize, upgrade_request: &[u8]) -> Sent {
-        // A bell is asked for again and again: it has its place beside header and reply.
+        // Doorbell requests are sent again and again: their place is beside header and reply.
         let address = if upgrade_request.len() <= PART_BYTES {
             self.place(queue, self.queues[queue].next_head()) + 192
         } else {
@@ -280,10 +280,10 @@ impl Guest {
         self.send(queue, (REQUEST_TYPE, 0), &[(address, bytes, false)], true)
     }
 
-    /// The reply to a question that has been answered.
+    /// The reply to an upgrade request that has been answered.
     ///
     /// # Panics
-    /// When the device does not answer such questions, or its reply is none.
+    /// When the device does not answer upgrade requests, or its reply is none.
     #[must_use]
     pub fn reply(&self, sent: Sent) -> Reply {
         assert_eq!(self.status(sent), OK, "no reply was written");

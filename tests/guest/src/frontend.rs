@@ -108,7 +108,7 @@ impl Frontend {
         &self.socket
     }
 
-    /// Is there nothing that the back end said and nobody asked for?
+    /// Has the back end sent nothing that was not asked for?
     #[must_use]
     pub fn is_silent(&self) -> bool {
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];

@@ -1,6 +1,6 @@
-//! A virtual machine in user space, for tests: memory files as its memory, the hypervisor's half of vhost-user, a virtqueue driver, and
-//! the guest's half of the in-band upgrade (docs/protocol.md section 9). None of it is shared with the daemon, except the ring itself and
-//! the encoders of questions; `tests/` also drives the rings by the C header.
+//! A virtual machine in user space, for tests: memory files as its memory, the hypervisor's half of vhost-user, a virtqueue
+//! driver, and the guest's half of the in-band upgrade (docs/protocol.md section 9). None of it is shared with the daemon, except
+//! the ring itself and the encoders of upgrade requests; `tests/` also drives the rings by the C header.
 
 pub mod c;
 pub mod device;

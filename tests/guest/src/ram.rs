@@ -69,7 +69,7 @@ impl Ram {
     /// When the first piece is used up.
     #[must_use]
     pub fn allocate(&self, length_bytes: u64, align_bytes: u64) -> u64 {
-        let mut next_free = self.next_free.lock().expect("nobody panics with it");
+        let mut next_free = self.next_free.lock().expect("no panic with it");
         let address = next_free.next_multiple_of(align_bytes);
         *next_free = address + length_bytes;
         assert!(*next_free <= self.pieces[0].end(), "the guest's memory is used up; give it more");
@@ -90,7 +90,7 @@ impl Ram {
     /// Our address of it.
     ///
     /// # Panics
-    /// When it does not lie in one piece.
+    /// When it is not in one piece.
     #[must_use]
     pub fn pointer(&self, address: u64, length_bytes: u64) -> *mut u8 {
         let (piece, offset) = self.find(address, length_bytes);

@@ -27,7 +27,7 @@ pub enum Incoming {
 /// One queue of an attachment.
 #[derive(Debug)]
 pub struct GuestRing {
-    /// Where it lies.
+    /// Its place.
     pub entry: Entry,
     /// Number in the attachment.
     pub number: u16,
@@ -51,7 +51,7 @@ pub fn segment(address: u64, length_bytes: u64) -> Segment {
     }
 }
 
-/// A fresh place in memory for a queue whose doorbell is `virtqueue`.
+/// A fresh place in memory for a queue with `virtqueue` as its doorbell.
 #[must_use]
 pub fn plan(ram: &Ram, depth: u32, virtqueue: u32) -> Entry {
     let request_slots = depth.next_power_of_two().max(2);
@@ -69,7 +69,7 @@ pub fn plan(ram: &Ram, depth: u32, virtqueue: u32) -> Entry {
     }
 }
 
-/// Is the doorbell of a parked bell ringing, or is the attachment dead?
+/// Was the doorbell rung, or has the attachment ended?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
     /// Look at the ring.
@@ -82,7 +82,7 @@ impl GuestRing {
     /// The guest's end of a ring that was planned, and attached as queue `number`.
     ///
     /// # Panics
-    /// When the entry does not lie in this memory.
+    /// When the entry is not in this memory.
     #[must_use]
     pub fn open(ram: &Arc<Ram>, entry: Entry, number: u16) -> Self {
         let ring = |address: u64, slots: u32, cold: u64| {
@@ -126,7 +126,7 @@ impl GuestRing {
     /// Everything that has come.
     ///
     /// # Panics
-    /// When the daemon lies.
+    /// When the daemon is faulty.
     pub fn reap(&mut self) -> Vec<Incoming> {
         let mut all = Vec::new();
         self.reap_each(&mut |one| all.push(one));
@@ -136,7 +136,7 @@ impl GuestRing {
     /// As [`reap`](Self::reap), one after the other.
     ///
     /// # Panics
-    /// When the daemon lies.
+    /// When the daemon is faulty.
     pub fn reap_each(&mut self, take: &mut impl FnMut(Incoming)) {
         let mut message = Message::ZERO;
         while self.completions.receive(&mut message) {
@@ -159,7 +159,7 @@ impl GuestRing {
         }
     }
 
-    /// Make a bell available unless one is.
+    /// Make a doorbell request available unless one is.
     pub fn hold_pending(&mut self, attachment: u64, guest: &mut Guest) {
         if self.doorbell.is_none() {
             let upgrade_request = UpgradeRequest {
@@ -206,17 +206,17 @@ impl GuestRing {
             && self.doorbell.take().is_some_and(|doorbell| guest.reply(doorbell).result == wire::NO_ATTACHMENT)
     }
 
-    /// Wait until the parked bell comes back.
+    /// Wait until the pending doorbell request comes back.
     ///
     /// # Panics
-    /// When it does not, or none is parked.
+    /// When it does not, or none is pending.
     pub fn wait_for_doorbell(&mut self, guest: &mut Guest) -> Woken {
-        let doorbell = self.doorbell.take().expect("a parked bell");
+        let doorbell = self.doorbell.take().expect("a pending doorbell request");
         guest.wait(doorbell);
         match guest.reply(doorbell).result {
             wire::RUNG => Woken::Rung,
             wire::NO_ATTACHMENT => Woken::Dead,
-            other => panic!("a bell is answered with {other}"),
+            other => panic!("a doorbell request is answered with {other}"),
         }
     }
 
@@ -234,7 +234,7 @@ impl GuestRing {
         }
     }
 
-    /// Has the parked bell come back?
+    /// Has the pending doorbell request come back?
     pub fn doorbell_is_done(&mut self, guest: &mut Guest) -> bool {
         let Some(doorbell) = self.doorbell else { return false };
         guest.queues[doorbell.queue].is_done(doorbell.head)

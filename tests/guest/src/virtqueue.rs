@@ -72,7 +72,7 @@ impl Virtqueue {
     }
 
     fn word(&self, address: u64) -> &AtomicU16 {
-        // SAFETY: even addresses of memory that lives as long as self; the device accesses them as words, too.
+        // SAFETY: even addresses of memory that is mapped as long as self; the device accesses them as words, too.
         unsafe { AtomicU16::from_ptr(self.ram.pointer(address, 2).cast()) }
     }
 
@@ -162,7 +162,8 @@ impl Virtqueue {
         Some((head, half(4)))
     }
 
-    /// Wait, on the interrupt, until the device is done with a chain; others that come meanwhile are kept for [`take`](Self::take).
+    /// Wait, on the interrupt, until the device is done with a chain; others that come meanwhile are kept for
+    /// [`take`](Self::take).
     ///
     /// # Panics
     /// When it does not come.

@@ -1,4 +1,4 @@
-//! What a client that tells the truth does, as busy as a liar: what it takes from its neighbours is no fault of a lie.
+//! A correct client that is as busy as a faulty one: what its neighbours lose to it is not due to a fault.
 
 use std::convert::Infallible;
 use std::io;
@@ -20,7 +20,7 @@ use crate::faults::{DEPTH, ask, attach, long_write, segment, status, table_of_25
 /// A CPU kept busy.
 pub const BUSY: InjectedFault = baseline("busy", busy);
 /// System calls on a doorbell of its own.
-pub const DOORBELLS: InjectedFault = baseline("bells", doorbells);
+pub const DOORBELLS: InjectedFault = baseline("own doorbells", doorbells);
 /// Requests, one after the other.
 pub const REQUESTS: InjectedFault = baseline("requests", requests);
 /// The same, beside a thread that writes to its own memory.
@@ -40,7 +40,7 @@ const fn baseline(name: &'static str, inject: Inject) -> InjectedFault {
     InjectedFault { name, way: Way::Local, gets: "what it asks for", times: 0, inject, baseline: None }
 }
 
-/// Who tells the truth is served: a twin that is refused does less than its liar.
+/// A correct client is served: a baseline that is refused does less work than its faulty counterpart.
 fn succeed(attached: &mut AttachedChannel, request: &Message) -> io::Result<()> {
     let answer = ask(attached, request, |_| {})?;
     if status(&answer) == Some(Status::Ok) {
@@ -107,11 +107,11 @@ fn load(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
 
 fn memory(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
     let attached = attach(socket, disk)?;
-    let file = rustix::fs::memfd_create("honest", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let file = rustix::fs::memfd_create("correct", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&file, 8192)?;
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK)?;
     let ask = |packet: &Control, files: &[_]| {
-        handshake::ask::<Infallible>(&attached.control, packet, files, "an honest question")
+        handshake::ask::<Infallible>(&attached.control, packet, files, "a correct request")
             .map_err(|error| io::Error::other(format!("{error:?}")))
     };
     while until.more() {

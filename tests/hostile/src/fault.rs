@@ -1,15 +1,15 @@
-//! What a lie is, how long it goes on, and what liars of all kinds do.
+//! What an injected fault is, how long it goes on, and what all kinds of faulty peers share.
 
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Requests that a liar makes at least while another of its threads rewrites what they say.
+/// The fewest requests of a faulty peer while another of its threads rewrites them.
 const REQUESTS: u64 = 2000;
-/// And at most, until a race was won and another lost.
+/// The most, until one race was won and another lost.
 const MOST_REQUESTS: u64 = 1_000_000;
 
-/// How long a lie goes on.
+/// How long a fault goes on.
 #[derive(Debug)]
 pub struct Until<'a> {
     stop: &'a AtomicBool,
@@ -38,49 +38,49 @@ impl<'a> Until<'a> {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// How often the lie was told.
+    /// How often the fault was injected.
     #[must_use]
     pub const fn injected(&self) -> u64 {
         self.injected
     }
 }
 
-/// By which socket a liar comes in.
+/// The socket by which a faulty peer connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// As a client.
     Local,
-    /// As a hypervisor, whose guest may be the liar: a vhost-user socket.
+    /// As a hypervisor, or its guest: a vhost-user socket.
     Guest,
 }
 
-/// A lie.
+/// A fault to inject.
 #[derive(Debug)]
 pub struct InjectedFault {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
-    /// To which socket it is told.
+    /// The socket on which it is injected.
     pub way: Way,
-    /// What whoever tells it gets, in a few words.
+    /// What the faulty peer gets, in a few words.
     pub gets: &'static str,
-    /// How often a test tells it.
+    /// How often a test injects it.
     pub times: u64,
     pub(crate) inject: Inject,
-    /// Who does as much, and tells the truth; a twin has none.
+    /// The correct peer that does as much; a baseline has none.
     pub baseline: Option<&'static InjectedFault>,
 }
 
 impl InjectedFault {
-    /// Tell it to the daemon at `socket`, on `disk`; a vhost-user socket has but one.
+    /// Inject it into the daemon at `socket`, on `disk`; a vhost-user socket has only one.
     ///
     /// # Errors
-    /// The daemon does not let the liar in, or the machine has no memory or descriptors.
+    /// The daemon refuses the peer, or the machine has no memory or descriptors.
     pub fn inject(&self, socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
         (self.inject)(socket, disk, until)
     }
 }
 
-/// What a lie is told with.
+/// The function that injects a fault.
 pub(crate) type Inject = fn(&Path, &str, &mut Until<'_>) -> io::Result<()>;
 
 /// splitmix64.
@@ -121,8 +121,8 @@ pub(crate) fn beside<T>(meanwhile: impl Fn() + Sync, work: impl FnOnce() -> T) -
     })
 }
 
-/// Rewrite memory in a thread of its own, as often as is wanted, while `request` goes on in this one, and until that has seen what it wants
-/// to see.
+/// Rewrite memory in a thread of its own, as often as is wanted, while `request` goes on in this one, and until that has seen
+/// what it wants to see.
 pub(crate) fn while_rewriting<M: Sync>(
     memory: &M,
     until: &mut Until<'_>,

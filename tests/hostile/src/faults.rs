@@ -1,4 +1,4 @@
-//! What a client can do to a daemon. Each lie goes on until it is told to stop; none may harm anybody but the liar.
+//! What a client can do to a daemon. Each fault goes on until it is stopped; none may harm any peer but the faulty one.
 
 use std::convert::Infallible;
 use std::io;
@@ -19,12 +19,12 @@ use rustix::fs::MemfdFlags;
 use crate::baselines::{ATTACHMENTS, BUSY, DOORBELLS, LOAD, LONG_ATTACHMENTS, MEMORY, REQUESTS as ASKING, TABLES, WRITER};
 use crate::fault::{Inject, InjectedFault, Random, Until, Way, while_rewriting};
 
-/// Requests outstanding of a liar.
+/// Outstanding requests of a faulty client.
 pub(crate) const DEPTH: u32 = 16;
 const POOL_BYTES: u64 = 1 << 20;
-/// Looks for an answer before a liar sleeps on its doorbell.
+/// Looks for an answer before a faulty client sleeps on its doorbell.
 const LOOKS: u32 = 64;
-/// How long it sleeps at a time, in nanoseconds: whoever lied about its own doorbell is not woken.
+/// How long it sleeps at a time, in nanoseconds: a client with a wrong flag for its own doorbell is not woken.
 const NAP_NS: i64 = 5_000_000;
 /// Naps before it calls an answer lost. A bound against hanging.
 const NAPS: u32 = 4000;
@@ -38,7 +38,7 @@ const fn local(
     InjectedFault { name, way: Way::Local, gets, times, inject, baseline: Some(baseline) }
 }
 
-/// All that a client tells.
+/// All faults of a client.
 pub const FAULTS: &[InjectedFault] = &[
     local("stamps of other laps", "no request", 3_000, stamps, &BUSY),
     local("slots of random bytes", "a status for each", 3_000, noise, &ASKING),
@@ -115,7 +115,7 @@ pub(crate) fn ask(
             let nap = Timespec { tv_sec: 0, tv_nsec: NAP_NS };
             let _ = rustix::event::poll(&mut [PollFd::new(&queue.our_doorbell, PollFlags::IN)], Some(&nap));
             let _ = queue.our_doorbell.drain();
-            // Whoever made the daemon believe that nobody sleeps, or us that it does not, has to ring without cause.
+            // With wrong asleep flags, of ours or of the daemon's, the doorbell must be rung without cause.
             queue.daemon_doorbell.ring();
         }
         queue.completions.disarm();
@@ -232,7 +232,7 @@ fn rewritten_table(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Resu
     let mut seen = [0_u64; 2];
     let region = Arc::clone(&attached.region);
     while_rewriting(&*region, until, rewrite, || {
-        // Bad for a while, so that somebody can see it.
+        // Bad for a while, so that the daemon can see it.
         let mut looks = 0_u32;
         let answer = ask(&mut attached, &request, |attached| {
             write(attached, place, if looks.is_multiple_of(2) { &bad } else { &good });
@@ -296,8 +296,8 @@ fn flicker(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
     while_rewriting(&*region, until, rewrite, || ask(&mut attached, &request, |_| {}).map(|_| true))
 }
 
-/// Store the stamp of the last lap into the slot of the answer that is due, while the daemon writes it, and ask for random choices. Of an
-/// answer that is overwritten so, the liar stores the stamp itself, to go on.
+/// Store the stamp of the last lap into the slot of the answer that is due, while the daemon writes it, and ask for random
+/// choices. Of an answer that is overwritten so, the client stores the stamp itself, to go on.
 fn late_touches(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
     let mut attached = attach(socket, disk)?;
     let geometry = attached.layout.queues[0];
@@ -370,7 +370,7 @@ fn attachments(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<(
 fn wrong_memory(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<()> {
     let attached = attach(socket, disk)?;
     let memory = |flags| -> io::Result<OwnedFd> {
-        let file = rustix::fs::memfd_create("liar", flags)?;
+        let file = rustix::fs::memfd_create("faulty", flags)?;
         rustix::fs::ftruncate(&file, 8192)?;
         Ok(file)
     };
@@ -379,11 +379,11 @@ fn wrong_memory(socket: &Path, disk: &str, until: &mut Until<'_>) -> io::Result<
     while until.more() {
         for file in &files {
             let packet = Control::Register { region: 1, access: 3, length_bytes: 8192 };
-            let answer = handshake::ask::<Infallible>(&attached.control, &packet, &[file.as_fd()], "a lie");
+            let answer = handshake::ask::<Infallible>(&attached.control, &packet, &[file.as_fd()], "a fault");
             if !matches!(answer, Err(Error::Refused { .. })) {
                 return Err(io::Error::other(format!("memory that can shrink is taken: {answer:?}")));
             }
-            // Now it shrinks: whoever mapped it has SIGBUS.
+            // Now it shrinks: a process that mapped it gets SIGBUS.
             let _ = rustix::fs::ftruncate(file, 0);
             let _ = rustix::fs::ftruncate(file, 8192);
         }

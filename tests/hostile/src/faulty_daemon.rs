@@ -23,7 +23,7 @@ pub type Answers = fn(u16) -> Vec<Message>;
 /// A control message.
 pub type Others = fn() -> Control;
 
-/// Where the daemon leaves the truth.
+/// The place where the daemon breaks the protocol.
 #[derive(Clone, Copy, Debug)]
 pub enum DaemonFault {
     /// Nowhere.
@@ -40,13 +40,13 @@ pub enum DaemonFault {
     Region(u64, &'static [u8]),
     /// Messages instead of the completion of a request with that tag.
     Answer(Answers),
-    /// Another control message instead of the answer to a question of that kind.
+    /// Another control message instead of the answer to a packet of that kind.
     Instead(u8, Others),
-    /// Honest answers, while another thread rings the client's bell without end and lets every asleep flag flicker.
+    /// Correct answers, while another thread rings the client's doorbell without end and every asleep flag flickers.
     Ringing,
-    /// Honest answers, while another thread rewrites how many completions a message has.
+    /// Correct answers, while another thread rewrites how many completions a message has.
     Rewriting,
-    /// Honest answers, into slots that held lies with the stamps of other laps before.
+    /// Correct answers, in slots that first held faults with the stamps of other laps.
     Stamps,
 }
 
@@ -65,7 +65,7 @@ fn event(kind: u64, sector_count: u64) -> Message {
 }
 
 fn memory_file(flags: MemfdFlags) -> OwnedFd {
-    let file = rustix::fs::memfd_create("liar", flags).expect("a memory file");
+    let file = rustix::fs::memfd_create("faulty", flags).expect("a memory file");
     rustix::fs::ftruncate(&file, 1 << 20).expect("it grows");
     file
 }
@@ -73,7 +73,7 @@ fn memory_file(flags: MemfdFlags) -> OwnedFd {
 const HEADER: u64 = 0;
 const ENTRY: u64 = 64;
 
-/// What a client must say of each lie.
+/// What a client must say of each fault.
 pub const DAEMON_FAULTS: [(&str, DaemonFault); 41] = [
     ("6 as the protocol version", DaemonFault::Welcome(|bytes| bytes[12] = 6)),
     ("1 as features we did not offer", DaemonFault::Welcome(|bytes| bytes[24] = 1)),
@@ -119,7 +119,7 @@ pub const DAEMON_FAULTS: [(&str, DaemonFault); 41] = [
     ("has no request outstanding", DaemonFault::Answer(|tag| vec![twice(tag)])),
 ];
 
-/// What a client must say of each lie.
+/// What a client must say of each fault.
 pub const EVENT_FAULTS: [(&str, DaemonFault); 5] = [
     ("the kind of an event", DaemonFault::Answer(|_| vec![event(3, 0)])),
     ("the new size of the disk", DaemonFault::Answer(|_| vec![event(1, 0)])),
@@ -137,7 +137,7 @@ fn refusal(text: &[u8], text_bytes: u32) -> Vec<u8> {
     bytes
 }
 
-/// A daemon with one null disk and one lie.
+/// A daemon with one null disk and one fault.
 #[derive(Debug)]
 pub struct FaultyDaemon {
     stop: Arc<AtomicBool>,
@@ -179,7 +179,7 @@ impl Drop for FaultyDaemon {
     }
 }
 
-/// What the liar has of an attachment.
+/// The daemon's side of an attachment.
 struct FaultyChannel {
     queue: ServerQueue,
     region: Arc<Region>,
@@ -210,7 +210,7 @@ fn serve(control: &Seqpacket, fault: DaemonFault, stop: &AtomicBool, seen: &Mute
                 let _ = control.send(&other().encode(), &[]);
                 continue;
             }
-            let mut reply = match Control::decode(&packet.bytes).expect("the client tells no lies") {
+            let mut reply = match Control::decode(&packet.bytes).expect("the client is correct") {
                 Control::Hello { .. } => {
                     let limits = (VERSION, 16, 256, 0, 1 << 20);
                     let (version, max_queues, max_depth, features, max_pool_bytes) = limits;
@@ -241,7 +241,7 @@ fn serve(control: &Seqpacket, fault: DaemonFault, stop: &AtomicBool, seen: &Mute
     });
 }
 
-/// What some lies do beside answering, until the connection is over.
+/// What some faults do beside answering, until the connection is over.
 fn disturb(fault: DaemonFault, region: &Region, geometry: &QueueGeometry, doorbell: &SocketDoorbell, over: &AtomicBool) {
     let write = |offset_bytes: u64, bytes: &[u8]| region.write(offset_bytes, bytes).expect("within the region");
     while !over.load(Ordering::Relaxed) {
@@ -267,20 +267,21 @@ fn disturb(fault: DaemonFault, region: &Region, geometry: &QueueGeometry, doorbe
 
 fn attach(control: &Seqpacket, depth: u32, fault: DaemonFault) -> FaultyChannel {
     let layout = RegionLayout::plan(&PROFILE, 1, depth, 0, 1);
-    let region = Arc::new(Region::create("liar", layout.region_bytes).expect("a region"));
+    let region = Arc::new(Region::create("faulty", layout.region_bytes).expect("a region"));
     layout.write_to(&region).expect("it fits");
     if let DaemonFault::Region(offset_bytes, bytes) = fault {
         region.write(offset_bytes, bytes).expect("it fits");
     }
     if let DaemonFault::Stamps = fault {
-        foretell(&region, &layout.queues[0]);
+        fill_with_faults(&region, &layout.queues[0]);
     }
     let mut info = [0_u8; 64];
     for (offset, value) in [(8, 2 << 20), (16, 512), (24, 16 << 20), (28, 8 << 20), (32, 256), (36, 31_u32)] {
         info[offset..offset + 4].copy_from_slice(&value.to_le_bytes());
     }
     let mut bytes = Control::Attached { queue_count: 1, region_bytes: region.length_bytes(), service_info: info }.encode();
-    let (doorbell, (our_end, their_end)) = (EventDoorbell::new().expect("a bell"), SocketDoorbell::pair().expect("a bell"));
+    let doorbell = EventDoorbell::new().expect("a doorbell");
+    let (our_end, their_end) = SocketDoorbell::pair().expect("a doorbell");
     let copy = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().expect("a copy");
     let mut files = vec![copy(region.as_fd()), copy(doorbell.as_fd()), copy(their_end.as_fd())];
     match fault {
@@ -292,12 +293,12 @@ fn attach(control: &Seqpacket, depth: u32, fault: DaemonFault) -> FaultyChannel 
     control.send(&bytes, &borrowed).expect("the client reads");
     let geometry = layout.queues[0];
     let queue =
-        ServerQueue::open(&region, &geometry, doorbell, our_end, &geometry.tuning()).expect("an honest queue on our side");
+        ServerQueue::open(&region, &geometry, doorbell, our_end, &geometry.tuning()).expect("a correct queue on our side");
     FaultyChannel { queue, region, geometry }
 }
 
-/// Lies in every slot, with stamps of laps that were or are to come.
-fn foretell(region: &Region, geometry: &QueueGeometry) {
+/// Faults in every slot, with stamps of laps that were or are to come.
+fn fill_with_faults(region: &Region, geometry: &QueueGeometry) {
     let mut fault = completion(14, 0xffff, 11).to_bytes();
     for slot in 0..geometry.completion_slots {
         let due = 1 + u32::from(slot < geometry.completion_start);

@@ -1,4 +1,4 @@
-//! What a guest, or its hypervisor, can do to a daemon. Each can also be done honestly: the twin connects, asks, kicks and writes to its memory as
+//! What a guest, or its hypervisor, can do to a daemon. Each has a baseline: it connects, asks, kicks and writes to its memory as
 //! often, but where and what a correct driver does.
 
 mod rings;
@@ -23,7 +23,7 @@ use crate::fault::{InjectedFault, Random, Until, Way, beside, while_rewriting};
 
 macro_rules! faults {
     ($($name:literal, $gets:literal, $times:literal $inject:path,)+) => {
-        /// All that a guest, or its hypervisor, tells.
+        /// All faults of a guest, or its hypervisor.
         pub const FAULTS: &[InjectedFault] = &[$(InjectedFault {
             name: concat!("guest: ", $name),
             way: Way::Guest,
@@ -31,7 +31,7 @@ macro_rules! faults {
             times: $times,
             inject: |socket, _, until| $inject(socket, until, true),
             baseline: Some(&InjectedFault {
-                name: concat!("honest guest: ", $name),
+                name: concat!("correct guest: ", $name),
                 way: Way::Guest,
                 gets: "what it asks for",
                 times: $times,
@@ -48,7 +48,7 @@ faults! {
     "an indirect table rewritten while it is read", "data, or a failed request", 2_000_000 tables,
     "malformed chains, connects again", "the end of its queue", 16 malformed,
     "kicks", "nothing", 200_000 kicks,
-    "questions of random bytes", "a result that says no", 2_000 upgrade_requests,
+    "upgrade requests of random bytes", "a result that says no", 2_000 upgrade_requests,
     "memory of every wrong kind, connects again", "a refusal, and the end of its connection", 400 wrong_memory,
     "memory cut under its queue, connects again", "the end of its queue", 12 cut,
     "half a message, connects again", "nothing", 400 half_messages,
@@ -67,9 +67,9 @@ const NOWHERE: u64 = 0x7fff_ffff_f000;
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
-/// Requests of a guest whose links change, if its queue does not break before.
+/// Requests of a guest that changes links, if its queue does not break before.
 const REQUESTS_OF_LINKS: u32 = 500;
-/// Of its twin: about as many as the queue of the other lives.
+/// Of its baseline: about as many as the queue of the faulty guest survives.
 const REQUESTS_OF_BASELINE: u32 = 4;
 /// Kicks between two requests that must be answered all the same.
 const KICKS_PER_REQUEST: u64 = 1000;
@@ -95,7 +95,7 @@ fn ring(doorbell: &OwnedFd) {
     let _ = rustix::io::write(doorbell, &1_u64.to_ne_bytes());
 }
 
-/// The device's doorbell, or for who tells the truth one that nobody hears.
+/// The device's doorbell, or for the baseline one that no process watches.
 fn doorbell(guest: &Guest, is_fault: bool) -> io::Result<OwnedFd> {
     if is_fault { guest.queues[0].kick.try_clone() } else { new_doorbell() }
 }
@@ -151,7 +151,7 @@ fn links(socket: &Path, until: &mut Until<'_>, is_fault: bool) -> io::Result<()>
                 while !guest.queues[0].is_done(sent.head) {
                     match guest.queues[0].is_broken() {
                         true if is_fault => return Ok(()),
-                        true => return Err(io::Error::other("an honest queue broke")),
+                        true => return Err(io::Error::other("the queue of a correct guest broke")),
                         false if asked.elapsed() < TIMEOUT => std::thread::yield_now(),
                         false => return Err(io::Error::other("neither an answer nor the end of the queue")),
                     }
@@ -163,7 +163,7 @@ fn links(socket: &Path, until: &mut Until<'_>, is_fault: bool) -> io::Result<()>
     Ok(())
 }
 
-/// Tables of many entries, whose addresses change.
+/// Tables of many entries with addresses that change.
 fn tables(socket: &Path, until: &mut Until<'_>, is_fault: bool) -> io::Result<()> {
     const PIECES: u16 = 8;
     const PIECE_BYTES: u32 = DATA_BYTES / PIECES as u32;
@@ -289,7 +289,7 @@ fn unsealed_memory() -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// Memory that overlaps, wraps, is longer than its file, is nothing: refused, and the hypervisor hung up on.
+/// Memory that overlaps, wraps, is longer than its file, is nothing: refused, and the hypervisor is disconnected.
 fn wrong_memory(socket: &Path, until: &mut Until<'_>, is_fault: bool) -> io::Result<()> {
     const WRONG: [&[(u64, u64)]; 4] = [
         &[(0, MEMORY_BYTES), (MEMORY_BYTES / 2, MEMORY_BYTES)],
@@ -311,7 +311,7 @@ fn wrong_memory(socket: &Path, until: &mut Until<'_>, is_fault: bool) -> io::Res
     Ok(())
 }
 
-/// The file of its memory shrinks to nothing while a queue lies there.
+/// The file of its memory shrinks to nothing while a queue is in it.
 fn cut(socket: &Path, until: &mut Until<'_>, is_fault: bool) -> io::Result<()> {
     while until.more() {
         let mut frontend = Frontend::connect(socket)?;
@@ -336,7 +336,7 @@ fn cut(socket: &Path, until: &mut Until<'_>, is_fault: bool) -> io::Result<()> {
         if is_fault {
             await_break(&error)?;
         } else {
-            // Whoever answers has looked at the queue.
+            // The back end that answers has looked at the queue.
             frontend.stop_vring(0)?;
         }
     }

@@ -1,5 +1,5 @@
-//! Peers that lie. [`lies`] are told to a daemon by a client, [`guests`] by a virtual machine; [`liar`] is a daemon that tells them to its
-//! clients; [`twins`] do as much and tell the truth.
+//! Faulty peers: clients ([`faults`]), virtual machines ([`guests`]) and a daemon ([`faulty_daemon`]). [`baselines`] do as much
+//! without a fault.
 
 pub mod baselines;
 pub mod fault;

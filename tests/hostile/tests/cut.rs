@@ -1,4 +1,5 @@
-//! Guest memory that is cut under the daemon, with virtqueues and with rings in it: no SIGBUS, a line in the log, and nobody else notices.
+//! Guest memory that is cut under the daemon, with virtqueues and with rings in it: no SIGBUS, a line in the log, and no effect
+//! on other clients.
 
 #[path = "../../../crates/daemon/tests/common/mod.rs"]
 mod common;
@@ -10,52 +11,52 @@ use common::{CorrectClient, Daemon, eventually};
 use fipsee_block::wire::{Operation, request_one_segment};
 use fipsee_guest::ring::segment;
 use fipsee_virtio::blk::upgrade::wire::{DONE, Entry, REQUEST_TYPE, Reply};
-use guest_common::{attach_question, socket_of, start_with};
+use guest_common::{attach_request, socket_of, start_with};
 
-const BROKE: &str = "a virtqueue broke and is served no more until it is reset";
+const BROKE: &str = "a virtqueue broke and is not served until it is reset";
 /// Where the memory of a [`Vm`] holds nothing of its queue.
 const PLACE: u64 = 0x4_0000;
 const PAYLOAD: u64 = PLACE + 0x8000;
 
 fn setting() -> (Daemon, CorrectClient) {
     let daemon = start_with(&["--disk", "d=memory:1M", "--disk", "w=memory:1M"]);
-    let witness = CorrectClient::new(&daemon, "w");
-    (daemon, witness)
+    let correct_client = CorrectClient::new(&daemon, "w");
+    (daemon, correct_client)
 }
 
-/// The queue stopped, said so, and is forgotten; everybody else goes on.
+/// The queue stopped, said so, and is forgotten; other clients are served on.
 #[track_caller]
-fn assert_stopped(daemon: &Daemon, witness: &mut CorrectClient, vm: Vm, lines: usize) {
+fn assert_stopped(daemon: &Daemon, correct_client: &mut CorrectClient, vm: Vm, lines: usize) {
     assert!(rings(&vm.queue.error), "the queue does not say that it broke");
     eventually("the line in the log", || daemon.log().matches(BROKE).count() == lines);
-    witness.check();
+    correct_client.check();
     drop(vm);
     eventually("the guest is forgotten", || daemon.attached_count("d") == 0);
     Vm::boot(&socket_of(daemon, "d")).check();
-    witness.check();
+    correct_client.check();
     eventually("the next one, too", || daemon.attached_count("d") == 0);
     assert_eq!(daemon.log().matches(BROKE).count(), lines, "the line came again");
 }
 
 #[test]
 fn memory_cut_under_a_virtqueue_stops_that_queue() {
-    let (daemon, mut witness) = setting();
+    let (daemon, mut correct_client) = setting();
     // All of it, and what is read or written but not the rings.
     for (lines, (left_bytes, kind)) in [(0, IN), (0x1_0000, IN), (0x1_0000, OUT)].into_iter().enumerate() {
         let mut vm = Vm::boot(&socket_of(&daemon, "d"));
         vm.check();
-        // Without rings nothing can be put there any more, and the daemon sees that they are gone. With them it would answer at once, if it
+        // Without rings no request can be put there, and the daemon finds them gone. With them it would answer at once, if it
         // looks by itself just then, and find nothing cut.
         vm.ram.file.set_len(left_bytes).expect("cut");
         if left_bytes > 0 {
             vm.queue.put(&vm.ram, 0, kind, 0);
         }
         vm.queue.kick();
-        assert_stopped(&daemon, &mut witness, vm, lines + 1);
+        assert_stopped(&daemon, &mut correct_client, vm, lines + 1);
     }
 }
 
-/// Attach a queue whose rings and cold words stand at `PLACE`.
+/// Attach a queue with its rings and cold words at `PLACE`.
 fn attach(vm: &mut Vm) {
     let at = |offset: u64| vm.ram.guest + PLACE + offset;
     let entry = Entry {
@@ -69,7 +70,7 @@ fn attach(vm: &mut Vm) {
         depth: 4,
         virtqueue: 0,
     };
-    let upgrade_request = attach_question(&[entry]);
+    let upgrade_request = attach_request(&[entry]);
     vm.ram.write(PLACE + 0x3000, &[&REQUEST_TYPE.to_le_bytes()[..], &[0; 12]].concat());
     vm.ram.write(PLACE + 0x4000, &upgrade_request);
     let length = u32::try_from(upgrade_request.len()).expect("short");
@@ -98,7 +99,7 @@ fn publish(vm: &Vm, operation: Operation, index: u64) {
 
 #[test]
 fn memory_cut_under_a_ring_stops_its_queue() {
-    let (daemon, mut witness) = setting();
+    let (daemon, mut correct_client) = setting();
     let cuts = [(0, Operation::Read), (PAYLOAD, Operation::Read), (PAYLOAD, Operation::Write)];
     for (lines, (left_bytes, operation)) in cuts.into_iter().enumerate() {
         let mut vm = Vm::boot(&socket_of(&daemon, "d"));
@@ -111,6 +112,6 @@ fn memory_cut_under_a_ring_stops_its_queue() {
             publish(&vm, operation, 1);
         }
         vm.queue.kick();
-        assert_stopped(&daemon, &mut witness, vm, lines + 1);
+        assert_stopped(&daemon, &mut correct_client, vm, lines + 1);
     }
 }

@@ -1,5 +1,5 @@
-//! A daemon that lies to the Rust client: each lie is found, named as what it is, and ends the channel. The same lies are told to the fio
-//! engine in `tests/acceptance`.
+//! A faulty daemon and the Rust client: each fault is found, named, and ends the channel. The same faults are injected into the
+//! fio engine in `tests/acceptance`.
 
 #[path = "../../../crates/daemon/tests/common/mod.rs"]
 mod common;
@@ -13,7 +13,7 @@ use fipsee_ring::control::{Control, Refusal, RefusalCode};
 /// Attach, register memory, read: what went wrong first.
 fn converse(scratch: &Scratch) -> Result<(), Error> {
     let mut options = AttachOptions::new("a");
-    // As the fio engine, whose lies these are, which offers no feature.
+    // As the fio engine, for which the faults were made: it offers no feature.
     options.ask_worker_cpu = false;
     options.depth = 8;
     let (disk, mut queues) = Disk::attach(&scratch.path("s"), &options)?;
@@ -35,7 +35,7 @@ fn is_a_fault(outcome: &Result<(), Error>) -> bool {
 }
 
 #[test]
-fn every_lie_of_a_daemon_is_found() {
+fn every_fault_of_a_daemon_is_found() {
     let scratch = Scratch::new();
     for (name, fault) in DAEMON_FAULTS.iter().chain(&EVENT_FAULTS) {
         let _faulty = FaultyDaemon::start(&scratch.path("s"), *fault);
@@ -49,7 +49,7 @@ fn every_lie_of_a_daemon_is_found() {
 }
 
 #[test]
-fn a_daemon_that_does_not_lie_is_believed() {
+fn a_correct_daemon_is_believed() {
     let scratch = Scratch::new();
     let _faulty = FaultyDaemon::start(&scratch.path("s"), DaemonFault::None);
     let outcome = converse(&scratch);
@@ -63,7 +63,7 @@ fn converse_often(scratch: &Scratch) -> Vec<Result<(), Error>> {
 
 /// checks: R-4.5-7
 #[test]
-fn bells_without_end_and_flags_that_flicker_keep_no_client_from_its_answers() {
+fn doorbells_without_end_and_flags_that_flicker_keep_no_client_from_its_answers() {
     let scratch = Scratch::new();
     let _faulty = FaultyDaemon::start(&scratch.path("s"), DaemonFault::Ringing);
     for outcome in converse_often(&scratch) {
@@ -80,7 +80,7 @@ fn completions_with_stamps_of_other_laps_are_none() {
     }
 }
 
-/// Whatever the client copied is the truth or a lie, and the lie has a name.
+/// What the client copied is a correct completion, or a fault that is named.
 #[test]
 fn completions_rewritten_while_they_are_read_are_taken_or_found() {
     let scratch = Scratch::new();
@@ -93,7 +93,7 @@ fn completions_rewritten_while_they_are_read_are_taken_or_found() {
 /// Every message that a daemon can send, where another is due.
 /// checks: R-6-8
 #[test]
-fn answers_to_other_questions_are_faults() {
+fn answers_to_other_requests_are_faults() {
     const OTHERS: [(u8, Others); 7] = [
         (2, || Control::Welcome { version: 1, max_queues: 16, max_depth: 256, features: 0, max_pool_bytes: 1 << 20 }),
         (4, || Control::Attached { queue_count: 1, region_bytes: 1 << 20, service_info: [0; 64] }),
@@ -104,17 +104,17 @@ fn answers_to_other_questions_are_faults() {
         (10, || Control::Detach),
     ];
     let scratch = Scratch::new();
-    for question in [1, 3, 6] {
-        for (kind, other) in OTHERS.iter().filter(|(kind, _)| *kind != question + 1) {
-            let _faulty = FaultyDaemon::start(&scratch.path("s"), DaemonFault::Instead(question, *other));
+    for request in [1, 3, 6] {
+        for (kind, other) in OTHERS.iter().filter(|(kind, _)| *kind != request + 1) {
+            let _faulty = FaultyDaemon::start(&scratch.path("s"), DaemonFault::Instead(request, *other));
             let outcome = converse(&scratch);
-            assert!(is_a_fault(&outcome), "{kind} as the answer to {question} ends with {outcome:?}");
+            assert!(is_a_fault(&outcome), "{kind} as the answer to {request} ends with {outcome:?}");
         }
         // These two end a connection at any time, and say so.
-        let _faulty = FaultyDaemon::start(&scratch.path("s"), DaemonFault::Instead(question, || Control::Detached));
-        assert!(matches!(converse(&scratch), Err(Error::Disconnected)), "DETACHED as the answer to {question}");
+        let _faulty = FaultyDaemon::start(&scratch.path("s"), DaemonFault::Instead(request, || Control::Detached));
+        assert!(matches!(converse(&scratch), Err(Error::Disconnected)), "DETACHED as the answer to {request}");
         let refusal: Others = || Control::Refused(Refusal { code: RefusalCode::Busy, text: "no".to_owned() });
-        let _faulty = FaultyDaemon::start(&scratch.path("s"), DaemonFault::Instead(question, refusal));
+        let _faulty = FaultyDaemon::start(&scratch.path("s"), DaemonFault::Instead(request, refusal));
         let outcome = converse(&scratch);
         assert!(matches!(&outcome, Err(Error::Refused { text, .. }) if text == "no"), "{outcome:?}");
     }

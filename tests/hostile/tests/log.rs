@@ -1,4 +1,4 @@
-//! What lies leave in the log: a line with the reason for one, some fifty a second for thousands, and how many were left out.
+//! What faults leave in the log: a line with the reason for one, some fifty a second for thousands, and how many were left out.
 
 #[path = "../../../crates/daemon/tests/common/mod.rs"]
 mod common;
@@ -19,7 +19,7 @@ const FAULTY_PEERS: usize = 3_000;
 /// Lines about clients that a daemon logs in a second, and one that says how many it left out.
 const LINES_PER_SECOND: usize = 51;
 
-/// Say bytes, with so many copies of a memory file, and wait until the daemon has hung up.
+/// Send bytes, with so many copies of a memory file, and wait until the daemon has hung up.
 fn fault(control: &Seqpacket, bytes: &[u8], descriptors: usize) {
     let file = sealed_memory(4096, SealFlags::SHRINK);
     let files: Vec<_> = (0..descriptors).map(|_| file.as_fd()).collect();
@@ -27,7 +27,7 @@ fn fault(control: &Seqpacket, bytes: &[u8], descriptors: usize) {
     while control.receive(TIMEOUT).is_ok() {}
 }
 
-/// What is said in the log of each, of a fresh connection.
+/// For each fault on a new connection, the words of the log.
 fn faults() -> Vec<(&'static str, Vec<u8>, usize)> {
     let hello = HELLO.encode();
     let mut reserved = attach_message("d", 1, 4, 0).encode();
@@ -47,9 +47,9 @@ fn faults() -> Vec<(&'static str, Vec<u8>, usize)> {
 }
 
 #[test]
-fn a_lie_on_the_control_socket_is_one_line_with_its_reason() {
+fn a_fault_on_the_control_socket_is_one_line_with_its_reason() {
     let daemon = Daemon::start(&["--disk", "d=memory:1M", "--disk", "w=memory:1M"]);
-    let mut witness = CorrectClient::new(&daemon, "w");
+    let mut correct_client = CorrectClient::new(&daemon, "w");
     let reason = format!("pid={}", std::process::id());
     for (says, bytes, descriptors) in faults() {
         let before = daemon.log().len();
@@ -58,17 +58,17 @@ fn a_lie_on_the_control_socket_is_one_line_with_its_reason() {
         let log = daemon.log()[before..].to_owned();
         assert_eq!(log.lines().count(), 1, "{says}: {log}");
         assert!(log.contains("refused") && log.contains(&reason), "{log}");
-        witness.check();
+        correct_client.check();
     }
 }
 
-/// Lies told by the thousand, and then what a single one leaves in the log.
-fn inject_thousands(daemon: &Daemon, witness: &mut CorrectClient, what: &str, mut one: impl FnMut()) {
+/// Faults by the thousand, and then what a single one leaves in the log.
+fn inject_thousands(daemon: &Daemon, correct_client: &mut CorrectClient, what: &str, mut one: impl FnMut()) {
     let (started, before) = (Instant::now(), daemon.log().len());
     for count in 0..FAULTY_PEERS {
         one();
         if count.is_multiple_of(100) {
-            witness.check();
+            correct_client.check();
         }
     }
     let lines = daemon.log()[before..].lines().count();
@@ -78,27 +78,27 @@ fn inject_thousands(daemon: &Daemon, witness: &mut CorrectClient, what: &str, mu
         one();
         daemon.log()[before..].contains("lines about clients were left out")
     });
-    witness.check();
+    correct_client.check();
 }
 
 #[test]
-fn thousands_of_lies_leave_fifty_lines_a_second() {
+fn thousands_of_faults_leave_fifty_lines_a_second() {
     let daemon = Daemon::start(&["--disk", "w=memory:1M"]);
-    let mut witness = CorrectClient::new(&daemon, "w");
+    let mut correct_client = CorrectClient::new(&daemon, "w");
     let descriptors = daemon.fd_count();
     let half = &HELLO.encode()[..20];
-    inject_thousands(&daemon, &mut witness, "half a HELLO", || fault(&connect(&daemon), half, 0));
+    inject_thousands(&daemon, &mut correct_client, "half a HELLO", || fault(&connect(&daemon), half, 0));
     eventually("every descriptor is closed", || daemon.fd_count() == descriptors);
 }
 
 #[test]
-fn thousands_of_lies_to_a_vhost_user_socket_leave_fifty_lines_a_second() {
+fn thousands_of_faults_on_a_vhost_user_socket_leave_fifty_lines_a_second() {
     let daemon = guest_common::start_with(&["--disk", "d=memory:1M", "--disk", "w=memory:1M"]);
-    let mut witness = CorrectClient::new(&daemon, "w");
+    let mut correct_client = CorrectClient::new(&daemon, "w");
     let socket = guest_common::socket_of(&daemon, "d");
     Vm::boot(&socket).check();
     let descriptors = daemon.fd_count();
-    inject_thousands(&daemon, &mut witness, "half a request", || {
+    inject_thousands(&daemon, &mut correct_client, "half a request", || {
         let hypervisor = Hypervisor::connect(&socket);
         let _ = hypervisor.send_raw(&Hypervisor::message(GET_FEATURES, 0, &[1]), &[]);
         hypervisor.assert_hung_up();
@@ -107,20 +107,20 @@ fn thousands_of_lies_to_a_vhost_user_socket_leave_fifty_lines_a_second() {
     Vm::boot(&socket).check();
 }
 
-/// A client that is attached and asks for what cannot be keeps its attachment, and the log does not grow.
+/// A client that is attached and requests memory that is refused keeps its attachment, and the log does not grow.
 #[test]
 fn memory_that_is_refused_is_not_logged_each_time() {
     let daemon = Daemon::start(&["--disk", "d=memory:1M", "--disk", "w=memory:1M"]);
-    let mut witness = CorrectClient::new(&daemon, "w");
+    let mut correct_client = CorrectClient::new(&daemon, "w");
     let client = RawClient::attach(&daemon, &attach_message("d", 1, 4, 0));
     let file = sealed_memory(4096, SealFlags::empty());
     for count in 0..FAULTY_PEERS {
         if count.is_multiple_of(100) {
-            witness.check();
+            correct_client.check();
         }
         let answer = client.register(1, BOTH, 4096, &file);
         assert!(matches!(answer, Control::Refused(_)), "{answer:?}");
     }
-    witness.check();
+    correct_client.check();
     assert!(daemon.log().lines().count() < 20, "{}", daemon.log());
 }

@@ -1,6 +1,6 @@
-//! Virtqueues that another implementation fills: the mock driver of the `virtio-queue` crate, which knows nothing of ours and shares no code
-//! with it. An honest request is carried out; a ring or chain that no driver makes stops its queue, with one line in the log, and nobody
-//! else notices: not the other queue of the device, not other devices, not local clients.
+//! Virtqueues that another implementation fills: the mock driver of the `virtio-queue` crate, which knows nothing of ours and
+//! shares no code with it. A correct request is carried out; a ring or chain that no driver makes stops its queue, with one line
+//! in the log, and affects neither the other queue of the device, nor other devices, nor local clients.
 
 #[path = "../../../crates/daemon/tests/common/mod.rs"]
 mod common;
@@ -32,31 +32,31 @@ const INDIRECT_FEATURE: u64 = 1 << 28;
 
 /// Descriptors of a queue. The mock's used ring begins amid its available ring: only the first half of that can be relied on.
 const SIZE: u16 = 64;
-/// The first of those that honest requests use.
+/// The first of those that correct requests use.
 const CORRECT: u16 = 32;
 
 /// Memory of the guest: address and length.
 const BASE: (u64, u64) = (0x10_0000, 1 << 20);
-/// What the driver has right behind that and the daemon is not told of.
-const UNTOLD: (u64, u64) = (BASE.0 + BASE.1, 1 << 16);
+/// Memory of the driver right behind that, which is not shared with the daemon.
+const UNSHARED: (u64, u64) = (BASE.0 + BASE.1, 1 << 16);
 /// Where the mock puts indirect tables.
 const TABLES: (u64, u64) = (0x3000_0000, 1 << 16);
 /// What the hypervisor claims to see instead of a guest's address.
 const USER: u64 = 0x7f00_0000_0000;
 
-/// Of the queue that lies, and of the one that does not.
+/// Of the faulty queue, and of the correct one.
 const RINGS: [u64; 2] = [BASE.0, BASE.0 + 0x8000];
 const HEADER: u64 = BASE.0 + 0x1_0000;
 const DATA: u64 = HEADER + 0x1000;
 const STATUS: u64 = HEADER + 0x2000;
-/// The same of honest requests.
+/// The same of correct requests.
 const OWN: u64 = 0x1_0000;
-const END: u64 = UNTOLD.0;
+const END: u64 = UNSHARED.0;
 
 const UNANSWERED: u8 = 0xaa;
 
 fn memory() -> GuestMemoryMmap {
-    let pieces = [BASE, UNTOLD, TABLES].map(|(address, length)| {
+    let pieces = [BASE, UNSHARED, TABLES].map(|(address, length)| {
         let file = File::from(memfd_create("mock", MemfdFlags::CLOEXEC).expect("a memory file"));
         file.set_len(length).expect("memory");
         (GuestAddress(address), usize::try_from(length).expect("small"), Some(FileOffset::new(file, 0)))
@@ -68,7 +68,7 @@ fn doorbell() -> OwnedFd {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd")
 }
 
-/// A hypervisor that has told the daemon of that memory.
+/// A hypervisor that has shared that memory with the daemon.
 fn connect(socket: &Path, memory: &GuestMemoryMmap, features: u64) -> Hypervisor {
     use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
     let hypervisor = Hypervisor::connect(socket);
@@ -106,7 +106,7 @@ struct Queue<'a> {
 }
 
 impl<'a> Queue<'a> {
-    /// Fill in all that is said of a queue. The daemon looks when its rings are told and when it is enabled.
+    /// Send the whole setup of a queue. The daemon looks at it when it gets the rings and when the queue is enabled.
     fn start(hypervisor: &Hypervisor, memory: &'a GuestMemoryMmap, index: u32, rings: u64) -> Self {
         let mock = Mock::create(memory, GuestAddress(rings), SIZE);
         let (kick, call, error) = (doorbell(), doorbell(), doorbell());
@@ -142,7 +142,7 @@ impl<'a> Queue<'a> {
         self.requests += 1;
         let before = self.used();
         self.kick();
-        eventually("an honest request is answered", || self.used() == before.wrapping_add(1));
+        eventually("a correct request is answered", || self.used() == before.wrapping_add(1));
         self.memory.read_obj(GuestAddress(status)).expect("memory")
     }
 
@@ -194,7 +194,7 @@ struct InjectedFault {
 const HEAD: Raw = (HEADER, 16, NEXT, 1);
 const TAIL: Raw = (STATUS, 1, WRITE, 0);
 
-/// What stands in the available ring and in the queue's own table.
+/// Faults in the available ring and in the queue's own table.
 const CHAINS: &[InjectedFault] = &[
     InjectedFault { what: "a chain onto itself", says: "loop", inject: |mock, _| chain(mock, &[(HEADER, 16, NEXT, 0)]) },
     InjectedFault { what: "a loop of two", says: "loop", inject: |mock, _| chain(mock, &[HEAD, (DATA, 8, NEXT, 0)]) },
@@ -277,7 +277,7 @@ const CHAINS: &[InjectedFault] = &[
 
 const STORED: u32 = 16;
 
-/// What stands in indirect tables.
+/// Faults in indirect tables.
 const INDIRECT_TABLES: &[InjectedFault] = &[
     InjectedFault {
         what: "a table in a table",
@@ -352,17 +352,17 @@ const INDIRECT_TABLES: &[InjectedFault] = &[
     },
 ];
 
-const BROKE: &str = "a virtqueue broke and is served no more until it is reset";
+const BROKE: &str = "a virtqueue broke and is not served until it is reset";
 
 fn setting() -> (Daemon, Vm, CorrectClient) {
     let daemon = start_with(&["--disk", "d=memory:1M", "--disk", "other=memory:1M", "--disk", "w=memory:1M"]);
     let other = Vm::boot(&socket_of(&daemon, "other"));
-    let witness = CorrectClient::new(&daemon, "w");
-    (daemon, other, witness)
+    let correct_client = CorrectClient::new(&daemon, "w");
+    (daemon, other, correct_client)
 }
 
-fn tell_all(faults: &[InjectedFault], features: u64) {
-    let (daemon, mut other, mut witness) = setting();
+fn inject_all(faults: &[InjectedFault], features: u64) {
+    let (daemon, mut other, mut correct_client) = setting();
     for InjectedFault { what, says, inject } in faults {
         eventually("the last guest is forgotten", || daemon.attached_count("d") == 0);
         let before = daemon.log().len();
@@ -377,12 +377,12 @@ fn tell_all(faults: &[InjectedFault], features: u64) {
         faulty.kick();
         assert!(rings(&faulty.error), "{what}: the queue does not say that it broke");
         eventually(what, || daemon.log()[before..].contains(BROKE));
-        // It was told after what follows could have come: nothing more does.
+        // Other requests are answered after the fault, and nothing more happens.
         correct.check();
         faulty.kick();
         correct.check();
         other.check();
-        witness.check();
+        correct_client.check();
         assert_eq!(faulty.used(), used, "{what}: it is answered");
         let log = daemon.log()[before..].to_owned();
         assert_eq!(log.matches(BROKE).count(), 1, "{what}: {log}");
@@ -392,24 +392,24 @@ fn tell_all(faults: &[InjectedFault], features: u64) {
 }
 
 #[test]
-fn chains_that_no_driver_makes_stop_their_queue_and_nobody_else() {
-    tell_all(CHAINS, INDIRECT_FEATURE);
+fn chains_that_no_driver_makes_stop_their_queue_only() {
+    inject_all(CHAINS, INDIRECT_FEATURE);
 }
 
 #[test]
-fn indirect_tables_that_no_driver_makes_stop_their_queue_and_nobody_else() {
-    tell_all(INDIRECT_TABLES, INDIRECT_FEATURE);
+fn indirect_tables_that_no_driver_makes_stop_their_queue_only() {
+    inject_all(INDIRECT_TABLES, INDIRECT_FEATURE);
 }
 
 #[test]
-fn a_table_without_its_feature_stops_its_queue_and_nobody_else() {
+fn a_table_without_its_feature_stops_its_queue_only() {
     let inject = |mock: &mut Mock<'_>, memory: &GuestMemoryMmap| table(mock, memory, 2 * STORED, &[HEAD, TAIL]);
-    tell_all(&[InjectedFault { what: "a table that was not agreed on", says: "not negotiated", inject }], 0);
+    inject_all(&[InjectedFault { what: "a table that was not agreed on", says: "not negotiated", inject }], 0);
 }
 
 #[test]
 fn data_beyond_memory_fails_its_request_and_the_queue_goes_on() {
-    let (daemon, mut other, mut witness) = setting();
+    let (daemon, mut other, mut correct_client) = setting();
     let memory = memory();
     let hypervisor = connect(&socket_of(&daemon, "d"), &memory, INDIRECT_FEATURE);
     let mut queue = Queue::start(&hypervisor, &memory, 0, RINGS[0]);
@@ -434,23 +434,23 @@ fn data_beyond_memory_fails_its_request_and_the_queue_goes_on() {
     }
     queue.check();
     other.check();
-    witness.check();
+    correct_client.check();
     assert!(!daemon.log().contains(BROKE), "{}", daemon.log());
 }
 
 #[test]
-fn rings_beyond_memory_are_told_and_nobody_else_notices() {
-    let (daemon, mut other, mut witness) = setting();
+fn rings_beyond_memory_are_logged_and_affect_no_other_client() {
+    let (daemon, mut other, mut correct_client) = setting();
     let table = u64::from(SIZE) * 16;
     let places: [(&str, u64, &str); 4] = [
-        ("all beyond memory", END, "its rings do not lie in the memory"),
-        ("an available ring beyond memory", END - table, "its rings do not lie in the memory"),
+        ("all beyond memory", END, "its rings are not in the memory"),
+        ("an available ring beyond memory", END - table, "its rings are not in the memory"),
         (
             "an available ring that leaves memory",
             END - table - 96,
-            "the available ring at 0x1fffa0, 134 bytes long, does not lie",
+            "the available ring at 0x1fffa0, 134 bytes long, is not in one region",
         ),
-        ("a used ring that leaves memory", END - table - 144, "the used ring at 0x1fffb4, 518 bytes long, does not lie"),
+        ("a used ring that leaves memory", END - table - 144, "the used ring at 0x1fffb4, 518 bytes long, is not in one region"),
     ];
     for (what, place, says) in places {
         eventually("the last guest is forgotten", || daemon.attached_count("d") == 0);
@@ -463,7 +463,7 @@ fn rings_beyond_memory_are_told_and_nobody_else_notices() {
         faulty.kick();
         correct.check();
         other.check();
-        witness.check();
+        correct_client.check();
         assert_eq!(faulty.used(), 0, "{what}: it is served");
         eventually(what, || daemon.log()[before..].contains("a queue cannot be served"));
         assert_says(&daemon.log()[before..], &["disk=\"d\"", "queue=0", says]);
@@ -471,8 +471,8 @@ fn rings_beyond_memory_are_told_and_nobody_else_notices() {
 }
 
 #[test]
-fn misaligned_rings_end_the_connection_and_nobody_else_notices() {
-    let (daemon, mut other, mut witness) = setting();
+fn misaligned_rings_end_the_connection_and_affect_no_other_client() {
+    let (daemon, mut other, mut correct_client) = setting();
     for misplaced in 1..16 {
         eventually("the last guest is forgotten", || daemon.attached_count("d") == 0);
         let memory = memory();
@@ -484,5 +484,5 @@ fn misaligned_rings_end_the_connection_and_nobody_else_notices() {
     let refused = || daemon.log().matches("SET_VRING_ADDR: invalid message").count();
     eventually("a line in the log for each", || refused() == 15);
     other.check();
-    witness.check();
+    correct_client.check();
 }

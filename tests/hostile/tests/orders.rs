@@ -1,4 +1,5 @@
-//! Every order of messages on the control socket, three long: what the protocol's table forbids is refused, what it allows is answered.
+//! Every order of messages on the control socket, three long: what the protocol's table forbids is refused, what it allows is
+//! answered.
 
 #[path = "../../../crates/daemon/tests/common/mod.rs"]
 mod common;
@@ -94,7 +95,7 @@ fn walk(daemon: &Daemon, order: &[&Control]) {
 #[test]
 fn every_order_of_three_messages_is_answered_as_the_table_says() {
     let daemon = Daemon::start(&["--disk", "a=memory:1M", "--disk", "w=memory:1M"]);
-    let mut witness = CorrectClient::new(&daemon, "w");
+    let mut correct_client = CorrectClient::new(&daemon, "w");
     let before = daemon.fd_count();
     let all = messages();
     for first in &all {
@@ -103,7 +104,7 @@ fn every_order_of_three_messages_is_answered_as_the_table_says() {
                 walk(&daemon, &[first, second, third]);
             }
         }
-        witness.check();
+        correct_client.check();
     }
     // Behind an attachment, three more.
     let (hello, attach) = (&all[0], &all[1]);
@@ -112,7 +113,7 @@ fn every_order_of_three_messages_is_answered_as_the_table_says() {
             walk(&daemon, &[hello, attach, first, second]);
         }
     }
-    witness.check();
-    eventually("nobody is attached", || daemon.attached_count("a") == 0);
+    correct_client.check();
+    eventually("no client is attached", || daemon.attached_count("a") == 0);
     eventually("every descriptor is closed", || daemon.fd_count() == before);
 }

@@ -148,7 +148,7 @@ static const char *put_attached(uint8_t *into, size_t *length_bytes)
 	return put("attached", &attached, sizeof(attached), into, length_bytes);
 }
 
-/* The read-one request as it stands in slot 1 of a ring of 2 whose writer is in its second lap. */
+/* The read-one request in slot 1 of a ring of 2, with the writer in its second lap. */
 static const char *put_slot(uint8_t *into, size_t *length_bytes)
 {
 	static struct fipsee_slot slots[2];
@@ -189,7 +189,7 @@ static const char *put_lap(uint8_t *into, size_t *length_bytes)
 	return put("lap", slots, sizeof(slots), into, length_bytes);
 }
 
-/* The cold words of a stream whose reader released three messages, asked for a hold and for choices, and is about to sleep. */
+/* The cold words of a stream: the reader released three messages, asked for a hold and for choices, and is about to sleep. */
 static const char *put_cold_words(uint8_t *into, size_t *length_bytes)
 {
 	static struct fipsee_slot slots[4];

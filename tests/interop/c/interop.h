@@ -81,14 +81,16 @@ uint16_t interop_request_parse(const union fipsee_message *message, const struct
 int interop_describe(uint32_t kind, const union fipsee_message *message, uint32_t *fields);
 int interop_build(uint32_t kind, const uint32_t *fields, union fipsee_message *message);
 
-/* The search for the delays and the method of calls (fipsee_pace.h): afresh, with other methods than prefetching or without; and one
- * window on, answering the caller's delay, from bit 24 on the answerer's, from bit 48 on the method. Not for two threads at a time. */
+/* The search for the delays and the method of calls (fipsee_pace.h): afresh, with other methods than prefetching or without; and
+ * one window on, answering the caller's delay, from bit 24 on the answerer's, from bit 48 on the method. Not for two threads at a
+ * time. */
 void interop_pace_reset(int methods);
 uint64_t interop_pace_window(uint32_t window);
-/* Of a caller with this advice whose exchanges all take `period`, after so many windows: `choices` of the cold words below `hold`. */
+/* Of a caller with this advice, after so many windows of exchanges that all take `period`: `choices` of the cold words below
+ * `hold`. */
 uint64_t interop_pace_asks(uint32_t choices, uint32_t period, uint32_t windows);
 
-/* The accesses of each ring operation, in order, with both ends choosing `choices`: see trace.c. Not for two threads at a time. */
+/* The accesses of each ring operation, in order, with both ends choosing `choices`: see trace.c. For one thread at a time. */
 const char *interop_trace(uint32_t choices);
 /* The same of single messages and runs of them, streamed and called. */
 const char *interop_trace_runs(uint32_t choices);

@@ -3,7 +3,7 @@
  * One end of a pair of rings in memory shared with the Rust test, over fipsee_ring.h alone.
  *
  * Memory: cold words of the ring that comes in at 0, of the ring that goes out at 128; slots of the one at 4096 and of
- * the other behind it. Exit status: 0 all as expected, 1 wrong data, 2 wrong use, 3 the peer lies.
+ * the other behind it. Exit status: 0 all as expected, 1 wrong data, 2 wrong use, 3 the peer is faulty.
  */
 #define _GNU_SOURCE
 #include <poll.h>
@@ -138,7 +138,7 @@ static void stream_write(struct peer *peer)
 		for (index = 0; index < wanted; index++)
 			fill(&peer->batch[index], sequence + index, 0);
 		if (fipsee_stream_publish_burst(&stream, peer->batch, wanted, &published) != FIPSEE_RING_OK)
-			fail(3, "the release counter lies", sequence);
+			fail(3, "the release counter is wrong", sequence);
 		sequence += published;
 		ring_if_asleep(peer, &stream.writer);
 		if (published == 0)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * The C half of the interop tests on random bytes, for gcc's sanitizers: every buffer lies in memory of exactly its length. What parses a
- * peer's bytes goes through tests/fuzz/c/replay.c, both rings through peer.c. Exit status: 0 all as expected, 1 wrong.
+ * The C half of the interop tests on random bytes, for gcc's sanitizers: every buffer is in memory of exactly its length. What
+ * parses a peer's bytes goes through tests/fuzz/c/replay.c, both rings through peer.c. Exit status: 0 all as expected, 1 wrong.
  */
 #include <stdio.h>
 #include <stdlib.h>

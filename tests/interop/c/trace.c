@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * fipsee_ring.h over hooks that write down what they do: the order of accesses, which no run on one machine can show.
- * x86 keeps stores in order whatever the compiler was told.
+ * x86 keeps stores in order whatever the compiler does.
  */
 #include <string.h>
 
@@ -37,7 +37,7 @@ static void traced_store(uint32_t *word, uint32_t value)
 {
 	note('S');
 	note(name_of(word));
-	/* A stamp that stands before its payload is what Release forbids. */
+	/* A stamp stored before its payload is what Release forbids. */
 	if (name_of(word) == 's' &&
 	    memcmp((const uint8_t *)word - FIPSEE_STAMP_OFFSET_BYTES, sent.slot.payload, FIPSEE_PAYLOAD_BYTES) != 0)
 		note('!');
@@ -54,7 +54,7 @@ static void traced_touch(uint32_t *word, uint32_t stamp)
 	*word = stamp;
 }
 
-/* A locked operation, and the slot whose stamp it names. */
+/* A locked operation, and the slot of the stamp that it names. */
 static void traced_fence_at(const uint32_t *word)
 {
 	size_t offset_bytes = (size_t)((const uint8_t *)word - (const uint8_t *)slots);
@@ -119,7 +119,7 @@ static void run_burst(struct fipsee_stream_writer *stream, struct fipsee_reader 
 	note(' ');
 }
 
-/* Two calls, each answered before the next: the answerer's accesses, who looks no more often than a message is due. */
+/* Two calls, each answered before the next: the accesses of the answerer, which looks no more often than a message is due. */
 static void run_calls(struct fipsee_writer *calls, struct fipsee_reader *reader, struct fipsee_writer *answers)
 {
 	union fipsee_message message;

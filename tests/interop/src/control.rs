@@ -4,7 +4,7 @@ use fipsee_ring::control::{Control, Refusal, RefusalCode, Wanted};
 
 use crate::ffi::CControl;
 
-/// The number of a refusal code, as the protocol's table has it.
+/// The number of a refusal code, as in the protocol's table.
 #[must_use]
 pub const fn refusal_number(code: RefusalCode) -> u32 {
     match code {

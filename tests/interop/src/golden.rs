@@ -122,7 +122,7 @@ fn read_one() -> Message {
     wire::request_one_segment(Operation::Read, 0, 7, 8, segment(16, 8, 0))
 }
 
-/// A request of 8 sectors that lies behind those before it, on the disk and in memory.
+/// A request of 8 sectors right behind those before it, on the disk and in memory.
 fn short(index: u32, is_write: bool, tag: u16) -> Short {
     Short::new(is_write, tag, u64::from(2048 + 8 * index), segment(16 + 8 * index, 8, 1))
 }
@@ -159,7 +159,8 @@ fn slot() -> Vec<u8> {
     bytes
 }
 
-/// What a writer leaves in a ring of 2 slots whose second message is the first of another round of stamps, and a reader finds.
+/// What a writer leaves in a ring of 2 slots, and a reader finds, when the second message is the first of another round of
+/// stamps.
 fn lap() -> Vec<u8> {
     let region = Arc::new(Region::create("interop-golden", 4096).expect("memory for a region"));
     let ring = || MappedRing::new(&region, 128, 2, 0).expect("the ring fits");

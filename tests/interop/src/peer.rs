@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags};
 
 const SLOTS_OFFSET_BYTES: u64 = 4096;
-/// Looks without a message between two questions whether the peer still lives.
+/// Looks without a message between two checks whether the peer still runs.
 const LOOKS_PER_LIFE_CHECK: u32 = 4096;
 
 /// How one run is set up. "To C" is the ring that Rust writes.
@@ -39,14 +39,14 @@ pub struct Setup {
     pub burst: u32,
     /// How Rust stores.
     pub store: StoreVariant,
-    /// How both sides go about their work.
+    /// The choices of both sides.
     pub choices: Choices,
     /// The C program with address and undefined-behaviour sanitizers.
     pub sanitized: bool,
 }
 
 impl Setup {
-    /// The choices of the Rust side. Its stores are set apart.
+    /// The choices of the Rust side. Its stores are set separately.
     #[must_use]
     pub fn tuning(&self) -> Tuning {
         Tuning::default().with_choices(self.choices)
@@ -85,7 +85,7 @@ impl Peer {
         let their_doorbell = EventDoorbell::new().expect("a descriptor");
         let our_doorbell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).expect("a descriptor");
         // Duplicates without close-on-exec, open only while the child starts. Other tests' children may inherit them
-        // too, which does no harm: nobody waits for their hang-up.
+        // too, which does no harm: no process waits for their hang-up.
         let inherited: Vec<OwnedFd> = [region.as_fd(), their_doorbell.as_fd(), our_doorbell.as_fd()]
             .into_iter()
             .map(|fd| rustix::io::dup(fd).expect("a descriptor"))
@@ -181,7 +181,7 @@ impl Peer {
         let rung = fds[0].revents().contains(PollFlags::IN);
         if rung {
             let mut rings = [0_u8; 8];
-            rustix::io::read(&self.our_doorbell, &mut rings).expect("the bell has rung");
+            rustix::io::read(&self.our_doorbell, &mut rings).expect("the doorbell was rung");
             return Ok(());
         }
         self.child.wait().map(PeerGone).map_or_else(

@@ -27,7 +27,7 @@ impl Random {
     /// An index below `limit`.
     ///
     /// # Panics
-    /// Never on machines whose `usize` holds `limit`.
+    /// Never on machines where `usize` holds `limit`.
     pub fn index(&mut self, limit: usize) -> usize {
         let limit = u64::try_from(limit).expect("a length fits 64 bits");
         usize::try_from(self.below(limit)).expect("it is below a usize")

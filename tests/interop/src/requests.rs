@@ -22,7 +22,7 @@ pub struct Memory {
     pub region: Arc<Region>,
 }
 
-// SAFETY: the views lead into the region, which lives as long and which any thread may access.
+// SAFETY: the views lead into the region, which is mapped as long and which any thread may access.
 unsafe impl Send for Memory {}
 
 /// Length of the memory.
@@ -74,7 +74,7 @@ impl Memory {
         };
         let bytes = message.to_bytes();
         let rust = parse(message, &limits, &self.table, spans);
-        // SAFETY: the views are of our region, which lives.
+        // SAFETY: the views are of our region, which is mapped.
         let status = unsafe { ffi::request_parse(message, &c_limits, &self.views, c) };
         let request = match rust {
             Err(refused) => {
@@ -101,7 +101,7 @@ impl Memory {
     }
 }
 
-/// What parsing needs and need not be made anew.
+/// What parsing needs and can be reused.
 #[derive(Debug)]
 pub struct Scratch {
     spans: Vec<Span>,

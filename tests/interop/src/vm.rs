@@ -23,11 +23,11 @@ fn upgrade_request(operation: Operation) -> UpgradeRequest {
     UpgradeRequest { operation, attachment: 0, features: 0, queue: 0, entries: Vec::new() }
 }
 
-/// Questions and replies as the document prints them.
+/// Upgrade requests and replies as the document prints them.
 #[must_use]
 pub fn examples() -> Examples {
     let choices = Choices::NONE.with_ownership(Ownership::NotAsked).with_touch(Touch::Runs).word();
-    let questions = [
+    let upgrade_requests = [
         ("vm-query", upgrade_request(Operation::Query)),
         ("vm-attach", UpgradeRequest { features: FEATURE_CHOICES, entries: vec![ENTRY], ..upgrade_request(Operation::Attach) }),
         ("vm-bell", UpgradeRequest { attachment: ATTACHMENT, queue: 3, ..upgrade_request(Operation::Doorbell) }),
@@ -42,9 +42,9 @@ pub fn examples() -> Examples {
         ("vm-reply-invalid", Reply { max_queues: 2, queue: 1, ..Reply::of(wire::INVALID) }),
         ("vm-reply-rung", Reply::of(wire::RUNG)),
     ];
-    let questions = questions.map(|(name, upgrade_request)| (name.to_owned(), upgrade_request.to_bytes()));
+    let upgrade_requests = upgrade_requests.map(|(name, upgrade_request)| (name.to_owned(), upgrade_request.to_bytes()));
     let replies = replies.map(|(name, reply)| (name.to_owned(), reply.to_bytes().to_vec()));
-    questions.into_iter().chain(replies).collect()
+    upgrade_requests.into_iter().chain(replies).collect()
 }
 
 /// Sizes, offsets and constants.

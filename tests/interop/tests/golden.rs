@@ -24,7 +24,7 @@ fn document_examples() -> BTreeMap<String, Vec<u8>> {
     while let Some(line) = lines.next() {
         let Some(name) = line.strip_prefix("```golden ") else { continue };
         let bytes = lines.by_ref().take_while(|line| *line != "```").flat_map(line_bytes).collect();
-        assert!(examples.insert(name.to_owned(), bytes).is_none(), "{name} stands twice in the document");
+        assert!(examples.insert(name.to_owned(), bytes).is_none(), "{name} is twice in the document");
     }
     examples
 }

@@ -61,7 +61,7 @@ fn clang_takes_the_headers_as_c11_and_cpp17_hosted_and_freestanding() {
     compile_everywhere("clang", "clang++");
 }
 
-/// A kernel build has none of the C library's headers; `c/kernel` stands in for the few of its own that are named.
+/// A kernel build has none of the C library's headers; `c/kernel` has substitutes for the few of its own that are named.
 #[test]
 fn kernel_c_takes_the_headers_without_a_c_library() {
     let kernel = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/kernel");

@@ -8,8 +8,8 @@ use fipsee_interop::{ffi, layout};
 fn c_and_rust_fix_the_same_sizes_offsets_and_constants() {
     let c: BTreeMap<String, u64> = ffi::layout().into_iter().collect();
     let rust: BTreeMap<String, u64> = layout::table().into_iter().collect();
-    assert_eq!(c.len(), ffi::layout().len(), "a name stands twice in c/layout.c");
-    assert_eq!(rust.len(), layout::table().len(), "a name stands twice in src/layout.rs");
+    assert_eq!(c.len(), ffi::layout().len(), "a name is twice in c/layout.c");
+    assert_eq!(rust.len(), layout::table().len(), "a name is twice in src/layout.rs");
     let mut differences = Vec::new();
     for name in c.keys().chain(rust.keys()) {
         let pair = (c.get(name), rust.get(name));

@@ -72,7 +72,7 @@ fn a_caller_in_c_asks_for_what_it_does_itself() {
     let prefetch = Method::Prefetch.choices();
     for advised in [Choices::NONE, prefetch] {
         for windows in [0, 1, DELAYS, DELAYS + TRIAL] {
-            assert_eq!(ffi::pace_asks(advised, 400, windows).1, prefetch, "where nobody has measured methods none is tried");
+            assert_eq!(ffi::pace_asks(advised, 400, windows).1, prefetch, "where no caller has measured methods none is tried");
         }
     }
     assert_eq!(ffi::pace_asks(prefetch.as_measured(), 400, DELAYS + TRIAL).1, Method::Locked.choices());

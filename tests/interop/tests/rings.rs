@@ -215,7 +215,7 @@ fn rust_reads_every_store_of_the_fio_engine() {
 #[test]
 fn c_accesses_shared_words_in_the_order_of_the_protocol() {
     let expected = [
-        "Ss",    // Publish: the stamp, when the payload stands ("!" would follow otherwise).
+        "Ss",    // Publish: the stamp, after the payload ("!" would follow otherwise).
         "FLa",   // Doorbell: fence, then the flag.
         "LsC",   // Receive: the stamp, then one copy.
         "Sr",    // Release.
@@ -227,8 +227,8 @@ fn c_accesses_shared_words_in_the_order_of_the_protocol() {
     assert_eq!(ffi::trace(Choices::NONE)[0], expected.join(" "));
 }
 
-/// The accesses of bursts of 1, 3 and 1 messages, each received until nothing is there and then released, and of two calls that are
-/// answered one after the other: `touches` of the three bursts and of the calls, and the writers' `fences` after them.
+/// The accesses of bursts of 1, 3 and 1 messages, each received until nothing is there and then released, and of two calls that
+/// are answered one after the other: `touches` of the three bursts and of the calls, and the writers' `fences` after them.
 fn runs(touches: [&[bool]; 4], fences: [&str; 5]) -> String {
     let receive = |touch: &bool| if *touch { "LsCTs" } else { "LsC" };
     let mut all: Vec<String> = Vec::new();
@@ -252,7 +252,7 @@ fn c_touches_after_the_copy_and_before_the_slot_is_given_back() {
     let in_runs = [no, &[false, true, true], no, &[false; 2]];
     let always = [yes, &[true; 3], yes, &[true; 2]];
     let stack = ["F"; 5];
-    // The stream's single messages stand in slot 3 of 0 to 3, the answers in 4 and 5 of 4 to 7: two on from each. Not after bursts.
+    // The stream's single messages are in slot 3 of 0 to 3, the answers in 4 and 5 of 4 to 7: two on from each. Not after bursts.
     let ahead = ["F1", "F", "F1", "F6", "F7"];
     for (ownership, fences) in [
         (None, stack),
@@ -299,18 +299,18 @@ fn every_choice_of_c_and_rust_delivers_every_message() {
 
 /// checks: R-2.3-8, R-6-16
 #[test]
-fn a_c_writer_refuses_a_release_counter_that_lies() {
+fn a_c_writer_refuses_a_wrong_release_counter() {
     let setup = long("stream-write", 64, WaitMode::Pause, 8);
     let mut peer = Peer::start(setup);
     peer.wait_for_message().expect("C streams until the ring is full");
     // One more than was ever published: the ring holds 64.
     peer.region.write(128, &65_u32.to_le_bytes()).expect("within the region");
-    assert_eq!(peer.end().code(), Some(3), "C took the lie");
+    assert_eq!(peer.end().code(), Some(3), "C accepted the fault");
 }
 
 /// checks: R-2.3-8, R-6-16
 #[test]
-fn a_rust_writer_refuses_a_release_counter_that_lies() {
+fn a_rust_writer_refuses_a_wrong_release_counter() {
     let setup = long("stream-read", 64, WaitMode::Sleep, 8);
     let mut peer = Peer::start(setup);
     peer.kill();

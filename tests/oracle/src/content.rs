@@ -1,5 +1,5 @@
-//! Content that names itself: each sector holds the id of its write and its own number, and every other byte follows from these. What
-//! is torn inside a sector, or lies in another sector's place, is none of them.
+//! Content that names itself: each sector holds the id of its write and its own number, and every other byte follows from these.
+//! What is torn inside a sector, or is in another sector's place, is none of them.
 
 /// Bytes of a sector.
 pub const SECTOR_BYTES: usize = 512;
@@ -79,7 +79,7 @@ pub fn fill(into: &mut [u8], value: Value, first: u64) {
     }
 }
 
-/// What stands in the sector of this number.
+/// The content of the sector of this number.
 #[must_use]
 pub fn identify(bytes: &[u8; SECTOR_BYTES], sector: u64) -> Found {
     let words = bytes.as_chunks::<8>().0;
@@ -98,7 +98,8 @@ pub fn identify(bytes: &[u8; SECTOR_BYTES], sector: u64) -> Found {
     if wrong == 0 && value != 0 { Found::Value(value) } else { Found::Torn(value) }
 }
 
-/// Is each word of the sector of this number one that it would have by one of `values`? A read that overlaps a write may find parts of both.
+/// Is each word of the sector of this number one that it would have by one of `values`? A read that overlaps a write may find
+/// parts of both.
 #[must_use]
 pub fn is_mixed_of(bytes: &[u8; SECTOR_BYTES], sector: u64, values: &[Value]) -> bool {
     let expected = |value: Value, index: u64| match value {
@@ -109,7 +110,7 @@ pub fn is_mixed_of(bytes: &[u8; SECTOR_BYTES], sector: u64, values: &[Value]) ->
     words.all(|(bytes, index)| values.iter().any(|value| u64::from_le_bytes(*bytes) == expected(*value, index)))
 }
 
-/// What stands in whole sectors, the first of which has the number `first`.
+/// The content of whole sectors from number `first` on.
 pub fn identify_all(bytes: &[u8], first: u64) -> impl Iterator<Item = Found> {
     bytes.as_chunks::<SECTOR_BYTES>().0.iter().zip(first..).map(|(bytes, sector)| identify(bytes, sector))
 }

@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// Which daemon.
 #[derive(Clone, Debug)]
 pub enum Program {
-    /// This program, whose hidden command `daemon` is one.
+    /// This program; its hidden command `daemon` is one.
     Own(PathBuf),
     /// Another binary.
     Other(PathBuf),
@@ -91,7 +91,7 @@ impl Daemon {
 
     fn wait_until_it_listens(&mut self) -> Result<(), String> {
         let deadline = Instant::now() + DEADLINE;
-        // The admin socket is made last: who finds it finds everything.
+        // The admin socket is made last: once it is there, all others are.
         while UnixStream::connect(admin_path(&self.socket())).is_err() {
             interrupt::check()?;
             let ended = self.child.as_mut().map(Child::try_wait);
@@ -101,7 +101,7 @@ impl Daemon {
             if Instant::now() > deadline {
                 return Err(format!("the daemon does not listen:\n{}", self.log()));
             }
-            std::thread::sleep(PAUSE); // nothing tells when a socket is there
+            std::thread::sleep(PAUSE); // nothing notifies when a socket is there
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM end a run in order, so that what was mounted and attached is let go of.
+//! SIGINT and SIGTERM end a run in order, so that what was mounted and attached is released.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -54,7 +54,7 @@ enum Commands {
         #[arg(long, default_value_t = 200)]
         kills: u64,
     },
-    /// Kills of a daemon whose writes are slow, so that they would come late to what the next daemon has written.
+    /// Kills of a daemon with slow writes: they would come late, over the writes of the next daemon.
     LateWrites {
         #[command(flatten)]
         choice: Choice,
@@ -79,7 +79,7 @@ enum Commands {
         #[arg(long, default_value_t = 100)]
         kills: u64,
     },
-    /// Serve a file whose writes come late (used by `late-writes`).
+    /// Serve a file with late writes (used by `late-writes`).
     #[command(hide = true)]
     SlowFile { folder: PathBuf, content: PathBuf, seed: u64 },
     /// Be a daemon (used by the others).

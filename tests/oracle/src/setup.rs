@@ -64,7 +64,7 @@ pub struct Setup {
     pub size_bytes: u64,
     /// Queues of the client.
     pub queues: u16,
-    /// Where images lie.
+    /// The folder of images.
     pub folder: PathBuf,
     /// Loop devices bypass the page cache of their file.
     pub direct_loop: bool,

@@ -1,5 +1,5 @@
-//! Storage so slow that a write outlives its daemon: a device with sectors of 4096 bytes over a file whose writes come late. A late write of
-//! a whole sector there would undo what was acknowledged for another part of it.
+//! Storage so slow that a write outlives its daemon: a device with sectors of 4096 bytes over a file with late writes. A late
+//! write of a whole sector there would undo what was acknowledged for another part of it.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
@@ -47,7 +47,7 @@ impl Drop for Server {
     }
 }
 
-/// The device, or a file on ext4 on it. Fields are let go of in this order.
+/// The device, or a file on ext4 on it. Fields are dropped in this order.
 #[derive(Debug)]
 pub struct Slow {
     path: PathBuf,
@@ -71,7 +71,7 @@ impl Slow {
         std::fs::File::create(&image).and_then(|file| file.set_len(device_bytes)).map_err(text)?;
         std::fs::create_dir(&place).map_err(text)?;
         if on_ext4 {
-            // Made before it is slow. Without a journal, whose commits would wait for late writes.
+            // Made before it is slow. Without a journal: its commits would wait for late writes.
             run(Command::new("mkfs.ext4").args(["-q", "-F", "-b", "4096", "-O", "^has_journal"]).arg(&image))?;
         }
         let mut command = Command::new(own);

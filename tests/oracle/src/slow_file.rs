@@ -1,4 +1,5 @@
-//! A file whose writes come late, and overtake each other: what the storage below a daemon may do, and no file system on fast storage does.
+//! A file with writes that come late, and overtake each other: what the storage below a daemon may do, and no file system on fast
+//! storage does.
 
 use std::ffi::OsStr;
 use std::path::Path;

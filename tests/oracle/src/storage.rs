@@ -1,5 +1,5 @@
-//! Storage below a disk: files on file systems made for the run, and loop devices. All of it goes away at the end of its value, also
-//! after a failure or a panic.
+//! Storage below a disk: files on file systems made for the run, and loop devices. All of it goes away at the end of its value,
+//! also after a failure or a panic.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -14,11 +14,11 @@ use rustix::fs::{Advice, fadvise, statvfs};
 const IMAGE_BYTES: u64 = 640 << 20;
 /// So much must be free for images in memory to be the default.
 const WANTED_BYTES: u64 = 1 << 30;
-/// How long something may be busy that was just let go of.
+/// How long something may be busy that was just released.
 const BUSY_FOR: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Where the disk lies.
+/// The place of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kind {
     /// A file in the folder itself, whatever file system that is.
@@ -86,7 +86,7 @@ fn is_installed(program: &str) -> bool {
     folders.any(|folder| folder.join(program).is_file())
 }
 
-/// Where images lie unless told otherwise: memory, if there is room.
+/// The default folder of images: memory, if there is room.
 #[must_use]
 pub fn default_folder() -> PathBuf {
     let memory = Path::new("/dev/shm");
@@ -219,7 +219,7 @@ impl Drop for Scratch {
     }
 }
 
-/// The storage of one disk. Fields are let go of in this order.
+/// The storage of one disk. Fields are dropped in this order.
 #[derive(Debug)]
 pub struct Storage {
     kind: Kind,

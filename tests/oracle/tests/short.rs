@@ -13,7 +13,7 @@ const REQUESTS: u64 = 700;
 const WRITE_BYTES: u64 = 160 << 20;
 const SIZE_BYTES: u64 = 24 << 20;
 
-/// Tell `cargo xtask test`, past libtest's capture, that a check could not run here.
+/// Report to `cargo xtask test`, past libtest's capture, that a check could not run here.
 fn skip(what: &str, reason: &str) {
     let line = format!("fipsee-skip: oracle {what}: {reason}\n");
     std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes()).expect("standard error is open");
@@ -27,7 +27,7 @@ fn fipsee() -> Option<PathBuf> {
     found.exists().then_some(found)
 }
 
-/// A disk on this storage; `None`, said aloud, where this machine does not have it.
+/// A disk on this storage; `None`, with a message, where this machine does not have it.
 fn setup(storage: Kind) -> Option<Setup> {
     if let Some(reason) = storage.missing() {
         skip(&format!("{storage:?}"), &reason);

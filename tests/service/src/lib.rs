@@ -1,5 +1,6 @@
-//! A service of calls and streams, in full (docs/adding-a-service.md). A client has two queues: numbers go in by the second, a stream,
-//! without an answer; a call on the first comes back with their sum, and with the error of a system call that the service makes.
+//! A service of calls and streams, in full (docs/adding-a-service.md). A client has two queues: numbers go in by the second, a
+//! stream, without an answer; a call on the first comes back with their sum, and with the error of a system call that the service
+//! makes.
 
 use std::any::Any;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -33,7 +34,7 @@ struct SumQueue {
     calls: Option<Arc<AtomicU64>>,
 }
 
-/// Where a queue stands: its positions, and how many messages the stream has brought.
+/// The state of a queue: its positions, and how many messages the stream has brought.
 type QueueState = (Positions, u32);
 
 /// What is held for a client.

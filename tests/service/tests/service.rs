@@ -98,7 +98,7 @@ impl Client {
         let deadline = Instant::now() + TIMEOUT;
         while let Err(error) = self.stream.try_publish(&message) {
             assert_eq!(error, StreamError::Full);
-            assert!(Instant::now() < deadline, "the stream stands still");
+            assert!(Instant::now() < deadline, "the stream does not move");
             std::thread::yield_now();
         }
         self.sum += number;
@@ -188,7 +188,7 @@ fn what_the_service_declares_is_let_through_and_shown_and_nothing_else_is() {
     assert_eq!(client.ask(1, 0), (0, 0), "getpriority, which it has declared");
     assert_eq!(client.ask(2, 1), (0, u64::from(libc::EPERM.unsigned_abs())), "getsid, which it has not");
     let mut admin = UnixStream::connect(admin_path(&daemon.1)).expect("the admin socket");
-    admin.write_all(b"{\"request\":\"stat\"}\n").expect("a question");
+    admin.write_all(b"{\"request\":\"stat\"}\n").expect("a request");
     let mut line = String::new();
     BufReader::new(admin).read_line(&mut line).expect("an answer");
     let stat: serde_json::Value = serde_json::from_str(&line).expect("JSON");

@@ -29,11 +29,11 @@ pub enum Fault {
     CallsSlow(u32),
     /// A thread that answers calls goes, and another comes.
     WorkerGone,
-    /// The client's next message is none of the service.
+    /// The client's next message is not one of the service.
     NoCall,
-    /// Somebody connects and says nothing.
+    /// A client connects and says nothing.
     Silent,
-    /// The server lets everybody finish and ends; another is started.
+    /// The server lets all clients finish and ends; another is started.
     Drained,
     /// The server is killed and started again.
     Killed,
@@ -146,7 +146,7 @@ impl World<'_> {
         candidates.clear();
         candidates.extend((0..self.server.workers.len()).map(Actor::Worker));
         let (links, is_stopping) = (&self.links, self.server.is_stopping());
-        // Who connects while it stops waits for the next.
+        // A client that connects while it stops waits for the next.
         let is_taken = |up: Option<&Up>| up.is_some_and(|up| !(is_stopping && matches!(up, Up::Connect(_))));
         candidates.extend((0..links.len()).filter(|link| is_taken(links[*link].up.front())).map(Actor::Link));
         candidates.extend((0..self.clients.len()).map(Actor::Client));
@@ -181,7 +181,7 @@ impl World<'_> {
                 client.run(&self.context, &mut self.ledger, &mut self.links[client.link], &mut rng, self.course.now_us);
             }
         }
-        // A client might have rung for a worker, a worker for a client, and the others for both.
+        // A client may have rung for a worker, a worker for a client, and the others for both.
         if !matches!(actor, Actor::Worker(_)) {
             self.server.stir();
         }
@@ -190,7 +190,7 @@ impl World<'_> {
         }
     }
 
-    /// Nobody can go on: somebody waits for a fault to pass or for time, or the lifetime is over.
+    /// No actor can go on: one waits for a fault to pass or for time, or the lifetime is over.
     fn wait(&mut self) -> bool {
         if self.slow_until > self.course.steps {
             self.slow_until = 0;
@@ -212,7 +212,7 @@ impl World<'_> {
         }
         if let Some(client) = self.clients.iter().find(|client| client.stage != Stage::Ended) {
             self.context
-                .violated(|| format!("everybody waits: a client is {:?}, {} calls unanswered", client.stage, client.due()));
+                .violated(|| format!("all actors wait: a client is {:?}, {} calls unanswered", client.stage, client.due()));
         }
         false
     }

@@ -1,5 +1,5 @@
-//! The conversation of two daemons in a takeover: the product's two state machines, a line between them, and faults at any step. After each step
-//! at most one of them serves; at the end exactly one does, unless it has died; nobody waits for ever.
+//! The conversation of two daemons in a takeover: the product's two state machines, a line between them, and faults at any step.
+//! After each step at most one of them serves; at the end exactly one does, unless it has died; neither waits for ever.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -31,9 +31,9 @@ enum Fault {
     /// The next packet is not understood.
     PacketCut,
     AnswerCut,
-    /// The old one sends something else, as a hostile one might.
-    OldLies(usize),
-    NewLies(usize),
+    /// The old one sends something else, as a faulty one may.
+    OldFaulty(usize),
+    NewFaulty(usize),
 }
 
 /// Clients and virtual machines that are handed over: all that follows each.
@@ -59,8 +59,8 @@ fn draw_fault(rng: &mut Rng) -> (u32, Fault) {
         7 => Fault::NewFails,
         8 => Fault::PacketCut,
         9 => Fault::AnswerCut,
-        10 => Fault::OldLies(rng.below(9)),
-        _ => Fault::NewLies(rng.below(3)),
+        10 => Fault::OldFaulty(rng.below(9)),
+        _ => Fault::NewFaulty(rng.below(3)),
     };
     (u32::try_from(rng.below(60)).unwrap_or(0), fault)
 }
@@ -68,7 +68,7 @@ fn draw_fault(rng: &mut Rng) -> (u32, Fault) {
 /// One end: what came and was not taken, and how its daemon is.
 struct End<P> {
     inbox: VecDeque<Option<P>>,
-    /// The line of this daemon is open, and it lives.
+    /// The line of this daemon is open, and it runs.
     is_open: bool,
     lives: bool,
     /// Its workers serve.
@@ -211,8 +211,8 @@ impl World {
         self.variant == Some(variant)
     }
 
-    fn has_lied(&self) -> bool {
-        self.faults.iter().any(|fault| matches!(fault, Fault::OldLies(_) | Fault::NewLies(_)))
+    fn is_faulty(&self) -> bool {
+        self.faults.iter().any(|fault| matches!(fault, Fault::OldFaulty(_) | Fault::NewFaulty(_)))
     }
 
     fn begin(&mut self, fault: Fault) {
@@ -228,18 +228,18 @@ impl World {
             Fault::NewFails => self.new.fails = true,
             Fault::PacketCut => self.new.inbox.push_front(None),
             Fault::AnswerCut => self.old.inbox.push_front(None),
-            Fault::OldLies(which) => self.lie(which),
-            Fault::NewLies(which) => {
-                let refused = Answer::Refused { reason: "a lie".to_owned() };
+            Fault::OldFaulty(which) => self.inject_fault(which),
+            Fault::NewFaulty(which) => {
+                let refused = Answer::Refused { reason: "a fault".to_owned() };
                 self.old.inbox.push_front(Some([Answer::Prepared {}, Answer::Taken {}, refused][which].clone()));
             }
         }
     }
 
-    fn lie(&mut self, which: usize) {
+    fn inject_fault(&mut self, which: usize) {
         let inbox = &mut self.new.inbox;
         let client = 1;
-        let lie = match which {
+        let injected = match which {
             0 => return drop(inbox.pop_front()),
             1 => inbox.front().cloned().flatten(),
             2 => return inbox.rotate_left(1.min(inbox.len())),
@@ -250,7 +250,7 @@ impl World {
             7 => Some(Given::Greeting),
             _ => Some(Given::End),
         };
-        inbox.push_front(lie);
+        inbox.push_front(injected);
     }
 
     /// One step of one of them; `false`: both have ended.
@@ -396,7 +396,7 @@ impl World {
         if self.old.is_over && self.old.lives && !self.old.serves && !self.has_sent_end {
             self.violated("the old daemon has left, and had not handed over everything");
         }
-        if self.has_lied() {
+        if self.is_faulty() {
             return;
         }
         if self.old.serves && (self.new.serves || self.has_sent_taken) {
@@ -417,16 +417,16 @@ impl World {
         if !self.old.is_over || !self.new.is_over {
             return self.violated("the conversation does not end");
         }
-        if self.has_lied() || self.old.serves || self.new.serves || self.restarts {
+        if self.is_faulty() || self.old.serves || self.new.serves || self.restarts {
             return;
         }
         if self.old.lives && !self.has_sent_taken {
-            return self.violated("the old daemon lives and does not serve, and the other has not taken over");
+            return self.violated("the old daemon runs and does not serve, and the other has not taken over");
         }
-        // It had reasons of its own, or was told to go before the other one died.
+        // It had reasons of its own, or was to end before the other one died.
         let has_reasons = self.faults.iter().any(|fault| !matches!(fault, Fault::OldDies | Fault::NewDies));
         if self.new.lives && !has_reasons {
-            self.violated("the old daemon is dead, and the new one neither serves nor starts afresh");
+            self.violated("the old daemon was killed, and the new one neither serves nor starts afresh");
         }
     }
 }

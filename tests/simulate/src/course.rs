@@ -1,4 +1,4 @@
-//! How a lifetime goes on: whose step is next, what time it is, and which fault is due.
+//! How a lifetime goes on: which actor is next, what time it is, and which fault is due.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use crate::script::{Kind, Planned, Script};
 
 /// Steps of the longest lifetime that gets anywhere: some twenty times the usual.
 const MAX_STEPS: u32 = 20_000;
-/// Simulated time after which nobody waits for anything any more.
+/// Simulated time after which nothing is waited for.
 const MAX_TIME_US: u64 = 120_000_000;
 
 /// What became of a lifetime.
@@ -74,7 +74,7 @@ impl<'a, K: Kind> Course<'a, K> {
         self.chosen += 1;
         let choice = match &self.script.choices {
             None => self.rng.below(count),
-            // Everybody has its turn when the choices are used up.
+            // Every actor has its turn when the choices are used up.
             Some(choices) => choices.get(self.chosen - 1).map_or(self.chosen, |choice| usize::from(*choice)) % count,
         };
         if let Some(kept) = &mut self.choices {
@@ -83,7 +83,7 @@ impl<'a, K: Kind> Course<'a, K> {
         choice
     }
 
-    /// Somebody who may run, and one who has not been asked in vain.
+    /// An actor that may run, and one that has not been asked in vain.
     pub(crate) fn pick<A: Copy>(&mut self, candidates: &mut Vec<A>, mut may_run: impl FnMut(A) -> bool) -> Option<A> {
         while !candidates.is_empty() {
             let actor = candidates.swap_remove(self.choose(candidates.len()));
@@ -105,13 +105,13 @@ impl<'a, K: Kind> Course<'a, K> {
         !is_endless
     }
 
-    /// Nobody can go on before this time.
+    /// No actor can go on before this time.
     pub(crate) fn sleep_until(&mut self, context: &Context, until_us: u64) {
         context.say(|| format!("time: {} us", until_us.saturating_sub(self.now_us)));
         self.now_us = self.now_us.max(until_us);
     }
 
-    /// The fault that is due now that so many requests are answered.
+    /// The fault that is due after so many answered requests.
     pub(crate) fn due(&mut self, context: &Context, completed: u32) -> Option<Planned<K::Fault>> {
         let planned = *self.script.faults.get(self.next_fault)?;
         if completed < planned.answered {

@@ -22,7 +22,7 @@ pub(crate) struct SimWorker {
     pub(crate) worker: Worker<SimEngine>,
     lane: Arc<Lane>,
     pub(crate) awake: Awake,
-    /// Somebody who might have rung has run since it was last asked whether anything rang.
+    /// An actor that may have rung has run since the doorbells were last asked.
     is_stirred: bool,
     idle: u32,
     pub(crate) has_stopped: bool,
@@ -106,7 +106,7 @@ impl Daemon {
         worker.awake != Awake::No
     }
 
-    /// Somebody has run who might have rung: it costs a system call to ask.
+    /// An actor that may have rung has run: to ask costs a system call.
     pub(crate) fn stir(&mut self) {
         self.workers.iter_mut().for_each(|worker| worker.is_stirred = true);
     }

@@ -1,4 +1,4 @@
-//! A disk with a volatile cache, whose requests end when the scheduler says so.
+//! A disk with a volatile cache. Its requests end when the scheduler says so.
 //!
 //! A sector's content is one word, repeated: what the memory of a request holds is compared as it is copied.
 
@@ -104,13 +104,13 @@ impl DiskState {
         self.size
     }
 
-    /// Have another size, for good: what lies beyond is gone, what is gained is zeroes.
+    /// Have another size, for good: what was beyond is gone, what is gained is zeroes.
     pub(crate) fn resize(&mut self, size: usize) {
         self.sectors.iter_mut().skip(size).for_each(|sector| *sector = Sector::default());
         self.size = size;
     }
 
-    /// Is a request of this client under way?
+    /// Is a request of this client in flight?
     #[must_use]
     pub(crate) fn works_for(&self, client: u64) -> bool {
         self.operating.iter().any(|operating| operating.client == client)
@@ -240,7 +240,8 @@ impl DiskState {
         for index in 0..count {
             let bytes = bytes_of(self.sectors[first + index].cached);
             if let Some(place) = place_of(spans, index) {
-                // SAFETY: the span lies in memory that the daemon has mapped, as `carry_out` has seen, and no other thread unmaps it.
+                // SAFETY: the span is in memory that the daemon has mapped, as `carry_out` has seen, and no other thread unmaps
+                // it.
                 unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, SECTOR) };
             }
         }
@@ -275,7 +276,7 @@ impl DiskState {
     }
 }
 
-/// Where sector `index` of a request's memory lies.
+/// The address of sector `index` of a request's memory.
 fn place_of(spans: &[Span], index: usize) -> Option<*mut u8> {
     let mut offset = index * SECTOR;
     for span in spans {

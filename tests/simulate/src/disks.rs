@@ -1,4 +1,4 @@
-//! Lifetimes of a disk: clients over their queues, and all that may happen to them, the daemon and the disk.
+//! Lifetimes of a disk: clients over their queues, and the faults of clients, daemon and disk.
 
 mod adder;
 pub(crate) mod claims;
@@ -59,7 +59,7 @@ fn play(script: &Script<Disks>, variant: Option<Variant>, keeps: bool) -> Outcom
     let layout = &script.layout;
     let context = Context::new(variant, Rng::new(script.seed, 2), keeps);
     let clients = layout.clients.iter().enumerate();
-    let clients: Vec<Client> = clients.map(|(index, habits)| Client::new(*habits, layout.shared, index)).collect();
+    let clients: Vec<Client> = clients.map(|(index, parameters)| Client::new(*parameters, layout.shared, index)).collect();
     let mut world = World {
         course: Course::new(script, keeps),
         layout,
@@ -81,7 +81,7 @@ fn play(script: &Script<Disks>, variant: Option<Variant>, keeps: bool) -> Outcom
 }
 
 impl World<'_> {
-    /// One step of somebody; `false`: the lifetime is over.
+    /// One step of one actor; `false`: the lifetime is over.
     fn step(&mut self) -> bool {
         if !self.course.advance(&self.context) {
             return false;
@@ -170,7 +170,7 @@ impl World<'_> {
         }
     }
 
-    /// Whom may that have woken? Only those are asked.
+    /// Only the actors that this may have woken are asked.
     fn stir(&mut self, actor: Actor) {
         match actor {
             Actor::Worker(_) => self.stir_clients(),
@@ -189,7 +189,7 @@ impl World<'_> {
         self.daemon.iter_mut().for_each(Daemon::stir);
     }
 
-    /// Nobody can go on: somebody waits for a fault to pass or for time, or the lifetime is over.
+    /// No actor can go on: one waits for a fault to pass or for time, or the lifetime is over.
     fn wait(&mut self) -> bool {
         let slow = self.worker_slow_until.max(self.disk_slow_until);
         if slow > self.course.steps {
@@ -199,7 +199,7 @@ impl World<'_> {
         let adds = self.adder.as_ref().filter(|adder| adder.stage != adder::Stage::Ended);
         let have_ended = self.clients.iter().all(|client| client.stage == Stage::Ended) && adds.is_none();
         if have_ended && !self.is_probing {
-            // Does somebody else get what the clients had for themselves?
+            // Does another client get what the clients had for themselves?
             self.is_probing = true;
             self.visit(Visit::Attach);
             return true;
@@ -208,17 +208,17 @@ impl World<'_> {
         if stayed.fold(false, |any, stayed| any | stayed) {
             return true;
         }
-        let told = |links: &[Link]| links.iter().map(|link| link.down.len()).sum::<usize>();
-        let (before, now) = (told(&self.links), self.course.now());
+        let sent = |links: &[Link]| links.iter().map(|link| link.down.len()).sum::<usize>();
+        let (before, now) = (sent(&self.links), self.course.now());
         let Some(daemon) = &mut self.daemon else { return false };
         daemon.transport.tick(&mut self.links, now);
         daemon.stir();
-        if told(&self.links) > before {
+        if sent(&self.links) > before {
             return true;
         }
         let ticks = daemon.transport.sessions.next_tick();
-        if let Some(terms) = self.who_waits_for_nobody() {
-            self.context.violated(|| format!("ATTACH is not answered although nobody is in the way of {terms:?}"));
+        if let Some(terms) = self.unblocked_attach() {
+            self.context.violated(|| format!("ATTACH is not answered although no client excludes {terms:?}"));
             return false;
         }
         let ticks = ticks.map(|after| self.course.now_us + u64::try_from(after.as_micros()).unwrap_or(u64::MAX));
@@ -234,16 +234,16 @@ impl World<'_> {
         }
         if let Some(client) = self.clients.iter().find(|client| client.stage != Stage::Ended) {
             let (stage, outstanding) = (client.stage, client.outstanding());
-            self.context.violated(|| format!("everybody waits: a client is {stage:?} with {outstanding} requests outstanding"));
+            self.context.violated(|| format!("all actors wait: a client is {stage:?} with {outstanding} requests outstanding"));
         }
         if let Some(adder) = self.adder.as_ref().filter(|adder| adder.stage != adder::Stage::Ended) {
-            self.context.violated(|| format!("everybody waits: the adder is {:?}", adder.stage));
+            self.context.violated(|| format!("all actors wait: the adder is {:?}", adder.stage));
         }
         false
     }
 
-    /// Somebody who waits to be attached, and whom nobody keeps from it.
-    fn who_waits_for_nobody(&self) -> Option<Terms> {
+    /// A client that waits to be attached although no other excludes it.
+    fn unblocked_attach(&self) -> Option<Terms> {
         let clients = self.clients.iter().filter(|client| client.stage == Stage::Attaching);
         let second_clients =
             self.second_clients.iter().filter(|second_client| second_client.stage == second_client::Stage::Attaching);
@@ -330,7 +330,7 @@ impl World<'_> {
         let Some(old) = self.daemon.take() else { return };
         self.taking = None;
         if cuts_power {
-            // What clients were told before, they were told before.
+            // What clients were sent before stays sent.
             self.clients.iter_mut().for_each(|client| _ = client.reap(&self.context, &mut self.pool));
         }
         self.context.disk().daemon_is_gone(&self.context);
@@ -383,11 +383,11 @@ impl World<'_> {
             return self.context.violated(|| "requests are in flight at the disk after the end".to_owned());
         }
         if self.second_clients.last().is_some_and(|probe| self.is_probing && !probe.was_attached) {
-            return self.context.violated(|| "nobody gets the disk that the clients had for themselves".to_owned());
+            return self.context.violated(|| "no client gets the disk that the clients had for themselves".to_owned());
         }
         let left = self.context.regions_left();
         if left > 0 {
-            return self.context.violated(|| format!("the daemon maps {left} regions, and nobody is attached"));
+            return self.context.violated(|| format!("the daemon maps {left} regions, and no client is attached"));
         }
         daemon.stop();
         for _ in 0..4 {

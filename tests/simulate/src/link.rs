@@ -213,7 +213,7 @@ impl<E: Engine, H: Host<E>> Transport<E, H> {
         }
     }
 
-    /// Places that are taken, in all and by a user: by clients that are connected, or whose last requests are not finished.
+    /// Places that are taken, in all and by a user: by clients that are connected, or have unfinished requests.
     fn places(&self, uid: u32) -> (usize, usize) {
         let holders = self.context.holders();
         let is_connected = |id: u64| self.sessions.iter().any(|(connected, _)| connected == id);
@@ -226,12 +226,12 @@ impl<E: Engine, H: Host<E>> Transport<E, H> {
     fn take_damaged(&mut self, links: &mut [Link], link: usize, id: u64, packet: (&[u8], Vec<OwnedFd>), now: Instant) {
         let session = self.sessions.iter().find(|(client, _)| *client == id);
         let is_ignored = session.is_none_or(|(_, session)| matches!(session.state, State::Detaching(_)));
-        let told = links[link].down.len();
+        let sent = links[link].down.len();
         self.context.say(|| format!("daemon: takes a damaged packet of client {id}: {:?}", Control::decode(packet.0)));
         self.sessions.packet(id, packet.0, packet.1, now);
         self.carry_out(links);
         let is_refusal = |down: &Down| matches!(down, Down::Packet(Control::Refused(_), _));
-        if !is_ignored && !links[link].down.iter().skip(told).any(is_refusal) {
+        if !is_ignored && !links[link].down.iter().skip(sent).any(is_refusal) {
             self.context.violated(|| format!("a damaged packet of client {id} is not refused"));
         }
     }

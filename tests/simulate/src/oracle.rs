@@ -1,4 +1,4 @@
-//! What each sector may hold, by what clients were told (docs/protocol.md 5.4, docs/reliability.md).
+//! What each sector may hold, by the answers to clients (docs/protocol.md 5.4, docs/reliability.md).
 
 use crate::context::Context;
 use crate::disk::{MIXTURE, SECTORS, word_of};
@@ -17,7 +17,7 @@ struct Change {
     word: u64,
     /// When the request was published, which names it, too.
     began: u64,
-    /// When a client was told that the sector holds this, if nothing since has changed that.
+    /// When a client got the answer that the sector holds this, if nothing since has changed that.
     done: Option<u64>,
     /// From when on the request changes nothing any more.
     over: Option<u64>,
@@ -34,8 +34,8 @@ struct Sector {
     busy: u32,
 }
 
-/// Knows what was promised. Of requests that overlap in time any may win, for each sector on its own; one that began after another's
-/// answer was taken wins over it; a discard leaves zeroes or what was there.
+/// Knows what was promised. Of requests that overlap in time any may win, for each sector on its own; one that began after
+/// another's answer was taken wins over it; a discard leaves zeroes or what was there.
 #[derive(Debug)]
 pub(crate) struct Oracle {
     sectors: Vec<Sector>,
@@ -148,7 +148,7 @@ impl Oracle {
         }
     }
 
-    /// Its client is gone; the daemon has that client as `session` until it lets it go.
+    /// Its client is gone; the daemon has that client as `session` until it releases it.
     pub(crate) fn is_lost(&mut self, span: Span, session: Option<u64>) {
         match session {
             Some(session) => self.lost.push((session, span)),
@@ -156,7 +156,7 @@ impl Oracle {
         }
     }
 
-    /// The daemon has let this client go. `None`: all of them, with itself.
+    /// The daemon has released this client. `None`: all of them, with itself.
     pub(crate) fn released(&mut self, session: Option<u64>) {
         let (over, lost) = std::mem::take(&mut self.lost).into_iter().partition(|(of, _)| session.is_none_or(|is| is == *of));
         self.lost = lost;
@@ -197,7 +197,7 @@ impl Oracle {
         (0..SECTORS).for_each(|place| self.check_power_cut(context, place));
     }
 
-    /// What nobody can find any more, neither a read in flight nor after a power cut.
+    /// What cannot be found any more, neither by a read in flight nor after a power cut.
     fn forget(&mut self) {
         let oldest = self.reads.iter().min().copied().unwrap_or(u64::MAX);
         for sector in &mut self.sectors {
@@ -253,7 +253,7 @@ impl Oracle {
         self.sizes.len() - 1
     }
 
-    /// Who knew the size of this number is told of another: its number, the oldest it can be.
+    /// A client that knew the size of this number is sent another: its number, the oldest it can be.
     #[must_use]
     pub(crate) fn size_after(&self, known: usize, sectors: u64) -> Option<usize> {
         let is_it = |size: &usize| self.sizes[*size] as u64 == sectors;
@@ -267,7 +267,7 @@ impl Oracle {
         self.sizes[number]
     }
 
-    /// Of a request that was published by one who knew the size of this number: may it be refused because of the size, must it?
+    /// Of a request of a client that knew the size of this number: may it be refused because of the size, must it?
     #[must_use]
     pub(crate) fn is_beyond(&self, known: usize, end: usize) -> (bool, bool) {
         let sizes = &self.sizes[known..];

@@ -6,7 +6,7 @@ use crate::course::Outcome;
 use crate::rng::Rng;
 use crate::variant::Variant;
 
-/// A kind of lifetime, and how one of them is laid out: clients, workers, habits.
+/// A kind of lifetime, and how one of them is laid out: clients, workers, parameters.
 pub trait Kind: Clone + Debug + 'static {
     /// What goes wrong.
     type Fault: Copy + Debug + PartialEq;
@@ -53,11 +53,11 @@ pub struct Script<K: Kind> {
     pub requests: u32,
     /// The number of the first: shrinking leaves out what comes before.
     pub first: u32,
-    /// Clients, workers, habits.
+    /// Clients, workers, parameters.
     pub layout: K,
     /// What goes wrong, one after the other.
     pub faults: Vec<Planned<K::Fault>>,
-    /// The scheduler's choices, if they are not to be drawn; after the last, everybody has its turn.
+    /// The scheduler's choices, if they are not to be drawn; after the last, every actor has its turn.
     pub choices: Option<Vec<u8>>,
 }
 
@@ -72,7 +72,7 @@ impl<K: Kind> Script<K> {
         let mut faults: Vec<_> = (0..count).map(|_| Self::plan(&layout, &mut rng)).collect();
         faults.sort_by_key(|planned| planned.answered);
         for index in 1..faults.len() {
-            // One in the midst of another.
+            // One during another.
             if rng.percent(40) {
                 faults[index].answered = faults[index - 1].answered;
                 faults[index].steps /= 1 + rng.small(8);
@@ -83,7 +83,7 @@ impl<K: Kind> Script<K> {
 
     fn plan(layout: &K, rng: &mut Rng) -> Planned<K::Fault> {
         let fault = layout.draw_fault(rng);
-        // Also before anybody is attached.
+        // Also before a client is attached.
         let answered = if rng.percent(15) { 0 } else { rng.small(90) };
         Planned { answered, steps: rng.small(16), victim: rng.below(12), fault }
     }

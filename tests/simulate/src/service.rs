@@ -1,4 +1,4 @@
-//! Disks as a service of the simulated daemon: what ATTACH grants, and who excludes whom, by the daemon's own rules.
+//! Disks as a service of the simulated daemon: what ATTACH grants, and which clients exclude others, by the daemon's own rules.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -84,8 +84,8 @@ impl Host<SimEngine> for SimHost {
             _ => Role::Writer,
         };
         let ignores_claims = terms.forces || self.context.is_broken(Variant::ClaimsIgnored);
-        let wish = AttachRequest { kind: Kind::Ring, exclusive: terms.exclusive, role, ignores_claims };
-        let admitted = self.export.admit(client.id, client.credentials, wish);
+        let request = AttachRequest { kind: Kind::Ring, exclusive: terms.exclusive, role, ignores_claims };
+        let admitted = self.export.admit(client.id, client.credentials, request);
         self.check_admission(client.id, terms, admitted.as_ref().err());
         admitted.map_err(|denied| match denied {
             Denied::BusyForNow(text) => Denial::Later(refuse(RefusalCode::Busy, text)),
@@ -125,7 +125,7 @@ impl Host<SimEngine> for SimHost {
 }
 
 impl SimHost {
-    /// Is a client admitted that nobody keeps out, refused when somebody does, and made to wait when all of these are leaving?
+    /// Is a client admitted when no other excludes it, refused when one does, and made to wait when all of these are leaving?
     fn check_admission(&self, client: u64, terms: Terms, denied: Option<&Denied>) {
         let (holders, shared) = (self.context.holders(), self.shared);
         let mut in_the_way = holders.iter().filter(|holder| terms.is_kept_out_by(holder.terms, shared));
@@ -168,8 +168,8 @@ impl SimHost {
     /// The disk has a new size: every queue is to know.
     pub(crate) fn announce_resize(&self) {
         let info = self.info(false);
-        let told = if self.context.is_broken(Variant::ResizeUntold) { 1 } else { self.workers.len() };
-        for worker in &self.workers[..told] {
+        let reached = if self.context.is_broken(Variant::ResizeNotAnnounced) { 1 } else { self.workers.len() };
+        for worker in &self.workers[..reached] {
             let announce = move |queue: &mut SimQueue| queue.server.announce_resize(&info);
             worker.mailbox.send(Command::change(Which::All, When::Now, announce));
         }

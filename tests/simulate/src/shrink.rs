@@ -126,7 +126,7 @@ impl<K: Kind> Shrinker<K> {
         }
     }
 
-    /// Cut pieces out of the scheduler's choices, large ones first; what follows the last is that everybody has its turn.
+    /// Cut pieces out of the scheduler's choices, large ones first; after the last, every actor has its turn.
     fn drop_choices(&mut self) {
         let mut piece = self.outcome.choices.len().next_power_of_two();
         while piece > 0 {

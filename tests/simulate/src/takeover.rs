@@ -38,7 +38,7 @@ pub(crate) fn go_on(mut old: Daemon, still: Quiesced, context: &Arc<Context>, li
         return old;
     }
     if !is_served_whole(&old, &still) {
-        // It detaches, and some of its queues have been let go. The daemon refuses likewise; the next attempt finds it gone.
+        // It detaches, and some of its queues have been released. The daemon refuses likewise; the next attempt finds it gone.
         context.say(|| "takeover: refused, a client is about to be gone".to_owned());
         still.resume();
         return old;
@@ -70,16 +70,16 @@ pub(crate) fn go_on(mut old: Daemon, still: Quiesced, context: &Arc<Context>, li
         let _ = (worker.worker.pass(), worker.worker.pass());
     }
     match asked.poll() {
-        Ok(Ok(stands)) => {
-            let differs = |(queue, state): &(QueueName, QueueState)| stands.state(*queue) != Some(state);
-            if given.iter().any(differs) || !are_same.iter().all(|is_same| is_same(&stands)) {
-                context.violated(|| "a queue does not stand where the old daemon left it".to_owned());
+        Ok(Ok(quiesced)) => {
+            let differs = |(queue, state): &(QueueName, QueueState)| quiesced.state(*queue) != Some(state);
+            if given.iter().any(differs) || !are_same.iter().all(|is_same| is_same(&quiesced)) {
+                context.violated(|| "a queue is not where the old daemon left it".to_owned());
             }
             drop(old);
             drop(still);
-            stands.resume();
+            quiesced.resume();
         }
-        _ => context.violated(|| "the new daemon's workers do not stand still".to_owned()),
+        _ => context.violated(|| "the new daemon's workers do not quiesce".to_owned()),
     }
     context.say(|| format!("takeover: another daemon serves {} clients", new.transport.sessions.len()));
     for client in detaching {
@@ -108,7 +108,7 @@ fn owned(Part { state, files }: Part<BorrowedFd<'_>>) -> Part<OwnedFd> {
     Part { state, files: files.iter().map(|file| file.try_clone_to_owned().expect("a descriptor")).collect() }
 }
 
-/// Does a queue stand where the old daemon left it?
+/// Is a queue in the state that the old daemon left?
 type IsSame = Box<dyn Fn(&Quiesced) -> bool>;
 
 struct Taking<'a> {

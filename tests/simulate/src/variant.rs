@@ -35,14 +35,14 @@ pub enum Variant {
     FlushOfOwn,
     /// A client that attached for reading only writes.
     ReadOnlyWrites,
-    /// Who claims to be the sole writer is not alone.
+    /// A client that claims to be the sole writer is not alone.
     ClaimsIgnored,
-    /// The new daemon does not know which events clients have yet to be told, or to acknowledge.
+    /// The new daemon does not know which events are still to be sent, or to be acknowledged.
     TakeoverForgetsEvents,
     /// The new daemon does not have what a service said of its client.
     TakeoverForgetsService,
-    /// Only the first worker is told of a new size.
-    ResizeUntold,
+    /// Only the first worker is notified of a new size.
+    ResizeNotAnnounced,
     /// A call is answered before it is carried out.
     AnsweredFirst,
     /// A queue that moves between workers is lost on its way.
@@ -89,7 +89,7 @@ impl Variant {
         (Self::ClaimsIgnored, "claims-ignored"),
         (Self::TakeoverForgetsEvents, "takeover-forgets-events"),
         (Self::TakeoverForgetsService, "takeover-forgets-service"),
-        (Self::ResizeUntold, "resize-untold"),
+        (Self::ResizeNotAnnounced, "resize-untold"),
         (Self::AnsweredFirst, "answered-first"),
         (Self::MoveLosesQueue, "move-loses-queue"),
         (Self::MoveKeepsEngine, "move-keeps-engine"),

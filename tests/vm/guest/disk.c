@@ -19,7 +19,7 @@ void disk_open(struct disk *disk, const char *path, uint64_t seed)
 	if (disk->fd < 0)
 		FAIL("cannot open %s: %s", path, strerror(errno));
 	if (ioctl(disk->fd, BLKGETSIZE64, &bytes))
-		FAIL("%s does not tell its size: %s", path, strerror(errno));
+		FAIL("%s does not report its size: %s", path, strerror(errno));
 	disk->sectors = bytes / SECTOR;
 	disk->seed = seed;
 	disk->rounds = calloc(disk->sectors, sizeof(*disk->rounds));

@@ -16,7 +16,7 @@
 		exit(1);                                \
 	} while (0)
 
-/* A number that can be told from its neighbours' in every bit (splitmix64). */
+/* A number that differs from its neighbours' in every bit (splitmix64). */
 static inline uint64_t mixed(uint64_t value)
 {
 	value += 0x9e3779b97f4a7c15u;
@@ -45,7 +45,7 @@ int stress_main(int argc, char **argv);
 int tree_main(int argc, char **argv);
 int kills_main(int argc, char **argv);
 
-/* A disk whose every sector holds what its number, a round and a seed say (disk.c). */
+/* A disk with sectors filled by their number, a round and a seed (disk.c). */
 struct disk {
 	int fd;
 	uint64_t sectors;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * Threads that write, flush and read a disk whose back end dies again and again, or this machine does. What is asked for and what was done is
- * told to the host, which asks for the deaths' sake what is on the disk (xtask/src/vm/kills.rs). Nothing may fail; what was written, here or
- * by the machine before this one, is read back here, too.
+ * Threads that write, flush and read a disk while the back end, or this machine, is killed again and again. Requests and their
+ * ends are reported to the host, which compares them with the disk after each kill (xtask/src/vm/kills.rs). Nothing may fail;
+ * what was written, here or by the machine before this one, is read back here, too.
  */
 #define _GNU_SOURCE
 #include "guest.h"
@@ -17,7 +17,7 @@
 #define BLOCK (BLOCK_SECTORS * SECTOR)
 #define BLOCKS 1024u
 #define MOST_BLOCKS 4u
-/* Completions between two deaths, at least and so many more. */
+/* Completions between two kills, at least and so many more. */
 #define SOME 40u
 #define MORE 160u
 
@@ -40,7 +40,7 @@ static void report(const struct campaign *campaign, const char *format, uint64_t
 			      (unsigned long long)count, (unsigned long long)sequence);
 
 	if (write(campaign->reports, line, (size_t)length) != length)
-		FAIL("cannot tell the host: %s", strerror(errno));
+		FAIL("cannot report to the host: %s", strerror(errno));
 }
 
 static void must_be(const struct campaign *campaign, ssize_t done, ssize_t wanted, const char *what, uint64_t block)
@@ -83,7 +83,7 @@ static uint64_t choose(struct campaign *campaign, uint64_t count)
 	}
 }
 
-/* With the lock: another death is due after so many completions. */
+/* With the lock: another kill is due after so many completions. */
 static void count_completion(struct campaign *campaign)
 {
 	if (--campaign->until_next > 0)
@@ -154,7 +154,7 @@ static void *work(void *context)
 	if (!bytes)
 		FAIL("no memory");
 	pthread_mutex_lock(&campaign->lock);
-	/* The last death is followed by some more requests. */
+	/* The last kill is followed by some more requests. */
 	while (campaign->asked <= campaign->kills) {
 		uint64_t choice = random_below(&campaign->random, 10);
 

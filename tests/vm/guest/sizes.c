@@ -50,7 +50,7 @@ static char *contiguous(char *arena, size_t *run_bytes)
 	ssize_t wanted = (ssize_t)(pages * sizeof(*entries));
 
 	if (!entries || fd < 0 || pread(fd, entries, wanted, (off_t)((uintptr_t)arena / PAGE * sizeof(*entries))) != wanted)
-		FAIL("cannot read where memory lies from /proc/self/pagemap: %s", strerror(errno));
+		FAIL("cannot read the place of memory from /proc/self/pagemap: %s", strerror(errno));
 	for (size_t page = 1; page <= pages; page++) {
 		uint64_t frame_bits = (1ull << 55) - 1;
 

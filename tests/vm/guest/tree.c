@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* A tree of files whose names, sizes and content a seed determines: empty ones, small ones, some of megabytes, holes, links. */
+/* A tree of files with names, sizes and content from a seed: empty ones, small ones, some of megabytes, holes, links. */
 #define _GNU_SOURCE
 #include "guest.h"
 

@@ -1,4 +1,4 @@
-# A new daemon takes over from the one that serves, again and again, while files are written and read: nobody sees an error.
+# A new daemon takes over from the one that serves, again and again, while files are written and read: no process sees an error.
 . /vm/lib.sh
 name=$(disk 0)
 requests() { awk '{print $1 + $5}' "/sys/block/$name/stat"; }

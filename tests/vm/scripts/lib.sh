@@ -93,14 +93,14 @@ watches() {
     [ -e /sys/kernel/debug/kmemleak ]
 }
 
-# unload MODULE, whose devices are unbound. A kernel that watches itself releases their disks up to four seconds late, and needs the module then.
+# unload MODULE, with its devices unbound. A kernel that watches itself releases their disks up to four seconds late, and needs the module then.
 unload() {
     ! watches || sleep 6
     rmmod "$1" || fail "the module $1 is in use"
 }
 
-# check_watch: has a kernel that watches itself seen something that it tells only who asks, and does it still watch? What a driver forgot is
-# looked for when it has let go of its devices and is gone. Others have nothing to tell.
+# check_watch: has a kernel that watches itself found something that it reports only on request, and does it still watch? What a driver forgot is
+# looked for when it has let go of its devices and is gone. Others have nothing to report.
 check_watch() {
     watches || return 0
     grep -q "debug_locks: *1" /proc/lockdep_stats || fail "the kernel watches its locks no more"

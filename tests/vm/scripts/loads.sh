@@ -58,7 +58,7 @@ while read -r verb tag label rest; do
         echo "$rest" >"/sys/block/$name/queue/$tag"
         ;;
     parameter) echo "$label" >"/sys/module/fip_blk/parameters/$tag" ;;
-    # The host looks at the processor time of everybody.
+    # The host looks at the processor time of all processes.
     watch | unwatch) report "event $verb $tag" ;;
     pause) sleep "$tag" ;;
     *) fail "the plan says '$verb'" ;;

@@ -1,4 +1,4 @@
-# The back end dies and comes back while requests are under way; no acknowledged write may be lost, none may fail.
+# The back end is killed and comes back while requests are under way; no acknowledged write may be lost, none may fail.
 . /vm/lib.sh
 name=$(disk 0)
 written() { awk '{print $5}' "/sys/block/$name/stat"; }

@@ -30,7 +30,7 @@ pub(super) struct Build<'a> {
     pub(super) epoch: u64,
 }
 
-/// Make every package whose parts are there.
+/// Make every package with its parts built.
 pub(crate) fn run(dist: &Dist, tally: &mut Tally) {
     if let Some(program) = NEEDS.iter().find(|program| !is_installed(program)) {
         return tally.skip("deb", &format!("{program} is not installed; run `cargo xtask setup` as root"));

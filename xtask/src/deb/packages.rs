@@ -6,7 +6,7 @@ pub(super) struct Package {
     pub(super) section: &'static str,
     /// What it is made for; without this file in the prefix it is left out.
     pub(super) needs: &'static str,
-    /// From below the prefix, or from the repository after `repository:`; a `*` stands for the rest of a file name.
+    /// From below the prefix, or from the repository after `repository:`; a `*` means the rest of a file name.
     pub(super) files: &'static [(&'static str, &'static str)],
     /// Beside the shared libraries.
     pub(super) depends: &'static [&'static str],
@@ -34,7 +34,7 @@ pub(super) const PACKAGES: [Package; 6] = [
             ("repository:packaging/sysusers.d/fipsee.conf", "usr/lib/sysusers.d/"),
             ("repository:packaging/fipseed.toml", "etc/fipsee/"),
         ],
-        // The unit reloads with fipsee, which tells what came of it.
+        // The unit reloads with fipsee, which reports the outcome.
         depends: &["fipsee (= {version})", "systemd"],
         fields: &[("Pre-Depends", "init-system-helpers (>= 1.54~)")],
         conffiles: &["/etc/fipsee/fipseed.toml"],

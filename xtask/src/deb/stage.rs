@@ -139,7 +139,7 @@ impl<'a> Stage<'a> {
         if linked.is_empty() {
             return Ok(Vec::new());
         }
-        // It wants to stand in the folder of a source package.
+        // It expects to be in the folder of a source package.
         let control = self.work.join("debian/control");
         make_folder(&self.work.join("debian"))?;
         fs::write(&control, "Source: fipsee\n\nPackage: fipsee\nArchitecture: any\n").map_err(|error| error.to_string())?;

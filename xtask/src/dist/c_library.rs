@@ -37,7 +37,7 @@ pub(super) fn build(dist: &Dist) -> Result<String, String> {
     Ok(format!("libfipsee.so.{version}"))
 }
 
-/// Everything of the archive that the public functions reach, as one object whose other symbols are local.
+/// Everything of the archive that the public functions reach, as one object with its other symbols local.
 fn one_object(archive: &Path, work: &Path) -> Result<PathBuf, String> {
     let object = work.join("fipsee.o");
     let mut link = Command::new("ld");
@@ -97,7 +97,7 @@ fn system_libraries(work: &Path) -> Result<String, String> {
     Ok(libraries.join(" "))
 }
 
-/// Relative to where it lies, so that the prefix can be moved.
+/// Relative to its own place, so that the prefix can be moved.
 fn pkg_config(version: &str, libraries: &str) -> String {
     format!(
         "prefix=${{pcfiledir}}/../..\n\

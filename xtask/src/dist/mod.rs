@@ -14,7 +14,7 @@ use std::{env, fs};
 use crate::setup::is_installed;
 use crate::step::{self, Tally};
 
-/// Environment variable that tells the tests of what ships where it lies.
+/// Environment variable with the folder of what ships, for its tests.
 pub(crate) const DIST_VARIABLE: &str = "FIPSEE_DIST";
 
 /// Something that ships.
@@ -57,7 +57,7 @@ impl Dist {
             let output = step::output(Command::new("git").current_dir(&self.root).args(["log", "-1", "--format=%ct"]));
             if output.succeeded { Ok(output.text) } else { Err(output.text) }
         });
-        let seconds = seconds.map_err(|text| format!("SOURCE_DATE_EPOCH is not set, and git does not tell: {text}"))?;
+        let seconds = seconds.map_err(|text| format!("SOURCE_DATE_EPOCH is not set, and git does not report it: {text}"))?;
         seconds.trim().parse().map_err(|_| format!("SOURCE_DATE_EPOCH is '{}' and must be a number of seconds", seconds.trim()))
     }
 

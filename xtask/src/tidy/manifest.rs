@@ -30,7 +30,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tests/oracle", &["crates/ring", "crates/block", "crates/virtio", "crates/daemon", "tests/guest"]),
     // Its oracle has the oracle's model.
     ("tests/durability", &["crates/block", "crates/daemon", "tests/guest", "tests/oracle"]),
-    // What clients, sessions and workers do is driven from outside; who excludes whom is the daemon's.
+    // What clients, sessions and workers do is driven from outside; the rules of exclusion are the daemon's.
     // A service outside the products, on the runtime.
     ("tests/service", &["crates/ring", "crates/serve", "crates/daemon"]),
     (
@@ -38,20 +38,21 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["crates/ring", "crates/block", "crates/call", "crates/serve", "crates/virtio", "crates/daemon", "tests/service"],
     ),
     ("tests/hostile", &["crates/ring", "crates/block", "crates/virtio", "crates/daemon", "tests/guest"]),
-    // The fio engine is lied to as the Rust client is.
+    // The fio engine gets the faults that the Rust client gets.
     ("tests/acceptance", &["crates/ring", "crates/call", "tests/hostile"]),
     ("xtask", &[]),
 ];
 const UNLISTED: &[&str] = &["crates/ring", "crates/block", "crates/call", "crates/virtio", "crates/daemon"];
 
-/// Clients, and what they must not be built with: the server's runtime, its disks, io_uring. C programs may serve typed calls, which
-/// are on the runtime.
+/// Clients, and what they must not be built with: the server's runtime, its disks, io_uring. C programs may serve typed calls,
+/// which are on the runtime.
 pub(crate) const CLIENTS: &[(&str, &[&str])] = &[
     ("fipsee-capi", &["io-uring", "fipsee-block/server"]),
     ("fipsee-python", &["io-uring", "fipsee-block/server", "fipsee-serve"]),
 ];
 
-/// `tree`: the packages that `client` is built from, `name version|feature,feature` each. `forbidden`: packages, or `package/feature`.
+/// `tree`: the packages that `client` is built from, `name version|feature,feature` each. `forbidden`: packages, or
+/// `package/feature`.
 pub(crate) fn check_client(client: &str, forbidden: &[&str], tree: &str) -> Vec<String> {
     let is_in = |line: &str, forbidden: &str| {
         let (package, features) = line.split_once('|').unwrap_or((line, ""));

@@ -101,7 +101,7 @@ pub(crate) fn is_allowed(lines: &[&str], index: usize, rule: &str) -> bool {
     reason.is_some_and(|(_, reason)| !reason.trim().is_empty())
 }
 
-/// Where something stands, for editors that jump there.
+/// The place of something, for editors that jump there.
 pub(crate) fn at(file: &File, line_index: usize, what: &str) -> String {
     format!("{}:{}: {what}", file.path, line_index + 1)
 }

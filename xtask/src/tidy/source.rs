@@ -3,7 +3,7 @@
 use super::code::without_comments_and_literals;
 use super::{File, at, is_allowed};
 
-/// Where unsafe code may stand. Everything else is safe Rust over these.
+/// The files that may contain unsafe code. Everything else is safe Rust over these.
 const UNSAFE_FILES: &[&str] = &[
     "crates/ring/src/mapped.rs",
     "crates/ring/src/memory.rs",
@@ -37,19 +37,19 @@ const ATOMICS_FILE: &str = "crates/ring/src/sync.rs";
 /// How far above unsafe code its proof may end: a statement that begins some lines earlier carries it.
 const PROOF_REACH_LINES: usize = 12;
 
-/// A call that must not stand in code, and what to do instead.
+/// A call that must not be in code, and what to do instead.
 const FORBIDDEN_CALLS: [(&str, &str); 3] = [
     ("todo!", "write it, or leave it out of this change"),
     ("unimplemented!", "write it, or return an error that says what is not supported"),
     ("dbg!", "remove it; use the log"),
 ];
 
-/// What must not stand in the code below a folder, in any case, and why.
+/// What must not be in the code below a folder, in any case, and why.
 const FORBIDDEN_WORDS: [(&str, &[&str], &str); 2] = [
     (
         "crates/ring/src/",
         &["sector", "disk", "export_", "sole_writer", "service_block", "service_calls"],
-        "ring knows no service: what a service adds stands in its crate, and in the channel::Profile it gives",
+        "ring knows no service: what a service adds is in its crate, and in the channel::Profile it gives",
     ),
     (
         "crates/virtio/src/core/",
@@ -114,7 +114,7 @@ fn may_be_unsafe(path: &str) -> bool {
     is_test_file(path) || UNSAFE_FILES.iter().any(is_listed)
 }
 
-/// Does `word` stand in `code`, not as the end of a longer name?
+/// Is `word` in `code`, not as the end of a longer name?
 fn has_word(code: &str, word: &str) -> bool {
     let is_name = |character: char| character.is_alphanumeric() || character == '_';
     code.match_indices(word).any(|(position, _)| !code[..position].ends_with(is_name))
@@ -125,7 +125,7 @@ fn names_machine_atomic(code: &str) -> bool {
     after.contains("AtomicU32") && (code.contains("core::") || code.contains("std::"))
 }
 
-/// What follows the keyword `unsafe` in this line, if it stands there.
+/// What follows the keyword `unsafe` in this line, if it is there.
 fn after_unsafe(code: &str) -> Option<&str> {
     let (before, after) = code.split_once("unsafe")?;
     let is_name = |character: char| character.is_alphanumeric() || character == '_';
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn machine_atomics_stand_in_one_file() {
+    fn machine_atomics_are_in_one_file() {
         for text in ["use core::sync::atomic::AtomicU32;\n", "use std::sync::atomic::{AtomicBool, AtomicU32};\n"] {
             assert_eq!(errors("crates/daemon/src/a.rs", text).len(), 1, "{text}");
             assert_eq!(errors("crates/ring/src/sync.rs", text), [""; 0]);

@@ -174,7 +174,7 @@ fn join(folder: &str, target: &str) -> String {
     parts.join("/")
 }
 
-/// Every decision is linked from ARCHITECTURE.md, or nobody finds it.
+/// Every decision is linked from ARCHITECTURE.md, or no reader finds it.
 pub(crate) fn check_decisions(files: &[File]) -> Vec<String> {
     let Some(architecture) = files.iter().find(|file| file.path == "ARCHITECTURE.md") else { return Vec::new() };
     let linked: Vec<String> = links(&architecture.text).into_iter().map(|(_, target)| target).collect();
@@ -186,8 +186,8 @@ pub(crate) fn check_decisions(files: &[File]) -> Vec<String> {
 /// What is on the wire changed, and the document about it did not: perhaps right, worth a look.
 pub(crate) fn wire_without_protocol(changed: &[String]) -> Option<String> {
     let wire: Vec<&str> = WIRE_FILES.into_iter().filter(|wire| changed.iter().any(|path| path == wire)).collect();
-    let is_told = wire.is_empty() || changed.iter().any(|path| path == PROTOCOL_DOCUMENT);
-    (!is_told).then(|| format!("{} changed but {PROTOCOL_DOCUMENT} did not; do they still say the same?", wire.join(", ")))
+    let is_documented = wire.is_empty() || changed.iter().any(|path| path == PROTOCOL_DOCUMENT);
+    (!is_documented).then(|| format!("{} changed but {PROTOCOL_DOCUMENT} did not; do they still say the same?", wire.join(", ")))
 }
 
 #[cfg(test)]
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_one_machine_are_errors_wherever_they_stand() {
+    fn texts_of_one_machine_are_errors_wherever_they_are() {
         for (head, tail, _) in FORBIDDEN_TEXTS {
             let line = format!("see {head}{tail} there\n");
             assert_eq!(check(&file("README.md", &line)).len(), 1, "{line}");

@@ -1,4 +1,4 @@
-//! Who serves the disks of a guest: our daemon, or QEMU's storage daemon as the one to compare with.
+//! The back end of a guest: our daemon, or QEMU's storage daemon to compare with.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -38,7 +38,7 @@ pub(super) enum Peer {
 pub(super) const PEERS: [&str; 2] = ["fipseed", "qemu-storage-daemon"];
 
 impl Peer {
-    /// The peer of that name, if this machine has it; `programs` is where ours lie if they are built already.
+    /// The peer of that name, if this machine has it; `programs` is the folder of ours if they are built already.
     pub(super) fn find(name: &str, root: &Path, programs: Option<&Path>) -> Result<Self, Unready> {
         if name == PEERS[1] {
             let is_here = is_installed(name);
@@ -66,9 +66,9 @@ impl Peer {
     pub(super) fn cannot(&self, event: Event) -> Option<&'static str> {
         match (self, event) {
             (Self::StorageDaemon, Event::Handover) => Some("it cannot be taken over from"),
-            (Self::StorageDaemon, Event::KillMachine) => Some("it does not tell when it has let go of a machine"),
-            (Self::StorageDaemon, Event::Restart | Event::Kill) => Some("it forgets what was under way when it dies"),
-            (Self::StorageDaemon, Event::Resize(_)) => Some("7.2 does not tell the guest"),
+            (Self::StorageDaemon, Event::KillMachine) => Some("it does not report when it has let go of a machine"),
+            (Self::StorageDaemon, Event::Restart | Event::Kill) => Some("it forgets what was under way when it is killed"),
+            (Self::StorageDaemon, Event::Resize(_)) => Some("7.2 does not notify the guest"),
             _ => None,
         }
     }
@@ -213,7 +213,7 @@ impl BackEnd {
         drop(self.process.take());
     }
 
-    /// Die without a word, and come back.
+    /// Be killed, and come back.
     pub(super) fn restart(&mut self) -> Result<(), String> {
         self.kill();
         self.launch()
@@ -224,7 +224,7 @@ impl BackEnd {
         let deadline = Instant::now() + START_LIMIT;
         while self.log().matches("a hypervisor is gone; everything of it is released").count() < machines {
             if Instant::now() > deadline {
-                return Err(format!("{} does not let go of a machine that is dead", self.peer.name()));
+                return Err(format!("{} does not let go of a machine that was killed", self.peer.name()));
             }
             // tidy: allow sleep, what another program says
             thread::sleep(LOOK);
@@ -281,7 +281,7 @@ impl BackEnd {
         self.process.as_ref().map(|process| process.signal(signal)).ok_or_else(|| format!("{} does not run", self.peer.name()))
     }
 
-    /// It must live until the guest has ended, whatever the guest did.
+    /// It must run until the guest has ended, whatever the guest did.
     pub(super) fn finish(mut self) -> Result<(), String> {
         match self.process.as_mut().and_then(Group::ended) {
             Some(status) => Err(format!("{} ended with {status} while the guest ran:\n{}", self.peer.name(), self.log())),
@@ -303,7 +303,7 @@ pub(super) fn pinned(cpu: Option<usize>, program: &Path) -> Command {
     command
 }
 
-/// Does somebody accept connections there? To connect and see would use up the one connection a back end takes.
+/// Does a process accept connections there? To connect and see would use up the one connection a back end takes.
 pub(super) fn is_listening(socket: &Path) -> bool {
     /// `__SO_ACCEPTCON`
     const ACCEPTS: &str = "00010000";
@@ -318,7 +318,7 @@ pub(super) fn ask_monitor(socket: &Path, request: &str, event: Option<&str>) -> 
         let mut stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(START_LIMIT))?;
         let mut lines = BufReader::new(stream.try_clone()?).lines();
-        // Its greeting and other events stand between the answers.
+        // Its greeting and other events come between the answers.
         let mut wait = |words: &[&str]| {
             let found = lines.by_ref().map_while(Result::ok).find(|line| words.iter().any(|word| line.contains(word)));
             found.ok_or_else(|| std::io::Error::other(format!("it says nothing of {}", words.join(" or "))))

@@ -32,7 +32,7 @@ const LIMIT: Duration = Duration::from_secs(900);
 /// What user-mode Linux keeps the guest's memory in must have this much space.
 const UML_MEMORY_MIB: u64 = 512;
 
-/// What the file is full of that a guest wants spoilt.
+/// The content of the file that a guest wants corrupted.
 const SPOILT: &[u8] = b"fipsee-vm: spoil this";
 
 /// How a scenario is run.
@@ -50,7 +50,7 @@ pub(super) struct Boot {
     /// Of user-mode Linux, the program.
     pub(super) kernel: PathBuf,
     pub(super) initrd: PathBuf,
-    /// What its first process is told to load.
+    /// The modules that its first process loads.
     pub(super) modules: Modules,
     /// A root file system on a disk of its own.
     pub(super) root: Option<PathBuf>,
@@ -109,14 +109,14 @@ impl Environment {
         if let Some(program) = missing {
             return Err(Unready::Missing(format!("{program} is not installed; run `cargo xtask setup` as root")));
         }
-        // Images lie in memory as well, if they can: a disk that is slow to sync makes the tests wait and tests nothing.
+        // Images are in memory as well, if they can: a disk that is slow to sync makes the tests wait and tests nothing.
         let folder = memory_folder().join(format!("fipsee-vm-{}", std::process::id())).join(scenario.name.replace('/', "-"));
         // A scenario runs once for each peer and driver.
         let _ = fs::remove_dir_all(&folder);
         make_folder(&folder)?;
-        let will = if choice.keep { None } else { Some(CleanupGuard::remove(&folder)?) };
+        let guard = if choice.keep { None } else { Some(CleanupGuard::remove(&folder)?) };
         let outcome = self.run_in(&folder, scenario, choice);
-        drop(will);
+        drop(guard);
         if choice.keep {
             println!("kept: {}", folder.display());
         } else {
@@ -132,8 +132,9 @@ impl Environment {
         let queues = scenario.guest.cpus();
         let mut back_end = BackEnd::start(choice.peer, folder, scenario.disk, queues, self.cpus.map(|(_, back)| back))?;
         let append = append(scenario, choice, &boot.modules, queues);
-        let is_meddled = scenario.event == Event::Meddle;
-        let mut fault_proxy = if is_meddled { Some(FaultProxy::start(&self.root, folder, &back_end.socket())?) } else { None };
+        let uses_fault_proxy = scenario.event == Event::FaultProxy;
+        let mut fault_proxy =
+            if uses_fault_proxy { Some(FaultProxy::start(&self.root, folder, &back_end.socket())?) } else { None };
         let socket = fault_proxy.as_ref().map_or_else(|| back_end.socket(), |fault_proxy| fault_proxy.socket().to_owned());
         let qemu_log = folder.join("qemu.log");
         let command = |further: &str| -> Result<Command, Unready> {
@@ -157,17 +158,17 @@ impl Environment {
         let console = folder.join("console.log");
         let mut console = File::create(&console).map_err(|error| format!("cannot write {}: {error}", console.display()))?;
         let limit = if choice.settings.is_empty() { LIMIT } else { 10 * LIMIT };
-        let tells = matches!(scenario.event, Event::Kill | Event::KillMachine);
-        let mut kills = tells.then(|| Kills::new(choice.seed));
+        let is_compared = matches!(scenario.event, Event::Kill | Event::KillMachine);
+        let mut kills = is_compared.then(|| Kills::new(choice.seed));
         let mut outcome = match &mut kills {
             Some(kills) if scenario.event == Event::KillMachine => {
                 let deaths = setting(scenario, choice, "lives").and_then(|text| text.parse().ok()).unwrap_or(0);
-                let lives = KillCycles { deaths, limit, allowed: scenario.allowed, back_end: &back_end };
-                lives.run(command, &mut console, kills)?
+                let cycles = KillCycles { deaths, limit, allowed: scenario.allowed, back_end: &back_end };
+                cycles.run(command, &mut console, kills)?
             }
             kills => {
                 let mut act = |event: &str| match (&mut fault_proxy, &mut *kills) {
-                    (Some(fault_proxy), _) => meddle(event, &back_end, fault_proxy),
+                    (Some(fault_proxy), _) => inject(event, &back_end, fault_proxy),
                     (None, Some(kills)) => kill(event, &mut back_end, kills),
                     (None, None) => act(event, scenario.event, &mut back_end, folder, queues),
                 };
@@ -235,10 +236,10 @@ impl Environment {
                 archive.add_file(&format!("modules/{name}.ko"), &path)?;
             }
         }
-        let workshop = DriverBuilder { root: &self.root, cache: &self.cache, packages };
+        let builder = DriverBuilder { root: &self.root, cache: &self.cache, packages };
         let modules = {
             let _lock = self.lock("driver")?;
-            workshop.modules(choice.driver, choice.peer, &kernel, scenario.only)?
+            builder.modules(choice.driver, choice.peer, &kernel, scenario.only)?
         };
         // A script may want others: the kernel's own driver beside ours, what else is built with ours.
         for module in modules.paths.iter().chain(&modules.others).chain(&kernel.module(DRIVERS[0])) {
@@ -358,7 +359,7 @@ fn act(event: &str, expected: Event, back_end: &mut BackEnd, folder: &Path, queu
     }
 }
 
-/// The same while the back end dies again and again.
+/// The same while the back end is killed again and again.
 fn kill(event: &str, back_end: &mut BackEnd, kills: &mut Kills) -> Result<(), String> {
     match event {
         "kill" => {
@@ -371,8 +372,8 @@ fn kill(event: &str, back_end: &mut BackEnd, kills: &mut Kills) -> Result<(), St
     }
 }
 
-/// The same with somebody in between.
-fn meddle(event: &str, back_end: &BackEnd, fault_proxy: &mut FaultProxy) -> Result<(), String> {
+/// The same with a fault proxy in between.
+fn inject(event: &str, back_end: &BackEnd, fault_proxy: &mut FaultProxy) -> Result<(), String> {
     match event {
         "silence" => back_end.signal("STOP"),
         "speak" => back_end.signal("CONT"),
@@ -400,7 +401,7 @@ fn story(error: &str, outcome: &Outcome, log: &str) -> String {
     )
 }
 
-/// Where a guest's memory and its disk lie: files in memory, if there is a place that may hold code and is large enough.
+/// The place of a guest's memory and its disk: files in memory, if there is a place that may hold code and is large enough.
 pub(super) fn memory_folder() -> PathBuf {
     let shared = PathBuf::from("/dev/shm");
     let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();

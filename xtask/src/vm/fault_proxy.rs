@@ -1,4 +1,4 @@
-//! Who stands between a machine and its back end, and meddles when a test asks for it (`tests/vm/fault_proxy.py`).
+//! The fault proxy between a machine and its back end; it acts when a test asks for it (`tests/vm/fault_proxy.py`).
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -14,7 +14,7 @@ const SCRIPT: &str = "tests/vm/fault_proxy.py";
 const START_LIMIT: Duration = Duration::from_secs(150);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A fault_proxy that listens.
+/// A fault proxy that listens.
 pub(super) struct FaultProxy {
     socket: PathBuf,
     input: ChildStdin,
@@ -30,7 +30,7 @@ impl FaultProxy {
         let mut command = Command::new("python3");
         command.arg(root.join(SCRIPT)).arg(&socket).arg(back_end);
         let mut process = Group::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log))?;
-        let (input, answers) = process.pipes().ok_or("the fault_proxy has no pipes")?;
+        let (input, answers) = process.pipes().ok_or("the fault proxy has no pipes")?;
         let deadline = Instant::now() + START_LIMIT;
         while !is_listening(&socket) {
             if process.ended().is_some() || Instant::now() > deadline {
@@ -51,7 +51,7 @@ impl FaultProxy {
     pub(super) fn report(&mut self, words: &str) -> Result<(), String> {
         let mut answer = String::new();
         let asked = writeln!(self.input, "{words}").and_then(|()| self.answers.read_line(&mut answer));
-        asked.map_err(|error| format!("cannot tell the fault_proxy '{words}': {error}"))?;
-        if answer.trim() == "done" { Ok(()) } else { Err(format!("the fault_proxy, told '{words}', says '{}'", answer.trim())) }
+        asked.map_err(|error| format!("cannot send '{words}' to the fault proxy: {error}"))?;
+        if answer.trim() == "done" { Ok(()) } else { Err(format!("the fault proxy answers '{words}' with '{}'", answer.trim())) }
     }
 }

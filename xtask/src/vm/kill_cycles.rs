@@ -9,14 +9,14 @@ use super::kills::Kills;
 use super::machine::{self, Next, Outcome};
 use super::unready::Unready;
 
-/// More than any machine asks for before it is dead.
+/// More than any machine asks for before it is killed.
 const WITHOUT_END: u32 = 1_000_000;
 /// Writes of a machine have numbers above this one's multiple: it makes fewer.
 const WRITES: u64 = 1 << 20;
 
-/// What all lives have in common.
+/// What all runs have in common.
 pub(super) struct KillCycles<'a> {
-    /// So many end in a death; one more ends in order.
+    /// So many runs end by a kill; one more ends in order.
     pub(super) deaths: u32,
     /// Of each.
     pub(super) limit: Duration,
@@ -33,32 +33,32 @@ impl KillCycles<'_> {
         console: &mut dyn Write,
         kills: &mut Kills,
     ) -> Result<Outcome, Unready> {
-        for life in 1.. {
-            let dies = life <= self.deaths;
-            let asks = if dies { WITHOUT_END } else { 0 };
-            let first = u64::from(life) * WRITES;
+        for run in 1.. {
+            let is_killed = run <= self.deaths;
+            let asks = if is_killed { WITHOUT_END } else { 0 };
+            let first = u64::from(run) * WRITES;
             let mut command = command(&format!("fip.kills={asks} fip.first={first}"))?;
-            let next = |event: &str| Ok(if dies && event == "kill" { Next::Dies } else { Next::GoesOn });
+            let next = |event: &str| Ok(if is_killed && event == "kill" { Next::Dies } else { Next::GoesOn });
             let mut outcome = machine::run(&mut command, self.limit, console, next)?;
             let story = receive(&outcome, kills);
-            if !dies {
+            if !is_killed {
                 outcome.host_error = outcome.host_error.or(story.err());
                 return Ok(outcome);
             }
             let verdict = story
                 .and_then(|()| outcome.judge_killed(self.allowed))
-                .and_then(|()| self.back_end.await_release(life as usize))
+                .and_then(|()| self.back_end.await_release(run as usize))
                 .and_then(|()| kills.check_machine_death(&self.back_end.image(), first));
             if let Err(error) = verdict {
-                outcome.host_error = Some(format!("machine {life}: {error}"));
+                outcome.host_error = Some(format!("machine {run}: {error}"));
                 return Ok(outcome);
             }
         }
-        unreachable!("the last life ends in order")
+        unreachable!("the last run ends in order")
     }
 }
 
-/// All a machine told before it ended, in order.
+/// All that a machine reported before it ended, in order.
 fn receive(outcome: &Outcome, kills: &mut Kills) -> Result<(), String> {
     for event in outcome.reports.iter().filter_map(|report| report.strip_prefix("event ")) {
         if event != "kill" && !kills.receive(event)? {

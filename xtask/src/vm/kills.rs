@@ -1,4 +1,5 @@
-//! What a guest told of its writes (`tests/vm/guest/kills.c`), compared with what is on the disk whenever the back end or the guest has died.
+//! A guest's reports of its writes (`tests/vm/guest/kills.c`), compared with what is on the disk whenever the back end or the
+//! guest has died.
 
 use std::collections::HashMap;
 use std::fs;
@@ -18,7 +19,7 @@ struct Block {
     floor: u64,
     /// The newest that was submitted.
     newest: u64,
-    /// Its guest died before that was acknowledged: it may be there, or a part of it.
+    /// Its guest was killed before that was acknowledged: it may be there, or a part of it.
     was_cut_off: bool,
 }
 
@@ -41,7 +42,7 @@ impl Kills {
         Self { seed, blocks, open, kills: 0, requests: 0, in_flight: 0, compared: 0, has_ended: false }
     }
 
-    /// Hear what the guest says of a request; is it something else?
+    /// Take a report; `false`: it is not about a request.
     pub(super) fn receive(&mut self, event: &str) -> Result<bool, String> {
         let mut words = event.split(' ');
         let kind = words.next().unwrap_or_default();
@@ -84,16 +85,16 @@ impl Kills {
         &mut self.blocks[first..first + count]
     }
 
-    /// The back end is dead: is all on the disk that was acknowledged?
+    /// The back end was killed: is all on the disk that was acknowledged?
     pub(super) fn check_death(&mut self, image: &Path) -> Result<(), String> {
         self.kills += 1;
         self.in_flight += self.open.len();
-        // What the guest has submitted, and not told yet, may be there.
+        // What the guest has submitted, and not reported yet, may be there.
         self.check(image, None)
     }
 
-    /// The guest is dead, and the back end has let go of it: is all there that was acknowledged, and nothing else but what was under way?
-    /// Its writes had numbers from `first` on; the last that it told may have died with it, in a serial line.
+    /// The guest was killed, and the back end has released it: is all there that was acknowledged, and nothing else but what was
+    /// under way? Its writes had numbers from `first` on; its last reports may be lost in a serial line.
     pub(super) fn check_machine_death(&mut self, image: &Path, first: u64) -> Result<(), String> {
         self.kills += 1;
         self.in_flight += self.open.len();
@@ -116,8 +117,8 @@ impl Kills {
         ))
     }
 
-    /// `untold`: nothing is under way any more, and writes with numbers from there on may be there though nobody told of them.
-    fn check(&mut self, image: &Path, untold: Option<u64>) -> Result<(), String> {
+    /// `unreported`: nothing is under way any more, and writes with numbers from there on may be there without a report.
+    fn check(&mut self, image: &Path, unreported: Option<u64>) -> Result<(), String> {
         let bytes = fs::read(image).map_err(|error| format!("cannot read {}: {error}", image.display()))?;
         for (number, (block, content)) in self.blocks.iter_mut().zip(bytes.chunks(SECTOR * BLOCK_SECTORS)).enumerate() {
             self.compared += 1;
@@ -129,8 +130,8 @@ impl Kills {
                         "LOST: block {number}, sector {piece} holds write {sequence}, and write {floor} was acknowledged"
                     ));
                 }
-                let Some(untold) = untold else { continue };
-                if sequence > block.newest && sequence >= untold {
+                let Some(unreported) = unreported else { continue };
+                if sequence > block.newest && sequence >= unreported {
                     (block.newest, block.was_cut_off) = (sequence, true);
                 }
                 if !block.was_cut_off && sequence != block.newest {
@@ -171,7 +172,7 @@ fn sequence_of(number: usize, seed: u64, bytes: &[u8]) -> Result<u64, String> {
     if words.iter().copied().eq(sector_words(number as u64, sequence, seed)) {
         return Ok(sequence);
     }
-    Err(format!("sector {number} holds what nobody wrote there: it begins with {:x?}", &words[..2.min(words.len())]))
+    Err(format!("sector {number} holds what was not written there: it begins with {:x?}", &words[..2.min(words.len())]))
 }
 
 #[cfg(test)]
@@ -202,18 +203,18 @@ mod tests {
     fn what_was_acknowledged_must_be_there_and_what_was_submitted_may() {
         let story = ["write 1 0 1 1", "done 1", "write 2 0 1 2", "other 3", "done 3"];
         let torn = [1, 2, 2, 1, 1, 1, 1, 1];
-        let (death, end) = judged(&story, &torn);
-        assert_eq!(death, Ok(()));
+        let (at_kill, end) = judged(&story, &torn);
+        assert_eq!(at_kill, Ok(()));
         assert!(end.expect_err("a request has no answer").contains("MISSING"));
         let whole = [&story[..], &["done 2", "end"]].concat();
         assert!(judged(&whole, &torn).0.expect_err("torn").contains("LOST: block 0, sector 0 holds write 1"));
-        let (death, end) = judged(&whole, &[2; 8]);
-        assert_eq!((death, end.is_ok_and(|text| text.starts_with("1 kills, 3 requests, 0 in flight"))), (Ok(()), true));
+        let (at_kill, end) = judged(&whole, &[2; 8]);
+        assert_eq!((at_kill, end.is_ok_and(|text| text.starts_with("1 kills, 3 requests, 0 in flight"))), (Ok(()), true));
         assert!(judged(&whole, &[3; 8]).1.expect_err("from nowhere").contains("the last was 2"));
     }
 
     #[test]
-    fn what_a_dead_machine_left_under_way_may_be_there_in_part_and_nothing_else() {
+    fn requests_of_a_killed_machine_may_be_there_in_part_and_nothing_else() {
         let image = std::env::temp_dir().join(format!("fipsee-machine-kills-{}", std::process::id()));
         let mut kills = Kills::new(7);
         let mut after = |story: &[&str], first: u64, sequences: &[u64]| {
@@ -229,7 +230,7 @@ mod tests {
         assert_eq!(after(&["write 1 1 1 9", "done 1"], 5, &[torn, [9; 8]].concat()), Ok(()));
         assert!(after(&[], 20, &[torn, other].concat()).expect_err("late").contains("LOST: block 1, sector 0 holds write 3"));
         assert!(after(&[], 20, &[torn, [10; 8]].concat()).expect_err("from nowhere").contains("the last was 9"));
-        // What it told of this one did not come through.
+        // Its report of this one was lost.
         assert_eq!(after(&[], 20, &[torn, [9, 9, 21, 9, 9, 9, 9, 9]].concat()), Ok(()));
         fs::remove_file(image).expect("it is there");
     }

@@ -18,7 +18,7 @@ const GRACE: Duration = if cfg!(test) { Duration::from_millis(200) } else { Dura
 /// How a line of the guest's own reports begins.
 const REPORT: &str = "fipsee-vm: ";
 
-/// What the kernel says when something is wrong. Nothing of it may stand on the console.
+/// What the kernel says when something is wrong. Nothing of it may be on the console.
 const ALARMS: [&str; 22] = [
     "BUG:",
     "kernel BUG",
@@ -62,7 +62,7 @@ impl CleanupGuard {
         Self::of("rm -r -f -- \"$1\"; rmdir -- \"${1%/*}\"", folder.as_os_str())
     }
 
-    /// A shell waits for the end of a pipe whose other end nobody holds but this process.
+    /// A shell waits for the end of a pipe; only this process holds its other end.
     fn of(command: &str, argument: &OsStr) -> Result<Self, String> {
         let mut shell = Command::new("sh");
         shell.args(["-c", &format!("read -r line; {command}"), "sh"]).arg(argument);
@@ -84,7 +84,7 @@ impl Drop for CleanupGuard {
 pub(super) struct Group {
     first: Child,
     /// Dropped after the group was killed.
-    _will: CleanupGuard,
+    _guard: CleanupGuard,
 }
 
 impl Group {
@@ -92,7 +92,7 @@ impl Group {
         let mut first = command.process_group(0).spawn().map_err(|error| format!("cannot run {command:?}: {error}"))?;
         let group = OsString::from(format!("-{}", first.id()));
         match CleanupGuard::of("kill -s KILL -- \"$1\"", &group) {
-            Ok(will) => Ok(Self { first, _will: will }),
+            Ok(guard) => Ok(Self { first, _guard: guard }),
             Err(error) => {
                 let _ = first.kill();
                 let _ = first.wait();
@@ -116,7 +116,7 @@ impl Group {
         self.signal("KILL");
     }
 
-    /// A group that is gone hears nothing, which is as well.
+    /// A group that is gone receives nothing, which is as well.
     pub(super) fn signal(&self, signal: &str) {
         let group = format!("-{}", self.first.id());
         let _ = Command::new("kill").args([&format!("-{signal}"), "--", &group]).stderr(Stdio::null()).status();
@@ -135,7 +135,7 @@ impl Drop for Group {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     GoesOn,
-    /// It dies at once.
+    /// It is killed at once.
     Dies,
 }
 
@@ -156,7 +156,7 @@ pub(super) struct Outcome {
 }
 
 /// Run a machine to its end, or until `limit` is over; `on_event` does what the guest asks for. What it says is written to
-/// `console` as well, for those who watch.
+/// `console` as well, for those that watch.
 pub(super) fn run(
     command: &mut Command,
     limit: Duration,
@@ -203,7 +203,7 @@ pub(super) fn run(
         outcome.status = group.ended();
         if outcome.status.is_some() || Instant::now() > end {
             outcome.took = started.elapsed();
-            // Its last words are in the pipes; they end when nobody holds them open.
+            // Its last words are in the pipes; they end when no process holds them open.
             group.kill();
             drain(&lines, &mut outcome);
             return Ok(outcome);
@@ -350,22 +350,22 @@ mod tests {
 
     #[test]
     fn group_and_folder_end_with_this_process() {
-        // When this process ends in whatever way, the other ends of these pipes close: nobody else holds them.
+        // When this process ends in whatever way, the other ends of these pipes close: no other process holds them.
         let mut group = Group::spawn(Command::new("sh").args(["-c", "sleep 60 & sleep 60; exit 0"])).expect("there is a shell");
-        drop(group._will.0.stdin.take());
+        drop(group._guard.0.stdin.take());
         let status = group.first.wait().expect("it ends");
         assert_eq!(status.signal(), Some(9), "{status}");
 
         let folder = std::env::temp_dir().join(format!("fipsee-vm-will-{}", std::process::id()));
         std::fs::create_dir_all(folder.join("below")).expect("a folder");
-        let mut will = CleanupGuard::remove(&folder).expect("there is a shell");
-        drop(will.0.stdin.take());
-        will.0.wait().expect("it ends");
+        let mut guard = CleanupGuard::remove(&folder).expect("there is a shell");
+        drop(guard.0.stdin.take());
+        guard.0.wait().expect("it ends");
         assert!(!folder.exists());
     }
 
     #[test]
-    fn last_will_of_who_lives_is_not_carried_out() {
+    fn cleanup_guard_of_a_live_process_does_nothing() {
         let folder = std::env::temp_dir().join(format!("fipsee-vm-kept-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
         drop(CleanupGuard::remove(&folder).expect("there is a shell"));
@@ -390,7 +390,7 @@ mod tests {
         assert!(outcome.judge(&[]).expect_err("the host failed").contains("event 'one': no"));
     }
     #[test]
-    fn machine_dies_when_the_host_says_so_and_what_it_said_by_halves_is_not_heard() {
+    fn machine_is_killed_by_the_host_and_half_a_line_is_not_processed() {
         let script = "printf 'fipsee-vm: event kill\nfipsee-vm: event done 12' >&2; sleep 1000";
         let outcome = run(Command::new("sh").args(["-c", script]), Duration::from_secs(60), &mut io::sink(), |_| Ok(Next::Dies))
             .expect("there is a shell");

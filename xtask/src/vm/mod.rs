@@ -32,7 +32,7 @@ use unready::Unready;
 const USAGE: &str = "\
 usage: cargo xtask vm [OPTION...] [NAME...]
 
-Runs scenarios whose names begin with one of the NAMEs, or all; each with every peer and every driver.
+Runs scenarios with names that begin with one of the NAMEs, or all; each with every peer and every driver.
 
   --list            names of scenarios, and what each is about
   --quick           only those that `cargo xtask test` runs
@@ -117,7 +117,7 @@ pub(crate) fn command(root: &Path, words: &[String], tally: &mut Tally) -> Resul
     Ok(true)
 }
 
-/// Tier 2 of `cargo xtask test`, with the programs that ship; one scenario with QEMU's back end tells whose fault a failure is.
+/// Tier 2 of `cargo xtask test`, with the programs that ship; one scenario with QEMU's back end shows which side has failed.
 pub(crate) fn tier(root: &Path, programs: &Path, tally: &mut Tally) {
     let quick = || Arguments { quick: true, seed: 1, ..Arguments::default() };
     let reference = || Arguments { peer: Some(PEERS[1].to_owned()), ..quick() };
@@ -135,7 +135,7 @@ pub(crate) fn fast_tier(root: &Path, tally: &mut Tally) {
 }
 
 fn run(root: &Path, arguments: &Arguments, programs: Option<&Path>, tally: &mut Tally) {
-    let (lab, scenarios) = (Environment::new(root, arguments.qemu.as_deref()), all());
+    let (environment, scenarios) = (Environment::new(root, arguments.qemu.as_deref()), all());
     for peer_name in PEERS.iter().filter(|name| arguments.peer.as_ref().is_none_or(|wanted| wanted == *name)) {
         let peer = Peer::find(peer_name, root, programs);
         for driver in DRIVERS.iter().filter(|name| arguments.driver.as_ref().is_none_or(|wanted| wanted == *name)) {
@@ -150,7 +150,7 @@ fn run(root: &Path, arguments: &Arguments, programs: Option<&Path>, tally: &mut 
                         settings: &arguments.settings,
                         keep: arguments.keep,
                     };
-                    lab.run(scenario, &choice)
+                    environment.run(scenario, &choice)
                 };
                 tally.attempt(&name, || match run() {
                     Ok(remark) => Attempt::Passed(remark),

@@ -32,14 +32,15 @@ impl Packages {
         kept.max().ok_or_else(|| unknown(package))
     }
 
-    /// The first package that `package` depends on and whose name begins so, such as the kernel that Debian's meta package stands for.
+    /// The first package that `package` depends on, with a name that begins so, such as the kernel that Debian's meta package names.
     pub(super) fn dependency(&self, package: &str, prefix: &str) -> Result<String, Unready> {
         let output = step::output(self.apt.cache().args(["depends", package]));
         let dependencies = output.text.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
         dependencies.map(str::to_owned).find(|name| name.starts_with(prefix)).ok_or_else(|| unknown(package))
     }
 
-    /// What installing `package` would install or renew here, itself included: with what this machine has, all that it needs to run.
+    /// What installing `package` would install or renew here, itself included: with what this machine has, all that it needs to
+    /// run.
     pub(super) fn needed_for(&self, package: &str) -> Result<Vec<String>, Unready> {
         let mut command = self.apt.get();
         let output = step::output(command.args(["--simulate", "--no-install-recommends", "install", package]));

@@ -76,9 +76,9 @@ impl Qemu {
         command
     }
 
-    /// A machine without disks, which tells its console on standard output and reports on standard error.
+    /// A machine without disks, with its console on standard output and reports on standard error.
     pub(super) fn machine(&self, cpus: u16, model: &str, kernel: &Path, initrd: &Path, append: &str, log: &Path) -> Command {
-        // What it says itself must not stand amid the guest's reports.
+        // What it says itself must not be amid the guest's reports.
         let mut command = Command::new("sh");
         command.args(["-c", "exec 3>&2 2>\"$1\"; shift; exec \"$@\"", "sh"]).arg(log).arg(&self.program);
         if let Some(usr) = &self.unpacked {
@@ -90,7 +90,7 @@ impl Qemu {
         command.args(["-object", "memory-backend-memfd,id=memory0,size=512M,share=on"]);
         command.args(["-machine", "q35,memory-backend=memory0", "-nodefaults", "-display", "none", "-nic", "none"]);
         command.arg("-kernel").arg(kernel).arg("-initrd").arg(initrd);
-        // Told that its clock is good, for which there is no proof here: otherwise reading it takes a microsecond.
+        // Its clock is declared good, without proof: otherwise reading it takes a microsecond.
         let clock = "tsc=reliable clocksource=tsc";
         // A busy host stops the machine for a while; that is no stall of the guest's making.
         let timeout = "no_timer_check rcupdate.rcu_cpu_stall_timeout=300 watchdog_thresh=60";

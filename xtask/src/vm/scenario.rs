@@ -121,8 +121,9 @@ const SCENARIOS: &[Scenario] = &[
         script: "unbind-busy",
         settings: &[("rounds", "10")],
         allowed: CUT_OFF,
-        // Once, user-mode Linux aborted after its guest had passed and halted, when it takes devices away. Since then guests let go of them
-        // before they halt (tests/vm/init); it was not seen again, nor made to happen, in 30 rounds with each driver neither.
+        // Once, user-mode Linux aborted after its guest had passed and halted, when it takes devices away. Since then guests let
+        // go of them before they halt (tests/vm/init); it was not seen again, nor made to happen, in 30 rounds with each driver
+        // neither.
         quick: false,
         ..COMMON
     },
@@ -145,16 +146,16 @@ const SCENARIOS: &[Scenario] = &[
         name: "uml/switch",
         about: "the daemon wants the disk back on virtqueues, again and again, under load",
         script: "switch",
-        event: Event::Meddle,
+        event: Event::FaultProxy,
         only: Only::Rings,
         quick: false,
         ..COMMON
     },
     Scenario {
-        name: "uml/lie",
-        about: "the back end tells a lie of each kind: the disk fails, the machine does not",
-        script: "lie",
-        event: Event::Meddle,
+        name: "uml/faulty-daemon",
+        about: "a fault of each kind from the back end: the disk fails, the machine does not",
+        script: "faulty_daemon",
+        event: Event::FaultProxy,
         allowed: CUT_OFF,
         only: Only::Rings,
         quick: false,
@@ -164,7 +165,7 @@ const SCENARIOS: &[Scenario] = &[
         name: "uml/silent",
         about: "the back end falls silent: the disk fails in time, the machine does not",
         script: "silent",
-        event: Event::Meddle,
+        event: Event::FaultProxy,
         allowed: CUT_OFF,
         only: Only::Rings,
         quick: false,
@@ -205,17 +206,17 @@ const SCENARIOS: &[Scenario] = &[
         about: "two queues: the daemon wants the disk back, as above",
         guest: SMP,
         script: "switch",
-        event: Event::Meddle,
+        event: Event::FaultProxy,
         only: Only::Rings,
         quick: false,
         ..COMMON
     },
     Scenario {
-        name: "qemu/lie",
-        about: "two queues: lies, as above",
+        name: "qemu/faulty-daemon",
+        about: "two queues: faults, as above",
         guest: SMP,
-        script: "lie",
-        event: Event::Meddle,
+        script: "faulty_daemon",
+        event: Event::FaultProxy,
         allowed: CUT_OFF,
         only: Only::Rings,
         quick: false,
@@ -226,7 +227,7 @@ const SCENARIOS: &[Scenario] = &[
         about: "two queues: silence, as above",
         guest: SMP,
         script: "silent",
-        event: Event::Meddle,
+        event: Event::FaultProxy,
         allowed: CUT_OFF,
         only: Only::Rings,
         quick: false,
@@ -234,7 +235,7 @@ const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "uml/foreign",
-        about: "a back end without rings: our driver leaves the device, or keeps it when told to",
+        about: "a back end without rings: our driver leaves the device, or keeps it when asked to",
         script: "foreign",
         only: Only::Foreign,
         ..COMMON
@@ -257,7 +258,7 @@ const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "qemu/one-cpu",
-        about: "one CPU: nobody who polls may keep it to himself",
+        about: "one CPU: no process that polls may keep it to itself",
         guest: qemu(1),
         script: "stress",
         settings: &[("operations", "40")],
@@ -436,7 +437,7 @@ const NOT_WATCHED: [&str; 2] = ["uml/boot", "uml/corrupt"];
 pub(super) fn all() -> Vec<Scenario> {
     let is_watched = |scenario: &&Scenario| scenario.guest == Guest::Uml(Build::Plain) && !NOT_WATCHED.contains(&scenario.name);
     let again = SCENARIOS.iter().filter(is_watched).map(|scenario| Scenario {
-        // A few dozen bytes, once in the life of this program.
+        // A few dozen bytes, once per run of this program.
         name: scenario.name.replacen("uml/", "uml-debug/", 1).leak(),
         guest: Guest::Uml(Build::Debug),
         quick: false,
@@ -456,7 +457,7 @@ mod tests {
         for (index, scenario) in scenarios.iter().enumerate() {
             assert!(scenarios[..index].iter().all(|other| other.name != scenario.name), "{} twice", scenario.name);
             let script = std::path::Path::new(scripts).join(format!("{}.sh", scenario.script));
-            // Scripts about our driver stand beside it.
+            // Scripts about our driver are beside it.
             assert!(script.exists() || scenario.only != Only::Everything, "{}", scenario.name);
             assert!(!scenario.about.is_empty(), "{}", scenario.name);
         }

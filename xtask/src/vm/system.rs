@@ -82,8 +82,8 @@ impl System {
         Ok(system)
     }
 
-    /// Install the driver in a copy of the tree, set up for where its root will be, and make a file system of the copy. All that boots it
-    /// lies in `folder`.
+    /// Install the driver in a copy of the tree, set up for where its root will be, and make a file system of the copy. All that
+    /// boots it is in `folder`.
     pub(super) fn install(&self, root: &Path, folder: &Path, installed: &Installed, disk: RootDisk) -> Result<Boot, String> {
         let tree = folder.join("system");
         step::succeed(Command::new("cp").arg("-a").arg(&self.tree).arg(&tree))?;
@@ -118,7 +118,8 @@ impl System {
     }
 }
 
-/// As the guide says: the disk is moved at boot, before local file systems are mounted. The kernel has no driver for it until then.
+/// As the guide says: the disk is moved at boot, before local file systems are mounted. The kernel has no driver for it until
+/// then.
 fn set_up_unit(tree: &Path) -> Result<(), String> {
     write(&tree.join("etc/initramfs-tools/conf.d/fewer"), "MODULES=list\n")?;
     write(&tree.join("etc/initramfs-tools/modules"), "nvme\next4\n")?;

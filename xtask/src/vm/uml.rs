@@ -25,8 +25,8 @@ const BIG_CPU: Patch = Patch {
     to: "DEFINE_LONGS(HOST_FP_SIZE, 16384)",
 };
 
-/// To see who sleeps in atomic context the kernel counts what forbids it. It could not be interrupted at any place, which the architecture
-/// rightly denies, but is not asked to: it only counts.
+/// To find code that sleeps in atomic context the kernel counts what forbids it. It could not be interrupted at any place, which
+/// the architecture rightly denies, but is not asked to: it only counts.
 const COUNTS_PREEMPTION: Patch = Patch { file: "arch/um/Kconfig", from: "\tselect ARCH_NO_PREEMPT\n", to: "" };
 
 /// A build that takes longer hangs: it is three minutes' work for two CPUs.
@@ -52,7 +52,8 @@ const NOT_COMPILED: [&str; 16] = [
     "tools/testing",
 ];
 
-/// A fault of the architecture that would be reported at each boot, and is of no interest here: the process is new, and nobody else walks there.
+/// A fault of the architecture that would be reported at each boot, and is of no interest here: the process is new, and no other
+/// thread walks there.
 const WALKS_LOCKED: Patch = Patch {
     file: "arch/um/kernel/tlb.c",
     from: "\tfor_each_vma(vmi, vma)\n\t\tfix_range(mm, vma->vm_start, vma->vm_end, 1);\n",
@@ -165,7 +166,7 @@ fn unpack(packages: &Packages, folder: &Path, tree: &Path) -> Result<(), Unready
     tar.arg(format!("--exclude={PACKAGE}/Documentation/*.[rty]*"));
     step::succeed(tar.arg("--extract").arg("--file").arg(package.join(format!("{PACKAGE}.tar.xz"))))?;
     fs::rename(folder.join(PACKAGE), tree).map_err(|error| format!("{PACKAGE} unpacks to another name: {error}"))?;
-    // 139 MB that nobody reads again.
+    // 139 MB that are not read again.
     let _ = fs::remove_dir_all(package);
     Ok(())
 }

@@ -49,7 +49,7 @@ pub fn choose_cpus() -> Result<[usize; 2], String> {
     }
 }
 
-/// What the two processes tell each other beside the mechanism.
+/// What the two processes share beside the mechanism.
 struct Control {
     server_is_ready: AtomicU64,
     /// All messages of the stream were received and checked.
@@ -60,12 +60,12 @@ type ClientWork<E> = fn(&mut E, &Plan, &Control) -> Result<Outcome, String>;
 type ServerWork<E> = fn(&mut E, &Plan, &Control) -> Result<(), String>;
 
 fn run<C: Mechanism>(plan: &Plan, client: ClientWork<C::End>, server: ServerWork<C::End>) -> Result<Outcome, String> {
-    process::run_alone(LIMIT, |mouth| process::caught(|| conduct::<C>(plan, mouth, client, server)))
+    process::run_alone(LIMIT, |writer| process::caught(|| conduct::<C>(plan, writer, client, server)))
 }
 
 fn conduct<C: Mechanism>(
     plan: &Plan,
-    mouth: &ReportWriter,
+    writer: &ReportWriter,
     client: ClientWork<C::End>,
     server: ServerWork<C::End>,
 ) -> Result<Outcome, String> {
@@ -83,7 +83,7 @@ fn conduct<C: Mechanism>(
     let child = process::fork(|| {
         let served = process::caught(|| mechanism.take().map_or(Ok(()), serve));
         if let Err(error) = served {
-            mouth.say(&Err(error));
+            writer.send(&Err(error));
         }
     })?;
     let Some(mechanism) = mechanism.take() else { return Err("the mechanism is gone".to_owned()) };

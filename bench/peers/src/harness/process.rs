@@ -1,4 +1,4 @@
-//! Processes: one that does a job and may die of it, and its second half.
+//! Processes: one that does a job and may crash, and its second half.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -19,19 +19,19 @@ type Report = Result<Outcome, String>;
 ///
 /// A mechanism that crashes, hangs, or leaves threads and handlers behind spoils its own row only.
 pub(super) fn run_alone(limit: Duration, work: impl FnOnce(&ReportWriter) -> Report) -> Report {
-    let (ear, mouth) =
+    let (reader, writer) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|error| format!("cannot make a pipe: {error}"))?;
     let words = rustix::fs::memfd_create("fipsee-peers-stderr", MemfdFlags::CLOEXEC);
     let words = words.map_err(|error| format!("cannot make a memory file: {error}"))?;
-    let mouth = ReportWriter(File::from(mouth));
+    let writer = ReportWriter(File::from(writer));
     let child = fork(|| {
-        // What a library prints would stand in the middle of the table.
+        // What a library prints would be in the middle of the table.
         let redirected = rustix::stdio::dup2_stdout(&words).and_then(|()| rustix::stdio::dup2_stderr(&words));
-        let report = redirected.map_err(|error| format!("cannot redirect the output: {error}")).and_then(|()| work(&mouth));
-        mouth.say(&report);
+        let report = redirected.map_err(|error| format!("cannot redirect the output: {error}")).and_then(|()| work(&writer));
+        writer.send(&report);
     })?;
-    drop(mouth);
-    let report = listen(&ear, limit);
+    drop(writer);
+    let report = listen(&reader, limit);
     // It has said everything, or is to say no more.
     let _ = rustix::process::kill_process(child, Signal::KILL);
     let _ = rustix::process::waitpid(Some(child), WaitOptions::empty());
@@ -42,7 +42,7 @@ pub(super) fn run_alone(limit: Duration, work: impl FnOnce(&ReportWriter) -> Rep
 pub(super) struct ReportWriter(File);
 
 impl ReportWriter {
-    pub(super) fn say(&self, report: &Report) {
+    pub(super) fn send(&self, report: &Report) {
         if let Ok(mut line) = serde_json::to_vec(report) {
             line.push(b'\n');
             let _ = (&self.0).write_all(&line);
@@ -50,7 +50,7 @@ impl ReportWriter {
     }
 }
 
-/// Run `work` in a forked process that dies with this one.
+/// Run `work` in a forked process that is killed with this one.
 ///
 /// # Errors
 /// There is no room for another process.
@@ -99,7 +99,7 @@ pub fn bind_to(cpus: &[usize]) -> Result<(), String> {
 }
 
 /// The first report of an error, or the report of success.
-fn listen(ear: &OwnedFd, limit: Duration) -> Report {
+fn listen(reader: &OwnedFd, limit: Duration) -> Report {
     let until = Instant::now() + limit;
     let mut text = Vec::new();
     loop {
@@ -109,19 +109,19 @@ fn listen(ear: &OwnedFd, limit: Duration) -> Report {
         }
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(format!("not done after {} s: a message was lost, or nobody answers", limit.as_secs()));
+            return Err(format!("not done after {} s: a message was lost, or the peer does not answer", limit.as_secs()));
         }
-        let mut watched = [PollFd::new(ear, PollFlags::IN)];
+        let mut watched = [PollFd::new(reader, PollFlags::IN)];
         let timeout =
             Timespec { tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX), tv_nsec: i64::from(left.subsec_nanos()) };
         if !matches!(rustix::event::poll(&mut watched, Some(&timeout)), Ok(1..)) {
             continue;
         }
         let mut bytes = [0; 4096];
-        match rustix::io::read(ear, &mut bytes) {
+        match rustix::io::read(reader, &mut bytes) {
             Ok(0) => return Err("it died".to_owned()),
             Ok(count) => text.extend(&bytes[..count]),
-            Err(error) => return Err(format!("cannot hear of it: {error}")),
+            Err(error) => return Err(format!("cannot receive its report: {error}")),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Memory that both processes see at the same address: mapped before the second is forked.
 //!
 //! Queues that were made for threads allocate their memory themselves. While [`in_shared_memory`] runs, the global
-//! allocator serves from such a mapping, so that they work between two processes like everybody else.
+//! allocator serves from such a mapping, so that they work between two processes as the others do.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -4,7 +4,7 @@
 /// none unless the two sides share a CPU or something else runs there.
 const LOOKS_PER_YIELD: u32 = 4096;
 
-/// Counts empty looks. Everybody who polls pauses between two looks, as their documentation and Intel's manual advise.
+/// Counts empty looks. Every mechanism that polls pauses between two looks, as their documentation and Intel's manual advise.
 #[derive(Debug, Default)]
 pub struct SpinBackoff {
     looks: u32,

@@ -1,6 +1,6 @@
 //! Aeron IPC: its C client and its C media driver. The settings of its ping-pong sample: an exclusive publication each way
-//! whose messages are claimed and written in place, polling without idling. The driver is a third process; messages do not
-//! pass through it, but it tells the publisher how far the subscriber is. With two CPUs, both of which poll, it cannot have
+//! with messages claimed and written in place, polling without idling. The driver is a third process; messages do not
+//! pass through it, but it reports to the publisher how far the subscriber is. With two CPUs, both polling, it cannot have
 //! one for itself: it runs in one thread on either, with the idle strategy that is meant for shared CPUs. The client's
 //! conductor is invoked, so that it has no thread.
 
@@ -46,12 +46,12 @@ fn succeed(what: &str, code: c_int) -> Result<(), String> {
     }
     // SAFETY: always allowed.
     let text = unsafe { sys::aeron_errmsg() };
-    // SAFETY: it ends with a zero and lives until the next call in this thread.
+    // SAFETY: it ends with a zero and is valid until the next call in this thread.
     let text = unsafe { CStr::from_ptr(text) };
     Err(format!("cannot {what}: {}", text.to_string_lossy()))
 }
 
-/// Files of drivers whose benchmark was killed.
+/// Files of drivers left by a benchmark that was killed.
 fn remove_leftovers() {
     for entry in std::fs::read_dir(FOLDER).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -200,14 +200,14 @@ struct PollBuffer<'a> {
     count: usize,
 }
 
-extern "C" fn on_fragment(inbox: *mut c_void, bytes: *const u8, length: usize, _: *mut sys::aeron_header_t) {
-    // SAFETY: the inbox that `receive` gave to the poll that calls us.
-    let inbox = unsafe { &mut *inbox.cast::<PollBuffer<'_>>() };
+extern "C" fn on_fragment(poll_buffer: *mut c_void, bytes: *const u8, length: usize, _: *mut sys::aeron_header_t) {
+    // SAFETY: the buffer that `receive` gave to the poll that calls us.
+    let poll_buffer = unsafe { &mut *poll_buffer.cast::<PollBuffer<'_>>() };
     // SAFETY: Aeron hands out a whole fragment of that length.
     let fragment = unsafe { &*slice_from_raw_parts(bytes, length) };
-    let (Some(place), Some(payload)) = (inbox.into.get_mut(inbox.count), fragment.first_chunk()) else { return };
+    let (Some(place), Some(payload)) = (poll_buffer.into.get_mut(poll_buffer.count), fragment.first_chunk()) else { return };
     *place = Message::from_payload(payload);
-    inbox.count += 1;
+    poll_buffer.count += 1;
 }
 
 impl End for AeronEnd {
@@ -217,7 +217,7 @@ impl End for AeronEnd {
         for message in messages {
             let mut claim = sys::aeron_buffer_claim_t { frame_header: null_mut(), data: null_mut(), length: 0 };
             // Back pressure, or the end of a term: again.
-            // SAFETY: the publication lives as long as we; an out-pointer.
+            // SAFETY: the publication exists as long as self; an out-pointer.
             while unsafe { sys::aeron_exclusive_publication_try_claim(self.publication, PAYLOAD_BYTES, &raw mut claim) } < 0 {
                 backoff.pause();
             }
@@ -231,18 +231,19 @@ impl End for AeronEnd {
     #[inline(always)]
     fn receive(&mut self, into: &mut [Message]) -> usize {
         let limit = into.len();
-        let mut inbox = PollBuffer { into, count: 0 };
+        let mut poll_buffer = PollBuffer { into, count: 0 };
         let mut backoff = SpinBackoff::default();
-        while inbox.count == 0 {
-            // SAFETY: the subscription lives as long as we; the handler gets the inbox during this call only.
-            let polled =
-                unsafe { sys::aeron_subscription_poll(self.subscription, Some(on_fragment), (&raw mut inbox).cast(), limit) };
+        while poll_buffer.count == 0 {
+            // SAFETY: the subscription exists as long as self; the handler gets the buffer during this call only.
+            let polled = unsafe {
+                sys::aeron_subscription_poll(self.subscription, Some(on_fragment), (&raw mut poll_buffer).cast(), limit)
+            };
             assert!(polled >= 0, "cannot poll the subscription");
             if polled == 0 {
                 backoff.pause();
             }
         }
-        inbox.count
+        poll_buffer.count
     }
 }
 

@@ -96,7 +96,7 @@ fn take(
     count
 }
 
-/// One ring, whose reader says now and then which slots are free.
+/// One ring. Its reader says now and then which slots are free.
 pub struct Stream(Arc<Region>);
 
 /// One side of it.
@@ -130,7 +130,7 @@ impl End for StreamEnd {
         let mut backoff = SpinBackoff::default();
         if let [message] = messages {
             while let Err(error) = writer.try_publish(message) {
-                assert_eq!(error, StreamError::Full, "the reader's counter lies");
+                assert_eq!(error, StreamError::Full, "the reader's counter is wrong");
                 backoff.pause();
             }
             return;

@@ -62,7 +62,7 @@ impl End for BounceEnd {
         while self.theirs.load(Ordering::Acquire) != expected {
             backoff.pause();
         }
-        // What the harness wants to see: the number that came stands for a whole message.
+        // What the harness wants to see: the number that came represents a whole message.
         into[0] = match self.side {
             Side::Client => answer_to(&call(self.sequence - 1)),
             Side::Server => call(self.sequence),

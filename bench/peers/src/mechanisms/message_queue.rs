@@ -1,5 +1,5 @@
 //! POSIX message queues, one each way: blocking as they are used, or polled. They hold ten messages, what the kernel allows
-//! everybody (`/proc/sys/fs/mqueue/msg_max`): too few for bursts, since both sides would wait for room, for ever.
+//! all users (`/proc/sys/fs/mqueue/msg_max`): too few for bursts, since both sides would wait for room, for ever.
 
 use std::ffi::CString;
 use std::io::{Error, ErrorKind};

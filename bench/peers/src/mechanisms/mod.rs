@@ -1,4 +1,4 @@
-//! Who takes part, one file each or one for a family. Each says how it is used, and that this is how its own documentation
+//! The mechanisms, one file each or one for a family. Each says how it is used, and that this is how its own documentation
 //! uses it for the least latency.
 
 #[cfg(feature = "aeron")]
@@ -94,7 +94,7 @@ impl Entry {
         self
     }
 
-    #[allow(dead_code, reason = "where every library is there, nobody is missing")]
+    #[allow(dead_code, reason = "where every library is there, none is missing")]
     const fn missing(mut self, what_to_do: &'static str) -> Self {
         self.missing = Some(what_to_do);
         self
@@ -123,7 +123,7 @@ pub mod names {
     pub const POLLED_BYTES: [&str; 3] = ["pipe, polled", "Unix stream, polled", "Unix seqpacket, polled"];
 }
 
-/// Everybody.
+/// All mechanisms.
 #[must_use]
 pub fn all() -> Vec<Entry> {
     let mut all = ours();

@@ -1,4 +1,4 @@
-//! Notifications of the kernel that carry no message: eventfd, futex, io_uring's MSG_RING. The messages stand in slots of
+//! Notifications of the kernel that carry no message: eventfd, futex, io_uring's MSG_RING. The messages are in slots of
 //! shared memory; a notification says how many more are there. Both sides sleep in the kernel while they wait, which is
 //! what these are for: a reader that polls the slots would need none of them.
 
@@ -14,7 +14,7 @@ use crate::harness::{End, Mechanism, Plan, Side, shared};
 
 /// One direction of notifications.
 pub trait Notification: Sized {
-    /// A pair of ends, the first for who notifies, made before the fork.
+    /// A pair of ends, the first for the notifier, made before the fork.
     type Shared;
 
     /// Make it.
@@ -22,7 +22,7 @@ pub trait Notification: Sized {
     /// # Errors
     /// Why it cannot be had on this machine.
     fn share() -> Result<Self::Shared, String>;
-    /// The end of whoever notifies (`true`), or waits.
+    /// The end of the notifier (`true`), or of the waiter.
     fn open(shared: Self::Shared, notifies: bool) -> Self;
     /// There are `count` more.
     fn notify(&mut self, count: u32);
@@ -57,7 +57,7 @@ impl Notification for EventFd {
     }
 }
 
-/// A counter in shared memory and the sleep on it. As in a semaphore, whoever notifies calls the kernel only if somebody
+/// A counter in shared memory and the sleep on it. As in a semaphore, the notifier calls the kernel only if the waiter
 /// sleeps.
 pub struct Futex {
     shared: &'static Semaphore,
@@ -107,7 +107,7 @@ impl Notification for Futex {
 /// Completions that a ring holds: more than slots, so that none is ever refused.
 const RING_COMPLETIONS: u32 = 16_384;
 
-/// A completion posted from the one's ring to the other's: IORING_OP_MSG_RING. Whoever waits sleeps in io_uring_enter.
+/// A completion posted from the one's ring to the other's: IORING_OP_MSG_RING. The waiter sleeps in io_uring_enter.
 /// The rings are made before the fork, since a ring is named by a descriptor.
 pub struct MsgRing {
     ours: IoUring,
@@ -133,7 +133,7 @@ impl Notification for MsgRing {
 
     fn notify(&mut self, count: u32) {
         let target = types::Fd(self.theirs.as_raw_fd());
-        // No completion of its own on success: nobody waits for it.
+        // No completion of its own on success: it is not waited for.
         let entry = opcode::MsgRingData::new(target, count.cast_signed(), 0, None).build();
         let entry = entry.flags(io_uring::squeue::Flags::SKIP_SUCCESS);
         // SAFETY: it refers to no memory.

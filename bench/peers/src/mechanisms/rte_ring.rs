@@ -1,5 +1,5 @@
 //! DPDK's rte_ring, through `c/rte_ring.c`: the fastest of its modes, one producer and one consumer, elements of a cache
-//! line, bursts. It stands in memory that both processes map; DPDK's own memory would be huge pages, which do not help here.
+//! line, bursts. It is in memory that both processes map; DPDK's own memory would be huge pages, which do not help here.
 
 use std::ffi::{c_int, c_uint, c_void};
 

@@ -35,7 +35,7 @@ impl Mechanism for Ucx {
         // SAFETY: zeroed memory of the size it wants, and an out-pointer.
         let end = unsafe { peers_ucx_open(self.0, side, plan.slots, &raw mut error) };
         if end.is_null() {
-            // SAFETY: where there is no end, there is a text, which lives for ever.
+            // SAFETY: where there is no end, there is a static text.
             let text = unsafe { CStr::from_ptr(error) };
             return Err(format!("UCX: {}", text.to_string_lossy()));
         }

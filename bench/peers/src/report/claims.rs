@@ -23,12 +23,12 @@ impl Claim {
         Self { text: text.into(), value, limit, at_most: true }
     }
 
-    /// The least of several ratios, and whose it is. All of `wanted` must have been measured.
+    /// The least of several ratios, and its name. All of `wanted` must have been measured.
     fn at_least(limit: f64, text: &str, ratios: Vec<(String, Option<f64>)>) -> Self {
         let all: Option<Vec<(String, f64)>> = ratios.into_iter().map(|(name, ratio)| Some((name, ratio?))).collect();
         let least = all.unwrap_or_default().into_iter().min_by(|a, b| a.1.total_cmp(&b.1));
-        let whose = least.as_ref().map(|(name, _)| format!(" (least: {name})")).unwrap_or_default();
-        Self { text: format!("{text}{whose}"), value: least.map(|(_, ratio)| ratio), limit, at_most: false }
+        let of_which = least.as_ref().map(|(name, _)| format!(" (least: {name})")).unwrap_or_default();
+        Self { text: format!("{text}{of_which}"), value: least.map(|(_, ratio)| ratio), limit, at_most: false }
     }
 
     fn holds(&self) -> Option<bool> {

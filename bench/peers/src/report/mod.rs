@@ -19,11 +19,11 @@ pub(crate) struct Run {
     pub(crate) machine: Value,
     pub(crate) rounds: usize,
     pub(crate) cpus: [usize; 2],
-    /// Everybody, all rounds: its results are kept under the name of the benchmark.
+    /// All mechanisms, all rounds: its results are kept under the name of the benchmark.
     pub(crate) is_whole: bool,
 }
 
-/// Print the run, append it to the results, draw it; `false` when somebody failed.
+/// Print the run, append it to the results, draw it; `false` when a mechanism failed.
 pub(crate) fn write(run: &Run, folder: &Path, as_json: bool) -> Result<bool, String> {
     let claims = claims::all(&run.entries, &run.results);
     let entry = to_json(run, &claims);

@@ -1,4 +1,4 @@
-//! The picture of a run: the round trip of one message, messages per second one way, everybody on a line of its own.
+//! The picture of a run: the round trip of one message, messages per second one way, each mechanism on a line of its own.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -21,7 +21,7 @@ const FOOT: i32 = 66;
 const LABEL_X: i32 = 24;
 const LATENCY: Panel = Panel { left: 260, width: 390 };
 const RATE: Panel = Panel { left: 750, width: 340 };
-/// The ring whose streams are shown, of those who choose.
+/// The ring with the streams that are shown, of the mechanisms that choose.
 const SLOTS: u32 = 1024;
 
 /// Opaque, so that it reads alike on light and dark pages.
@@ -193,7 +193,7 @@ fn paint_row(
 }
 
 impl Panel {
-    /// Where `value` lies, logarithmically.
+    /// The place of `value`, logarithmically.
     #[expect(clippy::cast_possible_truncation, reason = "a pixel of a panel, clamped to it")]
     fn place(self, value: f64, range: Decades) -> i32 {
         let share = (value.log10() - f64::from(range.from)) / f64::from(range.to - range.from);

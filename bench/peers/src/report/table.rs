@@ -16,7 +16,7 @@ pub(crate) fn write(text: &mut String, run: &Run) {
         text,
         "Messages of 60 bytes between two processes, on CPU {client} and CPU {server}. Cycles of the time-stamp counter per message,\n\
          medians of {} rounds; xF: times what {} takes, median of the rounds' ratios; '-': makes no sense or was not\n\
-         asked for; *: through buffers whose size we do not choose, compared with our ring of 64 slots, our slowest.\n",
+         asked for; *: through buffers of a size that we do not choose, compared with our ring of 64 slots, our slowest.\n",
         run.rounds,
         names::RING
     );
@@ -75,7 +75,7 @@ fn write_streams(text: &mut String, run: &Run, entry: &Entry) {
     for batch in [BURST, 1] {
         text.push('|');
         for slots in STREAM_SLOTS {
-            // A buffer of its own size is measured once, and stands where our smallest ring does.
+            // A buffer of its own size is measured once, and is in the place of our smallest ring.
             let is_own = !entry.chooses_slots;
             let measure = Measure::Stream { batch, slots: Some(slots).filter(|_| !is_own) };
             let is_shown = !is_own || slots == STREAM_SLOTS[0];

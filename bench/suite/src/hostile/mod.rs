@@ -1,14 +1,15 @@
-//! `cargo xtask bench hostile`: what a client that lies costs one that does not, and when the daemon is rid of it.
+//! `cargo xtask bench hostile`: what a faulty client costs a correct one, and when the daemon has released it.
 //!
-//! The victim's throughput is measured beside each liar and beside the liar's *twin*, a client that does as much and tells the truth: both
-//! take time from the victim by being there, which the scheduler and the worker share out and no daemon can prevent. What the lie costs is the
-//! ratio of the two. The daemon's worker has a CPU of its own; liar and twin have another, or share the victim's.
+//! The victim's throughput is measured beside each faulty peer and beside its *baseline*, a correct client that does as much:
+//! both take time from the victim by being there, which the scheduler and the worker share out and no daemon can prevent. What
+//! the fault costs is the ratio of the two. The daemon's worker has a CPU of its own; faulty peer and baseline have another, or
+//! share the victim's.
 //!
-//! Where they share it (two CPUs), requests per second say how the scheduler divides that CPU, and no more. What the claim is about is requests
-//! per second of the victim's own processor time (`victim`): that also runs while the worker makes the victim wait. What it cannot show there: a
-//! liar that acts in the same instant as the victim. The two take turns, by milliseconds, so of the liar's requests, bells and packets the
-//! victim meets what the worker and the daemon's other threads still have to do when its own turn comes. On three CPUs and more liar and victim run at once, and
-//! the same ratio shows all.
+//! Where they share it (two CPUs), requests per second say how the scheduler divides that CPU, and no more. What the claim is
+//! about is requests per second of the victim's own processor time (`victim`): that also runs while the worker makes the victim
+//! wait. What it cannot show there: a faulty peer that acts in the same instant as the victim. The two take turns, by
+//! milliseconds, so of the peer's requests, doorbells and packets the victim meets what the worker and the daemon's other threads
+//! still have to do when its own turn comes. On three CPUs and more peer and victim run at once, and the same ratio shows all.
 
 mod neighbour;
 mod report;
@@ -58,7 +59,7 @@ struct Bench {
     results: Results,
 }
 
-/// All that is told to a daemon.
+/// All faults.
 fn faults() -> impl Iterator<Item = &'static InjectedFault> {
     clients::FAULTS.iter().chain(guests::FAULTS)
 }
@@ -107,9 +108,10 @@ impl Bench {
         self.results.add(candidate, P99, measured.latency_p99_ns);
     }
 
-    /// One lie in one round: liar and twin one right after the other, so that both find the machine the same; which comes first changes.
+    /// One fault in one round: faulty peer and baseline one right after the other, so that both find the machine the same; which
+    /// comes first changes.
     fn measure(&mut self, fault: &InjectedFault, round: usize) -> Result<(), String> {
-        let baseline = fault.baseline.ok_or("a lie has a twin")?;
+        let baseline = fault.baseline.ok_or("a fault has a baseline")?;
         self.alone(fault)?;
         if round.is_multiple_of(2) {
             self.beside(fault, baseline, BASELINE)?;
@@ -125,13 +127,13 @@ impl Bench {
         let released = faults.iter().filter_map(|fault| Some(self.results.get(&named(fault, FAULTY), RELEASED)?.median()));
         vec![
             Claim {
-                text: "requests per own CPU second beside the worst lie, of those beside its twin",
+                text: "requests per own CPU second beside the worst fault, of those beside its baseline",
                 value: shares.reduce(f64::min),
                 limit: 0.9,
                 at_most: false,
             },
             Claim {
-                text: "ms until nothing of the slowest liar is left, median of rounds",
+                text: "ms until nothing of the slowest faulty peer is left, median of rounds",
                 value: released.reduce(f64::max),
                 limit: 1000.0,
                 at_most: true,
@@ -151,10 +153,10 @@ impl Bench {
 }
 
 const ALONE: &str = "alone";
-const BASELINE: &str = "beside the honest twin";
-const FAULTY: &str = "beside the liar";
+const BASELINE: &str = "beside the baseline";
+const FAULTY: &str = "beside the faulty peer";
 
-/// The median over the rounds of the ratio of liar to `of`.
+/// The median over the rounds of the ratio of the faulty peer to `of`.
 fn share(results: &Results, fault: &InjectedFault, of: &str, metric: &str) -> Option<f64> {
     let faulty = results.get(&named(fault, FAULTY), metric)?;
     Some(faulty.ratio_to(results.get(&named(fault, of), metric)?))

@@ -1,4 +1,4 @@
-//! A liar or a twin, in a process of its own.
+//! A faulty peer or a baseline, in a process of its own.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -58,14 +58,14 @@ impl Drop for Neighbour {
 /// Be a neighbour: begin again whenever the daemon has closed the channel, until killed.
 pub(crate) fn be_neighbour(name: &str, socket: &Path) -> Result<(), String> {
     let mut all = super::faults().flat_map(|fault| std::iter::once(fault).chain(fault.baseline));
-    let fault = all.find(|fault| fault.name == name).ok_or_else(|| format!("no lie '{name}'"))?;
+    let fault = all.find(|fault| fault.name == name).ok_or_else(|| format!("no fault '{name}'"))?;
     println!("begin");
     let stop = AtomicBool::new(false);
     let mut failures = 0;
     loop {
         match fault.inject(socket, "neighbour", &mut Until::times(u64::MAX, &stop)) {
             Ok(()) => {}
-            // Who comes again faster than the daemon lets go of the last may be refused now and then.
+            // A peer that connects again faster than the daemon releases its last connection may be refused now and then.
             Err(_) if failures < MOST_FAILURES => failures += 1,
             Err(error) => return Err(format!("{name}: {error}")),
         }

@@ -1,4 +1,4 @@
-//! What was measured, for who looks at it and for docs/reliability.md.
+//! What was measured, for the terminal and for docs/reliability.md.
 
 use fipsee_hostile::fault::InjectedFault;
 
@@ -13,12 +13,12 @@ fn percent_of_baseline(results: &Results, fault: &InjectedFault, metric: &str) -
     100.0 * share(results, fault, BASELINE, metric).unwrap_or(f64::NAN)
 }
 
-/// A line for each lie.
+/// A line for each fault.
 pub(super) fn print(faults: &[&InjectedFault], results: &Results) {
     println!("\nthe victim's requests, in thousands: per second of its own processor time, and per second; medians of rounds\n");
     println!(
         "{:<50} {:>9} {:>9} {:>9} {:>8} | {:>9} {:>9} {:>8} | {:>9} {:>9} | {:>11}",
-        "lie", "alone", "twin", "liar", "of twin", "twin", "liar", "of twin", "p99 twin", "p99 liar", "released ms"
+        "fault", "alone", "base", "faulty", "of base", "base", "faulty", "of base", "p99 base", "p99 fault", "released ms"
     );
     for fault in faults {
         let thousands = |of: &str, metric: &str| median(results, fault, of, metric) / 1e3;

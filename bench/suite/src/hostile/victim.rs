@@ -1,9 +1,9 @@
-//! The client that behaves, and what it counts.
+//! The correct client, and what it counts.
 //!
-//! It reads blocks at random and looks for answers without ever giving its CPU away: no sleep, no `sched_yield`. Where it shares that CPU with the
-//! neighbour, the scheduler takes it away all the same, and how often is no matter of the daemon's. So beside requests per second it counts
-//! requests per second of its own processor time (`CLOCK_THREAD_CPUTIME_ID`): that runs while the victim looks in vain because the worker is busy
-//! with the neighbour, and stands still while the neighbour has the victim's CPU.
+//! It reads blocks at random and looks for answers without ever giving its CPU away: no sleep, no `sched_yield`. Where it shares
+//! that CPU with the neighbour, the scheduler takes it away all the same, and how often is no matter of the daemon's. So beside
+//! requests per second it counts requests per second of its own processor time (`CLOCK_THREAD_CPUTIME_ID`): that runs while the
+//! victim looks in vain because the worker is busy with the neighbour, and stops while the neighbour has the victim's CPU.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -17,17 +17,17 @@ use rustix::time::{ClockId, clock_gettime};
 /// Requests the victim has outstanding.
 const DEPTH: u32 = 32;
 const BLOCK_BYTES: u64 = 4096;
-/// Between two looks of a victim that has its CPU a microsecond passes, or two; longer, and somebody else had it. What the worker
-/// answered meanwhile is up to `DEPTH` requests for no time of the victim's own, so it is not counted there.
+/// Between two looks of a victim that has its CPU a microsecond passes, or two; longer, and another thread had it. What the
+/// worker answered meanwhile is up to `DEPTH` requests for no time of the victim's own, so it is not counted there.
 const AWAY: Duration = Duration::from_micros(10);
-/// Looks between two questions whether all this takes too long.
+/// Looks between two checks of the timeout.
 const LOOKS_PER_CHECK: u32 = 1 << 20;
 /// Longer than this no answer is waited for.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// The longest latency that is told from others.
+/// The longest latency that is distinguished.
 const LONGEST_NS: u64 = 10_000_000_000;
 
-/// The client that behaves: random reads of 4 KiB.
+/// The correct client: random reads of 4 KiB.
 pub(super) struct Victim {
     disk: Disk,
     queue: Queue,
@@ -44,7 +44,7 @@ pub(super) struct Measured {
     pub(super) rate: f64,
     /// Requests per second of its own processor time.
     pub(super) rate_of_own: f64,
-    /// 99 of 100 requests were answered so soon, of those during which nobody took its CPU.
+    /// 99 of 100 requests were answered so soon, of those during which no other thread took its CPU.
     pub(super) latency_p99_ns: f64,
 }
 
@@ -92,7 +92,7 @@ impl Victim {
         })
     }
 
-    /// Ask for as much as may be outstanding. The first of each burst carries the time, and stands for its latency.
+    /// Ask for as much as may be outstanding. The first of each burst carries the time, and gives its latency.
     fn fill(&mut self, now: u64) -> Result<(), String> {
         let sectors = BLOCK_BYTES / 512;
         let blocks = self.disk.info().sector_count / sectors;

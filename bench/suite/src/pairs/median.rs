@@ -4,9 +4,9 @@ use fipsee::load::count_f64;
 
 /// The median of ticks that were recorded so often each, in ascending order.
 ///
-/// On Zen the time-stamp counter moves in steps of 26, so that the middle value stays for a change of 5 % or jumps by as much. Within the
-/// step that holds the median, the counts say how much of it lies below: as if its requests were spread evenly from the middle between this
-/// value and the one before to the middle between it and the next.
+/// On Zen the time-stamp counter moves in steps of 26, so that the middle value stays for a change of 5 % or jumps by as much.
+/// Within the step that holds the median, the counts say how much of it is below: as if its requests were spread evenly from the
+/// middle between this value and the one before to the middle between it and the next.
 pub(super) fn within_step(counts: &[(u64, u64)]) -> Option<f64> {
     let half = count_f64(counts.iter().map(|(_, count)| count).sum()) / 2.0;
     let mut below = 0.0;
@@ -56,7 +56,7 @@ mod tests {
         assert_eq!(within_step(&[(520, 7)]), Some(520.0));
         assert_eq!(within_step(&[(494, 0), (520, 7)]), Some(520.0));
         assert_eq!(within_step(&[]), None);
-        // A quarter of the requests lies below: the median is a third into the step from 507 to 533.
+        // A quarter of the requests is below: the median is a third into the step from 507 to 533.
         assert_eq!(within_step(&[(494, 25), (520, 75)]), Some(507.0 + 26.0 / 3.0));
     }
 }

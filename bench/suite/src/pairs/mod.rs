@@ -1,8 +1,8 @@
 //! `cargo xtask bench pairs OLD NEW`: is the new daemon as fast as the old one?
 //!
-//! Old and new are measured one right after the other, by the same client unless each brings its own, and what is compared is the ratio of the two: what
-//! the machine does from minute to minute falls out. What it does within a pair does not, so one line is bounced before,
-//! between and after, and pairs during which that changed are left out.
+//! Old and new are measured one right after the other, by the same client unless each brings its own, and what is compared is the
+//! ratio of the two: what the machine does from minute to minute falls out. What it does within a pair does not, so one line is
+//! bounced before, between and after, and pairs during which that changed are left out.
 
 mod median;
 mod report;
@@ -39,7 +39,7 @@ pub(crate) struct Options {
     /// Let `fipsee bench` of these two programs be the clients of disks, old and new, instead of this program for both.
     #[arg(long, num_args = 2, value_names = ["OLD", "NEW"])]
     clients: Vec<PathBuf>,
-    /// Only workloads whose name contains this; may be given several times.
+    /// Only workloads with this in their name; may be given several times.
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
     /// Seconds per measurement.
@@ -117,7 +117,7 @@ impl Options {
     fn make_file(&self) -> Result<FilledFile, String> {
         let directory = self.directory.clone().unwrap_or_else(std::env::temp_dir);
         if self.directory.is_none() && ["tmpfs", "ramfs"].contains(&generator::file_system(&directory).as_str()) {
-            return Err(format!("{} lies in memory; name a folder on a disk with --directory", directory.display()));
+            return Err(format!("{} is in memory; name a folder on a disk with --directory", directory.display()));
         }
         let name = format!("fipsee-bench-pairs-{}.img", std::process::id());
         FilledFile::create(directory.join(name), FILE_MEBIBYTES)

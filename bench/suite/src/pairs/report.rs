@@ -70,7 +70,7 @@ pub(super) fn judge(measured: &[Measured], states: States) -> Result<String, Str
     };
     let (slower, undecided) = (with(Verdict::Slower), with(Verdict::Undecided));
     if !slower.is_empty() {
-        return Err(format!("slower than before: {}; the whole interval of the ratio lies beyond 1.02", slower.join("; ")));
+        return Err(format!("slower than before: {}; the whole interval of the ratio is beyond 1.02", slower.join("; ")));
     }
     if !undecided.is_empty() {
         return Ok(format!(

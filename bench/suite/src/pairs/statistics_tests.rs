@@ -15,8 +15,8 @@ fn numbers(count: u32) -> Vec<f64> {
 
 #[test]
 fn interval_is_that_of_the_exact_distribution_of_resampled_medians() {
-    // The median of a sample of n drawn from n is at most the k-th value as often as Binomial(n, k/n) is n/2 and more: of 11 values
-    // 0.007 for k = 2 and 0.051 for k = 3, of 41 0.018 for k = 14 and 0.039 for k = 15.
+    // The median of a sample of n drawn from n is at most the k-th value as often as Binomial(n, k/n) is n/2 and more: of 11
+    // values 0.007 for k = 2 and 0.051 for k = 3, of 41 0.018 for k = 14 and 0.039 for k = 15.
     assert_eq!(Estimate::of(&numbers(11)), Some(estimate(6.0, 3.0, 9.0)));
     assert_eq!(Estimate::of(&numbers(41)), Some(estimate(21.0, 15.0, 27.0)));
 }
@@ -49,7 +49,7 @@ fn median_of_ratios_is_the_same_whichever_way_they_are_taken() {
 }
 
 #[test]
-fn slower_is_what_lies_beyond_the_limit_with_its_whole_interval() {
+fn slower_means_beyond_the_limit_with_the_whole_interval() {
     let verdict = |ratio, from, to| Verdict::of(Some(&estimate(ratio, from, to)));
     assert_eq!(verdict(1.03, 1.021, 1.04), Verdict::Slower);
     assert_eq!(verdict(1.03, 1.01, 1.05), Verdict::Same, "part of the interval is within it");

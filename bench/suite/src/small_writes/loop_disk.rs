@@ -1,4 +1,4 @@
-//! A file system on a loop device whose sectors are as large as wanted: what a disk looks like that takes no less than 4 KiB.
+//! A file system on a loop device with sectors as large as wanted, like a disk that takes no less than 4 KiB.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

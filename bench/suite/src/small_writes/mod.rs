@@ -38,7 +38,7 @@ pub(crate) struct Settings {
     pub(crate) memory_directory: PathBuf,
 }
 
-/// Where the file lies.
+/// The place of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TestDevice {
     /// The folder that the user chose.
@@ -70,7 +70,7 @@ impl TestDevice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Client {
     FipSee,
-    /// Submits and takes one by one, as it does when nobody says otherwise.
+    /// Submits and takes one by one, as it does by default.
     Fio,
     FioInBatches,
 }
@@ -112,7 +112,7 @@ fn name(client: Client, load: &Load) -> String {
 
 struct Bench {
     settings: Settings,
-    // The daemon ends before its files go, and these before what they lie on.
+    // The daemon ends before its files go, and these before what is below them.
     daemon: Daemon,
     files: Vec<(TestDevice, FilledFile)>,
     _loops: Vec<LoopDisk>,
@@ -140,7 +140,7 @@ pub(crate) fn run(settings: Settings) -> Result<(), String> {
     bench.results.print();
     bench.skips.iter().for_each(|(name, reason)| println!("skipped: {name}: {reason}"));
     if bench.results.series.is_empty() {
-        return Err("nothing was measured; the reasons stand above, or --only leaves nothing".to_owned());
+        return Err("nothing was measured; the reasons are above, or --only leaves nothing".to_owned());
     }
     if bench.settings.markdown {
         println!("\n{}", table::markdown(&bench.results));
@@ -156,7 +156,7 @@ pub(crate) fn run(settings: Settings) -> Result<(), String> {
 impl Bench {
     fn start(settings: Settings) -> Result<Self, String> {
         let (cpus, fio) = (Cpus::choose(), Fio::find()?);
-        // Dropped the other way round: files before what they lie on.
+        // Dropped the other way round: files before what is below them.
         let (mut loops, mut files, mut skips) = (Vec::new(), Vec::new(), Vec::new());
         for place in TestDevice::ALL {
             if !CANDIDATES.iter().any(|(client, load)| load.place == place && settings.chooses(&name(*client, load))) {

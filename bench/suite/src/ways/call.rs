@@ -1,4 +1,4 @@
-//! A disk called as a function: the work itself, without anybody in between.
+//! A disk called as a function: the work itself, with nothing in between.
 
 use std::time::{Duration, Instant};
 

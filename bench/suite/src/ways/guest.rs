@@ -1,4 +1,4 @@
-//! A guest in user space that has gone over to rings in its own memory (docs/protocol.md section 9).
+//! A guest in user space on rings in its own memory (docs/protocol.md section 9).
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ struct Rings {
     disk_bytes: u64,
 }
 
-/// A guest that polls, as one does whose CPU has nothing else to do.
+/// A guest that polls, as one does with a CPU of its own.
 pub(super) fn open(site: &Site) -> Result<Box<dyn Way>, String> {
     let (socket, cpu) = (site.vhost_user.clone(), site.cpus.client);
     Ok(Box::new(Rings { socket, daemon_pid: site.daemon_pid, cpu, disk_bytes: site.null_bytes }))

@@ -18,7 +18,7 @@ use crate::place::Cpus;
 
 pub(crate) use Kind::{Ours, Peer, Yardstick};
 
-/// Whose a way is.
+/// The owner of a way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Ours,
@@ -56,7 +56,7 @@ pub(crate) trait Way {
     }
 }
 
-/// A way whose servers stay where the scheduler puts them, as those do that somebody just starts.
+/// A way with servers that stay where the scheduler puts them, as if just started by a user.
 struct Unbound(Box<dyn Way>);
 
 fn unbound(way: Box<dyn Way>) -> Result<Box<dyn Way>, String> {
@@ -168,7 +168,7 @@ pub(crate) const QEMU_NBD_UNBOUND: &str = "qemu NBD, not bound to a CPU";
 pub(crate) const NBDKIT_UNBOUND: &str = "nbdkit null, not bound to a CPU";
 pub(crate) const QEMU_FUSE: &str = "qemu FUSE";
 
-/// What nbdkit takes when nobody says otherwise.
+/// nbdkit's default.
 const NBDKIT_THREADS: u32 = 16;
 
 /// The peers with other settings, to see which are best for them; on demand.
@@ -186,7 +186,7 @@ pub(crate) const TUNING: [Entry; 11] = [
     entry("FUSE, main loop", Peer, any, |site| peers::fuse(site, Loop::Main)),
 ];
 
-/// Everything, in the order in which it is measured: what claims compare stands side by side.
+/// Everything, in the order in which it is measured: what claims compare is side by side.
 pub(crate) const WAYS: [Entry; 24] = [
     entry(CALL, Yardstick, one_at_a_time, |site| call::open(site, false)),
     entry("in-process call, memory disk", Yardstick, one_at_a_time, |site| call::open(site, true)),

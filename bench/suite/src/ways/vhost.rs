@@ -14,7 +14,7 @@ use crate::matrix::Cell;
 use crate::place;
 use crate::server::Server;
 
-/// What libblkio takes when nobody says otherwise.
+/// libblkio's default.
 const QUEUE_SIZE: i32 = 256;
 /// Requests in flight at most.
 const MAX_DEPTH: usize = 64;

@@ -16,7 +16,8 @@ type Hook = Box<dyn FnMut(ReconnectEvent<'_>) + Send>;
 /// A disk with blocking calls, for one thread at a time. Offsets and lengths are in bytes and must be multiples of the
 /// logical block size.
 ///
-/// A call fails with [`DiskError::Request`] and the disk's status, some of the data may then have been written, or because of the connection.
+/// A call fails with [`DiskError::Request`] and the disk's status (some of the data may have been written), or because of the
+/// connection.
 pub struct Blocking {
     disk: Disk,
     queues: Vec<Queue>,
@@ -38,14 +39,14 @@ impl Blocking {
         Ok(Self { disk, queues, bounce, transfers, reconnect: None })
     }
 
-    /// From now on, outlive the daemon: reconnect as `policy` says and submit again; `hook` is told of each step.
+    /// From now on, reconnect as `policy` says when the daemon is gone, and resubmit; `hook` is called for each step.
     #[must_use]
     pub fn with_reconnect(mut self, policy: ReconnectPolicy, hook: Hook) -> Self {
         self.reconnect = Some((policy, hook));
         self
     }
 
-    /// What the daemon says of the disk.
+    /// The disk's description.
     #[must_use]
     pub fn info(&self) -> BlockInfo {
         self.disk.info()
@@ -69,7 +70,7 @@ impl Blocking {
         self.run(Operation::Flush, 0, (0, 0), None)
     }
 
-    /// Tell the disk that a range's content is no longer needed.
+    /// Discard a range: its contents are no longer needed.
     pub fn discard(&mut self, offset_bytes: u64, length_bytes: u64) -> Result<(), Error> {
         self.run(Operation::Discard, 0, (offset_bytes, length_bytes), None)
     }
@@ -79,7 +80,7 @@ impl Blocking {
         self.run(Operation::WriteZeroes, if unmap { FLAG_UNMAP } else { 0 }, (offset_bytes, length_bytes), None)
     }
 
-    /// Let go in order.
+    /// Detach in order.
     ///
     /// # Errors
     /// As [`Disk::detach`].

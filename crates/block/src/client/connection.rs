@@ -24,19 +24,19 @@ use crate::wire::{
     ATTACH_EXCLUSIVE, ATTACH_IGNORE_CLAIM, ATTACH_READ_ONLY, ATTACH_SOLE_WRITER, BlockInfo, PROFILE, SERVICE_BLOCK,
 };
 
-/// What an attachment that may write says to others that may.
+/// What an attachment that may write claims against other writers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Claim {
-    /// Nothing: refused while somebody claims to be the sole writer.
+    /// Nothing: refused while another client claims to be the sole writer.
     #[default]
     None,
-    /// Nobody else is to write meanwhile: refused while somebody else may, and others that want to write are refused.
+    /// Sole writer: refused while another client may write, and other writers are refused.
     SoleWriter,
-    /// Write although somebody claims to be the sole writer. Who does so answers for the data.
+    /// Write although another client claims to be the sole writer. The caller is responsible for the data.
     Ignore,
 }
 
-/// How to attach.
+/// Options of an attachment.
 #[derive(Clone, Debug)]
 pub struct AttachOptions {
     /// Name of the export.
@@ -49,16 +49,16 @@ pub struct AttachOptions {
     pub pool_bytes: u64,
     /// Refuse writes on the daemon's side.
     pub read_only: bool,
-    /// Be the only one, or be refused.
+    /// Attach exclusively, or be refused.
     pub exclusive: bool,
-    /// What goes for others that write; of no concern to an attachment that is read-only. A daemon that is too old for
-    /// [`Claim::SoleWriter`] is [`Error::Unsupported`].
+    /// The claim against other writers; ignored by a read-only attachment. If the daemon is too old for
+    /// [`Claim::SoleWriter`], attaching fails with [`Error::Unsupported`].
     pub claim: Claim,
-    /// How [`Queue::wait`] waits; not every CPU has every way ([`WaitMode::available`]).
+    /// How [`Queue::wait`] waits; not every CPU supports every mode ([`WaitMode::available`]).
     pub wait: WaitMode,
-    /// In adaptive mode, how long to look before sleeping.
+    /// In adaptive mode, how long to poll before sleeping.
     pub look: Duration,
-    /// Ask where the daemon's workers run, as [`Queue::worker_cpu`] says then.
+    /// Ask where the daemon's workers run, for [`Queue::worker_cpu`].
     pub ask_worker_cpu: bool,
 }
 
@@ -81,7 +81,7 @@ impl AttachOptions {
     }
 }
 
-/// Where the daemon listens unless told otherwise: `FIPSEE_SOCKET`; else the user's own daemon under `XDG_RUNTIME_DIR`
+/// The default path of the daemon's socket: `FIPSEE_SOCKET`; else the user's own daemon under `XDG_RUNTIME_DIR`
 /// if it is there; else the system's, `/run/fipsee/fipsee.sock`.
 #[must_use]
 pub fn default_socket_path() -> PathBuf {
@@ -93,10 +93,10 @@ pub fn default_socket_path() -> PathBuf {
     own.unwrap_or_else(|| PathBuf::from("/run/fipsee/fipsee.sock"))
 }
 
-/// What happens while reconnecting.
+/// A step of a reconnection.
 pub type ReconnectEvent<'a> = fipsee_ring::port::ReconnectEvent<'a, Error>;
 
-/// What the queues and the disk handle share.
+/// State shared by the queues and the disk handle.
 #[derive(Debug)]
 pub(super) struct Shared {
     control: Mutex<Seqpacket>,
@@ -111,7 +111,7 @@ impl Shared {
     }
 
     pub(super) fn is_hung_up(&self) -> bool {
-        // Held by a registration in progress: that will notice.
+        // Held by a registration in progress: that will detect it.
         self.control.try_lock().is_ok_and(|control| control.is_hung_up())
     }
 }
@@ -129,8 +129,8 @@ impl Disk {
     /// Attach to the export `options.name` of the daemon at `socket_path`; returns the disk and its queues.
     ///
     /// # Errors
-    /// [`Error::Wait`] when this CPU cannot wait so, [`Error::Connect`] when nobody listens, [`Error::Refused`] with the
-    /// daemon's words, and whatever else can go wrong with a peer or the system.
+    /// [`Error::Wait`] when this CPU does not support the wait mode, [`Error::Connect`] when no daemon listens,
+    /// [`Error::Refused`] with the daemon's message, and other errors of the peer or the system.
     pub fn attach(socket_path: &Path, options: &AttachOptions) -> Result<(Self, Vec<Queue>), Error> {
         options.wait.available()?;
         Self::open(socket_path, options, handshake(socket_path, options)?)
@@ -139,7 +139,7 @@ impl Disk {
     /// A disk over a channel that was attached without a socket's path, for tests and the fuzzer; it cannot attach again.
     ///
     /// # Errors
-    /// The service information is none of a disk.
+    /// The service information does not describe a disk.
     pub fn over(attached: AttachedChannel, options: &AttachOptions) -> Result<(Self, Vec<Queue>), Error> {
         Self::open(Path::new(""), options, attached)
     }
@@ -158,13 +158,13 @@ impl Disk {
         Ok((Self { socket_path: socket_path.to_owned(), info, shared, memories: Mutex::default() }, queues))
     }
 
-    /// What the daemon says of the disk; the size is the newest known.
+    /// The disk's description, with the newest known size.
     #[must_use]
     pub fn info(&self) -> BlockInfo {
         BlockInfo { sector_count: self.shared.sector_count.load(Ordering::Relaxed), ..self.info }
     }
 
-    /// Take `length_bytes` of the pool, aligned to 4096 bytes; given back on drop.
+    /// Take `length_bytes` of the pool, aligned to 4096 bytes; returned on drop.
     ///
     /// # Errors
     /// [`DiskError::PoolExhausted`].
@@ -186,7 +186,7 @@ impl Disk {
     /// it and the disk.
     ///
     /// # Errors
-    /// No memory or descriptor left here, or the daemon's refusal.
+    /// No memory or descriptor left, or the daemon's refusal.
     pub fn create_memory(&self, length_bytes: u64) -> Result<Memory, Error> {
         let region = Region::create("fipsee-memory", length_bytes);
         let region = region.map_err(|source| Error::Io { context: "create shared memory", source })?;
@@ -221,8 +221,8 @@ impl Disk {
     /// The daemon's refusal, for example while requests are in flight.
     pub fn unregister(&self, memory: &Memory) -> Result<(), Error> {
         let mut memories = lock(&self.memories);
-        let question = Control::Unregister { region: memory.id };
-        match ask(&lock(&self.shared.control), &question, &[], "the request to unregister memory")?.0 {
+        let request = Control::Unregister { region: memory.id };
+        match ask(&lock(&self.shared.control), &request, &[], "the request to unregister memory")?.0 {
             Control::Unregistered { region } if region == memory.id => {
                 memories.retain(|known| known.id != memory.id);
                 Ok(())
@@ -231,11 +231,11 @@ impl Disk {
         }
     }
 
-    /// Let go in order: the daemon finishes what was published. Dropping the disk and its queues lets go at once.
+    /// Detach in order: the daemon finishes what was published. Dropping the disk and its queues detaches at once.
     ///
     /// # Errors
-    /// [`Error::TimedOut`] when requests in flight do not finish; [`Error::Disconnected`] when the daemon let go by itself before it had
-    /// answered all of them.
+    /// [`Error::TimedOut`] when requests in flight do not finish; [`Error::Disconnected`] when the daemon detached by itself
+    /// before it had answered all of them.
     pub fn detach(self, mut queues: Vec<Queue>) -> Result<(), Error> {
         let answer = ask(&lock(&self.shared.control), &Control::Detach, &[], "the request to detach")?.0;
         if answer != Control::Detached {
@@ -244,14 +244,14 @@ impl Disk {
         queues.iter_mut().try_for_each(Queue::take_last)
     }
 
-    /// After [`Error::Disconnected`]: attach again as `policy` says, hand the same memory over, and submit every request
-    /// without an answer again, on all `queues` of this disk. `hook` is told of each step.
+    /// After [`Error::Disconnected`]: attach again as `policy` says, register the same memory, and resubmit every request
+    /// without an answer, on all `queues` of this disk. `hook` is called for each step.
     ///
     /// A write without an answer may have been done before; doing it again is harmless as long as the caller had no
     /// other request on the same blocks in flight, whose order was never promised.
     ///
-    /// A flush without an answer covers what is on the disk below when it is carried out. All that was acknowledged is there,
-    /// unless the disk keeps it in the daemon's own memory (docs/reliability.md).
+    /// A flush without an answer covers what is on the disk below when it is executed. All acknowledged writes are there,
+    /// unless the disk keeps them in the daemon's own memory (docs/reliability.md).
     ///
     /// # Errors
     /// The last attempt's error when the time is up; at once when the daemon came back with a different disk or refuses
@@ -268,7 +268,7 @@ impl Disk {
     /// One attempt of [`reconnect`](Self::reconnect): attach to the same export and put the queues on the new channel.
     ///
     /// # Errors
-    /// Why the attempt failed; another may succeed if the error [is transient](Error::is_transient).
+    /// The attempt failed; another may succeed if the error [is transient](Error::is_transient).
     pub fn attach_again<Q: BorrowMut<Queue>>(&self, queues: &mut [Q]) -> Result<(), Error> {
         self.resume(handshake(&self.socket_path, &self.shared.options)?, queues)
     }
@@ -276,7 +276,7 @@ impl Disk {
     /// As [`attach_again`](Self::attach_again), over a channel that the caller attached.
     ///
     /// # Errors
-    /// It is another disk's, or worse than the one before.
+    /// It belongs to another disk, or offers less than the one before.
     pub fn resume<Q: BorrowMut<Queue>>(&self, attached: AttachedChannel, queues: &mut [Q]) -> Result<(), Error> {
         let AttachedChannel { control, region, layout, service_info, queues: channels } = attached;
         let (info, known) = (BlockInfo::from_bytes(&service_info)?, self.info());
@@ -305,8 +305,8 @@ impl Disk {
 
 fn register_with(control: &Seqpacket, memory: &Memory) -> Result<(), Error> {
     let length_bytes = memory.region.length_bytes();
-    let question = Control::Register { region: memory.id, access: ACCESS_READ | ACCESS_WRITE, length_bytes };
-    match ask(control, &question, &[memory.region.as_fd()], "the request to register memory")?.0 {
+    let request = Control::Register { region: memory.id, access: ACCESS_READ | ACCESS_WRITE, length_bytes };
+    match ask(control, &request, &[memory.region.as_fd()], "the request to register memory")?.0 {
         Control::Registered { region } if region == memory.id => Ok(()),
         other => Err(unexpected(&other)),
     }

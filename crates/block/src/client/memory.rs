@@ -1,4 +1,4 @@
-//! Memory that both sides reach: the channel's pool, and memory of the client's own.
+//! Memory shared by both sides: the channel's pool, and memory of the client's own.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -12,11 +12,11 @@ use super::{DiskError, Error};
 use crate::wire::{SECTOR_BYTES, SECTOR_SHIFT, Segment};
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What the lock protects is consistent at every point where a panic could strike.
+    // Data under the lock is consistent at every point where a panic is possible.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The channel's pool: region id 0. Its place moves when the client reconnects, so it is reached by copies only.
+/// The channel's pool: region id 0. Its address changes when the client reconnects, so it is accessed by copies only.
 #[derive(Debug)]
 pub(super) struct Pool {
     state: Mutex<PoolState>,
@@ -74,7 +74,7 @@ impl Pool {
         state.free.insert(offset_bytes, length_bytes);
     }
 
-    /// Move to the pool of a new channel: its content comes along, because requests without an answer still name it.
+    /// Move to the pool of a new channel, with the contents, because unanswered requests still refer to them.
     pub(super) fn move_to(&self, region: Arc<Region>, offset_bytes: u64, length_bytes: u64) -> Result<(), Error> {
         let mut state = lock(&self.state);
         if length_bytes < state.length_bytes {
@@ -133,10 +133,10 @@ impl Memory {
     /// A piece of it to use in requests.
     ///
     /// # Errors
-    /// [`Error::Fault`] when it does not lie within the memory.
+    /// [`Error::Fault`] when it is not within the memory.
     ///
     /// # Panics
-    /// When offset or length is no multiple of 512.
+    /// When offset or length is not a multiple of 512.
     pub fn buffer(&self, offset_bytes: u64, length_bytes: u64) -> Result<Buffer, Error> {
         assert!(
             offset_bytes.is_multiple_of(SECTOR_BYTES) && length_bytes.is_multiple_of(SECTOR_BYTES),
@@ -153,7 +153,7 @@ enum BufferOwner {
     Own(Memory),
 }
 
-/// A piece of shared memory for the data of requests. Its bytes are reached by copies: the daemon may change them at
+/// A piece of shared memory for the data of requests. Its bytes are accessed by copies: the daemon may change them at
 /// any moment.
 #[derive(Debug)]
 pub struct Buffer {
@@ -173,7 +173,7 @@ impl Buffer {
     /// `length_bytes` at `offset_bytes` of this buffer, as requests name it.
     ///
     /// # Panics
-    /// When it lies outside the buffer, is no whole number of sectors, or is longer than 65,535 sectors.
+    /// When it is outside the buffer, is not a whole number of sectors, or is longer than 65,535 sectors.
     #[must_use]
     #[track_caller]
     pub fn segment(&self, offset_bytes: u64, length_bytes: u64) -> Segment {
@@ -207,17 +207,17 @@ impl Buffer {
     /// Copy bytes out of the buffer from `offset_bytes`.
     ///
     /// # Panics
-    /// When there are not so many.
+    /// When there are fewer.
     #[track_caller]
     pub fn copy_to(&self, offset_bytes: u64, into: &mut [u8]) {
         let length_bytes = into.len() as u64;
         self.copy(true, offset_bytes, Bytes::of_slice(into), 0, length_bytes);
     }
 
-    /// Copy `length_bytes` of the buffer, from `offset_bytes` on, to where `start_bytes` of `other` is, or, unless `is_read`, from there.
+    /// Copy `length_bytes` of the buffer, from `offset_bytes` on, to `start_bytes` of `other`, or, unless `is_read`, from there.
     ///
     /// # Panics
-    /// When there are not so many on either side.
+    /// When either side has fewer.
     #[track_caller]
     pub fn copy(&self, is_read: bool, offset_bytes: u64, other: Bytes<'_>, start_bytes: u64, length_bytes: u64) {
         let fits = |start: u64, all_bytes| start.checked_add(length_bytes).is_some_and(|end| end <= all_bytes);
@@ -235,11 +235,12 @@ impl Buffer {
         };
         let copied = region.pointer("buffer", own_bytes, length_bytes).map(|own| {
             let (from, to) = if is_read { (own.as_ptr(), other) } else { (other, own.as_ptr()) };
-            // SAFETY: our place is inside a mapping that is held meanwhile, the other inside bytes that stay mapped and may be written
-            // if they are read into. `copy` allows overlap. What others change meanwhile arrives as some mixture: it is not trusted.
+            // SAFETY: our place is inside a mapping that is held meanwhile, the other inside bytes that stay mapped and may be
+            // written if they are read into. `copy` allows overlap. What others change meanwhile arrives as some mixture: it is
+            // not trusted.
             unsafe { std::ptr::copy(from, to, length) };
         });
-        assert!(copied.is_ok(), "a buffer lies within its memory");
+        assert!(copied.is_ok(), "a buffer is within its memory");
     }
 }
 
@@ -251,7 +252,7 @@ impl Drop for Buffer {
     }
 }
 
-/// Memory of the caller's that stays where it is for `'a`. Others may change it at any time, so it is reached by copies only.
+/// Memory of the caller, at a fixed address for `'a`. Others may change it at any time, so it is accessed by copies only.
 #[derive(Clone, Copy, Debug)]
 pub struct Bytes<'a> {
     base: *mut u8,

@@ -21,23 +21,23 @@ pub use fipsee_ring::port::ReconnectPolicy;
 pub use memory::{Buffer, Bytes, Memory};
 pub use queue::{Completion, Event, Queue};
 
-/// Why an operation of the client failed.
+/// An error of a client's operation.
 pub type Error = fipsee_ring::error::Error<DiskError>;
 
-/// What can go wrong with disks alone.
+/// Errors specific to disks.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum DiskError {
     /// A request failed.
     Request(Status),
-    /// The pool has no room for a buffer of so many bytes.
+    /// The pool has no room for a buffer of this length.
     PoolExhausted {
         /// Bytes asked for.
         wanted_bytes: u64,
         /// Bytes of the whole pool.
         pool_bytes: u64,
     },
-    /// The export that answered after a reconnection is not the one we had.
+    /// The export after a reconnection is not the one before.
     Different(&'static str),
 }
 

@@ -23,13 +23,13 @@ use crate::wire::{
 /// A finished request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// What the caller gave when submitting.
+    /// The caller's token.
     pub token: u64,
-    /// How it ended.
+    /// Its status.
     pub status: Status,
 }
 
-/// Something the daemon says about the disk.
+/// A notification of the daemon about the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The disk has a new size.
@@ -37,7 +37,7 @@ pub enum Event {
         /// In sectors of 512 bytes.
         sector_count: u64,
     },
-    /// The disk is being taken away; requests are answered with [`Status::Detached`].
+    /// The disk is being removed; requests are answered with [`Status::Detached`].
     Detached,
 }
 
@@ -45,34 +45,34 @@ pub enum Event {
 enum Use {
     Free,
     Caller,
-    /// An acknowledgement of ours, which the caller does not see.
+    /// An internal acknowledgement, not visible to the caller.
     Internal,
 }
 
 /// One queue of an attached disk, for one thread at a time.
 ///
 /// Requests are staged by [`read`](Self::read) and its siblings, published together by [`submit`](Self::submit), and
-/// come back through [`reap`](Self::reap) or [`wait`](Self::wait) in any order. Staging fails with [`Full`] while `depth` requests
-/// are outstanding.
+/// come back through [`reap`](Self::reap) or [`wait`](Self::wait) in any order. Staging fails with [`Full`] while `depth`
+/// requests are outstanding.
 #[derive(Debug)]
 pub struct Queue {
     port: Port,
     shared: Arc<Shared>,
-    /// By tag: the request, until it is answered, for resubmission; none: its message stands in `others`.
+    /// By tag: the request, until it is answered, for resubmission; none: its message is in `others`.
     requests: Vec<Option<Short>>,
     others: Vec<Message>,
     tokens: Vec<u64>,
     uses: Vec<Use>,
-    /// By tag: where the indirect table of its request stands; kept for the next one.
+    /// By tag: the indirect table of its request; kept for the next one.
     tables: Vec<Option<Buffer>>,
     free_tags: Vec<u16>,
     staged: Vec<u16>,
-    /// Events the daemon waits to see acknowledged, by kind.
+    /// Events to be acknowledged, by kind.
     unacknowledged: Vec<u8>,
     /// Requests of our own in flight.
     acknowledging: usize,
     events: Vec<Event>,
-    /// Does the daemon take packed messages?
+    /// Does the daemon accept packed messages?
     packs: bool,
     /// Most segments of one request.
     max_segments: usize,
@@ -100,14 +100,14 @@ impl Queue {
         }
     }
 
-    /// The CPU that the daemon's worker for this queue is bound to, as far as is known; `fipsee_topology::plan::clients_of` names CPUs
-    /// near it. No thread is bound: whose threads they are, and what else these do, only the caller knows.
+    /// The CPU that the daemon's worker for this queue is bound to, as far as is known; `fipsee_topology::plan::clients_of` names
+    /// CPUs near it. No thread is bound: only the caller knows its threads and their other work.
     #[must_use]
     pub fn worker_cpu(&self) -> Option<usize> {
         self.port.queue.worker_cpu.and_then(|cpu| usize::try_from(cpu).ok())
     }
 
-    /// How the queue's rings go about their work: as the daemon advises, else as this CPU's family likes.
+    /// The choices of the queue's rings: those that the daemon advises, else those of this CPU's family.
     #[must_use]
     pub fn choices(&self) -> Choices {
         self.port.queue.tuning.to_choices()
@@ -174,7 +174,7 @@ impl Queue {
         self.port.published();
     }
 
-    /// Hand every completion that is there to `done`; returns how many. Never blocks.
+    /// Pass every available completion to `done`; returns how many. Never blocks.
     ///
     /// # Errors
     /// [`Error::Fault`] when the daemon broke the protocol.
@@ -203,11 +203,11 @@ impl Queue {
                 count += self.finish(tag, status, done)?;
             }
             if self.is_idle() {
-                break; // Nothing outstanding: looking at the next slot would only take its line from the daemon.
+                break; // Nothing outstanding: reading the next slot would only take its cache line from the daemon.
             }
         }
         if !self.unacknowledged.is_empty() && !self.free_tags.is_empty() {
-            self.submit(); // Now: a caller who keeps the queue full would never leave room for it.
+            self.submit(); // Now: a caller that keeps the queue full would never leave room for it.
         }
         Ok(count)
     }
@@ -263,13 +263,13 @@ impl Queue {
         Ok(())
     }
 
-    /// The oldest event not yet taken. Look after [`reap`](Self::reap) or [`wait`](Self::wait).
+    /// The oldest event not yet taken. Call after [`reap`](Self::reap) or [`wait`](Self::wait).
     pub fn next_event(&mut self) -> Option<Event> {
         (!self.events.is_empty()).then(|| self.events.remove(0))
     }
 
     /// Publish what is staged and wait, in the way chosen when attaching, until at least one completion or event came;
-    /// returns how many completions were handed to `done`. Returns 0 at once when nothing is outstanding.
+    /// returns how many completions were passed to `done`. Returns 0 at once when nothing is outstanding.
     ///
     /// # Errors
     /// [`Error::Disconnected`] when the daemon died or closed the channel; [`Error::Fault`] when it broke the protocol.
@@ -300,7 +300,7 @@ impl Queue {
         }
     }
 
-    /// For event loops: ask to have the descriptor ([`AsFd`]) made readable by the next completion, then look once
+    /// For event loops: ask to have the descriptor ([`AsFd`]) made readable by the next completion, then check once
     /// more. Only on `false` may the caller wait on the descriptor; afterwards it calls [`woken`](Self::woken).
     #[must_use = "waiting while work remains loses a wake-up"]
     pub fn arm_and_work_remains(&mut self) -> bool {
@@ -308,13 +308,13 @@ impl Queue {
         self.port.queue.completions.arm_and_work_remains()
     }
 
-    /// Take [`arm_and_work_remains`](Self::arm_and_work_remains) back without a system call, because the caller is about to
-    /// look itself. The descriptor may be or become readable once more; whoever waits on it calls [`woken`](Self::woken).
+    /// Undo [`arm_and_work_remains`](Self::arm_and_work_remains) without a system call, because the caller is about to
+    /// poll. The descriptor may be or become readable once more; a caller that waits on it calls [`woken`](Self::woken).
     pub fn disarm(&mut self) {
         self.port.queue.completions.disarm();
     }
 
-    /// The descriptor became readable, or the wait was given up: silence it.
+    /// The descriptor became readable, or the wait was abandoned: clear it.
     ///
     /// # Errors
     /// [`Error::Disconnected`] when the daemon died or closed the channel and nothing is left to reap.
@@ -322,7 +322,7 @@ impl Queue {
         self.port.woken()
     }
 
-    /// The daemon has let go: take what it has answered, which must be all that was published.
+    /// The daemon has detached: take its completions, which must cover all that was published.
     pub(super) fn take_last(&mut self) -> Result<(), Error> {
         let unpublished = self.staged.len();
         self.port.pace.hold.wait();
@@ -346,8 +346,8 @@ impl Queue {
         }
     }
 
-    /// Replace the dead channel by a new one and publish everything unanswered again, oldest tag numbers first. The
-    /// order among requests in flight was never guaranteed. `info`: what the daemon of the new one says.
+    /// Replace the failed channel by a new one and resubmit everything unanswered, lowest tags first. The
+    /// order among requests in flight was never guaranteed. `info`: the description from the new daemon.
     pub(super) fn resume(&mut self, channel: ClientQueue, info: &BlockInfo) {
         self.port = Port::new(channel, self.shared.backoff());
         self.packs = info.can(CAPABILITY_PACKED);
@@ -369,7 +369,7 @@ impl Queue {
     }
 }
 
-/// Out of line: the way of short requests needs no copy of a whole message.
+/// Out of line: the path of short requests needs no copy of a whole message.
 #[inline(never)]
 fn publish_other(writer: &mut CallWriter<MappedRing>, message: &Message) -> Result<(), Full> {
     writer.publish(message)

@@ -1,5 +1,5 @@
-//! Transfers of any length: split into requests, as many at a time as the queue takes, and through bounce memory where the daemon
-//! does not reach the caller's.
+//! Transfers of any length: split into requests, as many at a time as the queue takes, and through bounce memory where the
+//! caller's is not registered.
 
 use std::time::Duration;
 
@@ -13,18 +13,18 @@ use crate::wire::{BlockInfo, Operation, SECTOR_BYTES, SECTOR_SHIFT, Segment, Sta
 
 /// Most data of one request through bounce memory.
 pub const BOUNCE_PIECE_BYTES: u64 = 256 << 10;
-/// Bounce memory of one queue: pieces enough to keep a disk busy while we copy.
+/// Bounce memory of one queue: enough pieces to keep a disk busy during copies.
 pub const BOUNCE_BYTES: u64 = 8 * BOUNCE_PIECE_BYTES;
-/// Most data of one request straight into memory of the disk: large enough to hide what a request costs, small enough that several of
-/// a long read are in flight.
+/// Most data of one request straight into memory of the disk: large enough to hide the cost of a request, small enough that
+/// several of a long read are in flight.
 const DIRECT_PIECE_BYTES: u64 = 1 << 20;
 
-/// Where the data of a transfer is.
+/// The memory of a transfer's data.
 #[derive(Clone, Copy, Debug)]
 pub enum TransferMemory<'a> {
     /// There is none.
     None,
-    /// In this region of the disk's memory, from so many bytes on, a multiple of 512.
+    /// In this region of the disk's memory, at this offset in bytes, a multiple of 512.
     Direct(u16, u64),
     /// Elsewhere: it goes through the buffer.
     Bounce(Bytes<'a>, &'a Buffer),
@@ -33,22 +33,22 @@ pub enum TransferMemory<'a> {
 /// The same on several ranges of the disk.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan<'a> {
-    /// What to do.
+    /// The operation.
     pub operation: Operation,
     /// `FLAG_*`.
     pub flags: u16,
-    /// Where the ranges begin, in bytes. The data of number `i` stands at `i * length_bytes` of the memory.
+    /// Offsets of the ranges, in bytes. The data of number `i` is at `i * length_bytes` of the memory.
     pub disk_offsets: &'a [u64],
     /// Bytes of each.
     pub length_bytes: u64,
-    /// Begin more after a failure.
+    /// Continue after a failure.
     pub keep_going: bool,
     /// Their memory.
     pub place: TransferMemory<'a>,
 }
 
 impl Plan<'_> {
-    /// The request for what begins at `at_bytes` of all the ranges: which range it is of, where on the disk it begins, how long it is.
+    /// The request at `at_bytes` of all the ranges: its range, its offset on the disk, its length.
     fn request(&self, at_bytes: u64, piece_bytes: u64) -> (usize, u64, u64) {
         let range_bytes = self.length_bytes.max(1);
         // Most plans have one range; a division takes longer than the rest.
@@ -79,34 +79,34 @@ impl Plan<'_> {
     }
 }
 
-/// Carries out plans on a queue, one at a time.
+/// Executes plans on a queue, one at a time.
 #[derive(Debug)]
 pub struct Transfers {
     /// Most of one request: whole blocks.
     max_data_bytes: u64,
     max_range_bytes: u64,
     period: Option<Duration>,
-    /// By token: where in all the ranges the request begins.
+    /// By token: the request's offset in all the ranges.
     in_flight: Vec<u64>,
-    /// Tokens to use again.
+    /// Free tokens.
     free: Vec<usize>,
 }
 
 impl Transfers {
-    /// For a disk like this. `period`: how often the caller has something to do while it waits.
+    /// For a disk like this. `period`: how often the caller must run during a wait.
     #[must_use]
     pub fn new(info: &BlockInfo, period: Option<Duration>) -> Self {
         let block_bytes = u64::from(info.block_bytes);
         let whole_blocks = |bytes: u64| (bytes - bytes % block_bytes).max(block_bytes);
         let max_range_bytes = match info.max_range_sectors {
-            0 => u64::MAX, // The disk does not say.
+            0 => u64::MAX, // The disk does not report it.
             sectors => whole_blocks(u64::from(sectors) << SECTOR_SHIFT),
         };
         let max_data_bytes = whole_blocks(u64::from(info.max_transfer_bytes).min(DIRECT_PIECE_BYTES));
         Self { max_data_bytes, max_range_bytes, period, in_flight: Vec::new(), free: Vec::new() }
     }
 
-    /// Longest piece of one request, and how many may be in flight.
+    /// Longest piece of one request, and the most in flight.
     fn pieces(&self, plan: &Plan<'_>, depth: usize) -> (u64, usize) {
         let (most_bytes, bounce_bytes) = match plan.place {
             TransferMemory::None => (self.max_range_bytes, u64::MAX),
@@ -117,12 +117,12 @@ impl Transfers {
         (piece_bytes, usize::try_from(bounce_bytes / piece_bytes).unwrap_or(usize::MAX).min(depth))
     }
 
-    /// Carry out `plan`; returns what failed: number of the range, and status. Each wait, of at most the period, ends in `settle`, which
-    /// gets its outcome, brings back a lost connection, or fails. When a plan begins, nothing may be outstanding on the queue; after an
-    /// error something may be, which the caller waits for or [abandons](Queue::abandon).
+    /// Execute `plan`; returns the failures: number of the range, and status. Each wait, of at most the period, ends in `settle`,
+    /// which gets its outcome, restores a lost connection, or fails. When a plan starts, nothing may be outstanding on the queue;
+    /// after an error requests may be, which the caller waits for or [abandons](Queue::abandon).
     ///
     /// # Errors
-    /// What `settle` fails with.
+    /// The error of `settle`.
     #[inline]
     pub fn run<E: From<Error>>(
         &mut self,
@@ -141,7 +141,7 @@ impl Transfers {
         free.clear();
         let goes_on = |at_bytes, failures: &[_]| at_bytes < end_bytes && (plan.keep_going || failures.is_empty());
         loop {
-            // The acknowledgement of an event may hold the only place of the queue: nothing is in flight then, but not all is done.
+            // The acknowledgement of an event may hold the only tag of the queue: then nothing is in flight, but not all is done.
             while goes_on(at_bytes, &failures) && queue.free() > 0 && (in_flight.len() < slots || !free.is_empty()) {
                 let (index, offset_bytes, length_bytes) = plan.request(at_bytes, piece_bytes);
                 if (offset_bytes | plan.length_bytes).is_multiple_of(SECTOR_BYTES) {

@@ -1,4 +1,4 @@
-//! A disk called as a function, with memory of the caller's own: for comparisons and tools.
+//! A disk called as a function, with the caller's memory: for comparisons and tools.
 
 use fipsee_ring::memory::Span;
 use std::ptr::NonNull;
@@ -7,7 +7,7 @@ use super::{Disk, Engine, Submitted, Ticket};
 use crate::request::Request;
 use crate::wire::Status;
 
-/// Have `disk` do `request` on `buffer` and return when it is done. Only for disks that answer at once.
+/// Execute `request` on `disk` with `buffer` and return when it is done. Only for disks that answer at once.
 #[inline(always)]
 pub fn call<D: Disk>(disk: &D, request: &Request, buffer: &mut [u8], engine: &mut Engine) -> Status {
     const { assert!(D::ANSWERS_AT_ONCE, "the buffer is lent for the time of the call only") };

@@ -12,9 +12,9 @@ use super::faults::Awaited;
 use super::file::job::Job;
 use crate::wire::Status;
 
-/// What carries the requests of a worker's file disks, through one io_uring.
+/// Carries the requests of a worker's file disks, through one io_uring.
 pub type Engine = uring::Engine<Job>;
-/// What became of a request handed to a disk.
+/// The outcome of a submission to a disk.
 pub type Submitted = uring::Submitted<Status>;
 
 pub(super) static NEEDS: Needs = Needs {
@@ -32,7 +32,7 @@ pub(super) static NEEDS: Needs = Needs {
     is_there: OnceLock::new(),
 };
 
-/// Let `duration` pass as a step of the request `ticket`, for what is `awaited`; then `then`.
+/// Wait `duration` as a step of the request `ticket`, for `awaited`; then run `then`.
 pub(super) fn wait(
     engine: &mut Engine,
     duration: Duration,

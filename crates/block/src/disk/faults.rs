@@ -1,6 +1,6 @@
-//! What goes wrong at a disk: workers record it without waiting, and a thread that may wait drains it into the log.
+//! Errors and stalls of a disk: workers record them without waiting, and a thread that may wait drains them into the log.
 //!
-//! A worker only counts, leaves the first of what happened since the last drain in a place made for it, and rings a bell once. Of many
+//! A worker only counts, stores the first fault since the last drain in a slot for it, and rings a doorbell once. Of many
 //! errors the log names one, with their number.
 
 use std::borrow::Cow;
@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use crate::wire::Operation;
 
-/// What a disk does, by the names that people see.
+/// The operations of a disk, by their names in messages.
 pub(super) const OPERATIONS: [(&str, Operation); 5] = [
     ("read", Operation::Read),
     ("write", Operation::Write),
@@ -24,7 +24,7 @@ pub(super) const OPERATIONS: [(&str, Operation); 5] = [
     ("write-zeroes", Operation::WriteZeroes),
 ];
 
-/// Errors by their names. Of others there is the number.
+/// Errors by name. Others have their number.
 const ERRNO_NAMES: [(Errno, &str); 24] = [
     (Errno::ACCESS, "EACCES"),
     (Errno::AGAIN, "EAGAIN"),
@@ -52,31 +52,31 @@ const ERRNO_NAMES: [(Errno, &str); 24] = [
     (Errno::TXTBSY, "ETXTBSY"),
 ];
 
-/// What is told of a disk.
+/// A fault of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A request failed; `None`: the file ended before the disk does.
     Failed(Option<Errno>),
-    /// A request is in flight for so long.
+    /// A request is in flight for this time.
     Stalled(Duration),
-    /// A request that was told to be stalled has ended after so long.
+    /// A request that was reported as stalled has ended after this time.
     Ended(Duration),
 }
 
-/// What happened since the last drain.
+/// A report of the faults of one kind since the last drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// What happened first.
+    /// The first fault.
     pub fault: Fault,
-    /// What the disk was asked for.
+    /// The operation.
     pub operation: &'static str,
-    /// Where; a flush is nowhere.
+    /// The sector; none for a flush.
     pub sector: Option<u64>,
-    /// How often it happened.
+    /// The number of faults.
     pub count: u64,
 }
 
-/// What a request waits for, and where it is recorded if it waits for too long.
+/// The operation that a request waits for, and the record for a stall.
 #[derive(Clone, Debug)]
 pub struct Awaited {
     pub(super) faults: Arc<Faults>,
@@ -110,7 +110,7 @@ struct FaultCounter {
 
 impl FaultCounter {
     fn put(&self, operation: u8, sector: u64, detail: u64) {
-        // Counted before the place is looked at, and the place is free before the count is taken: of the two one at least is seen.
+        // Counted before the slot is read, and the slot is freed before the count is taken: at least one of the two is seen.
         self.count.fetch_add(1, Ordering::SeqCst);
         let claimed = self.state.compare_exchange(EMPTY, BEING_WRITTEN, Ordering::SeqCst, Ordering::SeqCst);
         if claimed.is_ok() {
@@ -129,7 +129,7 @@ impl FaultCounter {
         let operation = self.operation.load(Ordering::Relaxed);
         let (sector, detail) = (self.sector.load(Ordering::Relaxed), self.detail.load(Ordering::Relaxed));
         self.state.store(EMPTY, Ordering::SeqCst);
-        // One that came in between is counted now and found in the place the next time, with whatever comes then.
+        // A fault in between is counted now and found in the slot the next time, with later ones.
         let count = self.count.swap(0, Ordering::SeqCst);
         (count > 0).then_some((operation, sector, detail, count))
     }
@@ -141,30 +141,30 @@ pub struct Faults {
     path: Option<PathBuf>,
     /// Requests that failed since the disk was opened, in the order of [`OPERATIONS`].
     failed: [AtomicU64; OPERATIONS.len()],
-    /// Requests that are in flight for too long now.
+    /// Requests that are now in flight for too long.
     stalled: AtomicU64,
     failures: FaultCounter,
     stalls: FaultCounter,
     ends: FaultCounter,
-    /// Something is there to be drained, and the bell was rung for it.
+    /// There is something to drain, and the doorbell was rung for it.
     is_pending: AtomicBool,
     doorbell: OnceLock<EventDoorbell>,
 }
 
 impl Faults {
-    /// None yet. `path`: where the disk is, if it is anywhere.
+    /// None yet. `path`: the disk's path, if it has one.
     #[must_use]
     pub fn new(path: Option<&Path>) -> Self {
         Self { path: path.map(Path::to_owned), ..Self::default() }
     }
 
-    /// Where the disk is.
+    /// The disk's path.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
 
-    /// Ring this from now on when there is something to drain; at once, if there is.
+    /// Ring this doorbell from now on when there is something to drain; at once, if there is.
     pub fn ring_at(&self, doorbell: &EventDoorbell) {
         let _ = self.doorbell.set(doorbell.clone());
         if self.is_pending.load(Ordering::Acquire) {
@@ -208,7 +208,7 @@ impl Faults {
         self.is_pending.load(Ordering::Acquire)
     }
 
-    /// What happened since the last drain: at most one report of each kind.
+    /// The faults since the last drain: at most one report of each kind.
     pub fn drain(&self) -> impl Iterator<Item = Report> {
         self.is_pending.swap(false, Ordering::AcqRel);
         let failed = |detail| Fault::Failed(errno_of(detail));
@@ -225,7 +225,7 @@ impl Faults {
         OPERATIONS.iter().zip(&self.failed).map(|((name, _), count)| (*name, count.load(Ordering::Relaxed)))
     }
 
-    /// Requests that are in flight for too long now.
+    /// Requests that are now in flight for too long.
     #[must_use]
     pub fn stalled_now(&self) -> u64 {
         self.stalled.load(Ordering::Relaxed)
@@ -237,7 +237,7 @@ fn report((operation, sector, detail, count): (u8, u64, u64, u64), fault: impl F
     Report { fault: fault(detail), operation, sector: (what != Operation::Flush).then_some(sector), count }
 }
 
-/// Whatever else a disk is asked for, it is not asked for it in vain.
+/// Other operations cannot fail at a disk.
 fn index_of(operation: Operation) -> u8 {
     let found = OPERATIONS.iter().position(|(_, other)| *other == operation);
     found.and_then(|index| u8::try_from(index).ok()).unwrap_or(0)
@@ -251,7 +251,7 @@ fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// An error by its name, as far as it is one that a disk has.
+/// An error by name, if it is one of a disk.
 #[must_use]
 pub fn errno_name(errno: Errno) -> Cow<'static, str> {
     let known = ERRNO_NAMES.iter().find(|(known, _)| *known == errno);
@@ -276,14 +276,14 @@ mod tests {
     }
 
     #[test]
-    fn bell_rings_once_for_each_drain_and_for_what_came_before_it_was_there() {
+    fn doorbell_rings_once_for_each_drain_and_for_faults_before_it_was_set() {
         let (faults, doorbell) = (Faults::new(None), EventDoorbell::new().expect("a doorbell"));
         faults.failed(Operation::Read, 0, None);
         faults.ring_at(&doorbell);
         assert!(is_ringing(&doorbell));
         quiet(&doorbell);
         faults.failed(Operation::Read, 0, None);
-        assert!(!is_ringing(&doorbell), "it has rung, and nobody has drained");
+        assert!(!is_ringing(&doorbell), "it has rung, and no drain has followed");
         assert_eq!(faults.drain().map(|report| report.count).sum::<u64>(), 2);
         faults.failed(Operation::Read, 0, None);
         assert!(is_ringing(&doorbell) && faults.is_pending());
@@ -311,7 +311,7 @@ mod tests {
             drain();
         }
         recorders.into_iter().for_each(|recorder| recorder.join().expect("a recorder"));
-        // The last may have been counted before its place was free.
+        // The last may have been counted before its slot was free.
         faults.failed(Operation::Read, 0, Some(Errno::IO));
         drain();
         faults.failed(Operation::Read, 0, Some(Errno::IO));

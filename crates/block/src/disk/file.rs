@@ -1,16 +1,17 @@
 //! `file:PATH`: a disk in a regular file or on a block device, through io_uring.
 //!
 //! # Page cache or direct I/O, never both
-//! A file is open once, and goes past the page cache (`O_DIRECT`) or through it for as long as it is open. Both at once lose data: a cached
-//! write of one sector reads its page and writes the whole page back later, over what a direct write has put beside it meanwhile, and a
-//! direct write that meets a dirty page makes a later fdatasync fail although the device did nothing wrong.
+//! A file is open once, and uses direct I/O (`O_DIRECT`) or the page cache for as long as it is open. Both at once lose data: a
+//! cached write of one sector reads its page and writes the whole page back later, over the data of a concurrent direct write
+//! beside it, and a direct write that meets a dirty page makes a later fdatasync fail although the device did nothing wrong.
 //!
 //! Direct I/O transfers whole *units*: the logical block of the device, or the block of the file system where that would
-//! itself fall back to its page cache for less (`mode.rs`). A request that covers parts of units, or whose memory is not aligned, goes through a
-//! buffer of the engine's; a write of a part of a unit is a read-modify-write, which no other write may meet (`range_lock.rs`). What the
-//! file system zeroes or deallocates are whole blocks of it; the rest of such a range is written, or for a discard left as it is.
+//! itself fall back to its page cache for less (`mode.rs`). A request that covers parts of units, or whose memory is not aligned,
+//! goes through a buffer of the engine's; a write of a part of a unit is a read-modify-write, which no other write may overlap
+//! (`range_lock.rs`). What the file system zeroes or deallocates are whole blocks of it; the rest of such a range is written, or
+//! for a discard left as it is.
 //!
-//! Durable is what a flush (fdatasync) or an FUA write (`RWF_DSYNC`) says is durable.
+//! Data is durable once a flush (fdatasync) or an FUA write (`RWF_DSYNC`) has completed.
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -44,7 +45,7 @@ pub enum DirectMode {
     Off,
 }
 
-/// What a file disk is made from.
+/// The options of a file disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileOptions {
     /// The file or block device.
@@ -64,9 +65,9 @@ pub struct FileOptions {
 pub struct FileDisk {
     target: Arc<Target>,
     path: PathBuf,
-    /// As it was when the file was opened.
+    /// Its description when the file was opened.
     info: BlockInfo,
-    /// Opening it made the file.
+    /// Opening it created the file.
     new: Option<NewFile>,
 }
 
@@ -79,24 +80,24 @@ impl FileDisk {
         open::open(options, None)
     }
 
-    /// Go on with the file that another process has open, and serves with `sector_count` sectors.
+    /// Continue with the file that another process has open, and serves with `sector_count` sectors.
     pub(super) fn take_over(options: &FileOptions, served: OwnedFd, sector_count: u64) -> Result<Self, String> {
         let disk = open::open(options, Some(served.into()))?;
         let (path, size_bytes) = (options.path.display(), bytes_of(sector_count)?);
         if disk.target.size_bytes() < size_bytes {
             return Err(format!("{path} has become shorter than the {size_bytes} bytes that are served; restart the daemon"));
         }
-        // Grown behind the daemon's back, it goes on as its clients know it.
+        // If it grew outside the daemon, it keeps the size that its clients know.
         disk.target.set_size_bytes(size_bytes);
         Ok(disk)
     }
 
-    /// The open file, for whoever takes the disk over.
+    /// The open file, for the daemon that takes the disk over.
     pub(super) fn file(&self) -> BorrowedFd<'_> {
         self.target.file()
     }
 
-    /// Remove the file if opening the disk made it: the disk is not to be served after all.
+    /// Remove the file if opening the disk created it: the disk will not be served after all.
     ///
     /// # Errors
     /// It cannot be removed, in words that say what to do.
@@ -113,7 +114,7 @@ impl FileDisk {
         self.target.alignment.map(|alignment| alignment.unit_mask + 1)
     }
 
-    /// The step that does a request, offset and length of what it does that to; or what to answer without one.
+    /// The step for a request, with its offset and length; or the status if none is needed.
     fn plan(&self, request: &Request, spans: &[Span]) -> Result<(Step, u64, u64), Status> {
         let step = match request.operation {
             Operation::Flush => return Ok((Step::Sync, 0, 0)),
@@ -129,7 +130,7 @@ impl FileDisk {
         if step == Step::Discard && !self.info.can(CAPABILITY_DISCARD) {
             return Err(Status::Unsupported);
         }
-        // What the request was checked against may be a size ago.
+        // The size may have changed since the request was checked.
         let sector_count = self.target.size_bytes() / SECTOR_BYTES;
         if request.sector > sector_count || request.length_sectors > sector_count - request.sector {
             return Err(Status::OutOfRange);
@@ -169,7 +170,7 @@ impl Disk for FileDisk {
         begun
     }
 
-    /// A regular file is grown or cut. A block device has the size it has: `sector_count` must be what the device says.
+    /// A regular file is grown or truncated. A block device has its own size: `sector_count` must be that.
     fn resize(&self, sector_count: u64) -> Result<(), String> {
         let path = self.path.display();
         let new_bytes = bytes_of(sector_count)?;

@@ -1,4 +1,4 @@
-//! `memory:SIZE`: a disk in memory, gone with the daemon, unless another takes it over.
+//! `memory:SIZE`: a disk in memory, lost with the daemon, unless another takes it over.
 
 mod mapping;
 
@@ -22,7 +22,7 @@ use crate::wire::{BlockInfo, Operation, SECTOR_BYTES, Status};
 /// milliseconds at this size.
 const MAX_RANGE_SECTORS: u32 = 128 << 10;
 
-/// What a memory disk is made from.
+/// The options of a memory disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryOptions {
     /// Size in bytes.
@@ -43,22 +43,22 @@ pub struct MemoryOptions {
 
 /// A disk in sparse memory: a page takes memory from its first write until it is discarded.
 ///
-/// Flush and FUA succeed and do nothing; there is nothing more durable. Bytes of requests that overlap in time and
-/// place mix as on any disk.
+/// Flush and FUA succeed and do nothing; there is no more durable storage. Bytes of requests that overlap in time and
+/// range are mixed as on any disk.
 ///
 /// With `huge` the pages are reserved and filled in at creation, for the whole of `max_bytes`, and are kept until the
-/// disk is gone; discards write zeroes. Giving them back to the pool would let someone else take them, and the next
-/// write would then kill the daemon with SIGBUS. With `lock`, too, discards write zeroes, since giving memory back
-/// would undo the promise that it is there.
+/// disk is gone; discards write zeroes. Returned to the pool, they could be taken by other processes, and the next
+/// write would then kill the daemon with SIGBUS. With `lock`, too, discards write zeroes, since returning memory
+/// would undo the reservation.
 #[derive(Debug)]
 pub struct MemoryDisk {
     sector_count: AtomicU64,
-    /// Mapped as long as the disk lives, whatever its size: a request that raced with a shrink reaches memory.
+    /// Mapped as long as the disk exists, whatever its size: a request that raced with a shrink still finds memory.
     memory: Mapping,
     resizing: Mutex<()>,
     max_bytes: u64,
     options: MemoryOptions,
-    /// As it was made.
+    /// The initial description.
     info: BlockInfo,
 }
 
@@ -66,13 +66,13 @@ impl MemoryDisk {
     /// A disk of zeroes.
     ///
     /// # Errors
-    /// A size that no disk can have, too little memory, too few huge pages, too low a limit of locked memory: each says
+    /// An impossible size, too little memory, too few huge pages, too low a limit of locked memory: each says
     /// what to do.
     pub fn new(options: &MemoryOptions) -> Result<Self, String> {
         let make = |max_bytes| match (options.huge, options.thp || overcommit_is_strict()) {
             (true, _) => Mapping::huge(max_bytes),
-            // A memory file has transparent huge pages only where the administrator turned them on for all of them, and where memory is
-            // promised strictly, a page that is missing would be SIGBUS.
+            // A memory file has transparent huge pages only where the administrator turned them on for all of them, and where
+            // memory is committed strictly, a missing page would be SIGBUS.
             (false, true) => Mapping::private(max_bytes),
             (false, false) => Mapping::sparse(max_bytes),
         };
@@ -82,7 +82,7 @@ impl MemoryDisk {
     /// The disk that another process has in the memory `file` and served until now.
     ///
     /// # Errors
-    /// As [`new`](Self::new), and that the memory is not what `options` describe.
+    /// As [`new`](Self::new), and that the memory does not match `options`.
     pub(super) fn take_over(
         options: &MemoryOptions,
         file: OwnedFd,
@@ -101,7 +101,7 @@ impl MemoryDisk {
         Ok(disk)
     }
 
-    /// Its memory, for whoever takes the disk over; `None`: nobody else can have that.
+    /// Its memory, for the daemon that takes the disk over; `None`: it cannot be passed on.
     pub(super) fn file(&self) -> Option<BorrowedFd<'_>> {
         self.memory.file.as_ref().map(AsFd::as_fd)
     }
@@ -140,14 +140,14 @@ impl MemoryDisk {
         Ok(disk)
     }
 
-    /// Lock the first `size_bytes`, if that is wanted.
+    /// Lock the first `size_bytes`, if requested.
     fn lock_memory(&self, size_bytes: u64) -> Result<(), String> {
         // Pages of the huge pool are never swapped.
         if !self.options.lock || self.options.huge {
             return Ok(());
         }
         let length = usize::try_from(size_bytes).unwrap_or(self.memory.length_bytes).min(self.memory.length_bytes);
-        // SAFETY: locking does not change memory; the range lies within the mapping.
+        // SAFETY: locking does not change memory; the range is within the mapping.
         let locked = unsafe { rustix::mm::mlock(self.memory.base.as_ptr().cast(), length) };
         locked.map_err(|errno| memlock_text(size_bytes, getrlimit(Resource::Memlock).current, errno))
     }
@@ -158,7 +158,7 @@ impl MemoryDisk {
         let (Ok(offset), Ok(mut rest)) = (usize::try_from(offset_bytes), usize::try_from(length_bytes)) else {
             return Status::OutOfRange;
         };
-        // SAFETY: the caller has checked that the range lies below the disk's size, and the mapping is at least as long.
+        // SAFETY: the caller has checked that the range is below the disk's size, and the mapping is at least as long.
         let mut place = unsafe { self.memory.base.add(offset) };
         for span in spans {
             let piece = span.length_bytes();
@@ -190,7 +190,7 @@ impl Disk for MemoryDisk {
 
     #[inline(always)]
     unsafe fn submit(&self, request: &Request, spans: &[Span], _: Ticket, _: &mut Engine) -> Submitted {
-        // What the request was checked against may be a size ago.
+        // The size may have changed since the request was checked.
         let sector_count = self.sector_count.load(Ordering::Relaxed);
         let is_inside = request.sector <= sector_count && request.length_sectors <= sector_count - request.sector;
         Submitted::Done(match request.operation {
@@ -225,7 +225,7 @@ impl Disk for MemoryDisk {
             self.memory.unlock_from(new_bytes, self.options.lock && !self.options.huge);
             self.memory.clear(new_bytes, old_bytes - new_bytes, !self.options.huge);
         } else {
-            // A write that raced with an earlier shrink may have left something there.
+            // A write that raced with an earlier shrink may have left data there.
             self.memory.clear(old_bytes, new_bytes - old_bytes, !self.options.huge);
             if let Err(text) = self.lock_memory(new_bytes) {
                 self.memory.unlock_from(old_bytes, true);
@@ -265,12 +265,12 @@ mod tests {
     }
 
     #[test]
-    fn discard_zeroes_and_shrink_give_memory_back() {
+    fn discard_zeroes_and_shrink_release_memory() {
         for thp in [false, true] {
             let options = MemoryOptions { size_bytes: 64 << 20, max_bytes: Some(256 << 20), thp, ..Default::default() };
             let disk = MemoryDisk::new(&options).expect("a disk");
             assert!(resident_bytes(&disk) <= 4 << 20, "a new disk is sparse");
-            // SAFETY: the range lies within the mapping, which nobody else uses.
+            // SAFETY: the range is within the mapping, which is not used elsewhere.
             unsafe { std::ptr::write_bytes(disk.memory.base.as_ptr(), 1, 64 << 20) };
             assert_eq!(resident_bytes(&disk), 64 << 20);
             let mut engine = Engine::new(1).expect("engine");
@@ -285,7 +285,7 @@ mod tests {
             assert_eq!(zero(Operation::WriteZeroes, 0, 48 << 11), Submitted::Done(Status::Ok));
             assert_eq!(resident_bytes(&disk), 16 << 20);
             disk.resize(1).expect("shrink");
-            assert_eq!(resident_bytes(&disk), 4096, "the page of the sector that is left");
+            assert_eq!(resident_bytes(&disk), 4096, "the page of the remaining sector");
         }
     }
 

@@ -1,7 +1,7 @@
 //! Disks: one file per kind, behind one small trait.
 //!
 //! A worker owns one [`Engine`] and shares the disks with the other workers. Null and memory disks finish every request
-//! in [`Disk::submit`]; file disks leave it to the engine, and so do most of those that wrap others, for tests
+//! in [`Disk::submit`]; file disks leave it to the engine, as do most of those that wrap others, for tests
 //! ([`wrap`]). [`AnyDisk`] lets a worker match once per visit to a queue and
 //! run a loop made for that kind.
 
@@ -33,15 +33,15 @@ pub use null::{NullDisk, NullOptions};
 pub use spec::{DiskSpec, KindSpec};
 pub use wrap::{WrappedDisk, Wrapper};
 
-/// A disk: takes checked requests, several threads at a time.
+/// A disk: executes checked requests of several threads at a time.
 pub trait Disk: Send + Sync {
     /// Does `submit` always return [`Submitted::Done`]? The server then times only a sample of its visits.
     const ANSWERS_AT_ONCE: bool;
 
-    /// What clients are told. The size may change; everything else is fixed.
+    /// The description sent to clients. The size may change; everything else is fixed.
     fn info(&self) -> BlockInfo;
 
-    /// Do, or begin, a read, write, flush, discard or write-zeroes. Requests may complete in any order; a flush covers
+    /// Execute, or start, a read, write, flush, discard or write-zeroes. Requests may complete in any order; a flush covers
     /// the writes that were completed before it was submitted.
     ///
     /// # Safety
@@ -52,16 +52,16 @@ pub trait Disk: Send + Sync {
     /// Change the size.
     ///
     /// # Errors
-    /// Why not, in words that say what to do.
+    /// The reason, in words that say what to do.
     fn resize(&self, sector_count: u64) -> Result<(), String>;
 
-    /// What goes wrong is recorded here. `None`: nothing can.
+    /// Errors are recorded here. `None`: there are none.
     fn faults(&self) -> Option<&Arc<Faults>> {
         None
     }
 }
 
-/// A disk of any kind, to be matched once per visit rather than called through once per request.
+/// A disk of any kind, matched once per visit rather than once per request.
 #[derive(Debug)]
 pub enum AnyDisk {
     /// `null:SIZE`
@@ -85,7 +85,7 @@ impl AnyDisk {
         }
     }
 
-    /// The kind, as it stands in a specification.
+    /// The kind, as in a specification.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -139,7 +139,7 @@ const fn capabilities(read_only: bool) -> u32 {
     CAPABILITY_FLUSH | CAPABILITY_PACKED | if read_only { 0 } else { of_writers }
 }
 
-/// What is the same of every disk, or usual.
+/// The values that all or most disks share.
 fn description(sector_count: u64, block_bytes: u32, capabilities: u32, identity: [u8; 16]) -> BlockInfo {
     BlockInfo {
         first_sector: 0,
@@ -147,7 +147,7 @@ fn description(sector_count: u64, block_bytes: u32, capabilities: u32, identity:
         block_bytes,
         optimal_bytes: block_bytes,
         max_transfer_bytes: u32::try_from(MAX_TRANSFER_BYTES).unwrap_or(u32::MAX),
-        // 4 GiB: the kernel does it on a thread of its own, so its duration holds up nobody else.
+        // 4 GiB: the kernel does it on a thread of its own, so its duration delays no other request.
         max_range_sectors: 8 << 20,
         max_segments: u32::try_from(MAX_INDIRECT_ENTRIES).unwrap_or(u32::MAX),
         capabilities,
@@ -181,7 +181,7 @@ fn page_bytes() -> u64 {
     rustix::param::page_size() as u64
 }
 
-/// The block size that is wanted; 512 without.
+/// The requested block size; 512 by default.
 fn check_block(wanted_bytes: Option<u32>) -> Result<u32, String> {
     match wanted_bytes.unwrap_or(512) {
         block_bytes @ (512 | 4096) => Ok(block_bytes),
@@ -189,7 +189,7 @@ fn check_block(wanted_bytes: Option<u32>) -> Result<u32, String> {
     }
 }
 
-/// The identity of a disk whose content is new: clients that reconnect must not take it for the one they knew.
+/// The identity of a disk whose content is new: clients that reconnect must not mistake it for the one before.
 fn random_identity() -> Result<[u8; 16], String> {
     let mut identity = [0; 16];
     let mut filled = 0;

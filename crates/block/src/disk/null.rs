@@ -1,4 +1,4 @@
-//! `null:SIZE`: a disk without content, which measures everything but the disk.
+//! `null:SIZE`: a disk without contents, for measuring everything but the disk.
 
 use fipsee_ring::memory::Span;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use super::{Disk, Engine, Submitted, Ticket, bytes_of, capabilities, check_block
 use crate::request::Request;
 use crate::wire::{BlockInfo, CAPABILITY_WRITE, Operation, Status};
 
-/// What a null disk is made from.
+/// The options of a null disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NullOptions {
     /// Size in bytes.
@@ -18,20 +18,20 @@ pub struct NullOptions {
     pub read_only: bool,
 }
 
-/// Writes vanish; reads succeed and leave the buffer as it was. It holds nothing, so what a client reads is whatever
-/// was in the client's own memory.
+/// Writes are dropped; reads succeed and leave the buffer unchanged, so a client reads
+/// the previous contents of its own memory.
 #[derive(Debug)]
 pub struct NullDisk {
     sector_count: AtomicU64,
-    /// As it was made.
+    /// The initial description.
     info: BlockInfo,
 }
 
 impl NullDisk {
-    /// A disk of this description. Its identity depends on `name` alone: all content is alike.
+    /// A disk of this description. Its identity depends on `name` alone: all null disks have the same contents.
     ///
     /// # Errors
-    /// A size or block size that no disk can have.
+    /// An impossible size or block size.
     pub fn new(name: &str, options: &NullOptions) -> Result<Self, String> {
         let block_bytes = check_block(options.block_bytes)?;
         let sector_count = sectors_of(options.size_bytes, block_bytes)?;

@@ -1,4 +1,4 @@
-//! Descriptions of disks, as the command line writes them: `NAME=KIND:ARGS`.
+//! Specifications of disks on the command line: `NAME=KIND:ARGS`.
 //!
 //! ```text
 //! a=null:1G
@@ -7,8 +7,8 @@
 //! d=powercut:survive=50,seed=7:file:PATH
 //! ```
 //! ARGS is the size or path up to the first comma, then options, separated by commas. A path may hold `:` and `=`. A
-//! path with a comma cannot be written this way: name it in the configuration file, which fills in a [`DiskSpec`] itself.
-//! The last form wraps a disk in another ([`wrap`](super::wrap)).
+//! path with a comma cannot be written this way: use the configuration file, which fills in a [`DiskSpec`] itself.
+//! The last form wraps a disk ([`wrap`](super::wrap)).
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ use fipsee_ring::control::MAX_NAME_BYTES;
 
 use super::{AnyDisk, DirectMode, FileDisk, FileOptions, MemoryDisk, MemoryOptions, NullDisk, NullOptions, WrappedDisk, Wrapper};
 
-/// What a disk is made from, by kind.
+/// The options of a disk, by kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KindSpec {
     /// `null:SIZE`
@@ -30,7 +30,7 @@ pub enum KindSpec {
 }
 
 impl KindSpec {
-    /// What `file:` is given, if there is one at the bottom.
+    /// The options of `file:`, if there is one at the bottom.
     pub fn file_mut(&mut self) -> Option<&mut FileOptions> {
         match self {
             Self::File(options) => Some(options),
@@ -39,7 +39,7 @@ impl KindSpec {
         }
     }
 
-    /// The path that `file:` is given, if there is one at the bottom.
+    /// The path of `file:`, if there is one at the bottom.
     #[must_use]
     pub fn file(&self) -> Option<&Path> {
         match self {
@@ -49,7 +49,7 @@ impl KindSpec {
         }
     }
 
-    /// The kind's name, and the size that is asked for, if one is.
+    /// The kind's name, and the requested size, if any.
     #[must_use]
     pub fn name_and_size(&self) -> (&'static str, Option<u64>) {
         match self {
@@ -60,7 +60,7 @@ impl KindSpec {
         }
     }
 
-    /// Understand `KIND:ARGS` up to the first comma of ARGS; returns what follows, piece by piece.
+    /// Parse `KIND:ARGS` up to the first comma of ARGS; returns what follows, piece by piece.
     fn parse(text: &str) -> Result<(Self, Vec<&str>), String> {
         let (kind, arguments) = text.split_once(':').unwrap_or((text, ""));
         // `powercut:file:x`: no options.
@@ -137,20 +137,20 @@ impl KindSpec {
 /// A disk to be served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskSpec {
-    /// What clients call it: 1 to 64 letters, digits, `-`, `_` and `.`.
+    /// Its name for clients: 1 to 64 letters, digits, `-`, `_` and `.`.
     pub name: String,
-    /// What it is made from. `open` sets its `read_only` from [`ro`](Self::ro).
+    /// Its options. `open` sets its `read_only` from [`ro`](Self::ro).
     pub kind: KindSpec,
-    /// Nobody may write it.
+    /// No client may write it.
     pub ro: bool,
     /// One client at a time.
     pub exclusive: bool,
-    /// Several may write at a time, whatever they claim.
+    /// Several clients may write at a time, whatever they claim.
     pub shared: bool,
 }
 
 impl DiskSpec {
-    /// Understand `NAME=KIND:ARGS`.
+    /// Parse `NAME=KIND:ARGS`.
     ///
     /// # Errors
     /// The piece that is wrong and what to write instead.
@@ -186,10 +186,10 @@ impl DiskSpec {
         }
     }
 
-    /// Make or open the disk.
+    /// Create or open the disk.
     ///
     /// # Errors
-    /// Why not, beginning with the disk's name, in words that say what to do.
+    /// The reason, beginning with the disk's name, in words that say what to do.
     pub fn open(&self) -> Result<AnyDisk, String> {
         let opened = check_name(&self.name).and_then(|()| self.kind.open(&self.name, self.ro));
         opened.map_err(|problem| format!("disk '{}': {problem}", self.name))
@@ -241,7 +241,7 @@ fn direct_of(value: Option<&str>) -> Result<DirectMode, String> {
 /// A size in bytes: an integer, alone or with K, M, G or T (or KiB, MiB, GiB, TiB), which are powers of 1024.
 ///
 /// # Errors
-/// The text is none, or the size does not fit 64 bits.
+/// The text is not a size, or the size does not fit 64 bits.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);

@@ -1,4 +1,4 @@
-//! A disk goes from one process to another: what is handed over, and what must fit.
+//! Takeover of a disk by another process: what is handed over, and what must match.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -7,10 +7,10 @@ use super::{AnyDisk, Disk, FileDisk, FileOptions, MemoryDisk, MemoryOptions, Nul
 use crate::wire::{BlockInfo, SECTOR_BYTES};
 
 impl AnyDisk {
-    /// The file that holds the content, for the process that takes the disk over; a null disk has none.
+    /// The file that holds the contents, for the process that takes the disk over; a null disk has none.
     ///
     /// # Errors
-    /// The content is where no other process can have it.
+    /// The contents cannot be passed to another process.
     pub fn hand_over(&self) -> Result<Option<BorrowedFd<'_>>, String> {
         match self {
             Self::Null(_) => Ok(None),
@@ -27,10 +27,10 @@ impl AnyDisk {
 }
 
 impl DiskSpec {
-    /// Go on with the disk that another process serves as `info`, with its content in `file`.
+    /// Continue with the disk that another process serves as `info`, with its contents in `file`.
     ///
     /// # Errors
-    /// Beginning with the disk's name: it is not what this describes, and its clients would notice.
+    /// Beginning with the disk's name: it does not match this description, and its clients would be affected.
     pub fn take_over(&self, info: &BlockInfo, file: Option<OwnedFd>) -> Result<AnyDisk, String> {
         self.continue_with(info, file).map_err(|problem| format!("disk '{}': {problem}", self.name))
     }
@@ -62,7 +62,7 @@ impl DiskSpec {
     }
 }
 
-/// Clients were told `old`; may they go on with `new`?
+/// Clients were sent `old`; can they continue with `new`?
 fn check_same(old: &BlockInfo, new: &BlockInfo) -> Result<(), String> {
     let refuse = |what: &str, old: u64, new: u64| {
         Err(format!("{what} would change from {old} to {new} under its clients; leave that as it is, or restart the daemon"))
@@ -73,7 +73,7 @@ fn check_same(old: &BlockInfo, new: &BlockInfo) -> Result<(), String> {
     for (what, old, new) in [
         ("its size in bytes", old.sector_count.saturating_mul(SECTOR_BYTES), new.sector_count.saturating_mul(SECTOR_BYTES)),
         ("its block size", old.block_bytes.into(), new.block_bytes.into()),
-        // It may do more than they know of: newer daemons will.
+        // It may have more capabilities than they know: newer daemons will.
         ("what it can do (ro, discard)", old.capabilities.into(), (new.capabilities & old.capabilities).into()),
     ] {
         if old != new {
@@ -98,7 +98,7 @@ mod tests {
     use crate::wire::{CAPABILITY_PACKED, CAPABILITY_WRITE};
 
     #[test]
-    fn a_daemon_that_can_more_takes_over_and_one_that_can_less_does_not() {
+    fn a_daemon_with_more_capabilities_takes_over_and_one_with_fewer_does_not() {
         let info = NullDisk::new("n", &NullOptions { size_bytes: 1 << 20, ..NullOptions::default() }).expect("a disk").info();
         let before = BlockInfo { capabilities: info.capabilities & !CAPABILITY_PACKED, ..info };
         assert_eq!(check_same(&before, &info), Ok(()));

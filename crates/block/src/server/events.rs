@@ -1,5 +1,5 @@
-//! What is rare: questions for the disk's description, events, and where a queue stands between two visits: all that another server of it
-//! must know to go on.
+//! The rare path: queries of the disk's description, events, and the state of a queue between two visits: all that another server
+//! needs to continue.
 
 use fipsee_ring::doorbell::ClientDoorbell;
 use fipsee_ring::memory::{Memory, copy_to};
@@ -10,16 +10,16 @@ use crate::disk::Disk;
 use crate::request::{Request, RequestLimits};
 use crate::wire::{BlockInfo, KIND_DETACH, KIND_RESIZE, Operation, Status, event};
 
-/// An event that waits for its credit, or to be acknowledged.
+/// An event that waits for its credit, or for its acknowledgement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EventState {
-    /// The client has it and has not acknowledged it.
+    /// Sent to the client and not acknowledged.
     pub unacknowledged: bool,
-    /// What is to be sent when it has.
+    /// To be sent after the acknowledgement.
     pub wanted: Option<u64>,
 }
 
-/// Where a queue stands. Nothing is in flight.
+/// The state of a queue. Nothing is in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueState {
     /// The next request.
@@ -30,7 +30,7 @@ pub struct QueueState {
     pub resize: EventState,
     /// The end of the disk.
     pub detach: EventState,
-    /// Has the disk gone?
+    /// Was the disk removed?
     pub detached: bool,
 }
 
@@ -68,12 +68,12 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
     /// The disk's size changed.
     pub fn announce_resize(&mut self, info: &BlockInfo) {
         self.limits = RequestLimits::new(info, self.read_only);
-        self.resize.wanted = (info.sector_count != self.told_sectors).then_some(info.sector_count);
+        self.resize.wanted = (info.sector_count != self.announced_sectors).then_some(info.sector_count);
         self.send_events();
         self.flush();
     }
 
-    /// The disk goes away: answer everything with [`Status::Detached`] from here on.
+    /// The disk is being removed: answer everything with [`Status::Detached`] from here on.
     pub fn announce_detach(&mut self) {
         self.detached = true;
         self.detach.wanted = Some(0);
@@ -86,7 +86,7 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
             && let Some(sector_count) = self.resize.wanted.take()
         {
             self.resize.unacknowledged = true;
-            self.told_sectors = sector_count;
+            self.announced_sectors = sector_count;
             self.queue.completions.publish(&event(KIND_RESIZE, sector_count));
         }
         if !self.detach.unacknowledged && self.detach.wanted.take().is_some() {
@@ -94,7 +94,7 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
             self.queue.completions.publish(&event(KIND_DETACH, 0));
         }
     }
-    /// Where the queue stands; `None` while requests are in flight.
+    /// The queue's state; `None` while requests are in flight.
     #[must_use]
     pub fn state(&self) -> Option<QueueState> {
         (self.in_flight == 0 && self.packer.count == 0).then(|| QueueState {
@@ -106,11 +106,11 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
         })
     }
 
-    /// Go on as another server left off, whose cursors the channel's end was opened with.
+    /// Continue where another server left off; the channel's end was opened with its cursors.
     pub fn restore(&mut self, state: &QueueState) {
         self.resize = state.resize;
         if state.resize.wanted.is_some() {
-            self.told_sectors = 0;
+            self.announced_sectors = 0;
         }
         self.detach = state.detach;
         self.detached = state.detached;

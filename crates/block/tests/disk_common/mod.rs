@@ -1,4 +1,4 @@
-//! What the disk tests share: client memory, a random source, and requests that are waited for.
+//! Shared by the disk tests: client memory, a random source, and requests that are waited for.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::path::{Path, PathBuf};
@@ -68,7 +68,7 @@ pub(crate) fn request(operation: Operation, sector: u64, length_sectors: u64) ->
     Request { operation, tag: 0, fua: false, unmap: false, sector, length_sectors, aux: 0 }
 }
 
-/// A worker with client memory, doing one request at a time.
+/// A worker with client memory, for one request at a time.
 pub(crate) struct Worker {
     pub(crate) engine: Engine,
     pub(crate) memory: Region,
@@ -140,7 +140,7 @@ pub(crate) fn expect_parts(text: &str, parts: &[&str]) {
     }
 }
 
-/// Tell `cargo xtask test`, past libtest's capture, that a check could not run here: "name: reason".
+/// Report to `cargo xtask test`, past libtest's capture, that a check could not run here: "name: reason".
 pub(crate) fn skip(text: &str) {
     let line = text.trim().replace('\n', "; ");
     std::io::Write::write_all(&mut std::io::stderr(), format!("fipsee-skip: {line}\n").as_bytes())

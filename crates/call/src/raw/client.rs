@@ -44,7 +44,7 @@ impl RawClient {
     /// Connect to the service `name` at `socket_path`.
     ///
     /// # Errors
-    /// [`Error::Connect`] when nobody listens, [`Error::Refused`] with the server's words, and whatever else can go wrong
+    /// [`Error::Connect`] when nothing listens, [`Error::Refused`] with the server's words, and whatever else can go wrong
     /// with a peer or the system.
     pub fn connect(socket_path: &Path, name: &str, options: &ConnectOptions) -> Result<Self, Error> {
         options.wait.available()?;
@@ -56,7 +56,7 @@ impl RawClient {
     /// Over a channel that the caller attached.
     ///
     /// # Errors
-    /// What a server must not grant.
+    /// A grant that no correct server makes.
     #[doc(hidden)]
     pub fn over(attached: AttachedChannel, options: &ConnectOptions) -> Result<Self, Error> {
         let AttachedChannel { control, region, layout, service_info, mut queues } = attached;
@@ -119,7 +119,7 @@ impl RawClient {
         self.depth
     }
 
-    /// Calls started whose replies were not taken.
+    /// Calls started, less the replies taken.
     #[must_use]
     #[inline(always)]
     pub fn outstanding(&self) -> u32 {
@@ -191,8 +191,8 @@ impl RawClient {
     /// Take the next reply if it is there; replies come in the order of the calls. Never blocks.
     ///
     /// # Errors
-    /// [`Error::Disconnected`] or [`Error::Refused`] when the server died or closed the channel, which is looked after once
-    /// in so many empty looks.
+    /// [`Error::Disconnected`] or [`Error::Refused`] when the server died or closed the channel, which is checked once
+    /// in many empty looks.
     #[inline(always)]
     pub fn poll(&mut self, reply: &mut Message) -> Result<bool, Error> {
         if self.port.pace.hold.is_early() {

@@ -1,4 +1,5 @@
-//! A service of calls for the runtime's sessions: who may call, and which worker answers. One thread, never on the path of a call.
+//! A service of calls for the runtime's sessions: which users may call, and which worker answers. One thread, never on the path
+//! of a call.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,11 +26,11 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often that thread looks at the clock while it stops or waits for descriptors.
 const TICK: Duration = Duration::from_millis(250);
 
-/// What the thread that has the clients is told.
+/// Messages to the thread that has the clients.
 pub(super) enum Event {
     /// A worker wants clients.
     Joined { worker: usize, handle: WorkerHandle<Turns> },
-    /// A worker goes, with all its channels.
+    /// A worker ends, with all its channels.
     Left { worker: usize },
     /// A worker ends a client's channel.
     Refused { client: u64, text: String },
@@ -39,7 +40,7 @@ pub(super) enum Event {
     Abort,
 }
 
-/// What is served, to whom, and who answers.
+/// What is served, to which clients, by which workers.
 pub struct Serving {
     pub(super) name: Arc<str>,
     pub(super) info: ServiceInfo,
@@ -101,7 +102,7 @@ impl Host<Turns> for Serving {
             return Err(refuse(RefusalCode::UnknownName, text).into());
         }
         if !(self.allow)(client.credentials) {
-            let text = format!("user {} may not call '{name}'; its server decides who may", client.credentials.uid);
+            let text = format!("user {} may not call '{name}'; its server decides which users may", client.credentials.uid);
             return Err(refuse(RefusalCode::NotAllowed, text).into());
         }
         let fewest = self.workers.iter().min_by_key(|(_, handle)| handle.counters.assigned.load(Ordering::Relaxed));
@@ -112,9 +113,9 @@ impl Host<Turns> for Serving {
         layout.queues.iter_mut().for_each(|geometry| geometry.choices = *choices);
         let mut grant = Grant::new(layout, |_| {})?;
         let (Some((&worker, handle)), Some(queue)) = (fewest, grant.queues.pop()) else {
-            return Err(refuse(RefusalCode::ShuttingDown, "nobody answers calls here any more; try again later").into());
+            return Err(refuse(RefusalCode::ShuttingDown, "no worker answers calls here any more; try again later").into());
         };
-        let (who, pool) = ((client.id, client.credentials.clone()), (Arc::clone(&grant.region), grant.layout.pool_offset_bytes));
+        let (peer, pool) = ((client.id, client.credentials.clone()), (Arc::clone(&grant.region), grant.layout.pool_offset_bytes));
         let (id, events) = (client.id, Arc::clone(&self.events));
         let added = move |added: Result<(), _>| {
             if added.is_err() {
@@ -123,7 +124,7 @@ impl Host<Turns> for Serving {
                 events.send(Event::Refused { client: id, text: text.to_owned() });
             }
         };
-        let make = move |id| Ok(CallQueue::new(id, who, queue, pool, depth));
+        let make = move |id| Ok(CallQueue::new(id, peer, queue, pool, depth));
         let add = Command::add(QueueName { client: id, index: 0 }, make, added);
         Ok(Granted {
             attachment: Box::new(CallAttachment(Arc::clone(name))),
@@ -134,7 +135,7 @@ impl Host<Turns> for Serving {
         })
     }
 
-    /// A client that is refused is not told that all is done.
+    /// A client that is refused gets no message that all is done.
     fn catch_up(sessions: &mut Sessions<Turns, Self>) {
         for event in sessions.host.events.take() {
             match event {
@@ -176,7 +177,7 @@ impl Serving {
         self.events.has_messages()
     }
 
-    /// Have the workers let go of whom they still serve, and end.
+    /// Have the workers let go of their remaining clients, and end.
     pub fn stop_workers(&self) {
         for handle in self.workers.values() {
             let all = Command::Remove { which: Which::All, finish: false, removed: Box::new(drop) };
@@ -208,7 +209,7 @@ impl Clients {
         Ok(Self { clients, listener, is_accepting: false, stopping: None })
     }
 
-    /// Serve until told to end.
+    /// Serve until the end is requested.
     pub(super) fn run(mut self) {
         while !self.is_over() {
             let is_waiting = self.stopping.is_some() || (!self.is_accepting && self.wants_clients());
@@ -218,7 +219,7 @@ impl Clients {
                 Some(Ending::InOrder) => self.stopping = self.stopping.or_else(|| Some(Instant::now())),
                 None => {}
             }
-            // Without a worker nobody would answer: clients wait to be accepted. So they do while no descriptor is free.
+            // Without a worker there is no answer: clients wait to be accepted. So they do while no descriptor is free.
             self.accept_clients(accepted.is_ok() && self.wants_clients());
         }
         self.clients.sessions.host.stop_workers();

@@ -11,7 +11,7 @@ mod server;
 mod worker;
 
 pub use client::RawClient;
-/// For whoever drives a server without sockets and threads, as tests/simulate does.
+/// For programs that drive a server without sockets and threads, as tests/simulate does.
 #[cfg(feature = "server")]
 #[doc(hidden)]
 pub use clients::{Ending, Serving};

@@ -17,8 +17,8 @@ use crate::payload::Payload;
 use crate::server::{Call, Credentials};
 use crate::wire::{PayloadSlot, ServiceInfo};
 
-/// The channels whose turn it is. The worker makes no pass before every turn is over: none is in flight between two passes, and in
-/// which order they are taken makes no difference.
+/// The channels whose turn it is. The worker makes no pass before every turn is over: none is in flight between two passes, and
+/// in which order they are taken makes no difference.
 #[derive(Default)]
 #[expect(clippy::vec_box, reason = "what changes hands is the box; the channel is not moved")]
 pub struct Turns(pub(super) Vec<Box<CallServerQueue>>);
@@ -34,8 +34,8 @@ impl Engine for Turns {
 
 /// The server's end of a client's channel.
 ///
-/// Calls stay in the ring until they are carried out: to copy them out in advance made a burst of 64 slower by a quarter, because what
-/// comes and what goes then does not overlap.
+/// Calls stay in the ring until they are carried out: to copy them out in advance made a burst of 64 slower by a quarter, because
+/// what comes and what goes then does not overlap.
 pub(super) struct CallServerQueue {
     /// The number by which the worker knows the queue.
     id: u32,
@@ -157,7 +157,7 @@ pub(super) struct CallQueue {
 }
 
 impl CallQueue {
-    /// A client's, whose payloads are in the region from that offset on.
+    /// A client's; its payloads are in the region from that offset on.
     pub(super) fn new(
         id: u32,
         (client, credentials): (u64, Credentials),
@@ -193,7 +193,7 @@ impl Queue<Turns> for CallQueue {
         most
     }
 
-    /// A turn counts.
+    /// A turn counts as work in flight.
     fn in_flight(&self) -> u32 {
         self.channel.is_none().into()
     }

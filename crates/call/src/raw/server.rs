@@ -30,7 +30,7 @@ pub struct RawServer {
 }
 
 impl RawServer {
-    /// Serve `name` at `socket_path`, with requests and replies of so many bytes.
+    /// Serve `name` at `socket_path`, with requests and replies of these lengths in bytes.
     ///
     /// # Errors
     /// [`CallError::Serve`] when the socket cannot be had or the sizes cannot be served; [`Error::Io`] when the process has no
@@ -51,7 +51,7 @@ impl RawServer {
         Ok(server)
     }
 
-    /// A server whose clients the caller brings to the sessions of what is returned beside it.
+    /// A server without a socket: the caller adds clients to the sessions of the `Serving` returned beside it.
     ///
     /// # Errors
     /// As [`bind`](Self::bind).
@@ -93,8 +93,8 @@ impl RawServer {
             info,
             max_clients: options.max_clients,
             max_depth,
-            // Unless told otherwise: the server's own user, and root.
-            allow: options.allow.unwrap_or_else(|| Box::new(|who| [0, rustix::process::geteuid().as_raw()].contains(&who.uid))),
+            // By default: the server's own user, and root.
+            allow: options.allow.unwrap_or_else(|| Box::new(|user| [0, rustix::process::geteuid().as_raw()].contains(&user.uid))),
             choices: options.choices,
             workers: BTreeMap::new(),
             clients: 0,
@@ -140,7 +140,7 @@ impl Drop for RawServer {
 pub struct Stopper(Arc<Mailbox<Event>>);
 
 impl Stopper {
-    /// Accept nobody new, answer what clients have published, let them go, and end the workers' loops. Returns at once.
+    /// Accept no new clients, answer what clients have published, let them go, and end the workers' loops. Returns at once.
     pub fn stop(&self) {
         self.0.send(Event::Stop);
     }

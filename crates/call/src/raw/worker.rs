@@ -16,7 +16,7 @@ use crate::wire::ServiceInfo;
 /// Looks for the next call of a client alone before its turn is over, a few microseconds.
 const LOOKS_IN_TURN: u32 = 64;
 
-/// What waiting for a call came to.
+/// The result of waiting for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// A call.
@@ -36,7 +36,7 @@ pub struct RawWorker {
     /// The channel whose turn it is.
     turn: Option<Box<CallServerQueue>>,
     /// A call was taken and not answered.
-    is_owing: bool,
+    has_unanswered: bool,
     worker: Worker<Turns>,
     events: Arc<Mailbox<Event>>,
 }
@@ -45,7 +45,7 @@ impl RawWorker {
     pub(super) fn new(id: usize, info: ServiceInfo, backoff: Backoff, events: Arc<Mailbox<Event>>) -> io::Result<Self> {
         let (worker, handle) = Worker::new(fipsee_serve::WorkerPlacement::default(), backoff, Turns::default())?;
         events.send(Event::Joined { worker: id, handle });
-        Ok(Self { id, info, turn: None, is_owing: false, worker, events })
+        Ok(Self { id, info, turn: None, has_unanswered: false, worker, events })
     }
 
     /// What this worker serves.
@@ -66,10 +66,10 @@ impl RawWorker {
     /// When the last call was not answered by [`reply`](Self::reply) or [`refuse`](Self::refuse).
     #[inline(always)]
     pub fn take(&mut self, request: &mut Message, deadline_ticks: Option<u64>) -> Taken {
-        assert!(!self.is_owing, "answer the call that was taken before taking another");
+        assert!(!self.has_unanswered, "answer the call that was taken before taking another");
         loop {
             if self.take_in_turn(request) {
-                self.is_owing = true;
+                self.has_unanswered = true;
                 return Taken::Call;
             }
             self.turn = self.worker.engine().0.pop();
@@ -88,8 +88,8 @@ impl RawWorker {
         }
     }
 
-    /// The next call of the client whose turn it is. When there is none the turn is over; but a client alone at its worker is looked at
-    /// for a while first: a pass of the worker takes some 25 cycles of a round trip of 350.
+    /// The next call of the client whose turn it is. When there is none the turn is over; but a client alone at its worker is
+    /// looked at for a while first: a pass of the worker takes some 25 cycles of a round trip of 350.
     #[inline(always)]
     fn take_in_turn(&mut self, request: &mut Message) -> bool {
         let Some(channel) = &mut self.turn else { return false };
@@ -116,19 +116,19 @@ impl RawWorker {
     /// When none was taken.
     #[inline(always)]
     pub fn reply(&mut self, reply: &Message) {
-        assert!(std::mem::take(&mut self.is_owing), "a reply without a call");
+        assert!(std::mem::take(&mut self.has_unanswered), "a reply without a call");
         if let Some(channel) = &mut self.turn {
             channel.reply(reply);
         }
     }
 
-    /// Instead of a reply: close the channel of the client whose call was taken, and tell it `why`.
+    /// Instead of a reply: close the channel of the client whose call was taken, and send it `why`.
     ///
     /// # Panics
     /// When none was taken.
     #[cold]
     pub fn refuse(&mut self, why: &str) {
-        assert!(std::mem::take(&mut self.is_owing), "a refusal without a call");
+        assert!(std::mem::take(&mut self.has_unanswered), "a refusal without a call");
         if let Some(channel) = &mut self.turn {
             channel.refuse();
             // That thread has the queue removed.
@@ -144,17 +144,17 @@ impl RawWorker {
         }
     }
 
-    /// The call that was taken: whose it is, and its payloads. `None` when none was taken.
+    /// The call that was taken: its client, and its payloads. `None` when none was taken.
     #[must_use]
     #[inline(always)]
     pub fn call(&self) -> Option<Call<'_>> {
-        self.turn.as_ref().filter(|_| self.is_owing).map(|channel| channel.call(&self.info))
+        self.turn.as_ref().filter(|_| self.has_unanswered).map(|channel| channel.call(&self.info))
     }
 }
 
 impl Drop for RawWorker {
     fn drop(&mut self) {
-        // Before the channels go: a client is told why, not that all is finished.
+        // Before the channels go: a client gets the reason, not a message that all is finished.
         self.events.send(Event::Left { worker: self.id });
     }
 }

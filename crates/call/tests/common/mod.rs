@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use fipsee_call::{Call, Server, ServerOptions, Service, Stopper};
 use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
-/// Nothing in a test takes so long unless it hangs.
+/// Nothing in a test takes this long unless it hangs.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A service with an enumeration, so that bytes can be no request.
@@ -19,9 +19,9 @@ pub struct Arithmetic;
 #[repr(u32)]
 pub enum Operation {
     Add,
-    /// Adds up so many bytes of payload.
+    /// Adds up this many bytes of payload.
     Sum,
-    /// Fills so many bytes of payload.
+    /// Fills this many bytes of payload.
     Fill,
     /// The client's number.
     WhoAmI,
@@ -81,7 +81,7 @@ pub fn answer(request: Request, call: &Call<'_>) -> Reply {
     Reply { value: value.unwrap_or(0), is_ok: value.is_some(), zero: [0; 7] }
 }
 
-/// A path for a socket that nobody else uses; removed when dropped.
+/// A unique path for a socket; removed when dropped.
 pub struct Socket(pub PathBuf);
 
 impl Socket {
@@ -135,7 +135,7 @@ impl Running {
         }
     }
 
-    /// Hang up on everybody.
+    /// Hang up on all clients.
     pub fn abort(&mut self) {
         self.server = None;
     }
@@ -145,7 +145,7 @@ impl Running {
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_so() {
-        assert!(started.elapsed() < DEADLINE, "it never came about that {what}");
+        assert!(started.elapsed() < DEADLINE, "not in time: {what}");
         std::thread::yield_now();
     }
 }

@@ -33,7 +33,7 @@ fn digest(data: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Bytes still to be compared, wherever they come from.
+/// Bytes still to be compared, from either source.
 struct Cursor {
     source: Source,
     data: Vec<u8>,
@@ -47,7 +47,7 @@ impl Cursor {
         Self { source, data: Vec::new(), taken: 0, zeroes_bytes: 0, offset_bytes: 0 }
     }
 
-    /// Have something to look at; `false` at the end.
+    /// Fetch more bytes; `false` at the end.
     fn load(&mut self) -> Result<bool, Error> {
         if self.zeroes_bytes > 0 || self.taken < self.data.len() {
             return Ok(true);
@@ -64,7 +64,7 @@ impl Cursor {
         Ok(true)
     }
 
-    /// Bytes at hand.
+    /// The buffered bytes.
     fn available_bytes(&self) -> u64 {
         if self.zeroes_bytes > 0 { self.zeroes_bytes } else { (self.data.len() - self.taken) as u64 }
     }
@@ -84,7 +84,7 @@ impl Cursor {
     }
 }
 
-/// Index of the first byte that differs; `None` stands for zeroes.
+/// Index of the first byte that differs; `None` means zeroes.
 fn first_difference(a: Option<&[u8]>, b: Option<&[u8]>) -> Option<usize> {
     match (a, b) {
         (None, None) => None,
@@ -98,7 +98,7 @@ fn differs(destination: &Endpoint, offset_bytes: u64) -> Error {
     format!("{destination} differs from the source at offset {offset_bytes}; something else writes there, or its storage is bad: copy again").into()
 }
 
-/// Read the destination and compare it with the source, or with what was noted of it.
+/// Read the destination and compare it with the source, or with its checksums.
 pub(super) fn verify(
     source: &Endpoint,
     destination: &Endpoint,
@@ -125,7 +125,7 @@ pub(super) fn verify(
         actual.advance(count);
         bar.set_position(expected.offset_bytes);
     }
-    // What fills up the last block of a disk.
+    // The padding of a disk's last block.
     while actual.load()? {
         let count = actual.available_bytes();
         if let Some(index) = first_difference(actual.peek(usize::try_from(count).unwrap_or(usize::MAX)), None) {

@@ -1,4 +1,4 @@
-//! Files and devices: sources that know their holes, sinks that make them.
+//! Files and devices: sources that find holes, sinks that make them.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Seek, SeekFrom, Write};
@@ -16,13 +16,13 @@ pub(super) struct FileSource {
     size_bytes: u64,
     offset_bytes: u64,
     request_bytes: usize,
-    /// It has data from here on; known as far as it was asked.
+    /// The start of the data found last.
     data_from_bytes: u64,
-    /// Up to here it is known to have data.
+    /// The end of the data found last.
     data_until_bytes: u64,
 }
 
-/// Open a file, a block device, or something that can only be read once.
+/// Open a file, a block device, or a stream that can be read only once.
 pub(super) fn open_source(path: &Path, request_bytes: usize) -> Result<Source, Error> {
     let shown = path.display().to_string();
     let cannot = |error: std::io::Error| Error::io(format_args!("read {shown}"), &error);
@@ -71,14 +71,14 @@ impl FileSource {
         Ok(Some(Piece::Data))
     }
 
-    /// How many bytes from here on are a hole, in whole runs, so that requests stay aligned. 0 also where the file
-    /// system cannot tell.
+    /// The length of the hole from here on, in whole runs, so that requests stay aligned. 0 also where the file
+    /// system cannot report holes.
     fn hole_bytes(&mut self) -> u64 {
         if self.offset_bytes >= self.data_until_bytes {
             let seek = |whence| rustix::fs::seek(&self.file, whence);
             self.data_from_bytes = match seek(rustix::fs::SeekFrom::Data(self.offset_bytes)) {
                 Ok(offset_bytes) => offset_bytes,
-                // Nothing but a hole up to the end.
+                // A hole up to the end.
                 Err(rustix::io::Errno::NXIO) => self.size_bytes,
                 Err(_) => self.offset_bytes,
             };
@@ -103,7 +103,7 @@ pub(super) struct FileSink {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SinkKind {
-    /// New and empty: what is not written reads as zeroes.
+    /// New and empty: unwritten parts read as zeroes.
     Regular,
     /// Has offsets, and old content.
     Device,
@@ -112,7 +112,7 @@ enum SinkKind {
 }
 
 impl FileSink {
-    /// Create or empty the file at `path`, or open the device there. `size_bytes` is what will be written, if known.
+    /// Create or empty the file at `path`, or open the device there. `size_bytes` is the length of the copy, if known.
     pub(super) fn create(path: &Path, size_bytes: Option<u64>) -> Result<Self, Error> {
         let shown = path.display().to_string();
         let cannot = |error: std::io::Error| Error::io(format_args!("write {shown}"), &error);
@@ -140,7 +140,7 @@ impl FileSink {
         Ok(Self { file, shown, kind })
     }
 
-    /// Standard output, which is written in order whatever it is.
+    /// Standard output, which is always written in order.
     pub(super) fn standard() -> Result<Self, Error> {
         let duplicate = std::os::fd::AsFd::as_fd(&std::io::stdout()).try_clone_to_owned();
         let file = duplicate.map_err(|error| Error::io("use standard output", &error))?.into();

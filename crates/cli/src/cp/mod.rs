@@ -28,9 +28,9 @@ use crate::units;
 const DEFAULT_REQUEST_BYTES: usize = 1 << 20;
 /// Requests start and end at multiples of this on every disk and file system.
 const ALIGN_BYTES: usize = 4096;
-/// Shorter runs of zeroes are written as data: what they save is less than what a request costs.
+/// Shorter runs of zeroes are written as data: they save less than a request costs.
 const ZERO_RUN_BYTES: usize = 64 << 10;
-/// To compare with and to write: a comparison of slices is many times faster than a look at each byte.
+/// To compare with and to write: comparing slices is many times faster than testing each byte.
 static ZEROES: [u8; ZERO_RUN_BYTES] = [0; ZERO_RUN_BYTES];
 
 #[derive(Debug, clap::Args)]
@@ -57,7 +57,7 @@ pub(crate) struct Arguments {
     /// When the daemon goes away, wait so long for it to come back [default: fail at once]
     #[arg(long, value_name = "SECONDS", default_value = "0", hide_default_value = true)]
     reconnect: u64,
-    /// Write even while somebody else may, or claims to be the only one who does
+    /// Write even while another client may, or is the disk's sole writer
     #[arg(long)]
     force: bool,
 }
@@ -67,19 +67,19 @@ fn parse_request_bytes(text: &str) -> Result<usize, String> {
     bytes.ok_or_else(|| format!("{text} is no multiple of {ALIGN_BYTES}; write for example 64K or 1M"))
 }
 
-/// How to move data, for every place.
+/// Options for moving data, for every endpoint.
 #[derive(Clone, Copy, Debug)]
 struct Manner {
     request_bytes: usize,
     reconnect: Duration,
-    /// Of a disk that is written.
+    /// Of a destination disk.
     claim: Claim,
 }
 
 struct Copied {
-    /// Bytes the source had.
+    /// Bytes of the source.
     total_bytes: u64,
-    /// Of them, bytes that were not moved because they are zero.
+    /// Bytes of them that were not moved because they are zero.
     zero_bytes: u64,
     /// Of a source that cannot be read twice.
     digests: Option<Digests>,

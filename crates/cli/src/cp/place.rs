@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 
-/// Where to copy from or to.
+/// The source or destination of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Endpoint {
     /// `fip:NAME`, `fip:NAME@SOCKET`
     Disk {
-        /// Of the disk.
+        /// Name of the disk.
         name: String,
         /// Its daemon's socket.
         socket: PathBuf,
@@ -57,7 +57,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Can one be copied to the other?
+/// Check that one can be copied to the other.
 pub(super) fn check_pair(source: &Endpoint, destination: &Endpoint, verify: bool) -> Result<(), Error> {
     if !source.is_disk() && !destination.is_disk() {
         return Err(
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn disks_files_and_standard_streams_are_told_apart() {
+    fn disks_files_and_standard_streams_are_distinguished() {
         assert_eq!(parse("fip:a"), Endpoint::Disk { name: "a".into(), socket: "/default".into() });
         assert_eq!(parse("fip:a@/other"), Endpoint::Disk { name: "a".into(), socket: "/other".into() });
         assert_eq!(parse("./fip:a"), Endpoint::File("./fip:a".into()));

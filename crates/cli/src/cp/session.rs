@@ -14,7 +14,7 @@ use crate::error::Error;
 /// Requests in flight: enough for a fast SSD at 1 MiB each.
 const LANE_COUNT: u32 = 8;
 
-/// What a lane's request does.
+/// The kind of a lane's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
     Read,
@@ -38,7 +38,7 @@ impl Work {
 enum State {
     Idle,
     Busy,
-    /// A read has arrived and was not taken yet.
+    /// A read has completed and its data was not taken yet.
     Arrived,
 }
 
@@ -85,7 +85,7 @@ impl Session {
         self.disk.info()
     }
 
-    /// Most bytes of one request: what was asked for, or the disk's limit.
+    /// Most bytes of one request: the option, or the disk's limit.
     pub(super) const fn request_bytes(&self) -> usize {
         self.request_bytes
     }
@@ -94,7 +94,7 @@ impl Session {
         self.lanes.len()
     }
 
-    /// A lane without a request, once there is one.
+    /// Wait for a lane without a request.
     pub(super) fn idle_lane(&mut self) -> Result<usize, Error> {
         loop {
             if let Some(lane) = self.lanes.iter().position(|lane| lane.state == State::Idle) {
@@ -104,7 +104,7 @@ impl Session {
         }
     }
 
-    /// Publish a request on an idle lane. Data to be written stands in its buffer.
+    /// Publish a request on an idle lane. Data to be written is in its buffer.
     pub(super) fn start(&mut self, index: usize, work: Work, offset_bytes: u64, length_bytes: u64) -> Result<(), Error> {
         let (lane, queue) = (&mut self.lanes[index], &mut self.queues[0]);
         (lane.state, lane.work, lane.offset_bytes, lane.length_bytes) = (State::Busy, work, offset_bytes, length_bytes);
@@ -124,7 +124,7 @@ impl Session {
         &self.lanes[index].buffer
     }
 
-    /// Take what the read on this lane brought, once it is there.
+    /// Wait for the read on this lane and take its data.
     pub(super) fn take(&mut self, index: usize, into: &mut Vec<u8>) -> Result<(), Error> {
         while self.lanes[index].state == State::Busy {
             self.wait()?;
@@ -158,7 +158,7 @@ impl Session {
         Ok(self.disk.detach(self.queues)?)
     }
 
-    /// Wait for at least one completion, across a new connection if that was asked for.
+    /// Wait for at least one completion, across a reconnect if that was asked for.
     fn wait(&mut self) -> Result<(), Error> {
         let mut finished = Vec::new();
         match self.queues[0].wait(&mut |completion| finished.push(completion)) {
@@ -172,7 +172,7 @@ impl Session {
 
     fn settle(&mut self, completion: Completion) -> Result<(), Error> {
         let lane = usize::try_from(completion.token).ok().and_then(|index| self.lanes.get_mut(index));
-        let lane = lane.ok_or("a completion names no request of ours; report this")?;
+        let lane = lane.ok_or("a completion names no known request; report this")?;
         lane.state = if lane.work == Work::Read { State::Arrived } else { State::Idle };
         if completion.status == Status::Ok {
             return Ok(());
@@ -189,14 +189,14 @@ impl Session {
             return Err(Error::at(format_args!("disk '{name}'"), text));
         }
         let policy = ReconnectPolicy { give_up_after: self.reconnect, ..ReconnectPolicy::default() };
-        let mut tell = |event: ReconnectEvent<'_>| match event {
+        let mut report = |event: ReconnectEvent<'_>| match event {
             ReconnectEvent::Lost => {
                 eprintln!("note: disk '{name}': connection lost; trying again for {} s", self.reconnect.as_secs())
             }
             ReconnectEvent::AttemptFailed { .. } => {}
             ReconnectEvent::Resumed { attempts } => eprintln!("note: disk '{name}': connected again after {attempts} attempts"),
         };
-        let back = self.disk.reconnect(&mut self.queues, &policy, &mut tell);
+        let back = self.disk.reconnect(&mut self.queues, &policy, &mut report);
         back.map_err(|error| Error::at(format_args!("disk '{name}' did not come back, the copy is incomplete"), error))
     }
 }

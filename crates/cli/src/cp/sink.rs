@@ -10,7 +10,7 @@ use super::session::{Session, Work};
 use super::{ALIGN_BYTES, Manner};
 use crate::error::Error;
 
-/// Where the bytes go.
+/// The destination of the bytes.
 pub(super) enum Sink {
     /// A disk.
     Disk(Box<DiskSink>),
@@ -19,7 +19,7 @@ pub(super) enum Sink {
 }
 
 impl Sink {
-    /// Open the destination, once it is known to have room for `size_bytes` (`None`: nobody knows yet).
+    /// Open the destination, once it is known to have room for `size_bytes` (`None`: unknown yet).
     pub(super) fn open(place: &Endpoint, manner: Manner, source: &Endpoint, size_bytes: Option<u64>) -> Result<Self, Error> {
         match place {
             Endpoint::Disk { name, socket } => {
@@ -60,7 +60,7 @@ pub(super) struct DiskSink {
     source: String,
     block_bytes: u64,
     size_bytes: u64,
-    /// Bytes of one request for zeroes; 0 when the disk cannot.
+    /// Bytes of one request for zeroes; 0 when the disk does not support it.
     zero_range_bytes: u64,
     /// A run of zeroes that may still grow: start and length.
     pending_zeroes: (u64, u64),
@@ -82,7 +82,7 @@ impl DiskSink {
         Ok(Self { session, source: source.shown_as_source(), block_bytes, size_bytes, zero_range_bytes, pending_zeroes: (0, 0) })
     }
 
-    /// A stream may turn out to be too long while it is copied.
+    /// A stream may prove too long while it is copied.
     fn check_room(&self, end_bytes: u64) -> Result<(), Error> {
         if end_bytes <= self.size_bytes {
             return Ok(());

@@ -8,26 +8,26 @@ use super::place::Endpoint;
 use super::session::{Session, Work};
 use crate::error::Error;
 
-/// What comes next.
+/// The next piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Piece {
-    /// The bytes that were put into the caller's vector: a whole request, except at the end.
+    /// Bytes that were stored in the caller's vector: a whole request, except at the end.
     Data,
-    /// So many zeroes that need not be looked at.
+    /// A number of zeroes that need not be read.
     Zeroes(u64),
 }
 
-/// Where the bytes come from.
+/// The source of the bytes.
 pub(super) enum Source {
     /// A disk.
     Disk(DiskSource),
-    /// Something with offsets.
+    /// A file with offsets.
     File(FileSource),
-    /// Something without.
+    /// A stream.
     Stream {
-        /// To read from.
+        /// The stream.
         reader: Box<dyn Read>,
-        /// What it is, for errors.
+        /// Its name, for errors.
         shown: String,
         /// Bytes of a piece.
         request_bytes: usize,
@@ -82,9 +82,9 @@ impl Source {
 /// Reads a disk from its start, as many requests ahead as there are lanes.
 pub(super) struct DiskSource {
     session: Session,
-    /// What is asked for next.
+    /// The next offset to request.
     ahead_bytes: u64,
-    /// What the caller gets next.
+    /// The next offset to return.
     taken_bytes: u64,
     end_bytes: u64,
     lane: usize,

@@ -46,7 +46,7 @@ pub(crate) fn run_daemon(arguments: &DaemonArguments) -> Result<(), Error> {
     let made = DirBuilder::new().mode(0o700).create(directory);
     made.map_err(|error| Error::io(format_args!("make {}", directory.display()), &error))?;
     let served = serve_in(directory);
-    // Also when the first process was killed: then SIGTERM came, and the daemon has drained.
+    // Also after a kill of the first process: SIGTERM follows, and the daemon has drained.
     let _ = std::fs::remove_dir_all(directory);
     served
 }
@@ -66,7 +66,7 @@ fn serve_in(directory: &Path) -> Result<(), Error> {
     Ok(arguments.into_config().and_then(fipsee_daemon::run)?)
 }
 
-/// The second process, as the first sees it. Dropping it ends it and removes what it left.
+/// The second process, as the first sees it. Dropping it ends the process and removes its directory.
 pub(super) struct Daemon {
     child: Child,
     directory: PathBuf,
@@ -82,7 +82,7 @@ impl Daemon {
         let directory = std::env::temp_dir().join(name);
         let mut command = process::again("demo-daemon");
         command.arg("--directory").arg(&directory).stdin(Stdio::null());
-        // A group of its own: Ctrl-C ends us, and our end tells the daemon to clean up and go.
+        // A group of its own: Ctrl-C ends this process only, and the daemon then cleans up and ends.
         command.process_group(0);
         let child = command.spawn().map_err(|error| Error::io("start the daemon's process", &error))?;
         let (socket, unix_socket) = (socket_in(&directory), unix_socket_in(&directory));
@@ -136,7 +136,7 @@ impl Drop for Daemon {
             }
             std::thread::sleep(ATTEMPT_PAUSE); // tidy: allow sleep, the pause between looks at a process that ends
         }
-        // It removes its directory itself unless it was killed.
+        // The daemon removes its directory itself unless it was killed.
         let _ = std::fs::remove_dir_all(&self.directory);
     }
 }

@@ -1,4 +1,4 @@
-//! Real data in, the same data out.
+//! Data written and read back.
 
 use std::path::Path;
 use std::time::Instant;
@@ -14,7 +14,7 @@ const WRITE_BYTES: [usize; 7] = [512, 4096, 1536, 65_536, 1 << 20, 131_072 + 512
 /// Lengths of successive reads: others, so that they cross the borders of the writes.
 const READ_BYTES: [usize; 5] = [1 << 20, 2560, 32_768, 512, 262_144 + 1024];
 
-/// Fill the memory disk, make it durable, read it and compare; says what was done.
+/// Fill the memory disk, make it durable, read it and compare; returns a summary.
 pub(super) fn write_and_verify(socket: &Path) -> Result<String, Error> {
     let length = usize::try_from(MEMORY_BYTES).map_err(|_| "this machine's address space is too small for the demo")?;
     let written = pseudo_random(length);

@@ -1,4 +1,4 @@
-//! Disks called as functions: what the work itself costs, in the comparison and behind the plain socket.
+//! Disks called as functions: the cost of the work itself, in the comparison and behind the plain socket.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use super::{BLOCK_BYTES, Measured, Which};
 use crate::error::Error;
 use crate::units;
 
-/// Calls between two looks at the clock.
+/// Calls between two readings of the clock.
 const CALLS_PER_CLOCK_CHECK: u64 = 1024;
 const BLOCK_SECTORS: u64 = BLOCK_BYTES as u64 / SECTOR_BYTES;
 
@@ -44,7 +44,7 @@ impl<D: Disk> Direct<D> {
     #[inline(always)]
     fn call(&mut self, operation: Operation, block: u64) -> Result<(), Error> {
         let sector = block * BLOCK_SECTORS;
-        // Not known to the compiler, or it would measure nothing on a disk that does nothing.
+        // Opaque to the compiler, or a disk without work would be optimised away.
         let request = std::hint::black_box(Request {
             operation,
             tag: 0,

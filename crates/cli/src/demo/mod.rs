@@ -1,4 +1,4 @@
-//! `fipsee demo`: the whole thing in a few seconds. A daemon with a null and a memory disk in a second process; data
+//! `fipsee demo`: a demonstration in a few seconds. A daemon with a null and a memory disk in a second process; data
 //! written, read back and compared; then the same small reads over Fip-see, over a Unix socket, and in-process.
 
 mod daemon;
@@ -44,7 +44,7 @@ struct Measured {
     iops: f64,
 }
 
-/// The disks of each way, in the order of the table.
+/// The disks of each transport, in the order of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Which {
     Null,

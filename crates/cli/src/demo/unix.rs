@@ -1,5 +1,5 @@
-//! The same work over a plain Unix socket, done well: whatever has arrived is answered with one write, and the client
-//! keeps as many requests in flight as it may.
+//! The same work over an efficient plain Unix socket: all requests that have arrived are answered with one write, and the client
+//! keeps its full depth in flight.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -20,7 +20,7 @@ const REQUEST_BYTES: usize = 16;
 /// An answer: number of the block, then its data.
 const ANSWER_BYTES: usize = 8 + BLOCK_BYTES;
 
-/// Listen at `path`, and answer on a thread of its own for as long as the process lives.
+/// Listen at `path`, and answer on a thread of its own until the process ends.
 pub(super) fn serve(path: &Path) -> Result<(), Error> {
     let listener = UnixListener::bind(path).map_err(|error| Error::io(format_args!("listen at {}", path.display()), &error))?;
     let run = move || {

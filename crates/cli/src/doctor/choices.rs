@@ -1,4 +1,4 @@
-//! How rings go about their work here, and why.
+//! The choices of rings on this machine, and their source.
 
 use fipsee_ring::cpu;
 use fipsee_topology::cache;
@@ -8,7 +8,7 @@ use fipsee_topology::plan::Plan;
 
 use super::{Finding, State};
 
-/// Between a worker and its client where they are recommended to run: as a daemon that starts now would have it.
+/// Between a worker and its client on the recommended CPUs, as for a daemon that starts now.
 pub(super) fn look() -> Finding {
     let machine = Machine::this();
     let kept = cache::load(&machine).ok().map(|(_, kept)| kept);
@@ -22,10 +22,10 @@ pub(super) fn look() -> Finding {
     judge(&format!("{choices} ({why})"), found.is_some() || is_known)
 }
 
-/// `is_sound`: measured, or of a family that somebody has measured.
+/// `is_sound`: measured, or of a family that has been measured.
 fn judge(found: &str, is_sound: bool) -> Finding {
     let advice =
-        "nobody has measured a CPU of this family: run fipsee topology, as root for everybody, and start the daemon anew";
+        "no CPU of this family has been measured: run fipsee topology, as root for all users, and restart the daemon";
     Finding::when("Processor", "choices of rings", is_sound, State::Warn, found, advice)
 }
 
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_family_that_nobody_has_measured_is_a_warning_until_it_is_measured() {
+    fn an_unmeasured_family_is_a_warning_until_it_is_measured() {
         assert_eq!(judge("take 1 (measured)", true).state, State::Ok);
         let guess = judge("take 16 (by the CPU's family)", false);
         assert_eq!(guess.state, State::Warn);

@@ -1,4 +1,4 @@
-//! The daemon that runs, and what a configuration asks for.
+//! The running daemon, and the requirements of a configuration.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -30,7 +30,7 @@ pub(super) fn look(root: Root<'_>, socket: &Path) -> Vec<Finding> {
     findings.extend(sockets(socket));
     match pid.ok().filter(|pid| root.text(&format!("proc/{pid}/comm")).is_some_and(|name| name.starts_with("fip"))) {
         Some(pid) => findings.extend(process(root, &pid.to_string())),
-        // The service manager made the socket, and stands for whoever takes it.
+        // The service manager made the socket, so the peer's credentials are its own.
         None => {
             let advice = "systemctl status fipseed names the process";
             let found = "the service manager holds the socket; its limits and confinement are not looked at";
@@ -72,13 +72,13 @@ fn sockets(socket: &Path) -> Vec<Finding> {
         ));
     }
     if let Some(mode) = mode(&admin) {
-        let advice = "everybody may resize disks and reload: chmod 0600, or 0660 with a group of administrators";
+        let advice = "every user may resize disks and reload: chmod 0600, or 0660 with a group of administrators";
         findings.push(Finding::when(DAEMON, "admin socket", mode & 0o007 == 0, State::Fail, format!("mode {mode:04o}"), advice));
     }
     findings
 }
 
-/// Can this user have what file disks need?
+/// Can this user have the kernel rings that file disks need?
 fn kernel_rings() -> Finding {
     match Engine::check() {
         Ok(()) => Finding::new(THIS_USER, "kernel rings for file disks", State::Ok, "can be made", ""),
@@ -102,10 +102,10 @@ pub(super) fn look_at_configuration(file: &Path) -> Vec<Finding> {
     findings
 }
 
-/// Who can write it says what is served to whom.
+/// A user who can write the file decides what is served to whom.
 fn safe_file(file: &Path) -> Finding {
     let mode = file.metadata().map_or(0, |found| found.mode() & 0o777);
-    let advice = "everybody may change what is served: chmod o-w";
+    let advice = "every user may change what is served: chmod o-w";
     Finding::when(CONFIGURATION, "file", mode & 0o002 == 0, State::Fail, format!("mode {mode:04o}"), advice)
 }
 
@@ -131,7 +131,7 @@ fn disk_file(name: &str, path: &Path, read_only: bool) -> Finding {
 fn lists(config: &Config) -> Option<Finding> {
     let open: Vec<&str> =
         config.disks.iter().filter(|disk| disk.allow.everyone && !disk.spec.ro).map(|disk| disk.spec.name.as_str()).collect();
-    let advice = "everybody may write there: name users or groups in allow_uids, allow_gids, or add ro";
+    let advice = "every user may write there: name users or groups in allow_uids, allow_gids, or add ro";
     (!open.is_empty())
         .then(|| Finding::new(CONFIGURATION, "lists", State::Warn, format!("{} for everyone", open.join(", ")), advice))
 }

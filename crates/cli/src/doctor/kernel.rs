@@ -1,4 +1,4 @@
-//! What the kernel offers: for file disks, for shared memory, for confinement.
+//! The kernel's support for file disks, shared memory and confinement.
 
 use super::{Finding, Root, State};
 
@@ -31,7 +31,7 @@ fn io_uring(root: Root<'_>) -> Finding {
         None => (State::Ok, "no switch forbids it"),
         Some(0) => (State::Ok, "allowed"),
         Some(1) => (State::Warn, "only for processes with CAP_SYS_ADMIN or in the group kernel.io_uring_group"),
-        Some(_) => (State::Fail, "forbidden to everybody"),
+        Some(_) => (State::Fail, "forbidden to all processes"),
     };
     let advice = "file disks need it: sysctl kernel.io_uring_disabled=0, or the daemon's group in kernel.io_uring_group";
     Finding::new(KERNEL, "io_uring", state, found, advice)
@@ -39,7 +39,7 @@ fn io_uring(root: Root<'_>) -> Finding {
 
 fn memory_files(root: Root<'_>) -> Finding {
     let (state, found) = match root.number("proc/sys/vm/memfd_noexec") {
-        None | Some(0) => (State::Ok, "memfd as ever"),
+        None | Some(0) => (State::Ok, "memfd without restriction"),
         Some(1) => (State::Ok, "memfd, not executable by default"),
         Some(_) => (State::Fail, "memfd is refused unless it is asked not to be executable"),
     };
@@ -54,7 +54,7 @@ fn confinement(root: Root<'_>) -> Vec<Finding> {
     let seccomp = Finding::when(KERNEL, "seccomp", has_seccomp, State::Warn, found, advice);
     let modules = root.text("sys/kernel/security/lsm");
     let landlock = match modules {
-        // Not mounted, as in containers: the version answers for it.
+        // Not mounted, as in containers: the version check covers it.
         None => Finding::new(KERNEL, "landlock", State::Ok, "the list of security modules cannot be read here", ""),
         Some(modules) => {
             let is_there = modules.split(',').any(|module| module == "landlock");

@@ -1,4 +1,4 @@
-//! The processor's features, and how undisturbed its CPUs are.
+//! The processor's features, and the isolation of its CPUs.
 
 use super::{Finding, Root, State};
 
@@ -11,7 +11,7 @@ pub(super) fn look(root: Root<'_>) -> Vec<Finding> {
     findings
 }
 
-/// The kernel's name of a feature, what it is for, and what is used without it.
+/// The kernel's name of a feature, its use, and the replacement.
 const FEATURES: [(&str, &[&str], &str, &str); 5] = [
     (
         "AVX-512",
@@ -41,7 +41,7 @@ fn features(root: Root<'_>) -> Vec<Finding> {
         .map(|(name, flags, with, without)| {
             let is_there = flags.iter().any(has) && (*name != "AVX-512" || flags.iter().all(has));
             let found = if is_there { format!("present; {with}") } else { format!("absent; {without}") };
-            // Nothing that could be changed.
+            // The user cannot change it.
             Finding::new(CPU, name, State::Ok, found, "")
         })
         .collect();
@@ -78,9 +78,9 @@ fn cpus(root: Root<'_>) -> Finding {
     let allowed = root.field("proc/self/status", "Cpus_allowed_list").unwrap_or_default();
     let count = fipsee_topology::cpu_list::parse(&allowed).map_or(0, |cpus| cpus.len());
     let found = format!("{count} may be used ({allowed})");
-    let advice = "a worker that polls and its client need one each: with one CPU nobody polls, and each message costs a switch";
+    let advice = "a worker that polls and its client need one each: with one CPU none polls, and each message costs a switch";
     match count {
-        0 => Finding::new(ISOLATION, "CPUs", State::Warn, "unknown", "nobody is bound to a CPU"),
+        0 => Finding::new(ISOLATION, "CPUs", State::Warn, "unknown", "no thread is bound to a CPU"),
         count => Finding::when(ISOLATION, "CPUs", count > 1, State::Warn, found, advice),
     }
 }
@@ -99,7 +99,7 @@ fn quota(root: Root<'_>) -> Option<Finding> {
     Some(Finding::when(ISOLATION, "quota of CPU time", cpus >= 2.0, State::Warn, format!("{cpus:.1} CPUs"), advice))
 }
 
-/// Since the machine started. The eighth number of the first line (proc(5)); what follows it is contained in the first two.
+/// Since the machine started. The eighth number of the first line (proc(5)); the later ones are contained in the first two.
 fn steal(root: Root<'_>) -> Option<Finding> {
     let ticks = root.field("proc/stat", "cpu ")?;
     let ticks = ticks.split_ascii_whitespace().take(8).map(|word| word.parse().ok()).collect::<Option<Vec<u64>>>()?;

@@ -1,4 +1,4 @@
-//! `fipsee doctor`: what of this machine, this configuration and this daemon is not as it should be, and what to change.
+//! `fipsee doctor`: checks of the machine, the configuration and the daemon, with advice.
 
 mod choices;
 mod daemon;
@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
     root: Option<PathBuf>,
 }
 
-/// How it is.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Ok,
@@ -53,12 +53,12 @@ impl State {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Finding {
     area: &'static str,
-    /// What was looked at.
+    /// The subject of the check.
     check: String,
     state: State,
-    /// What was found.
+    /// The finding.
     found: String,
-    /// What to change; empty when there is nothing to.
+    /// The change to make, or empty.
     advice: String,
 }
 
@@ -68,7 +68,7 @@ impl Finding {
         Self { area, check: check.to_owned(), state, found: found.into(), advice: advice.to_owned() }
     }
 
-    /// It is fine, or else `otherwise`.
+    /// `Ok`, or else `otherwise`.
     fn when(area: &'static str, check: &str, is_fine: bool, otherwise: State, found: impl Into<String>, advice: &str) -> Self {
         Self::new(area, check, if is_fine { State::Ok } else { otherwise }, found, advice)
     }
@@ -89,7 +89,7 @@ impl Finding {
 struct Root<'a>(&'a Path);
 
 impl Root<'_> {
-    /// What a file says, without white space around it.
+    /// The content of a file, trimmed.
     fn text(self, file: &str) -> Option<String> {
         std::fs::read_to_string(self.0.join(file)).ok().map(|text| text.trim().to_owned())
     }
@@ -98,13 +98,13 @@ impl Root<'_> {
         self.text(file)?.parse().ok()
     }
 
-    /// Of a switch with several positions, `a [b] c`, the one in brackets.
+    /// The value in brackets of a switch with several positions, `a [b] c`.
     fn chosen(self, file: &str) -> Option<String> {
         let text = self.text(file)?;
         Some(text.split_once('[')?.1.split_once(']')?.0.to_owned())
     }
 
-    /// What follows `name` at the beginning of a line.
+    /// The text after `name` at the start of a line.
     fn field(self, file: &str, name: &str) -> Option<String> {
         let text = self.text(file)?;
         text.lines().find_map(|line| Some(line.strip_prefix(name)?.trim_start_matches([':', '\t', ' ']).to_owned()))
@@ -114,7 +114,7 @@ impl Root<'_> {
 pub(crate) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
     let root = Root(arguments.root.as_deref().unwrap_or(Path::new("/")));
     let mut findings = Vec::new();
-    // Another machine's files do not say what its CPU is.
+    // Another machine's files do not identify its CPU.
     if arguments.root.is_none() {
         findings.push(choices::look());
     }

@@ -1,4 +1,4 @@
-//! Both ways of every check, on machines that were written down.
+//! Both results of every check, on recorded machines.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,7 +40,7 @@ const LIMITS: &str = "Limit                     Soft Limit           Hard Limit 
 Max open files            1024                 524288               files     \n\
 Max locked memory         unlimited            unlimited            bytes     \n";
 
-/// A machine of which nothing is to be said.
+/// A machine without a finding.
 const GOOD: &[(&str, &str)] = &[
     (
         "proc/cpuinfo",
@@ -68,7 +68,7 @@ const GOOD: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn machine_that_is_as_it_should_be_is_fine_in_every_line() {
+fn correctly_set_up_machine_is_ok_in_every_line() {
     let findings = Machine::new(&[]).findings();
     let others: Vec<_> = findings.iter().filter(|finding| finding.state != State::Ok || !finding.advice.is_empty()).collect();
     assert!(others.is_empty(), "{others:?}");
@@ -115,7 +115,7 @@ fn every_fault_is_found_and_only_that() {
 }
 
 #[test]
-fn processor_without_a_feature_is_told_what_is_used_instead() {
+fn missing_feature_of_the_processor_is_reported_with_its_replacement() {
     let findings = Machine::new(&[("proc/cpuinfo", "flags : fpu constant_tsc nonstop_tsc mwaitx avx512f\n")]).findings();
     let found = |check: &str| findings.iter().find(|finding| finding.check == check).map(|finding| finding.found.clone());
     for (check, pieces) in [
@@ -129,7 +129,7 @@ fn processor_without_a_feature_is_told_what_is_used_instead() {
 }
 
 #[test]
-fn machine_that_tells_nothing_fails_nowhere() {
+fn machine_that_reports_nothing_fails_no_check() {
     let empty = std::env::temp_dir().join(format!("fipsee-doctor-none-{}", std::process::id()));
     let root = Root(&empty);
     let findings: Vec<_> = machine::look(root).into_iter().chain(kernel::look(root)).collect();
@@ -137,7 +137,7 @@ fn machine_that_tells_nothing_fails_nowhere() {
 }
 
 #[test]
-fn configuration_that_everybody_may_change_or_nobody_can_serve_fails() {
+fn configuration_that_any_user_may_change_or_no_user_can_serve_fails() {
     use std::os::unix::fs::PermissionsExt;
     let machine = Machine::new(&[]);
     let (file, disk) = (machine.0.join("f.toml"), machine.0.join("d.img"));

@@ -1,24 +1,24 @@
-//! Who is told how a request ended.
+//! The receiver of a request's outcome.
 
 use std::sync::mpsc::SyncSender;
 
 use fuser::{Errno, ReplyData, ReplyEmpty, ReplyWrite};
 
-/// Where the outcome of a request goes.
+/// The receiver of a request's outcome.
 #[derive(Debug)]
 pub(super) enum Answer {
     /// To a program that reads: `length_bytes` of the data from `skip_bytes` on, because whole blocks were read.
     Read { reply: ReplyData, skip_bytes: usize, length_bytes: usize },
     /// To a program that writes.
     Write { reply: ReplyWrite, length_bytes: u32 },
-    /// To a program that waits for an end without data.
+    /// To a program that waits for completion without data.
     Done(ReplyEmpty),
-    /// To a thread of ours, with the data that was read.
+    /// To a thread of this process, with the data that was read.
     Thread(SyncSender<Result<Vec<u8>, Errno>>),
 }
 
 impl Answer {
-    /// Send it. `data` is what was read, empty for everything else.
+    /// Send it. `data` is the data of a read, and empty otherwise.
     pub(super) fn send(self, outcome: Result<&[u8], Errno>) {
         match (self, outcome) {
             (Self::Read { reply, skip_bytes, length_bytes }, Ok(data)) => match data.get(skip_bytes..skip_bytes + length_bytes) {

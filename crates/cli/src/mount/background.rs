@@ -11,7 +11,7 @@ use super::{Arguments, log};
 use crate::error::Error;
 use crate::output;
 
-/// Start the second process and repeat what it says once it has mounted.
+/// Start the second process and print its message once it has mounted.
 pub(super) fn start(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
     let mut command = Command::new("/proc/self/exe");
     command.arg("--connect").arg(socket).arg("mount").arg("--in-background").args(arguments.to_words());
@@ -21,10 +21,10 @@ pub(super) fn start(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
     let mut line = String::new();
     if let Some(stdout) = child.stdout.take() {
         let read = BufReader::new(stdout).read_line(&mut line);
-        read.map_err(|error| Error::io("hear from the process that serves", &error))?;
+        read.map_err(|error| Error::io("receive from the process that serves", &error))?;
     }
     if line.is_empty() {
-        // It has said why on the standard error that it shares with us.
+        // It has reported its error on the shared standard error.
         let _ = child.wait();
         std::process::exit(1);
     }
@@ -33,13 +33,13 @@ pub(super) fn start(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
 
 /// In the second process, at its start.
 pub(super) fn leave_session() {
-    // It was started by us and leads no group, so this cannot fail; were it to, signals of the terminal would reach it.
+    // This process leads no group, so this cannot fail; if it did, signals of the terminal would reach it.
     let _ = rustix::process::setsid();
-    // The file it was started from, /proc/self/exe, is no name to find it by.
+    // Its executable, /proc/self/exe, gives no useful name.
     let _ = rustix::thread::set_name(c"fipsee");
 }
 
-/// In the second process, once it has mounted and said so: let go of everything of who started it.
+/// In the second process, once it has mounted and reported that: release everything that it inherited.
 pub(super) fn let_go() -> Result<(), Error> {
     log::use_system_log();
     let null = rustix::fs::open("/dev/null", OFlags::RDWR, Mode::empty());

@@ -1,4 +1,4 @@
-//! The file system of one file: what the kernel asks, translated into requests to the disk.
+//! The file system of one file: the kernel's requests, translated into requests to the disk.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -21,16 +21,16 @@ use super::patient::{Job, whole_blocks};
 use super::placement::Placement;
 use super::ranges::{Claim, Ranges};
 
-/// How long the kernel may believe what it was told of the file; a resize is told at once.
+/// How long the kernel may cache the file's attributes; it is notified of a resize at once.
 const ATTRIBUTES_LIVE: Duration = Duration::from_secs(1);
 /// Asynchronous requests that the kernel hands out at a time; the lanes take as many.
 const MAX_BACKGROUND: u16 = 256;
-/// What programs are told is a good size to read and write; also the granularity of discards through a loop device.
+/// The I/O size that programs are advised of; also the granularity of discards through a loop device.
 const BLKSIZE_BYTES: u32 = 4096;
 /// The only file.
 const ROOT: INodeNo = INodeNo::ROOT;
 
-/// Who the file belongs to and who may open it.
+/// The owner of the file, and the users who may open it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Owner {
     pub(super) uid: u32,
@@ -38,7 +38,7 @@ pub(super) struct Owner {
     pub(super) permissions: u16,
 }
 
-/// See the head of this file.
+/// The file system.
 #[derive(Debug)]
 pub(super) struct DiskFile {
     pub(super) lanes: Vec<Arc<Lane>>,
@@ -55,7 +55,7 @@ pub(super) struct DiskFile {
 }
 
 thread_local! {
-    /// The lane of this thread, once it has one.
+    /// The lane of this thread, once chosen.
     static LANE: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
@@ -109,7 +109,7 @@ impl DiskFile {
     }
 
     fn hand_over(&self, job: Job) {
-        // The thread ends after the session. Were it gone, the reply would be dropped, which answers EIO.
+        // The thread ends after the session. Without it the reply would be dropped, which answers EIO.
         drop(self.patient.send(job));
     }
 
@@ -129,7 +129,7 @@ impl DiskFile {
     }
 }
 
-/// What fallocate(2) is asked to do.
+/// The operation of fallocate(2).
 enum Allocation {
     Nothing,
     Zero { unmap: bool },
@@ -156,7 +156,7 @@ fn has_flags(flags: OpenFlags, wanted: OFlags) -> bool {
 impl Filesystem for DiskFile {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         let data_bytes = u32::try_from(MAX_DATA_BYTES).unwrap_or(u32::MAX);
-        // Each returns what is possible when that is less.
+        // Each may return less than requested.
         let _ = config.set_max_write(data_bytes);
         if let Err(most) = config.set_max_readahead(data_bytes) {
             let _ = config.set_max_readahead(most);
@@ -165,7 +165,7 @@ impl Filesystem for DiskFile {
         let wanted = [
             // Requests of one program with O_DIRECT and a queue run at the same time.
             InitFlags::FUSE_ASYNC_DIO,
-            // O_TRUNC is ours to handle: it is ignored, as on a block device, so that `dd of=FILE` works.
+            // This process handles O_TRUNC: it is ignored, as on a block device, so that `dd of=FILE` works.
             InitFlags::FUSE_ATOMIC_O_TRUNC,
             // Databases map files that are otherwise not cached; kernels before 6.6 cannot.
             InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
@@ -198,7 +198,7 @@ impl Filesystem for DiskFile {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        // A disk has no times, and a program that sets them (touch, cp -p) means no harm. Everything else is as it is.
+        // A disk has no times; setting them (touch, cp -p) succeeds without effect. Other attributes cannot change.
         let attributes = self.attributes();
         let is_same = mode.is_none_or(|mode| mode & 0o7777 == u32::from(attributes.perm))
             && uid.is_none_or(|uid| uid == attributes.uid)
@@ -257,7 +257,7 @@ impl Filesystem for DiskFile {
         }
         let end = offset.saturating_add(data.len() as u64).min(size_bytes);
         let data = &data[..usize::try_from(end - offset).unwrap_or(usize::MAX).min(data.len())];
-        // Of O_SYNC and RWF_DSYNC, too, the kernel tells us with each write.
+        // The kernel passes O_SYNC and RWF_DSYNC, too, with each write.
         self.write_bytes(offset..end, data, has_flags(flags, OFlags::DSYNC), reply);
     }
 
@@ -299,7 +299,7 @@ impl Filesystem for DiskFile {
             Some(Allocation::Nothing) if end <= size_bytes => reply.ok(),
             Some(Allocation::Nothing) => reply.error(Errno::ENOSPC),
             Some(Allocation::Zero { unmap: false }) if end > size_bytes => reply.error(Errno::ENOSPC),
-            Some(Allocation::Zero { .. }) if offset >= size_bytes => reply.ok(), // A hole beyond the end is there already.
+            Some(Allocation::Zero { .. }) if offset >= size_bytes => reply.ok(), // The range beyond the end is a hole already.
             Some(Allocation::Zero { unmap }) => {
                 let bytes = offset..end.min(size_bytes);
                 let is_one_request = self.facts.can(CAPABILITY_WRITE_ZEROES)

@@ -1,5 +1,5 @@
-//! Mounting and unmounting. fuser can do that, too, but only for the life of its session, at whose end it unmounts whatever
-//! stands at the path by then.
+//! Mounting and unmounting. fuser can do that, too, but only for the lifetime of its session, at whose end it unmounts whatever
+//! is at the path by then.
 
 use std::ffi::CString;
 use std::io::{self, ErrorKind, IoSliceMut};
@@ -18,10 +18,10 @@ use crate::error::Error;
 
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
-/// Where the helper looks for the socket to send the device through.
+/// The variable that names the socket on which the helper sends the device.
 const HELPER_SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
 
-/// How to mount.
+/// Options of a mount.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Options<'a> {
     pub(super) disk: &'a str,
@@ -64,7 +64,7 @@ fn mount_directly(path: &Path, options: Options<'_>) -> io::Result<OwnedFd> {
 
 fn mount_through_helper(path: &Path, options: Options<'_>) -> io::Result<OwnedFd> {
     let (ours, helpers) = UnixStream::pair()?;
-    // It stays open in the program that is started next.
+    // The descriptor stays open in the helper.
     rustix::io::fcntl_setfd(&helpers, FdFlags::empty())?;
     let access = if options.read_only { "ro" } else { "rw" };
     let other = if options.allow_other { ",allow_other" } else { "" };
@@ -94,12 +94,12 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     Ok(descriptors)
 }
 
-/// What a user types to unmount.
+/// The user's command to unmount.
 pub(super) fn unmount_command() -> &'static str {
     if rustix::process::geteuid().is_root() { "umount" } else { "fusermount3 -u" }
 }
 
-/// Unmount; `lazily`: only take the name away, and the rest when nobody uses it any more.
+/// Unmount; `lazily`: remove the name now, and the rest when no process uses it.
 pub(super) fn unmount(path: &Path, lazily: bool) -> io::Result<()> {
     if rustix::process::geteuid().is_root() {
         let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::NOFOLLOW };
@@ -111,7 +111,7 @@ pub(super) fn unmount(path: &Path, lazily: bool) -> io::Result<()> {
     if output.status.success() {
         return Ok(());
     }
-    // The helper has words only.
+    // The helper reports text only.
     let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     Err(if words.contains("busy") { Errno::BUSY.into() } else { io::Error::other(words) })
 }

@@ -1,9 +1,9 @@
 //! A lane: one queue of the disk, its buffers, and the requests in flight on it.
 //!
-//! Requests are handed to the daemon by the threads that read them from the kernel. Whoever finds completions answers them:
-//! those threads, as long as they have something to do anyway, else the lane's own thread ([`Lane::attend`]), which sleeps
-//! on the queue's descriptor. The rule that no answer is lost: whoever lets go of the lane has armed its doorbell and found
-//! nothing left to reap.
+//! Requests are handed to the daemon by the threads that read them from the kernel. The thread that finds completions answers
+//! them: one of those, as long as they are busy anyway, else the lane's own thread ([`Lane::attend`]), which sleeps on the
+//! queue's descriptor. No answer is lost, because a thread that unlocks the lane has armed its doorbell and found nothing left to
+//! reap.
 
 use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,14 +33,14 @@ const SMALL_BYTES: u64 = (64 << 10) + MARGIN_BYTES;
 const LARGE_BYTES: u64 = MAX_DATA_BYTES + MARGIN_BYTES;
 const LARGE_COUNT: u64 = 16;
 
-/// How long a thread of the kernel's side looks for completions before it goes back to the kernel, if that has nothing for
-/// it: longer than a memory disk takes, and than a worker that sleeps takes to wake; shorter than is worth a CPU.
+/// How long a thread of the kernel's side polls for completions before it goes back to the kernel, if that has nothing for
+/// it: longer than a memory disk takes, and than a worker that sleeps takes to wake; short enough not to waste a CPU.
 const LOOK: Duration = Duration::from_micros(50);
-/// How long it looks before it asks the kernel, or lets others of its CPU run: about one round trip to a worker that polls on
+/// How long it polls before it asks the kernel, or yields its CPU: about one round trip to a worker that polls on
 /// another CPU.
 const LOOK_ALONE: Duration = Duration::from_nanos(1500);
 
-/// What to do.
+/// A piece of work.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Work<'a> {
     Read { offset_bytes: u64, length_bytes: u64 },
@@ -64,13 +64,13 @@ impl Work<'_> {
 struct Pending {
     answer: Answer,
     buffer: Option<Buffer>,
-    /// Of a read, how much to take out of the buffer.
+    /// The length to take out of a read's buffer.
     read_bytes: u64,
-    /// Held until the write is over.
+    /// Held until the write is completed.
     claim: Option<Claim>,
 }
 
-/// What a lane has while the disk is attached, besides its queue.
+/// The state of a lane while the disk is attached, besides its queue.
 #[derive(Debug)]
 pub(super) struct Slots {
     pending: Vec<Option<Pending>>,
@@ -126,14 +126,14 @@ pub(super) struct LaneQueue {
     pub(super) slots: Slots,
 }
 
-/// What the lock protects.
+/// The state that the lock protects.
 #[derive(Debug)]
 pub(super) struct State {
     /// `None`: the disk is lost; requests fail at once.
     pub(super) channel: Option<LaneQueue>,
-    /// Counts attachments: a buffer of one of them does not go back into another.
+    /// Counts attachments: a buffer of one is not returned to another.
     pub(super) attachment: u64,
-    /// Counts connections, which the descriptors belong to.
+    /// Counts connections, to which the descriptors belong.
     pub(super) connection: u64,
     /// The connection broke, and that was reported.
     pub(super) is_broken: bool,
@@ -141,18 +141,18 @@ pub(super) struct State {
     waiting: usize,
 }
 
-/// What lanes report.
+/// An event that lanes report.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum LinkEvent {
     /// A connection of this number broke.
     Lost { connection: u64 },
-    /// The disk says something.
+    /// The disk has an event.
     Event(Event),
-    /// No lane any more.
+    /// All lanes have ended.
     Stop,
 }
 
-/// See the head of this file.
+/// A lane.
 #[derive(Debug)]
 pub(super) struct Lane {
     state: Mutex<State>,
@@ -162,7 +162,7 @@ pub(super) struct Lane {
     news: Sender<LinkEvent>,
 }
 
-/// What a thread keeps between requests, so that none allocates.
+/// Buffers that a thread keeps between requests, so that none allocates.
 #[derive(Debug, Default)]
 struct Scratch {
     finished: Vec<(Pending, Status)>,
@@ -185,7 +185,7 @@ impl Lane {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tell those who wait that the state has changed.
+    /// Wake the threads that wait for a change of the state.
     pub(super) fn announce(&self) {
         self.changed.notify_all();
     }
@@ -200,13 +200,13 @@ impl Lane {
     fn report_lost(&self, state: &mut State) {
         if !state.is_broken {
             state.is_broken = true;
-            // Nobody listens any more only when the program ends.
+            // The receiver is gone only when the program ends.
             let _ = self.news.send(LinkEvent::Lost { connection: state.connection });
         }
     }
 
-    /// Do `work` and answer; the answer may be sent by another thread. `claim` is kept until then. Waits only when as much is
-    /// in flight as the lane takes.
+    /// Do `work` and answer; the answer may be sent by another thread. `claim` is kept until then. Waits only when the lane is
+    /// full.
     pub(super) fn submit(&self, work: Work<'_>, answer: Answer, claim: Option<Claim>) {
         SCRATCH.with_borrow_mut(|scratch| {
             let mut state = self.lock_with_room(work.data_bytes(), scratch);
@@ -219,14 +219,14 @@ impl Lane {
         });
     }
 
-    /// Answer what completes while nobody else needs this thread.
+    /// Answer completions while this thread is not needed elsewhere.
     fn look<'a>(&'a self, mut state: MutexGuard<'a, State>, scratch: &mut Scratch) -> MutexGuard<'a, State> {
         let (look, alone) = (clock::duration_to_ticks(LOOK), clock::duration_to_ticks(LOOK_ALONE));
         let mut started = clock::ticks();
         loop {
             let Some(channel) = &mut state.channel else { return state };
             if channel.reap(&mut scratch.finished).is_err() {
-                return state; // Found again by who comes next.
+                return state; // The next thread finds it again.
             }
             if !scratch.finished.is_empty() {
                 state = self.answer(state, scratch);
@@ -314,7 +314,7 @@ impl Lane {
         state
     }
 
-    /// The lane's own thread: answer what nobody else answers, until [`stop`](Self::stop). `stop` is readable from then on.
+    /// The lane's own thread: answer what no other thread answers, until [`stop`](Self::stop). `stop` is readable from then on.
     pub(super) fn attend(&self, stop: BorrowedFd<'_>) {
         let mut scratch = Scratch::default();
         let mut state = self.lock();
@@ -345,7 +345,7 @@ impl Lane {
         loop {
             drop(self.settle(self.lock(), scratch));
             let mut fds = [PollFd::new(doorbell, PollFlags::IN), PollFd::new(&stop, PollFlags::IN)];
-            // An error, such as a signal, only makes us look.
+            // After an error, such as a signal, check again.
             let _ = rustix::event::poll(&mut fds, None);
             let mut state = self.lock();
             if state.is_stopping || state.is_broken || state.connection != connection {
@@ -413,11 +413,11 @@ impl LaneQueue {
 }
 
 impl Scratch {
-    /// Answer everything that is finished; its buffers are kept for their lane.
+    /// Answer every finished request; its buffers are kept for their lane.
     fn answer(&mut self) {
         for (pending, status) in self.finished.drain(..) {
             let Pending { answer, buffer, read_bytes, claim } = pending;
-            // The write is over when its program hears of it.
+            // The claim ends before the program is notified.
             drop(claim);
             if status == Status::Ok {
                 let length = usize::try_from(read_bytes).unwrap_or(usize::MAX);

@@ -1,4 +1,4 @@
-//! The attachment to the daemon that all lanes share: made, kept over a restart of the daemon, made anew.
+//! The attachment to the daemon that all lanes share: made, kept across a restart of the daemon, made again.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,13 +13,13 @@ use fipsee_block::wire::{BlockInfo, SECTOR_BYTES};
 use super::lane::{DEPTH, Lane, LaneQueue, LinkEvent, Slots, State};
 use super::log::log;
 
-/// Pause between attempts to attach to a disk that was given up.
+/// Pause between attempts to attach to a lost disk.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// What everybody needs to know of the disk.
+/// The disk's properties that all threads need.
 #[derive(Debug)]
 pub(super) struct MountedDisk {
-    /// As at the first attachment; only the size may change.
+    /// From the first attachment; only the size may change.
     info: BlockInfo,
     size_bytes: AtomicU64,
 }
@@ -37,7 +37,7 @@ impl MountedDisk {
         u64::from(self.info.max_transfer_bytes) / self.block_bytes() * self.block_bytes()
     }
 
-    /// Most bytes of one request that zeroes.
+    /// Most bytes of one write-zeroes request.
     pub(super) fn max_range_bytes(&self) -> u64 {
         u64::from(self.info.max_range_sectors) * SECTOR_BYTES / self.block_bytes() * self.block_bytes()
     }
@@ -47,13 +47,13 @@ impl MountedDisk {
     }
 }
 
-/// What to attach to, and how patient to be.
+/// The disk to attach to, and the timeouts.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     pub(super) socket: PathBuf,
     pub(super) disk: String,
     pub(super) read_only: bool,
-    /// If not: what goes for others that write.
+    /// The claim, unless read-only.
     pub(super) claim: Claim,
     pub(super) lane_count: u16,
     /// How long to try to get a lost connection back before requests fail.
@@ -94,7 +94,7 @@ pub(super) struct MountAttachment {
     pub(super) supervisor: Supervisor,
     pub(super) lanes: Vec<Arc<Lane>>,
     pub(super) facts: Arc<MountedDisk>,
-    /// Of each lane.
+    /// The events of the lanes.
     pub(super) worker_cpus: Vec<Option<usize>>,
     /// To stop the supervisor.
     pub(super) sender: Sender<LinkEvent>,
@@ -114,7 +114,7 @@ pub(super) fn attach(target: Target) -> Result<MountAttachment, client::Error> {
 }
 
 impl Supervisor {
-    /// Work until [`LinkEvent::Stop`], then let go of the disk in order. `resized` is told of each new size.
+    /// Work until [`LinkEvent::Stop`], then detach. `resized` gets each new size.
     pub(super) fn run(mut self, resized: &dyn Fn()) {
         loop {
             let news = if self.disk.is_some() || self.is_hopeless {
@@ -154,7 +154,7 @@ impl Supervisor {
         lanes.iter().map(|lane| lane.lock()).collect()
     }
 
-    /// Put every lane on a new connection, with all that is in flight; or fail that, and be lost.
+    /// Put every lane on a new connection, with its requests in flight; or fail them, and be lost.
     fn recover(&mut self, connection: u64) {
         let mut states = Self::lock_lanes(&self.lanes);
         let is_news = states.first().is_some_and(|state| state.connection == connection);
@@ -185,8 +185,8 @@ impl Supervisor {
             }
             Err(error) => {
                 log(&format!("disk '{name}' did not come back ({error}); its requests fail with EIO until it does"));
-                // The unanswered requests must not be done later, when their programs have been told that they failed: their
-                // queues go.
+                // Unanswered requests must not be done after their programs got an error: their
+                // queues are closed.
                 drop(queues);
                 self.disk = None;
                 slots.into_iter().for_each(Slots::fail);
@@ -224,7 +224,7 @@ impl Supervisor {
         let mut states = Self::lock_lanes(&self.lanes);
         let channels = states.iter_mut().filter_map(|state| state.channel.take());
         let (queues, slots): (Vec<_>, Vec<_>) = channels.map(|channel| (channel.queue, channel.slots)).unzip();
-        // Nothing is in flight any more: whoever submitted has been answered.
+        // Nothing is in flight any more: every request has been answered.
         drop(slots);
         if let Some(Err(error)) = self.disk.map(|disk| disk.detach(queues)) {
             log(&format!("disk '{}': {error}", self.target.disk));

@@ -1,4 +1,4 @@
-//! What a person should know of while the disk is mounted: standard error, or the system's log once in the background.
+//! Messages for a person while the disk is mounted: on standard error, or in the system's log once in the background.
 
 use std::os::unix::net::UnixDatagram;
 use std::sync::OnceLock;
@@ -8,7 +8,7 @@ static SYSTEM_LOG: OnceLock<Option<UnixDatagram>> = OnceLock::new();
 /// Facility daemon, severity notice (RFC 5424).
 const PRIORITY: u8 = 3 * 8 + 5;
 
-/// From now on, tell the system's log instead of standard error.
+/// From now on, write to the system's log instead of standard error.
 pub(super) fn use_system_log() {
     let connect = || {
         let socket = UnixDatagram::unbound().ok()?;
@@ -22,7 +22,7 @@ pub(super) fn use_system_log() {
 pub(super) fn log(text: &str) {
     match SYSTEM_LOG.get() {
         Some(Some(socket)) => {
-            // A log that does not take it is no reason to stop serving.
+            // A failed log is no reason to stop serving.
             let _ = socket.send(format!("<{PRIORITY}>fipsee[{}]: {text}", std::process::id()).as_bytes());
         }
         Some(None) => {}

@@ -1,4 +1,4 @@
-//! `fipsee mount DISK FILE`: the disk as a file, for programs that know nothing else.
+//! `fipsee mount DISK FILE`: the disk as a file, for programs that use only files.
 
 mod answer;
 mod background;
@@ -20,15 +20,15 @@ use fipsee::cpus::CpuChoice;
 
 use crate::error::Error;
 
-/// Most threads: what a daemon grants unless configured otherwise.
+/// Most threads: a daemon's default limit.
 const MAX_THREADS: u16 = 16;
 
-/// What the kernel keeps of the file.
+/// The kernel's caching of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Cache {
     /// Nothing, except pages of programs that map it: every read and write reaches the disk
     None,
-    /// Pages, as of any file: for a disk that nobody else writes to
+    /// Pages, as of any file: for a disk without another writer
     Kernel,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Arguments {
     /// Do not write to the disk
     #[arg(long)]
     read_only: bool,
-    /// Write even while somebody else may, or claims to be the only one who does
+    /// Write even while another client may, or is the disk's sole writer
     #[arg(long)]
     force: bool,
     /// Let other users in, as far as FILE's owner and mode allow (for users: only if /etc/fuse.conf says user_allow_other)

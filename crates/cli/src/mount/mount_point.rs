@@ -11,17 +11,17 @@ use rustix::io::Errno;
 use super::filesystem::Owner;
 use crate::error::Error;
 
-/// Without `--allow-other` nobody else gets in whatever this says; with it, it is what FILE's owner had set before.
+/// Without `--allow-other` no other user has access whatever the mode; with it, the mode is that of FILE before.
 const NEW_FILE_MODE: u32 = 0o600;
 
-/// A regular file that nothing is mounted on. Removed on drop if we made it and nobody has put anything into it since.
+/// A regular file that nothing is mounted on. Removed on drop if this process made it and it is still empty.
 #[derive(Debug)]
 pub(super) struct MountPoint {
     path: PathBuf,
     is_ours: bool,
     metadata: Metadata,
-    /// Locked as long as we use the place: `umount` returns before we have removed the file, and the next mount, which may
-    /// come at once, must not take a file that is about to go.
+    /// Locked while in use: `umount` returns before the file is removed, and the next mount, which may
+    /// follow at once, must not take a file that is about to be removed.
     file: File,
 }
 
@@ -36,7 +36,7 @@ impl MountPoint {
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 Err(error) => return Err(cannot_use(error)),
             };
-            // Without a mount, who has it locked is about to mount, or to let go: both are soon over.
+            // Without a mount, the process that holds the lock is about to mount or to unlock: both are soon done.
             check_not_mounted(file, &path)?;
             rustix::fs::flock(&opened, FlockOperation::LockExclusive).map_err(|errno| cannot_use(errno.into()))?;
             check_not_mounted(file, &path)?;
@@ -57,7 +57,7 @@ impl MountPoint {
         is_mounted(&self.path)
     }
 
-    /// Of the file as it was before; of a read-only disk without the right to write.
+    /// The file's mode before the mount; without write permission if the disk is read-only.
     pub(super) fn owner(&self, read_only: bool) -> Owner {
         let mask = if read_only { 0o555 } else { 0o777 };
         let permissions = u16::try_from(self.metadata.mode() & mask).unwrap_or(0);
@@ -65,7 +65,7 @@ impl MountPoint {
     }
 }
 
-/// The regular file, and whether we made it; none if who used it before removed it, or made it, while we looked.
+/// The regular file, and whether this call made it; none if its previous user removed or made it meanwhile.
 fn open_or_make(file: &Path) -> Result<Option<(File, bool)>, Error> {
     let at = |what: &str| Error::at(file.display(), what);
     match std::fs::metadata(file) {
@@ -80,7 +80,7 @@ fn open_or_make(file: &Path) -> Result<Option<(File, bool)>, Error> {
             let mut options = File::options();
             match options.read(true).write(true).create_new(true).mode(NEW_FILE_MODE).open(file) {
                 Ok(made) => Ok(Some((made, true))),
-                // A symbolic link that leads nowhere exists, too, and stays.
+                // A dangling symbolic link exists, too, and stays.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists && !file.is_symlink() => Ok(None),
                 Err(error) => Err(Error::io(format_args!("create {}", file.display()), &error)),
             }
@@ -104,7 +104,7 @@ fn is_mounted(path: &Path) -> bool {
     facts.is_ok_and(|facts| facts.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
-/// Is this the file that is found at `path`?
+/// Is this the file at `path`?
 fn is_at(path: &Path, metadata: &Metadata) -> bool {
     path.metadata().is_ok_and(|found| (found.dev(), found.ino()) == (metadata.dev(), metadata.ino()))
 }
@@ -112,7 +112,7 @@ fn is_at(path: &Path, metadata: &Metadata) -> bool {
 impl Drop for MountPoint {
     fn drop(&mut self) {
         let is_empty = self.file.metadata().is_ok_and(|metadata| metadata.len() == 0);
-        // Under another mount, another file is found at the path.
+        // Under another mount, another file is at the path.
         if self.is_ours && is_empty && is_at(&self.path, &self.metadata) {
             let _ = std::fs::remove_file(&self.path);
         }

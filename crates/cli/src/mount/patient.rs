@@ -1,5 +1,5 @@
-//! The requests that take more than one of the disk's: parts of blocks, long ranges, writes that overlap others. A thread of
-//! its own does them one after the other, so that the threads that serve the kernel never wait for them.
+//! Requests that need more than one request of the disk: parts of blocks, long ranges, writes that overlap others. A thread of
+//! its own executes them one after the other, so that the threads that serve the kernel never wait for them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(super) enum Job {
     Zero { bytes: Range<u64>, unmap: bool, reply: ReplyEmpty },
 }
 
-/// What the thread works with.
+/// The state of the thread.
 pub(super) struct Patient {
     pub(super) lane: Arc<Lane>,
     pub(super) facts: Arc<MountedDisk>,
@@ -29,7 +29,7 @@ pub(super) struct Patient {
 }
 
 impl Patient {
-    /// Work until nobody can send any more.
+    /// Work until all senders are gone.
     pub(super) fn run(&self, jobs: &Receiver<Job>) {
         while let Ok(job) = jobs.recv() {
             match job {
@@ -88,7 +88,7 @@ impl Patient {
         self.write_claimed(&bytes, data, durably)
     }
 
-    /// Write whole blocks, with what the disk has around `bytes`. The caller holds the claim.
+    /// Write whole blocks, with the disk's data around `bytes`. The caller holds the claim.
     fn write_claimed(&self, bytes: &Range<u64>, data: &[u8], durably: bool) -> Result<(), Errno> {
         let blocks = self.blocks(bytes);
         let mut whole = if blocks.start < bytes.start { self.read(blocks.start..bytes.start)? } else { Vec::new() };

@@ -1,14 +1,14 @@
-//! On which CPUs the threads that serve the kernel run: near the daemon's workers and not on their CPUs.
+//! The CPUs of the threads that serve the kernel: near the daemon's workers and not on their CPUs.
 //!
-//! A machine with two CPUs has three threads for them: the program's, ours, and the daemon's worker, which polls on one.
+//! On a machine with two CPUs three threads compete: the program's, this one, and the daemon's worker, which polls on one.
 //!
-//! A program that waits for each request is served fastest on its own CPU: nobody is woken from elsewhere. One with many requests
-//! outstanding needs its CPU for itself: then our place is with the worker, and we take turns with it, a batch of requests at a
-//! time. Where the break-even lies was measured: between 8 and 16 outstanding requests.
+//! A program that waits for each request is served fastest on its own CPU: no wake-up crosses CPUs. One with many requests
+//! outstanding needs its CPU for itself: then this thread runs beside the worker, and takes turns with it, a batch of requests at
+//! a time. The measured break-even is between 8 and 16 outstanding requests.
 //!
-//! Beside the program we cannot see how many are outstanding, for it runs, and submits the next, whenever one is answered. Beside
-//! the worker we can: with many outstanding, the kernel nearly always has another. So we go and look now and then. With a CPU
-//! for each of the three there is nothing to choose.
+//! Beside the program the number outstanding is invisible, for the program runs, and submits the next, whenever one is answered.
+//! Beside the worker it shows: with many outstanding, the kernel nearly always has another. So the thread probes there from time
+//! to time. With a CPU for each of the three there is nothing to choose.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -19,22 +19,22 @@ use fipsee_topology::machine::{Distance, Machine};
 
 use crate::process;
 
-/// Load must last so long before the first look, and again after idling.
+/// Load must last this long before the first probe, and again after idling.
 const FIRST_LOOK: Duration = Duration::from_millis(50);
-/// After each look in vain, twice as long passes before the next, up to this.
+/// After each failed probe the interval doubles, up to this.
 const LOOKS_APART: Duration = Duration::from_secs(2);
-/// Without a request for so long, the load is over.
+/// After this long without a request, the load is over.
 const IDLE: Duration = Duration::from_millis(10);
-/// The first requests after a move say nothing.
+/// The first requests after a move are not counted.
 const SETTLING: u32 = 8;
-/// Requests of a look: at worst, each takes a wake-up from elsewhere.
+/// Requests of a probe: at worst, each takes a wake-up from another CPU.
 const LOOK_REQUESTS: u32 = 32;
 /// Requests between decisions to stay.
 const STAY_REQUESTS: u32 = 256;
-/// Stay beside the worker if so many of a hundred requests had another behind them.
+/// Stay beside the worker if this many of a hundred requests had another behind them.
 const MANY_PERCENT: u32 = 92;
 
-/// Where threads may run.
+/// The CPUs for the threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Placement {
     /// On these CPUs.
@@ -44,14 +44,14 @@ pub(super) enum Placement {
 }
 
 impl Placement {
-    /// What the user wants, or what suits the CPUs of the workers: of those that may be used, the near ones.
+    /// The user's choice, or the usable CPUs near those of the workers.
     pub(super) fn choose(wanted: &CpuChoice, machine: &Machine, worker_cpus: &[Option<usize>]) -> Self {
         if let CpuChoice::List(wanted) = wanted {
             return Self::Fixed(wanted.clone());
         }
         let usable = machine.usable.as_slice();
         let known: Vec<usize> = worker_cpus.iter().flatten().copied().collect();
-        // A daemon that does not tell leaves the first CPUs to others.
+        // A daemon that does not report its CPUs leaves the first ones to others.
         let workers = if known.is_empty() { usable.last().copied().into_iter().collect() } else { known };
         let rest: Vec<usize> = usable.iter().copied().filter(|cpu| !workers.contains(cpu)).collect();
         match (usable, rest.as_slice(), worker_cpus.len()) {
@@ -67,7 +67,7 @@ impl Placement {
         }
     }
 
-    /// The CPUs to begin on.
+    /// The initial CPUs.
     pub(super) fn first_cpus(&self) -> Vec<usize> {
         match self {
             Self::Fixed(cpus) => cpus.clone(),
@@ -75,7 +75,7 @@ impl Placement {
         }
     }
 
-    /// This thread has served a request: move, if it is time to. `has_more`: does the kernel have another already?
+    /// Count a served request, and move if it is time to. `has_more`: does the kernel have another already?
     pub(super) fn after_request(&self, has_more: impl FnOnce() -> bool) {
         let Self::ByLoad { with_program, with_worker } = self else { return };
         let moved = PACE.with_borrow_mut(|pace| pace.count(clock::ticks(), has_more));
@@ -94,12 +94,12 @@ enum Beside {
     Worker,
 }
 
-/// What this thread knows of its load.
+/// The measured load of this thread.
 #[derive(Debug, Default)]
 struct Pace {
     beside: Beside,
     last_ticks: u64,
-    /// When to look, and how long after that again.
+    /// The time of the next probe, and the interval after it.
     look_at_ticks: u64,
     apart_ticks: u64,
     /// Beside the worker: requests of this window, and those with another behind them.
@@ -113,7 +113,7 @@ thread_local! {
 }
 
 impl Pace {
-    /// Count a request that was served at `now`; says where to go.
+    /// Count a request that was served at `now`; returns the CPU to move to.
     fn count(&mut self, now: u64, has_more: impl FnOnce() -> bool) -> Option<Beside> {
         if now.saturating_sub(self.last_ticks) > clock::duration_to_ticks(IDLE) {
             self.apart_ticks = clock::duration_to_ticks(FIRST_LOOK);
@@ -198,7 +198,7 @@ mod tests {
         Placement::choose(&CpuChoice::Auto, &machine(usable), worker_cpus)
     }
 
-    /// Requests a microsecond apart from `now` on, each with another behind it or not; where to, and after how many.
+    /// Requests a microsecond apart from `now` on, each with another behind it or not; the move, and the requests before it.
     fn first_move(pace: &mut Pace, now: &mut u64, has_more: bool) -> (Option<Beside>, u32) {
         let step = clock::duration_to_ticks(Duration::from_micros(1));
         for requests in 1..3_000_000 {
@@ -215,11 +215,11 @@ mod tests {
         let (mut pace, mut now) = (Pace::default(), clock::duration_to_ticks(Duration::from_secs(100)));
         let (beside, requests) = first_move(&mut pace, &mut now, false);
         assert_eq!(beside, Some(Beside::Worker));
-        assert!(requests > 40_000, "looks only under lasting load: {requests}");
+        assert!(requests > 40_000, "probes only under lasting load: {requests}");
         assert_eq!(first_move(&mut pace, &mut now, false), (Some(Beside::Program), SETTLING + LOOK_REQUESTS));
         let (beside, later) = first_move(&mut pace, &mut now, true);
         assert_eq!(beside, Some(Beside::Worker));
-        assert!(later > requests * 3 / 2, "looks less often after one in vain: {later}");
+        assert!(later > requests * 3 / 2, "probes less often after a failed one: {later}");
         assert_eq!(first_move(&mut pace, &mut now, true).0, None, "stays");
         let (beside, requests) = first_move(&mut pace, &mut now, false);
         assert_eq!(beside, Some(Beside::Program));

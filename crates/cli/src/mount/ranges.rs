@@ -1,5 +1,5 @@
-//! Which bytes are being written. Writes that overlap take turns, so that a write of part of a block, which reads the block,
-//! changes it and writes it back, loses nobody's bytes.
+//! The byte ranges being written. Writes that overlap take turns, so that a write of part of a block, which reads the block,
+//! changes it and writes it back, loses no other write.
 
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_goes_before_who_comes_later() {
+    fn earlier_claims_go_before_later_ones() {
         let ranges = Arc::new(Ranges::default());
         let held = ranges.try_claim(0..512).unwrap();
         let waiter = {

@@ -1,4 +1,4 @@
-//! From attaching to letting go.
+//! A mount from attach to detach.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,7 +29,7 @@ use super::{Arguments, Cache, background, kernel};
 use crate::error::Error;
 use crate::{output, process, units};
 
-/// Where the kernel hears of a new size, once it listens.
+/// The notifier of new sizes to the kernel, once set.
 type SharedNotifier = Arc<Mutex<Option<Notifier>>>;
 
 pub(super) fn run(socket: &Path, arguments: &Arguments) -> Result<(), Error> {
@@ -69,11 +69,11 @@ fn stop_signals() -> Result<UnixStream, Error> {
     pipe().map_err(|error| Error::io("watch for signals", &error))
 }
 
-/// Our threads, apart from fuser's.
+/// The threads of this program, apart from fuser's.
 struct Threads {
     lanes: Vec<Arc<Lane>>,
     facts: Arc<MountedDisk>,
-    /// Of each lane, when we attached.
+    /// The worker's CPU of each lane, at attach.
     worker_cpus: Vec<Option<usize>>,
     ranges: Arc<Ranges>,
     notifier: SharedNotifier,
@@ -109,10 +109,10 @@ impl Threads {
         Patient { lane: Arc::clone(&self.lanes[0]), facts: Arc::clone(&self.facts), ranges: Arc::clone(&self.ranges) }
     }
 
-    /// Nobody submits any more: let go of the disk.
+    /// No thread submits any more: detach.
     fn end(self) {
         self.lanes.iter().for_each(|lane| lane.stop());
-        // Nothing else is to be done about an eventfd that cannot be written.
+        // A failed write to an eventfd cannot be handled.
         let _ = rustix::io::write(&*self.stop, &1_u64.to_ne_bytes());
         for attendant in self.attendants {
             let _ = attendant.join();
@@ -177,7 +177,7 @@ fn serve(
     let running = running.map_err(|error| undo(place, &error))?;
     say_ready(arguments, place, threads)?;
     wait_for_the_end(place, threads, signals, &ended);
-    // The kernel let go of the file; what it had not written before is with us now.
+    // The kernel has closed the file and handed over everything it had still to write.
     *threads.notifier.lock().unwrap_or_else(PoisonError::into_inner) = None;
     let outcome = running.join().unwrap_or_else(|_| Err(io::Error::other("a thread that served the file panicked")));
     let _ = patient_thread.join();
@@ -186,13 +186,13 @@ fn serve(
         return Err(Error::io(format_args!("flush disk '{}' at the end", arguments.disk), &error));
     }
     match outcome {
-        // The kernel says so, too, when the last user goes while we read its good-bye. An abort leaves the mount there, dead.
+        // The kernel reports this, too, when the last user closes the file during the final read. An abort leaves the mount.
         Err(error) if Errno::from_io_error(&error) == Some(Errno::CONNABORTED) && !place.is_mounted() => Ok(()),
         outcome => outcome.map_err(|error| Error::io(format_args!("serve {}", place.path().display()), &error)),
     }
 }
 
-/// Unmount what cannot be served.
+/// Unmount a file that cannot be served.
 fn undo(place: &MountPoint, error: &io::Error) -> Error {
     let _ = kernel::unmount(place.path(), true);
     Error::io(format_args!("serve {}", place.path().display()), error)
@@ -208,7 +208,7 @@ fn say_ready(arguments: &Arguments, place: &MountPoint, threads: &Threads) -> Re
     if arguments.in_background { background::let_go() } else { Ok(()) }
 }
 
-/// Until the file is unmounted. A signal unmounts it.
+/// Wait until the file is unmounted. A signal unmounts it.
 fn wait_for_the_end(place: &MountPoint, threads: &Threads, signals: &UnixStream, ended: &UnixStream) {
     let mut is_asked = false;
     while !wait_for_either(signals.as_fd(), ended.as_fd()) {
@@ -223,11 +223,11 @@ fn wait_for_the_end(place: &MountPoint, threads: &Threads, signals: &UnixStream,
     }
 }
 
-/// Did the session end? Else a signal came.
+/// Returns whether the session ended; otherwise a signal came.
 fn wait_for_either(signals: BorrowedFd<'_>, ended: BorrowedFd<'_>) -> bool {
     loop {
         let mut fds = [PollFd::new(&signals, PollFlags::IN), PollFd::new(&ended, PollFlags::IN)];
-        // Interrupted by the very signal: look again.
+        // Interrupted by that signal: poll again.
         let _ = rustix::event::poll(&mut fds, None);
         if !fds[1].revents().is_empty() {
             return true;

@@ -56,7 +56,7 @@ const CHANGES: [Change; 38] = [
 ];
 
 impl Change {
-    /// Does it change anything at this task, on this CPU?
+    /// Does the change have an effect at this task, on this CPU?
     fn concerns(self, task: Task) -> bool {
         let is_stream = matches!(task, Task::Stream(_));
         match self {

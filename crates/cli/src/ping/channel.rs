@@ -22,12 +22,12 @@ use super::plan::Choices;
 use super::spin::Spin;
 use super::visits::{Taken, Visits};
 
-/// Empty looks between two questions to the kernel whether the other side lives.
+/// Empty polls between two checks whether the other side is alive.
 const LOOKS_PER_LIFE_CHECK: u32 = 4096;
-/// Without PAUSE: so many looks before waiting goes its usual way.
+/// Without PAUSE: the number of polls before the usual wait.
 const BARE_LOOKS: u32 = 4096;
 
-/// What the answerer of calls and the receiver of a stream do when nothing is there.
+/// The wait of the answerer of calls and of the receiver of a stream.
 struct Idle<'a> {
     backoff: Backoff,
     pause: bool,
@@ -97,7 +97,7 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// A look found nothing, the `looks`-th in a row.
+    /// A poll found nothing, the `looks`-th in a row.
     #[inline(always)]
     fn pause(&mut self, looks: u32) -> Result<(), PeerError> {
         if !self.choices.pause && looks < BARE_LOOKS {
@@ -128,7 +128,7 @@ impl Calls for Caller<'_> {
             self.port.backoff.reset();
         }
         if self.choices.look_twice && self.port.queue.completions.has_message() {
-            return Err(PeerError::Wrong("an answer to nothing came; report this".to_owned()));
+            return Err(PeerError::Wrong("an answer without a request came; report this".to_owned()));
         }
         Ok(())
     }
@@ -245,7 +245,7 @@ impl Answers for Answerer<'_> {
     }
 }
 
-/// The sending end of a stream. Whoever waits for free slots looks for them: no doorbell says that there are some.
+/// The sending end of a stream. It polls for free slots: no doorbell announces them.
 pub(super) struct Source<'a> {
     pub(super) writer: StreamWriter<MappedRing>,
     pub(super) doorbell: EventDoorbell,
@@ -255,7 +255,7 @@ pub(super) struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Publish what fits; how many that was.
+    /// Publish as many as fit; their number.
     #[inline(always)]
     fn publish(&mut self, messages: &[Message]) -> Result<usize, PeerError> {
         let count = self.writer.publish_burst(messages).map_err(fault)?;

@@ -7,7 +7,7 @@ use super::rounds::{self, Line, Spread};
 use crate::error::Error;
 use crate::output::{self, Table};
 
-/// What is compared at each task.
+/// The designs compared at each task.
 const TASKS: [Task; 6] =
     [Task::Queue(1), Task::Queue(8), Task::Queue(64), Task::Stream(64), Task::Stream(1024), Task::Stream(8192)];
 const DESIGNS: [Design; 6] =
@@ -18,7 +18,7 @@ pub(super) fn specs(base: &Spec) -> Vec<Spec> {
     all.filter(|spec| spec.design.is_ring() || spec.task == Task::Queue(1)).collect()
 }
 
-/// A sentence about the channel and whether it is true here.
+/// A claim about the channel and whether it holds here.
 struct Claim {
     text: String,
     value: f64,

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use super::payload;
 
-/// Why a side stopped before its time.
+/// The reason that a side stopped early.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PeerError {
     /// The other side is gone.
     Gone,
-    /// What came is not what was sent, or the other side breaks the rules of the ring.
+    /// A message differs from the one sent, or the other side breaks the rules of the ring.
     Wrong(String),
 }
 
@@ -22,7 +22,7 @@ pub(super) trait Calls {
     fn exchange(&mut self, calls: &[Message], answers: &mut [Message]) -> Result<(), PeerError>;
     /// Publish a message that has no answer.
     fn send(&mut self, message: &Message);
-    /// How long both sides delay the first look.
+    /// The delay of both sides' first look.
     fn delays(&self) -> Delays {
         Delays::default()
     }
@@ -48,7 +48,7 @@ pub(super) trait Receives {
     fn receive(&mut self, take: &mut impl FnMut(&Message) -> bool) -> Result<(), PeerError>;
 }
 
-/// What a measurement brings.
+/// The result of a measurement.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     /// Times of whole bursts, in ticks; of a stream, of [`STREAM_CHUNK`] messages each.
@@ -57,13 +57,13 @@ pub(super) struct Sample {
     pub(super) messages: u64,
     /// From before the first to after the last, in ticks.
     pub(super) elapsed_ticks: u64,
-    /// How long the first look was delayed in the end.
+    /// The final delay of the first look.
     pub(super) delays: Delays,
 }
 
-/// Bursts between two looks at the clock of the wall.
+/// Bursts between two readings of the wall clock.
 const BATCHES_PER_CLOCK_CHECK: u32 = 64;
-/// Messages of a stream published together, with one look at the doorbell.
+/// Messages of a stream published together, with one check of the doorbell.
 pub(super) const STREAM_BURST: usize = 16;
 /// Messages of a stream between two time stamps.
 pub(super) const STREAM_CHUNK: u64 = 4096;
@@ -129,7 +129,7 @@ fn wrong(what: &str, sequence: u64) -> PeerError {
     ))
 }
 
-/// Answer until told to stop. Every message is checked.
+/// Answer until the stop message. Every message is checked.
 pub(super) fn answer(end: &mut impl Answers) -> Result<(), PeerError> {
     let (mut sequence, mut verdict) = (0, Ok(()));
     end.serve(&mut |message| {
@@ -183,7 +183,7 @@ fn chunk(end: &mut impl Sends, sequence: &mut u64) -> Result<(), PeerError> {
     Ok(())
 }
 
-/// Receive a stream until told to stop. Every message is checked.
+/// Receive a stream until the stop message. Every message is checked.
 pub(super) fn receive(end: &mut impl Receives) -> Result<(), PeerError> {
     let (mut sequence, mut verdict) = (0, Ok(()));
     end.receive(&mut |message| {
@@ -203,7 +203,7 @@ pub(super) fn receive(end: &mut impl Receives) -> Result<(), PeerError> {
 mod tests {
     use super::*;
 
-    /// A design without a second side: it answers itself, and spoils one bit of one message.
+    /// A design without a second side: it answers itself, and flips one bit of one message.
     struct Spoiling {
         spoiled: u64,
         seen: u64,
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sound_is_counted() {
+    fn correct_messages_are_counted() {
         let sample = call(&mut spoiling(u64::MAX), 8, Duration::ZERO, Duration::from_micros(10)).expect("sound");
         assert_eq!(sample.messages, 8 * sample.ticks.len());
         assert!(sample.elapsed_ticks > 0 && sample.messages >= 8 * u64::from(BATCHES_PER_CLOCK_CHECK));

@@ -1,4 +1,4 @@
-//! One measurement between the two sides: memory and doorbells are handed over, both open their ends and work.
+//! One measurement between the two sides: memory and doorbells are handed over, both open their ends and run.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -32,10 +32,10 @@ pub(super) struct Meeting {
     socket_doorbell: SocketDoorbell,
 }
 
-/// How long to work.
+/// The length of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RunLength {
-    /// Not counted: pages are mapped, caches filled, and the delay of the first look is found.
+    /// Not counted: pages are mapped, caches are filled, and the delay of the first look is found.
     pub(super) warm_up: Duration,
     pub(super) duration: Duration,
 }
@@ -103,7 +103,7 @@ impl Meeting {
         }
     }
 
-    /// The second side: answer, or receive, until told to stop.
+    /// The second side: answer, or receive, until the stop message.
     pub(super) fn answer(self, spec: &Spec, other: &Seqpacket) -> Result<(), PeerError> {
         let choices = spec.answerer_choices().map_err(wrong)?;
         match spec.task {
@@ -140,7 +140,7 @@ impl Meeting {
         channel::Answerer::new(queue, choices, other)
     }
 
-    /// Both rings, outgoing first, with where they start.
+    /// Both rings, outgoing first, with their starts.
     fn rings(&self, choices: &Choices, first_side: bool) -> Result<[(MappedRing, Cursor); 2], PeerError> {
         let requests = (self.request_ring(choices)?, Cursor::at_start(self.geometry.request_start));
         let completions = self.geometry.completion_ring(&self.region, &choices.tuning).map_err(fault)?;
@@ -169,7 +169,7 @@ impl Meeting {
         })
     }
 
-    /// As the report has it: the message in plain stores, then the flag.
+    /// As in the report: the message in plain stores, then the flag.
     fn classic<'a>(
         &self,
         spec: &Spec,
@@ -210,7 +210,7 @@ impl Meeting {
     }
 }
 
-/// Copied out and checked, as a client does with what a daemon hands over.
+/// Copied out and checked, as a client does with a daemon's layout.
 fn the_queue(region: &Region) -> Result<QueueGeometry, PeerError> {
     let layout = RegionLayout::read_from(&PROFILE, region).map_err(fault)?;
     layout.queues.first().copied().ok_or_else(|| wrong("a region without a queue"))

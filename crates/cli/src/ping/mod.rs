@@ -1,5 +1,5 @@
-//! `fipsee ping`: what a message costs. One side publishes messages, the other answers or receives them; two processes over the
-//! product's channel, or over what it is compared with; no daemon.
+//! `fipsee ping`: the cost of a message. One side publishes messages, the other answers or receives them; two processes over the
+//! product's channel, or over a baseline; no daemon.
 
 mod ablate;
 mod baselines;
@@ -35,7 +35,7 @@ use self::plan::{Change, Design, Spec, Task};
 use crate::error::Error;
 use crate::{plot, process};
 
-/// Rounds of a comparison unless set otherwise: enough for a median that one bad round does not move.
+/// Rounds of a comparison unless set otherwise: enough for a median that one bad round does not change.
 const COMPARED_ROUNDS: u32 = 15;
 
 #[derive(Debug, clap::Args)]
@@ -71,7 +71,8 @@ pub(crate) struct Arguments {
     /// What each way to wait costs: round trip, waking up after a silence, processor time while idle
     #[arg(long, conflicts_with_all = ["queue", "queues", "no_pause", "threads", "stream", "design", "wait", "first_look", "compare", "ablate", "plot"])]
     waits: bool,
-    /// Run the two sides on these CPUs, or auto: a pair that fipsee topology recommends [default: the first two this process may use]
+    /// Run the two sides on these CPUs, or auto: a pair that fipsee topology recommends
+    /// [default: the first two this process may use]
     #[arg(long, value_name = "auto|A,B")]
     cpus: Option<CpuChoice>,
     /// Measure each line of the table for so long, over all rounds
@@ -86,10 +87,12 @@ pub(crate) struct Arguments {
     /// Change each choice of the channel's hot path in turn, and show what that costs
     #[arg(long, conflicts_with_all = ["queue", "queues", "stream", "design", "compare"])]
     ablate: bool,
-    /// With --ablate: compare these words of choices (docs/protocol.md section 2.6), for example 0x11231, with the choices in force
+    /// With --ablate: compare these words of choices (docs/protocol.md section 2.6), for example 0x11231, with the choices in
+    /// force
     #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "ablate", value_parser = parse_word)]
     choices: Vec<u32>,
-    /// Repeat tables 1 to 7 and figure 6 of the Fip-see report, in less than ten minutes: a page with pictures and JSON in this directory
+    /// Repeat tables 1 to 7 and figure 6 of the Fip-see report, in less than ten minutes: a page with pictures and JSON in this
+    /// directory
     #[arg(long, value_name = "DIR", conflicts_with_all = ["queue", "queues", "stream", "slots", "design", "wait", "first_look", "no_pause",
           "threads", "waits", "seconds", "rounds", "compare", "ablate", "json", "plot"])]
     report: Option<PathBuf>,
@@ -171,7 +174,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     }
 }
 
-/// What `fipsee topology` has measured for the two CPUs, if it has.
+/// The choices that `fipsee topology` has measured for the two CPUs, if any.
 pub(super) fn measured_choices(cpus: Option<[usize; 2]>) -> Choices {
     let machine = Machine::this();
     let kept = cpus.and_then(|[a, b]| Some((machine.distance(a, b), cache::load(&machine).ok()?.1)));
@@ -208,7 +211,7 @@ fn tasks(arguments: &Arguments) -> Result<Vec<Task>, Error> {
     Ok(queues.into_iter().map(Task::Queue).collect())
 }
 
-/// The sentence above a table: what was measured where.
+/// The sentence above a table: the measurement and its CPUs.
 fn head(arguments: &Arguments, cpus: Option<[usize; 2]>, rounds: u32, tsc_hz: u64) -> String {
     let how = if arguments.threads { "threads" } else { "processes" };
     let place = cpus.map_or_else(|| "on one CPU".to_owned(), |[a, b]| format!("on CPUs {a} and {b}"));
@@ -232,7 +235,7 @@ fn head(arguments: &Arguments, cpus: Option<[usize; 2]>, rounds: u32, tsc_hz: u6
     )
 }
 
-/// A CPU for each side; `None` where there is only one, or none was asked for and two are not to be had.
+/// A CPU for each side; `None` where there is only one, or no CPUs were given and two are not available.
 fn choose_cpus(wanted: Option<&CpuChoice>) -> Result<Option<[usize; 2]>, Error> {
     let wanted = match wanted {
         None => &[][..],

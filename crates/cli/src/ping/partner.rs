@@ -1,4 +1,4 @@
-//! The second side: a process or a thread that answers measurement after measurement.
+//! The second side: a process or a thread that answers one measurement after another.
 
 use std::os::fd::AsFd;
 use std::process::{Child, Stdio};
@@ -16,9 +16,9 @@ use super::plan::Spec;
 use crate::error::Error;
 use crate::process;
 
-/// How long the second side may take to say how a measurement ended: it is told to stop, and looks at nothing else.
+/// How long the second side may take to report the end of a measurement, after the stop message.
 const VERDICT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long it waits for the next measurement before it asks again.
+/// How long it waits for the next measurement before it checks again.
 const INVITATION_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The command line that `ping` gives to its second process, whose standard input is a socket to the first.
@@ -40,7 +40,7 @@ pub(crate) fn run_peer(arguments: &PeerArguments) -> Result<(), Error> {
     Ok(())
 }
 
-/// Answer measurements until the first side is gone. What goes wrong is told to it, which has somebody to tell.
+/// Answer measurements until the first side is gone. Errors are sent to it, and it reports them to the user.
 fn serve(first_side: &Seqpacket) {
     loop {
         match first_side.receive(INVITATION_TIMEOUT) {
@@ -50,8 +50,8 @@ fn serve(first_side: &Seqpacket) {
                     Err(PeerError::Gone) => return,
                     Err(PeerError::Wrong(text)) => json!({ "error": text }),
                 };
-                let told = first_side.send(verdict.to_string().as_bytes(), &[]);
-                if told.is_err() || verdict.get("error").is_some() {
+                let sent = first_side.send(verdict.to_string().as_bytes(), &[]);
+                if sent.is_err() || verdict.get("error").is_some() {
                     return;
                 }
             }
@@ -71,9 +71,9 @@ enum Other {
     Thread(JoinHandle<()>),
 }
 
-/// The second side as the first has it.
+/// The first side's handle of the second.
 pub(super) struct Partner {
-    /// Taken away on drop: that is how the second side learns that there is no more to do.
+    /// Closed on drop, which ends the second side.
     socket: Option<Seqpacket>,
     other: Option<Other>,
 }
@@ -109,7 +109,7 @@ impl Partner {
         Ok(sample)
     }
 
-    /// Why the second side is gone.
+    /// The error of a second side that is gone.
     fn exit_error(&mut self) -> Error {
         let last_words = self.socket.as_ref().and_then(|socket| socket.try_receive().ok().flatten());
         if let Some(verdict) = last_words.and_then(|packet| serde_json::from_slice::<Value>(&packet.bytes).ok()) {
@@ -124,7 +124,7 @@ impl Partner {
 }
 
 fn error_of(verdict: &Value) -> Error {
-    verdict["error"].as_str().unwrap_or("the answering side said nothing; report this").into()
+    verdict["error"].as_str().unwrap_or("the answering side sent no verdict; report this").into()
 }
 
 impl Drop for Partner {
@@ -145,7 +145,7 @@ impl Drop for Partner {
 
 fn start_thread(socket: Seqpacket, cpu: Option<usize>) -> Result<Other, Error> {
     let run = move || {
-        // A CPU that is refused now was allowed when it was chosen: the measurement then fails for want of an answer.
+        // A CPU refused now was allowed when it was chosen: the measurement then fails without an answer.
         if cpu.map_or(Ok(()), process::bind_to_cpu).is_ok() {
             serve(&socket);
         }

@@ -1,4 +1,4 @@
-//! What stands in the messages: every one differs from every other in each of its words, so that a lost, doubled, stale or torn
+//! The content of the messages: each differs from every other in each of its words, so that a lost, doubled, stale or torn
 //! message shows, and checking costs a few cycles.
 
 use fipsee_ring::Message;
@@ -15,7 +15,7 @@ const KEYS: [u64; 8] = [
     0x3f84_d5b5_b547_0917,
 ];
 
-/// Tells the other side to end.
+/// The message that ends the other side.
 pub(super) const STOP: Message = Message::from_words([0x5354_4f50_5354_4f50; 8]);
 
 /// Message `sequence`.
@@ -24,7 +24,7 @@ pub(super) fn message(sequence: u64) -> Message {
     changed(KEYS, sequence)
 }
 
-/// The answer to a message: every bit turned over, so that a message cannot be taken for its answer.
+/// The answer to a message: every bit inverted, so that a message cannot be taken for its answer.
 #[inline(always)]
 pub(super) fn answer_to(message: &Message) -> Message {
     changed(*message.words(), u64::MAX)
@@ -51,7 +51,7 @@ pub(super) fn is_answer(answer: &Message, sequence: u64) -> bool {
     differences(answer, !sequence) == 0
 }
 
-/// Is this [`STOP`], whatever the ring made of its last four bytes?
+/// Is this [`STOP`], ignoring the ring's last four bytes?
 pub(super) fn is_stop(message: &Message) -> bool {
     message.words()[..7] == STOP.words()[..7]
 }

@@ -1,4 +1,4 @@
-//! What was measured as a picture: cycles by size, and how the exchanges of the smallest size are distributed.
+//! The results as a picture: cycles by size, and the distribution of the exchanges of the smallest size.
 
 use std::error::Error as AnyError;
 use std::ops::Range;
@@ -21,7 +21,7 @@ const GRID: RGBColor = RGBColor(0xdc, 0xe0, 0xe2);
 pub(super) const MIDDLE: RGBColor = RGBColor(0x0b, 0x6e, 0x99);
 pub(super) const TAIL: RGBColor = RGBColor(0xb3, 0x5c, 0x1e);
 const FONT: &str = "DejaVu Sans, Verdana, sans-serif";
-/// Of the distribution, what lies beyond is drawn nowhere: interruptions by the kernel.
+/// The distribution is drawn up to here; beyond are interruptions by the kernel.
 const LAST_QUANTILE: f64 = 0.999;
 
 type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -98,7 +98,7 @@ fn paint(canvas: &Canvas<'_>, panels: &[Panel], head: &str) -> Result<(), Box<dy
     Ok(())
 }
 
-/// From the smallest to the largest, and something to see where they are one.
+/// From the smallest to the largest, with some width where they are equal.
 fn range(values: impl Iterator<Item = f64>) -> Range<f64> {
     let (least, most) = values.fold((f64::MAX, f64::MIN), |(least, most), value| (least.min(value), most.max(value)));
     if least < most { least..most } else { least * 0.9..least * 1.1 + 0.1 }

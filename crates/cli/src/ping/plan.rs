@@ -1,4 +1,4 @@
-//! What is measured: a design, what it has to do, and in which way.
+//! A measurement: a design, its task, and its options.
 
 use fipsee_block::wire::{EVENT_CREDITS, PROFILE};
 use fipsee_ring::channel::{MAX_DEPTH, QueueGeometry, RegionLayout};
@@ -21,7 +21,7 @@ pub(super) enum Design {
     Bare,
     /// The ring of the Fip-see report: the reader writes each slot's flag back.
     Classic,
-    /// The same with our ring's stores, instead of words and then the flag.
+    /// The same with the stores of Fip-see's ring, instead of words and then the flag.
     ClassicStores,
     /// No ring and no payload: one line, bounced.
     OneLine,
@@ -41,19 +41,19 @@ impl Design {
         }
     }
 
-    /// Has it messages, and so bursts and streams? The others only bounce.
+    /// Does the design carry messages, and so bursts and streams? The others only bounce a line.
     pub(super) const fn is_ring(self) -> bool {
         matches!(self, Self::Channel | Self::Bare | Self::Classic | Self::ClassicStores)
     }
 }
 
-/// What the two sides do.
+/// The task of the two sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Task {
-    /// One side sends so many messages and waits for as many answers.
+    /// One side sends this many messages and waits for as many answers.
     Queue(u32),
-    /// One side sends, the other receives, through a ring of so many slots.
+    /// One side sends, the other receives, through a ring of this many slots.
     Stream(u32),
 }
 
@@ -64,19 +64,19 @@ pub(super) enum Change {
     Store(Store),
     Ownership(Own),
     Touch(Touched),
-    /// Ownership asked for ahead in bursts and streams, or not.
+    /// Whether ownership is requested ahead in bursts and streams.
     BurstPrefetch(bool),
     /// Requests taken before the first is answered.
     Take(u32),
     /// Ticks that a stream's reader waits after an empty look.
     Gather(u64),
-    /// As before any of these was chosen: what every CPU gets of which nothing is known.
+    /// The defaults: the choices of an unknown CPU.
     Usual,
     /// A word of choices (docs/protocol.md section 2.6).
     Advice(u32),
-    /// Slots ahead to ask for; 0: do not ask.
+    /// Slots to request ahead; 0: none.
     Prefetch(u32),
-    /// A stream's reader, slots ahead; 0: does not ask.
+    /// Slots that a stream's reader requests ahead; 0: none.
     ReadAhead(u32),
     FirstLookAtOnce,
     /// In ticks: the caller's, the answerer's.
@@ -145,14 +145,15 @@ impl Touched {
     }
 }
 
-/// One measurement, as the first side tells it to the second.
+/// One measurement, as the first side sends it to the second.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Spec {
     pub(super) design: Design,
     pub(super) task: Task,
     /// The name of a [`WaitMode`].
     pub(super) wait: String,
-    /// The answering side waits in this way instead. The report's ring, which only spins otherwise, then waits as each side is told.
+    /// The answering side waits in this way instead. The report's ring, which otherwise only spins, then waits as each side's
+    /// mode says.
     pub(super) answerer_wait: Option<String>,
     /// A PAUSE instruction between two empty looks?
     pub(super) pause: bool,
@@ -161,11 +162,11 @@ pub(super) struct Spec {
     pub(super) change: Option<Change>,
     /// The word of choices that was measured for the two CPUs; 0: those of the CPU's family.
     pub(super) measured: u32,
-    /// Chooses where the rings start.
+    /// Chooses the start of the rings.
     pub(super) seed: u32,
 }
 
-/// How the hot path goes about its work.
+/// The options of the hot path.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Choices {
     pub(super) tuning: Tuning,
@@ -178,12 +179,12 @@ pub(super) struct Choices {
     pub(super) doorbells: bool,
     /// Publish a burst and look at the doorbell once, instead of after each message.
     pub(super) batch: bool,
-    /// Look once more after what was due has come.
+    /// Poll once more after the expected messages.
     pub(super) look_twice: bool,
 }
 
 impl Spec {
-    /// Few enough slots that a product's channel has them.
+    /// Few enough slots for a product's channel.
     pub(super) const MAX_QUEUE: u32 = MAX_DEPTH;
 
     /// As [`choices`](Self::choices), of the answering side.
@@ -203,7 +204,7 @@ impl Spec {
         match self.change {
             None => {}
             Some(Change::Store(store)) => tuning.store = store.variant(),
-            // Pinned: the pacing search would choose another.
+            // Fixed: the pacing search would choose another.
             Some(Change::Ownership(own)) => (tuning.ownership, tuning.first_look) = (own.ownership(), FirstLook::AtOnce),
             Some(Change::Touch(touched)) => *tuning = tuning.with_choices(Advice::NONE.with_touch(touched.touch())),
             Some(Change::BurstPrefetch(asked)) => *tuning = tuning.with_choices(Advice::NONE.with_burst_prefetch(asked)),
@@ -227,7 +228,7 @@ impl Spec {
             Some(Change::FirstLookAfter([caller_ticks, answerer_ticks])) => {
                 tuning.first_look = FirstLook::After(Delays { caller_ticks, answerer_ticks });
             }
-            // Without it nobody may sleep.
+            // Without it neither side may sleep.
             Some(Change::NoLockedOperation) => (choices.doorbells, choices.wait) = (false, "poll".parse()?),
             Some(Change::Demote) => tuning.demote = true,
             Some(Change::PublishEach) => choices.batch = false,
@@ -240,7 +241,7 @@ impl Spec {
 
     /// The region for this measurement.
     pub(super) fn layout(&self) -> RegionLayout {
-        /// What a client that asks for nothing else gets.
+        /// The default layout for a client.
         const USUAL_DEPTH: u32 = 64;
         match self.task {
             Task::Queue(queue) => RegionLayout::plan(&PROFILE, 1, queue.max(USUAL_DEPTH), 0, self.seed),

@@ -1,5 +1,5 @@
-//! Rounds: every line of a table is measured once per round, in an order that turns, so that what the machine does meanwhile
-//! hits all alike; lines are compared within a round.
+//! Rounds: every line of a table is measured once per round, in a rotating order, so that disturbances
+//! affect all alike; lines are compared within a round.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(super) struct Line {
     pub(super) rounds: Vec<Sample>,
 }
 
-/// Everything measured is over `duration` in all, split over `rounds`.
+/// Each line is measured for `duration` in all, split over `rounds`.
 pub(super) fn measure(partner: &mut Partner, specs: Vec<Spec>, rounds: u32, duration: Duration) -> Result<Vec<Line>, Error> {
     let mut lines: Vec<Line> = specs.into_iter().map(|spec| Line { spec, rounds: Vec::new() }).collect();
     let duty = RunLength { warm_up: WARM_UP, duration: duration / rounds };
@@ -40,7 +40,7 @@ pub(super) fn measure(partner: &mut Partner, specs: Vec<Spec>, rounds: u32, dura
     Ok(lines)
 }
 
-/// The middle of some values and how far they spread.
+/// The median of some values and their spread.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Spread {
     pub(super) median: f64,
@@ -77,7 +77,7 @@ impl Line {
         Spread::of(self.rounds.iter().map(|sample| sample.cycles_per_message(self.spec.task)).collect())
     }
 
-    /// How much of `other`'s time this takes, round by round.
+    /// The ratio of this line's time to `other`'s, round by round.
     pub(super) fn ratio_to(&self, other: &Self) -> Spread {
         let cycles = |sample: &Sample| sample.cycles_per_message(self.spec.task);
         Spread::of(self.rounds.iter().zip(&other.rounds).map(|(own, other)| cycles(own) / cycles(other)).collect())
@@ -112,7 +112,7 @@ impl Line {
         Ok(shares.take_while(|(_, share)| *share <= last).collect())
     }
 
-    /// What every mode says of a line.
+    /// The figures of a line that every mode prints.
     pub(super) fn to_json(&self, tsc_hz: u64) -> Result<Value, Error> {
         let total = self.total()?;
         let hz = units::to_f64(tsc_hz);
@@ -167,7 +167,7 @@ pub(super) fn find(lines: &[Line], design: Design, task: Task, change: Option<Ch
     lines.iter().find(|line| line.spec.design == design && line.spec.task == task && line.spec.change == change)
 }
 
-/// A name for what both sides did.
+/// The name of a task.
 pub(super) fn task_name(task: Task) -> String {
     match task {
         Task::Queue(queue) => format!("queue {queue}"),
@@ -175,7 +175,7 @@ pub(super) fn task_name(task: Task) -> String {
     }
 }
 
-/// For the head of a table: ticks of the time-stamp counter as what they are.
+/// For the head of a table: the unit of the figures.
 pub(super) fn cycles_of(tsc_hz: u64) -> String {
     format!("cycles of {} MHz", tsc_hz / 1_000_000)
 }

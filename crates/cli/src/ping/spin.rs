@@ -7,18 +7,18 @@ use fipsee_ring::{AtomicU32, Ordering};
 use super::drive::PeerError;
 use super::plan::Choices;
 
-/// Empty looks between two yields: far more than a round trip takes, so that a measurement never sees one unless the
+/// Empty polls between two yields: far more than a round trip takes, so that a measurement never sees one unless the
 /// two sides share a CPU.
 const LOOKS_PER_YIELD: u32 = 4096;
-/// Yields between two questions to the kernel whether the other side lives.
+/// Yields between two checks whether the other side is alive.
 const YIELDS_PER_LIFE_CHECK: u32 = 16;
 
-/// Between two empty looks.
+/// Between two empty polls.
 pub(super) struct Spin<'a> {
     pause: bool,
-    /// Every empty look takes the slow way: the two sides share one CPU, or there is a way to wait that is not spinning.
+    /// Every empty poll takes the slow path: the two sides share one CPU, or the wait mode does not spin.
     always_slow: bool,
-    /// That way.
+    /// That wait mode.
     backoff: Option<Backoff>,
     looks: u32,
     other: &'a Seqpacket,
@@ -29,7 +29,7 @@ impl<'a> Spin<'a> {
         Self { pause: choices.pause, always_slow: choices.one_cpu, backoff: None, looks: 0, other }
     }
 
-    /// In the way of `choices` if the report's ring is to wait so; nobody sleeps, for want of a doorbell.
+    /// Wait as in `choices` if the report's ring is to do so; it never sleeps, because it has no doorbell.
     pub(super) fn waiting(choices: &Choices, other: &'a Seqpacket) -> Self {
         let spin = Self::new(choices, other);
         match choices.wait {
@@ -40,19 +40,19 @@ impl<'a> Spin<'a> {
         }
     }
 
-    /// Something came.
+    /// A message came.
     #[inline(always)]
     pub(super) const fn reset(&mut self) {
         self.looks = 0;
     }
 
-    /// A look found nothing.
+    /// A poll found nothing.
     #[inline(always)]
     pub(super) fn step(&mut self) -> Result<(), PeerError> {
         self.step_at(None)
     }
 
-    /// As [`step`](Self::step), for who can say which word will be written.
+    /// As [`step`](Self::step), for a caller that knows which word will be written.
     #[inline(always)]
     fn step_at(&mut self, watch: Option<Watch<'_>>) -> Result<(), PeerError> {
         self.looks += 1;
@@ -82,7 +82,7 @@ impl<'a> Spin<'a> {
         Ok(())
     }
 
-    /// Look until `word` is `value`.
+    /// Poll until `word` is `value`.
     #[inline(always)]
     pub(super) fn until_is(&mut self, word: &AtomicU32, value: u32) -> Result<(), PeerError> {
         while word.load(Ordering::Acquire) != value {
@@ -92,7 +92,7 @@ impl<'a> Spin<'a> {
         Ok(())
     }
 
-    /// Look until `found`.
+    /// Poll until `found`.
     #[inline(always)]
     pub(super) fn until(&mut self, mut found: impl FnMut() -> bool) -> Result<(), PeerError> {
         while !found() {
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reports_ring_waits_in_another_way_only_when_both_sides_are_told_how() {
+    fn the_reports_ring_waits_in_another_way_only_when_the_plan_says_so_for_both_sides() {
         let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         let other = Seqpacket::from_fd(pair.expect("a pair").0);
         for mode in WaitMode::ALL {
@@ -130,13 +130,13 @@ mod tests {
             let spin = |answerer| Spin::waiting(&spec(answerer).choices().expect("a known mode"), &other);
             let plain = spin(None);
             assert!(plain.pause && !plain.always_slow && plain.backoff.is_none(), "{mode}");
-            let told = spin(Some("pause"));
-            assert_eq!(told.always_slow, told.backoff.is_some(), "{mode}");
+            let chosen = spin(Some("pause"));
+            assert_eq!(chosen.always_slow, chosen.backoff.is_some(), "{mode}");
             assert_eq!(
-                told.backoff.is_none(),
+                chosen.backoff.is_none(),
                 !matches!(mode, WaitMode::Yield | WaitMode::Umwait | WaitMode::Tpause | WaitMode::Monitorx)
             );
-            assert_eq!(told.pause, mode != WaitMode::Spin, "{mode}");
+            assert_eq!(chosen.pause, mode != WaitMode::Spin, "{mode}");
         }
     }
 
@@ -146,8 +146,8 @@ mod tests {
         let (ours, _theirs) = pair.expect("a pair");
         let other = Seqpacket::from_fd(ours);
         for mode in WaitMode::ALL.into_iter().filter(|mode| mode.available().is_ok()) {
-            let told = Some("pause".to_owned());
-            let spec = Spec { wait: mode.name().to_owned(), answerer_wait: told, ..any_spec() };
+            let chosen = Some("pause".to_owned());
+            let spec = Spec { wait: mode.name().to_owned(), answerer_wait: chosen, ..any_spec() };
             let choices = spec.choices().expect("a known mode");
             let word = AtomicU32::new(0);
             std::thread::scope(|scope| {

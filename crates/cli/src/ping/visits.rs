@@ -1,19 +1,19 @@
-//! How far the answering side looks ahead: as the daemon does (`server::QueueServer::visit` of crates/block).
+//! The number of messages that the answering side takes at once, as in the daemon (`server::QueueServer::visit` of crates/block).
 
 use fipsee_ring::Message;
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::ring::Reader;
 use fipsee_ring::tuning::TAKE_MANY;
 
-/// Most messages answered before the peer's doorbell is looked at. More than the daemon's 14 requests, whose completions
-/// travel in one message: the locked operation before that look waits for every message published so far.
+/// Most messages answered before the peer's doorbell is checked. More than the daemon's 14 requests, whose completions
+/// travel in one message: the locked operation before that check waits for every message published so far.
 const MAX_BUDGET: u32 = 64;
-/// So many visits in a row that found a single message: the caller calls and waits for the reply.
+/// After this many visits in a row with a single message, the caller calls and waits for the reply.
 const LONE_VISITS_OF_CALLS: u32 = 4;
-/// Then only one visit in so many looks whether there is a second message, at the cost of a line transfer.
+/// Then only one visit in this many checks for a second message, at the cost of a line transfer.
 const VISITS_PER_LOOK_AHEAD: u32 = 16;
 
-/// Most messages that are ever taken out of the ring before the first is answered.
+/// Most messages that are taken out of the ring before the first is answered.
 const TAKEN_TOGETHER: usize = TAKE_MANY as usize;
 
 /// Messages taken and not yet answered.
@@ -28,7 +28,7 @@ impl Taken {
         Self { messages: [Message::ZERO; TAKEN_TOGETHER], together: together as usize }
     }
 
-    /// Take what is there, `most` at most.
+    /// Take the messages in the ring, `most` at most.
     #[inline(always)]
     pub(super) fn take(&mut self, reader: &mut Reader<MappedRing>, most: u32) -> &[Message] {
         let mut count = 0;
@@ -42,7 +42,7 @@ impl Taken {
     }
 }
 
-/// What recent visits found.
+/// The result of recent visits.
 pub(super) struct Visits {
     budget: u32,
     lone_visits: u32,
@@ -61,13 +61,13 @@ impl Visits {
         if self.look_twice { MAX_BUDGET } else { self.budget }
     }
 
-    /// A visit took `taken` messages; does the caller call and wait?
+    /// A visit took `taken` messages; true: the caller calls and waits.
     #[inline(always)]
     pub(super) fn end(&mut self, taken: u32) -> bool {
         self.lone_visits = if taken == 1 { self.lone_visits.wrapping_add(1) } else { 0 };
         let calls = self.lone_visits >= LONE_VISITS_OF_CALLS;
         let look_ahead = !calls || self.lone_visits.is_multiple_of(VISITS_PER_LOOK_AHEAD);
-        // Whoever sends bursts sends more of them: only lone messages make the budget fall.
+        // A caller that sends bursts sends more of them: only lone messages reduce the budget.
         self.budget = match (taken, look_ahead) {
             (1, true) => (self.budget / 2).max(2),
             (1, false) => 1,

@@ -1,4 +1,4 @@
-//! `fipsee ping --waits`: what each way to wait costs, in latency and in processor time. Two processes over a channel of the
+//! `fipsee ping --waits`: the cost of each wait mode, in latency and in processor time. Two processes over a channel of the
 //! product, with its doorbells, both waiting in the same way; no daemon.
 
 mod side;
@@ -19,11 +19,11 @@ use crate::error::Error;
 use crate::output::{self, Table};
 use crate::process;
 
-/// Exchanges before the measured ones: they map pages, fill caches, let the CPU reach its pace.
+/// Exchanges before the measured ones: they map pages, fill caches, and let the CPU reach its frequency.
 const WARM_UP: Duration = Duration::from_millis(50);
-/// How long exchanges follow one another.
+/// The length of the exchanges.
 const BUSY: Duration = Duration::from_millis(500);
-/// How long nothing is sent while processor time is measured.
+/// The silence in which processor time is measured.
 const IDLE: Duration = Duration::from_secs(1);
 /// Silences before a message, and how often each.
 const SILENCES: [(Duration, u32); 4] = [
@@ -32,17 +32,17 @@ const SILENCES: [(Duration, u32); 4] = [
     (Duration::from_millis(1), 200),
     (Duration::from_millis(100), 10),
 ];
-/// Silences from here on are slept through.
+/// Silences from here on sleep, shorter ones spin.
 const SLEPT: Duration = Duration::from_millis(1);
 
-/// What came out for one way to wait. Times of exchanges in ticks, all others in nanoseconds.
+/// The results of one wait mode. Times of exchanges in ticks, all others in nanoseconds.
 struct Measured {
     round_trip_ticks: Histogram<u64>,
     wakeup_ns: Vec<Histogram<u64>>,
     idle_cpu_percent: f64,
 }
 
-/// Measure each way to wait, the calling side on the first of `cpus` and the answering side on the second.
+/// Measure each wait mode, the calling side on the first of `cpus` and the answering side on the second.
 pub(crate) fn run(cpus: Option<[usize; 2]>, json: bool) -> Result<(), Error> {
     // Measured once, before the peer is bound to a CPU and takes it.
     let tsc_hz = clock::ticks_per_second();
@@ -114,7 +114,7 @@ fn call_for(caller: &mut Caller, duration: Duration, mut ticks: Option<&mut Hist
     Ok(())
 }
 
-/// From publishing to the copy on the other side, after a silence, as the other side found it.
+/// From publishing to the copy on the other side, after a silence, as measured by the other side.
 fn wake_up(caller: &mut Caller, silence: Duration, count: u32) -> Result<Histogram<u64>, Error> {
     let mut latency_ns = histogram()?;
     for _ in 0..count {
@@ -135,7 +135,7 @@ fn be_silent(duration: Duration) {
     }
 }
 
-/// Percent of a CPU that the other side uses while nothing comes.
+/// Percent of a CPU that the other side uses while no message comes.
 fn idle(caller: &mut Caller) -> Result<f64, Error> {
     let before_ns = caller.call(ANSWER_WITH_CPU_TIME)?[2];
     let started = Instant::now();

@@ -8,13 +8,13 @@ use crate::output::Table;
 
 const HEADS: [&str; 7] = ["BETWEEN", "OWNERSHIP", "STORES", "TOUCH", "BURST PREFETCH", "TAKE", "WHY"];
 
-/// Each class of pairs that the machine has, with what was chosen for it, if anything was.
+/// Each class of pairs of the machine, with its choices, if any.
 fn classes<'a>(machine: &Machine, chosen: Option<&'a ByDistance>) -> Vec<(Distance, Option<&'a Chosen>)> {
     let of = |distance: &Distance| chosen.and_then(|chosen| chosen.get(distance));
     choose::pairs(machine, None).into_keys().map(|distance| (distance, of(&distance))).collect()
 }
 
-/// For people; nothing on a machine that is not this one, or has no two CPUs.
+/// The text for people; empty for another machine, or with one CPU.
 pub(super) fn render(machine: &Machine, chosen: Option<&ByDistance>) -> String {
     let classes = classes(machine, chosen);
     if classes.is_empty() {

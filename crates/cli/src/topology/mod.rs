@@ -1,5 +1,5 @@
-//! `fipsee topology`: the machine's CPUs, what moving a cache line between them costs, how rings between them go about their work, and where
-//! workers and clients should run.
+//! `fipsee topology`: the machine's CPUs, the cost of moving a cache line between them, the choices of rings between them, and
+//! where workers and clients should run.
 
 mod choices;
 mod picture;
@@ -25,7 +25,7 @@ const ANNOUNCED_FROM_S: f64 = 1.0;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Without options it shows what was measured since the machine was started, and measures if nothing was. fipseed and other commands use \
-what was measured: root's for everybody (/run/fipsee/topology.json), one's own else ($XDG_CACHE_HOME/fipsee/topology.json).")]
+what was measured: root's for all users (/run/fipsee/topology.json), one's own else ($XDG_CACHE_HOME/fipsee/topology.json).")]
 pub(crate) struct Arguments {
     /// Print one JSON object
     #[arg(long)]
@@ -50,7 +50,7 @@ pub(crate) struct Arguments {
     root: Option<PathBuf>,
 }
 
-/// The source of what was not kept before.
+/// The source of a new measurement.
 const MEASURED_NOW: &str = "measured now";
 /// Choices that another build measured are not kept.
 const IS_OPTIMISED: bool = !cfg!(debug_assertions);
@@ -71,12 +71,12 @@ pub(crate) fn draw(machine: &Machine, matrix: &Matrix) -> Result<String, Error> 
     picture::draw(machine, matrix)
 }
 
-/// All there is to show.
+/// Everything that is shown.
 struct Shown {
     machine: Machine,
     known: Option<Known>,
     plan: Plan,
-    /// Is it another machine's files?
+    /// Are these another machine's files?
     is_recorded: bool,
 }
 
@@ -124,7 +124,7 @@ fn look_up(machine: &Machine, arguments: &Arguments) -> Result<Option<Known>, Er
     announce(machine, &course);
     let measured = measure::run(&course).map_err(cannot)?;
     let choices = choose::choose_all(machine, Some(&measured.matrix), &earlier).map_err(cannot)?;
-    // Unoptimised code says what it costs itself, not what the ring does: a program for use must not go by that.
+    // Unoptimised code measures itself rather than the ring: a release build must not use that.
     let kept_choices = if IS_OPTIMISED { choices.clone() } else { earlier };
     keep(machine, &Kept { matrix: measured.matrix.clone(), choices: kept_choices });
     let source = MEASURED_NOW.to_owned();
@@ -145,7 +145,7 @@ fn announce(machine: &Machine, course: &Course) {
     }
 }
 
-/// Keep it for those who come later; a place that cannot be written is no reason to fail.
+/// Keep the measurement for later commands; a failed write is no reason to fail.
 fn keep(machine: &Machine, kept: &Kept) {
     let Some(path) = cache::own_path() else {
         return eprintln!("warning: what was measured is not kept: neither XDG_CACHE_HOME nor HOME is set");
@@ -156,7 +156,7 @@ fn keep(machine: &Machine, kept: &Kept) {
 }
 
 impl Shown {
-    /// Everything the user should know beside the figures.
+    /// Notes beside the figures.
     fn notes(&self) -> Vec<String> {
         let disturbed = self.known.as_ref().is_some_and(|known| known.is_disturbed);
         let disturbed = disturbed

@@ -14,7 +14,7 @@ const INK: RGBColor = RGBColor(0x1c, 0x22, 0x28);
 const FAINT: RGBColor = RGBColor(0x5c, 0x66, 0x70);
 /// Not measured.
 const EMPTY: RGBColor = RGBColor(0xe6, 0xe8, 0xe8);
-/// From cheap to dear, light to dark: readable without colours.
+/// From cheap to expensive, light to dark: readable without colours.
 const SCALE: [(u8, u8, u8); 4] = [(0xfb, 0xf3, 0xc8), (0xf2, 0xb1, 0x5c), (0xd1, 0x4f, 0x3f), (0x5b, 0x12, 0x3c)];
 const FONT: &str = "DejaVu Sans, Verdana, sans-serif";
 
@@ -23,9 +23,9 @@ const LEFT: i32 = 84;
 const TOP: i32 = 112;
 const RIGHT: i32 = 150;
 const BOTTOM: i32 = 74;
-/// Widest the map becomes; its cells fill it.
+/// The map's width; its cells fill it.
 const MAP: i32 = 620;
-/// Labels and figures this far apart do not run into each other.
+/// Labels and figures this far apart do not overlap.
 const LABEL_ROOM: i32 = 22;
 const FIGURE_ROOM: i32 = 40;
 /// Narrowest picture: the title must fit.
@@ -49,7 +49,7 @@ pub(super) fn draw(machine: &Machine, matrix: &Matrix) -> Result<String, Error> 
     Ok(svg)
 }
 
-/// The cheapest and the dearest, a little apart at least: noise must not look like a difference.
+/// The lowest and the highest cost, with a minimum distance: noise must not look like a difference.
 fn range(matrix: &Matrix) -> (f64, f64) {
     let medians = || matrix.costs().map(|(_, cost)| cost.median_ticks);
     let (low, high) = (medians().fold(f64::INFINITY, f64::min), medians().fold(0.0, f64::max));
@@ -118,7 +118,7 @@ impl Map<'_> {
         }
     }
 
-    /// The colours and what they mean.
+    /// The legend of the colours.
     fn legend(&self, canvas: &Canvas<'_>) -> Drawn {
         const STEPS: i32 = 60;
         let (x, height) = (LEFT + self.size + 34, self.size.clamp(120, 300));
@@ -135,7 +135,7 @@ impl Map<'_> {
         Ok(())
     }
 
-    /// Where between the cheapest and the dearest.
+    /// The position between the lowest and the highest cost.
     fn part(&self, ticks: f64) -> f64 {
         let (low, high) = self.range;
         if high > low { ((ticks - low) / (high - low)).clamp(0.0, 1.0) } else { 0.0 }
@@ -168,7 +168,7 @@ mod tests {
 
     use super::*;
 
-    /// Two sockets of four cores of two threads: (machine, matrix), the second direction between sockets dearer.
+    /// Two sockets of four cores of two threads: (machine, matrix), the second direction between sockets more expensive.
     pub(super) fn example(count: usize) -> (Machine, Matrix) {
         let mut machine = Machine::default();
         let cpu = |number: usize| Cpu {
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cost_stands_in_its_square_and_directions_differ() {
+    fn every_cost_is_in_its_square_and_directions_differ() {
         let (machine, matrix) = example(8);
         let svg = draw(&machine, &matrix).expect("drawn");
         for (figure, count) in [("\n369\n", 16), ("\n465\n", 16), ("\n30\n", 8), ("\n160\n", 16)] {

@@ -9,7 +9,7 @@ use fipsee_topology::matrix::Matrix;
 use super::{Known, Shown, choices};
 use crate::output::Table;
 
-/// A table of more columns fits no terminal.
+/// A table with more columns does not fit a terminal.
 const MOST_COLUMNS: usize = 16;
 
 pub(super) fn render(shown: &Shown) -> String {
@@ -18,7 +18,7 @@ pub(super) fn render(shown: &Shown) -> String {
         Some(known) => text.push_str(&costs(&shown.machine, known)),
         None => text.push_str("\nWhat moving a cache line costs was not measured; this is by the words of the kernel.\n"),
     }
-    // What stands in another machine's files does not say what its CPU is.
+    // Another machine's files do not identify its CPU.
     if !shown.is_recorded {
         text.push_str(&choices::render(&shown.machine, shown.known.as_ref().map(|known| &known.choices)));
     }
@@ -28,7 +28,7 @@ pub(super) fn render(shown: &Shown) -> String {
         let _ = writeln!(text, "    its clients on CPUs {}, best first", first_of(&poller.clients));
     }
     if shown.plan.pollers.is_empty() {
-        text.push_str("  nobody is bound to a CPU\n");
+        text.push_str("  no thread is bound to a CPU\n");
     }
     for note in shown.notes() {
         let _ = writeln!(text, "note: {note}");
@@ -36,7 +36,7 @@ pub(super) fn render(shown: &Shown) -> String {
     text
 }
 
-/// A list that is to be read in its order, cut where nobody reads on.
+/// A list in order, cut to a readable length.
 fn first_of(cpus: &[usize]) -> String {
     const MOST: usize = 16;
     let first: Vec<String> = cpus.iter().take(MOST).map(ToString::to_string).collect();

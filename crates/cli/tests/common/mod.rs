@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use fipsee_block::client::{AttachOptions, Blocking, Disk};
 use serde_json::Value;
 
-/// Gives up on a machine that does nothing any more; nothing is expected to take long.
+/// A bound against hanging; nothing is expected to take long.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 
 /// The program under test.
 pub(crate) const FIPSEE: &str = env!("CARGO_BIN_EXE_fipsee");
 
-/// A directory that goes away with the test.
+/// A directory that is removed with the test.
 pub(crate) struct Directory(PathBuf);
 
 impl Directory {
@@ -102,7 +102,7 @@ impl Daemon {
         self.child.0.wait().expect("the daemon is reaped");
     }
 
-    /// The program under test, told of this daemon.
+    /// The program under test, connected to this daemon.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(FIPSEE);
         command.arg("--connect").arg(&self.socket).args(arguments).stdin(Stdio::null());
@@ -139,7 +139,7 @@ fn spawn_daemon(arguments: &[String]) -> Child {
     Command::new(FIPSEE).args(arguments).stdin(Stdio::null()).spawn().expect("the daemon starts")
 }
 
-/// Bytes of which no 512 are alike.
+/// Bytes of which no two sectors are alike.
 pub(crate) fn noise(length: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     let mut step = || {

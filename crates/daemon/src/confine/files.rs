@@ -1,4 +1,4 @@
-//! Which files the daemon may use once it serves: those its configuration names, and what lies beside them.
+//! The files that the daemon may use once it serves: those its configuration names, and their neighbours.
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -11,12 +11,12 @@ use landlock::{
 
 use crate::config::Config;
 
-/// What is ever asked of landlock. A kernel that knows less of it enforces that.
+/// The landlock features used. A kernel that knows fewer enforces those.
 const NEWEST: ABI = ABI::V6;
 
 const HOMES: &str = "/home";
 
-/// What the daemon may do below a path.
+/// The rights of the daemon below a path.
 type Rights = BitFlags<AccessFs>;
 
 fn reading() -> Rights {
@@ -34,12 +34,12 @@ fn sockets() -> Rights {
     AccessFs::MakeSock | AccessFs::MakeReg | AccessFs::ReadFile | AccessFs::RemoveFile
 }
 
-/// The paths, and what for.
+/// The paths, and the rights.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Paths(Vec<(PathBuf, Rights)>);
 
 impl Paths {
-    /// What a daemon needs that serves `config` with its sockets `at` these paths, and what its services have `declared`.
+    /// The needs of a daemon that serves `config` with its sockets `at` these paths, with those its services have `declared`.
     pub(super) fn of<'a>(
         config: &Config,
         declared: &[(PathBuf, FileUse)],
@@ -63,14 +63,14 @@ impl Paths {
         let for_machines = config.disks.iter().flat_map(|disk| &disk.vhost_user);
         let folders: Vec<PathBuf> = at.map(folder_of).chain(for_machines.map(|path| folder_of(path))).collect();
         for folder in folders {
-            // Whoever binds there says what is wrong.
+            // The later bind reports the error.
             let _ = std::fs::create_dir_all(&folder);
             paths.add(&folder, sockets());
         }
         if let Some(file) = &config.arguments.config {
             paths.add_beside(file, reading());
         }
-        // Who holds a lock; how the machine and its devices are; and our own program, for the names in a backtrace.
+        // The holder of a lock; the machine and its devices; and our own program, for the names in a backtrace.
         for path in ["/proc".into(), "/sys".into()].into_iter().chain(std::env::current_exe()) {
             paths.add(&path, reading());
         }
@@ -83,8 +83,8 @@ impl Paths {
         }
     }
 
-    /// A file and its folder: editors put a new file in the old one's place, and files are added beside others. Not a folder where
-    /// everybody keeps everything.
+    /// A file and its folder: editors replace files, and files are added beside others. Not a folder shared by
+    /// all programs.
     fn add_beside(&mut self, path: &Path, what: Rights) {
         let Ok(found) = path.canonicalize() else { return };
         match found.parent().filter(|folder| !is_everybodys(folder)) {
@@ -100,7 +100,7 @@ impl Paths {
         found.is_ok_and(|found| self.0.iter().any(|(below, what)| what.contains(needed) && found.starts_with(below)))
     }
 
-    /// For people.
+    /// Text for messages.
     pub(super) fn names(&self) -> String {
         let mut names: Vec<String> =
             self.0.iter().filter(|(_, what)| *what != reading()).map(|(path, _)| path.display().to_string()).collect();
@@ -109,7 +109,7 @@ impl Paths {
         if names.is_empty() { "no folder".to_owned() } else { names.join(", ") }
     }
 
-    /// Have the kernel refuse every other file from now on, to this thread and those it makes.
+    /// Make the kernel refuse every other file from now on, to this thread and those it starts.
     pub(super) fn restrict(&self) -> Result<(), String> {
         match self.try_restrict() {
             Ok(RulesetStatus::NotEnforced) => {
@@ -133,13 +133,13 @@ impl Paths {
     }
 }
 
-/// Signals reach nobody else. Neither do abstract sockets, unless the service manager listens at one.
+/// Signals reach no other process. Neither do abstract sockets, unless the service manager listens at one.
 fn scopes() -> BitFlags<Scope> {
     let is_abstract = std::env::var("NOTIFY_SOCKET").is_ok_and(|path| path.starts_with('@'));
     if is_abstract { Scope::Signal.into() } else { Scope::Signal | Scope::AbstractUnixSocket }
 }
 
-/// Where a relative path without a folder lies, too.
+/// Also for a relative path without a folder.
 fn folder_of(path: &Path) -> PathBuf {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
@@ -147,7 +147,7 @@ fn folder_of(path: &Path) -> PathBuf {
     }
 }
 
-/// `/`, what lies directly in it (`/etc`, `/dev`, `/tmp`), and homes.
+/// `/`, its children (`/etc`, `/dev`, `/tmp`), and homes.
 fn is_everybodys(folder: &Path) -> bool {
     let is_home =
         folder.parent() == Some(Path::new(HOMES)) || std::env::var_os("HOME").is_some_and(|home| folder == Path::new(&home));
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_covered_is_decided_by_where_a_path_leads() {
+    fn coverage_is_decided_by_the_resolved_path() {
         let dir = std::env::temp_dir().join(format!("fipsee-paths-{}", std::process::id()));
         let inside = dir.join("inside");
         std::fs::create_dir_all(&inside).expect("a folder");

@@ -1,10 +1,11 @@
-//! What the daemon gives up once it has what it needs, so that whoever takes it over has little (docs/decisions/0019-confinement.md).
+//! The privileges that the daemon gives up once started, so that an attacker who takes control of it gains little
+//! (docs/decisions/0019-confinement.md).
 //!
-//! First [`files`](Confinement::files): on the only thread there is, before it makes others, because landlock holds for a thread and
-//! those it makes. Then, when every thread has what it needs, [`calls`](Confinement::calls), which hold for all of them.
+//! First [`files`](Confinement::files): on the only thread, before it makes others, because landlock applies to a thread and
+//! those it makes. Then, when every thread has its resources, [`calls`](Confinement::calls), which apply to all of them.
 //!
-//! This is for a process that is the daemon. One that only contains it (`fipsee demo`, a test) calls [`run`](crate::run), and stays
-//! as it is.
+//! This is for a process that is only the daemon. One that only contains it (`fipsee demo`, a test) calls [`run`](crate::run),
+//! and its process is not changed.
 
 mod calls;
 mod files;
@@ -35,7 +36,7 @@ pub enum Confine {
     Off,
 }
 
-/// The confinement of this process, and what it lets through.
+/// The confinement of this process, and what it allows.
 #[derive(Clone, Debug, Default)]
 pub struct Confinement(Option<Arc<State>>);
 
@@ -48,18 +49,18 @@ struct State {
     calls_begun: AtomicBool,
 }
 
-/// What became of files.
+/// The outcome for files.
 #[derive(Debug)]
 struct Files {
     paths: Paths,
-    /// Does landlock hold?
+    /// Is landlock in force?
     has_landlock: bool,
-    /// Made before clients wait for it.
+    /// Made before clients wait.
     filters: Option<Filters>,
 }
 
 impl Confinement {
-    /// As the configuration wants it, for services that need this; nothing is given up yet.
+    /// As configured, for services with these needs; nothing is given up yet.
     #[must_use]
     pub fn wanted(confine: Confine, needs: Needs) -> Self {
         let is_required = confine == Confine::Required;
@@ -67,16 +68,16 @@ impl Confinement {
         Self((confine != Confine::Off).then(|| Arc::new(state())))
     }
 
-    /// Is anything given up? Not where the process is more than the daemon (`default`).
+    /// Is anything given up? Not if the process is more than the daemon (`default`).
     pub(crate) const fn is_wanted(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Give up new privileges, and all files but those that services need, that `config` names and that lie at `sockets`. Once: a daemon
-    /// that begins anew, because the one that it was to take over from has died, has done it.
+    /// Give up new privileges, and all files but those that services need, that `config` names and that are at `sockets`. Once: a
+    /// daemon that starts afresh after the process to take over from has died has done it.
     ///
     /// # Errors
-    /// In words: a path of the configuration that is not there; landlock is required and not to be had.
+    /// In words: a path of the configuration does not exist; landlock is required and not available.
     pub fn files<'a>(&self, config: &Config, sockets: impl Iterator<Item = &'a Path>) -> Result<(), String> {
         let Some(state) = self.0.as_ref().filter(|state| state.files.get().is_none()) else { return Ok(()) };
         let paths = Paths::of(config, &state.needs.files, sockets)?;
@@ -94,18 +95,18 @@ impl Confinement {
     /// Give up every system call but those on the list, in all threads. After [`files`](Self::files).
     ///
     /// # Errors
-    /// In words: it is required and not to be had.
+    /// In words: it is required and not available.
     pub fn calls(&self) -> Result<(), String> {
         let Some(state) = self.0.as_ref().filter(|state| !state.calls_begun.swap(true, Ordering::Relaxed)) else { return Ok(()) };
         let Some(Files { has_landlock, filters, .. }) = state.files.get() else { return Ok(()) };
-        // Without filters, that has been said.
+        // Missing filters have been reported.
         let outcome = filters.as_ref().map(Filters::restrict).transpose();
         let restricted = state.or_say(outcome.map_err(|error| format!("no filter of system calls: {error}")))?;
         tracing::info!(landlock = has_landlock, seccomp = restricted.flatten().is_some(), "confined");
         Ok(())
     }
 
-    /// The words for a path that could not be used, and if that may be our own doing, what to change.
+    /// The message for a path that could not be used; if confinement may be the reason, also what to change.
     pub(crate) fn explain(&self, text: String, path: &Path, is_socket: bool) -> String {
         match self.0.as_ref().and_then(|state| state.files.get()) {
             Some(Files { paths, has_landlock: true, .. }) if !paths.cover(path, is_socket) => format!(
@@ -119,14 +120,14 @@ impl Confinement {
 }
 
 impl State {
-    /// What is missing is an error, or a line in the log.
+    /// A missing part is an error, or a line in the log.
     fn or_say<T>(&self, outcome: Result<T, String>) -> Result<Option<T>, String> {
         match outcome {
             Err(missing) if self.is_required => {
                 Err(format!("the daemon cannot confine itself: {missing}; use another kernel, or confine = \"best-effort\""))
             }
             Err(missing) => {
-                tracing::warn!(missing, "not wholly confined; whoever takes the daemon over can do more");
+                tracing::warn!(missing, "not wholly confined; an attacker who takes control of the daemon can do more");
                 Ok(None)
             }
             Ok(had) => Ok(Some(had)),

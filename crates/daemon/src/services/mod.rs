@@ -1,4 +1,4 @@
-//! The registry of services: what clients can attach to, compiled in.
+//! The registry of services for clients, compiled in.
 
 pub(crate) mod block;
 
@@ -16,10 +16,10 @@ use crate::worker::{DiskEngine, WorkerHandle};
 
 type Boxed = Box<dyn Service<DiskEngine>>;
 
-/// A service of the daemon, before there is anything of it.
+/// A service of the daemon, before it is created.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    /// What it needs at work under a configuration: the daemon gives up everything else before it has workers.
+    /// Its needs under a configuration: the daemon gives up everything else before it has workers.
     pub needs: fn(&Config) -> Needs,
     /// Make it, for these workers.
     pub make: fn(&Arc<Live>, &[WorkerHandle]) -> Boxed,
@@ -31,7 +31,7 @@ pub type Services = &'static [Entry];
 /// One line per service.
 const SERVICES: [Entry; 1] = [block::ENTRY];
 
-/// What all services need, those that are `added` among them.
+/// The needs of all services, including those `added`.
 #[must_use]
 pub fn needs(config: &Config, added: Services) -> Needs {
     let mut all = Needs::default();
@@ -62,7 +62,7 @@ impl Registry {
         self.0.iter().flat_map(|service| service.metrics())
     }
 
-    /// ATTACH, to the service that it names.
+    /// ATTACH, for the service that it names.
     pub(crate) fn attach(&self, client: &Client<'_>, wanted: &Wanted) -> Result<Granted<DiskEngine>, Denial> {
         let service = self.0.iter().find(|service| service.number() == wanted.service);
         match service.filter(|_| wanted.queue_count > 0 && wanted.depth > 0) {
@@ -71,7 +71,7 @@ impl Registry {
         }
     }
 
-    /// Go on with a client of another daemon, of the service of this number.
+    /// Adopt a client of another daemon, of the service of this number.
     pub(crate) fn adopt(
         &self,
         service: u16,
@@ -83,8 +83,8 @@ impl Registry {
     }
 }
 
-/// An ATTACH that no version of a service here understands.
+/// An ATTACH that no service here accepts.
 fn not_served() -> Denial {
-    let text = "ATTACH asks for an unknown service or flag, or for no queue or depth 0; upgrade the daemon or mend the client";
+    let text = "ATTACH asks for an unknown service or flag, or for no queue or depth 0; upgrade the daemon or fix the client";
     refuse(RefusalCode::Malformed, text).into()
 }

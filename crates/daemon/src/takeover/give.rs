@@ -1,4 +1,5 @@
-//! The old daemon's part: who may ask, and what is handed over while it still serves. The clients follow in `transport::unix::handover`.
+//! The old daemon's part: the peers that may ask, and what is handed over while it still serves. The clients follow in
+//! `transport::unix::handover`.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -19,8 +20,8 @@ use crate::transport::unix::HandOver;
 use crate::transport::vhost_user::Held;
 
 impl Admin {
-    /// Hand everything over to whoever asks on `stream`. Returns when that did not come about: this daemon goes on. An error: it was not
-    /// even begun.
+    /// Hand everything over to the peer at `stream`. Returns when that failed: this daemon continues. An error: it was not
+    /// even started.
     pub(crate) fn hand_over(&self, stream: &UnixStream, version: u32, wait: Duration) -> Result<(), String> {
         let pid = self.may_ask(stream, version)?;
         let (line, theirs) = Line::pair().map_err(|error| format!("no descriptor is left: {error}; raise LimitNOFILE="))?;
@@ -34,7 +35,7 @@ impl Admin {
             }
             Err(error) => format!("it does not take its answer: {error}"),
         };
-        tracing::warn!(pid, reason, "not handed over; everything goes on");
+        tracing::warn!(pid, reason, "not handed over; this daemon continues");
         Ok(())
     }
 
@@ -54,7 +55,7 @@ impl Admin {
         Ok(peer.pid.as_raw_nonzero().get())
     }
 
-    /// Returns why it did not come about.
+    /// Returns the reason why it failed.
     fn give(&self, line: Line, pid: i32, timeout: Duration) -> String {
         let (mut giving, mut step) = Giving::begin();
         let mut deadline = Instant::now();
@@ -64,7 +65,7 @@ impl Admin {
                     deadline = Instant::now() + timeout;
                     giving.done(self.give_what_is_shared(&line, deadline))
                 }
-                // From here on no hypervisor is heard. What the main thread drops of this, goes on.
+                // From here on no hypervisor's messages are handled. Connections that the main thread drops resume.
                 GivingStep::Hold => match self.vms.hold(timeout) {
                     Ok(machines) => return self.give_clients(line, giving, pid, timeout, machines),
                     Err(reason) => giving.done(Err(reason)),
@@ -80,7 +81,7 @@ impl Admin {
         let latest = Instant::now() + timeout;
         self.clients.send(HandOver { line, giving, pid, timeout, latest, machines, reply });
         answer.recv().unwrap_or_else(|_| {
-            // It is done, and this process about to end. Nothing may be touched.
+            // Done, and this process is about to end. Nothing may be touched.
             loop {
                 std::thread::park();
             }

@@ -36,7 +36,7 @@ impl Line {
         descriptors: &[BorrowedFd<'_>],
         deadline: Instant,
     ) -> Result<(), LineError> {
-        let bytes = serde_json::to_vec(packet).map_err(|error| LineError::Wrong(format!("cannot be written down: {error}")))?;
+        let bytes = serde_json::to_vec(packet).map_err(|error| LineError::Wrong(format!("cannot be encoded: {error}")))?;
         if bytes.len() > MAX_PACKET_BYTES || descriptors.len() > MAX_PART_FILES {
             let text = format!("{} bytes and {} descriptors do not fit a packet", bytes.len(), descriptors.len());
             return Err(LineError::Wrong(text));
@@ -45,7 +45,7 @@ impl Line {
             let Err(error) = self.0.send(&bytes, descriptors) else { return Ok(()) };
             match Errno::from_io_error(&error) {
                 Some(Errno::INTR) => {}
-                // Too many descriptors on their way: they are fewer once some were taken. There is no event for that.
+                // Too many descriptors in transit: fewer once some were received. There is no event for that.
                 Some(Errno::TOOMANYREFS) => self.await_event(PollFlags::RDHUP, deadline.min(soon()))?,
                 Some(Errno::AGAIN) => self.await_event(PollFlags::OUT, deadline)?,
                 Some(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => return Err(LineError::Ended),
@@ -73,18 +73,18 @@ impl Line {
     pub(crate) fn try_receive<T: DeserializeOwned>(&self) -> Result<Option<(T, Vec<OwnedFd>)>, LineError> {
         let receive = || self.0.try_receive_within(MAX_PACKET_BYTES);
         let is_end = |error: &std::io::Error| error.kind() == ErrorKind::UnexpectedEof;
-        // A reset is reported before what was sent ahead of it.
+        // A reset is reported before packets that were sent earlier.
         let received = receive().or_else(|error| if is_end(&error) && self.0.is_hung_up() { receive() } else { Err(error) });
         let wrong = |error: std::io::Error| if is_end(&error) { LineError::Ended } else { LineError::Wrong(error.to_string()) };
         let Some(Packet { bytes, descriptors }) = received.map_err(wrong)? else { return Ok(None) };
-        let packet = serde_json::from_slice(&bytes).map_err(|error| LineError::Wrong(format!("not understood: {error}")))?;
+        let packet = serde_json::from_slice(&bytes).map_err(|error| LineError::Wrong(format!("cannot be parsed: {error}")))?;
         Ok(Some((packet, descriptors)))
     }
 
-    /// Carry out what the giving side asks for and only the line is needed for; returns what else it asks for.
+    /// Carry out the steps of the giving side that need only the line; returns the next other step.
     ///
-    /// When it withdraws, the kernel decides, once: what the other one sends comes before the shutdown, and is found here, or after it, and
-    /// fails.
+    /// When it withdraws, the kernel decides, once: what the other side sends comes before the shutdown, and is received here, or
+    /// after it, and fails.
     pub(crate) fn carry_out(&self, giving: &mut Giving, mut step: GivingStep, deadline: Instant) -> GivingStep {
         loop {
             let received = match &step {
@@ -144,7 +144,7 @@ mod tests {
         Instant::now()
     }
 
-    /// Everything was sent, and no answer came in time: does the other one serve?
+    /// Everything was sent, and no answer came in time: does the other daemon serve?
     fn is_taken(old: &Line) -> bool {
         let (mut giving, _) = Giving::begin();
         let _ = (giving.done(Ok(())), giving.received(Ok(Answer::Prepared {})));
@@ -154,14 +154,14 @@ mod tests {
     }
 
     #[test]
-    fn exactly_one_serves_however_the_two_meet() {
+    fn exactly_one_daemon_serves_in_every_order_of_events() {
         for round in 0..2000 {
             let (old, new) = Line::pair().expect("descriptors");
             let new = Line(Seqpacket::from_fd(new));
             let start = Barrier::new(2);
             let (taken, sent) = std::thread::scope(|scope| {
                 let sender = scope.spawn(|| {
-                    // What comes before it changes nothing.
+                    // Packets before it change nothing.
                     new.send(&"garbage", &[], now()).expect("room");
                     start.wait();
                     (0..round % 64).for_each(|_| std::hint::spin_loop());
@@ -170,9 +170,9 @@ mod tests {
                 start.wait();
                 (is_taken(&old), sender.join().expect("it does not panic"))
             });
-            assert_eq!(taken, sent, "both would serve, or none");
-            let told = new.try_receive::<Given>().ok().flatten();
-            assert_eq!(matches!(told, Some((Given::Refused { .. }, _))), !sent, "what the other one is told");
+            assert_eq!(taken, sent, "both would serve, or neither");
+            let answer = new.try_receive::<Given>().ok().flatten();
+            assert_eq!(matches!(answer, Some((Given::Refused { .. }, _))), !sent, "the answer to the other daemon");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The new daemon's part: ask, and take what is handed over while the old one still serves.
+//! The new daemon's part: request the takeover, and take what is handed over while the old one still serves.
 
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -23,17 +23,17 @@ use crate::descriptors;
 use crate::export::{Export, Opened};
 use crate::run::Origin;
 
-/// Why there was no takeover.
+/// The reason why a takeover failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// One of the two would not, or could not; the old one goes on.
+    /// One of the two refused or failed; the old one continues.
     Refused(String),
-    /// The old one ended before it had handed over everything: nobody serves now.
+    /// The old one ended before it had handed over everything: no daemon serves now.
     OldDied,
 }
 
 impl Failure {
-    /// The old daemon sent something else than was its turn.
+    /// The old daemon sent a packet out of order.
     pub(crate) fn out_of_order() -> Self {
         Self::Refused("the running daemon sent something out of order; this is a bug".to_owned())
     }
@@ -46,7 +46,7 @@ pub(crate) struct Conversation {
 }
 
 impl Conversation {
-    /// The next packet, whose turn it is, after what came before has been taken. `None`: this daemon serves, and the other never again.
+    /// The next packet in order, after the ones before have been taken. `None`: this daemon serves, and the other never again.
     pub(crate) fn next(&mut self) -> Result<Option<(Given, Vec<OwnedFd>)>, Failure> {
         loop {
             let mut packet = None;
@@ -72,12 +72,12 @@ impl Conversation {
         }
     }
 
-    /// Likewise, where there must be one.
+    /// Likewise, where a packet must follow.
     pub(crate) fn packet(&mut self) -> Result<(Given, Vec<OwnedFd>), Failure> {
         self.next()?.ok_or_else(Failure::out_of_order)
     }
 
-    /// It is not to be: tell the old daemon if that is for a reason of ours.
+    /// The takeover fails: notify the old daemon if the reason is ours.
     pub(crate) fn refuse(&mut self, failure: &Failure) {
         let Failure::Refused(reason) = failure else { return };
         let _ = self.taking.done(Err(reason.clone()));
@@ -165,11 +165,11 @@ fn check_sockets(config: &Config, socket: &Path, clients: &Listener, machines: &
     Ok(())
 }
 
-/// Ask at the admin socket; the answer brings the line.
+/// Ask at the admin socket; the line comes with the answer.
 fn ask(path: &Path, wait_ms: u64) -> Result<Line, Failure> {
     let at = path.display();
-    let nobody = |error| Failure::Refused(format!("no daemon to take over from at {at}: {error}; start without --takeover"));
-    let mut stream = UnixStream::connect(path).map_err(nobody)?;
+    let no_daemon = |error| Failure::Refused(format!("no daemon to take over from at {at}: {error}; start without --takeover"));
+    let mut stream = UnixStream::connect(path).map_err(no_daemon)?;
     let broken = |error: std::io::Error| Failure::Refused(format!("the running daemon does not answer at {at}: {error}"));
     stream.set_read_timeout(Some(PREPARE_TIMEOUT)).map_err(broken)?;
     let request = json!({ "request": "takeover", "version": VERSION, "wait_ms": wait_ms });
@@ -208,6 +208,6 @@ fn take_disk(config: &Config, given: &DiskRecord, mut descriptors: Vec<OwnedFd>)
         ));
     }
     let info = given.info.as_slice().try_into().ok().and_then(|bytes| BlockInfo::from_bytes(bytes).ok());
-    let info = info.ok_or_else(|| format!("disk '{name}': what the running daemon says of it is impossible"))?;
+    let info = info.ok_or_else(|| format!("disk '{name}': its description by the running daemon is impossible"))?;
     Ok(Arc::new(Export::new(disk, disk.spec.take_over(&info, descriptors.pop())?)))
 }

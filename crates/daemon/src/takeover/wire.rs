@@ -1,4 +1,4 @@
-//! What the two daemons of a takeover send to each other. A change of it raises [`VERSION`].
+//! The packets of the two daemons of a takeover. A change raises [`VERSION`].
 
 pub(crate) mod machine;
 
@@ -13,8 +13,9 @@ use serde::{Deserialize, Serialize};
 /// Version of everything below. Daemons of two versions do not take over from each other.
 pub(crate) const VERSION: u32 = 6;
 
-/// What the old daemon hands over, in this order: greeting, listeners, disks, `Prepare`; clients, each followed by its memory and
-/// what its service says of it, virtual machines likewise, `End`. `Refused` may come at any place, and ends it all: the old one goes on.
+/// The old daemon's packets, in this order: greeting, listeners, disks, `Prepare`; clients, each followed by its memory and
+/// the records of its service, virtual machines likewise, `End`. `Refused` may come at any point, and ends the takeover: the old
+/// daemon continues.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "packet", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Given {
@@ -26,7 +27,7 @@ pub(crate) enum Given {
     },
     /// With its file, unless it is a null disk.
     Disk(DiskRecord),
-    /// That was all that can be handed over while clients are served.
+    /// End of the part that is handed over while clients are served.
     Prepare {},
     Client(ClientRecord),
     /// With the file.
@@ -36,18 +37,18 @@ pub(crate) enum Given {
         access: u16,
         length_bytes: u64,
     },
-    /// With the descriptors that the service gave with it.
+    /// With the descriptors of the service.
     Part {
         client: u64,
         state: String,
     },
-    /// With its connection, and what it says beside.
+    /// With its connection, and the descriptors that the record lists.
     Machine(machine::MachineRecord),
     /// With the file.
     GuestMemory(machine::GuestMemoryRecord),
-    /// With the eventfds that it says.
+    /// With the eventfds that the record lists.
     Virtqueue(machine::VirtqueueRecord),
-    /// That was all: when queues stood still, on CLOCK_MONOTONIC, and which number the next client gets at least.
+    /// End of all: when queues were quiesced, on CLOCK_MONOTONIC, and the least number of the next client.
     End {
         stood_still_ns: u64,
         next_client: u64,
@@ -58,7 +59,7 @@ pub(crate) enum Given {
 }
 
 impl Given {
-    /// Whose turn it must be for this.
+    /// The turn in which this is allowed.
     pub(crate) fn turn(&self) -> takeover::Given {
         let part = |client: u64, kind| takeover::Given::Part { client, kind };
         match self {
@@ -83,7 +84,7 @@ impl Given {
     }
 }
 
-/// What the new daemon answers.
+/// The new daemon's answers.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct AnswerPacket(#[serde(with = "AnswerRecord")] pub(crate) Answer);
@@ -119,9 +120,9 @@ pub(crate) enum ListenerOf {
 pub(crate) struct DiskRecord {
     pub(crate) name: String,
     pub(crate) kind: String,
-    /// Size as the configuration has it; a resize does not change this.
+    /// Configured size; a resize does not change this.
     pub(crate) configured_bytes: Option<u64>,
-    /// As clients are told.
+    /// As sent to clients.
     pub(crate) info: Vec<u8>,
 }
 
@@ -151,9 +152,9 @@ pub(crate) enum Stage {
 pub(crate) struct AttachedRecord {
     /// Number of the service.
     pub(crate) service: u16,
-    /// It asked to detach, and has no answer yet.
+    /// It sent DETACH, and has no answer yet.
     pub(crate) detaching: bool,
-    /// As many packets of each follow.
+    /// Number of packets of each that follow.
     pub(crate) memories: usize,
     pub(crate) parts: usize,
 }
@@ -187,7 +188,7 @@ impl From<&QueueState> for QueueStateRecord {
 }
 
 impl QueueStateRecord {
-    /// Understand it; `None`: a position that no ring has. Whether it lies in its ring shows when that is opened.
+    /// Parse it; `None`: a position that no ring has. Whether it is in its ring is checked when that is opened.
     pub(crate) fn understand(&self) -> Option<QueueState> {
         let cursor = |(index, stamp): (u32, u32)| (stamp != 0).then(|| Cursor::at(index, stamp));
         Some(QueueState {
@@ -204,7 +205,7 @@ pub(crate) fn count(counters: &QueueCounters) -> (Vec<u64>, Vec<(u64, u64)>) {
     (counters.plain().iter().map(|(_, counter)| counter.get()).collect(), counters.latency.buckets().collect())
 }
 
-/// Put them in, where nothing was counted yet.
+/// Restore them, where nothing was counted yet.
 pub(crate) fn recount(counters: &QueueCounters, plain: &[u64], latency: &[(u64, u64)]) {
     for ((_, counter), value) in counters.plain().iter().zip(plain) {
         counter.add(*value);

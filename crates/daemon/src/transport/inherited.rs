@@ -1,4 +1,4 @@
-//! Sockets that a service manager made for us (sd_listen_fds(3)).
+//! Sockets from a service manager (sd_listen_fds(3)).
 
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use fipsee_ring::listener::Listener;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, sockopt};
 
-/// The name that tells the admin socket from the client socket (`FileDescriptorName=`).
+/// The name that distinguishes the admin socket from the client socket (`FileDescriptorName=`).
 const ADMIN_NAME: &str = "admin";
 
 #[derive(Default)]
@@ -35,7 +35,7 @@ pub(crate) fn take() -> Result<Inherited, String> {
         }
         let path = path_of(&socket, kind)
             .map_err(|problem| format!("socket '{name}' from the service manager {problem}; use {setting}/a/path in its unit"))?;
-        // The main and the admin thread accept until there is nobody left, and must not wait then.
+        // The main and the admin thread accept until no connection is left, and must not block then.
         rustix::io::ioctl_fionbio(&socket, true)
             .map_err(|error| format!("socket '{name}' cannot be made non-blocking: {error}"))?;
         *place = Some(Listener::handed_over(path, socket, None));
@@ -43,7 +43,7 @@ pub(crate) fn take() -> Result<Inherited, String> {
     Ok(inherited)
 }
 
-/// Where a listening socket of this kind can be found, or what it is instead.
+/// The path of a listening socket of this kind, or what it is instead.
 fn path_of(socket: &impl AsFd, kind: SocketType) -> Result<PathBuf, String> {
     let what = |error: rustix::io::Errno| format!("is no socket ({error})");
     if sockopt::socket_domain(socket).map_err(what)? != AddressFamily::UNIX {

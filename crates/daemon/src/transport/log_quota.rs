@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 /// Lines per second that clients may cause in the log; more are counted and left out.
 const LOG_LINES_PER_SECOND: u32 = 50;
 
-/// What one transport has logged of its clients lately.
+/// The recent log lines of one transport about its clients.
 #[derive(Debug, Default)]
 pub(crate) struct LogQuota {
     second: Option<Instant>,

@@ -1,4 +1,4 @@
-//! The workers' engine, and kernel rings that are made before the process gives up the right to make any.
+//! The workers' engine, and kernel rings that are made before confinement.
 
 use std::io;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -16,7 +16,7 @@ use crate::placement::WorkerPlacement;
 
 /// Operations in flight that the kernel ring of a worker holds; more wait in the engine.
 const ENGINE_ENTRIES: u32 = 256;
-/// How long workers may take to make their kernel rings: they have nothing else to do yet.
+/// How long workers may take to make their kernel rings: they have no other work yet.
 const ENGINE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Start a worker, as the configuration says.
@@ -29,7 +29,7 @@ pub(crate) fn spawn(config: &Config, index: usize, place: WorkerPlacement) -> io
     })
 }
 
-/// Have workers make their kernel rings, if this machine lets anyone have one. Afterwards no disk that is added needs a new one.
+/// Have workers make their kernel rings, if this machine permits them. Disks that are added later need no new one.
 pub(crate) fn start_engines(workers: &[WorkerHandle]) -> Result<(), String> {
     if let Err(reason) = Engine::check() {
         tracing::debug!(reason, "no worker will serve file disks");
@@ -46,11 +46,11 @@ pub(crate) fn start_engines(workers: &[WorkerHandle]) -> Result<(), String> {
     }
 }
 
-/// Of the descriptors that the daemon may have, a part for rings of interrupts: an eighth.
+/// The share of the daemon's descriptors for rings of interrupts: an eighth.
 const DESCRIPTORS_OF_RINGS: u64 = 8;
 
-/// Make the kernel rings that interrupt virtual machines: one for each queue that a machine may have at each of the sockets that the
-/// configuration names. Where there are more, at sockets that are attached later, machines are interrupted without.
+/// Make the kernel rings that interrupt virtual machines: one for each queue that a machine may have at each of the sockets that
+/// the configuration names. Further queues, at sockets that are attached later, interrupt without a ring.
 pub(crate) fn make_rings_for_machines(config: &Config) {
     let sockets: usize = config.disks.iter().map(|disk| disk.vhost_user.len()).sum();
     let wanted = sockets * usize::from(config.clients.limits.max_queues.clamp(1, MAX_QUEUES));

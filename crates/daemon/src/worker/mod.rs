@@ -1,4 +1,4 @@
-//! What the daemon has its workers serve: disks, to clients and to virtual machines. The workers themselves are `fipsee_serve`'s.
+//! What the daemon's workers serve: disks, to clients and to virtual machines. The workers themselves are in `fipsee_serve`.
 
 mod engine;
 
@@ -14,9 +14,9 @@ use fipsee_virtio::blk::server::GuestDiskQueue;
 pub(crate) use self::engine::{make_rings_for_machines, spawn, start_engines};
 use crate::export::Export;
 
-/// What a worker is asked for.
+/// A command to a worker.
 pub(crate) type Command = fipsee_serve::Command<DiskEngine>;
-/// How to reach a worker.
+/// A handle to a worker.
 pub(crate) type WorkerHandle = fipsee_serve::WorkerHandle<DiskEngine>;
 
 /// Announce a disk's new size to every client of the export.
@@ -29,7 +29,7 @@ pub(crate) fn announce_resize(export: &Export, info: BlockInfo) -> [Command; 2] 
     ]
 }
 
-/// Why a takeover cannot be, in words.
+/// Why a takeover is impossible, in words.
 pub(crate) fn why_not_quiesced(error: NotQuiesced, timeout: std::time::Duration) -> String {
     match error {
         NotQuiesced::InFlight => format!(

@@ -1,4 +1,4 @@
-//! What the end-to-end tests share: a daemon as a subprocess, well-behaved clients, and a look into `/proc`.
+//! Shared by the end-to-end tests: a daemon as a subprocess, correct clients, and readers of `/proc`.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::fs::File;
@@ -21,10 +21,10 @@ pub(crate) mod raw;
 mod restart;
 pub(crate) mod vm;
 
-/// What should happen at once has failed after so long. A bound against hanging, not a claim about speed.
+/// The longest wait for anything. A bound against hanging, not a claim about speed.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Tell `cargo xtask test`, past libtest's capture, that a check could not run here.
+/// Report to `cargo xtask test`, past libtest's capture, that a check could not run here.
 pub(crate) fn skip(what: &str, reason: &str) {
     skip_capture(&format!("fipsee-skip: {what}: {reason}"));
 }
@@ -37,7 +37,7 @@ pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Look again until `condition` holds.
+/// Poll until `condition` holds.
 #[track_caller]
 pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + TIMEOUT;
@@ -70,7 +70,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Longest life of a test binary. A lost wake-up would hang it; each takes seconds.
+/// Longest run of a test binary. A lost wake-up would hang it; each takes seconds.
 const BINARY_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The daemons that run now.
@@ -139,7 +139,7 @@ impl Daemon {
         std::fs::read_to_string(self.dir.path("log")).unwrap_or_default()
     }
 
-    /// The process of the daemon itself, whatever was put before it.
+    /// The process of the daemon itself, without the wrapper.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -178,13 +178,13 @@ impl Daemon {
         self.await_ready();
     }
 
-    /// Have a new daemon with the same arguments take over from this one, and mean that from now on.
+    /// Have a new daemon with the same arguments take over from this one; `self` is the new daemon from then on.
     #[track_caller]
     pub(crate) fn take_over(&mut self) {
         self.try_take_over(&[]).unwrap_or_else(|text| panic!("the takeover was refused: {text}"));
     }
 
-    /// As [`take_over`](Self::take_over), with `more` arguments; what the new daemon says if it does not come about.
+    /// As [`take_over`](Self::take_over), with `more` arguments; the new daemon's message if it fails.
     pub(crate) fn try_take_over(&mut self, more: &[&str]) -> Result<(), String> {
         let mut new = self.launch_takeover(more);
         let deadline = Instant::now() + TIMEOUT;
@@ -202,7 +202,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// This process serves now; the one before has been awaited.
+    /// This process serves now; the previous one has been awaited.
     pub(crate) fn replace(&mut self, new: Child) {
         forget(&self.child);
         self.child = new;
@@ -279,7 +279,7 @@ impl Drop for Daemon {
     }
 }
 
-/// The daemon; `tests/hostile`, which uses this file as well, has one of its own.
+/// The daemon's program; `tests/hostile`, which uses this file as well, has one of its own.
 const PROGRAM: Option<&str> = match option_env!("CARGO_BIN_EXE_fipseed") {
     Some(program) => Some(program),
     None => option_env!("CARGO_BIN_EXE_hostile-daemon"),
@@ -305,7 +305,7 @@ fn forget(child: &Child) {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| *other != pid);
 }
 
-/// Start a daemon that must refuse to run; what it says.
+/// Start a daemon that must refuse to run, and return its error output.
 #[track_caller]
 pub(crate) fn refused(arguments: &[&str]) -> String {
     refused_in(&Scratch::new(), &[], arguments)
@@ -337,7 +337,7 @@ pub(crate) fn refused_in(dir: &Scratch, prefix: &[&str], arguments: &[&str]) -> 
     text
 }
 
-/// Every one of `pieces` stands in `text`.
+/// `text` contains each of `pieces`.
 #[track_caller]
 pub(crate) fn assert_says(text: &str, pieces: &[&str]) {
     for piece in pieces {
@@ -345,7 +345,7 @@ pub(crate) fn assert_says(text: &str, pieces: &[&str]) {
     }
 }
 
-/// The words of a refusal.
+/// The text of a refusal.
 #[track_caller]
 pub(crate) fn refusal_of<T>(result: Result<T, Error>, expected: RefusalCode) -> String {
     match result {
@@ -358,14 +358,14 @@ pub(crate) fn refusal_of<T>(result: Result<T, Error>, expected: RefusalCode) -> 
     }
 }
 
-/// A client that behaves, on a disk of its own, while others do not.
+/// A correct client on a disk of its own, beside faulty ones.
 pub(crate) struct CorrectClient {
     blocking: Blocking,
     offset_bytes: u64,
     round: u8,
 }
 
-/// Bytes that a witness writes.
+/// Bytes that a correct client writes.
 const CORRECT_CLIENT_BYTES: u16 = 16 << 10;
 
 impl CorrectClient {
@@ -378,24 +378,24 @@ impl CorrectClient {
         let blocking = Blocking::attach(&daemon.socket(), &Daemon::options(disk))?;
         let places = blocking.info().size_bytes() / u64::from(CORRECT_CLIENT_BYTES);
         let offset_bytes = COUNT.fetch_add(1, Ordering::Relaxed) % places * u64::from(CORRECT_CLIENT_BYTES);
-        let mut witness = Self { blocking, offset_bytes, round: 0 };
-        witness.check();
-        Ok(witness)
+        let mut correct_client = Self { blocking, offset_bytes, round: 0 };
+        correct_client.check();
+        Ok(correct_client)
     }
 
-    /// It still works, and what it wrote before is still there.
+    /// The client still works, and what it wrote before is intact.
     #[track_caller]
     pub(crate) fn check(&mut self) {
         let mut block = vec![0; usize::from(CORRECT_CLIENT_BYTES)];
         if self.round > 0 {
-            self.blocking.read_at(&mut block, self.offset_bytes).expect("the witness reads");
-            assert!(block.iter().all(|byte| *byte == self.round), "the witness lost data");
+            self.blocking.read_at(&mut block, self.offset_bytes).expect("the correct client reads");
+            assert!(block.iter().all(|byte| *byte == self.round), "the correct client lost data");
         }
-        // Never 0, which a disk holds that nobody wrote to.
+        // Never 0, which is the content of an unwritten disk.
         self.round = self.round % u8::MAX + 1;
         block.fill(self.round);
-        self.blocking.write_at(&block, self.offset_bytes).expect("the witness writes");
-        self.blocking.flush().expect("the witness flushes");
+        self.blocking.write_at(&block, self.offset_bytes).expect("the correct client writes");
+        self.blocking.flush().expect("the correct client flushes");
     }
 }
 
@@ -417,7 +417,7 @@ pub(crate) fn finish_all(queue: &mut Queue) -> Result<Vec<Completion>, Error> {
     Ok(completions)
 }
 
-/// Fill with a pattern that names the place and the version.
+/// Fill with a pattern of the block number and the version.
 pub(crate) fn stamp(length_bytes: usize, place: u64, version: u64) -> Vec<u8> {
     let mut bytes = vec![0; length_bytes];
     for (index, chunk) in bytes.chunks_exact_mut(16).enumerate() {
@@ -433,13 +433,13 @@ pub(crate) fn bytes_of(buffer: &Buffer) -> Vec<u8> {
     bytes
 }
 
-/// Descriptors of a process that is at rest: what it has just been asked may leave some open for a moment after the
-/// answer (its copies of a client's ends, an admin connection), so the count must stand still first.
+/// Descriptors of an idle process: its last request may leave some open for a moment after the
+/// answer (its copies of a client's ends, an admin connection), so the count must be stable first.
 pub(crate) fn fd_count(pid: u32) -> usize {
     const EQUAL_LOOKS: u32 = 30;
     let count_now = || std::fs::read_dir(format!("/proc/{pid}/fd")).expect("a live process").count();
     let (mut count, mut looks) = (count_now(), 0);
-    eventually("the number of descriptors stands still", || {
+    eventually("the number of descriptors is stable", || {
         let now = count_now();
         looks = if now == count { looks + 1 } else { 0 };
         count = now;
@@ -455,7 +455,7 @@ pub(crate) fn mapping_count(pid: u32) -> usize {
 pub(crate) fn resident_bytes(pid: u32) -> u64 {
     let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).expect("a live process");
     let field = |index: usize| statm.split(' ').nth(index).and_then(|word| word.parse::<u64>().ok()).expect("a number");
-    // Without shared pages: those of the channels come and go with them.
+    // Without the shared pages, which are those of channels.
     (field(1) - field(2)) * rustix::param::page_size() as u64
 }
 
@@ -479,12 +479,12 @@ pub(crate) fn socket_given() -> Option<PathBuf> {
     std::env::var_os("FIPSEED_TEST_SOCKET").map(PathBuf::from)
 }
 
-/// Wait until a child process says a line that contains `word`.
+/// Wait until a child process prints a line that contains `word`.
 pub(crate) fn await_word(child: &mut Child, word: &str) {
-    let mut output = BufReader::new(child.stdout.as_mut().expect("its output is ours"));
+    let mut output = BufReader::new(child.stdout.as_mut().expect("its output is piped"));
     let mut line = String::new();
     while !line.contains(word) {
         line.clear();
-        assert!(output.read_line(&mut line).expect("a pipe") > 0, "the child process ended without saying '{word}'");
+        assert!(output.read_line(&mut line).expect("a pipe") > 0, "the child process ended without printing '{word}'");
     }
 }

@@ -1,4 +1,4 @@
-//! A client without the client library: it can say what a correct one never would.
+//! A client without the client library: it can send what a correct one never would.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,7 +22,7 @@ pub(crate) fn attach_message(name: &str, queue_count: u16, depth: u32, flags: u3
     Control::Attach(Wanted { service: SERVICE_BLOCK, queue_count, depth, flags, pool_bytes: 1 << 20, name: name.to_owned() })
 }
 
-/// A connection that has said nothing.
+/// A connection that has sent nothing.
 pub(crate) fn connect(daemon: &Daemon) -> Seqpacket {
     Seqpacket::connect(&daemon.socket()).expect("the daemon listens")
 }
@@ -51,11 +51,11 @@ pub(crate) fn receive_refusal(control: &Seqpacket, expected: RefusalCode) -> Str
 /// The daemon closed the connection.
 #[track_caller]
 pub(crate) fn assert_closed(control: &Seqpacket) {
-    let error = control.receive(TIMEOUT).expect_err("nothing more is said");
+    let error = control.receive(TIMEOUT).expect_err("nothing more is sent");
     assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof, "{error}");
 }
 
-/// An attached client with its rings in its own hands.
+/// An attached client that handles its own rings.
 pub(crate) struct RawClient {
     pub(crate) control: Seqpacket,
     pub(crate) region: Arc<Region>,
@@ -74,11 +74,11 @@ impl RawClient {
         Self::attached(control, &answer, descriptors)
     }
 
-    /// Put the client together from ATTACHED and what came with it.
+    /// Build the client from ATTACHED and its descriptors.
     pub(crate) fn attached(control: Seqpacket, answer: &Control, descriptors: Vec<OwnedFd>) -> Self {
         let Control::Attached { region_bytes, service_info, .. } = answer else { panic!("not attached, but {answer:?}") };
         let mut descriptors = descriptors.into_iter();
-        let mut next = || descriptors.next().expect("as many descriptors as promised");
+        let mut next = || descriptors.next().expect("as many descriptors as announced");
         let region = Region::from_peer(next(), *region_bytes, Access::ReadWrite).expect("a sealed region");
         let region = Arc::new(region);
         let layout = RegionLayout::read_from(&PROFILE, &region).expect("a layout");
@@ -152,7 +152,7 @@ impl RawClient {
         Some(message)
     }
 
-    /// Publish one request and take its answer, which must be for its tag and alone.
+    /// Publish one request and take its answer, which must have its tag and be the only one.
     #[track_caller]
     pub(crate) fn ask(&mut self, message: &Message) -> Status {
         self.publish(message);
@@ -165,13 +165,13 @@ impl RawClient {
         Status::from_wire(status).expect("a known status")
     }
 
-    /// Hand memory over; what the daemon answers.
+    /// Register memory and return the daemon's answer.
     pub(crate) fn register(&self, id: u16, access: u16, length_bytes: u64, file: &impl AsFd) -> Control {
         say(&self.control, &Control::Register { region: id, access, length_bytes }, &[file.as_fd()]);
         receive(&self.control).0
     }
 
-    /// Hand over `length_bytes` of new sealed memory.
+    /// Register `length_bytes` of new sealed memory.
     pub(crate) fn register_new(&self, id: u16, access: u16, length_bytes: u64) -> OwnedFd {
         let file = sealed_memory(length_bytes, SealFlags::SHRINK);
         assert_eq!(self.register(id, access, length_bytes, &file), Control::Registered { region: id });

@@ -1,5 +1,5 @@
-//! A hypervisor and its guest's driver, written from the specifications of vhost-user and virtio and without the crate that the daemon
-//! uses. The guest's memory is a memory file that is read and written as a file: slow, and without unsafe code.
+//! A hypervisor and its guest's driver, written from the specifications of vhost-user and virtio and without the crate that the
+//! daemon uses. The guest's memory is a memory file that is read and written as a file: slow, and without unsafe code.
 
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut, Read, Write};
@@ -58,7 +58,7 @@ pub(crate) const FLUSH: u32 = 4;
 pub(crate) const GET_ID: u32 = 8;
 pub(crate) const OK: u8 = 0;
 pub(crate) const IOERR: u8 = 1;
-/// What stands in a status byte until it is written.
+/// The status byte before the device writes it.
 const UNANSWERED: u8 = 0xaa;
 
 pub(crate) const BLOCK_BYTES: usize = 4096;
@@ -75,7 +75,7 @@ impl Reply {
     }
 }
 
-/// The hypervisor's end of the conversation.
+/// The hypervisor's end of the connection.
 pub(crate) struct Hypervisor {
     pub(crate) stream: UnixStream,
 }
@@ -110,13 +110,13 @@ impl Hypervisor {
         [u32s(&[code, VERSION | flags, length]), body.to_vec()].concat()
     }
 
-    /// Ask what is answered anyway.
+    /// Send a request that has a reply of its own.
     pub(crate) fn ask(&self, code: u32, body: &[u8]) -> Reply {
         self.send_raw(&Self::message(code, 0, body), &[]).expect("it reads");
         self.receive(code).unwrap_or_else(|| panic!("no answer to {code}"))
     }
 
-    /// Say what is confirmed on demand, and wait for that; `None`: the daemon hung up, `Some(0)`: it agreed.
+    /// Send a message that is confirmed on demand, and wait for that; `None`: the daemon hung up, `Some(0)`: success.
     pub(crate) fn try_tell(&self, code: u32, body: &[u8], descriptors: &[BorrowedFd<'_>]) -> Option<u64> {
         self.send_raw(&Self::message(code, NEED_REPLY, body), descriptors).ok()?;
         self.receive(code).map(|reply| reply.u64())
@@ -127,7 +127,7 @@ impl Hypervisor {
         assert_eq!(self.try_tell(code, body, descriptors), Some(0), "request {code}");
     }
 
-    /// Say what is not confirmed.
+    /// Send a message that is not confirmed.
     pub(crate) fn say(&self, code: u32, body: &[u8]) {
         self.send_raw(&Self::message(code, 0, body), &[]).expect("it reads");
     }
@@ -166,7 +166,7 @@ impl Hypervisor {
         );
     }
 
-    /// Features, protocol features and memory, as every hypervisor begins.
+    /// Agree on features, protocol features and memory, as every hypervisor does first.
     pub(crate) fn negotiate(&self, ram: &Ram) {
         self.say(SET_OWNER, &[]);
         let features = self.ask(GET_FEATURES, &[]).u64();
@@ -178,7 +178,7 @@ impl Hypervisor {
     }
 }
 
-/// What the driver here can do: neither event index nor indirect descriptors.
+/// The driver's features: neither event index nor indirect descriptors.
 pub(crate) const fn wanted(offered: u64) -> u64 {
     offered & !(1 << 28) & !(1 << 29) & !LOG_ALL
 }
@@ -263,12 +263,12 @@ impl Queue {
         [u32s(&[self.index, flags]), u64s(&[place, place + USED, place + AVAILABLE, log])].concat()
     }
 
-    /// Where the used ring is, as the guest sees it.
+    /// Guest address of the used ring.
     pub(crate) fn used_address(&self, ram: &Ram) -> u64 {
         ram.guest + self.place + USED
     }
 
-    /// Tell the daemon all of the queue, so that it is served.
+    /// Send the daemon all of the queue's set-up, so that it is served.
     pub(crate) fn start(&self, hypervisor: &Hypervisor, ram: &Ram) {
         hypervisor.send(SET_VRING_NUM, &u32s(&[self.index, self.size.into()]), &[]);
         hypervisor.send(SET_VRING_BASE, &u32s(&[self.index, self.next_available.into()]), &[]);
@@ -289,7 +289,7 @@ impl Queue {
         ram.write(self.place + u64::from(index) * 16, &bytes);
     }
 
-    /// Make a request for a block of data available in `slot`; its data lies at `address` if that is given.
+    /// Make a request for a block of data available in `slot`; its data is at `address` if that is given.
     pub(crate) fn put_at(&mut self, ram: &Ram, slot: u16, kind: u32, sector: u64, address: Option<u64>) {
         let (header, status) = (self.place + HEADERS + u64::from(slot) * 16, self.place + STATUSES + u64::from(slot));
         ram.write(header, &[u32s(&[kind, 0]), u64s(&[sector])].concat());
@@ -324,14 +324,14 @@ impl Queue {
         rustix::io::write(&self.kick, &1_u64.to_ne_bytes()).expect("an eventfd");
     }
 
-    /// Kick as a driver does: only a device that asked for it.
+    /// Kick as a driver does: only if the device asked for it.
     pub(crate) fn kick_if_asked(&self, ram: &Ram) {
         if ram.read_u16(self.place + USED) & 1 == 0 {
             self.kick();
         }
     }
 
-    /// The slots and statuses of what was answered since the last look.
+    /// The slots and statuses of the requests completed since the last call.
     pub(crate) fn reap(&mut self, ram: &Ram) -> Vec<(u16, u8)> {
         let used = self.place + USED;
         let end = ram.read_u16(used + 2);
@@ -345,7 +345,7 @@ impl Queue {
         answered
     }
 
-    /// Wait until so many more requests are answered.
+    /// Wait until `count` more requests are completed.
     #[track_caller]
     pub(crate) fn wait(&mut self, ram: &Ram, count: usize) -> Vec<(u16, u8)> {
         let mut answered = self.reap(ram);
@@ -357,7 +357,7 @@ impl Queue {
         answered
     }
 
-    /// Wait until something is answered.
+    /// Wait until a request is completed.
     #[track_caller]
     pub(crate) fn wait_for_some(&mut self, ram: &Ram) -> Vec<(u16, u8)> {
         loop {
@@ -369,12 +369,12 @@ impl Queue {
         }
     }
 
-    /// Where the device writes next in the used ring.
+    /// The device's next position in the used ring.
     pub(crate) fn used_index(&self, ram: &Ram) -> u16 {
         ram.read_u16(self.place + USED + 2)
     }
 
-    /// Carry out one request and say how it ended.
+    /// Carry out one request and return its status.
     #[track_caller]
     pub(crate) fn run(&mut self, ram: &Ram, kind: u32, sector: u64) -> u8 {
         self.put(ram, 0, kind, sector);
@@ -382,7 +382,7 @@ impl Queue {
         self.wait(ram, 1)[0].1
     }
 
-    /// Write a block that names its place and the version.
+    /// Write a block of its number and the version.
     #[track_caller]
     pub(crate) fn write_block(&mut self, ram: &Ram, block: u64, version: u64) {
         ram.write(self.data_offset(0), &super::stamp(BLOCK_BYTES, block, version));
@@ -397,14 +397,14 @@ impl Queue {
         assert_eq!(ram.read(self.data_offset(0), BLOCK_BYTES), super::stamp(BLOCK_BYTES, block, version), "block {block}");
     }
 
-    /// Stop the queue; where the daemon would go on.
+    /// Stop the queue; the daemon's position.
     pub(crate) fn stop(&self, hypervisor: &Hypervisor) -> u16 {
         let reply = hypervisor.ask(GET_VRING_BASE, &u32s(&[self.index, 0]));
         u16::from_le_bytes(reply.body[4..6].try_into().expect("2 bytes"))
     }
 }
 
-/// Wait for a ring, at most as long as tests wait for anything.
+/// Wait for the doorbell, at most for the tests' timeout.
 pub(crate) fn rings(doorbell: &OwnedFd) -> bool {
     let timeout = Timespec::try_from(TIMEOUT).expect("a time");
     let mut fds = [PollFd::new(doorbell, PollFlags::IN)];
@@ -415,7 +415,7 @@ pub(crate) fn rings(doorbell: &OwnedFd) -> bool {
     rang
 }
 
-/// A hypervisor with one queue that is served.
+/// A hypervisor with one running queue.
 pub(crate) struct Vm {
     pub(crate) hypervisor: Hypervisor,
     pub(crate) ram: Ram,
@@ -440,7 +440,7 @@ impl Vm {
         self.queue.check_block(&self.ram, block, version);
     }
 
-    /// It works.
+    /// The device works.
     #[track_caller]
     pub(crate) fn check(&mut self) {
         self.write_block(3, 1);
@@ -457,7 +457,7 @@ pub(crate) fn config(hypervisor: &Hypervisor, offset: u32, length: u32) -> Vec<u
     reply.body[12..].to_vec()
 }
 
-/// Bytes that begin a message and are never followed by the rest.
+/// Send the first bytes of a message and never the rest.
 pub(crate) fn half_a_message(hypervisor: &Hypervisor) {
     (&hypervisor.stream).write_all(&u32s(&[GET_FEATURES, VERSION])).expect("it reads");
 }

@@ -1,4 +1,4 @@
-//! A process confines itself as the daemon does and tries one thing; another looks at what became of it.
+//! A process confines itself as the daemon does and tries one thing; another checks the outcome.
 
 use std::io::{Seek, Write};
 use std::os::fd::AsFd;
@@ -15,7 +15,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 
 use crate::common::Scratch;
 
-/// What becomes of whoever tries.
+/// The outcome of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Done,
@@ -26,12 +26,12 @@ enum Outcome {
 
 const KILLED: Outcome = Outcome::Ended(libc::SIGSYS);
 
-/// Its answer in words, of the process that tries.
+/// The outcome as the trying process prints it.
 const ANSWER: &str = "the attempt: ";
 const SAYS_WHICH: &str = "FIPSEED_TEST_ATTEMPT";
 const SAYS_WHERE: &str = "FIPSEED_TEST_DIR";
 
-/// The folders of a daemon: `disks`, `run`, `conf`; `elsewhere` is none of its.
+/// The folders of a daemon: `disks`, `run`, `conf`; `elsewhere` is not one of them.
 fn prepare() -> Scratch {
     let dir = Scratch::new();
     for folder in ["disks", "run", "conf", "elsewhere"] {
@@ -50,7 +50,7 @@ fn config(dir: &Path) -> Config {
     Arguments::parse_from(arguments).into_config().expect("a configuration")
 }
 
-/// Have a process of its own confine itself and try `name`.
+/// Have a separate process confine itself and try `name`.
 #[track_caller]
 fn attempt(dir: &Scratch, name: &str) -> Outcome {
     let mut command = Command::new(std::env::current_exe().expect("a running program"));
@@ -66,7 +66,7 @@ fn attempt(dir: &Scratch, name: &str) -> Outcome {
     if errno == 0 { Outcome::Done } else { Outcome::Errno(errno) }
 }
 
-/// No test by itself.
+/// The child of the tests below.
 #[test]
 fn try_what_is_asked_for() {
     let (Some(name), Some(dir)) = (std::env::var_os(SAYS_WHICH), std::env::var_os(SAYS_WHERE)) else { return };
@@ -129,7 +129,7 @@ fn try_now(name: &str, dir: &Path) -> std::io::Result<()> {
     }
 }
 
-/// What a client and the daemon share.
+/// Memory that a client and the daemon share.
 fn client_memory() -> std::io::Result<()> {
     let mut file = std::fs::File::from(rustix::fs::memfd_create("x", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
     file.set_len(8192)?;
@@ -221,9 +221,9 @@ const SYSTEM_CALLS: &[(&str, libc::c_long, [i64; 5])] = &[
     ("executable memory", libc::SYS_mmap, [0, 4096, (libc::PROT_READ | libc::PROT_EXEC) as i64, ANONYMOUS, -1]),
     ("memory made executable", libc::SYS_mprotect, [0, 0, libc::PROT_EXEC as i64, 0, 0]),
     ("ordinary memory", libc::SYS_mmap, [0, 4096, (libc::PROT_READ | libc::PROT_WRITE) as i64, ANONYMOUS, -1]),
-    ("signal everybody's first", libc::SYS_tgkill, [1, 1, 0, 0, 0]),
+    ("signal another process", libc::SYS_tgkill, [1, 1, 0, 0, 0]),
     ("raise a limit", libc::SYS_prlimit64, [0, libc::RLIMIT_NOFILE as i64, 1, 0, 0]),
-    ("limits of another", libc::SYS_prlimit64, [1, libc::RLIMIT_NOFILE as i64, 0, 0, 0]),
+    ("limits of another process", libc::SYS_prlimit64, [1, libc::RLIMIT_NOFILE as i64, 0, 0, 0]),
     ("undumpable", libc::SYS_prctl, [libc::PR_SET_DUMPABLE as i64, 0, 0, 0, 0]),
     ("type into the terminal", libc::SYS_ioctl, [0, libc::TIOCSTI as i64, 0, 0, 0]),
     ("mknod", libc::SYS_mknodat, [-1, 0, 0, 0, 0]),
@@ -247,7 +247,7 @@ fn assert_outcomes(names: &[&str], expected: Outcome) {
 }
 
 #[test]
-fn who_does_what_only_an_intruder_does_is_killed() {
+fn process_that_makes_an_intruders_system_call_is_killed() {
     let names: Vec<&str> = SYSTEM_CALLS.iter().map(|(name, ..)| *name).take_while(|name| *name != "socketpair inet").collect();
     assert_eq!(names.len(), 41);
     assert_outcomes(&names, KILLED);
@@ -296,14 +296,14 @@ fn files_of_others_are_refused() {
     for name in names {
         let file = name.split(' ').nth(1).expect("a path");
         let exists = file.starts_with('/') || !file.ends_with("new");
-        assert!(!exists || dir.0.join(file).exists() || file == "/dev/mem", "{file} is not there to be refused");
+        assert!(!exists || dir.0.join(file).exists() || file == "/dev/mem", "{file} does not exist, so it cannot be refused");
     }
     let names: Vec<&str> = names.into_iter().filter(|name| *name != "read /dev/mem" || Path::new("/dev/mem").exists()).collect();
     assert_outcomes(&names, Outcome::Errno(libc::EACCES));
 }
 
 #[test]
-fn what_a_daemon_does_is_done() {
+fn what_a_daemon_does_is_allowed() {
     let names = [
         "read disks/there",
         "write disks/there",

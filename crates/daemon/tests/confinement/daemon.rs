@@ -1,4 +1,4 @@
-//! The program: all its threads are confined, and it says what it cannot do any more.
+//! The program: all its threads are confined, and it reports what it can no longer do.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::common::{CorrectClient, Daemon, Scratch, assert_says, child_process, eventually, refused_in};
 
-/// The lines that begin so of each thread's status.
+/// The lines with this prefix in each thread's status.
 fn of_threads(pid: u32, name: &str) -> Vec<String> {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a live process");
     let status = threads.filter_map(|thread| std::fs::read_to_string(thread.expect("an entry").path().join("status")).ok());
@@ -45,7 +45,7 @@ fn every_thread_is_confined_whenever_it_was_made() {
         "sleep",
     ];
     let daemon = Daemon::start(&arguments);
-    // An answer comes when everything is in place.
+    // The answer comes when everything is set up.
     daemon.admin(&json!({ "request": "list" }));
     assert_confined(daemon.pid(), true);
     let answer = daemon.admin(&json!({ "request": "attach", "disk": "f", "vhost_user": daemon.dir.path("later") }));
@@ -104,13 +104,13 @@ fn disks_and_sockets_elsewhere_are_refused_with_the_setting_that_allows_them() {
     let by_hand = json!({ "request": "attach", "disk": "a", "vhost_user": path("elsewhere/vm") });
     std::fs::write(dir.path("conf/f.toml"), &head).expect("a file");
     let daemon = Daemon::start_in(dir, &[], &["--config", "{dir}/conf/f.toml"]);
-    let mut witness = CorrectClient::new(&daemon, "a");
+    let mut correct_client = CorrectClient::new(&daemon, "a");
     let answers = elsewhere.iter().map(|text| reload(&daemon, text)).chain([daemon.admin(&by_hand)]);
     for answer in answers.collect::<Vec<_>>() {
         let text = answer["error"].as_str().unwrap_or_else(|| panic!("not refused: {answer}")).to_owned();
         assert_says(&text, &["Permission denied", "landlock", "elsewhere/", "in confine_paths, and restart it"]);
     }
-    // Where sockets are made, files may be made, and may not be written.
+    // In a folder for sockets, files may be created but not written.
     let beside_the_socket = format!("{head}[[disk]]\nname = \"b\"\nspec = \"file:{},size=1M\"\n", daemon.dir.path("b").display());
     let after_another = format!("{}[[disk]]\nname = \"c\"\nspec = \"file:{},size=1M\"\n", named[0], path("elsewhere/c"));
     for (text, refused) in [(&beside_the_socket, daemon.dir.path("b")), (&after_another, others.path("elsewhere/c"))] {
@@ -125,7 +125,7 @@ fn disks_and_sockets_elsewhere_are_refused_with_the_setting_that_allows_them() {
         let answer = reload(&daemon, text);
         assert!(answer["error"].is_null(), "{answer}");
     }
-    witness.check();
+    correct_client.check();
     let answer = reload(&daemon, "confine = \"off\"\n[[disk]]\nname = \"a\"\nspec = \"memory:4M\"\n");
     assert_eq!(answer["needs_restart"], json!(["confine", "confine_paths"]), "{answer}");
 }
@@ -143,13 +143,13 @@ fn configuration_that_an_editor_replaced_is_read_again() {
 }
 
 #[test]
-fn folder_that_is_not_there_is_told() {
+fn missing_folder_is_reported() {
     let dir = Scratch::new();
     let text = refused_in(&dir, &[], &["--disk", "a=memory:1M", "--confine-path", "{dir}/none"]);
     assert_says(&text, &["/none, named in confine_paths", "No such file", "create it or remove it"]);
 }
 
-/// Becomes a daemon on a kernel without landlock, or without seccomp, as far as it can see.
+/// Becomes a daemon that sees a kernel without landlock, or without seccomp.
 #[test]
 fn daemon_of_a_poorer_kernel() {
     let Some(words) = std::env::var_os("FIPSEED_TEST_POORER") else { return };
@@ -175,7 +175,7 @@ fn on_a_poorer_kernel(missing: i64, dir: &Scratch, confine: &str) -> std::proces
 }
 
 #[test]
-fn kernel_that_cannot_confine_is_told_and_enough_unless_it_is_required() {
+fn kernel_that_cannot_confine_is_reported_and_accepted_unless_confinement_is_required() {
     if !crate::has_landlock("a kernel that lacks one part") {
         return;
     }
@@ -207,7 +207,7 @@ fn program_around_a_daemon() {
     std::fs::read("/etc/passwd").expect("as ever");
     assert!(Command::new("true").status().expect("as ever").success());
     rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM).expect("to itself");
-    daemon.join().expect("no panic").expect("it ends in order");
+    daemon.join().expect("no panic").expect("an orderly end");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
-/// Does this kernel have landlock? Says so if not.
+/// Does this kernel have landlock? If not, the check is skipped.
 fn has_landlock(what: &str) -> bool {
     const VERSION: u32 = 1;
     // SAFETY: this asks for the version and names no memory.

@@ -1,5 +1,5 @@
-//! The kernel rings that interrupt virtual machines are made before the daemon gives up the right to make any. When none is left, machines are
-//! interrupted without.
+//! The kernel rings that interrupt virtual machines are created before the daemon gives up the right to create any. When none is
+//! left, machines are interrupted without one.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ fn rings(daemon: &Daemon) -> usize {
     targets.filter(|target| target.to_string_lossy().contains("[io_uring]")).count()
 }
 
-/// A guest that sleeps until each of its requests is done: it hangs if it is not interrupted.
+/// A guest that sleeps until each of its requests is done; it hangs without an interrupt.
 #[track_caller]
 fn check(guest: &mut Guest, address: u64) {
     for sector in 0..8 {
@@ -31,7 +31,7 @@ fn boot(socket: &Path) -> (Guest, u64) {
     (guest, data)
 }
 
-/// A daemon whose disk `a` has the socket `vm`, and which grants so many queues; `w` is the witness's.
+/// A daemon whose disk `a` has the socket `vm`, and which grants so many queues; `w` is the correct client's.
 fn start(max_queues: u32, prefix: &[&str]) -> Daemon {
     let dir = Scratch::new();
     let socket = dir.path("vm");
@@ -44,9 +44,9 @@ fn start(max_queues: u32, prefix: &[&str]) -> Daemon {
 #[test]
 fn a_machine_for_which_no_ring_is_left_is_interrupted_all_the_same() {
     let daemon = start(1, &[]);
-    let mut witness = CorrectClient::new(&daemon, "w");
+    let mut correct_client = CorrectClient::new(&daemon, "w");
     let before = rings(&daemon);
-    assert_eq!(before, 2, "the worker's, and one for the one queue at the one socket that is configured: {}", daemon.log());
+    assert_eq!(before, 2, "the worker's, and one for the queue of the configured socket: {}", daemon.log());
     let later = daemon.dir.path("later");
     let answer = daemon.admin(&json!({ "request": "attach", "disk": "a", "vhost_user": later }));
     assert!(answer["error"].is_null(), "{answer}");
@@ -56,16 +56,16 @@ fn a_machine_for_which_no_ring_is_left_is_interrupted_all_the_same() {
         for (guest, data) in &mut machines {
             check(guest, *data);
         }
-        witness.check();
+        correct_client.check();
         assert_eq!(rings(&daemon), before, "rings in round {round}: {}", daemon.log());
     }
-    // Whoever has the ring lets go of it, and it serves the next.
+    // The machine that has the ring releases it, and the ring serves the next.
     let [first, mut second] = machines;
     drop(first);
     let (mut next, data) = boot(&daemon.dir.path("vm"));
     check(&mut next, data);
     check(&mut second.0, second.1);
-    witness.check();
+    correct_client.check();
     assert_eq!(rings(&daemon), before, "{}", daemon.log());
 }
 
@@ -76,8 +76,8 @@ fn fewer_rings_than_machines_may_need_are_a_line_in_the_log() {
         &daemon.log(),
         &["fewer kernel rings for interrupts than virtual machines may need; raise LimitNOFILE=", "wanted=64 count=32"],
     );
-    let mut witness = CorrectClient::new(&daemon, "w");
+    let mut correct_client = CorrectClient::new(&daemon, "w");
     let (mut guest, data) = boot(&daemon.dir.path("vm"));
     check(&mut guest, data);
-    witness.check();
+    correct_client.check();
 }

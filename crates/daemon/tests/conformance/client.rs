@@ -1,4 +1,4 @@
-//! A client of bytes: attached, with its rings in its own hands.
+//! A client that speaks in bytes: attached, and handling its own rings.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,7 +16,7 @@ pub(crate) struct Queue {
     pub(crate) depth: u32,
     pub(crate) daemon_doorbell: OwnedFd,
     pub(crate) doorbell: OwnedFd,
-    /// Entries of messages that held more than was asked for.
+    /// Entries of messages that held more than the caller asked for.
     entries: VecDeque<(u16, u16)>,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct Client {
     pub(crate) queues: Vec<Queue>,
 }
 
-/// A connection that is greeted.
+/// A connection after WELCOME.
 #[track_caller]
 pub(crate) fn greeted(daemon: &Daemon) -> Socket {
     let control = Socket::connect(&daemon.socket());
@@ -86,7 +86,7 @@ impl Client {
         let queue = &mut self.queues[queue];
         queue.requests.publish(&self.memory, message);
         if must_ring(&self.memory, queue.cold) {
-            // A full counter has long been ringing.
+            // A full counter has rung already.
             let rung = rustix::io::write(&queue.daemon_doorbell, &1_u64.to_ne_bytes());
             assert!(matches!(rung, Ok(8) | Err(rustix::io::Errno::AGAIN)), "{rung:?}");
         }
@@ -143,13 +143,13 @@ impl Client {
         self.memory.read(self.pool + offset, length)
     }
 
-    /// Hand memory over; the answer.
+    /// Register memory; the answer.
     #[track_caller]
     pub(crate) fn register(&self, id: u16, access: u16, length: u64, file: &impl AsFd) -> Packet {
         self.control.ask(&register(id, access, length), &[file.as_fd()])
     }
 
-    /// Is the daemon's worker asleep, or about to be, as the request ring of that queue says?
+    /// Wait until the request ring of that queue says that the daemon's worker sleeps or is about to.
     pub(crate) fn await_sleeping_daemon(&self, queue: usize) {
         let word = self.queues[queue].cold + 4;
         until("the daemon sleeps", || (self.memory.word(word).load(Ordering::SeqCst) != 0).then_some(()));

@@ -14,8 +14,8 @@ const SHRINK: SealFlags = SealFlags::SHRINK;
 
 fn daemon() -> (Daemon, CorrectClient) {
     let daemon = Daemon::start(&["--disk", "a=memory:1M", "--disk", "w=memory:1M"]);
-    let witness = CorrectClient::new(&daemon, "w");
-    (daemon, witness)
+    let correct_client = CorrectClient::new(&daemon, "w");
+    (daemon, correct_client)
 }
 
 /// A connection in each state of 4.3.
@@ -70,7 +70,7 @@ fn malformed() -> Vec<(&'static str, Vec<u8>)> {
 /// checks: R-4.2-2, R-4.2-3, R-4.2-4, R-4.1-4, R-4.3-3, R-1-2, R-6-3
 #[test]
 fn a_malformed_message_is_refused_in_every_state_and_ends_the_connection() {
-    let (daemon, mut witness) = daemon();
+    let (daemon, mut correct_client) = daemon();
     for (what, bytes) in malformed() {
         for (state, control) in in_each_state(&daemon) {
             control.send(&bytes, &[]);
@@ -78,7 +78,7 @@ fn a_malformed_message_is_refused_in_every_state_and_ends_the_connection() {
             control.assert_closed();
         }
     }
-    witness.check();
+    correct_client.check();
     eventually("nothing is left", || daemon.attached_count("a") == 0);
 }
 
@@ -117,7 +117,7 @@ fn a_packet_of_no_bytes_is_a_hang_up() {
 /// checks: R-4.3-1, R-4.3-4
 #[test]
 fn a_message_out_of_order_is_refused_and_ends_the_connection() {
-    let (daemon, mut witness) = daemon();
+    let (daemon, mut correct_client) = daemon();
     let file = memory_file(4096, SHRINK);
     let lengths = [24, 40, 96, 88, 420, 24, 16, 16, 16, 12, 12];
     for (kind, length) in (HELLO..=DETACHED).zip(lengths) {
@@ -147,7 +147,7 @@ fn a_message_out_of_order_is_refused_and_ends_the_connection() {
             }
         }
     }
-    witness.check();
+    correct_client.check();
 }
 
 /// checks: R-4.3-5, R-4.4-1, R-4.4-2, R-4.4-4, R-4.2-1, R-4.2-6, R-1-1
@@ -195,7 +195,7 @@ fn control_header() -> Vec<u8> {
 /// checks: R-4.3-6, R-4.3-7, R-4.3-8, R-4.5-3
 #[test]
 fn an_attach_that_cannot_be_granted_is_refused_with_its_code() {
-    let (daemon, mut witness) = daemon();
+    let (daemon, mut correct_client) = daemon();
     let good = Wanted::disk("a");
     let exclusive = Wanted { flags: 2, ..good };
     for (what, wanted, code) in [
@@ -222,14 +222,14 @@ fn an_attach_that_cannot_be_granted_is_refused_with_its_code() {
     let alone = Client::attach(&daemon, &exclusive);
     let control = greeted(&daemon);
     control.send(&attach(&good), &[]);
-    control.assert_refused(5, "beside one who is alone");
+    control.assert_refused(5, "beside an exclusive client");
     drop(alone);
-    witness.check();
+    correct_client.check();
 }
 
 /// checks: R-4.5-2
 #[test]
-fn who_does_not_write_is_kept_from_it() {
+fn read_only_attachment_cannot_write() {
     let (daemon, _correct_client) = daemon();
     for (flags, capability, status) in [(0, 1, 0), (1, 0, 5)] {
         let mut client = Client::attach(&daemon, &Wanted { flags, ..Wanted::disk("a") });
@@ -280,7 +280,7 @@ fn memory_that_cannot_be_registered_is_refused_and_the_attachment_stays() {
         assert_refusal(&client.control.ask(&about_region(UNREGISTER, id), &[]), 7, "UNREGISTER of no memory");
     }
     assert_eq!(client.register(1, 1, 4096, &written).bytes, about_region(REGISTERED, 1), "to be loaded from only");
-    assert_eq!(client.ask(&transfer(READ, 1, 0, (0, 16, 5))), 0, "the attachment is as it was");
+    assert_eq!(client.ask(&transfer(READ, 1, 0, (0, 16, 5))), 0, "the attachment is unchanged");
 }
 
 /// checks: R-4.6-2, R-4.6-3, R-3.4-1, R-3.4-2, R-3.4-3
@@ -309,7 +309,7 @@ fn registered_memory_may_be_named_from_the_answer_on_until_it_is_taken_back() {
         assert_eq!(client.ask(&transfer(READ, 2, 9, (0, 1, 0))), 0);
         assert_eq!(client.pool(0, 512), [round; 512]);
         assert_eq!(client.control.ask(&about_region(UNREGISTER, 63), &[]).bytes, about_region(UNREGISTERED, 63));
-        assert_eq!(client.ask(&transfer(READ, 2, 9, (0, 1, 63))), 4, "it is taken back");
+        assert_eq!(client.ask(&transfer(READ, 2, 9, (0, 1, 63))), 4, "it is unregistered");
     }
     assert_eq!(client.register(1, 1, 4096, &file).kind(), REGISTERED);
     assert_eq!(client.register(2, 2, 4096, &file).kind(), REGISTERED);
@@ -328,7 +328,7 @@ fn memory_taken_back_too_early_is_there_until_requests_in_flight_are_answered() 
     assert_eq!(client.register(1, 3, 4096, &file).kind(), REGISTERED);
     client.publish(&transfer(READ, 1, 0, (0, 1, 1)));
     client.publish(&transfer(WRITE, 2, 8, (0, 1, 1)));
-    // The only worker looks at every queue before it answers so many requests of one: both are in flight.
+    // The only worker visits every queue before it completes so many requests of one: both are in flight.
     for tag in 0..200 {
         assert_eq!(other.ask(&flush(tag)), 0);
     }
@@ -336,7 +336,7 @@ fn memory_taken_back_too_early_is_there_until_requests_in_flight_are_answered() 
     client.publish_on(1, &transfer(READ, 3, 0, (0, 1, 1)));
     let answer = client.control.receive().expect("an answer");
     assert_eq!(answer.bytes, about_region(UNREGISTERED, 1));
-    // Published before the answer: they are in the ring when that is there.
+    // Published before the answer, so they are in the ring when the answer arrives.
     let mut first = [client.completion(), client.completion()];
     first.sort_unstable();
     assert_eq!(first, [(1, 0), (2, 0)], "those in flight are done");

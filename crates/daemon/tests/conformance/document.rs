@@ -1,4 +1,4 @@
-//! docs/protocol.md as programs read it: fenced blocks of bytes, and requirements.
+//! The machine-readable parts of docs/protocol.md: fenced blocks of bytes, and requirements.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,7 +12,8 @@ pub(crate) fn protocol() -> String {
     std::fs::read_to_string(root().join("docs/protocol.md")).expect("the document")
 }
 
-/// The bytes of one line, `None` where any is allowed (`..`): two hexadecimal digits each, `00*12` for twelve, `#` before the comment.
+/// The bytes of one line, `None` where any is allowed (`..`): two hexadecimal digits each, `00*12` for twelve, `#` before the
+/// comment.
 fn line_bytes(line: &str) -> Vec<Option<u8>> {
     let (hex, comment) = line.split_once('#').unwrap_or_else(|| panic!("no comment says what these bytes are: {line}"));
     assert!(!comment.trim().is_empty(), "the comment is empty: {line}");
@@ -35,7 +36,7 @@ pub(crate) fn blocks(word: &str) -> BTreeMap<String, Vec<Option<u8>>> {
     while let Some(line) = lines.next() {
         let Some(name) = line.strip_prefix("```").and_then(|fence| fence.strip_prefix(word)?.strip_prefix(' ')) else { continue };
         let bytes = lines.by_ref().take_while(|line| *line != "```").flat_map(line_bytes).collect();
-        assert!(blocks.insert(name.to_owned(), bytes).is_none(), "{name} stands twice in the document");
+        assert!(blocks.insert(name.to_owned(), bytes).is_none(), "{name} is twice in the document");
     }
     blocks
 }

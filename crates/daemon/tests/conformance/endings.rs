@@ -10,12 +10,12 @@ use super::raw::*;
 
 const DISKS: &[&str] = &["--disk", "a=delay:50ms:memory:1M,max=2M", "--workers", "1"];
 
-/// Everything that was published is answered; then comes DETACHED, and every socket ends.
+/// Every published request is completed; then comes DETACHED, and every socket is closed.
 #[track_caller]
 fn assert_all_answered_then_over(client: &mut Client, tags: std::ops::Range<u16>) {
     let answer = client.control.receive().expect("DETACHED");
     assert_eq!(answer.bytes, control(DETACHED, 12));
-    // Published before DETACHED was sent: they are there now.
+    // Published before DETACHED was sent, so they are in the ring now.
     let mut found = Vec::new();
     while let Some(message) = client.try_message_on(0) {
         found.extend(super::client::entries(&message));
@@ -25,7 +25,7 @@ fn assert_all_answered_then_over(client: &mut Client, tags: std::ops::Range<u16>
     client.control.assert_closed();
     for queue in &client.queues {
         await_ring(&queue.doorbell);
-        assert!(rings(&queue.doorbell).1, "a doorbell goes on after the end");
+        assert!(rings(&queue.doorbell).1, "a doorbell is open after the end");
     }
 }
 
@@ -83,7 +83,7 @@ fn a_hang_up_ends_the_attachment_and_everything_of_it_is_let_go() {
             assert!(rings(&queue.doorbell).1, "{state}");
         }
         drop(queues);
-        eventually("it is not attached any more", || daemon.attached_count("a") == 0);
+        eventually("the client is detached", || daemon.attached_count("a") == 0);
         eventually("its descriptors are closed", || daemon.fd_count() == before);
     }
 }
@@ -97,9 +97,9 @@ fn a_refusal_that_ends_the_attachment_ends_all_of_it() {
     client.control.send(&hello(1, 1, 0), &[]);
     client.control.assert_refused(2, "HELLO, attached");
     client.control.assert_closed();
-    until("the doorbell ends", || rings(&client.queues[0].doorbell).1.then_some(()));
-    eventually("it is not attached any more", || daemon.attached_count("a") == 0);
-    // Nothing is read from the region any more.
+    until("the doorbell is closed", || rings(&client.queues[0].doorbell).1.then_some(()));
+    eventually("the client is detached", || daemon.attached_count("a") == 0);
+    // The region is not read any more.
     while client.try_message_on(0).is_some() {}
     client.publish(&flush(9));
     let mut other = Client::attach(&daemon, &Wanted::disk("a"));

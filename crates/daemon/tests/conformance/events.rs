@@ -11,7 +11,7 @@ fn resize(daemon: &Daemon, sectors: u64) {
     assert_eq!(answer["size_bytes"], sectors * 512, "{answer}");
 }
 
-/// The size in a resize event, all of whose bytes are checked.
+/// The size in a resize event; every byte of the event is checked.
 #[track_caller]
 fn resized(message: &[u8; 60]) -> u64 {
     assert_eq!(message[..8], [1, 1, 0, 0, 0, 0, 0, 0], "the head of an event");
@@ -21,7 +21,7 @@ fn resized(message: &[u8; 60]) -> u64 {
 
 /// checks: R-5.6-1, R-5.6-3, R-5.6-4, R-5.6-5, R-5.6-6, R-5.6-7, R-5.3-26
 #[test]
-fn a_size_is_told_on_every_queue_and_the_next_one_after_the_acknowledgement() {
+fn a_size_is_sent_on_every_queue_and_the_next_one_after_the_acknowledgement() {
     let daemon = Daemon::start(&["--disk", "a=memory:1M,max=16M"]);
     let mut client = Client::attach(&daemon, &Wanted { queues: 2, ..Wanted::disk("a") });
     let last = |sectors: u64| transfer(READ, 3, sectors - 1, (0, 1, 0));
@@ -34,20 +34,20 @@ fn a_size_is_told_on_every_queue_and_the_next_one_after_the_acknowledgement() {
     }
     for queue in 0..2 {
         assert_eq!(resized(&client.message_on(queue)), 4096);
-        // The newest size holds, once the worker has it; the event of it waits, so that what comes next is an answer.
+        // The newest size is in force once the worker has it; its event waits, so the next message is a completion.
         until("the newest size", || (client.ask_on(queue, &last(8192)) == 0).then_some(()));
         assert_eq!(client.ask_on(queue, &last(8193)), 6);
         assert_eq!(client.ask_on(queue, &request((GET_INFO, 1, 0), 4, 0, &segment((0, 1, 0)), 0)), 0);
         assert_eq!(u64_at(&client.pool(0, 64), 8), 8192);
         for (kind, status) in [(2, 2), (0, 2), (3, 2), (0x0101, 2)] {
-            assert_eq!(client.ask_on(queue, &ack_event(5, kind)), status, "event {kind} is not there");
+            assert_eq!(client.ask_on(queue, &ack_event(5, kind)), status, "event {kind} is not pending");
         }
     }
-    // One queue's acknowledgement is not the other's.
+    // An acknowledgement counts for its own queue only.
     client.publish_on(0, &ack_event(6, 1));
     let (first, second) = (client.message_on(0), client.message_on(0));
     let (event, answer) = if first[1] == 1 { (first, second) } else { (second, first) };
-    assert_eq!((resized(&event), entries(&answer)), (8192, vec![(6, 0)]), "the sizes in between are not told");
+    assert_eq!((resized(&event), entries(&answer)), (8192, vec![(6, 0)]), "the sizes in between are not sent");
     assert!(client.try_message_on(1).is_none(), "the other queue has not acknowledged");
     assert_eq!(client.ask_on(0, &ack_event(7, 1)), 0);
     assert_eq!(client.ask_on(0, &ack_event(8, 1)), 2, "acknowledged already");
@@ -58,7 +58,7 @@ fn a_size_is_told_on_every_queue_and_the_next_one_after_the_acknowledgement() {
 
 /// checks: R-5.7-1
 #[test]
-fn who_acknowledges_nothing_gets_every_answer() {
+fn client_that_acknowledges_nothing_gets_every_answer() {
     let daemon = Daemon::start(&["--disk", "a=memory:1M,max=16M"]);
     // 2 slots and 4: an event that is not acknowledged leaves one message for each request and one slot to spare.
     let mut client = Client::attach(&daemon, &Wanted { depth: 2, ..Wanted::disk("a") });

@@ -1,5 +1,5 @@
-//! The daemon against docs/protocol.md: each test names the requirements that it checks (`checks: R-...`), and `requirements` fails if a
-//! requirement has no test. All is said in bytes, by `raw` and `client`, which share no code with the daemon.
+//! The daemon against docs/protocol.md: each test names the requirements that it checks (`checks: R-...`), and `requirements`
+//! fails if a requirement has no test. The client speaks in bytes, by `raw` and `client`, which share no code with the daemon.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,6 +1,6 @@
-//! The protocol in bytes: packets, memory, rings, doorbells, as docs/protocol.md gives them. Nothing here uses the project's own protocol code,
-//! so that the daemon, and in `tests/hostile` the client, are compared with the document and not with themselves.
-#![allow(dead_code, reason = "the tests of the daemon and those of the client each use their part")]
+//! The protocol in bytes: packets, memory, rings, doorbells, as docs/protocol.md defines them. Nothing here uses the project's
+//! protocol code, so that the daemon, and in `tests/hostile` the client, are compared with the document and not with themselves.
+#![allow(dead_code, reason = "the tests of the daemon and those of the client each use a part")]
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -101,7 +101,7 @@ pub(crate) fn about_region(kind: u16, id: u16) -> Vec<u8> {
     with(control(kind, 16), 12, &id.to_le_bytes())
 }
 
-/// A packet as it came.
+/// A packet as received.
 #[derive(Debug)]
 pub(crate) struct Packet {
     pub(crate) bytes: Vec<u8>,
@@ -118,7 +118,7 @@ impl Packet {
 #[derive(Debug)]
 pub(crate) struct Socket(pub(crate) OwnedFd);
 
-/// Listen at `path`, as a daemon does.
+/// Listen at `path`, as the daemon.
 pub(crate) fn listen(path: &Path) -> OwnedFd {
     let flags = SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a socket");
@@ -127,7 +127,7 @@ pub(crate) fn listen(path: &Path) -> OwnedFd {
     socket
 }
 
-/// Wait until there is something to read, or the end.
+/// Wait until there is something to read, or the peer hangs up.
 #[track_caller]
 fn await_readable(fd: &impl AsFd) {
     let limit = Timespec::try_from(LIMIT).expect("short");
@@ -148,7 +148,7 @@ impl Socket {
         Self(rustix::net::accept_with(listener, SocketFlags::CLOEXEC).expect("a connection"))
     }
 
-    /// A peer that has closed is noticed by what can be read.
+    /// A closed peer shows up when reading.
     pub(crate) fn send(&self, bytes: &[u8], files: &[BorrowedFd<'_>]) {
         let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(253))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -176,7 +176,7 @@ impl Socket {
                     });
                     return Some(Packet { bytes, files: files.collect() });
                 }
-                // A message may still be there (R-4.1-8).
+                // A message may still be unread (R-4.1-8).
                 Err(Errno::CONNRESET) => {}
                 Err(error) => panic!("{error}"),
             }
@@ -186,19 +186,19 @@ impl Socket {
     #[track_caller]
     pub(crate) fn ask(&self, bytes: &[u8], files: &[BorrowedFd<'_>]) -> Packet {
         self.send(bytes, files);
-        self.receive().expect("an answer, not the end")
+        self.receive().expect("an answer, not a hang-up")
     }
 
     #[track_caller]
     pub(crate) fn assert_closed(&self) {
         let more = self.receive();
-        assert!(more.is_none(), "{more:?} instead of the end");
+        assert!(more.is_none(), "{more:?} instead of a hang-up");
     }
 
     /// The next message is REFUSED, as 4.5 lays it out, with that code.
     #[track_caller]
     pub(crate) fn assert_refused(&self, code: u32, what: &str) {
-        let packet = self.receive().unwrap_or_else(|| panic!("{what}: the end instead of REFUSED"));
+        let packet = self.receive().unwrap_or_else(|| panic!("{what}: a hang-up instead of REFUSED"));
         assert_refusal(&packet, code, what);
     }
 }
@@ -248,7 +248,7 @@ impl Mapped {
 
     pub(crate) fn word(&self, offset: u64) -> &AtomicU32 {
         assert_eq!(offset % 4, 0);
-        // SAFETY: aligned, within the mapping, and never reached otherwise while another process may.
+        // SAFETY: aligned, within the mapping, and never accessed otherwise while another process may.
         unsafe { AtomicU32::from_ptr(self.place(offset, 4).cast()) }
     }
 
@@ -260,14 +260,14 @@ impl Mapped {
     }
 
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) {
-        // SAFETY: within the mapping, which nobody has a reference to.
+        // SAFETY: within the mapping, to which no reference exists.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.place(offset, bytes.len()), bytes.len()) };
     }
 }
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: the whole mapping, which nothing names any more.
+        // SAFETY: the whole mapping, to which no pointer is left.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.length) };
         assert!(unmapped.is_ok());
     }
@@ -312,13 +312,13 @@ impl Cursor {
     }
 }
 
-/// 2.4: must the reader of the ring with these cold words be rung for? Clears its flag if so.
+/// 2.4: must the reader of the ring with these cold words be woken? Clears its flag if so.
 pub(crate) fn must_ring(memory: &Mapped, cold: u64) -> bool {
     fence(Ordering::SeqCst);
     memory.word(cold + 4).load(Ordering::Relaxed) != 0 && memory.word(cold + 4).swap(0, Ordering::Relaxed) != 0
 }
 
-/// What a doorbell socket holds now: the lengths of its packets, and whether it has ended.
+/// The content of a doorbell socket: the lengths of its packets, and whether the peer has closed it.
 pub(crate) fn rings(doorbell: &impl AsFd) -> (Vec<usize>, bool) {
     let mut lengths = Vec::new();
     loop {
@@ -332,13 +332,13 @@ pub(crate) fn rings(doorbell: &impl AsFd) -> (Vec<usize>, bool) {
     }
 }
 
-/// Wait until a doorbell socket holds something, or has ended.
+/// Wait until a doorbell socket holds something, or is closed.
 #[track_caller]
 pub(crate) fn await_ring(doorbell: &impl AsFd) {
     await_readable(doorbell);
 }
 
-/// Look again until `value` is there.
+/// Poll until `value` returns one.
 #[track_caller]
 pub(crate) fn until<T>(what: &str, mut value: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + LIMIT;

@@ -1,4 +1,4 @@
-//! Section 3: what the daemon lays out, and what it grants.
+//! Section 3: the layout of the region, and what the daemon grants.
 
 use std::sync::atomic::Ordering;
 
@@ -85,14 +85,14 @@ fn check_entry(client: &Client, index: u64, features: u64) {
     }
     let cold = u64_at(&entry, 16);
     assert!(cold.is_multiple_of(64) && cold + 256 <= region_bytes);
-    // The daemon may already sleep on the request ring; nothing else has been written.
+    // The daemon may already sleep on the request ring; the rest is unwritten.
     client.memory.word(cold + 4).store(0, Ordering::SeqCst);
     let words = client.memory.read(cold, 256);
     assert!((0..256).filter(|at| !(4..8).contains(at)).all(|at| words[at] == 0), "{words:?}");
-    assert!(features & 1 != 0 || u32_at(&entry, 44) == 0, "a CPU that was not asked for");
-    assert!(u32_at(&entry, 44) <= 4096, "a CPU that is none");
+    assert!(features & 1 != 0 || u32_at(&entry, 44) == 0, "a CPU that was not requested");
+    assert!(u32_at(&entry, 44) <= 4096, "an impossible CPU");
     let choices = u32_at(&entry, 48);
-    assert!(features & 4 != 0 || choices == 0, "advice that was not asked for");
+    assert!(features & 4 != 0 || choices == 0, "advice that was not requested");
     let fields = [0, 4, 8, 12, 16].map(|shift| choices >> shift & 0xf);
     assert!(fields.iter().zip([3, 3, 3, 2, 2]).all(|(field, most)| *field <= most) && choices >> 21 == 0, "{choices:#x}");
     assert_eq!(entry[52..], [0; 12]);
@@ -113,7 +113,7 @@ fn check_info(info: &[u8]) {
 #[test]
 fn what_a_client_writes_into_header_and_table_changes_nothing() {
     let daemon = daemon();
-    let mut witness = CorrectClient::new(&daemon, "w");
+    let mut correct_client = CorrectClient::new(&daemon, "w");
     let mut client = Client::attach(&daemon, &Wanted { queues: 2, ..Wanted::disk("a") });
     for byte in [0xff, 0x00, 0x55] {
         client.memory.write(0, &[byte; 64 * 3]);
@@ -122,7 +122,7 @@ fn what_a_client_writes_into_header_and_table_changes_nothing() {
                 assert_eq!(client.ask_on(queue, &transfer(READ, tag, 0, (0, 8, 0))), 0);
             }
         }
-        witness.check();
+        correct_client.check();
     }
     assert_eq!(client.control.ask(&control(DETACH, 12), &[]).kind(), DETACHED);
 }

@@ -1,4 +1,4 @@
-//! Sections 5.1 to 5.4, 5.8 and 5.9: requests, their checks and what they do.
+//! Sections 5.1 to 5.4, 5.8 and 5.9: requests, their checks and their effects.
 
 use rustix::fs::SealFlags;
 
@@ -8,7 +8,7 @@ use super::raw::*;
 
 const SECTORS: u64 = 2048;
 const TAG: u16 = 0xbeef;
-/// Registered: memory to be loaded from only, to be stored into only, and both.
+/// Registered memory: readable only, writable only, and both.
 const LOAD: u16 = 2;
 const STORE: u16 = 3;
 const LARGE: u16 = 4;
@@ -26,8 +26,8 @@ fn daemon() -> (Daemon, CorrectClient) {
         "--disk",
         "n=null:1G",
     ]);
-    let witness = CorrectClient::new(&daemon, "w");
-    (daemon, witness)
+    let correct_client = CorrectClient::new(&daemon, "w");
+    (daemon, correct_client)
 }
 
 fn client(daemon: &Daemon, disk: &str) -> Client {
@@ -42,8 +42,8 @@ fn client(daemon: &Daemon, disk: &str) -> Client {
 /// What is wrong, the request, its status.
 type Case = (&'static str, [u8; 60], u16);
 
-/// The disk holds a pattern; every request is answered so; the pattern is still there.
-fn check(client: &mut Client, witness: &mut CorrectClient, cases: &[Case]) {
+/// Every request gets its status, and the disk's pattern is unchanged.
+fn check(client: &mut Client, correct_client: &mut CorrectClient, cases: &[Case]) {
     let is_writable = u32_at(client.info(), 36) & 1 != 0;
     client.fill(0, &vec![0x5a; 64 << 10]);
     if is_writable {
@@ -55,7 +55,7 @@ fn check(client: &mut Client, witness: &mut CorrectClient, cases: &[Case]) {
     let expected = if is_writable { 0x5a } else { 0 };
     assert_eq!(client.ask(&transfer(READ, TAG, 0, (0, 128, 0))), 0);
     assert!(client.pool(0, 64 << 10).iter().all(|byte| *byte == expected), "a request that was refused changed the disk");
-    witness.check();
+    correct_client.check();
 }
 
 fn at<const N: usize>(mut request: [u8; 60], offset: usize, value: [u8; N]) -> [u8; 60] {
@@ -80,7 +80,7 @@ const GOOD: Piece = (0, 1, 0);
 /// checks: R-5.3-1, R-5.3-2, R-5.3-3, R-5.3-4, R-5.3-6, R-5.3-7, R-5.3-12, R-5.3-13, R-5.3-15, R-6-2, R-6-4
 #[test]
 fn reads_and_writes_get_the_status_of_the_first_check_they_fail() {
-    let (daemon, mut witness) = daemon();
+    let (daemon, mut correct_client) = daemon();
     let mut client = client(&daemon, "a");
     let pool = u32::try_from(client.pool_bytes / 512).expect("small");
     let read = one(READ, 0, GOOD);
@@ -113,21 +113,21 @@ fn reads_and_writes_get_the_status_of_the_first_check_they_fail() {
         ("the last sector of all", one(WRITE, u64::MAX, GOOD), 6),
         ("bytes that wrap", one(READ, 1 << 55, GOOD), 6),
     ];
-    // The first wrong segment decides, whatever is behind it.
+    // The first wrong segment decides, whatever follows it.
     for (what, second, status) in [("S2 second", (0, 0, 0), 11), ("S3 second", (0, 1, 9), 4), ("S1 second", (0, 0, 99), 4)] {
         let segments = [segment(GOOD), segment(second), segment((0, 0, 64))].concat();
         cases.push((what, counted(READ, 3, &segments, 0), status));
     }
     let long = segment((0, 10_000, LARGE)).repeat(5);
     cases.push(("too long together", counted(WRITE, 5, &long, 0), 10));
-    check(&mut client, &mut witness, &cases);
-    assert_eq!(client.ask(&one(WRITE, SECTORS - 1, GOOD)), 0, "the last sector is there");
+    check(&mut client, &mut correct_client, &cases);
+    assert_eq!(client.ask(&one(WRITE, SECTORS - 1, GOOD)), 0, "the last sector exists");
 }
 
 /// checks: R-5.3-8, R-5.3-9, R-5.3-10, R-5.3-11, R-5.3-12, R-5.2-2, R-5.2-4
 #[test]
 fn tables_are_checked_before_what_they_hold() {
-    let (daemon, mut witness) = daemon();
+    let (daemon, mut correct_client) = daemon();
     let mut client = client(&daemon, "a");
     let pool = u32::try_from(client.pool_bytes / 512).expect("small");
     client.fill(128 << 10, &segment((1024, 1, 0)).repeat(257));
@@ -138,7 +138,7 @@ fn tables_are_checked_before_what_they_hold() {
     let table = |operation, piece, entries| counted(operation, 255, &segment(piece), entries);
     check(
         &mut client,
-        &mut witness,
+        &mut correct_client,
         &[
             ("no entry of no table", table(READ, (0, 0, 99), 0), 11),
             ("257 entries", table(READ, good, 257), 10),
@@ -156,22 +156,22 @@ fn tables_are_checked_before_what_they_hold() {
             ("256 entries of a longer table", table(READ, good, 256), 0),
         ],
     );
-    // A table that names itself: an entry is data, and the read overwrites what was copied before.
+    // A table that names itself: the table was copied before the read overwrites it.
     client.fill(128 << 10, &segment((256, 4, 0)).repeat(256));
     assert_eq!(client.ask(&table(READ, (256, 4, 0), 256)), 0);
-    witness.check();
+    correct_client.check();
 }
 
 /// checks: R-5.3-14, R-5.3-21, R-5.3-22, R-5.3-15
 #[test]
 fn blocks_of_4096_bytes_must_be_whole() {
-    let (daemon, mut witness) = daemon();
+    let (daemon, mut correct_client) = daemon();
     let mut client = client(&daemon, "b");
     assert_eq!(u32_at(client.info(), 16), 4096);
     let halves = [segment((0, 4, 0)), segment((8, 4, 0))].concat();
     check(
         &mut client,
-        &mut witness,
+        &mut correct_client,
         &[
             ("sector, beyond the end", one(READ, SECTORS + 1, (0, 8, 0)), 9),
             ("length", one(WRITE, 0, (0, 7, 0)), 9),
@@ -187,7 +187,7 @@ fn blocks_of_4096_bytes_must_be_whole() {
 /// checks: R-5.3-16, R-5.3-19, R-5.3-20, R-5.3-22, R-5.3-24, R-5.3-26, R-5.1-1
 #[test]
 fn other_requests_get_the_status_of_the_first_check_they_fail() {
-    let (daemon, mut witness) = daemon();
+    let (daemon, mut correct_client) = daemon();
     let mut client = client(&daemon, "a");
     let longest = u64::from(u32_at(client.info(), 28));
     let get_info = |piece| request((GET_INFO, 1, 0), TAG, 0, &segment(piece), 0);
@@ -215,7 +215,7 @@ fn other_requests_get_the_status_of_the_first_check_they_fail() {
         ("ack-event of nothing", ack_event(TAG, 1), 2),
         ("ack-event of what is none", ack_event(TAG, u32::MAX), 2),
     ];
-    // Every byte that an operation does not use.
+    // Every unused byte of an operation.
     for (what, good, used) in [
         ("a flush", flush(TAG), 8),
         ("ack-event", ack_event(TAG, 1), 8),
@@ -227,18 +227,18 @@ fn other_requests_get_the_status_of_the_first_check_they_fail() {
         let end = if aux_is_used { 56 } else { 60 };
         cases.extend((used..end).map(|offset| (what, at(good, offset, [1]), 2)));
     }
-    check(&mut client, &mut witness, &cases);
+    check(&mut client, &mut correct_client, &cases);
 }
 
 /// checks: R-5.3-4, R-5.3-5, R-5.3-16, R-5.3-17
 #[test]
 fn what_a_read_only_disk_lacks_is_checked_in_its_place() {
-    let (daemon, mut witness) = daemon();
+    let (daemon, mut correct_client) = daemon();
     let mut client = client(&daemon, "ro");
     assert_eq!(u32_at(client.info(), 36) & 5, 0, "neither write nor FUA");
     check(
         &mut client,
-        &mut witness,
+        &mut correct_client,
         &[
             ("FUA without the capability", at(one(WRITE, 0, GOOD), 2, [1]), 2),
             ("a write, of no segment", at(one(WRITE, 0, GOOD), 1, [0]), 5),
@@ -258,17 +258,17 @@ fn segments_are_filled_and_emptied_in_their_order() {
     let mut client = client(&daemon, "a");
     let bytes: Vec<u8> = (0_u16..5 * 512).map(|at| (at / 512 + 1).to_le_bytes()[0]).collect();
     client.fill(0, &bytes);
-    // Five pieces from the last sector to the first, on the disk from sector 100.
+    // Five segments from the last sector to the first, written from sector 100 on.
     let backwards: Vec<u8> = (0..5).rev().flat_map(|sector| segment((sector, 1, 0))).collect();
     assert_eq!(client.ask(&request((WRITE, 5, 0), TAG, 100, &backwards, 0xffff_ffff)), 0, "aux is ignored");
     assert_eq!(client.ask(&one(READ, 100, (8, 5, 0))), 0);
     let found: Vec<u8> = client.pool(8 * 512, 5 * 512).chunks(512).map(|sector| sector[0]).collect();
     assert_eq!(found, [5, 4, 3, 2, 1]);
-    // Segments beyond the count are ignored, whatever they hold.
+    // Segments beyond the count are ignored.
     let two = [segment((20, 1, 0)), segment((22, 1, 0)), [0xff; 8], [0xff; 8], [0xff; 8]].concat();
     assert_eq!(client.ask(&request((READ, 2, 0), TAG, 100, &two, 7)), 0);
     assert_eq!((client.pool(20 * 512, 512), client.pool(22 * 512, 512)), (vec![5; 512], vec![4; 512]));
-    // Overlapping ones are stored one after the other.
+    // Overlapping segments are stored one after the other.
     let same = segment((30, 1, 0)).repeat(3);
     assert_eq!(client.ask(&request((READ, 3, 0), TAG, 100, &same, 0)), 0);
     assert_eq!(client.pool(30 * 512, 512), [3; 512]);
@@ -339,7 +339,7 @@ fn packed(count: u8, writes: u8, tags: [u16; 3], requests: &[(u64, Piece)]) -> [
 /// checks: R-5.9-2, R-5.9-3
 #[test]
 fn packed_requests_are_requests_of_their_own_or_none_at_all() {
-    let (daemon, mut witness) = daemon();
+    let (daemon, mut correct_client) = daemon();
     let mut client = client(&daemon, "a");
     assert_eq!(u32_at(client.info(), 36) & 32, 32);
     let three = [(0, (0, 1, 0)), (SECTORS, (1, 1, 0)), (2, (2, 1, 9))];
@@ -363,14 +363,14 @@ fn packed_requests_are_requests_of_their_own_or_none_at_all() {
         ("reserved bytes", at(whole, 58, [1]), 2),
         ("reserved bytes", at(good, 59, [1]), 2),
     ];
-    check(&mut client, &mut witness, &cases);
+    check(&mut client, &mut correct_client, &cases);
 }
 
 /// checks: R-5-2, R-5-1
 #[test]
 fn requests_beyond_the_depth_wait_in_the_ring() {
     let daemon = Daemon::start(&["--disk", "a=delay:100ms:memory:1M", "--workers", "1"]);
-    // A depth of 3 has 4 slots: one request more than may be outstanding fits.
+    // A depth of 3 has 4 slots: one request more than the depth fits.
     let mut client = Client::attach(&daemon, &Wanted { depth: 3, ..Wanted::disk("a") });
     let before = std::time::Instant::now();
     for tag in 0..4 {
@@ -378,7 +378,7 @@ fn requests_beyond_the_depth_wait_in_the_ring() {
     }
     let mut answers: Vec<u16> = (0..3).map(|_| client.completion().0).collect();
     answers.sort_unstable();
-    assert_eq!(answers, [0, 1, 2], "the fourth began with the others");
+    assert_eq!(answers, [0, 1, 2], "the fourth started with the others");
     assert_eq!(client.completion(), (3, 0));
-    assert!(before.elapsed().as_millis() >= 200, "the fourth did not wait for a place");
+    assert!(before.elapsed().as_millis() >= 200, "the fourth did not wait for its turn");
 }

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use super::document::{ids, protocol, root};
 
-/// Where tests are.
+/// The folders of tests.
 const FOLDERS: [&str; 2] = ["crates", "tests"];
-/// What stands above a test that checks requirements.
+/// The mark above a test that checks requirements.
 const MARK: &str = "checks: ";
 
 /// The requirements that the document defines: their ids in bold.
@@ -28,7 +28,7 @@ fn rust_files(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
     }
 }
 
-/// The requirements that stand above each test, by test.
+/// The requirements named above each test, by test.
 fn checked() -> BTreeMap<String, Vec<String>> {
     let mut paths = Vec::new();
     FOLDERS.iter().for_each(|folder| rust_files(&root().join(folder), &mut paths));
@@ -41,7 +41,7 @@ fn checked() -> BTreeMap<String, Vec<String>> {
             let place = format!("{}:{}", path.display(), index + 1);
             let rest = &lines[index + 1..];
             let is_above_test = rest.iter().find(|line| !line.starts_with("///")).is_some_and(|line| *line == "#[test]");
-            assert!(is_above_test, "{place}: '{MARK}' stands above a test");
+            assert!(is_above_test, "{place}: '{MARK}' must be above a test");
             let name = rest.iter().find(|line| line.starts_with("fn ")).unwrap_or_else(|| panic!("{place}: no test follows"));
             let named: Vec<String> = ids(list).into_iter().map(|(_, id)| id).collect();
             assert_eq!(list.split(", ").count(), named.len(), "{place}: ids, separated by ', ': {list}");
@@ -71,7 +71,7 @@ fn twice(ids: &[String]) -> Vec<&String> {
     ids.iter().enumerate().filter(|(index, id)| ids[..*index].contains(id)).map(|(_, id)| id).collect()
 }
 
-/// A reference in the document to a requirement leads to one.
+/// Every reference in the document to a requirement is to one that exists.
 #[test]
 fn references_in_the_document_lead_to_requirements() {
     let defined: BTreeSet<String> = defined().into_iter().collect();

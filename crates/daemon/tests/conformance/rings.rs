@@ -10,8 +10,8 @@ use super::raw::*;
 
 fn daemon(wait: &str) -> (Daemon, CorrectClient) {
     let daemon = Daemon::start(&["--disk", "a=memory:1M", "--disk", "w=memory:1M", "--workers", "1", "--wait", wait]);
-    let witness = CorrectClient::new(&daemon, "w");
-    (daemon, witness)
+    let correct_client = CorrectClient::new(&daemon, "w");
+    (daemon, correct_client)
 }
 
 /// checks: R-2.1-1, R-2.1-2, R-2.3-1, R-2.3-2, R-2.3-3, R-5.5-1, R-2-2
@@ -25,7 +25,7 @@ fn positions_start_where_the_table_says_and_go_round_with_a_new_stamp_each_lap()
             let here = client.queues[0].requests;
             assert_eq!(client.ask(&transfer(READ, tag, 0, (0, 1, 0))), 0, "depth {depth}, request {tag}");
             let slot = client.memory.read(here.slot(), 64);
-            assert_eq!(slot[..60], transfer(READ, tag, 0, (0, 1, 0)), "the reader writes nothing but the stamp");
+            assert_eq!(slot[..60], transfer(READ, tag, 0, (0, 1, 0)), "the reader writes only the stamp");
             assert_eq!(u32_at(&slot, 60), here.stamp);
         }
         assert!(client.queues[0].requests.stamp >= 10 && client.queues[0].completions.stamp >= 4);
@@ -39,12 +39,12 @@ fn positions_start_where_the_table_says_and_go_round_with_a_new_stamp_each_lap()
 /// checks: R-2.1-3, R-2.2-3, R-2.2-4
 #[test]
 fn messages_are_taken_in_order_and_only_with_the_stamp_of_their_lap() {
-    let (daemon, mut witness) = daemon("adaptive");
+    let (daemon, mut correct_client) = daemon("adaptive");
     let mut client = Client::attach(&daemon, &Wanted { queues: 2, ..Wanted::disk("a") });
     assert_eq!(client.ask(&transfer(READ, 1, 0, (0, 1, 0))), 0);
     let here = client.queues[0].requests;
     let wake = |client: &mut Client| {
-        // One worker: what its other queue asked for after the message was there shows that it has looked.
+        // One worker: an answer on its other queue, asked for after the message was published, shows that the worker has looked.
         must_ring(&client.memory, client.queues[0].cold);
         rustix::io::write(&client.queues[0].daemon_doorbell, &1_u64.to_ne_bytes()).expect("an eventfd");
         for tag in 0..50 {
@@ -57,7 +57,7 @@ fn messages_are_taken_in_order_and_only_with_the_stamp_of_their_lap() {
         wake(&mut client);
         assert!(client.try_message_on(0).is_none(), "stamp {wrong} where {} is due", here.stamp);
     }
-    // The second message before the first: none is taken, then both are.
+    // The second message is published before the first: none is taken, then both are.
     client.memory.word(here.slot() + 60).store(0, Ordering::Release);
     let mut second = here;
     second.advance();
@@ -66,10 +66,10 @@ fn messages_are_taken_in_order_and_only_with_the_stamp_of_their_lap() {
     assert!(client.try_message_on(0).is_none(), "a position is skipped");
     client.publish(&transfer(READ, 10, 0, (0, 1, 0)));
     assert_eq!([client.completion(), client.completion()], [(10, 0), (11, 0)]);
-    witness.check();
+    correct_client.check();
 }
 
-fn stands_still(pid: u32) -> bool {
+fn is_stopped(pid: u32) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a live process");
     let stats = threads.map(|thread| std::fs::read_to_string(thread.expect("an entry").path().join("stat")).unwrap_or_default());
     stats.into_iter().all(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
@@ -78,25 +78,25 @@ fn stands_still(pid: u32) -> bool {
 /// checks: R-2.3-4
 #[test]
 fn a_writer_that_laps_its_reader_silences_its_own_ring_and_nothing_else() {
-    let (daemon, mut witness) = daemon("adaptive");
+    let (daemon, mut correct_client) = daemon("adaptive");
     let mut client = Client::attach(&daemon, &Wanted { queues: 2, depth: 2, ..Wanted::disk("a") });
     assert_eq!(client.queues[0].requests.slots, 2);
     assert_eq!(client.ask(&flush(1)), 0);
-    // While the daemon stands still, a whole lap and one more message.
+    // While the daemon is stopped, a whole lap and one more message.
     let pid = Pid::from_raw(i32::try_from(daemon.pid()).expect("a pid")).expect("a pid");
     kill_process(pid, Signal::STOP).expect("stopped");
-    eventually("every thread of the daemon stands still", || stands_still(daemon.pid()));
+    eventually("every thread of the daemon is stopped", || is_stopped(daemon.pid()));
     for tag in 2..5 {
         client.publish(&transfer(READ, tag, 0, (0, 1, 0)));
     }
-    kill_process(pid, Signal::CONT).expect("it goes on");
+    kill_process(pid, Signal::CONT).expect("it continues");
     for tag in 0..3 {
         assert_eq!(client.ask_on(1, &transfer(READ, tag, 0, (0, 1, 0))), 0, "another queue of the same client");
         client.publish(&transfer(READ, 100 + tag, 0, (0, 1, 0)));
     }
     assert!(client.try_message_on(0).is_none(), "messages that were lapped are answered");
-    witness.check();
-    assert_eq!(client.control.ask(&control(DETACH, 12), &[]).kind(), DETACHED, "the control socket goes on");
+    correct_client.check();
+    assert_eq!(client.control.ask(&control(DETACH, 12), &[]).kind(), DETACHED, "the control socket is open");
     assert!(client.try_message_on(0).is_none());
 }
 
@@ -104,7 +104,7 @@ fn a_writer_that_laps_its_reader_silences_its_own_ring_and_nothing_else() {
 #[test]
 fn answers_out_of_order_free_slots_all_the_same() {
     let daemon = Daemon::start(&["--disk", "a=delay:0ms+5ms,seed=7:memory:1M"]);
-    // As many slots as the depth: the slot of a request is used again while an older request has no answer.
+    // The ring has as many slots as the depth: a slot is reused while an older request is in flight.
     let depth = 4_u16;
     let mut client = Client::attach(&daemon, &Wanted { depth: depth.into(), ..Wanted::disk("a") });
     assert_eq!(client.queues[0].requests.slots, u32::from(depth));
@@ -113,10 +113,10 @@ fn answers_out_of_order_free_slots_all_the_same() {
         while outstanding.len() == usize::from(depth) {
             let (tag, status) = client.completion();
             assert_eq!(status, 0);
-            let published: u16 = outstanding.remove(&tag).expect("an answer to what is outstanding");
+            let published: u16 = outstanding.remove(&tag).expect("an answer to an outstanding request");
             overtaken += u32::from(outstanding.values().any(|other| *other < published));
         }
-        let tag = (0..depth).find(|tag| !outstanding.contains_key(tag)).expect("one is free");
+        let tag = (0..depth).find(|tag| !outstanding.contains_key(tag)).expect("a free tag");
         client.publish(&transfer(READ, tag, 0, (0, 1, 0)));
         outstanding.insert(tag, number);
     }
@@ -150,11 +150,11 @@ fn the_daemon_rings_once_for_each_arming_and_never_without_one() {
 
 /// checks: R-2.4-1, R-2.4-3
 #[test]
-fn a_daemon_that_sleeps_is_woken_by_the_bell_whenever_it_asked_for_it() {
+fn a_daemon_that_sleeps_is_woken_by_the_doorbell_whenever_it_asked_for_it() {
     let (daemon, _correct_client) = daemon("sleep");
     let mut client = Client::attach(&daemon, &Wanted::disk("a"));
     for tag in 0..2000 {
-        // Every second time it surely sleeps; otherwise it may just be about to.
+        // Every second time the daemon surely sleeps; otherwise it may be about to.
         if tag % 2 == 0 {
             client.await_sleeping_daemon(0);
         }
@@ -164,49 +164,49 @@ fn a_daemon_that_sleeps_is_woken_by_the_bell_whenever_it_asked_for_it() {
 
 /// checks: R-2.4-2, R-4.5-5, R-6-5, R-6-7
 #[test]
-fn bells_and_flags_without_cause_harm_nobody() {
-    let (daemon, mut witness) = daemon("sleep");
+fn doorbells_and_flags_without_cause_harm_no_other_client() {
+    let (daemon, mut correct_client) = daemon("sleep");
     let mut client = Client::attach(&daemon, &Wanted::disk("a"));
     for tag in 0..500_u16 {
         rustix::io::write(&client.queues[0].daemon_doorbell, &1_u64.to_ne_bytes()).expect("room in the counter");
         let (cold, value) = (client.queues[0].cold, u32::from(tag));
         client.memory.word(cold + 128 + 4).store(value, Ordering::SeqCst);
         client.publish(&transfer(READ, tag, 0, (0, 1, 0)));
-        // A flag that we took down ourselves costs us our own wake-up; the bell makes up for it.
+        // A flag that the client clears costs it its own wake-up; the doorbell makes up for that.
         client.memory.word(cold + 4).store(0, Ordering::SeqCst);
         rustix::io::write(&client.queues[0].daemon_doorbell, &1_u64.to_ne_bytes()).expect("room in the counter");
         assert_eq!(client.completion(), (tag, 0));
     }
-    // Our own rings, and none of them read away by the daemon.
+    // The counter holds every ring of the client: the daemon read none.
     let mut counter = [0; 8];
     rustix::io::read(&client.queues[0].daemon_doorbell, &mut counter).expect("an eventfd that was rung");
     assert!(u64::from_ne_bytes(counter) >= 1000, "the daemon reads its doorbell");
-    // Its doorbell to us, never emptied, is not waited for.
+    // The daemon does not wait for the client to empty its doorbell.
     for tag in 0..1000 {
         client.arm(0, 1);
         assert_eq!(client.ask(&flush(tag)), 0);
     }
-    // A counter that is filled, which takes other values than 1, costs us our wake-ups and nobody else.
+    // A counter filled with values other than 1 costs the client its wake-ups, and no other client.
     let _ = rustix::io::read(&client.queues[0].daemon_doorbell, &mut counter);
     rustix::io::write(&client.queues[0].daemon_doorbell, &(u64::MAX - 1).to_ne_bytes()).expect("an empty counter");
     client.publish(&flush(1));
-    witness.check();
+    correct_client.check();
     assert_eq!(client.control.ask(&control(DETACH, 12), &[]).kind(), DETACHED);
 }
 
 /// checks: R-2.5-1, R-2.5-2, R-2.6-1
 #[test]
 fn a_hold_beyond_its_bound_is_not_granted() {
-    let (daemon, mut witness) = daemon("poll");
+    let (daemon, mut correct_client) = daemon("poll");
     let mut client = Client::attach(&daemon, &Wanted { depth: 1, ..Wanted::disk("a") });
     client.memory.word(client.queues[0].cold + 128 + 8).store(u32::MAX, Ordering::SeqCst);
-    // Were it granted, each call would take four seconds. Choices of any value are followed or are not: all answers come.
+    // If it were granted, each call would take four seconds. Choices of any value are followed or not: all answers come.
     for tag in 0..1000_u16 {
         let choices = u32::from(tag).wrapping_mul(0x9e37_79b1);
         client.memory.word(client.queues[0].cold + 128 + 12).store(choices, Ordering::SeqCst);
         assert_eq!(client.ask(&transfer(READ, tag, 0, (0, 1, 0))), 0);
     }
-    witness.check();
+    correct_client.check();
 }
 
 /// checks: R-5.1-3, R-5.5-2

@@ -1,4 +1,4 @@
-//! Section 7.9: the session in the document, byte by byte, with a daemon that has just started.
+//! Section 7.9: the session in the document, byte for byte, with a new daemon.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -11,13 +11,13 @@ use super::raw::*;
 struct Document(BTreeMap<String, Vec<Option<u8>>>);
 
 impl Document {
-    /// What the document says that the client sends: all of it.
+    /// All bytes that the client sends, from the document.
     fn ours(&mut self, name: &str) -> Vec<u8> {
         let bytes = self.0.remove(name).unwrap_or_else(|| panic!("section 7.9 has no block '{name}'"));
         bytes.into_iter().map(|byte| byte.expect("a client chooses its bytes")).collect()
     }
 
-    /// It is what the document says that the daemon sends.
+    /// These are the bytes that the daemon sends, from the document.
     #[track_caller]
     fn assert_is(&mut self, name: &str, found: &[u8]) {
         let expected = self.0.remove(name).unwrap_or_default();
@@ -39,7 +39,7 @@ fn payload(slot: &[u8]) -> [u8; 60] {
 
 /// checks: R-2.4-4, R-2.4-5
 #[test]
-fn the_session_of_the_document_goes_as_it_stands_there() {
+fn the_session_is_byte_for_byte_that_of_the_document() {
     let daemon = Daemon::start(&["--disk", "disk0=memory:1M", "--workers", "1", "--wait", "sleep"]);
     let mut document = Document(blocks("session"));
     let socket = Socket::connect(&daemon.socket());
@@ -51,7 +51,7 @@ fn the_session_of_the_document_goes_as_it_stands_there() {
     document.assert_is("attached", &client.attached);
     document.assert_is("region", &client.memory.read(0, 128));
 
-    // The write: armed before, rung for after.
+    // The write: the client arms before it, and the doorbell rings after it.
     client.fill(0, &[0x61; 512]);
     let (cold, ours) = (client.queues[0].cold, client.queues[0].cold + 128);
     client.await_sleeping_daemon(0);
@@ -61,30 +61,30 @@ fn the_session_of_the_document_goes_as_it_stands_there() {
     let slot = document.ours("write");
     let (requests, completions) = (client.queues[0].requests, client.queues[0].completions);
     client.queues[0].requests.publish(&client.memory, &payload(&slot));
-    assert_eq!(client.memory.read(requests.slot(), 64), slot, "the slot as it stands in the document");
+    assert_eq!(client.memory.read(requests.slot(), 64), slot, "the slot as in the document");
     assert!(must_ring(&client.memory, cold), "the daemon sleeps");
     rustix::io::write(&client.queues[0].daemon_doorbell, &document.ours("ring")).expect("an eventfd");
     await_ring(&client.queues[0].doorbell);
     assert_eq!(rings(&client.queues[0].doorbell), (vec![1], false));
-    assert_eq!(client.memory.word(ours + 4).load(Ordering::SeqCst), 0, "the daemon took the flag down");
+    assert_eq!(client.memory.word(ours + 4).load(Ordering::SeqCst), 0, "the daemon cleared the flag");
     assert_eq!(client.completion(), (1, 0));
     document.assert_is("written", &client.memory.read(completions.slot(), 64));
 
-    // The read: the client looks at its ring and does not ask for a doorbell.
+    // The read: the client polls its ring and does not arm.
     let slot = document.ours("read");
     client.await_sleeping_daemon(0);
     let (requests, completions) = (client.queues[0].requests, client.queues[0].completions);
     client.publish(&payload(&slot));
-    assert_eq!(client.memory.read(requests.slot(), 64), slot, "the slot as it stands in the document");
+    assert_eq!(client.memory.read(requests.slot(), 64), slot, "the slot as in the document");
     assert_eq!(client.completion(), (2, 0));
     document.assert_is("done", &client.memory.read(completions.slot(), 64));
     assert_eq!(client.pool(512, 512), [0x61; 512]);
-    assert_eq!(rings(&client.queues[0].doorbell), (Vec::new(), false), "it was not asked for");
+    assert_eq!(rings(&client.queues[0].doorbell), (Vec::new(), false), "the client did not arm");
 
     let detached = client.control.ask(&document.ours("detach"), &[]);
     document.assert_is("detached", &detached.bytes);
     client.control.assert_closed();
     await_ring(&client.queues[0].doorbell);
-    assert_eq!(rings(&client.queues[0].doorbell), (Vec::new(), true), "the doorbell ends, too");
+    assert_eq!(rings(&client.queues[0].doorbell), (Vec::new(), true), "the doorbell is closed, too");
     assert!(document.0.is_empty(), "the session does not use {:?}", document.0.keys());
 }

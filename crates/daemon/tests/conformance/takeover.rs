@@ -1,4 +1,4 @@
-//! Section 4.8: what a client sees of a daemon that takes over, which is nothing.
+//! Section 4.8: a takeover is invisible to clients.
 
 use rustix::fs::SealFlags;
 use serde_json::json;
@@ -29,7 +29,7 @@ fn rings_memory_events_and_identity_go_on_with_the_next_daemon() {
         if round == 0 {
             let event = client.message_on(1);
             assert_eq!((event[1], u64_at(&event, 8)), (1, 4096));
-            // Not acknowledged: the next size waits for that at the next daemon as well.
+            // Not acknowledged: the next size waits for that in the next daemon as well.
             resize(&daemon, 4 << 20);
         }
         let mut answers = Vec::new();
@@ -45,10 +45,10 @@ fn rings_memory_events_and_identity_go_on_with_the_next_daemon() {
             assert_eq!(client.ask(&transfer(READ, tag, 8 * u64::from(tag), (1, 1, 7))), 0);
             assert_eq!(mapped.read(512, 512), [round + 1; 512]);
         }
-        // What ATTACH asked for: to be alone.
+        // ATTACH asked for exclusive use.
         let control = greeted(&daemon);
         control.send(&attach(&Wanted::disk("a")), &[]);
-        control.assert_refused(5, "beside one who is alone");
+        control.assert_refused(5, "beside an exclusive client");
     }
     client.publish_on(1, &ack_event(1, 1));
     let (first, second) = (client.message_on(1), client.message_on(1));
@@ -67,7 +67,7 @@ fn identity_is_of_the_content_and_survives_a_restart_if_that_does() {
     let identities = |daemon: &Daemon| {
         ["m", "f", "n"].map(|disk| {
             let two = [(); 2].map(|()| Client::attach(daemon, &Wanted::disk(disk)).info()[40..56].to_vec());
-            assert_eq!(two[0], two[1], "{disk}: of two attachments");
+            assert_eq!(two[0], two[1], "{disk}: two attachments");
             two[0].clone()
         })
     };

@@ -14,7 +14,7 @@ use crate::common::{Daemon, eventually, stamp};
 
 const BLOCK_BYTES: u32 = 4096;
 
-/// How its requests travel.
+/// The path of its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     Virtqueue,
@@ -22,7 +22,7 @@ pub(crate) enum Way {
     Ring,
 }
 
-/// A guest that keeps its queue full, and reads back all that it has written.
+/// A guest that keeps its queue full, and reads back everything that it wrote.
 pub(crate) struct GuestLoad {
     disk: String,
     stop: Arc<AtomicBool>,
@@ -30,7 +30,7 @@ pub(crate) struct GuestLoad {
     thread: JoinHandle<u64>,
 }
 
-/// One of the requests outstanding: writes to a place of its own and reads what it wrote, in turns.
+/// One outstanding request: it writes to a block of its own and reads it back, in turns.
 struct Lane {
     buffer: u64,
     sector: u64,
@@ -40,7 +40,7 @@ struct Lane {
 }
 
 impl Lane {
-    /// Prepare the next request: is it a read?
+    /// Prepare the next request. True: it is a read.
     fn prepare(&mut self, guest: &Guest, number: u64) -> bool {
         self.is_outstanding = true;
         let content = if self.is_reading {
@@ -54,18 +54,18 @@ impl Lane {
     }
 
     fn check(&mut self, guest: &Guest, number: u64) {
-        assert!(std::mem::take(&mut self.is_outstanding), "place {number} is answered twice");
+        assert!(std::mem::take(&mut self.is_outstanding), "block {number} is answered twice");
         if self.is_reading {
-            // A write that was lost, or was done once more after the next one, would leave an older version.
+            // A lost write, or one repeated after the next, would leave an older version.
             let found = guest.ram.read(self.buffer, BLOCK_BYTES as usize);
-            assert!(found == stamp(BLOCK_BYTES as usize, number, self.version), "place {number} is not as it was written");
+            assert!(found == stamp(BLOCK_BYTES as usize, number, self.version), "block {number} is not as it was written");
         }
         self.is_reading = !self.is_reading;
     }
 }
 
 impl GuestLoad {
-    /// Start a guest, and go on with `depth` requests outstanding.
+    /// Start a guest, and keep `depth` requests outstanding.
     pub(crate) fn start(daemon: &Daemon, disk: &str, options: &Options, way: Way, depth: u16) -> Self {
         let mut guest = start_guest(daemon, disk, options);
         let (stop, done) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
@@ -85,7 +85,7 @@ impl GuestLoad {
         Self { disk: disk.to_owned(), stop, done, thread }
     }
 
-    /// Wait until some hundred requests more are finished.
+    /// Wait until some hundred more requests are finished.
     #[track_caller]
     pub(crate) fn await_progress(&self) {
         let before = self.done.load(Ordering::Relaxed);
@@ -95,7 +95,7 @@ impl GuestLoad {
         });
     }
 
-    /// Let what is outstanding finish; how many requests were done, every one without an error.
+    /// Let the outstanding requests finish; the number of requests done, all without an error.
     pub(crate) fn finish(self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().expect("no request failed, and everything written was read")
@@ -123,7 +123,7 @@ fn over_virtqueue(guest: &mut Guest, lanes: &mut [Lane], stop: &AtomicBool, done
     }
     while lanes.iter().any(|lane| lane.is_outstanding) {
         let Some((head, _)) = guest.queues[0].take() else {
-            assert!(guest.queues[0].sleep(), "nothing comes back, or nothing says so");
+            assert!(guest.queues[0].sleep(), "no completion, or no doorbell for it");
             continue;
         };
         let (number, one) = sent[usize::from(head)].take().expect("sent and not answered");

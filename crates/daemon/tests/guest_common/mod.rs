@@ -1,4 +1,4 @@
-//! What the tests with a guest in user space share.
+//! Shared by the tests with a guest in user space.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 pub(crate) mod load;
@@ -28,7 +28,7 @@ pub(crate) fn socket_of(daemon: &Daemon, disk: &str) -> PathBuf {
     daemon.dir.path(&format!("v-{disk}"))
 }
 
-/// A guest with `disk`. The last one may be about to leave it.
+/// A guest with `disk`. The previous guest may be about to leave.
 pub(crate) fn start_guest(daemon: &Daemon, disk: &str, options: &Options) -> Guest {
     let mut found = None;
     eventually("the device takes a guest", || {
@@ -42,11 +42,11 @@ pub(crate) fn query(attachment: u64) -> UpgradeRequest {
     UpgradeRequest { operation: wire::Operation::Query, attachment, features: 0, queue: 0, entries: Vec::new() }
 }
 
-pub(crate) fn detach_question(attachment: u64) -> UpgradeRequest {
+pub(crate) fn detach_request(attachment: u64) -> UpgradeRequest {
     UpgradeRequest { operation: wire::Operation::Detach, attachment, features: 0, queue: 0, entries: Vec::new() }
 }
 
-pub(crate) fn attach_question(entries: &[Entry]) -> Vec<u8> {
+pub(crate) fn attach_request(entries: &[Entry]) -> Vec<u8> {
     UpgradeRequest { operation: wire::Operation::Attach, attachment: 0, features: 0, queue: 0, entries: entries.to_vec() }
         .to_bytes()
 }
@@ -62,7 +62,7 @@ impl Upgraded {
     #[track_caller]
     pub(crate) fn attach(guest: &mut Guest, doorbells: &[u32], depth: u32) -> Self {
         let entries: Vec<Entry> = doorbells.iter().map(|virtqueue| plan(&guest.ram, depth, *virtqueue)).collect();
-        let reply = guest.ask_bytes(0, &attach_question(&entries));
+        let reply = guest.ask_bytes(0, &attach_request(&entries));
         assert_eq!(reply.result, DONE, "attach: {reply:?}");
         assert_ne!(reply.attachment, 0);
         let rings = entries.into_iter().zip(0..).map(|(entry, number)| GuestRing::open(&guest.ram, entry, number)).collect();
@@ -88,7 +88,7 @@ pub(crate) fn transfer(
     }
 }
 
-/// Does every worker sleep, as far as the kernel says?
+/// Does every worker sleep, according to the kernel?
 pub(crate) fn workers_sleep(daemon: &Daemon) -> bool {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).expect("a live process");
     let stats = tasks.flatten().filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());

@@ -1,5 +1,5 @@
-//! Between the two daemons of a takeover stands the test: it forwards what they say packet by packet, and kills one of them before or
-//! after a packet. So every step has its place without a trace of this in the daemon.
+//! The test is a proxy between the two daemons of a takeover: it forwards their packets one by one, and kills one of them before
+//! or after a packet. So every step is covered without test code in the daemon.
 
 use std::io::{IoSlice, Write};
 use std::mem::MaybeUninit;
@@ -20,7 +20,7 @@ pub(crate) enum Victim {
     New,
 }
 
-/// Whom to kill, and when: at the packet of this number, before or after it is delivered.
+/// The daemon to kill, and when: at the packet of this number, before or after it is delivered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) victim: Victim,
@@ -28,23 +28,23 @@ pub(crate) struct Plan {
     pub(crate) delivered: bool,
 }
 
-/// What happened.
+/// The outcome.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) killed: bool,
-    /// The name of the packet at which it was.
+    /// The name of the packet at which the daemon was killed.
     pub(crate) at: String,
     /// The new daemon has said that it serves.
     pub(crate) taken: bool,
 }
 
-/// Takeovers in each of which `kill_at` has somebody die one packet later, until it says that one was over before. How many there were.
+/// Takeovers in each of which `kill_at` kills one packet later, until it returns that one was over before. Their number.
 pub(crate) fn kill_at_every_packet(victim: Victim, delivered: bool, kill_at: impl Fn(Plan) -> bool) -> usize {
     (0..).find(|step| !kill_at(Plan { victim, step: *step, delivered })).unwrap_or(0)
 }
 
-/// Put ourselves where new daemons ask; and where the old one hears now.
-pub(crate) fn step_between(daemon: &Daemon) -> (UnixListener, PathBuf) {
+/// Listen at the old daemon's admin path, and move the old daemon's socket.
+pub(crate) fn intercept(daemon: &Daemon) -> (UnixListener, PathBuf) {
     let admin = fipsee_daemon::admin::admin_path(&daemon.socket());
     let real = daemon.dir.path("real");
     std::fs::rename(&admin, &real).expect("its socket");
@@ -56,12 +56,12 @@ pub(crate) fn forward(to: &OwnedFd, bytes: &[u8], descriptors: &[OwnedFd]) {
     let mut control = SendAncillaryBuffer::new(&mut space);
     let rights: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
     assert!(rights.is_empty() || control.push(SendAncillaryMessage::ScmRights(&rights)));
-    // Whoever is to get it may be dead.
+    // The receiver may be dead.
     let _ = rustix::net::sendmsg(to, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL);
 }
 
-/// Ask the old daemon what the new one asks, and give each a line; the old one's is first.
-fn introduce(stream: &UnixStream, real: &Path) -> (OwnedFd, OwnedFd, UnixStream) {
+/// Forward the new daemon's request to the old one, and return the connection to each; the old one's is first.
+fn connect_both(stream: &UnixStream, real: &Path) -> (OwnedFd, OwnedFd, UnixStream) {
     let (request, _) = receive_with_descriptors(stream.as_fd(), RecvFlags::empty()).expect("it asks");
     let mut upstream = UnixStream::connect(real).expect("the old daemon listens");
     upstream.write_all(&request).expect("it reads");
@@ -74,16 +74,16 @@ fn introduce(stream: &UnixStream, real: &Path) -> (OwnedFd, OwnedFd, UnixStream)
     (old_line, new_line, upstream)
 }
 
-/// Stand between the two until one of them ends or is killed.
-pub(crate) fn stand_between(listener: &UnixListener, real: &Path, plan: Plan, old: &mut Daemon, new: &mut Child) -> Outcome {
+/// Forward between the two until one of them ends or is killed.
+pub(crate) fn forward_until_killed(listener: &UnixListener, real: &Path, plan: Plan, old: &mut Daemon, new: &mut Child) -> Outcome {
     let (stream, _) = listener.accept().expect("the new daemon asks");
-    let (old_line, new_line, _upstream) = introduce(&stream, real);
+    let (old_line, new_line, _upstream) = connect_both(&stream, real);
     let mut outcome = Outcome::default();
     let mut step = 0;
     loop {
         let mut fds = [PollFd::new(&old_line, PollFlags::IN), PollFd::new(&new_line, PollFlags::IN)];
         let timeout = Timespec::try_from(TIMEOUT).expect("small");
-        assert!(rustix::event::poll(&mut fds, Some(&timeout)).expect("poll") > 0, "neither says anything: {}", old.log());
+        assert!(rustix::event::poll(&mut fds, Some(&timeout)).expect("poll") > 0, "neither sends anything: {}", old.log());
         let from_new = fds[0].revents().is_empty();
         let (from, to) = if from_new { (&new_line, &old_line) } else { (&old_line, &new_line) };
         let Some((bytes, descriptors)) = receive_with_descriptors(from.as_fd(), RecvFlags::empty()) else { return outcome };
@@ -91,8 +91,8 @@ pub(crate) fn stand_between(listener: &UnixListener, real: &Path, plan: Plan, ol
         let name = packet["packet"].as_str().expect("a name").to_owned();
         outcome.taken |= name == "taken";
         let is_it = step == plan.step;
-        // What was sent is with the other, whoever dies: only here can it be held back, as if its sender had died before. But who has
-        // sent that it serves, serves.
+        // A sent packet arrives even if its sender dies: only here can it be held back, as if its sender had died before. But a
+        // daemon that has sent that it serves does serve.
         let delivers = !is_it || plan.delivered || outcome.taken && plan.victim == Victim::New;
         if delivers {
             forward(to, &bytes, &descriptors);
@@ -114,18 +114,18 @@ pub(crate) fn stand_between(listener: &UnixListener, real: &Path, plan: Plan, ol
     }
 }
 
-/// Stand between the two until the new daemon has everything. Then it is refused, in a way that its word that it serves does not go
-/// out any more, as when the old one has lost patience at that moment; and the old one hears that it is to go on.
+/// Forward between the two until the new daemon has everything. Then it is refused before it can send that it serves, as when the
+/// old one times out at that moment; and the old one goes on.
 pub(crate) fn refuse_at_the_end(listener: &UnixListener, real: &Path) {
     let (stream, _) = listener.accept().expect("the new daemon asks");
-    let (old_line, new_line, _upstream) = introduce(&stream, real);
+    let (old_line, new_line, _upstream) = connect_both(&stream, real);
     loop {
         let mut fds = [PollFd::new(&old_line, PollFlags::IN), PollFd::new(&new_line, PollFlags::IN)];
         let timeout = Timespec::try_from(TIMEOUT).expect("small");
-        assert!(rustix::event::poll(&mut fds, Some(&timeout)).expect("poll") > 0, "neither says anything");
+        assert!(rustix::event::poll(&mut fds, Some(&timeout)).expect("poll") > 0, "neither sends anything");
         let from_new = fds[0].revents().is_empty();
         let (from, to) = if from_new { (&new_line, &old_line) } else { (&old_line, &new_line) };
-        let (bytes, descriptors) = receive_with_descriptors(from.as_fd(), RecvFlags::empty()).expect("both live");
+        let (bytes, descriptors) = receive_with_descriptors(from.as_fd(), RecvFlags::empty()).expect("both processes are alive");
         let packet: serde_json::Value = serde_json::from_slice(&bytes).expect("JSON");
         let is_end = packet["packet"] == "end";
         if is_end {

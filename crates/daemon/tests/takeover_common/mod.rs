@@ -1,4 +1,4 @@
-//! What the tests of takeovers share: a second daemon beside the first, and a client that verifies under load.
+//! Shared by the tests of takeovers: a second daemon beside the first, and a client that verifies under load.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 pub(crate) mod between;
@@ -23,7 +23,7 @@ use crate::common::{Daemon, TIMEOUT, bytes_of, eventually, stamp};
 /// Bytes of one request.
 const BLOCK_BYTES: usize = 4096;
 
-/// A client that keeps its queue full, and reads back all that it has written.
+/// A client that keeps its queue full, and reads back everything that it wrote.
 pub(crate) struct Load {
     disk: String,
     stop: Arc<AtomicBool>,
@@ -31,7 +31,7 @@ pub(crate) struct Load {
     thread: JoinHandle<u64>,
 }
 
-/// One of the requests outstanding: writes to a place of its own and reads what it wrote, in turns.
+/// One outstanding request: it writes to a block of its own and reads it back, in turns.
 struct Lane {
     buffer: Buffer,
     sector: u64,
@@ -54,15 +54,15 @@ impl Lane {
 
     fn check(&mut self, token: u64) {
         if self.is_reading {
-            // A write that was lost, or was done once more after the next one, would leave an older version.
-            assert!(bytes_of(&self.buffer) == stamp(BLOCK_BYTES, token, self.version), "place {token} is not as it was written");
+            // A lost write, or one repeated after the next, would leave an older version.
+            assert!(bytes_of(&self.buffer) == stamp(BLOCK_BYTES, token, self.version), "block {token} is not as it was written");
         }
         self.is_reading = !self.is_reading;
     }
 }
 
 impl Load {
-    /// Attach, and go on with `depth` requests outstanding.
+    /// Attach, and keep `depth` requests outstanding.
     pub(crate) fn start(daemon: &Daemon, disk: &str, depth: u32) -> Self {
         let options = AttachOptions { depth, ..Daemon::options(disk) };
         let (stop, done) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
@@ -71,7 +71,7 @@ impl Load {
         Self { disk: disk.to_owned(), stop, done, thread }
     }
 
-    /// Wait until some hundred requests more are finished.
+    /// Wait until some hundred more requests are finished.
     #[track_caller]
     pub(crate) fn await_progress(&self) {
         let before = self.done.load(Ordering::Relaxed);
@@ -81,7 +81,7 @@ impl Load {
         });
     }
 
-    /// Let what is outstanding finish; how many requests were done, every one without an error.
+    /// Let the outstanding requests finish; the number of requests done, all without an error.
     pub(crate) fn finish(self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().expect("no request failed, and everything written was read")
@@ -128,7 +128,7 @@ pub(crate) fn pauses_us(log: &str) -> Vec<u64> {
     lines.filter_map(of_line).collect()
 }
 
-/// What is at the other end of the old daemon's line, in place of a new daemon: a test that may say anything.
+/// The peer of the old daemon in place of a new daemon: a test that may send anything.
 pub(crate) struct FakeNew {
     line: OwnedFd,
     _stream: UnixStream,
@@ -144,7 +144,7 @@ impl FakeNew {
         Self { line, _stream: stream }
     }
 
-    /// The next packet; `None`: that was all.
+    /// The next packet; `None`: the end.
     pub(crate) fn receive(&self) -> Option<(Value, Vec<OwnedFd>)> {
         let mut fds = [PollFd::new(&self.line, PollFlags::IN)];
         let timeout = Timespec::try_from(TIMEOUT).expect("small");
@@ -161,7 +161,7 @@ impl FakeNew {
         assert!(self.try_send(bytes), "the old daemon has hung up");
     }
 
-    /// What the old daemon says last before it hangs up.
+    /// The old daemon's last packet before it hangs up.
     pub(crate) fn last_word(&self) -> Option<String> {
         let mut last = None;
         while let Some((packet, _)) = self.receive() {

@@ -1,4 +1,4 @@
-"""Exceptions: every one is an OSError with errno and the client library's words, and the built-in kind that fits it."""
+"""Exceptions: every one is an OSError with errno and the client library's message, and the matching built-in class."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import errno as _errno
 
 
 class Error(OSError):
-    """A request or the connection failed; `errno` says how, for programs."""
+    """A request or the connection failed; programs read `errno`."""
 
 
 class DisconnectedError(Error, ConnectionError):
@@ -18,11 +18,11 @@ class NotFoundError(Error, FileNotFoundError):
 
 
 class NotAllowedError(Error, PermissionError):
-    """The daemon or its socket does not let us."""
+    """The daemon or its socket refuses access."""
 
 
 class BusyError(Error, BlockingIOError):
-    """The disk is in exclusive use, or was to be while others use it."""
+    """The disk is in exclusive use, or exclusive use was requested while others use it."""
 
 
 class TimedOutError(Error, TimeoutError):
@@ -30,7 +30,7 @@ class TimedOutError(Error, TimeoutError):
 
 
 class BatchError(Error):
-    """Some requests of a batch failed; all others were done. `errno` is the first one's."""
+    """Some requests of a batch failed; all others were done. `errno` is that of the first."""
 
     failures: list[tuple[int, int]]
     """Index in the batch and errno of every request that failed, by index."""

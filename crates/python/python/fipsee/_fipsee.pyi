@@ -12,7 +12,7 @@ __all__ = ["Disk", "EventQueue", "Memory", "_forked"]
 Claim = Literal["none", "sole_writer", "ignore"]
 Wait = Literal["adaptive", "pause", "poll", "spin", "yield", "sleep", "umwait", "tpause", "monitorx"]
 Data = Union[Buffer, numpy.ndarray[Any, Any]]
-"""Anything with the buffer protocol; numpy's stubs do not say so of arrays before Python 3.12."""
+"""Anything with the buffer protocol; numpy's stubs do not declare this for arrays before Python 3.12."""
 Offsets = Union[Data, Sequence[int]]
 
 def _forked() -> None: ...

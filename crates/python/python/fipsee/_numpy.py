@@ -1,4 +1,4 @@
-"""Arrays in memory that the daemon reaches, too. Only what is called here needs numpy."""
+"""Arrays in memory shared with the daemon. Only these functions need numpy."""
 
 from __future__ import annotations
 

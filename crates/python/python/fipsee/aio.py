@@ -53,7 +53,7 @@ class _Request(NamedTuple):
 
 
 class AsyncDisk:
-    """A disk of which every call can be awaited, in the event loop that opened it.
+    """A disk whose calls are awaited in the event loop that opened it.
 
     Offsets and lengths are in bytes and multiples of `block_size`. A call that is cancelled may still be carried out;
     its buffer stays alive until then and must not be used for anything else before.
@@ -98,7 +98,7 @@ class AsyncDisk:
 
     @property
     def capabilities(self) -> list[str]:
-        """What the disk can do: some of write, flush, fua, discard, write_zeroes."""
+        """The capabilities of the disk: some of write, flush, fua, discard, write_zeroes."""
         return self._disk.capabilities
 
     @property
@@ -106,7 +106,7 @@ class AsyncDisk:
         return self._is_closing
 
     def alloc(self, nbytes: int) -> Memory:
-        """New memory that the daemon reaches, too: data moves between it and the disk without a copy."""
+        """New memory shared with the daemon: data moves between it and the disk without a copy."""
         return self._disk.alloc(nbytes)
 
     def array(
@@ -125,7 +125,7 @@ class AsyncDisk:
         return bytes(buffer)
 
     async def readinto(self, offset: int, buffer: Data) -> int:
-        """Fill `buffer` with what stands at `offset`; returns how many bytes. Without a copy if it is memory of `alloc`."""
+        """Fill `buffer` with data from `offset`; returns how many bytes. Without a copy if it is memory of `alloc`."""
         return await self._transfer("readinto", offset, buffer, False)
 
     async def write(self, offset: int, buffer: Data, fua: bool = False) -> int:
@@ -133,11 +133,11 @@ class AsyncDisk:
         return await self._transfer("write", offset, buffer, fua)
 
     async def flush(self) -> None:
-        """Make every write that was done before durable."""
+        """Make every completed write durable."""
         await self._begin("flush", 0, None, 0, 0, False)
 
     async def discard(self, offset: int, length: int) -> None:
-        """Tell the disk that a range's content is no longer needed."""
+        """Discard a range: its contents are no longer needed."""
         await self._begin("discard", offset, None, 0, length, False)
 
     async def write_zeroes(self, offset: int, length: int, unmap: bool = False) -> None:
@@ -145,7 +145,7 @@ class AsyncDisk:
         await self._begin("write_zeroes", offset, None, 0, length, unmap)
 
     async def close(self) -> None:
-        """Wait until every request is answered, and let go of the disk. Memory and its arrays stay."""
+        """Wait until every request is answered, and release the disk. Memory and its arrays stay valid."""
         self._is_closing = True
         while self._lost is None and (self._in_flight or self._backlog):
             self._is_idle.clear()
@@ -176,7 +176,7 @@ class AsyncDisk:
             begin(operation, offset + start, buffer, start, min(piece, length - start), flag)
             for start in range(0, length, piece)
         ]
-        # All of them end before the first failure is told: the buffer is the caller's again.
+        # All of them end before the first failure is raised: the buffer is the caller's again.
         for outcome in await asyncio.gather(*pieces, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -225,7 +225,7 @@ class AsyncDisk:
         for future, error, value in done:
             self._in_flight.discard(future)
             if future.done():
-                continue  # Cancelled; its data is nobody's.
+                continue  # Cancelled; its data is dropped.
             if error is None:
                 future.set_result(value)
             else:

@@ -1,4 +1,4 @@
-//! The packets of the control socket, byte for byte (docs/protocol.md section 4). Twin of `include/fipsee.h`.
+//! The packets of the control socket, byte for byte (docs/protocol.md section 4). Counterpart of `include/fipsee.h`.
 
 use super::{MAX_NAME_BYTES, SERVICE_INFO_BYTES};
 

@@ -4,7 +4,7 @@ use crate::mapped::MappedRing;
 use crate::ring::Reader;
 use crate::tuning::{Choices, Ownership, Touch};
 
-/// The ways that the search tries, in its order. `include/fipsee_pace.h` is its twin.
+/// The ways that the search tries, in its order. `include/fipsee_pace.h` is its counterpart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Method {
     /// PREFETCHW of the next slot, with the delays found.

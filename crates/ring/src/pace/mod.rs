@@ -1,9 +1,9 @@
 //! When to look first for what must come after a message of ours, in call and reply.
 //!
-//! A reader that looks before the message was written takes the line away from the writer, who then pays one more line
+//! A reader that looks before the message was written takes the line away from the writer, which then pays one more line
 //! transfer to get it back. When exactly one call is outstanding nothing can be there for about half a round trip, so the
 //! side that has just published holds still for a while first (docs/how-fast.md). How long depends on the machine, on the work
-//! between the messages, and on how long the other side holds still; the best pair of delays lies on a narrow ridge, which
+//! between the messages, and on how long the other side holds still; the best pair of delays is on a narrow ridge, which
 //! neither side finds alone. So the caller searches both, by the period of its own exchanges, and asks the answerer for its part
 //! through a cold word of the answers' ring (docs/protocol.md section 2.5).
 
@@ -20,21 +20,21 @@ pub use crate::tuning::{Delays, FirstLook};
 
 /// Longest delay: half a microsecond at 2 GHz, several line transfers even between sockets.
 pub const MAX_HOLD_TICKS: u64 = 1024;
-/// Longest delay an answerer grants, in nanoseconds: what it may cost a worker that a caller asks for nonsense.
+/// Longest delay an answerer grants, in nanoseconds: the most that a caller's nonsense may cost a worker.
 pub const MAX_HOLD_NS: u32 = 1000;
-/// An exchange that took longer says nothing about lines: there was other work, or somebody slept or was interrupted.
+/// An exchange that took longer says nothing about lines: there was other work, or one side slept or was interrupted.
 const MAX_PERIOD_TICKS: u64 = 8192;
 /// Exchanges per measurement.
 const WINDOW_EXCHANGES: u32 = 16;
 
 /// While more answers than this are due,
 const MANY_DUE: usize = 8;
-/// a look that found none is followed by the next after so long, some 90 ns: who takes each answer as it comes takes its line's
-/// neighbour from the answerer, who is about to write it. Bursts of 64 take 52 instead of 76 cycles a call with it, of 16 100 instead
-/// of 108; twice as long gains less.
+/// the next look after one that found none waits this long, some 90 ns: a caller that takes each answer as it comes takes
+/// the neighbouring line from the answerer, which is about to write it. Bursts of 64 take 52 instead of 76 cycles a call with it,
+/// of 16 100 instead of 108; twice as long gains less.
 const GATHER_TICKS: u64 = 200;
 
-/// After a look that found nothing while `due` answers are: let more of them gather, if there are many.
+/// After a look that found nothing while `due` answers are due: let more of them gather, if there are many.
 #[inline(always)]
 pub fn let_answers_gather(due: usize) {
     if due > MANY_DUE {
@@ -54,7 +54,7 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// Is it too early to look? For those who have something else to do meanwhile.
+    /// Is it too early to look? For callers that have something else to do meanwhile.
     #[inline(always)]
     pub fn is_early(&mut self) -> bool {
         if self.ticks != 0 && clock::ticks().wrapping_sub(self.since_ticks) >= self.ticks {
@@ -90,7 +90,7 @@ pub struct CallerPace {
 }
 
 impl CallerPace {
-    /// A pace at the start of a channel's life.
+    /// The pace of a new channel.
     #[must_use]
     pub fn new(tuning: &Tuning) -> Self {
         let first_look = tuning.first_look;
@@ -144,7 +144,7 @@ impl CallerPace {
         Some(Asked { hold_ns, choices: self.choices })
     }
 
-    /// Something else than one call and its answer happened: look at once, and do not count it.
+    /// Something other than one call and its answer happened: look at once, and do not count it.
     #[inline(always)]
     pub const fn interrupt(&mut self) {
         self.in_step = false;
@@ -198,8 +198,8 @@ pub struct AnswererPace {
 
 impl AnswererPace {
     /// One call was answered, which was the only one there; `asked_ns` and `asked_choices` are what the caller asks for
-    /// ([`MappedRing::asked_hold`](crate::mapped::MappedRing::asked_hold) of the answers' ring). Returns the choices when they have
-    /// changed: [`Choices::apply_to_lone`].
+    /// ([`MappedRing::asked_hold`](crate::mapped::MappedRing::asked_hold) of the answers' ring). Returns the choices when they
+    /// have changed: [`Choices::apply_to_lone`].
     #[must_use = "the answerer does as it is asked"]
     #[inline(always)]
     pub fn begin(&mut self, asked_ns: u32, asked_choices: u32) -> Option<Choices> {
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn fixed_delays_are_told_once_and_bounded() {
+    fn fixed_delays_are_sent_once_and_bounded() {
         let wanted = Delays { caller_ticks: u64::MAX, answerer_ticks: u64::MAX };
         let mut pace = CallerPace::new(&Tuning { first_look: FirstLook::After(wanted), ..Tuning::usual() });
         assert_eq!(pace.delays(), Delays { caller_ticks: MAX_HOLD_TICKS, answerer_ticks: MAX_HOLD_TICKS });
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn looking_at_once_delays_and_tells_nothing() {
+    fn looking_at_once_delays_and_sends_nothing() {
         let mut pace = CallerPace::new(&Tuning { first_look: FirstLook::AtOnce, ..Tuning::usual() });
         assert_eq!(pace.begin(), None);
         assert!(!pace.hold.is_early());

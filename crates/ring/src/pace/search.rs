@@ -3,7 +3,7 @@
 
 use super::{Delays, MAX_HOLD_TICKS, Method};
 
-/// Coarse steps are so many parts of the undelayed period; the valley is about one of them wide.
+/// Coarse steps in the undelayed period; the valley is about one of them wide.
 const STEPS_PER_PERIOD: u64 = 12;
 /// Coarse points along each delay, from none on: up to half a period.
 const COARSE_POINTS: u32 = 7;
@@ -12,11 +12,11 @@ const FINE_POINTS: u32 = 3;
 /// Windows measured at a coarse point, and at a fine one. One more goes before, in which the change settles.
 const COARSE_WINDOWS: usize = 3;
 const FINE_WINDOWS: usize = 9;
-/// Delays must gain so many percent against none, another method against what is best without it.
+/// Percent that delays must gain against none, and another method against the best without it.
 const LEAST_GAIN_PERCENT: u64 = 3;
 /// Windows that are judged together for drift.
 const BLOCK_WINDOWS: u32 = 32;
-/// A change of the mean by so many percent over two blocks starts a new search.
+/// A change of the mean by this many percent over two blocks starts a new search.
 const DRIFT_PERCENT: u64 = 8;
 /// Least windows between two searches (some 10 ms of exchanges). Doubled by each search that drift started, so that an
 /// irregular caller soon pays next to nothing.
@@ -37,7 +37,7 @@ enum Phase {
     Keep,
 }
 
-/// Tries pairs of delays, then other methods, and keeps the best. `include/fipsee_pace.h` is its twin.
+/// Tries pairs of delays, then other methods, and keeps the best. `include/fipsee_pace.h` is its counterpart.
 #[derive(Debug)]
 pub struct Search {
     phase: Phase,
@@ -66,7 +66,7 @@ struct Kept {
 }
 
 impl Search {
-    /// A search at the start of a channel's life; `methods`: of other methods than prefetching, too.
+    /// The search of a new channel; `methods`: of other methods than prefetching, too.
     #[must_use]
     pub fn new(methods: bool) -> Self {
         Self {
@@ -258,7 +258,7 @@ mod tests {
         140 + delays.caller_ticks + delays.answerer_ticks
     }
 
-    /// Nothing depends on it: the time goes elsewhere.
+    /// The delays change nothing: the time is spent elsewhere.
     fn flat(_: Delays, _: Method) -> u64 {
         5000
     }
@@ -285,7 +285,7 @@ mod tests {
             }
         }
 
-        /// So many windows; of a hundred exchanges `bad_percent` take 60 % longer.
+        /// This many windows; of a hundred exchanges `bad_percent` take 60 % longer.
         fn windows(&mut self, count: u32, surface: Surface, bad_percent: u64) -> Delays {
             for _ in 0..count {
                 let period = surface(self.delays, self.method);

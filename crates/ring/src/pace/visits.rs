@@ -7,9 +7,9 @@ use crate::ring::{Reader, Writer};
 /// Most requests taken from one queue before the next is looked at. Other queues wait for no longer than this; bursts cost
 /// half of what single requests do.
 pub const MAX_BUDGET: u32 = 14;
-/// So many visits in a row that found a single request: the client calls and waits for the reply.
+/// After this many visits in a row that found a single request, the client calls and waits for the reply.
 const LONE_VISITS_OF_CALLS: u32 = 4;
-/// Then only one visit in so many looks whether there is a second request, at the cost of a line transfer.
+/// Then only one visit in this many looks for a second request, at the cost of a line transfer.
 const VISITS_PER_LOOK_AHEAD: u32 = 16;
 
 /// The visits to one queue.
@@ -31,8 +31,8 @@ impl Default for Visits {
 }
 
 impl Visits {
-    /// Before a visit: if the caller has no other queue to look at (`alone`), wait until the next request can be there, a fraction
-    /// of a microsecond.
+    /// Before a visit: if the caller has no other queue to look at (`alone`), wait until the next request can be there, a
+    /// fraction of a microsecond.
     #[inline(always)]
     pub fn hold(&mut self, alone: bool) {
         if alone {

@@ -2,9 +2,9 @@
 
 use crate::clock;
 
-/// So many messages since the last empty look that was followed by a wait
+/// At least this many messages since the last empty look that was followed by a wait,
 const LEAST_MESSAGES: u32 = 32;
-/// that came, on average, within so many ticks of each other are continuous load.
+/// on average within this many ticks of each other, are continuous load.
 const MOST_TICKS_PER_MESSAGE: u64 = 128;
 
 /// Waits after an empty look, while the load is continuous.

@@ -4,7 +4,7 @@ use crate::layout::next_stamp;
 use crate::message::Message;
 use crate::sync::{AtomicU32, Ordering, full_fence_at, known_bad};
 
-/// Where the words and slots of one ring live: mapped memory in the product, tracked cells under loom.
+/// The memory of the words and slots of one ring: mapped memory in the product, tracked cells under loom.
 ///
 /// # Safety
 /// * `slot_count` is a power of two of at least 2 and never changes.

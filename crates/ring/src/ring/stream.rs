@@ -11,7 +11,7 @@ use crate::tuning::Tuning;
 pub enum StreamError {
     /// Try again after the reader released some.
     Full,
-    /// The release counter lies; close the channel.
+    /// The release counter is false; close the channel.
     Fault(PeerFault),
 }
 
@@ -25,12 +25,12 @@ pub struct StreamWriter<M> {
     released: u32,
     /// How far ahead ownership is asked for: far enough to hide a transfer, not so far that it takes a slot from the reader.
     prefetch_slots: u32,
-    /// Slots that a reader with our choices gives back at a time.
+    /// Slots that a reader with our choices releases at a time.
     part_slots: u32,
 }
 
 impl<M: RingMemory> StreamWriter<M> {
-    /// A stream writer at the start of its life: nothing published, nothing released.
+    /// A new stream writer: nothing published, nothing released.
     pub fn new(memory: M, cursor: Cursor, tuning: &Tuning) -> Self {
         let prefetch_slots = tuning.stream_prefetch_slots.min((memory.slot_count() / 8).max(1));
         let part_slots = tuning.release_slots(memory.slot_count());
@@ -60,7 +60,7 @@ impl<M: RingMemory> StreamWriter<M> {
     /// Publish one message if a slot is free.
     ///
     /// # Errors
-    /// [`StreamError::Full`] when none is; [`StreamError::Fault`] when the counter lies.
+    /// [`StreamError::Full`] when none is; [`StreamError::Fault`] when the counter is false.
     #[inline(always)]
     pub fn try_publish(&mut self, message: &Message) -> Result<(), StreamError> {
         if self.free_slots(1).map_err(StreamError::Fault)? == 0 {
@@ -75,7 +75,7 @@ impl<M: RingMemory> StreamWriter<M> {
     /// Publish as many of `messages` as are known to fit, in one burst; returns how many, 0 only if the ring is full.
     ///
     /// # Errors
-    /// The counter lies.
+    /// The counter is false.
     #[inline(always)]
     pub fn publish_burst(&mut self, messages: &[Message]) -> Result<usize, PeerFault> {
         let slot_count = self.writer.memory.slot_count();

@@ -15,7 +15,7 @@ const MEASURED: u32 = 1 << 20;
 pub struct Choices(u32);
 
 impl Choices {
-    /// No advice at all.
+    /// No advice.
     pub const NONE: Self = Self(0);
 
     /// As a peer wrote it.
@@ -54,7 +54,7 @@ impl Choices {
         self.with_value(TAKE_SHIFT, &[1, TAKE_MANY], if take <= 1 { 1 } else { TAKE_MANY })
     }
 
-    /// Were they measured on this machine, instead of known of its CPU's family?
+    /// Were they measured on this machine, instead of taken from its CPU's family?
     #[must_use]
     pub const fn is_measured(self) -> bool {
         self.0 & MEASURED != 0
@@ -128,7 +128,7 @@ mod tests {
         let best = cpu::features().store;
         for store in [StoreVariant::Wide16, StoreVariant::Split32, StoreVariant::Wide64] {
             let tuning = Tuning::usual().with_choices(Choices::NONE.with_store(store));
-            assert_eq!(tuning.store, store.max(best), "in falling order of what they ask of a CPU");
+            assert_eq!(tuning.store, store.max(best), "in falling order of what they require of a CPU");
         }
     }
 

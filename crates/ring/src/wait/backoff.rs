@@ -26,8 +26,8 @@ pub const EXPECTED_LOOK_FACTOR: u64 = 5;
 /// Empty looks with a pause between them before the first yield: microseconds. Longer, and a peer on the same CPU
 /// waits for us to see that nothing can come while we run.
 const PAUSES_BEFORE_YIELD: u32 = 256;
-/// Who never sleeps yields once in so many looks with a PAUSE between them, some five microseconds: a peer on the same CPU
-/// waits so long for its turn. The counts that follow come to about the same time.
+/// A reader that never sleeps yields once in this many looks with a PAUSE between them, some five microseconds: the longest that
+/// a peer on the same CPU waits for its turn. The counts that follow come to about the same time.
 const PAUSES_PER_YIELD: u32 = 64;
 /// Looks without anything between them take a nanosecond or two.
 const SPINS_PER_YIELD: u32 = 4096;
@@ -35,8 +35,8 @@ const TPAUSES_PER_YIELD: u32 = 12;
 /// One TPAUSE: a quarter of a microsecond or more goes by in leaving its state, so a shorter one is no more than a PAUSE.
 /// A message waits for half of it on average.
 const TPAUSE: Duration = Duration::from_nanos(400);
-/// Longest wait for a write to a line. Bounds how long all else waits that makes no write there: a deadline, other queues, a
-/// command, a peer that died (clients ask for it every 4096 looks), a thread of the same CPU.
+/// Longest wait for a write to a line. Bounds the delay of whatever makes no write there: a deadline, other queues, a
+/// command, a peer that died (clients check for it every 4096 looks), a thread of the same CPU.
 const WATCH: Duration = Duration::from_micros(5);
 
 /// Counts empty looks and says when to sleep.
@@ -94,8 +94,8 @@ impl Backoff {
         self.step_watching(expected, || None)
     }
 
-    /// As [`step`](Self::step), for who waits for one message and can say where its stamp will stand; asked only when it is
-    /// needed. `None`: what comes may come elsewhere. Then `umwait` waits as `tpause`, and `monitorx` as `pause`.
+    /// As [`step`](Self::step), for a caller that waits for one message and can say where its stamp will be; asked only when it
+    /// is needed. `None`: what comes may come elsewhere. Then `umwait` waits as `tpause`, and `monitorx` as `pause`.
     #[inline(always)]
     pub fn step_watching<'a>(&mut self, expected: bool, watch: impl FnOnce() -> Option<Watch<'a>>) -> Next {
         if self.empty_looks < self.pauses_before_yield {

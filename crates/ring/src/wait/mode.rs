@@ -11,7 +11,7 @@ pub enum WaitMode {
     /// Pause, then have the CPU watch the line where it can, yield, and sleep on the doorbell in the end.
     #[default]
     Adaptive,
-    /// Never sleep: a PAUSE between two looks, and a yield now and then so that other threads of this CPU run.
+    /// Never sleep: a PAUSE between two looks, and an occasional yield so that other threads of this CPU run.
     Pause,
     /// As `Pause`, without the PAUSE.
     Spin,
@@ -19,11 +19,11 @@ pub enum WaitMode {
     Yield,
     /// Sleep on the doorbell at once.
     Sleep,
-    /// Never sleep: have the CPU watch the line (UMONITOR, UMWAIT), and yield now and then.
+    /// Never sleep: have the CPU watch the line (UMONITOR, UMWAIT), and yield occasionally.
     Umwait,
-    /// Never sleep: a TPAUSE between two looks, and a yield now and then.
+    /// Never sleep: a TPAUSE between two looks, and an occasional yield.
     Tpause,
-    /// Never sleep: have the CPU watch the line (MONITORX, MWAITX), and yield now and then.
+    /// Never sleep: have the CPU watch the line (MONITORX, MWAITX), and yield occasionally.
     Monitorx,
 }
 
@@ -70,7 +70,7 @@ impl fmt::Display for WaitMode {
 impl FromStr for WaitMode {
     type Err = String;
 
-    /// By its name; `poll` is another name of `pause`. Says nothing of what the CPU has: see [`available`](Self::available).
+    /// By its name; `poll` is another name of `pause`. Does not check what the CPU has: see [`available`](Self::available).
     fn from_str(text: &str) -> Result<Self, String> {
         let wanted = if text == "poll" { "pause" } else { text };
         let mode = Self::ALL.into_iter().find(|mode| mode.name() == wanted);

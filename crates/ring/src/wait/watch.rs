@@ -2,7 +2,7 @@
 
 use crate::sync::{AtomicU32, Ordering, known_bad};
 
-/// The stamp of the next message: where it will stand, and what it will be.
+/// The stamp of the next message: where it will be, and its value.
 #[derive(Clone, Copy, Debug)]
 pub struct Watch<'a> {
     stamp: &'a AtomicU32,
@@ -25,7 +25,7 @@ impl<'a> Watch<'a> {
 
     /// Have `arm` watch the line of the stamp, look again, and `wait` for a write to it only if the message is not there.
     ///
-    /// The look stands between the two because a message that came before the line was watched wakes nobody; `arm`
+    /// The look is between the two because a message that came before the line was watched wakes no reader; `arm`
     /// must be ordered like a load, as the instructions are (docs/memory-order.md, "M").
     #[inline(always)]
     pub fn wait(&self, arm: impl FnOnce(&AtomicU32), wait: impl FnOnce()) {

@@ -30,7 +30,7 @@ pub(crate) static IGNORE_DEADLINES: AtomicBool = AtomicBool::new(false);
 
 const LOST_AFTER_S: u64 = 10;
 
-/// The line that a thread has the CPU watch, and what stood there.
+/// The line that a thread has the CPU watch, and its value then.
 type Line = (usize, [u64; 8]);
 
 thread_local! {
@@ -62,8 +62,8 @@ pub(crate) fn waitpkg() -> Instructions {
     Instructions { waitpkg: Some(unsafe { Waitpkg::assume() }), monitorx: None }
 }
 
-/// As [`waitpkg`], for those of AMD; none where they raise no signal though CPUID denies them: a hypervisor that hides them from its guests may
-/// carry them out itself, as no operation (KVM on AMD, 4 us each).
+/// As [`waitpkg`], for those of AMD; none where they raise no signal though CPUID denies them: a hypervisor that hides them from
+/// its guests may carry them out itself, as no operation (KVM on AMD, 4 us each).
 pub(crate) fn monitorx() -> Option<Instructions> {
     static TRAPS: OnceLock<bool> = OnceLock::new();
     install();
@@ -77,7 +77,7 @@ pub(crate) fn monitorx() -> Option<Instructions> {
     traps.then_some(Instructions { waitpkg: None, monitorx: Some(monitorx) })
 }
 
-/// Count from the beginning.
+/// Reset the counters.
 pub(crate) fn reset(ignore_deadlines: bool) {
     for counter in [&ARMED, &WAITED, &PAUSED, &UNARMED, &MISUSED, &FURTHEST_TICKS, &LOST] {
         counter.store(0, Ordering::Relaxed);
@@ -122,7 +122,7 @@ fn arm(address: u64, length: i64) -> i64 {
     length
 }
 
-/// Not at all, about a microsecond, or until a peer on the same CPU had its turn.
+/// Delay: none, about a microsecond, or until a peer on the same CPU had its turn.
 fn linger(how: u64) {
     match how {
         0 => {}
@@ -136,7 +136,7 @@ fn linger(how: u64) {
     }
 }
 
-/// The line as it stands.
+/// The line as it is now.
 fn contents(line: usize) -> [u64; 8] {
     // SAFETY: the address was given to the instruction as one of memory that is mapped, lines are aligned, and every
     // access is atomic.

@@ -14,7 +14,7 @@ use fipsee_ring::ring::{Reader, RingMemory};
 use fipsee_ring::tuning::{Ownership, Touch, Tuning};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-/// After so long without a ring the state of the ring is looked at: a message that waits there is a lost wake-up.
+/// After this long without a doorbell the state of the ring is checked: a message that waits there is a lost wake-up.
 const WAKE_UP_TIMEOUT_S: i64 = 10;
 
 static ANY_THREAD_PANICKED: AtomicBool = AtomicBool::new(false);
@@ -31,7 +31,7 @@ fn watch_for_panics() {
     });
 }
 
-/// Give the CPU away while the peer is waited for; fail when a thread of this program has failed.
+/// Yield the CPU while waiting for the peer; fail when a thread of this program has failed.
 pub(crate) fn yield_to_peer() {
     assert!(!ANY_THREAD_PANICKED.load(Ordering::Relaxed), "gave up waiting: another thread failed");
     std::thread::yield_now();
@@ -43,7 +43,7 @@ pub(crate) fn store_variants() -> Vec<StoreVariant> {
     all.into_iter().filter(|variant| *variant >= cpu::features().store).collect()
 }
 
-/// The choices of which nothing is known, and those that add accesses to slots: the writer's locked operation two slots ahead,
+/// The default choices, and those that add accesses to slots: the writer's locked operation two slots ahead,
 /// the reader's touch of every message.
 pub(crate) fn tunings() -> [Tuning; 2] {
     let busiest =
@@ -51,7 +51,7 @@ pub(crate) fn tunings() -> [Tuning; 2] {
     [Tuning::usual(), busiest]
 }
 
-/// Tell `cargo xtask test`, past libtest's capture, that a check could not run here.
+/// Report to `cargo xtask test`, past libtest's capture, that a check could not run here.
 pub(crate) fn skip(what: &str, reason: &str) {
     use std::io::Write;
     // In one piece: other tests write, too.
@@ -106,13 +106,13 @@ impl Doorbell for SocketDoorbell {
     }
 }
 
-/// Sleep until the bell rings. Fails when it does not although a message is there.
+/// Sleep until the doorbell rings. Fails when it does not although a message is there.
 pub(crate) fn sleep_on<M: RingMemory>(doorbell: &impl Doorbell, reader: &Reader<M>) {
     loop {
         let timeout = Timespec { tv_sec: WAKE_UP_TIMEOUT_S, tv_nsec: 0 };
         match rustix::event::poll(&mut [PollFd::new(doorbell, PollFlags::IN)], Some(&timeout)) {
             Ok(0) => {
-                assert!(!reader.has_message(), "a wake-up was lost: a message waits and nobody rang");
+                assert!(!reader.has_message(), "a wake-up was lost: a message waits and its doorbell was not rung");
                 yield_to_peer();
             }
             Ok(_) => return,

@@ -52,8 +52,8 @@ fn receive_sleeping(reader: &mut Reader<CellRing>, doorbell: &Doorbell) -> Messa
     message
 }
 
-/// Wait as who has the CPU watch the line of the stamp: what the instructions do is a snapshot of the line, and a wait for as
-/// long as the line is what it was. Waiting for a write that has already come is loom's deadlock.
+/// Wait like a reader that has the CPU watch the line of the stamp: the instructions take a snapshot of the line, and wait as
+/// long as the line equals it. Waiting for a write that has already come is loom's deadlock.
 fn receive_watching(reader: &mut Reader<CellRing>) -> Message {
     let mut message = Message::ZERO;
     while !reader.receive(&mut message) {
@@ -69,7 +69,7 @@ fn receive_watching(reader: &mut Reader<CellRing>) -> Message {
     message
 }
 
-/// Send `count` numbered messages through a stream, ringing after each if `bell` is given.
+/// Send `count` numbered messages through a stream, ringing after each if `doorbell` is given.
 fn stream_from(memory: CellRing, start: Cursor, count: u64, doorbell: Option<Doorbell>) {
     stream_tuned_from(memory, start, count, doorbell, &Tuning::usual());
 }
@@ -78,7 +78,7 @@ fn stream_tuned_from(memory: CellRing, start: Cursor, count: u64, doorbell: Opti
     let mut writer = StreamWriter::new(memory, start, tuning);
     for number in 1..=count {
         while let Err(error) = writer.try_publish(&numbered(number)) {
-            assert_eq!(error, StreamError::Full, "an honest reader was called a liar");
+            assert_eq!(error, StreamError::Full, "a correct reader was called faulty");
             thread::yield_now();
         }
         if let Some(doorbell) = &doorbell
@@ -144,7 +144,7 @@ fn stream_burst_is_seen_whole_and_in_order() {
             let messages = [numbered(1), numbered(2), numbered(3)];
             let mut sent = 0;
             while sent < messages.len() {
-                let count = writer.publish_burst(&messages[sent..]).expect("the reader is honest");
+                let count = writer.publish_burst(&messages[sent..]).expect("the reader is correct");
                 sent += count;
                 if count == 0 {
                     thread::yield_now();
@@ -320,12 +320,12 @@ fn caller_and_server_both_sleep_and_both_wake() {
 }
 
 #[test]
-fn lying_release_counter_is_a_fault_and_never_a_count_beyond_the_ring() {
-    for lie in [1, 2, 3, 0x8000_0000, u32::MAX] {
+fn false_release_counter_is_a_fault_and_never_a_count_beyond_the_ring() {
+    for count in [1, 2, 3, 0x8000_0000, u32::MAX] {
         model(move || {
             let ring = CellRing::new(2);
             let peer = ring.clone();
-            let liar = thread::spawn(move || peer.released().store(lie, Ordering::Relaxed));
+            let faulty_reader = thread::spawn(move || peer.released().store(count, Ordering::Relaxed));
             let mut writer = StreamWriter::new(ring, Cursor::at_start(0), &Tuning::default());
             let mut published = 0;
             for number in 1..=3 {
@@ -336,21 +336,21 @@ fn lying_release_counter_is_a_fault_and_never_a_count_beyond_the_ring() {
                         let outstanding = published;
                         assert_eq!(
                             fault,
-                            PeerFault::Count { what: "messages as released", value: lie.into(), limit: outstanding.into() }
+                            PeerFault::Count { what: "messages as released", value: count.into(), limit: outstanding.into() }
                         );
-                        assert!(lie > outstanding, "a possible count was called a lie");
+                        assert!(count > outstanding, "a possible count was called a fault");
                         break;
                     }
                 }
                 let free = writer.free_slots(2);
                 assert!(free.is_err() || free.is_ok_and(|count| count <= 2), "more free slots than slots");
             }
-            liar.join().expect("the liar finishes");
+            faulty_reader.join().expect("the faulty reader finishes");
         });
     }
 }
 
-/// A daemon that answers `count` times and is gone: what the kernel says of its socket from then on, and whom it wakes.
+/// A daemon that answers `count` times and is gone: what the kernel says of its socket from then on, and the wake-up.
 fn answer_and_hang_up(answers: CellRing, gone: &AtomicU32, count: u64, doorbell: &Doorbell) {
     let mut answers = Writer::new(answers, Cursor::at_start(0), &Tuning::default());
     for number in 1..=count {
@@ -359,7 +359,7 @@ fn answer_and_hang_up(answers: CellRing, gone: &AtomicU32, count: u64, doorbell:
             doorbell.ring();
         }
     }
-    // A close: whoever sees it sees what came before.
+    // A close: a reader that sees it sees what came before.
     gone.store(1, Ordering::Release);
     doorbell.ring();
 }
@@ -388,7 +388,7 @@ fn what_was_published_before_a_hang_up_is_taken_after_it() {
     });
 }
 
-/// The same, of one that sleeps: it is woken by the end, and takes everything before it believes in it.
+/// The same, of one that sleeps: it is woken by the end, and takes everything before it reports the end.
 #[test]
 fn sleeping_client_wakes_when_the_channel_ends_and_loses_nothing() {
     model(|| {

@@ -1,4 +1,4 @@
-//! What is held of a client's channel, and how another process goes on with it.
+//! What is held of a client's channel, and how another process continues with it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -38,14 +38,15 @@ pub struct AdoptedChannel {
 }
 
 impl Channel {
-    /// What a client was granted, whose ends of queues are still in `grant`.
+    /// What a client was granted, with the ends of its queues still in `grant`.
     #[must_use]
     pub fn of(grant: &Grant) -> Self {
         let doorbells = grant.queues.iter().map(doorbells_of).collect();
         Self { region: Arc::clone(&grant.region), layout: grant.layout.clone(), doorbells }
     }
 
-    /// What another process needs to go on with it. The service adds `own` and, to the position of each queue, a text of its own.
+    /// What another process needs to continue with it. The service adds `own` and, to the position of each queue, a text of its
+    /// own.
     ///
     /// # Errors
     /// Those of `queue`.
@@ -79,7 +80,7 @@ impl Channel {
         Ok(parts)
     }
 
-    /// Go on with what another process has [saved](Self::save).
+    /// Continue with what another process has [saved](Self::save).
     ///
     /// # Errors
     /// What is impossible about it, in words.
@@ -136,7 +137,7 @@ fn adopt_queue(
     let (Some(theirs), Some(ours)) = (files.pop(), files.pop()) else {
         return Err("the doorbells of a queue are missing".to_owned());
     };
-    let cursor = |index, stamp| if stamp == 0 { Err("a queue stands where none can") } else { Ok(Cursor::at(index, stamp)) };
+    let cursor = |index, stamp| if stamp == 0 { Err("a queue has an impossible position") } else { Ok(Cursor::at(index, stamp)) };
     let positions = (cursor(positions[0], positions[1])?, cursor(positions[2], positions[3])?);
     let doorbells = (EventDoorbell::from_fd(ours), SocketDoorbell::from_fd(theirs));
     let queue = ServerQueue::open_at(region, &geometry, doorbells.0, doorbells.1, positions, &geometry.tuning());

@@ -1,4 +1,4 @@
-//! What one client may have, and what one user may have of what all clients share: places, and descriptors of the program.
+//! Limits of one client, and of one user's share of what all clients share: places, and descriptors of the program.
 
 use fipsee_ring::control::{Refusal, RefusalCode};
 use fipsee_ring::handshake::refuse;
@@ -6,7 +6,7 @@ use fipsee_ring::handshake::refuse;
 use super::{Host, Sessions};
 use crate::Engine;
 
-/// Descriptors kept back for the program's own files and for telling clients that there are none left.
+/// Descriptors kept back for the program's own files and for refusals that say that there are none left.
 const RESERVED_DESCRIPTORS: u64 = 64;
 
 /// Limits of one client (docs/threat-model.md).
@@ -28,7 +28,7 @@ impl Default for ClientLimits {
     }
 }
 
-/// Of what there is, a user who is neither root nor the program's own may hold three quarters, so that others can still come.
+/// Of each resource, a user who is neither root nor the program's own may hold three quarters, so that others can still connect.
 const fn share_of(all: u64) -> u64 {
     all - all / 4
 }

@@ -23,7 +23,7 @@ impl Registered {
 }
 
 impl<E: Engine, H: Host<E>> Sessions<E, H> {
-    /// REGISTER: check, map, and have the workers know it.
+    /// REGISTER: check, map, and hand the memory to the workers.
     pub(super) fn register(
         &mut self,
         client: u64,

@@ -1,5 +1,6 @@
-//! The clients of a service: greeting, attaching, memory, leaving. A state machine without I/O: packets, hang-ups, timers and workers'
-//! acknowledgements go in, [`Action`]s come out. [`crate::unix`] carries them out over sockets, the simulator over nothing.
+//! The clients of a service: greeting, attaching, memory, leaving. A state machine without I/O: packets, hang-ups, timers and
+//! workers' acknowledgements go in, [`Action`]s come out. [`crate::unix`] carries them out over sockets, the simulator over
+//! nothing.
 
 mod channel;
 mod limits;
@@ -26,9 +27,9 @@ pub use self::service::{
 pub use self::state::{Held, Registered, Session, State};
 use crate::{Command, Engine, Which};
 
-/// How soon a client that waits for others to be gone is looked at again: nobody reports the end of a request of a virtual machine.
+/// How soon a client that waits for others to be gone is checked again: the end of a virtual machine's request is not reported.
 const PENDING_ATTACH_TICK: Duration = Duration::from_millis(5);
-/// How soon silent clients are looked at again. Coarse: one costs nothing but its place.
+/// How soon silent clients are checked again. Coarse: one costs nothing but its place.
 const SILENT_TICK: Duration = Duration::from_millis(250);
 
 /// What a transport is to do, in order.
@@ -48,11 +49,11 @@ pub enum Action<E: Engine> {
         /// Of this client.
         client: u64,
     },
-    /// Have a worker do something.
+    /// Send a command to a worker.
     Command {
         /// Its index.
         worker: usize,
-        /// What.
+        /// The command.
         command: Command<E>,
     },
 }
@@ -63,12 +64,12 @@ pub struct Sessions<E: Engine, H: Host<E>> {
     pub host: H,
     report: Arc<dyn Fn(u64, Done) + Send + Sync>,
     sessions: HashMap<u64, Session<E>>,
-    /// Clients whose connections are closed and whose requests are still in flight, with their users.
+    /// Clients with closed connections and requests still in flight, with their users.
     leaving: HashMap<u64, (u32, Held<E>)>,
-    /// The client one of whose queues is on its way between workers.
+    /// The client with a queue on its way between workers.
     moving: Option<u64>,
     actions: Vec<Action<E>>,
-    /// Departures of clients when the last parked one was looked at.
+    /// Departures of clients when the last pending ATTACH was looked at.
     departures_seen: u64,
 }
 
@@ -96,24 +97,25 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         self.sessions.len()
     }
 
-    /// Is nobody connected, and nothing of others in flight?
+    /// Is no client connected, and nothing of others in flight?
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.sessions.is_empty() && self.leaving.is_empty()
     }
 
-    /// Is nobody's answer or departure owed, and no queue on its way? Only then may another process go on with the clients.
+    /// Is no client's answer or departure pending, and no queue on its way? Only then may another process continue with the
+    /// clients.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.leaving.is_empty() && !self.is_moving() && !self.has_pending_attach()
     }
 
-    /// Go on with a client that another process admitted.
+    /// Continue with a client that another process admitted.
     pub fn adopt(&mut self, id: u64, session: Session<E>) {
         self.sessions.insert(id, session);
     }
 
-    /// A client connects: its number, or why it is not let in.
+    /// A client connects: its number, or why it is not admitted.
     ///
     /// # Errors
     /// A limit is reached.
@@ -213,8 +215,8 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         }
     }
 
-    /// Send a command to every worker of a client; `done` is acknowledged when the last has carried it out. While a queue of it is on its way,
-    /// none of them would find that.
+    /// Send a command to every worker of a client; `done` is acknowledged when the last has carried it out. While a queue of it
+    /// is on its way, none of them would find that.
     fn command_workers(&mut self, id: u64, done: Done, order: Order<E>) {
         let report = Arc::clone(&self.report);
         let Some(held) = self.held(id) else { return };
@@ -247,7 +249,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
     fn finished(&mut self, id: u64) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let State::Detaching(held) = std::mem::replace(&mut session.state, State::Done) else { return };
-        // Before the answer: what the client kept others from, they may do once it is told that it is gone.
+        // Before the answer: once the client is notified, other clients may do what it kept them from.
         self.release(id, &held);
         self.send(id, Control::Detached);
         self.close(id);
@@ -273,7 +275,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         self.refuse_and_close(id, refuse(RefusalCode::Malformed, error.to_string()));
     }
 
-    /// A client did not take a packet. It loses its connection, never our time.
+    /// A client did not take a packet. It loses its connection; we do not wait for it.
     pub fn not_taken(&mut self, id: u64, error: &std::io::Error) {
         self.refuse_and_close(id, refuse(RefusalCode::Malformed, format!("the client does not take its answers: {error}")));
     }
@@ -299,7 +301,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         }
     }
 
-    /// Tell a client why it is not served, and let go of it.
+    /// Send a client the reason why it is not served, and let go of it.
     pub fn refuse_and_close(&mut self, id: u64, refusal: Refusal) {
         let Some(session) = self.sessions.get(&id) else { return };
         self.host.event(Event::Refused { client: id, credentials: &session.credentials, reason: &refusal.text });
@@ -307,7 +309,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         self.hung_up(id);
     }
 
-    /// Let everyone attached finish what they published, and everyone else go.
+    /// Let attached clients finish what they published, and all others go.
     pub fn drain(&mut self) {
         for id in self.ids(|_| true) {
             match self.sessions.get(&id).map(|session| &session.state) {
@@ -321,8 +323,8 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         }
     }
 
-    /// Time has passed, or somebody else's client has left: answer those that waited for that, and refuse those that have not attached in
-    /// time, whether they sent nothing or waited for an answer.
+    /// Time has passed, or a client elsewhere has left: answer those that waited for that, and refuse those that have not
+    /// attached in time, whether they sent nothing or waited for an answer.
     pub fn tick(&mut self, now: Instant) {
         let departures = self.host.departures();
         if std::mem::replace(&mut self.departures_seen, departures) != departures {
@@ -360,7 +362,7 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         self.sessions.values().any(|session| session.pending_attach.is_some())
     }
 
-    /// The clients of which this holds, in the order in which they came.
+    /// The clients for which this is true, in the order in which they connected.
     fn ids(&self, is_meant: impl Fn(&Session<E>) -> bool) -> Vec<u64> {
         let meant = self.sessions.iter().filter(|(_, session)| is_meant(session));
         let mut ids: Vec<u64> = meant.map(|(id, _)| *id).collect();

@@ -1,6 +1,6 @@
-//! A queue moves from one worker to another, one at a time: the worker that has it lifts it once nothing of it is in flight, the other one
-//! adds it, and what the client's workers were asked for in between follows. A client that leaves in the middle leaves after that, and so
-//! does one that is drained; a takeover waits.
+//! A queue moves from one worker to another, one at a time: the worker that has it lifts it once nothing of it is in flight, the
+//! other one adds it, and what the client's workers were asked for in between follows. A client that leaves, or is drained,
+//! meanwhile does so after that; a takeover waits.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
@@ -96,7 +96,8 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         }
     }
 
-    /// The worker that was to add the queue cannot watch its doorbell: nobody serves it. The client attaches again, and nothing is lost.
+    /// The worker that was to add the queue cannot watch its doorbell: it is not served. The client attaches again, and nothing
+    /// is lost.
     pub(super) fn not_moved(&mut self, id: u64) {
         self.moved(id, false);
         let text = "a queue could not go to another worker, which cannot watch its doorbell; raise the limit of watches \

@@ -11,7 +11,7 @@ use fipsee_ring::region::Region;
 use super::{ClientLimits, Sessions};
 use crate::{Assignment, Command, Engine, Metric, Quiesced, WorkerPlacement};
 
-/// Who a client is, as the kernel told when it connected.
+/// A client's identity, from the kernel when it connected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Credentials {
     /// Its process.
@@ -37,7 +37,8 @@ pub struct Client<'a> {
     pub features: u64,
 }
 
-/// Something that clients attach to. What it needs of a program that confines itself is declared before it is made: [`Needs`](crate::Needs).
+/// Something that clients attach to. What it needs of a program that confines itself is declared before it is made:
+/// [`Needs`](crate::Needs).
 pub trait Service<E: Engine>: Send + Sync {
     /// Its number in ATTACH.
     fn number(&self) -> u16;
@@ -47,7 +48,7 @@ pub trait Service<E: Engine>: Send + Sync {
         0
     }
 
-    /// What it counts, for administrators, under names that no other service has. Asked on a thread that serves no queue.
+    /// Its counters, for administrators, under names that no other service has. Called on a thread that serves no queue.
     fn metrics(&self) -> Vec<(&'static str, Metric)> {
         Vec::new()
     }
@@ -58,10 +59,10 @@ pub trait Service<E: Engine>: Send + Sync {
     /// Why not, for the client.
     fn attach(&self, client: &Client<'_>, wanted: &Wanted) -> Result<Granted<E>, Denial>;
 
-    /// Go on with a client of another process, which [saved](Attachment::save) these parts.
+    /// Continue with a client of another process, which [saved](Attachment::save) these parts.
     ///
     /// # Errors
-    /// Why not, in words; the other process then goes on.
+    /// Why not, in words; the other process then continues.
     fn adopt(&self, _client: &Client<'_>, _parts: Vec<Part<OwnedFd>>) -> Result<Adopted<E>, String> {
         Err("its service cannot be taken over".to_owned())
     }
@@ -75,10 +76,10 @@ pub trait Attachment<E: Engine>: Any + Send {
     /// [Number](Service::number) of the service.
     fn service(&self) -> u16;
 
-    /// What another process needs to go on with the client, whose queues are quiesced. Memory of the client goes beside it.
+    /// What another process needs to continue with the client. Its queues are quiesced. Memory of the client is sent separately.
     ///
     /// # Errors
-    /// Why it cannot go on, in words.
+    /// Why that is impossible, in words.
     fn save(&self, _client: u64, _quiesced: &Quiesced) -> Result<Vec<Part<BorrowedFd<'_>>>, String> {
         Err("its service cannot be handed over".to_owned())
     }
@@ -98,7 +99,7 @@ pub trait Attachment<E: Engine>: Any + Send {
     fn release(&self, _client: u64) {}
 }
 
-/// A service whose requests may name memory of the client.
+/// A service with requests that may name memory of the client.
 pub trait TakesMemory<E: Engine> {
     /// Let the client's queues on a worker use memory under this id; `access`: `ACCESS_*` bits.
     fn add_region(&self, client: u64, id: u16, region: &Arc<Region>, access: u16, ack: Ack) -> Command<E>;
@@ -121,7 +122,7 @@ pub struct Granted<E: Engine> {
     pub commands: Vec<(usize, Command<E>)>,
 }
 
-/// A part of what another process needs to go on: at most 60 KB that only the service understands, and at most
+/// A part of what another process needs to continue: at most 60 KB that only the service understands, and at most
 /// [`MAX_PART_FILES`] descriptors.
 #[derive(Debug)]
 pub struct Part<F> {
@@ -134,7 +135,7 @@ pub struct Part<F> {
 /// Most descriptors of one [`Part`].
 pub const MAX_PART_FILES: usize = 4;
 
-/// A client of another process that a service goes on with.
+/// A client of another process that a service continues to serve.
 pub struct Adopted<E: Engine> {
     /// As in [`Granted`].
     pub attachment: Box<dyn Attachment<E>>,
@@ -148,9 +149,9 @@ pub struct Adopted<E: Engine> {
 
 /// Why an ATTACH is not granted.
 pub enum Denial {
-    /// For good.
+    /// Permanently.
     Refused(Refusal),
-    /// It may be when those are gone that have hung up.
+    /// It may be granted when the clients that have hung up are gone.
     Later(Refusal),
 }
 
@@ -188,19 +189,19 @@ pub trait Host<E: Engine> {
     /// Deliver a command to a worker.
     fn command(&mut self, worker: usize, command: Command<E>);
 
-    /// Called before acknowledgements of workers are taken: what they said before has to come first.
+    /// Called before acknowledgements of workers are taken: what they sent before has to come first.
     fn catch_up(_sessions: &mut Sessions<E, Self>)
     where
         Self: Sized,
     {
     }
 
-    /// Where a queue is to go, if the workers serve unevenly many: from this worker, to that place. The default leaves them where they are.
+    /// Where a queue is to go, if the workers are unbalanced: from this worker, to that place. The default moves none.
     fn uneven(&self) -> Option<(usize, Assignment)> {
         None
     }
 
-    /// How often a client has left: one whose ATTACH waits for that is looked at again when this changes.
+    /// How often a client has left: a pending ATTACH that waits for that is looked at again when this changes.
     fn departures(&self) -> u64 {
         0
     }
@@ -209,7 +210,7 @@ pub trait Host<E: Engine> {
     fn event(&mut self, _event: Event<'_>) {}
 }
 
-/// What is worth a line in the log.
+/// Events for the log.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// A client is attached.
@@ -234,7 +235,7 @@ pub enum Event<'a> {
         client: u64,
         /// Its process and user.
         credentials: &'a Credentials,
-        /// As it is told.
+        /// As it is sent.
         reason: &'a str,
     },
 }
@@ -248,7 +249,7 @@ pub enum Done {
     Unregistered(u16),
     /// They have answered everything.
     Finished,
-    /// They have let go of it all.
+    /// They have let go of everything.
     Gone,
     /// One of them has let go of the queue that is to move.
     Lifted,

@@ -1,4 +1,4 @@
-//! One client: how far it is, and what it holds.
+//! One client: its state, and what it holds.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::moves::Move;
 use super::{Attachment, ClientLimits, Credentials};
 use crate::{Assignment, Engine};
 
-/// How far a client is.
+/// A client's state.
 pub enum State<E: Engine> {
     /// Connected; has sent nothing yet.
     Silent {
@@ -91,9 +91,9 @@ pub struct Session<E: Engine> {
     pub limits: ClientLimits,
     /// Agreed in the greeting.
     pub features: u64,
-    /// How far it is.
+    /// Its state.
     pub state: State<E>,
-    /// Its ATTACH, while that asks for what others hold that are gone, but for their last requests; and the answer if that takes too long.
+    /// Its ATTACH, while it waits for the last requests of clients that are gone; and the answer if that takes too long.
     pub(super) pending_attach: Option<(Wanted, Refusal)>,
 }
 

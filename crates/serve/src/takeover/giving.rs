@@ -1,4 +1,4 @@
-//! The old daemon's side: it serves until it has received `Taken`, and goes on if that does not come.
+//! The old daemon's side: it serves until it has received `Taken`, and continues to serve if that does not come.
 
 use std::mem::replace;
 use std::time::Duration;
@@ -8,19 +8,20 @@ use super::{Answer, LineError, PREPARE_TIMEOUT, TAKE_TIMEOUT};
 /// What the giving daemon is to do next.
 #[derive(Debug, PartialEq, Eq)]
 pub enum GivingStep {
-    /// Send what can go while clients are served, and `Prepare`. It and the answer have so long, from now on.
+    /// Send what can go while clients are served, and `Prepare`. It and the answer have this long, from now on.
     Share(Duration),
     /// Report what is received, or what keeps it from that, before the time is over.
     Receive,
-    /// Have no hypervisor heard.
+    /// Stop receiving from hypervisors.
     Hold,
     /// Have the workers quiesce.
     Quiesce,
-    /// Send what clients and virtual machines hold, and `End`. It and the answer have so long, from now on.
+    /// Send what clients and virtual machines hold, and `End`. It and the answer have this long, from now on.
     Give(Duration),
-    /// Shut the line down for reading, so that nothing is sent to it any more; report a packet that was received before, or that there is none.
+    /// Shut the line down for reading, so that nothing is sent to it any more; report a packet that was received before, or that
+    /// there is none.
     Withdraw,
-    /// Tell the other daemon that it is refused, and serve on.
+    /// Send the other daemon the refusal, and serve on.
     Resume(String),
     /// Leave everything as it is and end: the other daemon serves.
     Leave,
@@ -73,7 +74,7 @@ impl Giving {
                 self.0 = Stage::Holding;
                 GivingStep::Hold
             }
-            // Whatever has gone wrong here: the other daemon has everything, and has said that it serves.
+            // Even after an error here: the other daemon has everything, and has said that it serves.
             (Stage::Deciding | Stage::Withdrawing(_, true), Ok(Answer::Taken {})) => GivingStep::Leave,
             (Stage::Withdrawing(reason, _), Err(LineError::Ended | LineError::TimedOut)) => GivingStep::Resume(reason),
             (Stage::Withdrawing(reason, decides), _) => {

@@ -1,6 +1,6 @@
-//! The conversation of two daemons, of which a new one takes over from the other (docs/decisions/0015-takeover.md), as two state machines
-//! without I/O: what was received, what ran out and what the daemon has done goes in, what it is to do next comes out. The daemon carries
-//! that out over a socket, `tests/simulate` over queues with faults. What a packet holds is not known here, only its turn.
+//! The protocol by which a new daemon takes over from another (docs/decisions/0015-takeover.md), as two state machines without
+//! I/O: packets, timeouts and completed steps go in, the daemon's next step comes out. The daemon carries it out over a socket,
+//! `tests/simulate` over queues with faults. The contents of packets are not known here, only their order.
 
 mod giving;
 mod taking;
@@ -10,19 +10,19 @@ use std::time::Duration;
 pub use self::giving::{Giving, GivingStep};
 pub use self::taking::{Taking, TakingStep};
 
-/// How long the new daemon may take for its part while clients are served, such as to lock memory. The admin socket waits for it.
+/// How long the new daemon's part may take while clients are served, such as to lock memory. The admin socket waits for it.
 pub const PREPARE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the new daemon may take while queues are quiesced: it needs milliseconds, unless it is hostile or the machine stalls.
 pub const TAKE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Why a packet did not go, or come.
+/// Why a packet was not sent or received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LineError {
     /// The other daemon is gone, or has closed its end.
     Ended,
     /// It did not do its part in time.
     TimedOut,
-    /// What came, or the machine, is not as it must be; in words.
+    /// The packet is invalid, or the machine lacks something; in words.
     Wrong(String),
 }
 
@@ -40,8 +40,8 @@ impl LineError {
     }
 }
 
-/// What the giving daemon sends, in this order: greeting, what is shared, `Prepare`; clients and virtual machines, each followed by its
-/// parts; `End`. A refusal may come at any place.
+/// What the giving daemon sends, in this order: greeting, what is shared, `Prepare`; clients and virtual machines, each followed
+/// by its parts; `End`. A refusal may come at any place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Given {
     /// The first packet.
@@ -50,7 +50,8 @@ pub enum Given {
     Shared,
     /// That was all of it.
     Prepare,
-    /// A client or a virtual machine, and how many parts of two kinds follow: memory first, then queues or what a service says of them.
+    /// A client or a virtual machine, and how many parts of two kinds follow: memory first, then queues or what a service says of
+    /// them.
     Holder {
         /// Its number.
         client: u64,
@@ -66,14 +67,14 @@ pub enum Given {
     },
     /// That was all.
     End,
-    /// It goes on by itself, for this reason.
+    /// It continues to serve, for this reason.
     Refused(String),
 }
 
-/// What the taking daemon answers. With braces: without them, a parser of the packet would let fields pass that it does not have.
+/// What the taking daemon answers. With braces: without them, a parser would accept fields that the packet does not have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// To `Prepare`: go on.
+    /// To `Prepare`: continue.
     Prepared {},
     /// To `End`: it is done. The sender serves, and the receiver never does again.
     Taken {},

@@ -8,18 +8,18 @@ use super::{Answer, Given, LineError, PREPARE_TIMEOUT, TAKE_TIMEOUT};
 /// What the taking daemon is to do next.
 #[derive(Debug, PartialEq, Eq)]
 pub enum TakingStep {
-    /// Report what is received, or what keeps it from that within so long.
+    /// Report what is received within this time, or what prevents that.
     Receive(Duration),
-    /// Take the packet just received, whose turn it is. `Prepare` is: make all that is needed to serve; `End`: have workers take all that came,
-    /// quiesced, and see that every queue is where the other daemon left it.
+    /// Take the packet just received, which is in turn. `Prepare`: make all that is needed to serve; `End`: have workers take all
+    /// that came, quiesced, and see that every queue is where the other daemon left it.
     Take,
-    /// Send this, within so long.
+    /// Send this, within this time.
     Send(Answer, Duration),
     /// Serve: the other daemon never does again.
     Serve,
-    /// Let go of everything, and tell the other daemon, which goes on.
+    /// Let go of everything, and notify the other daemon, which continues to serve.
     Refuse(String),
-    /// Let go of everything and start as after the death of a daemon: the other one is gone and had not handed over everything.
+    /// Let go of everything and start as after a daemon died: the other one is gone and had not handed over everything.
     Restart,
 }
 
@@ -45,7 +45,7 @@ pub struct Taking {
 }
 
 impl Taking {
-    /// The old daemon has given the line; it waits for requests in flight, and for hypervisors, so long each.
+    /// The old daemon has given the line; it waits this long each for requests in flight and for hypervisors.
     #[must_use]
     pub fn begin(timeout: Duration) -> (Self, TakingStep) {
         // The other one's timeouts, with hypervisors and then with requests in flight, end before this one.
@@ -88,7 +88,7 @@ impl Taking {
             Ok(Given::Refused(reason)) => return self.refuse(format!("the running daemon refuses: {reason}")),
             Ok(packet) => packet,
             Err(LineError::Ended) => {
-                // It is gone while its queues were quiesced, they are all here, and it has not taken them back.
+                // It ended while its queues were quiesced, they are all here, and it has not taken them back.
                 let has_all = replace(&mut self.stage, Stage::Over) == Stage::Doubting(true);
                 return if has_all { TakingStep::Serve } else { TakingStep::Restart };
             }

@@ -4,11 +4,11 @@ use std::os::fd::{AsFd, AsRawFd};
 
 /// Most groups a process can have (NGROUPS_MAX).
 const MAX_GROUPS: usize = 65536;
-/// Enough for nearly everybody.
+/// Enough for nearly all users.
 const USUAL_GROUPS: usize = 64;
 
-/// The supplementary groups that the peer of a Unix socket had when it connected (SO_PEERGROUPS, Linux 4.13). None if the kernel does
-/// not tell: then they do not count.
+/// The supplementary groups that the peer of a Unix socket had when it connected (SO_PEERGROUPS, Linux 4.13). None if the kernel
+/// does not say: then they do not count.
 pub(super) fn of_peer(socket: &impl AsFd) -> Vec<u32> {
     let mut groups = vec![0_u32; USUAL_GROUPS];
     for _ in 0..2 {

@@ -1,5 +1,5 @@
-//! Sessions over a Unix socket: accepts, receives, sends, and looks at the clock for the state machine of [`crate::session`]. One thread,
-//! never on the data path.
+//! Sessions over a Unix socket: accepts, receives, sends, and looks at the clock for the state machine of [`crate::session`]. One
+//! thread, never on the data path.
 
 mod groups;
 
@@ -29,7 +29,7 @@ const TOKEN_MAILBOX: u64 = u64::MAX - 1;
 
 /// Clients that connect to a listening socket.
 pub struct UnixTransport<E: Engine, H: Host<E>> {
-    /// How far they are.
+    /// Their state.
     pub sessions: Sessions<E, H>,
     sockets: HashMap<u64, Seqpacket>,
     epoll: OwnedFd,
@@ -72,8 +72,8 @@ impl<E: Engine, H: Host<E>> UnixTransport<E, H> {
         let _ = epoll::delete(&self.epoll, listener);
     }
 
-    /// Sleep until something happens, at most `longest`, and do what clients and workers ask for. Returns the owner's tokens that became
-    /// readable; an error is one of accepting.
+    /// Sleep until something happens, at most `longest`, and do what clients and workers ask for. Returns the owner's tokens that
+    /// became readable; an error is one of accepting.
     pub fn turn(&mut self, listener: impl AsFd, longest: Option<Duration>) -> (Vec<u64>, io::Result<()>) {
         let (mut tokens, mut accepted) = (Vec::new(), Ok(()));
         for token in self.wait(longest) {
@@ -139,7 +139,7 @@ impl<E: Engine, H: Host<E>> UnixTransport<E, H> {
         Ok(())
     }
 
-    /// Go on with a client that another process admitted.
+    /// Continue with a client that another process admitted.
     ///
     /// # Errors
     /// Its socket cannot be watched.
@@ -205,10 +205,10 @@ impl<E: Engine, H: Host<E>> UnixTransport<E, H> {
     }
 }
 
-/// Who connected.
+/// The credentials of the peer that connected.
 ///
 /// # Errors
-/// The kernel does not tell.
+/// The kernel does not report them.
 pub fn credentials_of(socket: &impl AsFd) -> io::Result<Credentials> {
     let peer = rustix::net::sockopt::socket_peercred(socket)?;
     let (pid, uid, gid) = (peer.pid.as_raw_nonzero().get(), peer.uid.as_raw(), peer.gid.as_raw());

@@ -1,19 +1,19 @@
 //! Requests of several steps: what follows when a step has ended.
 //!
 //! A step carries a *link*, a ticket that the engine keeps to itself, instead of the request's own ticket. When the engine
-//! would report a link, it does what was said to follow; that ends the request, or begins its next step.
+//! would report a link, it runs the continuation; that ends the request, or begins its next step.
 
 use super::stalled::Stalls;
 use super::{Engine, Job, Submitted};
 use crate::Ticket;
 
-/// What follows a step: told how it ended, it says how the request ended, or has begun the next step.
+/// What follows a step: from how it ended, it says how the request ended, or has begun the next step.
 type Then<J> = Box<dyn FnOnce(<J as Job>::Status, &mut Engine<J>) -> Submitted<<J as Job>::Status>>;
 
-/// Whose step it is, and what follows.
+/// The request of the step, and what follows.
 type Step<J> = (Ticket, Option<Then<J>>);
 
-/// The queue of links. A worker's queues are numbered from 0, and it never has so many.
+/// The queue of links. A worker's queues are numbered from 0 and never reach this number.
 const LINK_QUEUE: u32 = u32::MAX;
 
 /// What happens when a job has ended.
@@ -22,7 +22,7 @@ pub(super) struct Ended<J: Job> {
     steps: Vec<Option<Step<J>>>,
     free: Vec<usize>,
     links: Vec<(Ticket, J::Status)>,
-    /// Requests that are in flight for too long.
+    /// Requests that have been in flight for too long.
     pub(super) stalls: Stalls<J::Awaited>,
 }
 
@@ -103,7 +103,7 @@ impl<J: Job> Engine<J> {
         }
     }
 
-    /// Go on with the requests of which a step has ended; returns how many were reported to `finished`.
+    /// Continue the requests of which a step has ended; returns how many were reported to `finished`.
     #[cold]
     pub(super) fn continue_chains(&mut self, finished: &mut impl FnMut(Ticket, J::Status)) -> usize {
         let mut count = 0;

@@ -9,7 +9,7 @@ use io_uring::squeue::Entry;
 use io_uring::{opcode, types};
 use rustix::event::EventfdFlags;
 
-/// What jobs waited for and have now, added by whichever engine gave it up. One per engine, shared with what its jobs wait for.
+/// Locks that jobs waited for and have now, added by the engine that released them. One per engine, shared with the locks.
 #[derive(Debug)]
 pub struct Grants {
     /// Slot of the engine, and the name of what its job has now.
@@ -45,7 +45,7 @@ impl Grants {
     }
 }
 
-/// In place of a slot: the read that waits for the bell of [`Grants`].
+/// In place of a slot: the read that waits for the doorbell of [`Grants`].
 pub(super) const DOORBELL: u32 = u32::MAX;
 
 pub(super) struct HeldBack {
@@ -54,9 +54,9 @@ pub(super) struct HeldBack {
     for_lock: usize,
     /// Slots that wait for a buffer, oldest first.
     pub(super) for_buffer: VecDeque<u32>,
-    /// Where the kernel puts the bell's count. On the heap, so that it stays where the kernel is told to find it.
+    /// Where the kernel puts the doorbell's count. On the heap, so that its address does not change.
     count: Box<u64>,
-    /// The kernel has the read of the bell, or is about to be given it.
+    /// The kernel has the read of the doorbell, or is about to be given it.
     listens: bool,
 }
 
@@ -66,13 +66,13 @@ impl HeldBack {
         Ok(Self { grants, for_lock: 0, for_buffer: VecDeque::new(), count: Box::new(0), listens: false })
     }
 
-    /// One more waits for a lock. True if the bell must be listened to from now on.
+    /// One more waits for a lock. True if the doorbell must be read from now on.
     pub(super) const fn add(&mut self) -> bool {
         self.for_lock += 1;
         !std::mem::replace(&mut self.listens, true)
     }
 
-    /// The slots whose lock is held now.
+    /// The slots that hold their lock now.
     pub(super) fn take(&mut self) -> Vec<(u32, u32)> {
         if self.for_lock == 0 {
             return Vec::new();
@@ -86,13 +86,13 @@ impl HeldBack {
         granted
     }
 
-    /// The read of the bell has ended. True if it is wanted again.
+    /// The read of the doorbell has ended. True if it is wanted again.
     pub(super) const fn received(&mut self) -> bool {
         self.listens = self.for_lock > 0;
         self.listens
     }
 
-    /// End the read of the bell, if there is one.
+    /// End the read of the doorbell, if there is one.
     pub(super) fn stop(&self) {
         if self.listens {
             self.grants.ring();

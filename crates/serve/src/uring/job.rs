@@ -1,4 +1,4 @@
-//! What a service brings along for the engine: the work of one request.
+//! What a service provides for the engine: the work of one request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use super::{Buffers, Grants, Needs};
 /// The work of one request: one operation of the kernel after another. Its place in the engine is used again by the next.
 ///
 /// # Safety
-/// What an [`entry`](Self::entry) names stays open and in place, even when the job is moved, until [`advance`](Self::advance) gets its
-/// result or the engine is gone: descriptors, memory that is not the client's.
+/// What an [`entry`](Self::entry) names stays open and in place, even when the job is moved, until [`advance`](Self::advance)
+/// gets its result or the engine is gone: descriptors, memory that is not the client's.
 pub unsafe trait Job: Sized + 'static {
     /// How it ends.
     type Status: Copy;
-    /// What is told when it takes too long.
+    /// What is reported when it takes too long.
     type Awaited: Awaited;
     /// The engine did not begin it, or the kernel did not take it.
     const NOT_DONE: Self::Status;
@@ -48,11 +48,11 @@ pub unsafe trait Job: Sized + 'static {
     /// The engine ends, whatever the job waits for.
     fn abandon(&mut self, buffers: &mut Buffers, grants: &Arc<Grants>);
 
-    /// What the client waits for; `None`: nobody waits.
+    /// What the client waits for; `None`: no client waits.
     fn awaited(&self) -> Option<Self::Awaited>;
 }
 
-/// What became of a step.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress<S> {
     /// It was the last.
@@ -63,7 +63,7 @@ pub enum Progress<S> {
 
 /// What a client waits for, and where that is recorded if it takes too long.
 pub trait Awaited: 'static {
-    /// It is in flight for so long.
+    /// It has been in flight for this long.
     fn stalled(&self, age: Duration);
 
     /// It was, and has ended.

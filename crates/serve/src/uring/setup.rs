@@ -10,7 +10,7 @@ use rustix::io::Errno;
 /// What jobs need of the kernel.
 #[derive(Debug)]
 pub struct Needs {
-    /// Who needs it, for messages.
+    /// The users of it, for messages.
     pub users: &'static str,
     /// The operations, by name and number; the ring carries out no others. The engine itself needs read.
     pub operations: &'static [(&'static str, u8)],
@@ -48,7 +48,7 @@ pub(super) fn build(needs: &Needs, entries: u32) -> Result<IoUring, String> {
     Ok(ring)
 }
 
-/// What a filter of system calls forbids, a ring could do past it: ours can read and write what is open, and nothing can be
+/// A ring could bypass a filter of system calls: ours can only read and write what is open, and nothing can be
 /// registered with them any more.
 fn restrict(needs: &Needs, ring: &IoUring) -> io::Result<()> {
     let mut restrictions: Vec<Restriction> = needs.operations.iter().map(|(_, code)| Restriction::sqe_op(*code)).collect();

@@ -1,7 +1,7 @@
 //! Requests that are in flight for very long: recorded once each, and again when they end.
 //!
-//! Looking costs a request nothing: it carries the time at which it was taken anyway, and the worker asks the clock once in very many
-//! polls, or when it wakes up from a sleep that it limits for this.
+//! Looking costs a request nothing: it carries the time at which it was taken anyway, and the worker asks the clock once in very
+//! many polls, or when it wakes up from a sleep that it limits for this.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use fipsee_ring::clock;
 use super::Awaited;
 use crate::Ticket;
 
-/// By far longer than what is healthy takes.
+/// Far longer than a healthy request takes.
 const LIMIT: Duration = Duration::from_secs(30);
-/// Looks within the limit.
+/// Checks within the limit.
 const LOOKS: u32 = 8;
-/// The clock is asked once in so many polls.
+/// The clock is asked once in this many polls.
 const POLLS: u32 = 4096;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 
@@ -82,7 +82,7 @@ impl<A: Awaited> Drop for Stalls<A> {
     }
 }
 
-/// Nothing, for a request of which nobody knows when it was taken.
+/// Zero, if it is not known when the request was taken.
 pub(super) fn age_of(ticket: Ticket, now_ticks: u64) -> Duration {
     match ticket.started_ticks {
         0 => Duration::ZERO,

@@ -1,4 +1,4 @@
-//! A service on the runtime: it sends every message back. A new service needs no more than this.
+//! A service on the runtime: it sends every message back. A new service needs only this much.
 
 use std::any::Any;
 
@@ -12,8 +12,8 @@ pub(crate) const KEPT: u64 = 1 << 32;
 pub(crate) struct Echo {
     queue: ServerQueue,
     kept: Vec<Message>,
-    /// What is kept is to be answered when the worker asks for what is owed.
-    owes: bool,
+    /// What is kept is to be answered when the worker asks for what is deferred.
+    has_deferred: bool,
 }
 
 impl Queue<()> for Echo {
@@ -51,11 +51,11 @@ impl Queue<()> for Echo {
     }
 
     fn begin_deferred(&mut self, (): &mut ()) -> bool {
-        let owes = std::mem::take(&mut self.owes);
-        if owes {
+        let has_deferred = std::mem::take(&mut self.has_deferred);
+        if has_deferred {
             self.answer_kept();
         }
-        owes
+        has_deferred
     }
 
     fn saved_state(&mut self, _own: bool) -> Option<Box<dyn Any + Send>> {
@@ -65,7 +65,7 @@ impl Queue<()> for Echo {
 
 impl Echo {
     pub(crate) fn add(name: QueueName, queue: ServerQueue, added: Added) -> Command<()> {
-        let make = Box::new(|_| Ok(Box::new(Self { queue, kept: Vec::new(), owes: false }) as Box<dyn Queue<()>>));
+        let make = Box::new(|_| Ok(Box::new(Self { queue, kept: Vec::new(), has_deferred: false }) as Box<dyn Queue<()>>));
         Command::Add { name, make, added }
     }
 
@@ -75,7 +75,7 @@ impl Echo {
 
     pub(crate) fn keep_deferred(&mut self) {
         self.kept.push(Message::ZERO);
-        self.owes = true;
+        self.has_deferred = true;
     }
 
     pub(crate) fn answer_kept(&mut self) {

@@ -1,4 +1,4 @@
-//! From figures to choices: what is tried against what, and when it is taken.
+//! From figures to choices: which candidates are compared, and when one is taken.
 
 use std::io;
 
@@ -62,7 +62,7 @@ pub trait Measure {
     }
 }
 
-/// What became of one candidate.
+/// The result of one candidate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Trial {
     /// The field that was changed.
@@ -84,16 +84,16 @@ pub struct Decision {
 
 /// A candidate is taken if it takes at most this part of the time.
 pub(super) const TAKEN_BELOW: f64 = 0.95;
-/// And if no task that it touches takes longer than so many times as before.
+/// And if no task that it affects takes more than this many times as long as before.
 const LOSS_BELOW: f64 = 1.05;
-/// Turns at first; and so many more while the ratio is so close to the bar that they decide.
+/// Turns at first; and more at a time while the ratio is so close to the bar that they decide.
 const TURNS: [(usize, f64); 3] = [(5, f64::INFINITY), (11, 0.045), (21, 0.03)];
 
 /// Choose, starting from `prior`, which is kept where nothing is clearly better; `stores` are those that the CPU has.
 ///
 /// Each choice is made for itself, in the order in which one shows the other: a touch, for example, gains nothing in bursts while
-/// prefetching takes the lines away. How many requests are taken before the first answer is not among them: pieces as short as these
-/// do not show what it does to long runs of bursts.
+/// prefetching takes the lines away. How many requests are taken before the first answer is not among them: pieces as short as
+/// these do not show what it does to long runs of bursts.
 ///
 /// # Errors
 /// Whatever `measure` fails with.
@@ -116,7 +116,8 @@ pub fn decide(prior: Choices, stores: &[StoreVariant], measure: &mut impl Measur
     let others: Vec<_> = stores.iter().filter(|other| Some(**other) != store).map(|other| none.with_store(*other)).collect();
     made.attempt(&others, &bursts, &[Task::RoundTrip], measure)?;
 
-    // Who touches lone messages touches those of runs, too: then the loss at the one counts against the gain at the other.
+    // A reader that touches lone messages touches those of runs, too: then the loss at the one counts against the gain at the
+    // other.
     let (runs, tasks) = match made.choices.touch() {
         Some(Touch::Always) => (Touch::Never, &[Task::Stream, Task::Burst64, Task::RoundTrip][..]),
         Some(Touch::Runs) => (Touch::Never, &[Task::Stream, Task::Burst64][..]),
@@ -127,8 +128,8 @@ pub fn decide(prior: Choices, stores: &[StoreVariant], measure: &mut impl Measur
 }
 
 impl Decision {
-    /// Try `candidates` against what there is, by turns, at `tasks`, which decide, and at `guards`, which must not suffer. Take the
-    /// best if it is good enough.
+    /// Try `candidates` against what there is, by turns, at `tasks`, which decide, and at `guards`, which must not suffer. Take
+    /// the best if it is good enough.
     fn attempt(&mut self, candidates: &[Choices], tasks: &[Task], guards: &[Task], measure: &mut impl Measure) -> io::Result<()> {
         let all: Vec<Task> = tasks.iter().chain(guards).copied().collect();
         if candidates.is_empty() {
@@ -165,8 +166,8 @@ impl Decision {
     }
 }
 
-/// Measure `base` and all of `tried` once; the ratios of these to that. Every other turn goes the other way round: what comes first may be
-/// slower because it does.
+/// Measure `base` and all of `tried` once; the ratios of these to that. Every other turn goes the other way round: what comes
+/// first may be slower because it does.
 fn by_turns(base: Choices, tried: &[Choices], task: Task, turn: usize, measure: &mut impl Measure) -> io::Result<Vec<f64>> {
     let mut order: Vec<Choices> = std::iter::once(base).chain(tried.iter().copied()).collect();
     let is_reversed = turn % 2 == 1;

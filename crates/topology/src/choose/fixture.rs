@@ -34,7 +34,7 @@ pub(super) const ANSWERS_START: u32 = 21;
 /// Slots from one turn's start to the next: some 0.38 of the ring (the golden section), and odd.
 const START_STEP: u32 = 25;
 
-/// After so long ratios that are close get no more turns: by the pieces' own time, which other load does not make longer,
+/// After this long, ratios that are close get no more turns: by the pieces' own time, which other load does not make longer,
 const MORE_TURNS_WITHIN: Duration = Duration::from_millis(5);
 /// or by the clock, on a machine with other load.
 const MORE_TURNS_UNTIL: Duration = Duration::from_millis(200);
@@ -99,12 +99,12 @@ impl Rings {
     }
 }
 
-/// Where position `position` of a ring that began at slot 0 stands.
+/// The cursor at `position` of a ring that began at slot 0.
 pub(super) fn cursor(position: u32, slots: u32) -> Cursor {
     Cursor::at(position % slots, position / slots + 1)
 }
 
-/// Waits for the other side by looking, and gives up at last.
+/// Waits for the other side by polling, and gives up in the end.
 pub(super) struct Idle<'a> {
     looks: u32,
     since: Option<Instant>,
@@ -164,7 +164,7 @@ impl Fixture<'_> {
         given.map(|_| ()).map_err(|_| other_side::ended())
     }
 
-    /// The second side has done what it was told: nobody looks at the rings.
+    /// Wait until the second side has carried out its order and no longer looks at the rings.
     fn await_done(&mut self) -> io::Result<()> {
         while self.orders.done.0.load(Ordering::Acquire) != self.number {
             self.caller.idle.step()?;
@@ -251,7 +251,7 @@ fn carry_out(orders: &Orders, rings: &Rings, cpu: usize) -> io::Result<()> {
     }
 }
 
-/// Have `work` done with a rig between two CPUs, the first of which calls.
+/// Run `work` with a fixture between two CPUs, the first of which calls.
 pub(super) fn run<T: Send>(pair: (usize, usize), work: impl FnOnce(&mut Fixture<'_>) -> io::Result<T> + Send) -> io::Result<T> {
     let (orders, rings) = (Orders::default(), Rings::new()?);
     let end = || orders.number.0.store(ENDED, Ordering::Release);
@@ -261,9 +261,9 @@ pub(super) fn run<T: Send>(pair: (usize, usize), work: impl FnOnce(&mut Fixture<
         let second = start(pair.1).spawn_scoped(scope, move || carry_out(orders, rings, pair.1).inspect_err(|_| end()));
         let first = start(pair.0).spawn_scoped(scope, move || {
             let idle = Idle { looks: 0, since: None, orders, cpu: pair.0 };
-            let mut rig =
+            let mut fixture =
                 Fixture { orders, number: 0, caller: Caller::new(rings, idle), started: Instant::now(), spent_ticks: 0.0 };
-            let outcome = bind(pair.0).and_then(|()| work(&mut rig));
+            let outcome = bind(pair.0).and_then(|()| work(&mut fixture));
             end();
             outcome
         });
@@ -275,7 +275,7 @@ pub(super) fn run<T: Send>(pair: (usize, usize), work: impl FnOnce(&mut Fixture<
         let second = second.inspect_err(|_| end()).and_then(|thread| thread.join().unwrap_or_else(|_| Err(panicked())));
         (first, second)
     });
-    // The one that failed says why; the other only that it was told to stop.
+    // The one that failed says why; the other only that it was to stop.
     match (first, second) {
         (Ok(value), Ok(())) => Ok(value),
         (Ok(_), Err(error)) | (Err(error), Ok(())) => Err(error),

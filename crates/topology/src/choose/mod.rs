@@ -1,8 +1,8 @@
 //! The choices of the ring's hot path ([`fipsee_ring::tuning`]), made by measurement between two CPUs.
 //!
 //! Which of them are best depends on the CPU and on how far the two are apart, and families of CPUs differ so much that none is a
-//! prior for another (docs/how-fast.md, docs/decisions/0027-choices-by-measurement.md). So two pinned threads pass messages through
-//! the ring of this workspace, candidate and present choice by turns, and [`decide()`] keeps what is clearly faster.
+//! prior for another (docs/how-fast.md, docs/decisions/0027-choices-by-measurement.md). So two pinned threads pass messages
+//! through the ring of this workspace, candidate and present choice by turns, and [`decide()`] keeps what is clearly faster.
 //!
 //! - What is timed are windows of a few exchanges; a piece of measurement is the median of its windows, so that it survives
 //!   interrupts and other load.
@@ -29,7 +29,7 @@ use crate::machine::{Distance, Machine};
 use crate::matrix::Matrix;
 use crate::plan::Plan;
 
-/// A word bounced on one line between two threads of one core is back within so many nanoseconds, from another core it is not:
+/// A word bounced on one line between two threads of one core is back within this many nanoseconds, from another core it is not:
 /// siblings were seen to take 27 to 44, the nearest cores 54 and more. In between measuring is harmless: it finds no difference.
 pub const ONE_CORE_NS: f64 = 35.0;
 
@@ -66,7 +66,7 @@ pub fn of_family() -> Choices {
     Tuning::default().to_choices()
 }
 
-/// Has anybody measured a CPU of this family, so that its choices are more than a guess?
+/// Was a CPU of this family measured, so that its choices are more than a guess?
 #[must_use]
 pub fn is_family_known(vendor: &[u8; 12], family: u32, model: u32) -> bool {
     let by_table = Tuning::for_family(vendor, family, model) != Tuning::usual();
@@ -85,14 +85,14 @@ pub fn stores() -> Vec<StoreVariant> {
 /// Choose between two CPUs, the first of which calls. `prior` is kept where nothing else is clearly better.
 ///
 /// # Errors
-/// A thread cannot be started or bound, memory is missing, a CPU is so busy that nothing was heard of it for seconds, or a message
+/// A thread cannot be started or bound, memory is missing, a CPU is so busy that it did not answer for seconds, or a message
 /// was not what was sent.
 pub fn choose(pair: (usize, usize), prior: Choices) -> io::Result<Chosen> {
-    fixture::run(pair, |rig| {
+    fixture::run(pair, |fixture| {
         let started = Instant::now();
-        let before = rig.floor()?;
-        let decision = if is_one_core(before) { None } else { Some(decide(prior, &stores(), rig)?) };
-        let after = rig.floor()?;
+        let before = fixture.floor()?;
+        let decision = if is_one_core(before) { None } else { Some(decide(prior, &stores(), fixture)?) };
+        let after = fixture.floor()?;
         let milliseconds = started.elapsed().as_secs_f64() * 1e3;
         let floor_ticks = [before, after];
         // A virtual machine may be moved meanwhile: nothing that was found on one core holds for two.
@@ -117,21 +117,21 @@ pub type Round = ([f64; 2], Vec<BTreeMap<Task, f64>>);
 /// # Errors
 /// As [`choose`].
 pub fn compare(pair: (usize, usize), all: &[Choices], rounds: usize) -> io::Result<Vec<Round>> {
-    fixture::run(pair, |rig| {
+    fixture::run(pair, |fixture| {
         let mut found = Vec::with_capacity(rounds);
         for round in 0..rounds {
-            let before = rig.floor()?;
+            let before = fixture.floor()?;
             let mut figures = vec![BTreeMap::new(); all.len()];
             for task in Task::ALL {
-                // Each comes first in one of so many rounds.
+                // Each comes first in one round of `all.len()`.
                 for (index, _) in all.iter().enumerate() {
                     let index = (index + round) % all.len();
                     if let (Some(choices), Some(figures)) = (all.get(index), figures.get_mut(index)) {
-                        figures.insert(task, rig.measure(*choices, task, round)?);
+                        figures.insert(task, fixture.measure(*choices, task, round)?);
                     }
                 }
             }
-            found.push(([before, rig.floor()?], figures));
+            found.push(([before, fixture.floor()?], figures));
         }
         Ok(found)
     })
@@ -172,14 +172,14 @@ pub fn choose_all(machine: &Machine, matrix: Option<&Matrix>, earlier: &ByDistan
     Ok(chosen)
 }
 
-/// What a worker on `cpu`, if it is bound, should use with clients on `clients`, best first: the choices of the class of the first such
-/// pair. Without a pair, those that all classes have in common; `None` if there is no such thing.
+/// What a worker on `cpu`, if it is bound, should use with clients on `clients`, best first: the choices of the class of the
+/// first such pair. Without a pair, those that all classes have in common; `None` if there is no such thing.
 #[must_use]
 pub fn for_clients<'a>(machine: &Machine, cpu: Option<usize>, clients: &[usize], chosen: &'a ByDistance) -> Option<&'a Chosen> {
     if let (Some(cpu), Some(client)) = (cpu, clients.first()) {
         return chosen.get(&machine.distance(cpu, *client));
     }
-    // Nobody is kept on one core without being bound there.
+    // Without being bound, no thread stays on one core.
     let mut between_cores = chosen.iter().filter(|(distance, _)| **distance != Distance::SameCore).map(|(_, chosen)| chosen);
     let first = between_cores.next()?;
     between_cores.all(|other| other.choices == first.choices).then_some(first)

@@ -16,9 +16,9 @@ use crate::matrix::{median, to_f64};
 const MOST: usize = CALL_SLOTS as usize;
 /// Messages of a stream published together, with one look at the doorbell.
 const STREAM_BATCH: usize = 16;
-/// A stream's reader gives back all that it has after so many empty looks.
+/// A stream's reader gives back all that it has after this many empty looks.
 const LOOKS_PER_RELEASE: u32 = 64;
-/// Bounces that are not counted, and windows of so many that are.
+/// Bounces that are not counted, and the length and number of the windows that are.
 const BOUNCES_PER_WINDOW: u32 = 16;
 const BOUNCE_WINDOWS: u32 = 16;
 const BOUNCE_WARM_WINDOWS: u32 = 4;
@@ -119,8 +119,8 @@ impl<'a> Caller<'a> {
         Self { rings, idle, calls: 0, streamed: [0; STREAM_SLOTS.len()], ends: Vec::new() }
     }
 
-    /// Let calls go on at slot `start`, some laps later: far apart, bursts take up to twice as long from some starts as from others,
-    /// and what is compared must begin at the same.
+    /// Let calls go on at slot `start`, some laps later: far apart, bursts take up to twice as long from some starts as from
+    /// others, and what is compared must begin at the same.
     pub(super) const fn start_calls_at(&mut self, start: u32) {
         self.calls = self.calls.next_multiple_of(CALL_SLOTS) + CALL_SLOTS + start;
     }
@@ -177,7 +177,7 @@ impl<'a> Caller<'a> {
                     idle.step()?;
                 } else {
                     idle.reset();
-                    // Nobody sleeps; the full fence is part of what a batch costs.
+                    // No reader sleeps; the full fence is part of what a batch costs.
                     let _ = writer.reader_needs_doorbell();
                 }
             }
@@ -286,7 +286,7 @@ fn serve(side: &mut Caller<'_>, course: Course, tuning: &Tuning) -> io::Result<(
                     break;
                 }
                 count += 1;
-                // Whoever calls and waits has nothing more there: to look costs a line transfer.
+                // A caller that waits has nothing more there: to look costs a line transfer.
                 if course.messages == 1 {
                     break;
                 }

@@ -2,7 +2,7 @@
 //!
 //! The rules, in order of weight (docs/decisions/0010-placement.md):
 //!
-//! 1. A CPU remains for clients; on one CPU nobody is bound.
+//! 1. A CPU remains for clients; on one CPU no thread is bound.
 //! 2. No two pollers on one core while another core is free.
 //! 3. CPU 0 polls last: the machine's own interrupts land there.
 //! 4. Fast cores before slow ones.
@@ -36,7 +36,7 @@ pub struct Plan {
     pub pollers: Vec<Poller>,
     /// Workers that were asked for and have no CPU of their own.
     pub unbound_count: usize,
-    /// Should anybody poll? Not on a machine with one CPU, where a thread that polls keeps its peer from running.
+    /// Should threads poll? Not on a machine with one CPU, where a thread that polls keeps its peer from running.
     pub polls: bool,
     /// What the user should know.
     pub warnings: Vec<String>,
@@ -49,8 +49,8 @@ impl Plan {
         let polls = machine.cpus.len() > 1;
         if machine.usable.len() < 2 {
             let why = match machine.usable.as_slice() {
-                _ if !polls => "this machine has one CPU: nobody is bound to it, and nobody polls".to_owned(),
-                [cpu] => format!("only CPU {cpu} may be used: nobody is bound, everything runs there"),
+                _ if !polls => "this machine has one CPU: no thread is bound to it, and none polls".to_owned(),
+                [cpu] => format!("only CPU {cpu} may be used: no thread is bound, everything runs there"),
                 _ => "there is no CPU that threads can be bound to".to_owned(),
             };
             return Self { unbound_count: worker_count, polls, warnings: vec![why], ..Self::default() };
@@ -75,8 +75,8 @@ impl Plan {
     }
 }
 
-/// Where a client of the poller on `worker_cpu` should run, best first. CPUs of `taken`, where other pollers and clients are, come
-/// into it only when there are no others.
+/// Where a client of the poller on `worker_cpu` should run, best first. CPUs of `taken`, where other pollers and clients are,
+/// come into it only when there are no others.
 #[must_use]
 pub fn clients_of(machine: &Machine, matrix: Option<&Matrix>, worker_cpu: usize, taken: &[usize]) -> Vec<usize> {
     let view = View::new(machine, matrix);

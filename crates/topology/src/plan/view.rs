@@ -9,8 +9,8 @@ use crate::matrix::{Kind, Matrix, kind_of, median, to_f64};
 /// The other thread of a poller's core is for its client if a message costs at most this part of what it costs from the nearest
 /// other core. Two busy threads of one core slow each other to little more than a half: the shorter way must be worth that.
 const SIBLING_PART: f64 = 0.5;
-/// A line that comes from another thread of the same core does not move: taking it costs less than so many times as much as taking
-/// one's own. From the nearest other core it costs four times as much or more.
+/// A line that comes from another thread of the same core does not move: taking it costs less than this many times as much as
+/// taking one's own. From the nearest other core it costs four times as much or more.
 const SAME_CORE_FACTOR: f64 = 2.0;
 /// Threads that the kernel calls siblings are not if their link costs at least this part of the cheapest between cores.
 const OTHER_CORE_PART: f64 = 0.8;
@@ -83,9 +83,9 @@ impl<'a> View<'a> {
                 format!("{}{}", named.join(", "), if more > 0 { format!(" and {more} more pairs") } else { String::new() })
             })
         };
-        let (told_one, told_two): (Vec<_>, Vec<_>) = self.pairs().partition(|(a, b)| a.core == b.core);
-        let two = pair_words(told_one.into_iter().filter(|(a, b)| !self.is_same_core(a, b)).collect());
-        let one = pair_words(told_two.into_iter().filter(|(a, b)| self.is_same_core(a, b)).collect());
+        let (kernel_one, kernel_two): (Vec<_>, Vec<_>) = self.pairs().partition(|(a, b)| a.core == b.core);
+        let two = pair_words(kernel_one.into_iter().filter(|(a, b)| !self.is_same_core(a, b)).collect());
+        let one = pair_words(kernel_two.into_iter().filter(|(a, b)| self.is_same_core(a, b)).collect());
         let two = two.map(|pairs| format!("the kernel calls CPUs {pairs} threads of one core, yet lines move between them as between cores: taken as cores of their own"));
         let one = one.map(|pairs| format!("the kernel puts CPUs {pairs} on different cores, yet lines need not move between them: taken as threads of one core"));
         let medians =
@@ -102,7 +102,7 @@ impl<'a> View<'a> {
         two.into_iter().chain(one).chain(inverted).collect()
     }
 
-    /// How much speaks against `cpu` as the next poller after `chosen`.
+    /// The cost of `cpu` as the next poller after `chosen`.
     pub(super) fn weight(&self, cpu: &Cpu, chosen: &[&Cpu]) -> Weight {
         let flag = |is_set| if is_set { 1.0 } else { 0.0 };
         let share = |key: fn(&Cpu) -> Option<usize>| {
@@ -125,7 +125,7 @@ impl<'a> View<'a> {
         ]
     }
 
-    /// Costs on a scale where what is the same is the same.
+    /// Costs on a scale on which costs within the error are equal.
     fn step(&self, ticks: f64) -> f64 {
         self.cheapest_ticks.map_or(0.0, |cheapest| ((ticks / cheapest).ln() / SAME_FACTOR.ln()).round())
     }

@@ -135,7 +135,7 @@ pub(crate) fn matrix(machine: &Machine, ticks: impl Fn(usize, usize) -> f64) -> 
     Matrix::new(2_000_000_000, Some(22.0), costs)
 }
 
-/// What would be measured if the kernel tells the truth.
+/// What would be measured if the kernel's figures are true.
 pub(crate) fn usual_matrix(machine: &Machine) -> Matrix {
     matrix(machine, |from, to| usual_ticks(machine.distance(from, to)))
 }

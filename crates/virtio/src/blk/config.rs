@@ -1,4 +1,4 @@
-//! What a virtio-blk device tells its driver: feature bits and configuration space.
+//! What a virtio-blk device shows its driver: feature bits and configuration space.
 
 use fipsee_block::wire::{
     BlockInfo, CAPABILITY_DISCARD, CAPABILITY_FLUSH, CAPABILITY_WRITE, CAPABILITY_WRITE_ZEROES, MAX_INDIRECT_ENTRIES,
@@ -14,13 +14,13 @@ use crate::core::{FEATURES, bit};
 
 /// Bytes of the configuration space.
 pub const SPACE_BYTES: usize = size_of::<Space>();
-/// Where the cache mode stands in it, the one field that a driver writes.
+/// Offset of the cache mode, the only field that a driver writes.
 pub const WRITEBACK_OFFSET: usize = core::mem::offset_of!(Space, writeback);
 /// Segments of one discard. All of them together may be as long as one discard of the disk.
 pub const MAX_DISCARD_SEGMENTS: u32 = 4;
 /// Segments of one write-zeroes.
 pub const MAX_WRITE_ZEROES_SEGMENTS: u32 = 1;
-/// Data segments of one request: with header and status they fit a queue of 128, the smallest that hypervisors choose.
+/// Data segments of one request: with header and status they fit a queue of 128, the smallest size that hypervisors choose.
 const MAX_SEGMENTS: u32 = 126;
 /// A segment of a guest is a page at least.
 const MIN_SEGMENT_BYTES: u32 = 4096;
@@ -40,7 +40,7 @@ pub fn features(info: &BlockInfo, read_only: bool) -> u64 {
     if read_only || !info.can(CAPABILITY_WRITE) {
         return features | bit(VIRTIO_BLK_F_RO);
     }
-    // A disk whose longest range is shorter than its segments together has no length to tell.
+    // A disk whose longest range is shorter than its segments together has no length to report.
     if info.can(CAPABILITY_DISCARD) && info.max_range_sectors / MAX_DISCARD_SEGMENTS > 0 {
         features |= bit(VIRTIO_BLK_F_DISCARD);
     }
@@ -50,7 +50,7 @@ pub fn features(info: &BlockInfo, read_only: bool) -> u64 {
     features
 }
 
-/// Most data segments of a request, and most bytes of one: what fits them all fits a transfer of the disk.
+/// Most data segments of a request, and most bytes of one: a request within these limits fits a transfer of the disk.
 fn segments(info: &BlockInfo) -> (u32, u32) {
     let entries = u32::try_from(MAX_INDIRECT_ENTRIES).unwrap_or(u32::MAX);
     let count = MAX_SEGMENTS.min(info.max_segments).min(entries).min(info.max_transfer_bytes / MIN_SEGMENT_BYTES).max(1);
@@ -60,7 +60,7 @@ fn segments(info: &BlockInfo) -> (u32, u32) {
 }
 
 fipsee_ring::wire_structures! {
-    /// `struct virtio_blk_config` up to the fields of write-zeroes, whose length is no multiple of 8.
+    /// `struct virtio_blk_config` up to the fields of write-zeroes, whose length is not a multiple of 8.
     pub Space: 60 {
         0 capacity: U64, 8 size_max: u32, 12 seg_max: u32, 16 geometry: [u8; 4], 20 blk_size: u32, 24 physical_block_exp: u8,
         25 alignment_offset: u8, 26 min_io_size: u16, 28 opt_io_size: u32, 32 writeback: u8, 33 unused0: u8, 34 num_queues: u16,
@@ -77,7 +77,7 @@ pub fn space(info: &BlockInfo, num_queues: u16, writeback: bool) -> [u8; SPACE_B
     let optimal_blocks = blocks_of(info.optimal_bytes).max(1);
     let block_sectors = info.block_bytes >> 9;
     let whole_blocks = |sectors: u32| sectors / block_sectors * block_sectors;
-    // Logical blocks in a physical one, as a power of two: a page at most, more confuses what makes file systems.
+    // Logical blocks in a physical one, as a power of two: a page at most, larger ones confuse mkfs programs.
     let physical_blocks = optimal_blocks.min(blocks_of(MIN_SEGMENT_BYTES)).max(1);
     zerocopy::transmute!(Space {
         capacity: info.sector_count.into(),
@@ -94,7 +94,7 @@ pub fn space(info: &BlockInfo, num_queues: u16, writeback: bool) -> [u8; SPACE_B
         discard_sector_alignment: block_sectors,
         max_write_zeroes_sectors: whole_blocks(info.max_range_sectors),
         max_write_zeroes_seg: MAX_WRITE_ZEROES_SEGMENTS,
-        // With UNMAP, blocks may be given back.
+        // With UNMAP, blocks may be deallocated.
         write_zeroes_may_unmap: 1,
         ..FromZeros::new_zeroed()
     })
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_of_the_space_stands_where_virtio_has_it() {
+    fn every_field_of_the_space_is_at_its_virtio_offset() {
         let bytes = space(&info(), 3, true);
         let number = |offset: usize, length: usize| {
             bytes[offset..offset + length].iter().rev().fold(0_u64, |value, byte| value << 8 | u64::from(*byte))

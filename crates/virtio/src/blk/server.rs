@@ -1,5 +1,5 @@
-//! One virtqueue of a vhost-user-blk device, and the ring beside it while its guest is attached, as a worker serves them: by one thread,
-//! woken by one eventfd (docs/decisions/0014-in-band-upgrade.md). The counterpart of `fipsee_block::server::QueueServer`.
+//! One virtqueue of a vhost-user-blk device, and the ring beside it while its guest is attached, as a worker serves them: by one
+//! thread, woken by one eventfd (docs/decisions/0014-in-band-upgrade.md). The counterpart of `fipsee_block::server::QueueServer`.
 
 mod rare;
 mod ring;
@@ -33,53 +33,53 @@ use crate::core::{DeviceQueue, DeviceQueueSetup, RingAddresses, VirtqueueState};
 /// Bytes of a serial number, as GET_ID answers it.
 pub const SERIAL_BYTES: usize = 20;
 
-/// What a virtqueue is served with.
+/// The parameters of a virtqueue.
 #[derive(Debug)]
 pub struct VirtqueueSetup {
-    /// The queue, whatever the device.
+    /// The part of the queue common to all devices.
     pub queue: DeviceQueueSetup,
     /// The disk's description.
     pub info: BlockInfo,
     /// Refuse writes?
     pub read_only: bool,
-    /// The device's cache mode (CONFIG_WCE): false, every write is durable before it is answered.
+    /// The device's cache mode (CONFIG_WCE): false, every write is durable before it is completed.
     pub writeback: Arc<AtomicBool>,
     /// The serial number that GET_ID answers, at most 20 bytes.
     pub serial: String,
-    /// Where the queue counts what it does.
+    /// Its counters.
     pub counters: Arc<QueueCounters>,
 }
 
-/// Answers the questions that concern a device as a whole.
+/// Handles the upgrade requests that concern a device as a whole.
 pub trait Device: Debug + Send {
-    /// Answer later, by [`VirtqueueServer::answer_question`] of the queue that this belongs to.
+    /// Reply later, by [`VirtqueueServer::answer_question`] of the same queue.
     fn asked(&mut self, token: UpgradeToken, upgrade_request: UpgradeRequest);
 
-    /// The queue is served no more, for this reason; once.
+    /// The queue is no longer served, for this reason. Called once.
     fn broke(&mut self, reason: &str);
 }
 
-/// Where a virtqueue stands, with its ring.
+/// State of a virtqueue and its ring.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceQueueState {
-    /// The virtqueue. A bell that the guest has parked is among what was taken and not answered.
+    /// The virtqueue. A pending doorbell request is among the chains taken and not answered.
     pub virtqueue: VirtqueueState,
-    /// The ring beside it, if its guest is attached.
+    /// The ring beside it, if the guest is attached.
     pub ring: Option<GuestRingState>,
 }
 
-/// Where a ring in guest memory stands.
+/// State of a ring in guest memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuestRingState {
     /// Its number in the attachment.
     pub queue: u16,
-    /// Rung while no bell was parked.
+    /// Rung while no doorbell request was pending.
     pub kept: bool,
     /// As for any ring.
     pub state: QueueState,
 }
 
-/// What belongs to a chain that was taken and is not answered.
+/// State of a chain that was taken and is not answered.
 #[derive(Debug)]
 struct Job {
     place: StatusAddress,
@@ -87,21 +87,21 @@ struct Job {
     parts: u32,
     /// The first status that is not ok.
     status: Status,
-    /// The disk cannot make writes durable by themselves: flush after this one.
+    /// The disk has no FUA: flush after this write.
     then_flush: bool,
-    /// What the disk writes, to be logged; or where the reply to a question goes.
+    /// Memory that the disk writes, to be logged; or memory for the reply to an upgrade request.
     written: Vec<Piece>,
-    /// A question that waits for its answer, by its number.
+    /// A pending upgrade request, by its number.
     upgrade_request: Option<u32>,
 }
 
-/// Where a request's status goes and what the guest is told.
+/// Address of a request's status byte, and the used length reported to the guest.
 #[derive(Clone, Copy, Debug)]
 struct StatusAddress {
     head: u16,
     address: u64,
     place: NonNull<u8>,
-    /// Bytes written from the beginning of the writable part on, if all goes well, and otherwise.
+    /// Bytes written from the start of the writable part, on success and on failure.
     used_bytes: u32,
     failed_bytes: u32,
 }
@@ -110,10 +110,10 @@ struct StatusAddress {
 #[derive(Debug)]
 pub struct VirtqueueServer {
     id: u32,
-    /// The queue, whatever the device.
+    /// The part of the queue common to all devices.
     pub queue: DeviceQueue,
     ring: Option<Ring>,
-    /// None: questions are unsupported.
+    /// None: upgrade requests are unsupported.
     device: Option<Box<dyn Device>>,
     spans: Vec<Span>,
     info: BlockInfo,
@@ -121,13 +121,13 @@ pub struct VirtqueueServer {
     read_only: bool,
     writeback: Arc<AtomicBool>,
     serial: [u8; SERIAL_BYTES],
-    /// By head: what the queue holds.
+    /// By head: the chains that the queue holds.
     jobs: Vec<Job>,
     /// Operations that the disk works on.
     operations: u32,
     /// There is something to be taken again, or in `deferred_flushes`.
     needs_care: bool,
-    /// Heads of writes that are done and must be flushed.
+    /// Heads of writes that are done and need a flush.
     deferred_flushes: Vec<u16>,
     unanswered: u32,
     upgrade_requests: u32,
@@ -141,19 +141,19 @@ pub struct VirtqueueServer {
 unsafe impl Send for VirtqueueServer {}
 
 impl VirtqueueServer {
-    /// Serve a virtqueue, whose requests the worker knows as `id`. Questions that concern more than this queue go to `device`.
+    /// Serve a virtqueue, whose requests the worker knows as `id`. Upgrade requests that concern the whole device go to `device`.
     ///
     /// # Errors
-    /// A ring lies outside the guest's memory, or is misaligned; a descriptor is no eventfd.
+    /// A ring is outside the guest's memory, or is misaligned; a descriptor is not an eventfd.
     pub fn new(id: u32, setup: VirtqueueSetup, device: Option<Box<dyn Device>>) -> Result<Self, String> {
         Self::over(id, setup, device, DeviceQueue::new)
     }
 
-    /// Go on as another server left off. Nothing is written to memory of the guest or the inflight area before the first visit, so that the
-    /// other one may go on after all. `grant`: the ring, if there is one.
+    /// Continue where another server left off. Nothing is written to memory of the guest or the inflight area before the first
+    /// visit, so that the other server may still continue. `grant`: the ring, if there is one.
     ///
     /// # Errors
-    /// As [`new`](Self::new); and a queue or ring cannot stand there, or the ring is missing.
+    /// As [`new`](Self::new); and the state of the queue or ring is impossible, or the ring is missing.
     pub fn resume(
         id: u32,
         setup: VirtqueueSetup,
@@ -170,7 +170,7 @@ impl VirtqueueServer {
         };
         let QueueState { request, completion, .. } = ring.state;
         if request.index() >= grant.entry.request_slots || completion.index() >= grant.entry.completion_slots {
-            return Err("its ring stands outside itself".to_owned());
+            return Err("the positions of its ring are outside the ring".to_owned());
         }
         server.attach_at(grant, (request, completion));
         if let Some(resumed) = &mut server.ring {
@@ -221,7 +221,7 @@ impl VirtqueueServer {
         })
     }
 
-    /// Where it stands; `None` while requests are in flight, or the device is about to end the attachment.
+    /// Its state; `None` while requests are in flight, or the device is about to end the attachment.
     #[must_use]
     pub fn state(&self) -> Option<DeviceQueueState> {
         if self.in_flight() > 0 {
@@ -234,16 +234,16 @@ impl VirtqueueServer {
         Some(DeviceQueueState { virtqueue: self.queue.state()?, ring })
     }
 
-    /// Requests that the disk works on, or that wait for a flush. Questions that wait for an answer are not among them.
+    /// Requests that the disk works on, or that wait for a flush. Pending upgrade requests are not counted.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
-        // Of a queue that is over nothing is flushed: the blocks were written and nobody was told.
-        let owed = if self.queue.is_over() { 0 } else { self.deferred_flushes.len() };
+        // A queue that is over flushes nothing: the blocks were written, and no completion was sent.
+        let deferred = if self.queue.is_over() { 0 } else { self.deferred_flushes.len() };
         let on_ring = self.ring.as_ref().map_or(0, |ring| ring.server.in_flight());
-        self.operations + u32::try_from(owed).unwrap_or(0) + on_ring
+        self.operations + u32::try_from(deferred).unwrap_or(0) + on_ring
     }
 
-    /// Questions that wait for an answer.
+    /// Pending upgrade requests.
     #[must_use]
     pub const fn unanswered(&self) -> u32 {
         self.unanswered
@@ -260,7 +260,7 @@ impl VirtqueueServer {
     /// Ask for kicks, then look once more: is there work after all?
     #[must_use = "sleeping while work remains loses a kick"]
     pub fn arm_and_work_remains(&mut self) -> bool {
-        // What is served no more needs no kicks.
+        // A queue that is no longer served needs no kicks.
         if self.queue.is_over() {
             return false;
         }
@@ -280,7 +280,7 @@ impl VirtqueueServer {
         self.queue.ring.is_armed && ring.is_none_or(|ring| ring.server.queue.requests.is_armed())
     }
 
-    /// We are awake: kicks are not needed, and none is outstanding.
+    /// The worker is awake: kicks are not needed, and none is outstanding.
     pub fn doorbell_rang(&mut self) {
         if let Some(ring) = &mut self.ring {
             ring.server.queue.requests.disarm();
@@ -299,8 +299,8 @@ impl VirtqueueServer {
         }
     }
 
-    /// Log, or stop logging, the pages that are written from now on; and those of requests in flight. The ring has to have been
-    /// [left](Self::leave): nothing is written but itself.
+    /// Log, or stop logging, the pages that are written from now on; and those of requests in flight. The ring must have been
+    /// [left](Self::leave).
     pub fn set_log(&mut self, log: Option<Arc<DirtyLog>>, used_log_address: Option<u64>) {
         if let Some(ring) = &mut self.ring {
             ring.log.clone_from(&log);
@@ -309,11 +309,11 @@ impl VirtqueueServer {
         self.queue.set_log(log, used_log_address);
     }
 
-    /// Go on in other memory, where the rings lie at these addresses. Nothing may be in flight; questions go on waiting. A ring that is not
-    /// there ends: the device has seen to it before.
+    /// Continue in other memory, with the rings at these addresses. Nothing may be in flight; upgrade requests stay pending. A
+    /// ring that is missing there ends: the device handled it before.
     ///
     /// # Errors
-    /// The virtqueue does not lie in it, or requests are in flight. It is as it was, in the old memory.
+    /// The virtqueue is not in it, or requests are in flight. The server is unchanged, in the old memory.
     pub fn set_memory(&mut self, memory: Arc<GuestMemory>, rings: RingAddresses) -> Result<(), String> {
         match self.in_flight() {
             0 => self.publish(),
@@ -328,7 +328,7 @@ impl VirtqueueServer {
         self.queue.set_memory(memory, rings)
     }
 
-    /// The queue is idle and goes, with its ring: the index of the next available entry, for GET_VRING_BASE.
+    /// The queue is idle and is removed, with its ring: returns the index of the next available entry, for GET_VRING_BASE.
     #[must_use]
     pub fn stop(mut self) -> u16 {
         self.publish();
@@ -345,7 +345,7 @@ impl VirtqueueServer {
         if self.queue.has(VIRTIO_BLK_F_CONFIG_WCE) {
             !self.writeback.load(Ordering::Relaxed)
         } else {
-            // Who cannot flush relies on every write.
+            // A driver that cannot flush relies on every write.
             !self.queue.has(VIRTIO_BLK_F_FLUSH)
         }
     }
@@ -357,17 +357,17 @@ pub struct GuestDiskQueue {
     /// The virtqueue.
     pub queue: VirtqueueServer,
     disk: Arc<AnyDisk>,
-    fault_is_told: bool,
+    fault_is_reported: bool,
 }
 
 impl GuestDiskQueue {
     /// Serve `disk`.
     #[must_use]
     pub const fn new(queue: VirtqueueServer, disk: Arc<AnyDisk>) -> Self {
-        Self { queue, disk, fault_is_told: false }
+        Self { queue, disk, fault_is_reported: false }
     }
 
-    /// The size of `disk` changed, which may be another.
+    /// The size of `disk` changed; it may be a disk of another queue.
     pub fn announce_resize(&mut self, disk: &Arc<AnyDisk>, info: &BlockInfo) {
         if Arc::ptr_eq(&self.disk, disk) {
             self.queue.set_info(info);
@@ -387,9 +387,9 @@ impl Queue<Engine> for GuestDiskQueue {
             other => self.queue.visit(other, engine),
         };
         if let Some(reason) = self.queue.queue.fault()
-            && !self.fault_is_told
+            && !self.fault_is_reported
         {
-            self.fault_is_told = true;
+            self.fault_is_reported = true;
             self.queue.device.iter_mut().for_each(|device| device.broke(reason));
         }
         taken

@@ -1,5 +1,5 @@
-//! One virtqueue of a device, whatever the device does: chains are taken and used, the guest is interrupted, what is taken and what is
-//! written is recorded for the hypervisor, and the queue stops for good where the guest or its memory is at fault.
+//! One virtqueue, for any kind of device: chains are taken and used, the guest is interrupted, chains taken and memory
+//! written are recorded for the hypervisor, and the queue stops for good if the guest or its memory is at fault.
 
 mod chains;
 
@@ -15,20 +15,20 @@ use super::queue::chain::{Chain, MAX_TABLE_ENTRIES, Piece};
 use super::queue::{RingAddresses, Virtqueue};
 use super::{fault_guard, has};
 
-/// What a virtqueue of any device is served with.
+/// The parameters of a virtqueue of any device.
 #[derive(Debug)]
 pub struct DeviceQueueSetup {
     /// The guest's memory.
     pub memory: Arc<GuestMemory>,
     /// Descriptors in the table, a power of two, at most 32768.
     pub size: u16,
-    /// Where the queue lies.
+    /// Where the queue is.
     pub rings: RingAddresses,
-    /// From SET_VRING_BASE. With an inflight area that was used before, what that says counts.
+    /// From SET_VRING_BASE. An inflight area that was used before takes precedence.
     pub next_available: u16,
-    /// Virtio features in force, the device's among them.
+    /// Virtio features in force, including the device's.
     pub features: u64,
-    /// Wakes us; the hypervisor's eventfd.
+    /// Wakes the worker; the hypervisor's eventfd.
     pub kick: OwnedFd,
     /// Interrupts the guest; none: the driver polls.
     pub call: Option<OwnedFd>,
@@ -42,17 +42,17 @@ pub struct DeviceQueueSetup {
     pub used_log_address: Option<u64>,
 }
 
-/// Where a virtqueue stands between two visits: all that another server of it must know to go on. The device works on nothing of it, and
-/// what was used is published.
+/// State of a virtqueue between two visits: all that another server needs to continue. Nothing is in flight in the device, and
+/// used chains are published.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VirtqueueState {
     /// The next available entry.
     pub next_available: u16,
     /// The next used entry.
     pub next_used: u16,
-    /// Chains that were taken and not used, by their heads: those that wait for something, and what is to be served again. Sorted.
+    /// Chains that were taken and not used, by their heads: those that are pending, and those to be served again. Sorted.
     pub taken: Vec<u16>,
-    /// Why it is not served any more.
+    /// Why it is no longer served.
     pub fault: Option<String>,
     /// Of the inflight area, if there is one.
     pub inflight: Option<InflightState>,
@@ -68,7 +68,7 @@ pub struct DeviceQueue {
     features: u64,
     /// By head: taken and not used, beyond the visit it was taken in?
     held: Vec<bool>,
-    /// Chains that were in flight when we came, oldest first.
+    /// Chains in flight before this server started, oldest first.
     resubmit: VecDeque<u16>,
     inflight: Option<InflightQueue>,
     /// Used and not published; kept with an inflight area only.
@@ -78,7 +78,7 @@ pub struct DeviceQueue {
     kick: OwnedFd,
     call: Option<Interrupt>,
     error: Option<OwnedFd>,
-    /// Faults of guests' memory when we last looked at ours.
+    /// Count of guest memory faults when ours was last checked.
     faults_seen: u64,
     fault: Option<String>,
 }
@@ -87,7 +87,7 @@ impl DeviceQueue {
     /// Serve a virtqueue.
     ///
     /// # Errors
-    /// A ring lies outside the guest's memory, or is misaligned; a descriptor is no eventfd.
+    /// A ring is outside the guest's memory, or is misaligned; a descriptor is not an eventfd.
     pub(crate) fn new(mut setup: DeviceQueueSetup) -> Result<Self, String> {
         let faults_seen = fault_guard::fault_count();
         if setup.memory.is_broken() {
@@ -98,7 +98,7 @@ impl DeviceQueue {
         let is_continued = recovered.is_some();
         let mut queue = Self::over(setup, ring, recovered.unwrap_or_default(), faults_seen)?;
         queue.log_words();
-        // The server before us may have been killed between its last publication and the interrupt.
+        // The previous server may have been killed between its last publication and the interrupt.
         if is_continued {
             queue.interrupt();
         }
@@ -127,7 +127,7 @@ impl DeviceQueue {
         })
     }
 
-    /// Where the queue stands; `None` while something is not published. The caller has seen that nothing is in flight.
+    /// The queue's state; `None` while something is not published. The caller has checked that nothing is in flight.
     pub(crate) fn state(&self) -> Option<VirtqueueState> {
         if self.ring.has_unpublished() {
             return None;
@@ -145,11 +145,11 @@ impl DeviceQueue {
         })
     }
 
-    /// Go on as another server of the queue left off, which counts and not what stands in the rings. Nothing is written to memory of the
-    /// guest or the inflight area before the first visit, so that the other one may go on after all.
+    /// Continue where another server of the queue left off; its state counts, not the rings' contents. Nothing is written to
+    /// memory of the guest or the inflight area before the first visit, so that the other server may still continue.
     ///
     /// # Errors
-    /// As [`new`](Self::new); and a queue cannot stand there.
+    /// As [`new`](Self::new); and the state is impossible.
     pub(crate) fn resume(mut setup: DeviceQueueSetup, state: &VirtqueueState) -> Result<Self, String> {
         let faults_seen = fault_guard::fault_count();
         let size = setup.size;
@@ -161,7 +161,7 @@ impl DeviceQueue {
             _ => false,
         };
         if !known || state.taken.iter().any(|head| *head >= size) {
-            return Err(format!("a queue of {size} descriptors cannot stand as it is said to: {state:?}"));
+            return Err(format!("a queue of {size} descriptors cannot have this state: {state:?}"));
         }
         let resubmit: VecDeque<u16> = state.taken.iter().copied().collect();
         let mut queue = Self::over(setup, ring, resubmit, faults_seen)?;
@@ -175,7 +175,7 @@ impl DeviceQueue {
         has(self.features, feature)
     }
 
-    /// Why the queue is not served any more, if it is not. It stays so: a new server is made when the device was reset.
+    /// Why the queue is no longer served, if so. This is final: a new server is made when the device was reset.
     #[must_use]
     pub fn fault(&self) -> Option<&str> {
         self.fault.as_deref()
@@ -186,7 +186,7 @@ impl DeviceQueue {
         self.fault.is_some()
     }
 
-    /// Ask for kicks. The caller looks once more whether there is work.
+    /// Ask for kicks. The caller checks once more for work.
     pub(crate) fn arm(&mut self) {
         self.ring.arm();
         self.log_words();
@@ -200,7 +200,7 @@ impl DeviceQueue {
         }
     }
 
-    /// The memory that it is served in.
+    /// The guest's memory.
     pub(crate) const fn memory(&self) -> &Arc<GuestMemory> {
         self.finder.memory()
     }
@@ -211,10 +211,10 @@ impl DeviceQueue {
         self.kick.as_fd()
     }
 
-    /// Interrupt the guest elsewhere from now on, and once now: an interrupt may have gone to the old place.
+    /// Use another descriptor for interrupts from now on, and interrupt once now: one may have gone to the old descriptor.
     ///
     /// # Errors
-    /// The descriptor is no eventfd; the guest is not interrupted any more.
+    /// The descriptor is not an eventfd; the guest is no longer interrupted.
     pub fn set_call(&mut self, call: Option<OwnedFd>) -> Result<(), String> {
         self.call = None;
         self.call = call.map(|fd| Interrupt::new("call", fd)).transpose()?;
@@ -231,7 +231,8 @@ impl DeviceQueue {
         self.log_words();
     }
 
-    /// Go on in other memory, where the rings lie at these addresses. Nothing that names the old one is in flight, or unpublished.
+    /// Continue in other memory, with the rings at these addresses. Nothing that refers to the old memory is in flight or
+    /// unpublished.
     pub(crate) fn set_memory(&mut self, memory: Arc<GuestMemory>, rings: RingAddresses) -> Result<(), String> {
         self.ring.move_to(&memory, rings)?;
         self.finder = Finder::new(memory);
@@ -242,7 +243,7 @@ impl DeviceQueue {
         Ok(())
     }
 
-    /// The queue goes: the index of the next available entry. `is_idle`: no chain is taken.
+    /// The queue is removed: returns the index of the next available entry. `is_idle`: no chain is taken.
     pub(crate) fn stop(mut self, is_idle: bool) -> u16 {
         let nothing_is_taken = is_idle && self.resubmit.is_empty() && self.fault.is_none();
         if let Some(inflight) = self.inflight.as_mut().filter(|_| nothing_is_taken) {
@@ -251,7 +252,7 @@ impl DeviceQueue {
         self.ring.next_available
     }
 
-    /// Let the guest see what was used, and interrupt it if it wants that: true then.
+    /// Publish used chains, and interrupt the guest if it wants that: true then.
     #[inline(always)]
     pub(crate) fn flush(&mut self) -> bool {
         self.ring.has_unpublished() && self.publish()
@@ -282,7 +283,7 @@ impl DeviceQueue {
         self.call.as_mut().map(Interrupt::raise).is_some()
     }
 
-    /// Look whether memory was taken from under us. The queue stops then.
+    /// Check whether guest memory was truncated. The queue stops then.
     #[inline(always)]
     pub fn check_memory(&mut self) {
         if fault_guard::fault_count() != self.faults_seen && self.fault.is_none() {
@@ -290,10 +291,10 @@ impl DeviceQueue {
         }
     }
 
-    /// Some guest's memory was truncated. Ours? Then what was used is not so: it is not published.
+    /// Some guest's memory was truncated. If ours, the used chains are not valid: they are not published.
     #[cold]
     fn memory_is_gone(&mut self) -> bool {
-        // First the count, then the look: a fault in between is looked at again.
+        // First the count, then the check: a fault in between is checked again.
         self.faults_seen = fault_guard::fault_count();
         fence(Ordering::Acquire);
         let is_gone = self.finder.memory().is_broken() || self.log.as_ref().is_some_and(|log| log.is_broken());
@@ -304,13 +305,13 @@ impl DeviceQueue {
         is_gone
     }
 
-    /// Stop for good: what stands in the rings or in memory cannot be served.
+    /// Stop for good: the contents of the rings or memory cannot be served.
     #[cold]
     pub(crate) fn break_down(&mut self, why: String) {
         if self.fault.is_some() {
             return;
         }
-        // Rings that are gone read as zeroes, which looks like a lie.
+        // Truncated rings read as zeroes, which looks like a driver fault.
         let why = if self.finder.memory().is_broken() { broken_memory() } else { why };
         self.fault = Some(why);
         self.resubmit.clear();
@@ -319,7 +320,7 @@ impl DeviceQueue {
         }
     }
 
-    /// Log what was written to the used ring beside its entries.
+    /// Log the writes to the used ring other than its entries.
     #[inline(always)]
     fn log_words(&self) {
         if let (Some(log), Some(address)) = (&self.log, self.used_log_address) {
@@ -346,7 +347,7 @@ impl DeviceQueue {
     }
 }
 
-/// The chains that were in flight, to be taken again, if the queue was served before; the ring is continued behind them.
+/// The chains in flight, to be resubmitted, if the queue was served before; the ring is continued after them.
 fn recover(area: &mut InflightQueue, ring: &mut Virtqueue) -> Result<Option<VecDeque<u16>>, String> {
     let Some(heads) = area.begin(ring.size, ring.published, ring.available_index())? else { return Ok(None) };
     // At most the size of the queue, which is at most 32768.

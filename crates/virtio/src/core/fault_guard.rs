@@ -1,8 +1,8 @@
-//! Memory of a peer that may shrink under us.
+//! Guards mapped memory of a peer against truncation.
 //!
-//! Guest memory is often a file that is not sealed, and whoever holds it can cut it: our next access beyond its new end raises
-//! SIGBUS. The handler here puts zeroed memory of our own in place of what is gone and marks the mapping as broken, so that
-//! the access succeeds and the queue stops at its next look. Faults at other addresses go to whoever handled SIGBUS before.
+//! Guest memory is often a file that is not sealed, and any process that holds it can truncate it: our next access beyond its new
+//! end raises SIGBUS. This handler maps zeroed memory of our own in place of the missing part and marks the mapping as broken, so
+//! that the access succeeds and the queue stops at its next check. Faults at other addresses go to the previous SIGBUS handler.
 
 use std::ffi::c_void;
 use std::io;
@@ -25,9 +25,9 @@ struct Entry {
     broken: AtomicBool,
 }
 
-/// Read by the signal handler, so without locks. An entry covers nothing while it is changed. A handler that reads one meanwhile
-/// believes it only if the start is the same before and after; then the end is that of a mapping which did start there while the
-/// handler's own mapping existed, and so does not reach into it.
+/// Read by the signal handler, so without locks. An entry covers nothing while it is changed. A handler that reads a changing
+/// entry uses it only if the start is the same before and after; then the end is that of a mapping which did start there while
+/// the handler's own mapping existed, and so does not reach into it.
 static ENTRIES: [Entry; CAPACITY] = [const {
     Entry {
         taken: AtomicBool::new(false),
@@ -38,10 +38,10 @@ static ENTRIES: [Entry; CAPACITY] = [const {
     }
 }; CAPACITY];
 
-/// Faults in any mapping so far: one load tells a queue that it must look at its own.
+/// Faults in any mapping so far: by one load a queue learns that it must check its own.
 static FAULTS: AtomicU64 = AtomicU64::new(0);
 
-/// What happened at SIGBUS before us, set before our handler is.
+/// The previous SIGBUS action, set before our handler is.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// Faults of guarded memory in this process so far.
@@ -84,7 +84,7 @@ impl Guard {
         Ok(Self { index })
     }
 
-    /// Was something of it gone when it was accessed?
+    /// Was a part of it missing when it was accessed?
     #[must_use]
     pub(crate) fn is_broken(&self) -> bool {
         ENTRIES[self.index].broken.load(Ordering::Acquire)
@@ -105,7 +105,7 @@ fn install() -> io::Result<()> {
         let errno = || io::Error::last_os_error().raw_os_error().unwrap_or(0);
         // SAFETY: all zeroes are a valid value of this plain structure.
         let mut previous: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: only asks; `previous` is valid for writing.
+        // SAFETY: only queries; `previous` is valid for writing.
         if unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut previous) } != 0 {
             return Err(errno());
         }
@@ -135,7 +135,7 @@ extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, cont
     }
 }
 
-/// Put zeroes where `address` lies, up to the end of its mapping, if it lies in a guarded one.
+/// Map zeroes at `address`, up to the end of its mapping, if it is in a guarded one.
 fn cover(address: usize) -> bool {
     for entry in &ENTRIES {
         let start = entry.start.load(Ordering::Acquire);
@@ -157,7 +157,7 @@ fn cover(address: usize) -> bool {
     false
 }
 
-/// Do what would have been done without us.
+/// Take the previous action.
 fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut c_void, is_fault: bool) {
     let Some(previous) = PREVIOUS.get() else { return };
     match previous.sa_sigaction {

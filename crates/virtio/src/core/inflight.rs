@@ -1,5 +1,5 @@
 //! The inflight area (vhost-user, "Inflight I/O tracking"): which requests were taken and not answered, in memory that the
-//! hypervisor keeps while we are gone.
+//! hypervisor keeps while the daemon is not running.
 
 use std::io;
 use std::mem::offset_of;
@@ -15,7 +15,7 @@ use crate::core::memory::{SharedMapping, Source};
 fipsee_ring::wire_structures! {
     /// The start of a queue's part; an entry for each descriptor follows.
     Header: 16 { 0 features: u64, 8 version: u16, 10 size: u16, 12 last_batch_head: u16, 14 used_index: u16 }
-    /// What stands there of the chain with this head.
+    /// The record of the chain with this head.
     Entry: 16 { 0 inflight: u8, 1 padding: [u8; 5], 6 next: u16, 8 counter: u64 }
 }
 
@@ -42,7 +42,7 @@ impl InflightArea {
     /// A new area for `queues` queues of at most `size` descriptors, and the file to hand to the hypervisor.
     ///
     /// # Errors
-    /// What memfd_create, ftruncate, fcntl or mmap report.
+    /// Errors of memfd_create, ftruncate, fcntl or mmap.
     pub fn create(queues: u16, size: u16) -> io::Result<(Self, OwnedFd)> {
         let length_bytes = queue_bytes(size) * u64::from(queues);
         let file = Region::create("fipsee-inflight", length_bytes)?.as_fd().try_clone_to_owned()?;
@@ -52,7 +52,7 @@ impl InflightArea {
     /// The area that the hypervisor kept: `length_bytes` bytes from `offset_bytes` of `file`.
     ///
     /// # Errors
-    /// It is too small for so many queues of this size, or cannot be mapped.
+    /// It is too small for this many queues of this size, or cannot be mapped.
     pub fn from_peer(file: OwnedFd, length_bytes: u64, offset_bytes: u64, queues: u16, size: u16) -> io::Result<Self> {
         let needed_bytes = queue_bytes(size) * u64::from(queues);
         if length_bytes < needed_bytes || !offset_bytes.is_multiple_of(8) {
@@ -74,7 +74,7 @@ impl InflightArea {
         queue_bytes(self.size) * u64::from(self.queues)
     }
 
-    /// Where it comes from, and for how many queues of how many descriptors it is.
+    /// Its file, and the number of queues and descriptors it was made for.
     #[must_use]
     pub fn source(&self) -> (Source<'_>, u16, u16) {
         (self.mapping.source(), self.queues, self.size)
@@ -90,7 +90,7 @@ impl InflightArea {
     }
 }
 
-/// What a server of a queue knows of its part of the area beside what stands there.
+/// A server's state of its part of the area, besides the contents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InflightState {
     /// Given to the next request that is taken.
@@ -114,7 +114,7 @@ unsafe impl Send for InflightQueue {}
 impl InflightQueue {
     fn word16(&self, offset_bytes: usize) -> &AtomicU16 {
         debug_assert!(offset_bytes < HEADER_BYTES + usize::from(self.size) * ENTRY_BYTES);
-        // SAFETY: every offset asked for is even and lies within the queue's part, which begins at a multiple of 8; all our access
+        // SAFETY: every offset asked for is even and is within the queue's part, which begins at a multiple of 8; all our access
         // is atomic.
         unsafe { AtomicU16::from_ptr(self.base.as_ptr().wrapping_add(offset_bytes).cast()) }
     }
@@ -131,10 +131,10 @@ impl InflightQueue {
         HEADER_BYTES + head as usize * ENTRY_BYTES
     }
 
-    /// Begin to use it for a queue of `size` descriptors whose rings say `used_index` and `available_index`. The heads that were in
-    /// flight, oldest first; none at all if it is used for the first time.
+    /// Begin to use it for a queue of `size` descriptors whose rings say `used_index` and `available_index`. The heads that were
+    /// in flight, oldest first; none at all if it is used for the first time.
     ///
-    /// What does not fit the rings is of rings that the guest has made anew since (a reset): it is forgotten.
+    /// Records that do not fit the rings belong to rings before a reset of the guest: they are discarded.
     ///
     /// # Errors
     /// It was made for fewer descriptors, or written by another program.
@@ -165,14 +165,14 @@ impl InflightQueue {
         Ok(None)
     }
 
-    /// Go on using it for a queue of `size` descriptors as another server of the queue did; nothing is written before a request is taken.
+    /// Continue for a queue of `size` descriptors where another server left off; nothing is written before a request is taken.
     pub(crate) const fn resume(&mut self, size: u16, state: InflightState) -> bool {
         self.state = state;
-        // Any head: it was found in memory of the hypervisor's, and is only ever stored there again.
+        // Any head: it was read from memory of the hypervisor, and is only stored there again.
         size <= self.size
     }
 
-    /// What is in flight, oldest first.
+    /// The heads in flight, oldest first.
     fn heads(&mut self, size: u16) -> Vec<u16> {
         let mut heads: Vec<(u64, u16)> = (0..size)
             .filter(|head| self.word16(self.entry(*head)).load(Ordering::Acquire) & 0xff != 0)
@@ -183,8 +183,8 @@ impl InflightQueue {
         heads.into_iter().map(|(_, head)| head).collect()
     }
 
-    /// We may have gone after the used ring was published and before the entries of its last batch were cleared. False if that does
-    /// not fit what stands there.
+    /// The daemon may have ended after the used ring was published and before the entries of its last batch were cleared. False
+    /// if that does not fit the records.
     fn settle_last_batch(&mut self, size: u16, used_index: u16) -> bool {
         self.state.last_batch_head = self.word16(offset_of!(Header, last_batch_head)).load(Ordering::Acquire);
         let batch = used_index.wrapping_sub(self.word16(offset_of!(Header, used_index)).load(Ordering::Acquire));
@@ -203,7 +203,7 @@ impl InflightQueue {
         true
     }
 
-    /// Nothing is in flight and the queue goes: whoever comes next begins anew.
+    /// Nothing is in flight and the queue is removed: the next server starts afresh.
     pub(crate) fn end(&mut self) {
         self.word16(offset_of!(Header, version)).store(0, Ordering::Release);
     }

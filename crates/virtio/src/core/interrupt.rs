@@ -1,9 +1,9 @@
 //! Interrupting the guest: through an eventfd that the hypervisor shares with us.
 //!
-//! Whoever holds an eventfd can fill it and make it blocking at any moment; a plain write would then hold the worker, and every
-//! other guest it serves, for ever. The kernel itself signals an eventfd without ever waiting, so it is asked to: a request that does
-//! nothing goes through an io_uring of the descriptor's own, which reports its completion there. User-mode Linux hands over a
-//! socket, which can be written to without waiting, as can a pipe. The rings are made before the process gives up the right to make any.
+//! A process that holds an eventfd can fill it and make it blocking at any moment; a plain write would then block the worker, and
+//! every other guest it serves, for ever. The kernel itself signals an eventfd without ever waiting, so it is asked to: a request
+//! that does nothing goes through an io_uring of the descriptor's own, which reports its completion there. User-mode Linux hands
+//! over a socket, which can be written to without waiting, as can a pipe. The rings are made before confinement forbids it.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
-/// As an offset: where the file stands, or no file at all.
+/// As an offset: the current file position, or no file position.
 const NOWHERE: u64 = u64::MAX;
 
 /// An eventfd, pipe or socket of the hypervisor's, to be signalled.
@@ -47,7 +47,7 @@ impl Interrupt {
         Ok(Self { fd, ring })
     }
 
-    /// Never blocks. A full eventfd has long been signalled.
+    /// Never blocks. A full eventfd is already signalled.
     #[cold]
     pub(crate) fn raise(&mut self) {
         if !self.signal() {
@@ -57,16 +57,17 @@ impl Interrupt {
 
     fn signal(&mut self) -> bool {
         let Some(ring) = &mut self.ring else { return false };
-        // No room: one that the kernel did not take before does as well.
+        // No room: an entry that the kernel has not yet taken serves as well.
         // SAFETY: the request names no memory and no file.
         let _ = unsafe { ring.submission().push(&opcode::Nop::new().build()) };
         let submitted = ring.submit().is_ok_and(|count| count > 0);
-        // Read, so that there is room for the next.
+        // Reaped, so that there is room for the next.
         ring.completion().for_each(drop);
         submitted
     }
 
-    /// Where the kernel cannot promise not to wait it is asked first; who fills an eventfd between question and write holds us up.
+    /// Where the kernel cannot guarantee not to wait, poll first; a process that fills the eventfd between poll and write blocks
+    /// the worker.
     fn write(&self) {
         let signal = 1_u64.to_ne_bytes();
         let written = rustix::io::pwritev2(&self.fd, &[IoSlice::new(&signal)], NOWHERE, ReadWriteFlags::NOWAIT);
@@ -91,10 +92,10 @@ impl Drop for Interrupt {
     }
 }
 
-/// `None`: the process may make rings whenever it needs one.
+/// `None`: the process may make rings at any time.
 static SPARE: Mutex<Option<Vec<IoUring>>> = Mutex::new(None);
 
-/// Of io_uring_register(2): that an eventfd hears of completions, and that it does no more.
+/// Of io_uring_register(2): register an eventfd for completions, and restrict the ring to that.
 const REGISTER_EVENTFD: u8 = 4;
 const UNREGISTER_EVENTFD: u8 = 5;
 
@@ -102,8 +103,8 @@ fn spare() -> MutexGuard<'static, Option<Vec<IoUring>>> {
     SPARE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keep `count` rings for the interrupts of virtqueues, or as many as can be had, and make no others from now on. Each can signal an
-/// eventfd and nothing else. Without one, an interrupt is signalled with a question whether there is room, and a write.
+/// Keep `count` rings for the interrupts of virtqueues, or as many as can be had, and make no others from now on. Each can signal
+/// an eventfd and nothing else. Without one, an interrupt is signalled by a poll for room and a write.
 ///
 /// Returns how many there are.
 pub fn make_spare_rings(count: usize) -> usize {
@@ -133,7 +134,7 @@ fn take_ring() -> Option<IoUring> {
     }
 }
 
-/// It has no eventfd any more.
+/// It no longer has an eventfd.
 fn give_ring(ring: IoUring) {
     if let Some(rings) = spare().as_mut() {
         rings.push(ring);
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn it_signals_with_and_without_the_kernels_help_and_a_full_one_holds_nobody_up() {
+    fn it_signals_with_and_without_io_uring_and_a_full_one_does_not_block() {
         for has_ring in [true, false] {
             let fd = eventfd();
             let mut interrupt = Interrupt::new("call", fd.try_clone().expect("a descriptor")).expect("an eventfd");
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_or_socket_is_written_to_and_a_full_one_holds_nobody_up() {
+    fn a_pipe_or_socket_is_written_to_and_a_full_one_does_not_block() {
         let socket = SocketFlags::CLOEXEC;
         let pairs = [
             rustix::pipe::pipe().expect("a pipe"),
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_eventfd_is_refused() {
+    fn a_descriptor_other_than_an_eventfd_is_refused() {
         let reader = rustix::fs::memfd_create("no-eventfd", rustix::fs::MemfdFlags::CLOEXEC).expect("memfd");
         let text = Interrupt::new("call", reader).map(|_| ()).expect_err("no eventfd");
         assert!(text.contains("hand over an eventfd"), "{text}");

@@ -1,5 +1,5 @@
-//! Guest memory: from guest-physical and hypervisor addresses to ours; and the log of pages that we wrote to, which a hypervisor asks for
-//! while it moves a guest elsewhere.
+//! Guest memory: from guest-physical and hypervisor addresses to ours; and the log of pages that we wrote to, which a hypervisor
+//! reads during live migration.
 
 use std::cell::Cell;
 use std::io;
@@ -14,7 +14,7 @@ use crate::core::fault_guard::Guard;
 
 /// Regions of one guest at most: what Linux gives a virtual machine, so that every slot can be filled by hot-plug.
 pub const MAX_REGIONS: usize = 509;
-/// Bytes of guest memory that a bit of a log stands for.
+/// Bytes of guest memory that a bit of a log covers.
 const PAGE_SHIFT: u32 = 12;
 
 /// One region as the hypervisor describes it (vhost-user, "Memory region description").
@@ -26,11 +26,11 @@ pub struct RegionDescription {
     pub length_bytes: u64,
     /// Where the hypervisor sees it: the addresses of SET_VRING_ADDR.
     pub user_address: u64,
-    /// Where it begins in the file; not always a multiple of a page.
+    /// Offset in the file; not always a multiple of a page.
     pub file_offset_bytes: u64,
 }
 
-/// A part of a peer's file, mapped for reading and writing. Its faults do not kill us.
+/// A part of a peer's file, mapped for reading and writing. Its faults do not end the process.
 #[derive(Debug)]
 pub(crate) struct SharedMapping {
     /// Dropped first: the addresses are ours until then.
@@ -44,14 +44,14 @@ pub(crate) struct SharedMapping {
     length_bytes: u64,
 }
 
-/// Where memory of a peer's comes from: for another process that is to map the same.
+/// The origin of memory of a peer, with which another process can map it.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
     /// The file.
     pub file: BorrowedFd<'a>,
-    /// Where the memory begins in it.
+    /// Offset of the memory in the file.
     pub offset_bytes: u64,
-    /// How long it is.
+    /// Length.
     pub length_bytes: u64,
 }
 
@@ -92,12 +92,12 @@ impl SharedMapping {
         Ok(mapping)
     }
 
-    /// Where it comes from.
+    /// Its origin.
     pub(crate) fn source(&self) -> Source<'_> {
         Source { file: self.file.as_fd(), offset_bytes: self.offset_bytes, length_bytes: self.length_bytes }
     }
 
-    /// Was a part of the file gone when it was accessed?
+    /// Was a part of the file missing when it was accessed?
     pub(crate) fn is_broken(&self) -> bool {
         self.guard.as_ref().is_some_and(Guard::is_broken)
     }
@@ -106,7 +106,7 @@ impl SharedMapping {
 impl Drop for SharedMapping {
     fn drop(&mut self) {
         self.guard = None;
-        // SAFETY: our own mapping; who holds pointers into it holds this.
+        // SAFETY: our own mapping; a holder of pointers into it holds this.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.mapped_bytes) };
     }
 }
@@ -124,14 +124,14 @@ impl DirtyLog {
         SharedMapping::new("the log of written pages", file, offset_bytes, length_bytes).map(Self)
     }
 
-    /// Where it comes from.
+    /// Its origin.
     #[must_use]
     pub fn source(&self) -> Source<'_> {
         self.0.source()
     }
 
     /// `length_bytes` bytes at guest-physical `address` were written. Pages that the log is too short for are the hypervisor's
-    /// mistake: it never looks at them.
+    /// mistake: it never reads them.
     pub fn mark(&self, address: u64, length_bytes: u64) {
         let Some(last) = length_bytes.checked_sub(1).and_then(|rest| address.checked_add(rest)) else { return };
         let end_page = (last >> PAGE_SHIFT).min(self.0.length_bytes.saturating_mul(8).saturating_sub(1));
@@ -145,12 +145,12 @@ impl DirtyLog {
         let byte = self.0.base.as_ptr().wrapping_add(offset);
         // SAFETY: `page / 8` is below the log's length; all access to it is atomic, here and by the hypervisor.
         let byte = unsafe { AtomicU8::from_ptr(byte) };
-        // Release: what was written to the page is there before the bit. The bit may have been set before: it is set again, because
-        // the hypervisor may have just taken it away to copy the page as it was.
+        // Release: the write to the page is visible before the bit. The bit may have been set before: it is set again, because
+        // the hypervisor may have just cleared it to copy the page.
         byte.fetch_or(1 << (page % 8), Ordering::Release);
     }
 
-    /// Was a part of its file gone when it was accessed?
+    /// Was a part of its file missing when it was accessed?
     #[must_use]
     pub fn is_broken(&self) -> bool {
         self.0.is_broken()
@@ -177,7 +177,7 @@ impl GuestRegion {
     /// Map what the hypervisor handed over.
     ///
     /// # Errors
-    /// A description that makes no sense, a file that is too short, or what mmap(2) reports.
+    /// An invalid description, a file that is too short, or what mmap(2) reports.
     pub fn map(description: RegionDescription, file: OwnedFd) -> io::Result<Arc<Self>> {
         let RegionDescription { guest_address, length_bytes, user_address, file_offset_bytes } = description;
         if guest_address.checked_add(length_bytes).is_none() || user_address.checked_add(length_bytes).is_none() {
@@ -200,12 +200,12 @@ impl GuestRegion {
     }
 }
 
-/// Where a region of guest memory lies.
+/// The location of a region of guest memory.
 #[derive(Clone, Copy, Debug)]
 struct View {
     guest_address: u64,
     length_bytes: u64,
-    /// Where we see it.
+    /// Our address of it.
     base: NonNull<u8>,
 }
 
@@ -213,19 +213,19 @@ impl View {
     /// Covers nothing.
     const NONE: Self = Self { guest_address: 0, length_bytes: 0, base: NonNull::dangling() };
 
-    /// Our address of `length_bytes` bytes at guest-physical `address`, if they lie in it.
+    /// Our address of `length_bytes` bytes at guest-physical `address`, if they are in it.
     #[inline(always)]
     fn host(&self, address: u64, length_bytes: u64) -> Option<NonNull<u8>> {
         let offset = address.wrapping_sub(self.guest_address);
         if length_bytes > self.length_bytes || offset > self.length_bytes - length_bytes {
             return None;
         }
-        // SAFETY: the offset lies within the region, or is its end if no bytes are asked for; so it fits a pointer.
+        // SAFETY: the offset is within the region, or is its end if no bytes are asked for; so it fits a pointer.
         Some(unsafe { self.base.add(usize::try_from(offset).unwrap_or(0)) })
     }
 }
 
-/// All memory of a guest at one moment. It does not change: when the hypervisor changes its table, queues get another one.
+/// All memory of a guest at one moment. It does not change: when the hypervisor changes its table, queues get a new one.
 #[derive(Clone, Debug, Default)]
 pub struct GuestMemory {
     /// By their address, without overlap.
@@ -270,10 +270,10 @@ impl GuestMemory {
         Self::new(regions).map_err(|error| format!("the guest's memory cannot be used: {error}"))
     }
 
-    /// This memory without a region, wherever that lies in its file.
+    /// This memory without a region, wherever that is in its file.
     ///
     /// # Errors
-    /// There is none like that.
+    /// There is no such region.
     pub fn without(&self, description: RegionDescription) -> Result<Self, String> {
         let RegionDescription { guest_address, length_bytes, file_offset_bytes, .. } = description;
         let is_it = |region: &Arc<GuestRegion>| RegionDescription { file_offset_bytes, ..region.description } == description;
@@ -293,15 +293,15 @@ impl GuestMemory {
         (address - view.guest_address < view.length_bytes).then_some(view)
     }
 
-    /// Our address of `length_bytes` bytes at guest-physical `address`, if they lie in one region.
+    /// Our address of `length_bytes` bytes at guest-physical `address`, if they are in one region.
     #[must_use]
     #[inline]
     pub fn host(&self, address: u64, length_bytes: u64) -> Option<NonNull<u8>> {
         self.view(address)?.host(address, length_bytes)
     }
 
-    /// Hand the pieces that `length_bytes` bytes at guest-physical `address` consist of to `piece`, in order: more than one where
-    /// they cross from one region into the next. False, and nothing is handed over, if a part of them is no memory.
+    /// Pass the pieces of `length_bytes` bytes at guest-physical `address` to `piece`, in order: more than one where
+    /// they cross from one region into the next. False, without a call of `piece`, if a part of them is not guest memory.
     #[must_use]
     pub fn pieces(&self, address: u64, length_bytes: u64, piece: &mut impl FnMut(NonNull<u8>, usize)) -> bool {
         let Some(end) = address.checked_add(length_bytes) else { return false };
@@ -322,17 +322,17 @@ impl GuestMemory {
         true
     }
 
-    /// Append `length_bytes` bytes from guest-physical `address` on, each read once; false, and nothing is, if a part of them is no
-    /// memory.
+    /// Append `length_bytes` bytes from guest-physical `address` on, each read once; false, and nothing is appended, if a part is
+    /// not guest memory.
     #[must_use]
     pub(crate) fn read(&self, address: u64, length_bytes: u64, bytes: &mut Vec<u8>) -> bool {
         self.pieces(address, length_bytes, &mut |place, length| {
-            // SAFETY: the piece is mapped guest memory; only the copy is looked at.
+            // SAFETY: the piece is mapped guest memory; only the copy is parsed.
             bytes.extend((0..length).map(|offset| unsafe { place.as_ptr().wrapping_add(offset).read_volatile() }));
         })
     }
 
-    /// Write `bytes` from guest-physical `address` on; false, and nothing is, if a part of that is no memory.
+    /// Write `bytes` from guest-physical `address` on; false, and nothing is written, if a part of that is not guest memory.
     #[must_use]
     pub(crate) fn write(&self, address: u64, mut bytes: &[u8]) -> bool {
         self.pieces(address, bytes.len() as u64, &mut |place, length| {
@@ -343,7 +343,7 @@ impl GuestMemory {
         })
     }
 
-    /// The guest-physical address of what the hypervisor sees at `user_address`.
+    /// The guest-physical address of the hypervisor's `user_address`.
     #[must_use]
     pub fn guest_address(&self, user_address: u64) -> Option<u64> {
         self.regions.iter().map(|region| region.description).find_map(|region| {
@@ -352,14 +352,14 @@ impl GuestMemory {
         })
     }
 
-    /// Was a part of a region's file gone when it was accessed? Then nothing that was read or written is to be relied on.
+    /// Was a part of a region's file missing when it was accessed? Then nothing that was read or written is reliable.
     #[must_use]
     pub fn is_broken(&self) -> bool {
         self.regions.iter().any(|region| region.mapping.is_broken())
     }
 }
 
-/// Finds addresses in guest memory; the region of the last one is looked at first.
+/// Finds addresses in guest memory; the region of the last one is tried first.
 #[derive(Debug)]
 pub(crate) struct Finder {
     memory: Arc<GuestMemory>,

@@ -1,4 +1,4 @@
-//! What every virtio device is built on, whatever it does: guest memory, virtqueues and their chains, interrupts, the inflight area, the
+//! The common base of all virtio devices: guest memory, virtqueues and their chains, interrupts, the inflight area, the
 //! log of written pages.
 
 mod device_queue;
@@ -16,7 +16,7 @@ use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRE
 
 /// Virtio feature: the back end logs what it writes (vhost).
 pub const LOG_ALL: u32 = 26;
-/// The features of every device. `VHOST_USER_F_PROTOCOL_FEATURES` is the conversation's business.
+/// The features of every device. `VHOST_USER_F_PROTOCOL_FEATURES` is handled by the vhost-user code.
 pub(crate) const FEATURES: u64 =
     bit(VIRTIO_F_VERSION_1) | bit(VIRTIO_RING_F_INDIRECT_DESC) | bit(VIRTIO_RING_F_EVENT_IDX) | bit(LOG_ALL);
 

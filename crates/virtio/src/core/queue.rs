@@ -1,4 +1,4 @@
-//! A split virtqueue, seen from the device: three areas in guest memory, whose addresses are found once.
+//! A split virtqueue, on the device side: three areas in guest memory, whose addresses are found once.
 
 pub(crate) mod chain;
 
@@ -19,7 +19,7 @@ fipsee_ring::wire_structures! {
     /// A descriptor, copied.
     #[derive(Default)]
     pub(crate) Descriptor: 16 { 0 address: u64, 8 length_bytes: u32, 12 flags: u16, 14 next: u16 }
-    /// The start of the available and of the used ring; entries follow, and after them the event index of the other side.
+    /// The start of the available and of the used ring; entries follow, followed by the other side's event index.
     RingHeader: 4 { 0 flags: u16, 2 index: u16 }
     /// An entry of the used ring.
     UsedEntry: 8 { 0 head: u32, 4 written_bytes: u32 }
@@ -40,7 +40,7 @@ impl Descriptor {
     }
 }
 
-/// Where the areas lie, as the guest sees them.
+/// Guest-physical addresses of the areas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingAddresses {
     /// The descriptor table.
@@ -68,7 +68,7 @@ impl Areas {
                 return Err(format!("the {what} at {address:#x} is not aligned to {alignment} bytes; the driver is at fault"));
             }
             let place = memory.host(address, length_bytes).ok_or_else(|| {
-                format!("the {what} at {address:#x}, {length_bytes} bytes long, does not lie in one region of guest memory")
+                format!("the {what} at {address:#x}, {length_bytes} bytes long, is not in one region of guest memory")
             })?;
             // A region may begin anywhere in our address space.
             if !place.addr().get().is_multiple_of(usize::try_from(alignment).unwrap_or(1).min(8)) {
@@ -87,7 +87,7 @@ impl Areas {
     }
 }
 
-/// The rings and our place in them.
+/// The rings and our position in them.
 #[derive(Debug)]
 pub(crate) struct Virtqueue {
     areas: Areas,
@@ -95,13 +95,13 @@ pub(crate) struct Virtqueue {
     mask: u16,
     event_index: bool,
     pub(super) next_available: u16,
-    /// Where the next used entry goes; the entries up to here are written.
+    /// Index of the next used entry; the entries before it are written.
     pub(super) next_used: u16,
-    /// The entries up to here are the guest's.
+    /// The entries before it are published.
     pub(super) published: u16,
     /// Does the guest kick?
     pub(crate) is_armed: bool,
-    /// Interrupt at the next publishing whatever the guest asks for: what it knows of us may be older than we are.
+    /// Interrupt at the next publishing regardless of the event index: it may date from an earlier server.
     interrupt_anyway: bool,
 }
 
@@ -112,12 +112,12 @@ impl Virtqueue {
     /// Serve the rings.
     ///
     /// # Errors
-    /// They do not lie in `memory`, or are misaligned, or of a size that no queue has.
+    /// They are not in `memory`, are misaligned, or have an impossible size.
     pub(crate) fn new(setup: &DeviceQueueSetup) -> Result<Self, String> {
         let mut queue = Self::at(setup, (setup.next_available, 0))?;
         queue.published = queue.used_word(INDEX_OFFSET).load(Ordering::Relaxed);
         queue.next_used = queue.published;
-        // The driver may have kicked before we were there: until it is asked again, look without.
+        // The driver may have kicked before this server started: until kicks are asked for, poll.
         queue.ask_for_kicks(false);
         Ok(queue)
     }
@@ -157,8 +157,8 @@ impl Virtqueue {
 
     #[inline(always)]
     fn available_word(&self, offset_bytes: usize) -> &AtomicU16 {
-        // SAFETY: the offsets used are even and within the ring and the event index behind it; the ring is 2-byte aligned and stays
-        // mapped; all our access to it is atomic.
+        // SAFETY: the offsets used are even and within the ring and the event index behind it; the ring is 2-byte aligned and
+        // stays mapped; all our access to it is atomic.
         unsafe { AtomicU16::from_ptr(self.areas.available.as_ptr().wrapping_add(offset_bytes).cast()) }
     }
 
@@ -168,25 +168,25 @@ impl Virtqueue {
         unsafe { AtomicU16::from_ptr(self.areas.used.as_ptr().wrapping_add(offset_bytes).cast()) }
     }
 
-    /// Where the device tells the guest from which entry on to kick.
+    /// The event index by which the device asks for kicks.
     #[inline(always)]
     fn available_event(&self) -> &AtomicU16 {
         self.used_word(RING_OFFSET + usize::from(self.size) * USED_ENTRY_BYTES)
     }
 
-    /// Where the guest tells the device from which entry on to interrupt.
+    /// The event index by which the guest asks for interrupts.
     #[inline(always)]
     fn used_event(&self) -> &AtomicU16 {
         self.available_word(RING_OFFSET + usize::from(self.size) * AVAILABLE_ENTRY_BYTES)
     }
 
-    /// Index of the available ring. Everything up to there was written before it.
+    /// Index of the available ring. All entries before it were written earlier.
     #[inline(always)]
     pub(crate) fn available_index(&self) -> u16 {
         self.available_word(INDEX_OFFSET).load(Ordering::Acquire) // V1
     }
 
-    /// Chains that the guest made available and we have not taken: more than the queue's size is a lie.
+    /// Chains that the guest made available and we have not taken: more than the queue's size is a fault.
     #[inline(always)]
     pub(crate) fn waiting(&self) -> u16 {
         self.available_index().wrapping_sub(self.next_available)
@@ -199,7 +199,7 @@ impl Virtqueue {
         self.available_word(RING_OFFSET + place * AVAILABLE_ENTRY_BYTES).load(Ordering::Relaxed)
     }
 
-    /// So many chains are taken.
+    /// This many chains are taken.
     #[inline(always)]
     pub(crate) const fn advance(&mut self, count: u16) {
         self.next_available = self.next_available.wrapping_add(count);
@@ -216,13 +216,14 @@ impl Virtqueue {
         Some(unsafe { copy_descriptor(place) })
     }
 
-    /// Have the descriptor's line fetched.
+    /// Prefetch the descriptor's cache line.
     #[inline(always)]
     pub(crate) fn prefetch(&self, index: u16) {
         prefetch_for_read(self.areas.descriptors.as_ptr().wrapping_add(usize::from(index & self.mask) * DESCRIPTOR_BYTES));
     }
 
-    /// Say that the chain at `head` is used and `written_bytes` of it were written. Not seen before [`publish`](Self::publish).
+    /// Record that the chain at `head` is used and `written_bytes` of it were written. Not visible before
+    /// [`publish`](Self::publish).
     #[inline(always)]
     pub(crate) fn put_used(&mut self, head: u16, written_bytes: u32) {
         let place = RING_OFFSET + usize::from(self.next_used & self.mask) * USED_ENTRY_BYTES;
@@ -260,13 +261,13 @@ impl Virtqueue {
         }
     }
 
-    /// Let the guest see what was put. Does it want an interrupt?
+    /// Publish the entries that were put. Does the guest want an interrupt?
     #[inline(always)]
     pub(crate) fn publish(&mut self) -> bool {
         let before = std::mem::replace(&mut self.published, self.next_used);
-        // Release: entries, statuses and data are there before the index.
+        // Release: entries, statuses and data are visible before the index.
         self.used_word(INDEX_OFFSET).store(self.next_used, Ordering::Release); // V2
-        // The guest stores what it wants and then looks at the index; we store the index and then look at what it wants.
+        // The guest stores its event index and then reads our index; we store our index and then read its event index.
         full_fence();
         let wants = if self.event_index {
             let event = self.used_event().load(Ordering::Relaxed);
@@ -277,9 +278,10 @@ impl Virtqueue {
         wants | std::mem::take(&mut self.interrupt_anyway)
     }
 
-    /// We look by ourselves: kicks are not needed.
+    /// We poll: kicks are not needed.
     ///
-    /// With the event index nothing needs to be stored: the guest kicks when it passes the entry we last asked for, which is behind it.
+    /// With the event index nothing needs to be stored: the guest kicks when it passes the entry last asked for, which is in the
+    /// past.
     #[inline(always)]
     pub(crate) fn disarm(&mut self) {
         if self.is_armed {
@@ -290,8 +292,8 @@ impl Virtqueue {
         }
     }
 
-    /// Ask for kicks. The fence orders that before the caller's next look at [`waiting`](Self::waiting): either that look sees a chain
-    /// or the guest, which stores its index, fences and then looks whether we asked, kicks.
+    /// Ask for kicks. The fence orders that before the caller's next read of [`waiting`](Self::waiting): either that read sees a
+    /// chain or the guest, which stores its index, fences and then checks whether we asked, kicks.
     pub(crate) fn arm(&mut self) {
         self.is_armed = true;
         self.ask_for_kicks(true);
@@ -302,7 +304,7 @@ impl Virtqueue {
         let no_kicks = u16::try_from(VRING_USED_F_NO_NOTIFY).unwrap_or(1);
         match (self.event_index, wanted) {
             (true, true) => self.available_event().store(self.next_available, Ordering::Relaxed),
-            // Flags are not looked at; the entry before the next one is 65535 entries away.
+            // Flags are not read; the entry before the next one is 65535 entries away.
             (true, false) => self.available_event().store(self.next_available.wrapping_sub(1), Ordering::Relaxed),
             (false, wanted) => self.used_word(FLAGS_OFFSET).store(if wanted { 0 } else { no_kicks }, Ordering::Relaxed),
         }

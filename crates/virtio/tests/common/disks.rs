@@ -13,7 +13,7 @@ pub(crate) fn memory_disk() -> MemoryDisk {
     MemoryDisk::new(&MemoryOptions { size_bytes: DISK_BYTES, ..MemoryOptions::default() }).expect("a disk")
 }
 
-/// A disk that holds every request until the test lets it go, and remembers them all.
+/// A disk that holds every request until the test releases it, and records them all.
 pub(crate) struct HeldDisk {
     pub(crate) inner: MemoryDisk,
     pub(crate) info: BlockInfo,
@@ -37,7 +37,7 @@ impl HeldDisk {
         self
     }
 
-    /// The requests it was given so far: operation, sector, FUA.
+    /// The requests received so far: operation, sector, FUA.
     pub(crate) fn seen(&self) -> Vec<(Operation, u64, bool)> {
         self.seen.lock().expect("one thread").iter().map(|request| (request.operation, request.sector, request.fua)).collect()
     }
@@ -46,12 +46,12 @@ impl HeldDisk {
         self.held.lock().expect("one thread").len()
     }
 
-    /// Do the oldest request that is held.
+    /// Execute the oldest held request.
     pub(crate) fn release(&self, engine: &mut Engine) -> Option<(Ticket, Status)> {
         self.release_at(0, engine)
     }
 
-    /// Do the request that `older` held ones are older than.
+    /// Execute the held request after `older` older ones.
     pub(crate) fn release_at(&self, older: usize, engine: &mut Engine) -> Option<(Ticket, Status)> {
         let mut held = self.held.lock().expect("one thread");
         if held.len() <= older {

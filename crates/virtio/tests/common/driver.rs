@@ -26,7 +26,7 @@ pub(crate) fn writable(address: u64, length_bytes: u32) -> Segment {
     Segment { address, length_bytes, is_writable: true }
 }
 
-/// Memory that the driver itself uses, each head its own.
+/// Memory that the driver itself uses, separate for each head.
 const AREAS: u64 = BASE + 0x1_0000;
 const AREA_BYTES: u64 = 0x1_0000 / 4;
 /// From here on, memory is the test's.
@@ -49,7 +49,7 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    /// Where they lie.
+    /// Their addresses.
     pub(crate) const fn rings(&self) -> RingAddresses {
         RingAddresses { descriptor: self.descriptors, available: self.available, used: self.used }
     }
@@ -87,7 +87,7 @@ impl Driver {
         self.ram.write(table + u64::from(index) * 16, &bytes);
     }
 
-    /// A chain of direct descriptors, in whatever order they are free.
+    /// A chain of direct descriptors, in the order of the free list.
     pub(crate) fn chain(&mut self, segments: &[Segment]) -> u16 {
         let indices: Vec<u16> = segments.iter().map(|_| self.free.pop().expect("a free descriptor")).collect();
         for (place, segment) in segments.iter().enumerate() {

@@ -64,7 +64,7 @@ pub(crate) fn eventfd() -> OwnedFd {
     rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("eventfd")
 }
 
-/// How often an eventfd was written since the last look.
+/// How often an eventfd was written since the last read.
 pub(crate) fn rings(fd: &OwnedFd) -> u64 {
     let mut count = [0; 8];
     match rustix::io::read(fd, &mut count) {
@@ -74,11 +74,11 @@ pub(crate) fn rings(fd: &OwnedFd) -> u64 {
     }
 }
 
-/// A device that keeps what it is asked.
+/// A device that records upgrade requests.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Questions(Arc<Mutex<Vec<(UpgradeToken, UpgradeRequest)>>>);
+pub(crate) struct RecordedRequests(Arc<Mutex<Vec<(UpgradeToken, UpgradeRequest)>>>);
 
-impl Device for Questions {
+impl Device for RecordedRequests {
     fn asked(&mut self, token: UpgradeToken, upgrade_request: UpgradeRequest) {
         self.0.lock().expect("one thread").push((token, upgrade_request));
     }
@@ -86,7 +86,7 @@ impl Device for Questions {
     fn broke(&mut self, _: &str) {}
 }
 
-impl Questions {
+impl RecordedRequests {
     pub(crate) fn take(&self) -> Vec<(UpgradeToken, UpgradeRequest)> {
         std::mem::take(&mut self.0.lock().expect("one thread"))
     }
@@ -102,17 +102,17 @@ pub(crate) struct Fixture<D: Disk> {
     pub(crate) error: OwnedFd,
     pub(crate) counters: Arc<QueueCounters>,
     pub(crate) writeback: Arc<AtomicBool>,
-    pub(crate) upgrade_requests: Questions,
+    pub(crate) upgrade_requests: RecordedRequests,
 }
 
-/// What differs from test to test.
+/// Parameters that differ between tests.
 pub(crate) struct Options {
     pub(crate) size: u16,
     pub(crate) features: u64,
     pub(crate) read_only: bool,
     /// Where the indices begin.
     pub(crate) start: u16,
-    /// Is there a device that answers questions?
+    /// Is there a device that handles upgrade requests?
     pub(crate) takes_questions: bool,
 }
 
@@ -162,19 +162,19 @@ impl<D: Disk> Fixture<D> {
             counters: Arc::clone(&counters),
         };
         change(&mut setup);
-        let upgrade_requests = Questions::default();
+        let upgrade_requests = RecordedRequests::default();
         let device = options.takes_questions.then(|| Box::new(upgrade_requests.clone()) as Box<dyn Device>);
         let server = VirtqueueServer::new(7, setup, device)?;
         let engine = Engine::new(16).expect("engine");
         Ok(Self { driver, server, disk, engine, call, error, counters, writeback, upgrade_requests })
     }
 
-    /// Have the server look once.
+    /// One visit of the server.
     pub(crate) fn visit(&mut self) -> u32 {
         self.server.visit(&self.disk, &mut self.engine)
     }
 
-    /// Have everything done that was made available.
+    /// Execute everything that was made available.
     pub(crate) fn run(&mut self) {
         while self.visit() > 0 || self.engine.in_flight() > 0 || self.server.in_flight() > 0 && self.server.has_work() {
             let server = &mut self.server;
@@ -184,7 +184,7 @@ impl<D: Disk> Fixture<D> {
         }
     }
 
-    /// Offer a chain and run it; its status and used length.
+    /// Offer a chain and execute it; returns its status and used length.
     pub(crate) fn round(&mut self, head: u16) -> (u8, u32) {
         self.driver.offer(head);
         self.run();

@@ -20,7 +20,7 @@ pub(crate) struct RamRegion {
 
 impl Drop for RamRegion {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, which nobody uses any more.
+        // SAFETY: our own mapping, which is no longer used.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.mapped_bytes) };
     }
 }
@@ -31,10 +31,10 @@ pub(crate) struct Ram {
     memory: Arc<GuestMemory>,
 }
 
-/// Where the first region begins, and its length.
+/// Start and length of the first region.
 pub(crate) const BASE: u64 = 0x10_0000;
 pub(crate) const LENGTH: u64 = 8 << 20;
-/// The second region follows without a gap; its file is another one and begins in the middle of a page. Then there is nothing.
+/// The second region follows without a gap; its file is another one and begins in the middle of a page. Nothing follows.
 pub(crate) const SECOND: u64 = BASE + LENGTH;
 pub(crate) const SECOND_LENGTH: u64 = (1 << 20) + 512;
 pub(crate) const END: u64 = SECOND + SECOND_LENGTH;
@@ -53,7 +53,7 @@ impl Ram {
         Arc::clone(&self.memory)
     }
 
-    /// The same memory, mapped anew, as after another SET_MEM_TABLE.
+    /// The same memory, mapped again, as after another SET_MEM_TABLE.
     pub(crate) fn map_again(&mut self) -> Arc<GuestMemory> {
         self.memory = map(&self.regions);
         self.memory()
@@ -61,7 +61,7 @@ impl Ram {
 
     fn place(&self, address: u64) -> *mut u8 {
         let region = self.regions.iter().find(|region| address.wrapping_sub(region.address) < region.length_bytes);
-        let region = region.unwrap_or_else(|| panic!("{address:#x} is no memory of the guest"));
+        let region = region.unwrap_or_else(|| panic!("{address:#x} is not in guest memory"));
         region.base.as_ptr().wrapping_add(usize::try_from(region.offset_bytes + address - region.address).expect("small"))
     }
 

@@ -26,7 +26,7 @@ fn compile(compiler: &str, sources: &[&str]) -> Command {
 /// Have `command` find the headers of the fio that `cargo xtask dist` built the engine for.
 fn with_fio(what: &str, command: &mut Command) -> Option<()> {
     let engine = shipped(what, "lib/fio/fipsee.so")?;
-    let target = engine.ancestors().nth(4).expect("the prefix lies in the target folder");
+    let target = engine.ancestors().nth(4).expect("the prefix is in the target folder");
     let versions = std::fs::read_dir(target.join("fio-source")).expect("dist keeps the source of fio").flatten();
     let source = versions.map(|entry| entry.path().join("source")).find(|path| path.join("config-host.h").exists());
     let source = source.expect("dist keeps the source of fio");
@@ -38,7 +38,7 @@ fn with_fio(what: &str, command: &mut Command) -> Option<()> {
     Some(())
 }
 
-/// The engine with address and undefined-behaviour sanitizers, in `directory`, and how fio is made to bear it.
+/// The engine with address and undefined-behaviour sanitizers, in `directory`, and what fio needs to load it.
 pub(crate) fn sanitized(what: &str, directory: &Path) -> Option<(PathBuf, String)> {
     if !has_program(what, "gcc") {
         return None;

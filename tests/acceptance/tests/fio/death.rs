@@ -1,4 +1,4 @@
-//! A daemon that dies or ends while fio runs.
+//! A daemon that is killed or ends while fio runs.
 
 use std::path::Path;
 use std::process::Command;
@@ -83,7 +83,7 @@ fn job_runs_again_when_the_daemon_is_back() {
     fio.run(&format!("{job} rw=write do_verify=0 end_fsync=1"));
     daemon.kill();
     let text = fio.fail(&format!("{job} rw=read"));
-    assert!(text.contains("nobody listens; start fipseed"), "{text}");
+    assert!(text.contains("nothing listens; start fipseed"), "{text}");
     daemon.restart();
     fio.run(&format!("{job} rw=read"));
 }
@@ -135,7 +135,7 @@ fn fio_goes_on_with_the_next_daemon() {
 }
 
 #[test]
-fn fio_waits_so_long_as_it_is_told_and_refuses_another_disk() {
+fn fio_waits_for_the_configured_time_and_refuses_another_disk() {
     let Some(mut daemon) = Daemon::start("fio-waits", &["m=memory:16M"]) else { return };
     let Some(fio) = Fio::new("fio-waits", &daemon) else { return };
     let Some(fipsee) = shipped("fio-waits", "bin/fipsee") else { return };

@@ -1,4 +1,4 @@
-//! A daemon that breaks the protocol: the engine, under sanitizers, finds each lie and ends with its name.
+//! A daemon that breaks the protocol: the engine, under sanitizers, finds each fault and ends with its name.
 
 use fipsee_acceptance::{Directory, text_of};
 use fipsee_hostile::faulty_daemon::{Answers, DAEMON_FAULTS, DaemonFault, EVENT_FAULTS, FaultyDaemon, completion};
@@ -25,7 +25,7 @@ fn expect_each(test: &str, faults: &[(&str, DaemonFault)]) {
         let _faulty = FaultyDaemon::start(&fio.socket, *fault);
         let mut command = fio.job(JOB);
         let output = fio.output(command.env("LD_PRELOAD", &preload).env("ASAN_OPTIONS", "detect_leaks=0"));
-        let (text, what) = (text_of(&output), format!("lie {index}: {expected}"));
+        let (text, what) = (text_of(&output), format!("fault {index}: {expected}"));
         not_hung(&output, &what);
         assert!(!output.status.success() && text.contains(expected), "{what}\n{text}");
         assert!(text.contains("error=Protocol error"), "{what}\n{text}");
@@ -35,20 +35,20 @@ fn expect_each(test: &str, faults: &[(&str, DaemonFault)]) {
 
 /// checks: R-6-8, R-6-9, R-6-10, R-6-11, R-6-12, R-6-13
 #[test]
-fn lies_of_the_daemon_are_found() {
-    expect_each("fio-lies", &DAEMON_FAULTS);
+fn faults_of_the_daemon_are_found() {
+    expect_each("fio-faults", &DAEMON_FAULTS);
 }
 
 /// checks: R-6-14
 #[test]
-fn lies_in_events_are_found() {
-    expect_each("fio-event-lies", &EVENT_FAULTS);
+fn faults_in_events_are_found() {
+    expect_each("fio-event-faults", &EVENT_FAULTS);
 }
 
 #[test]
-fn honest_daemon_is_believed_and_durable_writes_say_so() {
-    let directory = Directory::new("fio-honest");
-    let Some(fio) = Fio::at("fio-honest", &directory.path("s"), &directory.path("")) else { return };
+fn correct_daemon_is_believed_and_durable_writes_say_so() {
+    let directory = Directory::new("fio-correct");
+    let Some(fio) = Fio::at("fio-correct", &directory.path("s"), &directory.path("")) else { return };
     let faulty = FaultyDaemon::start(&fio.socket, DaemonFault::None);
     let run = |options: &str| {
         faulty.requests.lock().expect("no panic").clear();
@@ -65,9 +65,9 @@ fn honest_daemon_is_believed_and_durable_writes_say_so() {
     assert!(run("rw=randtrim").iter().all(|request| *request == (4, 0)));
 }
 
-/// Harmless, or found: bells and flags cost nothing but time, and of a completion that changes while it is read one copy is believed.
+/// Doorbells and flags cost nothing but time. A completion that changes while it is read is copied once.
 #[test]
-fn lies_that_go_on_beside_the_truth_are_harmless_or_found() {
+fn faults_beside_correct_answers_are_harmless_or_found() {
     let Some((_directory, fio, preload)) = stage("fio-frantic") else { return };
     for (fault, must_succeed) in [(DaemonFault::Ringing, true), (DaemonFault::Stamps, true), (DaemonFault::Rewriting, false)] {
         for _ in 0..3 {

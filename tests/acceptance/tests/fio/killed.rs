@@ -1,5 +1,6 @@
-//! fio is killed, the daemon lives. fio is its own oracle: before its trigger kills it, it saves how far it came, and the fio that
-//! verifies reads all that was complete by then. Each run writes by another seed, so that a block of an earlier run is wrong, too.
+//! fio is killed, the daemon is not. fio is its own oracle: before its trigger kills it, it saves how far it came, and the fio
+//! that verifies reads all that was complete by then. Each run writes by another seed, so that a block of an earlier run is
+//! wrong, too.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -13,10 +14,10 @@ use super::{Fio, number};
 
 const TRIGGER: &str = "trigger";
 
-/// One run of fio, which dies after about so many requests.
+/// One run of fio, which is killed after about so many requests.
 #[track_caller]
 fn die(fio: &Fio, fipsee: &Path, daemon: &Daemon, job: &str, after: u64) {
-    // fio runs the trigger by a shell, whose parent it is. Paced, so that it is not done before it looks for the trigger.
+    // fio runs the trigger by a shell as its child. Paced, so that it is not done before it looks for the trigger.
     let mut command = fio.job(&format!("{job} do_verify=0 rate_iops=8000 trigger-file={TRIGGER}"));
     let mut running = fio.start(command.arg("--trigger=kill -s KILL $PPID"));
     let deadline = Instant::now() + DEADLINE;
@@ -57,7 +58,7 @@ fn disk_outlives_fio(options: &str) {
 }
 
 #[test]
-fn what_fio_was_told_is_there_when_fio_was_killed() {
+fn acknowledged_writes_are_there_when_fio_was_killed() {
     for options in ["iodepth=32", "iodepth=1", "iodepth=16 mem=mmap iodepth_batch_submit=8 fsync=64"] {
         disk_outlives_fio(options);
     }

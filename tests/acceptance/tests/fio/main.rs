@@ -29,7 +29,7 @@ struct Fio {
 }
 
 impl Fio {
-    /// fio for the disks of `daemon`; `None`, said aloud, when something is missing.
+    /// fio for the disks of `daemon`; `None`, with a message, when something is missing.
     fn new(what: &str, daemon: &Daemon) -> Option<Self> {
         Self::at(what, &daemon.socket, &daemon.directory.path(""))
     }
@@ -54,7 +54,7 @@ impl Fio {
         command
     }
 
-    /// Start `command`. Its output goes to files: a pipe would stay open as long as any process of a hung fio lives.
+    /// Start `command`. Its output goes to files: a pipe would stay open as long as any process of a hung fio runs.
     #[track_caller]
     fn start(&self, command: &mut Command) -> Running {
         static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -76,7 +76,7 @@ impl Fio {
         let output = self.output(command);
         assert!(output.status.success(), "{command:?}\n{}", text_of(&output));
         let text = String::from_utf8_lossy(&output.stdout);
-        // Notes of fio stand before the JSON.
+        // Notes of fio come before the JSON.
         let start = text.find('{').expect("fio prints JSON");
         let parsed: Value = serde_json::from_str(&text[start..]).expect("fio prints JSON");
         let jobs = parsed["jobs"].as_array().expect("fio lists its jobs").clone();

@@ -1,8 +1,8 @@
-//! Jobs whose writes overlap each other while in flight. After each phase every sector that some job wrote must hold a whole sector of this phase, of
-//! one of the jobs that wrote there, and all others what they held before.
+//! Jobs with writes that overlap while in flight. After each phase every sector that some job wrote must hold a whole
+//! sector of this phase, of one of the jobs that wrote there, and all others what they held before.
 //!
-//! fio puts a header into each sector (`verify_interval=512`): offset, job, checksums. Its own verification wants the last write of its own job, so
-//! we look at the headers ourselves.
+//! fio puts a header into each sector (`verify_interval=512`): offset, job, checksums. Its own verification wants the last write
+//! of its own job, so we look at the headers ourselves.
 
 use std::ops::Range;
 use std::path::Path;
@@ -14,7 +14,7 @@ use super::{Fio, death};
 
 const DISK_BYTES: u64 = 32 << 20;
 const SECTOR: usize = 512;
-/// Of a sector as `verify=crc32c` fills it: where the header ends, its own checksum lies, that of the data, and the data.
+/// Of a sector as `verify=crc32c` fills it: the offsets of the header's checksum, of the data's, and of the data.
 const HEADER_CHECKSUM: usize = 36;
 const DATA_CHECKSUM: usize = 40;
 const DATA: usize = 44;

@@ -62,14 +62,14 @@ fn a_job_that_claims_its_disk_is_the_only_one_that_writes() {
 }
 
 #[test]
-fn socket_without_a_listener_is_told_from_no_socket() {
+fn socket_without_a_listener_is_distinguished_from_no_socket() {
     let directory = Directory::new("fio-deaf");
     let socket = directory.path("s");
     let Some(fio) = Fio::at("fio-deaf", &socket, &directory.path("")) else { return };
     // Bound and closed again: the name stays.
     drop(std::os::unix::net::UnixListener::bind(&socket).expect("a socket"));
     let text = fio.fail("filename=a rw=read");
-    assert!(text.contains("the socket is there but nobody listens; start fipseed"), "{text}");
+    assert!(text.contains("the socket is there but nothing listens; start fipseed"), "{text}");
 }
 
 #[test]

@@ -222,7 +222,7 @@ fn resize_is_seen_at_once() {
 }
 
 #[test]
-fn read_only_means_for_everybody() {
+fn read_only_means_for_all_clients() {
     let Some(daemon) = daemon("read-only", &["a=memory:1M", "r=memory:1M,ro"]) else { return };
     for (disk, arguments) in [("a", &["--read-only"][..]), ("r", &[][..])] {
         let mut mount = Mount::new(&daemon, disk, arguments);

@@ -1,4 +1,4 @@
-//! What happens when something dies, and what is said when something is wrong.
+//! What happens when a process is killed, and what is said when something is wrong.
 
 use std::fs::File;
 use std::io::Read;
@@ -42,8 +42,8 @@ fn errors_say_what_is_wrong_and_what_to_do() {
     let words = tries(&["b", file]);
     assert!(words.contains("'b'") && !daemon.directory.path("new").exists(), "{words}");
     assert!(tries(&["a", file, "--threads=0"]).contains("threads"));
-    let mut nobody = mount_command(&daemon, &["a", file]);
-    assert!(fails(nobody.args(["--connect", "/no/socket"])).contains("no daemon at /no/socket"));
+    let mut unconnected = mount_command(&daemon, &["a", file]);
+    assert!(fails(unconnected.args(["--connect", "/no/socket"])).contains("no daemon at /no/socket"));
     assert!(fails(mount_command(&daemon, &["--background", "b", file]).stdout(Stdio::piped())).contains("'b'"));
     let mut mount = Mount::new(&daemon, "a", &[]);
     let words = tries(&["a", mount.file.to_str().expect("a working system")]);
@@ -145,7 +145,7 @@ fn disk_that_was_given_up_comes_back_without_the_writes_that_failed() {
 }
 
 #[test]
-fn what_was_synced_survives_the_death_of_everybody() {
+fn synced_data_survives_the_death_of_all_processes() {
     let Some(mut daemon) = daemon("survives", &["b=file:DIR/b.img,size=8M"]) else { return };
     let mut wanted = vec![0; 8 << 20];
     for round in 0..4_u64 {
@@ -155,7 +155,7 @@ fn what_was_synced_survives_the_death_of_everybody() {
         wanted = pattern(round, 8 << 20);
         file.write_all_at(&wanted, 0).expect("a working system");
         file.sync_all().expect("a working system");
-        // Something in flight while it dies, which writes what is there already.
+        // A write in flight while it is killed, of what is there already.
         let again = mount.open();
         let bytes = wanted.clone();
         let writer = std::thread::spawn(move || while again.write_all_at(&bytes[..1 << 20], 0).is_ok() {});
@@ -230,11 +230,11 @@ fn background_returns_when_mounted_and_ends_when_unmounted() {
 }
 
 #[test]
-fn file_that_was_made_goes_unless_somebody_uses_it() {
+fn file_that_was_made_is_removed_unless_it_is_in_use() {
     let Some(daemon) = daemon("made", &["a=memory:1M"]) else { return };
     let file = daemon.directory.path("a.mounted");
     for round in 0..20_u8 {
-        // As a script does: at once, while the process before is still letting go.
+        // As a script does: at once, while the process before still ends.
         let mut mount = Mount::new(&daemon, "a", &[]);
         mount.open().write_all_at(&[round; 512], 0).expect("a working system");
         unmount(&mount.file);
@@ -249,9 +249,9 @@ fn file_that_was_made_goes_unless_somebody_uses_it() {
     let in_use = mount.open();
     signal(&mount, Signal::TERM);
     wait_until("the name is free", || file.metadata().is_ok_and(|facts| facts.len() == 0));
-    std::fs::write(&file, "somebody's").expect("a working system");
+    std::fs::write(&file, "another's").expect("a working system");
     drop(in_use);
     let status = mount.wait();
     assert!(status.success(), "{status}: {}", mount.words());
-    assert_eq!(std::fs::read(&file).expect("a working system"), b"somebody's");
+    assert_eq!(std::fs::read(&file).expect("a working system"), b"another's");
 }

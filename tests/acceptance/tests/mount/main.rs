@@ -1,4 +1,4 @@
-//! `fipsee mount`: a disk as a file, as programs that know nothing of Fip-see meet it.
+//! `fipsee mount`: a disk as a file, as programs without knowledge of Fip-see use it.
 
 mod contract;
 mod failures;

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use fipsee_acceptance::{DEADLINE, Daemon, Guard, run, shipped, skip, text_of};
 
-/// May this process mount, with FUSE? Said aloud when not.
+/// May this process mount, with FUSE? With a message when not.
 pub(crate) fn can_mount(what: &str) -> bool {
     let reason = if !rustix::process::geteuid().is_root() {
         "needs root, to mount"
@@ -113,7 +113,7 @@ pub(crate) fn unmount(path: &Path) {
     });
 }
 
-/// A mount of a process that nobody waits for.
+/// A mount process that is not waited for.
 #[derive(Debug)]
 pub(crate) struct Detached(pub(crate) PathBuf);
 
@@ -123,12 +123,12 @@ impl Drop for Detached {
     }
 }
 
-/// Take a mount away whatever uses it; in vain if there is none.
+/// Remove a mount whatever uses it, if there is one.
 fn detach(path: &Path) {
     let _ = Command::new("umount").arg("-l").arg(path).stderr(Stdio::null()).status();
 }
 
-/// Wait for a child, with patience that ends.
+/// Wait for a child, with a timeout.
 pub(crate) fn wait(child: &mut Child) -> ExitStatus {
     let deadline = Instant::now() + DEADLINE;
     loop {
@@ -214,7 +214,7 @@ pub(crate) fn fails(command: &mut Command) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Bytes that tell where they belong.
+/// Bytes that contain their own place.
 pub(crate) fn pattern(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let next = || {

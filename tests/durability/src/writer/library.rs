@@ -9,7 +9,7 @@ use fipsee_block::wire::SECTOR_BYTES;
 use super::{Port, Request, SLOT_BYTES, SLOTS, Waited};
 use crate::record::Action;
 
-/// A library client. Half of its buffers lie in the pool, whose place changes with each connection, half in memory of its own.
+/// A library client. Half of its buffers are in the pool, which moves with each connection, half in memory of its own.
 pub struct Library {
     disk: Disk,
     queues: Vec<Queue>,

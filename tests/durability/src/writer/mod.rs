@@ -1,4 +1,4 @@
-//! The process that writes, is killed, or loses its daemon. It tells the oracle before it submits and after each completion.
+//! The process that writes, is killed, or loses its daemon. It reports to the oracle before it submits and after each completion.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub struct Request {
 /// What came of waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waited {
-    /// The daemon lives; something came, or nothing did for a moment.
+    /// The daemon runs; something came, or nothing did for a moment.
     Alive,
     /// It is gone, and all that it answered was taken.
     Gone,
@@ -64,7 +64,7 @@ pub trait Port {
     /// Wait for completions: token and status, 0 for success.
     ///
     /// # Errors
-    /// The daemon broke its word.
+    /// The daemon broke the protocol.
     fn wait(&mut self, done: &mut Vec<(u64, u64)>) -> Result<Waited, String>;
 
     /// Find the daemon again, and repeat what has no answer.
@@ -98,7 +98,7 @@ struct Writer<P> {
 /// Write until the oracle closes our standard input, then wait for the last completion.
 ///
 /// # Errors
-/// The daemon does not come back, or breaks its word.
+/// The daemon does not come back, or breaks the protocol.
 pub fn run<P: Port>(port: P, plan: Plan) -> Result<(), String> {
     let stop = Arc::new(AtomicBool::new(false));
     let is_over = Arc::clone(&stop);
@@ -176,7 +176,7 @@ impl<P: Port> Writer<P> {
 
     fn complete(&mut self, token: u64, status: u64) {
         let mut found = [Found::Value(0); MOST_READ];
-        // One that is not in flight is told as well: the oracle knows what to say.
+        // One that is not in flight is reported as well: the oracle judges it.
         if let Some(request) = self.in_flight.remove(&token) {
             if request.action == Action::Read && status == 0 {
                 let bytes = self.port.content(request.slot, length_of(request.count));

@@ -1,4 +1,4 @@
-//! The parser of requests as it was before fields were checked where they stand (docs/decisions/0018-packed-requests.md): it made a
+//! The parser of requests as it was before fields were checked in place (docs/decisions/0018-packed-requests.md): it made a
 //! message of its own of each packed request, and parsed that. It is changed in nothing that a request could notice.
 
 use fipsee_block::packed::PACKED;
@@ -157,7 +157,7 @@ fn copy_out(memory: &Memory, spans: &[Span], mut bytes: &mut [u8]) -> bool {
     for span in spans {
         let (now, later) = bytes.split_at_mut(span.length_bytes().min(bytes.len()));
         let offset = span.base().addr().get() - memory.region.base().addr().get();
-        memory.region.read(offset as u64, now).expect("a span lies in the memory");
+        memory.region.read(offset as u64, now).expect("a span is in the memory");
         bytes = later;
     }
     bytes.is_empty()

@@ -1,4 +1,4 @@
-//! `fipseed`, for the tests and measurements of this package: cargo builds another package's program for nobody.
+//! `fipseed`, for the tests and measurements of this package: cargo does not build another package's program.
 
 use std::process::ExitCode;
 

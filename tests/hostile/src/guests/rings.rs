@@ -1,4 +1,4 @@
-//! Guests that went over to rings in their own memory.
+//! Guests that use rings in their own memory.
 
 use std::io;
 use std::path::Path;
@@ -15,10 +15,10 @@ use fipsee_virtio::blk::upgrade::wire::{self, DONE, UpgradeRequest};
 use super::{DATA_BYTES, KICKS_PER_REQUEST, NOWHERE, doorbell, expect, ring, start};
 use crate::fault::{Random, Until, while_rewriting};
 
-/// Looks for an answer between two kicks of who lied about its flags.
+/// Looks for an answer between two kicks of a guest with wrong flags.
 const LOOKS_PER_KICK: u32 = 64;
 
-/// A guest that went over to rings.
+/// A guest on rings.
 struct OnRings {
     guest: Guest,
     ring: GuestRing,
@@ -120,7 +120,7 @@ pub(super) fn flags(socket: &Path, until: &mut Until<'_>, is_fault: bool) -> io:
             }
             looks += 1;
             if looks.is_multiple_of(LOOKS_PER_KICK) {
-                // Who says that nobody sleeps, and is believed, has to kick without being asked.
+                // With a wrong asleep flag the guest must kick without being asked.
                 ring(&doorbell);
                 if asked.elapsed() > TIMEOUT {
                     return Err(io::Error::other("no answer"));

@@ -27,7 +27,7 @@ fn assert_fault<T>(what: &str, outcome: Result<T, Error>) {
 fn attach(script: Script, options: &AttachOptions) -> Result<(), Error> {
     let (dir, daemon) = play(move |control| {
         let attached = handshake(control, &script);
-        // Until the client has had enough.
+        // Until the client closes.
         attached.map(|attached| attached.control.receive().is_none());
     });
     let outcome = Disk::attach(&dir.path("s"), options).map(drop);

@@ -1,4 +1,4 @@
-//! A daemon of bytes with one disk and one queue, that says whatever a test wants it to.
+//! A daemon of bytes with one disk and one queue, that sends what a test wants.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -124,7 +124,7 @@ fn borrowed(files: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {
     files.iter().map(AsFd::as_fd).collect()
 }
 
-/// HELLO to ATTACHED; `None`: the client had enough of it.
+/// HELLO to ATTACHED; `None`: the client has closed the connection.
 pub(crate) fn handshake(control: Socket, script: &Script) -> Option<MockAttachment> {
     control.receive()?;
     let stray = strays(script.stray);

@@ -62,7 +62,7 @@ fn control_messages_are_as_laid_out() {
     });
 }
 
-/// A daemon that shuts down lets go by itself: what came too late for it is never answered.
+/// A daemon that shuts down closes by itself: what came too late is never answered.
 #[test]
 fn detaching_says_when_something_that_was_published_is_not_answered() {
     for answered in [1, 2] {
@@ -230,7 +230,7 @@ fn the_client_rings_once_for_each_arming_and_never_without_one() {
 
 /// checks: R-4.5-7, R-4.5-8, R-4.3-19, R-2.4-2
 #[test]
-fn a_client_that_sleeps_takes_rings_without_cause_and_learns_of_the_end_by_its_bell() {
+fn a_client_that_sleeps_takes_rings_without_cause_and_learns_of_the_end_by_its_doorbell() {
     let client = |_disk: Disk, mut queue: Queue| {
         for token in 0..2 {
             queue.flush(token).expect("room");
@@ -248,7 +248,7 @@ fn a_client_that_sleeps_takes_rings_without_cause_and_learns_of_the_end_by_its_b
         attached.take();
         attached.await_sleeping_client();
         for _ in 0..200 {
-            // A bell that is full has long been ringing.
+            // A doorbell that is full is already ringing.
             let _ = rustix::net::send(&attached.doorbell, &[7; 8], rustix::net::SendFlags::NOSIGNAL);
         }
         attached.await_sleeping_client();

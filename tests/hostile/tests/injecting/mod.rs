@@ -1,4 +1,4 @@
-//! A lie told to a daemon while a witness goes on: what each of them must find afterwards.
+//! A fault injected into a daemon while a correct client is served: what each of them must find afterwards.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -7,7 +7,7 @@ use fipsee_hostile::fault::{InjectedFault, Until, Way};
 
 use crate::common::{CorrectClient, Daemon, eventually};
 
-/// Lines in the log that a lie may cost.
+/// Lines in the log that a fault may cost.
 pub(crate) enum Lines {
     /// Its client's coming and going, and nothing else.
     One,
@@ -15,10 +15,10 @@ pub(crate) enum Lines {
     AllAllowed,
 }
 
-/// Lines of the daemon about itself and the correct_clients of a test.
+/// Lines of the daemon about itself and the correct clients of a test.
 const OWN_LINES: usize = 16;
 
-/// Set when dropped, so that a liar ends when a check of ours fails.
+/// Set when dropped, so that a faulty peer ends when a check of ours fails.
 struct StopAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for StopAtEnd<'_> {
@@ -27,14 +27,14 @@ impl Drop for StopAtEnd<'_> {
     }
 }
 
-/// The daemon's log after `lie` was told to it.
+/// The daemon's log after `fault` was injected.
 pub(crate) fn inject(fault: &InjectedFault, lines: &Lines) -> String {
     let daemon = Daemon::start(&["--disk", "v=memory:16M", "--disk", "l=memory:16M", "--vhost-user", "l={dir}/v-l"]);
     let socket = match fault.way {
         Way::Local => daemon.socket(),
         Way::Guest => daemon.dir.path("v-l"),
     };
-    let mut witness = CorrectClient::new(&daemon, "v");
+    let mut correct_client = CorrectClient::new(&daemon, "v");
     let descriptors = daemon.fd_count();
     let started = Instant::now();
     let (stop, injected) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -47,15 +47,15 @@ pub(crate) fn inject(fault: &InjectedFault, lines: &Lines) -> String {
         });
         let mut checks = 0_u64;
         while !injected.load(Ordering::Relaxed) {
-            witness.check();
+            correct_client.check();
             checks += 1;
         }
-        let count = faulty.join().expect("a liar does not panic").unwrap_or_else(|error| panic!("{}: {error}", fault.name));
-        assert_eq!(count, fault.times, "{}: not told to the end", fault.name);
-        assert!(checks > 0, "{}: the witness had no turn", fault.name);
+        let count = faulty.join().expect("no panic").unwrap_or_else(|error| panic!("{}: {error}", fault.name));
+        assert_eq!(count, fault.times, "{}: not injected to the end", fault.name);
+        assert!(checks > 0, "{}: the correct client had no turn", fault.name);
     });
-    witness.check();
-    eventually("the liar is forgotten", || daemon.attached_count("l") == 0);
+    correct_client.check();
+    eventually("the faulty peer is forgotten", || daemon.attached_count("l") == 0);
     eventually("its descriptors are closed", || daemon.fd_count() == descriptors);
     let most = match lines {
         Lines::One => OWN_LINES,
@@ -64,16 +64,16 @@ pub(crate) fn inject(fault: &InjectedFault, lines: &Lines) -> String {
     let log = daemon.log();
     assert!(log.lines().count() <= most, "{}: {} lines in the log, {most} are allowed", fault.name, log.lines().count());
     assert!(!log.contains("ERROR") && !log.contains("panicked"), "{}: {log}", fault.name);
-    // Whoever comes next finds the disk as usable as before.
+    // The next client finds the disk as usable as before.
     drop(CorrectClient::new(&daemon, "l"));
     log
 }
 
-/// A test for each lie of a list, and one that finds what is missing.
+/// A test for each fault of a list, and one that finds what is missing.
 macro_rules! faults {
     ($faults:expr, $($test:ident: $name:literal $lines:ident $(says $line:literal $times:expr)?,)+) => {
         fn named(name: &str) -> &'static fipsee_hostile::fault::InjectedFault {
-            $faults.iter().find(|fault| fault.name == name).unwrap_or_else(|| panic!("no lie '{name}'"))
+            $faults.iter().find(|fault| fault.name == name).unwrap_or_else(|| panic!("no fault '{name}'"))
         }
 
         $(#[test]
@@ -83,7 +83,7 @@ macro_rules! faults {
         })+
 
         #[test]
-        fn every_lie_is_told() {
+        fn every_fault_is_injected() {
             let injected = [$($name),+];
             let not_injected: Vec<&str> = $faults.iter().map(|fault| fault.name).filter(|name| !injected.contains(name)).collect();
             assert_eq!(not_injected, [""; 0]);

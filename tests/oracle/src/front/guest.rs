@@ -22,7 +22,7 @@ const IDLE_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 /// Where its configuration space has the capacity, in sectors.
 const CAPACITY: Range<usize> = 12..20;
 
-/// A guest whose memory is an arena.
+/// A guest with an arena as its memory.
 pub(super) struct Machine {
     pub(super) guest: Guest,
     low_address: u64,
@@ -45,7 +45,7 @@ impl Machine {
     }
 
     pub(super) fn areas(&self) -> Vec<Piece> {
-        // One sector lies between the halves, so that no piece spans them.
+        // One sector is between the halves, so that no piece spans them.
         vec![(0, self.half_sectors), (self.half_sectors + 1, self.half_sectors)]
     }
 
@@ -118,7 +118,7 @@ fn again<T>(mut action: impl FnMut() -> std::io::Result<T>) -> Result<T, String>
             Err(error) if begun.elapsed() > RETURN_WITHIN => return Err(error.to_string()),
             Err(_) => {
                 interrupt::check()?;
-                std::thread::sleep(Duration::from_millis(1)); // nothing tells when a socket is there
+                std::thread::sleep(Duration::from_millis(1)); // nothing notifies when a socket is there
             }
         }
     }

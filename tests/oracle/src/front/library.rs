@@ -1,4 +1,4 @@
-//! The Rust library. Half of the arena is the pool, whose place changes with each connection, half is memory of the client's own.
+//! The Rust library. Half of the arena is the pool, which moves with each connection, half is memory of the client's own.
 
 use std::path::Path;
 use std::time::Duration;
@@ -41,7 +41,7 @@ impl Library {
     }
 
     fn place(&self, sector: u64) -> (&Buffer, u64) {
-        // One sector lies between the halves, so that no piece spans them.
+        // One sector is between the halves, so that no piece spans them.
         if sector < self.half_sectors {
             (&self.halves[0], sector * SECTOR)
         } else {

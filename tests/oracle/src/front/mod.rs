@@ -1,4 +1,4 @@
-//! Fronts: the ways by which requests reach a disk. Each gives its callers an arena of memory and takes requests whose data lies there.
+//! Fronts: the ways by which requests reach a disk. Each gives its callers an arena of memory and takes requests with data in it.
 
 mod guest;
 pub mod library;

@@ -39,8 +39,9 @@ pub fn mount(fipsee: &Path, socket: &Path, file: &Path) -> Result<Server, String
     Server::start(&mut command, file)
 }
 
-/// Memory that lies within its page as the piece of the arena does. The kernel splits large requests at pages of this memory: at sectors, if
-/// it begins at one, as programs with O_DIRECT see to. Anywhere else two such writes could mix within a sector, as in any file.
+/// Memory at the same place in its page as the piece of the arena. The kernel splits large requests at pages of this memory: at
+/// sectors, if it begins at one, as programs with O_DIRECT see to. Anywhere else two such writes could mix within a sector, as in
+/// any file.
 struct Aligned {
     bytes: Vec<u8>,
     start: usize,

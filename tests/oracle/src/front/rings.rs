@@ -1,4 +1,4 @@
-//! A guest in user space that went over to rings in its own memory (docs/protocol.md 9).
+//! A guest in user space on rings in its own memory (docs/protocol.md 9).
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use fipsee_virtio::blk::upgrade::wire::{self, DONE, UpgradeRequest};
 use super::guest::Machine;
 use super::{Action, Done, Front, Limits, Piece, Request, Waited};
 
-/// Descriptors of a virtqueue: it only carries bells.
+/// Descriptors of a virtqueue: it only carries doorbell requests.
 const SIZE: u16 = 64;
 const DEPTH: u16 = 64;
 /// The tag of acknowledgements, which no request has.

@@ -1,4 +1,4 @@
-//! The requests of late, for a report.
+//! Recent requests, for a report.
 
 use std::collections::VecDeque;
 use std::fmt;

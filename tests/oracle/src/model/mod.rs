@@ -1,9 +1,9 @@
 //! What each sector of a disk may hold, under requests that overlap (docs/protocol.md 5.4).
 //!
-//! A sector has *candidates*: the values that a read may find. A change adds its value when it begins, since it may be carried out at any
-//! time until it ends. When it ends, every candidate whose own end came before this change's beginning is gone: it was overwritten. Of
-//! changes that overlapped in time all stay, since either may win, sector by sector. A discard adds zeroes and overwrites nothing. A read
-//! of a sector over which nothing was in flight settles it: from then on it holds what was found.
+//! A sector has *candidates*: the values that a read may find. A change adds its value when it begins, since it may be carried
+//! out at any time until it ends. When it ends, every candidate that ended before this change began is gone: it was overwritten.
+//! Of changes that overlapped in time all stay, since either may win, sector by sector. A discard adds zeroes and overwrites
+//! nothing. A read of a sector over which nothing was in flight settles it: from then on it holds what was found.
 
 mod history;
 
@@ -223,8 +223,8 @@ impl Model {
         Some(ended)
     }
 
-    /// Everything that ended before `by` began is gone from its sectors. Where `by` is no candidate any more, whatever replaced it has replaced
-    /// these, too; what a sector was settled to since may have ended later.
+    /// Everything that ended before `by` began is gone from its sectors. Where `by` is no candidate any more, whatever replaced
+    /// it has replaced these, too; what a sector was settled to since may have ended later.
     pub fn replace(&mut self, by: &Ended) {
         for sector in by.change.sector..by.change.sector + by.change.count {
             if self.sectors[index(sector)] & MIXED != 0 {
@@ -272,8 +272,8 @@ impl Model {
         }
     }
 
-    /// A read has ended; `found`: its sectors. A sector that changed meanwhile may hold parts of several values (5.4: mixed data);
-    /// `is_mixed` says whether those it is given are enough for what was found.
+    /// A read has ended; `found`: its sectors. A sector that changed meanwhile may hold parts of several values (5.4: mixed
+    /// data); `is_mixed` says whether those it is given are enough for what was found.
     ///
     /// # Errors
     /// A sector held what it could not: which, what, what it could have, and the requests that touched it lately.

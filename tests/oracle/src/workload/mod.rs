@@ -21,7 +21,7 @@ pub struct Site<'a> {
     pub front: &'a mut dyn Front,
     /// The daemon.
     pub daemon: &'a mut Daemon,
-    /// What lies below the disk, if its file can be reached.
+    /// The file below the disk, if it can be reached.
     pub storage: Option<&'a Storage>,
     /// Compare on when requests fail: a failed flush is found sooner than what is lost.
     pub forgives: bool,

@@ -9,7 +9,7 @@ const PAGE_SECTORS: u64 = 8;
 const HOT_PAGES: u64 = 16;
 /// Requests after which that place is another one.
 const HOT_FOR: u64 = 256;
-/// Requests whose edges attract others.
+/// Requests with edges that attract others.
 const RECENT: usize = 32;
 
 /// Weights of sizes: 2^k blocks to less than 2^(k+1).

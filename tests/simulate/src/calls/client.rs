@@ -75,7 +75,7 @@ impl CallClient {
         self.due.len()
     }
 
-    /// Somebody who might have rung has run.
+    /// An actor that may have rung has run.
     pub(super) const fn stir(&mut self) {
         self.is_stirred = true;
     }
@@ -153,7 +153,7 @@ impl CallClient {
                 }
             }
             (Down::Packet(message, _), stage) => {
-                context.violated(|| format!("the client is told {message:?} while {stage:?}"));
+                context.violated(|| format!("the client receives {message:?} while {stage:?}"));
             }
             (Down::Closed, Stage::Ended) => {}
             (Down::Closed, _) => {
@@ -275,7 +275,7 @@ impl CallClient {
         }
     }
 
-    /// The process ends without a word; another goes on in its place, at a new connection.
+    /// The process ends without DETACH; another goes on in its place, at a new connection.
     pub(super) fn die(&mut self, ledger: &mut Ledger, link: &mut Link, next_link: usize, now_us: u64) {
         link.up.push_back(Up::Gone);
         self.lose(ledger);

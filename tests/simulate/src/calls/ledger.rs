@@ -72,7 +72,7 @@ impl Ledger {
                 let progress = *progress;
                 context.violated(|| format!("call {call} is carried out, and it was {progress:?} already"));
             }
-            None => context.violated(|| format!("{call} is carried out, which nobody has called")),
+            None => context.violated(|| format!("{call} is carried out, and was not made")),
         }
     }
 
@@ -84,7 +84,7 @@ impl Ledger {
                 let progress = *progress;
                 context.violated(|| format!("call {call} is answered, and it is {progress:?}"));
             }
-            None => context.violated(|| format!("{call} is answered, which nobody has called")),
+            None => context.violated(|| format!("{call} is answered, and was not made")),
         }
         self.answered += 1;
     }

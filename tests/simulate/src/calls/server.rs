@@ -29,7 +29,7 @@ pub(super) struct CallWorker {
     /// The call that was taken, and the steps that it still takes.
     taken: Option<(Message, u32)>,
     /// Calls that were answered and not carried out, which only a known-bad variant has.
-    owed: Vec<u64>,
+    due: Vec<u64>,
     has_stopped: bool,
 }
 
@@ -70,12 +70,12 @@ impl CallServer {
             is_stirred: true,
             idle: 0,
             taken: None,
-            owed: Vec::new(),
+            due: Vec::new(),
             has_stopped: false,
         });
     }
 
-    /// A thread goes in the midst of its work, and another comes.
+    /// A thread ends during its work, and another begins.
     pub(super) fn replace_worker(&mut self, index: usize) {
         if !self.is_stopping() {
             drop(self.workers.remove(index % self.workers.len()));
@@ -83,7 +83,7 @@ impl CallServer {
         }
     }
 
-    /// Let everybody finish, then end.
+    /// Let all clients finish, then end.
     pub(super) fn stop(&mut self, links: &mut [Link]) {
         self.server.stopper().stop();
         self.transport.take_reports(links);
@@ -101,19 +101,19 @@ impl CallServer {
         self.transport.tick(links, now);
     }
 
-    /// It was to stop, and has nobody any more.
+    /// It was to stop, and has no client any more.
     #[must_use]
     pub(super) fn has_stopped(&self) -> bool {
         self.is_stopping() && self.transport.sessions.is_empty()
     }
 
-    /// Is nobody let in any more?
+    /// Does it refuse every new client?
     #[must_use]
     pub(super) const fn is_stopping(&self) -> bool {
         self.transport.sessions.host.ending.is_some()
     }
 
-    /// Somebody who might have rung has run.
+    /// An actor that may have rung has run.
     pub(super) fn stir(&mut self) {
         self.workers.iter_mut().for_each(|worker| worker.is_stirred = true);
     }
@@ -141,7 +141,7 @@ impl CallServer {
             (worker.awake, worker.is_stirred) = (if sleeps { Awake::No } else { Awake::Yes }, true);
             return;
         }
-        worker.owed.drain(..).for_each(|call| ledger.carry_out(context, call));
+        worker.due.drain(..).for_each(|call| ledger.carry_out(context, call));
         if let Some((message, left)) = worker.taken.take() {
             if left > 0 {
                 worker.taken = Some((message, left - 1));
@@ -165,7 +165,7 @@ impl CallServer {
         }
     }
 
-    /// What must be so after the last client: workers that are told to stop do.
+    /// What must be so after the last client: workers that are to stop do.
     pub(super) fn check_stop(&mut self, links: &mut [Link]) {
         self.transport.take_reports(links);
         self.transport.sessions.host.stop_workers();
@@ -186,10 +186,10 @@ fn answer(context: &Context, ledger: &mut Ledger, worker: &mut CallWorker, index
         return worker.raw.refuse("a message is no call");
     }
     let Some(call) = worker.raw.call() else {
-        return context.violated(|| "a call that was taken is nobody's".to_owned());
+        return context.violated(|| "a call that was taken belongs to no client".to_owned());
     };
     if context.is_broken(Variant::AnsweredFirst) && number.is_multiple_of(8) {
-        worker.owed.push(number);
+        worker.due.push(number);
     } else {
         ledger.carry_out(context, number);
     }

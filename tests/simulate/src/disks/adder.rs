@@ -1,5 +1,5 @@
-//! A client of a service of calls and streams (tests/service), served beside the disk: numbers go in by a stream, calls come back with
-//! their sum.
+//! A client of a service of calls and streams (tests/service), served beside the disk: numbers go in by a stream, calls come back
+//! with their sum.
 
 use std::collections::VecDeque;
 
@@ -69,7 +69,7 @@ impl Adder {
         }
     }
 
-    /// Somebody who might have rung has run.
+    /// An actor that may have rung has run.
     pub(crate) const fn stir(&mut self) {
         self.is_stirred = true;
     }
@@ -132,7 +132,7 @@ impl Adder {
             }
             (Down::Packet(Control::Detached, _), Stage::Detaching) => self.end(),
             (Down::Packet(Control::Detached | Control::Refused(_), _), _) | (Down::Closed, Stage::Ended) => {}
-            (Down::Packet(message, _), stage) => context.violated(|| format!("the adder is told {message:?} while {stage:?}")),
+            (Down::Packet(message, _), stage) => context.violated(|| format!("the adder receives {message:?} while {stage:?}")),
             (Down::Closed, _) => {
                 (self.channel, self.stage) = (None, Stage::Away(now_us + RETRY_US));
                 self.calls.clear();

@@ -1,17 +1,17 @@
-//! Who is attached, and who keeps whom from it (docs/protocol.md 4.5).
+//! The attached clients, and those that they exclude (docs/protocol.md 4.5).
 
 use fipsee_block::wire::{ATTACH_EXCLUSIVE, ATTACH_IGNORE_CLAIM, ATTACH_READ_ONLY, ATTACH_SOLE_WRITER};
 
 /// As what a client attaches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
-    /// Is nobody else to be attached?
+    /// Is no other client to be attached?
     pub exclusive: bool,
     /// Does it never write?
     pub reads_only: bool,
-    /// Is nobody else to write?
+    /// Is no other client to write?
     pub claims: bool,
-    /// Does it write beside who claims that?
+    /// Does it write beside a client that claims that?
     pub forces: bool,
 }
 
@@ -47,7 +47,7 @@ impl Terms {
         }
     }
 
-    /// Is this one in the way of one that attaches now? On a disk that is `shared` claims refuse nobody.
+    /// Is this one in the way of one that attaches now? On a disk that is `shared` claims refuse no client.
     #[must_use]
     pub(crate) const fn is_kept_out_by(self, other: Self, shared: bool) -> bool {
         let (writes, other_writes) = (!self.reads_only, !other.reads_only);

@@ -74,7 +74,7 @@ impl ClientParameters {
     }
 }
 
-/// The requests of a lifetime: whichever client comes next takes the next.
+/// The requests of a lifetime: any client takes the next one.
 #[derive(Debug)]
 pub(crate) struct Pool {
     seed: u64,
@@ -101,7 +101,7 @@ impl Pool {
 /// The channel and what is done over it.
 struct ClientChannel {
     queues: Vec<Queue>,
-    /// Of each queue: the number of the disk's size that it was told last.
+    /// Of each queue: the number of the disk's size that was announced last.
     sizes: Vec<usize>,
     /// One piece for every request in flight.
     buffer: Buffer,
@@ -113,8 +113,8 @@ pub(crate) struct Client {
     pub(crate) stage: Stage,
     pub(crate) link: usize,
     index: usize,
-    habits: ClientParameters,
-    /// Do claims refuse nobody?
+    parameters: ClientParameters,
+    /// Do claims refuse no client?
     is_shared: bool,
     channel: Option<ClientChannel>,
     memory: Option<Arc<Region>>,
@@ -132,7 +132,7 @@ pub(crate) struct Client {
     /// It may have rung, or closed its end, in its last step.
     has_rung: bool,
     steps: u64,
-    /// It does not detach before nobody has anything to do, so that it sees every event.
+    /// It detaches only when no actor has anything to do, so that it sees every event.
     stays: bool,
     /// Has something been wrong with its packets?
     pub(crate) may_be_refused: bool,
@@ -143,19 +143,19 @@ pub(crate) struct Client {
 impl Client {
     /// Not connected yet.
     #[must_use]
-    pub(crate) fn new(habits: ClientParameters, is_shared: bool, index: usize) -> Self {
+    pub(crate) fn new(parameters: ClientParameters, is_shared: bool, index: usize) -> Self {
         Self {
             stage: Stage::Away(0),
             link: index,
             index,
-            habits,
+            parameters,
             is_shared,
             channel: None,
             memory: None,
             is_registered: false,
             has_unregistered: false,
             attached: None,
-            outstanding: vec![None; habits.slots()],
+            outstanding: vec![None; parameters.slots()],
             last_write: None,
             awake: Awake::Yes,
             is_stirred: true,
@@ -170,7 +170,7 @@ impl Client {
     /// As what it attaches.
     #[must_use]
     pub(crate) const fn terms(&self) -> Terms {
-        self.habits.terms
+        self.parameters.terms
     }
 
     /// Requests without an answer.
@@ -200,7 +200,7 @@ impl Client {
         std::mem::replace(&mut self.has_rung, false)
     }
 
-    /// The daemon has run and might have rung: it costs a system call to ask.
+    /// The daemon has run and may have rung: to ask costs a system call.
     pub(crate) const fn stir(&mut self) {
         self.is_stirred = true;
     }
@@ -235,7 +235,7 @@ impl Client {
         context.say(|| format!("client {}: takes {down:?}", self.index));
         match (down, self.stage) {
             (Down::Packet(Control::Welcome { .. }, _), Stage::Greeting) => {
-                let (queue_count, depth, flags) = (self.habits.queues, self.habits.depth, self.habits.terms.flags());
+                let (queue_count, depth, flags) = (self.parameters.queues, self.parameters.depth, self.parameters.terms.flags());
                 let (service, pool_bytes, name) = (SERVICE_BLOCK, POOL_BYTES, "disk".to_owned());
                 link.send(&Control::Attach(Wanted { service, queue_count, depth, flags, pool_bytes, name }));
                 self.stage = Stage::Attaching;
@@ -249,10 +249,10 @@ impl Client {
                     // The product takes it for another disk, and goes on with nothing.
                     self.forget(context, None);
                 }
-                if self.habits.registers {
+                if self.parameters.registers {
                     self.register(link);
                 }
-                if self.channel.is_some() && self.habits.registers {
+                if self.channel.is_some() && self.parameters.registers {
                     (self.attached, self.stage) = (Some(attached), Stage::Registering);
                 } else {
                     self.begin(context, link, attached);
@@ -270,10 +270,10 @@ impl Client {
             }
             (Down::Packet(Control::Unregistered { .. } | Control::Refused(_), _), _) => {}
             (Down::Packet(Control::Detached, _), Stage::Detaching) => self.detached(context, pool, link, now_us),
-            // The daemon had it go; it connects again.
+            // The daemon asked it to detach; it connects again.
             (Down::Packet(Control::Detached, _), _) => {}
             (Down::Packet(message, _), stage) => {
-                context.violated(|| format!("a client is told {message:?} while {stage:?}"));
+                context.violated(|| format!("a client receives {message:?} while {stage:?}"));
             }
             (Down::Closed, Stage::Ended) => {}
             (Down::Closed, _) => self.lost(context, pool, link, now_us),
@@ -282,7 +282,7 @@ impl Client {
 
     /// Hand over memory of its own.
     fn register(&mut self, link: &mut Link) {
-        let bytes = self.habits.slots() as u64 * u64::from(SLOT_SECTORS) * 512;
+        let bytes = self.parameters.slots() as u64 * u64::from(SLOT_SECTORS) * 512;
         let new = || Arc::new(Region::create("memory", bytes).expect("memory"));
         let memory = self.memory.get_or_insert_with(new);
         let file = memory.as_fd().try_clone_to_owned().expect("a descriptor");
@@ -320,7 +320,7 @@ impl Client {
         }
         match Disk::over(attached, &options) {
             Ok((disk, queues)) => {
-                let bytes = self.habits.slots() as u64 * u64::from(SLOT_SECTORS) * 512;
+                let bytes = self.parameters.slots() as u64 * u64::from(SLOT_SECTORS) * 512;
                 let buffer = disk.allocate(bytes).expect("the pool has room");
                 self.channel = Some(ClientChannel { queues, sizes, buffer, disk });
             }
@@ -332,10 +332,10 @@ impl Client {
     fn lost(&mut self, context: &Context, pool: &mut Pool, link: &Link, now_us: u64) {
         let pause = if self.stage == Stage::Attaching { RETRY_US } else { 0 };
         self.reap(context, pool);
-        let Terms { exclusive, claims, .. } = self.habits.terms;
+        let Terms { exclusive, claims, .. } = self.parameters.terms;
         let waits = exclusive || claims && !self.is_shared;
-        // Its old requests may still be carried out beside new ones, unless it is attached when they are finished. Correct clients of a
-        // daemon that lives do not lose their connection; this one begins anew.
+        // Its old requests may still be carried out beside new ones, unless it is attached when they are finished. Correct
+        // clients of a daemon that runs do not lose their connection; this one begins anew.
         let holder = link.attached_as.filter(|session| context.holders().iter().any(|holder| holder.client == *session));
         if holder.is_some() && !waits {
             self.forget(context, holder);
@@ -362,14 +362,14 @@ impl Client {
         (self.stage, self.has_rung) = (Stage::Ended, true);
     }
 
-    /// Nobody waits for its requests any more; the daemon may still have it as `session`.
+    /// Its requests are no longer waited for; the daemon may still have it as `session`.
     fn forget(&mut self, context: &Context, session: Option<u64>) {
         let mut oracle = context.oracle();
         self.outstanding.iter_mut().filter_map(Option::take).for_each(|request| oracle.is_lost(request.span, session));
         (self.channel, self.memory, self.attached, self.last_write) = (None, None, None, None);
     }
 
-    /// It hangs up without a word.
+    /// It hangs up without DETACH.
     fn hang_up(&mut self, context: &Context, link: &mut Link) {
         link.up.push_back(Up::Gone);
         let session = link.attached_as.filter(|session| context.holders().iter().any(|holder| holder.client == *session));
@@ -384,7 +384,7 @@ impl Client {
     }
 }
 
-/// What a client was told of the disk's size.
+/// The disk's size as announced to a client.
 impl Client {
     /// Take the events that have come. Were there any?
     fn take_events(&mut self, context: &Context) -> bool {
@@ -395,7 +395,7 @@ impl Client {
                 context.say(|| format!("client {}: queue {number}: {event:?}", self.index));
                 any = true;
                 let Event::Resized { sector_count } = event else {
-                    context.violated(|| "a client is told that the disk is taken away".to_owned());
+                    context.violated(|| "a client is asked to detach".to_owned());
                     return any;
                 };
                 let oracle = context.oracle();
@@ -403,7 +403,7 @@ impl Client {
                     Some(newer) => *size = newer,
                     None => {
                         context.violated(|| {
-                            format!("queue {number} is told of {sector_count} sectors, and knew of {} last", oracle.size(*size))
+                            format!("queue {number} receives the size {sector_count}, and knew of {} last", oracle.size(*size))
                         });
                     }
                 }
@@ -412,14 +412,14 @@ impl Client {
         any
     }
 
-    /// When nobody has anything to do, every queue has been told of the newest size. Has it stayed for that?
+    /// When no actor has anything to do, every queue has received the newest size. Has it stayed for that?
     pub(crate) fn check_events(&mut self, context: &Context) -> bool {
         let (Stage::Running, Some(channel)) = (self.stage, &self.channel) else { return false };
         let oracle = context.oracle();
         let size = oracle.size(oracle.newest_size());
         if let Some(number) = channel.sizes.iter().position(|known| oracle.size(*known) != size) {
             let known = oracle.size(channel.sizes[number]);
-            context.violated(|| format!("queue {number} has not been told of the size {size}, and knows of {known}"));
+            context.violated(|| format!("queue {number} has not received the size {size}, and knows of {known}"));
         }
         self.awake = if self.stays { Awake::Yes } else { self.awake };
         std::mem::take(&mut self.stays)

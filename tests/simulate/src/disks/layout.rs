@@ -31,7 +31,7 @@ pub enum Fault {
     Killed,
     /// Likewise, and what is not durable may be lost.
     PowerCut,
-    /// The daemon has everybody finish and go, as before it ends.
+    /// The daemon asks all clients to finish and detach, as before it ends.
     Drained,
     /// One more client comes.
     SecondClient(Visit),
@@ -65,7 +65,7 @@ impl Kind for Disks {
 
     fn draw(rng: &mut Rng) -> Self {
         let count = if rng.percent(40) { 1 } else { 2 + rng.below(3) };
-        // All may write; claims of all kinds; claims that nobody minds.
+        // All may write; claims of all kinds; claims without effect.
         let scheme = if count == 1 { 3 } else { rng.below(3) };
         let clients = (0..count).map(|_| {
             let terms = draw_terms(rng, scheme);
@@ -77,7 +77,7 @@ impl Kind for Disks {
     }
 
     fn draw_fault(&self, rng: &mut Rng) -> Fault {
-        let registers = self.clients.iter().any(|habits| habits.registers);
+        let registers = self.clients.iter().any(|parameters| parameters.registers);
         match rng.below(18) {
             0 | 1 => Fault::ClientGone,
             2 => Fault::PacketDamaged(Damaged::draw(rng)),

@@ -1,4 +1,4 @@
-//! One more client: it wants the disk for itself, or says nothing.
+//! One more client: it wants exclusive use of the disk, or says nothing.
 
 use std::os::fd::OwnedFd;
 
@@ -58,7 +58,7 @@ impl SecondClient {
     /// One step.
     pub(crate) fn run(&mut self, context: &Context, link: &mut Link) {
         if self.stage == Stage::Away {
-            context.say(|| format!("second_client: connects ({:?})", self.visit));
+            context.say(|| format!("second client: connects ({:?})", self.visit));
             match self.visit {
                 Visit::Silent => link.up.push_back(Up::Connect(0)),
                 _ => link.greet(0, FEATURE_SOLE_WRITER),
@@ -68,8 +68,8 @@ impl SecondClient {
         }
         let Some(down) = link.down.pop_front() else { return };
         context.say(|| match &down {
-            Down::Packet(message, _) => format!("second_client: takes {message:?}"),
-            Down::Closed => "second_client: its connection is closed".to_owned(),
+            Down::Packet(message, _) => format!("second client: takes {message:?}"),
+            Down::Closed => "second client: its connection is closed".to_owned(),
         });
         match down {
             Down::Packet(Control::Welcome { .. }, _) => {

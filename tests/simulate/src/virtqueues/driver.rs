@@ -148,7 +148,7 @@ impl Driver {
 
     /// Take an interrupt, if there was one. Is there anything that it can do?
     pub(super) fn may_run(&mut self) -> bool {
-        // One that misbehaves waits for the error.
+        // A faulty one waits for the error.
         self.is_asleep = self.is_asleep && !has_rung(&self.call) && !self.has_misbehaved;
         !self.is_asleep
     }

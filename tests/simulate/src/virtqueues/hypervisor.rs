@@ -50,7 +50,7 @@ pub(super) struct Hypervisor {
     pub(super) to_say: VecDeque<Say>,
     /// Code and queue of the message that is not answered.
     pub(super) awaited: Option<(u32, u16)>,
-    /// The area that it keeps for the daemon, and what it was told of it.
+    /// The area that it keeps for the daemon, and what the daemon said of it.
     pub(super) inflight: Option<(OwnedFd, Vec<u8>)>,
     features: u64,
     queues: u16,

@@ -75,7 +75,7 @@ impl Expected {
         self.versions
     }
 
-    /// Where so many sectors lie that no request in flight touches.
+    /// The place of so many sectors that no request in flight touches.
     pub(super) fn free_range(&self, count: usize, rng: &mut Rng) -> Option<usize> {
         let first = rng.below(SECTORS - count + 1);
         (!self.is_busy[first..first + count].contains(&true)).then_some(first)
@@ -137,7 +137,7 @@ struct Operating {
     ticket: Ticket,
 }
 
-/// A disk whose requests end when the scheduler says so.
+/// A disk. Its requests end when the scheduler says so.
 pub(super) struct State {
     sectors: Vec<u64>,
     operating: Vec<Operating>,
@@ -215,7 +215,7 @@ fn copy(spans: &[Span], bytes: &mut [u8], to_guest: bool) {
         let (now, later) = rest.split_at_mut(span.length_bytes());
         let (guest, ours) = (span.base().as_ptr(), now.as_mut_ptr());
         let (from, to) = if to_guest { (ours, guest) } else { (guest, ours) };
-        // SAFETY: the span lies in guest memory, which the queue's server keeps mapped while the request is in flight; one thread.
+        // SAFETY: the span is in guest memory, which the queue's server keeps mapped while the request is in flight; one thread.
         unsafe { std::ptr::copy_nonoverlapping(from.cast_const(), to, now.len()) };
         rest = later;
     }

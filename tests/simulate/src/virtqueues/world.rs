@@ -1,4 +1,4 @@
-//! One lifetime, step by step: who runs is the scheduler's choice.
+//! One lifetime, step by step: the scheduler chooses which actor runs.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -126,7 +126,7 @@ fn device(disk: &SharedDisk, queues: u16) -> Device {
 }
 
 impl World<'_> {
-    /// One step of somebody; `false`: the lifetime is over.
+    /// One step of one actor; `false`: the lifetime is over.
     fn step(&mut self) -> bool {
         if !self.course.advance(&self.context) {
             return false;
@@ -145,7 +145,7 @@ impl World<'_> {
         self.wait()
     }
 
-    /// Nobody can go on: a fault passes, or the lifetime is over.
+    /// No actor can go on: a fault passes, or the lifetime is over.
     fn wait(&mut self) -> bool {
         let slow = self.worker_slow_until.max(self.disk_slow_until);
         if slow > self.course.steps {
@@ -154,7 +154,7 @@ impl World<'_> {
         }
         let outstanding: usize = self.drivers.iter().map(Driver::outstanding).sum();
         if outstanding > 0 || self.issued < self.script.requests {
-            self.context.violated(|| format!("everybody waits, {outstanding} requests are outstanding"));
+            self.context.violated(|| format!("all actors wait, {outstanding} requests are outstanding"));
             return false;
         }
         if !self.is_leaving {
@@ -218,7 +218,7 @@ impl World<'_> {
             let is_to_be_idle =
                 matches!(order, Action::Stop(_) | Action::Move(..)) && !self.context.is_broken(Variant::StoppedInFlight);
             if is_to_be_idle && queue.server.as_mut().is_some_and(|server| server.begin_deferred(&self.disk, &mut self.engine)) {
-                return self.context.say(|| format!("worker {index}: begins what it owes"));
+                return self.context.say(|| format!("worker {index}: begins what was deferred"));
             }
             if let Some(order) = queue.orders.pop_front() {
                 self.handle(index, order);
@@ -296,7 +296,7 @@ impl World<'_> {
         }
     }
 
-    /// A request ends at the disk, and its queue is told. Which?
+    /// A request ends at the disk, and its queue is notified. Which?
     fn end_one(&mut self) -> Option<usize> {
         let place = self.rng.below(self.disk.in_flight());
         let (ticket, status) = self.disk.end(place);
@@ -468,8 +468,8 @@ impl World<'_> {
         }
     }
 
-    /// Of the stores that published `count` elements from `before` on, the last ones have not happened: the used index of the inflight
-    /// area, then the marks of its entries, then the used index itself.
+    /// Of the stores that published `count` elements from `before` on, the last ones have not happened: the used index of the
+    /// inflight area, then the marks of its entries, then the used index itself.
     fn undo_stores(&mut self, index: usize, before: u16, count: u16) {
         let Some((file, _)) = &self.hypervisor.inflight else { return };
         let part = (INFLIGHT_HEADER + u64::from(self.script.layout.size) * INFLIGHT_ENTRY).next_multiple_of(64) * index as u64;

@@ -49,7 +49,7 @@ pub(super) fn run(site: &Site<'_>, plan: &str) -> Result<Results, String> {
     let folder = std::env::temp_dir().join(format!("fipsee-bench-vm-{}", std::process::id()));
     make_folder(&folder)?;
     let outcome = run_in(site, plan, &folder);
-    // Sockets, an initrd and logs, which an error has told already.
+    // Sockets, an initrd and logs, which an error has quoted already.
     let _ = fs::remove_dir_all(&folder);
     outcome
 }
@@ -107,9 +107,9 @@ fn write_initrd(site: &Site<'_>, plan: &str, guest: &Guest, packages: &Packages,
         let module = kernel.module(name).ok_or_else(|| format!("the guest's kernel has no module {name}"))?;
         archive.add_file(&format!("modules/{name}.ko"), &module)?;
     }
-    let workshop = DriverBuilder { root: site.root, cache: site.cache, packages };
+    let builder = DriverBuilder { root: site.root, cache: site.cache, packages };
     let peer = Peer::Fipseed(site.programs.to_owned());
-    let modules = workshop.modules(OURS, &peer, &kernel, Only::Rings).map_err(|unready| format!("{unready:?}"))?;
+    let modules = builder.modules(OURS, &peer, &kernel, Only::Rings).map_err(|unready| format!("{unready:?}"))?;
     let built = modules.paths.first().and_then(|module| module.parent()).ok_or("no module was built")?;
     for name in OUR_MODULES {
         archive.add_file(&format!("modules/{name}.ko"), &built.join(format!("{name}.ko")))?;

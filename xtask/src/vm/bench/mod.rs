@@ -22,7 +22,7 @@ use guest::Machine;
 use plan::Extent;
 use steal::Steal;
 
-/// Who is watched.
+/// The watched processes.
 const GUEST: &str = "guest";
 const DAEMON: &str = "fipseed";
 const PEER: &str = "qemu-storage-daemon";
@@ -90,7 +90,7 @@ impl Arguments {
         Ok(arguments)
     }
 
-    /// What nobody changed may become what the documents show.
+    /// Only an unchanged run may become what the documents show.
     fn is_whole(&self) -> bool {
         !self.quick && !self.extent.claims_only && self.driver.is_empty() && self.daemon.is_empty()
     }
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_run_that_nobody_changed_is_whole() {
+    fn only_an_unchanged_run_is_whole() {
         assert!(parse(&["--rounds", "3"]).expect("it makes sense").is_whole());
         for words in [&["--claims"][..], &["--quick"], &["--driver", "spin_us=0"], &["--daemon", "--wait=sleep"]] {
             assert!(!parse(words).expect("it makes sense").is_whole(), "{words:?}");

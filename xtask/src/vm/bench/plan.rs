@@ -43,7 +43,7 @@ pub(super) struct Load {
     pub(super) depth: u32,
     /// The submitter polls for completions (REQ_POLLED).
     pub(super) polled: bool,
-    /// The block layer counts and times each request, as it does unless told otherwise.
+    /// The block layer counts and times each request, as it does by default.
     pub(super) iostats: bool,
 }
 
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_tell_round_and_statistics() {
+    fn tags_contain_round_and_statistics() {
         assert_eq!(round_of(&tag(7, true)), Some((7, true)));
         assert_eq!(round_of(&tag(12, false)), Some((12, false)));
         assert_eq!(round_of(WATCH_BESIDE), None);

@@ -172,7 +172,7 @@ mod tests {
             assert!(svg.contains(name), "{name} is missing");
         }
         let lowest = format!(" {:.1},{BOTTOM:.1}", 670.0 + PANEL_WIDTH);
-        assert!(svg.contains(&lowest), "one nanosecond lies at the bottom");
+        assert!(svg.contains(&lowest), "one nanosecond is at the bottom");
         assert!(svg.trim_end().ends_with("</svg>"));
     }
 }

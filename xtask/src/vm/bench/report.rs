@@ -60,7 +60,7 @@ pub(super) fn print(results: &Results) {
     }
     print!("{}", latencies(results));
     for watch in &results.watches {
-        let words: Vec<String> = watch.percent.iter().map(|(who, percent)| format!("{who} {percent:.2} %")).collect();
+        let words: Vec<String> = watch.percent.iter().map(|(role, percent)| format!("{role} {percent:.2} %")).collect();
         println!("CPU, {}: {}", watch.name, words.join(", "));
     }
     for (label, turns) in results.wakes() {
@@ -164,9 +164,9 @@ fn json_line(arguments: &Arguments, machine: &Machine, results: &Results, claims
     facts.push(("stolen_percent", machine.stolen_percent.map_or_else(|| "null".to_owned(), number)));
     let watches = results.watches.iter().map(|watch| {
         let mut fields = vec![("while", string(&watch.name))];
-        fields.extend([GUEST, DAEMON, PEER].into_iter().filter_map(|who| {
-            let percent = results.percent(&watch.name, who)?;
-            Some((who, number(percent)))
+        fields.extend([GUEST, DAEMON, PEER].into_iter().filter_map(|role| {
+            let percent = results.percent(&watch.name, role)?;
+            Some((role, number(percent)))
         }));
         object(&fields)
     });

@@ -117,10 +117,10 @@ impl Results {
         median(one.iter().filter_map(|(turn, ns)| Some(ns / other.get(turn)?)).collect())
     }
 
-    /// What `who` took while the watch of that name lasted.
-    pub(super) fn percent(&self, watch: &str, who: &str) -> Option<f64> {
+    /// What `role` took while the watch of that name lasted.
+    pub(super) fn percent(&self, watch: &str, role: &str) -> Option<f64> {
         let watch = self.watches.iter().find(|one| one.name == watch)?;
-        watch.percent.iter().find(|(name, _)| *name == who).map(|(_, percent)| *percent)
+        watch.percent.iter().find(|(name, _)| *name == role).map(|(_, percent)| *percent)
     }
 }
 
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_requests_and_what_nobody_planned_are_errors() {
+    fn failed_requests_and_unplanned_ones_are_errors() {
         let mut results = Results::default();
         let good = report("0", "host", 1, 5, 5);
         for bad in [
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn first_requests_after_idleness_stand_apart() {
+    fn first_requests_after_idleness_are_listed_apart() {
         let mut results = Results::default();
         for (turn, ours, theirs) in [("wake0", 20, 40), ("wake1", 90, 30), ("wake2", 10, 40)] {
             results.take(&report(turn, "fnull", 1, 1, ours)).expect("a report");

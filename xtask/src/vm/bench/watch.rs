@@ -7,12 +7,12 @@ use std::time::Instant;
 use super::results::Watch;
 use super::{DAEMON, GUEST, PEER};
 
-/// Who has used how many nanoseconds of a CPU.
+/// The nanoseconds of CPU time that each has used.
 type Times = Vec<(&'static str, u64)>;
 
 /// Does what the guest's events say.
 pub(super) struct Watcher {
-    /// Stands in the command line of everybody who is watched.
+    /// Part of the command line of every watched process.
     mark: PathBuf,
     /// The guest's program.
     guest: &'static str,
@@ -42,9 +42,9 @@ impl Watcher {
                 let begun = self.begun.take().filter(|(begun, ..)| begun == name);
                 let (name, since, before) = begun.ok_or_else(|| format!("'{name}' is not being watched"))?;
                 let passed_ns = (now - since).as_secs_f64() * 1e9;
-                let share = |(who, time): (&'static str, u64)| {
-                    let earlier = before.iter().find(|(name, _)| *name == who).map_or(0, |(_, time)| *time);
-                    (who, 100.0 * to_f64(time.saturating_sub(earlier)) / passed_ns)
+                let share = |(role, time): (&'static str, u64)| {
+                    let earlier = before.iter().find(|(name, _)| *name == role).map_or(0, |(_, time)| *time);
+                    (role, 100.0 * to_f64(time.saturating_sub(earlier)) / passed_ns)
                 };
                 let percent = times.into_iter().map(share).collect();
                 self.watches.push(Watch { name, percent });
@@ -66,9 +66,9 @@ impl Watcher {
             let found = processes.iter().find(is_it).map(|process| process.group);
             found.ok_or_else(|| format!("no process {program} is to be found in /proc"))
         };
-        let of = |(who, program)| {
+        let of = |(role, program)| {
             let group = group_of(program)?;
-            Ok((who, processes.iter().filter(|process| process.group == group).map(|process| process.time_ns).sum()))
+            Ok((role, processes.iter().filter(|process| process.group == group).map(|process| process.time_ns).sum()))
         };
         [(GUEST, self.guest), (DAEMON, DAEMON), (PEER, PEER)].into_iter().map(of).collect()
     }
@@ -119,7 +119,7 @@ mod tests {
     fn time_of_this_process_is_counted() {
         let own = std::process::id();
         let before = process(own).expect("we are there").time_ns;
-        // Its clock stands still until the kernel looks at it.
+        // Its clock stops until the kernel looks at it.
         while process(own).expect("we are there").time_ns == before {
             std::hint::spin_loop();
         }

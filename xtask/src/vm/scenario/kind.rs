@@ -57,17 +57,18 @@ pub(in crate::vm) enum Event {
     Resize(u64),
     /// The back end is killed and started again.
     Restart,
-    /// The same, again and again; each time the disk is compared with what the guest was told.
+    /// The same, again and again; each time the disk is compared with the guest's acknowledged writes.
     Kill,
-    /// The machine is killed and another one started, again and again; each time the disk is compared with what the guest was told.
+    /// The machine is killed and another one started, again and again; each time the disk is compared with the guest's
+    /// acknowledged writes.
     KillMachine,
     /// A new back end takes over from the one that runs.
     Handover,
     /// The device is taken out of the machine ("unplug") and put in again ("plug").
     Plug,
-    /// Somebody between machine and back end meddles; or the back end stands still for a while.
-    Meddle,
-    /// A file of the guest's is spoilt below its file system.
+    /// A fault proxy between machine and back end acts; or the back end stops for a while.
+    FaultProxy,
+    /// A file of the guest's is corrupted below its file system.
     Corrupt,
     /// The machine starts again; nothing for the host to do, but its monitor must not end it.
     Reboot,
@@ -99,7 +100,7 @@ pub(in crate::vm) enum Only {
     Everything,
     /// Our driver on our daemon.
     Rings,
-    /// Our driver on a back end that knows nothing of rings, and without being told to keep the device.
+    /// Our driver on a back end that knows nothing of rings, and without the setting to keep the device.
     Foreign,
     /// Our driver as dkms built it, but the guest has its own too and is to load ours by itself.
     Takeover,

@@ -101,15 +101,15 @@ impl Queue {
         self.stage_other(token, |tag| wire::request_range(Operation::WriteZeroes, flags, tag, sector, length_sectors))
     }
 
-    /// Stage a question for the disk's description, answered into `segment` (64 bytes of a sector).
+    /// Stage a query of the disk's description, written into `segment` (64 bytes of a sector).
     pub fn get_info(&mut self, segment: Segment, token: u64) -> Result<(), Full> {
         self.stage_other(token, |tag| wire::request_one_segment(Operation::GetInfo, 0, tag, 0, segment))
     }
 
-    /// Stage any request, with those of its parameters that the operation has. `range`: sectors of the disk, first and count.
+    /// Stage any request, with the parameters of its operation. `range`: sectors of the disk, first and count.
     ///
     /// # Errors
-    /// As all that stage. For [`Operation::AckEvent`] there is never room: the queue makes those itself.
+    /// As for all staging. [`Operation::AckEvent`] is always refused: the queue sends those itself.
     #[inline]
     pub fn request(
         &mut self,

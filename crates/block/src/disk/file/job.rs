@@ -1,4 +1,4 @@
-//! One request of a file disk: the steps it takes and what each result means.
+//! One request of a file disk: its steps and the meaning of each result.
 
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
@@ -19,7 +19,7 @@ use crate::disk::engine::NEEDS;
 use crate::disk::faults::Awaited;
 use crate::wire::{MAX_INDIRECT_ENTRIES, Operation, SECTOR_BYTES, Status};
 
-/// How often a step that the kernel put off is repeated before it counts as failed.
+/// How often a step that the kernel deferred is repeated before it counts as failed.
 const MAX_ATTEMPTS: u8 = 100;
 /// Bytes of zeroes that one span of a written-out write-zeroes names.
 const ZERO_BYTES: usize = 64 << 10;
@@ -29,7 +29,7 @@ struct Zeroes([u8; ZERO_BYTES]);
 
 static ZEROES: Zeroes = Zeroes([0; ZERO_BYTES]);
 
-/// What a job does next.
+/// The next step of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::disk) enum Step {
     Read,
@@ -45,50 +45,50 @@ pub(in crate::disk) enum Step {
     Sync,
 }
 
-/// What the kernel was asked for last.
+/// The last operation given to the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Asked {
-    /// Nothing that moves bytes.
+    /// An operation without data.
     #[default]
     Other,
-    /// A transfer of so many bytes with the client's memory.
+    /// A transfer of this many bytes with the client's memory.
     Plain(u64),
     /// The next step of the window.
     Window,
-    /// So many bytes, zeroed by the file system.
+    /// This many bytes, zeroed by the file system.
     Allocate(ZeroMethod, u64),
 }
 
 type Progress = uring::Progress<Status>;
 
-/// A request, or what remains of it.
+/// A request, or the rest of it.
 #[derive(Default)]
 pub struct Job {
     /// Keeps the descriptor open until the kernel is done with it, even if the disk is dropped.
     target: Option<Arc<Target>>,
     step: Step,
-    /// What remains of the range on the disk.
+    /// The rest of the range on the disk.
     offset_bytes: u64,
     length_bytes: u64,
-    /// The memory of what remains, laid out as iovecs from `first` on; the kernel is given a pointer to these. Of a write-zeroes that
-    /// writes: zeroes for as much as is written next.
+    /// The memory of the rest, as iovecs from `first` on; the kernel is given a pointer to these. For a write-zeroes that
+    /// writes: zeroes for the next piece.
     spans: Vec<Span>,
     first: usize,
     /// Bytes that `spans` still hold.
     span_bytes: u64,
     asked: Asked,
-    /// Where direct I/O needs other memory or whole units.
+    /// For direct I/O that needs other memory or whole units.
     window: Option<Window>,
     /// The kernel refused the client's memory.
     avoid_memory: bool,
-    /// What other writes are kept out of meanwhile.
+    /// The range locked against other writes meanwhile.
     lock: Option<LockId>,
     attempts: u8,
-    /// Without a target: let time pass, for disks that wrap others.
+    /// Without a target: a timer, for disks that wrap others.
     timer: Option<Box<Timer>>,
 }
 
-/// On the heap, so that the time stays where the kernel is told to find it.
+/// On the heap, so that the address given to the kernel stays valid.
 struct Timer {
     /// When it ends, on the monotonic clock.
     deadline: types::Timespec,
@@ -96,7 +96,7 @@ struct Timer {
 }
 
 impl Job {
-    /// Begin anew. The spans hold `length_bytes` together, or there are none.
+    /// Start over. The spans hold `length_bytes` together, or there are none.
     pub(in crate::disk) fn set_up(
         &mut self,
         target: &Arc<Target>,
@@ -113,13 +113,13 @@ impl Job {
         *self = Self { target, step, offset_bytes, length_bytes, spans: reused, span_bytes, ..Self::default() };
     }
 
-    /// Begin anew, as a timer. `deadline`: since the start of the monotonic clock.
+    /// Start over, as a timer. `deadline`: since the start of the monotonic clock.
     pub(in crate::disk) fn set_up_timer(&mut self, deadline: Duration, awaited: Option<Awaited>) {
         let deadline = types::Timespec::new().sec(deadline.as_secs()).nsec(deadline.subsec_nanos());
         *self = Self { timer: Some(Box::new(Timer { deadline, awaited })), ..Self::default() };
     }
 
-    /// It has failed; `None`: the file ended before the disk does.
+    /// It has failed; `None`: the file is shorter than the disk.
     #[cold]
     fn record(&self, errno: Option<Errno>) {
         if let (Some(_), Some(Awaited { faults, operation, sector })) = (&self.target, self.awaited()) {
@@ -127,7 +127,7 @@ impl Job {
         }
     }
 
-    /// What other writes must be kept out of, if anything.
+    /// The range to lock against other writes, if any.
     #[inline(always)]
     fn range_to_lock(&self) -> Option<(&Arc<Target>, Range)> {
         let target = self.target.as_ref().filter(|target| target.locks.is_some())?;
@@ -139,7 +139,7 @@ impl Job {
         }
     }
 
-    /// Keep other writes out of the range that this changes. False if it waits for that.
+    /// Lock the range that this changes against other writes. False if it must wait.
     #[inline(never)]
     fn acquire(&mut self, grants: &Arc<Grants>, slot: u32) -> bool {
         let Some((target, range)) = self.range_to_lock() else { return true };
@@ -150,7 +150,7 @@ impl Job {
         is_held
     }
 
-    /// The next step of anything but a transfer of whole units to or from memory that suits; `None`: it needs a buffer.
+    /// The next step of anything but a transfer of whole units to or from suitable memory; `None`: it needs a buffer.
     fn other_step(&mut self, file: types::Fd, buffers: &mut Buffers) -> Option<Entry> {
         self.asked = Asked::Other;
         match self.step {
@@ -190,7 +190,7 @@ impl Job {
         let mut rest = length_bytes;
         while rest > 0 && self.spans.len() < MAX_INDIRECT_ENTRIES {
             let piece = usize::try_from(rest).unwrap_or(ZERO_BYTES).min(ZERO_BYTES);
-            // SAFETY: the zeroes live for ever, and a job that names them only ever writes them to a file.
+            // SAFETY: the zeroes are static, and a job that names them only ever writes them to a file.
             self.spans.push(unsafe { Span::new(NonNull::from(&ZEROES.0).cast(), piece) });
             rest -= piece as u64;
         }
@@ -248,7 +248,7 @@ impl Job {
         }
     }
 
-    /// Does the memory of what remains suit direct I/O?
+    /// Is the rest's memory suitable for direct I/O?
     #[inline(always)]
     fn memory_fits(&self, alignment: Alignment) -> bool {
         let bits = |bits, span: &Span| bits | span.base().addr().get() as u64 | span.length_bytes() as u64;
@@ -267,12 +267,12 @@ impl Job {
         Progress::Finished(Status::IoError)
     }
 
-    /// Of a transfer of `asked_bytes`, so many bytes were moved. Direct I/O goes on at a whole unit.
+    /// Of a transfer of `asked_bytes`, this many bytes were moved. Direct I/O continues at a whole unit.
     fn moved(&mut self, bytes: u64, asked_bytes: u64, attempts: u8, buffers: &mut Buffers) -> Progress {
         let unit_mask = self.target.as_ref().and_then(|target| target.alignment).map_or(0, |alignment| alignment.unit_mask);
         let mut done = if bytes >= asked_bytes { asked_bytes } else { bytes & !unit_mask };
         if done == 0 {
-            // Of a read that is the end of a file that someone cut.
+            // For a read that is the end of a truncated file.
             if self.step == Step::Read || attempts >= MAX_ATTEMPTS {
                 return self.ended_early();
             }
@@ -296,7 +296,7 @@ impl Job {
         }
     }
 
-    /// So much of the memory is done with.
+    /// This much of the memory is finished.
     fn spend(&mut self, bytes: u64) {
         self.span_bytes -= bytes;
         let mut skip = usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -311,19 +311,19 @@ impl Job {
         }
     }
 
-    /// Is nothing left to do when so much of the range is done?
+    /// Is nothing left when this much of the range is done?
     #[inline(always)]
     fn is_last(&self, bytes: u64) -> bool {
         bytes == self.length_bytes && matches!(self.step, Step::Read | Step::Write { .. })
     }
 
-    /// So much of the range is done.
+    /// This much of the range is done.
     fn done(&mut self, bytes: u64) -> Progress {
         self.offset_bytes += bytes;
         self.length_bytes -= bytes;
         match self.step {
             _ if self.length_bytes > 0 => Progress::Again,
-            // The zeroes are in the file; if they must be durable, that is a step of its own.
+            // The zeroes are in the file; if they must be durable, that is a separate step.
             Step::Zero { durable: true, .. } => {
                 self.step = Step::Sync;
                 Progress::Again
@@ -339,7 +339,7 @@ impl Job {
                 self.attempts += 1;
                 return Progress::Again;
             }
-            // The file system is stricter about memory than it said.
+            // The file system is stricter about memory than it reported.
             (Errno::INVAL, Asked::Plain(_)) if !self.avoid_memory => {
                 self.avoid_memory = true;
                 return Progress::Again;
@@ -358,8 +358,8 @@ impl Job {
     }
 }
 
-// SAFETY: the job keeps its target, and with it the descriptor, its window and its timer until it is released; the spans' vector, the
-// window's buffer and the timer are on the heap; the rest of what entries name is static.
+// SAFETY: the job keeps its target, and with it the descriptor, its window and its timer until it is released; the spans' vector,
+// the window's buffer and the timer are on the heap; the rest of what entries name is static.
 unsafe impl uring::Job for Job {
     type Status = Status;
     type Awaited = Awaited;
@@ -382,7 +382,7 @@ unsafe impl uring::Job for Job {
         self.lock = Some(lock);
     }
 
-    /// A read or write of whole units to or from memory that suits, or through the page cache, is one operation.
+    /// A read or write of whole units to or from suitable memory, or through the page cache, is one operation.
     fn entry(&mut self, buffers: &mut Buffers) -> Option<Entry> {
         let Some(target) = &self.target else {
             let Some(timer) = &self.timer else { return Some(opcode::Nop::new().build()) };
@@ -400,13 +400,13 @@ unsafe impl uring::Job for Job {
         } else {
             self.other_step(file, buffers)?
         };
-        // A step that was put off goes to a kernel thread, where it can wait.
+        // A deferred step goes to a kernel thread, where it can wait.
         Some(if self.attempts > 0 { entry.flags(Flags::ASYNC) } else { entry })
     }
 
     fn advance(&mut self, result: i32, buffers: &mut Buffers) -> Progress {
         let bytes = match usize::try_from(result) {
-            // Most requests: all of it in one operation.
+            // Most requests: all in one operation.
             Ok(bytes) if self.asked == Asked::Plain(bytes as u64) && self.is_last(bytes as u64) => {
                 return Progress::Finished(Status::Ok);
             }
@@ -417,7 +417,7 @@ unsafe impl uring::Job for Job {
         match self.asked {
             Asked::Other => Progress::Finished(Status::Ok),
             Asked::Allocate(_, length_bytes) => self.done(length_bytes),
-            // End of file: someone cut the file below its size. Nothing written: the kernel owes us an errno.
+            // End of file: the file was truncated below its size. Nothing written: no errno was given.
             Asked::Plain(_) | Asked::Window if bytes == 0 => self.ended_early(),
             Asked::Plain(asked_bytes) => self.moved(bytes as u64, asked_bytes, attempts, buffers),
             Asked::Window => {
@@ -432,7 +432,7 @@ unsafe impl uring::Job for Job {
         self.record(Some(errno));
     }
 
-    /// Let go of the file, the memory and the range. A write that raced with a shrink made the file longer: cut it again.
+    /// Release the file, the memory and the range. A write that raced with a shrink made the file longer: truncate it again.
     fn release(&mut self, buffers: &mut Buffers, grants: &Arc<Grants>) {
         self.give_back(buffers);
         if let Some(target) = self.target.take() {
@@ -468,11 +468,11 @@ unsafe impl uring::Job for Job {
     }
 }
 
-/// What a client is told of an error of the file below its disk.
+/// The status for an error of the file below a disk.
 pub(in crate::disk) fn status_of(errno: Errno) -> Status {
     match errno {
         Errno::NOSPC | Errno::DQUOT | Errno::FBIG => Status::NoSpace,
-        // Remounted read-only, or made immutable, under us.
+        // Remounted read-only, or made immutable, meanwhile.
         Errno::ROFS | Errno::PERM | Errno::ACCESS | Errno::TXTBSY => Status::ReadOnly,
         Errno::OPNOTSUPP | Errno::NOSYS => Status::Unsupported,
         Errno::FAULT => Status::BadMemory,

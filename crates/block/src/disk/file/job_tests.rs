@@ -1,4 +1,4 @@
-//! Results that a healthy kernel rarely gives, fed in by hand.
+//! Results that a healthy kernel rarely returns, injected.
 
 use std::ptr::NonNull;
 
@@ -7,12 +7,12 @@ use fipsee_serve::Engine as _;
 use super::*;
 use crate::disk::Faults;
 
-/// What a file takes that wants memory aligned to 512 bytes, whole units of `unit` bytes, and ranges of 4096.
+/// The alignment of a file that needs memory aligned to 512 bytes, whole units of `unit` bytes, and ranges of 4096.
 const fn alignment(unit: u64) -> Option<Alignment> {
     Some(Alignment { memory_mask: 511, unit_mask: unit - 1, range_mask: 4095 })
 }
 
-/// A file without a name. It is opened without O_DIRECT: what the kernel would say to a request is given by hand.
+/// A file without a name. It is opened without O_DIRECT: the kernel's results are injected.
 fn target_with(size_bytes: u64, alignment: Option<Alignment>) -> Arc<Target> {
     let path = std::env::temp_dir().join(format!("fipsee-job-{}-{:?}", std::process::id(), std::thread::current().id()));
     let file = std::fs::File::options().read(true).write(true).create(true).truncate(false).open(&path).expect("a file");
@@ -40,7 +40,7 @@ fn spans(memory: &mut [u8], lengths: &[usize]) -> Vec<Span> {
         .collect()
 }
 
-/// A job and what it needs of its engine.
+/// A job and the parts of an engine that it needs.
 struct Alone {
     job: Job,
     buffers: Buffers,
@@ -69,7 +69,7 @@ fn job(target: &Arc<Target>, step: Step, offset_bytes: u64, length_bytes: u64, s
     alone
 }
 
-/// Have an engine do it. The spans' memory is the caller's, which waits here.
+/// Run it on an engine. The spans' memory belongs to the caller, which waits here.
 fn run_in(engine: &mut crate::disk::Engine, target: &Arc<Target>, step: Step, (offset, length): (u64, u64), spans: &[Span]) {
     let ticket = crate::disk::Ticket { queue: 0, tag: 0, started_ticks: 0 };
     // SAFETY: the memory outlives the request, which is waited for.
@@ -117,7 +117,7 @@ fn short_direct_transfer_continues_at_a_whole_unit() {
     assert_eq!((alone.job.offset_bytes, alone.job.length_bytes), (8192 + 4608, 12800 - 4608));
     let (code, offset, ..) = asked(alone.entry());
     assert_eq!((code, offset), (opcode::Writev::CODE, 8192 + 4608));
-    // Of a write that goes on moving less than a unit something is wrong; it is not repeated for ever.
+    // A write that keeps moving less than a unit is not repeated for ever.
     for _ in 0..MAX_ATTEMPTS {
         assert_eq!(alone.advance(100), Progress::Again);
         alone.entry();
@@ -134,7 +134,7 @@ fn end_of_file_within_a_read_is_an_io_error() {
         assert_eq!(alone.advance(4096), Progress::Again);
         alone.entry();
         assert_eq!(alone.advance(0), Progress::Finished(Status::IoError));
-        // A file that was cut at an odd place.
+        // A file that was truncated at an odd offset.
         let mut alone = job(&target, Step::Read, 512, 1024, &spans(&mut memory, &[1024]));
         let rest = alone.advance(300);
         assert!(alignment.is_none() || rest == Progress::Finished(Status::IoError), "{alignment:?}");
@@ -167,7 +167,7 @@ fn memory_that_direct_io_refuses_is_copied() {
 }
 
 #[test]
-fn sectors_of_a_device_that_takes_them_go_as_they_are() {
+fn sectors_of_a_device_that_accepts_them_are_not_copied() {
     let target = target(1 << 20);
     let mut memory = vec![0; 16384];
     let spans = spans(&mut memory, &[512]);
@@ -175,13 +175,13 @@ fn sectors_of_a_device_that_takes_them_go_as_they_are() {
         let alone = job(&target, step, 4096 + 512, 512, &spans);
         assert!(alone.job.window.is_none() && alone.job.range_to_lock().is_none(), "{step:?}");
     }
-    // One that does not has other writes stay out of the units.
+    // Without that, other writes are locked out of the units.
     let alone = job(&target_with(1 << 20, alignment(4096)), WRITE, 4096 + 3584, 1024, &[spans[0], spans[0]]);
     let (_, range) = alone.job.range_to_lock().expect("parts of two units");
     assert_eq!((range.start_bytes, range.end_bytes, range.exclusive), (4096, 12288, true));
 }
 
-/// Through the engine, and with O_DIRECT off: what is tested is that all pieces arrive in their places, and what is beside them stays.
+/// Through the engine, and with O_DIRECT off: tests that all pieces arrive in place, and that data beside them is unchanged.
 #[test]
 fn long_transfers_between_units_arrive_whole() {
     const LENGTH: usize = (1 << 20) + 512;
@@ -189,11 +189,11 @@ fn long_transfers_between_units_arrive_whole() {
     let mut memory = vec![0; LENGTH + 8192];
     let mut engine = crate::disk::Engine::new(4).expect("engine");
     let start = memory.as_ptr().align_offset(4096);
-    // At an address that suits, and at one that does not.
+    // At an aligned address, and at an unaligned one.
     for (round, skip) in (1..).zip([512, 516]) {
         let pattern: Vec<u8> = (0..LENGTH).map(|index| u8::try_from((index / 512 + round) % 251).expect("small")).collect();
         memory[start + skip..start + skip + LENGTH].copy_from_slice(&pattern);
-        // SAFETY: the piece lies within the memory, which outlives the request.
+        // SAFETY: the piece is within the memory, which outlives the request.
         let piece = unsafe { Span::new(NonNull::from(&mut memory[start + skip]), LENGTH) };
         for step in [WRITE, Step::Read] {
             if step == WRITE {
@@ -241,10 +241,10 @@ fn ends_of_zeroed_ranges_are_written_and_never_left_to_the_page_cache() {
     let (code, offset, _, length) = asked(alone.entry());
     assert_eq!((code, offset, length), (opcode::Write::CODE, 12288, 512));
     assert_eq!(alone.advance(512), Progress::Finished(Status::Ok));
-    // Of a discard the ends are left as they are.
+    // The ends of a discard are not changed.
     assert_eq!(target.whole_ranges(512, 12288), (4096, 12288));
     assert_eq!(target.whole_ranges(512, 1024), (4096, 4096));
-    // Through the page cache the file system does all of it.
+    // Through the page cache the file system zeroes all of it.
     assert_eq!(target_with(1 << 20, None).whole_ranges(512, 1024), (512, 1536));
 }
 
@@ -263,7 +263,7 @@ fn write_zeroes_falls_back_from_zero_range_to_hole_to_writing() {
     assert_eq!(first.job.step, Step::Sync, "durable zeroes end with fdatasync");
     first.entry();
     assert_eq!(first.advance(0), Progress::Finished(Status::Ok));
-    // The next one knows.
+    // The next one skips the failed method.
     assert_eq!(job(&target, Step::Zero { unmap: true, durable: false }, 0, 4096, &[]).job.asked, Asked::Plain(4096));
 }
 
@@ -292,7 +292,7 @@ fn late_write_does_not_leave_the_file_longer_than_the_shrunk_disk() {
     let mut memory = vec![0; 16384];
     let mut late = job(&target, Step::Write { durable: false }, 65536, 4096, &spans(&mut memory, &[4096]));
     target.resize(4096).expect("cut");
-    // What the kernel does with a write that was already on its way.
+    // The effect of a write that was already in flight.
     rustix::io::pwrite(target.file(), &[1; 4096], 65536).expect("written");
     assert_eq!(late.advance(4096), Progress::Finished(Status::Ok));
     late.release();
@@ -333,7 +333,7 @@ fn asked(entry: Entry) -> (u8, u64, usize, usize) {
 }
 
 #[test]
-fn flush_is_fdatasync_and_a_durable_write_says_so_to_the_kernel() {
+fn flush_is_fdatasync_and_a_durable_write_is_rwf_dsync() {
     const DATASYNC: u32 = 1;
     let target = target(1 << 20);
     assert_eq!(operation_of(job(&target, Step::Sync, 0, 0, &[]).entry()), (opcode::Fsync::CODE, DATASYNC));
@@ -342,7 +342,7 @@ fn flush_is_fdatasync_and_a_durable_write_says_so_to_the_kernel() {
         for (durable, flags) in [(false, 0), (true, ReadWriteFlags::DSYNC.bits())] {
             let mut job = job(&target, Step::Write { durable }, 0, 8192, &spans(&mut memory, lengths));
             assert_eq!(operation_of(job.entry()), (code, flags), "durable: {durable}");
-            // The rest of a short write is as durable as its beginning.
+            // The rest of a short write is as durable as its first part.
             assert_eq!(job.advance(512), Progress::Again);
             assert_eq!(operation_of(job.entry()).1, flags);
         }
@@ -353,7 +353,7 @@ fn flush_is_fdatasync_and_a_durable_write_says_so_to_the_kernel() {
 }
 
 #[test]
-fn timer_ends_well_when_its_time_has_passed_and_only_then() {
+fn timer_succeeds_when_its_time_has_passed_and_not_before() {
     let (mut job, mut buffers) = (Job::idle(), Buffers::default());
     job.set_up_timer(Duration::from_secs(1), None);
     assert_eq!(operation_of(job.entry(&mut buffers).expect("an entry")).0, opcode::Timeout::CODE);

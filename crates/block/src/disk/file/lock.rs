@@ -1,7 +1,8 @@
-//! The locks of a disk's file: one of flock(2) against other daemons, and locks of ranges, as QEMU and others take them, against everything
-//! else that writes images.
+//! The locks of a disk's file: one of flock(2) against other daemons, and locks of ranges, as QEMU and others take them, against
+//! all other programs that write images.
 //!
-//! Both belong to the open file, go with it to a daemon that takes over, and end when the kernel has finished what was in flight.
+//! Both belong to the open file, pass with it to a daemon that takes over, and end when the kernel has finished requests in
+//! flight.
 
 use std::fs::{File, Metadata};
 use std::ops::Range;
@@ -15,13 +16,13 @@ use super::FileOptions;
 use super::mode::{NFS_MAGIC, magic_of};
 
 const EVERYTHING: Range<i64> = 0..i64::MAX;
-/// QEMU's bytes: a lock for reading of byte 100 + N says "I do N", of byte 200 + N "nobody else may do N". 0: read what is consistent,
-/// 1: write, 2: write the same again, 3: resize. We read, and nobody else may write or resize.
+/// QEMU's bytes: a read lock of byte 100 + N means "this process does N", of byte 200 + N "no other process may do N". 0:
+/// consistent read, 1: write, 2: write the same again, 3: resize. We read, and no other process may write or resize.
 const OF_READERS: [Range<i64>; 4] = [0..101, 104..200, 201..202, 203..i64::MAX];
-/// Those of writers.
+/// The locks of writers.
 const OF_QEMU_WRITERS: Range<i64> = 101..104;
 
-/// Lock the file for as long as it is open: many may serve it for reading, or one for writing.
+/// Lock the file for as long as it is open: many daemons may serve it for reading, or one for writing.
 pub(super) fn lock(options: &FileOptions, file: &File) -> Result<(), String> {
     let path = options.path.display();
     let metadata = file.metadata().map_err(|error| format!("{path}: {error}"))?;
@@ -36,7 +37,7 @@ pub(super) fn lock(options: &FileOptions, file: &File) -> Result<(), String> {
             describe(pid)
         ),
     })?;
-    // On NFS flock(2) is a lock of the whole range at the server: two of ours would exclude each other.
+    // On NFS flock(2) is a lock of the whole range at the server: our two locks would exclude each other.
     if magic_of(file) == NFS_MAGIC {
         return Ok(());
     }
@@ -47,7 +48,7 @@ pub(super) fn lock(options: &FileOptions, file: &File) -> Result<(), String> {
              -v {path}` show it): a file that something else writes is not supported",
             describe(pid)
         )),
-        // Without such locks on this file system, others cannot have any either.
+        // Without such locks on this file system, other processes cannot have any either.
         Err(LockError::Failed(_)) | Ok(()) => Ok(()),
     }
 }
@@ -57,7 +58,7 @@ fn describe(holder: Option<u32>) -> String {
     held::describe(holder) + another
 }
 
-/// All or nothing. Lock first and look then, as QEMU does: of two that come at the same time, one at least sees the other.
+/// All or nothing. Lock first and check then, as QEMU does: of two at the same time, at least one sees the other.
 fn lock_ranges(file: &File, read_only: bool) -> Result<(), Errno> {
     if !read_only {
         return change(file, libc::F_WRLCK, EVERYTHING);
@@ -72,7 +73,7 @@ fn lock_ranges(file: &File, read_only: bool) -> Result<(), Errno> {
     })
 }
 
-/// Which process keeps us from locking. The kernel names the process for a lock of a process, and nobody for one of an open file.
+/// The process that holds the conflicting lock. The kernel names it for a lock of a process, but not for one of an open file.
 fn range_holder(file: &File, metadata: &Metadata, read_only: bool) -> Option<u32> {
     let found = if read_only {
         let of_others = OF_READERS.into_iter().find_map(|range| conflict(file, libc::F_RDLCK, range));
@@ -93,7 +94,7 @@ fn change(file: &File, kind: i32, range: Range<i64>) -> Result<(), Errno> {
     if outcome == 0 { Ok(()) } else { Err(errno()) }
 }
 
-/// The first lock of others that such a lock would run into.
+/// The first lock of another holder that conflicts with such a lock.
 fn conflict(file: &File, kind: i32, range: Range<i64>) -> Option<libc::flock> {
     let mut lock = request(kind, range);
     // SAFETY: the descriptor is open, and the kernel reads and writes the structure, which is whole and ours alone.

@@ -1,4 +1,4 @@
-//! Through the page cache or past it: chosen when a file is opened, for as long as it is open.
+//! Page cache or direct I/O: chosen when a file is opened, for as long as it is open.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -18,14 +18,14 @@ const MAX_MEMORY_ALIGNMENT_BYTES: u64 = 4096;
 
 const EXT4_MAGIC: u64 = 0xef53;
 pub(super) const NFS_MAGIC: u64 = 0x6969;
-/// File systems that are nothing but page cache.
+/// File systems that consist of page cache only.
 const IN_MEMORY_MAGICS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// What direct I/O with this file must keep to; `None`: it goes through the page cache. `is_taken_over`: another daemon has opened the file,
-/// and how stays as it is.
+/// The alignment of direct I/O with this file; `None`: it goes through the page cache. `is_taken_over`: another daemon opened the
+/// file, and its mode is kept.
 ///
 /// # Errors
-/// It is not possible, and wanted; or it is not as it is wanted, and cannot be changed any more.
+/// Direct I/O is required and not possible; or the mode differs from the required one, and can no longer be changed.
 pub(super) fn choose(
     options: &FileOptions,
     file: &File,
@@ -69,10 +69,10 @@ fn set_direct(file: &File, flags: OFlags) -> Result<(), String> {
     })
 }
 
-/// What direct transfers must keep to, with a file that is open for them.
+/// The alignment of direct transfers, with a file that is open for them.
 ///
 /// # Errors
-/// They are not possible, or make no sense.
+/// They are not possible, or useless.
 fn alignment(file: &File, device_block: Option<u32>, size_bytes: u64) -> Result<Alignment, String> {
     let magic = magic_of(file);
     if device_block.is_none() && IN_MEMORY_MAGICS.contains(&magic) {
@@ -92,12 +92,12 @@ fn alignment(file: &File, device_block: Option<u32>, size_bytes: u64) -> Result<
     Ok(found)
 }
 
-/// Which file system it is on.
+/// The file system that it is on.
 pub(super) fn magic_of(file: &File) -> u64 {
     rustix::fs::fstatfs(file).map_or(0, |stat| stat.f_type.cast_unsigned())
 }
 
-/// Does direct I/O of less than a block of the file system always go past its page cache? XFS takes the page cache for it once
+/// Does direct I/O of less than a block of the file system always bypass its page cache? XFS uses the page cache for it once
 /// another file shares blocks with this one (`cp --reflink`, which is how cp works there), btrfs always, and of others
 /// we do not know. ext4 does not, except in files of its predecessors without extents.
 fn takes_parts_of_blocks(file: &File, magic: u64) -> bool {
@@ -111,7 +111,7 @@ fn takes_parts_of_blocks(file: &File, magic: u64) -> bool {
 /// `FS_EXTENT_FL` of `linux/fs.h`.
 const EXTENTS: u32 = 0x0008_0000;
 
-/// A size that is no whole number of units has an end that direct I/O cannot write.
+/// If the size is not a whole number of units, direct I/O cannot write its end.
 pub(super) fn check_whole_units(alignment: Option<Alignment>, size_bytes: u64) -> Result<(), String> {
     let unit = alignment.map_or(1, |alignment| alignment.unit_mask + 1);
     if size_bytes.is_multiple_of(unit) {
@@ -123,7 +123,7 @@ pub(super) fn check_whole_units(alignment: Option<Alignment>, size_bytes: u64) -
     ))
 }
 
-/// What direct transfers must be aligned to, in bytes: memory, offset. Powers of two.
+/// The alignment of direct transfers, in bytes: memory, offset. Powers of two.
 fn transfer_alignment(file: &File, device_block: Option<u32>) -> Result<(u64, u64), String> {
     if let Ok(stat) = rustix::fs::statx(file.as_fd(), "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
         && StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::DIOALIGN)
@@ -134,12 +134,12 @@ fn transfer_alignment(file: &File, device_block: Option<u32>) -> Result<(u64, u6
             false => Err("its file system has no direct I/O for this file".to_owned()),
         };
     }
-    // Linux before 6.1, or a file system that does not say: try.
+    // Linux before 6.1, or a file system that does not report it: try.
     let mut memory = vec![0_u8; 3 * 4096];
     let start = memory.as_ptr().align_offset(4096);
     let smallest = device_block.map_or(512, u64::from);
     let found = [512, 1024, 2048, 4096].into_iter().filter(|bytes| *bytes >= smallest).find_map(|bytes| {
-        // Aligned to `bytes` and to nothing more.
+        // Aligned to exactly `bytes`.
         let skip = start + usize::try_from(bytes).ok()?;
         let place = memory.get_mut(skip..skip + usize::try_from(bytes).ok()?)?;
         rustix::io::pread(file, place, 0).ok().map(|_| (bytes, bytes))

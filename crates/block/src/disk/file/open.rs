@@ -1,4 +1,4 @@
-//! Opening: every check that a file can be a disk, each with words that say what to do.
+//! Opening: every check that a file can be a disk, each with a message that says what to do.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
@@ -17,7 +17,7 @@ use super::{FileDisk, FileOptions, mode};
 use crate::disk::{Engine, Faults, capabilities, check_block, description, page_bytes, sectors_of};
 use crate::wire::{BlockInfo, CAPABILITY_DISCARD};
 
-/// `served`: the file as the daemon that is taken over has it open and locked.
+/// `served`: the file, open and locked by the daemon that is taken over.
 pub(super) fn open(options: &FileOptions, served: Option<File>) -> Result<FileDisk, String> {
     let path = options.path.display();
     let wanted_block = check_block(options.block_bytes)?;
@@ -58,8 +58,8 @@ pub(super) fn open(options: &FileOptions, served: Option<File>) -> Result<FileDi
     Ok(FileDisk { target, path: options.path.clone(), info, new })
 }
 
-/// The same whenever the file or device is opened. The number of a file that was removed is given to another one: the time at which it was made
-/// tells the two apart.
+/// The same whenever the file or device is opened. The inode number of a removed file is reused: the creation time
+/// distinguishes the two.
 fn identity_of(metadata: &Metadata) -> [u8; 16] {
     let mut identity = [0; 16];
     let made = || metadata.created().ok()?.duration_since(SystemTime::UNIX_EPOCH).ok();
@@ -72,7 +72,7 @@ fn identity_of(metadata: &Metadata) -> [u8; 16] {
     identity
 }
 
-/// Spreads the bits of a time, so that it does not cancel out those of a device's number.
+/// Spreads the bits of a time, so that it does not cancel those of a device's number.
 const fn mix(value: u64) -> u64 {
     (value ^ (value >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
@@ -94,7 +94,7 @@ fn open_existing(options: &FileOptions, metadata: &Metadata) -> Result<File, Str
     }
     let mut opened = how.open(&options.path);
     if kind.is_block_device() && opened.as_ref().is_err_and(|error| Errno::from_io_error(error) == Some(Errno::BUSY)) {
-        // Perhaps what a daemon that was killed left in flight: its locks say so, and end with its exclusive use.
+        // Perhaps requests in flight of a killed daemon: its locks show that, and end with its exclusive use.
         if let Ok(shared) = OpenOptions::new().read(true).write(true).open(&options.path) {
             lock(options, &shared)?;
         }
@@ -109,7 +109,7 @@ fn open_existing(options: &FileOptions, metadata: &Metadata) -> Result<File, Str
     Ok(file)
 }
 
-/// Go on with an open file: its lock belongs to the open file, not to a process, so it is never free in between.
+/// Continue with an open file: its lock belongs to the open file, not to a process, so it is never free in between.
 fn take_over(options: &FileOptions, metadata: &Metadata, served: File) -> Result<File, String> {
     let path = options.path.display();
     let opened = served.metadata().map_err(|error| format!("{path}: {error}"))?;
@@ -123,7 +123,7 @@ fn take_over(options: &FileOptions, metadata: &Metadata, served: File) -> Result
     if mode != wanted {
         return Err(format!("{path} is served otherwise as far as ro goes; leave that as it is, or restart the daemon"));
     }
-    // It has its locks, or those that an older daemon knew of.
+    // It has its locks, or those of an older daemon.
     lock(options, &served)?;
     Ok(served)
 }
@@ -208,7 +208,7 @@ pub(super) fn device_bytes(file: BorrowedFd<'_>) -> Result<u64, Errno> {
     rustix::fs::seek(file, SeekFrom::End(0))
 }
 
-/// Can ranges be given back? Asked in a way that changes nothing.
+/// Can ranges be deallocated? Tested without a change.
 fn can_discard(file: &File, metadata: &Metadata, size_bytes: u64) -> bool {
     if metadata.is_file() {
         // A hole behind the end of the file.
@@ -223,21 +223,20 @@ fn can_discard(file: &File, metadata: &Metadata, size_bytes: u64) -> bool {
     })
 }
 
-/// A file that opening a disk has made, and that is gone again if the disk is not to be served after all: dropped, it is removed, unless it
-/// was kept.
+/// A file that opening a disk created: removed when dropped, unless kept.
 #[derive(Debug)]
 pub(super) struct NewFile {
     path: PathBuf,
-    /// What is at the path later may be another file.
+    /// The path may later lead to another file.
     place: FileIdentity,
     is_kept: bool,
 }
 
 impl NewFile {
-    /// Make a file of no length, where there is none, and open it.
+    /// Create an empty file, where there is none, and open it.
     ///
-    /// In two steps: whether a file may be made, and whether it may be written, are different questions to landlock and others, and one
-    /// that is made and then may not be written stays behind. Opened for reading, it is known to be ours.
+    /// In two steps: landlock and others check creation and writing separately, and a file
+    /// that is created and then not writable would stay behind. Opened for reading, it is known to be ours.
     pub(super) fn create(path: &Path) -> io::Result<(File, Self)> {
         let how = OFlags::CREATE | OFlags::EXCL | OFlags::RDONLY | OFlags::CLOEXEC;
         let made = File::from(rustix::fs::open(path, how, Mode::RUSR | Mode::WUSR)?);
@@ -256,7 +255,7 @@ impl NewFile {
     /// Remove the file, if it still is there.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub(super) fn remove(&self) -> io::Result<()> {
         match self.path.symlink_metadata() {
             Ok(found) if self.place == place_of(&found) => std::fs::remove_file(&self.path),
@@ -273,7 +272,7 @@ impl Drop for NewFile {
     }
 }
 
-/// Device and inode; and of a device file, which device.
+/// Device and inode; and for a device file, the device.
 type FileIdentity = (u64, u64, u64);
 
 fn place_of(metadata: &Metadata) -> FileIdentity {

@@ -1,8 +1,8 @@
-//! Which writes may be at work at the same time, on a file whose unit of transfer is larger than the disk's block.
+//! Which writes may run at the same time, on a file whose unit of transfer is larger than the disk's block.
 //!
 //! A write that does not cover whole units is a read-modify-write: it reads its units and writes them back. Another write to
-//! one of these units in between would be undone. So a read-modify-write is *exclusive* in its units; writes of whole units share. A
-//! request waits for all conflicting ones that came before it, so nothing starves and nothing deadlocks. QEMU's tracked
+//! one of these units in between would be undone. So a read-modify-write is *exclusive* in its units; writes of whole units
+//! share. A request waits for all earlier conflicting ones, so there is no starvation and no deadlock. QEMU's tracked
 //! requests (`block/io.c`) do the same.
 //!
 //! The lock of the table is held for a scan of the writes in flight, and only by requests to disks that need it
@@ -17,7 +17,7 @@ use fipsee_serve::uring::Grants;
 pub(in crate::disk) struct Range {
     pub(in crate::disk) start_bytes: u64,
     pub(in crate::disk) end_bytes: u64,
-    /// Shared with no other write?
+    /// Exclusive of all other writes?
     pub(in crate::disk) exclusive: bool,
 }
 
@@ -27,7 +27,7 @@ impl Range {
     }
 }
 
-/// Where a request waits: the slot of an engine.
+/// A waiting request: its slot in an engine.
 struct Waiter {
     grants: Arc<Grants>,
     slot: u32,
@@ -35,9 +35,9 @@ struct Waiter {
 
 struct Entry {
     range: Range,
-    /// Counts up: who came first.
+    /// Counts up: the order of arrival.
     number: u64,
-    /// Conflicting entries that came before and are still there.
+    /// Earlier conflicting entries that still exist.
     blockers: u32,
     /// `None` once the range is held.
     waiter: Option<Waiter>,
@@ -61,7 +61,7 @@ impl core::fmt::Debug for RangeLocks {
     }
 }
 
-/// Names an entry until it is released.
+/// Identifies an entry until it is released.
 pub(in crate::disk) type LockId = u32;
 
 impl RangeLocks {
@@ -69,7 +69,7 @@ impl RangeLocks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enter `range`. True if it is held at once; else `grants` is given `slot` as soon as it is.
+    /// Enter `range`. True if it is held at once; else `grants` receives `slot` as soon as it is.
     pub(in crate::disk) fn acquire(&self, range: Range, grants: &Arc<Grants>, slot: u32) -> (LockId, bool) {
         let mut table = self.table();
         let mut blockers = 0;
@@ -85,7 +85,7 @@ impl RangeLocks {
         (table.insert(Entry { range, number, blockers, waiter }), is_held)
     }
 
-    /// Leave a range that is held. Those that waited for it are told through their `Grants`; `own` is the caller's, which looks by itself.
+    /// Release a held range. Waiting requests are notified through their `Grants`; `own` is the caller's, which checks by itself.
     pub(in crate::disk) fn release(&self, id: LockId, own: &Arc<Grants>) {
         let mut table = self.table();
         let Some(gone) = table.entries.get_mut(id as usize).and_then(Option::take) else {
@@ -109,7 +109,7 @@ impl RangeLocks {
         }
     }
 
-    /// Forget what waits with `own`, whose engine ends.
+    /// Remove requests that wait with `own`, whose engine ends.
     pub(in crate::disk) fn cancel(&self, own: &Arc<Grants>) {
         let waits = |entry: &Entry| entry.waiter.as_ref().is_some_and(|waiter| Arc::ptr_eq(&waiter.grants, own));
         let find = |table: &Table| table.entries.iter().position(|entry| entry.as_ref().is_some_and(waits));
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn conflicting_requests_go_in_the_order_in_which_they_came() {
+    fn conflicting_requests_run_in_order_of_arrival() {
         let (locks, grants) = (RangeLocks::default(), Grants::new().expect("eventfd"));
         let ids: Vec<_> = (0..4).map(|slot| locks.acquire(range(0, 4096, slot % 2 == 0), &grants, slot)).collect();
         assert_eq!(ids.iter().map(|(_, held)| *held).collect::<Vec<_>>(), [true, false, false, false]);

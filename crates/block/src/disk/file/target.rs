@@ -1,4 +1,4 @@
-//! The open file of a file disk, and what it allows.
+//! The open file of a file disk, and its abilities.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -10,12 +10,12 @@ use super::range_lock::{Range, RangeLocks};
 use super::window::Alignment;
 use crate::disk::Faults;
 
-/// How a range is made to read as zeroes.
+/// A method to make a range read as zeroes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::disk) enum ZeroMethod {
     /// Keeps the blocks allocated.
     ZeroRange,
-    /// Gives them back.
+    /// Deallocates them.
     PunchHole,
     Write,
 }
@@ -23,16 +23,16 @@ pub(in crate::disk) enum ZeroMethod {
 const NO_ZERO_RANGE: u8 = 1;
 const NO_PUNCH_HOLE: u8 = 2;
 
-/// The open file. It has one descriptor, so that its locks last as long as the last request that the kernel has of a process that was
+/// The open file. It has one descriptor, so that its locks last as long as the kernel's last request of a process that was
 /// killed.
 #[derive(Debug)]
 pub(in crate::disk) struct Target {
     file: OwnedFd,
-    /// What direct I/O needs; `None`: everything goes through the page cache.
+    /// Alignment of direct I/O; `None`: everything goes through the page cache.
     pub(super) alignment: Option<Alignment>,
-    /// Who writes where; `None`: no request is a read-modify-write.
+    /// Ranges of writes in flight; `None`: no request is a read-modify-write.
     pub(super) locks: Option<RangeLocks>,
-    /// Size in bytes; what the file has, unless someone else changes it.
+    /// Size in bytes; that of the file, unless another program changes it.
     size_bytes: AtomicU64,
     /// Held while the file's size changes.
     resizing: Mutex<()>,
@@ -73,7 +73,7 @@ impl Target {
         self.file.as_fd()
     }
 
-    /// What a write of this range must hold while it is at work, if anything.
+    /// The range that a write of this range must lock, if any.
     pub(in crate::disk) fn range_to_lock(&self, offset_bytes: u64, length_bytes: u64) -> Option<Range> {
         let (Some(alignment), Some(_)) = (self.alignment, &self.locks) else { return None };
         let mask = alignment.unit_mask;
@@ -84,14 +84,15 @@ impl Target {
         })
     }
 
-    /// The part of a range that the file system can deallocate or zero without the page cache: its start and end, or two equal numbers.
+    /// The part of a range that the file system can deallocate or zero without the page cache: its start and end, or two equal
+    /// numbers.
     pub(in crate::disk) fn whole_ranges(&self, offset_bytes: u64, length_bytes: u64) -> (u64, u64) {
         let mask = self.alignment.map_or(0, |alignment| alignment.range_mask);
         let (start, end) = ((offset_bytes + mask) & !mask, (offset_bytes + length_bytes) & !mask);
         (start, end.max(start))
     }
 
-    /// How to go on with a write-zeroes at `offset_bytes`, and for how many bytes.
+    /// The next step of a write-zeroes at `offset_bytes`, and for how many bytes.
     pub(in crate::disk) fn next_zero_part(&self, offset_bytes: u64, length_bytes: u64, unmap: bool) -> (ZeroMethod, u64) {
         let missing = self.missing.load(Ordering::Relaxed);
         let method = match (missing & NO_ZERO_RANGE != 0, missing & NO_PUNCH_HOLE != 0) {
@@ -108,7 +109,7 @@ impl Target {
         }
     }
 
-    /// The file system said that it has no such method.
+    /// The file system reported that it has no such method.
     pub(in crate::disk) fn forget_zero_method(&self, method: ZeroMethod) {
         let bit = match method {
             ZeroMethod::ZeroRange => NO_ZERO_RANGE,
@@ -118,24 +119,24 @@ impl Target {
         self.missing.fetch_or(bit, Ordering::Relaxed);
     }
 
-    /// Give a regular file another size.
+    /// Resize a regular file.
     pub(in crate::disk) fn resize(&self, size_bytes: u64) -> Result<(), Errno> {
         let _resizing = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
         let old_bytes = self.size_bytes();
-        // New requests past the new end are refused before the file is cut, and allowed after it has grown.
+        // New requests past the new end are refused before the file is truncated, and allowed after it has grown.
         self.size_bytes.store(size_bytes.min(old_bytes), Ordering::Relaxed);
         let resized = rustix::fs::ftruncate(&self.file, size_bytes);
         self.size_bytes.store(if resized.is_ok() { size_bytes } else { old_bytes }, Ordering::Relaxed);
         resized
     }
 
-    /// The device was found to have this size.
+    /// The device has this size.
     pub(in crate::disk) fn set_size_bytes(&self, size_bytes: u64) {
         self.size_bytes.store(size_bytes, Ordering::Relaxed);
     }
 
     /// A write up to `end_bytes` has finished. If the disk was shrunk below that meanwhile, the write has made the file
-    /// longer than the disk: cut it.
+    /// longer than the disk: truncate it.
     pub(in crate::disk) fn cut_after(&self, end_bytes: u64) {
         if !self.is_regular || end_bytes <= self.size_bytes() {
             return;
@@ -145,7 +146,7 @@ impl Target {
         let is_longer =
             rustix::fs::fstat(&self.file).is_ok_and(|stat| u64::try_from(stat.st_size).is_ok_and(|now| now > size_bytes));
         if is_longer {
-            // Should it fail, the file keeps a tail beyond the disk that no client can reach.
+            // If this fails, the file keeps a tail beyond the disk that no client can reach.
             let _ = rustix::fs::ftruncate(&self.file, size_bytes);
         }
     }

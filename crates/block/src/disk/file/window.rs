@@ -1,4 +1,4 @@
-//! Direct I/O takes whole units from aligned memory: how a transfer of anything else is done. A part of it goes through a buffer: whole
+//! Direct I/O takes whole units from aligned memory: how any other transfer is done. A part of it goes through a buffer: whole
 //! units of the file, of which the client's bytes are a part.
 
 use fipsee_serve::uring::{Buffer, MAX_BUFFER_BYTES};
@@ -7,7 +7,7 @@ use io_uring::{opcode, types};
 
 use fipsee_ring::memory::{Span, copy_from, copy_to};
 
-/// What direct transfers must keep to. Masks are powers of two, minus one.
+/// The alignment of direct transfers. Masks are powers of two, minus one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::disk) struct Alignment {
     /// Of addresses and lengths of memory.
@@ -21,15 +21,16 @@ pub(in crate::disk) struct Alignment {
 /// The next part of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Piece {
-    /// So many bytes, between the file and the client's memory.
+    /// This many bytes, between the file and the client's memory.
     Plain { length_bytes: u64 },
-    /// Whole units from `start_bytes` on, between the file and a buffer. They begin with the first byte of the transfer or before it.
+    /// Whole units from `start_bytes` on, between the file and a buffer. They begin with the first byte of the transfer or before
+    /// it.
     Window { start_bytes: u64, length_bytes: usize },
 }
 
-/// How to go on at `offset_bytes` with `length_bytes`, not 0. `memory_fits`: is the client's memory aligned?
+/// The next step at `offset_bytes` with `length_bytes`, not 0. `memory_fits`: is the client's memory aligned?
 ///
-/// What fits a buffer is done in one. Of longer transfers only the ends need one, unless the memory does not fit.
+/// A transfer that fits a buffer is done in one. Of longer ones only the ends need one, unless the memory does not fit.
 pub(super) fn next_piece(alignment: Alignment, offset_bytes: u64, length_bytes: u64, memory_fits: bool) -> Piece {
     let mask = alignment.unit_mask;
     let end = offset_bytes + length_bytes;
@@ -52,7 +53,7 @@ pub(super) fn next_piece(alignment: Alignment, offset_bytes: u64, length_bytes: 
     Piece::Plain { length_bytes: length_bytes & !mask }
 }
 
-/// What is done with the buffer now.
+/// The current use of the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// The file's units are read, for the client.
@@ -63,10 +64,10 @@ enum Phase {
     Store,
 }
 
-/// The buffer of a request, and where it stands.
+/// The buffer of a request, and its state.
 pub(super) struct Window {
     pub(super) buffer: Buffer,
-    /// Where the buffer's first byte lies in the file.
+    /// File offset of the buffer's first byte.
     start_bytes: u64,
     length_bytes: usize,
     /// Transferred in this phase.
@@ -77,7 +78,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// `range`: start and length of the units. `data`: where the client's bytes begin in the file, and how many there are from there on;
+    /// `range`: start and length of the units. `data`: the file offset of the client's bytes, and their number;
     /// those that the units hold are transferred. A write takes them from `spans`, once.
     pub(super) fn new(buffer: Buffer, range: (u64, usize), data: (u64, u64), is_read: bool, spans: &[Span]) -> Self {
         let (start_bytes, length_bytes) = range;
@@ -96,7 +97,7 @@ impl Window {
         self.length_bytes - self.moved_bytes
     }
 
-    /// Of a transfer of `bytes`, what counts, and what was asked for: a read needs no more than the client asked for.
+    /// For a transfer of `bytes`, the bytes that count, and the bytes wanted: a read needs no more than the client asked for.
     pub(super) fn counted(&self, bytes: usize) -> (u64, u64) {
         let is_enough = self.phase == Phase::Read && self.moved_bytes + bytes >= self.data.1;
         (if is_enough { self.left_bytes() } else { bytes } as u64, self.left_bytes() as u64)
@@ -106,7 +107,7 @@ impl Window {
     pub(super) fn entry(&mut self, file: types::Fd, flags: i32) -> Entry {
         let offset_bytes = self.start_bytes + self.moved_bytes as u64;
         let length = u32::try_from(self.left_bytes()).unwrap_or(0);
-        // SAFETY: `moved_bytes` lies within the buffer.
+        // SAFETY: `moved_bytes` is within the buffer.
         let memory = unsafe { self.buffer.base().add(self.moved_bytes) }.as_ptr();
         match self.phase {
             Phase::Read | Phase::Fill => opcode::Read::new(file, memory, length).offset(offset_bytes).build(),
@@ -114,7 +115,7 @@ impl Window {
         }
     }
 
-    /// So much was transferred. Returns the client's bytes that are done once all are; `spans` are its memory.
+    /// This much was transferred. Returns the client's bytes that are done once all are; `spans` are its memory.
     pub(super) fn advance(&mut self, bytes: u64, spans: &[Span]) -> Option<u64> {
         self.moved_bytes += usize::try_from(bytes).unwrap_or(0);
         let (from, to) = self.data;

@@ -17,13 +17,13 @@ pub(super) const HUGE_PAGE_BYTES: u64 = 2 << 20;
 pub(super) struct Mapping {
     pub(super) base: NonNull<u8>,
     pub(super) length_bytes: usize,
-    /// What another process can map, too; anonymous memory has none.
+    /// The file that another process can map, too; anonymous memory has none.
     pub(super) file: Option<OwnedFd>,
 }
 
 // SAFETY: plain memory that every thread may access, unmapped only on drop.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; no method hands out a reference to the bytes.
+// SAFETY: as above; no method returns a reference to the bytes.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -39,15 +39,15 @@ impl Mapping {
     pub(super) fn huge(length_bytes: u64) -> Result<Self, String> {
         let refused = |errno| huge_text(length_bytes.div_ceil(HUGE_PAGE_BYTES), HugePool::read().as_ref(), errno);
         let memory = Self::shared(length_bytes, HUGE_PAGE_BYTES, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB).map_err(refused)?;
-        // A page that turns out to be missing (a cgroup's limit, another NUMA node) is an error here, and SIGBUS later.
+        // A missing page (a cgroup's limit, another NUMA node) is an error here, and SIGBUS later.
         match memory.advise(0, memory.length_bytes, Advice::LinuxPopulateWrite) {
-            // Linux before 5.14 does not know it; the reservation must do.
+            // Linux before 5.14 does not know it; the reservation must suffice.
             Ok(()) | Err(Errno::INVAL) => Ok(memory),
             Err(errno) => Err(refused(errno)),
         }
     }
 
-    /// A memory file, so that another process can go on with it, which nobody can cut.
+    /// A memory file, sealed against truncation, so that another process can continue with it.
     fn shared(length_bytes: u64, page_bytes: u64, flags: MemfdFlags) -> Result<Self, Errno> {
         let length = rounded(length_bytes, page_bytes)?;
         let file = rustix::fs::memfd_create("fipsee-disk", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | flags)?;
@@ -88,19 +88,19 @@ impl Mapping {
     }
 
     pub(super) fn advise(&self, offset: usize, length: usize, advice: Advice) -> Result<(), Errno> {
-        // SAFETY: the callers' ranges lie within the mapping; every advice used here keeps it mapped, and those that drop
-        // content are asked for where content is to be dropped. No reference to the memory exists.
+        // SAFETY: the callers' ranges are within the mapping; every advice used here keeps it mapped, and those that drop
+        // content are used only where content is to be dropped. No reference to the memory exists.
         unsafe { rustix::mm::madvise(self.base.as_ptr().wrapping_add(offset).cast(), length, advice) }
     }
 
-    /// Make a range read as zeroes: whole pages by giving them back if `gives_back`, the edges by writing.
+    /// Make a range read as zeroes: whole pages by deallocating them if `gives_back`, the edges by writing.
     pub(super) fn clear(&self, offset_bytes: u64, length_bytes: u64, gives_back: bool) {
         let page = page_bytes();
         let end = offset_bytes + length_bytes;
         let (first_page, end_page) = (offset_bytes.next_multiple_of(page), end / page * page);
         let pages = (usize::try_from(first_page), usize::try_from(end_page.saturating_sub(first_page)));
         if let (true, (Ok(start), Ok(length @ 1..))) = (gives_back, pages) {
-            // The edges first: writing to a page that is not there may bring in a huge one, whose rest then goes, too.
+            // The edges first: writing to a missing page may allocate a huge one, whose rest is then released, too.
             self.write_zeroes(offset_bytes, first_page);
             self.write_zeroes(end_page, end);
             let give_back = if self.file.is_some() { Advice::LinuxRemove } else { Advice::LinuxDontNeed };
@@ -124,13 +124,13 @@ impl Mapping {
         }
     }
 
-    /// Let the pages that lie wholly behind `size_bytes` be swapped again, if they were locked.
+    /// Let the pages that are wholly behind `size_bytes` be swapped again, if they were locked.
     pub(super) fn unlock_from(&self, size_bytes: u64, is_locked: bool) {
         if let (true, Ok(start)) = (is_locked, usize::try_from(size_bytes.next_multiple_of(page_bytes())))
             && start < self.length_bytes
         {
             let place = self.base.as_ptr().wrapping_add(start);
-            // SAFETY: unlocking does not change memory; the range lies within the mapping.
+            // SAFETY: unlocking does not change memory; the range is within the mapping.
             let unlocked = unsafe { rustix::mm::munlock(place.cast(), self.length_bytes - start) };
             debug_assert!(unlocked.is_ok());
         }
@@ -139,7 +139,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, whole, and nothing that points into it outlives it.
+        // SAFETY: the mapping is ours, whole, and no pointer into it outlives it.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.length_bytes) };
         debug_assert!(unmapped.is_ok());
     }
@@ -150,7 +150,7 @@ fn rounded(length_bytes: u64, page_bytes: u64) -> Result<usize, Errno> {
     usize::try_from(length_bytes).map_err(|_| Errno::NOMEM)
 }
 
-/// Does the kernel promise no memory that it does not have (vm.overcommit_memory=2)?
+/// Is overcommit strict (vm.overcommit_memory=2)?
 pub(super) fn overcommit_is_strict() -> bool {
     std::fs::read_to_string("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.trim() == "2")
 }
@@ -166,7 +166,7 @@ fn address_space_text(length_bytes: u64, errno: Errno) -> String {
 #[derive(Clone, Copy, Debug)]
 struct HugePool {
     pages: u64,
-    /// Free and promised to nobody.
+    /// Free and not reserved.
     free_pages: u64,
 }
 

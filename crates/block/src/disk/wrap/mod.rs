@@ -1,13 +1,13 @@
-//! Disks that wrap another and misbehave on purpose: late, failing, losing what was not flushed. For tests of whoever
-//! uses disks.
+//! Disks that wrap another and misbehave on purpose: delays, errors, loss of unflushed data. For tests of programs
+//! that use disks.
 //!
 //! `WRAPPER:OPTIONS:KIND:ARGS`, for example `delay:2ms:memory:1G`. Options are separated by commas. What follows the second
 //! colon is any disk, a wrapped one, too.
 //!
-//! `delay:TIME[+RANDOM][,seed=N]:` takes its time before it begins. The delay comes first, so that the client's memory is used at its very
-//! end: whoever lets go of that memory too early is found out. Waiting is the engine's; the worker goes on.
+//! `delay:TIME[+RANDOM][,seed=N]:` delays a request before it starts. The delay comes first, so that the client's memory is used
+//! at the very end: a client that releases that memory too early is detected. The engine waits; the worker continues.
 //!
-//! `error:[every=N][,after=N][,op=OP+OP][,sectors=A-B][,errno=NAME]:` fails chosen requests, which are not carried out at all.
+//! `error:[every=N][,after=N][,op=OP+OP][,sectors=A-B][,errno=NAME]:` fails chosen requests, which are not executed at all.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -58,7 +58,7 @@ impl Wrapper {
 #[derive(Debug)]
 pub struct WrappedDisk {
     inner: Arc<AnyDisk>,
-    /// Those of the disk at the bottom; of one that has none, the wrapper's own.
+    /// Those of the disk at the bottom; if it has none, the wrapper's own.
     faults: Arc<Faults>,
     manner: Manner,
     /// Requests that were delayed, or could have failed.
@@ -147,14 +147,14 @@ impl Disk for WrappedDisk {
     }
 }
 
-/// How long each request waits.
+/// The delay of each request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DelayOptions {
-    /// At least.
+    /// The least delay.
     pub fixed: Duration,
     /// A random time below this is added.
     pub random: Duration,
-    /// The random sequence.
+    /// The seed of the random sequence.
     pub seed: u64,
 }
 
@@ -209,12 +209,12 @@ impl DelayOptions {
 const ERRORS: [(&str, Errno); 4] =
     [("EIO", Errno::IO), ("ENOSPC", Errno::NOSPC), ("EROFS", Errno::ROFS), ("EOPNOTSUPP", Errno::OPNOTSUPP)];
 
-/// Which requests fail, and how.
+/// The requests that fail, and the error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ErrorOptions {
-    /// Of the requests that the other options choose, every so many; 1: all of them.
+    /// One in this many of the requests that the other options choose; 1: all of them.
     pub every: u64,
-    /// So many of those succeed first.
+    /// This many of those succeed first.
     pub after: u64,
     /// Only these operations; empty: all.
     pub operations: Vec<Operation>,
@@ -243,7 +243,7 @@ impl ErrorOptions {
         Ok(options)
     }
 
-    /// How this request fails, which is then recorded; `None`: it does not.
+    /// The error of this request, which is then recorded; `None`: it does not fail.
     fn fail(&self, disk: &WrappedDisk, request: &Request) -> Option<Status> {
         let number = if self.chooses(request) { disk.next_number() } else { return None };
         let fails = number.checked_sub(self.after).is_some_and(|number| (number + 1).is_multiple_of(self.every));

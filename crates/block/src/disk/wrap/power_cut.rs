@@ -1,14 +1,14 @@
 //! `powercut:[survive=PERCENT][,seed=N][,cache=SIZE][,cut=N]:`: a disk with a cache that a power cut loses.
 //!
-//! What was written and not flushed is in this process's memory and nowhere else, so that SIGKILL loses it, as a power cut
-//! loses what is in the cache of a drive. A flush, and FUA for its own blocks, brings it to the disk below and
-//! has that flushed. With `cut=N` the power fails by itself at the N-th step: a request, or a piece of a flush.
+//! Data written and not flushed is only in this process's memory, so that SIGKILL loses it, as a power cut
+//! loses the cache of a drive. A flush, and FUA for its own blocks, writes it to the disk below and
+//! flushes that. With `cut=N` the power fails by itself at the N-th step: a request, or a piece of a flush.
 //!
 //! A drive may write back any part of its cache at any time, in any order. With `survive=P` each sector that is written
 //! reaches the disk below at once with a probability of P percent, as `seed` says: after a cut some sectors of a
-//! request are there and others are not (it is torn), and a later request may have survived where an earlier one has not.
+//! request are written and others are not (it is torn), and a later request may have survived where an earlier one has not.
 //!
-//! For tests: it takes a lock and allocates for each request, and knows no holes (a discard writes zeroes).
+//! For tests: it takes a lock and allocates for each request, and has no holes (a discard writes zeroes).
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -28,17 +28,17 @@ use crate::wire::{CAPABILITY_WRITE, Operation, SECTOR_BYTES, Status};
 /// Most sectors of one discard or write-zeroes: 8 MiB, since they are kept.
 pub(super) const MAX_RANGE_SECTORS: u32 = 16 << 10;
 
-/// How long who wants to write to the disk below waits for someone else who does.
+/// How long a write-back to the disk below waits for another one.
 const BUSY_PAUSE: Duration = Duration::from_micros(100);
 
-/// How a power cut behaves.
+/// The options of a power cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PowerCutOptions {
-    /// Of 100 sectors written and not flushed, how many survive.
+    /// Percentage of sectors written and not flushed that survive.
     pub survive_percent: u64,
-    /// Which.
+    /// The seed that selects them.
     pub seed: u64,
-    /// Beyond this all is written back, as a drive does whose cache is full. Writing back is no flush.
+    /// Beyond this size all is written back, as a drive does whose cache is full. Writing back is not a flush.
     pub cache_bytes: u64,
     /// The step at which the power fails.
     pub cut: Option<u64>,
@@ -82,7 +82,7 @@ impl PowerCut {
         Arc::new(Self { inner, options: options.clone(), cache: Mutex::new(Cache::new(options.seed)) })
     }
 
-    /// Forget what lies beyond the end.
+    /// Drop data beyond the end.
     pub(super) fn cut(&self, sector_count: u64) {
         self.cache().cut(sector_count);
     }
@@ -94,12 +94,12 @@ impl PowerCut {
     /// Count a step; at the chosen one the power fails.
     fn step(&self) {
         if self.options.cut == Some(self.cache().count_step()) {
-            // It cannot fail, and nothing of this process runs after it.
+            // It cannot fail, and no code of this process runs after it.
             let _ = kill_process(getpid(), Signal::KILL);
         }
     }
 
-    /// Is it inside the disk, and may it be written?
+    /// Is it inside the disk, and writable?
     fn check_write(&self, request: &Request) -> Result<(), Status> {
         let info = self.inner.info();
         if info.capabilities & CAPABILITY_WRITE == 0 {
@@ -111,7 +111,7 @@ impl PowerCut {
         Ok(())
     }
 
-    /// Take new content of whole sectors, and see to what of it must go on to the disk below.
+    /// Store new contents of whole sectors, and write to the disk below those that must go there.
     fn put(self: &Arc<Self>, request: &Request, bytes: &[u8], ticket: Ticket, engine: &mut Engine) -> Submitted {
         let surviving = {
             let mut cache = self.cache();
@@ -129,7 +129,7 @@ impl PowerCut {
         }
     }
 
-    /// Bring sectors to the disk below; `flush` that, too. One at a time: of two that bring the same sector, the older could
+    /// Write sectors to the disk below; `flush` that, too. One at a time: of two writes of the same sector, the older could
     /// come last.
     fn write_back(self: &Arc<Self>, wanted: Wanted, flush: bool, ticket: Ticket, engine: &mut Engine) -> Submitted {
         let batch = self.cache().begin(&wanted, flush);
@@ -144,7 +144,7 @@ impl PowerCut {
         engine::wait(engine, BUSY_PAUSE, None, ticket, again)
     }
 
-    /// Do what is left of a batch.
+    /// Continue with the rest of a batch.
     fn go_on(self: &Arc<Self>, mut batch: Batch, ticket: Ticket, engine: &mut Engine) -> Submitted {
         while let Some(request) = batch.next_request() {
             self.step();
@@ -171,7 +171,7 @@ impl PowerCut {
         Submitted::Done(self.cache().end(batch))
     }
 
-    /// Read from the disk below, and put over it what is newer here.
+    /// Read from the disk below, and overlay newer data from here.
     ///
     /// # Safety
     /// As [`Disk::submit`].
@@ -230,7 +230,7 @@ impl PowerCut {
     }
 }
 
-/// A copy of all that spans hold. Called only by `submit`, in whose time they are valid.
+/// A copy of all that spans hold. Called only by `submit`, while they are valid.
 fn gather(spans: &[Span]) -> Vec<u8> {
     let mut bytes = vec![0; spans.iter().map(Span::length_bytes).sum()];
     // SAFETY: the spans are valid by the contract of `submit`.
@@ -238,7 +238,7 @@ fn gather(spans: &[Span]) -> Vec<u8> {
     bytes
 }
 
-/// Put `bytes` over what spans hold from `offset_bytes` on. Called only before their request is reported.
+/// Copy `bytes` into spans from `offset_bytes` on. Called only before their request is reported.
 fn scatter(spans: &[Span], offset_bytes: u64, bytes: &[u8]) {
     let mut skip = usize::try_from(offset_bytes).unwrap_or(usize::MAX);
     let rest = spans.iter().map(|span| {
@@ -248,14 +248,14 @@ fn scatter(spans: &[Span], offset_bytes: u64, bytes: &[u8]) {
     });
     // SAFETY: the spans are valid until their request is reported; the source is ours.
     let fits = unsafe { copy_to(&rest.collect::<Vec<_>>(), bytes) };
-    debug_assert!(fits, "a sector of the request lies within its memory");
+    debug_assert!(fits, "a sector of the request is within its memory");
 }
 
-/// The span of memory of our own; none of nothing.
+/// The span of memory of our own; none if empty.
 fn span_of(bytes: &mut [u8]) -> Vec<Span> {
     let length = bytes.len();
     let base = NonNull::from(bytes).cast();
-    // SAFETY: whoever submits it keeps the memory until the request is reported.
+    // SAFETY: the submitter keeps the memory until the request is reported.
     if length == 0 { Vec::new() } else { vec![unsafe { Span::new(base, length) }] }
 }
 
@@ -265,10 +265,10 @@ const _: () = assert!(SECTOR_LENGTH as u64 == SECTOR_BYTES);
 /// Most sectors that go to the disk below in one request: 256 KiB.
 const MOST_SECTORS: usize = 512;
 
-/// What a write has brought: another write brings others, be they equal.
+/// The data of a write: another write has other data, even if equal.
 type Bytes = Arc<[u8; SECTOR_LENGTH]>;
 
-/// Sectors to be brought to the disk below.
+/// Sectors to be written to the disk below.
 #[derive(Debug)]
 enum Wanted {
     All,
@@ -281,18 +281,18 @@ struct Cache {
     sectors: BTreeMap<u64, Bytes>,
     random: u64,
     steps: u64,
-    /// Someone writes to the disk below.
+    /// A write-back to the disk below is running.
     is_busy: bool,
 }
 
-/// What someone brings to the disk below.
+/// A batch of sectors to be written to the disk below.
 #[derive(Debug)]
 struct Batch {
-    /// By sector, rising; those behind `next` were not submitted yet.
+    /// By sector, ascending; those behind `next` were not submitted yet.
     sectors: Vec<(u64, Bytes)>,
     next: usize,
     flush: bool,
-    /// How the last request ended.
+    /// The status of the last request.
     status: Status,
     /// The content of the request in flight.
     buffer: Vec<u8>,
@@ -320,7 +320,7 @@ impl Cache {
         }
     }
 
-    /// Copies of what is here of a range.
+    /// Copies of the cached data of a range.
     fn get(&self, first: u64, count: u64) -> Vec<(u64, Bytes)> {
         let range = self.sectors.range(first..first.saturating_add(count));
         range.map(|(sector, bytes)| (*sector, Arc::clone(bytes))).collect()
@@ -332,12 +332,12 @@ impl Cache {
         Wanted::Sectors(chosen.collect())
     }
 
-    /// Forget what lies beyond the end.
+    /// Drop data beyond the end.
     fn cut(&mut self, sector_count: u64) {
         self.sectors.split_off(&sector_count);
     }
 
-    /// `None`: someone else writes to the disk below.
+    /// `None`: another write-back to the disk below is running.
     fn begin(&mut self, wanted: &Wanted, flush: bool) -> Option<Batch> {
         if self.is_busy {
             return None;
@@ -351,7 +351,7 @@ impl Cache {
         Some(Batch { sectors, next: 0, flush, status: Status::Ok, buffer: Vec::new() })
     }
 
-    /// The batch is done: what of it was not written anew meanwhile need not be kept.
+    /// The batch is done: sectors not rewritten meanwhile need not be kept.
     fn end(&mut self, batch: Batch) -> Status {
         self.is_busy = false;
         if batch.status == Status::Ok {

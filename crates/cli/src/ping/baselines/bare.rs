@@ -1,4 +1,4 @@
-//! The ring alone: nobody sleeps, so there is no doorbell to look at.
+//! The ring alone: neither side sleeps, so there is no doorbell.
 
 use fipsee_ring::Message;
 use fipsee_ring::mapped::MappedRing;
@@ -22,7 +22,7 @@ impl Calls for Caller<'_> {
     fn exchange(&mut self, calls: &[Message], answers: &mut [Message]) -> Result<(), PeerError> {
         self.writer.publish_all(calls);
         if calls.len() == 1 {
-            self.writer.fence(); // Drains the store buffer: the message leaves at once.
+            self.writer.fence(); // Drains the store buffer: the message is visible at once.
             self.reader.begin_run();
             if let Some(ownership) = self.pace.begin().and_then(|asked| asked.apply(&mut self.reader)) {
                 self.writer.set_ownership(ownership);
@@ -142,7 +142,7 @@ pub(in crate::ping) struct Sink<'a> {
     pub(in crate::ping) spin: Spin<'a>,
 }
 
-/// Empty looks after which everything is released: the writer may wait for the last messages of a stream.
+/// Empty polls after which everything is released: the writer may wait for the last messages of a stream.
 pub(in crate::ping) const LOOKS_PER_RELEASE: u32 = 64;
 
 impl Receives for Sink<'_> {

@@ -1,5 +1,5 @@
 //! The ring of the Fip-see report (section 2): a flag at the end of each message says MSG_READY or SLOT_FREE, and the reader
-//! writes it back. Neither side has any other shared word.
+//! writes it back. There is no other shared word.
 
 use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::ring::RingMemory;
@@ -12,7 +12,7 @@ use crate::ping::spin::Spin;
 const SLOT_FREE: u32 = 0;
 const MSG_READY: u32 = 1;
 
-/// One end of one ring. The flag stands where Fip-see's ring has its stamp.
+/// One end of one ring. The flag is in the place of the stamp of Fip-see's ring.
 struct End {
     memory: MappedRing,
     index: u32,
@@ -31,7 +31,7 @@ impl End {
         let flag = self.memory.stamp(self.index);
         spin.until_is(flag, SLOT_FREE)?;
         if self.our_stores {
-            // SAFETY: the index is masked by the slot count, and the flag says that the reader has let go of the slot.
+            // SAFETY: the index is masked by the slot count, and the flag says that the reader has released the slot.
             unsafe { self.memory.publish(self.index, message, MSG_READY) };
         } else {
             // SAFETY: as above.
@@ -46,7 +46,7 @@ impl End {
     fn receive(&mut self, into: &mut Message, spin: &mut Spin<'_>) -> Result<(), PeerError> {
         let flag = self.memory.stamp(self.index);
         spin.until_is(flag, MSG_READY)?;
-        // SAFETY: the index is masked by the slot count, and the flag says that the message is there.
+        // SAFETY: the index is masked by the slot count, and the flag says that the message is complete.
         unsafe { self.memory.copy_in(self.index, into) };
         flag.store(SLOT_FREE, Ordering::Release);
         self.advance();

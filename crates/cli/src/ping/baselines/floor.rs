@@ -1,4 +1,4 @@
-//! What the machine itself takes: words bounced between two CPUs, without a ring and without a payload. What is written is
+//! The cost of the machine itself: words bounced between two CPUs, without a ring and without a payload. The value written is
 //! the number of the exchange, so neither side can take an old value for a new one.
 
 use fipsee_ring::mapped::MappedRing;
@@ -20,9 +20,9 @@ pub(in crate::ping) struct Floor<'a> {
 
 /// Lines to choose from: those of the smallest ring that is laid out here.
 pub(in crate::ping) const LINES: u32 = 64;
-/// Slots apart that no prefetcher takes one line for the other's neighbour.
+/// Distance in slots at which no prefetcher takes one line for the other's neighbour.
 const APART_SLOTS: u32 = 4;
-/// Tells the other side to end.
+/// The value that ends the other side.
 const END: u32 = u32::MAX;
 
 impl<'a> Floor<'a> {
@@ -58,7 +58,7 @@ impl Calls for Floor<'_> {
             self.line(self.out).store(sent, Ordering::Release);
             let (line, wanted) = (self.line(self.into), self.next());
             self.spin.until(|| line.load(Ordering::Acquire) == wanted)?;
-            *answer = payload::answer_to(call); // The lines carry none.
+            *answer = payload::answer_to(call); // The lines carry no payload.
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What the channel is compared with; none of it is in the product.
+//! The baselines of the channel; none of them is in the product.
 
 pub(super) mod bare;
 pub(super) mod classic;

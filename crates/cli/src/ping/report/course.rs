@@ -1,4 +1,4 @@
-//! What is measured for the tables, and how the time is divided.
+//! The measurements for the tables, and the division of the time.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const PAIR_QUEUES: [u32; 2] = [1, 64];
 /// Most pairs measured, both directions of each.
 const MOST_PAIRS: usize = 12;
 
-/// Which part of the page a row belongs to.
+/// The part of the page that a row belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     /// Tables 1, 5 and 6.
@@ -32,11 +32,11 @@ pub(super) struct Row {
     pub(super) part: Part,
     /// The calling side's CPU and the answering side's; none where there is one CPU for both.
     pub(super) cpus: Option<[usize; 2]>,
-    /// How, of every design; the design named here is the channel.
+    /// The options of every design; the design named here is the channel.
     pub(super) spec: Spec,
     /// The first is [`Design::OneLine`]; none if nothing can be measured.
     pub(super) designs: Vec<Design>,
-    /// Why what is missing is missing.
+    /// The reason for missing designs.
     pub(super) missing: Option<&'static str>,
 }
 
@@ -56,7 +56,7 @@ impl Row {
     }
 }
 
-/// A message and its answer through the channel as it is.
+/// A message and its answer through the unchanged channel.
 pub(super) fn base_spec(cpus: Option<[usize; 2]>) -> Spec {
     Spec {
         design: Design::Channel,
@@ -71,7 +71,7 @@ pub(super) fn base_spec(cpus: Option<[usize; 2]>) -> Spec {
     }
 }
 
-/// All rows. `cpus`: of all that is not about pairs of CPUs.
+/// All rows. `cpus`: of all rows but the pairs of CPUs.
 pub(super) fn rows(machine: &Machine, cpus: Option<[usize; 2]>) -> Vec<Row> {
     let base = base_spec(cpus);
     let sizes = [true, false].into_iter().flat_map(|pause| QUEUES.map(|queue| (pause, queue)));
@@ -106,14 +106,14 @@ fn waits_row(base: &Spec, cpus: Option<[usize; 2]>, caller: WaitMode, answerer: 
     let (designs, missing) = match unavailable {
         Some(unavailable) => (Vec::new(), Some(unavailable.missing())),
         None if sleeps => {
-            (vec![Design::OneLine, Design::Channel], Some("the report's ring has no doorbell: nobody can sleep there"))
+            (vec![Design::OneLine, Design::Channel], Some("the report's ring has no doorbell: no side can sleep there"))
         }
         None => (ALL.to_vec(), None),
     };
     Row { part: Part::Waits, cpus, spec, designs, missing }
 }
 
-/// Pairs of usable CPUs, some of each distance: neighbours first, as many of each as there is room for.
+/// Pairs of usable CPUs, some of each distance: neighbours first, as many of each as fit.
 fn pairs(machine: &Machine) -> Vec<[usize; 2]> {
     let cpus = &machine.usable;
     let all = || cpus.iter().enumerate().flat_map(|(index, a)| cpus.iter().skip(index + 1).map(move |b| [*a, *b]));
@@ -123,7 +123,7 @@ fn pairs(machine: &Machine) -> Vec<[usize; 2]> {
         return classes.concat();
     }
     let room = MOST_PAIRS / classes.len().max(1);
-    // Spread over the class: its first pairs all have the same CPU.
+    // Spread over the class: its first pairs all share a CPU.
     let some = |class: &Vec<[usize; 2]>| {
         let count = class.len().min(room);
         (0..count).filter_map(|index| class.get(index * class.len() / count).copied()).collect::<Vec<_>>()
@@ -131,14 +131,14 @@ fn pairs(machine: &Machine) -> Vec<[usize; 2]> {
     classes.iter().flat_map(some).collect()
 }
 
-/// CPUs for what is not about pairs: two cores, if there are two.
+/// CPUs for the other rows: two cores, if there are two.
 pub(super) fn two_cores(machine: &Machine) -> Option<[usize; 2]> {
     let cpus = &machine.usable;
     let pairs = || cpus.first().into_iter().flat_map(|a| cpus.iter().skip(1).map(move |b| [*a, *b]));
     pairs().find(|[a, b]| machine.distance(*a, *b) != Distance::SameCore).or_else(|| pairs().next())
 }
 
-/// How often everything is measured, and how long each time.
+/// The number of rounds, and the length of each measurement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     pub(super) rounds: u32,
@@ -152,13 +152,13 @@ pub(super) struct Pace {
 
 /// Pages are mapped, and the delay of the first look is found, within 20 ms.
 const WARM_UP: Duration = Duration::from_millis(30);
-/// What a measurement takes if there is time: rounds are better than long ones.
+/// The length of a measurement if there is time: more rounds are better than longer measurements.
 const SLOT: Duration = Duration::from_millis(130);
 /// Setting up memory and doorbells, and the other side's verdict, take about so long.
 const SET_UP: Duration = Duration::from_millis(2);
-/// More rounds say no more.
+/// More rounds add nothing.
 const MOST_ROUNDS: u32 = 25;
-/// Fewer say too little.
+/// Fewer are too few.
 pub(super) const LEAST_ROUNDS: u32 = 3;
 /// The floor's part of a measurement's time: one in so many.
 const FLOOR_ONE_IN: u32 = 10;
@@ -181,7 +181,7 @@ impl Pace {
         Self { rounds, measured: slot - warm_up, warm_up, floor: slot / FLOOR_ONE_IN }
     }
 
-    /// Too short for figures that anybody should quote?
+    /// Too short for figures to be quoted?
     pub(super) fn is_hasty(self) -> bool {
         self.warm_up < WARM_UP || self.rounds < LEAST_ROUNDS
     }

@@ -93,7 +93,7 @@ fn put_figures(json: &mut Value, report: &Report, outcome: &Outcome, cell: &Cell
         }
     }
     if let Some([near, far]) = states.split(outcome, &cell.medians) {
-        // A state that no round of this row was in is null.
+        // A state without a round of this row is null.
         json["cycles_per_batch_near"] = near.into();
         json["cycles_per_batch_far"] = far.into();
     }

@@ -20,7 +20,7 @@ const BOTTOM: i32 = 44;
 const CELL: (i32, i32) = (62, 40);
 /// Between two maps.
 const GAP: i32 = 46;
-/// Figures on squares darker than this are light.
+/// Figures on squares darker than this are drawn in light ink.
 const DARK: f64 = 0.55;
 
 type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -65,7 +65,7 @@ fn write(canvas: &Canvas<'_>, words: &str, at: (i32, i32), size: i32, color: &RG
     canvas.draw_text(words, &(FONT, size).into_font().color(color).pos(Pos::new(side, VPos::Center)), at)
 }
 
-/// Logarithms of the least and the most.
+/// Logarithms of the smallest and the largest.
 fn range(maps: &[Map]) -> (f64, f64) {
     let all = || maps.iter().flat_map(|map| map.figures.iter().flatten().flatten()).map(|figure| figure.max(1.0).ln());
     (all().fold(f64::INFINITY, f64::min), all().fold(0.0, f64::max))
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_figure_stands_in_its_square_and_what_is_missing_is_grey() {
+    fn every_figure_is_in_its_square_and_what_is_missing_is_grey() {
         let map = |title: &str, figures| Map { title: title.to_owned(), figures };
         let maps = [
             map("first", vec![vec![Some(100.0), Some(20_000.0)], vec![None, Some(450.0)]]),

@@ -1,5 +1,5 @@
-//! Waking a side that sleeps, by the idle state its CPU may enter: what the report's tables 3 and 4 show for MWAIT, which is the
-//! kernel's here.
+//! Wake-up of a side that sleeps, by the idle state that its CPU may enter: as tables 3 and 4 of the report for MWAIT, which is
+//! the kernel's here.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -16,24 +16,25 @@ use crate::units;
 
 /// Long enough for every state that is worth entering, and for governors that poll before they halt.
 const SILENCE: Duration = Duration::from_millis(1);
-/// Limits how long a CPU may take to leave its idle state while the file is open (Linux: Documentation/power/pm_qos_interface.rst).
+/// Limits how long a CPU may take to leave its idle state while the file is open (Linux:
+/// Documentation/power/pm_qos_interface.rst).
 const LATENCY_LIMIT: &str = "/dev/cpu_dma_latency";
-/// Wake-ups of each state, and what they take in all with the start of the second process.
+/// Wake-ups of each state, and their total time with the start of the second process.
 const COUNT: u32 = 200;
 const LEAST_COUNT: u32 = 10;
 const START: Duration = Duration::from_millis(80);
 
-/// What came out for one limit.
+/// The results for one limit.
 pub(super) struct Waking {
-    /// States slower to leave than this one are not entered; none: no limit was set.
+    /// States with a longer exit latency are not entered; none: no limit was set.
     pub(super) limit: Option<String>,
     /// From publishing to the copy on the other side, in nanoseconds.
     pub(super) ns: Histogram<u64>,
-    /// How often the answering CPU entered which states meanwhile.
+    /// How often the answering CPU entered each state meanwhile.
     pub(super) entered: Vec<(String, u64)>,
 }
 
-/// All limits, and why they could not be set.
+/// All limits, and the reason if they could not be set.
 pub(super) struct Wakings {
     pub(super) rows: Vec<Waking>,
     pub(super) missing: Option<String>,

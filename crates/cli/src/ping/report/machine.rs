@@ -1,4 +1,4 @@
-//! What the machine has that its figures depend on, from the kernel's files; what cannot be read is unknown, and the page says so.
+//! The machine's properties that affect the figures, from the kernel's files; the page says which are unknown.
 
 use std::fmt;
 use std::path::Path;
@@ -43,7 +43,7 @@ pub(super) struct MachineInfo {
     pub(super) kernel: String,
     pub(super) is_virtual: bool,
     pub(super) turbo: Turbo,
-    /// Where turbo is switched, for the advice to do it.
+    /// The kernel's switch of turbo, for the advice.
     pub(super) turbo_switch: Option<&'static str>,
     pub(super) governor: String,
     pub(super) idle_driver: String,
@@ -70,7 +70,7 @@ pub(super) fn idle_entries(cpu: usize) -> Vec<u64> {
 }
 
 impl MachineInfo {
-    /// Of the machine below `root`, `/` for this one; frequencies and idle states are those of `cpu`.
+    /// Read the machine below `root`, `/` for this one; frequencies and idle states are those of `cpu`.
     pub(super) fn read(root: &Path, cpu: usize) -> Self {
         let known = |path: &str| text(root, path).unwrap_or_else(|| UNKNOWN.to_owned());
         let (turbo, turbo_switch) = match (text(root, INTEL_SWITCH).as_deref(), text(root, BOOST_SWITCH).as_deref()) {

@@ -1,5 +1,5 @@
-//! The measurement: every row once per round, in an order that turns; in a row the floor, the channel and the report's ring one
-//! after the other, so that what the machine does meanwhile hits them alike.
+//! The measurement: every row once per round, in a rotating order; in a row the floor, the channel and the report's ring one
+//! after the other, so that disturbances affect them alike.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -27,14 +27,14 @@ pub(super) struct Cell {
     pub(super) medians: Vec<f64>,
 }
 
-/// A row and what came out.
+/// A row and its results.
 pub(super) struct Outcome {
     pub(super) row: Row,
     pub(super) cells: Vec<Cell>,
 }
 
 impl Cell {
-    /// The median burst of the median round. Of all bursts together it would be that of the state in which they are fast: there are more
+    /// The median burst of the median round. The median of all bursts together would be that of the fast state: there are more
     /// of them in a round.
     pub(super) fn median(&self) -> f64 {
         Spread::of(self.medians.clone()).median
@@ -52,7 +52,7 @@ impl Outcome {
         self.cells.iter().find(|cell| cell.design == design && !cell.medians.is_empty())
     }
 
-    /// How much of `other`'s time `own` takes, round by round.
+    /// The ratio of `own`'s time to `other`'s, round by round.
     pub(super) fn ratios(&self, own: Design, other: Design) -> Option<Vec<f64>> {
         let (own, other) = (self.cell(own)?, self.cell(other)?);
         Some(own.medians.iter().zip(&other.medians).map(|(own, other)| own / other).collect())
@@ -64,7 +64,7 @@ impl Outcome {
     }
 }
 
-/// Whether a machine was in two states, *near* and *far*, by what a line took in each round: on a virtual machine the host may
+/// Whether a machine was in two states, *near* and *far*, by the time of a line in each round: on a virtual machine the host may
 /// move the CPUs, and everything then costs several times more.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct States {
@@ -74,7 +74,7 @@ pub(super) struct States {
     mostly_near: bool,
 }
 
-/// Noise does not make two states: these quantiles lie so far apart.
+/// Noise does not make two states: their quantiles are at least this far apart.
 const TWO_STATES_FACTOR: f64 = 1.6;
 const STATES_QUANTILE: f64 = 0.05;
 
@@ -99,7 +99,8 @@ impl States {
         Self::of(here.flat_map(|outcome| outcome.floors().to_vec()).collect())
     }
 
-    /// Medians of `figures`, one for each round of the outcome, near and far, if there are two states; NaN of a state without rounds.
+    /// Medians of `figures`, one for each round of the outcome, near and far, if there are two states; NaN of a state without
+    /// rounds.
     pub(super) fn split(self, outcome: &Outcome, figures: &[f64]) -> Option<[f64; 2]> {
         let border = self.border?;
         let of = |near: bool| {
@@ -109,14 +110,14 @@ impl States {
         Some([of(true), of(false)])
     }
 
-    /// What stands where there is room for one figure, so that figures beside each other are of one state: the median of a cell in the
+    /// The single figure of a cell, so that neighbouring figures are of one state: the median of a cell in the
     /// state that most rounds were in; none if no round of it was in that one.
     pub(super) fn common(self, outcome: &Outcome, cell: &Cell) -> Option<f64> {
         let Some([near, far]) = self.split(outcome, &cell.medians) else { return Some(cell.median()) };
         Some(if self.mostly_near { near } else { far }).filter(|median| median.is_finite())
     }
 
-    /// The words for [`common`](Self::common).
+    /// The text for [`common`](Self::common).
     pub(super) const fn common_words(self) -> &'static str {
         match (self.border.is_some(), self.mostly_near) {
             (false, _) => "",
@@ -126,7 +127,7 @@ impl States {
     }
 }
 
-/// Steps in which the time-stamp counter counts: on many machines more than one cycle.
+/// The step of the time-stamp counter: on many machines more than one cycle.
 pub(super) fn counter_step() -> u64 {
     static STEP: LazyLock<u64> = LazyLock::new(|| {
         const READINGS: u32 = 1000;
@@ -147,8 +148,8 @@ const fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
     a
 }
 
-/// The median, interpolated within the counter's step (or the histogram's, where that is wider): bursts of some 300 cycles would else
-/// all have one of a few medians.
+/// The median, interpolated within the counter's step (or the histogram's, where that is wider): bursts of some 300 cycles would
+/// else all have one of a few medians.
 fn middle(ticks: &Histogram<u64>) -> f64 {
     let half = units::to_f64(ticks.len()) / 2.0;
     let mut below = 0.0;
@@ -226,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_states_are_told_apart_and_noise_is_none() {
+    fn two_states_are_distinguished_and_noise_makes_none() {
         let near_and_far = [vec![140.0; 60], vec![950.0; 20], vec![7.0, 90_000.0]].concat();
         let States { border, mostly_near } = States::of(near_and_far);
         assert!(mostly_near && !States::of([vec![140.0; 20], vec![950.0; 60]].concat()).mostly_near);
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_median_lies_within_half_a_step_of_the_recorded_one() {
+    fn a_median_is_within_half_a_step_of_the_recorded_one() {
         let mut ticks = drive::histogram().expect("a histogram");
         let step = counter_step();
         let recorded = 40 * step;

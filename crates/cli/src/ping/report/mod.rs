@@ -31,21 +31,21 @@ use super::rounds;
 use crate::error::Error;
 use crate::{output, topology};
 
-/// A little less than the ten minutes that are promised: the last round may take longer than the others.
+/// A little less than the announced ten minutes: the last round may take longer than the others.
 pub(super) const DEFAULT_SECONDS: &str = "540";
-/// Not more than this part of the time goes into waking sleepers, one in so many.
+/// At most one part in this many of the time is spent on wake-ups.
 const IDLE_ONE_IN: u32 = 8;
 
-/// All that the page says.
+/// The content of the page.
 struct Report {
     facts: MachineInfo,
     /// The CPUs of all tables but the last; none: there is one for both sides.
     cpus: Option<[usize; 2]>,
     outcomes: Vec<Outcome>,
     wakings: Wakings,
-    /// What moving lines costs, or why that is not known.
+    /// The costs of moving lines, or the reason that they are unknown.
     lines: Result<Matrix, String>,
-    /// Of those CPUs.
+    /// The choices for those CPUs.
     states: States,
     pace: Pace,
     rounds: u32,
@@ -61,7 +61,7 @@ pub(super) fn run(directory: &Path, wanted: Option<[usize; 2]>, time: Duration) 
     let (started, clock) = (SystemTime::now(), Instant::now());
     let deadline = clock + time;
     let tsc_hz = rounds::tsc_hz();
-    let _ = measure::counter_step(); // Found once, as the rate is: before the other side runs.
+    let _ = measure::counter_step(); // Measured once, like the rate: before the other side runs.
     let machine = fipsee_topology::machine::Machine::this();
     let cpus = wanted.or_else(|| course::two_cores(&machine));
     let facts = MachineInfo::read(Path::new("/"), cpus.map_or(0, |[_, answerer]| answerer));
@@ -109,12 +109,12 @@ impl Report {
         place.fill(&files)
     }
 
-    /// Too few or too short measurements for figures that anybody should quote?
+    /// Too few or too short measurements for figures to be quoted?
     fn is_hasty(&self) -> bool {
         self.pace.is_hasty() || self.rounds < course::LEAST_ROUNDS
     }
 
-    /// The states that an outcome's rounds are told apart by; other CPUs than those of the tables have one of their own.
+    /// The states that divide an outcome's rounds; CPUs other than those of the tables have their own.
     fn states_of(&self, outcome: &Outcome) -> States {
         if outcome.row.cpus == self.cpus { self.states } else { States::of_pair(&self.outcomes, outcome.row.cpus) }
     }

@@ -113,7 +113,7 @@ fn spread(spread: Option<Spread>, digits: usize) -> String {
 
 const FIGURES: [&str; 6] = ["MIN", "MEAN", "MEDIAN", "P99", "TO REPORT'S RING", "ONE LINE"];
 
-/// The last two columns belong to the channel's line; near and far, if there are two states, come after them.
+/// The last two columns belong to the channel's line; near and far follow them, if there are two states.
 fn figures(report: &Report, outcome: &Outcome, cell: &Cell) -> Vec<String> {
     let mut row: Vec<String> = cell.figures().map(whole).to_vec();
     let is_channel = cell.design == Design::Channel;
@@ -257,11 +257,11 @@ fn matrices(report: &Report) -> String {
     text
 }
 
-/// Which ways to wait were not measured, and why.
+/// The wait modes that were not measured, and the reasons.
 fn missing_waits() -> String {
     let missing = WaitMode::ALL.into_iter().filter_map(|mode| Some((mode, mode.available().err()?.missing())));
     let missing = missing.map(|(mode, missing)| format!("{mode}: this CPU has {missing}"));
-    let no_doorbell = "sleep and adaptive with the report's ring: it has no doorbell, so nobody can sleep there".to_owned();
+    let no_doorbell = "sleep and adaptive with the report's ring: it has no doorbell, so no side can sleep there".to_owned();
     missing.chain([no_doorbell]).collect::<Vec<_>>().join("; ")
 }
 

@@ -7,23 +7,23 @@ use serde_json::Value;
 
 use crate::error::Error;
 
-/// The page, last to be put in its place: where it stands, the rest stands, too.
+/// The page, which is put in place last: if it exists, the other files do, too.
 pub(super) const PAGE: &str = "report.md";
 pub(super) const FIGURES: &str = "report.json";
 pub(super) const SIZES_PICTURE: &str = "sizes.svg";
 pub(super) const WAITS_PICTURE: &str = "waits.svg";
 pub(super) const LINES_PICTURE: &str = "figure-6.svg";
-/// Everything a report may consist of.
+/// The files of a report.
 const FILES: [&str; 5] = [SIZES_PICTURE, WAITS_PICTURE, LINES_PICTURE, FIGURES, PAGE];
-/// What [`FIGURES`] says it is, so that an earlier report is known.
+/// The kind in [`FIGURES`], by which an earlier report is recognised.
 pub(super) const KIND: &str = "fipsee ping --report";
 /// Files are written here first, in the directory itself: a rename crosses no file system.
 const UNFINISHED: &str = ".unfinished";
-/// Keeps the space that the files will take, about 120 KiB, while figures are measured.
+/// Reserves the space of the files, about 120 KiB, during the measurement.
 const ROOM: &str = "room";
 const ROOM_BYTES: usize = 1 << 20;
 
-/// The directory, and what has to be undone if nothing comes of it.
+/// The directory, and what is undone if no report is written.
 pub(super) struct ReportDirectory {
     directory: PathBuf,
     was_created: bool,
@@ -54,7 +54,7 @@ impl ReportDirectory {
                 return Err(Error::at(directory.display(), what));
             }
         }
-        // What cannot be written is to be known now, not in ten minutes.
+        // A failed write must show now, not in ten minutes.
         place.make_unfinished().map_err(|error| cannot("write to", &error))?;
         Ok(place)
     }
@@ -77,17 +77,17 @@ impl ReportDirectory {
         fs::write(self.unfinished().join(ROOM), vec![0; ROOM_BYTES])
     }
 
-    /// Write all files beside their places, then put them there, the page last; files of an earlier report that are not among them go.
+    /// Write all files beside their places, then put them there, the page last; other files of an earlier report are removed.
     pub(super) fn fill(mut self, files: &[(&str, String)]) -> Result<PathBuf, Error> {
         let cannot =
             |name: &str, error: &std::io::Error| Error::io(format_args!("write {}", self.directory.join(name).display()), error);
         let old = FILES.iter().filter(|old| files.iter().all(|(name, _)| name != *old));
-        let _ = fs::remove_file(self.unfinished().join(ROOM)); // Its space is for them.
+        let _ = fs::remove_file(self.unfinished().join(ROOM)); // Its space is for the files.
         for (name, text) in files {
             fs::write(self.unfinished().join(name), text).map_err(|error| cannot(name, &error))?;
         }
         for name in old {
-            let _ = fs::remove_file(self.directory.join(name)); // Mostly there is none.
+            let _ = fs::remove_file(self.directory.join(name)); // Usually it does not exist.
         }
         for name in FILES.iter().filter(|place| files.iter().any(|(name, _)| name == *place)) {
             let put = fs::rename(self.unfinished().join(name), self.directory.join(name));

@@ -12,7 +12,7 @@ use crate::ping::picture::{self, MIDDLE, Panel, Points, TAIL};
 use crate::ping::plan::Design;
 use crate::ping::rounds::Spread;
 
-/// The report's own figures, and the floor: there to be compared with.
+/// The report's own figures, and the floor, for comparison.
 const FAINT: RGBColor = RGBColor(0x9a, 0xa4, 0xac);
 const FLOOR: RGBColor = RGBColor(0x4d, 0x8b, 0x31);
 
@@ -71,7 +71,7 @@ fn there(pause: bool) -> Points {
 
 /// Round trips by the ways in which both sides wait.
 pub(super) fn waits(report: &Report) -> Result<String, Error> {
-    // Ways that this CPU lacks would be grey stripes.
+    // Wait modes that this CPU lacks would be grey stripes.
     let modes: Vec<WaitMode> = WaitMode::ALL.into_iter().filter(|mode| mode.available().is_ok()).collect();
     let names: Vec<&str> = modes.iter().map(|mode| mode.name()).collect();
     let map = |(design, title): (Design, &str)| {

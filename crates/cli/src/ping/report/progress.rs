@@ -1,4 +1,4 @@
-//! Progress on standard error, and the end that a signal asks for.
+//! Progress on standard error, and the end by a signal.
 
 use std::io::IsTerminal as _;
 use std::path::Path;
@@ -39,17 +39,17 @@ impl Progress {
         Ok(Self { bar, is_stopped, directory: directory.display().to_string() })
     }
 
-    /// So many measurements are to come.
+    /// Expect this many measurements.
     pub(super) fn expect(&self, measurements: u64) {
         self.bar.set_length(measurements);
     }
 
-    /// One of them is done.
+    /// One measurement is done.
     pub(super) fn step(&self) {
         self.bar.inc(1);
     }
 
-    /// All are done, or as many as there was time for.
+    /// All measurements are done, or as many as time allowed.
     pub(super) fn end(&self) {
         self.bar.finish_and_clear();
     }
@@ -59,7 +59,7 @@ impl Progress {
         if self.is_stopped.load(Ordering::Relaxed) { Err(self.stopped()) } else { Ok(()) }
     }
 
-    /// Why a measurement failed: Ctrl-C ends the second process, too, and that is no fault of anybody.
+    /// The error of a failed measurement: Ctrl-C ends the second process, too, which is no fault.
     pub(super) fn explain(&self, error: Error) -> Error {
         if self.is_stopped.load(Ordering::Relaxed) { self.stopped() } else { error }
     }

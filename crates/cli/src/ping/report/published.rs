@@ -1,4 +1,4 @@
-//! What the Fip-see report measured on its machines, for comparison: the middle of its three or four runs, in cycles of 2.4 GHz.
+//! The figures of the Fip-see report on its machines, for comparison: the middle of its three or four runs, in cycles of 2.4 GHz.
 
 /// Its machine for the tables.
 pub(super) const MACHINE: &str =
@@ -41,7 +41,7 @@ const WITHOUT_PAUSE: [Published; 7] = [
     row(64, 6252, 7171, 7044),
 ];
 
-/// What the report has for bursts of `queue`.
+/// The report's row for bursts of `queue`.
 pub(super) fn burst(queue: u32, pause: bool) -> Option<Published> {
     let table = if pause { &WITH_PAUSE } else { &WITHOUT_PAUSE };
     table.iter().find(|row| row.queue == queue).copied()
@@ -71,7 +71,7 @@ pub(super) const MWAIT_NO_TURBO: [Mwait; 4] =
 pub(super) const MWAIT_NO_PAUSE: [Mwait; 4] =
     [mwait("C1", 846, 1514, 1476), mwait("C1E", 843, 1484, 1473), mwait("C3", 870, 4297, 4224), mwait("C6", 822, 9786, 9651)];
 
-/// Those of a table in one sentence.
+/// The rows of a table in one sentence.
 pub(super) fn mwait_sentence(rows: &[Mwait]) -> String {
     let row = |row: &Mwait| format!("{} {}, {} and {}", row.state, row.min, row.mean, row.median);
     let rows: Vec<String> = rows.iter().map(row).collect();

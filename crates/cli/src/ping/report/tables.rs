@@ -1,4 +1,4 @@
-//! The tables of the page and of the JSON: numbers, titles, what the report has there, and which outcomes belong to each.
+//! The tables of the page and of the JSON: numbers, titles, the report's figures, and the outcomes of each.
 
 use fipsee_ring::wait::WaitMode;
 
@@ -8,7 +8,7 @@ use super::machine::Turbo;
 use super::measure::Outcome;
 use super::published;
 
-/// What stands in a table.
+/// The content of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
     /// Bursts of each size.
@@ -23,11 +23,11 @@ pub(super) enum Content {
 pub(super) struct Table<'a> {
     pub(super) number: u32,
     pub(super) title: &'static str,
-    /// What the report measured there.
+    /// The report's figures.
     pub(super) published: String,
     pub(super) content: Content,
     pub(super) outcomes: Vec<&'a Outcome>,
-    /// Why there is nothing.
+    /// The reason for an empty table.
     pub(super) missing: Option<String>,
 }
 

@@ -14,7 +14,7 @@ pub(super) fn table(left_columns: usize, headings: &[&str], rows: &[Vec<String>]
     text
 }
 
-/// Cycles of a whole burst, or nanoseconds of more than a few.
+/// Cycles of a whole burst, or larger numbers of nanoseconds.
 pub(super) fn whole(value: f64) -> String {
     if value.is_finite() { format!("{value:.0}") } else { "-".to_owned() }
 }
@@ -57,7 +57,7 @@ const fn days_of_year(year: u64) -> u64 {
     if year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400)) { 366 } else { 365 }
 }
 
-/// The command that is running, as it can be given to a shell.
+/// The running command, quoted for a shell.
 pub(super) fn command() -> String {
     let plain = |character: char| character.is_ascii_alphanumeric() || "-_./,=+:@%".contains(character);
     let quoted = |argument: std::ffi::OsString| {

@@ -1,4 +1,4 @@
-//! One side of a channel that waits in a given way, and the process that answers.
+//! One side of a channel with a given wait mode, and the process that answers.
 
 use std::convert::Infallible;
 use std::os::fd::{AsFd, OwnedFd};
@@ -31,9 +31,9 @@ const STOP: u64 = 2;
 
 /// Calls outstanding; one at a time is sent.
 const DEPTH: u32 = 4;
-/// How long the memory may take to arrive; it is sent at once.
+/// How long the memory may take to arrive; it is sent immediately.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Empty looks between two questions to the kernel whether the other side lives.
+/// Empty polls between two checks whether the other side is alive.
 const LOOKS_PER_LIFE_CHECK: u32 = 4096;
 
 /// Time on a clock that both sides share: the time-stamp counter where all CPUs count alike, else the system's nanoseconds, which
@@ -80,7 +80,7 @@ impl Caller {
         let sent =
             socket.send(&region.length_bytes().to_le_bytes(), &[region.as_fd(), daemon_doorbell.as_fd(), their_end.as_fd()]);
         sent.map_err(|error| Error::io("hand memory to the answering process", &error))?;
-        // What is measured is waiting alone, not when to begin with it.
+        // Only the wait is measured, not the hold before it.
         let tuning = Tuning { first_look: FirstLook::AtOnce, ..layout.queues[0].tuning() };
         let queue = ClientQueue::open(&region, &layout.queues[0], daemon_doorbell, our_doorbell, &tuning);
         let port = Port::new(queue.map_err(|fault| fault.to_string())?, Backoff::new(mode, DEFAULT_LOOK));
@@ -113,7 +113,7 @@ impl Caller {
         self.port.published();
     }
 
-    /// Tell the other side to end.
+    /// End the other side.
     pub(super) fn stop(&mut self) {
         self.publish(STOP);
     }
@@ -130,7 +130,7 @@ pub(crate) struct PeerArguments {
     wait: WaitMode,
 }
 
-/// Answer until told to stop, or until the other side is gone.
+/// Answer until the stop message, or until the other side is gone.
 pub(crate) fn run_peer(arguments: &PeerArguments) -> Result<(), Error> {
     process::die_with_parent(arguments.parent, Signal::KILL)?;
     let socket = std::io::stdin().as_fd().try_clone_to_owned().map_err(|error| Error::io("take over the socket", &error))?;
@@ -183,10 +183,10 @@ fn answer_all(mut queue: ServerQueue, mut backoff: Backoff, socket: &Seqpacket) 
     }
 }
 
-/// Until the doorbell rings or the other side is gone. Is it?
+/// Sleep until the doorbell rings or the other side is gone. True: it is gone.
 #[cold]
 fn sleep(queue: &mut ServerQueue, backoff: &mut Backoff, socket: &Seqpacket) -> bool {
-    // Before arming: the ring that comes after is the one we sleep for.
+    // Before arming: the next doorbell is the one to sleep for.
     let _ = rustix::io::read(&queue.our_doorbell, &mut [0; 8]);
     let mut is_gone = false;
     if !queue.requests.arm_and_work_remains() {

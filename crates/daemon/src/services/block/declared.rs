@@ -1,4 +1,4 @@
-//! What disks need of the daemon's confinement, and what they count.
+//! The needs of disks from the daemon's confinement, and their counters.
 
 use fipsee_block::disk::{AnyDisk, Disk};
 use fipsee_block::stats::{Counter, QueueCounters};
@@ -13,14 +13,14 @@ use crate::live::Served;
 const BLKSSZGET: u32 = 0x1268;
 const BLKGETSIZE64: u32 = 0x8008_1272;
 
-/// What opening, resizing and serving disks takes; kernel rings are the runtime's.
+/// System calls for opening, resizing and serving disks; kernel rings belong to the runtime.
 pub(super) fn needs(config: &Config) -> Needs {
     let calls = calls! {
         SYS_fadvise64 SYS_fallocate SYS_fdatasync SYS_flock SYS_fstatfs SYS_fsync SYS_ftruncate SYS_mlock SYS_mlock2
         SYS_munlock SYS_pread64 SYS_pwrite64 SYS_pwritev2 SYS_statfs
     };
     let calls_with = [BLKSSZGET, BLKGETSIZE64].map(|request| (libc::SYS_ioctl, vec![Argument::int(1, request)]));
-    // Where the unit lets the daemon keep files; the disks of now and those that a reload adds beside them.
+    // The folder that the unit gives the daemon; the present disks and those that a reload adds beside them.
     let state = std::env::var_os("STATE_DIRECTORY");
     let kept = state.iter().flat_map(std::env::split_paths).map(|folder| (folder, FileUse::Write));
     let disks = config.disks.iter().filter_map(|disk| Some((disk.spec.kind.file()?.to_owned(), FileUse::WriteBeside)));

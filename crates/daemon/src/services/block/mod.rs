@@ -1,4 +1,4 @@
-//! Disks for local clients: what ATTACH grants, what is held for it, and how another daemon goes on with it.
+//! Disks for local clients: what ATTACH grants, the state held for it, and its takeover by another daemon.
 
 pub(crate) mod declared;
 
@@ -46,10 +46,10 @@ struct BlockAttachment {
     live: Arc<Live>,
 }
 
-/// The daemon's end of a queue, the numbers that it goes on counting, and, if it is no new one, its state.
+/// The daemon's end of a queue, its counters, and, unless it is new, its state.
 type QueueEnd = (ServerQueue, Arc<QueueCounters>, Option<QueueState>);
 
-/// What another daemon needs to go on with a client.
+/// The state with which another daemon continues a client.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ClientRecord {
@@ -68,15 +68,15 @@ struct QueueRecord {
 }
 
 fn write(state: &impl Serialize) -> Result<String, String> {
-    serde_json::to_string(state).map_err(|error| format!("cannot be written down: {error}"))
+    serde_json::to_string(state).map_err(|error| format!("cannot be encoded: {error}"))
 }
 
 fn read<'a, T: Deserialize<'a>>(state: &'a str) -> Result<T, String> {
-    serde_json::from_str(state).map_err(|error| format!("what is said of it is not understood: {error}"))
+    serde_json::from_str(state).map_err(|error| format!("its state cannot be parsed: {error}"))
 }
 
 impl BlockAttachment {
-    /// Show the queues to who asks for them; what the workers are to do so that they serve them.
+    /// Publish the queues for queries; returns the workers' commands to serve them.
     fn serve(&self, client: u64, assignments: &[Assignment], ends: Vec<QueueEnd>, info: BlockInfo) -> Vec<(usize, Command)> {
         let counters = ends.iter().map(|(_, counters, _)| Arc::clone(counters)).collect();
         self.export.set_queues(client, counters, assignments.iter().map(|assignment| assignment.place.cpu).collect());
@@ -118,7 +118,7 @@ impl Attachment<DiskEngine> for BlockAttachment {
         let (exclusive, role) = self.export.terms_of(client);
         let own = ClientRecord { disk: self.export.name().to_owned(), read_only: self.read_only, exclusive, role };
         self.channel.save(&write(&own)?, |index| {
-            // One that could not be served from the start, as the log says.
+            // A queue that could not be served from the start, as logged.
             let state = quiesced.state(QueueName { client, index }).ok_or_else(|| format!("its queue {index} is not served"))?;
             let (counters, latency) = self.export.counters(client, index).map(|counters| count(&counters)).unwrap_or_default();
             let QueueState { request, completion, .. } = state;
@@ -183,7 +183,7 @@ impl Service<DiskEngine> for Block {
         let (mut ends, mut states): (Vec<QueueEnd>, _) = (Vec::new(), Vec::new());
         for (queue, own) in queues {
             let QueueRecord { state, counters, latency } = read(&own)?;
-            let state = state.understand().ok_or("a queue stands where none can")?;
+            let state = state.understand().ok_or("the state of a queue is impossible")?;
             let numbers = Arc::<QueueCounters>::default();
             recount(&numbers, &counters, &latency);
             ends.push((queue, numbers, Some(state)));
@@ -202,7 +202,7 @@ impl Service<DiskEngine> for Block {
         let about_claims = ATTACH_SOLE_WRITER | ATTACH_IGNORE_CLAIM;
         let allowed_flags = if client.features & FEATURE_SOLE_WRITER == 0 { 0 } else { about_claims };
         if wanted.flags & about_claims == about_claims {
-            return Err(refuse(RefusalCode::Malformed, "ATTACH claims the disk and ignores claims; mend the client").into());
+            return Err(refuse(RefusalCode::Malformed, "ATTACH claims the disk and ignores claims; fix the client").into());
         }
         if wanted.flags & !(ATTACH_READ_ONLY | ATTACH_EXCLUSIVE | allowed_flags) != 0 {
             return Err(not_served());
@@ -247,17 +247,17 @@ impl Block {
         let places = || assignments.iter().map(|assignment| assignment.place);
         layout.features = client.features;
         for (geometry, WorkerPlacement { cpu, choices, .. }) in layout.queues.iter_mut().zip(places()) {
-            // Our end uses them, whether or not the client has asked for advice.
+            // Our end uses them, whether or not the client requested advice.
             geometry.choices = choices;
-            let is_told = client.features & FEATURE_WORKER_CPU != 0;
-            geometry.worker_cpu_plus_1 = cpu.filter(|_| is_told).and_then(|cpu| u32::try_from(cpu + 1).ok()).unwrap_or(0);
+            let is_sent = client.features & FEATURE_WORKER_CPU != 0;
+            geometry.worker_cpu_plus_1 = cpu.filter(|_| is_sent).and_then(|cpu| u32::try_from(cpu + 1).ok()).unwrap_or(0);
         }
         let mut grant = Grant::new(layout, |region| placement::put_near(region, places()))?;
         let read_only = export.spec.ro || wanted.flags & ATTACH_READ_ONLY != 0;
         let channel = Channel::of(&grant);
         let ends = std::mem::take(&mut grant.queues).into_iter().map(|queue| (queue, Arc::default(), None)).collect();
         let attachment = BlockAttachment { export: Arc::clone(export), channel, read_only, live: Arc::clone(&self.live) };
-        // Once: the queues must know what the client is told.
+        // Once: the queues need the geometry sent to the client.
         let info = export.info(read_only);
         let commands = attachment.serve(client.id, &assignments, ends, info);
         let reply = grant.attached(info.to_bytes());

@@ -1,4 +1,4 @@
-//! What is said of a virtual machine: the conversation with its hypervisor, its memory, its virtqueues and the rings beside them.
+//! The records of a virtual machine: the state of its vhost-user connection, its memory, its virtqueues and its rings.
 
 use std::path::PathBuf;
 
@@ -11,17 +11,17 @@ use serde::{Deserialize, Serialize};
 use super::QueueStateRecord;
 use crate::export::Role;
 
-/// With the connection; then, as far as it says, the channel for our requests, the inflight area and the log of writes.
+/// With the connection; then, as far as the record says, the channel for our requests, the inflight area and the log of writes.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MachineRecord {
     pub(crate) client: u64,
-    /// Where it connected.
+    /// The socket where it connected.
     pub(crate) socket: PathBuf,
     pub(crate) disk: String,
     pub(crate) exclusive: bool,
     pub(crate) role: Role,
-    /// What the hypervisor asked and set.
+    /// The hypervisor's queries and settings.
     pub(crate) asked_features: bool,
     pub(crate) acked_features: u64,
     pub(crate) protocol_features: u64,
@@ -33,7 +33,7 @@ pub(crate) struct MachineRecord {
     /// Offset and length.
     pub(crate) log: Option<(u64, u64)>,
     pub(crate) attachment: Option<AttachmentRecord>,
-    /// As many packets of each follow.
+    /// Number of packets of each that follow.
     pub(crate) regions: usize,
     pub(crate) queues: u16,
 }
@@ -47,7 +47,7 @@ pub(crate) struct InflightRecord {
     pub(crate) size: u16,
 }
 
-/// The rings that a guest has gone over to (docs/protocol.md section 9).
+/// The rings that a guest has moved to (docs/protocol.md section 9).
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AttachmentRecord {
@@ -91,7 +91,7 @@ pub(crate) struct VirtqueueRecord {
     pub(crate) kick: bool,
     pub(crate) call: bool,
     pub(crate) error: bool,
-    /// Where it stands, if it is served.
+    /// Its state, if it is served.
     pub(crate) state: Option<DeviceQueueStateRecord>,
     pub(crate) counters: Vec<u64>,
     pub(crate) latency: Vec<(u64, u64)>,
@@ -102,7 +102,7 @@ pub(crate) struct VirtqueueRecord {
 pub(crate) struct DeviceQueueStateRecord {
     next_available: u16,
     next_used: u16,
-    /// Heads that were taken, a bit each: a guest can have as many questions waiting as its queue has descriptors.
+    /// Heads that were taken, a bit each: a guest can have as many pending upgrade requests as its queue has descriptors.
     taken: Vec<u64>,
     fault: Option<String>,
     inflight: Option<(u64, u16)>,
@@ -138,7 +138,7 @@ impl From<&DeviceQueueState> for DeviceQueueStateRecord {
 }
 
 impl DeviceQueueStateRecord {
-    /// Understand it; `None`: no queue can stand so. Whether this one can shows when it is served.
+    /// Parse it; `None`: a state that no queue can have. The rest is checked when it is served.
     pub(crate) fn understand(self) -> Option<DeviceQueueState> {
         let ring = match self.ring {
             Some(RingRecord { queue, kept, state }) => Some(GuestRingState { queue, kept, state: state.understand()? }),
@@ -157,12 +157,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_a_queue_stands_is_understood_as_it_was_said() {
+    fn queue_state_survives_its_record() {
         let virtqueue = VirtqueueState {
             next_available: 65535,
             next_used: 65530,
             taken: vec![0, 63, 64, 700, 32767],
-            fault: Some("it lied".to_owned()),
+            fault: Some("it is faulty".to_owned()),
             inflight: Some(InflightState { counter: u64::MAX, last_batch_head: 3 }),
         };
         let state = DeviceQueueState { virtqueue, ring: None };

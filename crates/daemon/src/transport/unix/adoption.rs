@@ -1,4 +1,4 @@
-//! The new daemon's half of a takeover: clients are checked as in a handshake, then go to the workers as new ones do.
+//! The new daemon's half of a takeover: clients are checked as in a handshake, then assigned to the workers as new ones are.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -16,17 +16,17 @@ use crate::takeover::wire::{AttachedRecord, ClientRecord, Given, Stage};
 use crate::transport::vhost_user::{Machines, Socket};
 use crate::worker::{Command, DiskEngine, why_not_quiesced};
 
-/// Whether the workers have a client's queues where the other daemon left them.
+/// Whether the workers have a client's queues in the state in which the other daemon left them.
 type Check = Box<dyn Fn(&Quiesced) -> bool>;
 
-/// Clients that are ours as soon as the other daemon is told; their queues stand still.
+/// Clients that are ours as soon as the other daemon is notified; their queues are quiesced.
 pub(crate) struct Adopted<'a> {
     pub(crate) still: Quiesced,
-    /// When they began to, on CLOCK_MONOTONIC.
+    /// When they were quiesced, on CLOCK_MONOTONIC.
     pub(crate) stood_still_ns: u64,
     pub(crate) clients: usize,
     pub(crate) machines: Machines<'a>,
-    /// Who asked the other daemon to let go of it.
+    /// Clients with a pending DETACH at the other daemon.
     detaching: Vec<u64>,
 }
 
@@ -58,15 +58,15 @@ impl UnixSocket {
         }
         let still = Quiesced::begin(&self.clients.sessions.host.workers, commands, Duration::ZERO, IfAbandoned::Release);
         let still = still.map_err(|error| Failure::Refused(why_not_quiesced(error, Duration::ZERO)))?;
-        // Does every queue stand at its worker where it stood in the other daemon?
+        // Is every queue at its worker in the state that it had in the other daemon?
         if !checks.iter().all(|is_same| is_same(&still)) {
-            return Err(Failure::Refused("a queue does not stand where the other daemon left it; see the log".to_owned()));
+            return Err(Failure::Refused("a queue is not in the state that the other daemon left; see the log".to_owned()));
         }
         machines.check(&still)?;
         Ok(Adopted { still, machines, stood_still_ns, clients, detaching })
     }
 
-    /// Serve them, once the workers go on.
+    /// Serve them, once the workers resume.
     pub(crate) fn begin_adopted(&mut self, Adopted { still, machines, detaching, .. }: Adopted<'_>) {
         machines.begin();
         still.resume();
@@ -139,7 +139,7 @@ impl UnixSocket {
                 commands[worker].push(service.add_region(id, region, &registered.region, registered.access, ack));
             }
             if held.memory.insert(region, registered).is_some() {
-                return Err(wrong("one id stands for two memories".to_owned()));
+                return Err(wrong("one id is used for two memories".to_owned()));
             }
         }
         Ok((held, adopted.is_same))

@@ -1,4 +1,4 @@
-//! The old daemon's half of a takeover (docs/decisions/0015-takeover.md): queues stand still, clients are handed over.
+//! The old daemon's half of a takeover (docs/decisions/0015-takeover.md): queues are quiesced, clients are handed over.
 
 use std::os::fd::AsFd;
 use std::sync::mpsc::Sender;
@@ -19,20 +19,20 @@ use crate::worker::{DiskEngine, why_not_quiesced};
 /// Hand the clients over to the daemon at the other end of the line.
 pub(crate) struct HandOver {
     pub(crate) line: Line,
-    /// The conversation, which has come to the clients.
+    /// The takeover's protocol, at the clients' turn.
     pub(crate) giving: Giving,
     pub(crate) pid: i32,
-    /// How long requests in flight are waited for, and until when.
+    /// The timeout for requests in flight, and the deadline.
     pub(crate) timeout: Duration,
     pub(crate) latest: Instant,
-    /// Their hypervisors are not heard while this is there.
+    /// Their hypervisors' messages are not handled while this exists.
     pub(crate) machines: vhost_user::Held,
-    /// Who asked hears why it did not happen.
+    /// Receives the reason if it fails.
     pub(crate) reply: Sender<String>,
 }
 
 impl HandOver {
-    /// It does not happen.
+    /// The handover fails.
     pub(super) fn refuse(mut self, reason: &str) {
         let step = self.giving.done(Err(reason.to_owned()));
         self.line.carry_out(&mut self.giving, step, Instant::now());
@@ -41,7 +41,7 @@ impl HandOver {
 }
 
 impl UnixSocket {
-    /// `true`: the other daemon serves now, and nothing here may be touched any more.
+    /// `true`: the other daemon serves now, and nothing here may be touched.
     pub(super) fn hand_over(&mut self, mut order: HandOver) -> bool {
         let (began, stood_still_ns) = (Instant::now(), monotonic_ns());
         let (mut still, mut deadline) = (None, began);
@@ -64,7 +64,7 @@ impl UnixSocket {
                     notify::handed_over(order.pid);
                     let (clients, machines, pid) = (self.clients.sessions.len(), order.machines.len(), order.pid);
                     tracing::info!(pid, clients, machines, drained_us, paused_us, "handed over to another daemon");
-                    // The workers must not go on: they stand still until this process is gone.
+                    // The workers must not resume: they stay quiesced until this process ends.
                     self.given = still.map(|(still, _)| (still, order.machines));
                     return true;
                 }
@@ -82,7 +82,7 @@ impl UnixSocket {
         let left = order.latest.saturating_duration_since(Instant::now());
         let still = Quiesced::begin(&self.clients.sessions.host.workers, Vec::new(), left, IfAbandoned::Resume);
         let still = still.map_err(|error| why_not_quiesced(error, order.timeout))?;
-        // Who waited for requests in flight has what it waited for, and is told now: the other daemon knows nothing of it.
+        // A client that waited for its requests in flight is answered now: the other daemon does not know of it.
         self.clients.take_reports();
         for other in self.orders.take() {
             other.refuse("another takeover is under way");
@@ -95,7 +95,7 @@ impl UnixSocket {
         if !self.clients.sessions.is_settled() {
             return Err("requests of clients that are gone are still in flight; try again".to_owned());
         }
-        // In the order in which they came, so that they are dealt to workers as they were.
+        // In order of arrival, so that they are distributed to workers as before.
         let mut sessions: Vec<(u64, &Session<DiskEngine>)> = self.clients.sessions.iter().collect();
         sessions.sort_unstable_by_key(|(client, _)| *client);
         for (client, session) in sessions {
@@ -117,7 +117,7 @@ impl UnixSocket {
         let wrong = |what: String| LineError::Wrong(format!("client {client}: {what}"));
         let held = session.held();
         let parts = held.map(|held| held.attachment.save(client, still)).transpose().map_err(|text| match session.state {
-            // Some of its workers have let go of their queues already.
+            // Some of its workers have already released their queues.
             State::Detaching(_) => wrong("it is about to leave; try again".to_owned()),
             _ => wrong(text),
         });

@@ -1,4 +1,4 @@
-//! What the daemon is for its clients' sessions: registry, limits, workers, log.
+//! The daemon as the host of its clients' sessions: registry, limits, workers, log.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ pub(super) struct DaemonHost {
     pub(super) live: Arc<Live>,
     pub(super) workers: Vec<WorkerHandle>,
     pub(super) registry: Registry,
-    /// Descriptors of its own: what is open at the start stays open (disks, workers, logs).
+    /// Descriptors of its own: those open at the start stay open (disks, workers, logs).
     descriptors: u64,
     quota: LogQuota,
 }

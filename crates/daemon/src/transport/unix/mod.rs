@@ -25,7 +25,7 @@ use crate::worker::{DiskEngine, WorkerHandle};
 
 /// How long a drain waits for requests in flight before it gives up on them.
 pub(crate) const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often a drain looks whether that is over. It ends with the last client, not with a tick.
+/// How often a drain checks for that. It ends with the last client, not with a tick.
 const DRAIN_TICK: Duration = Duration::from_millis(250);
 
 const TOKEN_ORDERS: u64 = FIRST_TOKEN;
@@ -33,9 +33,9 @@ const TOKEN_STOP: u64 = FIRST_TOKEN + 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// Every client had what it asked for.
+    /// Every client got its answers.
     Drained,
-    /// Not every one, within the time for that.
+    /// Not every client did, within the time limit.
     TimedOut,
     /// Another daemon serves the clients now.
     HandedOver,
@@ -44,7 +44,7 @@ pub(crate) enum Ended {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClientSettings {
     pub(crate) max_clients: usize,
-    /// Of one user who is neither root nor the daemon's own; `None`: three quarters.
+    /// Limit of one user, other than root and the daemon's own; `None`: three quarters.
     pub(crate) max_clients_per_user: Option<usize>,
     pub(crate) limits: ClientLimits,
 }
@@ -52,17 +52,17 @@ pub(crate) struct ClientSettings {
 pub(crate) struct UnixSocket {
     listener: Arc<Listener>,
     clients: UnixTransport<DiskEngine, DaemonHost>,
-    /// Where it is told to hand over.
+    /// Requests to hand over.
     pub(crate) orders: Arc<Mailbox<HandOver>>,
-    /// Orders that wait for a queue on its way between workers.
+    /// Commands that wait for a queue in transit between workers.
     waiting: Vec<HandOver>,
     watchdog: Watchdog,
-    /// Keeps workers and hypervisors' threads still once another daemon serves.
+    /// Keeps workers quiesced and socket threads paused once another daemon serves.
     given: Option<(Quiesced, Held)>,
 }
 
 impl UnixSocket {
-    /// Serve what is in `registry` through `workers` to those that connect to `listener`; `stop` becomes readable when it is to drain and
+    /// Serve `registry` through `workers` to clients of `listener`; `stop` becomes readable when it is to drain and
     /// return.
     pub(crate) fn new(
         listener: Arc<Listener>,
@@ -75,13 +75,13 @@ impl UnixSocket {
         let orders = Arc::new(Mailbox::new()?);
         clients.listen(listener.socket())?;
         clients.watch(&*orders, TOKEN_ORDERS, EventFlags::ET)?;
-        // Once: nobody reads the signal, and it must not keep the drain from sleeping.
+        // Once: the signal is not read, and must not keep the drain from sleeping.
         clients.watch(stop, TOKEN_STOP, EventFlags::ONESHOT)?;
         let (waiting, watchdog) = (Vec::new(), Watchdog::from_environment());
         Ok(Self { listener, clients, orders, waiting, watchdog, given: None })
     }
 
-    /// Serve until told to stop, then let every client finish; or until another daemon has taken over.
+    /// Serve until stopped, then let every client finish; or until another daemon has taken over.
     pub(crate) fn run(&mut self) -> Ended {
         let mut stopping: Option<Instant> = None;
         loop {
@@ -121,11 +121,11 @@ impl UnixSocket {
         if self.clients.sessions.is_moving() && Instant::now() < order.latest {
             return false;
         }
-        // The first that succeeds is the last: nothing here may be touched any more.
+        // After the first success nothing here may be touched.
         std::mem::take(&mut self.waiting).into_iter().any(|order| self.hand_over(order))
     }
 
-    /// Take nobody new, and let everyone attached finish what they published.
+    /// Accept no new clients, and let attached ones finish what they published.
     fn begin_drain(&mut self) {
         self.clients.stop_listening(self.listener.socket());
         let clients = self.clients.sessions.len();

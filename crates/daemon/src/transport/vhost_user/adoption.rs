@@ -1,5 +1,5 @@
-//! The new daemon's half of a takeover: devices are made as their hypervisors described them to the old one, and their queues go to the
-//! workers where they stand.
+//! The new daemon's half of a takeover: devices are created as their hypervisors described them to the old one, and their queues
+//! go to the workers in their saved state.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -23,7 +23,7 @@ use crate::takeover::wire::machine::{GuestMemoryRecord, MachineRecord, Virtqueue
 use crate::takeover::wire::{self, Given};
 use crate::worker::Command;
 
-/// Virtual machines as they come over the line. They are ours as soon as the other daemon is told.
+/// Virtual machines received over the line. They are ours as soon as the other daemon is notified.
 pub(crate) struct Machines<'a> {
     sockets: &'a [Socket],
     /// Each with the number of the socket where it connected.
@@ -32,7 +32,7 @@ pub(crate) struct Machines<'a> {
     served: Vec<(QueueName, Receiver<Result<(), String>>)>,
 }
 
-/// What is wrong with what came, in words.
+/// The fault of a record, in words.
 type Wrong = String;
 
 impl<'a> Machines<'a> {
@@ -51,7 +51,7 @@ impl<'a> Machines<'a> {
         }
     }
 
-    /// Take in the one that `given` announces; what workers are to be told of it goes to `commands`.
+    /// Adopt the one that `given` announces; the commands to its workers go to `commands`.
     pub(crate) fn adopt(
         &mut self,
         line: &mut Conversation,
@@ -78,7 +78,7 @@ impl<'a> Machines<'a> {
         for index in 0..given.queues {
             let (Given::Virtqueue(queue), eventfds) = line.packet()? else { return Err(Failure::out_of_order()) };
             if queue.index != index {
-                return Err(refused("its queues are mixed up".to_owned()));
+                return Err(refused("its queues are out of order".to_owned()));
             }
             let name = QueueName { client, index };
             let resumed = connection.resume_queue(queue, eventfds, &mut grants);
@@ -94,7 +94,7 @@ impl<'a> Machines<'a> {
         Ok(())
     }
 
-    /// Does every queue stand at its worker where it stood in the other daemon?
+    /// Is every queue at its worker in the state that it had in the other daemon?
     pub(crate) fn check(&self, still: &Quiesced) -> Result<(), Failure> {
         for (name, served) in &self.served {
             if let Ok(Err(problem)) | Err(problem) = served.try_recv().map_err(|_| "its worker is gone".to_owned()) {
@@ -102,7 +102,7 @@ impl<'a> Machines<'a> {
             }
         }
         if self.states.iter().any(|(name, state)| still.state(*name) != Some(state)) {
-            return Err(Failure::Refused("a virtqueue does not stand where the other daemon left it; see the log".to_owned()));
+            return Err(Failure::Refused("a virtqueue is not in the state that the other daemon left; see the log".to_owned()));
         }
         Ok(())
     }
@@ -116,7 +116,7 @@ fn connect(
 ) -> Result<FrontendConnection, Wrong> {
     let beside = [given.channel, given.inflight.is_some(), given.log.is_some()].into_iter().filter(|is_there| *is_there);
     if descriptors.len() != 1 + beside.count() || !(1..=MAX_QUEUES).contains(&given.queues) {
-        return Err("descriptors are missing, or its queues are impossibly many".to_owned());
+        return Err("descriptors are missing, or it has too many queues".to_owned());
     }
     let mut descriptors = descriptors.into_iter();
     let stream = descriptors.next().map(UnixStream::from).ok_or("its connection is missing")?;
@@ -162,12 +162,12 @@ impl Device {
         let advice = self.advice();
         self.attachment
             .resume(attachment.id, entries, &self.memory, advice)
-            .ok_or_else(|| "its rings do not lie in its memory".to_owned())
+            .ok_or_else(|| "its rings are not in its memory".to_owned())
     }
 }
 
 impl FrontendConnection {
-    /// Have a queue as it was; where it stands, if it was served, and which worker is to be told what.
+    /// Restore a queue; returns its state, if it was served, and the command to its worker.
     fn resume_queue(
         &mut self,
         given: VirtqueueRecord,
@@ -189,7 +189,7 @@ impl FrontendConnection {
         (vring.kick, vring.call, vring.error) = (eventfd(given.kick)?, eventfd(given.call)?, eventfd(given.error)?);
         wire::recount(&vring.counters, &given.counters, &given.latency);
         let Some(state) = given.state else { return Ok(None) };
-        let state = state.understand().ok_or("it stands where none can")?;
+        let state = state.understand().ok_or("its state is impossible")?;
         let grant = grants.iter().position(|grant| grant.entry.virtqueue == u32::from(index));
         let grant = grant.filter(|_| state.ring.is_some()).map(|place| grants.swap_remove(place));
         let (setup, run, resumed) = (device.setup(index)?, device.begin_run(index), state.clone());

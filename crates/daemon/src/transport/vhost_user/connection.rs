@@ -1,4 +1,4 @@
-//! A hypervisor that is connected: its messages are read for the state machine of its device, and what that wants done is done.
+//! A connected hypervisor: its messages are read for the state machine of its device, and that machine's actions are carried out.
 
 use std::any::Any;
 use std::io::Read;
@@ -25,8 +25,8 @@ use super::socket::SharedSocket;
 use crate::descriptors;
 use crate::worker::{Command, DiskEngine};
 
-/// Descriptors of a device beside those of its queues and its memory: two of the connection, the channel for our requests, inflight
-/// area, log, and memory files on their way to being mapped.
+/// Descriptors of a device besides those of its queues and its memory: two of the connection, the channel for our requests,
+/// inflight area, log, and memory files on their way to being mapped.
 const DESCRIPTORS: u64 = 40;
 /// Kick, call and error of each queue, and the worker's copies.
 const DESCRIPTORS_PER_QUEUE: u64 = 6;
@@ -39,7 +39,7 @@ pub(crate) struct FrontendConnection {
     pub(super) device: Arc<Mutex<Device>>,
     /// Of each queue that a worker serves.
     assignments: Vec<Option<Assignment>>,
-    /// Descriptors that it is counted with.
+    /// Descriptors that are charged to it.
     pub(super) charged: u64,
 }
 
@@ -66,10 +66,10 @@ impl server::Device for UpgradeForwarder {
     }
 }
 
-/// Waits for what a worker was asked for.
+/// Waits for a worker's acknowledgement.
 type Waiting = Box<dyn FnOnce() -> Acknowledgement>;
 
-/// Which worker is to be told what, and whether it serves the queue then.
+/// The command, its worker, and whether that serves the queue then.
 pub(super) type Order = (usize, Command, Receiver<Result<(), String>>);
 
 impl FrontendConnection {
@@ -79,7 +79,7 @@ impl FrontendConnection {
         Ok(Self { shared, client, credentials, stream, device: Arc::new(Mutex::new(device)), assignments, charged: 0 })
     }
 
-    /// Have the device take in what cannot be refused.
+    /// Give the device an input that cannot be refused.
     pub(super) fn notify(&mut self, input: impl FnOnce(&mut Device, BlockInfo)) {
         let info = self.shared.export.info(false);
         let _ = self.drive(|device| {
@@ -88,7 +88,7 @@ impl FrontendConnection {
         });
     }
 
-    /// Count the descriptors that it may hold now.
+    /// Charge the descriptors that it may hold now.
     pub(super) fn charge(&mut self) {
         let (device, held) = (lock(&self.device), &self.shared.live.device_descriptors);
         let charge = DESCRIPTORS + DESCRIPTORS_PER_QUEUE * u64::from(device.queue_count()) + device.memory.regions().len() as u64;
@@ -98,7 +98,7 @@ impl FrontendConnection {
         }
     }
 
-    /// The next message, which may be waited for; `None`: the hypervisor hung up.
+    /// The next message; may block; `None`: the hypervisor hung up.
     pub(super) fn receive(&self) -> Result<Option<Message>, String> {
         let (mut bytes, mut filled, mut descriptors) = ([0; HEADER_BYTES], 0, Vec::new());
         while filled < HEADER_BYTES {
@@ -114,7 +114,7 @@ impl FrontendConnection {
         Ok(Some(Message { header, body, descriptors }))
     }
 
-    /// Have the device take something in, and do what it wants done until that has taken effect.
+    /// Give the device an input, and carry out its actions until that has taken effect.
     pub(super) fn drive(&mut self, input: impl FnOnce(&mut Device) -> Result<(), String>) -> Result<(), String> {
         let shared = Arc::clone(&self.device);
         let mut device = lock(&shared);
@@ -124,7 +124,7 @@ impl FrontendConnection {
             if actions.is_empty() {
                 return result;
             }
-            // All are asked before one is awaited: queues finish what is in flight side by side.
+            // All commands are sent before one is awaited: queues drain in parallel.
             let mut waiting = Vec::new();
             for action in actions {
                 match self.carry_out(&mut device, action) {
@@ -200,7 +200,7 @@ impl FrontendConnection {
                 let (done, waiting) = channel();
                 let _ = self.change(queue, When::Now, move |server| how(server, done));
                 Box::new(move || {
-                    // A queue that is gone has let go of its ring.
+                    // A queue that is gone has released its ring.
                     let _ = waiting.recv();
                     Acknowledgement::Done(Ok(()))
                 })
@@ -209,7 +209,7 @@ impl FrontendConnection {
         Ok(Some(waiting))
     }
 
-    /// Change a queue between two visits; what `change` returns, unless the queue is not there.
+    /// Change a queue between two visits; returns the result of `change`, if the queue exists.
     fn change<T: Send + 'static>(
         &self,
         queue: u16,
@@ -235,7 +235,7 @@ impl FrontendConnection {
         }
     }
 
-    /// Choose a worker for a queue, which `make` makes there.
+    /// Choose a worker for a queue, which `make` creates there.
     pub(super) fn order(
         &mut self,
         queue: u16,
@@ -273,12 +273,12 @@ pub(super) fn lock(device: &Mutex<Device>) -> MutexGuard<'_, Device> {
     device.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A request of ours, which is not answered; a hypervisor that does not read is not waited for.
+/// A request to the hypervisor, without an answer; does not wait for a hypervisor that does not read.
 fn announce(device: &mut Device, bytes: &[u8]) {
     let Some(channel) = &device.channel else { return };
     let sent = rustix::net::send(channel, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     if sent != Ok(bytes.len()) {
-        tracing::warn!(disk = device.disk.name, ?sent, "the hypervisor cannot be told of the disk's new size");
+        tracing::warn!(disk = device.disk.name, ?sent, "the hypervisor cannot be notified of the disk's new size");
         device.channel = None;
     }
 }

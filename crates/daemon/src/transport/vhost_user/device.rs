@@ -1,8 +1,8 @@
-//! The state machine of a vhost-user conversation, without I/O: messages, acknowledgements, questions of the guest and the hang-up go in,
+//! The state machine of a vhost-user connection, without I/O: messages, acknowledgements, upgrade requests and the hang-up go in,
 //! [`Action`]s come out.
 //!
-//! What a message has done is a list of steps. A step begins when all that the one before it asked for is acknowledged: a queue is
-//! stopped before it is described anew, and a message is confirmed when it has taken effect. Nothing here waits, and nothing knows sockets
+//! A message is carried out in steps. A step starts when all actions of the one before it are acknowledged: a queue is
+//! stopped before it is changed, and a message is acknowledged when it has taken effect. Nothing here waits or uses sockets
 //! or threads.
 
 mod requests;
@@ -35,10 +35,10 @@ pub(super) const PROTOCOL_FEATURES: u64 = 1 << 30;
 /// Writes to memory are logged (VHOST_F_LOG_ALL).
 pub(super) const LOG_ALL: u64 = 1 << 26;
 
-/// What is changed at a queue between two of its visits.
+/// A change of a queue between two of its visits.
 pub type Change = Box<dyn FnOnce(&mut VirtqueueServer) -> Result<(), String> + Send>;
 
-/// What the machine wants done. All that concerns a queue is acknowledged, in any order.
+/// An action of the machine. Those that concern a queue are acknowledged, in any order.
 pub enum Action {
     /// Send this to the hypervisor.
     Reply(Vec<u8>, Option<OwnedFd>),
@@ -48,34 +48,34 @@ pub enum Action {
     Claim,
     /// Others may write.
     EndClaim,
-    /// Tell the log: about this queue, this happened, for this reason.
+    /// Log for this queue what happened and why.
     Warn(u16, &'static str, String),
-    /// Have a worker serve a queue, in the run of this number: [`Acknowledgement::Served`].
+    /// Let a worker serve a queue, in the run of this number: [`Acknowledgement::Served`].
     Serve(u16, u64, Box<VirtqueueSetup>),
-    /// Let go of a queue when nothing of it is in flight: [`Acknowledgement::Stopped`].
+    /// Release a queue when nothing of it is in flight: [`Acknowledgement::Stopped`].
     Stop(u16),
     /// Change a queue's memory when nothing of it is in flight: [`Acknowledgement::Moved`].
     Move(u16, Arc<GuestMemory>, RingAddresses),
     /// Change a queue at once: [`Acknowledgement::Done`].
     Change(u16, Change),
-    /// Have a queue do this with its ring: [`Acknowledgement::Done`] when it says that nothing is in flight there.
+    /// A queue does this with its ring: [`Acknowledgement::Done`] when nothing is in flight there.
     Ring(u16, fn(&mut VirtqueueServer, Sender<()>)),
 }
 
-/// What became of an [`Action`].
+/// The outcome of an [`Action`].
 #[derive(Debug)]
 pub enum Acknowledgement {
-    /// The queue is served, by a worker that goes about rings like this; or why not.
+    /// The queue is served, by a worker with these choices for rings; or why not.
     Served(u16, Result<Choices, String>),
-    /// The queue is not served any more, and would have gone on with this entry of its available ring.
+    /// The queue is no longer served; the next entry of its available ring.
     Stopped(u16, Option<u16>),
-    /// The queue is in the new memory; or why it is in none.
+    /// The queue is in the new memory; or why not.
     Moved(u16, Result<(), String>),
-    /// Anything else.
+    /// Any other action.
     Done(Result<(), String>),
 }
 
-/// What a guest sees of its disk.
+/// A disk as its guest sees it.
 #[derive(Clone, Debug)]
 pub struct DiskDescription {
     /// Its name.
@@ -94,12 +94,12 @@ pub struct Device {
     pub(super) vrings: Vec<Vring>,
     /// Virtio features in force.
     pub(super) features: u64,
-    /// Did the hypervisor ask for what is offered, and what did it set last?
+    /// Did the hypervisor query the offered features, and what did it set last?
     pub(super) asked_features: bool,
     pub(super) acked_features: u64,
     pub(super) protocol_features: u64,
     pub(super) memory: Arc<GuestMemory>,
-    /// Rings that the guest has gone over to.
+    /// Rings that the guest has moved to.
     pub(super) attachment: UpgradeController,
     /// The cache mode that the guest sees and sets.
     pub(super) writeback: Arc<AtomicBool>,
@@ -110,14 +110,14 @@ pub struct Device {
     unconfirmed: Option<Header>,
     steps: VecDeque<Step>,
     actions: Vec<Action>,
-    /// Actions that are not acknowledged.
+    /// Actions not yet acknowledged.
     awaited: usize,
-    /// Queues that have no memory any more.
+    /// Queues that no longer have memory.
     without_memory: Vec<u16>,
 }
 
 impl Device {
-    /// A device of which its hypervisor has said nothing yet.
+    /// A device that its hypervisor has not set up yet.
     #[must_use]
     pub fn new(disk: DiskDescription, queues: u16) -> Self {
         Self {
@@ -149,12 +149,12 @@ impl Device {
         u16::try_from(self.vrings.len()).unwrap_or(u16::MAX)
     }
 
-    /// What is to be done now, in this order.
+    /// The actions to carry out now, in this order.
     pub fn take_actions(&mut self) -> Vec<Action> {
         std::mem::take(&mut self.actions)
     }
 
-    /// Has all that went in taken effect?
+    /// Have all inputs taken effect?
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.awaited == 0 && self.steps.is_empty()
@@ -163,7 +163,7 @@ impl Device {
     /// A message of the hypervisor; the one before it has taken effect.
     ///
     /// # Errors
-    /// Why it is refused, in words: the connection is to be closed, and [`hung_up`](Self::hung_up) called.
+    /// The reason for a refusal: the connection must be closed, and [`hung_up`](Self::hung_up) called.
     pub fn message(&mut self, message: Message) -> Result<(), String> {
         let header = message.header;
         let begun = self.begin(message).map_err(|problem| self.refuse(problem));
@@ -198,11 +198,11 @@ impl Device {
         })
     }
 
-    /// The disk's size changed: the guest is to read the configuration space again.
+    /// The disk's size changed: the guest must read the configuration space again.
     pub(super) fn resized(&mut self, info: BlockInfo) {
         self.then(move |device| {
             device.disk.info = info;
-            // First the workers: what the guest is told, it may ask for at once.
+            // First the workers: the guest may use the new size as soon as it is notified.
             for queue in device.served() {
                 device.change(queue, move |server| server.set_info(&info));
             }
@@ -215,7 +215,8 @@ impl Device {
         let _ = self.advance();
     }
 
-    /// The hypervisor is gone, or refused. `calls_back`: a guest on rings is to go on with virtqueues, which wait for the next back end.
+    /// The hypervisor is gone, or refused. `calls_back`: a guest on rings is moved back to virtqueues, which wait for the next
+    /// back end.
     pub fn hung_up(&mut self, calls_back: bool) {
         self.steps.clear();
         self.unconfirmed = None;
@@ -232,7 +233,7 @@ impl Device {
         problem
     }
 
-    /// Do this when all before it has taken effect; in a step, before the steps that come after it.
+    /// Run this step when all before it have taken effect; if called in a step, before the steps after that.
     fn then(&mut self, step: impl FnOnce(&mut Self) + Send + 'static) {
         self.then_try(move |device| {
             step(device);
@@ -256,7 +257,7 @@ impl Device {
         Ok(())
     }
 
-    /// Have this done, and go on when it is acknowledged.
+    /// Emit this action, and continue when it is acknowledged.
     fn act(&mut self, action: Action) {
         self.awaited += 1;
         self.actions.push(action);
@@ -294,7 +295,7 @@ impl Device {
         &mut self.vrings[usize::from(queue)]
     }
 
-    /// Change something that a queue is started with.
+    /// Change a parameter with which a queue is started.
     fn change_vring(
         &mut self,
         index: u32,
@@ -330,7 +331,7 @@ impl Device {
         });
     }
 
-    /// The device is reset: what the hypervisor said of queues and features holds no more; its memory does.
+    /// The device is reset: settings of queues and features are dropped; memory is kept.
     fn reset(&mut self) {
         self.stop_all();
         self.then(|device| {
@@ -341,7 +342,7 @@ impl Device {
         });
     }
 
-    /// SET_FEATURES. While queues run, only logging can begin and end without their being stopped for a moment.
+    /// SET_FEATURES. While queues run, only logging can start and end without stopping them for a moment.
     fn set_features(&mut self, features: u64) -> Result<(), String> {
         let unknown = features & !self.offered();
         if unknown != 0 {
@@ -349,7 +350,7 @@ impl Device {
         }
         let (changed, logs) = (self.features ^ features, features & LOG_ALL != 0);
         if changed & LOG_ALL != 0 {
-            // While writes are logged nobody attaches, and an attached guest is called back before the first is.
+            // While writes are logged no guest attaches, and an attached one is called back before the first write.
             if logs {
                 self.on_rings(VirtqueueServer::leave);
             }
@@ -360,7 +361,7 @@ impl Device {
         self.then(move |device| {
             device.features = features;
             if changed & !LOG_ALL != 0 {
-                // A guest that cannot flush must not need to.
+                // For a guest that cannot flush, every write must be durable.
                 let can_flush = features & (1 << VIRTIO_BLK_F_FLUSH | 1 << VIRTIO_BLK_F_CONFIG_WCE) != 0;
                 device.writeback.store(can_flush, Ordering::Relaxed);
                 device.stop_all();
@@ -398,10 +399,10 @@ impl Device {
         self.start(queue);
     }
 
-    /// Serve in other memory. Nothing is in flight in the old one, and nothing of it is mapped, when this has taken effect.
+    /// Serve in other memory. When this has taken effect, nothing is in flight in the old memory, and none of it is mapped.
     fn change_memory(&mut self, memory: GuestMemory) {
         let memory = Arc::new(memory);
-        // An attachment goes on if its rings are there, too.
+        // An attachment continues if its rings are in it, too.
         if !self.attachment.fits(&memory) {
             self.end_attachment();
         }
@@ -411,7 +412,7 @@ impl Device {
                 let rings = device.vring(queue).rings;
                 match rings.and_then(|rings| rings.translate(&new)) {
                     Some(rings) => device.act(Action::Move(queue, Arc::clone(&new), rings)),
-                    None => device.lost_memory(queue, "its rings do not lie in the guest's new memory".to_owned()),
+                    None => device.lost_memory(queue, "its rings are not in the guest's new memory".to_owned()),
                 }
             }
         });

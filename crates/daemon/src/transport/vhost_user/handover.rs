@@ -1,4 +1,4 @@
-//! The old daemon's half of a takeover: conversations rest between two messages, and their devices are handed over.
+//! The old daemon's half of a takeover: connections pause between two messages, and their devices are handed over.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -21,20 +21,20 @@ use crate::takeover::line::Line;
 use crate::takeover::wire::machine::{AttachmentRecord, GuestMemoryRecord, InflightRecord, MachineRecord, VirtqueueRecord};
 use crate::takeover::wire::{self, Given};
 
-/// Longer than a thread needs to get to its next notice, unless it is not given a CPU or waits for somebody.
+/// Longer than a thread needs to reach its next notice, unless it gets no CPU or is blocked.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Asks the thread of a socket to do nothing.
+/// Pauses a socket thread.
 #[derive(Debug)]
 pub(super) struct Hold {
-    /// The connection. Nothing of it is half read or unanswered.
+    /// The connection. No message is half read or unanswered.
     reply: Sender<Option<Machine>>,
     /// Until this ends.
     until: Receiver<()>,
 }
 
 impl Hold {
-    /// Do nothing until told otherwise.
+    /// Pause until released.
     pub(super) fn rest(self, connection: Option<&FrontendConnection>) {
         let _ = self.reply.send(connection.map(|connection| Machine {
             shared: Arc::clone(&connection.shared),
@@ -46,7 +46,7 @@ impl Hold {
     }
 }
 
-/// A hypervisor that is connected, and its device.
+/// A connected hypervisor, and its device.
 struct Machine {
     shared: Arc<SharedSocket>,
     client: u64,
@@ -54,19 +54,19 @@ struct Machine {
     device: Arc<Mutex<Device>>,
 }
 
-/// All sockets, held. Dropped, they go on.
+/// All sockets, paused. They resume when this is dropped.
 pub(crate) struct Held {
     machines: Vec<Machine>,
     _until: Vec<Sender<()>>,
 }
 
 impl VhostUserSockets {
-    /// Have every socket rest between two messages.
+    /// Pause every socket between two messages.
     pub(crate) fn hold(&self, timeout: Duration) -> Result<Held, String> {
         let sockets = self.lock();
         let mut held = Held { machines: Vec::new(), _until: Vec::new() };
         let mut replies = Vec::new();
-        // Side by side: each may have to wait for a disk.
+        // In parallel: each may have to wait for a disk.
         for socket in sockets.iter() {
             let ((reply, machine), (go, until)) = (channel(), channel());
             socket.notify(Notice::Hold(Hold { reply, until }));
@@ -94,7 +94,7 @@ impl Held {
         self.machines.len()
     }
 
-    /// Hand them over; their queues stand still.
+    /// Hand them over; their queues are quiesced.
     pub(crate) fn give(&self, line: &Line, still: &Quiesced, deadline: Instant) -> Result<(), LineError> {
         self.machines.iter().try_for_each(|machine| machine.give(line, still, deadline))
     }
@@ -151,7 +151,7 @@ impl Vring {
     fn describe(&self, name: QueueName, still: &Quiesced) -> Result<VirtqueueRecord, String> {
         let state = still.state::<DeviceQueueState>(name);
         if state.is_some() != self.is_served() {
-            return Err(format!("virtqueue {} of client {} does not stand still; try again", name.index, name.client));
+            return Err(format!("virtqueue {} of client {} is not quiesced; try again", name.index, name.client));
         }
         let (counters, latency) = wire::count(&self.counters);
         Ok(VirtqueueRecord {

@@ -1,4 +1,4 @@
-//! Messages of the vhost-user protocol: what a hypervisor sends, copied and checked, and what it is answered.
+//! Messages of the vhost-user protocol: a hypervisor's messages, copied and checked, and the answers.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -69,7 +69,7 @@ impl fmt::Display for Header {
 }
 
 impl Header {
-    /// From its bytes; the length of the body, unless no message has such a header.
+    /// Parsed from bytes; returns the length of the body, unless no message has such a header.
     #[must_use]
     pub fn parse(bytes: [u8; HEADER_BYTES]) -> (Self, Option<usize>) {
         let RawHeader { request, flags, length_bytes } = zerocopy::transmute!(bytes);
@@ -78,7 +78,7 @@ impl Header {
         (header, length.filter(|_| flags & 3 == VERSION && flags & !KNOWN_FLAGS == 0 && !header.name().is_empty()))
     }
 
-    /// As the protocol names the request; empty: it has none of this number.
+    /// The protocol's name of the request; empty: no request has this number.
     pub(super) fn name(self) -> &'static str {
         let place = usize::try_from(self.code).ok().and_then(|code| code.checked_sub(1));
         place.and_then(|place| REQUESTS.split_ascii_whitespace().nth(place)).unwrap_or("")
@@ -93,7 +93,7 @@ impl Header {
     }
 }
 
-/// CONFIG_CHANGE_MSG, which is not answered.
+/// CONFIG_CHANGE_MSG, which has no answer.
 pub(super) fn config_changed() -> Vec<u8> {
     encode(CONFIG_CHANGED, VERSION, &[])
 }
@@ -110,11 +110,11 @@ pub struct Message {
     pub header: Header,
     /// What follows the header.
     pub body: Vec<u8>,
-    /// What came with it.
+    /// The descriptors that came with it.
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// What a message holds, or why it is refused, in words.
+/// The contents of a message, or why it is refused, in words.
 type Parsed<T> = Result<T, String>;
 
 impl Message {
@@ -187,7 +187,7 @@ impl Message {
         let count = usize::try_from(header.count).unwrap_or(0);
         // User-mode Linux sends room for more regions than it has.
         if count == 0 || count != self.descriptors.len() || count > entries.len() {
-            return Err("its regions and descriptors are not as many as it says, or none".to_owned());
+            return Err("its count does not match its regions and descriptors, or is 0".to_owned());
         }
         let regions = entries.iter().map(|entry| region(zerocopy::transmute!(*entry)));
         Ok(regions.zip(self.descriptors).collect())
@@ -199,7 +199,7 @@ impl Message {
         Ok((region(single.region), file))
     }
 
-    /// REM_MEM_REG. A file may come with it, which means nothing.
+    /// REM_MEM_REG. A file that comes with it is ignored.
     pub(super) fn removed_region(&self) -> Parsed<RegionDescription> {
         self.body::<SingleRegion>().map(|single| region(single.region))
     }

@@ -1,8 +1,8 @@
 //! Hypervisors on this host, whose guests see a disk as a virtio-blk device.
 //!
-//! Each socket has a thread for its conversation, which may wait for the hypervisor and for workers; virtqueues are served by the
-//! workers, as rings are. What a message means is decided in [`device`], without I/O; `connection` reads messages and carries out what
-//! that wants done; `socket` is the thread.
+//! Each socket has a thread for its connection, which may wait for the hypervisor and for workers; virtqueues are served by the
+//! workers, as rings are. Messages are interpreted in [`device`], without I/O; `connection` reads messages and carries out the
+//! resulting actions; `socket` is the thread.
 
 mod adoption;
 mod connection;
@@ -28,18 +28,18 @@ use crate::export::Export;
 use crate::live::Live;
 use crate::worker::WorkerHandle;
 
-/// What the thread of a socket is told.
+/// Notices to a socket thread.
 #[derive(Debug)]
 enum Notice {
-    /// Serve what connects.
+    /// Serve hypervisors that connect.
     Begin,
-    /// Serve this one, which came to another daemon.
+    /// Serve this one, which another daemon accepted.
     Adopt(Box<FrontendConnection>),
-    /// Do nothing until told otherwise: another daemon may take over.
+    /// Pause until released: another daemon may take over.
     Hold(Hold),
     Stop,
     Resized,
-    /// A guest asks its device something.
+    /// A guest sent an upgrade request.
     Asked(Asked),
     /// A queue broke.
     Fault {
@@ -64,7 +64,7 @@ impl VhostUserSockets {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Take a path for an export. Nobody is served there before [`add`](Self::add); dropped instead, it is as if nothing had been.
+    /// Bind a path for an export. No hypervisor is served there before [`add`](Self::add); undone when dropped instead.
     pub(crate) fn prepare(&self, export: &Arc<Export>, path: &Path) -> Result<Socket, String> {
         self.serve_at(export, bind(export.name(), path)?)
     }
@@ -75,18 +75,18 @@ impl VhostUserSockets {
         self.lock().iter().map(named).collect()
     }
 
-    /// Serve at what was prepared.
+    /// Serve at the prepared socket.
     pub(crate) fn add(&self, sockets: Vec<Socket>) {
         sockets.iter().for_each(Socket::begin);
         self.lock().extend(sockets);
     }
 
-    /// Where an export is served, in the order in which that began.
+    /// The sockets of an export, oldest first.
     pub(crate) fn paths_of(&self, export: &Export) -> Vec<PathBuf> {
         self.lock().iter().filter(|socket| socket.serves(export)).map(|socket| socket.path().to_owned()).collect()
     }
 
-    /// Close all sockets that are not wanted to new connections, if nobody is connected to any of them;
+    /// Close all unwanted sockets to new connections, if none of them is in use;
     /// [`remove_retired`](Self::remove_retired) follows.
     pub(crate) fn retire(&self, is_unwanted: impl Fn(&Export, &Path) -> bool) -> Result<(), String> {
         let sockets = self.lock();
@@ -107,16 +107,16 @@ impl VhostUserSockets {
 
     pub(crate) fn remove_retired(&self) {
         let removed: Vec<Socket> = self.lock().extract_if(.., |socket| socket.shared.state().retired).collect();
-        // Not under the lock: each waits for its thread, which has nothing to do any more.
+        // Not under the lock: each waits for its thread to end.
         drop(removed);
     }
 
-    /// The disk's size changed: hypervisors are to tell their guests.
+    /// The disk's size changed: hypervisors must notify their guests.
     pub(crate) fn resized(&self, export: &Export) {
         self.lock().iter().filter(|socket| socket.serves(export)).for_each(|socket| socket.notify(Notice::Resized));
     }
 
-    /// Hang up on every hypervisor and remove every socket; `false` when something is still in flight after `patience`.
+    /// Hang up on every hypervisor and remove every socket; `false` when something is still in flight after the timeout.
     pub(crate) fn stop(&self, timeout: Duration) -> bool {
         let sockets = std::mem::take(&mut *self.lock());
         sockets.iter().for_each(Socket::stop);

@@ -1,4 +1,4 @@
-//! One socket and the thread that serves it: one hypervisor at a time, the next when that is gone.
+//! One socket and the thread that serves it: one hypervisor at a time.
 
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
@@ -25,13 +25,13 @@ use crate::live::Live;
 use crate::transport::LogQuota;
 use crate::worker::WorkerHandle;
 
-/// As the client socket: who may use the disk is decided by the disk's lists.
+/// As the client socket: the disk's lists decide which users may use the disk.
 const MODE: u32 = 0o666;
 const TOKEN_NOTICES: u64 = 0;
 const TOKEN_LISTENER: u64 = 1;
 const TOKEN_CONNECTION: u64 = 2;
 
-/// Who is connected, and may the next one be?
+/// The current connection, and whether another may follow.
 #[derive(Default)]
 pub(super) struct State {
     /// It is being removed.
@@ -40,18 +40,18 @@ pub(super) struct State {
     pub(super) peer: Option<(i32, Arc<UnixStream>)>,
 }
 
-/// What a socket's handle, its thread and its connection share.
+/// State shared by a socket's handle, its thread and its connection.
 pub(super) struct SharedSocket {
     pub(super) workers: Vec<WorkerHandle>,
     pub(super) live: Arc<Live>,
     pub(super) listener: Arc<Listener>,
     pub(super) export: Arc<Export>,
     state: Mutex<State>,
-    /// For the thread; the queues' faults and questions among them.
+    /// For the thread; including the queues' faults and upgrade requests.
     pub(super) notices: Arc<Mailbox<Notice>>,
 }
 
-/// A socket that is served. Dropped, it lets go of its device and removes its file.
+/// A served socket. When dropped, it releases its device and removes its file.
 pub(crate) struct Socket {
     pub(super) shared: Arc<SharedSocket>,
     thread: Option<JoinHandle<()>>,
@@ -74,7 +74,7 @@ impl SharedSocket {
     }
 }
 
-/// Listen at `path` for hypervisors that want the disk of this name.
+/// Listen at `path` for hypervisors that use the disk of this name.
 pub(crate) fn bind(disk: &str, path: &Path) -> Result<Listener, String> {
     let listener = Listener::bind(path, SocketType::STREAM, MODE)
         .map_err(|text| format!("disk '{disk}': {text} for its vhost-user socket"))?;
@@ -85,7 +85,7 @@ pub(crate) fn bind(disk: &str, path: &Path) -> Result<Listener, String> {
 }
 
 impl VhostUserSockets {
-    /// Serve hypervisors that connect there and want `export`, after [`add`](Self::add).
+    /// Serve hypervisors that connect there with `export`, after [`add`](Self::add).
     pub(crate) fn serve_at(&self, export: &Arc<Export>, listener: Listener) -> Result<Socket, String> {
         let (disk, path) = (export.name(), listener.path().to_owned());
         let failed = |error: std::io::Error| format!("disk '{disk}': cannot serve {}: {error}; raise the limits", path.display());
@@ -111,7 +111,7 @@ impl VhostUserSockets {
 }
 
 impl Socket {
-    /// Serve who connects.
+    /// Serve hypervisors that connect.
     pub(super) fn begin(&self) {
         self.shared.listener.own();
         self.notify(Notice::Begin);
@@ -130,13 +130,13 @@ impl Socket {
         self.shared.notices.send(notice);
     }
 
-    /// Serve this one, which came to another daemon.
+    /// Serve this one, which another daemon accepted.
     pub(super) fn adopt(&self, connection: FrontendConnection) {
         self.shared.state().peer = Some((connection.credentials.pid, Arc::clone(&connection.stream)));
         self.notify(Notice::Adopt(Box::new(connection)));
     }
 
-    /// End the connection, finish what is in flight, and go. Does not wait for that.
+    /// End the connection, finish requests in flight, and end the thread. Does not wait.
     pub(super) fn stop(&self) {
         let mut state = self.shared.state();
         state.retired = true;
@@ -148,7 +148,7 @@ impl Socket {
         self.notify(Notice::Stop);
     }
 
-    /// Wait for the end that [`stop`](Self::stop) asked for; `false`: a disk does not answer, and the thread is given up.
+    /// Wait for the end requested by [`stop`](Self::stop); `false`: a disk does not answer, and the thread is abandoned.
     pub(super) fn end_before(mut self, deadline: Instant) -> bool {
         let waited = self.ended.recv_timeout(deadline.saturating_duration_since(Instant::now()));
         let has_ended = waited == Err(RecvTimeoutError::Disconnected);
@@ -176,13 +176,13 @@ fn watch(listener: &Listener, notices: &Mailbox<Notice>) -> std::io::Result<Owne
     Ok(epoll)
 }
 
-/// How a conversation ended.
+/// How a connection ended.
 enum End {
     /// The hypervisor hung up.
     HungUp,
-    /// It sent what is refused.
+    /// It sent a message that is refused.
     Refused(String),
-    /// The socket goes.
+    /// The socket is being removed.
     Stopped,
 }
 
@@ -190,7 +190,7 @@ enum End {
 struct SocketThread {
     shared: Arc<SharedSocket>,
     epoll: OwnedFd,
-    /// Notices that were taken, and meant for the connection that has just been adopted.
+    /// Notices that were received early, for the connection that has just been adopted.
     kept: Vec<Notice>,
     quota: LogQuota,
 }
@@ -207,11 +207,11 @@ impl SocketThread {
                     Notice::Stop => return,
                     Notice::Hold(hold) => hold.rest(None),
                     Notice::Adopt(connection) => {
-                        // Its queues are served already: what follows may be a question of its guest.
+                        // Its queues are served already: an upgrade request of its guest may follow.
                         self.kept = notices.by_ref().collect();
                         adopted = Some(*connection);
                     }
-                    // Of a connection that is gone.
+                    // From a closed connection.
                     Notice::Resized | Notice::Asked(_) | Notice::Fault { .. } => {}
                 }
             }
@@ -282,15 +282,15 @@ impl SocketThread {
         Some(connection)
     }
 
-    /// Serve one that is admitted until it is gone.
+    /// Serve an admitted hypervisor until it is gone.
     fn serve(&mut self, mut connection: FrontendConnection) -> End {
         let shared = Arc::clone(&self.shared);
         let (client, disk) = (connection.client, shared.export.name());
         let Credentials { pid, uid, .. } = connection.credentials;
         let end = self.converse(&mut connection);
         shared.export.is_leaving(client);
-        // Set before the connection is shut down, unlike the notice, which may come later than the hang-up. A guest on rings goes on with
-        // virtqueues then.
+        // Set before the connection is shut down, unlike the notice, which may come later than the hang-up. A guest on rings
+        // continues with virtqueues then.
         let is_retired = shared.state().retired;
         connection.notify(|device, _| device.hung_up(is_retired));
         self.log_last_faults();
@@ -333,16 +333,16 @@ impl SocketThread {
             tokens = self.wait();
         };
         let _ = epoll::delete(&self.epoll, &*stream);
-        // A hang-up that came with the order to stop was ours.
+        // A hang-up at the same time as the stop was ours.
         if self.take_notices(connection) { End::Stopped } else { end }
     }
 
-    /// `true`: the socket goes.
+    /// `true`: the socket is being removed.
     fn take_notices(&mut self, connection: &mut FrontendConnection) -> bool {
         let mut stops = false;
         for notice in std::mem::take(&mut self.kept).into_iter().chain(self.shared.notices.take()) {
             match notice {
-                // One at a time: no connection is adopted while one is there.
+                // One at a time: no connection is adopted while another exists.
                 Notice::Begin | Notice::Adopt(_) => {}
                 Notice::Hold(hold) => hold.rest(Some(connection)),
                 Notice::Stop => stops = true,
@@ -357,11 +357,11 @@ impl SocketThread {
     fn log_fault(&mut self, queue: u16, reason: &str) {
         if self.quota.allows() {
             let disk = self.shared.export.name();
-            tracing::warn!(disk, queue, reason, "a virtqueue broke and is served no more until it is reset");
+            tracing::warn!(disk, queue, reason, "a virtqueue broke and is not served until it is reset");
         }
     }
 
-    /// Of queues that broke while their hypervisor was hanging up: workers have let go of them, and so have said it.
+    /// For queues that broke while their hypervisor was hanging up: workers released them, and so reported the fault.
     fn log_last_faults(&mut self) {
         for notice in self.shared.notices.take() {
             match notice {

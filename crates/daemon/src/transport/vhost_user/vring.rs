@@ -1,4 +1,4 @@
-//! One virtqueue as its hypervisor describes it, piece by piece.
+//! One virtqueue as its hypervisor sets it up, message by message.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -40,12 +40,12 @@ impl UserRings {
     }
 }
 
-/// From the order to serve a queue to the order to stop it.
+/// From the command to serve a queue to the command to stop it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
-    /// Distinguishes it from every other of this daemon.
+    /// Unique in this daemon.
     pub(super) id: u64,
-    /// How its worker goes about rings.
+    /// Its worker's choices for rings.
     pub(super) choices: Choices,
 }
 
@@ -69,12 +69,12 @@ impl Vring {
         self.run.is_some()
     }
 
-    /// Is all known that it needs to be served?
+    /// Is it fully described?
     pub(super) const fn is_described(&self) -> bool {
         self.rings.is_some() && self.kick.is_some() && self.size > 0
     }
 
-    /// As if nothing had been said of it; what it counted stays.
+    /// Reset to the initial state, except for its counters.
     pub(super) fn forget(&mut self) {
         *self = Self { counters: Arc::clone(&self.counters), ..Self::default() };
     }

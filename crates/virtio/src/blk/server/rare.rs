@@ -1,4 +1,4 @@
-//! Everything but reads and writes.
+//! All requests except reads and writes.
 
 use fipsee_block::disk::{Disk, Engine, Submitted};
 use fipsee_block::request::Request;
@@ -58,7 +58,7 @@ impl VirtqueueServer {
         self.answer(&at, if put { Status::Ok } else { Status::BadMemory });
     }
 
-    /// The ranges of a discard or write-zeroes, all of them checked before the first is begun.
+    /// The ranges of a discard or write-zeroes, all checked before the first one is started.
     fn ranges(&self, operation: Operation, head: u16) -> Result<Vec<Request>, Status> {
         let is_discard = operation == Operation::Discard;
         let most = self.limits.max_range_sectors;
@@ -109,7 +109,7 @@ impl VirtqueueServer {
     }
 }
 
-/// Bytes that were written in one piece, when `written_bytes` were put into room for `room_bytes`, and the status behind that.
+/// Bytes that were written in one piece, when `written_bytes` were put into room for `room_bytes`, followed by the status.
 pub(super) fn used_bytes(room_bytes: u64, written_bytes: usize) -> u32 {
     let written = room_bytes.min(written_bytes as u64);
     u32::try_from(written + u64::from(written == room_bytes)).unwrap_or(u32::MAX)

@@ -1,5 +1,5 @@
-//! The ring in guest memory beside a virtqueue, which is its doorbell; and upgrade requests (docs/protocol.md section 9.1): a question, and a
-//! reply that may come later.
+//! The ring in guest memory beside a virtqueue, which is its doorbell; and upgrade requests (docs/protocol.md section 9.1): a
+//! request, and a reply that may come later.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -23,7 +23,7 @@ use crate::blk::upgrade::wire::{
 use crate::core::memory::DirtyLog;
 use crate::core::queue::chain::total_bytes;
 
-/// The guest's doorbell, as its ring sees it: what is to be done is for whoever holds the virtqueue, too.
+/// The guest's doorbell, as its ring sees it: it also tracks work for the server of the virtqueue.
 #[derive(Debug, Default)]
 pub(super) struct DeferredDoorbell {
     rung: bool,
@@ -35,7 +35,7 @@ impl ClientDoorbell for DeferredDoorbell {
     }
 }
 
-/// Names a question that waits for its answer.
+/// Identifies a pending upgrade request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpgradeToken {
     head: u16,
@@ -48,25 +48,25 @@ pub(super) struct Ring {
     pub(super) attachment: u64,
     pub(super) number: u16,
     pub(super) entry: Entry,
-    /// The bell request that waits to be completed.
+    /// The pending doorbell request.
     pub(super) pending: Option<UpgradeToken>,
-    /// Rung while none was parked.
+    /// Rung while none was pending.
     pub(super) kept: bool,
-    /// Told when nothing is in flight.
+    /// Notified when nothing is in flight.
     waiting: Vec<Sender<()>>,
-    /// No more is taken.
+    /// No more requests are taken.
     pub(super) ending: bool,
     pub(super) log: Option<Arc<DirtyLog>>,
 }
 
 impl Ring {
-    /// Where it stands; `None` while requests are in flight, or the device is about to end the attachment.
+    /// Its state; `None` while requests are in flight, or the device is about to end the attachment.
     pub(super) fn state(&self) -> Option<GuestRingState> {
         let state = self.server.state().filter(|_| !self.ending)?;
         Some(GuestRingState { queue: self.number, kept: self.kept, state })
     }
 
-    /// Whatever was written to the ring since the last time, it lies here.
+    /// Log the ring's memory, which may have been written since the last time.
     pub(super) fn mark(&self) {
         let Some(log) = &self.log else { return };
         log.mark(self.entry.completion_address, self.entry.completion_bytes());
@@ -75,7 +75,7 @@ impl Ring {
 }
 
 impl VirtqueueServer {
-    /// Serve a ring, too. One that was served before is dropped: the device ends an attachment before it begins the next.
+    /// Also serve a ring. A ring that was served before is dropped: the device ends an attachment before it begins the next.
     pub fn attach(&mut self, grant: Grant) {
         let starts = (Cursor::at_start(grant.entry.request_start), Cursor::at_start(grant.entry.completion_start));
         self.attach_at(grant, starts);
@@ -104,12 +104,13 @@ impl VirtqueueServer {
         self.ring = Some(ring);
     }
 
-    /// Take nothing more from the ring, publish what is in flight, and let go of it; then tell `done`. At once if there is none.
+    /// Take nothing more from the ring, publish what is in flight, and release it; then notify `done`. At once if there is no
+    /// ring.
     pub fn end(&mut self, done: Sender<()>) {
         self.stop_ring(done, |ring| ring.ending = true);
     }
 
-    /// Tell the guest that it has to go back to the virtqueue: requests taken from now on are not carried out. `done` is told when those
+    /// Tell the guest to go back to the virtqueue: requests taken from now on are not executed. `done` is notified when those
     /// taken before are finished.
     pub fn leave(&mut self, done: Sender<()>) {
         self.stop_ring(done, |ring| ring.server.announce_detach());
@@ -126,7 +127,7 @@ impl VirtqueueServer {
         }
     }
 
-    /// Completions may have been published, with them the guest's doorbell rung.
+    /// Completions may have been published, and the guest's doorbell rung.
     #[inline(always)]
     pub(super) fn ring_was_served(&mut self) {
         if let Some(ring) = &mut self.ring
@@ -136,7 +137,7 @@ impl VirtqueueServer {
         }
     }
 
-    /// Do what the ring wants done beside its requests.
+    /// Do the ring's work other than requests.
     #[cold]
     fn tend(&mut self) {
         let Some(ring) = &mut self.ring else { return };
@@ -158,7 +159,7 @@ impl VirtqueueServer {
             self.publish();
         }
         for done in waiting {
-            // A receiver that has gone does not wait.
+            // A closed receiver does not wait.
             let _ = done.send(());
         }
     }
@@ -198,7 +199,7 @@ impl VirtqueueServer {
         }
     }
 
-    /// What to answer to a bell, or none: it is parked.
+    /// The result of a doorbell request; none: it stays pending.
     fn hold_pending(&mut self, token: UpgradeToken, doorbell: &UpgradeRequest) -> Option<u32> {
         let Some(ring) = self.ring.as_mut().filter(|ring| ring.attachment == doorbell.attachment && !ring.ending) else {
             return Some(NO_ATTACHMENT);
@@ -213,7 +214,8 @@ impl VirtqueueServer {
         None
     }
 
-    /// Answer a question that a [`Device`](super::Device) was given; [`flush`](Self::flush) publishes it. False if it waits no more.
+    /// Reply to an upgrade request that a [`Device`](super::Device) received; [`flush`](Self::flush) publishes it. False if it is
+    /// not pending.
     pub fn answer_question(&mut self, token: UpgradeToken, reply: &Reply) -> bool {
         let Some(job) = self.jobs.get_mut(usize::from(token.head)).filter(|job| job.upgrade_request == Some(token.number)) else {
             return false;
@@ -226,9 +228,9 @@ impl VirtqueueServer {
         let pieces = std::mem::take(&mut job.written);
         self.queue.release(token.head);
         self.unanswered -= 1;
-        // The memory may be another one than when the question was asked.
+        // The memory may have changed since the request was received.
         let Some(place) = self.queue.host(at.address, 1) else {
-            self.queue.break_down(format!("the status byte of an upgrade request is no memory any more (chain {})", token.head));
+            self.queue.break_down(format!("the status byte of an upgrade request is no longer memory (chain {})", token.head));
             return false;
         };
         at.place = place;

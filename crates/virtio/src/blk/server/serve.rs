@@ -1,4 +1,4 @@
-//! Taking requests: the visit, reads and writes; and answering them: status bytes, and flushes that come before them.
+//! Taking requests: the visit, reads and writes; and completing them: status bytes, and the flushes before them.
 
 use fipsee_block::disk::{Disk, Engine, Submitted, Ticket};
 use fipsee_block::request::Request;
@@ -12,10 +12,10 @@ use super::{StatusAddress, VirtqueueServer};
 use crate::core::queue::Descriptor;
 use crate::core::queue::chain::{take_last_byte, total_bytes};
 
-/// Most requests taken in one visit. The guest says how many there are, so looking ahead costs nothing; other queues wait for no
+/// Most requests taken in one visit. The guest publishes how many there are, so looking ahead costs nothing; other queues wait no
 /// longer than these take.
 const MAX_BUDGET: u16 = 32;
-/// A ring that is never empty must not keep its virtqueue waiting: one visit in so many looks at both.
+/// A ring that is never empty must not keep its virtqueue waiting: one visit in this many checks both.
 const VISITS_PER_LOOK_AT_VIRTQUEUE: u32 = 8;
 
 fipsee_ring::wire_structures! {
@@ -24,7 +24,7 @@ fipsee_ring::wire_structures! {
 }
 
 impl VirtqueueServer {
-    /// Take up to a budget of requests; answer what `disk` finishes at once. How many were taken.
+    /// Take up to a budget of requests; complete those that `disk` finishes at once. Returns how many were taken.
     #[inline(always)]
     pub fn visit<D: Disk>(&mut self, disk: &D, engine: &mut Engine) -> u32 {
         let mut taken = 0;
@@ -80,7 +80,7 @@ impl VirtqueueServer {
         taken
     }
 
-    /// Requests that were in flight when we came, and flushes that are owed, come first.
+    /// Requests that were in flight before this server started, and deferred flushes, come first.
     #[cold]
     fn visit_with_care<D: Disk>(&mut self, disk: &D, engine: &mut Engine) -> u32 {
         let taken = self.take_again(disk, engine);
@@ -91,16 +91,16 @@ impl VirtqueueServer {
         self.visit_virtqueue(waiting, disk, engine)
     }
 
-    /// Begin what was taken and is not begun: requests that were in flight when we came, and flushes. Was there anything?
+    /// Start requests that were in flight before this server started, and deferred flushes. Was there anything?
     pub fn begin_deferred<D: Disk>(&mut self, disk: &D, engine: &mut Engine) -> bool {
-        let owes = self.needs_care && !self.queue.is_over();
-        if owes {
+        let has_deferred = self.needs_care && !self.queue.is_over();
+        if has_deferred {
             self.take_again(disk, engine);
         }
-        owes
+        has_deferred
     }
 
-    /// Begin the flushes that are owed, and take some of the requests again that were in flight when we came; how many.
+    /// Start the deferred flushes, and resubmit some of the requests in flight before this server started; returns how many.
     #[cold]
     fn take_again<D: Disk>(&mut self, disk: &D, engine: &mut Engine) -> u32 {
         self.issue_deferred_flushes(disk, engine);
@@ -119,11 +119,11 @@ impl VirtqueueServer {
     }
 
     fn issue_deferred_flushes<D: Disk>(&mut self, disk: &D, engine: &mut Engine) {
-        let owed = std::mem::take(&mut self.deferred_flushes);
+        let deferred = std::mem::take(&mut self.deferred_flushes);
         if self.queue.is_over() {
             return;
         }
-        for head in owed {
+        for head in deferred {
             let request = self.plain_request(Operation::Flush, head);
             let started_ticks = clock::ticks();
             // SAFETY: a flush has no memory.
@@ -163,7 +163,7 @@ impl VirtqueueServer {
         let address = take_last_byte(&mut self.queue.chain.pieces[readable..])?;
         let place = self.queue.host(address, 1)?;
         prefetch_for_write(place.as_ptr());
-        // More than the status may be written; until the operation says so, it is not.
+        // Until the operation reports more, only the status counts as written.
         let alone = total_bytes(self.queue.chain.writable()) == 0;
         let used_bytes = u32::from(alone);
         Some(StatusAddress { head, address, place, used_bytes, failed_bytes: used_bytes })
@@ -191,7 +191,7 @@ impl VirtqueueServer {
         if is_read {
             self.tally.reads += 1;
             self.tally.read_sectors += length_sectors;
-            // The status stands behind the data.
+            // The status follows the data.
             at.used_bytes = u32::try_from((length_sectors * SECTOR_BYTES).saturating_add(1)).unwrap_or(u32::MAX);
         } else {
             self.tally.writes += 1;
@@ -200,8 +200,8 @@ impl VirtqueueServer {
         let has_fua = self.limits.capabilities & CAPABILITY_FUA != 0;
         let mut request = self.plain_request(operation, at.head);
         (request.sector, request.length_sectors, request.fua) = (header.sector, length_sectors, fua && has_fua);
-        // SAFETY: the spans lie in the memory that `queue` keeps mapped, which changes, and goes with this server, only when nothing
-        // is in flight.
+        // SAFETY: the spans are in the memory that `queue` keeps mapped, which changes, and goes with this server, only when
+        // nothing is in flight.
         match unsafe { self.submit(&request, disk, engine, started_ticks) } {
             Submitted::Done(status) if !fua || has_fua || status != Status::Ok => {
                 if is_read {
@@ -235,14 +235,14 @@ impl VirtqueueServer {
         Ok((length_sectors, self.writes_through()))
     }
 
-    /// The disk has not finished the request, or must flush after it: keep what belongs to it.
+    /// The disk has not finished the request, or must flush after it: keep its state.
     #[inline(never)]
     fn keep(&mut self, at: &StatusAddress, is_read: bool, then_flush: bool, submitted: Submitted) {
         let job = &mut self.jobs[usize::from(at.head)];
         (job.place, job.parts, job.status, job.then_flush) = (*at, 1, Status::Ok, then_flush);
         job.written.clear();
         if is_read {
-            // Logging may begin before it is done.
+            // Logging may start before the request is done.
             job.written.extend_from_slice(self.queue.chain.writable());
         }
         self.queue.hold(at.head);
@@ -275,7 +275,7 @@ impl VirtqueueServer {
         // SAFETY: by the caller.
         unsafe { disk.submit(request, spans, ticket, engine) }
     }
-    /// Answer a request, in a way that [`flush`](Self::flush) publishes.
+    /// Complete a request; [`flush`](Self::flush) publishes it.
     #[inline(always)]
     pub(super) fn answer(&mut self, at: &StatusAddress, status: Status) {
         let is_ok = status == Status::Ok;
@@ -298,7 +298,7 @@ impl VirtqueueServer {
         self.part_is_done(ticket.tag, status);
     }
 
-    /// The disk is done with a part of the request at `head`.
+    /// The disk has finished a part of the request at `head`.
     pub(super) fn part_is_done(&mut self, head: u16, status: Status) {
         if self.queue.is_over() {
             return;

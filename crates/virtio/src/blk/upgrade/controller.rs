@@ -1,4 +1,4 @@
-//! What a device answers to questions: which attachment is in force, and whether there may be one.
+//! How a device handles upgrade requests: which attachment is in force, and whether one is allowed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,41 +19,42 @@ pub struct Grant {
     pub attachment: u64,
     /// Number of the queue in the attachment.
     pub queue: u16,
-    /// Where it lies.
+    /// Where it is.
     pub entry: Entry,
     /// Requests come in here.
     pub requests: MappedRing,
     /// Completions go out here.
     pub completions: MappedRing,
-    /// How to go about their work.
+    /// The choices of their hot path.
     pub choices: Choices,
 }
 
-/// What to do about a question.
+/// How to handle an upgrade request.
 #[derive(Debug)]
 pub enum Decision {
-    /// Answer it.
+    /// Reply to it.
     Answer(Reply),
-    /// Have the virtqueues' servers serve these rings, then answer.
+    /// Let the virtqueues' servers serve these rings, then reply.
     Attach(Vec<Grant>, Reply),
-    /// Have the virtqueues' servers let go of the rings ([`UpgradeController::virtqueues`]), take [`UpgradeController::in_force`] away, then answer.
+    /// Let the virtqueues' servers release the rings ([`UpgradeController::virtqueues`]), take [`UpgradeController::in_force`]
+    /// away, then reply.
     Detach(Reply),
 }
 
 /// The attachment of a device.
 #[derive(Debug, Default)]
 pub struct UpgradeController {
-    /// Number and queues of the attachment in force; to be taken away once the servers have let go of the rings.
+    /// Number and queues of the attachment in force; to be taken once the servers have released the rings.
     pub in_force: Option<(u64, Vec<Entry>)>,
     /// Writes to guest memory are being logged: no attach.
     pub migrating: bool,
 }
 
 impl UpgradeController {
-    /// Decide about `question`, copied from a guest with `memory`. `runs` tells whether a virtqueue is there and started; there are
-    /// `virtqueues` of them. The rings are served by the choices of
-    /// `advice`, and a guest that wants it is given it. Bells are not for us: they are between a guest and the server
-    /// of a ring.
+    /// Decide about `upgrade_request`, copied from a guest with `memory`. `runs` says whether a virtqueue exists and is started;
+    /// there are `virtqueues` of them. The rings are served by the choices of
+    /// `advice`, and a guest that wants it is sent it. Doorbell requests are not handled here: the server
+    /// of a ring does that.
     pub fn decide(
         &mut self,
         upgrade_request: &UpgradeRequest,
@@ -109,7 +110,7 @@ impl UpgradeController {
         Ok((grants, id))
     }
 
-    /// Go on with an attachment that another process has made, by `choices` of our own. `None`: its rings do not lie in `memory`.
+    /// Continue an attachment that another process has made, by `choices` of our own. `None`: its rings are not in `memory`.
     pub fn resume(&mut self, id: u64, entries: Vec<Entry>, memory: &Arc<GuestMemory>, choices: Choices) -> Option<Vec<Grant>> {
         let grant = |(entry, queue): (&Entry, u16)| {
             let (requests, completions) = rings::open(memory, entry)?;
@@ -136,12 +137,12 @@ impl UpgradeController {
     }
 }
 
-/// A number that no attachment had before: not in this process, and in another one of the same guest's only by a rare chance.
+/// A number that no attachment had before in this process, nor, except by rare chance, in an earlier process of the same guest.
 fn next_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     if NEXT.load(Ordering::Relaxed) == 0 {
         let mut random = [0; 4];
-        // Without random numbers the process id has to do.
+        // Without random numbers the process id must do.
         if rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).is_err() {
             random = std::process::id().to_le_bytes();
         }

@@ -14,7 +14,7 @@ use crate::core::memory::{Finder, GuestMemory};
 
 /// Bytes of a sector.
 const SECTOR: usize = 1 << SECTOR_SHIFT;
-/// Bytes that one id stands for.
+/// Bytes that one id covers.
 const REGION_BYTES: u64 = 1 << REGION_SHIFT;
 
 /// The whole of guest memory as requests name it: a segment's id and offset are bits of the guest-physical address.
@@ -45,7 +45,7 @@ impl Memory for GuestView {
 /// A span that [`GuestMemory`] has found.
 #[inline(always)]
 const fn span(base: NonNull<u8>, length_bytes: usize) -> Span {
-    // SAFETY: the bytes lie in guest memory that the view's owner keeps: it changes its view, or is dropped, only when no request
+    // SAFETY: the bytes are in guest memory that the view's owner keeps: it changes its view, or is dropped, only when no request
     // is in flight.
     unsafe { Span::new(base, length_bytes) }
 }
@@ -57,7 +57,7 @@ impl GuestView {
         Self(Finder::new(Arc::clone(memory)))
     }
 
-    /// A segment that crosses from one region into the next, or is no memory.
+    /// A segment that crosses from one region into the next, or is not in guest memory.
     #[cold]
     fn find_pieces(&self, address: u64, length_bytes: u64, spans: &mut Vec<Span>) -> Result<(), MemoryFault> {
         let (mut is_whole, mut count) = (true, 0);
@@ -77,8 +77,8 @@ impl GuestView {
     }
 }
 
-/// The rings of `entry` in `memory`: requests, then completions. `None`: a ring, or the pair of cold words, does not lie within one
-/// region, or not aligned in our memory as it is in the guest's.
+/// The rings of `entry` in `memory`: requests, then completions. `None`: a ring, or the pair of cold words, is not within one
+/// region, or is not aligned in our memory as in the guest's.
 #[must_use]
 pub fn open(memory: &Arc<GuestMemory>, entry: &Entry) -> Option<(MappedRing, MappedRing)> {
     let cold = memory.host(entry.cold_address, COLD_PAIR_BYTES)?;

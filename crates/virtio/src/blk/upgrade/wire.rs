@@ -1,4 +1,4 @@
-//! Questions and replies on the wire. Twin of `include/fipsee_vm.h`.
+//! Upgrade requests and replies on the wire. Counterpart of `include/fipsee_vm.h`.
 #![deny(clippy::as_conversions)]
 
 use fipsee_block::wire::EVENT_CREDITS;
@@ -7,47 +7,47 @@ use fipsee_ring::control::MAX_QUEUES;
 use fipsee_ring::layout::{COLD_BYTES, MAX_SLOTS, MIN_SLOTS, SLOT_BYTES};
 use zerocopy::IntoBytes;
 
-/// Type of the virtio-blk requests that carry a question and a reply. Bit 0 is clear: older devices mask it away.
+/// Type of the virtio-blk requests that carry an upgrade request and its reply. Bit 0 is clear: older devices mask it away.
 pub const REQUEST_TYPE: u32 = 0x4649_5030;
-/// First word of a question.
+/// First word of an upgrade request.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"FiUP");
-/// The version of questions and replies.
+/// The version of upgrade requests and replies.
 pub const VERSION: u16 = 1;
-/// Bytes of a question, of each of the entries that follow it in an attach, and of a reply.
+/// Bytes of an upgrade request, of each entry that follows it in an attach, and of a reply.
 pub const PART_BYTES: usize = 64;
 /// Bits of a guest-physical address below a segment's memory id.
 pub const REGION_SHIFT: u32 = 41;
-/// Feature: the reply of an attach advises how to go about the rings' work.
+/// Feature: the reply to an attach advises choices for the rings' hot path.
 pub const FEATURE_CHOICES: u64 = 1;
 /// The features that this build knows.
 pub const FEATURES: u64 = FEATURE_CHOICES;
-/// Most bytes of a question with its entries.
+/// Most bytes of an upgrade request with its entries.
 pub const MAX_QUESTION_BYTES: usize = PART_BYTES * 65;
 const _: () = assert!(MAX_QUEUES == 64);
 
 /// Result: done.
 pub const DONE: u32 = 0;
-/// Result of a bell: there may be completions or events on the ring.
+/// Result of a doorbell request: there may be completions or events on the ring.
 pub const RUNG: u32 = 1;
 /// Result: there is no such attachment, or no longer.
 pub const NO_ATTACHMENT: u32 = 2;
-/// Result of an attach: ask again later.
+/// Result of an attach: try again later.
 pub const NOT_NOW: u32 = 3;
 /// Result: a value that is not allowed, or memory that is not the guest's.
 pub const INVALID: u32 = 4;
-/// Result: a version that we do not know.
+/// Result: an unknown version.
 pub const BAD_VERSION: u32 = 5;
 
 fipsee_block::wire_numbers! {
-    /// What a question asks for.
+    /// The operation of an upgrade request.
     Operation: u16 {
-        /// What do you offer, what is in force?
+        /// Query the offered features and the attachment in force.
         Query = 1,
-        /// Go over to rings.
+        /// Attach: move to rings.
         Attach = 2,
-        /// Tell me, by an answer, when the ring has something for me.
+        /// Doorbell request: completed when the ring has something for the guest.
         Doorbell = 3,
-        /// Let go of the rings.
+        /// Detach: release the rings.
         Detach = 4,
     }
 }
@@ -76,15 +76,15 @@ fipsee_ring::wire_structures! {
         44 virtqueue: u32,
     }
     RawEntry: 64 { 0 entry: Entry, 48 reserved: [u64; 2] }
-    /// A [`Question`] on the wire, up to the entries of an attach.
+    /// An upgrade request on the wire, up to the entries of an attach.
     pub RawQuestion: 64 {
         0 magic: u32, 4 version: u16, 6 operation: u16, 8 attachment: u64, 16 features: u64, 24 queue_count: u16, 26 queue: u16,
         28 reserved: [u8; 36],
     }
-    /// An answer.
+    /// A reply.
     #[derive(Default, PartialEq, Eq)]
     pub Reply: 64 {
-        /// How it ended.
+        /// The result.
         0 result: u32,
         /// [`VERSION`].
         4 version: u16,
@@ -96,7 +96,7 @@ fipsee_ring::wire_structures! {
         16 features: u64,
         /// Most requests outstanding in a queue: query.
         24 max_depth: u32,
-        /// Which entry of an attach was wrong.
+        /// The entry of an attach that was wrong.
         28 queue: u32,
         /// Advice (attach, with [`FEATURE_CHOICES`] in force): a word of [`Choices`](fipsee_ring::tuning::Choices).
         32 choices: u32,
@@ -106,13 +106,13 @@ fipsee_ring::wire_structures! {
 }
 
 impl Entry {
-    /// As it stands on the wire.
+    /// As on the wire.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; PART_BYTES] {
         zerocopy::transmute!(RawEntry { entry: *self, reserved: [0; 2] })
     }
 
-    /// From the wire, if every value is one that is allowed whatever the guest's memory.
+    /// From the wire, if every value is allowed independently of the guest's memory.
     #[must_use]
     pub fn parse(bytes: &[u8; PART_BYTES]) -> Option<Self> {
         let RawEntry { entry, reserved } = zerocopy::transmute!(*bytes);
@@ -152,23 +152,23 @@ fn ring_bytes(slots: u32) -> u64 {
     u64::from(slots) * 64
 }
 
-/// A question in which every value is allowed. Whether it fits the device and its memory is looked at later.
+/// An upgrade request in which every value is allowed. Whether it fits the device and its memory is checked later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpgradeRequest {
-    /// What is asked.
+    /// The operation.
     pub operation: Operation,
-    /// The attachment it is about, or 0.
+    /// The attachment it refers to, or 0.
     pub attachment: u64,
     /// The features wanted, of an attach.
     pub features: u64,
-    /// Number of the queue, of a bell.
+    /// Number of the queue, of a doorbell request.
     pub queue: u16,
     /// The queues of an attach.
     pub entries: Vec<Entry>,
 }
 
 impl UpgradeRequest {
-    /// As it stands on the wire.
+    /// As on the wire.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let head = RawQuestion {
@@ -188,10 +188,10 @@ impl UpgradeRequest {
         all
     }
 
-    /// From a copy of what the guest wrote.
+    /// From a copy of guest memory.
     ///
     /// # Errors
-    /// The reply to answer with.
+    /// The reply to send.
     pub fn parse(bytes: &[u8]) -> Result<Self, Reply> {
         let (parts, rest) = bytes.as_chunks::<PART_BYTES>();
         let (Some((head, entries)), []) = (parts.split_first(), rest) else { return Err(Reply::of(INVALID)) };
@@ -223,19 +223,19 @@ impl UpgradeRequest {
 }
 
 impl Reply {
-    /// A reply that says no more than how it ended.
+    /// A reply with a result only.
     #[must_use]
     pub fn of(result: u32) -> Self {
         Self { result, version: VERSION, ..Self::default() }
     }
 
-    /// As it stands on the wire.
+    /// As on the wire.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; PART_BYTES] {
         zerocopy::transmute!(*self)
     }
 
-    /// What a guest reads, if it is a reply of this version.
+    /// Parsed by a guest, if it is a reply of this version.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; PART_BYTES]) -> Option<Self> {
         let reply: Self = zerocopy::transmute!(*bytes);

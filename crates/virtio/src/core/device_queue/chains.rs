@@ -1,4 +1,4 @@
-//! Taking chains, and what lies in them.
+//! Taking chains, and reading and writing their memory.
 
 use std::ptr::NonNull;
 
@@ -12,7 +12,7 @@ use crate::core::queue::Descriptor;
 use crate::core::queue::chain::{Piece, total_bytes};
 
 impl DeviceQueue {
-    /// May so many chains be waiting? If so they are about to be taken: kicks are not needed. If not, the queue stops.
+    /// Is this a possible number of waiting chains? If so they are taken next, and kicks are not needed. If not, the queue stops.
     #[inline(always)]
     pub(crate) fn begin_visit(&mut self, waiting: u16) -> bool {
         if waiting > self.ring.size {
@@ -24,7 +24,8 @@ impl DeviceQueue {
         true
     }
 
-    /// Copy the first descriptors of the next chains, with their lines fetched side by side, and have what they lead to fetched.
+    /// Copy the first descriptors of the next chains, with their cache lines fetched in parallel, and prefetch what they refer
+    /// to.
     #[inline(always)]
     pub(crate) fn look_ahead(&mut self, limit: u16, first: &mut [(u16, Descriptor)]) {
         for (ahead, (head, _)) in (0..limit).zip(first.iter_mut()) {
@@ -39,12 +40,12 @@ impl DeviceQueue {
         }
     }
 
-    /// Is there a chain that was in flight when we came?
+    /// Is there a chain that was in flight before this server started?
     pub(crate) fn has_resubmit(&self) -> bool {
         !self.resubmit.is_empty()
     }
 
-    /// The oldest of them, to be taken again.
+    /// The oldest of them, to be resubmitted.
     pub(crate) fn next_resubmit(&mut self) -> Option<(u16, Descriptor)> {
         let head = self.resubmit.pop_front()?;
         Some((head, self.ring.descriptor(head).unwrap_or_default()))
@@ -123,7 +124,7 @@ impl DeviceQueue {
         self.take_scattered_words()
     }
 
-    /// Words that stand in several descriptors, across regions or at an odd address.
+    /// Words in several descriptors, across regions or at an odd address.
     #[cold]
     fn take_scattered_words<const WORDS: usize>(&mut self) -> Option<[u64; WORDS]> {
         let (mut rest, mut bytes) = (const { bytes_of(WORDS) }, Vec::with_capacity(WORDS * 8));
@@ -139,8 +140,8 @@ impl DeviceQueue {
         Some(<[[u8; 8]; WORDS]>::try_from(bytes.as_chunks().0).ok()?.map(u64::from_le_bytes))
     }
 
-    /// Turn the readable or the writable pieces into spans; the bytes they hold together, or nothing if a piece is no memory. Of more
-    /// than `limit` spans only one is kept.
+    /// Turn the readable or the writable pieces into spans; the bytes they hold together, or nothing if a piece is not guest
+    /// memory. Of more than `limit` spans only one is kept.
     #[inline(always)]
     pub(crate) fn gather_spans(&mut self, writable: bool, spans: &mut Vec<Span>, limit: usize) -> Option<u64> {
         spans.clear();
@@ -157,7 +158,7 @@ impl DeviceQueue {
                     if !memory.pieces(piece.address, length, &mut |place, length| add_span(spans, limit, place, length)) {
                         return None;
                     }
-                    // Too many: looking for more of them costs time that others wait for.
+                    // Too many: looking up more of them delays other requests.
                     if spans.len() > limit {
                         break;
                     }
@@ -167,7 +168,7 @@ impl DeviceQueue {
         Some(total_bytes)
     }
 
-    /// The readable bytes, copied once; none if a piece is no memory, or there are more than `limit`.
+    /// The readable bytes, copied once; none if a piece is not guest memory, or there are more than `limit`.
     pub(crate) fn read(&self, limit: usize) -> Option<Vec<u8>> {
         let pieces = self.chain.readable();
         let total = usize::try_from(total_bytes(pieces)).ok().filter(|total| *total <= limit)?;
@@ -176,7 +177,7 @@ impl DeviceQueue {
         is_memory.then_some(bytes)
     }
 
-    /// Write `bytes` to the beginning of `pieces`, as far as they go; false if a piece that is needed is no memory.
+    /// Write `bytes` to the beginning of `pieces`, as far as it fits; false if a piece that is needed is not guest memory.
     pub(crate) fn write(&self, pieces: &[Piece], bytes: &[u8]) -> bool {
         let (mut rest, mut is_memory) = (bytes, true);
         for piece in pieces {
@@ -195,7 +196,7 @@ const fn bytes_of(words: usize) -> u32 {
     (words * 8) as u32
 }
 
-/// Add a span, to the last one if it goes on there: drivers cut memory that is whole for us.
+/// Add a span, merged with the last one if contiguous: drivers split memory that is contiguous for us.
 #[inline(always)]
 fn add_span(spans: &mut Vec<Span>, limit: usize, place: NonNull<u8>, length_bytes: usize) {
     if let Some(last) = spans.last_mut()
@@ -205,7 +206,7 @@ fn add_span(spans: &mut Vec<Span>, limit: usize, place: NonNull<u8>, length_byte
         *last = unsafe { Span::new(last.base(), last.length_bytes() + length_bytes) };
         return;
     }
-    // One more than are taken says "too many".
+    // One more than the limit means "too many".
     if spans.len() <= limit {
         // SAFETY: mapped guest memory of that length, kept as long as the chain is in flight.
         spans.push(unsafe { Span::new(place, length_bytes) });

@@ -6,8 +6,8 @@ use virtio_bindings::virtio_ring::{VRING_DESC_F_INDIRECT, VRING_DESC_F_NEXT, VRI
 use super::{DESCRIPTOR_BYTES, Descriptor, Virtqueue, copy_descriptor};
 use crate::core::memory::{Finder, GuestMemory};
 
-/// Entries of an indirect table at most. Drivers use tables that are longer than their queue, though they should not; no hypervisor
-/// lets them have more than this.
+/// Entries of an indirect table at most. Drivers use tables that are longer than their queue, though they should not; no
+/// hypervisor lets them have more than this.
 pub(crate) const MAX_TABLE_ENTRIES: usize = 1024;
 
 /// A piece of guest memory, not yet found.
@@ -17,7 +17,7 @@ pub(crate) struct Piece {
     pub(crate) length_bytes: u32,
 }
 
-/// What no correct driver makes.
+/// Faults of a chain, which no correct driver produces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChainFault {
     OutsideTable { index: u16 },
@@ -43,19 +43,19 @@ impl core::fmt::Display for ChainFault {
                 let (entry, limit) = (DESCRIPTOR_BYTES, MAX_TABLE_ENTRIES);
                 write!(f, "an indirect table has {length_bytes} bytes, which is not {entry} times 1 to {limit}")
             }
-            Self::TableOutsideMemory { address } => write!(f, "the indirect table at {address:#x} lies outside guest memory"),
+            Self::TableOutsideMemory { address } => write!(f, "the indirect table at {address:#x} is outside guest memory"),
         }
     }
 }
 
-/// The pieces of one chain; its memory is used again for the next.
+/// The pieces of one chain; its memory is reused for the next.
 #[derive(Debug, Default)]
 pub(crate) struct Chain {
     /// In order; first what we may read, then what we may write.
     pub(crate) pieces: Vec<Piece>,
-    /// How many of them we may read.
+    /// The number of those that we may read.
     pub(crate) readable: usize,
-    /// A table that lies across regions or odd, copied.
+    /// A copy of a table across regions or at an odd address.
     table: Vec<u8>,
 }
 
@@ -76,7 +76,8 @@ impl Chain {
         &self.pieces[self.readable..]
     }
 
-    /// Follow the chain that begins with `first`. Every descriptor is copied once, so what the guest changes meanwhile is not seen.
+    /// Follow the chain that begins with `first`. Every descriptor is copied once, so what the guest changes meanwhile is not
+    /// seen.
     #[inline(always)]
     pub(crate) fn gather(
         &mut self,
@@ -130,7 +131,7 @@ impl Chain {
         match finder.host(table.address, u64::from(length_bytes)) {
             Some(place) if place.addr().get().is_multiple_of(8) => {
                 prefetch_for_read(place.as_ptr().wrapping_add(64));
-                // SAFETY: the table lies in guest memory, which stays mapped during this call, and is aligned to 8.
+                // SAFETY: the table is in guest memory, which stays mapped during this call, and is aligned to 8.
                 self.follow_table(entries, |index| unsafe {
                     copy_descriptor(place.as_ptr().wrapping_add(usize::from(index) * DESCRIPTOR_BYTES))
                 })
@@ -139,7 +140,7 @@ impl Chain {
         }
     }
 
-    /// A table that lies across regions, or at an odd address.
+    /// A table across regions, or at an odd address.
     #[cold]
     fn gather_copied_table(&mut self, memory: &GuestMemory, table: Descriptor, bytes: usize) -> Result<(), ChainFault> {
         let mut copied = std::mem::take(&mut self.table);
@@ -180,7 +181,7 @@ impl Chain {
     }
 }
 
-/// Take the last byte of the pieces away; its address, if there is one.
+/// Remove the last byte of the pieces; returns its address, if there is one.
 #[inline(always)]
 pub(crate) fn take_last_byte(pieces: &mut [Piece]) -> Option<u64> {
     let piece = pieces.iter_mut().rev().find(|piece| piece.length_bytes > 0)?;

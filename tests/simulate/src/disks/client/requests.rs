@@ -49,7 +49,7 @@ impl Kind {
     }
 }
 
-/// Where a sector of a request's data lies, in bytes.
+/// The place of a sector of a request's data, in bytes.
 const fn offset_of(slot: usize, place: usize) -> u64 {
     (slot * SLOT_SECTORS as usize + place) as u64 * 512
 }
@@ -98,10 +98,10 @@ impl Client {
         }
     }
 
-    /// All requests are issued: leave, as the habits say.
+    /// All requests are issued: end, as the parameters say.
     fn ends(&mut self, context: &Context, link: &mut Link) -> bool {
         let outstanding = self.outstanding();
-        match self.habits.end {
+        match self.parameters.end {
             0 if outstanding > 0 || self.stays && context.oracle().newest_size() > 0 => false,
             2 => {
                 context.say(|| format!("client {}: hangs up, {outstanding} requests outstanding", self.index));
@@ -153,7 +153,7 @@ impl Client {
                 first = rng.below(1 + sectors - count);
             }
         }
-        let is_write = rng.percent(self.habits.writes_percent);
+        let is_write = rng.percent(self.parameters.writes_percent);
         let in_own_memory = self.is_registered && rng.percent(50);
         let mut kind = Kind::draw(&mut rng, is_write);
         if !pool.overlaps && oracle.is_busy(first, count) {
@@ -263,15 +263,15 @@ impl Client {
         let (may_be_beyond, must_be_beyond) = oracle.is_beyond(request.size, first + count);
         let is_change = !matches!(kind, Kind::Read | Kind::Flush);
         let is_expected = match status {
-            Status::Ok => !(must_be_beyond || is_change && self.habits.terms.reads_only),
+            Status::Ok => !(must_be_beyond || is_change && self.parameters.terms.reads_only),
             Status::IoError => oracle.has_errors,
-            Status::ReadOnly => is_change && self.habits.terms.reads_only,
+            Status::ReadOnly => is_change && self.parameters.terms.reads_only,
             Status::OutOfRange => may_be_beyond,
             Status::BadMemory => in_own_memory && self.has_unregistered,
             _ => false,
         };
         if !is_expected {
-            let (terms, size) = (self.habits.terms, oracle.size(oracle.newest_size()));
+            let (terms, size) = (self.parameters.terms, oracle.size(oracle.newest_size()));
             context.violated(|| format!("{kind:?} of {first}+{count} of {size} sectors by {terms:?} ended with {status:?}"));
         }
         match (status, kind) {

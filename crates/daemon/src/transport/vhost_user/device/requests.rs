@@ -1,4 +1,4 @@
-//! What each message of the hypervisor has done.
+//! The effect of each message of the hypervisor.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
 pub(in super::super) const PROTOCOL_OFFERED: u64 =
     MQ | LOG_SHMFD | REPLY_ACK | BACKEND_REQ | CONFIG | INFLIGHT_SHMFD | RESET_DEVICE | CONFIGURE_MEM_SLOTS;
 
-/// Requests that have an answer of their own; the others are confirmed.
+/// Requests that have an answer of their own; the others are acknowledged.
 const ANSWERED: &str = "GET_FEATURES GET_PROTOCOL_FEATURES GET_QUEUE_NUM GET_MAX_MEM_SLOTS GET_CONFIG GET_INFLIGHT_FD \
     GET_VRING_BASE SET_LOG_BASE";
 
@@ -45,12 +45,12 @@ fn feature_of(request: &str) -> u64 {
 }
 
 impl Device {
-    /// Is NEED_REPLY of a message to be honoured?
+    /// Does NEED_REPLY of a message apply?
     pub(super) const fn replies_are_wanted(&self) -> bool {
         self.asked_features && self.protocol_features & REPLY_ACK != 0
     }
 
-    /// Begin what a message asks for: the rest is done in steps.
+    /// Start handling a message: the rest is done in steps.
     pub(super) fn begin(&mut self, message: Message) -> Result<(), String> {
         let (header, name) = (message.header, message.header.name());
         let is_answered = ANSWERED.split(' ').any(|answered| answered == name);
@@ -88,7 +88,7 @@ impl Device {
         Ok(())
     }
 
-    /// Answer a message that is nothing but a header.
+    /// Answer a message that is only a header.
     fn reply_number(&mut self, message: &Message, number: u64) -> Result<(), String> {
         message.empty()?;
         self.reply(message.header, &number.to_le_bytes());
@@ -99,7 +99,7 @@ impl Device {
         self.actions.push(Action::Reply(header.reply(body), None));
     }
 
-    /// What sets something, and is confirmed when it has taken effect.
+    /// Messages that set something, acknowledged when it has taken effect.
     fn set(&mut self, message: Message) -> Result<(), String> {
         match message.header.name() {
             "SET_OWNER" => {
@@ -203,7 +203,7 @@ impl Device {
         Ok(())
     }
 
-    /// GET_VRING_BASE. Nothing of the queue is in flight any more; of the device neither, if it was the last.
+    /// GET_VRING_BASE. Nothing of the queue is in flight; nor of the device, if it was the last queue.
     fn give_back(&mut self, header: Header, index: u32) -> Result<(), String> {
         let queue = self.find(index)?;
         self.stop(queue);
@@ -220,8 +220,8 @@ impl Device {
         Ok(())
     }
 
-    /// SET_OWNER. QEMU does not hang up when a device is taken out of a running machine: the one that is put in speaks on the same
-    /// connection, and tells of its memory from the beginning.
+    /// SET_OWNER. QEMU does not hang up when a device is unplugged from a running machine: the one plugged in later uses the same
+    /// connection, and sends a new memory table.
     fn begin_session(&mut self) {
         self.reset();
         self.then(|device| {
@@ -253,7 +253,7 @@ impl Device {
         Ok(())
     }
 
-    /// A part of the configuration space; zeroes beyond its end, for drivers that know more fields than we have.
+    /// A part of the configuration space; zeroes beyond its end, for drivers that know more fields.
     fn config_space(&self, range: ConfigRange) -> Vec<u8> {
         let [offset, length_bytes] = [range.offset, range.length_bytes].map(|value| usize::try_from(value).unwrap_or(0));
         let space = config::space(&self.disk.info, self.queue_count(), self.writeback.load(Ordering::Relaxed));

@@ -1,7 +1,7 @@
-//! What queues are served with, and the rings that a guest has gone over to (docs/protocol.md section 9).
+//! The parameters of queues, and the rings that a guest has moved to (docs/protocol.md section 9).
 //!
-//! Questions come from the queues and are answered between two messages of the hypervisor: so no attachment begins or ends while queues
-//! are stopped or memory changes.
+//! Upgrade requests come from the queues and are answered between two messages of the hypervisor: so no attachment begins or ends
+//! while queues are stopped or memory changes.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use fipsee_virtio::core::DeviceQueueSetup;
 use super::{Action, Device, PROTOCOL_FEATURES};
 use crate::transport::vhost_user::vring::Run;
 
-/// A question of a guest, to its device.
+/// An upgrade request of a guest, to its device.
 #[derive(Debug)]
 pub(in super::super) struct Asked {
-    /// The queue that it came by.
+    /// The queue by which it came.
     pub(in super::super) queue: u16,
-    /// The run in which it was asked: its token means nothing to another.
+    /// The queue's run in which it came: its token is not valid in another.
     pub(in super::super) run: u64,
     pub(in super::super) token: UpgradeToken,
     pub(in super::super) upgrade_request: UpgradeRequest,
@@ -34,7 +34,7 @@ impl Device {
         (0..self.queue_count()).for_each(|queue| self.start(queue));
     }
 
-    /// Serve a queue, if all is known that it needs and nobody does. One whose rings do not lie in the guest's memory waits for other
+    /// Serve a queue, if it is fully described and not served yet. One whose rings are not in the guest's memory waits for other
     /// memory or other rings.
     pub(super) fn start(&mut self, queue: u16) {
         self.then(move |device| {
@@ -65,13 +65,13 @@ impl Device {
         id
     }
 
-    /// What a queue is served with.
+    /// The parameters of a queue.
     pub(in super::super) fn setup(&self, index: u16) -> Result<VirtqueueSetup, String> {
         let vring = &self.vrings[usize::from(index)];
         let (Some(user), Some(kick), true) = (&vring.rings, &vring.kick, vring.size > 0) else {
             return Err("a part of it is missing".to_owned());
         };
-        let rings = user.translate(&self.memory).ok_or("its rings do not lie in the memory that was handed over")?;
+        let rings = user.translate(&self.memory).ok_or("its rings are not in the memory that was handed over")?;
         let copy = |descriptor: &OwnedFd| descriptor.try_clone().map_err(|error| format!("no descriptor is left: {error}"));
         let log = self.log_in_force();
         Ok(VirtqueueSetup {
@@ -96,13 +96,13 @@ impl Device {
         })
     }
 
-    /// How a guest is best to go about its rings' work: as the worker of its first virtqueue does.
+    /// The choices advised to a guest for its rings: those of the worker of its first virtqueue.
     pub(in super::super) fn advice(&self) -> Choices {
         let run = self.vrings.iter().find_map(|vring| vring.run);
         run.map_or_else(|| Tuning::default().to_choices(), |run| run.choices)
     }
 
-    /// Answer a question, unless the queue it came from was stopped meanwhile: then it comes again.
+    /// Answer an upgrade request, unless its queue was stopped meanwhile: then it comes again.
     pub(in super::super) fn asked(&mut self, asked: Asked) {
         self.then(move |device| {
             let Asked { queue, run, token, ref upgrade_request } = asked;
@@ -135,7 +135,7 @@ impl Device {
         let _ = self.advance();
     }
 
-    /// The rings are touched no more when this has taken effect, and what was taken from them is finished.
+    /// When this has taken effect, the rings are no longer accessed, and requests taken from them are finished.
     pub(super) fn end_attachment(&mut self) {
         self.on_rings(VirtqueueServer::end);
         self.then(|device| {
@@ -143,7 +143,7 @@ impl Device {
         });
     }
 
-    /// Have every queue of the attachment do this. A queue that is gone has let go of its ring.
+    /// Emit this for every queue of the attachment. A queue that is gone has released its ring.
     pub(super) fn on_rings(&mut self, how: fn(&mut VirtqueueServer, Sender<()>)) {
         self.then(move |device| {
             let mut doorbells = device.served();
@@ -153,7 +153,7 @@ impl Device {
     }
 }
 
-/// What the guest sees in /dev/disk/by-id: the disk's name, shortened if need be, and then told apart by its identity.
+/// The serial number in /dev/disk/by-id: the disk's name; if too long, shortened and made unique by its identity.
 fn serial(name: &str, info: &BlockInfo) -> String {
     if name.len() <= SERIAL_BYTES {
         return name.to_owned();
