@@ -229,12 +229,12 @@ impl Daemon {
         let adopted = self.clients.adopt(&mut old.conversation, &self.sockets)?;
         // Until now the old one could have died, and this one would have started afresh.
         confinement.calls().map_err(Failure::Refused)?;
-        let (clients, machines, stood_still_ns) = (adopted.clients, adopted.machines.len(), adopted.stood_still_ns);
+        let (clients, machines, quiesced_at_ns) = (adopted.clients, adopted.machines.len(), adopted.quiesced_at_ns);
         if old.conversation.next()?.is_some() {
             return Err(Failure::out_of_order());
         }
         self.clients.begin_adopted(adopted);
-        let paused_us = takeover::monotonic_ns().saturating_sub(stood_still_ns) / 1000;
+        let paused_us = takeover::monotonic_ns().saturating_sub(quiesced_at_ns) / 1000;
         let Greeting { pid, version, .. } = &old.greeting;
         tracing::info!(pid, version, clients, machines, paused_us, "took over from another daemon");
         Ok(())

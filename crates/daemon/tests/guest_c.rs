@@ -39,7 +39,8 @@ fn read_and_write(rounds: u64, advice: Option<Choices>) {
             while answered.len() < 16 {
                 let all = ring.reap();
                 if all.is_empty() {
-                    let pending = *doorbell.get_or_insert_with(|| guest.send_question(0, &c::doorbell(reply.attachment, 0)));
+                    let pending =
+                        *doorbell.get_or_insert_with(|| guest.send_upgrade_request(0, &c::doorbell(reply.attachment, 0)));
                     if !ring.arm_and_work_remains() {
                         guest.wait(pending);
                         assert_eq!(guest.reply(pending).result, RUNG);

@@ -233,7 +233,7 @@ fn daemon_that_is_killed_after_a_takeover_leaves_what_the_next_one_needs() {
         for one in sent {
             assert_eq!(guest.wait(one), OK, "finished by one of the two");
         }
-        assert_eq!(up.rings[0].wait_for_doorbell(&mut guest), fipsee_guest::ring::Woken::Dead, "it was not forgotten");
+        assert_eq!(up.rings[0].wait_for_doorbell(&mut guest), fipsee_guest::ring::Woken::Ended, "it was not forgotten");
         let buffer = guest.ram.allocate(4096, 4096);
         for number in 0..16 {
             assert_eq!(guest.transfer(0, IN, 8 * number, (buffer, 4096)), OK);

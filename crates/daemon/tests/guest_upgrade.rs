@@ -36,7 +36,7 @@ fn guest_goes_over_to_rings_and_back_on_the_same_device() {
         assert_eq!(transfer(&mut guest, &mut up, 0, Operation::Write, 8, (data, 4096)), Status::Ok);
         up.rings[0].hold_pending(up.attachment, &mut guest);
         assert_eq!(guest.ask(0, &detach_request(up.attachment)), Reply::of(DONE));
-        assert_eq!(up.rings[0].wait_for_doorbell(&mut guest), Woken::Dead, "the pending doorbell request comes back");
+        assert_eq!(up.rings[0].wait_for_doorbell(&mut guest), Woken::Ended, "the pending doorbell request comes back");
         assert_eq!(guest.transfer(0, IN, 8, (data + 4096, 4096)), OK);
         assert_eq!(guest.ram.read(data + 4096, 4096), stamp(4096, 1, round), "the virtqueue reads what the ring wrote");
         assert_eq!(guest.ask(0, &detach_request(up.attachment)).result, NO_ATTACHMENT, "it has ended");
@@ -203,7 +203,7 @@ fn hundreds_of_upgrade_requests_are_all_answered() {
                 2 => query(0).to_bytes(),
                 _ => vec![number; 64],
             };
-            sent.push((number % 4, guest.send_question(usize::from(number % 2), &upgrade_request)));
+            sent.push((number % 4, guest.send_upgrade_request(usize::from(number % 2), &upgrade_request)));
         }
         let mut attached = 0;
         for (kind, one) in sent {
@@ -378,7 +378,7 @@ fn stopped_doorbell_ends_the_attachment() {
         }
         guest.frontend.stop_vring(u32::try_from(stopped).expect("small")).expect("stopped");
         for ring in &mut up.rings {
-            assert_eq!(ring.wait_for_doorbell(&mut guest), Woken::Dead, "both requests came back before the queue stopped");
+            assert_eq!(ring.wait_for_doorbell(&mut guest), Woken::Ended, "both requests came back before the queue stopped");
         }
         let running = 1 - stopped;
         assert_eq!(guest.ask(running, &query(up.attachment)).result, NO_ATTACHMENT);

@@ -55,7 +55,7 @@ fn an_upgrade_request_is_copied_whole_and_answered() {
         let [(token, upgrade_request)] = taken.as_slice() else { panic!("{taken:?}") };
         assert_eq!(upgrade_request, &asked);
         let answer = Reply { attachment: u64::from(cut), ..Reply::of(DONE) };
-        assert!(rig.server.answer_question(*token, &answer));
+        assert!(rig.server.answer_upgrade_request(*token, &answer));
         rig.server.flush();
         assert_eq!((rig.driver.take_used(), rig.driver.status(head)), (Some((head, 65)), OK), "{length} bytes");
         assert_eq!((reply(&rig), rig.driver.ram.read(DATA + 8192 + 64, 1)), (answer, vec![0]));
@@ -89,7 +89,7 @@ fn upgrade_requests_that_cannot_be_answered_are_errors() {
         assert_eq!(rig.upgrade_requests.take(), [], "{what}");
     }
     let (head, taken) = ask(&mut rig, 0, &[readable(DATA, 64), writable(END, 64)]);
-    assert!(rig.server.answer_question(taken[0].0, &Reply::of(DONE)));
+    assert!(rig.server.answer_upgrade_request(taken[0].0, &Reply::of(DONE)));
     rig.server.flush();
     assert!(rig.driver.take_used().is_some());
     assert_eq!(rig.driver.status(head), IOERR, "the reply goes nowhere");
@@ -109,16 +109,16 @@ fn a_pending_upgrade_request_does_not_hold_up_others_and_is_answered_once() {
     let (head, token) = hold_pending(&mut rig);
     assert_eq!((rig.server.unanswered(), rig.server.in_flight(), rig.driver.take_used()), (1, 0, None));
     assert_eq!(rig.request(IN, 0, &[writable(DATA, 512)]).0, OK);
-    assert!(rig.server.answer_question(token, &Reply::of(3)));
+    assert!(rig.server.answer_upgrade_request(token, &Reply::of(3)));
     rig.server.flush();
     assert_eq!(rig.driver.take_used(), Some((head, 65)));
     assert_eq!((rig.driver.status(head), reply(&rig)), (OK, Reply::of(3)));
-    assert!(!rig.server.answer_question(token, &Reply::of(4)), "it was answered");
+    assert!(!rig.server.answer_upgrade_request(token, &Reply::of(4)), "it was answered");
     // The same head is used again: the old token does not match.
     let (again, other) = hold_pending(&mut rig);
     assert_eq!(again, head);
-    assert!(!rig.server.answer_question(token, &Reply::of(4)));
-    assert!(rig.server.answer_question(other, &Reply::of(5)));
+    assert!(!rig.server.answer_upgrade_request(token, &Reply::of(4)));
+    assert!(rig.server.answer_upgrade_request(other, &Reply::of(5)));
     rig.server.flush();
     assert_eq!(rig.driver.take_used(), Some((head, 65)));
 }
@@ -129,7 +129,7 @@ fn a_pending_upgrade_request_survives_a_new_memory_table_and_does_not_hold_up_th
     let (head, token) = hold_pending(&mut rig);
     let memory = rig.driver.ram.map_again();
     rig.server.set_memory(memory, rig.driver.rings()).expect("the same rings");
-    assert!(rig.server.answer_question(token, &Reply::of(6)));
+    assert!(rig.server.answer_upgrade_request(token, &Reply::of(6)));
     rig.server.flush();
     assert_eq!(rig.driver.take_used(), Some((head, 65)));
     assert_eq!(reply(&rig), Reply::of(6));

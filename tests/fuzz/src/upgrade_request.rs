@@ -1,12 +1,12 @@
 //! Upgrade requests of a guest for rings in its memory, and the replies that it reads.
 
 use fipsee_interop::golden;
-use fipsee_virtio::blk::upgrade::wire::{Entry, MAX_QUESTION_BYTES, Operation, Reply, UpgradeRequest};
+use fipsee_virtio::blk::upgrade::wire::{Entry, MAX_UPGRADE_REQUEST_BYTES, Operation, Reply, UpgradeRequest};
 
 use crate::take;
 
 pub(crate) fn one(bytes: &[u8]) {
-    let upgrade_request = &bytes[..bytes.len().min(MAX_QUESTION_BYTES)];
+    let upgrade_request = &bytes[..bytes.len().min(MAX_UPGRADE_REQUEST_BYTES)];
     match UpgradeRequest::parse(upgrade_request) {
         Ok(understood) => {
             assert_eq!(understood.to_bytes(), upgrade_request, "nothing of it is ignored: {understood:?}");

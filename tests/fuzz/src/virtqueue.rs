@@ -71,7 +71,7 @@ impl Requests {
     fn answer(&self, server: &mut VirtqueueServer) {
         for (token, upgrade_request) in self.0.lock().expect("one thread").drain(..) {
             if upgrade_request.attachment & 1 == 0 {
-                let known = server.answer_question(token, &Reply::of(0));
+                let known = server.answer_upgrade_request(token, &Reply::of(0));
                 assert!(known || server.queue.fault().is_some(), "it was asked just now: {upgrade_request:?}");
             }
         }

@@ -268,7 +268,7 @@ impl Guest {
     }
 
     /// Send an upgrade request of any bytes.
-    pub fn send_question(&mut self, queue: usize, upgrade_request: &[u8]) -> Sent {
+    pub fn send_upgrade_request(&mut self, queue: usize, upgrade_request: &[u8]) -> Sent {
         // Doorbell requests are sent again and again: their place is beside header and reply.
         let address = if upgrade_request.len() <= PART_BYTES {
             self.place(queue, self.queues[queue].next_head()) + 192
@@ -299,7 +299,7 @@ impl Guest {
 
     /// As [`ask`](Self::ask), with bytes that need not make sense.
     pub fn ask_bytes(&mut self, queue: usize, upgrade_request: &[u8]) -> Reply {
-        let sent = self.send_question(queue, upgrade_request);
+        let sent = self.send_upgrade_request(queue, upgrade_request);
         self.wait(sent);
         self.reply(sent)
     }

@@ -75,7 +75,7 @@ pub enum Woken {
     /// Look at the ring.
     Rung,
     /// The attachment ended.
-    Dead,
+    Ended,
 }
 
 impl GuestRing {
@@ -170,7 +170,7 @@ impl GuestRing {
                 entries: Vec::new(),
             };
             let queue = usize::try_from(self.entry.virtqueue).expect("small");
-            self.doorbell = Some(guest.send_question(queue, &upgrade_request.to_bytes()));
+            self.doorbell = Some(guest.send_upgrade_request(queue, &upgrade_request.to_bytes()));
         }
     }
 
@@ -215,7 +215,7 @@ impl GuestRing {
         guest.wait(doorbell);
         match guest.reply(doorbell).result {
             wire::RUNG => Woken::Rung,
-            wire::NO_ATTACHMENT => Woken::Dead,
+            wire::NO_ATTACHMENT => Woken::Ended,
             other => panic!("a doorbell request is answered with {other}"),
         }
     }

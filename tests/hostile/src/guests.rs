@@ -265,7 +265,7 @@ fn upgrade_requests(socket: &Path, until: &mut Until<'_>, is_fault: bool) -> io:
             let kept = if until.injected().is_multiple_of(2) { 8 } else { 0 };
             upgrade_request[kept..].iter_mut().for_each(|byte| *byte = random.number().to_le_bytes()[0]);
         }
-        let sent = guest.send_question(0, &upgrade_request);
+        let sent = guest.send_upgrade_request(0, &upgrade_request);
         expect(guest.wait(sent), if is_fault { &[OK, IO_ERROR, UNSUPPORTED] } else { &[OK] })?;
     }
     Ok(())

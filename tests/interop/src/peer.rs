@@ -18,7 +18,7 @@ use rustix::process::{Pid, PidfdFlags};
 
 const SLOTS_OFFSET_BYTES: u64 = 4096;
 /// Looks without a message between two checks whether the peer still runs.
-const LOOKS_PER_LIFE_CHECK: u32 = 4096;
+const LOOKS_PER_LIVENESS_CHECK: u32 = 4096;
 
 /// How one run is set up. "To C" is the ring that Rust writes.
 #[derive(Clone, Copy, Debug)]
@@ -151,7 +151,7 @@ impl Peer {
         while !self.reader.has_message() {
             if backoff.step(false) == Next::Look {
                 looks += 1;
-                if looks.is_multiple_of(LOOKS_PER_LIFE_CHECK) {
+                if looks.is_multiple_of(LOOKS_PER_LIVENESS_CHECK) {
                     self.check_alive()?;
                 }
                 continue;

@@ -24,8 +24,7 @@ pub(super) fn look() -> Finding {
 
 /// `is_sound`: measured, or of a family that has been measured.
 fn judge(found: &str, is_sound: bool) -> Finding {
-    let advice =
-        "no CPU of this family has been measured: run fipsee topology, as root for all users, and restart the daemon";
+    let advice = "no CPU of this family has been measured: run fipsee topology, as root for all users, and restart the daemon";
     Finding::when("Processor", "choices of rings", is_sound, State::Warn, found, advice)
 }
 

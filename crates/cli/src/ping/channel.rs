@@ -23,7 +23,7 @@ use super::spin::Spin;
 use super::visits::{Taken, Visits};
 
 /// Empty polls between two checks whether the other side is alive.
-const LOOKS_PER_LIFE_CHECK: u32 = 4096;
+const LOOKS_PER_LIVENESS_CHECK: u32 = 4096;
 /// Without PAUSE: the number of polls before the usual wait.
 const BARE_LOOKS: u32 = 4096;
 
@@ -49,7 +49,7 @@ impl<'a> Idle<'a> {
     #[inline(always)]
     fn step(&mut self, expected: bool, reader: &Reader<MappedRing>) -> Result<Next, PeerError> {
         self.looks = self.looks.wrapping_add(1);
-        if self.looks.is_multiple_of(LOOKS_PER_LIFE_CHECK) && self.other.is_hung_up() {
+        if self.looks.is_multiple_of(LOOKS_PER_LIVENESS_CHECK) && self.other.is_hung_up() {
             return Err(PeerError::Gone);
         }
         if !self.pause && self.looks < BARE_LOOKS {

@@ -50,7 +50,7 @@ pub(crate) enum Given {
     Virtqueue(machine::VirtqueueRecord),
     /// End of all: when queues were quiesced, on CLOCK_MONOTONIC, and the least number of the next client.
     End {
-        stood_still_ns: u64,
+        quiesced_at_ns: u64,
         next_client: u64,
     },
     Refused {

@@ -75,7 +75,13 @@ fn connect_both(stream: &UnixStream, real: &Path) -> (OwnedFd, OwnedFd, UnixStre
 }
 
 /// Forward between the two until one of them ends or is killed.
-pub(crate) fn forward_until_killed(listener: &UnixListener, real: &Path, plan: Plan, old: &mut Daemon, new: &mut Child) -> Outcome {
+pub(crate) fn forward_until_killed(
+    listener: &UnixListener,
+    real: &Path,
+    plan: Plan,
+    old: &mut Daemon,
+    new: &mut Child,
+) -> Outcome {
     let (stream, _) = listener.accept().expect("the new daemon asks");
     let (old_line, new_line, _upstream) = connect_both(&stream, real);
     let mut outcome = Outcome::default();

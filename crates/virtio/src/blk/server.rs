@@ -52,7 +52,7 @@ pub struct VirtqueueSetup {
 
 /// Handles the upgrade requests that concern a device as a whole.
 pub trait Device: Debug + Send {
-    /// Reply later, by [`VirtqueueServer::answer_question`] of the same queue.
+    /// Reply later, by [`VirtqueueServer::answer_upgrade_request`] of the same queue.
     fn asked(&mut self, token: UpgradeToken, upgrade_request: UpgradeRequest);
 
     /// The queue is no longer served, for this reason. Called once.

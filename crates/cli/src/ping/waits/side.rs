@@ -34,7 +34,7 @@ const DEPTH: u32 = 4;
 /// How long the memory may take to arrive; it is sent immediately.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Empty polls between two checks whether the other side is alive.
-const LOOKS_PER_LIFE_CHECK: u32 = 4096;
+const LOOKS_PER_LIVENESS_CHECK: u32 = 4096;
 
 /// Time on a clock that both sides share: the time-stamp counter where all CPUs count alike, else the system's nanoseconds, which
 /// take longer to read.
@@ -161,7 +161,7 @@ fn answer_all(mut queue: ServerQueue, mut backoff: Backoff, socket: &Seqpacket) 
         if !queue.requests.receive(&mut message) {
             looks = looks.wrapping_add(1);
             let is_gone = match backoff.step_watching(false, || Some(queue.requests.watch())) {
-                Next::Look => looks.is_multiple_of(LOOKS_PER_LIFE_CHECK) && queue.requests.is_over(|| socket.is_hung_up()),
+                Next::Look => looks.is_multiple_of(LOOKS_PER_LIVENESS_CHECK) && queue.requests.is_over(|| socket.is_hung_up()),
                 Next::Sleep => sleep(&mut queue, &mut backoff, socket),
             };
             if is_gone {

@@ -23,7 +23,7 @@ type Check = Box<dyn Fn(&Quiesced) -> bool>;
 pub(crate) struct Adopted<'a> {
     pub(crate) still: Quiesced,
     /// When they were quiesced, on CLOCK_MONOTONIC.
-    pub(crate) stood_still_ns: u64,
+    pub(crate) quiesced_at_ns: u64,
     pub(crate) clients: usize,
     pub(crate) machines: Machines<'a>,
     /// Clients with a pending DETACH at the other daemon.
@@ -35,11 +35,11 @@ impl UnixSocket {
     pub(crate) fn adopt<'a>(&mut self, line: &mut Conversation, sockets: &'a [Socket]) -> Result<Adopted<'a>, Failure> {
         let mut commands: Vec<Vec<Command>> = self.clients.sessions.host.workers.iter().map(|_| Vec::new()).collect();
         let (mut detaching, mut checks, mut machines) = (Vec::new(), Vec::new(), Machines::new(sockets));
-        let stood_still_ns = loop {
+        let quiesced_at_ns = loop {
             match line.packet()? {
-                (Given::End { stood_still_ns, next_client }, _) => {
+                (Given::End { quiesced_at_ns, next_client }, _) => {
                     self.clients.sessions.host.live.number_clients_from(next_client);
-                    break stood_still_ns;
+                    break quiesced_at_ns;
                 }
                 (Given::Client(given), descriptors) => {
                     if let Stage::Attached(AttachedRecord { detaching: true, .. }) = given.stage {
@@ -63,7 +63,7 @@ impl UnixSocket {
             return Err(Failure::Refused("a queue is not in the state that the other daemon left; see the log".to_owned()));
         }
         machines.check(&still)?;
-        Ok(Adopted { still, machines, stood_still_ns, clients, detaching })
+        Ok(Adopted { still, machines, quiesced_at_ns, clients, detaching })
     }
 
     /// Serve them, once the workers resume.

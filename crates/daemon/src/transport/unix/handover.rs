@@ -43,7 +43,7 @@ impl HandOver {
 impl UnixSocket {
     /// `true`: the other daemon serves now, and nothing here may be touched.
     pub(super) fn hand_over(&mut self, mut order: HandOver) -> bool {
-        let (began, stood_still_ns) = (Instant::now(), monotonic_ns());
+        let (began, quiesced_at_ns) = (Instant::now(), monotonic_ns());
         let (mut still, mut deadline) = (None, began);
         let mut step = order.giving.done(Ok(()));
         loop {
@@ -55,7 +55,7 @@ impl UnixSocket {
                 GivingStep::Give(timeout) => {
                     deadline = Instant::now() + timeout;
                     let quiesced = still.as_ref().ok_or_else(|| "no worker is quiesced; this is a bug".to_owned());
-                    let given = quiesced.and_then(|(still, _)| self.give_all(&order, still, stood_still_ns, deadline));
+                    let given = quiesced.and_then(|(still, _)| self.give_all(&order, still, quiesced_at_ns, deadline));
                     order.giving.done(given)
                 }
                 GivingStep::Leave => {
@@ -90,7 +90,7 @@ impl UnixSocket {
         Ok(still)
     }
 
-    fn give_all(&self, order: &HandOver, still: &Quiesced, stood_still_ns: u64, deadline: Instant) -> Result<(), String> {
+    fn give_all(&self, order: &HandOver, still: &Quiesced, quiesced_at_ns: u64, deadline: Instant) -> Result<(), String> {
         let line = &order.line;
         if !self.clients.sessions.is_settled() {
             return Err("requests of clients that are gone are still in flight; try again".to_owned());
@@ -102,7 +102,7 @@ impl UnixSocket {
             self.give(line, client, session, still, deadline).map_err(|error| error.describe("clients were handed over"))?;
         }
         order.machines.give(line, still, deadline).map_err(|error| error.describe("virtual machines were handed over"))?;
-        let end = Given::End { stood_still_ns, next_client: self.clients.sessions.host.live.clients_before() };
+        let end = Given::End { quiesced_at_ns, next_client: self.clients.sessions.host.live.clients_before() };
         line.send(&end, &[], deadline).map_err(|error| error.describe("clients were handed over"))
     }
 

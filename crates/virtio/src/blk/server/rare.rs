@@ -41,7 +41,7 @@ impl VirtqueueServer {
             VIRTIO_BLK_T_GET_ID => return self.serve_id(at),
             VIRTIO_BLK_T_DISCARD => self.ranges(Operation::Discard, at.head),
             VIRTIO_BLK_T_WRITE_ZEROES => self.ranges(Operation::WriteZeroes, at.head),
-            REQUEST_TYPE => return self.serve_question(header, at),
+            REQUEST_TYPE => return self.serve_upgrade_request(header, at),
             _ => Err(Status::Unsupported),
         };
         match requests {

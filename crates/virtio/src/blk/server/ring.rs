@@ -18,7 +18,7 @@ use super::{GuestRingState, StatusAddress, VirtqueueServer};
 use crate::blk::upgrade::controller::Grant;
 use crate::blk::upgrade::rings::GuestView;
 use crate::blk::upgrade::wire::{
-    COLD_PAIR_BYTES, Entry, INVALID, MAX_QUESTION_BYTES, NO_ATTACHMENT, Operation, PART_BYTES, RUNG, Reply, UpgradeRequest,
+    COLD_PAIR_BYTES, Entry, INVALID, MAX_UPGRADE_REQUEST_BYTES, NO_ATTACHMENT, Operation, PART_BYTES, RUNG, Reply, UpgradeRequest,
 };
 use crate::core::memory::DirtyLog;
 use crate::core::queue::chain::total_bytes;
@@ -155,7 +155,7 @@ impl VirtqueueServer {
             self.ring = None;
         }
         if let Some(token) = pending {
-            self.answer_question(token, &Reply::of(if is_rung { RUNG } else { NO_ATTACHMENT }));
+            self.answer_upgrade_request(token, &Reply::of(if is_rung { RUNG } else { NO_ATTACHMENT }));
             self.publish();
         }
         for done in waiting {
@@ -164,11 +164,11 @@ impl VirtqueueServer {
         }
     }
     #[cold]
-    pub(super) fn serve_question(&mut self, header: &Header, at: &StatusAddress) {
+    pub(super) fn serve_upgrade_request(&mut self, header: &Header, at: &StatusAddress) {
         if self.device.is_none() {
             return self.answer(at, Status::Unsupported);
         }
-        let upgrade_request = self.queue.read(MAX_QUESTION_BYTES);
+        let upgrade_request = self.queue.read(MAX_UPGRADE_REQUEST_BYTES);
         let room_bytes = total_bytes(self.queue.chain.writable());
         let Some(bytes) = upgrade_request.filter(|_| room_bytes >= PART_BYTES as u64) else {
             return self.answer(at, Status::Invalid);
@@ -195,7 +195,7 @@ impl VirtqueueServer {
             }
         };
         if let Some(reply) = reply {
-            self.answer_question(token, &reply);
+            self.answer_upgrade_request(token, &reply);
         }
     }
 
@@ -216,7 +216,7 @@ impl VirtqueueServer {
 
     /// Reply to an upgrade request that a [`Device`](super::Device) received; [`flush`](Self::flush) publishes it. False if it is
     /// not pending.
-    pub fn answer_question(&mut self, token: UpgradeToken, reply: &Reply) -> bool {
+    pub fn answer_upgrade_request(&mut self, token: UpgradeToken, reply: &Reply) -> bool {
         let Some(job) = self.jobs.get_mut(usize::from(token.head)).filter(|job| job.upgrade_request == Some(token.number)) else {
             return false;
         };

@@ -22,7 +22,7 @@ pub const FEATURE_CHOICES: u64 = 1;
 /// The features that this build knows.
 pub const FEATURES: u64 = FEATURE_CHOICES;
 /// Most bytes of an upgrade request with its entries.
-pub const MAX_QUESTION_BYTES: usize = PART_BYTES * 65;
+pub const MAX_UPGRADE_REQUEST_BYTES: usize = PART_BYTES * 65;
 const _: () = assert!(MAX_QUEUES == 64);
 
 /// Result: done.

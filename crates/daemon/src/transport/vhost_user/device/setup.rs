@@ -127,7 +127,7 @@ impl Device {
             };
             device.then(move |device| {
                 device.change(queue, move |server| {
-                    server.answer_question(token, &reply);
+                    server.answer_upgrade_request(token, &reply);
                     server.flush();
                 });
             });
