@@ -4,7 +4,7 @@
 for each line on its standard input. Each line is answered by one: "done", or what went wrong.
 
 detach    the log of writes is switched on and off again, as at a migration: the daemon wants the disk back on virtqueues
-lie KIND  a message that no daemon sends is written into a completion ring of the guest, some slots ahead of the daemon. The guest
+fault KIND  a message that no daemon sends is written into a completion ring of the guest, some slots ahead of the daemon. The guest
           reads it when it comes to that slot, unless the daemon was faster with its own message: then it is written again, until
           the ring does not move, or the guest has let go of its device: the memory is used otherwise then
 """
@@ -288,7 +288,7 @@ def handle(fault_proxy, line):
     word, _, argument = line.partition(" ")
     if word == "detach":
         fault_proxy.detach()
-    elif word == "lie" and argument in KINDS:
+    elif word == "fault" and argument in KINDS:
         fault_proxy.inject(argument)
     else:
         raise OSError(f"unknown command '{line}'")

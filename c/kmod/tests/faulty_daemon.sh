@@ -14,7 +14,7 @@ for kind in tag far-tag count none kind reserved status size twice; do
         --time_based --runtime=600 --output-format=terse >/tmp/fio 2>&1 &
     load=$!
     wait_for "requests" is_busy
-    report "event lie $kind"
+    report "event fault $kind"
     wait_for "the load to end after the fault '$kind'" has_ended
     if wait $load; then
         fail "$kind: the load ended well"

@@ -35,9 +35,10 @@ const PROTOCOL_DOCUMENT: &str = "docs/protocol.md";
 
 /// What explains the words of this project, the forbidden ones included.
 const GLOSSARY: &str = "docs/glossary.md";
+const THIS_FILE: &str = "xtask/src/tidy/text.rs";
 
-/// Words that README.md and the pages below docs/ do not use, and what they say instead: the glossary's second section.
-const FORBIDDEN_WORDS: [(&str, &str); 31] = [
+/// Words that sources and documents do not use, and what they say instead: the glossary's second section.
+const FORBIDDEN_WORDS: [(&str, &str); 36] = [
     ("anybody", "a client, a process"),
     ("asker", "upgrade forwarder"),
     ("contestant", "mechanism"),
@@ -48,13 +49,15 @@ const FORBIDDEN_WORDS: [(&str, &str); 31] = [
     ("hear", "receive"),
     ("hears", "receives"),
     ("honest", "correct"),
-    ("inbox", "poll buffer"),
+    ("heard", "received"),
     ("keeper", "socket thread"),
     ("latch", "deferred doorbell"),
     ("liar", "faulty peer"),
     ("liars", "faulty peers"),
+    ("lies", "is; faults"),
     ("lying", "faulty"),
     ("meddler", "fault proxy"),
+    ("nobody", "no client, no process"),
     ("obey", "handle"),
     ("obituary", "exit error"),
     ("parked", "pending"),
@@ -64,9 +67,12 @@ const FORBIDDEN_WORDS: [(&str, &str); 31] = [
     ("rivals", "baselines"),
     ("roster", "list"),
     ("somebody", "a client, a process"),
+    ("tells", "says, reports"),
+    ("told", "sent, notified"),
     ("twin", "baseline, counterpart"),
     ("twins", "baselines"),
     ("visitor", "front end, client"),
+    ("whom", "to which"),
     ("whoever", "the client that, the process that"),
     ("witness", "correct client"),
 ];
@@ -98,18 +104,20 @@ pub(crate) fn check(file: &File) -> Vec<String> {
 
 fn check_words(file: &File, lines: &[&str]) -> Vec<String> {
     let is_document = file.path == "README.md" || file.path.starts_with("docs/") && file.path.ends_with(".md");
-    if !is_document || file.path == GLOSSARY {
+    let is_source = SOURCE_ENDINGS.iter().any(|ending| file.path.ends_with(ending));
+    if !(is_document || is_source) || [GLOSSARY, THIS_FILE].contains(&file.path.as_str()) {
         return Vec::new();
     }
     let mut errors = Vec::new();
     let mut in_code = false;
     for (index, line) in lines.iter().enumerate() {
-        in_code ^= line.starts_with("```");
-        if in_code || line.starts_with("    ") || is_allowed(lines, index, "words") {
+        in_code ^= is_document && line.starts_with("```");
+        if in_code || (is_document && line.starts_with("    ")) || is_allowed(lines, index, "words") {
             continue;
         }
-        let prose = prose(line).to_lowercase();
-        let words = prose.split(|character: char| !character.is_alphanumeric());
+        // Of sources whole names and all words of comments and texts.
+        let text = if is_document { prose(line) } else { (*line).to_owned() }.to_lowercase();
+        let words = text.split(|character: char| !character.is_alphanumeric() && (is_document || character != '_'));
         for (word, instead) in words.filter_map(|word| FORBIDDEN_WORDS.iter().find(|(forbidden, _)| *forbidden == word)) {
             errors.push(at(file, index, &format!("'{word}' is not a term of {GLOSSARY}: say {instead}")));
         }
@@ -223,11 +231,13 @@ mod tests {
     }
 
     #[test]
-    fn forbidden_words_are_errors_in_the_prose_of_documents_only() {
+    fn forbidden_words_are_errors_in_sources_and_in_the_prose_of_documents() {
         for (word, _) in FORBIDDEN_WORDS {
             let line = format!("The {word}, again\n");
             assert_eq!(check(&file("docs/a.md", &line)).len(), 1, "{line}");
             assert_eq!(check(&file("README.md", &line.to_uppercase())).len(), 1, "{line}");
+            assert_eq!(check(&file("a.rs", &format!("let {word} = 1; // the {word}\n"))).len(), 2, "{word}");
+            assert_eq!(check(&file("a.py", &format!("as_{word}()\n"))), [""; 0], "a name that has it is not it: {word}");
             for path in ["CONTRIBUTING.md", "docs/a.svg", GLOSSARY] {
                 assert_eq!(check(&file(path, &line)), [""; 0], "{path}: {line}");
             }

@@ -143,11 +143,11 @@ impl Bench {
 
     fn shares_to_json(&self, fault: &InjectedFault) -> serde_json::Value {
         json!({
-            "lie": fault.name,
+            "fault": fault.name,
             "of_alone": share(&self.results, fault, ALONE, IOPS),
-            "of_twin": share(&self.results, fault, BASELINE, IOPS),
+            "of_baseline": share(&self.results, fault, BASELINE, IOPS),
             "of_alone_own_cpu": share(&self.results, fault, ALONE, IOPS_OF_OWN),
-            "of_twin_own_cpu": share(&self.results, fault, BASELINE, IOPS_OF_OWN),
+            "of_baseline_own_cpu": share(&self.results, fault, BASELINE, IOPS_OF_OWN),
         })
     }
 }

@@ -102,7 +102,7 @@ pub(super) fn look_at_configuration(file: &Path) -> Vec<Finding> {
     findings
 }
 
-/// A user who can write the file decides what is served to whom.
+/// A user who can write the file decides what is served to which users.
 fn safe_file(file: &Path) -> Finding {
     let mode = file.metadata().map_or(0, |found| found.mode() & 0o777);
     let advice = "every user may change what is served: chmod o-w";

@@ -110,7 +110,7 @@ impl VirtqueueServer {
         self.stop_ring(done, |ring| ring.ending = true);
     }
 
-    /// Tell the guest to go back to the virtqueue: requests taken from now on are not executed. `done` is notified when those
+    /// Send the guest back to the virtqueue: requests taken from now on are not executed. `done` is notified when those
     /// taken before are finished.
     pub fn leave(&mut self, done: Sender<()>) {
         self.stop_ring(done, |ring| ring.server.announce_detach());
