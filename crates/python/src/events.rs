@@ -194,8 +194,8 @@ impl EventQueue {
             None if name == "read" => View::of_new_bytes(py, length).map(|(view, bytes)| (Some(view), Some(bytes)))?,
             None => (None, None),
         };
-        if view.as_ref().is_some_and(|view| length == 0 || view.length_bytes() as u64 != length) {
-            return Err(PyValueError::new_err("the length is not that of the buffer, or 0"));
+        if view.as_ref().is_some_and(|view| length == 0 || length > view.length_bytes() as u64) {
+            return Err(PyValueError::new_err("more data than the buffer has, or none"));
         }
         let direct = view.as_ref().and_then(|view| self.disk.find(view));
         let (disk_offset, length_bytes, failed) = (offset, length, OnceLock::new());
