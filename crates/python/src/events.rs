@@ -1,42 +1,50 @@
 //! A queue for event loops: nothing here waits. `python/fipsee/aio.py` is the event loop's side.
 
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::{Arc, Mutex, OnceLock, TryLockError};
 
-use fipsee_block::client::transfer::BOUNCE_PIECE_BYTES;
-use fipsee_block::client::{Bytes, Completion, DiskError, Error};
-use fipsee_block::wire::{FLAG_FUA, FLAG_UNMAP, Operation, SECTOR_BYTES, SECTOR_SHIFT, Segment, Status};
-use fipsee_ring::ring::Full;
+use fipsee_block::client::transfer::{BOUNCE_PIECE_BYTES, Piece, Pieces, Plan, TransferMemory};
+use fipsee_block::client::{Buffer, Completion, DiskError, Error};
+use fipsee_block::wire::{FLAG_FUA, FLAG_UNMAP, Operation, SECTOR_BYTES, Status};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
 
 use crate::attached::{DiskConnection, Lane};
 use crate::error::{Failure, closed, exception};
 use crate::memory::{Registered, View};
 
-/// The segment of a request without data.
-const NO_SEGMENT: Segment = Segment { offset_sectors: 0, length_sectors: 0, region: 0 };
-
-/// What to do with the data on completion.
-enum Delivery {
-    Nothing,
-    /// This many bytes, as a bytes object.
-    Bytes(u64),
-    /// This many bytes from the bounce memory into the view, at this place.
-    Copy {
-        start_bytes: u64,
-        length_bytes: u64,
-    },
+/// What is awaited, and what it must keep alive. Each of its pieces in flight holds it: it has ended when the last one lets go.
+struct Transfer {
+    future: Py<PyAny>,
+    /// What the future gets.
+    value: Option<Py<PyAny>>,
+    view: Option<View>,
+    /// Where the daemon finds the data, if it does not go through the bounce memory.
+    direct: Option<(Arc<Registered>, u64)>,
+    operation: Operation,
+    flags: u16,
+    disk_offset: u64,
+    length_bytes: u64,
+    failed: OnceLock<Status>,
 }
 
-/// A request and the objects that it must keep.
-struct Entry {
-    future: Py<PyAny>,
-    view: Option<View>,
-    /// Where the data is, if not in the slot of the bounce memory.
-    _direct: Option<Arc<Registered>>,
-    delivery: Delivery,
+impl Transfer {
+    fn plan<'a>(&'a self, bounce: &'a Buffer) -> Plan<'a> {
+        let place = match (&self.direct, &self.view) {
+            (Some((registered, offset_bytes)), _) => registered.place(*offset_bytes),
+            (None, Some(view)) => TransferMemory::Bounce(view.bytes(), bounce),
+            (None, None) => TransferMemory::None,
+        };
+        let Self { operation, flags, length_bytes, .. } = *self;
+        let disk_offsets = std::slice::from_ref(&self.disk_offset);
+        Plan { operation, flags, disk_offsets, length_bytes, keep_going: false, place }
+    }
+
+    /// Is there no use in beginning more of it: it failed, or was cancelled?
+    fn is_given_up(&self, py: Python<'_>) -> bool {
+        let is_done = || self.future.call_method0(py, "done").and_then(|done| done.is_truthy(py));
+        self.failed.get().is_some() || is_done().unwrap_or(true)
+    }
 }
 
 struct State {
@@ -44,8 +52,10 @@ struct State {
     /// One piece per request.
     bounce: Arc<Registered>,
     /// By token.
-    entries: Vec<Option<Entry>>,
+    in_flight: Vec<Option<(Arc<Transfer>, Piece)>>,
     free: Vec<usize>,
+    /// The transfer of which more is to be staged.
+    begun: Option<(Arc<Transfer>, Pieces)>,
 }
 
 /// A queue in an event loop. Not for users.
@@ -70,7 +80,8 @@ impl EventQueue {
                 return Err(failure.into());
             }
         };
-        let state = State { lane, bounce, entries: (0..depth).map(|_| None).collect(), free: (0..depth).rev().collect() };
+        let in_flight = (0..depth).map(|_| None).collect();
+        let state = State { lane, bounce, in_flight, free: (0..depth).rev().collect(), begun: None };
         Ok(Self { disk: Arc::clone(disk), state: Mutex::new(Some(state)) })
     }
 
@@ -91,78 +102,47 @@ impl EventQueue {
 }
 
 impl State {
-    fn stage(
-        &mut self,
-        request: &Request,
-        view: Option<View>,
-        direct: Option<(Arc<Registered>, u64)>,
-        future: Py<PyAny>,
-    ) -> Result<(), Full> {
-        if self.lane.queue.free() == 0 {
-            return Err(Full);
+    fn begin(&mut self, transfer: Transfer) -> Result<(), Failure> {
+        let (pieces, _) = self.lane.transfers.pieces(&transfer.plan(&self.bounce.whole), self.in_flight.len());
+        self.begun = Some((Arc::new(transfer), pieces));
+        self.go_on()
+    }
+
+    /// Stage as much of the transfer that was begun as there is room for.
+    fn go_on(&mut self) -> Result<(), Failure> {
+        let Self { lane, bounce, in_flight, free, begun } = self;
+        while let Some((transfer, pieces)) = begun.as_mut()
+            && lane.queue.free() > 0
+            && let Some(slot) = free.pop()
+        {
+            if let Some(piece) = pieces.next(std::slice::from_ref(&transfer.disk_offset)) {
+                let (plan, token) = (transfer.plan(&bounce.whole), slot as u64);
+                plan.stage(&mut lane.queue, &piece, token * BOUNCE_PIECE_BYTES, token).map_err(Error::from)?;
+                in_flight[slot] = Some((Arc::clone(transfer), piece));
+            }
+            if pieces.is_over() {
+                *begun = None;
+            }
         }
-        let slot = self.free.pop().ok_or(Full)?;
-        let (token, length_bytes) = (slot as u64, request.length_bytes);
-        let slot_bytes = token * BOUNCE_PIECE_BYTES;
-        let segment = match &direct {
-            Some((registered, offset_bytes)) => registered.whole.segment(offset_bytes + request.start_bytes, length_bytes),
-            None if request.has_data() => self.bounce.whole.segment(slot_bytes, length_bytes),
-            None => NO_SEGMENT,
-        };
-        if let (Operation::Write, Some(view), None) = (request.operation, &view, &direct) {
-            self.bounce.whole.copy(false, slot_bytes, view.bytes(), request.start_bytes, length_bytes);
-        }
-        let delivery = match (request.operation, &view, &direct) {
-            (Operation::Read, None, _) => Delivery::Bytes(length_bytes),
-            (Operation::Read, Some(_), None) => Delivery::Copy { start_bytes: request.start_bytes, length_bytes },
-            _ => Delivery::Nothing,
-        };
-        let range = (request.offset_bytes >> SECTOR_SHIFT, length_bytes >> SECTOR_SHIFT);
-        self.lane.queue.request(request.operation, request.flags, range, segment, token)?;
-        let direct = direct.map(|(registered, _)| registered);
-        self.entries[slot] = Some(Entry { future, view, _direct: direct, delivery });
         Ok(())
     }
 
-    /// Deliver the data of a request, before its slot is used again.
-    fn finish(&mut self, py: Python<'_>, completion: Completion) -> Option<(Entry, Status, Option<Py<PyAny>>)> {
+    /// Deliver what a request brought, before its slot is used again; the transfer if that was the last of it.
+    fn finish(&mut self, completion: Completion) -> Option<Transfer> {
         let slot = usize::try_from(completion.token).ok()?;
-        let entry = self.entries.get_mut(slot)?.take()?;
+        let (transfer, piece) = self.in_flight.get_mut(slot)?.take()?;
         self.free.push(slot);
-        let slot_bytes = completion.token * BOUNCE_PIECE_BYTES;
-        let value = match (&entry.delivery, &entry.view, completion.status) {
-            (Delivery::Bytes(length_bytes), _, Status::Ok) => {
-                let length = usize::try_from(*length_bytes).unwrap_or(usize::MAX);
-                let copied = PyBytes::new_with(py, length, |bytes| {
-                    self.bounce.whole.copy(true, slot_bytes, Bytes::of_slice(bytes), 0, *length_bytes);
-                    Ok(())
-                });
-                // Without memory for it the future gets None, which is not bytes.
-                copied.ok().map(|bytes| bytes.into_any().unbind())
-            }
-            (Delivery::Copy { start_bytes, length_bytes }, Some(view), Status::Ok) => {
-                self.bounce.whole.copy(true, slot_bytes, view.bytes(), *start_bytes, *length_bytes);
-                None
-            }
-            _ => None,
-        };
-        Some((entry, completion.status, value))
+        match completion.status {
+            Status::Ok => transfer.plan(&self.bounce.whole).deliver(&piece, completion.token * BOUNCE_PIECE_BYTES),
+            status => drop(transfer.failed.set(status)), // The first failure is the one that is reported.
+        }
+        Arc::into_inner(transfer)
     }
-}
 
-/// The arguments of `stage`, checked.
-struct Request {
-    operation: Operation,
-    flags: u16,
-    offset_bytes: u64,
-    /// Where in the view its data begins.
-    start_bytes: u64,
-    length_bytes: u64,
-}
-
-impl Request {
-    const fn has_data(&self) -> bool {
-        matches!(self.operation, Operation::Read | Operation::Write)
+    /// Stage no more of the transfer that was begun if there is no use in it; the transfer if nothing of it is in flight.
+    fn give_up(&mut self, py: Python<'_>) -> Option<Transfer> {
+        let (transfer, _) = self.begun.take_if(|(transfer, _)| transfer.is_given_up(py))?;
+        Arc::into_inner(transfer)
     }
 }
 
@@ -180,14 +160,6 @@ fn operation_of(name: &str, flag: bool) -> PyResult<(Operation, u16)> {
 
 #[pymethods]
 impl EventQueue {
-    /// Longest data of one request, in bytes.
-    #[getter]
-    fn piece_bytes(&self) -> u64 {
-        let (block, longest) = (u64::from(self.disk.info.block_bytes), u64::from(self.disk.info.max_transfer_bytes));
-        let longest = BOUNCE_PIECE_BYTES.min(longest);
-        longest - longest % block
-    }
-
     /// The descriptor to watch.
     fn fileno(&self) -> PyResult<i32> {
         self.with(|state| Ok(state.lane.queue.as_fd().as_raw_fd()))
@@ -195,35 +167,41 @@ impl EventQueue {
 
     /// Requests without an answer.
     fn outstanding(&self) -> PyResult<usize> {
-        self.with(|state| Ok(state.entries.len() - state.free.len()))
+        self.with(|state| Ok(state.in_flight.len() - state.free.len()))
     }
 
-    /// Stage a request that completes `future`, with `length` bytes of `buffer` from `start` on for readinto and write.
-    /// False when the queue is full.
-    #[expect(clippy::too_many_arguments, reason = "a request has so many fields")]
+    /// Begin a transfer that completes `future`, with `buffer` for readinto and write. False when the queue is full.
+    #[expect(clippy::too_many_arguments, reason = "a transfer has so many fields")]
     fn stage(
         &self,
-        future: Bound<'_, PyAny>,
+        py: Python<'_>,
+        future: Py<PyAny>,
         operation: &str,
         offset: u64,
         buffer: Option<Bound<'_, PyAny>>,
-        start: u64,
         length: u64,
         flag: bool,
     ) -> PyResult<bool> {
         let (name, (operation, flags)) = (operation, operation_of(operation, flag)?);
-        let view = buffer.map(|buffer| View::of(&buffer, name == "readinto")).transpose()?;
-        let most = view.as_ref().map_or(u64::MAX, |view| view.length_bytes() as u64);
-        let request = Request { operation, flags, offset_bytes: offset, start_bytes: start, length_bytes: length };
-        if request.has_data() && (length > self.piece_bytes() || start.checked_add(length).is_none_or(|end| end > most)) {
-            return Err(PyValueError::new_err("more data than the buffer, or one request, has"));
-        }
         if !(offset | length).is_multiple_of(SECTOR_BYTES) {
             return Err(exception(&Error::Service(DiskError::Request(Status::Misaligned))));
         }
+        if !self.with(|state| Ok(state.begun.is_none() && !state.free.is_empty() && state.lane.queue.free() > 0))? {
+            return Ok(false);
+        }
+        let (view, value) = match buffer {
+            Some(buffer) => (Some(View::of(&buffer, name == "readinto")?), None),
+            None if name == "read" => View::of_new_bytes(py, length).map(|(view, bytes)| (Some(view), Some(bytes)))?,
+            None => (None, None),
+        };
+        if view.as_ref().is_some_and(|view| length == 0 || length > view.length_bytes() as u64) {
+            return Err(PyValueError::new_err("more data than the buffer has, or none"));
+        }
         let direct = view.as_ref().and_then(|view| self.disk.find(view));
-        let future = future.unbind();
-        self.with(|state| Ok(state.stage(&request, view, direct, future).is_ok()))
+        let (disk_offset, length_bytes, failed) = (offset, length, OnceLock::new());
+        let transfer = Transfer { future, value, view, direct, operation, flags, disk_offset, length_bytes, failed };
+        self.with(|state| state.begin(transfer))?;
+        Ok(true)
     }
 
     /// Publish what is staged.
@@ -241,7 +219,7 @@ impl EventQueue {
 
     /// Clear the descriptor and take completions: a list of future, exception or None, result or None.
     fn reap(&self, py: Python<'_>) -> PyResult<Vec<Done>> {
-        let finished = self.with(|state| {
+        let ended = self.with(|state| {
             if state.lane.is_faulty {
                 return Err(Error::Disconnected.into());
             }
@@ -250,17 +228,17 @@ impl EventQueue {
             state.lane.is_faulty |= matches!(reaped, Err(Error::Fault(_)));
             reaped?;
             while state.lane.queue.next_event().is_some() {} // The new size is in the disk's description.
-            Ok(done.into_iter().filter_map(|completion| state.finish(py, completion)).collect::<Vec<_>>())
+            let mut ended: Vec<Transfer> = done.into_iter().filter_map(|completion| state.finish(completion)).collect();
+            ended.extend(state.give_up(py));
+            state.go_on()?;
+            Ok(ended)
         })?;
-        // The state is free again: the code below may run Python's code.
-        finished
-            .into_iter()
-            .map(|(entry, status, value)| {
-                let error = (status != Status::Ok)
-                    .then(|| exception(&Error::Service(DiskError::Request(status))).into_value(py).into_any());
-                Ok((entry.future, error, value))
-            })
-            .collect()
+        // The state is free again: what follows may run Python's code.
+        let outcome = |transfer: Transfer| {
+            let error = |status: &Status| exception(&Error::Service(DiskError::Request(*status))).into_value(py).into_any();
+            (transfer.future, transfer.failed.get().map(error), transfer.value)
+        };
+        Ok(ended.into_iter().map(outcome).collect())
     }
 
     /// Give the queue back to its disk; futures of requests in flight are never completed.
@@ -269,9 +247,9 @@ impl EventQueue {
             return Ok(());
         }
         let state = self.with(|_| Ok(())).ok().and_then(|()| self.state.try_lock().ok()?.take());
-        if let Some(State { lane, bounce, entries, .. }) = state {
+        if let Some(State { lane, bounce, in_flight, begun, .. }) = state {
             self.disk.give_lane(lane);
-            drop((bounce, entries));
+            drop((bounce, in_flight, begun));
         }
         Ok(())
     }

@@ -12,6 +12,7 @@ use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 use crate::attached::DiskConnection;
 
@@ -78,6 +79,12 @@ impl View {
         Ok(Self { buffer })
     }
 
+    /// Of a new bytes object, which may be filled until the caller gives it to others.
+    pub(crate) fn of_new_bytes(py: Python<'_>, length_bytes: u64) -> PyResult<(Self, Py<PyAny>)> {
+        let object = PyBytes::new_with(py, usize::try_from(length_bytes)?, |_| Ok(()))?.into_any();
+        Ok((Self::of(&object, false)?, object.unbind()))
+    }
+
     pub(crate) fn length_bytes(&self) -> usize {
         self.buffer.len_bytes()
     }
@@ -87,7 +94,8 @@ impl View {
     }
 
     pub(crate) fn bytes(&self) -> Bytes<'_> {
-        // SAFETY: they cannot be freed while the view exists; they are read into only if `View::of` was asked for that.
+        // SAFETY: they cannot go away while the view lives; they are read into only if `View::of` was asked for that, or if nothing
+        // else has them yet.
         unsafe { Bytes::from_raw(self.buffer.buf_ptr().cast(), self.length_bytes() as u64) }
     }
 }

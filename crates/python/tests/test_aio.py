@@ -67,6 +67,36 @@ def test_everything_that_a_disk_does_can_be_awaited(daemon, name):
     run(main())
 
 
+def test_long_transfers_share_a_short_queue(daemon):
+    async def main() -> None:
+        async with await fipsee.aopen("b", socket=daemon.socket, depth=2) as disk:
+            length = (3 << 20) + 512
+            written = [random.Random(i).randbytes(length) for i in range(3)]
+            await asyncio.gather(
+                *(disk.write(i * length, data) for i, data in enumerate(written)),
+                *(disk.write_zeroes(start << 20, 24 << 20) for start in (16, 40)),
+                *(disk.read(60 << 20, 512) for _ in range(20)),
+            )
+            assert await asyncio.gather(*(disk.read(i * length, length) for i in range(3))) == written
+            assert await disk.read(16 << 20, 48 << 20) == bytes(48 << 20)
+            # What fails ends with its last request in flight.
+            with pytest.raises(fipsee.Error) as failed:
+                await disk.write(disk.size - (1 << 20), b"f" * (4 << 20))
+            assert failed.value.errno == errno.ENXIO
+            assert await disk.read(disk.size - (1 << 20), 1 << 20) == b"f" * (1 << 20)
+            # Of what is cancelled, no more is begun.
+            task = asyncio.create_task(disk.write(0, bytes(disk.size)))
+            while disk._queue.outstanding() < 2:
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await disk.read(disk.size - 4096, 4096) == b"f" * 4096
+            assert await disk.read(0, 4096) == bytes(4096)
+
+    run(main())
+
+
 def test_wrong_requests_fail_alone(daemon):
     async def main() -> None:
         async with await fipsee.aopen("a", socket=daemon.socket) as disk:

@@ -47,35 +47,91 @@ pub struct Plan<'a> {
     pub place: TransferMemory<'a>,
 }
 
-impl Plan<'_> {
-    /// The request at `at_bytes` of all the ranges: its range, its offset on the disk, its length.
-    fn request(&self, at_bytes: u64, piece_bytes: u64) -> (usize, u64, u64) {
-        let range_bytes = self.length_bytes.max(1);
-        // Most plans have one range; a division takes longer than the rest.
-        let (index, start_bytes) =
-            if at_bytes < range_bytes { (0, at_bytes) } else { (at_bytes / range_bytes, at_bytes % range_bytes) };
-        let index = usize::try_from(index).unwrap_or(usize::MAX);
-        (index, self.disk_offsets[index].saturating_add(start_bytes), piece_bytes.min(range_bytes - start_bytes))
+/// What one request of a plan moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Number of its range.
+    pub index: usize,
+    /// Where it begins in the memory of all the ranges.
+    pub start_bytes: u64,
+    /// Where it begins on the disk.
+    pub offset_bytes: u64,
+    /// How long it is.
+    pub length_bytes: u64,
+}
+
+/// Ranges of the same length, cut into pieces in order.
+#[derive(Debug)]
+pub struct Pieces {
+    range_bytes: u64,
+    piece_bytes: u64,
+    /// Where the next piece begins, in all the ranges.
+    next_bytes: u64,
+    end_bytes: u64,
+}
+
+impl Pieces {
+    /// Of `range_count` ranges of `range_bytes`, in pieces of at most `piece_bytes`.
+    #[must_use]
+    pub const fn new(range_count: usize, range_bytes: u64, piece_bytes: u64) -> Self {
+        Self { range_bytes, piece_bytes, next_bytes: 0, end_bytes: range_bytes.saturating_mul(range_count as u64) }
     }
 
+    /// Has every piece been handed out?
+    #[must_use]
     #[inline]
-    fn stage(&self, queue: &mut Queue, at_bytes: u64, range: (u64, u64), slot_bytes: u64, token: u64) -> Result<(), Full> {
-        let (offset_bytes, length_bytes) = range;
+    pub const fn is_over(&self) -> bool {
+        self.next_bytes >= self.end_bytes
+    }
+
+    /// The next piece of the ranges that begin at `disk_offsets`.
+    #[inline]
+    pub fn next(&mut self, disk_offsets: &[u64]) -> Option<Piece> {
+        if self.is_over() {
+            return None;
+        }
+        let (start_bytes, range_bytes) = (self.next_bytes, self.range_bytes);
+        // Most plans have one range; a division takes longer than the rest.
+        let (index, within_bytes) =
+            if start_bytes < range_bytes { (0, start_bytes) } else { (start_bytes / range_bytes, start_bytes % range_bytes) };
+        let index = usize::try_from(index).unwrap_or(usize::MAX);
+        let length_bytes = self.piece_bytes.min(range_bytes - within_bytes);
+        self.next_bytes += length_bytes;
+        Some(Piece { index, start_bytes, offset_bytes: disk_offsets[index].saturating_add(within_bytes), length_bytes })
+    }
+}
+
+impl Plan<'_> {
+    /// Stage the request for `piece`, whose place in the bounce memory begins at `slot_bytes`.
+    ///
+    /// # Errors
+    /// The queue is full.
+    #[inline]
+    pub fn stage(&self, queue: &mut Queue, piece: &Piece, slot_bytes: u64, token: u64) -> Result<(), Full> {
+        let Piece { start_bytes, offset_bytes, length_bytes, .. } = *piece;
         let segment = match self.place {
             TransferMemory::None => Segment { offset_sectors: 0, length_sectors: 0, region: 0 },
             TransferMemory::Direct(region, base_bytes) => Segment {
-                offset_sectors: u32::try_from((base_bytes + at_bytes) >> SECTOR_SHIFT).unwrap_or(u32::MAX),
+                offset_sectors: u32::try_from((base_bytes + start_bytes) >> SECTOR_SHIFT).unwrap_or(u32::MAX),
                 length_sectors: u16::try_from(length_bytes >> SECTOR_SHIFT).unwrap_or(u16::MAX),
                 region,
             },
             TransferMemory::Bounce(bytes, bounce) => {
                 if self.operation == Operation::Write {
-                    bounce.copy(false, slot_bytes, bytes, at_bytes, length_bytes);
+                    bounce.copy(false, slot_bytes, bytes, start_bytes, length_bytes);
                 }
                 bounce.segment(slot_bytes, length_bytes)
             }
         };
         queue.request(self.operation, self.flags, (offset_bytes >> SECTOR_SHIFT, length_bytes >> SECTOR_SHIFT), segment, token)
+    }
+
+    /// The request for `piece` succeeded: bring what it read to where it belongs.
+    #[inline]
+    pub fn deliver(&self, piece: &Piece, slot_bytes: u64) {
+        if let (Operation::Read, TransferMemory::Bounce(bytes, bounce)) = (self.operation, self.place) {
+            bounce.copy(true, slot_bytes, bytes, piece.start_bytes, piece.length_bytes);
+        }
     }
 }
 
@@ -86,9 +142,9 @@ pub struct Transfers {
     max_data_bytes: u64,
     max_range_bytes: u64,
     period: Option<Duration>,
-    /// By token: the request's offset in all the ranges.
-    in_flight: Vec<u64>,
-    /// Free tokens.
+    /// By token.
+    in_flight: Vec<Piece>,
+    /// Tokens to use again.
     free: Vec<usize>,
 }
 
@@ -106,15 +162,19 @@ impl Transfers {
         Self { max_data_bytes, max_range_bytes, period, in_flight: Vec::new(), free: Vec::new() }
     }
 
-    /// Longest piece of one request, and the most in flight.
-    fn pieces(&self, plan: &Plan<'_>, depth: usize) -> (u64, usize) {
+    /// The pieces of `plan`, and how many may be in flight.
+    #[must_use]
+    #[inline]
+    pub fn pieces(&self, plan: &Plan<'_>, depth: usize) -> (Pieces, usize) {
         let (most_bytes, bounce_bytes) = match plan.place {
             TransferMemory::None => (self.max_range_bytes, u64::MAX),
             TransferMemory::Direct(..) => (self.max_data_bytes, u64::MAX),
             TransferMemory::Bounce(_, bounce) => (self.max_data_bytes.min(BOUNCE_PIECE_BYTES), bounce.length_bytes()),
         };
-        let piece_bytes = most_bytes.min(bounce_bytes).min(plan.length_bytes.max(1));
-        (piece_bytes, usize::try_from(bounce_bytes / piece_bytes).unwrap_or(usize::MAX).min(depth))
+        let range_bytes = plan.length_bytes.max(1); // A flush has no length, and is one request.
+        let piece_bytes = most_bytes.min(bounce_bytes).min(range_bytes);
+        let slots = usize::try_from(bounce_bytes / piece_bytes).unwrap_or(usize::MAX).min(depth);
+        (Pieces::new(plan.disk_offsets.len(), range_bytes, piece_bytes), slots)
     }
 
     /// Execute `plan`; returns the failures: number of the range, and status. Each wait, of at most the period, ends in `settle`,
@@ -134,44 +194,37 @@ impl Transfers {
         if plan.length_bytes == 0 && !matches!(plan.place, TransferMemory::None) {
             return Ok(failures);
         }
-        let (piece_bytes, slots) = self.pieces(plan, queue.depth());
-        let (mut at_bytes, end_bytes) = (0, plan.length_bytes.max(1).saturating_mul(plan.disk_offsets.len() as u64));
+        let (mut pieces, slots) = self.pieces(plan, queue.depth());
+        let piece_bytes = pieces.piece_bytes;
         let Self { in_flight, free, .. } = self;
         in_flight.clear();
         free.clear();
-        let goes_on = |at_bytes, failures: &[_]| at_bytes < end_bytes && (plan.keep_going || failures.is_empty());
+        let goes_on = |pieces: &Pieces, failures: &[_]| !pieces.is_over() && (plan.keep_going || failures.is_empty());
         loop {
-            // The acknowledgement of an event may hold the only tag of the queue: then nothing is in flight, but not all is done.
-            while goes_on(at_bytes, &failures) && queue.free() > 0 && (in_flight.len() < slots || !free.is_empty()) {
-                let (index, offset_bytes, length_bytes) = plan.request(at_bytes, piece_bytes);
-                if (offset_bytes | plan.length_bytes).is_multiple_of(SECTOR_BYTES) {
-                    let slot = free.pop().unwrap_or(in_flight.len());
-                    if slot == in_flight.len() {
-                        in_flight.push(at_bytes);
-                    }
-                    in_flight[slot] = at_bytes;
-                    let range = (offset_bytes, length_bytes);
-                    let staged = plan.stage(queue, at_bytes, range, slot as u64 * piece_bytes, slot as u64);
-                    staged.map_err(Error::from)?;
-                } else {
-                    failures.push((index, Status::Misaligned));
+            // The acknowledgement of an event may hold the only place of the queue: nothing is in flight then, but not all is done.
+            while goes_on(&pieces, &failures) && queue.free() > 0 && (in_flight.len() < slots || !free.is_empty()) {
+                let Some(piece) = pieces.next(plan.disk_offsets) else { break };
+                if !(piece.offset_bytes | plan.length_bytes).is_multiple_of(SECTOR_BYTES) {
+                    failures.push((piece.index, Status::Misaligned));
+                    continue;
                 }
-                at_bytes += length_bytes;
+                let slot = free.pop().unwrap_or(in_flight.len());
+                if slot == in_flight.len() {
+                    in_flight.push(piece);
+                }
+                in_flight[slot] = piece;
+                plan.stage(queue, &piece, slot as u64 * piece_bytes, slot as u64).map_err(Error::from)?;
             }
-            if !goes_on(at_bytes, &failures) && free.len() == in_flight.len() {
+            if !goes_on(&pieces, &failures) && free.len() == in_flight.len() {
                 return Ok(failures);
             }
             let deadline_ticks = self.period.map(|period| clock::ticks().saturating_add(clock::duration_to_ticks(period)));
             let waited = queue.wait_until(deadline_ticks, &mut |completion| {
                 let slot = usize::try_from(completion.token).unwrap_or(usize::MAX);
-                let Some(at_bytes) = in_flight.get(slot).copied() else { return };
-                let (index, _, length_bytes) = plan.request(at_bytes, piece_bytes);
-                match (completion.status, plan.place) {
-                    (Status::Ok, TransferMemory::Bounce(bytes, bounce)) if plan.operation == Operation::Read => {
-                        bounce.copy(true, slot as u64 * piece_bytes, bytes, at_bytes, length_bytes);
-                    }
-                    (Status::Ok, _) => {}
-                    (status, _) => failures.push((index, status)),
+                let Some(piece) = in_flight.get(slot) else { return };
+                match completion.status {
+                    Status::Ok => plan.deliver(piece, slot as u64 * piece_bytes),
+                    status => failures.push((piece.index, status)),
                 }
                 free.push(slot);
             });

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use fipsee_block::client::transfer::{Piece, Pieces};
 use fipsee_block::wire::{CAPABILITY_WRITE, CAPABILITY_WRITE_ZEROES, SECTOR_BYTES};
 
 use super::file::FileSink;
@@ -126,21 +127,18 @@ impl DiskSink {
     }
 
     fn write_pending_zeroes(&mut self) -> Result<(), Error> {
-        let (mut offset_bytes, length_bytes) = std::mem::take(&mut self.pending_zeroes);
-        let mut left_bytes = length_bytes.next_multiple_of(self.block_bytes);
-        while left_bytes > 0 {
+        let (start_bytes, length_bytes) = std::mem::take(&mut self.pending_zeroes);
+        let (work, most_bytes) = match self.zero_range_bytes {
+            0 => (Work::Write, self.session.request_bytes() as u64),
+            range_bytes => (Work::Zero, range_bytes),
+        };
+        let mut pieces = Pieces::new(1, length_bytes.next_multiple_of(self.block_bytes), most_bytes);
+        while let Some(Piece { offset_bytes, length_bytes, .. }) = pieces.next(&[start_bytes]) {
             let lane = self.session.idle_lane()?;
-            let (work, most_bytes) = match self.zero_range_bytes {
-                0 => (Work::Write, self.session.request_bytes() as u64),
-                range_bytes => (Work::Zero, range_bytes),
-            };
-            let part_bytes = left_bytes.min(most_bytes);
             if work == Work::Write {
-                self.session.buffer(lane).fill(0, &vec![0; usize::try_from(part_bytes).unwrap_or(0)]);
+                self.session.buffer(lane).fill(0, &vec![0; usize::try_from(length_bytes).unwrap_or(0)]);
             }
-            self.session.start(lane, work, offset_bytes, part_bytes)?;
-            offset_bytes += part_bytes;
-            left_bytes -= part_bytes;
+            self.session.start(lane, work, offset_bytes, length_bytes)?;
         }
         Ok(())
     }

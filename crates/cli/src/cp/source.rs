@@ -2,6 +2,8 @@
 
 use std::io::Read;
 
+use fipsee_block::client::transfer::Pieces;
+
 use super::Manner;
 use super::file::FileSource;
 use super::place::Endpoint;
@@ -82,9 +84,9 @@ impl Source {
 /// Reads a disk from its start, as many requests ahead as there are lanes.
 pub(super) struct DiskSource {
     session: Session,
-    /// The next offset to request.
-    ahead_bytes: u64,
-    /// The next offset to return.
+    /// What is asked for next.
+    ahead: Pieces,
+    /// What the caller gets next.
     taken_bytes: u64,
     end_bytes: u64,
     lane: usize,
@@ -93,7 +95,8 @@ pub(super) struct DiskSource {
 impl DiskSource {
     /// Read `end_bytes`, a multiple of the block size.
     pub(super) fn new(session: Session, end_bytes: u64) -> Result<Self, Error> {
-        let mut source = Self { session, ahead_bytes: 0, taken_bytes: 0, end_bytes, lane: 0 };
+        let ahead = Pieces::new(1, end_bytes, session.request_bytes() as u64);
+        let mut source = Self { session, ahead, taken_bytes: 0, end_bytes, lane: 0 };
         for lane in 0..source.session.lane_count() {
             source.ask(lane)?;
         }
@@ -101,12 +104,7 @@ impl DiskSource {
     }
 
     fn ask(&mut self, lane: usize) -> Result<(), Error> {
-        let length_bytes = (self.end_bytes - self.ahead_bytes).min(self.session.request_bytes() as u64);
-        if length_bytes > 0 {
-            self.session.start(lane, Work::Read, self.ahead_bytes, length_bytes)?;
-            self.ahead_bytes += length_bytes;
-        }
-        Ok(())
+        self.ahead.next(&[0]).map_or(Ok(()), |piece| self.session.start(lane, Work::Read, piece.offset_bytes, piece.length_bytes))
     }
 
     /// The next piece, always data.

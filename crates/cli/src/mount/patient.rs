@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 
+use fipsee_block::client::transfer::{Piece, Pieces};
 use fipsee_block::wire::{CAPABILITY_FLUSH, CAPABILITY_FUA, CAPABILITY_WRITE_ZEROES};
 use fuser::{Errno, ReplyData, ReplyEmpty, ReplyWrite};
 
@@ -68,15 +69,16 @@ impl Patient {
         whole_blocks(bytes, self.facts.block_bytes())
     }
 
-    fn piece_bytes(&self) -> u64 {
-        MAX_DATA_BYTES.min(self.facts.max_transfer_bytes())
+    /// Whole blocks in pieces that one request moves.
+    fn data_pieces(&self, blocks: &Range<u64>) -> Pieces {
+        Pieces::new(1, blocks.end - blocks.start, MAX_DATA_BYTES.min(self.facts.max_transfer_bytes()))
     }
 
     fn read(&self, bytes: Range<u64>) -> Result<Vec<u8>, Errno> {
         let blocks = self.blocks(&bytes);
-        let mut data = Vec::new();
-        for piece in pieces(blocks.clone(), self.piece_bytes()) {
-            data.append(&mut self.one(Work::Read { offset_bytes: piece.start, length_bytes: piece.end - piece.start })?);
+        let (mut data, mut pieces) = (Vec::new(), self.data_pieces(&blocks));
+        while let Some(Piece { offset_bytes, length_bytes, .. }) = pieces.next(&[blocks.start]) {
+            data.append(&mut self.one(Work::Read { offset_bytes, length_bytes })?);
         }
         let index = |offset_bytes| usize::try_from(offset_bytes - blocks.start).unwrap_or(usize::MAX);
         data.get(index(bytes.start)..index(bytes.end)).map(<[u8]>::to_vec).ok_or(Errno::EIO)
@@ -97,11 +99,11 @@ impl Patient {
             whole.append(&mut self.read(bytes.end..blocks.end)?);
         }
         let by_flag = durably && self.facts.can(CAPABILITY_FUA);
-        let mut rest = whole.as_slice();
-        for piece in pieces(blocks, self.piece_bytes()) {
-            let (now, later) = rest.split_at(usize::try_from(piece.end - piece.start).unwrap_or(usize::MAX).min(rest.len()));
+        let (mut rest, mut pieces) = (whole.as_slice(), self.data_pieces(&blocks));
+        while let Some(Piece { offset_bytes, length_bytes, .. }) = pieces.next(&[blocks.start]) {
+            let (data, later) = rest.split_at(usize::try_from(length_bytes).unwrap_or(usize::MAX).min(rest.len()));
             rest = later;
-            self.one(Work::Write { offset_bytes: piece.start, data: now, durably: by_flag })?;
+            self.one(Work::Write { offset_bytes, data, durably: by_flag })?;
         }
         if durably && !by_flag { self.flush() } else { Ok(()) }
     }
@@ -119,8 +121,9 @@ impl Patient {
             return self.write_zeroes(bytes); // Within one block.
         }
         self.write_zeroes(&(bytes.start..first))?;
-        for piece in pieces(first..last, max_range_bytes) {
-            self.one(Work::Zero { offset_bytes: piece.start, length_bytes: piece.end - piece.start, unmap })?;
+        let mut pieces = Pieces::new(1, last - first, max_range_bytes);
+        while let Some(Piece { offset_bytes, length_bytes, .. }) = pieces.next(&[first]) {
+            self.one(Work::Zero { offset_bytes, length_bytes, unmap })?;
         }
         self.write_zeroes(&(last..bytes.end))
     }
@@ -140,24 +143,9 @@ pub(super) const fn whole_blocks(bytes: &Range<u64>, block_bytes: u64) -> Range<
     bytes.start / block_bytes * block_bytes..bytes.end.next_multiple_of(block_bytes)
 }
 
-fn pieces(bytes: Range<u64>, piece_bytes: u64) -> impl Iterator<Item = Range<u64>> {
-    let mut next = bytes.start;
-    std::iter::from_fn(move || {
-        let start = next;
-        next = start.saturating_add(piece_bytes).min(bytes.end);
-        (start < next).then_some(start..next)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn pieces_cover_a_range_once() {
-        assert_eq!(pieces(512..512, 1024).count(), 0);
-        assert_eq!(pieces(512..3000, 1024).collect::<Vec<_>>(), [512..1536, 1536..2560, 2560..3000]);
-    }
 
     #[test]
     fn blocks_that_are_touched_are_whole() {

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from ._fipsee import Claim, Data, Wait
 
+_WITH_DATA = ("read", "readinto", "write")
 _NEVER = 1 << 62
 _LOOKS_BEFORE_SLEEP = {"adaptive": 8, "sleep": 0}
 """Rounds of the event loop without a completion before the queue asks to be woken: a wake-up costs more than a few. The other
@@ -47,7 +48,6 @@ class _Request(NamedTuple):
     operation: str
     offset: int
     buffer: Optional[Data]
-    start: int
     length: int
     flag: bool
 
@@ -63,7 +63,6 @@ class AsyncDisk:
         self._disk = disk
         self._loop = loop
         self._queue: EventQueue = disk._event_queue()
-        self._piece_bytes = self._queue.piece_bytes
         self._backlog: Deque[_Request] = deque()
         self._in_flight: set[asyncio.Future[Any]] = set()
         self._looks_before_sleep = looks_before_sleep
@@ -117,12 +116,8 @@ class AsyncDisk:
 
     async def read(self, offset: int, length: int) -> bytes:
         """Read `length` bytes at `offset`."""
-        if 0 < length <= self._piece_bytes:
-            data: bytes = await self._begin("read", offset, None, 0, length, False)
-            return data
-        buffer = bytearray(length)
-        await self._transfer("readinto", offset, buffer, False)
-        return bytes(buffer)
+        data: bytes = await self._begin("read", offset, None, length, False)
+        return data
 
     async def readinto(self, offset: int, buffer: Data) -> int:
         """Fill `buffer` with data from `offset`; returns how many bytes. Without a copy if it is memory of `alloc`."""
@@ -133,16 +128,16 @@ class AsyncDisk:
         return await self._transfer("write", offset, buffer, fua)
 
     async def flush(self) -> None:
-        """Make every completed write durable."""
-        await self._begin("flush", 0, None, 0, 0, False)
+        """Make every write that was done before durable."""
+        await self._begin("flush", 0, None, 0, False)
 
     async def discard(self, offset: int, length: int) -> None:
-        """Discard a range: its contents are no longer needed."""
-        await self._begin("discard", offset, None, 0, length, False)
+        """Tell the disk that a range's content is no longer needed."""
+        await self._begin("discard", offset, None, length, False)
 
     async def write_zeroes(self, offset: int, length: int, unmap: bool = False) -> None:
         """Make a range read as zeroes; `unmap`: its blocks may be deallocated."""
-        await self._begin("write_zeroes", offset, None, 0, length, unmap)
+        await self._begin("write_zeroes", offset, None, length, unmap)
 
     async def close(self) -> None:
         """Wait until every request is answered, and release the disk. Memory and its arrays stay valid."""
@@ -167,33 +162,22 @@ class AsyncDisk:
         await self.close()
 
     async def _transfer(self, operation: str, offset: int, buffer: Data, flag: bool) -> int:
-        length, piece = memoryview(cast(Any, buffer)).nbytes, self._piece_bytes
-        if length <= piece:
-            await self._begin(operation, offset, buffer, 0, length, flag)
-            return length
-        begin = self._begin
-        pieces = [
-            begin(operation, offset + start, buffer, start, min(piece, length - start), flag)
-            for start in range(0, length, piece)
-        ]
-        # All of them end before the first failure is raised: the buffer is the caller's again.
-        for outcome in await asyncio.gather(*pieces, return_exceptions=True):
-            if isinstance(outcome, BaseException):
-                raise outcome
+        length = memoryview(cast(Any, buffer)).nbytes
+        await self._begin(operation, offset, buffer, length, flag)
         return length
 
     def _begin(
-        self, operation: str, offset: int, buffer: Optional[Data], start: int, length: int, flag: bool
+        self, operation: str, offset: int, buffer: Optional[Data], length: int, flag: bool
     ) -> asyncio.Future[Any]:
         if self._is_closing:
             raise ValueError("the disk is closed; open it again")
         if self._lost is not None:
             raise _copy(self._lost)
         future = self._loop.create_future()
-        if buffer is not None and length == 0:
-            future.set_result(None)
+        if length == 0 and operation in _WITH_DATA:
+            future.set_result(b"")
         else:
-            self._backlog.append(_Request(future, operation, offset, buffer, start, length, flag))
+            self._backlog.append(_Request(future, operation, offset, buffer, length, flag))
             self._schedule()
         return future
 
