@@ -128,11 +128,11 @@ class AsyncDisk:
         return await self._transfer("write", offset, buffer, fua)
 
     async def flush(self) -> None:
-        """Make every write that was done before durable."""
+        """Make every completed write durable."""
         await self._begin("flush", 0, None, 0, False)
 
     async def discard(self, offset: int, length: int) -> None:
-        """Tell the disk that a range's content is no longer needed."""
+        """Discard a range: its contents are no longer needed."""
         await self._begin("discard", offset, None, length, False)
 
     async def write_zeroes(self, offset: int, length: int, unmap: bool = False) -> None:
