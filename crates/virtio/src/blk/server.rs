@@ -427,6 +427,13 @@ impl Queue<Engine> for GuestDiskQueue {
         self.queue.begin_deferred(&*self.disk, engine)
     }
 
+    fn moved(&mut self, id: u32) {
+        let info = self.disk.info();
+        self.queue.id = id;
+        self.queue.set_info(&info);
+        self.queue.ring.iter_mut().for_each(|ring| ring.server.moved(id | Ticket::PART, &info));
+    }
+
     fn saved_state(&mut self, own: bool) -> Option<Box<dyn Any + Send>> {
         if own {
             self.flush();
