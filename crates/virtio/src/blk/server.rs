@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fipsee_block::disk::{AnyDisk, Engine, Ticket};
+use fipsee_block::disk::{AnyDisk, Disk, Engine, Ticket};
 use fipsee_block::request::RequestLimits;
 use fipsee_block::server::QueueState;
 use fipsee_block::stats::{QueueCounters, Tally};
