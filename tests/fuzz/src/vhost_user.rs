@@ -92,7 +92,8 @@ impl<'a> Conversation<'a> {
     fn message(&mut self, bytes: &mut &[u8]) -> Result<(), ()> {
         let [choice] = take(bytes);
         let raw = take::<HEADER_BYTES>(bytes);
-        let [code, flags, length_bytes] = [0, 4, 8].map(|at| u32::from_le_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]));
+        let [code, flags, length_bytes] =
+            [0, 4, 8].map(|at| u32::from_le_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]));
         let (header, length) = Header::parse(raw);
         let Some(length) = length else { return Err(()) };
         assert!(length <= MAX_BODY_BYTES && u32::try_from(length) == Ok(length_bytes), "a body of {length} bytes");
