@@ -106,7 +106,7 @@ impl<'a> Play<'a> {
                 match other {
                     PACKET => self.packet(client, choice >> 6, bytes),
                     MESSAGE => self.message(client, step >> 3, bytes),
-                    HANG_UP => _ = self.sessions.hung_up(client),
+                    HANG_UP => self.sessions.hung_up(client),
                     _ => self.other(client, step >> 3, choice >> 4),
                 }
             }

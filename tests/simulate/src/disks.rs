@@ -307,7 +307,7 @@ impl World<'_> {
                 return sizes.into_iter().any(|size| size != before);
             }
             Fault::Drained => {
-                let has_effect = daemon.transport.sessions.len() > 0;
+                let has_effect = daemon.transport.sessions.iter().next().is_some();
                 daemon.transport.sessions.drain();
                 self.clients.iter_mut().for_each(|client| client.may_be_drained = true);
                 daemon.transport.carry_out(&mut self.links);

@@ -387,7 +387,6 @@ impl World<'_> {
         }
     }
 
-    /// Does it do anything?
     fn begin(&mut self, fault: Fault) -> bool {
         match fault {
             Fault::WorkerSlow(steps) => self.worker_slow_until = self.course.steps + steps,
