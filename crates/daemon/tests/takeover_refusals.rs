@@ -6,10 +6,11 @@ mod takeover_common;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use common::{CorrectClient, Daemon, Scratch, TIMEOUT, assert_says, eventually, is_root, refused_in, skip};
+use takeover_common::between::forward;
 use takeover_common::{FakeNew, Load};
 
 const DISKS: [&str; 4] = ["--disk", "m=memory:16M", "--disk", "f=file:{dir}/disk,size=16M"];
@@ -105,6 +106,38 @@ fn another_version_is_refused() {
     CorrectClient::new(&daemon, "m").check();
 }
 
+/// What a new daemon says when the running one answers so at its admin socket, with a line.
+fn refusal_of_answer(answer: &'static [u8]) -> String {
+    let dir = Scratch::new();
+    let admin = UnixListener::bind(fipsee_daemon::admin::admin_path(&dir.path("s"))).expect("a free path");
+    let old = std::thread::spawn(move || {
+        let (stream, _) = admin.accept().expect("the new daemon comes");
+        let mut request = String::new();
+        BufReader::new(&stream).read_line(&mut request).expect("it asks");
+        let (ours, line) = UnixStream::pair().expect("descriptors");
+        forward(&stream.try_clone().expect("a descriptor").into(), answer, &[line.into()]);
+        // The line is open until the new daemon has ended: what ends it is the answer.
+        let _ = BufReader::new(&stream).read_line(&mut String::new());
+        drop(ours);
+        request
+    });
+    let text = refused_in(&dir, &[], &["--takeover", "--disk", "m=memory:1M"]);
+    assert_says(&old.join().expect("it has answered"), &["\"request\":\"takeover\"", "\"version\":6"]);
+    text
+}
+
+#[test]
+fn an_old_daemon_of_another_version_is_named_by_the_new_one() {
+    for (answer, version) in [(&b"{\"takeover\":5}\n"[..], "version 5"), (b"{\"takeover\":7}\n", "version 7")] {
+        let text = refusal_of_answer(answer);
+        assert_says(&text, &[version, "takes over by version 6", "stop it and start this one without --takeover"]);
+    }
+    // So says a daemon of version 5 that is asked for version 6.
+    let text =
+        refusal_of_answer(b"{\"error\":\"it hands over by version 5, and 6 is asked for; stop it and start the other\"}\n");
+    assert_says(&text, &["the running daemon refuses: it hands over by version 5", "stop it and start the other"]);
+}
+
 #[test]
 fn only_root_and_the_daemons_user_may_ask() {
     if !is_root() {
@@ -121,7 +154,7 @@ fn only_root_and_the_daemons_user_may_ask() {
         // For this thread alone: the kernel takes its credentials when it connects.
         rustix::thread::set_thread_res_uid(user, user, user).expect("root may");
         let mut stream = UnixStream::connect(&admin).expect("it listens");
-        stream.write_all(b"{\"request\":\"takeover\",\"version\":5,\"wait_ms\":1}\n").expect("it reads");
+        stream.write_all(b"{\"request\":\"takeover\",\"version\":6,\"wait_ms\":1}\n").expect("it reads");
         let mut answer = String::new();
         BufReader::new(stream).read_line(&mut answer).expect("it answers");
         answer

@@ -247,3 +247,83 @@ impl<E: Engine> PollSet<E> {
         work
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::any::Any;
+    use std::ptr::NonNull;
+    use std::thread;
+
+    use fipsee_ring::mapped::MappedRing;
+    use fipsee_ring::ring::{Cursor, RingMemory};
+
+    use super::*;
+
+    const SLOTS: u32 = 4;
+
+    /// A cache line of ordinary memory, so that Miri checks every access.
+    #[derive(Debug, Default)]
+    #[repr(align(64))]
+    struct Line([AtomicU32; 16]);
+
+    /// Slots, and two lines of cold words.
+    fn ring() -> (MappedRing, MappedRing) {
+        let lines: Arc<Vec<Line>> = Arc::new((0..SLOTS + 2).map(|_| Line::default()).collect());
+        let at = |line: usize| NonNull::from(&lines[line].0).cast();
+        let (slots, cold) = (NonNull::from(&lines[..]).cast(), at(SLOTS as usize));
+        // SAFETY: both addresses lie in the vector, which has as many lines as the ring and its cold words; it does not change, `lines` keeps
+        // it, and it consists of atomics.
+        let open = || unsafe { MappedRing::over(Arc::<Vec<Line>>::clone(&lines), slots, SLOTS, cold) }.expect("it is aligned");
+        (open(), open())
+    }
+
+    /// A queue whose only message may be in the first slot.
+    struct OneMessage(Option<MappedRing>);
+
+    impl Queue<()> for OneMessage {
+        fn visit(&mut self, (): &mut (), _alone: bool) -> u32 {
+            0
+        }
+
+        fn next_stamp(&self) -> Option<NextStamp> {
+            Some(self.0.as_ref()?.next_stamp(Cursor::at_start(0)))
+        }
+
+        fn moved(&mut self, _id: u32) {}
+
+        fn saved_state(&mut self, _own: bool) -> Option<Box<dyn Any + Send>> {
+            None
+        }
+    }
+
+    #[test]
+    fn idle_queue_is_polled_in_memory_that_stays_until_it_is_active_or_gone() {
+        let mut queues = PollSet::default();
+        let rings = [(); 3].map(|()| ring());
+        let clients = rings.into_iter().zip(0..).map(|((ours, theirs), index)| {
+            queues.add(Slot::new(Box::new(OneMessage(Some(ours))), QueueName { client: 1, index }));
+            theirs
+        });
+        let [first, second, third] = clients.collect::<Vec<_>>().try_into().expect("three");
+        for _ in 0..=EMPTY_VISITS_BEFORE_IDLE {
+            assert_eq!(queues.visit_active(&mut ()), 0);
+        }
+        assert_eq!((queues.active.len(), queues.sample_idle()), (0, 0));
+        // Each lets go of its ring: only the poll set keeps that mapped now.
+        for (_, slot) in queues.iter_mut() {
+            (&mut *slot.queue as &mut dyn Any).downcast_mut::<OneMessage>().expect("one of ours").0 = None;
+        }
+        drop(third);
+        assert_eq!(queues.sample_idle(), 0);
+        let writer = thread::spawn(move || first.stamp(0).store(1, Ordering::Release));
+        while queues.sample_idle() == 0 {
+            thread::yield_now();
+        }
+        writer.join().expect("it stores");
+        assert_eq!(queues.active, [0]);
+        drop((queues.remove(1), second));
+        assert_eq!(queues.sample_idle(), 0, "what was removed is not looked at");
+        queues.activate(2);
+        assert_eq!(queues.sample_idle(), 0);
+    }
+}

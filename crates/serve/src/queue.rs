@@ -98,9 +98,9 @@ pub trait Queue<E: Engine>: Any + Send {
         false
     }
 
-    /// Another worker serves it from now on, which knows it by this number. Nothing of it is in flight.
-    /// The default is for queues that their service never moves.
-    fn moved(&mut self, _id: u32) {}
+    /// Another worker serves it from now on, which knows it by this number. Nothing of it is in flight. Any queue may be moved, so that there is
+    /// no default: what is begun later under the old number would be reported to another queue.
+    fn moved(&mut self, id: u32);
 
     /// All that another server must know to continue; `None` while requests are in flight. `own`: not to be taken for another
     /// process's, which must not be touched.

@@ -20,8 +20,8 @@ use rustix::event::{Timespec, epoll};
 use crate::poll_set::{Closing, PollSet, Slot};
 use crate::{Added, Change, Command, Engine, Make, NotAdded, Queue, QueueName, Quiesce, Removed, When, Which};
 
-/// Most completions of asynchronous work that are looked at before the first of them are answered, so that the clients' next
-/// requests are under way: what a disk finishes at once may be a queue's worth.
+/// Most completions of asynchronous work that are looked at before the first of them are answered, so that the clients' next requests
+/// are under way: what ends at once may be a queue's worth.
 const MOST_REPORTED: usize = 14;
 
 const TOKEN_MAILBOX: u64 = u64::MAX;

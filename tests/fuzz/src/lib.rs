@@ -14,8 +14,10 @@ mod region;
 mod request;
 mod serve;
 mod service;
+mod sessions;
 mod text;
 mod upgrade_request;
+mod vhost_user;
 mod virtqueue;
 
 /// A parser: its name, and what must hold of it for any bytes.
@@ -39,6 +41,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "virtqueue", one: virtqueue::one, seeds: virtqueue::seeds },
     Target { name: "upgrade_request", one: upgrade_request::one, seeds: upgrade_request::seeds },
     Target { name: "service", one: service::one, seeds: service::seeds },
+    Target { name: "sessions", one: sessions::one, seeds: sessions::seeds },
+    Target { name: "vhost_user", one: vhost_user::one, seeds: vhost_user::seeds },
     Target { name: "admin", one: text::one_admin, seeds: text::admin_seeds },
     Target { name: "config", one: text::one_config, seeds: text::config_seeds },
     Target { name: "spec", one: text::one_spec, seeds: text::spec_seeds },

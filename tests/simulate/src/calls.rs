@@ -140,7 +140,10 @@ impl World<'_> {
             return false;
         }
         if let Some(planned) = self.course.due(&self.context, self.ledger.answered()) {
-            self.begin(planned);
+            let has_effect = self.begin(planned);
+            if self.course.begun(&self.context, has_effect) {
+                self.begin(Planned { fault: Fault::Killed, ..planned });
+            }
         }
         let mut candidates = std::mem::take(&mut self.candidates);
         candidates.clear();
@@ -217,14 +220,23 @@ impl World<'_> {
         false
     }
 
-    fn begin(&mut self, Planned { fault, victim, .. }: Planned<Fault>) {
+    /// Does it do anything?
+    fn begin(&mut self, Planned { fault, victim, .. }: Planned<Fault>) -> bool {
         let next_link = self.links.len();
         let index = victim % self.clients.len();
         let client = &mut self.clients[index];
         let link = &mut self.links[client.link];
+        let has_effect = match fault {
+            Fault::ClientGone => client.stage != Stage::Ended,
+            Fault::PacketDamaged(_) => self.server.transport.looks_at(link),
+            Fault::NoCall => client.stage != Stage::Ended && !self.ledger.is_used_up(),
+            Fault::WorkerGone | Fault::Drained => !self.server.is_stopping(),
+            Fault::CallsSlow(steps) => self.server.call_steps != steps,
+            Fault::WorkerSlow(_) | Fault::Silent | Fault::Killed => true,
+        };
         match fault {
             Fault::ClientGone => {
-                if client.stage != Stage::Ended {
+                if has_effect {
                     client.die(&mut self.ledger, link, next_link, self.course.now_us);
                     self.links.push(Link::default());
                 }
@@ -250,6 +262,7 @@ impl World<'_> {
         }
         self.server.stir();
         self.clients.iter_mut().for_each(CallClient::stir);
+        has_effect
     }
 
     fn restart(&mut self) {

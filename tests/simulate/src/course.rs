@@ -26,7 +26,7 @@ pub struct Outcome {
     pub trace: Vec<String>,
     /// The scheduler's choices, if they were to be kept.
     pub choices: Vec<u8>,
-    /// The faults that came to pass.
+    /// The faults that took effect.
     pub faults: u32,
 }
 
@@ -42,6 +42,8 @@ pub(crate) struct Course<'a, K: Kind> {
     /// Steps so far.
     pub steps: u32,
     next_fault: usize,
+    /// Faults that took effect: one that is due may find nothing to break.
+    effective: u32,
     /// The step at which the next fault had as many answers as it waits for.
     answered_at: Option<u32>,
 }
@@ -59,6 +61,7 @@ impl<'a, K: Kind> Course<'a, K> {
             now_us: 0,
             steps: 0,
             next_fault: 0,
+            effective: 0,
             answered_at: None,
         }
     }
@@ -126,10 +129,21 @@ impl<'a, K: Kind> Course<'a, K> {
         Some(planned)
     }
 
+    /// The fault that was due has done something, or nothing. `true`: nothing has gone wrong so far, and the daemon is to be killed
+    /// instead, which always does something.
+    pub(crate) fn begun(&mut self, context: &Context, has_effect: bool) -> bool {
+        let is_needed = !has_effect && self.effective == 0;
+        self.effective += u32::from(has_effect || is_needed);
+        if !has_effect {
+            context.say(|| format!("it has no effect{}", if is_needed { ": the daemon is killed instead" } else { "" }));
+        }
+        is_needed
+    }
+
     /// How it ended.
     #[must_use]
     pub(crate) fn outcome(self, context: &Context, (made, requests): (u32, u32)) -> Outcome {
-        let (steps, faults) = (self.steps, u32::try_from(self.next_fault).unwrap_or(0));
+        let (steps, faults) = (self.steps, self.effective);
         let (failure, trace, choices) = (context.verdict(), context.take_trace(), self.choices.unwrap_or_default());
         Outcome { failure, steps, made, requests, trace, choices, faults }
     }

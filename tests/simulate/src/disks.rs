@@ -89,7 +89,10 @@ impl World<'_> {
         if !self.is_probing
             && let Some(planned) = self.course.due(&self.context, self.pool.answered)
         {
-            self.begin(planned);
+            let has_effect = self.begin(planned);
+            if self.course.begun(&self.context, has_effect) {
+                self.begin(Planned { fault: Fault::Killed, ..planned });
+            }
             self.stir_clients();
             self.stir_daemon();
         }
@@ -260,29 +263,35 @@ impl World<'_> {
         self.second_clients.push(SecondClient::new(visit, self.links.len() - 1));
     }
 
-    fn begin(&mut self, Planned { fault, victim, .. }: Planned<Fault>) {
+    /// Does it do anything?
+    fn begin(&mut self, Planned { fault, victim, .. }: Planned<Fault>) -> bool {
         let (next_link, now_us) = (self.links.len(), self.course.now_us);
         if let (Fault::ClientGone, Some(adder), 0) = (fault, &mut self.adder, victim % 3) {
-            if adder.stage != adder::Stage::Ended {
+            let lives = adder.stage != adder::Stage::Ended;
+            if lives {
                 adder.die(&mut self.links[adder.link], next_link, now_us);
                 self.links.push(Link::default());
             }
-            return;
+            return lives;
         }
-        let is_moving = self.is_moving();
+        let (is_moving, is_taken_over) = (self.is_moving(), self.taking.is_some());
+        let Some(daemon) = &mut self.daemon else { return false };
         let index = victim % self.clients.len();
         let client = &mut self.clients[index];
         let link = &mut self.links[client.link];
         match fault {
             Fault::ClientGone => {
-                if client.stage != Stage::Ended {
-                    client.die(&self.context, link, next_link, now_us);
-                    self.links.push(Link::default());
+                if client.stage == Stage::Ended {
+                    return false;
                 }
+                client.die(&self.context, link, next_link, now_us);
+                self.links.push(Link::default());
             }
             Fault::PacketDamaged(damaged) => {
+                let has_effect = daemon.transport.looks_at(link);
                 client.may_be_refused = true;
                 damaged.send(link);
+                return has_effect;
             }
             Fault::WorkerSlow(steps) => self.worker_slow_until = self.course.steps + steps,
             Fault::DiskSlow(steps) => self.disk_slow_until = self.course.steps + steps,
@@ -291,27 +300,34 @@ impl World<'_> {
                 self.context.disk().errors_left += count;
             }
             // The thread that would carry it out is busy with the takeover.
-            Fault::Replaced(_) | Fault::Resized(_) if self.taking.is_some() => {}
-            Fault::Resized(sizes) => sizes.into_iter().for_each(|size| self.resize(size)),
+            Fault::Replaced(_) | Fault::Resized(_) if is_taken_over => return false,
+            Fault::Resized(sizes) => {
+                let before = self.context.disk().size();
+                sizes.into_iter().for_each(|size| self.resize(size));
+                return sizes.into_iter().any(|size| size != before);
+            }
             Fault::Drained => {
-                let Some(daemon) = &mut self.daemon else { return };
+                let has_effect = daemon.transport.sessions.iter().next().is_some();
                 daemon.transport.sessions.drain();
                 self.clients.iter_mut().for_each(|client| client.may_be_drained = true);
                 daemon.transport.carry_out(&mut self.links);
+                return has_effect;
             }
             // In the product it begins when the move has ended.
-            Fault::Replaced(_) if is_moving => {}
-            Fault::Replaced(waits) => self.taking = self.daemon.as_ref().map(|daemon| takeover::ask(daemon, waits)),
+            Fault::Replaced(_) if is_moving => return false,
+            Fault::Replaced(waits) => self.taking = Some(takeover::ask(daemon, waits)),
             Fault::Killed => self.restart(false),
             Fault::PowerCut => self.restart(true),
             Fault::SecondClient(visit) => self.visit(visit),
-            Fault::Unregister => client.unregister(link),
+            Fault::Unregister => return client.unregister(link),
             Fault::Moved(index) => {
-                let (Some(daemon), Some(client)) = (&mut self.daemon, link.session) else { return };
+                let Some(client) = link.session else { return false };
                 daemon.move_queue(client, index);
                 daemon.transport.carry_out(&mut self.links);
+                return !is_moving && self.is_moving();
             }
         }
+        true
     }
 
     fn is_moving(&self) -> bool {

@@ -44,7 +44,13 @@ pub fn play(seed: u64, variant: Option<Variant>, keeps: bool) -> Outcome {
 }
 
 impl Entry {
-    /// The conversation of two daemons, of which there is nothing to shrink.
+    /// Is it a part of a lifetime, which has no requests, and whose fault may come too late?
+    #[must_use]
+    pub fn is_part(&self) -> bool {
+        self.name == Self::TAKEOVER.name
+    }
+
+    /// The conversation of two daemons, of at most two faults: its seed replays it, and there is nothing to shrink.
     const TAKEOVER: Self = Self {
         name: "takeover",
         play: |seed, variant, keeps| conversation::play(seed, variant, keeps),

@@ -13,7 +13,7 @@ use fipsee_ring::handshake::AttachedChannel;
 use fipsee_ring::pace::FirstLook;
 use fipsee_ring::region::{Access, Region};
 use fipsee_ring::seqpacket::Seqpacket;
-use fipsee_serve::session::{Action, Credentials, Done, Host, Sessions, State};
+use fipsee_serve::session::{Action, Credentials, Done, Host, Session, Sessions, State};
 use fipsee_serve::{Command, Engine};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
@@ -234,6 +234,15 @@ impl<E: Engine, H: Host<E>> Transport<E, H> {
         if !is_ignored && !links[link].down.iter().skip(sent).any(is_refusal) {
             self.context.violated(|| format!("a damaged packet of client {id} is not refused"));
         }
+    }
+
+    /// Is a packet that comes on this connection now looked at? Not when it is closed, nor when the client is to detach.
+    pub(crate) fn looks_at(&self, link: &Link) -> bool {
+        let is_detaching = |(_, session): (u64, &Session<E>)| matches!(session.state, State::Detaching(_));
+        let session = self.sessions.iter().find(|(client, _)| link.session == Some(*client));
+        let is_closed = link.up.iter().any(|up| matches!(up, Up::Gone));
+        let is_coming = link.up.iter().any(|up| matches!(up, Up::Connect(_)));
+        !is_closed && session.map_or(is_coming, |session| !is_detaching(session))
     }
 
     /// Has anything been acknowledged that was not taken?

@@ -10,8 +10,10 @@ fn nothing_is_violated_and_each_lifetime_has_its_requests_and_a_fault() {
     for seed in 0..400 {
         let outcome = play(seed, None, false);
         assert_eq!(outcome.failure, None, "seed {seed}; `cargo xtask simulate --seed {seed}` shows it");
-        // Of a takeover the fault may come too late.
-        assert!(outcome.faults > 0 || of_seed(seed).name == "takeover", "seed {seed} had no fault");
+        if !of_seed(seed).is_part() {
+            assert!(outcome.made >= 100, "seed {seed} made {} requests", outcome.made);
+            assert!(outcome.faults > 0, "seed {seed} had no fault that did anything");
+        }
     }
 }
 

@@ -25,7 +25,10 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["crates/ring", "crates/block", "crates/virtio", "crates/daemon", "crates/cli", "tests/guest", "tests/hostile"],
     ),
     // Rust and C understand the same bytes.
-    ("tests/fuzz", &["crates/ring", "crates/block", "crates/call", "crates/virtio", "crates/daemon", "tests/interop"]),
+    (
+        "tests/fuzz",
+        &["crates/ring", "crates/serve", "crates/block", "crates/call", "crates/virtio", "crates/daemon", "tests/interop"],
+    ),
     ("fuzz", &["tests/fuzz"]),
     ("tests/oracle", &["crates/ring", "crates/block", "crates/virtio", "crates/daemon", "tests/guest"]),
     // Its oracle has the oracle's model.

@@ -44,17 +44,22 @@ const FORBIDDEN_CALLS: [(&str, &str); 3] = [
     ("dbg!", "remove it; use the log"),
 ];
 
-/// What must not be in the code below a folder, in any case, and why.
-const FORBIDDEN_WORDS: [(&str, &[&str], &str); 2] = [
+/// What must not stand in the code below a folder, in any case, and why.
+const FORBIDDEN_WORDS: [(&str, &[&str], &str); 3] = [
     (
         "crates/ring/src/",
         &["sector", "disk", "export_", "sole_writer", "service_block", "service_calls"],
         "ring knows no service: what a service adds is in its crate, and in the channel::Profile it gives",
     ),
     (
+        "crates/serve/src/",
+        &["sector", "disk", "hypervisor", "guest", "virtqueue", "vhost", "export_", "service_block", "service_calls"],
+        "the runtime knows no service and no transport but its own: what a service needs, it declares or does itself",
+    ),
+    (
         "crates/virtio/src/core/",
-        &["fipsee_block", "crate::blk", "super::blk", "virtio_blk", "sector"],
-        "what every virtio device is built on knows none of them: have the device give it, or do it",
+        &["fipsee_block", "fipsee_serve", "crate::blk", "super::blk", "virtio_blk", "sector"],
+        "what every virtio device is built on knows none of them, and no runtime: have the device give it, or do it",
     ),
 ];
 
@@ -180,6 +185,8 @@ mod tests {
             assert_eq!(errors("crates/block/src/a.rs", code), [""; 0]);
         }
         assert_eq!(errors("crates/ring/src/a.rs", "// of a disk\nconst WHAT: &str = \"sectors\";\n"), [""; 0]);
+        assert_eq!(errors("crates/serve/src/a.rs", "fn f(disk: u32) {}").len(), 1);
+        assert_eq!(errors("crates/virtio/src/core/a.rs", "use fipsee_serve::Queue;").len(), 1);
     }
 
     #[test]

@@ -213,6 +213,10 @@ impl Queue<Turns> for CallQueue {
         Some(self.doorbell.as_fd())
     }
 
+    fn moved(&mut self, id: u32) {
+        self.channel.iter_mut().for_each(|channel| channel.id = id);
+    }
+
     /// Calls stay with their process.
     fn saved_state(&mut self, _own: bool) -> Option<Box<dyn Any + Send>> {
         None

@@ -185,6 +185,9 @@ fn ask(path: &Path, wait_ms: u64) -> Result<Line, Failure> {
     match (serde_json::from_slice::<First>(&answer), lines.pop()) {
         (Ok(First { error: Some(text), .. }), _) => Err(Failure::Refused(format!("the running daemon refuses: {text}"))),
         (Ok(First { takeover: Some(VERSION), .. }), Some(line)) => Ok(Line(Seqpacket::from_fd(line))),
+        (Ok(First { takeover: Some(version), .. }), _) if version != VERSION => Err(Failure::Refused(format!(
+            "the running daemon hands over by version {version} and this one takes over by version {VERSION}; stop it and start this one without --takeover"
+        ))),
         _ => Err(Failure::Refused(
             "the running daemon's answer is not understood; stop it and start this one without --takeover".to_owned(),
         )),

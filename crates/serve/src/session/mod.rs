@@ -27,7 +27,7 @@ pub use self::service::{
 pub use self::state::{Held, Registered, Session, State};
 use crate::{Command, Engine, Which};
 
-/// How soon a client that waits for others to be gone is checked again: the end of a virtual machine's request is not reported.
+/// How soon a client that waits for others to be gone is looked at again: not every end of a request is reported.
 const PENDING_ATTACH_TICK: Duration = Duration::from_millis(5);
 /// How soon silent clients are checked again. Coarse: one costs nothing but its place.
 const SILENT_TICK: Duration = Duration::from_millis(250);

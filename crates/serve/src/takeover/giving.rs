@@ -12,11 +12,11 @@ pub enum GivingStep {
     Share(Duration),
     /// Report what is received, or what keeps it from that, before the time is over.
     Receive,
-    /// Stop receiving from hypervisors.
+    /// Have every conversation rest in which clients change what they have.
     Hold,
     /// Have the workers quiesce.
     Quiesce,
-    /// Send what clients and virtual machines hold, and `End`. It and the answer have this long, from now on.
+    /// Send what all clients hold, and `End`. It and the answer have so long, from now on.
     Give(Duration),
     /// Shut the line down for reading, so that nothing is sent to it any more; report a packet that was received before, or that
     /// there is none.

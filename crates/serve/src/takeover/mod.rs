@@ -40,7 +40,7 @@ impl LineError {
     }
 }
 
-/// What the giving daemon sends, in this order: greeting, what is shared, `Prepare`; clients and virtual machines, each followed
+/// What the giving daemon sends, in this order: greeting, what is shared, `Prepare`; clients of every transport, each followed
 /// by its parts; `End`. A refusal may come at any place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Given {
@@ -50,8 +50,7 @@ pub enum Given {
     Shared,
     /// That was all of it.
     Prepare,
-    /// A client or a virtual machine, and how many parts of two kinds follow: memory first, then queues or what a service says of
-    /// them.
+    /// A client, and how many parts of two kinds follow: memory first, then queues or what a service says of them.
     Holder {
         /// Its number.
         client: u64,

@@ -29,7 +29,7 @@ enum Stage {
     Sharing,
     Preparing,
     Clients,
-    /// What is still to follow the last client or virtual machine.
+    /// What is still to follow the last client.
     Parts(u64, [usize; 2]),
     Adopting,
     /// The answer could not be sent: the line is closed. Has the other one said why? With everything here, it may serve no more.
@@ -45,10 +45,10 @@ pub struct Taking {
 }
 
 impl Taking {
-    /// The old daemon has given the line; it waits this long each for requests in flight and for hypervisors.
+    /// The old daemon has given the line; it waits for requests in flight, and for conversations to rest, so long each.
     #[must_use]
     pub fn begin(timeout: Duration) -> (Self, TakingStep) {
-        // The other one's timeouts, with hypervisors and then with requests in flight, end before this one.
+        // The other one's timeouts, for conversations and then for requests in flight, end before this one.
         let clients_timeout = 2 * (timeout + TAKE_TIMEOUT);
         (Self { stage: Stage::Greeting, clients_timeout }, TakingStep::Receive(TAKE_TIMEOUT))
     }
@@ -116,7 +116,7 @@ impl Taking {
     const fn what(&self) -> &'static str {
         match self.stage {
             Stage::Greeting => "greeting",
-            Stage::Sharing => "handing over disks and sockets",
+            Stage::Sharing => "handing over what is shared",
             Stage::Clients => "handing over clients",
             Stage::Parts(..) => "handing over queues and memory",
             _ => "taking over",

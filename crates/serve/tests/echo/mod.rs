@@ -58,6 +58,9 @@ impl Queue<()> for Echo {
         has_deferred
     }
 
+    /// It begins no work under its number.
+    fn moved(&mut self, _id: u32) {}
+
     fn saved_state(&mut self, _own: bool) -> Option<Box<dyn Any + Send>> {
         self.kept.is_empty().then(|| Box::new((self.queue.requests.cursor(), self.queue.completions.cursor())) as _)
     }

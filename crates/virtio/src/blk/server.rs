@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fipsee_block::disk::{AnyDisk, Engine, Ticket};
+use fipsee_block::disk::{AnyDisk, Disk, Engine, Ticket};
 use fipsee_block::request::RequestLimits;
 use fipsee_block::server::QueueState;
 use fipsee_block::stats::{QueueCounters, Tally};
@@ -425,6 +425,13 @@ impl Queue<Engine> for GuestDiskQueue {
 
     fn begin_deferred(&mut self, engine: &mut Engine) -> bool {
         self.queue.begin_deferred(&*self.disk, engine)
+    }
+
+    fn moved(&mut self, id: u32) {
+        let info = self.disk.info();
+        self.queue.id = id;
+        self.queue.set_info(&info);
+        self.queue.ring.iter_mut().for_each(|ring| ring.server.moved(id | Ticket::PART, &info));
     }
 
     fn saved_state(&mut self, own: bool) -> Option<Box<dyn Any + Send>> {

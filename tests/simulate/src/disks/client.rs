@@ -292,11 +292,13 @@ impl Client {
     }
 
     /// Take the memory back, whatever is in flight: the daemon must wait for that.
-    pub(crate) fn unregister(&mut self, link: &mut Link) {
-        if self.stage == Stage::Running && self.is_registered {
+    pub(crate) fn unregister(&mut self, link: &mut Link) -> bool {
+        let has_some = self.stage == Stage::Running && self.is_registered;
+        if has_some {
             (self.is_registered, self.has_unregistered) = (false, true);
             link.send(&Control::Unregister { region: MEMORY });
         }
+        has_some
     }
 
     /// The channel is there.

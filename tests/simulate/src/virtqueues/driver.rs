@@ -299,8 +299,8 @@ impl Driver {
     }
 
     /// Make a chain available that no correct driver makes.
-    pub(super) fn misbehave(&mut self, rng: &mut Rng, context: &Context) {
-        let Some(head) = self.free.pop() else { return };
+    pub(super) fn misbehave(&mut self, rng: &mut Rng, context: &Context) -> bool {
+        let Some(head) = self.free.pop() else { return false };
         let (at, own) = (u64::from(head) * 16, self.base + SLOTS);
         let choice = rng.below(6);
         context.say(|| format!("driver {}: misbehaves in way {choice}", self.index));
@@ -321,6 +321,7 @@ impl Driver {
         self.make_available(if choice == 5 { self.size } else { head });
         self.has_misbehaved = true;
         self.publish(context);
+        true
     }
 
     /// What a device with unordered stores would show: the index before its elements from `from` on, which are returned.

@@ -379,12 +379,15 @@ impl World<'_> {
         let waits =
             |fault| matches!(fault, Fault::Reset | Fault::Paused | Fault::Memory | Fault::Call | Fault::BadChain | Fault::HungUp);
         if let Some(planned) = self.due.take_if(|planned| !(is_busy && waits(planned.fault))) {
-            self.begin(planned.fault);
+            let has_effect = self.begin(planned.fault);
+            if self.course.begun(&self.context, has_effect) {
+                self.kill();
+            }
             self.carry_out();
         }
     }
 
-    fn begin(&mut self, fault: Fault) {
+    fn begin(&mut self, fault: Fault) -> bool {
         match fault {
             Fault::WorkerSlow(steps) => self.worker_slow_until = self.course.steps + steps,
             Fault::DiskSlow(steps) => self.disk_slow_until = self.course.steps + steps,
@@ -410,9 +413,10 @@ impl World<'_> {
             }
             Fault::BadChain => {
                 let index = self.rng.below(self.drivers.len());
-                self.drivers[index].misbehave(&mut self.rng, &self.context);
+                return self.drivers[index].misbehave(&mut self.rng, &self.context);
             }
         }
+        true
     }
 
     /// What the device has asked for happens before anything else.

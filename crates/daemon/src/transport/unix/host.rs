@@ -79,9 +79,9 @@ impl Host<DiskEngine> for DaemonHost {
         }
         match event {
             Event::Attached { client: Client { id, credentials: Credentials { pid, uid, .. }, .. }, name, queues } => {
-                tracing::info!(client = id, pid, uid, disk = name, queues, "attached");
+                tracing::info!(client = id, pid, uid, name, queues, "attached");
             }
-            Event::Gone { client, name } => tracing::info!(client, disk = name, "gone; everything of it is released"),
+            Event::Gone { client, name } => tracing::info!(client, name, "gone; everything of it is released"),
             Event::Refused { client, credentials: Credentials { pid, uid, .. }, reason } => {
                 tracing::warn!(client, pid, uid, reason, "refused");
             }

@@ -1,0 +1,266 @@
+//! What a hypervisor sends: the parser of its messages, and the state machine of its device with the queues that it serves.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+
+use fipsee_block::disk::{Disk, Engine, MemoryDisk, MemoryOptions};
+use fipsee_daemon::transport::vhost_user::device::{Acknowledgement, Action, Device, DiskDescription};
+use fipsee_daemon::transport::vhost_user::message::{HEADER_BYTES, Header, Message};
+use fipsee_ring::region::Region;
+use fipsee_ring::tuning::Choices;
+use fipsee_virtio::blk::server::VirtqueueServer;
+use rustix::event::EventfdFlags;
+
+use crate::channel::copy;
+use crate::take;
+
+const QUEUES: u16 = 2;
+const MEMORY_BYTES: u64 = 64 << 10;
+const MAX_BODY_BYTES: usize = 4096;
+/// Messages of an input: as many as a hypervisor that starts and stops all queues sends.
+const MAX_MESSAGES: usize = 64;
+/// Acknowledgements that a message may wait for, far more than it has queues to stop, move and serve.
+const MAX_ACKNOWLEDGEMENTS: usize = 100;
+
+struct Fixture {
+    memory: Region,
+    event: OwnedFd,
+    stream: OwnedFd,
+    disk: MemoryDisk,
+    engine: Engine,
+}
+
+thread_local! {
+    static FIXTURE: RefCell<Fixture> = RefCell::new(Fixture::new());
+}
+
+/// Messages one after the other: a byte for descriptors and the order of acknowledgements, the header, the body.
+pub(crate) fn one(bytes: &[u8]) {
+    FIXTURE.with_borrow_mut(|fixture| {
+        let zeroes = vec![0; usize::try_from(MEMORY_BYTES).expect("small")];
+        fixture.memory.write(0, &zeroes).expect("all of it");
+        Conversation::new(fixture).play(bytes);
+    });
+}
+
+impl Fixture {
+    fn new() -> Self {
+        Self {
+            memory: Region::create("fuzz-guest", MEMORY_BYTES).expect("memory"),
+            event: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("a descriptor"),
+            stream: UnixStream::pair().expect("descriptors").0.into(),
+            disk: MemoryDisk::new(&MemoryOptions { size_bytes: 64 << 10, ..Default::default() }).expect("memory"),
+            engine: Engine::new(8).expect("an engine"),
+        }
+    }
+}
+
+struct Conversation<'a> {
+    fixture: &'a mut Fixture,
+    device: Device,
+    queues: [Option<VirtqueueServer>; QUEUES as usize],
+    /// What is done and not acknowledged.
+    done: VecDeque<Acknowledgement>,
+    /// The file that came with the last answer.
+    given: Option<OwnedFd>,
+    /// The request under way, and how often it was answered.
+    answers: (u32, u32),
+}
+
+impl<'a> Conversation<'a> {
+    fn new(fixture: &'a mut Fixture) -> Self {
+        let disk = DiskDescription { name: "disk".to_owned(), info: fixture.disk.info(), read_only: false };
+        let device = Device::new(disk, QUEUES);
+        Self { fixture, device, queues: [None, None], done: VecDeque::new(), given: None, answers: (0, 0) }
+    }
+
+    fn play(mut self, mut bytes: &[u8]) {
+        for _ in 0..MAX_MESSAGES {
+            if bytes.is_empty() || self.message(&mut bytes).is_err() {
+                break;
+            }
+            self.visit();
+        }
+        self.device.hung_up(bytes.len() % 2 == 1);
+        while !self.settle(true) {}
+        assert!(self.queues.iter().all(Option::is_none), "a queue is served after the hypervisor has gone");
+    }
+
+    /// The next message, until it has taken effect.
+    fn message(&mut self, bytes: &mut &[u8]) -> Result<(), ()> {
+        let [choice] = take(bytes);
+        let raw = take::<HEADER_BYTES>(bytes);
+        let [code, flags, length_bytes] =
+            [0, 4, 8].map(|at| u32::from_le_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]));
+        let (header, length) = Header::parse(raw);
+        let Some(length) = length else { return Err(()) };
+        assert!(length <= MAX_BODY_BYTES && u32::try_from(length) == Ok(length_bytes), "a body of {length} bytes");
+        assert!(flags & 3 == 1 && !header.to_string().starts_with("request "), "{header} with flags {flags:#x}");
+        let (body, rest) = bytes.split_at(length.min(bytes.len()));
+        *bytes = rest;
+        let mut body = body.to_vec();
+        body.resize(length, 0);
+        let descriptors = (0..choice & 3).map(|index| self.descriptor((choice >> 2) + index)).collect();
+        self.answers = (code, 0);
+        let taken = self.device.message(Message { header, body, descriptors });
+        if let Err(problem) = &taken {
+            assert!(problem.starts_with(&header.to_string()), "{header} is not named by {problem:?}");
+        }
+        let has_settled = self.settle(choice & 64 == 0);
+        assert!(self.answers.1 <= 1, "{header} is answered {} times", self.answers.1);
+        if taken.is_ok() && has_settled { Ok(()) } else { Err(()) }
+    }
+
+    fn descriptor(&self, kind: u8) -> OwnedFd {
+        match (kind & 3, &self.given) {
+            (1, _) => copy(&self.fixture.event),
+            (2, _) => copy(&self.fixture.stream),
+            (3, Some(file)) => copy(file),
+            _ => copy(&self.fixture.memory),
+        }
+    }
+
+    /// Acknowledge everything, the oldest or the newest first; `false`: the message was refused.
+    fn settle(&mut self, oldest_first: bool) -> bool {
+        self.carry_out();
+        for _ in 0..MAX_ACKNOWLEDGEMENTS {
+            let next = if oldest_first { self.done.pop_front() } else { self.done.pop_back() };
+            let Some(done) = next else {
+                assert!(self.device.is_settled(), "everything is acknowledged, and something is waited for");
+                return true;
+            };
+            if self.device.acknowledged(done).is_err() {
+                return false;
+            }
+            self.carry_out();
+        }
+        panic!("more than {MAX_ACKNOWLEDGEMENTS} things are done for a message");
+    }
+
+    fn carry_out(&mut self) {
+        for action in self.device.take_actions() {
+            let done = match action {
+                Action::Reply(bytes, file) => {
+                    self.answers.1 += 1;
+                    let length = u32::try_from(bytes.len() - HEADER_BYTES).expect("short");
+                    assert_eq!(bytes[..HEADER_BYTES], [self.answers.0, 5, length].map(u32::to_le_bytes).concat());
+                    self.given = file.or(self.given.take());
+                    continue;
+                }
+                Action::Announce(_) | Action::EndClaim | Action::Warn(..) => continue,
+                Action::Claim => Acknowledgement::Done(Ok(())),
+                Action::Serve(number, _, setup) => {
+                    let queue = &mut self.queues[usize::from(number)];
+                    assert!(queue.is_none(), "queue {number} is served twice");
+                    let made = VirtqueueServer::new(number.into(), *setup, None);
+                    Acknowledgement::Served(number, made.map(|made| *queue = Some(made)).map(|()| Choices::default()))
+                }
+                Action::Stop(number) => {
+                    let queue = self.queues[usize::from(number)].take();
+                    let queue = queue.unwrap_or_else(|| panic!("queue {number} is stopped, and not served"));
+                    Acknowledgement::Stopped(number, Some(queue.stop()))
+                }
+                Action::Move(number, memory, rings) => {
+                    Acknowledgement::Moved(number, self.served(number).set_memory(memory, rings))
+                }
+                Action::Change(number, change) => Acknowledgement::Done(change(self.served(number))),
+                // Dropping the sender says that nothing is in flight on the ring.
+                Action::Ring(number, how) => {
+                    how(self.served(number), std::sync::mpsc::channel().0);
+                    Acknowledgement::Done(Ok(()))
+                }
+            };
+            self.done.push_back(done);
+        }
+    }
+
+    fn served(&mut self, number: u16) -> &mut VirtqueueServer {
+        self.queues[usize::from(number)].as_mut().unwrap_or_else(|| panic!("queue {number} is not served"))
+    }
+
+    /// What a worker does between two messages.
+    fn visit(&mut self) {
+        let Fixture { disk, engine, .. } = &mut *self.fixture;
+        for queue in self.queues.iter_mut().flatten() {
+            queue.visit(disk, engine);
+            queue.flush();
+            assert_eq!(queue.in_flight(), 0, "a memory disk answers at once");
+        }
+    }
+}
+
+/// A message that wants an answer.
+fn message(choice: u8, code: u32, body: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(body.len()).expect("short");
+    [&[choice], [code, 1 | 8, length].map(u32::to_le_bytes).as_flattened(), body].concat()
+}
+
+fn numbers<const N: usize>(numbers: [u64; N]) -> Vec<u8> {
+    numbers.map(u64::to_le_bytes).concat()
+}
+
+fn state(index: u32, value: u32) -> Vec<u8> {
+    [index, value].map(u32::to_le_bytes).concat()
+}
+
+/// A hypervisor that starts a queue with an inflight area, up to the last message.
+fn start() -> Vec<Vec<u8>> {
+    const USER: u64 = 0x5000_0000_0000;
+    let (memory, event, given_file) = (1, 1 | 1 << 2, 1 | 3 << 2);
+    let area = [vec![0; 16], [1_u16, 8, 0, 0].map(u16::to_le_bytes).concat()].concat();
+    let mut given = area.clone();
+    given[0..8].copy_from_slice(&192_u64.to_le_bytes());
+    vec![
+        message(0, 1, &[]),
+        message(0, 15, &[]),
+        message(0, 16, &numbers([1 | 1 << 1 | 1 << 3 | 1 << 5 | 1 << 9 | 1 << 12 | 1 << 13 | 1 << 15])),
+        message(0, 3, &[]),
+        message(0, 2, &numbers([1 << 32 | 1 << 30 | 1 << 9])),
+        message(0, 31, &area),
+        message(given_file, 32, &given),
+        message(memory, 5, &numbers([1, 0, MEMORY_BYTES, USER, 0])),
+        message(0, 8, &state(0, 8)),
+        message(0, 10, &state(0, 0)),
+        message(0, 9, &[state(0, 0), numbers([USER, USER + 1024, USER + 512, 0])].concat()),
+        message(event, 13, &numbers([0])),
+        message(event, 14, &numbers([0])),
+        message(event, 12, &numbers([0])),
+        message(0, 18, &state(0, 1)),
+    ]
+}
+
+pub(crate) fn seeds() -> Vec<Vec<u8>> {
+    let (memory, stream) = (1, 1 | 2 << 2);
+    let single = |address: u64| numbers([0, address, 4096, 0x6000_0000_0000, 0]);
+    let config = |offset: u32, length: u32| [offset, length, 0].map(u32::to_le_bytes).concat();
+    let after = [
+        vec![message(64, 11, &state(0, 0))],
+        vec![message(memory, 37, &single(MEMORY_BYTES)), message(0, 38, &single(MEMORY_BYTES))],
+        vec![message(stream, 21, &[]), message(0, 24, &[config(0, 8), vec![0; 8]].concat())],
+        vec![message(memory, 6, &numbers([4096, 0])), message(0, 2, &numbers([1 << 32 | 1 << 30 | 1 << 26 | 1 << 9]))],
+        vec![message(0, 25, &[config(32, 1), vec![1]].concat())],
+        vec![message(0, 34, &[]), message(0, 36, &[]), message(0, 17, &[])],
+        vec![message(0, 18, &state(0, 0)), message(0, 18, &state(0, 1)), message(0, 3, &[])],
+        vec![message(memory, 5, &numbers([1, 0, 512, 0x5000_0000_0000, 0]))],
+        vec![message(2, 5, &numbers([2, 0, 4096, 0, 0, 4096, 4096, 4096, 4096]))],
+    ];
+    after.into_iter().map(|more| start().into_iter().chain(more).flatten().collect()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_serve_a_queue_to_the_end() {
+        let mut fixture = Fixture::new();
+        let mut conversation = Conversation::new(&mut fixture);
+        for message in start() {
+            assert_eq!(conversation.message(&mut message.as_slice()), Ok(()), "{message:x?}");
+        }
+        assert!(conversation.queues[0].is_some() && conversation.queues[1].is_none());
+        conversation.play(&[]);
+    }
+}
