@@ -213,7 +213,7 @@ impl<'a> Play<'a> {
         assert_eq!(host.regions_left(), 0, "memory is mapped after the end");
         for WorkerHandle { counters, .. } in &self.fixture.handles {
             let [queues, assigned] = [&counters.queues, &counters.assigned].map(|count| count.load(Ordering::Relaxed));
-            assert_eq!((queues, assigned), (0, 0), "a worker serves queues, or has places, of nobody");
+            assert_eq!((queues, assigned), (0, 0), "a worker serves queues, or has places, of no caller");
         }
     }
 }
