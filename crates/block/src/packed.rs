@@ -77,7 +77,7 @@ pub fn pack<const COUNT: usize>(requests: [&Short; COUNT]) -> Message {
     let writes = requests.iter().enumerate().fold(0, |writes, (index, short)| writes | u8::from(short.is_write) << index);
     Message::from_words(zerocopy::transmute!(RawPacked {
         operation: PACKED,
-        count: COUNT as u8,
+        count: if third.is_some() { 3 } else { 2 },
         writes,
         reserved: 0,
         tags: [requests[0].tag, requests[1].tag],
