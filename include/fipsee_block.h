@@ -10,6 +10,18 @@
 
 /* ---- Block protocol (section 5) -------------------------------------------------------------------------------- */
 
+/* The service, in ATTACH. */
+#define FIPSEE_SERVICE_BLOCK 1
+/*
+ * ATTACH flags: the client will not write; no other client may be attached meanwhile. With FIPSEE_FEATURE_SOLE_WRITER: no
+ * other client may write meanwhile; write beside a claim.
+ */
+#define FIPSEE_ATTACH_READ_ONLY 1
+#define FIPSEE_ATTACH_EXCLUSIVE 2
+#define FIPSEE_ATTACH_SOLE_WRITER 4
+#define FIPSEE_ATTACH_IGNORE_CLAIM 8
+/* Slots that a completion ring has beyond the depth: one unacknowledged event of each kind. */
+#define FIPSEE_EVENT_CREDITS 2
 /* The unit of offsets and lengths, whatever the logical block size of the disk. */
 #define FIPSEE_SECTOR_BYTES 512
 #define FIPSEE_SECTOR_SHIFT 9
