@@ -124,8 +124,6 @@ FIPSEE_ASSERT_AT(struct fipsee_cold, choices, FIPSEE_COLD_CHOICES_OFFSET_BYTES);
 #define FIPSEE_REGION_PAGE_BYTES 4096
 /* Most requests outstanding in one queue. */
 #define FIPSEE_MAX_DEPTH 4096
-/* Slots that a completion ring has beyond the depth: one unacknowledged event of each kind. */
-#define FIPSEE_EVENT_CREDITS 2
 /* Most bytes of the pool of one attachment. */
 #define FIPSEE_MAX_POOL_BYTES (1ULL << 30)
 /* Most bytes of one region, of the daemon or of a client: what 32 bits of sectors reach. */
@@ -223,18 +221,8 @@ FIPSEE_ASSERT_AT(struct fipsee_queue_entry, reserved, 52);
 #define FIPSEE_DETACH 10
 #define FIPSEE_DETACHED 11
 
-/* Services. */
-#define FIPSEE_SERVICE_BLOCK 1
+/* Services: FIPSEE_SERVICE_BLOCK (fipsee_block.h), and calls. */
 #define FIPSEE_SERVICE_CALLS 2
-
-/*
- * ATTACH flags: the client will not write; no other client may be attached meanwhile. With FIPSEE_FEATURE_SOLE_WRITER: no
- * other client may write meanwhile; write beside a claim.
- */
-#define FIPSEE_ATTACH_READ_ONLY 1
-#define FIPSEE_ATTACH_EXCLUSIVE 2
-#define FIPSEE_ATTACH_SOLE_WRITER 4
-#define FIPSEE_ATTACH_IGNORE_CLAIM 8
 
 /* REGISTER access bits, from the daemon's view: it may load (the client writes to the disk), it may store. */
 #define FIPSEE_ACCESS_READ 1

@@ -10,6 +10,18 @@
 
 /* ---- Block protocol (section 5) -------------------------------------------------------------------------------- */
 
+/* The service, in ATTACH. */
+#define FIPSEE_SERVICE_BLOCK 1
+/*
+ * ATTACH flags: the client will not write; no other client may be attached meanwhile. With FIPSEE_FEATURE_SOLE_WRITER: no
+ * other client may write meanwhile; write beside a claim.
+ */
+#define FIPSEE_ATTACH_READ_ONLY 1
+#define FIPSEE_ATTACH_EXCLUSIVE 2
+#define FIPSEE_ATTACH_SOLE_WRITER 4
+#define FIPSEE_ATTACH_IGNORE_CLAIM 8
+/* Slots that a completion ring has beyond the depth: one unacknowledged event of each kind. */
+#define FIPSEE_EVENT_CREDITS 2
 /* The unit of offsets and lengths, whatever the logical block size of the disk. */
 #define FIPSEE_SECTOR_BYTES 512
 #define FIPSEE_SECTOR_SHIFT 9
@@ -263,6 +275,60 @@ static inline const char *fipsee_completion_fault(const union fipsee_message *me
 	if (completion->count == 0 || completion->count > FIPSEE_MAX_PACKED || completion->reserved != 0)
 		return "the head of a completion message";
 	return (const char *)0;
+}
+
+/*
+ * The one reader of messages of the completion ring: all that can be checked without the client's table of requests is checked before
+ * an entry or event is handed out. begin(); next() until it gives a null pointer; event(); then look at `fault`.
+ */
+struct fipsee_completions {
+	const union fipsee_message *message;	/* a private copy */
+	const char *fault;			/* what is wrong with it; a null pointer: nothing that was seen */
+	uint32_t next;				/* index of the next entry */
+	uint32_t count;				/* entries; 0 of an event, or after a fault */
+};
+
+static inline void fipsee_completions_begin(struct fipsee_completions *reader, const union fipsee_message *message)
+{
+	reader->message = message;
+	reader->fault = fipsee_completion_fault(message);
+	reader->next = 0;
+	reader->count = reader->fault || message->completion.kind != FIPSEE_KIND_COMPLETIONS ? 0 : message->completion.count;
+}
+
+/* The next entry, whose status is below FIPSEE_STATUS_COUNT; is its tag outstanding? A null pointer behind the last, or at a fault. */
+static inline const struct fipsee_completion_entry *fipsee_completions_next(struct fipsee_completions *reader)
+{
+	const struct fipsee_completion_entry *entry;
+
+	if (reader->next >= reader->count)
+		return (const struct fipsee_completion_entry *)0;
+	entry = &reader->message->completion.entries[reader->next++];
+	if (entry->status < FIPSEE_STATUS_COUNT)
+		return entry;
+	reader->fault = "the status of a completion";
+	reader->count = 0;
+	return (const struct fipsee_completion_entry *)0;
+}
+
+/* Is the message an event, and sound? */
+static inline int fipsee_completions_is_event(const struct fipsee_completions *reader)
+{
+	return reader->message->completion.kind != FIPSEE_KIND_COMPLETIONS && !reader->fault;
+}
+
+/*
+ * The event; a null pointer if there is none, or at a fault. `unacknowledged` has bit 1 << kind of each kind whose last event
+ * was not acknowledged.
+ */
+static inline const struct fipsee_event *fipsee_completions_event(struct fipsee_completions *reader, uint32_t unacknowledged)
+{
+	if (!fipsee_completions_is_event(reader))
+		return (const struct fipsee_event *)0;
+	if (!(unacknowledged & 1U << reader->message->event.kind))
+		return &reader->message->event;
+	reader->fault = "a second event of a kind that was not acknowledged";
+	return (const struct fipsee_event *)0;
 }
 
 #if defined(__KERNEL__) || __STDC_HOSTED__

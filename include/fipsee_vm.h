@@ -16,7 +16,7 @@
 /* Operations. */
 #define FIPSEE_VM_QUERY 1
 #define FIPSEE_VM_ATTACH 2
-#define FIPSEE_VM_BELL 3
+#define FIPSEE_VM_DOORBELL 3
 #define FIPSEE_VM_DETACH 4
 
 /* Results. */

@@ -164,19 +164,19 @@ void queue_stage_acknowledgements(struct queue *queue)
 	}
 }
 
-int queue_take_event(struct queue *queue, const union fipsee_message *message)
+void queue_take_event(struct queue *queue, struct fipsee_completions *reader)
 {
-	const struct fipsee_event *event = &message->event;
-	uint32_t bit = 1U << event->kind;
+	const struct fipsee_event *event = fipsee_completions_event(reader, queue->unacknowledged);
+	uint32_t bit;
 
-	if (queue->unacknowledged & bit)
-		return queue_fault(queue, "a second event of a kind that was not acknowledged");
+	if (!event)
+		return;
+	bit = 1U << event->kind;
 	if (event->kind == FIPSEE_KIND_RESIZE)
 		queue->sector_count = event->sector_count;
 	queue->unacknowledged |= bit;
 	queue->acknowledging |= bit;
 	queue_submit(queue);
-	return 0;
 }
 
 int queue_check_liveness(struct queue *queue)

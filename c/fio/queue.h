@@ -80,7 +80,7 @@ void queue_resume(struct queue *queue, struct queue *fresh, queue_rebuild rebuil
 /* Cold halves of the functions below. */
 void queue_ring(struct queue *queue);
 void queue_stage_acknowledgements(struct queue *queue);
-int queue_take_event(struct queue *queue, const union fipsee_message *message);
+void queue_take_event(struct queue *queue, struct fipsee_completions *reader);
 int queue_look_slowly(struct queue *queue);
 int queue_sleep(struct queue *queue);
 int queue_fault(struct queue *queue, const char *what);
@@ -153,8 +153,6 @@ static inline int queue_finish(struct queue *queue, struct fipsee_completion_ent
 	if (__builtin_expect(entry.tag >= queue->depth || queue->uses[entry.tag] == TAG_FREE ||
 			     fipsee_call_answered(&queue->requests) != FIPSEE_RING_OK, 0))
 		return queue_fault(queue, "the tag of a completion that has no request outstanding");
-	if (__builtin_expect(entry.status >= FIPSEE_STATUS_COUNT, 0))
-		return queue_fault(queue, "the status of a completion");
 	use = queue->uses[entry.tag];
 	queue->uses[entry.tag] = TAG_FREE;
 	queue->free_tags[queue->free_count++] = entry.tag;
@@ -173,25 +171,21 @@ static inline int queue_reap(struct queue *queue, queue_done done, void *context
 	if (fipsee_pace_is_early(&queue->pace, queue_ticks()))
 		return 0;
 	while (queue->free_count < queue->depth && fipsee_reader_receive(&queue->completions, &message)) {
-		const char *what = fipsee_completion_fault(&message);
-		uint32_t index;
+		const struct fipsee_completion_entry *entry;
+		struct fipsee_completions reader;
 
-		if (__builtin_expect(what != NULL, 0))
-			return queue_fault(queue, what);
-		if (__builtin_expect(message.completion.kind != FIPSEE_KIND_COMPLETIONS, 0)) {
-			int outcome = queue_take_event(queue, &message);
-
-			if (outcome < 0)
-				return outcome;
-			continue;
-		}
-		for (index = 0; index < message.completion.count; index++) {
-			int outcome = queue_finish(queue, message.completion.entries[index], done, context);
+		fipsee_completions_begin(&reader, &message);
+		while ((entry = fipsee_completions_next(&reader)) != NULL) {
+			int outcome = queue_finish(queue, *entry, done, context);
 
 			if (__builtin_expect(outcome < 0, 0))
 				return outcome;
 			finished += outcome;
 		}
+		if (__builtin_expect(fipsee_completions_is_event(&reader), 0))
+			queue_take_event(queue, &reader);
+		if (__builtin_expect(reader.fault != NULL, 0))
+			return queue_fault(queue, reader.fault);
 	}
 	if (finished > 0)
 		queue->empty_looks = 0;

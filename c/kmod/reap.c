@@ -90,8 +90,6 @@ static bool fip_take_entry(struct fip_ring *ring, struct fipsee_completion_entry
 	struct fip_request *own;
 	struct request *rq;
 
-	if (unlikely(entry.status >= FIPSEE_STATUS_COUNT))
-		return false;
 	if (unlikely(entry.tag >= ARRAY_SIZE(ring->in_flight))) {
 		bool *flag = entry.tag == FIP_TAG_ACK ? &ring->ack_outstanding : &ring->info_outstanding;
 
@@ -124,41 +122,40 @@ static bool fip_take_entry(struct fip_ring *ring, struct fipsee_completion_entry
 	return true;
 }
 
-static const char *fip_take_event(struct fip_ring *ring, const struct fipsee_event *event, struct fip_visit *visit)
+static void fip_take_event(struct fip_ring *ring, struct fipsee_completions *reader, struct fip_visit *visit)
 {
 	struct fip_disk *disk = ring->disk;
-	bool is_resize = event->kind == FIPSEE_KIND_RESIZE;
+	u32 resize = ring->resize_unacknowledged ? 1U << FIPSEE_KIND_RESIZE : 0;
+	u32 detach = ring->detach_seen ? 1U << FIPSEE_KIND_DETACH : 0;
+	const struct fipsee_event *event = fipsee_completions_event(reader, resize | detach);
 
-	if (is_resize ? ring->resize_unacknowledged : ring->detach_seen)
-		return "a second event of a kind that was not acknowledged";
+	if (!event)
+		return;
 	ring->reap_stats.events++;
 	visit->wants_supervisor = true;
-	if (!is_resize) {
+	if (event->kind == FIPSEE_KIND_DETACH) {
 		ring->detach_seen = true;
 		set_bit(FIP_EVENT_DETACH, &disk->events);
-		return NULL;
+		return;
 	}
 	WRITE_ONCE(disk->new_sectors, event->sector_count);
 	WRITE_ONCE(ring->resize_unacknowledged, true);
 	set_bit(FIP_EVENT_RESIZE, &disk->events);
-	return NULL;
 }
 
 static const char *fip_take_message(struct fip_ring *ring, const union fipsee_message *message, struct fip_visit *visit)
 {
-	const struct fipsee_completion *completion = &message->completion;
-	const char *fault = fipsee_completion_fault(message);
-	unsigned int index;
+	const struct fipsee_completion_entry *entry;
+	struct fipsee_completions reader;
 
-	if (unlikely(fault))
-		return fault;
-	if (unlikely(completion->kind != FIPSEE_KIND_COMPLETIONS))
-		return fip_take_event(ring, &message->event, visit);
-	for (index = 0; index < completion->count; index++) {
-		if (unlikely(!fip_take_entry(ring, completion->entries[index], visit)))
-			return "the tag of a completion that is not in flight, or its status";
+	fipsee_completions_begin(&reader, message);
+	while ((entry = fipsee_completions_next(&reader))) {
+		if (unlikely(!fip_take_entry(ring, *entry, visit)))
+			return "the tag of a completion that is not in flight";
 	}
-	return NULL;
+	if (unlikely(fipsee_completions_is_event(&reader)))
+		fip_take_event(ring, &reader, visit);
+	return reader.fault;
 }
 
 /* Under the bit. Bounded by the ring's slots, however fast the daemon writes. */

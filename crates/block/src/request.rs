@@ -4,6 +4,8 @@
 //! once, too, before its first entry is checked.
 #![deny(clippy::as_conversions)]
 
+use std::mem::offset_of;
+
 use fipsee_ring::Message;
 use fipsee_ring::control::{ACCESS_READ, ACCESS_WRITE};
 use fipsee_ring::memory::{Memory, MemoryFault, Span};
@@ -11,8 +13,8 @@ use fipsee_ring::memory::{Memory, MemoryFault, Span};
 use crate::packed::Short;
 use crate::wire::{
     BlockInfo, CAPABILITY_DISCARD, CAPABILITY_FLUSH, CAPABILITY_FUA, CAPABILITY_WRITE, CAPABILITY_WRITE_ZEROES, FLAG_FUA,
-    FLAG_UNMAP, MAX_INDIRECT_ENTRIES, MAX_INLINE_SEGMENTS, Operation, SECTOR_BYTES, SECTOR_SHIFT, SEGMENTS_INDIRECT, Segment,
-    Status,
+    FLAG_UNMAP, MAX_INDIRECT_ENTRIES, Operation, RawRange, RawRequest, RequestHead, SECTOR_BYTES, SECTOR_SHIFT,
+    SEGMENTS_INDIRECT, Segment, Status,
 };
 
 /// A checked request. Its memory, if any, is in the [`Span`]s that [`parse`] filled.
@@ -127,19 +129,17 @@ impl RequestLimits {
 /// The status to answer; the tag is in bytes 4..6, whatever the rest holds ([`tag_of`]).
 #[inline(always)]
 pub fn parse<M: Memory>(message: &Message, limits: &RequestLimits, memory: &M, spans: &mut Vec<Span>) -> Result<Request, Status> {
-    let head = message.word(0);
-    let [operation, segments, flags_low, flags_high, tag_low, tag_high, reserved_low, reserved_high] = head.to_le_bytes();
-    let flags = u16::from_le_bytes([flags_low, flags_high]);
-    let tag = u16::from_le_bytes([tag_low, tag_high]);
+    let RequestHead { operation, segment_count, flags, tag, reserved } = head_of(message);
     spans.clear();
     let Some(operation) = Operation::from_wire(operation) else {
         return Err(Status::Unsupported);
     };
-    if reserved_low | reserved_high != 0 {
+    if reserved != 0 {
         return Err(Status::Invalid);
     }
     let (fua, unmap) = (flags & FLAG_FUA != 0, flags & FLAG_UNMAP != 0);
-    let mut request = Request { operation, tag, fua, unmap, sector: message.word(1), length_sectors: 0, aux: aux_of(message) };
+    let sector = message.word_at(offset_of!(RawRequest, sector));
+    let mut request = Request { operation, tag, fua, unmap, sector, length_sectors: 0, aux: aux_of(message) };
     match operation {
         Operation::Read | Operation::Write => {
             let fua_ok = !fua || (operation == Operation::Write && limits.capabilities & CAPABILITY_FUA != 0);
@@ -147,20 +147,20 @@ pub fn parse<M: Memory>(message: &Message, limits: &RequestLimits, memory: &M, s
                 return Err(Status::Invalid);
             }
             let access = access_needed(operation, limits)?;
-            request.length_sectors = match segments {
+            request.length_sectors = match segment_count {
                 1 => {
-                    let segment = Segment::from_word(message.word(2));
+                    let segment = first_segment(message);
                     memory.find(segment.extent(), access, spans)?;
                     segment.length_sectors.into()
                 }
-                _ => gather_several(message, segments, memory, access, spans)?,
+                _ => gather_several(message, segment_count, memory, access, spans)?,
             };
             if request.length_sectors > limits.max_transfer_sectors {
                 return Err(Status::TooLong);
             }
             limits.range(request.sector, request.length_sectors)?;
         }
-        _ => parse_rare(message, segments, flags, limits, memory, spans, &mut request)?,
+        _ => parse_rare(message, segment_count, flags, limits, memory, spans, &mut request)?,
     }
     Ok(request)
 }
@@ -209,12 +209,13 @@ fn parse_rare<M: Memory>(
     request: &mut Request,
 ) -> Result<(), Status> {
     let flags_allowed = if request.operation == Operation::WriteZeroes { FLAG_FUA | FLAG_UNMAP } else { 0 };
-    let words_used = match request.operation {
-        Operation::Discard | Operation::WriteZeroes | Operation::GetInfo => 3,
-        _ => 1,
+    let unused_from = match request.operation {
+        Operation::Discard | Operation::WriteZeroes => offset_of!(RawRange, reserved),
+        Operation::GetInfo => offset_of!(RawRequest, segments) + size_of::<Segment>(),
+        _ => offset_of!(RawRequest, sector),
     };
     let sector_set = request.operation == Operation::GetInfo && request.sector != 0;
-    let unused_set = sector_set || (words_used..7).any(|index| message.word(index) != 0);
+    let unused_set = sector_set || (unused_from..offset_of!(RawRequest, aux)).step_by(8).any(|at| message.word_at(at) != 0);
     let fua_refused = request.fua && limits.capabilities & CAPABILITY_FUA == 0;
     let segments_expected = u8::from(request.operation == Operation::GetInfo);
     let aux_set = request.operation != Operation::AckEvent && request.aux != 0;
@@ -225,7 +226,7 @@ fn parse_rare<M: Memory>(
         Operation::Discard | Operation::WriteZeroes => {
             let wanted = if request.operation == Operation::Discard { CAPABILITY_DISCARD } else { CAPABILITY_WRITE_ZEROES };
             limits.needs(CAPABILITY_WRITE | wanted)?;
-            request.length_sectors = message.word(2);
+            request.length_sectors = message.word_at(offset_of!(RawRange, length_sectors));
             if request.length_sectors == 0 {
                 return Err(Status::NoSegments);
             }
@@ -235,7 +236,7 @@ fn parse_rare<M: Memory>(
             limits.range(request.sector, request.length_sectors)
         }
         Operation::Flush => limits.needs(CAPABILITY_FLUSH),
-        Operation::GetInfo => Ok(memory.find(Segment::from_word(message.word(2)).extent(), ACCESS_WRITE, spans)?),
+        Operation::GetInfo => Ok(memory.find(first_segment(message).extent(), ACCESS_WRITE, spans)?),
         _ => Ok(()),
     }
 }
@@ -263,18 +264,15 @@ fn gather_several<M: Memory>(
                 return Err(Status::NoSegments);
             }
             let bytes = table.get_mut(..entries.saturating_mul(8)).ok_or(Status::TooLong)?;
-            memory.read(Segment::from_word(message.word(2)).extent(), spans, bytes)?;
+            memory.read(first_segment(message).extent(), spans, bytes)?;
             for entry in bytes.as_chunks::<8>().0 {
                 add(Segment::from_word(u64::from_le_bytes(*entry)), spans)?;
             }
         }
         count => {
-            let count = usize::from(count);
-            if count > MAX_INLINE_SEGMENTS {
-                return Err(Status::Invalid);
-            }
-            for index in 2..2 + count {
-                add(Segment::from_word(message.word(index)), spans)?;
+            let raw: &RawRequest = zerocopy::transmute_ref!(message.words());
+            for segment in raw.segments.get(..count.into()).ok_or(Status::Invalid)? {
+                add(*segment, spans)?;
             }
         }
     }
@@ -285,12 +283,21 @@ fn gather_several<M: Memory>(
 #[must_use]
 #[inline(always)]
 pub fn tag_of(message: &Message) -> u16 {
-    let [.., low, high, _, _] = message.word(0).to_le_bytes();
-    u16::from_le_bytes([low, high])
+    head_of(message).tag
+}
+
+#[inline(always)]
+fn head_of(message: &Message) -> RequestHead {
+    zerocopy::transmute!(message.word_at(offset_of!(RawRequest, head)))
+}
+
+#[inline(always)]
+fn first_segment(message: &Message) -> Segment {
+    Segment::from_word(message.word_at(offset_of!(RawRequest, segments)))
 }
 
 #[inline(always)]
 fn aux_of(message: &Message) -> u32 {
-    let [a, b, c, d, ..] = message.word(7).to_le_bytes();
-    u32::from_le_bytes([a, b, c, d])
+    let [aux, _stamp]: [u32; 2] = zerocopy::transmute!(message.word_at(offset_of!(RawRequest, aux)));
+    aux
 }

@@ -3,6 +3,7 @@
 mod events;
 
 use std::any::Any;
+use std::mem::offset_of;
 use std::sync::Arc;
 
 pub use self::events::{EventState, QueueState};
@@ -19,7 +20,8 @@ use crate::packed::{is_packed, unpack};
 use crate::request::{Request, RequestLimits, check_short, parse, tag_of};
 use crate::stats::{QueueCounters, Tally};
 use crate::wire::{
-    BlockInfo, KIND_COMPLETIONS, MAX_INDIRECT_ENTRIES, MAX_PACKED, Operation, Status, completion_entry, completion_head,
+    BlockInfo, CompletionEntry, CompletionHead, KIND_COMPLETIONS, MAX_INDIRECT_ENTRIES, MAX_PACKED, Operation, RawCompletion,
+    Status,
 };
 
 /// Most requests taken in a visit when there is no other queue to poll and the disk answers at once: four full completion
@@ -40,17 +42,24 @@ struct Packer {
 impl Packer {
     #[inline(always)]
     fn push(&mut self, tag: u16, status: Status) {
+        // So entry n, counted from 1, is half word n.
+        const { assert!(offset_of!(RawCompletion, entries) == size_of::<CompletionEntry>()) };
         self.count += 1;
-        let (word, shift) = (self.count / 2, 32 * (self.count % 2));
-        let entry = u64::from(completion_entry(tag, status)) << shift;
-        self.message.set_word(word, self.message.word(word) | entry);
+        self.put(self.count, zerocopy::transmute!(CompletionEntry { tag, status: status.to_wire() }));
+    }
+
+    /// Half words into whole ones, not fields: narrower stores would make the wide load of the message wait.
+    #[inline(always)]
+    fn put(&mut self, index: usize, half: u32) {
+        let (word, shift) = (index / 2, 32 * (index % 2));
+        self.message.set_word(word, self.message.word(word) | u64::from(half) << shift);
     }
 
     #[inline(always)]
     fn take(&mut self) -> Message {
         let count = u8::try_from(self.count).unwrap_or(0);
-        let head = u64::from(completion_head(count, KIND_COMPLETIONS));
-        self.message.set_word(0, self.message.word(0) | head);
+        let head = CompletionHead { count, kind: KIND_COMPLETIONS, reserved: 0 };
+        self.put(offset_of!(RawCompletion, head) / size_of::<CompletionHead>(), zerocopy::transmute!(head));
         self.count = 0;
         std::mem::replace(&mut self.message, Message::ZERO)
     }

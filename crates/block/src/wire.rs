@@ -1,4 +1,4 @@
-//! The block protocol on the wire (docs/protocol.md section 5). Counterpart of `include/fipsee.h`.
+//! The block protocol on the wire (docs/protocol.md section 5). Counterpart of `include/fipsee_block.h`.
 //!
 //! Offsets and lengths on the wire are in sectors of 512 bytes, whatever the disk's logical block size.
 #![deny(clippy::as_conversions)]
@@ -183,6 +183,9 @@ fipsee_ring::wire_structures! {
 }
 
 impl Segment {
+    /// None: what stands behind the segments of a request.
+    pub const ZERO: Self = Self { offset_sectors: 0, length_sectors: 0, region: 0 };
+
     /// The bytes it names.
     #[must_use]
     #[inline(always)]
@@ -194,35 +197,59 @@ impl Segment {
     /// As one word of the wire.
     #[must_use]
     #[inline(always)]
-    pub fn to_word(self) -> u64 {
-        u64::from(self.offset_sectors) | u64::from(self.length_sectors) << 32 | u64::from(self.region) << 48
+    pub const fn to_word(self) -> u64 {
+        zerocopy::transmute!(self)
     }
 
     /// From one word of the wire; any word is a segment, which is checked later.
     #[must_use]
     #[inline(always)]
     pub const fn from_word(word: u64) -> Self {
-        let [a, b, c, d, e, f, g, h] = word.to_le_bytes();
-        Self {
-            offset_sectors: u32::from_le_bytes([a, b, c, d]),
-            length_sectors: u16::from_le_bytes([e, f]),
-            region: u16::from_le_bytes([g, h]),
-        }
+        zerocopy::transmute!(word)
     }
+}
+
+fipsee_ring::wire_structures! {
+    /// The first word of a request.
+    pub RequestHead: 8 { 0 operation: u8, 1 segment_count: u8, 2 flags: u16, 4 tag: u16, 6 reserved: u16 }
+    /// A request in a slot of the request ring; the stamp is the ring's.
+    pub RawRequest: 64 { 0 head: RequestHead, 8 sector: u64, 16 segments: [Segment; MAX_INLINE_SEGMENTS], 56 aux: u32, 60 stamp: u32 }
+    /// The same of an operation that names sectors of the disk and no memory.
+    pub RawRange: 64 { 0 head: RequestHead, 8 sector: u64, 16 length_sectors: u64, 24 reserved: [u64; 4], 56 aux: u32, 60 stamp: u32 }
+    /// The start of a message of the completion ring.
+    pub CompletionHead: 4 { 0 count: u8, 1 kind: u8, 2 reserved: u16 }
+    /// One finished request.
+    pub CompletionEntry: 4 { 0 tag: u16, 2 status: u16 }
+    /// Finished requests in a slot of the completion ring; the stamp is the ring's.
+    pub RawCompletion: 64 { 0 head: CompletionHead, 4 entries: [CompletionEntry; MAX_PACKED], 60 stamp: u32 }
+    /// An event in a slot of the completion ring; the stamp is the ring's.
+    pub RawEvent: 64 { 0 head: CompletionHead, 4 reserved_too: u32, 8 sector_count: u64, 16 reserved_end: [u8; 44], 60 stamp: u32 }
 }
 
 /// The first word of a request: operation, segment count, flags, tag.
 #[must_use]
 #[inline(always)]
-pub fn request_head(operation: Operation, segments: u8, flags: u16, tag: u16) -> u64 {
-    u64::from(operation.to_wire()) | u64::from(segments) << 8 | u64::from(flags) << 16 | u64::from(tag) << 32
+pub const fn request_head(operation: Operation, segment_count: u8, flags: u16, tag: u16) -> RequestHead {
+    RequestHead { operation: operation.to_wire(), segment_count, flags, tag, reserved: 0 }
+}
+
+/// A request that names memory.
+#[must_use]
+#[inline(always)]
+pub const fn request(head: RequestHead, sector: u64, segments: [Segment; MAX_INLINE_SEGMENTS], aux: u32) -> Message {
+    Message::from_words(zerocopy::transmute!(RawRequest { head, sector, segments, aux, stamp: 0 }))
 }
 
 /// A read, write or get-info of one contiguous piece: the common case, built in registers.
 #[must_use]
 #[inline(always)]
-pub fn request_one_segment(operation: Operation, flags: u16, tag: u16, sector: u64, segment: Segment) -> Message {
-    Message::from_words([request_head(operation, 1, flags, tag), sector, segment.to_word(), 0, 0, 0, 0, 0])
+pub const fn request_one_segment(operation: Operation, flags: u16, tag: u16, sector: u64, segment: Segment) -> Message {
+    request(
+        request_head(operation, 1, flags, tag),
+        sector,
+        [segment, Segment::ZERO, Segment::ZERO, Segment::ZERO, Segment::ZERO],
+        0,
+    )
 }
 
 /// A read or write of up to [`MAX_INLINE_SEGMENTS`] pieces. More are a mistake of the caller and are omitted, which
@@ -230,57 +257,52 @@ pub fn request_one_segment(operation: Operation, flags: u16, tag: u16, sector: u
 #[must_use]
 pub fn request_inline(operation: Operation, flags: u16, tag: u16, sector: u64, segments: &[Segment]) -> Message {
     let count = u8::try_from(segments.len()).unwrap_or(SEGMENTS_INDIRECT - 1);
-    let mut message = Message::from_words([request_head(operation, count, flags, tag), sector, 0, 0, 0, 0, 0, 0]);
-    for (index, segment) in segments.iter().take(MAX_INLINE_SEGMENTS).enumerate() {
-        message.set_word(2 + index, segment.to_word());
-    }
-    message
+    let segments = std::array::from_fn(|index| segments.get(index).copied().unwrap_or(Segment::ZERO));
+    request(request_head(operation, count, flags, tag), sector, segments, 0)
 }
 
 /// A read or write whose `entry_count` segments are in a table at `table`.
 #[must_use]
-pub fn request_indirect(operation: Operation, flags: u16, tag: u16, sector: u64, table: Segment, entry_count: u32) -> Message {
-    let head = request_head(operation, SEGMENTS_INDIRECT, flags, tag);
-    Message::from_words([head, sector, table.to_word(), 0, 0, 0, 0, u64::from(entry_count)])
+pub const fn request_indirect(
+    operation: Operation,
+    flags: u16,
+    tag: u16,
+    sector: u64,
+    table: Segment,
+    entry_count: u32,
+) -> Message {
+    request(
+        request_head(operation, SEGMENTS_INDIRECT, flags, tag),
+        sector,
+        [table, Segment::ZERO, Segment::ZERO, Segment::ZERO, Segment::ZERO],
+        entry_count,
+    )
 }
 
 /// A discard or write-zeroes of `length_sectors`.
 #[must_use]
-pub fn request_range(operation: Operation, flags: u16, tag: u16, sector: u64, length_sectors: u64) -> Message {
-    Message::from_words([request_head(operation, 0, flags, tag), sector, length_sectors, 0, 0, 0, 0, 0])
+pub const fn request_range(operation: Operation, flags: u16, tag: u16, sector: u64, length_sectors: u64) -> Message {
+    let head = request_head(operation, 0, flags, tag);
+    Message::from_words(zerocopy::transmute!(RawRange { head, sector, length_sectors, reserved: [0; 4], aux: 0, stamp: 0 }))
 }
 
 /// A flush.
 #[must_use]
-pub fn request_flush(tag: u16) -> Message {
-    Message::from_words([request_head(Operation::Flush, 0, 0, tag), 0, 0, 0, 0, 0, 0, 0])
+pub const fn request_flush(tag: u16) -> Message {
+    request_range(Operation::Flush, 0, tag, 0, 0)
 }
 
 /// The client has seen an event of `kind`.
 #[must_use]
 pub fn request_ack_event(tag: u16, kind: u8) -> Message {
-    Message::from_words([request_head(Operation::AckEvent, 0, 0, tag), 0, 0, 0, 0, 0, 0, u64::from(kind)])
-}
-
-/// The first word of a completion message.
-#[must_use]
-#[inline(always)]
-pub fn completion_head(count: u8, kind: u8) -> u32 {
-    u32::from(count) | u32::from(kind) << 8
-}
-
-/// One entry of a completion message.
-#[must_use]
-#[inline(always)]
-pub fn completion_entry(tag: u16, status: Status) -> u32 {
-    u32::from(tag) | u32::from(status.to_wire()) << 16
+    request(request_head(Operation::AckEvent, 0, 0, tag), 0, [Segment::ZERO; MAX_INLINE_SEGMENTS], kind.into())
 }
 
 /// An event of `kind`; of a resize, with the new size.
 #[must_use]
-pub fn event(kind: u8, sector_count: u64) -> Message {
-    let event = RawEvent { count: 1, kind, reserved: 0, reserved_too: 0, sector_count, reserved_end: [0; 44], stamp: 0 };
-    Message::from_bytes(&zerocopy::transmute!(event))
+pub const fn event(kind: u8, sector_count: u64) -> Message {
+    let head = CompletionHead { count: 1, kind, reserved: 0 };
+    Message::from_words(zerocopy::transmute!(RawEvent { head, reserved_too: 0, sector_count, reserved_end: [0; 44], stamp: 0 }))
 }
 
 /// Capability: the export takes writes.
@@ -329,10 +351,6 @@ fipsee_ring::wire_structures! {
         40 identity: [u8; 16],
     }
     RawBlockInfo: 64 { 0 info: BlockInfo, 56 reserved: u64 }
-    /// An event in a slot of the completion ring; the stamp is the ring's.
-    pub RawEvent: 64 {
-        0 count: u8, 1 kind: u8, 2 reserved: u16, 4 reserved_too: u32, 8 sector_count: u64, 16 reserved_end: [u8; 44], 60 stamp: u32,
-    }
 }
 
 impl BlockInfo {

@@ -10,8 +10,8 @@ use common::{CorrectClient, Daemon, assert_says, finish_one};
 use fipsee_block::client::{AttachOptions, Blocking, DiskError, Error};
 use fipsee_block::packed::{Short, pack};
 use fipsee_block::wire::{
-    ATTACH_READ_ONLY, FLAG_FUA, FLAG_UNMAP, Operation, SEGMENTS_INDIRECT, Segment, Status, request_ack_event, request_flush,
-    request_head, request_indirect, request_inline, request_one_segment, request_range,
+    ATTACH_READ_ONLY, FLAG_FUA, FLAG_UNMAP, Operation, SEGMENTS_INDIRECT, Segment, Status, request, request_ack_event,
+    request_flush, request_head, request_indirect, request_inline, request_one_segment, request_range,
 };
 use fipsee_ring::Message;
 use fipsee_ring::channel::{ClientQueue, QueueGeometry};
@@ -153,7 +153,12 @@ fn unknown_operations_flags_and_reserved_fields_are_refused() {
         Message::from_words([message.word(0) & !0xff | u64::from(operation), 0, sector.to_word(), 0, 0, 0, 0, 0])
     };
     let counted = |operation, segments| {
-        Message::from_words([request_head(operation, segments, 0, TAG), 0, sector.to_word(), 0, 0, 0, 0, 0])
+        request(
+            request_head(operation, segments, 0, TAG),
+            0,
+            [sector, Segment::ZERO, Segment::ZERO, Segment::ZERO, Segment::ZERO],
+            0,
+        )
     };
     let mut cases = vec![
         ("operation 0", unknown(0), Status::Unsupported),
@@ -214,15 +219,7 @@ fn indirect_tables_are_bounded_and_do_not_nest() {
             ("entry of length 0", indirect(Read, zero, 1), Status::NoSegments),
             ("entry in no region", indirect(Write, wrong, 1), Status::BadMemory),
             ("256 entries", indirect(Read, good, 256), Status::Ok),
-            (
-                "get-info through a table",
-                with_word(
-                    Message::from_words([request_head(GetInfo, SEGMENTS_INDIRECT, 0, TAG), 0, good.to_word(), 0, 0, 0, 0, 0]),
-                    7,
-                    1,
-                ),
-                Status::Invalid,
-            ),
+            ("get-info through a table", request_indirect(GetInfo, 0, TAG, 0, good, 1), Status::Invalid),
         ],
     );
     // A table that names itself is data like any other: it was copied before the read overwrites it.

@@ -17,17 +17,24 @@ pub const fn is_slot_count(slots: u32) -> bool {
     slots.is_power_of_two() && MIN_SLOTS <= slots && slots <= MAX_SLOTS
 }
 
-/// Bytes reserved for the cold words of one ring: its own pair of lines, because adjacent-line prefetch moves lines
-/// in pairs.
-pub const COLD_BYTES: usize = 128;
-/// Byte offset of the release counter in the cold words.
-pub const COLD_RELEASED_OFFSET_BYTES: usize = 0;
-/// Byte offset of the asleep flag in the cold words.
-pub const COLD_ASLEEP_OFFSET_BYTES: usize = 4;
-/// Byte offset of the delay that the reader asks the writer for, in the cold words (docs/protocol.md section 2.5).
-pub const COLD_HOLD_OFFSET_BYTES: usize = 8;
-/// Byte offset of the choices that the reader asks the writer for, in the cold words (docs/protocol.md section 2.5).
-pub const COLD_CHOICES_OFFSET_BYTES: usize = 12;
+crate::wire_structures! {
+    /// The cold words of one ring, in its own pair of lines, because adjacent-line prefetch moves lines in pairs. It says where they
+    /// are; all access to them is atomic, word by word.
+    pub ColdWords: 128 {
+        /// The release counter.
+        0 released: u32,
+        /// The asleep flag.
+        4 asleep: u32,
+        /// The delay that the reader asks the writer for (docs/protocol.md section 2.5).
+        8 hold: u32,
+        /// The choices that the reader asks the writer for (docs/protocol.md section 2.5).
+        12 choices: u32,
+        /// 0 at the start, ignored.
+        16 reserved: [u8; 112],
+    }
+}
+/// Bytes of the cold words of one ring.
+pub const COLD_BYTES: usize = size_of::<ColdWords>();
 
 /// The stamp of the lap after `stamp`: laps count 1, 2, .. 2^32 - 1, 1, because fresh memory is zero and a stamp
 /// must differ from it.

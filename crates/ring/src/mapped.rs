@@ -3,16 +3,14 @@
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use core::arch::x86_64::{__m128i, _mm_load_si128};
 use std::fmt::Debug;
+use std::mem::offset_of;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use crate::cpu::{self, StoreVariant};
 use crate::fault::{PeerFault, expect};
-use crate::layout::{
-    COLD_ASLEEP_OFFSET_BYTES, COLD_BYTES, COLD_CHOICES_OFFSET_BYTES, COLD_HOLD_OFFSET_BYTES, COLD_RELEASED_OFFSET_BYTES,
-    SLOT_BYTES, STAMP_OFFSET_BYTES, is_slot_count,
-};
+use crate::layout::{COLD_BYTES, ColdWords, SLOT_BYTES, STAMP_OFFSET_BYTES, is_slot_count};
 use crate::message::Message;
 use crate::region::Region;
 use crate::ring::{Cursor, RingMemory};
@@ -109,26 +107,26 @@ impl MappedRing {
     /// The reader of answers asks their writer to wait this many nanoseconds after an answer before it looks for the next
     /// call.
     pub fn ask_hold(&self, hold_ns: u32) {
-        self.cold_word(COLD_HOLD_OFFSET_BYTES).store(hold_ns, Ordering::Relaxed);
+        self.cold_word(offset_of!(ColdWords, hold)).store(hold_ns, Ordering::Relaxed);
     }
 
     /// What the reader asks for: any value, from a peer. Costs nothing beside the look at its asleep flag: it is the same line.
     #[must_use]
     #[inline(always)]
     pub fn asked_hold(&self) -> u32 {
-        self.cold_word(COLD_HOLD_OFFSET_BYTES).load(Ordering::Relaxed)
+        self.cold_word(offset_of!(ColdWords, hold)).load(Ordering::Relaxed)
     }
 
     /// The reader of answers asks their writer for these choices for messages that travel alone.
     pub fn ask_choices(&self, choices: Choices) {
-        self.cold_word(COLD_CHOICES_OFFSET_BYTES).store(choices.word(), Ordering::Relaxed);
+        self.cold_word(offset_of!(ColdWords, choices)).store(choices.word(), Ordering::Relaxed);
     }
 
     /// What the reader asks for: any value, from a peer. In the line of the asleep flag, as [`asked_hold`](Self::asked_hold).
     #[must_use]
     #[inline(always)]
     pub fn asked_choices(&self) -> u32 {
-        self.cold_word(COLD_CHOICES_OFFSET_BYTES).load(Ordering::Relaxed)
+        self.cold_word(offset_of!(ColdWords, choices)).load(Ordering::Relaxed)
     }
 
     #[inline(always)]
@@ -170,12 +168,12 @@ unsafe impl RingMemory for MappedRing {
 
     #[inline(always)]
     fn released(&self) -> &AtomicU32 {
-        self.cold_word(COLD_RELEASED_OFFSET_BYTES)
+        self.cold_word(offset_of!(ColdWords, released))
     }
 
     #[inline(always)]
     fn asleep(&self) -> &AtomicU32 {
-        self.cold_word(COLD_ASLEEP_OFFSET_BYTES)
+        self.cold_word(offset_of!(ColdWords, asleep))
     }
 
     #[inline(always)]

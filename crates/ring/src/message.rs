@@ -61,6 +61,14 @@ impl Message {
         self.words[index]
     }
 
+    /// The word that begins `offset_bytes` into the slot: of a structure, `offset_of!` of the first field in it.
+    #[must_use]
+    #[inline(always)]
+    pub const fn word_at(&self, offset_bytes: usize) -> u64 {
+        debug_assert!(offset_bytes.is_multiple_of(8), "a word begins there");
+        self.words[offset_bytes / 8]
+    }
+
     /// Replace word `index` (0..8).
     #[inline(always)]
     pub const fn set_word(&mut self, index: usize, value: u64) {

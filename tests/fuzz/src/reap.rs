@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use fipsee_block::client::{AttachOptions, Disk, Error};
 use fipsee_block::wire::{self, BlockInfo, Status};
 use fipsee_interop::golden;
+use fipsee_interop::messages::completions;
 use fipsee_ring::Message;
 use fipsee_ring::ring::{Cursor, Writer};
 use fipsee_ring::tuning::Tuning;
@@ -68,9 +69,7 @@ fn reap(channel: &TestChannel, messages: &[Message], request_count: u32) -> (Vec
 }
 
 pub(crate) fn seeds() -> Vec<Vec<u8>> {
-    let mut first = Message::ZERO;
-    first.set_word(0, u64::from(wire::completion_head(2, 0)) | u64::from(wire::completion_entry(0, Status::Ok)) << 32);
-    first.set_word(1, wire::completion_entry(1, Status::IoError).into());
+    let first = completions(&[(0, Status::Ok), (1, Status::IoError)]);
     let events = [wire::event(wire::KIND_RESIZE, 77), wire::event(wire::KIND_DETACH, 0), first];
     let bytes = |message: &Message| message.to_bytes()[..60].to_vec();
     let mut all = vec![[vec![0x20], events.iter().flat_map(bytes).collect()].concat()];

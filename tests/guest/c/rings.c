@@ -38,7 +38,7 @@ size_t guest_c_doorbell_request(uint8_t *into, uint64_t attachment, uint16_t que
 	memset(&upgrade_request, 0, sizeof(upgrade_request));
 	upgrade_request.magic = FIPSEE_VM_MAGIC;
 	upgrade_request.version = FIPSEE_VM_VERSION;
-	upgrade_request.operation = FIPSEE_VM_BELL;
+	upgrade_request.operation = FIPSEE_VM_DOORBELL;
 	upgrade_request.attachment = attachment;
 	upgrade_request.queue = queue;
 	memcpy(into, &upgrade_request, sizeof(upgrade_request));

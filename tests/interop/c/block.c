@@ -72,12 +72,20 @@ int interop_block_info_is_valid(const struct fipsee_block_info *info)
 	return fipsee_block_info_fault(info, &value) == NULL;
 }
 
-int interop_completion_is_valid(const uint8_t *bytes)
+int interop_completion_read(const uint8_t *bytes, uint32_t unacknowledged, struct fipsee_completion_entry *entries, uint32_t *count)
 {
 	union fipsee_message message;
+	struct fipsee_completions reader;
+	const struct fipsee_completion_entry *entry;
+	int is_event;
 
 	memcpy(&message, bytes, sizeof(message));
-	return fipsee_completion_fault(&message) == NULL;
+	*count = 0;
+	fipsee_completions_begin(&reader, &message);
+	while ((entry = fipsee_completions_next(&reader)))
+		entries[(*count)++] = *entry;
+	is_event = fipsee_completions_event(&reader, unacknowledged) != NULL;
+	return reader.fault ? -1 : is_event;
 }
 
 struct parse {

@@ -118,7 +118,7 @@ static const struct {
 		.virtqueue = 1,
 	},
 };
-static const struct fipsee_vm_question vm_bell = { QUESTION(BELL), .attachment = 0x123456789abcdef0, .queue = 3 };
+static const struct fipsee_vm_question vm_bell = { QUESTION(DOORBELL), .attachment = 0x123456789abcdef0, .queue = 3 };
 static const struct fipsee_vm_question vm_detach = { QUESTION(DETACH), .attachment = 0x123456789abcdef0 };
 static const struct fipsee_vm_reply vm_offer = {
 	.result = FIPSEE_VM_DONE, .version = FIPSEE_VM_VERSION, .max_queues = 2, .features = FIPSEE_VM_FEATURE_CHOICES,

@@ -31,7 +31,8 @@ size_t interop_control_encode(const struct interop_control *in, uint8_t *into);
 
 /* 1: a description of a disk that is possible; 0: not. */
 int interop_block_info_is_valid(const struct fipsee_block_info *info);
-int interop_completion_is_valid(const uint8_t *bytes);
+/* A message of a completion ring: -1 at a fault, 1 if it is an event, else 0; and the entries before the fault or end, at most 14. */
+int interop_completion_read(const uint8_t *bytes, uint32_t unacknowledged, struct fipsee_completion_entry *entries, uint32_t *count);
 /* 1: header and table of a region of `region_bytes` are sound; 0: not. `bytes` holds at least 64 * 65. */
 int interop_region_is_valid(const uint8_t *bytes, uint64_t region_bytes);
 

@@ -51,7 +51,7 @@ static const struct interop_entry table[] = {
 	CONSTANT(STATUS_NO_SEGMENTS), CONSTANT(STATUS_COUNT),
 
 	SIZE(slot), FIELD(slot, stamp), SIZE(cold), FIELD(cold, released), FIELD(cold, asleep), FIELD(cold, hold),
-	FIELD(cold, choices),
+	FIELD(cold, choices), FIELD(cold, reserved),
 
 	SIZE(region_header), FIELD(region_header, magic), FIELD(region_header, version),
 	FIELD(region_header, queue_count), FIELD(region_header, region_bytes), FIELD(region_header, features),
@@ -80,8 +80,12 @@ static const struct interop_entry table[] = {
 	SIZE(segment), FIELD(segment, offset_sectors), FIELD(segment, length_sectors), FIELD(segment, region),
 	SIZE(request), FIELD(request, operation), FIELD(request, segment_count), FIELD(request, flags),
 	FIELD(request, tag), FIELD(request, sector), FIELD(request, segments), FIELD(request, length_sectors),
-	FIELD(request, aux),
+	FIELD(request, aux), FIELD(request, reserved), FIELD(request, stamp),
+	SIZE(packed_request), FIELD(packed_request, sector), FIELD(packed_request, segment),
+	SIZE(packed), FIELD(packed, operation), FIELD(packed, count), FIELD(packed, writes), FIELD(packed, reserved),
+	FIELD(packed, tags), FIELD(packed, requests), FIELD(packed, last_tag), FIELD(packed, reserved_end), FIELD(packed, stamp),
 	SIZE(completion), FIELD(completion, count), FIELD(completion, kind), FIELD(completion, entries),
+	FIELD(completion, reserved), FIELD(completion, stamp),
 	SIZE(completion_entry), FIELD(completion_entry, tag), FIELD(completion_entry, status),
 	SIZE(event), FIELD(event, count), FIELD(event, kind), FIELD(event, reserved), FIELD(event, reserved_too),
 	FIELD(event, sector_count), FIELD(event, reserved_end), FIELD(event, stamp),
@@ -93,7 +97,7 @@ static const struct interop_entry table[] = {
 	FIELD(call_info, request_payload_bytes), FIELD(call_info, reply_payload_bytes),
 
 	CONSTANT(VM_REQUEST_TYPE), CONSTANT(VM_MAGIC), CONSTANT(VM_VERSION), CONSTANT(VM_REGION_SHIFT),
-	CONSTANT(VM_QUERY), CONSTANT(VM_ATTACH), CONSTANT(VM_BELL), CONSTANT(VM_DETACH),
+	CONSTANT(VM_QUERY), CONSTANT(VM_ATTACH), CONSTANT(VM_DOORBELL), CONSTANT(VM_DETACH),
 	CONSTANT(VM_DONE), CONSTANT(VM_RUNG), CONSTANT(VM_NO_ATTACHMENT), CONSTANT(VM_NOT_NOW), CONSTANT(VM_INVALID),
 	CONSTANT(VM_BAD_VERSION), CONSTANT(VM_FEATURE_CHOICES), CONSTANT(VM_FEATURES),
 	SIZE(vm_question), FIELD(vm_question, magic), FIELD(vm_question, version), FIELD(vm_question, reserved),

@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::{Mutex, PoisonError};
 
+use fipsee_block::wire::{CompletionEntry, MAX_PACKED};
 use fipsee_ring::Message;
 use fipsee_ring::control::MAX_REFUSAL_BYTES;
 use fipsee_ring::tuning::Choices;
@@ -97,7 +98,7 @@ unsafe extern "C" {
     fn interop_control_decode(bytes: *const u8, length_bytes: usize, out: *mut CControl) -> c_int;
     fn interop_control_encode(input: *const CControl, into: *mut u8) -> usize;
     fn interop_block_info_is_valid(info: *const Message) -> c_int;
-    fn interop_completion_is_valid(bytes: *const u8) -> c_int;
+    fn interop_completion_read(bytes: *const u8, unacknowledged: u32, entries: *mut CompletionEntry, count: *mut u32) -> c_int;
     fn interop_region_is_valid(bytes: *const u8, region_bytes: u64) -> c_int;
     fn interop_request_parse(
         message: *const Message,
@@ -222,11 +223,15 @@ pub fn block_info_is_valid(bytes: &[u8; 64]) -> bool {
     unsafe { interop_block_info_is_valid(&Message::from_bytes(bytes)) == 1 }
 }
 
-/// Does C take this for a message of a completion ring, as far as that depends on the message alone?
+/// What C's reader of the completion ring makes of a message: is it an event, or `None` at a fault; and tags and statuses of the entries that
+/// it handed out. `unacknowledged`: bit `1 << kind` of each kind of event that is.
 #[must_use]
-pub fn completion_is_valid(bytes: &[u8; 64]) -> bool {
-    // SAFETY: 64 bytes are read.
-    unsafe { interop_completion_is_valid(bytes.as_ptr()) == 1 }
+pub fn completion_read(bytes: &[u8; 64], unacknowledged: u32) -> (Option<bool>, Vec<(u16, u16)>) {
+    let (mut entries, mut count) = ([CompletionEntry { tag: 0, status: 0 }; MAX_PACKED], 0);
+    // SAFETY: 64 bytes are read, and at most MAX_PACKED entries written.
+    let outcome = unsafe { interop_completion_read(bytes.as_ptr(), unacknowledged, entries.as_mut_ptr(), &mut count) };
+    let given = entries.iter().take(count as usize).map(|entry| (entry.tag, entry.status)).collect();
+    ((outcome >= 0).then_some(outcome == 1), given)
 }
 
 /// Does C take this for a sound region header with its table?

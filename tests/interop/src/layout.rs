@@ -1,6 +1,6 @@
-//! What `fipsee.h` fixes, derived from the Rust code: constants by their values, fields from the types that describe structures, those
-//! of requests and completions by encoding a message twice and looking where the bytes differ.
+//! What `fipsee.h` fixes, derived from the Rust code: constants by their values, fields from the types that describe structures.
 
+use std::mem::offset_of;
 use std::ops::Range;
 
 use fipsee_block::packed;
@@ -9,29 +9,19 @@ use fipsee_call::{PAYLOAD_UNIT_BYTES, ServiceInfo};
 use fipsee_ring::channel::{self, RegionLayout};
 use fipsee_ring::control::{self, Control, Refusal, RefusalCode, Wanted, packets};
 use fipsee_ring::cpu::StoreVariant;
+use fipsee_ring::layout::ColdWords;
 use fipsee_ring::region::{self, Region};
 use fipsee_ring::tuning::{Choices, Ownership, Touch};
 use fipsee_ring::wire::Structure;
 use fipsee_ring::{Message, layout, seqpacket};
 
 use crate::control::refusal_number;
-use crate::messages::completions;
 
 /// Names and values.
 pub type Table = Vec<(String, u64)>;
 
 fn number(value: usize) -> u64 {
     u64::try_from(value).expect("sizes are small")
-}
-
-/// Where two encodings differ, from the first byte to the last.
-fn difference(one: &[u8], other: &[u8]) -> Range<usize> {
-    let differs = |index: &usize| one[*index] != other[*index];
-    let length = one.len().min(other.len());
-    let start = (0..length).find(differs).expect("the field changes the message");
-    let end = (0..length).rfind(differs).expect("the field changes the message") + 1;
-    assert!((start..end).all(|index| differs(&index)), "bytes {start}..{end} are not one field");
-    start..end
 }
 
 fn put(table: &mut Table, name: &str, field: Range<usize>) {
@@ -47,10 +37,10 @@ fn constants(table: &mut Table) {
         ("MIN_SLOTS", layout::MIN_SLOTS.into()),
         ("MAX_SLOTS", layout::MAX_SLOTS.into()),
         ("COLD_BYTES", number(layout::COLD_BYTES)),
-        ("COLD_RELEASED_OFFSET_BYTES", number(layout::COLD_RELEASED_OFFSET_BYTES)),
-        ("COLD_ASLEEP_OFFSET_BYTES", number(layout::COLD_ASLEEP_OFFSET_BYTES)),
-        ("COLD_HOLD_OFFSET_BYTES", number(layout::COLD_HOLD_OFFSET_BYTES)),
-        ("COLD_CHOICES_OFFSET_BYTES", number(layout::COLD_CHOICES_OFFSET_BYTES)),
+        ("COLD_RELEASED_OFFSET_BYTES", number(offset_of!(ColdWords, released))),
+        ("COLD_ASLEEP_OFFSET_BYTES", number(offset_of!(ColdWords, asleep))),
+        ("COLD_HOLD_OFFSET_BYTES", number(offset_of!(ColdWords, hold))),
+        ("COLD_CHOICES_OFFSET_BYTES", number(offset_of!(ColdWords, choices))),
         ("MAX_HOLD_NS", fipsee_ring::pace::MAX_HOLD_NS.into()),
         ("REGION_MAGIC", channel::REGION_MAGIC),
         ("REGION_HEADER_BYTES", number(channel::REGION_HEADER_BYTES)),
@@ -203,10 +193,13 @@ pub(crate) fn structure<T: Structure>(table: &mut Table, name: &str) {
     fields::<T>(table, name, size_of::<T>());
 }
 
-fn differences(table: &mut Table, name: &str, zero: &[u8], fields: &[(&str, Vec<u8>)]) {
-    table.push((format!("{name}.bytes"), number(zero.len())));
-    for (field, bytes) in fields {
-        put(table, &format!("{name}.{field}"), difference(zero, bytes));
+/// The same of a type whose first field is a structure, `First`, where that of C has the fields themselves.
+fn flattened<T: Structure, First: Structure>(table: &mut Table, name: &str) {
+    fields::<First>(table, name, size_of::<T>());
+    let (_, first, length) = T::FIELDS[0];
+    assert_eq!((first, length), (0, size_of::<First>()));
+    for (field, offset, bytes) in &T::FIELDS[1..] {
+        put(table, &format!("{name}.{field}"), *offset..*offset + *bytes);
     }
 }
 
@@ -241,48 +234,25 @@ fn region_structures(table: &mut Table) {
     structure::<channel::QueueGeometry>(table, "queue_entry");
     table.push(("slot.bytes".to_owned(), number(size_of::<Message>())));
     put(table, "slot.stamp", layout::STAMP_OFFSET_BYTES..layout::SLOT_BYTES);
-    table.push(("cold.bytes".to_owned(), number(layout::COLD_BYTES)));
-    put(table, "cold.released", layout::COLD_RELEASED_OFFSET_BYTES..layout::COLD_RELEASED_OFFSET_BYTES + 4);
-    put(table, "cold.asleep", layout::COLD_ASLEEP_OFFSET_BYTES..layout::COLD_ASLEEP_OFFSET_BYTES + 4);
-    put(table, "cold.hold", layout::COLD_HOLD_OFFSET_BYTES..layout::COLD_HOLD_OFFSET_BYTES + 4);
-    put(table, "cold.choices", layout::COLD_CHOICES_OFFSET_BYTES..layout::COLD_CHOICES_OFFSET_BYTES + 4);
-}
-
-fn head(operation: Operation, segments: u8, flags: u16, tag: u16) -> Vec<u8> {
-    Message::from_words([wire::request_head(operation, segments, flags, tag), 0, 0, 0, 0, 0, 0, 0]).to_bytes().to_vec()
+    structure::<ColdWords>(table, "cold");
 }
 
 fn block_structures(table: &mut Table) {
-    let (long, word, half) = (u64::MAX, u32::MAX, u16::MAX);
     structure::<Segment>(table, "segment");
-    let read = Operation::Read;
-    let fields = [
-        ("operation", head(Operation::Write, 0, 0, 0)),
-        ("segment_count", head(read, 0xff, 0, 0)),
-        ("flags", head(read, 0, half, 0)),
-        ("tag", head(read, 0, 0, half)),
-        ("sector", wire::request_range(read, 0, 0, long, 0).to_bytes().to_vec()),
-        ("length_sectors", wire::request_range(read, 0, 0, 0, long).to_bytes().to_vec()),
-    ];
-    differences(table, "request", &head(read, 0, 0, 0), &fields);
-    let inline = |word| wire::request_inline(read, 0, 0, 0, &[Segment::from_word(word); 5]).to_bytes();
-    put(table, "request.segments", difference(&inline(0), &inline(long)));
-    let indirect = |entries| wire::request_indirect(read, 0, 0, 0, Segment::from_word(0), entries).to_bytes();
-    put(table, "request.aux", difference(&indirect(0), &indirect(word)));
-
-    let entry = |tag, status| wire::completion_entry(tag, status).to_le_bytes();
-    table.push(("completion_entry.bytes".to_owned(), number(entry(0, Status::Ok).len())));
-    put(table, "completion_entry.tag", difference(&entry(0, Status::Ok), &entry(half, Status::Ok)));
-    let status = difference(&entry(0, Status::Ok), &entry(0, Status::NoSegments)).start;
-    put(table, "completion_entry.status", status..status + size_of_val(&Status::Ok.to_wire()));
-    let packed = |tag, status| completions(&[(tag, status); wire::MAX_PACKED]).to_bytes();
-    let first = difference(&packed(0, Status::Ok)[..6], &packed(half, Status::Ok)[..6]).start;
-    put(table, "completion.entries", first..first + wire::MAX_PACKED * 4);
-    let head = |count, kind| wire::completion_head(count, kind).to_le_bytes();
-    table.push(("completion.bytes".to_owned(), number(size_of::<Message>())));
-    put(table, "completion.count", difference(&head(0, 0), &head(0xff, 0)));
-    put(table, "completion.kind", difference(&head(0, 0), &head(0, 0xff)));
-    structure::<wire::RawEvent>(table, "event");
+    flattened::<wire::RawRequest, wire::RequestHead>(table, "request");
+    // C has one structure for both, with a union.
+    for (field, offset, bytes) in wire::RawRange::FIELDS {
+        match wire::RawRequest::FIELDS.iter().find(|(name, ..)| name == field) {
+            Some(same) => assert_eq!((same.1, same.2), (*offset, *bytes), "{field}"),
+            None if *field == "reserved" => {} // In C the end of the segments.
+            None => put(table, &format!("request.{field}"), *offset..*offset + *bytes),
+        }
+    }
+    structure::<packed::PackedRequest>(table, "packed_request");
+    structure::<packed::RawPacked>(table, "packed");
+    structure::<wire::CompletionEntry>(table, "completion_entry");
+    flattened::<wire::RawCompletion, wire::CompletionHead>(table, "completion");
+    flattened::<wire::RawEvent, wire::CompletionHead>(table, "event");
 }
 
 /// The whole table, sorted by name.

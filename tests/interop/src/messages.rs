@@ -1,8 +1,8 @@
 //! Every kind of message of the block protocol: as Rust builds it, and its fields one by one.
 
 use fipsee_block::wire::{
-    self, FLAG_FUA, FLAG_UNMAP, KIND_COMPLETIONS, KIND_DETACH, KIND_RESIZE, MAX_INLINE_SEGMENTS, MAX_PACKED, Operation,
-    SEGMENTS_INDIRECT, Segment, Status,
+    self, CompletionEntry, CompletionHead, FLAG_FUA, FLAG_UNMAP, KIND_COMPLETIONS, KIND_DETACH, KIND_RESIZE, MAX_INLINE_SEGMENTS,
+    MAX_PACKED, Operation, RawCompletion, SEGMENTS_INDIRECT, Segment, Status,
 };
 use fipsee_ring::Message;
 
@@ -103,17 +103,12 @@ fn others(random: &mut Random, cases: &mut Vec<Case>) {
 /// A message of `entries`, packed as a server packs them.
 #[must_use]
 pub fn completions(entries: &[(u16, Status)]) -> Message {
-    let count = u8::try_from(entries.len()).unwrap_or(u8::MAX);
-    let mut words = [0; 16];
-    words[0] = wire::completion_head(count, KIND_COMPLETIONS);
-    for (word, (tag, status)) in words[1..].iter_mut().zip(entries) {
-        *word = wire::completion_entry(*tag, *status);
-    }
-    let mut message = Message::ZERO;
-    for (index, pair) in words.as_chunks::<2>().0.iter().enumerate() {
-        message.set_word(index, u64::from(pair[0]) | u64::from(pair[1]) << 32);
-    }
-    message
+    let head = CompletionHead { count: u8::try_from(entries.len()).unwrap_or(u8::MAX), kind: KIND_COMPLETIONS, reserved: 0 };
+    let entries = std::array::from_fn(|index| {
+        let (tag, status) = entries.get(index).map_or((0, 0), |(tag, status)| (*tag, status.to_wire()));
+        CompletionEntry { tag, status }
+    });
+    Message::from_words(zerocopy::transmute!(RawCompletion { head, entries, stamp: 0 }))
 }
 
 fn answers(random: &mut Random, cases: &mut Vec<Case>) {

@@ -2,6 +2,7 @@
 
 mod stage;
 
+use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,7 +18,8 @@ use fipsee_ring::{Message, PeerFault, clock};
 use super::{Error, connection::Shared, memory::Buffer};
 use crate::packed::{Short, pack};
 use crate::wire::{
-    BlockInfo, CAPABILITY_PACKED, KIND_COMPLETIONS, KIND_DETACH, KIND_RESIZE, MAX_PACKED, MAX_SECTOR_COUNT, Status, request_head,
+    BlockInfo, CAPABILITY_PACKED, CompletionEntry, KIND_COMPLETIONS, KIND_DETACH, KIND_RESIZE, MAX_SECTOR_COUNT, RawCompletion,
+    RawEvent, Status,
 };
 
 /// A finished request.
@@ -150,7 +152,6 @@ impl Queue {
         let burst = self.staged.len();
         let mut rest = self.staged.as_slice();
         let short = |tag: &u16| self.requests[usize::from(*tag)].as_ref();
-        let head = |short: &Short| request_head(short.operation(), 1, 0, short.tag);
         let writer = &mut self.port.queue.requests;
         while let [first, later @ ..] = rest {
             let (second, third) = match later {
@@ -161,9 +162,7 @@ impl Queue {
             let (published, count) = match (short(first), second, third) {
                 (Some(first), Some(second), Some(Some(third))) => (writer.publish_several(&pack([first, second, third]), 3), 3),
                 (Some(first), Some(second), None) => (writer.publish_several(&pack([first, second]), 2), 2),
-                (Some(first), ..) => {
-                    (writer.publish(&Message::from_words([head(first), first.sector, first.segment, 0, 0, 0, 0, 0])), 1)
-                }
+                (Some(first), ..) => (writer.publish(&first.to_message()), 1),
                 (None, ..) => (publish_other(writer, &self.others[usize::from(*first)]), 1),
             };
             debug_assert!(published.is_ok(), "as many tags as the ring may hold");
@@ -186,21 +185,14 @@ impl Queue {
         let mut message = Message::ZERO;
         let mut count = 0;
         while self.port.queue.completions.receive(&mut message) {
-            let [entries, kind, reserved @ .., _, _, _, _] = message.word(0).to_le_bytes();
-            if kind != KIND_COMPLETIONS {
-                self.take_event(&message, entries, kind, reserved)?;
+            let RawCompletion { head, entries, .. } = zerocopy::transmute_ref!(message.words());
+            if head.kind != KIND_COMPLETIONS {
+                self.take_event(&message)?;
                 continue;
             }
-            let entries = usize::from(entries);
-            if entries == 0 || entries > MAX_PACKED || reserved != [0, 0] {
-                return Err(bad_head(&message));
-            }
-            for position in 1..=entries {
-                let word = message.word(position / 2) >> (32 * (position % 2));
-                let [tag_low, tag_high, status_low, status_high, ..] = word.to_le_bytes();
-                let tag = u16::from_le_bytes([tag_low, tag_high]);
-                let status = u16::from_le_bytes([status_low, status_high]);
-                count += self.finish(tag, status, done)?;
+            let used = entries.get(..head.count.into()).filter(|used| !used.is_empty() && head.reserved == 0);
+            for entry in used.ok_or_else(|| bad_head(&message))? {
+                count += self.finish(*entry, done)?;
             }
             if self.is_idle() {
                 break; // Nothing outstanding: reading the next slot would only take its cache line from the daemon.
@@ -213,7 +205,8 @@ impl Queue {
     }
 
     #[inline(always)]
-    fn finish(&mut self, tag: u16, status: u16, done: &mut impl FnMut(Completion)) -> Result<usize, Error> {
+    fn finish(&mut self, entry: CompletionEntry, done: &mut impl FnMut(Completion)) -> Result<usize, Error> {
+        let CompletionEntry { tag, status } = entry;
         let index = usize::from(tag);
         let in_use = self.uses.get(index).copied().unwrap_or(Use::Free);
         if in_use == Use::Free || self.port.queue.requests.outstanding() == 0 {
@@ -234,12 +227,11 @@ impl Queue {
     }
 
     #[cold]
-    fn take_event(&mut self, message: &Message, entries: u8, kind: u8, reserved: [u8; 2]) -> Result<(), Error> {
-        let words_used = if kind == KIND_RESIZE { 2 } else { 1 };
-        // The upper half of the last word is the ring's.
-        let unused_set = message.word(0) >> 32 != 0 || (words_used..7).any(|index| message.word(index) != 0);
-        let unused_set = unused_set || message.word(7) & 0xffff_ffff != 0;
-        if entries != 1 || reserved != [0, 0] || unused_set {
+    fn take_event(&mut self, message: &Message) -> Result<(), Error> {
+        let RawEvent { head, reserved_too, sector_count, reserved_end, .. } = zerocopy::transmute!(*message.words());
+        let kind = head.kind;
+        let unused_set = reserved_too != 0 || reserved_end != [0; 44] || (kind != KIND_RESIZE && sector_count != 0);
+        if head.count != 1 || head.reserved != 0 || unused_set {
             return Err(bad_head(message));
         }
         if self.unacknowledged.contains(&kind) {
@@ -247,7 +239,6 @@ impl Queue {
         }
         match kind {
             KIND_RESIZE => {
-                let sector_count = message.word(1);
                 if sector_count == 0 || sector_count > MAX_SECTOR_COUNT {
                     return Err(Error::Fault(PeerFault::Value { what: "the new size in sectors", value: sector_count }));
                 }
@@ -377,7 +368,10 @@ fn publish_other(writer: &mut CallWriter<MappedRing>, message: &Message) -> Resu
 
 #[cold]
 fn bad_head(message: &Message) -> Error {
-    Error::Fault(PeerFault::Value { what: "the head of a completion message", value: message.word(0) })
+    Error::Fault(PeerFault::Value {
+        what: "the head of a completion message",
+        value: message.word_at(offset_of!(RawCompletion, head)),
+    })
 }
 
 impl AsFd for Queue {

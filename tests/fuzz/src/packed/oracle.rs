@@ -5,7 +5,7 @@ use fipsee_block::packed::PACKED;
 use fipsee_block::request::{Request, RequestLimits};
 use fipsee_block::wire::{
     CAPABILITY_DISCARD, CAPABILITY_FLUSH, CAPABILITY_FUA, CAPABILITY_WRITE, CAPABILITY_WRITE_ZEROES, FLAG_FUA, FLAG_UNMAP,
-    MAX_INDIRECT_ENTRIES, MAX_INLINE_SEGMENTS, Operation, SEGMENTS_INDIRECT, Segment, Status, request_head,
+    MAX_INDIRECT_ENTRIES, MAX_INLINE_SEGMENTS, Operation, SEGMENTS_INDIRECT, Segment, Status,
 };
 use fipsee_interop::requests::Memory;
 use fipsee_ring::Message;
@@ -191,7 +191,7 @@ fn unpack(message: &Message) -> impl Iterator<Item = Message> + use<> {
     (0..count).map(move |index| {
         let operation = if writes >> index & 1 == 0 { Operation::Read } else { Operation::Write };
         let tag = if index < 2 { message.word(0) >> (16 * index) & TAG } else { third << 32 };
-        let head = request_head(operation, 1, 0, 0) | tag;
+        let head = u64::from(operation.to_wire()) | 1 << 8 | tag;
         Message::from_words([head, message.word(1 + 2 * index), message.word(2 + 2 * index), 0, 0, 0, 0, 0])
     })
 }
