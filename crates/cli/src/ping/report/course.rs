@@ -57,7 +57,7 @@ impl Row {
 }
 
 /// A message and its answer through the channel as it is.
-pub(super) fn base_spec(cpus: Option<[usize; 2]>) -> Spec {
+pub(in crate::ping) fn base_spec(cpus: Option<[usize; 2]>) -> Spec {
     Spec {
         design: Design::Channel,
         task: Task::Queue(1),
