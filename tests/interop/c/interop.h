@@ -88,6 +88,11 @@ uint64_t interop_pace_window(uint32_t window);
 /* Of a caller with this advice whose exchanges all take `period`, after so many windows: `choices` of the cold words below `hold`. */
 uint64_t interop_pace_asks(uint32_t choices, uint32_t period, uint32_t windows);
 
+/* A stream's reader of a ring of so many slots that chooses `choices`; and one empty look at `now` after so many messages more, which
+ * answers how long it waits. Not for two threads at a time. */
+void interop_gather_reset(uint32_t choices, uint32_t slot_count);
+uint64_t interop_gather_look(uint32_t messages, uint64_t now);
+
 /* The accesses of each ring operation, in order, with both ends choosing `choices`: see trace.c. Not for two threads at a time. */
 const char *interop_trace(uint32_t choices);
 /* The same of single messages and runs of them, streamed and called. */

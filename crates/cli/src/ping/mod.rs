@@ -157,7 +157,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
     let rounds = arguments.rounds.unwrap_or(if compared { COMPARED_ROUNDS } else { 1 });
     let specs = match (arguments.compare, arguments.ablate) {
         (true, _) => compare::specs(&base),
-        (_, true) => ablate::specs(&base, &arguments.choices),
+        (_, true) => ablate::specs(&base, &arguments.choices)?,
         _ => tasks(arguments)?.into_iter().map(|task| Spec { task, ..base.clone() }).collect(),
     };
     let mut partner = Partner::start(arguments.threads, cpus)?;
