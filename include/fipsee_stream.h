@@ -74,22 +74,37 @@ static inline int fipsee_stream_publish_burst(struct fipsee_stream_writer *strea
 #define FIPSEE_GATHER_SLOTS 256
 #define FIPSEE_GATHER_TICKS 2000
 
-/* Streams: a look found nothing. */
-static inline void fipsee_reader_gather(struct fipsee_reader *reader)
+/* Streams: does an empty look of this reader depend on the time? */
+static inline bool fipsee_reader_may_gather(const struct fipsee_reader *reader)
+{
+	return reader->touch_rest && reader->received - reader->gather_since >= FIPSEE_GATHER_MESSAGES &&
+	       reader->ring.slot_count >= FIPSEE_GATHER_SLOTS;
+}
+
+/* Streams: how many ticks to wait after an empty look at `now`; 0 there: no time is known, and there is no wait. */
+static inline uint64_t fipsee_reader_gather_ticks(struct fipsee_reader *reader, uint64_t now)
 {
 	uint32_t messages = reader->received - reader->gather_since;
-	uint64_t ticks = 2 * (uint64_t)reader->ring.slot_count, now, since;
+	uint64_t since = now - reader->gather_ticks, ticks = 2 * (uint64_t)reader->ring.slot_count;
 
-	if (!reader->touch_rest || messages < FIPSEE_GATHER_MESSAGES || reader->ring.slot_count < FIPSEE_GATHER_SLOTS)
-		return;
-	now = FIPSEE_TICKS();
-	since = now - reader->gather_ticks;
+	if (!fipsee_reader_may_gather(reader))
+		return 0;
 	reader->gather_since = reader->received;
 	reader->gather_ticks = now;
 	if (now == 0 || since > (uint64_t)messages * FIPSEE_GATHER_TICKS_PER_MESSAGE)
+		return 0;
+	return ticks < FIPSEE_GATHER_TICKS ? ticks : FIPSEE_GATHER_TICKS;
+}
+
+/* Streams: a look found nothing. */
+static inline void fipsee_reader_gather(struct fipsee_reader *reader)
+{
+	uint64_t now, ticks;
+
+	if (!fipsee_reader_may_gather(reader))
 		return;
-	if (ticks > FIPSEE_GATHER_TICKS)
-		ticks = FIPSEE_GATHER_TICKS;
+	now = FIPSEE_TICKS();
+	ticks = fipsee_reader_gather_ticks(reader, now);
 	while (FIPSEE_TICKS() - now < ticks)
 		FIPSEE_PAUSE();
 }

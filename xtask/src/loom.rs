@@ -13,7 +13,7 @@ struct KnownBad {
     must_fail: &'static [&'static str],
 }
 
-const KNOWN_BAD: [KnownBad; 6] = [
+const KNOWN_BAD: [KnownBad; 7] = [
     KnownBad {
         name: "relaxed_publish",
         must_fail: &["stream_reuses_released_slots_only", "answers_return_the_slots_of_their_calls"],
@@ -22,6 +22,7 @@ const KNOWN_BAD: [KnownBad; 6] = [
         name: "no_sleep_fence",
         must_fail: &[
             "sleeping_reader_is_woken_for_every_message",
+            "sleeping_reader_is_woken_by_a_writer_whose_fence_is_on_a_slot",
             "sleeping_reader_is_woken_for_a_batch_with_one_look_at_its_flag",
             "caller_and_server_both_sleep_and_both_wake",
         ],
@@ -31,6 +32,7 @@ const KNOWN_BAD: [KnownBad; 6] = [
         must_fail: &["stream_reuses_released_slots_only", "stream_burst_is_seen_whole_and_in_order"],
     },
     KnownBad { name: "touch_after_release", must_fail: &["touched_slots_are_reused_without_loss"] },
+    KnownBad { name: "touch_after_answer", must_fail: &["answers_return_the_touched_slots_of_their_calls"] },
     KnownBad { name: "monitor_armed_after_look", must_fail: &["watched_line_wakes_for_every_message"] },
     KnownBad {
         name: "look_before_hang_up",

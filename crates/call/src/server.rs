@@ -4,10 +4,11 @@ use std::marker::PhantomData;
 use std::path::Path;
 use std::time::Duration;
 
-use fipsee_ring::tuning::{Choices, Tuning};
+use fipsee_ring::tuning::Choices;
 use fipsee_ring::wait::{DEFAULT_LOOK, WaitMode};
 use fipsee_ring::{Message, clock};
 pub use fipsee_serve::session::Credentials;
+use fipsee_topology::cache::choices_here;
 
 use crate::error::Error;
 use crate::payload::Payload;
@@ -41,7 +42,8 @@ pub struct ServerOptions {
 }
 
 impl Default for ServerOptions {
-    /// 1000 clients of depth 256 without payload, for this user and root; adaptive waiting; the choices of this CPU's family.
+    /// 1000 clients of depth 256 without payload, for this user and root; adaptive waiting; the choices that `fipsee topology` measured, where
+    /// its file can be read, else those of this CPU's family.
     fn default() -> Self {
         Self {
             max_clients: 1000,
@@ -51,7 +53,7 @@ impl Default for ServerOptions {
             wait: WaitMode::Adaptive,
             look: DEFAULT_LOOK,
             socket_mode: 0o666,
-            choices: Tuning::default().to_choices(),
+            choices: choices_here(),
             allow: None,
         }
     }

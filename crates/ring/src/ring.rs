@@ -12,7 +12,7 @@ mod stream;
 pub use self::slots::{Cursor, RingMemory};
 pub use self::stream::{StreamError, StreamWriter};
 
-use self::gather::Gather;
+pub use self::gather::Gather;
 use crate::cpu;
 use crate::message::Message;
 use crate::sync::{Ordering, full_fence, known_bad};
@@ -286,8 +286,8 @@ impl<M: RingMemory> Reader<M> {
     pub fn new(memory: M, cursor: Cursor, tuning: &Tuning) -> Self {
         assert!(cursor.index < memory.slot_count(), "cursor outside the ring");
         let release_slots = tuning.release_slots(memory.slot_count());
-        let (gather_ticks, ahead_slots) = tuning.gather_and_read_ahead(memory.slot_count());
-        let gather = Gather::new(gather_ticks);
+        let gather = Gather::new(tuning, memory.slot_count());
+        let (_, ahead_slots) = tuning.gather_and_read_ahead(memory.slot_count());
         let (touch_first, touch_rest) = (tuning.touch == Touch::Always, tuning.touch != Touch::Never);
         Self {
             memory,
@@ -332,6 +332,11 @@ impl<M: RingMemory> Reader<M> {
     /// Copy the next message into `into` and step past it; `false` (and `into` untouched) when there is none.
     #[inline(always)]
     pub fn receive(&mut self, into: &mut Message) -> bool {
+        if known_bad("touch_after_answer") && self.received != 0 {
+            let Cursor { index, stamp } = self.cursor;
+            let before = index.wrapping_sub(1) & (self.memory.slot_count() - 1);
+            self.touch(Cursor { index: before, stamp: stamp - u32::from(index == 0) });
+        }
         if !self.has_message() {
             self.run = 0;
             return false;
@@ -345,7 +350,7 @@ impl<M: RingMemory> Reader<M> {
         unsafe { self.memory.copy_in(self.cursor.index, into) };
         let touched = self.cursor;
         let touches = if self.run == 0 { self.touch_first } else { self.touch_rest };
-        if touches && !known_bad("touch_after_release") {
+        if touches && !known_bad("touch_after_release") && !known_bad("touch_after_answer") {
             self.touch(touched);
         }
         self.cursor.advance(self.memory.slot_count());

@@ -50,6 +50,8 @@ pub enum FirstLook {
     /// By the delay that the channel's own exchanges show to be best, which may be none.
     #[default]
     Calibrated,
+    /// Likewise, while the slots of lone messages are owned and touched as the tuning says; for measurements.
+    CalibratedDelays,
     /// Not at all.
     AtOnce,
     /// By this much, at most [`MAX_HOLD_TICKS`](crate::pace::MAX_HOLD_TICKS); for measurements.
@@ -170,10 +172,10 @@ impl Tuning {
         if self.measured { choices.as_measured() } else { choices }
     }
 
-    /// May the pacing search try other ways to own a slot than this one? Not where their gain has not been measured.
+    /// May the pacing search try other ways to own a slot than this one? Not where no measurement says what they bring.
     #[must_use]
     pub fn searches_methods(&self) -> bool {
-        self.measured || self.ownership != Ownership::PrefetchNext
+        self.first_look == FirstLook::Calibrated && (self.measured || self.ownership != Ownership::PrefetchNext)
     }
 
     /// How long the reader of a stream of `slot_count` slots lets messages gather, and how far ahead it asks for slots.

@@ -8,12 +8,13 @@ use std::fs::Permissions;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use fipsee_ring::tuning::Choices;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
-use crate::choose::{Basis, ByDistance, Chosen, Trial, over, pairs};
+use crate::choose::{self, Basis, ByDistance, Chosen, Trial, over, pairs};
 use crate::machine::{Distance, Machine};
 use crate::matrix::{Cost, Matrix};
 
@@ -114,7 +115,19 @@ pub fn load(machine: &Machine) -> Result<(PathBuf, Kept), Unusable> {
     }
 }
 
-/// The measurement in `path`, if it is trusted and about `machine`.
+/// The choices of rings for threads that are bound to no CPU: those of [`load`] that every class of pairs has in common, as
+/// [`choose::for_clients`] says, else those of the CPU's family. Looked for once in a process.
+#[must_use]
+pub fn choices_here() -> Choices {
+    static HERE: LazyLock<Choices> = LazyLock::new(|| {
+        let machine = Machine::this();
+        let kept = load(&machine).ok().map(|(_, kept)| kept.choices).unwrap_or_default();
+        choose::for_clients(&machine, None, &[], &kept).map_or_else(choose::of_family, |found| found.choices)
+    });
+    *HERE
+}
+
+/// The measurement in `path`, if it is to be believed and about `machine`.
 ///
 /// # Errors
 /// Why not.

@@ -10,7 +10,9 @@ use fipsee_ring::Message;
 use fipsee_ring::channel::{QueueGeometry, RegionLayout, ServerQueue};
 use fipsee_ring::control::{Control, Refusal, VERSION, Wanted};
 use fipsee_ring::doorbell::{EventDoorbell, SocketDoorbell};
+use fipsee_ring::mapped::MappedRing;
 use fipsee_ring::region::Region;
+use fipsee_ring::ring::{Cursor, Reader, RingMemory as _};
 use fipsee_ring::seqpacket::{Seqpacket, socket_address};
 use rustix::fs::MemfdFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -48,6 +50,9 @@ pub enum DaemonFault {
     Rewriting,
     /// Correct answers, in slots that first held faults with the stamps of other laps.
     Stamps,
+    /// Correct answers; after each, the stamp of the request is stored again and again, while the client may write the next lap's there.
+    /// The daemon then stores the stamp that it overwrote, to go on.
+    Touching,
 }
 
 /// A completion message of one entry, as words: whatever `head` and `status` say.
@@ -308,9 +313,25 @@ fn fill_with_faults(region: &Region, geometry: &QueueGeometry) {
     }
 }
 
+/// Touches that come late, of the message at `at`.
+fn touch(requests: &Reader<MappedRing>, at: Cursor) {
+    const TIMES: u32 = 200;
+    let stamp = requests.memory().stamp(at.index());
+    for _ in 0..TIMES {
+        let found = stamp.swap(at.stamp(), Ordering::Relaxed);
+        if found != at.stamp() {
+            stamp.store(found, Ordering::Release);
+        }
+    }
+}
+
 fn answer(channel: &mut FaultyChannel, fault: DaemonFault, seen: &Mutex<Vec<(u8, u16)>>) {
     let mut request = Message::ZERO;
-    while channel.queue.requests.receive(&mut request) {
+    loop {
+        let taken = channel.queue.requests.cursor();
+        if !channel.queue.requests.receive(&mut request) {
+            return;
+        }
         let [operation, _, flags_low, flags_high, tag_low, tag_high, ..] = request.word(0).to_le_bytes();
         seen.lock().expect("no panic").push((operation, u16::from_le_bytes([flags_low, flags_high])));
         let tag = u16::from_le_bytes([tag_low, tag_high]);
@@ -319,6 +340,9 @@ fn answer(channel: &mut FaultyChannel, fault: DaemonFault, seen: &Mutex<Vec<(u8,
         messages.iter().for_each(|message| queue.completions.publish(message));
         if queue.completions.reader_needs_doorbell() {
             queue.client_doorbell.ring();
+        }
+        if let DaemonFault::Touching = fault {
+            touch(&queue.requests, taken);
         }
     }
 }

@@ -54,6 +54,7 @@ faults! {
     "half a message, connects again", "nothing", 400 half_messages,
     "ring: slots rewritten while they are read", "the answer to what was copied", 2_000_000 rings::slots,
     "ring: stamps of other laps", "no request", 3_000 rings::stamps,
+    "ring: touches that come late", "its own answers, unseen", 3_000 rings::late_touches,
     "ring: asleep flags that flicker", "its own wake-ups, late or for nothing", 2_000_000 rings::flags,
     "ring: kicks", "nothing", 200_000 rings::kicks,
     "ring: hangs up with a request on its way", "its request is done, its memory let go of", 100 rings::hang_ups,

@@ -10,21 +10,26 @@ use fipsee_hostile::faulty_daemon::{DAEMON_FAULTS, DaemonFault, EVENT_FAULTS, Fa
 use fipsee_ring::PeerFault;
 use fipsee_ring::control::{Control, Refusal, RefusalCode};
 
-/// Attach, register memory, read: what went wrong first.
+/// Attach, register memory, read four times: what went wrong first.
 fn converse(scratch: &Scratch) -> Result<(), Error> {
+    converse_at(scratch, 8, 4)
+}
+
+/// With so many requests, at most `depth` at a time.
+fn converse_at(scratch: &Scratch, depth: u32, requests: usize) -> Result<(), Error> {
     let mut options = AttachOptions::new("a");
     // As the fio engine, for which the faults were made: it offers no feature.
     options.ask_worker_cpu = false;
-    options.depth = 8;
+    options.depth = depth;
     let (disk, mut queues) = Disk::attach(&scratch.path("s"), &options)?;
     let memory = disk.create_memory(1 << 16)?;
     let buffer = memory.buffer(0, 4096)?;
     let queue = &mut queues[0];
-    let mut finished = 0;
-    for token in 0..4 {
-        queue.read(0, buffer.segment(0, 4096), token).expect("room");
-    }
-    while finished < 4 {
+    let (mut begun, mut finished) = (0, 0);
+    while finished < requests {
+        while begun < requests && queue.read(0, buffer.segment(0, 4096), 0).is_ok() {
+            begun += 1;
+        }
         finished += queue.wait(&mut |_| {})?;
     }
     disk.detach(queues)
@@ -80,7 +85,18 @@ fn completions_with_stamps_of_other_laps_are_none() {
     }
 }
 
-/// What the client copied is a correct completion, or a fault that is named.
+/// A client finds no fault in a daemon that loses requests of its own: those that it takes are answered.
+#[test]
+fn touches_that_come_late_disturb_no_client() {
+    let scratch = Scratch::new();
+    let _faulty = FaultyDaemon::start(&scratch.path("s"), DaemonFault::Touching);
+    for depth in [1, 2, 8] {
+        let outcome = converse_at(&scratch, depth, 1000);
+        assert!(outcome.is_ok(), "depth {depth}: {outcome:?}");
+    }
+}
+
+/// Whatever the client copied is the truth or a lie, and the lie has a name.
 #[test]
 fn completions_rewritten_while_they_are_read_are_taken_or_found() {
     let scratch = Scratch::new();

@@ -91,7 +91,12 @@ uint64_t interop_pace_window(uint32_t window);
  * `hold`. */
 uint64_t interop_pace_asks(uint32_t choices, uint32_t period, uint32_t windows);
 
-/* The accesses of each ring operation, in order, with both ends choosing `choices`: see trace.c. For one thread at a time. */
+/* A stream's reader of a ring of so many slots that chooses `choices`; and one empty look at `now` after so many messages more, which
+ * answers how long it waits. Not for two threads at a time. */
+void interop_gather_reset(uint32_t choices, uint32_t slot_count);
+uint64_t interop_gather_look(uint32_t messages, uint64_t now);
+
+/* The accesses of each ring operation, in order, with both ends choosing `choices`: see trace.c. Not for two threads at a time. */
 const char *interop_trace(uint32_t choices);
 /* The same of single messages and runs of them, streamed and called. */
 const char *interop_trace_runs(uint32_t choices);

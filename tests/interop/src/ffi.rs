@@ -112,6 +112,8 @@ unsafe extern "C" {
     fn interop_pace_reset(methods: c_int);
     fn interop_pace_window(window: u32) -> u64;
     fn interop_pace_asks(choices: u32, period: u32, windows: u32) -> u64;
+    fn interop_gather_reset(choices: u32, slot_count: u32);
+    fn interop_gather_look(messages: u32, now_ticks: u64) -> u64;
     fn interop_build(kind: u32, fields: *const u32, message: *mut Message) -> c_int;
 }
 
@@ -316,4 +318,26 @@ pub fn pace_asks(choices: Choices, period_ticks: u32, windows: u32) -> (u32, Cho
     let both = unsafe { interop_pace_asks(choices.word(), period_ticks, windows) };
     let half = |word: u64| u32::try_from(word & 0xffff_ffff).unwrap_or(0);
     (half(both >> 32), Choices::from_word(half(both)))
+}
+
+/// When a stream's reader in C lets messages gather; there is one at a time.
+#[derive(Debug)]
+pub struct CGather(#[expect(dead_code, reason = "held, not read")] std::sync::MutexGuard<'static, ()>);
+
+impl CGather {
+    /// Of a ring of so many slots whose reader follows `choices`.
+    #[must_use]
+    pub fn start(choices: Choices, slot_count: u32) -> Self {
+        static ONE_GATHER: Mutex<()> = Mutex::new(());
+        let guard = ONE_GATHER.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the guard keeps other threads out of C's static.
+        unsafe { interop_gather_reset(choices.word(), slot_count) };
+        Self(guard)
+    }
+
+    /// How many ticks an empty look at `now_ticks` waits, after so many messages more.
+    pub fn look(&mut self, messages: u32, now_ticks: u64) -> u64 {
+        // SAFETY: as above.
+        unsafe { interop_gather_look(messages, now_ticks) }
+    }
 }

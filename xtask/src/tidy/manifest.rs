@@ -12,7 +12,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     // With its feature `server` only, which clients must not have (`CLIENTS`).
     ("crates/block", &["crates/ring", "crates/serve"]),
     // Likewise.
-    ("crates/call", &["crates/ring", "crates/serve"]),
+    ("crates/call", &["crates/ring", "crates/topology", "crates/serve"]),
     ("crates/virtio", &["crates/ring", "crates/serve", "crates/block"]),
     // Its tests have a guest, as have those of the command line.
     ("crates/daemon", &["crates/ring", "crates/topology", "crates/serve", "crates/block", "crates/virtio", "tests/guest"]),

@@ -14,7 +14,7 @@ const TASKS: [Task; 6] =
     [Task::Queue(1), Task::Queue(8), Task::Queue(64), Task::Stream(64), Task::Stream(1024), Task::Stream(8192)];
 
 /// Every change, in the order of the table.
-const CHANGES: [Change; 38] = [
+const CHANGES: [Change; 39] = [
     Change::Usual,
     Change::Ownership(Own::PrefetchNext),
     Change::Ownership(Own::LockedAhead),
@@ -45,6 +45,7 @@ const CHANGES: [Change; 38] = [
     Change::FirstLookAtOnce,
     Change::FirstLookAfter([60, 100]),
     Change::FirstLookAfter([100, 200]),
+    Change::AnswersAtOnce,
     Change::NoLockedOperation,
     Change::Demote,
     Change::PublishEach,
@@ -56,11 +57,11 @@ const CHANGES: [Change; 38] = [
 ];
 
 impl Change {
-    /// Does the change have an effect at this task, on this CPU?
-    fn concerns(self, task: Task) -> bool {
+    /// Does it change anything of `base` at this task, on this CPU?
+    fn concerns(self, task: Task, base: &Tuning) -> bool {
         let is_stream = matches!(task, Task::Stream(_));
         match self {
-            Self::Store(store) => store.variant() != Tuning::default().store && store.variant() >= cpu::features().store,
+            Self::Store(store) => store.variant() != base.store && store.variant() >= cpu::features().store,
             Self::Ownership(_) => task == Task::Queue(1),
             Self::Gather(_) => is_stream,
             Self::Take(_) => !is_stream && task != Task::Queue(1),
@@ -69,6 +70,7 @@ impl Change {
             Self::FirstLookAtOnce | Self::FirstLookAfter(_) => task == Task::Queue(1),
             Self::ReleasesPerLap(_) | Self::ReadAhead(_) => is_stream,
             Self::LookTwice => !is_stream,
+            Self::AnswersAtOnce => matches!(task, Task::Queue(9..)),
             Self::PublishEach => task != Task::Queue(1),
             Self::Usual | Self::Advice(_) | Self::Touch(_) | Self::Prefetch(_) | Self::NoLockedOperation | Self::NoPause => true,
         }
@@ -102,6 +104,7 @@ impl fmt::Display for Change {
             Self::ReadAhead(slots) => write!(f, "read ahead of {slots}"),
             Self::FirstLookAtOnce => f.write_str("first look at once"),
             Self::FirstLookAfter([caller, answerer]) => write!(f, "first look after {caller} and {answerer} ticks"),
+            Self::AnswersAtOnce => f.write_str("no wait for answers to gather"),
             Self::NoLockedOperation => f.write_str("no locked operation, no doorbell"),
             Self::Demote => f.write_str("CLDEMOTE after publishing"),
             Self::PublishEach => f.write_str("doorbell looked at for each message"),
@@ -113,7 +116,8 @@ impl fmt::Display for Change {
 }
 
 /// `words`: compare these words of choices instead.
-pub(super) fn specs(base: &Spec, words: &[u32]) -> Vec<Spec> {
+pub(super) fn specs(base: &Spec, words: &[u32]) -> Result<Vec<Spec>, Error> {
+    let tuning = base.choices()?.tuning;
     let changes: Vec<Option<Change>> = if words.is_empty() {
         std::iter::once(None).chain(CHANGES.map(Some)).collect()
     } else {
@@ -122,7 +126,7 @@ pub(super) fn specs(base: &Spec, words: &[u32]) -> Vec<Spec> {
     let all = TASKS.into_iter().flat_map(|task| {
         changes.iter().map(move |change| Spec { design: Design::Channel, task, change: *change, ..base.clone() })
     });
-    all.filter(|spec| spec.change.is_none_or(|change| change.concerns(spec.task))).collect()
+    Ok(all.filter(|spec| spec.change.is_none_or(|change| change.concerns(spec.task, &tuning))).collect())
 }
 
 pub(super) fn report(lines: &[Line], head: &str, tsc_hz: u64, json: bool) -> Result<(), Error> {
@@ -152,4 +156,48 @@ pub(super) fn report(lines: &[Line], head: &str, tsc_hz: u64, json: bool) -> Res
         ]);
     }
     output::print(&format!("{head}{}", table.render()))
+}
+
+#[cfg(test)]
+mod tests {
+    use fipsee_ring::cpu::StoreVariant;
+    use fipsee_ring::tuning::{Choices, FirstLook, Ownership, Touch};
+
+    use super::*;
+
+    /// A base with choices that were measured, so that the pacing search would try other ways to own a slot.
+    fn measured(ownership: Ownership, touch: Touch) -> Spec {
+        let word = Choices::NONE.with_ownership(ownership).with_touch(touch).with_burst_prefetch(false).as_measured().word();
+        Spec { measured: word, ..crate::ping::report::base_spec(None) }
+    }
+
+    #[test]
+    fn what_a_change_sets_is_fixed_on_both_sides() {
+        let advice = [0x1_1231, 0x11_1231, 0x1f_2232, 0x10_0011, 0x10_0010].map(Change::Advice);
+        for base in [measured(Ownership::PrefetchNext, Touch::Never), measured(Ownership::LockedAhead, Touch::Always)] {
+            let as_it_is = base.choices().expect("a known way to wait").tuning;
+            assert!(as_it_is.searches_methods(), "else there is nothing to fix");
+            for change in CHANGES.into_iter().chain(advice) {
+                let spec = Spec { change: Some(change), ..base.clone() };
+                let sides = [spec.choices(), spec.answerer_choices()].map(|choices| choices.expect("a known way to wait").tuning);
+                assert_eq!(sides[0], sides[1], "{change}");
+                let [tuning, _] = sides;
+                let lone = |tuning: Tuning| (tuning.ownership, tuning.prefetch_slots, tuning.touch);
+                assert!(!tuning.searches_methods() || lone(tuning) == lone(as_it_is), "{change}");
+                assert!(!change.sets_lone_messages() || !tuning.searches_methods(), "{change}");
+                assert!(change.sets_lone_messages() || tuning.first_look != FirstLook::CalibratedDelays, "{change}");
+            }
+        }
+    }
+
+    #[test]
+    fn stores_are_tried_against_the_one_that_was_measured() {
+        let stores = [Store::Wide64, Store::Split32, Store::Wide16, Store::Portable].map(|store| (store, store.variant()));
+        let measured = StoreVariant::Wide16.or_best_below(cpu::features().store);
+        let base = Tuning { store: measured, ..Tuning::usual() };
+        for (store, variant) in stores {
+            let is_tried = Change::Store(store).concerns(Task::Queue(1), &base);
+            assert_eq!(is_tried, variant != measured && variant >= cpu::features().store, "{store:?}");
+        }
+    }
 }

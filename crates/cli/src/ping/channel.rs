@@ -101,10 +101,12 @@ impl<'a> Caller<'a> {
     #[inline(always)]
     fn pause(&mut self, looks: u32) -> Result<(), PeerError> {
         if !self.choices.pause && looks < BARE_LOOKS {
-            let_answers_gather(self.port.queue.requests.outstanding() as usize);
+            if self.choices.gather {
+                let_answers_gather(self.port.queue.requests.outstanding() as usize);
+            }
             return Ok(());
         }
-        match self.port.pause::<Infallible>(None, true, || self.other.is_hung_up()) {
+        match self.port.pause::<Infallible>(None, self.choices.gather, || self.other.is_hung_up()) {
             Ok(_) => Ok(()),
             Err(Error::Disconnected) => Err(PeerError::Gone),
             Err(error) => Err(PeerError::Wrong(format!("cannot wait for an answer: {error:?}"))),

@@ -4,12 +4,22 @@ use serde_json::json;
 
 use super::plan::{Design, Spec, Task};
 use super::rounds::{self, Line, Spread};
+use super::states::States;
 use crate::error::Error;
 use crate::output::{self, Table};
 
-/// The designs compared at each task.
-const TASKS: [Task; 6] =
-    [Task::Queue(1), Task::Queue(8), Task::Queue(64), Task::Stream(64), Task::Stream(1024), Task::Stream(8192)];
+/// What is compared at each task.
+const TASKS: [Task; 9] = [
+    Task::Queue(1),
+    Task::Queue(2),
+    Task::Queue(4),
+    Task::Queue(8),
+    Task::Queue(16),
+    Task::Queue(64),
+    Task::Stream(64),
+    Task::Stream(1024),
+    Task::Stream(8192),
+];
 const DESIGNS: [Design; 6] =
     [Design::Channel, Design::Bare, Design::Classic, Design::ClassicStores, Design::OneLine, Design::TwoLines];
 
@@ -25,32 +35,74 @@ struct Claim {
     limit: f64,
 }
 
-pub(super) fn report(lines: &[Line], head: &str, tsc_hz: u64, json: bool) -> Result<(), Error> {
-    let claims = claims(lines);
+/// What was measured in one state of the machine.
+struct Part {
+    /// None where there was one state.
+    state: Option<&'static str>,
+    lines: Vec<Line>,
+}
+
+/// The rounds told apart by their floors, if they were of two states; without lines that no round measured.
+fn parts(lines: Vec<Line>, states: States) -> Vec<Part> {
+    let (near, far): (Vec<Line>, Vec<Line>) = lines.into_iter().map(|line| line.split(states).into()).unzip();
+    let part =
+        |state, lines: Vec<Line>| Part { state, lines: lines.into_iter().filter(|line| !line.rounds.is_empty()).collect() };
+    match states.border {
+        None => vec![part(None, near)],
+        Some(_) => vec![part(Some("near"), near), part(Some("far"), far)],
+    }
+}
+
+pub(super) fn report(lines: Vec<Line>, head: &str, tsc_hz: u64, json: bool) -> Result<(), Error> {
+    let states = rounds::states(&lines);
+    let parts = parts(lines, states);
     if json {
-        for line in lines {
-            let mut object = line.to_json(tsc_hz)?;
-            for (key, baseline) in [("ratio_to_classic", Design::Classic), ("ratio_to_one_line", Design::OneLine)] {
-                if let Some(other) = rounds::find(lines, baseline, line.spec.task, None) {
-                    object[key] = line.ratio_to(other).to_json();
-                }
+        return parts.iter().try_for_each(|part| print_json(part, states, tsc_hz));
+    }
+    output::print(head)?;
+    for part in &parts {
+        if let (Some(state), Some(border)) = (part.state, states.border) {
+            let side = if state == "near" { "below" } else { "above" };
+            output::print(&format!("\n{state}: rounds in which one line took {side} {border:.0} cycles\n"))?;
+        }
+        print_tables(part, tsc_hz)?;
+    }
+    Ok(())
+}
+
+fn print_json(part: &Part, states: States, tsc_hz: u64) -> Result<(), Error> {
+    for line in &part.lines {
+        let mut object = line.to_json(tsc_hz)?;
+        for (key, baseline) in [("ratio_to_classic", Design::Classic), ("ratio_to_one_line", Design::OneLine)] {
+            if let Some(other) = rounds::find(&part.lines, baseline, line.spec.task, None) {
+                object[key] = line.ratio_to(other).to_json();
             }
-            output::print_json(&object)?;
         }
-        for Claim { text, value, limit } in claims {
-            output::print_json(&json!({ "claim": text, "value": value, "limit": limit, "holds": value <= limit }))?;
-        }
-        return Ok(());
+        object["state"] = json!(part.state);
+        object["near_below_cycles"] = json!(states.border);
+        object["one_line_cycles"] = Spread::of(line.floors.clone()).to_json();
+        output::print_json(&object)?;
     }
-    let headings = ["TASK", "DESIGN", "CYCLES/MSG", "SPREAD", "NS/MSG", "/CLASSIC", "SPREAD", "/ONE LINE", "SPREAD"];
+    claims(&part.lines).into_iter().try_for_each(|Claim { text, value, limit }| {
+        let holds = value.is_finite().then_some(value <= limit);
+        output::print_json(&json!({ "claim": text, "state": part.state, "value": value, "limit": limit, "holds": holds }))
+    })
+}
+
+fn print_tables(part: &Part, tsc_hz: u64) -> Result<(), Error> {
+    let headings = ["TASK", "DESIGN", "ROUNDS", "CYCLES/MSG", "SPREAD", "NS/MSG", "/CLASSIC", "SPREAD", "/ONE LINE", "SPREAD"];
     let mut table = Table::new(2, &headings);
-    for line in lines {
-        table.push(row(line, lines, tsc_hz));
+    for line in &part.lines {
+        table.push(row(line, &part.lines, tsc_hz));
     }
-    output::print(&format!("{head}{}\n", table.render()))?;
+    output::print(&format!("{}\n", table.render()))?;
     let mut verdicts = Table::new(2, &["CLAIM", "HERE", "MEASURED", "LIMIT"]);
-    for Claim { text, value, limit } in claims {
-        let verdict = if value <= limit { "holds" } else { "does not hold" };
+    for Claim { text, value, limit } in claims(&part.lines) {
+        let verdict = match value.is_finite() {
+            true if value <= limit => "holds",
+            true => "does not hold",
+            false => "not measured",
+        };
         verdicts.push(vec![text, verdict.to_owned(), format!("{value:.2}"), format!("{limit:.2}")]);
     }
     output::print(&verdicts.render())
@@ -61,6 +113,7 @@ fn row(line: &Line, lines: &[Line], tsc_hz: u64) -> Vec<String> {
     let mut row = vec![
         rounds::task_name(line.spec.task),
         line.spec.design.name().to_owned(),
+        line.rounds.len().to_string(),
         format!("{:.1}", cycles.median),
         format!("{:.1}-{:.1}", cycles.min, cycles.max),
         format!("{:.1}", rounds::to_ns(cycles.median, tsc_hz)),
@@ -99,4 +152,45 @@ fn claims(lines: &[Line]) -> Vec<Claim> {
         claims.push(claim(&format!("{}, to the bare ring's", rounds::task_name(task)), ratio(task, Design::Bare), 1.05));
     }
     claims
+}
+
+#[cfg(test)]
+mod tests {
+    use fipsee_ring::pace::Delays;
+
+    use super::*;
+    use crate::ping::drive::{self, Sample};
+
+    /// A line of rounds whose bursts took so many ticks, beside these floors.
+    fn line(design: Design, rounds: &[u64], floors: &[f64]) -> Line {
+        let sample = |ticks: &u64| {
+            let mut histogram = drive::histogram().expect("a histogram");
+            histogram.record_n(*ticks, 100).expect("in range");
+            Sample { ticks: histogram, messages: 100, elapsed_ticks: 100 * ticks, delays: Delays::default() }
+        };
+        let spec = Spec { design, ..crate::ping::report::base_spec(None) };
+        Line { spec, rounds: rounds.iter().map(sample).collect(), floors: floors.to_vec() }
+    }
+
+    #[test]
+    fn a_mark_is_judged_in_either_state_by_the_rounds_of_that_state() {
+        let floors = [300.0, 1000.0, 310.0, 990.0];
+        let lines = vec![
+            line(Design::Channel, &[80_000, 300_000, 80_000, 300_000], &floors),
+            line(Design::Classic, &[100_000, 300_000, 100_000, 300_000], &floors),
+        ];
+        let states = rounds::states(&lines);
+        let parts = parts(lines, states);
+        let judged = |part: &Part| (part.state, claims(&part.lines).first().map(|claim| claim.value <= claim.limit));
+        assert_eq!(parts.iter().map(judged).collect::<Vec<_>>(), [(Some("near"), Some(true)), (Some("far"), Some(false))]);
+    }
+
+    #[test]
+    fn one_state_is_one_part_of_all_rounds() {
+        let lines = vec![line(Design::Channel, &[80, 90], &[300.0, 310.0])];
+        let states = rounds::states(&lines);
+        let parts = parts(lines, states);
+        assert!(matches!(parts.as_slice(), [Part { state: None, lines }] if lines.iter().all(|line| line.rounds.len() == 2)));
+        assert!(claims(&parts[0].lines).iter().all(|claim| claim.value.is_nan()), "there is nothing to compare with");
+    }
 }

@@ -5,6 +5,7 @@ mod ablate;
 mod baselines;
 mod channel;
 mod compare;
+mod counter;
 mod drive;
 mod meeting;
 mod partner;
@@ -15,6 +16,7 @@ mod plan;
 mod report;
 mod rounds;
 mod spin;
+mod states;
 mod visits;
 pub(crate) mod waits;
 
@@ -81,7 +83,8 @@ pub(crate) struct Arguments {
     /// Measure everything so many times, in an order that turns [default: 1; 15 with --compare and --ablate]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rounds: Option<u32>,
-    /// Compare the channel with its bare ring, the ring of the Fip-see report, and bare cache lines
+    /// Compare the channel with its bare ring, the ring of the Fip-see report, and bare cache lines, in about a minute; near and far
+    /// CPUs apart
     #[arg(long, conflicts_with_all = ["queue", "queues", "stream", "design", "first_look"])]
     compare: bool,
     /// Change each choice of the channel's hot path in turn, and show what that costs
@@ -152,19 +155,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Error> {
         seed: 0,
     };
     let tsc_hz = rounds::tsc_hz();
+    let _ = counter::counter_step(); // Found once, as the rate is: before the other side runs.
     let compared = arguments.compare || arguments.ablate;
     let rounds = arguments.rounds.unwrap_or(if compared { COMPARED_ROUNDS } else { 1 });
     let specs = match (arguments.compare, arguments.ablate) {
         (true, _) => compare::specs(&base),
-        (_, true) => ablate::specs(&base, &arguments.choices),
+        (_, true) => ablate::specs(&base, &arguments.choices)?,
         _ => tasks(arguments)?.into_iter().map(|task| Spec { task, ..base.clone() }).collect(),
     };
     let mut partner = Partner::start(arguments.threads, cpus)?;
-    let lines = rounds::measure(&mut partner, specs, rounds, arguments.seconds)?;
+    let lines = rounds::measure(&mut partner, specs, rounds, arguments.seconds, arguments.compare)?;
     drop(partner);
     let head = head(arguments, cpus, rounds, tsc_hz);
     match (arguments.compare, arguments.ablate) {
-        (true, _) => compare::report(&lines, &head, tsc_hz, arguments.json),
+        (true, _) => return compare::report(lines, &head, tsc_hz, arguments.json),
         (_, true) => ablate::report(&lines, &head, tsc_hz, arguments.json),
         _ => plain::report(&lines, &head, tsc_hz, arguments.json),
     }?;

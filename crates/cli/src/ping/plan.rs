@@ -81,6 +81,8 @@ pub(super) enum Change {
     FirstLookAtOnce,
     /// In ticks: the caller's, the answerer's.
     FirstLookAfter([u64; 2]),
+    /// No wait after an empty look while many answers are due.
+    AnswersAtOnce,
     NoLockedOperation,
     Demote,
     PublishEach,
@@ -112,6 +114,13 @@ pub(super) enum Touched {
     Never,
     Runs,
     Always,
+}
+
+impl Change {
+    /// Does it say how the slots of lone messages are owned, or whether they are touched?
+    pub(super) const fn sets_lone_messages(self) -> bool {
+        matches!(self, Self::Usual | Self::Advice(_) | Self::Ownership(_) | Self::Touch(_) | Self::Prefetch(_))
+    }
 }
 
 impl Store {
@@ -179,7 +188,9 @@ pub(super) struct Choices {
     pub(super) doorbells: bool,
     /// Publish a burst and look at the doorbell once, instead of after each message.
     pub(super) batch: bool,
-    /// Poll once more after the expected messages.
+    /// While many answers are due, wait after an empty look.
+    pub(super) gather: bool,
+    /// Look once more after what was due has come.
     pub(super) look_twice: bool,
 }
 
@@ -198,13 +209,21 @@ impl Spec {
         let (pause, one_cpu) = (self.pause, self.one_cpu);
         let tuning = Tuning::default().with_choices(Advice::from_word(self.measured));
         let classic_waits = self.answerer_wait.is_some();
-        let mut choices =
-            Choices { tuning, wait, pause, one_cpu, classic_waits, doorbells: true, batch: true, look_twice: false };
+        let mut choices = Choices {
+            tuning,
+            wait,
+            pause,
+            one_cpu,
+            classic_waits,
+            doorbells: true,
+            batch: true,
+            gather: true,
+            look_twice: false,
+        };
         let tuning = &mut choices.tuning;
         match self.change {
             None => {}
             Some(Change::Store(store)) => tuning.store = store.variant(),
-            // Fixed: the pacing search would choose another.
             Some(Change::Ownership(own)) => (tuning.ownership, tuning.first_look) = (own.ownership(), FirstLook::AtOnce),
             Some(Change::Touch(touched)) => *tuning = tuning.with_choices(Advice::NONE.with_touch(touched.touch())),
             Some(Change::BurstPrefetch(asked)) => *tuning = tuning.with_choices(Advice::NONE.with_burst_prefetch(asked)),
@@ -228,13 +247,18 @@ impl Spec {
             Some(Change::FirstLookAfter([caller_ticks, answerer_ticks])) => {
                 tuning.first_look = FirstLook::After(Delays { caller_ticks, answerer_ticks });
             }
-            // Without it neither side may sleep.
+            Some(Change::AnswersAtOnce) => choices.gather = false,
+            // Without it no side may sleep.
             Some(Change::NoLockedOperation) => (choices.doorbells, choices.wait) = (false, "poll".parse()?),
             Some(Change::Demote) => tuning.demote = true,
             Some(Change::PublishEach) => choices.batch = false,
             Some(Change::ReleasesPerLap(count)) => tuning.releases_per_lap = count,
             Some(Change::NoPause) => choices.pause = false,
             Some(Change::LookTwice) => choices.look_twice = true,
+        }
+        if self.change.is_some_and(Change::sets_lone_messages) && choices.tuning.first_look == FirstLook::Calibrated {
+            // The pacing search would choose others.
+            choices.tuning.first_look = FirstLook::CalibratedDelays;
         }
         Ok(choices)
     }

@@ -1,5 +1,5 @@
-//! Rounds: every line of a table is measured once per round, in a rotating order, so that disturbances
-//! affect all alike; lines are compared within a round.
+//! Rounds: every line of a table is measured once per round, in an order that turns, lines of one task one after the other, so that
+//! what the machine does meanwhile hits all alike; lines are compared within a round.
 
 use std::time::Duration;
 
@@ -7,40 +7,77 @@ use fipsee_ring::clock;
 use fipsee_ring::pace::Delays;
 use serde_json::{Value, json};
 
+use super::counter;
 use super::drive::{self, STREAM_CHUNK, Sample};
 use super::meeting::RunLength;
 use super::partner::Partner;
 use super::plan::{Change, Design, Spec, Task};
+use super::states::{self, States};
 use crate::error::Error;
 use crate::units;
 
 /// Before each measurement, not counted: pages are mapped, and the delay of the first look is found (within 20 ms).
 const WARM_UP: Duration = Duration::from_millis(30);
+/// The floor's part of a measurement's time: one in so many.
+const FLOOR_ONE_IN: u32 = 10;
+/// A floor that is measured for less says nothing.
+const LEAST_FLOOR: Duration = Duration::from_millis(1);
 
 /// One line of a table.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
     pub(super) spec: Spec,
     pub(super) rounds: Vec<Sample>,
+    /// What one line took beside this task in each round, in ticks; empty where that was not measured.
+    pub(super) floors: Vec<f64>,
 }
 
-/// Each line is measured for `duration` in all, split over `rounds`.
-pub(super) fn measure(partner: &mut Partner, specs: Vec<Spec>, rounds: u32, duration: Duration) -> Result<Vec<Line>, Error> {
-    let mut lines: Vec<Line> = specs.into_iter().map(|spec| Line { spec, rounds: Vec::new() }).collect();
+/// Every line is measured for `duration` in all, split over `rounds`; `with_floors`: and before the lines of a task, one line bounced.
+pub(super) fn measure(
+    partner: &mut Partner,
+    specs: Vec<Spec>,
+    rounds: u32,
+    duration: Duration,
+    with_floors: bool,
+) -> Result<Vec<Line>, Error> {
+    let line = |spec| Line { spec, rounds: Vec::new(), floors: Vec::new() };
+    let mut lines: Vec<Line> = specs.into_iter().map(line).collect();
     let duty = RunLength { warm_up: WARM_UP, duration: duration / rounds };
-    let count = lines.len();
     for round in 0..rounds {
-        let first = usize::try_from(round).unwrap_or(0) % count.max(1);
-        for line in (first..count).chain(0..first) {
-            let spec = Spec { seed: round, ..lines[line].spec.clone() };
-            let sample = partner.measure(&spec, duty)?;
-            lines[line].rounds.push(sample);
+        let mut rows: Vec<&mut [Line]> = lines.chunk_by_mut(|a, b| a.spec.task == b.spec.task).collect();
+        turn(&mut rows, round);
+        for row in rows {
+            let floor = row.first().filter(|_| with_floors).map(|line| {
+                let (spec, duty) = states::floor(&line.spec, round, (duty.duration / FLOOR_ONE_IN).max(LEAST_FLOOR));
+                partner.measure(&spec, duty).map(|sample| counter::middle(&sample.ticks))
+            });
+            let floor = floor.transpose()?;
+            let mut row: Vec<&mut Line> = row.iter_mut().collect();
+            turn(&mut row, round);
+            for line in row {
+                let sample = partner.measure(&Spec { seed: round, ..line.spec.clone() }, duty)?;
+                line.rounds.push(sample);
+                line.floors.extend(floor);
+            }
         }
     }
     Ok(lines)
 }
 
-/// The median of some values and their spread.
+/// Begin with another one in each round.
+fn turn<T>(items: &mut [T], round: u32) {
+    let first = usize::try_from(round).unwrap_or(0) % items.len().max(1);
+    items.rotate_left(first);
+}
+
+/// The states in which `lines` were measured, by the floors of all rounds.
+pub(super) fn states(lines: &[Line]) -> States {
+    // Lines of one task share the floor of a round.
+    let rows = lines.chunk_by(|a, b| a.spec.task == b.spec.task);
+    States::of(rows.filter_map(<[Line]>::first).flat_map(|line| line.floors.clone()).collect())
+}
+
+/// The middle of some values and how far they spread.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Spread {
     pub(super) median: f64,
@@ -62,10 +99,10 @@ impl Spread {
 }
 
 impl Sample {
-    /// Cycles of one message: of a burst, the median burst's; of a stream, all of its time.
+    /// Cycles of one message: of a burst, the median burst's, interpolated within the counter's step; of a stream, all of its time.
     pub(super) fn cycles_per_message(&self, task: Task) -> f64 {
         match task {
-            Task::Queue(queue) => units::to_f64(self.ticks.value_at_quantile(0.5)) / f64::from(queue),
+            Task::Queue(queue) => counter::middle(&self.ticks) / f64::from(queue),
             Task::Stream(_) => units::to_f64(self.elapsed_ticks) / units::to_f64(self.messages.max(1)),
         }
     }
@@ -81,6 +118,17 @@ impl Line {
     pub(super) fn ratio_to(&self, other: &Self) -> Spread {
         let cycles = |sample: &Sample| sample.cycles_per_message(self.spec.task);
         Spread::of(self.rounds.iter().zip(&other.rounds).map(|(own, other)| cycles(own) / cycles(other)).collect())
+    }
+
+    /// The rounds in which the machine was near, and those in which it was far.
+    pub(super) fn split(self, states: States) -> [Self; 2] {
+        let spec = self.spec;
+        let (near, far): (Vec<_>, Vec<_>) =
+            self.rounds.into_iter().zip(self.floors).partition(|(_, floor)| states.is_near(*floor));
+        [near, far].map(|part| {
+            let (rounds, floors) = part.into_iter().unzip();
+            Self { spec: spec.clone(), rounds, floors }
+        })
     }
 
     /// All rounds as one.

@@ -177,7 +177,7 @@ impl CallerPace {
     fn end_window(&mut self) {
         let window_ticks = std::mem::take(&mut self.window_ticks);
         self.exchanges = 0;
-        if self.first_look == FirstLook::Calibrated {
+        if matches!(self.first_look, FirstLook::Calibrated | FirstLook::CalibratedDelays) {
             let (delays, method) = self.search.window(window_ticks);
             let choices = if self.search.methods { method.choices() } else { self.choices };
             self.is_changed |= delays.answerer_ticks != self.delays.answerer_ticks || choices != self.choices;
@@ -238,6 +238,7 @@ impl AnswererPace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tuning::Ownership;
 
     #[test]
     fn an_answerer_grants_no_more_than_its_limit() {
@@ -264,7 +265,24 @@ mod tests {
     }
 
     #[test]
-    fn looking_at_once_delays_and_sends_nothing() {
+    fn a_search_for_delays_alone_leaves_the_choices_as_they_are() {
+        let locked = Tuning { ownership: Ownership::LockedAhead, touch: Touch::Always, measured: true, ..Tuning::usual() };
+        for (first_look, are_fixed) in [(FirstLook::CalibratedDelays, true), (FirstLook::Calibrated, false)] {
+            let mut pace = CallerPace::new(&Tuning { first_look, ..locked });
+            let (given, mut tried) = (pace.choices, Delays::default());
+            let all_given = (0..600).all(|_| {
+                pace.window_ticks = 8000;
+                pace.end_window();
+                tried.answerer_ticks = tried.answerer_ticks.max(pace.delays.answerer_ticks);
+                pace.choices == given
+            });
+            assert_eq!(all_given, are_fixed, "{first_look:?}");
+            assert!(!are_fixed || tried.answerer_ticks > 0, "the delays are searched all the same");
+        }
+    }
+
+    #[test]
+    fn looking_at_once_delays_and_tells_nothing() {
         let mut pace = CallerPace::new(&Tuning { first_look: FirstLook::AtOnce, ..Tuning::usual() });
         assert_eq!(pace.begin(), None);
         assert!(!pace.hold.is_early());

@@ -223,12 +223,16 @@ fn answers_return_the_touched_slots_of_their_calls() {
                 answers.fence();
             }
         });
-        let mut calls = CallWriter::new(calls, Cursor::at_start(0), 1, &busiest());
+        // Two in two slots: the third is published while the server still takes the second.
+        let mut calls = CallWriter::new(calls, Cursor::at_start(0), 2, &busiest());
         let mut answers = Reader::new(answers, Cursor::at_start(1), &busiest());
+        calls.publish_all(&[numbered(1), numbered(2)]).expect("two fit");
         for number in 1..=3 {
-            calls.publish(&numbered(number)).expect("one at a time");
             assert_eq!(receive_polling(&mut answers), numbered(10 * number));
             calls.answered();
+            if number == 1 {
+                calls.publish(&numbered(3)).expect("the answer freed a slot");
+            }
         }
         server.join().expect("the server finishes");
     });

@@ -69,7 +69,13 @@ fn correct_daemon_is_believed_and_durable_writes_say_so() {
 #[test]
 fn faults_beside_correct_answers_are_harmless_or_found() {
     let Some((_directory, fio, preload)) = stage("fio-frantic") else { return };
-    for (fault, must_succeed) in [(DaemonFault::Ringing, true), (DaemonFault::Stamps, true), (DaemonFault::Rewriting, false)] {
+    let faults = [
+        (DaemonFault::Ringing, true),
+        (DaemonFault::Stamps, true),
+        (DaemonFault::Touching, true),
+        (DaemonFault::Rewriting, false),
+    ];
+    for (fault, must_succeed) in faults {
         for _ in 0..3 {
             let _faulty = FaultyDaemon::start(&fio.socket, fault);
             let mut command = fio.job(JOB);

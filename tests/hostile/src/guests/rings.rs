@@ -98,6 +98,46 @@ pub(super) fn stamps(socket: &Path, until: &mut Until<'_>, is_fault: bool) -> io
     Ok(())
 }
 
+/// Store the stamp of the last lap into the slot of the answer that is due, while the daemon writes it and after that, and request
+/// random choices. The guest then stores the stamp that it overwrote itself, to go on.
+pub(super) fn late_touches(socket: &Path, until: &mut Until<'_>, is_fault: bool) -> io::Result<()> {
+    let mut on = OnRings::start(socket)?;
+    let (entry, ram) = (on.ring.entry, Arc::clone(&on.guest.ram));
+    let segment = segment(on.data, DATA_BYTES.into());
+    let (mut random, mut index, mut lap) = (Random(1), entry.completion_start, 1_u32);
+    while until.more() {
+        let slot = entry.completion_address + 64 * u64::from(index);
+        let touch = |stamp: u32| ram.write(slot + 60, &stamp.to_le_bytes());
+        if is_fault {
+            ram.write(entry.cold_address + 128 + 12, &random.number().to_le_bytes()[..4]);
+            ram.write(slot, &[0]); // How many completions it has: not 0 once the daemon has written it.
+        }
+        on.ring.submit_one(Operation::Read, 3, 0, segment, &on.guest.queues[0]);
+        let asked = Instant::now();
+        while is_fault && ram.read(slot, 1) == [0] {
+            touch(lap - 1);
+            if asked.elapsed() > TIMEOUT {
+                return Err(io::Error::other("no answer is written"));
+            }
+            std::thread::yield_now();
+        }
+        if is_fault {
+            touch(lap - 1);
+            touch(lap);
+        }
+        let answers = loop {
+            match on.ring.reap() {
+                none if none.is_empty() && asked.elapsed() <= TIMEOUT => std::thread::yield_now(),
+                some => break some,
+            }
+        };
+        expect(answers.as_slice(), &[&[Incoming::Answer(3, Status::Ok.to_wire())]])?;
+        index = (index + 1) % entry.completion_slots;
+        lap += u32::from(index == 0);
+    }
+    Ok(())
+}
+
 pub(super) fn flags(socket: &Path, until: &mut Until<'_>, is_fault: bool) -> io::Result<()> {
     let mut on = OnRings::start(socket)?;
     let (ram, doorbell) = (Arc::clone(&on.guest.ram), doorbell(&on.guest, is_fault)?);

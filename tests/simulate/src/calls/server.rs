@@ -6,6 +6,7 @@ use std::time::Instant;
 use fipsee_call::raw::{RawServer, RawWorker, Serving, Taken, Turns};
 use fipsee_call::{ServerOptions, WaitMode};
 use fipsee_ring::Message;
+use fipsee_ring::tuning::Tuning;
 
 use super::ledger::{Ledger, reply_to};
 use crate::context::Context;
@@ -51,6 +52,8 @@ impl CallServer {
             reply_payload_bytes: payload_bytes,
             wait: WaitMode::Sleep,
             allow: Some(Box::new(|_| true)),
+            // Not those that were measured where it runs: a seed means the same on every machine.
+            choices: Tuning::default().to_choices(),
             ..ServerOptions::default()
         };
         let (server, serving) = RawServer::without_socket(NAME, SIZES_BYTES, options).expect("a possible service");

@@ -56,8 +56,8 @@ impl Row {
     }
 }
 
-/// A message and its answer through the unchanged channel.
-pub(super) fn base_spec(cpus: Option<[usize; 2]>) -> Spec {
+/// A message and its answer through the channel as it is.
+pub(in crate::ping) fn base_spec(cpus: Option<[usize; 2]>) -> Spec {
     Spec {
         design: Design::Channel,
         task: Task::Queue(1),

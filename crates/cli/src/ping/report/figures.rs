@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use super::course::Part;
 use super::measure::{Cell, Outcome};
 use super::tables::{self, Content, Table};
-use super::{Report, measure, place, published, text};
+use super::{Report, place, published, text};
+use crate::ping::counter;
 use crate::ping::plan::Design;
 use crate::ping::rounds::{self, Spread};
 
@@ -41,7 +42,7 @@ pub(super) fn all(report: &Report) -> Value {
         "cpus": report.cpus,
         "near_below_cycles": report.states.border,
         "tsc_hz": report.tsc_hz,
-        "tsc_step": measure::counter_step(),
+        "tsc_step": counter::counter_step(),
         "machine": report.facts.to_json(report.tsc_hz),
         "tables": tables::all(report).iter().map(table).collect::<Vec<_>>(),
         "waits": of(Part::Waits),
@@ -87,13 +88,13 @@ fn put_figures(json: &mut Value, report: &Report, outcome: &Outcome, cell: &Cell
     for (name, other) in [("ratio_to_classic", Design::Classic), ("ratio_to_one_line", Design::OneLine)] {
         let Some(ratios) = outcome.ratios(cell.design, other) else { continue };
         json[name] = Spread::of(ratios.clone()).to_json();
-        if let Some([near, far]) = states.split(outcome, &ratios) {
+        if let Some([near, far]) = states.split(outcome.floors(), &ratios) {
             json[name]["near"] = near.into();
             json[name]["far"] = far.into();
         }
     }
-    if let Some([near, far]) = states.split(outcome, &cell.medians) {
-        // A state without a round of this row is null.
+    if let Some([near, far]) = states.split(outcome.floors(), &cell.medians) {
+        // A state that no round of this row was in is null.
         json["cycles_per_batch_near"] = near.into();
         json["cycles_per_batch_far"] = far.into();
     }

@@ -22,12 +22,16 @@ use fipsee_topology::matrix::Matrix;
 use fipsee_topology::measure as lines;
 
 use self::course::Pace;
+#[cfg(test)]
+pub(super) use self::course::base_spec;
 use self::idle::Wakings;
 use self::machine::MachineInfo;
-use self::measure::{Outcome, States};
+use self::measure::{Outcome, states_of_pair};
 use self::place::ReportDirectory;
 use self::progress::Progress;
-use super::rounds;
+use super::plan::Design;
+use super::states::States;
+use super::{counter, rounds};
 use crate::error::Error;
 use crate::{output, topology};
 
@@ -61,7 +65,7 @@ pub(super) fn run(directory: &Path, wanted: Option<[usize; 2]>, time: Duration) 
     let (started, clock) = (SystemTime::now(), Instant::now());
     let deadline = clock + time;
     let tsc_hz = rounds::tsc_hz();
-    let _ = measure::counter_step(); // Measured once, like the rate: before the other side runs.
+    let _ = counter::counter_step(); // Found once, as the rate is: before the other side runs.
     let machine = fipsee_topology::machine::Machine::this();
     let cpus = wanted.or_else(|| course::two_cores(&machine));
     let facts = MachineInfo::read(Path::new("/"), cpus.map_or(0, |[_, answerer]| answerer));
@@ -82,7 +86,7 @@ pub(super) fn run(directory: &Path, wanted: Option<[usize; 2]>, time: Duration) 
     let (outcomes, rounds) = measure::run(rows, pace, deadline, &progress)?;
     progress.check()?;
     progress.end();
-    let states = States::of_pair(&outcomes, cpus);
+    let states = states_of_pair(&outcomes, cpus);
     let (command, elapsed) = (text::command(), clock.elapsed());
     let report = Report { facts, cpus, outcomes, wakings, lines, states, pace, rounds, command, started, elapsed, tsc_hz };
     let page = report.write(place)?;
@@ -114,8 +118,13 @@ impl Report {
         self.pace.is_hasty() || self.rounds < course::LEAST_ROUNDS
     }
 
-    /// The states that divide an outcome's rounds; CPUs other than those of the tables have their own.
+    /// The median of `design` where there is room for one figure: [`States::common`].
+    fn common(&self, outcome: &Outcome, design: Design) -> Option<f64> {
+        self.states.common(outcome.floors(), &outcome.cell(design)?.medians)
+    }
+
+    /// The states that an outcome's rounds are told apart by; other CPUs than those of the tables have one of their own.
     fn states_of(&self, outcome: &Outcome) -> States {
-        if outcome.row.cpus == self.cpus { self.states } else { States::of_pair(&self.outcomes, outcome.row.cpus) }
+        if outcome.row.cpus == self.cpus { self.states } else { states_of_pair(&self.outcomes, outcome.row.cpus) }
     }
 }

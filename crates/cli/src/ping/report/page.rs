@@ -5,10 +5,11 @@ use std::fmt::Write as _;
 use fipsee_ring::wait::WaitMode;
 use fipsee_topology::machine::Distance;
 
-use super::measure::{Cell, Outcome, counter_step};
+use super::measure::{Cell, Outcome};
 use super::tables::{self, Content, Table};
 use super::text::{hundredths, table, tenths, utc, whole};
 use super::{Report, place, published};
+use crate::ping::counter;
 use crate::ping::plan::Design;
 use crate::ping::rounds::{self, Spread};
 
@@ -73,7 +74,7 @@ fn head(report: &Report) -> String {
 const COARSE_STEP: u64 = 5;
 
 fn steps() -> String {
-    match counter_step() {
+    match counter::counter_step() {
         step @ COARSE_STEP.. => format!("- The counter counts in steps of {step}; medians are interpolated within a step.\n"),
         _ => String::new(),
     }
@@ -129,9 +130,9 @@ fn figures(report: &Report, outcome: &Outcome, cell: &Cell) -> Vec<String> {
 /// Near and far, and the ratios to the report's ring in either state.
 fn split(report: &Report, outcome: &Outcome, cell: &Cell, ratios: Option<&[f64]>) -> String {
     let states = report.states_of(outcome);
-    let Some([near, far]) = states.split(outcome, &cell.medians) else { return "-".to_owned() };
+    let Some([near, far]) = states.split(outcome.floors(), &cell.medians) else { return "-".to_owned() };
     let medians = format!("{} / {}", whole(near), whole(far));
-    let ratios = ratios.and_then(|ratios| states.split(outcome, ratios));
+    let ratios = ratios.and_then(|ratios| states.split(outcome.floors(), ratios));
     ratios.map_or(medians.clone(), |[near, far]| format!("{medians} ({} / {})", hundredths(near), hundredths(far)))
 }
 
@@ -243,7 +244,7 @@ fn matrices(report: &Report) -> String {
         let headings: Vec<&str> = std::iter::once("").chain(modes).collect();
         let cell = |caller, answerer| {
             let found = tables::waiting(report, caller, answerer);
-            let median = found.and_then(|outcome| report.states.common(outcome, outcome.cell(design)?));
+            let median = found.and_then(|outcome| report.common(outcome, design));
             median.map_or_else(|| "-".to_owned(), whole)
         };
         let row = |caller: WaitMode| {

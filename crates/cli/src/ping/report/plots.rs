@@ -46,7 +46,7 @@ fn head(report: &Report) -> String {
 fn here(report: &Report, design: Design, pause: bool) -> Points {
     let point = |outcome: &Outcome| {
         let queue = f64::from(outcome.row.queue());
-        Some((queue, report.states.common(outcome, outcome.cell(design)?)? / queue))
+        Some((queue, report.common(outcome, design)? / queue))
     };
     of_sizes(report, pause).filter_map(point).collect()
 }
@@ -57,7 +57,7 @@ fn of_sizes(report: &Report, pause: bool) -> impl Iterator<Item = &Outcome> {
 
 /// One height for all sizes: the median of the floors beside them.
 fn floor(report: &Report, pause: bool) -> Points {
-    let floor = |outcome: &Outcome| report.states.common(outcome, outcome.cell(Design::OneLine)?);
+    let floor = |outcome: &Outcome| report.common(outcome, Design::OneLine);
     let Spread { median, .. } = Spread::of(of_sizes(report, pause).filter_map(floor).collect());
     let ends = QUEUES.first().into_iter().chain(QUEUES.last()).filter(|_| median.is_finite());
     ends.map(|queue| (f64::from(*queue), median)).collect()
@@ -77,7 +77,7 @@ pub(super) fn waits(report: &Report) -> Result<String, Error> {
     let map = |(design, title): (Design, &str)| {
         let figure = |caller, answerer| {
             let outcome = tables::waiting(report, caller, answerer)?;
-            report.states.common(outcome, outcome.cell(design)?)
+            report.common(outcome, design)
         };
         let row = |caller: &WaitMode| modes.iter().map(|answerer| figure(*caller, *answerer)).collect();
         Map { title: title.to_owned(), figures: modes.iter().map(row).collect() }
