@@ -42,7 +42,7 @@ struct Part {
     lines: Vec<Line>,
 }
 
-/// The rounds told apart by their floors, if they were of two states; without lines that no round measured.
+/// The rounds parted by their floors, if they were of two states; without lines that no round measured.
 fn parts(lines: Vec<Line>, states: States) -> Vec<Part> {
     let (near, far): (Vec<Line>, Vec<Line>) = lines.into_iter().map(|line| line.split(states).into()).unzip();
     let part =

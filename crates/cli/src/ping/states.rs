@@ -1,4 +1,4 @@
-//! Near and far, told apart by what one line took in each round.
+//! Near and far, distinguished by what one line took in each round.
 
 use std::time::Duration;
 

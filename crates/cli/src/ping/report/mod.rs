@@ -123,7 +123,7 @@ impl Report {
         self.states.common(outcome.floors(), &outcome.cell(design)?.medians)
     }
 
-    /// The states that an outcome's rounds are told apart by; other CPUs than those of the tables have one of their own.
+    /// The states that an outcome's rounds are parted by; other CPUs than those of the tables have one of their own.
     fn states_of(&self, outcome: &Outcome) -> States {
         if outcome.row.cpus == self.cpus { self.states } else { states_of_pair(&self.outcomes, outcome.row.cpus) }
     }
