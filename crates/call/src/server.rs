@@ -62,8 +62,7 @@ impl Default for ServerOptions {
 /// A service at a socket.
 ///
 /// Clients are accepted once a thread serves: [`serve`](Self::serve) on this thread, or a [`worker`](Self::worker) for each of
-/// several. Dropped, it hangs up on all clients at once and ends its workers' loops; [`Stopper::stop`] lets them
-/// finish.
+/// several. Dropped, it hangs up on all clients at once and ends its workers' loops; [`Stopper::stop`] lets them finish.
 pub struct Server<S> {
     raw: RawServer,
     service: PhantomData<fn() -> S>,

@@ -79,8 +79,7 @@ struct Settings {
     /// CPUs to bind the workers to, for example 2,3 [default: see --placement].
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     cpus: Vec<usize>,
-    /// Choose the workers' CPUs by the machine's topology (see fipsee topology), or leave them to the scheduler
-    /// [default: auto].
+    /// Choose the workers' CPUs by the machine's topology (see fipsee topology), or leave them to the scheduler [default: auto].
     #[arg(long, value_enum)]
     placement: Option<Placement>,
     /// How workers wait: adaptive, sleep, or never sleep and pause, spin, yield, umwait, tpause, monitorx between two

@@ -1,5 +1,4 @@
-//! The CPUs on which the workers run, the NUMA node of the memory that they share with clients, and the choices of
-//! the rings.
+//! The CPUs on which the workers run, the NUMA node of the memory that they share with clients, and the choices of the rings.
 
 use clap::ValueEnum;
 use fipsee_ring::region::Region;

@@ -10,8 +10,8 @@ use common::{CorrectClient, Daemon, assert_says, finish_one};
 use fipsee_block::client::{AttachOptions, Blocking, DiskError, Error};
 use fipsee_block::packed::{Short, pack};
 use fipsee_block::wire::{
-    ATTACH_READ_ONLY, FLAG_FUA, FLAG_UNMAP, Operation, Segment, Status, request, request_ack_event,
-    request_flush, request_head, request_indirect, request_inline, request_one_segment, request_range,
+    ATTACH_READ_ONLY, FLAG_FUA, FLAG_UNMAP, Operation, Segment, Status, request, request_ack_event, request_flush, request_head,
+    request_indirect, request_inline, request_one_segment, request_range,
 };
 use fipsee_ring::Message;
 use fipsee_ring::channel::{ClientQueue, QueueGeometry};

@@ -104,8 +104,7 @@ impl MappedRing {
         NextStamp { address: self.stamp(cursor.index()), expected: cursor.stamp(), mapping: Arc::clone(&self.mapping) }
     }
 
-    /// The reader of answers asks their writer to wait this many nanoseconds after an answer before it looks for the next
-    /// call.
+    /// The reader of answers asks their writer to wait this many nanoseconds after an answer before it looks for the next call.
     pub fn ask_hold(&self, hold_ns: u32) {
         self.cold_word(offset_of!(ColdWords, hold)).store(hold_ns, Ordering::Relaxed);
     }

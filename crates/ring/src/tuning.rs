@@ -1,6 +1,5 @@
 //! The choices of the hot path that cost or gain time and never change what is on the wire. Which are best depends on the CPU and
-//! on where the two sides run: they are measured (`fipsee topology`), or are the defaults of the CPU's family
-//! (docs/how-fast.md).
+//! on where the two sides run: they are measured (`fipsee topology`), or are the defaults of the CPU's family (docs/how-fast.md).
 
 mod choices;
 

@@ -74,9 +74,8 @@ impl Kernel {
 
 /// The requests of one worker that the kernel works on, and those that wait for it.
 ///
-/// The io_uring is made when the first job needs it: a worker without jobs runs on a machine
-/// that has none. The engine stays on its thread (it is not [`Send`]), because the kernel may rely on one
-/// thread that submits; make it on the worker's thread.
+/// The io_uring is made when the first job needs it: a worker without jobs runs on a machine that has none. The engine stays on
+/// its thread (it is not [`Send`]), because the kernel may rely on one thread that submits; make it on the worker's thread.
 ///
 /// epoll_wait(2) may end with EINTR when a completion arrives: treat that as a wake-up and poll.
 pub struct Engine<J: Job> {

@@ -153,8 +153,7 @@ enum BufferOwner {
     Own(Memory),
 }
 
-/// A piece of shared memory for the data of requests. Its bytes are accessed by copies: the daemon may change them at
-/// any moment.
+/// A piece of shared memory for the data of requests. Its bytes are accessed by copies: the daemon may change them at any moment.
 #[derive(Debug)]
 pub struct Buffer {
     place: BufferOwner,

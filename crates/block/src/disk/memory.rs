@@ -46,10 +46,9 @@ pub struct MemoryOptions {
 /// Flush and FUA succeed and do nothing; there is no more durable storage. Bytes of requests that overlap in time and
 /// range are mixed as on any disk.
 ///
-/// With `huge` the pages are reserved and filled in at creation, for the whole of `max_bytes`, and are kept until the
-/// disk is gone; discards write zeroes. Returned to the pool, they could be taken by other processes, and the next
-/// write would then kill the daemon with SIGBUS. With `lock`, too, discards write zeroes, since returning memory
-/// would undo the reservation.
+/// With `huge` the pages are reserved and filled in at creation, for the whole of `max_bytes`, and are kept until the disk is
+/// gone; discards write zeroes. Returned to the pool, they could be taken by other processes, and the next write would then kill
+/// the daemon with SIGBUS. With `lock`, too, discards write zeroes, since returning memory would undo the reservation.
 #[derive(Debug)]
 pub struct MemoryDisk {
     sector_count: AtomicU64,

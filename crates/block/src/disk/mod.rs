@@ -1,9 +1,8 @@
 //! Disks: one file per kind, behind one small trait.
 //!
-//! A worker owns one [`Engine`] and shares the disks with the other workers. Null and memory disks finish every request
-//! in [`Disk::submit`]; file disks leave it to the engine, as do most of those that wrap others, for tests
-//! ([`wrap`]). [`AnyDisk`] lets a worker match once per visit to a queue and
-//! run a loop made for that kind.
+//! A worker owns one [`Engine`] and shares the disks with the other workers. Null and memory disks finish every request in
+//! [`Disk::submit`]; file disks leave it to the engine, as do most of those that wrap others, for tests ([`wrap`]). [`AnyDisk`]
+//! lets a worker match once per visit to a queue and run a loop made for that kind.
 
 use std::sync::Arc;
 

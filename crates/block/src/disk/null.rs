@@ -18,8 +18,7 @@ pub struct NullOptions {
     pub read_only: bool,
 }
 
-/// Writes are dropped; reads succeed and leave the buffer unchanged, so a client reads
-/// the previous contents of its own memory.
+/// Writes are dropped; reads succeed and leave the buffer unchanged, so a client reads the previous contents of its own memory.
 #[derive(Debug)]
 pub struct NullDisk {
     sector_count: AtomicU64,

@@ -262,9 +262,8 @@ impl RawClient {
         }
     }
 
-    /// For event loops: publish what was started and ask to have the descriptor ([`AsFd`]) made readable by the next reply,
-    /// then look once more. Only on `false` may the caller wait on the descriptor; afterwards it calls
-    /// [`woken`](Self::woken).
+    /// For event loops: publish what was started and ask to have the descriptor ([`AsFd`]) made readable by the next reply, then
+    /// look once more. Only on `false` may the caller wait on the descriptor; afterwards it calls [`woken`](Self::woken).
     #[must_use = "waiting while a reply is there loses a wake-up"]
     pub fn arm_and_reply_is_there(&mut self) -> bool {
         self.submit();

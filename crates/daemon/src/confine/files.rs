@@ -83,8 +83,7 @@ impl Paths {
         }
     }
 
-    /// A file and its folder: editors replace files, and files are added beside others. Not a folder shared by
-    /// all programs.
+    /// A file and its folder: editors replace files, and files are added beside others. Not a folder shared by all programs.
     fn add_beside(&mut self, path: &Path, what: Rights) {
         let Ok(found) = path.canonicalize() else { return };
         match found.parent().filter(|folder| !is_everybodys(folder)) {

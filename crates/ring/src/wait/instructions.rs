@@ -1,10 +1,8 @@
-//! The instructions that wait for a write to a line or for a time: UMONITOR, UMWAIT and TPAUSE (Intel SDM vol. 2,
-//! WAITPKG), MONITORX and MWAITX (AMD APM vol. 3). The registers are fixed, so that `tests/wait_encodings.rs` can
-//! compare whole encodings.
+//! The instructions that wait for a write to a line or for a time: UMONITOR, UMWAIT and TPAUSE (Intel SDM vol. 2, WAITPKG),
+//! MONITORX and MWAITX (AMD APM vol. 3). The registers are fixed, so that `tests/wait_encodings.rs` can compare whole encodings.
 //!
 //! All of them may end early, for an interrupt or any other reason, and the operating system may shorten UMWAIT and TPAUSE
-//! (IA32_UMWAIT_CONTROL; the carry flag then says so). The caller looks again after each in any case, so the flag is not
-//! read.
+//! (IA32_UMWAIT_CONTROL; the carry flag then says so). The caller looks again after each in any case, so the flag is not read.
 
 use crate::cpu;
 use crate::sync::AtomicU32;

@@ -62,8 +62,7 @@ pub(crate) struct UnixSocket {
 }
 
 impl UnixSocket {
-    /// Serve `registry` through `workers` to clients of `listener`; `stop` becomes readable when it is to drain and
-    /// return.
+    /// Serve `registry` through `workers` to clients of `listener`; `stop` becomes readable when it is to drain and return.
     pub(crate) fn new(
         listener: Arc<Listener>,
         stop: &impl AsFd,

@@ -1,9 +1,8 @@
 //! The state machine of a vhost-user connection, without I/O: messages, acknowledgements, upgrade requests and the hang-up go in,
 //! [`Action`]s come out.
 //!
-//! A message is carried out in steps. A step starts when all actions of the one before it are acknowledged: a queue is
-//! stopped before it is changed, and a message is acknowledged when it has taken effect. Nothing here waits or uses sockets
-//! or threads.
+//! A message is carried out in steps. A step starts when all actions of the one before it are acknowledged: a queue is stopped
+//! before it is changed, and a message is acknowledged when it has taken effect. Nothing here waits or uses sockets or threads.
 
 mod requests;
 mod setup;

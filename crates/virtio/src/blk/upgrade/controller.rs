@@ -52,9 +52,8 @@ pub struct UpgradeController {
 
 impl UpgradeController {
     /// Decide about `upgrade_request`, copied from a guest with `memory`. `runs` says whether a virtqueue exists and is started;
-    /// there are `virtqueues` of them. The rings are served by the choices of
-    /// `advice`, and a guest that wants it is sent it. Doorbell requests are not handled here: the server
-    /// of a ring does that.
+    /// there are `virtqueues` of them. The rings are served by the choices of `advice`, and a guest that wants it is sent it.
+    /// Doorbell requests are not handled here: the server of a ring does that.
     pub fn decide(
         &mut self,
         upgrade_request: &UpgradeRequest,
