@@ -91,7 +91,7 @@ FIPSEE_ASSERT_AT(struct fipsee_cold, choices, FIPSEE_COLD_CHOICES_OFFSET_BYTES);
 #define FIPSEE_CHOICES_FIELD 0xfU
 /* Set: measured on this machine. Clear: the defaults of the CPU's family. */
 #define FIPSEE_CHOICES_MEASURED (1U << 20)
-/* How the writer of a single message gets the next slot's line: prefetch for writing; locked operation on the slot two on; not. */
+/* How a writer gets lines of slots to come: prefetch of the next; locked operations on slots ahead, after up to 8 messages; not. */
 #define FIPSEE_OWNERSHIP_PREFETCH_NEXT 1
 #define FIPSEE_OWNERSHIP_LOCKED_AHEAD 2
 #define FIPSEE_OWNERSHIP_NOT_ASKED 3

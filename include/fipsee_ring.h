@@ -199,6 +199,9 @@ static inline bool fipsee_ring_is_valid(const struct fipsee_ring *ring, struct f
 
 /* ---- Writer ---------------------------------------------------------------------------------------------------- */
 
+/* With FIPSEE_OWNERSHIP_LOCKED_AHEAD: longest burst after which slots of the next one are asked for. */
+#define FIPSEE_MOST_LOCKED_SLOTS 8
+
 /* The writing end, without flow control of its own. */
 struct fipsee_writer {
 	struct fipsee_ring ring;
@@ -269,18 +272,22 @@ static inline void fipsee_writer_publish_all(struct fipsee_writer *writer, const
 
 /*
  * The fence between our stamps and the look at `asleep`. After a single message it may be on our slot two further on
- * from it, which fetches that line for writing before it is written. That slot need not be free: nothing in it changes.
+ * from it, after a few on each of as many slots from the next on, which fetches these lines for writing before they are
+ * written. Those slots need not be free: nothing in them changes.
  */
 static inline void fipsee_writer_fence(struct fipsee_writer *writer)
 {
-	uint32_t ahead = (writer->cursor.index + 1) & (writer->ring.slot_count - 1);
-	bool is_single = writer->fresh == 1;
+	uint32_t burst = writer->fresh;
+	uint32_t ahead = burst == 1 ? 1 : 0;
+	uint32_t end = ahead + burst;
 
 	writer->fresh = 0;
-	if (is_single && writer->ownership == FIPSEE_OWNERSHIP_LOCKED_AHEAD)
-		FIPSEE_FULL_FENCE_AT(&writer->ring.slots[ahead].stamp);
-	else
+	if (writer->ownership != FIPSEE_OWNERSHIP_LOCKED_AHEAD || burst == 0 || burst > FIPSEE_MOST_LOCKED_SLOTS) {
 		FIPSEE_FULL_FENCE();
+		return;
+	}
+	for (; ahead < end; ahead++)
+		FIPSEE_FULL_FENCE_AT(&writer->ring.slots[(writer->cursor.index + ahead) & (writer->ring.slot_count - 1)].stamp);
 }
 
 /*

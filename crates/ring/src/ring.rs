@@ -32,9 +32,11 @@ pub struct Writer<M> {
     demote: bool,
 }
 
-/// Slots ahead of the cursor at which [`Ownership::LockedAhead`] has its locked operation: the slot after the next. The message
-/// before brought the next one here; the cost is to have it taken back.
+/// Slots ahead of the cursor at which [`Ownership::LockedAhead`] has its locked operation after a lone message: the slot after the
+/// next. The message before brought the next one here; the cost is to have it taken back.
 const LOCKED_AHEAD_SLOTS: u32 = 1;
+/// After a burst of up to so many, it has one at each of as many slots, from the next on.
+const MOST_LOCKED_SLOTS: u32 = 8;
 
 impl<M: RingMemory> Writer<M> {
     /// A writer that continues at `cursor`.
@@ -109,15 +111,16 @@ impl<M: RingMemory> Writer<M> {
         asleep.load(Ordering::Relaxed) != 0 && asleep.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// A full fence after what was published, which also makes it leave at once; after a lone message, where [`Ownership`] says.
+    /// A full fence after what was published, which also makes it leave at once; after a few messages, where [`Ownership`] says.
     #[inline(always)]
     pub fn fence(&mut self) {
-        let lone = self.unfenced == 1;
-        self.unfenced = 0;
-        if lone && self.ownership == Ownership::LockedAhead {
-            self.memory.full_fence_at(self.cursor.index.wrapping_add(LOCKED_AHEAD_SLOTS) & (self.memory.slot_count() - 1));
-        } else {
-            full_fence();
+        let burst = std::mem::take(&mut self.unfenced);
+        if self.ownership != Ownership::LockedAhead || burst == 0 || burst > MOST_LOCKED_SLOTS {
+            return full_fence();
+        }
+        let first = if burst == 1 { LOCKED_AHEAD_SLOTS } else { 0 };
+        for ahead in first..first + burst {
+            self.memory.full_fence_at(self.cursor.index.wrapping_add(ahead) & (self.memory.slot_count() - 1));
         }
     }
 

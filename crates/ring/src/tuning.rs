@@ -14,8 +14,8 @@ pub enum Ownership {
     /// PREFETCHW of the next slot after each message; the full fence is a locked operation on the stack.
     #[default]
     PrefetchNext,
-    /// The full fence is a locked operation on the stamp of the writer's own slot two ahead, which leaves its value as it is. For
-    /// CPUs where PREFETCHW brings a shared copy only.
+    /// The full fence is a locked operation on the stamp of the writer's own slot two ahead, which leaves its value as it is; after
+    /// a short burst, one on each of as many slots. For CPUs where PREFETCHW brings a shared copy only.
     LockedAhead,
     /// Nothing: the store brings it.
     NotAsked,

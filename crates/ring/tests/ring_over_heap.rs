@@ -309,13 +309,13 @@ fn lone_messages_are_touched_or_not_whatever_is_done_with_runs() {
 }
 
 #[test]
-fn ownership_is_asked_for_as_chosen_after_lone_messages_only() {
-    for (ownership, lone) in [
-        (Ownership::PrefetchNext, vec![Note::Prefetched(1)]),
-        (Ownership::LockedAhead, vec![Note::Fenced(2)]),
-        (Ownership::NotAsked, vec![]),
+fn ownership_is_asked_for_as_chosen_after_lone_messages_and_short_bursts() {
+    for (ownership, lone, burst) in [
+        (Ownership::PrefetchNext, vec![Note::Prefetched(1)], vec![]),
+        (Ownership::LockedAhead, vec![Note::Fenced(2)], vec![Note::Fenced(3), Note::Fenced(4)]),
+        (Ownership::NotAsked, vec![], vec![]),
     ] {
-        let ring = NotedRing::new(4);
+        let ring = NotedRing::new(16);
         let tuning = Tuning { ownership, burst_prefetch_slots: 0, ..Tuning::usual() };
         let mut writer = Writer::new(ring.clone(), Cursor::at_start(0), &tuning);
         writer.publish(&numbered(1));
@@ -324,6 +324,9 @@ fn ownership_is_asked_for_as_chosen_after_lone_messages_only() {
         assert_eq!(ring.notes(), lone, "{ownership:?}");
         writer.publish_all(&[numbered(2), numbered(3)]);
         assert!(!writer.reader_needs_doorbell());
-        assert_eq!(ring.notes(), [], "{ownership:?}: a burst");
+        assert_eq!(ring.notes(), burst, "{ownership:?}: a short burst");
+        writer.publish_all(&[4, 5, 6, 7, 8, 9, 10, 11, 12].map(numbered));
+        assert!(!writer.reader_needs_doorbell());
+        assert_eq!(ring.notes(), [], "{ownership:?}: a long burst");
     }
 }

@@ -252,8 +252,9 @@ fn c_touches_after_the_copy_and_before_the_slot_is_given_back() {
     let in_runs = [no, &[false, true, true], no, &[false; 2]];
     let always = [yes, &[true; 3], yes, &[true; 2]];
     let stack = ["F"; 5];
-    // The stream's single messages are in slot 3 of 0 to 3, the answers in 4 and 5 of 4 to 7: two on from each. Not after bursts.
-    let ahead = ["F1", "F", "F1", "F6", "F7"];
+    // The stream's single messages are in slot 3 of 0 to 3, the answers in 4 and 5 of 4 to 7: two on from each. The burst of three is in
+    // 0 to 2: as many slots from the next on.
+    let ahead = ["F1", "F3F0F1", "F1", "F6", "F7"];
     for (ownership, fences) in [
         (None, stack),
         (Some(Ownership::PrefetchNext), stack),
