@@ -28,7 +28,7 @@ static void fail(struct thread_data *td, struct engine *engine, int outcome)
 		channel_fail(&error, -outcome, "%s", QUEUE_DISCONNECTED_TEXT);
 	give_up(td, engine, &error);
 }
-/* Refuse a request without the daemon; said once per job. */
+/* Refuse a request without the daemon; reported once per job. */
 static enum fio_q_status refuse(struct engine *engine, struct io_u *io_u, int number, const char *why)
 {
 	if (!engine->has_warned)

@@ -195,7 +195,7 @@ static void fip_pause(struct fip_disk *disk)
 	mutex_unlock(&disk->supervising);
 }
 
-/* No request is in flight. The daemon lets go of the rings; the reset takes them from one that cannot be asked. */
+/* No request is in flight. The daemon releases the rings; the reset takes them from one that does not answer. */
 static void fip_disk_quit(struct fip_disk *disk)
 {
 	unsigned int index;

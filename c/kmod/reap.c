@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
- * The reaping side of a ring. Submitters, pollers, the threads, the interrupt and a timer reap. One that finds another at it
+ * The reaping side of a ring. Submitters, pollers, the threads, the interrupt and a timer reap. One that finds another reaping
  * does not wait; the interrupt then leaves its part to a thread.
  *
  * Something must await what is outstanding. Either the ring is armed, and the daemon rings; or a thread polls; or the

@@ -124,7 +124,7 @@ static void fip_free_rings(struct fip_disk *disk)
 		fip_memory_free(&disk->rings[index].memory);
 }
 
-/* The daemon said yes: the rings are in force, and the first request asks for the disk's properties. */
+/* The daemon accepted: the rings are in force, and the first request asks for the disk's properties. */
 static int fip_attached(struct fip_disk *disk, u64 attachment, bool is_first)
 {
 	struct fipsee_block_info info;
@@ -191,7 +191,7 @@ int fip_attach(struct fip_disk *disk, bool is_first)
 		if (!error)
 			return 0;
 		fip_leave_rings(disk, false);
-		/* Another description would come only from another daemon; a daemon that died meanwhile comes back. */
+		/* Another description would come only from another daemon; a daemon that was killed meanwhile comes back. */
 		return error == -EPROTO || error == -EMEDIUMTYPE ? -EOPNOTSUPP : -EAGAIN;
 	}
 	fip_free_pending(disk);

@@ -11,7 +11,7 @@
 /* Looks without an answer between two at the clock and the scheduler. */
 #define FIP_LOOKS_PER_CLOCK 16
 
-/* Where the next disk's threads begin, so that disks do not meet on one CPU. */
+/* Where the next disk's threads begin, so that threads of several disks do not share a CPU. */
 static atomic_t fip_next_cpu = ATOMIC_INIT(0);
 
 #define for_each_ring_of(thread, ring)									\

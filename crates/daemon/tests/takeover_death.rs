@@ -83,7 +83,7 @@ fn kill_at(plan: Plan) -> bool {
     }
     let context = format!("{plan:?} at {}: {}", outcome.at, daemon.log());
     if plan.victim == Victim::New && outcome.taken {
-        // The new daemon served when it died, and the old one no longer does: as after any death of a daemon.
+        // The new daemon served when it was killed, and the old one no longer does: as after any crash of a daemon.
         daemon.await_exit();
         return true;
     }

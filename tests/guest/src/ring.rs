@@ -13,14 +13,14 @@ use crate::device::{Guest, Sent};
 use crate::ram::Ram;
 use crate::virtqueue::Virtqueue;
 
-/// What comes in.
+/// What the daemon sends on the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Incoming {
     /// An answer: tag and status.
     Answer(u16, u16),
     /// The disk has a new size, in sectors.
     Resized(u64),
-    /// The daemon wants the guest back on virtqueues.
+    /// The daemon asks the guest to return to virtqueues.
     Detach,
 }
 
@@ -123,7 +123,7 @@ impl GuestRing {
         self.submit(&[request_one_segment(operation, 0, tag, sector, segment)], virtqueue);
     }
 
-    /// Everything that has come.
+    /// Everything that has arrived.
     ///
     /// # Panics
     /// When the daemon is faulty.
@@ -220,7 +220,7 @@ impl GuestRing {
         }
     }
 
-    /// Wait for the next that comes, asleep if nothing is there.
+    /// Wait for the next, asleep while there is none.
     ///
     /// # Panics
     /// When the attachment ends.

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::interrupt;
 
-/// What should happen soon has failed after so long.
+/// Timeout of what should happen soon.
 pub const DEADLINE: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -122,7 +122,7 @@ impl Daemon {
         }
     }
 
-    /// Ask the admin socket for a new size. Making a disk smaller is asked for as such, by daemons that want it so.
+    /// Ask the admin socket for a new size. Shrinking is requested as such, for daemons that require it.
     ///
     /// # Errors
     /// The daemon's refusal.

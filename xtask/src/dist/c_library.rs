@@ -46,7 +46,7 @@ fn one_object(archive: &Path, work: &Path) -> Result<PathBuf, String> {
     step::succeed(&mut link)?;
     let mut hide = Command::new("objcopy");
     hide.args(["--wildcard", "--keep-global-symbol=fipsee_*", "--strip-debug"]);
-    // LLVM's intermediate code of Rust's own library: of no use here, and tools of another LLVM stumble over it.
+    // LLVM's intermediate code of Rust's own library: of no use here, and tools of another LLVM fail on it.
     step::succeed(hide.args(["--remove-section=.llvmbc", "--remove-section=.llvmcmd"]).arg(&object))?;
     Ok(object)
 }

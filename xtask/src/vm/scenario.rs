@@ -122,8 +122,8 @@ const SCENARIOS: &[Scenario] = &[
         settings: &[("rounds", "10")],
         allowed: CUT_OFF,
         // Once, user-mode Linux aborted after its guest had passed and halted, when it takes devices away. Since then guests let
-        // go of them before they halt (tests/vm/init); it was not seen again, nor made to happen, in 30 rounds with each driver
-        // neither.
+        // go of them before they halt (tests/vm/init); it was not seen again, and 30 rounds with each driver did not
+        // reproduce it.
         quick: false,
         ..COMMON
     },
@@ -430,10 +430,10 @@ const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-/// What says little of a driver: not run on the kernel that watches itself.
+/// Scenarios that test little of a driver: not run on the instrumented kernel.
 const NOT_WATCHED: [&str; 2] = ["uml/boot", "uml/corrupt"];
 
-/// Every scenario; those of user-mode Linux again on the kernel that watches itself, as `uml-debug/`.
+/// Every scenario; those of user-mode Linux again on the instrumented kernel, as `uml-debug/`.
 pub(super) fn all() -> Vec<Scenario> {
     let is_watched = |scenario: &&Scenario| scenario.guest == Guest::Uml(Build::Plain) && !NOT_WATCHED.contains(&scenario.name);
     let again = SCENARIOS.iter().filter(is_watched).map(|scenario| Scenario {

@@ -27,7 +27,7 @@ pub enum LineError {
 }
 
 impl LineError {
-    /// In words; `what` was to come, or to go.
+    /// As text; `what` was to be received, or sent.
     #[must_use]
     pub fn describe(self, what: &str) -> String {
         match self {
