@@ -37,8 +37,9 @@ static bool fip_thread_has_work(struct fip_thread *thread)
 	struct fip_ring *ring;
 
 	for_each_ring_of(thread, ring) {
-		if (READ_ONCE(ring->was_rung) || (fip_ring_outstanding(ring) && !READ_ONCE(ring->is_armed)))
-			return READ_ONCE(ring->is_live);
+		if (READ_ONCE(ring->is_live) &&
+		    (READ_ONCE(ring->was_rung) || (fip_ring_outstanding(ring) && !READ_ONCE(ring->is_armed))))
+			return true;
 	}
 	return false;
 }
