@@ -73,8 +73,8 @@ impl OpenQueue {
         let place = match (buffer, direct) {
             (None, _) => TransferMemory::None,
             (Some(buffer), Some(range)) => range.place(buffer.addr()),
-            // SAFETY: promised by the caller.
             (Some(buffer), None) => {
+                // SAFETY: promised by the caller.
                 TransferMemory::Bounce(unsafe { Bytes::from_raw(buffer, length_bytes) }, bounce_of(bounce, common)?)
             }
         };
