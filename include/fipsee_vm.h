@@ -18,6 +18,7 @@
 #define FIPSEE_VM_ATTACH 2
 #define FIPSEE_VM_DOORBELL 3
 #define FIPSEE_VM_DETACH 4
+#define FIPSEE_VM_BELL FIPSEE_VM_DOORBELL	/* its earlier name */
 
 /* Results. */
 #define FIPSEE_VM_DONE 0

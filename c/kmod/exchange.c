@@ -164,7 +164,7 @@ void fip_ask_serial(struct fip_disk *disk)
 /* Under the virtqueue's lock, while no doorbell request is there. Without room, the backstop timer and the threads remain. */
 void fip_doorbell_hold(struct fip_virtqueue *virtqueue)
 {
-	fip_fill_question(&virtqueue->doorbell, FIPSEE_VM_DOORBELL, virtqueue->disk->attachment);
+	fip_fill_upgrade_request(&virtqueue->doorbell, FIPSEE_VM_DOORBELL, virtqueue->disk->attachment);
 	virtqueue->doorbell.question->queue = (u16)virtqueue->index;
 	if (!fip_exchange_add(virtqueue, &virtqueue->doorbell))
 		virtqueue_kick(virtqueue->vq);
