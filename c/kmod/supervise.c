@@ -114,6 +114,7 @@ static void fip_stop_rings(struct fip_disk *disk)
 
 	for (index = 0; index < disk->ring_count; index++)
 		fip_ring_stop(&disk->rings[index]);
+	synchronize_rcu();		/* a thread may wait on a word of one, see fip_thread_pause() */
 }
 
 static void fip_free_rings(struct fip_disk *disk)
