@@ -4,6 +4,7 @@
  * of it is in one work item per disk. The path changes only while the block layer's queue is quiesced.
  */
 #include <linux/delay.h>
+#include <linux/rcupdate.h>
 #include <linux/reboot.h>
 #include <linux/slab.h>
 
