@@ -2,9 +2,8 @@
 
 use std::ffi::{c_int, c_void};
 
-use fipsee_block::client::transfer::{Plan, TransferMemory};
+use fipsee_block::client::transfer::{Action, Plan, TransferMemory};
 use fipsee_block::client::{Buffer, Bytes, DiskError, Error, Queue};
-use fipsee_block::wire::{FLAG_FUA, FLAG_UNMAP, Operation};
 use rustix::io::Errno;
 
 use crate::disk::Common;
@@ -49,7 +48,7 @@ impl OpenQueue {
     #[inline(always)]
     unsafe fn run(
         &mut self,
-        (operation, flags): (Operation, u16),
+        action: Action,
         buffer: Option<*mut u8>,
         (length_bytes, offset_bytes): (u64, u64),
     ) -> Result<c_int, Failure> {
@@ -57,7 +56,7 @@ impl OpenQueue {
             0 => {}
             count => return Err(busy(count)),
         }
-        if operation != Operation::Flush {
+        if action != Action::Flush {
             if length_bytes == 0 {
                 return Ok(0);
             }
@@ -78,7 +77,7 @@ impl OpenQueue {
                 TransferMemory::Bounce(unsafe { Bytes::from_raw(buffer, length_bytes) }, bounce_of(bounce, common)?)
             }
         };
-        let plan = Plan { operation, flags, disk_offsets: &[offset_bytes], length_bytes, keep_going: false, place };
+        let plan = Plan { action, disk_offsets: &[offset_bytes], length_bytes, keep_going: false, place };
         let done = transfers.run(queue, &plan, |queue, waited| settle(common, queue, waited));
         match done.inspect_err(|_| queue.abandon())?.first() {
             Some((_, status)) => Err(Error::Service(DiskError::Request(*status)).into()),
@@ -114,7 +113,7 @@ pub(crate) unsafe extern "C" fn fipsee_read(
         // SAFETY: promised by the caller.
         let queue = unsafe { OpenQueue::from_c(queue) }?;
         // SAFETY: promised by the caller.
-        unsafe { queue.run((Operation::Read, 0), Some(buffer.cast()), (length_bytes as u64, offset_bytes)) }
+        unsafe { queue.run(Action::Read, Some(buffer.cast()), (length_bytes as u64, offset_bytes)) }
     })
 }
 
@@ -134,9 +133,9 @@ pub(crate) unsafe extern "C" fn fipsee_write(
         // SAFETY: promised by the caller.
         let queue = unsafe { OpenQueue::from_c(queue) }?;
         let (fua, _) = flags_of(flags, WRITE_FLAGS)?;
-        let (flags, buffer) = (if fua { FLAG_FUA } else { 0 }, buffer.cast_mut().cast());
+        let buffer = buffer.cast_mut().cast();
         // SAFETY: promised by the caller; a write only reads the buffer.
-        unsafe { queue.run((Operation::Write, flags), Some(buffer), (length_bytes as u64, offset_bytes)) }
+        unsafe { queue.run(Action::Write { fua }, Some(buffer), (length_bytes as u64, offset_bytes)) }
     })
 }
 
@@ -150,7 +149,7 @@ pub(crate) unsafe extern "C" fn fipsee_flush(queue: *mut OpenQueue) -> c_int {
         // SAFETY: promised by the caller.
         let queue = unsafe { OpenQueue::from_c(queue) }?;
         // SAFETY: there is no data.
-        unsafe { queue.run((Operation::Flush, 0), None, (0, 0)) }
+        unsafe { queue.run(Action::Flush, None, (0, 0)) }
     })
 }
 
@@ -164,7 +163,7 @@ pub(crate) unsafe extern "C" fn fipsee_discard(queue: *mut OpenQueue, length_byt
         // SAFETY: promised by the caller.
         let queue = unsafe { OpenQueue::from_c(queue) }?;
         // SAFETY: there is no data.
-        unsafe { queue.run((Operation::Discard, 0), None, (length_bytes, offset_bytes)) }
+        unsafe { queue.run(Action::Discard, None, (length_bytes, offset_bytes)) }
     })
 }
 
@@ -183,8 +182,7 @@ pub(crate) unsafe extern "C" fn fipsee_write_zeroes(
         // SAFETY: promised by the caller.
         let queue = unsafe { OpenQueue::from_c(queue) }?;
         let (fua, unmap) = flags_of(flags, WRITE_ZEROES_FLAGS)?;
-        let flags = if fua { FLAG_FUA } else { 0 } | if unmap { FLAG_UNMAP } else { 0 };
         // SAFETY: there is no data.
-        unsafe { queue.run((Operation::WriteZeroes, flags), None, (length_bytes, offset_bytes)) }
+        unsafe { queue.run(Action::WriteZeroes { unmap, fua }, None, (length_bytes, offset_bytes)) }
     })
 }

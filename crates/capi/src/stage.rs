@@ -100,7 +100,11 @@ impl OpenQueue {
         }
         self.check_range(offset_bytes, total_bytes, self.max_transfer_bytes)?;
         let segments = segments.get(..pieces.len()).unwrap_or(&[]);
-        self.queue.transfer(operation, offset_bytes >> SECTOR_SHIFT, segments, fua, token)?;
+        let sector = offset_bytes >> SECTOR_SHIFT;
+        match operation {
+            Operation::Read => self.queue.read_vectored(sector, segments, token)?,
+            _ => self.queue.write_vectored(sector, segments, fua, token)?,
+        }
         Ok(0)
     }
 }
