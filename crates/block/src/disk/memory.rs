@@ -8,10 +8,9 @@ use std::sync::{Mutex, PoisonError};
 
 use fipsee_ring::memory::Span;
 use rustix::io::Errno;
-use rustix::mm::Advice;
 use rustix::process::{Resource, getrlimit};
 
-use self::mapping::{HUGE_PAGE_BYTES, Mapping, overcommit_is_strict};
+use self::mapping::{HUGE_PAGE_BYTES, Mapping, PageAdvice, overcommit_is_strict};
 use super::{
     Disk, Engine, Submitted, Ticket, bytes_of, capabilities, check_block, description, page_bytes, random_identity, sectors_of,
 };
@@ -122,7 +121,7 @@ impl MemoryDisk {
         }
         let memory = make(max_bytes)?;
         if options.thp {
-            memory.advise(0, memory.length_bytes, Advice::LinuxHugepage).map_err(|errno| {
+            memory.advise(0, memory.length_bytes, PageAdvice::Huge).map_err(|errno| {
                 format!("the kernel refuses transparent huge pages ({errno}); leave out thp, or use a kernel that has them")
             })?;
         }
