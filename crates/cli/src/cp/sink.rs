@@ -6,7 +6,7 @@ use fipsee_block::client::transfer::{Piece, Pieces};
 use fipsee_block::wire::{CAPABILITY_WRITE, CAPABILITY_WRITE_ZEROES, SECTOR_BYTES};
 
 use super::file::FileSink;
-use super::place::Endpoint;
+use super::endpoint::Endpoint;
 use super::session::{Session, Work};
 use super::{ALIGN_BYTES, Manner};
 use crate::error::Error;

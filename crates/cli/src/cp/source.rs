@@ -6,7 +6,7 @@ use fipsee_block::client::transfer::Pieces;
 
 use super::Manner;
 use super::file::FileSource;
-use super::place::Endpoint;
+use super::endpoint::Endpoint;
 use super::session::{Session, Work};
 use crate::error::Error;
 

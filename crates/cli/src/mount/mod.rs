@@ -8,7 +8,7 @@ mod lane;
 mod link;
 mod log;
 mod mount_point;
-mod patient;
+mod compound;
 mod placement;
 mod ranges;
 mod session;
