@@ -40,30 +40,29 @@ impl LineError {
     }
 }
 
-/// What the giving daemon sends, in this order: greeting, what is shared, `Prepare`; clients of every transport, each followed
-/// by its parts; `End`. A refusal may come at any place.
+/// The packets of the giving daemon, in this order, without their contents: greeting, what is shared, `Prepare`; clients of every
+/// transport, each followed by its memories and then its records; `End`. A refusal may come at any place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Given {
+pub enum PacketKind {
     /// The first packet.
     Greeting,
     /// Something that can be handed over while clients are served.
     Shared,
     /// That was all of it.
     Prepare,
-    /// A client, and how many parts of two kinds follow: memory first, then queues or what a service says of them.
-    Holder {
+    /// A client, and how many packets of each kind follow.
+    Client {
         /// Its number.
         client: u64,
-        /// Of each kind.
-        parts: [usize; 2],
+        /// Pieces of memory.
+        memories: usize,
+        /// Queues, or what a service says of them.
+        records: usize,
     },
-    /// A part of the last one.
-    Part {
-        /// Of this number.
-        client: u64,
-        /// Of the first kind (0) or the second (1).
-        kind: usize,
-    },
+    /// A piece of memory of this client, which is the last one.
+    Memory(u64),
+    /// A record of this client, likewise.
+    Record(u64),
     /// That was all.
     End,
     /// It continues to serve, for this reason.
