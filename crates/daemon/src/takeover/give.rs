@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::MAX_WAIT;
 use super::line::Line;
-use super::wire::{DiskRecord, Packet, Greeting, ListenerOf, VERSION};
+use super::wire::{DiskRecord, HandoverPacket, Greeting, ListenerOf, VERSION};
 use crate::admin::Admin;
 use crate::descriptors;
 use crate::export::{AttachedClient, Kind};
@@ -89,7 +89,7 @@ impl Admin {
     }
 
     fn give_what_is_shared(&self, line: &Line, deadline: Instant) -> Result<(), String> {
-        let send = |packet: &Packet, descriptors: &[BorrowedFd<'_>]| {
+        let send = |packet: &HandoverPacket, descriptors: &[BorrowedFd<'_>]| {
             line.send(packet, descriptors, deadline).map_err(|error| error.describe("sockets and disks were handed over"))
         };
         let served = self.live.now();
@@ -97,9 +97,9 @@ impl Admin {
         let clients = served.exports.iter().map(|export| export.attached().iter().filter(is_local).count()).sum();
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let greeting = Greeting { pid: std::process::id(), version, clients };
-        send(&Packet::Greeting(greeting), &[])?;
+        send(&HandoverPacket::Greeting(greeting), &[])?;
         let give =
-            |of, listener: &Listener| send(&Packet::Listener { of, path: listener.path().to_owned() }, &listener.descriptors());
+            |of, listener: &Listener| send(&HandoverPacket::Listener { of, path: listener.path().to_owned() }, &listener.descriptors());
         give(ListenerOf::Clients, &self.listeners.0)?;
         give(ListenerOf::Admin, &self.listeners.1)?;
         for (disk, listener) in self.vms.listeners() {
@@ -114,8 +114,8 @@ impl Admin {
                 info: export.info(false).to_bytes().to_vec(),
             };
             let file = export.disk.hand_over().map_err(|text| format!("disk '{}': {text}", export.name()))?;
-            send(&Packet::Disk(given), file.as_slice())?;
+            send(&HandoverPacket::Disk(given), file.as_slice())?;
         }
-        send(&Packet::Prepare {}, &[])
+        send(&HandoverPacket::Prepare {}, &[])
     }
 }

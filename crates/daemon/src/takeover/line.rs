@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::wire::{AnswerPacket, Packet};
+use super::wire::{AnswerPacket, HandoverPacket};
 
 /// Longest packet: a queue with a full histogram has a third of it.
 const MAX_PACKET_BYTES: usize = 64 << 10;
@@ -94,7 +94,7 @@ impl Line {
                     self.try_receive().and_then(|packet| packet.ok_or(LineError::TimedOut))
                 }
                 GivingStep::Resume(reason) => {
-                    let _ = self.send(&Packet::Refused { reason: reason.clone() }, &[], Instant::now());
+                    let _ = self.send(&HandoverPacket::Refused { reason: reason.clone() }, &[], Instant::now());
                     return step;
                 }
                 _ => return step,
@@ -171,8 +171,8 @@ mod tests {
                 (is_taken(&old), sender.join().expect("it does not panic"))
             });
             assert_eq!(taken, sent, "both would serve, or neither");
-            let answer = new.try_receive::<Packet>().ok().flatten();
-            assert_eq!(matches!(answer, Some((Packet::Refused { .. }, _))), !sent, "the answer to the other daemon");
+            let answer = new.try_receive::<HandoverPacket>().ok().flatten();
+            assert_eq!(matches!(answer, Some((HandoverPacket::Refused { .. }, _))), !sent, "the answer to the other daemon");
         }
     }
 }

@@ -18,7 +18,7 @@ pub(crate) const VERSION: u32 = 6;
 /// daemon continues.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "packet", rename_all = "snake_case", deny_unknown_fields)]
-pub(crate) enum Packet {
+pub(crate) enum HandoverPacket {
     Greeting(Greeting),
     /// With the socket, and its lock if the old daemon made it.
     Listener {
@@ -58,7 +58,7 @@ pub(crate) enum Packet {
     },
 }
 
-impl Packet {
+impl HandoverPacket {
     /// Its kind, which says when it is allowed.
     pub(crate) fn kind(&self) -> PacketKind {
         match self {
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn packets_with_fields_they_do_not_have_are_refused() {
-        assert!(serde_json::from_str::<Packet>("{\"packet\":\"prepare\"}").is_ok());
-        assert!(serde_json::from_str::<Packet>("{\"packet\":\"prepare\",\"but\":1}").is_err());
+        assert!(serde_json::from_str::<HandoverPacket>("{\"packet\":\"prepare\"}").is_ok());
+        assert!(serde_json::from_str::<HandoverPacket>("{\"packet\":\"prepare\",\"but\":1}").is_err());
     }
 }

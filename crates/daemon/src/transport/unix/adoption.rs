@@ -12,7 +12,7 @@ use fipsee_serve::{IfAbandoned, Quiesced};
 
 use super::UnixSocket;
 use crate::takeover::take::{Conversation, Failure};
-use crate::takeover::wire::{AttachedRecord, ClientRecord, Packet, Stage};
+use crate::takeover::wire::{AttachedRecord, ClientRecord, HandoverPacket, Stage};
 use crate::transport::vhost_user::{Machines, Socket};
 use crate::worker::{Command, DiskEngine, why_not_quiesced};
 
@@ -37,17 +37,17 @@ impl UnixSocket {
         let (mut detaching, mut checks, mut machines) = (Vec::new(), Vec::new(), Machines::new(sockets));
         let quiesced_at_ns = loop {
             match line.packet()? {
-                (Packet::End { quiesced_at_ns, next_client }, _) => {
+                (HandoverPacket::End { quiesced_at_ns, next_client }, _) => {
                     self.clients.sessions.host.live.number_clients_from(next_client);
                     break quiesced_at_ns;
                 }
-                (Packet::Client(given), descriptors) => {
+                (HandoverPacket::Client(given), descriptors) => {
                     if let Stage::Attached(AttachedRecord { detaching: true, .. }) = given.stage {
                         detaching.push(given.client);
                     }
                     self.adopt_client(line, given, descriptors, &mut commands, &mut checks)?;
                 }
-                (Packet::Machine(given), descriptors) => machines.adopt(line, given, descriptors, &mut commands)?,
+                (HandoverPacket::Machine(given), descriptors) => machines.adopt(line, given, descriptors, &mut commands)?,
                 _ => return Err(Failure::out_of_order()),
             }
         };
@@ -122,7 +122,7 @@ impl UnixSocket {
         let wrong = |what: String| Failure::Refused(format!("client {id}: {what}"));
         let memory = (0..given.memories).map(|_| adopt_memory(line, id)).collect::<Result<Vec<_>, _>>()?;
         let parts = (0..given.parts).map(|_| match line.packet()? {
-            (Packet::Part { state, .. }, files) => Ok(Part { state, files }),
+            (HandoverPacket::Part { state, .. }, files) => Ok(Part { state, files }),
             _ => Err(Failure::out_of_order()),
         });
         let parts = parts.collect::<Result<Vec<_>, _>>()?;
@@ -147,7 +147,7 @@ impl UnixSocket {
 }
 
 fn adopt_memory(line: &mut Conversation, client: u64) -> Result<(u16, Registered), Failure> {
-    let (Packet::Memory { id, access, length_bytes, .. }, mut descriptors) = line.packet()? else {
+    let (HandoverPacket::Memory { id, access, length_bytes, .. }, mut descriptors) = line.packet()? else {
         return Err(Failure::out_of_order());
     };
     let wrong = |what: &str| Failure::Refused(format!("client {client}: its memory {id}: {what}"));

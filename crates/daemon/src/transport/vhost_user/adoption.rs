@@ -20,7 +20,7 @@ use super::vring::UserRings;
 use crate::export::Kind;
 use crate::takeover::take::{Conversation, Failure};
 use crate::takeover::wire::machine::{GuestMemoryRecord, MachineRecord, VirtqueueRecord};
-use crate::takeover::wire::{self, Packet};
+use crate::takeover::wire::{self, HandoverPacket};
 use crate::worker::Command;
 
 /// Virtual machines received over the line. They are ours as soon as the other daemon is notified.
@@ -67,7 +67,7 @@ impl<'a> Machines<'a> {
         let place = place.ok_or_else(|| refused("its socket is not there".to_owned()))?;
         let mut memory = GuestMemory::default();
         for _ in 0..given.regions {
-            let (Packet::GuestMemory(given), mut files) = line.packet()? else { return Err(Failure::out_of_order()) };
+            let (HandoverPacket::GuestMemory(given), mut files) = line.packet()? else { return Err(Failure::out_of_order()) };
             let GuestMemoryRecord { guest_address, length_bytes, user_address, file_offset_bytes, .. } = given;
             let region = RegionDescription { guest_address, length_bytes, user_address, file_offset_bytes };
             let file = files.pop().ok_or_else(|| refused("its memory is missing".to_owned()))?;
@@ -76,7 +76,7 @@ impl<'a> Machines<'a> {
         let mut connection = connect(&self.sockets[place].shared, &given, descriptors, memory).map_err(refused)?;
         let mut grants = lock(&connection.device).resume_attachment(&given).map_err(refused)?;
         for index in 0..given.queues {
-            let (Packet::Virtqueue(queue), eventfds) = line.packet()? else { return Err(Failure::out_of_order()) };
+            let (HandoverPacket::Virtqueue(queue), eventfds) = line.packet()? else { return Err(Failure::out_of_order()) };
             if queue.index != index {
                 return Err(refused("its queues are out of order".to_owned()));
             }

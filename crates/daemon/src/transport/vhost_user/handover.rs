@@ -19,7 +19,7 @@ use super::vring::Vring;
 use super::{Notice, VhostUserSockets};
 use crate::takeover::line::Line;
 use crate::takeover::wire::machine::{AttachmentRecord, GuestMemoryRecord, InflightRecord, MachineRecord, VirtqueueRecord};
-use crate::takeover::wire::{self, Packet};
+use crate::takeover::wire::{self, HandoverPacket};
 
 /// Longer than a thread needs to reach its next notice, unless it gets no CPU or is blocked.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
@@ -131,17 +131,17 @@ impl Machine {
             regions: device.memory.regions().len(),
             queues: device.queue_count(),
         };
-        line.send(&Packet::Machine(given), &descriptors, deadline)?;
+        line.send(&HandoverPacket::Machine(given), &descriptors, deadline)?;
         for region in device.memory.regions() {
             let RegionDescription { guest_address, length_bytes, user_address, file_offset_bytes } = region.description;
             let given = GuestMemoryRecord { client, guest_address, length_bytes, user_address, file_offset_bytes };
-            line.send(&Packet::GuestMemory(given), &[region.file()], deadline)?;
+            line.send(&HandoverPacket::GuestMemory(given), &[region.file()], deadline)?;
         }
         for (index, vring) in (0..).zip(&device.vrings) {
             let given = vring.describe(QueueName { client, index }, still).map_err(LineError::Wrong)?;
             let descriptors = [&vring.kick, &vring.call, &vring.error];
             let descriptors: Vec<BorrowedFd<'_>> = descriptors.into_iter().flatten().map(AsFd::as_fd).collect();
-            line.send(&Packet::Virtqueue(given), &descriptors, deadline)?;
+            line.send(&HandoverPacket::Virtqueue(given), &descriptors, deadline)?;
         }
         Ok(())
     }
