@@ -7,7 +7,8 @@ use fipsee_block::client::{Buffer, Bytes, DiskError, Error, Queue};
 use rustix::io::Errno;
 
 use crate::disk::Common;
-use crate::failure::{Failure, guarded, null};
+use crate::failure::{Failure, null};
+use crate::function::functions;
 use crate::memory::is_aligned;
 use crate::queue::OpenQueue;
 use crate::stage::{WRITE_FLAGS, WRITE_ZEROES_FLAGS, flags_of};
@@ -97,92 +98,34 @@ fn past_the_end() -> Failure {
     Failure::new(Errno::NXIO, "the request reaches past the end of the disk; see fipsee_info.capacity_bytes")
 }
 
-/// See the header.
-///
-/// # Safety
-/// `queue` is null or of an open disk, and no other call on it runs meanwhile; the buffer is valid for `length_bytes`.
-/// So for all functions below.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_read(
-    queue: *mut OpenQueue,
-    buffer: *mut c_void,
-    length_bytes: usize,
-    offset_bytes: u64,
-) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        let queue = unsafe { OpenQueue::from_c(queue) }?;
+functions! {
+    "`queue` is null or of an open disk, and no other call on it runs meanwhile; buffers are valid for their length."
+
+    fn fipsee_read(queue: OpenQueue, buffer: *mut c_void, length_bytes: usize, offset_bytes: u64) {
         // SAFETY: promised by the caller.
         unsafe { queue.run(Action::Read, Some(buffer.cast()), (length_bytes as u64, offset_bytes)) }
-    })
-}
+    }
 
-/// See the header.
-///
-/// # Safety
-/// As [`fipsee_read`].
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_write(
-    queue: *mut OpenQueue,
-    buffer: *const c_void,
-    length_bytes: usize,
-    offset_bytes: u64,
-    flags: u32,
-) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        let queue = unsafe { OpenQueue::from_c(queue) }?;
+    fn fipsee_write(queue: OpenQueue, buffer: *const c_void, length_bytes: usize, offset_bytes: u64, flags: u32) {
         let (fua, _) = flags_of(flags, WRITE_FLAGS)?;
         let buffer = buffer.cast_mut().cast();
         // SAFETY: promised by the caller; a write only reads the buffer.
         unsafe { queue.run(Action::Write { fua }, Some(buffer), (length_bytes as u64, offset_bytes)) }
-    })
-}
+    }
 
-/// See the header.
-///
-/// # Safety
-/// As [`fipsee_read`].
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_flush(queue: *mut OpenQueue) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        let queue = unsafe { OpenQueue::from_c(queue) }?;
+    fn fipsee_flush(queue: OpenQueue) {
         // SAFETY: there is no data.
         unsafe { queue.run(Action::Flush, None, (0, 0)) }
-    })
-}
+    }
 
-/// See the header.
-///
-/// # Safety
-/// As [`fipsee_read`].
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_discard(queue: *mut OpenQueue, length_bytes: u64, offset_bytes: u64) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        let queue = unsafe { OpenQueue::from_c(queue) }?;
+    fn fipsee_discard(queue: OpenQueue, length_bytes: u64, offset_bytes: u64) {
         // SAFETY: there is no data.
         unsafe { queue.run(Action::Discard, None, (length_bytes, offset_bytes)) }
-    })
-}
+    }
 
-/// See the header.
-///
-/// # Safety
-/// As [`fipsee_read`].
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fipsee_write_zeroes(
-    queue: *mut OpenQueue,
-    length_bytes: u64,
-    offset_bytes: u64,
-    flags: u32,
-) -> c_int {
-    guarded(|| {
-        // SAFETY: promised by the caller.
-        let queue = unsafe { OpenQueue::from_c(queue) }?;
+    fn fipsee_write_zeroes(queue: OpenQueue, length_bytes: u64, offset_bytes: u64, flags: u32) {
         let (fua, unmap) = flags_of(flags, WRITE_ZEROES_FLAGS)?;
         // SAFETY: there is no data.
         unsafe { queue.run(Action::WriteZeroes { unmap, fua }, None, (length_bytes, offset_bytes)) }
-    })
+    }
 }
