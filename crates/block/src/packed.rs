@@ -37,21 +37,18 @@ pub struct Short {
 
 impl Short {
     /// A write, if `is_write`, or else a read.
-    #[must_use]
     #[inline(always)]
     pub fn new(is_write: bool, tag: u16, sector: u64, segment: Segment) -> Self {
         Self { sector, segment: segment.to_word(), tag, is_write }
     }
 
     /// In a message of its own.
-    #[must_use]
     #[inline(always)]
     pub const fn to_message(&self) -> Message {
         request_one_segment(self.operation(), 0, self.tag, self.sector, Segment::from_word(self.segment))
     }
 
     /// What it asks for.
-    #[must_use]
     #[inline(always)]
     pub const fn operation(&self) -> Operation {
         if self.is_write { Operation::Write } else { Operation::Read }
@@ -59,7 +56,6 @@ impl Short {
 }
 
 /// Is it a packed message, well-formed or not?
-#[must_use]
 #[inline(always)]
 pub const fn is_packed(message: &Message) -> bool {
     let [first, ..] = message.word_at(offset_of!(RawPacked, operation)).to_le_bytes();
@@ -67,7 +63,6 @@ pub const fn is_packed(message: &Message) -> bool {
 }
 
 /// Two or three requests as one message.
-#[must_use]
 #[inline(always)]
 pub fn pack<const COUNT: usize>(requests: [&Short; COUNT]) -> Message {
     const { assert!(2 <= COUNT && COUNT <= MAX_PACKED_REQUESTS) };

@@ -38,14 +38,12 @@ pub struct Request {
 
 impl Request {
     /// Offset on the disk in bytes.
-    #[must_use]
     #[inline(always)]
     pub const fn offset_bytes(&self) -> u64 {
         self.sector << SECTOR_SHIFT
     }
 
     /// Length in bytes.
-    #[must_use]
     #[inline(always)]
     pub const fn length_bytes(&self) -> u64 {
         self.length_sectors << SECTOR_SHIFT
@@ -84,7 +82,6 @@ pub struct RequestLimits {
 
 impl RequestLimits {
     /// The limits of a disk of this description, for a client that may only read, if so.
-    #[must_use]
     pub fn new(info: &BlockInfo, read_only: bool) -> Self {
         Self {
             sector_count: info.sector_count,
@@ -96,9 +93,6 @@ impl RequestLimits {
     }
 
     /// May blocks be transferred, discarded or zeroed from `sector` on?
-    ///
-    /// # Errors
-    /// They are not whole blocks, or are beyond the end of the disk.
     #[inline(always)]
     pub fn range(&self, sector: u64, length_sectors: u64) -> Result<(), Status> {
         if (sector | length_sectors) & self.block_mask != 0 {
@@ -111,9 +105,6 @@ impl RequestLimits {
     }
 
     /// Does the disk have all of these `CAPABILITY_*` bits?
-    ///
-    /// # Errors
-    /// The status if not.
     #[inline(always)]
     pub const fn needs(&self, capabilities: u32) -> Result<(), Status> {
         if self.capabilities & capabilities == capabilities {
@@ -166,9 +157,6 @@ pub fn parse<M: Memory>(message: &Message, limits: &RequestLimits, memory: &M, s
 }
 
 /// As [`parse`], of a request from a packed message.
-///
-/// # Errors
-/// The status to answer.
 #[inline(always)]
 pub fn check_short<M: Memory>(
     short: &Short,
@@ -280,7 +268,6 @@ fn gather_several<M: Memory>(
 }
 
 /// The tag of a request message, valid or not.
-#[must_use]
 #[inline(always)]
 pub fn tag_of(message: &Message) -> u16 {
     head_of(message).tag

@@ -108,7 +108,6 @@ pub struct QueueServer<M = RegionTable, C = SocketDoorbell, O = EventDoorbell> {
 
 impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
     /// Serve `queue`, whose requests the worker knows as `id`.
-    #[must_use]
     pub fn new(queue: ServerQueue<C, O>, id: u32, setup: QueueSetup<M>) -> Self {
         Self {
             queue,
@@ -133,13 +132,11 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
     }
 
     /// Requests started and not yet finished: while there are any, regions must stay.
-    #[must_use]
     pub const fn in_flight(&self) -> u32 {
         self.in_flight
     }
 
     /// Requests a correct client has outstanding at most.
-    #[must_use]
     pub const fn depth(&self) -> u32 {
         self.depth
     }
@@ -162,7 +159,6 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
     }
 
     /// Is a request waiting that may be taken?
-    #[must_use]
     #[inline(always)]
     pub fn has_work(&self) -> bool {
         self.in_flight < self.depth && self.queue.requests.has_message()
@@ -322,7 +318,6 @@ pub struct DiskQueue {
 impl DiskQueue {
     /// Serve `disk`. If its size has changed since it was announced to the client, announce it: earlier announcements went only
     /// to queues that existed.
-    #[must_use]
     pub fn new(server: QueueServer, disk: Arc<AnyDisk>) -> Self {
         let mut queue = Self { server, disk };
         queue.server.moved(queue.server.id, &queue.disk.info());

@@ -38,7 +38,6 @@ const MAX_REQUEST_BYTES: u64 = 4096;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The admin socket that belongs to the client socket `path`.
-#[must_use]
 pub fn admin_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".admin");
@@ -365,9 +364,6 @@ fn on_one_line(text: &str) -> String {
 }
 
 /// Is `line` a request? For tests and the fuzzer: nothing is done.
-///
-/// # Errors
-/// What is wrong with it.
 pub fn check(line: &str) -> Result<(), String> {
     parse(line).map(drop)
 }

@@ -192,7 +192,6 @@ impl Users {
 
 impl Export {
     /// Serve `disk` as `config` says.
-    #[must_use]
     pub fn new(config: &DiskConfig, disk: AnyDisk) -> Self {
         let users = Mutex::new(Users { allow: config.allow.clone(), attached: Vec::new(), retired: false });
         Self { spec: config.spec.clone(), disk: Arc::new(disk), users, left: Condvar::new() }
@@ -209,7 +208,6 @@ impl Export {
     }
 
     /// Its name.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.spec.name
     }
@@ -221,7 +219,6 @@ impl Export {
     }
 
     /// The description sent to clients.
-    #[must_use]
     pub fn info(&self, read_only: bool) -> BlockInfo {
         let mut info = self.disk.info();
         if self.spec.ro || read_only {
@@ -231,9 +228,6 @@ impl Export {
     }
 
     /// Attach a client.
-    ///
-    /// # Errors
-    /// [`Denied`], in words for the client.
     pub fn admit(&self, client: u64, credentials: &Credentials, wish: AttachRequest) -> Result<(), Denied> {
         let Credentials { uid, gid, ref more_gids, .. } = *credentials;
         let name = &self.spec.name;
@@ -318,7 +312,6 @@ impl Export {
     }
 
     /// Whether an attached client is exclusive, and its role.
-    #[must_use]
     pub fn terms_of(&self, client: u64) -> (bool, Role) {
         self.lock().of(client).map_or((false, Role::Reader), |attached| (attached.exclusive, attached.role))
     }
@@ -348,7 +341,6 @@ impl Export {
     }
 
     /// The attached clients.
-    #[must_use]
     pub fn attached(&self) -> Vec<AttachedClient> {
         self.lock().attached.clone()
     }

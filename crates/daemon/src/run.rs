@@ -33,17 +33,11 @@ use crate::{notify, takeover};
 const OLD_END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Run a command line: serve, or check the configuration.
-///
-/// # Errors
-/// As [`run`], and what is wrong with the configuration.
 pub fn start(arguments: Arguments) -> Result<(), String> {
     start_with(arguments, &[])
 }
 
 /// As [`start`], with more services (docs/adding-a-service.md).
-///
-/// # Errors
-/// As [`start`].
 pub fn start_with(arguments: Arguments, services: Services) -> Result<(), String> {
     let is_check = arguments.check_config;
     let config = arguments.into_config()?;

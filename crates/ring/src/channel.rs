@@ -114,7 +114,6 @@ impl RegionLayout {
     ///
     /// Rings that all begin at slot 0 of page-aligned memory compete for the same cache sets, so each starts at
     /// another slot: `seed` (a channel number) chooses (3 cycles a visit instead of 11 with 1000 channels, DESIGN section 5).
-    #[must_use]
     pub fn plan(profile: &Profile, queue_count: u16, depth: u32, pool_bytes: u64, seed: u32) -> Self {
         let depth = depth.clamp(1, MAX_DEPTH);
         let request_slots = depth.next_power_of_two().max(MIN_SLOTS);
@@ -148,9 +147,6 @@ impl RegionLayout {
     }
 
     /// Write header and table into a fresh region.
-    ///
-    /// # Errors
-    /// The region is smaller than the layout.
     pub fn write_to(&self, region: &Region) -> Result<(), PeerFault> {
         let Self { features, pool_offset_bytes, pool_bytes, region_bytes, .. } = *self;
         let queue_count = u32::try_from(self.queues.len()).unwrap_or(u32::MAX);
@@ -166,9 +162,6 @@ impl RegionLayout {
     }
 
     /// Copy header and table out of a region that a peer made for this service, then check each value.
-    ///
-    /// # Errors
-    /// What the peer got wrong.
     pub fn read_from(profile: &Profile, region: &Region) -> Result<Self, PeerFault> {
         let mut header = RegionHeader::new_zeroed();
         region.read(0, header.as_mut_bytes())?;
@@ -213,15 +206,11 @@ fn ring_bytes(slots: u32) -> u64 {
 
 impl QueueGeometry {
     /// The choices of this CPU's family, with those of the geometry.
-    #[must_use]
     pub fn tuning(&self) -> Tuning {
         Tuning::default().with_choices(self.choices)
     }
 
     /// Are these values possible for rings of this service? Whether they fit the region is checked when they are opened.
-    ///
-    /// # Errors
-    /// The value that is impossible.
     pub fn check(&self, profile: &Profile) -> Result<(), PeerFault> {
         let Self { request_slots, completion_slots, request_start, completion_start, depth, .. } = *self;
         expect("the slots of the request ring", request_slots, is_slot_count(request_slots))?;
@@ -233,18 +222,12 @@ impl QueueGeometry {
     }
 
     /// The request ring, client to daemon.
-    ///
-    /// # Errors
-    /// It does not fit the region.
     pub fn request_ring(&self, region: &Arc<Region>, tuning: &Tuning) -> Result<MappedRing, PeerFault> {
         let ring = MappedRing::new(region, self.request_offset_bytes, self.request_slots, self.cold_offset_bytes)?;
         Ok(ring.with_store(tuning.store))
     }
 
     /// The completion ring, daemon to client.
-    ///
-    /// # Errors
-    /// It does not fit the region.
     pub fn completion_ring(&self, region: &Arc<Region>, tuning: &Tuning) -> Result<MappedRing, PeerFault> {
         let cold_offset_bytes = self.cold_offset_bytes.saturating_add(COLD_BYTES as u64);
         let ring = MappedRing::new(region, self.completion_offset_bytes, self.completion_slots, cold_offset_bytes)?;
@@ -271,9 +254,6 @@ pub struct ClientQueue {
 
 impl ClientQueue {
     /// Open the client's end. `tuning`: as a rule that [of the geometry](QueueGeometry::tuning).
-    ///
-    /// # Errors
-    /// The rings do not fit the region.
     pub fn open(
         region: &Arc<Region>,
         geometry: &QueueGeometry,
@@ -296,9 +276,6 @@ impl ClientQueue {
 
     /// Sleep until the daemon rings, at most until `deadline_ticks`. Only after
     /// [`Reader::arm_and_work_remains`] said no; afterwards [`woken`](Self::woken).
-    ///
-    /// # Errors
-    /// What poll(2) reports.
     pub fn sleep(&self, deadline_ticks: Option<u64>) -> io::Result<()> {
         await_readable(&self.our_doorbell, deadline_ticks.map(clock::until))
     }
@@ -326,9 +303,6 @@ pub struct ServerQueue<C = SocketDoorbell, O = EventDoorbell> {
 
 impl ServerQueue {
     /// Open the daemon's end. `tuning`: as a rule that [of the geometry](QueueGeometry::tuning).
-    ///
-    /// # Errors
-    /// The rings do not fit the region.
     pub fn open(
         region: &Arc<Region>,
         geometry: &QueueGeometry,
@@ -342,9 +316,6 @@ impl ServerQueue {
 
     /// Go on with a channel, whose geometry was [checked](QueueGeometry::check), at these positions of its request and its
     /// completion ring.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open), and a position outside its ring.
     pub fn open_at(
         region: &Arc<Region>,
         geometry: &QueueGeometry,

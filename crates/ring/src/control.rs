@@ -204,7 +204,6 @@ impl Control {
     /// The bytes of this message.
     ///
     /// A name or text that is too long is cut at a character; names are checked by the caller.
-    #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let (kind, length) = self.kind();
         let length_bytes = u32::try_from(length).unwrap_or(0);
@@ -245,9 +244,6 @@ impl Control {
     }
 
     /// Understand a message. Every byte that the kind does not define must be zero.
-    ///
-    /// # Errors
-    /// Which field was wrong.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let (header, _): (ControlHeader, _) = read(bytes)?;
         expect("the magic number", header.magic.into(), MAGIC.into())?;

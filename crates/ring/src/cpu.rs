@@ -51,7 +51,6 @@ pub struct CpuFeatures {
 }
 
 /// The facts of the CPU this process runs on.
-#[must_use]
 pub fn features() -> CpuFeatures {
     static FEATURES: LazyLock<CpuFeatures> = LazyLock::new(detect);
     *FEATURES
@@ -78,7 +77,6 @@ pub fn prefetch_for_write(address: *const u8) {
 }
 
 /// Does this machine run on a single CPU? `false` when that cannot be found out.
-#[must_use]
 pub fn is_only_one() -> bool {
     static ONLINE: LazyLock<String> =
         LazyLock::new(|| std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default());

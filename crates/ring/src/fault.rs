@@ -56,9 +56,6 @@ pub enum PeerFault {
 }
 
 /// A fault of the peer's unless the value `is_allowed`.
-///
-/// # Errors
-/// [`PeerFault::Value`].
 pub fn expect(what: &'static str, value: impl Into<u64>, is_allowed: bool) -> Result<(), PeerFault> {
     if is_allowed { Ok(()) } else { Err(PeerFault::Value { what, value: value.into() }) }
 }

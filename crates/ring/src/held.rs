@@ -63,7 +63,6 @@ pub fn take(mut attempt: impl FnMut() -> Result<(), Errno>, holder: impl Fn() ->
 }
 
 /// The process that holds a lock of this kind on a file. `None`: it is gone or unknown.
-#[must_use]
 pub fn holder(kind: LockKind, file: &Metadata) -> Option<u32> {
     let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
     let taker = taker(&locks, kind, file);
@@ -73,7 +72,6 @@ pub fn holder(kind: LockKind, file: &Metadata) -> Option<u32> {
 }
 
 /// Words about a holder, to follow "is in use".
-#[must_use]
 pub fn describe(holder: Option<u32>) -> String {
     match holder {
         None => String::new(),

@@ -12,7 +12,6 @@ pub const MIN_SLOTS: u32 = 2;
 pub const MAX_SLOTS: u32 = 65_536;
 
 /// Can a ring have this many slots?
-#[must_use]
 pub const fn is_slot_count(slots: u32) -> bool {
     slots.is_power_of_two() && MIN_SLOTS <= slots && slots <= MAX_SLOTS
 }
@@ -38,7 +37,6 @@ pub const COLD_BYTES: usize = size_of::<ColdWords>();
 
 /// The stamp of the lap after `stamp`: laps count 1, 2, .. 2^32 - 1, 1, because fresh memory is zero and a stamp
 /// must differ from it.
-#[must_use]
 #[inline(always)]
 pub const fn next_stamp(stamp: u32) -> u32 {
     if stamp == u32::MAX { 1 } else { stamp + 1 }

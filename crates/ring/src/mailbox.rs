@@ -16,9 +16,6 @@ pub struct Mailbox<T> {
 
 impl<T> Mailbox<T> {
     /// An empty mailbox.
-    ///
-    /// # Errors
-    /// No descriptor left.
     pub fn new() -> std::io::Result<Self> {
         Ok(Self { messages: Mutex::new(Vec::new()), pending: AtomicBool::new(false), doorbell: EventDoorbell::new()? })
     }

@@ -20,14 +20,12 @@ impl Message {
     pub const ZERO: Self = Self { words: [0; 8] };
 
     /// A message from its eight words; the upper half of `words[7]` is overwritten by the stamp when published.
-    #[must_use]
     #[inline]
     pub const fn from_words(words: [u64; 8]) -> Self {
         Self { words }
     }
 
     /// A message with `payload`, 60 bytes.
-    #[must_use]
     pub fn from_payload(payload: &[u8; 60]) -> Self {
         let mut bytes = [0_u8; SLOT_BYTES];
         bytes[..60].copy_from_slice(payload);
@@ -35,7 +33,6 @@ impl Message {
     }
 
     /// A message from 64 bytes as they are in a slot.
-    #[must_use]
     pub fn from_bytes(bytes: &[u8; SLOT_BYTES]) -> Self {
         let mut words = [0_u64; 8];
         for (word, chunk) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
@@ -45,7 +42,6 @@ impl Message {
     }
 
     /// The 64 bytes as they are in a slot.
-    #[must_use]
     pub fn to_bytes(&self) -> [u8; SLOT_BYTES] {
         let mut bytes = [0_u8; SLOT_BYTES];
         for (chunk, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(self.words) {
@@ -55,14 +51,12 @@ impl Message {
     }
 
     /// Word `index` (0..8), bytes `8 * index ..` of the slot.
-    #[must_use]
     #[inline(always)]
     pub const fn word(&self, index: usize) -> u64 {
         self.words[index]
     }
 
     /// The word that begins `offset_bytes` into the slot: of a structure, `offset_of!` of the first field in it.
-    #[must_use]
     #[inline(always)]
     pub const fn word_at(&self, offset_bytes: usize) -> u64 {
         debug_assert!(offset_bytes.is_multiple_of(8), "a word begins there");
@@ -76,7 +70,6 @@ impl Message {
     }
 
     /// All eight words.
-    #[must_use]
     #[inline(always)]
     pub const fn words(&self) -> &[u64; 8] {
         &self.words

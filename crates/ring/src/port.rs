@@ -29,7 +29,6 @@ pub struct Port {
 
 impl Port {
     /// The port of a new channel.
-    #[must_use]
     pub fn new(queue: ClientQueue, backoff: Backoff) -> Self {
         Self { pace: CallerPace::new(&queue.tuning), queue, backoff, looks: 0 }
     }
@@ -59,9 +58,6 @@ impl Port {
 
     /// A look found nothing: wait until the next is worthwhile; `false` when `deadline_ticks` has passed instead. `gather`:
     /// answers come in a message each, so that many of them are better taken together.
-    ///
-    /// # Errors
-    /// The daemon is gone, or poll(2) failed.
     #[inline(always)]
     pub fn pause<S>(
         &mut self,
@@ -86,9 +82,6 @@ impl Port {
     }
 
     /// While polling: once in many calls, ask whether the daemon is gone.
-    ///
-    /// # Errors
-    /// It is.
     #[inline(always)]
     pub fn check_liveness_now_and_then<S>(&mut self, is_hung_up: impl FnOnce() -> bool) -> Result<(), Error<S>> {
         self.looks = self.looks.wrapping_add(1);
@@ -111,9 +104,6 @@ impl Port {
     }
 
     /// The doorbell rang, or the wait for it was given up: silence it.
-    ///
-    /// # Errors
-    /// The daemon is gone.
     pub fn woken<S>(&mut self) -> Result<(), Error<S>> {
         self.backoff.reset();
         if self.queue.woken() { Ok(()) } else { Err(Error::Disconnected) }
@@ -156,7 +146,6 @@ impl ReconnectPolicy {
         Self { give_up_after: Duration::MAX, pause_first: Duration::from_millis(5), pause_max: Duration::from_secs(1) };
 
     /// Give up when this long has passed since the loss.
-    #[must_use]
     pub const fn within(give_up_after: Duration) -> Self {
         Self { give_up_after, ..Self::FOR_EVER }
     }

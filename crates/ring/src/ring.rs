@@ -126,7 +126,6 @@ impl<M: RingMemory> Writer<M> {
 
     /// Does the reader sleep, as far as a look without the fence shows? A hint between messages of a batch: "no" may be
     /// out of date, so the batch still ends with [`reader_needs_doorbell`](Self::reader_needs_doorbell).
-    #[must_use]
     #[inline(always)]
     pub fn reader_seems_asleep(&self) -> bool {
         self.memory.asleep().load(Ordering::Relaxed) != 0
@@ -173,14 +172,12 @@ impl<M: RingMemory> CallWriter<M> {
     }
 
     /// Calls that may be published now.
-    #[must_use]
     #[inline(always)]
     pub const fn free(&self) -> u32 {
         self.depth - self.outstanding
     }
 
     /// Calls published and not yet answered.
-    #[must_use]
     #[inline(always)]
     pub const fn outstanding(&self) -> u32 {
         self.outstanding
@@ -203,9 +200,6 @@ impl<M: RingMemory> CallWriter<M> {
     }
 
     /// Publish one call.
-    ///
-    /// # Errors
-    /// [`Full`] when `depth` are unanswered; nothing was published.
     #[inline(always)]
     pub fn publish(&mut self, call: &Message) -> Result<(), Full> {
         if self.outstanding == self.depth {
@@ -326,7 +320,6 @@ impl<M: RingMemory> Reader<M> {
     }
 
     /// Where the next message's stamp will be, and its value.
-    #[must_use]
     #[inline(always)]
     pub fn watch(&self) -> Watch<'_> {
         Watch::new(self.memory.stamp(self.cursor.index), self.cursor.stamp)
@@ -449,7 +442,6 @@ impl<M: RingMemory> Reader<M> {
     }
 
     /// Has [`arm_and_work_remains`](Self::arm_and_work_remains) been called since the last disarm?
-    #[must_use]
     pub const fn is_armed(&self) -> bool {
         self.armed
     }

@@ -93,7 +93,6 @@ pub struct Tuning {
 
 impl Tuning {
     /// Good enough on every CPU: the choices where nothing else was measured.
-    #[must_use]
     pub fn usual() -> Self {
         Self {
             store: usual_store(),
@@ -113,7 +112,6 @@ impl Tuning {
     }
 
     /// The best choices for CPUs of this family, measured on one of each (docs/how-fast.md).
-    #[must_use]
     pub fn for_family(vendor: &[u8; 12], family: u32, model: u32) -> Self {
         let usual = Self::usual();
         match (vendor, family, model) {
@@ -160,7 +158,6 @@ impl Tuning {
     }
 
     /// What of this can be advised to another program.
-    #[must_use]
     pub fn to_choices(&self) -> Choices {
         let choices = Choices::NONE
             .with_ownership(self.ownership)
@@ -172,7 +169,6 @@ impl Tuning {
     }
 
     /// May the pacing search try other ways to own a slot than this one? Not where no measurement says what they bring.
-    #[must_use]
     pub fn searches_methods(&self) -> bool {
         self.first_look == FirstLook::Calibrated && (self.measured || self.ownership != Ownership::PrefetchNext)
     }

@@ -17,7 +17,6 @@ pub struct Assignment {
 
 impl Assignment {
     /// To the worker with the fewest queues.
-    #[must_use]
     pub fn choose<E: Engine>(workers: &[WorkerHandle<E>]) -> Self {
         // Two threads that choose at once may choose the same; that costs balance, nothing else.
         let assigned_to = |index: &usize| workers[*index].counters.assigned.load(Ordering::Relaxed);
@@ -27,7 +26,6 @@ impl Assignment {
 
     /// The move that balances the workers: from the worker with the most queues to the one with the fewest, if that has at least
     /// two fewer.
-    #[must_use]
     pub fn uneven<E: Engine>(workers: &[WorkerHandle<E>]) -> Option<(usize, Self)> {
         let assigned_to = |index: &usize| workers[*index].counters.assigned.load(Ordering::Relaxed);
         let (from, to) = ((0..workers.len()).max_by_key(assigned_to)?, (0..workers.len()).min_by_key(assigned_to)?);
@@ -35,7 +33,6 @@ impl Assignment {
     }
 
     /// To this worker.
-    #[must_use]
     pub fn to<E: Engine>(worker: usize, handle: &WorkerHandle<E>) -> Self {
         handle.counters.assigned.fetch_add(1, Ordering::Relaxed);
         Self { worker, place: handle.place, counters: Arc::clone(&handle.counters) }

@@ -28,7 +28,6 @@ pub struct Argument {
 
 impl Argument {
     /// An `int`: the kernel looks at no more of it.
-    #[must_use]
     pub const fn int(index: u8, value: u32) -> Self {
         Self { index, mask: 0xffff_ffff, value: value as u64 }
     }

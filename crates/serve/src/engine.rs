@@ -33,9 +33,6 @@ pub trait Engine: 'static {
     fn queue_of(ticket: Self::Ticket) -> u32;
 
     /// Take what it needs of the kernel now, for a worker that is about to give up its right to.
-    ///
-    /// # Errors
-    /// Why it cannot, in words that say what to do.
     fn start(&mut self) -> Result<(), String> {
         Ok(())
     }

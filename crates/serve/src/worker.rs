@@ -96,9 +96,6 @@ pub struct Worker<E: Engine> {
 }
 
 /// Start a worker on a thread of its own; `engine` is made there.
-///
-/// # Errors
-/// No descriptor or thread left.
 pub fn spawn<E: Engine>(
     index: usize,
     place: WorkerPlacement,
@@ -145,9 +142,6 @@ impl Drop for AbortOnPanic {
 
 impl<E: Engine> Worker<E> {
     /// A worker of the caller's thread, and how to reach it.
-    ///
-    /// # Errors
-    /// No descriptor left.
     pub fn new(place: WorkerPlacement, backoff: Backoff, engine: E) -> io::Result<(Self, WorkerHandle<E>)> {
         let (handle, epoll) = prepare(place)?;
         Ok((Self::assemble(handle.clone(), epoll, backoff, engine), handle))
@@ -210,7 +204,6 @@ impl<E: Engine> Worker<E> {
 
     /// Does it serve a single queue, and has it nothing else to do? Then a caller that has what the queue handed out may look for
     /// more by itself for a while.
-    #[must_use]
     #[inline(always)]
     pub fn has_one_queue_only(&self) -> bool {
         self.queues.has_one() && self.unsettled.is_empty() && !self.handle.mailbox.has_messages()

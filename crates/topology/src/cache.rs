@@ -90,7 +90,6 @@ impl fmt::Display for Unusable {
 
 /// Where this user's measurements are kept: for root [`SYSTEM_PATH`], else below `XDG_CACHE_HOME` or `~/.cache`; `None` without
 /// any.
-#[must_use]
 pub fn own_path() -> Option<PathBuf> {
     if rustix::process::geteuid().is_root() {
         return Some(PathBuf::from(SYSTEM_PATH));
@@ -101,9 +100,6 @@ pub fn own_path() -> Option<PathBuf> {
 }
 
 /// The newest measurement that may be used: one's own, else root's. With the file it came from.
-///
-/// # Errors
-/// Why there is none: of one's own file, unless that is missing.
 pub fn load(machine: &Machine) -> Result<(PathBuf, Kept), Unusable> {
     let system = PathBuf::from(SYSTEM_PATH);
     let own = own_path().filter(|own| *own != system);
@@ -117,7 +113,6 @@ pub fn load(machine: &Machine) -> Result<(PathBuf, Kept), Unusable> {
 
 /// The choices of rings for threads that are bound to no CPU: those of [`load`] that every class of pairs has in common, as
 /// [`choose::for_clients`] says, else those of the CPU's family. Looked for once in a process.
-#[must_use]
 pub fn choices_here() -> Choices {
     static HERE: LazyLock<Choices> = LazyLock::new(|| {
         let machine = Machine::this();
@@ -128,9 +123,6 @@ pub fn choices_here() -> Choices {
 }
 
 /// The measurement in `path`, if it is to be believed and about `machine`.
-///
-/// # Errors
-/// Why not.
 pub fn read(path: &Path, machine: &Machine) -> Result<Kept, Unusable> {
     let refuse = |why: &str| Unusable::Refused(format!("{} is ignored: {why}", path.display()));
     // Neither a link, which may lead anywhere, nor a pipe, which would keep us waiting.
@@ -228,9 +220,6 @@ fn choices_of(kept: Vec<Choice>, machine: &Machine) -> Result<ByDistance, String
 }
 
 /// Keep it in `path`, whole or not at all; folders are made.
-///
-/// # Errors
-/// The place cannot be written.
 pub fn write(path: &Path, machine: &Machine, kept: &Kept) -> io::Result<()> {
     let Kept { matrix, choices } = kept;
     // A tenth of a tick is more than can be measured, and makes the file half as long.

@@ -44,7 +44,6 @@ impl Distance {
     pub const ALL: [Self; 4] = [Self::SameCore, Self::SameCache, Self::SameSocket, Self::OtherSocket];
 
     /// Of two CPUs. What is unknown of both is taken to be the same, except the cache.
-    #[must_use]
     pub fn between(a: &Cpu, b: &Cpu) -> Self {
         if a.core == b.core {
             Self::SameCore
@@ -103,7 +102,6 @@ const SMALL_PERCENT: u64 = 80;
 
 impl Machine {
     /// Read the machine below `root`, `/` for this one.
-    #[must_use]
     pub fn read(root: &Path) -> Self {
         let mut reader = Reader { root, unknown: BTreeMap::new() };
         let numbers = reader.online();
@@ -139,32 +137,27 @@ impl Machine {
     }
 
     /// This machine.
-    #[must_use]
     pub fn this() -> Self {
         Self::read(Path::new("/"))
     }
 
     /// The online CPU of this number.
-    #[must_use]
     pub fn cpu(&self, number: usize) -> Option<&Cpu> {
         self.cpus.binary_search_by_key(&number, |cpu| cpu.number).ok().and_then(|index| self.cpus.get(index))
     }
 
     /// How far two CPUs are apart; of CPUs that are not online nothing is known.
-    #[must_use]
     pub fn distance(&self, a: usize, b: usize) -> Distance {
         self.cpu(a).zip(self.cpu(b)).map_or(Distance::OtherSocket, |(a, b)| Distance::between(a, b))
     }
 
     /// The NUMA node of a CPU, if the machine has several.
-    #[must_use]
     pub fn node_of(&self, number: usize) -> Option<usize> {
         let node = self.cpu(number)?.node?;
         self.cpus.iter().any(|cpu| cpu.node.is_some_and(|other| other != node)).then_some(node)
     }
 
     /// Groups of online CPUs that have the same `key`, by key; those without one are in none.
-    #[must_use]
     pub fn groups(&self, key: impl Fn(&Cpu) -> Option<usize>) -> BTreeMap<usize, Vec<usize>> {
         let mut groups = BTreeMap::<usize, Vec<usize>>::new();
         for cpu in &self.cpus {
@@ -177,7 +170,6 @@ impl Machine {
 
     /// Everything a measurement depends on, as text: another text, another machine. It ends with this start of the machine, since
     /// a hypervisor may run the same CPUs elsewhere after the next.
-    #[must_use]
     pub fn fingerprint(&self) -> String {
         let part = |value: Option<usize>| value.map_or_else(|| "?".to_owned(), |value| value.to_string());
         let cpu = |cpu: &Cpu| {

@@ -60,9 +60,6 @@ pub struct Measured {
 }
 
 /// Plan a measurement of the machine's usable CPUs: all pairs with `full` or if that is quick.
-///
-/// # Errors
-/// As [`run`].
 pub fn course(machine: &Machine, full: bool) -> io::Result<Course> {
     let cpus = &machine.usable;
     let all: Vec<(usize, usize)> =

@@ -28,9 +28,6 @@ pub struct Blocking {
 
 impl Blocking {
     /// Attach with one queue; `options.queue_count` and a small `options.pool_bytes` are overridden.
-    ///
-    /// # Errors
-    /// As [`Disk::attach`].
     pub fn attach(socket_path: &Path, options: &AttachOptions) -> Result<Self, Error> {
         let pool_bytes = options.pool_bytes.max(BOUNCE_BYTES);
         let options = AttachOptions { queue_count: 1, pool_bytes, ..options.clone() };
@@ -47,7 +44,6 @@ impl Blocking {
     }
 
     /// The disk's description.
-    #[must_use]
     pub fn info(&self) -> BlockInfo {
         self.disk.info()
     }
@@ -81,9 +77,6 @@ impl Blocking {
     }
 
     /// Detach in order.
-    ///
-    /// # Errors
-    /// As [`Disk::detach`].
     pub fn detach(self) -> Result<(), Error> {
         drop(self.bounce);
         self.disk.detach(self.queues)

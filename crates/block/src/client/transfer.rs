@@ -93,13 +93,11 @@ pub struct Pieces {
 
 impl Pieces {
     /// Of `range_count` ranges of `range_bytes`, in pieces of at most `piece_bytes`.
-    #[must_use]
     pub const fn new(range_count: usize, range_bytes: u64, piece_bytes: u64) -> Self {
         Self { range_bytes, piece_bytes, next_bytes: 0, end_bytes: range_bytes.saturating_mul(range_count as u64) }
     }
 
     /// Has every piece been handed out?
-    #[must_use]
     #[inline]
     pub const fn is_over(&self) -> bool {
         self.next_bytes >= self.end_bytes
@@ -178,7 +176,6 @@ pub struct Transfers {
 
 impl Transfers {
     /// For a disk like this. `period`: how often the caller must run during a wait.
-    #[must_use]
     pub fn new(info: &BlockInfo, period: Option<Duration>) -> Self {
         let block_bytes = u64::from(info.block_bytes);
         let whole_blocks = |bytes: u64| (bytes - bytes % block_bytes).max(block_bytes);
@@ -191,7 +188,6 @@ impl Transfers {
     }
 
     /// The pieces of `plan`, and how many may be in flight.
-    #[must_use]
     #[inline]
     pub fn pieces(&self, plan: &Plan<'_>, depth: usize) -> (Pieces, usize) {
         let (most_bytes, bounce_bytes) = match plan.place {

@@ -153,13 +153,11 @@ pub struct Faults {
 
 impl Faults {
     /// None yet. `path`: the disk's path, if it has one.
-    #[must_use]
     pub fn new(path: Option<&Path>) -> Self {
         Self { path: path.map(Path::to_owned), ..Self::default() }
     }
 
     /// The disk's path.
-    #[must_use]
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
@@ -203,7 +201,6 @@ impl Faults {
     }
 
     /// Is there something to drain?
-    #[must_use]
     pub fn is_pending(&self) -> bool {
         self.is_pending.load(Ordering::Acquire)
     }
@@ -226,7 +223,6 @@ impl Faults {
     }
 
     /// Requests that are now in flight for too long.
-    #[must_use]
     pub fn stalled_now(&self) -> u64 {
         self.stalled.load(Ordering::Relaxed)
     }
@@ -252,7 +248,6 @@ fn nanoseconds(duration: Duration) -> u64 {
 }
 
 /// An error by name, if it is one of a disk.
-#[must_use]
 pub fn errno_name(errno: Errno) -> Cow<'static, str> {
     let known = ERRNO_NAMES.iter().find(|(known, _)| *known == errno);
     known.map_or_else(|| format!("errno {}", errno.raw_os_error()).into(), |(_, name)| (*name).into())

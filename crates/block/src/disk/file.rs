@@ -98,9 +98,6 @@ impl FileDisk {
     }
 
     /// Remove the file if opening the disk created it: the disk will not be served after all.
-    ///
-    /// # Errors
-    /// It cannot be removed, in words that say what to do.
     pub fn remove_if_new(&self) -> Result<(), String> {
         let path = self.path.display();
         let removed = self.new.as_ref().map_or(Ok(()), NewFile::remove);
@@ -109,7 +106,6 @@ impl FileDisk {
     }
 
     /// The unit of direct I/O in bytes; `None`: everything goes through the page cache.
-    #[must_use]
     pub fn direct_unit_bytes(&self) -> Option<u64> {
         self.target.alignment.map(|alignment| alignment.unit_mask + 1)
     }

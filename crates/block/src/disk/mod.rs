@@ -49,9 +49,6 @@ pub trait Disk: Send + Sync {
     unsafe fn submit(&self, request: &Request, spans: &[Span], ticket: Ticket, engine: &mut Engine) -> Submitted;
 
     /// Change the size.
-    ///
-    /// # Errors
-    /// The reason, in words that say what to do.
     fn resize(&self, sector_count: u64) -> Result<(), String>;
 
     /// Errors are recorded here. `None`: there are none.
@@ -75,7 +72,6 @@ pub enum AnyDisk {
 
 impl AnyDisk {
     /// The file disk at the bottom, if there is one.
-    #[must_use]
     pub fn file_disk(&self) -> Option<&FileDisk> {
         match self {
             Self::Null(_) | Self::Memory(_) => None,
@@ -85,7 +81,6 @@ impl AnyDisk {
     }
 
     /// The kind, as in a specification.
-    #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Null(_) => "null",

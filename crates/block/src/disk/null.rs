@@ -28,9 +28,6 @@ pub struct NullDisk {
 
 impl NullDisk {
     /// A disk of this description. Its identity depends on `name` alone: all null disks have the same contents.
-    ///
-    /// # Errors
-    /// An impossible size or block size.
     pub fn new(name: &str, options: &NullOptions) -> Result<Self, String> {
         let block_bytes = check_block(options.block_bytes)?;
         let sector_count = sectors_of(options.size_bytes, block_bytes)?;

@@ -40,7 +40,6 @@ impl KindSpec {
     }
 
     /// The path of `file:`, if there is one at the bottom.
-    #[must_use]
     pub fn file(&self) -> Option<&Path> {
         match self {
             Self::File(options) => Some(&options.path),
@@ -50,7 +49,6 @@ impl KindSpec {
     }
 
     /// The kind's name, and the requested size, if any.
-    #[must_use]
     pub fn name_and_size(&self) -> (&'static str, Option<u64>) {
         match self {
             Self::Null(options) => ("null", Some(options.size_bytes)),
@@ -151,9 +149,6 @@ pub struct DiskSpec {
 
 impl DiskSpec {
     /// Parse `NAME=KIND:ARGS`.
-    ///
-    /// # Errors
-    /// The piece that is wrong and what to write instead.
     pub fn parse(text: &str) -> Result<Self, String> {
         let Some((name, rest)) = text.split_once('=') else {
             return Err(format!("disk '{text}': there is no '='; write NAME=KIND:ARGS, for example a=memory:256M"));
@@ -239,9 +234,6 @@ fn direct_of(value: Option<&str>) -> Result<DirectMode, String> {
 }
 
 /// A size in bytes: an integer, alone or with K, M, G or T (or KiB, MiB, GiB, TiB), which are powers of 1024.
-///
-/// # Errors
-/// The text is not a size, or the size does not fit 64 bits.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);

@@ -95,7 +95,6 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
         }
     }
     /// The queue's state; `None` while requests are in flight.
-    #[must_use]
     pub fn state(&self) -> Option<QueueState> {
         (self.in_flight == 0 && self.packer.count == 0).then(|| QueueState {
             request: self.queue.requests.cursor(),

@@ -172,7 +172,6 @@ impl Host<Turns> for Serving {
 
 impl Serving {
     /// Have workers or the owner asked for something?
-    #[must_use]
     pub fn has_events(&self) -> bool {
         self.events.has_messages()
     }

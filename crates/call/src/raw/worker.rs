@@ -49,7 +49,6 @@ impl RawWorker {
     }
 
     /// What this worker serves.
-    #[must_use]
     pub const fn info(&self) -> ServiceInfo {
         self.info
     }
@@ -145,7 +144,6 @@ impl RawWorker {
     }
 
     /// The call that was taken: its client, and its payloads. `None` when none was taken.
-    #[must_use]
     #[inline(always)]
     pub fn call(&self) -> Option<Call<'_>> {
         self.turn.as_ref().filter(|_| self.has_unanswered).map(|channel| channel.call(&self.info))

@@ -32,7 +32,6 @@ pub type Services = &'static [Entry];
 const SERVICES: [Entry; 1] = [block::ENTRY];
 
 /// The needs of all services, including those `added`.
-#[must_use]
 pub fn needs(config: &Config, added: Services) -> Needs {
     let mut all = Needs::default();
     for entry in SERVICES.iter().chain(added) {

@@ -91,7 +91,6 @@ pub struct CallerPace {
 
 impl CallerPace {
     /// The pace of a new channel.
-    #[must_use]
     pub fn new(tuning: &Tuning) -> Self {
         let first_look = tuning.first_look;
         let delays = match first_look {
@@ -154,7 +153,6 @@ impl CallerPace {
     }
 
     /// The delays in force.
-    #[must_use]
     pub const fn delays(&self) -> Delays {
         self.delays
     }
@@ -216,7 +214,6 @@ impl AnswererPace {
     }
 
     /// The delay asked for and granted, in ticks.
-    #[must_use]
     pub const fn hold_ticks(&self) -> u64 {
         self.asked_ticks
     }

@@ -67,7 +67,6 @@ struct Kept {
 
 impl Search {
     /// The search of a new channel; `methods`: of other methods than prefetching, too.
-    #[must_use]
     pub fn new(methods: bool) -> Self {
         Self {
             methods,

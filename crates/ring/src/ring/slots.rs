@@ -70,26 +70,22 @@ pub struct Cursor {
 
 impl Cursor {
     /// The first position of a ring whose geometry says `start` (a slot index; the lap is 1).
-    #[must_use]
     pub const fn at_start(start: u32) -> Self {
         Self { index: start, stamp: 1 }
     }
 
     /// Any position; `stamp` must not be 0. For handing a ring over and for tests of the wrap.
-    #[must_use]
     pub const fn at(index: u32, stamp: u32) -> Self {
         assert!(stamp != 0, "a stamp is never 0: fresh memory is");
         Self { index, stamp }
     }
 
     /// Slot index of this position.
-    #[must_use]
     pub const fn index(&self) -> u32 {
         self.index
     }
 
     /// Stamp that publishes this position.
-    #[must_use]
     pub const fn stamp(&self) -> u32 {
         self.stamp
     }

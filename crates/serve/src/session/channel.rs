@@ -39,7 +39,6 @@ pub struct AdoptedChannel {
 
 impl Channel {
     /// What a client was granted, with the ends of its queues still in `grant`.
-    #[must_use]
     pub fn of(grant: &Grant) -> Self {
         let doorbells = grant.queues.iter().map(doorbells_of).collect();
         Self { region: Arc::clone(&grant.region), layout: grant.layout.clone(), doorbells }
@@ -47,9 +46,6 @@ impl Channel {
 
     /// What another process needs to continue with it. The service adds `own` and, to the position of each queue, a text of its
     /// own.
-    ///
-    /// # Errors
-    /// Those of `queue`.
     pub fn save(
         &self,
         own: &str,
@@ -81,9 +77,6 @@ impl Channel {
     }
 
     /// Continue with what another process has [saved](Self::save).
-    ///
-    /// # Errors
-    /// What is impossible about it, in words.
     pub fn adopt(profile: &Profile, parts: Vec<Part<OwnedFd>>) -> Result<AdoptedChannel, String> {
         let mut parts = parts.into_iter();
         let Part { state, mut files } = parts.next().ok_or("its channel is missing")?;

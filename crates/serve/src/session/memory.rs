@@ -12,9 +12,6 @@ use crate::Engine;
 
 impl Registered {
     /// Map what a client handed over; `access`: `ACCESS_*` bits.
-    ///
-    /// # Errors
-    /// Why not, in words.
     pub fn map(file: OwnedFd, length_bytes: u64, access: u16) -> Result<Self, String> {
         let mapping = if access & ACCESS_WRITE != 0 { Access::ReadWrite } else { Access::Read };
         let region = Region::from_peer(file, length_bytes, mapping).map_err(|error| error.to_string())?;

@@ -92,20 +92,17 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
     }
 
     /// Clients that are connected.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.sessions.len()
     }
 
     /// Is no client connected, and nothing of others in flight?
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.sessions.is_empty() && self.leaving.is_empty()
     }
 
     /// Is no client's answer or departure pending, and no queue on its way? Only then may another process continue with the
     /// clients.
-    #[must_use]
     pub fn is_settled(&self) -> bool {
         self.leaving.is_empty() && !self.is_moving() && !self.has_pending_attach()
     }
@@ -116,9 +113,6 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
     }
 
     /// A client connects: its number, or why it is not admitted.
-    ///
-    /// # Errors
-    /// A limit is reached.
     pub fn connected(&mut self, credentials: Credentials, now: Instant) -> Result<u64, Refusal> {
         let uid = credentials.uid;
         self.check_place(uid)?;
@@ -191,9 +185,6 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
     }
 
     /// Have the client's workers finish what it published, as if it had asked for that.
-    ///
-    /// # Errors
-    /// It is not attached.
     pub fn detach(&mut self, id: u64) -> Result<(), Refusal> {
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
         match std::mem::replace(&mut session.state, State::Done) {
@@ -350,7 +341,6 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
     }
 
     /// After how long [`tick`](Self::tick) is to be called, whatever happens.
-    #[must_use]
     pub fn next_tick(&self) -> Option<Duration> {
         if self.has_pending_attach() {
             return Some(PENDING_ATTACH_TICK);

@@ -26,7 +26,6 @@ pub(super) struct Move<E: Engine> {
 
 impl<E: Engine, H: Host<E>> Sessions<E, H> {
     /// Is a queue on its way?
-    #[must_use]
     pub const fn is_moving(&self) -> bool {
         self.moving.is_some()
     }

@@ -54,15 +54,9 @@ pub trait Service<E: Engine>: Send + Sync {
     }
 
     /// ATTACH. When this fails, nothing is held for the client.
-    ///
-    /// # Errors
-    /// Why not, for the client.
     fn attach(&self, client: &Client<'_>, wanted: &Wanted) -> Result<Granted<E>, Denial>;
 
     /// Continue with a client of another process, which [saved](Attachment::save) these parts.
-    ///
-    /// # Errors
-    /// Why not, in words; the other process then continues.
     fn adopt(&self, _client: &Client<'_>, _parts: Vec<Part<OwnedFd>>) -> Result<Adopted<E>, String> {
         Err("its service cannot be taken over".to_owned())
     }
@@ -77,9 +71,6 @@ pub trait Attachment<E: Engine>: Any + Send {
     fn service(&self) -> u16;
 
     /// What another process needs to continue with the client. Its queues are quiesced. Memory of the client is sent separately.
-    ///
-    /// # Errors
-    /// Why that is impossible, in words.
     fn save(&self, _client: u64, _quiesced: &Quiesced) -> Result<Vec<Part<BorrowedFd<'_>>>, String> {
         Err("its service cannot be handed over".to_owned())
     }
@@ -181,9 +172,6 @@ pub trait Host<E: Engine> {
     fn features(&self) -> u64;
 
     /// ATTACH, to one of the services.
-    ///
-    /// # Errors
-    /// Why not, for the client.
     fn attach(&mut self, client: &Client<'_>, wanted: &Wanted) -> Result<Granted<E>, Denial>;
 
     /// Deliver a command to a worker.

@@ -46,25 +46,21 @@ pub struct Held<E: Engine> {
 
 impl<E: Engine> Held<E> {
     /// What a client holds that has just been attached.
-    #[must_use]
     pub const fn new(attachment: Box<dyn Attachment<E>>, assignments: Vec<Assignment>) -> Self {
         Self { attachment, assignments, memory: BTreeMap::new(), moving: None }
     }
 
     /// Descriptors held for it: of the channel's memory, of both doorbells of each queue, of its own memory.
-    #[must_use]
     pub fn descriptors(&self) -> u64 {
         1 + 2 * self.assignments.len() as u64 + self.memory.len() as u64
     }
 
     /// The worker of this queue.
-    #[must_use]
     pub fn worker(&self, index: u16) -> Option<usize> {
         self.assignments.get(usize::from(index)).map(|assignment| assignment.worker)
     }
 
     /// The workers that serve it, each once.
-    #[must_use]
     pub fn workers(&self) -> Vec<usize> {
         let mut workers: Vec<usize> = self.assignments.iter().map(|assignment| assignment.worker).collect();
         workers.sort_unstable();
@@ -99,13 +95,11 @@ pub struct Session<E: Engine> {
 
 impl<E: Engine> Session<E> {
     /// A client that has just connected, or one that another process admitted.
-    #[must_use]
     pub const fn new(credentials: Credentials, limits: ClientLimits, features: u64, state: State<E>) -> Self {
         Self { credentials, limits, features, state, pending_attach: None }
     }
 
     /// What it holds, if it is attached.
-    #[must_use]
     pub const fn held(&self) -> Option<&Held<E>> {
         match &self.state {
             State::Attached(held) | State::Detaching(held) => Some(held),

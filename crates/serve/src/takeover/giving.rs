@@ -46,7 +46,6 @@ pub struct Giving(Stage);
 
 impl Giving {
     /// Another daemon has asked, and may.
-    #[must_use]
     pub const fn begin() -> (Self, GivingStep) {
         (Self(Stage::Sharing), GivingStep::Share(PREPARE_TIMEOUT))
     }

@@ -46,7 +46,6 @@ pub struct Taking {
 
 impl Taking {
     /// The old daemon has given the line; it waits for requests in flight, and for conversations to rest, so long each.
-    #[must_use]
     pub fn begin(timeout: Duration) -> (Self, TakingStep) {
         // The other one's timeouts, for conversations and then for requests in flight, end before this one.
         let clients_timeout = 2 * (timeout + TAKE_TIMEOUT);

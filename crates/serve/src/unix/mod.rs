@@ -38,9 +38,6 @@ pub struct UnixTransport<E: Engine, H: Host<E>> {
 
 impl<E: Engine, H: Host<E>> UnixTransport<E, H> {
     /// Without a listener yet.
-    ///
-    /// # Errors
-    /// No descriptor left.
     pub fn new(host: H) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mailbox = Arc::new(Mailbox::new()?);
@@ -52,17 +49,11 @@ impl<E: Engine, H: Host<E>> UnixTransport<E, H> {
     }
 
     /// Report a descriptor of the owner under `token`, at least [`FIRST_TOKEN`], when it becomes readable.
-    ///
-    /// # Errors
-    /// It cannot be watched.
     pub fn watch(&self, fd: impl AsFd, token: u64, flags: epoll::EventFlags) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN | flags)?)
     }
 
     /// Accept clients, from now on.
-    ///
-    /// # Errors
-    /// The socket cannot be watched.
     pub fn listen(&self, listener: impl AsFd) -> io::Result<()> {
         self.watch(listener, TOKEN_LISTENER, epoll::EventFlags::empty())
     }
@@ -140,9 +131,6 @@ impl<E: Engine, H: Host<E>> UnixTransport<E, H> {
     }
 
     /// Continue with a client that another process admitted.
-    ///
-    /// # Errors
-    /// Its socket cannot be watched.
     pub fn adopt(&mut self, client: u64, socket: Seqpacket, session: Session<E>) -> io::Result<()> {
         self.add(client, socket)?;
         self.sessions.adopt(client, session);
@@ -150,7 +138,6 @@ impl<E: Engine, H: Host<E>> UnixTransport<E, H> {
     }
 
     /// The socket of a client.
-    #[must_use]
     pub fn socket(&self, client: u64) -> Option<&Seqpacket> {
         self.sockets.get(&client)
     }
@@ -206,9 +193,6 @@ impl<E: Engine, H: Host<E>> UnixTransport<E, H> {
 }
 
 /// The credentials of the peer that connected.
-///
-/// # Errors
-/// The kernel does not report them.
 pub fn credentials_of(socket: &impl AsFd) -> io::Result<Credentials> {
     let peer = rustix::net::sockopt::socket_peercred(socket)?;
     let (pid, uid, gid) = (peer.pid.as_raw_nonzero().get(), peer.uid.as_raw(), peer.gid.as_raw());

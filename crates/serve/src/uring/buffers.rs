@@ -20,7 +20,6 @@ pub struct Buffer(Box<[Page]>);
 
 impl Buffer {
     /// Its length.
-    #[must_use]
     pub const fn length_bytes(&self) -> usize {
         self.0.len() * PAGE_BYTES
     }

@@ -20,9 +20,6 @@ pub struct Grants {
 
 impl Grants {
     /// For one engine, or for a test.
-    ///
-    /// # Errors
-    /// No descriptor left.
     pub fn new() -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self { granted: Mutex::default(), doorbell: rustix::event::eventfd(0, EventfdFlags::CLOEXEC)? }))
     }

@@ -52,9 +52,6 @@ impl Task {
 /// What measures a task once.
 pub trait Measure {
     /// Ticks per message of `task` with `choices`. All that is measured in one `turn` is to begin at the same place of its rings.
-    ///
-    /// # Errors
-    /// It could not be measured.
     fn measure(&mut self, choices: Choices, task: Task, turn: usize) -> io::Result<f64>;
     /// Is there time for more turns than are needed at least?
     fn has_time(&self) -> bool {
@@ -94,9 +91,6 @@ const TURNS: [(usize, f64); 3] = [(5, f64::INFINITY), (11, 0.045), (21, 0.03)];
 /// Each choice is made for itself, in the order in which one shows the other: a touch, for example, gains nothing in bursts while
 /// prefetching takes the lines away. How many requests are taken before the first answer is not among them: pieces as short as
 /// these do not show what it does to long runs of bursts.
-///
-/// # Errors
-/// Whatever `measure` fails with.
 pub fn decide(prior: Choices, stores: &[StoreVariant], measure: &mut impl Measure) -> io::Result<Decision> {
     let mut made = Decision { choices: prior, trials: Vec::new() };
     let none = Choices::NONE;

@@ -44,7 +44,6 @@ pub struct Plan {
 
 impl Plan {
     /// Recommend places for `worker_count` pollers.
-    #[must_use]
     pub fn new(machine: &Machine, matrix: Option<&Matrix>, worker_count: usize) -> Self {
         let polls = machine.cpus.len() > 1;
         if machine.usable.len() < 2 {
@@ -77,7 +76,6 @@ impl Plan {
 
 /// Where a client of the poller on `worker_cpu` should run, best first. CPUs of `taken`, where other pollers and clients are,
 /// come into it only when there are no others.
-#[must_use]
 pub fn clients_of(machine: &Machine, matrix: Option<&Matrix>, worker_cpu: usize, taken: &[usize]) -> Vec<usize> {
     let view = View::new(machine, matrix);
     let Some(worker) = machine.cpu(worker_cpu) else { return Vec::new() };

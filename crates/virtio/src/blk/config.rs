@@ -26,7 +26,6 @@ const MAX_SEGMENTS: u32 = 126;
 const MIN_SEGMENT_BYTES: u32 = 4096;
 
 /// The features of a disk of this description, with those of every device.
-#[must_use]
 pub fn features(info: &BlockInfo, read_only: bool) -> u64 {
     let mut features = FEATURES
         | bit(VIRTIO_BLK_F_SIZE_MAX)
@@ -70,7 +69,6 @@ fipsee_ring::wire_structures! {
 }
 
 /// The [`Space`] of a disk of this description.
-#[must_use]
 pub fn space(info: &BlockInfo, num_queues: u16, writeback: bool) -> [u8; SPACE_BYTES] {
     let (segment_count, segment_bytes) = segments(info);
     let blocks_of = |bytes: u32| bytes / info.block_bytes;

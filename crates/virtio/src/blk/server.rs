@@ -222,7 +222,6 @@ impl VirtqueueServer {
     }
 
     /// Its state; `None` while requests are in flight, or the device is about to end the attachment.
-    #[must_use]
     pub fn state(&self) -> Option<DeviceQueueState> {
         if self.in_flight() > 0 {
             return None;
@@ -235,7 +234,6 @@ impl VirtqueueServer {
     }
 
     /// Requests that the disk works on, or that wait for a flush. Pending upgrade requests are not counted.
-    #[must_use]
     pub fn in_flight(&self) -> u32 {
         // A queue that is over flushes nothing: the blocks were written, and no completion was sent.
         let deferred = if self.queue.is_over() { 0 } else { self.deferred_flushes.len() };
@@ -244,13 +242,11 @@ impl VirtqueueServer {
     }
 
     /// Pending upgrade requests.
-    #[must_use]
     pub const fn unanswered(&self) -> u32 {
         self.unanswered
     }
 
     /// Is a request waiting that may be taken?
-    #[must_use]
     #[inline(always)]
     pub fn has_work(&self) -> bool {
         let on_ring = || self.ring.as_ref().is_some_and(|ring| !ring.ending && ring.server.has_work());
@@ -274,7 +270,6 @@ impl VirtqueueServer {
     }
 
     /// Does the guest kick?
-    #[must_use]
     pub fn is_armed(&self) -> bool {
         let ring = self.ring.as_ref().filter(|ring| !ring.ending);
         self.queue.ring.is_armed && ring.is_none_or(|ring| ring.server.queue.requests.is_armed())
@@ -362,7 +357,6 @@ pub struct GuestDiskQueue {
 
 impl GuestDiskQueue {
     /// Serve `disk`.
-    #[must_use]
     pub const fn new(queue: VirtqueueServer, disk: Arc<AnyDisk>) -> Self {
         Self { queue, disk, fault_is_reported: false }
     }

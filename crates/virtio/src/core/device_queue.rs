@@ -147,9 +147,6 @@ impl DeviceQueue {
 
     /// Continue where another server of the queue left off; its state counts, not the rings' contents. Nothing is written to
     /// memory of the guest or the inflight area before the first visit, so that the other server may still continue.
-    ///
-    /// # Errors
-    /// As [`new`](Self::new); and the state is impossible.
     pub(crate) fn resume(mut setup: DeviceQueueSetup, state: &VirtqueueState) -> Result<Self, String> {
         let faults_seen = fault_guard::fault_count();
         let size = setup.size;
@@ -176,7 +173,6 @@ impl DeviceQueue {
     }
 
     /// Why the queue is no longer served, if so. This is final: a new server is made when the device was reset.
-    #[must_use]
     pub fn fault(&self) -> Option<&str> {
         self.fault.as_deref()
     }
@@ -206,7 +202,6 @@ impl DeviceQueue {
     }
 
     /// Where kicks arrive.
-    #[must_use]
     pub fn doorbell(&self) -> BorrowedFd<'_> {
         self.kick.as_fd()
     }

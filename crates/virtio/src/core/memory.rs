@@ -125,7 +125,6 @@ impl DirtyLog {
     }
 
     /// Its origin.
-    #[must_use]
     pub fn source(&self) -> Source<'_> {
         self.0.source()
     }
@@ -151,7 +150,6 @@ impl DirtyLog {
     }
 
     /// Was a part of its file missing when it was accessed?
-    #[must_use]
     pub fn is_broken(&self) -> bool {
         self.0.is_broken()
     }
@@ -189,7 +187,6 @@ impl GuestRegion {
     }
 
     /// Its file.
-    #[must_use]
     pub fn file(&self) -> BorrowedFd<'_> {
         self.mapping.file.as_fd()
     }
@@ -234,9 +231,6 @@ pub struct GuestMemory {
 
 impl GuestMemory {
     /// The memory that consists of `regions`.
-    ///
-    /// # Errors
-    /// Two of them overlap, as the guest sees them.
     pub fn new(mut regions: Vec<Arc<GuestRegion>>) -> io::Result<Self> {
         regions.sort_by_key(|region| region.description.guest_address);
         let overlap = |pair: &[Arc<GuestRegion>]| pair[0].view().host(pair[1].description.guest_address, 1).is_some();
@@ -247,7 +241,6 @@ impl GuestMemory {
     }
 
     /// All regions, by their address.
-    #[must_use]
     pub fn regions(&self) -> &[Arc<GuestRegion>] {
         &self.regions
     }
@@ -271,9 +264,6 @@ impl GuestMemory {
     }
 
     /// This memory without a region, wherever that is in its file.
-    ///
-    /// # Errors
-    /// There is no such region.
     pub fn without(&self, description: RegionDescription) -> Result<Self, String> {
         let RegionDescription { guest_address, length_bytes, file_offset_bytes, .. } = description;
         let is_it = |region: &Arc<GuestRegion>| RegionDescription { file_offset_bytes, ..region.description } == description;
@@ -294,7 +284,6 @@ impl GuestMemory {
     }
 
     /// Our address of `length_bytes` bytes at guest-physical `address`, if they are in one region.
-    #[must_use]
     #[inline]
     pub fn host(&self, address: u64, length_bytes: u64) -> Option<NonNull<u8>> {
         self.view(address)?.host(address, length_bytes)
@@ -302,7 +291,6 @@ impl GuestMemory {
 
     /// Pass the pieces of `length_bytes` bytes at guest-physical `address` to `piece`, in order: more than one where
     /// they cross from one region into the next. False, without a call of `piece`, if a part of them is not guest memory.
-    #[must_use]
     pub fn pieces(&self, address: u64, length_bytes: u64, piece: &mut impl FnMut(NonNull<u8>, usize)) -> bool {
         let Some(end) = address.checked_add(length_bytes) else { return false };
         let mut at = address;
@@ -324,7 +312,6 @@ impl GuestMemory {
 
     /// Append `length_bytes` bytes from guest-physical `address` on, each read once; false, and nothing is appended, if a part is
     /// not guest memory.
-    #[must_use]
     pub(crate) fn read(&self, address: u64, length_bytes: u64, bytes: &mut Vec<u8>) -> bool {
         self.pieces(address, length_bytes, &mut |place, length| {
             // SAFETY: the piece is mapped guest memory; only the copy is parsed.
@@ -333,7 +320,6 @@ impl GuestMemory {
     }
 
     /// Write `bytes` from guest-physical `address` on; false, and nothing is written, if a part of that is not guest memory.
-    #[must_use]
     pub(crate) fn write(&self, address: u64, mut bytes: &[u8]) -> bool {
         self.pieces(address, bytes.len() as u64, &mut |place, length| {
             let (now, later) = bytes.split_at(length);
@@ -344,7 +330,6 @@ impl GuestMemory {
     }
 
     /// The guest-physical address of the hypervisor's `user_address`.
-    #[must_use]
     pub fn guest_address(&self, user_address: u64) -> Option<u64> {
         self.regions.iter().map(|region| region.description).find_map(|region| {
             let offset = user_address.checked_sub(region.user_address).filter(|offset| *offset < region.length_bytes)?;
@@ -353,7 +338,6 @@ impl GuestMemory {
     }
 
     /// Was a part of a region's file missing when it was accessed? Then nothing that was read or written is reliable.
-    #[must_use]
     pub fn is_broken(&self) -> bool {
         self.regions.iter().any(|region| region.mapping.is_broken())
     }

@@ -123,9 +123,6 @@ impl Virtqueue {
     }
 
     /// As another server of the rings left them: kicks not asked for, its next entries these. Nothing is written.
-    ///
-    /// # Errors
-    /// As for [`new`](Self::new).
     pub(crate) fn at(setup: &DeviceQueueSetup, (next_available, next_used): (u16, u16)) -> Result<Self, String> {
         let size = setup.size;
         if !size.is_power_of_two() || size > MAX_SIZE {
@@ -146,9 +143,6 @@ impl Virtqueue {
     }
 
     /// The same rings in other memory.
-    ///
-    /// # Errors
-    /// As for [`new`](Self::new); nothing is changed then.
     pub(crate) fn move_to(&mut self, memory: &GuestMemory, rings: RingAddresses) -> Result<(), String> {
         self.areas = Areas::find(memory, self.size, rings)?;
         self.interrupt_anyway = true;

@@ -56,9 +56,6 @@ impl Queue {
     }
 
     /// Stage a write of several pieces of memory; otherwise as [`read_vectored`](Self::read_vectored).
-    ///
-    /// # Errors
-    /// As there.
     pub fn write_vectored(&mut self, sector: u64, segments: &[Segment], fua: bool, token: u64) -> Result<(), Error> {
         match segments {
             [one] => Ok(self.write(sector, *one, fua, token)?),

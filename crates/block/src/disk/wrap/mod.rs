@@ -40,9 +40,6 @@ pub enum Wrapper {
 
 impl Wrapper {
     /// The wrapper of that name with its options; `None`: no wrapper has this name.
-    ///
-    /// # Errors
-    /// The option that is wrong and what to write instead.
     pub(super) fn parse(name: &str, options: &str) -> Option<Result<Self, String>> {
         let parsed = match name {
             "delay" => DelayOptions::parse(options).map(Self::Delay),
@@ -74,9 +71,6 @@ enum Manner {
 
 impl WrappedDisk {
     /// Wrap `inner`.
-    ///
-    /// # Errors
-    /// This machine has no io_uring, whose timers most wrappers use.
     pub(super) fn new(inner: AnyDisk, wrapper: &Wrapper) -> Result<Self, String> {
         let (faults, inner) = (inner.faults().cloned().unwrap_or_default(), Arc::new(inner));
         if !matches!(wrapper, Wrapper::Error(_)) {

@@ -117,7 +117,6 @@ pub struct Device {
 
 impl Device {
     /// A device that its hypervisor has not set up yet.
-    #[must_use]
     pub fn new(disk: DiskDescription, queues: u16) -> Self {
         Self {
             disk,
@@ -154,7 +153,6 @@ impl Device {
     }
 
     /// Have all inputs taken effect?
-    #[must_use]
     pub fn is_settled(&self) -> bool {
         self.awaited == 0 && self.steps.is_empty()
     }
@@ -170,9 +168,6 @@ impl Device {
     }
 
     /// An action has been carried out.
-    ///
-    /// # Errors
-    /// As [`message`](Self::message).
     pub fn acknowledged(&mut self, acknowledgement: Acknowledgement) -> Result<(), String> {
         self.awaited = self.awaited.saturating_sub(1);
         let mut result = Ok(());

@@ -70,7 +70,6 @@ impl fmt::Display for Header {
 
 impl Header {
     /// Parsed from bytes; returns the length of the body, unless no message has such a header.
-    #[must_use]
     pub fn parse(bytes: [u8; HEADER_BYTES]) -> (Self, Option<usize>) {
         let RawHeader { request, flags, length_bytes } = zerocopy::transmute!(bytes);
         let header = Self { code: request, needs_reply: flags & FLAG_NEED_REPLY != 0 };

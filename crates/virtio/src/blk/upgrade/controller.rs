@@ -130,7 +130,6 @@ impl UpgradeController {
     }
 
     /// Is every ring also in `memory`?
-    #[must_use]
     pub fn fits(&self, memory: &Arc<GuestMemory>) -> bool {
         self.entries().all(|entry| rings::open(memory, entry).is_some())
     }
