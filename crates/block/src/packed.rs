@@ -9,7 +9,6 @@ use crate::wire::{Operation, Segment, request_one_segment};
 
 /// The first byte of a packed message, in the place of the operation.
 pub const PACKED: u8 = 8;
-/// Most requests in one message.
 pub const MAX_PACKED_REQUESTS: usize = 3;
 
 fipsee_ring::wire_structures! {
@@ -25,11 +24,9 @@ fipsee_ring::wire_structures! {
 /// What a packed message holds two or three of: a read or write of one segment, without flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Short {
-    /// First sector.
     pub sector: u64,
     /// The segment as a word of the wire: written and read as a whole, so that store forwarding works.
     pub segment: u64,
-    /// The client's name for it.
     pub tag: u16,
     /// Memory to disk, or disk to memory?
     pub is_write: bool,
@@ -48,7 +45,6 @@ impl Short {
         request_one_segment(self.operation(), 0, self.tag, self.sector, Segment::from_word(self.segment))
     }
 
-    /// What it asks for.
     #[inline(always)]
     pub const fn operation(&self) -> Operation {
         if self.is_write { Operation::Write } else { Operation::Read }

@@ -20,7 +20,6 @@ use crate::wire::{
 /// A checked request. Its memory, if any, is in the [`Span`]s that [`parse`] filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The operation.
     pub operation: Operation,
     /// The client's name for it; any value.
     pub tag: u16,
@@ -28,7 +27,6 @@ pub struct Request {
     pub fua: bool,
     /// May deallocate (write-zeroes only).
     pub unmap: bool,
-    /// First sector.
     pub sector: u64,
     /// Sectors to transfer, discard or zero; they end within the disk.
     pub length_sectors: u64,
@@ -37,13 +35,11 @@ pub struct Request {
 }
 
 impl Request {
-    /// Offset on the disk in bytes.
     #[inline(always)]
     pub const fn offset_bytes(&self) -> u64 {
         self.sector << SECTOR_SHIFT
     }
 
-    /// Length in bytes.
     #[inline(always)]
     pub const fn length_bytes(&self) -> u64 {
         self.length_sectors << SECTOR_SHIFT
@@ -68,11 +64,9 @@ pub const MAX_SPANS: usize = 1024;
 /// The properties of a disk that decide whether a request is valid, kept beside the queue.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestLimits {
-    /// Size in sectors.
     pub sector_count: u64,
     /// Sectors of a logical block minus one.
     pub block_mask: u64,
-    /// Most sectors of one transfer.
     pub max_transfer_sectors: u64,
     /// Most sectors of one discard or write-zeroes.
     pub max_range_sectors: u64,

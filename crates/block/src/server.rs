@@ -65,25 +65,17 @@ impl Packer {
     }
 }
 
-/// The parameters of a queue.
 #[derive(Debug)]
 pub struct QueueSetup<M = RegionTable> {
-    /// Requests in flight at most.
     pub depth: u32,
-    /// The disk's description.
     pub info: BlockInfo,
-    /// Refuse writes?
     pub read_only: bool,
-    /// The memory that requests name.
     pub memory: M,
-    /// Its counters.
     pub counters: Arc<QueueCounters>,
 }
 
-/// The daemon's end of one queue.
 #[derive(Debug)]
 pub struct QueueServer<M = RegionTable, C = SocketDoorbell, O = EventDoorbell> {
-    /// The channel's end.
     pub queue: ServerQueue<C, O>,
     id: u32,
     depth: u32,
@@ -207,7 +199,6 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
         taken
     }
 
-    /// Returns how many requests it held.
     #[inline(always)]
     fn serve_message<D: Disk>(&mut self, message: &Message, disk: &D, engine: &mut Engine, started_ticks: u64) -> u32 {
         if !is_packed(message) {
@@ -310,7 +301,6 @@ impl<M: Memory, C: ClientDoorbell, O> QueueServer<M, C, O> {
 /// The daemon's end of one queue, and its disk.
 #[derive(Debug)]
 pub struct DiskQueue {
-    /// The queue.
     pub server: QueueServer,
     disk: Arc<AnyDisk>,
 }

@@ -81,7 +81,6 @@ struct Resize {
     force: bool,
 }
 
-/// The state of the admin thread.
 pub(crate) struct Admin {
     pub(crate) live: Arc<Live>,
     pub(crate) vms: Arc<VhostUserSockets>,
@@ -101,7 +100,6 @@ pub(crate) struct Admin {
     pub(crate) hang_up: Option<UnixStream>,
 }
 
-/// The running admin socket.
 pub(crate) struct AdminHandle {
     begin: Sender<()>,
     stop: Arc<EventDoorbell>,

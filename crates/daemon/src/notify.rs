@@ -17,7 +17,6 @@ pub(crate) fn reloading() {
     }
 }
 
-/// The daemon is stopping.
 pub(crate) fn stopping(status: &str) {
     notify(&[NotifyState::Stopping, NotifyState::Status(status)]);
 }

@@ -13,7 +13,6 @@ use crate::log::parse_level;
 use crate::notify;
 use crate::transport::vhost_user::Socket;
 
-/// The outcome of a reload, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Outcome {
     /// Disks that are served now and were not before.

@@ -96,7 +96,6 @@ struct Process {
     log: LogLevel,
 }
 
-/// The initial resources of a daemon.
 pub(crate) struct Origin {
     pub(crate) clients: Listener,
     /// Made last, if it does not exist: a client that finds it finds everything ready.

@@ -51,16 +51,13 @@ pub struct Profile {
 /// An ATTACH flag that may be sent only with a feature in force. A client that sets the flag offers the feature.
 #[derive(Clone, Copy, Debug)]
 pub struct FlagRule {
-    /// The flag.
     pub flag: u32,
-    /// The feature that it needs.
     pub feature: u64,
     /// What a daemon without the feature cannot do; `None` if there the flag means nothing and is left out.
     pub unsupported: Option<&'static str>,
 }
 
 crate::wire_structures! {
-    /// The start of a region.
     pub RegionHeader: 64 {
         0 magic: u64, 8 version: u32, 12 queue_count: u32, 16 region_bytes: u64, 24 features: u64, 32 pool_offset_bytes: u64,
         40 pool_bytes: u64, 48 reserved: [u64; 2],
@@ -74,15 +71,10 @@ crate::wire_structures! {
         8 completion_offset_bytes: u64,
         /// Offset of the cold words: those of the request ring, then those of the completion ring.
         16 cold_offset_bytes: u64,
-        /// Slots of the request ring.
         24 request_slots: u32,
-        /// Slots of the completion ring.
         28 completion_slots: u32,
-        /// Slot index of the first request.
         32 request_start: u32,
-        /// Slot index of the first completion.
         36 completion_start: u32,
-        /// Requests that may be outstanding.
         40 depth: u32,
         /// The CPU that the worker is bound to, plus 1, if it is and [`FEATURE_WORKER_CPU`] is in force. A hint, not to be relied
         /// on.
@@ -94,18 +86,14 @@ crate::wire_structures! {
     }
 }
 
-/// The geometry of a whole region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegionLayout {
     /// Feature bits in force.
     pub features: u64,
-    /// Offset of the payload pool.
     pub pool_offset_bytes: u64,
     /// Length of the payload pool; 0 when there is none.
     pub pool_bytes: u64,
-    /// Length of the region.
     pub region_bytes: u64,
-    /// The queues.
     pub queues: Vec<QueueGeometry>,
 }
 
@@ -221,7 +209,6 @@ impl QueueGeometry {
         expect("the depth of the queue", depth, (1..=most).contains(&depth))
     }
 
-    /// The request ring, client to daemon.
     pub fn request_ring(&self, region: &Arc<Region>, tuning: &Tuning) -> Result<MappedRing, PeerFault> {
         let ring = MappedRing::new(region, self.request_offset_bytes, self.request_slots, self.cold_offset_bytes)?;
         Ok(ring.with_store(tuning.store))
@@ -235,20 +222,14 @@ impl QueueGeometry {
     }
 }
 
-/// The client's end of one queue.
 #[derive(Debug)]
 pub struct ClientQueue {
-    /// Requests go out here.
     pub requests: CallWriter<MappedRing>,
-    /// Completions and events come in here.
     pub completions: Reader<MappedRing>,
-    /// Wakes the daemon.
     pub daemon_doorbell: EventDoorbell,
-    /// Wakes us.
     pub our_doorbell: SocketDoorbell,
     /// The CPU that the worker is bound to, if the daemon names it.
     pub worker_cpu: Option<u32>,
-    /// How the rings go about their work.
     pub tuning: Tuning,
 }
 
@@ -291,13 +272,9 @@ impl ClientQueue {
 /// The daemon's end of one queue. The doorbells are others where the rings are in the memory of a guest.
 #[derive(Debug)]
 pub struct ServerQueue<C = SocketDoorbell, O = EventDoorbell> {
-    /// Requests come in here.
     pub requests: Reader<MappedRing>,
-    /// Completions and events go out here.
     pub completions: Writer<MappedRing>,
-    /// Wakes us.
     pub our_doorbell: O,
-    /// Wakes the client.
     pub client_doorbell: C,
 }
 

@@ -36,7 +36,6 @@ pub struct CpuFeatures {
     pub store: StoreVariant,
     /// Can it push a line out of its own cache towards the others' (CLDEMOTE)?
     pub has_demote: bool,
-    /// The model name, for reports.
     pub vendor: [u8; 12],
     /// Display family, as CPUID leaf 1 composes it; 0 off x86-64.
     pub family: u32,

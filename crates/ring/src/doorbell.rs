@@ -49,7 +49,6 @@ pub fn await_readable(fd: impl AsFd, longest: Option<Duration>) -> io::Result<()
     }
 }
 
-/// Wakes a client that sleeps.
 pub trait ClientDoorbell {
     /// Ring; never blocks.
     fn ring(&mut self);

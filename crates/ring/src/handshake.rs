@@ -29,15 +29,11 @@ const TOO_LONG_BYTES: u64 = MAX_MESSAGE_BYTES as u64 + 1;
 /// What a client holds once it is attached, all of it checked.
 #[derive(Debug)]
 pub struct AttachedChannel {
-    /// The connection.
     pub control: Seqpacket,
-    /// The channel's memory.
     pub region: Arc<Region>,
-    /// Its layout.
     pub layout: RegionLayout,
     /// The service's own information; its crate checks it.
     pub service_info: [u8; SERVICE_INFO_BYTES],
-    /// Our end of every queue.
     pub queues: Vec<ClientQueue>,
 }
 
@@ -169,7 +165,6 @@ pub fn unexpected<S>(message: &Control) -> Error<S> {
     PeerFault::Value { what: "the kind of an answer", value: message.kind().0.into() }.into()
 }
 
-/// A refusal.
 pub fn refuse(code: RefusalCode, text: impl Into<String>) -> Refusal {
     Refusal { code, text: text.into() }
 }
@@ -177,9 +172,7 @@ pub fn refuse(code: RefusalCode, text: impl Into<String>) -> Refusal {
 /// A fresh channel: what the daemon hands to a client, and its own end of every queue.
 #[derive(Debug)]
 pub struct Grant {
-    /// The channel's memory.
     pub region: Arc<Region>,
-    /// Its layout.
     pub layout: RegionLayout,
     /// The daemon's ends, in the order of the table.
     pub queues: Vec<ServerQueue>,

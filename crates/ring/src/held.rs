@@ -29,7 +29,6 @@ pub enum LockKind {
     OpenFile(i64),
 }
 
-/// Why a lock could not be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockError {
     /// By this process, as far as the kernel knows.

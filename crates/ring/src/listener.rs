@@ -66,7 +66,6 @@ impl Listener {
         std::iter::once(self.socket.as_fd()).chain(self.lock.as_ref().map(AsFd::as_fd)).collect()
     }
 
-    /// The socket, for epoll and accept.
     pub const fn socket(&self) -> &OwnedFd {
         &self.socket
     }
@@ -76,7 +75,6 @@ impl Listener {
         self.took_over
     }
 
-    /// Where it listens.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -11,11 +11,9 @@ use crate::region::Region;
 /// Bytes that a peer names; any values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// The id of their region.
     pub region: u16,
     /// Their offset in it.
     pub offset_bytes: u64,
-    /// How many they are.
     pub length_bytes: u64,
 }
 
@@ -54,13 +52,11 @@ impl Span {
         Self { base, length_bytes }
     }
 
-    /// First byte.
     #[inline(always)]
     pub const fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// Length in bytes.
     #[inline(always)]
     pub const fn length_bytes(&self) -> usize {
         self.length_bytes
@@ -130,7 +126,6 @@ pub unsafe fn copy_to(spans: &[Span], bytes: &[u8]) -> bool {
     true
 }
 
-/// Memory that messages name.
 pub trait Memory {
     /// Append to `spans` the pieces, one or more, that `extent` consists of. `access` is the `ACCESS_*` bits needed. They stay
     /// mapped while the memory is not changed.

@@ -16,7 +16,6 @@ const _: () = assert!(size_of::<Message>() == SLOT_BYTES);
 const _: () = assert!(align_of::<Message>() == SLOT_BYTES);
 
 impl Message {
-    /// A message of zeroes.
     pub const ZERO: Self = Self { words: [0; 8] };
 
     /// A message from its eight words; the upper half of `words[7]` is overwritten by the stamp when published.
@@ -69,7 +68,6 @@ impl Message {
         self.words[index] = value;
     }
 
-    /// All eight words.
     #[inline(always)]
     pub const fn words(&self) -> &[u64; 8] {
         &self.words

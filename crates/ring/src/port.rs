@@ -28,7 +28,6 @@ pub struct Port {
 }
 
 impl Port {
-    /// The port of a new channel.
     pub fn new(queue: ClientQueue, backoff: Backoff) -> Self {
         Self { pace: CallerPace::new(&queue.tuning), queue, backoff, looks: 0 }
     }
@@ -110,33 +109,26 @@ impl Port {
     }
 }
 
-/// What happens while reconnecting.
 #[derive(Debug)]
 pub enum ReconnectEvent<'a, E> {
-    /// The connection was lost.
     Lost,
     /// An attempt failed; the next follows after the pause.
     AttemptFailed {
-        /// Attempts so far.
         attempts: u32,
-        /// Why.
         error: &'a E,
     },
     /// Attached again, everything unanswered was submitted again.
     Resumed {
-        /// Attempts it took.
         attempts: u32,
     },
 }
 
-/// How long and how often to try.
 #[derive(Clone, Copy, Debug)]
 pub struct ReconnectPolicy {
     /// Give up when this long has passed since the loss.
     pub give_up_after: Duration,
     /// Pause before the second attempt; doubles up to `pause_max`.
     pub pause_first: Duration,
-    /// Longest pause.
     pub pause_max: Duration,
 }
 

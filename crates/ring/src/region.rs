@@ -12,12 +12,9 @@ use crate::fault::PeerFault;
 /// Largest memory a peer may hand over in one region: 2 TiB, what 32 bits of 512-byte units reach.
 pub const MAX_REGION_BYTES: u64 = 1 << 41;
 
-/// What the mapping is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Loads only.
     Read,
-    /// Loads and stores.
     ReadWrite,
 }
 
@@ -96,7 +93,6 @@ impl Region {
         Ok(Self { base, length_bytes, access, file })
     }
 
-    /// Length in bytes.
     pub const fn length_bytes(&self) -> u64 {
         self.length_bytes as u64
     }
@@ -156,13 +152,10 @@ impl Drop for Region {
     }
 }
 
-/// Why memory could not be taken over.
 #[derive(Debug, thiserror::Error)]
 pub enum RegionError {
-    /// The peer's mistake.
     #[error(transparent)]
     Fault(PeerFault),
-    /// The machine's refusal.
     #[error("cannot map memory: {0}")]
     Io(#[from] io::Error),
 }

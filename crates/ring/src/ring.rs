@@ -136,7 +136,6 @@ impl<M: RingMemory> Writer<M> {
         self.cursor
     }
 
-    /// The memory of this ring.
     pub const fn memory(&self) -> &M {
         &self.memory
     }
@@ -199,7 +198,6 @@ impl<M: RingMemory> CallWriter<M> {
         }
     }
 
-    /// Publish one call.
     #[inline(always)]
     pub fn publish(&mut self, call: &Message) -> Result<(), Full> {
         if self.outstanding == self.depth {
@@ -253,7 +251,6 @@ impl<M: RingMemory> CallWriter<M> {
     }
 }
 
-/// The reading end of a ring.
 #[derive(Debug)]
 pub struct Reader<M> {
     memory: M,
@@ -446,12 +443,10 @@ impl<M: RingMemory> Reader<M> {
         self.armed
     }
 
-    /// The position of the next message.
     pub const fn cursor(&self) -> Cursor {
         self.cursor
     }
 
-    /// The memory of this ring.
     pub const fn memory(&self) -> &M {
         &self.memory
     }

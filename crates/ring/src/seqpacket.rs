@@ -18,14 +18,11 @@ use crate::doorbell::await_readable;
 /// Longest path a Unix socket address can hold, without the terminating zero byte.
 pub const MAX_SOCKET_PATH_BYTES: usize = 107;
 
-/// One connected control socket.
 #[derive(Debug)]
 pub struct Seqpacket(OwnedFd);
 
-/// One message as it arrived.
 #[derive(Debug)]
 pub struct Packet {
-    /// The bytes.
     pub bytes: Vec<u8>,
     /// The descriptors that came with them, close-on-exec.
     pub descriptors: Vec<OwnedFd>,
@@ -56,7 +53,6 @@ impl Seqpacket {
         Ok(Self(socket))
     }
 
-    /// Wrap an accepted connection.
     pub const fn from_fd(fd: OwnedFd) -> Self {
         Self(fd)
     }

@@ -8,9 +8,7 @@ use crate::{Engine, WorkerCounters, WorkerHandle, WorkerPlacement};
 /// One queue's share of a worker; given back when dropped.
 #[derive(Debug)]
 pub struct Assignment {
-    /// Number of the worker.
     pub worker: usize,
-    /// Where it runs.
     pub place: WorkerPlacement,
     counters: Arc<WorkerCounters>,
 }
@@ -32,7 +30,6 @@ impl Assignment {
         (assigned_to(&from) >= assigned_to(&to) + 2).then(|| (from, Self::to(to, &workers[to])))
     }
 
-    /// To this worker.
     pub fn to<E: Engine>(worker: usize, handle: &WorkerHandle<E>) -> Self {
         handle.counters.assigned.fetch_add(1, Ordering::Relaxed);
         Self { worker, place: handle.place, counters: Arc::clone(&handle.counters) }

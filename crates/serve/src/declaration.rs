@@ -20,9 +20,7 @@ pub struct Needs {
 pub struct Argument {
     /// Counted from 0.
     pub index: u8,
-    /// The bits that count.
     pub mask: u64,
-    /// Their value.
     pub value: u64,
 }
 
@@ -36,7 +34,6 @@ impl Argument {
 /// What a service does with a path, and with what is below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileUse {
-    /// Reads.
     Read,
     /// Reads, writes, makes and removes files.
     Write,
@@ -47,13 +44,11 @@ pub enum FileUse {
 /// A figure that a service exports, or several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Metric {
-    /// A number: a counter, or a state.
     Number(u64),
     /// A text: what numbers beside it are about.
     Text(String),
     /// One for each of several things of a kind.
     List(Vec<Metric>),
-    /// By name.
     Named(Vec<(&'static str, Metric)>),
 }
 

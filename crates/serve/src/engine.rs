@@ -9,7 +9,6 @@ use std::time::Duration;
 pub struct Ticket {
     /// The queue it came from, by the worker's numbering; [`PART`](Self::PART) is the queue's own.
     pub queue: u32,
-    /// The client's tag.
     pub tag: u16,
     /// When it was taken from its queue; 0 if it is not needed.
     pub started_ticks: u64,
@@ -26,7 +25,6 @@ impl Ticket {
 pub trait Engine: 'static {
     /// Names a piece of work.
     type Ticket: Copy;
-    /// How it ended.
     type Status;
 
     /// The number, by the worker's count, of the queue that began it.

@@ -32,7 +32,6 @@ pub enum IfAbandoned {
     Release,
 }
 
-/// Why workers are not quiesced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotQuiesced {
     /// Requests are still in flight after the timeout.

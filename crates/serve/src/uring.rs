@@ -29,10 +29,8 @@ use self::held_back::{DOORBELL, HeldBack};
 pub use self::job::{Awaited, Job, Progress};
 pub use self::setup::Needs;
 
-/// The result of starting a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Submitted<S> {
-    /// It is finished.
     Done(S),
     /// The [`Engine`] will report its ticket.
     Pending,

@@ -27,7 +27,6 @@ const MOST_REPORTED: usize = 14;
 const TOKEN_MAILBOX: u64 = u64::MAX;
 const TOKEN_ENGINE: u64 = u64::MAX - 1;
 
-/// Where a worker runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerPlacement {
     /// The CPU it is bound to, if any.
@@ -38,24 +37,17 @@ pub struct WorkerPlacement {
     pub choices: Choices,
 }
 
-/// Counters of a worker.
 #[derive(Debug, Default)]
 pub struct WorkerCounters {
-    /// Queues it serves.
     pub queues: AtomicU64,
-    /// Times it went to sleep.
     pub sleeps: AtomicU64,
     /// Queues that were assigned to it.
     pub assigned: AtomicU64,
 }
 
-/// How to reach a worker.
 pub struct WorkerHandle<E: Engine> {
-    /// Commands to it.
     pub mailbox: Arc<Mailbox<Command<E>>>,
-    /// Its numbers.
     pub counters: Arc<WorkerCounters>,
-    /// Where it runs.
     pub place: WorkerPlacement,
 }
 
@@ -81,7 +73,6 @@ pub struct Worker<E: Engine> {
     pub(crate) queues: PollSet<E>,
     /// Queues that are closing or have changes that wait.
     unsettled: Vec<u32>,
-    /// Queues with completions to publish.
     touched: Vec<u32>,
     pub(crate) engine: E,
     engine_watched: bool,
@@ -236,7 +227,6 @@ impl<E: Engine> Worker<E> {
         &mut self.engine
     }
 
-    /// The queue of this number.
     #[inline(always)]
     pub fn queue(&mut self, id: u32) -> Option<&mut dyn Queue<E>> {
         self.queues.get_mut(id as usize).map(|slot| &mut *slot.queue)
@@ -283,7 +273,6 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// Serve a queue no more.
     pub(crate) fn remove(&mut self, id: usize) -> Option<Slot<E>> {
         let slot = self.queues.remove(id)?;
         let _ = slot.queue.doorbell().map(|doorbell| epoll::delete(&self.epoll, doorbell));

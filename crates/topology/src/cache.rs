@@ -28,7 +28,6 @@ const MAX_TICKS: f64 = 4e6;
 const MAX_MILLISECONDS: f64 = 60_000.0;
 /// Choices that were compared differ by less.
 const MAX_RATIO: f64 = 1000.0;
-/// Most candidates of a class.
 const MAX_TRIALS: usize = 32;
 /// The bits of a word of choices that mean something.
 const CHOICES_MASK: u32 = 0x001f_ffff;
@@ -47,7 +46,6 @@ struct File {
     choices: Vec<Choice>,
 }
 
-/// The choices of one class of pairs.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Choice {
@@ -61,19 +59,14 @@ struct Choice {
     trials: Vec<(u32, f64, bool)>,
 }
 
-/// What is kept.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Kept {
-    /// The costs of lines.
     pub matrix: Matrix,
-    /// The choices of the ring.
     pub choices: ByDistance,
 }
 
-/// Why a file is not used.
 #[derive(Debug)]
 pub enum Unusable {
-    /// There is none.
     Missing,
     /// It is not trusted, or about something else: in words.
     Refused(String),

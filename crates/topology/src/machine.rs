@@ -9,10 +9,8 @@ use std::path::Path;
 
 use crate::{cpu_list, pin};
 
-/// One online CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cpu {
-    /// Its number.
     pub number: usize,
     /// Its core, by the lowest number of the core's online CPUs; its own number when unknown.
     pub core: usize,
@@ -29,13 +27,9 @@ pub struct Cpu {
 /// How far two CPUs are from each other, by what the kernel says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Distance {
-    /// Threads of one core.
     SameCore,
-    /// Cores that share a last-level cache.
     SameCache,
-    /// Cores of one socket.
     SameSocket,
-    /// Different sockets.
     OtherSocket,
 }
 
@@ -67,7 +61,6 @@ impl Distance {
         }
     }
 
-    /// For people.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -79,12 +72,9 @@ impl Distance {
     }
 }
 
-/// The machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
-    /// Name of the CPU model.
     pub model: String,
-    /// Online CPUs, by number.
     pub cpus: Vec<Cpu>,
     /// CPUs that are present and offline.
     pub offline: Vec<usize>,
@@ -136,12 +126,10 @@ impl Machine {
         Self { model, cpus, offline, usable, unknown, boot_id }
     }
 
-    /// This machine.
     pub fn this() -> Self {
         Self::read(Path::new("/"))
     }
 
-    /// The online CPU of this number.
     pub fn cpu(&self, number: usize) -> Option<&Cpu> {
         self.cpus.binary_search_by_key(&number, |cpu| cpu.number).ok().and_then(|index| self.cpus.get(index))
     }

@@ -7,9 +7,7 @@ use crate::machine::{Cpu, Distance, Machine};
 /// The cost of one direction, in ticks of the time-stamp counter per line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
-    /// Median of all rounds.
     pub median_ticks: f64,
-    /// The fastest round.
     pub least_ticks: f64,
 }
 
@@ -67,7 +65,6 @@ impl Matrix {
 /// Pairs of one kind cost about the same: those between the same two caches, at the same distance.
 pub(crate) type Kind = (Distance, [(Option<usize>, Option<usize>); 2]);
 
-/// The kind of a pair.
 pub(crate) fn kind_of(a: &Cpu, b: &Cpu) -> Kind {
     let mut ends = [(a.socket, a.cache), (b.socket, b.cache)];
     ends.sort_unstable();

@@ -39,7 +39,6 @@ const SAMPLE_PER_KIND: usize = 2;
 const DISTURBED_FACTOR: f64 = 3.0;
 const DISTURBED_ONE_IN: usize = 10;
 
-/// What is to be measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Course {
     /// Pairs of CPUs; each is measured in both directions.
@@ -50,10 +49,8 @@ pub struct Course {
     pub expected: Duration,
 }
 
-/// What came out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
-    /// The costs.
     pub matrix: Matrix,
     /// Did other load disturb it? The medians hold up to half of the rounds; beyond, nothing does.
     pub is_disturbed: bool,
@@ -77,7 +74,6 @@ pub fn course(machine: &Machine, full: bool) -> io::Result<Course> {
     Ok(Course { expected: expected(&pairs), pairs, is_sample })
 }
 
-/// A few pairs of each kind.
 fn sample(machine: &Machine, pairs: &[(usize, usize)]) -> Vec<(usize, usize)> {
     let mut taken = std::collections::BTreeMap::<_, usize>::new();
     let is_wanted = |(a, b): &&(usize, usize)| {

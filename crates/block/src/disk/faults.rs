@@ -52,7 +52,6 @@ const ERRNO_NAMES: [(Errno, &str); 24] = [
     (Errno::TXTBSY, "ETXTBSY"),
 ];
 
-/// A fault of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A request failed; `None`: the file ended before the disk does.
@@ -66,13 +65,10 @@ pub enum Fault {
 /// A report of the faults of one kind since the last drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// The first fault.
     pub fault: Fault,
-    /// The operation.
     pub operation: &'static str,
     /// The sector; none for a flush.
     pub sector: Option<u64>,
-    /// The number of faults.
     pub count: u64,
 }
 
@@ -157,7 +153,6 @@ impl Faults {
         Self { path: path.map(Path::to_owned), ..Self::default() }
     }
 
-    /// The disk's path.
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
@@ -177,14 +172,12 @@ impl Faults {
         self.put(&self.failures, operation, sector, errno.map_or(0, |errno| u64::from(errno.raw_os_error().unsigned_abs())));
     }
 
-    /// A request is in flight for too long.
     #[cold]
     pub(super) fn stalled(&self, operation: Operation, sector: u64, age: Duration) {
         self.stalled.fetch_add(1, Ordering::Relaxed);
         self.put(&self.stalls, operation, sector, nanoseconds(age));
     }
 
-    /// It has ended.
     #[cold]
     pub(super) fn stall_ended(&self, operation: Operation, sector: u64, duration: Duration) {
         self.stalled.fetch_sub(1, Ordering::Relaxed);
@@ -200,7 +193,6 @@ impl Faults {
         }
     }
 
-    /// Is there something to drain?
     pub fn is_pending(&self) -> bool {
         self.is_pending.load(Ordering::Acquire)
     }

@@ -33,7 +33,6 @@ use job::Step;
 use open::NewFile;
 use target::Target;
 
-/// Whether to bypass the page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DirectMode {
     /// Where the file system and the size of the file allow.
@@ -41,26 +40,20 @@ pub enum DirectMode {
     Auto,
     /// Refuse to open a file with which it is not possible.
     On,
-    /// Never.
     Off,
 }
 
-/// The options of a file disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileOptions {
-    /// The file or block device.
     pub path: PathBuf,
     /// Size in bytes. A missing file is created with it; an existing one must have it.
     pub size_bytes: Option<u64>,
     /// Logical block size: 512 or 4096. Without, 512 for a file and its own for a device.
     pub block_bytes: Option<u32>,
-    /// Whether to bypass the page cache.
     pub direct: DirectMode,
-    /// Open for reading only.
     pub read_only: bool,
 }
 
-/// A disk in a file.
 #[derive(Debug)]
 pub struct FileDisk {
     target: Arc<Target>,

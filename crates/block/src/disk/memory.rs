@@ -21,10 +21,8 @@ use crate::wire::{BlockInfo, Operation, SECTOR_BYTES, Status};
 /// milliseconds at this size.
 const MAX_RANGE_SECTORS: u32 = 128 << 10;
 
-/// The options of a memory disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryOptions {
-    /// Size in bytes.
     pub size_bytes: u64,
     /// Size in bytes up to which it can be resized; its own size without.
     pub max_bytes: Option<u64>,
@@ -32,11 +30,8 @@ pub struct MemoryOptions {
     pub block_bytes: Option<u32>,
     /// Take huge pages of 2 MiB from the system's pool, all at once.
     pub huge: bool,
-    /// Ask for transparent huge pages.
     pub thp: bool,
-    /// Keep it out of swap.
     pub lock: bool,
-    /// Refuse writes.
     pub read_only: bool,
 }
 
@@ -56,7 +51,6 @@ pub struct MemoryDisk {
     resizing: Mutex<()>,
     max_bytes: u64,
     options: MemoryOptions,
-    /// The initial description.
     info: BlockInfo,
 }
 

@@ -48,7 +48,6 @@ pub trait Disk: Send + Sync {
     /// the ticket for [`Submitted::Pending`].
     unsafe fn submit(&self, request: &Request, spans: &[Span], ticket: Ticket, engine: &mut Engine) -> Submitted;
 
-    /// Change the size.
     fn resize(&self, sector_count: u64) -> Result<(), String>;
 
     /// Errors are recorded here. `None`: there are none.
@@ -80,7 +79,6 @@ impl AnyDisk {
         }
     }
 
-    /// The kind, as in a specification.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Null(_) => "null",
@@ -91,7 +89,6 @@ impl AnyDisk {
     }
 }
 
-/// The same of a disk of any kind.
 macro_rules! of_any {
     ($any:expr, $disk:ident => $what:expr) => {
         match $any {

@@ -16,7 +16,6 @@ use fipsee_ring::control::MAX_NAME_BYTES;
 
 use super::{AnyDisk, DirectMode, FileDisk, FileOptions, MemoryDisk, MemoryOptions, NullDisk, NullOptions, WrappedDisk, Wrapper};
 
-/// The options of a disk, by kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KindSpec {
     /// `null:SIZE`
@@ -89,7 +88,6 @@ impl KindSpec {
         Ok((parsed, pieces.collect()))
     }
 
-    /// An option of the disk at the bottom.
     fn set(&mut self, key: &str, value: Option<&str>) -> Result<(), String> {
         match (self, key) {
             (Self::Wrapped(_, below), _) => below.set(key, value)?,
@@ -132,16 +130,13 @@ impl KindSpec {
     }
 }
 
-/// A disk to be served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskSpec {
     /// Its name for clients: 1 to 64 letters, digits, `-`, `_` and `.`.
     pub name: String,
     /// Its options. `open` sets its `read_only` from [`ro`](Self::ro).
     pub kind: KindSpec,
-    /// No client may write it.
     pub ro: bool,
-    /// One client at a time.
     pub exclusive: bool,
     /// Several clients may write at a time, whatever they claim.
     pub shared: bool,

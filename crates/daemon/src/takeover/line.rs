@@ -22,7 +22,6 @@ const MAX_PACKET_BYTES: usize = 64 << 10;
 pub(crate) struct Line(pub(super) Seqpacket);
 
 impl Line {
-    /// This daemon's end, and the other's.
     pub(crate) fn pair() -> std::io::Result<(Self, OwnedFd)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;

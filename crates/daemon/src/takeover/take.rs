@@ -23,7 +23,6 @@ use crate::descriptors;
 use crate::export::{Export, Opened};
 use crate::run::Origin;
 
-/// The reason why a takeover failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// One of the two refused or failed; the old one continues.
@@ -85,7 +84,6 @@ impl Conversation {
     }
 }
 
-/// A daemon that still serves.
 pub(crate) struct Old {
     pub(crate) conversation: Conversation,
     pub(crate) greeting: Greeting,

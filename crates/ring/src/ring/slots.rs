@@ -11,7 +11,6 @@ use crate::sync::{AtomicU32, Ordering, full_fence_at, known_bad};
 /// * `stamp`, `released` and `asleep` return the same three kinds of word at every call.
 /// * `copy_in` and `write_payload` touch only slot `index`, and `copy_in` reads every byte exactly once.
 pub unsafe trait RingMemory {
-    /// Slots in the ring.
     fn slot_count(&self) -> u32;
     /// The stamp of slot `index`.
     fn stamp(&self, index: u32) -> &AtomicU32;
@@ -80,12 +79,10 @@ impl Cursor {
         Self { index, stamp }
     }
 
-    /// Slot index of this position.
     pub const fn index(&self) -> u32 {
         self.index
     }
 
-    /// Stamp that publishes this position.
     pub const fn stamp(&self) -> u32 {
         self.stamp
     }

@@ -16,7 +16,6 @@ use super::Part;
 /// The memory and the doorbells of a client's queues.
 #[derive(Debug)]
 pub struct Channel {
-    /// The channel's memory.
     pub region: Arc<Region>,
     /// As it was laid out: the copy in the region is the client's to change.
     pub layout: RegionLayout,
@@ -27,11 +26,9 @@ pub struct Channel {
 /// Next request, next completion.
 pub type Positions = (Cursor, Cursor);
 
-/// A channel of another process.
 pub struct AdoptedChannel {
     /// What the service said of it.
     pub own: String,
-    /// The channel.
     pub channel: Channel,
     /// The server's end of each queue, and what the service said of it.
     pub queues: Vec<(ServerQueue, String)>,

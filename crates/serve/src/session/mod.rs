@@ -32,33 +32,23 @@ const PENDING_ATTACH_TICK: Duration = Duration::from_millis(5);
 /// How soon silent clients are checked again. Coarse: one costs nothing but its place.
 const SILENT_TICK: Duration = Duration::from_millis(250);
 
-/// What a transport is to do, in order.
 pub enum Action<E: Engine> {
     /// Send a packet; what was granted comes with its descriptors. What a client does not take is reported by
     /// [`Sessions::not_taken`].
     Send {
-        /// To this client.
         client: u64,
-        /// The packet.
         message: Control,
-        /// The channel that it hands over.
         grant: Option<Box<Grant>>,
     },
-    /// Close a connection.
     Close {
-        /// Of this client.
         client: u64,
     },
-    /// Send a command to a worker.
     Command {
-        /// Its index.
         worker: usize,
-        /// The command.
         command: Command<E>,
     },
 }
 
-/// All clients of one transport.
 pub struct Sessions<E: Engine, H: Host<E>> {
     /// What is served, and within which limits.
     pub host: H,
@@ -81,17 +71,14 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         Self { host, report, sessions, leaving, moving: None, actions: Vec::new(), departures_seen: 0 }
     }
 
-    /// What is to be done, in order.
     pub fn take_actions(&mut self) -> Vec<Action<E>> {
         std::mem::take(&mut self.actions)
     }
 
-    /// Clients that are connected.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &Session<E>)> {
         self.sessions.iter().map(|(id, session)| (*id, session))
     }
 
-    /// Clients that are connected.
     pub fn len(&self) -> usize {
         self.sessions.len()
     }
@@ -123,7 +110,6 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         Ok(id)
     }
 
-    /// A packet of a client came.
     pub fn packet(&mut self, id: u64, bytes: &[u8], files: Vec<OwnedFd>, now: Instant) {
         if let Err(refusal) = self.take_packet(id, bytes, files, now) {
             self.refuse(id, refusal);
@@ -261,7 +247,6 @@ impl<E: Engine, H: Host<E>> Sessions<E, H> {
         }
     }
 
-    /// What a client sent was no packet.
     pub fn unreadable(&mut self, id: u64, error: &std::io::Error) {
         self.refuse_and_close(id, refuse(RefusalCode::Malformed, error.to_string()));
     }

@@ -14,13 +14,9 @@ use crate::{Assignment, Command, Engine, Metric, Quiesced, WorkerPlacement};
 /// A client's identity, from the kernel when it connected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Credentials {
-    /// Its process.
     pub pid: i32,
-    /// Its user.
     pub uid: u32,
-    /// Its primary group.
     pub gid: u32,
-    /// Its other groups.
     pub more_gids: Vec<u32>,
 }
 
@@ -29,9 +25,7 @@ pub struct Credentials {
 pub struct Client<'a> {
     /// Its number; no other client of the program ever has the same.
     pub id: u64,
-    /// Its process and user.
     pub credentials: &'a Credentials,
-    /// What it may have.
     pub limits: ClientLimits,
     /// Agreed in the greeting.
     pub features: u64,
@@ -40,7 +34,6 @@ pub struct Client<'a> {
 /// Something that clients attach to. What it needs of a program that confines itself is declared before it is made:
 /// [`Needs`](crate::Needs).
 pub trait Service<E: Engine>: Send + Sync {
-    /// Its number in ATTACH.
     fn number(&self) -> u16;
 
     /// Feature bits that it knows, offered in the greeting.
@@ -64,7 +57,6 @@ pub trait Service<E: Engine>: Send + Sync {
 
 /// What a service holds for an attached client.
 pub trait Attachment<E: Engine>: Any + Send {
-    /// What the client is attached to.
     fn name(&self) -> &str;
 
     /// [Number](Service::number) of the service.
@@ -99,15 +91,10 @@ pub trait TakesMemory<E: Engine> {
     fn remove_region(&self, client: u64, id: u16, ack: Ack) -> Command<E>;
 }
 
-/// What a service grants.
 pub struct Granted<E: Engine> {
-    /// What it holds for the client.
     pub attachment: Box<dyn Attachment<E>>,
-    /// The worker of each queue.
     pub assignments: Vec<Assignment>,
-    /// ATTACHED.
     pub reply: Control,
-    /// The channel that goes with it.
     pub grant: Grant,
     /// What workers are to do, by their index.
     pub commands: Vec<(usize, Command<E>)>,
@@ -119,7 +106,6 @@ pub struct Granted<E: Engine> {
 pub struct Part<F> {
     /// JSON or other text.
     pub state: String,
-    /// Descriptors.
     pub files: Vec<F>,
 }
 
@@ -130,7 +116,6 @@ pub const MAX_PART_FILES: usize = 4;
 pub struct Adopted<E: Engine> {
     /// As in [`Granted`].
     pub attachment: Box<dyn Attachment<E>>,
-    /// The worker of each queue.
     pub assignments: Vec<Assignment>,
     /// What workers are to do, by their index.
     pub commands: Vec<(usize, Command<E>)>,
@@ -138,9 +123,7 @@ pub struct Adopted<E: Engine> {
     pub is_same: Box<dyn Fn(&Quiesced) -> bool>,
 }
 
-/// Why an ATTACH is not granted.
 pub enum Denial {
-    /// Permanently.
     Refused(Refusal),
     /// It may be granted when the clients that have hung up are gone.
     Later(Refusal),
@@ -154,7 +137,6 @@ impl From<Refusal> for Denial {
 
 /// The program around the services: limits, numbers, log.
 pub trait Host<E: Engine> {
-    /// The number of the next client.
     fn next_client(&mut self) -> u64;
 
     /// What one client may have that connects now.
@@ -171,10 +153,8 @@ pub trait Host<E: Engine> {
     /// Feature bits offered in the greeting.
     fn features(&self) -> u64;
 
-    /// ATTACH, to one of the services.
     fn attach(&mut self, client: &Client<'_>, wanted: &Wanted) -> Result<Granted<E>, Denial>;
 
-    /// Deliver a command to a worker.
     fn command(&mut self, worker: usize, command: Command<E>);
 
     /// Called before acknowledgements of workers are taken: what they sent before has to come first.
@@ -194,36 +174,24 @@ pub trait Host<E: Engine> {
         0
     }
 
-    /// For the log.
     fn event(&mut self, _event: Event<'_>) {}
 }
 
-/// Events for the log.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// A client is attached.
     Attached {
-        /// Which.
         client: &'a Client<'a>,
-        /// To what.
         name: &'a str,
-        /// Queues granted.
         queues: usize,
     },
-    /// Everything of a client is released.
     Gone {
-        /// Which.
         client: u64,
-        /// What it was attached to.
         name: &'a str,
     },
     /// A client is refused and loses its connection.
     Refused {
-        /// Which.
         client: u64,
-        /// Its process and user.
         credentials: &'a Credentials,
-        /// As it is sent.
         reason: &'a str,
     },
 }
@@ -231,17 +199,12 @@ pub enum Event<'a> {
 /// What workers have finished for a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
-    /// They have this memory.
     Registered(u16),
-    /// They have let go of this memory.
     Unregistered(u16),
-    /// They have answered everything.
     Finished,
-    /// They have let go of everything.
     Gone,
     /// One of them has let go of the queue that is to move.
     Lifted,
-    /// Another serves it.
     Moved,
     /// The other cannot serve it, and has let go of it.
     NotMoved,

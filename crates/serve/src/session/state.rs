@@ -12,19 +12,14 @@ use super::moves::Move;
 use super::{Attachment, ClientLimits, Credentials};
 use crate::{Assignment, Engine};
 
-/// A client's state.
 pub enum State<E: Engine> {
     /// Connected; has sent nothing yet.
     Silent {
-        /// When it connected.
         since: Instant,
     },
-    /// Greeted.
     Greeted {
-        /// When it did.
         since: Instant,
     },
-    /// Attached.
     Attached(Held<E>),
     /// Asked to detach; the workers are finishing.
     Detaching(Held<E>),
@@ -32,11 +27,8 @@ pub enum State<E: Engine> {
     Done,
 }
 
-/// What an attached client holds.
 pub struct Held<E: Engine> {
-    /// Of the service.
     pub attachment: Box<dyn Attachment<E>>,
-    /// The worker of each of its queues.
     pub(super) assignments: Vec<Assignment>,
     /// Memory of its own that it registered, by id.
     pub memory: BTreeMap<u16, Registered>,
@@ -55,7 +47,6 @@ impl<E: Engine> Held<E> {
         1 + 2 * self.assignments.len() as u64 + self.memory.len() as u64
     }
 
-    /// The worker of this queue.
     pub fn worker(&self, index: u16) -> Option<usize> {
         self.assignments.get(usize::from(index)).map(|assignment| assignment.worker)
     }
@@ -69,9 +60,7 @@ impl<E: Engine> Held<E> {
     }
 }
 
-/// Memory of a client.
 pub struct Registered {
-    /// Mapped.
     pub region: Arc<Region>,
     /// `ACCESS_*` bits.
     pub access: u16,
@@ -79,15 +68,12 @@ pub struct Registered {
     pub is_going: bool,
 }
 
-/// One connected client.
 pub struct Session<E: Engine> {
-    /// Its process and user.
     pub credentials: Credentials,
     /// Those in force when it connected.
     pub limits: ClientLimits,
     /// Agreed in the greeting.
     pub features: u64,
-    /// Its state.
     pub state: State<E>,
     /// Its ATTACH, while it waits for the last requests of clients that are gone; and the answer if that takes too long.
     pub(super) pending_attach: Option<(Wanted, Refusal)>,
@@ -99,7 +85,6 @@ impl<E: Engine> Session<E> {
         Self { credentials, limits, features, state, pending_attach: None }
     }
 
-    /// What it holds, if it is attached.
     pub const fn held(&self) -> Option<&Held<E>> {
         match &self.state {
             State::Attached(held) | State::Detaching(held) => Some(held),

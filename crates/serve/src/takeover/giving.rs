@@ -40,7 +40,6 @@ enum Stage {
     Over,
 }
 
-/// The old daemon's side of a takeover.
 #[derive(Debug)]
 pub struct Giving(Stage);
 

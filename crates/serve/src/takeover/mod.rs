@@ -44,7 +44,6 @@ impl LineError {
 /// transport, each followed by its memories and then its records; `End`. A refusal may come at any place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PacketKind {
-    /// The first packet.
     Greeting,
     /// Something that can be handed over while clients are served.
     Shared,
@@ -52,7 +51,6 @@ pub enum PacketKind {
     Prepare,
     /// A client, and how many packets of each kind follow.
     Client {
-        /// Its number.
         client: u64,
         /// Pieces of memory.
         memories: usize,
@@ -63,7 +61,6 @@ pub enum PacketKind {
     Memory(u64),
     /// A record of this client, likewise.
     Record(u64),
-    /// That was all.
     End,
     /// It continues to serve, for this reason.
     Refused(String),
@@ -76,9 +73,7 @@ pub enum Answer {
     Prepared {},
     /// To `End`: it is done. The sender serves, and the receiver never does again.
     Taken {},
-    /// It will not.
     Refused {
-        /// Why not, in words.
         reason: String,
     },
 }

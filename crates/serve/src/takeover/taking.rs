@@ -13,7 +13,6 @@ pub enum TakingStep {
     /// Take the packet just received, which is in turn. `Prepare`: make all that is needed to serve; `End`: have workers take all
     /// that came, quiesced, and see that every queue is where the other daemon left it.
     Take,
-    /// Send this, within this time.
     Send(Answer, Duration),
     /// Serve: the other daemon never does again.
     Serve,
@@ -37,7 +36,6 @@ enum Stage {
     Over,
 }
 
-/// The new daemon's side of a takeover.
 #[derive(Debug)]
 pub struct Taking {
     stage: Stage,

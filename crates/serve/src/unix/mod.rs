@@ -29,7 +29,6 @@ const TOKEN_MAILBOX: u64 = u64::MAX - 1;
 
 /// Clients that connect to a listening socket.
 pub struct UnixTransport<E: Engine, H: Host<E>> {
-    /// Their state.
     pub sessions: Sessions<E, H>,
     sockets: HashMap<u64, Seqpacket>,
     epoll: OwnedFd,
@@ -37,7 +36,6 @@ pub struct UnixTransport<E: Engine, H: Host<E>> {
 }
 
 impl<E: Engine, H: Host<E>> UnixTransport<E, H> {
-    /// Without a listener yet.
     pub fn new(host: H) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mailbox = Arc::new(Mailbox::new()?);
@@ -53,12 +51,10 @@ impl<E: Engine, H: Host<E>> UnixTransport<E, H> {
         Ok(epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN | flags)?)
     }
 
-    /// Accept clients, from now on.
     pub fn listen(&self, listener: impl AsFd) -> io::Result<()> {
         self.watch(listener, TOKEN_LISTENER, epoll::EventFlags::empty())
     }
 
-    /// Let clients wait to be accepted.
     pub fn stop_listening(&self, listener: impl AsFd) {
         let _ = epoll::delete(&self.epoll, listener);
     }
@@ -81,7 +77,6 @@ impl<E: Engine, H: Host<E>> UnixTransport<E, H> {
         (tokens, accepted)
     }
 
-    /// What workers have confirmed.
     pub fn take_reports(&mut self) {
         let reports = self.mailbox.take();
         H::catch_up(&mut self.sessions);
@@ -137,7 +132,6 @@ impl<E: Engine, H: Host<E>> UnixTransport<E, H> {
         Ok(())
     }
 
-    /// The socket of a client.
     pub fn socket(&self, client: u64) -> Option<&Seqpacket> {
         self.sockets.get(&client)
     }
@@ -163,7 +157,6 @@ impl<E: Engine, H: Host<E>> UnixTransport<E, H> {
         }
     }
 
-    /// Do what the sessions decided.
     pub fn carry_out(&mut self) {
         loop {
             let actions = self.sessions.take_actions();

@@ -16,7 +16,6 @@ type Step<J> = (Ticket, Option<Then<J>>);
 /// The queue of links. A worker's queues are numbered from 0 and never reach this number.
 const LINK_QUEUE: u32 = u32::MAX;
 
-/// What happens when a job has ended.
 pub(super) struct Ended<J: Job> {
     /// By the number of a link.
     steps: Vec<Option<Step<J>>>,
@@ -60,7 +59,6 @@ impl<J: Job> Ended<J> {
         usize::try_from(link.started_ticks).unwrap_or(usize::MAX)
     }
 
-    /// The request that a step belongs to.
     pub(super) fn request_of(&self, mut ticket: Ticket) -> Ticket {
         while Self::is_link(ticket)
             && let Some(Some((of, _))) = self.steps.get(Self::place(ticket))

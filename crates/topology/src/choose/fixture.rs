@@ -19,7 +19,6 @@ use crate::pin;
 
 /// Slots of the rings for calls and for answers, as a client's usual queue has them.
 pub(super) const CALL_SLOTS: u32 = 64;
-/// Slots of the rings of streams.
 pub(super) const STREAM_SLOTS: [u32; 2] = [1024, 64];
 
 const PAGE_BYTES: u64 = 4096;
@@ -113,7 +112,6 @@ pub(super) struct Idle<'a> {
 }
 
 impl Idle<'_> {
-    /// A look found nothing.
     #[inline(always)]
     pub(super) fn step(&mut self) -> io::Result<()> {
         std::hint::spin_loop();
@@ -121,7 +119,6 @@ impl Idle<'_> {
         if self.looks.is_multiple_of(LOOKS_PER_YIELD) { self.is_late() } else { Ok(()) }
     }
 
-    /// A look found something.
     #[inline(always)]
     pub(super) const fn reset(&mut self) {
         self.looks = 0;

@@ -33,25 +33,19 @@ use crate::plan::Plan;
 /// siblings were seen to take 27 to 44, the nearest cores 54 and more. In between measuring is harmless: it finds no difference.
 pub const ONE_CORE_NS: f64 = 35.0;
 
-/// Why these choices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Basis {
-    /// They were measured.
     Measured,
     /// The line did not move: both threads were on one core. Those from before, or of the CPU's family, are kept.
     OneCore,
 }
 
-/// The choices for two CPUs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chosen {
-    /// What was chosen.
     pub choices: Choices,
-    /// Why.
     pub basis: Basis,
     /// A word bounced on one line, there and back, in ticks: before all else, and after.
     pub floor_ticks: [f64; 2],
-    /// How long choosing took.
     pub milliseconds: f64,
     /// What was tried, in its order.
     pub trials: Vec<Trial>,
@@ -60,7 +54,6 @@ pub struct Chosen {
 /// The choices of each class of pairs that was measured.
 pub type ByDistance = BTreeMap<Distance, Chosen>;
 
-/// The choices of this CPU's family.
 pub fn of_family() -> Choices {
     Tuning::default().to_choices()
 }

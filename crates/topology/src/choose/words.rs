@@ -45,7 +45,6 @@ pub fn summary(choices: Choices) -> String {
     if words.is_empty() { "nothing".to_owned() } else { words.join(", ") }
 }
 
-/// Why these and no others.
 pub fn reason(chosen: &Chosen) -> String {
     if chosen.basis == Basis::OneCore {
         let kept = if chosen.choices.is_measured() { "measured before" } else { BY_FAMILY };

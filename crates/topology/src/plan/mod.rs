@@ -18,10 +18,8 @@ use crate::cpu_list;
 use crate::machine::{Cpu, Machine};
 use crate::matrix::Matrix;
 
-/// One poller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Poller {
-    /// Where it should run.
     pub cpu: usize,
     /// Where its clients should, best first: every usable CPU that no poller has.
     pub clients: Vec<usize>,
@@ -29,10 +27,8 @@ pub struct Poller {
     pub reason: String,
 }
 
-/// A recommendation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Pollers, in order of preference.
     pub pollers: Vec<Poller>,
     /// Workers that were asked for and have no CPU of their own.
     pub unbound_count: usize,

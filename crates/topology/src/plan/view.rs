@@ -20,7 +20,6 @@ const SAME_FACTOR: f64 = 1.25;
 /// What counts when a poller's CPU is chosen; the first difference decides and the least is the best.
 pub(super) type Weight = [f64; 7];
 
-/// Machine and matrix together.
 pub(super) struct View<'a> {
     machine: &'a Machine,
     matrix: Option<&'a Matrix>,
@@ -47,7 +46,6 @@ impl<'a> View<'a> {
         view
     }
 
-    /// All pairs of usable CPUs.
     fn pairs(&self) -> impl Iterator<Item = (&'a Cpu, &'a Cpu)> + '_ {
         let after = |index: usize| self.usable[index + 1..].iter();
         self.usable.iter().enumerate().flat_map(move |(index, a)| after(index).map(move |b| (*a, *b)))
@@ -67,7 +65,6 @@ impl<'a> View<'a> {
         self.ticks(a, b).zip(self.cheapest_ticks).is_some_and(|(ticks, cheapest)| ticks >= cheapest * OTHER_CORE_PART)
     }
 
-    /// Are two CPUs threads of one core?
     pub(super) fn is_same_core(&self, a: &Cpu, b: &Cpu) -> bool {
         if a.core == b.core { !self.is_two_cores_by_measurement(a, b) } else { self.is_one_core_by_measurement(a, b) }
     }

@@ -12,13 +12,11 @@ use zerocopy::little_endian::U64;
 
 use crate::core::{FEATURES, bit};
 
-/// Bytes of the configuration space.
 pub const SPACE_BYTES: usize = size_of::<Space>();
 /// Offset of the cache mode, the only field that a driver writes.
 pub const WRITEBACK_OFFSET: usize = core::mem::offset_of!(Space, writeback);
 /// Segments of one discard. All of them together may be as long as one discard of the disk.
 pub const MAX_DISCARD_SEGMENTS: u32 = 4;
-/// Segments of one write-zeroes.
 pub const MAX_WRITE_ZEROES_SEGMENTS: u32 = 1;
 /// Data segments of one request: with header and status they fit a queue of 128, the smallest size that hypervisors choose.
 const MAX_SEGMENTS: u32 = 126;

@@ -33,20 +33,16 @@ use crate::core::{DeviceQueue, DeviceQueueSetup, RingAddresses, VirtqueueState};
 /// Bytes of a serial number, as GET_ID answers it.
 pub const SERIAL_BYTES: usize = 20;
 
-/// The parameters of a virtqueue.
 #[derive(Debug)]
 pub struct VirtqueueSetup {
     /// The part of the queue common to all devices.
     pub queue: DeviceQueueSetup,
-    /// The disk's description.
     pub info: BlockInfo,
-    /// Refuse writes?
     pub read_only: bool,
     /// The device's cache mode (CONFIG_WCE): false, every write is durable before it is completed.
     pub writeback: Arc<AtomicBool>,
     /// The serial number that GET_ID answers, at most 20 bytes.
     pub serial: String,
-    /// Its counters.
     pub counters: Arc<QueueCounters>,
 }
 
@@ -59,7 +55,6 @@ pub trait Device: Debug + Send {
     fn broke(&mut self, reason: &str);
 }
 
-/// State of a virtqueue and its ring.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceQueueState {
     /// The virtqueue. A pending doorbell request is among the chains taken and not answered.
@@ -68,14 +63,12 @@ pub struct DeviceQueueState {
     pub ring: Option<GuestRingState>,
 }
 
-/// State of a ring in guest memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuestRingState {
     /// Its number in the attachment.
     pub queue: u16,
     /// Rung while no doorbell request was pending.
     pub kept: bool,
-    /// As for any ring.
     pub state: QueueState,
 }
 
@@ -349,7 +342,6 @@ impl VirtqueueServer {
 /// A virtqueue, with its ring, and its disk.
 #[derive(Debug)]
 pub struct GuestDiskQueue {
-    /// The virtqueue.
     pub queue: VirtqueueServer,
     disk: Arc<AnyDisk>,
     fault_is_reported: bool,

@@ -18,7 +18,6 @@ use super::{fault_guard, has};
 /// The parameters of a virtqueue of any device.
 #[derive(Debug)]
 pub struct DeviceQueueSetup {
-    /// The guest's memory.
     pub memory: Arc<GuestMemory>,
     /// Descriptors in the table, a power of two, at most 32768.
     pub size: u16,
@@ -46,9 +45,7 @@ pub struct DeviceQueueSetup {
 /// used chains are published.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VirtqueueState {
-    /// The next available entry.
     pub next_available: u16,
-    /// The next used entry.
     pub next_used: u16,
     /// Chains that were taken and not used, by their heads: those that are pending, and those to be served again. Sorted.
     pub taken: Vec<u16>,
@@ -58,7 +55,6 @@ pub struct VirtqueueState {
     pub inflight: Option<InflightState>,
 }
 
-/// One virtqueue of a device.
 #[derive(Debug)]
 pub struct DeviceQueue {
     pub(crate) ring: Virtqueue,
@@ -166,7 +162,6 @@ impl DeviceQueue {
         Ok(queue)
     }
 
-    /// Is the feature in force?
     #[inline(always)]
     pub(crate) const fn has(&self, feature: u32) -> bool {
         has(self.features, feature)
@@ -196,12 +191,10 @@ impl DeviceQueue {
         }
     }
 
-    /// The guest's memory.
     pub(crate) const fn memory(&self) -> &Arc<GuestMemory> {
         self.finder.memory()
     }
 
-    /// Where kicks arrive.
     pub fn doorbell(&self) -> BorrowedFd<'_> {
         self.kick.as_fd()
     }
@@ -323,7 +316,6 @@ impl DeviceQueue {
         }
     }
 
-    /// Log bytes that were written.
     #[inline(always)]
     pub(crate) fn log_bytes(&self, address: u64, length_bytes: u64) {
         if let Some(log) = &self.log {
@@ -331,7 +323,6 @@ impl DeviceQueue {
         }
     }
 
-    /// Log pieces that were written.
     #[inline(always)]
     pub(crate) fn log_pieces(&self, pieces: &[Piece]) {
         if let Some(log) = &self.log {

@@ -152,7 +152,6 @@ fn cover(address: usize) -> bool {
     false
 }
 
-/// Take the previous action.
 fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut c_void, is_fault: bool) {
     let Some(previous) = PREVIOUS.get() else { return };
     match previous.sa_sigaction {

@@ -30,7 +30,6 @@ fn queue_bytes(size: u16) -> u64 {
     (HEADER_BYTES as u64 + u64::from(size) * ENTRY_BYTES as u64).next_multiple_of(ALIGNMENT)
 }
 
-/// The area of a device.
 #[derive(Clone, Debug)]
 pub struct InflightArea {
     mapping: Arc<SharedMapping>,
@@ -93,7 +92,6 @@ pub struct InflightState {
     pub last_batch_head: u16,
 }
 
-/// The part of a queue.
 #[derive(Debug)]
 pub struct InflightQueue {
     base: NonNull<u8>,

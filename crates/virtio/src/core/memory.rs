@@ -22,7 +22,6 @@ const PAGE_SHIFT: u32 = 12;
 pub struct RegionDescription {
     /// Where the guest sees it.
     pub guest_address: u64,
-    /// Length in bytes.
     pub length_bytes: u64,
     /// Where the hypervisor sees it: the addresses of SET_VRING_ADDR.
     pub user_address: u64,
@@ -47,11 +46,8 @@ pub(crate) struct SharedMapping {
 /// The origin of memory of a peer, with which another process can map it.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
-    /// The file.
     pub file: BorrowedFd<'a>,
-    /// Offset of the memory in the file.
     pub offset_bytes: u64,
-    /// Length.
     pub length_bytes: u64,
 }
 
@@ -92,7 +88,6 @@ impl SharedMapping {
         Ok(mapping)
     }
 
-    /// Its origin.
     pub(crate) fn source(&self) -> Source<'_> {
         Source { file: self.file.as_fd(), offset_bytes: self.offset_bytes, length_bytes: self.length_bytes }
     }
@@ -124,7 +119,6 @@ impl DirtyLog {
         SharedMapping::new("the log of written pages", file, offset_bytes, length_bytes).map(Self)
     }
 
-    /// Its origin.
     pub fn source(&self) -> Source<'_> {
         self.0.source()
     }
@@ -163,7 +157,6 @@ fn page_bytes_of(file: &OwnedFd) -> io::Result<u64> {
     Ok(if status.f_type == HUGETLBFS_MAGIC { u64::try_from(status.f_bsize).unwrap_or(page).max(page) } else { page })
 }
 
-/// A region, mapped.
 #[derive(Debug)]
 pub struct GuestRegion {
     /// As the hypervisor described it.
@@ -186,7 +179,6 @@ impl GuestRegion {
         Ok(Arc::new(Self { description, mapping }))
     }
 
-    /// Its file.
     pub fn file(&self) -> BorrowedFd<'_> {
         self.mapping.file.as_fd()
     }
@@ -202,7 +194,6 @@ impl GuestRegion {
 struct View {
     guest_address: u64,
     length_bytes: u64,
-    /// Our address of it.
     base: NonNull<u8>,
 }
 
@@ -240,7 +231,6 @@ impl GuestMemory {
         Ok(Self { regions })
     }
 
-    /// All regions, by their address.
     pub fn regions(&self) -> &[Arc<GuestRegion>] {
         &self.regions
     }

@@ -12,20 +12,16 @@ use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VRING_AVAIL_F_NO_INT
 use crate::core::memory::{DirtyLog, GuestMemory};
 use crate::core::{DeviceQueueSetup, has};
 
-/// Largest queue.
 const MAX_SIZE: u16 = 32768;
 
 fipsee_ring::wire_structures! {
-    /// A descriptor, copied.
     #[derive(Default)]
     pub(crate) Descriptor: 16 { 0 address: u64, 8 length_bytes: u32, 12 flags: u16, 14 next: u16 }
     /// The start of the available and of the used ring; entries follow, followed by the other side's event index.
     RingHeader: 4 { 0 flags: u16, 2 index: u16 }
-    /// An entry of the used ring.
     UsedEntry: 8 { 0 head: u32, 4 written_bytes: u32 }
 }
 
-/// Bytes of a descriptor.
 pub(crate) const DESCRIPTOR_BYTES: usize = size_of::<Descriptor>();
 const FLAGS_OFFSET: usize = offset_of!(RingHeader, flags);
 const INDEX_OFFSET: usize = offset_of!(RingHeader, index);
@@ -43,11 +39,8 @@ impl Descriptor {
 /// Guest-physical addresses of the areas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingAddresses {
-    /// The descriptor table.
     pub descriptor: u64,
-    /// The available ring.
     pub available: u64,
-    /// The used ring.
     pub used: u64,
 }
 
@@ -87,7 +80,6 @@ impl Areas {
     }
 }
 
-/// The rings and our position in them.
 #[derive(Debug)]
 pub(crate) struct Virtqueue {
     areas: Areas,

@@ -29,7 +29,6 @@ struct Zeroes([u8; ZERO_BYTES]);
 
 static ZEROES: Zeroes = Zeroes([0; ZERO_BYTES]);
 
-/// The next step of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::disk) enum Step {
     Read,
@@ -48,7 +47,6 @@ pub(in crate::disk) enum Step {
 /// The last operation given to the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Asked {
-    /// An operation without data.
     #[default]
     Other,
     /// A transfer of this many bytes with the client's memory.
@@ -296,7 +294,6 @@ impl Job {
         }
     }
 
-    /// This much of the memory is finished.
     fn spend(&mut self, bytes: u64) {
         self.span_bytes -= bytes;
         let mut skip = usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -317,7 +314,6 @@ impl Job {
         bytes == self.length_bytes && matches!(self.step, Step::Read | Step::Write { .. })
     }
 
-    /// This much of the range is done.
     fn done(&mut self, bytes: u64) -> Progress {
         self.offset_bytes += bytes;
         self.length_bytes -= bytes;

@@ -89,7 +89,6 @@ fn alignment(file: &File, device_block: Option<u32>, size_bytes: u64) -> Result<
     Ok(found)
 }
 
-/// The file system that it is on.
 pub(super) fn magic_of(file: &File) -> u64 {
     rustix::fs::fstatfs(file).map_or(0, |stat| stat.f_type.cast_unsigned())
 }

@@ -12,7 +12,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fipsee_serve::uring::Grants;
 
-/// Bytes of the file, in whole units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::disk) struct Range {
     pub(in crate::disk) start_bytes: u64,

@@ -119,7 +119,6 @@ impl Target {
         self.missing.fetch_or(bit, Ordering::Relaxed);
     }
 
-    /// Resize a regular file.
     pub(in crate::disk) fn resize(&self, size_bytes: u64) -> Result<(), Errno> {
         let _resizing = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
         let old_bytes = self.size_bytes();
@@ -130,7 +129,6 @@ impl Target {
         resized
     }
 
-    /// The device has this size.
     pub(in crate::disk) fn set_size_bytes(&self, size_bytes: u64) {
         self.size_bytes.store(size_bytes, Ordering::Relaxed);
     }

@@ -18,7 +18,6 @@ pub(in crate::disk) struct Alignment {
     pub(in crate::disk) range_mask: u64,
 }
 
-/// The next part of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Piece {
     /// This many bytes, between the file and the client's memory.
@@ -53,14 +52,12 @@ pub(super) fn next_piece(alignment: Alignment, offset_bytes: u64, length_bytes: 
     Piece::Plain { length_bytes: length_bytes & !mask }
 }
 
-/// The current use of the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// The file's units are read, for the client.
     Read,
     /// They are read because the client writes only a part of them.
     Fill,
-    /// They are written.
     Store,
 }
 

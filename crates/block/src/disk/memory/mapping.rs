@@ -19,7 +19,6 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlag
 pub(super) enum PageAdvice {
     /// Transparent huge pages, please.
     Huge,
-    /// Allocate them now.
     Populate,
     /// Deallocate them: they read as zeroes.
     Remove,

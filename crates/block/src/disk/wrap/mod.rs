@@ -27,7 +27,6 @@ mod power_cut;
 use power_cut::PowerCut;
 pub use power_cut::PowerCutOptions;
 
-/// A wrapper and its options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wrapper {
     /// `delay:`
@@ -51,7 +50,6 @@ impl Wrapper {
     }
 }
 
-/// A disk that wraps another.
 #[derive(Debug)]
 pub struct WrappedDisk {
     inner: Arc<AnyDisk>,
@@ -141,14 +139,11 @@ impl Disk for WrappedDisk {
     }
 }
 
-/// The delay of each request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DelayOptions {
-    /// The least delay.
     pub fixed: Duration,
     /// A random time below this is added.
     pub random: Duration,
-    /// The seed of the random sequence.
     pub seed: u64,
 }
 
@@ -214,7 +209,6 @@ pub struct ErrorOptions {
     pub operations: Vec<Operation>,
     /// Only requests that touch these sectors, both included; a flush touches none.
     pub sectors: Option<(u64, u64)>,
-    /// The error.
     pub errno: Errno,
 }
 

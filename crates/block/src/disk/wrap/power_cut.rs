@@ -31,12 +31,10 @@ pub(super) const MAX_RANGE_SECTORS: u32 = 16 << 10;
 /// How long a write-back to the disk below waits for another one.
 const BUSY_PAUSE: Duration = Duration::from_micros(100);
 
-/// The options of a power cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PowerCutOptions {
     /// Percentage of sectors written and not flushed that survive.
     pub survive_percent: u64,
-    /// The seed that selects them.
     pub seed: u64,
     /// Beyond this size all is written back, as a drive does whose cache is full. Writing back is not a flush.
     pub cache_bytes: u64,
@@ -82,7 +80,6 @@ impl PowerCut {
         Arc::new(Self { inner, options: options.clone(), cache: Mutex::new(Cache::new(options.seed)) })
     }
 
-    /// Drop data beyond the end.
     pub(super) fn cut(&self, sector_count: u64) {
         self.cache().cut(sector_count);
     }
@@ -144,7 +141,6 @@ impl PowerCut {
         engine::wait(engine, BUSY_PAUSE, None, ticket, again)
     }
 
-    /// Continue with the rest of a batch.
     fn go_on(self: &Arc<Self>, mut batch: Batch, ticket: Ticket, engine: &mut Engine) -> Submitted {
         while let Some(request) = batch.next_request() {
             self.step();
@@ -292,7 +288,6 @@ struct Batch {
     sectors: Vec<(u64, Bytes)>,
     next: usize,
     flush: bool,
-    /// The status of the last request.
     status: Status,
     /// The content of the request in flight.
     buffer: Vec<u8>,
@@ -326,13 +321,11 @@ impl Cache {
         range.map(|(sector, bytes)| (*sector, Arc::clone(bytes))).collect()
     }
 
-    /// A random choice of a range.
     fn choose(&mut self, first: u64, count: u64, percent: u64) -> Wanted {
         let chosen = (first..first + count).filter(|_| percent > 0 && next_random(&mut self.random) % 100 < percent);
         Wanted::Sectors(chosen.collect())
     }
 
-    /// Drop data beyond the end.
     fn cut(&mut self, sector_count: u64) {
         self.sectors.split_off(&sector_count);
     }

@@ -66,7 +66,6 @@ impl UnixSocket {
         Ok(Adopted { still, machines, quiesced_at_ns, clients, detaching })
     }
 
-    /// Serve them, once the workers resume.
     pub(crate) fn begin_adopted(&mut self, Adopted { still, machines, detaching, .. }: Adopted<'_>) {
         machines.begin();
         still.resume();

@@ -32,7 +32,6 @@ pub(crate) struct HandOver {
 }
 
 impl HandOver {
-    /// The handover fails.
     pub(super) fn refuse(mut self, reason: &str) {
         let step = self.giving.done(Err(reason.to_owned()));
         self.line.carry_out(&mut self.giving, step, Instant::now());

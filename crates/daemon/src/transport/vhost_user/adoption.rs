@@ -32,7 +32,6 @@ pub(crate) struct Machines<'a> {
     served: Vec<(QueueName, Receiver<Result<(), String>>)>,
 }
 
-/// The fault of a record, in words.
 type Wrong = String;
 
 impl<'a> Machines<'a> {
@@ -44,7 +43,6 @@ impl<'a> Machines<'a> {
         self.adopted.len()
     }
 
-    /// Serve them.
     pub(crate) fn begin(self) {
         for (socket, connection) in self.adopted {
             self.sockets[socket].adopt(connection);

@@ -39,7 +39,6 @@ pub type Change = Box<dyn FnOnce(&mut VirtqueueServer) -> Result<(), String> + S
 
 /// An action of the machine. Those that concern a queue are acknowledged, in any order.
 pub enum Action {
-    /// Send this to the hypervisor.
     Reply(Vec<u8>, Option<OwnedFd>),
     /// Send this over the channel for our requests, without waiting.
     Announce(Vec<u8>),
@@ -74,14 +73,10 @@ pub enum Acknowledgement {
     Done(Result<(), String>),
 }
 
-/// A disk as its guest sees it.
 #[derive(Clone, Debug)]
 pub struct DiskDescription {
-    /// Its name.
     pub name: String,
-    /// Size and abilities.
     pub info: BlockInfo,
-    /// Are writes refused?
     pub read_only: bool,
 }
 
@@ -167,7 +162,6 @@ impl Device {
         begun.and_then(|()| self.advance()).map_err(|problem| format!("{header}: {problem}"))
     }
 
-    /// An action has been carried out.
     pub fn acknowledged(&mut self, acknowledgement: Acknowledgement) -> Result<(), String> {
         self.awaited = self.awaited.saturating_sub(1);
         let mut result = Ok(());

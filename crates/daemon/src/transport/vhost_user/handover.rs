@@ -24,7 +24,6 @@ use crate::takeover::wire::{self, HandoverPacket};
 /// Longer than a thread needs to reach its next notice, unless it gets no CPU or is blocked.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Pauses a socket thread.
 #[derive(Debug)]
 pub(super) struct Hold {
     /// The connection. No message is half read or unanswered.
@@ -34,7 +33,6 @@ pub(super) struct Hold {
 }
 
 impl Hold {
-    /// Pause until released.
     pub(super) fn rest(self, connection: Option<&FrontendConnection>) {
         let _ = self.reply.send(connection.map(|connection| Machine {
             shared: Arc::clone(&connection.shared),

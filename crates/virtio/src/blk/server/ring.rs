@@ -48,7 +48,6 @@ pub(super) struct Ring {
     pub(super) attachment: u64,
     pub(super) number: u16,
     pub(super) entry: Entry,
-    /// The pending doorbell request.
     pub(super) pending: Option<UpgradeToken>,
     /// Rung while none was pending.
     pub(super) kept: bool,

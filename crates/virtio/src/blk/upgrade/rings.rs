@@ -12,7 +12,6 @@ use fipsee_ring::memory::{Extent, Memory, MemoryFault, Span};
 use super::wire::{COLD_PAIR_BYTES, Entry, REGION_SHIFT};
 use crate::core::memory::{Finder, GuestMemory};
 
-/// Bytes of a sector.
 const SECTOR: usize = 1 << SECTOR_SHIFT;
 /// Bytes that one id covers.
 const REGION_BYTES: u64 = 1 << REGION_SHIFT;

@@ -64,13 +64,11 @@ impl Chain {
         Self { pieces: Vec::with_capacity(pieces), readable: 0, table: Vec::new() }
     }
 
-    /// Pieces that we may read.
     #[inline(always)]
     pub(crate) fn readable(&self) -> &[Piece] {
         &self.pieces[..self.readable]
     }
 
-    /// Pieces that we may write.
     #[inline(always)]
     pub(crate) fn writable(&self) -> &[Piece] {
         &self.pieces[self.readable..]
@@ -189,7 +187,6 @@ pub(crate) fn take_last_byte(pieces: &mut [Piece]) -> Option<u64> {
     Some(piece.address.wrapping_add(piece.length_bytes.into()))
 }
 
-/// Bytes of all pieces.
 #[inline(always)]
 pub(crate) fn total_bytes(pieces: &[Piece]) -> u64 {
     pieces.iter().map(|piece| u64::from(piece.length_bytes)).sum()
