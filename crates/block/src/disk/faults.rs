@@ -24,33 +24,15 @@ pub(super) const OPERATIONS: [(&str, Operation); 5] = [
     ("write-zeroes", Operation::WriteZeroes),
 ];
 
+macro_rules! errnos {
+    ($($name:ident)+) => { &[$((Errno::$name, concat!("E", stringify!($name)))),+] };
+}
+
 /// Errors by name. Others have their number.
-const ERRNO_NAMES: [(Errno, &str); 24] = [
-    (Errno::ACCESS, "EACCES"),
-    (Errno::AGAIN, "EAGAIN"),
-    (Errno::BADF, "EBADF"),
-    (Errno::BUSY, "EBUSY"),
-    (Errno::DQUOT, "EDQUOT"),
-    (Errno::FBIG, "EFBIG"),
-    (Errno::ILSEQ, "EILSEQ"),
-    (Errno::INTR, "EINTR"),
-    (Errno::INVAL, "EINVAL"),
-    (Errno::IO, "EIO"),
-    (Errno::NODATA, "ENODATA"),
-    (Errno::NODEV, "ENODEV"),
-    (Errno::NOLINK, "ENOLINK"),
-    (Errno::NOMEDIUM, "ENOMEDIUM"),
-    (Errno::NOMEM, "ENOMEM"),
-    (Errno::NOSPC, "ENOSPC"),
-    (Errno::NXIO, "ENXIO"),
-    (Errno::OPNOTSUPP, "EOPNOTSUPP"),
-    (Errno::PERM, "EPERM"),
-    (Errno::REMOTEIO, "EREMOTEIO"),
-    (Errno::ROFS, "EROFS"),
-    (Errno::STALE, "ESTALE"),
-    (Errno::TIMEDOUT, "ETIMEDOUT"),
-    (Errno::TXTBSY, "ETXTBSY"),
-];
+const ERRNO_NAMES: &[(Errno, &str)] = errnos! {
+    ACCESS AGAIN BADF BUSY DQUOT FBIG ILSEQ INTR INVAL IO NODATA NODEV NOLINK NOMEDIUM NOMEM NOSPC NXIO OPNOTSUPP PERM REMOTEIO
+    ROFS STALE TIMEDOUT TXTBSY
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {

@@ -68,7 +68,6 @@ enum Manner {
 }
 
 impl WrappedDisk {
-    /// Wrap `inner`.
     pub(super) fn new(inner: AnyDisk, wrapper: &Wrapper) -> Result<Self, String> {
         let (faults, inner) = (inner.faults().cloned().unwrap_or_default(), Arc::new(inner));
         if !matches!(wrapper, Wrapper::Error(_)) {

@@ -1,12 +1,10 @@
 //! `powercut:[survive=PERCENT][,seed=N][,cache=SIZE][,cut=N]:`: a disk with a cache that a power cut loses.
 //!
-//! Data written and not flushed is only in this process's memory, so that SIGKILL loses it, as a power cut
-//! loses the cache of a drive. A flush, and FUA for its own blocks, writes it to the disk below and
-//! flushes that. With `cut=N` the power fails by itself at the N-th step: a request, or a piece of a flush.
-//!
-//! A drive may write back any part of its cache at any time, in any order. With `survive=P` each sector that is written
-//! reaches the disk below at once with a probability of P percent, as `seed` says: after a cut some sectors of a
-//! request are written and others are not (it is torn), and a later request may have survived where an earlier one has not.
+//! Data written and not flushed is only in this process's memory, so that SIGKILL loses it, as a power cut loses the cache of a
+//! drive. A flush, and FUA for its own blocks, writes it to the disk below and flushes that. With `cut=N` the power fails by
+//! itself at the N-th step: a request, or a piece of a flush. With `survive=P` each sector that is written reaches the disk below
+//! at once with a probability of P percent, as `seed` says: requests are torn, and later ones may survive where earlier ones do
+//! not.
 //!
 //! For tests: it takes a lock and allocates for each request, and has no holes (a discard writes zeroes).
 
